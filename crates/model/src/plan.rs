@@ -1,0 +1,198 @@
+//! What is to be run: the order that a supervisor carries out.
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+
+use serde::{Deserialize, Serialize};
+
+use crate::{Limits, Policy, RunId};
+
+/// One process to run: the whole of what a supervisor knows about an agent.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct RunPlan {
+    /// The executable, as an absolute path: the agent's environment starts empty, so there is no `PATH` to search.
+    pub program: PathBuf,
+    /// The arguments after the program's own name.
+    pub args: Vec<String>,
+    /// The whole environment of the agent, but for [`RunId::VARIABLE`].
+    pub env: BTreeMap<String, String>,
+    /// The folder it starts in, as an absolute path.
+    pub cwd: PathBuf,
+    /// What it reads on stdin. Kept in a file of its own beside the plan, as bytes, since a prompt may be 10 MB.
+    #[serde(skip)]
+    pub stdin: Vec<u8>,
+    /// Files for this run alone (an MCP configuration with its secrets, a schema), by plain name: they stand in the
+    /// spool's `private` folder, readable by the user only, from before the start until the run has ended.
+    #[serde(skip)]
+    pub private_files: BTreeMap<String, Vec<u8>>,
+    /// What it may spend.
+    pub limits: Limits,
+    /// What it may touch.
+    pub policy: Policy,
+}
+
+impl RunPlan {
+    /// A plan with no arguments, an empty environment, an empty stdin and the default limits.
+    pub fn new(program: impl Into<PathBuf>, cwd: impl Into<PathBuf>) -> Self {
+        Self {
+            program: program.into(),
+            args: Vec::new(),
+            env: BTreeMap::new(),
+            cwd: cwd.into(),
+            stdin: Vec::new(),
+            private_files: BTreeMap::new(),
+            limits: Limits::default(),
+            policy: Policy::default(),
+        }
+    }
+
+    /// Says what makes the plan impossible on any machine, before anything is written or started.
+    pub fn check(&self) -> Result<(), PlanError> {
+        for (what, path) in [("program", &self.program), ("cwd", &self.cwd)] {
+            let Some(text) = path.to_str() else {
+                return Err(PlanError::NotUnicode { what, path: path.clone() });
+            };
+            if text.contains('\0') {
+                return Err(PlanError::Nul { what: format!("{what} `{}`", text.escape_debug()) });
+            }
+            if !path.is_absolute() {
+                return Err(PlanError::NotAbsolute { what, path: path.clone() });
+            }
+        }
+        if let Some(position) = self.args.iter().position(|arg| arg.contains('\0')) {
+            return Err(PlanError::Nul { what: format!("argument {}", position + 1) });
+        }
+        for (name, value) in &self.env {
+            if name.is_empty() || name.contains(['=', '\0']) || name == RunId::VARIABLE {
+                return Err(PlanError::BadVariable { name: name.escape_debug().to_string() });
+            }
+            if value.contains('\0') {
+                return Err(PlanError::Nul { what: format!("environment variable `{name}`") });
+            }
+        }
+        match self.private_files.keys().find(|name| !is_plain_name(name)) {
+            Some(name) => Err(PlanError::BadFileName { name: name.escape_debug().to_string() }),
+            None => Ok(()),
+        }
+    }
+}
+
+fn is_plain_name(name: &str) -> bool {
+    !name.is_empty() && !name.starts_with('.') && !name.contains(['/', '\0'])
+}
+
+/// A plan that no machine can carry out.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum PlanError {
+    /// A path that depends on who reads it.
+    #[error("{what} `{}` is not an absolute path", path.display())]
+    NotAbsolute {
+        /// Which part of the plan.
+        what: &'static str,
+        /// What stood there.
+        path: PathBuf,
+    },
+    /// A path that cannot be written into the plan.
+    #[error("{what} `{}` is not valid Unicode", path.display())]
+    NotUnicode {
+        /// Which part of the plan.
+        what: &'static str,
+        /// What stood there.
+        path: PathBuf,
+    },
+    /// The operating system ends every string at a NUL.
+    #[error("{what} holds a NUL character")]
+    Nul {
+        /// Which part of the plan.
+        what: String,
+    },
+    /// A name that no environment can hold, or that is the supervisor's own.
+    #[error("`{name}` cannot be the name of an environment variable of the agent")]
+    BadVariable {
+        /// The name, escaped for display.
+        name: String,
+    },
+    /// A private file that would land outside its folder.
+    #[error("`{name}` cannot be the name of a private file")]
+    BadFileName {
+        /// The name, escaped for display.
+        name: String,
+    },
+}
+
+impl PlanError {
+    /// What to do about it.
+    pub fn hint(&self) -> &'static str {
+        match self {
+            Self::NotAbsolute { .. } => {
+                "resolve it first: the program against PATH, the folder against yours"
+            }
+            Self::NotUnicode { .. } => "rename it, or reach it through a symbolic link with a plain name",
+            Self::Nul { .. } => "remove the NUL; a prompt that may hold one goes on stdin",
+            Self::BadVariable { .. } => "use a name without `=` that is not empty and not SWITCHBOARD_RUN_ID",
+            Self::BadFileName { .. } => "use a name without `/` that does not begin with a dot",
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn plan() -> RunPlan {
+        RunPlan::new("/bin/true", "/")
+    }
+
+    #[test]
+    fn an_ordinary_plan_is_accepted_and_reads_back_without_its_stdin() {
+        let plan = RunPlan { args: vec!["-p".into()], stdin: b"hello".to_vec(), ..plan() };
+        assert_eq!(plan.check(), Ok(()));
+        let read: RunPlan = serde_json::from_str(&serde_json::to_string(&plan).unwrap()).unwrap();
+        assert_eq!(read, RunPlan { stdin: Vec::new(), ..plan });
+    }
+
+    #[test]
+    fn relative_paths_are_refused_by_name() {
+        let error = RunPlan::new("claude", "/").check().unwrap_err();
+        assert_eq!(error.to_string(), "program `claude` is not an absolute path");
+        let error = RunPlan::new("/bin/true", "shop").check().unwrap_err();
+        assert_eq!(error.to_string(), "cwd `shop` is not an absolute path");
+    }
+
+    #[test]
+    fn a_nul_is_refused_wherever_it_stands() {
+        for bad in [
+            RunPlan { program: "/bin/\0".into(), ..plan() },
+            RunPlan { cwd: "/\0".into(), ..plan() },
+            RunPlan { args: vec!["ok".into(), "a\0b".into()], ..plan() },
+            RunPlan { env: BTreeMap::from([("A".into(), "\0".into())]), ..plan() },
+        ] {
+            assert!(matches!(bad.check(), Err(PlanError::Nul { .. })), "{bad:?}");
+        }
+    }
+
+    #[test]
+    fn names_that_no_environment_holds_are_refused() {
+        for name in ["", "A=B", "A\0", RunId::VARIABLE] {
+            let bad = RunPlan { env: BTreeMap::from([(name.into(), "x".into())]), ..plan() };
+            assert!(matches!(bad.check(), Err(PlanError::BadVariable { .. })), "{name:?}");
+        }
+    }
+
+    #[test]
+    fn a_private_file_cannot_leave_its_folder() {
+        for name in ["", ".", "..", "../status.json", "a/b", "a\0"] {
+            let bad = RunPlan { private_files: BTreeMap::from([(name.into(), Vec::new())]), ..plan() };
+            assert!(matches!(bad.check(), Err(PlanError::BadFileName { .. })), "{name:?}");
+        }
+    }
+
+    #[test]
+    fn a_plan_with_an_unknown_policy_cannot_be_read() {
+        let json =
+            serde_json::to_string(&plan()).unwrap().replace(r#""policy":"off""#, r#""policy":"vault""#);
+        let error = serde_json::from_str::<RunPlan>(&json).unwrap_err();
+        assert!(error.to_string().contains("vault"), "{error}");
+    }
+}

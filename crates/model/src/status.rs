@@ -1,0 +1,47 @@
+//! What stands in a run's `status.json`, at its start and at its end.
+
+use serde::{Deserialize, Serialize};
+
+use crate::{RunId, RunReport};
+
+/// The version of the format that this crate writes; a reader refuses any other.
+pub const STATUS_VERSION: u32 = 1;
+
+/// The state of one run, as its supervisor last wrote it down.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RunStatus {
+    /// [`STATUS_VERSION`].
+    pub version: u32,
+    /// Which run.
+    pub run_id: RunId,
+    /// The boot of the machine in which every pid here was given out.
+    pub boot_id: String,
+    /// The process that owns the run.
+    pub supervisor: ProcessIdentity,
+    /// When the agent was started, in milliseconds since 1970.
+    pub started_at_ms: u64,
+    /// Where the run is.
+    pub state: RunState,
+}
+
+/// Where a run is.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum RunState {
+    /// The agent is alive, as far as its supervisor has written.
+    Running {
+        /// The agent's own process, which leads its process group.
+        agent: ProcessIdentity,
+    },
+    /// It is over.
+    Ended(RunReport),
+}
+
+/// A process that cannot be mistaken for a later one with the same pid, within one boot.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct ProcessIdentity {
+    /// The process id.
+    pub pid: i32,
+    /// When it started, in clock ticks since boot, as the kernel tells it.
+    pub start_ticks: u64,
+}
