@@ -1,0 +1,46 @@
+//! What went wrong with a rehearsal itself, as opposed to a fault it was asked to play.
+
+use std::fmt::{self, Display};
+use std::io;
+
+/// A flag or a step that cannot be understood: said before anything is played, exit code 2.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct Mistake {
+    pub(crate) what: String,
+    pub(crate) hint: String,
+}
+
+impl Mistake {
+    pub(crate) fn new(what: impl Into<String>, hint: impl Into<String>) -> Self {
+        Self { what: what.into(), hint: hint.into() }
+    }
+}
+
+impl Display for Mistake {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "error: {}\nhint: {}", self.what, self.hint)
+    }
+}
+
+/// A step that was understood and could not be played.
+#[derive(Debug)]
+pub(crate) enum Mishap {
+    /// Nobody reads our output any more. A shell program would have died of SIGPIPE, silently.
+    NobodyListens,
+    /// Anything else the system refused.
+    Refused { what: String, source: io::Error },
+}
+
+impl Mishap {
+    /// The exit code of a program that died of SIGPIPE, as a shell shows it.
+    pub(crate) const NOBODY_LISTENS: u8 = 141;
+    /// `EX_SOFTWARE`: far from what the vendors use, so that a test can tell it from a played fault.
+    pub(crate) const REFUSED: u8 = 70;
+
+    pub(crate) fn refused(what: impl Into<String>) -> impl FnOnce(io::Error) -> Self {
+        move |source| match source.kind() {
+            io::ErrorKind::BrokenPipe => Self::NobodyListens,
+            _ => Self::Refused { what: what.into(), source },
+        }
+    }
+}

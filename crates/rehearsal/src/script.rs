@@ -1,0 +1,426 @@
+//! The script: what a line of it may say, and the steps it becomes.
+//!
+//! Owns the language and its table, from which the help is printed. Pure: it plays nothing (see `stage`)
+//! and knows no vendor (see `voice`).
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use crate::json;
+use crate::mistake::Mistake;
+use crate::offspring::{Kinship, Offspring};
+use crate::signals::Signal;
+use crate::voice::{Failure, FailureKind, ToolCall, ToolInput};
+use crate::wire::Stream;
+use crate::words::Words;
+
+/// What a line of the prompt starts with when it is a step.
+pub(crate) const DIRECTIVE: &str = "@rehearse";
+
+/// One thing the agent does.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Step {
+    Answer(String),
+    Say(String),
+    Think(String),
+    Tool(ToolCall),
+    Deny(String),
+    Stream { pieces: u64, bytes: usize, every: Duration },
+    RetryNotice,
+    Fail(Failure),
+    MaxTurns,
+    Delay(Duration),
+    Hang,
+    Exit(u8),
+    Signal(Signal),
+    Cut,
+    Raw(String),
+    Garbage(Garbage),
+    Flood { target: FloodTarget, bytes: u64 },
+    Close(Stream),
+    Ignore(Vec<Signal>),
+    PidFile(PathBuf),
+    Spawn(Offspring),
+    ForkBomb { width: u64, life: Duration },
+    Write { path: PathBuf, text: String },
+    Env(Option<String>),
+    Args,
+    Cwd,
+    Fds,
+    StdinBytes,
+    Burn(Duration),
+    Alloc(usize),
+}
+
+/// Output that is no event.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Garbage {
+    /// A line that starts like an event and breaks off.
+    Json,
+    /// A line with bytes that are not UTF-8.
+    Utf8,
+    /// A line with NUL bytes.
+    Nul,
+    /// Valid JSON of a kind nobody knows.
+    Event,
+    /// One line of this many bytes.
+    Line(u64),
+    /// This many bytes and no newline: whatever follows belongs to the same line.
+    Unended(u64),
+}
+
+/// Where a flood goes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum FloodTarget {
+    /// Lines of noise.
+    Noise(Stream),
+    /// Valid events of the voice.
+    Events,
+}
+
+/// A row of the language's table.
+pub(crate) struct Entry {
+    pub(crate) name: &'static str,
+    pub(crate) usage: &'static str,
+    pub(crate) does: &'static str,
+    parse: fn(&mut Words) -> Result<Step, Mistake>,
+}
+
+/// Every step there is.
+pub(crate) const STEPS: &[Entry] = &[
+    row("answer", "answer TEXT", "say TEXT and end the turn with it: the final result, success", |w| {
+        Ok(Step::Answer(w.text()))
+    }),
+    row("say", "say TEXT", "say TEXT on the way", |w| Ok(Step::Say(w.text()))),
+    row("think", "think TEXT", "think TEXT aloud", |w| Ok(Step::Think(w.text()))),
+    row("tool", "tool NAME INPUT [=> RESULT]", "use a tool; INPUT is a JSON object or a command", tool),
+    row("deny", "deny NAME", "ask for a tool and be refused", |w| Ok(Step::Deny(w.word("NAME")?))),
+    row("stream", "stream N BYTES EVERY", "say N pieces of BYTES each, one EVERY so often", |w| {
+        let pieces = w.number("N", 1_000_000)?;
+        let bytes = size_in_memory(w, "BYTES")?;
+        Ok(Step::Stream { pieces, bytes, every: w.duration("EVERY")? })
+    }),
+    row("retry-notice", "retry-notice", "tell that a request is tried again", |_| Ok(Step::RetryNotice)),
+    row("fail", "fail KIND [TEXT]", "end the turn with an error (kinds below)", fail),
+    row("max-turns", "max-turns", "end the turn because the turn limit is reached (not codex)", |_| {
+        Ok(Step::MaxTurns)
+    }),
+    row("delay", "delay TIME", "do nothing for TIME", |w| Ok(Step::Delay(w.duration("TIME")?))),
+    row("hang", "hang", "do nothing, for ever; as the first step: before the first byte", |_| Ok(Step::Hang)),
+    row("exit", "exit CODE", "end at once with CODE; no result unless one was given", |w| {
+        Ok(Step::Exit(u8::try_from(w.number("CODE", 255)?).unwrap_or(u8::MAX)))
+    }),
+    row("signal", "signal NAME|NUMBER", "die of a signal, even one that was ignored", |w| {
+        Ok(Step::Signal(signal(w)?))
+    }),
+    row("cut", "cut", "end at once with code 0 and no result", |_| Ok(Step::Cut)),
+    row("raw", "raw TEXT", "print TEXT as a line of its own", |w| Ok(Step::Raw(w.text()))),
+    row(
+        "garbage",
+        "garbage json|utf8|nul|event|line SIZE|unended SIZE",
+        "print what no parser likes",
+        garbage,
+    ),
+    row("flood", "flood stdout|stderr|events SIZE", "print SIZE of noise lines, or of valid events", flood),
+    row("close", "close stdin|stdout|stderr", "close a stream and live on", |w| {
+        Ok(Step::Close(match w.word("stream")?.as_str() {
+            "stdin" => Stream::Stdin,
+            "stdout" => Stream::Stdout,
+            "stderr" => Stream::Stderr,
+            other => return Err(w.mistake(format!("stream `{other}` is not known"))),
+        }))
+    }),
+    row("ignore", "ignore SIGNAL…", "ignore signals from now on, TERM for example", ignore),
+    row("pidfile", "pidfile PATH", "descendants started from now on append their pid to PATH", |w| {
+        Ok(Step::PidFile(w.path("PATH")?))
+    }),
+    row("spawn", "spawn same-group|setsid|daemon [OPTION…]", "start a descendant (options below)", spawn),
+    row(
+        "fork-bomb",
+        "fork-bomb N [for TIME]",
+        "N processes that replace themselves every 5 ms, for 5s",
+        |w| {
+            let width = w.number("N", 256)?;
+            let life = match w.next()?.as_deref() {
+                None => Duration::from_secs(5),
+                Some("for") => w.duration("TIME")?,
+                Some(other) => return Err(w.mistake(format!("`{other}` is not known"))),
+            };
+            if life > Duration::from_mins(1) {
+                return Err(w.mistake("TIME is more than 60s"));
+            }
+            Ok(Step::ForkBomb { width, life })
+        },
+    ),
+    row("write", "write PATH TEXT", "write a file, seen as a use of the tool `Write`", |w| {
+        Ok(Step::Write { path: w.path("PATH")?, text: w.text() })
+    }),
+    row("env", "env [NAME]", "say what an environment variable is, or all of them", |w| {
+        Ok(Step::Env(w.next()?))
+    }),
+    row("args", "args", "say the command line, as a JSON array", |_| Ok(Step::Args)),
+    row("cwd", "cwd", "say the working directory", |_| Ok(Step::Cwd)),
+    row("fds", "fds", "say the open file descriptors and what they are", |_| Ok(Step::Fds)),
+    row("stdin-bytes", "stdin-bytes", "say how many bytes the prompt had", |_| Ok(Step::StdinBytes)),
+    row("burn", "burn TIME", "use TIME of CPU", |w| Ok(Step::Burn(w.duration("TIME")?))),
+    row("alloc", "alloc SIZE", "use SIZE of memory until the end", |w| {
+        Ok(Step::Alloc(size_in_memory(w, "SIZE")?))
+    }),
+];
+
+const fn row(
+    name: &'static str,
+    usage: &'static str,
+    does: &'static str,
+    parse: fn(&mut Words) -> Result<Step, Mistake>,
+) -> Entry {
+    Entry { name, usage, does, parse }
+}
+
+/// The steps of a script file: every line but empty ones and `#` comments.
+pub(crate) fn parse_file(text: &str) -> Result<Vec<Step>, Mistake> {
+    text.lines()
+        .enumerate()
+        .filter(|(_, line)| !matches!(line.trim_start().chars().next(), None | Some('#')))
+        .map(|(at, line)| parse_line(line, at + 1))
+        .collect()
+}
+
+/// The steps in a prompt, and the rest of it.
+pub(crate) fn parse_prompt(text: &str) -> Result<(Vec<Step>, String), Mistake> {
+    let mut steps = Vec::new();
+    let mut plain = String::new();
+    for (at, line) in text.split_inclusive('\n').enumerate() {
+        match line.strip_prefix(DIRECTIVE) {
+            Some(step) if step.is_empty() || step.starts_with(char::is_whitespace) => {
+                steps.push(parse_line(step, at + 1)?);
+            }
+            _ => plain.push_str(line),
+        }
+    }
+    Ok((steps, plain))
+}
+
+fn parse_line(line: &str, number: usize) -> Result<Step, Mistake> {
+    let mut words = Words::new(line);
+    parse_step(&mut words)
+        .map_err(|mistake| Mistake { what: format!("line {number}: {}", mistake.what), ..mistake })
+}
+
+fn parse_step(words: &mut Words) -> Result<Step, Mistake> {
+    let all = "`rehearsal --help` lists the steps";
+    let Some(name) = words.next()? else {
+        return Err(Mistake::new(format!("no step after `{DIRECTIVE}`"), all));
+    };
+    let Some(entry) = STEPS.iter().find(|entry| entry.name == name) else {
+        return Err(Mistake::new(format!("step `{name}` is not known"), all));
+    };
+    words.expect_usage(entry.usage);
+    let step = (entry.parse)(words)
+        .and_then(|step| words.end().map(|()| step))
+        .map_err(|mistake| Mistake { what: format!("step `{name}`: {}", mistake.what), ..mistake })?;
+    Ok(step)
+}
+
+fn tool(words: &mut Words) -> Result<Step, Mistake> {
+    let name = words.word("NAME")?;
+    let result = words.split_at_arrow().map_or_else(|| "ok".to_owned(), |mut after| after.text());
+    let input = words.some_text("INPUT")?;
+    let input = if !input.starts_with('{') {
+        ToolInput::Command(input)
+    } else if json::is_object(&input) {
+        ToolInput::Json(input)
+    } else {
+        return Err(words.mistake(format!("INPUT `{input}` is not valid JSON")));
+    };
+    Ok(Step::Tool(ToolCall { name, input, result, failed: false }))
+}
+
+fn fail(words: &mut Words) -> Result<Step, Mistake> {
+    let word = words.word("KIND")?;
+    let Some(kind) = FailureKind::parse(&word) else {
+        let known = FailureKind::ALL.map(FailureKind::name).join(", ");
+        return Err(Mistake::new(format!("KIND `{word}` is not known"), format!("it is one of {known}")));
+    };
+    let text = words.text();
+    Ok(Step::Fail(Failure { kind, text: (!text.is_empty()).then_some(text) }))
+}
+
+fn garbage(words: &mut Words) -> Result<Step, Mistake> {
+    Ok(Step::Garbage(match words.word("kind")?.as_str() {
+        "json" => Garbage::Json,
+        "utf8" => Garbage::Utf8,
+        "nul" => Garbage::Nul,
+        "event" => Garbage::Event,
+        "line" => Garbage::Line(words.size("SIZE")?),
+        "unended" => Garbage::Unended(words.size("SIZE")?),
+        other => return Err(words.mistake(format!("kind `{other}` is not known"))),
+    }))
+}
+
+fn flood(words: &mut Words) -> Result<Step, Mistake> {
+    let target = match words.word("target")?.as_str() {
+        "stdout" => FloodTarget::Noise(Stream::Stdout),
+        "stderr" => FloodTarget::Noise(Stream::Stderr),
+        "events" => FloodTarget::Events,
+        other => return Err(words.mistake(format!("target `{other}` is not known"))),
+    };
+    Ok(Step::Flood { target, bytes: words.size("SIZE")? })
+}
+
+fn ignore(words: &mut Words) -> Result<Step, Mistake> {
+    let mut signals = vec![signal(words)?];
+    while words.end().is_err() {
+        signals.push(signal(words)?);
+    }
+    if signals.iter().all(|signal| signal.can_be_ignored()) {
+        Ok(Step::Ignore(signals))
+    } else {
+        Err(words.mistake("KILL and STOP cannot be ignored"))
+    }
+}
+
+fn signal(words: &mut Words) -> Result<Signal, Mistake> {
+    let word = words.word("signal")?;
+    Signal::parse(&word).ok_or_else(|| {
+        Mistake::new(
+            format!("signal `{word}` is not known"),
+            format!("it is a number or one of {}", Signal::names()),
+        )
+    })
+}
+
+fn spawn(words: &mut Words) -> Result<Step, Mistake> {
+    let word = words.word("kind")?;
+    let kinship =
+        Kinship::parse(&word).ok_or_else(|| words.mistake(format!("kind `{word}` is not known")))?;
+    let mut offspring = Offspring::new(kinship);
+    while let Some(option) = words.next()? {
+        match option.as_str() {
+            "ignore-term" => offspring.ignore_term = true,
+            "keep-stdout" => offspring.keep_stdout = true,
+            "no-stdout" => offspring.keep_stdout = false,
+            "clear-env" => offspring.clear_env = true,
+            "for" => offspring.life = words.duration("TIME")?,
+            other => match other.strip_prefix("pid=") {
+                Some(path) if !path.is_empty() => offspring.pid_file = Some(PathBuf::from(path)),
+                _ => {
+                    return Err(Mistake::new(
+                        format!("option `{other}` is not known"),
+                        "options are ignore-term, keep-stdout, no-stdout, clear-env, for TIME, pid=PATH",
+                    ));
+                }
+            },
+        }
+    }
+    Ok(Step::Spawn(offspring))
+}
+
+fn size_in_memory(words: &mut Words, what: &str) -> Result<usize, Mistake> {
+    let size = words.size(what)?;
+    usize::try_from(size).map_err(|_| words.mistake(format!("{what} is more than this machine can address")))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn step(line: &str) -> Step {
+        parse_line(line, 1).unwrap_or_else(|mistake| panic!("{line}: {mistake}"))
+    }
+
+    fn mistake(line: &str) -> Mistake {
+        parse_line(line, 1).expect_err(line)
+    }
+
+    #[test]
+    fn a_prompt_is_steps_and_plain_text() {
+        let (steps, plain) =
+            parse_prompt("hello\n@rehearse say hi\n@rehearsed is a word\r\n@rehearse\tcut\r\nend").unwrap();
+        assert_eq!(steps, [Step::Say("hi".into()), Step::Cut]);
+        assert_eq!(plain, "hello\n@rehearsed is a word\r\nend");
+    }
+
+    #[test]
+    fn a_script_file_skips_comments_and_blank_lines() {
+        let steps = parse_file("# a comment\n\n  say hi\n   # more\nexit 3\n").unwrap();
+        assert_eq!(steps, [Step::Say("hi".into()), Step::Exit(3)]);
+    }
+
+    #[test]
+    fn a_tool_takes_a_command_or_a_json_object() {
+        let Step::Tool(call) = step("tool Bash ls -l => a b") else { panic!() };
+        assert_eq!((call.input, call.result), (ToolInput::Command("ls -l".into()), "a b".into()));
+        let Step::Tool(call) = step(r#"tool Read {"path":"a"}"#) else { panic!() };
+        assert_eq!((call.input, call.result), (ToolInput::Json(r#"{"path":"a"}"#.into()), "ok".into()));
+        assert!(mistake(r#"tool Read {"path":"#).what.contains("not valid JSON"));
+    }
+
+    #[test]
+    fn a_spawn_takes_its_options_in_any_order() {
+        let Step::Spawn(offspring) = step("spawn daemon for 3s clear-env pid=/p ignore-term keep-stdout")
+        else {
+            panic!()
+        };
+        assert_eq!(
+            offspring,
+            Offspring {
+                kinship: Kinship::Daemon,
+                ignore_term: true,
+                keep_stdout: true,
+                clear_env: true,
+                life: Duration::from_secs(3),
+                pid_file: Some("/p".into()),
+            }
+        );
+        assert!(mistake("spawn setsid forever").hint.contains("keep-stdout"));
+    }
+
+    #[test]
+    fn a_mistake_names_the_line_the_step_and_the_usage() {
+        let found = parse_file("say hi\nexit 300\n").unwrap_err();
+        assert_eq!(found.what, "line 2: step `exit`: CODE `300` is not a number from 0 to 255");
+        assert_eq!(found.hint, "the step is written `exit CODE`");
+        assert_eq!(mistake("slep 1s").what, "line 1: step `slep` is not known");
+        assert_eq!(mistake("").what, "line 1: no step after `@rehearse`");
+    }
+
+    #[test]
+    fn what_cannot_be_played_is_refused() {
+        for line in [
+            "delay 5",
+            "delay",
+            "signal FOO",
+            "ignore KILL",
+            "ignore",
+            "garbage",
+            "garbage line",
+            "garbage x",
+            "flood stdout",
+            "flood stdin 1MB",
+            "close",
+            "close door",
+            "fail",
+            "fail badly",
+            "spawn",
+            "cut now",
+            "fork-bomb 9999",
+            "fork-bomb 1 for 2m",
+            "exit -1",
+            "pidfile",
+            "write",
+            "stream 1 2",
+            "tool Bash",
+        ] {
+            mistake(line);
+        }
+    }
+
+    #[test]
+    fn every_step_is_written_as_its_usage_says() {
+        for entry in STEPS {
+            assert!(entry.usage.starts_with(entry.name), "{}", entry.name);
+            assert!(!entry.does.ends_with('.'), "{}", entry.name);
+        }
+    }
+}

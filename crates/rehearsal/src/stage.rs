@@ -1,0 +1,287 @@
+//! Plays a script, step by step.
+//!
+//! Owns the order of events, what ends a turn, and every write of them. The shapes are the voice's; how steps
+//! are written is the script's.
+
+use std::io;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use rustix::time::{ClockId, clock_gettime};
+
+use crate::mistake::Mishap;
+use crate::offspring;
+use crate::script::{FloodTarget, Garbage, Step};
+use crate::sight;
+use crate::voice::{Closing, Failure, ToolCall, ToolInput, Voice};
+use crate::wire::Stream;
+
+/// An agent in the middle of its turn.
+pub(crate) struct Stage {
+    voice: Box<dyn Voice>,
+    /// What is said when the script says nothing.
+    echo: String,
+    prompt_bytes: usize,
+    said: Vec<String>,
+    opened: bool,
+    closed: bool,
+    code: u8,
+    pid_file: Option<PathBuf>,
+    memory: Vec<Vec<u8>>,
+    out: String,
+}
+
+/// Whether the script goes on.
+enum Flow {
+    Next,
+    End(u8),
+}
+
+impl Stage {
+    pub(crate) fn new(voice: Box<dyn Voice>, echo: String, prompt_bytes: usize) -> Self {
+        Self {
+            voice,
+            echo,
+            prompt_bytes,
+            said: Vec::new(),
+            opened: false,
+            closed: false,
+            code: 0,
+            pid_file: None,
+            memory: Vec::new(),
+            out: String::new(),
+        }
+    }
+
+    /// Plays all steps and ends the turn if none of them did. Returns the exit code.
+    pub(crate) fn play(mut self, steps: Vec<Step>) -> Result<u8, Mishap> {
+        for step in steps {
+            if let Flow::End(code) = self.step(step)? {
+                return Ok(code);
+            }
+        }
+        if !self.closed {
+            let text = if self.said.is_empty() {
+                let echo = std::mem::take(&mut self.echo);
+                self.perform(|voice, out| voice.say(&echo, out));
+                echo
+            } else {
+                self.said.join("\n")
+            };
+            self.perform(|voice, out| voice.finish(&text, out));
+            self.flush()?;
+        }
+        Ok(self.code)
+    }
+
+    fn step(&mut self, step: Step) -> Result<Flow, Mishap> {
+        match step {
+            Step::Answer(text) => {
+                self.perform(|voice, out| voice.say(&text, out));
+                self.perform(|voice, out| voice.finish(&text, out));
+                self.closed = true;
+            }
+            Step::Say(text) => self.say(text),
+            Step::Think(text) => self.perform(|voice, out| voice.think(&text, out)),
+            Step::Tool(call) => self.perform(|voice, out| voice.tool(&call, out)),
+            Step::Deny(tool) => self.perform(|voice, out| voice.deny(&tool, out)),
+            Step::Stream { pieces, bytes, every } => self.stream(pieces, bytes, every)?,
+            Step::RetryNotice => self.retry_notice()?,
+            Step::Fail(failure) => self.fail(&failure)?,
+            Step::MaxTurns => {
+                self.open();
+                let closing = self.voice.max_turns(&mut self.out);
+                self.close(closing)?;
+            }
+            Step::Delay(time) => std::thread::sleep(time),
+            Step::Hang => loop {
+                std::thread::park();
+            },
+            Step::Exit(code) => return Ok(Flow::End(code)),
+            Step::Cut => return Ok(Flow::End(0)),
+            Step::Signal(signal) => signal.strike().map_err(Mishap::refused("step `signal`"))?,
+            Step::Raw(text) => {
+                self.out.push_str(&text);
+                self.out.push('\n');
+            }
+            Step::Garbage(garbage) => garbage.print().map_err(Mishap::refused("step `garbage`"))?,
+            Step::Flood { target, bytes } => self.flood(target, bytes)?,
+            Step::Close(stream) => stream.close().map_err(Mishap::refused("step `close`"))?,
+            Step::Ignore(signals) => {
+                for signal in signals {
+                    signal.ignore().map_err(Mishap::refused("step `ignore`"))?;
+                }
+            }
+            Step::PidFile(path) => self.pid_file = Some(path),
+            Step::Spawn(mut offspring) => {
+                offspring.pid_file = offspring.pid_file.or_else(|| self.pid_file.clone());
+                offspring.start().map_err(Mishap::refused("step `spawn`"))?;
+            }
+            Step::ForkBomb { width, life } => offspring::start_bomb(width, life, self.pid_file.as_deref())
+                .map_err(Mishap::refused("step `fork-bomb`"))?,
+            Step::Write { path, text } => self.write(&path, &text),
+            Step::Env(name) => self.say(sight::environment(name.as_deref())),
+            Step::Args => self.say(sight::arguments()),
+            Step::Cwd => self.say(sight::working_directory()),
+            Step::Fds => self.say(sight::open_files().map_err(Mishap::refused("step `fds`"))?),
+            Step::StdinBytes => self.say(self.prompt_bytes.to_string()),
+            Step::Burn(time) => burn(time),
+            Step::Alloc(bytes) => self.alloc(bytes)?,
+        }
+        self.flush()?;
+        Ok(Flow::Next)
+    }
+
+    /// Lets the voice speak, after it has opened the session.
+    fn perform(&mut self, act: impl FnOnce(&mut dyn Voice, &mut String)) {
+        self.open();
+        act(self.voice.as_mut(), &mut self.out);
+    }
+
+    fn open(&mut self) {
+        if !self.opened {
+            self.opened = true;
+            self.voice.open(&mut self.out);
+        }
+    }
+
+    /// One write for all lines of a step.
+    fn flush(&mut self) -> Result<(), Mishap> {
+        if !self.out.is_empty() {
+            Stream::Stdout.write(self.out.as_bytes()).map_err(Mishap::refused("stdout"))?;
+            self.out.clear();
+        }
+        Ok(())
+    }
+
+    fn say(&mut self, text: String) {
+        self.perform(|voice, out| voice.say(&text, out));
+        self.said.push(text);
+    }
+
+    fn stream(&mut self, pieces: u64, bytes: usize, every: Duration) -> Result<(), Mishap> {
+        let mut whole = String::new();
+        self.perform(|voice, out| voice.begin_pieces(out));
+        for number in 0..pieces {
+            if number > 0 {
+                std::thread::sleep(every);
+            }
+            // A letter for each piece, so that a missing or doubled one can be seen.
+            let letter = char::from(b'a' + u8::try_from(number % 26).unwrap_or(0));
+            let piece: String = std::iter::repeat_n(letter, bytes).collect();
+            self.perform(|voice, out| voice.piece(&piece, out));
+            self.flush()?;
+            whole.push_str(&piece);
+        }
+        self.perform(|voice, out| voice.end_pieces(&whole, out));
+        self.said.push(whole);
+        Ok(())
+    }
+
+    fn retry_notice(&mut self) -> Result<(), Mishap> {
+        self.open();
+        match self.voice.retry_notice(&mut self.out) {
+            Some(notice) => complain(&notice),
+            None => Ok(()),
+        }
+    }
+
+    fn fail(&mut self, failure: &Failure) -> Result<(), Mishap> {
+        if !failure.kind.comes_before_opening() {
+            self.open();
+        }
+        let closing = self.voice.fail(failure, &mut self.out);
+        self.close(closing)
+    }
+
+    fn close(&mut self, closing: Closing) -> Result<(), Mishap> {
+        self.closed = true;
+        self.code = closing.code;
+        self.flush()?;
+        closing.complaint.map_or(Ok(()), |complaint| complain(&complaint))
+    }
+
+    fn flood(&mut self, target: FloodTarget, bytes: u64) -> Result<(), Mishap> {
+        let flooded = match target {
+            FloodTarget::Noise(stream) => stream.flood(NOISE, bytes),
+            FloodTarget::Events => {
+                self.open();
+                self.flush()?;
+                self.voice.say(&"All work and no play. ".repeat(40), &mut self.out);
+                let event = std::mem::take(&mut self.out);
+                // Whole events only: the flood is as long as asked or up to one event longer.
+                let length = event.len() as u64;
+                Stream::Stdout.flood(event.as_bytes(), bytes.div_ceil(length) * length)
+            }
+        };
+        flooded.map_err(Mishap::refused("step `flood`"))
+    }
+
+    /// What an agent's file tool would do: a refusal is told and is not the end.
+    fn write(&mut self, path: &std::path::Path, text: &str) {
+        let written = std::fs::write(path, text);
+        let input = crate::json::Object::new()
+            .string("file_path", &path.to_string_lossy())
+            .string("content", text)
+            .done();
+        let call = ToolCall {
+            name: "Write".to_owned(),
+            input: ToolInput::Json(input),
+            failed: written.is_err(),
+            result: match written {
+                Ok(()) => format!("wrote {} bytes to {}", text.len(), path.display()),
+                Err(refusal) => format!("cannot write {}: {refusal}", path.display()),
+            },
+        };
+        self.perform(|voice, out| voice.tool(&call, out));
+    }
+
+    fn alloc(&mut self, bytes: usize) -> Result<(), Mishap> {
+        let mut memory = Vec::new();
+        memory
+            .try_reserve_exact(bytes)
+            .map_err(|refusal| Mishap::refused("step `alloc`")(io::Error::other(refusal)))?;
+        // Written to, or the system would only promise the pages.
+        memory.resize(bytes, 1);
+        self.memory.push(std::hint::black_box(memory));
+        Ok(())
+    }
+}
+
+const NOISE: &[u8] = b"the quick brown fox jumps over the lazy dog, again and again...\n";
+
+impl Garbage {
+    fn print(self) -> io::Result<()> {
+        let line: &[u8] = match self {
+            Self::Json => b"{\"type\":\"assistant\",\"message\":{\"content\":[{\"type\":\"te\n",
+            Self::Utf8 => b"{\"type\":\"text\",\"text\":\"\xff\xfe\xc3\x28\xed\xa0\x80\"}\n",
+            Self::Nul => b"{\"type\":\"text\",\0\0\0\"text\":\"a\0b\"}\n",
+            Self::Event => b"{\"type\":\"rehearsal.unheard_of\",\"payload\":{\"a\":[1,2,{\"b\":null}]}}\n",
+            Self::Line(bytes) => {
+                Stream::Stdout.flood(b"x", bytes)?;
+                b"\n"
+            }
+            Self::Unended(bytes) => return Stream::Stdout.flood(b"x", bytes),
+        };
+        Stream::Stdout.write(line)
+    }
+}
+
+fn complain(complaint: &str) -> Result<(), Mishap> {
+    Stream::Stderr.write(format!("{complaint}\n").as_bytes()).map_err(Mishap::refused("stderr"))
+}
+
+/// Measured by the thread's own clock: on a busy machine wall time would burn less.
+fn burn(time: Duration) {
+    let used = || {
+        let now = clock_gettime(ClockId::ThreadCPUTime);
+        Duration::new(now.tv_sec.unsigned_abs(), u32::try_from(now.tv_nsec).unwrap_or(0))
+    };
+    let start = used();
+    let mut heat = 0_u64;
+    while used().saturating_sub(start) < time {
+        for number in 0..10_000_u64 {
+            heat = std::hint::black_box(heat.wrapping_add(number));
+        }
+    }
+}

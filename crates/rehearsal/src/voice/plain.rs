@@ -1,0 +1,57 @@
+//! No vendor: text for people, and for programs that only copy bytes.
+
+use super::{Closing, Failure, Session, ToolCall, ToolInput, Voice, line};
+
+pub(super) struct Plain {
+    session: Session,
+}
+
+impl Plain {
+    pub(super) fn new(session: Session) -> Self {
+        Self { session }
+    }
+}
+
+impl Voice for Plain {
+    fn open(&mut self, _out: &mut String) {}
+
+    fn say(&mut self, text: &str, out: &mut String) {
+        line(out, text);
+    }
+
+    fn think(&mut self, text: &str, out: &mut String) {
+        line(out, &format!("({text})"));
+    }
+
+    fn tool(&mut self, call: &ToolCall, out: &mut String) {
+        let (ToolInput::Json(input) | ToolInput::Command(input)) = &call.input;
+        line(out, &format!("[{} {input}] {}", call.name, call.result));
+    }
+
+    fn deny(&mut self, tool: &str, out: &mut String) {
+        line(out, &format!("[{tool}] denied"));
+    }
+
+    fn piece(&mut self, text: &str, out: &mut String) {
+        out.push_str(text);
+    }
+
+    fn end_pieces(&mut self, _whole: &str, out: &mut String) {
+        out.push('\n');
+    }
+
+    fn retry_notice(&mut self, _out: &mut String) -> Option<String> {
+        Some("trying again".to_owned())
+    }
+
+    fn finish(&mut self, _text: &str, _out: &mut String) {}
+
+    fn fail(&mut self, failure: &Failure, _out: &mut String) -> Closing {
+        Closing::complaining(1, failure.text_or(&format!("the rehearsed {} error", failure.kind.name())))
+    }
+
+    fn max_turns(&mut self, _out: &mut String) -> Closing {
+        let limit = self.session.turn_limit.unwrap_or(1);
+        Closing::complaining(1, format!("reached the limit of {limit} turns"))
+    }
+}

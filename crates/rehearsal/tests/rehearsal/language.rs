@@ -1,0 +1,96 @@
+//! The script as a caller writes it: files, directives, mistakes, help.
+
+use std::time::{Duration, Instant};
+
+use crate::cast::{play, play_steps, tests, write_script};
+
+tests![
+    directives_are_not_part_of_what_was_said,
+    a_script_file_leaves_the_prompt_alone,
+    without_a_word_there_is_still_an_answer,
+    texts_on_the_way_are_joined_in_the_result,
+    the_script_goes_on_after_the_answer,
+    an_exit_code_comes_after_the_result,
+    a_delay_takes_its_time,
+    a_raw_line_is_printed_as_it_is,
+    a_mistake_in_a_step_is_found_before_the_first_event,
+    a_mistake_in_a_flag_is_named,
+    a_missing_script_is_named,
+    help_lists_every_flag_and_version_is_one_line,
+];
+
+fn directives_are_not_part_of_what_was_said() {
+    let played = play("", "one\n@rehearse delay 1ms\ntwo\n");
+    assert_eq!(played.text(), "You said: one\ntwo");
+}
+
+fn a_script_file_leaves_the_prompt_alone() {
+    let folder = tempfile::tempdir().unwrap();
+    let script = write_script(folder.path(), "# greet\n\nsay hello\nstdin-bytes\n");
+    let played = play(&format!("--script {script}"), "@rehearse exit 9\n");
+    assert_eq!(played.code(), 0);
+    assert_eq!(played.text(), "hello\n17");
+    let silent = play(&format!("--script {script} --ignore-stdin"), "unread");
+    assert_eq!(silent.text(), "hello\n0");
+}
+
+fn without_a_word_there_is_still_an_answer() {
+    assert_eq!(play("", "").text(), "You said nothing.");
+}
+
+fn texts_on_the_way_are_joined_in_the_result() {
+    assert_eq!(play_steps("", &["say one", r#"say "two\nthree""#]).text(), "one\ntwo\nthree");
+}
+
+fn the_script_goes_on_after_the_answer() {
+    let played = play_steps("", &["answer done", "say afterthought"]);
+    let kinds: Vec<_> = played.events().iter().map(|e| e["type"].as_str().unwrap().to_owned()).collect();
+    assert_eq!(kinds, ["system", "assistant", "result", "assistant"]);
+}
+
+fn an_exit_code_comes_after_the_result() {
+    let played = play_steps("", &["answer done", "exit 7"]);
+    assert_eq!((played.code(), played.text().as_str()), (7, "done"));
+}
+
+fn a_delay_takes_its_time() {
+    let start = Instant::now();
+    play_steps("", &["delay 120ms"]);
+    assert!(start.elapsed() >= Duration::from_millis(120));
+}
+
+fn a_raw_line_is_printed_as_it_is() {
+    let played = play_steps("--as plain", &["raw  Loading {config}…", "answer ok"]);
+    assert_eq!(String::from_utf8(played.stdout).unwrap(), "Loading {config}…\nok\n");
+}
+
+fn a_mistake_in_a_step_is_found_before_the_first_event() {
+    let played = play_steps("", &["say hello", "slep 1s"]);
+    assert_eq!((played.code(), played.stdout.len()), (2, 0));
+    assert_eq!(
+        played.stderr,
+        "error: line 2: step `slep` is not known\nhint: `rehearsal --help` lists the steps\n"
+    );
+}
+
+fn a_mistake_in_a_flag_is_named() {
+    let played = play("--as siri", "x");
+    assert_eq!((played.code(), played.stdout.len()), (2, 0));
+    assert!(played.stderr.contains("`siri`") && played.stderr.contains("\nhint: "), "{}", played.stderr);
+}
+
+fn a_missing_script_is_named() {
+    let played = play("--script /nowhere/at/all", "x");
+    assert_eq!(played.code(), 2);
+    assert!(played.stderr.contains("`/nowhere/at/all`"), "{}", played.stderr);
+}
+
+fn help_lists_every_flag_and_version_is_one_line() {
+    let help = play("--help", "");
+    let text = String::from_utf8(help.stdout).unwrap();
+    for word in ["--as", "--script", "--ignore-stdin", "--resume", "@rehearse", "spawn", "keep-stdout"] {
+        assert!(text.contains(word), "{word}");
+    }
+    let version = String::from_utf8(play("--version", "").stdout).unwrap();
+    assert_eq!(version, concat!("rehearsal ", env!("CARGO_PKG_VERSION"), "\n"));
+}
