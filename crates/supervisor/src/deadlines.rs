@@ -1,0 +1,90 @@
+//! When a run has waited long enough. Pure: the clock is passed in.
+
+use std::time::Instant;
+
+use model::{Deadline, Limits};
+
+/// The waits of one run.
+#[derive(Debug)]
+pub struct Deadlines {
+    started: Instant,
+    last_byte: Option<Instant>,
+    limits: Limits,
+}
+
+impl Deadlines {
+    /// All waits begin now.
+    pub fn start(limits: Limits, now: Instant) -> Self {
+        Self { started: now, last_byte: None, limits }
+    }
+
+    /// The agent has printed something.
+    pub fn byte_seen(&mut self, now: Instant) {
+        self.last_byte = Some(now);
+    }
+
+    /// The wait that is over next, and when. A limit too far away for the clock never is.
+    pub fn next(&self) -> Option<(Instant, Deadline)> {
+        let silence = match self.last_byte {
+            None => (self.limits.start.and_then(|limit| self.started.checked_add(limit)), Deadline::Start),
+            Some(last) => (self.limits.idle.and_then(|limit| last.checked_add(limit)), Deadline::Idle),
+        };
+        let wall = (self.limits.wall.and_then(|limit| self.started.checked_add(limit)), Deadline::Wall);
+        [silence, wall].into_iter().filter_map(|(at, which)| Some((at?, which))).min_by_key(|(at, _)| *at)
+    }
+
+    /// The wait that is over.
+    pub fn passed(&self, now: Instant) -> Option<Deadline> {
+        self.next().filter(|(at, _)| *at <= now).map(|(_, which)| which)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::time::Duration;
+
+    const SECOND: Duration = Duration::from_secs(1);
+
+    fn limits() -> Limits {
+        Limits {
+            start: Some(2 * SECOND),
+            idle: Some(3 * SECOND),
+            wall: Some(10 * SECOND),
+            ..Limits::default()
+        }
+    }
+
+    #[test]
+    fn silence_before_the_first_byte_is_the_start_deadline() {
+        let now = Instant::now();
+        let deadlines = Deadlines::start(limits(), now);
+        assert_eq!(deadlines.passed(now + SECOND), None);
+        assert_eq!(deadlines.passed(now + 2 * SECOND), Some(Deadline::Start));
+    }
+
+    #[test]
+    fn the_first_byte_ends_the_start_wait_and_begins_the_idle_one() {
+        let now = Instant::now();
+        let mut deadlines = Deadlines::start(limits(), now);
+        deadlines.byte_seen(now + SECOND);
+        assert_eq!(deadlines.passed(now + 3 * SECOND), None);
+        assert_eq!(deadlines.passed(now + 4 * SECOND), Some(Deadline::Idle));
+    }
+
+    #[test]
+    fn a_talkative_agent_still_meets_the_wall() {
+        let now = Instant::now();
+        let mut deadlines = Deadlines::start(limits(), now);
+        deadlines.byte_seen(now + 9 * SECOND);
+        assert_eq!(deadlines.passed(now + 10 * SECOND), Some(Deadline::Wall));
+    }
+
+    #[test]
+    fn without_limits_nothing_is_ever_over() {
+        let none = Limits { start: None, idle: None, wall: None, ..Limits::default() };
+        assert_eq!(Deadlines::start(none, Instant::now()).next(), None);
+        let endless = Limits { wall: Some(Duration::MAX), ..Limits::default() };
+        assert_eq!(Deadlines::start(endless, Instant::now()).next(), None);
+    }
+}

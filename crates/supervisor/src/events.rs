@@ -1,0 +1,137 @@
+//! Reading along with a run.
+//!
+//! Reads the spool's files as they grow, so it works the same for a run of this program, of another one, and of the past.
+
+use std::fs::File;
+use std::io::{self, ErrorKind};
+use std::os::unix::fs::FileExt;
+use std::path::Path;
+use std::time::Duration;
+
+use model::RunReport;
+use tokio::io::unix::AsyncFd;
+
+use crate::handle::{Run, WaitError};
+use crate::os::Watch;
+use crate::readiness::until_readable;
+
+/// How much one event carries at most.
+const CHUNK: usize = 64 * 1024;
+/// How often the files are looked at when the system has no watch to give.
+const LOOK_AGAIN: Duration = Duration::from_millis(25);
+
+/// Something that happened in a run.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum RunEvent {
+    /// The agent printed this to stdout. Cut anywhere, also within a line or a character.
+    Output(Vec<u8>),
+    /// The agent printed this to stderr.
+    Error(Vec<u8>),
+    /// The run is over; nothing follows.
+    Ended(RunReport),
+}
+
+/// How far a reader has come in the two streams. Keep them to go on from there after a restart.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Offsets {
+    /// In `output`.
+    pub output: u64,
+    /// In `error`.
+    pub error: u64,
+}
+
+/// The events of a run, in order. Reads files as it goes and holds one chunk of memory.
+#[derive(Debug)]
+pub struct Events<'run> {
+    run: &'run Run,
+    watch: Option<AsyncFd<Watch>>,
+    output: Reader,
+    error: Reader,
+    buffer: Vec<u8>,
+    report: Option<RunReport>,
+    told: bool,
+}
+
+#[derive(Debug)]
+struct Reader {
+    file: File,
+    offset: u64,
+}
+
+impl<'run> Events<'run> {
+    pub(crate) fn of(run: &'run Run, from: Offsets) -> io::Result<Self> {
+        let spool = run.spool();
+        // Before the files are read for the first time: what is printed in between is then noticed.
+        let watch = Watch::folder(spool.folder())?;
+        Ok(Self {
+            run,
+            watch: watch.map(until_readable).transpose()?,
+            output: Reader { file: open(&spool.output())?, offset: from.output },
+            error: Reader { file: open(&spool.error())?, offset: from.error },
+            buffer: Vec::new(),
+            report: None,
+            told: false,
+        })
+    }
+
+    /// How far it has read.
+    pub fn offsets(&self) -> Offsets {
+        Offsets { output: self.output.offset, error: self.error.offset }
+    }
+
+    /// The next event; none after the end. Dropping the future loses nothing.
+    pub async fn next(&mut self) -> Result<Option<RunEvent>, WaitError> {
+        loop {
+            if let Some(event) = self.read().map_err(WaitError::Watch)? {
+                return Ok(Some(event));
+            }
+            if let Some(report) = &self.report {
+                let first_time = !std::mem::replace(&mut self.told, true);
+                return Ok(first_time.then(|| RunEvent::Ended(report.clone())));
+            }
+            // Once the run is over its files no longer grow, so one more look at them is the last.
+            let ended = tokio::select! {
+                biased;
+                ended = self.run.wait() => Some(ended?),
+                changed = changed(self.watch.as_ref()) => { changed.map_err(WaitError::Watch)?; None }
+            };
+            self.report = ended;
+        }
+    }
+
+    fn read(&mut self) -> io::Result<Option<RunEvent>> {
+        self.buffer.resize(CHUNK, 0);
+        if let Some(count) = self.output.read(&mut self.buffer)? {
+            return Ok(Some(RunEvent::Output(self.buffer[..count].to_vec())));
+        }
+        let count = self.error.read(&mut self.buffer)?;
+        Ok(count.map(|count| RunEvent::Error(self.buffer[..count].to_vec())))
+    }
+}
+
+impl Reader {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<Option<usize>> {
+        let count = self.file.read_at(buffer, self.offset)?;
+        self.offset += count as u64;
+        Ok((count > 0).then_some(count))
+    }
+}
+
+/// A run that was lost before its files were made has none; then there is nothing to read.
+fn open(path: &Path) -> io::Result<File> {
+    match File::open(path) {
+        Err(error) if error.kind() == ErrorKind::NotFound => File::open("/dev/null"),
+        other => other,
+    }
+}
+
+async fn changed(watch: Option<&AsyncFd<Watch>>) -> io::Result<()> {
+    let Some(watch) = watch else {
+        tokio::time::sleep(LOOK_AGAIN).await;
+        return Ok(());
+    };
+    let mut ready = watch.readable().await?;
+    watch.get_ref().drain()?;
+    ready.clear_ready();
+    Ok(())
+}

@@ -1,0 +1,79 @@
+//! Starting the agent, or saying exactly why it cannot be.
+
+use std::fs::{self, File};
+use std::io;
+use std::path::Path;
+use std::process::Stdio;
+
+use model::{NotStarted, NotStartedReason, RunId, RunPlan};
+use rustix::io::Errno;
+
+use crate::copy::Stream;
+use crate::os::Tree;
+use crate::spool::Spool;
+
+/// A started agent and its two streams.
+#[derive(Debug)]
+pub struct Launched {
+    pub tree: Tree,
+    pub output: Stream,
+    pub error: Stream,
+}
+
+/// Where the agent's streams go.
+#[derive(Debug)]
+pub struct StreamFiles {
+    pub output: File,
+    pub error: File,
+}
+
+/// Starts the agent. Its stdin is the file in the spool itself: the agent finds its end by itself, at its own pace, and no
+/// prompt can be too long for a pipe.
+pub fn launch(
+    spool: &Spool,
+    plan: &RunPlan,
+    run_id: RunId,
+    files: StreamFiles,
+) -> Result<Launched, NotStarted> {
+    check_folder(&plan.cwd)?;
+    let started = File::open(spool.stdin()).and_then(|stdin| Tree::spawn(plan, run_id, Stdio::from(stdin)));
+    let (tree, pipes) = started.map_err(|error| explain(plan, &error))?;
+    let streams = Stream::new(pipes.output, files.output)
+        .and_then(|output| Ok((output, Stream::new(pipes.error, files.error)?)));
+    let (output, error) = streams.map_err(|error| explain(plan, &error))?;
+    Ok(Launched { tree, output, error })
+}
+
+/// The kernel gives one error for a missing folder and a missing program, so the folder is looked at first.
+fn check_folder(cwd: &Path) -> Result<(), NotStarted> {
+    let (reason, why) = match fs::metadata(cwd) {
+        Ok(metadata) if metadata.is_dir() => return Ok(()),
+        Ok(_) => (NotStartedReason::CwdNotADirectory, "it is not a directory".to_owned()),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => {
+            (NotStartedReason::CwdMissing, "it does not exist".to_owned())
+        }
+        Err(error) => (NotStartedReason::Other, error.to_string()),
+    };
+    Err(NotStarted { reason, message: format!("cannot work in `{}`: {why}", cwd.display()) })
+}
+
+fn explain(plan: &RunPlan, error: &io::Error) -> NotStarted {
+    let exists = plan.program.exists();
+    let (reason, why) = match error.raw_os_error().map(Errno::from_raw_os_error) {
+        Some(Errno::NOENT) if exists => (
+            NotStartedReason::ProgramMissing,
+            "the interpreter that its first line names does not exist".to_owned(),
+        ),
+        Some(Errno::NOENT | Errno::NOTDIR) => {
+            (NotStartedReason::ProgramMissing, "it does not exist".to_owned())
+        }
+        Some(Errno::ACCESS | Errno::NOEXEC) => {
+            (NotStartedReason::ProgramNotExecutable, "it is not executable".to_owned())
+        }
+        _ => (NotStartedReason::Other, error.to_string()),
+    };
+    NotStarted {
+        reason,
+        message: format!("cannot start `{}` in `{}`: {why}", plan.program.display(), plan.cwd.display()),
+    }
+}

@@ -1,0 +1,63 @@
+//! Runs one agent process tree from spawn to reap, into a spool.
+//!
+//! Owns the process tree: when a run has ended, no descendant of it is alive, and the report says how sure that is. Knows no
+//! vendor (what the bytes mean is read elsewhere) and no database.
+//!
+//! Two halves meet in the spool, a folder of plain files (see [`Spool`]):
+//!
+//! - the **supervisor**, a small process of its own ([`main`]), which carries out a [`model::RunPlan`] and outlives whoever
+//!   asked for it;
+//! - the **handle** ([`Run`]), with which a program starts a run, or finds one again after a restart of its own.
+//!
+//! ```no_run
+//! # async fn example() -> Result<(), Box<dyn std::error::Error>> {
+//! use model::RunPlan;
+//! use supervisor::{RunEvent, Supervisor};
+//!
+//! let plan = RunPlan { stdin: b"What is 2 + 2?".to_vec(), ..RunPlan::new("/usr/bin/cat", "/tmp") };
+//! let run = Supervisor::beside_this_program()?.start("/var/tmp/my-spool".as_ref(), &plan).await?;
+//! let mut events = run.events(Default::default())?;
+//! while let Some(event) = events.next().await? {
+//!     if let RunEvent::Output(bytes) = event {
+//!         println!("{}", String::from_utf8_lossy(&bytes));
+//!     }
+//! }
+//! let report = run.wait().await?;
+//! println!("{}, {} processes had to be ended", report.end, report.descendants_ended);
+//! # Ok(()) }
+//! ```
+//!
+//! # What holds when the supervisor itself is killed with SIGKILL
+//!
+//! The kernel kills the agent's own process with it. What the agent had started lives on until somebody recovers the run:
+//! [`Run::wait`] does that at once in a program that is watching, [`recover`] does it later for one that was not. Both find
+//! the survivors by the run id in their environment, by the session they belong to and by descent, never by name. A process
+//! that has left the session *and* cleared its environment is not found that way; only a pid namespace would hold it.
+
+mod copy;
+mod deadlines;
+mod events;
+mod handle;
+mod launch;
+mod program;
+mod readiness;
+mod recovery;
+mod spool;
+mod start;
+mod supervision;
+
+#[cfg(target_os = "linux")]
+mod linux;
+#[cfg(target_os = "linux")]
+use linux as os;
+#[cfg(not(target_os = "linux"))]
+compile_error!(
+    "the supervisor is built and proven on Linux; a port gives the functions of `linux` a sibling module"
+);
+
+pub use events::{Events, Offsets, RunEvent};
+pub use handle::{AttachError, Run, StopReply, WaitError, attach};
+pub use program::{main, run_if_asked};
+pub use recovery::{RecoverError, recover};
+pub use spool::{Spool, SpoolError};
+pub use start::{StartError, Supervisor};

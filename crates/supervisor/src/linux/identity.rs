@@ -1,0 +1,132 @@
+//! Processes told apart by pid and start time, so that a pid that was given out again is never taken for its predecessor.
+
+use std::fs;
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+
+use model::ProcessIdentity;
+use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
+
+/// One line of the process table.
+#[derive(Debug, Clone, Copy)]
+pub struct Entry {
+    pub identity: ProcessIdentity,
+    pub parent: i32,
+    pub group: i32,
+    pub session: i32,
+    /// A zombie holds its pid but runs nothing.
+    pub dead: bool,
+}
+
+/// The id of this boot of the machine; pids and start times mean nothing across boots.
+pub fn boot_id() -> io::Result<String> {
+    fs::read_to_string("/proc/sys/kernel/random/boot_id").map(|text| text.trim().to_owned())
+}
+
+/// The identity of a process that exists now.
+pub fn identity_of(pid: i32) -> Option<ProcessIdentity> {
+    entry(pid).map(|entry| entry.identity)
+}
+
+/// Whether that very process is still running.
+pub fn is_alive(identity: ProcessIdentity) -> bool {
+    entry(identity.pid).is_some_and(|entry| entry.identity == identity && !entry.dead)
+}
+
+/// The line of one process, if it exists.
+pub fn entry(pid: i32) -> Option<Entry> {
+    parse(pid, &fs::read(format!("/proc/{pid}/stat")).ok()?)
+}
+
+/// Every process that can be seen. One that ends while the table is read may be missing.
+pub fn table() -> io::Result<Vec<Entry>> {
+    let mut entries = Vec::new();
+    for folder in fs::read_dir("/proc")? {
+        if let Some(pid) = folder?.file_name().to_str().and_then(|name| name.parse().ok()) {
+            entries.extend(entry(pid));
+        }
+    }
+    Ok(entries)
+}
+
+/// Reads `pid (name) state ppid pgrp session …`. The name may hold spaces and parentheses, so fields count from the last `)`.
+fn parse(pid: i32, stat: &[u8]) -> Option<Entry> {
+    let name_end = stat.iter().rposition(|&byte| byte == b')')?;
+    let text = str::from_utf8(stat.get(name_end + 1..)?).ok()?;
+    let fields: Vec<&str> = text.split_ascii_whitespace().collect();
+    let number = |index: usize| fields.get(index)?.parse::<i32>().ok();
+    Some(Entry {
+        identity: ProcessIdentity { pid, start_ticks: fields.get(19)?.parse().ok()? },
+        parent: number(1)?,
+        group: number(2)?,
+        session: number(3)?,
+        dead: matches!(*fields.first()?, "Z" | "X"),
+    })
+}
+
+/// A hold on one process: a signal through it reaches that process or nobody.
+#[derive(Debug)]
+pub struct ProcessHandle(OwnedFd);
+
+impl ProcessHandle {
+    /// Takes hold of a process, unless it has ended.
+    pub fn open(identity: ProcessIdentity) -> io::Result<Option<Self>> {
+        let Some(pid) = Pid::from_raw(identity.pid) else { return Ok(None) };
+        let handle = match pidfd_open(pid, PidfdFlags::empty()) {
+            Ok(fd) => Self(fd),
+            Err(rustix::io::Errno::SRCH) => return Ok(None),
+            Err(error) => return Err(error.into()),
+        };
+        // The pid may have been given out again before the open; it cannot be any more after it.
+        Ok(is_alive(identity).then_some(handle))
+    }
+
+    /// Asks it to end. False: it has already ended.
+    pub fn terminate(&self) -> io::Result<bool> {
+        self.signal(Signal::TERM)
+    }
+
+    pub(super) fn signal(&self, signal: Signal) -> io::Result<bool> {
+        match pidfd_send_signal(&self.0, signal) {
+            Ok(()) => Ok(true),
+            Err(rustix::io::Errno::SRCH) => Ok(false),
+            Err(error) => Err(error.into()),
+        }
+    }
+}
+
+/// Readable once the process has ended.
+impl AsFd for ProcessHandle {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.0.as_fd()
+    }
+}
+
+impl std::os::fd::AsRawFd for ProcessHandle {
+    fn as_raw_fd(&self) -> std::os::fd::RawFd {
+        self.0.as_raw_fd()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_name_with_spaces_and_parentheses_does_not_shift_the_fields() {
+        let line =
+            b"42 (a) b (c)) S 7 8 9 0 -1 4194304 1 2 3 4 5 6 7 8 20 0 1 0 777 1000 10 18446744073709551615";
+        let entry = parse(42, line).unwrap();
+        assert_eq!((entry.parent, entry.group, entry.session, entry.dead), (7, 8, 9, false));
+        assert_eq!(entry.identity, ProcessIdentity { pid: 42, start_ticks: 777 });
+    }
+
+    #[test]
+    fn a_process_with_another_start_time_is_somebody_else() {
+        let me = identity_of(i32::try_from(std::process::id()).unwrap()).unwrap();
+        assert!(is_alive(me));
+        let former = ProcessIdentity { start_ticks: me.start_ticks - 1, ..me };
+        assert!(!is_alive(former));
+        assert!(ProcessHandle::open(former).unwrap().is_none());
+    }
+}

@@ -1,0 +1,19 @@
+//! What only Linux has: the process tree of a subreaper, identities through `/proc`, pidfds, signals as a file.
+//!
+//! A port to another system gives these functions a sibling module; nothing outside this folder names a Linux interface.
+
+mod identity;
+mod inherited;
+mod pipe;
+mod signals;
+mod survivors;
+mod tree;
+mod watch;
+
+pub use identity::{ProcessHandle, boot_id, identity_of, is_alive};
+pub use inherited::close_inherited_files;
+pub use pipe::{Moved, move_bytes};
+pub use signals::Signals;
+pub use survivors::Survivors;
+pub use tree::{Children, Tree, count_alive, leave_the_caller, usage};
+pub use watch::Watch;

@@ -1,0 +1,47 @@
+//! Signals of the supervisor, read from a file like everything else it waits for.
+
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd};
+
+use nix::sys::signal::{SigSet, Signal};
+use nix::sys::signalfd::{SfdFlags, SignalFd};
+
+/// The signals that a supervisor listens to.
+#[derive(Debug)]
+pub struct Signals(SignalFd);
+
+/// What has come since the last look.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Pending {
+    /// SIGTERM or SIGINT: somebody wants the run to end.
+    pub stop: bool,
+}
+
+impl Signals {
+    /// From here on, SIGTERM, SIGINT and SIGCHLD no longer act by themselves. SIGHUP does nothing: a terminal that closes is
+    /// no reason to end a run. A process that is started from here inherits the block and has to lift it.
+    pub fn listen() -> io::Result<Self> {
+        let mut set = SigSet::empty();
+        for signal in [Signal::SIGTERM, Signal::SIGINT, Signal::SIGHUP, Signal::SIGCHLD] {
+            set.add(signal);
+        }
+        set.thread_block()?;
+        Ok(Self(SignalFd::with_flags(&set, SfdFlags::SFD_CLOEXEC | SfdFlags::SFD_NONBLOCK)?))
+    }
+
+    /// Takes everything that has come, without waiting.
+    pub fn take(&self) -> io::Result<Pending> {
+        let mut pending = Pending::default();
+        while let Some(info) = self.0.read_signal()? {
+            let number = i32::try_from(info.ssi_signo).unwrap_or_default();
+            pending.stop |= number == Signal::SIGTERM as i32 || number == Signal::SIGINT as i32;
+        }
+        Ok(pending)
+    }
+}
+
+impl AsFd for Signals {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.0.as_fd()
+    }
+}

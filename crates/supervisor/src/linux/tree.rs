@@ -1,0 +1,236 @@
+//! The process tree of one agent, seen from its subreaper.
+//!
+//! Every orphan below a subreaper falls to it. So "no descendant is left" is not a guess from a listing: it is the kernel's
+//! own answer that the subreaper has no child.
+
+use std::collections::HashSet;
+use std::io;
+use std::os::fd::OwnedFd;
+use std::os::unix::process::CommandExt;
+use std::process::{Command, Stdio};
+
+use model::{Exit, ProcessIdentity, RunId, RunPlan, TreeUsage};
+use nix::sys::resource::{UsageWho, getrusage};
+use nix::sys::time::TimeValLike;
+use rustix::io::Errno;
+use rustix::process::{
+    Pid, Signal, WaitId, WaitIdOptions, WaitOptions, getpid, getppid, kill_process_group,
+    set_child_subreaper, set_parent_process_death_signal, setsid, wait, waitid,
+};
+
+use super::identity::{Entry, ProcessHandle, identity_of, table};
+
+/// Makes this process one that its caller's terminal, session and death do not touch, and to which orphans below it fall.
+pub fn leave_the_caller() -> io::Result<()> {
+    setsid()?;
+    set_child_subreaper(Some(getpid()))?;
+    Ok(())
+}
+
+/// Whether any process of the tree is left.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Children {
+    /// At least one.
+    Left,
+    /// None; the kernel said so.
+    None,
+}
+
+/// An agent and everything below it.
+#[derive(Debug)]
+pub struct Tree {
+    /// The agent's own process, until it has been waited for. Until then its pid, which is also the id of its process group,
+    /// cannot be given out again.
+    agent: Option<Pid>,
+    identity: ProcessIdentity,
+    exit: Option<Exit>,
+    signalled: HashSet<ProcessIdentity>,
+}
+
+/// The ends of the agent's pipes that stay here.
+#[derive(Debug)]
+pub struct Pipes {
+    pub output: OwnedFd,
+    pub error: OwnedFd,
+}
+
+impl Tree {
+    /// Starts the agent in a process group of its own, with exactly the environment of the plan and the run's id.
+    pub fn spawn(plan: &RunPlan, run_id: RunId, stdin: Stdio) -> io::Result<(Self, Pipes)> {
+        let mut child =
+            command(plan, run_id).stdin(stdin).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn()?;
+        let missing = || io::Error::other("a spawned process has no pipe");
+        let output = child.stdout.take().ok_or_else(missing)?.into();
+        let error = child.stderr.take().ok_or_else(missing)?.into();
+        let pid = i32::try_from(child.id()).map_err(io::Error::other)?;
+        // Not waited for yet, so it is still in the process table even if it has ended.
+        let identity =
+            identity_of(pid).ok_or_else(|| io::Error::other("a spawned process is not in /proc"))?;
+        let tree = Self { agent: Pid::from_raw(pid), identity, exit: None, signalled: HashSet::new() };
+        Ok((tree, Pipes { output, error }))
+    }
+
+    /// The agent's own process.
+    pub fn agent(&self) -> ProcessIdentity {
+        self.identity
+    }
+
+    /// How the agent's own process ended, once it has.
+    pub fn exit(&self) -> Option<Exit> {
+        self.exit
+    }
+
+    /// How many processes besides the agent's own were alive when they were signalled.
+    pub fn descendants_signalled(&self) -> u32 {
+        let others = self.signalled.iter().filter(|identity| **identity != self.identity).count();
+        u32::try_from(others).unwrap_or(u32::MAX)
+    }
+
+    /// Waits for everything that has ended, without blocking.
+    pub fn reap(&mut self) -> io::Result<Children> {
+        loop {
+            match wait(WaitOptions::NOHANG) {
+                Ok(Some((pid, status))) if Some(pid) == self.agent => {
+                    self.agent = None;
+                    self.exit = status
+                        .exit_status()
+                        .map(Exit::Code)
+                        .or_else(|| status.terminating_signal().map(Exit::Signal));
+                }
+                Ok(Some(_)) | Err(Errno::INTR) => {}
+                Ok(None) => return Ok(Children::Left),
+                Err(Errno::CHILD) => return Ok(Children::None),
+                Err(error) => return Err(error.into()),
+            }
+        }
+    }
+
+    /// Asks every process of the tree to end. True: the agent itself had ended before it could be asked.
+    pub fn terminate(&mut self) -> io::Result<bool> {
+        self.signal(Signal::TERM)
+    }
+
+    /// Makes every process of the tree end. A tree that forks while this runs needs it again.
+    pub fn kill(&mut self) -> io::Result<()> {
+        self.signal(Signal::KILL).map(drop)
+    }
+
+    fn signal(&mut self, signal: Signal) -> io::Result<bool> {
+        let alive = descendants(&table()?);
+        self.signalled.extend(alive.iter().map(|entry| entry.identity));
+        let ended_first = self.has_ended()?;
+        // A group is signalled as one, so none of its members can fork past it. Nobody else can have this group's id while
+        // its leader has not been waited for.
+        if let Some(group) = self.agent {
+            ignore_missing(kill_process_group(group, signal).map_err(io::Error::from))?;
+        }
+        for entry in alive {
+            // Two TERMs are not one: some agents take the second for impatience.
+            if self.agent.is_some_and(|group| group.as_raw_pid() == entry.group) {
+                continue;
+            }
+            if let Some(handle) = ProcessHandle::open(entry.identity)? {
+                ignore_missing(handle.signal(signal))?;
+            }
+        }
+        Ok(ended_first)
+    }
+
+    /// Whether the agent's own process has ended, without waiting for it: its pid stays taken.
+    fn has_ended(&self) -> io::Result<bool> {
+        let Some(agent) = self.agent else { return Ok(true) };
+        let peek = WaitIdOptions::EXITED | WaitIdOptions::NOHANG | WaitIdOptions::NOWAIT;
+        Ok(waitid(WaitId::Pid(agent), peek)?.is_some())
+    }
+}
+
+/// A process that another user's program (setuid) turned into is not ours to signal; it is counted as left alive in the end.
+fn ignore_missing<T>(result: io::Result<T>) -> io::Result<()> {
+    match result {
+        Err(error)
+            if [Errno::SRCH, Errno::PERM]
+                .map(Errno::raw_os_error)
+                .contains(&error.raw_os_error().unwrap_or(0)) =>
+        {
+            Ok(())
+        }
+        other => other.map(drop),
+    }
+}
+
+/// The living processes below this one.
+fn descendants(table: &[Entry]) -> Vec<Entry> {
+    below(HashSet::from([getpid().as_raw_pid()]), table)
+}
+
+/// How many processes of the tree are alive now.
+pub fn count_alive() -> io::Result<u32> {
+    Ok(u32::try_from(descendants(&table()?).len()).unwrap_or(u32::MAX))
+}
+
+/// The living processes below any of the given pids.
+pub(super) fn below(roots: HashSet<i32>, table: &[Entry]) -> Vec<Entry> {
+    let mut family = roots;
+    loop {
+        let before = family.len();
+        family.extend(
+            table
+                .iter()
+                .filter(|entry| family.contains(&entry.parent))
+                .map(|entry| entry.identity.pid)
+                .collect::<Vec<_>>(),
+        );
+        if family.len() == before {
+            break;
+        }
+    }
+    table.iter().filter(|entry| !entry.dead && family.contains(&entry.parent)).copied().collect()
+}
+
+/// What all processes that were waited for used together.
+pub fn usage() -> io::Result<TreeUsage> {
+    let usage = getrusage(UsageWho::RUSAGE_CHILDREN)?;
+    let whole = |number: i64| u64::try_from(number).unwrap_or_default();
+    Ok(TreeUsage {
+        cpu_user_ms: whole(usage.user_time().num_milliseconds()),
+        cpu_system_ms: whole(usage.system_time().num_milliseconds()),
+        largest_rss_bytes: whole(usage.max_rss()) * 1024,
+    })
+}
+
+/// An agent must neither miss the signals that the supervisor has blocked nor those that a caller (`nohup`) had ignored.
+#[expect(
+    unsafe_code,
+    reason = "changing what a signal does is unsafe when it installs a handler; this removes one"
+)]
+fn reset_signals() -> io::Result<()> {
+    for signal in nix::sys::signal::Signal::iterator() {
+        // SAFETY: the default action runs no code of this process. KILL and STOP refuse, which is as it should be.
+        let _ = unsafe { nix::sys::signal::signal(signal, nix::sys::signal::SigHandler::SigDfl) };
+    }
+    Ok(nix::sys::signal::SigSet::empty().thread_set_mask()?)
+}
+
+#[expect(clippy::disallowed_methods, reason = "the one place where an agent is started")]
+#[expect(unsafe_code, reason = "a death signal can only be asked for by the child itself")]
+fn command(plan: &RunPlan, run_id: RunId) -> Command {
+    let supervisor = getpid();
+    let mut command = Command::new(&plan.program);
+    command
+        .args(&plan.args)
+        .env_clear()
+        .envs(&plan.env)
+        .env(RunId::VARIABLE, run_id.to_string())
+        .current_dir(&plan.cwd)
+        .process_group(0);
+    // SAFETY: the closure makes system calls only and neither allocates nor locks; besides, the supervisor has one thread.
+    unsafe {
+        command.pre_exec(move || {
+            reset_signals()?;
+            set_parent_process_death_signal(Some(Signal::KILL))?;
+            // The supervisor may have been killed before the call above; then no signal would ever come.
+            if getppid() == Some(supervisor) { Ok(()) } else { Err(Errno::SRCH.into()) }
+        });
+    }
+    command
+}

@@ -1,0 +1,194 @@
+//! The supervisor as a program: reads the order in a spool, carries it out, writes down how it ended.
+
+use std::env;
+use std::ffi::OsStr;
+use std::io::{self, Write};
+use std::process::ExitCode;
+use std::time::{Instant, SystemTime, UNIX_EPOCH};
+
+use model::{End, ProcessIdentity, RunReport, RunState, RunStatus, STATUS_VERSION, TreeEnd, TreeUsage};
+
+use crate::launch::{Launched, StreamFiles, launch};
+use crate::os::{self, Signals};
+use crate::spool::{Order, Spool, SpoolError, StatusSlot};
+use crate::supervision::Supervision;
+
+/// The first argument with which a program is asked to be a supervisor instead of itself.
+pub(crate) const ASKED: &str = "--switchboard-supervisor";
+/// What a supervisor says on its stdout once the agent runs, or has failed to.
+pub(crate) const READY: &[u8] = b"ready\n";
+
+/// The whole of the supervisor's program: `switchboard-supervisor <spool>`.
+///
+/// Must be the first thing that a process does: it closes every file it was handed.
+pub fn main() -> ExitCode {
+    supervise(env::args_os().nth(1).as_deref())
+}
+
+/// Lets a program that embeds this library be its own supervisor (see [`crate::Supervisor::this_program`]).
+///
+/// Call it first in `main`, before anything opens a file or starts a thread, and return the code when there is one:
+///
+/// ```no_run
+/// fn main() -> std::process::ExitCode {
+///     if let Some(code) = supervisor::run_if_asked() {
+///         return code;
+///     }
+///     // the program itself
+/// #   std::process::ExitCode::SUCCESS
+/// }
+/// ```
+pub fn run_if_asked() -> Option<ExitCode> {
+    let mut args = env::args_os().skip(1);
+    (args.next()? == ASKED).then(|| supervise(args.next().as_deref()))
+}
+
+fn supervise(folder: Option<&OsStr>) -> ExitCode {
+    let Some(folder) = folder else {
+        complain(
+            "the spool is missing\nhint: this program is started by Switchboard: `switchboard-supervisor <spool>`",
+        );
+        return ExitCode::from(2);
+    };
+    match carry_out(&Spool::at(folder)) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            let mut text = error.to_string();
+            let mut cause = std::error::Error::source(&error);
+            while let Some(deeper) = cause {
+                text = format!("{text}: {deeper}");
+                cause = deeper.source();
+            }
+            // Before the agent has started, the starter hears it on stdout; afterwards it stands in the log.
+            let _ = io::stdout().write_all(text.as_bytes());
+            complain(&text);
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn complain(text: &str) {
+    let _ = writeln!(io::stderr(), "switchboard-supervisor: {text}");
+}
+
+/// Why a supervisor gave up.
+#[derive(Debug, thiserror::Error)]
+enum GaveUp {
+    #[error("cannot become a supervisor")]
+    Setup(#[source] io::Error),
+    #[error(transparent)]
+    Spool(#[from] SpoolError),
+    #[error("there is no plan in the spool `{0}`")]
+    NoPlan(String),
+    #[error("another supervisor holds the spool `{0}`")]
+    Held(String),
+    #[error("cannot write to the spool")]
+    Write(#[source] io::Error),
+    #[error("lost control of the process tree")]
+    Tree(#[source] io::Error),
+}
+
+fn carry_out(spool: &Spool) -> Result<(), GaveUp> {
+    os::close_inherited_files().map_err(GaveUp::Setup)?;
+    let signals = Signals::listen().map_err(GaveUp::Setup)?;
+    os::leave_the_caller().map_err(GaveUp::Setup)?;
+
+    let name = || spool.folder().display().to_string();
+    let _lock = spool.lock().map_err(GaveUp::Setup)?.ok_or_else(|| GaveUp::Held(name()))?;
+    let Order { run_id, plan, .. } = spool.order()?.ok_or_else(|| GaveUp::NoPlan(name()))?;
+    let files = open_streams(spool).map_err(GaveUp::Write)?;
+    // Both before the agent can fill the disk.
+    let first_slot = spool.reserve_status("status.first").map_err(GaveUp::Write)?;
+    let last_slot = spool.reserve_status("status.next").map_err(GaveUp::Write)?;
+
+    let status = RunStatus {
+        version: STATUS_VERSION,
+        run_id,
+        boot_id: os::boot_id().map_err(GaveUp::Setup)?,
+        supervisor: myself().map_err(GaveUp::Setup)?,
+        started_at_ms: now_ms(),
+        state: RunState::Ended(never_started(End::Stopped)),
+    };
+    let started = Instant::now();
+    let stopped = signals.take().map_err(GaveUp::Setup)?.stop;
+    let launched = if stopped {
+        Err(End::Stopped)
+    } else {
+        launch(spool, &plan, run_id, files).map_err(End::NotStarted)
+    };
+    let report = match launched {
+        Err(end) => {
+            first_slot.give_up();
+            never_started(end)
+        }
+        Ok(launched) => {
+            let announced = announce(spool, first_slot, &status, &launched);
+            let mut supervision = Supervision::new(launched, &plan.limits, &signals, started);
+            match announced {
+                Ok(()) => say_ready(),
+                // A run that nobody can find again is not to be.
+                Err(error) => supervision.spool_failed(&error),
+            }
+            supervision.until_the_end().map_err(GaveUp::Tree)?
+        }
+    };
+    finish(spool, last_slot, &RunStatus { state: RunState::Ended(report), ..status })?;
+    say_ready();
+    Ok(())
+}
+
+/// From here on the run can be found without the plan.
+fn announce(spool: &Spool, slot: StatusSlot, status: &RunStatus, launched: &Launched) -> io::Result<()> {
+    slot.publish(&RunStatus { state: RunState::Running { agent: launched.tree.agent() }, ..status.clone() })?;
+    spool.forget_plan()
+}
+
+fn finish(spool: &Spool, slot: StatusSlot, status: &RunStatus) -> Result<(), GaveUp> {
+    // Secrets first: a status that says "ended" must be true of them too.
+    let cleared = spool.clear_private().and_then(|()| spool.forget_plan());
+    slot.publish(status).and(cleared).map_err(GaveUp::Write)?;
+    if std::fs::metadata(spool.log()).is_ok_and(|log| log.len() == 0) {
+        // An empty log helps nobody; one that cannot be removed harms nobody.
+        let _ = std::fs::remove_file(spool.log());
+    }
+    Ok(())
+}
+
+fn open_streams(spool: &Spool) -> io::Result<StreamFiles> {
+    Ok(StreamFiles {
+        output: Spool::create_stream(&spool.output())?,
+        error: Spool::create_stream(&spool.error())?,
+    })
+}
+
+/// Tells the starter that the status is there. One who has heard it already, or has gone away, misses nothing.
+fn say_ready() {
+    let mut stdout = io::stdout();
+    let _ = stdout.write_all(READY).and_then(|()| stdout.flush());
+}
+
+fn myself() -> io::Result<ProcessIdentity> {
+    i32::try_from(std::process::id())
+        .ok()
+        .and_then(os::identity_of)
+        .ok_or_else(|| io::Error::other("this process is not in /proc"))
+}
+
+fn never_started(end: End) -> RunReport {
+    RunReport {
+        end,
+        exit: None,
+        ended_at_ms: now_ms(),
+        duration_ms: 0,
+        output_bytes: 0,
+        error_bytes: 0,
+        usage: TreeUsage::default(),
+        descendants_ended: 0,
+        tree: TreeEnd::ProvenEmpty,
+    }
+}
+
+pub(crate) fn now_ms() -> u64 {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    u64::try_from(since.as_millis()).unwrap_or(u64::MAX)
+}

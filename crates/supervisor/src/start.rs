@@ -1,0 +1,176 @@
+//! Starting a supervisor. The one place where one is spawned.
+
+use std::env;
+use std::fs::OpenOptions;
+use std::io;
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Path, PathBuf};
+use std::process::Stdio;
+
+use model::{PlanError, RunId, RunPlan};
+use rustix::rand::{GetRandomFlags, getrandom};
+use tokio::io::AsyncReadExt;
+use tokio::process::{Child, Command};
+
+use crate::handle::{AttachError, Run};
+use crate::program::{ASKED, READY};
+use crate::spool::{Spool, SpoolError};
+
+/// The name of the supervisor's executable, as it is installed beside the others.
+const EXECUTABLE: &str = "switchboard-supervisor";
+
+/// Where the supervisor's program is.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Supervisor {
+    program: PathBuf,
+    asked: bool,
+}
+
+impl Supervisor {
+    /// The executable at that path, whose `main` is [`crate::main`].
+    pub fn at(program: impl Into<PathBuf>) -> Self {
+        Self { program: program.into(), asked: false }
+    }
+
+    /// The `switchboard-supervisor` that was installed beside the running program.
+    pub fn beside_this_program() -> Result<Self, StartError> {
+        let program = this_program()?.with_file_name(EXECUTABLE);
+        if program.exists() { Ok(Self::at(program)) } else { Err(StartError::NoSupervisor { program }) }
+    }
+
+    /// The running program itself, which must call [`crate::run_if_asked`] first in its `main`. For programs that embed this
+    /// library and are shipped as one file.
+    pub fn this_program() -> Result<Self, StartError> {
+        Ok(Self { program: this_program()?, asked: true })
+    }
+
+    /// Starts a run in a folder of its own, which is made when it is missing.
+    ///
+    /// Returns when the agent is running or has failed to start; the latter is how the run *ended*
+    /// ([`model::End::NotStarted`]) and no error here. The run goes on when this program ends.
+    ///
+    /// Dropping the future leaves a run that may have started: [`crate::attach`] finds it.
+    pub async fn start(&self, folder: &Path, plan: &RunPlan) -> Result<Run, StartError> {
+        plan.check()?;
+        let spool = Spool::at(std::path::absolute(folder).map_err(StartError::Folder)?);
+        let run_id = RunId::from_random(random_bytes().map_err(StartError::Random)?);
+        spool.lay_down(run_id, plan)?;
+        let mut child = self
+            .spawn(&spool)
+            .map_err(|source| StartError::Spawn { program: self.program.clone(), source })?;
+        match listen(&mut child).await {
+            Ok(said) if said.starts_with(READY) => Ok(Run::started(spool, child)?),
+            Ok(said) => {
+                // It has closed its stdout, so it is at its end.
+                let _ = child.wait().await;
+                Err(StartError::GaveUp { said: String::from_utf8_lossy(&said).trim().to_owned() })
+            }
+            Err(source) => Err(StartError::Spawn { program: self.program.clone(), source }),
+        }
+    }
+
+    #[expect(clippy::disallowed_methods, reason = "the one place where a supervisor is started")]
+    fn spawn(&self, spool: &Spool) -> io::Result<Child> {
+        let log = OpenOptions::new().append(true).create(true).mode(0o600).open(spool.log())?;
+        let mut command = Command::new(&self.program);
+        if self.asked {
+            command.arg(ASKED);
+        }
+        command
+            .arg(spool.folder())
+            // Nothing of the caller's environment is left to be read in /proc, or to change what the supervisor does.
+            .env_clear()
+            .current_dir("/")
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .stderr(log)
+            .spawn()
+    }
+}
+
+/// Hears the supervisor out: it says that it is ready, or why it is not.
+async fn listen(child: &mut Child) -> io::Result<Vec<u8>> {
+    let mut said = Vec::new();
+    if let Some(mut stdout) = child.stdout.take() {
+        while !said.starts_with(READY) && stdout.read_buf(&mut said).await? > 0 {}
+    }
+    Ok(said)
+}
+
+fn this_program() -> Result<PathBuf, StartError> {
+    env::current_exe().map_err(StartError::ThisProgram)
+}
+
+fn random_bytes() -> io::Result<[u8; 16]> {
+    let mut bytes = [0; 16];
+    let filled = getrandom(&mut bytes, GetRandomFlags::empty())?;
+    if filled == bytes.len() {
+        Ok(bytes)
+    } else {
+        Err(io::Error::other("the kernel gave too few random bytes"))
+    }
+}
+
+/// Why a run could not be started. Nothing is running then.
+#[derive(Debug, thiserror::Error)]
+pub enum StartError {
+    /// No machine could carry the plan out.
+    #[error("the plan cannot be carried out")]
+    Plan(#[from] PlanError),
+    /// The spool cannot be used.
+    #[error(transparent)]
+    Spool(#[from] SpoolError),
+    /// The folder's name cannot be made absolute.
+    #[error("cannot tell where the spool is")]
+    Folder(#[source] io::Error),
+    /// There was no randomness for a run id.
+    #[error("cannot make a run id")]
+    Random(#[source] io::Error),
+    /// The operating system does not say where this program is.
+    #[error("cannot tell where this program is")]
+    ThisProgram(#[source] io::Error),
+    /// The installation is not whole.
+    #[error("there is no supervisor at `{}`", program.display())]
+    NoSupervisor {
+        /// Where it should be.
+        program: PathBuf,
+    },
+    /// The operating system refused to start the supervisor.
+    #[error("cannot start the supervisor `{}`", program.display())]
+    Spawn {
+        /// The supervisor's executable.
+        program: PathBuf,
+        /// What it said.
+        source: io::Error,
+    },
+    /// The supervisor ended before it had started anything.
+    #[error("the supervisor gave up: {}", if said.is_empty() { "it was ended by somebody" } else { said })]
+    GaveUp {
+        /// Its own words.
+        said: String,
+    },
+    /// The run has started and cannot be watched from here.
+    #[error("the run was started but cannot be watched")]
+    Attach(#[from] AttachError),
+}
+
+impl StartError {
+    /// What to do about it.
+    pub fn hint(&self) -> &'static str {
+        match self {
+            Self::Plan(error) => error.hint(),
+            Self::Spool(error) => error.hint(),
+            Self::Folder(_) => "give the folder as an absolute path",
+            Self::Random(_) => "check that the getrandom system call is allowed here",
+            Self::ThisProgram(_) => "check that /proc is mounted",
+            Self::NoSupervisor { .. } => {
+                "install all of Switchboard: `cargo install --path crates/switchboard`"
+            }
+            Self::Spawn { .. } => {
+                "check that the supervisor is executable and that processes can still be started"
+            }
+            Self::GaveUp { .. } => "see `supervisor.log` in the spool",
+            Self::Attach(error) => error.hint(),
+        }
+    }
+}

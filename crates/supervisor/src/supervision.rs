@@ -1,0 +1,228 @@
+//! One run, from the started agent to the last process of its tree.
+//!
+//! Owns the one place where the supervisor waits, and the order in which what it woke up for is judged: what has finished
+//! first, then what failed, then what was asked, then what took too long.
+
+use std::io;
+use std::os::fd::AsFd;
+use std::time::{Duration, Instant};
+
+use model::{End, Limits, RunReport, TreeEnd};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+
+use crate::copy::{Budget, Copied, Stream};
+use crate::deadlines::Deadlines;
+use crate::launch::Launched;
+use crate::os::{Children, Signals, Tree, count_alive, usage};
+use crate::program::now_ms;
+
+/// How often it is looked whether the spool is still there: a removed folder makes no file unwritable.
+const SPOOL_CHECK: Duration = Duration::from_secs(1);
+/// How long processes that do not even end on SIGKILL are waited for.
+const PATIENCE: Duration = Duration::from_secs(10);
+/// How soon the kill is repeated, for what was started while the last one went round.
+const KILL_AGAIN: Duration = Duration::from_millis(10);
+
+/// How far the ending of the tree has come.
+#[derive(Debug, Clone, Copy)]
+enum Phase {
+    Running,
+    /// Everybody was asked to end.
+    Asked {
+        kill_at: Instant,
+    },
+    /// Everybody is being killed.
+    Killing {
+        give_up_at: Instant,
+    },
+}
+
+/// One run under way.
+#[derive(Debug)]
+pub struct Supervision<'a> {
+    signals: &'a Signals,
+    tree: Tree,
+    output: Stream,
+    error: Stream,
+    budget: Budget,
+    grace: Duration,
+    deadlines: Deadlines,
+    started: Instant,
+    spool_checked: Instant,
+    phase: Phase,
+    end: Option<End>,
+}
+
+impl<'a> Supervision<'a> {
+    /// Takes over an agent that has just been started.
+    pub fn new(launched: Launched, limits: &Limits, signals: &'a Signals, started: Instant) -> Self {
+        Self {
+            signals,
+            tree: launched.tree,
+            output: launched.output,
+            error: launched.error,
+            budget: Budget::new(limits.output_bytes),
+            grace: limits.grace,
+            deadlines: Deadlines::start(limits.clone(), started),
+            started,
+            spool_checked: started,
+            phase: Phase::Running,
+            end: None,
+        }
+    }
+
+    /// Ends the run because its spool cannot be written.
+    pub fn spool_failed(&mut self, error: &io::Error) {
+        self.end = Some(End::SpoolFailed { message: error.to_string() });
+    }
+
+    /// Stays until no process of the tree is left, and reports.
+    pub fn until_the_end(mut self) -> io::Result<RunReport> {
+        let tree = loop {
+            self.wait()?;
+            let stop_requested = self.signals.take()?.stop;
+            let children = self.tree.reap()?;
+            let now = Instant::now();
+            let copied = self.copy(now);
+            self.judge(stop_requested, copied, now);
+            if children == Children::None {
+                break TreeEnd::ProvenEmpty;
+            }
+            if let Some(left) = self.end_the_tree(now)? {
+                break left;
+            }
+        };
+        self.drain();
+        self.report(tree)
+    }
+
+    /// Sleeps until a stream, a signal or the clock has something to say.
+    fn wait(&self) -> io::Result<()> {
+        let pipes = [&self.output, &self.error].into_iter().filter_map(Stream::pipe);
+        let files = [self.signals.as_fd()].into_iter().chain(pipes);
+        let mut files: Vec<PollFd<'_>> =
+            files.map(|file| PollFd::from_borrowed_fd(file, PollFlags::IN)).collect();
+        let pause = self.wake_at().saturating_duration_since(Instant::now());
+        let pause = Timespec::try_from(pause).map_err(io::Error::other)?;
+        match poll(&mut files, Some(&pause)) {
+            Ok(_) | Err(rustix::io::Errno::INTR) => Ok(()),
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    fn wake_at(&self) -> Instant {
+        match self.phase {
+            Phase::Running if self.end.is_some() => self.started,
+            Phase::Running => {
+                let check = self.spool_checked + SPOOL_CHECK;
+                self.deadlines.next().map_or(check, |(at, _)| at.min(check))
+            }
+            Phase::Asked { kill_at } => kill_at,
+            Phase::Killing { .. } => Instant::now() + KILL_AGAIN,
+        }
+    }
+
+    /// Moves what the agent has printed. What it prints after its end was decided still belongs to the record.
+    fn copy(&mut self, now: Instant) -> Option<End> {
+        let mut verdict = None;
+        for stream in [&mut self.output, &mut self.error] {
+            match stream.copy(&mut self.budget) {
+                Ok(Copied::Bytes) => self.deadlines.byte_seen(now),
+                Ok(Copied::Nothing) => {}
+                Ok(Copied::OverBudget) => verdict = Some(End::OutputLimit),
+                Err(error) => verdict = Some(End::SpoolFailed { message: error.to_string() }),
+            }
+            if verdict.is_some() {
+                break;
+            }
+        }
+        if verdict.is_some() {
+            self.output.close();
+            self.error.close();
+        }
+        verdict
+    }
+
+    /// Decides what ends the run, once; a run that has finished keeps its own end.
+    fn judge(&mut self, stop_requested: bool, copied: Option<End>, now: Instant) {
+        if self.end.is_some() {
+            return;
+        }
+        self.end = if let Some(end) = copied {
+            Some(end)
+        } else if self.tree.exit().is_some() {
+            Some(End::Exited)
+        } else if stop_requested {
+            Some(End::Stopped)
+        } else if let Some(which) = self.deadlines.passed(now) {
+            Some(End::Deadline { which })
+        } else {
+            self.spool_is_gone(now).then(|| End::SpoolFailed { message: "the spool was removed".to_owned() })
+        };
+    }
+
+    fn spool_is_gone(&mut self, now: Instant) -> bool {
+        if now < self.spool_checked + SPOOL_CHECK {
+            return false;
+        }
+        self.spool_checked = now;
+        ![&self.output, &self.error].into_iter().all(|stream| stream.is_on_disk().unwrap_or(false))
+    }
+
+    /// Takes the ending of the tree one step further. Says what is left when it has to be left.
+    fn end_the_tree(&mut self, now: Instant) -> io::Result<Option<TreeEnd>> {
+        match self.phase {
+            Phase::Running if self.end.is_none() => {}
+            Phase::Running => {
+                let ended_first = self.tree.terminate()?;
+                if ended_first && matches!(self.end, Some(End::Stopped | End::Deadline { .. })) {
+                    self.end = Some(End::Exited);
+                }
+                self.phase = Phase::Asked { kill_at: now + self.grace };
+            }
+            Phase::Asked { kill_at } if now < kill_at => {}
+            Phase::Asked { .. } => {
+                self.tree.kill()?;
+                self.phase = Phase::Killing { give_up_at: now + PATIENCE };
+            }
+            Phase::Killing { give_up_at } if now < give_up_at => self.tree.kill()?,
+            Phase::Killing { .. } => {
+                return Ok(Some(TreeEnd::LeftAlive { processes: count_alive()? }));
+            }
+        }
+        Ok(None)
+    }
+
+    /// Takes what is still in the pipes. With the tree gone nobody adds to it, so this does not wait for anything; a pipe that
+    /// was handed to a process outside the tree is simply left.
+    fn drain(&mut self) {
+        let now = Instant::now();
+        loop {
+            let before = self.output.bytes() + self.error.bytes();
+            if let Some(end) = self.copy(now) {
+                // Bytes of a finished agent were lost: its answer is not whole, whatever its exit says.
+                if matches!(self.end, None | Some(End::Exited)) {
+                    self.end = Some(end);
+                }
+            }
+            if self.output.bytes() + self.error.bytes() == before {
+                break;
+            }
+        }
+    }
+
+    fn report(self, tree: TreeEnd) -> io::Result<RunReport> {
+        Ok(RunReport {
+            // Nothing but its own exit ends a tree that nobody has ended.
+            end: self.end.unwrap_or(End::Exited),
+            exit: self.tree.exit(),
+            ended_at_ms: now_ms(),
+            duration_ms: u64::try_from(self.started.elapsed().as_millis()).unwrap_or(u64::MAX),
+            output_bytes: self.output.bytes(),
+            error_bytes: self.error.bytes(),
+            usage: usage()?,
+            descendants_ended: self.tree.descendants_signalled(),
+            tree,
+        })
+    }
+}

@@ -1,0 +1,57 @@
+//! Every wait that ends a run has its own name.
+
+use std::time::Duration;
+
+use model::{Deadline, End, Exit, Limits, RunPlan};
+
+use crate::scene::Scene;
+
+crate::tests![
+    silence_from_the_start_is_the_start_deadline,
+    silence_in_the_middle_is_the_idle_deadline,
+    a_talkative_agent_meets_the_wall_deadline,
+    an_agent_that_is_done_in_time_meets_none,
+];
+
+const SHORT: Option<Duration> = Some(Duration::from_millis(400));
+
+async fn end(scene: &Scene, script: &str, limits: Limits) -> End {
+    let plan = scene.agent(script);
+    scene.run(&RunPlan { limits: Limits { grace: plan.limits.grace, ..limits }, ..plan }).await.end
+}
+
+fn silence_from_the_start_is_the_start_deadline() {
+    Scene::play(async |scene: &Scene| {
+        let end = end(scene, "hang", Limits { start: SHORT, ..Limits::default() }).await;
+        assert_eq!(end, End::Deadline { which: Deadline::Start });
+    });
+}
+
+fn silence_in_the_middle_is_the_idle_deadline() {
+    Scene::play(async |scene: &Scene| {
+        let start = Some(Duration::from_mins(1));
+        let end = end(scene, "say hello\nhang", Limits { start, idle: SHORT, ..Limits::default() }).await;
+        assert_eq!(end, End::Deadline { which: Deadline::Idle });
+        assert_eq!(scene.text(), "hello\n");
+    });
+}
+
+fn a_talkative_agent_meets_the_wall_deadline() {
+    Scene::play(async |scene: &Scene| {
+        let idle = Some(Duration::from_mins(1));
+        let limits = Limits { start: idle, idle, wall: SHORT, ..Limits::default() };
+        let end = end(scene, "stream 100000 10 10ms", limits).await;
+        assert_eq!(end, End::Deadline { which: Deadline::Wall });
+        assert!(!scene.output().is_empty());
+    });
+}
+
+fn an_agent_that_is_done_in_time_meets_none() {
+    Scene::play(async |scene: &Scene| {
+        let minute = Some(Duration::from_mins(1));
+        let limits = Limits { start: minute, idle: minute, wall: minute, ..Limits::default() };
+        let plan = scene.agent("say hello\nanswer done");
+        let report = scene.run(&RunPlan { limits, ..plan }).await;
+        assert_eq!((report.end, report.exit), (End::Exited, Some(Exit::Code(0))));
+    });
+}

@@ -1,0 +1,70 @@
+//! Every fault that a run must survive, against real processes.
+//!
+//! This binary is its own supervisor and its own agent (as an embedding program may be), so it needs no other executable.
+//! Each test runs twice when the user is root: as root, and as an ordinary user, in a copy of this binary that the other user
+//! can reach.
+#![expect(clippy::disallowed_methods, clippy::print_stderr, clippy::unwrap_used, reason = "a test may")]
+
+mod deadlines;
+mod lost;
+mod many;
+mod ordinary_user;
+mod scene;
+mod spawning;
+mod spooling;
+mod stopping;
+mod streams;
+mod trees;
+
+use std::process::ExitCode;
+
+use libtest_mimic::{Arguments, Trial};
+
+/// A test: its name and what it does.
+pub type Test = (&'static str, fn());
+
+/// Names the functions of a module as tests. One that is not named is dead code, which the build refuses.
+#[macro_export]
+macro_rules! tests {
+    ($($name:ident),* $(,)?) => {
+        pub const TESTS: &[$crate::Test] = &[$((stringify!($name), $name)),*];
+    };
+}
+
+fn main() -> ExitCode {
+    if let Some(code) = supervisor::run_if_asked() {
+        return code;
+    }
+    if rehearsal::is_cued() {
+        return rehearsal::main();
+    }
+    if let Some(code) = lost::start_and_wait_if_asked() {
+        return code;
+    }
+    let mut arguments = Arguments::from_args();
+    // Each test counts the files and children of the whole process.
+    arguments.test_threads = Some(1);
+    libtest_mimic::run(&arguments, trials()).exit_code()
+}
+
+fn trials() -> Vec<Trial> {
+    let all = [
+        spawning::TESTS,
+        trees::TESTS,
+        streams::TESTS,
+        deadlines::TESTS,
+        spooling::TESTS,
+        stopping::TESTS,
+        lost::TESTS,
+        many::TESTS,
+    ];
+    let mut trials = Vec::new();
+    for &(name, body) in all.into_iter().flatten() {
+        trials.push(Trial::test(name, move || {
+            body();
+            Ok(())
+        }));
+        trials.push(ordinary_user::trial(name));
+    }
+    trials
+}

@@ -1,0 +1,185 @@
+//! What an agent is given, and what happens when it cannot be started.
+
+use std::collections::BTreeMap;
+use std::fs::{self, Permissions};
+use std::os::unix::fs::PermissionsExt;
+
+use model::{End, Exit, NotStartedReason, RunId, RunPlan};
+use supervisor::{StartError, Supervisor};
+
+use crate::scene::{Scene, environment, read_along};
+
+crate::tests![
+    a_missing_program_is_named,
+    a_program_that_is_not_executable_is_named,
+    a_script_without_its_interpreter_says_so,
+    a_missing_cwd_is_named,
+    a_cwd_that_is_a_file_is_named,
+    a_plan_that_no_machine_can_carry_out_is_refused_before_anything_is_written,
+    the_exit_code_is_the_agents,
+    death_by_a_signal_is_not_an_exit_code,
+    the_environment_is_the_plans_and_the_run_id,
+    no_file_of_the_caller_reaches_the_agent,
+    the_agent_leads_a_group_in_the_supervisors_session,
+    no_signal_is_blocked_or_ignored_in_the_agent,
+    the_arguments_arrive_as_they_are,
+    a_prompt_of_ten_megabytes_arrives_whole,
+    the_usage_of_the_tree_is_reported,
+];
+
+async fn reason(scene: &Scene, plan: &RunPlan) -> (NotStartedReason, String) {
+    match scene.run(plan).await.end {
+        End::NotStarted(failure) => (failure.reason, failure.message),
+        other => panic!("{other}"),
+    }
+}
+
+fn a_missing_program_is_named() {
+    Scene::play(async |scene: &Scene| {
+        let (reason, message) = reason(scene, &RunPlan::new("/nowhere/claude", scene.folder())).await;
+        assert_eq!(reason, NotStartedReason::ProgramMissing);
+        assert!(message.contains("cannot start `/nowhere/claude`"), "{message}");
+    });
+}
+
+fn a_program_that_is_not_executable_is_named() {
+    Scene::play(async |scene: &Scene| {
+        let program = scene.folder().join("claude");
+        fs::write(&program, "").unwrap();
+        let (reason, message) = reason(scene, &RunPlan::new(&program, scene.folder())).await;
+        assert_eq!(reason, NotStartedReason::ProgramNotExecutable, "{message}");
+    });
+}
+
+fn a_script_without_its_interpreter_says_so() {
+    Scene::play(async |scene: &Scene| {
+        let program = scene.folder().join("claude");
+        fs::write(&program, "#!/nowhere/node\n").unwrap();
+        fs::set_permissions(&program, Permissions::from_mode(0o755)).unwrap();
+        let (reason, message) = reason(scene, &RunPlan::new(&program, scene.folder())).await;
+        assert_eq!(reason, NotStartedReason::ProgramMissing);
+        assert!(message.contains("interpreter"), "{message}");
+    });
+}
+
+fn a_missing_cwd_is_named() {
+    Scene::play(async |scene: &Scene| {
+        let (reason, message) = reason(scene, &RunPlan::new("/bin/true", "/nowhere/shop")).await;
+        assert_eq!(reason, NotStartedReason::CwdMissing);
+        assert!(message.contains("`/nowhere/shop`"), "{message}");
+    });
+}
+
+fn a_cwd_that_is_a_file_is_named() {
+    Scene::play(async |scene: &Scene| {
+        let (reason, message) = reason(scene, &RunPlan::new("/bin/true", "/bin/true")).await;
+        assert_eq!(reason, NotStartedReason::CwdNotADirectory, "{message}");
+    });
+}
+
+fn a_plan_that_no_machine_can_carry_out_is_refused_before_anything_is_written() {
+    Scene::play(async |scene: &Scene| {
+        let plan = RunPlan { args: vec!["a\0b".into()], ..RunPlan::new("/bin/true", "/") };
+        let error = Supervisor::this_program().unwrap().start(&scene.spool(), &plan).await.unwrap_err();
+        assert!(matches!(error, StartError::Plan(_)), "{error:?}");
+        assert!(!scene.spool().exists());
+    });
+}
+
+fn the_exit_code_is_the_agents() {
+    for code in [0, 1, 143] {
+        Scene::play(async |scene: &Scene| {
+            let report = scene.run(&scene.agent(&format!("exit {code}"))).await;
+            assert_eq!((report.end, report.exit), (End::Exited, Some(Exit::Code(code))));
+        });
+    }
+}
+
+fn death_by_a_signal_is_not_an_exit_code() {
+    Scene::play(async |scene: &Scene| {
+        let report = scene.run(&scene.agent("signal SEGV")).await;
+        assert_eq!((report.end, report.exit), (End::Exited, Some(Exit::Signal(11))));
+    });
+}
+
+fn the_environment_is_the_plans_and_the_run_id() {
+    Scene::play(async |scene: &Scene| {
+        let env = BTreeMap::from([("LANG".to_owned(), "C".to_owned()), ("KEY".to_owned(), "a b".to_owned())]);
+        let plan = RunPlan { env: env.clone(), ..RunPlan::new("/usr/bin/env", scene.folder()) };
+        let run = scene.start(&plan).await;
+        run.wait().await.unwrap();
+        let mut expected = env;
+        expected.insert(RunId::VARIABLE.to_owned(), run.id().to_string());
+        assert_eq!(environment(&scene.text()), expected);
+    });
+}
+
+fn no_file_of_the_caller_reaches_the_agent() {
+    Scene::play(async |scene: &Scene| {
+        let secret = fs::File::open("/etc/hostname").or_else(|_| fs::File::open("/etc/passwd")).unwrap();
+        // A file without close-on-exec, as careless callers have them.
+        rustix::io::fcntl_setfd(&secret, rustix::io::FdFlags::empty()).unwrap();
+        let plan = RunPlan { args: vec!["/proc/self/fd".into()], ..RunPlan::new("/bin/ls", "/") };
+        scene.run(&plan).await;
+        // 3 is the folder that `ls` itself is reading.
+        assert_eq!(scene.text(), "0\n1\n2\n3\n");
+        drop(secret);
+    });
+}
+
+fn the_agent_leads_a_group_in_the_supervisors_session() {
+    Scene::play(async |scene: &Scene| {
+        let plan = RunPlan { args: vec!["/proc/self/stat".into()], ..RunPlan::new("/bin/cat", "/") };
+        let run = scene.start(&plan).await;
+        run.wait().await.unwrap();
+        let supervisor = run.spool().status().unwrap().unwrap().supervisor.pid;
+        let text = scene.text();
+        let fields: Vec<&str> = text.split_ascii_whitespace().collect();
+        assert_eq!(fields[0], fields[4], "it leads its group: {text}");
+        assert_eq!(fields[3], supervisor.to_string(), "its parent is the supervisor: {text}");
+        assert_eq!(fields[5], supervisor.to_string(), "its session is the supervisor's own: {text}");
+    });
+}
+
+fn no_signal_is_blocked_or_ignored_in_the_agent() {
+    Scene::play(async |scene: &Scene| {
+        let args = vec!["^Sig(Blk|Ign)".into(), "-E".into(), "/proc/self/status".into()];
+        scene.run(&RunPlan { args, ..RunPlan::new("/bin/grep", "/") }).await;
+        let text = scene.text();
+        let masks =
+            text.lines().map(|line| u64::from_str_radix(line.rsplit('\t').next().unwrap(), 16).unwrap());
+        // The signals from 32 on are the C library's own.
+        let masks: Vec<u64> = masks.map(|mask| mask & 0x7fff_ffff).collect();
+        assert_eq!(masks, [0, 0], "{text}");
+    });
+}
+
+fn the_arguments_arrive_as_they_are() {
+    Scene::play(async |scene: &Scene| {
+        let args = ["%s\n", "a b", "$HOME", "`id`", "", "--help", "ü\u{1f600}", "new\nline"];
+        let args = args.map(str::to_owned).to_vec();
+        scene.run(&RunPlan { args, ..RunPlan::new("/usr/bin/printf", "/") }).await;
+        assert_eq!(scene.text(), "a b\n$HOME\n`id`\n\n--help\nü\u{1f600}\nnew\nline\n");
+    });
+}
+
+fn a_prompt_of_ten_megabytes_arrives_whole() {
+    Scene::play(async |scene: &Scene| {
+        let stdin: Vec<u8> =
+            (0..10_000_000_u32).map(|index| index.to_le_bytes()[index as usize % 3]).collect();
+        let plan = RunPlan { stdin: stdin.clone(), ..RunPlan::new("/bin/cat", "/") };
+        let run = scene.start(&plan).await;
+        let (output, _, report) = read_along(&run).await;
+        assert_eq!(report.exit, Some(Exit::Code(0)));
+        assert!(output == stdin, "{} bytes came back", output.len());
+    });
+}
+
+fn the_usage_of_the_tree_is_reported() {
+    Scene::play(async |scene: &Scene| {
+        let report = scene.run(&scene.agent("alloc 50MB\nburn 200ms")).await;
+        let usage = report.usage;
+        assert!(usage.cpu_user_ms + usage.cpu_system_ms >= 150, "{usage:?}");
+        assert!(usage.largest_rss_bytes >= 50_000_000, "{usage:?}");
+    });
+}

@@ -1,0 +1,205 @@
+//! The spool: what stands in it when, and what happens when it fails.
+
+use std::fs;
+use std::os::unix::fs::MetadataExt;
+use std::path::Path;
+use std::process::Command;
+
+use model::{End, Exit, RunPlan, RunState, TreeEnd};
+use supervisor::{AttachError, RecoverError, SpoolError, StartError, Supervisor, WaitError, attach, recover};
+
+use crate::scene::{Scene, eventually, is_running, read_along};
+
+crate::tests![
+    a_full_disk_ends_the_run_and_is_told,
+    a_removed_spool_ends_the_run,
+    a_spool_holds_one_run_only,
+    an_empty_folder_is_no_run,
+    a_status_of_another_format_is_refused,
+    a_damaged_status_is_refused,
+    the_files_are_for_the_user_alone,
+    secrets_are_gone_when_the_run_is,
+    the_events_are_the_files,
+    reading_goes_on_where_it_was_left,
+];
+
+fn a_full_disk_ends_the_run_and_is_told() {
+    Scene::play(async |scene: &Scene| {
+        let Some(_disk) = SmallDisk::mount(&scene.spool()) else {
+            return in_a_mount_namespace("a_full_disk_ends_the_run_and_is_told");
+        };
+        let run = scene.start(&scene.agent("spawn setsid ignore-term\nflood stdout 10MB\nhang")).await;
+        let report = run.wait().await.unwrap();
+        assert!(
+            matches!(&report.end, End::SpoolFailed { message } if message.contains("No space")),
+            "{report:?}"
+        );
+        assert_eq!(report.tree, TreeEnd::ProvenEmpty);
+        assert!(report.output_bytes > 0);
+        // It is on the full disk itself, for any later reader.
+        assert_eq!(run.spool().status().unwrap().unwrap().state, RunState::Ended(report));
+    });
+}
+
+/// A file system of a megabyte, for as long as the value lives.
+struct SmallDisk(std::path::PathBuf);
+
+impl SmallDisk {
+    fn mount(at: &Path) -> Option<Self> {
+        fs::create_dir_all(at).unwrap();
+        let mounted = rustix::process::geteuid().is_root()
+            && Command::new("mount")
+                .args(["-t", "tmpfs", "-o", "size=1m,mode=0777", "tmpfs"])
+                .arg(at)
+                .status()
+                .unwrap()
+                .success();
+        mounted.then(|| Self(at.to_owned()))
+    }
+}
+
+impl Drop for SmallDisk {
+    fn drop(&mut self) {
+        let unmounted = Command::new("umount").arg(&self.0).status().unwrap().success();
+        assert!(unmounted || std::thread::panicking(), "the small disk is still in use");
+    }
+}
+
+/// An ordinary user may mount a disk in namespaces of its own, where it is root.
+fn in_a_mount_namespace(test: &str) {
+    let output = Command::new("unshare")
+        .args(["--user", "--map-root-user", "--mount", "--"])
+        .arg(std::env::current_exe().unwrap())
+        .args(["--exact", test, "--nocapture"])
+        .output()
+        .unwrap();
+    let said =
+        format!("{}{}", String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+    if said.contains("Operation not permitted") {
+        eprintln!("SKIPPED {test}: this user may make no namespace, so no small disk: {said}");
+        return;
+    }
+    assert!(output.status.success() && said.contains("1 passed"), "{said}");
+}
+
+fn a_removed_spool_ends_the_run() {
+    Scene::play(async |scene: &Scene| {
+        let run = scene.start(&scene.agent("spawn daemon ignore-term\nsay hello\nhang")).await;
+        eventually("the agent is up", || !scene.descendants().is_empty()).await;
+        fs::remove_dir_all(scene.spool()).unwrap();
+        let error = run.wait().await.unwrap_err();
+        assert!(matches!(error, WaitError::Recover(RecoverError::Open { .. })), "{error:?}");
+        assert!(!scene.descendants().into_iter().any(is_running));
+    });
+}
+
+fn a_spool_holds_one_run_only() {
+    Scene::play(async |scene: &Scene| {
+        let first = scene.start(&scene.agent("answer one")).await;
+        let again =
+            Supervisor::this_program().unwrap().start(&scene.spool(), &scene.agent("answer two")).await;
+        assert!(matches!(again, Err(StartError::Spool(SpoolError::Taken { .. }))), "{again:?}");
+        assert_eq!(first.wait().await.unwrap().exit, Some(Exit::Code(0)));
+        assert_eq!(scene.text(), "one\n");
+    });
+}
+
+fn an_empty_folder_is_no_run() {
+    Scene::play(async |scene: &Scene| {
+        assert!(matches!(attach(scene.folder()).await, Err(AttachError::NoRun { .. })));
+        assert!(matches!(recover(scene.folder()), Err(RecoverError::NoRun { .. })));
+        assert!(matches!(recover(&scene.folder().join("nowhere")), Err(RecoverError::Open { .. })));
+    });
+}
+
+fn a_status_of_another_format_is_refused() {
+    Scene::play(async |scene: &Scene| {
+        scene.run(&scene.agent("answer done")).await;
+        let file = scene.spool().join("status.json");
+        let newer = fs::read_to_string(&file).unwrap().replace(r#""version":1"#, r#""version":2"#);
+        fs::write(&file, newer).unwrap();
+        let error = attach(&scene.spool()).await.unwrap_err();
+        assert!(error.to_string().contains("has format 2"), "{error}");
+    });
+}
+
+fn a_damaged_status_is_refused() {
+    Scene::play(async |scene: &Scene| {
+        scene.run(&scene.agent("answer done")).await;
+        fs::write(scene.spool().join("status.json"), "{\"version\":").unwrap();
+        let error = attach(&scene.spool()).await.unwrap_err();
+        assert!(matches!(error, AttachError::Spool(SpoolError::Damaged { .. })), "{error:?}");
+    });
+}
+
+fn the_files_are_for_the_user_alone() {
+    Scene::play(async |scene: &Scene| {
+        let mut plan = scene.agent("hang");
+        plan.private_files.insert("mcp.json".into(), b"{}".to_vec());
+        let run = scene.start(&plan).await;
+        let mode = |path: &Path| fs::metadata(path).unwrap().mode() & 0o777;
+        assert_eq!(mode(&scene.spool()), 0o700);
+        assert_eq!(mode(&scene.spool().join("private")), 0o700);
+        for file in ["output", "error", "stdin", "status.json", "private/mcp.json", "supervisor.log"] {
+            assert_eq!(mode(&scene.spool().join(file)), 0o600, "{file}");
+        }
+        run.stop().unwrap();
+        run.wait().await.unwrap();
+    });
+}
+
+fn secrets_are_gone_when_the_run_is() {
+    Scene::play(async |scene: &Scene| {
+        let mut plan = scene.agent("hang");
+        plan.env.insert("API_KEY".into(), "canary-4711".into());
+        plan.private_files.insert("mcp.json".into(), b"canary-4712".to_vec());
+        let run = scene.start(&plan).await;
+        assert!(
+            !holds(&scene.spool(), b"canary-4711"),
+            "the environment stays on the disk while the agent runs"
+        );
+        assert!(holds(&scene.spool(), b"canary-4712"));
+        run.stop().unwrap();
+        run.wait().await.unwrap();
+        assert!(!holds(&scene.spool(), b"canary-4712"));
+        let left = fs::read_dir(scene.spool())
+            .unwrap()
+            .map(|entry| entry.unwrap().file_name().into_string().unwrap());
+        let mut left: Vec<String> = left.collect();
+        left.sort();
+        assert_eq!(left, ["error", "output", "status.json", "stdin"]);
+    });
+}
+
+fn holds(folder: &Path, needle: &[u8]) -> bool {
+    fs::read_dir(folder).unwrap().any(|entry| {
+        let path = entry.unwrap().path();
+        if path.is_dir() {
+            return holds(&path, needle);
+        }
+        fs::read(path).unwrap().windows(needle.len()).any(|window| window == needle)
+    })
+}
+
+fn the_events_are_the_files() {
+    Scene::play(async |scene: &Scene| {
+        let run = scene
+            .start(&scene.agent("stream 200 100 1ms\nflood stderr 3MB\nflood stdout 3MB\nanswer done"))
+            .await;
+        let (output, error, report) = read_along(&run).await;
+        assert_eq!(report.exit, Some(Exit::Code(0)));
+        assert!(output == scene.output());
+        assert!(error == fs::read(scene.spool().join("error")).unwrap());
+    });
+}
+
+fn reading_goes_on_where_it_was_left() {
+    Scene::play(async |scene: &Scene| {
+        let plan = RunPlan { stdin: b"0123456789".to_vec(), ..RunPlan::new("/bin/cat", "/") };
+        scene.run(&plan).await;
+        let run = attach(&scene.spool()).await.unwrap();
+        let mut events = run.events(supervisor::Offsets { output: 4, error: 0 }).unwrap();
+        assert_eq!(events.next().await.unwrap(), Some(supervisor::RunEvent::Output(b"456789".to_vec())));
+        assert_eq!(events.offsets(), supervisor::Offsets { output: 10, error: 0 });
+    });
+}

@@ -1,0 +1,133 @@
+//! Stops, at every moment.
+
+use std::time::Duration;
+
+use model::{End, Exit, Limits, RunPlan, TreeEnd};
+use rustix::process::{Pid, Signal, kill_process};
+use supervisor::{StartError, StopReply, Supervisor, attach};
+
+use crate::scene::{Scene, children_of_this_process, eventually};
+
+crate::tests![
+    a_stop_is_an_end_of_its_own,
+    a_stop_before_the_start_has_finished_leaves_nothing,
+    two_stops_at_once_are_one,
+    a_stop_that_races_the_exit_gives_one_of_the_two,
+    a_stop_after_the_end_changes_nothing,
+    a_dropped_handle_leaves_the_run_alone,
+    a_handle_that_stops_on_drop_does,
+    a_hangup_is_no_reason_to_end,
+];
+
+fn a_stop_is_an_end_of_its_own() {
+    Scene::play(async |scene: &Scene| {
+        let run = scene.start(&scene.agent("say hello\nhang")).await;
+        assert_eq!(run.stop().unwrap(), StopReply::Requested);
+        let report = run.wait().await.unwrap();
+        assert_eq!((report.end, report.exit), (End::Stopped, Some(Exit::Signal(15))));
+        assert_eq!(report.tree, TreeEnd::ProvenEmpty);
+    });
+}
+
+fn a_stop_before_the_start_has_finished_leaves_nothing() {
+    let mut never_started = 0;
+    for pause in 0..40_u64 {
+        Scene::play(async |scene: &Scene| {
+            let supervisor = Supervisor::this_program().unwrap();
+            let (spool, plan) = (scene.spool(), scene.agent("spawn setsid\nhang"));
+            let stop = async {
+                eventually("a supervisor appears", || !children_of_this_process().is_empty()).await;
+                tokio::time::sleep(Duration::from_micros(100 * pause)).await;
+                for pid in children_of_this_process() {
+                    let _ = kill_process(Pid::from_raw(pid).unwrap(), Signal::TERM);
+                }
+            };
+            let (started, ()) = tokio::join!(supervisor.start(&spool, &plan), stop);
+            match started {
+                // Before it listened, or while it started: nothing was, or all is ended.
+                Err(StartError::GaveUp { .. }) => never_started += 1,
+                Ok(run) => {
+                    let report = run.wait().await.unwrap();
+                    assert_eq!((report.end, report.tree), (End::Stopped, TreeEnd::ProvenEmpty));
+                }
+                Err(other) => panic!("{other:?}"),
+            }
+        });
+    }
+    assert!(never_started < 40, "no stop came after the start");
+}
+
+fn two_stops_at_once_are_one() {
+    Scene::play(async |scene: &Scene| {
+        let run = scene.start(&scene.agent("ignore TERM\nhang")).await;
+        let other = attach(&scene.spool()).await.unwrap();
+        assert_eq!(run.stop().unwrap(), StopReply::Requested);
+        assert_eq!(other.stop().unwrap(), StopReply::Requested);
+        let (one, two) = tokio::join!(run.wait(), other.wait());
+        let report = one.unwrap();
+        assert_eq!((&report.end, report.exit), (&End::Stopped, Some(Exit::Signal(9))));
+        assert_eq!(report, two.unwrap());
+    });
+}
+
+fn a_stop_that_races_the_exit_gives_one_of_the_two() {
+    let mut ends = [0; 2];
+    for round in 0..100_u64 {
+        Scene::play(async |scene: &Scene| {
+            let args = vec!["-c".into(), format!("sleep 0.0{}", round % 4)];
+            let run = scene.start(&RunPlan { args, ..RunPlan::new("/bin/sh", "/") }).await;
+            tokio::time::sleep(Duration::from_micros(round * 400)).await;
+            let reply = run.stop().unwrap();
+            let report = run.wait().await.unwrap();
+            match (&report.end, report.exit) {
+                (End::Exited, Some(Exit::Code(0))) => ends[0] += 1,
+                // An agent that is on its way out when it is asked leaves with its own code.
+                (End::Stopped, Some(Exit::Signal(15) | Exit::Code(0))) => ends[1] += 1,
+                other => panic!("{other:?}"),
+            }
+            assert!(reply == StopReply::Requested || report.end == End::Exited);
+            // The record never changes afterwards.
+            assert_eq!(attach(&scene.spool()).await.unwrap().wait().await.unwrap(), report);
+        });
+    }
+    assert!(ends[0] > 0 && ends[1] > 0, "there was no race: {ends:?}");
+}
+
+fn a_stop_after_the_end_changes_nothing() {
+    Scene::play(async |scene: &Scene| {
+        let run = scene.start(&scene.agent("exit 7")).await;
+        let report = run.wait().await.unwrap();
+        assert_eq!(run.stop().unwrap(), StopReply::AlreadyEnded);
+        assert_eq!(run.wait().await.unwrap(), report);
+        assert_eq!(report.exit, Some(Exit::Code(7)));
+    });
+}
+
+fn a_dropped_handle_leaves_the_run_alone() {
+    Scene::play(async |scene: &Scene| {
+        drop(scene.start(&scene.agent("say one\ndelay 200ms\nanswer two")).await);
+        let run = attach(&scene.spool()).await.unwrap();
+        let report = run.wait().await.unwrap();
+        assert_eq!((report.end, report.exit), (End::Exited, Some(Exit::Code(0))));
+        assert_eq!(scene.text(), "one\ntwo\n");
+    });
+}
+
+fn a_handle_that_stops_on_drop_does() {
+    Scene::play(async |scene: &Scene| {
+        drop(scene.start(&scene.agent("hang")).await.stop_on_drop());
+        let report = attach(&scene.spool()).await.unwrap().wait().await.unwrap();
+        assert_eq!(report.end, End::Stopped);
+    });
+}
+
+fn a_hangup_is_no_reason_to_end() {
+    Scene::play(async |scene: &Scene| {
+        let plan = scene.agent("delay 300ms\nanswer done");
+        let limits = Limits { wall: Some(Duration::from_mins(1)), ..plan.limits };
+        let run = scene.start(&RunPlan { limits, ..plan }).await;
+        let supervisor = run.spool().status().unwrap().unwrap().supervisor.pid;
+        kill_process(Pid::from_raw(supervisor).unwrap(), Signal::HUP).unwrap();
+        assert_eq!(run.wait().await.unwrap().end, End::Exited);
+    });
+}

@@ -1,0 +1,107 @@
+//! What an agent may leave behind, and does not.
+
+use std::time::Duration;
+
+use model::{Deadline, End, Exit, Limits, RunPlan};
+
+use crate::scene::Scene;
+
+crate::tests![
+    an_agent_that_ignores_term_is_killed,
+    an_agent_that_heeds_term_has_its_own_last_word,
+    what_an_agent_leaves_behind_is_ended_when_it_exits,
+    what_ignores_term_is_killed_when_the_agent_exits,
+    a_stop_ends_the_whole_tree,
+    descendants_that_cleared_their_environment_are_ended,
+    a_grandchild_that_holds_stdout_does_not_hold_the_run,
+    a_family_that_keeps_forking_is_ended,
+];
+
+/// The ways in which a descendant gets away from its parent.
+const KINDS: [&str; 3] = ["same-group", "setsid", "daemon"];
+
+fn stopping(plan: RunPlan) -> RunPlan {
+    let limits = Limits { wall: Some(Duration::from_millis(500)), ..plan.limits };
+    RunPlan { limits, ..plan }
+}
+
+fn an_agent_that_ignores_term_is_killed() {
+    Scene::play(async |scene: &Scene| {
+        let report = scene.run(&stopping(scene.agent("ignore TERM\nhang"))).await;
+        assert_eq!(report.end, End::Deadline { which: Deadline::Wall });
+        assert_eq!(report.exit, Some(Exit::Signal(9)));
+        assert_eq!(report.descendants_ended, 0);
+    });
+}
+
+fn an_agent_that_heeds_term_has_its_own_last_word() {
+    Scene::play(async |scene: &Scene| {
+        let script = "trap 'echo bye; exit 143' TERM; echo up; while :; do sleep 0.02; done";
+        let plan = RunPlan {
+            args: vec!["-c".into(), script.into()],
+            limits: Limits { grace: Duration::from_secs(30), ..Limits::default() },
+            ..RunPlan::new("/bin/sh", "/")
+        };
+        let report = scene.run(&stopping(plan)).await;
+        assert_eq!(report.exit, Some(Exit::Code(143)));
+        assert_eq!(scene.text(), "up\nbye\n");
+    });
+}
+
+fn what_an_agent_leaves_behind_is_ended_when_it_exits() {
+    for kind in KINDS {
+        Scene::play(async |scene: &Scene| {
+            let report = scene.run(&scene.agent(&format!("spawn {kind}\nanswer done"))).await;
+            assert_eq!((report.end, report.exit), (End::Exited, Some(Exit::Code(0))), "{kind}");
+            assert_eq!(scene.descendants().len(), 1);
+            assert_eq!(report.descendants_ended, 1, "{kind}");
+        });
+    }
+}
+
+fn what_ignores_term_is_killed_when_the_agent_exits() {
+    Scene::play(async |scene: &Scene| {
+        let spawns = KINDS.map(|kind| format!("spawn {kind} ignore-term\n")).concat();
+        let report = scene.run(&scene.agent(&format!("{spawns}exit 3"))).await;
+        assert_eq!((report.end, report.exit), (End::Exited, Some(Exit::Code(3))));
+        assert_eq!(scene.descendants().len(), 3);
+        assert_eq!(report.descendants_ended, 3);
+    });
+}
+
+fn a_stop_ends_the_whole_tree() {
+    Scene::play(async |scene: &Scene| {
+        let spawns = KINDS.map(|kind| format!("spawn {kind}\nspawn {kind} ignore-term\n")).concat();
+        let report = scene.run(&stopping(scene.agent(&format!("{spawns}ignore TERM\nhang")))).await;
+        assert_eq!(report.end, End::Deadline { which: Deadline::Wall });
+        assert_eq!(scene.descendants().len(), 6);
+        assert_eq!(report.descendants_ended, 6);
+    });
+}
+
+fn descendants_that_cleared_their_environment_are_ended() {
+    Scene::play(async |scene: &Scene| {
+        let spawns = KINDS.map(|kind| format!("spawn {kind} clear-env\n")).concat();
+        let report = scene.run(&scene.agent(&format!("{spawns}answer done"))).await;
+        assert_eq!(report.descendants_ended, 3);
+    });
+}
+
+fn a_grandchild_that_holds_stdout_does_not_hold_the_run() {
+    for kind in KINDS {
+        Scene::play(async |scene: &Scene| {
+            let plan = scene.agent(&format!("spawn {kind} keep-stdout ignore-term\nanswer done"));
+            let report = scene.run(&plan).await;
+            assert_eq!((report.end, report.exit), (End::Exited, Some(Exit::Code(0))), "{kind}");
+            assert_eq!(scene.text(), "done\n");
+        });
+    }
+}
+
+fn a_family_that_keeps_forking_is_ended() {
+    Scene::play(async |scene: &Scene| {
+        let report = scene.run(&scene.agent("fork-bomb 8 for 60s\nanswer done")).await;
+        assert_eq!((&report.end, report.exit), (&End::Exited, Some(Exit::Code(0))));
+        assert!(report.descendants_ended >= 1, "{report:?}");
+    });
+}
