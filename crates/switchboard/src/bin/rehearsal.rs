@@ -1,0 +1,7 @@
+//! The scripted agent as a program (see the crate `rehearsal`).
+
+use std::process::ExitCode;
+
+fn main() -> ExitCode {
+    rehearsal::main()
+}

@@ -1,0 +1,27 @@
+//! `switchboard`: place a call to any coding agent.
+//!
+//! Owns the command line. The one program that looks at the user's environment and writes to the user's terminal; what it
+//! asks for is done by the other crates.
+
+mod call;
+mod cli;
+mod failure;
+mod output;
+mod state;
+
+use std::process::ExitCode;
+
+use clap::Parser;
+
+use crate::cli::{Cli, Command};
+
+fn main() -> ExitCode {
+    let Cli { command } = Cli::parse();
+    let done = match command {
+        Command::Call(order) => call::place(&order),
+    };
+    done.unwrap_or_else(|failure| {
+        output::complain(&failure);
+        failure.exit_code()
+    })
+}
