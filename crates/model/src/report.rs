@@ -114,6 +114,8 @@ pub enum NotStartedReason {
     CwdMissing,
     /// The working directory is something else.
     CwdNotADirectory,
+    /// The working directory may not be entered.
+    CwdForbidden,
     /// Anything else the operating system refused.
     Other,
 }
@@ -126,6 +128,7 @@ impl NotStartedReason {
             Self::ProgramNotExecutable => "check that the path names a program and that `chmod +x` was done",
             Self::CwdMissing => "create the folder, or give one that exists",
             Self::CwdNotADirectory => "give the folder and not a file in it",
+            Self::CwdForbidden => "give a folder that you may enter, or change its rights",
             Self::Other => "see the message of the operating system",
         }
     }

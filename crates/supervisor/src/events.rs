@@ -42,8 +42,8 @@ pub struct Offsets {
 
 /// The events of a run, in order. Reads files as it goes and holds one chunk of memory.
 #[derive(Debug)]
-pub struct Events<'run> {
-    run: &'run Run,
+pub struct Events {
+    run: Run,
     watch: Option<AsyncFd<Watch>>,
     output: Reader,
     error: Reader,
@@ -58,9 +58,9 @@ struct Reader {
     offset: u64,
 }
 
-impl<'run> Events<'run> {
-    pub(crate) fn of(run: &'run Run, from: Offsets) -> io::Result<Self> {
-        let spool = run.spool();
+impl Events {
+    pub(crate) fn of(run: Run, from: Offsets) -> io::Result<Self> {
+        let spool = run.spool().clone();
         // Before the files are read for the first time: what is printed in between is then noticed.
         let watch = Watch::folder(spool.folder())?;
         Ok(Self {
@@ -79,8 +79,10 @@ impl<'run> Events<'run> {
         Offsets { output: self.output.offset, error: self.error.offset }
     }
 
-    /// The next event; none after the end. Dropping the future loses nothing.
+    /// The next event; none after the end. Dropping the future loses nothing. Lets others have a turn each time, however
+    /// much there is to read.
     pub async fn next(&mut self) -> Result<Option<RunEvent>, WaitError> {
+        tokio::task::yield_now().await;
         loop {
             if let Some(event) = self.read().map_err(WaitError::Watch)? {
                 return Ok(Some(event));

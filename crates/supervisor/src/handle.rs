@@ -4,18 +4,19 @@
 
 use std::io;
 use std::path::Path;
-use std::sync::{Mutex, PoisonError};
-use std::time::Duration;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
 
-use model::{RunId, RunReport, RunState, RunStatus};
+use model::{ProcessIdentity, RunId, RunReport, RunState, RunStatus};
 use tokio::io::unix::AsyncFd;
 use tokio::process::Child;
 use tokio::time::sleep;
 
 use crate::events::{Events, Offsets};
-use crate::os::{self, ProcessHandle};
+use crate::os::{self, Former, ProcessHandle, Survivors};
 use crate::readiness::until_readable;
-use crate::recovery::{RecoverError, power_was_lost, recover};
+use crate::recovery::{RecoverError, is_final, recover_run, sweep};
 use crate::spool::{Spool, SpoolError};
 
 /// How long a supervisor that has its order may take until its first word.
@@ -24,18 +25,23 @@ const LOOK_AGAIN: Duration = Duration::from_millis(5);
 
 /// One run.
 ///
-/// Dropping the handle leaves the run alone: it goes on, and [`attach`] finds it again. With [`Run::stop_on_drop`] the drop
-/// asks it to stop. In both cases nothing is left behind in this program: no file, no zombie (the runtime reaps the
-/// supervisor).
+/// Dropping the handle leaves the run alone: it goes on, and [`attach`] finds it again. With [`Run::stop_on_drop`] the drop of
+/// the last handle asks it to stop. In both cases nothing is left behind in this program: no file, no zombie (the runtime
+/// reaps the supervisor). Clones are the same handle.
+#[derive(Debug, Clone)]
+pub struct Run(Arc<Handle>);
+
 #[derive(Debug)]
-pub struct Run {
+struct Handle {
     spool: Spool,
     id: RunId,
+    /// Who the supervisor is, in this boot.
+    identity: Option<ProcessIdentity>,
     /// None when the supervisor was already gone.
     supervisor: Option<AsyncFd<ProcessHandle>>,
     /// Only in the program that started the supervisor, which must therefore reap it.
     child: Mutex<Option<Child>>,
-    stop_on_drop: bool,
+    stop_on_drop: AtomicBool,
 }
 
 /// What a request to stop found.
@@ -52,29 +58,41 @@ pub enum StopReply {
 /// Must be called within a tokio runtime with I/O enabled.
 pub async fn attach(folder: &Path) -> Result<Run, AttachError> {
     let spool = Spool::at(std::path::absolute(folder).map_err(AttachError::Folder)?);
-    let mut waited = Duration::ZERO;
+    let give_up_at = Instant::now() + FIRST_WORD;
     loop {
+        // Asked before the status is looked for: a supervisor that ends in between has written one.
+        let held = match spool.is_held() {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {
+                return Err(AttachError::NoRun { spool });
+            }
+            held => held.map_err(AttachError::Folder)?,
+        };
         if let Some(status) = spool.status()? {
             return Run::watch(spool, &status, None);
         }
-        let Some(order) = spool.order()? else { return Err(AttachError::NoRun { spool }) };
-        // A supervisor that holds its spool is about to write its first status; one that does not is dead.
-        let held = spool.lock().map_err(AttachError::Folder)?.is_none();
-        if !held || waited > FIRST_WORD {
-            return Ok(Run {
-                spool,
-                id: order.run_id,
-                supervisor: None,
-                child: Mutex::new(None),
-                stop_on_drop: false,
-            });
+        match spool.order()? {
+            // Nobody will carry the order out any more.
+            Some(order) if !held => return Ok(Run::new(spool, order.run_id, None, None, None)),
+            None if !held => return Err(AttachError::NoRun { spool }),
+            // Its starter or its supervisor is about to write.
+            _ if Instant::now() > give_up_at => return Err(AttachError::NoWord { spool }),
+            _ => sleep(LOOK_AGAIN).await,
         }
-        sleep(LOOK_AGAIN).await;
-        waited += LOOK_AGAIN;
     }
 }
 
 impl Run {
+    fn new(
+        spool: Spool,
+        id: RunId,
+        identity: Option<ProcessIdentity>,
+        supervisor: Option<AsyncFd<ProcessHandle>>,
+        child: Option<Child>,
+    ) -> Self {
+        let (child, stop_on_drop) = (Mutex::new(child), AtomicBool::new(false));
+        Self(Arc::new(Handle { spool, id, identity, supervisor, child, stop_on_drop }))
+    }
+
     /// The handle of a program that has just started the supervisor.
     pub(crate) fn started(spool: Spool, child: Child) -> Result<Self, AttachError> {
         let Some(status) = spool.status()? else { return Err(AttachError::NoRun { spool }) };
@@ -83,70 +101,65 @@ impl Run {
 
     fn watch(spool: Spool, status: &RunStatus, child: Option<Child>) -> Result<Self, AttachError> {
         let this_boot = os::boot_id().map_err(AttachError::Watch)? == status.boot_id;
-        let process = if this_boot {
-            ProcessHandle::open(status.supervisor).map_err(AttachError::Watch)?
-        } else {
-            None
-        };
+        let identity = this_boot.then_some(status.supervisor);
+        let process = identity.map(ProcessHandle::open).transpose().map_err(AttachError::Watch)?.flatten();
         let supervisor = process.map(until_readable).transpose().map_err(AttachError::Watch)?;
-        Ok(Self { spool, id: status.run_id, supervisor, child: Mutex::new(child), stop_on_drop: false })
+        Ok(Self::new(spool, status.run_id, identity, supervisor, child))
     }
 
     /// The run's own id.
     pub fn id(&self) -> RunId {
-        self.id
+        self.0.id
     }
 
     /// The folder with the run's files.
     pub fn spool(&self) -> &Spool {
-        &self.spool
+        &self.0.spool
     }
 
-    /// Makes the drop of this handle a request to stop, for programs whose runs are not to outlive their interest in them.
+    /// Makes the drop of the last handle a request to stop, for programs whose runs are not to outlive their interest in
+    /// them.
     #[must_use]
-    pub fn stop_on_drop(mut self) -> Self {
-        self.stop_on_drop = true;
+    pub fn stop_on_drop(self) -> Self {
+        self.0.stop_on_drop.store(true, Ordering::Relaxed);
         self
     }
 
     /// Asks the run to stop: SIGTERM to every process of the tree, SIGKILL after the plan's grace. Returns at once; may be
     /// called any number of times. A run that has finished keeps its outcome.
     pub fn stop(&self) -> io::Result<StopReply> {
-        match &self.supervisor {
-            Some(supervisor) if supervisor.get_ref().terminate()? => Ok(StopReply::Requested),
-            _ => Ok(StopReply::AlreadyEnded),
-        }
+        self.0.stop()
     }
 
     /// Reads along: what the agent has printed and prints, and in the end how it ended.
-    pub fn events(&self, from: Offsets) -> io::Result<Events<'_>> {
-        Events::of(self, from)
+    pub fn events(&self, from: Offsets) -> io::Result<Events> {
+        Events::of(self.clone(), from)
     }
 
     /// Waits for the end of the run.
     ///
-    /// When the supervisor was killed, this ends what it had left (see [`recover`]) and reports
-    /// [`model::End::SupervisorLost`]. May be called any number of times, also at the same time; dropping the future changes
-    /// nothing.
+    /// When the supervisor was killed, this ends what it had left (see [`crate::recover`]) and reports
+    /// [`model::End::SupervisorLost`]; when its folder is gone too, it ends what it had left and is an error. May be called
+    /// any number of times, also at the same time; dropping the future changes nothing.
     pub async fn wait(&self) -> Result<RunReport, WaitError> {
-        if let Some(supervisor) = &self.supervisor {
+        if let Some(supervisor) = &self.0.supervisor {
             // Readable once the process has ended, and from then on for ever.
             supervisor.readable().await.map_err(WaitError::Watch)?.retain_ready();
         }
         self.reap();
-        if let Some(RunStatus { state: RunState::Ended(report), boot_id, .. }) = self.spool.status()?
-            && !power_was_lost(&self.spool, &boot_id, &report)
+        if let Some(RunStatus { state: RunState::Ended(report), boot_id, .. }) = self.spool().status()?
+            && is_final(self.spool(), &boot_id, &report)
         {
             return Ok(report);
         }
-        let spool = self.spool.clone();
+        let handle = Arc::clone(&self.0);
         // Recovery reads all of /proc, some times over.
-        let recovered = tokio::task::spawn_blocking(move || recover(spool.folder())).await;
+        let recovered = tokio::task::spawn_blocking(move || handle.recover()).await;
         Ok(recovered.map_err(|error| WaitError::Watch(io::Error::other(error)))??)
     }
 
     fn reap(&self) {
-        let mut child = self.child.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut child = self.0.child.lock().unwrap_or_else(PoisonError::into_inner);
         // It has ended, so this does not wait.
         if child.as_mut().is_some_and(|child| !matches!(child.try_wait(), Ok(None))) {
             *child = None;
@@ -154,9 +167,29 @@ impl Run {
     }
 }
 
-impl Drop for Run {
+impl Handle {
+    fn stop(&self) -> io::Result<StopReply> {
+        match &self.supervisor {
+            Some(supervisor) if supervisor.get_ref().terminate()? => Ok(StopReply::Requested),
+            _ => Ok(StopReply::AlreadyEnded),
+        }
+    }
+
+    fn recover(&self) -> Result<RunReport, RecoverError> {
+        let seen_to_die = self.supervisor.is_some();
+        let recovered = recover_run(self.spool.folder(), seen_to_die);
+        if let Err(RecoverError::Open { .. } | RecoverError::NoRun { .. }) = &recovered {
+            // The folder is gone; who is to be looked for is known all the same.
+            let former = self.identity.map(|identity| Former { identity, seen_to_die });
+            sweep(&Survivors::of(self.id, former)).map_err(RecoverError::Sweep)?;
+        }
+        recovered
+    }
+}
+
+impl Drop for Handle {
     fn drop(&mut self) {
-        if self.stop_on_drop {
+        if self.stop_on_drop.load(Ordering::Relaxed) {
             // One that cannot be told has ended.
             let _ = self.stop();
         }
@@ -169,6 +202,12 @@ pub enum AttachError {
     /// No run was ever started there.
     #[error("there is no run in `{}`", spool.folder().display())]
     NoRun {
+        /// The folder that was looked at.
+        spool: Spool,
+    },
+    /// Somebody holds the folder and writes nothing.
+    #[error("the supervisor of `{}` has not said a word", spool.folder().display())]
+    NoWord {
         /// The folder that was looked at.
         spool: Spool,
     },
@@ -188,6 +227,7 @@ impl AttachError {
     pub fn hint(&self) -> &'static str {
         match self {
             Self::NoRun { .. } => "check the path; every run has a folder of its own",
+            Self::NoWord { .. } => "the machine may be overloaded; try again",
             Self::Spool(error) => error.hint(),
             Self::Folder(_) => "check that the folder is there and belongs to you",
             Self::Watch(_) => "check that /proc is mounted and that files can still be opened",
@@ -207,4 +247,15 @@ pub enum WaitError {
     /// The supervisor's process cannot be watched.
     #[error("cannot watch the run")]
     Watch(#[source] io::Error),
+}
+
+impl WaitError {
+    /// What to do about it.
+    pub fn hint(&self) -> &'static str {
+        match self {
+            Self::Spool(error) => error.hint(),
+            Self::Recover(error) => error.hint(),
+            Self::Watch(_) => "check that /proc is mounted and that files can still be opened",
+        }
+    }
 }

@@ -6,11 +6,12 @@ use std::path::Path;
 use std::process::Stdio;
 
 use model::{NotStarted, NotStartedReason, RunId, RunPlan};
+use rustix::fs::{Access, access};
 use rustix::io::Errno;
 
 use crate::copy::Stream;
+use crate::held::HeldSpool;
 use crate::os::Tree;
-use crate::spool::Spool;
 
 /// A started agent and its two streams.
 #[derive(Debug)]
@@ -28,29 +29,42 @@ pub struct StreamFiles {
 }
 
 /// Starts the agent. Its stdin is the file in the spool itself: the agent finds its end by itself, at its own pace, and no
-/// prompt can be too long for a pipe.
+/// prompt can be too long for a pipe. When it fails, nothing runs.
 pub fn launch(
-    spool: &Spool,
+    spool: &HeldSpool,
     plan: &RunPlan,
     run_id: RunId,
     files: StreamFiles,
 ) -> Result<Launched, NotStarted> {
     check_folder(&plan.cwd)?;
-    let started = File::open(spool.stdin()).and_then(|stdin| Tree::spawn(plan, run_id, Stdio::from(stdin)));
+    let started = spool.stdin().and_then(|stdin| Tree::spawn(plan, run_id, Stdio::from(stdin)));
     let (tree, pipes) = started.map_err(|error| explain(plan, &error))?;
-    let streams = Stream::new(pipes.output, files.output)
-        .and_then(|output| Ok((output, Stream::new(pipes.error, files.error)?)));
-    let (output, error) = streams.map_err(|error| explain(plan, &error))?;
-    Ok(Launched { tree, output, error })
+    let output = Stream::new(pipes.output, files.output);
+    let error = Stream::new(pipes.error, files.error);
+    match (output, error) {
+        (Ok(output), Ok(error)) => Ok(Launched { tree, output, error }),
+        (Err(refusal), _) | (_, Err(refusal)) => {
+            tree.abandon();
+            Err(explain(plan, &refusal))
+        }
+    }
 }
 
-/// The kernel gives one error for a missing folder and a missing program, so the folder is looked at first.
+/// The kernel gives one error for a folder and for a program that cannot be used, so the folder is looked at first.
 fn check_folder(cwd: &Path) -> Result<(), NotStarted> {
     let (reason, why) = match fs::metadata(cwd) {
-        Ok(metadata) if metadata.is_dir() => return Ok(()),
-        Ok(_) => (NotStartedReason::CwdNotADirectory, "it is not a directory".to_owned()),
+        Ok(metadata) if !metadata.is_dir() => {
+            (NotStartedReason::CwdNotADirectory, "it is not a directory".to_owned())
+        }
+        Ok(_) => match access(cwd, Access::EXEC_OK) {
+            Ok(()) => return Ok(()),
+            Err(error) => (NotStartedReason::CwdForbidden, io::Error::from(error).to_string()),
+        },
         Err(error) if error.kind() == io::ErrorKind::NotFound => {
             (NotStartedReason::CwdMissing, "it does not exist".to_owned())
+        }
+        Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {
+            (NotStartedReason::CwdForbidden, error.to_string())
         }
         Err(error) => (NotStartedReason::Other, error.to_string()),
     };
@@ -62,7 +76,7 @@ fn explain(plan: &RunPlan, error: &io::Error) -> NotStarted {
     let (reason, why) = match error.raw_os_error().map(Errno::from_raw_os_error) {
         Some(Errno::NOENT) if exists => (
             NotStartedReason::ProgramMissing,
-            "the interpreter that its first line names does not exist".to_owned(),
+            "the interpreter or loader that it needs does not exist".to_owned(),
         ),
         Some(Errno::NOENT | Errno::NOTDIR) => {
             (NotStartedReason::ProgramMissing, "it does not exist".to_owned())

@@ -32,12 +32,14 @@
 //! The kernel kills the agent's own process with it. What the agent had started lives on until somebody recovers the run:
 //! [`Run::wait`] does that at once in a program that is watching, [`recover`] does it later for one that was not. Both find
 //! the survivors by the run id in their environment, by the session they belong to and by descent, never by name. A process
-//! that has left the session *and* cleared its environment is not found that way; only a pid namespace would hold it.
+//! that has cleared its environment *and* left both the session and its ancestors is not found that way; only a pid namespace
+//! would hold it.
 
 mod copy;
 mod deadlines;
 mod events;
 mod handle;
+mod held;
 mod launch;
 mod program;
 mod readiness;

@@ -8,9 +8,10 @@ use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
 use model::{End, ProcessIdentity, RunReport, RunState, RunStatus, STATUS_VERSION, TreeEnd, TreeUsage};
 
+use crate::held::{HeldSpool, Order, StatusSlot};
 use crate::launch::{Launched, StreamFiles, launch};
 use crate::os::{self, Signals};
-use crate::spool::{Order, Spool, SpoolError, StatusSlot};
+use crate::spool::SpoolError;
 use crate::supervision::Supervision;
 
 /// The first argument with which a program is asked to be a supervisor instead of itself.
@@ -18,9 +19,9 @@ pub(crate) const ASKED: &str = "--switchboard-supervisor";
 /// What a supervisor says on its stdout once the agent runs, or has failed to.
 pub(crate) const READY: &[u8] = b"ready\n";
 
-/// The whole of the supervisor's program: `switchboard-supervisor <spool>`.
+/// The whole of the supervisor's program: `switchboard-supervisor <spool>`, with the held folder as its stdin.
 ///
-/// Must be the first thing that a process does: it closes every file it was handed.
+/// Must be the first thing that a process does: it closes every other file it was handed.
 pub fn main() -> ExitCode {
     supervise(env::args_os().nth(1).as_deref())
 }
@@ -50,7 +51,7 @@ fn supervise(folder: Option<&OsStr>) -> ExitCode {
         );
         return ExitCode::from(2);
     };
-    match carry_out(&Spool::at(folder)) {
+    match carry_out(folder) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             let mut text = error.to_string();
@@ -67,7 +68,7 @@ fn supervise(folder: Option<&OsStr>) -> ExitCode {
     }
 }
 
-fn complain(text: &str) {
+pub(crate) fn complain(text: &str) {
     let _ = writeln!(io::stderr(), "switchboard-supervisor: {text}");
 }
 
@@ -84,19 +85,17 @@ enum GaveUp {
     Held(String),
     #[error("cannot write to the spool")]
     Write(#[source] io::Error),
-    #[error("lost control of the process tree")]
-    Tree(#[source] io::Error),
 }
 
-fn carry_out(spool: &Spool) -> Result<(), GaveUp> {
+fn carry_out(folder: &OsStr) -> Result<(), GaveUp> {
     os::close_inherited_files().map_err(GaveUp::Setup)?;
     let signals = Signals::listen().map_err(GaveUp::Setup)?;
     os::leave_the_caller().map_err(GaveUp::Setup)?;
 
-    let name = || spool.folder().display().to_string();
-    let _lock = spool.lock().map_err(GaveUp::Setup)?.ok_or_else(|| GaveUp::Held(name()))?;
+    let name = || folder.display().to_string();
+    let spool = HeldSpool::handed_over().map_err(GaveUp::Setup)?.ok_or_else(|| GaveUp::Held(name()))?;
     let Order { run_id, plan, .. } = spool.order()?.ok_or_else(|| GaveUp::NoPlan(name()))?;
-    let files = open_streams(spool).map_err(GaveUp::Write)?;
+    let files = open_streams(&spool).map_err(GaveUp::Write)?;
     // Both before the agent can fill the disk.
     let first_slot = spool.reserve_status("status.first").map_err(GaveUp::Write)?;
     let last_slot = spool.reserve_status("status.next").map_err(GaveUp::Write)?;
@@ -114,51 +113,51 @@ fn carry_out(spool: &Spool) -> Result<(), GaveUp> {
     let launched = if stopped {
         Err(End::Stopped)
     } else {
-        launch(spool, &plan, run_id, files).map_err(End::NotStarted)
+        launch(&spool, &plan, run_id, files).map_err(End::NotStarted)
     };
     let report = match launched {
         Err(end) => {
-            first_slot.give_up();
+            first_slot.give_up().map_err(GaveUp::Write)?;
             never_started(end)
         }
         Ok(launched) => {
-            let announced = announce(spool, first_slot, &status, &launched);
+            let announced = announce(&spool, first_slot, &status, &launched);
             let mut supervision = Supervision::new(launched, &plan.limits, &signals, started);
             match announced {
                 Ok(()) => say_ready(),
                 // A run that nobody can find again is not to be.
                 Err(error) => supervision.spool_failed(&error),
             }
-            supervision.until_the_end().map_err(GaveUp::Tree)?
+            supervision.until_the_end()
         }
     };
-    finish(spool, last_slot, &RunStatus { state: RunState::Ended(report), ..status })?;
+    finish(&spool, last_slot, &RunStatus { state: RunState::Ended(report), ..status })
+        .map_err(GaveUp::Write)?;
     say_ready();
     Ok(())
 }
 
 /// From here on the run can be found without the plan.
-fn announce(spool: &Spool, slot: StatusSlot, status: &RunStatus, launched: &Launched) -> io::Result<()> {
+fn announce(
+    spool: &HeldSpool,
+    slot: StatusSlot<'_>,
+    status: &RunStatus,
+    launched: &Launched,
+) -> io::Result<()> {
     slot.publish(&RunStatus { state: RunState::Running { agent: launched.tree.agent() }, ..status.clone() })?;
     spool.forget_plan()
 }
 
-fn finish(spool: &Spool, slot: StatusSlot, status: &RunStatus) -> Result<(), GaveUp> {
+fn finish(spool: &HeldSpool, slot: StatusSlot<'_>, status: &RunStatus) -> io::Result<()> {
     // Secrets first: a status that says "ended" must be true of them too.
     let cleared = spool.clear_private().and_then(|()| spool.forget_plan());
-    slot.publish(status).and(cleared).map_err(GaveUp::Write)?;
-    if std::fs::metadata(spool.log()).is_ok_and(|log| log.len() == 0) {
-        // An empty log helps nobody; one that cannot be removed harms nobody.
-        let _ = std::fs::remove_file(spool.log());
-    }
-    Ok(())
+    slot.publish(status)?;
+    cleared?;
+    spool.remove_empty_log()
 }
 
-fn open_streams(spool: &Spool) -> io::Result<StreamFiles> {
-    Ok(StreamFiles {
-        output: Spool::create_stream(&spool.output())?,
-        error: Spool::create_stream(&spool.error())?,
-    })
+fn open_streams(spool: &HeldSpool) -> io::Result<StreamFiles> {
+    Ok(StreamFiles { output: spool.create("output")?, error: spool.create("error")? })
 }
 
 /// Tells the starter that the status is there. One who has heard it already, or has gone away, misses nothing.

@@ -10,64 +10,83 @@ use model::{
     End, ProcessIdentity, RunId, RunReport, RunState, RunStatus, STATUS_VERSION, TreeEnd, TreeUsage,
 };
 
-use crate::os::{self, Survivors};
+use crate::held::HeldSpool;
+use crate::os::{self, Former, Survivors};
 use crate::program::now_ms;
-use crate::spool::{Spool, SpoolError, SpoolLock};
+use crate::spool::{Spool, SpoolError};
 
 /// How long processes that do not even end on SIGKILL are waited for.
 const PATIENCE: Duration = Duration::from_secs(10);
+/// How long a supervisor that has just been killed may still hold its folder.
+const DYING: Duration = Duration::from_millis(500);
 const LOOK_AGAIN: Duration = Duration::from_millis(5);
+/// How many looks in a row must find nothing. A process that forks and ends between the reading of the table and the reading
+/// of its environment hides from one look, and its child from the same one; hardly from three.
+const CLEAN_LOOKS: u32 = 3;
+/// How many looks a machine on which processes come and go all the time gets for that.
+const LOOKS: u32 = 40;
 
 /// Ends every process that a dead supervisor has left of a run, writes the run's last status and returns its report. A run
-/// that has ended already is left as it is; one whose supervisor lives is refused.
+/// that has ended already is left as it is, unless some of its processes could not be ended then; one whose supervisor lives
+/// is refused.
 ///
-/// Blocks for as long as the processes take to die, ten seconds at most. Any number of programs may call it at once.
+/// Blocks for as long as the processes take to die, some ten seconds at most. Any number of programs may call it at once.
 pub fn recover(folder: &Path) -> Result<RunReport, RecoverError> {
-    let spool = Spool::at(folder);
-    let _lock = become_the_writer(&spool)?;
+    recover_run(folder, false)
+}
+
+/// The same, for one who may have seen the supervisor die.
+pub(crate) fn recover_run(folder: &Path, seen_to_die: bool) -> Result<RunReport, RecoverError> {
+    // Whoever holds the folder is its writer, so nobody else is: neither a supervisor nor another recovery.
+    let held = become_the_writer(&Spool::at(folder))?;
     let boot_id = os::boot_id().map_err(RecoverError::Sweep)?;
-    let status = match look(&spool, &boot_id)? {
-        Found::Ended(report) => return Ok(report),
-        Found::Lost(status) => status,
+    let status = match held.status()? {
+        Some(status) => status,
+        None => match held.order()? {
+            Some(order) => unannounced(order.run_id, &boot_id),
+            None => return Err(RecoverError::NoRun { folder: folder.into() }),
+        },
     };
-    let supervisor = (status.boot_id == boot_id).then_some(status.supervisor);
-    let (tree, ended) = sweep(&Survivors::of(status.run_id, supervisor)).map_err(RecoverError::Sweep)?;
-    let report = report(&spool, &status, tree, ended);
-    let cannot_write = |source| RecoverError::Write { folder: folder.into(), source };
-    spool.clear_private().and_then(|()| spool.forget_plan()).map_err(cannot_write)?;
-    let slot = spool.reserve_status("status.next").map_err(cannot_write)?;
-    slot.publish(&RunStatus { state: RunState::Ended(report.clone()), ..status }).map_err(cannot_write)?;
+    let former = Former { identity: status.supervisor, seen_to_die };
+    let former = (status.boot_id == boot_id && former.identity.pid > 0).then_some(former);
+    let report = match &status.state {
+        RunState::Ended(report) if is_final(&Spool::at(folder), &status.boot_id, report) => {
+            return Ok(report.clone());
+        }
+        RunState::Ended(report) if matches!(report.tree, TreeEnd::LeftAlive { .. }) => {
+            let (tree, _) = sweep(&Survivors::of(status.run_id, former)).map_err(RecoverError::Sweep)?;
+            RunReport { tree, ..report.clone() }
+        }
+        _ => {
+            let (tree, ended) = sweep(&Survivors::of(status.run_id, former)).map_err(RecoverError::Sweep)?;
+            lost(&held, &status, tree, ended)
+        }
+    };
+    write_down(&held, status, &report)
+        .map_err(|source| RecoverError::Write { folder: folder.into(), source })?;
     Ok(report)
 }
 
-/// A status that says "ended" while the files beside it are shorter than it says was written before the machine lost power.
-/// What is missing may have been the answer, so the run counts as lost.
-pub(crate) fn power_was_lost(spool: &Spool, boot_id: &str, report: &RunReport) -> bool {
-    // Without a reboot in between there is nothing a file could have lost; a file that was removed is no loss of power.
-    let shorter = |path: PathBuf, bytes: u64| fs::metadata(path).is_ok_and(|file| file.len() < bytes);
-    os::boot_id().is_ok_and(|now| now != boot_id)
-        && (shorter(spool.output(), report.output_bytes) || shorter(spool.error(), report.error_bytes))
+fn write_down(held: &HeldSpool, status: RunStatus, report: &RunReport) -> io::Result<()> {
+    held.clear_private()?;
+    held.forget_plan()?;
+    held.free_reserve("status.first")?;
+    held.reserve_status("status.next")?
+        .publish(&RunStatus { state: RunState::Ended(report.clone()), ..status })?;
+    held.remove_empty_log()
 }
 
-enum Found {
-    Ended(RunReport),
-    Lost(RunStatus),
-}
-
-fn look(spool: &Spool, boot_id: &str) -> Result<Found, RecoverError> {
-    let Some(status) = spool.status()? else {
-        let order = spool.order()?.ok_or_else(|| RecoverError::NoRun { folder: spool.folder().into() })?;
-        return Ok(Found::Lost(unannounced(order.run_id, boot_id)));
-    };
-    match &status.state {
-        RunState::Ended(report) if !power_was_lost(spool, &status.boot_id, report) => {
-            Ok(Found::Ended(report.clone()))
-        }
-        RunState::Running { .. } if status.boot_id == boot_id && os::is_alive(status.supervisor) => {
-            Err(RecoverError::StillRunning { folder: spool.folder().into() })
-        }
-        _ => Ok(Found::Lost(status)),
-    }
+/// Whether nothing about a run can change any more.
+///
+/// Not so when some of its processes could not be ended; nor when its status says "ended" while the files beside it are
+/// shorter than it says: then it was written before the machine lost power, what is missing may have been the answer, and the
+/// run counts as lost.
+pub(crate) fn is_final(spool: &Spool, boot_id: &str, report: &RunReport) -> bool {
+    let same_boot = os::boot_id().is_ok_and(|now| now == boot_id);
+    // A file that was removed is no loss of power.
+    let is_whole = |path: PathBuf, bytes: u64| fs::metadata(path).map_or(true, |file| file.len() >= bytes);
+    let whole = is_whole(spool.output(), report.output_bytes) && is_whole(spool.error(), report.error_bytes);
+    (same_boot || whole) && !matches!(report.tree, TreeEnd::LeftAlive { .. })
 }
 
 /// The supervisor was killed before its first word; the agent may have been started all the same.
@@ -83,53 +102,61 @@ fn unannounced(run_id: RunId, boot_id: &str) -> RunStatus {
     }
 }
 
-/// Waits until nobody else writes to the spool: a living supervisor is an error, another recovery is soon done.
-fn become_the_writer(spool: &Spool) -> Result<SpoolLock, RecoverError> {
-    let patience = Instant::now() + PATIENCE + PATIENCE;
+/// Waits until nobody else writes to the spool: a living supervisor is an error, one that is dying and another recovery are
+/// soon done.
+fn become_the_writer(spool: &Spool) -> Result<HeldSpool, RecoverError> {
+    let begun = Instant::now();
     loop {
-        let lock =
-            spool.lock().map_err(|source| RecoverError::Open { folder: spool.folder().into(), source })?;
-        if let Some(lock) = lock {
-            return Ok(lock);
+        let open = |source| RecoverError::Open { folder: spool.folder().into(), source };
+        if let Some(held) = HeldSpool::take(spool.folder()).map_err(open)? {
+            return Ok(held);
         }
         let alive = match spool.status()? {
             Some(RunStatus { state: RunState::Running { .. }, supervisor, .. }) => os::is_alive(supervisor),
             _ => false,
         };
-        if alive || Instant::now() > patience {
+        let patience = if alive { DYING } else { PATIENCE + PATIENCE };
+        if begun.elapsed() > patience {
             return Err(RecoverError::StillRunning { folder: spool.folder().into() });
         }
         std::thread::sleep(LOOK_AGAIN);
     }
 }
 
-fn sweep(survivors: &Survivors) -> io::Result<(TreeEnd, u32)> {
+/// Kills what is found until nothing is found any more; says how sure that is, and how many there were.
+pub(crate) fn sweep(survivors: &Survivors) -> io::Result<(TreeEnd, u32)> {
     let give_up_at = Instant::now() + PATIENCE;
+    let count = |number: usize| u32::try_from(number).unwrap_or(u32::MAX);
     let mut ended = HashSet::new();
+    let (mut clean, mut looks) = (0, 0);
     loop {
         let found = survivors.kill()?;
-        ended.extend(found.iter().copied());
-        let count = |number: usize| u32::try_from(number).unwrap_or(u32::MAX);
-        if found.is_empty() {
+        ended.extend(found.killed.iter().copied());
+        if !found.killed.is_empty() {
+            if Instant::now() > give_up_at {
+                return Ok((TreeEnd::LeftAlive { processes: count(found.killed.len()) }, count(ended.len())));
+            }
+            (clean, looks) = (0, 0);
+            std::thread::sleep(LOOK_AGAIN);
+            continue;
+        }
+        looks += 1;
+        clean = if found.torn { 0 } else { clean + 1 };
+        if clean >= CLEAN_LOOKS || looks >= LOOKS {
             return Ok((TreeEnd::SweptByIdentity, count(ended.len())));
         }
-        if Instant::now() > give_up_at {
-            return Ok((TreeEnd::LeftAlive { processes: count(found.len()) }, count(ended.len())));
-        }
-        std::thread::sleep(LOOK_AGAIN);
     }
 }
 
-fn report(spool: &Spool, status: &RunStatus, tree: TreeEnd, descendants_ended: u32) -> RunReport {
-    let size = |path: PathBuf| fs::metadata(path).map_or(0, |file| file.len());
+fn lost(held: &HeldSpool, status: &RunStatus, tree: TreeEnd, descendants_ended: u32) -> RunReport {
     let ended_at_ms = now_ms();
     RunReport {
         end: End::SupervisorLost,
         exit: None,
         ended_at_ms,
         duration_ms: ended_at_ms.saturating_sub(status.started_at_ms),
-        output_bytes: size(spool.output()),
-        error_bytes: size(spool.error()),
+        output_bytes: held.size("output"),
+        error_bytes: held.size("error"),
         usage: TreeUsage::default(),
         descendants_ended,
         tree,
@@ -173,4 +200,18 @@ pub enum RecoverError {
         /// What the operating system said.
         source: io::Error,
     },
+}
+
+impl RecoverError {
+    /// What to do about it.
+    pub fn hint(&self) -> &'static str {
+        match self {
+            Self::StillRunning { .. } => "wait for the run, or stop it",
+            Self::NoRun { .. } => "check the path; every run has a folder of its own",
+            Self::Open { .. } => "check that the folder is there and belongs to you",
+            Self::Spool(error) => error.hint(),
+            Self::Sweep(_) => "check that /proc is mounted and that files can still be opened",
+            Self::Write { .. } => "check the free space and the rights of the folder",
+        }
+    }
 }

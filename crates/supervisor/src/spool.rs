@@ -1,41 +1,30 @@
-//! The folder of a run's files.
+//! The folder of a run's files, for those who read it.
 //!
 //! | file | what it is | written by |
 //! | --- | --- | --- |
 //! | `plan.json`, `stdin`, `private/` | what is to be run; the plan is removed once the agent has started, the private files once it has ended | the starter |
 //! | `output`, `error` | what the agent printed, byte for byte, only ever growing: `tail -f` works | the supervisor |
 //! | `status.json` | [`model::RunStatus`], replaced as a whole at the start and at the end | the supervisor, or the recovery |
-//! | `status.first`, `status.next` | room kept free for the two statuses, so that it can be written on a full disk | the supervisor |
+//! | `status.first`, `status.next` | room kept free for the two statuses, so that a full disk cannot keep them from being written | the supervisor |
 //! | `supervisor.log` | only there when the supervisor had something to complain about | the supervisor |
 //!
 //! Folders are for the user alone (0700), files too (0600): they hold prompts and, for a moment, secrets. Whoever holds the
-//! lock on the folder is its one writer.
+//! lock on the folder is its one writer (see `held`).
 
-use std::fs::{self, DirBuilder, File, OpenOptions};
-use std::io::{self, Write};
-use std::os::unix::fs::{DirBuilderExt, FileExt, OpenOptionsExt};
+use std::fs::{self, File};
+use std::io;
 use std::path::{Path, PathBuf};
 
-use model::{RunId, RunPlan, RunStatus, STATUS_VERSION};
-use rustix::fs::{FallocateFlags, FlockOperation, fallocate, flock};
+use model::{RunStatus, STATUS_VERSION};
+use rustix::fs::{FlockOperation, flock};
 use rustix::io::Errno;
-use serde::{Deserialize, Serialize};
 
-/// Room for a status with the longest paths in it.
-const RESERVED_BYTES: u64 = 16 * 1024;
+use crate::held::{Order, STATUS, Versioned};
 
 /// A run's folder, by its path. Making one of these touches nothing.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Spool {
     folder: PathBuf,
-}
-
-/// What stands in `plan.json`.
-#[derive(Debug, Serialize, Deserialize)]
-pub struct Order {
-    version: u32,
-    pub run_id: RunId,
-    pub plan: RunPlan,
 }
 
 impl Spool {
@@ -61,7 +50,7 @@ impl Spool {
 
     /// Where the status is.
     pub fn status_file(&self) -> PathBuf {
-        self.folder.join("status.json")
+        self.folder.join(STATUS)
     }
 
     /// Where the private files of a plan are while it runs.
@@ -69,161 +58,44 @@ impl Spool {
         self.folder.join("private")
     }
 
-    pub(crate) fn stdin(&self) -> PathBuf {
-        self.folder.join("stdin")
-    }
-
-    pub(crate) fn log(&self) -> PathBuf {
-        self.folder.join("supervisor.log")
-    }
-
-    fn plan_file(&self) -> PathBuf {
-        self.folder.join("plan.json")
-    }
-
     /// What the supervisor last wrote down; none when it has written nothing yet.
     pub fn status(&self) -> Result<Option<RunStatus>, SpoolError> {
-        let path = self.status_file();
-        let Some(status) = read_json::<RunStatus>(&path)? else { return Ok(None) };
-        if status.version == STATUS_VERSION {
-            Ok(Some(status))
-        } else {
-            Err(SpoolError::OtherVersion { path, version: status.version })
-        }
+        self.read(STATUS)
     }
 
     /// What was asked for; none when the agent has been started already, or nothing was ever asked for.
     pub(crate) fn order(&self) -> Result<Option<Order>, SpoolError> {
-        let path = self.plan_file();
-        let Some(order) = read_json::<Order>(&path)? else { return Ok(None) };
-        if order.version == STATUS_VERSION {
-            Ok(Some(order))
-        } else {
-            Err(SpoolError::OtherVersion { path, version: order.version })
+        self.read(crate::held::PLAN)
+    }
+
+    fn read<T: Versioned>(&self, name: &str) -> Result<Option<T>, SpoolError> {
+        let path = self.folder.join(name);
+        match fs::read(&path) {
+            Ok(bytes) => parse(path, &bytes).map(Some),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+            Err(source) => Err(SpoolError::Unreadable { path, source }),
         }
     }
 
-    /// Lays the plan and its files down for a supervisor. The folder is made when it is missing; one that holds a run
-    /// already is refused.
-    pub(crate) fn lay_down(&self, run_id: RunId, plan: &RunPlan) -> Result<(), SpoolError> {
-        let cannot_write = |source| SpoolError::CannotWrite { path: self.folder.clone(), source };
-        make_folder(&self.folder).map_err(cannot_write)?;
-        for taken in [self.status_file(), self.plan_file(), self.output()] {
-            if taken.exists() {
-                return Err(SpoolError::Taken { folder: self.folder.clone() });
-            }
-        }
-        if !plan.private_files.is_empty() {
-            make_folder(&self.private()).map_err(cannot_write)?;
-        }
-        for (name, bytes) in &plan.private_files {
-            create(&self.private().join(name))
-                .and_then(|mut file| file.write_all(bytes))
-                .map_err(cannot_write)?;
-        }
-        create(&self.stdin()).and_then(|mut file| file.write_all(&plan.stdin)).map_err(cannot_write)?;
-        let order = Order { version: STATUS_VERSION, run_id, plan: plan.clone() };
-        let json = serde_json::to_vec(&order).map_err(|error| cannot_write(error.into()))?;
-        create(&self.plan_file()).and_then(|mut file| file.write_all(&json)).map_err(cannot_write)
-    }
-
-    /// Forgets the plan: it may hold secrets in its environment, and the status now says all that is needed.
-    pub(crate) fn forget_plan(&self) -> io::Result<()> {
-        ignore_missing(fs::remove_file(self.plan_file()))
-    }
-
-    /// Removes the private files.
-    pub(crate) fn clear_private(&self) -> io::Result<()> {
-        ignore_missing(fs::remove_dir_all(self.private()))
-    }
-
-    /// Creates a file that only grows, for a stream of the agent.
-    pub(crate) fn create_stream(path: &Path) -> io::Result<File> {
-        create(path)
-    }
-
-    /// Becomes the one writer of the folder; none when somebody else is. Given back when the lock is dropped or its process
-    /// ends, however it ends.
-    pub(crate) fn lock(&self) -> io::Result<Option<SpoolLock>> {
+    /// Whether somebody writes to the folder: a supervisor or a recovery.
+    pub(crate) fn is_held(&self) -> io::Result<bool> {
         let folder = File::open(&self.folder)?;
-        match flock(&folder, FlockOperation::NonBlockingLockExclusive) {
-            Ok(()) => Ok(Some(SpoolLock { _folder: folder })),
-            Err(Errno::WOULDBLOCK) => Ok(None),
-            Err(error) => Err(error.into()),
-        }
-    }
-
-    /// Takes the room for a later status now, so that a disk that fills up later cannot keep it from being written.
-    pub(crate) fn reserve_status(&self, name: &str) -> io::Result<StatusSlot> {
-        let next = self.folder.join(name);
-        let file = OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(&next)?;
-        match fallocate(&file, FallocateFlags::empty(), 0, RESERVED_BYTES) {
-            // A file system that cannot reserve leaves us with hope, as before.
-            Ok(()) | Err(Errno::OPNOTSUPP) => Ok(StatusSlot { file, next, target: self.status_file() }),
+        // Shared, so that two who ask do not take each other for a writer.
+        match flock(&folder, FlockOperation::NonBlockingLockShared) {
+            Ok(()) => Ok(false),
+            Err(Errno::WOULDBLOCK) => Ok(true),
             Err(error) => Err(error.into()),
         }
     }
 }
 
-/// The proof that its holder is the one writer of a spool.
-#[derive(Debug)]
-pub struct SpoolLock {
-    _folder: File,
-}
-
-/// Reserved room for one status.
-#[derive(Debug)]
-pub struct StatusSlot {
-    file: File,
-    next: PathBuf,
-    target: PathBuf,
-}
-
-impl StatusSlot {
-    /// Replaces the status as a whole: a reader sees the old one or the new one, also after a loss of power.
-    ///
-    /// The bytes are on the disk before the name is. The name itself is left to the file system's journal: should the power
-    /// fail before it is there, the old status names a supervisor of another boot, and the run counts as lost, not as
-    /// something it was not.
-    pub fn publish(self, status: &RunStatus) -> io::Result<()> {
-        let json = serde_json::to_vec(status)?;
-        self.file.write_all_at(&json, 0)?;
-        self.file.set_len(json.len() as u64)?;
-        self.file.sync_data()?;
-        fs::rename(&self.next, &self.target)
+/// Reads what a program of this version has written.
+pub(crate) fn parse<T: Versioned>(path: PathBuf, bytes: &[u8]) -> Result<T, SpoolError> {
+    match serde_json::from_slice::<T>(bytes) {
+        Ok(value) if value.version() == STATUS_VERSION => Ok(value),
+        Ok(value) => Err(SpoolError::OtherVersion { path, version: value.version() }),
+        Err(source) => Err(SpoolError::Damaged { path, source }),
     }
-
-    /// Gives the room back.
-    pub fn give_up(self) {
-        // A file too many is no reason to fail.
-        let _ = fs::remove_file(self.next);
-    }
-}
-
-fn make_folder(path: &Path) -> io::Result<()> {
-    DirBuilder::new().recursive(true).mode(0o700).create(path)
-}
-
-fn create(path: &Path) -> io::Result<File> {
-    OpenOptions::new().write(true).create_new(true).mode(0o600).open(path)
-}
-
-fn ignore_missing(result: io::Result<()>) -> io::Result<()> {
-    match result {
-        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
-        other => other,
-    }
-}
-
-fn read_json<T: serde::de::DeserializeOwned>(path: &Path) -> Result<Option<T>, SpoolError> {
-    let bytes = match fs::read(path) {
-        Ok(bytes) => bytes,
-        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
-        Err(source) => return Err(SpoolError::Unreadable { path: path.into(), source }),
-    };
-    serde_json::from_slice(&bytes)
-        .map(Some)
-        .map_err(|source| SpoolError::Damaged { path: path.into(), source })
 }
 
 /// A spool that cannot be used.

@@ -1,9 +1,7 @@
 //! Starting a supervisor. The one place where one is spawned.
 
 use std::env;
-use std::fs::OpenOptions;
 use std::io;
-use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
 
@@ -13,7 +11,10 @@ use tokio::io::AsyncReadExt;
 use tokio::process::{Child, Command};
 
 use crate::handle::{AttachError, Run};
+use crate::held::HeldSpool;
+use crate::os;
 use crate::program::{ASKED, READY};
+use crate::recovery::recover;
 use crate::spool::{Spool, SpoolError};
 
 /// The name of the supervisor's executable, as it is installed beside the others.
@@ -41,7 +42,8 @@ impl Supervisor {
     /// The running program itself, which must call [`crate::run_if_asked`] first in its `main`. For programs that embed this
     /// library and are shipped as one file.
     pub fn this_program() -> Result<Self, StartError> {
-        Ok(Self { program: this_program()?, asked: true })
+        // Not by its path: the file may have been replaced by a newer version since this program was started.
+        Ok(Self { program: os::THIS_PROGRAM.into(), asked: true })
     }
 
     /// Starts a run in a folder of its own, which is made when it is missing.
@@ -49,29 +51,41 @@ impl Supervisor {
     /// Returns when the agent is running or has failed to start; the latter is how the run *ended*
     /// ([`model::End::NotStarted`]) and no error here. The run goes on when this program ends.
     ///
-    /// Dropping the future leaves a run that may have started: [`crate::attach`] finds it.
+    /// Dropping the future leaves a run that may have started: [`crate::attach`] finds it. Writes the prompt to a file before
+    /// it awaits anything, which takes a moment for a large one.
     pub async fn start(&self, folder: &Path, plan: &RunPlan) -> Result<Run, StartError> {
         plan.check()?;
         let spool = Spool::at(std::path::absolute(folder).map_err(StartError::Folder)?);
         let run_id = RunId::from_random(random_bytes().map_err(StartError::Random)?);
-        spool.lay_down(run_id, plan)?;
-        let mut child = self
-            .spawn(&spool)
-            .map_err(|source| StartError::Spawn { program: self.program.clone(), source })?;
-        match listen(&mut child).await {
-            Ok(said) if said.starts_with(READY) => Ok(Run::started(spool, child)?),
-            Ok(said) => {
-                // It has closed its stdout, so it is at its end.
-                let _ = child.wait().await;
-                Err(StartError::GaveUp { said: String::from_utf8_lossy(&said).trim().to_owned() })
-            }
-            Err(source) => Err(StartError::Spawn { program: self.program.clone(), source }),
+        let held = lay_down(&spool, run_id, plan)?;
+        let spawned = self.spawn(&spool, &held);
+        let mut child = spawned.map_err(|source| {
+            forget(&held);
+            StartError::Spawn { program: self.program.clone(), source }
+        })?;
+        // From here on the folder is in the supervisor's hands alone.
+        drop(held);
+        let said = listen(&mut child).await.map_err(StartError::Listen)?;
+        if said.starts_with(READY) {
+            return Ok(Run::started(spool, child)?);
         }
+        // It has closed its stdout, so it is at its end. One that was killed may have started the agent before.
+        let _ = child.wait().await;
+        let folder = spool.folder().to_owned();
+        let recovered = tokio::task::spawn_blocking(move || {
+            let recovered = recover(&folder);
+            if let Ok(Some(held)) = HeldSpool::take(&folder) {
+                forget(&held);
+            }
+            recovered
+        });
+        // Whatever it finds, the supervisor's own words say more.
+        let _ = recovered.await;
+        Err(StartError::GaveUp { said: String::from_utf8_lossy(&said).trim().to_owned() })
     }
 
     #[expect(clippy::disallowed_methods, reason = "the one place where a supervisor is started")]
-    fn spawn(&self, spool: &Spool) -> io::Result<Child> {
-        let log = OpenOptions::new().append(true).create(true).mode(0o600).open(spool.log())?;
+    fn spawn(&self, spool: &Spool, held: &HeldSpool) -> io::Result<Child> {
         let mut command = Command::new(&self.program);
         if self.asked {
             command.arg(ASKED);
@@ -81,11 +95,32 @@ impl Supervisor {
             // Nothing of the caller's environment is left to be read in /proc, or to change what the supervisor does.
             .env_clear()
             .current_dir("/")
-            .stdin(Stdio::null())
+            .stdin(held.hand_over()?)
             .stdout(Stdio::piped())
-            .stderr(log)
+            .stderr(held.log()?)
             .spawn()
     }
+}
+
+/// Takes the folder and writes down what is to be run. A folder that holds a run already is refused.
+fn lay_down(spool: &Spool, run_id: RunId, plan: &RunPlan) -> Result<HeldSpool, SpoolError> {
+    let cannot_write = |source| SpoolError::CannotWrite { path: spool.folder().to_owned(), source };
+    let taken = || SpoolError::Taken { folder: spool.folder().to_owned() };
+    HeldSpool::make(spool.folder()).map_err(cannot_write)?;
+    let held = HeldSpool::take(spool.folder()).map_err(cannot_write)?.ok_or_else(taken)?;
+    if held.is_used() {
+        return Err(taken());
+    }
+    if let Err(error) = held.lay_down(run_id, plan) {
+        forget(&held);
+        return Err(cannot_write(error));
+    }
+    Ok(held)
+}
+
+/// Leaves no secret of a run that never was. A disk that refuses this has refused more before.
+fn forget(held: &HeldSpool) {
+    let _ = held.take_back();
 }
 
 /// Hears the supervisor out: it says that it is ready, or why it is not.
@@ -111,7 +146,8 @@ fn random_bytes() -> io::Result<[u8; 16]> {
     }
 }
 
-/// Why a run could not be started. Nothing is running then.
+/// Why a run could not be started. Nothing is running then, but after [`StartError::Listen`] and [`StartError::Attach`],
+/// which leave a run that [`crate::attach`] may find.
 #[derive(Debug, thiserror::Error)]
 pub enum StartError {
     /// No machine could carry the plan out.
@@ -143,7 +179,10 @@ pub enum StartError {
         /// What it said.
         source: io::Error,
     },
-    /// The supervisor ended before it had started anything.
+    /// The supervisor cannot be heard.
+    #[error("cannot hear from the supervisor")]
+    Listen(#[source] io::Error),
+    /// The supervisor ended before it said that all is well; what it may have started has been ended.
     #[error("the supervisor gave up: {}", if said.is_empty() { "it was ended by somebody" } else { said })]
     GaveUp {
         /// Its own words.
@@ -169,6 +208,7 @@ impl StartError {
             Self::Spawn { .. } => {
                 "check that the supervisor is executable and that processes can still be started"
             }
+            Self::Listen(_) => "check that files can still be opened",
             Self::GaveUp { .. } => "see `supervisor.log` in the spool",
             Self::Attach(error) => error.hint(),
         }

@@ -14,7 +14,7 @@ use crate::copy::{Budget, Copied, Stream};
 use crate::deadlines::Deadlines;
 use crate::launch::Launched;
 use crate::os::{Children, Signals, Tree, count_alive, usage};
-use crate::program::now_ms;
+use crate::program::{complain, now_ms};
 
 /// How often it is looked whether the spool is still there: a removed folder makes no file unwritable.
 const SPOOL_CHECK: Duration = Duration::from_secs(1);
@@ -22,6 +22,9 @@ const SPOOL_CHECK: Duration = Duration::from_secs(1);
 const PATIENCE: Duration = Duration::from_secs(10);
 /// How soon the kill is repeated, for what was started while the last one went round.
 const KILL_AGAIN: Duration = Duration::from_millis(10);
+
+/// How often the pipes are looked at after the end; each time takes up to a megabyte a stream.
+const DRAIN_TURNS: u32 = 64;
 
 /// How far the ending of the tree has come.
 #[derive(Debug, Clone, Copy)]
@@ -76,19 +79,23 @@ impl<'a> Supervision<'a> {
         self.end = Some(End::SpoolFailed { message: error.to_string() });
     }
 
-    /// Stays until no process of the tree is left, and reports.
-    pub fn until_the_end(mut self) -> io::Result<RunReport> {
+    /// Stays until no process of the tree is left, and reports. An error of the operating system (no file or memory left for
+    /// a moment) is no reason to leave the tree alone: it is written to the log, and the next turn tries again.
+    pub fn until_the_end(mut self) -> RunReport {
         let tree = loop {
-            self.wait()?;
-            let stop_requested = self.signals.take()?.stop;
-            let children = self.tree.reap()?;
+            if let Err(error) = self.wait() {
+                complain(&format!("cannot wait: {error}"));
+                std::thread::sleep(KILL_AGAIN);
+            }
+            let stop_requested = self.signals.take().is_ok_and(|pending| pending.stop);
+            let children = self.tree.reap();
             let now = Instant::now();
             let copied = self.copy(now);
             self.judge(stop_requested, copied, now);
-            if children == Children::None {
+            if matches!(children, Ok(Children::None)) {
                 break TreeEnd::ProvenEmpty;
             }
-            if let Some(left) = self.end_the_tree(now)? {
+            if let Some(left) = self.end_the_tree(now) {
                 break left;
             }
         };
@@ -170,34 +177,43 @@ impl<'a> Supervision<'a> {
     }
 
     /// Takes the ending of the tree one step further. Says what is left when it has to be left.
-    fn end_the_tree(&mut self, now: Instant) -> io::Result<Option<TreeEnd>> {
+    fn end_the_tree(&mut self, now: Instant) -> Option<TreeEnd> {
         match self.phase {
             Phase::Running if self.end.is_none() => {}
             Phase::Running => {
-                let ended_first = self.tree.terminate()?;
-                if ended_first && matches!(self.end, Some(End::Stopped | End::Deadline { .. })) {
-                    self.end = Some(End::Exited);
+                match self.tree.terminate() {
+                    Ok(true) if matches!(self.end, Some(End::Stopped | End::Deadline { .. })) => {
+                        self.end = Some(End::Exited);
+                    }
+                    Ok(_) => {}
+                    Err(error) => complain(&format!("cannot ask the tree to end: {error}")),
                 }
                 self.phase = Phase::Asked { kill_at: now + self.grace };
             }
             Phase::Asked { kill_at } if now < kill_at => {}
             Phase::Asked { .. } => {
-                self.tree.kill()?;
+                self.kill();
                 self.phase = Phase::Killing { give_up_at: now + PATIENCE };
             }
-            Phase::Killing { give_up_at } if now < give_up_at => self.tree.kill()?,
+            Phase::Killing { give_up_at } if now < give_up_at => self.kill(),
             Phase::Killing { .. } => {
-                return Ok(Some(TreeEnd::LeftAlive { processes: count_alive()? }));
+                return Some(TreeEnd::LeftAlive { processes: count_alive().unwrap_or(1) });
             }
         }
-        Ok(None)
+        None
+    }
+
+    fn kill(&mut self) {
+        if let Err(error) = self.tree.kill() {
+            complain(&format!("cannot kill the tree: {error}"));
+        }
     }
 
     /// Takes what is still in the pipes. With the tree gone nobody adds to it, so this does not wait for anything; a pipe that
-    /// was handed to a process outside the tree is simply left.
+    /// was handed to a process outside the tree is left after a while.
     fn drain(&mut self) {
         let now = Instant::now();
-        loop {
+        for _ in 0..DRAIN_TURNS {
             let before = self.output.bytes() + self.error.bytes();
             if let Some(end) = self.copy(now) {
                 // Bytes of a finished agent were lost: its answer is not whole, whatever its exit says.
@@ -211,8 +227,8 @@ impl<'a> Supervision<'a> {
         }
     }
 
-    fn report(self, tree: TreeEnd) -> io::Result<RunReport> {
-        Ok(RunReport {
+    fn report(self, tree: TreeEnd) -> RunReport {
+        RunReport {
             // Nothing but its own exit ends a tree that nobody has ended.
             end: self.end.unwrap_or(End::Exited),
             exit: self.tree.exit(),
@@ -220,9 +236,9 @@ impl<'a> Supervision<'a> {
             duration_ms: u64::try_from(self.started.elapsed().as_millis()).unwrap_or(u64::MAX),
             output_bytes: self.output.bytes(),
             error_bytes: self.error.bytes(),
-            usage: usage()?,
+            usage: usage().unwrap_or_default(),
             descendants_ended: self.tree.descendants_signalled(),
             tree,
-        })
+        }
     }
 }

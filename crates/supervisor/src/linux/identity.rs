@@ -14,7 +14,7 @@ pub struct Entry {
     pub parent: i32,
     pub group: i32,
     pub session: i32,
-    /// A zombie holds its pid but runs nothing.
+    /// A zombie holds its pid but runs nothing; one whose first thread alone has ended still does.
     pub dead: bool,
 }
 
@@ -38,15 +38,26 @@ pub fn entry(pid: i32) -> Option<Entry> {
     parse(pid, &fs::read(format!("/proc/{pid}/stat")).ok()?)
 }
 
-/// Every process that can be seen. One that ends while the table is read may be missing.
-pub fn table() -> io::Result<Vec<Entry>> {
-    let mut entries = Vec::new();
+/// Every process that can be seen, and whether one ended while the table was read: what it started meanwhile may be missing.
+pub fn table() -> io::Result<Table> {
+    let mut table = Table { entries: Vec::new(), torn: false };
     for folder in fs::read_dir("/proc")? {
         if let Some(pid) = folder?.file_name().to_str().and_then(|name| name.parse().ok()) {
-            entries.extend(entry(pid));
+            match entry(pid) {
+                Some(entry) => table.entries.push(entry),
+                None => table.torn = true,
+            }
         }
     }
-    Ok(entries)
+    Ok(table)
+}
+
+/// The processes of a moment.
+#[derive(Debug)]
+pub struct Table {
+    pub entries: Vec<Entry>,
+    /// Whether a process ended in that moment.
+    pub torn: bool,
 }
 
 /// Reads `pid (name) state ppid pgrp session …`. The name may hold spaces and parentheses, so fields count from the last `)`.
@@ -60,7 +71,7 @@ fn parse(pid: i32, stat: &[u8]) -> Option<Entry> {
         parent: number(1)?,
         group: number(2)?,
         session: number(3)?,
-        dead: matches!(*fields.first()?, "Z" | "X"),
+        dead: matches!(*fields.first()?, "Z" | "X") && number(17)? <= 1,
     })
 }
 
@@ -81,9 +92,9 @@ impl ProcessHandle {
         Ok(is_alive(identity).then_some(handle))
     }
 
-    /// Asks it to end. False: it has already ended.
+    /// Asks it to end, also when somebody has suspended it. False: it has already ended.
     pub fn terminate(&self) -> io::Result<bool> {
-        self.signal(Signal::TERM)
+        Ok(self.signal(Signal::TERM)? && self.signal(Signal::CONT)?)
     }
 
     pub(super) fn signal(&self, signal: Signal) -> io::Result<bool> {
@@ -119,6 +130,17 @@ mod tests {
         let entry = parse(42, line).unwrap();
         assert_eq!((entry.parent, entry.group, entry.session, entry.dead), (7, 8, 9, false));
         assert_eq!(entry.identity, ProcessIdentity { pid: 42, start_ticks: 777 });
+    }
+
+    fn line(state: &str, threads: u32) -> Vec<u8> {
+        format!("42 (a) b (c)) {state} 7 8 9 0 -1 4194304 1 2 3 4 5 6 7 8 20 0 {threads} 0 777 1000 10")
+            .into_bytes()
+    }
+
+    #[test]
+    fn a_process_lives_as_long_as_one_of_its_threads() {
+        assert!(parse(42, &line("Z", 1)).unwrap().dead);
+        assert!(!parse(42, &line("Z", 2)).unwrap().dead);
     }
 
     #[test]

@@ -37,7 +37,18 @@ fn copy_bytes(pipe: &OwnedFd, mut file: &File, most: usize) -> io::Result<Moved>
     let room = most.min(buffer.len());
     match rustix::io::read(pipe, &mut buffer[..room]) {
         Ok(0) => Ok(Moved::End),
-        Ok(count) => file.write_all(&buffer[..count]).map(|()| Moved::Bytes(count)),
+        Ok(count) => {
+            let mut written = 0;
+            while written < count {
+                match file.write(&buffer[written..count]) {
+                    Ok(step) => written += step,
+                    // What is in the file is counted; the next write fails again and ends the run.
+                    Err(_) if written > 0 => break,
+                    Err(error) => return Err(error),
+                }
+            }
+            Ok(Moved::Bytes(written))
+        }
         Err(Errno::AGAIN | Errno::INTR) => Ok(Moved::Nothing),
         Err(error) => Err(error.into()),
     }

@@ -19,10 +19,10 @@ pub struct Pending {
 
 impl Signals {
     /// From here on, SIGTERM, SIGINT and SIGCHLD no longer act by themselves. SIGHUP does nothing: a terminal that closes is
-    /// no reason to end a run. A process that is started from here inherits the block and has to lift it.
+    /// no reason to end a run. Nor does SIGXFSZ: a file over the caller's `ulimit -f` is an error of the write. A process that is started from here inherits the block and has to lift it.
     pub fn listen() -> io::Result<Self> {
         let mut set = SigSet::empty();
-        for signal in [Signal::SIGTERM, Signal::SIGINT, Signal::SIGHUP, Signal::SIGCHLD] {
+        for signal in [Signal::SIGTERM, Signal::SIGINT, Signal::SIGHUP, Signal::SIGCHLD, Signal::SIGXFSZ] {
             set.add(signal);
         }
         set.thread_block()?;

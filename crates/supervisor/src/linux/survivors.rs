@@ -7,27 +7,46 @@ use std::io;
 use model::{ProcessIdentity, RunId};
 use rustix::process::Signal;
 
-use super::identity::{Entry, ProcessHandle, table};
+use super::identity::{Entry, ProcessHandle, Table, table};
 use super::tree::below;
 
 /// The processes of one run whose supervisor is gone.
 #[derive(Debug)]
 pub struct Survivors {
     marker: Vec<u8>,
-    supervisor: Option<ProcessIdentity>,
+    supervisor: Option<Former>,
+}
+
+/// The supervisor that was.
+#[derive(Debug, Clone, Copy)]
+pub struct Former {
+    /// Who it was, in this boot.
+    pub identity: ProcessIdentity,
+    /// Whether the caller saw it die just now. If not, its pid may have been given out again in the meantime, and so may the
+    /// id of the session that it led.
+    pub seen_to_die: bool,
+}
+
+/// What one look found.
+#[derive(Debug)]
+pub struct Found {
+    /// The processes, which have been sent SIGKILL.
+    pub killed: Vec<ProcessIdentity>,
+    /// Whether a process ended while it was looked, so that one it had just started may have been missed.
+    pub torn: bool,
 }
 
 impl Survivors {
-    /// Looks for the processes of a run. The supervisor's former identity is given only when it is of this boot.
-    pub fn of(run_id: RunId, supervisor: Option<ProcessIdentity>) -> Self {
+    /// Looks for the processes of a run.
+    pub fn of(run_id: RunId, supervisor: Option<Former>) -> Self {
         Self { marker: format!("{}={run_id}", RunId::VARIABLE).into_bytes(), supervisor }
     }
 
-    /// Kills every process that is found now and says which they were. None found means none is left: what starts a process
-    /// must itself be one of them.
-    pub fn kill(&self) -> io::Result<Vec<ProcessIdentity>> {
-        let found = self.find()?;
-        for identity in &found {
+    /// Kills every process that is found now.
+    pub fn kill(&self) -> io::Result<Found> {
+        let mut table = table()?;
+        let killed = self.find(&mut table);
+        for identity in &killed {
             match ProcessHandle::open(*identity)?.map(|handle| handle.signal(Signal::KILL)) {
                 // Another user's: it stays in the list, so that it is reported as left alive.
                 Some(Err(error)) if error.kind() == io::ErrorKind::PermissionDenied => {}
@@ -35,36 +54,52 @@ impl Survivors {
                 Some(Ok(_)) | None => {}
             }
         }
-        Ok(found)
+        Ok(Found { killed, torn: table.torn })
     }
 
-    fn find(&self) -> io::Result<Vec<ProcessIdentity>> {
-        let table = table()?;
-        let marked: HashSet<i32> =
-            table.iter().filter(|entry| self.is_marked(entry)).map(|entry| entry.identity.pid).collect();
-        let mut found: HashSet<ProcessIdentity> =
-            below(marked.clone(), &table).iter().map(|entry| entry.identity).collect();
-        found.extend(
-            table.iter().filter(|entry| marked.contains(&entry.identity.pid)).map(|entry| entry.identity),
-        );
-        Ok(found.into_iter().collect())
-    }
-
-    fn is_marked(&self, entry: &Entry) -> bool {
-        if entry.dead {
-            return false;
+    fn find(&self, table: &mut Table) -> Vec<ProcessIdentity> {
+        let mut marked = HashSet::new();
+        for entry in table.entries.iter().filter(|entry| !entry.dead) {
+            match fs::read(format!("/proc/{}/environ", entry.identity.pid)) {
+                Ok(environment) if self.is_in(&environment) => drop(marked.insert(entry.identity.pid)),
+                Ok(_) => {}
+                // Unreadable is another user's; missing has just ended.
+                Err(error) => table.torn |= error.kind() == io::ErrorKind::NotFound,
+            }
         }
-        // The supervisor led its session. The session's id is not given out again while it has a member.
-        let in_session = self.supervisor.is_some_and(|supervisor| {
-            entry.session == supervisor.pid && entry.identity.start_ticks >= supervisor.start_ticks
-        });
-        in_session || self.carries_the_run_id(entry.identity.pid)
+        let session: Vec<i32> =
+            self.session(&marked, &table.entries).map(|entry| entry.identity.pid).collect();
+        marked.extend(session);
+        let family = below(marked.clone(), &table.entries).into_iter();
+        let themselves =
+            table.entries.iter().filter(|entry| !entry.dead && marked.contains(&entry.identity.pid)).copied();
+        let found: HashSet<ProcessIdentity> = family.chain(themselves).map(|entry| entry.identity).collect();
+        found.into_iter().collect()
     }
 
-    fn carries_the_run_id(&self, pid: i32) -> bool {
-        // Unreadable: another user's process, or one that has just ended.
-        fs::read(format!("/proc/{pid}/environ")).is_ok_and(|environment| {
-            environment.split(|&byte| byte == 0).any(|variable| variable == self.marker)
+    fn is_in(&self, environment: &[u8]) -> bool {
+        environment.split(|&byte| byte == 0).any(|variable| variable == self.marker)
+    }
+
+    /// The members of the session that the supervisor led, as far as it is sure to be that session still: its id is free for
+    /// another once it has no member.
+    fn session<'a>(&self, marked: &HashSet<i32>, entries: &'a [Entry]) -> impl Iterator<Item = &'a Entry> {
+        let former = self.supervisor.filter(|former| {
+            let ours = |entry: &Entry| entry.session == former.identity.pid;
+            let pid_is_taken = entries
+                .iter()
+                .any(|entry| entry.identity.pid == former.identity.pid && entry.identity != former.identity);
+            let has_a_carrier =
+                entries.iter().any(|entry| ours(entry) && marked.contains(&entry.identity.pid));
+            !pid_is_taken && (former.seen_to_die || has_a_carrier)
+        });
+        entries.iter().filter(move |entry| {
+            former.is_some_and(|former| {
+                !entry.dead
+                    && entry.session == former.identity.pid
+                    && entry.identity != former.identity
+                    && entry.identity.start_ticks >= former.identity.start_ticks
+            })
         })
     }
 }

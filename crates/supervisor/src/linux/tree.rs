@@ -8,6 +8,7 @@ use std::io;
 use std::os::fd::OwnedFd;
 use std::os::unix::process::CommandExt;
 use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
 
 use model::{Exit, ProcessIdentity, RunId, RunPlan, TreeUsage};
 use nix::sys::resource::{UsageWho, getrusage};
@@ -18,7 +19,7 @@ use rustix::process::{
     set_child_subreaper, set_parent_process_death_signal, setsid, wait, waitid,
 };
 
-use super::identity::{Entry, ProcessHandle, identity_of, table};
+use super::identity::{Entry, ProcessHandle, Table, identity_of, table};
 
 /// Makes this process one that its caller's terminal, session and death do not touch, and to which orphans below it fall.
 pub fn leave_the_caller() -> io::Result<()> {
@@ -55,19 +56,34 @@ pub struct Pipes {
 }
 
 impl Tree {
-    /// Starts the agent in a process group of its own, with exactly the environment of the plan and the run's id.
+    /// Starts the agent in a process group of its own, with exactly the environment of the plan and the run's id. When it
+    /// fails, nothing runs.
     pub fn spawn(plan: &RunPlan, run_id: RunId, stdin: Stdio) -> io::Result<(Self, Pipes)> {
         let mut child =
             command(plan, run_id).stdin(stdin).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn()?;
-        let missing = || io::Error::other("a spawned process has no pipe");
-        let output = child.stdout.take().ok_or_else(missing)?.into();
-        let error = child.stderr.take().ok_or_else(missing)?.into();
         let pid = i32::try_from(child.id()).map_err(io::Error::other)?;
+        let unknown = ProcessIdentity { pid, start_ticks: 0 };
+        let mut tree =
+            Self { agent: Pid::from_raw(pid), identity: unknown, exit: None, signalled: HashSet::new() };
         // Not waited for yet, so it is still in the process table even if it has ended.
-        let identity =
-            identity_of(pid).ok_or_else(|| io::Error::other("a spawned process is not in /proc"))?;
-        let tree = Self { agent: Pid::from_raw(pid), identity, exit: None, signalled: HashSet::new() };
-        Ok((tree, Pipes { output, error }))
+        let (Some(identity), Some(output), Some(error)) =
+            (identity_of(pid), child.stdout.take(), child.stderr.take())
+        else {
+            tree.abandon();
+            return Err(io::Error::other("a process that was started cannot be watched"));
+        };
+        tree.identity = identity;
+        Ok((tree, Pipes { output: output.into(), error: error.into() }))
+    }
+
+    /// Kills a tree that nobody will supervise.
+    pub fn abandon(mut self) {
+        let give_up_at = Instant::now() + Duration::from_secs(10);
+        while !matches!(self.reap(), Ok(Children::None)) && Instant::now() < give_up_at {
+            // An error is tried again with the next turn.
+            let _ = self.kill();
+            std::thread::sleep(Duration::from_millis(5));
+        }
     }
 
     /// The agent's own process.
@@ -116,13 +132,14 @@ impl Tree {
     }
 
     fn signal(&mut self, signal: Signal) -> io::Result<bool> {
-        let alive = descendants(&table()?);
+        let table = table();
+        let alive = table.as_ref().map(descendants).unwrap_or_default();
         self.signalled.extend(alive.iter().map(|entry| entry.identity));
         let ended_first = self.has_ended()?;
         // A group is signalled as one, so none of its members can fork past it. Nobody else can have this group's id while
         // its leader has not been waited for.
         if let Some(group) = self.agent {
-            ignore_missing(kill_process_group(group, signal).map_err(io::Error::from))?;
+            ignore_missing(send(signal, |signal| Ok(kill_process_group(group, signal)?)))?;
         }
         for entry in alive {
             // Two TERMs are not one: some agents take the second for impatience.
@@ -130,10 +147,10 @@ impl Tree {
                 continue;
             }
             if let Some(handle) = ProcessHandle::open(entry.identity)? {
-                ignore_missing(handle.signal(signal))?;
+                ignore_missing(send(signal, |signal| handle.signal(signal).map(drop)))?;
             }
         }
-        Ok(ended_first)
+        table.map(|_| ended_first)
     }
 
     /// Whether the agent's own process has ended, without waiting for it: its pid stays taken.
@@ -142,6 +159,12 @@ impl Tree {
         let peek = WaitIdOptions::EXITED | WaitIdOptions::NOHANG | WaitIdOptions::NOWAIT;
         Ok(waitid(WaitId::Pid(agent), peek)?.is_some())
     }
+}
+
+/// A suspended process does not see a TERM before it goes on.
+fn send(signal: Signal, to: impl Fn(Signal) -> io::Result<()>) -> io::Result<()> {
+    to(signal)?;
+    if signal == Signal::TERM { to(Signal::CONT) } else { Ok(()) }
 }
 
 /// A process that another user's program (setuid) turned into is not ours to signal; it is counted as left alive in the end.
@@ -159,8 +182,8 @@ fn ignore_missing<T>(result: io::Result<T>) -> io::Result<()> {
 }
 
 /// The living processes below this one.
-fn descendants(table: &[Entry]) -> Vec<Entry> {
-    below(HashSet::from([getpid().as_raw_pid()]), table)
+fn descendants(table: &Table) -> Vec<Entry> {
+    below(HashSet::from([getpid().as_raw_pid()]), &table.entries)
 }
 
 /// How many processes of the tree are alive now.
@@ -204,9 +227,9 @@ pub fn usage() -> io::Result<TreeUsage> {
     reason = "changing what a signal does is unsafe when it installs a handler; this removes one"
 )]
 fn reset_signals() -> io::Result<()> {
-    for signal in nix::sys::signal::Signal::iterator() {
+    for signal in 1..=libc::SIGRTMAX() {
         // SAFETY: the default action runs no code of this process. KILL and STOP refuse, which is as it should be.
-        let _ = unsafe { nix::sys::signal::signal(signal, nix::sys::signal::SigHandler::SigDfl) };
+        unsafe { libc::signal(signal, libc::SIG_DFL) };
     }
     Ok(nix::sys::signal::SigSet::empty().thread_set_mask()?)
 }

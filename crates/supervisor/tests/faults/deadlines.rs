@@ -10,6 +10,7 @@ crate::tests![
     silence_from_the_start_is_the_start_deadline,
     silence_in_the_middle_is_the_idle_deadline,
     a_talkative_agent_meets_the_wall_deadline,
+    a_flood_on_both_streams_meets_the_wall_deadline,
     an_agent_that_is_done_in_time_meets_none,
 ];
 
@@ -43,6 +44,17 @@ fn a_talkative_agent_meets_the_wall_deadline() {
         let end = end(scene, "stream 100000 10 10ms", limits).await;
         assert_eq!(end, End::Deadline { which: Deadline::Wall });
         assert!(!scene.output().is_empty());
+    });
+}
+
+fn a_flood_on_both_streams_meets_the_wall_deadline() {
+    Scene::play(async |scene: &Scene| {
+        let args = vec!["-c".into(), "cat /dev/zero >&2 & exec cat /dev/zero".into()];
+        let limits =
+            Limits { wall: Some(Duration::from_millis(100)), output_bytes: None, ..Limits::default() };
+        let report = scene.run(&RunPlan { args, limits, ..RunPlan::new("/bin/sh", "/") }).await;
+        assert_eq!(report.end, End::Deadline { which: Deadline::Wall });
+        assert!(report.output_bytes > 0 && report.error_bytes > 0, "{report:?}");
     });
 }
 

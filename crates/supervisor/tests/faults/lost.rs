@@ -2,14 +2,20 @@
 
 use std::fs;
 use std::process::{Command, ExitCode, Stdio};
+use std::time::Duration;
 
-use model::{End, Exit, RunReport, RunState, RunStatus, TreeEnd};
+use model::{End, Exit, RunId, RunReport, RunState, RunStatus, TreeEnd};
 use rustix::process::{Pid, Signal, kill_process};
-use supervisor::{RecoverError, Run, attach, recover};
+use supervisor::{AttachError, RecoverError, Run, StopReply, WaitError, attach, recover};
 
-use crate::scene::{Scene, eventually, is_running, processes, read_along, runtime};
+use crate::scene::{Scene, eventually, is_running, read_along, runtime};
 
 crate::tests![
+    a_killed_supervisor_takes_the_agent_with_it,
+    what_left_the_session_without_its_environment_is_found_by_descent,
+    a_killed_supervisor_leaves_nothing_even_without_its_folder,
+    a_run_that_left_somebody_alive_can_be_recovered_again,
+    a_run_that_is_being_started_is_found_and_not_disturbed,
     a_run_outlives_its_killed_parent_and_keeps_every_byte,
     a_killed_supervisor_leaves_nothing_when_somebody_waits,
     a_killed_supervisor_leaves_nothing_when_somebody_recovers_later,
@@ -41,12 +47,18 @@ pub fn start_and_wait_if_asked() -> Option<ExitCode> {
     Some(ExitCode::SUCCESS)
 }
 
+/// The arguments of a parent that runs a plan in the scene's spool.
+pub fn parent(scene: &Scene, plan: &model::RunPlan) -> [String; 4] {
+    let stdin = String::from_utf8(plan.stdin.clone()).unwrap();
+    let spool = scene.spool().to_str().unwrap().to_owned();
+    [PARENT.to_owned(), spool, serde_json::to_string(plan).unwrap(), stdin]
+}
+
 fn a_run_outlives_its_killed_parent_and_keeps_every_byte() {
     Scene::play(async |scene: &Scene| {
         let plan = scene.agent("say one\nstream 100 1000 5ms\nflood stdout 5MB\nanswer two");
-        let stdin = String::from_utf8(plan.stdin.clone()).unwrap();
-        let mut parent = Command::new(std::env::current_exe().unwrap())
-            .args([PARENT, scene.spool().to_str().unwrap(), &serde_json::to_string(&plan).unwrap(), &stdin])
+        let mut starter = Command::new(std::env::current_exe().unwrap())
+            .args(parent(scene, &plan))
             .stdin(Stdio::null())
             .spawn()
             .unwrap();
@@ -54,8 +66,8 @@ fn a_run_outlives_its_killed_parent_and_keeps_every_byte() {
             fs::metadata(scene.spool().join("output")).is_ok_and(|file| file.len() > 0)
         })
         .await;
-        parent.kill().unwrap();
-        parent.wait().unwrap();
+        starter.kill().unwrap();
+        starter.wait().unwrap();
 
         let run = attach(&scene.spool()).await.unwrap();
         let (output, _, report) = read_along(&run).await;
@@ -67,15 +79,21 @@ fn a_run_outlives_its_killed_parent_and_keeps_every_byte() {
 }
 
 /// Starts an agent with one descendant of each kind and kills its supervisor.
-async fn kill_the_supervisor(scene: &Scene, options: &str) -> Run {
-    let kinds =
-        ["same-group", "setsid", "daemon"].map(|kind| format!("spawn {kind} ignore-term {options}\n"));
+async fn kill_the_supervisor(scene: &Scene) -> Run {
+    let kinds = ["same-group", "setsid", "daemon"].map(|kind| format!("spawn {kind} ignore-term\n"));
     let run = scene.start(&scene.agent(&format!("{}say up\nignore TERM\nhang", kinds.concat()))).await;
     eventually("the agent is up", || scene.text() == "up\n").await;
     assert_eq!(scene.descendants().len(), 3);
-    let supervisor = run.spool().status().unwrap().unwrap().supervisor.pid;
-    kill_process(Pid::from_raw(supervisor).unwrap(), Signal::KILL).unwrap();
+    kill(supervisor_of(&run), Signal::KILL);
     run
+}
+
+fn supervisor_of(run: &Run) -> i32 {
+    run.spool().status().unwrap().unwrap().supervisor.pid
+}
+
+fn kill(pid: i32, signal: Signal) {
+    kill_process(Pid::from_raw(pid).unwrap(), signal).unwrap();
 }
 
 fn assert_swept(scene: &Scene, report: &RunReport) {
@@ -87,14 +105,14 @@ fn assert_swept(scene: &Scene, report: &RunReport) {
 
 fn a_killed_supervisor_leaves_nothing_when_somebody_waits() {
     Scene::play(async |scene: &Scene| {
-        let run = kill_the_supervisor(scene, "").await;
+        let run = kill_the_supervisor(scene).await;
         assert_swept(scene, &run.wait().await.unwrap());
     });
 }
 
 fn a_killed_supervisor_leaves_nothing_when_somebody_recovers_later() {
     Scene::play(async |scene: &Scene| {
-        drop(kill_the_supervisor(scene, "").await);
+        drop(kill_the_supervisor(scene).await);
         // The agent's own process goes with its supervisor; what it had started does not.
         assert!(scene.descendants().into_iter().all(is_running));
         let run = attach(&scene.spool()).await.unwrap();
@@ -105,9 +123,85 @@ fn a_killed_supervisor_leaves_nothing_when_somebody_recovers_later() {
     });
 }
 
+fn a_killed_supervisor_takes_the_agent_with_it() {
+    Scene::play(async |scene: &Scene| {
+        let run = scene.start(&scene.agent("ignore TERM\nsay up\nhang")).await;
+        eventually("the agent is up", || scene.text() == "up\n").await;
+        let agent = agent_of(&run.spool().status().unwrap().unwrap());
+        kill(supervisor_of(&run), Signal::KILL);
+        // Nobody recovers anything: the kernel does it.
+        eventually("the agent goes with its supervisor", || !is_running(agent)).await;
+        assert_eq!(run.wait().await.unwrap().descendants_ended, 0);
+    });
+}
+
+fn what_left_the_session_without_its_environment_is_found_by_descent() {
+    Scene::play(async |scene: &Scene| {
+        let inner = format!("env -i sleep 600 & echo $! > {}; echo up; wait", scene.pid_file().display());
+        let args = vec!["-c".into(), format!("setsid sh -c '{inner}' & wait")];
+        let env = [("PATH".to_owned(), "/usr/bin:/bin".to_owned())].into();
+        let run = scene.start(&model::RunPlan { args, env, ..model::RunPlan::new("/bin/sh", "/") }).await;
+        eventually("the agent is up", || scene.text() == "up\n").await;
+        kill(supervisor_of(&run), Signal::KILL);
+        drop(run);
+        let report = recover(&scene.spool()).unwrap();
+        assert_eq!(report.tree, TreeEnd::SweptByIdentity);
+        assert!(!is_running(scene.descendants()[0]));
+    });
+}
+
+fn a_killed_supervisor_leaves_nothing_even_without_its_folder() {
+    Scene::play(async |scene: &Scene| {
+        let run = kill_the_supervisor(scene).await;
+        fs::remove_dir_all(scene.spool()).unwrap();
+        let error = run.wait().await.unwrap_err();
+        assert!(matches!(error, WaitError::Recover(RecoverError::Open { .. })), "{error:?}");
+        assert!(!scene.descendants().into_iter().any(is_running));
+    });
+}
+
+fn a_run_that_left_somebody_alive_can_be_recovered_again() {
+    Scene::play(async |scene: &Scene| {
+        let report = scene.run(&scene.agent("answer done")).await;
+        let file = scene.spool().join("status.json");
+        let mut status: RunStatus = serde_json::from_slice(&fs::read(&file).unwrap()).unwrap();
+        let tree = TreeEnd::LeftAlive { processes: 1 };
+        status.state = RunState::Ended(RunReport { tree, ..report.clone() });
+        fs::write(&file, serde_json::to_vec(&status).unwrap()).unwrap();
+        let marked = format!("{}={}", RunId::VARIABLE, status.run_id);
+        let mut left =
+            Command::new("env").args([&marked, "sleep", "600"]).stdout(Stdio::null()).spawn().unwrap();
+        let again = recover(&scene.spool()).unwrap();
+        assert_eq!(again, RunReport { tree: TreeEnd::SweptByIdentity, ..report });
+        assert!(!left.wait().unwrap().success());
+    });
+}
+
+fn a_run_that_is_being_started_is_found_and_not_disturbed() {
+    for pause in 0..30_u64 {
+        Scene::play(async |scene: &Scene| {
+            let plan = scene.agent("hang");
+            let watcher = async {
+                eventually("the folder is there", || scene.spool().exists()).await;
+                tokio::time::sleep(Duration::from_micros(50 * pause)).await;
+                attach(&scene.spool()).await
+            };
+            let (run, other) = tokio::join!(scene.start(&plan), watcher);
+            let other = match other {
+                // Before the starter had taken the folder.
+                Err(AttachError::NoRun { .. }) => attach(&scene.spool()).await.unwrap(),
+                other => other.unwrap(),
+            };
+            assert_eq!(other.id(), run.id());
+            assert_eq!(other.stop().unwrap(), StopReply::Requested);
+            assert_eq!(run.wait().await.unwrap().end, End::Stopped);
+        });
+    }
+}
+
 fn a_supervisor_killed_before_its_first_word_leaves_nothing() {
     Scene::play(async |scene: &Scene| {
-        let run = kill_the_supervisor(scene, "").await;
+        let run = kill_the_supervisor(scene).await;
         // As if it had been killed between the start of the agent and its first status.
         let run_id = run.id().to_string();
         drop(run);
@@ -124,8 +218,7 @@ fn what_cleared_its_environment_is_found_through_the_session() {
     Scene::play(async |scene: &Scene| {
         let run = scene.start(&scene.agent("spawn same-group clear-env ignore-term\nsay up\nhang")).await;
         eventually("the agent is up", || scene.text() == "up\n").await;
-        let supervisor = run.spool().status().unwrap().unwrap().supervisor.pid;
-        kill_process(Pid::from_raw(supervisor).unwrap(), Signal::KILL).unwrap();
+        kill(supervisor_of(&run), Signal::KILL);
         let report = run.wait().await.unwrap();
         assert_eq!((report.end, report.tree), (End::SupervisorLost, TreeEnd::SweptByIdentity));
         assert!(!scene.descendants().into_iter().any(is_running));
@@ -134,7 +227,7 @@ fn what_cleared_its_environment_is_found_through_the_session() {
 
 fn ten_recoveries_at_once_agree() {
     Scene::play(async |scene: &Scene| {
-        drop(kill_the_supervisor(scene, "").await);
+        drop(kill_the_supervisor(scene).await);
         let folder = scene.spool();
         let reports: Vec<RunReport> = std::thread::scope(|scope| {
             let threads: Vec<_> = (0..10).map(|_| scope.spawn(|| recover(&folder).unwrap())).collect();
@@ -159,9 +252,12 @@ fn a_living_supervisor_is_not_recovered() {
 async fn with_a_bystander(scene: &Scene, change: impl FnOnce(&mut RunStatus)) -> RunReport {
     let run = scene.start(&scene.agent("hang")).await;
     let mut status = run.spool().status().unwrap().unwrap();
-    kill_process(Pid::from_raw(status.supervisor.pid).unwrap(), Signal::KILL).unwrap();
+    kill(status.supervisor.pid, Signal::KILL);
     drop(run);
-    let mut bystander = Command::new("/bin/sleep").arg("600").stdout(Stdio::null()).spawn().unwrap();
+    eventually("the agent goes with its supervisor", || !is_running(agent_of(&status))).await;
+    // The worst kind: it leads a session of its own, as the supervisor did.
+    let mut bystander = Command::new("setsid").args(["sleep", "600"]).stdout(Stdio::null()).spawn().unwrap();
+    eventually("the bystander leads a session", || session_of(bystander.id()) == Some(bystander.id())).await;
     status.supervisor.pid = i32::try_from(bystander.id()).unwrap();
     status.supervisor.start_ticks = start_ticks(status.supervisor.pid);
     change(&mut status);
@@ -171,6 +267,18 @@ async fn with_a_bystander(scene: &Scene, change: impl FnOnce(&mut RunStatus)) ->
     bystander.kill().unwrap();
     bystander.wait().unwrap();
     report
+}
+
+fn agent_of(status: &RunStatus) -> i32 {
+    match &status.state {
+        RunState::Running { agent } => agent.pid,
+        RunState::Ended(report) => panic!("{report:?}"),
+    }
+}
+
+fn session_of(pid: u32) -> Option<u32> {
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    stat.rsplit(')').next()?.split_ascii_whitespace().nth(3)?.parse().ok()
 }
 
 fn start_ticks(pid: i32) -> u64 {
@@ -190,6 +298,7 @@ fn a_pid_that_was_given_out_again_is_left_alone() {
     Scene::play(async |scene: &Scene| {
         let report = with_a_bystander(scene, |status| status.supervisor.start_ticks -= 1).await;
         assert_eq!((report.end, report.tree), (End::SupervisorLost, TreeEnd::SweptByIdentity));
+        assert_eq!(report.descendants_ended, 0);
     });
 }
 
@@ -210,6 +319,5 @@ fn an_answer_that_a_power_cut_shortened_counts_as_lost() {
         assert_eq!((&report.end, report.output_bytes), (&End::SupervisorLost, 2));
         let status = attach(&scene.spool()).await.unwrap().spool().status().unwrap().unwrap();
         assert_eq!(status.state, RunState::Ended(report));
-        assert!(processes().count() > 1);
     });
 }

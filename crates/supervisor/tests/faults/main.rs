@@ -38,6 +38,7 @@ fn main() -> ExitCode {
     if rehearsal::is_cued() {
         return rehearsal::main();
     }
+    trees::live_on_headless_if_asked();
     if let Some(code) = lost::start_and_wait_if_asked() {
         return code;
     }

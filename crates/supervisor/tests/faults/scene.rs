@@ -3,10 +3,11 @@
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
-use model::{Limits, RunPlan, RunReport, TreeEnd};
-use supervisor::{Run, RunEvent, Supervisor};
+use model::{Limits, RunId, RunPlan, RunReport, RunStatus, TreeEnd};
+use supervisor::{Run, RunEvent, StartError, Supervisor};
 use tempfile::TempDir;
 
 /// Long enough for a slow machine, short enough for a test that fails.
@@ -14,7 +15,7 @@ const LONG: Duration = Duration::from_mins(1);
 
 pub struct Scene {
     folder: TempDir,
-    files_before: usize,
+    run_ids: Mutex<Vec<RunId>>,
 }
 
 impl Scene {
@@ -22,14 +23,14 @@ impl Scene {
     pub fn play<F: AsyncFnOnce(&Scene)>(test: F) {
         // The first runtime of a process opens a pair of files for signals and keeps them for good.
         drop(runtime());
-        let scene = Scene { files_before: open_files(), folder: tempfile::tempdir().unwrap() };
-        let runtime = runtime();
-        runtime.block_on(async {
+        let folder = tempfile::tempdir().unwrap();
+        runtime().block_on(async {
+            let scene = Scene { folder, run_ids: Mutex::default() };
+            let files_before = open_files();
             tokio::time::timeout(3 * LONG, test(&scene)).await.expect("the test hangs");
             scene.nothing_is_left().await;
+            assert_eq!(open_files(), files_before, "files of the caller are left open");
         });
-        drop(runtime);
-        assert_eq!(open_files(), scene.files_before, "files of the caller are left open");
     }
 
     pub fn folder(&self) -> &Path {
@@ -59,11 +60,13 @@ impl Scene {
     }
 
     pub async fn start(&self, plan: &RunPlan) -> Run {
-        Supervisor::this_program()
-            .unwrap()
-            .start(&self.spool(), plan)
-            .await
-            .unwrap_or_else(|error| panic!("{error:?}"))
+        let run = self.try_start(plan).await.unwrap_or_else(|error| panic!("{error:?}"));
+        self.run_ids.lock().unwrap().push(run.id());
+        run
+    }
+
+    pub async fn try_start(&self, plan: &RunPlan) -> Result<Run, StartError> {
+        Supervisor::this_program()?.start(&self.spool(), plan).await
     }
 
     /// Runs a plan to its end.
@@ -91,10 +94,27 @@ impl Scene {
         text.lines().map(|line| line.trim().parse().unwrap()).collect()
     }
 
+    /// A supervisor names its spool in its command line; an agent and what kept its environment carry the run's id.
+    fn is_ours(&self, pid: i32) -> bool {
+        let of_spools = fs::read_dir(self.folder()).unwrap().filter_map(|entry| {
+            let status = fs::read(entry.unwrap().path().join("status.json")).ok()?;
+            Some(serde_json::from_slice::<RunStatus>(&status).ok()?.run_id)
+        });
+        let ids = self.run_ids.lock().unwrap().iter().copied().chain(of_spools).collect::<Vec<_>>();
+        let holds = |file: &str, needle: &[u8]| {
+            fs::read(format!("/proc/{pid}/{file}"))
+                .is_ok_and(|bytes| bytes.windows(needle.len()).any(|window| window == needle))
+        };
+        is_running(pid)
+            && pid.cast_unsigned() != std::process::id()
+            && (holds("cmdline", self.folder().to_str().unwrap().as_bytes())
+                || ids.iter().any(|id| holds("environ", id.to_string().as_bytes())))
+    }
+
     async fn nothing_is_left(&self) {
         // The processes were found dead by their supervisor; what may lag behind is the reaping of what fell to others.
         eventually("a descendant is alive", || !self.descendants().into_iter().any(is_running)).await;
-        eventually("a process of a run is alive", || carriers(self.folder()).is_empty()).await;
+        eventually("a supervisor or an agent is alive", || !processes().any(|pid| self.is_ours(pid))).await;
         eventually("a child of the caller is left", || children_of_this_process().is_empty()).await;
     }
 }
@@ -128,21 +148,16 @@ pub async fn eventually(otherwise: &str, mut is_true: impl FnMut() -> bool) {
     }
 }
 
-/// Whether a process runs; a zombie does not.
+/// Whether a process runs, in whichever of its threads; a zombie does not.
 pub fn is_running(pid: i32) -> bool {
-    fs::read_to_string(format!("/proc/{pid}/stat")).is_ok_and(|stat| {
-        !matches!(stat.rsplit(')').next().unwrap().trim_start().chars().next(), Some('Z' | 'X'))
-    })
+    let threads = fs::read_dir(format!("/proc/{pid}/task")).into_iter().flatten();
+    threads.filter_map(Result::ok).any(|thread| thread_is_running(&thread.path()))
 }
 
-/// The running processes whose environment or command line names the test's folder: supervisors, agents, and descendants
-/// that kept their environment.
-fn carriers(folder: &Path) -> Vec<i32> {
-    let needle = folder.to_str().unwrap().as_bytes();
-    let names_it = |file: PathBuf| {
-        fs::read(file).is_ok_and(|bytes| bytes.windows(needle.len()).any(|window| window == needle))
-    };
-    processes().filter(|pid| is_running(*pid) && names_it(format!("/proc/{pid}/cmdline").into())).collect()
+fn thread_is_running(thread: &Path) -> bool {
+    fs::read_to_string(thread.join("stat")).is_ok_and(|stat| {
+        !matches!(stat.rsplit(')').next().unwrap().trim_start().chars().next(), Some('Z' | 'X'))
+    })
 }
 
 pub fn processes() -> impl Iterator<Item = i32> {

@@ -2,17 +2,19 @@
 
 use std::time::Duration;
 
-use model::{End, Exit, Limits, RunPlan, TreeEnd};
+use model::{End, Exit, Limits, RunPlan, RunState, TreeEnd};
 use rustix::process::{Pid, Signal, kill_process};
 use supervisor::{StartError, StopReply, Supervisor, attach};
 
-use crate::scene::{Scene, children_of_this_process, eventually};
+use crate::scene::{Scene, children_of_this_process, eventually, is_running};
 
 crate::tests![
     a_stop_is_an_end_of_its_own,
     a_stop_before_the_start_has_finished_leaves_nothing,
     two_stops_at_once_are_one,
     a_stop_that_races_the_exit_gives_one_of_the_two,
+    an_agent_that_had_exited_when_the_stop_came_keeps_its_exit,
+    a_suspended_supervisor_hears_a_stop,
     a_stop_after_the_end_changes_nothing,
     a_dropped_handle_leaves_the_run_alone,
     a_handle_that_stops_on_drop_does,
@@ -91,6 +93,31 @@ fn a_stop_that_races_the_exit_gives_one_of_the_two() {
         });
     }
     assert!(ends[0] > 0 && ends[1] > 0, "there was no race: {ends:?}");
+}
+
+fn an_agent_that_had_exited_when_the_stop_came_keeps_its_exit() {
+    Scene::play(async |scene: &Scene| {
+        let run = scene.start(&scene.agent("delay 100ms\nexit 7")).await;
+        let status = run.spool().status().unwrap().unwrap();
+        let RunState::Running { agent } = status.state else { panic!("{status:?}") };
+        let supervisor = Pid::from_raw(status.supervisor.pid).unwrap();
+        // While the supervisor is suspended, the agent exits and the stop comes; then it sees both at once.
+        kill_process(supervisor, Signal::STOP).unwrap();
+        eventually("the agent exits", || !is_running(agent.pid)).await;
+        run.stop().unwrap();
+        let report = run.wait().await.unwrap();
+        assert_eq!((report.end, report.exit), (End::Exited, Some(Exit::Code(7))));
+    });
+}
+
+fn a_suspended_supervisor_hears_a_stop() {
+    Scene::play(async |scene: &Scene| {
+        let run = scene.start(&scene.agent("hang")).await;
+        let supervisor = run.spool().status().unwrap().unwrap().supervisor.pid;
+        kill_process(Pid::from_raw(supervisor).unwrap(), Signal::STOP).unwrap();
+        run.stop().unwrap();
+        assert_eq!(run.wait().await.unwrap().end, End::Stopped);
+    });
 }
 
 fn a_stop_after_the_end_changes_nothing() {

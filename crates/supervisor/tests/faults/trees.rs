@@ -15,6 +15,8 @@ crate::tests![
     descendants_that_cleared_their_environment_are_ended,
     a_grandchild_that_holds_stdout_does_not_hold_the_run,
     a_family_that_keeps_forking_is_ended,
+    a_process_whose_first_thread_has_ended_is_ended,
+    a_suspended_agent_can_still_end_politely,
 ];
 
 /// The ways in which a descendant gets away from its parent.
@@ -103,5 +105,40 @@ fn a_family_that_keeps_forking_is_ended() {
         let report = scene.run(&scene.agent("fork-bomb 8 for 60s\nanswer done")).await;
         assert_eq!((&report.end, report.exit), (&End::Exited, Some(Exit::Code(0))));
         assert!(report.descendants_ended >= 1, "{report:?}");
+    });
+}
+
+/// What a process is started with that is to live on without its first thread.
+const HEADLESS: &str = "--headless";
+
+/// The other half of `a_process_whose_first_thread_has_ended_is_ended`.
+#[expect(unsafe_code, reason = "there is no safe way to end one thread and not the process")]
+pub fn live_on_headless_if_asked() {
+    if std::env::args().nth(1).as_deref() == Some(HEADLESS) {
+        std::thread::spawn(|| std::thread::sleep(Duration::from_mins(10)));
+        // SAFETY: ends this thread without touching memory that another one uses.
+        unsafe { libc::syscall(libc::SYS_exit, 0) };
+    }
+}
+
+fn a_process_whose_first_thread_has_ended_is_ended() {
+    Scene::play(async |scene: &Scene| {
+        let me = std::env::current_exe().unwrap();
+        let script = format!("setsid {} {HEADLESS} & echo $! > {}", me.display(), scene.pid_file().display());
+        let args = vec!["-c".into(), format!("{script}; sleep 0.3")];
+        let env = [("PATH".to_owned(), "/usr/bin:/bin".to_owned())].into();
+        let report = scene.run(&RunPlan { args, env, ..RunPlan::new("/bin/sh", "/") }).await;
+        assert_eq!(report.descendants_ended, 1);
+    });
+}
+
+fn a_suspended_agent_can_still_end_politely() {
+    Scene::play(async |scene: &Scene| {
+        let script = "trap 'echo bye; exit 0' TERM; kill -STOP $$; while :; do sleep 0.02; done";
+        let limits = Limits { grace: Duration::from_mins(1), ..Limits::default() };
+        let plan = RunPlan { args: vec!["-c".into(), script.into()], limits, ..RunPlan::new("/bin/sh", "/") };
+        let report = scene.run(&stopping(plan)).await;
+        assert_eq!(report.exit, Some(Exit::Code(0)), "{report:?}");
+        assert_eq!(scene.text(), "bye\n");
     });
 }

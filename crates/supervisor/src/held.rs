@@ -1,0 +1,247 @@
+//! The folder of a run's files, in the hands of its one writer.
+//!
+//! Everything is reached through the open folder and not by its path: a folder that was moved is still the same, and one that
+//! was removed and made again by somebody is not. The lock belongs to the open folder too. The starter takes it, lays the plan
+//! down and hands the open folder to the supervisor as its stdin, so there is no moment in which a run that is being started
+//! looks like one whose supervisor has died.
+
+use std::fs::{DirBuilder, File};
+use std::io::{self, Read, Write};
+use std::os::fd::OwnedFd;
+use std::os::unix::fs::{DirBuilderExt, FileExt};
+use std::path::Path;
+use std::process::Stdio;
+
+use model::{RunId, RunPlan, RunStatus, STATUS_VERSION};
+use rustix::fs::{
+    AtFlags, Dir, FallocateFlags, FlockOperation, Mode, OFlags, fallocate, fchmod, flock, mkdirat, openat,
+    renameat, statat, unlinkat,
+};
+use rustix::io::{Errno, fcntl_dupfd_cloexec};
+use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
+
+use crate::spool::{SpoolError, parse};
+
+pub const STATUS: &str = "status.json";
+pub const PLAN: &str = "plan.json";
+const STDIN: &str = "stdin";
+const PRIVATE: &str = "private";
+const LOG: &str = "supervisor.log";
+
+/// Room for a status with the longest paths in it.
+const RESERVED_BYTES: u64 = 16 * 1024;
+const FILE: Mode = Mode::RUSR.union(Mode::WUSR);
+const FOLDER: Mode = Mode::RWXU;
+
+/// A file that says which format it has.
+pub trait Versioned: DeserializeOwned {
+    fn version(&self) -> u32;
+}
+
+impl Versioned for RunStatus {
+    fn version(&self) -> u32 {
+        self.version
+    }
+}
+
+/// What stands in `plan.json`.
+#[derive(Debug, Serialize, Deserialize)]
+pub struct Order {
+    version: u32,
+    pub run_id: RunId,
+    pub plan: RunPlan,
+}
+
+impl Versioned for Order {
+    fn version(&self) -> u32 {
+        self.version
+    }
+}
+
+/// A run's folder and the right to write to it, which ends with this value and its copies in other processes.
+#[derive(Debug)]
+pub struct HeldSpool {
+    folder: OwnedFd,
+}
+
+impl HeldSpool {
+    /// Makes the folder when it is missing.
+    pub fn make(path: &Path) -> io::Result<()> {
+        DirBuilder::new().recursive(true).mode(FOLDER.bits()).create(path)
+    }
+
+    /// Becomes the one writer of a folder; none when somebody else is.
+    pub fn take(path: &Path) -> io::Result<Option<Self>> {
+        Self { folder: File::open(path)?.into() }.locked()
+    }
+
+    /// The folder that the starter has handed to this process as its stdin; none when somebody else writes to it.
+    pub fn handed_over() -> io::Result<Option<Self>> {
+        Self { folder: fcntl_dupfd_cloexec(io::stdin(), 3)? }.locked()
+    }
+
+    /// A lock that the same open folder holds already is simply held on.
+    fn locked(self) -> io::Result<Option<Self>> {
+        match flock(&self.folder, FlockOperation::NonBlockingLockExclusive) {
+            Ok(()) => Ok(Some(self)),
+            Err(Errno::WOULDBLOCK) => Ok(None),
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    /// The open folder for another process, which then holds it too.
+    pub fn hand_over(&self) -> io::Result<Stdio> {
+        Ok(self.folder.try_clone()?.into())
+    }
+
+    /// Whether there is a run in it already, or what is left of one.
+    pub fn is_used(&self) -> bool {
+        [STATUS, PLAN, STDIN, "output"]
+            .iter()
+            .any(|name| statat(&self.folder, *name, AtFlags::empty()).is_ok())
+    }
+
+    /// Lays a plan and its files down for a supervisor.
+    pub fn lay_down(&self, run_id: RunId, plan: &RunPlan) -> io::Result<()> {
+        // The folder may have been there before, with other rights.
+        fchmod(&self.folder, FOLDER)?;
+        if !plan.private_files.is_empty() {
+            mkdirat(&self.folder, PRIVATE, FOLDER)?;
+        }
+        for (name, bytes) in &plan.private_files {
+            self.create(&format!("{PRIVATE}/{name}"))?.write_all(bytes)?;
+        }
+        self.create(STDIN)?.write_all(&plan.stdin)?;
+        let order = Order { version: STATUS_VERSION, run_id, plan: plan.clone() };
+        self.create(PLAN)?.write_all(&serde_json::to_vec(&order)?)
+    }
+
+    /// Takes back what was laid down for a run that never came to be.
+    pub fn take_back(&self) -> io::Result<()> {
+        self.clear_private()?;
+        for name in [PLAN, STDIN] {
+            self.remove(name)?;
+        }
+        self.remove_empty_log()
+    }
+
+    /// What is to be run; none when it has been started already.
+    pub fn order(&self) -> Result<Option<Order>, SpoolError> {
+        self.parse(PLAN)
+    }
+
+    /// The last status.
+    pub fn status(&self) -> Result<Option<RunStatus>, SpoolError> {
+        self.parse(STATUS)
+    }
+
+    /// The prompt, to be read.
+    pub fn stdin(&self) -> io::Result<File> {
+        self.open(STDIN, OFlags::RDONLY)
+    }
+
+    /// A new file for one of the agent's streams.
+    pub fn create(&self, name: &str) -> io::Result<File> {
+        self.open(name, OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL)
+    }
+
+    /// The file that the supervisor complains to.
+    pub fn log(&self) -> io::Result<File> {
+        self.open(LOG, OFlags::WRONLY | OFlags::CREATE | OFlags::APPEND)
+    }
+
+    /// How long a file is; nothing when it is missing.
+    pub fn size(&self, name: &str) -> u64 {
+        statat(&self.folder, name, AtFlags::empty())
+            .map_or(0, |stat| u64::try_from(stat.st_size).unwrap_or_default())
+    }
+
+    /// Forgets the plan: it may hold secrets in its environment, and the status now says all that is needed.
+    pub fn forget_plan(&self) -> io::Result<()> {
+        self.remove(PLAN)
+    }
+
+    /// Removes the private files.
+    pub fn clear_private(&self) -> io::Result<()> {
+        let private = match self.open(PRIVATE, OFlags::RDONLY | OFlags::DIRECTORY) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
+            folder => folder?,
+        };
+        for entry in Dir::read_from(&private)? {
+            let entry = entry?;
+            if !matches!(entry.file_name().to_bytes(), b"." | b"..") {
+                unlinkat(&private, entry.file_name(), AtFlags::empty())?;
+            }
+        }
+        Ok(unlinkat(&self.folder, PRIVATE, AtFlags::REMOVEDIR)?)
+    }
+
+    /// An empty log helps nobody.
+    pub fn remove_empty_log(&self) -> io::Result<()> {
+        if self.size(LOG) == 0 { self.remove(LOG) } else { Ok(()) }
+    }
+
+    /// Takes the room for a later status now, so that a disk that fills up cannot keep it from being written.
+    pub fn reserve_status(&self, name: &'static str) -> io::Result<StatusSlot<'_>> {
+        let file = self.open(name, OFlags::WRONLY | OFlags::CREATE | OFlags::TRUNC)?;
+        match fallocate(&file, FallocateFlags::empty(), 0, RESERVED_BYTES) {
+            // A file system that cannot reserve leaves us with hope, as before.
+            Ok(()) | Err(Errno::OPNOTSUPP) => Ok(StatusSlot { spool: self, file, name }),
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    /// Gives room back that a dead supervisor had taken.
+    pub fn free_reserve(&self, name: &str) -> io::Result<()> {
+        self.remove(name)
+    }
+
+    fn open(&self, name: &str, flags: OFlags) -> io::Result<File> {
+        Ok(openat(&self.folder, name, flags | OFlags::CLOEXEC | OFlags::NOFOLLOW, FILE)?.into())
+    }
+
+    fn remove(&self, name: &str) -> io::Result<()> {
+        match unlinkat(&self.folder, name, AtFlags::empty()) {
+            Ok(()) | Err(Errno::NOENT) => Ok(()),
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    fn parse<T: Versioned>(&self, name: &str) -> Result<Option<T>, SpoolError> {
+        let mut bytes = Vec::new();
+        match self.open(name, OFlags::RDONLY).and_then(|mut file| file.read_to_end(&mut bytes)) {
+            Ok(_) => parse(name.into(), &bytes).map(Some),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+            Err(source) => Err(SpoolError::Unreadable { path: name.into(), source }),
+        }
+    }
+}
+
+/// Reserved room for one status.
+#[derive(Debug)]
+pub struct StatusSlot<'a> {
+    spool: &'a HeldSpool,
+    file: File,
+    name: &'static str,
+}
+
+impl StatusSlot<'_> {
+    /// Replaces the status as a whole: a reader sees the old one or the new one, also after a loss of power.
+    ///
+    /// The bytes are on the disk before the name is. The name itself is left to the file system's journal: should the power
+    /// fail before it is there, the old status names a supervisor of another boot, and the run counts as lost, not as
+    /// something it was not.
+    pub fn publish(self, status: &RunStatus) -> io::Result<()> {
+        let json = serde_json::to_vec(status)?;
+        self.file.write_all_at(&json, 0)?;
+        self.file.set_len(json.len() as u64)?;
+        self.file.sync_data()?;
+        Ok(renameat(&self.spool.folder, self.name, &self.spool.folder, STATUS)?)
+    }
+
+    /// Gives the room back.
+    pub fn give_up(self) -> io::Result<()> {
+        self.spool.remove(self.name)
+    }
+}
