@@ -1,0 +1,57 @@
+//! The executables that are measured: the ones that were built together with this program.
+
+use std::path::{Path, PathBuf};
+use std::{env, fmt};
+
+use crate::Failure;
+
+/// Where they are.
+#[derive(Debug)]
+pub struct Executables {
+    folder: PathBuf,
+    /// The owner of a run's process tree.
+    pub supervisor: PathBuf,
+    /// The scripted agent.
+    pub rehearsal: PathBuf,
+}
+
+/// An executable that was not built.
+#[derive(Debug)]
+struct NotBuilt {
+    program: PathBuf,
+}
+
+impl Executables {
+    /// Finds them in the folder of the running program.
+    pub fn beside_this_program() -> Result<Self, Failure> {
+        let this = env::current_exe()?;
+        let folder = this.parent().ok_or("this program is in no folder")?.to_owned();
+        Ok(Self {
+            supervisor: built(folder.join("switchboard-supervisor"))?,
+            rehearsal: built(folder.join("rehearsal"))?,
+            folder,
+        })
+    }
+
+    /// The folder they are in.
+    pub fn folder(&self) -> &Path {
+        &self.folder
+    }
+}
+
+fn built(program: PathBuf) -> Result<PathBuf, NotBuilt> {
+    if program.is_file() { Ok(program) } else { Err(NotBuilt { program }) }
+}
+
+impl fmt::Display for NotBuilt {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let release = if cfg!(debug_assertions) { "" } else { " --release" };
+        write!(
+            f,
+            "`{}` does not exist\n  hint: build everything that is measured: `cargo build{release} -p switchboard -p bench`",
+            self.program.display()
+        )
+    }
+}
+
+impl std::error::Error for NotBuilt {}

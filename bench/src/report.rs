@@ -1,0 +1,169 @@
+//! The result of a bench as a Markdown page.
+
+use std::fmt;
+
+use crate::machine::Machine;
+use crate::spread::Spread;
+
+/// A whole page.
+#[derive(Debug)]
+pub struct Report {
+    /// What was measured.
+    pub title: &'static str,
+    /// The command that prints it again.
+    pub command: String,
+    /// Where it was measured.
+    pub machine: Machine,
+    /// How it was measured.
+    pub method: String,
+    /// The figures.
+    pub rows: Vec<Row>,
+}
+
+/// One figure.
+#[derive(Debug)]
+pub struct Row {
+    /// What was measured.
+    pub what: String,
+    /// In what.
+    pub unit: Unit,
+    /// What it is compared with, if with anything.
+    pub baseline: Option<Baseline>,
+    /// What ours came to; none when no sample could be taken.
+    pub ours: Option<Spread>,
+    /// What was promised.
+    pub target: Option<Target>,
+}
+
+/// What a figure is compared with.
+#[derive(Debug)]
+pub struct Baseline {
+    /// What it is.
+    pub name: &'static str,
+    /// What it came to.
+    pub value: Option<Spread>,
+    /// Ours against it, round by round.
+    pub ratio: Option<Spread>,
+}
+
+impl Baseline {
+    /// Compares samples that were taken in turn.
+    pub fn of(name: &'static str, baseline: &[f64], ours: &[f64]) -> Self {
+        let ratios = ours.iter().zip(baseline).map(|(ours, baseline)| ours / baseline);
+        Self { name, value: Spread::of(baseline.iter().copied()), ratio: Spread::of(ratios) }
+    }
+}
+
+/// What a figure is given in.
+#[derive(Debug, Clone, Copy)]
+pub enum Unit {
+    /// Milliseconds: less is better.
+    Milliseconds,
+    /// Millions of bytes: less is better.
+    Megabytes,
+    /// Millions of bytes in a second: more is better.
+    MegabytesPerSecond,
+}
+
+impl Unit {
+    fn write(self, spread: Option<Spread>) -> String {
+        let Some(spread) = spread else { return "no sample".to_owned() };
+        match self {
+            Self::Milliseconds => format!("{spread:.2} ms"),
+            Self::Megabytes => format!("{spread:.2} MB"),
+            Self::MegabytesPerSecond => format!("{spread:.0} MB/s"),
+        }
+    }
+}
+
+/// What was promised. It is judged by the median.
+#[derive(Debug, Clone, Copy)]
+pub enum Target {
+    /// Ours stays below this.
+    Below(f64),
+    /// Ours against the baseline stays below this.
+    RatioBelow(f64),
+    /// Ours against the baseline is this at least.
+    RatioAtLeast(f64),
+}
+
+impl Target {
+    fn judge(self, row: &Row) -> String {
+        let ratio = row.baseline.as_ref().and_then(|baseline| baseline.ratio);
+        let (promise, judged, met): (_, _, fn(f64, f64) -> bool) = match self {
+            Self::Below(bound) => (format!("< {bound} MB"), row.ours, |value, bound| value < bound),
+            Self::RatioBelow(bound) => (format!("< {bound} ×"), ratio, |value, bound| value < bound),
+            Self::RatioAtLeast(bound) => (format!("≥ {bound} ×"), ratio, |value, bound| value >= bound),
+        };
+        let (Self::Below(bound) | Self::RatioBelow(bound) | Self::RatioAtLeast(bound)) = self;
+        let verdict = match judged {
+            None => "not measured",
+            Some(spread) if met(spread.median, bound) => "met",
+            Some(_) => "missed",
+        };
+        format!("{promise}: {verdict}")
+    }
+}
+
+impl fmt::Display for Report {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { title, command, machine, method, rows } = self;
+        writeln!(f, "# {title}\n\n```console\n$ {command}\n```\n\n{machine}{method}\n")?;
+        writeln!(f, "| figure | baseline | its figure | ours | ours ÷ baseline | target |")?;
+        writeln!(f, "| --- | --- | --- | --- | --- | --- |")?;
+        rows.iter().try_for_each(|row| writeln!(f, "{row}"))
+    }
+}
+
+impl fmt::Display for Row {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let none = || "–".to_owned();
+        let (name, value, ratio) = match &self.baseline {
+            None => (none(), none(), none()),
+            Some(Baseline { name, value, ratio }) => (
+                (*name).to_owned(),
+                self.unit.write(*value),
+                ratio.map_or_else(none, |ratio| format!("{ratio:.2} ×")),
+            ),
+        };
+        let ours = self.unit.write(self.ours);
+        let target = self.target.map_or_else(none, |target| target.judge(self));
+        write!(f, "| {} | {name} | {value} | {ours} | {ratio} | {target} |", self.what)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn row(baseline: &[f64], ours: &[f64], target: Target) -> Row {
+        Row {
+            what: "copying".to_owned(),
+            unit: Unit::MegabytesPerSecond,
+            baseline: Some(Baseline::of("dd", baseline, ours)),
+            ours: Spread::of(ours.iter().copied()),
+            target: Some(target),
+        }
+    }
+
+    #[test]
+    fn a_row_compares_round_by_round() {
+        let row = row(&[100.0, 200.0, 400.0], &[90.0, 100.0, 400.0], Target::RatioAtLeast(0.8));
+        assert_eq!(
+            row.to_string(),
+            "| copying | dd | 200 (100–400) MB/s | 100 (90–400) MB/s | 0.90 (0.50–1.00) × | ≥ 0.8 ×: met |"
+        );
+    }
+
+    #[test]
+    fn a_missed_target_is_told() {
+        let row = row(&[100.0], &[50.0], Target::RatioAtLeast(0.8));
+        assert!(row.to_string().ends_with("≥ 0.8 ×: missed |"), "{row}");
+    }
+
+    #[test]
+    fn a_figure_without_a_sample_meets_nothing() {
+        let row = row(&[], &[], Target::Below(6.0));
+        assert!(row.to_string().ends_with("| no sample | – | < 6 MB: not measured |"), "{row}");
+    }
+}

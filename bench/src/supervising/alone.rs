@@ -1,0 +1,44 @@
+//! One run after the other: what each costs more than a plain spawn.
+
+use crate::Failure;
+use crate::cost::{Cost, Meter};
+use crate::interruption::Interruption;
+use crate::report::Row;
+
+use super::scene::{Scene, finish_plainly};
+use super::{Scale, Turns};
+
+/// Takes the figures.
+pub async fn measure(
+    scene: &Scene,
+    scale: &Scale,
+    interruption: &mut Interruption,
+) -> Result<Vec<Row>, Failure> {
+    // Both executables into the page cache.
+    plainly(scene, 1)?;
+    supervised(scene, 1, interruption).await?;
+    let mut turns = Turns::default();
+    for _ in 0..scale.rounds {
+        turns.baseline.push(plainly(scene, scale.runs)?);
+        turns.ours.push(supervised(scene, scale.runs, interruption).await?);
+    }
+    Ok(turns.rows("one run", "plain spawn").into())
+}
+
+fn plainly(scene: &Scene, runs: u32) -> Result<Cost, Failure> {
+    let meter = Meter::start()?;
+    for _ in 0..runs {
+        finish_plainly(scene.spawn_plainly()?)?;
+    }
+    Ok(meter.stop()? / runs)
+}
+
+async fn supervised(scene: &Scene, runs: u32, interruption: &mut Interruption) -> Result<Cost, Failure> {
+    let folder = scene.lasting_folder()?;
+    let meter = Meter::start()?;
+    for run in 0..runs {
+        interruption.check()?;
+        scene.run_supervised(&folder.join(run.to_string())).await?;
+    }
+    Ok(meter.stop()? / runs)
+}

@@ -1,0 +1,121 @@
+//! How much memory the supervisor needs while much passes through it.
+
+use std::fs;
+use std::time::Duration;
+
+use model::{Limits, RunPlan};
+use tokio::time::sleep;
+
+use crate::Failure;
+use crate::interruption::Interruption;
+use crate::report::{Baseline, Row, Target, Unit};
+use crate::spread::Spread;
+
+use super::Scale;
+use super::scene::{Scene, check_report};
+
+const LOOK_AGAIN: Duration = Duration::from_millis(1);
+/// Where on the way its memory is looked at, in per cent of the bytes.
+const MILESTONES: [u64; 3] = [10, 50, 90];
+/// A look that comes later than this many per cent after its milestone belongs to no milestone.
+const TOO_LATE: u64 = 10;
+
+/// The memory of one supervisor on its way, in megabytes.
+#[derive(Debug, Default)]
+struct Footprint {
+    peak: Option<f64>,
+    at: [Option<f64>; MILESTONES.len()],
+}
+
+/// Takes the figures.
+pub async fn measure(
+    scene: &Scene,
+    scale: &Scale,
+    interruption: &mut Interruption,
+) -> Result<Vec<Row>, Failure> {
+    let mut rounds = Vec::new();
+    for _ in 0..scale.rounds {
+        interruption.check()?;
+        rounds.push(flood(scene, scale.megabytes).await?);
+    }
+    let peak = Row {
+        what: format!("memory of the supervisor, copying {} MB: peak", scale.megabytes),
+        unit: Unit::Megabytes,
+        baseline: None,
+        ours: Spread::of(rounds.iter().filter_map(|round| round.peak)),
+        target: Some(Target::Below(6.0)),
+    };
+    Ok(vec![peak, growth(&rounds, 1, None), growth(&rounds, 2, Some(Target::RatioBelow(1.05)))])
+}
+
+/// The memory at a milestone against that at the first.
+fn growth(rounds: &[Footprint], milestone: usize, target: Option<Target>) -> Row {
+    let both = rounds.iter().filter_map(|round| round.at[0].zip(round.at[milestone]));
+    let (first, then): (Vec<f64>, Vec<f64>) = both.unzip();
+    Row {
+        what: format!("its memory at {} % of the bytes", MILESTONES[milestone]),
+        unit: Unit::Megabytes,
+        baseline: Some(Baseline::of("at 10 %", &first, &then)),
+        ours: Spread::of(then),
+        target,
+    }
+}
+
+async fn flood(scene: &Scene, megabytes: u32) -> Result<Footprint, Failure> {
+    let folder = scene.fresh_folder()?;
+    let bytes = u64::from(megabytes) * 1_000_000;
+    let plan = RunPlan {
+        stdin: format!("@rehearse flood stdout {megabytes}MB\n").into_bytes(),
+        limits: Limits { output_bytes: Some(2 * bytes), ..Limits::default() },
+        ..scene.plan().clone()
+    };
+    let run = scene.start(&folder.path().join("spool"), &plan).await?;
+    let output = run.spool().output();
+    let pid = run.spool().status()?.ok_or("a started run has no status")?.supervisor.pid;
+    let mut footprint = Footprint::default();
+    let report = loop {
+        tokio::select! {
+            biased;
+            report = run.wait() => break report?,
+            () = sleep(LOOK_AGAIN) => footprint.look(pid, fs::metadata(&output)?.len() * 100 / bytes),
+        }
+    };
+    check_report(&report)?;
+    if report.output_bytes < bytes {
+        return Err(format!("only {} of {bytes} bytes were copied", report.output_bytes).into());
+    }
+    folder.close()?;
+    Ok(footprint)
+}
+
+impl Footprint {
+    fn look(&mut self, pid: i32, percent: u64) {
+        // The pid is the supervisor's until this process has waited for it. One that has ended has no memory to tell of.
+        let Ok(status) = fs::read_to_string(format!("/proc/{pid}/status")) else { return };
+        self.peak = megabytes(&status, "VmHWM:").or(self.peak);
+        for (milestone, seen) in MILESTONES.into_iter().zip(&mut self.at) {
+            if (milestone..milestone + TOO_LATE).contains(&percent) && seen.is_none() {
+                *seen = megabytes(&status, "VmRSS:");
+            }
+        }
+    }
+}
+
+/// A line of `/proc/<pid>/status` that is given in KiB.
+fn megabytes(status: &str, name: &str) -> Option<f64> {
+    let line = status.lines().find_map(|line| line.strip_prefix(name))?;
+    let kibibytes: u32 = line.trim().strip_suffix(" kB")?.parse().ok()?;
+    Some(f64::from(kibibytes) * 1.024 / 1000.0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_kernel_counts_in_kibibytes() {
+        let status = "Name:\tcat\nVmPeak:\t 9000 kB\nVmHWM:\t    2500 kB\nVmRSS:\t 1000 kB\n";
+        assert_eq!(megabytes(status, "VmHWM:"), Some(2.56));
+        assert_eq!(megabytes("Name:\tcat\nState:\tZ (zombie)\n", "VmHWM:"), None);
+    }
+}

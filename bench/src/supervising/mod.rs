@@ -1,0 +1,121 @@
+//! What the supervisor adds to a run, against running the same agent without one.
+
+mod alone;
+mod copying;
+mod crowd;
+mod memory;
+mod scene;
+
+use std::path::Path;
+
+use clap::ValueEnum;
+
+use crate::cost::Cost;
+use crate::executables::Executables;
+use crate::interruption::Interruption;
+use crate::report::{Baseline, Row, Unit};
+use crate::spread::Spread;
+use crate::{Failure, output};
+
+use scene::Scene;
+
+/// How much is done for the figures.
+#[derive(Debug)]
+pub struct Scale {
+    /// How often baseline and ours take turns.
+    rounds: u32,
+    /// Runs one after the other in a round.
+    runs: u32,
+    /// Runs at once.
+    crowd: u32,
+    /// Crowds one after the other in a round.
+    crowds: u32,
+    /// Millions of bytes that are copied.
+    megabytes: u32,
+}
+
+impl Scale {
+    /// For figures to be quoted.
+    pub const FULL: Self = Self { rounds: 5, runs: 200, crowd: 64, crowds: 5, megabytes: 1000 };
+    /// To see that everything still works.
+    pub const QUICK: Self = Self { rounds: 1, runs: 10, crowd: 8, crowds: 1, megabytes: 100 };
+
+    /// How the figures come about, for the reader of the table.
+    pub fn method(&self) -> String {
+        let Self { rounds, runs, crowd, crowds, megabytes } = self;
+        format!(
+            "- rounds: {rounds}, in each of which the baseline and ours take turns; shown are median (least–greatest)\n\
+             - a round: {runs} runs one after the other; {crowd} runs at once, {crowds}×; {megabytes} MB copied\n\
+             - the agent: `rehearsal --as plain`, answering a short prompt\n\
+             - plain spawn: `Command::spawn` with the prompt as a file, stdout read to its end, waited for\n\
+             - ours: a run started in a fresh spool, waited for, its output read from there\n\
+             - CPU time: of the bench and of every process below it; 1 MB is 10⁶ bytes"
+        )
+    }
+}
+
+/// What can be measured.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum Figure {
+    /// One run after the other
+    Alone,
+    /// Many runs at once
+    Crowd,
+    /// The supervisor's memory while it copies
+    Memory,
+    /// The throughput of copying
+    Copying,
+}
+
+/// Takes all figures, or only one.
+pub async fn measure(
+    executables: &Executables,
+    work: &Path,
+    scale: &Scale,
+    only: Option<Figure>,
+    mut interruption: Interruption,
+) -> Result<Vec<Row>, Failure> {
+    let scene = Scene::set(executables, work)?;
+    let mut rows = Vec::new();
+    for &figure in Figure::value_variants() {
+        if only.is_some_and(|only| only != figure) {
+            continue;
+        }
+        output::progress(&format!("measuring: {figure:?}"));
+        rows.extend(match figure {
+            Figure::Alone => alone::measure(&scene, scale, &mut interruption).await?,
+            Figure::Crowd => crowd::measure(&scene, scale, &mut interruption).await?,
+            Figure::Memory => memory::measure(&scene, scale, &mut interruption).await?,
+            Figure::Copying => copying::measure(&scene, scale, &mut interruption).await?,
+        });
+    }
+    Ok(rows)
+}
+
+/// What the two sides of a comparison cost, round by round.
+#[derive(Debug, Default)]
+struct Turns {
+    baseline: Vec<Cost>,
+    ours: Vec<Cost>,
+}
+
+impl Turns {
+    /// The rows for wall time and CPU time.
+    fn rows(&self, what: &str, baseline: &'static str) -> [Row; 2] {
+        let row = |kind, pick: fn(&Cost) -> f64| {
+            let ours: Vec<f64> = self.ours.iter().map(pick).collect();
+            let theirs: Vec<f64> = self.baseline.iter().map(pick).collect();
+            Row {
+                what: format!("{what}: {kind}"),
+                unit: Unit::Milliseconds,
+                baseline: Some(Baseline::of(baseline, &theirs, &ours)),
+                ours: Spread::of(ours),
+                target: None,
+            }
+        };
+        [
+            row("wall time", |cost| cost.wall.as_secs_f64() * 1e3),
+            row("CPU time", |cost| cost.cpu.as_secs_f64() * 1e3),
+        ]
+    }
+}

@@ -1,0 +1,127 @@
+//! The agent that both sides run, and the two ways to run it.
+
+use std::fs::{self, File};
+use std::io::Read;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+
+use model::{End, Exit, RunPlan, RunReport};
+use supervisor::{Run, Supervisor};
+use tempfile::TempDir;
+
+use crate::Failure;
+use crate::executables::Executables;
+
+const PROMPT: &[u8] = b"Say hello.\n@rehearse answer Hello.\n";
+const ANSWER: &[u8] = b"Hello.\n";
+
+/// Everything a run needs.
+#[derive(Debug, Clone)]
+pub struct Scene {
+    supervisor: Supervisor,
+    rehearsal: PathBuf,
+    work: PathBuf,
+    /// The prompt as a file, for the plain spawn.
+    prompt: PathBuf,
+    plan: RunPlan,
+}
+
+impl Scene {
+    /// Lays down what the runs need.
+    pub fn set(executables: &Executables, work: &Path) -> Result<Self, Failure> {
+        let work = work.canonicalize()?;
+        let prompt = work.join("prompt");
+        fs::write(&prompt, PROMPT)?;
+        let plan = RunPlan {
+            args: vec!["--as".to_owned(), "plain".to_owned()],
+            stdin: PROMPT.to_vec(),
+            ..RunPlan::new(&executables.rehearsal, &work)
+        };
+        Ok(Self {
+            supervisor: Supervisor::at(&executables.supervisor),
+            rehearsal: executables.rehearsal.clone(),
+            work,
+            prompt,
+            plan,
+        })
+    }
+
+    /// The folder of all files.
+    pub fn work(&self) -> &Path {
+        &self.work
+    }
+
+    /// The plan of the agent that answers.
+    pub fn plan(&self) -> &RunPlan {
+        &self.plan
+    }
+
+    /// A folder for the small files of many runs, which stays until the bench ends.
+    ///
+    /// Removing thousands of files between two rounds would be paid for by the next one: an ext4 without a journal searches
+    /// past every inode that was freed in the last minute whenever it makes a file.
+    pub fn lasting_folder(&self) -> Result<PathBuf, Failure> {
+        Ok(self.fresh_folder()?.keep())
+    }
+
+    /// A folder for one large copy, removed when it is dropped; that is not to be measured.
+    pub fn fresh_folder(&self) -> Result<TempDir, Failure> {
+        Ok(TempDir::new_in(&self.work)?)
+    }
+
+    /// Starts the agent as any program would.
+    pub fn spawn_plainly(&self) -> Result<Child, Failure> {
+        let child = Command::new(&self.rehearsal)
+            .args(&self.plan.args)
+            // As under the supervisor, so that the agent has the same to do.
+            .env_clear()
+            .current_dir(&self.work)
+            .stdin(File::open(&self.prompt)?)
+            .stdout(Stdio::piped())
+            .spawn()?;
+        Ok(child)
+    }
+
+    /// Starts a run under the supervisor.
+    pub async fn start(&self, spool: &Path, plan: &RunPlan) -> Result<Run, Failure> {
+        Ok(self.supervisor.start(spool, plan).await?)
+    }
+
+    /// Runs the answering agent under the supervisor, to its end.
+    pub async fn run_supervised(&self, spool: &Path) -> Result<(), Failure> {
+        let run = self.start(spool, &self.plan).await?;
+        let report = run.wait().await?;
+        check_report(&report)?;
+        check_answer(&fs::read(run.spool().output())?)
+    }
+}
+
+/// Reads what a plainly started agent says, to its end.
+pub fn finish_plainly(mut child: Child) -> Result<(), Failure> {
+    let mut answer = Vec::new();
+    if let Some(mut stdout) = child.stdout.take() {
+        stdout.read_to_end(&mut answer)?;
+    }
+    let status = child.wait()?;
+    if !status.success() {
+        return Err(format!("the plainly started agent ended with {status}").into());
+    }
+    check_answer(&answer)
+}
+
+/// A run that failed fast must not pass for a fast run.
+pub fn check_report(report: &RunReport) -> Result<(), Failure> {
+    if report.end == End::Exited && report.exit == Some(Exit::Code(0)) {
+        Ok(())
+    } else {
+        Err(format!("a supervised run ended otherwise than expected: {report:?}").into())
+    }
+}
+
+fn check_answer(answer: &[u8]) -> Result<(), Failure> {
+    if answer == ANSWER {
+        Ok(())
+    } else {
+        Err(format!("an agent answered `{}`", String::from_utf8_lossy(answer).escape_debug()).into())
+    }
+}

@@ -1,0 +1,34 @@
+# Recipes for longer things; `./try` and `./test` need no `just`.
+
+set shell := ["bash", "-euo", "pipefail", "-c"]
+
+target := env("CARGO_TARGET_DIR", justfile_directory() / "target")
+
+_default:
+    @just --list
+
+# Place a call to the scripted agent
+try *ARGS:
+    ./try {{ ARGS }}
+
+# Run all tests, or those that the arguments name
+test *ARGS:
+    ./test {{ ARGS }}
+
+# Everything that has to pass
+ci:
+    .ci/run
+
+# Format and lint
+check:
+    cargo fmt --all
+    cargo clippy --workspace --all-targets --locked -- -D warnings
+
+# Measure the supervisor against its floors and keep the table
+bench *ARGS:
+    cargo build --release --locked -p switchboard -p bench
+    {{ target }}/release/bench supervisor --save {{ ARGS }}
+
+# The supervisor's fault tests over and over: a campaign for races
+faults ROUNDS="20":
+    for round in $(seq {{ ROUNDS }}); do echo "round $round of {{ ROUNDS }}"; ./test -p supervisor; done
