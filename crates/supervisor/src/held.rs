@@ -185,7 +185,8 @@ impl HeldSpool {
     /// Takes the room for a later status now, so that a disk that fills up cannot keep it from being written.
     pub fn reserve_status(&self, name: &'static str) -> io::Result<StatusSlot<'_>> {
         let file = self.open(name, OFlags::WRONLY | OFlags::CREATE | OFlags::TRUNC)?;
-        match fallocate(&file, FallocateFlags::empty(), 0, RESERVED_BYTES) {
+        // Without a size: the file is as long as what will be written to it.
+        match fallocate(&file, FallocateFlags::KEEP_SIZE, 0, RESERVED_BYTES) {
             // A file system that cannot reserve leaves us with hope, as before.
             Ok(()) | Err(Errno::OPNOTSUPP) => Ok(StatusSlot { spool: self, file, name }),
             Err(error) => Err(error.into()),
@@ -235,7 +236,6 @@ impl StatusSlot<'_> {
     pub fn publish(self, status: &RunStatus) -> io::Result<()> {
         let json = serde_json::to_vec(status)?;
         self.file.write_all_at(&json, 0)?;
-        self.file.set_len(json.len() as u64)?;
         self.file.sync_data()?;
         Ok(renameat(&self.spool.folder, self.name, &self.spool.folder, STATUS)?)
     }

@@ -103,7 +103,7 @@ fn carry_out(folder: &OsStr) -> Result<(), GaveUp> {
     let status = RunStatus {
         version: STATUS_VERSION,
         run_id,
-        boot_id: os::boot_id().map_err(GaveUp::Setup)?,
+        boot_id: os::boot_id().map_err(GaveUp::Setup)?.to_owned(),
         supervisor: myself().map_err(GaveUp::Setup)?,
         started_at_ms: now_ms(),
         state: RunState::Ended(never_started(End::Stopped)),

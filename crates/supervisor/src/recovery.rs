@@ -43,7 +43,7 @@ pub(crate) fn recover_run(folder: &Path, seen_to_die: bool) -> Result<RunReport,
     let status = match held.status()? {
         Some(status) => status,
         None => match held.order()? {
-            Some(order) => unannounced(order.run_id, &boot_id),
+            Some(order) => unannounced(order.run_id, boot_id),
             None => return Err(RecoverError::NoRun { folder: folder.into() }),
         },
     };

@@ -1,8 +1,9 @@
 //! Processes told apart by pid and start time, so that a pid that was given out again is never taken for its predecessor.
 
-use std::fs;
-use std::io;
+use std::fs::{self, File};
+use std::io::{self, Read};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::OnceLock;
 
 use model::ProcessIdentity;
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
@@ -19,8 +20,13 @@ pub struct Entry {
 }
 
 /// The id of this boot of the machine; pids and start times mean nothing across boots.
-pub fn boot_id() -> io::Result<String> {
-    fs::read_to_string("/proc/sys/kernel/random/boot_id").map(|text| text.trim().to_owned())
+pub fn boot_id() -> io::Result<&'static str> {
+    static BOOT_ID: OnceLock<String> = OnceLock::new();
+    if let Some(known) = BOOT_ID.get() {
+        return Ok(known);
+    }
+    let text = fs::read_to_string("/proc/sys/kernel/random/boot_id")?;
+    Ok(BOOT_ID.get_or_init(|| text.trim().to_owned()))
 }
 
 /// The identity of a process that exists now.
@@ -35,7 +41,10 @@ pub fn is_alive(identity: ProcessIdentity) -> bool {
 
 /// The line of one process, if it exists.
 pub fn entry(pid: i32) -> Option<Entry> {
-    parse(pid, &fs::read(format!("/proc/{pid}/stat")).ok()?)
+    // In one piece: a line has some 300 bytes, and reading it with a growing buffer would be six calls.
+    let mut line = [0; 1024];
+    let length = File::open(format!("/proc/{pid}/stat")).and_then(|mut file| file.read(&mut line)).ok()?;
+    parse(pid, &line[..length])
 }
 
 /// Every process that can be seen, and whether one ended while the table was read: what it started meanwhile may be missing.

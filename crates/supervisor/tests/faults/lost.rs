@@ -168,9 +168,12 @@ fn a_run_that_left_somebody_alive_can_be_recovered_again() {
         let tree = TreeEnd::LeftAlive { processes: 1 };
         status.state = RunState::Ended(RunReport { tree, ..report.clone() });
         fs::write(&file, serde_json::to_vec(&status).unwrap()).unwrap();
-        let marked = format!("{}={}", RunId::VARIABLE, status.run_id);
-        let mut left =
-            Command::new("env").args([&marked, "sleep", "600"]).stdout(Stdio::null()).spawn().unwrap();
+        let mut left = Command::new("sleep")
+            .arg("600")
+            .env(RunId::VARIABLE, status.run_id.to_string())
+            .stdout(Stdio::null())
+            .spawn()
+            .unwrap();
         let again = recover(&scene.spool()).unwrap();
         assert_eq!(again, RunReport { tree: TreeEnd::SweptByIdentity, ..report });
         assert!(!left.wait().unwrap().success());
