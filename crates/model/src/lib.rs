@@ -3,16 +3,29 @@
 //! Owns what things are and how they are written down (serde). Refuses I/O, clocks, randomness and async: a value here is
 //! made from other values, so that all of it is tested without a process.
 
+mod agent_text;
+mod call;
+mod event;
 mod limits;
+mod outcome;
 mod plan;
 mod policy;
 mod report;
 mod run_id;
+mod session;
 mod status;
 
+pub use agent_text::{AgentText, RawJson};
+pub use call::{
+    AgentKind, AgentName, BadName, CallSpec, McpServer, Mode, PermissionMode, SettingSource, Settings,
+    ToolChoice,
+};
+pub use event::{AgentEvent, Finish, McpServerState, Part, ToolOutput, Unreadable};
 pub use limits::{Deadline, Limits};
+pub use outcome::{Failure, FailureKind, Outcome, PermissionDenial, SessionMismatch, Totals, Usage, Verdict};
 pub use plan::{PlanError, RunPlan};
 pub use policy::Policy;
 pub use report::{End, Exit, NotStarted, NotStartedReason, RunReport, TreeEnd, TreeUsage};
 pub use run_id::{BadRunId, RunId};
+pub use session::{BadSessionId, ExpectedSession, SessionChoice, SessionId};
 pub use status::{ProcessIdentity, RunState, RunStatus, STATUS_VERSION};

@@ -1,0 +1,311 @@
+//! What a run came to: the one typed answer to "how did it go".
+//!
+//! Owns the kinds of ends and what to do about each. How they are told apart is `agents::outcome`.
+
+use std::fmt;
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+
+use crate::{AgentKind, Deadline, Exit, NotStartedReason, SessionId};
+
+/// What a run came to.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Outcome {
+    /// Whose run it was.
+    pub agent: AgentKind,
+    /// How it went.
+    pub verdict: Verdict,
+    /// The agent's last words: the answer, or as far as it came. Never reasoning, never the output of a tool.
+    pub text: String,
+    /// How many bytes of the text were left out of [`Outcome::text`], from its middle, because it was over the limit.
+    pub text_cut: u64,
+    /// The answer as JSON text, when a schema was given and the agent kept to it.
+    pub structured_output: Option<String>,
+    /// The conversation, with which the work can be taken up again.
+    pub session: Option<SessionId>,
+    /// Set when the agent went on in another conversation than the one asked for.
+    pub session_mismatch: Option<SessionMismatch>,
+    /// The model that answered.
+    pub model: Option<String>,
+    /// The tokens of this run.
+    pub usage: Option<Usage>,
+    /// The cost of this run, where the agent tells it.
+    pub cost_usd: Option<f64>,
+    /// What the agent counts for the whole session so far: give it to the next run of the session as its starting point.
+    pub session_totals: Option<Totals>,
+    /// How many turns the model took.
+    pub turns: Option<u32>,
+    /// How long the process ran.
+    pub duration_ms: u64,
+    /// The tools that the agent wanted and was not allowed to use.
+    pub permission_denials: Vec<PermissionDenial>,
+    /// How often it had to try again to reach its model.
+    pub retries: u32,
+    /// How the process ended.
+    pub exit: Option<Exit>,
+}
+
+impl Outcome {
+    /// Whether the agent did what it was asked, as far as it says.
+    pub fn is_success(&self) -> bool {
+        self.verdict == Verdict::Success
+    }
+
+    /// What went wrong, if anything.
+    pub fn failure(&self) -> Option<&Failure> {
+        match &self.verdict {
+            Verdict::Success => None,
+            Verdict::Failed(failure) => Some(failure),
+        }
+    }
+
+    /// What to do about a failure.
+    pub fn hint(&self) -> Option<&'static str> {
+        self.failure().map(|failure| failure.kind.hint(self.agent))
+    }
+}
+
+/// How a run went.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "verdict", rename_all = "snake_case")]
+pub enum Verdict {
+    /// The agent says it is done, and nothing speaks against it.
+    Success,
+    /// It is not.
+    Failed(Failure),
+}
+
+/// A failure: its kind, and the agent's own words.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, thiserror::Error)]
+#[error("{kind}: {message}")]
+pub struct Failure {
+    /// What kind.
+    #[serde(flatten)]
+    pub kind: FailureKind,
+    /// What the agent said about it, or the supervisor when the agent said nothing.
+    pub message: String,
+}
+
+/// The kinds of failures.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "kind", rename_all = "snake_case")]
+pub enum FailureKind {
+    /// The turns were used up; the session can be resumed.
+    MaxTurns,
+    /// The budget was used up; the session can be resumed.
+    MaxBudget,
+    /// The agent is not logged in, or its key is refused.
+    Auth,
+    /// The account's limit is reached.
+    RateLimit {
+        /// How long to wait, when the agent says so.
+        #[serde(rename = "retry_after_ms", with = "crate::event::opt_millis")]
+        retry_after: Option<Duration>,
+    },
+    /// The vendor's servers have too much to do.
+    Overloaded,
+    /// A tool that the agent wanted was denied.
+    PermissionDenied,
+    /// There is no such conversation.
+    SessionNotFound,
+    /// Another process has the conversation.
+    SessionInUse,
+    /// The stream ended without a result, or with one that cannot be read or does not fit the schema.
+    InvalidOutput,
+    /// Nothing came on stdout.
+    EmptyOutput,
+    /// The model's API could not be reached.
+    Network,
+    /// The agent failed in another way that it tells in words.
+    AgentError,
+    /// A wait was over.
+    Deadline {
+        /// Which one.
+        which: Deadline,
+    },
+    /// It printed too much.
+    OutputLimit,
+    /// Somebody stopped it.
+    Stopped,
+    /// Its process could not be started.
+    NotStarted {
+        /// Why.
+        reason: NotStartedReason,
+    },
+    /// Its output could not be written down.
+    SpoolFailed,
+    /// The process that watched over it was killed.
+    SupervisorLost,
+}
+
+impl FailureKind {
+    /// Its name, as it is written.
+    pub fn name(&self) -> &'static str {
+        match self {
+            Self::MaxTurns => "max_turns",
+            Self::MaxBudget => "max_budget",
+            Self::Auth => "auth",
+            Self::RateLimit { .. } => "rate_limit",
+            Self::Overloaded => "overloaded",
+            Self::PermissionDenied => "permission_denied",
+            Self::SessionNotFound => "session_not_found",
+            Self::SessionInUse => "session_in_use",
+            Self::InvalidOutput => "invalid_output",
+            Self::EmptyOutput => "empty_output",
+            Self::Network => "network",
+            Self::AgentError => "agent_error",
+            Self::Deadline { .. } => "deadline",
+            Self::OutputLimit => "output_limit",
+            Self::Stopped => "stopped",
+            Self::NotStarted { .. } => "not_started",
+            Self::SpoolFailed => "spool_failed",
+            Self::SupervisorLost => "supervisor_lost",
+        }
+    }
+
+    /// What to do about it, in one line.
+    pub fn hint(&self, agent: AgentKind) -> &'static str {
+        match self {
+            Self::MaxTurns => "resume the session to go on, or allow more turns",
+            Self::MaxBudget => "resume the session with a larger budget",
+            Self::Auth => login_hint(agent),
+            Self::RateLimit { .. } => "wait until the limit is reset, then resume the session",
+            Self::Overloaded => "try again in a few minutes, or use another model",
+            Self::PermissionDenied => "allow the tool, or ask for something that does not need it",
+            Self::SessionNotFound => "check the id and the folder it was made in, or begin a new session",
+            Self::SessionInUse => "wait until the other run of the session has ended, or fork it",
+            Self::InvalidOutput => {
+                "see the raw output of the run; `switchboard doctor` says whether the version is known"
+            }
+            Self::EmptyOutput => "see what the agent wrote on stderr; `switchboard doctor` checks its setup",
+            Self::Network => "check the connection, the proxy variables and the agent's base URL",
+            Self::AgentError => "the message is the agent's own; the raw output holds the rest",
+            Self::Deadline { which: Deadline::Start } => {
+                "the agent never said a word: check its login and network, or allow a longer start"
+            }
+            Self::Deadline { which: Deadline::Idle } => {
+                "the agent fell silent: resume its session, or allow longer silences"
+            }
+            Self::Deadline { which: Deadline::Wall } => "resume the session to go on, or allow more time",
+            Self::OutputLimit => "ask for less output, or raise the output limit",
+            Self::Stopped => "resume the session to go on",
+            Self::NotStarted { reason } => reason.hint(),
+            Self::SpoolFailed => "make room on the disk of the state folder, then try again",
+            Self::SupervisorLost => "resume the session to go on; nothing of the run was left alive",
+        }
+    }
+}
+
+fn login_hint(agent: AgentKind) -> &'static str {
+    match agent {
+        AgentKind::Claude => "log in with `claude` and then `/login`, or set ANTHROPIC_API_KEY",
+        AgentKind::Codex => "log in with `codex login`, or set OPENAI_API_KEY",
+        AgentKind::Gemini => "set GEMINI_API_KEY, or log in by starting `gemini` once",
+        AgentKind::Rehearsal => "the script plays a failed login; nothing is wrong",
+    }
+}
+
+impl fmt::Display for FailureKind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Deadline { which } => write!(f, "{which} deadline"),
+            _ => f.pad(self.name()),
+        }
+    }
+}
+
+/// Tokens, counted the same way for every agent.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub struct Usage {
+    /// Everything the model read, from a cache or not.
+    pub input: u64,
+    /// Everything the model wrote, reasoning included.
+    pub output: u64,
+    /// The part of `input` that was read from a cache.
+    pub cached: u64,
+    /// The part of `output` that was reasoning, where the agent tells it apart.
+    pub reasoning: u64,
+}
+
+impl Usage {
+    /// What was added since `earlier`.
+    #[must_use]
+    pub fn since(self, earlier: Self) -> Self {
+        Self {
+            input: self.input.saturating_sub(earlier.input),
+            output: self.output.saturating_sub(earlier.output),
+            cached: self.cached.saturating_sub(earlier.cached),
+            reasoning: self.reasoning.saturating_sub(earlier.reasoning),
+        }
+    }
+}
+
+/// What an agent counts over a whole session.
+#[derive(Debug, Clone, Copy, PartialEq, Default, Serialize, Deserialize)]
+pub struct Totals {
+    /// Tokens, for agents that count them over the session.
+    pub usage: Option<Usage>,
+    /// Cost, for agents that count it over the session.
+    pub cost_usd: Option<f64>,
+}
+
+/// A tool that an agent wanted and was not allowed to use.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PermissionDenial {
+    /// The vendor's name of the tool.
+    pub tool: String,
+    /// The id of the use, when it has one.
+    pub tool_use_id: Option<String>,
+    /// What it would have been given, as JSON text, or why it was denied: what the agent says of it.
+    pub detail: Option<String>,
+}
+
+/// A conversation that is not the one asked for.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SessionMismatch {
+    /// The one asked for.
+    pub asked: SessionId,
+    /// The one that came back.
+    pub got: String,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_failure_is_written_flat_with_its_data() {
+        let failure = Failure {
+            kind: FailureKind::RateLimit { retry_after: Some(Duration::from_secs(30)) },
+            message: "slow down".into(),
+        };
+        let verdict = Verdict::Failed(failure);
+        let json = serde_json::to_string(&verdict).unwrap();
+        assert_eq!(
+            json,
+            r#"{"verdict":"failed","kind":"rate_limit","retry_after_ms":30000,"message":"slow down"}"#
+        );
+        assert_eq!(serde_json::from_str::<Verdict>(&json).unwrap(), verdict);
+    }
+
+    #[test]
+    fn the_name_of_a_kind_is_how_it_is_written() {
+        for kind in [
+            FailureKind::MaxTurns,
+            FailureKind::Deadline { which: Deadline::Idle },
+            FailureKind::NotStarted { reason: NotStartedReason::Other },
+            FailureKind::SupervisorLost,
+        ] {
+            let json = serde_json::to_value(&kind).unwrap();
+            assert_eq!(json["kind"], kind.name());
+        }
+    }
+
+    #[test]
+    fn what_a_run_used_is_the_difference_and_never_negative() {
+        let now = Usage { input: 30, output: 5, cached: 0, reasoning: 1 };
+        let earlier = Usage { input: 10, output: 9, cached: 0, reasoning: 1 };
+        assert_eq!(now.since(earlier), Usage { input: 20, ..Usage::default() });
+    }
+}
