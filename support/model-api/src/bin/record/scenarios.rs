@@ -1,0 +1,320 @@
+//! The scenarios as data: what is asked, and what the model says to it.
+
+use std::time::Duration;
+
+use model_api::cli::Agent::{self, Claude, Codex, Gemini};
+use model_api::{Block, Call, Script, Turn, Vendor};
+use serde_json::json;
+
+/// The id that new sessions are given where a CLI lets its caller choose.
+pub const SESSION: &str = "11111111-1111-4111-8111-111111111111";
+/// An id that no session has.
+pub const NO_SESSION: &str = "99999999-9999-4999-8999-999999999999";
+
+/// One recording.
+pub struct Scenario {
+    /// Its name, and its folder's.
+    pub name: &'static str,
+    /// The agents that have such a thing.
+    pub agents: &'static [Agent],
+    /// What the model says, in all the runs together.
+    pub script: Script,
+    /// A run before the recorded one, which starts the session that the recorded one meets.
+    pub before: Option<Ask>,
+    /// The recorded run.
+    pub ask: Ask,
+    /// Whether the run is stopped by SIGTERM after the model was asked.
+    pub stop: bool,
+}
+
+/// One run.
+#[derive(Clone, Debug)]
+pub struct Ask {
+    pub prompt: &'static str,
+    pub session: Session,
+    pub access: Access,
+    pub max_turns: Option<u32>,
+    /// More arguments, as this one scenario needs them.
+    pub extra: &'static [&'static str],
+    /// Pass in the MCP server `echo`.
+    pub mcp: bool,
+    /// Ask for an answer of this shape: `{"answer": string}`.
+    pub schema: bool,
+    /// How often a refused request is tried again.
+    pub retries: u32,
+    /// Whether there is a key to log in with.
+    pub key: bool,
+}
+
+/// Which session a run is to be in.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Session {
+    New,
+    Resume,
+    Latest,
+    Unknown,
+    UnknownName,
+}
+
+/// What the agent may do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Access {
+    /// Everything.
+    Full,
+    /// What needs no permission.
+    Default,
+    /// Reading only.
+    Observe,
+    /// What a CLI calls planning: reading only, by its own word.
+    Plan,
+}
+
+impl Default for Ask {
+    fn default() -> Self {
+        Self {
+            prompt: "Say hello.",
+            session: Session::New,
+            access: Access::Full,
+            max_turns: None,
+            extra: &[],
+            mcp: false,
+            schema: false,
+            retries: 0,
+            key: true,
+        }
+    }
+}
+
+const ALL: &[Agent] = &[Claude, Codex, Gemini];
+
+/// Every scenario, in the order of recording.
+pub fn all() -> Vec<Scenario> {
+    let mut all = sessions();
+    all.extend(tools());
+    all.extend(limits());
+    all.extend(refusals());
+    all.extend(prompts());
+    all
+}
+
+fn sessions() -> Vec<Scenario> {
+    let told = || Script::turns(vec![Turn::text("Noted."), Turn::text("The word is heron.")]);
+    let tell = || Some(Ask { prompt: "The word is heron.", ..Ask::default() });
+    let which = |session| Ask { prompt: "Which word?", session, ..Ask::default() };
+    vec![
+        scenario("new-session", Script::text("Hello from the model."), Ask::default()),
+        Scenario { before: tell(), ..scenario("resume", told(), which(Session::Resume)) },
+        Scenario { before: tell(), ..scenario("continue-latest", told(), which(Session::Latest)) },
+        scenario("continue-nothing", Script::text("Hello from the model."), which(Session::Latest)),
+        Scenario { before: tell(), ..scenario("unknown-session", told(), which(Session::Unknown)) },
+        scenario("unknown-session-name", Script::text("Hello from the model."), which(Session::UnknownName)),
+        Scenario {
+            agents: &[Claude, Gemini],
+            before: tell(),
+            ..scenario("session-in-use", told(), which(Session::New))
+        },
+        Scenario {
+            agents: &[Claude],
+            before: tell(),
+            ..scenario("fork", told(), Ask { extra: &["--fork-session"], ..which(Session::Resume) })
+        },
+    ]
+}
+
+fn tools() -> Vec<Scenario> {
+    let write = || Call::Shell { command: "echo heron > word.txt && cat word.txt".to_owned() };
+    let late = || Call::Shell { command: "sleep 1; echo heron > word.txt && cat word.txt".to_owned() };
+    let fails = || Call::Shell { command: "echo broken >&2; exit 3".to_owned() };
+    let say =
+        || Call::Mcp { server: "echo".to_owned(), tool: "say".to_owned(), input: json!({"text": "heron"}) };
+    let make = |access| Ask { prompt: "Write the word to a file.", access, ..Ask::default() };
+    let thinking = Turn::blocks(vec![
+        Block::Thinking("The user wants the word. I will write it.".to_owned()),
+        Block::Text("I will write it.".to_owned()),
+        Block::Call(write()),
+    ]);
+    vec![
+        scenario("tool-call", Script::call_then_text(write(), "It is written."), make(Access::Full)),
+        scenario("tool-failure", Script::call_then_text(fails(), "It failed."), make(Access::Full)),
+        scenario(
+            "denied-tool",
+            Script::call_then_text(write(), "I was not allowed to."),
+            make(Access::Default),
+        ),
+        Scenario {
+            agents: &[Codex],
+            // Refused at once, a command leaves no trace in its stream; refused later, it does.
+            ..scenario(
+                "denied-tool-later",
+                Script::call_then_text(late(), "I was not allowed to."),
+                make(Access::Default),
+            )
+        },
+        scenario("observe", Script::call_then_text(write(), "I may only read."), make(Access::Observe)),
+        Scenario {
+            agents: &[Gemini],
+            ..scenario("observe-escape", Script::turns(escape(None)), make(Access::Observe))
+        },
+        Scenario {
+            agents: &[Gemini],
+            ..scenario("plan-escape", Script::turns(escape(None)), make(Access::Plan))
+        },
+        Scenario {
+            agents: &[Gemini],
+            ..scenario(
+                "denied-tool-escape",
+                Script::turns(escape(Some(Turn::tool("enter_plan_mode", json!({"reason": "to write"}))))),
+                make(Access::Default),
+            )
+        },
+        scenario(
+            "mcp-server",
+            Script::call_then_text(say(), "It said heron."),
+            Ask { prompt: "Let the server say heron.", mcp: true, ..Ask::default() },
+        ),
+        scenario("thinking", Script::turns(vec![thinking, Turn::text("It is written.")]), make(Access::Full)),
+        Scenario {
+            agents: &[Codex],
+            ..scenario(
+                "catalogued-model",
+                Script::call_then_text(write(), "It is written."),
+                Ask { extra: &["--model", "gpt-6.1-sol"], ..make(Access::Full) },
+            )
+        },
+    ]
+}
+
+/// Leaves the planning mode by its own door, then tries to write by file tool and by shell.
+fn escape(enter: Option<Turn>) -> Vec<Turn> {
+    let plan = Turn::tool("write_file", json!({"file_path": "plan.md", "content": "Write the word."}));
+    let leave = Turn::tool("exit_plan_mode", json!({"plan_filename": "plan.md"}));
+    let file = Turn::tool("write_file", json!({"file_path": "word.txt", "content": "heron"}));
+    let shell = Turn::shell("echo heron > word2.txt; ls");
+    enter.into_iter().chain([plan, leave, file, shell, Turn::text("Done.")]).collect()
+}
+
+fn limits() -> Vec<Scenario> {
+    let endless = || Script::endless(Call::Shell { command: "echo again".to_owned() });
+    // Ends by itself: some CLIs leave it running when they are stopped.
+    let busy = || Call::Shell { command: "timeout 20 tail -f /dev/null".to_owned() };
+    let stopped = |name, script, extra| Scenario {
+        stop: true,
+        ..scenario(name, script, Ask { prompt: "Take your time.", extra, ..Ask::default() })
+    };
+    vec![
+        Scenario {
+            agents: &[Claude, Gemini],
+            ..scenario(
+                "max-turns",
+                endless(),
+                Ask { prompt: "Go on for ever.", max_turns: Some(2), ..Ask::default() },
+            )
+        },
+        Scenario {
+            agents: &[Claude],
+            ..scenario(
+                "max-budget",
+                endless(),
+                Ask { prompt: "Go on for ever.", extra: &["--max-budget-usd", "0.0001"], ..Ask::default() },
+            )
+        },
+        stopped("hang-first-byte", Script::always(Turn::HangBeforeFirstByte), &[]),
+        stopped("hang-midway", Script::always(Turn::hang_after("Half of an answer")), &[]),
+        stopped("hang-in-tool", Script::endless(busy()), &[]),
+        Scenario {
+            agents: &[Claude],
+            ..stopped(
+                "hang-midway-partial",
+                Script::always(Turn::hang_after("Half of an answer")),
+                &["--include-partial-messages"],
+            )
+        },
+        Scenario {
+            agents: &[Claude],
+            ..scenario(
+                "partial-messages",
+                Script::text("Hello from the model."),
+                Ask { extra: &["--include-partial-messages"], ..Ask::default() },
+            )
+        },
+    ]
+}
+
+fn refusals() -> Vec<Scenario> {
+    let refused = |name, turn| scenario(name, Script::always(turn), Ask::default());
+    let fallback = Script::by(|request, _| {
+        if request.model().is_some_and(|model| model.contains("haiku")) {
+            Turn::Overloaded
+        } else {
+            Turn::text("Hello from the other model.")
+        }
+    });
+    vec![
+        refused("error-401", Turn::refuse(401)),
+        refused("error-403", Turn::refuse(403)),
+        refused("error-404", Turn::refuse(404)),
+        refused("error-429", Turn::rate_limited(None)),
+        refused("error-429-retry-after", Turn::rate_limited(Some(Duration::from_secs(30)))),
+        refused("error-500", Turn::refuse(500)),
+        refused("overloaded", Turn::Overloaded),
+        refused("cut-connection", Turn::cut_after("Half of an answer")),
+        scenario(
+            "retry-then-text",
+            Script::turns(vec![Turn::refuse(500), Turn::text("Hello after all.")]),
+            Ask { retries: 1, ..Ask::default() },
+        ),
+        scenario(
+            "cut-then-text",
+            Script::turns(vec![Turn::cut_after("Half of an answer"), Turn::text("Hello after all.")]),
+            Ask { retries: 1, ..Ask::default() },
+        ),
+        Scenario { agents: &[Gemini], ..refused("invalid-key", Turn::refuse(400)) },
+        scenario(
+            "not-logged-in",
+            Script::text("Hello from the model."),
+            Ask { key: false, ..Ask::default() },
+        ),
+        Scenario {
+            agents: &[Claude],
+            ..scenario(
+                "model-fallback",
+                fallback,
+                Ask { extra: &["--fallback-model", "claude-sonnet-4-5"], retries: 3, ..Ask::default() },
+            )
+        },
+    ]
+}
+
+fn prompts() -> Vec<Scenario> {
+    let said = |name, prompt| {
+        scenario(name, Script::text("Hello from the model."), Ask { prompt, ..Ask::default() })
+    };
+    let shaped = Script::by(|request, _| match request.vendor {
+        Some(Vendor::Anthropic) if !request.ends_with_tool_result() => {
+            Turn::tool("StructuredOutput", json!({"answer": "heron"}))
+        }
+        Some(Vendor::OpenAi) => Turn::text(r#"{"answer":"heron"}"#),
+        _ => Turn::text("The answer is heron."),
+    });
+    let shape = Ask { prompt: "Which word?", schema: true, ..Ask::default() };
+    let before = Some(Ask { prompt: "The word is heron.", ..Ask::default() });
+    vec![
+        said("prompt-help", "--help"),
+        said("prompt-slash", "/cost"),
+        said("prompt-slash-as-text", "\n/cost"),
+        Scenario { agents: &[Claude, Codex], ..scenario("structured-output", shaped.clone(), shape.clone()) },
+        Scenario {
+            agents: &[Claude, Codex],
+            before,
+            ..scenario("structured-output-resume", shaped, Ask { session: Session::Resume, ..shape.clone() })
+        },
+        Scenario {
+            agents: &[Claude, Codex],
+            ..scenario("structured-output-unmet", Script::text("Not what was asked for."), shape)
+        },
+    ]
+}
+
+fn scenario(name: &'static str, script: Script, ask: Ask) -> Scenario {
+    Scenario { name, agents: ALL, script, before: None, ask, stop: false }
+}

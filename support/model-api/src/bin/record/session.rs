@@ -1,0 +1,100 @@
+//! Records one scenario with one CLI: the run before, the run itself, and its transcript.
+
+use std::fs;
+use std::io;
+use std::path::Path;
+use std::time::Duration;
+
+use model_api::ModelApi;
+use model_api::cli::{Agent, Cli, Ended, Invocation, Running};
+use serde_json::{Value, json};
+use tokio::time::{sleep, timeout};
+
+use crate::launch::Desk;
+use crate::normalise::Normaliser;
+use crate::scenarios::{SESSION, Scenario};
+
+/// No scenario takes longer on a slow machine.
+const LIMIT: Duration = Duration::from_mins(3);
+/// How long a run may go on after the model was asked, before it is stopped: enough to print what it has.
+const BEFORE_STOP: Duration = Duration::from_secs(2);
+
+/// What is kept of a run.
+pub struct Transcript {
+    argv: String,
+    stdout: String,
+    stderr: String,
+    exit: i32,
+}
+
+impl Transcript {
+    /// Replaces the folder by this transcript.
+    pub fn write(&self, folder: &Path) -> io::Result<()> {
+        if folder.exists() {
+            fs::remove_dir_all(folder)?;
+        }
+        fs::create_dir_all(folder)?;
+        fs::write(folder.join("argv.json"), &self.argv)?;
+        fs::write(folder.join("stdout"), &self.stdout)?;
+        fs::write(folder.join("stderr"), &self.stderr)?;
+        fs::write(folder.join("exit"), format!("{}\n", self.exit))
+    }
+}
+
+/// Runs `scenario` with `cli` in a fresh `folder`.
+pub async fn record(cli: &Cli, scenario: &Scenario, tools: &Path, folder: &Path) -> io::Result<Transcript> {
+    if folder.exists() {
+        fs::remove_dir_all(folder)?;
+    }
+    let api = ModelApi::start(scenario.script.clone()).await;
+    let desk = Desk { cli, api: &api, folder };
+    let mut session = SESSION.to_owned();
+    if let Some(before) = &scenario.before {
+        let ended = desk.invocation(before, &session)?.run(LIMIT).await?;
+        if cli.agent == Agent::Codex {
+            session = thread_id(&ended).ok_or_else(|| io::Error::other("codex started no thread"))?;
+        }
+    }
+    let invocation = desk.invocation(&scenario.ask, &session)?;
+    let ended = if scenario.stop { stopped(&invocation, &api).await? } else { invocation.run(LIMIT).await? };
+    let mut normaliser = Normaliser::new(folder, tools, &api.url())?;
+    Ok(Transcript {
+        argv: normaliser.text(&format!("{:#}\n", described(&invocation, cli))),
+        stdout: normaliser.text(&ended.stdout),
+        stderr: normaliser.stderr(&ended.stderr),
+        exit: ended.exit,
+    })
+}
+
+/// A run that is stopped by SIGTERM after the model was asked.
+async fn stopped(invocation: &Invocation, api: &ModelApi) -> io::Result<Ended> {
+    let running = invocation.start()?;
+    let pid = running.pid();
+    let stop = async {
+        api.turn(0).await;
+        sleep(BEFORE_STOP).await;
+        Running::terminate(pid)
+    };
+    let both = async { tokio::try_join!(running.end(), stop) };
+    let (ended, ()) = timeout(LIMIT, both).await.unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into()))?;
+    Ok(ended)
+}
+
+fn thread_id(ended: &Ended) -> Option<String> {
+    let started: Value = serde_json::from_str(ended.stdout.lines().next()?).ok()?;
+    Some(started["thread_id"].as_str()?.to_owned())
+}
+
+/// What was run, as `argv.json` keeps it: the home and the PATH are of the machine and left out.
+fn described(invocation: &Invocation, cli: &Cli) -> Value {
+    let environment: serde_json::Map<String, Value> = invocation
+        .environment
+        .iter()
+        .filter(|(name, _)| name != "PATH" && name != "HOME")
+        .map(|(name, value)| (name.clone(), json!(value)))
+        .collect();
+    json!({
+        "program": cli.agent.name(), "argv": invocation.arguments, "environment": environment,
+        "stdin": String::from_utf8_lossy(&invocation.stdin),
+    })
+}

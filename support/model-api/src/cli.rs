@@ -1,0 +1,219 @@
+//! The real CLIs as the pinned install leaves them, and one run of one of them.
+//!
+//! Finds programs only below the tools folder it is given; never on PATH. Owns the process it starts: when a run is
+//! over, or its future is dropped, its whole process group is gone.
+
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::process::Stdio;
+use std::time::Duration;
+
+use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, kill_process, kill_process_group, waitid};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::process::{Child, Command};
+use tokio::time::timeout;
+
+use crate::home::Environment;
+use crate::server::ModelApi;
+
+/// Which CLI a program is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Agent {
+    /// Claude Code.
+    Claude,
+    /// Codex.
+    Codex,
+    /// Gemini CLI.
+    Gemini,
+}
+
+impl Agent {
+    /// All of them.
+    pub const ALL: [Self; 3] = [Self::Claude, Self::Codex, Self::Gemini];
+
+    /// The program's name.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Claude => "claude",
+            Self::Codex => "codex",
+            Self::Gemini => "gemini",
+        }
+    }
+}
+
+/// An installed CLI.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Cli {
+    /// Which one.
+    pub agent: Agent,
+    /// Its version.
+    pub version: String,
+    /// Its executable.
+    pub program: PathBuf,
+}
+
+impl Cli {
+    /// The CLIs that `scripts/agents-install` put below `tools`, by name and version. None when there is no such
+    /// folder.
+    pub fn installed(tools: &Path) -> Vec<Self> {
+        let folders = fs::read_dir(tools.join("agents")).into_iter().flatten().flatten();
+        let mut found: Vec<Self> = folders.filter_map(|folder| Self::in_folder(&folder.path())).collect();
+        found.sort_by(|a, b| (a.agent, &a.version).cmp(&(b.agent, &b.version)));
+        found
+    }
+
+    fn in_folder(folder: &Path) -> Option<Self> {
+        let (name, version) = folder.file_name()?.to_str()?.split_once('-')?;
+        let agent = Agent::ALL.into_iter().find(|agent| agent.name() == name)?;
+        let program = fs::canonicalize(folder.join("program")).ok()?;
+        Some(Self { agent, version: version.to_owned(), program })
+    }
+
+    /// The environment of an isolated `home` in which this CLI talks to `api` and to nobody else.
+    pub fn environment(&self, api: &ModelApi, home: &Path) -> io::Result<Environment> {
+        match self.agent {
+            Agent::Claude => api.claude_env(home),
+            Agent::Codex => api.codex_env(home),
+            Agent::Gemini => api.gemini_env(home),
+        }
+    }
+}
+
+/// What to run.
+#[derive(Clone, Debug, Default)]
+pub struct Invocation {
+    /// The executable.
+    pub program: PathBuf,
+    /// Its arguments.
+    pub arguments: Vec<String>,
+    /// The whole environment.
+    pub environment: Environment,
+    /// The working directory.
+    pub cwd: PathBuf,
+    /// What it reads on stdin.
+    pub stdin: Vec<u8>,
+}
+
+/// How a run ended and what it said.
+#[derive(Clone, Debug)]
+pub struct Ended {
+    /// The exit code; a signal `n` is `128 + n`, as a shell tells it.
+    pub exit: i32,
+    /// All of stdout.
+    pub stdout: String,
+    /// All of stderr.
+    pub stderr: String,
+}
+
+impl Invocation {
+    /// Runs to the end, or until `limit` has passed: then it is an error of kind [`io::ErrorKind::TimedOut`].
+    pub async fn run(&self, limit: Duration) -> io::Result<Ended> {
+        let run = self.start()?;
+        timeout(limit, run.end()).await.unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into()))
+    }
+
+    /// Starts the program in a process group of its own.
+    #[expect(
+        clippy::disallowed_methods,
+        reason = "test support: runs the real CLIs with no supervisor in between"
+    )]
+    pub fn start(&self) -> io::Result<Running> {
+        let mut child = Command::new(&self.program)
+            .args(&self.arguments)
+            .env_clear()
+            .envs(self.environment.iter().cloned())
+            .current_dir(&self.cwd)
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .process_group(0)
+            .spawn()?;
+        let pid = child.id().and_then(|id| Pid::from_raw(id.cast_signed())).ok_or(io::ErrorKind::NotFound)?;
+        let stdin = child.stdin.take().map(|pipe| (pipe, self.stdin.clone()));
+        Ok(Running { group: Group(Some(pid)), pid, child, stdin })
+    }
+}
+
+/// A run under way. Dropping it kills its process group.
+#[derive(Debug)]
+pub struct Running {
+    // First, so that it is dropped first: the group is signalled while its leader cannot have been reaped.
+    group: Group,
+    pid: Pid,
+    child: Child,
+    stdin: Option<(tokio::process::ChildStdin, Vec<u8>)>,
+}
+
+/// A process group that has not been killed yet.
+#[derive(Debug)]
+struct Group(Option<Pid>);
+
+impl Group {
+    fn kill(&mut self) {
+        if let Some(leader) = self.0.take() {
+            // Nobody left in the group is the best case, not an error.
+            let _ = kill_process_group(leader, Signal::KILL);
+        }
+    }
+}
+
+impl Drop for Group {
+    fn drop(&mut self) {
+        self.kill();
+    }
+}
+
+impl Running {
+    /// The process id, to send it a signal with.
+    pub fn pid(&self) -> Pid {
+        self.pid
+    }
+
+    /// Asks the program itself, not its group, to end.
+    pub fn terminate(pid: Pid) -> io::Result<()> {
+        Ok(kill_process(pid, Signal::TERM)?)
+    }
+
+    /// Feeds stdin, gathers both outputs, and waits for the end.
+    pub async fn end(mut self) -> io::Result<Ended> {
+        let (mut stdout, mut stderr) = (Vec::new(), Vec::new());
+        let out = self.child.stdout.take();
+        let err = self.child.stderr.take();
+        let stdin = self.stdin.take();
+        let feed = async {
+            if let Some((mut pipe, bytes)) = stdin {
+                // A program that does not read its stdin to the end says so by how it ends.
+                let _ = pipe.write_all(&bytes).await;
+            }
+            Ok(())
+        };
+        let read_out = async {
+            match out {
+                Some(mut pipe) => pipe.read_to_end(&mut stdout).await.map(drop),
+                None => Ok(()),
+            }
+        };
+        let read_err = async {
+            match err {
+                Some(mut pipe) => pipe.read_to_end(&mut stderr).await.map(drop),
+                None => Ok(()),
+            }
+        };
+        tokio::try_join!(feed, read_out, read_err)?;
+        let leader = WaitId::Pid(self.pid);
+        // Waits without reaping: a reaped pid can be reused, and the group still has to be signalled by it.
+        let _ = tokio::task::spawn_blocking(move || {
+            waitid(leader, WaitIdOptions::EXITED | WaitIdOptions::NOWAIT)
+        })
+        .await;
+        self.group.kill();
+        let status = self.child.wait().await?;
+        let signal = std::os::unix::process::ExitStatusExt::signal(&status).unwrap_or_default();
+        Ok(Ended {
+            exit: status.code().unwrap_or(128 + signal),
+            stdout: String::from_utf8_lossy(&stdout).into_owned(),
+            stderr: String::from_utf8_lossy(&stderr).into_owned(),
+        })
+    }
+}

@@ -1,0 +1,197 @@
+//! The server: one loopback port for the three APIs, ended with its handle.
+
+use std::convert::Infallible;
+use std::future::pending;
+use std::io;
+use std::net::{Ipv4Addr, SocketAddr};
+use std::sync::Arc;
+use std::time::Duration;
+
+use http_body_util::BodyExt;
+use hyper::body::Incoming;
+use hyper::service::service_fn;
+use hyper::{Request, Response};
+use hyper_util::rt::TokioIo;
+use serde_json::{Value, json};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::watch;
+use tokio::task::JoinSet;
+
+use crate::answer::{Answer, Playback};
+use crate::request::{ModelRequest, Purpose, Vendor};
+use crate::script::{Script, Turn};
+use crate::{anthropic, gemini, openai};
+
+/// A running model API on a free port of the loopback address. Dropping it ends every connection and closes the port.
+///
+/// It lives on the runtime it was started on, so that runtime must not be blocked while a CLI talks to it.
+#[derive(Debug)]
+pub struct ModelApi {
+    address: SocketAddr,
+    log: watch::Receiver<Vec<ModelRequest>>,
+    // Aborted on drop: the accept loop, and with it every connection.
+    _serving: JoinSet<()>,
+}
+
+/// Every request so far, and who waits for the next.
+#[derive(Debug, Default)]
+struct Log(watch::Sender<Vec<ModelRequest>>);
+
+impl Log {
+    /// Keeps a request; says how many before it wanted a turn.
+    fn keep(&self, request: ModelRequest) -> usize {
+        let mut before = 0;
+        self.0.send_modify(|requests| {
+            before = requests.iter().filter(|earlier| earlier.purpose == Purpose::Turn).count();
+            requests.push(request);
+        });
+        before
+    }
+}
+
+impl ModelApi {
+    /// Starts a server that answers by `script`.
+    ///
+    /// # Panics
+    /// When no loopback port can be bound: a test has nothing better to do. See [`ModelApi::bind`].
+    pub async fn start(script: Script) -> Self {
+        Self::bind(0, script).await.expect("a free port on the loopback address")
+    }
+
+    /// Starts a server on a given port; 0 picks a free one.
+    pub async fn bind(port: u16, script: Script) -> io::Result<Self> {
+        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, port)).await?;
+        let address = listener.local_addr()?;
+        let log = Arc::new(Log::default());
+        let mut serving = JoinSet::new();
+        let requests = log.0.subscribe();
+        serving.spawn(accept(listener, script, log));
+        Ok(Self { address, log: requests, _serving: serving })
+    }
+
+    /// The base URL, with no trailing slash.
+    pub fn url(&self) -> String {
+        format!("http://{}", self.address)
+    }
+
+    /// Every request so far, in the order of arrival.
+    pub fn requests(&self) -> Vec<ModelRequest> {
+        self.log.borrow().clone()
+    }
+
+    /// The request with this number, counted from 0 over all of them; waits until it has come.
+    pub async fn request(&self, number: usize) -> ModelRequest {
+        self.arrived(number, |_| true).await
+    }
+
+    /// The request that took this turn of the script, counted from 0; waits until it has come.
+    pub async fn turn(&self, number: usize) -> ModelRequest {
+        self.arrived(number, |request| request.purpose == Purpose::Turn).await
+    }
+
+    async fn arrived(&self, number: usize, wanted: impl Fn(&ModelRequest) -> bool) -> ModelRequest {
+        let nth = |requests: &Vec<ModelRequest>| requests.iter().filter(|r| wanted(r)).nth(number).cloned();
+        let found = self
+            .log
+            .clone()
+            .wait_for(|requests| nth(requests).is_some())
+            .await
+            .ok()
+            .and_then(|log| nth(&log));
+        match found {
+            Some(request) => request,
+            // The server has ended: nothing more will come.
+            None => pending().await,
+        }
+    }
+
+    /// The requests that took a turn of the script, in the order of arrival.
+    pub fn turns(&self) -> Vec<ModelRequest> {
+        self.requests().into_iter().filter(|request| request.purpose == Purpose::Turn).collect()
+    }
+}
+
+async fn accept(listener: TcpListener, script: Script, log: Arc<Log>) {
+    let mut connections = JoinSet::new();
+    loop {
+        tokio::select! {
+            accepted = listener.accept() => match accepted {
+                Ok((stream, _)) => {
+                    connections.spawn(serve(stream, script.clone(), Arc::clone(&log)));
+                }
+                // Out of file descriptors, most likely: others may give theirs back.
+                Err(_) => tokio::time::sleep(Duration::from_millis(10)).await,
+            },
+            // Reaped as they end, so that a long run does not gather finished ones.
+            Some(_) = connections.join_next(), if !connections.is_empty() => {}
+        }
+    }
+}
+
+async fn serve(stream: TcpStream, script: Script, log: Arc<Log>) {
+    let service = service_fn(|request| {
+        let (script, log) = (script.clone(), Arc::clone(&log));
+        async move { Ok::<_, Infallible>(response(answer(request, &script, &log).await)) }
+    });
+    // An error here is the client's going away or a scripted cut: nobody is left to tell.
+    let _ = hyper::server::conn::http1::Builder::new().serve_connection(TokioIo::new(stream), service).await;
+}
+
+async fn answer(request: Request<Incoming>, script: &Script, log: &Log) -> Answer {
+    let (head, body) = request.into_parts();
+    let body = body.collect().await.map(http_body_util::Collected::to_bytes).unwrap_or_default();
+    let headers = head
+        .headers
+        .iter()
+        .map(|(name, value)| {
+            (name.as_str().to_owned(), String::from_utf8_lossy(value.as_bytes()).into_owned())
+        })
+        .collect();
+    let body = serde_json::from_slice(&body).unwrap_or(Value::Null);
+    let request = ModelRequest::new(head.method.to_string(), head.uri.to_string(), headers, body);
+    let number = log.keep(request.clone());
+    match (request.purpose, request.vendor) {
+        (Purpose::Turn, Some(vendor)) => play(script.turn(&request, number), vendor, &request, number).await,
+        (Purpose::Auxiliary, Some(Vendor::Anthropic)) => anthropic::auxiliary(&request),
+        (Purpose::Auxiliary, Some(Vendor::OpenAi)) => openai::auxiliary(&request),
+        (Purpose::Auxiliary, Some(Vendor::Gemini)) => gemini::auxiliary(&request),
+        (Purpose::Auxiliary, None) => Answer::json(200, &json!({"object": "list", "data": [], "models": []})),
+        (Purpose::Unknown | Purpose::Turn, _) => {
+            Answer::json(404, &json!({"error": {"message": "not served here"}}))
+        }
+    }
+}
+
+async fn play(turn: Turn, vendor: Vendor, request: &ModelRequest, number: usize) -> Answer {
+    match (turn, vendor) {
+        (Turn::Reply(reply), Vendor::Anthropic) => anthropic::answer(request, &reply, number),
+        (Turn::Reply(reply), Vendor::OpenAi) => openai::answer(request, &reply, number),
+        (Turn::Reply(reply), Vendor::Gemini) => gemini::answer(request, &reply, number),
+        (Turn::Refuse { status, retry_after }, vendor) => refuse(vendor, status, retry_after),
+        (Turn::Overloaded, Vendor::Anthropic) => anthropic::refusal(529, None),
+        (Turn::Overloaded, vendor) => refuse(vendor, 503, None),
+        (Turn::HangBeforeFirstByte, _) => pending().await,
+    }
+}
+
+fn refuse(vendor: Vendor, status: u16, retry_after: Option<Duration>) -> Answer {
+    let seconds = retry_after.map(|wait| wait.as_secs());
+    match vendor {
+        Vendor::Anthropic => anthropic::refusal(status, seconds),
+        Vendor::OpenAi => openai::refusal(status, seconds),
+        Vendor::Gemini => gemini::refusal(status, seconds),
+    }
+}
+
+fn response(answer: Answer) -> Response<Playback> {
+    let mut response = Response::new(answer.body);
+    // Both are the script's own words; one that HTTP cannot carry falls back to what a broken server would say.
+    *response.status_mut() =
+        hyper::StatusCode::from_u16(answer.status).unwrap_or(hyper::StatusCode::INTERNAL_SERVER_ERROR);
+    for (name, value) in answer.headers {
+        if let Ok(value) = value.parse() {
+            response.headers_mut().append(name, value);
+        }
+    }
+    response
+}

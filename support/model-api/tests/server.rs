@@ -1,0 +1,192 @@
+//! The server by itself: what it says on the wire, and how it ends.
+
+#![expect(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
+
+use std::time::Duration;
+
+use model_api::{Call, ModelApi, Purpose, Role, Script, Turn, Vendor};
+use serde_json::{Value, json};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
+use tokio::time::timeout;
+
+const VENDORS: [(Vendor, &str); 3] = [
+    (Vendor::Anthropic, "/v1/messages"),
+    (Vendor::OpenAi, "/v1/responses"),
+    (Vendor::Gemini, "/v1beta/models/gemini-test:streamGenerateContent?alt=sse"),
+];
+
+async fn send(api: &ModelApi, path: &str, body: &Value) -> TcpStream {
+    let address = api.url().strip_prefix("http://").unwrap().to_owned();
+    let mut stream = TcpStream::connect(address).await.unwrap();
+    let body = body.to_string();
+    let head = format!(
+        "POST {path} HTTP/1.1\r\nhost: x\r\nconnection: close\r\ncontent-type: application/json\r\ncontent-length: {}\r\n\r\n",
+        body.len()
+    );
+    stream.write_all(head.as_bytes()).await.unwrap();
+    stream.write_all(body.as_bytes()).await.unwrap();
+    stream
+}
+
+async fn post(api: &ModelApi, path: &str, body: &Value) -> String {
+    let mut answer = Vec::new();
+    // A cut connection is an error after what was said; what was said is what counts here.
+    let _ = send(api, path, body).await.read_to_end(&mut answer).await;
+    String::from_utf8_lossy(&answer).into_owned()
+}
+
+fn ask(vendor: Vendor, prompt: &str) -> Value {
+    match vendor {
+        Vendor::Anthropic => {
+            json!({"model": "claude-test", "stream": true, "messages": [{"role": "user", "content": prompt}]})
+        }
+        Vendor::OpenAi => json!({
+            "model": "gpt-test", "stream": true,
+            "input": [{"type": "message", "role": "user", "content": [{"type": "input_text", "text": prompt}]}],
+        }),
+        Vendor::Gemini => json!({"contents": [{"role": "user", "parts": [{"text": prompt}]}]}),
+    }
+}
+
+#[tokio::test]
+async fn one_server_speaks_all_three_apis() {
+    let api = ModelApi::start(Script::text("hello there")).await;
+    for (vendor, path) in VENDORS {
+        let answer = post(&api, path, &ask(vendor, "hi")).await;
+        assert!(answer.starts_with("HTTP/1.1 200"), "{vendor:?}: {answer}");
+        assert!(answer.contains("hello ") && answer.contains("there"), "{vendor:?}: {answer}");
+        let last = api.requests().pop().unwrap();
+        assert_eq!((last.vendor, last.purpose), (Some(vendor), Purpose::Turn));
+        assert_eq!(last.says(Role::User), ["hi"]);
+        assert!(last.model().unwrap().ends_with("-test"));
+    }
+}
+
+#[tokio::test]
+async fn turns_are_taken_in_order_and_the_last_repeats() {
+    let api = ModelApi::start(Script::turns(vec![Turn::text("one"), Turn::text("two")])).await;
+    for expected in ["one", "two", "two"] {
+        assert!(post(&api, "/v1/messages", &ask(Vendor::Anthropic, "next")).await.contains(expected));
+    }
+}
+
+#[tokio::test]
+async fn housekeeping_takes_no_turn() {
+    let api = ModelApi::start(Script::turns(vec![Turn::text("first"), Turn::text("second")])).await;
+    let schema = json!({"type": "OBJECT", "properties": {"complexity_score": {"type": "INTEGER"}}, "required": ["complexity_score"]});
+    let route =
+        json!({"generationConfig": {"responseMimeType": "application/json", "responseJsonSchema": schema}});
+    let routed = post(&api, "/v1beta/models/gemini-test:generateContent", &route).await;
+    assert!(routed.contains(r#"{\"complexity_score\":1}"#), "{routed}");
+    let quota = json!({"max_tokens": 1, "messages": [{"role": "user", "content": "quota"}]});
+    assert!(post(&api, "/v1/messages", &quota).await.starts_with("HTTP/1.1 200"));
+    assert!(post(&api, "/v1/messages/count_tokens", &quota).await.contains("input_tokens"));
+    assert!(post(&api, "/v1/responses", &ask(Vendor::OpenAi, "go")).await.contains("first"));
+    assert_eq!(api.requests().len(), 4);
+    assert_eq!(api.turns().len(), 1);
+}
+
+#[tokio::test]
+async fn a_refusal_is_in_each_vendors_own_words() {
+    let expected = [
+        (Vendor::Anthropic, 401, "authentication_error"),
+        (Vendor::Anthropic, 403, "permission_error"),
+        (Vendor::Anthropic, 404, "not_found_error"),
+        (Vendor::Anthropic, 429, "rate_limit_error"),
+        (Vendor::Anthropic, 500, "api_error"),
+        (Vendor::Anthropic, 529, "overloaded_error"),
+        (Vendor::OpenAi, 401, "invalid_api_key"),
+        (Vendor::OpenAi, 404, "model_not_found"),
+        (Vendor::OpenAi, 429, "rate_limit_exceeded"),
+        (Vendor::OpenAi, 500, "server_error"),
+        (Vendor::OpenAi, 503, "server_is_overloaded"),
+        (Vendor::Gemini, 400, "API_KEY_INVALID"),
+        (Vendor::Gemini, 401, "UNAUTHENTICATED"),
+        (Vendor::Gemini, 403, "PERMISSION_DENIED"),
+        (Vendor::Gemini, 404, "NOT_FOUND"),
+        (Vendor::Gemini, 429, "RESOURCE_EXHAUSTED"),
+        (Vendor::Gemini, 500, "INTERNAL"),
+        (Vendor::Gemini, 503, "UNAVAILABLE"),
+    ];
+    for (vendor, status, words) in expected {
+        let api = ModelApi::start(Script::always(Turn::refuse(status))).await;
+        let (_, path) = VENDORS.into_iter().find(|(of, _)| *of == vendor).unwrap();
+        let answer = post(&api, path, &ask(vendor, "hi")).await;
+        assert!(answer.starts_with(&format!("HTTP/1.1 {status}")), "{vendor:?} {status}: {answer}");
+        assert!(answer.contains(words), "{vendor:?} {status}: {answer}");
+        assert!(!answer.contains("retry-after"), "{vendor:?} {status}: {answer}");
+    }
+}
+
+#[tokio::test]
+async fn a_rate_limit_says_when_to_come_back() {
+    let api = ModelApi::start(Script::always(Turn::rate_limited(Some(Duration::from_secs(7))))).await;
+    for (vendor, path) in VENDORS {
+        let answer = post(&api, path, &ask(vendor, "hi")).await;
+        let told = if vendor == Vendor::Gemini { r#""retryDelay":"7s""# } else { "retry-after: 7" };
+        assert!(answer.contains(told), "{vendor:?}: {answer}");
+    }
+}
+
+#[tokio::test]
+async fn a_cut_reply_breaks_off_after_its_text() {
+    let api = ModelApi::start(Script::always(Turn::cut_after("half a"))).await;
+    for (vendor, path) in VENDORS {
+        let answer = post(&api, path, &ask(vendor, "hi")).await;
+        assert!(answer.contains("half "), "{vendor:?}: {answer}");
+        assert!(!answer.ends_with("0\r\n\r\n"), "{vendor:?} was ended properly: {answer}");
+    }
+}
+
+#[tokio::test]
+async fn a_reply_can_hang_before_and_after_its_first_byte() {
+    let script = Script::turns(vec![Turn::HangBeforeFirstByte, Turn::hang_after("half")]);
+    let api = ModelApi::start(script).await;
+    let mut silent = send(&api, "/v1/messages", &ask(Vendor::Anthropic, "hi")).await;
+    api.turn(0).await;
+    let mut byte = [0];
+    let short = Duration::from_millis(100);
+    assert!(timeout(short, silent.read(&mut byte)).await.is_err());
+
+    let mut half = send(&api, "/v1/messages", &ask(Vendor::Anthropic, "hi")).await;
+    let mut said = String::new();
+    while !said.contains("half") {
+        let mut chunk = [0; 4096];
+        let read = half.read(&mut chunk).await.unwrap();
+        said.push_str(&String::from_utf8_lossy(&chunk[..read]));
+    }
+    assert!(timeout(short, half.read(&mut byte)).await.is_err());
+
+    drop(api);
+    assert_eq!(timeout(Duration::from_secs(5), silent.read(&mut byte)).await.unwrap().unwrap_or(0), 0);
+}
+
+#[tokio::test]
+async fn dropping_the_server_closes_its_port() {
+    let api = ModelApi::start(Script::text("hello")).await;
+    let address = api.url().strip_prefix("http://").unwrap().to_owned();
+    assert!(TcpStream::connect(&address).await.is_ok());
+    drop(api);
+    let closed = async {
+        while TcpStream::connect(&address).await.is_ok() {
+            tokio::task::yield_now().await;
+        }
+    };
+    assert!(timeout(Duration::from_secs(5), closed).await.is_ok(), "the port is still open");
+}
+
+#[tokio::test]
+async fn an_mcp_call_is_named_as_each_cli_names_it() {
+    let call = Call::Mcp { server: "echo".to_owned(), tool: "say".to_owned(), input: json!({"text": "x"}) };
+    let api = ModelApi::start(Script::endless(call)).await;
+    for (vendor, path) in VENDORS {
+        let answer = post(&api, path, &ask(vendor, "hi")).await;
+        let name = match vendor {
+            Vendor::Anthropic => "mcp__echo__say",
+            Vendor::OpenAi => r#""namespace":"mcp__echo""#,
+            Vendor::Gemini => "mcp_echo_say",
+        };
+        assert!(answer.contains(name), "{vendor:?}: {answer}");
+    }
+}
