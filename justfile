@@ -32,3 +32,7 @@ bench *ARGS:
 # The supervisor's fault tests over and over: a campaign for races
 faults ROUNDS="20":
     for round in $(seq {{ ROUNDS }}); do echo "round $round of {{ ROUNDS }}"; ./test -p supervisor; done
+
+# Record the transcripts of the real CLIs anew, or with `-- --check` tell what drifted
+record *ARGS:
+    scripts/record {{ ARGS }}

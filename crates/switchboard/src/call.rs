@@ -1,91 +1,175 @@
 //! One call from a terminal: the agent under a supervisor, its words passed on as they come.
 
-use std::env;
 use std::io::{self, Read};
 use std::process::ExitCode;
 
-use model::{End, Exit, Limits, RunPlan, RunReport};
+use agents::doctor::{self, AgentCheck, NotReady};
+use agents::{Ended, Launch, ModelTables, ParseLimits, Parser, Setup, judge};
+use model::{AgentEvent, CallSpec, FailureKind, Limits, Mode, Outcome, Part, RunReport, SessionChoice};
 use supervisor::{Offsets, Run, RunEvent, Supervisor};
 use tokio::signal::unix::{SignalKind, signal};
 
-use crate::cli::{Agent, Order};
+use crate::cli::Order;
 use crate::failure::Failure;
 use crate::{output, state};
 
-/// Places the call, stays until it is over, and turns its end into an exit code.
+/// How much of the end of stderr is kept for the outcome.
+const STDERR_TAIL: usize = 8 * 1024;
+
+/// Places the call, stays until it is over, and turns its outcome into an exit code.
 pub fn place(order: &Order) -> Result<ExitCode, Failure> {
-    let plan = plan(order)?;
+    let spec = spec(order)?;
     let folder = state::new_job()?;
+    let launch = agents::launch(&spec, &setup(&spec, supervisor::Spool::at(&folder).private())?)?;
     let runtime =
         tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(Failure::Runtime)?;
     runtime.block_on(async {
-        let run = Supervisor::beside_this_program()?.start(&folder, &plan).await?;
-        let report = follow(&run).await?;
-        output::summary(&report, run.spool());
-        Ok(exit_code(&report))
+        let run = Supervisor::beside_this_program()?.start(&folder, &launch.plan).await?;
+        let (outcome, report) = Call { order, spec: &spec, launch: &launch }.follow(&run).await?;
+        tell(order, &outcome)?;
+        output::summary(&outcome, &report, run.spool());
+        Ok(exit_code(&outcome))
     })
 }
 
-fn plan(order: &Order) -> Result<RunPlan, Failure> {
+fn spec(order: &Order) -> Result<CallSpec, Failure> {
     let cwd =
         order.cwd.canonicalize().map_err(|source| Failure::Cwd { folder: order.cwd.clone(), source })?;
-    let Agent::Rehearsal = order.agent;
-    let program = env::current_exe().map_err(Failure::ThisProgram)?.with_file_name("rehearsal");
-    if !program.exists() {
-        return Err(Failure::NoAgent { program });
-    }
-    Ok(RunPlan {
-        args: vec!["--as".into(), "plain".into()],
-        stdin: prompt(order)?,
+    let session = match (&order.session, order.go_on) {
+        (Some(id), _) => SessionChoice::Resume(id.clone()),
+        (None, true) => SessionChoice::ContinueLatest,
+        (None, false) => SessionChoice::New,
+    };
+    Ok(CallSpec {
+        model: order.model.clone(),
+        session,
+        mode: if order.observe { Mode::Observe } else { Mode::Execute },
+        max_turns: order.max_turns,
         limits: Limits { wall: Some(order.timeout), idle: order.idle, ..Limits::default() },
-        ..RunPlan::new(program, cwd)
+        ..CallSpec::new(order.agent, prompt(order)?, cwd)
     })
 }
 
-fn prompt(order: &Order) -> Result<Vec<u8>, Failure> {
-    let prompt = match order.prompt.as_deref() {
+fn prompt(order: &Order) -> Result<String, Failure> {
+    match order.prompt.as_deref() {
         None | Some("-") => {
             let mut bytes = Vec::new();
             io::stdin().read_to_end(&mut bytes).map_err(Failure::Prompt)?;
-            bytes
+            String::from_utf8(bytes).map_err(|_| Failure::PromptIsNoText)
         }
-        Some(text) => text.as_bytes().to_vec(),
-    };
-    if prompt.trim_ascii().is_empty() { Err(Failure::EmptyPrompt) } else { Ok(prompt) }
+        Some(text) => Ok(text.to_owned()),
+    }
 }
 
-/// Passes on what the agent prints until the run is over. Ctrl-C asks it to stop; the end is waited for all the same.
-async fn follow(run: &Run) -> Result<RunReport, Failure> {
-    // Made once: a signal that comes between two looks is kept.
-    let mut interrupted = signal(SignalKind::interrupt()).map_err(Failure::Runtime)?;
-    let mut terminated = signal(SignalKind::terminate()).map_err(Failure::Runtime)?;
-    let mut events = run.events(Offsets::default()).map_err(Failure::Runtime)?;
-    loop {
-        let event = tokio::select! {
-            biased; // an agent that never stops talking must not talk over Ctrl-C
-            _ = interrupted.recv() => None,
-            _ = terminated.recv() => None,
-            event = events.next() => Some(event?),
-        };
-        let Some(event) = event else {
-            run.stop().map_err(Failure::Runtime)?;
-            continue;
-        };
-        match event {
-            Some(RunEvent::Output(bytes)) => output::answer(&bytes),
-            Some(RunEvent::Error(bytes)) => output::aside(&bytes),
-            Some(RunEvent::Ended(report)) => return Ok(report),
-            None => return Ok(run.wait().await?),
+fn setup(spec: &CallSpec, private_folder: std::path::PathBuf) -> Result<Setup, Failure> {
+    let lookup = state::lookup();
+    // Whether it is logged in is left to the agent itself: asking first would cost more than its own refusal.
+    let AgentCheck { program, version, capabilities, findings, agent, .. } =
+        doctor::look_up(spec.agent, &lookup);
+    let Some(program) = program else { return Err(NotReady { agent, findings }.into()) };
+    Ok(Setup {
+        program,
+        version,
+        capabilities,
+        models: ModelTables::default(),
+        inherited: lookup.inherited,
+        pass_on: std::collections::BTreeSet::new(),
+        private_folder,
+        new_session: uuid::Uuid::new_v4().into(),
+    })
+}
+
+/// A call that has been placed.
+struct Call<'a> {
+    order: &'a Order,
+    spec: &'a CallSpec,
+    launch: &'a Launch,
+}
+
+impl Call<'_> {
+    /// Passes on what the agent says until the run is over. Ctrl-C asks it to stop; the end is waited for all the same.
+    async fn follow(&self, run: &Run) -> Result<(Outcome, RunReport), Failure> {
+        // Made once: a signal that comes between two looks is kept.
+        let mut interrupted = signal(SignalKind::interrupt()).map_err(Failure::Runtime)?;
+        let mut terminated = signal(SignalKind::terminate()).map_err(Failure::Runtime)?;
+        let mut events = run.events(Offsets::default()).map_err(Failure::Runtime)?;
+        let mut parser = Parser::new(self.spec.agent, ParseLimits::default());
+        let mut stderr = Tail::default();
+        loop {
+            let event = tokio::select! {
+                biased; // an agent that never stops talking must not talk over Ctrl-C
+                _ = interrupted.recv() => None,
+                _ = terminated.recv() => None,
+                event = events.next() => Some(event?),
+            };
+            let report = match event {
+                None => {
+                    run.stop().map_err(Failure::Runtime)?;
+                    continue;
+                }
+                Some(Some(RunEvent::Output(bytes))) => {
+                    parser.feed(&bytes, &mut |event| self.pass_on(&event));
+                    continue;
+                }
+                Some(Some(RunEvent::Error(bytes))) => {
+                    stderr.push(&bytes);
+                    continue;
+                }
+                Some(Some(RunEvent::Ended(report))) => report,
+                Some(None) => run.wait().await?,
+            };
+            let summary = parser.finish(&mut |event| self.pass_on(&event));
+            let stderr = stderr.text();
+            let ended = Ended::new(self.spec.agent, self.launch, &summary, &report, &stderr);
+            return Ok((judge(&ended), report));
+        }
+    }
+
+    fn pass_on(&self, event: &AgentEvent<'_>) {
+        if self.order.events {
+            // An event is made of text and numbers; there is nothing in it that JSON cannot hold.
+            output::line(&serde_json::to_string(event).unwrap_or_default());
+        } else if !self.order.json {
+            match event {
+                AgentEvent::Text { text, part: Part::Whole, within: None } => output::line(&text.decode()),
+                AgentEvent::ToolUse { name, .. } => output::aside(&format!("· {}", name.decode())),
+                AgentEvent::Retry { reason, .. } => {
+                    output::aside(&format!("· trying again: {}", reason.decode()));
+                }
+                _ => {}
+            }
         }
     }
 }
 
-fn exit_code(report: &RunReport) -> ExitCode {
-    ExitCode::from(match (&report.end, report.exit) {
-        (End::Exited, Some(Exit::Code(0))) => 0,
-        (End::Deadline { .. }, _) => 3,
-        (End::Stopped, _) => 4,
-        (End::NotStarted(_), _) => 5,
-        _ => 1,
+/// The end of what was written to stderr.
+#[derive(Debug, Default)]
+struct Tail(Vec<u8>);
+
+impl Tail {
+    fn push(&mut self, bytes: &[u8]) {
+        self.0.extend_from_slice(&bytes[bytes.len().saturating_sub(STDERR_TAIL)..]);
+        self.0.drain(..self.0.len().saturating_sub(STDERR_TAIL));
+    }
+
+    fn text(&self) -> String {
+        String::from_utf8_lossy(&self.0).into_owned()
+    }
+}
+
+fn tell(order: &Order, outcome: &Outcome) -> Result<(), Failure> {
+    if order.json || order.events {
+        output::line(&serde_json::to_string(outcome)?);
+    }
+    Ok(())
+}
+
+fn exit_code(outcome: &Outcome) -> ExitCode {
+    ExitCode::from(match outcome.failure().map(|failure| &failure.kind) {
+        None => 0,
+        Some(FailureKind::Deadline { .. }) => 3,
+        Some(FailureKind::Stopped) => 4,
+        Some(FailureKind::NotStarted { .. }) => 5,
+        Some(_) => 1,
     })
 }

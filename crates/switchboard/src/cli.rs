@@ -3,7 +3,8 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-use clap::{Args, Parser, Subcommand, ValueEnum};
+use clap::{Args, Parser, Subcommand};
+use model::{AgentKind, SessionId};
 
 /// Place a call to any coding agent
 #[derive(Debug, Parser)]
@@ -16,35 +17,60 @@ pub struct Cli {
 #[derive(Debug, Subcommand)]
 pub enum Command {
     /// Hand a prompt to an agent and print its answer as it comes
-    Call(Order),
+    Call(Box<Order>),
+    /// Say which agents are here, whether they are ready, and what to do about what is missing
+    Doctor(Checkup),
 }
 
-/// Exit codes: 0 completed, 1 failed, 2 bad input, 3 timed out, 4 cancelled, 5 no such agent here.
 #[derive(Debug, Args)]
 #[command(
     after_help = "Exit codes: 0 completed, 1 failed, 2 bad input, 3 timed out, 4 cancelled, 5 no such agent here.\n\
                         Ctrl-C cancels the call and waits until nothing of it is left running."
 )]
+#[expect(clippy::struct_excessive_bools, reason = "each is a flag of its own")]
 pub struct Order {
-    /// The agent to call
-    pub agent: Agent,
+    /// The agent to call: claude, codex, gemini, or rehearsal, the scripted one that needs no account
+    pub agent: AgentKind,
     /// What to ask it; `-` or nothing reads stdin
     pub prompt: Option<String>,
     /// The folder it works in
     #[arg(long, value_name = "FOLDER", default_value = ".")]
     pub cwd: PathBuf,
+    /// An alias (haiku, sonnet, opus) or the full name of a model
+    #[arg(long)]
+    pub model: Option<String>,
+    /// Go on with this session
+    #[arg(long, value_name = "ID", conflicts_with = "go_on")]
+    pub session: Option<SessionId>,
+    /// Go on with the newest session of the folder
+    #[arg(long = "continue")]
+    pub go_on: bool,
+    /// The agent may look at everything and change nothing
+    #[arg(long)]
+    pub observe: bool,
+    /// How many turns the model may take
+    #[arg(long, value_name = "N")]
+    pub max_turns: Option<u32>,
     /// How long it may take: 90s, 10m, 1h
     #[arg(long, value_name = "TIME", default_value = "1h", value_parser = duration)]
     pub timeout: Duration,
     /// How long it may stay silent
     #[arg(long, value_name = "TIME", value_parser = duration)]
     pub idle: Option<Duration>,
+    /// Print what the call came to as one JSON object
+    #[arg(long, conflicts_with = "events")]
+    pub json: bool,
+    /// Print every event as a line of JSON, and what the call came to as the last
+    #[arg(long)]
+    pub events: bool,
 }
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub enum Agent {
-    /// The scripted agent that comes with Switchboard: no account, no tokens
-    Rehearsal,
+#[derive(Debug, Args)]
+#[command(after_help = "Exit codes: 0 at least one agent is ready, 1 none is.")]
+pub struct Checkup {
+    /// Print everything as one JSON object
+    #[arg(long)]
+    pub json: bool,
 }
 
 /// Reads `500ms`, `90s`, `10m` or `1h`.

@@ -5,6 +5,7 @@
 
 mod call;
 mod cli;
+mod doctor;
 mod failure;
 mod output;
 mod state;
@@ -19,6 +20,7 @@ fn main() -> ExitCode {
     let Cli { command } = Cli::parse();
     let done = match command {
         Command::Call(order) => call::place(&order),
+        Command::Doctor(order) => doctor::check(&order),
     };
     done.unwrap_or_else(|failure| {
         output::complain(&failure);

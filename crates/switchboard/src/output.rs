@@ -4,35 +4,52 @@
 
 use std::io::{self, Write};
 
-use model::{RunReport, TreeEnd};
+use model::{Outcome, RunReport, TreeEnd};
 
 use crate::failure::Failure;
 
-/// Passes on what the agent printed.
-pub fn answer(bytes: &[u8]) {
+/// A line of the answer.
+pub fn line(text: &str) {
     let mut stdout = io::stdout().lock();
-    let _ = stdout.write_all(bytes).and_then(|()| stdout.flush());
+    let _ = writeln!(stdout, "{text}").and_then(|()| stdout.flush());
 }
 
-/// Passes on what the agent complained about.
-pub fn aside(bytes: &[u8]) {
-    let _ = io::stderr().write_all(bytes);
+/// A line beside the answer.
+pub fn aside(text: &str) {
+    let _ = writeln!(io::stderr(), "{text}");
 }
 
-/// Says how a run ended, and what is left of it.
-pub fn summary(report: &RunReport, spool: &supervisor::Spool) {
-    let exit = report.exit.map(|exit| format!(" ({exit})")).unwrap_or_default();
+/// Says how a call went, and what is left of it.
+pub fn summary(outcome: &Outcome, report: &RunReport, spool: &supervisor::Spool) {
+    let mut stderr = io::stderr().lock();
+    let _ = match outcome.failure() {
+        None => writeln!(stderr, "\ncompleted after {} ms; {}", report.duration_ms, left_over(report)),
+        Some(failure) => writeln!(
+            stderr,
+            "\nfailed ({}) after {} ms; {}\n  because: {}\n  hint: {}",
+            failure.kind,
+            report.duration_ms,
+            left_over(report),
+            failure.message,
+            outcome.hint().unwrap_or_default()
+        ),
+    };
+    if let Some(session) = &outcome.session {
+        let _ = writeln!(stderr, "session: {session}");
+    }
+    let _ = writeln!(stderr, "files: {}", spool.folder().display());
+}
+
+fn left_over(report: &RunReport) -> String {
     let ended = match report.descendants_ended {
         0 => String::new(),
         1 => "1 process that it left behind was ended, ".to_owned(),
         number => format!("{number} processes that it left behind were ended, "),
     };
-    let left = match report.tree {
-        TreeEnd::ProvenEmpty | TreeEnd::SweptByIdentity => "nothing is left running".to_owned(),
-        TreeEnd::LeftAlive { processes } => format!("{processes} could not be ended"),
-    };
-    let _ = writeln!(io::stderr(), "\n{}{exit} after {} ms; {ended}{left}", report.end, report.duration_ms);
-    let _ = writeln!(io::stderr(), "files: {}", spool.folder().display());
+    match report.tree {
+        TreeEnd::ProvenEmpty | TreeEnd::SweptByIdentity => format!("{ended}nothing is left running"),
+        TreeEnd::LeftAlive { processes } => format!("{ended}{processes} could not be ended"),
+    }
 }
 
 /// Says what went wrong, why, and what to do.

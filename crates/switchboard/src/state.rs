@@ -1,13 +1,35 @@
-//! Where Switchboard keeps its files. The one place that reads the user's environment.
+//! What the user's environment says: where Switchboard keeps its files, and what an agent may inherit. The one place that
+//! reads it.
 
+use std::collections::BTreeMap;
 use std::env;
 use std::path::PathBuf;
+
+use agents::doctor::Lookup;
 
 use crate::failure::Failure;
 
 /// The folder for a new job's files, named so that a listing is in the order of time.
 pub fn new_job() -> Result<PathBuf, Failure> {
     Ok(state()?.join("jobs").join(uuid::Uuid::now_v7().to_string()))
+}
+
+/// Where and with what agents are looked for.
+pub fn lookup() -> Lookup {
+    Lookup {
+        inherited: inherited(),
+        own_folder: env::current_exe().ok().and_then(|program| Some(program.parent()?.to_owned())),
+        // Without a place for it, the agents are simply asked again.
+        cache_file: state().ok().map(|state| state.join("agents.json")),
+        ..Lookup::default()
+    }
+}
+
+/// Every variable that is text. What is not cannot be handed on.
+fn inherited() -> BTreeMap<String, String> {
+    env::vars_os()
+        .filter_map(|(name, value)| Some((name.into_string().ok()?, value.into_string().ok()?)))
+        .collect()
 }
 
 /// `SWITCHBOARD_HOME/state`, else `XDG_STATE_HOME/switchboard`, else `~/.local/state/switchboard`.

@@ -3,6 +3,7 @@
 
 use std::fs;
 use std::io::{BufRead, BufReader, Write};
+use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::process::{Child, Command, Output, Stdio};
 
@@ -60,6 +61,96 @@ fn every_end_has_its_exit_code() {
     assert_eq!(call(&home, &["hi", "--cwd", "/nowhere"]).status.code(), Some(2));
     assert_eq!(call(&home, &["hi", "--timeout", "soon"]).status.code(), Some(2));
     assert_eq!(call(&home, &["@rehearse hang", "--timeout", "300ms"]).status.code(), Some(3));
+}
+
+#[test]
+fn a_failure_is_typed_and_has_the_agents_own_words_and_a_hint() {
+    let home = tempfile::tempdir().unwrap();
+    let output = call(&home, &["@rehearse fail auth"]);
+    assert_eq!(output.status.code(), Some(1));
+    let text = stderr(&output);
+    assert!(text.contains("failed (auth)"), "{text}");
+    assert!(text.contains("because: ") && text.contains("hint: "), "{text}");
+}
+
+#[test]
+fn an_agent_that_ends_without_a_result_has_not_succeeded() {
+    let home = tempfile::tempdir().unwrap();
+    let output = call(&home, &["@rehearse say half an answer\n@rehearse cut", "--json"]);
+    assert_eq!(output.status.code(), Some(1));
+    let outcome: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!(outcome["verdict"]["kind"], "invalid_output");
+    assert_eq!(outcome["text"], "half an answer");
+}
+
+#[test]
+fn with_events_every_line_is_json_and_the_last_is_the_outcome() {
+    let home = tempfile::tempdir().unwrap();
+    let prompt =
+        "@rehearse think hm\n@rehearse tool Bash ls => a\n@rehearse garbage json\n@rehearse answer done";
+    let output = call(&home, &[prompt, "--events"]);
+    let text = String::from_utf8(output.stdout).unwrap();
+    let lines: Vec<serde_json::Value> =
+        text.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    let kinds: Vec<&str> = lines.iter().filter_map(|line| line["event"].as_str()).collect();
+    for kind in ["session_started", "thinking", "tool_use", "tool_result", "unreadable", "text", "finished"] {
+        assert!(kinds.contains(&kind), "{kind} is missing in {kinds:?}");
+    }
+    assert_eq!(lines.last().unwrap()["text"], "done");
+}
+
+#[test]
+fn a_session_can_be_named_and_gone_on_with() {
+    let home = tempfile::tempdir().unwrap();
+    let id = "0190a3b4-0000-4000-8000-000000000001";
+    let output = call(&home, &["hi", "--session", id, "--json"]);
+    let outcome: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!(outcome["session"], id);
+    assert_eq!(call(&home, &["hi", "--session", id, "--continue"]).status.code(), Some(2));
+    assert_eq!(call(&home, &["hi", "--session=-p"]).status.code(), Some(2));
+}
+
+#[test]
+fn an_agent_that_is_not_installed_is_named_with_the_way_to_install_it() {
+    let home = tempfile::tempdir().unwrap();
+    let output = switchboard(&home, &["call", "claude", "hi"]).output().unwrap();
+    assert_eq!(output.status.code(), Some(5));
+    let text = stderr(&output);
+    assert!(text.contains("claude CLI not found in PATH"), "{text}");
+    assert!(text.contains("hint: install it with `npm install -g @anthropic-ai/claude-code`"), "{text}");
+}
+
+#[test]
+fn the_doctor_fails_when_no_agent_is_ready_and_says_what_to_do() {
+    let home = tempfile::tempdir().unwrap();
+    let output = switchboard(&home, &["doctor"]).output().unwrap();
+    assert_eq!(output.status.code(), Some(1));
+    let text = String::from_utf8(output.stdout).unwrap();
+    for agent in ["claude: not ready", "codex: not ready", "gemini: not ready"] {
+        assert!(text.contains(agent), "{text}");
+    }
+}
+
+#[test]
+fn the_doctor_finds_an_agent_and_its_version() {
+    let home = tempfile::tempdir().unwrap();
+    let bin = home.path().join("bin");
+    fs::create_dir(&bin).unwrap();
+    let script = "#!/bin/sh\ncase $1 in --version) echo '2.1.325 (Claude Code)';; *) echo '  --session-id <uuid>  x';; esac\n";
+    fs::write(bin.join("claude"), script).unwrap();
+    fs::set_permissions(bin.join("claude"), fs::Permissions::from_mode(0o755)).unwrap();
+    let mut doctor = switchboard(&home, &["doctor", "--json"]);
+    let output = doctor.env("PATH", &bin).env("ANTHROPIC_API_KEY", "canary-4711").output().unwrap();
+    assert_eq!(output.status.code(), Some(0), "{output:?}");
+    let text = String::from_utf8(output.stdout).unwrap();
+    assert!(!text.contains("canary-4711"));
+    let checkup: serde_json::Value = serde_json::from_str(&text).unwrap();
+    let claude = &checkup["agents"][0];
+    assert_eq!(claude["agent"], "claude");
+    assert_eq!(claude["program"], bin.join("claude").to_str().unwrap());
+    assert_eq!(claude["version"], "2.1.325");
+    assert_eq!(claude["standing"], "tested");
+    assert_eq!(claude["login"], "by_variable");
 }
 
 #[test]

@@ -1,0 +1,295 @@
+//! How fast a long transcript is read, from bytes to events, beside the idioms it stands against.
+//!
+//! Makes 200 MB of each stream from the recorded lines, with the sizes that real sessions have (tool results of a few kB,
+//! texts of a few hundred bytes), in a temporary file, and reads it through a buffer of 64 KiB. Prints the median of five
+//! rounds and the peak memory. Usage: `cargo bench -p agents [-- PART_OF_A_READER'S_NAME]`; `SIZE_MB` at build time sets another size.
+#![expect(clippy::print_stdout, reason = "a bench prints its table")]
+
+use std::fs::{self, File};
+use std::hint::black_box;
+use std::io::{self, BufRead, BufReader, BufWriter, Read, Write};
+use std::path::Path;
+use std::time::Instant;
+
+use agents::{ParseLimits, Parser};
+use model::{AgentEvent, AgentKind};
+use serde::Deserialize;
+use serde_json::Value;
+
+const ROUNDS: usize = 5;
+const BUFFER: usize = 64 * 1024;
+
+fn main() -> io::Result<()> {
+    let size = option_env!("SIZE_MB").and_then(|mb| mb.parse().ok()).unwrap_or(200_usize) * 1_000_000;
+    println!(
+        "{:<10} {:<34} {:>8} {:>11} {:>8} {:>12}",
+        "stream", "reader", "MB/s", "MB/CPU-s", "items", "peak RSS MB"
+    );
+    for (kind, version) in [(AgentKind::Claude, "claude-2.1.325"), (AgentKind::Codex, "codex-0.166.0")] {
+        let path = std::env::temp_dir().join(format!("agents-bench-{}-{kind}.jsonl", std::process::id()));
+        write_transcript(version, size, &path)?;
+        let result = measure(kind, &path);
+        fs::remove_file(&path)?;
+        result?;
+    }
+    Ok(())
+}
+
+type Reader = fn(AgentKind, &Path) -> io::Result<u64>;
+
+fn measure(kind: AgentKind, path: &Path) -> io::Result<()> {
+    let megabytes = f64::from(u32::try_from(fs::metadata(path)?.len() / 1000).unwrap_or(u32::MAX)) / 1e3;
+    // Ours first, so that its peak is not another's.
+    let readers: [(&str, Reader); 6] = [
+        ("ours: bytes to events", ours),
+        ("ours: every text decoded as well", ours_decoded),
+        ("reading the file alone", bytes_alone),
+        ("lines alone (memchr)", lines_alone),
+        ("serde_json, typed", typed),
+        ("serde_json, Value", value),
+    ];
+    let wanted = std::env::args().skip(1).find(|arg| !arg.starts_with('-')).unwrap_or_default();
+    for (name, read) in readers.into_iter().filter(|(name, _)| name.contains(&wanted)) {
+        let (mut seconds, mut cpu_seconds) = (Vec::new(), Vec::new());
+        let mut items = 0;
+        for _ in 0..ROUNDS {
+            let (start, cpu_start) = (Instant::now(), cpu_time());
+            items = black_box(read(kind, path)?);
+            seconds.push(start.elapsed().as_secs_f64());
+            cpu_seconds.push(cpu_time() - cpu_start);
+        }
+        let [speed, cpu_speed] = [seconds, cpu_seconds].map(|mut taken| {
+            taken.sort_by(f64::total_cmp);
+            megabytes / taken[ROUNDS / 2]
+        });
+        let peak = peak_rss_mb();
+        println!("{kind:<10} {name:<34} {speed:>8.0} {cpu_speed:>11.0} {items:>8} {peak:>12.1}");
+    }
+    Ok(())
+}
+
+fn pieces(path: &Path, mut on_piece: impl FnMut(&[u8])) -> io::Result<()> {
+    let mut file = File::open(path)?;
+    let mut buffer = vec![0; BUFFER];
+    loop {
+        match file.read(&mut buffer)? {
+            0 => return Ok(()),
+            read => on_piece(&buffer[..read]),
+        }
+    }
+}
+
+fn bytes_alone(_: AgentKind, path: &Path) -> io::Result<u64> {
+    let mut count = 0;
+    pieces(path, |piece| count += u64::from(!piece.is_empty()))?;
+    Ok(count)
+}
+
+fn lines_alone(_: AgentKind, path: &Path) -> io::Result<u64> {
+    let mut count = 0;
+    pieces(path, |piece| count += memchr::memchr_iter(b'\n', piece).count() as u64)?;
+    Ok(count)
+}
+
+fn ours(kind: AgentKind, path: &Path) -> io::Result<u64> {
+    let mut events = 0;
+    let mut parser = Parser::new(kind, ParseLimits::default());
+    let mut count = |event: AgentEvent<'_>| {
+        black_box(&event);
+        events += 1;
+    };
+    pieces(path, |piece| parser.feed(piece, &mut count))?;
+    black_box(parser.finish(&mut count));
+    Ok(events)
+}
+
+fn ours_decoded(kind: AgentKind, path: &Path) -> io::Result<u64> {
+    let mut events = 0;
+    let mut parser = Parser::new(kind, ParseLimits::default());
+    let mut count = |event: AgentEvent<'_>| {
+        if let AgentEvent::Text { text, .. }
+        | AgentEvent::Thinking { text, .. }
+        | AgentEvent::ToolResult { output: model::ToolOutput::Text(text), .. } = &event
+        {
+            drop(black_box(text.decode()));
+        }
+        events += 1;
+    };
+    pieces(path, |piece| parser.feed(piece, &mut count))?;
+    black_box(parser.finish(&mut count));
+    Ok(events)
+}
+
+fn json_lines(path: &Path, mut on_line: impl FnMut(&[u8])) -> io::Result<()> {
+    let mut reader = BufReader::with_capacity(BUFFER, File::open(path)?);
+    let mut line = Vec::new();
+    while reader.read_until(b'\n', &mut line)? > 0 {
+        on_line(&line);
+        line.clear();
+    }
+    Ok(())
+}
+
+fn value(_: AgentKind, path: &Path) -> io::Result<u64> {
+    let mut count = 0;
+    json_lines(path, |line| count += u64::from(black_box(serde_json::from_slice::<Value>(line)).is_ok()))?;
+    Ok(count)
+}
+
+fn typed(kind: AgentKind, path: &Path) -> io::Result<u64> {
+    let mut count = 0;
+    json_lines(path, |line| {
+        count += u64::from(match kind {
+            AgentKind::Codex => black_box(serde_json::from_slice::<CodexLine>(line)).is_ok(),
+            _ => black_box(serde_json::from_slice::<ClaudeLine>(line)).is_ok(),
+        });
+    })?;
+    Ok(count)
+}
+
+/// The shape that the events need, as one would write it with derives.
+#[derive(Deserialize)]
+#[serde(tag = "type", rename_all = "snake_case")]
+#[expect(dead_code, reason = "read, and thrown away")]
+enum ClaudeLine {
+    Assistant {
+        message: ClaudeMessage,
+        parent_tool_use_id: Option<String>,
+    },
+    User {
+        message: ClaudeMessage,
+    },
+    #[serde(other)]
+    Other,
+}
+
+#[derive(Deserialize)]
+#[expect(dead_code, reason = "read, and thrown away")]
+struct ClaudeMessage {
+    content: Vec<ClaudeBlock>,
+}
+
+#[derive(Deserialize)]
+#[serde(tag = "type", rename_all = "snake_case")]
+#[expect(dead_code, reason = "read, and thrown away")]
+enum ClaudeBlock {
+    Text {
+        text: String,
+    },
+    Thinking {
+        thinking: String,
+    },
+    ToolUse {
+        id: String,
+        name: String,
+        input: Value,
+    },
+    ToolResult {
+        tool_use_id: String,
+        content: Value,
+        is_error: Option<bool>,
+    },
+    #[serde(other)]
+    Other,
+}
+
+#[derive(Deserialize)]
+#[expect(dead_code, reason = "read, and thrown away")]
+struct CodexLine {
+    #[serde(rename = "type")]
+    kind: String,
+    item: Option<CodexItem>,
+}
+
+#[derive(Deserialize)]
+#[expect(dead_code, reason = "read, and thrown away")]
+struct CodexItem {
+    id: Option<String>,
+    #[serde(rename = "type")]
+    kind: String,
+    text: Option<String>,
+    command: Option<String>,
+    aggregated_output: Option<String>,
+    exit_code: Option<i32>,
+    status: Option<String>,
+}
+
+/// Recorded lines over and over, with ids of their own, and with texts as long as in real sessions.
+fn write_transcript(version: &str, size: usize, path: &Path) -> io::Result<()> {
+    let recorded = Path::new(env!("CARGO_MANIFEST_DIR")).join("transcripts").join(version);
+    let mut turn = Vec::new();
+    for scenario in ["thinking", "tool-call"] {
+        turn.extend(recorded_lines(&recorded.join(scenario))?);
+    }
+    let mut out = BufWriter::new(File::create(path)?);
+    let mut written = 0;
+    let mut round = 0_usize;
+    while written < size {
+        for line in &turn {
+            round += 1;
+            let line = grown(line, round);
+            debug_assert!(serde_json::from_str::<Value>(&line).is_ok());
+            written += line.len() + 1;
+            writeln!(out, "{line}")?;
+        }
+    }
+    out.flush()
+}
+
+fn recorded_lines(folder: &Path) -> io::Result<Vec<String>> {
+    // What comes once a run says nothing about a long one.
+    let once = ["init", "thinking_tokens", "success"].map(|subtype| format!("\"subtype\":\"{subtype}\""));
+    let text = fs::read_to_string(folder.join("stdout"))?;
+    let lines = text.lines().filter(|line| !once.iter().any(|subtype| line.contains(subtype)));
+    Ok(lines.map(str::to_owned).collect())
+}
+
+/// A recorded line, its keys in their own order, with other texts in it.
+fn grown(line: &str, round: usize) -> String {
+    let output = json_of(&code_of(1000 + (round * 7919) % 6000));
+    let words = json_of(&code_of(100 + (round * 104_729) % 900));
+    let id = json_of(&format!("00000000-0000-4000-8000-{round:012}"));
+    let texts = [
+        ("content", &output),
+        ("stdout", &output),
+        ("aggregated_output", &output),
+        ("text", &words),
+        ("thinking", &words),
+        ("uuid", &id),
+    ];
+    texts.iter().fold(line.to_owned(), |line, (key, text)| with_text(&line, key, text))
+}
+
+fn json_of(text: &str) -> String {
+    Value::from(text).to_string()
+}
+
+/// Puts another JSON string in the place of the first one of that key, unless that is empty.
+fn with_text(line: &str, key: &str, json: &str) -> String {
+    let before = format!("\"{key}\":\"");
+    let Some(start) = line.find(&before).map(|at| at + before.len()) else { return line.to_owned() };
+    match line[start..].find('"') {
+        None | Some(0) => line.to_owned(),
+        Some(length) => format!("{}{json}{}", &line[..start - 1], &line[start + length + 1..]),
+    }
+}
+
+/// Text such as tools print: short lines, quotes and a few characters beyond ASCII.
+fn code_of(bytes: usize) -> String {
+    let line = "    let name = \"switchboard\"; // the agent's own words, père et fils\n\tif count > 0 { return Ok(()) }\n";
+    line.chars().cycle().take(bytes).collect()
+}
+
+/// The time this thread has really run, in seconds: on a busy machine the clock on the wall tells of others.
+fn cpu_time() -> f64 {
+    let stat = fs::read_to_string("/proc/thread-self/schedstat").unwrap_or_default();
+    let nanos = stat.split_whitespace().next().and_then(|nanos| nanos.parse::<f64>().ok());
+    nanos.unwrap_or(f64::NAN) / 1e9
+}
+
+fn peak_rss_mb() -> f64 {
+    let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let line = status.lines().find(|line| line.starts_with("VmHWM:")).unwrap_or_default();
+    let kilobytes = line.split_whitespace().nth(1).and_then(|number| number.parse::<f64>().ok());
+    kilobytes.unwrap_or(f64::NAN) / 1024.0
+}

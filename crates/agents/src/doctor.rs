@@ -1,0 +1,254 @@
+//! Looks at the machine: which agents are here, in what state, and what is to be done about what is missing.
+//!
+//! Owns the only part of this crate that touches anything outside: it looks for files and asks programs for their
+//! `--version` and `--help`. Spends no call of a model, changes nothing but its own cache, and reads no environment by
+//! itself: where to look is a value.
+
+mod cache;
+mod find;
+mod login;
+mod probe;
+mod sandbox;
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+
+use model::AgentKind;
+use serde::Serialize;
+
+pub use cache::ProbeCache;
+pub use find::{find_agent, find_in_path};
+pub use login::Login;
+pub use probe::{Probe, ProbeError};
+pub use sandbox::SandboxPrimitives;
+
+use crate::{Capabilities, TestedRange, Version, VersionStanding};
+
+/// Where and with what to look.
+#[derive(Debug, Clone, Default)]
+pub struct Lookup {
+    /// The environment of the caller: `PATH` is searched, `HOME` and the agents' own variables say where logins are.
+    pub inherited: BTreeMap<String, String>,
+    /// Programs that the operator named himself, which are taken as they are.
+    pub programs: BTreeMap<AgentKind, PathBuf>,
+    /// A folder that is searched before `PATH` for our own programs: the one of the running executable.
+    pub own_folder: Option<PathBuf>,
+    /// Where answers of `--version` and `--help` are kept; none to ask every time.
+    pub cache_file: Option<PathBuf>,
+}
+
+/// What is known about one agent on this machine.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct AgentCheck {
+    /// Which one.
+    pub agent: AgentKind,
+    /// The program that will be started.
+    pub program: Option<PathBuf>,
+    /// Its version.
+    pub version: Option<Version>,
+    /// How that stands to the tested ones.
+    pub standing: Option<VersionStanding>,
+    /// What it can do.
+    pub capabilities: Capabilities,
+    /// Whether it is logged in, as far as can be told without a call.
+    pub login: Login,
+    /// Everything that is not as it should be.
+    pub findings: Vec<Finding>,
+}
+
+impl AgentCheck {
+    /// Whether a call can be placed.
+    pub fn is_ready(&self) -> bool {
+        self.findings.iter().all(|finding| !finding.blocks)
+    }
+}
+
+/// Something that is not as it should be, and what to do about it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, thiserror::Error)]
+#[error("{problem}")]
+pub struct Finding {
+    /// What it is.
+    pub problem: String,
+    /// What to do, in one line.
+    pub remedy: String,
+    /// Whether no call can be placed before it is mended.
+    pub blocks: bool,
+}
+
+impl Finding {
+    fn blocking(problem: impl Into<String>, remedy: impl Into<String>) -> Self {
+        Self { problem: problem.into(), remedy: remedy.into(), blocks: true }
+    }
+
+    fn notice(problem: impl Into<String>, remedy: impl Into<String>) -> Self {
+        Self { problem: problem.into(), remedy: remedy.into(), blocks: false }
+    }
+}
+
+/// What is known about the whole machine.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Checkup {
+    /// Every agent that a call can name, but our own.
+    pub agents: Vec<AgentCheck>,
+    /// Where `file-tools` is.
+    pub file_tools: Option<PathBuf>,
+    /// What an agent can be confined with.
+    pub sandbox: SandboxPrimitives,
+    /// What is not as it should be, beside the agents.
+    pub findings: Vec<Finding>,
+}
+
+impl Checkup {
+    /// Whether a call can be placed to at least one agent.
+    pub fn any_ready(&self) -> bool {
+        self.agents.iter().any(AgentCheck::is_ready)
+    }
+}
+
+/// Checks the three vendors' agents, `file-tools` and what there is to confine them with.
+pub fn check(lookup: &Lookup) -> Checkup {
+    let mut cache = ProbeCache::open(lookup.cache_file.as_deref());
+    let agents = [AgentKind::Claude, AgentKind::Codex, AgentKind::Gemini]
+        .map(|kind| check_with(kind, lookup, &mut cache))
+        .into();
+    cache.save();
+    let file_tools = find_own("file-tools", lookup);
+    let sandbox = SandboxPrimitives::look(lookup.inherited.get("PATH").map_or("", String::as_str));
+    let mut findings = sandbox.findings();
+    if file_tools.is_none() {
+        findings.push(Finding::notice(
+            "`file-tools` is not there, so restricted agents have no files",
+            "nothing yet: it comes with a later version; only restricted agents need it",
+        ));
+    }
+    Checkup { agents, file_tools, sandbox, findings }
+}
+
+/// Checks one agent.
+pub fn check_agent(kind: AgentKind, lookup: &Lookup) -> AgentCheck {
+    let mut cache = ProbeCache::open(lookup.cache_file.as_deref());
+    let check = check_with(kind, lookup, &mut cache);
+    cache.save();
+    check
+}
+
+/// Finds one agent and what it can do, for a call: whether it is logged in is left to its own word.
+pub fn look_up(kind: AgentKind, lookup: &Lookup) -> AgentCheck {
+    let mut cache = ProbeCache::open(lookup.cache_file.as_deref());
+    let check = find_with(kind, lookup, &mut cache);
+    cache.save();
+    check
+}
+
+/// The agent, ready for calls; or everything that stands in the way.
+pub fn validate_environment(kind: AgentKind, lookup: &Lookup) -> Result<AgentCheck, NotReady> {
+    let check = check_agent(kind, lookup);
+    if check.is_ready() {
+        return Ok(check);
+    }
+    let findings = check.findings.into_iter().filter(|finding| finding.blocks).collect();
+    Err(NotReady { agent: kind, findings })
+}
+
+/// An agent to which no call can be placed.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{}", findings.iter().map(|finding| finding.problem.as_str()).collect::<Vec<_>>().join("; "))]
+pub struct NotReady {
+    /// Which one.
+    pub agent: AgentKind,
+    /// What stands in the way.
+    pub findings: Vec<Finding>,
+}
+
+impl NotReady {
+    /// What to do first.
+    pub fn hint(&self) -> &str {
+        self.findings.first().map_or("run `switchboard doctor`", |finding| &finding.remedy)
+    }
+}
+
+fn check_with(kind: AgentKind, lookup: &Lookup, cache: &mut ProbeCache) -> AgentCheck {
+    let mut check = find_with(kind, lookup, cache);
+    let Some(program) = check.program.as_ref().filter(|_| kind != AgentKind::Rehearsal) else { return check };
+    check.login = Login::ask(kind, program, &lookup.inherited);
+    if check.login == Login::LoggedOut {
+        let remedy = model::FailureKind::Auth.hint(kind);
+        check.findings.push(Finding::blocking(format!("{kind} is not logged in"), remedy));
+    }
+    check
+}
+
+fn find_with(kind: AgentKind, lookup: &Lookup, cache: &mut ProbeCache) -> AgentCheck {
+    let mut check = AgentCheck {
+        agent: kind,
+        program: program(kind, lookup),
+        version: None,
+        standing: None,
+        capabilities: Capabilities::NotAsked,
+        login: Login::Unknown,
+        findings: Vec::new(),
+    };
+    let Some(program) = check.program.clone() else {
+        check.findings.push(Finding::blocking(format!("{kind} CLI not found in PATH"), install_remedy(kind)));
+        return check;
+    };
+    if kind == AgentKind::Rehearsal {
+        return check;
+    }
+    match cache.probe(kind, &program, &lookup.inherited) {
+        Ok(probe) => take_probe(&mut check, &probe),
+        Err(error) => check.findings.push(Finding::blocking(error.to_string(), error.hint(kind))),
+    }
+    check
+}
+
+fn take_probe(check: &mut AgentCheck, probe: &Probe) {
+    let kind = check.agent;
+    check.capabilities = Capabilities::from_help(kind, &probe.help);
+    check.version = Version::find(&probe.version);
+    let Some(version) = check.version else {
+        let said: String = probe.version.trim().chars().take(80).collect();
+        let problem = format!("{kind} says its version is `{said}`");
+        check.findings.push(Finding::notice(problem, install_remedy(kind)));
+        return;
+    };
+    let Some(range) = TestedRange::of(kind) else { return };
+    let standing = range.standing(version);
+    check.standing = Some(standing);
+    match standing {
+        VersionStanding::Tested => {}
+        VersionStanding::Older => check.findings.push(Finding::notice(
+            format!("{kind} {version} is older than {}, the oldest that was tested", range.oldest),
+            install_remedy(kind),
+        )),
+        VersionStanding::Newer => check.findings.push(Finding::notice(
+            format!("{kind} {version} is newer than {}, the newest that was tested", range.newest),
+            "nothing, as long as calls work; what is new in its output is kept as it is",
+        )),
+    }
+}
+
+fn program(kind: AgentKind, lookup: &Lookup) -> Option<PathBuf> {
+    if let Some(named) = lookup.programs.get(&kind) {
+        return Some(named.clone());
+    }
+    if kind == AgentKind::Rehearsal {
+        return find_own(kind.name(), lookup);
+    }
+    find_agent(kind, lookup.inherited.get("PATH")?)
+}
+
+fn find_own(name: &str, lookup: &Lookup) -> Option<PathBuf> {
+    let beside = lookup.own_folder.as_ref().map(|folder| folder.join(name));
+    let path = lookup.inherited.get("PATH").map_or("", String::as_str);
+    beside.filter(|program| find::is_program(program)).or_else(|| find_in_path(name, path))
+}
+
+fn install_remedy(kind: AgentKind) -> &'static str {
+    match kind {
+        AgentKind::Claude => "install it with `npm install -g @anthropic-ai/claude-code`",
+        AgentKind::Codex => "install it with `npm install -g @openai/codex`",
+        AgentKind::Gemini => "install it with `npm install -g @google/gemini-cli`",
+        AgentKind::Rehearsal => "install all of Switchboard: `cargo install --path crates/switchboard`",
+    }
+}

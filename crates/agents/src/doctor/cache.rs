@@ -1,0 +1,95 @@
+//! Remembers what programs said about themselves, until their files change.
+//!
+//! Asking costs up to a second per agent, and a daemon asks at every start. The cache is a convenience: a file that
+//! cannot be read or written is as good as none.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::time::UNIX_EPOCH;
+
+use model::AgentKind;
+use serde::{Deserialize, Serialize};
+
+use super::probe::{Probe, ProbeError};
+
+/// Changed whenever the shape of the file or the questions change.
+const FORMAT: u32 = 1;
+
+/// What programs said about themselves, by path and age.
+#[derive(Debug)]
+pub struct ProbeCache {
+    file: Option<PathBuf>,
+    kept: Kept,
+    changed: bool,
+}
+
+#[derive(Debug, Default, Serialize, Deserialize)]
+struct Kept {
+    format: u32,
+    programs: BTreeMap<PathBuf, Entry>,
+}
+
+#[derive(Debug, Serialize, Deserialize)]
+struct Entry {
+    modified_ns: u128,
+    bytes: u64,
+    probe: Probe,
+}
+
+impl ProbeCache {
+    /// The cache that a file holds; an empty one without a file.
+    pub fn open(file: Option<&Path>) -> Self {
+        let read = file.and_then(|file| fs::read(file).ok());
+        let kept = read.and_then(|bytes| serde_json::from_slice::<Kept>(&bytes).ok());
+        Self {
+            file: file.map(Path::to_owned),
+            kept: kept.filter(|kept| kept.format == FORMAT).unwrap_or_default(),
+            changed: false,
+        }
+    }
+
+    /// What the program says, from memory if its file is the same as then.
+    pub fn probe(
+        &mut self,
+        kind: AgentKind,
+        program: &Path,
+        inherited: &BTreeMap<String, String>,
+    ) -> Result<Probe, ProbeError> {
+        let age = age(program);
+        if let (Some((modified_ns, bytes)), Some(entry)) = (age, self.kept.programs.get(program))
+            && (entry.modified_ns, entry.bytes) == (modified_ns, bytes)
+        {
+            return Ok(entry.probe.clone());
+        }
+        let probe = Probe::ask(kind, program, inherited)?;
+        if let Some((modified_ns, bytes)) = age {
+            let entry = Entry { modified_ns, bytes, probe: probe.clone() };
+            self.kept.programs.insert(program.to_owned(), entry);
+            self.changed = true;
+        }
+        Ok(probe)
+    }
+
+    /// Writes down what is new. Replaces the file whole, so that another process never reads half of it.
+    pub fn save(&mut self) {
+        let Some(file) = self.file.as_ref().filter(|_| self.changed) else { return };
+        self.kept.format = FORMAT;
+        let fresh = file.with_extension(format!("{}.new", std::process::id()));
+        let json = serde_json::to_vec(&self.kept).unwrap_or_default();
+        let written = fs::File::create(&fresh).and_then(|mut out| out.write_all(&json));
+        if written.is_ok() && fs::rename(&fresh, file).is_ok() {
+            self.changed = false;
+        } else {
+            let _ = fs::remove_file(&fresh);
+        }
+    }
+}
+
+/// When the file behind a path was changed, and how long it is. An update in place changes one or the other.
+fn age(program: &Path) -> Option<(u128, u64)> {
+    let file = fs::metadata(program).ok()?;
+    let modified = file.modified().ok()?.duration_since(UNIX_EPOCH).ok()?;
+    Some((modified.as_nanos(), file.len()))
+}

@@ -1,0 +1,178 @@
+//! From a call to the process that carries it out.
+//!
+//! Owns the checks that every agent shares, before anything starts; each agent's own flags are in its module. Pure: the
+//! machine is looked at elsewhere ([`crate::doctor`]) and comes in as a [`Setup`].
+//!
+//! Three rules hold for every agent. The prompt goes on stdin, never into the arguments. A flag and its value are one
+//! argument (`--flag=value`), so that no value is ever read as a flag. What an agent cannot enforce is refused, never
+//! quietly left out.
+
+mod claude;
+mod codex;
+mod error;
+mod gemini;
+
+use std::path::Path;
+
+use model::{AgentKind, CallSpec, ExpectedSession, RunPlan, SessionId};
+
+pub use error::LaunchError;
+
+use crate::{Capability, Setup};
+
+/// How long a prompt may be.
+pub const MAX_PROMPT_BYTES: usize = 10 * 1024 * 1024;
+
+/// How many characters of prompt codex takes.
+pub const MAX_PROMPT_CHARS_CODEX: usize = 1_048_576;
+
+/// How long a prompt gemini takes: over about 4.19 MB it asks no model, answers nothing and calls that a success.
+pub const MAX_PROMPT_BYTES_GEMINI: usize = 4_000_000;
+
+/// How long one argument may be: Linux refuses more than 128 KiB, flag and terminating NUL included.
+const MAX_ARGUMENT_BYTES: usize = 120 * 1024;
+
+/// A call, ready to be started.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Launch {
+    /// What the supervisor is to run.
+    pub plan: RunPlan,
+    /// What is known in advance about the session.
+    pub session: ExpectedSession,
+    /// The full name of the model that the agent was told; none when it chooses itself.
+    pub model: Option<String>,
+}
+
+/// Says how to start the agent for a call, or why it cannot be started as asked.
+pub fn launch(spec: &CallSpec, setup: &Setup) -> Result<Launch, LaunchError> {
+    check(spec)?;
+    let model = setup.models.of(spec.agent).resolve(spec.model.as_deref())?;
+    let mut draft = Draft::new(spec, setup, model);
+    match spec.agent {
+        AgentKind::Claude => claude::write(&mut draft)?,
+        AgentKind::Codex => codex::write(&mut draft)?,
+        AgentKind::Gemini => gemini::write(&mut draft)?,
+        AgentKind::Rehearsal => {
+            draft.plan.args.extend(["--as", "claude"].map(str::to_owned));
+            claude::write(&mut draft)?;
+        }
+    }
+    draft.plan.check()?;
+    Ok(Launch { plan: draft.plan, session: draft.session, model: draft.model })
+}
+
+fn check(spec: &CallSpec) -> Result<(), LaunchError> {
+    if spec.prompt.trim().is_empty() {
+        return Err(LaunchError::EmptyPrompt);
+    }
+    if spec.prompt.len() > MAX_PROMPT_BYTES {
+        let (length, limit) = (spec.prompt.len(), MAX_PROMPT_BYTES);
+        return Err(LaunchError::PromptTooLong { agent: spec.agent, length, limit, unit: "bytes" });
+    }
+    if spec.max_turns == Some(0) {
+        return Err(LaunchError::BadLimit { option: "max_turns", value: "0".to_owned() });
+    }
+    if let Some(budget) = spec.max_budget_usd.filter(|usd| !(usd.is_finite() && *usd > 0.0)) {
+        return Err(LaunchError::BadLimit { option: "max_budget_usd", value: budget.to_string() });
+    }
+    if spec.tool_timeout.is_some_and(|timeout| timeout.is_zero()) {
+        return Err(LaunchError::BadLimit { option: "tool_timeout", value: "0".to_owned() });
+    }
+    for dir in &spec.add_dirs {
+        path_text(dir)?;
+        if !dir.is_absolute() {
+            return Err(LaunchError::RelativeFolder { folder: dir.clone() });
+        }
+    }
+    for (position, server) in spec.mcp_servers.iter().enumerate() {
+        server.check_name()?;
+        if spec.mcp_servers[..position].iter().any(|other| other.name == server.name) {
+            return Err(LaunchError::TwoServers { name: server.name.clone() });
+        }
+    }
+    if let Some(schema) = &spec.output_schema {
+        serde_json::from_str::<serde_json::Map<_, _>>(schema)
+            .map_err(|source| LaunchError::BadSchema { source: source.into() })?;
+    }
+    Ok(())
+}
+
+fn path_text(path: &Path) -> Result<&str, LaunchError> {
+    path.to_str().ok_or_else(|| LaunchError::NotUnicode { folder: path.to_owned() })
+}
+
+/// A launch that is being written.
+struct Draft<'a> {
+    spec: &'a CallSpec,
+    setup: &'a Setup,
+    model: Option<String>,
+    plan: RunPlan,
+    session: ExpectedSession,
+}
+
+impl<'a> Draft<'a> {
+    fn new(spec: &'a CallSpec, setup: &'a Setup, model: Option<String>) -> Self {
+        let plan = RunPlan {
+            env: setup.base_environment(spec.agent),
+            stdin: spec.prompt.clone().into_bytes(),
+            limits: spec.limits.clone(),
+            ..RunPlan::new(&setup.program, &spec.cwd)
+        };
+        Self { spec, setup, model, plan, session: ExpectedSession::Any }
+    }
+
+    /// Adds an argument that stands for itself.
+    fn word(&mut self, word: &str) {
+        self.plan.args.push(word.to_owned());
+    }
+
+    /// Adds a flag and its value as one argument.
+    fn flag(&mut self, flag: &'static str, value: &str) -> Result<(), LaunchError> {
+        let argument = format!("{flag}={value}");
+        if argument.len() > MAX_ARGUMENT_BYTES {
+            return Err(LaunchError::ValueTooLong { flag, length: value.len(), limit: MAX_ARGUMENT_BYTES });
+        }
+        self.plan.args.push(argument);
+        Ok(())
+    }
+
+    /// Gives the run a file of its own, and says where it will stand.
+    fn private_file(&mut self, name: &str, bytes: impl Into<Vec<u8>>) -> Result<String, LaunchError> {
+        let path = self.setup.private_folder.join(name);
+        self.plan.private_files.insert(name.to_owned(), bytes.into());
+        Ok(path_text(&path)?.to_owned())
+    }
+
+    fn variable(&mut self, name: &str, value: impl Into<String>) {
+        self.plan.env.insert(name.to_owned(), value.into());
+    }
+
+    /// Refuses when the installed version cannot do what the call needs.
+    fn needs(&self, capability: Capability, option: &'static str) -> Result<(), LaunchError> {
+        if self.spec.agent == AgentKind::Rehearsal || self.setup.capabilities.has(capability) {
+            return Ok(());
+        }
+        Err(LaunchError::NotInThisVersion { agent: self.spec.agent, version: self.setup.version, option })
+    }
+
+    /// Refuses an option that is set and that the agent has no means for.
+    fn refuse(&self, is_set: bool, option: &'static str) -> Result<(), LaunchError> {
+        if is_set { Err(LaunchError::CannotDo { agent: self.spec.agent, option }) } else { Ok(()) }
+    }
+
+    /// The id of a session that is asked for. A word that is no UUID is refused: codex would quietly begin a new
+    /// session, and gemini would take it for an index.
+    fn uuid_of<'id>(&self, id: &'id SessionId) -> Result<&'id str, LaunchError> {
+        match id.as_uuid() {
+            Some(_) => Ok(id.as_str()),
+            None => Err(LaunchError::SessionIsNoUuid { agent: self.spec.agent, id: id.clone() }),
+        }
+    }
+
+    /// Keeps a CLI that runs slash commands by itself from taking the prompt for one: it looks at the first byte.
+    fn guard_slash(&mut self) {
+        if self.plan.stdin.first() == Some(&b'/') {
+            self.plan.stdin.insert(0, b'\n');
+        }
+    }
+}

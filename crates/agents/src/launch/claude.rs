@@ -1,0 +1,267 @@
+//! How Claude Code is launched (seen with 2.1.197 and 2.1.325).
+//!
+//! Owns its flags and the order of its permission branches.
+
+use std::collections::BTreeMap;
+
+use model::{
+    ExpectedSession, McpServer, Mode, PermissionMode, SessionChoice, SessionId, SettingSource, Settings,
+    ToolChoice,
+};
+use serde::Serialize;
+
+use super::{Draft, LaunchError, path_text};
+use crate::Capability;
+
+/// The built-in tools that change nothing and reach nobody.
+const READ_ONLY: [&str; 3] = ["Read", "Grep", "Glob"];
+
+pub(super) fn write(draft: &mut Draft<'_>) -> Result<(), LaunchError> {
+    draft.word("-p");
+    draft.flag("--output-format", "stream-json")?;
+    draft.word("--verbose"); // stream-json exits with 1 without it
+    if draft.spec.partial_messages {
+        draft.needs(Capability::PartialMessages, "partial_messages")?;
+        draft.word("--include-partial-messages");
+    }
+    if let Some(model) = draft.model.clone() {
+        draft.flag("--model", &model)?;
+        draft.variable("ANTHROPIC_MODEL", model);
+    }
+    session(draft)?;
+    prompts_and_folders(draft)?;
+    limits(draft)?;
+    settings(draft)?;
+    permissions(draft)?;
+    mcp_config(draft)?;
+    draft.guard_slash();
+    Ok(())
+}
+
+fn session(draft: &mut Draft<'_>) -> Result<(), LaunchError> {
+    if draft.spec.agent_name.is_some() && draft.spec.session != SessionChoice::New {
+        return Err(LaunchError::Contradiction { one: "agent_name", other: "session" });
+    }
+    match &draft.spec.session {
+        SessionChoice::New => {
+            let assigned = assign(draft)?;
+            draft.session = assigned.map_or(ExpectedSession::Any, ExpectedSession::Assigned);
+        }
+        SessionChoice::Resume(id) => {
+            let uuid = draft.uuid_of(id)?;
+            draft.flag("--resume", uuid)?;
+            draft.session = ExpectedSession::Resumed(id.clone());
+        }
+        SessionChoice::Fork(id) => {
+            draft.needs(Capability::ForkSession, "session fork")?;
+            let uuid = draft.uuid_of(id)?;
+            draft.flag("--resume", uuid)?;
+            draft.word("--fork-session");
+            draft.session = ExpectedSession::Forked { from: id.clone(), into: assign(draft)? };
+        }
+        SessionChoice::ContinueLatest => {
+            draft.word("--continue");
+            draft.session = ExpectedSession::Latest;
+        }
+    }
+    Ok(())
+}
+
+/// Names the new session, where the version can.
+fn assign(draft: &mut Draft<'_>) -> Result<Option<SessionId>, LaunchError> {
+    if !draft.setup.capabilities.has(Capability::AssignSession) {
+        return Ok(None);
+    }
+    let id = draft.setup.new_session.clone();
+    let uuid = draft.uuid_of(&id)?;
+    draft.flag("--session-id", uuid)?;
+    Ok(Some(id))
+}
+
+fn prompts_and_folders(draft: &mut Draft<'_>) -> Result<(), LaunchError> {
+    if let Some(name) = &draft.spec.agent_name {
+        draft.flag("--agent", name.as_str())?;
+    }
+    if let Some(prompt) = &draft.spec.system_prompt {
+        draft.flag("--system-prompt", prompt)?;
+    }
+    if let Some(prompt) = &draft.spec.append_system_prompt {
+        draft.flag("--append-system-prompt", prompt)?;
+    }
+    for dir in &draft.spec.add_dirs {
+        draft.flag("--add-dir", path_text(dir)?)?;
+    }
+    if let Some(schema) = &draft.spec.output_schema {
+        draft.needs(Capability::OutputSchema, "output_schema")?;
+        draft.flag("--json-schema", schema)?;
+    }
+    Ok(())
+}
+
+fn limits(draft: &mut Draft<'_>) -> Result<(), LaunchError> {
+    if let Some(turns) = draft.spec.max_turns {
+        draft.flag("--max-turns", &turns.to_string())?;
+    }
+    if let Some(usd) = draft.spec.max_budget_usd {
+        draft.needs(Capability::Budget, "max_budget_usd")?;
+        draft.flag("--max-budget-usd", &usd.to_string())?;
+    }
+    if let Some(timeout) = draft.spec.tool_timeout {
+        draft.variable("MCP_TOOL_TIMEOUT", timeout.as_millis().max(1).to_string());
+    }
+    Ok(())
+}
+
+fn settings(draft: &mut Draft<'_>) -> Result<(), LaunchError> {
+    let sources = match (&draft.spec.settings, draft.spec.mode) {
+        (Settings::Only(sources), _) => Some(sources.clone()),
+        // The hooks of a workspace run commands: who may only look must not obey them.
+        (Settings::AgentDefault, Mode::Observe) => Some(vec![SettingSource::User]),
+        (Settings::AgentDefault, Mode::Execute) => None,
+    };
+    if let Some(sources) = &sources {
+        draft.needs(Capability::SettingSources, "settings")?;
+        let names: Vec<_> = sources.iter().map(|source| source.name()).collect();
+        draft.flag("--setting-sources", &names.join(","))?;
+    }
+    // A workspace's `.mcp.json` is obeyed even when no setting of the workspace is.
+    let without_workspace = sources.is_some_and(|sources| !sources.contains(&SettingSource::Project));
+    if without_workspace || !draft.spec.mcp_servers.is_empty() {
+        draft.needs(Capability::StrictMcp, "mcp_servers")?;
+        draft.word("--strict-mcp-config");
+    }
+    Ok(())
+}
+
+fn permissions(draft: &mut Draft<'_>) -> Result<(), LaunchError> {
+    if draft.spec.mode == Mode::Observe {
+        return observe(draft);
+    }
+    let named_agent = draft.spec.agent_name.is_some();
+    match &draft.spec.tools {
+        _ if named_agent => skip_permissions(draft)?,
+        ToolChoice::None => return no_tools(draft),
+        ToolChoice::Full => skip_permissions(draft)?,
+        ToolChoice::Only(tools) => {
+            for tool in tools {
+                draft.flag("--allowedTools", checked(tool)?)?;
+            }
+            permission_mode(draft, draft.spec.permission_mode.unwrap_or(PermissionMode::Default))?;
+        }
+    }
+    available_tools(draft)?;
+    allow_servers(draft)
+}
+
+/// No flag that allows: only tools that exist, and those look only.
+fn observe(draft: &mut Draft<'_>) -> Result<(), LaunchError> {
+    if !draft.spec.mcp_servers.is_empty() {
+        return Err(LaunchError::Contradiction { one: "mode observe", other: "mcp_servers" });
+    }
+    if draft.spec.permission_mode == Some(PermissionMode::Bypass) {
+        return Err(LaunchError::Contradiction { one: "mode observe", other: "permission_mode bypass" });
+    }
+    draft.needs(Capability::ChooseTools, "mode observe")?;
+    permission_mode(draft, draft.spec.permission_mode.unwrap_or(PermissionMode::Default))?;
+    let wanted: Vec<&str> = match &draft.spec.tools {
+        ToolChoice::None => return draft.flag("--tools", ""),
+        ToolChoice::Full => READ_ONLY.to_vec(),
+        ToolChoice::Only(tools) => tools.iter().map(String::as_str).collect(),
+    };
+    if let Some(tool) = wanted.iter().find(|tool| !READ_ONLY.contains(tool)) {
+        return Err(LaunchError::NotReadOnly { tool: (*tool).to_owned() });
+    }
+    draft.flag("--tools", &wanted.join(","))
+}
+
+/// `--allowedTools ""` would leave all of them; `--tools ""` sends the model none.
+fn no_tools(draft: &mut Draft<'_>) -> Result<(), LaunchError> {
+    draft.needs(Capability::ChooseTools, "tools none")?;
+    let strict = draft.spec.settings == Settings::Only(Vec::new());
+    if strict && draft.setup.capabilities.has(Capability::Restricted) {
+        draft.word("--restricted");
+    }
+    draft.flag("--tools", "")?;
+    allow_servers(draft)
+}
+
+fn skip_permissions(draft: &mut Draft<'_>) -> Result<(), LaunchError> {
+    match draft.spec.permission_mode {
+        None | Some(PermissionMode::Bypass) => draft.word("--dangerously-skip-permissions"),
+        Some(mode) => permission_mode(draft, mode)?,
+    }
+    Ok(())
+}
+
+fn permission_mode(draft: &mut Draft<'_>, mode: PermissionMode) -> Result<(), LaunchError> {
+    let name = match mode {
+        // Said aloud, because the user's own settings may have another default. The newest help calls it `manual`, and
+        // still takes this name, which the older ones know.
+        PermissionMode::Default => "default",
+        PermissionMode::AcceptEdits => "acceptEdits",
+        PermissionMode::Bypass => "bypassPermissions",
+        PermissionMode::Plan => "plan",
+        PermissionMode::DontAsk => "dontAsk",
+    };
+    draft.flag("--permission-mode", name)
+}
+
+fn available_tools(draft: &mut Draft<'_>) -> Result<(), LaunchError> {
+    let Some(tools) = &draft.spec.available_tools else { return Ok(()) };
+    draft.needs(Capability::ChooseTools, "available_tools")?;
+    for tool in tools {
+        checked(tool)?;
+        if tool.contains(['(', ',', ' ']) {
+            return Err(LaunchError::BadTool { tool: tool.clone() });
+        }
+    }
+    draft.flag("--tools", &tools.join(","))
+}
+
+fn allow_servers(draft: &mut Draft<'_>) -> Result<(), LaunchError> {
+    for server in &draft.spec.mcp_servers {
+        draft.flag("--allowedTools", &format!("mcp__{}__*", server.name))?;
+    }
+    Ok(())
+}
+
+/// Claude splits a list of tools at commas and spaces outside of parentheses.
+fn checked(tool: &str) -> Result<&str, LaunchError> {
+    let plain = |c: char| c.is_ascii_alphanumeric() || "_-.*:".contains(c);
+    let name = tool.split('(').next().unwrap_or_default();
+    let rule = &tool[name.len()..];
+    let balanced = rule.is_empty() || (rule.ends_with(')') && rule.len() > 2);
+    if !name.is_empty() && !name.starts_with('-') && name.chars().all(plain) && balanced {
+        Ok(tool)
+    } else {
+        Err(LaunchError::BadTool { tool: tool.chars().take(100).collect() })
+    }
+}
+
+#[derive(Serialize)]
+struct McpConfig<'a> {
+    #[serde(rename = "mcpServers")]
+    servers: BTreeMap<&'a str, StdioServer<'a>>,
+}
+
+#[derive(Serialize)]
+struct StdioServer<'a> {
+    #[serde(rename = "type")]
+    kind: &'static str,
+    command: &'a str,
+    args: &'a [String],
+    env: &'a BTreeMap<String, String>,
+}
+
+/// In a file of the run's own, because the variables of a server are often secrets and arguments are public.
+fn mcp_config(draft: &mut Draft<'_>) -> Result<(), LaunchError> {
+    if draft.spec.mcp_servers.is_empty() {
+        return Ok(());
+    }
+    let servers = draft.spec.mcp_servers.iter().map(|McpServer { name, command, args, env }| {
+        (name.as_str(), StdioServer { kind: "stdio", command, args, env })
+    });
+    let config = serde_json::json!(McpConfig { servers: servers.collect() });
+    let path = draft.private_file("mcp.json", config.to_string())?;
+    draft.flag("--mcp-config", &path)
+}

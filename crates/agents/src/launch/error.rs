@@ -1,0 +1,200 @@
+//! Why a call cannot be launched as asked. All of these are told before anything starts.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use model::{AgentKind, BadName, PlanError, SessionId};
+
+use crate::{UnknownModel, Version};
+
+/// A call that cannot be launched.
+#[derive(Debug, Clone, thiserror::Error)]
+pub enum LaunchError {
+    /// There is nothing to ask.
+    #[error("the prompt is empty")]
+    EmptyPrompt,
+    /// The agent would refuse it, or cut it.
+    #[error("the prompt has {length} {unit}, and {agent} takes {limit}")]
+    PromptTooLong {
+        /// Who is called.
+        agent: AgentKind,
+        /// How long it is.
+        length: usize,
+        /// How long it may be.
+        limit: usize,
+        /// What is counted.
+        unit: &'static str,
+    },
+    /// No such model.
+    #[error(transparent)]
+    Model(#[from] UnknownModel),
+    /// The name of an MCP server that cannot be one.
+    #[error(transparent)]
+    Name(#[from] BadName),
+    /// Two MCP servers of the same name.
+    #[error("two MCP servers are named `{name}`")]
+    TwoServers {
+        /// The name.
+        name: String,
+    },
+    /// Two MCP servers want different values of one variable, which this agent can only give to both.
+    #[error("variable `{variable}` of MCP server `{server}` has another value already")]
+    VariableClash {
+        /// The second server.
+        server: String,
+        /// The variable.
+        variable: String,
+    },
+    /// A variable that this agent would see too, and that would run code in it or lend it another login.
+    #[error(
+        "variable `{variable}` of MCP server `{server}` cannot be given to it without giving it to the agent"
+    )]
+    VariableForbidden {
+        /// The server.
+        server: String,
+        /// The variable.
+        variable: String,
+    },
+    /// The agent has no means for it.
+    #[error("{agent} cannot do `{option}`")]
+    CannotDo {
+        /// Who is called.
+        agent: AgentKind,
+        /// What was asked.
+        option: &'static str,
+    },
+    /// The installed version has no means for it.
+    #[error("the installed {agent}{} cannot do `{option}`", version.map(|v| format!(" {v}")).unwrap_or_default())]
+    NotInThisVersion {
+        /// Who is called.
+        agent: AgentKind,
+        /// Its version.
+        version: Option<Version>,
+        /// What was asked.
+        option: &'static str,
+    },
+    /// Two options that contradict each other.
+    #[error("`{one}` and `{other}` cannot be combined")]
+    Contradiction {
+        /// The one.
+        one: &'static str,
+        /// The other.
+        other: &'static str,
+    },
+    /// A tool that can change something, in a call that may only look.
+    #[error("tool `{tool}` is not one that only looks")]
+    NotReadOnly {
+        /// The tool.
+        tool: String,
+    },
+    /// The name of a tool that would be read as something else.
+    #[error("`{}` is not the name of a tool", tool.escape_debug())]
+    BadTool {
+        /// The tool.
+        tool: String,
+    },
+    /// The id of a session that the agent would misread.
+    #[error("`{id}` is not the id of a {agent} session")]
+    SessionIsNoUuid {
+        /// Who is called.
+        agent: AgentKind,
+        /// The id.
+        id: SessionId,
+    },
+    /// A limit that nothing can keep.
+    #[error("`{option}` cannot be {value}")]
+    BadLimit {
+        /// Which one.
+        option: &'static str,
+        /// What was asked.
+        value: String,
+    },
+    /// A schema that is none.
+    #[error("the output schema is not a JSON object")]
+    BadSchema {
+        /// What is wrong with it.
+        source: Arc<serde_json::Error>,
+    },
+    /// A value that the operating system would not take as an argument.
+    #[error("the value of `{flag}` has {length} bytes, and an argument may have {limit}")]
+    ValueTooLong {
+        /// The flag.
+        flag: &'static str,
+        /// How long the value is.
+        length: usize,
+        /// How long it may be.
+        limit: usize,
+    },
+    /// A folder that depends on who reads it.
+    #[error("folder `{}` is not an absolute path", folder.display())]
+    RelativeFolder {
+        /// The folder.
+        folder: PathBuf,
+    },
+    /// A folder whose name cannot be passed on.
+    #[error("folder `{}` is not valid Unicode", folder.display())]
+    NotUnicode {
+        /// The folder.
+        folder: PathBuf,
+    },
+    /// A folder that the agent would take for two.
+    #[error("folder `{}` has a comma in its name", folder.display())]
+    CommaInFolder {
+        /// The folder.
+        folder: PathBuf,
+    },
+    /// A plan that no machine can carry out.
+    #[error(transparent)]
+    Plan(#[from] PlanError),
+}
+
+impl LaunchError {
+    /// What to do about it.
+    pub fn hint(&self) -> String {
+        match self {
+            Self::EmptyPrompt => "say what the agent is to do".to_owned(),
+            Self::PromptTooLong { .. } => {
+                "put the long part into a file in the working folder and name it in the prompt".to_owned()
+            }
+            Self::Model(error) => error.hint(),
+            Self::Name(error) => error.hint().to_owned(),
+            Self::TwoServers { .. } => "give each server a name of its own".to_owned(),
+            Self::VariableForbidden { .. } => {
+                "let the server's command set it: `env NAME=value server`".to_owned()
+            }
+            Self::VariableClash { .. } => "rename the variable for one of the servers".to_owned(),
+            Self::CannotDo { agent, option } => cannot_do_hint(*agent, option),
+            Self::NotInThisVersion { agent, .. } => format!("update {agent}; `switchboard doctor` says how"),
+            Self::Contradiction { .. } => "leave one of them out".to_owned(),
+            Self::NotReadOnly { .. } => "leave the tool out, or use mode `execute`".to_owned(),
+            Self::BadTool { .. } => "use a name such as `Read` or a rule such as `Bash(git *)`".to_owned(),
+            Self::SessionIsNoUuid { .. } => {
+                "give the UUID that an earlier call answered as its session_id".to_owned()
+            }
+            Self::BadLimit { .. } => "give a number above zero, or leave it out".to_owned(),
+            Self::BadSchema { .. } => "give a JSON Schema, such as {\"type\":\"object\"}".to_owned(),
+            Self::ValueTooLong { .. } => "shorten it".to_owned(),
+            Self::RelativeFolder { .. } => "give the whole path".to_owned(),
+            Self::NotUnicode { .. } | Self::CommaInFolder { .. } => {
+                "rename it, or reach it through a symbolic link with a plain name".to_owned()
+            }
+            Self::Plan(error) => error.hint().to_owned(),
+        }
+    }
+}
+
+fn cannot_do_hint(agent: AgentKind, option: &str) -> String {
+    match (agent, option) {
+        (_, "max_turns" | "max_budget_usd") => {
+            "leave it out and bound the call by its time limits instead, or call claude".to_owned()
+        }
+        (AgentKind::Gemini, "mcp_servers") => {
+            "add the server with `gemini mcp add` and leave it out of the call, or call another agent"
+                .to_owned()
+        }
+        (AgentKind::Codex, "tools") => {
+            "use mode `observe`, or the sandbox policy of the call, or call claude".to_owned()
+        }
+        _ => "leave it out, or call another agent".to_owned(),
+    }
+}

@@ -1,0 +1,31 @@
+//! What each coding-agent CLI is: how it is found and checked, launched, read, and judged.
+//!
+//! Owns every fact about a vendor: flags, variables, event formats, exit codes, words of errors. All of it is pure, from
+//! values to values, but for [`doctor`], which looks at the machine. Starts no agent (see `supervisor`), keeps nothing
+//! (see `store`).
+//!
+//! The way of a call through this crate:
+//! ```text
+//! CallSpec ──launch──► RunPlan ──(supervisor)──► stdout ──Parser──► AgentEvent …
+//!                                                   │                   └──► Summary ─┐
+//!                                                   └─ RunReport, tail of stderr ─────┴─judge─► Outcome
+//! ```
+
+pub mod doctor;
+mod environment;
+mod launch;
+mod models;
+mod outcome;
+mod parse;
+mod setup;
+mod version;
+
+pub use environment::{environment, is_never_passed_on};
+pub use launch::{
+    Launch, LaunchError, MAX_PROMPT_BYTES, MAX_PROMPT_BYTES_GEMINI, MAX_PROMPT_CHARS_CODEX, launch,
+};
+pub use models::{ModelTable, ModelTables, UnknownModel};
+pub use outcome::{Ended, judge};
+pub use parse::{Complaint, ComplaintCode, ParseLimits, Parser, Said, Summary};
+pub use setup::{Capabilities, Capability, Setup};
+pub use version::{TestedRange, Version, VersionStanding};

@@ -1,0 +1,309 @@
+//! What a run came to: the agent's own word, the supervisor's report and the words on stderr, weighed into one outcome.
+//!
+//! Owns the order in which they count. The stream is read before the exit code is looked at: an agent that said it was
+//! done is done, whatever ended its process afterwards; and without its word no exit code is a success.
+
+mod words;
+
+use std::time::Duration;
+
+use model::{
+    AgentKind, End, Exit, ExpectedSession, Failure, FailureKind, Outcome, RunReport, SessionId,
+    SessionMismatch, Totals, Usage, Verdict,
+};
+
+use crate::parse::{Complaint, ComplaintCode, Said, Summary};
+use crate::{Launch, Version};
+use words::{kind_of_status, kind_of_words, retry_after};
+
+/// Since this version claude counts cost over the whole session.
+const CLAUDE_COUNTS_SESSIONS_SINCE: Version = Version(2, 1, 325);
+
+/// How much of an agent's own words is kept in a failure.
+const MESSAGE_CHARS: usize = 2000;
+
+/// Everything that is known about a run when it has ended.
+#[derive(Debug)]
+pub struct Ended<'a> {
+    /// Whose run it was.
+    pub agent: AgentKind,
+    /// What its stdout said.
+    pub summary: &'a Summary,
+    /// What the supervisor saw.
+    pub report: &'a RunReport,
+    /// The end of its stderr.
+    pub stderr_tail: &'a str,
+    /// Which session it was to use.
+    pub session: &'a ExpectedSession,
+    /// The model that it was told to use.
+    pub model: Option<&'a str>,
+    /// Whether it was given a schema for its answer.
+    pub has_schema: bool,
+    /// What the agent had counted for the session before this run ([`Outcome::session_totals`] of the run before).
+    pub before: Option<Totals>,
+}
+
+impl<'a> Ended<'a> {
+    /// What is known of a launch that has ended, for a call without a schema and a session without a past.
+    pub fn new(
+        agent: AgentKind,
+        launch: &'a Launch,
+        summary: &'a Summary,
+        report: &'a RunReport,
+        stderr_tail: &'a str,
+    ) -> Self {
+        let (session, model) = (&launch.session, launch.model.as_deref());
+        Self { agent, summary, report, stderr_tail, session, model, has_schema: false, before: None }
+    }
+}
+
+/// Judges a run.
+pub fn judge(ended: &Ended<'_>) -> Outcome {
+    let summary = ended.summary;
+    let mismatch = mismatch(ended);
+    let verdict = verdict(ended, mismatch.as_ref());
+    let (usage, cost_usd) = this_run(ended);
+    Outcome {
+        agent: ended.agent,
+        session: session(ended, &verdict),
+        verdict,
+        text: summary.text(),
+        text_cut: summary.text_cut(),
+        structured_output: structured_output(ended),
+        session_mismatch: mismatch,
+        model: summary.model.clone().or_else(|| ended.model.map(str::to_owned)),
+        usage,
+        cost_usd,
+        session_totals: totals(ended),
+        turns: turns(summary),
+        duration_ms: ended.report.duration_ms,
+        permission_denials: summary.denials.clone(),
+        retries: summary.retries,
+        exit: ended.report.exit,
+    }
+}
+
+fn verdict(ended: &Ended<'_>, mismatch: Option<&SessionMismatch>) -> Verdict {
+    let failure = match (&ended.summary.said, &ended.report.end) {
+        (Some(Said::Done), _) => done_but(ended, mismatch),
+        (Some(Said::Failed(complaint)), _) => Some(complained(ended, complaint)),
+        (None, End::Exited) => Some(silent(ended)),
+        (None, end) => Some(ended_from_outside(ended, end)),
+    };
+    failure.map_or(Verdict::Success, Verdict::Failed)
+}
+
+/// What speaks against an agent that says it is done.
+fn done_but(ended: &Ended<'_>, mismatch: Option<&SessionMismatch>) -> Option<Failure> {
+    if let (Some(mismatch), ExpectedSession::Resumed(_)) = (mismatch, ended.session) {
+        let SessionMismatch { asked, got } = mismatch;
+        let message = format!("asked to resume session {asked}, the agent began session {got}");
+        return Some(failure(FailureKind::SessionNotFound, &message));
+    }
+    if let Some(denial) = ended.summary.denials.first() {
+        let detail = denial.detail.as_deref().unwrap_or_default();
+        let more = ended.summary.denials.len() - 1;
+        let others = if more == 0 { String::new() } else { format!(" (and {more} more)") };
+        let message = format!("`{}` was denied{others}: {detail}", denial.tool);
+        return Some(failure(FailureKind::PermissionDenied, &message));
+    }
+    // Gemini does this with a prompt that is too long for its model.
+    let used_nothing = ended.summary.usage == Some(Usage::default());
+    if used_nothing && ended.summary.text().is_empty() {
+        return Some(failure(FailureKind::EmptyOutput, "the agent says it is done, but asked no model"));
+    }
+    if ended.has_schema && structured_output(ended).is_none() {
+        return Some(failure(
+            FailureKind::InvalidOutput,
+            "there is no answer in the form of the output schema",
+        ));
+    }
+    None
+}
+
+fn complained(ended: &Ended<'_>, complaint: &Complaint) -> Failure {
+    let kind = match complaint.code {
+        ComplaintCode::MaxTurns => FailureKind::MaxTurns,
+        ComplaintCode::MaxBudget => FailureKind::MaxBudget,
+        ComplaintCode::SchemaNotMet => FailureKind::InvalidOutput,
+        ComplaintCode::Other => {
+            let told = complaint.http_status.or_else(|| exit_status(ended)).and_then(kind_of_status);
+            // A refused key is a plain 400 to gemini: a status that may be many things leaves it to the words.
+            let told = told.filter(|kind| *kind != FailureKind::AgentError);
+            told.or_else(|| kind_of_words(&complaint.words)).unwrap_or(FailureKind::AgentError)
+        }
+    };
+    let kind = with_wait(kind, ended, &complaint.words);
+    let words = complaint.words.trim();
+    let words = if words.is_empty() { last_line(ended.stderr_tail) } else { words };
+    failure(kind, words)
+}
+
+/// The process ended by itself and the stream has no last word.
+fn silent(ended: &Ended<'_>) -> Failure {
+    let stderr = without_notices(ended.stderr_tail);
+    let stderr = stderr.trim();
+    let exit = ended.report.exit.map_or_else(|| "an unknown exit".to_owned(), |exit| exit.to_string());
+    let trouble = ended.summary.last_trouble.as_deref().unwrap_or_default();
+    let words = if trouble.is_empty() { stderr } else { trouble };
+    let told = exit_kind(ended).or_else(|| kind_of_words(words)).or_else(|| kind_of_words(stderr));
+    if let Some(kind) = told {
+        return failure(with_wait(kind, ended, words), words);
+    }
+    if ended.report.output_bytes == 0 {
+        let said = if stderr.is_empty() { "nothing on stderr either" } else { stderr };
+        return failure(FailureKind::EmptyOutput, &format!("{exit}, nothing on stdout: {said}"));
+    }
+    let oversized = match ended.summary.oversized {
+        0 => String::new(),
+        lines => format!("; {lines} lines were over the limit and not read"),
+    };
+    let said = if words.is_empty() { ended.summary.stray() } else { words };
+    failure(
+        FailureKind::InvalidOutput,
+        &format!("the stream ended without a result, with {exit}{oversized}: {said}"),
+    )
+}
+
+fn ended_from_outside(ended: &Ended<'_>, end: &End) -> Failure {
+    let kind = match end {
+        End::Exited => FailureKind::InvalidOutput,
+        End::Deadline { which } => FailureKind::Deadline { which: *which },
+        End::OutputLimit => FailureKind::OutputLimit,
+        End::Stopped => FailureKind::Stopped,
+        End::NotStarted(why) => FailureKind::NotStarted { reason: why.reason },
+        End::SpoolFailed { .. } => FailureKind::SpoolFailed,
+        End::SupervisorLost => FailureKind::SupervisorLost,
+    };
+    // What the agent was struggling with when it was ended is most often why it took so long.
+    match ended.summary.last_trouble.as_deref() {
+        Some(trouble) => failure(kind, &format!("{end}; before that: {trouble}")),
+        None => failure(kind, &end.to_string()),
+    }
+}
+
+fn failure(kind: FailureKind, words: &str) -> Failure {
+    Failure { kind, message: words.trim().chars().take(MESSAGE_CHARS).collect() }
+}
+
+/// Gemini's exit codes: its own few, and the HTTP status modulo 256.
+fn exit_kind(ended: &Ended<'_>) -> Option<FailureKind> {
+    let (AgentKind::Gemini, Some(Exit::Code(code))) = (ended.agent, ended.report.exit) else { return None };
+    match code {
+        41 => Some(FailureKind::Auth),
+        42 if matches!(ended.session, ExpectedSession::Resumed(_)) => Some(FailureKind::SessionNotFound),
+        53 => Some(FailureKind::MaxTurns),
+        _ => exit_status(ended).and_then(kind_of_status),
+    }
+}
+
+fn exit_status(ended: &Ended<'_>) -> Option<u16> {
+    let (AgentKind::Gemini, Some(Exit::Code(code))) = (ended.agent, ended.report.exit) else { return None };
+    // 128 and above, or it would be one of gemini's own; and below what a signal leaves behind a shell.
+    u16::try_from(code).ok().filter(|code| (144..=255).contains(code)).map(|code| code + 256)
+}
+
+/// Adds to a rate limit how long it lasts.
+fn with_wait(kind: FailureKind, ended: &Ended<'_>, words: &str) -> FailureKind {
+    let FailureKind::RateLimit { .. } = kind else { return kind };
+    let now = ended.report.ended_at_ms / 1000;
+    let until = ended.summary.limit_resets_at.map(|at| Duration::from_secs(at.saturating_sub(now)));
+    FailureKind::RateLimit { retry_after: until.or_else(|| retry_after(words, now)) }
+}
+
+/// What gemini writes on stderr in every run would stand before every message.
+fn without_notices(stderr: &str) -> String {
+    let notices =
+        ["Warning:", "YOLO mode is enabled", "Ripgrep is not available", "Loaded cached credentials"];
+    let lines: Vec<_> =
+        stderr.lines().filter(|line| !notices.iter().any(|notice| line.starts_with(notice))).collect();
+    lines.join("\n")
+}
+
+fn last_line(text: &str) -> &str {
+    text.lines().rev().find(|line| !line.trim().is_empty()).unwrap_or("the agent said nothing about it")
+}
+
+/// The session that can be resumed: what the agent named, or what it was told to use if it said nothing.
+fn session(ended: &Ended<'_>, verdict: &Verdict) -> Option<SessionId> {
+    if let Verdict::Failed(Failure { kind, .. }) = verdict {
+        let began_another = ended.summary.said == Some(Said::Done);
+        match kind {
+            // An agent that finds no session echoes the id, or makes one up that it never keeps.
+            FailureKind::SessionNotFound if !began_another => return None,
+            FailureKind::NotStarted { .. } => return None,
+            _ => {}
+        }
+    }
+    let told = ended.summary.session_id.as_deref().and_then(|id| id.parse().ok());
+    told.or_else(|| ended.session.known().cloned())
+}
+
+/// Claude counts the turn that it was not allowed to take.
+fn turns(summary: &Summary) -> Option<u32> {
+    match &summary.said {
+        Some(Said::Failed(Complaint { code: ComplaintCode::MaxTurns, .. })) => {
+            summary.turns.map(|turns| turns.saturating_sub(1))
+        }
+        _ => summary.turns,
+    }
+}
+
+fn mismatch(ended: &Ended<'_>) -> Option<SessionMismatch> {
+    let got = ended.summary.session_id.as_deref()?;
+    let asked = ended.session.broken_by(got)?.clone();
+    Some(SessionMismatch { asked, got: got.to_owned() })
+}
+
+/// Codex has no field for it: its whole answer is the JSON.
+fn structured_output(ended: &Ended<'_>) -> Option<String> {
+    match ended.agent {
+        AgentKind::Codex if ended.has_schema && ended.summary.said == Some(Said::Done) => {
+            let text = ended.summary.text();
+            serde_json::from_str::<serde::de::IgnoredAny>(&text).is_ok().then_some(text)
+        }
+        _ => ended.summary.structured_output.clone(),
+    }
+}
+
+/// What the agent's own counters say, where they count the session and not the run.
+fn totals(ended: &Ended<'_>) -> Option<Totals> {
+    let totals = Totals {
+        usage: ended.summary.usage.filter(|_| ended.agent == AgentKind::Codex),
+        cost_usd: ended.summary.cost_usd.filter(|_| counts_cost_of_session(ended)),
+    };
+    (totals != Totals::default()).then_some(totals)
+}
+
+fn counts_cost_of_session(ended: &Ended<'_>) -> bool {
+    let version = ended.summary.agent_version.as_deref().and_then(Version::find);
+    ended.agent == AgentKind::Claude && version.is_some_and(|version| version >= CLAUDE_COUNTS_SESSIONS_SINCE)
+}
+
+/// Counters of a session become this run's by the difference to what they were before it. When that is not known, a
+/// session with a past has no honest number: none is told.
+fn this_run(ended: &Ended<'_>) -> (Option<Usage>, Option<f64>) {
+    let (mut usage, mut cost) = (ended.summary.usage, ended.summary.cost_usd);
+    if let Some(cost) = ended.summary.run_cost_usd {
+        return (usage, Some(cost));
+    }
+    if !has_past(ended) {
+        return (usage, cost);
+    }
+    let before = ended.before.unwrap_or_default();
+    if ended.agent == AgentKind::Codex {
+        usage = usage.zip(before.usage).map(|(now, before)| now.since(before));
+    }
+    if counts_cost_of_session(ended) {
+        cost = cost.zip(before.cost_usd).map(|(now, before)| (now - before).max(0.0));
+    }
+    (usage, cost)
+}
+
+fn has_past(ended: &Ended<'_>) -> bool {
+    match ended.session {
+        // A fork begins with the counters of the session it came from.
+        ExpectedSession::Resumed(_) | ExpectedSession::Forked { .. } | ExpectedSession::Latest => true,
+        ExpectedSession::Assigned(_) | ExpectedSession::Any => false,
+    }
+}

@@ -1,0 +1,143 @@
+//! From the bytes of an agent's stdout to events, in one pass and in bounded memory.
+//!
+//! Owns the lines and the events. Judges nothing: what a run came to is [`crate::judge`]'s, from the [`Summary`] that is
+//! gathered here on the way.
+
+mod claude;
+mod codex;
+mod gemini;
+mod json;
+mod lines;
+mod summary;
+
+use model::{AgentEvent, AgentKind, AgentText, RawJson, Unreadable};
+
+use lines::{Line, Lines};
+pub use summary::{Complaint, ComplaintCode, Said, Summary};
+
+/// How much a parser may hold.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ParseLimits {
+    /// The longest line that is read; a longer one becomes [`Unreadable::Oversized`].
+    pub line_bytes: usize,
+    /// The longest final text that is kept; of a longer one the head and the tail are.
+    pub text_bytes: usize,
+}
+
+impl Default for ParseLimits {
+    /// 8 MiB a line, 1 MiB of text.
+    fn default() -> Self {
+        Self { line_bytes: 8 << 20, text_bytes: 1 << 20 }
+    }
+}
+
+/// Reads one agent's stream, fed in pieces of any size.
+///
+/// The events do not depend on how the bytes are cut into pieces. A whole line inside a piece is read where it stands;
+/// only a line that is spread over two is copied.
+///
+/// ```
+/// use agents::{ParseLimits, Parser};
+/// use model::{AgentEvent, AgentKind};
+///
+/// let mut parser = Parser::new(AgentKind::Codex, ParseLimits::default());
+/// let mut words = Vec::new();
+/// let mut keep = |event: AgentEvent<'_>| {
+///     if let AgentEvent::Text { text, .. } = event {
+///         words.push(text.to_string());
+///     }
+/// };
+/// parser.feed(br#"{"type":"item.completed","item":{"id":"1","type":"agent_me"#, &mut keep);
+/// parser.feed(b"ssage\",\"text\":\"hello\"}}\n", &mut keep);
+/// let summary = parser.finish(&mut keep);
+/// assert_eq!(words, ["hello"]);
+/// assert_eq!(summary.text(), "hello");
+/// ```
+#[derive(Debug)]
+pub struct Parser {
+    lines: Lines,
+    reading: Reading,
+}
+
+impl Parser {
+    /// A parser for an agent's stream, from its first byte. Our own agent speaks claude's.
+    pub fn new(kind: AgentKind, limits: ParseLimits) -> Self {
+        let format = match kind {
+            AgentKind::Claude | AgentKind::Rehearsal => Format::Claude,
+            AgentKind::Codex => Format::Codex,
+            AgentKind::Gemini => Format::Gemini,
+        };
+        Self {
+            lines: Lines::new(limits.line_bytes),
+            reading: Reading { format, summary: Summary::new(limits.text_bytes) },
+        }
+    }
+
+    /// Reads on, and tells every event of every line that is complete.
+    pub fn feed(&mut self, bytes: &[u8], on_event: &mut impl FnMut(AgentEvent<'_>)) {
+        let reading = &mut self.reading;
+        self.lines.feed(bytes, &mut |line| reading.line(line, on_event));
+    }
+
+    /// Reads a last line that has no newline, and hands over what was gathered.
+    pub fn finish(mut self, on_event: &mut impl FnMut(AgentEvent<'_>)) -> Summary {
+        let reading = &mut self.reading;
+        self.lines.finish(&mut |line| reading.line(line, on_event));
+        self.reading.summary
+    }
+
+    /// What was gathered so far.
+    pub fn summary(&self) -> &Summary {
+        &self.reading.summary
+    }
+
+    /// How many bytes are held right now, of lines and of texts.
+    pub fn held_bytes(&self) -> usize {
+        self.lines.held_bytes() + self.reading.summary.held_bytes()
+    }
+}
+
+#[derive(Debug, Clone, Copy)]
+enum Format {
+    Claude,
+    Codex,
+    Gemini,
+}
+
+#[derive(Debug)]
+struct Reading {
+    format: Format,
+    summary: Summary,
+}
+
+impl Reading {
+    fn line(&mut self, line: Line<'_>, on_event: &mut impl FnMut(AgentEvent<'_>)) {
+        let bytes = match line {
+            Line::Whole(bytes) => bytes.trim_ascii(),
+            Line::Oversized { head, bytes } => {
+                self.summary.saw_oversized();
+                let why = Unreadable::Oversized { bytes };
+                return on_event(AgentEvent::Unreadable { why, line: AgentText::from_bytes(head) });
+            }
+        };
+        if bytes.is_empty() {
+            return;
+        }
+        self.summary.saw_line();
+        let read = match self.format {
+            Format::Claude => claude::read(bytes, &mut self.summary, on_event),
+            Format::Codex => codex::read(bytes, &mut self.summary, on_event),
+            Format::Gemini => gemini::read(bytes, &mut self.summary, on_event),
+        };
+        if read.is_err() {
+            let line = AgentText::from_bytes(bytes);
+            self.summary.saw_stray(&line);
+            on_event(AgentEvent::Unreadable { why: Unreadable::NotJson, line });
+        }
+    }
+}
+
+/// A line whose type is not known.
+fn unknown<'a>(kind: Option<&'a [u8]>, line: &'a [u8]) -> AgentEvent<'a> {
+    AgentEvent::Unknown { kind: kind.map(AgentText::from_bytes), raw: RawJson::from_bytes(line) }
+}

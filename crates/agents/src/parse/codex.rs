@@ -1,0 +1,226 @@
+//! Codex's stream (`exec --json`, seen with 0.166.0).
+//!
+//! Everything Codex does is an item that starts and completes. A top-level `error` is a notice of a retry or the herald of
+//! `turn.failed`, and an item of type `error` is a warning: only `turn.failed` is the end.
+
+use model::{AgentEvent, AgentText, Finish, Part, PermissionDenial, RawJson, ToolOutput, Usage};
+
+use super::json::{Read, Reader};
+use super::summary::{Complaint, ComplaintCode, Said, Summary};
+use super::unknown;
+
+#[derive(Default)]
+struct Line<'a> {
+    kind: Option<&'a [u8]>,
+    thread: Option<AgentText<'a>>,
+    message: Option<AgentText<'a>>,
+    item: Item<'a>,
+    usage: Option<Usage>,
+}
+
+#[derive(Default)]
+struct Item<'a> {
+    kind: Option<&'a [u8]>,
+    id: Option<AgentText<'a>>,
+    text: Option<AgentText<'a>>,
+    /// What the tool is given: a command, arguments, a query, changes.
+    input: Option<&'a [u8]>,
+    server: Option<AgentText<'a>>,
+    tool: Option<AgentText<'a>>,
+    output: Option<ToolOutput<'a>>,
+    failure: Option<ToolOutput<'a>>,
+    exit_code: Option<&'a [u8]>,
+    status: Option<&'a [u8]>,
+}
+
+pub(super) fn read(
+    bytes: &[u8],
+    summary: &mut Summary,
+    on_event: &mut impl FnMut(AgentEvent<'_>),
+) -> Read<()> {
+    let line = walk(bytes)?;
+    match line.kind {
+        Some(b"thread.started") => {
+            let session_id = line.thread.unwrap_or_else(|| "".into());
+            summary.session_id = Some(session_id.to_string());
+            on_event(AgentEvent::SessionStarted {
+                session_id,
+                model: None,
+                tools: Vec::new(),
+                mcp_servers: Vec::new(),
+            });
+        }
+        Some(b"turn.started" | b"item.updated") => {}
+        Some(b"item.started") => started(line.item, on_event),
+        Some(b"item.completed") => completed(line.item, bytes, summary, on_event),
+        Some(b"turn.completed") => {
+            summary.usage = line.usage;
+            summary.turns = Some(summary.turns.unwrap_or(0) + 1);
+            summary.said = Some(Said::Done);
+            line.usage.into_iter().for_each(|usage| on_event(AgentEvent::Usage(usage)));
+            on_event(AgentEvent::Finished { how: Finish::Ok });
+        }
+        Some(b"turn.failed") => failed(line.message, summary, on_event),
+        Some(b"error") => trouble(line.message, summary, on_event),
+        kind => on_event(unknown(kind, bytes)),
+    }
+    Ok(())
+}
+
+fn walk(bytes: &[u8]) -> Read<Line<'_>> {
+    let mut line = Line::default();
+    let mut reader = Reader::new(bytes);
+    reader.object(|key, value| {
+        match key {
+            b"type" => line.kind = value.word()?,
+            b"thread_id" => line.thread = value.text()?,
+            b"message" => line.message = value.text()?,
+            b"error" => value.object_if(|key, value| {
+                match key {
+                    b"message" => line.message = value.text()?,
+                    _ => value.skip()?,
+                }
+                Ok(())
+            })?,
+            b"item" => line.item = item(value)?,
+            b"usage" => line.usage = Some(usage(value)?),
+            _ => value.skip()?,
+        }
+        Ok(())
+    })?;
+    reader.end()?;
+    Ok(line)
+}
+
+fn item<'a>(value: &mut Reader<'a>) -> Read<Item<'a>> {
+    let mut item = Item::default();
+    value.object_if(|key, value| {
+        match key {
+            b"type" => item.kind = value.word()?,
+            b"id" => item.id = value.text()?,
+            b"text" | b"message" => item.text = value.text()?,
+            b"command" | b"arguments" | b"query" | b"changes" | b"items" => item.input = Some(value.raw()?),
+            b"server" => item.server = value.text()?,
+            b"tool" => item.tool = value.text()?,
+            b"aggregated_output" | b"result" => item.output = Some(value.tool_output()?),
+            b"error" => {
+                item.failure = Some(value.tool_output()?).filter(|error| *error != ToolOutput::Nothing);
+            }
+            b"exit_code" => item.exit_code = Some(value.raw()?),
+            b"status" => item.status = value.word()?,
+            _ => value.skip()?,
+        }
+        Ok(())
+    })?;
+    Ok(item)
+}
+
+/// Codex counts cached input within `input_tokens`, and reasoning within `output_tokens`.
+fn usage(value: &mut Reader<'_>) -> Read<Usage> {
+    let mut usage = Usage::default();
+    value.object_if(|key, value| {
+        match key {
+            b"input_tokens" => usage.input = value.count()?,
+            b"output_tokens" => usage.output = value.count()?,
+            b"cached_input_tokens" => usage.cached = value.count()?,
+            b"reasoning_output_tokens" => usage.reasoning = value.count()?,
+            _ => value.skip()?,
+        }
+        Ok(())
+    })?;
+    Ok(usage)
+}
+
+fn started(item: Item<'_>, on_event: &mut impl FnMut(AgentEvent<'_>)) {
+    if let Some(name) = tool_name(&item) {
+        on_event(AgentEvent::ToolUse {
+            name,
+            id: item.id.unwrap_or_else(|| "".into()),
+            input: RawJson::from_bytes(item.input.unwrap_or(b"null")),
+        });
+    }
+}
+
+/// Codex has no names for its own tools but the types of their items.
+fn tool_name<'a>(item: &Item<'a>) -> Option<AgentText<'a>> {
+    match (item.kind?, &item.server, &item.tool) {
+        (b"mcp_tool_call", Some(server), Some(tool)) => Some(format!("mcp__{server}__{tool}").into()),
+        (b"agent_message" | b"reasoning" | b"error" | b"todo_list", ..) => None,
+        (kind, ..) => Some(AgentText::from_bytes(kind)),
+    }
+}
+
+fn completed(item: Item<'_>, line: &[u8], summary: &mut Summary, on_event: &mut impl FnMut(AgentEvent<'_>)) {
+    let text = || item.text.clone().unwrap_or_else(|| "".into());
+    match item.kind {
+        Some(b"agent_message") => {
+            summary.saw_text(&text());
+            on_event(AgentEvent::Text { text: text(), part: Part::Whole, within: None });
+        }
+        Some(b"reasoning") => on_event(AgentEvent::Thinking { text: text(), part: Part::Whole }),
+        Some(b"error") => on_event(AgentEvent::Warning { message: text() }),
+        Some(b"todo_list") => {}
+        Some(
+            b"command_execution" | b"file_change" | b"mcp_tool_call" | b"web_search" | b"collab_tool_call",
+        ) => tool_result(item, summary, on_event),
+        kind => on_event(unknown(kind, line)),
+    }
+}
+
+fn tool_result(item: Item<'_>, summary: &mut Summary, on_event: &mut impl FnMut(AgentEvent<'_>)) {
+    let declined = item.status == Some(b"declined");
+    if declined {
+        let denial = PermissionDenial {
+            tool: tool_name(&item).map(|name| name.to_string()).unwrap_or_default(),
+            tool_use_id: item.id.as_ref().map(ToString::to_string),
+            detail: item.input.map(|input| String::from_utf8_lossy(input).into_owned()),
+        };
+        summary.saw_denial(denial.clone());
+        on_event(AgentEvent::PermissionDenied(denial));
+    }
+    let failed_exit = item.exit_code.is_some_and(|code| code != b"0" && code != b"null");
+    let is_error = declined || failed_exit || item.failure.is_some() || item.status == Some(b"failed");
+    on_event(AgentEvent::ToolResult {
+        id: item.id.unwrap_or_else(|| "".into()),
+        output: item.failure.or(item.output).unwrap_or(ToolOutput::Nothing),
+        is_error,
+    });
+}
+
+fn failed(message: Option<AgentText<'_>>, summary: &mut Summary, on_event: &mut impl FnMut(AgentEvent<'_>)) {
+    let words = message.map(|message| message.to_string()).unwrap_or_default();
+    summary.said = Some(Said::Failed(Complaint { code: ComplaintCode::Other, http_status: None, words }));
+    on_event(AgentEvent::Finished { how: Finish::Error });
+}
+
+/// `Reconnecting... 2/5` is a retry; anything else is told again by `turn.failed`, unless the stream ends here.
+fn trouble(message: Option<AgentText<'_>>, summary: &mut Summary, on_event: &mut impl FnMut(AgentEvent<'_>)) {
+    let message = message.unwrap_or_else(|| "".into());
+    let words = message.to_string();
+    match reconnecting(&words) {
+        Some((attempt, of)) => {
+            summary.retries = summary.retries.saturating_add(1);
+            on_event(AgentEvent::Retry { attempt, of, delay: None, status: None, reason: message });
+        }
+        None => on_event(AgentEvent::Warning { message }),
+    }
+    summary.last_trouble = Some(words);
+}
+
+fn reconnecting(words: &str) -> Option<(Option<u32>, Option<u32>)> {
+    let rest = words.strip_prefix("Reconnecting")?.trim_start_matches(['.', '…', ' ']);
+    let (attempt, of) = rest.split([' ', '(']).next()?.split_once('/')?;
+    Some((attempt.parse().ok(), of.parse().ok()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::reconnecting;
+
+    #[test]
+    fn a_retry_is_told_from_an_error_by_its_words() {
+        assert_eq!(reconnecting("Reconnecting... 2/5"), Some((Some(2), Some(5))));
+        assert_eq!(reconnecting("Reconnecting… 1/5 (timeout)"), Some((Some(1), Some(5))));
+        assert_eq!(reconnecting("exceeded retry limit, last status: 429"), None);
+    }
+}

@@ -1,0 +1,138 @@
+//! Lines out of pieces of bytes, none of them longer than a cap.
+//!
+//! Owns the one buffer that holds a line which is spread over several pieces.
+
+use memchr::memchr;
+
+/// How much of a line over the cap is kept, to show what it was.
+const HEAD_BYTES: usize = 512;
+
+/// A line, without its newline.
+#[derive(Clone, Copy)]
+pub(super) enum Line<'a> {
+    Whole(&'a [u8]),
+    Oversized { head: &'a [u8], bytes: u64 },
+}
+
+#[derive(Debug)]
+pub(super) struct Lines {
+    cap: usize,
+    /// The line so far; of one that is over the cap, its head.
+    pending: Vec<u8>,
+    /// How long a line that is over the cap is so far.
+    oversized: Option<u64>,
+}
+
+impl Lines {
+    pub(super) fn new(cap: usize) -> Self {
+        Self { cap, pending: Vec::new(), oversized: None }
+    }
+
+    pub(super) fn held_bytes(&self) -> usize {
+        self.pending.capacity()
+    }
+
+    pub(super) fn feed(&mut self, mut bytes: &[u8], on_line: &mut impl FnMut(Line<'_>)) {
+        while let Some(end) = memchr(b'\n', bytes) {
+            let (line, rest) = (&bytes[..end], &bytes[end + 1..]);
+            bytes = rest;
+            if self.pending.is_empty() && self.oversized.is_none() && line.len() <= self.cap {
+                on_line(Line::Whole(line));
+            } else {
+                self.hold(line);
+                self.release(on_line);
+            }
+        }
+        if !bytes.is_empty() {
+            self.hold(bytes);
+        }
+    }
+
+    pub(super) fn finish(&mut self, on_line: &mut impl FnMut(Line<'_>)) {
+        if !self.pending.is_empty() || self.oversized.is_some() {
+            self.release(on_line);
+        }
+    }
+
+    fn hold(&mut self, part: &[u8]) {
+        if let Some(bytes) = &mut self.oversized {
+            *bytes += part.len() as u64;
+            return;
+        }
+        let total = self.pending.len() + part.len();
+        if total <= self.cap {
+            self.reserve(total);
+            self.pending.extend_from_slice(part);
+            return;
+        }
+        self.oversized = Some(total as u64);
+        let head = HEAD_BYTES.min(self.cap);
+        if self.pending.len() < head {
+            self.reserve(head);
+            self.pending.extend_from_slice(&part[..(head - self.pending.len()).min(part.len())]);
+        }
+        // What is skipped needs no room, and the next line may be a short one.
+        self.pending.truncate(head);
+        self.pending.shrink_to(head);
+    }
+
+    /// Doubles, as `Vec` does, but never beyond the cap.
+    fn reserve(&mut self, total: usize) {
+        if total > self.pending.capacity() {
+            let target = total.max(self.pending.capacity() * 2).max(4096).min(self.cap);
+            self.pending.reserve_exact(target - self.pending.len());
+        }
+    }
+
+    fn release(&mut self, on_line: &mut impl FnMut(Line<'_>)) {
+        match self.oversized.take() {
+            Some(bytes) => on_line(Line::Oversized { head: &self.pending, bytes }),
+            None => on_line(Line::Whole(&self.pending)),
+        }
+        self.pending.clear();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn lines_of(pieces: &[&[u8]], cap: usize) -> Vec<String> {
+        let mut seen = Vec::new();
+        let mut keep = |line: Line<'_>| {
+            seen.push(match line {
+                Line::Whole(bytes) => String::from_utf8_lossy(bytes).into_owned(),
+                Line::Oversized { head, bytes } => format!("{}…{bytes}", String::from_utf8_lossy(head)),
+            });
+        };
+        let mut lines = Lines::new(cap);
+        for piece in pieces {
+            lines.feed(piece, &mut keep);
+        }
+        lines.finish(&mut keep);
+        seen
+    }
+
+    #[test]
+    fn a_line_is_the_same_in_one_piece_and_in_many() {
+        assert_eq!(lines_of(&[b"one\ntwo\n", b"th", b"ree"], 100), ["one", "two", "three"]);
+        assert_eq!(lines_of(&[b"one\n", b"t", b"wo", b"\nthree"], 100), ["one", "two", "three"]);
+    }
+
+    #[test]
+    fn a_line_over_the_cap_is_told_once_with_its_length_and_the_next_is_read() {
+        assert_eq!(lines_of(&[b"123456789\nok\n"], 4), ["1234…9", "ok"]);
+        assert_eq!(lines_of(&[b"12", b"345", b"6789\no", b"k"], 4), ["1234…9", "ok"]);
+        assert_eq!(lines_of(&[b"1234\n", b"12345"], 4), ["1234", "1234…5"]);
+    }
+
+    #[test]
+    fn a_hundred_megabytes_without_newline_hold_no_more_than_the_cap() {
+        let mut lines = Lines::new(1 << 20);
+        let piece = vec![b'x'; 1 << 16];
+        for _ in 0..1600 {
+            lines.feed(&piece, &mut |_| panic!("there is no line yet"));
+            assert!(lines.held_bytes() <= 1 << 20);
+        }
+    }
+}

@@ -1,0 +1,171 @@
+//! What is known about one installed agent on this machine, as a value.
+//!
+//! Owns the shape; [`crate::doctor`] finds the values.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::PathBuf;
+
+use model::{AgentKind, SessionId};
+use serde::{Deserialize, Serialize};
+
+use crate::{ModelTables, Version, environment, is_never_passed_on};
+
+/// Everything [`crate::launch`] needs beside the call itself.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Setup {
+    /// The executable, as an absolute path.
+    pub program: PathBuf,
+    /// Its version, when it was asked.
+    pub version: Option<Version>,
+    /// What it can do.
+    pub capabilities: Capabilities,
+    /// The names of models.
+    pub models: ModelTables,
+    /// The whole environment of the caller; the agent gets what [`environment`] lets through.
+    pub inherited: BTreeMap<String, String>,
+    /// Further variables that the operator lets through by name (the `env_key` of a provider of one's own).
+    pub pass_on: BTreeSet<String>,
+    /// The folder in which the run's private files will stand: `<spool>/private`, as an absolute path.
+    pub private_folder: PathBuf,
+    /// The id for a new session, freshly made: a UUID, which claude insists on.
+    pub new_session: SessionId,
+}
+
+impl Setup {
+    /// The environment that an agent starts with, before its own additions.
+    pub(crate) fn base_environment(&self, kind: AgentKind) -> BTreeMap<String, String> {
+        let mut env = environment(kind, &self.inherited);
+        let named = self.pass_on.iter().filter(|name| !is_never_passed_on(name));
+        env.extend(named.filter_map(|name| Some((name.clone(), self.inherited.get(name)?.clone()))));
+        env
+    }
+}
+
+/// Something that some versions of an agent can do and others cannot.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Capability {
+    /// Name a new session before it starts.
+    AssignSession,
+    /// Begin a new session that remembers another.
+    ForkSession,
+    /// Keep to a JSON Schema.
+    OutputSchema,
+    /// Stop at a cost.
+    Budget,
+    /// Ignore settings files by kind.
+    SettingSources,
+    /// Use the MCP servers of the call and no others.
+    StrictMcp,
+    /// Say which built-in tools exist.
+    ChooseTools,
+    /// Send texts piece by piece.
+    PartialMessages,
+    /// Run with no code-running tool and no settings file (`claude --restricted`).
+    Restricted,
+    /// Run in a folder that was never trusted by hand.
+    SkipTrust,
+}
+
+impl Capability {
+    /// How the `--help` of an agent shows that it is there.
+    fn sign(self, kind: AgentKind) -> Option<&'static str> {
+        Some(match (kind, self) {
+            (AgentKind::Claude | AgentKind::Gemini, Self::AssignSession) => "--session-id",
+            (AgentKind::Claude, Self::ForkSession) => "--fork-session",
+            (AgentKind::Codex, Self::ForkSession) => "fork",
+            (AgentKind::Claude, Self::OutputSchema) => "--json-schema",
+            (AgentKind::Codex, Self::OutputSchema) => "--output-schema",
+            (AgentKind::Claude, Self::Budget) => "--max-budget-usd",
+            (AgentKind::Claude, Self::SettingSources) => "--setting-sources",
+            (AgentKind::Claude, Self::StrictMcp) => "--strict-mcp-config",
+            (AgentKind::Claude, Self::ChooseTools) => "--tools",
+            (AgentKind::Claude, Self::PartialMessages) => "--include-partial-messages",
+            (AgentKind::Claude, Self::Restricted) => "--restricted",
+            (AgentKind::Gemini, Self::SkipTrust) => "--skip-trust",
+            _ => return None,
+        })
+    }
+
+    /// All of them.
+    pub const ALL: [Self; 10] = [
+        Self::AssignSession,
+        Self::ForkSession,
+        Self::OutputSchema,
+        Self::Budget,
+        Self::SettingSources,
+        Self::StrictMcp,
+        Self::ChooseTools,
+        Self::PartialMessages,
+        Self::Restricted,
+        Self::SkipTrust,
+    ];
+}
+
+/// What an installed agent can do.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Capabilities {
+    /// It was not asked: taken to be able to do what every tested version can.
+    #[default]
+    NotAsked,
+    /// This, by its own `--help`.
+    Known(BTreeSet<Capability>),
+}
+
+impl Capabilities {
+    /// Reads them from what `--help` prints (for codex: `codex exec --help`).
+    pub fn from_help(kind: AgentKind, help: &str) -> Self {
+        let words: BTreeSet<&str> = help.lines().filter_map(option_of_line).collect();
+        let has = |capability: &Capability| capability.sign(kind).is_some_and(|sign| words.contains(sign));
+        Self::Known(Capability::ALL.into_iter().filter(has).collect())
+    }
+
+    /// Whether the agent can do this.
+    pub fn has(&self, capability: Capability) -> bool {
+        match self {
+            // Only the newest tested version has it, and a call is safe without.
+            Self::NotAsked => capability != Capability::Restricted,
+            Self::Known(known) => known.contains(&capability),
+        }
+    }
+}
+
+/// The long flag or the subcommand that a line of a help text is about.
+fn option_of_line(line: &str) -> Option<&str> {
+    let mut words = line.split([' ', ',', '=', '[', '<']).filter(|word| !word.is_empty());
+    let first = words.next()?;
+    if first.starts_with('-') && !first.starts_with("--") {
+        return words.next().filter(|word| word.starts_with("--"));
+    }
+    // An indented word in the first column of a list; prose is indented further or not at all.
+    line.starts_with("  ").then_some(first)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn flags_are_read_from_their_own_lines_and_not_from_prose() {
+        let help = "Options:\n  --session-id <uuid>   Use one\n  -r, --resume [value]  see --fork-session\n      \
+                    --skip-trust  Trust\n";
+        let claude = Capabilities::from_help(AgentKind::Claude, help);
+        assert!(claude.has(Capability::AssignSession));
+        assert!(!claude.has(Capability::ForkSession));
+        assert!(Capabilities::from_help(AgentKind::Gemini, help).has(Capability::SkipTrust));
+    }
+
+    #[test]
+    fn the_subcommand_of_codex_is_a_capability() {
+        let help = "Commands:\n  resume  Resume a previous session\n  fork    Fork a previous session\n";
+        assert!(Capabilities::from_help(AgentKind::Codex, help).has(Capability::ForkSession));
+        assert!(!Capabilities::from_help(AgentKind::Codex, "  resume  x\n").has(Capability::ForkSession));
+    }
+
+    #[test]
+    fn an_agent_that_was_not_asked_is_not_taken_for_the_newest() {
+        assert!(Capabilities::NotAsked.has(Capability::ForkSession));
+        assert!(!Capabilities::NotAsked.has(Capability::Restricted));
+    }
+}

@@ -1,0 +1,113 @@
+//! Versions of the CLIs, and which of them this crate was proven against.
+
+use std::fmt;
+
+use model::AgentKind;
+use serde::{Deserialize, Serialize};
+
+/// A version in three numbers, written as `x.y.z`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(into = "String", try_from = "String")]
+pub struct Version(pub u32, pub u32, pub u32);
+
+impl Version {
+    /// The first `x.y.z` of a text, such as what `--version` prints (`codex-cli 0.166.0`).
+    pub fn find(text: &str) -> Option<Self> {
+        text.split(|c: char| !(c.is_ascii_digit() || c == '.')).find_map(|word| {
+            let mut numbers = word.split('.').map(|number| number.parse().ok());
+            Some(Self(numbers.next()??, numbers.next()??, numbers.next()??))
+        })
+    }
+}
+
+impl fmt::Display for Version {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}.{}.{}", self.0, self.1, self.2)
+    }
+}
+
+impl From<Version> for String {
+    fn from(version: Version) -> Self {
+        version.to_string()
+    }
+}
+
+impl TryFrom<String> for Version {
+    type Error = String;
+
+    fn try_from(text: String) -> Result<Self, Self::Error> {
+        Self::find(&text).ok_or_else(|| format!("`{text}` is not a version"))
+    }
+}
+
+/// The versions whose recorded streams are in this crate's tests.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+pub struct TestedRange {
+    /// The oldest.
+    pub oldest: Version,
+    /// The newest.
+    pub newest: Version,
+}
+
+impl TestedRange {
+    /// That of an agent; none for our own, which always fits.
+    pub fn of(kind: AgentKind) -> Option<Self> {
+        let (oldest, newest) = match kind {
+            AgentKind::Claude => (Version(2, 1, 197), Version(2, 1, 325)),
+            AgentKind::Codex => (Version(0, 166, 0), Version(0, 166, 0)),
+            AgentKind::Gemini => (Version(0, 61, 0), Version(0, 61, 0)),
+            AgentKind::Rehearsal => return None,
+        };
+        Some(Self { oldest, newest })
+    }
+
+    /// Where a version stands.
+    pub fn standing(self, version: Version) -> VersionStanding {
+        if version < self.oldest {
+            VersionStanding::Older
+        } else if version > self.newest {
+            VersionStanding::Newer
+        } else {
+            VersionStanding::Tested
+        }
+    }
+}
+
+/// Where a version stands to those that were tested.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum VersionStanding {
+    /// Among them.
+    Tested,
+    /// Before them: it may lack flags.
+    Older,
+    /// After them: most likely fine, new events are kept as `Unknown`.
+    Newer,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_version_is_found_in_what_each_cli_prints() {
+        for (text, version) in [
+            ("2.1.325 (Claude Code)\n", Some(Version(2, 1, 325))),
+            ("codex-cli 0.166.0\n", Some(Version(0, 166, 0))),
+            ("0.61.0\n", Some(Version(0, 61, 0))),
+            ("v1.2.3-beta.4", Some(Version(1, 2, 3))),
+            ("no version here 1.2", None),
+            ("", None),
+        ] {
+            assert_eq!(Version::find(text), version, "{text:?}");
+        }
+    }
+
+    #[test]
+    fn versions_are_compared_by_number_and_not_by_text() {
+        let range = TestedRange::of(AgentKind::Claude).unwrap();
+        assert_eq!(range.standing(Version(2, 1, 99)), VersionStanding::Older);
+        assert_eq!(range.standing(Version(2, 1, 200)), VersionStanding::Tested);
+        assert_eq!(range.standing(Version(2, 10, 0)), VersionStanding::Newer);
+    }
+}

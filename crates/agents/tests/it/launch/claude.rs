@@ -1,0 +1,222 @@
+//! Claude Code's arguments.
+
+use super::*;
+
+const START: &str = "-p --output-format=stream-json --verbose --model=claude-haiku-4-5";
+
+fn claude() -> CallSpec {
+    spec(AgentKind::Claude)
+}
+
+#[test]
+#[expect(clippy::too_many_lines, reason = "it is one table")]
+fn each_branch_has_its_arguments() {
+    let new = format!("{START} --session-id={NEW}");
+    let skip = "--dangerously-skip-permissions";
+    let only = |tools: &[&str]| ToolChoice::Only(tools.iter().map(|tool| (*tool).to_owned()).collect());
+    let table = [
+        ("plain", claude(), format!("{new} {skip}")),
+        ("resume", CallSpec { session: resume(), ..claude() }, format!("{START} --resume={OLD} {skip}")),
+        (
+            "fork",
+            CallSpec { session: fork(), ..claude() },
+            format!("{START} --resume={OLD} --fork-session --session-id={NEW} {skip}"),
+        ),
+        (
+            "continue",
+            CallSpec { session: SessionChoice::ContinueLatest, ..claude() },
+            format!("{START} --continue {skip}"),
+        ),
+        (
+            "agent mode, whatever the tools",
+            CallSpec { agent_name: Some("reviewer".parse().unwrap()), tools: ToolChoice::None, ..claude() },
+            format!("{new} --agent=reviewer {skip}"),
+        ),
+        ("no tools", CallSpec { tools: ToolChoice::None, ..claude() }, format!("{new} --tools=")),
+        (
+            "no tools but a server",
+            CallSpec { tools: ToolChoice::None, mcp_servers: vec![server("files")], ..claude() },
+            format!(
+                "{new} --strict-mcp-config --tools= --allowedTools=mcp__files__* \
+                 --mcp-config=/spool/private/mcp.json"
+            ),
+        ),
+        (
+            "full access with servers",
+            CallSpec { mcp_servers: vec![server("a"), server("b")], ..claude() },
+            format!(
+                "{new} --strict-mcp-config {skip} --allowedTools=mcp__a__* --allowedTools=mcp__b__* \
+                 --mcp-config=/spool/private/mcp.json"
+            ),
+        ),
+        (
+            "a list is allowed and nothing skipped",
+            CallSpec { tools: only(&["Read", "Bash(git *)"]), mcp_servers: vec![server("a")], ..claude() },
+            format!(
+                "{new} --strict-mcp-config --allowedTools=Read --allowedTools=Bash(git *) \
+                 --permission-mode=default --allowedTools=mcp__a__* --mcp-config=/spool/private/mcp.json"
+            ),
+        ),
+        (
+            "the executor's form",
+            CallSpec {
+                tools: only(&["Bash(file-tools *)"]),
+                available_tools: Some(vec!["Bash".into()]),
+                permission_mode: Some(PermissionMode::Bypass),
+                add_dirs: vec!["/ws".into()],
+                ..claude()
+            },
+            format!(
+                "{new} --add-dir=/ws --allowedTools=Bash(file-tools *) \
+                 --permission-mode=bypassPermissions --tools=Bash"
+            ),
+        ),
+        (
+            "observe",
+            CallSpec { mode: Mode::Observe, ..claude() },
+            format!(
+                "{new} --setting-sources=user --strict-mcp-config --permission-mode=default --tools=Read,Grep,Glob"
+            ),
+        ),
+        (
+            "observe with no tools",
+            CallSpec { mode: Mode::Observe, tools: ToolChoice::None, ..claude() },
+            format!("{new} --setting-sources=user --strict-mcp-config --permission-mode=default --tools="),
+        ),
+        (
+            "observe keeps a named agent from its tools",
+            CallSpec { mode: Mode::Observe, agent_name: Some("x".parse().unwrap()), ..claude() },
+            format!(
+                "{new} --agent=x --setting-sources=user --strict-mcp-config --permission-mode=default --tools=Read,Grep,Glob"
+            ),
+        ),
+        (
+            "plan",
+            CallSpec { permission_mode: Some(PermissionMode::Plan), ..claude() },
+            format!("{new} --permission-mode=plan"),
+        ),
+        (
+            "the default mode is said aloud",
+            CallSpec { permission_mode: Some(PermissionMode::Default), ..claude() },
+            format!("{new} --permission-mode=default"),
+        ),
+        (
+            "limits, prompts, schema, pieces",
+            CallSpec {
+                max_turns: Some(3),
+                max_budget_usd: Some(0.25),
+                system_prompt: Some("--help".into()),
+                append_system_prompt: Some("be brief".into()),
+                output_schema: Some(r#"{"type":"object"}"#.into()),
+                partial_messages: true,
+                ..claude()
+            },
+            format!(
+                "-p --output-format=stream-json --verbose --include-partial-messages \
+                 --model=claude-haiku-4-5 --session-id={NEW} --system-prompt=--help \
+                 --append-system-prompt=be brief --json-schema={{\"type\":\"object\"}} --max-turns=3 \
+                 --max-budget-usd=0.25 {skip}"
+            ),
+        ),
+        (
+            "no settings at all",
+            CallSpec { settings: Settings::Only(vec![]), ..claude() },
+            format!("{new} --setting-sources= --strict-mcp-config {skip}"),
+        ),
+        (
+            "settings of user and project keep the project's servers",
+            CallSpec {
+                settings: Settings::Only(vec![SettingSource::User, SettingSource::Project]),
+                ..claude()
+            },
+            format!("{new} --setting-sources=user,project {skip}"),
+        ),
+    ];
+    for (branch, spec, expected) in table {
+        assert_eq!(args(&spec), expected, "{branch}");
+    }
+}
+
+#[test]
+fn the_restricted_form_is_used_where_the_cli_has_it() {
+    let help = "  --session-id <x>\n  --tools <x>\n  --setting-sources <x>\n  --strict-mcp-config\n  --restricted x\n";
+    let newest = Setup { capabilities: Capabilities::from_help(AgentKind::Claude, help), ..setup() };
+    let strict = CallSpec { tools: ToolChoice::None, settings: Settings::Only(vec![]), ..claude() };
+    let plan = launch(&strict, &newest).unwrap().plan;
+    assert!(plan.args.contains(&"--restricted".to_owned()), "{:?}", plan.args);
+    assert!(!args(&strict).contains("--restricted"));
+}
+
+#[test]
+fn what_an_old_version_lacks_is_refused_by_name() {
+    let old =
+        Setup { capabilities: Capabilities::from_help(AgentKind::Claude, "  --model <x>\n"), ..setup() };
+    let refused = |spec: CallSpec| launch(&spec, &old).unwrap_err().to_string();
+    assert_eq!(
+        refused(CallSpec { tools: ToolChoice::None, ..claude() }),
+        "the installed claude cannot do `tools none`"
+    );
+    assert_eq!(
+        refused(CallSpec { mode: Mode::Observe, ..claude() }),
+        "the installed claude cannot do `settings`"
+    );
+    // Without `--session-id` a call still works; its id is known later.
+    assert_eq!(launch(&claude(), &old).unwrap().session, ExpectedSession::Any);
+}
+
+#[test]
+fn the_session_is_known_before_the_process_starts() {
+    let known = |session| launched(&CallSpec { session, ..claude() }).session;
+    assert_eq!(known(SessionChoice::New), ExpectedSession::Assigned(NEW.parse().unwrap()));
+    assert_eq!(known(resume()), ExpectedSession::Resumed(OLD.parse().unwrap()));
+    let (from, into) = (OLD.parse().unwrap(), NEW.parse().ok());
+    assert_eq!(known(fork()), ExpectedSession::Forked { from, into });
+    assert_eq!(known(SessionChoice::ContinueLatest), ExpectedSession::Latest);
+}
+
+#[test]
+fn secrets_of_a_server_stand_in_a_private_file_only() {
+    let plan = launched(&CallSpec { mcp_servers: vec![server("files")], ..claude() }).plan;
+    assert!(!format!("{:?}{:?}", plan.args, plan.env).contains("sekret"));
+    let config = String::from_utf8(plan.private_files["mcp.json"].clone()).unwrap();
+    assert_eq!(
+        config,
+        r#"{"mcpServers":{"files":{"args":["--root","a \"b\""],"command":"/bin/srv","env":{"TOKEN":"sekret"},"type":"stdio"}}}"#
+    );
+}
+
+#[test]
+fn the_environment_is_the_allow_list_and_the_calls_own() {
+    let spec =
+        CallSpec { tool_timeout: Some(Duration::from_secs(5)), model: Some("OPUS".into()), ..claude() };
+    let env: Vec<_> =
+        launched(&spec).plan.env.into_iter().map(|(name, value)| format!("{name}={value}")).collect();
+    assert_eq!(env, ["ANTHROPIC_MODEL=claude-opus-4-5", "MCP_TOOL_TIMEOUT=5000", "MY_KEY=k", "PATH=/bin"]);
+}
+
+#[test]
+fn contradictions_are_refused() {
+    let agent_name = Some("reviewer".parse().unwrap());
+    let error = refused(&CallSpec { agent_name, session: resume(), ..claude() });
+    assert_eq!(error.to_string(), "`agent_name` and `session` cannot be combined");
+    refused(&CallSpec { mode: Mode::Observe, mcp_servers: vec![server("a")], ..claude() });
+    refused(&CallSpec { mode: Mode::Observe, permission_mode: Some(PermissionMode::Bypass), ..claude() });
+    let tools = ToolChoice::Only(vec!["Write".into()]);
+    let error = refused(&CallSpec { mode: Mode::Observe, tools, ..claude() });
+    assert_eq!(error.to_string(), "tool `Write` is not one that only looks");
+}
+
+#[test]
+fn a_tool_is_never_read_as_two_or_as_a_flag() {
+    for bad in ["", "-x", "Read,Write", "Read Write", "Bash(", "Bash()", "a\nb", "Bash(x) Write"] {
+        let tools = ToolChoice::Only(vec![bad.to_owned()]);
+        let error = refused(&CallSpec { tools, ..claude() });
+        assert!(matches!(error, LaunchError::BadTool { .. }), "{bad:?}: {error}");
+    }
+}
+
+#[test]
+fn a_long_system_prompt_is_refused_before_the_kernel_does() {
+    let error = refused(&CallSpec { system_prompt: Some("x".repeat(200_000)), ..claude() });
+    assert!(matches!(error, LaunchError::ValueTooLong { flag: "--system-prompt", .. }), "{error}");
+}

@@ -1,0 +1,133 @@
+//! Codex's arguments.
+
+use super::*;
+
+const START: &str = "exec --json --color=never --model=gpt-5.2-codex --cd=/w";
+
+fn codex() -> CallSpec {
+    spec(AgentKind::Codex)
+}
+
+#[test]
+fn a_variable_of_a_server_never_runs_code_in_codex() {
+    for name in ["LD_PRELOAD", "NODE_OPTIONS", "GIT_SSH_COMMAND", "BASH_ENV"] {
+        let server = McpServer { env: BTreeMap::from([(name.into(), "x".into())]), ..server("db") };
+        let error = refused(&CallSpec { mcp_servers: vec![server], ..codex() });
+        assert!(matches!(error, LaunchError::VariableForbidden { .. }), "{name}: {error}");
+    }
+}
+
+#[test]
+fn each_branch_has_its_arguments() {
+    let write = format!("{START} --sandbox=workspace-write --skip-git-repo-check");
+    let table = [
+        ("plain", codex(), format!("{write} -")),
+        ("resume", CallSpec { session: resume(), ..codex() }, format!("{write} resume {OLD} -")),
+        ("fork", CallSpec { session: fork(), ..codex() }, format!("{write} fork {OLD} -")),
+        (
+            "continue",
+            CallSpec { session: SessionChoice::ContinueLatest, ..codex() },
+            format!("{write} resume --last -"),
+        ),
+        (
+            "observe",
+            CallSpec { mode: Mode::Observe, ..codex() },
+            format!("{START} --sandbox=read-only --skip-git-repo-check -"),
+        ),
+        (
+            "bypass",
+            CallSpec { permission_mode: Some(PermissionMode::Bypass), ..codex() },
+            format!("{START} --dangerously-bypass-approvals-and-sandbox --skip-git-repo-check -"),
+        ),
+        (
+            "folders, prompts, schema",
+            CallSpec {
+                add_dirs: vec!["/a".into(), "/b".into()],
+                system_prompt: Some("be a crab".into()),
+                append_system_prompt: Some("say \"x\"\nand y".into()),
+                output_schema: Some("{}".into()),
+                ..codex()
+            },
+            format!(
+                "{write} --add-dir=/a --add-dir=/b \
+                 --config=model_instructions_file=\"/spool/private/system-prompt.md\" \
+                 --config=developer_instructions=\"say \\\"x\\\"\\nand y\" \
+                 --output-schema=/spool/private/schema.json -"
+            ),
+        ),
+        (
+            "a server, its secrets by name only",
+            CallSpec {
+                mcp_servers: vec![server("files")],
+                tool_timeout: Some(Duration::from_millis(30_500)),
+                ..codex()
+            },
+            format!(
+                "{write} --config=mcp_servers.files={{command=\"/bin/srv\",args=[\"--root\",\"a \
+                 \\\"b\\\"\"],env_vars=[\"TOKEN\"],required=true,\
+                 default_tools_approval_mode=\"approve\",tool_timeout_sec=30}} -"
+            ),
+        ),
+        (
+            "no settings",
+            CallSpec { settings: Settings::Only(vec![]), ..codex() },
+            format!(
+                "{START} --sandbox=workspace-write --ignore-user-config --ignore-rules \
+                 --skip-git-repo-check -"
+            ),
+        ),
+    ];
+    for (branch, spec, expected) in table {
+        assert_eq!(args(&spec), expected, "{branch}");
+    }
+}
+
+#[test]
+fn a_servers_variable_reaches_it_through_the_environment() {
+    let env = launched(&CallSpec {
+        mcp_servers: vec![server("a"), server("b")],
+        tool_timeout: Some(Duration::from_secs(9)),
+        ..codex()
+    })
+    .plan
+    .env;
+    assert_eq!((env["TOKEN"].as_str(), env["TOOL_TIMEOUT_SEC"].as_str()), ("sekret", "9"));
+}
+
+#[test]
+fn one_variable_cannot_have_two_values() {
+    let other = McpServer { env: BTreeMap::from([("TOKEN".into(), "other".into())]), ..server("b") };
+    let error = refused(&CallSpec { mcp_servers: vec![server("a"), other], ..codex() });
+    assert_eq!(error.to_string(), "variable `TOKEN` of MCP server `b` has another value already");
+    let path = McpServer { env: BTreeMap::from([("PATH".into(), "/evil".into())]), ..server("b") };
+    refused(&CallSpec { mcp_servers: vec![path], ..codex() });
+}
+
+#[test]
+fn what_codex_cannot_enforce_is_refused() {
+    for bad in [
+        CallSpec { max_turns: Some(1), ..codex() },
+        CallSpec { max_budget_usd: Some(1.0), ..codex() },
+        CallSpec { tools: ToolChoice::Only(vec!["Read".into()]), ..codex() },
+        CallSpec { tools: ToolChoice::None, ..codex() },
+        CallSpec { agent_name: Some("x".parse().unwrap()), ..codex() },
+        CallSpec { partial_messages: true, ..codex() },
+    ] {
+        assert!(matches!(refused(&bad), LaunchError::CannotDo { .. }), "{bad:?}");
+    }
+}
+
+#[test]
+fn a_session_name_is_refused_because_codex_would_begin_a_new_session() {
+    let session = SessionChoice::Resume("my-thread".parse().unwrap());
+    let error = refused(&CallSpec { session, ..codex() });
+    assert_eq!(error.to_string(), "`my-thread` is not the id of a codex session");
+}
+
+#[test]
+fn the_prompt_is_counted_in_characters() {
+    let fits = CallSpec { prompt: "é".repeat(1_048_576), ..codex() };
+    assert_eq!(launched(&fits).plan.stdin.len(), 2_097_152);
+    let error = refused(&CallSpec { prompt: "é".repeat(1_048_577), ..codex() });
+    assert_eq!(error.to_string(), "the prompt has 1048577 characters, and codex takes 1048576");
+}

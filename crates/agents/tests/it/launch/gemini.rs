@@ -1,0 +1,111 @@
+//! Gemini's arguments.
+
+use super::*;
+
+fn gemini() -> CallSpec {
+    spec(AgentKind::Gemini)
+}
+
+#[test]
+fn each_branch_has_its_arguments() {
+    let start = "--output-format=stream-json";
+    let new = format!("--skip-trust --session-id={NEW}");
+    let limited = "--approval-mode=default --policy=/spool/private/policy.toml";
+    let table = [
+        ("plain", gemini(), format!("{start} --approval-mode=yolo {new}")),
+        (
+            "model and folders",
+            CallSpec {
+                model: Some("gemini-2.5-flash".into()),
+                add_dirs: vec!["/a".into(), "/b".into()],
+                ..gemini()
+            },
+            format!(
+                "{start} --model=gemini-2.5-flash --approval-mode=yolo {new} --include-directories=/a \
+                 --include-directories=/b"
+            ),
+        ),
+        (
+            "resume",
+            CallSpec { session: resume(), ..gemini() },
+            format!("{start} --approval-mode=yolo --skip-trust --resume={OLD}"),
+        ),
+        (
+            "continue",
+            CallSpec { session: SessionChoice::ContinueLatest, ..gemini() },
+            format!("{start} --approval-mode=yolo --skip-trust --resume=latest"),
+        ),
+        ("observe", CallSpec { mode: Mode::Observe, ..gemini() }, format!("{start} {limited} {new}")),
+        ("no tools", CallSpec { tools: ToolChoice::None, ..gemini() }, format!("{start} {limited} {new}")),
+        (
+            "plan",
+            CallSpec { permission_mode: Some(PermissionMode::Plan), ..gemini() },
+            format!("{start} {limited} {new}"),
+        ),
+        (
+            "edits",
+            CallSpec { permission_mode: Some(PermissionMode::AcceptEdits), ..gemini() },
+            format!("{start} {limited} {new}"),
+        ),
+        (
+            "default",
+            CallSpec { permission_mode: Some(PermissionMode::Default), ..gemini() },
+            format!("{start} {limited} {new}"),
+        ),
+    ];
+    for (branch, spec, expected) in table {
+        assert_eq!(args(&spec), expected, "{branch}");
+    }
+}
+
+#[test]
+fn a_system_prompt_is_a_private_file_named_by_a_variable() {
+    let plan = launched(&CallSpec { system_prompt: Some("be a crab".into()), ..gemini() }).plan;
+    assert_eq!(plan.env["GEMINI_SYSTEM_MD"], "/spool/private/system-prompt.md");
+    assert_eq!(plan.private_files["system-prompt.md"], b"be a crab");
+    assert_eq!(plan.env["GEMINI_CLI_NO_RELAUNCH"], "true");
+}
+
+#[test]
+fn a_policy_allows_the_tools_of_the_call_and_denies_the_rest() {
+    let policy = |spec: CallSpec| {
+        String::from_utf8(launched(&spec).plan.private_files["policy.toml"].clone()).unwrap()
+    };
+    let deny = "[[rule]]\ntoolName = \"*\"\ndecision = \"deny\"\npriority = 998\n";
+    assert_eq!(policy(CallSpec { tools: ToolChoice::None, ..gemini() }), deny);
+    let tools = ToolChoice::Only(vec!["glob".into(), "write_file".into()]);
+    assert_eq!(
+        policy(CallSpec { tools: tools.clone(), ..gemini() }),
+        format!(
+            "[[rule]]\ntoolName = [\"glob\", \"write_file\"]\ndecision = \"allow\"\npriority = 999\n\n{deny}"
+        )
+    );
+    let observe = policy(CallSpec { mode: Mode::Observe, ..gemini() });
+    assert!(observe.contains("read_file") && !observe.contains("write_file"), "{observe}");
+    let edits = policy(CallSpec { permission_mode: Some(PermissionMode::AcceptEdits), ..gemini() });
+    assert!(edits.contains("write_file") && !edits.contains("run_shell_command"), "{edits}");
+    // The model can leave gemini's planning mode by itself; what is written in a policy it cannot.
+    let plan = policy(CallSpec { permission_mode: Some(PermissionMode::Plan), ..gemini() });
+    assert_eq!(plan, observe);
+    refused(&CallSpec { mode: Mode::Observe, tools, ..gemini() });
+    refused(&CallSpec { tools: ToolChoice::Only(vec!["x\"]\n".into()]), ..gemini() });
+}
+
+#[test]
+fn a_prompt_that_gemini_would_drop_in_silence_is_refused() {
+    let error = refused(&CallSpec { prompt: "x".repeat(4_000_001), ..gemini() });
+    assert_eq!(error.to_string(), "the prompt has 4000001 bytes, and gemini takes 4000000");
+}
+
+#[test]
+fn what_gemini_cannot_enforce_is_refused() {
+    for bad in [
+        CallSpec { mcp_servers: vec![server("a")], ..gemini() },
+        CallSpec { max_turns: Some(1), ..gemini() },
+        CallSpec { output_schema: Some("{}".into()), ..gemini() },
+        CallSpec { settings: Settings::Only(vec![]), ..gemini() },
+        CallSpec { session: fork(), ..gemini() },
+    ] {
+        assert!(matches!(refused(&bad), LaunchError::CannotDo { .. }), "{bad:?}");
+    }
+}

@@ -1,0 +1,148 @@
+//! What comes back besides a text: an answer of a given shape, what a server that was passed in says, where it stops.
+
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+
+use agents::LaunchError;
+use model::{AgentKind, CallSpec, FailureKind, SessionChoice, SessionId, ToolChoice};
+use model_api::{Block, Call, ModelApi, Script, Turn, Vendor};
+use serde_json::{Value, json};
+
+use crate::desk::Desk;
+use crate::outside;
+use crate::pinned::Pinned;
+use crate::server;
+
+crate::scenarios! {
+    an_answer_keeps_to_its_schema, not for Gemini: "gemini has no output schema";
+    an_answer_beside_its_schema_is_invalid, not for Gemini: "gemini has no output schema";
+    a_server_that_is_passed_in_is_used, not for Gemini: "gemini takes servers from settings only";
+    the_turns_stop_at_their_limit, not for Codex: "codex has no turn limit",
+        not for Gemini: "gemini has no turn limit per call";
+    what_it_cannot_do_is_refused_before_it_starts, not for Claude: "claude can do all of it";
+}
+
+fn schema() -> Value {
+    json!({
+        "type": "object",
+        "properties": {"answer": {"type": "string"}},
+        "required": ["answer"],
+        "additionalProperties": false,
+    })
+}
+
+fn an_answer_keeps_to_its_schema(cli: &Pinned) {
+    Desk::play(cli, async |desk| {
+        // Claude's model answers by a tool that the CLI makes of the schema; codex's by its text.
+        let shaped = Script::by(|request, _| match request.vendor {
+            Some(Vendor::Anthropic) if !request.ends_with_tool_result() => {
+                Turn::tool("StructuredOutput", json!({"answer": "heron"}))
+            }
+            Some(Vendor::OpenAi) => Turn::text(r#"{"answer":"heron"}"#),
+            _ => Turn::text("The answer is heron."),
+        });
+        let api = ModelApi::start(shaped).await;
+        let spec = CallSpec { output_schema: Some(schema().to_string()), ..desk.spec("Which word?") };
+        let done = desk.ask(&api, &spec).await;
+        let answer = done.succeeded().structured_output.as_deref().unwrap();
+        assert_eq!(serde_json::from_str::<Value>(answer).unwrap(), json!({"answer": "heron"}));
+        assert_eq!(schema_of(&api), schema(), "{done}");
+    });
+}
+
+/// The schema as the model is told it.
+fn schema_of(api: &ModelApi) -> Value {
+    let body = api.turns()[0].body.clone();
+    let tools = body["tools"].as_array().into_iter().flatten();
+    let of_tool =
+        tools.into_iter().find(|tool| tool["name"] == "StructuredOutput").map(|tool| &tool["input_schema"]);
+    let mut told = of_tool.unwrap_or(&body["text"]["format"]["schema"]).clone();
+    // Claude adds which dialect it is.
+    told.as_object_mut().map(|told| told.remove("$schema"));
+    told
+}
+
+fn an_answer_beside_its_schema_is_invalid(cli: &Pinned) {
+    Desk::play(cli, async |desk| {
+        let api = ModelApi::start(Script::text("Not what was asked for.")).await;
+        let spec = CallSpec { output_schema: Some(schema().to_string()), ..desk.spec("Which word?") };
+        let done = desk.ask(&api, &spec).await;
+        assert_eq!(*done.failed(), FailureKind::InvalidOutput, "{done}");
+        assert_eq!(done.outcome.structured_output, None, "{done}");
+        assert_eq!(done.outcome.text, "Not what was asked for.", "{done}");
+    });
+}
+
+fn a_server_that_is_passed_in_is_used(cli: &Pinned) {
+    Desk::play(cli, async |desk| {
+        let call =
+            Call::Mcp { server: "echo".to_owned(), tool: "say".to_owned(), input: json!({"text": "heron"}) };
+        let api = ModelApi::start(Script::call_then_text(call, "It said heron.")).await;
+        let seen = desk.folder().join("seen-by-the-server");
+        let spec = CallSpec { mcp_servers: vec![server::echo(&seen)], ..desk.spec("Let it say heron.") };
+        let placed = desk.place(&api, &spec).await;
+        // Arguments are for every user of the machine to read; files of the run are not.
+        let arguments = outside::arguments_of_new(placed.agent()).await;
+        assert!(!arguments.iter().any(|word| word.contains(server::SECRET)));
+        if desk.kind() == AgentKind::Claude {
+            let config = placed.run.spool().private().join("mcp.json");
+            assert_eq!(fs::metadata(&config).unwrap().permissions().mode() & 0o777, 0o600);
+            assert!(fs::read_to_string(&config).unwrap().contains(server::SECRET));
+        }
+        let done = placed.end(None).await;
+        assert_eq!(done.succeeded().text, "It said heron.", "{done}");
+        let results = api.turns()[1].tool_results();
+        assert!(results.iter().any(|result| result.contains("echo: heron")), "{results:?}\n{done}");
+        assert_eq!(fs::read_to_string(&seen).unwrap(), server::SECRET, "{done}");
+    });
+}
+
+fn the_turns_stop_at_their_limit(cli: &Pinned) {
+    Desk::play(cli, async |desk| {
+        let step = vec![
+            Block::Text("One more step.".to_owned()),
+            Block::Call(Call::Shell { command: "echo again".to_owned() }),
+        ];
+        let api = ModelApi::start(Script::always(Turn::blocks(step))).await;
+        let done = desk.ask(&api, &CallSpec { max_turns: Some(2), ..desk.spec("Go on for ever.") }).await;
+        assert_eq!(*done.failed(), FailureKind::MaxTurns, "{done}");
+        assert_eq!((api.turns().len(), done.outcome.turns), (2, Some(2)), "{done}");
+        assert_eq!(done.outcome.text, "One more step.", "{done}");
+        assert_eq!(done.launch.session.known(), Some(&done.session()), "{done}");
+        // The session can be taken up again, as the hint says.
+        let resumed = CallSpec {
+            session: SessionChoice::Resume(done.session()),
+            max_turns: Some(1),
+            ..desk.spec("Go on.")
+        };
+        let again = desk.ask(&api, &resumed).await;
+        assert_eq!((again.failed(), again.session()), (&FailureKind::MaxTurns, done.session()), "{again}");
+    });
+}
+
+fn what_it_cannot_do_is_refused_before_it_starts(cli: &Pinned) {
+    Desk::play(cli, async |desk| {
+        let api = ModelApi::start(Script::text("Hello from the model.")).await;
+        let plain = || desk.spec("Say hello.");
+        let fork = SessionChoice::Fork(SessionId::from(uuid::Uuid::new_v4()));
+        let mut refused = vec![
+            ("max_turns", CallSpec { max_turns: Some(2), ..plain() }),
+            ("max_budget_usd", CallSpec { max_budget_usd: Some(1.0), ..plain() }),
+        ];
+        refused.extend(match desk.kind() {
+            AgentKind::Codex => vec![("tools", CallSpec { tools: ToolChoice::None, ..plain() })],
+            _ => vec![
+                ("session fork", CallSpec { session: fork, ..plain() }),
+                ("mcp_servers", CallSpec { mcp_servers: vec![server::echo(desk.folder())], ..plain() }),
+                ("output_schema", CallSpec { output_schema: Some(schema().to_string()), ..plain() }),
+                ("append_system_prompt", CallSpec { append_system_prompt: Some("x".to_owned()), ..plain() }),
+            ],
+        });
+        for (option, spec) in refused {
+            match desk.launch(&api, &spec, &desk.new_spool()) {
+                Err(LaunchError::CannotDo { option: named, .. }) => assert_eq!(named, option),
+                other => panic!("`{option}` is not refused: {other:?}"),
+            }
+        }
+    });
+}

@@ -1,0 +1,200 @@
+//! A desk for one trial: a home and a workspace of its own, one CLI, and calls that are placed from it.
+//!
+//! A call goes the whole way that the product goes. When the trial is over, the desk looks from outside whether any process
+//! of it is alive.
+
+use std::cell::Cell;
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use agents::doctor::{self, AgentCheck, Lookup};
+use agents::{Ended, Launch, LaunchError, ModelTables, ParseLimits, Parser, Setup, judge};
+use model::{AgentEvent, AgentKind, CallSpec, End, Limits, RunState, Totals, TreeEnd};
+use model_api::ModelApi;
+use supervisor::{Offsets, Run, RunEvent, Spool, Supervisor};
+use tempfile::TempDir;
+
+use crate::outside;
+use crate::pinned::Pinned;
+use crate::story::Done;
+
+/// How long a trial may take before it counts as hanging: shorter than what a runner of tests allows, so that it can
+/// still say where.
+const LONG: Duration = Duration::from_mins(2);
+
+/// The value of everything in the caller's environment that no agent is to see.
+pub const CANARY: &str = "canary-of-the-caller";
+
+/// Variables that a caller may have and that would lend an agent a login, run code in it, or tell it that it is inside of
+/// another agent. Every trial has them.
+const CANARIES: [&str; 6] = [
+    "AWS_SECRET_ACCESS_KEY",
+    "CLAUDECODE",
+    "CLAUDE_CODE_ENTRYPOINT",
+    "GIT_SSH_COMMAND",
+    "LD_PRELOAD",
+    "SOME_SECRET",
+];
+
+pub struct Desk {
+    cli: Pinned,
+    folder: TempDir,
+    check: AgentCheck,
+    placed: Cell<u32>,
+}
+
+impl Desk {
+    /// Plays a scenario with one CLI, and then looks for what is left of it.
+    pub fn play<F: AsyncFnOnce(&Self)>(cli: &Pinned, scenario: F) {
+        let desk = Self::new(cli);
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        runtime.block_on(async {
+            tokio::time::timeout(LONG, scenario(&desk)).await.expect("the scenario hangs");
+            let gone = || desk.processes().is_empty().then_some(());
+            outside::eventually("a process of the run is alive", gone).await;
+        });
+    }
+
+    fn new(cli: &Pinned) -> Self {
+        // Not below /tmp: codex makes no helpers of its own there and complains about it on stderr.
+        let folder = tempfile::Builder::new().prefix("switchboard-real-").tempdir_in("/var/tmp").unwrap();
+        fs::create_dir(folder.path().join("work")).unwrap();
+        let program = cli.installed.as_ref().map(|cli| cli.program.clone()).unwrap();
+        let lookup = Lookup {
+            inherited: BTreeMap::from([
+                ("HOME".to_owned(), folder.path().join("home").to_str().unwrap().to_owned()),
+                ("PATH".to_owned(), std::env::var("PATH").unwrap()),
+            ]),
+            programs: BTreeMap::from([(cli.kind, program)]),
+            own_folder: None,
+            // Shared by all trials: asking gemini takes as long as calling it.
+            cache_file: Some(Path::new(env!("CARGO_TARGET_TMPDIR")).join("probes.json")),
+        };
+        let check = doctor::look_up(cli.kind, &lookup);
+        assert!(check.is_ready() && check.findings.is_empty(), "{check:?}");
+        assert_eq!(check.version.map(|version| version.to_string()).as_deref(), Some(cli.version));
+        Self { cli: cli.clone(), folder, check, placed: Cell::new(0) }
+    }
+
+    pub fn kind(&self) -> AgentKind {
+        self.cli.kind
+    }
+
+    /// The folder that holds everything of this trial.
+    pub fn folder(&self) -> &Path {
+        self.folder.path()
+    }
+
+    /// The folder that the agent works in.
+    pub fn workspace(&self) -> PathBuf {
+        self.folder().join("work")
+    }
+
+    /// Whether a file of that name is in the workspace.
+    pub fn has_file(&self, name: &str) -> bool {
+        self.workspace().join(name).exists()
+    }
+
+    /// The processes of this trial, seen from outside.
+    pub fn processes(&self) -> Vec<i32> {
+        outside::processes_of(self.folder())
+    }
+
+    /// A call with nothing but a prompt, bounded so that a trial that fails does so soon.
+    pub fn spec(&self, prompt: impl Into<String>) -> CallSpec {
+        let limits = Limits {
+            wall: Some(Duration::from_secs(90)),
+            grace: Duration::from_secs(2),
+            ..Limits::default()
+        };
+        CallSpec { limits, ..CallSpec::new(self.kind(), prompt, self.workspace()) }
+    }
+
+    /// Says how the call is to be started, or why not.
+    pub fn launch(&self, api: &ModelApi, spec: &CallSpec, spool: &Spool) -> Result<Launch, LaunchError> {
+        let cli = self.cli.installed.as_ref().unwrap();
+        let offline = cli.environment(api, &self.folder().join("home")).unwrap();
+        let canaries = CANARIES.map(|name| (name.to_owned(), CANARY.to_owned()));
+        let setup = Setup {
+            program: self.check.program.clone().unwrap(),
+            version: self.check.version,
+            capabilities: self.check.capabilities.clone(),
+            models: ModelTables::default(),
+            inherited: offline.into_iter().chain(canaries).collect(),
+            // The key of the scripted provider, which an operator of one's own provider would let through.
+            pass_on: BTreeSet::from(["SCRIPTED_KEY".to_owned()]),
+            private_folder: spool.private(),
+            new_session: uuid::Uuid::new_v4().into(),
+        };
+        agents::launch(spec, &setup)
+    }
+
+    /// Places a call.
+    pub async fn place(&self, api: &ModelApi, spec: &CallSpec) -> Placed {
+        let spool = self.new_spool();
+        let launch = self.launch(api, spec, &spool).unwrap_or_else(|error| panic!("{error}: {spec:?}"));
+        let supervisor = Supervisor::this_program().unwrap();
+        let run = supervisor.start(spool.folder(), &launch.plan).await.unwrap().stop_on_drop();
+        Placed { kind: self.kind(), has_schema: spec.output_schema.is_some(), launch, run }
+    }
+
+    /// Places a call and waits for its end.
+    pub async fn ask(&self, api: &ModelApi, spec: &CallSpec) -> Done {
+        self.place(api, spec).await.end(None).await
+    }
+
+    /// The spool of the next run.
+    pub fn new_spool(&self) -> Spool {
+        self.placed.set(self.placed.get() + 1);
+        Spool::at(self.folder().join(format!("run-{}", self.placed.get())))
+    }
+}
+
+/// A call that has been placed.
+pub struct Placed {
+    kind: AgentKind,
+    has_schema: bool,
+    pub launch: Launch,
+    pub run: Run,
+}
+
+impl Placed {
+    /// The pid of the agent's own process.
+    pub fn agent(&self) -> i32 {
+        match self.run.spool().status().unwrap().unwrap().state {
+            RunState::Running { agent, .. } => agent.pid,
+            RunState::Ended(report) => panic!("it has ended: {report:?}"),
+        }
+    }
+
+    /// Follows the run to its end and judges it; `before` is what the session had used before it.
+    pub async fn end(self, before: Option<Totals>) -> Done {
+        let mut events = self.run.events(Offsets::default()).unwrap();
+        let mut parser = Parser::new(self.kind, ParseLimits::default());
+        let (mut said, mut stdout, mut stderr) = (Vec::new(), Vec::new(), Vec::new());
+        let report = loop {
+            match events.next().await.unwrap().expect("the events end with the report") {
+                RunEvent::Output(bytes) => {
+                    parser.feed(&bytes, &mut |event| said.push(event.into_owned()));
+                    stdout.extend(bytes);
+                }
+                RunEvent::Error(bytes) => stderr.extend(bytes),
+                RunEvent::Ended(report) => break report,
+            }
+        };
+        let summary = parser.finish(&mut |event| said.push(event.into_owned()));
+        let stderr = String::from_utf8_lossy(&stderr).into_owned();
+        let ended = Ended::new(self.kind, &self.launch, &summary, &report, &stderr);
+        let outcome = judge(&Ended { has_schema: self.has_schema, before, ..ended });
+        let stdout = String::from_utf8_lossy(&stdout).into_owned();
+        let done = Done { launch: self.launch, outcome, report, events: said, stdout, stderr };
+        assert_eq!(done.report.tree, TreeEnd::ProvenEmpty, "{done}");
+        // One that is ended from outside may be cut in the middle of a line.
+        let unreadable = done.events.iter().any(|event| matches!(event, AgentEvent::Unreadable { .. }));
+        assert!(!unreadable || done.report.end != End::Exited, "{done}");
+        assert!(!self.run.spool().private().exists(), "private files are left: {done}");
+        done
+    }
+}

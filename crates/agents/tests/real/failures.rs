@@ -1,0 +1,54 @@
+//! A model that cannot be reached or refuses: every way is told as its own kind, and never as a success.
+
+use std::time::Duration;
+
+use model::{AgentKind, Exit, FailureKind};
+use model_api::{ModelApi, Script, Turn};
+
+use crate::desk::Desk;
+use crate::pinned::Pinned;
+
+crate::scenarios! {
+    a_refused_key_is_an_auth_failure;
+    a_rate_limit_is_told_as_one;
+    a_broken_server_is_the_agents_error;
+    an_overloaded_server_is_told_as_one;
+    a_cut_connection_is_a_network_failure;
+}
+
+fn a_refused_key_is_an_auth_failure(cli: &Pinned) {
+    fails(cli, Turn::refuse(401), &FailureKind::Auth);
+}
+
+fn a_rate_limit_is_told_as_one(cli: &Pinned) {
+    let wait = Duration::from_secs(30);
+    // Only gemini passes on how long to wait.
+    let retry_after = (cli.kind == AgentKind::Gemini).then_some(wait);
+    fails(cli, Turn::rate_limited(Some(wait)), &FailureKind::RateLimit { retry_after });
+}
+
+fn a_broken_server_is_the_agents_error(cli: &Pinned) {
+    // Codex says of any 500 that demand is high.
+    let kind = if cli.kind == AgentKind::Codex { FailureKind::Overloaded } else { FailureKind::AgentError };
+    fails(cli, Turn::refuse(500), &kind);
+}
+
+fn an_overloaded_server_is_told_as_one(cli: &Pinned) {
+    fails(cli, Turn::Overloaded, &FailureKind::Overloaded);
+}
+
+fn a_cut_connection_is_a_network_failure(cli: &Pinned) {
+    fails(cli, Turn::cut_after("Half of an answer"), &FailureKind::Network);
+}
+
+fn fails(cli: &Pinned, turn: Turn, kind: &FailureKind) {
+    Desk::play(cli, async |desk| {
+        let api = ModelApi::start(Script::always(turn)).await;
+        let done = desk.ask(&api, &desk.spec("Say hello.")).await;
+        assert_eq!(done.failed(), kind, "{done}");
+        assert!(matches!(done.report.exit, Some(Exit::Code(code)) if code != 0), "{done}");
+        assert!(!api.turns().is_empty(), "{done}");
+        // The session outlives the failure: the hint is to take it up again.
+        assert!(done.outcome.session.is_some(), "{done}");
+    });
+}

@@ -1,0 +1,55 @@
+//! `switchboard doctor`: what is here, whether it is ready, and what to do about what is missing.
+
+use std::process::ExitCode;
+
+use agents::doctor::{AgentCheck, Checkup, Finding, Login};
+
+use crate::failure::Failure;
+use crate::{cli, output, state};
+
+/// Looks at the machine and says what it found.
+pub fn check(order: &cli::Checkup) -> Result<ExitCode, Failure> {
+    let checkup = agents::doctor::check(&state::lookup());
+    if order.json {
+        output::line(&serde_json::to_string_pretty(&checkup)?);
+    } else {
+        tell(&checkup);
+    }
+    Ok(if checkup.any_ready() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+fn tell(checkup: &Checkup) {
+    for agent in &checkup.agents {
+        output::line(&headline(agent));
+        agent.findings.iter().for_each(tell_finding);
+    }
+    if !checkup.findings.is_empty() {
+        output::line("machine");
+        checkup.findings.iter().for_each(tell_finding);
+    }
+    if !checkup.any_ready() {
+        output::line("\nno agent is ready; `switchboard call rehearsal` works without any");
+    }
+}
+
+fn headline(agent: &AgentCheck) -> String {
+    let ready = if agent.is_ready() { "ready" } else { "not ready" };
+    let version = agent.version.map(|version| format!(" {version}")).unwrap_or_default();
+    let place = agent.program.as_ref().map(|program| format!(", {}", program.display())).unwrap_or_default();
+    format!("{}{version}: {ready}{}{place}", agent.agent, login(agent))
+}
+
+fn login(agent: &AgentCheck) -> &'static str {
+    match agent.login {
+        _ if agent.program.is_none() => "",
+        Login::ByVariable => ", key in the environment",
+        Login::ByFile | Login::ByItsWord => ", logged in",
+        Login::LoggedOut => "",
+        Login::Unknown => ", login cannot be told",
+    }
+}
+
+fn tell_finding(finding: &Finding) {
+    let mark = if finding.blocks { "missing" } else { "note" };
+    output::line(&format!("  {mark}: {}\n    hint: {}", finding.problem, finding.remedy));
+}
