@@ -82,6 +82,7 @@ const GEMINI: &[&str] = &[
 const NEVER_PREFIXES: &[&str] =
     &["LD_", "DYLD_", "GIT_", "SSH_", "AWS_", "DBUS_", "DOCKER_", "NPM_CONFIG_", "npm_"];
 const NEVER: &[&str] = &[
+    "XDG_RUNTIME_DIR",
     "BASH_ENV",
     "ENV",
     "NODE_OPTIONS",

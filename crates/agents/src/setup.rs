@@ -27,6 +27,8 @@ pub struct Setup {
     pub pass_on: BTreeSet<String>,
     /// The folder in which the run's private files will stand: `<spool>/private`, as an absolute path.
     pub private_folder: PathBuf,
+    /// Whether the folder of the call holds settings of the agent ([`crate::doctor::workspace_has_settings`]).
+    pub workspace_has_settings: bool,
     /// The id for a new session, freshly made: a UUID, which claude insists on.
     pub new_session: SessionId,
 }

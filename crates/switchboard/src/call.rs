@@ -5,7 +5,9 @@ use std::process::ExitCode;
 
 use agents::doctor::{self, AgentCheck, NotReady};
 use agents::{Ended, Launch, ModelTables, ParseLimits, Parser, Setup, judge};
-use model::{AgentEvent, CallSpec, FailureKind, Limits, Mode, Outcome, Part, RunReport, SessionChoice};
+use model::{
+    AgentEvent, AgentKind, CallSpec, FailureKind, Limits, Mode, Outcome, Part, RunReport, SessionChoice,
+};
 use supervisor::{Offsets, Run, RunEvent, Supervisor};
 use tokio::signal::unix::{SignalKind, signal};
 
@@ -54,7 +56,13 @@ fn prompt(order: &Order) -> Result<String, Failure> {
     match order.prompt.as_deref() {
         None | Some("-") => {
             let mut bytes = Vec::new();
-            io::stdin().read_to_end(&mut bytes).map_err(Failure::Prompt)?;
+            // One byte more than any agent takes is enough to be refused.
+            let limit = agents::MAX_PROMPT_BYTES as u64 + 1;
+            io::stdin().take(limit).read_to_end(&mut bytes).map_err(Failure::Prompt)?;
+            if bytes.len() > agents::MAX_PROMPT_BYTES {
+                // Cut within a character, perhaps; too long all the same.
+                return Ok(String::from_utf8_lossy(&bytes).into_owned());
+            }
             String::from_utf8(bytes).map_err(|_| Failure::PromptIsNoText)
         }
         Some(text) => Ok(text.to_owned()),
@@ -75,6 +83,7 @@ fn setup(spec: &CallSpec, private_folder: std::path::PathBuf) -> Result<Setup, F
         inherited: lookup.inherited,
         pass_on: std::collections::BTreeSet::new(),
         private_folder,
+        workspace_has_settings: doctor::workspace_has_settings(spec.agent, &spec.cwd),
         new_session: uuid::Uuid::new_v4().into(),
     })
 }
@@ -132,6 +141,13 @@ impl Call<'_> {
         } else if !self.order.json {
             match event {
                 AgentEvent::Text { text, part: Part::Whole, within: None } => output::line(&text.decode()),
+                // Gemini sends its answer in pieces and never as a whole.
+                AgentEvent::Text { text, part: Part::Partial, within: None }
+                    if self.spec.agent == AgentKind::Gemini =>
+                {
+                    output::piece(&text.decode());
+                }
+                AgentEvent::Finished { .. } if self.spec.agent == AgentKind::Gemini => output::line(""),
                 AgentEvent::ToolUse { name, .. } => output::aside(&format!("· {}", name.decode())),
                 AgentEvent::Retry { reason, .. } => {
                     output::aside(&format!("· trying again: {}", reason.decode()));

@@ -14,6 +14,12 @@ pub fn line(text: &str) {
     let _ = writeln!(stdout, "{text}").and_then(|()| stdout.flush());
 }
 
+/// A piece of the answer, which goes on.
+pub fn piece(text: &str) {
+    let mut stdout = io::stdout().lock();
+    let _ = write!(stdout, "{text}").and_then(|()| stdout.flush());
+}
+
 /// A line beside the answer.
 pub fn aside(text: &str) {
     let _ = writeln!(io::stderr(), "{text}");

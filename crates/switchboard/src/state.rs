@@ -3,6 +3,7 @@
 
 use std::collections::BTreeMap;
 use std::env;
+use std::ffi::OsString;
 use std::path::PathBuf;
 
 use agents::doctor::Lookup;
@@ -25,11 +26,15 @@ pub fn lookup() -> Lookup {
     }
 }
 
-/// Every variable that is text. What is not cannot be handed on.
+/// Every variable that is text. What is not cannot be handed on; of `PATH` only the folders that are not are lost.
 fn inherited() -> BTreeMap<String, String> {
-    env::vars_os()
-        .filter_map(|(name, value)| Some((name.into_string().ok()?, value.into_string().ok()?)))
-        .collect()
+    let text = |(name, value): (OsString, OsString)| {
+        let name = name.into_string().ok()?;
+        let value =
+            if name == "PATH" { value.to_string_lossy().into_owned() } else { value.into_string().ok()? };
+        Some((name, value))
+    };
+    env::vars_os().filter_map(text).collect()
 }
 
 /// `SWITCHBOARD_HOME/state`, else `XDG_STATE_HOME/switchboard`, else `~/.local/state/switchboard`.

@@ -120,6 +120,28 @@ fn an_agent_that_is_not_installed_is_named_with_the_way_to_install_it() {
     assert!(text.contains("hint: install it with `npm install -g @anthropic-ai/claude-code`"), "{text}");
 }
 
+/// A program in the agent's place that prints a recorded transcript.
+fn playing_back(home: &TempDir, agent: &str, transcript: &str) -> Output {
+    let bin = home.path().join("bin");
+    fs::create_dir(&bin).unwrap();
+    let recorded = format!("{}/../agents/transcripts/{transcript}/stdout", env!("CARGO_MANIFEST_DIR"));
+    fs::write(bin.join(agent), format!("#!/bin/sh\nexec /bin/cat {recorded}\n")).unwrap();
+    fs::set_permissions(bin.join(agent), fs::Permissions::from_mode(0o755)).unwrap();
+    switchboard(home, &["call", agent, "hi"]).env("PATH", &bin).output().unwrap()
+}
+
+#[test]
+fn the_answer_of_every_agent_is_printed_once() {
+    for (agent, transcript) in [
+        ("claude", "claude-2.1.325/new-session"),
+        ("codex", "codex-0.166.0/new-session"),
+        ("gemini", "gemini-0.61.0/new-session"),
+    ] {
+        let output = playing_back(&tempfile::tempdir().unwrap(), agent, transcript);
+        assert_eq!(String::from_utf8_lossy(&output.stdout), "Hello from the model.\n", "{agent}: {output:?}");
+    }
+}
+
 #[test]
 fn the_doctor_fails_when_no_agent_is_ready_and_says_what_to_do() {
     let home = tempfile::tempdir().unwrap();

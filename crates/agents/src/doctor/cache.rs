@@ -4,8 +4,9 @@
 //! cannot be read or written is as good as none.
 
 use std::collections::BTreeMap;
-use std::fs;
+use std::fs::{self, DirBuilder, OpenOptions};
 use std::io::Write;
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::time::UNIX_EPOCH;
 
@@ -78,7 +79,11 @@ impl ProbeCache {
         self.kept.format = FORMAT;
         let fresh = file.with_extension(format!("{}.new", std::process::id()));
         let json = serde_json::to_vec(&self.kept).unwrap_or_default();
-        let written = fs::File::create(&fresh).and_then(|mut out| out.write_all(&json));
+        let folder = file
+            .parent()
+            .map_or(Ok(()), |folder| DirBuilder::new().recursive(true).mode(0o700).create(folder));
+        let options = || OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(&fresh);
+        let written = folder.and_then(|()| options()).and_then(|mut out| out.write_all(&json));
         if written.is_ok() && fs::rename(&fresh, file).is_ok() {
             self.changed = false;
         } else {

@@ -1,24 +1,28 @@
 //! Asks a program what it is: the one place of this crate that starts a process.
 //!
-//! Bounded: an empty environment with the agent's own allow-list, no stdin, ten seconds; 256 KiB of what it prints are read.
+//! Bounded in every way: an empty environment with the agent's own allow-list, no stdin, ten seconds, 256 KiB of output.
+//! Only a descendant that leaves its process group outlives it; the supervisor, which holds those too, starts agents.
 
 use std::collections::BTreeMap;
-use std::fs::File;
-use std::io::{self, Read, Seek};
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
-use std::thread;
 use std::time::{Duration, Instant};
 
 use model::AgentKind;
-use rustix::process::{Pid, Signal, kill_process_group};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::io::ioctl_fionbio;
+use rustix::process::{
+    Pid, Signal, WaitId, WaitIdOptions, kill_process_group, set_parent_process_death_signal, waitid,
+};
 use serde::{Deserialize, Serialize};
 
 use crate::environment;
 
 const PATIENCE: Duration = Duration::from_secs(10);
-const MAX_OUTPUT: u64 = 256 * 1024;
+const MAX_OUTPUT: usize = 256 * 1024;
 
 /// What a program says about itself.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -86,68 +90,107 @@ impl Probe {
     }
 }
 
-#[expect(
-    clippy::disallowed_methods,
-    reason = "the one place that asks a program for its version; no agent is run here"
-)]
+/// Runs a program to its end, or until it has had its time or said too much. What it leaves in its group ends with it.
 pub(super) fn run(
     program: &Path,
     args: &[&str],
     env: &BTreeMap<String, String>,
 ) -> Result<String, ProbeError> {
     let cannot_start = |source| ProbeError::Start { program: program.to_owned(), source };
-    // Into files and not into pipes: a grandchild that keeps them open keeps nobody waiting.
-    let (mut stdout, mut stderr) =
-        tempfile::tempfile().and_then(|out| Ok((out, tempfile::tempfile()?))).map_err(cannot_start)?;
-    let to = |file: &File| file.try_clone().map(Stdio::from).map_err(cannot_start);
-    let mut child = Command::new(program)
+    let mut child = command(program, args, env).spawn().map_err(cannot_start)?;
+    let mut streams = [Said::new(child.stdout.take()), Said::new(child.stderr.take())];
+    let ended = listen(&child, &mut streams);
+    // Before it is waited for, its id is not given out again, and neither is its group's.
+    if let Some(group) = pid(&child) {
+        let _ = kill_process_group(group, Signal::KILL);
+    }
+    let status = child.wait().map_err(cannot_start)?;
+    streams.iter_mut().for_each(Said::read);
+    let [stdout, stderr] = streams.map(Said::text);
+    let (program, args) = (program.to_owned(), args.iter().map(|arg| (*arg).to_owned()).collect());
+    match ended {
+        false => Err(ProbeError::TooSlow { program, args }),
+        true if status.success() => Ok(stdout),
+        true => {
+            let said = if stderr.trim().is_empty() { stdout } else { stderr };
+            Err(ProbeError::Failed { program, args, said: said.trim().chars().take(2000).collect() })
+        }
+    }
+}
+
+#[expect(
+    clippy::disallowed_methods,
+    reason = "the one place that asks a program for its version; no agent is run here"
+)]
+#[expect(unsafe_code, reason = "a death signal can only be asked for by the child itself")]
+fn command(program: &Path, args: &[&str], env: &BTreeMap<String, String>) -> Command {
+    let mut command = Command::new(program);
+    command
         .args(args)
         .env_clear()
         .envs(env)
+        // The launcher in front of gemini's real process costs a second.
+        .env("GEMINI_CLI_NO_RELAUNCH", "true")
         .stdin(Stdio::null())
-        .stdout(to(&stdout)?)
-        .stderr(to(&stderr)?)
-        .process_group(0)
-        .spawn()
-        .map_err(cannot_start)?;
-    let named = || (program.to_owned(), args.iter().map(|arg| (*arg).to_owned()).collect());
-    match wait(&mut child) {
-        Some(true) => Ok(head(&mut stdout)),
-        Some(false) => {
-            let (program, args) = named();
-            let said = Some(head(&mut stderr)).filter(|said| !said.trim().is_empty());
-            let said = said.unwrap_or_else(|| head(&mut stdout)).trim().chars().take(2000).collect();
-            Err(ProbeError::Failed { program, args, said })
-        }
-        None => {
-            let (program, args) = named();
-            Err(ProbeError::TooSlow { program, args })
-        }
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .process_group(0);
+    // SAFETY: one system call, which neither allocates nor locks.
+    unsafe {
+        // In a group of its own, Ctrl-C does not reach it.
+        command.pre_exec(|| Ok(set_parent_process_death_signal(Some(Signal::KILL))?));
     }
+    command
 }
 
-fn head(file: &mut File) -> String {
-    let mut bytes = Vec::new();
-    // What was read before an error is still worth showing.
-    let _ = file.rewind().and_then(|()| file.take(MAX_OUTPUT).read_to_end(&mut bytes));
-    String::from_utf8_lossy(&bytes).into_owned()
+fn pid(child: &Child) -> Option<Pid> {
+    i32::try_from(child.id()).ok().and_then(Pid::from_raw)
 }
 
-/// Whether it succeeded; none when it had to be ended.
-fn wait(child: &mut Child) -> Option<bool> {
-    let start = Instant::now();
-    let mut pause = Duration::from_millis(2);
-    while start.elapsed() < PATIENCE {
-        if let Ok(Some(status)) = child.try_wait() {
-            return Some(status.success());
+/// Hears it out. True: it has ended by itself.
+fn listen(child: &Child, streams: &mut [Said; 2]) -> bool {
+    let give_up_at = Instant::now() + PATIENCE;
+    while Instant::now() < give_up_at && streams.iter().all(|said| said.bytes.len() < MAX_OUTPUT) {
+        streams.iter_mut().for_each(Said::read);
+        let peek = WaitIdOptions::EXITED | WaitIdOptions::NOHANG | WaitIdOptions::NOWAIT;
+        match pid(child).map(|pid| waitid(WaitId::Pid(pid), peek)) {
+            Some(Ok(None)) => {}
+            _ => return true,
         }
-        thread::sleep(pause);
-        pause = (pause * 2).min(Duration::from_millis(50));
+        let pipes = streams.iter().filter_map(|said| said.pipe.as_ref());
+        let mut files: Vec<PollFd<'_>> =
+            pipes.map(|pipe| PollFd::from_borrowed_fd(pipe.as_fd(), PollFlags::IN)).collect();
+        // An exit makes no pipe readable while a grandchild holds it, so it is looked for now and then.
+        let _ = poll(&mut files, Some(&Timespec { tv_sec: 0, tv_nsec: 5_000_000 }));
     }
-    // Its group and not it alone; its id is not given out again before the wait.
-    if let Some(group) = i32::try_from(child.id()).ok().and_then(Pid::from_raw) {
-        let _ = kill_process_group(group, Signal::KILL);
+    false
+}
+
+/// What came out of one pipe so far.
+struct Said {
+    pipe: Option<OwnedFd>,
+    bytes: Vec<u8>,
+}
+
+impl Said {
+    fn new(pipe: Option<impl Into<OwnedFd>>) -> Self {
+        let pipe = pipe.map(Into::into).filter(|pipe: &OwnedFd| ioctl_fionbio(pipe, true).is_ok());
+        Self { pipe, bytes: Vec::new() }
     }
-    let _ = child.wait();
-    None
+
+    /// Takes what is there, up to the limit, without waiting.
+    fn read(&mut self) {
+        let mut piece = [0; 16 * 1024];
+        while let Some(pipe) = self.pipe.as_ref().filter(|_| self.bytes.len() < MAX_OUTPUT) {
+            match rustix::io::read(pipe, &mut piece) {
+                Ok(0) => self.pipe = None,
+                Ok(count) => self.bytes.extend_from_slice(&piece[..count]),
+                Err(_) => return,
+            }
+        }
+    }
+
+    fn text(self) -> String {
+        String::from_utf8_lossy(&self.bytes).into_owned()
+    }
 }

@@ -113,7 +113,16 @@ fn limits(draft: &mut Draft<'_>) -> Result<(), LaunchError> {
 }
 
 fn settings(draft: &mut Draft<'_>) -> Result<(), LaunchError> {
+    let observe = draft.spec.mode == Mode::Observe;
     let sources = match (&draft.spec.settings, draft.spec.mode) {
+        (Settings::Only(sources), Mode::Observe)
+            if sources.iter().any(|source| *source != SettingSource::User) =>
+        {
+            return Err(LaunchError::Contradiction {
+                one: "mode observe",
+                other: "settings of the workspace",
+            });
+        }
         (Settings::Only(sources), _) => Some(sources.clone()),
         // The hooks of a workspace run commands: who may only look must not obey them.
         (Settings::AgentDefault, Mode::Observe) => Some(vec![SettingSource::User]),
@@ -126,7 +135,7 @@ fn settings(draft: &mut Draft<'_>) -> Result<(), LaunchError> {
     }
     // A workspace's `.mcp.json` is obeyed even when no setting of the workspace is.
     let without_workspace = sources.is_some_and(|sources| !sources.contains(&SettingSource::Project));
-    if without_workspace || !draft.spec.mcp_servers.is_empty() {
+    if observe || without_workspace || !draft.spec.mcp_servers.is_empty() {
         draft.needs(Capability::StrictMcp, "mcp_servers")?;
         draft.word("--strict-mcp-config");
     }
@@ -157,6 +166,9 @@ fn permissions(draft: &mut Draft<'_>) -> Result<(), LaunchError> {
 fn observe(draft: &mut Draft<'_>) -> Result<(), LaunchError> {
     if !draft.spec.mcp_servers.is_empty() {
         return Err(LaunchError::Contradiction { one: "mode observe", other: "mcp_servers" });
+    }
+    if draft.spec.available_tools.is_some() {
+        return Err(LaunchError::Contradiction { one: "mode observe", other: "available_tools" });
     }
     if draft.spec.permission_mode == Some(PermissionMode::Bypass) {
         return Err(LaunchError::Contradiction { one: "mode observe", other: "permission_mode bypass" });
@@ -225,17 +237,35 @@ fn allow_servers(draft: &mut Draft<'_>) -> Result<(), LaunchError> {
     Ok(())
 }
 
-/// Claude splits a list of tools at commas and spaces outside of parentheses.
+/// One tool, with or without one rule in parentheses. Claude splits a list at commas and spaces outside of parentheses, so
+/// whatever could be two tools is refused.
 fn checked(tool: &str) -> Result<&str, LaunchError> {
     let plain = |c: char| c.is_ascii_alphanumeric() || "_-.*:".contains(c);
     let name = tool.split('(').next().unwrap_or_default();
     let rule = &tool[name.len()..];
-    let balanced = rule.is_empty() || (rule.ends_with(')') && rule.len() > 2);
-    if !name.is_empty() && !name.starts_with('-') && name.chars().all(plain) && balanced {
+    if !name.is_empty()
+        && !name.starts_with('-')
+        && name.chars().all(plain)
+        && (rule.is_empty() || is_one_rule(rule))
+    {
         Ok(tool)
     } else {
         Err(LaunchError::BadTool { tool: tool.chars().take(100).collect() })
     }
+}
+
+/// Whether the first parenthesis is closed by the last character, and not before.
+fn is_one_rule(rule: &str) -> bool {
+    let mut depth = 0_u32;
+    for (position, character) in rule.char_indices() {
+        match character {
+            '(' => depth += 1,
+            ')' if depth == 1 => return position + 1 == rule.len() && rule.len() > 2,
+            ')' => depth = depth.saturating_sub(1),
+            _ => {}
+        }
+    }
+    false
 }
 
 #[derive(Serialize)]

@@ -4,11 +4,12 @@
 //! Which tools there are depends on the model and cannot be said for all of them (`--disable` leaves some models a patch
 //! tool or a script tool), so a call that names its tools is refused; the sandbox is what holds.
 
-use model::{ExpectedSession, McpServer, Mode, PermissionMode, SessionChoice, Settings, ToolChoice};
+use model::{
+    ExpectedSession, McpServer, Mode, PermissionMode, SessionChoice, SettingSource, Settings, ToolChoice,
+};
 
 use super::{Draft, LaunchError, MAX_PROMPT_CHARS_CODEX, path_text};
-use crate::Capability;
-use crate::is_never_passed_on;
+use crate::{Capability, is_never_passed_on};
 
 pub(super) fn write(draft: &mut Draft<'_>) -> Result<(), LaunchError> {
     check(draft)?;
@@ -66,12 +67,29 @@ fn sandbox(draft: &mut Draft<'_>) -> Result<(), LaunchError> {
     } else {
         draft.flag("--sandbox", "workspace-write")?;
     }
-    // Codex reads one file of the user and none of the workspace's, but for rules.
-    if let Settings::Only(sources) = &spec.settings {
-        if !sources.contains(&model::SettingSource::User) {
-            draft.word("--ignore-user-config");
-        }
+    settings(draft)
+}
+
+/// A rule of the user or of a trusted workspace lets a command out of the sandbox, and a trusted workspace's own
+/// configuration starts servers: who may only look must obey neither.
+fn settings(draft: &mut Draft<'_>) -> Result<(), LaunchError> {
+    let observe = draft.spec.mode == Mode::Observe;
+    let sources = match &draft.spec.settings {
+        Settings::Only(sources) => Some(sources),
+        Settings::AgentDefault => None,
+    };
+    if observe && sources.is_some_and(|sources| sources.iter().any(|source| *source != SettingSource::User)) {
+        return Err(LaunchError::Contradiction { one: "mode observe", other: "settings of the workspace" });
+    }
+    if sources.is_some_and(|sources| !sources.contains(&SettingSource::User)) {
+        draft.word("--ignore-user-config");
+    }
+    if observe || sources.is_some() {
         draft.word("--ignore-rules");
+    }
+    if observe || sources.is_some_and(|sources| !sources.contains(&SettingSource::Project)) {
+        let cwd = toml_text(path_text(&draft.spec.cwd)?);
+        config(draft, "projects", &format!("{{{cwd}={{trust_level=\"untrusted\"}}}}"))?;
     }
     Ok(())
 }

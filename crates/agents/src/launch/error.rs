@@ -55,6 +55,14 @@ pub enum LaunchError {
         /// The variable.
         variable: String,
     },
+    /// Settings of the workspace that the agent obeys even when it is only to look.
+    #[error("{agent} obeys the settings in `{}`, so it cannot be held to looking only", folder.display())]
+    WorkspaceSettings {
+        /// Who is called.
+        agent: AgentKind,
+        /// Where they are.
+        folder: PathBuf,
+    },
     /// The agent has no means for it.
     #[error("{agent} cannot do `{option}`")]
     CannotDo {
@@ -159,6 +167,7 @@ impl LaunchError {
             Self::Model(error) => error.hint(),
             Self::Name(error) => error.hint().to_owned(),
             Self::TwoServers { .. } => "give each server a name of its own".to_owned(),
+            Self::WorkspaceSettings { .. } => "remove the folder, or call another agent".to_owned(),
             Self::VariableForbidden { .. } => {
                 "let the server's command set it: `env NAME=value server`".to_owned()
             }

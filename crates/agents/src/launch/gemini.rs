@@ -50,6 +50,10 @@ fn check(draft: &Draft<'_>) -> Result<(), LaunchError> {
         let (length, limit) = (spec.prompt.len(), MAX_PROMPT_BYTES_GEMINI);
         return Err(LaunchError::PromptTooLong { agent: spec.agent, length, limit, unit: "bytes" });
     }
+    // Its hooks, servers and discovery commands run whatever the policy says, and only root can overrule them.
+    if spec.mode == Mode::Observe && draft.setup.workspace_has_settings {
+        return Err(LaunchError::WorkspaceSettings { agent: spec.agent, folder: spec.cwd.join(".gemini") });
+    }
     draft.refuse(spec.max_turns.is_some(), "max_turns")?;
     draft.refuse(spec.max_budget_usd.is_some(), "max_budget_usd")?;
     draft.refuse(spec.agent_name.is_some(), "agent_name")?;

@@ -23,6 +23,7 @@ fn setup() -> Setup {
             .into(),
         pass_on: ["MY_KEY", "LD_PRELOAD", "ABSENT"].map(str::to_owned).into(),
         private_folder: "/spool/private".into(),
+        workspace_has_settings: false,
         new_session: NEW.parse().unwrap(),
     }
 }

@@ -126,6 +126,7 @@ impl Desk {
             // The key of the scripted provider, which an operator of one's own provider would let through.
             pass_on: BTreeSet::from(["SCRIPTED_KEY".to_owned()]),
             private_folder: spool.private(),
+            workspace_has_settings: doctor::workspace_has_settings(spec.agent, &spec.cwd),
             new_session: uuid::Uuid::new_v4().into(),
         };
         agents::launch(spec, &setup)

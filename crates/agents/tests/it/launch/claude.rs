@@ -220,3 +220,33 @@ fn a_long_system_prompt_is_refused_before_the_kernel_does() {
     let error = refused(&CallSpec { system_prompt: Some("x".repeat(200_000)), ..claude() });
     assert!(matches!(error, LaunchError::ValueTooLong { flag: "--system-prompt", .. }), "{error}");
 }
+
+#[test]
+fn who_may_only_look_obeys_no_settings_of_the_workspace() {
+    for source in [SettingSource::Project, SettingSource::Local] {
+        let settings = Settings::Only(vec![SettingSource::User, source]);
+        let error = refused(&CallSpec { mode: Mode::Observe, settings, ..claude() });
+        assert!(matches!(error, LaunchError::Contradiction { .. }), "{error}");
+    }
+    let observed = args(&CallSpec { mode: Mode::Observe, settings: Settings::Only(vec![]), ..claude() });
+    assert!(observed.contains("--strict-mcp-config"), "{observed}");
+}
+
+#[test]
+fn one_tool_is_one_tool() {
+    let one = |tool: &str| CallSpec { tools: ToolChoice::Only(vec![tool.to_owned()]), ..claude() };
+    for tool in ["Read", "Bash(git log *)", "Bash(echo (a b), c)", "mcp__files__*"] {
+        assert!(args(&one(tool)).contains(tool), "{tool}");
+    }
+    for two in [
+        "Read(/x),Bash(touch *)",
+        "Read(/x) Bash(touch *)",
+        "Read,Bash",
+        "Read Bash",
+        "Bash(a",
+        "Bash(a))",
+        "Bash()",
+    ] {
+        assert!(matches!(refused(&one(two)), LaunchError::BadTool { .. }), "{two}");
+    }
+}

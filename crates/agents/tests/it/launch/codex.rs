@@ -32,7 +32,10 @@ fn each_branch_has_its_arguments() {
         (
             "observe",
             CallSpec { mode: Mode::Observe, ..codex() },
-            format!("{START} --sandbox=read-only --skip-git-repo-check -"),
+            format!(
+                "{START} --sandbox=read-only --ignore-rules --config=projects={{\"/w\"={{trust_level=\"untrusted\"}}}} \
+                 --skip-git-repo-check -"
+            ),
         ),
         (
             "bypass",
@@ -72,7 +75,7 @@ fn each_branch_has_its_arguments() {
             "no settings",
             CallSpec { settings: Settings::Only(vec![]), ..codex() },
             format!(
-                "{START} --sandbox=workspace-write --ignore-user-config --ignore-rules \
+                "{START} --sandbox=workspace-write --ignore-user-config --ignore-rules --config=projects={{\"/w\"={{trust_level=\"untrusted\"}}}} \
                  --skip-git-repo-check -"
             ),
         ),
@@ -130,4 +133,13 @@ fn the_prompt_is_counted_in_characters() {
     assert_eq!(launched(&fits).plan.stdin.len(), 2_097_152);
     let error = refused(&CallSpec { prompt: "é".repeat(1_048_577), ..codex() });
     assert_eq!(error.to_string(), "the prompt has 1048577 characters, and codex takes 1048576");
+}
+
+#[test]
+fn who_may_only_look_obeys_no_settings_of_the_workspace() {
+    for source in [SettingSource::Project, SettingSource::Local] {
+        let settings = Settings::Only(vec![SettingSource::User, source]);
+        let error = refused(&CallSpec { mode: Mode::Observe, settings, ..codex() });
+        assert!(matches!(error, LaunchError::Contradiction { .. }), "{error}");
+    }
 }

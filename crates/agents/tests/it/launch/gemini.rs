@@ -109,3 +109,14 @@ fn what_gemini_cannot_enforce_is_refused() {
         assert!(matches!(refused(&bad), LaunchError::CannotDo { .. }), "{bad:?}");
     }
 }
+
+#[test]
+fn a_workspace_with_settings_cannot_be_looked_at_only() {
+    let setup = Setup { workspace_has_settings: true, ..setup() };
+    assert!(launch(&gemini(), &setup).is_ok());
+    let error = launch(&CallSpec { mode: Mode::Observe, ..gemini() }, &setup).unwrap_err();
+    assert_eq!(
+        error.to_string(),
+        "gemini obeys the settings in `/w/.gemini`, so it cannot be held to looking only"
+    );
+}
