@@ -37,7 +37,8 @@ pub struct Ended<'a> {
     pub session: &'a ExpectedSession,
     /// The model that it was told to use.
     pub model: Option<&'a str>,
-    /// Whether it was given a schema for its answer.
+    /// Whether it was given a schema for its answer. The schema itself is not looked at: an agent that was given one must
+    /// answer with JSON, of whatever form.
     pub has_schema: bool,
     /// What the agent had counted for the session before this run ([`Outcome::session_totals`] of the run before).
     pub before: Option<Totals>,
@@ -87,8 +88,12 @@ fn verdict(ended: &Ended<'_>, mismatch: Option<&SessionMismatch>) -> Verdict {
     let failure = match (&ended.summary.said, &ended.report.end) {
         (Some(Said::Done), _) => done_but(ended, mismatch),
         (Some(Said::Failed(complaint)), _) => Some(complained(ended, complaint)),
+        (Some(Said::Unreadable(why)), End::Exited) => {
+            let message = format!("the agent's result cannot be read: {why}");
+            Some(failure(FailureKind::InvalidOutput, &message))
+        }
         (None, End::Exited) => Some(silent(ended)),
-        (None, end) => Some(ended_from_outside(ended, end)),
+        (None | Some(Said::Unreadable(_)), end) => Some(ended_from_outside(ended, end)),
     };
     failure.map_or(Verdict::Success, Verdict::Failed)
 }
@@ -106,6 +111,14 @@ fn done_but(ended: &Ended<'_>, mismatch: Option<&SessionMismatch>) -> Option<Fai
         let others = if more == 0 { String::new() } else { format!(" (and {more} more)") };
         let message = format!("`{}` was denied{others}: {detail}", denial.tool);
         return Some(failure(FailureKind::PermissionDenied, &message));
+    }
+    if ended.summary.answer_is_lost() {
+        let Summary { oversized, stray_lines, .. } = ended.summary;
+        let message = format!(
+            "the answer is not known: it may be in a line that could not be read ({oversized} were over the limit, \
+             {stray_lines} were no JSON)"
+        );
+        return Some(failure(FailureKind::InvalidOutput, &message));
     }
     // Gemini does this with a prompt that is too long for its model.
     let used_nothing = ended.summary.usage == Some(Usage::default());
@@ -255,7 +268,8 @@ fn mismatch(ended: &Ended<'_>) -> Option<SessionMismatch> {
     Some(SessionMismatch { asked, got: got.to_owned() })
 }
 
-/// Codex has no field for it: its whole answer is the JSON.
+/// Codex has no field for it: its whole answer is the JSON. That it is JSON is all that is checked here. Claude checks the
+/// schema itself, and has no such field in its result when the schema was not kept to.
 fn structured_output(ended: &Ended<'_>) -> Option<String> {
     match ended.agent {
         AgentKind::Codex if ended.has_schema && ended.summary.said == Some(Said::Done) => {

@@ -13,6 +13,7 @@ mod summary;
 use model::{AgentEvent, AgentKind, AgentText, RawJson, Unreadable};
 
 use lines::{Line, Lines};
+use memchr::memchr2;
 pub use summary::{Complaint, ComplaintCode, Said, Summary};
 
 /// How much a parser may hold.
@@ -91,7 +92,8 @@ impl Parser {
         &self.reading.summary
     }
 
-    /// How many bytes are held right now, of lines and of texts.
+    /// How many bytes are held right now, of lines and of texts. At most twice [`ParseLimits::line_bytes`] (a line, and a
+    /// structured answer out of one), four times [`ParseLimits::text_bytes`], and a megabyte for all that is short.
     pub fn held_bytes(&self) -> usize {
         self.lines.held_bytes() + self.reading.summary.held_bytes()
     }
@@ -116,6 +118,7 @@ impl Reading {
             Line::Whole(bytes) => bytes.trim_ascii(),
             Line::Oversized { head, bytes } => {
                 self.summary.saw_oversized();
+                self.lose(head, "it is over the limit of a line");
                 let why = Unreadable::Oversized { bytes };
                 return on_event(AgentEvent::Unreadable { why, line: AgentText::from_bytes(head) });
             }
@@ -132,9 +135,39 @@ impl Reading {
         if read.is_err() {
             let line = AgentText::from_bytes(bytes);
             self.summary.saw_stray(&line);
+            self.lose(bytes, "it is not JSON");
             on_event(AgentEvent::Unreadable { why: Unreadable::NotJson, line });
         }
     }
+
+    /// Notes what a line that cannot be read may have been, by as much of it as can be.
+    fn lose(&mut self, line: &[u8], why: &str) {
+        // A print of somebody else, no event that was damaged.
+        if memchr2(b'{', b'}', line).is_none() {
+            return;
+        }
+        let lost = match self.format {
+            Format::Claude => claude::lost(line),
+            Format::Codex => codex::lost(line),
+            Format::Gemini => gemini::lost(line),
+        };
+        match lost {
+            Lost::LastWord => self.summary.said = Some(Said::Unreadable(why.to_owned())),
+            Lost::PerhapsText => self.summary.lost_text(),
+            Lost::Other => {}
+        }
+    }
+}
+
+/// What a line that cannot be read was.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Lost {
+    /// The agent's word that it is done, or that it begins anew.
+    LastWord,
+    /// The answer or a piece of it, for all that is known.
+    PerhapsText,
+    /// Something that the answer does not depend on.
+    Other,
 }
 
 /// A line whose type is not known.

@@ -20,7 +20,8 @@ pub struct Outcome {
     pub text: String,
     /// How many bytes of the text were left out of [`Outcome::text`], from its middle, because it was over the limit.
     pub text_cut: u64,
-    /// The answer as JSON text, when a schema was given and the agent kept to it.
+    /// The answer as JSON text, when a schema was given: what the agent says is the answer to it. It is JSON, and is not
+    /// validated against the schema.
     pub structured_output: Option<String>,
     /// The conversation, with which the work can be taken up again.
     pub session: Option<SessionId>,

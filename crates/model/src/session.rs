@@ -26,6 +26,11 @@ impl SessionId {
     pub fn as_uuid(&self) -> Option<Uuid> {
         Uuid::parse_str(&self.0).ok()
     }
+
+    /// Whether a text is this id. The same UUID may be written in capitals or without hyphens.
+    pub fn is_written(&self, text: &str) -> bool {
+        self.0 == text || self.as_uuid().is_some_and(|id| Uuid::parse_str(text) == Ok(id))
+    }
 }
 
 impl From<Uuid> for SessionId {
@@ -126,8 +131,8 @@ impl ExpectedSession {
     /// The id that an agent which answers with `got` did not keep to, if so.
     pub fn broken_by(&self, got: &str) -> Option<&SessionId> {
         match self {
-            Self::Forked { from, into: None } => Some(from).filter(|from| from.as_str() == got),
-            expected => expected.known().filter(|id| id.as_str() != got),
+            Self::Forked { from, into: None } => Some(from).filter(|from| from.is_written(got)),
+            expected => expected.known().filter(|id| !id.is_written(got)),
         }
     }
 }
@@ -152,5 +157,20 @@ mod tests {
         assert_eq!((fork.broken_by("new"), fork.broken_by("old")), (None, Some(&old)));
         assert_eq!(ExpectedSession::Resumed(old.clone()).broken_by("new"), Some(&old));
         assert_eq!(ExpectedSession::Assigned(old.clone()).broken_by("old"), None);
+    }
+
+    #[test]
+    fn a_uuid_is_the_same_id_however_it_is_written() {
+        let id: SessionId = "0000abcd-0000-4000-8000-00000000000a".parse().unwrap();
+        for same in ["0000ABCD-0000-4000-8000-00000000000A", "0000abcd00004000800000000000000a"] {
+            assert_eq!(ExpectedSession::Resumed(id.clone()).broken_by(same), None, "{same}");
+            let fork = ExpectedSession::Forked { from: id.clone(), into: None };
+            assert_eq!(fork.broken_by(same), Some(&id), "{same}");
+        }
+        let other = "0000abcd-0000-4000-8000-00000000000b";
+        assert_eq!(ExpectedSession::Resumed(id.clone()).broken_by(other), Some(&id));
+        // Only UUIDs: another word means something else in capitals.
+        let word: SessionId = "old".parse().unwrap();
+        assert_eq!(ExpectedSession::Resumed(word.clone()).broken_by("OLD"), Some(&word));
     }
 }

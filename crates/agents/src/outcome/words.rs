@@ -148,7 +148,7 @@ fn span(mut text: &str) -> Option<Duration> {
         };
         text = &text[letters..];
         let part = Duration::try_from_secs_f64(number * seconds).ok()?;
-        sum = Some(sum.unwrap_or(Duration::ZERO) + part);
+        sum = Some(sum.unwrap_or(Duration::ZERO).saturating_add(part));
     }
 }
 
@@ -197,8 +197,15 @@ mod tests {
             ("Claude AI usage limit reached|1100", Some(100.0)),
             ("try again in a moment", None),
             ("try again later", None),
+            ("retry after 99999999999999999999999999s", None),
         ] {
             assert_eq!(retry_after(words, 1000).map(|wait| wait.as_secs_f64()), seconds, "{words}");
         }
+    }
+
+    #[test]
+    fn a_wait_beyond_all_time_is_as_long_as_can_be() {
+        let words = "retry after 18446744073709549568s 18446744073709549568s 18446744073709549568s";
+        assert_eq!(retry_after(words, 1000), Some(Duration::MAX));
     }
 }

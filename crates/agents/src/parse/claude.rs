@@ -1,21 +1,27 @@
 //! Claude Code's stream (`--output-format stream-json`, seen with 2.1.197 and 2.1.325).
 //!
 //! The lines that make up nearly all of a stream, messages with texts and tool results, are read in one walk. The few
-//! that come once a run are read as whole values, leniently: a field of another type is a field that is missing.
+//! that come once a run are walked over a second time for their own fields, leniently: a field of another type is a field
+//! that is missing. What the run came to is [`result`], and is not read leniently.
+
+mod result;
 
 use std::time::Duration;
 
-use model::{
-    AgentEvent, AgentText, Finish, McpServerState, Part, PermissionDenial, RawJson, ToolOutput, Usage,
-};
-use serde_json::{Map, Value};
+use model::{AgentEvent, AgentText, McpServerState, Part, RawJson, ToolOutput};
 
-use super::json::{Read, Reader};
-use super::summary::{Complaint, ComplaintCode, Said, Summary};
-use super::unknown;
+use super::json::{Malformed, Read, Reader};
+use super::summary::{self, Summary};
+use super::{Lost, unknown};
 
 /// Who speaks when the CLI itself reports an error in the place of the model.
 const SYNTHETIC: &str = "<synthetic>";
+
+/// How many tools and servers are told. There are dozens; a line of nothing else would take many times its own room.
+const MAX_LISTED: usize = 1000;
+
+/// How many blocks a message may have. None has more than a few; one with more is not read, for the same reason.
+const MAX_BLOCKS: usize = 10_000;
 
 #[derive(Default)]
 struct Line<'a> {
@@ -53,21 +59,34 @@ pub(super) fn read(
     summary: &mut Summary,
     on_event: &mut impl FnMut(AgentEvent<'_>),
 ) -> Read<()> {
-    let line = walk(bytes)?;
+    let mut line = Line::default();
+    walk(bytes, &mut line)?;
     match line.kind {
         Some(b"assistant") => assistant(line, summary, on_event),
         Some(b"user") => user(line.message, on_event),
         Some(b"stream_event") => stream_event(line, summary, on_event),
-        Some(b"system") => system(line.subtype, bytes, summary, on_event),
-        Some(b"result") => result(&map(bytes), summary, on_event),
-        Some(b"rate_limit_event") => rate_limit(&map(bytes), summary, on_event),
+        Some(b"system") => system(line.subtype, bytes, summary, on_event)?,
+        Some(b"result") => result::read(bytes, summary, on_event)?,
+        Some(b"rate_limit_event") => rate_limit(bytes, summary, on_event)?,
         kind => on_event(unknown(kind, bytes)),
     }
     Ok(())
 }
 
-fn walk(bytes: &[u8]) -> Read<Line<'_>> {
+/// What a line was that cannot be read.
+pub(super) fn lost(bytes: &[u8]) -> Lost {
     let mut line = Line::default();
+    // As far as it goes.
+    let _ = walk(bytes, &mut line);
+    match (line.kind, line.subtype) {
+        // Only a result may have its type at its end, where a line that was cut does not show it.
+        (Some(b"result"), _) | (None, Some(_)) => Lost::LastWord,
+        (None | Some(b"assistant" | b"stream_event"), _) => Lost::PerhapsText,
+        (Some(_), _) => Lost::Other,
+    }
+}
+
+fn walk<'a>(bytes: &'a [u8], line: &mut Line<'a>) -> Read<()> {
     let mut reader = Reader::new(bytes);
     reader.object(|key, value| {
         match key {
@@ -82,8 +101,7 @@ fn walk(bytes: &[u8]) -> Read<Line<'_>> {
         }
         Ok(())
     })?;
-    reader.end()?;
-    Ok(line)
+    reader.end()
 }
 
 fn message<'a>(value: &mut Reader<'a>) -> Read<Message<'a>> {
@@ -93,7 +111,7 @@ fn message<'a>(value: &mut Reader<'a>) -> Read<Message<'a>> {
             b"model" => message.model = value.word()?,
             b"content" => value.array_if(|item| {
                 message.blocks.extend(block(item)?);
-                Ok(())
+                if message.blocks.len() <= MAX_BLOCKS { Ok(()) } else { Err(Malformed) }
             })?,
             _ => value.skip()?,
         }
@@ -178,7 +196,7 @@ fn assistant(line: Line<'_>, summary: &mut Summary, on_event: &mut impl FnMut(Ag
 /// Kept only when it changes: it stands in every message.
 fn note_model(summary: &mut Summary, model: &[u8]) {
     if summary.model.as_deref().map(str::as_bytes) != Some(model) {
-        summary.model = Some(String::from_utf8_lossy(model).into_owned());
+        summary.model = Some(summary::name(&AgentText::from_bytes(model)));
     }
 }
 
@@ -210,179 +228,143 @@ fn system(
     bytes: &[u8],
     summary: &mut Summary,
     on_event: &mut impl FnMut(AgentEvent<'_>),
-) {
+) -> Read<()> {
     match subtype {
-        Some(b"init") => init(&map(bytes), summary, on_event),
-        Some(b"api_retry") => retry(&map(bytes), summary, on_event),
-        Some(b"permission_denied") => {
-            let denied = map(bytes);
-            let denial = PermissionDenial {
-                tool: text_of(&denied, "tool_name").unwrap_or_default(),
-                tool_use_id: text_of(&denied, "tool_use_id"),
-                detail: text_of(&denied, "message"),
-            };
-            summary.saw_denial(denial.clone());
-            on_event(AgentEvent::PermissionDenied(denial));
-        }
-        Some(name) if name.ends_with(b"_fallback") => {
-            let fallback = map(bytes);
-            on_event(AgentEvent::ModelFallback {
-                from: text_of(&fallback, "original_model").map(AgentText::from),
-                to: text_of(&fallback, "fallback_model").map(AgentText::from),
-                reason: text_of(&fallback, "content").unwrap_or_default().into(),
-            });
-        }
+        Some(b"init") => init(bytes, summary, on_event)?,
+        Some(b"api_retry") => retry(bytes, summary, on_event)?,
+        Some(b"permission_denied") => denied(bytes, summary, on_event)?,
+        Some(name) if name.ends_with(b"_fallback") => fallback(bytes, on_event)?,
         // Signs of life that say nothing which another event does not say.
         Some(b"status" | b"thinking_tokens") => {}
         subtype => on_event(unknown(subtype, bytes)),
     }
+    Ok(())
 }
 
-fn init(init: &Map<String, Value>, summary: &mut Summary, on_event: &mut impl FnMut(AgentEvent<'_>)) {
-    summary.session_id = text_of(init, "session_id");
-    summary.agent_version = text_of(init, "claude_code_version");
-    summary.model = text_of(init, "model").or(summary.model.take());
-    let list = |key: &str| init.get(key).and_then(Value::as_array).map(Vec::as_slice).unwrap_or_default();
-    let text = |value: &Value| AgentText::from(value.as_str().unwrap_or_default().to_owned());
-    on_event(AgentEvent::SessionStarted {
-        session_id: summary.session_id.clone().unwrap_or_default().into(),
-        model: text_of(init, "model").map(AgentText::from),
-        tools: list("tools").iter().map(text).collect(),
-        mcp_servers: list("mcp_servers")
-            .iter()
-            .map(|server| McpServerState { name: text(&server["name"]), status: text(&server["status"]) })
-            .collect(),
-    });
+fn init(bytes: &[u8], summary: &mut Summary, on_event: &mut impl FnMut(AgentEvent<'_>)) -> Read<()> {
+    let (mut session_id, mut version, mut model) = (None, None, None);
+    let (mut tools, mut mcp_servers) = (Vec::new(), Vec::new());
+    Reader::new(bytes).object(|key, value| {
+        match key {
+            b"session_id" => session_id = value.text()?,
+            b"claude_code_version" => version = value.text()?,
+            b"model" => model = value.text()?,
+            b"tools" => value.array_if(|item| {
+                listed(&mut tools, item.text()?);
+                Ok(())
+            })?,
+            b"mcp_servers" => value.array_if(|item| {
+                let state = server(item)?;
+                listed(&mut mcp_servers, Some(state));
+                Ok(())
+            })?,
+            _ => value.skip()?,
+        }
+        Ok(())
+    })?;
+    summary.session_id = session_id.as_ref().map(summary::name);
+    summary.agent_version = version.as_ref().map(summary::name);
+    summary.model = model.as_ref().map(summary::name).or(summary.model.take());
+    let session_id = session_id.unwrap_or_else(|| "".into());
+    on_event(AgentEvent::SessionStarted { session_id, model, tools, mcp_servers });
+    Ok(())
 }
 
-fn retry(retry: &Map<String, Value>, summary: &mut Summary, on_event: &mut impl FnMut(AgentEvent<'_>)) {
-    let status = number_of(retry, "error_status").and_then(|status| u16::try_from(status).ok());
-    let reason = text_of(retry, "error").unwrap_or_default();
+fn listed<T>(list: &mut Vec<T>, item: Option<T>) {
+    list.extend(item.filter(|_| list.len() < MAX_LISTED));
+}
+
+fn server<'a>(item: &mut Reader<'a>) -> Read<McpServerState<'a>> {
+    let mut state = McpServerState { name: "".into(), status: "".into() };
+    item.object_if(|key, value| {
+        match key {
+            b"name" => state.name = value.text()?.unwrap_or_else(|| "".into()),
+            b"status" => state.status = value.text()?.unwrap_or_else(|| "".into()),
+            _ => value.skip()?,
+        }
+        Ok(())
+    })?;
+    Ok(state)
+}
+
+fn retry(bytes: &[u8], summary: &mut Summary, on_event: &mut impl FnMut(AgentEvent<'_>)) -> Read<()> {
+    let (mut attempt, mut of, mut delay_ms, mut status, mut error) = (None, None, None, None, None);
+    Reader::new(bytes).object(|key, value| {
+        match key {
+            b"attempt" => attempt = value.whole()?,
+            b"max_retries" => of = value.whole()?,
+            b"retry_delay_ms" => delay_ms = value.amount()?,
+            b"error_status" => status = value.whole::<u16>()?,
+            b"error" => error = value.text()?,
+            _ => value.skip()?,
+        }
+        Ok(())
+    })?;
+    let reason = error.as_ref().map(|error| summary::words(&error.decode())).unwrap_or_default();
     summary.retries = summary.retries.saturating_add(1);
     summary.last_trouble =
         Some(status.map_or_else(|| reason.clone(), |status| format!("{reason} (HTTP {status})")));
-    let count = |key: &str| number_of(retry, key).and_then(|count| u32::try_from(count).ok());
     on_event(AgentEvent::Retry {
-        attempt: count("attempt"),
-        of: count("max_retries"),
-        delay: retry
-            .get("retry_delay_ms")
-            .and_then(Value::as_f64)
-            .and_then(|ms| Duration::try_from_secs_f64(ms / 1000.0).ok()),
+        attempt,
+        of,
+        delay: delay_ms.and_then(|ms| Duration::try_from_secs_f64(ms / 1000.0).ok()),
         status,
         reason: reason.into(),
     });
+    Ok(())
 }
 
-fn rate_limit(event: &Map<String, Value>, summary: &mut Summary, on_event: &mut impl FnMut(AgentEvent<'_>)) {
-    let info = &event.get("rate_limit_info").cloned().unwrap_or_default();
-    if info["status"] == "rejected" {
-        summary.limit_resets_at = info["resetsAt"].as_u64();
+fn denied(bytes: &[u8], summary: &mut Summary, on_event: &mut impl FnMut(AgentEvent<'_>)) -> Read<()> {
+    let (mut tool, mut id, mut detail) = (None, None, None);
+    Reader::new(bytes).object(|key, value| {
+        match key {
+            b"tool_name" => tool = value.text()?,
+            b"tool_use_id" => id = value.text()?,
+            b"message" => detail = value.text()?,
+            _ => value.skip()?,
+        }
+        Ok(())
+    })?;
+    let denial = summary::denial(tool.as_ref(), id.as_ref(), detail.as_ref());
+    summary.saw_denial(denial.clone());
+    on_event(AgentEvent::PermissionDenied(denial));
+    Ok(())
+}
+
+fn fallback(bytes: &[u8], on_event: &mut impl FnMut(AgentEvent<'_>)) -> Read<()> {
+    let (mut from, mut to, mut reason) = (None, None, None);
+    Reader::new(bytes).object(|key, value| {
+        match key {
+            b"original_model" => from = value.text()?,
+            b"fallback_model" => to = value.text()?,
+            b"content" => reason = value.text()?,
+            _ => value.skip()?,
+        }
+        Ok(())
+    })?;
+    on_event(AgentEvent::ModelFallback { from, to, reason: reason.unwrap_or_else(|| "".into()) });
+    Ok(())
+}
+
+fn rate_limit(bytes: &[u8], summary: &mut Summary, on_event: &mut impl FnMut(AgentEvent<'_>)) -> Read<()> {
+    let (mut status, mut resets_at) = (None, None);
+    Reader::new(bytes).object(|key, value| match key {
+        b"rate_limit_info" => value.object_if(|key, value| {
+            match key {
+                b"status" => status = value.text()?,
+                b"resetsAt" => resets_at = value.whole()?,
+                _ => value.skip()?,
+            }
+            Ok(())
+        }),
+        _ => value.skip(),
+    })?;
+    let Some(status) = status.as_ref().map(summary::name) else { return Ok(()) };
+    if status == "rejected" {
+        summary.limit_resets_at = resets_at;
     }
-    if let Some(status) = info["status"].as_str().filter(|status| *status != "allowed") {
+    if status != "allowed" {
         on_event(AgentEvent::Warning { message: format!("rate limit: {status}").into() });
     }
-}
-
-fn result(result: &Map<String, Value>, summary: &mut Summary, on_event: &mut impl FnMut(AgentEvent<'_>)) {
-    if let Some(id) = text_of(result, "session_id") {
-        summary.session_id = Some(id);
-    }
-    summary.turns = number_of(result, "num_turns").and_then(|turns| u32::try_from(turns).ok());
-    summary.cost_usd = result.get("total_cost_usd").and_then(Value::as_f64);
-    summary.structured_output =
-        result.get("structured_output").filter(|value| !value.is_null()).map(Value::to_string);
-    summary.usage = usage(result);
-    since_last_result(result, summary);
-    if let Some(usage) = summary.usage {
-        on_event(AgentEvent::Usage(usage));
-    }
-    denials(result, summary);
-    let said = said(result);
-    if said == Said::Done
-        && let Some(text) = text_of(result, "result")
-    {
-        summary.saw_text(&text.into());
-    }
-    on_event(AgentEvent::Finished { how: if said == Said::Done { Finish::Ok } else { Finish::Error } });
-    summary.said = Some(said);
-}
-
-/// An error of the API comes as `subtype: success` too, so `is_error` is what counts.
-fn said(result: &Map<String, Value>) -> Said {
-    let subtype = text_of(result, "subtype").unwrap_or_default();
-    let is_error = result.get("is_error").and_then(Value::as_bool).unwrap_or(false);
-    if !is_error && !subtype.starts_with("error") {
-        return Said::Done;
-    }
-    let code = match subtype.as_str() {
-        "error_max_turns" => ComplaintCode::MaxTurns,
-        "error_max_budget_usd" => ComplaintCode::MaxBudget,
-        "error_max_structured_output_retries" => ComplaintCode::SchemaNotMet,
-        _ => ComplaintCode::Other,
-    };
-    let errors = result.get("errors").and_then(Value::as_array).map(Vec::as_slice).unwrap_or_default();
-    let errors: Vec<&str> = errors.iter().filter_map(Value::as_str).collect();
-    let words = text_of(result, "result").filter(|words| !words.is_empty());
-    let words = words.or_else(|| (!errors.is_empty()).then(|| errors.join("\n"))).unwrap_or(subtype);
-    let http_status = number_of(result, "api_error_status").and_then(|status| u16::try_from(status).ok());
-    Said::Failed(Complaint { code, http_status, words })
-}
-
-/// Claude counts what came from the cache and what went into it beside `input_tokens`, not within.
-fn usage(result: &Map<String, Value>) -> Option<Usage> {
-    let usage = result.get("usage")?;
-    let count = |key: &str| usage[key].as_u64().unwrap_or(0);
-    let cached = count("cache_read_input_tokens");
-    let usage = Usage {
-        input: count("input_tokens") + count("cache_creation_input_tokens") + cached,
-        output: count("output_tokens"),
-        cached,
-        reasoning: usage["output_tokens_details"]["thinking_tokens"].as_u64().unwrap_or(0),
-    };
-    // When the budget ends a run, claude leaves zeros here although a model was paid for: not known, then.
-    let models = result.get("modelUsage").and_then(Value::as_object);
-    let spent = models.is_some_and(|models| !models.is_empty());
-    (usage != Usage::default() || !spent).then_some(usage)
-}
-
-/// Newer versions also tell what this run alone took, by model: no difference is needed then.
-fn since_last_result(result: &Map<String, Value>, summary: &mut Summary) {
-    let Some(models) = result.get("model_usage_since_last_result").and_then(Value::as_object) else { return };
-    let sum = |key: &str| models.values().map(|model| model[key].as_u64().unwrap_or(0)).sum::<u64>();
-    let cached = sum("cacheReadInputTokens");
-    summary.usage = Some(Usage {
-        input: sum("inputTokens") + sum("cacheCreationInputTokens") + cached,
-        output: sum("outputTokens"),
-        cached,
-        reasoning: sum("thinkingTokens"),
-    });
-    // Not `sum`, which makes a negative zero of nothing.
-    let cost =
-        models.values().filter_map(|model| model["costUSD"].as_f64()).fold(0.0, |sum, cost| sum + cost);
-    summary.run_cost_usd = Some(cost);
-}
-
-fn denials(result: &Map<String, Value>, summary: &mut Summary) {
-    let denials = result.get("permission_denials").and_then(Value::as_array);
-    for denial in denials.map(Vec::as_slice).unwrap_or_default() {
-        summary.saw_denial(PermissionDenial {
-            tool: denial["tool_name"].as_str().unwrap_or_default().to_owned(),
-            tool_use_id: denial["tool_use_id"].as_str().map(str::to_owned),
-            detail: denial.get("tool_input").map(Value::to_string),
-        });
-    }
-}
-
-/// The whole line as a value. It was walked over already, so that only the inside of strings can be wrong: repaired.
-fn map(bytes: &[u8]) -> Map<String, Value> {
-    serde_json::from_str(&String::from_utf8_lossy(bytes)).unwrap_or_default()
-}
-
-fn text_of(map: &Map<String, Value>, key: &str) -> Option<String> {
-    map.get(key)?.as_str().map(str::to_owned)
-}
-
-fn number_of(map: &Map<String, Value>, key: &str) -> Option<u64> {
-    map.get(key)?.as_u64()
+    Ok(())
 }

@@ -3,11 +3,11 @@
 //! Everything Codex does is an item that starts and completes. A top-level `error` is a notice of a retry or the herald of
 //! `turn.failed`, and an item of type `error` is a warning: only `turn.failed` is the end.
 
-use model::{AgentEvent, AgentText, Finish, Part, PermissionDenial, RawJson, ToolOutput, Usage};
+use model::{AgentEvent, AgentText, Finish, Part, RawJson, ToolOutput, Usage};
 
-use super::json::{Read, Reader};
-use super::summary::{Complaint, ComplaintCode, Said, Summary};
-use super::unknown;
+use super::json::{Read, Reader, strictly};
+use super::summary::{self, Complaint, ComplaintCode, Said, Summary};
+use super::{Lost, unknown};
 
 #[derive(Default)]
 struct Line<'a> {
@@ -38,11 +38,12 @@ pub(super) fn read(
     summary: &mut Summary,
     on_event: &mut impl FnMut(AgentEvent<'_>),
 ) -> Read<()> {
-    let line = walk(bytes)?;
+    let mut line = Line::default();
+    walk(bytes, &mut line)?;
     match line.kind {
         Some(b"thread.started") => {
             let session_id = line.thread.unwrap_or_else(|| "".into());
-            summary.session_id = Some(session_id.to_string());
+            summary.session_id = Some(summary::name(&session_id));
             on_event(AgentEvent::SessionStarted {
                 session_id,
                 model: None,
@@ -50,25 +51,34 @@ pub(super) fn read(
                 mcp_servers: Vec::new(),
             });
         }
-        Some(b"turn.started" | b"item.updated") => {}
+        // Whatever was said before, this turn has its own end, and its own answer.
+        Some(b"turn.started") => summary.begin_turn(),
+        Some(b"item.updated") => {}
         Some(b"item.started") => started(line.item, on_event),
         Some(b"item.completed") => completed(line.item, bytes, summary, on_event),
-        Some(b"turn.completed") => {
-            summary.usage = line.usage;
-            summary.turns = Some(summary.turns.unwrap_or(0) + 1);
-            summary.said = Some(Said::Done);
-            line.usage.into_iter().for_each(|usage| on_event(AgentEvent::Usage(usage)));
-            on_event(AgentEvent::Finished { how: Finish::Ok });
+        Some(b"turn.completed" | b"turn.failed") => {
+            strictly(bytes)?;
+            ended(line, summary, on_event);
         }
-        Some(b"turn.failed") => failed(line.message, summary, on_event),
         Some(b"error") => trouble(line.message, summary, on_event),
         kind => on_event(unknown(kind, bytes)),
     }
     Ok(())
 }
 
-fn walk(bytes: &[u8]) -> Read<Line<'_>> {
+/// What a line was that cannot be read.
+pub(super) fn lost(bytes: &[u8]) -> Lost {
     let mut line = Line::default();
+    // As far as it goes.
+    let _ = walk(bytes, &mut line);
+    match (line.kind, line.item.kind) {
+        (Some(b"turn.started" | b"turn.completed" | b"turn.failed"), _) => Lost::LastWord,
+        (None, _) | (Some(b"item.completed"), None | Some(b"agent_message")) => Lost::PerhapsText,
+        _ => Lost::Other,
+    }
+}
+
+fn walk<'a>(bytes: &'a [u8], line: &mut Line<'a>) -> Read<()> {
     let mut reader = Reader::new(bytes);
     reader.object(|key, value| {
         match key {
@@ -82,18 +92,16 @@ fn walk(bytes: &[u8]) -> Read<Line<'_>> {
                 }
                 Ok(())
             })?,
-            b"item" => line.item = item(value)?,
+            b"item" => item(value, &mut line.item)?,
             b"usage" => line.usage = Some(usage(value)?),
             _ => value.skip()?,
         }
         Ok(())
     })?;
-    reader.end()?;
-    Ok(line)
+    reader.end()
 }
 
-fn item<'a>(value: &mut Reader<'a>) -> Read<Item<'a>> {
-    let mut item = Item::default();
+fn item<'a>(value: &mut Reader<'a>, item: &mut Item<'a>) -> Read<()> {
     value.object_if(|key, value| {
         match key {
             b"type" => item.kind = value.word()?,
@@ -111,8 +119,7 @@ fn item<'a>(value: &mut Reader<'a>) -> Read<Item<'a>> {
             _ => value.skip()?,
         }
         Ok(())
-    })?;
-    Ok(item)
+    })
 }
 
 /// Codex counts cached input within `input_tokens`, and reasoning within `output_tokens`.
@@ -154,7 +161,14 @@ fn completed(item: Item<'_>, line: &[u8], summary: &mut Summary, on_event: &mut 
     let text = || item.text.clone().unwrap_or_else(|| "".into());
     match item.kind {
         Some(b"agent_message") => {
-            summary.saw_text(&text());
+            // Said after the end of a turn, it is of another, whose start was not seen: that one has yet to end.
+            if summary.said.is_some() {
+                summary.begin_turn();
+            }
+            match &item.text {
+                Some(text) => summary.saw_text(text),
+                None => summary.lost_text(),
+            }
             on_event(AgentEvent::Text { text: text(), part: Part::Whole, within: None });
         }
         Some(b"reasoning") => on_event(AgentEvent::Thinking { text: text(), part: Part::Whole }),
@@ -170,11 +184,8 @@ fn completed(item: Item<'_>, line: &[u8], summary: &mut Summary, on_event: &mut 
 fn tool_result(item: Item<'_>, summary: &mut Summary, on_event: &mut impl FnMut(AgentEvent<'_>)) {
     let declined = item.status == Some(b"declined");
     if declined {
-        let denial = PermissionDenial {
-            tool: tool_name(&item).map(|name| name.to_string()).unwrap_or_default(),
-            tool_use_id: item.id.as_ref().map(ToString::to_string),
-            detail: item.input.map(|input| String::from_utf8_lossy(input).into_owned()),
-        };
+        let input = item.input.map(AgentText::from_bytes);
+        let denial = summary::denial(tool_name(&item).as_ref(), item.id.as_ref(), input.as_ref());
         summary.saw_denial(denial.clone());
         on_event(AgentEvent::PermissionDenied(denial));
     }
@@ -187,10 +198,18 @@ fn tool_result(item: Item<'_>, summary: &mut Summary, on_event: &mut impl FnMut(
     });
 }
 
-fn failed(message: Option<AgentText<'_>>, summary: &mut Summary, on_event: &mut impl FnMut(AgentEvent<'_>)) {
-    let words = message.map(|message| message.to_string()).unwrap_or_default();
-    summary.said = Some(Said::Failed(Complaint { code: ComplaintCode::Other, http_status: None, words }));
-    on_event(AgentEvent::Finished { how: Finish::Error });
+/// Done only when the line says so and nothing in it speaks of an error.
+fn ended(line: Line<'_>, summary: &mut Summary, on_event: &mut impl FnMut(AgentEvent<'_>)) {
+    let is_done = line.kind == Some(b"turn.completed") && line.message.is_none();
+    if line.kind == Some(b"turn.completed") {
+        summary.usage = line.usage;
+        summary.turns = Some(summary.turns.unwrap_or(0).saturating_add(1));
+        line.usage.into_iter().for_each(|usage| on_event(AgentEvent::Usage(usage)));
+    }
+    let words = line.message.map(|message| summary::words(&message.decode())).unwrap_or_default();
+    let complaint = Complaint { code: ComplaintCode::Other, http_status: None, words };
+    summary.said = Some(if is_done { Said::Done } else { Said::Failed(complaint) });
+    on_event(AgentEvent::Finished { how: if is_done { Finish::Ok } else { Finish::Error } });
 }
 
 /// `Reconnecting... 2/5` is a retry; anything else is told again by `turn.failed`, unless the stream ends here.
@@ -204,7 +223,7 @@ fn trouble(message: Option<AgentText<'_>>, summary: &mut Summary, on_event: &mut
         }
         None => on_event(AgentEvent::Warning { message }),
     }
-    summary.last_trouble = Some(words);
+    summary.last_trouble = Some(summary::words(&words));
 }
 
 fn reconnecting(words: &str) -> Option<(Option<u32>, Option<u32>)> {

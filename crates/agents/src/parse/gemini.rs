@@ -1,11 +1,10 @@
 //! The Gemini CLI's stream (`--output-format stream-json`, seen with 0.61.0).
 
-use model::{AgentEvent, AgentText, Finish, Part, PermissionDenial, RawJson, ToolOutput, Usage};
-use serde_json::Value;
+use model::{AgentEvent, AgentText, Finish, Part, RawJson, ToolOutput, Usage};
 
-use super::json::{Read, Reader};
-use super::summary::{Complaint, ComplaintCode, Said, Summary};
-use super::unknown;
+use super::json::{Read, Reader, strictly};
+use super::summary::{self, Complaint, ComplaintCode, Said, Summary};
+use super::{Lost, unknown};
 
 /// Tools that change something. Without leave to use one, the CLI does not even register it, and answers the model that
 /// there is no such tool; of any other name that answer only means that the model made it up.
@@ -27,6 +26,15 @@ struct Line<'a> {
     message: Option<AgentText<'a>>,
     severity: Option<&'a [u8]>,
     error: Error<'a>,
+    stats: Option<Stats>,
+}
+
+#[derive(Default)]
+struct Stats {
+    total: u64,
+    input: u64,
+    output: u64,
+    cached: u64,
 }
 
 #[derive(Default)]
@@ -40,7 +48,8 @@ pub(super) fn read(
     summary: &mut Summary,
     on_event: &mut impl FnMut(AgentEvent<'_>),
 ) -> Read<()> {
-    let line = walk(bytes)?;
+    let mut line = Line::default();
+    walk(bytes, &mut line)?;
     match line.kind {
         Some(b"init") => init(line, summary, on_event),
         Some(b"message") => message(line, summary, on_event),
@@ -56,18 +65,32 @@ pub(super) fn read(
         Some(b"error") => {
             let message = line.message.or(line.error.message).unwrap_or_else(|| "".into());
             if line.severity == Some(b"error") {
-                summary.last_trouble = Some(message.to_string());
+                summary.last_trouble = Some(summary::words(&message.decode()));
             }
             on_event(AgentEvent::Warning { message });
         }
-        Some(b"result") => result(line, bytes, summary, on_event),
+        Some(b"result") => {
+            strictly(bytes)?;
+            result(&line, summary, on_event);
+        }
         kind => on_event(unknown(kind, bytes)),
     }
     Ok(())
 }
 
-fn walk(bytes: &[u8]) -> Read<Line<'_>> {
+/// What a line was that cannot be read.
+pub(super) fn lost(bytes: &[u8]) -> Lost {
     let mut line = Line::default();
+    // As far as it goes.
+    let _ = walk(bytes, &mut line);
+    match (line.kind, line.role) {
+        (Some(b"result"), _) => Lost::LastWord,
+        (None, _) | (Some(b"message"), None | Some(b"assistant")) => Lost::PerhapsText,
+        _ => Lost::Other,
+    }
+}
+
+fn walk<'a>(bytes: &'a [u8], line: &mut Line<'a>) -> Read<()> {
     let mut reader = Reader::new(bytes);
     reader.object(|key, value| {
         match key {
@@ -85,12 +108,27 @@ fn walk(bytes: &[u8]) -> Read<Line<'_>> {
             b"message" => line.message = value.text()?,
             b"severity" => line.severity = value.word()?,
             b"error" => line.error = error(value)?,
+            b"stats" => line.stats = Some(stats(value)?),
             _ => value.skip()?,
         }
         Ok(())
     })?;
-    reader.end()?;
-    Ok(line)
+    reader.end()
+}
+
+fn stats(value: &mut Reader<'_>) -> Read<Stats> {
+    let mut stats = Stats::default();
+    value.object_if(|key, value| {
+        match key {
+            b"total_tokens" => stats.total = value.count()?,
+            b"input_tokens" => stats.input = value.count()?,
+            b"output_tokens" => stats.output = value.count()?,
+            b"cached" => stats.cached = value.count()?,
+            _ => value.skip()?,
+        }
+        Ok(())
+    })?;
+    Ok(stats)
 }
 
 fn error<'a>(value: &mut Reader<'a>) -> Read<Error<'a>> {
@@ -108,8 +146,8 @@ fn error<'a>(value: &mut Reader<'a>) -> Read<Error<'a>> {
 
 fn init(line: Line<'_>, summary: &mut Summary, on_event: &mut impl FnMut(AgentEvent<'_>)) {
     let session_id = line.session.unwrap_or_else(|| "".into());
-    summary.session_id = Some(session_id.to_string());
-    summary.model = line.model.as_ref().map(ToString::to_string);
+    summary.session_id = Some(summary::name(&session_id));
+    summary.model = line.model.as_ref().map(summary::name);
     let (tools, mcp_servers) = (Vec::new(), Vec::new());
     on_event(AgentEvent::SessionStarted { session_id, model: line.model, tools, mcp_servers });
 }
@@ -126,18 +164,16 @@ fn message(line: Line<'_>, summary: &mut Summary, on_event: &mut impl FnMut(Agen
 }
 
 fn tool_result(line: Line<'_>, summary: &mut Summary, on_event: &mut impl FnMut(AgentEvent<'_>)) {
+    // The tool's use ended it already, but that line may have been lost.
+    summary.end_text();
     let id = line.tool_id.unwrap_or_else(|| "".into());
     // The id begins with the tool's name: `run_shell_command__call-0-0`.
-    let words = id.to_string();
+    let words = summary::name(&id);
     let tool = words.split("__").next().unwrap_or_default();
     let unregistered =
         line.error.kind == Some(b"tool_not_registered") && NEEDS_LEAVE.contains(&tool.as_bytes());
     if unregistered || line.error.kind == Some(b"policy_violation") {
-        let denial = PermissionDenial {
-            tool: tool.to_owned(),
-            tool_use_id: Some(words.clone()),
-            detail: line.error.message.as_ref().map(ToString::to_string),
-        };
+        let denial = summary::denial(Some(&tool.into()), Some(&id), line.error.message.as_ref());
         summary.saw_denial(denial.clone());
         on_event(AgentEvent::PermissionDenied(denial));
     }
@@ -149,29 +185,31 @@ fn tool_result(line: Line<'_>, summary: &mut Summary, on_event: &mut impl FnMut(
     });
 }
 
-fn result(line: Line<'_>, bytes: &[u8], summary: &mut Summary, on_event: &mut impl FnMut(AgentEvent<'_>)) {
-    summary.usage = usage(bytes);
+/// Done only when the line says so and nothing in it speaks of an error.
+fn result(line: &Line<'_>, summary: &mut Summary, on_event: &mut impl FnMut(AgentEvent<'_>)) {
+    summary.take_back_said();
+    summary.usage = line.stats.as_ref().map(usage);
     summary.usage.into_iter().for_each(|usage| on_event(AgentEvent::Usage(usage)));
-    let done = line.status == Some(b"success");
-    summary.said = Some(if done {
-        Said::Done
-    } else {
-        let code = match line.error.kind {
-            Some(b"FatalTurnLimitedError") => ComplaintCode::MaxTurns,
-            _ => ComplaintCode::Other,
-        };
-        let words = line.error.message.map(|message| message.to_string()).unwrap_or_default();
-        Said::Failed(Complaint { code, http_status: None, words })
-    });
-    on_event(AgentEvent::Finished { how: if done { Finish::Ok } else { Finish::Error } });
+    let is_error = line.error.kind.is_some() || line.error.message.is_some();
+    let said = match line.status {
+        Some(b"success") if !is_error => Said::Done,
+        Some(b"success" | b"error") => {
+            let code = match line.error.kind {
+                Some(b"FatalTurnLimitedError") => ComplaintCode::MaxTurns,
+                _ => ComplaintCode::Other,
+            };
+            let message = line.error.message.as_ref().map(AgentText::decode).unwrap_or_default();
+            Said::Failed(Complaint { code, http_status: None, words: summary::words(&message) })
+        }
+        _ => Said::Unreadable("it names neither success nor error".to_owned()),
+    };
+    on_event(AgentEvent::Finished { how: if said == Said::Done { Finish::Ok } else { Finish::Error } });
+    summary.said = Some(said);
 }
 
 /// Gemini counts cached input within `input_tokens`, and reasoning only in the total.
-fn usage(bytes: &[u8]) -> Option<Usage> {
-    let line: Value = serde_json::from_str(&String::from_utf8_lossy(bytes)).ok()?;
-    let count = |key: &str| line["stats"][key].as_u64().unwrap_or(0);
-    line.get("stats")?;
-    let (input, written) = (count("input_tokens"), count("output_tokens"));
-    let reasoning = count("total_tokens").saturating_sub(input + written);
-    Some(Usage { input, output: written + reasoning, cached: count("cached"), reasoning })
+fn usage(stats: &Stats) -> Usage {
+    let &Stats { total, input, output: written, cached } = stats;
+    let reasoning = total.saturating_sub(input.saturating_add(written));
+    Usage { input, output: written.saturating_add(reasoning), cached, reasoning }
 }

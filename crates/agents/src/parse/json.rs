@@ -4,8 +4,12 @@
 //! is wanted is handed out as a slice of the line. It is not a validator: it refuses what it cannot walk over (a line
 //! that was cut, a stray print), and is lenient about the inside of what it skips.
 
+use std::borrow::Cow;
+use std::str::FromStr;
+
 use memchr::{memchr, memrchr};
 use model::{AgentText, RawJson, ToolOutput};
+use serde::de::IgnoredAny;
 
 /// The bytes that matter when a value is skipped.
 const STRUCTURE: [bool; 256] = {
@@ -105,10 +109,30 @@ impl<'a> Reader<'a> {
         self.raw().map(|raw| raw == b"true")
     }
 
+    /// `true` or `false`; none of another value, the word "true" in quotes included.
+    pub(super) fn flag(&mut self) -> Read<Option<bool>> {
+        Ok(match self.raw()? {
+            b"true" => Some(true),
+            b"false" => Some(false),
+            _ => None,
+        })
+    }
+
+    /// A whole number; none of another value.
+    pub(super) fn whole<T: FromStr>(&mut self) -> Read<Option<T>> {
+        let raw = self.raw()?;
+        Ok(std::str::from_utf8(raw).ok().and_then(|raw| raw.parse().ok()))
+    }
+
     /// A whole number; 0 of another value.
     pub(super) fn count(&mut self) -> Read<u64> {
-        let raw = self.raw()?;
-        Ok(std::str::from_utf8(raw).ok().and_then(|raw| raw.parse().ok()).unwrap_or(0))
+        self.whole().map(Option::unwrap_or_default)
+    }
+
+    /// An amount, which is neither negative nor beyond all numbers; none of another value.
+    pub(super) fn amount(&mut self) -> Read<Option<f64>> {
+        let number: Option<f64> = self.whole()?;
+        Ok(number.filter(|number| number.is_finite() && *number >= 0.0))
     }
 
     pub(super) fn raw_json(&mut self) -> Read<RawJson<'a>> {
@@ -253,6 +277,48 @@ impl<'a> Reader<'a> {
     }
 }
 
+/// Refuses a line that is no JSON to the letter. For the lines that decide what a run came to: the walk is lenient about
+/// what it skips, and a line that was damaged there may have been damaged where it counts as well.
+///
+/// Escapes of lone surrogates and bytes that are not UTF-8 pass: real agents print both, and reading repairs them. Builds
+/// nothing and does not recurse.
+pub(super) fn strictly(bytes: &[u8]) -> Read<()> {
+    serde_json::from_slice::<IgnoredAny>(bytes).map(drop).map_err(|_| Malformed)
+}
+
+/// JSON text in which every escape stands for a character: lone surrogates become `U+FFFD`.
+pub(super) fn repaired(raw: &[u8]) -> Cow<'_, str> {
+    let text = String::from_utf8_lossy(raw);
+    if !text.contains("\\ud") && !text.contains("\\uD") {
+        return text;
+    }
+    let mut whole = String::with_capacity(text.len());
+    let mut rest = &*text;
+    while let Some(at) = rest.find('\\') {
+        let (before, escape) = rest.split_at(at);
+        whole.push_str(before);
+        let (kept, used) = match (surrogate(escape), escape.get(6..).and_then(surrogate)) {
+            (Some(0xD800..=0xDBFF), Some(0xDC00..=0xDFFF)) => (&escape[..12], 12),
+            (Some(_), _) => ("\\ufffd", 6),
+            // With what it escapes, or an escaped backslash would be taken for the start of another.
+            (None, _) => {
+                let used = 1 + escape[1..].chars().next().map_or(0, char::len_utf8);
+                (&escape[..used], used)
+            }
+        };
+        whole.push_str(kept);
+        rest = &escape[used..];
+    }
+    whole.push_str(rest);
+    Cow::Owned(whole)
+}
+
+/// The surrogate that a text begins with, as an escape.
+fn surrogate(text: &str) -> Option<u16> {
+    let digits = text.strip_prefix("\\u")?.get(..4)?;
+    u16::from_str_radix(digits, 16).ok().filter(|unit| (0xD800..=0xDFFF).contains(unit))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -310,8 +376,36 @@ mod tests {
     }
 
     #[test]
+    fn lone_surrogates_are_repaired_and_nothing_else_is_changed() {
+        for (raw, expected) in [
+            (r#""a\ud83d""#, r#""a\ufffd""#),
+            (r#""\uDE00\ud83d\ude00!""#, r#""\ufffd\ud83d\ude00!""#),
+            (r#""\ud83d\ud83d\ude00""#, r#""\ufffd\ud83d\ude00""#),
+            (r#""\\ud83d \n\"\u00e9""#, r#""\\ud83d \n\"\u00e9""#),
+            (r#""\ud83dé""#, r#""\ufffdé""#),
+        ] {
+            assert_eq!(repaired(raw.as_bytes()), expected);
+            serde_json::from_str::<String>(&repaired(raw.as_bytes())).unwrap();
+        }
+    }
+
+    #[test]
+    fn strictly_refuses_what_the_walk_is_lenient_about() {
+        for bad in
+            ["{\"a\":\"\t\"}", r#"{"a":1.2.3}"#, r#"{"a":[1}]}"#, r#"{"a":"\q"}"#, r#"{"a":{"b"}}"#, "{}{}"]
+        {
+            assert_eq!(strictly(bad.as_bytes()), Err(Malformed), "{bad}");
+        }
+        for good in [r#"{"a":"\ud83d"}"#, r#"{"a":1e999}"#] {
+            assert_eq!(strictly(good.as_bytes()), Ok(()), "{good}");
+        }
+        assert_eq!(strictly(b"{\"a\":\"\xff\"}"), Ok(()));
+    }
+
+    #[test]
     fn depth_costs_no_stack() {
         let deep = format!("{{\"a\":{}{}}}", "[".repeat(1_000_000), "]".repeat(1_000_000));
+        assert_eq!(strictly(deep.as_bytes()), Ok(()));
         assert_eq!(fields(&deep).unwrap().len(), 1);
     }
 }

@@ -2,9 +2,13 @@
 
 use model::{AgentText, PermissionDenial, Usage};
 
-/// How much of stray output is kept, how many denials, and how much of one message.
+/// How much of stray output is kept, and how many denials.
 const STRAY_BYTES: usize = 16 << 10;
 const MAX_DENIALS: usize = 100;
+
+/// How much is kept of an id or a name, and of a message. Agents write them, and an agent may write anything.
+const NAME_BYTES: usize = 256;
+const MESSAGE_BYTES: usize = 4 << 10;
 
 /// What an agent's stream came to, in one vocabulary for all agents.
 #[derive(Debug, Default)]
@@ -15,7 +19,8 @@ pub struct Summary {
     pub model: Option<String>,
     /// The version of the agent, where it says so.
     pub agent_version: Option<String>,
-    /// The agent's own last word; none when the stream ended without one.
+    /// The agent's own last word; none when the stream ended without one. Of two the newer counts, and what it says is
+    /// about all that came before it: text that follows a last word is no part of the answer.
     pub said: Option<Said>,
     /// Tokens, as this agent counts them (see [`crate::judge`]).
     pub usage: Option<Usage>,
@@ -25,9 +30,9 @@ pub struct Summary {
     pub run_cost_usd: Option<f64>,
     /// Turns of the model.
     pub turns: Option<u32>,
-    /// What the agent was not allowed to do. At most 100.
+    /// What the agent was not allowed to do. At most 100, each with at most 4 KiB of detail.
     pub denials: Vec<PermissionDenial>,
-    /// The answer that fits the schema, as JSON text.
+    /// The answer that the agent says fits the schema, as JSON text. No longer than a line may be.
     pub structured_output: Option<String>,
     /// How often it tried again to reach its model.
     pub retries: u32,
@@ -43,6 +48,20 @@ pub struct Summary {
     pub stray_lines: u64,
     stray: String,
     last_text: LastText,
+    loss: Loss,
+    /// Whether something was said after the last word, which was not kept.
+    spoke_on: bool,
+}
+
+/// Whether a line that could not be read may have held the answer, or a piece of it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+enum Loss {
+    #[default]
+    None,
+    /// It may be of the text that is being said.
+    OfThisText,
+    /// It is of a text that has ended since; the next one is whole again.
+    OfTextBefore,
 }
 
 /// An agent's own last word.
@@ -52,6 +71,8 @@ pub enum Said {
     Done,
     /// It failed.
     Failed(Complaint),
+    /// It had a last word, but which it was cannot be told. Says why.
+    Unreadable(String),
 }
 
 /// What an agent says about its failure.
@@ -61,7 +82,7 @@ pub struct Complaint {
     pub code: ComplaintCode,
     /// The HTTP status of its model's API.
     pub http_status: Option<u16>,
-    /// Its own words.
+    /// Its own words: at most 4 KiB, with the middle left out of longer ones.
     pub words: String,
 }
 
@@ -98,8 +119,25 @@ impl Summary {
         &self.stray
     }
 
+    /// Whether a line that could not be read may have held the answer, so that [`Summary::text`] may be an older text
+    /// or have a hole.
+    pub fn answer_is_lost(&self) -> bool {
+        self.loss != Loss::None
+    }
+
     pub(super) fn held_bytes(&self) -> usize {
-        self.stray.capacity() + self.last_text.held_bytes()
+        let said = match &self.said {
+            Some(Said::Failed(Complaint { words, .. }) | Said::Unreadable(words)) => words.capacity(),
+            Some(Said::Done) | None => 0,
+        };
+        let names = [&self.session_id, &self.model, &self.agent_version];
+        let texts = [&self.structured_output, &self.last_trouble];
+        let kept = names.into_iter().chain(texts).flatten().map(String::capacity).sum::<usize>();
+        let denials = self.denials.iter().map(|denial| {
+            let texts = [&denial.tool_use_id, &denial.detail];
+            denial.tool.capacity() + texts.into_iter().flatten().map(String::capacity).sum::<usize>()
+        });
+        self.stray.capacity() + self.last_text.held_bytes() + said + kept + denials.sum::<usize>()
     }
 
     pub(super) fn saw_line(&mut self) {
@@ -126,25 +164,107 @@ impl Summary {
     pub(super) fn saw_denial(&mut self, denial: PermissionDenial) {
         let is_new =
             |known: &PermissionDenial| known.tool_use_id.is_none() || known.tool_use_id != denial.tool_use_id;
-        if self.denials.len() < MAX_DENIALS && self.denials.iter().all(is_new) {
+        if self.has_room_for_denials() && self.denials.iter().all(is_new) {
             self.denials.push(denial);
         }
     }
 
+    pub(super) fn has_room_for_denials(&self) -> bool {
+        self.denials.len() < MAX_DENIALS
+    }
+
     /// A whole text: it takes the place of the one before.
     pub(super) fn saw_text(&mut self, text: &AgentText<'_>) {
+        if self.said.is_some() {
+            self.spoke_on = true;
+            return;
+        }
         self.last_text.replace(text);
+        self.loss = Loss::None;
     }
 
     /// A piece of a text that is not whole yet.
     pub(super) fn saw_piece(&mut self, text: &AgentText<'_>) {
+        if self.said.is_some() {
+            self.spoke_on = true;
+            return;
+        }
+        if !self.last_text.open && self.loss == Loss::OfTextBefore {
+            self.loss = Loss::None;
+        }
         self.last_text.append(&text.decode());
     }
 
     /// What comes next is another text.
     pub(super) fn end_text(&mut self) {
         self.last_text.open = false;
+        if self.loss == Loss::OfThisText {
+            self.loss = Loss::OfTextBefore;
+        }
     }
+
+    /// A line that may have held the answer could not be read. After the agent's last word none is expected.
+    pub(super) fn lost_text(&mut self) {
+        if self.said.is_some() {
+            self.spoke_on = true;
+        } else {
+            self.loss = Loss::OfThisText;
+        }
+    }
+
+    /// Another last word comes, which takes the place of the one before. It is about what was said in between, too, and
+    /// that was not kept.
+    pub(super) fn take_back_said(&mut self) -> Option<Said> {
+        if std::mem::take(&mut self.spoke_on) {
+            self.loss = Loss::OfThisText;
+        }
+        self.said.take()
+    }
+
+    /// The agent begins anew: what it said before is neither its last word nor its answer.
+    pub(super) fn begin_turn(&mut self) {
+        self.said = None;
+        self.spoke_on = false;
+        self.last_text.clear();
+        self.loss = Loss::None;
+    }
+}
+
+/// An id or a name, as far as it is kept.
+pub(super) fn name(text: &AgentText<'_>) -> String {
+    head(text, NAME_BYTES)
+}
+
+/// A tool that was denied, as far as it is kept.
+pub(super) fn denial(
+    tool: Option<&AgentText<'_>>,
+    tool_use_id: Option<&AgentText<'_>>,
+    detail: Option<&AgentText<'_>>,
+) -> PermissionDenial {
+    PermissionDenial {
+        tool: tool.map(name).unwrap_or_default(),
+        tool_use_id: tool_use_id.map(name),
+        detail: detail.map(|detail| head(detail, MESSAGE_BYTES)),
+    }
+}
+
+fn head(text: &AgentText<'_>, limit: usize) -> String {
+    let mut kept = text.preview(limit);
+    kept.truncate(kept.floor_char_boundary(limit));
+    kept.shrink_to_fit();
+    kept
+}
+
+/// What an agent says of a trouble, as far as it is kept. Both ends of it: agents name what happened first, and how long
+/// to wait last.
+pub(super) fn words(text: &str) -> String {
+    const GAP: &str = " … ";
+    if text.len() <= MESSAGE_BYTES {
+        return text.to_owned();
+    }
+    let half = (MESSAGE_BYTES - GAP.len()) / 2;
+    let (first, last) = (text.floor_char_boundary(half), text.ceil_char_boundary(text.len() - half));
+    [&text[..first], GAP, &text[last..]].concat()
 }
 
 /// The newest text. Most texts are replaced by the next, so a whole one is kept as it stood and decoded at the end.
@@ -173,10 +293,15 @@ impl LastText {
         self.open = false;
     }
 
+    fn clear(&mut self) {
+        self.whole.clear();
+        self.pieces.clear();
+        self.open = false;
+    }
+
     fn append(&mut self, text: &str) {
         if !self.open {
-            self.whole.clear();
-            self.pieces.clear();
+            self.clear();
             self.open = true;
         }
         self.pieces.push(text, self.cap / 2);
@@ -281,6 +406,28 @@ mod tests {
         assert_eq!(summary.text(), "I will look.");
         summary.saw_piece(&"Done.".into());
         assert_eq!(summary.text(), "Done.");
+    }
+
+    #[test]
+    fn what_is_kept_is_cut_between_characters() {
+        let long = "é".repeat(10_000);
+        assert_eq!(name(&format!("x{long}").as_str().into()).len(), NAME_BYTES - 1);
+        let told = words(&format!("first {long} last"));
+        assert!(told.len() <= MESSAGE_BYTES, "{}", told.len());
+        assert!(told.starts_with("first é") && told.ends_with("é last"), "{told}");
+    }
+
+    #[test]
+    fn a_lost_piece_is_made_good_by_the_next_text_but_not_by_the_rest_of_its_own() {
+        let mut summary = Summary::new(1000);
+        summary.saw_piece(&"a".into());
+        summary.lost_text();
+        summary.saw_piece(&"b".into());
+        assert!(summary.answer_is_lost());
+        summary.end_text();
+        assert!(summary.answer_is_lost(), "nothing was said since");
+        summary.saw_piece(&"c".into());
+        assert!(!summary.answer_is_lost());
     }
 
     #[test]

@@ -7,6 +7,11 @@ use proptest::prelude::*;
 
 const LIMITS: ParseLimits = ParseLimits { line_bytes: 600, text_bytes: 64 };
 
+/// A line, a structured answer out of one, the text with room to grow in, and everything that is short.
+fn most(limits: ParseLimits) -> usize {
+    2 * limits.line_bytes + 4 * limits.text_bytes + (1 << 20)
+}
+
 /// The events of a stream, owned, and the text that is kept.
 fn read(kind: AgentKind, pieces: &[&[u8]], limits: ParseLimits) -> (Vec<AgentEvent<'static>>, String) {
     let mut events = Vec::new();
@@ -14,9 +19,8 @@ fn read(kind: AgentKind, pieces: &[&[u8]], limits: ParseLimits) -> (Vec<AgentEve
     let mut parser = Parser::new(kind, limits);
     for piece in pieces {
         parser.feed(piece, &mut keep);
-        // The line, the text with room to grow in, and the stray lines.
         let held = parser.held_bytes();
-        assert!(held <= limits.line_bytes + 4 * limits.text_bytes + (32 << 10), "holds {held} bytes");
+        assert!(held <= most(limits), "holds {held} bytes");
     }
     let summary = parser.finish(&mut keep);
     (events, summary.text())
@@ -32,7 +36,7 @@ fn line() -> impl Strategy<Value = Vec<u8>> {
             0 => format!(r#"{{"type":"system","subtype":"init","session_id":{t},"tools":[{t}],"model":{t}}}"#),
             1 => format!(r#"{{"type":"assistant","message":{{"content":[{{"type":"text","text":{t}}}]}}}}"#),
             2 => format!(r#"{{"message":{{"content":[{{"tool_use_id":{t},"type":"tool_result","content":{t}}}]}},"type":"user"}}"#),
-            3 => format!(r#"{{"result":{t},"is_error":false,"usage":{{"input_tokens":1}},"type":"result"}}"#),
+            3 => format!(r#"{{"result":{t},"is_error":false,"subtype":"success","usage":{{"input_tokens":1}},"type":"result"}}"#),
             4 => format!(r#"{{"type":"result","is_error":true,"errors":[{t}],"permission_denials":[{{"tool_name":{t}}}]}}"#),
             5 => format!(r#"{{"type":"stream_event","event":{{"type":"x","delta":{{"type":"text_delta","text":{t}}}}}}}"#),
             6 => format!(r#"{{"type":"item.completed","item":{{"id":"1","type":"agent_message","text":{t}}}}}"#),
@@ -103,7 +107,7 @@ proptest! {
 fn bytes_that_are_not_utf8_are_repaired_and_lose_nothing_else() {
     let line =
         b"{\"type\":\"assistant\",\"message\":{\"content\":[{\"type\":\"text\",\"text\":\"a\xffb\"}]}}\n\
-                 {\"type\":\"result\",\"result\":\"c\xffd\",\"is_error\":false,\"session_id\":\"s\"}\n";
+                 {\"type\":\"result\",\"subtype\":\"success\",\"result\":\"c\xffd\",\"is_error\":false,\"session_id\":\"s\"}\n";
     let (events, text) = read(AgentKind::Claude, &[line], LIMITS);
     assert!(matches!(&events[0], AgentEvent::Text { text, .. } if *text == "a\u{fffd}b"), "{events:?}");
     assert_eq!(text, "c\u{fffd}d");
@@ -127,4 +131,74 @@ fn what_a_sub_agent_says_is_not_the_answer() {
     let (events, text) = read(AgentKind::Claude, &[stream], LIMITS);
     assert_eq!(text, "main");
     assert!(matches!(&events[1], AgentEvent::Text { within: Some(id), .. } if *id == "toolu_1"));
+}
+
+#[test]
+fn strings_of_any_length_are_kept_only_as_far_as_is_promised() {
+    let limits = ParseLimits { line_bytes: 3 << 20, text_bytes: 64 };
+    let long = "é".repeat(1 << 20);
+    let denials: Vec<String> = (0..200)
+        .map(|n| {
+            format!(r#"{{"tool_name":"{0}","tool_use_id":"{n}{0}","tool_input":["{0}"]}}"#, &long[..6000])
+        })
+        .collect();
+    let claude = [
+        format!(r#"{{"type":"system","subtype":"init","session_id":"{long}"}}"#),
+        format!(r#"{{"type":"system","subtype":"init","model":"{long}"}}"#),
+        format!(r#"{{"type":"system","subtype":"init","claude_code_version":"{long}"}}"#),
+        format!(r#"{{"type":"assistant","message":{{"model":"{long}","content":[]}}}}"#),
+        format!(r#"{{"type":"system","subtype":"api_retry","error":"{long}"}}"#),
+        format!(r#"{{"type":"system","subtype":"permission_denied","tool_name":"x","message":"{long}"}}"#),
+        format!(r#"{{"type":"result","permission_denials":[{}]}}"#, denials.join(",")),
+        format!(r#"{{"type":"result","is_error":true,"errors":["{long}"]}}"#),
+        format!(r#"{{"type":"result","is_error":true,"subtype":"{long}"}}"#),
+        format!(r#"{{"type":"result","subtype":"{long}"}}"#),
+        format!(r#"{{"type":"result","is_error":true,"result":"{long}","session_id":"{long}"}}"#),
+    ];
+    let codex = [
+        format!(r#"{{"type":"thread.started","thread_id":"{long}"}}"#),
+        format!(r#"{{"type":"error","message":"{long}"}}"#),
+        format!(
+            r#"{{"type":"item.completed","item":{{"type":"file_change","status":"declined","changes":"{long}"}}}}"#
+        ),
+        format!(r#"{{"type":"turn.failed","error":{{"message":"{long}"}}}}"#),
+    ];
+    let gemini = [
+        format!(r#"{{"type":"init","session_id":"{long}"}}"#),
+        format!(r#"{{"type":"init","model":"{long}"}}"#),
+        format!(r#"{{"type":"error","severity":"error","message":"{long}"}}"#),
+        format!(r#"{{"type":"tool_result","tool_id":"{long}","error":{{"type":"policy_violation"}}}}"#),
+        format!(r#"{{"type":"result","status":"error","error":{{"message":"{long}"}}}}"#),
+    ];
+    let streams: [(_, &[String]); 3] =
+        [(AgentKind::Claude, &claude), (AgentKind::Codex, &codex), (AgentKind::Gemini, &gemini)];
+    for (kind, lines) in streams {
+        let mut parser = Parser::new(kind, limits);
+        for line in lines {
+            parser.feed(line.as_bytes(), &mut |_| {});
+            parser.feed(b"\n", &mut |_| {});
+            // Without the one line that is pending.
+            assert!(parser.held_bytes() <= limits.line_bytes + (1 << 20), "{kind}: {}", parser.held_bytes());
+        }
+        assert!(format!("{:?}", parser.summary()).len() < 2 << 20, "{kind}");
+    }
+}
+
+#[test]
+fn what_is_held_counts_everything_that_is_kept() {
+    let mut parser = Parser::new(AgentKind::Claude, ParseLimits::default());
+    let before = parser.held_bytes();
+    let answer = format!(r#"["{}"]"#, "x".repeat(100_000));
+    let line = format!("{{\"type\":\"result\",\"structured_output\":{answer}}}\n");
+    parser.feed(line.as_bytes(), &mut |_| {});
+    assert_eq!(parser.summary().structured_output.as_ref(), Some(&answer));
+    assert!(parser.held_bytes() >= before + answer.len());
+}
+
+#[test]
+fn a_message_of_nothing_but_small_blocks_is_not_read() {
+    let blocks = vec![r#"{"type":"text","text":""}"#; 10_001].join(",");
+    let line = format!(r#"{{"type":"assistant","message":{{"content":[{blocks}]}}}}"#);
+    let (events, _) = read(AgentKind::Claude, &[line.as_bytes()], ParseLimits::default());
+    assert!(matches!(events.as_slice(), [AgentEvent::Unreadable { .. }]), "{}", events.len());
 }

@@ -4,8 +4,10 @@ use std::fmt::Write as _;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use agents::{Ended, ParseLimits, Parser, judge};
-use model::{AgentEvent, AgentKind, Deadline, End, Exit, ExpectedSession, RunReport, TreeEnd, TreeUsage};
+use agents::{Ended, ParseLimits, Parser, Summary, judge};
+use model::{
+    AgentEvent, AgentKind, Deadline, End, Exit, ExpectedSession, Outcome, RunReport, TreeEnd, TreeUsage,
+};
 
 fn recordings() -> Vec<PathBuf> {
     let folders = |path: &Path| -> Vec<PathBuf> {
@@ -80,6 +82,19 @@ fn line_of(event: &AgentEvent<'_>) -> String {
     if short.len() < json.len() { format!("{short}…") } else { short }
 }
 
+fn judged(agent: AgentKind, summary: &Summary, report: &RunReport, stderr: &str, asked: &Asked) -> Outcome {
+    judge(&Ended {
+        agent,
+        summary,
+        report,
+        stderr_tail: stderr,
+        session: &asked.session,
+        model: asked.model.as_deref(),
+        has_schema: asked.has_schema,
+        before: None,
+    })
+}
+
 #[test]
 fn every_recording_reads_as_it_did() {
     let recordings = recordings();
@@ -98,16 +113,7 @@ fn every_recording_reads_as_it_did() {
 
         let asked = asked(&folder);
         let report = report(&folder, stdout.len() as u64);
-        let outcome = judge(&Ended {
-            agent,
-            summary: &summary,
-            report: &report,
-            stderr_tail: &stderr,
-            session: &asked.session,
-            model: asked.model.as_deref(),
-            has_schema: asked.has_schema,
-            before: None,
-        });
+        let outcome = judged(agent, &summary, &report, &stderr, &asked);
         writeln!(shown, "\n{}", serde_json::to_string_pretty(&outcome).unwrap()).unwrap();
         if let Some(hint) = outcome.hint() {
             writeln!(shown, "hint: {hint}").unwrap();
@@ -115,4 +121,86 @@ fn every_recording_reads_as_it_did() {
         let settings = insta::Settings::clone_current();
         settings.bind(|| insta::assert_snapshot!(format!("{version}__{}", name(&folder)), shown));
     }
+}
+
+/// Whether a line says outright that the run is done, read by another reader than the parser's.
+fn says_success(agent: AgentKind, line: &[u8]) -> bool {
+    let Ok(line) = serde_json::from_str::<serde_json::Value>(&String::from_utf8_lossy(line)) else {
+        return false;
+    };
+    match agent {
+        AgentKind::Claude | AgentKind::Rehearsal => {
+            line["type"] == "result" && line["subtype"] == "success" && line["is_error"] == false
+        }
+        AgentKind::Codex => line["type"] == "turn.completed",
+        AgentKind::Gemini => line["type"] == "result" && line["status"] == "success",
+    }
+}
+
+/// Streams that are a recording but for one damage. Where the last line is damaged byte by byte, every `step`th is.
+fn damaged(stdout: &[u8], step: usize) -> Vec<Vec<u8>> {
+    let lines: Vec<&[u8]> = stdout.split_inclusive(|byte| *byte == b'\n').collect();
+    let mut streams = Vec::new();
+    for at in 0..lines.len() {
+        let (before, line, after) = (lines[..at].concat(), lines[at], lines[at + 1..].concat());
+        let mut with = |changed: &[u8]| streams.push([before.as_slice(), changed, &after].concat());
+        with(b"");
+        with(&[line, line].concat());
+        with(&line[line.len() / 2..]);
+        for part in [1, 2, 3] {
+            let cut = &line[..line.len() * part / 4];
+            with(cut);
+            with(&[cut, b"\n"].concat());
+        }
+    }
+    let Some((last, before)) = lines.split_last() else { return streams };
+    let before = before.concat();
+    for at in (0..last.len()).step_by(step) {
+        let mut with =
+            |middle: &[u8]| streams.push([before.as_slice(), &last[..at], middle, &last[at + 1..]].concat());
+        with(b"");
+        for bit in [0x01, 0x02, 0x20, 0x80] {
+            with(&[last[at] ^ bit]);
+        }
+        for byte in [b'"', b'{', b'}', b'\\', b'\t', b'\n', 0] {
+            with(&[byte]);
+        }
+        with(&[last[at], last[at]]);
+        streams.push([before.as_slice(), &last[..at]].concat());
+    }
+    streams
+}
+
+/// A success needs a line that says so outright, whatever became of the others: where a run failed, no damage to its
+/// stream makes a success of it unless such a line is there.
+#[test]
+fn no_damage_makes_a_success_of_a_failure() {
+    let (mut failures, mut tried) = (0, 0);
+    for folder in recordings() {
+        let agent: AgentKind = name(folder.parent().unwrap()).split('-').next().unwrap().parse().unwrap();
+        let stdout = fs::read(folder.join("stdout")).unwrap();
+        let stderr = String::from_utf8_lossy(&fs::read(folder.join("stderr")).unwrap()).into_owned();
+        let asked = asked(&folder);
+        let outcome = |stream: &[u8]| {
+            let mut parser = Parser::new(agent, ParseLimits::default());
+            parser.feed(stream, &mut |_| {});
+            let summary = parser.finish(&mut |_| {});
+            judged(agent, &summary, &report(&folder, stream.len() as u64), &stderr, &asked)
+        };
+        // Those that succeeded are damaged as well: nothing may panic, and what is left may be no success unless it says so.
+        let failed = !outcome(&stdout).is_success();
+        failures += usize::from(failed);
+        for stream in damaged(&stdout, if failed { 31 } else { 211 }) {
+            tried += 1;
+            let outcome = outcome(&stream);
+            let says_so = || stream.split(|byte| *byte == b'\n').any(|line| says_success(agent, line));
+            assert!(
+                !outcome.is_success() || says_so(),
+                "{}: {}",
+                folder.display(),
+                String::from_utf8_lossy(&stream)
+            );
+        }
+    }
+    assert!(failures > 40 && tried > 10_000, "{failures} failures, {tried} streams");
 }

@@ -1,0 +1,242 @@
+//! Claude's `result`: its last word, and what the run took.
+//!
+//! Owns the rule of what counts as done: `subtype` is `success` and `is_error` is `false`, both said outright, in a line
+//! that is JSON to the letter. Builds no value of the line, which may be megabytes of small objects.
+
+use memchr::memchr;
+use model::{AgentEvent, AgentText, Finish, Usage};
+
+use crate::parse::json::{Read, Reader, repaired, strictly};
+use crate::parse::summary::{self, Complaint, ComplaintCode, Said, Summary};
+
+#[derive(Default)]
+struct Line<'a> {
+    subtype: Option<&'a [u8]>,
+    is_error: Option<bool>,
+    http_status: Option<u16>,
+    text: Option<AgentText<'a>>,
+    errors: Option<&'a [u8]>,
+    session_id: Option<AgentText<'a>>,
+    turns: Option<u32>,
+    cost_usd: Option<f64>,
+    usage: Option<Usage>,
+    /// Whether it names models that were paid for.
+    paid: bool,
+    since_last: Option<SinceLast>,
+    denials: Option<&'a [u8]>,
+    structured_output: Option<&'a [u8]>,
+}
+
+/// What this run alone took: newer versions tell it, by model, and no difference is needed then.
+#[derive(Default)]
+struct SinceLast {
+    usage: Usage,
+    cost_usd: f64,
+}
+
+pub(super) fn read(
+    bytes: &[u8],
+    summary: &mut Summary,
+    on_event: &mut impl FnMut(AgentEvent<'_>),
+) -> Read<()> {
+    strictly(bytes)?;
+    let line = walk(bytes)?;
+    let said_before = summary.take_back_said().is_some();
+    if let Some(id) = &line.session_id {
+        summary.session_id = Some(summary::name(id));
+    }
+    summary.turns = line.turns;
+    summary.cost_usd = line.cost_usd;
+    summary.run_cost_usd =
+        line.since_last.as_ref().map(|since| since.cost_usd).filter(|cost| cost.is_finite());
+    summary.usage = usage(&line);
+    summary.structured_output = line.structured_output.map(|raw| repaired(raw).into_owned());
+    if let Some(usage) = summary.usage {
+        on_event(AgentEvent::Usage(usage));
+    }
+    line.denials.map_or(Ok(()), |raw| denials(raw, summary))?;
+    let said = said(&line)?;
+    if said == Said::Done {
+        match &line.text {
+            Some(text) => summary.saw_text(text),
+            // The text that is kept is the answer of the result before.
+            None if said_before => summary.lost_text(),
+            None => {}
+        }
+    }
+    on_event(AgentEvent::Finished { how: if said == Said::Done { Finish::Ok } else { Finish::Error } });
+    summary.said = Some(said);
+    Ok(())
+}
+
+fn walk(bytes: &[u8]) -> Read<Line<'_>> {
+    let mut line = Line::default();
+    Reader::new(bytes).object(|key, value| {
+        match key {
+            b"subtype" => line.subtype = value.word()?,
+            b"is_error" => line.is_error = value.flag()?,
+            b"api_error_status" => line.http_status = value.whole()?,
+            b"result" => line.text = value.text()?,
+            b"errors" => line.errors = Some(value.raw()?),
+            b"session_id" => line.session_id = value.text()?,
+            b"num_turns" => line.turns = value.whole()?,
+            b"total_cost_usd" => line.cost_usd = value.amount()?,
+            b"usage" => line.usage = Some(counted(value)?),
+            b"modelUsage" => {
+                let raw = value.raw()?;
+                line.paid = raw.starts_with(b"{") && memchr(b'"', raw).is_some();
+            }
+            b"model_usage_since_last_result" => {
+                let raw = value.raw()?;
+                line.since_last = raw.starts_with(b"{").then(|| since_last(raw)).transpose()?;
+            }
+            b"permission_denials" => line.denials = Some(value.raw()?),
+            b"structured_output" => line.structured_output = Some(value.raw()?).filter(|raw| raw != b"null"),
+            _ => value.skip()?,
+        }
+        Ok(())
+    })?;
+    Ok(line)
+}
+
+/// An error of the API comes as `subtype: success` too, and `is_error` says so. What is neither a plain success nor an
+/// error (a field that is missing, or a subtype of tomorrow) is not taken for either.
+fn said(line: &Line<'_>) -> Read<Said> {
+    let subtype = String::from_utf8_lossy(line.subtype.unwrap_or_default());
+    match (line.is_error, &*subtype) {
+        (Some(false), "success") => return Ok(Said::Done),
+        (Some(true), _) => {}
+        (_, error) if error.starts_with("error") => {}
+        _ => {
+            let subtype = summary::name(&(&*subtype).into());
+            return Ok(Said::Unreadable(format!("it names neither success nor error, but `{subtype}`")));
+        }
+    }
+    let code = match &*subtype {
+        "error_max_turns" => ComplaintCode::MaxTurns,
+        "error_max_budget_usd" => ComplaintCode::MaxBudget,
+        "error_max_structured_output_retries" => ComplaintCode::SchemaNotMet,
+        _ => ComplaintCode::Other,
+    };
+    let words = match &line.text {
+        Some(text) if !text.is_empty() => summary::words(&text.decode()),
+        _ => line
+            .errors
+            .map(errors)
+            .transpose()?
+            .filter(|errors| !errors.is_empty())
+            .unwrap_or_else(|| summary::words(&subtype)),
+    };
+    Ok(Said::Failed(Complaint { code, http_status: line.http_status, words }))
+}
+
+fn errors(raw: &[u8]) -> Read<String> {
+    let mut joined = String::new();
+    Reader::new(raw).array_if(|item| {
+        if let Some(error) = item.text()? {
+            joined.push_str(if joined.is_empty() { "" } else { "\n" });
+            joined.push_str(&error.decode());
+        }
+        Ok(())
+    })?;
+    Ok(summary::words(&joined))
+}
+
+fn usage(line: &Line<'_>) -> Option<Usage> {
+    let usage = match &line.since_last {
+        Some(since) => return Some(since.usage),
+        None => line.usage?,
+    };
+    // When the budget ends a run, claude leaves zeros here although a model was paid for: not known, then.
+    (usage != Usage::default() || !line.paid).then_some(usage)
+}
+
+/// Claude counts what came from the cache and what went into it beside `input_tokens`, not within.
+fn counted(value: &mut Reader<'_>) -> Read<Usage> {
+    let mut usage = Usage::default();
+    let mut input = Input::default();
+    value.object_if(|key, value| {
+        match key {
+            b"input_tokens" => input.fresh = value.count()?,
+            b"cache_creation_input_tokens" => input.into_cache = value.count()?,
+            b"cache_read_input_tokens" => usage.cached = value.count()?,
+            b"output_tokens" => usage.output = value.count()?,
+            b"output_tokens_details" => value.object_if(|key, value| {
+                match key {
+                    b"thinking_tokens" => usage.reasoning = value.count()?,
+                    _ => value.skip()?,
+                }
+                Ok(())
+            })?,
+            _ => value.skip()?,
+        }
+        Ok(())
+    })?;
+    Ok(Usage { input: input.with(usage.cached), ..usage })
+}
+
+#[derive(Default)]
+struct Input {
+    fresh: u64,
+    into_cache: u64,
+}
+
+impl Input {
+    fn with(&self, cached: u64) -> u64 {
+        self.fresh.saturating_add(self.into_cache).saturating_add(cached)
+    }
+}
+
+fn since_last(raw: &[u8]) -> Read<SinceLast> {
+    let mut sum = SinceLast::default();
+    Reader::new(raw).object(|_, model| {
+        let (usage, cost_usd) = of_model(model)?;
+        sum.usage = Usage {
+            input: sum.usage.input.saturating_add(usage.input),
+            output: sum.usage.output.saturating_add(usage.output),
+            cached: sum.usage.cached.saturating_add(usage.cached),
+            reasoning: sum.usage.reasoning.saturating_add(usage.reasoning),
+        };
+        sum.cost_usd += cost_usd;
+        Ok(())
+    })?;
+    Ok(sum)
+}
+
+fn of_model(value: &mut Reader<'_>) -> Read<(Usage, f64)> {
+    let mut usage = Usage::default();
+    let (mut input, mut cost_usd) = (Input::default(), 0.0);
+    value.object_if(|key, value| {
+        match key {
+            b"inputTokens" => input.fresh = value.count()?,
+            b"cacheCreationInputTokens" => input.into_cache = value.count()?,
+            b"cacheReadInputTokens" => usage.cached = value.count()?,
+            b"outputTokens" => usage.output = value.count()?,
+            b"thinkingTokens" => usage.reasoning = value.count()?,
+            b"costUSD" => cost_usd = value.amount()?.unwrap_or(0.0),
+            _ => value.skip()?,
+        }
+        Ok(())
+    })?;
+    Ok((Usage { input: input.with(usage.cached), ..usage }, cost_usd))
+}
+
+fn denials(raw: &[u8], summary: &mut Summary) -> Read<()> {
+    Reader::new(raw).array_if(|item| {
+        if !summary.has_room_for_denials() {
+            return item.skip();
+        }
+        let (mut tool, mut id, mut input) = (None, None, None);
+        item.object_if(|key, value| {
+            match key {
+                b"tool_name" => tool = value.text()?,
+                b"tool_use_id" => id = value.text()?,
+                b"tool_input" => input = Some(AgentText::from_bytes(value.raw()?)),
+                _ => value.skip()?,
+            }
+            Ok(())
+        })?;
+        summary.saw_denial(summary::denial(tool.as_ref(), id.as_ref(), input.as_ref()));
+        Ok(())
+    })
+}
