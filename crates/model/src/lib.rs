@@ -6,14 +6,19 @@
 mod agent_text;
 mod call;
 mod event;
+mod job;
+mod job_id;
+mod job_state;
 mod limits;
 mod outcome;
 mod plan;
 mod policy;
+mod progress;
 mod report;
 mod run_id;
 mod session;
 mod status;
+mod timestamp;
 
 pub use agent_text::{AgentText, RawJson};
 pub use call::{
@@ -21,11 +26,16 @@ pub use call::{
     ToolChoice,
 };
 pub use event::{AgentEvent, Finish, McpServerState, Part, ToolOutput, Unreadable};
+pub use job::{BadHome, Exchange, Home, Job, JobEnd, NewExchange, NewJob};
+pub use job_id::{BadJobId, ExchangeId, JobId, JobIdPrefix};
+pub use job_state::{BadStateName, Ended, JobState, StateName};
 pub use limits::{Deadline, Limits};
 pub use outcome::{Failure, FailureKind, Outcome, PermissionDenial, SessionMismatch, Totals, Usage, Verdict};
 pub use plan::{PlanError, RunPlan};
 pub use policy::Policy;
+pub use progress::{Attempt, Claim, Lease, Owner, Progress, Refusal, Step};
 pub use report::{End, Exit, NotStarted, NotStartedReason, RunReport, TreeEnd, TreeUsage};
 pub use run_id::{BadRunId, RunId};
 pub use session::{BadSessionId, ExpectedSession, SessionChoice, SessionId};
 pub use status::{ProcessIdentity, RunState, RunStatus, STATUS_VERSION};
+pub use timestamp::Timestamp;
