@@ -36,3 +36,11 @@ faults ROUNDS="20":
 # Record the transcripts of the real CLIs anew, or with `-- --check` tell what drifted
 record *ARGS:
     scripts/record {{ ARGS }}
+
+# Kill a writer of the store at random moments, many times over
+crashes ROUNDS="200":
+    STORE_CRASH_ROUNDS={{ ROUNDS }} ./test -p store what_was_answered_survives_a_kill
+
+# Measure the store against plain rusqlite
+bench-store:
+    cargo bench -p store

@@ -1,0 +1,129 @@
+//! The work, done by the store.
+
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use model::{AgentKind, CallSpec, Home, JobEnd, NewJob, Outcome, Owner, Usage, Verdict};
+use store::{Capacity, ClaimRequest, Credentials, JobFilter, Opening, PageRequest, Redactor, Setting, Store};
+use tokio::task::JoinSet;
+
+use crate::Work;
+
+pub const PROMPT: &str =
+    "Look at the failing test in the shop and say in two sentences what is wrong with it.";
+pub const ANSWER: &str =
+    "The test expects a price in cents. The function has answered euros since last week.";
+
+/// A store that is measured.
+pub struct Ours {
+    store: Store,
+}
+
+fn order(home: &str) -> NewJob {
+    NewJob::new(CallSpec::new(AgentKind::Claude, PROMPT, "/work/shop"), "call_cc", Home::Host(home.into()))
+}
+
+pub fn outcome() -> Outcome {
+    Outcome {
+        agent: AgentKind::Claude,
+        verdict: Verdict::Success,
+        text: ANSWER.into(),
+        text_cut: 0,
+        structured_output: None,
+        session: "5f6d0c3e-6b5e-4a7e-9a39-0d5d7f6f8a11".parse().ok(),
+        session_mismatch: None,
+        model: Some("claude-haiku-4-5".into()),
+        usage: Some(Usage { input: 1_000, output: 50, cached: 900, reasoning: 0 }),
+        cost_usd: Some(0.01),
+        session_totals: None,
+        turns: Some(2),
+        duration_ms: 4_000,
+        permission_denials: Vec::new(),
+        retries: 0,
+        exit: None,
+    }
+}
+
+fn request(owner: usize) -> ClaimRequest {
+    ClaimRequest {
+        owner: Owner::new(format!("worker {owner}")),
+        homes: vec![Home::Host("here".into())],
+        agents: vec![Capacity { agent: AgentKind::Claude, at_once: 100 }],
+        lease: Duration::from_secs(30),
+    }
+}
+
+impl Ours {
+    pub async fn open(path: &Path) -> Self {
+        Self::open_at(Setting::Sqlite { path: Some(path.to_owned()) }, None).await
+    }
+
+    pub async fn open_at(setting: Setting, credentials: Option<Credentials>) -> Self {
+        let opening = Opening::new(setting, "unused");
+        let store =
+            Store::open(Opening { credentials, redactor: Redactor::none(), ..opening }).await.unwrap();
+        Self { store }
+    }
+
+    /// Stores so many jobs: one of ten waits for a machine that is not there, the others have ended.
+    pub async fn fill(&self, jobs: usize) {
+        let mut filling = JoinSet::new();
+        for worker in 0..64 {
+            let store = self.store.clone();
+            filling.spawn(async move {
+                for number in (worker..jobs).step_by(64) {
+                    let placed = store.place(order("elsewhere")).await.unwrap().job;
+                    if number % 10 != 0 {
+                        store.request_cancel(placed.id).await.unwrap();
+                    }
+                }
+            });
+        }
+        filling.join_all().await;
+    }
+
+    /// Does the work so many times, by so many workers at once, and says how long it took.
+    pub async fn work(&self, work: Work, workers: usize, count: usize) -> Duration {
+        if work == Work::ClaimAndFinish {
+            self.place(workers, count, "here").await;
+        }
+        let start = Instant::now();
+        match work {
+            Work::Place => self.place(workers, count, "elsewhere").await,
+            Work::ClaimAndFinish => self.claim_and_finish(workers).await,
+        }
+        start.elapsed()
+    }
+
+    async fn place(&self, workers: usize, count: usize, home: &'static str) {
+        let mut placing = JoinSet::new();
+        for worker in 0..workers {
+            let store = self.store.clone();
+            placing.spawn(async move {
+                for _ in (worker..count).step_by(workers) {
+                    store.place(order(home)).await.unwrap();
+                }
+            });
+        }
+        placing.join_all().await;
+    }
+
+    async fn claim_and_finish(&self, workers: usize) {
+        let mut working = JoinSet::new();
+        for worker in 0..workers {
+            let store = self.store.clone();
+            working.spawn(async move {
+                while let Some(job) = store.claim(request(worker)).await.unwrap() {
+                    let end = JobEnd::from(outcome()).with_exchange(PROMPT, ANSWER);
+                    store.finish(&job.claim().unwrap(), end).await.unwrap();
+                }
+            });
+        }
+        working.join_all().await;
+    }
+
+    pub async fn list_newest(&self) {
+        let page = self.store.list(&JobFilter::default(), PageRequest::default()).await.unwrap();
+        assert!(!page.jobs.is_empty());
+    }
+}

@@ -1,0 +1,59 @@
+//! What an engine has to do. Both do it alike: the conformance suite in `tests/` holds them to it.
+//!
+//! An engine keeps records; it decides nothing. Where a job may go is [`model::Progress::after`]; an engine reads where it
+//! stands, asks that function, and writes the answer only if nobody else has written in between.
+
+use async_trait::async_trait;
+use model::{
+    AgentKind, Claim, Exchange, Home, Job, JobId, JobIdPrefix, Owner, Progress, SessionId, Step, Timestamp,
+};
+
+use crate::error::StoreError;
+use crate::requests::{
+    ClaimRequest, Found, Held, JobFilter, LastSession, Page, PageRequest, RescueRequest, Retention,
+};
+use crate::row::EndRow;
+use crate::stats::{Stats, StatsRange};
+use crate::watch::Watch;
+
+/// A step of a job that was taken: where it stood, and where it stands.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Taken {
+    pub before: Progress,
+    pub after: Progress,
+}
+
+#[async_trait]
+pub trait Engine: Send + Sync + std::fmt::Debug {
+    /// Keeps a new job, or finds the earlier one with the same key. Answers it, and whether it is new.
+    async fn place(&self, job: Job) -> Result<(Job, bool), StoreError>;
+    async fn claim(&self, request: ClaimRequest, now: Timestamp) -> Result<Option<Job>, StoreError>;
+    async fn renew(&self, owner: Owner, expires_at: Timestamp) -> Result<Vec<Held>, StoreError>;
+    /// Takes a step; with what a `Finish` brings along.
+    async fn step(
+        &self,
+        job: JobId,
+        step: Step,
+        end: Option<EndRow>,
+        now: Timestamp,
+    ) -> Result<Taken, StoreError>;
+    async fn note_session(&self, claim: Claim, session: SessionId, now: Timestamp) -> Result<(), StoreError>;
+    async fn rescue(&self, request: RescueRequest, now: Timestamp) -> Result<Vec<Job>, StoreError>;
+
+    async fn get(&self, job: JobId) -> Result<Option<Job>, StoreError>;
+    async fn find(&self, prefix: JobIdPrefix) -> Result<Found, StoreError>;
+    async fn list(&self, filter: JobFilter, page: PageRequest) -> Result<Page, StoreError>;
+    async fn count(&self, filter: JobFilter) -> Result<u64, StoreError>;
+    async fn exchange(&self, job: JobId) -> Result<Option<Exchange>, StoreError>;
+    async fn last_session(
+        &self,
+        agent: AgentKind,
+        task: String,
+        home: Home,
+    ) -> Result<Option<LastSession>, StoreError>;
+    async fn stats(&self, range: StatsRange) -> Result<Stats, StoreError>;
+    async fn watch(&self) -> Result<Watch, StoreError>;
+
+    async fn sweep(&self, retention: Retention, now: Timestamp) -> Result<Vec<JobId>, StoreError>;
+    async fn check(&self) -> Result<(), StoreError>;
+}

@@ -1,0 +1,113 @@
+//! Removes the spool folders of jobs that were swept.
+//!
+//! Goes down by file handles and never through a symbolic link, so that a link which an agent left in its folder leads nowhere.
+
+use std::ffi::OsStr;
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
+
+use model::JobId;
+use rustix::fs::{AtFlags, Dir, FileType, Mode, OFlags, openat, unlinkat};
+use rustix::io::Errno;
+
+use crate::StoreError;
+
+/// How deep a folder may be nested before somebody has to look at it.
+const DEEPEST: usize = 256;
+
+/// Removes the folder of each job under `jobs`, with all that is in it, and says how many there were. One that is missing is
+/// no mistake; one that cannot be removed keeps none of the others from it, and the first such is the error.
+pub fn remove_job_folders(jobs: &Path, ids: &[JobId]) -> Result<usize, StoreError> {
+    let cannot =
+        |path: &Path, errno: Errno| StoreError::CannotRemove { path: path.to_owned(), source: errno.into() };
+    let parent = match open_folder(rustix::fs::CWD, jobs) {
+        Ok(parent) => parent,
+        Err(Errno::NOENT) => return Ok(0),
+        Err(errno) => return Err(cannot(jobs, errno)),
+    };
+    let (mut removed, mut first_error) = (0, None);
+    for id in ids {
+        let name = id.to_string();
+        match remove_tree(&parent, Path::new(&name), 0) {
+            Ok(()) => removed += 1,
+            Err(Errno::NOENT) => {}
+            Err(errno) => {
+                first_error.get_or_insert_with(|| cannot(&jobs.join(&name), errno));
+            }
+        }
+    }
+    first_error.map_or(Ok(removed), Err)
+}
+
+fn open_folder(parent: impl rustix::fd::AsFd, name: &Path) -> Result<rustix::fd::OwnedFd, Errno> {
+    let flags = OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::RDONLY | OFlags::CLOEXEC;
+    openat(parent, name, flags, Mode::empty())
+}
+
+fn remove_tree(parent: &impl rustix::fd::AsFd, name: &Path, depth: usize) -> Result<(), Errno> {
+    if depth > DEEPEST {
+        return Err(Errno::LOOP);
+    }
+    let folder = match open_folder(parent, name) {
+        Ok(folder) => folder,
+        // A link in the place of the folder: the link goes, what it points to stays.
+        Err(Errno::LOOP | Errno::NOTDIR) => return unlinkat(parent, name, AtFlags::empty()),
+        Err(errno) => return Err(errno),
+    };
+    for entry in Dir::read_from(&folder)? {
+        let entry = entry?;
+        let inner = entry.file_name().to_bytes();
+        if inner == b"." || inner == b".." {
+            continue;
+        }
+        let inner = Path::new(OsStr::from_bytes(inner));
+        match entry.file_type() {
+            FileType::Directory | FileType::Unknown => remove_tree(&folder, inner, depth + 1)?,
+            _ => unlinkat(&folder, inner, AtFlags::empty())?,
+        }
+    }
+    unlinkat(parent, name, AtFlags::REMOVEDIR)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use model::Timestamp;
+    use std::fs;
+    use std::os::unix::fs::symlink;
+
+    fn id(millis: u64) -> JobId {
+        JobId::first_of(Timestamp::from_millis(millis))
+    }
+
+    #[test]
+    fn a_folder_goes_with_all_that_is_in_it_and_its_neighbours_stay() {
+        let jobs = tempfile::tempdir().unwrap();
+        let folder = |millis| jobs.path().join(id(millis).to_string());
+        fs::create_dir_all(folder(1).join("private/deep")).unwrap();
+        fs::write(folder(1).join("private/deep/file"), "x").unwrap();
+        fs::create_dir(folder(2)).unwrap();
+        assert_eq!(remove_job_folders(jobs.path(), &[id(1), id(3)]).unwrap(), 1);
+        assert!(!folder(1).exists());
+        assert!(folder(2).exists());
+    }
+
+    #[test]
+    fn no_link_is_followed() {
+        let (jobs, outside) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+        let treasure = outside.path().join("treasure");
+        fs::write(&treasure, "x").unwrap();
+        let folder = jobs.path().join(id(1).to_string());
+        fs::create_dir(&folder).unwrap();
+        symlink(outside.path(), folder.join("way-out")).unwrap();
+        symlink(outside.path(), jobs.path().join(id(2).to_string())).unwrap();
+        assert_eq!(remove_job_folders(jobs.path(), &[id(1), id(2)]).unwrap(), 2);
+        assert!(treasure.exists());
+        assert_eq!(fs::read_dir(jobs.path()).unwrap().count(), 0);
+    }
+
+    #[test]
+    fn without_a_jobs_folder_there_is_nothing_to_do() {
+        assert_eq!(remove_job_folders(Path::new("/nonexistent/jobs"), &[id(1)]).unwrap(), 0);
+    }
+}

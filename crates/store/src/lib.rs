@@ -1,0 +1,68 @@
+//! The durable record of calls and the queue they wait in.
+//!
+//! Owns all database code of Switchboard. Knows no process and no vendor: who runs a job, and how, is told to it in the words
+//! of `model`. Two engines keep the same records behind one [`Store`]:
+//!
+//! | setting | engine |
+//! | --- | --- |
+//! | `sqlite:`, `sqlite:/path` | `SQLite`, in a file of the user's: nothing to install |
+//! | `ws://host:port/namespace/database`, `wss://…` | a `SurrealDB` server, which several machines can share |
+//!
+//! ```
+//! # async fn example() -> Result<(), Box<dyn std::error::Error>> {
+//! use std::time::Duration;
+//! use model::{AgentKind, CallSpec, Home, JobEnd, NewJob, Owner};
+//! use store::{Capacity, ClaimRequest, Opening, Store};
+//!
+//! let store = Store::open(Opening::new("sqlite::memory:".parse()?, "unused")).await?;
+//! let here = Home::Host("this-machine".into());
+//! let call = CallSpec::new(AgentKind::Rehearsal, "What is 2 + 2?", "/tmp");
+//! let placed = store.place(NewJob::new(call, "call", here.clone())).await?;
+//!
+//! let request = ClaimRequest {
+//!     owner: Owner::new("daemon-1"),
+//!     homes: vec![here],
+//!     agents: vec![Capacity { agent: AgentKind::Rehearsal, at_once: 4 }],
+//!     lease: Duration::from_secs(30),
+//! };
+//! let job = store.claim(request).await?.ok_or("nothing to do")?;
+//! assert_eq!(job.id, placed.job.id);
+//! store.finish(&job.claim().ok_or("not ours")?, JobEnd::cancelled()).await?;
+//! # Ok(()) }
+//! # tokio::runtime::Builder::new_current_thread().build().unwrap().block_on(example()).unwrap();
+//! ```
+//!
+//! # What holds when
+//!
+//! What [`Store::place`], [`Store::claim`], [`Store::finish`] and [`Store::request_cancel`] have answered survives a kill of
+//! this process and of the server, and a power cut as far as the disk keeps its word. An error says whether nothing was done
+//! or whether nobody knows ([`StoreError::certainty`]).
+
+mod clock;
+mod engine;
+mod error;
+mod folders;
+mod ids;
+mod redact;
+mod requests;
+mod row;
+mod setting;
+mod sqlite;
+mod stats;
+mod store;
+#[cfg(feature = "surreal")]
+mod surreal;
+mod watch;
+
+pub use clock::{Clock, ManualClock};
+pub use error::{Cause, Certainty, StoreError};
+pub use folders::remove_job_folders;
+pub use redact::{BadPattern, Redactor};
+pub use requests::{
+    CancelReply, Capacity, ClaimRequest, Found, Held, JobFilter, JobSummary, LastSession, Page, PageRequest,
+    Placed, RescueRequest, Retention,
+};
+pub use setting::{CredentialLevel, Credentials, Setting, SettingError};
+pub use stats::{Stats, StatsRange, StatsRow};
+pub use store::{Opening, Store};
+pub use watch::{Change, Watch, WatchEvent};

@@ -1,0 +1,265 @@
+//! Keeps secrets out of the store: what they look like, and what they are.
+//!
+//! A *text* (a prompt, an answer) is stored with `[redacted]` in the place of each secret. A *name* (a path, a task) that
+//! holds one is refused, because a changed name would mean something else. What an agent is given is what the store holds, so
+//! a secret in a prompt does not reach the agent either.
+
+use std::fmt;
+
+use model::{CallSpec, JobEnd, NewJob, Outcome, ToolChoice, Verdict};
+use regex::Regex;
+
+use crate::StoreError;
+
+const REPLACEMENT: &str = "[redacted]";
+
+/// A shorter value would be found in texts that have nothing to do with it.
+const SHORTEST_SECRET: usize = 6;
+
+/// What common secrets look like.
+const USUAL_PATTERNS: [&str; 8] = [
+    r"sk-[A-Za-z0-9_-]{20,}",
+    r"\bgh[pousr]_[A-Za-z0-9]{30,}",
+    r"\bgithub_pat_[A-Za-z0-9_]{40,}",
+    r"\bAKIA[A-Z0-9]{16}\b",
+    r"\bAIza[A-Za-z0-9_-]{35}",
+    r"\bxox[abprs]-[A-Za-z0-9-]{10,}",
+    r"\beyJ[A-Za-z0-9_-]{10,}\.eyJ[A-Za-z0-9_-]{10,}\.[A-Za-z0-9_-]{10,}",
+    r"(?s)-----BEGIN [A-Z ]*PRIVATE KEY-----.*?-----END [A-Z ]*PRIVATE KEY-----",
+];
+
+/// Finds secrets and takes them out.
+#[derive(Clone, Default)]
+pub struct Redactor {
+    /// What is known to be one, the longest first.
+    values: Vec<String>,
+    /// What looks like one.
+    patterns: Vec<Regex>,
+}
+
+/// Says how many secrets it knows, and none of them.
+impl fmt::Debug for Redactor {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let values = format_args!("{} values", self.values.len());
+        f.debug_struct("Redactor").field("values", &values).field("patterns", &self.patterns).finish()
+    }
+}
+
+impl Redactor {
+    /// One that finds nothing.
+    pub fn none() -> Self {
+        Self::default()
+    }
+
+    /// One that knows what the keys of the usual vendors look like.
+    pub fn usual() -> Self {
+        // The patterns are ours, and a test compiles each.
+        let patterns = USUAL_PATTERNS.iter().filter_map(|pattern| Regex::new(pattern).ok()).collect();
+        Self { patterns, ..Self::default() }
+    }
+
+    /// Also takes out what these regular expressions find.
+    pub fn with_patterns<P: AsRef<str>>(mut self, patterns: &[P]) -> Result<Self, BadPattern> {
+        for pattern in patterns {
+            let pattern = pattern.as_ref();
+            let compiled = Regex::new(pattern)
+                .map_err(|source| BadPattern { pattern: pattern.to_owned(), source: Box::new(source) })?;
+            self.patterns.push(compiled);
+        }
+        Ok(self)
+    }
+
+    /// Also takes out these values, as they are and as JSON writes them. Blank ones and those under six bytes are left alone.
+    #[must_use]
+    pub fn with_values<V: AsRef<str>>(mut self, values: &[V]) -> Self {
+        let forms = values
+            .iter()
+            .map(|value| value.as_ref().trim())
+            .filter(|value| value.len() >= SHORTEST_SECRET)
+            .flat_map(|value| [value.to_owned(), as_json(value)]);
+        self.values.extend(forms);
+        // The longest first, or the beginning of a secret would hide the rest of it from the search.
+        self.values.sort_by(|a, b| b.len().cmp(&a.len()).then_with(|| a.cmp(b)));
+        self.values.dedup();
+        self
+    }
+
+    /// Takes the secrets out of a text, and says how many there were.
+    pub fn redact(&self, text: &mut String) -> usize {
+        let mut found = 0;
+        for value in &self.values {
+            let here = text.matches(value.as_str()).count();
+            if here > 0 {
+                *text = text.replace(value.as_str(), REPLACEMENT);
+                found += here;
+            }
+        }
+        for pattern in &self.patterns {
+            let here = pattern.find_iter(text).count();
+            if here > 0 {
+                *text = pattern.replace_all(text, REPLACEMENT).into_owned();
+                found += here;
+            }
+        }
+        found
+    }
+
+    fn finds(&self, text: &str) -> bool {
+        self.values.iter().any(|value| text.contains(value.as_str()))
+            || self.patterns.iter().any(|pattern| pattern.is_match(text))
+    }
+
+    /// Takes the secrets out of the texts of a job, and refuses one that has some in its names.
+    pub(crate) fn clean_order(&self, order: &mut NewJob) -> Result<usize, StoreError> {
+        self.check_names(order)?;
+        let call = &mut order.call;
+        let texts = [Some(&mut call.prompt)]
+            .into_iter()
+            .chain(
+                [&mut call.system_prompt, &mut call.append_system_prompt, &mut call.output_schema]
+                    .map(Option::as_mut),
+            )
+            .flatten();
+        let servers = call.mcp_servers.iter_mut();
+        let own = servers.flat_map(|server| server.args.iter_mut().chain(server.env.values_mut()));
+        Ok(texts.chain(own).map(|text| self.redact(text)).sum())
+    }
+
+    fn check_names(&self, order: &NewJob) -> Result<(), StoreError> {
+        let NewJob { call, tool, task, home, idempotency_key, .. } = order;
+        let path = |path: &std::path::PathBuf| path.to_string_lossy().into_owned();
+        let mut names = vec![
+            ("tool name", tool.clone()),
+            ("task name", task.clone()),
+            ("home", home.to_string()),
+            ("idempotency key", idempotency_key.clone().unwrap_or_default()),
+            ("folder", path(&call.cwd)),
+            ("model", call.model.clone().unwrap_or_default()),
+        ];
+        names.extend(call.add_dirs.iter().map(|dir| ("added folder", path(dir))));
+        names.extend(tool_names(call).map(|name| ("list of tools", name.clone())));
+        for server in &call.mcp_servers {
+            names.push(("MCP server", server.name.clone()));
+            names.push(("MCP server's command", server.command.clone()));
+            names.extend(server.env.keys().map(|key| ("MCP server's environment", key.clone())));
+        }
+        match names.into_iter().find(|(_, name)| self.finds(name)) {
+            Some((field, _)) => Err(StoreError::SecretInName { field }),
+            None => Ok(()),
+        }
+    }
+
+    /// Takes the secrets out of all that an agent said.
+    pub(crate) fn clean_end(&self, end: &mut JobEnd) -> usize {
+        let said = end.exchange.as_mut().map(|said| [&mut said.prompt, &mut said.response]);
+        let texts = said.into_iter().flatten().chain(&mut end.metadata);
+        let own = end.failure.as_mut().map(|failure| &mut failure.message);
+        let found: usize = texts.chain(own).map(|text| self.redact(text)).sum();
+        found + end.outcome.as_mut().map_or(0, |outcome| self.clean_outcome(outcome))
+    }
+
+    fn clean_outcome(&self, outcome: &mut Outcome) -> usize {
+        let denials = outcome.permission_denials.iter_mut();
+        let details = denials.flat_map(|denial| denial.detail.iter_mut().chain([&mut denial.tool]));
+        let failure = match &mut outcome.verdict {
+            Verdict::Success => None,
+            Verdict::Failed(failure) => Some(&mut failure.message),
+        };
+        [&mut outcome.text]
+            .into_iter()
+            .chain(&mut outcome.structured_output)
+            .chain(&mut outcome.model)
+            .chain(outcome.session_mismatch.as_mut().map(|mismatch| &mut mismatch.got))
+            .chain(failure)
+            .chain(details)
+            .map(|text| self.redact(text))
+            .sum()
+    }
+}
+
+fn tool_names(call: &CallSpec) -> impl Iterator<Item = &String> {
+    let allowed = match &call.tools {
+        ToolChoice::Only(names) => names.as_slice(),
+        ToolChoice::Full | ToolChoice::None => &[],
+    };
+    allowed.iter().chain(call.available_tools.iter().flatten())
+}
+
+/// A secret with a quote or a line break in it looks different within JSON text.
+fn as_json(value: &str) -> String {
+    let quoted = serde_json::Value::from(value).to_string();
+    quoted[1..quoted.len() - 1].to_owned()
+}
+
+/// A pattern that is no regular expression.
+#[derive(Debug, thiserror::Error)]
+#[error("`{pattern}` is not a regular expression")]
+pub struct BadPattern {
+    pattern: String,
+    #[source]
+    source: Box<regex::Error>,
+}
+
+impl BadPattern {
+    /// What to do about it.
+    pub fn hint(&self) -> &'static str {
+        "see the cause for the place of the mistake; to match a text as it is, list it as a value"
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn redacted(redactor: &Redactor, text: &str) -> String {
+        let mut text = text.to_owned();
+        redactor.redact(&mut text);
+        text
+    }
+
+    #[test]
+    fn every_usual_pattern_compiles() {
+        assert_eq!(Redactor::usual().patterns.len(), USUAL_PATTERNS.len());
+    }
+
+    #[test]
+    fn keys_of_the_usual_vendors_are_taken_out() {
+        let redactor = Redactor::usual();
+        for key in [
+            format!("sk-ant-api03-{}", "a".repeat(40)),
+            format!("ghp_{}", "A1".repeat(18)),
+            format!("AKIA{}", "A".repeat(16)),
+            "-----BEGIN RSA PRIVATE KEY-----\nMIIE\nxyz\n-----END RSA PRIVATE KEY-----".to_owned(),
+        ] {
+            assert_eq!(redacted(&redactor, &format!("a {key} b")), "a [redacted] b", "{key}");
+        }
+        let harmless = "task-force, risk-averse, sk-short and 01a1dde2-642d-7027-95b7-67d9f29d1836";
+        assert_eq!(redacted(&redactor, harmless), harmless);
+    }
+
+    #[test]
+    fn a_value_is_found_as_it_is_and_within_json() {
+        let redactor = Redactor::none().with_values(&["pass\"word\n1", "", "abc"]);
+        assert_eq!(redacted(&redactor, "x pass\"word\n1 y"), "x [redacted] y");
+        assert_eq!(redacted(&redactor, r#"{"k":"pass\"word\n1"}"#), r#"{"k":"[redacted]"}"#);
+        assert_eq!(redacted(&redactor, "abc"), "abc", "too short to be told from other texts");
+    }
+
+    #[test]
+    fn a_secret_that_begins_with_another_is_taken_out_whole() {
+        let redactor = Redactor::none().with_values(&["secret", "secret-and-more"]);
+        assert_eq!(redacted(&redactor, "secret-and-more"), "[redacted]");
+    }
+
+    #[test]
+    fn a_redactor_does_not_tell_its_secrets() {
+        let redactor = Redactor::none().with_values(&["hunter2hunter2"]);
+        assert!(!format!("{redactor:?}").contains("hunter2"));
+    }
+
+    #[test]
+    fn a_pattern_that_is_none_is_named() {
+        let error = Redactor::none().with_patterns(&["(oops"]).unwrap_err();
+        assert_eq!(error.to_string(), "`(oops` is not a regular expression");
+    }
+}

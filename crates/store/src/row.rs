@@ -1,0 +1,341 @@
+//! A job as plain columns, and back: the one form that every engine keeps.
+//!
+//! What is searched, sorted or added up is a column; everything else is JSON text. The prompt stands by itself, so that it is
+//! kept byte for byte and is not read where only a line is wanted.
+
+use std::str::FromStr;
+
+use model::{
+    AgentKind, Attempt, CallSpec, ExchangeId, Failure, Home, Job, JobEnd, JobId, JobState, Lease, NewJob,
+    Owner, Progress, SessionId, StateName, Timestamp, Usage,
+};
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+use uuid::Uuid;
+
+use crate::error::{Cause, StoreError};
+use crate::requests::JobSummary;
+
+/// How much of a prompt stands in a list.
+const HEAD_CHARS: usize = 120;
+
+/// The columns that a step of the job reads and writes.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Standing {
+    pub state: String,
+    pub owner: Option<String>,
+    pub attempt: u32,
+    pub requeues: u32,
+    pub max_attempts: u32,
+    pub paused_until: Option<u64>,
+    pub cancel_requested_at: Option<u64>,
+}
+
+impl From<&Progress> for Standing {
+    fn from(progress: &Progress) -> Self {
+        let paused_until = match progress.state {
+            JobState::Paused { until } => Some(until.as_millis()),
+            _ => None,
+        };
+        Self {
+            state: progress.state.name().as_str().to_owned(),
+            owner: progress.state.holder().map(|(_, owner)| owner.as_str().to_owned()),
+            attempt: progress.attempt.number(),
+            requeues: progress.requeues,
+            max_attempts: progress.max_attempts,
+            paused_until,
+            cancel_requested_at: progress.cancel_requested_at.map(Timestamp::as_millis),
+        }
+    }
+}
+
+impl Standing {
+    pub fn progress(self, record: JobId) -> Result<Progress, StoreError> {
+        let reader = Reader(record);
+        let name: StateName = reader.parse("state", &self.state)?;
+        let attempt = Attempt::new(self.attempt);
+        let owner = || reader.present("owner", self.owner.clone()).map(Owner::new);
+        let state = match name {
+            StateName::Queued => JobState::Queued,
+            StateName::Running => JobState::Running { attempt, owner: owner()? },
+            StateName::Interrupted => JobState::Interrupted { attempt, owner: owner()? },
+            StateName::Paused => {
+                let until = reader.present("paused_until", self.paused_until)?;
+                JobState::Paused { until: Timestamp::from_millis(until) }
+            }
+            StateName::Completed | StateName::Failed | StateName::Timeout | StateName::Cancelled => {
+                JobState::Ended { how: reader.present("state", name.ended())? }
+            }
+        };
+        Ok(Progress {
+            state,
+            attempt,
+            requeues: self.requeues,
+            max_attempts: self.max_attempts,
+            cancel_requested_at: self.cancel_requested_at.map(Timestamp::from_millis),
+        })
+    }
+}
+
+/// What a list shows of a job, as columns.
+#[derive(Debug, Clone, PartialEq)]
+pub struct LineRow {
+    pub id: Uuid,
+    pub standing: Standing,
+    pub created_at: u64,
+    pub started_at: Option<u64>,
+    pub completed_at: Option<u64>,
+    pub agent: String,
+    pub model: Option<String>,
+    pub tool: String,
+    pub task: String,
+    pub home: String,
+    pub cwd: String,
+    pub session: Option<String>,
+    pub parent: Option<Uuid>,
+    pub usage: Option<Usage>,
+    pub cost_usd: Option<f64>,
+    pub failure: Option<String>,
+    pub prompt_head: String,
+}
+
+/// A whole job, as columns.
+#[derive(Debug, Clone, PartialEq)]
+pub struct JobRow {
+    pub line: LineRow,
+    pub revision: u64,
+    pub lease_expires_at: Option<u64>,
+    pub exchange: Option<Uuid>,
+    pub idempotency_key: Option<String>,
+    pub fire_and_forget: bool,
+    pub expose_stream: bool,
+    pub prompt: String,
+    pub call: String,
+    pub outcome: Option<String>,
+    pub metadata: Option<String>,
+}
+
+/// What the end of a job adds, as columns.
+#[derive(Debug, Clone, PartialEq)]
+pub struct EndRow {
+    pub model: Option<String>,
+    pub session: Option<SessionId>,
+    pub usage: Option<Usage>,
+    pub cost_usd: Option<f64>,
+    pub failure: Option<String>,
+    pub outcome: Option<String>,
+    pub metadata: Option<String>,
+    pub exchange: Option<ExchangeRow>,
+}
+
+/// What was said, as columns.
+#[derive(Debug, Clone, PartialEq)]
+pub struct ExchangeRow {
+    pub id: ExchangeId,
+    pub prompt: String,
+    pub response: String,
+}
+
+impl EndRow {
+    pub fn new(end: JobEnd, exchange: ExchangeId) -> Result<Self, StoreError> {
+        let JobEnd { failure, outcome, exchange: said, metadata, .. } = end;
+        let of_outcome = outcome.as_ref();
+        Ok(Self {
+            model: of_outcome.and_then(|outcome| outcome.model.clone()),
+            session: of_outcome.and_then(|outcome| outcome.session.clone()),
+            usage: of_outcome.and_then(|outcome| outcome.usage),
+            cost_usd: of_outcome.and_then(|outcome| outcome.cost_usd),
+            failure: failure.map(|failure| json("failure", &failure)).transpose()?,
+            outcome: outcome.map(|outcome| json("outcome", &outcome)).transpose()?,
+            metadata,
+            exchange: said.map(|said| ExchangeRow {
+                id: exchange,
+                prompt: said.prompt,
+                response: said.response,
+            }),
+        })
+    }
+}
+
+impl JobRow {
+    /// The columns of a job that was just placed.
+    pub fn placed(job: &Job) -> Result<Self, StoreError> {
+        let order = &job.order;
+        let call = CallSpec { prompt: String::new(), ..order.call.clone() };
+        let line = LineRow {
+            id: job.id.as_uuid(),
+            standing: Standing::from(&job.progress),
+            created_at: job.created_at.as_millis(),
+            started_at: None,
+            completed_at: None,
+            agent: order.call.agent.name().to_owned(),
+            model: order.call.model.clone(),
+            tool: order.tool.clone(),
+            task: order.task.clone(),
+            home: order.home.to_string(),
+            cwd: order.call.cwd.to_string_lossy().into_owned(),
+            session: None,
+            parent: order.parent.map(JobId::as_uuid),
+            usage: None,
+            cost_usd: None,
+            failure: None,
+            prompt_head: head(&order.call.prompt),
+        };
+        Ok(Self {
+            line,
+            revision: job.revision,
+            lease_expires_at: None,
+            exchange: None,
+            idempotency_key: order.idempotency_key.clone(),
+            fire_and_forget: order.fire_and_forget,
+            expose_stream: order.expose_stream,
+            prompt: order.call.prompt.clone(),
+            call: json("call", &call)?,
+            outcome: None,
+            metadata: None,
+        })
+    }
+
+    pub fn job(self) -> Result<Job, StoreError> {
+        let id = JobId::from_uuid(self.line.id);
+        let reader = Reader(id);
+        let line = self.line;
+        let call: CallSpec = reader.json("call", &self.call)?;
+        let progress = line.standing.progress(id)?;
+        let lease = progress.state.holder().zip(self.lease_expires_at).map(|((_, owner), millis)| Lease {
+            owner: owner.clone(),
+            expires_at: Timestamp::from_millis(millis),
+        });
+        let order = NewJob {
+            call: CallSpec { prompt: self.prompt, ..call },
+            tool: line.tool,
+            task: line.task,
+            home: reader.parse("home", &line.home)?,
+            idempotency_key: self.idempotency_key,
+            parent: line.parent.map(JobId::from_uuid),
+            fire_and_forget: self.fire_and_forget,
+            expose_stream: self.expose_stream,
+            max_attempts: progress.max_attempts,
+        };
+        Ok(Job {
+            id,
+            order,
+            progress,
+            lease,
+            created_at: Timestamp::from_millis(line.created_at),
+            started_at: line.started_at.map(Timestamp::from_millis),
+            completed_at: line.completed_at.map(Timestamp::from_millis),
+            session: reader.maybe("session", line.session.as_deref())?,
+            failure: line.failure.map(|text| reader.json("failure", &text)).transpose()?,
+            outcome: self.outcome.map(|text| reader.json("outcome", &text)).transpose()?,
+            exchange: self.exchange.map(ExchangeId::from_uuid),
+            metadata: self.metadata,
+            revision: self.revision,
+        })
+    }
+}
+
+impl LineRow {
+    pub fn summary(self) -> Result<JobSummary, StoreError> {
+        let id = JobId::from_uuid(self.id);
+        let reader = Reader(id);
+        let failure: Option<Failure> = self.failure.map(|text| reader.json("failure", &text)).transpose()?;
+        Ok(JobSummary {
+            id,
+            state: reader.parse("state", &self.standing.state)?,
+            attempt: self.standing.attempt,
+            agent: reader.parse::<AgentKind>("agent", &self.agent)?,
+            model: self.model,
+            tool: self.tool,
+            task: self.task,
+            home: reader.parse::<Home>("home", &self.home)?,
+            cwd: self.cwd,
+            session: reader.maybe("session", self.session.as_deref())?,
+            parent: self.parent.map(JobId::from_uuid),
+            created_at: Timestamp::from_millis(self.created_at),
+            started_at: self.started_at.map(Timestamp::from_millis),
+            completed_at: self.completed_at.map(Timestamp::from_millis),
+            paused_until: self.standing.paused_until.map(Timestamp::from_millis),
+            cancel_requested: self.standing.cancel_requested_at.is_some(),
+            failure,
+            usage: self.usage,
+            cost_usd: self.cost_usd,
+            prompt_head: self.prompt_head,
+        })
+    }
+}
+
+/// Reads the parts of one record, and names the one that cannot be read.
+pub struct Reader(pub JobId);
+
+impl Reader {
+    pub fn parse<T>(&self, field: &'static str, text: &str) -> Result<T, StoreError>
+    where
+        T: FromStr,
+        T::Err: Into<Cause>,
+    {
+        text.parse().map_err(|error: T::Err| self.unreadable(field, error.into()))
+    }
+
+    fn maybe<T>(&self, field: &'static str, text: Option<&str>) -> Result<Option<T>, StoreError>
+    where
+        T: FromStr,
+        T::Err: Into<Cause>,
+    {
+        text.map(|text| self.parse(field, text)).transpose()
+    }
+
+    fn json<T: DeserializeOwned>(&self, field: &'static str, text: &str) -> Result<T, StoreError> {
+        serde_json::from_str(text).map_err(|error| self.unreadable(field, error.into()))
+    }
+
+    fn present<T>(&self, field: &'static str, value: Option<T>) -> Result<T, StoreError> {
+        value.ok_or_else(|| self.unreadable(field, "it is missing".into()))
+    }
+
+    fn unreadable(&self, field: &'static str, source: Cause) -> StoreError {
+        StoreError::Unreadable { record: self.0.to_string(), field, source }
+    }
+}
+
+fn json(field: &'static str, value: &impl Serialize) -> Result<String, StoreError> {
+    serde_json::to_string(value).map_err(|error| StoreError::Unstorable { field, source: error.into() })
+}
+
+/// The beginning of a prompt in one line.
+fn head(prompt: &str) -> String {
+    prompt.chars().take(HEAD_CHARS).map(|c| if c.is_control() { ' ' } else { c }).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn job() -> Job {
+        let call = CallSpec::new(AgentKind::Claude, "one\ntwo\0three", "/w");
+        let order = NewJob {
+            parent: Some(JobId::first_of(Timestamp::MAX)),
+            ..NewJob::new(call, "call_cc", Home::Label("gpu".into()))
+        };
+        let at = Timestamp::from_millis(1_700_000_000_000);
+        Job::placed(JobId::new(at, [9; 10]), order, at)
+    }
+
+    #[test]
+    fn a_job_reads_back_from_its_columns() {
+        assert_eq!(JobRow::placed(&job()).unwrap().job().unwrap(), job());
+    }
+
+    #[test]
+    fn a_column_that_makes_no_sense_is_named() {
+        let mut row = JobRow::placed(&job()).unwrap();
+        row.line.standing.state = "running".into();
+        let error = row.job().unwrap_err();
+        assert!(error.to_string().starts_with("the owner of record "), "{error}");
+    }
+
+    #[test]
+    fn the_head_of_a_prompt_is_one_line() {
+        assert_eq!(JobRow::placed(&job()).unwrap().line.prompt_head, "one two three");
+    }
+}

@@ -1,0 +1,247 @@
+//! Which store: the one setting, as a person writes it.
+//!
+//! Refuses credentials in it: it ends up in process lists and logs. They are a value of their own ([`Credentials`]).
+
+use std::fmt;
+use std::path::PathBuf;
+use std::str::FromStr;
+
+/// Which store is meant.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Setting {
+    /// `sqlite:` for the default file, `sqlite:/path` for that one.
+    Sqlite {
+        /// The file; none for the default one.
+        path: Option<PathBuf>,
+    },
+    /// `sqlite::memory:`, which is gone when it is closed. For trying out and for tests.
+    SqliteMemory,
+    /// `ws://host:port/namespace/database`, or `wss://…`.
+    Surreal {
+        /// `ws://host:port`.
+        endpoint: String,
+        /// Where the database is.
+        namespace: String,
+        /// Which database.
+        database: String,
+    },
+    /// `surrealkv:/path`, `SurrealDB` inside this process.
+    SurrealEmbedded {
+        /// The folder.
+        path: PathBuf,
+    },
+}
+
+impl Default for Setting {
+    fn default() -> Self {
+        Self::Sqlite { path: None }
+    }
+}
+
+/// A user and a password for a server.
+#[derive(Clone, PartialEq, Eq)]
+pub struct Credentials {
+    /// The user's name.
+    pub user: String,
+    /// The password. Never shown.
+    pub password: String,
+    /// Where the user is defined.
+    pub level: CredentialLevel,
+}
+
+/// Where a user of `SurrealDB` is defined.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum CredentialLevel {
+    /// In the database itself: the least that is needed.
+    #[default]
+    Database,
+    /// In its namespace.
+    Namespace,
+    /// On the server.
+    Root,
+}
+
+impl fmt::Debug for Credentials {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Credentials")
+            .field("user", &self.user)
+            .field("level", &self.level)
+            .finish_non_exhaustive()
+    }
+}
+
+/// A setting that names no store.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum SettingError {
+    /// The form is not known.
+    #[error("`{}` is not a store{}", given.escape_debug(), nearest.map(|known| format!("; did you mean `{known}`?")).unwrap_or_default())]
+    UnknownForm {
+        /// What was given.
+        given: String,
+        /// What may have been meant.
+        nearest: Option<&'static str>,
+    },
+    /// The path does not begin at the root.
+    #[error("the store's path `{}` is not absolute", path.display())]
+    RelativePath {
+        /// The path.
+        path: PathBuf,
+    },
+    /// Something is missing behind the host.
+    #[error("the store at `{endpoint}` lacks its namespace or database")]
+    NoDatabase {
+        /// The part that is there.
+        endpoint: String,
+    },
+    /// A password stands in it.
+    #[error("the store's address holds credentials")]
+    CredentialsInside,
+    /// This program was built without that engine.
+    #[error("this program was built without {engine}")]
+    NotBuiltIn {
+        /// Which engine.
+        engine: &'static str,
+    },
+}
+
+impl SettingError {
+    /// What to do about it.
+    pub fn hint(&self) -> &'static str {
+        match self {
+            Self::UnknownForm { .. } => {
+                "write sqlite:, sqlite:/path/to/file, or ws://host:port/namespace/database (wss:// with TLS)"
+            }
+            Self::RelativePath { .. } => "write the whole path, such as sqlite:/var/lib/switchboard/jobs.db",
+            Self::NoDatabase { .. } => {
+                "write ws://host:port/namespace/database, in plain letters, digits, _ and -"
+            }
+            Self::CredentialsInside => {
+                "give user and password by the environment or a file, never in the address"
+            }
+            Self::NotBuiltIn { .. } => {
+                "build it with the feature `surreal` (or `surreal-embedded`), or use sqlite:"
+            }
+        }
+    }
+}
+
+/// The forms, by what stands before the first colon.
+const FORMS: [(&str, &str); 4] = [
+    ("sqlite", "sqlite:"),
+    ("ws", "ws://host:8000/namespace/database"),
+    ("wss", "wss://host:8000/namespace/database"),
+    ("surrealkv", "surrealkv:/path"),
+];
+
+impl FromStr for Setting {
+    type Err = SettingError;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        let text = text.trim();
+        match text.split_once(':') {
+            Some(("sqlite", "")) => Ok(Self::Sqlite { path: None }),
+            Some(("sqlite", ":memory:")) => Ok(Self::SqliteMemory),
+            Some(("sqlite", path)) => Ok(Self::Sqlite { path: Some(absolute(path)?) }),
+            Some(("surrealkv", path)) => Ok(Self::SurrealEmbedded { path: absolute(path)? }),
+            Some((scheme @ ("ws" | "wss"), rest)) => server(scheme, rest, text),
+            _ => Err(unknown(text)),
+        }
+    }
+}
+
+fn absolute(path: &str) -> Result<PathBuf, SettingError> {
+    // `sqlite:///path` is how other programs write it.
+    let path = PathBuf::from(path.strip_prefix("//").filter(|rest| rest.starts_with('/')).unwrap_or(path));
+    if path.is_absolute() { Ok(path) } else { Err(SettingError::RelativePath { path }) }
+}
+
+fn server(scheme: &str, rest: &str, text: &str) -> Result<Setting, SettingError> {
+    if text.contains('@') {
+        return Err(SettingError::CredentialsInside);
+    }
+    let mut parts = rest.strip_prefix("//").ok_or_else(|| unknown(text))?.trim_end_matches('/').split('/');
+    let host = parts.next().filter(|host| !host.is_empty()).ok_or_else(|| unknown(text))?;
+    let endpoint = format!("{scheme}://{host}");
+    match (parts.next(), parts.next(), parts.next()) {
+        (Some(namespace), Some(database), None) if is_word(namespace) && is_word(database) => {
+            Ok(Setting::Surreal { endpoint, namespace: namespace.to_owned(), database: database.to_owned() })
+        }
+        _ => Err(SettingError::NoDatabase { endpoint }),
+    }
+}
+
+fn is_word(text: &str) -> bool {
+    !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"_-".contains(&byte))
+}
+
+fn unknown(text: &str) -> SettingError {
+    if text.contains('@') {
+        // It may be a password: say nothing of it.
+        return SettingError::CredentialsInside;
+    }
+    let scheme = text.split([':', '/']).next().unwrap_or_default().to_lowercase();
+    let nearest = FORMS
+        .into_iter()
+        .map(|(known, form)| (strsim::damerau_levenshtein(&scheme, known), form))
+        .filter(|(distance, _)| *distance <= 2)
+        .min_by_key(|(distance, _)| *distance)
+        .map(|(_, form)| form);
+    SettingError::UnknownForm { given: text.chars().take(100).collect(), nearest }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parsed(text: &str) -> Result<Setting, SettingError> {
+        text.parse()
+    }
+
+    #[test]
+    fn every_form_is_understood() {
+        assert_eq!(parsed("sqlite:"), Ok(Setting::default()));
+        let file = Setting::Sqlite { path: Some("/var/jobs.db".into()) };
+        assert_eq!(parsed("sqlite:/var/jobs.db"), Ok(file.clone()));
+        assert_eq!(parsed("sqlite:///var/jobs.db"), Ok(file));
+        assert_eq!(parsed("sqlite::memory:"), Ok(Setting::SqliteMemory));
+        let server = |endpoint: &str| Setting::Surreal {
+            endpoint: endpoint.into(),
+            namespace: "a".into(),
+            database: "b-1".into(),
+        };
+        assert_eq!(parsed("ws://host:8000/a/b-1"), Ok(server("ws://host:8000")));
+        assert_eq!(parsed("wss://[::1]:8000/a/b-1/"), Ok(server("wss://[::1]:8000")));
+    }
+
+    #[test]
+    fn an_unknown_form_gets_the_nearest_known() {
+        let nearest = |text: &str| match parsed(text) {
+            Err(SettingError::UnknownForm { nearest, .. }) => nearest,
+            other => panic!("{other:?}"),
+        };
+        assert_eq!(nearest("sqllite:/x"), Some("sqlite:"));
+        assert_eq!(nearest("SQLite"), Some("sqlite:"));
+        assert_eq!(nearest("was://h/a/b"), Some("ws://host:8000/namespace/database"));
+        assert_eq!(nearest("postgres://h/a"), None);
+        assert!(parsed("sqllite:/x").unwrap_err().to_string().contains("did you mean `sqlite:`?"));
+    }
+
+    #[test]
+    fn a_password_in_the_address_is_refused_and_not_repeated() {
+        for text in ["ws://root:hunter2@host:8000/a/b", "htp://root:hunter2@host"] {
+            let error = parsed(text).unwrap_err();
+            assert_eq!(error, SettingError::CredentialsInside);
+            assert!(!format!("{error} {error:?}").contains("hunter2"));
+        }
+        let credentials =
+            Credentials { user: "root".into(), password: "hunter2".into(), level: CredentialLevel::Root };
+        assert!(!format!("{credentials:?}").contains("hunter2"));
+    }
+
+    #[test]
+    fn an_address_needs_its_database_in_plain_words() {
+        for text in ["ws://h:1", "ws://h:1/a", "ws://h:1/a/b/c", "ws://h:1/a/b`; REMOVE", "sqlite:jobs.db"] {
+            assert!(parsed(text).is_err(), "{text}");
+        }
+    }
+}

@@ -1,0 +1,55 @@
+//! Finds the oldest job that an owner can serve.
+
+use model::{AgentKind, Home, Job, JobId, Step, Timestamp};
+use rusqlite::{Connection, OptionalExtension, params};
+use uuid::Uuid;
+
+use crate::requests::{Capacity, ClaimRequest};
+use crate::sqlite::writer::Ledger;
+use crate::sqlite::{Failed, jobs, reads, rescue};
+
+/// Takes the oldest job of the owner's homes and agents, if there is one.
+pub fn oldest(
+    ledger: &mut Ledger<'_>,
+    request: &ClaimRequest,
+    now: Timestamp,
+) -> Result<Option<Job>, Failed> {
+    let ClaimRequest { owner, homes, agents, lease } = request;
+    // An owner that asks is alive, and has to look alive before it holds a job.
+    rescue::heartbeat(ledger.connection, owner, now.plus(*lease))?;
+    jobs::wake_due(ledger, now)?;
+    let mut oldest: Option<JobId> = None;
+    for Capacity { agent, at_once } in agents {
+        if held(ledger.connection, owner.as_str(), *agent)? >= i64::from(*at_once) {
+            continue;
+        }
+        for home in homes {
+            let found = first_ready(ledger.connection, home, *agent)?;
+            oldest = [oldest, found].into_iter().flatten().min();
+        }
+    }
+    let Some(job) = oldest else { return Ok(None) };
+    jobs::take_step(ledger, job, &Step::Claim { owner: owner.clone() }, None, now)?;
+    reads::job(ledger.connection, job)
+}
+
+fn held(connection: &Connection, owner: &str, agent: AgentKind) -> Result<i64, Failed> {
+    let held = connection
+        .prepare_cached(
+            "SELECT count(*) FROM agent_jobs
+            WHERE state IN ('running', 'interrupted') AND owner = ?1 AND agent = ?2",
+        )?
+        .query_row(params![owner, agent.name()], |row| row.get(0))?;
+    Ok(held)
+}
+
+/// One home and one agent at a time: then the index has the oldest in front, however many wait.
+fn first_ready(connection: &Connection, home: &Home, agent: AgentKind) -> Result<Option<JobId>, Failed> {
+    let id: Option<[u8; 16]> = connection
+        .prepare_cached(
+            "SELECT id FROM agent_jobs WHERE state = 'queued' AND home = ?1 AND agent = ?2 ORDER BY id LIMIT 1",
+        )?
+        .query_row(params![home.to_string(), agent.name()], |row| row.get(0))
+        .optional()?;
+    Ok(id.map(|id| JobId::from_uuid(Uuid::from_bytes(id))))
+}

@@ -1,0 +1,54 @@
+//! What `SQLite`'s error codes mean to a user of the store.
+
+use std::path::Path;
+
+use rusqlite::{Error, ErrorCode};
+
+use crate::error::StoreError;
+
+/// The name of the store in its errors.
+#[derive(Debug, Clone)]
+pub struct Place(String);
+
+impl Place {
+    pub fn file(path: &Path) -> Self {
+        Self(path.display().to_string())
+    }
+
+    pub fn memory() -> Self {
+        Self("sqlite::memory:".to_owned())
+    }
+
+    pub fn name(&self) -> String {
+        self.0.clone()
+    }
+
+    /// A failure before the commit: nothing was written.
+    pub fn failed(&self, error: Error) -> StoreError {
+        let place = self.name();
+        match error.sqlite_error_code() {
+            Some(ErrorCode::DatabaseBusy | ErrorCode::DatabaseLocked) => {
+                StoreError::Locked { place, source: error.into() }
+            }
+            Some(ErrorCode::DiskFull) => StoreError::Full { place, source: error.into() },
+            Some(ErrorCode::DatabaseCorrupt | ErrorCode::NotADatabase) => {
+                StoreError::Damaged { place, source: error.into() }
+            }
+            Some(ErrorCode::CannotOpen | ErrorCode::PermissionDenied | ErrorCode::ReadOnly) => {
+                StoreError::CannotOpen { place, source: error.into() }
+            }
+            _ => StoreError::Engine { place, source: error.into() },
+        }
+    }
+
+    /// A failure of the commit itself. One of the disk can come after the last byte was written: the next to open the file
+    /// may find the transaction whole.
+    pub fn commit_failed(&self, error: Error) -> StoreError {
+        match error.sqlite_error_code() {
+            Some(ErrorCode::DatabaseBusy | ErrorCode::DatabaseLocked | ErrorCode::DiskFull) => {
+                self.failed(error)
+            }
+            _ => StoreError::Unconfirmed { place: self.name(), job: None, source: error.into() },
+        }
+    }
+}

@@ -1,0 +1,203 @@
+//! Keeps a job and its steps.
+
+use model::{Claim, JobId, SessionId, StateName, Step, Timestamp, Usage};
+use rusqlite::{Connection, named_params, params};
+
+use crate::engine::Taken;
+use crate::error::StoreError;
+use crate::row::{EndRow, JobRow, LineRow, Standing};
+use crate::sqlite::writer::Ledger;
+use crate::sqlite::{Failed, reads};
+
+/// A number as `SQLite` has it. One that does not fit is as large as can be.
+pub fn int(number: u64) -> i64 {
+    i64::try_from(number).unwrap_or(i64::MAX)
+}
+
+/// Inserts the job, unless one has its key (or its id): that one is answered.
+pub fn insert(connection: &Connection, row: &JobRow) -> Result<Option<JobRow>, Failed> {
+    let JobRow { line, revision, idempotency_key, fire_and_forget, expose_stream, prompt, call, .. } = row;
+    let LineRow { standing, .. } = line;
+    let inserted = connection
+        .prepare_cached(
+            "INSERT INTO agent_jobs (id, revision, state, attempt, requeues, max_attempts, created_at, agent, model,
+                tool, task, home, cwd, parent, idempotency_key, fire_and_forget, expose_stream, prompt_head, call, prompt)
+            VALUES (:id, :revision, :state, :attempt, :requeues, :max_attempts, :created_at, :agent, :model,
+                :tool, :task, :home, :cwd, :parent, :key, :fire_and_forget, :expose_stream, :prompt_head, :call, :prompt)
+            ON CONFLICT DO NOTHING",
+        )?
+        .execute(named_params! {
+            ":id": line.id.as_bytes(),
+            ":revision": int(*revision),
+            ":state": standing.state,
+            ":attempt": standing.attempt,
+            ":requeues": standing.requeues,
+            ":max_attempts": standing.max_attempts,
+            ":created_at": int(line.created_at),
+            ":agent": line.agent,
+            ":model": line.model,
+            ":tool": line.tool,
+            ":task": line.task,
+            ":home": line.home,
+            ":cwd": line.cwd,
+            ":parent": line.parent.as_ref().map(uuid::Uuid::as_bytes),
+            ":key": idempotency_key,
+            ":fire_and_forget": fire_and_forget,
+            ":expose_stream": expose_stream,
+            ":prompt_head": line.prompt_head,
+            ":call": call,
+            ":prompt": prompt,
+        })?;
+    if inserted == 1 {
+        return Ok(None);
+    }
+    let earlier = reads::row_of_key(connection, idempotency_key.as_deref())?;
+    Ok(Some(earlier.ok_or_else(|| taken_id(row))?))
+}
+
+/// Two random ids that are the same: nobody will see it.
+fn taken_id(row: &JobRow) -> StoreError {
+    let record = JobId::from_uuid(row.line.id).to_string();
+    StoreError::Unreadable { record, field: "id", source: "another job has it".into() }
+}
+
+/// Takes the job one step on, if there is such a step.
+pub fn take_step(
+    ledger: &mut Ledger<'_>,
+    job: JobId,
+    step: &Step,
+    end: Option<&EndRow>,
+    now: Timestamp,
+) -> Result<Taken, Failed> {
+    let head = reads::head(ledger.connection, job)?;
+    let before = head.standing.clone().progress(job)?;
+    let after = before.after(step, now).map_err(|refusal| StoreError::Refused { job, refusal })?;
+    let state = after.state.name();
+    // The time of the first claim.
+    let started_at = head.started_at.or((state == StateName::Running).then(|| now.as_millis()));
+    let completed_at = state.ended().map(|_| now.as_millis());
+    let duration = completed_at.zip(started_at).map(|(end, start)| end.saturating_sub(start));
+    let Standing { state: name, owner, attempt, requeues, paused_until, cancel_requested_at, .. } =
+        Standing::from(&after);
+    ledger
+        .connection
+        .prepare_cached(
+            "UPDATE agent_jobs SET state = ?2, owner = ?3, attempt = ?4, requeues = ?5, paused_until = ?6,
+                cancel_requested_at = ?7, started_at = ?8, completed_at = ?9, duration_ms = ?10, revision = ?11
+            WHERE id = ?1",
+        )?
+        .execute(params![
+            job.as_uuid().as_bytes(),
+            name,
+            owner,
+            attempt,
+            requeues,
+            paused_until.map(int),
+            cancel_requested_at.map(int),
+            started_at.map(int),
+            completed_at.map(int),
+            duration.map(int),
+            int(head.revision + 1),
+        ])?;
+    if let Some(end) = end {
+        keep_end(ledger.connection, job, end, now)?;
+    }
+    ledger.changed(job, state, head.revision + 1);
+    Ok(Taken { before, after })
+}
+
+fn keep_end(connection: &Connection, job: JobId, end: &EndRow, now: Timestamp) -> Result<(), Failed> {
+    let EndRow { model, session, usage, cost_usd, failure, outcome, metadata, exchange } = end;
+    let tokens = |part: fn(&Usage) -> u64| usage.as_ref().map(part).map(int);
+    connection
+        .prepare_cached(
+            "UPDATE agent_jobs SET model = coalesce(?2, model), session = coalesce(?3, session), exchange = ?4,
+                input_tokens = ?5, output_tokens = ?6, cached_tokens = ?7, reasoning_tokens = ?8, cost_usd = ?9,
+                failure = ?10, outcome = ?11, metadata = ?12
+            WHERE id = ?1",
+        )?
+        .execute(params![
+            job.as_uuid().as_bytes(),
+            model,
+            session.as_ref().map(SessionId::as_str),
+            exchange.as_ref().map(|said| *said.id.as_uuid().as_bytes()),
+            tokens(|usage| usage.input),
+            tokens(|usage| usage.output),
+            tokens(|usage| usage.cached),
+            tokens(|usage| usage.reasoning),
+            cost_usd,
+            failure,
+            outcome,
+            metadata,
+        ])?;
+    if let Some(said) = exchange {
+        connection
+            .prepare_cached(
+                "INSERT INTO agent_exchanges (id, job, created_at, prompt, response) VALUES (?1, ?2, ?3, ?4, ?5)",
+            )?
+            .execute(params![
+                said.id.as_uuid().as_bytes(),
+                job.as_uuid().as_bytes(),
+                int(now.as_millis()),
+                said.prompt,
+                said.response,
+            ])?;
+    }
+    if let Some(session) = session {
+        keep_last_session(connection, job, session, now)?;
+    }
+    Ok(())
+}
+
+/// Remembers the conversation with the job, and as the last of its task.
+pub fn note_session(
+    ledger: &mut Ledger<'_>,
+    claim: &Claim,
+    session: &SessionId,
+    now: Timestamp,
+) -> Result<(), Failed> {
+    let job = claim.job;
+    let head = reads::head(ledger.connection, job)?;
+    let progress = head.standing.progress(job)?;
+    // Whoever may interrupt or finish it may also say this.
+    let probe = Step::Finish { claim: claim.clone(), how: model::Ended::Completed };
+    progress.after(&probe, now).map_err(|refusal| StoreError::Refused { job, refusal })?;
+    ledger
+        .connection
+        .prepare_cached("UPDATE agent_jobs SET session = ?2, revision = ?3 WHERE id = ?1")?
+        .execute(params![job.as_uuid().as_bytes(), session.as_str(), int(head.revision + 1)])?;
+    keep_last_session(ledger.connection, job, session, now)?;
+    ledger.changed(job, progress.state.name(), head.revision + 1);
+    Ok(())
+}
+
+fn keep_last_session(
+    connection: &Connection,
+    job: JobId,
+    session: &SessionId,
+    now: Timestamp,
+) -> Result<(), Failed> {
+    connection
+        .prepare_cached(
+            "INSERT INTO tool_sessions (agent, task, home, session, cwd, job, updated_at)
+            SELECT agent, task, home, ?2, cwd, id, ?3 FROM agent_jobs WHERE id = ?1
+            ON CONFLICT DO UPDATE SET session = excluded.session, cwd = excluded.cwd, job = excluded.job,
+                updated_at = excluded.updated_at",
+        )?
+        .execute(params![job.as_uuid().as_bytes(), session.as_str(), int(now.as_millis())])?;
+    Ok(())
+}
+
+/// Wakes the jobs whose pause is over.
+pub fn wake_due(ledger: &mut Ledger<'_>, now: Timestamp) -> Result<(), Failed> {
+    let due: Vec<[u8; 16]> = ledger
+        .connection
+        .prepare_cached("SELECT id FROM agent_jobs WHERE state = 'paused' AND paused_until <= ?1")?
+        .query_map([int(now.as_millis())], |row| row.get(0))?
+        .collect::<Result<_, _>>()?;
+    for id in due {
+        let job = JobId::from_uuid(uuid::Uuid::from_bytes(id));
+        take_step(ledger, job, &Step::Wake, None, now)?;
+    }
+    Ok(())
+}

@@ -1,0 +1,405 @@
+//! What is read: jobs, lists, sums.
+//!
+//! A statement is put together only of the fixed pieces that stand here; what a caller gives is always a parameter.
+
+use model::{
+    AgentKind, Exchange, ExchangeId, Home, Job, JobId, JobIdPrefix, NewExchange, StateName, Timestamp, Usage,
+};
+use rusqlite::types::{FromSql, Value};
+use rusqlite::{Connection, OptionalExtension, Row, params, params_from_iter};
+use uuid::Uuid;
+
+use crate::error::StoreError;
+use crate::requests::{Found, JobFilter, LastSession, Page, PageRequest};
+use crate::row::{JobRow, LineRow, Reader, Standing};
+use crate::sqlite::Failed;
+use crate::sqlite::jobs::int;
+use crate::stats::{DAY_MS, Stats, StatsRange, StatsRow};
+
+const LINE: &str = "id, state, job.owner, attempt, requeues, max_attempts, paused_until, cancel_requested_at,
+    created_at, started_at, completed_at, agent, model, tool, task, home, cwd, session, parent,
+    input_tokens, output_tokens, cached_tokens, reasoning_tokens, cost_usd, prompt_head, failure";
+
+const REST: &str =
+    "revision, exchange, idempotency_key, fire_and_forget, expose_stream, call, prompt, outcome,
+    metadata, worker.expires_at";
+
+/// How many ids a prefix that names several is answered with.
+const FOUND: i64 = 10;
+
+/// A whole job by its id.
+pub fn job(connection: &Connection, id: JobId) -> Result<Option<Job>, Failed> {
+    let row = one_row(connection, "id = ?1", id.as_uuid().as_bytes())?;
+    Ok(row.map(JobRow::job).transpose()?)
+}
+
+/// A whole job by its idempotency key.
+pub fn row_of_key(connection: &Connection, key: Option<&str>) -> Result<Option<JobRow>, Failed> {
+    match key {
+        Some(key) => one_row(connection, "idempotency_key = ?1", key),
+        None => Ok(None),
+    }
+}
+
+fn one_row(
+    connection: &Connection,
+    which: &'static str,
+    value: impl rusqlite::ToSql,
+) -> Result<Option<JobRow>, Failed> {
+    let statement = format!(
+        "SELECT {LINE}, {REST} FROM agent_jobs AS job LEFT JOIN agent_workers AS worker ON worker.owner = job.owner
+        WHERE {which}"
+    );
+    Ok(connection.prepare_cached(&statement)?.query_row([value], whole).optional()?)
+}
+
+/// The job or jobs whose ids begin like this.
+pub fn find(connection: &Connection, prefix: JobIdPrefix) -> Result<Found, Failed> {
+    let (first, last) = prefix.range();
+    let ids: Vec<[u8; 16]> = connection
+        .prepare_cached("SELECT id FROM agent_jobs WHERE id BETWEEN ?1 AND ?2 ORDER BY id LIMIT ?3")?
+        .query_map(params![first.as_uuid().as_bytes(), last.as_uuid().as_bytes(), FOUND], |row| row.get(0))?
+        .collect::<Result<_, _>>()?;
+    let ids: Vec<JobId> = ids.into_iter().map(|id| JobId::from_uuid(Uuid::from_bytes(id))).collect();
+    match ids.as_slice() {
+        [] => Ok(Found::Nothing),
+        [one] => Ok(job(connection, *one)?.map_or(Found::Nothing, |job| Found::One(Box::new(job)))),
+        _ => Ok(Found::Several(ids)),
+    }
+}
+
+/// A part of the list, the newest first.
+pub fn list(connection: &Connection, filter: &JobFilter, page: PageRequest) -> Result<Page, Failed> {
+    let rows = page.rows();
+    let mut lines = Vec::new();
+    // One state at a time: then an index has the newest in front, and what is not shown is not read.
+    for filter in one_state_each(filter) {
+        lines.extend(newest(connection, &filter, page.before, i64::from(rows) + 1)?);
+    }
+    lines.sort_by_key(|line| std::cmp::Reverse(line.id));
+    lines.truncate(rows as usize + 1);
+    let jobs = lines.into_iter().map(LineRow::summary).collect::<Result<_, _>>()?;
+    Ok(Page::cut(jobs, rows))
+}
+
+fn one_state_each(filter: &JobFilter) -> Vec<JobFilter> {
+    let mut states = filter.states.clone();
+    states.sort_unstable();
+    states.dedup();
+    match states.as_slice() {
+        [] | [_] => vec![filter.clone()],
+        several => several.iter().map(|state| JobFilter { states: vec![*state], ..filter.clone() }).collect(),
+    }
+}
+
+fn newest(
+    connection: &Connection,
+    filter: &JobFilter,
+    before: Option<JobId>,
+    limit: i64,
+) -> Result<Vec<LineRow>, Failed> {
+    let mut conditions = Conditions::of(filter);
+    conditions.maybe("id < ?", before.map(blob));
+    conditions.values.push(Value::Integer(limit));
+    let statement =
+        format!("SELECT {LINE} FROM agent_jobs AS job{} ORDER BY id DESC LIMIT ?", conditions.clause());
+    let lines = connection
+        .prepare_cached(&statement)?
+        .query_map(params_from_iter(conditions.values), line)?
+        .collect::<Result<_, _>>()?;
+    Ok(lines)
+}
+
+/// How many jobs fit.
+pub fn count(connection: &Connection, filter: &JobFilter) -> Result<u64, Failed> {
+    let conditions = Conditions::of(filter);
+    let statement = format!("SELECT count(*) FROM agent_jobs AS job{}", conditions.clause());
+    let count = connection
+        .prepare_cached(&statement)?
+        .query_row(params_from_iter(conditions.values), |row| Columns { row, next: 0 }.unsigned())?;
+    Ok(count)
+}
+
+/// A filter as fixed pieces of SQL, and the values for their places.
+#[derive(Default)]
+struct Conditions {
+    pieces: Vec<&'static str>,
+    values: Vec<Value>,
+}
+
+impl Conditions {
+    fn of(filter: &JobFilter) -> Self {
+        let JobFilter { states, agent, tool, task, home, parent, session, since, until } = filter;
+        let text = |text: &str| Value::Text(text.to_owned());
+        let mut conditions = Self::default();
+        match states.as_slice() {
+            [] => {}
+            [state] => conditions.and("state = ?", [text(state.as_str())]),
+            // All names, so that the statement is the same for every number of them.
+            several => {
+                let named = StateName::ALL
+                    .map(|state| if several.contains(&state) { text(state.as_str()) } else { Value::Null });
+                conditions.and("state IN (?, ?, ?, ?, ?, ?, ?, ?)", named);
+            }
+        }
+        conditions.maybe("agent = ?", agent.map(|agent| text(agent.name())));
+        conditions.maybe("tool = ?", tool.as_deref().map(text));
+        conditions.maybe("task = ?", task.as_deref().map(text));
+        conditions.maybe("home = ?", home.as_ref().map(|home| text(&home.to_string())));
+        conditions.maybe("parent = ?", parent.map(blob));
+        conditions.maybe("session = ?", session.as_ref().map(|session| text(session.as_str())));
+        conditions.maybe("id >= ?", since.map(|since| blob(JobId::first_of(since))));
+        conditions.maybe("id < ?", until.map(|until| blob(JobId::first_of(until))));
+        conditions
+    }
+
+    fn maybe(&mut self, piece: &'static str, value: Option<Value>) {
+        if let Some(value) = value {
+            self.and(piece, [value]);
+        }
+    }
+
+    fn and<const N: usize>(&mut self, piece: &'static str, values: [Value; N]) {
+        self.pieces.push(piece);
+        self.values.extend(values);
+    }
+
+    fn clause(&self) -> String {
+        if self.pieces.is_empty() { String::new() } else { format!(" WHERE {}", self.pieces.join(" AND ")) }
+    }
+}
+
+fn blob(id: JobId) -> Value {
+    Value::Blob(id.as_uuid().as_bytes().to_vec())
+}
+
+/// What was said in a job; the last, should there be several.
+pub fn exchange(connection: &Connection, job: JobId) -> Result<Option<Exchange>, Failed> {
+    let found = connection
+        .prepare_cached(
+            "SELECT id, created_at, prompt, response FROM agent_exchanges WHERE job = ?1 ORDER BY id DESC LIMIT 1",
+        )?
+        .query_row([job.as_uuid().as_bytes()], |row| {
+            let mut columns = Columns { row, next: 0 };
+            Ok(Exchange {
+                id: ExchangeId::from_uuid(Uuid::from_bytes(columns.take()?)),
+                job,
+                created_at: Timestamp::from_millis(columns.unsigned()?),
+                said: NewExchange { prompt: columns.take()?, response: columns.take()? },
+            })
+        })
+        .optional()?;
+    Ok(found)
+}
+
+/// The last conversation of a task.
+pub fn last_session(
+    connection: &Connection,
+    agent: AgentKind,
+    task: &str,
+    home: &Home,
+) -> Result<Option<LastSession>, Failed> {
+    let found = connection
+        .prepare_cached(
+            "SELECT session, cwd, job, updated_at FROM tool_sessions WHERE agent = ?1 AND task = ?2 AND home = ?3",
+        )?
+        .query_row(params![agent.name(), task, home.to_string()], |row| {
+            let mut columns = Columns { row, next: 0 };
+            let (session, cwd): (String, String) = (columns.take()?, columns.take()?);
+            Ok((session, cwd, JobId::from_uuid(Uuid::from_bytes(columns.take()?)), columns.unsigned()?))
+        })
+        .optional()?;
+    let Some((session, cwd, job, at)) = found else { return Ok(None) };
+    let session = Reader(job).parse("session", &session)?;
+    Ok(Some(LastSession { session, cwd, job, at: Timestamp::from_millis(at) }))
+}
+
+/// What the jobs of a range came to.
+pub fn stats(connection: &Connection, range: StatsRange) -> Result<Stats, Failed> {
+    let filter = JobFilter { since: range.since, until: range.until, ..JobFilter::default() };
+    let conditions = Conditions::of(&filter);
+    let statement =
+        format!("SELECT state, count(*) FROM agent_jobs AS job{} GROUP BY state", conditions.clause());
+    let counts: Vec<(String, u64)> = connection
+        .prepare_cached(&statement)?
+        .query_map(params_from_iter(conditions.values), |row| {
+            Ok((row.get(0)?, Columns { row, next: 1 }.unsigned()?))
+        })?
+        .collect::<Result<_, _>>()?;
+    let states = counts
+        .into_iter()
+        .map(|(state, jobs)| {
+            Ok((Reader(JobId::first_of(Timestamp::default())).parse("state", &state)?, jobs))
+        })
+        .collect::<Result<_, StoreError>>()?;
+    Ok(Stats { states, ended: ended(connection, &filter)? })
+}
+
+fn ended(connection: &Connection, filter: &JobFilter) -> Result<Vec<StatsRow>, Failed> {
+    let mut conditions = Conditions::of(filter);
+    conditions.and("completed_at IS NOT NULL", []);
+    conditions.values.insert(0, Value::Integer(int(DAY_MS)));
+    let statement = format!(
+        "SELECT created_at / ? AS day, state, agent, model, count(*), sum(ifnull(duration_ms, 0)),
+            sum(ifnull(input_tokens, 0)), sum(ifnull(output_tokens, 0)), sum(ifnull(cached_tokens, 0)),
+            sum(ifnull(reasoning_tokens, 0)), sum(ifnull(cost_usd, 0.0))
+        FROM agent_jobs AS job{} GROUP BY day, agent, model, state ORDER BY day, agent, model, state",
+        conditions.clause()
+    );
+    let mut statement = connection.prepare_cached(&statement)?;
+    let mut rows = statement.query(params_from_iter(conditions.values))?;
+    let mut ended = Vec::new();
+    while let Some(row) = rows.next()? {
+        ended.push(ended_row(row)?);
+    }
+    Ok(ended)
+}
+
+fn ended_row(row: &Row<'_>) -> Result<StatsRow, Failed> {
+    // A sum has no record of its own; the day names it well enough.
+    let mut columns = Columns { row, next: 0 };
+    let day = Timestamp::from_millis(columns.unsigned()?.saturating_mul(DAY_MS));
+    let reader = Reader(JobId::first_of(day));
+    let state: StateName = reader.parse("state", &columns.take::<String>()?)?;
+    Ok(StatsRow {
+        day,
+        agent: reader.parse("agent", &columns.take::<String>()?)?,
+        model: columns.take()?,
+        how: state.ended().ok_or(StoreError::Unreadable {
+            record: reader.0.to_string(),
+            field: "state",
+            source: "an ended job is not in a state that is an end".into(),
+        })?,
+        jobs: columns.unsigned()?,
+        duration_ms: columns.unsigned()?,
+        usage: columns.usage()?.unwrap_or_default(),
+        cost_usd: columns.take()?,
+    })
+}
+
+/// Reads every page and index of the file.
+pub fn check(connection: &Connection) -> Result<(), Failed> {
+    let mut statement = connection.prepare("PRAGMA integrity_check")?;
+    let found: Vec<String> = statement.query_map([], |row| row.get(0))?.collect::<Result<_, _>>()?;
+    if found == ["ok"] {
+        return Ok(());
+    }
+    let place = connection.path().unwrap_or_default().to_owned();
+    Err(StoreError::Damaged { place, source: found.join("; ").into() }.into())
+}
+
+/// Reads the columns of a row from left to right, in the order of the constants above: by name, each would be searched for.
+struct Columns<'a> {
+    row: &'a Row<'a>,
+    next: usize,
+}
+
+impl Columns<'_> {
+    fn take<T: FromSql>(&mut self) -> rusqlite::Result<T> {
+        self.next += 1;
+        self.row.get(self.next - 1)
+    }
+
+    fn unsigned(&mut self) -> rusqlite::Result<u64> {
+        Ok(self.maybe_unsigned()?.unwrap_or(0))
+    }
+
+    fn maybe_unsigned(&mut self) -> rusqlite::Result<Option<u64>> {
+        // Nothing that is counted here is below zero.
+        Ok(self.take::<Option<i64>>()?.map(|number| u64::try_from(number).unwrap_or(0)))
+    }
+
+    fn uuid(&mut self) -> rusqlite::Result<Option<Uuid>> {
+        Ok(self.take::<Option<[u8; 16]>>()?.map(Uuid::from_bytes))
+    }
+
+    fn usage(&mut self) -> rusqlite::Result<Option<Usage>> {
+        let input = self.maybe_unsigned()?;
+        let (output, cached, reasoning) = (self.unsigned()?, self.unsigned()?, self.unsigned()?);
+        Ok(input.map(|input| Usage { input, output, cached, reasoning }))
+    }
+
+    /// The columns of a [`Standing`], in its order.
+    fn standing(&mut self) -> rusqlite::Result<Standing> {
+        Ok(Standing {
+            state: self.take()?,
+            owner: self.take()?,
+            attempt: self.take()?,
+            requeues: self.take()?,
+            max_attempts: self.take()?,
+            paused_until: self.maybe_unsigned()?,
+            cancel_requested_at: self.maybe_unsigned()?,
+        })
+    }
+
+    /// [`LINE`].
+    fn line(&mut self) -> rusqlite::Result<LineRow> {
+        Ok(LineRow {
+            id: Uuid::from_bytes(self.take()?),
+            standing: self.standing()?,
+            created_at: self.unsigned()?,
+            started_at: self.maybe_unsigned()?,
+            completed_at: self.maybe_unsigned()?,
+            agent: self.take()?,
+            model: self.take()?,
+            tool: self.take()?,
+            task: self.take()?,
+            home: self.take()?,
+            cwd: self.take()?,
+            session: self.take()?,
+            parent: self.uuid()?,
+            usage: self.usage()?,
+            cost_usd: self.take()?,
+            prompt_head: self.take()?,
+            failure: self.take()?,
+        })
+    }
+}
+
+fn line(row: &Row<'_>) -> rusqlite::Result<LineRow> {
+    Columns { row, next: 0 }.line()
+}
+
+/// [`LINE`] and [`REST`].
+fn whole(row: &Row<'_>) -> rusqlite::Result<JobRow> {
+    let mut columns = Columns { row, next: 0 };
+    Ok(JobRow {
+        line: columns.line()?,
+        revision: columns.unsigned()?,
+        exchange: columns.uuid()?,
+        idempotency_key: columns.take()?,
+        fire_and_forget: columns.take()?,
+        expose_stream: columns.take()?,
+        call: columns.take()?,
+        prompt: columns.take()?,
+        outcome: columns.take()?,
+        metadata: columns.take()?,
+        lease_expires_at: columns.maybe_unsigned()?,
+    })
+}
+
+/// Where a job stands, and what a step needs besides.
+pub struct Head {
+    pub standing: Standing,
+    pub started_at: Option<u64>,
+    pub revision: u64,
+}
+
+pub fn head(connection: &Connection, job: JobId) -> Result<Head, Failed> {
+    let found = connection
+        .prepare_cached(
+            "SELECT state, owner, attempt, requeues, max_attempts, paused_until, cancel_requested_at, started_at,
+                revision
+            FROM agent_jobs WHERE id = ?1",
+        )?
+        .query_row([job.as_uuid().as_bytes()], |row| {
+            let mut columns = Columns { row, next: 0 };
+            Ok(Head {
+                standing: columns.standing()?,
+                started_at: columns.maybe_unsigned()?,
+                revision: columns.unsigned()?,
+            })
+        })
+        .optional()?;
+    Ok(found.ok_or(StoreError::NoSuchJob { job })?)
+}

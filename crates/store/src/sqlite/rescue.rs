@@ -1,0 +1,84 @@
+//! Who is alive, and what is taken from those who are not.
+
+use model::{Attempt, Claim, Home, Job, JobId, Owner, Step, Timestamp};
+use rusqlite::{Connection, params};
+use uuid::Uuid;
+
+use crate::requests::{Held, RescueRequest};
+use crate::row::Reader;
+use crate::sqlite::jobs::int;
+use crate::sqlite::writer::Ledger;
+use crate::sqlite::{Failed, jobs, reads};
+
+/// The owner is alive until then. One row for all that it holds.
+pub fn heartbeat(connection: &Connection, owner: &Owner, expires_at: Timestamp) -> Result<(), Failed> {
+    connection
+        .prepare_cached(
+            "INSERT INTO agent_workers (owner, expires_at) VALUES (?1, ?2)
+            ON CONFLICT DO UPDATE SET expires_at = excluded.expires_at",
+        )?
+        .execute(params![owner.as_str(), int(expires_at.as_millis())])?;
+    Ok(())
+}
+
+/// All that the owner holds.
+pub fn held_by(connection: &Connection, owner: &Owner) -> Result<Vec<Held>, Failed> {
+    let mut statement = connection.prepare_cached(
+        "SELECT id, attempt, state, cancel_requested_at IS NOT NULL FROM agent_jobs
+        WHERE state IN ('running', 'interrupted') AND owner = ?1 ORDER BY id",
+    )?;
+    let rows = statement.query_map([owner.as_str()], |row| {
+        Ok((row.get::<_, [u8; 16]>(0)?, row.get(1)?, row.get::<_, String>(2)?, row.get(3)?))
+    })?;
+    rows.map(|row| {
+        let (id, attempt, state, cancel_requested) = row?;
+        let job = JobId::from_uuid(Uuid::from_bytes(id));
+        let claim = Claim { job, attempt: Attempt::new(attempt), owner: owner.clone() };
+        Ok(Held { claim, state: Reader(job).parse("state", &state)?, cancel_requested })
+    })
+    .collect()
+}
+
+/// Takes over what owners hold that are dead, or silent for longer than their leases.
+pub fn take_over(
+    ledger: &mut Ledger<'_>,
+    request: &RescueRequest,
+    now: Timestamp,
+) -> Result<Vec<Job>, Failed> {
+    let RescueRequest { rescuer, homes, dead, lease } = request;
+    heartbeat(ledger.connection, rescuer, now.plus(*lease))?;
+    let mut jobs = Vec::new();
+    for (job, owner, home) in abandoned(ledger.connection, now, dead)? {
+        if owner == *rescuer || !homes.contains(&Reader(job).parse::<Home>("home", &home)?) {
+            continue;
+        }
+        jobs::take_step(ledger, job, &Step::Rescue { from: owner, rescuer: rescuer.clone() }, None, now)?;
+        jobs.extend(reads::job(ledger.connection, job)?);
+    }
+    Ok(jobs)
+}
+
+/// The jobs that are held by somebody who has no lease (any more), or is among the dead.
+fn abandoned(
+    connection: &Connection,
+    now: Timestamp,
+    dead: &[Owner],
+) -> Result<Vec<(JobId, Owner, String)>, Failed> {
+    let mut statement = connection.prepare_cached(
+        "SELECT job.id, job.owner, job.home, ifnull(worker.expires_at <= ?1, 1)
+        FROM agent_jobs AS job LEFT JOIN agent_workers AS worker ON worker.owner = job.owner
+        WHERE job.state IN ('running', 'interrupted') ORDER BY job.id",
+    )?;
+    let rows = statement.query_map([int(now.as_millis())], |row| {
+        Ok((row.get::<_, [u8; 16]>(0)?, row.get::<_, String>(1)?, row.get(2)?, row.get::<_, bool>(3)?))
+    })?;
+    let mut abandoned = Vec::new();
+    for row in rows {
+        let (id, owner, home, silent) = row?;
+        let owner = Owner::new(owner);
+        if silent || dead.contains(&owner) {
+            abandoned.push((JobId::from_uuid(Uuid::from_bytes(id)), owner, home));
+        }
+    }
+    Ok(abandoned)
+}

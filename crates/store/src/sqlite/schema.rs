@@ -1,0 +1,131 @@
+//! The tables, and how a file of an earlier version becomes one of ours.
+//!
+//! A step, once released, is never changed: files out there were made by it. What is new comes as a further step.
+
+use rusqlite::{Connection, TransactionBehavior};
+
+use crate::error::StoreError;
+use crate::sqlite::faults::Place;
+
+/// Tells our files from those of other programs ("SWBD").
+const APPLICATION: i64 = 0x5357_4244;
+
+/// What leads from each version to the next; a new file begins at 0.
+const STEPS: [&str; 2] = [
+    // 1: jobs, what was said in them, the last conversations, and who is alive.
+    "CREATE TABLE agent_jobs (
+        id BLOB NOT NULL PRIMARY KEY,
+        revision INTEGER NOT NULL,
+        state TEXT NOT NULL,
+        owner TEXT,
+        attempt INTEGER NOT NULL,
+        requeues INTEGER NOT NULL,
+        max_attempts INTEGER NOT NULL,
+        paused_until INTEGER,
+        cancel_requested_at INTEGER,
+        created_at INTEGER NOT NULL,
+        started_at INTEGER,
+        completed_at INTEGER,
+        duration_ms INTEGER,
+        agent TEXT NOT NULL,
+        model TEXT,
+        tool TEXT NOT NULL,
+        task TEXT NOT NULL,
+        home TEXT NOT NULL,
+        cwd TEXT NOT NULL,
+        session TEXT,
+        exchange BLOB,
+        parent BLOB,
+        idempotency_key TEXT,
+        fire_and_forget INTEGER NOT NULL,
+        expose_stream INTEGER NOT NULL,
+        input_tokens INTEGER,
+        output_tokens INTEGER,
+        cached_tokens INTEGER,
+        reasoning_tokens INTEGER,
+        cost_usd REAL,
+        prompt_head TEXT NOT NULL,
+        failure TEXT,
+        call TEXT NOT NULL,
+        prompt TEXT NOT NULL,
+        outcome TEXT
+    ) STRICT;
+    CREATE INDEX jobs_ready ON agent_jobs (home, agent, id) WHERE state = 'queued';
+    CREATE INDEX jobs_held ON agent_jobs (owner, agent) WHERE state IN ('running', 'interrupted');
+    CREATE INDEX jobs_paused ON agent_jobs (paused_until) WHERE state = 'paused';
+    CREATE INDEX jobs_by_state ON agent_jobs (state, id);
+    CREATE INDEX jobs_by_tool ON agent_jobs (tool, id);
+    CREATE UNIQUE INDEX jobs_by_key ON agent_jobs (idempotency_key) WHERE idempotency_key IS NOT NULL;
+    CREATE TABLE agent_exchanges (
+        id BLOB NOT NULL PRIMARY KEY,
+        job BLOB NOT NULL,
+        created_at INTEGER NOT NULL,
+        prompt TEXT NOT NULL,
+        response TEXT NOT NULL
+    ) STRICT;
+    CREATE INDEX exchanges_by_job ON agent_exchanges (job);
+    CREATE TABLE tool_sessions (
+        agent TEXT NOT NULL,
+        task TEXT NOT NULL,
+        home TEXT NOT NULL,
+        session TEXT NOT NULL,
+        cwd TEXT NOT NULL,
+        job BLOB NOT NULL,
+        updated_at INTEGER NOT NULL,
+        PRIMARY KEY (agent, task, home)
+    ) STRICT, WITHOUT ROWID;
+    CREATE TABLE agent_workers (
+        owner TEXT NOT NULL PRIMARY KEY,
+        expires_at INTEGER NOT NULL
+    ) STRICT, WITHOUT ROWID;",
+    // 2: what else is kept with an end, and the children of a job.
+    "ALTER TABLE agent_jobs ADD COLUMN metadata TEXT;
+    CREATE INDEX jobs_by_parent ON agent_jobs (parent, id) WHERE parent IS NOT NULL;",
+];
+
+/// Takes the steps that the file lacks. Refuses a file that is newer than this program, and one that is not ours.
+pub fn bring_up_to_date(connection: &mut Connection, place: &Place) -> Result<(), StoreError> {
+    let failed = |error| place.failed(error);
+    let known = STEPS.len();
+    if version(connection).map_err(failed)? == Some(known) && is_ours(connection).map_err(failed)? {
+        return Ok(());
+    }
+    // Two processes may come here at once: the second waits, and finds nothing left to do.
+    let transaction = connection.transaction_with_behavior(TransactionBehavior::Immediate).map_err(failed)?;
+    if !is_ours(&transaction).map_err(failed)? {
+        return Err(StoreError::Foreign { place: place.name() });
+    }
+    let Some(missing) = version(&transaction).map_err(failed)?.and_then(|version| STEPS.get(version..))
+    else {
+        let found = number(&transaction).map_err(failed)?;
+        return Err(StoreError::NewerVersion {
+            place: place.name(),
+            found,
+            known: known.cast_signed() as i64,
+        });
+    };
+    for step in missing {
+        transaction.execute_batch(step).map_err(failed)?;
+    }
+    transaction.pragma_update(None, "application_id", APPLICATION).map_err(failed)?;
+    transaction.pragma_update(None, "user_version", known.cast_signed() as i64).map_err(failed)?;
+    transaction.commit().map_err(|error| place.commit_failed(error))
+}
+
+fn number(connection: &Connection) -> rusqlite::Result<i64> {
+    connection.pragma_query_value(None, "user_version", |row| row.get(0))
+}
+
+fn version(connection: &Connection) -> rusqlite::Result<Option<usize>> {
+    Ok(usize::try_from(number(connection)?).ok())
+}
+
+/// Ours, or empty.
+fn is_ours(connection: &Connection) -> rusqlite::Result<bool> {
+    let application: i64 = connection.pragma_query_value(None, "application_id", |row| row.get(0))?;
+    if application == APPLICATION {
+        return Ok(true);
+    }
+    let things: i64 = connection.query_row("SELECT count(*) FROM sqlite_schema", [], |row| row.get(0))?;
+    Ok(application == 0 && things == 0 && number(connection)? == 0)
+}

@@ -1,0 +1,73 @@
+//! Removes ended jobs that are kept no longer.
+
+use model::{JobId, Timestamp};
+use rusqlite::{Connection, OptionalExtension};
+use uuid::Uuid;
+
+use crate::requests::Retention;
+use crate::sqlite::Failed;
+use crate::sqlite::jobs::int;
+
+/// How many go in one transaction.
+const PART: i64 = 500;
+
+/// Owners that were last heard of this long ago and hold nothing are forgotten.
+const FORGET_OWNERS_MS: u64 = 24 * 60 * 60 * 1000;
+
+/// Removes some, the oldest first, and answers which. Nothing is left to remove when it answers none.
+pub fn part(connection: &Connection, retention: Retention, now: Timestamp) -> Result<Vec<JobId>, Failed> {
+    let mut ids = match retention.max_age {
+        Some(age) => too_old(connection, now.minus(age))?,
+        None => Vec::new(),
+    };
+    if ids.is_empty()
+        && let Some(count) = retention.max_count
+    {
+        ids = too_many(connection, count)?;
+    }
+    for id in &ids {
+        connection.prepare_cached("DELETE FROM agent_exchanges WHERE job = ?1")?.execute([id])?;
+        connection.prepare_cached("DELETE FROM agent_jobs WHERE id = ?1")?.execute([id])?;
+    }
+    forget_owners(connection, now)?;
+    Ok(ids.into_iter().map(|id| JobId::from_uuid(Uuid::from_bytes(id))).collect())
+}
+
+fn too_old(connection: &Connection, cutoff: Timestamp) -> Result<Vec<[u8; 16]>, Failed> {
+    // What ended before the cutoff was placed before it, too: no newer job is looked at.
+    let newest = JobId::first_of(cutoff.plus(std::time::Duration::from_millis(1)));
+    let mut statement = connection.prepare_cached(
+        "SELECT id FROM agent_jobs WHERE id < ?1 AND completed_at <= ?2 ORDER BY id LIMIT ?3",
+    )?;
+    let ids = statement
+        .query_map((newest.as_uuid().as_bytes(), int(cutoff.as_millis()), PART), |row| row.get(0))?
+        .collect::<Result<_, _>>()?;
+    Ok(ids)
+}
+
+fn too_many(connection: &Connection, count: u64) -> Result<Vec<[u8; 16]>, Failed> {
+    let newest_to_go: Option<[u8; 16]> = connection
+        .prepare_cached(
+            "SELECT id FROM agent_jobs WHERE completed_at IS NOT NULL ORDER BY id DESC LIMIT 1 OFFSET ?1",
+        )?
+        .query_row([int(count)], |row| row.get(0))
+        .optional()?;
+    let Some(newest_to_go) = newest_to_go else { return Ok(Vec::new()) };
+    let mut statement = connection.prepare_cached(
+        "SELECT id FROM agent_jobs WHERE completed_at IS NOT NULL AND id <= ?1 ORDER BY id LIMIT ?2",
+    )?;
+    let ids = statement.query_map((newest_to_go, PART), |row| row.get(0))?.collect::<Result<_, _>>()?;
+    Ok(ids)
+}
+
+fn forget_owners(connection: &Connection, now: Timestamp) -> Result<(), Failed> {
+    let long_ago = int(now.as_millis().saturating_sub(FORGET_OWNERS_MS));
+    connection
+        .prepare_cached(
+            "DELETE FROM agent_workers WHERE expires_at < ?1 AND NOT EXISTS (
+                SELECT 1 FROM agent_jobs AS job
+                WHERE job.state IN ('running', 'interrupted') AND job.owner = agent_workers.owner)",
+        )?
+        .execute([long_ago])?;
+    Ok(())
+}

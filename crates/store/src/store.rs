@@ -1,0 +1,262 @@
+//! The store as its users see it: what is asked in the words of the model, kept by either engine.
+//!
+//! Owns what is the same for both: the clock, the ids, the redaction of secrets. Refuses queries: nobody outside this crate
+//! writes SQL or `SurrealQL`.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use model::{
+    AgentKind, Claim, Exchange, Home, Job, JobEnd, JobId, JobIdPrefix, JobState, NewJob, Owner, Refusal,
+    SessionId, Step, Timestamp,
+};
+
+use crate::clock::Clock;
+use crate::engine::Engine;
+use crate::error::StoreError;
+use crate::ids::Ids;
+use crate::redact::Redactor;
+use crate::requests::{
+    CancelReply, ClaimRequest, Found, Held, JobFilter, LastSession, Page, PageRequest, Placed, RescueRequest,
+    Retention,
+};
+use crate::row::EndRow;
+use crate::setting::{Credentials, Setting, SettingError};
+use crate::sqlite::Sqlite;
+use crate::stats::{Stats, StatsRange};
+use crate::watch::Watch;
+
+/// Which store is opened, and how.
+#[derive(Debug, Clone)]
+pub struct Opening {
+    /// Which one.
+    pub setting: Setting,
+    /// The file that `sqlite:` stands for.
+    pub default_file: PathBuf,
+    /// For a server that asks for them.
+    pub credentials: Option<Credentials>,
+    /// Takes the secrets out of all that is stored.
+    pub redactor: Redactor,
+    /// Tells the time.
+    pub clock: Clock,
+}
+
+impl Opening {
+    /// That store, with the usual redactor and the machine's clock. `default_file` is what `sqlite:` stands for.
+    pub fn new(setting: Setting, default_file: impl Into<PathBuf>) -> Self {
+        Self {
+            setting,
+            default_file: default_file.into(),
+            credentials: None,
+            redactor: Redactor::usual(),
+            clock: Clock::system(),
+        }
+    }
+}
+
+/// The durable record of calls and the queue they wait in.
+///
+/// Copies share one store. It closes with the last of them: what was answered is on the disk by then.
+#[derive(Debug, Clone)]
+pub struct Store {
+    engine: Arc<dyn Engine>,
+    clock: Clock,
+    redactor: Arc<Redactor>,
+    ids: Arc<Ids>,
+}
+
+impl Store {
+    /// Opens the store; makes it, or brings it to this program's version, when necessary.
+    ///
+    /// Must be called within a tokio runtime.
+    pub async fn open(opening: Opening) -> Result<Self, StoreError> {
+        let Opening { setting, default_file, credentials, redactor, clock } = opening;
+        let engine: Arc<dyn Engine> = match setting {
+            Setting::Sqlite { path } => Arc::new(Sqlite::open(path.unwrap_or(default_file)).await?),
+            Setting::SqliteMemory => Arc::new(Sqlite::in_memory().await?),
+            server => open_surreal(server, credentials).await?,
+        };
+        Ok(Self { engine, clock, redactor: Arc::new(redactor), ids: Arc::default() })
+    }
+
+    /// What time it is for this store.
+    pub fn now(&self) -> Timestamp {
+        self.clock.now()
+    }
+
+    /// Keeps a call as a job that waits to be claimed. Once this answers, the job survives whatever happens.
+    ///
+    /// The same idempotency key gives the same job, which may have been asked for in other words. When the answer is
+    /// [`StoreError::Unconfirmed`], the job may be there: ask again with the same key, or look for the id in the error.
+    pub async fn place(&self, order: NewJob) -> Result<Placed, StoreError> {
+        let mut order = order;
+        let redactions = self.redactor.clean_order(&mut order)?;
+        let now = self.now();
+        let (job, is_new) = self.engine.place(Job::placed(self.ids.job(now)?, order, now)).await?;
+        Ok(Placed { job, is_new, redactions })
+    }
+
+    /// Takes the oldest job that the owner can serve; none when there is none, or when the owner has as many as it can run.
+    /// No job is ever given to two. Also counts as a heartbeat.
+    pub async fn claim(&self, request: ClaimRequest) -> Result<Option<Job>, StoreError> {
+        self.engine.claim(request, self.now()).await
+    }
+
+    /// The heartbeat: the owner is alive, and counts as alive for that long. Answers all that it holds, so that it sees what
+    /// it has lost and what it is to stop.
+    pub async fn renew(&self, owner: &Owner, lease: Duration) -> Result<Vec<Held>, StoreError> {
+        self.engine.renew(owner.clone(), self.now().plus(lease)).await
+    }
+
+    /// Remembers the vendor's conversation as soon as it is known, so that the work can be taken up after a crash.
+    pub async fn note_session(&self, claim: &Claim, session: &SessionId) -> Result<(), StoreError> {
+        self.engine.note_session(claim.clone(), session.clone(), self.now()).await
+    }
+
+    /// Brings a job to its end. Refused when the claim no longer holds it; the first end stays. Answers how many secrets were
+    /// taken out of what the agent said.
+    pub async fn finish(&self, claim: &Claim, end: JobEnd) -> Result<usize, StoreError> {
+        let mut end = end;
+        let redactions = self.redactor.clean_end(&mut end);
+        let step = Step::Finish { claim: claim.clone(), how: end.how };
+        let end = EndRow::new(end, self.ids.exchange(self.now())?)?;
+        self.engine.step(claim.job, step, Some(end), self.now()).await?;
+        Ok(redactions)
+    }
+
+    /// Wants a job to end. One that nobody holds is cancelled at once; for one that runs the wish is kept, and its holder has
+    /// to be told ([`CancelReply::needs_stop`]). May be asked any number of times; an ended job stays as it is.
+    pub async fn request_cancel(&self, job: JobId) -> Result<CancelReply, StoreError> {
+        match self.engine.step(job, Step::Cancel, None, self.now()).await {
+            Ok(taken) => {
+                Ok(CancelReply { previous: taken.before.state.name(), now: taken.after.state.name() })
+            }
+            Err(StoreError::Refused { refusal: Refusal::Ended(how), .. }) => {
+                Ok(CancelReply { previous: how.name(), now: how.name() })
+            }
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Lets a job wait for a moment, such as the reset of a quota; it is claimed again afterwards. One that is to be cancelled
+    /// is, instead.
+    pub async fn pause_until(&self, claim: &Claim, until: Timestamp) -> Result<JobState, StoreError> {
+        self.step(claim, Step::Pause { claim: claim.clone(), until }).await
+    }
+
+    /// Says that the run of a job was lost while its owner lives. The owner goes on holding it until nothing is left.
+    pub async fn interrupt(&self, claim: &Claim) -> Result<JobState, StoreError> {
+        self.step(claim, Step::Interrupt { claim: claim.clone() }).await
+    }
+
+    /// Queues an interrupted job again, of whose run nothing is left. Refused when it was begun often enough: it is to be
+    /// finished, then. One that is to be cancelled is, instead.
+    pub async fn requeue(&self, claim: &Claim) -> Result<JobState, StoreError> {
+        self.step(claim, Step::Requeue { claim: claim.clone() }).await
+    }
+
+    /// Goes on with a run that is alive though its owner is not, as the same attempt. The old claim is the proof: whoever
+    /// calls this knows that its owner is dead. `lease` is for the new owner.
+    pub async fn adopt(&self, claim: &Claim, owner: &Owner, lease: Duration) -> Result<Claim, StoreError> {
+        // The heartbeat first: a job must not have an owner that looks dead.
+        self.renew(owner, lease).await?;
+        self.step(claim, Step::Adopt { claim: claim.clone(), owner: owner.clone() }).await?;
+        Ok(Claim { owner: owner.clone(), ..claim.clone() })
+    }
+
+    /// Takes over the jobs of owners that are proven dead or whose leases are out. They become interrupted, held by the
+    /// rescuer, who ends what is left of their runs and then queues them again, finishes or adopts them. A rescuer that dies
+    /// over it is rescued in turn.
+    pub async fn rescue(&self, request: RescueRequest) -> Result<Vec<Job>, StoreError> {
+        self.engine.rescue(request, self.now()).await
+    }
+
+    /// Places an ended job again as a new one, whose parent it is. The secrets that were taken out of it stay out.
+    pub async fn retry(&self, job: JobId) -> Result<Placed, StoreError> {
+        let old = self.get(job).await?.ok_or(StoreError::NoSuchJob { job })?;
+        if old.completed_at.is_none() {
+            let refusal = Refusal::NoSuchStep { from: old.progress.state.name(), step: "retry" };
+            return Err(StoreError::Refused { job, refusal });
+        }
+        self.place(NewJob { idempotency_key: None, parent: Some(job), ..old.order }).await
+    }
+
+    /// A job, with all that is known of it.
+    pub async fn get(&self, job: JobId) -> Result<Option<Job>, StoreError> {
+        self.engine.get(job).await
+    }
+
+    /// The job whose id begins like this.
+    pub async fn find(&self, prefix: JobIdPrefix) -> Result<Found, StoreError> {
+        self.engine.find(prefix).await
+    }
+
+    /// The jobs that fit, the newest first.
+    pub async fn list(&self, filter: &JobFilter, page: PageRequest) -> Result<Page, StoreError> {
+        self.engine.list(filter.clone(), page).await
+    }
+
+    /// How many jobs fit.
+    pub async fn count(&self, filter: &JobFilter) -> Result<u64, StoreError> {
+        self.engine.count(filter.clone()).await
+    }
+
+    /// What was said in a job that has ended.
+    pub async fn exchange(&self, job: JobId) -> Result<Option<Exchange>, StoreError> {
+        self.engine.exchange(job).await
+    }
+
+    /// The last conversation of a task: with this agent, and at this home, since no agent has the conversations of another and
+    /// no machine those of another.
+    pub async fn last_session(
+        &self,
+        agent: AgentKind,
+        task: &str,
+        home: &Home,
+    ) -> Result<Option<LastSession>, StoreError> {
+        self.engine.last_session(agent, task.to_owned(), home.clone()).await
+    }
+
+    /// Counts, durations, tokens and cost.
+    pub async fn stats(&self, range: StatsRange) -> Result<Stats, StoreError> {
+        self.engine.stats(range).await
+    }
+
+    /// The changes from now on.
+    pub async fn watch(&self) -> Result<Watch, StoreError> {
+        self.engine.watch().await
+    }
+
+    /// Removes ended jobs that are kept no longer, and answers which, so that their spool folders can be removed
+    /// ([`crate::remove_job_folders`]).
+    pub async fn sweep(&self, retention: Retention) -> Result<Vec<JobId>, StoreError> {
+        self.engine.sweep(retention, self.now()).await
+    }
+
+    /// Reads the whole store and says whether it is sound.
+    pub async fn check(&self) -> Result<(), StoreError> {
+        self.engine.check().await
+    }
+
+    async fn step(&self, claim: &Claim, step: Step) -> Result<JobState, StoreError> {
+        Ok(self.engine.step(claim.job, step, None, self.now()).await?.after.state)
+    }
+}
+
+#[cfg(feature = "surreal")]
+async fn open_surreal(
+    setting: Setting,
+    credentials: Option<Credentials>,
+) -> Result<Arc<dyn Engine>, StoreError> {
+    if !cfg!(feature = "surreal-embedded") && matches!(setting, Setting::SurrealEmbedded { .. }) {
+        return Err(SettingError::NotBuiltIn { engine: "embedded SurrealDB" }.into());
+    }
+    Ok(Arc::new(crate::surreal::Surreal::open(setting, credentials).await?))
+}
+
+#[cfg(not(feature = "surreal"))]
+#[expect(clippy::unused_async, reason = "the same signature as with the engine")]
+async fn open_surreal(_: Setting, _: Option<Credentials>) -> Result<Arc<dyn Engine>, StoreError> {
+    Err(SettingError::NotBuiltIn { engine: "SurrealDB" }.into())
+}

@@ -1,0 +1,249 @@
+//! Keeps a job and its steps.
+//!
+//! A step is a comparison and an exchange: the record is read, the pure function is asked, and the answer is written only if
+//! the revision is still the one that was read. Each write carries a name of its own (`op`): when the connection breaks
+//! before the answer, the record itself tells whether the write was the last thing that happened to it.
+
+use model::{Claim, Ended, Job, JobId, SessionId, StateName, Step, Timestamp};
+use surrealdb::types::{Object, RecordId, SurrealValue, Value};
+
+use crate::engine::Taken;
+use crate::error::{Cause, StoreError};
+use crate::row::{EndRow, JobRow, Standing};
+use crate::surreal::records::{
+    ExchangeRecord, JobRecord, LineRecord, SessionRecord, StepPatch, end_patch, int, job_record_id,
+    queue_name, session_id, worker_id,
+};
+use crate::surreal::wire::{Fault, Pause, TRIES, Vars, Wire};
+use crate::surreal::{op_name, reads};
+
+/// Keeps a new job, or finds the earlier one with its key. With the same id this can be asked any number of times.
+pub async fn place(wire: &Wire, job: Job) -> Result<(Job, bool), StoreError> {
+    let record = JobRecord::new(JobRow::placed(&job)?, op_name()?);
+    let key = job.order.idempotency_key.clone();
+    let vars = Vars::new()
+        .with("job", job_record_id(job.id))
+        .with("key", key)
+        .with("content", Value::Object(record.content(job.id)));
+    let query = "
+        INSERT IGNORE INTO agent_jobs $content RETURN NONE;
+        IF $key = NONE { SELECT VALUE placed FROM $job } ELSE { SELECT VALUE placed FROM agent_jobs WHERE idempotency_key = $key };
+    ";
+    let mut answer = wire.read(query, vars).await.map_err(|error| in_doubt(error, job.id))?;
+    let earlier = answer.rows::<String>(1)?.first().and_then(|placed| placed.parse::<JobId>().ok());
+    match earlier {
+        Some(id) if id == job.id => Ok((job, true)),
+        Some(id) => Ok((reads::job(wire, id).await?.ok_or(StoreError::NoSuchJob { job: id })?, false)),
+        None => Err(StoreError::Engine {
+            place: wire.place(),
+            source: "the server took the job and does not have it".into(),
+        }),
+    }
+}
+
+/// A write that met no server on every try may have been done on the first.
+fn in_doubt(error: StoreError, job: JobId) -> StoreError {
+    match error {
+        StoreError::Unreachable { place, source } => {
+            StoreError::Unconfirmed { place, job: Some(job), source }
+        }
+        other => other,
+    }
+}
+
+/// Takes the job one step on, if there is such a step.
+pub async fn take_step(
+    wire: &Wire,
+    job: JobId,
+    step: &Step,
+    end: Option<&EndRow>,
+    now: Timestamp,
+) -> Result<Taken, StoreError> {
+    settle(wire, job, |head| Change::of(head, step, end, now)).await
+}
+
+/// Remembers the conversation with the job, and as the last of its task.
+pub async fn note_session(
+    wire: &Wire,
+    claim: &Claim,
+    session: &SessionId,
+    now: Timestamp,
+) -> Result<(), StoreError> {
+    settle(wire, claim.job, |head| Change::of_session(head, claim, session, now)).await.map(|_| ())
+}
+
+/// A write of which nobody knows whether it was done.
+struct Doubt {
+    op: String,
+    /// The revision that it was to replace.
+    seen: i64,
+    taken: Taken,
+    cause: Cause,
+}
+
+/// Reads the job, makes the change of it, and writes that; again, when others were faster.
+async fn settle(
+    wire: &Wire,
+    job: JobId,
+    change: impl Fn(&LineRecord) -> Result<Change, StoreError>,
+) -> Result<Taken, StoreError> {
+    let mut pause = Pause::default();
+    let mut doubt: Option<Doubt> = None;
+    for _ in 0..TRIES {
+        let head = match reads::line(wire, job).await {
+            Ok(head) => head,
+            Err(error) => return Err(doubt.map_or(error, |doubt| unconfirmed(wire, job, doubt))),
+        };
+        match doubt.take() {
+            Some(doubt) if head.op == doubt.op => return Ok(doubt.taken),
+            // Others have written since, and ours may lie below theirs.
+            Some(doubt) if head.revision != doubt.seen => return Err(unconfirmed(wire, job, doubt)),
+            // It was not written, or there was none.
+            Some(_) | None => {}
+        }
+        let change = change(&head)?;
+        match change.write(wire).await {
+            Ok(true) => return Ok(change.taken),
+            Ok(false) | Err(Fault::Conflict) => {}
+            Err(Fault::Lost(cause)) => {
+                doubt = Some(Doubt { op: change.op, seen: head.revision, taken: change.taken, cause });
+            }
+            Err(Fault::Failed(error)) => return Err(error),
+        }
+        pause.wait().await;
+    }
+    Err(doubt.map_or_else(|| wire.too_many_conflicts(), |doubt| unconfirmed(wire, job, doubt)))
+}
+
+fn unconfirmed(wire: &Wire, job: JobId, doubt: Doubt) -> StoreError {
+    StoreError::Unconfirmed { place: wire.place(), job: Some(job), source: doubt.cause }
+}
+
+/// One change of one job, ready to be written.
+pub struct Change {
+    pub job: JobId,
+    pub taken: Taken,
+    op: String,
+    vars: Vars,
+}
+
+impl Change {
+    /// What the step makes of a job that stands like this.
+    pub fn of(
+        head: &LineRecord,
+        step: &Step,
+        end: Option<&EndRow>,
+        now: Timestamp,
+    ) -> Result<Self, StoreError> {
+        let job = head.job_id()?;
+        let before = head.standing().progress(job)?;
+        let after = before.after(step, now).map_err(|refusal| StoreError::Refused { job, refusal })?;
+        let op = op_name()?;
+        let mut patch = end.map(end_patch).unwrap_or_default();
+        if let Value::Object(step) =
+            step_patch(head, &Standing::from(&after), after.state.name(), &op, now).into_value()
+        {
+            patch.extend(step);
+        }
+        let vars = Self::vars(head, job, patch);
+        let vars = match end {
+            Some(end) => with_end(vars, head, job, end, now),
+            None => vars,
+        };
+        Ok(Self { job, taken: Taken { before, after }, op, vars })
+    }
+
+    /// The conversation of a job, told by its holder.
+    fn of_session(
+        head: &LineRecord,
+        claim: &Claim,
+        session: &SessionId,
+        now: Timestamp,
+    ) -> Result<Self, StoreError> {
+        let job = claim.job;
+        let progress = head.standing().progress(job)?;
+        // Whoever may finish it may also say this.
+        let probe = Step::Finish { claim: claim.clone(), how: Ended::Completed };
+        progress.after(&probe, now).map_err(|refusal| StoreError::Refused { job, refusal })?;
+        let op = op_name()?;
+        let mut patch = Object::new();
+        patch.insert("session".to_owned(), session.as_str().to_owned().into_value());
+        patch.insert("revision".to_owned(), (head.revision + 1).into_value());
+        patch.insert("op".to_owned(), op.clone().into_value());
+        let vars = with_last_session(Self::vars(head, job, patch), head, job, session, now);
+        Ok(Self { job, taken: Taken { before: progress.clone(), after: progress }, op, vars })
+    }
+
+    fn vars(head: &LineRecord, job: JobId, patch: Object) -> Vars {
+        Vars::new()
+            .with("job", job_record_id(job))
+            .with("seen", head.revision)
+            .with("patch", Value::Object(patch))
+    }
+
+    /// Writes it, unless somebody else wrote in between. One statement is one transaction, whose failure cannot be missed.
+    pub async fn write(&self, wire: &Wire) -> Result<bool, Fault> {
+        let query = "{
+            LET $done = (UPDATE $job MERGE $patch WHERE revision = $seen RETURN VALUE revision);
+            IF array::len($done) = 1 {
+                IF $said != NONE { CREATE $said_id CONTENT $said RETURN NONE };
+                IF $last != NONE { UPSERT $last_id CONTENT $last RETURN NONE };
+            };
+            RETURN $done;
+        };";
+        let mut answer = wire.once(query, self.vars.clone()).await?;
+        Ok(!answer.rows::<i64>(0).map_err(Fault::Failed)?.is_empty())
+    }
+}
+
+fn step_patch(head: &LineRecord, after: &Standing, state: StateName, op: &str, now: Timestamp) -> StepPatch {
+    let now = int(now.as_millis());
+    // The time of the first claim.
+    let started_at = head.started_at.or((state == StateName::Running).then_some(now));
+    let completed_at = state.ended().map(|_| now);
+    let queue = (state == StateName::Queued).then(|| queue_name(&head.home, &head.agent));
+    StepPatch {
+        revision: head.revision + 1,
+        op: op.to_owned(),
+        state: after.state.clone(),
+        owner: after.owner.clone(),
+        worker: after.owner.as_deref().map(worker_id),
+        queue,
+        attempt: after.attempt.into(),
+        requeues: after.requeues.into(),
+        paused_until: after.paused_until.map(int),
+        cancel_requested_at: after.cancel_requested_at.map(int),
+        started_at,
+        completed_at,
+        duration_ms: completed_at.zip(started_at).map(|(end, start)| (end - start).max(0)),
+    }
+}
+
+fn with_end(vars: Vars, head: &LineRecord, job: JobId, end: &EndRow, now: Timestamp) -> Vars {
+    let mut vars = vars;
+    if let Some(said) = &end.exchange {
+        let record = ExchangeRecord {
+            name: said.id.to_string(),
+            job: job.to_string(),
+            created_at: int(now.as_millis()),
+            prompt: said.prompt.clone(),
+            response: said.response.clone(),
+        };
+        let id = RecordId::new("agent_exchanges", surrealdb::types::Uuid::from(said.id.as_uuid()));
+        vars = vars.with("said_id", id).with("said", record);
+    }
+    match &end.session {
+        Some(session) => with_last_session(vars, head, job, session, now),
+        None => vars,
+    }
+}
+
+fn with_last_session(vars: Vars, head: &LineRecord, job: JobId, session: &SessionId, now: Timestamp) -> Vars {
+    let last = SessionRecord {
+        session: session.as_str().to_owned(),
+        cwd: head.cwd.clone(),
+        job: job.to_string(),
+        updated_at: int(now.as_millis()),
+    };
+    vars.with("last_id", session_id(&head.agent, &head.task, &head.home)).with("last", last)
+}

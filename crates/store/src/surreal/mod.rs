@@ -1,0 +1,140 @@
+//! The engine to grow into: a `SurrealDB` server, which several machines can share.
+//!
+//! Owns all `SurrealQL`. Answers are never taken for granted: a conflict is tried again, and a connection that breaks leaves a
+//! doubt that is either cleared by a further look or told ([`StoreError::Unconfirmed`]).
+
+mod claim;
+mod jobs;
+mod reads;
+mod records;
+mod schema;
+mod sweep;
+mod watching;
+mod wire;
+
+use std::sync::Arc;
+
+use async_trait::async_trait;
+use model::{AgentKind, Claim, Exchange, Home, Job, JobId, JobIdPrefix, Owner, SessionId, Step, Timestamp};
+use tokio::sync::Mutex;
+
+use crate::engine::{Engine, Taken};
+use crate::error::StoreError;
+use crate::requests::{
+    ClaimRequest, Found, Held, JobFilter, LastSession, Page, PageRequest, RescueRequest, Retention,
+};
+use crate::row::EndRow;
+use crate::setting::{Credentials, Setting};
+use crate::stats::{Stats, StatsRange};
+use crate::watch::Watch;
+use wire::{Vars, Wire};
+
+/// A store in a `SurrealDB`.
+#[derive(Debug)]
+pub struct Surreal {
+    wire: Arc<Wire>,
+    /// One claim of this process at a time, so that an owner never gets more than it asked for, and does not race itself.
+    claiming: Mutex<()>,
+}
+
+impl Surreal {
+    pub async fn open(setting: Setting, credentials: Option<Credentials>) -> Result<Self, StoreError> {
+        let wire = Wire::open(&setting, credentials.as_ref()).await?;
+        schema::bring_up_to_date(&wire).await?;
+        Ok(Self { wire: Arc::new(wire), claiming: Mutex::default() })
+    }
+}
+
+/// A name for one write, by which it is recognised.
+fn op_name() -> Result<String, StoreError> {
+    let mut bytes = [0; 16];
+    getrandom::fill(&mut bytes).map_err(|error| StoreError::NoRandomness(Box::new(error)))?;
+    Ok(uuid::Builder::from_random_bytes(bytes).into_uuid().to_string())
+}
+
+#[async_trait]
+impl Engine for Surreal {
+    async fn place(&self, job: Job) -> Result<(Job, bool), StoreError> {
+        jobs::place(&self.wire, job).await
+    }
+
+    async fn claim(&self, request: ClaimRequest, now: Timestamp) -> Result<Option<Job>, StoreError> {
+        let _turn = self.claiming.lock().await;
+        claim::oldest(&self.wire, &request, now).await
+    }
+
+    async fn renew(&self, owner: Owner, expires_at: Timestamp) -> Result<Vec<Held>, StoreError> {
+        claim::renew(&self.wire, &owner, expires_at).await
+    }
+
+    async fn step(
+        &self,
+        job: JobId,
+        step: Step,
+        end: Option<EndRow>,
+        now: Timestamp,
+    ) -> Result<Taken, StoreError> {
+        jobs::take_step(&self.wire, job, &step, end.as_ref(), now).await
+    }
+
+    async fn note_session(&self, claim: Claim, session: SessionId, now: Timestamp) -> Result<(), StoreError> {
+        jobs::note_session(&self.wire, &claim, &session, now).await
+    }
+
+    async fn rescue(&self, request: RescueRequest, now: Timestamp) -> Result<Vec<Job>, StoreError> {
+        claim::take_over(&self.wire, &request, now).await
+    }
+
+    async fn get(&self, job: JobId) -> Result<Option<Job>, StoreError> {
+        reads::job(&self.wire, job).await
+    }
+
+    async fn find(&self, prefix: JobIdPrefix) -> Result<Found, StoreError> {
+        reads::find(&self.wire, prefix).await
+    }
+
+    async fn list(&self, filter: JobFilter, page: PageRequest) -> Result<Page, StoreError> {
+        reads::list(&self.wire, &filter, page).await
+    }
+
+    async fn count(&self, filter: JobFilter) -> Result<u64, StoreError> {
+        reads::count(&self.wire, &filter).await
+    }
+
+    async fn exchange(&self, job: JobId) -> Result<Option<Exchange>, StoreError> {
+        reads::exchange(&self.wire, job).await
+    }
+
+    async fn last_session(
+        &self,
+        agent: AgentKind,
+        task: String,
+        home: Home,
+    ) -> Result<Option<LastSession>, StoreError> {
+        reads::last_session(&self.wire, agent, &task, &home).await
+    }
+
+    async fn stats(&self, range: StatsRange) -> Result<Stats, StoreError> {
+        reads::stats(&self.wire, range).await
+    }
+
+    async fn watch(&self) -> Result<Watch, StoreError> {
+        watching::watch(self.wire.clone()).await
+    }
+
+    async fn sweep(&self, retention: Retention, now: Timestamp) -> Result<Vec<JobId>, StoreError> {
+        let mut removed = Vec::new();
+        loop {
+            let part = sweep::part(&self.wire, retention, now).await?;
+            if part.is_empty() {
+                return Ok(removed);
+            }
+            removed.extend(part);
+        }
+    }
+
+    /// A server looks after its own files; that it answers is all that can be said from here.
+    async fn check(&self) -> Result<(), StoreError> {
+        self.wire.read("SELECT version FROM switchboard:schema;", Vars::new()).await.map(|_| ())
+    }
+}

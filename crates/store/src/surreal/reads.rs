@@ -1,0 +1,226 @@
+//! What is read: jobs, lists, sums.
+
+use model::{
+    AgentKind, Exchange, ExchangeId, Home, Job, JobId, JobIdPrefix, NewExchange, StateName, Timestamp, Usage,
+};
+use surrealdb::types::SurrealValue;
+
+use crate::error::StoreError;
+use crate::requests::{Found, JobFilter, LastSession, Page, PageRequest};
+use crate::row::Reader;
+use crate::stats::{DAY_MS, Stats, StatsRange, StatsRow};
+use crate::surreal::records::{
+    ExchangeRecord, JobRecord, LINE, LineRecord, SessionRecord, int, job_record_id, session_id,
+};
+use crate::surreal::wire::{Vars, Wire};
+
+/// How many ids a prefix that names several is answered with.
+const FOUND: usize = 10;
+
+/// A whole job by its id.
+pub async fn job(wire: &Wire, id: JobId) -> Result<Option<Job>, StoreError> {
+    let query = "SELECT *, worker.expires_at AS lease_expires_at FROM $job;";
+    let mut answer = wire.read(query, Vars::new().with("job", job_record_id(id))).await?;
+    let record = answer.rows::<JobRecord>(0)?.pop();
+    record.map(|record| record.row()?.job()).transpose()
+}
+
+/// What a step needs to know of a job.
+pub async fn line(wire: &Wire, id: JobId) -> Result<LineRecord, StoreError> {
+    let query = format!("SELECT {LINE} FROM $job;");
+    let mut answer = wire.read(&query, Vars::new().with("job", job_record_id(id))).await?;
+    answer.rows(0)?.pop().ok_or(StoreError::NoSuchJob { job: id })
+}
+
+/// The job or jobs whose ids begin like this.
+pub async fn find(wire: &Wire, prefix: JobIdPrefix) -> Result<Found, StoreError> {
+    let (first, last) = prefix.range();
+    let vars = Vars::new()
+        .with("first", first.to_string())
+        .with("last", last.to_string())
+        .with("limit", int(FOUND as u64));
+    let query = "SELECT VALUE placed FROM agent_jobs WHERE placed >= $first AND placed <= $last
+        ORDER BY placed LIMIT $limit;";
+    let mut answer = wire.read(query, vars).await?;
+    let ids: Vec<JobId> = answer.rows::<String>(0)?.iter().filter_map(|placed| placed.parse().ok()).collect();
+    match ids.as_slice() {
+        [] => Ok(Found::Nothing),
+        [one] => Ok(job(wire, *one).await?.map_or(Found::Nothing, |job| Found::One(Box::new(job)))),
+        _ => Ok(Found::Several(ids)),
+    }
+}
+
+/// A part of the list, the newest first.
+pub async fn list(wire: &Wire, filter: &JobFilter, page: PageRequest) -> Result<Page, StoreError> {
+    let mut conditions = Conditions::of(filter);
+    conditions.maybe("placed < $older_than", "older_than", page.before.map(|id| id.to_string()));
+    let rows = page.rows();
+    let query =
+        format!("SELECT {LINE} FROM agent_jobs{} ORDER BY placed DESC LIMIT $limit;", conditions.clause());
+    let mut answer = wire.read(&query, conditions.vars.with("limit", i64::from(rows) + 1)).await?;
+    let lines = answer.rows::<LineRecord>(0)?.into_iter();
+    let jobs = lines.map(|line| line.row()?.summary()).collect::<Result<_, _>>()?;
+    Ok(Page::cut(jobs, rows))
+}
+
+#[derive(Debug, SurrealValue)]
+#[surreal(crate = "surrealdb::types")]
+struct Count {
+    jobs: i64,
+}
+
+/// How many jobs fit.
+pub async fn count(wire: &Wire, filter: &JobFilter) -> Result<u64, StoreError> {
+    let conditions = Conditions::of(filter);
+    let query = format!("SELECT count() AS jobs FROM agent_jobs{} GROUP ALL;", conditions.clause());
+    let mut answer = wire.read(&query, conditions.vars).await?;
+    Ok(answer.rows::<Count>(0)?.first().map_or(0, |count| count.jobs.unsigned_abs()))
+}
+
+/// A filter as fixed pieces of a query, and the values of their parameters.
+#[derive(Default)]
+struct Conditions {
+    pieces: Vec<&'static str>,
+    vars: Vars,
+}
+
+impl Conditions {
+    fn of(filter: &JobFilter) -> Self {
+        let JobFilter { states, agent, tool, task, home, parent, session, since, until } = filter;
+        let mut conditions = Self::default();
+        match states.as_slice() {
+            [] => {}
+            [state] => conditions.maybe("state = $state", "state", Some(state.as_str().to_owned())),
+            several => {
+                let names: Vec<String> = several.iter().map(|state| state.as_str().to_owned()).collect();
+                conditions.maybe("state IN $states", "states", Some(names));
+            }
+        }
+        conditions.maybe("agent = $agent", "agent", agent.map(|agent| agent.name().to_owned()));
+        conditions.maybe("tool = $tool", "tool", tool.clone());
+        conditions.maybe("task = $task", "task", task.clone());
+        conditions.maybe("home = $home", "home", home.as_ref().map(Home::to_string));
+        conditions.maybe("parent = $parent", "parent", parent.map(|parent| parent.to_string()));
+        let session = session.as_ref().map(|session| session.as_str().to_owned());
+        conditions.maybe("session = $of_session", "of_session", session);
+        let first_of = |at| JobId::first_of(at).to_string();
+        conditions.maybe("placed >= $since", "since", since.map(first_of));
+        conditions.maybe("placed < $until", "until", until.map(first_of));
+        conditions
+    }
+
+    fn maybe(&mut self, piece: &'static str, name: &'static str, value: Option<impl SurrealValue>) {
+        if let Some(value) = value {
+            self.pieces.push(piece);
+            self.vars = std::mem::take(&mut self.vars).with(name, value);
+        }
+    }
+
+    fn clause(&self) -> String {
+        if self.pieces.is_empty() { String::new() } else { format!(" WHERE {}", self.pieces.join(" AND ")) }
+    }
+}
+
+/// What was said in a job; the last, should there be several.
+pub async fn exchange(wire: &Wire, job: JobId) -> Result<Option<Exchange>, StoreError> {
+    let query = "SELECT * FROM agent_exchanges WHERE job = $job ORDER BY name DESC LIMIT 1;";
+    let mut answer = wire.read(query, Vars::new().with("job", job.to_string())).await?;
+    let Some(record) = answer.rows::<ExchangeRecord>(0)?.pop() else { return Ok(None) };
+    Ok(Some(Exchange {
+        id: Reader(job).parse::<ExchangeId>("exchange", &record.name)?,
+        job,
+        created_at: Timestamp::from_millis(record.created_at.unsigned_abs()),
+        said: NewExchange { prompt: record.prompt, response: record.response },
+    }))
+}
+
+/// The last conversation of a task.
+pub async fn last_session(
+    wire: &Wire,
+    agent: AgentKind,
+    task: &str,
+    home: &Home,
+) -> Result<Option<LastSession>, StoreError> {
+    let id = session_id(agent.name(), task, &home.to_string());
+    let mut answer = wire.read("SELECT * FROM $last;", Vars::new().with("last", id)).await?;
+    let Some(record) = answer.rows::<SessionRecord>(0)?.pop() else { return Ok(None) };
+    let nobody = Reader(JobId::first_of(Timestamp::default()));
+    let job: JobId = nobody.parse("job", &record.job)?;
+    Ok(Some(LastSession {
+        session: Reader(job).parse("session", &record.session)?,
+        cwd: record.cwd,
+        job,
+        at: Timestamp::from_millis(record.updated_at.unsigned_abs()),
+    }))
+}
+
+#[derive(Debug, SurrealValue)]
+#[surreal(crate = "surrealdb::types")]
+struct StateCount {
+    state: String,
+    jobs: i64,
+}
+
+#[derive(Debug, SurrealValue)]
+#[surreal(crate = "surrealdb::types")]
+struct EndedSums {
+    agent: String,
+    model: Option<String>,
+    day: i64,
+    state: String,
+    jobs: i64,
+    duration: i64,
+    input: i64,
+    output: i64,
+    cached: i64,
+    reasoning: i64,
+    cost: f64,
+}
+
+/// What the jobs of a range came to.
+pub async fn stats(wire: &Wire, range: StatsRange) -> Result<Stats, StoreError> {
+    let filter = JobFilter { since: range.since, until: range.until, ..JobFilter::default() };
+    let mut conditions = Conditions::of(&filter);
+    let all = conditions.clause();
+    conditions.pieces.push("completed_at > 0");
+    let query = format!(
+        "SELECT state, count() AS jobs FROM agent_jobs{all} GROUP BY state;
+        SELECT agent, model, <int> math::floor(created_at / $day_ms) AS day, state, count() AS jobs,
+            <int> math::sum(duration_ms ?? 0) AS duration, <int> math::sum(input_tokens ?? 0) AS input,
+            <int> math::sum(output_tokens ?? 0) AS output, <int> math::sum(cached_tokens ?? 0) AS cached,
+            <int> math::sum(reasoning_tokens ?? 0) AS reasoning, <float> math::sum(cost_usd ?? 0f) AS cost
+        FROM agent_jobs{} GROUP BY agent, model, day, state;",
+        conditions.clause()
+    );
+    let mut answer = wire.read(&query, conditions.vars.with("day_ms", int(DAY_MS))).await?;
+    let nobody = Reader(JobId::first_of(Timestamp::default()));
+    let states = answer
+        .rows::<StateCount>(0)?
+        .into_iter()
+        .map(|row| Ok((nobody.parse("state", &row.state)?, row.jobs.unsigned_abs())))
+        .collect::<Result<_, StoreError>>()?;
+    let mut sums = answer.rows::<EndedSums>(1)?;
+    sums.sort_by(|a, b| (a.day, &a.agent, &a.model, &a.state).cmp(&(b.day, &b.agent, &b.model, &b.state)));
+    let ended = sums.into_iter().map(|sums| ended(sums, &nobody)).collect::<Result<Vec<_>, _>>()?;
+    Ok(Stats { states, ended: ended.into_iter().flatten().collect() })
+}
+
+fn ended(sums: EndedSums, reader: &Reader) -> Result<Option<StatsRow>, StoreError> {
+    let state: StateName = reader.parse("state", &sums.state)?;
+    let Some(how) = state.ended() else { return Ok(None) };
+    Ok(Some(StatsRow {
+        agent: reader.parse("agent", &sums.agent)?,
+        model: sums.model,
+        day: Timestamp::from_millis(sums.day.unsigned_abs().saturating_mul(DAY_MS)),
+        how,
+        jobs: sums.jobs.unsigned_abs(),
+        duration_ms: sums.duration.unsigned_abs(),
+        usage: Usage {
+            input: sums.input.unsigned_abs(),
+            output: sums.output.unsigned_abs(),
+            cached: sums.cached.unsigned_abs(),
+            reasoning: sums.reasoning.unsigned_abs(),
+        },
+        cost_usd: sums.cost,
+    }))
+}

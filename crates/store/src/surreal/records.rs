@@ -1,0 +1,324 @@
+//! The records, and how they become the columns that both engines share.
+
+use model::{JobId, Usage};
+use surrealdb::types::{Array, Object, RecordId, SurrealValue, Value};
+use uuid::Uuid;
+
+use crate::error::StoreError;
+use crate::row::{EndRow, JobRow, LineRow, Standing};
+
+/// What a list and a step read of a job.
+#[derive(Debug, Clone, SurrealValue)]
+#[surreal(crate = "surrealdb::types")]
+pub struct LineRecord {
+    pub placed: String,
+    pub revision: i64,
+    pub op: String,
+    pub state: String,
+    pub owner: Option<String>,
+    pub attempt: i64,
+    pub requeues: i64,
+    pub max_attempts: i64,
+    pub paused_until: Option<i64>,
+    pub cancel_requested_at: Option<i64>,
+    pub created_at: i64,
+    pub started_at: Option<i64>,
+    pub completed_at: Option<i64>,
+    pub agent: String,
+    pub model: Option<String>,
+    pub tool: String,
+    pub task: String,
+    pub home: String,
+    pub cwd: String,
+    pub session: Option<String>,
+    pub parent: Option<String>,
+    pub input_tokens: Option<i64>,
+    pub output_tokens: Option<i64>,
+    pub cached_tokens: Option<i64>,
+    pub reasoning_tokens: Option<i64>,
+    pub cost_usd: Option<f64>,
+    pub failure: Option<String>,
+    pub prompt_head: String,
+}
+
+/// What only a whole job has.
+#[derive(Debug, Clone, SurrealValue)]
+#[surreal(crate = "surrealdb::types")]
+pub struct RestRecord {
+    pub lease_expires_at: Option<i64>,
+    pub exchange: Option<String>,
+    pub idempotency_key: Option<String>,
+    pub fire_and_forget: bool,
+    pub expose_stream: bool,
+    pub prompt: String,
+    pub call: String,
+    pub outcome: Option<String>,
+    pub metadata: Option<String>,
+}
+
+/// The fields of [`LineRecord`], as a query names them.
+pub const LINE: &str = "placed, revision, op, state, owner, attempt, requeues, max_attempts, paused_until,
+    cancel_requested_at, created_at, started_at, completed_at, agent, model, tool, task, home, cwd, session, parent,
+    input_tokens, output_tokens, cached_tokens, reasoning_tokens, cost_usd, failure, prompt_head";
+
+/// A whole job.
+#[derive(Debug, Clone)]
+pub struct JobRecord {
+    pub line: LineRecord,
+    pub rest: RestRecord,
+}
+
+impl SurrealValue for JobRecord {
+    fn kind_of() -> surrealdb::types::Kind {
+        surrealdb::types::Kind::Object
+    }
+
+    fn into_value(self) -> Value {
+        Value::Object(merged(self.line.into_value(), self.rest.into_value()))
+    }
+
+    fn from_value(value: Value) -> Result<Self, surrealdb::Error> {
+        Ok(Self { line: LineRecord::from_value(value.clone())?, rest: RestRecord::from_value(value)? })
+    }
+}
+
+fn merged(first: Value, second: Value) -> Object {
+    let mut all = Object::new();
+    for part in [first, second] {
+        if let Value::Object(part) = part {
+            all.extend(part);
+        }
+    }
+    all
+}
+
+pub fn job_record_id(job: JobId) -> RecordId {
+    RecordId::new("agent_jobs", surrealdb::types::Uuid::from(job.as_uuid()))
+}
+
+pub fn worker_id(owner: &str) -> RecordId {
+    RecordId::new("agent_workers", owner.to_owned())
+}
+
+/// One per agent, task and home, whatever they are called.
+pub fn session_id(agent: &str, task: &str, home: &str) -> RecordId {
+    let parts = [agent, task, home].map(|part| Value::String(part.into()));
+    RecordId::new("tool_sessions", Array::from(parts.to_vec()))
+}
+
+/// The queue that a job with that home waits in.
+pub fn queue_name(home: &str, agent: &str) -> String {
+    format!("{agent} {home}")
+}
+
+pub fn int(number: u64) -> i64 {
+    i64::try_from(number).unwrap_or(i64::MAX)
+}
+
+fn unsigned(number: i64) -> u64 {
+    u64::try_from(number).unwrap_or(0)
+}
+
+fn count(number: i64) -> u32 {
+    u32::try_from(number).unwrap_or(u32::MAX)
+}
+
+impl LineRecord {
+    pub fn standing(&self) -> Standing {
+        Standing {
+            state: self.state.clone(),
+            owner: self.owner.clone(),
+            attempt: count(self.attempt),
+            requeues: count(self.requeues),
+            max_attempts: count(self.max_attempts),
+            paused_until: self.paused_until.map(unsigned),
+            cancel_requested_at: self.cancel_requested_at.map(unsigned),
+        }
+    }
+
+    pub fn job_id(&self) -> Result<JobId, StoreError> {
+        self.placed.parse().map_err(|error: model::BadJobId| StoreError::Unreadable {
+            record: self.placed.clone(),
+            field: "id",
+            source: error.into(),
+        })
+    }
+
+    pub fn row(self) -> Result<LineRow, StoreError> {
+        let usage = self.input_tokens.map(|input| Usage {
+            input: unsigned(input),
+            output: unsigned(self.output_tokens.unwrap_or(0)),
+            cached: unsigned(self.cached_tokens.unwrap_or(0)),
+            reasoning: unsigned(self.reasoning_tokens.unwrap_or(0)),
+        });
+        Ok(LineRow {
+            id: self.job_id()?.as_uuid(),
+            standing: self.standing(),
+            created_at: unsigned(self.created_at),
+            started_at: self.started_at.map(unsigned),
+            completed_at: self.completed_at.map(unsigned),
+            parent: self.parent.as_deref().and_then(|text| Uuid::parse_str(text).ok()),
+            usage,
+            agent: self.agent,
+            model: self.model,
+            tool: self.tool,
+            task: self.task,
+            home: self.home,
+            cwd: self.cwd,
+            session: self.session,
+            cost_usd: self.cost_usd,
+            failure: self.failure,
+            prompt_head: self.prompt_head,
+        })
+    }
+}
+
+impl JobRecord {
+    /// The record of a job that was just placed.
+    pub fn new(row: JobRow, op: String) -> Self {
+        let JobRow { line, .. } = row;
+        let standing = line.standing;
+        Self {
+            line: LineRecord {
+                placed: line.id.to_string(),
+                revision: int(row.revision),
+                op,
+                state: standing.state,
+                owner: standing.owner,
+                attempt: standing.attempt.into(),
+                requeues: standing.requeues.into(),
+                max_attempts: standing.max_attempts.into(),
+                paused_until: standing.paused_until.map(int),
+                cancel_requested_at: standing.cancel_requested_at.map(int),
+                created_at: int(line.created_at),
+                started_at: None,
+                completed_at: None,
+                agent: line.agent,
+                model: line.model,
+                tool: line.tool,
+                task: line.task,
+                home: line.home,
+                cwd: line.cwd,
+                session: line.session,
+                parent: line.parent.map(|parent| parent.to_string()),
+                input_tokens: None,
+                output_tokens: None,
+                cached_tokens: None,
+                reasoning_tokens: None,
+                cost_usd: None,
+                failure: None,
+                prompt_head: line.prompt_head,
+            },
+            rest: RestRecord {
+                lease_expires_at: None,
+                exchange: None,
+                idempotency_key: row.idempotency_key,
+                fire_and_forget: row.fire_and_forget,
+                expose_stream: row.expose_stream,
+                prompt: row.prompt,
+                call: row.call,
+                outcome: row.outcome,
+                metadata: row.metadata,
+            },
+        }
+    }
+
+    /// What is inserted: the record, its id, and the queue it waits in.
+    pub fn content(self, job: JobId) -> Object {
+        let queue = queue_name(&self.line.home, &self.line.agent);
+        let mut content = merged(self.into_value(), Value::None);
+        content.insert("id".to_owned(), job_record_id(job).into_value());
+        content.insert("queue".to_owned(), queue.into_value());
+        content
+    }
+
+    pub fn row(self) -> Result<JobRow, StoreError> {
+        let RestRecord {
+            lease_expires_at,
+            exchange,
+            idempotency_key,
+            fire_and_forget,
+            expose_stream,
+            prompt,
+            call,
+            outcome,
+            metadata,
+        } = self.rest;
+        Ok(JobRow {
+            revision: unsigned(self.line.revision),
+            line: self.line.row()?,
+            lease_expires_at: lease_expires_at.map(unsigned),
+            exchange: exchange.as_deref().and_then(|text| Uuid::parse_str(text).ok()),
+            idempotency_key,
+            fire_and_forget,
+            expose_stream,
+            prompt,
+            call,
+            outcome,
+            metadata,
+        })
+    }
+}
+
+/// What a step changes in a record. A part that is none is taken out of it.
+#[derive(Debug, Clone, SurrealValue)]
+#[surreal(crate = "surrealdb::types")]
+pub struct StepPatch {
+    pub revision: i64,
+    pub op: String,
+    pub state: String,
+    pub owner: Option<String>,
+    pub worker: Option<RecordId>,
+    pub queue: Option<String>,
+    pub attempt: i64,
+    pub requeues: i64,
+    pub paused_until: Option<i64>,
+    pub cancel_requested_at: Option<i64>,
+    pub started_at: Option<i64>,
+    pub completed_at: Option<i64>,
+    pub duration_ms: Option<i64>,
+}
+
+/// What an end adds to the changes of its step.
+pub fn end_patch(end: &EndRow) -> Object {
+    let mut patch = Object::new();
+    let mut put = |name: &str, value: Value| {
+        if !matches!(value, Value::None) {
+            patch.insert(name.to_owned(), value);
+        }
+    };
+    let EndRow { model, session, usage, cost_usd, failure, outcome, metadata, exchange } = end;
+    put("model", model.clone().into_value());
+    put("session", session.as_ref().map(|session| session.as_str().to_owned()).into_value());
+    put("exchange", exchange.as_ref().map(|said| said.id.to_string()).into_value());
+    put("input_tokens", usage.map(|usage| int(usage.input)).into_value());
+    put("output_tokens", usage.map(|usage| int(usage.output)).into_value());
+    put("cached_tokens", usage.map(|usage| int(usage.cached)).into_value());
+    put("reasoning_tokens", usage.map(|usage| int(usage.reasoning)).into_value());
+    put("cost_usd", cost_usd.into_value());
+    put("failure", failure.clone().into_value());
+    put("outcome", outcome.clone().into_value());
+    put("metadata", metadata.clone().into_value());
+    patch
+}
+
+/// What was said in a job.
+#[derive(Debug, Clone, SurrealValue)]
+#[surreal(crate = "surrealdb::types")]
+pub struct ExchangeRecord {
+    pub name: String,
+    pub job: String,
+    pub created_at: i64,
+    pub prompt: String,
+    pub response: String,
+}
+
+/// The last conversation of a task.
+#[derive(Debug, Clone, SurrealValue)]
+#[surreal(crate = "surrealdb::types")]
+pub struct SessionRecord {
+    pub session: String,
+    pub cwd: String,
+    pub job: String,
+    pub updated_at: i64,
+}

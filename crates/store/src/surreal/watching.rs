@@ -1,0 +1,162 @@
+//! Asks a server for the changes of jobs: by LIVE SELECT, and by looking from time to time.
+//!
+//! A live stream ends when the server restarts, and in a cluster it tells only what its own node wrote. So it is begun again
+//! when it has ended, and besides it the jobs that changed lately are looked at.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures_util::StreamExt;
+use model::JobId;
+use surrealdb::Notification;
+use surrealdb::types::{Datetime, SurrealValue};
+use tokio::sync::mpsc;
+use tokio::task::JoinSet;
+use tokio::time::{MissedTickBehavior, interval};
+
+use crate::error::StoreError;
+use crate::row::Reader;
+use crate::surreal::wire::{Pause, Vars, Wire};
+use crate::watch::{Change, Watch, WatchEvent};
+
+/// How often the jobs that changed are looked at.
+const LOOK_EVERY: Duration = Duration::from_secs(2);
+
+/// A change is stamped a moment before it can be seen: what lies this far back is looked at again.
+const OVERLAP: &str = "5s";
+
+/// How many events wait for a slow watcher. After that the asking waits, and the server's stream with it.
+const EVENTS_KEPT: usize = 4_096;
+
+/// How many jobs are remembered as told. Forgetting one can only tell a change twice.
+const TOLD_KEPT: usize = 10_000;
+
+#[derive(Debug, Clone, SurrealValue)]
+#[surreal(crate = "surrealdb::types")]
+struct Changed {
+    placed: String,
+    state: String,
+    revision: i64,
+}
+
+/// Begins to watch. The first subscription is there when this answers, so that nothing after it is missed.
+pub async fn watch(wire: Arc<Wire>) -> Result<Watch, StoreError> {
+    let (sender, events) = mpsc::channel(EVENTS_KEPT);
+    let (ready, subscribed) = tokio::sync::oneshot::channel();
+    let mut asking = JoinSet::new();
+    let place = wire.place();
+    asking.spawn(async move { Asking { wire, sender, told: HashMap::new() }.go_on(ready).await });
+    subscribed
+        .await
+        .map_err(|gone| StoreError::Unreachable { place, source: gone.into() })
+        .and_then(|first| first.map(|()| Watch::asked(events, asking)))
+}
+
+type Ready = tokio::sync::oneshot::Sender<Result<(), StoreError>>;
+
+struct Asking {
+    wire: Arc<Wire>,
+    sender: mpsc::Sender<WatchEvent>,
+    told: HashMap<JobId, u64>,
+}
+
+impl Asking {
+    /// Asks until the watcher is gone.
+    async fn go_on(mut self, ready: Ready) {
+        let mut since = match self.server_time().await {
+            Ok(since) => since,
+            Err(error) => return drop(ready.send(Err(error))),
+        };
+        let mut ready = Some(ready);
+        let mut pause = Pause::default();
+        while !self.sender.is_closed() {
+            let subscribed =
+                self.wire.client().query("LIVE SELECT placed, state, revision FROM agent_jobs").await;
+            let stream = subscribed.and_then(|mut answer| answer.stream::<Notification<Changed>>(0));
+            match (stream, ready.take()) {
+                (Ok(stream), first) => {
+                    pause = Pause::default();
+                    match first {
+                        Some(first) => drop(first.send(Ok(()))),
+                        // Whatever happened without us is not coming back.
+                        None => drop(self.sender.send(WatchEvent::Missed).await),
+                    }
+                    since = self.listen(stream, since).await;
+                }
+                (Err(_), first) => {
+                    // The server may forbid live queries: then looking has to do.
+                    if let Some(first) = first {
+                        drop(first.send(Ok(())));
+                    }
+                    since = self.look(since).await;
+                }
+            }
+            pause.wait().await;
+        }
+    }
+
+    async fn server_time(&self) -> Result<Datetime, StoreError> {
+        let mut answer = self.wire.read("RETURN time::now();", Vars::new()).await?;
+        answer.rows(0)?.pop().ok_or_else(|| StoreError::Engine {
+            place: self.wire.place(),
+            source: "the server does not tell the time".into(),
+        })
+    }
+
+    /// Listens until the stream ends, and looks from time to time.
+    async fn listen(
+        &mut self,
+        mut stream: surrealdb::method::QueryStream<Notification<Changed>>,
+        since: Datetime,
+    ) -> Datetime {
+        let mut since = since;
+        let mut looks = interval(LOOK_EVERY);
+        looks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        looks.tick().await;
+        loop {
+            tokio::select! {
+                told = stream.next() => match told {
+                    Some(Ok(notification)) => self.tell(&notification.data).await,
+                    Some(Err(_)) | None => return since,
+                },
+                _ = looks.tick() => since = self.look(since).await,
+            }
+            if self.sender.is_closed() {
+                return since;
+            }
+        }
+    }
+
+    /// Looks at what changed since then, and a little before; answers until when it has looked.
+    async fn look(&mut self, since: Datetime) -> Datetime {
+        let query = format!(
+            "RETURN time::now();
+            SELECT placed, state, revision, changed_at FROM agent_jobs WHERE changed_at > $since - {OVERLAP} ORDER BY changed_at;"
+        );
+        let Ok(mut answer) = self.wire.read(&query, Vars::new().with("since", since)).await else {
+            return since;
+        };
+        let now = answer.rows::<Datetime>(0).ok().and_then(|mut rows| rows.pop());
+        let Ok(changes) = answer.rows::<Changed>(1) else { return since };
+        for changed in changes {
+            self.tell(&changed).await;
+        }
+        now.unwrap_or(since)
+    }
+
+    async fn tell(&mut self, changed: &Changed) {
+        let Ok(job) = changed.placed.parse::<JobId>() else { return };
+        let Ok(state) = Reader(job).parse("state", &changed.state) else { return };
+        let revision = changed.revision.unsigned_abs();
+        if self.told.get(&job).is_some_and(|told| *told >= revision) {
+            return;
+        }
+        if self.told.len() >= TOLD_KEPT {
+            self.told.clear();
+        }
+        self.told.insert(job, revision);
+        // A watcher that is gone is noticed by the loop.
+        let _ = self.sender.send(WatchEvent::Changed(Change { job, state, revision })).await;
+    }
+}

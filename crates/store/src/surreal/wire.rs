@@ -1,0 +1,228 @@
+//! The connection: every query goes through here, and comes back as an answer, a conflict, or a doubt.
+//!
+//! Queries are fixed texts; what a caller gives is always a parameter.
+
+use std::time::Duration;
+
+use surrealdb::engine::any::{Any, connect};
+use surrealdb::opt::auth;
+use surrealdb::types::{Object, QueryError, SurrealValue, Value};
+use surrealdb::{IndexedResults, Surreal};
+use tokio::time::{Instant, sleep, timeout};
+
+use crate::error::{Cause, StoreError};
+use crate::setting::{CredentialLevel, Credentials, Setting};
+
+/// How long one query may take. A server that is away is asked again until then by the client itself.
+const PATIENCE: Duration = Duration::from_secs(15);
+
+/// How often a query is tried that meets other writers, or no server.
+pub const TRIES: u32 = 12;
+
+const FIRST_PAUSE: Duration = Duration::from_millis(2);
+const LONGEST_PAUSE: Duration = Duration::from_millis(500);
+
+/// What became of a query that was tried once.
+#[derive(Debug)]
+pub enum Fault {
+    /// Another writer was faster, and nothing was written: try again.
+    Conflict,
+    /// The connection broke, or no answer came: what was to be written may be.
+    Lost(Cause),
+    /// It failed, and nothing was written.
+    Failed(StoreError),
+}
+
+/// A connection to a database.
+#[derive(Debug)]
+pub struct Wire {
+    db: Surreal<Any>,
+    place: String,
+}
+
+/// The parameters of a query.
+#[derive(Debug, Clone, Default)]
+pub struct Vars(Object);
+
+impl Vars {
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    pub fn with(mut self, name: impl Into<String>, value: impl SurrealValue) -> Self {
+        self.0.insert(name.into(), value.into_value());
+        self
+    }
+}
+
+/// What a query answered, statement by statement.
+#[derive(Debug)]
+pub struct Answer {
+    results: IndexedResults,
+    place: String,
+}
+
+impl Answer {
+    /// The rows that a statement answered.
+    pub fn rows<T: SurrealValue>(&mut self, statement: usize) -> Result<Vec<T>, StoreError> {
+        let value: Value = self.results.take(statement).map_err(|error| self.unreadable(error))?;
+        let rows = match value {
+            Value::None | Value::Null => Vec::new(),
+            Value::Array(rows) => rows.into_iter().collect(),
+            one => vec![one],
+        };
+        rows.into_iter().map(|row| T::from_value(row).map_err(|error| self.unreadable(error))).collect()
+    }
+
+    fn unreadable(&self, error: surrealdb::Error) -> StoreError {
+        StoreError::Unreadable { record: self.place.clone(), field: "answer", source: error.into() }
+    }
+}
+
+impl Wire {
+    pub async fn open(setting: &Setting, credentials: Option<&Credentials>) -> Result<Self, StoreError> {
+        let (address, namespace, database) = match setting {
+            Setting::Surreal { endpoint, namespace, database } => {
+                (endpoint.clone(), namespace.as_str(), database.as_str())
+            }
+            Setting::SurrealEmbedded { path } => {
+                (format!("surrealkv:{}", path.display()), "switchboard", "switchboard")
+            }
+            Setting::Sqlite { .. } | Setting::SqliteMemory => return Err(StoreError::Closed),
+        };
+        let place = match setting {
+            Setting::Surreal { .. } => format!("{address}/{namespace}/{database}"),
+            _ => address.clone(),
+        };
+        let unreachable = |source: Cause| StoreError::Unreachable { place: place.clone(), source };
+        let db = timeout(PATIENCE, connect(address))
+            .await
+            .map_err(|late| unreachable(late.into()))?
+            .map_err(|error| unreachable(error.into()))?;
+        let wire = Self { db, place };
+        if let Some(credentials) = credentials.filter(|_| matches!(setting, Setting::Surreal { .. })) {
+            wire.sign_in(credentials, namespace, database).await.map_err(|error| wire.not_allowed(error))?;
+        }
+        let chosen = wire.db.use_ns(namespace).use_db(database).await;
+        chosen.map_err(|error| wire.not_allowed(error))?;
+        Ok(wire)
+    }
+
+    async fn sign_in(
+        &self,
+        credentials: &Credentials,
+        namespace: &str,
+        database: &str,
+    ) -> surrealdb::Result<()> {
+        let (username, password) = (credentials.user.clone(), credentials.password.clone());
+        let (namespace, database) = (namespace.to_owned(), database.to_owned());
+        match credentials.level {
+            CredentialLevel::Root => self.db.signin(auth::Root { username, password }).await?,
+            CredentialLevel::Namespace => {
+                self.db.signin(auth::Namespace { namespace, username, password }).await?
+            }
+            CredentialLevel::Database => {
+                self.db.signin(auth::Database { namespace, database, username, password }).await?
+            }
+        };
+        Ok(())
+    }
+
+    fn not_allowed(&self, error: surrealdb::Error) -> StoreError {
+        if error.is_connection() {
+            return StoreError::Unreachable { place: self.place(), source: error.into() };
+        }
+        StoreError::NotAllowed { place: self.place(), source: error.into() }
+    }
+
+    pub fn place(&self) -> String {
+        self.place.clone()
+    }
+
+    pub fn client(&self) -> &Surreal<Any> {
+        &self.db
+    }
+
+    /// Asks what can be asked twice: reads, and writes that come to the same. Tries again after conflicts and lost
+    /// connections, for as long as a caller can be expected to wait.
+    pub async fn read(&self, query: &str, vars: Vars) -> Result<Answer, StoreError> {
+        let deadline = Instant::now() + PATIENCE;
+        let mut pause = Pause::default();
+        for tries in 1.. {
+            let over = tries >= TRIES || Instant::now() >= deadline;
+            match self.once(query, vars.clone()).await {
+                Ok(answer) => return Ok(answer),
+                Err(Fault::Failed(error)) => return Err(error),
+                Err(Fault::Conflict) if over => return Err(self.too_many_conflicts()),
+                Err(Fault::Lost(source)) if over => {
+                    return Err(StoreError::Unreachable { place: self.place(), source });
+                }
+                Err(Fault::Conflict | Fault::Lost(_)) => pause.wait().await,
+            }
+        }
+        Err(StoreError::Closed)
+    }
+
+    /// Asks once. Looks at the errors of all statements: the first may only say that it was not executed.
+    pub async fn once(&self, query: &str, vars: Vars) -> Result<Answer, Fault> {
+        let asked = timeout(PATIENCE, self.db.query(query).bind(Value::Object(vars.0)));
+        let mut results = match asked.await {
+            Ok(Ok(results)) => results,
+            Ok(Err(error)) => return Err(self.fault(error)),
+            Err(late) => return Err(Fault::Lost(late.into())),
+        };
+        let errors = results.take_errors();
+        if errors.is_empty() {
+            return Ok(Answer { results, place: self.place() });
+        }
+        let mut faults: Vec<surrealdb::Error> = errors.into_values().collect();
+        if faults.iter().any(is_conflict) {
+            return Err(Fault::Conflict);
+        }
+        // The one that tells most.
+        faults.sort_by_key(|error| error.query_details() == Some(&QueryError::NotExecuted));
+        Err(self.fault(faults.swap_remove(0)))
+    }
+
+    fn fault(&self, error: surrealdb::Error) -> Fault {
+        if is_conflict(&error) {
+            Fault::Conflict
+        } else if error.is_connection() {
+            Fault::Lost(error.into())
+        } else if error.is_not_allowed() {
+            Fault::Failed(StoreError::NotAllowed { place: self.place(), source: error.into() })
+        } else {
+            Fault::Failed(StoreError::Engine { place: self.place(), source: error.into() })
+        }
+    }
+
+    pub fn too_many_conflicts(&self) -> StoreError {
+        StoreError::Conflicts { place: self.place(), tries: TRIES }
+    }
+}
+
+/// Told by its kind, or, where a server passes it on as plain words, by those.
+fn is_conflict(error: &surrealdb::Error) -> bool {
+    error.query_details() == Some(&QueryError::TransactionConflict)
+        || error.message().contains("Transaction conflict")
+}
+
+/// The pauses between tries: each twice as long as the one before, and of a random part, so that racers part.
+#[derive(Debug)]
+pub struct Pause(Duration);
+
+impl Default for Pause {
+    fn default() -> Self {
+        Self(FIRST_PAUSE)
+    }
+}
+
+impl Pause {
+    pub async fn wait(&mut self) {
+        let mut byte = [128];
+        // Without randomness it is half of the pause.
+        let _ = getrandom::fill(&mut byte);
+        sleep(self.0.mul_f64(0.5 + f64::from(byte[0]) / 256.0)).await;
+        self.0 = (self.0 * 2).min(LONGEST_PAUSE);
+    }
+}

@@ -1,0 +1,67 @@
+//! Calls, claims and ends to test with.
+
+use std::time::Duration;
+
+use model::{
+    AgentKind, CallSpec, Claim, Exit, Home, Job, JobEnd, NewJob, Outcome, Owner, SessionId, Usage, Verdict,
+};
+use store::{Capacity, ClaimRequest, RescueRequest, Store};
+
+pub const LEASE: Duration = Duration::from_secs(30);
+
+pub fn here() -> Home {
+    Home::Host("here".into())
+}
+
+pub fn order(prompt: &str) -> NewJob {
+    NewJob::new(CallSpec::new(AgentKind::Claude, prompt, "/work/shop"), "call_cc", here())
+}
+
+pub fn order_for(agent: AgentKind, home: Home) -> NewJob {
+    NewJob::new(CallSpec::new(agent, "do it", "/work/shop"), "call", home)
+}
+
+/// What an owner asks for that runs every agent on this host.
+pub fn request(owner: &str) -> ClaimRequest {
+    let agents = AgentKind::ALL.map(|agent| Capacity { agent, at_once: 1_000 });
+    ClaimRequest { owner: Owner::new(owner), homes: vec![here()], agents: agents.to_vec(), lease: LEASE }
+}
+
+pub fn rescue_by(rescuer: &str) -> RescueRequest {
+    RescueRequest { rescuer: Owner::new(rescuer), homes: vec![here()], dead: Vec::new(), lease: LEASE }
+}
+
+pub async fn claimed(store: &Store, owner: &str) -> (Job, Claim) {
+    let job = store.claim(request(owner)).await.unwrap().expect("a job to claim");
+    let claim = job.claim().unwrap();
+    (job, claim)
+}
+
+pub fn session(text: &str) -> SessionId {
+    text.parse().unwrap()
+}
+
+pub fn outcome(text: &str) -> Outcome {
+    Outcome {
+        agent: AgentKind::Claude,
+        verdict: Verdict::Success,
+        text: text.to_owned(),
+        text_cut: 0,
+        structured_output: None,
+        session: Some(session("5f6d0c3e-6b5e-4a7e-9a39-0d5d7f6f8a11")),
+        session_mismatch: None,
+        model: Some("claude-haiku-4-5".into()),
+        usage: Some(Usage { input: 100, output: 20, cached: 60, reasoning: 5 }),
+        cost_usd: Some(0.25),
+        session_totals: None,
+        turns: Some(2),
+        duration_ms: 1_200,
+        permission_denials: Vec::new(),
+        retries: 0,
+        exit: Some(Exit::Code(0)),
+    }
+}
+
+pub fn success(text: &str) -> JobEnd {
+    JobEnd::from(outcome(text)).with_exchange("do it", text)
+}

@@ -1,0 +1,127 @@
+//! A process that writes is killed at random moments: what it had said is true.
+
+use std::collections::HashMap;
+use std::io::{BufRead, BufReader, Write, stdout};
+use std::path::PathBuf;
+use std::process::{Command, ExitCode, Stdio};
+use std::time::{Duration, SystemTime};
+use std::{env, thread};
+
+use model::{JobId, StateName};
+use store::{Opening, Setting, Store};
+
+use crate::bed::{Bed, Engine, block_on};
+use crate::calls::{order, request, success};
+
+crate::tests![what_was_answered_survives_a_kill];
+
+const WRITE: &str = "STORE_TEST_WRITE";
+/// How many kills; 200 for a campaign.
+const ROUNDS: &str = "STORE_CRASH_ROUNDS";
+
+/// The process that is killed: several writers at once, each of which says what it was answered.
+pub fn write_if_asked() -> Option<ExitCode> {
+    let path = PathBuf::from(env::var_os(WRITE)?);
+    block_on(async {
+        let store = Store::open(Opening::new(Setting::Sqlite { path: Some(path) }, "unused")).await.unwrap();
+        let mut writers = tokio::task::JoinSet::new();
+        for writer in 0..6 {
+            writers.spawn(write_for_ever(store.clone(), writer));
+        }
+        writers.join_all().await;
+    });
+    Some(ExitCode::SUCCESS)
+}
+
+async fn write_for_ever(store: Store, writer: usize) {
+    let owner = format!("writer {writer} of {}", std::process::id());
+    for round in 0.. {
+        let id = store.place(order(&"prompt ".repeat(round % 300))).await.unwrap().job.id;
+        say(id, StateName::Queued);
+        if round % 4 == 3 {
+            let reply = store.request_cancel(id).await.unwrap();
+            if reply.now == StateName::Cancelled {
+                say(id, StateName::Cancelled);
+            }
+        }
+        if let Some(job) = store.claim(request(&owner)).await.unwrap() {
+            say(job.id, StateName::Running);
+            let text = "answer ".repeat(round % 500);
+            if store.finish(&job.claim().unwrap(), success(&text)).await.is_ok() {
+                say(job.id, StateName::Completed);
+            }
+        }
+    }
+}
+
+/// One write per line: a line is there as a whole, or not at all.
+fn say(id: JobId, state: StateName) {
+    stdout().lock().write_all(format!("{id} {state}\n").as_bytes()).unwrap();
+}
+
+/// How far along a job is; it never goes back while nobody rescues.
+fn rank(state: StateName) -> u8 {
+    match state {
+        StateName::Queued => 0,
+        StateName::Running => 1,
+        _ => 2,
+    }
+}
+
+fn what_was_answered_survives_a_kill() {
+    let rounds = env::var(ROUNDS).ok().and_then(|text| text.parse().ok()).unwrap_or(20);
+    let bed = Bed::new(Engine::SqliteFile);
+    let mut acknowledged = 0;
+    for round in 0..rounds {
+        // Random enough: when the kill comes is up to the scheduler as well.
+        let nanos = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap().subsec_nanos();
+        let told = killed_after(Duration::from_micros(u64::from(nanos % 80_000)), &bed);
+        acknowledged += told.len();
+        block_on(async {
+            let store = bed.open().await;
+            store.check().await.unwrap();
+            for (id, told) in told {
+                let job = store.get(id).await.unwrap();
+                let job = job.unwrap_or_else(|| panic!("round {round}: {id} was {told} and is gone"));
+                let now = job.progress.state.name();
+                assert!(rank(now) >= rank(told), "round {round}: {id} was {told} and is {now}");
+                if now == StateName::Completed {
+                    let said = store.exchange(id).await.unwrap().expect("an end comes with what was said");
+                    assert_eq!(said.said.response, job.outcome.unwrap().text);
+                }
+            }
+        });
+    }
+    assert!(acknowledged > rounds, "the writer hardly wrote: {acknowledged} in {rounds} rounds");
+}
+
+/// Starts a writer, kills it that long after its first word, and answers the last that it said of each job.
+fn killed_after(delay: Duration, bed: &Bed) -> HashMap<JobId, StateName> {
+    let mut command = Command::new(env::current_exe().unwrap());
+    let mut child = command.env(WRITE, bed.file()).stdout(Stdio::piped()).spawn().unwrap();
+    let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
+    let mut told = HashMap::new();
+    let mut note = |line: String| {
+        let (id, state) = line.split_once(' ').unwrap();
+        told.insert(id.parse().unwrap(), state.parse().unwrap());
+    };
+    note(lines.next().unwrap().unwrap());
+    thread::scope(|scope| {
+        let kill = scope.spawn(|| {
+            thread::sleep(delay);
+            child.kill().unwrap();
+            child.wait().unwrap();
+        });
+        // A line that the kill cut in half was not said.
+        lines
+            .map_while(Result::ok)
+            .filter(|line| line.split_once(' ').is_some_and(is_whole))
+            .for_each(&mut note);
+        kill.join().unwrap();
+    });
+    told
+}
+
+fn is_whole((id, state): (&str, &str)) -> bool {
+    id.parse::<JobId>().is_ok() && state.parse::<StateName>().is_ok()
+}

@@ -1,0 +1,209 @@
+//! The `SQLite` file: whose it is, which version, and what happens when it is not as it should be.
+
+use std::env;
+use std::fs;
+use std::io::Write;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::process::{Command, ExitCode};
+
+use model::StateName;
+use rusqlite::Connection;
+use store::{Certainty, JobFilter, Opening, PageRequest, Setting, Store, StoreError};
+
+use crate::bed::{Bed, Engine, block_on};
+use crate::calls::{order, request, success};
+
+crate::tests![
+    the_file_is_for_its_user_alone,
+    a_file_of_an_older_version_is_brought_up_to_date,
+    a_file_of_a_newer_version_is_refused,
+    a_database_of_another_program_is_refused,
+    what_is_no_database_is_refused,
+    a_damaged_file_is_found_out,
+    a_locked_file_is_said_to_be,
+    a_folder_that_cannot_be_written_is_named,
+    a_full_disk_loses_nothing_and_is_survived,
+];
+
+fn open(path: &Path) -> Result<Store, StoreError> {
+    block_on(Store::open(Opening::new(Setting::Sqlite { path: Some(path.to_owned()) }, "unused")))
+}
+
+fn mode(path: &Path) -> u32 {
+    fs::metadata(path).unwrap().permissions().mode() & 0o777
+}
+
+fn the_file_is_for_its_user_alone() {
+    let bed = Bed::new(Engine::SqliteFile);
+    block_on(async {
+        let store = bed.open().await;
+        store.place(order("x")).await.unwrap();
+        let folder = bed.file().parent().unwrap().to_owned();
+        assert_eq!(mode(&folder), 0o700);
+        let files: Vec<_> = fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path()).collect();
+        assert_eq!(files.len(), 3, "the file, its log and its index: {files:?}");
+        for file in files {
+            assert_eq!(mode(&file), 0o600, "{}", file.display());
+        }
+    });
+    fs::set_permissions(bed.file(), PermissionsExt::from_mode(0o644)).unwrap();
+    block_on(bed.open());
+    assert_eq!(mode(&bed.file()), 0o600);
+}
+
+fn a_file_of_an_older_version_is_brought_up_to_date() {
+    let bed = Bed::new(Engine::SqliteFile);
+    fs::create_dir_all(bed.file().parent().unwrap()).unwrap();
+    Connection::open(bed.file()).unwrap().execute_batch(include_str!("version-1.sql")).unwrap();
+    block_on(async {
+        let store = bed.open().await;
+        let jobs = store.list(&JobFilter::default(), PageRequest::default()).await.unwrap().jobs;
+        assert_eq!(
+            jobs.iter().map(|job| job.state).collect::<Vec<_>>(),
+            [StateName::Queued, StateName::Completed]
+        );
+        let old = store.get(jobs[1].id).await.unwrap().unwrap();
+        assert_eq!(old.order.call.prompt, "What is 2 + 2?");
+        assert_eq!(old.outcome.unwrap().text, "4");
+        assert_eq!(old.metadata, None, "the column came later");
+        assert_eq!(store.exchange(old.id).await.unwrap().unwrap().said.response, "4");
+        // And it is used like any other.
+        let job = store.claim(request("a")).await.unwrap().unwrap();
+        let end = model::JobEnd { metadata: Some("[]".into()), ..success("5") };
+        store.finish(&job.claim().unwrap(), end).await.unwrap();
+        assert_eq!(store.get(job.id).await.unwrap().unwrap().metadata.as_deref(), Some("[]"));
+        store.check().await.unwrap();
+    });
+    let version: i64 = Connection::open(bed.file())
+        .unwrap()
+        .pragma_query_value(None, "user_version", |row| row.get(0))
+        .unwrap();
+    assert_eq!(version, 2);
+}
+
+fn a_file_of_a_newer_version_is_refused() {
+    let bed = Bed::new(Engine::SqliteFile);
+    block_on(async { bed.open().await.place(order("x")).await.unwrap() });
+    let connection = Connection::open(bed.file()).unwrap();
+    connection.pragma_update(None, "user_version", 99).unwrap();
+    let before = fs::read(bed.file()).unwrap();
+    let error = open(&bed.file()).unwrap_err();
+    let expected = format!(
+        "the store `{}` has version 99, and this program knows versions up to 2",
+        bed.file().display()
+    );
+    assert_eq!(error.to_string(), expected);
+    assert!(error.hint().contains("newer Switchboard"));
+    assert_eq!(fs::read(bed.file()).unwrap(), before, "nothing was touched");
+}
+
+fn a_database_of_another_program_is_refused() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("bookmarks.db");
+    Connection::open(&path).unwrap().execute_batch("CREATE TABLE bookmarks (url TEXT)").unwrap();
+    assert!(matches!(open(&path), Err(StoreError::Foreign { .. })));
+}
+
+fn what_is_no_database_is_refused() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("notes.txt");
+    fs::write(&path, "dear diary, ".repeat(1_000)).unwrap();
+    let error = open(&path).unwrap_err();
+    assert!(matches!(error, StoreError::Damaged { .. }), "{error:?}");
+    assert!(fs::read_to_string(&path).unwrap().starts_with("dear diary"), "nothing was touched");
+}
+
+fn a_damaged_file_is_found_out() {
+    let bed = Bed::new(Engine::SqliteFile);
+    block_on(async {
+        let store = bed.open().await;
+        for _ in 0..200 {
+            store.place(order(&"x".repeat(500))).await.unwrap();
+        }
+    });
+    let mut bytes = fs::read(bed.file()).unwrap();
+    // The second half of the file, in the middle of its pages.
+    let middle = bytes.len() / 2;
+    for page in bytes[middle..].chunks_mut(4_096) {
+        page[..64].fill(0xee);
+    }
+    fs::File::create(bed.file()).unwrap().write_all(&bytes).unwrap();
+    let found = block_on(async { bed.open().await.check().await });
+    assert!(matches!(found, Err(StoreError::Damaged { .. })), "{found:?}");
+}
+
+fn a_locked_file_is_said_to_be() {
+    let bed = Bed::new(Engine::SqliteFile);
+    block_on(async {
+        let store = bed.open().await;
+        let other = Connection::open(bed.file()).unwrap();
+        other.execute_batch("BEGIN IMMEDIATE").unwrap();
+        let error = store.place(order("x")).await.unwrap_err();
+        assert!(matches!(error, StoreError::Locked { .. }), "{error:?}");
+        assert_eq!(error.certainty(), Certainty::NotDone);
+        other.execute_batch("ROLLBACK").unwrap();
+        store.place(order("y")).await.unwrap();
+        assert_eq!(store.count(&JobFilter::default()).await.unwrap(), 1);
+    });
+}
+
+fn a_folder_that_cannot_be_written_is_named() {
+    let error = open(Path::new("/proc/nothing/jobs.db")).unwrap_err();
+    assert_eq!(error.to_string(), "cannot open the store `/proc/nothing/jobs.db`");
+    assert!(matches!(error, StoreError::CannotOpen { .. }));
+}
+
+const FILL: &str = "STORE_TEST_FILL";
+
+/// Within a file system of its own, which is soon full.
+pub fn fill_if_asked() -> Option<ExitCode> {
+    let folder = PathBuf::from(env::var_os(FILL)?);
+    let ballast = folder.join("ballast");
+    fs::write(&ballast, vec![1; 1 << 20]).unwrap();
+    block_on(async {
+        let path = folder.join("jobs.db");
+        let store = Store::open(Opening::new(Setting::Sqlite { path: Some(path) }, "unused")).await.unwrap();
+        let mut placed = Vec::new();
+        let error = loop {
+            match store.place(order(&"x".repeat(50_000))).await {
+                Ok(new) => placed.push(new.job.id),
+                Err(error) => break error,
+            }
+            assert!(placed.len() < 1_000, "the disk is never full");
+        };
+        assert!(matches!(error, StoreError::Full { .. }), "{error:?}");
+        assert_eq!(error.certainty(), Certainty::NotDone);
+        assert_eq!(
+            store.count(&JobFilter::default()).await.unwrap(),
+            placed.len() as u64,
+            "not half of a job"
+        );
+        fs::remove_file(&ballast).unwrap();
+        placed.push(store.place(order("room again")).await.unwrap().job.id);
+        for id in placed {
+            assert!(store.get(id).await.unwrap().is_some());
+        }
+        store.check().await.unwrap();
+    });
+    Some(ExitCode::SUCCESS)
+}
+
+fn a_full_disk_loses_nothing_and_is_survived() {
+    let folder = tempfile::tempdir().unwrap();
+    let script = r#"mount -t tmpfs -o size=4m none "$STORE_TEST_FILL" && exec "$0""#;
+    let ran = Command::new("unshare")
+        .args(["--map-root-user", "--mount", "sh", "-c", script])
+        .arg(env::current_exe().unwrap())
+        .env(FILL, folder.path())
+        .output();
+    match ran {
+        Ok(output) if output.status.success() => {}
+        Ok(output) if String::from_utf8_lossy(&output.stderr).contains("panicked") => {
+            panic!("{}", String::from_utf8_lossy(&output.stderr));
+        }
+        other => eprintln!(
+            "SKIPPED a_full_disk_loses_nothing_and_is_survived: no file system of one's own here: {other:?}"
+        ),
+    }
+}

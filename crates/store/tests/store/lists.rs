@@ -1,0 +1,217 @@
+//! Lists, sums, changes, and what is removed in the end.
+
+use std::time::Duration;
+
+use model::{AgentKind, Home, JobEnd, JobId, NewJob, StateName, Usage};
+use store::{JobFilter, PageRequest, Retention, StatsRange, Store, WatchEvent};
+
+use crate::bed::Bed;
+use crate::calls::{claimed, here, order, order_for, request, success};
+use crate::conformance;
+
+conformance![
+    pages_show_every_job_once_the_newest_first,
+    a_job_placed_between_two_pages_moves_nothing,
+    every_filter_leaves_out_what_does_not_fit,
+    a_summary_has_what_fits_in_a_line,
+    sums_are_by_agent_model_day_and_end,
+    old_ended_jobs_are_removed_and_no_others,
+    more_than_the_newest_so_many_are_removed,
+    a_removed_key_is_free_again,
+    a_watcher_sees_every_change_after_it_was_written,
+];
+
+async fn place_many(store: &Store, bed: &Bed, count: usize) -> Vec<JobId> {
+    let mut ids = Vec::new();
+    for number in 0..count {
+        bed.clock.advance(Duration::from_millis(number as u64 % 2));
+        ids.push(store.place(order(&format!("job {number}"))).await.unwrap().job.id);
+    }
+    ids
+}
+
+async fn pages_show_every_job_once_the_newest_first(bed: Bed) {
+    let store = bed.open().await;
+    let mut placed = place_many(&store, &bed, 25).await;
+    placed.reverse();
+    let mut page = PageRequest { limit: 10, before: None };
+    let mut seen = Vec::new();
+    loop {
+        let answer = store.list(&JobFilter::default(), page).await.unwrap();
+        assert!(answer.jobs.len() <= 10);
+        seen.extend(answer.jobs.iter().map(|job| job.id));
+        page.before = answer.next;
+        if answer.next.is_none() {
+            break;
+        }
+    }
+    assert_eq!(seen, placed);
+    let exact = PageRequest { limit: 25, before: None };
+    assert_eq!(
+        store.list(&JobFilter::default(), exact).await.unwrap().next,
+        None,
+        "no empty page at the end"
+    );
+}
+
+async fn a_job_placed_between_two_pages_moves_nothing(bed: Bed) {
+    let store = bed.open().await;
+    let placed = place_many(&store, &bed, 4).await;
+    let first = store.list(&JobFilter::default(), PageRequest { limit: 2, before: None }).await.unwrap();
+    store.place(order("late")).await.unwrap();
+    let second =
+        store.list(&JobFilter::default(), PageRequest { limit: 2, before: first.next }).await.unwrap();
+    assert_eq!(second.jobs.iter().map(|job| job.id).collect::<Vec<_>>(), [placed[1], placed[0]]);
+}
+
+async fn every_filter_leaves_out_what_does_not_fit(bed: Bed) {
+    let store = bed.open().await;
+    let parent = store.place(order("parent")).await.unwrap().job.id;
+    let (_, claim) = claimed(&store, "a").await;
+    store.finish(&claim, success("x")).await.unwrap();
+    bed.clock.advance(Duration::from_secs(10));
+    let later = bed.clock.now();
+    let gpu = Home::Label("gpu".into());
+    let child =
+        NewJob { parent: Some(parent), task: "t".into(), ..order_for(AgentKind::Gemini, gpu.clone()) };
+    let child = store.place(child).await.unwrap().job.id;
+
+    let ids = async |filter: JobFilter| {
+        let page = store.list(&filter, PageRequest::default()).await.unwrap();
+        let ids: Vec<_> = page.jobs.iter().map(|job| job.id).collect();
+        assert_eq!(store.count(&filter).await.unwrap(), ids.len() as u64);
+        ids
+    };
+    let all = JobFilter::default;
+    assert_eq!(ids(all()).await, [child, parent]);
+    assert_eq!(ids(JobFilter { states: vec![StateName::Queued], ..all() }).await, [child]);
+    let ended = vec![StateName::Completed, StateName::Failed];
+    assert_eq!(ids(JobFilter { states: ended, ..all() }).await, [parent]);
+    let both = vec![StateName::Completed, StateName::Queued];
+    assert_eq!(ids(JobFilter { states: both, ..all() }).await, [child, parent]);
+    assert_eq!(ids(JobFilter { agent: Some(AgentKind::Gemini), ..all() }).await, [child]);
+    assert_eq!(ids(JobFilter { tool: Some("call_cc".into()), ..all() }).await, [parent]);
+    assert_eq!(ids(JobFilter { task: Some("t".into()), ..all() }).await, [child]);
+    assert_eq!(ids(JobFilter { home: Some(gpu), ..all() }).await, [child]);
+    assert_eq!(ids(JobFilter { parent: Some(parent), ..all() }).await, [child]);
+    assert_eq!(ids(JobFilter { session: crate::calls::outcome("").session, ..all() }).await, [parent]);
+    assert_eq!(ids(JobFilter { since: Some(later), ..all() }).await, [child]);
+    assert_eq!(ids(JobFilter { until: Some(later), ..all() }).await, [parent]);
+    let nothing = JobFilter { agent: Some(AgentKind::Gemini), tool: Some("call_cc".into()), ..all() };
+    assert_eq!(ids(nothing).await, []);
+}
+
+async fn a_summary_has_what_fits_in_a_line(bed: Bed) {
+    let store = bed.open().await;
+    let placed = store.place(order(&format!("first line\nsecond {}", "x".repeat(10_000)))).await.unwrap().job;
+    let (_, claim) = claimed(&store, "a").await;
+    store.finish(&claim, success("done")).await.unwrap();
+    let line = store.list(&JobFilter::default(), PageRequest::default()).await.unwrap().jobs.remove(0);
+    assert_eq!((line.id, line.state, line.attempt), (placed.id, StateName::Completed, 1));
+    assert_eq!(line.model.as_deref(), Some("claude-haiku-4-5"), "the model that answered");
+    assert_eq!(line.usage, Some(Usage { input: 100, output: 20, cached: 60, reasoning: 5 }));
+    assert_eq!(line.cost_usd, Some(0.25));
+    assert_eq!((line.cwd.as_str(), line.home), ("/work/shop", here()));
+    assert!(line.prompt_head.starts_with("first line second x"));
+    assert!(line.prompt_head.len() < 200);
+}
+
+async fn sums_are_by_agent_model_day_and_end(bed: Bed) {
+    let store = bed.open().await;
+    for (agent, days) in [(AgentKind::Claude, 0), (AgentKind::Claude, 0), (AgentKind::Codex, 1)] {
+        bed.clock.advance(Duration::from_hours(24 * days));
+        store.place(order_for(agent, here())).await.unwrap();
+        let (_, claim) = claimed(&store, "a").await;
+        bed.clock.advance(Duration::from_secs(3));
+        store.finish(&claim, success("x")).await.unwrap();
+    }
+    store.place(order("waits")).await.unwrap();
+    let stats = store.stats(StatsRange::default()).await.unwrap();
+    assert_eq!(stats.in_state(StateName::Completed), 3);
+    assert_eq!(stats.in_state(StateName::Queued), 1);
+    assert_eq!(stats.in_state(StateName::Failed), 0);
+    let rows: Vec<_> =
+        stats.ended.iter().map(|row| (row.agent, row.jobs, row.duration_ms, row.usage.input)).collect();
+    assert_eq!(rows, [(AgentKind::Claude, 2, 6_000, 200), (AgentKind::Codex, 1, 3_000, 100)]);
+    assert_eq!(stats.ended[0].model.as_deref(), Some("claude-haiku-4-5"));
+    assert!((stats.ended[0].cost_usd - 0.5).abs() < 1e-9);
+    assert_eq!(stats.ended[1].day.since(stats.ended[0].day), Duration::from_hours(24));
+    let today = StatsRange { since: Some(stats.ended[1].day), until: None };
+    assert_eq!(store.stats(today).await.unwrap().ended, stats.ended[1..]);
+}
+
+async fn end_all(store: &Store) {
+    while let Some(job) = store.claim(request("a")).await.unwrap() {
+        store.finish(&job.claim().unwrap(), success("x")).await.unwrap();
+    }
+}
+
+async fn old_ended_jobs_are_removed_and_no_others(bed: Bed) {
+    let store = bed.open().await;
+    let old = place_many(&store, &bed, 3).await;
+    end_all(&store).await;
+    let waiting =
+        store.place(order_for(AgentKind::Claude, Home::Label("nobody".into()))).await.unwrap().job.id;
+    let slow = store.place(order("slow")).await.unwrap().job.id;
+    let (_, claim) = claimed(&store, "a").await;
+    bed.clock.advance(Duration::from_hours(48));
+    store.finish(&claim, JobEnd::cancelled()).await.unwrap();
+
+    let keep_all = store.sweep(Retention::default()).await.unwrap();
+    assert_eq!(keep_all, []);
+    let day = Retention { max_age: Some(Duration::from_hours(24)), max_count: None };
+    let mut removed = store.sweep(day).await.unwrap();
+    removed.sort();
+    assert_eq!(removed, old);
+    for id in old {
+        assert_eq!(store.get(id).await.unwrap(), None);
+        assert_eq!(store.exchange(id).await.unwrap(), None);
+    }
+    assert!(store.get(waiting).await.unwrap().is_some(), "it has not ended");
+    assert!(store.get(slow).await.unwrap().is_some(), "it ended just now");
+    assert_eq!(store.sweep(day).await.unwrap(), []);
+}
+
+async fn more_than_the_newest_so_many_are_removed(bed: Bed) {
+    let store = bed.open().await;
+    let placed = place_many(&store, &bed, 8).await;
+    end_all(&store).await;
+    let waiting = store.place(order("waits")).await.unwrap().job.id;
+    let five = Retention { max_age: None, max_count: Some(5) };
+    let mut removed = store.sweep(five).await.unwrap();
+    removed.sort();
+    assert_eq!(removed, placed[..3]);
+    assert_eq!(store.count(&JobFilter::default()).await.unwrap(), 6);
+    assert!(store.get(waiting).await.unwrap().is_some());
+}
+
+async fn a_removed_key_is_free_again(bed: Bed) {
+    let store = bed.open().await;
+    let keyed = || NewJob { idempotency_key: Some("k".into()), ..order("x") };
+    let first = store.place(keyed()).await.unwrap().job.id;
+    end_all(&store).await;
+    store.sweep(Retention { max_age: None, max_count: Some(0) }).await.unwrap();
+    let second = store.place(keyed()).await.unwrap();
+    assert!(second.is_new && second.job.id != first);
+}
+
+async fn a_watcher_sees_every_change_after_it_was_written(bed: Bed) {
+    let store = bed.open().await;
+    let mut watch = store.watch().await.unwrap();
+    let job = store.place(order("x")).await.unwrap().job.id;
+    let (_, claim) = claimed(&store, "a").await;
+    store.finish(&claim, success("x")).await.unwrap();
+    let (mut states, mut last) = (Vec::new(), 0);
+    while states.last() != Some(&StateName::Completed) {
+        let event =
+            tokio::time::timeout(Duration::from_secs(20), watch.next()).await.expect("a change in time");
+        let Some(WatchEvent::Changed(change)) = event else { panic!("{event:?}") };
+        assert_eq!(change.job, job);
+        assert!(change.revision > last);
+        last = change.revision;
+        let known = store.get(job).await.unwrap().unwrap();
+        assert!(known.revision >= change.revision, "told before it was written");
+        states.push(change.state);
+    }
+    assert_eq!(states, [StateName::Queued, StateName::Running, StateName::Completed]);
+}

@@ -1,0 +1,297 @@
+//! Random histories against a model that is too simple to be wrong.
+//!
+//! The model knows nothing of `model::Progress`: it says in its own words what should happen.
+
+use std::collections::HashMap;
+use std::time::Duration;
+
+use model::{Attempt, Claim, Ended, JobId, NewJob, Owner, StateName, Timestamp};
+use proptest::prelude::*;
+use proptest::test_runner::{Config, TestRunner};
+use store::{RescueRequest, Store};
+
+use crate::bed::{Bed, Engine, block_on};
+use crate::calls::{LEASE, order, request, rescue_by, success};
+
+pub const CONFORMANCE: &[crate::Conformance] =
+    &[("random_histories_are_those_of_the_model", |bed| histories(bed.engine))];
+
+const OWNERS: [&str; 3] = ["a", "b", "c"];
+const MAX_ATTEMPTS: u32 = 2;
+
+/// What somebody does. A job is named by its place in the order of placing, a claim by whom and which.
+#[derive(Debug, Clone)]
+enum Act {
+    Place,
+    Claim { owner: usize },
+    Renew { owner: usize },
+    Finish { job: usize, owner: usize, attempt: u32 },
+    Pause { job: usize, owner: usize, attempt: u32, seconds: u64 },
+    Interrupt { job: usize, owner: usize, attempt: u32 },
+    Requeue { job: usize, owner: usize, attempt: u32 },
+    Adopt { job: usize, owner: usize, attempt: u32, by: usize },
+    Cancel { job: usize },
+    Rescue { owner: usize },
+    Wait { seconds: u64 },
+}
+
+fn act() -> impl Strategy<Value = Act> {
+    let owner = || 0..OWNERS.len();
+    let claim = || (0..6_usize, owner(), 1..4_u32);
+    prop_oneof![
+        3 => Just(Act::Place),
+        6 => owner().prop_map(|owner| Act::Claim { owner }),
+        2 => owner().prop_map(|owner| Act::Renew { owner }),
+        4 => claim().prop_map(|(job, owner, attempt)| Act::Finish { job, owner, attempt }),
+        3 => (claim(), 0..60_u64)
+            .prop_map(|((job, owner, attempt), seconds)| Act::Pause { job, owner, attempt, seconds }),
+        4 => claim().prop_map(|(job, owner, attempt)| Act::Interrupt { job, owner, attempt }),
+        4 => claim().prop_map(|(job, owner, attempt)| Act::Requeue { job, owner, attempt }),
+        2 => (claim(), owner()).prop_map(|((job, owner, attempt), by)| Act::Adopt { job, owner, attempt, by }),
+        2 => (0..6_usize).prop_map(|job| Act::Cancel { job }),
+        2 => owner().prop_map(|owner| Act::Rescue { owner }),
+        3 => (0..50_u64).prop_map(|seconds| Act::Wait { seconds }),
+    ]
+}
+
+/// A job of the model.
+#[derive(Debug, Clone, PartialEq)]
+struct Simple {
+    state: StateName,
+    owner: Option<usize>,
+    attempt: u32,
+    interruptions: u32,
+    cancel: bool,
+    until: u64,
+}
+
+#[derive(Debug, Default)]
+struct Simplest {
+    jobs: Vec<Simple>,
+    leases: HashMap<usize, u64>,
+    now: u64,
+}
+
+impl Simplest {
+    fn held(&mut self, job: usize, owner: usize, attempt: u32, running_only: bool) -> Option<&mut Simple> {
+        self.jobs.get_mut(job).filter(|job| {
+            let state_fits =
+                job.state == StateName::Running || (!running_only && job.state == StateName::Interrupted);
+            state_fits && job.owner == Some(owner) && job.attempt == attempt
+        })
+    }
+
+    fn claim(&mut self, owner: usize) -> Option<usize> {
+        self.leases.insert(owner, self.now + LEASE.as_secs());
+        for job in &mut self.jobs {
+            if job.state == StateName::Paused && job.until <= self.now {
+                job.state = StateName::Queued;
+            }
+        }
+        let found = self.jobs.iter().position(|job| job.state == StateName::Queued)?;
+        let job = &mut self.jobs[found];
+        (job.state, job.owner, job.attempt) = (StateName::Running, Some(owner), job.attempt + 1);
+        Some(found)
+    }
+
+    /// Whether it is done.
+    fn act(&mut self, act: &Act) -> bool {
+        let now = self.now;
+        let done = match *act {
+            Act::Place => {
+                let state = StateName::Queued;
+                self.jobs.push(Simple {
+                    state,
+                    owner: None,
+                    attempt: 0,
+                    interruptions: 0,
+                    cancel: false,
+                    until: 0,
+                });
+                return true;
+            }
+            Act::Claim { owner } => return self.claim(owner).is_some(),
+            Act::Renew { owner } => {
+                self.leases.insert(owner, now + LEASE.as_secs());
+                return true;
+            }
+            Act::Wait { seconds } => {
+                self.now += seconds;
+                return true;
+            }
+            Act::Rescue { owner } => return self.rescue(owner),
+            Act::Finish { job, owner, attempt } => {
+                self.held(job, owner, attempt, false).map(|job| job.state = StateName::Completed)
+            }
+            Act::Pause { job, owner, attempt, seconds } => self.held(job, owner, attempt, true).map(|job| {
+                job.state = if job.cancel { StateName::Cancelled } else { StateName::Paused };
+                job.until = now + seconds;
+            }),
+            Act::Interrupt { job, owner, attempt } => {
+                self.held(job, owner, attempt, true).map(|job| job.state = StateName::Interrupted)
+            }
+            Act::Requeue { job, owner, attempt } => self
+                .held(job, owner, attempt, false)
+                .filter(|job| job.state == StateName::Interrupted)
+                .filter(|job| job.cancel || job.interruptions + 1 < MAX_ATTEMPTS)
+                .map(|job| {
+                    job.interruptions += 1;
+                    job.state = if job.cancel { StateName::Cancelled } else { StateName::Queued };
+                }),
+            Act::Adopt { job, owner, attempt, by } => {
+                // The new owner's word counts even when the job is not to be had.
+                self.leases.insert(by, now + LEASE.as_secs());
+                self.held(job, owner, attempt, false).map(|job| {
+                    (job.state, job.owner) = (StateName::Running, Some(by));
+                })
+            }
+            Act::Cancel { job } => self.jobs.get_mut(job).map(|job| match job.state {
+                StateName::Queued | StateName::Paused => {
+                    (job.state, job.cancel) = (StateName::Cancelled, true);
+                }
+                StateName::Running | StateName::Interrupted => job.cancel = true,
+                _ => {}
+            }),
+        };
+        done.is_some()
+    }
+
+    fn rescue(&mut self, rescuer: usize) -> bool {
+        self.leases.insert(rescuer, self.now + LEASE.as_secs());
+        let (leases, now) = (&self.leases, self.now);
+        let mut any = false;
+        for job in &mut self.jobs {
+            let held = matches!(job.state, StateName::Running | StateName::Interrupted);
+            let silent = |owner: usize| leases.get(&owner).is_none_or(|expires| *expires <= now);
+            if held && job.owner.is_some_and(silent) {
+                (job.state, job.owner) = (StateName::Interrupted, Some(rescuer));
+                any = true;
+            }
+        }
+        any
+    }
+}
+
+/// The store, with the names of the model.
+struct Real {
+    store: Store,
+    bed: Bed,
+    ids: Vec<JobId>,
+}
+
+impl Real {
+    async fn act(&mut self, act: &Act) -> bool {
+        let store = &self.store;
+        let who = |owner: usize| Owner::new(OWNERS[owner]);
+        let claim = |job: usize, owner: usize, attempt| {
+            let job = *self.ids.get(job)?;
+            Some(Claim { job, attempt: Attempt::new(attempt), owner: who(owner) })
+        };
+        match *act {
+            Act::Place => {
+                let new = NewJob { max_attempts: MAX_ATTEMPTS, ..order("x") };
+                self.ids.push(store.place(new).await.unwrap().job.id);
+                true
+            }
+            Act::Claim { owner } => store.claim(request(OWNERS[owner])).await.unwrap().is_some(),
+            Act::Renew { owner } => store.renew(&who(owner), LEASE).await.is_ok(),
+            Act::Wait { seconds } => {
+                self.bed.clock.advance(Duration::from_secs(seconds));
+                true
+            }
+            Act::Rescue { owner } => {
+                let request = RescueRequest { ..rescue_by(OWNERS[owner]) };
+                !store.rescue(request).await.unwrap().is_empty()
+            }
+            Act::Finish { job, owner, attempt } => match claim(job, owner, attempt) {
+                Some(claim) => store.finish(&claim, success("x")).await.is_ok(),
+                None => false,
+            },
+            Act::Pause { job, owner, attempt, seconds } => match claim(job, owner, attempt) {
+                Some(claim) => {
+                    let until = store.now().plus(Duration::from_secs(seconds));
+                    store.pause_until(&claim, until).await.is_ok()
+                }
+                None => false,
+            },
+            Act::Interrupt { job, owner, attempt } => match claim(job, owner, attempt) {
+                Some(claim) => store.interrupt(&claim).await.is_ok(),
+                None => false,
+            },
+            Act::Requeue { job, owner, attempt } => match claim(job, owner, attempt) {
+                Some(claim) => store.requeue(&claim).await.is_ok(),
+                None => false,
+            },
+            Act::Adopt { job, owner, attempt, by } => match claim(job, owner, attempt) {
+                Some(claim) => store.adopt(&claim, &who(by), LEASE).await.is_ok(),
+                None => store.renew(&who(by), LEASE).await.is_err(),
+            },
+            Act::Cancel { job } => match self.ids.get(job) {
+                Some(id) => store.request_cancel(*id).await.is_ok(),
+                None => false,
+            },
+        }
+    }
+
+    /// A job as the model sees it.
+    async fn simple(&self, job: usize, start: Timestamp) -> Simple {
+        let job = self.store.get(self.ids[job]).await.unwrap().unwrap();
+        let progress = job.progress;
+        let until = match progress.state {
+            model::JobState::Paused { until } => until.since(start).as_secs(),
+            _ => 0,
+        };
+        Simple {
+            state: progress.state.name(),
+            owner: progress
+                .state
+                .holder()
+                .and_then(|(_, owner)| OWNERS.iter().position(|name| *name == owner.as_str())),
+            attempt: progress.attempt.number(),
+            interruptions: progress.requeues,
+            cancel: progress.cancel_requested_at.is_some(),
+            until,
+        }
+    }
+}
+
+fn histories(engine: Engine) {
+    let (cases, longest) = match engine {
+        Engine::SqliteMemory => (200, 80),
+        Engine::SqliteFile => (40, 60),
+        Engine::Surreal => (6, 40),
+    };
+    let config = Config { cases, failure_persistence: None, ..Config::default() };
+    let result = TestRunner::new(config).run(&prop::collection::vec(act(), 1..longest), |history| {
+        block_on(follow(engine, &history));
+        Ok(())
+    });
+    if let Err(error) = result {
+        panic!("{error}");
+    }
+}
+
+async fn follow(engine: Engine, history: &[Act]) {
+    let bed = Bed::new(engine);
+    let start = bed.clock.now();
+    let mut real = Real { store: bed.open().await, bed, ids: Vec::new() };
+    let mut simplest = Simplest::default();
+    for (step, act) in history.iter().enumerate() {
+        let (expected, done) = (simplest.act(act), real.act(act).await);
+        assert_eq!(done, expected, "step {step}: {act:?}\n{simplest:?}");
+        for (number, expected) in simplest.jobs.iter().enumerate() {
+            let mut expected = expected.clone();
+            // Who held a job that nobody holds any more is not kept.
+            if !matches!(expected.state, StateName::Running | StateName::Interrupted) {
+                expected.owner = None;
+            }
+            if expected.state != StateName::Paused {
+                expected.until = 0;
+            }
+            assert_eq!(real.simple(number, start).await, expected, "step {step}: {act:?}, job {number}");
+        }
+    }
+    let ended = simplest.jobs.iter().filter(|job| job.state == Ended::Completed.name()).count();
+    let filter = store::JobFilter { states: vec![StateName::Completed], ..Default::default() };
+    assert_eq!(real.store.count(&filter).await.unwrap(), ended as u64);
+}

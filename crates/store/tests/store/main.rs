@@ -1,0 +1,98 @@
+//! One conformance suite for every engine, and what each of them must survive besides.
+//!
+//! This binary is also the process that is killed in the crash tests, so it needs no other executable but the
+//! `SurrealDB` server. Where that is not built (`scripts/surreal-server`), its suite is skipped, and says so.
+#![expect(clippy::disallowed_methods, clippy::print_stderr, clippy::unwrap_used, reason = "a test may")]
+
+mod bed;
+mod calls;
+mod crash;
+mod files;
+mod holding;
+mod keeping;
+mod lists;
+mod machine;
+mod races;
+mod remote;
+mod secrets;
+mod server;
+
+use std::process::ExitCode;
+
+use libtest_mimic::{Arguments, Trial};
+
+use crate::bed::{Bed, Engine};
+
+/// A test of the conformance suite: its name and what it does with a fresh store.
+pub type Conformance = (&'static str, fn(Bed));
+
+/// Names the functions of a module as tests that run on every engine. One that is not named is dead code, which the build
+/// refuses.
+#[macro_export]
+macro_rules! conformance {
+    ($($name:ident),* $(,)?) => {
+        pub const TESTS: &[$crate::Conformance] =
+            &[$((stringify!($name), |bed| $crate::bed::block_on($name(bed)))),*];
+    };
+}
+
+/// Names the functions of a module as tests that run once.
+#[macro_export]
+macro_rules! tests {
+    ($($name:ident),* $(,)?) => {
+        pub const TESTS: &[(&str, fn())] = &[$((stringify!($name), $name)),*];
+    };
+}
+
+fn main() -> ExitCode {
+    if let Some(code) = crash::write_if_asked().or_else(races::work_if_asked).or_else(files::fill_if_asked) {
+        return code;
+    }
+    let arguments = Arguments::from_args();
+    let mut trials = on_every_engine();
+    trials.extend(once());
+    let code = libtest_mimic::run(&arguments, trials).exit_code();
+    server::end_shared();
+    code
+}
+
+fn on_every_engine() -> Vec<Trial> {
+    let all = [
+        keeping::TESTS,
+        holding::TESTS,
+        lists::TESTS,
+        secrets::TESTS,
+        races::CONFORMANCE,
+        machine::CONFORMANCE,
+    ];
+    let mut trials = Vec::new();
+    for engine in Engine::ALL {
+        let missing = engine.missing();
+        if let Some(reason) = &missing {
+            eprintln!("SKIPPED the conformance suite on {}: {reason}", engine.name());
+        }
+        for &(name, body) in all.into_iter().flatten() {
+            let trial = Trial::test(format!("{}::{name}", engine.name()), move || {
+                body(Bed::new(engine));
+                Ok(())
+            });
+            trials.push(trial.with_ignored_flag(missing.is_some()));
+        }
+    }
+    trials
+}
+
+fn once() -> Vec<Trial> {
+    let trial = |(name, body): &(&'static str, fn())| {
+        let body = *body;
+        Trial::test(*name, move || {
+            body();
+            Ok(())
+        })
+    };
+    let always = [files::TESTS, crash::TESTS, races::TESTS];
+    let mut trials: Vec<Trial> = always.into_iter().flatten().map(trial).collect();
+    let missing = Engine::Surreal.missing().is_some();
+    trials.extend(remote::TESTS.iter().map(|test| trial(test).with_ignored_flag(missing)));
+    trials
+}

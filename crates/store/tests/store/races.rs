@@ -1,0 +1,134 @@
+//! Many at once: nothing is given twice, nothing is lost.
+
+use std::collections::HashSet;
+use std::env;
+use std::io::{Write, stdout};
+use std::path::PathBuf;
+use std::process::{Command, ExitCode, Stdio};
+
+use model::{Ended, JobEnd, JobId, NewJob, Refusal, StateName};
+use store::{JobFilter, Opening, Setting, Store};
+use tokio::task::JoinSet;
+
+use crate::bed::{Bed, Engine, block_on};
+use crate::calls::{claimed, order, request, success};
+
+pub const CONFORMANCE: &[crate::Conformance] = &[
+    ("thirty_two_workers_take_every_job_once", |bed| block_on(thirty_two_workers_take_every_job_once(bed))),
+    ("cancel_against_finish_has_one_winner", |bed| block_on(cancel_against_finish_has_one_winner(bed))),
+];
+
+crate::tests![two_processes_share_one_file];
+
+const WORK: &str = "STORE_TEST_WORK";
+
+/// Claims and finishes until nothing is left.
+async fn work(store: Store, owner: String) -> Vec<JobId> {
+    let mut done = Vec::new();
+    while let Some(job) = store.claim(request(&owner)).await.unwrap() {
+        assert_eq!(job.progress.attempt.number(), 1, "a second claim of the same job");
+        store.finish(&job.claim().unwrap(), success("x")).await.unwrap();
+        done.push(job.id);
+    }
+    done
+}
+
+async fn place_all(store: &Store, count: usize) -> HashSet<JobId> {
+    let mut placing = JoinSet::new();
+    for _ in 0..count {
+        let store = store.clone();
+        placing.spawn(async move { store.place(order("race")).await.unwrap().job.id });
+    }
+    placing.join_all().await.into_iter().collect()
+}
+
+async fn thirty_two_workers_take_every_job_once(bed: Bed) {
+    let store = bed.open().await;
+    let placed = place_all(&store, bed.scaled(2_000)).await;
+    // On a server, eight workers share a connection, and four connections the jobs, as the daemons of four machines would.
+    let mut stores = vec![store.clone()];
+    if bed.engine == Engine::Surreal {
+        stores.extend([bed.open().await, bed.open().await, bed.open().await]);
+    }
+    let mut workers = JoinSet::new();
+    for worker in 0..32 {
+        workers.spawn(work(stores[worker % stores.len()].clone(), format!("worker {worker}")));
+    }
+    let done = workers.join_all().await.concat();
+    assert_eq!(done.len(), placed.len(), "one was given twice, or lost");
+    assert_eq!(done.into_iter().collect::<HashSet<_>>(), placed);
+    let left = JobFilter { states: vec![StateName::Queued, StateName::Running], ..JobFilter::default() };
+    assert_eq!(store.count(&left).await.unwrap(), 0);
+}
+
+async fn cancel_against_finish_has_one_winner(bed: Bed) {
+    let store = bed.open().await;
+    for round in 0..bed.scaled(1_000) {
+        store.place(order("race")).await.unwrap();
+        let (job, claim) = claimed(&store, "a").await;
+        let late = claim.clone();
+        let (finishing, cancelling) = (store.clone(), store.clone());
+        // A worker that is told to stop while the agent says its last word.
+        let finish = async move { finishing.finish(&claim, success("done")).await };
+        let cancel = async move { cancelling.request_cancel(job.id).await.unwrap() };
+        let (finished, reply) = if round % 2 == 0 {
+            tokio::join!(finish, cancel)
+        } else {
+            let (reply, finished) = tokio::join!(cancel, finish);
+            (finished, reply)
+        };
+        finished.unwrap();
+        let ended = store.get(job.id).await.unwrap().unwrap();
+        assert_eq!(ended.progress.state.name(), StateName::Completed, "finished beats cancelled");
+        assert!(matches!(reply.now, StateName::Running | StateName::Completed));
+        let late = store.finish(&late, JobEnd::cancelled()).await.unwrap_err();
+        assert_eq!(late.refusal(), Some(&Refusal::Ended(Ended::Completed)));
+    }
+}
+
+fn store_at(path: PathBuf) -> Opening {
+    Opening::new(Setting::Sqlite { path: Some(path) }, "unused")
+}
+
+/// The other process: places its share, works until nothing is left, and prints what it did.
+pub fn work_if_asked() -> Option<ExitCode> {
+    let path = PathBuf::from(env::var_os(WORK)?);
+    let done = block_on(async {
+        let store = Store::open(store_at(path)).await.unwrap();
+        // Of those that all ask for, each is placed once.
+        for key in 0..50 {
+            let keyed = NewJob { idempotency_key: Some(format!("key {key}")), ..order("shared") };
+            store.place(keyed).await.unwrap();
+        }
+        work(store, format!("process {}", std::process::id())).await
+    });
+    for id in done {
+        stdout().write_all(format!("{id}\n").as_bytes()).unwrap();
+    }
+    Some(ExitCode::SUCCESS)
+}
+
+fn two_processes_share_one_file() {
+    let bed = Bed::new(Engine::SqliteFile);
+    let mut placed = block_on(async { place_all(&bed.open().await, 400).await });
+    let children: Vec<_> = (0..2)
+        .map(|_| {
+            let mut command = Command::new(env::current_exe().unwrap());
+            command.env(WORK, bed.file()).stdout(Stdio::piped()).spawn().unwrap()
+        })
+        .collect();
+    let mut done = Vec::new();
+    for child in children {
+        let output = child.wait_with_output().unwrap();
+        assert!(output.status.success());
+        done.extend(
+            String::from_utf8(output.stdout).unwrap().lines().map(|line| line.parse::<JobId>().unwrap()),
+        );
+    }
+    assert_eq!(done.len(), 450, "one was given twice, or lost");
+    for id in &done {
+        placed.insert(*id);
+    }
+    assert_eq!(placed.len(), 450);
+    block_on(async { bed.open().await.check().await.unwrap() });
+}

@@ -1,0 +1,113 @@
+//! A real `SurrealDB` server on loopback, as a child process.
+
+use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
+use std::path::PathBuf;
+use std::process::{Child, Command, Stdio};
+use std::sync::Mutex;
+use std::time::{Duration, Instant};
+use std::{env, thread};
+
+use store::{CredentialLevel, Credentials, Setting};
+
+/// A debug build on a busy machine takes its time.
+const UP_WITHIN: Duration = Duration::from_mins(1);
+
+/// Where `scripts/surreal-server` puts it.
+fn program() -> PathBuf {
+    let cache = || Some(PathBuf::from(env::var_os("HOME")?).join(".cache/switchboard-surreal"));
+    let target = env::var_os("SWITCHBOARD_SURREAL_TARGET").map(PathBuf::from).or_else(cache);
+    target.unwrap_or_default().join("debug/surreal-server")
+}
+
+/// Why there is no server to test with.
+pub fn missing() -> Option<String> {
+    let program = program();
+    let why = || format!("`{}` is not built; run scripts/surreal-server", program.display());
+    (!program.is_file()).then(why)
+}
+
+pub fn credentials() -> Credentials {
+    Credentials { user: "root".into(), password: "root".into(), level: CredentialLevel::Root }
+}
+
+/// A running server. Dropping it kills it.
+#[derive(Debug)]
+pub struct Server {
+    child: Child,
+    pub port: u16,
+    storage: String,
+}
+
+impl Server {
+    /// Starts one that keeps its records in memory, or in that folder.
+    pub fn start(storage: &str) -> Self {
+        // The port is free now; should somebody take it in between, another is tried.
+        for _ in 0..5 {
+            let port = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap().local_addr().unwrap().port();
+            if let Some(child) = spawn(port, storage) {
+                return Self { child, port, storage: storage.to_owned() };
+            }
+        }
+        panic!("the SurrealDB server does not start");
+    }
+
+    pub fn setting(&self, database: &str) -> Setting {
+        setting_at(self.port, database)
+    }
+
+    /// Kills it as a power cut would.
+    pub fn kill(&mut self) {
+        self.child.kill().unwrap();
+        self.child.wait().unwrap();
+    }
+
+    /// Starts it again, with the same port and records.
+    pub fn start_again(&mut self) {
+        self.child = spawn(self.port, &self.storage).expect("the server to start again");
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+pub fn setting_at(port: u16, database: &str) -> Setting {
+    format!("ws://127.0.0.1:{port}/test/{database}").parse().unwrap()
+}
+
+fn spawn(port: u16, storage: &str) -> Option<Child> {
+    let mut child = Command::new(program())
+        .args(["start", "--user", "root", "--pass", "root", "--no-banner", "--log", "none"])
+        .args(["--bind", &format!("127.0.0.1:{port}"), storage])
+        .stdin(Stdio::null())
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .spawn()
+        .unwrap();
+    let deadline = Instant::now() + UP_WITHIN;
+    let address = SocketAddr::from((Ipv4Addr::LOCALHOST, port));
+    loop {
+        if child.try_wait().unwrap().is_some() {
+            return None;
+        }
+        if TcpStream::connect_timeout(&address, Duration::from_secs(1)).is_ok() {
+            return Some(child);
+        }
+        assert!(Instant::now() < deadline, "the SurrealDB server is not up in time");
+        thread::sleep(Duration::from_millis(20));
+    }
+}
+
+/// The server that all tests of this process share, each with a database of its own.
+static SHARED: Mutex<Option<Server>> = Mutex::new(None);
+
+pub fn shared_setting(database: &str) -> Setting {
+    SHARED.lock().unwrap().get_or_insert_with(|| Server::start("memory")).setting(database)
+}
+
+pub fn end_shared() {
+    drop(SHARED.lock().unwrap().take());
+}
