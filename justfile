@@ -41,6 +41,11 @@ record *ARGS:
 crashes ROUNDS="200":
     STORE_CRASH_ROUNDS={{ ROUNDS }} ./test -p store what_was_answered_survives_a_kill
 
+# The store's races on SurrealDB at their full size
+races:
+    scripts/surreal-server
+    STORE_WHOLE_RACES=1 cargo test -p store --test store -- surreal::thirty_two surreal::cancel_against
+
 # Measure the store against plain rusqlite
 bench-store:
     cargo bench -p store
