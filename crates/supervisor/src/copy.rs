@@ -6,11 +6,17 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::MetadataExt;
 
 use rustix::fs::{OFlags, fcntl_getfl, fcntl_setfl};
+use rustix::pipe::fcntl_setpipe_size;
 
 use crate::os::{Moved, move_bytes};
 
 /// How much is moved before the other things the supervisor waits for get a look.
 const AT_ONCE: usize = 1 << 20;
+
+/// What a pipe holds at first, and what one that was found full is given: fewer wake-ups for those who print much. Not more,
+/// and not from the start, since a user may have only so many pages in pipes.
+const FULL: u64 = 64 * 1024;
+const LARGER: usize = 512 * 1024;
 
 /// How many more bytes a run may print, on all its streams.
 #[derive(Debug)]
@@ -49,13 +55,14 @@ pub struct Stream {
     pipe: Option<OwnedFd>,
     file: File,
     bytes: u64,
+    enlarged: bool,
 }
 
 impl Stream {
     /// Joins a pipe to an empty file.
     pub fn new(pipe: OwnedFd, file: File) -> io::Result<Self> {
         fcntl_setfl(&pipe, fcntl_getfl(&pipe)? | OFlags::NONBLOCK)?;
-        Ok(Self { pipe: Some(pipe), file, bytes: 0 })
+        Ok(Self { pipe: Some(pipe), file, bytes: 0, enlarged: false })
     }
 
     /// The pipe, for as long as somebody may write to it.
@@ -98,7 +105,18 @@ impl Stream {
                 Moved::End => self.pipe = None,
             }
         }
+        if self.bytes - before >= FULL {
+            self.enlarge();
+        }
         Ok(if self.bytes > before { Copied::Bytes } else { Copied::Nothing })
+    }
+
+    fn enlarge(&mut self) {
+        if let Some(pipe) = self.pipe.as_ref().filter(|_| !self.enlarged) {
+            // One that may not be is used as it is.
+            let _ = fcntl_setpipe_size(pipe, LARGER);
+            self.enlarged = true;
+        }
     }
 
     /// Reads no more; a writer finds the pipe broken.

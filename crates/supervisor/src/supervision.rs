@@ -40,6 +40,22 @@ enum Phase {
     },
 }
 
+/// What ended a sleep.
+#[derive(Debug, Clone, Copy)]
+struct Woken {
+    /// By a signal, or by the clock: then somebody may have ended.
+    by_signal: bool,
+    by_output: bool,
+    by_error: bool,
+}
+
+impl Woken {
+    /// Nobody knows, so everything is looked at.
+    fn by_everything() -> Self {
+        Self { by_signal: true, by_output: true, by_error: true }
+    }
+}
+
 /// One run under way.
 #[derive(Debug)]
 pub struct Supervision<'a> {
@@ -83,16 +99,18 @@ impl<'a> Supervision<'a> {
     /// a moment) is no reason to leave the tree alone: it is written to the log, and the next turn tries again.
     pub fn until_the_end(mut self) -> RunReport {
         let tree = loop {
-            if let Err(error) = self.wait() {
+            let woken = self.wait().unwrap_or_else(|error| {
                 complain(&format!("cannot wait: {error}"));
                 std::thread::sleep(KILL_AGAIN);
-            }
-            let stop_requested = self.signals.take().is_ok_and(|pending| pending.stop);
-            let children = self.tree.reap();
+                Woken::by_everything()
+            });
+            // An agent that floods its pipes wakes this up often, and for nothing else.
+            let stop_requested = woken.by_signal && self.signals.take().is_ok_and(|pending| pending.stop);
+            let children = if woken.by_signal { self.tree.reap().ok() } else { None };
             let now = Instant::now();
-            let copied = self.copy(now);
+            let copied = self.copy(woken, now);
             self.judge(stop_requested, copied, now);
-            if matches!(children, Ok(Children::None)) {
+            if children == Some(Children::None) {
                 break TreeEnd::ProvenEmpty;
             }
             if let Some(left) = self.end_the_tree(now) {
@@ -104,15 +122,28 @@ impl<'a> Supervision<'a> {
     }
 
     /// Sleeps until a stream, a signal or the clock has something to say.
-    fn wait(&self) -> io::Result<()> {
-        let pipes = [&self.output, &self.error].into_iter().filter_map(Stream::pipe);
-        let files = [self.signals.as_fd()].into_iter().chain(pipes);
-        let mut files: Vec<PollFd<'_>> =
-            files.map(|file| PollFd::from_borrowed_fd(file, PollFlags::IN)).collect();
+    fn wait(&self) -> io::Result<Woken> {
+        // A pipe that is closed has nothing to say; the signals stand in its place, to keep the three in their order.
+        let signals = self.signals.as_fd();
+        let of = |stream: &'_ Stream| stream.pipe().is_some();
+        let watched = |file| PollFd::from_borrowed_fd(file, PollFlags::IN);
+        let mut files = [
+            watched(signals),
+            watched(self.output.pipe().unwrap_or(signals)),
+            watched(self.error.pipe().unwrap_or(signals)),
+        ];
         let pause = self.wake_at().saturating_duration_since(Instant::now());
         let pause = Timespec::try_from(pause).map_err(io::Error::other)?;
         match poll(&mut files, Some(&pause)) {
-            Ok(_) | Err(rustix::io::Errno::INTR) => Ok(()),
+            Ok(count) => {
+                let ready = |index: usize| !files[index].revents().is_empty();
+                Ok(Woken {
+                    by_signal: ready(0) || count == 0,
+                    by_output: ready(1) && of(&self.output),
+                    by_error: ready(2) && of(&self.error),
+                })
+            }
+            Err(rustix::io::Errno::INTR) => Ok(Woken::by_everything()),
             Err(error) => Err(error.into()),
         }
     }
@@ -130,9 +161,10 @@ impl<'a> Supervision<'a> {
     }
 
     /// Moves what the agent has printed. What it prints after its end was decided still belongs to the record.
-    fn copy(&mut self, now: Instant) -> Option<End> {
+    fn copy(&mut self, woken: Woken, now: Instant) -> Option<End> {
         let mut verdict = None;
-        for stream in [&mut self.output, &mut self.error] {
+        let ready = [(&mut self.output, woken.by_output), (&mut self.error, woken.by_error)];
+        for stream in ready.into_iter().filter_map(|(stream, ready)| ready.then_some(stream)) {
             match stream.copy(&mut self.budget) {
                 Ok(Copied::Bytes) => self.deadlines.byte_seen(now),
                 Ok(Copied::Nothing) => {}
@@ -215,7 +247,7 @@ impl<'a> Supervision<'a> {
         let now = Instant::now();
         for _ in 0..DRAIN_TURNS {
             let before = self.output.bytes() + self.error.bytes();
-            if let Some(end) = self.copy(now) {
+            if let Some(end) = self.copy(Woken::by_everything(), now) {
                 // Bytes of a finished agent were lost: its answer is not whole, whatever its exit says.
                 if matches!(self.end, None | Some(End::Exited)) {
                     self.end = Some(end);
