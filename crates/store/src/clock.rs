@@ -54,6 +54,11 @@ impl ManualClock {
         self.0.store(later.as_millis(), Ordering::SeqCst);
     }
 
+    /// Sets it, be it back.
+    pub fn set(&self, moment: Timestamp) {
+        self.0.store(moment.as_millis(), Ordering::SeqCst);
+    }
+
     /// What time it is.
     pub fn now(&self) -> Timestamp {
         Timestamp::from_millis(self.0.load(Ordering::SeqCst))

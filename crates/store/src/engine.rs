@@ -8,7 +8,7 @@ use model::{
     AgentKind, Claim, Exchange, Home, Job, JobId, JobIdPrefix, Owner, Progress, SessionId, Step, Timestamp,
 };
 
-use crate::error::StoreError;
+use crate::error::{StoreError, SweepError};
 use crate::requests::{
     ClaimRequest, Found, Held, JobFilter, LastSession, Page, PageRequest, RescueRequest, Retention,
 };
@@ -54,6 +54,6 @@ pub trait Engine: Send + Sync + std::fmt::Debug {
     async fn stats(&self, range: StatsRange) -> Result<Stats, StoreError>;
     async fn watch(&self) -> Result<Watch, StoreError>;
 
-    async fn sweep(&self, retention: Retention, now: Timestamp) -> Result<Vec<JobId>, StoreError>;
+    async fn sweep(&self, retention: Retention, now: Timestamp) -> Result<Vec<JobId>, SweepError>;
     async fn check(&self) -> Result<(), StoreError>;
 }

@@ -153,6 +153,12 @@ pub enum StoreError {
         /// Which part.
         field: &'static str,
     },
+    /// A name is empty, and could not be told from none.
+    #[error("the {field} is empty")]
+    Empty {
+        /// Which part.
+        field: &'static str,
+    },
     /// The machine gives no random numbers.
     #[error("no random bytes for an id")]
     NoRandomness(#[source] Cause),
@@ -167,6 +173,16 @@ pub enum StoreError {
         /// Why.
         source: std::io::Error,
     },
+}
+
+/// Why a sweep ended early. What it had removed by then is gone for good, and its folders can go, too.
+#[derive(Debug, thiserror::Error)]
+#[error("the sweep ended early, after {} jobs", removed.len())]
+pub struct SweepError {
+    /// The jobs that were removed.
+    pub removed: Vec<JobId>,
+    /// What ended it.
+    pub source: StoreError,
 }
 
 impl StoreError {
@@ -214,6 +230,7 @@ impl StoreError {
             Self::Unreadable { .. } => "the record was changed by hand or by another program; remove it",
             Self::Unstorable { .. } => "use paths and texts that are valid Unicode",
             Self::SecretInName { .. } => "keep secrets out of names and paths; texts are redacted instead",
+            Self::Empty { .. } => "give it a name, or leave it out",
             Self::NoRandomness(_) => "check that the system's random source can be read",
             Self::Closed => "open it again",
             Self::CannotRemove { .. } => "check that the folder belongs to you, then remove it by hand",

@@ -55,7 +55,7 @@ mod surreal;
 mod watch;
 
 pub use clock::{Clock, ManualClock};
-pub use error::{Cause, Certainty, StoreError};
+pub use error::{Cause, Certainty, StoreError, SweepError};
 pub use folders::remove_job_folders;
 pub use redact::{BadPattern, Redactor};
 pub use requests::{

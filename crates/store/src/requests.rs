@@ -4,6 +4,8 @@ use std::time::Duration;
 
 use model::{AgentKind, Claim, Failure, Home, Job, JobId, Owner, SessionId, StateName, Timestamp, Usage};
 
+use crate::row::LineRow;
+
 /// What an owner can take on.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ClaimRequest {
@@ -37,6 +39,13 @@ pub struct RescueRequest {
     pub dead: Vec<Owner>,
     /// For how long the rescuer counts as alive from now on.
     pub lease: Duration,
+}
+
+impl RescueRequest {
+    /// The latest end of a lease that is believed. One beyond it is of a clock that was ahead, and would hold for ever.
+    pub(crate) fn latest_lease(&self, now: Timestamp) -> Timestamp {
+        now.plus(self.lease).plus(Duration::from_hours(24))
+    }
 }
 
 /// What became of a call that was placed.
@@ -129,18 +138,28 @@ impl PageRequest {
 pub struct Page {
     /// The jobs.
     pub jobs: Vec<JobSummary>,
+    /// Those whose records make no sense; [`crate::Store::get`] says why.
+    pub unreadable: Vec<JobId>,
     /// Where the next page begins; none when this is the last.
     pub next: Option<JobId>,
 }
 
 impl Page {
     /// Cuts a list that was read one longer than the page, to see whether more follows.
-    pub(crate) fn cut(mut jobs: Vec<JobSummary>, rows: u32) -> Self {
+    pub(crate) fn cut(mut lines: Vec<LineRow>, rows: u32) -> Self {
         let rows = rows as usize;
-        let more = jobs.len() > rows;
-        jobs.truncate(rows);
-        let next = jobs.last().filter(|_| more).map(|job| job.id);
-        Self { jobs, next }
+        let more = lines.len() > rows;
+        lines.truncate(rows);
+        let next = lines.last().filter(|_| more).map(|line| JobId::from_uuid(line.id));
+        let (mut jobs, mut unreadable) = (Vec::new(), Vec::new());
+        for line in lines {
+            let id = JobId::from_uuid(line.id);
+            match line.summary() {
+                Ok(job) => jobs.push(job),
+                Err(_) => unreadable.push(id),
+            }
+        }
+        Self { jobs, unreadable, next }
     }
 }
 

@@ -19,6 +19,9 @@ use crate::requests::JobSummary;
 /// How much of a prompt stands in a list.
 const HEAD_CHARS: usize = 120;
 
+/// More tokens than this are not believed of one job: sums of them stay exact, in whole numbers and in floating ones.
+const MOST_TOKENS: u64 = 1 << 53;
+
 /// The columns that a step of the job reads and writes.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Standing {
@@ -143,7 +146,7 @@ impl EndRow {
         Ok(Self {
             model: of_outcome.and_then(|outcome| outcome.model.clone()),
             session: of_outcome.and_then(|outcome| outcome.session.clone()),
-            usage: of_outcome.and_then(|outcome| outcome.usage),
+            usage: of_outcome.and_then(|outcome| outcome.usage).map(addable),
             cost_usd: of_outcome.and_then(|outcome| outcome.cost_usd),
             failure: failure.map(|failure| json("failure", &failure)).transpose()?,
             outcome: outcome.map(|outcome| json("outcome", &outcome)).transpose()?,
@@ -296,6 +299,14 @@ impl Reader {
     fn unreadable(&self, field: &'static str, source: Cause) -> StoreError {
         StoreError::Unreadable { record: self.0.to_string(), field, source }
     }
+}
+
+/// Tokens as they can be added up. What an agent says of itself may be any number; its own words stay in the outcome.
+fn addable(usage: Usage) -> Usage {
+    let Usage { input, output, cached, reasoning } = usage;
+    let [input, output, cached, reasoning] =
+        [input, output, cached, reasoning].map(|tokens| tokens.min(MOST_TOKENS));
+    Usage { input, output, cached, reasoning }
 }
 
 fn json(field: &'static str, value: &impl Serialize) -> Result<String, StoreError> {

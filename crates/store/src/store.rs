@@ -14,7 +14,7 @@ use model::{
 
 use crate::clock::Clock;
 use crate::engine::Engine;
-use crate::error::StoreError;
+use crate::error::{StoreError, SweepError};
 use crate::ids::Ids;
 use crate::redact::Redactor;
 use crate::requests::{
@@ -91,6 +91,7 @@ impl Store {
     /// [`StoreError::Unconfirmed`], the job may be there: ask again with the same key, or look for the id in the error.
     pub async fn place(&self, order: NewJob) -> Result<Placed, StoreError> {
         let mut order = order;
+        refuse_empty(&order)?;
         let redactions = self.redactor.clean_order(&mut order)?;
         let now = self.now();
         let (job, is_new) = self.engine.place(Job::placed(self.ids.job(now)?, order, now)).await?;
@@ -229,8 +230,8 @@ impl Store {
     }
 
     /// Removes ended jobs that are kept no longer, and answers which, so that their spool folders can be removed
-    /// ([`crate::remove_job_folders`]).
-    pub async fn sweep(&self, retention: Retention) -> Result<Vec<JobId>, StoreError> {
+    /// ([`crate::remove_job_folders`]). An error, too, says which were removed before it.
+    pub async fn sweep(&self, retention: Retention) -> Result<Vec<JobId>, SweepError> {
         self.engine.sweep(retention, self.now()).await
     }
 
@@ -242,6 +243,18 @@ impl Store {
     async fn step(&self, claim: &Claim, step: Step) -> Result<JobState, StoreError> {
         Ok(self.engine.step(claim.job, step, None, self.now()).await?.after.state)
     }
+}
+
+/// What would not be read back as it was given.
+fn refuse_empty(order: &NewJob) -> Result<(), StoreError> {
+    let (Home::Host(home) | Home::Label(home)) = &order.home;
+    if home.is_empty() {
+        return Err(StoreError::Empty { field: "home" });
+    }
+    if order.idempotency_key.as_deref() == Some("") {
+        return Err(StoreError::Empty { field: "idempotency key" });
+    }
+    Ok(())
 }
 
 #[cfg(feature = "surreal")]

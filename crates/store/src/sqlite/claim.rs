@@ -1,6 +1,6 @@
 //! Finds the oldest job that an owner can serve.
 
-use model::{AgentKind, Home, Job, JobId, Step, Timestamp};
+use model::{AgentKind, Home, Job, JobId, Owner, Step, Timestamp};
 use rusqlite::{Connection, OptionalExtension, params};
 use uuid::Uuid;
 
@@ -14,23 +14,37 @@ pub fn oldest(
     request: &ClaimRequest,
     now: Timestamp,
 ) -> Result<Option<Job>, Failed> {
-    let ClaimRequest { owner, homes, agents, lease } = request;
+    let ClaimRequest { owner, lease, .. } = request;
     // An owner that asks is alive, and has to look alive before it holds a job.
     rescue::heartbeat(ledger.connection, owner, now.plus(*lease))?;
     jobs::wake_due(ledger, now)?;
+    while let Some(job) = first_for(ledger.connection, request)? {
+        match take(ledger, job, owner, now) {
+            Err(failed) if failed.is_of_record() => jobs::give_up(ledger, job, now)?,
+            taken => return taken,
+        }
+    }
+    Ok(None)
+}
+
+fn take(ledger: &mut Ledger<'_>, job: JobId, owner: &Owner, now: Timestamp) -> Result<Option<Job>, Failed> {
+    jobs::take_step(ledger, job, &Step::Claim { owner: owner.clone() }, None, now)?;
+    reads::job(ledger.connection, job)
+}
+
+fn first_for(connection: &Connection, request: &ClaimRequest) -> Result<Option<JobId>, Failed> {
+    let ClaimRequest { owner, homes, agents, .. } = request;
     let mut oldest: Option<JobId> = None;
     for Capacity { agent, at_once } in agents {
-        if held(ledger.connection, owner.as_str(), *agent)? >= i64::from(*at_once) {
+        if held(connection, owner.as_str(), *agent)? >= i64::from(*at_once) {
             continue;
         }
         for home in homes {
-            let found = first_ready(ledger.connection, home, *agent)?;
+            let found = first_ready(connection, home, *agent)?;
             oldest = [oldest, found].into_iter().flatten().min();
         }
     }
-    let Some(job) = oldest else { return Ok(None) };
-    jobs::take_step(ledger, job, &Step::Claim { owner: owner.clone() }, None, now)?;
-    reads::job(ledger.connection, job)
+    Ok(oldest)
 }
 
 fn held(connection: &Connection, owner: &str, agent: AgentKind) -> Result<i64, Failed> {

@@ -2,6 +2,7 @@
 
 use std::fs::{self, DirBuilder, OpenOptions};
 use std::io;
+use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
@@ -26,6 +27,7 @@ const STATEMENTS_KEPT: usize = 64;
 pub fn open(path: &Path) -> Result<Connection, StoreError> {
     let place = Place::file(path);
     let cannot = |source: io::Error| StoreError::CannotOpen { place: place.name(), source: source.into() };
+    refuse_foreign(path, &place)?;
     make_private(path).map_err(cannot)?;
     let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX;
     let mut connection = Connection::open_with_flags(path, flags).map_err(|error| place.failed(error))?;
@@ -42,19 +44,71 @@ pub fn in_memory() -> Result<Connection, StoreError> {
     Ok(connection)
 }
 
-/// `SQLite` gives its `-wal` and `-shm` the mode of the file, so that is all there is to protect.
+/// Looks whose file it is before anything about it is changed, be it only its mode.
+fn refuse_foreign(path: &Path, place: &Place) -> Result<(), StoreError> {
+    // What is missing or empty becomes ours; what cannot be looked at is told by the opening itself.
+    if fs::metadata(path).map_or(0, |found| found.len()) == 0 {
+        return Ok(());
+    }
+    let failed = |error| place.failed(error);
+    let flags =
+        OpenFlags::SQLITE_OPEN_READ_ONLY | OpenFlags::SQLITE_OPEN_NO_MUTEX | OpenFlags::SQLITE_OPEN_URI;
+    let connection = Connection::open_with_flags(as_it_lies(path), flags).map_err(failed)?;
+    connection.busy_timeout(PATIENCE).map_err(failed)?;
+    if schema::is_ours(&connection).map_err(failed)? {
+        return Ok(());
+    }
+    Err(StoreError::Foreign { place: place.name() })
+}
+
+/// The file as an address. Without a log beside it, it is read as something that nobody changes: even a reader would make the
+/// log's files otherwise.
+fn as_it_lies(path: &Path) -> String {
+    let mut address = "file:".to_owned();
+    for byte in path.as_os_str().as_bytes() {
+        match byte {
+            b'/' | b'.' | b'-' | b'_' => address.push(char::from(*byte)),
+            byte if byte.is_ascii_alphanumeric() => address.push(char::from(*byte)),
+            byte => address.extend(['%', hex(byte >> 4), hex(byte & 0xf)]),
+        }
+    }
+    let has_log = fs::metadata(beside(path, "-wal")).is_ok_and(|log| log.len() > 0);
+    address.push_str(if has_log { "?mode=ro" } else { "?immutable=1" });
+    address
+}
+
+fn hex(digit: u8) -> char {
+    char::from_digit(digit.into(), 16).unwrap_or('0')
+}
+
+fn beside(path: &Path, ending: &str) -> PathBuf {
+    let mut name = path.as_os_str().to_owned();
+    name.push(ending);
+    name.into()
+}
+
+/// `SQLite` gives a new `-wal` and `-shm` the mode of the file; those that a crash left behind keep theirs.
 fn make_private(path: &Path) -> io::Result<()> {
     if let Some(folder) = path.parent() {
         DirBuilder::new().recursive(true).mode(0o700).create(folder)?;
     }
     match OpenOptions::new().write(true).create_new(true).mode(0o600).open(path) {
-        Ok(_) => Ok(()),
-        Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
-            let others_may = fs::metadata(path)?.permissions().mode() & 0o077 != 0;
-            if others_may { fs::set_permissions(path, PermissionsExt::from_mode(0o600)) } else { Ok(()) }
-        }
-        Err(error) => Err(error),
+        Ok(_) => {}
+        Err(error) if error.kind() == io::ErrorKind::AlreadyExists => shut_out_others(path)?,
+        Err(error) => return Err(error),
     }
+    for ending in ["-wal", "-shm"] {
+        match shut_out_others(&beside(path, ending)) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+            Ok(()) | Err(_) => {}
+        }
+    }
+    Ok(())
+}
+
+fn shut_out_others(path: &Path) -> io::Result<()> {
+    let others_may = fs::metadata(path)?.permissions().mode() & 0o077 != 0;
+    if others_may { fs::set_permissions(path, PermissionsExt::from_mode(0o600)) } else { Ok(()) }
 }
 
 fn set_up(connection: &Connection) -> rusqlite::Result<()> {
@@ -91,8 +145,11 @@ impl Readers {
         let reading = tokio::task::spawn_blocking(move || {
             let place = Place::file(&own.path);
             let connection = own.connection().map_err(|error| place.failed(error))?;
-            let answer = read(&connection);
-            own.idle.lock().unwrap_or_else(PoisonError::into_inner).push(connection);
+            let answer = at_one_moment(&connection, read);
+            // One that could not leave its transaction would show others the past.
+            if connection.is_autocommit() {
+                own.idle.lock().unwrap_or_else(PoisonError::into_inner).push(connection);
+            }
             answer.map_err(|failed| match failed {
                 Failed::Sqlite(error) => place.failed(error),
                 Failed::Store(error) => error,
@@ -111,4 +168,19 @@ impl Readers {
         connection.set_prepared_statement_cache_capacity(STATEMENTS_KEPT);
         Ok(connection)
     }
+}
+
+/// All that is read is of one moment, however many statements it takes.
+fn at_one_moment<T>(
+    connection: &Connection,
+    read: impl FnOnce(&Connection) -> Result<T, Failed>,
+) -> Result<T, Failed> {
+    connection.prepare_cached("BEGIN DEFERRED")?.execute([])?;
+    let answer = read(connection);
+    let ended = connection.prepare_cached("ROLLBACK").and_then(|mut end| end.execute([]));
+    // After some errors SQLite has already ended it.
+    if answer.is_ok() {
+        ended?;
+    }
+    answer
 }

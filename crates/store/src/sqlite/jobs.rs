@@ -188,6 +188,22 @@ fn keep_last_session(
     Ok(())
 }
 
+/// Queues a job again that was claimed and never begun. Its attempt's number is used up, none of its requeues is.
+pub fn put_back(ledger: &mut Ledger<'_>, claim: &Claim, now: Timestamp) -> Result<(), Failed> {
+    let job = claim.job;
+    let paused = take_step(ledger, job, &Step::Pause { claim: claim.clone(), until: now }, None, now)?;
+    if paused.after.state.name() == StateName::Paused {
+        take_step(ledger, job, &Step::Wake, None, now)?;
+    }
+    if claim.attempt.number() == 1 {
+        ledger
+            .connection
+            .prepare_cached("UPDATE agent_jobs SET started_at = NULL, duration_ms = NULL WHERE id = ?1")?
+            .execute([job.as_uuid().as_bytes()])?;
+    }
+    Ok(())
+}
+
 /// Wakes the jobs whose pause is over.
 pub fn wake_due(ledger: &mut Ledger<'_>, now: Timestamp) -> Result<(), Failed> {
     let due: Vec<[u8; 16]> = ledger
@@ -197,7 +213,24 @@ pub fn wake_due(ledger: &mut Ledger<'_>, now: Timestamp) -> Result<(), Failed> {
         .collect::<Result<_, _>>()?;
     for id in due {
         let job = JobId::from_uuid(uuid::Uuid::from_bytes(id));
-        take_step(ledger, job, &Step::Wake, None, now)?;
+        match take_step(ledger, job, &Step::Wake, None, now) {
+            Err(failed) if failed.is_of_record() => give_up(ledger, job, now)?,
+            other => drop(other?),
+        }
     }
+    Ok(())
+}
+
+/// Ends a job as failed whose record cannot be read, so that it does not stand in the way of the others.
+pub fn give_up(ledger: &mut Ledger<'_>, job: JobId, now: Timestamp) -> Result<(), Failed> {
+    let revision: i64 = ledger
+        .connection
+        .prepare_cached(
+            "UPDATE agent_jobs SET state = 'failed', owner = NULL, paused_until = NULL, completed_at = ?2,
+                revision = revision + 1
+            WHERE id = ?1 RETURNING revision",
+        )?
+        .query_row(params![job.as_uuid().as_bytes(), int(now.as_millis())], |row| row.get(0))?;
+    ledger.changed(job, StateName::Failed, u64::try_from(revision).unwrap_or(0));
     Ok(())
 }

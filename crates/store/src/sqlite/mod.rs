@@ -23,7 +23,7 @@ use model::{
 use tokio::sync::broadcast;
 
 use crate::engine::{Engine, Taken};
-use crate::error::StoreError;
+use crate::error::{StoreError, SweepError};
 use crate::requests::{
     ClaimRequest, Found, Held, JobFilter, LastSession, Page, PageRequest, RescueRequest, Retention,
 };
@@ -32,7 +32,7 @@ use crate::stats::{Stats, StatsRange};
 use crate::watch::{Change, Watch};
 use faults::Place;
 use file::Readers;
-use writer::{Durability, Ledger, Writer};
+use writer::{Afterwards, Durability, Ledger, Writer};
 
 /// How many changes a slow watcher may be behind before it misses some.
 const CHANGES_KEPT: usize = 4_096;
@@ -88,11 +88,53 @@ impl Sqlite {
     }
 }
 
+/// A claimed job on its way to who asked. Should nobody be there any more, it is put back: its owner lives and does not know
+/// of it, so no lease would ever run out.
+struct Undelivered {
+    job: Option<Box<Job>>,
+    afterwards: Afterwards,
+    now: Timestamp,
+}
+
+impl Undelivered {
+    fn new(job: Job, afterwards: Afterwards, now: Timestamp) -> Self {
+        Self { job: Some(Box::new(job)), afterwards, now }
+    }
+
+    fn deliver(mut self) -> Option<Job> {
+        self.job.take().map(|job| *job)
+    }
+}
+
+impl Drop for Undelivered {
+    fn drop(&mut self) {
+        if let Some(claim) = self.job.take().and_then(|job| job.claim()) {
+            let now = self.now;
+            self.afterwards.write(move |ledger| jobs::put_back(ledger, &claim, now));
+        }
+    }
+}
+
 /// What went wrong within a statement: `SQLite` itself, or what the store has to say.
 #[derive(Debug)]
 pub enum Failed {
     Sqlite(rusqlite::Error),
     Store(StoreError),
+}
+
+impl Failed {
+    /// Whether it is about the one record that was read, and the others are sound.
+    fn is_of_record(&self) -> bool {
+        match self {
+            Self::Store(error) => matches!(error, StoreError::Unreadable { .. }),
+            Self::Sqlite(error) => matches!(
+                error,
+                rusqlite::Error::FromSqlConversionFailure(..)
+                    | rusqlite::Error::IntegralValueOutOfRange(..)
+                    | rusqlite::Error::InvalidColumnType(..)
+            ),
+        }
+    }
 }
 
 impl From<rusqlite::Error> for Failed {
@@ -130,9 +172,11 @@ impl Engine for Sqlite {
     }
 
     async fn claim(&self, request: ClaimRequest, now: Timestamp) -> Result<Option<Job>, StoreError> {
-        self.writer
-            .write(Durability::Full, move |ledger: &mut Ledger<'_>| claim::oldest(ledger, &request, now))
-            .await
+        let afterwards = self.writer.afterwards()?;
+        let run = move |ledger: &mut Ledger<'_>| claim::oldest(ledger, &request, now);
+        let wrap = move |job: Option<Job>| job.map(|job| Undelivered::new(job, afterwards, now));
+        let taken = self.writer.write_then(Durability::Full, run, wrap).await?;
+        Ok(taken.and_then(Undelivered::deliver))
     }
 
     async fn renew(&self, owner: Owner, expires_at: Timestamp) -> Result<Vec<Held>, StoreError> {
@@ -211,7 +255,7 @@ impl Engine for Sqlite {
         Ok(Watch::here(self.changes.subscribe()))
     }
 
-    async fn sweep(&self, retention: Retention, now: Timestamp) -> Result<Vec<JobId>, StoreError> {
+    async fn sweep(&self, retention: Retention, now: Timestamp) -> Result<Vec<JobId>, SweepError> {
         let mut removed = Vec::new();
         loop {
             // In parts, so that nobody waits long for the writer.
@@ -220,11 +264,12 @@ impl Engine for Sqlite {
                 .write(Durability::Full, move |ledger: &mut Ledger<'_>| {
                     sweep::part(ledger.connection, retention, now)
                 })
-                .await?;
-            if part.is_empty() {
-                return Ok(removed);
+                .await;
+            match part {
+                Ok(part) if part.is_empty() => return Ok(removed),
+                Ok(part) => removed.extend(part),
+                Err(source) => return Err(SweepError { removed, source }),
             }
-            removed.extend(part);
         }
     }
 
@@ -240,5 +285,61 @@ fn naming(error: StoreError, id: JobId) -> StoreError {
             StoreError::Unconfirmed { place, job: Some(id), source }
         }
         other => other,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use model::{CallSpec, NewJob};
+
+    use super::*;
+
+    const NOW: Timestamp = Timestamp::MAX;
+
+    /// How the writer's connection is set in the last batch that changed a job.
+    async fn last_level(store: &Sqlite) -> Result<i64, StoreError> {
+        let read = |ledger: &mut Ledger<'_>| {
+            Ok(ledger
+                .connection
+                .query_row("SELECT level FROM levels ORDER BY rowid DESC", [], |row| row.get(0))?)
+        };
+        // Relaxed: what comes next has to set it again by itself.
+        store.writer.write(Durability::Relaxed, read).await
+    }
+
+    #[tokio::test]
+    async fn what_is_answered_is_on_the_disk() -> Result<(), Box<dyn std::error::Error>> {
+        const FULL: i64 = 2;
+        let store = Sqlite::in_memory().await?;
+        let note = "CREATE TEMP TABLE levels (level INTEGER);
+            CREATE TEMP TRIGGER placed AFTER INSERT ON main.agent_jobs
+                BEGIN INSERT INTO levels SELECT synchronous FROM pragma_synchronous; END;
+            CREATE TEMP TRIGGER stepped AFTER UPDATE ON main.agent_jobs
+                BEGIN INSERT INTO levels SELECT synchronous FROM pragma_synchronous; END;";
+        let set_up = move |ledger: &mut Ledger<'_>| Ok(ledger.connection.execute_batch(note)?);
+        store.writer.write(Durability::Relaxed, set_up).await?;
+        let home = Home::Host("here".into());
+        let order = NewJob::new(CallSpec::new(AgentKind::Claude, "x", "/w"), "call", home.clone());
+        let id = JobId::first_of(Timestamp::from_millis(1));
+
+        store.place(Job::placed(id, order, NOW)).await?;
+        assert_eq!(last_level(&store).await?, FULL, "place");
+        let request = ClaimRequest {
+            owner: Owner::new("a"),
+            homes: vec![home],
+            agents: vec![crate::Capacity { agent: AgentKind::Claude, at_once: 1 }],
+            lease: std::time::Duration::from_secs(1),
+        };
+        let claim = store.claim(request, NOW).await?.and_then(|job| job.claim()).ok_or("nothing to claim")?;
+        assert_eq!(last_level(&store).await?, FULL, "claim");
+        store.step(id, Step::Cancel, None, NOW).await?;
+        assert_eq!(last_level(&store).await?, FULL, "cancel");
+        store.step(id, Step::Finish { claim, how: model::Ended::Completed }, None, NOW).await?;
+        assert_eq!(last_level(&store).await?, FULL, "finish");
+        let relaxed =
+            |ledger: &mut Ledger<'_>| Ok(ledger.connection.execute("UPDATE agent_jobs SET task = ''", [])?);
+        store.writer.write(Durability::Relaxed, relaxed).await?;
+        assert_eq!(last_level(&store).await?, 1, "so that the test can tell");
+        Ok(())
     }
 }

@@ -78,8 +78,7 @@ pub fn list(connection: &Connection, filter: &JobFilter, page: PageRequest) -> R
     }
     lines.sort_by_key(|line| std::cmp::Reverse(line.id));
     lines.truncate(rows as usize + 1);
-    let jobs = lines.into_iter().map(LineRow::summary).collect::<Result<_, _>>()?;
-    Ok(Page::cut(jobs, rows))
+    Ok(Page::cut(lines, rows))
 }
 
 fn one_state_each(filter: &JobFilter) -> Vec<JobFilter> {
@@ -239,10 +238,11 @@ fn ended(connection: &Connection, filter: &JobFilter) -> Result<Vec<StatsRow>, F
     let mut conditions = Conditions::of(filter);
     conditions.and("completed_at IS NOT NULL", []);
     conditions.values.insert(0, Value::Integer(int(DAY_MS)));
+    // `sum` fails when it runs over; `total` is a floating number, and the cast stops at the largest whole one.
     let statement = format!(
-        "SELECT created_at / ? AS day, state, agent, model, count(*), sum(ifnull(duration_ms, 0)),
-            sum(ifnull(input_tokens, 0)), sum(ifnull(output_tokens, 0)), sum(ifnull(cached_tokens, 0)),
-            sum(ifnull(reasoning_tokens, 0)), sum(ifnull(cost_usd, 0.0))
+        "SELECT created_at / ? AS day, state, agent, model, count(*), CAST(total(duration_ms) AS INTEGER),
+            CAST(total(input_tokens) AS INTEGER), CAST(total(output_tokens) AS INTEGER),
+            CAST(total(cached_tokens) AS INTEGER), CAST(total(reasoning_tokens) AS INTEGER), total(cost_usd)
         FROM agent_jobs AS job{} GROUP BY day, agent, model, state ORDER BY day, agent, model, state",
         conditions.clause()
     );
@@ -273,7 +273,7 @@ fn ended_row(row: &Row<'_>) -> Result<StatsRow, Failed> {
         jobs: columns.unsigned()?,
         duration_ms: columns.unsigned()?,
         usage: columns.usage()?.unwrap_or_default(),
-        cost_usd: columns.take()?,
+        cost_usd: columns.take::<Option<f64>>()?.unwrap_or(0.0),
     })
 }
 

@@ -1,6 +1,6 @@
 //! Who is alive, and what is taken from those who are not.
 
-use model::{Attempt, Claim, Home, Job, JobId, Owner, Step, Timestamp};
+use model::{Attempt, Claim, Job, JobId, Owner, Step, Timestamp};
 use rusqlite::{Connection, params};
 use uuid::Uuid;
 
@@ -45,38 +45,46 @@ pub fn take_over(
     request: &RescueRequest,
     now: Timestamp,
 ) -> Result<Vec<Job>, Failed> {
-    let RescueRequest { rescuer, homes, dead, lease } = request;
+    let RescueRequest { rescuer, homes, lease, .. } = request;
     heartbeat(ledger.connection, rescuer, now.plus(*lease))?;
     let mut jobs = Vec::new();
-    for (job, owner, home) in abandoned(ledger.connection, now, dead)? {
-        if owner == *rescuer || !homes.contains(&Reader(job).parse::<Home>("home", &home)?) {
+    for (job, owner, home) in abandoned(ledger.connection, now, request)? {
+        if owner == *rescuer || !homes.iter().any(|served| served.to_string() == home) {
             continue;
         }
-        jobs::take_step(ledger, job, &Step::Rescue { from: owner, rescuer: rescuer.clone() }, None, now)?;
-        jobs.extend(reads::job(ledger.connection, job)?);
+        match take(ledger, job, &Step::Rescue { from: owner, rescuer: rescuer.clone() }, now) {
+            Err(failed) if failed.is_of_record() => jobs::give_up(ledger, job, now)?,
+            taken => jobs.extend(taken?),
+        }
     }
     Ok(jobs)
+}
+
+fn take(ledger: &mut Ledger<'_>, job: JobId, step: &Step, now: Timestamp) -> Result<Option<Job>, Failed> {
+    jobs::take_step(ledger, job, step, None, now)?;
+    reads::job(ledger.connection, job)
 }
 
 /// The jobs that are held by somebody who has no lease (any more), or is among the dead.
 fn abandoned(
     connection: &Connection,
     now: Timestamp,
-    dead: &[Owner],
+    request: &RescueRequest,
 ) -> Result<Vec<(JobId, Owner, String)>, Failed> {
     let mut statement = connection.prepare_cached(
-        "SELECT job.id, job.owner, job.home, ifnull(worker.expires_at <= ?1, 1)
+        "SELECT job.id, ifnull(job.owner, ''), job.home, ifnull(worker.expires_at NOT BETWEEN ?1 + 1 AND ?2, 1)
         FROM agent_jobs AS job LEFT JOIN agent_workers AS worker ON worker.owner = job.owner
         WHERE job.state IN ('running', 'interrupted') ORDER BY job.id",
     )?;
-    let rows = statement.query_map([int(now.as_millis())], |row| {
-        Ok((row.get::<_, [u8; 16]>(0)?, row.get::<_, String>(1)?, row.get(2)?, row.get::<_, bool>(3)?))
-    })?;
+    let rows = statement
+        .query_map([now, request.latest_lease(now)].map(|at| int(at.as_millis())), |row| {
+            Ok((row.get::<_, [u8; 16]>(0)?, row.get::<_, String>(1)?, row.get(2)?, row.get::<_, bool>(3)?))
+        })?;
     let mut abandoned = Vec::new();
     for row in rows {
         let (id, owner, home, silent) = row?;
         let owner = Owner::new(owner);
-        if silent || dead.contains(&owner) {
+        if silent || request.dead.contains(&owner) {
             abandoned.push((JobId::from_uuid(Uuid::from_bytes(id)), owner, home));
         }
     }

@@ -78,9 +78,10 @@ const STEPS: [&str; 2] = [
         owner TEXT NOT NULL PRIMARY KEY,
         expires_at INTEGER NOT NULL
     ) STRICT, WITHOUT ROWID;",
-    // 2: what else is kept with an end, and the children of a job.
+    // 2: what else is kept with an end, the children of a job, and the ends in the order of time.
     "ALTER TABLE agent_jobs ADD COLUMN metadata TEXT;
-    CREATE INDEX jobs_by_parent ON agent_jobs (parent, id) WHERE parent IS NOT NULL;",
+    CREATE INDEX jobs_by_parent ON agent_jobs (parent, id) WHERE parent IS NOT NULL;
+    CREATE INDEX jobs_by_end ON agent_jobs (completed_at) WHERE completed_at IS NOT NULL;",
 ];
 
 /// Takes the steps that the file lacks. Refuses a file that is newer than this program, and one that is not ours.
@@ -121,7 +122,7 @@ fn version(connection: &Connection) -> rusqlite::Result<Option<usize>> {
 }
 
 /// Ours, or empty.
-fn is_ours(connection: &Connection) -> rusqlite::Result<bool> {
+pub fn is_ours(connection: &Connection) -> rusqlite::Result<bool> {
     let application: i64 = connection.pragma_query_value(None, "application_id", |row| row.get(0))?;
     if application == APPLICATION {
         return Ok(true);

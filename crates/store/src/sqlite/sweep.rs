@@ -34,14 +34,12 @@ pub fn part(connection: &Connection, retention: Retention, now: Timestamp) -> Re
 }
 
 fn too_old(connection: &Connection, cutoff: Timestamp) -> Result<Vec<[u8; 16]>, Failed> {
-    // What ended before the cutoff was placed before it, too: no newer job is looked at.
-    let newest = JobId::first_of(cutoff.plus(std::time::Duration::from_millis(1)));
+    // By its end alone: its id may be of a clock that was ahead.
     let mut statement = connection.prepare_cached(
-        "SELECT id FROM agent_jobs WHERE id < ?1 AND completed_at <= ?2 ORDER BY id LIMIT ?3",
+        "SELECT id FROM agent_jobs WHERE completed_at <= ?1 ORDER BY completed_at LIMIT ?2",
     )?;
-    let ids = statement
-        .query_map((newest.as_uuid().as_bytes(), int(cutoff.as_millis()), PART), |row| row.get(0))?
-        .collect::<Result<_, _>>()?;
+    let ids =
+        statement.query_map((int(cutoff.as_millis()), PART), |row| row.get(0))?.collect::<Result<_, _>>()?;
     Ok(ids)
 }
 

@@ -64,6 +64,10 @@ impl Writer {
         Ok(Self { work: Some(sender), thread: Some(thread), place })
     }
 
+    pub fn afterwards(&self) -> Result<Afterwards, StoreError> {
+        self.work.clone().map(Afterwards).ok_or(StoreError::Closed)
+    }
+
     /// Has the work done in a transaction, and answers after the commit.
     ///
     /// Work that was handed over is done even when the caller goes away.
@@ -72,8 +76,24 @@ impl Writer {
         T: Send + 'static,
         F: FnOnce(&mut Ledger<'_>) -> Result<T, Failed> + Send + 'static,
     {
+        self.write_then(durability, run, |value| value).await
+    }
+
+    /// Like [`Self::write`]; `wrap` makes the answer of what was committed, and is not called before.
+    pub async fn write_then<T, R, F, W>(
+        &self,
+        durability: Durability,
+        run: F,
+        wrap: W,
+    ) -> Result<R, StoreError>
+    where
+        T: Send + 'static,
+        R: Send + 'static,
+        F: FnOnce(&mut Ledger<'_>) -> Result<T, Failed> + Send + 'static,
+        W: FnOnce(T) -> R + Send + 'static,
+    {
         let (reply, answer) = oneshot::channel();
-        let order = Order { durability, run: Some(run), result: None, reply };
+        let order = Order { durability, run: Some(run), result: None, wrap, reply };
         let work = self.work.as_ref().ok_or(StoreError::Closed)?;
         work.send(Box::new(order)).map_err(|_| StoreError::Closed)?;
         answer.await.map_err(|gone| StoreError::Unconfirmed {
@@ -81,6 +101,21 @@ impl Writer {
             job: None,
             source: gone.into(),
         })?
+    }
+}
+
+/// A way to hand over work for which nobody waits.
+pub struct Afterwards(Sender<Box<dyn Work>>);
+
+impl Afterwards {
+    pub fn write<F>(&self, run: F)
+    where
+        F: FnOnce(&mut Ledger<'_>) -> Result<(), Failed> + Send + 'static,
+    {
+        let (reply, _) = oneshot::channel();
+        let (durability, run) = (Durability::Full, Some(run));
+        // A writer that is gone has closed the store; what is held is rescued when it is opened again.
+        let _ = self.0.send(Box::new(Order { durability, run, result: None, wrap: |()| (), reply }));
     }
 }
 
@@ -103,17 +138,20 @@ trait Work: Send {
     fn refuse(self: Box<Self>, error: StoreError);
 }
 
-struct Order<T, F> {
+struct Order<T, R, F, W> {
     durability: Durability,
     run: Option<F>,
     result: Option<Result<T, Failed>>,
-    reply: oneshot::Sender<Result<T, StoreError>>,
+    wrap: W,
+    reply: oneshot::Sender<Result<R, StoreError>>,
 }
 
-impl<T, F> Work for Order<T, F>
+impl<T, R, F, W> Work for Order<T, R, F, W>
 where
     T: Send,
+    R: Send,
     F: FnOnce(&mut Ledger<'_>) -> Result<T, Failed> + Send,
+    W: FnOnce(T) -> R + Send,
 {
     fn durability(&self) -> Durability {
         self.durability
@@ -131,7 +169,7 @@ where
     /// A caller that has gone away no longer needs its answer.
     fn settle(self: Box<Self>, place: &Place) {
         let answer = match self.result {
-            Some(Ok(value)) => Ok(value),
+            Some(Ok(value)) => Ok((self.wrap)(value)),
             Some(Err(Failed::Store(error))) => Err(error),
             Some(Err(Failed::Sqlite(error))) => Err(place.failed(error)),
             None => Err(StoreError::Closed),

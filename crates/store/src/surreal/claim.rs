@@ -115,14 +115,23 @@ async fn take(
         Err(Fault::Failed(error)) => return Err(error),
         // Nobody but this owner can have claimed it with its name: the record tells.
         Err(Fault::Lost(cause)) => {
-            let doubt =
-                |source| StoreError::Unconfirmed { place: wire.place(), job: Some(change.job), source };
-            let job = reads::job(wire, change.job).await.map_err(|_| doubt(cause))?;
             let wanted = change.taken.after.state.holder();
-            return Ok(job.filter(|job| job.progress.state.holder() == wanted));
+            return match reads::job(wire, change.job).await {
+                Ok(Some(job)) if job.progress.state.holder() == wanted => Ok(Some(job)),
+                // As it was before: the claim may still arrive.
+                Ok(Some(job)) if job.progress == change.taken.before => {
+                    Err(jobs::unsure(wire, change.job, cause))
+                }
+                Ok(_) => Ok(None),
+                Err(_) => Err(jobs::unsure(wire, change.job, cause)),
+            };
         }
     };
-    if taken { reads::job(wire, change.job).await } else { Ok(None) }
+    if !taken {
+        return Ok(None);
+    }
+    // It is claimed: that it cannot be read must not look as if it were not.
+    reads::job(wire, change.job).await.map_err(|error| jobs::unsure(wire, change.job, error.into()))
 }
 
 async fn wake(wire: &Wire, due: &[String], now: Timestamp) -> Result<(), StoreError> {
@@ -176,21 +185,29 @@ pub async fn take_over(wire: &Wire, request: &RescueRequest, now: Timestamp) -> 
         SELECT placed, owner, home, worker.expires_at AS expires_at FROM agent_jobs
         WHERE state IN ['running', 'interrupted'] ORDER BY placed;";
     let mut answer = wire.read(query, vars).await?;
+    let latest = request.latest_lease(now);
     let mut rescued = Vec::new();
     for Abandoned { placed, owner, home, expires_at } in answer.rows::<Abandoned>(1)? {
         let owner = Owner::new(owner);
-        let silent = expires_at.is_none_or(|expires| expires <= int(now.as_millis()));
+        let silent = expires_at
+            .is_none_or(|expires| expires <= int(now.as_millis()) || expires > int(latest.as_millis()));
         let served = homes.iter().any(|served| served.to_string() == home);
         if owner == *rescuer || !served || !(silent || dead.contains(&owner)) {
             continue;
         }
         let Ok(job) = placed.parse::<JobId>() else { continue };
         let step = Step::Rescue { from: owner, rescuer: rescuer.clone() };
-        match jobs::take_step(wire, job, &step, None, now).await {
-            Ok(_) => rescued.extend(reads::job(wire, job).await?),
+        let taken = match jobs::take_step(wire, job, &step, None, now).await {
+            Ok(_) => reads::job(wire, job).await.map_err(|error| jobs::unsure(wire, job, error.into())),
             // Its owner said a last word, or another rescuer was faster.
-            Err(StoreError::Refused { .. } | StoreError::NoSuchJob { .. }) => {}
-            Err(error) => return Err(error),
+            Err(StoreError::Refused { .. } | StoreError::NoSuchJob { .. }) => Ok(None),
+            Err(error) => Err(error),
+        };
+        match taken {
+            Ok(job) => rescued.extend(job),
+            Err(error) if rescued.is_empty() => return Err(error),
+            // The rescuer must hear of those that it holds by now. The next rescue finds the rest, or tells the error.
+            Err(_) => break,
         }
     }
     Ok(rescued)

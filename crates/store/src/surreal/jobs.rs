@@ -14,7 +14,7 @@ use crate::surreal::records::{
     ExchangeRecord, JobRecord, LineRecord, SessionRecord, StepPatch, end_patch, int, job_record_id,
     queue_name, session_id, worker_id,
 };
-use crate::surreal::wire::{Fault, Pause, TRIES, Vars, Wire};
+use crate::surreal::wire::{Fault, GaveUp, Pause, TRIES, Vars, Wire};
 use crate::surreal::{op_name, reads};
 
 /// Keeps a new job, or finds the earlier one with its key. With the same id this can be asked any number of times.
@@ -29,8 +29,10 @@ pub async fn place(wire: &Wire, job: Job) -> Result<(Job, bool), StoreError> {
         INSERT IGNORE INTO agent_jobs $content RETURN NONE;
         IF $key = NONE { SELECT VALUE placed FROM $job } ELSE { SELECT VALUE placed FROM agent_jobs WHERE idempotency_key = $key };
     ";
-    let mut answer = wire.read(query, vars).await.map_err(|error| in_doubt(error, job.id))?;
-    let earlier = answer.rows::<String>(1)?.first().and_then(|placed| placed.parse::<JobId>().ok());
+    let mut answer = wire.insist(query, vars).await.map_err(|gave_up| in_doubt(wire, gave_up, job.id))?;
+    // The server has done its part by now.
+    let found = answer.rows::<String>(1).map_err(|error| unsure(wire, job.id, error.into()))?;
+    let earlier = found.first().and_then(|placed| placed.parse::<JobId>().ok());
     match earlier {
         Some(id) if id == job.id => Ok((job, true)),
         Some(id) => Ok((reads::job(wire, id).await?.ok_or(StoreError::NoSuchJob { job: id })?, false)),
@@ -41,14 +43,17 @@ pub async fn place(wire: &Wire, job: Job) -> Result<(Job, bool), StoreError> {
     }
 }
 
-/// A write that met no server on every try may have been done on the first.
-fn in_doubt(error: StoreError, job: JobId) -> StoreError {
-    match error {
-        StoreError::Unreachable { place, source } => {
-            StoreError::Unconfirmed { place, job: Some(job), source }
-        }
-        other => other,
+/// A write of which one try was lost may have been done by it, whatever became of the others.
+fn in_doubt(wire: &Wire, gave_up: GaveUp, job: JobId) -> StoreError {
+    match gave_up.lost {
+        Some(cause) => unsure(wire, job, cause),
+        None => gave_up.error,
     }
+}
+
+/// Nobody knows whether the job was written.
+pub fn unsure(wire: &Wire, job: JobId, source: Cause) -> StoreError {
+    StoreError::Unconfirmed { place: wire.place(), job: Some(job), source }
 }
 
 /// Takes the job one step on, if there is such a step.
@@ -88,35 +93,40 @@ async fn settle(
     change: impl Fn(&LineRecord) -> Result<Change, StoreError>,
 ) -> Result<Taken, StoreError> {
     let mut pause = Pause::default();
-    let mut doubt: Option<Doubt> = None;
+    // A write that was lost can still arrive while the next is tried: no doubt is forgotten.
+    let mut doubts: Vec<Doubt> = Vec::new();
     for _ in 0..TRIES {
         let head = match reads::line(wire, job).await {
             Ok(head) => head,
-            Err(error) => return Err(doubt.map_or(error, |doubt| unconfirmed(wire, job, doubt))),
+            Err(error) => return Err(still_in_doubt(wire, job, doubts, error)),
         };
-        match doubt.take() {
-            Some(doubt) if head.op == doubt.op => return Ok(doubt.taken),
-            // Others have written since, and ours may lie below theirs.
-            Some(doubt) if head.revision != doubt.seen => return Err(unconfirmed(wire, job, doubt)),
-            // It was not written, or there was none.
-            Some(_) | None => {}
+        if let Some(done) = doubts.iter().position(|doubt| doubt.op == head.op) {
+            return Ok(doubts.swap_remove(done).taken);
         }
-        let change = change(&head)?;
+        // Others have written since, and ours may lie below theirs.
+        if let Some(below) = doubts.iter().position(|doubt| doubt.seen != head.revision) {
+            return Err(unsure(wire, job, doubts.swap_remove(below).cause));
+        }
+        let change = match change(&head) {
+            Ok(change) => change,
+            Err(error) => return Err(still_in_doubt(wire, job, doubts, error)),
+        };
         match change.write(wire).await {
             Ok(true) => return Ok(change.taken),
             Ok(false) | Err(Fault::Conflict) => {}
             Err(Fault::Lost(cause)) => {
-                doubt = Some(Doubt { op: change.op, seen: head.revision, taken: change.taken, cause });
+                doubts.push(Doubt { op: change.op, seen: head.revision, taken: change.taken, cause });
             }
-            Err(Fault::Failed(error)) => return Err(error),
+            Err(Fault::Failed(error)) => return Err(still_in_doubt(wire, job, doubts, error)),
         }
         pause.wait().await;
     }
-    Err(doubt.map_or_else(|| wire.too_many_conflicts(), |doubt| unconfirmed(wire, job, doubt)))
+    Err(still_in_doubt(wire, job, doubts, wire.too_many_conflicts()))
 }
 
-fn unconfirmed(wire: &Wire, job: JobId, doubt: Doubt) -> StoreError {
-    StoreError::Unconfirmed { place: wire.place(), job: Some(job), source: doubt.cause }
+/// An error that says nothing was written is true only when no earlier write is in doubt.
+fn still_in_doubt(wire: &Wire, job: JobId, mut doubts: Vec<Doubt>, error: StoreError) -> StoreError {
+    doubts.pop().map_or(error, |doubt| unsure(wire, job, doubt.cause))
 }
 
 /// One change of one job, ready to be written.

@@ -19,7 +19,7 @@ use model::{AgentKind, Claim, Exchange, Home, Job, JobId, JobIdPrefix, Owner, Se
 use tokio::sync::Mutex;
 
 use crate::engine::{Engine, Taken};
-use crate::error::StoreError;
+use crate::error::{StoreError, SweepError};
 use crate::requests::{
     ClaimRequest, Found, Held, JobFilter, LastSession, Page, PageRequest, RescueRequest, Retention,
 };
@@ -122,14 +122,14 @@ impl Engine for Surreal {
         watching::watch(self.wire.clone()).await
     }
 
-    async fn sweep(&self, retention: Retention, now: Timestamp) -> Result<Vec<JobId>, StoreError> {
+    async fn sweep(&self, retention: Retention, now: Timestamp) -> Result<Vec<JobId>, SweepError> {
         let mut removed = Vec::new();
         loop {
-            let part = sweep::part(&self.wire, retention, now).await?;
-            if part.is_empty() {
-                return Ok(removed);
+            match sweep::part(&self.wire, retention, now).await {
+                Ok(part) if part.is_empty() => return Ok(removed),
+                Ok(part) => removed.extend(part),
+                Err(source) => return Err(SweepError { removed, source }),
             }
-            removed.extend(part);
         }
     }
 

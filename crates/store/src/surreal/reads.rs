@@ -59,8 +59,7 @@ pub async fn list(wire: &Wire, filter: &JobFilter, page: PageRequest) -> Result<
         format!("SELECT {LINE} FROM agent_jobs{} ORDER BY placed DESC LIMIT $limit;", conditions.clause());
     let mut answer = wire.read(&query, conditions.vars.with("limit", i64::from(rows) + 1)).await?;
     let lines = answer.rows::<LineRecord>(0)?.into_iter();
-    let jobs = lines.map(|line| line.row()?.summary()).collect::<Result<_, _>>()?;
-    Ok(Page::cut(jobs, rows))
+    Ok(Page::cut(lines.map(LineRecord::row).collect::<Result<_, _>>()?, rows))
 }
 
 #[derive(Debug, SurrealValue)]

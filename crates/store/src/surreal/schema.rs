@@ -22,6 +22,7 @@ const STEPS: [&str; 1] = ["
     DEFINE INDEX IF NOT EXISTS jobs_by_state ON agent_jobs FIELDS state, placed;
     DEFINE INDEX IF NOT EXISTS jobs_by_tool ON agent_jobs FIELDS tool, placed;
     DEFINE INDEX IF NOT EXISTS jobs_by_change ON agent_jobs FIELDS changed_at;
+    DEFINE INDEX IF NOT EXISTS jobs_by_end ON agent_jobs FIELDS completed_at;
     DEFINE INDEX IF NOT EXISTS jobs_by_key ON agent_jobs FIELDS idempotency_key UNIQUE;
     DEFINE TABLE IF NOT EXISTS agent_exchanges SCHEMALESS;
     DEFINE INDEX IF NOT EXISTS exchanges_by_job ON agent_exchanges FIELDS job;

@@ -33,6 +33,15 @@ pub enum Fault {
     Failed(StoreError),
 }
 
+/// Why a query that was tried several times has no answer.
+#[derive(Debug)]
+pub struct GaveUp {
+    /// What the last try met.
+    pub error: StoreError,
+    /// Why a try got no answer, if one did: what was to be written may be.
+    pub lost: Option<Cause>,
+}
+
 /// A connection to a database.
 #[derive(Debug)]
 pub struct Wire {
@@ -146,21 +155,37 @@ impl Wire {
     /// Asks what can be asked twice: reads, and writes that come to the same. Tries again after conflicts and lost
     /// connections, for as long as a caller can be expected to wait.
     pub async fn read(&self, query: &str, vars: Vars) -> Result<Answer, StoreError> {
+        self.insist(query, vars).await.map_err(|gave_up| gave_up.error)
+    }
+
+    /// Like [`Self::read`], for a write that comes to the same: says whether one of the tries was lost.
+    pub async fn insist(&self, query: &str, vars: Vars) -> Result<Answer, GaveUp> {
+        let mut lost: Option<Cause> = None;
         let deadline = Instant::now() + PATIENCE;
         let mut pause = Pause::default();
         for tries in 1.. {
             let over = tries >= TRIES || Instant::now() >= deadline;
             match self.once(query, vars.clone()).await {
                 Ok(answer) => return Ok(answer),
-                Err(Fault::Failed(error)) => return Err(error),
-                Err(Fault::Conflict) if over => return Err(self.too_many_conflicts()),
-                Err(Fault::Lost(source)) if over => {
-                    return Err(StoreError::Unreachable { place: self.place(), source });
+                Err(Fault::Failed(error)) => return Err(GaveUp { error, lost }),
+                Err(Fault::Conflict) if over => {
+                    return Err(GaveUp { error: self.too_many_conflicts(), lost });
                 }
-                Err(Fault::Conflict | Fault::Lost(_)) => pause.wait().await,
+                Err(Fault::Lost(source)) if over => {
+                    let lost = Some(lost.unwrap_or_else(|| source.to_string().into()));
+                    return Err(GaveUp {
+                        error: StoreError::Unreachable { place: self.place(), source },
+                        lost,
+                    });
+                }
+                Err(Fault::Conflict) => pause.wait().await,
+                Err(Fault::Lost(source)) => {
+                    lost = Some(source);
+                    pause.wait().await;
+                }
             }
         }
-        Err(StoreError::Closed)
+        Err(GaveUp { error: StoreError::Closed, lost })
     }
 
     /// Asks once. Looks at the errors of all statements: the first may only say that it was not executed.

@@ -9,7 +9,7 @@ use std::process::{Command, ExitCode};
 
 use model::StateName;
 use rusqlite::Connection;
-use store::{Certainty, JobFilter, Opening, PageRequest, Setting, Store, StoreError};
+use store::{Certainty, JobFilter, Opening, PageRequest, Retention, Setting, Store, StoreError, WatchEvent};
 
 use crate::bed::{Bed, Engine, block_on};
 use crate::calls::{order, request, success};
@@ -19,6 +19,11 @@ crate::tests![
     a_file_of_an_older_version_is_brought_up_to_date,
     a_file_of_a_newer_version_is_refused,
     a_database_of_another_program_is_refused,
+    what_a_crash_left_beside_the_file_is_shut_to_others,
+    a_job_that_moves_is_in_a_list_exactly_once,
+    a_sweep_that_fails_halfway_says_what_it_removed,
+    a_record_that_makes_no_sense_stops_no_other,
+    a_claim_that_nobody_waits_for_is_put_back,
     what_is_no_database_is_refused,
     a_damaged_file_is_found_out,
     a_locked_file_is_said_to_be,
@@ -101,8 +106,150 @@ fn a_file_of_a_newer_version_is_refused() {
 fn a_database_of_another_program_is_refused() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("bookmarks.db");
-    Connection::open(&path).unwrap().execute_batch("CREATE TABLE bookmarks (url TEXT)").unwrap();
-    assert!(matches!(open(&path), Err(StoreError::Foreign { .. })));
+    for journal in ["delete", "wal"] {
+        let other = Connection::open(&path).unwrap();
+        other.pragma_update(None, "journal_mode", journal).unwrap();
+        other.execute_batch("CREATE TABLE IF NOT EXISTS bookmarks (url TEXT)").unwrap();
+        drop(other);
+        fs::set_permissions(&path, PermissionsExt::from_mode(0o644)).unwrap();
+        let before = fs::read(&path).unwrap();
+        assert!(matches!(open(&path), Err(StoreError::Foreign { .. })));
+        assert_eq!(fs::read(&path).unwrap(), before, "not even its header was touched");
+        assert_eq!(mode(&path), 0o644);
+        assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 1, "nothing was put beside it");
+    }
+}
+
+fn what_a_crash_left_beside_the_file_is_shut_to_others() {
+    let bed = Bed::new(Engine::SqliteFile);
+    block_on(async { bed.open().await.place(order("x")).await.unwrap() });
+    // A connection that stays keeps the log and its index there, as a crash does.
+    let other = Connection::open(bed.file()).unwrap();
+    other.execute_batch("UPDATE agent_jobs SET task = 'y'").unwrap();
+    let beside = ["-wal", "-shm"].map(|end| PathBuf::from(format!("{}{end}", bed.file().display())));
+    for file in &beside {
+        fs::set_permissions(file, PermissionsExt::from_mode(0o644)).unwrap();
+    }
+    let _store = block_on(bed.open());
+    for file in &beside {
+        assert_eq!(mode(file), 0o600, "{}", file.display());
+    }
+}
+
+fn a_job_that_moves_is_in_a_list_exactly_once() {
+    let bed = Bed::new(Engine::SqliteFile);
+    block_on(async {
+        let store = bed.open().await;
+        store.place(order("x")).await.unwrap();
+        let mover = store.clone();
+        let moving = tokio::spawn(async move {
+            for _ in 0..300 {
+                let claim = mover.claim(request("a")).await.unwrap().unwrap().claim().unwrap();
+                mover.pause_until(&claim, mover.now()).await.unwrap();
+            }
+        });
+        let states = vec![StateName::Queued, StateName::Running, StateName::Paused];
+        let filter = JobFilter { states, ..JobFilter::default() };
+        while !moving.is_finished() {
+            let page = store.list(&filter, PageRequest::default()).await.unwrap();
+            assert_eq!(page.jobs.len(), 1);
+        }
+        moving.await.unwrap();
+    });
+}
+
+fn a_sweep_that_fails_halfway_says_what_it_removed() {
+    let bed = Bed::new(Engine::SqliteFile);
+    block_on(async {
+        let store = bed.open().await;
+        let mut jobs = Vec::new();
+        for _ in 0..501 {
+            let job = store.place(order("x")).await.unwrap().job.id;
+            store.request_cancel(job).await.unwrap();
+            bed.clock.advance(std::time::Duration::from_millis(1));
+            jobs.push(job);
+        }
+        Connection::open(bed.file())
+            .unwrap()
+            .execute_batch(
+                "CREATE TRIGGER stop BEFORE DELETE ON agent_jobs WHEN OLD.id = (SELECT max(id) FROM agent_jobs)
+                BEGIN SELECT RAISE(ABORT, 'no further'); END",
+            )
+            .unwrap();
+        let all = Retention { max_age: Some(std::time::Duration::ZERO), max_count: None };
+        let error = store.sweep(all).await.unwrap_err();
+        assert_eq!(error.removed, jobs[..500]);
+        assert_eq!(error.source.certainty(), Certainty::NotDone);
+        assert!(store.get(jobs[499]).await.unwrap().is_none());
+        assert!(store.get(jobs[500]).await.unwrap().is_some());
+    });
+}
+
+fn a_claim_that_nobody_waits_for_is_put_back() {
+    for polls in [0, 1] {
+        let bed = Bed::new(Engine::SqliteFile);
+        block_on(async {
+            let store = bed.open().await;
+            let job = store.place(order("x")).await.unwrap().job.id;
+            let mut watch = store.watch().await.unwrap();
+            let other = Connection::open(bed.file()).unwrap();
+            // While the file is locked, the claim is on its way and cannot be answered.
+            other.execute_batch("BEGIN IMMEDIATE").unwrap();
+            let mut claiming = Box::pin(store.claim(request("gone")));
+            let waited = tokio::time::timeout(std::time::Duration::from_millis(50), &mut claiming).await;
+            assert!(waited.is_err(), "{waited:?}");
+            if polls == 0 {
+                drop(claiming);
+                other.execute_batch("ROLLBACK").unwrap();
+            } else {
+                // Answered, but dropped before anybody took the answer.
+                other.execute_batch("ROLLBACK").unwrap();
+                while !matches!(watch.next().await, Some(WatchEvent::Changed(change)) if change.state == StateName::Running)
+                {
+                }
+                store.renew(&model::Owner::new("other"), crate::calls::LEASE).await.unwrap();
+                drop(claiming);
+            }
+            while !matches!(watch.next().await, Some(WatchEvent::Changed(change)) if change.state == StateName::Queued)
+            {
+            }
+            let back = store.get(job).await.unwrap().unwrap();
+            assert_eq!((back.progress.state.name(), back.started_at), (StateName::Queued, None));
+            assert_eq!(back.progress.requeues, 0);
+            assert_eq!(store.claim(request("b")).await.unwrap().unwrap().id, job);
+        });
+    }
+}
+
+fn a_record_that_makes_no_sense_stops_no_other() {
+    let bed = Bed::new(Engine::SqliteFile);
+    block_on(async {
+        let store = bed.open().await;
+        let mut jobs = Vec::new();
+        for _ in 0..4 {
+            jobs.push(store.place(order("x")).await.unwrap().job.id);
+        }
+        let other = Connection::open(bed.file()).unwrap();
+        let spoil = |what: &str, job: model::JobId| {
+            let changed = other
+                .execute(&format!("UPDATE agent_jobs SET {what} WHERE id = ?1"), [job.as_uuid().as_bytes()]);
+            assert_eq!(changed, Ok(1));
+        };
+        spoil("call = 'no JSON'", jobs[0]);
+        let held = store.claim(request("a")).await.unwrap().unwrap();
+        assert_eq!(held.id, jobs[1], "the next after the bad one");
+        assert_eq!(store.claim(request("a")).await.unwrap().unwrap().id, jobs[2]);
+        spoil("call = '{'", jobs[1]);
+        bed.clock.advance(crate::calls::LEASE * 2);
+        let rescued = store.rescue(crate::calls::rescue_by("b")).await.unwrap();
+        assert_eq!(rescued.iter().map(|job| job.id).collect::<Vec<_>>(), [jobs[2]]);
+        spoil("session = ''", jobs[0]);
+        let page = store.list(&JobFilter::default(), PageRequest::default()).await.unwrap();
+        let listed: Vec<_> = page.jobs.iter().map(|job| (job.id, job.state)).collect();
+        let expected = [StateName::Queued, StateName::Interrupted, StateName::Failed];
+        assert_eq!(listed, [(jobs[3], expected[0]), (jobs[2], expected[1]), (jobs[1], expected[2])]);
+        assert_eq!(page.unreadable, [jobs[0]]);
+    });
 }
 
 fn what_is_no_database_is_refused() {
@@ -163,7 +310,8 @@ pub fn fill_if_asked() -> Option<ExitCode> {
     fs::write(&ballast, vec![1; 1 << 20]).unwrap();
     block_on(async {
         let path = folder.join("jobs.db");
-        let store = Store::open(Opening::new(Setting::Sqlite { path: Some(path) }, "unused")).await.unwrap();
+        let opening = Opening::new(Setting::Sqlite { path: Some(path) }, "unused");
+        let store = Store::open(opening.clone()).await.unwrap();
         let mut placed = Vec::new();
         let error = loop {
             match store.place(order(&"x".repeat(50_000))).await {
@@ -180,10 +328,17 @@ pub fn fill_if_asked() -> Option<ExitCode> {
             "not half of a job"
         );
         fs::remove_file(&ballast).unwrap();
-        placed.push(store.place(order("room again")).await.unwrap().job.id);
+        let acknowledged = placed.len() as u64 + 1;
+        let last = store.place(order("room again")).await.unwrap().job.id;
+        drop(store);
+        // As the file itself has it, not the process that wrote it.
+        let store = Store::open(opening).await.unwrap();
         for id in placed {
-            assert!(store.get(id).await.unwrap().is_some());
+            let job = store.get(id).await.unwrap().expect("an acknowledged job");
+            assert_eq!(job.order.call.prompt.len(), 50_000);
         }
+        assert_eq!(store.get(last).await.unwrap().unwrap().order.call.prompt, "room again");
+        assert_eq!(store.count(&JobFilter::default()).await.unwrap(), acknowledged, "and what failed is not");
         store.check().await.unwrap();
     });
     Some(ExitCode::SUCCESS)

@@ -21,6 +21,7 @@ conformance![
     a_paused_job_waits_for_its_time,
     a_heartbeat_tells_what_is_held_and_what_is_to_stop,
     only_what_is_abandoned_is_rescued,
+    a_lease_of_a_clock_that_was_ahead_does_not_hold_for_ever,
     the_proven_dead_need_no_expired_lease,
     a_rescuer_that_dies_is_rescued_in_turn,
     the_late_word_of_a_rescued_owner_is_refused,
@@ -220,6 +221,17 @@ async fn only_what_is_abandoned_is_rescued(bed: Bed) {
     let expected = JobState::Interrupted { attempt: silent.attempt, owner: Owner::new("r") };
     assert_eq!(rescued[0].progress.state, expected);
     assert_eq!(store.rescue(rescue_by("r")).await.unwrap(), [], "it is taken over once");
+}
+
+async fn a_lease_of_a_clock_that_was_ahead_does_not_hold_for_ever(bed: Bed) {
+    let store = bed.open().await;
+    let right = bed.clock.now();
+    store.place(order("x")).await.unwrap();
+    bed.clock.advance(Duration::from_hours(24 * 365));
+    let (job, _) = claimed(&store, "a").await;
+    bed.clock.set(right);
+    let rescued = store.rescue(rescue_by("b")).await.unwrap();
+    assert_eq!(rescued.iter().map(|job| job.id).collect::<Vec<_>>(), [job.id]);
 }
 
 async fn the_proven_dead_need_no_expired_lease(bed: Bed) {

@@ -26,6 +26,7 @@ conformance![
     a_job_is_found_by_the_beginning_of_its_id,
     an_ended_job_is_placed_again_as_its_child,
     an_id_that_is_nobodys_is_said_to_be,
+    a_name_that_is_empty_is_refused,
 ];
 
 /// A call with nothing left at its default.
@@ -301,4 +302,17 @@ async fn an_id_that_is_nobodys_is_said_to_be(bed: Bed) {
     assert_eq!(store.exchange(nobody).await.unwrap(), None);
     let error = store.request_cancel(nobody).await.unwrap_err();
     assert!(matches!(error, StoreError::NoSuchJob { job } if job == nobody), "{error}");
+}
+
+async fn a_name_that_is_empty_is_refused(bed: Bed) {
+    let store = bed.open().await;
+    let bad = [
+        (NewJob { home: model::Home::Host(String::new()), ..order("x") }, "the home is empty"),
+        (NewJob { home: model::Home::Label(String::new()), ..order("x") }, "the home is empty"),
+        (NewJob { idempotency_key: Some(String::new()), ..order("x") }, "the idempotency key is empty"),
+    ];
+    for (order, says) in bad {
+        assert_eq!(store.place(order).await.unwrap_err().to_string(), says);
+    }
+    assert_eq!(store.count(&store::JobFilter::default()).await.unwrap(), 0);
 }

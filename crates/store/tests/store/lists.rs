@@ -17,6 +17,8 @@ conformance![
     sums_are_by_agent_model_day_and_end,
     old_ended_jobs_are_removed_and_no_others,
     more_than_the_newest_so_many_are_removed,
+    a_job_of_a_clock_that_was_ahead_is_removed_like_any_other,
+    tokens_beyond_belief_do_not_break_the_sums,
     a_removed_key_is_free_again,
     a_watcher_sees_every_change_after_it_was_written,
 ];
@@ -183,6 +185,32 @@ async fn more_than_the_newest_so_many_are_removed(bed: Bed) {
     assert_eq!(removed, placed[..3]);
     assert_eq!(store.count(&JobFilter::default()).await.unwrap(), 6);
     assert!(store.get(waiting).await.unwrap().is_some());
+}
+
+async fn a_job_of_a_clock_that_was_ahead_is_removed_like_any_other(bed: Bed) {
+    let store = bed.open().await;
+    let right = bed.clock.now();
+    bed.clock.advance(Duration::from_hours(24 * 365));
+    let job = store.place(order("from the future")).await.unwrap().job.id;
+    bed.clock.set(right);
+    end_all(&store).await;
+    bed.clock.advance(Duration::from_hours(48));
+    let day = Retention { max_age: Some(Duration::from_hours(24)), max_count: None };
+    assert_eq!(store.sweep(day).await.unwrap(), [job]);
+}
+
+async fn tokens_beyond_belief_do_not_break_the_sums(bed: Bed) {
+    let store = bed.open().await;
+    let most = u64::MAX;
+    let usage = Usage { input: most, output: most, cached: most, reasoning: most };
+    for _ in 0..2 {
+        store.place(order("x")).await.unwrap();
+        let (_, claim) = claimed(&store, "a").await;
+        let boast = model::Outcome { usage: Some(usage), ..crate::calls::outcome("x") };
+        store.finish(&claim, boast.into()).await.unwrap();
+    }
+    let ended = store.stats(StatsRange::default()).await.unwrap().ended;
+    assert_eq!(ended[0].usage.input, 2 << 53);
 }
 
 async fn a_removed_key_is_free_again(bed: Bed) {
