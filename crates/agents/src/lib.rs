@@ -10,6 +10,7 @@
 //!                                                   │                   └──► Summary ─┐
 //!                                                   └─ RunReport, tail of stderr ─────┴─judge─► Outcome
 //! ```
+//! A call that runs out of turns takes several runs: [`Relay`] says which is next, and what they come to together.
 
 pub mod doctor;
 mod environment;
@@ -17,6 +18,7 @@ mod launch;
 mod models;
 mod outcome;
 mod parse;
+mod relay;
 mod setup;
 mod version;
 
@@ -27,5 +29,6 @@ pub use launch::{
 pub use models::{ModelTable, ModelTables, UnknownModel};
 pub use outcome::{Ended, judge};
 pub use parse::{Complaint, ComplaintCode, ParseLimits, Parser, Said, Summary};
+pub use relay::{CONTINUE_PROMPT, MAX_RESUME_ATTEMPTS, Next, Relay};
 pub use setup::{Capabilities, Capability, Setup};
 pub use version::{TestedRange, Version, VersionStanding};

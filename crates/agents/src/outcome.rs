@@ -8,8 +8,8 @@ mod words;
 use std::time::Duration;
 
 use model::{
-    AgentKind, End, Exit, ExpectedSession, Failure, FailureKind, Outcome, RunReport, SessionId,
-    SessionMismatch, Totals, Usage, Verdict,
+    AgentKind, End, Exit, ExpectedSession, Failure, FailureKind, Outcome, PermissionDenial, RunReport,
+    SessionId, SessionMismatch, Totals, Usage, Verdict,
 };
 
 use crate::parse::{Complaint, ComplaintCode, Said, Summary};
@@ -105,12 +105,8 @@ fn done_but(ended: &Ended<'_>, mismatch: Option<&SessionMismatch>) -> Option<Fai
         let message = format!("asked to resume session {asked}, the agent began session {got}");
         return Some(failure(FailureKind::SessionNotFound, &message));
     }
-    if let Some(denial) = ended.summary.denials.first() {
-        let detail = denial.detail.as_deref().unwrap_or_default();
-        let more = ended.summary.denials.len() - 1;
-        let others = if more == 0 { String::new() } else { format!(" (and {more} more)") };
-        let message = format!("`{}` was denied{others}: {detail}", denial.tool);
-        return Some(failure(FailureKind::PermissionDenied, &message));
+    if let Some(failure) = denied(&ended.summary.denials) {
+        return Some(failure);
     }
     if ended.summary.answer_is_lost() {
         let Summary { oversized, stray_lines, .. } = ended.summary;
@@ -132,6 +128,15 @@ fn done_but(ended: &Ended<'_>, mismatch: Option<&SessionMismatch>) -> Option<Fai
         ));
     }
     None
+}
+
+/// What speaks against an agent that was not allowed to use a tool.
+pub(crate) fn denied(denials: &[PermissionDenial]) -> Option<Failure> {
+    let denial = denials.first()?;
+    let detail = denial.detail.as_deref().unwrap_or_default();
+    let more = denials.len() - 1;
+    let others = if more == 0 { String::new() } else { format!(" (and {more} more)") };
+    Some(failure(FailureKind::PermissionDenied, &format!("`{}` was denied{others}: {detail}", denial.tool)))
 }
 
 fn complained(ended: &Ended<'_>, complaint: &Complaint) -> Failure {

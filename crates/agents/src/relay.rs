@@ -1,0 +1,226 @@
+//! A call that may take several runs: one that is out of turns goes on in the session it has.
+//!
+//! Owns when a call goes on, with what, after how long a wait, and what all its runs come to together. Pure: it starts
+//! nothing and waits for nothing. Whoever carries a call out asks for the next run ([`Relay::spec`]), tells what it came to
+//! ([`Relay::after`]), and may keep the relay (serde) between the two, so that the call goes on after a restart.
+
+use std::time::Duration;
+
+use model::{
+    CallSpec, Deadline, Failure, FailureKind, Outcome, SessionChoice, SessionId, Totals, Usage, Verdict,
+};
+use serde::{Deserialize, Serialize};
+
+use crate::outcome::denied;
+
+/// How often a call goes on by itself, unless somebody says otherwise.
+pub const MAX_RESUME_ATTEMPTS: u32 = 5;
+
+/// What an agent is told to go on with.
+pub const CONTINUE_PROMPT: &str =
+    "Continue where you left off and finish the task. Do not repeat what you have already said or done.";
+
+/// The longest wait before a run is 2 to this power, in seconds.
+const LONGEST_WAIT: u32 = 8;
+
+/// A call and the runs it has taken so far.
+///
+/// ```
+/// use agents::{MAX_RESUME_ATTEMPTS, Next, Relay};
+/// # use model::{AgentKind, CallSpec, Failure, FailureKind, Outcome, SessionChoice, Verdict};
+/// # fn run(spec: &CallSpec) -> Outcome {
+/// #     let resumed = spec.session != SessionChoice::New;
+/// #     let failure = Failure { kind: FailureKind::MaxTurns, message: "out of turns".into() };
+/// #     Outcome {
+/// #         agent: AgentKind::Claude,
+/// #         verdict: if resumed { Verdict::Success } else { Verdict::Failed(failure) },
+/// #         text: if resumed { "two".into() } else { "one".into() },
+/// #         text_cut: 0, structured_output: None, session: "s".parse().ok(), session_mismatch: None, model: None,
+/// #         usage: None, cost_usd: None, session_totals: None, turns: None, duration_ms: 1,
+/// #         permission_denials: vec![], retries: 0, exit: None,
+/// #     }
+/// # }
+/// let spec = CallSpec::new(AgentKind::Claude, "Tidy up.", "/work");
+/// let mut relay = Relay::new(spec, MAX_RESUME_ATTEMPTS).turns_per_run(25);
+/// let outcome = loop {
+///     match relay.after(run(relay.spec())) {
+///         Next::Resume { after } => assert_eq!(after.as_secs(), 2), // and wait for so long
+///         Next::Done(outcome) => break outcome,
+///     }
+/// };
+/// assert_eq!(outcome.text, "one\n\ntwo");
+/// ```
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Relay {
+    /// The run that is next.
+    spec: CallSpec,
+    /// How long the call may take in all, whatever its runs are given.
+    wall: Option<Duration>,
+    /// Whether the turns are the caller's own limit, which nobody goes beyond.
+    turns_are_the_callers: bool,
+    max_resume_attempts: u32,
+    /// How often it went on.
+    resumes: u32,
+    /// How long it waited between runs.
+    waited: Duration,
+    /// What the runs came to, taken together.
+    so_far: Option<Outcome>,
+}
+
+/// What follows a run.
+#[derive(Debug, Clone, PartialEq)]
+#[expect(clippy::large_enum_variant, reason = "one at a time, and taken apart at once")]
+pub enum Next {
+    /// Nothing: this is what the call came to.
+    Done(Outcome),
+    /// Another run, as [`Relay::spec`] now says, after a wait.
+    Resume {
+        /// How long to wait first.
+        after: Duration,
+    },
+}
+
+impl Relay {
+    /// A call that has not begun. A turn limit in it is the caller's own: a call that has one never goes on by itself.
+    pub fn new(spec: CallSpec, max_resume_attempts: u32) -> Self {
+        Self {
+            wall: spec.limits.wall,
+            turns_are_the_callers: spec.max_turns.is_some(),
+            spec,
+            max_resume_attempts,
+            resumes: 0,
+            waited: Duration::ZERO,
+            so_far: None,
+        }
+    }
+
+    /// Bounds the turns of each run, where the caller named no limit; what is not finished then goes on in the next run.
+    #[must_use]
+    pub fn turns_per_run(mut self, turns: u32) -> Self {
+        if !self.turns_are_the_callers {
+            self.spec.max_turns = Some(turns);
+        }
+        self
+    }
+
+    /// The run that is next, or is running.
+    pub fn spec(&self) -> &CallSpec {
+        &self.spec
+    }
+
+    /// How often the call has gone on.
+    pub fn resumes(&self) -> u32 {
+        self.resumes
+    }
+
+    /// What the runs before the next one came to together; none before the first.
+    pub fn so_far(&self) -> Option<&Outcome> {
+        self.so_far.as_ref()
+    }
+
+    /// What the agent had counted for the session before the next run, for [`crate::Ended::before`].
+    pub fn totals_before(&self) -> Option<Totals> {
+        self.so_far.as_ref().and_then(|outcome| outcome.session_totals)
+    }
+
+    /// Takes what a run came to, and says what follows.
+    pub fn after(&mut self, outcome: Outcome) -> Next {
+        let outcome = match self.so_far.take() {
+            None => outcome,
+            Some(earlier) => joined(earlier, outcome),
+        };
+        let Some(session) = self.to_resume(&outcome) else { return Next::Done(outcome) };
+        let after = Duration::from_secs(1 << (self.resumes + 1).min(LONGEST_WAIT));
+        let spent = Duration::from_millis(outcome.duration_ms) + self.waited + after;
+        let Some(left) = left_of(self.wall, spent) else { return Next::Done(out_of_time(outcome)) };
+        self.resumes += 1;
+        self.waited += after;
+        CONTINUE_PROMPT.clone_into(&mut self.spec.prompt);
+        self.spec.session = SessionChoice::Resume(session);
+        self.spec.limits.wall = left;
+        self.so_far = Some(outcome);
+        Next::Resume { after }
+    }
+
+    /// The session in which the call goes on, if it does.
+    fn to_resume(&self, outcome: &Outcome) -> Option<SessionId> {
+        let out_of_turns = outcome.failure().is_some_and(|failure| failure.kind == FailureKind::MaxTurns);
+        // A named agent cannot be asked for together with a session, and without its name it would be another one.
+        let may_go_on = !self.turns_are_the_callers && self.spec.agent_name.is_none();
+        let in_bounds = self.resumes < self.max_resume_attempts;
+        outcome.session.clone().filter(|_| out_of_turns && may_go_on && in_bounds)
+    }
+}
+
+/// What is left of a limit; none when nothing is.
+#[expect(
+    clippy::option_option,
+    reason = "no limit, a limit with something left, and nothing left are three things"
+)]
+fn left_of(limit: Option<Duration>, spent: Duration) -> Option<Option<Duration>> {
+    match limit {
+        None => Some(None),
+        Some(limit) => limit.checked_sub(spent).filter(|left| !left.is_zero()).map(Some),
+    }
+}
+
+/// The turns are used up and so is the time: it is the time that ends the call.
+fn out_of_time(outcome: Outcome) -> Outcome {
+    let kind = FailureKind::Deadline { which: Deadline::Wall };
+    let message = "the time of the call is used up, and so were the turns of its last run".to_owned();
+    Outcome { verdict: Verdict::Failed(Failure { kind, message }), ..outcome }
+}
+
+/// Two runs of a call as one. What only the last one can know is its own; numbers add up, as far as they are known.
+fn joined(earlier: Outcome, last: Outcome) -> Outcome {
+    let permission_denials = [earlier.permission_denials, last.permission_denials].concat();
+    let not_found =
+        matches!(&last.verdict, Verdict::Failed(Failure { kind: FailureKind::SessionNotFound, .. }));
+    Outcome {
+        agent: last.agent,
+        // Whether a tool was denied in this run or in an earlier one makes no difference to who asked for it.
+        verdict: match (last.verdict, denied(&permission_denials)) {
+            (Verdict::Success, Some(failure)) => Verdict::Failed(failure),
+            (verdict, _) => verdict,
+        },
+        text: join_texts(earlier.text, &last.text),
+        text_cut: earlier.text_cut.saturating_add(last.text_cut),
+        structured_output: last.structured_output,
+        session: last.session.or(earlier.session.filter(|_| !not_found)),
+        session_mismatch: last.session_mismatch.or(earlier.session_mismatch),
+        model: last.model.or(earlier.model),
+        usage: sum(earlier.usage, last.usage, add_usage),
+        cost_usd: sum(earlier.cost_usd, last.cost_usd, |a, b| a + b),
+        session_totals: last.session_totals.or(earlier.session_totals),
+        turns: sum(earlier.turns, last.turns, u32::saturating_add),
+        duration_ms: earlier.duration_ms.saturating_add(last.duration_ms),
+        permission_denials,
+        retries: earlier.retries.saturating_add(last.retries),
+        exit: last.exit,
+    }
+}
+
+fn join_texts(mut earlier: String, last: &str) -> String {
+    if !earlier.is_empty() && !last.is_empty() {
+        earlier.push_str("\n\n");
+    }
+    earlier.push_str(last);
+    earlier
+}
+
+fn sum<T>(one: Option<T>, other: Option<T>, add: impl FnOnce(T, T) -> T) -> Option<T> {
+    match (one, other) {
+        (Some(one), Some(other)) => Some(add(one, other)),
+        (one, other) => one.or(other),
+    }
+}
+
+fn add_usage(one: Usage, other: Usage) -> Usage {
+    Usage {
+        input: one.input.saturating_add(other.input),
+        output: one.output.saturating_add(other.output),
+        cached: one.cached.saturating_add(other.cached),
+        reasoning: one.reasoning.saturating_add(other.reasoning),
+    }
+}

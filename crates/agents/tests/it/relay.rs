@@ -1,0 +1,251 @@
+//! Calls of several runs: when they go on, and what the runs come to together.
+
+use std::time::Duration;
+
+use agents::{CONTINUE_PROMPT, Next, Relay};
+use model::{
+    AgentKind, CallSpec, Deadline, Exit, Failure, FailureKind, Limits, Outcome, PermissionDenial,
+    SessionChoice, Totals, Usage, Verdict,
+};
+use proptest::prelude::*;
+
+fn spec() -> CallSpec {
+    CallSpec::new(AgentKind::Claude, "Tidy up.", "/work")
+}
+
+fn done(text: &str) -> Outcome {
+    Outcome {
+        agent: AgentKind::Claude,
+        verdict: Verdict::Success,
+        text: text.to_owned(),
+        text_cut: 1,
+        structured_output: None,
+        session: Some("session-1".parse().unwrap()),
+        session_mismatch: None,
+        model: Some("claude-haiku-4-5".to_owned()),
+        usage: Some(Usage { input: 100, output: 20, cached: 40, reasoning: 5 }),
+        cost_usd: Some(0.25),
+        session_totals: None,
+        turns: Some(3),
+        duration_ms: 1000,
+        permission_denials: Vec::new(),
+        retries: 1,
+        exit: Some(Exit::Code(0)),
+    }
+}
+
+fn failed(kind: FailureKind, text: &str) -> Outcome {
+    let failure = Failure { kind, message: "the agent's own words".to_owned() };
+    Outcome { verdict: Verdict::Failed(failure), exit: Some(Exit::Code(1)), ..done(text) }
+}
+
+fn out_of_turns(text: &str) -> Outcome {
+    failed(FailureKind::MaxTurns, text)
+}
+
+fn wait(next: &Next) -> u64 {
+    match next {
+        Next::Resume { after } => after.as_secs(),
+        Next::Done(outcome) => panic!("it does not go on: {outcome:?}"),
+    }
+}
+
+fn end(next: Next) -> Outcome {
+    match next {
+        Next::Done(outcome) => outcome,
+        Next::Resume { after } => panic!("it goes on after {after:?}"),
+    }
+}
+
+fn kind(outcome: &Outcome) -> &FailureKind {
+    &outcome.failure().expect("it failed").kind
+}
+
+#[test]
+fn a_call_that_is_done_takes_one_run_and_is_told_as_it_was() {
+    let mut relay = Relay::new(spec(), 5);
+    assert_eq!(*relay.spec(), spec());
+    assert_eq!(relay.after(done("all")), Next::Done(done("all")));
+}
+
+#[test]
+fn what_is_out_of_turns_goes_on_in_its_session_and_adds_up() {
+    let mut relay = Relay::new(CallSpec { session: SessionChoice::ContinueLatest, ..spec() }, 5);
+    assert_eq!(wait(&relay.after(out_of_turns("one"))), 2);
+    assert_eq!(relay.spec().prompt, CONTINUE_PROMPT);
+    assert_eq!(relay.spec().session, SessionChoice::Resume("session-1".parse().unwrap()));
+    let outcome = end(relay.after(done("two")));
+    let expected = Outcome {
+        text: "one\n\ntwo".to_owned(),
+        text_cut: 2,
+        usage: Some(Usage { input: 200, output: 40, cached: 80, reasoning: 10 }),
+        cost_usd: Some(0.5),
+        turns: Some(6),
+        duration_ms: 2000,
+        retries: 2,
+        ..done("")
+    };
+    assert_eq!(outcome, expected);
+}
+
+#[test]
+fn everything_else_that_was_asked_stays_as_it_was() {
+    let asked = CallSpec {
+        model: Some("opus".to_owned()),
+        system_prompt: Some("You tidy.".to_owned()),
+        add_dirs: vec!["/more".into()],
+        output_schema: Some("{}".to_owned()),
+        ..spec()
+    };
+    let mut relay = Relay::new(asked.clone(), 5).turns_per_run(25);
+    let started = relay.spec().clone();
+    assert_eq!(started, CallSpec { max_turns: Some(25), ..asked });
+    relay.after(out_of_turns("one"));
+    let (prompt, session) = (relay.spec().prompt.clone(), relay.spec().session.clone());
+    let wall = relay.spec().limits.wall;
+    assert_eq!(
+        *relay.spec(),
+        CallSpec { prompt, session, limits: Limits { wall, ..started.limits }, ..started }
+    );
+}
+
+#[test]
+fn a_turn_limit_of_the_caller_is_never_gone_beyond() {
+    let mut relay = Relay::new(CallSpec { max_turns: Some(3), ..spec() }, 5).turns_per_run(25);
+    assert_eq!(relay.spec().max_turns, Some(3));
+    let outcome = end(relay.after(out_of_turns("so far")));
+    assert_eq!((kind(&outcome), outcome.text.as_str()), (&FailureKind::MaxTurns, "so far"));
+}
+
+#[test]
+fn without_a_session_or_as_a_named_agent_nothing_goes_on() {
+    let without = Outcome { session: None, ..out_of_turns("one") };
+    assert_eq!(Relay::new(spec(), 5).after(without.clone()), Next::Done(without));
+    let named = CallSpec { agent_name: Some("reviewer".parse().unwrap()), ..spec() };
+    assert_eq!(Relay::new(named, 5).after(out_of_turns("one")), Next::Done(out_of_turns("one")));
+}
+
+#[test]
+fn no_other_failure_is_resumed() {
+    for kind in [
+        FailureKind::MaxBudget,
+        FailureKind::Auth,
+        FailureKind::RateLimit { retry_after: None },
+        FailureKind::Stopped,
+        FailureKind::Deadline { which: Deadline::Idle },
+        FailureKind::SupervisorLost,
+    ] {
+        let outcome = failed(kind, "so far");
+        assert_eq!(Relay::new(spec(), 5).after(outcome.clone()), Next::Done(outcome));
+    }
+}
+
+#[test]
+fn at_the_limit_the_failure_stays_max_turns_and_the_text_is_kept() {
+    let mut relay = Relay::new(spec(), 5);
+    let waits: Vec<_> = (0..5).map(|run| wait(&relay.after(out_of_turns(&run.to_string())))).collect();
+    assert_eq!(waits, [2, 4, 8, 16, 32]);
+    assert_eq!(relay.resumes(), 5);
+    let outcome = end(relay.after(out_of_turns("5")));
+    assert_eq!(kind(&outcome), &FailureKind::MaxTurns);
+    assert_eq!(outcome.text, "0\n\n1\n\n2\n\n3\n\n4\n\n5");
+    assert_eq!(outcome.turns, Some(18));
+}
+
+#[test]
+fn new_session_ids_are_followed() {
+    let mut relay = Relay::new(spec(), 5);
+    relay.after(out_of_turns("one"));
+    relay.after(Outcome { session: Some("session-2".parse().unwrap()), ..out_of_turns("two") });
+    assert_eq!(relay.spec().session, SessionChoice::Resume("session-2".parse().unwrap()));
+    let outcome = end(relay.after(Outcome { session: None, ..failed(FailureKind::Stopped, "") }));
+    assert_eq!(outcome.session, Some("session-2".parse().unwrap()), "the last that can be resumed");
+    assert_eq!(outcome.text, "one\n\ntwo");
+}
+
+#[test]
+fn a_session_that_is_not_found_any_more_is_not_told_as_one_to_resume() {
+    let mut relay = Relay::new(spec(), 5);
+    relay.after(out_of_turns("one"));
+    let lost = Outcome { session: None, ..failed(FailureKind::SessionNotFound, "") };
+    assert_eq!(end(relay.after(lost)).session, None);
+}
+
+#[test]
+fn a_tool_that_was_denied_in_an_earlier_run_counts_as_in_the_last() {
+    let denial = |tool: &str| PermissionDenial { tool: tool.to_owned(), tool_use_id: None, detail: None };
+    let mut relay = Relay::new(spec(), 5);
+    relay.after(Outcome { permission_denials: vec![denial("Bash")], ..out_of_turns("one") });
+    let outcome = end(relay.after(Outcome { permission_denials: vec![denial("Write")], ..done("two") }));
+    assert_eq!(kind(&outcome), &FailureKind::PermissionDenied);
+    assert_eq!(outcome.permission_denials, [denial("Bash"), denial("Write")]);
+}
+
+#[test]
+fn the_time_of_the_call_is_the_time_of_all_its_runs_and_waits() {
+    let limits = Limits { wall: Some(Duration::from_secs(10)), ..Limits::default() };
+    let mut relay = Relay::new(CallSpec { limits, ..spec() }, 5);
+    relay.after(Outcome { duration_ms: 3000, ..out_of_turns("one") });
+    assert_eq!(
+        relay.spec().limits.wall,
+        Some(Duration::from_secs(5)),
+        "3 s of work and 2 s of waiting are gone"
+    );
+    let outcome = end(relay.after(Outcome { duration_ms: 1000, ..out_of_turns("two") }));
+    assert_eq!(kind(&outcome), &FailureKind::Deadline { which: Deadline::Wall }, "the next wait is 4 s");
+    assert_eq!(outcome.text, "one\n\ntwo");
+}
+
+#[test]
+fn the_counters_of_the_session_are_handed_to_the_next_run() {
+    let totals = Totals { usage: None, cost_usd: Some(0.75) };
+    let mut relay = Relay::new(spec(), 5);
+    assert_eq!(relay.totals_before(), None);
+    relay.after(Outcome { session_totals: Some(totals), ..out_of_turns("one") });
+    assert_eq!(relay.totals_before(), Some(totals));
+}
+
+fn any_outcome() -> impl Strategy<Value = Outcome> {
+    let numbers = (0_u64..5000, proptest::option::of(0_u32..9), proptest::option::of(0_u32..9));
+    (0..4_u8, "[a-z]{0,3}", proptest::option::of("[a-z]{1,3}"), numbers).prop_map(
+        |(how, text, session, (duration_ms, turns, quarters))| {
+            let outcome = match how {
+                0 => done(&text),
+                1 => failed(FailureKind::Auth, &text),
+                _ => out_of_turns(&text),
+            };
+            let session = session.map(|id| id.parse().unwrap());
+            // Quarters add up without a rounding.
+            let cost_usd = quarters.map(|quarters| f64::from(quarters) / 4.0);
+            Outcome { session, duration_ms, turns, cost_usd, ..outcome }
+        },
+    )
+}
+
+proptest! {
+    #[test]
+    fn runs_add_up_also_when_the_relay_is_written_down_in_between(
+        runs in proptest::collection::vec(any_outcome(), 1..9),
+        limit in 0_u32..7,
+    ) {
+        let mut relay = Relay::new(spec(), limit);
+        let mut kept = relay.clone();
+        for (run, outcome) in runs.iter().enumerate() {
+            let json = serde_json::to_string(&kept).unwrap();
+            kept = serde_json::from_str(&json).unwrap();
+            let next = relay.after(outcome.clone());
+            prop_assert_eq!(&kept.after(outcome.clone()), &next);
+            prop_assert!(relay.resumes() <= limit);
+            let Next::Done(told) = next else { continue };
+            let taken = &runs[..=run];
+            let texts: Vec<_> = taken.iter().map(|run| &*run.text).filter(|text| !text.is_empty()).collect();
+            prop_assert_eq!(&told.text, &texts.join("\n\n"));
+            prop_assert_eq!(told.duration_ms, taken.iter().map(|run| run.duration_ms).sum::<u64>());
+            prop_assert_eq!(told.turns.unwrap_or(0), taken.iter().filter_map(|run| run.turns).sum::<u32>());
+            let cost: f64 = taken.iter().filter_map(|run| run.cost_usd).sum();
+            prop_assert!((told.cost_usd.unwrap_or(0.0) - cost).abs() < f64::EPSILON);
+            prop_assert_eq!(&told.verdict, &outcome.verdict);
+            return Ok(());
+        }
+    }
+}
