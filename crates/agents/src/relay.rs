@@ -143,6 +143,25 @@ impl Relay {
         Next::Resume { after }
     }
 
+    /// Goes on after a wait that the agent asked for, such as until a quota is reset. It does not count as one of the resumes:
+    /// nothing of the work was done in vain. The last word is the run's own when the time of the call does not reach so far.
+    pub fn after_pause(&mut self, outcome: Outcome, wait: Duration) -> Next {
+        let outcome = match self.so_far.take() {
+            None => outcome,
+            Some(earlier) => joined(earlier, outcome),
+        };
+        let spent = Duration::from_millis(outcome.duration_ms) + self.waited + wait;
+        let Some(left) = left_of(self.wall, spent) else { return Next::Done(outcome) };
+        self.waited += wait;
+        self.spec.limits.wall = left;
+        if let Some(session) = outcome.session.clone().filter(|_| self.spec.agent_name.is_none()) {
+            CONTINUE_PROMPT.clone_into(&mut self.spec.prompt);
+            self.spec.session = SessionChoice::Resume(session);
+        }
+        self.so_far = Some(outcome);
+        Next::Resume { after: wait }
+    }
+
     /// The session in which the call goes on, if it does.
     fn to_resume(&self, outcome: &Outcome) -> Option<SessionId> {
         let out_of_turns = outcome.failure().is_some_and(|failure| failure.kind == FailureKind::MaxTurns);

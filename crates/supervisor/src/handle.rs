@@ -112,6 +112,11 @@ impl Run {
         self.0.id
     }
 
+    /// The supervisor's process; none when it belongs to an earlier boot.
+    pub fn supervisor(&self) -> Option<ProcessIdentity> {
+        self.0.identity
+    }
+
     /// The folder with the run's files.
     pub fn spool(&self) -> &Spool {
         &self.0.spool
