@@ -1,0 +1,387 @@
+//! What a caller is told about a job: the one object that the tools return and that `result.json` holds.
+//!
+//! Owns its form and how a long answer is cut. Makes nothing up: every field is read from the job's record and files.
+
+use model::{Deadline, Exit, FailureKind, Job, JobState, StateName, TreeEnd, Usage};
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+use crate::files::{JobFiles, Stream};
+use crate::live::Activity;
+
+/// How many characters of the agent's words are passed on when nobody says otherwise.
+pub const MAX_RESPONSE_CHARS: usize = 100_000;
+
+/// How much of the end of stderr is passed on.
+const STDERR_BYTES: u64 = 4 * 1024;
+
+/// What a call has come to so far.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct Answer {
+    /// completed, failed, timeout and cancelled are final; running, queued and paused are not.
+    pub status: Standing,
+    /// Names the job in `call_status`, `call_wait`, `call_output` and `call_cancel`.
+    pub job_id: String,
+    /// Which agent.
+    pub agent: String,
+    /// The caller's name for the task.
+    pub task_name: String,
+    /// The agent's answer, or as far as it came. Empty while it runs.
+    pub output: String,
+    /// Said by Switchboard, not by the agent: what to do next, or what to know about this answer.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub note: Option<String>,
+    /// The answer as JSON, when a schema was given.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub structured_output: Option<Value>,
+    /// The end of what the agent wrote to stderr, when it failed or said nothing.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub stderr: Option<String>,
+    /// The exit code of the agent's process. None when a signal ended it, or when it has not ended.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub exit_code: Option<i32>,
+    /// The model that answered, or that was asked for.
+    pub model: Option<String>,
+    /// The conversation; give it as `resume_session_id` to go on with it.
+    pub session_id: Option<String>,
+    /// From the first start of the agent to the end, or until now.
+    pub duration_ms: u64,
+    /// How many turns the model took.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub num_turns: Option<u32>,
+    /// The tokens.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub usage: Option<Tokens>,
+    /// The cost, where the agent tells it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cost_usd: Option<f64>,
+    /// What went wrong.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub error: Option<Problem>,
+    /// The tools that the agent wanted and was not allowed to use.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub permission_denials: Vec<Denial>,
+    /// How sure it is that nothing of the call is left running.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub processes: Option<Processes>,
+    /// What was left out of `output`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub truncated: Option<Truncated>,
+    /// Until when a paused job waits, in milliseconds since 1970.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub paused_until_ms: Option<u64>,
+    /// What the agent printed, byte for byte.
+    pub output_file: String,
+    /// What the agent wrote to stderr.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub error_file: Option<String>,
+    /// Says where the job stands, replaced whenever that changes.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub status_file: Option<String>,
+    /// What the agent did on the way, when the call asked for it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub stream_events: Option<Vec<Value>>,
+}
+
+/// Where a job stands, as a caller sees it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum Standing {
+    /// The agent did it.
+    Completed,
+    /// The agent did not.
+    Failed,
+    /// A deadline ended it.
+    Timeout,
+    /// Somebody ended it.
+    Cancelled,
+    /// It is being worked on.
+    Running,
+    /// It waits for its turn.
+    Queued,
+    /// It waits for the reset of a quota.
+    Paused,
+}
+
+impl Standing {
+    /// Whether it will never change.
+    pub fn is_final(self) -> bool {
+        matches!(self, Self::Completed | Self::Failed | Self::Timeout | Self::Cancelled)
+    }
+
+    /// Its name.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Completed => "completed",
+            Self::Failed => "failed",
+            Self::Timeout => "timeout",
+            Self::Cancelled => "cancelled",
+            Self::Running => "running",
+            Self::Queued => "queued",
+            Self::Paused => "paused",
+        }
+    }
+}
+
+impl From<StateName> for Standing {
+    fn from(state: StateName) -> Self {
+        match state {
+            StateName::Completed => Self::Completed,
+            StateName::Failed => Self::Failed,
+            StateName::Timeout => Self::Timeout,
+            StateName::Cancelled => Self::Cancelled,
+            // An interrupted job is in somebody's hands, who will queue it again or end it.
+            StateName::Running | StateName::Interrupted => Self::Running,
+            StateName::Queued => Self::Queued,
+            StateName::Paused => Self::Paused,
+        }
+    }
+}
+
+/// What went wrong, and what to do about it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct Problem {
+    /// What kind: `auth`, `rate_limit`, `max_turns`, `deadline`, `session_not_found` …
+    pub kind: String,
+    /// In the agent's own words, where it has some.
+    pub message: String,
+    /// What to do.
+    pub hint: String,
+    /// Which wait was over: `start`, `idle` or `wall`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub deadline: Option<String>,
+    /// How long to wait before the next try, where the agent says so.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub retry_after_ms: Option<u64>,
+}
+
+/// The tokens of a call.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct Tokens {
+    /// What the model read, from a cache or not.
+    pub input_tokens: u64,
+    /// What it wrote, reasoning included.
+    pub output_tokens: u64,
+    /// The part of the input that came from a cache.
+    pub cached_tokens: u64,
+    /// The part of the output that was reasoning.
+    pub reasoning_tokens: u64,
+}
+
+impl From<Usage> for Tokens {
+    fn from(usage: Usage) -> Self {
+        let Usage { input, output, cached, reasoning } = usage;
+        Self {
+            input_tokens: input,
+            output_tokens: output,
+            cached_tokens: cached,
+            reasoning_tokens: reasoning,
+        }
+    }
+}
+
+/// A tool that was denied.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct Denial {
+    /// Its name.
+    pub tool: String,
+    /// What the agent says of it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub detail: Option<String>,
+}
+
+/// How sure it is that nothing of a call is left running.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum Processes {
+    /// The kernel said so.
+    NoneLeft,
+    /// Its supervisor had been killed; all that could be found was ended.
+    NoneFound,
+    /// Some could not be ended.
+    SomeLeft,
+}
+
+/// What was left out of an answer.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct Truncated {
+    /// How many characters are missing, between the head and the tail that were kept.
+    pub left_out_chars: u64,
+    /// How many bytes are missing that were never kept as text because the answer was too long; they are in `output_file`.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub left_out_bytes: u64,
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "the signature serde asks for")]
+fn is_zero(number: &u64) -> bool {
+    *number == 0
+}
+
+impl Answer {
+    /// What a job has come to by `now`.
+    pub(crate) fn of(
+        job: &Job,
+        files: &JobFiles,
+        activity: Option<&Activity>,
+        now: model::Timestamp,
+    ) -> Self {
+        let status = Standing::from(job.progress.state.name());
+        let outcome = job.outcome.as_ref();
+        let path = |path: std::path::PathBuf| path.to_string_lossy().into_owned();
+        let session = job.session.clone().or_else(|| activity.and_then(|activity| activity.session.clone()));
+        let metadata: Option<Value> =
+            job.metadata.as_deref().and_then(|text| serde_json::from_str(text).ok());
+        let mut answer = Self {
+            status,
+            job_id: job.id.to_string(),
+            agent: job.order.call.agent.to_string(),
+            task_name: job.order.task.clone(),
+            output: outcome.map(|outcome| outcome.text.clone()).unwrap_or_default(),
+            note: None,
+            structured_output: outcome
+                .and_then(|outcome| serde_json::from_str(outcome.structured_output.as_deref()?).ok()),
+            stderr: None,
+            exit_code: outcome.and_then(|outcome| match outcome.exit? {
+                Exit::Code(code) => Some(code),
+                Exit::Signal(_) => None,
+            }),
+            model: outcome.and_then(|outcome| outcome.model.clone()).or_else(|| job.order.call.model.clone()),
+            session_id: session.map(String::from),
+            duration_ms: duration_ms(job, now),
+            num_turns: outcome.and_then(|outcome| outcome.turns),
+            usage: outcome.and_then(|outcome| outcome.usage).map(Tokens::from),
+            cost_usd: outcome.and_then(|outcome| outcome.cost_usd),
+            error: job.failure.as_ref().map(|failure| problem(job, failure)),
+            permission_denials: outcome.map(denials).unwrap_or_default(),
+            processes: metadata.as_ref().and_then(processes),
+            truncated: outcome
+                .filter(|outcome| outcome.text_cut > 0)
+                .map(|outcome| Truncated { left_out_chars: 0, left_out_bytes: outcome.text_cut }),
+            paused_until_ms: match job.progress.state {
+                JobState::Paused { until } => Some(until.as_millis()),
+                _ => None,
+            },
+            output_file: path(files.stream(Stream::Output)),
+            error_file: Some(path(files.stream(Stream::Error))),
+            status_file: Some(path(files.status())),
+            stream_events: metadata.and_then(stream_events),
+        };
+        answer.note = note(&answer, activity);
+        if status.is_final() && (status != Standing::Completed || answer.output.is_empty()) {
+            answer.stderr = stderr(files);
+        }
+        answer
+    }
+
+    /// The same answer with at most that many characters of output: the head and the tail, and a line between them that
+    /// says how much is missing.
+    #[must_use]
+    pub fn cut_to(mut self, max_chars: usize) -> Self {
+        let Some((kept, left_out)) = cut(&self.output, max_chars, &self.output_file) else { return self };
+        self.output = kept;
+        let left_out_bytes = self.truncated.map_or(0, |truncated| truncated.left_out_bytes);
+        self.truncated = Some(Truncated { left_out_chars: left_out, left_out_bytes });
+        self
+    }
+}
+
+fn duration_ms(job: &Job, now: model::Timestamp) -> u64 {
+    let Some(started) = job.started_at else { return 0 };
+    let millis = job.completed_at.unwrap_or(now).since(started).as_millis();
+    u64::try_from(millis).unwrap_or(u64::MAX)
+}
+
+fn problem(job: &Job, failure: &model::Failure) -> Problem {
+    Problem {
+        kind: failure.kind.name().to_owned(),
+        message: failure.message.clone(),
+        hint: failure.kind.hint(job.order.call.agent).to_owned(),
+        deadline: match &failure.kind {
+            FailureKind::Deadline { which } => Some(Deadline::to_string(which)),
+            _ => None,
+        },
+        retry_after_ms: match &failure.kind {
+            FailureKind::RateLimit { retry_after: Some(wait) } => u64::try_from(wait.as_millis()).ok(),
+            _ => None,
+        },
+    }
+}
+
+fn denials(outcome: &model::Outcome) -> Vec<Denial> {
+    let denial = |denial: &model::PermissionDenial| Denial {
+        tool: denial.tool.clone(),
+        detail: denial.detail.clone(),
+    };
+    outcome.permission_denials.iter().map(denial).collect()
+}
+
+fn note(answer: &Answer, activity: Option<&Activity>) -> Option<String> {
+    let doing = activity.filter(|activity| !activity.line.is_empty());
+    let doing = doing.map(|activity| format!(" ({})", activity.line)).unwrap_or_default();
+    Some(match answer.status {
+        Standing::Running => {
+            format!("still running{doing}; wait for it with call_wait, or stop it with call_cancel")
+        }
+        Standing::Queued => format!("waiting for its turn{doing}; wait for it with call_wait"),
+        Standing::Paused => "waiting for the reset of a quota; it goes on by itself".to_owned(),
+        _ => return None,
+    })
+}
+
+fn stderr(files: &JobFiles) -> Option<String> {
+    let bytes = files.tail(Stream::Error, STDERR_BYTES).unwrap_or_default();
+    let text = String::from_utf8_lossy(&bytes).trim().to_owned();
+    (!text.is_empty()).then_some(text)
+}
+
+fn processes(metadata: &Value) -> Option<Processes> {
+    Some(match serde_json::from_value(metadata.pointer("/report/tree")?.clone()).ok()? {
+        TreeEnd::ProvenEmpty => Processes::NoneLeft,
+        TreeEnd::SweptByIdentity => Processes::NoneFound,
+        TreeEnd::LeftAlive { .. } => Processes::SomeLeft,
+    })
+}
+
+fn stream_events(mut metadata: Value) -> Option<Vec<Value>> {
+    match metadata.get_mut("stream_events")?.take() {
+        Value::Array(events) => Some(events),
+        _ => None,
+    }
+}
+
+/// The head and the tail of a text, when it has more characters than that, and how many are missing.
+fn cut(text: &str, max_chars: usize, file: &str) -> Option<(String, u64)> {
+    // As many bytes cannot be more characters.
+    if text.len() <= max_chars {
+        return None;
+    }
+    let count = text.chars().count();
+    if count <= max_chars {
+        return None;
+    }
+    let (head, tail) = (max_chars - max_chars / 3, max_chars / 3);
+    let at = |position: usize| text.char_indices().nth(position).map_or(text.len(), |(at, _)| at);
+    let left_out = count - head - tail;
+    let gap = format!("\n[… {left_out} characters left out; the whole is in {file} …]\n");
+    Some((format!("{}{gap}{}", &text[..at(head)], &text[at(count - tail)..]), left_out as u64))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_long_text_keeps_its_head_and_its_tail_and_names_the_gap() {
+        assert_eq!(cut("äöü", 3, "f"), None);
+        let (text, left_out) = cut("0123456789ä", 6, "f").unwrap();
+        assert_eq!(left_out, 5);
+        assert_eq!(text, "0123\n[… 5 characters left out; the whole is in f …]\n9ä");
+    }
+
+    #[test]
+    fn nothing_at_all_may_be_asked_for() {
+        let (text, left_out) = cut("abc", 0, "f").unwrap();
+        assert_eq!((text.contains("3 characters left out"), left_out), (true, 3));
+    }
+}

@@ -1,0 +1,496 @@
+//! The way of one claimed job through its runs, to its end or to a point where it has to wait.
+//!
+//! Owns the order of things within a job: locks, launch, run, judgement, and what follows from it. Holds the claim all the
+//! while; a claim that was lost ends the run and says nothing.
+
+mod reported;
+mod words;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use agents::{Ended, Launch, Next, ParseLimits, Parser, Relay, judge};
+use model::{
+    CallSpec, Claim, ExpectedSession, Failure, FailureKind, Job, JobEnd, Mode, NotStartedReason, Outcome,
+    RunReport, SessionChoice, SessionId, StateName, Timestamp, Totals,
+};
+use serde::{Deserialize, Serialize};
+use store::{JobFilter, PageRequest};
+use supervisor::{Offsets, Run, RunEvent, StartError};
+
+use crate::desk::Inner;
+use crate::files::{JobFiles, Stream};
+use crate::live::{Activity, Live};
+use crate::locks::{Guard, Key};
+use reported::Reported;
+use words::{never_free, not_started, not_written, taken_up_again, unreadable, waiting_for};
+
+/// How much of the end of stderr is weighed in the outcome.
+const STDERR_TAIL: u64 = 8 * 1024;
+/// How long to wait before the store is told again what it could not take.
+const TELL_AGAIN: Duration = Duration::from_secs(1);
+const PAUSE: &str = "pause.json";
+
+/// What a run was started for, so that it can be judged by somebody who did not start it.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub(crate) struct RunNote {
+    relay: Relay,
+    session: ExpectedSession,
+    model: Option<String>,
+    before: Option<Totals>,
+}
+
+/// Where a course begins.
+#[derive(Debug)]
+pub(crate) enum Begin {
+    /// With a run of its own.
+    Anew,
+    /// With a run that an earlier desk has started.
+    With { number: u32, run: Run, note: Box<RunNote> },
+}
+
+/// What a course came to.
+enum Conclusion {
+    /// The job is over.
+    Ended(Box<JobEnd>),
+    /// It waits, and is claimed again.
+    Paused { until: Timestamp },
+    /// The run was lost; this is what was there.
+    Interrupted(Box<JobEnd>),
+    /// This desk lets go of it; the run goes on.
+    Left,
+}
+
+/// What the store must hear.
+enum Word {
+    End(Box<JobEnd>),
+    Pause(Timestamp),
+}
+
+/// Why a run was not followed to its end.
+enum Unfinished {
+    Left,
+    Failed(Failure),
+}
+
+/// Brings a claimed job as far as it goes.
+pub(crate) async fn go(desk: Arc<Inner>, job: Job, begin: Begin) {
+    let Some(claim) = job.claim() else { return };
+    let live = desk.board.put(&claim);
+    if job.progress.cancel_requested_at.is_some() {
+        live.stop.cancel();
+    }
+    let files = desk.files(job.id);
+    let mut course = Course {
+        desk: &desk,
+        live: &live,
+        files,
+        claim,
+        job: &job,
+        guards: Vec::new(),
+        reported: Reported::default(),
+    };
+    let conclusion = course.run(begin).await;
+    course.conclude(conclusion).await;
+    drop(course);
+    desk.board.take_off(&live);
+}
+
+/// Ends a job whose course broke off by a defect, with all that it may have left running.
+pub(crate) async fn give_up(desk: &Inner, claim: &Claim) {
+    let files = desk.files(claim.job);
+    if let Some(live) = desk.board.get(claim.job) {
+        desk.board.take_off(&live);
+    }
+    if let Some(number) = files.runs().last()
+        && let Ok(run) = supervisor::attach(&files.run(*number)).await
+    {
+        let _ = run.stop();
+        let _ = run.wait().await;
+    }
+    let message = "a defect of Switchboard broke the call off; its log has more".to_owned();
+    let end = JobEnd::failed(Failure { kind: FailureKind::SpoolFailed, message });
+    if let Err(error) = desk.store.finish(claim, end).await {
+        tracing::warn!(job = %claim.job, %error, "cannot end the job");
+    }
+    desk.record(claim.job).await;
+}
+
+struct Course<'a> {
+    desk: &'a Inner,
+    live: &'a Live,
+    files: JobFiles,
+    claim: Claim,
+    job: &'a Job,
+    guards: Vec<Guard>,
+    reported: Reported,
+}
+
+impl Course<'_> {
+    async fn run(&mut self, begin: Begin) -> Conclusion {
+        let (mut relay, mut found) = match begin {
+            Begin::With { number, run, note } => {
+                let relay = note.relay.clone();
+                if let Some(session) = note.session.known() {
+                    self.hold_if_free(session);
+                }
+                (relay, Some((number, run, *note)))
+            }
+            Begin::Anew => (self.relay(), None),
+        };
+        loop {
+            let (run, note) = match found.take() {
+                Some((number, run, note)) => {
+                    self.say_running(number, &run);
+                    (run, note)
+                }
+                None => match self.begin(&relay).await {
+                    Ok(started) => started,
+                    Err(conclusion) => return conclusion,
+                },
+            };
+            let (outcome, report) = match self.follow(&run, &note).await {
+                Ok(ended) => ended,
+                Err(Unfinished::Left) => return Conclusion::Left,
+                Err(Unfinished::Failed(failure)) => return self.failed(failure),
+            };
+            self.reported.report = Some(report);
+            let wait = match self.what_follows(&mut relay, outcome) {
+                Ok(wait) => wait,
+                Err(conclusion) => return conclusion,
+            };
+            self.live.say("waiting before it goes on");
+            tokio::select! {
+                biased;
+                () = self.desk.leaving.cancelled() => return self.pause(&relay, Duration::ZERO),
+                () = self.live.stop.cancelled() => return self.ended_between_runs(&relay),
+                () = tokio::time::sleep(wait) => {}
+            }
+        }
+    }
+
+    /// What the job is to do now: what it was asked, or what is left of it.
+    fn relay(&self) -> Relay {
+        if let Some(relay) = self.files.read::<Relay>(PAUSE) {
+            self.files.remove(PAUSE);
+            return relay;
+        }
+        let call = &self.job.order.call;
+        let limit = self.desk.settings.max_resume_attempts;
+        match self.session_of_the_lost_run() {
+            Some(session) if call.agent_name.is_none() => Relay::new(taken_up_again(call, session), limit),
+            _ => Relay::new(call.clone(), limit),
+        }
+    }
+
+    /// The conversation of an earlier run of this job, if the agent itself has said which it was.
+    fn session_of_the_lost_run(&self) -> Option<SessionId> {
+        let lost = *self.files.runs().last()?;
+        let note: RunNote = self.files.read(&format!("runs/{lost}.json"))?;
+        let head = self.files.head_of_run(lost).ok()?;
+        let mut parser = Parser::new(self.job.order.call.agent, ParseLimits::default());
+        let mut activity = Activity::default();
+        parser.feed(&head, &mut |event| activity.take(&event));
+        // A session that was already to be resumed and was not found is not tried again.
+        let was_tried = matches!(note.session, ExpectedSession::Resumed(_)) && activity.session.is_none();
+        activity.session.filter(|_| !was_tried)
+    }
+
+    /// Starts the next run, or says why there is none.
+    async fn begin(&mut self, relay: &Relay) -> Result<(Run, RunNote), Conclusion> {
+        self.take_locks(relay.spec()).await?;
+        let number = self.files.runs().last().map_or(1, |last| last + 1);
+        let folder = self.files.run(number);
+        let Launch { plan, session, model } = self.launch(relay.spec(), &folder).await?;
+        if let ExpectedSession::Assigned(id) = &session {
+            self.hold_if_free(id);
+        }
+        let before = self.totals_before(relay).await;
+        let note = RunNote { relay: relay.clone(), session, model, before };
+        let written =
+            self.files.make().and_then(|()| self.files.replace(&format!("runs/{number}.json"), &note));
+        written.map_err(|error| self.failed(not_written(&error)))?;
+        if self.live.stop.is_cancelled() {
+            return Err(self.ended_between_runs(relay));
+        }
+        let run = match self.desk.settings.supervisor.start(&folder, &plan).await {
+            Ok(run) => run,
+            // It may be running all the same.
+            Err(error @ (StartError::Listen(_) | StartError::Attach(_))) => supervisor::attach(&folder)
+                .await
+                .map_err(|_| self.failed(not_started(&error, error.hint())))?,
+            Err(error) => return Err(self.failed(not_started(&error, error.hint()))),
+        };
+        self.say_running(number, &run);
+        Ok((run, note))
+    }
+
+    async fn launch(&self, spec: &CallSpec, folder: &std::path::Path) -> Result<Launch, Conclusion> {
+        let private = supervisor::Spool::at(folder).private();
+        let setup = self.desk.setup(spec, private).await.map_err(|error| {
+            let kind = FailureKind::NotStarted { reason: NotStartedReason::ProgramMissing };
+            self.failed(Failure { kind, message: format!("{error}; {}", error.hint()) })
+        })?;
+        agents::launch(spec, &setup).map_err(|error| self.failed(not_started(&error, &error.hint())))
+    }
+
+    /// What the vendor had counted for the session before this run.
+    async fn totals_before(&self, relay: &Relay) -> Option<Totals> {
+        if relay.so_far().is_some() {
+            return relay.totals_before();
+        }
+        let SessionChoice::Resume(session) = &relay.spec().session else { return None };
+        let filter = JobFilter { session: Some(session.clone()), ..JobFilter::default() };
+        let page = self.desk.store.list(&filter, PageRequest { limit: 10, before: None }).await.ok()?;
+        let earlier = page.jobs.iter().find(|job| job.completed_at.is_some() && job.id != self.job.id)?;
+        self.desk.store.get(earlier.id).await.ok()??.outcome?.session_totals
+    }
+
+    fn say_running(&self, number: u32, run: &Run) {
+        let pid = run.supervisor().map(|identity| identity.pid);
+        let said = self
+            .files
+            .point_at(number)
+            .and_then(|()| self.files.write_status(self.job, StateName::Running, pid));
+        if let Err(error) = said {
+            tracing::warn!(job = %self.job.id, %error, "cannot write the status file");
+        }
+    }
+
+    /// Waits until nobody else has the conversation, and, if the operator wants that, the folder.
+    async fn take_locks(&mut self, spec: &CallSpec) -> Result<(), Conclusion> {
+        let mut keys = Vec::new();
+        if let SessionChoice::Resume(session) = &spec.session {
+            keys.push(Key::Session(spec.agent, session.clone()));
+        }
+        if self.desk.settings.one_writer_per_folder && spec.mode == Mode::Execute {
+            keys.push(Key::Folder(spec.cwd.canonicalize().unwrap_or_else(|_| spec.cwd.clone())));
+        }
+        let patience = spec.limits.wall.unwrap_or(Duration::MAX);
+        for key in keys {
+            if self.guards.iter().any(|guard| *guard.key() == key) {
+                continue;
+            }
+            if let Some(guard) = self.desk.locks.try_take(key.clone(), self.job.id) {
+                self.guards.push(guard);
+                continue;
+            }
+            self.live.say(&waiting_for(&key));
+            let guard = tokio::select! {
+                biased;
+                guard = self.desk.locks.take(key.clone(), self.job.id) => guard,
+                () = self.desk.leaving.cancelled() => return Err(Conclusion::Left),
+                () = self.live.stop.cancelled() => return Err(Conclusion::Ended(Box::new(JobEnd::cancelled()))),
+                () = tokio::time::sleep(patience) => return Err(self.failed(never_free(&key))),
+            };
+            self.guards.push(guard);
+        }
+        Ok(())
+    }
+
+    /// A conversation that is new is ours as soon as its id is known.
+    fn hold_if_free(&mut self, session: &SessionId) {
+        let key = Key::Session(self.job.order.call.agent, session.clone());
+        if !self.guards.iter().any(|guard| *guard.key() == key) {
+            self.guards.extend(self.desk.locks.try_take(key, self.job.id));
+        }
+    }
+
+    /// Reads along until the run is over, and judges it.
+    async fn follow(&mut self, run: &Run, note: &RunNote) -> Result<(Outcome, RunReport), Unfinished> {
+        let agent = self.job.order.call.agent;
+        let exposes_stream = self.job.order.expose_stream;
+        let mut events = run.events(Offsets::default()).map_err(|error| unreadable(&error))?;
+        let mut parser = Parser::new(agent, ParseLimits::default());
+        let mut activity = Activity { session: note.session.known().cloned(), ..Activity::default() };
+        let mut told_to_stop = false;
+        let report = loop {
+            let event = tokio::select! {
+                biased;
+                () = self.live.stop.cancelled(), if !told_to_stop => {
+                    told_to_stop = true;
+                    // One that has ended keeps its outcome.
+                    run.stop().map_err(|error| unreadable(&error))?;
+                    continue;
+                }
+                () = self.desk.leaving.cancelled() => return Err(Unfinished::Left),
+                event = events.next() => event.map_err(|error| unreadable(&error))?,
+            };
+            match event {
+                Some(RunEvent::Output(bytes)) => {
+                    let known = activity.session.clone();
+                    let reported = &mut self.reported;
+                    parser.feed(&bytes, &mut |event| {
+                        activity.take(&event);
+                        if exposes_stream {
+                            reported.keep(&event);
+                        }
+                    });
+                    self.live.activity.send_replace(activity.clone());
+                    if activity.session != known
+                        && let Some(session) = activity.session.clone()
+                    {
+                        self.note_session(&session).await;
+                    }
+                }
+                Some(RunEvent::Error(_)) => {}
+                Some(RunEvent::Ended(report)) => break report,
+                None => break run.wait().await.map_err(|error| unreadable(&error))?,
+            }
+        };
+        let reported = &mut self.reported;
+        let summary = parser.finish(&mut |event| {
+            if exposes_stream {
+                reported.keep(&event);
+            }
+        });
+        let stderr = self.files.tail(Stream::Error, STDERR_TAIL).unwrap_or_default();
+        let stderr = String::from_utf8_lossy(&stderr);
+        let outcome = judge(&Ended {
+            agent,
+            summary: &summary,
+            report: &report,
+            stderr_tail: &stderr,
+            session: &note.session,
+            model: note.model.as_deref(),
+            has_schema: self.job.order.call.output_schema.is_some(),
+            before: note.before,
+        });
+        Ok((outcome, report))
+    }
+
+    /// A session whose id was not known before the run is kept, so that the work can be taken up after a crash.
+    async fn note_session(&mut self, session: &SessionId) {
+        self.hold_if_free(session);
+        if let Err(error) = self.desk.store.note_session(&self.claim, session).await {
+            tracing::warn!(job = %self.job.id, %error, "cannot keep the session of the job");
+        }
+    }
+
+    /// How long to wait before the next run; or how the course ends.
+    fn what_follows(&self, relay: &mut Relay, outcome: Outcome) -> Result<Duration, Conclusion> {
+        if self.live.stop.is_cancelled() {
+            return Err(self.ended(relay, outcome));
+        }
+        match outcome.failure().map(|failure| failure.kind.clone()) {
+            Some(FailureKind::SupervisorLost) => {
+                let end = JobEnd::from(self.all_runs(relay, outcome));
+                Err(Conclusion::Interrupted(Box::new(end)))
+            }
+            Some(FailureKind::RateLimit { retry_after: Some(wait) }) => {
+                match relay.after_pause(outcome, wait) {
+                    Next::Resume { after } => Err(self.pause(relay, after)),
+                    Next::Done(outcome) => Err(Conclusion::Ended(Box::new(outcome.into()))),
+                }
+            }
+            Some(FailureKind::SessionNotFound) if self.was_taken_up(relay) => {
+                *relay = Relay::new(self.job.order.call.clone(), self.desk.settings.max_resume_attempts);
+                Ok(Duration::ZERO)
+            }
+            _ => match relay.after(outcome) {
+                Next::Resume { after } => Ok(after),
+                Next::Done(outcome) => Err(Conclusion::Ended(Box::new(outcome.into()))),
+            },
+        }
+    }
+
+    /// Whether the session was not the caller's own wish but an attempt to save the work of a lost run.
+    fn was_taken_up(&self, relay: &Relay) -> bool {
+        relay.so_far().is_none() && relay.spec().session != self.job.order.call.session
+    }
+
+    fn ended(&self, relay: &mut Relay, outcome: Outcome) -> Conclusion {
+        Conclusion::Ended(Box::new(self.all_runs(relay, outcome).into()))
+    }
+
+    /// What the runs came to together, whatever could follow.
+    #[expect(clippy::unused_self, reason = "reads like the others")]
+    fn all_runs(&self, relay: &mut Relay, outcome: Outcome) -> Outcome {
+        match relay.after(outcome.clone()) {
+            Next::Done(outcome) => outcome,
+            Next::Resume { .. } => relay.so_far().cloned().unwrap_or(outcome),
+        }
+    }
+
+    /// Somebody ended the job while nothing of it ran; what its runs have said so far is kept.
+    #[expect(clippy::unused_self, reason = "reads like the others")]
+    fn ended_between_runs(&self, relay: &Relay) -> Conclusion {
+        let end = match relay.so_far().cloned() {
+            Some(outcome) => JobEnd { how: model::Ended::Cancelled, failure: None, ..outcome.into() },
+            None => JobEnd::cancelled(),
+        };
+        Conclusion::Ended(Box::new(end))
+    }
+
+    fn pause(&self, relay: &Relay, wait: Duration) -> Conclusion {
+        match self.files.replace(PAUSE, relay) {
+            Ok(()) => Conclusion::Paused { until: self.desk.store.now().plus(wait) },
+            Err(error) => self.failed(not_written(&error)),
+        }
+    }
+
+    #[expect(clippy::unused_self, reason = "reads like the others")]
+    fn failed(&self, failure: Failure) -> Conclusion {
+        let mut end = JobEnd::failed(failure);
+        if let Some(Failure { kind: FailureKind::Deadline { .. }, .. }) = &end.failure {
+            end.how = model::Ended::Timeout;
+        }
+        Conclusion::Ended(Box::new(end))
+    }
+
+    async fn conclude(&self, conclusion: Conclusion) {
+        match conclusion {
+            Conclusion::Left => return,
+            Conclusion::Ended(end) => self.finish(*end).await,
+            Conclusion::Paused { until } => self.insist(Word::Pause(until)).await,
+            Conclusion::Interrupted(end) => self.interrupted(*end).await,
+        }
+        self.desk.record(self.job.id).await;
+    }
+
+    /// The run was lost, and nothing of it is left: the job is queued again while attempts are left.
+    async fn interrupted(&self, end: JobEnd) {
+        // One that was taken over from a dead desk may be interrupted already.
+        let _ = self.desk.store.interrupt(&self.claim).await;
+        match self.desk.store.requeue(&self.claim).await {
+            Ok(_) => self.desk.wake.notify_one(),
+            Err(error) => {
+                if !matches!(error.refusal(), Some(model::Refusal::NoAttemptLeft { .. })) {
+                    tracing::warn!(job = %self.job.id, %error, "cannot queue the job again");
+                }
+                self.finish(end).await;
+            }
+        }
+    }
+
+    async fn finish(&self, end: JobEnd) {
+        let response = end.outcome.as_ref().map(|outcome| outcome.text.clone());
+        let mut end = JobEnd { metadata: self.reported.metadata(self.job.order.expose_stream), ..end };
+        if let Some(response) = response {
+            end = end.with_exchange(self.job.order.call.prompt.clone(), response);
+        }
+        self.insist(Word::End(Box::new(end))).await;
+    }
+
+    /// Tells the store until it has taken it, or has refused it for good.
+    async fn insist(&self, word: Word) {
+        loop {
+            let told = match &word {
+                Word::End(end) => self.desk.store.finish(&self.claim, (**end).clone()).await.map(drop),
+                Word::Pause(until) => self.desk.store.pause_until(&self.claim, *until).await.map(drop),
+            };
+            let Err(error) = told else { return };
+            // The job ended by another hand, or belongs to another owner: its word counts.
+            if error.refusal().is_some() || matches!(error, store::StoreError::NoSuchJob { .. }) {
+                tracing::info!(job = %self.job.id, %error, "the word about the job came too late");
+                return;
+            }
+            tracing::warn!(job = %self.job.id, %error, "cannot keep what became of the job; trying again");
+            tokio::select! {
+                // The spool still has it, and the next desk reads it from there.
+                () = self.desk.leaving.cancelled() => return,
+                () = tokio::time::sleep(TELL_AGAIN) => {}
+            }
+        }
+    }
+}

@@ -1,0 +1,62 @@
+//! What is said when a course cannot go on as it was meant to.
+
+use model::{CallSpec, Deadline, Failure, FailureKind, NotStartedReason, SessionChoice, SessionId};
+
+use crate::course::Unfinished;
+use crate::locks::Key;
+
+/// The call of a job whose run was lost, taken up in the session that the run had.
+pub(super) fn taken_up_again(call: &CallSpec, session: SessionId) -> CallSpec {
+    let prompt = format!(
+        "Your work on this task was interrupted from outside. See what is already done, then finish it. The task was:\n\n{}",
+        call.prompt
+    );
+    CallSpec { prompt, session: SessionChoice::Resume(session), ..call.clone() }
+}
+
+pub(super) fn waiting_for(key: &Key) -> String {
+    match key {
+        Key::Session(_, session) => format!("waiting until another call has finished with session {session}"),
+        Key::Folder(folder) => format!("waiting until another call has finished in {}", folder.display()),
+    }
+}
+
+pub(super) fn never_free(key: &Key) -> Failure {
+    match key {
+        Key::Session(_, session) => Failure {
+            kind: FailureKind::SessionInUse,
+            message: format!("another call had session {session} for all the time that this one may take"),
+        },
+        Key::Folder(folder) => Failure {
+            kind: FailureKind::Deadline { which: Deadline::Wall },
+            message: format!(
+                "another call was working in `{}` for all the time that this one may take",
+                folder.display()
+            ),
+        },
+    }
+}
+
+pub(super) fn not_started(error: &dyn std::error::Error, hint: &str) -> Failure {
+    let kind = FailureKind::NotStarted { reason: NotStartedReason::Other };
+    Failure { kind, message: format!("{}; {hint}", in_full(error)) }
+}
+
+pub(super) fn not_written(error: &std::io::Error) -> Failure {
+    Failure { kind: FailureKind::SpoolFailed, message: format!("cannot write the files of the job: {error}") }
+}
+
+pub(super) fn unreadable(error: &dyn std::error::Error) -> Unfinished {
+    let message = format!("cannot follow the run: {}", in_full(error));
+    Unfinished::Failed(Failure { kind: FailureKind::SpoolFailed, message })
+}
+
+fn in_full(error: &dyn std::error::Error) -> String {
+    let mut text = error.to_string();
+    let mut cause = error.source();
+    while let Some(deeper) = cause {
+        text = format!("{text}: {deeper}");
+        cause = deeper.source();
+    }
+    text
+}

@@ -1,0 +1,407 @@
+//! Where calls are placed and asked about.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use agents::Setup;
+use agents::doctor::{self, AgentCheck, NotReady};
+use model::{
+    AgentKind, CallSpec, Job, JobId, JobIdPrefix, NewJob, Owner, SessionChoice, StateName, Timestamp,
+};
+use store::{Found, JobFilter, Page, PageRequest, Stats, StatsRange, Store};
+use tokio::sync::{Mutex, Notify, watch};
+use tokio::task::JoinSet;
+use tokio_util::sync::CancellationToken;
+
+use crate::answer::Answer;
+use crate::dispatch;
+use crate::error::CallError;
+use crate::files::{JobFiles, Part, Stream, jobs};
+use crate::live::{Activity, Board};
+use crate::locks::Locks;
+use crate::recovery;
+use crate::settings::Settings;
+
+/// How long what is known about an agent's program is believed without another look.
+const PROGRAM_KNOWN_FOR: Duration = Duration::from_secs(5);
+
+/// A call, and how it is placed.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Order {
+    /// What is asked. With [`SessionChoice::ContinueLatest`] the last session of the task is gone on with.
+    pub call: CallSpec,
+    /// The tool through which it is asked.
+    pub tool: String,
+    /// What the caller calls the task; none for the tool's name.
+    pub task: Option<String>,
+    /// Asked twice with the same key, it is one job.
+    pub idempotency_key: Option<String>,
+    /// The job on whose behalf it is asked.
+    pub parent: Option<JobId>,
+    /// Whether the caller goes away instead of waiting.
+    pub fire_and_forget: bool,
+    /// Whether the caller wants the agent's events with the answer.
+    pub expose_stream: bool,
+}
+
+impl Order {
+    /// That call, through that tool, with nothing special about it.
+    pub fn new(call: CallSpec, tool: impl Into<String>) -> Self {
+        Self {
+            call,
+            tool: tool.into(),
+            task: None,
+            idempotency_key: None,
+            parent: None,
+            fire_and_forget: false,
+            expose_stream: false,
+        }
+    }
+}
+
+/// A call that was placed: from here on it is not lost.
+#[derive(Debug, Clone)]
+pub struct Placed {
+    /// The job.
+    pub job: JobId,
+    /// Whether this call made it, or an earlier one with the same key.
+    pub is_new: bool,
+    /// How many secrets were taken out of its texts.
+    pub redactions: usize,
+    /// Its files.
+    pub files: JobFiles,
+}
+
+/// What a cancellation came to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Cancelled {
+    /// The state before.
+    pub previous: StateName,
+    /// The state now. One that is still running is being stopped.
+    pub now: StateName,
+}
+
+/// How a desk closes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Leave {
+    /// What runs is waited for; what is queued stays queued.
+    WhenDone,
+    /// At once: what runs goes on under its supervisors, and the next desk takes it up.
+    Now,
+}
+
+/// Where calls are placed and asked about. Copies are the same desk. It works until it is closed ([`Desk::close`]).
+#[derive(Debug, Clone)]
+pub struct Desk(pub(crate) Arc<Inner>);
+
+#[derive(Debug)]
+pub(crate) struct Inner {
+    pub settings: Settings,
+    pub store: Store,
+    pub owner: Owner,
+    pub board: Board,
+    pub locks: Locks,
+    /// Something may be there to be claimed.
+    pub wake: Notify,
+    /// No new claims; what runs is waited for.
+    pub closing: CancellationToken,
+    /// Everything is let go of at once.
+    pub leaving: CancellationToken,
+    /// Nothing is held any more.
+    pub closed: CancellationToken,
+    programs: std::sync::Mutex<Vec<(AgentKind, tokio::time::Instant, AgentCheck)>>,
+    tasks: Mutex<JoinSet<()>>,
+}
+
+impl Desk {
+    /// Opens the store, takes up what an earlier desk has left, and begins to work.
+    ///
+    /// The caller makes sure that no other desk has the state folder: that is what makes every earlier owner of it a dead one.
+    /// Must be called within a tokio runtime.
+    pub async fn open(settings: Settings) -> Result<Self, CallError> {
+        let cannot_use = |source| CallError::State { folder: settings.state.clone(), source };
+        make_private(&jobs(&settings.state)).map_err(cannot_use)?;
+        let store = Store::open(settings.store.clone()).await?;
+        let owner = recovery::owner(&settings);
+        let desk = Self(Arc::new(Inner {
+            settings,
+            store,
+            owner,
+            board: Board::default(),
+            locks: Locks::default(),
+            wake: Notify::new(),
+            closing: CancellationToken::new(),
+            leaving: CancellationToken::new(),
+            closed: CancellationToken::new(),
+            programs: std::sync::Mutex::default(),
+            tasks: Mutex::default(),
+        }));
+        let found = recovery::take_over(&desk.0).await?;
+        let mut tasks = desk.0.tasks.lock().await;
+        tasks.spawn(dispatch::work(Arc::clone(&desk.0), found));
+        tasks.spawn(dispatch::heartbeat(Arc::clone(&desk.0)));
+        tasks.spawn(dispatch::tidy(Arc::clone(&desk.0)));
+        drop(tasks);
+        Ok(desk)
+    }
+
+    /// The name under which this desk holds its jobs.
+    pub fn owner(&self) -> &Owner {
+        &self.0.owner
+    }
+
+    /// Places a call. Everything that can be known to be wrong with it is told before; once this answers, the job survives
+    /// whatever happens.
+    pub async fn place(&self, order: Order) -> Result<Placed, CallError> {
+        if self.0.closing.is_cancelled() {
+            return Err(CallError::Closing);
+        }
+        let Order { mut call, tool, task, idempotency_key, parent, fire_and_forget, expose_stream } = order;
+        let task = task.unwrap_or_else(|| tool.clone());
+        let home = self.0.settings.home();
+        if call.session == SessionChoice::ContinueLatest {
+            let last = self.0.store.last_session(call.agent, &task, &home).await?;
+            let last =
+                last.ok_or_else(|| CallError::NoEarlierSession { task: task.clone(), agent: call.agent })?;
+            call.session = SessionChoice::Resume(last.session);
+        }
+        self.0.check(&call).await?;
+        let order = NewJob {
+            task,
+            idempotency_key: idempotency_key.clone(),
+            parent,
+            fire_and_forget,
+            expose_stream,
+            max_attempts: self.0.settings.max_attempts,
+            ..NewJob::new(call, tool, home)
+        };
+        let placed = self.0.store.place(order.clone()).await?;
+        let files = self.files(placed.job.id);
+        if placed.is_new {
+            Inner::announce(&placed.job, &files);
+            self.0.wake.notify_one();
+        } else if !is_same(&placed.job.order, &order) {
+            let key = idempotency_key.unwrap_or_default();
+            return Err(CallError::KeyOfAnother { key, job: placed.job.id });
+        }
+        Ok(Placed { job: placed.job.id, is_new: placed.is_new, redactions: placed.redactions, files })
+    }
+
+    /// What a job has come to so far.
+    pub async fn answer(&self, job: JobId) -> Result<Answer, CallError> {
+        let job = self.job(job).await?;
+        let activity = self.activity(job.id).map(|activity| activity.borrow().clone());
+        Ok(Answer::of(&job, &self.files(job.id), activity.as_ref(), self.0.store.now()))
+    }
+
+    /// A job, with all that is known of it.
+    pub async fn job(&self, job: JobId) -> Result<Job, CallError> {
+        self.0.store.get(job).await?.ok_or(CallError::NoSuchJob { job })
+    }
+
+    /// The job whose id begins like this.
+    pub async fn find(&self, prefix: JobIdPrefix) -> Result<Found, CallError> {
+        Ok(self.0.store.find(prefix).await?)
+    }
+
+    /// The jobs that fit, the newest first.
+    pub async fn list(&self, filter: &JobFilter, page: PageRequest) -> Result<Page, CallError> {
+        Ok(self.0.store.list(filter, page).await?)
+    }
+
+    /// How many jobs fit.
+    pub async fn count(&self, filter: &JobFilter) -> Result<u64, CallError> {
+        Ok(self.0.store.count(filter).await?)
+    }
+
+    /// Counts, durations, tokens and cost.
+    pub async fn stats(&self, range: StatsRange) -> Result<Stats, CallError> {
+        Ok(self.0.store.stats(range).await?)
+    }
+
+    /// The changes of jobs from now on.
+    pub async fn changes(&self) -> Result<store::Watch, CallError> {
+        Ok(self.0.store.watch().await?)
+    }
+
+    /// What time it is for the jobs.
+    pub fn now(&self) -> Timestamp {
+        self.0.store.now()
+    }
+
+    /// The files of a job, which need not be there.
+    pub fn files(&self, job: JobId) -> JobFiles {
+        JobFiles::of(&self.0.settings.state, job)
+    }
+
+    /// A part of what a job's agent printed.
+    pub async fn output(
+        &self,
+        job: JobId,
+        stream: Stream,
+        offset: u64,
+        limit: usize,
+    ) -> Result<Part, CallError> {
+        self.job(job).await?;
+        let files = self.files(job);
+        let read = tokio::task::spawn_blocking(move || files.part(stream, offset, limit)).await;
+        let read = read.map_err(std::io::Error::other).and_then(|part| part);
+        read.map_err(|source| CallError::Files { job, source })
+    }
+
+    /// What is going on in a job, as long as this desk runs it.
+    pub fn activity(&self, job: JobId) -> Option<watch::Receiver<Activity>> {
+        Some(self.0.board.get(job)?.activity.subscribe())
+    }
+
+    /// Wants a job to end: durable first, signalled second. One that runs is stopped with everything that it has started. Asked
+    /// again, it is the same; a job that has ended otherwise is an error.
+    pub async fn cancel(&self, job: JobId) -> Result<Cancelled, CallError> {
+        let reply = self.0.store.request_cancel(job).await.map_err(|error| match error {
+            store::StoreError::NoSuchJob { job } => CallError::NoSuchJob { job },
+            error => error.into(),
+        })?;
+        if reply.previous.ended().is_some() && reply.previous != StateName::Cancelled {
+            return Err(CallError::AlreadyEnded { job, state: reply.previous });
+        }
+        if let Some(live) = self.0.board.get(job).filter(|_| reply.needs_stop()) {
+            live.stop.cancel();
+        } else if reply.now == StateName::Cancelled && reply.previous != StateName::Cancelled {
+            self.0.record(job).await;
+        }
+        Ok(Cancelled { previous: reply.previous, now: reply.now })
+    }
+
+    /// Places an ended job again, as a new one.
+    pub async fn retry(&self, job: JobId) -> Result<Placed, CallError> {
+        let placed = self.0.store.retry(job).await?;
+        let files = self.files(placed.job.id);
+        Inner::announce(&placed.job, &files);
+        self.0.wake.notify_one();
+        Ok(Placed { job: placed.job.id, is_new: true, redactions: placed.redactions, files })
+    }
+
+    /// How many jobs this desk holds.
+    pub fn running(&self) -> usize {
+        self.0.board.len()
+    }
+
+    /// Closes the desk. Afterwards every job is in the store or under a supervisor.
+    pub async fn close(&self, how: Leave) {
+        self.0.closing.cancel();
+        if how == Leave::Now {
+            self.0.leaving.cancel();
+        }
+        let mut tasks = self.0.tasks.lock().await;
+        while tasks.join_next().await.is_some() {}
+    }
+}
+
+impl Inner {
+    pub fn files(&self, job: JobId) -> JobFiles {
+        JobFiles::of(&self.settings.state, job)
+    }
+
+    /// What is to be known about an agent to launch it.
+    pub async fn setup(&self, spec: &CallSpec, private_folder: PathBuf) -> Result<Setup, NotReady> {
+        let AgentCheck { program, version, capabilities, findings, agent, .. } =
+            self.program(spec.agent).await;
+        let Some(program) = program else { return Err(NotReady { agent, findings }) };
+        Ok(Setup {
+            program,
+            version,
+            capabilities,
+            models: self.settings.models.clone(),
+            inherited: self.settings.lookup.inherited.clone(),
+            pass_on: self.settings.pass_on.clone(),
+            private_folder,
+            workspace_has_settings: doctor::workspace_has_settings(spec.agent, &spec.cwd),
+            new_session: uuid::Uuid::new_v4().into(),
+        })
+    }
+
+    /// An agent's program, looked for again from time to time: it may be installed or replaced while the desk is open.
+    async fn program(&self, kind: AgentKind) -> AgentCheck {
+        let known = |programs: &Vec<(AgentKind, tokio::time::Instant, AgentCheck)>| {
+            let fresh = |at: &tokio::time::Instant| at.elapsed() < PROGRAM_KNOWN_FOR;
+            programs.iter().find(|(of, at, _)| *of == kind && fresh(at)).map(|(_, _, check)| check.clone())
+        };
+        if let Some(check) = known(&self.lock_programs()) {
+            return check;
+        }
+        let lookup = self.settings.lookup.clone();
+        let looked = tokio::task::spawn_blocking(move || doctor::look_up(kind, &lookup)).await;
+        // The look itself does not panic; were it to, the agent counts as not found, and the next call looks again.
+        let Ok(check) = looked else {
+            return doctor::look_up(kind, &doctor::Lookup::default());
+        };
+        let mut programs = self.lock_programs();
+        programs.retain(|(of, ..)| *of != kind);
+        // One that is missing is looked for every time: it may be installed any moment.
+        if check.program.is_some() {
+            programs.push((kind, tokio::time::Instant::now(), check.clone()));
+        }
+        check
+    }
+
+    fn lock_programs(&self) -> std::sync::MutexGuard<'_, Vec<(AgentKind, tokio::time::Instant, AgentCheck)>> {
+        self.programs.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
+    }
+
+    /// Everything that would keep the call from being launched right now.
+    async fn check(&self, call: &CallSpec) -> Result<(), CallError> {
+        check_folder(&call.cwd)?;
+        for folder in &call.add_dirs {
+            check_folder(folder)?;
+        }
+        let setup = self.setup(call, PathBuf::from("/nonexistent/private")).await?;
+        agents::launch(call, &setup)?;
+        Ok(())
+    }
+
+    /// Makes the folder of a job that has just been placed. A disk that refuses is no reason to lose the job: its course
+    /// will say so.
+    fn announce(job: &Job, files: &JobFiles) {
+        let made = files.make().and_then(|()| files.write_status(job, job.progress.state.name(), None));
+        if let Err(error) = made {
+            tracing::warn!(job = %job.id, %error, "cannot make the folder of the job");
+        }
+    }
+
+    /// Writes the files of a job as the store has it now. The store is what counts, so a failure is only told.
+    pub async fn record(&self, job: JobId) {
+        let Ok(Some(record)) = self.store.get(job).await else { return };
+        let files = self.files(job);
+        let written = files.make().and_then(|()| {
+            if record.completed_at.is_some() {
+                files.replace("result.json", &Answer::of(&record, &files, None, self.store.now()))?;
+            }
+            files.write_status(&record, record.progress.state.name(), None)
+        });
+        if let Err(error) = written {
+            tracing::warn!(%job, %error, "cannot write the files of the job");
+        }
+    }
+}
+
+fn check_folder(folder: &Path) -> Result<(), CallError> {
+    if !folder.is_absolute() {
+        return Err(CallError::CwdIsRelative { folder: folder.to_owned() });
+    }
+    match folder.metadata() {
+        Err(source) => Err(CallError::Cwd { folder: folder.to_owned(), source }),
+        Ok(found) if !found.is_dir() => Err(CallError::CwdIsNoFolder { folder: folder.to_owned() }),
+        Ok(_) => Ok(()),
+    }
+}
+
+/// Whether two orders ask for the same. What a key is for is compared, not how it is waited for.
+fn is_same(one: &NewJob, other: &NewJob) -> bool {
+    one.call.agent == other.call.agent && one.tool == other.tool
+}
+
+fn make_private(folder: &Path) -> std::io::Result<()> {
+    use std::os::unix::fs::DirBuilderExt;
+    std::fs::DirBuilder::new().recursive(true).mode(0o700).create(folder)
+}

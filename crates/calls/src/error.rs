@@ -1,0 +1,135 @@
+//! Why a call was not placed, or a question about a job not answered.
+
+use std::io;
+use std::path::PathBuf;
+
+use agents::LaunchError;
+use agents::doctor::NotReady;
+use model::{AgentKind, JobId, StateName};
+use store::StoreError;
+
+/// Why the desk did not do what it was asked.
+#[derive(Debug, thiserror::Error)]
+pub enum CallError {
+    /// The agent is not here, or cannot be used.
+    #[error(transparent)]
+    NotReady(#[from] NotReady),
+    /// The agent cannot be started like that. Nothing was placed.
+    #[error(transparent)]
+    Launch(#[from] LaunchError),
+    /// There is no such folder.
+    #[error("the folder `{}` cannot be used", folder.display())]
+    Cwd {
+        /// The folder.
+        folder: PathBuf,
+        /// Why.
+        source: io::Error,
+    },
+    /// What was named as a folder is something else.
+    #[error("`{}` is not a folder", folder.display())]
+    CwdIsNoFolder {
+        /// What it is.
+        folder: PathBuf,
+    },
+    /// A folder must be named from the root.
+    #[error("the folder `{}` is not an absolute path", folder.display())]
+    CwdIsRelative {
+        /// The folder.
+        folder: PathBuf,
+    },
+    /// There is no earlier conversation to go on with.
+    #[error("there is no earlier session of the task `{task}` with {agent}")]
+    NoEarlierSession {
+        /// The task.
+        task: String,
+        /// The agent.
+        agent: AgentKind,
+    },
+    /// The key was given to another call before.
+    #[error("the idempotency key `{}` belongs to job {job}, which asked for something else", key.escape_debug())]
+    KeyOfAnother {
+        /// The key.
+        key: String,
+        /// Whose it is.
+        job: JobId,
+    },
+    /// There is no such job.
+    #[error("there is no job {job}")]
+    NoSuchJob {
+        /// The id.
+        job: JobId,
+    },
+    /// A job that is over cannot be cancelled.
+    #[error("job {job} has already ended as {state}")]
+    AlreadyEnded {
+        /// Which job.
+        job: JobId,
+        /// How it ended.
+        state: StateName,
+    },
+    /// The store failed.
+    #[error(transparent)]
+    Store(#[from] StoreError),
+    /// The files of a job cannot be read.
+    #[error("cannot read the files of job {job}")]
+    Files {
+        /// Which job.
+        job: JobId,
+        /// Why.
+        source: io::Error,
+    },
+    /// The desk's own folder cannot be used.
+    #[error("cannot use the state folder `{}`", folder.display())]
+    State {
+        /// The folder.
+        folder: PathBuf,
+        /// Why.
+        source: io::Error,
+    },
+    /// The desk is closing.
+    #[error("the daemon is stopping and takes no new calls")]
+    Closing,
+}
+
+impl CallError {
+    /// What to do about it.
+    pub fn hint(&self) -> String {
+        match self {
+            Self::NotReady(error) => error.hint().to_owned(),
+            Self::Launch(error) => error.hint(),
+            Self::Cwd { .. } => "create the folder, or give one that exists and may be entered".to_owned(),
+            Self::CwdIsNoFolder { .. } => "give the folder and not a file in it".to_owned(),
+            Self::CwdIsRelative { .. } => {
+                "give an absolute path, one that begins with `~/`, or an alias of the configuration"
+                    .to_owned()
+            }
+            Self::NoEarlierSession { .. } => {
+                "leave continue_latest out to begin one, or name the session with resume_session_id"
+                    .to_owned()
+            }
+            Self::KeyOfAnother { .. } => "use a new key for a new call".to_owned(),
+            Self::NoSuchJob { .. } => {
+                "call_jobs lists the jobs there are; old ones are removed after a while".to_owned()
+            }
+            Self::AlreadyEnded { .. } => "see its answer with call_status".to_owned(),
+            Self::Store(error) => error.hint().to_owned(),
+            Self::Files { .. } => "check that the folder of the job is still there".to_owned(),
+            Self::State { .. } => "check that it exists, belongs to you and can be written".to_owned(),
+            Self::Closing => "try again in a moment: a new daemon will start".to_owned(),
+        }
+    }
+
+    /// The parameter of a call that is to be mended, when it is one.
+    pub fn field(&self) -> Option<&'static str> {
+        match self {
+            Self::Cwd { .. } | Self::CwdIsNoFolder { .. } | Self::CwdIsRelative { .. } => Some("cwd"),
+            Self::NoEarlierSession { .. } => Some("continue_latest"),
+            Self::KeyOfAnother { .. } => Some("idempotency_key"),
+            Self::NoSuchJob { .. } | Self::AlreadyEnded { .. } => Some("job_id"),
+            Self::Launch(LaunchError::EmptyPrompt | LaunchError::PromptTooLong { .. }) => Some("prompt"),
+            Self::Launch(LaunchError::Model(_)) => Some("model"),
+            Self::Launch(LaunchError::SessionIsNoUuid { .. }) => Some("resume_session_id"),
+            _ => None,
+        }
+    }
+}

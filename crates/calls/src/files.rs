@@ -1,0 +1,274 @@
+//! The folder of a job: what can be followed with `tail -f` and read without asking anybody.
+//!
+//! | file | what it is |
+//! | --- | --- |
+//! | `status.json` | [`Status`], replaced as a whole whenever it changes |
+//! | `output`, `error` | what the agent prints, byte for byte: links to the files of the newest run |
+//! | `result.json` | [`crate::Answer`], once the job has ended; written before `status.json` says so |
+//! | `runs/1`, `runs/2` … | the spool of each run; `runs/1.json` … say what each was for |
+//! | `pause.json` | how far the job had come, while it is paused |
+//!
+//! Owns these names. None of it is what the promise rests on: the store is. So nothing here is forced to the disk.
+
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, Read, Seek, SeekFrom, Write};
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt, symlink};
+use std::path::{Path, PathBuf};
+
+use model::{Job, JobId, StateName, Timestamp};
+use schemars::JsonSchema;
+use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
+use supervisor::Spool;
+
+/// In how much of its output an agent has told its session.
+const HEAD: u64 = 256 * 1024;
+
+/// Which of an agent's streams.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum Stream {
+    /// What it prints: one JSON object a line, in the vendor's own format.
+    #[default]
+    Output,
+    /// What it writes to stderr.
+    Error,
+}
+
+/// What `status.json` says.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Status {
+    /// Which job.
+    pub job_id: JobId,
+    /// Where it stands.
+    pub status: StateName,
+    /// How often it was begun.
+    pub attempt: u32,
+    /// When it was placed, in milliseconds since 1970.
+    pub created_at_ms: u64,
+    /// When it was first begun.
+    pub started_at_ms: Option<u64>,
+    /// When it ended.
+    pub completed_at_ms: Option<u64>,
+    /// Until when it waits, while it is paused.
+    pub paused_until_ms: Option<u64>,
+    /// The process of the newest run's supervisor, which ends the run when it gets SIGTERM.
+    pub pid: Option<i32>,
+}
+
+/// A part of a stream.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Part {
+    /// The bytes.
+    pub bytes: Vec<u8>,
+    /// Where they begin.
+    pub offset: u64,
+    /// How much there is in all, so far.
+    pub total: u64,
+}
+
+/// The files of one job.
+#[derive(Debug, Clone)]
+pub struct JobFiles {
+    folder: PathBuf,
+}
+
+impl JobFiles {
+    /// Those of that job, which need not be there.
+    pub(crate) fn of(state: &Path, job: JobId) -> Self {
+        Self { folder: jobs(state).join(job.to_string()) }
+    }
+
+    /// The folder itself.
+    pub fn folder(&self) -> &Path {
+        &self.folder
+    }
+
+    /// Where [`Status`] is.
+    pub fn status(&self) -> PathBuf {
+        self.folder.join("status.json")
+    }
+
+    /// Where the final answer will be.
+    pub fn result(&self) -> PathBuf {
+        self.folder.join("result.json")
+    }
+
+    /// Where that stream of the newest run is.
+    pub fn stream(&self, stream: Stream) -> PathBuf {
+        self.folder.join(name(stream))
+    }
+
+    pub(crate) fn make(&self) -> io::Result<()> {
+        fs::DirBuilder::new().recursive(true).mode(0o700).create(self.folder.join("runs"))
+    }
+
+    pub(crate) fn write_status(&self, job: &Job, now: StateName, pid: Option<i32>) -> io::Result<()> {
+        let millis = |at: Option<Timestamp>| at.map(Timestamp::as_millis);
+        let paused_until = match job.progress.state {
+            model::JobState::Paused { until } => Some(until),
+            _ => None,
+        };
+        self.replace(
+            "status.json",
+            &Status {
+                job_id: job.id,
+                status: now,
+                attempt: job.progress.attempt.number(),
+                created_at_ms: job.created_at.as_millis(),
+                started_at_ms: millis(job.started_at),
+                completed_at_ms: millis(job.completed_at),
+                paused_until_ms: millis(paused_until),
+                pid,
+            },
+        )
+    }
+
+    /// Replaces a file as a whole: a reader sees the old or the new one, never half of it.
+    pub(crate) fn replace(&self, name: &str, content: &impl Serialize) -> io::Result<()> {
+        let temporary = self.folder.join(format!(".{}", name.replace('/', "-")));
+        let mut file =
+            OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(&temporary)?;
+        let mut text = serde_json::to_vec(content)?;
+        text.push(b'\n');
+        file.write_all(&text)?;
+        fs::rename(temporary, self.folder.join(name))
+    }
+
+    /// What such a file says; none when it is not there or cannot be understood.
+    pub(crate) fn read<T: DeserializeOwned>(&self, name: &str) -> Option<T> {
+        serde_json::from_slice(&fs::read(self.folder.join(name)).ok()?).ok()
+    }
+
+    pub(crate) fn remove(&self, name: &str) {
+        // One that is not there need not be removed.
+        let _ = fs::remove_file(self.folder.join(name));
+    }
+
+    pub(crate) fn run(&self, number: u32) -> PathBuf {
+        self.folder.join("runs").join(number.to_string())
+    }
+
+    /// The numbers of the runs so far, in their order.
+    pub(crate) fn runs(&self) -> Vec<u32> {
+        let entries = fs::read_dir(self.folder.join("runs")).into_iter().flatten().flatten();
+        let mut numbers: Vec<u32> =
+            entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok()).collect();
+        numbers.sort_unstable();
+        numbers
+    }
+
+    /// Lets `output` and `error` lead to that run.
+    pub(crate) fn point_at(&self, run: u32) -> io::Result<()> {
+        for stream in [Stream::Output, Stream::Error] {
+            let target = PathBuf::from("runs").join(run.to_string()).join(name(stream));
+            let link = self.stream(stream);
+            match symlink(&target, &link) {
+                Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
+                    let next = self.folder.join(format!(".{}", name(stream)));
+                    let _ = fs::remove_file(&next);
+                    symlink(&target, &next)?;
+                    fs::rename(next, link)?;
+                }
+                linked => linked?,
+            }
+        }
+        Ok(())
+    }
+
+    /// A part of what all runs printed, one after the other.
+    pub(crate) fn part(&self, stream: Stream, offset: u64, limit: usize) -> io::Result<Part> {
+        let (mut bytes, mut total) = (Vec::new(), 0);
+        for run in self.runs() {
+            let spool = Spool::at(self.run(run));
+            let path = match stream {
+                Stream::Output => spool.output(),
+                Stream::Error => spool.error(),
+            };
+            let mut file = match File::open(path) {
+                Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
+                file => file?,
+            };
+            let size = file.metadata()?.len();
+            let begin = offset.saturating_sub(total);
+            if begin < size && bytes.len() < limit {
+                file.seek(SeekFrom::Start(begin))?;
+                let room = (limit - bytes.len()) as u64;
+                // Not past the size that counts: the file may be growing.
+                file.take(room.min(size - begin)).read_to_end(&mut bytes)?;
+            }
+            total += size;
+        }
+        Ok(Part { bytes, offset: offset.min(total), total })
+    }
+
+    /// How the output of a run begins.
+    pub(crate) fn head_of_run(&self, number: u32) -> io::Result<Vec<u8>> {
+        let mut bytes = Vec::new();
+        File::open(Spool::at(self.run(number)).output())?.take(HEAD).read_to_end(&mut bytes)?;
+        Ok(bytes)
+    }
+
+    /// The end of a stream of the newest run.
+    pub(crate) fn tail(&self, stream: Stream, limit: u64) -> io::Result<Vec<u8>> {
+        let mut file = match File::open(self.stream(stream)) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
+            file => file?,
+        };
+        let size = file.metadata()?.len();
+        file.seek(SeekFrom::Start(size.saturating_sub(limit)))?;
+        let mut bytes = Vec::new();
+        file.take(limit).read_to_end(&mut bytes)?;
+        Ok(bytes)
+    }
+}
+
+/// The folder of all jobs' folders.
+pub(crate) fn jobs(state: &Path) -> PathBuf {
+    state.join("jobs")
+}
+
+fn name(stream: Stream) -> &'static str {
+    match stream {
+        Stream::Output => "output",
+        Stream::Error => "error",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn files() -> (tempfile::TempDir, JobFiles) {
+        let state = tempfile::tempdir().unwrap();
+        let files = JobFiles::of(state.path(), JobId::new(Timestamp::from_millis(1), [0; 10]));
+        files.make().unwrap();
+        (state, files)
+    }
+
+    #[test]
+    fn the_runs_of_a_job_read_as_one_stream() {
+        let (_state, files) = files();
+        for (run, text) in [(1, "first "), (2, "second "), (10, "tenth")] {
+            fs::create_dir(files.run(run)).unwrap();
+            fs::write(files.run(run).join("output"), text).unwrap();
+        }
+        let part = |offset, limit| files.part(Stream::Output, offset, limit).unwrap();
+        assert_eq!(part(0, 100).bytes, b"first second tenth");
+        assert_eq!(part(4, 6), Part { bytes: b"t seco".to_vec(), offset: 4, total: 18 });
+        assert_eq!(part(99, 6), Part { bytes: Vec::new(), offset: 18, total: 18 });
+        assert_eq!(files.part(Stream::Error, 0, 9).unwrap().total, 0);
+    }
+
+    #[test]
+    fn the_links_lead_to_the_newest_run() {
+        let (_state, files) = files();
+        for run in [1, 2] {
+            fs::create_dir(files.run(run)).unwrap();
+            fs::write(files.run(run).join("error"), format!("run {run}")).unwrap();
+            files.point_at(run).unwrap();
+            assert_eq!(fs::read_to_string(files.stream(Stream::Error)).unwrap(), format!("run {run}"));
+            assert_eq!(files.tail(Stream::Error, 3).unwrap(), format!("n {run}").as_bytes());
+        }
+    }
+}

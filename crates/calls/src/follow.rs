@@ -1,0 +1,118 @@
+//! Reading along with a job: the events of all its runs, from the first, as they come.
+//!
+//! Reads the files, so any number may follow, at any time, also a job that ended long ago; what one of them does or fails to
+//! do changes nothing for the others or for the job.
+
+use std::collections::VecDeque;
+use std::time::Duration;
+
+use agents::{ParseLimits, Parser};
+use model::{AgentEvent, AgentKind, JobId, StateName};
+use supervisor::{Events, Offsets, RunEvent};
+
+use crate::desk::Desk;
+use crate::error::CallError;
+
+/// How often it is looked for the next run of a job.
+const LOOK_AGAIN: Duration = Duration::from_millis(100);
+
+/// Something that happened in a job.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Followed {
+    /// A run has begun, of that number.
+    Run(u32),
+    /// The agent said something.
+    Event(Box<AgentEvent<'static>>),
+    /// It wrote to stderr.
+    Error(Vec<u8>),
+    /// The job is over; nothing follows.
+    Ended(StateName),
+}
+
+/// The events of a job. Dropping it ends nothing but itself.
+#[derive(Debug)]
+pub struct Follow {
+    desk: Desk,
+    job: JobId,
+    agent: AgentKind,
+    run: u32,
+    reading: Option<(Events, Parser)>,
+    told: VecDeque<Followed>,
+    ended: bool,
+}
+
+impl Desk {
+    /// Follows a job from its beginning.
+    pub async fn follow(&self, job: JobId) -> Result<Follow, CallError> {
+        let agent = self.job(job).await?.order.call.agent;
+        let (told, reading) = (VecDeque::new(), None);
+        Ok(Follow { desk: self.clone(), job, agent, run: 0, reading, told, ended: false })
+    }
+}
+
+impl Follow {
+    /// What happened next; none after the end. Dropping the future loses nothing.
+    pub async fn next(&mut self) -> Result<Option<Followed>, CallError> {
+        loop {
+            if let Some(told) = self.told.pop_front() {
+                return Ok(Some(told));
+            }
+            if self.ended {
+                return Ok(None);
+            }
+            if self.reading.is_some() {
+                self.read().await?;
+            } else {
+                self.find_run().await?;
+            }
+        }
+    }
+
+    async fn read(&mut self) -> Result<(), CallError> {
+        let Some((events, _)) = &mut self.reading else { return Ok(()) };
+        let cannot = |error: &dyn std::error::Error| std::io::Error::other(error.to_string());
+        let event = events
+            .next()
+            .await
+            .map_err(|error| CallError::Files { job: self.job, source: cannot(&error) })?;
+        let told = &mut self.told;
+        let mut tell = |event: AgentEvent<'_>| told.push_back(Followed::Event(Box::new(event.into_owned())));
+        match event {
+            Some(RunEvent::Output(bytes)) => {
+                if let Some((_, parser)) = &mut self.reading {
+                    parser.feed(&bytes, &mut tell);
+                }
+            }
+            Some(RunEvent::Error(bytes)) => self.told.push_back(Followed::Error(bytes)),
+            Some(RunEvent::Ended(_)) | None => {
+                if let Some((_, parser)) = self.reading.take() {
+                    parser.finish(&mut tell);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Waits for the next run, or for the end of the job.
+    async fn find_run(&mut self) -> Result<(), CallError> {
+        // Before the runs are looked for: one that was started before the job ended is then seen.
+        let state = self.desk.job(self.job).await?.progress.state.name();
+        let files = self.desk.files(self.job);
+        if let Some(next) = files.runs().into_iter().find(|run| *run > self.run)
+            && let Ok(run) = supervisor::attach(&files.run(next)).await
+        {
+            let events = run
+                .events(Offsets::default())
+                .map_err(|source| CallError::Files { job: self.job, source })?;
+            self.run = next;
+            self.reading = Some((events, Parser::new(self.agent, ParseLimits::default())));
+            self.told.push_back(Followed::Run(next));
+        } else if state.ended().is_some() {
+            self.ended = true;
+            self.told.push_back(Followed::Ended(state));
+        } else {
+            tokio::time::sleep(LOOK_AGAIN).await;
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,38 @@
+//! The use cases of Switchboard: place a call, run it, wait for it, watch it, cancel it, take it up again after a crash.
+//!
+//! Owns the way of a job from the moment it is asked for to its answer, and what is done about everything that can happen in
+//! between. Knows no protocol and no terminal: whoever serves one has a [`Desk`]. Starts no process itself (see
+//! `supervisor`), knows no vendor (see `agents`), writes no query (see `store`).
+//!
+//! ```text
+//! place ─► store: queued ─► claim ─► course: launch ─► supervisor ─► follow ─► judge ─┬─► store: finish ─► answer
+//!                             ▲                  ▲                                    ├─► out of turns: wait, resume
+//!                             │                  └────────────────────────────────────┘
+//!                             └──── pause until the quota is reset; interrupted: queued again ◄──┘
+//! ```
+//!
+//! A job is in the store before anything of it runs, and its end is in the store before anybody is told. What runs does so
+//! under a supervisor, which outlives the desk: a desk that opens again finds the runs of the one before and goes on
+//! with them ([`Desk::open`]).
+
+mod answer;
+mod course;
+mod desk;
+mod dispatch;
+mod error;
+mod files;
+mod follow;
+mod live;
+mod locks;
+mod recovery;
+mod settings;
+mod wait;
+
+pub use answer::{Answer, Denial, MAX_RESPONSE_CHARS, Problem, Processes, Standing, Tokens, Truncated};
+pub use desk::{Cancelled, Desk, Leave, Order, Placed};
+pub use error::CallError;
+pub use files::{JobFiles, Part, Status, Stream};
+pub use follow::{Follow, Followed};
+pub use live::Activity;
+pub use settings::Settings;
+pub use wait::Until;

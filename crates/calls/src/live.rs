@@ -1,0 +1,140 @@
+//! What is going on right now in the jobs that this desk runs.
+//!
+//! Owns the wish to stop and the last word about each. Keeps nothing: what must last is in the store and in the files.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use model::{AgentEvent, Claim, JobId, SessionId, Usage};
+use tokio::sync::watch;
+use tokio_util::sync::CancellationToken;
+
+/// How much of what an agent says is passed on as its activity.
+const PREVIEW_CHARS: usize = 120;
+
+/// What an agent is doing.
+#[derive(Debug, Clone, PartialEq, Default)]
+pub struct Activity {
+    /// In one line.
+    pub line: String,
+    /// How many things it has told so far.
+    pub events: u64,
+    /// The conversation, once it is known.
+    pub session: Option<SessionId>,
+    /// The tokens so far, where the agent tells them on the way.
+    pub usage: Option<Usage>,
+}
+
+impl Activity {
+    /// Takes in what the agent has just told.
+    pub(crate) fn take(&mut self, event: &AgentEvent<'_>) {
+        self.events += 1;
+        match event {
+            AgentEvent::SessionStarted { session_id, model, .. } => {
+                self.session = session_id.decode().parse().ok();
+                let model = model.as_ref().map(|model| format!(" with {}", model.preview(PREVIEW_CHARS)));
+                self.line = format!("started{}", model.unwrap_or_default());
+            }
+            AgentEvent::Text { text, within: None, .. } => self.line = one_line(&text.preview(PREVIEW_CHARS)),
+            AgentEvent::Thinking { .. } if !self.line.starts_with("thinking") => {
+                "thinking".clone_into(&mut self.line);
+            }
+            AgentEvent::ToolUse { name, .. } => self.line = format!("using {}", name.preview(PREVIEW_CHARS)),
+            AgentEvent::Retry { reason, .. } => {
+                self.line = format!("trying again: {}", one_line(&reason.preview(PREVIEW_CHARS)));
+            }
+            AgentEvent::Usage(usage) => self.usage = Some(*usage),
+            _ => {}
+        }
+    }
+}
+
+fn one_line(text: &str) -> String {
+    text.split_whitespace().collect::<Vec<_>>().join(" ")
+}
+
+/// A job that this desk holds.
+#[derive(Debug)]
+pub(crate) struct Live {
+    pub claim: Claim,
+    /// Cancelled when somebody wants the job to end, or when it is no longer ours.
+    pub stop: CancellationToken,
+    pub activity: watch::Sender<Activity>,
+}
+
+impl Live {
+    /// Says what is going on while no agent says anything.
+    pub fn say(&self, line: &str) {
+        self.activity.send_modify(|activity| line.clone_into(&mut activity.line));
+    }
+}
+
+/// The jobs that this desk holds.
+#[derive(Debug, Default)]
+pub(crate) struct Board(Mutex<HashMap<JobId, Arc<Live>>>);
+
+impl Board {
+    pub fn put(&self, claim: &Claim) -> Arc<Live> {
+        let live = Arc::new(Live {
+            stop: CancellationToken::new(),
+            activity: watch::Sender::new(Activity::default()),
+            claim: claim.clone(),
+        });
+        self.lock().insert(claim.job, Arc::clone(&live));
+        live
+    }
+
+    pub fn take_off(&self, live: &Live) {
+        let mut jobs = self.lock();
+        // A job that was queued again may be held by a newer claim of this same desk.
+        if jobs.get(&live.claim.job).is_some_and(|held| held.claim == live.claim) {
+            jobs.remove(&live.claim.job);
+        }
+    }
+
+    pub fn get(&self, job: JobId) -> Option<Arc<Live>> {
+        self.lock().get(&job).cloned()
+    }
+
+    pub fn all(&self) -> Vec<Arc<Live>> {
+        self.lock().values().cloned().collect()
+    }
+
+    pub fn len(&self) -> usize {
+        self.lock().len()
+    }
+
+    fn lock(&self) -> std::sync::MutexGuard<'_, HashMap<JobId, Arc<Live>>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use model::{Attempt, Owner, Part, Timestamp};
+
+    fn claim(attempt: u32) -> Claim {
+        let job = JobId::new(Timestamp::from_millis(1), [0; 10]);
+        Claim { job, attempt: Attempt::new(attempt), owner: Owner::new("me") }
+    }
+
+    #[test]
+    fn an_earlier_claim_does_not_take_a_later_one_off_the_board() {
+        let board = Board::default();
+        let earlier = board.put(&claim(1));
+        let later = board.put(&claim(2));
+        board.take_off(&earlier);
+        assert_eq!(board.len(), 1);
+        board.take_off(&later);
+        assert_eq!(board.len(), 0);
+    }
+
+    #[test]
+    fn what_an_agent_says_in_several_lines_is_told_in_one() {
+        let mut activity = Activity::default();
+        let text = AgentEvent::Text { text: "a\n\n b".into(), part: Part::Whole, within: None };
+        activity.take(&text);
+        assert_eq!((activity.line.as_str(), activity.events), ("a b", 1));
+    }
+}

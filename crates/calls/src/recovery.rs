@@ -1,0 +1,148 @@
+//! Taking up what an earlier desk of the same folder has left.
+//!
+//! Whoever opens a desk holds the lock of its folder, so every earlier owner from there is dead, whatever its lease says.
+
+use std::sync::Arc;
+
+use model::{Claim, Failure, FailureKind, Job, JobEnd, JobId, Owner, Refusal, StateName};
+use store::{JobFilter, PageRequest, RescueRequest, StoreError};
+
+use crate::course::{Begin, RunNote};
+use crate::desk::Inner;
+use crate::error::CallError;
+use crate::files::JobFiles;
+use crate::settings::Settings;
+
+/// How many folders are looked at when a desk opens.
+const LOOKED_AT: usize = 1_000;
+
+/// A name that no other desk has ever had: the machine, the folder, and this very opening.
+pub(crate) fn owner(settings: &Settings) -> Owner {
+    Owner::new(format!("{}{}", owners_of(settings), uuid::Uuid::new_v4()))
+}
+
+/// How the names of all desks of this folder begin.
+fn owners_of(settings: &Settings) -> String {
+    format!("{}:{}#", settings.host, settings.state.display())
+}
+
+/// Takes over the jobs of the desks before, and says how each goes on.
+pub(crate) async fn take_over(desk: &Arc<Inner>) -> Result<Vec<(Job, Begin)>, CallError> {
+    let settings = &desk.settings;
+    let dead = dead_owners(desk).await?;
+    let request =
+        RescueRequest { rescuer: desk.owner.clone(), homes: settings.homes(), dead, lease: settings.lease };
+    let mut found = Vec::new();
+    for job in desk.store.rescue(request).await? {
+        let files = desk.files(job.id);
+        let Some(claim) = job.claim() else { continue };
+        if !files.folder().exists() {
+            queue_again(desk, &claim).await;
+            continue;
+        }
+        // Whatever is left of it, this desk goes on with it as the same attempt: alive or not, its run has the last word.
+        let claim = match desk.store.adopt(&claim, &desk.owner, settings.lease).await {
+            Ok(claim) => claim,
+            Err(StoreError::Refused { .. }) => continue,
+            Err(error) => return Err(error.into()),
+        };
+        let Some(job) = desk.store.get(claim.job).await? else { continue };
+        let begin = begin(&files).await;
+        tracing::info!(job = %job.id, anew = matches!(begin, Begin::Anew), "taken over from an earlier daemon");
+        found.push((job, begin));
+    }
+    record_ends(desk).await;
+    Ok(found)
+}
+
+/// Takes the jobs of owners elsewhere that have been silent for too long, and queues them again: their files are not here.
+pub(crate) async fn rescue_others(desk: &Inner) {
+    let request = RescueRequest {
+        rescuer: desk.owner.clone(),
+        homes: desk.settings.homes(),
+        dead: Vec::new(),
+        lease: desk.settings.lease,
+    };
+    match desk.store.rescue(request).await {
+        Ok(jobs) => {
+            for claim in jobs.iter().filter_map(Job::claim) {
+                queue_again(desk, &claim).await;
+            }
+        }
+        Err(error) => tracing::warn!(%error, "cannot look for jobs of silent owners"),
+    }
+}
+
+async fn queue_again(desk: &Inner, claim: &Claim) {
+    tracing::info!(job = %claim.job, "taken from an owner that fell silent");
+    let Err(error) = desk.store.requeue(claim).await else {
+        desk.wake.notify_one();
+        return;
+    };
+    let message = "the daemon that ran it fell silent, and it was begun as often as it may be".to_owned();
+    let end = JobEnd::failed(Failure { kind: FailureKind::SupervisorLost, message });
+    if !matches!(error.refusal(), Some(Refusal::NoAttemptLeft { .. })) {
+        tracing::warn!(job = %claim.job, %error, "cannot queue the job again");
+    } else if let Err(error) = desk.store.finish(claim, end).await {
+        tracing::warn!(job = %claim.job, %error, "cannot end the job");
+    }
+}
+
+async fn dead_owners(desk: &Inner) -> Result<Vec<Owner>, CallError> {
+    let ours = owners_of(&desk.settings);
+    let mut owners = Vec::new();
+    for home in desk.settings.homes() {
+        let states = vec![StateName::Running, StateName::Interrupted];
+        let filter = JobFilter { states, home: Some(home), ..JobFilter::default() };
+        let mut page = PageRequest::default();
+        loop {
+            let found = desk.store.list(&filter, page).await?;
+            for line in &found.jobs {
+                let Some(claim) = desk.store.get(line.id).await?.and_then(|job| job.claim()) else {
+                    continue;
+                };
+                if claim.owner.as_str().starts_with(&ours) && !owners.contains(&claim.owner) {
+                    owners.push(claim.owner);
+                }
+            }
+            let Some(next) = found.next else { break };
+            page.before = Some(next);
+        }
+    }
+    Ok(owners)
+}
+
+/// How a job goes on: with its newest run, if that was ever started; else with a new one, which is then its first.
+async fn begin(files: &JobFiles) -> Begin {
+    let Some(number) = files.runs().last().copied() else { return Begin::Anew };
+    let note: Option<RunNote> = files.read(&format!("runs/{number}.json"));
+    match (supervisor::attach(&files.run(number)).await, note) {
+        (Ok(run), Some(note)) => Begin::With { number, run, note: Box::new(note) },
+        (Ok(run), None) => {
+            // Nobody can say what it was for.
+            let _ = run.stop();
+            let _ = run.wait().await;
+            Begin::Anew
+        }
+        (Err(_), _) => Begin::Anew,
+    }
+}
+
+/// Writes the results of jobs that ended in the store while the daemon died over their files.
+async fn record_ends(desk: &Inner) {
+    for job in unrecorded(desk).unwrap_or_default() {
+        desk.record(job).await;
+    }
+}
+
+/// The newest folders whose status is not yet the last. Older ones were looked at when a desk opened before.
+fn unrecorded(desk: &Inner) -> std::io::Result<Vec<JobId>> {
+    let mut ids: Vec<JobId> = std::fs::read_dir(crate::files::jobs(&desk.settings.state))?
+        .filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok())
+        .collect();
+    // By time, the newest first: what a dead daemon was about to write is among them.
+    ids.sort_unstable_by(|one, other| other.cmp(one));
+    ids.truncate(LOOKED_AT);
+    ids.retain(|id| !desk.files(*id).result().exists());
+    Ok(ids)
+}

@@ -1,0 +1,83 @@
+//! What a desk is told when it opens.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::PathBuf;
+use std::time::Duration;
+
+use agents::ModelTables;
+use agents::doctor::Lookup;
+use model::{AgentKind, Home, NewJob};
+use store::{Opening, Retention, Setting};
+use supervisor::Supervisor;
+
+/// Where a desk keeps its things, what it may run, and how much of it at once.
+#[derive(Debug, Clone)]
+pub struct Settings {
+    /// The folder of the jobs' files and of the database. One desk at a time uses it: whoever opens one holds a lock.
+    pub state: PathBuf,
+    /// Which store.
+    pub store: Opening,
+    /// The supervisor's program.
+    pub supervisor: Supervisor,
+    /// Where and with what agents are looked for; its environment is what they inherit from.
+    pub lookup: Lookup,
+    /// The names of models.
+    pub models: ModelTables,
+    /// Further variables that agents may have.
+    pub pass_on: BTreeSet<String>,
+    /// The name of this machine. Jobs that are placed here can be run here only: their folders are here.
+    pub host: String,
+    /// The labels that this machine answers to.
+    pub labels: Vec<String>,
+    /// How many jobs run at once, in all.
+    pub at_once: u32,
+    /// How many jobs of an agent run at once; of one that is not named, as many as in all.
+    pub per_agent: BTreeMap<AgentKind, u32>,
+    /// How often a job may be begun when its runs are lost.
+    pub max_attempts: u32,
+    /// How often a run that used up its turns is gone on with.
+    pub max_resume_attempts: u32,
+    /// Whether two calls that may change files wait for each other when they have the same folder.
+    pub one_writer_per_folder: bool,
+    /// For how long this desk counts as alive without a heartbeat.
+    pub lease: Duration,
+    /// Which ended jobs are kept.
+    pub retention: Retention,
+}
+
+impl Settings {
+    /// How many jobs run at once when nobody says otherwise.
+    pub const AT_ONCE: u32 = 8;
+
+    /// A desk in that folder, with the embedded store and everything else as usual.
+    pub fn new(state: impl Into<PathBuf>, supervisor: Supervisor) -> Self {
+        let state = state.into();
+        Self {
+            store: Opening::new(Setting::Sqlite { path: None }, state.join("switchboard.db")),
+            state,
+            supervisor,
+            lookup: Lookup::default(),
+            models: ModelTables::default(),
+            pass_on: BTreeSet::new(),
+            host: "localhost".to_owned(),
+            labels: Vec::new(),
+            at_once: Self::AT_ONCE,
+            per_agent: BTreeMap::new(),
+            max_attempts: NewJob::MAX_ATTEMPTS,
+            max_resume_attempts: 5,
+            one_writer_per_folder: false,
+            lease: Duration::from_secs(30),
+            retention: Retention::default(),
+        }
+    }
+
+    /// The home of a job that is placed here.
+    pub(crate) fn home(&self) -> Home {
+        Home::Host(self.host.clone())
+    }
+
+    /// All homes that are served here.
+    pub(crate) fn homes(&self) -> Vec<Home> {
+        std::iter::once(self.home()).chain(self.labels.iter().cloned().map(Home::Label)).collect()
+    }
+}

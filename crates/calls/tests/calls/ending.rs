@@ -1,0 +1,114 @@
+//! Cancelling, and closing the desk.
+
+use calls::{CallError, Cancelled, Leave, Standing};
+use model::StateName;
+
+use crate::scene::{Scene, answered, close, ended, eventually, is_running, until_it_says};
+use crate::tests;
+
+tests![
+    cancelling_ends_everything_that_the_agent_has_started,
+    a_queued_job_is_cancelled_at_once,
+    cancelling_twice_is_the_same_and_after_the_end_an_error,
+    an_agent_that_has_answered_is_not_cancelled,
+    a_desk_that_drains_waits_for_what_runs_and_leaves_the_queue,
+    what_runs_goes_on_when_the_desk_leaves_and_is_taken_up_by_the_next,
+];
+
+fn cancelling_ends_everything_that_the_agent_has_started() {
+    Scene::play(async |scene| {
+        let desk = scene.open().await;
+        let script = "spawn setsid ignore-term\nspawn daemon\nignore TERM\nsay spawned\nhang";
+        let job = desk.place(scene.order(script)).await.unwrap().job;
+        until_it_says(&desk, job, "spawned").await;
+        assert_eq!(scene.descendants().len(), 2);
+        let reply = desk.cancel(job).await.unwrap();
+        assert_eq!(reply, Cancelled { previous: StateName::Running, now: StateName::Running });
+        let answer = ended(&desk, job).await;
+        // The job says that it is over only when nothing is left of it.
+        assert!(!scene.descendants().into_iter().any(is_running));
+        assert_eq!((answer.status, answer.output.as_str()), (Standing::Cancelled, "spawned"));
+        close(&desk).await;
+    });
+}
+
+fn a_queued_job_is_cancelled_at_once() {
+    Scene::play(async |scene| {
+        let desk = scene.open_with(|settings| settings.at_once = 1).await;
+        let running = desk.place(scene.order("say here\nhang")).await.unwrap().job;
+        until_it_says(&desk, running, "here").await;
+        let queued = desk.place(scene.order("answer never")).await.unwrap().job;
+        let reply = desk.cancel(queued).await.unwrap();
+        assert_eq!(reply, Cancelled { previous: StateName::Queued, now: StateName::Cancelled });
+        assert!(desk.files(queued).result().exists());
+        desk.cancel(running).await.unwrap();
+        ended(&desk, running).await;
+        assert_eq!(scene.runs(queued).len(), 0);
+        close(&desk).await;
+    });
+}
+
+fn cancelling_twice_is_the_same_and_after_the_end_an_error() {
+    Scene::play(async |scene| {
+        let desk = scene.open().await;
+        let job = desk.place(scene.order("say here\nhang")).await.unwrap().job;
+        until_it_says(&desk, job, "here").await;
+        desk.cancel(job).await.unwrap();
+        desk.cancel(job).await.unwrap();
+        ended(&desk, job).await;
+        let reply = desk.cancel(job).await.unwrap();
+        assert_eq!(reply, Cancelled { previous: StateName::Cancelled, now: StateName::Cancelled });
+        let done = answered(&desk, scene.order("answer done")).await.job_id.parse().unwrap();
+        let error = desk.cancel(done).await.unwrap_err();
+        assert!(matches!(error, CallError::AlreadyEnded { state: StateName::Completed, .. }), "{error:?}");
+        close(&desk).await;
+    });
+}
+
+fn an_agent_that_has_answered_is_not_cancelled() {
+    Scene::play(async |scene| {
+        let desk = scene.open().await;
+        // It has given its answer and does not go away.
+        let job = desk.place(scene.order("answer the answer\nhang")).await.unwrap().job;
+        until_it_says(&desk, job, "the answer").await;
+        desk.cancel(job).await.unwrap();
+        let answer = ended(&desk, job).await;
+        assert_eq!((answer.status, answer.output.as_str()), (Standing::Completed, "the answer"));
+        close(&desk).await;
+    });
+}
+
+fn a_desk_that_drains_waits_for_what_runs_and_leaves_the_queue() {
+    Scene::play(async |scene| {
+        let desk = scene.open_with(|settings| settings.at_once = 1).await;
+        let running = desk.place(scene.order("say here\ndelay 300ms\nanswer waited for")).await.unwrap().job;
+        until_it_says(&desk, running, "here").await;
+        let queued = desk.place(scene.order("answer later")).await.unwrap().job;
+        desk.close(Leave::WhenDone).await;
+        assert_eq!(desk.answer(running).await.unwrap().output, "waited for");
+        assert_eq!(desk.answer(queued).await.unwrap().status, Standing::Queued);
+        drop(desk);
+        let desk = scene.open().await;
+        assert_eq!(ended(&desk, queued).await.output, "later");
+        close(&desk).await;
+    });
+}
+
+fn what_runs_goes_on_when_the_desk_leaves_and_is_taken_up_by_the_next() {
+    Scene::play(async |scene| {
+        let desk = scene.open().await;
+        let script = "say here\ndelay 500ms\nstream 50 100B 10ms\nanswer whole";
+        let job = desk.place(scene.order(script)).await.unwrap().job;
+        until_it_says(&desk, job, "here").await;
+        desk.close(Leave::Now).await;
+        drop(desk);
+        let supervisor = scene.runs(job)[0].supervisor.pid;
+        assert!(is_running(supervisor), "the run outlives the desk");
+        let desk = scene.open().await;
+        let answer = ended(&desk, job).await;
+        assert_eq!((answer.status, answer.output.as_str()), (Standing::Completed, "whole"));
+        assert_eq!(scene.runs(job).len(), 1, "it ran once");
+        close(&desk).await;
+        eventually("the supervisor ends", || !is_running(supervisor));
+    });
+}

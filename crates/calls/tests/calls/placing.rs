@@ -1,0 +1,79 @@
+//! What is refused before anything is placed, and what is one job.
+
+use std::fs;
+
+use calls::{CallError, Order, Standing};
+use model::{CallSpec, SessionChoice};
+use store::JobFilter;
+
+use crate::scene::{Scene, answered, close};
+use crate::tests;
+
+tests![
+    what_cannot_be_launched_is_refused_and_not_placed,
+    the_same_key_is_the_same_job,
+    the_key_of_another_tool_is_refused,
+    a_closing_desk_takes_no_calls,
+];
+
+fn what_cannot_be_launched_is_refused_and_not_placed() {
+    Scene::play(async |scene| {
+        let desk = scene.open().await;
+        let file = scene.workspace().join("file");
+        fs::write(&file, "").unwrap();
+        let good = scene.call("answer yes");
+        for (field, call) in [
+            ("prompt", CallSpec { prompt: " \n".to_owned(), ..good.clone() }),
+            ("prompt", CallSpec { prompt: "x".repeat(50 << 20), ..good.clone() }),
+            ("cwd", CallSpec { cwd: "relative".into(), ..good.clone() }),
+            ("cwd", CallSpec { cwd: scene.workspace().join("missing"), ..good.clone() }),
+            ("cwd", CallSpec { cwd: file, ..good.clone() }),
+            ("model", CallSpec { model: Some("hiaku".to_owned()), ..good.clone() }),
+            ("continue_latest", CallSpec { session: SessionChoice::ContinueLatest, ..good.clone() }),
+            (
+                "resume_session_id",
+                CallSpec { session: SessionChoice::Resume("no-uuid".parse().unwrap()), ..good.clone() },
+            ),
+        ] {
+            let error = desk.place(Order::new(call, "call_cc")).await.unwrap_err();
+            assert_eq!(error.field(), Some(field), "{error:?}");
+            assert!(!error.hint().is_empty());
+        }
+        assert_eq!(desk.count(&JobFilter::default()).await.unwrap(), 0);
+        assert_eq!(fs::read_dir(scene.state().join("jobs")).unwrap().count(), 0);
+        close(&desk).await;
+    });
+}
+
+fn the_same_key_is_the_same_job() {
+    Scene::play(async |scene| {
+        let desk = scene.open().await;
+        let order = Order { idempotency_key: Some("k".to_owned()), ..scene.order("answer once") };
+        let first = desk.place(order.clone()).await.unwrap();
+        let second = desk.place(order.clone()).await.unwrap();
+        assert_eq!((first.job, first.is_new, second.is_new), (second.job, true, false));
+        assert_eq!(answered(&desk, order).await.status, Standing::Completed);
+        assert_eq!(scene.runs(first.job).len(), 1);
+        close(&desk).await;
+    });
+}
+
+fn the_key_of_another_tool_is_refused() {
+    Scene::play(async |scene| {
+        let desk = scene.open().await;
+        let order = Order { idempotency_key: Some("k".to_owned()), ..scene.order("answer once") };
+        answered(&desk, order.clone()).await;
+        let error = desk.place(Order { tool: "call_gem".to_owned(), ..order }).await.unwrap_err();
+        assert!(matches!(error, CallError::KeyOfAnother { .. }), "{error:?}");
+        close(&desk).await;
+    });
+}
+
+fn a_closing_desk_takes_no_calls() {
+    Scene::play(async |scene| {
+        let desk = scene.open().await;
+        close(&desk).await;
+        let error = desk.place(scene.order("answer late")).await.unwrap_err();
+        assert!(matches!(error, CallError::Closing), "{error:?}");
+    });
+}

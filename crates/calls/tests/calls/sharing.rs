@@ -1,0 +1,135 @@
+//! Many calls at once: what they share and what they must not.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use calls::{Order, Standing, Until};
+use model::{AgentKind, CallSpec, JobId, RunState, SessionChoice};
+
+use crate::scene::{LONG, Scene, answered, close, ended, until_it_says};
+use crate::tests;
+
+tests![
+    no_more_run_at_once_than_may,
+    each_agent_has_its_own_limit,
+    a_session_is_never_run_twice_at_once,
+    a_call_whose_session_is_never_free_fails_and_says_so,
+    two_writers_of_a_folder_wait_for_each_other_when_told_to,
+    many_queued_jobs_are_drained_in_their_order,
+];
+
+fn no_more_run_at_once_than_may() {
+    Scene::play(async |scene| {
+        let desk = scene.open_with(|settings| settings.at_once = 3).await;
+        let jobs = place(&desk, scene, 12, "delay 30ms\nanswer done").await;
+        assert_eq!(desk.wait(&jobs, Until::All, LONG).await.unwrap().len(), 12);
+        assert!(at_once(scene, &jobs) <= 3, "{}", at_once(scene, &jobs));
+        close(&desk).await;
+    });
+}
+
+fn each_agent_has_its_own_limit() {
+    Scene::play(async |scene| {
+        let desk = scene
+            .open_with(|settings| settings.per_agent = BTreeMap::from([(AgentKind::Rehearsal, 1)]))
+            .await;
+        let jobs = place(&desk, scene, 5, "delay 20ms\nanswer done").await;
+        desk.wait(&jobs, Until::All, LONG).await.unwrap();
+        assert_eq!(at_once(scene, &jobs), 1);
+        close(&desk).await;
+    });
+}
+
+fn a_session_is_never_run_twice_at_once() {
+    Scene::play(async |scene| {
+        let desk = scene.open().await;
+        // The one that makes the session is still running when two others want to go on with it.
+        let first = desk.place(scene.order("say begun\ndelay 300ms\nanswer one")).await.unwrap().job;
+        until_it_says(&desk, first, "begun").await;
+        let session = desk.answer(first).await.unwrap().session_id.unwrap();
+        let resume = CallSpec {
+            session: SessionChoice::Resume(session.parse().unwrap()),
+            ..scene.call("delay 100ms\nanswer more")
+        };
+        let mut jobs = vec![first];
+        for _ in 0..2 {
+            jobs.push(desk.place(Order::new(resume.clone(), "call_cc")).await.unwrap().job);
+        }
+        desk.wait(&jobs, Until::All, LONG).await.unwrap();
+        for &job in &jobs {
+            assert_eq!(desk.answer(job).await.unwrap().status, Standing::Completed);
+        }
+        assert_eq!(at_once(scene, &jobs), 1);
+        close(&desk).await;
+    });
+}
+
+fn a_call_whose_session_is_never_free_fails_and_says_so() {
+    Scene::play(async |scene| {
+        let desk = scene.open().await;
+        let first = desk.place(scene.order("say begun\nhang")).await.unwrap().job;
+        until_it_says(&desk, first, "begun").await;
+        let session = desk.answer(first).await.unwrap().session_id.unwrap();
+        let mut second = scene.order("answer never");
+        second.call.session = SessionChoice::Resume(session.parse().unwrap());
+        second.call.limits.wall = Some(Duration::from_millis(200));
+        let answer = answered(&desk, second).await;
+        assert_eq!(answer.error.unwrap().kind, "session_in_use");
+        desk.cancel(first).await.unwrap();
+        ended(&desk, first).await;
+        close(&desk).await;
+    });
+}
+
+fn two_writers_of_a_folder_wait_for_each_other_when_told_to() {
+    Scene::play(async |scene| {
+        let desk = scene.open_with(|settings| settings.one_writer_per_folder = true).await;
+        let jobs = place(&desk, scene, 4, "delay 50ms\nanswer done").await;
+        desk.wait(&jobs, Until::All, LONG).await.unwrap();
+        assert_eq!(at_once(scene, &jobs), 1);
+        close(&desk).await;
+    });
+}
+
+fn many_queued_jobs_are_drained_in_their_order() {
+    // A campaign drains 1,000.
+    let count = std::env::var("CALLS_QUEUED").ok().and_then(|count| count.parse().ok()).unwrap_or(60);
+    Scene::play(async |scene| {
+        let desk = scene.open_with(|settings| settings.at_once = 1).await;
+        let jobs = place(&desk, scene, count, "answer done").await;
+        let mut ended = Vec::new();
+        let mut open = jobs.clone();
+        while !open.is_empty() {
+            let now = desk.wait(&open, Until::Any, LONG).await.unwrap();
+            open.retain(|job| !now.contains(job));
+            ended.extend(now);
+        }
+        assert_eq!(ended, jobs, "the oldest comes first");
+        close(&desk).await;
+    });
+}
+
+async fn place(desk: &calls::Desk, scene: &Scene, count: usize, script: &str) -> Vec<JobId> {
+    let mut jobs = Vec::new();
+    for _ in 0..count {
+        jobs.push(desk.place(scene.order(script)).await.unwrap().job);
+    }
+    jobs
+}
+
+/// How many runs there were at the same time, by the clock of their supervisors.
+fn at_once(scene: &Scene, jobs: &[JobId]) -> usize {
+    let mut changes = Vec::new();
+    for run in jobs.iter().flat_map(|job| scene.runs(*job)) {
+        let RunState::Ended(report) = run.state else { panic!("{run:?} has not ended") };
+        // An end counts before a start in the same millisecond.
+        changes.extend([(run.started_at_ms, 1), (report.ended_at_ms, -1)]);
+    }
+    changes.sort_unstable();
+    let (mut now, mut most) = (0_i32, 0);
+    for (_, change) in changes {
+        now += change;
+        most = most.max(now);
+    }
+    usize::try_from(most).unwrap()
+}
