@@ -49,3 +49,7 @@ races:
 # Measure the store against plain rusqlite
 bench-store:
     cargo bench -p store
+
+# Kills the daemon 100 times while 20 calls run, and drains 1,000 queued jobs.
+kills:
+    CALLS_KILLS=100 CALLS_QUEUED=1000 ./test -p calls

@@ -120,6 +120,7 @@ impl Desk {
     /// The caller makes sure that no other desk has the state folder: that is what makes every earlier owner of it a dead one.
     /// Must be called within a tokio runtime.
     pub async fn open(settings: Settings) -> Result<Self, CallError> {
+        let settings = Settings { supervisor: settings.supervisor.kept_warm(), ..settings };
         let cannot_use = |source| CallError::State { folder: settings.state.clone(), source };
         make_private(&jobs(&settings.state)).map_err(cannot_use)?;
         let store = Store::open(settings.store.clone()).await?;

@@ -7,7 +7,7 @@
 
 use std::fs::{DirBuilder, File};
 use std::io::{self, Read, Write};
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::{DirBuilderExt, FileExt};
 use std::path::Path;
 use std::process::Stdio;
@@ -88,6 +88,11 @@ impl HeldSpool {
             Err(Errno::WOULDBLOCK) => Ok(None),
             Err(error) => Err(error.into()),
         }
+    }
+
+    /// The open folder itself, to be handed to another process.
+    pub fn as_fd(&self) -> BorrowedFd<'_> {
+        self.folder.as_fd()
     }
 
     /// The open folder for another process, which then holds it too.
@@ -212,6 +217,7 @@ impl HeldSpool {
     fn parse<T: Versioned>(&self, name: &str) -> Result<Option<T>, SpoolError> {
         let mut bytes = Vec::new();
         match self.open(name, OFlags::RDONLY).and_then(|mut file| file.read_to_end(&mut bytes)) {
+            Ok(_) if bytes.iter().all(|byte| *byte == 0) => Ok(None),
             Ok(_) => parse(name.into(), &bytes).map(Some),
             Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
             Err(source) => Err(SpoolError::Unreadable { path: name.into(), source }),
@@ -228,15 +234,14 @@ pub struct StatusSlot<'a> {
 }
 
 impl StatusSlot<'_> {
-    /// Replaces the status as a whole: a reader sees the old one or the new one, also after a loss of power.
+    /// Replaces the status as a whole: a reader sees the old one or the new one.
     ///
-    /// The bytes are on the disk before the name is. The name itself is left to the file system's journal: should the power
-    /// fail before it is there, the old status names a supervisor of another boot, and the run counts as lost, not as
-    /// something it was not.
+    /// Nothing is forced to the disk. What the agent printed is not either, so a status alone would say nothing after a loss of
+    /// power; whoever promises more (a store) keeps what it promises itself. A status that the power took counts as none, an
+    /// old one names a supervisor of another boot: in both cases the run counts as lost, not as something it was not.
     pub fn publish(self, status: &RunStatus) -> io::Result<()> {
         let json = serde_json::to_vec(status)?;
         self.file.write_all_at(&json, 0)?;
-        self.file.sync_data()?;
         Ok(renameat(&self.spool.folder, self.name, &self.spool.folder, STATUS)?)
     }
 

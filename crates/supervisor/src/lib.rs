@@ -44,6 +44,7 @@ mod launch;
 mod program;
 mod readiness;
 mod recovery;
+mod spare;
 mod spool;
 mod start;
 mod supervision;

@@ -11,6 +11,7 @@ use model::{End, ProcessIdentity, RunReport, RunState, RunStatus, STATUS_VERSION
 use crate::held::{HeldSpool, Order, StatusSlot};
 use crate::launch::{Launched, StreamFiles, launch};
 use crate::os::{self, Signals};
+use crate::spare::{WAIT, wait_for_folder};
 use crate::spool::SpoolError;
 use crate::supervision::Supervision;
 
@@ -51,7 +52,16 @@ fn supervise(folder: Option<&OsStr>) -> ExitCode {
         );
         return ExitCode::from(2);
     };
-    match carry_out(folder) {
+    let done = if folder == WAIT {
+        match wait_for_folder() {
+            Ok(Some(folder)) => carry_out(&folder),
+            Ok(None) => Ok(()),
+            Err(error) => Err(GaveUp::Setup(error)),
+        }
+    } else {
+        carry_out(folder)
+    };
+    match done {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             let mut text = error.to_string();

@@ -71,6 +71,8 @@ impl Spool {
     fn read<T: Versioned>(&self, name: &str) -> Result<Option<T>, SpoolError> {
         let path = self.folder.join(name);
         match fs::read(&path) {
+            // Empty is what a loss of power leaves of a file that had just been written.
+            Ok(bytes) if bytes.iter().all(|byte| *byte == 0) => Ok(None),
             Ok(bytes) => parse(path, &bytes).map(Some),
             Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
             Err(source) => Err(SpoolError::Unreadable { path, source }),

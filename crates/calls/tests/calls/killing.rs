@@ -9,7 +9,7 @@ use std::time::Duration;
 use calls::{Desk, Order, Standing};
 use model::{JobId, RunState};
 
-use crate::scene::{Scene, call, close, ended, is_running, runs, runtime, settings};
+use crate::scene::{Scene, call, close, ended, eventually, is_running, processes, runs, runtime, settings};
 use crate::tests;
 
 tests![no_kill_of_the_daemon_loses_a_call_or_runs_it_twice];
@@ -79,6 +79,18 @@ impl Daemon {
     }
 }
 
+impl Daemon {
+    /// Its supervisors, the one that waits for the next run among them.
+    fn children(&self) -> Vec<i32> {
+        let is_child = |pid: &i32| {
+            let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+            let parent = stat.rsplit_once(") ").and_then(|(_, rest)| rest.split(' ').nth(1)?.parse().ok());
+            parent == Some(self.child.id())
+        };
+        processes().filter(is_child).collect()
+    }
+}
+
 impl Drop for Daemon {
     fn drop(&mut self) {
         let _ = self.child.kill();
@@ -105,6 +117,7 @@ fn no_kill_of_the_daemon_loses_a_call_or_runs_it_twice() {
             std::thread::sleep(Duration::from_millis(
                 moments[round % moments.len()] + (round as u64 * 7) % 50,
             ));
+            let waiting = daemon.children();
             drop(daemon);
             let desk = scene.open_with(|settings| settings.at_once = 32).await;
             for (number, &job) in jobs.iter().enumerate() {
@@ -115,6 +128,8 @@ fn no_kill_of_the_daemon_loses_a_call_or_runs_it_twice() {
             }
             assert_eq!(desk.count(&store::JobFilter::default()).await.unwrap(), CALLS as u64);
             close(&desk).await;
+            // Those of runs have ended with them, the one that waited for another run with its daemon.
+            eventually("a supervisor is left", || !waiting.iter().copied().any(is_running));
             assert!(!scene.descendants().into_iter().any(is_running));
         });
     }

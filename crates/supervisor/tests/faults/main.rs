@@ -15,6 +15,7 @@ mod spooling;
 mod stopping;
 mod streams;
 mod trees;
+mod waiting;
 
 use std::process::ExitCode;
 
@@ -58,6 +59,7 @@ fn trials() -> Vec<Trial> {
         stopping::TESTS,
         lost::TESTS,
         many::TESTS,
+        waiting::TESTS,
     ];
     let mut trials = Vec::new();
     for &(name, body) in all.into_iter().flatten() {
