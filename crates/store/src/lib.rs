@@ -39,6 +39,7 @@
 //! or whether nobody knows ([`StoreError::certainty`]).
 
 mod clock;
+mod credentials;
 mod engine;
 mod error;
 mod folders;
@@ -55,6 +56,10 @@ mod surreal;
 mod watch;
 
 pub use clock::{Clock, ManualClock};
+pub use credentials::{
+    CredentialLevel, CredentialSource, Credentials, CredentialsError, FILE_VARIABLE, LEVEL_VARIABLE,
+    PASSWORD_VARIABLE, USER_VARIABLE,
+};
 pub use error::{Cause, Certainty, StoreError, SweepError};
 pub use folders::remove_job_folders;
 pub use redact::{BadPattern, Redactor};
@@ -62,7 +67,7 @@ pub use requests::{
     CancelReply, Capacity, ClaimRequest, Found, Held, JobFilter, JobSummary, LastSession, Page, PageRequest,
     Placed, RescueRequest, Retention,
 };
-pub use setting::{CredentialLevel, Credentials, Setting, SettingError};
+pub use setting::{Setting, SettingError};
 pub use stats::{Stats, StatsRange, StatsRow};
 pub use store::{Opening, Store};
 pub use watch::{Change, Watch, WatchEvent};

@@ -1,8 +1,7 @@
 //! Which store: the one setting, as a person writes it.
 //!
-//! Refuses credentials in it: it ends up in process lists and logs. They are a value of their own ([`Credentials`]).
+//! Refuses credentials in it: it ends up in process lists and logs. They are a value of their own ([`crate::Credentials`]).
 
-use std::fmt;
 use std::path::PathBuf;
 use std::str::FromStr;
 
@@ -35,38 +34,6 @@ pub enum Setting {
 impl Default for Setting {
     fn default() -> Self {
         Self::Sqlite { path: None }
-    }
-}
-
-/// A user and a password for a server.
-#[derive(Clone, PartialEq, Eq)]
-pub struct Credentials {
-    /// The user's name.
-    pub user: String,
-    /// The password. Never shown.
-    pub password: String,
-    /// Where the user is defined.
-    pub level: CredentialLevel,
-}
-
-/// Where a user of `SurrealDB` is defined.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum CredentialLevel {
-    /// In the database itself: the least that is needed.
-    #[default]
-    Database,
-    /// In its namespace.
-    Namespace,
-    /// On the server.
-    Root,
-}
-
-impl fmt::Debug for Credentials {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Credentials")
-            .field("user", &self.user)
-            .field("level", &self.level)
-            .finish_non_exhaustive()
     }
 }
 
@@ -116,7 +83,7 @@ impl SettingError {
                 "write ws://host:port/namespace/database, in plain letters, digits, _ and -"
             }
             Self::CredentialsInside => {
-                "give user and password by the environment or a file, never in the address"
+                "set SWITCHBOARD_STORE_USER and SWITCHBOARD_STORE_PASSWORD, or name a file; never in the address"
             }
             Self::NotBuiltIn { .. } => {
                 "build it with the feature `surreal` (or `surreal-embedded`), or use sqlite:"
@@ -233,9 +200,6 @@ mod tests {
             assert_eq!(error, SettingError::CredentialsInside);
             assert!(!format!("{error} {error:?}").contains("hunter2"));
         }
-        let credentials =
-            Credentials { user: "root".into(), password: "hunter2".into(), level: CredentialLevel::Root };
-        assert!(!format!("{credentials:?}").contains("hunter2"));
     }
 
     #[test]

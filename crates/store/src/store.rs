@@ -13,6 +13,7 @@ use model::{
 };
 
 use crate::clock::Clock;
+use crate::credentials::Credentials;
 use crate::engine::Engine;
 use crate::error::{StoreError, SweepError};
 use crate::ids::Ids;
@@ -22,7 +23,7 @@ use crate::requests::{
     Retention,
 };
 use crate::row::EndRow;
-use crate::setting::{Credentials, Setting, SettingError};
+use crate::setting::{Setting, SettingError};
 use crate::sqlite::Sqlite;
 use crate::stats::{Stats, StatsRange};
 use crate::watch::Watch;
@@ -72,6 +73,8 @@ impl Store {
     /// Must be called within a tokio runtime.
     pub async fn open(opening: Opening) -> Result<Self, StoreError> {
         let Opening { setting, default_file, credentials, redactor, clock } = opening;
+        // The store's own password is a secret like any other.
+        let redactor = redactor.with_values(credentials.as_ref().map(|own| &own.password).as_slice());
         let engine: Arc<dyn Engine> = match setting {
             Setting::Sqlite { path } => Arc::new(Sqlite::open(path.unwrap_or(default_file)).await?),
             Setting::SqliteMemory => Arc::new(Sqlite::in_memory().await?),

@@ -18,13 +18,14 @@ use async_trait::async_trait;
 use model::{AgentKind, Claim, Exchange, Home, Job, JobId, JobIdPrefix, Owner, SessionId, Step, Timestamp};
 use tokio::sync::Mutex;
 
+use crate::credentials::Credentials;
 use crate::engine::{Engine, Taken};
 use crate::error::{StoreError, SweepError};
 use crate::requests::{
     ClaimRequest, Found, Held, JobFilter, LastSession, Page, PageRequest, RescueRequest, Retention,
 };
 use crate::row::EndRow;
-use crate::setting::{Credentials, Setting};
+use crate::setting::Setting;
 use crate::stats::{Stats, StatsRange};
 use crate::watch::Watch;
 use wire::{Vars, Wire};

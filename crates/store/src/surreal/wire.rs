@@ -10,8 +10,9 @@ use surrealdb::types::{Object, QueryError, SurrealValue, Value};
 use surrealdb::{IndexedResults, Surreal};
 use tokio::time::{Instant, sleep, timeout};
 
+use crate::credentials::{CredentialLevel, Credentials};
 use crate::error::{Cause, StoreError};
-use crate::setting::{CredentialLevel, Credentials, Setting};
+use crate::setting::Setting;
 
 /// How long one query may take. A server that is away is asked again until then by the client itself.
 const PATIENCE: Duration = Duration::from_secs(15);

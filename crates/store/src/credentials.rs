@@ -1,0 +1,388 @@
+//! Who asks a server: a user and a password, read from variables or from a file of the user's own.
+//!
+//! Refuses everything that others can see: a command line, an address ([`crate::Setting`]), a file that they can read. Never
+//! repeats a password, not even in the error about the line it stands in. Reads no environment itself: who may, gives the
+//! variables.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::fs::{File, OpenOptions};
+use std::io::{self, Read};
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+use std::str::FromStr;
+
+use rustix::fs::OFlags;
+use serde::Deserialize;
+
+/// A user and a password for a server.
+#[derive(Clone, PartialEq, Eq)]
+pub struct Credentials {
+    /// The user's name.
+    pub user: String,
+    /// The password. Never shown.
+    pub password: String,
+    /// Where the user is defined.
+    pub level: CredentialLevel,
+}
+
+/// Where a user of `SurrealDB` is defined.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum CredentialLevel {
+    /// In the database itself: the least that is needed.
+    #[default]
+    Database,
+    /// In its namespace.
+    Namespace,
+    /// On the server.
+    Root,
+}
+
+impl FromStr for CredentialLevel {
+    type Err = CredentialsError;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        match text {
+            "database" => Ok(Self::Database),
+            "namespace" => Ok(Self::Namespace),
+            "root" => Ok(Self::Root),
+            _ => Err(CredentialsError::UnknownLevel),
+        }
+    }
+}
+
+impl fmt::Debug for Credentials {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Credentials")
+            .field("user", &self.user)
+            .field("level", &self.level)
+            .finish_non_exhaustive()
+    }
+}
+
+/// The variable with the user's name.
+pub const USER_VARIABLE: &str = "SWITCHBOARD_STORE_USER";
+/// The variable with the password.
+pub const PASSWORD_VARIABLE: &str = "SWITCHBOARD_STORE_PASSWORD";
+/// The variable that says where the user is defined: `database` (when it is missing), `namespace` or `root`.
+pub const LEVEL_VARIABLE: &str = "SWITCHBOARD_STORE_LEVEL";
+/// The variable that names a credentials file instead.
+pub const FILE_VARIABLE: &str = "SWITCHBOARD_STORE_CREDENTIALS";
+
+/// No file with a user and a password is longer.
+const LONGEST_FILE: u64 = 64 << 10;
+
+/// Where credentials are read from.
+#[derive(Clone, PartialEq, Eq)]
+pub enum CredentialSource {
+    /// Variables, by name: [`USER_VARIABLE`], [`PASSWORD_VARIABLE`] and [`LEVEL_VARIABLE`], or [`FILE_VARIABLE`]. Others are
+    /// left alone.
+    Variables(BTreeMap<String, String>),
+    /// A TOML file with `user`, `password` and, if it is not `database`, `level`. It must belong to the user, and to nobody
+    /// else.
+    File(PathBuf),
+}
+
+/// Says which, and nothing that is in it.
+impl fmt::Debug for CredentialSource {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Variables(_) => f.debug_tuple("Variables").finish_non_exhaustive(),
+            Self::File(path) => f.debug_tuple("File").field(path).finish(),
+        }
+    }
+}
+
+/// Credentials that cannot be used.
+#[derive(Debug, thiserror::Error)]
+pub enum CredentialsError {
+    /// One part is there, and the other is not.
+    #[error("{missing} is missing from the store's credentials")]
+    Incomplete {
+        /// The variable, or the field of the file.
+        missing: &'static str,
+    },
+    /// Two sources say who asks.
+    #[error("both {FILE_VARIABLE} and {variable} are set")]
+    Ambiguous {
+        /// The other variable.
+        variable: &'static str,
+    },
+    /// Nothing that a user is defined in. What was given is not repeated: it may be a password in the wrong place.
+    #[error("the level of the store's credentials is not one")]
+    UnknownLevel,
+    /// The file cannot be read.
+    #[error("cannot read the credentials file `{}`", path.display())]
+    CannotRead {
+        /// Which one.
+        path: PathBuf,
+        /// Why.
+        source: io::Error,
+    },
+    /// It is a folder, a pipe or a device.
+    #[error("the credentials file `{}` is not a regular file", path.display())]
+    NotAFile {
+        /// Which one.
+        path: PathBuf,
+    },
+    /// It belongs to somebody else, who can change what is in it.
+    #[error("the credentials file `{}` belongs to user {owner}", path.display())]
+    NotYours {
+        /// Which one.
+        path: PathBuf,
+        /// The number of the user it belongs to.
+        owner: u32,
+    },
+    /// Others can read or change it.
+    #[error("the credentials file `{}` is open to others (mode {mode:03o})", path.display())]
+    OpenToOthers {
+        /// Which one.
+        path: PathBuf,
+        /// Its permissions.
+        mode: u32,
+    },
+    /// It is too long, or not the TOML that is wanted.
+    #[error("line {line} of the credentials file `{}` cannot be understood", path.display())]
+    BadFile {
+        /// Which one.
+        path: PathBuf,
+        /// Where, from 1 on.
+        line: usize,
+    },
+}
+
+impl CredentialsError {
+    /// What to do about it.
+    pub fn hint(&self) -> String {
+        match self {
+            Self::Incomplete { .. } => {
+                format!("set {USER_VARIABLE} and {PASSWORD_VARIABLE}, or write both into the file")
+            }
+            Self::Ambiguous { .. } => "keep one of them".to_owned(),
+            Self::UnknownLevel => "write database, namespace or root: where the user is defined".to_owned(),
+            Self::CannotRead { .. } => "check the path, and that the file belongs to you".to_owned(),
+            Self::NotAFile { .. } => "name a file with user and password in it".to_owned(),
+            Self::NotYours { .. } => "name a file that belongs to the user this runs as".to_owned(),
+            Self::OpenToOthers { path, .. } => format!("chmod 600 {}", path.display()),
+            Self::BadFile { .. } => {
+                "write user = \"…\" and password = \"…\", each in a line of its own".to_owned()
+            }
+        }
+    }
+}
+
+impl Credentials {
+    /// Reads them; none when no variable says anything.
+    pub fn read(source: &CredentialSource) -> Result<Option<Self>, CredentialsError> {
+        match source {
+            CredentialSource::Variables(variables) => of_variables(variables),
+            CredentialSource::File(path) => of_file(path).map(Some),
+        }
+    }
+}
+
+fn of_variables(variables: &BTreeMap<String, String>) -> Result<Option<Credentials>, CredentialsError> {
+    // One that is empty is how a shell takes back what it cannot unset.
+    let value = |name: &str| variables.get(name).filter(|value| !value.is_empty());
+    let own = [USER_VARIABLE, PASSWORD_VARIABLE, LEVEL_VARIABLE];
+    let set = own.into_iter().find(|name| value(name).is_some());
+    match (value(FILE_VARIABLE), set) {
+        (Some(_), Some(variable)) => return Err(CredentialsError::Ambiguous { variable }),
+        (Some(path), None) => return of_file(Path::new(path)).map(Some),
+        (None, None) => return Ok(None),
+        (None, Some(_)) => {}
+    }
+    let needed = |name| value(name).cloned().ok_or(CredentialsError::Incomplete { missing: name });
+    Ok(Some(Credentials {
+        user: needed(USER_VARIABLE)?,
+        password: needed(PASSWORD_VARIABLE)?,
+        level: value(LEVEL_VARIABLE).map_or(Ok(CredentialLevel::default()), |level| level.parse())?,
+    }))
+}
+
+/// What stands in a credentials file.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Written {
+    user: Option<String>,
+    password: Option<String>,
+    level: Option<String>,
+}
+
+fn of_file(path: &Path) -> Result<Credentials, CredentialsError> {
+    let text = private_text(path)?;
+    // The library's own words would quote the line, and with it the password.
+    let bad = |error: toml::de::Error| {
+        let before = error.span().and_then(|span| text.get(..span.start)).unwrap_or_default();
+        CredentialsError::BadFile { path: path.to_owned(), line: before.matches('\n').count() + 1 }
+    };
+    let Written { user, password, level } = toml::from_str(&text).map_err(bad)?;
+    let needed = |value: Option<String>, missing| {
+        value.filter(|value| !value.is_empty()).ok_or(CredentialsError::Incomplete { missing })
+    };
+    Ok(Credentials {
+        user: needed(user, "`user`")?,
+        password: needed(password, "`password`")?,
+        level: level.map_or(Ok(CredentialLevel::default()), |level| level.parse())?,
+    })
+}
+
+/// Reads a file that only its user can read. What is asked about is the open file itself: a path can be led elsewhere between
+/// the question and the reading.
+fn private_text(path: &Path) -> Result<String, CredentialsError> {
+    let cannot = |source: io::Error| CredentialsError::CannotRead { path: path.to_owned(), source };
+    // Without waiting: nobody may ever write into a pipe.
+    let flags = (OFlags::NONBLOCK | OFlags::NOCTTY).bits().cast_signed();
+    let file = OpenOptions::new().read(true).custom_flags(flags).open(path).map_err(cannot)?;
+    let found = file.metadata().map_err(cannot)?;
+    let path = path.to_owned();
+    if !found.is_file() {
+        return Err(CredentialsError::NotAFile { path });
+    }
+    if found.uid() != rustix::process::geteuid().as_raw() {
+        return Err(CredentialsError::NotYours { path, owner: found.uid() });
+    }
+    if found.mode() & 0o077 != 0 {
+        return Err(CredentialsError::OpenToOthers { path, mode: found.mode() & 0o777 });
+    }
+    read_text(file).map_err(|source| CredentialsError::CannotRead { path, source })
+}
+
+fn read_text(file: File) -> io::Result<String> {
+    let mut text = String::new();
+    file.take(LONGEST_FILE + 1).read_to_string(&mut text)?;
+    if text.len() as u64 > LONGEST_FILE {
+        return Err(io::Error::new(io::ErrorKind::FileTooLarge, "longer than 64 KiB"));
+    }
+    Ok(text)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+    use std::os::unix::fs::{PermissionsExt, chown};
+
+    use super::*;
+
+    fn variables(pairs: &[(&str, &str)]) -> CredentialSource {
+        let owned = pairs.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned()));
+        CredentialSource::Variables(owned.collect())
+    }
+
+    /// A file with that text and mode, in a folder that has to be kept.
+    fn written(text: &str, mode: u32) -> (tempfile::TempDir, PathBuf) {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("credentials");
+        fs::write(&path, text).unwrap();
+        fs::set_permissions(&path, PermissionsExt::from_mode(mode)).unwrap();
+        (folder, path)
+    }
+
+    fn of_text(text: &str) -> Result<Credentials, CredentialsError> {
+        let (_folder, path) = written(text, 0o600);
+        Credentials::read(&CredentialSource::File(path)).map(|read| read.expect("a file has some"))
+    }
+
+    fn ana(level: CredentialLevel) -> Credentials {
+        Credentials { user: "ana".into(), password: "hunter2".into(), level }
+    }
+
+    #[test]
+    fn variables_say_who_asks() {
+        let read = |pairs: &[_]| Credentials::read(&variables(pairs)).unwrap();
+        let both = [(USER_VARIABLE, "ana"), (PASSWORD_VARIABLE, "hunter2")];
+        assert_eq!(read(&both), Some(ana(CredentialLevel::Database)));
+        let root = [both[0], both[1], (LEVEL_VARIABLE, "root")];
+        assert_eq!(read(&root), Some(ana(CredentialLevel::Root)));
+        assert_eq!(read(&[("PATH", "/bin"), (USER_VARIABLE, "")]), None, "nothing is set");
+    }
+
+    #[test]
+    fn a_half_of_them_is_refused() {
+        for (pairs, expected) in [
+            ([(USER_VARIABLE, "ana")], PASSWORD_VARIABLE),
+            ([(PASSWORD_VARIABLE, "hunter2")], USER_VARIABLE),
+            ([(LEVEL_VARIABLE, "root")], USER_VARIABLE),
+        ] {
+            let error = Credentials::read(&variables(&pairs)).unwrap_err();
+            assert_eq!(error.to_string(), format!("{expected} is missing from the store's credentials"));
+        }
+    }
+
+    #[test]
+    fn a_level_that_is_none_is_refused_and_not_repeated() {
+        let swapped = [(USER_VARIABLE, "ana"), (PASSWORD_VARIABLE, "database"), (LEVEL_VARIABLE, "hunter2")];
+        let error = Credentials::read(&variables(&swapped)).unwrap_err();
+        assert!(matches!(error, CredentialsError::UnknownLevel));
+        assert!(!format!("{error} {error:?} {}", error.hint()).contains("hunter2"));
+        assert!(!format!("{:?}", variables(&swapped)).contains("hunter2"));
+    }
+
+    #[test]
+    fn a_private_file_says_who_asks() {
+        let text = "# for the store\nuser = \"ana\"\npassword = \"hunter2\"\n";
+        assert_eq!(of_text(text).unwrap(), ana(CredentialLevel::Database));
+        assert_eq!(of_text(&format!("{text}level = 'namespace'")).unwrap(), ana(CredentialLevel::Namespace));
+        let (_folder, path) = written(text, 0o400);
+        let named = [(FILE_VARIABLE, path.to_str().unwrap())];
+        assert_eq!(Credentials::read(&variables(&named)).unwrap(), Some(ana(CredentialLevel::Database)));
+        let both = [named[0], (PASSWORD_VARIABLE, "x")];
+        let error = Credentials::read(&variables(&both)).unwrap_err();
+        assert!(matches!(error, CredentialsError::Ambiguous { variable: PASSWORD_VARIABLE }), "{error}");
+    }
+
+    #[test]
+    fn a_file_that_others_can_read_is_refused() {
+        for mode in [0o644, 0o640, 0o604, 0o620, 0o601] {
+            let (_folder, path) = written("user = 'ana'\npassword = 'hunter2'", mode);
+            let error = Credentials::read(&CredentialSource::File(path.clone())).unwrap_err();
+            assert!(matches!(error, CredentialsError::OpenToOthers { mode: found, .. } if found == mode));
+            assert_eq!(error.hint(), format!("chmod 600 {}", path.display()));
+        }
+    }
+
+    #[test]
+    fn a_file_of_somebody_else_is_refused() {
+        let (_folder, path) = written("user = 'ana'\npassword = 'hunter2'", 0o600);
+        if chown(&path, Some(12_345), None).is_err() {
+            eprintln!("SKIPPED a_file_of_somebody_else_is_refused: only root can give a file away");
+            return;
+        }
+        let error = Credentials::read(&CredentialSource::File(path)).unwrap_err();
+        assert!(matches!(error, CredentialsError::NotYours { owner: 12_345, .. }), "{error}");
+    }
+
+    #[test]
+    fn what_is_no_file_is_refused_and_does_not_block() {
+        let folder = tempfile::tempdir().unwrap();
+        let read = |path: &Path| Credentials::read(&CredentialSource::File(path.to_owned())).unwrap_err();
+        assert!(matches!(read(folder.path()), CredentialsError::NotAFile { .. }));
+        let pipe = folder.path().join("pipe");
+        rustix::fs::mkfifoat(rustix::fs::CWD, &pipe, rustix::fs::Mode::RUSR | rustix::fs::Mode::WUSR)
+            .unwrap();
+        assert!(matches!(read(&pipe), CredentialsError::NotAFile { .. }));
+        assert!(matches!(read(&folder.path().join("none")), CredentialsError::CannotRead { .. }));
+        let (_folder, long) = written(&"#\n".repeat(40_000), 0o600);
+        assert!(matches!(read(&long), CredentialsError::CannotRead { .. }));
+    }
+
+    #[test]
+    fn a_mistake_in_the_file_is_found_and_no_password_told() {
+        for (text, line) in [
+            ("user = \"ana\"\npassword = hunter2", 2),
+            ("user = \"ana\"\npassword = 4711", 2),
+            ("user = 'ana'\n\npasswort = \"hunter2\"", 3),
+            ("hunter2", 1),
+        ] {
+            let error = of_text(text).unwrap_err();
+            assert!(
+                matches!(error, CredentialsError::BadFile { line: found, .. } if found == line),
+                "{error:?}"
+            );
+            let told = format!("{error} {error:?} {}", error.hint());
+            assert!(!told.contains("hunter2") && !told.contains("4711"), "{told}");
+        }
+        let error = of_text("user = 'ana'").unwrap_err();
+        assert_eq!(error.to_string(), "`password` is missing from the store's credentials");
+    }
+}
