@@ -153,6 +153,14 @@ pub enum StoreError {
         /// Which part.
         field: &'static str,
     },
+    /// An MCP server is to be started with a secret, which would be stored with the call. Without it the server would not work.
+    #[error("the {what} of the MCP server `{server}` holds what looks like a secret, and is not stored")]
+    SecretForServer {
+        /// Which server.
+        server: String,
+        /// Which variable or argument of it.
+        what: String,
+    },
     /// A name is empty, and could not be told from none.
     #[error("the {field} is empty")]
     Empty {
@@ -230,6 +238,9 @@ impl StoreError {
             Self::Unreadable { .. } => "the record was changed by hand or by another program; remove it",
             Self::Unstorable { .. } => "use paths and texts that are valid Unicode",
             Self::SecretInName { .. } => "keep secrets out of names and paths; texts are redacted instead",
+            Self::SecretForServer { .. } => {
+                "let the server read it from a file, or set the server up in the agent's own configuration, which is not stored"
+            }
             Self::Empty { .. } => "give it a name, or leave it out",
             Self::NoRandomness(_) => "check that the system's random source can be read",
             Self::Closed => "open it again",

@@ -1,12 +1,15 @@
 //! Keeps secrets out of the store: what they look like, and what they are.
 //!
 //! A *text* (a prompt, an answer) is stored with `[redacted]` in the place of each secret. A *name* (a path, a task) that
-//! holds one is refused, because a changed name would mean something else. What an agent is given is what the store holds, so
-//! a secret in a prompt does not reach the agent either.
+//! holds one is refused, because a changed name would mean something else; so is what an MCP server is started with, because
+//! it would not work. What an agent is given is what the store holds, so a secret in a prompt does not reach the agent either.
 
 use std::fmt;
 
-use model::{CallSpec, JobEnd, NewJob, Outcome, ToolChoice, Verdict};
+use model::{
+    AgentName, CallSpec, JobEnd, NewJob, Outcome, PermissionDenial, SessionChoice, SessionId, ToolChoice,
+    Verdict,
+};
 use regex::Regex;
 
 use crate::StoreError;
@@ -112,6 +115,7 @@ impl Redactor {
     /// Takes the secrets out of the texts of a job, and refuses one that has some in its names.
     pub(crate) fn clean_order(&self, order: &mut NewJob) -> Result<usize, StoreError> {
         self.check_names(order)?;
+        self.check_servers(&order.call)?;
         let call = &mut order.call;
         let texts = [Some(&mut call.prompt)]
             .into_iter()
@@ -120,9 +124,7 @@ impl Redactor {
                     .map(Option::as_mut),
             )
             .flatten();
-        let servers = call.mcp_servers.iter_mut();
-        let own = servers.flat_map(|server| server.args.iter_mut().chain(server.env.values_mut()));
-        Ok(texts.chain(own).map(|text| self.redact(text)).sum())
+        Ok(texts.map(|text| self.redact(text)).sum())
     }
 
     fn check_names(&self, order: &NewJob) -> Result<(), StoreError> {
@@ -135,7 +137,11 @@ impl Redactor {
             ("idempotency key", idempotency_key.clone().unwrap_or_default()),
             ("folder", path(&call.cwd)),
             ("model", call.model.clone().unwrap_or_default()),
+            ("agent name", call.agent_name.as_ref().map(AgentName::to_string).unwrap_or_default()),
         ];
+        if let SessionChoice::Resume(session) = &call.session {
+            names.push(("session", session.as_str().to_owned()));
+        }
         names.extend(call.add_dirs.iter().map(|dir| ("added folder", path(dir))));
         names.extend(tool_names(call).map(|name| ("list of tools", name.clone())));
         for server in &call.mcp_servers {
@@ -149,6 +155,28 @@ impl Redactor {
         }
     }
 
+    /// Refuses a server that is started with a secret: with `[redacted]` in its place it would fail, or do something else.
+    fn check_servers(&self, call: &CallSpec) -> Result<(), StoreError> {
+        for server in &call.mcp_servers {
+            let secret = |what: String| StoreError::SecretForServer { server: server.name.clone(), what };
+            if let Some((variable, _)) = server.env.iter().find(|(_, value)| self.finds(value)) {
+                return Err(secret(format!("variable {variable}")));
+            }
+            if let Some(position) = server.args.iter().position(|argument| self.finds(argument)) {
+                return Err(secret(format!("argument {}", position + 1)));
+            }
+        }
+        Ok(())
+    }
+
+    /// Refuses a conversation whose name holds a secret.
+    pub(crate) fn check_session(&self, session: &SessionId) -> Result<(), StoreError> {
+        if self.finds(session.as_str()) {
+            return Err(StoreError::SecretInName { field: "session" });
+        }
+        Ok(())
+    }
+
     /// Takes the secrets out of all that an agent said.
     pub(crate) fn clean_end(&self, end: &mut JobEnd) -> usize {
         let said = end.exchange.as_mut().map(|said| [&mut said.prompt, &mut said.response]);
@@ -160,12 +188,14 @@ impl Redactor {
 
     fn clean_outcome(&self, outcome: &mut Outcome) -> usize {
         let denials = outcome.permission_denials.iter_mut();
-        let details = denials.flat_map(|denial| denial.detail.iter_mut().chain([&mut denial.tool]));
+        let details = denials.flat_map(|PermissionDenial { tool, tool_use_id, detail }| {
+            [tool].into_iter().chain(tool_use_id).chain(detail)
+        });
         let failure = match &mut outcome.verdict {
             Verdict::Success => None,
             Verdict::Failed(failure) => Some(&mut failure.message),
         };
-        [&mut outcome.text]
+        let found: usize = [&mut outcome.text]
             .into_iter()
             .chain(&mut outcome.structured_output)
             .chain(&mut outcome.model)
@@ -173,7 +203,11 @@ impl Redactor {
             .chain(failure)
             .chain(details)
             .map(|text| self.redact(text))
-            .sum()
+            .sum();
+        // A conversation by another name is another one: this one cannot be taken up again.
+        let named = outcome.session.take_if(|session| self.finds(session.as_str()));
+        let asked = outcome.session_mismatch.take_if(|other| self.finds(other.asked.as_str()));
+        found + usize::from(named.is_some()) + usize::from(asked.is_some())
     }
 }
 

@@ -115,6 +115,7 @@ impl Store {
 
     /// Remembers the vendor's conversation as soon as it is known, so that the work can be taken up after a crash.
     pub async fn note_session(&self, claim: &Claim, session: &SessionId) -> Result<(), StoreError> {
+        self.redactor.check_session(session)?;
         self.engine.note_session(claim.clone(), session.clone(), self.now()).await
     }
 
