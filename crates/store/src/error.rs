@@ -189,8 +189,19 @@ pub enum StoreError {
 pub struct SweepError {
     /// The jobs that were removed.
     pub removed: Vec<JobId>,
+    /// The jobs that were being removed when no answer came: gone or not, as [`StoreError::Unconfirmed`] says. One that is
+    /// gone is not found by a later sweep, so look for it before its folder goes.
+    pub perhaps: Vec<JobId>,
     /// What ended it.
     pub source: StoreError,
+}
+
+impl SweepError {
+    /// The end of a sweep at these jobs, after those.
+    pub(crate) fn after(removed: Vec<JobId>, at: Vec<JobId>, source: StoreError) -> Self {
+        let perhaps = if source.certainty() == Certainty::Unknown { at } else { Vec::new() };
+        Self { removed, perhaps, source }
+    }
 }
 
 impl StoreError {

@@ -145,18 +145,20 @@ pub struct Page {
 }
 
 impl Page {
-    /// Cuts a list that was read one longer than the page, to see whether more follows.
-    pub(crate) fn cut(mut lines: Vec<LineRow>, rows: u32) -> Self {
+    /// Cuts a list that was read one longer than the page, to see whether more follows. A line that could not be read at all
+    /// is there by its id.
+    pub(crate) fn cut(mut lines: Vec<Result<LineRow, JobId>>, rows: u32) -> Self {
         let rows = rows as usize;
+        let id = |line: &Result<LineRow, JobId>| line.as_ref().map_or_else(|job| *job, LineRow::job);
         let more = lines.len() > rows;
         lines.truncate(rows);
-        let next = lines.last().filter(|_| more).map(|line| JobId::from_uuid(line.id));
+        let next = lines.last().filter(|_| more).map(id);
         let (mut jobs, mut unreadable) = (Vec::new(), Vec::new());
         for line in lines {
-            let id = JobId::from_uuid(line.id);
-            match line.summary() {
-                Ok(job) => jobs.push(job),
-                Err(_) => unreadable.push(id),
+            let job = id(&line);
+            match line.ok().and_then(|line| line.summary().ok()) {
+                Some(line) => jobs.push(line),
+                None => unreadable.push(job),
             }
         }
         Self { jobs, unreadable, next }

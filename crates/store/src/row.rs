@@ -239,6 +239,11 @@ impl JobRow {
 }
 
 impl LineRow {
+    /// Whose line it is.
+    pub fn job(&self) -> JobId {
+        JobId::from_uuid(self.id)
+    }
+
     pub fn summary(self) -> Result<JobSummary, StoreError> {
         let id = JobId::from_uuid(self.id);
         let reader = Reader(id);

@@ -38,7 +38,7 @@ impl ByHand {
         connection.pragma_update(None, "synchronous", "full").unwrap();
         connection.set_prepared_statement_cache_capacity(64);
         let version: i64 = connection.pragma_query_value(None, "user_version", |row| row.get(0)).unwrap();
-        assert_eq!(version, 2, "the statements below are those of version 2");
+        assert_eq!(version, 3, "the statements below are those of version 3");
         Self { connection: Mutex::new(connection) }
     }
 

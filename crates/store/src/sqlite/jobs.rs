@@ -51,7 +51,7 @@ pub fn insert(connection: &Connection, row: &JobRow) -> Result<Option<JobRow>, F
     if inserted == 1 {
         return Ok(None);
     }
-    let earlier = reads::row_of_key(connection, idempotency_key.as_deref())?;
+    let earlier = reads::row_of_key(connection, &line.home, idempotency_key.as_deref())?;
     Ok(Some(earlier.ok_or_else(|| taken_id(row))?))
 }
 

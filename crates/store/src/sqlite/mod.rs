@@ -20,7 +20,7 @@ use async_trait::async_trait;
 use model::{
     AgentKind, Claim, Exchange, Home, Job, JobId, JobIdPrefix, Owner, SessionId, StateName, Step, Timestamp,
 };
-use tokio::sync::broadcast;
+use tokio::sync::{broadcast, oneshot};
 
 use crate::engine::{Engine, Taken};
 use crate::error::{StoreError, SweepError};
@@ -258,17 +258,24 @@ impl Engine for Sqlite {
     async fn sweep(&self, retention: Retention, now: Timestamp) -> Result<Vec<JobId>, SweepError> {
         let mut removed = Vec::new();
         loop {
+            // Also told by the side: an answer that is lost with the commit would lose them.
+            let (tell, chosen) = oneshot::channel();
             // In parts, so that nobody waits long for the writer.
             let part = self
                 .writer
                 .write(Durability::Full, move |ledger: &mut Ledger<'_>| {
-                    sweep::part(ledger.connection, retention, now)
+                    let part = sweep::part(ledger.connection, retention, now)?;
+                    // Nobody listens when the sweep itself was dropped.
+                    let _ = tell.send(part.clone());
+                    Ok(part)
                 })
                 .await;
             match part {
                 Ok(part) if part.is_empty() => return Ok(removed),
                 Ok(part) => removed.extend(part),
-                Err(source) => return Err(SweepError { removed, source }),
+                Err(source) => {
+                    return Err(SweepError::after(removed, chosen.await.unwrap_or_default(), source));
+                }
             }
         }
     }
@@ -340,6 +347,66 @@ mod tests {
             |ledger: &mut Ledger<'_>| Ok(ledger.connection.execute("UPDATE agent_jobs SET task = ''", [])?);
         store.writer.write(Durability::Relaxed, relaxed).await?;
         assert_eq!(last_level(&store).await?, 1, "so that the test can tell");
+        Ok(())
+    }
+
+    /// Keeps the writer busy until it is told to go on; all that comes meanwhile goes into one batch.
+    async fn occupied(store: &Arc<Sqlite>) -> (std::sync::mpsc::Sender<()>, tokio::task::JoinSet<()>) {
+        let (go_on, told) = std::sync::mpsc::channel();
+        let (begun, beginning) = oneshot::channel();
+        let wait = move |_: &mut Ledger<'_>| {
+            let _ = begun.send(());
+            let _ = told.recv();
+            Ok(())
+        };
+        let own = store.clone();
+        let mut busy = tokio::task::JoinSet::new();
+        busy.spawn(async move { drop(own.writer.write(Durability::Relaxed, wait).await) });
+        drop(beginning.await);
+        (go_on, busy)
+    }
+
+    #[tokio::test]
+    async fn one_that_wants_the_disk_takes_the_whole_batch_there() -> Result<(), Box<dyn std::error::Error>> {
+        let store = Arc::new(Sqlite::in_memory().await?);
+        let level = |ledger: &mut Ledger<'_>| {
+            Ok(ledger.connection.pragma_query_value(None, "synchronous", |row| row.get::<_, i64>(0))?)
+        };
+        let alone = store.writer.write(Durability::Relaxed, level).await?;
+        let (go_on, busy) = occupied(&store).await;
+        let (relaxed, full) =
+            (store.writer.write(Durability::Relaxed, level), store.writer.write(Durability::Full, level));
+        let releasing = async { go_on.send(()).map_err(|_| StoreError::Closed) };
+        // Each is handed over when it is first asked: both wait when the writer goes on.
+        let (relaxed, full, released) = tokio::join!(relaxed, full, releasing);
+        released?;
+        busy.join_all().await;
+        assert_eq!((alone, relaxed?, full?), (1, 2, 2));
+        Ok(())
+    }
+
+    #[tokio::test]
+    async fn more_than_can_wait_is_kept_waiting_outside() -> Result<(), Box<dyn std::error::Error>> {
+        let store = Arc::new(Sqlite::in_memory().await?);
+        let (go_on, busy) = occupied(&store).await;
+        let room = store.writer.room();
+        let mut waiting = tokio::task::JoinSet::new();
+        for _ in 0..room + 10 {
+            let own = store.clone();
+            waiting.spawn(
+                async move { own.writer.write(Durability::Relaxed, |_: &mut Ledger<'_>| Ok(())).await },
+            );
+        }
+        while store.writer.room() > 0 {
+            tokio::task::yield_now().await;
+        }
+        assert!(waiting.try_join_next().is_none(), "nobody has an answer yet");
+        go_on.send(())?;
+        busy.join_all().await;
+        for answer in waiting.join_all().await {
+            answer?;
+        }
+        assert_eq!(store.writer.room(), room + 1, "the one that kept the writer busy is done, too");
         Ok(())
     }
 }

@@ -2,6 +2,8 @@
 //!
 //! A statement is put together only of the fixed pieces that stand here; what a caller gives is always a parameter.
 
+use std::cmp::Reverse;
+
 use model::{
     AgentKind, Exchange, ExchangeId, Home, Job, JobId, JobIdPrefix, NewExchange, StateName, Timestamp, Usage,
 };
@@ -29,14 +31,14 @@ const FOUND: i64 = 10;
 
 /// A whole job by its id.
 pub fn job(connection: &Connection, id: JobId) -> Result<Option<Job>, Failed> {
-    let row = one_row(connection, "id = ?1", id.as_uuid().as_bytes())?;
+    let row = one_row(connection, "id = ?1", [id.as_uuid().as_bytes()])?;
     Ok(row.map(JobRow::job).transpose()?)
 }
 
-/// A whole job by its idempotency key.
-pub fn row_of_key(connection: &Connection, key: Option<&str>) -> Result<Option<JobRow>, Failed> {
+/// A whole job by its home and its idempotency key.
+pub fn row_of_key(connection: &Connection, home: &str, key: Option<&str>) -> Result<Option<JobRow>, Failed> {
     match key {
-        Some(key) => one_row(connection, "idempotency_key = ?1", key),
+        Some(key) => one_row(connection, "home = ?1 AND idempotency_key = ?2", [home, key]),
         None => Ok(None),
     }
 }
@@ -44,13 +46,13 @@ pub fn row_of_key(connection: &Connection, key: Option<&str>) -> Result<Option<J
 fn one_row(
     connection: &Connection,
     which: &'static str,
-    value: impl rusqlite::ToSql,
+    values: impl rusqlite::Params,
 ) -> Result<Option<JobRow>, Failed> {
     let statement = format!(
         "SELECT {LINE}, {REST} FROM agent_jobs AS job LEFT JOIN agent_workers AS worker ON worker.owner = job.owner
         WHERE {which}"
     );
-    Ok(connection.prepare_cached(&statement)?.query_row([value], whole).optional()?)
+    Ok(connection.prepare_cached(&statement)?.query_row(values, whole).optional()?)
 }
 
 /// The job or jobs whose ids begin like this.
@@ -76,7 +78,7 @@ pub fn list(connection: &Connection, filter: &JobFilter, page: PageRequest) -> R
     for filter in one_state_each(filter) {
         lines.extend(newest(connection, &filter, page.before, i64::from(rows) + 1)?);
     }
-    lines.sort_by_key(|line| std::cmp::Reverse(line.id));
+    lines.sort_by_key(|line| Reverse(line.as_ref().map_or_else(|job| *job, LineRow::job)));
     lines.truncate(rows as usize + 1);
     Ok(Page::cut(lines, rows))
 }
@@ -96,7 +98,7 @@ fn newest(
     filter: &JobFilter,
     before: Option<JobId>,
     limit: i64,
-) -> Result<Vec<LineRow>, Failed> {
+) -> Result<Vec<Result<LineRow, JobId>>, Failed> {
     let mut conditions = Conditions::of(filter);
     conditions.maybe("id < ?", before.map(blob));
     conditions.values.push(Value::Integer(limit));
@@ -104,7 +106,7 @@ fn newest(
         format!("SELECT {LINE} FROM agent_jobs AS job{} ORDER BY id DESC LIMIT ?", conditions.clause());
     let lines = connection
         .prepare_cached(&statement)?
-        .query_map(params_from_iter(conditions.values), line)?
+        .query_map(params_from_iter(conditions.values), line_or_id)?
         .collect::<Result<_, _>>()?;
     Ok(lines)
 }
@@ -356,8 +358,10 @@ impl Columns<'_> {
     }
 }
 
-fn line(row: &Row<'_>) -> rusqlite::Result<LineRow> {
-    Columns { row, next: 0 }.line()
+/// A line, or the id of one that makes no sense.
+fn line_or_id(row: &Row<'_>) -> rusqlite::Result<Result<LineRow, JobId>> {
+    let id = Uuid::from_bytes(row.get(0)?);
+    Ok(Columns { row, next: 0 }.line().map_err(|_| JobId::from_uuid(id)))
 }
 
 /// [`LINE`] and [`REST`].

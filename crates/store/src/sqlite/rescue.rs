@@ -30,13 +30,16 @@ pub fn held_by(connection: &Connection, owner: &Owner) -> Result<Vec<Held>, Fail
     let rows = statement.query_map([owner.as_str()], |row| {
         Ok((row.get::<_, [u8; 16]>(0)?, row.get(1)?, row.get::<_, String>(2)?, row.get(3)?))
     })?;
-    rows.map(|row| {
-        let (id, attempt, state, cancel_requested) = row?;
+    let mut held = Vec::new();
+    for row in rows {
+        let (id, attempt, state, cancel_requested): (_, i64, _, _) = row?;
+        // A record that makes no sense must not end the heartbeat of all the others.
+        let Ok(attempt) = u32::try_from(attempt) else { continue };
         let job = JobId::from_uuid(Uuid::from_bytes(id));
         let claim = Claim { job, attempt: Attempt::new(attempt), owner: owner.clone() };
-        Ok(Held { claim, state: Reader(job).parse("state", &state)?, cancel_requested })
-    })
-    .collect()
+        held.push(Held { claim, state: Reader(job).parse("state", &state)?, cancel_requested });
+    }
+    Ok(held)
 }
 
 /// Takes over what owners hold that are dead, or silent for longer than their leases.

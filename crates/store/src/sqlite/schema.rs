@@ -11,7 +11,7 @@ use crate::sqlite::faults::Place;
 const APPLICATION: i64 = 0x5357_4244;
 
 /// What leads from each version to the next; a new file begins at 0.
-const STEPS: [&str; 2] = [
+const STEPS: [&str; 3] = [
     // 1: jobs, what was said in them, the last conversations, and who is alive.
     "CREATE TABLE agent_jobs (
         id BLOB NOT NULL PRIMARY KEY,
@@ -82,6 +82,11 @@ const STEPS: [&str; 2] = [
     "ALTER TABLE agent_jobs ADD COLUMN metadata TEXT;
     CREATE INDEX jobs_by_parent ON agent_jobs (parent, id) WHERE parent IS NOT NULL;
     CREATE INDEX jobs_by_end ON agent_jobs (completed_at) WHERE completed_at IS NOT NULL;",
+    // 3: a key names one job of its home, and a conversation goes with the job that had it.
+    "DROP INDEX jobs_by_key;
+    CREATE UNIQUE INDEX jobs_by_key ON agent_jobs (home, idempotency_key) WHERE idempotency_key IS NOT NULL;
+    CREATE INDEX sessions_by_job ON tool_sessions (job);
+    DELETE FROM tool_sessions WHERE job NOT IN (SELECT id FROM agent_jobs);",
 ];
 
 /// Takes the steps that the file lacks. Refuses a file that is newer than this program, and one that is not ours.

@@ -27,6 +27,8 @@ pub fn part(connection: &Connection, retention: Retention, now: Timestamp) -> Re
     }
     for id in &ids {
         connection.prepare_cached("DELETE FROM agent_exchanges WHERE job = ?1")?.execute([id])?;
+        // The last conversation of a task goes with the job that had it.
+        connection.prepare_cached("DELETE FROM tool_sessions WHERE job = ?1")?.execute([id])?;
         connection.prepare_cached("DELETE FROM agent_jobs WHERE id = ?1")?.execute([id])?;
     }
     forget_owners(connection, now)?;
@@ -43,18 +45,21 @@ fn too_old(connection: &Connection, cutoff: Timestamp) -> Result<Vec<[u8; 16]>, 
     Ok(ids)
 }
 
+/// The oldest by their ends: an id may be of a clock that was ahead, or of a job that took long.
 fn too_many(connection: &Connection, count: u64) -> Result<Vec<[u8; 16]>, Failed> {
-    let newest_to_go: Option<[u8; 16]> = connection
+    let newest_to_go: Option<(i64, [u8; 16])> = connection
         .prepare_cached(
-            "SELECT id FROM agent_jobs WHERE completed_at IS NOT NULL ORDER BY id DESC LIMIT 1 OFFSET ?1",
+            "SELECT completed_at, id FROM agent_jobs WHERE completed_at IS NOT NULL
+            ORDER BY completed_at DESC, id DESC LIMIT 1 OFFSET ?1",
         )?
-        .query_row([int(count)], |row| row.get(0))
+        .query_row([int(count)], |row| Ok((row.get(0)?, row.get(1)?)))
         .optional()?;
-    let Some(newest_to_go) = newest_to_go else { return Ok(Vec::new()) };
+    let Some((end, id)) = newest_to_go else { return Ok(Vec::new()) };
     let mut statement = connection.prepare_cached(
-        "SELECT id FROM agent_jobs WHERE completed_at IS NOT NULL AND id <= ?1 ORDER BY id LIMIT ?2",
+        "SELECT id FROM agent_jobs WHERE completed_at <= ?1 AND (completed_at < ?1 OR id <= ?2)
+        ORDER BY completed_at, id LIMIT ?3",
     )?;
-    let ids = statement.query_map((newest_to_go, PART), |row| row.get(0))?.collect::<Result<_, _>>()?;
+    let ids = statement.query_map((end, id, PART), |row| row.get(0))?.collect::<Result<_, _>>()?;
     Ok(ids)
 }
 

@@ -4,12 +4,14 @@
 //! callers share one sync of the disk; each piece of work has a savepoint of its own, so that one that fails takes nothing
 //! with it. Nobody gets an answer before the commit.
 
+use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread::{self, JoinHandle};
 
 use model::{JobId, StateName};
 use rusqlite::Connection;
-use tokio::sync::{broadcast, oneshot};
+use tokio::runtime::Handle;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, broadcast, oneshot};
 
 use crate::error::StoreError;
 use crate::sqlite::Failed;
@@ -18,6 +20,9 @@ use crate::watch::Change;
 
 /// How much goes into one transaction. More would make the first of them wait for too long.
 const MOST_AT_ONCE: usize = 256;
+
+/// How much may wait. Whoever comes then waits outside, before anything is handed over.
+const MOST_WAITING: usize = 1_024;
 
 /// What has to be true when the caller has its answer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -41,10 +46,12 @@ impl Ledger<'_> {
     }
 }
 
-/// A handle on the thread. Dropping it lets the thread finish what it was given, and waits for that.
+/// A handle on the thread. Dropping it lets the thread finish what it was given; within a runtime without keeping its worker,
+/// which may have other things to do.
 #[derive(Debug)]
 pub struct Writer {
     work: Option<Sender<Box<dyn Work>>>,
+    room: Arc<Semaphore>,
     thread: Option<JoinHandle<()>>,
     place: Place,
 }
@@ -61,7 +68,14 @@ impl Writer {
             .name("store-writer".to_owned())
             .spawn(move || desk.serve(&receiver))
             .map_err(|source| StoreError::CannotOpen { place: place.name(), source: source.into() })?;
-        Ok(Self { work: Some(sender), thread: Some(thread), place })
+        let room = Arc::new(Semaphore::new(MOST_WAITING));
+        Ok(Self { work: Some(sender), room, thread: Some(thread), place })
+    }
+
+    /// How many more may wait.
+    #[cfg(test)]
+    pub fn room(&self) -> usize {
+        self.room.available_permits()
     }
 
     pub fn afterwards(&self) -> Result<Afterwards, StoreError> {
@@ -92,8 +106,9 @@ impl Writer {
         F: FnOnce(&mut Ledger<'_>) -> Result<T, Failed> + Send + 'static,
         W: FnOnce(T) -> R + Send + 'static,
     {
+        let room = self.room.clone().acquire_owned().await.map_err(|_| StoreError::Closed)?;
         let (reply, answer) = oneshot::channel();
-        let order = Order { durability, run: Some(run), result: None, wrap, reply };
+        let order = Order { durability, run: Some(run), result: None, wrap, reply, _room: Some(room) };
         let work = self.work.as_ref().ok_or(StoreError::Closed)?;
         work.send(Box::new(order)).map_err(|_| StoreError::Closed)?;
         answer.await.map_err(|gone| StoreError::Unconfirmed {
@@ -115,16 +130,21 @@ impl Afterwards {
         let (reply, _) = oneshot::channel();
         let (durability, run) = (Durability::Full, Some(run));
         // A writer that is gone has closed the store; what is held is rescued when it is opened again.
-        let _ = self.0.send(Box::new(Order { durability, run, result: None, wrap: |()| (), reply }));
+        // It takes no room, since it cannot wait for any.
+        let order = Order { durability, run, result: None, wrap: |()| (), reply, _room: None };
+        let _ = self.0.send(Box::new(order));
     }
 }
 
 impl Drop for Writer {
     fn drop(&mut self) {
         drop(self.work.take());
-        if let Some(thread) = self.thread.take() {
-            // A writer that panicked has already left its callers without an answer.
-            let _ = thread.join();
+        let Some(thread) = self.thread.take() else { return };
+        // A writer that panicked has already left its callers without an answer.
+        match Handle::try_current() {
+            // A runtime that ends waits for this.
+            Ok(runtime) => drop(runtime.spawn_blocking(move || thread.join())),
+            Err(_) => drop(thread.join()),
         }
     }
 }
@@ -144,6 +164,8 @@ struct Order<T, R, F, W> {
     result: Option<Result<T, Failed>>,
     wrap: W,
     reply: oneshot::Sender<Result<R, StoreError>>,
+    /// Its place among those that wait, which the next gets when this one has its answer.
+    _room: Option<OwnedSemaphorePermit>,
 }
 
 impl<T, R, F, W> Work for Order<T, R, F, W>

@@ -7,7 +7,7 @@ use crate::error::StoreError;
 use crate::requests::{ClaimRequest, Held, RescueRequest};
 use crate::row::Reader;
 use crate::surreal::records::{LINE, LineRecord, int, queue_name, worker_id};
-use crate::surreal::wire::{Fault, Pause, TRIES, Vars, Wire};
+use crate::surreal::wire::{Pause, TRIES, Vars, Wire};
 use crate::surreal::{jobs, reads};
 
 /// How many of a queue are looked at, so that one that another daemon takes does not cost a further question.
@@ -16,11 +16,11 @@ const LOOK_AT: i64 = 4;
 /// What one look at the server finds.
 struct Look {
     /// Jobs whose pause is over.
-    due: Vec<String>,
+    due: Vec<JobId>,
     /// How many jobs of each agent the owner has.
     held: Vec<HeldCount>,
-    /// The first of each queue.
-    ready: Vec<LineRecord>,
+    /// The first of each queue; one that cannot be read is there by its id.
+    ready: Vec<Result<LineRecord, JobId>>,
 }
 
 #[derive(Debug, SurrealValue)]
@@ -35,23 +35,32 @@ struct HeldCount {
 pub async fn oldest(wire: &Wire, request: &ClaimRequest, now: Timestamp) -> Result<Option<Job>, StoreError> {
     let mut pause = Pause::default();
     for _ in 0..TRIES {
-        let look = look(wire, request, now).await?;
-        if !look.due.is_empty() {
-            wake(wire, &look.due, now).await?;
+        let Look { due, held, ready } = look(wire, request, now).await?;
+        if !due.is_empty() {
+            wake(wire, &due, now).await?;
             continue;
         }
-        let mut ready: Vec<LineRecord> =
-            look.ready.into_iter().filter(|job| has_room(request, &look.held, &job.agent)).collect();
-        if ready.is_empty() {
+        let (mut fitting, mut spoilt) = (Vec::new(), Vec::new());
+        for line in ready {
+            match line {
+                Ok(line) if has_room(request, &held, &line.agent) => fitting.push(line),
+                Ok(_) => {}
+                Err(job) => spoilt.push(job),
+            }
+        }
+        for job in &spoilt {
+            jobs::give_up(wire, *job, now).await?;
+        }
+        if fitting.is_empty() && spoilt.is_empty() {
             return Ok(None);
         }
-        ready.sort_by(|a, b| a.placed.cmp(&b.placed));
-        for head in ready {
-            if let Some(job) = take(wire, &head, request, now).await? {
+        fitting.sort_by(|a, b| a.placed.cmp(&b.placed));
+        for head in fitting {
+            if let Some(job) = take(wire, head, request, now).await? {
                 return Ok(Some(job));
             }
         }
-        // All of them went to others.
+        // All of them went to others, or made no sense.
         pause.wait().await;
     }
     Err(wire.too_many_conflicts())
@@ -76,7 +85,7 @@ async fn look(wire: &Wire, request: &ClaimRequest, now: Timestamp) -> Result<Loo
     });
     let query = format!(
         "UPSERT $worker SET expires_at = $expires_at RETURN NONE;
-        SELECT VALUE placed FROM agent_jobs WHERE paused_until > 0 AND paused_until <= $now;
+        SELECT id FROM agent_jobs WHERE paused_until > 0 AND paused_until <= $now;
         SELECT agent, count() AS jobs FROM agent_jobs WHERE owner = $owner GROUP BY agent;
         {}",
         firsts.collect::<String>()
@@ -86,10 +95,10 @@ async fn look(wire: &Wire, request: &ClaimRequest, now: Timestamp) -> Result<Loo
         vars = vars.with(format!("queue_{number}"), queue);
     }
     let mut answer = wire.read(&query, vars).await?;
-    let (due, held) = (answer.rows(1)?, answer.rows(2)?);
+    let (due, held) = (answer.jobs(1)?, answer.readable(2)?);
     let mut ready = Vec::new();
     for number in 0..count {
-        ready.extend(answer.rows::<LineRecord>(3 + number)?);
+        ready.extend(answer.each(3 + number)?);
     }
     Ok(Look { due, held, ready })
 }
@@ -100,46 +109,46 @@ fn has_room(request: &ClaimRequest, held: &[HeldCount], agent: &str) -> bool {
     room.is_some_and(|capacity| has < i64::from(capacity.at_once))
 }
 
-/// Takes that job, unless somebody else was faster.
+/// Takes that job, unless somebody else was faster. One that cannot be read is ended, and not given to anybody.
 async fn take(
     wire: &Wire,
-    head: &LineRecord,
+    head: LineRecord,
     request: &ClaimRequest,
     now: Timestamp,
 ) -> Result<Option<Job>, StoreError> {
+    let Ok(job) = head.job_id() else { return Ok(None) };
     let step = Step::Claim { owner: request.owner.clone() };
-    let change = jobs::Change::of(head, &step, None, now)?;
-    let taken = match change.write(wire).await {
-        Ok(taken) => taken,
-        Err(Fault::Conflict) => false,
-        Err(Fault::Failed(error)) => return Err(error),
-        // Nobody but this owner can have claimed it with its name: the record tells.
-        Err(Fault::Lost(cause)) => {
-            let wanted = change.taken.after.state.holder();
-            return match reads::job(wire, change.job).await {
-                Ok(Some(job)) if job.progress.state.holder() == wanted => Ok(Some(job)),
-                // As it was before: the claim may still arrive.
-                Ok(Some(job)) if job.progress == change.taken.before => {
-                    Err(jobs::unsure(wire, change.job, cause))
-                }
-                Ok(_) => Ok(None),
-                Err(_) => Err(jobs::unsure(wire, change.job, cause)),
-            };
-        }
-    };
-    if !taken {
-        return Ok(None);
-    }
-    // It is claimed: that it cannot be read must not look as if it were not.
-    reads::job(wire, change.job).await.map_err(|error| jobs::unsure(wire, change.job, error.into()))
+    let claimed = jobs::take_step_from(wire, head, &step, now).await;
+    read_taken(wire, job, claimed.map(|_| ()), now).await
 }
 
-async fn wake(wire: &Wire, due: &[String], now: Timestamp) -> Result<(), StoreError> {
-    for placed in due {
-        let Ok(job) = placed.parse::<JobId>() else { continue };
-        match jobs::take_step(wire, job, &Step::Wake, None, now).await {
+/// The whole of a job that was just taken; none when others were faster.
+async fn read_taken(
+    wire: &Wire,
+    job: JobId,
+    taken: Result<(), StoreError>,
+    now: Timestamp,
+) -> Result<Option<Job>, StoreError> {
+    let read = match taken {
+        Ok(()) => reads::job(wire, job).await,
+        Err(StoreError::Refused { .. } | StoreError::NoSuchJob { .. }) => return Ok(None),
+        Err(error @ StoreError::Unreadable { .. }) => Err(error),
+        Err(error) => return Err(error),
+    };
+    match read {
+        Ok(job) => Ok(job),
+        Err(StoreError::Unreadable { .. }) => jobs::give_up(wire, job, now).await.map(|()| None),
+        // It is taken: that it cannot be read must not look as if it were not.
+        Err(error) => Err(jobs::unsure(wire, job, error.into())),
+    }
+}
+
+async fn wake(wire: &Wire, due: &[JobId], now: Timestamp) -> Result<(), StoreError> {
+    for job in due {
+        match jobs::take_step(wire, *job, &Step::Wake, None, now).await {
             // Another daemon woke it, or somebody cancelled it.
             Ok(_) | Err(StoreError::Refused { .. } | StoreError::NoSuchJob { .. }) => {}
+            Err(StoreError::Unreadable { .. }) => jobs::give_up(wire, *job, now).await?,
             Err(error) => return Err(error),
         }
     }
@@ -157,53 +166,54 @@ pub async fn renew(wire: &Wire, owner: &Owner, expires_at: Timestamp) -> Result<
         SELECT {LINE} FROM agent_jobs WHERE owner = $owner ORDER BY placed;"
     );
     let mut answer = wire.read(&query, vars).await?;
-    let held = answer.rows::<LineRecord>(1)?.into_iter().map(|line| {
-        let job = line.job_id()?;
-        let state: StateName = Reader(job).parse("state", &line.state)?;
+    // A record that makes no sense must not end the heartbeat of all the others.
+    let held = answer.readable::<LineRecord>(1)?.into_iter().filter_map(|line| {
+        let job = line.job_id().ok()?;
+        let state: StateName = Reader(job).parse("state", &line.state).ok()?;
         let claim = Claim { job, attempt: Attempt::new(line.standing().attempt), owner: owner.clone() };
-        Ok(Held { claim, state, cancel_requested: line.cancel_requested_at.is_some() })
+        Some(Held { claim, state, cancel_requested: line.cancel_requested_at.is_some() })
     });
-    held.collect()
+    Ok(held.collect())
 }
 
 #[derive(Debug, SurrealValue)]
 #[surreal(crate = "surrealdb::types")]
 struct Abandoned {
     placed: String,
-    owner: String,
+    owner: Option<String>,
     home: String,
     expires_at: Option<i64>,
 }
 
+impl Abandoned {
+    /// Whether it is for this rescuer to take over.
+    fn is_for(&self, request: &RescueRequest, now: Timestamp) -> bool {
+        let owner = self.owner();
+        let latest = int(request.latest_lease(now).as_millis());
+        let silent =
+            self.expires_at.is_none_or(|expires| expires <= int(now.as_millis()) || expires > latest);
+        let served = request.homes.iter().any(|served| served.to_string() == self.home);
+        owner != request.rescuer && served && (silent || request.dead.contains(&owner))
+    }
+
+    fn owner(&self) -> Owner {
+        Owner::new(self.owner.clone().unwrap_or_default())
+    }
+}
+
 /// Takes over what owners hold that are dead, or silent for longer than their leases.
 pub async fn take_over(wire: &Wire, request: &RescueRequest, now: Timestamp) -> Result<Vec<Job>, StoreError> {
-    let RescueRequest { rescuer, homes, dead, lease } = request;
+    let RescueRequest { rescuer, lease, .. } = request;
     let vars = Vars::new()
         .with("worker", worker_id(rescuer.as_str()))
         .with("expires_at", int(now.plus(*lease).as_millis()));
     let query = "UPSERT $worker SET expires_at = $expires_at RETURN NONE;
-        SELECT placed, owner, home, worker.expires_at AS expires_at FROM agent_jobs
+        SELECT id, placed, owner, home, worker.expires_at AS expires_at FROM agent_jobs
         WHERE state IN ['running', 'interrupted'] ORDER BY placed;";
     let mut answer = wire.read(query, vars).await?;
-    let latest = request.latest_lease(now);
     let mut rescued = Vec::new();
-    for Abandoned { placed, owner, home, expires_at } in answer.rows::<Abandoned>(1)? {
-        let owner = Owner::new(owner);
-        let silent = expires_at
-            .is_none_or(|expires| expires <= int(now.as_millis()) || expires > int(latest.as_millis()));
-        let served = homes.iter().any(|served| served.to_string() == home);
-        if owner == *rescuer || !served || !(silent || dead.contains(&owner)) {
-            continue;
-        }
-        let Ok(job) = placed.parse::<JobId>() else { continue };
-        let step = Step::Rescue { from: owner, rescuer: rescuer.clone() };
-        let taken = match jobs::take_step(wire, job, &step, None, now).await {
-            Ok(_) => reads::job(wire, job).await.map_err(|error| jobs::unsure(wire, job, error.into())),
-            // Its owner said a last word, or another rescuer was faster.
-            Err(StoreError::Refused { .. } | StoreError::NoSuchJob { .. }) => Ok(None),
-            Err(error) => Err(error),
-        };
-        match taken {
+    for line in answer.each::<Abandoned>(1)? {
+        match take_from(wire, line, request, now).await {
             Ok(job) => rescued.extend(job),
             Err(error) if rescued.is_empty() => return Err(error),
             // The rescuer must hear of those that it holds by now. The next rescue finds the rest, or tells the error.
@@ -211,4 +221,22 @@ pub async fn take_over(wire: &Wire, request: &RescueRequest, now: Timestamp) -> 
         }
     }
     Ok(rescued)
+}
+
+async fn take_from(
+    wire: &Wire,
+    line: Result<Abandoned, JobId>,
+    request: &RescueRequest,
+    now: Timestamp,
+) -> Result<Option<Job>, StoreError> {
+    let abandoned = match line {
+        Ok(abandoned) if abandoned.is_for(request, now) => abandoned,
+        Ok(_) => return Ok(None),
+        Err(job) => return jobs::give_up(wire, job, now).await.map(|()| None),
+    };
+    let Ok(job) = abandoned.placed.parse::<JobId>() else { return Ok(None) };
+    let step = Step::Rescue { from: abandoned.owner(), rescuer: request.rescuer.clone() };
+    // Refused when its owner said a last word, or another rescuer was faster.
+    let taken = jobs::take_step(wire, job, &step, None, now).await;
+    read_taken(wire, job, taken.map(|_| ()), now).await
 }

@@ -4,7 +4,7 @@
 //! the revision is still the one that was read. Each write carries a name of its own (`op`): when the connection breaks
 //! before the answer, the record itself tells whether the write was the last thing that happened to it.
 
-use model::{Claim, Ended, Job, JobId, SessionId, StateName, Step, Timestamp};
+use model::{Claim, Ended, Job, JobId, Progress, SessionId, StateName, Step, Timestamp};
 use surrealdb::types::{Object, RecordId, SurrealValue, Value};
 
 use crate::engine::Taken;
@@ -12,7 +12,7 @@ use crate::error::{Cause, StoreError};
 use crate::row::{EndRow, JobRow, Standing};
 use crate::surreal::records::{
     ExchangeRecord, JobRecord, LineRecord, SessionRecord, StepPatch, end_patch, int, job_record_id,
-    queue_name, session_id, worker_id,
+    queue_name, scoped_key, session_id, worker_id,
 };
 use crate::surreal::wire::{Fault, GaveUp, Pause, TRIES, Vars, Wire};
 use crate::surreal::{op_name, reads};
@@ -20,14 +20,15 @@ use crate::surreal::{op_name, reads};
 /// Keeps a new job, or finds the earlier one with its key. With the same id this can be asked any number of times.
 pub async fn place(wire: &Wire, job: Job) -> Result<(Job, bool), StoreError> {
     let record = JobRecord::new(JobRow::placed(&job)?, op_name()?);
-    let key = job.order.idempotency_key.clone();
+    let home = job.order.home.to_string();
+    let key = job.order.idempotency_key.as_deref().map(|key| scoped_key(&home, key));
     let vars = Vars::new()
         .with("job", job_record_id(job.id))
         .with("key", key)
         .with("content", Value::Object(record.content(job.id)));
     let query = "
         INSERT IGNORE INTO agent_jobs $content RETURN NONE;
-        IF $key = NONE { SELECT VALUE placed FROM $job } ELSE { SELECT VALUE placed FROM agent_jobs WHERE idempotency_key = $key };
+        IF $key = NONE { SELECT VALUE placed FROM $job } ELSE { SELECT VALUE placed FROM agent_jobs WHERE scoped_key = $key };
     ";
     let mut answer = wire.insist(query, vars).await.map_err(|gave_up| in_doubt(wire, gave_up, job.id))?;
     // The server has done its part by now.
@@ -36,10 +37,8 @@ pub async fn place(wire: &Wire, job: Job) -> Result<(Job, bool), StoreError> {
     match earlier {
         Some(id) if id == job.id => Ok((job, true)),
         Some(id) => Ok((reads::job(wire, id).await?.ok_or(StoreError::NoSuchJob { job: id })?, false)),
-        None => Err(StoreError::Engine {
-            place: wire.place(),
-            source: "the server took the job and does not have it".into(),
-        }),
+        // Swept in between, or the record was spoilt: it was written, but it is not there.
+        None => Err(unsure(wire, job.id, "the server took the job and does not have it".into())),
     }
 }
 
@@ -67,6 +66,34 @@ pub async fn take_step(
     settle(wire, job, |head| Change::of(head, step, end, now)).await
 }
 
+/// Like [`take_step`], for a job that was just read.
+pub async fn take_step_from(
+    wire: &Wire,
+    head: LineRecord,
+    step: &Step,
+    now: Timestamp,
+) -> Result<Taken, StoreError> {
+    settle_from(wire, head.job_id()?, head, |head| Change::of(head, step, None, now)).await
+}
+
+/// Queues a job again that was claimed and never begun. Its attempt's number is used up, none of its requeues is.
+pub async fn put_back(wire: &Wire, claim: &Claim, now: Timestamp) -> Result<(), StoreError> {
+    settle(wire, claim.job, |head| Change::of_return(head, claim, now)).await.map(|_| ())
+}
+
+/// Ends a job as failed whose record cannot be read, so that it does not stand in the way of the others. An end that it has
+/// stays.
+pub async fn give_up(wire: &Wire, job: JobId, now: Timestamp) -> Result<(), StoreError> {
+    let query =
+        "UPDATE $job SET state = 'failed', owner = NONE, worker = NONE, queue = NONE, paused_until = NONE,
+            completed_at = $now, op = $op, revision = IF type::is_int(revision) { revision + 1 } ELSE { 1 }
+        WHERE state NOT IN ['completed', 'failed', 'timeout', 'cancelled'] OR queue != NONE OR owner != NONE
+        RETURN NONE;";
+    let vars =
+        Vars::new().with("job", job_record_id(job)).with("now", int(now.as_millis())).with("op", op_name()?);
+    wire.insist(query, vars).await.map(|_| ()).map_err(|gave_up| in_doubt(wire, gave_up, job))
+}
+
 /// Remembers the conversation with the job, and as the last of its task.
 pub async fn note_session(
     wire: &Wire,
@@ -92,14 +119,22 @@ async fn settle(
     job: JobId,
     change: impl Fn(&LineRecord) -> Result<Change, StoreError>,
 ) -> Result<Taken, StoreError> {
+    let head = reads::line(wire, job).await?;
+    settle_from(wire, job, head, change).await
+}
+
+/// Like [`settle`], for a job that was just read.
+async fn settle_from(
+    wire: &Wire,
+    job: JobId,
+    head: LineRecord,
+    change: impl Fn(&LineRecord) -> Result<Change, StoreError>,
+) -> Result<Taken, StoreError> {
     let mut pause = Pause::default();
     // A write that was lost can still arrive while the next is tried: no doubt is forgotten.
     let mut doubts: Vec<Doubt> = Vec::new();
+    let mut head = head;
     for _ in 0..TRIES {
-        let head = match reads::line(wire, job).await {
-            Ok(head) => head,
-            Err(error) => return Err(still_in_doubt(wire, job, doubts, error)),
-        };
         if let Some(done) = doubts.iter().position(|doubt| doubt.op == head.op) {
             return Ok(doubts.swap_remove(done).taken);
         }
@@ -120,8 +155,16 @@ async fn settle(
             Err(Fault::Failed(error)) => return Err(still_in_doubt(wire, job, doubts, error)),
         }
         pause.wait().await;
+        head = match reads::line(wire, job).await {
+            Ok(head) => head,
+            Err(error) => return Err(still_in_doubt(wire, job, doubts, error)),
+        };
     }
-    Err(still_in_doubt(wire, job, doubts, wire.too_many_conflicts()))
+    // The last try may have been lost, and done.
+    match doubts.iter().position(|doubt| doubt.op == head.op) {
+        Some(done) => Ok(doubts.swap_remove(done).taken),
+        None => Err(still_in_doubt(wire, job, doubts, wire.too_many_conflicts())),
+    }
 }
 
 /// An error that says nothing was written is true only when no earlier write is in doubt.
@@ -130,37 +173,47 @@ fn still_in_doubt(wire: &Wire, job: JobId, mut doubts: Vec<Doubt>, error: StoreE
 }
 
 /// One change of one job, ready to be written.
-pub struct Change {
-    pub job: JobId,
-    pub taken: Taken,
+struct Change {
+    taken: Taken,
     op: String,
     vars: Vars,
 }
 
 impl Change {
     /// What the step makes of a job that stands like this.
-    pub fn of(
-        head: &LineRecord,
-        step: &Step,
-        end: Option<&EndRow>,
-        now: Timestamp,
-    ) -> Result<Self, StoreError> {
+    fn of(head: &LineRecord, step: &Step, end: Option<&EndRow>, now: Timestamp) -> Result<Self, StoreError> {
         let job = head.job_id()?;
         let before = head.standing().progress(job)?;
         let after = before.after(step, now).map_err(|refusal| StoreError::Refused { job, refusal })?;
         let op = op_name()?;
         let mut patch = end.map(end_patch).unwrap_or_default();
-        if let Value::Object(step) =
-            step_patch(head, &Standing::from(&after), after.state.name(), &op, now).into_value()
-        {
-            patch.extend(step);
-        }
+        patch.extend(step_patch(head, &after, &op, now));
         let vars = Self::vars(head, job, patch);
         let vars = match end {
             Some(end) => with_end(vars, head, job, end, now),
             None => vars,
         };
-        Ok(Self { job, taken: Taken { before, after }, op, vars })
+        Ok(Self { taken: Taken { before, after }, op, vars })
+    }
+
+    /// A claim that nobody took: a pause that is over at once, as if it had not begun.
+    fn of_return(head: &LineRecord, claim: &Claim, now: Timestamp) -> Result<Self, StoreError> {
+        let job = claim.job;
+        let refused = |refusal| StoreError::Refused { job, refusal };
+        let before = head.standing().progress(job)?;
+        let pause = Step::Pause { claim: claim.clone(), until: now };
+        let mut after = before.after(&pause, now).map_err(refused)?;
+        // One that is to be cancelled is, instead.
+        if after.state.name() == StateName::Paused {
+            after = after.after(&Step::Wake, now).map_err(refused)?;
+        }
+        let op = op_name()?;
+        let mut patch = step_patch(head, &after, &op, now);
+        if claim.attempt.number() == 1 {
+            patch.insert("started_at".to_owned(), Value::None);
+            patch.insert("duration_ms".to_owned(), Value::None);
+        }
+        Ok(Self { taken: Taken { before, after }, op, vars: Self::vars(head, job, patch) })
     }
 
     /// The conversation of a job, told by its holder.
@@ -181,7 +234,7 @@ impl Change {
         patch.insert("revision".to_owned(), (head.revision + 1).into_value());
         patch.insert("op".to_owned(), op.clone().into_value());
         let vars = with_last_session(Self::vars(head, job, patch), head, job, session, now);
-        Ok(Self { job, taken: Taken { before: progress.clone(), after: progress }, op, vars })
+        Ok(Self { taken: Taken { before: progress.clone(), after: progress }, op, vars })
     }
 
     fn vars(head: &LineRecord, job: JobId, patch: Object) -> Vars {
@@ -192,7 +245,7 @@ impl Change {
     }
 
     /// Writes it, unless somebody else wrote in between. One statement is one transaction, whose failure cannot be missed.
-    pub async fn write(&self, wire: &Wire) -> Result<bool, Fault> {
+    async fn write(&self, wire: &Wire) -> Result<bool, Fault> {
         let query = "{
             LET $done = (UPDATE $job MERGE $patch WHERE revision = $seen RETURN VALUE revision);
             IF array::len($done) = 1 {
@@ -206,18 +259,19 @@ impl Change {
     }
 }
 
-fn step_patch(head: &LineRecord, after: &Standing, state: StateName, op: &str, now: Timestamp) -> StepPatch {
+fn step_patch(head: &LineRecord, after: &Progress, op: &str, now: Timestamp) -> Object {
+    let (state, after) = (after.state.name(), Standing::from(after));
     let now = int(now.as_millis());
     // The time of the first claim.
     let started_at = head.started_at.or((state == StateName::Running).then_some(now));
     let completed_at = state.ended().map(|_| now);
     let queue = (state == StateName::Queued).then(|| queue_name(&head.home, &head.agent));
-    StepPatch {
+    let patch = StepPatch {
         revision: head.revision + 1,
         op: op.to_owned(),
-        state: after.state.clone(),
-        owner: after.owner.clone(),
+        state: after.state,
         worker: after.owner.as_deref().map(worker_id),
+        owner: after.owner,
         queue,
         attempt: after.attempt.into(),
         requeues: after.requeues.into(),
@@ -226,6 +280,10 @@ fn step_patch(head: &LineRecord, after: &Standing, state: StateName, op: &str, n
         started_at,
         completed_at,
         duration_ms: completed_at.zip(started_at).map(|(end, start)| (end - start).max(0)),
+    };
+    match patch.into_value() {
+        Value::Object(patch) => patch,
+        _ => Object::new(),
     }
 }
 

@@ -4,6 +4,7 @@
 //! doubt that is either cleared by a further look or told ([`StoreError::Unconfirmed`]).
 
 mod claim;
+mod delivery;
 mod jobs;
 mod reads;
 mod records;
@@ -35,14 +36,14 @@ use wire::{Vars, Wire};
 pub struct Surreal {
     wire: Arc<Wire>,
     /// One claim of this process at a time, so that an owner never gets more than it asked for, and does not race itself.
-    claiming: Mutex<()>,
+    claiming: Arc<Mutex<()>>,
 }
 
 impl Surreal {
     pub async fn open(setting: Setting, credentials: Option<Credentials>) -> Result<Self, StoreError> {
         let wire = Wire::open(&setting, credentials.as_ref()).await?;
         schema::bring_up_to_date(&wire).await?;
-        Ok(Self { wire: Arc::new(wire), claiming: Mutex::default() })
+        Ok(Self { wire: Arc::new(wire), claiming: Arc::default() })
     }
 }
 
@@ -60,8 +61,7 @@ impl Engine for Surreal {
     }
 
     async fn claim(&self, request: ClaimRequest, now: Timestamp) -> Result<Option<Job>, StoreError> {
-        let _turn = self.claiming.lock().await;
-        claim::oldest(&self.wire, &request, now).await
+        delivery::claim(self.wire.clone(), self.claiming.clone(), request, now).await
     }
 
     async fn renew(&self, owner: Owner, expires_at: Timestamp) -> Result<Vec<Held>, StoreError> {
@@ -126,10 +126,14 @@ impl Engine for Surreal {
     async fn sweep(&self, retention: Retention, now: Timestamp) -> Result<Vec<JobId>, SweepError> {
         let mut removed = Vec::new();
         loop {
-            match sweep::part(&self.wire, retention, now).await {
-                Ok(part) if part.is_empty() => return Ok(removed),
-                Ok(part) => removed.extend(part),
-                Err(source) => return Err(SweepError { removed, source }),
+            let part = match sweep::part(&self.wire, retention, now).await {
+                Ok(part) => part,
+                Err(source) => return Err(SweepError { removed, perhaps: Vec::new(), source }),
+            };
+            match part.removed {
+                Ok(()) if part.jobs.is_empty() => return Ok(removed),
+                Ok(()) => removed.extend(part.jobs),
+                Err(source) => return Err(SweepError::after(removed, part.jobs, source)),
             }
         }
     }

@@ -21,7 +21,7 @@ const FOUND: usize = 10;
 pub async fn job(wire: &Wire, id: JobId) -> Result<Option<Job>, StoreError> {
     let query = "SELECT *, worker.expires_at AS lease_expires_at FROM $job;";
     let mut answer = wire.read(query, Vars::new().with("job", job_record_id(id))).await?;
-    let record = answer.rows::<JobRecord>(0)?.pop();
+    let record = answer.rows::<JobRecord>(0).map_err(|error| naming(error, id))?.pop();
     record.map(|record| record.row()?.job()).transpose()
 }
 
@@ -29,7 +29,17 @@ pub async fn job(wire: &Wire, id: JobId) -> Result<Option<Job>, StoreError> {
 pub async fn line(wire: &Wire, id: JobId) -> Result<LineRecord, StoreError> {
     let query = format!("SELECT {LINE} FROM $job;");
     let mut answer = wire.read(&query, Vars::new().with("job", job_record_id(id))).await?;
-    answer.rows(0)?.pop().ok_or(StoreError::NoSuchJob { job: id })
+    answer.rows(0).map_err(|error| naming(error, id))?.pop().ok_or(StoreError::NoSuchJob { job: id })
+}
+
+/// Names the record that cannot be read: an answer does not know whose it is.
+fn naming(error: StoreError, job: JobId) -> StoreError {
+    match error {
+        StoreError::Unreadable { field, source, .. } => {
+            StoreError::Unreadable { record: job.to_string(), field, source }
+        }
+        other => other,
+    }
 }
 
 /// The job or jobs whose ids begin like this.
@@ -58,8 +68,12 @@ pub async fn list(wire: &Wire, filter: &JobFilter, page: PageRequest) -> Result<
     let query =
         format!("SELECT {LINE} FROM agent_jobs{} ORDER BY placed DESC LIMIT $limit;", conditions.clause());
     let mut answer = wire.read(&query, conditions.vars.with("limit", i64::from(rows) + 1)).await?;
-    let lines = answer.rows::<LineRecord>(0)?.into_iter();
-    Ok(Page::cut(lines.map(LineRecord::row).collect::<Result<_, _>>()?, rows))
+    let lines = answer.each::<LineRecord>(0)?.into_iter().filter_map(|line| match line {
+        // With a name that is none, it is not in the order of the list either.
+        Ok(line) => line.row().ok().map(Ok),
+        Err(job) => Some(Err(job)),
+    });
+    Ok(Page::cut(lines.collect(), rows))
 }
 
 #[derive(Debug, SurrealValue)]
@@ -168,11 +182,11 @@ struct EndedSums {
     day: i64,
     state: String,
     jobs: i64,
-    duration: i64,
-    input: i64,
-    output: i64,
-    cached: i64,
-    reasoning: i64,
+    duration: f64,
+    input: f64,
+    output: f64,
+    cached: f64,
+    reasoning: f64,
     cost: f64,
 }
 
@@ -185,9 +199,12 @@ pub async fn stats(wire: &Wire, range: StatsRange) -> Result<Stats, StoreError> 
     let query = format!(
         "SELECT state, count() AS jobs FROM agent_jobs{all} GROUP BY state;
         SELECT agent, model, <int> math::floor(created_at / $day_ms) AS day, state, count() AS jobs,
-            <int> math::sum(duration_ms ?? 0) AS duration, <int> math::sum(input_tokens ?? 0) AS input,
-            <int> math::sum(output_tokens ?? 0) AS output, <int> math::sum(cached_tokens ?? 0) AS cached,
-            <int> math::sum(reasoning_tokens ?? 0) AS reasoning, <float> math::sum(cost_usd ?? 0f) AS cost
+            <float> math::sum(<float> (duration_ms ?? 0)) AS duration,
+            <float> math::sum(<float> (input_tokens ?? 0)) AS input,
+            <float> math::sum(<float> (output_tokens ?? 0)) AS output,
+            <float> math::sum(<float> (cached_tokens ?? 0)) AS cached,
+            <float> math::sum(<float> (reasoning_tokens ?? 0)) AS reasoning,
+            <float> math::sum(<float> (cost_usd ?? 0)) AS cost
         FROM agent_jobs{} GROUP BY agent, model, day, state;",
         conditions.clause()
     );
@@ -213,13 +230,19 @@ fn ended(sums: EndedSums, reader: &Reader) -> Result<Option<StatsRow>, StoreErro
         day: Timestamp::from_millis(sums.day.unsigned_abs().saturating_mul(DAY_MS)),
         how,
         jobs: sums.jobs.unsigned_abs(),
-        duration_ms: sums.duration.unsigned_abs(),
+        duration_ms: whole(sums.duration),
         usage: Usage {
-            input: sums.input.unsigned_abs(),
-            output: sums.output.unsigned_abs(),
-            cached: sums.cached.unsigned_abs(),
-            reasoning: sums.reasoning.unsigned_abs(),
+            input: whole(sums.input),
+            output: whole(sums.output),
+            cached: whole(sums.cached),
+            reasoning: whole(sums.reasoning),
         },
         cost_usd: sums.cost,
     }))
+}
+
+/// A sum in whole numbers. One of those runs over; a floating one does not, and stops at the largest, as with `SQLite`.
+#[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "the cast stops at both ends")]
+fn whole(sum: f64) -> u64 {
+    (sum as u64).min(i64::MAX.unsigned_abs())
 }

@@ -56,8 +56,8 @@ pub struct RestRecord {
     pub metadata: Option<String>,
 }
 
-/// The fields of [`LineRecord`], as a query names them.
-pub const LINE: &str = "placed, revision, op, state, owner, attempt, requeues, max_attempts, paused_until,
+/// The fields of [`LineRecord`], as a query names them, and the id of the record.
+pub const LINE: &str = "id, placed, revision, op, state, owner, attempt, requeues, max_attempts, paused_until,
     cancel_requested_at, created_at, started_at, completed_at, agent, model, tool, task, home, cwd, session, parent,
     input_tokens, output_tokens, cached_tokens, reasoning_tokens, cost_usd, failure, prompt_head";
 
@@ -109,6 +109,11 @@ pub fn session_id(agent: &str, task: &str, home: &str) -> RecordId {
 /// The queue that a job with that home waits in.
 pub fn queue_name(home: &str, agent: &str) -> String {
     format!("{agent} {home}")
+}
+
+/// The key of a job together with its home, where it names one job. The length keeps the two apart.
+pub fn scoped_key(home: &str, key: &str) -> String {
+    format!("{} {home}{key}", home.chars().count())
 }
 
 pub fn int(number: u64) -> i64 {
@@ -223,12 +228,14 @@ impl JobRecord {
         }
     }
 
-    /// What is inserted: the record, its id, and the queue it waits in.
+    /// What is inserted: the record, its id, the queue it waits in, and the key that no other has.
     pub fn content(self, job: JobId) -> Object {
         let queue = queue_name(&self.line.home, &self.line.agent);
+        let key = self.rest.idempotency_key.as_deref().map(|key| scoped_key(&self.line.home, key));
         let mut content = merged(self.into_value(), Value::None);
         content.insert("id".to_owned(), job_record_id(job).into_value());
         content.insert("queue".to_owned(), queue.into_value());
+        content.insert("scoped_key".to_owned(), key.into_value());
         content
     }
 

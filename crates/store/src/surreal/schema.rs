@@ -12,7 +12,9 @@ use crate::surreal::wire::{Vars, Wire};
 /// - `placed` is the id as text: an index that ends with it has the jobs in the order of time, and is read in that order.
 /// - `queue` stands for home and agent and is there only while a job waits; `owner` only while somebody holds it.
 /// - `changed_at` is the server's time, the same for all who ask for changes.
-const STEPS: [&str; 1] = ["
+const STEPS: [&str; 2] = [
+    // 1: jobs, what was said in them, the last conversations, and who is alive.
+    "
     DEFINE TABLE IF NOT EXISTS agent_jobs SCHEMALESS;
     DEFINE FIELD IF NOT EXISTS changed_at ON agent_jobs VALUE time::now();
     DEFINE INDEX IF NOT EXISTS jobs_ready ON agent_jobs FIELDS queue, placed;
@@ -28,7 +30,16 @@ const STEPS: [&str; 1] = ["
     DEFINE INDEX IF NOT EXISTS exchanges_by_job ON agent_exchanges FIELDS job;
     DEFINE TABLE IF NOT EXISTS tool_sessions SCHEMALESS;
     DEFINE TABLE IF NOT EXISTS agent_workers SCHEMALESS;
-"];
+    ",
+    // 2: a key names one job of its home, and a conversation goes with the job that had it.
+    "
+    REMOVE INDEX IF EXISTS jobs_by_key ON agent_jobs;
+    UPDATE agent_jobs SET scoped_key = <string> string::len(home) + ' ' + home + idempotency_key
+        WHERE idempotency_key != NONE RETURN NONE;
+    DEFINE INDEX IF NOT EXISTS jobs_by_scoped_key ON agent_jobs FIELDS scoped_key UNIQUE;
+    DEFINE INDEX IF NOT EXISTS sessions_by_job ON tool_sessions FIELDS job;
+    ",
+];
 
 #[derive(Debug, SurrealValue)]
 #[surreal(crate = "surrealdb::types")]

@@ -1,6 +1,7 @@
 //! Removes ended jobs that are kept no longer.
 
 use model::{JobId, Timestamp};
+use surrealdb::types::SurrealValue;
 
 use crate::error::StoreError;
 use crate::requests::Retention;
@@ -13,8 +14,14 @@ const PART: i64 = 200;
 /// Owners that were last heard of this long ago are forgotten. What they hold, if anything, has been rescued by then.
 const FORGET_OWNERS_MS: u64 = 7 * 24 * 60 * 60 * 1000;
 
+/// Some jobs that were removed, or that were to be.
+pub struct Part {
+    pub jobs: Vec<JobId>,
+    pub removed: Result<(), StoreError>,
+}
+
 /// Removes some, the oldest first, and answers which. Nothing is left to remove when it answers none.
-pub async fn part(wire: &Wire, retention: Retention, now: Timestamp) -> Result<Vec<JobId>, StoreError> {
+pub async fn part(wire: &Wire, retention: Retention, now: Timestamp) -> Result<Part, StoreError> {
     let mut placed = match retention.max_age {
         Some(age) => too_old(wire, now.minus(age)).await?,
         None => Vec::new(),
@@ -24,19 +31,24 @@ pub async fn part(wire: &Wire, retention: Retention, now: Timestamp) -> Result<V
     {
         placed = too_many(wire, count).await?;
     }
-    let ids: Vec<JobId> = placed.iter().filter_map(|placed| placed.parse().ok()).collect();
-    let records: Vec<_> = ids.iter().map(|id| job_record_id(*id)).collect();
+    let jobs: Vec<JobId> = placed.iter().filter_map(|placed| placed.parse().ok()).collect();
+    let records: Vec<_> = jobs.iter().map(|id| job_record_id(*id)).collect();
     let vars = Vars::new()
         .with("jobs", records)
         .with("placed", placed)
         .with("long_ago", int(now.as_millis().saturating_sub(FORGET_OWNERS_MS)));
+    // What was said goes with its job, and so does the last conversation of a task.
     let query = "{
             DELETE agent_exchanges WHERE job IN $placed;
+            DELETE tool_sessions WHERE job IN $placed;
             DELETE $jobs;
         };
         DELETE agent_workers WHERE expires_at < $long_ago;";
-    wire.read(query, vars).await?;
-    Ok(ids)
+    let removed = wire.insist(query, vars).await.map(|_| ()).map_err(|gave_up| match gave_up.lost {
+        Some(source) => StoreError::Unconfirmed { place: wire.place(), job: None, source },
+        None => gave_up.error,
+    });
+    Ok(Part { jobs, removed })
 }
 
 async fn too_old(wire: &Wire, cutoff: Timestamp) -> Result<Vec<String>, StoreError> {
@@ -47,12 +59,26 @@ async fn too_old(wire: &Wire, cutoff: Timestamp) -> Result<Vec<String>, StoreErr
     wire.read(query, vars).await?.rows(0)
 }
 
+#[derive(Debug, SurrealValue)]
+#[surreal(crate = "surrealdb::types")]
+struct EndedAt {
+    placed: String,
+    completed_at: i64,
+}
+
+/// The oldest by their ends: an id may be of a clock that was ahead, or of a job that took long.
 async fn too_many(wire: &Wire, count: u64) -> Result<Vec<String>, StoreError> {
-    let query = "SELECT VALUE placed FROM agent_jobs WHERE completed_at > 0 ORDER BY placed DESC LIMIT 1 START $count;";
+    let query = "SELECT placed, completed_at FROM agent_jobs WHERE completed_at > 0
+        ORDER BY completed_at DESC, placed DESC LIMIT 1 START $count;";
     let vars = Vars::new().with("count", int(count));
-    let Some(newest) = wire.read(query, vars).await?.rows::<String>(0)?.pop() else { return Ok(Vec::new()) };
-    let vars = Vars::new().with("newest", newest).with("part", PART);
-    let query = "SELECT VALUE placed FROM agent_jobs WHERE completed_at > 0 AND placed <= $newest
-        ORDER BY placed LIMIT $part;";
-    wire.read(query, vars).await?.rows(0)
+    let Some(newest) = wire.read(query, vars).await?.rows::<EndedAt>(0)?.pop() else {
+        return Ok(Vec::new());
+    };
+    let vars =
+        Vars::new().with("newest", newest.placed).with("newest_end", newest.completed_at).with("part", PART);
+    let query = "SELECT placed, completed_at FROM agent_jobs
+        WHERE completed_at > 0 AND completed_at <= $newest_end AND (completed_at < $newest_end OR placed <= $newest)
+        ORDER BY completed_at, placed LIMIT $part;";
+    let ended = wire.read(query, vars).await?.rows::<EndedAt>(0)?;
+    Ok(ended.into_iter().map(|job| job.placed).collect())
 }

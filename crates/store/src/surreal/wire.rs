@@ -4,9 +4,10 @@
 
 use std::time::Duration;
 
+use model::JobId;
 use surrealdb::engine::any::{Any, connect};
 use surrealdb::opt::auth;
-use surrealdb::types::{Object, QueryError, SurrealValue, Value};
+use surrealdb::types::{Object, QueryError, RecordIdKey, SurrealValue, Value};
 use surrealdb::{IndexedResults, Surreal};
 use tokio::time::{Instant, sleep, timeout};
 
@@ -84,8 +85,43 @@ impl Answer {
         rows.into_iter().map(|row| T::from_value(row).map_err(|error| self.unreadable(error))).collect()
     }
 
+    /// The rows that a statement answered, each by itself: one that makes no sense is named by its id, and spoils no other.
+    /// The statement has to ask for the `id`.
+    pub fn each<T: SurrealValue>(&mut self, statement: usize) -> Result<Vec<Result<T, JobId>>, StoreError> {
+        let rows: Vec<Value> = self.rows(statement)?;
+        let read = |row: Value| {
+            let job = job_of(&row);
+            match T::from_value(row) {
+                Ok(row) => Some(Ok(row)),
+                Err(_) => job.map(Err),
+            }
+        };
+        Ok(rows.into_iter().filter_map(read).collect())
+    }
+
+    /// The jobs whose records a statement answered. It has to ask for the `id`.
+    pub fn jobs(&mut self, statement: usize) -> Result<Vec<JobId>, StoreError> {
+        Ok(self.rows::<Value>(statement)?.iter().filter_map(job_of).collect())
+    }
+
+    /// The rows that a statement answered and that can be read.
+    pub fn readable<T: SurrealValue>(&mut self, statement: usize) -> Result<Vec<T>, StoreError> {
+        let rows: Vec<Value> = self.rows(statement)?;
+        Ok(rows.into_iter().filter_map(|row| T::from_value(row).ok()).collect())
+    }
+
     fn unreadable(&self, error: surrealdb::Error) -> StoreError {
         StoreError::Unreadable { record: self.place.clone(), field: "answer", source: error.into() }
+    }
+}
+
+/// Whose record it is, by its id: that one nobody can change. A record with an id of another kind is not ours.
+fn job_of(row: &Value) -> Option<JobId> {
+    let Value::Object(fields) = row else { return None };
+    let Some(Value::RecordId(id)) = fields.get("id") else { return None };
+    match &id.key {
+        RecordIdKey::Uuid(uuid) => Some(JobId::from_uuid((*uuid).into())),
+        _ => None,
     }
 }
 

@@ -22,6 +22,8 @@ crate::tests![
     what_a_crash_left_beside_the_file_is_shut_to_others,
     a_job_that_moves_is_in_a_list_exactly_once,
     a_sweep_that_fails_halfway_says_what_it_removed,
+    a_sweep_whose_commit_fails_names_what_may_be_gone,
+    a_store_that_is_dropped_keeps_no_worker_waiting,
     a_record_that_makes_no_sense_stops_no_other,
     a_claim_that_nobody_waits_for_is_put_back,
     what_is_no_database_is_refused,
@@ -84,7 +86,7 @@ fn a_file_of_an_older_version_is_brought_up_to_date() {
         .unwrap()
         .pragma_query_value(None, "user_version", |row| row.get(0))
         .unwrap();
-    assert_eq!(version, 2);
+    assert_eq!(version, 3);
 }
 
 fn a_file_of_a_newer_version_is_refused() {
@@ -95,7 +97,7 @@ fn a_file_of_a_newer_version_is_refused() {
     let before = fs::read(bed.file()).unwrap();
     let error = open(&bed.file()).unwrap_err();
     let expected = format!(
-        "the store `{}` has version 99, and this program knows versions up to 2",
+        "the store `{}` has version 99, and this program knows versions up to 3",
         bed.file().display()
     );
     assert_eq!(error.to_string(), expected);
@@ -183,6 +185,51 @@ fn a_sweep_that_fails_halfway_says_what_it_removed() {
         assert!(store.get(jobs[499]).await.unwrap().is_none());
         assert!(store.get(jobs[500]).await.unwrap().is_some());
     });
+}
+
+fn a_sweep_whose_commit_fails_names_what_may_be_gone() {
+    let bed = Bed::new(Engine::SqliteFile);
+    block_on(async {
+        let store = bed.open().await;
+        let job = store.place(order("x")).await.unwrap().job.id;
+        store.request_cancel(job).await.unwrap();
+        let other = Connection::open(bed.file()).unwrap();
+        // A rule that is looked at only when all is written.
+        other
+            .execute_batch(
+                "CREATE TABLE notes (job BLOB REFERENCES agent_jobs (id) DEFERRABLE INITIALLY DEFERRED);
+                INSERT INTO notes SELECT id FROM agent_jobs;",
+            )
+            .unwrap();
+        let all = Retention { max_age: None, max_count: Some(0) };
+        let error = store.sweep(all).await.unwrap_err();
+        assert_eq!(error.source.certainty(), Certainty::Unknown, "{error:?}");
+        assert_eq!((error.removed, error.perhaps), (vec![], vec![job]));
+        other.execute_batch("DROP TABLE notes").unwrap();
+        assert_eq!(store.sweep(all).await.unwrap(), [job]);
+    });
+}
+
+fn a_store_that_is_dropped_keeps_no_worker_waiting() {
+    let bed = Bed::new(Engine::SqliteFile);
+    // One thread for all: if the drop waited for the writer, nobody could let go of the file.
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    runtime.block_on(async {
+        let store = bed.open().await;
+        let other = Connection::open(bed.file()).unwrap();
+        other.execute_batch("BEGIN IMMEDIATE").unwrap();
+        {
+            let mut placing = std::pin::pin!(store.place(order("handed over")));
+            let waited = tokio::time::timeout(std::time::Duration::from_millis(50), &mut placing).await;
+            assert!(waited.is_err(), "{waited:?}");
+        }
+        drop(store);
+        other.execute_batch("ROLLBACK").unwrap();
+    });
+    // The end of the runtime waits for the writer, which has done what it was given.
+    drop(runtime);
+    let placed = block_on(async { bed.open().await.count(&JobFilter::default()).await.unwrap() });
+    assert_eq!(placed, 1);
 }
 
 fn a_claim_that_nobody_waits_for_is_put_back() {

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use model::{
-    AgentKind, CallSpec, Deadline, Ended, Failure, FailureKind, JobEnd, JobId, Limits, McpServer, Mode,
+    AgentKind, CallSpec, Deadline, Ended, Failure, FailureKind, Home, JobEnd, JobId, Limits, McpServer, Mode,
     NewJob, SessionChoice, StateName, Timestamp, ToolChoice, Verdict,
 };
 use store::{Found, StoreError};
@@ -17,6 +17,7 @@ conformance![
     any_text_survives_byte_for_byte,
     what_looks_like_a_query_is_a_text,
     the_same_key_gives_the_same_job,
+    a_key_names_a_job_of_its_home_alone,
     one_key_asked_by_many_at_once_is_one_job,
     an_end_is_kept_with_all_that_belongs_to_it,
     a_deadline_ends_as_timeout_and_keeps_the_failure,
@@ -118,7 +119,7 @@ async fn what_looks_like_a_query_is_a_text(bed: Bed) {
             ..NewJob::new(
                 CallSpec::new(AgentKind::Claude, text, format!("/w/{text}")),
                 text,
-                model::Home::Label(text.into()),
+                Home::Label(text.into()),
             )
         };
         let placed = store.place(hostile.clone()).await.unwrap();
@@ -148,6 +149,32 @@ async fn the_same_key_gives_the_same_job(bed: Bed) {
     let (a, b) = (store.place(order("x")).await.unwrap(), store.place(order("x")).await.unwrap());
     assert_ne!(a.job.id, b.job.id);
     assert_eq!(store.count(&store::JobFilter::default()).await.unwrap(), 4);
+}
+
+async fn a_key_names_a_job_of_its_home_alone(bed: Bed) {
+    let store = bed.open().await;
+    let at = |home: Home, key: &str| NewJob {
+        idempotency_key: Some(key.into()),
+        ..order_for(AgentKind::Claude, home)
+    };
+    // However homes and keys are put together, no two of these are the same.
+    let orders = || {
+        [
+            at(Home::Host("a".into()), "k"),
+            at(Home::Label("a".into()), "k"),
+            at(Home::Host("ab".into()), "c"),
+            at(Home::Host("a".into()), "bc"),
+        ]
+    };
+    let mut placed = Vec::new();
+    for order in orders() {
+        let new = store.place(order).await.unwrap();
+        assert!(new.is_new);
+        placed.push(new.job.id);
+    }
+    for (order, first) in orders().into_iter().zip(placed) {
+        assert_eq!(store.place(order).await.unwrap().job.id, first);
+    }
 }
 
 async fn one_key_asked_by_many_at_once_is_one_job(bed: Bed) {
@@ -225,7 +252,7 @@ async fn what_is_closed_is_there_when_it_is_opened_again(bed: Bed) {
 
 async fn the_last_session_is_known_per_task_agent_and_home(bed: Bed) {
     let store = bed.open().await;
-    let gpu = model::Home::Label("gpu".into());
+    let gpu = Home::Label("gpu".into());
     for (task, home, id) in
         [("a", here(), "s-1"), ("b", here(), "s-2"), ("a", gpu.clone(), "s-3"), ("a", here(), "s-4")]
     {
@@ -240,8 +267,7 @@ async fn the_last_session_is_known_per_task_agent_and_home(bed: Bed) {
         bed.clock.advance(Duration::from_secs(1));
         store.finish(&claim, named.into()).await.unwrap();
     }
-    let last =
-        async |agent, task: &str, home: &model::Home| store.last_session(agent, task, home).await.unwrap();
+    let last = async |agent, task: &str, home: &Home| store.last_session(agent, task, home).await.unwrap();
     let known = last(AgentKind::Claude, "a", &here()).await.unwrap();
     assert_eq!(
         (known.session, known.cwd.as_str(), known.at),
@@ -307,8 +333,8 @@ async fn an_id_that_is_nobodys_is_said_to_be(bed: Bed) {
 async fn a_name_that_is_empty_is_refused(bed: Bed) {
     let store = bed.open().await;
     let bad = [
-        (NewJob { home: model::Home::Host(String::new()), ..order("x") }, "the home is empty"),
-        (NewJob { home: model::Home::Label(String::new()), ..order("x") }, "the home is empty"),
+        (NewJob { home: Home::Host(String::new()), ..order("x") }, "the home is empty"),
+        (NewJob { home: Home::Label(String::new()), ..order("x") }, "the home is empty"),
         (NewJob { idempotency_key: Some(String::new()), ..order("x") }, "the idempotency key is empty"),
     ];
     for (order, says) in bad {

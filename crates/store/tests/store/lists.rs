@@ -18,6 +18,8 @@ conformance![
     old_ended_jobs_are_removed_and_no_others,
     more_than_the_newest_so_many_are_removed,
     a_job_of_a_clock_that_was_ahead_is_removed_like_any_other,
+    the_newest_are_those_that_ended_last,
+    the_last_session_of_a_task_goes_with_its_job,
     tokens_beyond_belief_do_not_break_the_sums,
     a_removed_key_is_free_again,
     a_watcher_sees_every_change_after_it_was_written,
@@ -197,6 +199,38 @@ async fn a_job_of_a_clock_that_was_ahead_is_removed_like_any_other(bed: Bed) {
     bed.clock.advance(Duration::from_hours(48));
     let day = Retention { max_age: Some(Duration::from_hours(24)), max_count: None };
     assert_eq!(store.sweep(day).await.unwrap(), [job]);
+}
+
+async fn the_newest_are_those_that_ended_last(bed: Bed) {
+    let store = bed.open().await;
+    let right = bed.clock.now();
+    bed.clock.advance(Duration::from_hours(24 * 365));
+    let future = store.place(order("of a clock that was ahead")).await.unwrap().job.id;
+    bed.clock.set(right);
+    let slow = store.place(order("takes long")).await.unwrap().job.id;
+    let quick = store.place(order("quick")).await.unwrap().job.id;
+    for job in [future, quick, slow] {
+        bed.clock.advance(Duration::from_secs(1));
+        store.request_cancel(job).await.unwrap();
+    }
+    let keep = |count| Retention { max_age: None, max_count: Some(count) };
+    assert_eq!(store.sweep(keep(2)).await.unwrap(), [future]);
+    assert_eq!(store.sweep(keep(1)).await.unwrap(), [quick]);
+    assert!(store.get(slow).await.unwrap().is_some());
+}
+
+async fn the_last_session_of_a_task_goes_with_its_job(bed: Bed) {
+    let store = bed.open().await;
+    for task in ["old", "new"] {
+        store.place(NewJob { task: task.into(), ..order("x") }).await.unwrap();
+        let (_, claim) = claimed(&store, "a").await;
+        bed.clock.advance(Duration::from_secs(1));
+        store.finish(&claim, success("x")).await.unwrap();
+    }
+    store.sweep(Retention { max_age: None, max_count: Some(1) }).await.unwrap();
+    let last = async |task| store.last_session(AgentKind::Claude, task, &here()).await.unwrap();
+    assert_eq!(last("old").await, None);
+    assert!(last("new").await.is_some());
 }
 
 async fn tokens_beyond_belief_do_not_break_the_sums(bed: Bed) {

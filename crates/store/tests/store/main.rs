@@ -7,6 +7,8 @@
 mod bed;
 mod calls;
 mod crash;
+#[cfg(feature = "surreal")]
+mod doubts;
 mod files;
 mod holding;
 mod keeping;
@@ -16,6 +18,7 @@ mod races;
 mod remote;
 mod secrets;
 mod server;
+mod way;
 
 use std::process::ExitCode;
 
@@ -94,5 +97,7 @@ fn once() -> Vec<Trial> {
     let mut trials: Vec<Trial> = always.into_iter().flatten().map(trial).collect();
     let missing = Engine::Surreal.missing().is_some();
     trials.extend(remote::TESTS.iter().map(|test| trial(test).with_ignored_flag(missing)));
+    #[cfg(feature = "surreal")]
+    trials.extend(doubts::TESTS.iter().map(|test| trial(test).with_ignored_flag(missing)));
     trials
 }

@@ -1,5 +1,6 @@
 //! A real `SurrealDB` server on loopback, as a child process.
 
+use std::io::{Read, Write};
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
@@ -93,12 +94,25 @@ fn spawn(port: u16, storage: &str) -> Option<Child> {
         if child.try_wait().unwrap().is_some() {
             return None;
         }
-        if TcpStream::connect_timeout(&address, Duration::from_secs(1)).is_ok() {
+        if is_healthy(&address) {
             return Some(child);
         }
         assert!(Instant::now() < deadline, "the SurrealDB server is not up in time");
         thread::sleep(Duration::from_millis(20));
     }
+}
+
+/// It listens before it can serve, and says so by 503.
+fn is_healthy(address: &SocketAddr) -> bool {
+    let ask = || {
+        let mut stream = TcpStream::connect_timeout(address, Duration::from_secs(1))?;
+        stream.set_read_timeout(Some(UP_WITHIN))?;
+        stream.write_all(b"GET /health HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")?;
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer)?;
+        Ok::<_, std::io::Error>(answer)
+    };
+    ask().is_ok_and(|answer| answer.starts_with("HTTP/1.1 200"))
 }
 
 /// The server that all tests of this process share, each with a database of its own.
