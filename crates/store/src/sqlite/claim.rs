@@ -1,12 +1,12 @@
 //! Finds the oldest job that an owner can serve.
 
-use model::{AgentKind, Home, Job, JobId, Owner, Step, Timestamp};
+use model::{AgentKind, Home, Job, JobId, Timestamp};
 use rusqlite::{Connection, OptionalExtension, params};
 use uuid::Uuid;
 
 use crate::requests::{Capacity, ClaimRequest};
 use crate::sqlite::writer::Ledger;
-use crate::sqlite::{Failed, jobs, reads, rescue};
+use crate::sqlite::{Failed, jobs, rescue};
 
 /// Takes the oldest job of the owner's homes and agents, if there is one.
 pub fn oldest(
@@ -16,20 +16,16 @@ pub fn oldest(
 ) -> Result<Option<Job>, Failed> {
     let ClaimRequest { owner, lease, .. } = request;
     // An owner that asks is alive, and has to look alive before it holds a job.
-    rescue::heartbeat(ledger.connection, owner, now.plus(*lease))?;
+    let lease = now.plus(*lease);
+    rescue::heartbeat(ledger.connection, owner, lease)?;
     jobs::wake_due(ledger, now)?;
     while let Some(job) = first_for(ledger.connection, request)? {
-        match take(ledger, job, owner, now) {
+        match jobs::claim(ledger, job, owner, lease, now) {
             Err(failed) if failed.is_of_record() => jobs::give_up(ledger, job, now)?,
             taken => return taken,
         }
     }
     Ok(None)
-}
-
-fn take(ledger: &mut Ledger<'_>, job: JobId, owner: &Owner, now: Timestamp) -> Result<Option<Job>, Failed> {
-    jobs::take_step(ledger, job, &Step::Claim { owner: owner.clone() }, None, now)?;
-    reads::job(ledger.connection, job)
 }
 
 fn first_for(connection: &Connection, request: &ClaimRequest) -> Result<Option<JobId>, Failed> {

@@ -1,11 +1,11 @@
 //! Keeps a job and its steps.
 
-use model::{Claim, JobId, SessionId, StateName, Step, Timestamp, Usage};
+use model::{Claim, Job, JobId, Lease, Owner, Progress, SessionId, StateName, Step, Timestamp, Usage};
 use rusqlite::{Connection, named_params, params};
 
 use crate::engine::Taken;
 use crate::error::StoreError;
-use crate::row::{EndRow, JobRow, LineRow, Standing};
+use crate::row::{EndRow, ExchangeRow, JobRow, LineRow, Standing};
 use crate::sqlite::writer::Ledger;
 use crate::sqlite::{Failed, reads};
 
@@ -70,17 +70,46 @@ pub fn take_step(
     now: Timestamp,
 ) -> Result<Taken, Failed> {
     let head = reads::head(ledger.connection, job)?;
-    let before = head.standing.clone().progress(job)?;
+    let before = head.standing.progress(job)?;
     let after = before.after(step, now).map_err(|refusal| StoreError::Refused { job, refusal })?;
-    let state = after.state.name();
-    // The time of the first claim.
-    let started_at = head.started_at.or((state == StateName::Running).then(|| now.as_millis()));
-    let completed_at = state.ended().map(|_| now.as_millis());
-    let duration = completed_at.zip(started_at).map(|(end, start)| end.saturating_sub(start));
-    let Standing { state: name, owner, attempt, requeues, paused_until, cancel_requested_at, .. } =
-        Standing::from(&after);
-    ledger
-        .connection
+    let moved = Moved::to(&after, head.started_at, head.revision, now);
+    match end {
+        Some(end) => keep_end(ledger.connection, job, &moved, end, now)?,
+        None => keep_step(ledger.connection, job, &moved)?,
+    }
+    ledger.changed(job, after.state.name(), moved.revision);
+    Ok(Taken { before, after })
+}
+
+/// What a step changes in a record.
+struct Moved {
+    standing: Standing,
+    started_at: Option<u64>,
+    completed_at: Option<u64>,
+    duration_ms: Option<u64>,
+    revision: u64,
+}
+
+impl Moved {
+    fn to(after: &Progress, started_at: Option<u64>, revision: u64, now: Timestamp) -> Self {
+        let state = after.state.name();
+        // The time of the first claim.
+        let started_at = started_at.or((state == StateName::Running).then(|| now.as_millis()));
+        let completed_at = state.ended().map(|_| now.as_millis());
+        let duration_ms = completed_at.zip(started_at).map(|(end, start)| end.saturating_sub(start));
+        Self {
+            standing: Standing::from(after),
+            started_at,
+            completed_at,
+            duration_ms,
+            revision: revision + 1,
+        }
+    }
+}
+
+fn keep_step(connection: &Connection, job: JobId, moved: &Moved) -> Result<(), Failed> {
+    let Standing { state, owner, attempt, requeues, paused_until, cancel_requested_at, .. } = &moved.standing;
+    connection
         .prepare_cached(
             "UPDATE agent_jobs SET state = ?2, owner = ?3, attempt = ?4, requeues = ?5, paused_until = ?6,
                 cancel_requested_at = ?7, started_at = ?8, completed_at = ?9, duration_ms = ?10, revision = ?11
@@ -88,36 +117,77 @@ pub fn take_step(
         )?
         .execute(params![
             job.as_uuid().as_bytes(),
-            name,
+            state,
             owner,
             attempt,
             requeues,
             paused_until.map(int),
             cancel_requested_at.map(int),
-            started_at.map(int),
-            completed_at.map(int),
-            duration.map(int),
-            int(head.revision + 1),
+            moved.started_at.map(int),
+            moved.completed_at.map(int),
+            moved.duration_ms.map(int),
+            int(moved.revision),
         ])?;
-    if let Some(end) = end {
-        keep_end(ledger.connection, job, end, now)?;
-    }
-    ledger.changed(job, state, head.revision + 1);
-    Ok(Taken { before, after })
+    Ok(())
 }
 
-fn keep_end(connection: &Connection, job: JobId, end: &EndRow, now: Timestamp) -> Result<(), Failed> {
+/// Gives the job to the owner, and answers it as it is then. It is read once, before it is written: one that makes no sense is
+/// not given to anybody.
+pub fn claim(
+    ledger: &mut Ledger<'_>,
+    job: JobId,
+    owner: &Owner,
+    lease: Timestamp,
+    now: Timestamp,
+) -> Result<Option<Job>, Failed> {
+    let Some(found) = reads::job(ledger.connection, job)? else { return Ok(None) };
+    let step = Step::Claim { owner: owner.clone() };
+    let after = found.progress.after(&step, now).map_err(|refusal| StoreError::Refused { job, refusal })?;
+    let started_at = found.started_at.map(Timestamp::as_millis);
+    let moved = Moved::to(&after, started_at, found.revision, now);
+    keep_step(ledger.connection, job, &moved)?;
+    ledger.changed(job, after.state.name(), moved.revision);
+    Ok(Some(Job {
+        progress: after,
+        lease: Some(Lease { owner: owner.clone(), expires_at: lease }),
+        started_at: moved.started_at.map(Timestamp::from_millis),
+        revision: moved.revision,
+        ..found
+    }))
+}
+
+/// A step and what its end brings along, in one: the record, which may be long, is written once.
+fn keep_end(
+    connection: &Connection,
+    job: JobId,
+    moved: &Moved,
+    end: &EndRow,
+    now: Timestamp,
+) -> Result<(), Failed> {
     let EndRow { model, session, usage, cost_usd, failure, outcome, metadata, exchange } = end;
+    let Standing { state, owner, attempt, requeues, paused_until, cancel_requested_at, .. } = &moved.standing;
     let tokens = |part: fn(&Usage) -> u64| usage.as_ref().map(part).map(int);
     connection
         .prepare_cached(
-            "UPDATE agent_jobs SET model = coalesce(?2, model), session = coalesce(?3, session), exchange = ?4,
-                input_tokens = ?5, output_tokens = ?6, cached_tokens = ?7, reasoning_tokens = ?8, cost_usd = ?9,
-                failure = ?10, outcome = ?11, metadata = ?12
+            "UPDATE agent_jobs SET state = ?2, owner = ?3, attempt = ?4, requeues = ?5, paused_until = ?6,
+                cancel_requested_at = ?7, started_at = ?8, completed_at = ?9, duration_ms = ?10, revision = ?11,
+                model = coalesce(?12, model), session = coalesce(?13, session), exchange = ?14,
+                input_tokens = ?15, output_tokens = ?16, cached_tokens = ?17, reasoning_tokens = ?18,
+                cost_usd = ?19, failure = ?20, outcome = ?21, metadata = ?22
             WHERE id = ?1",
         )?
         .execute(params![
             job.as_uuid().as_bytes(),
+            state,
+            owner,
+            attempt,
+            requeues,
+            paused_until.map(int),
+            cancel_requested_at.map(int),
+            moved.started_at.map(int),
+            moved.completed_at.map(int),
+            moved.duration_ms.map(int),
+            int(moved.revision),
             model,
             session.as_ref().map(SessionId::as_str),
             exchange.as_ref().map(|said| *said.id.as_uuid().as_bytes()),
@@ -131,21 +201,31 @@ fn keep_end(connection: &Connection, job: JobId, end: &EndRow, now: Timestamp) -
             metadata,
         ])?;
     if let Some(said) = exchange {
-        connection
-            .prepare_cached(
-                "INSERT INTO agent_exchanges (id, job, created_at, prompt, response) VALUES (?1, ?2, ?3, ?4, ?5)",
-            )?
-            .execute(params![
-                said.id.as_uuid().as_bytes(),
-                job.as_uuid().as_bytes(),
-                int(now.as_millis()),
-                said.prompt,
-                said.response,
-            ])?;
+        keep_exchange(connection, job, said, now)?;
     }
     if let Some(session) = session {
         keep_last_session(connection, job, session, now)?;
     }
+    Ok(())
+}
+
+fn keep_exchange(
+    connection: &Connection,
+    job: JobId,
+    said: &ExchangeRow,
+    now: Timestamp,
+) -> Result<(), Failed> {
+    connection
+        .prepare_cached(
+            "INSERT INTO agent_exchanges (id, job, created_at, prompt, response) VALUES (?1, ?2, ?3, ?4, ?5)",
+        )?
+        .execute(params![
+            said.id.as_uuid().as_bytes(),
+            job.as_uuid().as_bytes(),
+            int(now.as_millis()),
+            said.prompt,
+            said.response,
+        ])?;
     Ok(())
 }
 

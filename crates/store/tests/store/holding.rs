@@ -11,6 +11,7 @@ use crate::conformance;
 
 conformance![
     the_oldest_is_claimed_first,
+    a_claimed_job_is_given_as_it_is_kept,
     an_owner_gets_only_what_it_can_serve,
     no_more_of_an_agent_than_the_owner_runs_at_once,
     the_first_end_stays,
@@ -32,6 +33,17 @@ conformance![
 
 fn refused(error: &StoreError) -> &Refusal {
     error.refusal().unwrap_or_else(|| panic!("{error}"))
+}
+
+async fn a_claimed_job_is_given_as_it_is_kept(bed: Bed) {
+    let store = bed.open().await;
+    store.place(order("x")).await.unwrap();
+    for _ in 0..2 {
+        bed.clock.advance(Duration::from_secs(1));
+        let (job, claim) = claimed(&store, "a").await;
+        assert_eq!(store.get(job.id).await.unwrap().unwrap(), job);
+        store.pause_until(&claim, bed.clock.now()).await.unwrap();
+    }
 }
 
 async fn the_oldest_is_claimed_first(bed: Bed) {
