@@ -34,8 +34,8 @@
 //!
 //! # What holds when
 //!
-//! What [`Store::place`], [`Store::claim`], [`Store::finish`] and [`Store::request_cancel`] have answered survives a kill of
-//! this process and of the server, and a power cut as far as the disk keeps its word. An error says whether nothing was done
+//! What [`Store::place`], [`Store::finish`] and [`Store::request_cancel`] have answered survives a kill of this process and of
+//! the server, and a power cut as far as the disk keeps its word; a [`Store::claim`] survives a kill. An error says whether nothing was done
 //! or whether nobody knows ([`StoreError::certainty`]).
 
 mod clock;
