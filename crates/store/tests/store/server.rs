@@ -94,7 +94,7 @@ fn spawn(port: u16, storage: &str) -> Option<Child> {
         if child.try_wait().unwrap().is_some() {
             return None;
         }
-        if is_healthy(&address) {
+        if is_ready(&address) {
             return Some(child);
         }
         assert!(Instant::now() < deadline, "the SurrealDB server is not up in time");
@@ -103,11 +103,11 @@ fn spawn(port: u16, storage: &str) -> Option<Child> {
 }
 
 /// It listens before it can serve, and says so by 503.
-fn is_healthy(address: &SocketAddr) -> bool {
+fn is_ready(address: &SocketAddr) -> bool {
     let ask = || {
         let mut stream = TcpStream::connect_timeout(address, Duration::from_secs(1))?;
         stream.set_read_timeout(Some(UP_WITHIN))?;
-        stream.write_all(b"GET /health HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")?;
+        stream.write_all(b"GET /ready HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")?;
         let mut answer = String::new();
         stream.read_to_string(&mut answer)?;
         Ok::<_, std::io::Error>(answer)
