@@ -4,9 +4,10 @@
 //! callers share one sync of the disk; each piece of work has a savepoint of its own, so that one that fails takes nothing
 //! with it. Nobody gets an answer before the commit.
 
-use std::sync::Arc;
-use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::{self, JoinHandle};
+use std::time::Duration;
 
 use model::{JobId, StateName};
 use rusqlite::Connection;
@@ -46,13 +47,18 @@ impl Ledger<'_> {
     }
 }
 
-/// A handle on the thread. Dropping it lets the thread finish what it was given; within a runtime without keeping its worker,
-/// which may have other things to do.
+/// How long the drop of a store keeps a worker of a runtime. A file that nobody else has is closed long before.
+const LONGEST_CLOSE: Duration = Duration::from_secs(1);
+
+/// A handle on the thread. Dropping it lets the thread finish what it was given, and waits for that; within a runtime not for
+/// long.
 #[derive(Debug)]
 pub struct Writer {
     work: Option<Sender<Box<dyn Work>>>,
     room: Arc<Semaphore>,
     thread: Option<JoinHandle<()>>,
+    /// Closed when the thread has ended.
+    ended: Mutex<Receiver<()>>,
     place: Place,
 }
 
@@ -63,13 +69,17 @@ impl Writer {
         changes: broadcast::Sender<Change>,
     ) -> Result<Self, StoreError> {
         let (sender, receiver) = channel();
+        let (at_end, ended) = channel();
         let desk = Desk { connection, place: place.clone(), changes, durability: Durability::Full };
         let thread = thread::Builder::new()
             .name("store-writer".to_owned())
-            .spawn(move || desk.serve(&receiver))
+            .spawn(move || {
+                desk.serve(&receiver);
+                drop(at_end);
+            })
             .map_err(|source| StoreError::CannotOpen { place: place.name(), source: source.into() })?;
         let room = Arc::new(Semaphore::new(MOST_WAITING));
-        Ok(Self { work: Some(sender), room, thread: Some(thread), place })
+        Ok(Self { work: Some(sender), room, thread: Some(thread), ended: Mutex::new(ended), place })
     }
 
     /// How many more may wait.
@@ -140,12 +150,15 @@ impl Drop for Writer {
     fn drop(&mut self) {
         drop(self.work.take());
         let Some(thread) = self.thread.take() else { return };
-        // A writer that panicked has already left its callers without an answer.
-        match Handle::try_current() {
-            // A runtime that ends waits for this.
-            Ok(runtime) => drop(runtime.spawn_blocking(move || thread.join())),
-            Err(_) => drop(thread.join()),
+        // A worker of a runtime has other things to do than to wait for a file that another process has locked.
+        let ended = self.ended.get_mut().unwrap_or_else(PoisonError::into_inner);
+        if Handle::try_current().is_ok()
+            && ended.recv_timeout(LONGEST_CLOSE) == Err(RecvTimeoutError::Timeout)
+        {
+            return;
         }
+        // A writer that panicked has already left its callers without an answer.
+        let _ = thread.join();
     }
 }
 
