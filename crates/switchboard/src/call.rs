@@ -1,10 +1,11 @@
 //! One call from a terminal: the agent under a supervisor, its words passed on as they come.
 
 use std::io::{self, Read};
+use std::path::PathBuf;
 use std::process::ExitCode;
 
-use agents::doctor::{self, AgentCheck, NotReady};
-use agents::{Ended, Launch, ModelTables, ParseLimits, Parser, Setup, judge};
+use agents::doctor::{self, AgentCheck, Lookup, NotReady};
+use agents::{Ended, Launch, ParseLimits, Parser, Setup, judge};
 use model::{
     AgentEvent, AgentKind, CallSpec, FailureKind, Limits, Mode, Outcome, Part, RunReport, SessionChoice,
 };
@@ -12,17 +13,26 @@ use supervisor::{Offsets, Run, RunEvent, Supervisor};
 use tokio::signal::unix::{SignalKind, signal};
 
 use crate::cli::Order;
+use crate::config::Config;
+use crate::environment::Environment;
 use crate::failure::Failure;
-use crate::{output, state};
+use crate::home::Home;
+use crate::{doctor as here, output};
 
 /// How much of the end of stderr is kept for the outcome.
 const STDERR_TAIL: usize = 8 * 1024;
 
 /// Places the call, stays until it is over, and turns its outcome into an exit code.
 pub fn place(order: &Order) -> Result<ExitCode, Failure> {
-    let spec = spec(order)?;
-    let folder = state::new_job()?;
-    let launch = agents::launch(&spec, &setup(&spec, supervisor::Spool::at(&folder).private())?)?;
+    let environment = Environment::of_this_process();
+    let home = Home::find(&environment)?;
+    let config = Config::read(Some(&home), &environment, &[])?;
+    let spec = spec(order, &config)?;
+    let folder = home.new_job();
+    let lookup = here::lookup(&environment, Some(&home), &config);
+    let private_folder = supervisor::Spool::at(&folder).private();
+    let launch = agents::launch(&spec, &setup(&spec, lookup, config, private_folder)?)?;
+    home.make()?;
     let runtime =
         tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(Failure::Runtime)?;
     runtime.block_on(async {
@@ -34,7 +44,7 @@ pub fn place(order: &Order) -> Result<ExitCode, Failure> {
     })
 }
 
-fn spec(order: &Order) -> Result<CallSpec, Failure> {
+fn spec(order: &Order, config: &Config) -> Result<CallSpec, Failure> {
     let cwd =
         order.cwd.canonicalize().map_err(|source| Failure::Cwd { folder: order.cwd.clone(), source })?;
     let session = match (&order.session, order.go_on) {
@@ -47,7 +57,11 @@ fn spec(order: &Order) -> Result<CallSpec, Failure> {
         session,
         mode: if order.observe { Mode::Observe } else { Mode::Execute },
         max_turns: order.max_turns,
-        limits: Limits { wall: Some(order.timeout), idle: order.idle, ..Limits::default() },
+        limits: Limits {
+            wall: Some(order.timeout.unwrap_or(config.limits.timeout)),
+            idle: order.idle,
+            ..Limits::default()
+        },
         ..CallSpec::new(order.agent, prompt(order)?, cwd)
     })
 }
@@ -69,8 +83,7 @@ fn prompt(order: &Order) -> Result<String, Failure> {
     }
 }
 
-fn setup(spec: &CallSpec, private_folder: std::path::PathBuf) -> Result<Setup, Failure> {
-    let lookup = state::lookup();
+fn setup(spec: &CallSpec, lookup: Lookup, config: Config, private_folder: PathBuf) -> Result<Setup, Failure> {
     // Whether it is logged in is left to the agent itself: asking first would cost more than its own refusal.
     let AgentCheck { program, version, capabilities, findings, agent, .. } =
         doctor::look_up(spec.agent, &lookup);
@@ -79,9 +92,9 @@ fn setup(spec: &CallSpec, private_folder: std::path::PathBuf) -> Result<Setup, F
         program,
         version,
         capabilities,
-        models: ModelTables::default(),
+        models: config.models,
         inherited: lookup.inherited,
-        pass_on: std::collections::BTreeSet::new(),
+        pass_on: config.pass_env,
         private_folder,
         workspace_has_settings: doctor::workspace_has_settings(spec.agent, &spec.cwd),
         new_session: uuid::Uuid::new_v4().into(),

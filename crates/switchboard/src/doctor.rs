@@ -1,21 +1,39 @@
 //! `switchboard doctor`: what is here, whether it is ready, and what to do about what is missing.
 
+use std::env;
 use std::process::ExitCode;
 
-use agents::doctor::{AgentCheck, Checkup, Finding, Login};
+use agents::doctor::{AgentCheck, Checkup, Finding, Login, Lookup};
 
+use crate::config::Config;
+use crate::environment::Environment;
 use crate::failure::Failure;
-use crate::{cli, output, state};
+use crate::home::Home;
+use crate::{cli, output};
 
 /// Looks at the machine and says what it found.
 pub fn check(order: &cli::Checkup) -> Result<ExitCode, Failure> {
-    let checkup = agents::doctor::check(&state::lookup());
+    let environment = Environment::of_this_process();
+    // Without a place for what they say, the agents are simply asked again.
+    let home = Home::find(&environment).ok();
+    let config = Config::read(home.as_ref(), &environment, &[])?;
+    let checkup = agents::doctor::check(&lookup(&environment, home.as_ref(), &config));
     if order.json {
         output::line(&serde_json::to_string_pretty(&checkup)?);
     } else {
         tell(&checkup);
     }
     Ok(if checkup.any_ready() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+/// Where and with what agents are looked for.
+pub fn lookup(environment: &Environment, home: Option<&Home>, config: &Config) -> Lookup {
+    Lookup {
+        inherited: environment.texts(),
+        own_folder: env::current_exe().ok().and_then(|program| Some(program.parent()?.to_owned())),
+        programs: config.programs.clone(),
+        cache_file: home.map(Home::agents_cache),
+    }
 }
 
 fn tell(checkup: &Checkup) {

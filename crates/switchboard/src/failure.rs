@@ -8,6 +8,9 @@ use agents::LaunchError;
 use agents::doctor::NotReady;
 use supervisor::{StartError, WaitError};
 
+use crate::config::ConfigError;
+use crate::home::HomeError;
+
 /// Why a command was not carried out.
 #[derive(Debug, thiserror::Error)]
 pub enum Failure {
@@ -17,8 +20,10 @@ pub enum Failure {
     PromptIsNoText,
     #[error("cannot work in `{}`", folder.display())]
     Cwd { folder: PathBuf, source: io::Error },
-    #[error("there is no place for Switchboard's files")]
-    NoHome,
+    #[error(transparent)]
+    Home(#[from] HomeError),
+    #[error(transparent)]
+    Config(#[from] ConfigError),
     #[error(transparent)]
     NotReady(#[from] NotReady),
     #[error(transparent)]
@@ -39,7 +44,8 @@ impl Failure {
         Some(match self {
             Self::PromptIsNoText => "convert it to UTF-8 first, with `iconv` for example".to_owned(),
             Self::Cwd { .. } => "give a folder that exists with `--cwd`".to_owned(),
-            Self::NoHome => "set HOME, or SWITCHBOARD_HOME to a folder of your own".to_owned(),
+            Self::Home(error) => error.hint(),
+            Self::Config(error) => error.hint(),
             Self::NotReady(error) => error.hint().to_owned(),
             Self::Launch(error) => error.hint(),
             Self::Start(error) => error.hint().to_owned(),
@@ -51,7 +57,12 @@ impl Failure {
     /// The exit code, as `switchboard call --help` lists them.
     pub fn exit_code(&self) -> ExitCode {
         ExitCode::from(match self {
-            Self::Prompt(_) | Self::PromptIsNoText | Self::Cwd { .. } | Self::NoHome | Self::Launch(_) => 2,
+            Self::Prompt(_)
+            | Self::PromptIsNoText
+            | Self::Cwd { .. }
+            | Self::Home(_)
+            | Self::Config(_)
+            | Self::Launch(_) => 2,
             Self::NotReady(_) => 5,
             Self::Start(_) | Self::Wait(_) | Self::Runtime(_) | Self::Json(_) => 1,
         })

@@ -5,10 +5,13 @@
 
 mod call;
 mod cli;
+mod config;
 mod doctor;
+mod duration;
+mod environment;
 mod failure;
+mod home;
 mod output;
-mod state;
 
 use std::process::ExitCode;
 
@@ -21,6 +24,7 @@ fn main() -> ExitCode {
     let done = match command {
         Command::Call(order) => call::place(&order),
         Command::Doctor(order) => doctor::check(&order),
+        Command::Config(order) => config::print(&order),
     };
     done.unwrap_or_else(|failure| {
         output::complain(&failure);

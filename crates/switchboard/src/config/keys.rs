@@ -1,0 +1,325 @@
+//! Every key there is: its name, what it takes, what it is without a word, what it means. The one table from which files are
+//! read, and the reference is printed.
+
+use std::time::Duration;
+
+use super::value::{Kind, Value};
+
+/// One key, or (when its name ends with a `<word>`) a table whose keys the user chooses.
+#[derive(Debug)]
+pub struct Key {
+    /// With its sections, separated by dots.
+    pub name: &'static str,
+    /// What it takes.
+    pub kind: Kind,
+    /// What holds when nobody says anything.
+    pub default: Default,
+    /// What it means, for the reference.
+    pub meaning: &'static str,
+}
+
+/// What holds when nobody says anything.
+#[derive(Debug, Clone, Copy)]
+pub enum Default {
+    /// Nothing.
+    NotSet,
+    /// A word.
+    Text(&'static str),
+    /// A number.
+    Count(u64),
+    /// Yes or no.
+    Flag(bool),
+    /// A time.
+    Time(Duration),
+    /// Switched off.
+    Off,
+    /// An empty list.
+    Empty,
+    /// Told by the machine, or by another part of the program; the words are for the reference.
+    Told(&'static str),
+}
+
+impl Default {
+    /// As a value, when it is one.
+    pub fn value(self) -> Option<Value> {
+        Some(match self {
+            Self::NotSet | Self::Told(_) => return None,
+            Self::Text(text) => Value::Text(text.to_owned()),
+            Self::Count(number) => Value::Count(number),
+            Self::Flag(flag) => Value::Flag(flag),
+            Self::Time(time) => Value::Time(time),
+            Self::Off => Value::Off,
+            Self::Empty => Value::Texts(Vec::new()),
+        })
+    }
+}
+
+impl Key {
+    /// The sections it stands in; empty for the top.
+    pub fn section(&self) -> &'static str {
+        self.name.rsplit_once('.').map_or("", |(section, _)| section)
+    }
+
+    /// Whether the last part of its name is the user's own word.
+    pub fn is_open(&self) -> bool {
+        self.name.ends_with('>')
+    }
+
+    /// The variable that sets it; a table of the user's own words has none.
+    pub fn variable(&self) -> Option<String> {
+        (!self.is_open()).then(|| format!("SWITCHBOARD_{}", self.name.to_uppercase().replace('.', "_")))
+    }
+}
+
+/// The key of that name, and the user's own word if it ends with one.
+pub fn find<'p>(path: &[&'p str]) -> Option<(usize, Option<&'p str>)> {
+    let (last, sections) = path.split_last()?;
+    let section = sections.join(".");
+    KEYS.iter().enumerate().find_map(|(index, key)| {
+        if key.section() != section {
+            return None;
+        }
+        let own = key.name.rsplit('.').next().unwrap_or_default();
+        if key.is_open() { Some((index, Some(*last))) } else { (own == *last).then_some((index, None)) }
+    })
+}
+
+/// Whether keys stand under that name.
+pub fn is_section(path: &[&str]) -> bool {
+    let section = path.join(".");
+    KEYS.iter().any(|key| key.section() == section || key.section().starts_with(&format!("{section}.")))
+}
+
+/// The known name that is nearest to a mistaken one.
+pub fn nearest(mistaken: &str) -> Option<&'static str> {
+    let last = |name: &str| name.rsplit('.').next().unwrap_or_default().to_owned();
+    let named = KEYS.iter().filter(|key| !key.is_open()).map(|key| key.name);
+    let sections = KEYS.iter().map(Key::section).filter(|section| !section.is_empty());
+    named
+        .chain(sections)
+        .map(|known| {
+            let whole = strsim::damerau_levenshtein(mistaken, known);
+            // The right word in the wrong section is a smaller mistake than the letters make it.
+            (whole.min(strsim::damerau_levenshtein(&last(mistaken), &last(known)) + 1), known)
+        })
+        .filter(|(distance, _)| *distance <= (mistaken.len() / 3).clamp(1, 3))
+        .min_by_key(|(distance, _)| *distance)
+        .map(|(_, known)| known)
+}
+
+const fn key(name: &'static str, kind: Kind, default: Default, meaning: &'static str) -> Key {
+    Key { name, kind, default, meaning }
+}
+
+const AT_ONCE: Kind = Kind::Count { least: 1, most: 1000, may_be_off: false };
+const TIME: Kind = Kind::Time { may_be_off: false };
+
+/// Every key, in the order of the reference.
+pub const KEYS: &[Key] = &[
+    key(
+        "store",
+        Kind::Text,
+        Default::Text("sqlite:"),
+        "Where jobs are kept: `sqlite:` for a file in the state folder, `sqlite:/path/to/file`, or a SurrealDB server as \
+         `ws://host:port/namespace/database` (`wss://` with TLS).",
+    ),
+    key(
+        "store_credentials_file",
+        Kind::Path,
+        Default::NotSet,
+        "A file with user and password for the store's server. Never in the address itself.",
+    ),
+    key(
+        "host",
+        Kind::Text,
+        Default::Told("this machine's name"),
+        "The name under which this machine takes its jobs, when several share a store.",
+    ),
+    key("labels", Kind::Texts, Default::Empty, "Further names under which this machine takes jobs."),
+    key(
+        "idle_stop",
+        Kind::Time { may_be_off: true },
+        Default::Off,
+        "The daemon ends when no job ran and nobody asked for anything for so long. The next call starts it again.",
+    ),
+    key(
+        "one_writer_per_folder",
+        Kind::Flag,
+        Default::Flag(false),
+        "Of two calls that may change the same folder, the second waits for the first.",
+    ),
+    key(
+        "cancel_on_disconnect",
+        Kind::Flag,
+        Default::Flag(false),
+        "A call whose client goes away is cancelled. Without it the job goes on, and its answer can be had later.",
+    ),
+    key(
+        "pass_env",
+        Kind::Texts,
+        Default::Empty,
+        "Names of variables that agents get beside the usual ones, such as the key of a provider of your own.",
+    ),
+    key(
+        "redact",
+        Kind::Texts,
+        Default::Empty,
+        "Further regular expressions; what they match is taken out of what is kept.",
+    ),
+    key("limits.at_once", AT_ONCE, Default::Count(8), "How many calls run at once, in all."),
+    key(
+        "limits.timeout",
+        TIME,
+        Default::Time(Duration::from_hours(1)),
+        "How long an agent may take, when the call does not say.",
+    ),
+    key(
+        "limits.tool_timeout",
+        TIME,
+        Default::Time(Duration::from_mins(5)),
+        "How long one tool of an agent's MCP servers may take, when the call does not say.",
+    ),
+    key(
+        "limits.wait",
+        TIME,
+        Default::Time(Duration::from_secs(50)),
+        "How long an MCP call waits for the answer before it says `running` and the job's id. Hosts give up at 60 s.",
+    ),
+    key(
+        "limits.max_response_chars",
+        Kind::Count { least: 1000, most: 10_000_000, may_be_off: false },
+        Default::Count(100_000),
+        "How long an answer may be; of a longer one head and tail are kept, and the whole is in the job's files.",
+    ),
+    key(
+        "limits.attempts",
+        Kind::Count { least: 1, most: 100, may_be_off: false },
+        Default::Count(3),
+        "How often a job is begun, when its run is lost to a crash or a reboot.",
+    ),
+    key(
+        "limits.max_resume_attempts",
+        Kind::Count { least: 0, most: 100, may_be_off: false },
+        Default::Count(5),
+        "How often a run that came to its turn limit is gone on with by itself.",
+    ),
+    key(
+        "limits.per_agent.claude",
+        AT_ONCE,
+        Default::Told("`limits.at_once`"),
+        "How many calls of claude run at once.",
+    ),
+    key("limits.per_agent.codex", AT_ONCE, Default::Told("`limits.at_once`"), "The same for codex."),
+    key("limits.per_agent.gemini", AT_ONCE, Default::Told("`limits.at_once`"), "The same for gemini."),
+    key("limits.per_agent.rehearsal", AT_ONCE, Default::Told("`limits.at_once`"), "The same for rehearsal."),
+    key(
+        "retention.max_age",
+        Kind::Time { may_be_off: true },
+        Default::Time(Duration::from_hours(90 * 24)),
+        "How long a job and its files are kept after its end.",
+    ),
+    key(
+        "retention.max_count",
+        Kind::Count { least: 1, most: u64::MAX, may_be_off: true },
+        Default::Count(10_000),
+        "How many ended jobs are kept, the newest.",
+    ),
+    key(
+        "programs.claude",
+        Kind::Path,
+        Default::Told("the one in `PATH`"),
+        "The program to start for claude.",
+    ),
+    key("programs.codex", Kind::Path, Default::Told("the one in `PATH`"), "The same for codex."),
+    key("programs.gemini", Kind::Path, Default::Told("the one in `PATH`"), "The same for gemini."),
+    key(
+        "programs.rehearsal",
+        Kind::Path,
+        Default::Told("the one beside `switchboard`"),
+        "The same for rehearsal.",
+    ),
+    key(
+        "models.claude.<alias>",
+        Kind::Text,
+        Default::Told("see `switchboard config`"),
+        "What an alias such as `haiku` stands for; `default` is the model of a call that names none.",
+    ),
+    key("models.codex.<alias>", Kind::Text, Default::Told("see `switchboard config`"), "The same for codex."),
+    key(
+        "models.gemini.<alias>",
+        Kind::Text,
+        Default::Told("see `switchboard config`"),
+        "The same for gemini.",
+    ),
+    key(
+        "cwd_aliases.<name>",
+        Kind::Path,
+        Default::NotSet,
+        "A short name for a folder, which calls can give as `cwd`.",
+    ),
+    key(
+        "http.address",
+        Kind::Address,
+        Default::NotSet,
+        "Where MCP is served over HTTP, such as `127.0.0.1:7878`. Without it there is no HTTP. \
+         `switchboard serve --http` sets it too.",
+    ),
+    key(
+        "http.allowed_origins",
+        Kind::Texts,
+        Default::Empty,
+        "Origins of web pages that may use it, such as `http://localhost:3000`.",
+    ),
+    key(
+        "log.level",
+        Kind::Choice(&["error", "warn", "info", "debug", "trace"]),
+        Default::Text("info"),
+        "How much the daemon writes to its log.",
+    ),
+    key(
+        "log.max_bytes",
+        Kind::Count { least: 10_000, most: 1 << 40, may_be_off: false },
+        Default::Count(10_000_000),
+        "How long a log may become before the next one is begun.",
+    ),
+    key(
+        "log.files",
+        Kind::Count { least: 1, most: 100, may_be_off: false },
+        Default::Count(5),
+        "How many logs are kept, the newest included.",
+    ),
+];
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_top_comes_first_as_toml_wants_it_and_sections_stay_together() {
+        let mut seen = vec![];
+        for key in KEYS {
+            if seen.last() != Some(&key.section()) {
+                assert!(!seen.contains(&key.section()), "{} is apart from its section", key.name);
+                seen.push(key.section());
+            }
+        }
+        assert_eq!(seen.first(), Some(&""));
+    }
+
+    #[test]
+    fn a_mistake_gets_the_nearest_name() {
+        assert_eq!(nearest("limits.at_onec"), Some("limits.at_once"));
+        assert_eq!(nearest("at_once"), Some("limits.at_once"));
+        assert_eq!(nearest("limit"), Some("limits"));
+        assert_eq!(nearest("stroe"), Some("store"));
+        assert_eq!(nearest("http.adress"), Some("http.address"));
+        assert_eq!(nearest("something.else"), None);
+    }
+
+    #[test]
+    fn an_open_table_takes_any_word() {
+        assert_eq!(find(&["models", "claude", "gpt-5.1"]).map(|(_, word)| word), Some(Some("gpt-5.1")));
+        assert_eq!(find(&["models", "cluade", "x"]), None);
+        assert!(is_section(&["limits", "per_agent"]) && !is_section(&["store"]));
+    }
+}

@@ -1,0 +1,235 @@
+//! The configuration, as one plain value.
+//!
+//! Owns what can be set ([`keys`]) and by whom. Says nothing about what is done with it, and opens no store: `store` is handed on
+//! as it was written.
+
+mod error;
+mod file;
+mod keys;
+mod settings;
+mod show;
+mod value;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use agents::{ModelTable, ModelTables};
+use model::AgentKind;
+
+pub use error::ConfigError;
+pub use settings::{Given, Settings};
+pub use show::print;
+
+use crate::environment::Environment;
+use crate::home::Home;
+use value::Value;
+
+/// How everything is to be.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Config {
+    /// Where jobs are kept, in the words of the crate `store`.
+    pub store: String,
+    /// A file with user and password for the store's server.
+    pub store_credentials_file: Option<PathBuf>,
+    /// The name under which this machine takes its jobs.
+    pub host: String,
+    /// Further such names.
+    pub labels: Vec<String>,
+    /// How long the daemon may be idle before it ends.
+    pub idle_stop: Option<Duration>,
+    /// Whether of two calls that may change a folder the second waits.
+    pub one_writer_per_folder: bool,
+    /// Whether a call is cancelled when its client goes away.
+    pub cancel_on_disconnect: bool,
+    /// Names of variables that agents get beside the usual ones.
+    pub pass_env: BTreeSet<String>,
+    /// Further regular expressions for what is not to be kept.
+    pub redact: Vec<String>,
+    /// What calls may spend when they do not say.
+    pub limits: CallLimits,
+    /// How long ended jobs are kept.
+    pub retention: Retention,
+    /// Programs that the user named himself.
+    pub programs: BTreeMap<AgentKind, PathBuf>,
+    /// What the names of models stand for.
+    pub models: ModelTables,
+    /// Short names for folders.
+    pub cwd_aliases: BTreeMap<String, PathBuf>,
+    /// MCP over HTTP.
+    pub http: Http,
+    /// The daemon's log.
+    pub log: Log,
+}
+
+/// What calls may spend when they do not say, and how many there may be.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct CallLimits {
+    /// How many run at once, in all.
+    pub at_once: u32,
+    /// How many of each agent; every agent is in it.
+    pub per_agent: BTreeMap<AgentKind, u32>,
+    /// How long an agent may take.
+    pub timeout: Duration,
+    /// How long one tool of an agent may take.
+    pub tool_timeout: Duration,
+    /// How long an MCP call waits for the answer.
+    pub wait: Duration,
+    /// How long an answer may be.
+    pub max_response_chars: usize,
+    /// How often a job is begun.
+    pub attempts: u32,
+    /// How often a run that came to its turn limit is gone on with.
+    pub max_resume_attempts: u32,
+}
+
+/// How long ended jobs are kept.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Retention {
+    /// How long after their end.
+    pub max_age: Option<Duration>,
+    /// How many.
+    pub max_count: Option<u64>,
+}
+
+/// MCP over HTTP.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Http {
+    /// Where; none for not at all.
+    pub address: Option<SocketAddr>,
+    /// The web pages that may use it.
+    pub allowed_origins: Vec<String>,
+}
+
+/// The daemon's log.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Log {
+    /// How much is written: error, warn, info, debug, trace.
+    pub level: String,
+    /// How long a file may become.
+    pub max_bytes: u64,
+    /// How many files are kept.
+    pub files: u32,
+}
+
+impl Config {
+    /// Reads all layers. Without a home there is no file.
+    pub fn read(
+        home: Option<&Home>,
+        environment: &Environment,
+        given: &[Given],
+    ) -> Result<Self, ConfigError> {
+        Settings::read(home, environment, given).map(|settings| Self::of(&settings))
+    }
+
+    /// What the settings amount to. The table gives every key that is asked for here without a fallback its default.
+    pub fn of(settings: &Settings) -> Self {
+        let says = Says(settings);
+        let at_once = says.small("limits.at_once").unwrap_or(1);
+        let per_agent = |agent: AgentKind| {
+            (agent, says.small(&format!("limits.per_agent.{agent}")).unwrap_or(at_once).min(at_once))
+        };
+        let program = |agent: AgentKind| Some((agent, says.path(&format!("programs.{agent}"))?));
+        Self {
+            store: says.text("store").unwrap_or_default(),
+            store_credentials_file: says.path("store_credentials_file"),
+            host: says.text("host").unwrap_or_default(),
+            labels: says.texts("labels"),
+            idle_stop: says.time("idle_stop"),
+            one_writer_per_folder: says.flag("one_writer_per_folder"),
+            cancel_on_disconnect: says.flag("cancel_on_disconnect"),
+            pass_env: says.texts("pass_env").into_iter().collect(),
+            redact: says.texts("redact"),
+            limits: CallLimits {
+                at_once,
+                per_agent: AgentKind::ALL.into_iter().map(per_agent).collect(),
+                timeout: says.time("limits.timeout").unwrap_or_default(),
+                tool_timeout: says.time("limits.tool_timeout").unwrap_or_default(),
+                wait: says.time("limits.wait").unwrap_or_default(),
+                max_response_chars: says
+                    .count("limits.max_response_chars")
+                    .and_then(|number| number.try_into().ok())
+                    .unwrap_or(usize::MAX),
+                attempts: says.small("limits.attempts").unwrap_or(1),
+                max_resume_attempts: says.small("limits.max_resume_attempts").unwrap_or_default(),
+            },
+            retention: Retention {
+                max_age: says.time("retention.max_age"),
+                max_count: says.count("retention.max_count"),
+            },
+            programs: AgentKind::ALL.into_iter().filter_map(program).collect(),
+            models: ModelTables {
+                claude: says.models("models.claude"),
+                codex: says.models("models.codex"),
+                gemini: says.models("models.gemini"),
+            },
+            cwd_aliases: says.folders("cwd_aliases"),
+            http: Http {
+                address: says.text("http.address").and_then(|text| text.parse().ok()),
+                allowed_origins: says.texts("http.allowed_origins"),
+            },
+            log: Log {
+                level: says.text("log.level").unwrap_or_default(),
+                max_bytes: says.count("log.max_bytes").unwrap_or(u64::MAX),
+                files: says.small("log.files").unwrap_or(1),
+            },
+        }
+    }
+}
+
+/// The settings, asked for by type. The table makes sure that the type fits.
+struct Says<'a>(&'a Settings);
+
+impl Says<'_> {
+    fn text(&self, name: &str) -> Option<String> {
+        if let Some(Value::Text(text)) = self.0.get(name) { Some(text.clone()) } else { None }
+    }
+
+    fn path(&self, name: &str) -> Option<PathBuf> {
+        if let Some(Value::Path(path)) = self.0.get(name) { Some(path.clone()) } else { None }
+    }
+
+    fn count(&self, name: &str) -> Option<u64> {
+        if let Some(Value::Count(number)) = self.0.get(name) { Some(*number) } else { None }
+    }
+
+    fn small(&self, name: &str) -> Option<u32> {
+        self.count(name).map(|number| u32::try_from(number).unwrap_or(u32::MAX))
+    }
+
+    fn time(&self, name: &str) -> Option<Duration> {
+        if let Some(Value::Time(time)) = self.0.get(name) { Some(*time) } else { None }
+    }
+
+    fn flag(&self, name: &str) -> bool {
+        matches!(self.0.get(name), Some(Value::Flag(true)))
+    }
+
+    fn texts(&self, name: &str) -> Vec<String> {
+        if let Some(Value::Texts(items)) = self.0.get(name) { items.clone() } else { Vec::new() }
+    }
+
+    fn models(&self, section: &str) -> ModelTable {
+        let mut table = ModelTable::default();
+        for (word, value) in self.0.words(section) {
+            match value {
+                Value::Text(full) if word == "default" => table.default = Some(full.clone()),
+                Value::Text(full) => drop(table.aliases.insert(word.to_owned(), full.clone())),
+                _ => {}
+            }
+        }
+        table
+    }
+
+    fn folders(&self, section: &str) -> BTreeMap<String, PathBuf> {
+        let folder = |(word, value): (&str, &Value)| match value {
+            Value::Path(path) => Some((word.to_owned(), path.clone())),
+            _ => None,
+        };
+        self.0.words(section).filter_map(folder).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests;

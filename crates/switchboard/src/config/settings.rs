@@ -1,0 +1,169 @@
+//! What was said for each key, and by whom: built in, then the file, then variables, then options; the later word counts.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+
+use agents::{ModelTable, ModelTables};
+
+use super::error::{ConfigError, Source};
+use super::file;
+use super::keys::{self, KEYS};
+use super::value::Value;
+use crate::environment::Environment;
+use crate::home::Home;
+
+/// A key of the table, and the user's own word where it ends with one. In the order of the table.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Name {
+    pub index: usize,
+    pub word: Option<String>,
+}
+
+impl Name {
+    /// Aliases of models count in any case.
+    pub fn new(index: usize, word: Option<&str>) -> Self {
+        let models = KEYS[index].name.starts_with("models.");
+        let word = word.map(|word| if models { word.to_lowercase() } else { word.to_owned() });
+        Self { index, word }
+    }
+
+    /// Its section, and its own name in there.
+    pub fn parts(&self) -> (&'static str, &str) {
+        let key = &KEYS[self.index];
+        let own = key.name.rsplit('.').next().unwrap_or_default();
+        (key.section(), self.word.as_deref().unwrap_or(own))
+    }
+}
+
+/// A value and where it came from.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Setting {
+    pub value: Value,
+    pub source: Source,
+}
+
+/// An option of the command line that sets a key.
+#[derive(Debug, Clone)]
+pub struct Given {
+    /// The option, as it is typed.
+    pub option: &'static str,
+    /// The key that it sets.
+    pub key: &'static str,
+    /// To what.
+    pub text: String,
+}
+
+/// Every key that has a value.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Settings {
+    /// Whether there is a file.
+    pub has_file: bool,
+    pub all: BTreeMap<Name, Setting>,
+}
+
+impl Settings {
+    /// Puts the layers on top of each other.
+    pub fn read(
+        home: Option<&Home>,
+        environment: &Environment,
+        given: &[Given],
+    ) -> Result<Self, ConfigError> {
+        let user = environment.folder("HOME");
+        let mut settings = Self::built_in();
+        if let Some(path) = home.map(Home::config_file) {
+            let text = file::text(path)?;
+            settings.has_file = text.is_some();
+            settings.all.extend(file::settings(path, &text.unwrap_or_default(), user.as_deref())?);
+        }
+        for (index, key) in KEYS.iter().enumerate() {
+            let variable = key.variable().and_then(|name| Some((environment.get(&name)?, name)));
+            if let Some((value, name)) = variable {
+                let text = value.to_string_lossy();
+                settings.say(index, &text, Source::Variable { name }, user.as_deref())?;
+            }
+        }
+        for Given { option, key, text } in given {
+            let path: Vec<&str> = key.split('.').collect();
+            if let Some((index, _)) = keys::find(&path) {
+                settings.say(index, text, Source::Option { name: option }, user.as_deref())?;
+            }
+        }
+        Ok(settings)
+    }
+
+    fn built_in() -> Self {
+        let mut settings = Self::default();
+        let mut put = |index, word: Option<&str>, value| {
+            settings.all.insert(Name::new(index, word), Setting { value, source: Source::BuiltIn });
+        };
+        let models = ModelTables::default();
+        for (index, key) in KEYS.iter().enumerate() {
+            match key.name {
+                "host" => put(index, None, Value::Text(hostname())),
+                "models.claude.<alias>" => {
+                    model_words(&models.claude, |word, full| put(index, Some(word), full));
+                }
+                "models.codex.<alias>" => {
+                    model_words(&models.codex, |word, full| put(index, Some(word), full));
+                }
+                "models.gemini.<alias>" => {
+                    model_words(&models.gemini, |word, full| put(index, Some(word), full));
+                }
+                _ => {
+                    if let Some(value) = key.default.value() {
+                        put(index, None, value);
+                    }
+                }
+            }
+        }
+        settings
+    }
+
+    fn say(
+        &mut self,
+        index: usize,
+        text: &str,
+        source: Source,
+        user: Option<&Path>,
+    ) -> Result<(), ConfigError> {
+        let key = &KEYS[index];
+        let value = key.kind.read_text(text, user).map_err(|found| ConfigError::BadValue {
+            place: source.clone(),
+            key: key.name.to_owned(),
+            expected: key.kind.to_string(),
+            found,
+        })?;
+        self.all.insert(Name::new(index, None), Setting { value, source });
+        Ok(())
+    }
+
+    /// The value of a key.
+    pub fn get(&self, name: &str) -> Option<&Value> {
+        let path: Vec<&str> = name.split('.').collect();
+        let (index, word) = keys::find(&path)?;
+        self.all.get(&Name::new(index, word)).map(|setting| &setting.value)
+    }
+
+    /// The user's own words of an open table, and their values.
+    pub fn words<'s>(&'s self, section: &'s str) -> impl Iterator<Item = (&'s str, &'s Value)> {
+        self.all.iter().filter_map(move |(name, setting)| {
+            let word = name.word.as_deref()?;
+            (name.parts().0 == section).then_some((word, &setting.value))
+        })
+    }
+}
+
+fn model_words(table: &ModelTable, mut put: impl FnMut(&str, Value)) {
+    if let Some(default) = &table.default {
+        put("default", Value::Text(default.clone()));
+    }
+    for (alias, full) in &table.aliases {
+        put(alias, Value::Text(full.clone()));
+    }
+}
+
+/// The name of this machine.
+fn hostname() -> String {
+    let name = rustix::system::uname().nodename().to_string_lossy().into_owned();
+    if name.is_empty() { "localhost".to_owned() } else { name }
+}

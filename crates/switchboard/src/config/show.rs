@@ -1,0 +1,203 @@
+//! The configuration for a person to read: what holds and who said so, and the reference of all keys.
+
+use std::fmt::Write;
+use std::process::ExitCode;
+
+use model::RunId;
+use serde_json::json;
+
+use super::keys::{Default, KEYS, Key};
+use super::settings::Settings;
+use crate::environment::Environment;
+use crate::failure::Failure;
+use crate::home::{self, Home};
+use crate::{cli, output};
+
+/// `switchboard config`: prints what holds, or what could be said.
+pub fn print(order: &cli::ShowConfig) -> Result<ExitCode, Failure> {
+    if order.reference {
+        output::piece(&reference());
+        return Ok(ExitCode::SUCCESS);
+    }
+    let environment = Environment::of_this_process();
+    let home = Home::find(&environment)?;
+    for (misspelt, known) in misspelt_variables(&environment) {
+        output::aside(&format!("note: the variable {misspelt} is not known; did you mean {known}?"));
+    }
+    let settings = Settings::read(Some(&home), &environment, &[])?;
+    if order.json {
+        output::line(&serde_json::to_string_pretty(&as_json(&home, &settings))?);
+    } else {
+        output::piece(&as_toml(&home, &settings));
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Everything that holds, as TOML that could be a configuration file, each line with where it came from.
+fn as_toml(home: &Home, settings: &Settings) -> String {
+    let no_file = if settings.has_file { "" } else { " (there is none)" };
+    let mut text = format!(
+        "# this file: {}{no_file}\n# state: {}\n# log: {}\n\n",
+        home.config_file().display(),
+        home.state().display(),
+        home.log_file().display()
+    );
+    let mut section = "";
+    for (name, setting) in &settings.all {
+        let (its_section, own) = name.parts();
+        if its_section != section {
+            section = its_section;
+            let _ = write!(text, "\n[{section}]\n");
+        }
+        let line = format!("{} = {}", toml_key(own), setting.value);
+        let _ = writeln!(text, "{line:<44} # {}", setting.source);
+    }
+    text
+}
+
+/// The same as JSON.
+fn as_json(home: &Home, settings: &Settings) -> serde_json::Value {
+    let all = settings.all.iter().map(|(name, setting)| {
+        let (section, own) = name.parts();
+        let key = if section.is_empty() { own.to_owned() } else { format!("{section}.{}", toml_key(own)) };
+        json!({"key": key, "value": setting.value, "source": setting.source})
+    });
+    json!({
+        "file": home.config_file().to_string_lossy(),
+        "file_exists": settings.has_file,
+        "state": home.state().to_string_lossy(),
+        "socket_folders": home.socket_folders().iter().map(|path| path.to_string_lossy()).collect::<Vec<_>>(),
+        "log": home.log_file().to_string_lossy(),
+        "settings": all.collect::<Vec<_>>(),
+    })
+}
+
+fn toml_key(word: &str) -> String {
+    let bare =
+        !word.is_empty() && word.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"_-".contains(&byte));
+    if bare { word.to_owned() } else { toml::Value::String(word.to_owned()).to_string() }
+}
+
+/// Variables that look like one of ours and are not, each with the one that may have been meant.
+fn misspelt_variables(environment: &Environment) -> Vec<(String, String)> {
+    let known: Vec<String> = KEYS.iter().filter_map(Key::variable).collect();
+    let near = |name: &str| {
+        let distance = |known: &&String| strsim::damerau_levenshtein(name, known);
+        known.iter().find(|known| (1..=2).contains(&distance(known))).cloned()
+    };
+    let named_otherwise = [home::VARIABLE, RunId::VARIABLE];
+    let ours = environment
+        .names()
+        .filter(|name| name.starts_with("SWITCHBOARD_") && !named_otherwise.contains(name));
+    ours.filter_map(|name| Some((name.to_owned(), near(name)?))).collect()
+}
+
+const INTRODUCTION: &str = "\
+# Configuration
+
+Printed by `switchboard config --reference`; a test compares this page with it.
+
+The file is `config.toml` in `$SWITCHBOARD_HOME`, else in `$XDG_CONFIG_HOME/switchboard`, else in `~/.config/switchboard`. It need not
+be there. A key that is not known is an error, with its line and the nearest name that is. The file has to belong to you (or to
+root), and nobody else may be able to write to it: it says which programs are run.
+
+A value comes from the first of these that has one: an option of the command line, a variable of the environment, the file, the
+default. A list in a variable is separated by commas. `switchboard config` prints every value that holds and where it came from
+(`--json` for programs). The daemon reads its configuration when it starts, with the environment of whoever started it:
+`switchboard stop` lets the next call start a new one, and running jobs survive that.
+
+```toml
+store = \"sqlite:\"
+idle_stop = \"8h\"
+
+[limits]
+at_once = 4
+per_agent.claude = 2
+
+[models.claude]
+default = \"sonnet\"
+
+[cwd_aliases]
+shop = \"~/work/shop\"
+```
+";
+
+/// The reference of all keys, in Markdown.
+fn reference() -> String {
+    let mut text = INTRODUCTION.to_owned();
+    let mut section = None;
+    for key in KEYS {
+        if section != Some(key.section()) {
+            section = Some(key.section());
+            let title = if key.section().is_empty() {
+                "At the top".to_owned()
+            } else {
+                format!("`[{}]`", key.section())
+            };
+            let _ = write!(
+                text,
+                "\n## {title}\n\n| key | takes | default | variable | meaning |\n| --- | --- | --- | --- | --- |\n"
+            );
+        }
+        let own = key.name.rsplit('.').next().unwrap_or_default();
+        let variable = key.variable().map_or_else(|| "none".to_owned(), |name| format!("`{name}`"));
+        let _ = writeln!(
+            text,
+            "| `{own}` | {} | {} | {variable} | {} |",
+            key.kind,
+            default_in_words(&key.default),
+            key.meaning
+        );
+    }
+    text
+}
+
+fn default_in_words(default: &Default) -> String {
+    match default {
+        Default::NotSet => "not set".to_owned(),
+        Default::Told(words) => (*words).to_owned(),
+        other => other.value().map(|value| format!("`{value}`")).unwrap_or_default(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::fs;
+
+    #[test]
+    fn the_reference_is_the_page_in_docs() {
+        let page =
+            fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/configuration.md")).unwrap();
+        assert!(page == reference(), "run `switchboard config --reference > docs/configuration.md`");
+    }
+
+    #[test]
+    fn a_misspelt_variable_is_noticed() {
+        let environment: Environment = [("SWITCHBOARD_STROE", "x"), ("SWITCHBOARD_HOME", "/x")].into();
+        let expected = [("SWITCHBOARD_STROE".to_owned(), "SWITCHBOARD_STORE".to_owned())];
+        assert_eq!(misspelt_variables(&environment), expected);
+    }
+
+    #[test]
+    fn what_is_printed_can_be_read_back() {
+        let root = tempfile::tempdir().unwrap();
+        let home = Home::find(&[("SWITCHBOARD_HOME", root.path().to_str().unwrap())].into()).unwrap();
+        let read = || Settings::read(Some(&home), &Environment::default(), &[]).unwrap();
+        let said =
+            "store = \"sqlite:/x # y\"\nlabels = [\"a, \\\"b\"]\n[models.claude]\n\"a.b \\\" c\" = \"x-1\"\n";
+        fs::write(home.config_file(), said).unwrap();
+        let first = read();
+        let printed = as_toml(&home, &first);
+        fs::write(home.config_file(), &printed).unwrap();
+        let values = |settings: &Settings| {
+            settings
+                .all
+                .iter()
+                .map(|(name, setting)| (name.clone(), setting.value.clone()))
+                .collect::<Vec<_>>()
+        };
+        assert_eq!(values(&read()), values(&first), "{printed}");
+        assert!(printed.contains("config.toml line 4"), "{printed}");
+    }
+}

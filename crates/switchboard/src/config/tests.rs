@@ -1,0 +1,176 @@
+//! What holds of every key, and of the layers.
+
+use std::fs;
+use std::path::Path;
+
+use super::keys::{KEYS, Key};
+use super::value::Kind;
+use super::*;
+
+fn home(root: &Path) -> Home {
+    Home::find(&[("SWITCHBOARD_HOME", root.to_str().unwrap())].into()).unwrap()
+}
+
+fn read(text: &str, environment: &Environment) -> Result<Settings, ConfigError> {
+    let root = tempfile::tempdir().unwrap();
+    fs::write(root.path().join("config.toml"), text).unwrap();
+    Settings::read(Some(&home(root.path())), environment, &[])
+}
+
+fn config(text: &str) -> Config {
+    Config::of(&read(text, &Environment::default()).unwrap())
+}
+
+fn refusal(text: &str) -> ConfigError {
+    read(text, &Environment::default()).unwrap_err()
+}
+
+/// A value that is not the default, as TOML and as the text of a variable.
+fn another(key: &Key) -> (String, String) {
+    let text = match key.kind {
+        Kind::Text => "sonnet-9",
+        Kind::Path => "/opt/thing",
+        Kind::Address => "127.0.0.1:7878",
+        Kind::Choice(_) => "debug",
+        Kind::Flag => return ("true".into(), "true".into()),
+        Kind::Time { .. } => "7m",
+        Kind::Count { .. } => {
+            let number = if key.name == "log.max_bytes" {
+                "20000"
+            } else if key.name == "limits.max_response_chars" {
+                "2000"
+            } else {
+                "2"
+            };
+            return (number.into(), number.into());
+        }
+        Kind::Texts => return (r#"["one", "two"]"#.into(), "one, two".into()),
+    };
+    (format!("\"{text}\""), text.into())
+}
+
+#[test]
+fn every_key_set_in_the_file_changes_the_configuration() {
+    let before = config("");
+    for key in KEYS {
+        let own = key.name.replace("<alias>", "mine").replace("<name>", "mine");
+        let after = config(&format!("{own} = {}", another(key).0));
+        assert_ne!(before, after, "{} has no effect", key.name);
+    }
+}
+
+#[test]
+fn every_key_with_a_variable_is_set_by_it_as_by_the_file() {
+    for key in KEYS {
+        let Some(variable) = key.variable() else { continue };
+        let (toml, text) = another(key);
+        let by_variable = read("", &[(variable.as_str(), text.as_str())].into()).unwrap();
+        assert_eq!(Config::of(&by_variable), config(&format!("{} = {toml}", key.name)), "{variable}");
+    }
+}
+
+#[test]
+fn a_variable_beats_the_file_and_an_option_beats_both() {
+    let root = tempfile::tempdir().unwrap();
+    fs::write(root.path().join("config.toml"), "[http]\naddress = \"127.0.0.1:1\"\n").unwrap();
+    let home = home(root.path());
+    let address = |environment: &Environment, given: &[Given]| {
+        Config::read(Some(&home), environment, given).unwrap().http.address.unwrap().port()
+    };
+    let variable: Environment = [("SWITCHBOARD_HTTP_ADDRESS", "127.0.0.1:2")].into();
+    let option = Given { option: "--http", key: "http.address", text: "127.0.0.1:3".into() };
+    assert_eq!(address(&Environment::default(), &[]), 1);
+    assert_eq!(address(&variable, &[]), 2);
+    assert_eq!(address(&variable, &[option]), 3);
+}
+
+#[test]
+fn an_unknown_key_is_named_with_its_line_and_the_nearest() {
+    let error = refusal("store = \"sqlite:\"\n\n[limits]\nat_onec = 3\n");
+    assert!(error.to_string().ends_with("config.toml line 4: there is no key `limits.at_onec`"), "{error}");
+    assert!(error.hint().starts_with("did you mean `limits.at_once`?"), "{}", error.hint());
+    let error = refusal("[limit]\nat_once = 3\n");
+    assert!(error.to_string().ends_with("line 1: there is no key `limit`"), "{error}");
+    assert!(refusal("[programs]\nclaud = \"/x\"").hint().contains("`programs.claude`"));
+    assert!(
+        refusal("[cwd_aliases.shop]\nx = \"/y\"").to_string().contains("takes a path"),
+        "a word is no table"
+    );
+}
+
+#[test]
+fn a_wrong_type_is_named_with_what_is_taken_and_what_was_found() {
+    for (text, expected) in [
+        (
+            "\nlimits.at_once = \"four\"",
+            "line 2: `limits.at_once` takes a number from 1 to 1000, not the text `four`",
+        ),
+        ("limits.at_once = 0", "line 1: `limits.at_once` takes a number from 1 to 1000, not `0`"),
+        ("limits.at_once = -1", "not `-1`"),
+        ("limits = 3", "`limits` takes a table, not a single value"),
+        ("store = 3", "`store` takes text, not the number `3`"),
+        ("limits.wait = 50", "`limits.wait` takes a time such as `\"90s\"`, not the number `50`"),
+        ("limits.wait = \"off\"", "not `off`"),
+        ("labels = [1]", "`labels` takes a list of texts, not the number `1`"),
+        ("one_writer_per_folder = 1", "takes `true` or `false`, not the number `1`"),
+        ("programs.claude = \"bin/claude\"", "takes a path from `/` or `~/` on, not `bin/claude`"),
+        ("http.address = \"localhost\"", "takes an address and a port"),
+        ("log.level = \"loud\"", "takes one of `\"error\"`"),
+    ] {
+        let error = refusal(text).to_string();
+        assert!(error.contains(expected), "{text}: {error}");
+    }
+    let error = read("", &[("SWITCHBOARD_LIMITS_AT_ONCE", "many")].into()).unwrap_err().to_string();
+    assert_eq!(
+        error,
+        "variable SWITCHBOARD_LIMITS_AT_ONCE: `limits.at_once` takes a number from 1 to 1000, not `many`"
+    );
+}
+
+#[test]
+fn a_file_that_is_not_toml_is_refused_with_the_line() {
+    let error = refusal("store = \"sqlite:\"\nlabels = [\n");
+    assert!(matches!(error, ConfigError::NotToml { .. }), "{error}");
+    assert!(error.to_string().contains("config.toml line "), "{error}");
+    assert!(matches!(refusal("store = \"a\"\nstore = \"b\"\n"), ConfigError::NotToml { line: 2, .. }));
+}
+
+#[test]
+fn a_file_that_others_can_write_to_is_refused() {
+    use std::os::unix::fs::PermissionsExt;
+    let root = tempfile::tempdir().unwrap();
+    let file = root.path().join("config.toml");
+    fs::write(&file, "").unwrap();
+    fs::set_permissions(&file, fs::Permissions::from_mode(0o666)).unwrap();
+    let error = Settings::read(Some(&home(root.path())), &Environment::default(), &[]).unwrap_err();
+    assert!(matches!(error, ConfigError::NotYours { mode: 0o666, .. }), "{error}");
+}
+
+#[test]
+fn aliases_of_models_are_added_to_the_built_in_ones() {
+    let models =
+        config("[models.claude]\nHaiku = \"claude-haiku-9\"\ndefault = \"opus\"\nbest = \"claude-opus-9\"")
+            .models;
+    assert_eq!(models.claude.resolve(Some("haiku")).unwrap().as_deref(), Some("claude-haiku-9"));
+    assert_eq!(models.claude.resolve(Some("best")).unwrap().as_deref(), Some("claude-opus-9"));
+    assert_eq!(models.claude.default.as_deref(), Some("opus"));
+    assert!(models.claude.aliases.contains_key("sonnet"));
+    assert_eq!(config("").models, ModelTables::default());
+}
+
+#[test]
+fn paths_may_begin_with_the_users_own_folder() {
+    let settings = read("[cwd_aliases]\nshop = \"~/shop\"", &[("HOME", "/home/ana")].into()).unwrap();
+    assert_eq!(Config::of(&settings).cwd_aliases["shop"], Path::new("/home/ana/shop"));
+    assert!(
+        refusal("[cwd_aliases]\nshop = \"~/shop\"").to_string().contains("takes a path"),
+        "no HOME, no ~"
+    );
+}
+
+#[test]
+fn no_agent_may_run_more_often_than_all_together() {
+    let limits = config("[limits]\nat_once = 3\nper_agent.claude = 2\nper_agent.codex = 9").limits;
+    let of = |agent| limits.per_agent[&agent];
+    assert_eq!((of(AgentKind::Claude), of(AgentKind::Codex), of(AgentKind::Gemini)), (2, 3, 3));
+}

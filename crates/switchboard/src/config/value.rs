@@ -1,0 +1,180 @@
+//! What a key can take, and how it is read from TOML and from the text of a variable.
+
+use std::fmt;
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use serde::Serialize;
+use toml::de::DeValue;
+
+use crate::duration;
+
+/// The value of a key.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Value {
+    Text(String),
+    Path(PathBuf),
+    Count(u64),
+    Flag(bool),
+    Time(Duration),
+    /// Switched off by name.
+    Off,
+    Texts(Vec<String>),
+}
+
+/// What a key can take.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Kind {
+    Text,
+    Path,
+    Address,
+    Choice(&'static [&'static str]),
+    Count { least: u64, most: u64, may_be_off: bool },
+    Flag,
+    Time { may_be_off: bool },
+    Texts,
+}
+
+const OFF: &str = "off";
+
+impl Kind {
+    /// Reads a value of a TOML file. The error is what was found instead.
+    pub fn read(self, value: &DeValue<'_>, user: Option<&Path>) -> Result<Value, String> {
+        let found = || found(value);
+        match (self, value) {
+            (Self::Count { least, most, may_be_off }, _) => match value {
+                DeValue::Integer(number) => {
+                    let parsed = u64::from_str_radix(number.as_str(), number.radix()).ok();
+                    let inside = parsed.filter(|number| (least..=most).contains(number));
+                    inside.map(Value::Count).ok_or_else(|| format!("`{}`", number.as_str()))
+                }
+                DeValue::String(text) if may_be_off && text == OFF => Ok(Value::Off),
+                _ => Err(found()),
+            },
+            (Self::Flag, DeValue::Boolean(flag)) => Ok(Value::Flag(*flag)),
+            (Self::Texts, DeValue::Array(items)) => {
+                let text = |item: &toml::Spanned<DeValue<'_>>| {
+                    item.get_ref().as_str().map(str::to_owned).ok_or_else(|| self::found(item.get_ref()))
+                };
+                items.iter().map(text).collect::<Result<_, _>>().map(Value::Texts)
+            }
+            (Self::Flag | Self::Texts, _) => Err(found()),
+            (_, DeValue::String(text)) => self.read_text(text, user),
+            _ => Err(found()),
+        }
+    }
+
+    /// Reads the text of a variable or an option. A list is separated by commas.
+    pub fn read_text(self, text: &str, user: Option<&Path>) -> Result<Value, String> {
+        let found = || format!("`{text}`");
+        match self {
+            Self::Text if text.trim().is_empty() => Err("nothing".to_owned()),
+            Self::Text => Ok(Value::Text(text.to_owned())),
+            Self::Path => path(text, user).map(Value::Path).ok_or_else(found),
+            Self::Address => {
+                text.parse::<SocketAddr>().map(|_| Value::Text(text.to_owned())).map_err(|_| found())
+            }
+            Self::Choice(known) => {
+                let chosen = known.iter().find(|known| text.eq_ignore_ascii_case(known));
+                chosen.map(|word| Value::Text((*word).to_owned())).ok_or_else(found)
+            }
+            Self::Count { may_be_off: true, .. } | Self::Time { may_be_off: true } if text == OFF => {
+                Ok(Value::Off)
+            }
+            Self::Count { least, most, .. } => {
+                let inside = text.parse().ok().filter(|number| (least..=most).contains(number));
+                inside.map(Value::Count).ok_or_else(found)
+            }
+            Self::Flag => text.parse().map(Value::Flag).map_err(|_| found()),
+            Self::Time { .. } => duration::read(text).map(Value::Time).map_err(|_| found()),
+            Self::Texts => {
+                let items = text.split(',').map(str::trim).filter(|item| !item.is_empty());
+                Ok(Value::Texts(items.map(str::to_owned).collect()))
+            }
+        }
+    }
+}
+
+/// From the root on, or from the user's own folder.
+fn path(text: &str, user: Option<&Path>) -> Option<PathBuf> {
+    let path = match text.strip_prefix("~/") {
+        Some(rest) => user?.join(rest),
+        None => PathBuf::from(text),
+    };
+    path.is_absolute().then_some(path)
+}
+
+fn found(value: &DeValue<'_>) -> String {
+    match value {
+        DeValue::String(text) => format!("the text `{}`", text.chars().take(100).collect::<String>()),
+        DeValue::Boolean(flag) => format!("`{flag}`"),
+        DeValue::Integer(number) => format!("the number `{}`", number.as_str()),
+        DeValue::Array(_) => "a list".to_owned(),
+        DeValue::Table(_) => "a table".to_owned(),
+        other => format!("a {}", other.type_str()),
+    }
+}
+
+/// What it takes, in words.
+impl fmt::Display for Kind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Text => f.write_str("text"),
+            Self::Path => f.write_str("a path from `/` or `~/` on"),
+            Self::Address => f.write_str("an address and a port"),
+            Self::Choice(known) => write!(f, "one of {}", quoted_words(known)),
+            Self::Count { least, most: u64::MAX, may_be_off } => {
+                write!(f, "a number from {least}{}", or_off(*may_be_off))
+            }
+            Self::Count { least, most, may_be_off } => {
+                write!(f, "a number from {least} to {most}{}", or_off(*may_be_off))
+            }
+            Self::Flag => f.write_str("`true` or `false`"),
+            Self::Time { may_be_off } => write!(f, "a time such as `\"90s\"`{}", or_off(*may_be_off)),
+            Self::Texts => f.write_str("a list of texts"),
+        }
+    }
+}
+
+fn or_off(may_be: bool) -> &'static str {
+    if may_be { ", or `\"off\"`" } else { "" }
+}
+
+fn quoted_words(words: &[&str]) -> String {
+    words.iter().map(|word| format!("`\"{word}\"`")).collect::<Vec<_>>().join(", ")
+}
+
+/// As it stands in TOML.
+impl fmt::Display for Value {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let quoted = |text: &str| toml::Value::String(text.to_owned()).to_string();
+        match self {
+            Self::Text(text) => f.write_str(&quoted(text)),
+            Self::Path(path) => f.write_str(&quoted(&path.to_string_lossy())),
+            Self::Count(number) => write!(f, "{number}"),
+            Self::Flag(flag) => write!(f, "{flag}"),
+            Self::Time(time) => f.write_str(&quoted(&duration::show(*time))),
+            Self::Off => f.write_str("\"off\""),
+            Self::Texts(items) => {
+                let items: Vec<String> = items.iter().map(|item| quoted(item)).collect();
+                write!(f, "[{}]", items.join(", "))
+            }
+        }
+    }
+}
+
+/// As it stands in JSON: a time is its text.
+impl Serialize for Value {
+    fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        match self {
+            Self::Text(text) => serializer.serialize_str(text),
+            Self::Path(path) => serializer.serialize_str(&path.to_string_lossy()),
+            Self::Count(number) => serializer.serialize_u64(*number),
+            Self::Flag(flag) => serializer.serialize_bool(*flag),
+            Self::Time(time) => serializer.serialize_str(&duration::show(*time)),
+            Self::Off => serializer.serialize_str(OFF),
+            Self::Texts(items) => items.serialize(serializer),
+        }
+    }
+}
