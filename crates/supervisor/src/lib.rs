@@ -60,6 +60,7 @@ compile_error!(
 
 pub use events::{Events, Offsets, RunEvent};
 pub use handle::{AttachError, Run, StopReply, WaitError, attach};
+pub use os::close_inherited_files;
 pub use program::{main, run_if_asked};
 pub use recovery::{RecoverError, recover};
 pub use spool::{Spool, SpoolError};

@@ -21,9 +21,6 @@ use crate::recovery::recover;
 use crate::spare::{Spare, WAIT};
 use crate::spool::{Spool, SpoolError};
 
-/// The name of the supervisor's executable, as it is installed beside the others.
-const EXECUTABLE: &str = "switchboard-supervisor";
-
 /// Where the supervisor's program is.
 #[derive(Debug, Clone)]
 pub struct Supervisor {
@@ -34,6 +31,9 @@ pub struct Supervisor {
 }
 
 impl Supervisor {
+    /// The name of the supervisor's executable, as it is installed beside the others.
+    pub const EXECUTABLE: &str = "switchboard-supervisor";
+
     /// The executable at that path, whose `main` is [`crate::main`].
     pub fn at(program: impl Into<PathBuf>) -> Self {
         Self { program: program.into(), asked: false, spare: None }
@@ -41,7 +41,7 @@ impl Supervisor {
 
     /// The `switchboard-supervisor` that was installed beside the running program.
     pub fn beside_this_program() -> Result<Self, StartError> {
-        let program = this_program()?.with_file_name(EXECUTABLE);
+        let program = this_program()?.with_file_name(Self::EXECUTABLE);
         if program.exists() { Ok(Self::at(program)) } else { Err(StartError::NoSupervisor { program }) }
     }
 

@@ -24,6 +24,14 @@ pub enum Command {
     Doctor(Checkup),
     /// Print the configuration that holds, and where each value came from
     Config(ShowConfig),
+    /// Speak MCP on stdin and stdout, for a host that starts this; the daemon does the work
+    Mcp,
+    /// Be the daemon, which runs the jobs and answers every front-end; they start it themselves when there is none
+    Serve(Serve),
+    /// Say how the daemon is
+    Status(Look),
+    /// End the daemon when what runs has ended
+    Stop(Stop),
 }
 
 #[derive(Debug, Args)]
@@ -85,6 +93,39 @@ pub struct ShowConfig {
     /// Print the reference of all keys instead, in Markdown
     #[arg(long)]
     pub reference: bool,
+}
+
+#[derive(Debug, Args)]
+#[command(after_help = "Ctrl-C or SIGTERM ends it; what runs goes on, and the next daemon takes it up.")]
+pub struct Serve {
+    /// Serve MCP over HTTP, too: 127.0.0.1:7878
+    #[arg(long, value_name = "ADDRESS")]
+    pub http: Option<String>,
+    /// Start it in a session of its own, and return when it answers
+    #[arg(long)]
+    pub background: bool,
+    /// Started by a front-end, which listens on stdout
+    #[arg(long, hide = true, conflicts_with = "background")]
+    pub detached: bool,
+}
+
+#[derive(Debug, Args)]
+#[command(after_help = "Exit codes: 0 it runs, 1 it does not.")]
+pub struct Look {
+    /// Print everything as one JSON object
+    #[arg(long)]
+    pub json: bool,
+}
+
+#[derive(Debug, Args)]
+#[command(after_help = "Whatever waits in the queue stays there for the next daemon.")]
+pub struct Stop {
+    /// Do not wait: what runs goes on, and the next daemon takes it up
+    #[arg(long, conflicts_with = "cancel")]
+    pub now: bool,
+    /// Cancel what runs first
+    #[arg(long)]
+    pub cancel: bool,
 }
 
 #[cfg(test)]

@@ -9,6 +9,8 @@ use agents::doctor::NotReady;
 use supervisor::{StartError, WaitError};
 
 use crate::config::ConfigError;
+use crate::daemon::DaemonError;
+use crate::front::{ConnectError, FrontError};
 use crate::home::HomeError;
 
 /// Why a command was not carried out.
@@ -24,6 +26,14 @@ pub enum Failure {
     Home(#[from] HomeError),
     #[error(transparent)]
     Config(#[from] ConfigError),
+    #[error(transparent)]
+    Daemon(#[from] DaemonError),
+    #[error(transparent)]
+    Front(#[from] FrontError),
+    #[error(transparent)]
+    Connect(#[from] ConnectError),
+    #[error("the daemon (pid {pid}) has said that it ends, and is still there")]
+    StillThere { pid: i32 },
     #[error(transparent)]
     NotReady(#[from] NotReady),
     #[error(transparent)]
@@ -46,6 +56,12 @@ impl Failure {
             Self::Cwd { .. } => "give a folder that exists with `--cwd`".to_owned(),
             Self::Home(error) => error.hint(),
             Self::Config(error) => error.hint(),
+            Self::Daemon(error) => error.hint(),
+            Self::Front(error) => error.hint(),
+            Self::Connect(error) => error.hint(),
+            Self::StillThere { pid } => {
+                format!("see its log; `kill -9 {pid}` ends it, and running jobs survive that")
+            }
             Self::NotReady(error) => error.hint().to_owned(),
             Self::Launch(error) => error.hint(),
             Self::Start(error) => error.hint().to_owned(),
@@ -64,7 +80,15 @@ impl Failure {
             | Self::Config(_)
             | Self::Launch(_) => 2,
             Self::NotReady(_) => 5,
-            Self::Start(_) | Self::Wait(_) | Self::Runtime(_) | Self::Json(_) => 1,
+            Self::Daemon(DaemonError::Taken { .. }) => DaemonError::TAKEN,
+            Self::Daemon(_)
+            | Self::Front(_)
+            | Self::Connect(_)
+            | Self::StillThere { .. }
+            | Self::Start(_)
+            | Self::Wait(_)
+            | Self::Runtime(_)
+            | Self::Json(_) => 1,
         })
     }
 }

@@ -3,30 +3,51 @@
 //! Owns the command line. The one program that looks at the user's environment and writes to the user's terminal; what it
 //! asks for is done by the other crates.
 
+mod bridge;
 mod call;
 mod cli;
 mod config;
+mod daemon;
 mod doctor;
 mod duration;
 mod environment;
 mod failure;
+mod front;
 mod home;
+mod mcp;
 mod output;
+mod wire;
 
+use std::env;
 use std::process::ExitCode;
 
 use clap::Parser;
 
 use crate::cli::{Cli, Command};
+use crate::failure::Failure;
 
 fn main() -> ExitCode {
+    // Before anything else is built: every host starts a bridge of its own.
+    let mut args = env::args_os().skip(1);
+    if args.next().is_some_and(|first| first == "mcp") && args.next().is_none() {
+        return done(bridge::run());
+    }
     let Cli { command } = Cli::parse();
-    let done = match command {
+    let result = match command {
         Command::Call(order) => call::place(&order),
         Command::Doctor(order) => doctor::check(&order),
         Command::Config(order) => config::print(&order),
+        Command::Mcp => bridge::run(),
+        Command::Serve(order) if order.background => front::in_background(&order).map_err(Failure::from),
+        Command::Serve(order) => daemon::serve(&order).map_err(Failure::from),
+        Command::Status(order) => front::status(&order),
+        Command::Stop(order) => front::stop(&order),
     };
-    done.unwrap_or_else(|failure| {
+    done(result)
+}
+
+fn done(result: Result<ExitCode, Failure>) -> ExitCode {
+    result.unwrap_or_else(|failure| {
         output::complain(&failure);
         failure.exit_code()
     })

@@ -20,6 +20,13 @@ pub fn piece(text: &str) {
     let _ = write!(stdout, "{text}").and_then(|()| stdout.flush());
 }
 
+/// A line of a protocol, with its end, as it is. Here a reader that has gone away is the end of everything.
+pub fn protocol(line: &[u8]) -> io::Result<()> {
+    let mut stdout = io::stdout().lock();
+    stdout.write_all(line)?;
+    stdout.flush()
+}
+
 /// A line beside the answer.
 pub fn aside(text: &str) {
     let _ = writeln!(io::stderr(), "{text}");

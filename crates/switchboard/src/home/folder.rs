@@ -52,6 +52,11 @@ impl OpenFolder {
         }
         Ok(Self { folder })
     }
+
+    /// The open folder.
+    pub fn file(&self) -> &File {
+        &self.folder
+    }
 }
 
 /// Why a folder is not used.

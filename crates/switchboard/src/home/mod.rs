@@ -4,8 +4,8 @@
 //! that were started with different variables (an MCP host hands on hardly any) still find the same daemon.
 
 mod folder;
+pub mod socket;
 
-use std::io;
 use std::path::{Path, PathBuf};
 
 pub use folder::{FolderError, OpenFolder};
@@ -121,12 +121,6 @@ impl HomeError {
             Self::Relative(_) => "give it from the root on, such as /home/ana/switchboard".to_owned(),
             Self::Folder(error) => error.hint(),
         }
-    }
-}
-
-impl From<HomeError> for io::Error {
-    fn from(error: HomeError) -> Self {
-        Self::other(error)
     }
 }
 

@@ -1,0 +1,145 @@
+//! One front-end's connection: who it is, what it wants, and its lines.
+
+use std::io;
+use std::path::PathBuf;
+use std::pin::Pin;
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use rustix::process::geteuid;
+use serde::Serialize;
+use tokio::io::{AsyncBufReadExt, AsyncRead, AsyncReadExt, AsyncWriteExt, BufReader, ReadBuf};
+use tokio::net::UnixStream;
+use tokio::net::unix::{OwnedReadHalf, OwnedWriteHalf};
+use tokio::time::timeout;
+
+use super::desk::Desk;
+use crate::wire::{Complaint, Greeting, Hello, LONGEST_GREETING, PROTOCOL, Role, Speaker, Welcome};
+
+/// How long a front-end may take over its greeting.
+const GREETING_WITHIN: Duration = Duration::from_secs(10);
+
+/// A front-end that has been greeted.
+#[derive(Debug, Clone)]
+pub struct Client {
+    /// Its version.
+    pub version: String,
+    /// Its process, as it says itself.
+    pub pid: u32,
+    /// The folder it stands in.
+    pub cwd: Option<PathBuf>,
+}
+
+/// Both directions of a connection. What is read counts as being asked for something.
+pub struct Connection {
+    /// From the front-end.
+    pub reader: BufReader<Watched>,
+    /// To the front-end.
+    pub writer: OwnedWriteHalf,
+}
+
+impl Connection {
+    /// Takes a connection in.
+    pub fn new(stream: UnixStream, desk: &Desk) -> Self {
+        let (reader, writer) = stream.into_split();
+        Self { reader: BufReader::new(Watched { reader, desk: desk.clone() }), writer }
+    }
+
+    /// The next line without its end; none when there is no more. A longer one is an error.
+    pub async fn line(&mut self, longest: usize) -> io::Result<Option<Vec<u8>>> {
+        let mut line = Vec::new();
+        (&mut self.reader).take(longest as u64).read_until(b'\n', &mut line).await?;
+        match line.pop() {
+            Some(b'\n') => Ok(Some(line)),
+            None => Ok(None),
+            Some(_) if line.len() + 1 < longest => Err(io::ErrorKind::UnexpectedEof.into()),
+            Some(_) => Err(io::Error::new(io::ErrorKind::InvalidData, "a line is too long")),
+        }
+    }
+
+    /// Says one JSON value.
+    pub async fn say(&mut self, value: &impl Serialize) -> io::Result<()> {
+        let mut line = serde_json::to_vec(value)?;
+        line.push(b'\n');
+        self.writer.write_all(&line).await
+    }
+}
+
+/// The reading half; it tells the desk that somebody asked for something.
+pub struct Watched {
+    reader: OwnedReadHalf,
+    desk: Desk,
+}
+
+impl AsyncRead for Watched {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        buffer: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        let polled = Pin::new(&mut self.reader).poll_read(context, buffer);
+        if polled.is_ready() {
+            self.desk.asked();
+        }
+        polled
+    }
+}
+
+/// Whether the other side is this user. The folder keeps others out already; this holds also where a file system does not.
+pub fn is_ours(stream: &UnixStream) -> io::Result<bool> {
+    Ok(stream.peer_cred()?.uid() == geteuid().as_raw())
+}
+
+/// Exchanges greetings; none when the front-end was refused, and told why.
+pub async fn greet(connection: &mut Connection, desk: &Desk) -> io::Result<Option<(Role, Client)>> {
+    let line = timeout(GREETING_WITHIN, connection.line(LONGEST_GREETING)).await;
+    let heard = match line {
+        Ok(Ok(Some(line))) => understand(&line),
+        Ok(Ok(None)) => return Ok(None),
+        Ok(Err(error)) if error.kind() == io::ErrorKind::InvalidData => {
+            Err(stranger("a greeting is too long"))
+        }
+        Ok(Err(error)) => return Err(error),
+        Err(_) => Err(stranger("no greeting came in time")),
+    };
+    let error = heard.as_ref().err().cloned();
+    let owner = desk.owner().as_str().to_owned();
+    let welcome = Welcome { speaker: Speaker::me(), pid: std::process::id(), owner, error };
+    connection.say(&Greeting { switchboard: welcome }).await?;
+    Ok(heard.ok().map(|hello| {
+        let client =
+            Client { version: hello.speaker.version, pid: hello.pid, cwd: hello.cwd.map(PathBuf::from) };
+        (hello.role, client)
+    }))
+}
+
+/// Says that nobody else can be served now.
+pub async fn turn_away(mut connection: Connection, desk: &Desk) -> io::Result<()> {
+    let error = Complaint {
+        message: "the daemon has as many connections as it takes".to_owned(),
+        hint: "close an MCP host or two, or look with `switchboard status` at what is connected".to_owned(),
+    };
+    let owner = desk.owner().as_str().to_owned();
+    let welcome = Welcome { speaker: Speaker::me(), pid: std::process::id(), owner, error: Some(error) };
+    connection.say(&Greeting { switchboard: welcome }).await
+}
+
+fn understand(line: &[u8]) -> Result<Hello, Complaint> {
+    // The speaker first: another protocol may have another greeting.
+    let Greeting { switchboard: speaker } =
+        serde_json::from_slice::<Greeting<Speaker>>(line).map_err(|_| stranger("this is not a greeting"))?;
+    if speaker.protocol != PROTOCOL {
+        return Err(Complaint::other_protocol(&speaker, &Speaker::me()));
+    }
+    let hello = serde_json::from_slice::<Greeting<Hello>>(line);
+    hello
+        .map(|greeting| greeting.switchboard)
+        .map_err(|error| stranger(&format!("a greeting lacks something: {error}")))
+}
+
+fn stranger(message: &str) -> Complaint {
+    Complaint {
+        message: message.to_owned(),
+        hint: "this socket is for `switchboard mcp` and the other commands; start those".to_owned(),
+    }
+}

@@ -1,0 +1,193 @@
+//! The socket: listened on, looked after, and every connection attended by a task of its own.
+
+use std::ffi::OsString;
+use std::io;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::net::{UnixListener, UnixStream};
+use tokio::sync::Semaphore;
+use tokio::task::JoinSet;
+use tokio::time::{MissedTickBehavior, interval, sleep, timeout};
+
+use super::connection::{Connection, greet, is_ours, turn_away};
+use super::control;
+use super::desk::Desk;
+use super::lock::{DaemonLock, Holder};
+use crate::home::{Home, OpenFolder, socket};
+use crate::mcp;
+use crate::wire::{Phase, Role, VERSION};
+
+/// How many front-ends may be connected.
+const MOST_CONNECTIONS: usize = 512;
+/// How often the socket is looked for. A runtime folder is cleared when its user logs out, and `/tmp` by age.
+const LOOK_EVERY: Duration = Duration::from_secs(5);
+/// How long last words may take.
+const LAST_WORDS_WITHIN: Duration = Duration::from_secs(2);
+/// How long to wait when connections cannot be taken in, for want of descriptors, say.
+const BREATH: Duration = Duration::from_millis(100);
+
+/// A socket of the daemon's, with what is needed to make it again.
+pub struct Listener {
+    home: Home,
+    name: OsString,
+    path: PathBuf,
+    /// The socket's inode: another one in its place is not ours.
+    inode: u64,
+    socket: UnixListener,
+}
+
+impl Listener {
+    /// Listens in the first folder that can hold a socket. Only for the holder of the lock.
+    pub fn bind(home: &Home, state: &OpenFolder) -> io::Result<Self> {
+        let name = socket::name_for(state.file())?;
+        let (path, inode, socket) = bind(home, &name)?;
+        Ok(Self { home: home.clone(), name, path, inode, socket })
+    }
+
+    /// Says in the lock where it is.
+    pub fn announce(&self, lock: &DaemonLock, desk: &Desk) -> io::Result<()> {
+        desk.listens_at(self.path.clone());
+        let socket = Some(self.path.clone());
+        lock.announce(&Holder { pid: std::process::id(), version: VERSION.to_owned(), socket })
+    }
+
+    /// Takes connections in until the daemon ends, and leaves no socket behind.
+    pub async fn listen(mut self, lock: &DaemonLock, desk: &Desk) {
+        let mut attended = Attended::default();
+        let mut looks = interval(LOOK_EVERY);
+        looks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        loop {
+            tokio::select! {
+                biased; // an end is not to be put off by a crowd
+                () = desk.reached(Phase::Ending) => break,
+                _ = looks.tick() => self.look_after(lock, desk),
+                taken = self.socket.accept() => match taken {
+                    Ok((stream, _)) => attended.take_in(stream, desk),
+                    Err(error) => {
+                        tracing::warn!(%error, "cannot take a connection in");
+                        sleep(BREATH).await;
+                    }
+                },
+            }
+            attended.forget_ended();
+        }
+        self.remove();
+        drop(self.socket);
+        attended.end().await;
+    }
+
+    /// Makes the socket again when somebody removed it.
+    fn look_after(&mut self, lock: &DaemonLock, desk: &Desk) {
+        if inode(&self.path).is_ok_and(|inode| inode == self.inode) {
+            return;
+        }
+        match bind(&self.home, &self.name) {
+            Ok((path, inode, listener)) => {
+                tracing::warn!(path = %path.display(), "the socket was gone and is made again");
+                (self.path, self.inode, self.socket) = (path, inode, listener);
+                if let Err(error) = self.announce(lock, desk) {
+                    tracing::error!(%error, "cannot say where the socket is");
+                }
+            }
+            Err(error) => tracing::error!(%error, "the socket is gone and cannot be made again"),
+        }
+    }
+
+    fn remove(&self) {
+        if inode(&self.path).is_ok_and(|inode| inode == self.inode) {
+            // Left behind, it would only be in the way of nobody: the next daemon replaces it.
+            let _ = std::fs::remove_file(&self.path);
+        }
+    }
+}
+
+fn inode(path: &Path) -> io::Result<u64> {
+    Ok(std::fs::symlink_metadata(path)?.ino())
+}
+
+fn bind(home: &Home, name: &OsString) -> io::Result<(PathBuf, u64, UnixListener)> {
+    let mut last = io::Error::from(io::ErrorKind::NotFound);
+    for folder in home.socket_folders() {
+        let path = folder.join(name);
+        let bound =
+            OpenFolder::private(&folder).map_err(io::Error::other).and_then(|_| socket::listen(&path));
+        match bound.and_then(|listener| {
+            listener.set_nonblocking(true)?;
+            Ok((inode(&path)?, UnixListener::from_std(listener)?))
+        }) {
+            Ok((inode, listener)) => return Ok((path, inode, listener)),
+            Err(error) => {
+                tracing::warn!(path = %path.display(), %error, "cannot listen here");
+                last = error;
+            }
+        }
+    }
+    Err(last)
+}
+
+/// The connections that are being attended.
+struct Attended {
+    room: Arc<Semaphore>,
+    tasks: JoinSet<()>,
+}
+
+impl Default for Attended {
+    fn default() -> Self {
+        Self { room: Arc::new(Semaphore::new(MOST_CONNECTIONS)), tasks: JoinSet::new() }
+    }
+}
+
+impl Attended {
+    fn take_in(&mut self, stream: UnixStream, desk: &Desk) {
+        let (permit, desk) = (self.room.clone().try_acquire_owned(), desk.clone());
+        self.tasks.spawn(async move {
+            let attended = match (is_ours(&stream), permit) {
+                (Ok(true), Ok(_permit)) => attend(Connection::new(stream, &desk), &desk).await,
+                (Ok(true), Err(_)) => {
+                    let told = turn_away(Connection::new(stream, &desk), &desk);
+                    timeout(LAST_WORDS_WITHIN, told).await.unwrap_or(Ok(()))
+                }
+                (Ok(false), _) => {
+                    tracing::warn!("another user was turned away");
+                    Ok(())
+                }
+                (Err(error), _) => Err(error),
+            };
+            if let Err(error) = attended {
+                tracing::debug!(%error, "a connection broke");
+            }
+        });
+    }
+
+    /// A task that panicked has said so in the log, and takes nobody with it.
+    fn forget_ended(&mut self) {
+        while self.tasks.try_join_next().is_some() {}
+    }
+
+    /// Lets those who are being told of the end hear it; whoever waits for a job hears from the next daemon.
+    async fn end(mut self) {
+        let _ = timeout(LAST_WORDS_WITHIN, async { while self.tasks.join_next().await.is_some() {} }).await;
+        self.tasks.shutdown().await;
+    }
+}
+
+async fn attend(mut connection: Connection, desk: &Desk) -> io::Result<()> {
+    let greeted = tokio::select! {
+        () = desk.reached(Phase::Ending) => None,
+        greeted = greet(&mut connection, desk) => greeted?,
+    };
+    let Some((role, client)) = greeted else { return Ok(()) };
+    let _counted = desk.count_connection();
+    tracing::debug!(?role, pid = client.pid, version = client.version, "connected");
+    match role {
+        Role::Mcp => tokio::select! {
+            // Cut off in the middle of a line, perhaps: the bridge passes on whole lines only, and asks again.
+            () = desk.reached(Phase::Ending) => Ok(()),
+            served = mcp::serve(connection, client, desk.clone()) => served,
+        },
+        Role::Control => control::serve(connection, desk).await,
+    }
+}

@@ -1,0 +1,234 @@
+//! `switchboard serve`: the one process of a user that owns the jobs and answers every front-end.
+//!
+//! Owns its own beginning and end: the lock, the log, the socket, the phases. Knows neither what a job is (see [`Work`]) nor what
+//! MCP says (see `mcp`). It may be killed at any moment: runs go on under their supervisors, and the next daemon takes them up.
+
+mod connection;
+mod control;
+mod desk;
+mod listener;
+mod lock;
+mod log;
+mod work;
+
+use std::io;
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::sync::Arc;
+
+use model::Owner;
+use rustix::process::setsid;
+use rustix::stdio::dup2_stdout;
+use tokio::signal::unix::{SignalKind, signal};
+use tokio::time::sleep;
+
+pub use connection::{Client, Connection};
+pub use desk::Desk;
+pub use lock::{Holder, exclusive};
+pub use work::{NoWork, Work};
+
+use crate::cli;
+use crate::config::{Config, ConfigError, Given};
+use crate::environment::Environment;
+use crate::home::{Home, HomeError};
+use crate::output;
+use crate::wire::{Phase, VERSION};
+use listener::Listener;
+use lock::DaemonLock;
+use log::Beside;
+
+/// What a daemon says to whoever started it once it answers.
+pub const READY: &str = "ready";
+
+/// More would not help: the daemon waits, and agents do the work.
+const MOST_THREADS: usize = 4;
+
+/// Is the daemon, until it is to end.
+pub fn serve(order: &cli::Serve) -> Result<ExitCode, DaemonError> {
+    if order.detached {
+        leave_the_starter().map_err(DaemonError::Detach)?;
+    }
+    let environment = Environment::of_this_process();
+    let home = Home::find(&environment)?;
+    let http = order.http.iter().map(|address| Given {
+        option: "--http",
+        key: "http.address",
+        text: address.clone(),
+    });
+    let config = Config::read(Some(&home), &environment, &http.collect::<Vec<_>>())?;
+    let state = home.make()?;
+    let lock = take_lock(&home)?;
+    let beside = if order.detached { Beside::TakesStderr } else { Beside::Terminal };
+    let cannot_log = |source| DaemonError::Log { path: home.log_file(), source };
+    log::begin(&home.log_file(), &config.log, beside).map_err(cannot_log)?;
+    let threads = std::thread::available_parallelism().map_or(1, |number| number.get().min(MOST_THREADS));
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(threads)
+        .enable_all()
+        .build()
+        .map_err(DaemonError::Runtime)?;
+    let owner = Owner::new(format!("{}:{}:{}", config.host, std::process::id(), uuid::Uuid::now_v7()));
+    let desk = Desk::new(home, config, owner, Arc::new(NoWork));
+    runtime
+        .block_on(async {
+            let listener = Listener::bind(desk.home(), &state).map_err(DaemonError::Listen)?;
+            let signals = Signals::listen().map_err(DaemonError::Runtime)?;
+            listener.announce(&lock, &desk).map_err(DaemonError::Listen)?;
+            tracing::info!(
+                version = VERSION,
+                pid = std::process::id(),
+                owner = desk.owner().as_str(),
+                "ready"
+            );
+            if order.detached {
+                say_ready(desk.home()).map_err(DaemonError::Detach)?;
+            }
+            live(listener, signals, &lock, &desk).await;
+            Ok(())
+        })
+        .map(|()| ExitCode::SUCCESS)
+    // The lock goes with the process, after everything else.
+}
+
+/// Everything between the first and the last moment.
+async fn live(listener: Listener, signals: Signals, lock: &DaemonLock, desk: &Desk) {
+    let ends = async {
+        tokio::select! {
+            () = signals.ask_to_end() => tracing::info!("a signal asks to end"),
+            () = drained(desk) => {}
+            () = idle_for_too_long(desk) => tracing::info!("nobody has asked for anything for long enough"),
+            () = desk.reached(Phase::Ending) => {}
+        }
+        desk.go_on_to(Phase::Ending);
+    };
+    tokio::join!(ends, listener.listen(lock, desk));
+    desk.work().let_go().await;
+    tracing::info!("ended");
+}
+
+/// Over when the daemon was asked to wait for its jobs, and none runs any more.
+async fn drained(desk: &Desk) {
+    desk.reached(Phase::Draining).await;
+    desk.work().drain().await;
+}
+
+/// Over when nothing is to be done and nobody has asked for anything for as long as the configuration says.
+async fn idle_for_too_long(desk: &Desk) {
+    let Some(patience) = desk.config().idle_stop else { return std::future::pending().await };
+    loop {
+        let left = patience.saturating_sub(desk.unasked_for());
+        if !left.is_zero() {
+            sleep(left).await;
+        } else if desk.work().load().await.is_nothing() {
+            return;
+        } else {
+            // Being at work counts as being asked for.
+            desk.asked();
+        }
+    }
+}
+
+fn take_lock(home: &Home) -> Result<DaemonLock, DaemonError> {
+    let cannot = |source| DaemonError::Lock { state: home.state().to_owned(), source };
+    let lock = DaemonLock::take(home.state()).map_err(cannot)?;
+    let lock = lock.ok_or_else(|| DaemonError::Taken {
+        state: home.state().to_owned(),
+        holder: Holder::last(home.state()),
+    })?;
+    let holder = Holder { pid: std::process::id(), version: VERSION.to_owned(), socket: None };
+    lock.announce(&holder).map_err(cannot)?;
+    Ok(lock)
+}
+
+/// The first thing that a detached daemon does: nothing of its starter is left to it but the pipe on which it says how it goes.
+fn leave_the_starter() -> io::Result<()> {
+    supervisor::close_inherited_files()?;
+    setsid()?;
+    Ok(())
+}
+
+/// The last thing that the starter hears.
+fn say_ready(home: &Home) -> io::Result<()> {
+    output::line(READY);
+    dup2_stdout(std::fs::File::options().write(true).open("/dev/null")?)?;
+    log::take_stderr(&home.log_file())
+}
+
+/// The signals that a daemon listens to.
+struct Signals {
+    terminate: tokio::signal::unix::Signal,
+    interrupt: tokio::signal::unix::Signal,
+    /// Listened to and not acted on: a terminal that closes ends no daemon.
+    _hang_up: tokio::signal::unix::Signal,
+}
+
+impl Signals {
+    fn listen() -> io::Result<Self> {
+        Ok(Self {
+            terminate: signal(SignalKind::terminate())?,
+            interrupt: signal(SignalKind::interrupt())?,
+            _hang_up: signal(SignalKind::hangup())?,
+        })
+    }
+
+    async fn ask_to_end(mut self) {
+        tokio::select! {
+            _ = self.terminate.recv() => {}
+            _ = self.interrupt.recv() => {}
+        }
+    }
+}
+
+/// Why there is no daemon.
+#[derive(Debug, thiserror::Error)]
+pub enum DaemonError {
+    #[error(transparent)]
+    Home(#[from] HomeError),
+    #[error(transparent)]
+    Config(#[from] ConfigError),
+    #[error("cannot leave the process that starts the daemon")]
+    Detach(#[source] io::Error),
+    #[error("cannot lock `{}`", state.display())]
+    Lock { state: PathBuf, source: io::Error },
+    #[error("a daemon is running for `{}` already ({})", state.display(), who(holder.as_ref()))]
+    Taken { state: PathBuf, holder: Option<Holder> },
+    #[error("cannot write the log `{}`", path.display())]
+    Log { path: PathBuf, source: io::Error },
+    #[error("cannot listen for front-ends")]
+    Listen(#[source] io::Error),
+    #[error("cannot wait for anything")]
+    Runtime(#[source] io::Error),
+}
+
+fn who(holder: Option<&Holder>) -> String {
+    holder.map_or_else(
+        || "it has only just begun".to_owned(),
+        |holder| format!("pid {}, version {}", holder.pid, holder.version),
+    )
+}
+
+impl DaemonError {
+    /// The exit code that tells a front-end that there is a daemon already.
+    pub const TAKEN: u8 = 6;
+
+    /// What to do about it.
+    pub fn hint(&self) -> String {
+        match self {
+            Self::Home(error) => error.hint(),
+            Self::Config(error) => error.hint(),
+            Self::Taken { .. } => {
+                "use it as it is; or `switchboard stop` first, or set SWITCHBOARD_HOME to another folder"
+                    .to_owned()
+            }
+            Self::Listen(_) => {
+                "check that the state folder is on a file system that can hold sockets".to_owned()
+            }
+            Self::Detach(_) | Self::Lock { .. } | Self::Log { .. } | Self::Runtime(_) => {
+                "check that files can still be opened and that the disk has room".to_owned()
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,57 @@
+//! What the daemon asks of whoever runs the jobs.
+
+use std::future::Future;
+use std::pin::Pin;
+
+/// Something that takes its time.
+pub type Turn<'a, T = ()> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
+
+/// How much there is to do.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Load {
+    /// Jobs that run under this daemon.
+    pub running: u64,
+    /// Jobs that wait for it.
+    pub queued: u64,
+}
+
+impl Load {
+    /// Whether nothing would be missed if the daemon ended.
+    pub fn is_nothing(self) -> bool {
+        self == Self::default()
+    }
+}
+
+/// Whoever runs the jobs.
+pub trait Work: Send + Sync {
+    /// How much there is to do.
+    fn load(&self) -> Turn<'_, Load>;
+    /// Begins no further job, and is over when none runs. Jobs that wait stay for the next daemon.
+    fn drain(&self) -> Turn<'_>;
+    /// Cancels what runs. Over when the wish is durable; [`Work::drain`] waits for the end.
+    fn cancel(&self) -> Turn<'_>;
+    /// Lets go of everything. What runs goes on under its supervisors.
+    fn let_go(&self) -> Turn<'_>;
+}
+
+/// Nothing to do, ever.
+#[derive(Debug, Clone, Copy)]
+pub struct NoWork;
+
+impl Work for NoWork {
+    fn load(&self) -> Turn<'_, Load> {
+        Box::pin(async { Load::default() })
+    }
+
+    fn drain(&self) -> Turn<'_> {
+        Box::pin(async {})
+    }
+
+    fn cancel(&self) -> Turn<'_> {
+        Box::pin(async {})
+    }
+
+    fn let_go(&self) -> Turn<'_> {
+        Box::pin(async {})
+    }
+}

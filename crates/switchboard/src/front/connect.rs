@@ -1,0 +1,143 @@
+//! A connection to the daemon that runs.
+
+use std::env;
+use std::io::{self, BufRead, BufReader, Read, Write};
+use std::os::unix::net::UnixStream;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use rustix::net::sockopt::socket_peercred;
+use rustix::process::{Pid, geteuid};
+
+use crate::daemon::Holder;
+use crate::home::{Home, socket};
+use crate::wire::{Complaint, Greeting, Hello, LONGEST_GREETING, PROTOCOL, Role, Speaker, Welcome};
+
+/// How long a daemon may take over its greeting.
+const GREETING_WITHIN: Duration = Duration::from_secs(10);
+
+/// A greeted daemon.
+#[derive(Debug)]
+pub struct Connection {
+    /// What it says; nothing of it is lost in between.
+    pub reader: BufReader<UnixStream>,
+    /// What it hears.
+    pub writer: UnixStream,
+    /// Who it is.
+    pub welcome: Welcome,
+    /// Its process, as the kernel says.
+    pub process: Pid,
+}
+
+/// Connects to the daemon, if there is one.
+pub fn connect(home: &Home, role: Role) -> Result<Connection, ConnectError> {
+    let stream = reach(home)?;
+    let peer = socket_peercred(&stream).map_err(|errno| ConnectError::Broken(errno.into()))?;
+    if peer.uid != geteuid() {
+        return Err(ConnectError::NotYours { uid: peer.uid.as_raw() });
+    }
+    greet(stream, peer.pid, role)
+}
+
+/// Tries the address in the lock, then the places in which this front-end would look itself.
+fn reach(home: &Home) -> Result<UnixStream, ConnectError> {
+    let told = Holder::last(home.state()).and_then(|holder| holder.socket);
+    let name = std::fs::File::open(home.state()).and_then(|state| socket::name_for(&state));
+    let own = name.ok().into_iter().flat_map(|name| {
+        home.socket_folders().into_iter().map(move |folder| folder.join(&name)).collect::<Vec<PathBuf>>()
+    });
+    for path in told.into_iter().chain(own) {
+        match socket::connect(&path) {
+            Ok(stream) => return Ok(stream),
+            Err(error) if nobody_listens(&error) => {}
+            Err(error) => return Err(ConnectError::Broken(error)),
+        }
+    }
+    Err(ConnectError::Nobody)
+}
+
+fn nobody_listens(error: &io::Error) -> bool {
+    matches!(
+        error.kind(),
+        io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused | io::ErrorKind::NotADirectory
+    )
+}
+
+fn greet(mut stream: UnixStream, process: Pid, role: Role) -> Result<Connection, ConnectError> {
+    stream.set_read_timeout(Some(GREETING_WITHIN))?;
+    stream.set_write_timeout(Some(GREETING_WITHIN))?;
+    let cwd = env::current_dir().ok().and_then(|folder| folder.into_os_string().into_string().ok());
+    let hello = Hello { speaker: Speaker::me(), role, cwd, pid: std::process::id() };
+    let mut line = serde_json::to_vec(&Greeting { switchboard: hello }).map_err(io::Error::from)?;
+    line.push(b'\n');
+    // A daemon that turns this one away may have done so before it listened; its words are there all the same.
+    let sent = stream.write_all(&line);
+    let mut reader = BufReader::new(stream.try_clone()?);
+    let mut answer = Vec::new();
+    let read = (&mut reader).take(LONGEST_GREETING as u64).read_until(b'\n', &mut answer);
+    match read {
+        Err(error) if matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut) => {
+            return Err(ConnectError::Silent { pid: process.as_raw_pid() });
+        }
+        read => read?,
+    };
+    if !answer.ends_with(b"\n") {
+        // It ended just now; whoever wants one may start the next.
+        sent?;
+        return Err(ConnectError::Nobody);
+    }
+    let welcome = understand(&answer, process)?;
+    stream.set_read_timeout(None)?;
+    stream.set_write_timeout(None)?;
+    Ok(Connection { reader, writer: stream, welcome, process })
+}
+
+fn understand(answer: &[u8], process: Pid) -> Result<Welcome, ConnectError> {
+    let stranger = || ConnectError::Stranger { pid: process.as_raw_pid() };
+    let Greeting { switchboard: speaker } =
+        serde_json::from_slice::<Greeting<Speaker>>(answer).map_err(|_| stranger())?;
+    if speaker.protocol != PROTOCOL {
+        return Err(ConnectError::Refused(Complaint::other_protocol(&Speaker::me(), &speaker)));
+    }
+    let Greeting { switchboard: welcome } =
+        serde_json::from_slice::<Greeting<Welcome>>(answer).map_err(|_| stranger())?;
+    match welcome.error {
+        Some(complaint) => Err(ConnectError::Refused(complaint)),
+        None => Ok(welcome),
+    }
+}
+
+/// Why there is no connection.
+#[derive(Debug, thiserror::Error)]
+pub enum ConnectError {
+    #[error("no daemon is running")]
+    Nobody,
+    #[error("the daemon at the socket is user {uid}'s")]
+    NotYours { uid: u32 },
+    #[error("the daemon (pid {pid}) does not answer")]
+    Silent { pid: i32 },
+    #[error("what listens at the daemon's socket (pid {pid}) is no Switchboard daemon")]
+    Stranger { pid: i32 },
+    #[error("the daemon refuses: {}", .0.message)]
+    Refused(Complaint),
+    #[error("the connection to the daemon broke")]
+    Broken(#[from] io::Error),
+}
+
+impl ConnectError {
+    /// What to do about it.
+    pub fn hint(&self) -> String {
+        match self {
+            Self::Nobody => "`switchboard serve` starts one".to_owned(),
+            Self::NotYours { .. } => "set SWITCHBOARD_HOME to a folder of your own".to_owned(),
+            Self::Silent { pid } => {
+                format!(
+                    "`kill -CONT {pid}` if it was suspended, else `kill {pid}`; running jobs survive that"
+                )
+            }
+            Self::Stranger { pid } => format!("see what process {pid} is, and end it"),
+            Self::Refused(complaint) => complaint.hint.clone(),
+            Self::Broken(_) => "try again; the log in the state folder says more".to_owned(),
+        }
+    }
+}

@@ -1,0 +1,50 @@
+//! Whether this program runs inside a call.
+//!
+//! An agent may itself be an MCP host that starts `switchboard mcp`. That front-end is a descendant of the call's supervisor, which
+//! ends every descendant when the call is over; so would be a daemon that it started, and with it every other user's work. There
+//! is no honest way out of a subreaper. So inside a call the daemon that placed it is used, and none is ever started.
+
+use std::fs;
+use std::os::unix::ffi::OsStrExt;
+use std::path::PathBuf;
+
+use model::RunId;
+
+use crate::environment::Environment;
+
+/// No family is deeper.
+const MOST_ANCESTORS: usize = 256;
+
+/// The process by which it is known that this program runs inside a call.
+///
+/// The variable alone would not do: MCP hosts hand hardly any on. The agent itself has it, and its supervisor has its name.
+pub fn a_call(environment: &Environment) -> Option<u32> {
+    if environment.get(RunId::VARIABLE).is_some() {
+        return Some(std::process::id());
+    }
+    let mut ancestor = std::process::id();
+    for _ in 0..MOST_ANCESTORS {
+        ancestor = parent(ancestor).filter(|&pid| pid > 1)?;
+        if belongs_to_a_run(ancestor) {
+            return Some(ancestor);
+        }
+    }
+    None
+}
+
+fn parent(pid: u32) -> Option<u32> {
+    let status = fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
+    status.lines().find_map(|line| line.strip_prefix("PPid:")?.trim().parse().ok())
+}
+
+/// Another user's process cannot be read, and is none of ours.
+fn belongs_to_a_run(pid: u32) -> bool {
+    let environment = fs::read(format!("/proc/{pid}/environ")).unwrap_or_default();
+    let marker = format!("{}=", RunId::VARIABLE);
+    let program: PathBuf = fs::read_link(format!("/proc/{pid}/exe")).unwrap_or_default();
+    let is_supervisor = program
+        .file_name()
+        .is_some_and(|name| name.as_bytes().starts_with(supervisor::Supervisor::EXECUTABLE.as_bytes()));
+    is_supervisor
+        || environment.split(|&byte| byte == 0).any(|variable| variable.starts_with(marker.as_bytes()))
+}

@@ -1,0 +1,12 @@
+//! Everything that talks to the daemon: finding it, starting it when there is none, and asking it.
+//!
+//! Blocking, and without a runtime: a front-end does one thing at a time, and the bridge has to be small.
+
+mod connect;
+mod control;
+mod inside;
+mod start;
+
+pub use connect::ConnectError;
+pub use control::{status, stop};
+pub use start::{FrontError, Starter, in_background};

@@ -1,0 +1,219 @@
+//! Starting the daemon. The one place where one is spawned.
+//!
+//! Front-ends that find none take the lock of starting in turn; the first starts it, the others find it. The new daemon says on a
+//! pipe that it answers, or why it never will.
+
+use std::env;
+use std::ffi::OsString;
+use std::fs::File;
+use std::io::{self, Read};
+use std::os::unix::ffi::OsStringExt;
+use std::path::PathBuf;
+use std::process::{Child, Command, ExitCode, Stdio};
+use std::thread::sleep;
+use std::time::{Duration, Instant};
+
+use model::RunId;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::pipe::{PipeFlags, pipe_with};
+
+use super::connect::{ConnectError, Connection, connect};
+use super::inside;
+use crate::daemon::{DaemonError, Holder, READY, exclusive};
+use crate::environment::Environment;
+use crate::home::{Home, HomeError};
+use crate::wire::{self, Role};
+use crate::{cli, output};
+
+/// How long it may take until a daemon answers, another's end or start included.
+const WITHIN: Duration = Duration::from_secs(30);
+/// How long to wait before looking again for what somebody else is doing.
+const PAUSE: Duration = Duration::from_millis(5);
+const LONGEST_PAUSE: Duration = Duration::from_millis(300);
+/// More words than that are no explanation.
+const LONGEST_WORDS: u64 = 64 * 1024;
+
+/// Finds the daemon, or starts it. Remembers those that it started, so that none stays behind as a zombie.
+#[derive(Debug)]
+pub struct Starter {
+    home: Home,
+    environment: Environment,
+    started: Vec<Child>,
+}
+
+impl Starter {
+    /// For the home that the environment says.
+    pub fn new(environment: Environment) -> Result<Self, HomeError> {
+        Ok(Self { home: Home::find(&environment)?, environment, started: Vec::new() })
+    }
+
+    /// Connects to the daemon, and starts one when there is none. However many front-ends do this at once, there is one daemon.
+    pub fn connect_or_start(&mut self, role: Role) -> Result<Connection, FrontError> {
+        self.started.retain_mut(|child| matches!(child.try_wait(), Ok(None)));
+        let give_up_at = Instant::now() + WITHIN;
+        let mut pause = PAUSE;
+        loop {
+            match connect(&self.home, role) {
+                Err(ConnectError::Nobody) => {}
+                connection => return Ok(connection?),
+            }
+            if let Some(process) = inside::a_call(&self.environment) {
+                return Err(FrontError::InsideACall { process });
+            }
+            if let Some(_turn) = self.turn_to_start()? {
+                match connect(&self.home, role) {
+                    Err(ConnectError::Nobody) => {}
+                    connection => return Ok(connection?),
+                }
+                match self.start(&[], give_up_at) {
+                    // Another's last moment, or its first: its lock is taken, and it does not listen.
+                    Err(FrontError::GaveUp { taken: true, .. }) => pause = (pause * 2).min(LONGEST_PAUSE),
+                    started => started?,
+                }
+            }
+            if Instant::now() > give_up_at {
+                return Err(FrontError::Late { holder: Holder::last(self.home.state()) });
+            }
+            sleep(pause);
+        }
+    }
+
+    /// The lock of starting; none while somebody else starts.
+    fn turn_to_start(&self) -> Result<Option<File>, FrontError> {
+        self.home.make()?;
+        exclusive(&self.home.state().join("start.lock")).map_err(FrontError::Turn)
+    }
+
+    /// Starts a daemon and waits until it answers.
+    fn start(&mut self, options: &[String], give_up_at: Instant) -> Result<(), FrontError> {
+        let (mut heard, said) =
+            pipe_with(PipeFlags::CLOEXEC).map_err(|errno| FrontError::Turn(errno.into()))?;
+        let program = this_program().map_err(FrontError::Turn)?;
+        let cannot = |source| FrontError::Spawn { program: program.clone(), source };
+        let child = detached(&program, options, said).map_err(cannot)?;
+        self.started.push(child);
+        let words = words(&mut heard, give_up_at).map_err(FrontError::Turn)?;
+        match words {
+            None => Err(FrontError::Late { holder: Holder::last(self.home.state()) }),
+            Some(words) if words.starts_with(READY) => Ok(()),
+            Some(words) => {
+                // It has closed its pipe, so it is at its end.
+                let exit = self.started.pop().and_then(|mut child| child.wait().ok()?.code());
+                let taken = exit == Some(i32::from(DaemonError::TAKEN));
+                Err(FrontError::GaveUp { said: words.trim().to_owned(), taken })
+            }
+        }
+    }
+}
+
+/// `switchboard serve --background`: starts one and returns when it answers.
+pub fn in_background(order: &cli::Serve) -> Result<ExitCode, FrontError> {
+    let environment = Environment::of_this_process();
+    if let Some(process) = inside::a_call(&environment) {
+        return Err(FrontError::InsideACall { process });
+    }
+    let mut starter = Starter::new(environment)?;
+    starter.home.make()?;
+    let options = order.http.iter().flat_map(|address| ["--http".to_owned(), address.clone()]);
+    starter.start(&options.collect::<Vec<_>>(), Instant::now() + WITHIN)?;
+    let connection = connect(&starter.home, Role::Control)?;
+    output::line(&format!(
+        "the daemon runs (pid {}, version {})",
+        connection.process.as_raw_pid(),
+        wire::VERSION
+    ));
+    Ok(ExitCode::SUCCESS)
+}
+
+/// This program's file. An update may have put another in its place, which is the one to start then.
+fn this_program() -> io::Result<PathBuf> {
+    let path = env::current_exe()?.into_os_string().into_vec();
+    let path = path.strip_suffix(b" (deleted)").map(<[u8]>::to_vec).unwrap_or(path);
+    Ok(OsString::from_vec(path).into())
+}
+
+/// The daemon leaves this process's session by itself. It gets the user's environment, since agents do.
+#[expect(clippy::disallowed_methods, reason = "the one place where a daemon is started")]
+fn detached(program: &PathBuf, options: &[String], said: rustix::fd::OwnedFd) -> io::Result<Child> {
+    Command::new(program)
+        .args(["serve", "--detached"])
+        .args(options)
+        .env_remove(RunId::VARIABLE)
+        .current_dir("/")
+        .stdin(Stdio::null())
+        .stdout(said.try_clone()?)
+        .stderr(said)
+        .spawn()
+}
+
+/// What the daemon says until it says that it is ready, or no more; none when it does neither in time.
+fn words(heard: &mut rustix::fd::OwnedFd, give_up_at: Instant) -> io::Result<Option<String>> {
+    let mut pipe = File::from(heard.try_clone()?);
+    let (mut words, mut buffer) = (Vec::new(), [0; 4096]);
+    while !words.starts_with(READY.as_bytes()) && (words.len() as u64) < LONGEST_WORDS {
+        let left = give_up_at.saturating_duration_since(Instant::now());
+        let left =
+            Timespec { tv_sec: left.as_secs().try_into().unwrap_or(0), tv_nsec: left.subsec_nanos().into() };
+        match poll(&mut [PollFd::new(&heard, PollFlags::IN)], Some(&left)) {
+            Ok(0) => return Ok(None),
+            Ok(_) => {}
+            Err(rustix::io::Errno::INTR) => continue,
+            Err(errno) => return Err(errno.into()),
+        }
+        match pipe.read(&mut buffer)? {
+            0 => break,
+            length => words.extend_from_slice(&buffer[..length]),
+        }
+    }
+    Ok(Some(String::from_utf8_lossy(&words).into_owned()))
+}
+
+/// Why there is no daemon to talk to.
+#[derive(Debug, thiserror::Error)]
+pub enum FrontError {
+    #[error(transparent)]
+    Home(#[from] HomeError),
+    #[error(transparent)]
+    Connect(#[from] ConnectError),
+    #[error("no daemon is running, and none is started from inside a call (see process {process})")]
+    InsideACall { process: u32 },
+    #[error("cannot start the daemon `{}`", program.display())]
+    Spawn { program: PathBuf, source: io::Error },
+    #[error("cannot prepare the start of the daemon")]
+    Turn(#[source] io::Error),
+    #[error("the daemon gave up: {}", if said.is_empty() { "it was ended by somebody" } else { said })]
+    GaveUp { said: String, taken: bool },
+    #[error("no daemon answers{}", holder.as_ref().map(|holder| format!("; the last was process {}", holder.pid)).unwrap_or_default())]
+    Late { holder: Option<Holder> },
+}
+
+impl FrontError {
+    /// What to do about it.
+    pub fn hint(&self) -> String {
+        match self {
+            Self::Home(error) => error.hint(),
+            Self::Connect(error) => error.hint(),
+            Self::InsideACall { .. } => {
+                "it would end with the call: start it outside, with `switchboard serve --background`"
+                    .to_owned()
+            }
+            Self::Spawn { .. } => "check that processes can still be started".to_owned(),
+            Self::Turn(_) => "check that files can still be opened and that the disk has room".to_owned(),
+            Self::GaveUp { .. } => {
+                "mend that, and try again; `switchboard serve` shows it directly".to_owned()
+            }
+            Self::Late { .. } => "see `logs/daemon.log` in the state folder".to_owned(),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn this_program_is_a_file_that_can_be_started() {
+        let program = this_program().unwrap();
+        assert!(program.is_file());
+    }
+}

@@ -1,0 +1,160 @@
+//! What a front-end and the daemon say to each other: a greeting both ways, then MCP lines or control requests.
+//!
+//! Everything is one JSON value to a line. Owns the words; who carries them is `front` and `daemon`. Fields that are not known are
+//! passed over, so that two versions of one protocol understand each other; another protocol is refused by both sides.
+
+mod control;
+
+use serde::{Deserialize, Serialize};
+
+pub use control::{Line, Phase, Reply, Request, Status, StopHow};
+
+/// The number of this protocol. It changes when an older program could no longer make sense of what is said.
+pub const PROTOCOL: u32 = 1;
+
+/// The version of this program.
+pub const VERSION: &str = env!("CARGO_PKG_VERSION");
+
+/// How long a greeting may be: the longest path, every byte of it escaped, and the rest.
+pub const LONGEST_GREETING: usize = 32 * 1024;
+
+/// What stands around every greeting, so that a stranger is recognised by its first line.
+#[derive(Debug, Serialize, Deserialize)]
+pub struct Greeting<T> {
+    /// The greeting itself.
+    pub switchboard: T,
+}
+
+/// What every version of every protocol says first.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Speaker {
+    /// Which protocol it speaks.
+    pub protocol: u32,
+    /// Its version.
+    pub version: String,
+}
+
+impl Speaker {
+    /// This program.
+    pub fn me() -> Self {
+        Self { protocol: PROTOCOL, version: VERSION.to_owned() }
+    }
+}
+
+/// A front-end's greeting.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Hello {
+    /// Who speaks.
+    #[serde(flatten)]
+    pub speaker: Speaker,
+    /// What it wants to talk about.
+    pub role: Role,
+    /// The folder it stands in; none when its name is no text.
+    #[serde(default)]
+    pub cwd: Option<String>,
+    /// Its process, for the log.
+    pub pid: u32,
+}
+
+/// What a front-end wants to talk about.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Role {
+    /// MCP messages, one to a line.
+    Mcp,
+    /// [`Request`]s and [`Reply`]s.
+    Control,
+}
+
+/// The daemon's answer to a greeting.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Welcome {
+    /// Who answers.
+    #[serde(flatten)]
+    pub speaker: Speaker,
+    /// Its process.
+    pub pid: u32,
+    /// The name under which it owns jobs.
+    #[serde(default)]
+    pub owner: String,
+    /// Why it will not talk; none when it will.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub error: Option<Complaint>,
+}
+
+/// What is wrong, and what to do about it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Complaint {
+    /// What is wrong.
+    pub message: String,
+    /// What to do.
+    pub hint: String,
+}
+
+/// What to do when the two sides are not of one version.
+pub const RENEW: &str =
+    "`switchboard stop` ends the old daemon, and the next call starts the new one; running jobs survive that";
+
+impl Complaint {
+    /// The two sides cannot talk.
+    pub fn other_protocol(front_end: &Speaker, daemon: &Speaker) -> Self {
+        Self {
+            message: format!(
+                "the front-end is version {} and speaks protocol {}, the daemon is version {} and speaks protocol {}",
+                front_end.version, front_end.protocol, daemon.version, daemon.protocol
+            ),
+            hint: RENEW.to_owned(),
+        }
+    }
+}
+
+/// What to say when two versions talk that understand each other; none when they are the same.
+pub fn skew(daemon: &Speaker) -> Option<String> {
+    (daemon.version != VERSION).then(|| {
+        format!("this is version {VERSION}, the running daemon is version {}; {RENEW}", daemon.version)
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn greetings_are_as_the_documents_say() {
+        let hello = Hello { speaker: Speaker::me(), role: Role::Mcp, cwd: Some("/abs".into()), pid: 7 };
+        assert_eq!(
+            serde_json::to_string(&Greeting { switchboard: hello }).unwrap(),
+            format!(
+                r#"{{"switchboard":{{"protocol":1,"version":"{VERSION}","role":"mcp","cwd":"/abs","pid":7}}}}"#
+            )
+        );
+        let welcome = Welcome { speaker: Speaker::me(), pid: 7, owner: "vm:1".into(), error: None };
+        assert_eq!(
+            serde_json::to_string(&Greeting { switchboard: welcome }).unwrap(),
+            format!(r#"{{"switchboard":{{"protocol":1,"version":"{VERSION}","pid":7,"owner":"vm:1"}}}}"#)
+        );
+    }
+
+    #[test]
+    fn what_a_later_version_adds_is_passed_over() {
+        let line =
+            r#"{"switchboard":{"protocol":1,"version":"9.9.9","role":"mcp","pid":1,"mood":"good"},"x":1}"#;
+        let hello: Greeting<Hello> = serde_json::from_str(line).unwrap();
+        assert_eq!(hello.switchboard.cwd, None);
+        assert!(skew(&hello.switchboard.speaker).unwrap().contains("9.9.9"));
+        assert_eq!(skew(&Speaker::me()), None);
+    }
+
+    #[test]
+    fn requests_and_replies_are_told_apart_by_name() {
+        let line = serde_json::to_string(&Request::Stop { how: StopHow::Drain }).unwrap();
+        assert_eq!(line, r#"{"request":"stop","how":"drain"}"#);
+        assert_eq!(serde_json::from_str::<Request>(r#"{"request":"status"}"#).unwrap(), Request::Status);
+        let line =
+            serde_json::to_string(&Line { reply: Reply::Draining { running: 2 }, more: true }).unwrap();
+        assert_eq!(line, r#"{"reply":"draining","running":2,"more":true}"#);
+        let last = serde_json::to_string(&Line { reply: Reply::Ending, more: false }).unwrap();
+        assert_eq!(last, r#"{"reply":"ending"}"#);
+        assert!(!serde_json::from_str::<Line>(&last).unwrap().more);
+    }
+}

@@ -1,0 +1,260 @@
+//! The bridge, against a daemon that a test plays and against the real one.
+
+use std::thread;
+
+use rustix::process::Signal;
+use serde_json::{Value, json};
+
+use crate::bed::Bed;
+use crate::played::Played;
+
+fn mark(message: &Value) -> String {
+    message["params"]["_meta"]["switchboard/request"].as_str().unwrap().to_owned()
+}
+
+#[test]
+fn calls_in_flight_are_said_again_to_the_next_daemon_with_the_same_marks() {
+    let bed = Bed::new();
+    let played = Played::at(&bed);
+    let mut host = bed.bridge();
+    let mut first = played.accept();
+    let greeting = thread::scope(|scope| {
+        let greeted = scope.spawn(|| first.greet());
+        host.greet();
+        greeted.join()
+    });
+    greeting.unwrap();
+    host.ask("a", "tools/call", &json!({"name": "call_cc", "_meta": {"progressToken": 7}}));
+    host.ask(2, "tools/call", &json!({"name": "call_codex"}));
+    host.ask(3, "tools/list", &json!({}));
+    let (one, two, three) = (first.hear(), first.hear(), first.hear());
+    assert_eq!(one["params"]["_meta"]["progressToken"], 7);
+    assert_ne!(mark(&one), mark(&two));
+    // One is answered; of the next answer only a part comes before the end.
+    first.answer(&three["id"], &json!({"tools": []}));
+    assert_eq!(host.hear()["id"], 3);
+    first.say_bytes(br#"{"jsonrpc":"2.0","id":2,"resu"#);
+    drop(first);
+
+    let mut second = played.accept();
+    second.greet();
+    assert_eq!(second.hear(), one, "with its progress token and its mark");
+    assert_eq!(second.hear(), two);
+    second.say(&json!({"jsonrpc": "2.0", "method": "notifications/progress", "params": {"progressToken": 7, "progress": 1}}));
+    second.answer(&json!(2), &json!({"n": 2}));
+    second.answer(&json!("a"), &json!({"n": 1}));
+    assert_eq!(host.hear()["method"], "notifications/progress");
+    assert_eq!(host.hear()["result"]["n"], 2);
+    assert_eq!(host.hear()["result"]["n"], 1);
+    let (rest, _) = host.end();
+    assert_eq!(rest, "", "no answer comes twice, and the second greeting's to nobody");
+    assert!(second.is_closed());
+}
+
+#[test]
+fn requests_while_the_daemon_is_away_are_held_back() {
+    let bed = Bed::new();
+    let played = Played::at(&bed);
+    let mut host = bed.bridge();
+    drop(played.accept());
+    // Whether the bridge knows already that it is gone or not.
+    for id in 0..100 {
+        host.ask(id, "ping", &json!({}));
+    }
+    let mut second = played.accept();
+    for id in 0..100 {
+        assert_eq!(second.hear()["id"], id);
+        second.answer(&json!(id), &json!({}));
+    }
+    for id in 0..100 {
+        assert_eq!(host.hear()["id"], id);
+    }
+}
+
+#[test]
+fn a_request_that_ends_every_daemon_is_answered_in_the_end() {
+    let bed = Bed::new();
+    let played = Played::at(&bed);
+    let mut host = bed.bridge();
+    host.ask(1, "tools/call", &json!({"name": "poison"}));
+    let mut heard = 0;
+    let answer = thread::scope(|scope| {
+        let answer = scope.spawn(|| host.hear());
+        while !answer.is_finished() {
+            let mut line = played.accept();
+            // The last connection brings nothing: the request has been given up.
+            heard += u32::from(!line.hear_bytes().is_empty());
+            if heard == 6 {
+                break;
+            }
+        }
+        answer.join().unwrap()
+    });
+    assert_eq!(answer["id"], 1);
+    assert!(answer["error"]["message"].as_str().unwrap().contains("the daemon ended 5 times"), "{answer}");
+}
+
+#[test]
+fn a_cancellation_is_passed_on_and_said_again_when_it_may_not_have_been_read() {
+    let bed = Bed::new();
+    let played = Played::at(&bed);
+    let mut host = bed.bridge();
+    let mut first = played.accept();
+    host.ask(1, "tools/call", &json!({"name": "call_cc"}));
+    host.ask(2, "tools/call", &json!({"name": "call_cc"}));
+    let cancel = json!({"jsonrpc": "2.0", "method": "notifications/cancelled", "params": {"requestId": 1}});
+    host.say(&cancel);
+    let (one, two) = (first.hear(), first.hear());
+    assert_eq!(first.hear(), cancel);
+    drop(first);
+    let mut second = played.accept();
+    assert_eq!([second.hear(), second.hear(), second.hear()], [one, cancel, two]);
+}
+
+#[test]
+fn lines_of_any_kind_pass_byte_for_byte() {
+    let bed = Bed::new();
+    let played = Played::at(&bed);
+    let mut host = bed.bridge();
+    let mut line = played.accept();
+    let odd: [&[u8]; 7] = [
+        b"garbage\n",
+        b"\xff\xfe{\"id\":1}\n",
+        b"\n",
+        b"[{\"jsonrpc\":\"2.0\",\"id\":1,\"method\":\"ping\"}]\n",
+        b" { \"id\" : 1 , \"method\":\"x\", \"b\":1.50, \"a\":\"\\u00e9\" } \r\n",
+        b"{\"id\":2,\"method\":\"tools/call\",\"params\":[1, 2]}\n",
+        b"{\"id\":null,\"method\":\"tools/call\",\"params\":{}}\n",
+    ];
+    for bytes in odd {
+        host.say_bytes(bytes);
+        assert_eq!(line.hear_bytes(), bytes);
+    }
+    line.say_bytes(b"{\"jsonrpc\":\"2.0\",  \"id\":1,\"result\":{\"z\":1.50}}\n");
+    assert_eq!(host.hear()["result"]["z"], 1.5);
+}
+
+#[test]
+fn a_line_of_fifty_megabytes_passes() {
+    let bed = Bed::new();
+    let played = Played::at(&bed);
+    let mut host = bed.bridge();
+    let mut line = played.accept();
+    let prompt = "0123456789 \\n ü ".repeat(50 * 1024 * 1024 / 16);
+    let sent = format!(
+        "{{\"jsonrpc\":\"2.0\",\"id\":1,\"method\":\"tools/call\",\"params\":{{\"prompt\":\"{prompt}\"}}}}\n"
+    );
+    let heard = thread::scope(|scope| {
+        let heard = scope.spawn(|| line.hear_bytes());
+        host.say_bytes(sent.as_bytes());
+        heard.join().unwrap()
+    });
+    let added = heard.len() - sent.len();
+    assert_eq!(added, "\"_meta\":{\"switchboard/request\":\"01234567-89ab-cdef-0123-456789abcdef\"},".len());
+    let place = sent.find("\"prompt\"").unwrap();
+    assert!(heard[..place] == sent.as_bytes()[..place] && heard[place + added..] == sent.as_bytes()[place..]);
+    // And back again.
+    let answer = format!("{{\"jsonrpc\":\"2.0\",\"id\":1,\"result\":{{\"text\":\"{prompt}\"}}}}\n");
+    let heard = thread::scope(|scope| {
+        scope.spawn(|| line.say_bytes(answer.as_bytes()));
+        host.hear()
+    });
+    assert_eq!(heard["result"]["text"].as_str().unwrap().len(), prompt.replace("\\n", "\n").len());
+}
+
+#[test]
+fn an_answer_to_a_daemon_that_is_gone_does_not_reach_the_next() {
+    let bed = Bed::new();
+    let played = Played::at(&bed);
+    let mut host = bed.bridge();
+    let mut first = played.accept();
+    first.say(&json!({"jsonrpc": "2.0", "id": 0, "method": "roots/list"}));
+    assert_eq!(host.hear()["method"], "roots/list");
+    drop(first);
+    host.ask(1, "ping", &json!({}));
+    let mut second = played.accept();
+    assert_eq!(second.hear()["id"], 1);
+    host.say(&json!({"jsonrpc": "2.0", "id": 0, "result": {"roots": []}}));
+    host.ask(2, "ping", &json!({}));
+    assert_eq!(second.hear()["id"], 2, "the stale answer is left out");
+}
+
+#[test]
+fn a_daemon_that_is_killed_with_requests_in_flight_is_followed_by_one_that_answers_them() {
+    let bed = Bed::new();
+    let mut host = bed.bridge();
+    host.greet();
+    for round in 0..5 {
+        let daemon = bed.running().unwrap();
+        // Suspended, it takes what it is told and answers nothing.
+        daemon.signal(Signal::STOP);
+        for id in 1..=3 {
+            host.ask(round * 10 + id, "ping", &json!({}));
+        }
+        daemon.kill();
+        for id in 1..=3 {
+            assert_eq!(host.hear(), json!({"jsonrpc": "2.0", "id": round * 10 + id, "result": {}}));
+        }
+        assert_ne!(bed.running().unwrap().pid, daemon.pid);
+    }
+    let (rest, _) = host.end();
+    assert_eq!(rest, "");
+    assert_eq!(bed.ready(), 6);
+}
+
+#[test]
+fn ten_hosts_whose_daemon_is_killed_share_the_next() {
+    let bed = Bed::new();
+    let mut hosts: Vec<_> = (0..10).map(|_| bed.bridge()).collect();
+    hosts.iter_mut().for_each(crate::bed::Host::greet);
+    let daemon = bed.running().unwrap();
+    daemon.signal(Signal::STOP);
+    for host in &mut hosts {
+        host.ask(1, "ping", &json!({}));
+    }
+    daemon.kill();
+    for host in &mut hosts {
+        assert_eq!(host.hear()["id"], 1);
+    }
+    assert_eq!(bed.ready(), 2, "{}", bed.log());
+}
+
+#[test]
+fn bad_input_is_answered_by_the_server_and_nobody_dies_of_it() {
+    let bed = Bed::new();
+    let mut host = bed.bridge();
+    host.greet();
+    let daemon = bed.running().unwrap().pid;
+    for bad in [&b"\xc3\x28\n"[..], b"{]\n", b"42\n"] {
+        host.say_bytes(bad);
+        let answer = host.hear();
+        assert_eq!(answer["id"], Value::Null);
+        assert!(answer["error"]["code"].is_i64(), "{answer}");
+    }
+    assert_eq!(host.ping(1)["result"], json!({}));
+    assert_eq!(bed.running().unwrap().pid, daemon);
+}
+
+#[test]
+fn a_host_that_closes_its_end_gets_its_answers_and_the_daemon_lives_on() {
+    let bed = Bed::new();
+    let mut host = bed.bridge();
+    host.ask(1, "ping", &json!({}));
+    host.say_bytes(br#"{"jsonrpc":"2.0","id":2,"method":"ping"}"#);
+    let (rest, aside) = host.end();
+    assert_eq!(rest.lines().count(), 2, "{rest}");
+    assert_eq!(aside, "");
+    assert!(bed.running().is_some());
+}
+
+#[test]
+fn a_bridge_whose_host_is_gone_ends() {
+    let bed = Bed::new();
+    let played = Played::at(&bed);
+    let mut host = bed.bridge();
+    let mut line = played.accept();
+    host.ask(1, "tools/call", &json!({"name": "call_cc"}));
+    line.hear();
+    host.child.kill().unwrap();
+    assert!(line.is_closed());
+}

@@ -1,0 +1,62 @@
+//! `switchboard config`, as it is typed.
+
+use serde_json::Value;
+
+use crate::bed::{Bed, stderr, stdout};
+
+#[test]
+fn every_value_is_printed_with_where_it_came_from() {
+    let bed = Bed::new();
+    bed.configure("[limits]\nat_once = 3\n");
+    let output = bed.command(&["config"]).env("SWITCHBOARD_LOG_LEVEL", "debug").output().unwrap();
+    let text = stdout(&output);
+    let line = |start: &str| text.lines().find(|line| line.starts_with(start)).unwrap().to_owned();
+    assert!(line("at_once = 3 ").ends_with(&format!("# {} line 2", bed.home.join("config.toml").display())));
+    assert!(line("level = \"debug\"").ends_with("# variable SWITCHBOARD_LOG_LEVEL"));
+    assert!(line("timeout = \"1h\"").ends_with("# built in"));
+}
+
+#[test]
+fn as_json_every_setting_has_its_source() {
+    let bed = Bed::new();
+    bed.configure("labels = [\"gpu\"]\n");
+    let output = bed.run(&["config", "--json"]);
+    let config: Value = serde_json::from_slice(&output.stdout).unwrap();
+    let settings = config["settings"].as_array().unwrap();
+    let labels = settings.iter().find(|setting| setting["key"] == "labels").unwrap();
+    assert_eq!(labels["value"], serde_json::json!(["gpu"]));
+    assert_eq!(labels["source"]["from"], "file");
+    assert_eq!(labels["source"]["line"], 1);
+    assert_eq!(config["file_exists"], true);
+}
+
+#[test]
+fn a_mistake_in_the_file_stops_every_command_that_reads_it() {
+    let bed = Bed::new();
+    bed.configure("stroe = \"sqlite:\"\n");
+    for args in
+        [&["config"][..], &["serve"], &["serve", "--background"], &["call", "rehearsal", "hi"], &["doctor"]]
+    {
+        let output = bed.run(args);
+        assert!(!output.status.success(), "{args:?}");
+        let text = stderr(&output);
+        assert!(text.contains("config.toml line 1: there is no key `stroe`"), "{args:?}: {text}");
+        assert!(text.contains("did you mean `store`?"), "{args:?}: {text}");
+    }
+    assert!(bed.run(&["config", "--reference"]).status.success(), "the reference is there all the same");
+}
+
+#[test]
+fn a_program_of_ones_own_is_called() {
+    use std::os::unix::fs::PermissionsExt;
+    let bed = Bed::new();
+    let program = bed.scratch().join("my-agent");
+    std::fs::write(&program, format!("#!/bin/sh\nexec {} \"$@\"\n", env!("CARGO_BIN_EXE_rehearsal")))
+        .unwrap();
+    std::fs::set_permissions(&program, std::fs::Permissions::from_mode(0o755)).unwrap();
+    bed.configure(&format!("[programs]\nrehearsal = \"{}\"\n", program.display()));
+    let output = bed.run(&["call", "rehearsal", "Hello"]);
+    assert_eq!(stdout(&output), "You said: Hello\n", "{output:?}");
+    std::fs::remove_file(&program).unwrap();
+    assert_eq!(bed.run(&["call", "rehearsal", "Hello"]).status.code(), Some(5));
+}

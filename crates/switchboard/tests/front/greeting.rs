@@ -1,0 +1,140 @@
+//! What the two sides say first, and what becomes of those who say something else.
+
+use std::io::{BufRead, BufReader, Read, Write};
+use std::os::unix::net::UnixStream;
+
+use serde_json::{Value, json};
+
+use crate::bed::{Bed, Daemon, stderr, stdout};
+use crate::played::Played;
+
+struct Raw(BufReader<UnixStream>);
+
+impl Raw {
+    fn to(daemon: &Daemon) -> Self {
+        Self(BufReader::new(UnixStream::connect(daemon.socket.as_ref().unwrap()).unwrap()))
+    }
+
+    fn say(&mut self, text: &str) {
+        // What is turned away early may not be read to its end.
+        let _ = self.0.get_mut().write_all(text.as_bytes());
+    }
+
+    fn hear(&mut self) -> Value {
+        let mut line = String::new();
+        self.0.read_line(&mut line).unwrap();
+        serde_json::from_str(&line).unwrap_or(Value::Null)
+    }
+
+    fn greet(daemon: &Daemon) -> Self {
+        let mut raw = Self::to(daemon);
+        raw.say("{\"switchboard\":{\"protocol\":1,\"version\":\"9.9.9\",\"role\":\"control\",\"pid\":1}}\n");
+        assert_eq!(raw.hear()["switchboard"]["error"], Value::Null);
+        raw
+    }
+}
+
+#[test]
+fn another_protocol_is_refused_by_the_daemon_with_both_versions_and_the_remedy() {
+    let bed = Bed::new();
+    let mut raw = Raw::to(&bed.daemon());
+    raw.say("{\"switchboard\":{\"protocol\":2,\"version\":\"9.9.9\",\"something\":\"new\"}}\n");
+    let error = raw.hear()["switchboard"]["error"].clone();
+    let message = error["message"].as_str().unwrap();
+    let mine = env!("CARGO_PKG_VERSION");
+    assert_eq!(
+        message,
+        format!(
+            "the front-end is version 9.9.9 and speaks protocol 2, the daemon is version {mine} and speaks protocol 1"
+        )
+    );
+    assert!(error["hint"].as_str().unwrap().contains("`switchboard stop`"), "{error}");
+}
+
+#[test]
+fn another_protocol_is_refused_by_the_front_end_too() {
+    let bed = Bed::new();
+    let played = Played::at(&bed);
+    let output = std::thread::scope(|scope| {
+        scope.spawn(|| played.accept_as(2, "9.9.9"));
+        bed.run(&["status"])
+    });
+    assert_eq!(output.status.code(), Some(1));
+    let text = stderr(&output);
+    assert!(text.contains("the daemon is version 9.9.9 and speaks protocol 2"), "{text}");
+    assert!(text.contains("`switchboard stop`"), "{text}");
+}
+
+#[test]
+fn another_version_of_the_same_protocol_works_and_says_what_to_do() {
+    let bed = Bed::new();
+    let played = Played::at(&bed);
+    let mut host = bed.bridge();
+    let mut line = played.accept_as(1, "9.9.9");
+    assert_eq!(line.hello["switchboard"]["role"], "mcp");
+    host.ask(1, "ping", &json!({}));
+    let ping = line.hear();
+    line.answer(&ping["id"], &json!({}));
+    assert_eq!(host.hear()["id"], 1);
+    let (_, aside) = host.end();
+    assert!(
+        aside.contains("the running daemon is version 9.9.9") && aside.contains("`switchboard stop`"),
+        "{aside}"
+    );
+}
+
+#[test]
+fn strangers_are_told_so_and_nobody_waits_for_them() {
+    let bed = Bed::new();
+    let daemon = bed.daemon();
+    // Silent for as long as it likes.
+    let _silent = Raw::to(&daemon);
+    for (said, expected) in [
+        ("GET / HTTP/1.1\r\n\r\n".to_owned(), "this is not a greeting"),
+        ("\n".to_owned(), "this is not a greeting"),
+        ("x".repeat(100_000), "a greeting is too long"),
+        (
+            "{\"switchboard\":{\"protocol\":1,\"version\":\"1\",\"role\":\"king\",\"pid\":1}}\n".to_owned(),
+            "lacks something",
+        ),
+    ] {
+        let mut raw = Raw::to(&daemon);
+        raw.say(&said);
+        let message = raw.hear()["switchboard"]["error"]["message"].to_string();
+        assert!(message.contains(expected), "{said:.40}: {message}");
+        let mut rest = Vec::new();
+        let _ = raw.0.read_to_end(&mut rest);
+        assert!(rest.is_empty(), "and the connection is closed");
+    }
+    bed.bridge().greet();
+    assert_eq!(bed.running().unwrap().pid, daemon.pid);
+}
+
+#[test]
+fn a_request_that_is_not_understood_costs_only_itself() {
+    let bed = Bed::new();
+    let mut raw = Raw::greet(&bed.daemon());
+    raw.say("{\"request\":\"dance\"}\n");
+    assert!(raw.hear()["message"].as_str().unwrap().contains("not understood"));
+    raw.say("{\"request\":\"status\"}\n");
+    let status = raw.hear();
+    assert_eq!(status["reply"], "status");
+    assert_eq!(status["phase"], "open");
+    assert_eq!(status["more"], Value::Null);
+}
+
+#[test]
+fn more_connections_than_there_is_room_for_are_turned_away_and_told() {
+    let bed = Bed::new();
+    let daemon = bed.daemon();
+    let crowd: Vec<Raw> = (0..512).map(|_| Raw::greet(&daemon)).collect();
+    let output = bed.run(&["status"]);
+    assert_eq!(output.status.code(), Some(1));
+    assert!(stderr(&output).contains("as many connections as it takes"), "{output:?}");
+    drop(crowd);
+    // The daemon sees them go in its own time.
+    while !bed.run(&["status"]).status.success() {
+        std::thread::yield_now();
+    }
+    assert!(stdout(&bed.run(&["status"])).contains("the daemon runs"));
+}

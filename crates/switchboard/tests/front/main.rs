@@ -1,0 +1,11 @@
+//! The daemon and its front-ends as real processes, and the bridge against a daemon that a test plays.
+#![expect(clippy::disallowed_methods, clippy::print_stdout, clippy::unwrap_used, reason = "a test may")]
+
+mod bed;
+mod bridge;
+mod configuring;
+mod greeting;
+mod played;
+mod starting;
+mod stopping;
+mod whose;

@@ -1,0 +1,88 @@
+//! A daemon that a test plays: a real peer on the socket that speaks the protocol, and dies when the test wants it to.
+
+use std::fs::File;
+use std::io::{BufRead, BufReader, Read, Write};
+use std::os::unix::net::{UnixListener, UnixStream};
+
+use serde_json::{Value, json};
+
+use crate::bed::{Bed, hold_lock};
+
+pub struct Played {
+    listener: UnixListener,
+    _lock: File,
+}
+
+impl Played {
+    /// Takes the daemon's place in a home.
+    pub fn at(bed: &Bed) -> Self {
+        let mut lock = hold_lock(bed);
+        let socket = bed.scratch().join("played.sock");
+        let listener = UnixListener::bind(&socket).unwrap();
+        let holder = json!({"pid": std::process::id(), "version": "0.0.0", "socket": socket});
+        lock.write_all(holder.to_string().as_bytes()).unwrap();
+        Self { listener, _lock: lock }
+    }
+
+    pub fn accept(&self) -> Line {
+        self.accept_as(1, env!("CARGO_PKG_VERSION"))
+    }
+
+    /// Greets as a daemon of that protocol and version does.
+    pub fn accept_as(&self, protocol: u32, version: &str) -> Line {
+        let (writer, _) = self.listener.accept().unwrap();
+        let mut line =
+            Line { reader: BufReader::new(writer.try_clone().unwrap()), writer, hello: Value::Null };
+        line.hello = line.hear();
+        line.say(
+            &json!({"switchboard": {"protocol": protocol, "version": version, "pid": 1, "owner": "played"}}),
+        );
+        line
+    }
+}
+
+/// A connection of the played daemon. Dropped, it is a daemon that died.
+pub struct Line {
+    reader: BufReader<UnixStream>,
+    writer: UnixStream,
+    pub hello: Value,
+}
+
+impl Line {
+    pub fn hear_bytes(&mut self) -> Vec<u8> {
+        let mut line = Vec::new();
+        self.reader.read_until(b'\n', &mut line).unwrap();
+        line
+    }
+
+    pub fn hear(&mut self) -> Value {
+        let line = self.hear_bytes();
+        serde_json::from_slice(&line)
+            .unwrap_or_else(|error| panic!("{error}: {}", String::from_utf8_lossy(&line)))
+    }
+
+    pub fn say_bytes(&mut self, bytes: &[u8]) {
+        self.writer.write_all(bytes).unwrap();
+    }
+
+    pub fn say(&mut self, message: &Value) {
+        self.say_bytes(format!("{message}\n").as_bytes());
+    }
+
+    pub fn answer(&mut self, id: &Value, result: &Value) {
+        self.say(&json!({"jsonrpc": "2.0", "id": id, "result": result}));
+    }
+
+    /// Hears a greeting of MCP out.
+    pub fn greet(&mut self) {
+        let initialize = self.hear();
+        assert_eq!(initialize["method"], "initialize");
+        self.answer(&initialize["id"], &json!({"protocolVersion": "2025-06-18"}));
+        assert_eq!(self.hear()["method"], "notifications/initialized");
+    }
+
+    /// Whether the other side has closed its end.
+    pub fn is_closed(&mut self) -> bool {
+        self.reader.read(&mut [0]).unwrap() == 0
+    }
+}

@@ -1,0 +1,166 @@
+//! Daemons that are started on demand.
+
+use std::fs;
+use std::io::Read;
+use std::process::Command;
+
+use rustix::pipe::{PipeFlags, pipe_with};
+use serde_json::json;
+
+use crate::bed::{Bed, Host, stderr, stdout};
+
+#[test]
+fn ten_hosts_at_once_start_exactly_one_daemon() {
+    let bed = Bed::new();
+    let mut hosts: Vec<Host> = (0..10).map(|_| bed.bridge()).collect();
+    for host in &mut hosts {
+        host.greet();
+    }
+    assert_eq!(bed.ready(), 1, "{}", bed.log());
+    let status = bed.run(&["status", "--json"]);
+    let status: serde_json::Value = serde_json::from_slice(&status.stdout).unwrap();
+    assert_eq!(status["connections"], 11);
+    assert_eq!(status["pid"], bed.running().unwrap().pid.as_raw_pid());
+}
+
+#[test]
+fn a_second_daemon_refuses_and_names_the_first() {
+    let bed = Bed::new();
+    let daemon = bed.daemon();
+    for args in [&["serve"][..], &["serve", "--background"]] {
+        let output = bed.run(args);
+        assert!(!output.status.success());
+        let text = stderr(&output);
+        assert!(text.contains("a daemon is running for"), "{text}");
+        assert!(text.contains(&format!("pid {}", daemon.pid.as_raw_pid())), "{text}");
+    }
+    assert_eq!(bed.running().unwrap().pid, daemon.pid);
+}
+
+#[test]
+fn the_socket_of_a_killed_daemon_is_replaced() {
+    let bed = Bed::new();
+    let first = bed.daemon();
+    first.kill();
+    assert!(first.socket.as_ref().unwrap().exists(), "a killed daemon leaves its socket behind");
+    bed.bridge().greet();
+    let second = bed.running().unwrap();
+    assert_ne!(second.pid, first.pid);
+    assert_eq!(second.socket, first.socket);
+}
+
+#[test]
+fn a_socket_that_was_removed_is_made_again_by_the_same_daemon() {
+    let bed = Bed::new();
+    let daemon = bed.daemon();
+    fs::remove_file(daemon.socket.as_ref().unwrap()).unwrap();
+    bed.bridge().greet();
+    assert_eq!(bed.running().unwrap().pid, daemon.pid);
+    assert_eq!(bed.ready(), 1);
+}
+
+#[test]
+fn a_daemon_has_a_session_of_its_own_and_nothing_of_its_starter() {
+    let bed = Bed::new();
+    // Without CLOEXEC, as careless hosts leave them: whoever reads this pipe waits until all copies are closed.
+    let (heard, leaked) = pipe_with(PipeFlags::empty()).unwrap();
+    let daemon = bed.daemon();
+    drop(leaked);
+    assert_eq!(fs::File::from(heard).read(&mut [0]).unwrap(), 0);
+    let pid = daemon.pid.as_raw_pid();
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap();
+    let fields: Vec<&str> = stat.rsplit(')').next().unwrap().split_whitespace().collect();
+    assert_eq!(fields[3], pid.to_string(), "session");
+    let file = |number: u32| fs::read_link(format!("/proc/{pid}/fd/{number}")).unwrap();
+    assert_eq!(file(0).to_str(), Some("/dev/null"));
+    assert_eq!(file(1).to_str(), Some("/dev/null"));
+    assert_eq!(file(2), bed.state().join("logs/daemon.log"));
+    assert_eq!(fs::read_link(format!("/proc/{pid}/cwd")).unwrap().to_str(), Some("/"));
+}
+
+#[test]
+fn a_host_hears_why_there_is_no_daemon_and_later_requests_try_again() {
+    let bed = Bed::new();
+    bed.configure("[limits]\nat_onec = 3\n");
+    let mut host = bed.bridge();
+    for id in 1..3 {
+        let answer = host.ping(id);
+        assert_eq!(answer["id"], id);
+        let message = answer["error"]["message"].as_str().unwrap();
+        assert!(message.contains("line 2: there is no key `limits.at_onec`"), "{message}");
+        assert!(message.contains("did you mean `limits.at_once`?"), "{message}");
+    }
+    bed.configure("[limits]\nat_once = 3\n");
+    assert_eq!(host.ping(3)["result"], json!({}));
+}
+
+#[test]
+fn without_a_home_every_request_is_answered_with_what_to_set() {
+    let bed = Bed::new();
+    let mut command = bed.command(&["mcp"]);
+    command.env_remove("SWITCHBOARD_HOME");
+    let mut host = Host::start(command);
+    let message = host.ping(1)["error"]["message"].to_string();
+    assert!(message.contains("set HOME, or SWITCHBOARD_HOME"), "{message}");
+}
+
+/// A bridge whose parent has the run's id in its environment, as an agent has; itself it has it only when told to.
+fn inside_a_call(bed: &Bed, keep: bool) -> Host {
+    let strip = if keep { "" } else { "env -u SWITCHBOARD_RUN_ID" };
+    let mut command = Command::new("sh");
+    command
+        .env_clear()
+        .env("PATH", "/usr/bin:/bin")
+        .env("SWITCHBOARD_HOME", &bed.home)
+        .env("SWITCHBOARD_RUN_ID", "0190a3b400004000800000000000000a")
+        // Something after it, or the shell would become the bridge instead of its parent.
+        .args(["-c", &format!("{strip} {} mcp; exit $?", env!("CARGO_BIN_EXE_switchboard"))]);
+    Host::start(command)
+}
+
+#[test]
+fn inside_a_call_no_daemon_is_started_but_one_that_runs_is_used() {
+    let bed = Bed::new();
+    for keep in [true, false] {
+        let message = inside_a_call(&bed, keep).ping(1)["error"]["message"].to_string();
+        assert!(message.contains("none is started from inside a call"), "{message}");
+        assert!(message.contains("switchboard serve --background"), "{message}");
+    }
+    assert!(bed.running().is_none());
+    bed.daemon();
+    for keep in [true, false] {
+        assert_eq!(inside_a_call(&bed, keep).ping(1)["result"], json!({}));
+    }
+}
+
+#[test]
+fn a_home_of_any_depth_has_its_daemon() {
+    let bed = Bed::deep();
+    let mut host = bed.bridge();
+    host.greet();
+    let socket = bed.running().unwrap().socket.unwrap();
+    assert!(socket.as_os_str().len() > 200, "{}", socket.display());
+    assert!(stdout(&bed.run(&["stop"])).contains("has ended"));
+}
+
+#[test]
+fn front_ends_with_other_variables_find_the_same_daemon() {
+    let bed = Bed::new();
+    let runtime = bed.scratch().join("runtime");
+    let xdg = |args: &[&str], with_runtime: bool| {
+        let mut command = bed.command(args);
+        command.env_remove("SWITCHBOARD_HOME").env("HOME", &bed.home);
+        if with_runtime {
+            command.env("XDG_RUNTIME_DIR", &runtime);
+        }
+        command
+    };
+    let started = xdg(&["serve", "--background"], true).output().unwrap();
+    assert!(started.status.success(), "{started:?}");
+    // A host hands on hardly any variable.
+    Host::start(xdg(&["mcp"], false)).greet();
+    let status = xdg(&["status"], false).output().unwrap();
+    assert!(stdout(&status).contains(runtime.to_str().unwrap()), "{status:?}");
+    let stopped = xdg(&["stop", "--now"], false).output().unwrap();
+    assert!(stopped.status.success(), "{stopped:?}");
+}

@@ -1,0 +1,103 @@
+//! How daemons end.
+
+use std::process::Stdio;
+
+use rustix::process::Signal;
+use serde_json::json;
+
+use crate::bed::{Bed, stderr, stdout};
+
+#[test]
+fn stop_returns_when_the_daemon_is_gone() {
+    for args in [&["stop"][..], &["stop", "--now"], &["stop", "--cancel"]] {
+        let bed = Bed::new();
+        let daemon = bed.daemon();
+        let output = bed.run(args);
+        assert!(output.status.success(), "{output:?}");
+        assert_eq!(stdout(&output), format!("the daemon (pid {}) has ended\n", daemon.pid.as_raw_pid()));
+        assert!(bed.running().is_none());
+        assert!(!daemon.socket.as_ref().unwrap().exists());
+        daemon.wait();
+    }
+}
+
+#[test]
+fn without_a_daemon_stop_and_status_say_so_and_start_none() {
+    let bed = Bed::new();
+    let stopped = bed.run(&["stop"]);
+    assert!(stopped.status.success());
+    assert_eq!(stdout(&stopped), "no daemon is running\n");
+    let status = bed.run(&["status"]);
+    assert_eq!(status.status.code(), Some(1));
+    assert!(!bed.state().exists(), "a look leaves nothing behind");
+}
+
+#[test]
+fn a_signal_ends_it_in_order_and_a_closed_terminal_does_not() {
+    let bed = Bed::new();
+    let daemon = bed.daemon();
+    daemon.signal(Signal::HUP);
+    let status = bed.run(&["status"]);
+    assert!(stdout(&status).contains(&format!("pid {}", daemon.pid.as_raw_pid())), "{status:?}");
+    daemon.signal(Signal::TERM);
+    daemon.wait();
+    assert!(!daemon.socket.as_ref().unwrap().exists());
+    assert!(bed.log().trim_end().ends_with("ended"), "{}", bed.log());
+}
+
+#[test]
+fn in_the_foreground_it_logs_to_the_terminal_and_ctrl_c_ends_it() {
+    use std::io::{BufRead, BufReader};
+    let bed = Bed::new();
+    let mut child = bed.command(&["serve"]).stderr(Stdio::piped()).spawn().unwrap();
+    let mut line = String::new();
+    BufReader::new(child.stderr.take().unwrap()).read_line(&mut line).unwrap();
+    assert!(line.contains("ready"), "{line}");
+    bed.running().unwrap().signal(Signal::INT);
+    assert!(child.wait().unwrap().success());
+    assert!(bed.running().is_none());
+}
+
+#[test]
+fn an_idle_bridge_does_not_start_what_was_stopped_until_its_host_asks() {
+    let bed = Bed::new();
+    let mut host = bed.bridge();
+    host.greet();
+    assert!(bed.run(&["stop"]).status.success());
+    let status = bed.run(&["status"]);
+    assert_eq!(status.status.code(), Some(1), "{status:?}");
+    assert_eq!(bed.ready(), 1);
+    assert_eq!(host.ping(1)["result"], json!({}));
+    assert_eq!(bed.ready(), 2);
+    let (rest, _) = host.end();
+    assert_eq!(rest, "", "the answer to the second greeting is nobody's");
+}
+
+#[test]
+fn an_idle_daemon_ends_though_a_bridge_is_connected() {
+    let bed = Bed::new();
+    bed.configure("idle_stop = \"100ms\"\n");
+    let mut host = bed.bridge();
+    host.greet();
+    if let Some(daemon) = bed.running() {
+        daemon.wait();
+    }
+    assert_eq!(host.ping(1)["result"], json!({}));
+}
+
+#[test]
+fn a_daemon_that_does_not_answer_is_named() {
+    let bed = Bed::new();
+    let played = crate::played::Played::at(&bed);
+    let mut child = bed.command(&["stop"]).stderr(Stdio::piped()).stdout(Stdio::null()).spawn().unwrap();
+    // It greets, and is gone before it has answered: what was wanted.
+    let mut line = played.accept();
+    assert_eq!(line.hear(), json!({"request": "stop", "how": "drain"}));
+    line.say(&json!({"reply": "draining", "running": 2, "more": true}));
+    line.say(&json!({"reply": "error", "message": "no", "hint": "ask later"}));
+    let _ = child.wait();
+    let output = child.wait_with_output().unwrap();
+    let text = stderr(&output);
+    assert!(text.contains("waiting for 2 running"), "{text}");
+    assert!(text.contains("the daemon refuses: no") && text.contains("hint: ask later"), "{text}");
+}

@@ -1,0 +1,104 @@
+//! Folders and sockets of other users, and everything as an ordinary user.
+
+use std::fs::{self, Permissions};
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+use rustix::process::geteuid;
+use tempfile::TempDir;
+
+use crate::bed::{Bed, Host, stderr, stdout};
+
+const NOBODY: u32 = 65534;
+
+/// The program as somebody else's, from a place that everybody can read; none where nobody can become somebody else.
+struct Other {
+    scratch: TempDir,
+    program: PathBuf,
+}
+
+impl Other {
+    fn new() -> Option<Self> {
+        if !geteuid().is_root() {
+            println!("SKIPPED: only root can become another user");
+            return None;
+        }
+        let scratch = tempfile::tempdir().unwrap();
+        fs::set_permissions(scratch.path(), Permissions::from_mode(0o755)).unwrap();
+        let program = scratch.path().join("switchboard");
+        fs::copy(env!("CARGO_BIN_EXE_switchboard"), &program).unwrap();
+        let runs = Self::command_of(&program, Path::new("/"), &["--version"]).output();
+        if !runs.is_ok_and(|output| output.status.success()) {
+            println!("SKIPPED: setpriv cannot make another user here");
+            return None;
+        }
+        Some(Self { scratch, program })
+    }
+
+    fn command_of(program: &Path, home: &Path, args: &[&str]) -> Command {
+        let mut command = Command::new("setpriv");
+        command
+            .args(["--reuid", "65534", "--regid", "65534", "--clear-groups"])
+            .arg(program)
+            .args(args)
+            .env_clear()
+            .env("PATH", "/usr/bin:/bin")
+            .env("SWITCHBOARD_HOME", home)
+            .stdin(Stdio::null());
+        command
+    }
+
+    fn command(&self, home: &Path, args: &[&str]) -> Command {
+        Self::command_of(&self.program, home, args)
+    }
+
+    fn home(&self) -> PathBuf {
+        let home = self.scratch.path().join("home");
+        fs::create_dir(&home).unwrap();
+        std::os::unix::fs::chown(&home, Some(NOBODY), Some(NOBODY)).unwrap();
+        home
+    }
+}
+
+#[test]
+fn a_home_that_others_can_write_to_is_refused() {
+    let bed = Bed::new();
+    fs::create_dir(&bed.home).unwrap();
+    fs::set_permissions(&bed.home, Permissions::from_mode(0o777)).unwrap();
+    let output = bed.run(&["serve"]);
+    let text = stderr(&output);
+    assert!(text.contains("others can write to the folder") && text.contains("chmod go-w"), "{text}");
+    let message = bed.bridge().ping(1)["error"]["message"].to_string();
+    assert!(message.contains("others can write to the folder"), "{message}");
+    assert!(!bed.state().exists());
+}
+
+#[test]
+fn a_home_of_another_user_is_refused_by_both() {
+    let Some(other) = Other::new() else { return };
+    let theirs = other.home();
+    let bed = Bed::new();
+    let output = bed.command(&["serve"]).env("SWITCHBOARD_HOME", &theirs).output().unwrap();
+    assert!(stderr(&output).contains("belongs to user 65534, and you are user 0"), "{output:?}");
+    let output = other.command(other.scratch.path(), &["serve"]).output().unwrap();
+    assert!(stderr(&output).contains("belongs to user 0, and you are user 65534"), "{output:?}");
+}
+
+#[test]
+fn an_ordinary_user_has_a_daemon_of_his_own_and_root_is_not_served_by_it() {
+    let Some(other) = Other::new() else { return };
+    let home = other.home();
+    let mut host = Host::start(other.command(&home, &["mcp"]));
+    host.greet();
+    let bed = Bed::new();
+    // Root can go through any folder; the daemon turns it away, and so does the front-end.
+    let output = bed.command(&["status"]).env("SWITCHBOARD_HOME", &home).output().unwrap();
+    assert!(stderr(&output).contains("user 65534's"), "{output:?}");
+    let holder: serde_json::Value =
+        serde_json::from_slice(&fs::read(home.join("state/daemon.lock")).unwrap()).unwrap();
+    let socket = std::os::unix::net::UnixStream::connect(holder["socket"].as_str().unwrap()).unwrap();
+    assert_eq!(std::io::Read::read(&mut &socket, &mut [0]).unwrap(), 0, "turned away without a word");
+    let stopped = other.command(&home, &["stop"]).output().unwrap();
+    assert!(stdout(&stopped).contains("has ended"), "{stopped:?}");
+}
