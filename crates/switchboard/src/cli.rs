@@ -96,7 +96,8 @@ pub struct ShowConfig {
 }
 
 #[derive(Debug, Args)]
-#[command(after_help = "Ctrl-C or SIGTERM ends it; what runs goes on, and the next daemon takes it up.")]
+#[command(after_help = "Ctrl-C or SIGTERM ends it; what runs goes on, and the next daemon takes it up.\n\
+                        Exit codes: 0 it has ended in order, 1 it could not begin, 6 there is one already.")]
 pub struct Serve {
     /// Serve MCP over HTTP, too: 127.0.0.1:7878
     #[arg(long, value_name = "ADDRESS")]

@@ -141,7 +141,9 @@ impl Ledger {
         self.asked.clear();
         self.swallow = None;
         let mut lines = Vec::new();
-        if let Some((id, line, true)) = &self.initialize {
+        let greeting =
+            self.initialize.as_ref().map(|(id, line, answered)| (id.clone(), line.clone(), *answered));
+        if let Some((id, line, true)) = &greeting {
             self.swallow = Some(id.clone());
             lines.push(line.clone());
             lines.extend(self.initialized.clone());
@@ -150,6 +152,10 @@ impl Ledger {
         for (number, open) in &mut self.open {
             open.tries += 1;
             lines.push(open.line.clone());
+            // A host that did not wait for the answer has said this already, too.
+            if greeting.as_ref().is_some_and(|(id, _, answered)| !answered && *id == open.id) {
+                lines.extend(self.initialized.clone());
+            }
             if let Some((cancel, _)) = &open.cancelled {
                 lines.push(cancel.clone());
                 over.push(*number);
@@ -251,6 +257,10 @@ mod tests {
         let mut ledger = Ledger::default();
         host(&mut ledger, INITIALIZE);
         assert_eq!(again(&mut ledger), [INITIALIZE]);
+        let ping = r#"{"id":1,"method":"ping"}"#;
+        host(&mut ledger, INITIALIZED);
+        host(&mut ledger, ping);
+        assert_eq!(again(&mut ledger), [INITIALIZE, INITIALIZED, ping], "a host may say all at once");
         assert!(ledger.daemon_says(br#"{"id":0,"result":{}}"#));
     }
 

@@ -56,6 +56,9 @@ pub fn serve(order: &cli::Serve) -> Result<ExitCode, DaemonError> {
         text: address.clone(),
     });
     let config = Config::read(Some(&home), &environment, &http.collect::<Vec<_>>())?;
+    if let Some(address) = config.http.address {
+        return Err(DaemonError::NoHttp { address });
+    }
     let state = home.make()?;
     let lock = take_lock(&home)?;
     let beside = if order.detached { Beside::TakesStderr } else { Beside::Terminal };
@@ -192,6 +195,8 @@ pub enum DaemonError {
     Lock { state: PathBuf, source: io::Error },
     #[error("a daemon is running for `{}` already ({})", state.display(), who(holder.as_ref()))]
     Taken { state: PathBuf, holder: Option<Holder> },
+    #[error("`http.address` is {address}, and this version serves no HTTP yet")]
+    NoHttp { address: std::net::SocketAddr },
     #[error("cannot write the log `{}`", path.display())]
     Log { path: PathBuf, source: io::Error },
     #[error("cannot listen for front-ends")]
@@ -219,6 +224,9 @@ impl DaemonError {
             Self::Taken { .. } => {
                 "use it as it is; or `switchboard stop` first, or set SWITCHBOARD_HOME to another folder"
                     .to_owned()
+            }
+            Self::NoHttp { .. } => {
+                "leave it out of the configuration, or `--http` off the command line".to_owned()
             }
             Self::Listen(_) => {
                 "check that the state folder is on a file system that can hold sockets".to_owned()

@@ -71,20 +71,17 @@ fn greet(mut stream: UnixStream, process: Pid, role: Role) -> Result<Connection,
     let mut line = serde_json::to_vec(&Greeting { switchboard: hello }).map_err(io::Error::from)?;
     line.push(b'\n');
     // A daemon that turns this one away may have done so before it listened; its words are there all the same.
-    let sent = stream.write_all(&line);
+    let _ = stream.write_all(&line);
     let mut reader = BufReader::new(stream.try_clone()?);
     let mut answer = Vec::new();
-    let read = (&mut reader).take(LONGEST_GREETING as u64).read_until(b'\n', &mut answer);
-    match read {
+    match (&mut reader).take(LONGEST_GREETING as u64).read_until(b'\n', &mut answer) {
         Err(error) if matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut) => {
             return Err(ConnectError::Silent { pid: process.as_raw_pid() });
         }
-        read => read?,
-    };
-    if !answer.ends_with(b"\n") {
-        // It ended just now; whoever wants one may start the next.
-        sent?;
-        return Err(ConnectError::Nobody);
+        // It ended between the connection and the greeting; whoever wants one may start the next.
+        Err(error) if error.kind() == io::ErrorKind::ConnectionReset => return Err(ConnectError::Nobody),
+        Ok(_) if !answer.ends_with(b"\n") => return Err(ConnectError::Nobody),
+        read => drop(read?),
     }
     let welcome = understand(&answer, process)?;
     stream.set_read_timeout(None)?;
@@ -97,7 +94,8 @@ fn understand(answer: &[u8], process: Pid) -> Result<Welcome, ConnectError> {
     let Greeting { switchboard: speaker } =
         serde_json::from_slice::<Greeting<Speaker>>(answer).map_err(|_| stranger())?;
     if speaker.protocol != PROTOCOL {
-        return Err(ConnectError::Refused(Complaint::other_protocol(&Speaker::me(), &speaker)));
+        let complaint = Complaint::other_protocol(&Speaker::me(), &speaker);
+        return Err(ConnectError::OtherProtocol { pid: process.as_raw_pid(), complaint });
     }
     let Greeting { switchboard: welcome } =
         serde_json::from_slice::<Greeting<Welcome>>(answer).map_err(|_| stranger())?;
@@ -120,6 +118,8 @@ pub enum ConnectError {
     Stranger { pid: i32 },
     #[error("the daemon refuses: {}", .0.message)]
     Refused(Complaint),
+    #[error("{}", complaint.message)]
+    OtherProtocol { pid: i32, complaint: Complaint },
     #[error("the connection to the daemon broke")]
     Broken(#[from] io::Error),
 }
@@ -136,7 +136,7 @@ impl ConnectError {
                 )
             }
             Self::Stranger { pid } => format!("see what process {pid} is, and end it"),
-            Self::Refused(complaint) => complaint.hint.clone(),
+            Self::Refused(complaint) | Self::OtherProtocol { complaint, .. } => complaint.hint.clone(),
             Self::Broken(_) => "try again; the log in the state folder says more".to_owned(),
         }
     }

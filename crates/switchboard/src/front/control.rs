@@ -4,13 +4,14 @@ use std::io::{self, BufRead, Write};
 use std::process::ExitCode;
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use rustix::process::{PidfdFlags, pidfd_open};
+use rustix::fd::OwnedFd;
+use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 
 use super::connect::{ConnectError, Connection, connect};
 use crate::environment::Environment;
 use crate::failure::Failure;
 use crate::home::Home;
-use crate::wire::{self, Line, Phase, Reply, Request, Role, Status, StopHow};
+use crate::wire::{self, Complaint, Line, Phase, Reply, Request, Role, Status, StopHow};
 use crate::{cli, output};
 
 /// How long a daemon that has said that it ends may take over it.
@@ -19,26 +20,29 @@ const GONE_WITHIN: Timespec = Timespec { tv_sec: 60, tv_nsec: 0 };
 /// Says how the daemon is. Starts none.
 pub fn status(order: &cli::Look) -> Result<ExitCode, Failure> {
     let home = Home::find(&Environment::of_this_process())?;
-    let mut connection = match connect(&home, Role::Control) {
-        Err(ConnectError::Nobody) => {
-            output::line(if order.json {
+    let asked = connect(&home, Role::Control).map_err(Failure::Connect).and_then(|mut connection| {
+        Ok((ask(&mut connection, &Request::Status, |_| {})?, connection.welcome.speaker))
+    });
+    let (status, speaker) = match asked {
+        Ok((Reply::Status(status), speaker)) => (status, speaker),
+        // It ended just now.
+        Ok(_) | Err(Failure::Connect(ConnectError::Nobody)) => {
+            let none = if order.json {
                 r#"{"running":false}"#
             } else {
                 "no daemon is running; the next call starts one"
-            });
+            };
+            output::line(none);
             return Ok(ExitCode::FAILURE);
         }
-        connection => connection.map_err(Failure::Connect)?,
-    };
-    let Reply::Status(status) = ask(&mut connection, &Request::Status, |_| {})? else {
-        return Err(Failure::Connect(ConnectError::Stranger { pid: connection.process.as_raw_pid() }));
+        Err(failure) => return Err(failure),
     };
     if order.json {
         output::line(&serde_json::to_string_pretty(&status)?);
     } else {
         tell(&status);
     }
-    if let Some(skew) = wire::skew(&connection.welcome.speaker) {
+    if let Some(skew) = wire::skew(&speaker) {
         output::aside(&format!("note: {skew}"));
     }
     Ok(ExitCode::SUCCESS)
@@ -78,11 +82,12 @@ pub fn stop(order: &cli::Stop) -> Result<ExitCode, Failure> {
             output::line("no daemon is running");
             return Ok(ExitCode::SUCCESS);
         }
+        // Signals are understood in every protocol.
+        Err(ConnectError::OtherProtocol { pid, complaint }) => return stop_by_signal(&home, pid, &complaint),
         connection => connection.map_err(Failure::Connect)?,
     };
     // Held before it is asked to end: its answer proves that it was still there, so this is no other's process.
-    let process =
-        pidfd_open(connection.process, PidfdFlags::empty()).map_err(|errno| broken(errno.into()))?;
+    let process = hold(connection.process)?;
     let how = match (order.now, order.cancel) {
         (true, _) => StopHow::Now,
         (false, true) => StopHow::Cancel,
@@ -95,13 +100,35 @@ pub fn stop(order: &cli::Stop) -> Result<ExitCode, Failure> {
             ));
         }
     })?;
-    let pid = connection.process.as_raw_pid();
-    let gone = poll(&mut [PollFd::new(&process, PollFlags::IN)], Some(&GONE_WITHIN))
-        .map_err(|errno| broken(errno.into()))?;
-    if gone == 0 {
-        return Err(Failure::StillThere { pid });
+    until_gone(&process, connection.process)
+}
+
+/// Ends a daemon that cannot be talked to. What runs goes on.
+fn stop_by_signal(home: &Home, pid: i32, complaint: &Complaint) -> Result<ExitCode, Failure> {
+    output::aside(&format!("{}; it is ended by SIGTERM, and what runs goes on", complaint.message));
+    let Some(daemon) = Pid::from_raw(pid) else { return Err(Failure::StillThere { pid }) };
+    let process = hold(daemon)?;
+    // It is still the one that listens, so what is held is not a later process with its number.
+    match connect(home, Role::Control) {
+        Err(ConnectError::OtherProtocol { pid: again, .. }) if again == pid => {
+            pidfd_send_signal(&process, Signal::TERM).map_err(|errno| broken(errno.into()))?;
+        }
+        Err(ConnectError::Nobody) => {}
+        _ => return Err(Failure::StillThere { pid }),
     }
-    output::line(&format!("the daemon (pid {pid}) has ended"));
+    until_gone(&process, daemon)
+}
+
+fn hold(process: Pid) -> Result<OwnedFd, Failure> {
+    pidfd_open(process, PidfdFlags::empty()).map_err(|errno| broken(errno.into()))
+}
+
+fn until_gone(process: &OwnedFd, pid: Pid) -> Result<ExitCode, Failure> {
+    let gone = poll(&mut [PollFd::new(process, PollFlags::IN)], Some(&GONE_WITHIN));
+    if gone.map_err(|errno| broken(errno.into()))? == 0 {
+        return Err(Failure::StillThere { pid: pid.as_raw_pid() });
+    }
+    output::line(&format!("the daemon (pid {}) has ended", pid.as_raw_pid()));
     Ok(ExitCode::SUCCESS)
 }
 
@@ -120,9 +147,11 @@ fn ask(
     connection.writer.write_all(&line).map_err(broken)?;
     loop {
         let mut line = String::new();
-        if connection.reader.read_line(&mut line).map_err(broken)? == 0 {
+        match connection.reader.read_line(&mut line) {
             // It ended before it had said all; that is what `stop` wants, and nobody else asks for long.
-            return Ok(Reply::Ending);
+            Ok(0) => return Ok(Reply::Ending),
+            Err(error) if error.kind() == io::ErrorKind::ConnectionReset => return Ok(Reply::Ending),
+            read => drop(read.map_err(broken)?),
         }
         match serde_json::from_str(&line)? {
             Line { reply, more: true } => heard(&reply),

@@ -60,3 +60,13 @@ fn a_program_of_ones_own_is_called() {
     std::fs::remove_file(&program).unwrap();
     assert_eq!(bed.run(&["call", "rehearsal", "Hello"]).status.code(), Some(5));
 }
+
+#[test]
+fn http_is_refused_as_long_as_there_is_none() {
+    let bed = Bed::new();
+    let output = bed.run(&["serve", "--http", "127.0.0.1:7878"]);
+    assert!(stderr(&output).contains("serves no HTTP yet"), "{output:?}");
+    let output = bed.run(&["serve", "--http", "nowhere"]);
+    let expected = "option --http: `http.address` takes an address and a port, not `nowhere`";
+    assert!(stderr(&output).contains(expected), "{output:?}");
+}

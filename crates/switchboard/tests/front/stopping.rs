@@ -86,18 +86,61 @@ fn an_idle_daemon_ends_though_a_bridge_is_connected() {
 }
 
 #[test]
-fn a_daemon_that_does_not_answer_is_named() {
+fn stop_tells_what_is_waited_for_and_what_is_refused() {
     let bed = Bed::new();
     let played = crate::played::Played::at(&bed);
-    let mut child = bed.command(&["stop"]).stderr(Stdio::piped()).stdout(Stdio::null()).spawn().unwrap();
-    // It greets, and is gone before it has answered: what was wanted.
+    let child = bed.command(&["stop"]).stderr(Stdio::piped()).stdout(Stdio::null()).spawn().unwrap();
     let mut line = played.accept();
     assert_eq!(line.hear(), json!({"request": "stop", "how": "drain"}));
     line.say(&json!({"reply": "draining", "running": 2, "more": true}));
     line.say(&json!({"reply": "error", "message": "no", "hint": "ask later"}));
-    let _ = child.wait();
     let output = child.wait_with_output().unwrap();
     let text = stderr(&output);
     assert!(text.contains("waiting for 2 running"), "{text}");
     assert!(text.contains("the daemon refuses: no") && text.contains("hint: ask later"), "{text}");
+}
+
+#[test]
+fn a_daemon_that_does_not_answer_is_named() {
+    let bed = Bed::new();
+    let daemon = bed.daemon();
+    daemon.signal(Signal::STOP);
+    let output = bed.run(&["status"]);
+    let text = stderr(&output);
+    assert!(
+        text.contains(&format!("the daemon (pid {}) does not answer", daemon.pid.as_raw_pid())),
+        "{text}"
+    );
+    assert!(text.contains("kill -CONT"), "{text}");
+    daemon.signal(Signal::CONT);
+    assert!(bed.run(&["status"]).status.success());
+}
+
+/// A process that listens as a daemon of another protocol, and ends when it is asked to in the way that all understand.
+#[test]
+fn a_daemon_of_another_protocol_is_stopped_all_the_same() {
+    let bed = Bed::new();
+    let socket = bed.scratch().join("old.sock");
+    let script = format!(
+        "import socket, json, os, fcntl\n\
+         lock = open({lock:?}, 'w'); fcntl.flock(lock, fcntl.LOCK_EX)\n\
+         s = socket.socket(socket.AF_UNIX); s.bind({socket:?}); s.listen()\n\
+         lock.write(json.dumps(dict(pid=os.getpid(), version='0.0.1', socket={socket:?}))); lock.flush()\n\
+         print('ready', flush=True)\n\
+         while True:\n c = s.accept()[0]\n c.recv(65536)\n c.sendall(b'{{\"switchboard\":{{\"protocol\":0,\"version\":\"0.0.1\"}}}}\\n')\n",
+        lock = bed.state().join("daemon.lock"),
+    );
+    drop(crate::bed::hold_lock(&bed));
+    let python = std::process::Command::new("python3").args(["-c", &script]).stdout(Stdio::piped()).spawn();
+    let Ok(mut old) = python else {
+        println!("SKIPPED: python3 is not here to play an old daemon");
+        return;
+    };
+    let mut said = [0; 6];
+    std::io::Read::read_exact(old.stdout.as_mut().unwrap(), &mut said).unwrap();
+    let output = bed.run(&["stop"]);
+    assert!(output.status.success(), "{output:?}");
+    assert!(stderr(&output).contains("the daemon is version 0.0.1 and speaks protocol 0"), "{output:?}");
+    assert_eq!(stdout(&output), format!("the daemon (pid {}) has ended\n", old.id()));
+    assert_eq!(std::os::unix::process::ExitStatusExt::signal(&old.wait().unwrap()), Some(15));
 }
