@@ -198,7 +198,8 @@ pub enum ToolChoice {
     Full,
     /// None at all, but for those of [`CallSpec::mcp_servers`].
     None,
-    /// These (and those of [`CallSpec::mcp_servers`]) without asking; everything else that needs a permission is denied.
+    /// These without asking, and all tools of every server in [`CallSpec::mcp_servers`] of which none is named here
+    /// (`mcp__<server>__<tool>`); everything else that needs a permission is denied.
     Only(Vec<String>),
 }
 

@@ -189,12 +189,16 @@ fn observe(draft: &mut Draft<'_>) -> Result<(), LaunchError> {
 /// `--allowedTools ""` would leave all of them; `--tools ""` sends the model none.
 fn no_tools(draft: &mut Draft<'_>) -> Result<(), LaunchError> {
     draft.needs(Capability::ChooseTools, "tools none")?;
+    no_built_in_tools(draft)?;
+    allow_servers(draft)
+}
+
+fn no_built_in_tools(draft: &mut Draft<'_>) -> Result<(), LaunchError> {
     let strict = draft.spec.settings == Settings::Only(Vec::new());
     if strict && draft.setup.capabilities.has(Capability::Restricted) {
         draft.word("--restricted");
     }
-    draft.flag("--tools", "")?;
-    allow_servers(draft)
+    draft.flag("--tools", "")
 }
 
 fn skip_permissions(draft: &mut Draft<'_>) -> Result<(), LaunchError> {
@@ -221,6 +225,9 @@ fn permission_mode(draft: &mut Draft<'_>, mode: PermissionMode) -> Result<(), La
 fn available_tools(draft: &mut Draft<'_>) -> Result<(), LaunchError> {
     let Some(tools) = &draft.spec.available_tools else { return Ok(()) };
     draft.needs(Capability::ChooseTools, "available_tools")?;
+    if tools.is_empty() {
+        return no_built_in_tools(draft);
+    }
     for tool in tools {
         checked(tool)?;
         if tool.contains(['(', ',', ' ']) {
@@ -232,7 +239,12 @@ fn available_tools(draft: &mut Draft<'_>) -> Result<(), LaunchError> {
 
 fn allow_servers(draft: &mut Draft<'_>) -> Result<(), LaunchError> {
     for server in &draft.spec.mcp_servers {
-        draft.flag("--allowedTools", &format!("mcp__{}__*", server.name))?;
+        let prefix = format!("mcp__{}__", server.name);
+        // A server whose tools are named one by one has only those.
+        let is_named = |tools: &[String]| tools.iter().any(|tool| tool.starts_with(&prefix));
+        if !matches!(&draft.spec.tools, ToolChoice::Only(tools) if is_named(tools)) {
+            draft.flag("--allowedTools", &format!("{prefix}*"))?;
+        }
     }
     Ok(())
 }

@@ -50,6 +50,21 @@ fn each_branch_has_its_arguments() {
             ),
         ),
         (
+            "the tools of a server one by one, and nothing built in",
+            CallSpec {
+                tools: only(&["mcp__files__read", "mcp__files__list"]),
+                available_tools: Some(Vec::new()),
+                mcp_servers: vec![server("files"), server("other")],
+                settings: Settings::Only(Vec::new()),
+                ..claude()
+            },
+            format!(
+                "{new} --setting-sources= --strict-mcp-config --allowedTools=mcp__files__read \
+                 --allowedTools=mcp__files__list --permission-mode=default --tools= --allowedTools=mcp__other__* \
+                 --mcp-config=/spool/private/mcp.json"
+            ),
+        ),
+        (
             "a list is allowed and nothing skipped",
             CallSpec { tools: only(&["Read", "Bash(git *)"]), mcp_servers: vec![server("a")], ..claude() },
             format!(
