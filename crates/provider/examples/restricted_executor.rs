@@ -1,0 +1,49 @@
+//! Lets an agent work on a folder with the file tools and nothing else: no shell, no network, no other folder.
+//!
+//! ```sh
+//! cargo run -p provider --example restricted_executor -- claude ~/notes "Make a table of contents in index.md."
+//! ```
+#![expect(clippy::print_stdout, clippy::print_stderr, reason = "an example talks to a person")]
+
+use std::path::Path;
+use std::process::ExitCode;
+
+use provider::{Access, AgentSpec, FileVerb, Provider, ProviderError};
+
+fn main() -> ExitCode {
+    if let Some(code) = provider::run_if_asked() {
+        return code;
+    }
+    let mut arguments = std::env::args().skip(1);
+    let (name, workspace) = (arguments.next().unwrap_or_default(), arguments.next().unwrap_or_default());
+    let task = arguments.next().unwrap_or_default();
+    let Some(provider) = provider::by_name(&name) else {
+        eprintln!("usage: restricted_executor <claude|rehearsal> <workspace> <task>");
+        return ExitCode::from(2);
+    };
+    match execute(&*provider, Path::new(&workspace), &task) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("error: {error}\nhint: {}", error.hint());
+            ExitCode::FAILURE
+        }
+    }
+}
+
+#[tokio::main(flavor = "current_thread")]
+async fn execute(provider: &dyn Provider, workspace: &Path, task: &str) -> Result<(), ProviderError> {
+    let agent = AgentSpec {
+        access: Access::Files(vec![FileVerb::Read, FileVerb::List, FileVerb::Search, FileVerb::Write]),
+        ..AgentSpec::new(
+            "You keep the notes of your workspace in order. You have file tools and nothing else.",
+        )
+    };
+    // Validates the environment: the agent's program, its login, and that `file-tools` is there.
+    let session = provider.create_session(&agent, workspace).await?;
+    let response = provider.send_message(&session, task).await?;
+    for used in &response.tool_uses {
+        println!("· {} {}", used.name, used.input);
+    }
+    println!("{}", response.text);
+    Ok(())
+}

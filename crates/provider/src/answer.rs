@@ -1,0 +1,383 @@
+//! From what a request came to, to the answer or the error that the program gets.
+//!
+//! Owns that step, and the graceful ends: what an agent printed in the wrong form, or failed to say at all, is told as far as
+//! it can be, and flagged. Pure.
+
+use std::time::{Duration, SystemTime};
+
+use model::{AgentKind, Deadline, Exit, Failure, FailureKind, Limits, Outcome, Verdict};
+
+use crate::error::ProviderError;
+use crate::message::{Metadata, OutgoingMessage, Warning};
+
+/// What a person is told when the agent said nothing and no error either.
+pub const NO_ANSWER: &str =
+    "I received your message but wasn't able to generate a response. Please try again.";
+
+/// Everything that is known about a request that is over.
+#[derive(Debug)]
+pub(crate) struct Told {
+    /// [`crate::Provider::name`].
+    pub provider: &'static str,
+    /// What its runs came to.
+    pub outcome: Outcome,
+    /// What only the last run has to show.
+    pub last: LastRun,
+    /// What it was allowed to spend.
+    pub limits: Limits,
+    pub resumes: u32,
+    pub processing_time: Duration,
+    /// When it was over.
+    pub now: SystemTime,
+    pub warnings: Vec<Warning>,
+}
+
+/// What a run has to show beside its outcome.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub(crate) struct LastRun {
+    /// Whether the agent had a last word of its own.
+    pub spoke: bool,
+    /// All that it printed, when none of it was JSON.
+    pub plain_text: Option<String>,
+    /// The end of its stderr.
+    pub stderr: String,
+}
+
+/// The answer, or why there is none.
+pub(crate) fn answer(told: Told) -> Result<OutgoingMessage, ProviderError> {
+    let Told { outcome, .. } = &told;
+    let verdict = outcome.verdict.clone();
+    match verdict {
+        Verdict::Success if outcome.text.is_empty() => Ok(polite(told)),
+        Verdict::Success => Ok(message(told)),
+        Verdict::Failed(failure) => degraded(told, &failure).map_err(|told| error(*told, failure)),
+    }
+}
+
+/// The failures that are told as an answer, with a flag.
+fn degraded(mut told: Told, failure: &Failure) -> Result<OutgoingMessage, Box<Told>> {
+    let exited_well = told.outcome.exit == Some(Exit::Code(0));
+    let nothing_said = told.outcome.text.is_empty();
+    match &failure.kind {
+        FailureKind::InvalidOutput if exited_well && !told.last.spoke => {
+            let Some(text) = told.last.plain_text.take() else { return Err(Box::new(told)) };
+            Ok(flagged(told, &text, Warning::NotJson))
+        }
+        FailureKind::EmptyOutput if exited_well && !told.last.spoke => Ok(polite(told)),
+        FailureKind::AgentError if nothing_said && told.last.spoke => {
+            let text = format!("Error from {}: {}", person(told.outcome.agent), failure.message);
+            let message = failure.message.clone();
+            Ok(flagged(told, &text, Warning::ErrorWithoutText { message }))
+        }
+        _ => Err(Box::new(told)),
+    }
+}
+
+fn polite(told: Told) -> OutgoingMessage {
+    flagged(told, NO_ANSWER, Warning::NoText)
+}
+
+/// An answer whose last piece is not the agent's own. What it said in earlier runs is kept before it.
+fn flagged(mut told: Told, text: &str, warning: Warning) -> OutgoingMessage {
+    if !told.outcome.text.is_empty() {
+        told.outcome.text.push_str("\n\n");
+    }
+    told.outcome.text.push_str(text);
+    told.warnings.push(warning);
+    message(told)
+}
+
+fn message(told: Told) -> OutgoingMessage {
+    let Told { provider, outcome, resumes, processing_time, mut warnings, .. } = told;
+    if outcome.text_cut > 0 {
+        warnings.push(Warning::TextCut { bytes: outcome.text_cut });
+    }
+    OutgoingMessage {
+        text: outcome.text,
+        metadata: Metadata {
+            provider: provider.to_owned(),
+            model: outcome.model,
+            session_id: outcome.session,
+            tokens: outcome.usage,
+            cost_usd: outcome.cost_usd,
+            turns: outcome.turns,
+            processing_time,
+            resumes,
+            permission_denials: outcome.permission_denials,
+            warnings,
+        },
+    }
+}
+
+/// The vendor's name for its agent, as a person says it.
+fn person(agent: AgentKind) -> &'static str {
+    match agent {
+        AgentKind::Claude => "Claude",
+        AgentKind::Codex => "Codex",
+        AgentKind::Gemini => "Gemini",
+        AgentKind::Rehearsal => "the scripted agent",
+    }
+}
+
+fn error(told: Told, failure: Failure) -> ProviderError {
+    let Failure { kind, message: words } = failure;
+    let agent = told.outcome.agent;
+    let (exit, now) = (told.outcome.exit, told.now);
+    let (spoke, stderr) = (told.last.spoke, told.last.stderr.trim().to_owned());
+    let limits = told.limits.clone();
+    let so_far = Box::new(message(told));
+    let message = words;
+    match kind {
+        FailureKind::MaxTurns => ProviderError::MaxTurns { agent, so_far },
+        FailureKind::MaxBudget => ProviderError::Budget { agent, message, so_far },
+        FailureKind::Auth => ProviderError::Authentication { agent, message, so_far },
+        FailureKind::RateLimit { retry_after } => {
+            let resets_at = retry_after.and_then(|wait| now.checked_add(wait));
+            ProviderError::RateLimit { agent, message, resets_at, so_far }
+        }
+        FailureKind::Overloaded => ProviderError::Overloaded { agent, message, so_far },
+        FailureKind::Network => ProviderError::Network { agent, message, so_far },
+        FailureKind::PermissionDenied => {
+            let denials = so_far.metadata.permission_denials.clone();
+            ProviderError::ToolPermission { agent, message, denials, so_far }
+        }
+        FailureKind::SessionNotFound => ProviderError::SessionNotFound { agent, message },
+        FailureKind::SessionInUse => ProviderError::SessionInUse { agent, message },
+        FailureKind::InvalidOutput | FailureKind::EmptyOutput => match exit {
+            Some(exit) if !spoke && exit != Exit::Code(0) => {
+                let stderr = if stderr.is_empty() { message } else { stderr };
+                ProviderError::Exited { agent, exit, stderr, so_far }
+            }
+            _ => ProviderError::InvalidResponse { agent, message, so_far },
+        },
+        FailureKind::AgentError => ProviderError::Agent { agent, message, so_far },
+        FailureKind::Deadline { which } => {
+            ProviderError::Timeout { agent, deadline: which, after: wait(&limits, which), so_far }
+        }
+        FailureKind::OutputLimit => ProviderError::OutputLimit { agent, so_far },
+        FailureKind::Stopped => ProviderError::Cancelled { agent, so_far },
+        FailureKind::NotStarted { .. } | FailureKind::SpoolFailed | FailureKind::SupervisorLost => {
+            ProviderError::environment(format!("{agent} CLI could not run: {message}"), kind.hint(agent))
+        }
+    }
+}
+
+fn wait(limits: &Limits, which: Deadline) -> Duration {
+    let limit = match which {
+        Deadline::Start => limits.start,
+        Deadline::Idle => limits.idle,
+        Deadline::Wall => limits.wall,
+    };
+    limit.unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use model::{NotStartedReason, PermissionDenial, Usage};
+    use std::time::UNIX_EPOCH;
+
+    fn told() -> Told {
+        Told {
+            provider: "claude-code",
+            outcome: Outcome {
+                agent: AgentKind::Claude,
+                verdict: Verdict::Success,
+                text: "Four.".to_owned(),
+                text_cut: 0,
+                structured_output: None,
+                session: "s-1".parse().ok(),
+                session_mismatch: None,
+                model: Some("claude-haiku-4-5".to_owned()),
+                usage: Some(Usage { input: 10, output: 2, cached: 0, reasoning: 0 }),
+                cost_usd: Some(0.5),
+                session_totals: None,
+                turns: Some(2),
+                duration_ms: 900,
+                permission_denials: Vec::new(),
+                retries: 0,
+                exit: Some(Exit::Code(0)),
+            },
+            last: LastRun { spoke: true, ..LastRun::default() },
+            limits: Limits { idle: Some(Duration::from_millis(1500)), ..Limits::default() },
+            resumes: 0,
+            processing_time: Duration::from_secs(1),
+            now: UNIX_EPOCH + Duration::from_secs(1000),
+            warnings: Vec::new(),
+        }
+    }
+
+    fn failed(kind: FailureKind) -> Told {
+        let mut told = told();
+        told.outcome.exit = Some(Exit::Code(1));
+        told.outcome.verdict = Verdict::Failed(Failure { kind, message: "its words".to_owned() });
+        told
+    }
+
+    #[test]
+    fn an_answer_carries_all_that_is_known_about_it() {
+        let OutgoingMessage { text, metadata } = answer(told()).unwrap();
+        assert_eq!(text, "Four.");
+        let expected = Metadata {
+            provider: "claude-code".to_owned(),
+            model: Some("claude-haiku-4-5".to_owned()),
+            session_id: "s-1".parse().ok(),
+            tokens: Some(Usage { input: 10, output: 2, cached: 0, reasoning: 0 }),
+            cost_usd: Some(0.5),
+            turns: Some(2),
+            processing_time: Duration::from_secs(1),
+            ..Metadata::default()
+        };
+        assert_eq!(metadata, expected);
+    }
+
+    #[test]
+    fn every_failure_has_its_own_error_with_words_hint_and_how_far_it_came() {
+        type Check = fn(&ProviderError) -> bool;
+        let denied = FailureKind::PermissionDenied;
+        let not_started = FailureKind::NotStarted { reason: NotStartedReason::CwdMissing };
+        let table: [(FailureKind, &str, Check); 17] = [
+            (FailureKind::Auth, "claude CLI is not logged in: its words", |e| {
+                matches!(e, ProviderError::Authentication { .. })
+            }),
+            (
+                FailureKind::RateLimit { retry_after: None },
+                "claude CLI has reached its rate limit: its words",
+                |e| matches!(e, ProviderError::RateLimit { resets_at: None, .. }),
+            ),
+            (FailureKind::Overloaded, "claude's servers are overloaded: its words", |e| {
+                matches!(e, ProviderError::Overloaded { .. })
+            }),
+            (FailureKind::Network, "claude CLI cannot reach its model: its words", |e| {
+                matches!(e, ProviderError::Network { .. })
+            }),
+            (FailureKind::InvalidOutput, "claude CLI gave an answer that cannot be read: its words", |e| {
+                matches!(e, ProviderError::InvalidResponse { .. })
+            }),
+            (FailureKind::AgentError, "claude CLI failed: its words", |e| {
+                matches!(e, ProviderError::Agent { .. })
+            }),
+            (denied, "claude CLI was not allowed to use a tool: its words", |e| {
+                matches!(e, ProviderError::ToolPermission { .. })
+            }),
+            (FailureKind::Deadline { which: Deadline::Wall }, "claude CLI timed out after 3600s", |e| {
+                matches!(e, ProviderError::Timeout { deadline: Deadline::Wall, .. })
+            }),
+            (
+                FailureKind::Deadline { which: Deadline::Idle },
+                "claude CLI timed out after 1500ms of silence",
+                |e| matches!(e, ProviderError::Timeout { deadline: Deadline::Idle, .. }),
+            ),
+            (FailureKind::Stopped, "claude CLI was stopped", |e| {
+                matches!(e, ProviderError::Cancelled { .. })
+            }),
+            (FailureKind::SessionNotFound, "claude CLI has no such session: its words", |e| {
+                matches!(e, ProviderError::SessionNotFound { .. })
+            }),
+            (FailureKind::SessionInUse, "claude CLI uses the session elsewhere: its words", |e| {
+                matches!(e, ProviderError::SessionInUse { .. })
+            }),
+            (FailureKind::MaxTurns, "claude CLI used up its turns (2 turns)", |e| {
+                matches!(e, ProviderError::MaxTurns { .. })
+            }),
+            (FailureKind::MaxBudget, "claude CLI used up its budget: its words", |e| {
+                matches!(e, ProviderError::Budget { .. })
+            }),
+            (FailureKind::OutputLimit, "claude CLI printed more than it may", |e| {
+                matches!(e, ProviderError::OutputLimit { .. })
+            }),
+            (not_started, "claude CLI could not run: its words", |e| {
+                matches!(e, ProviderError::Environment { .. })
+            }),
+            (FailureKind::SupervisorLost, "claude CLI could not run: its words", |e| {
+                matches!(e, ProviderError::Environment { .. })
+            }),
+        ];
+        for (kind, words, is_right) in table {
+            let error = answer(failed(kind)).unwrap_err();
+            assert!(is_right(&error), "{error:?}");
+            assert_eq!(error.to_string(), words);
+            assert!(!error.hint().is_empty(), "{error:?}");
+            if let Some(so_far) = error.so_far() {
+                assert_eq!(so_far.text, "Four.", "{error:?}");
+                assert_eq!(error.session_id().map(ToString::to_string).as_deref(), Some("s-1"));
+            }
+        }
+    }
+
+    #[test]
+    fn a_rate_limit_tells_when_it_is_reset() {
+        let wait = FailureKind::RateLimit { retry_after: Some(Duration::from_mins(1)) };
+        let ProviderError::RateLimit { resets_at, .. } = answer(failed(wait)).unwrap_err() else { panic!() };
+        assert_eq!(resets_at, Some(UNIX_EPOCH + Duration::from_secs(1060)));
+    }
+
+    #[test]
+    fn a_denied_tool_is_named_and_the_answer_kept() {
+        let mut told = failed(FailureKind::PermissionDenied);
+        let denial = PermissionDenial { tool: "Bash".to_owned(), tool_use_id: None, detail: None };
+        told.outcome.permission_denials = vec![denial.clone()];
+        let error = answer(told).unwrap_err();
+        assert_eq!(error.so_far().unwrap().metadata.permission_denials, std::slice::from_ref(&denial));
+        let ProviderError::ToolPermission { denials, .. } = error else { panic!() };
+        assert_eq!(denials, [denial]);
+    }
+
+    #[test]
+    fn a_cli_that_ended_without_a_word_tells_its_exit_and_stderr() {
+        for (kind, text) in [(FailureKind::EmptyOutput, ""), (FailureKind::InvalidOutput, "half")] {
+            let mut told = failed(kind);
+            told.outcome.text = text.to_owned();
+            let plain_text = Some("some words".to_owned());
+            told.last = LastRun { spoke: false, plain_text, stderr: "cannot find module x\n".to_owned() };
+            let error = answer(told).unwrap_err();
+            assert_eq!(error.to_string(), "claude CLI exited with exit code 1: cannot find module x");
+        }
+    }
+
+    #[test]
+    fn output_that_is_not_json_is_the_answer_and_flagged() {
+        let mut told = failed(FailureKind::InvalidOutput);
+        told.outcome.text.clear();
+        told.outcome.exit = Some(Exit::Code(0));
+        told.last = LastRun { plain_text: Some("Four, I think.".to_owned()), ..LastRun::default() };
+        let message = answer(told).unwrap();
+        assert_eq!(message.text, "Four, I think.");
+        assert_eq!(message.metadata.warnings, [Warning::NotJson]);
+    }
+
+    #[test]
+    fn an_error_with_nothing_said_is_told_as_text_and_flagged() {
+        let mut told = failed(FailureKind::AgentError);
+        told.outcome.text.clear();
+        if let Verdict::Failed(failure) = &mut told.outcome.verdict {
+            failure.message = "error_during_execution".to_owned();
+        }
+        let message = answer(told).unwrap();
+        assert_eq!(message.text, "Error from Claude: error_during_execution");
+        let warning = Warning::ErrorWithoutText { message: "error_during_execution".to_owned() };
+        assert_eq!(message.metadata.warnings, [warning]);
+    }
+
+    #[test]
+    fn no_words_and_no_error_is_a_polite_text_and_flagged() {
+        let mut said_nothing = told();
+        said_nothing.outcome.text.clear();
+        let mut printed_nothing = failed(FailureKind::EmptyOutput);
+        printed_nothing.outcome.text.clear();
+        printed_nothing.outcome.exit = Some(Exit::Code(0));
+        printed_nothing.last.spoke = false;
+        for told in [said_nothing, printed_nothing] {
+            let message = answer(told).unwrap();
+            assert_eq!(message.text, NO_ANSWER);
+            assert_eq!(message.metadata.warnings, [Warning::NoText]);
+        }
+    }
+
+    #[test]
+    fn a_cut_text_is_flagged() {
+        let mut told = told();
+        told.outcome.text_cut = 7;
+        assert_eq!(answer(told).unwrap().metadata.warnings, [Warning::TextCut { bytes: 7 }]);
+    }
+}

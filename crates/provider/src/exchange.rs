@@ -1,0 +1,386 @@
+//! One request, from the call to the answer: as many runs as it takes, each under a supervisor, their events passed on.
+//!
+//! Owns the request while it is under way. Dropping it, at whatever moment, ends the run and removes its files.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::fs::File;
+use std::io::Read;
+use std::sync::Arc;
+use std::time::{Duration, Instant, SystemTime};
+
+use agents::{Ended, Launch, Next, ParseLimits, Parser, Relay, Summary, judge};
+use futures_util::StreamExt;
+use futures_util::stream::{self, BoxStream};
+use model::{AgentEvent, AgentKind, Limits, Outcome, RunReport, SessionId, Totals};
+use supervisor::{Events, Offsets, Run, RunEvent, Spool};
+use tokio::sync::OwnedMutexGuard;
+
+use crate::answer::{LastRun, Told, answer};
+use crate::context::Context;
+use crate::error::ProviderError;
+use crate::message::{OutgoingMessage, ToolUses, Update, Warning};
+use crate::operator::Operator;
+use crate::session::Session;
+use crate::spool_folder::SpoolFolder;
+
+/// How much of the end of stderr is kept.
+const STDERR_TAIL: usize = 8 * 1024;
+/// How much of an output that is not JSON is told.
+const PLAIN_TEXT: u64 = 1024 * 1024;
+
+/// What is asked.
+#[derive(Debug)]
+pub(crate) enum Question {
+    /// A request of its own.
+    Of(Box<Context>),
+    /// A message to a session.
+    In(Session, String),
+}
+
+/// A request under way.
+pub(crate) struct Exchange {
+    operator: Arc<Operator>,
+    question: Question,
+    stage: Stage,
+    relay: Option<Relay>,
+    surroundings: BTreeMap<String, String>,
+    heard: VecDeque<AgentEvent<'static>>,
+    tools: ToolUses,
+    /// The id under which the agent speaks.
+    speaking_as: Option<SessionId>,
+    warnings: Vec<Warning>,
+    started: Instant,
+    /// The session's turn, which ends with the request.
+    turn: Option<OwnedMutexGuard<()>>,
+    folder: Option<SpoolFolder>,
+}
+
+#[expect(clippy::large_enum_variant, reason = "there is one of it, in a box")]
+enum Stage {
+    Asked,
+    /// The next run can start.
+    Ready,
+    Running(Leg),
+    /// The caller is to be told that the work goes on later.
+    Pausing {
+        attempt: u32,
+        after: Duration,
+    },
+    Pause(Duration),
+    Over,
+}
+
+/// One run of the request.
+struct Leg {
+    run: Run,
+    events: Events,
+    parser: Option<Parser>,
+    launch: Launch,
+    stderr: Tail,
+}
+
+/// What came of a leg.
+struct Arrived {
+    summary: Summary,
+    report: RunReport,
+    stderr: String,
+    launch: Launch,
+    plain_text: Option<String>,
+}
+
+impl Exchange {
+    pub fn new(operator: &Arc<Operator>, question: Question) -> Self {
+        Self {
+            operator: Arc::clone(operator),
+            question,
+            stage: Stage::Asked,
+            relay: None,
+            surroundings: operator.config.surroundings(),
+            heard: VecDeque::new(),
+            tools: ToolUses::default(),
+            speaking_as: None,
+            warnings: Vec::new(),
+            started: Instant::now(),
+            turn: None,
+            folder: None,
+        }
+    }
+
+    /// The updates of the request, as a stream that carries it out as it is polled.
+    pub fn updates<T: Send + 'static>(
+        self,
+        finish: fn(ToolUses, OutgoingMessage) -> T,
+    ) -> BoxStream<'static, Result<Update<T>, ProviderError>> {
+        let steps = stream::unfold(Box::new(self), |mut exchange| async {
+            let update = exchange.next().await?;
+            Some((update.map(|update| (update, exchange.tools_if_over())), exchange))
+        });
+        steps
+            .map(move |step| {
+                step.map(|(update, tools)| match update {
+                    Update::Event(event) => Update::Event(event),
+                    Update::Resuming { attempt, after } => Update::Resuming { attempt, after },
+                    Update::Done(message) => Update::Done(finish(tools, message)),
+                })
+            })
+            .boxed()
+    }
+
+    /// The tools that were used, once it is over.
+    fn tools_if_over(&mut self) -> ToolUses {
+        if matches!(self.stage, Stage::Over) { std::mem::take(&mut self.tools) } else { ToolUses::default() }
+    }
+
+    async fn next(&mut self) -> Option<Result<Update<OutgoingMessage>, ProviderError>> {
+        loop {
+            if let Some(event) = self.heard.pop_front() {
+                return Some(Ok(Update::Event(event)));
+            }
+            let step = match self.stage {
+                Stage::Over => return None,
+                Stage::Pausing { attempt, after } => {
+                    self.stage = Stage::Pause(after);
+                    return Some(Ok(Update::Resuming { attempt, after }));
+                }
+                Stage::Pause(after) => {
+                    tokio::time::sleep(after).await;
+                    self.stage = Stage::Ready;
+                    continue;
+                }
+                Stage::Asked => self.place().await.map(|()| None),
+                Stage::Ready => self.start().await.map(|()| None),
+                Stage::Running(_) => self.follow().await,
+            };
+            match step {
+                Ok(None) => {}
+                Ok(Some(message)) => return Some(self.over(Ok(message))),
+                Err(error) => return Some(self.over(Err(error))),
+            }
+        }
+    }
+
+    /// Whoever hears the end can be sure that nothing is left: neither a process nor a file.
+    fn over(
+        &mut self,
+        result: Result<OutgoingMessage, ProviderError>,
+    ) -> Result<Update<OutgoingMessage>, ProviderError> {
+        self.stage = Stage::Over;
+        self.folder = None;
+        self.turn = None;
+        result.map(Update::Done)
+    }
+
+    /// Turns the question into a call.
+    async fn place(&mut self) -> Result<(), ProviderError> {
+        let relay = match &self.question {
+            Question::Of(context) => self.operator.call(context)?,
+            Question::In(session, text) => {
+                // The message before may have changed the session's id.
+                self.turn = Some(session.take_turn().await);
+                self.operator.message(session, text, &self.surroundings)?
+            }
+        };
+        self.relay = Some(relay);
+        self.stage = Stage::Ready;
+        Ok(())
+    }
+
+    /// Starts the next run.
+    async fn start(&mut self) -> Result<(), ProviderError> {
+        let Some(relay) = &self.relay else { return Ok(()) };
+        let (operator, spec) = (&self.operator, relay.spec());
+        let supervisor = operator.supervisor()?;
+        let check = operator.look_up(self.surroundings.clone()).await?;
+        let folder = match &mut self.folder {
+            Some(folder) => folder,
+            none => none.insert(SpoolFolder::make(&operator.config, &self.surroundings)?),
+        };
+        let spool = folder.next();
+        let setup = operator.setup(check, self.surroundings.clone(), spec, &spool);
+        let launch = agents::launch(spec, &setup)?;
+        let run = supervisor.start(spool.folder(), &launch.plan).await?.stop_on_drop();
+        let events = run.events(Offsets::default()).map_err(supervisor::WaitError::Watch)?;
+        let parser = Some(Parser::new(operator.kind, ParseLimits::default()));
+        self.stage = Stage::Running(Leg { run, events, parser, launch, stderr: Tail::default() });
+        Ok(())
+    }
+
+    /// Reads on until there is something to tell.
+    async fn follow(&mut self) -> Result<Option<OutgoingMessage>, ProviderError> {
+        let Stage::Running(leg) = &mut self.stage else { return Ok(None) };
+        let from = self.heard.len();
+        let arrived = leg.step(&mut self.heard).await?;
+        for position in from..self.heard.len() {
+            self.note(position);
+        }
+        let Some(arrived) = arrived else { return Ok(None) };
+        self.arrive(&arrived)
+    }
+
+    /// Takes from an event what has to be known before the end.
+    fn note(&mut self, position: usize) {
+        let event = &self.heard[position];
+        self.tools.hear(event);
+        match event {
+            AgentEvent::SessionStarted { session_id, .. } => {
+                self.speaking_as = session_id.decode().parse().ok();
+            }
+            // A model has answered: from here on the session can be resumed, even if this program dies now.
+            AgentEvent::Text { .. } | AgentEvent::Thinking { .. } | AgentEvent::ToolUse { .. } => {
+                self.begun();
+            }
+            _ => {}
+        }
+    }
+
+    fn begun(&mut self) {
+        let (Question::In(session, _), Some(id)) = (&self.question, &self.speaking_as) else { return };
+        if session.speaks_as(id) {
+            let session = session.clone();
+            self.keep(&session);
+        }
+    }
+
+    fn keep(&mut self, session: &Session) {
+        if let Err(error) = self.operator.records().keep(session) {
+            let warning = Warning::SessionNotKept { message: error.to_string() };
+            if !self.warnings.contains(&warning) {
+                self.warnings.push(warning);
+            }
+        }
+    }
+
+    /// Judges a run that has ended, and says what follows.
+    fn arrive(&mut self, arrived: &Arrived) -> Result<Option<OutgoingMessage>, ProviderError> {
+        let before = self.totals_before();
+        let Some(relay) = &mut self.relay else { return Ok(None) };
+        let Arrived { summary, report, stderr, launch, .. } = arrived;
+        let ended = Ended::new(self.operator.kind, launch, summary, report, stderr);
+        let outcome = judge(&Ended { before, ..ended });
+        let next = relay.after(outcome);
+        let attempt = relay.resumes();
+        match next {
+            Next::Resume { after } => {
+                self.stage = Stage::Pausing { attempt, after };
+                Ok(None)
+            }
+            Next::Done(outcome) => self.tell(outcome, arrived, attempt).map(Some),
+        }
+    }
+
+    fn totals_before(&self) -> Option<Totals> {
+        let of_session = || match &self.question {
+            Question::In(session, _) => session.totals(),
+            Question::Of(_) => None,
+        };
+        self.relay.as_ref().and_then(Relay::totals_before).or_else(of_session)
+    }
+
+    fn tell(
+        &mut self,
+        outcome: Outcome,
+        arrived: &Arrived,
+        resumes: u32,
+    ) -> Result<OutgoingMessage, ProviderError> {
+        if let Question::In(session, _) = &self.question {
+            let session = session.clone();
+            if let Some(id) = outcome.session.as_ref().filter(|_| outcome.is_success()) {
+                session.speaks_as(id);
+            }
+            session.counted(outcome.session_totals);
+            self.keep(&session);
+        }
+        answer(Told {
+            provider: self.operator.name,
+            outcome,
+            last: LastRun {
+                spoke: arrived.summary.said.is_some(),
+                plain_text: arrived.plain_text.clone(),
+                stderr: arrived.stderr.clone(),
+            },
+            limits: self.limits(),
+            resumes,
+            processing_time: self.started.elapsed(),
+            now: SystemTime::now(),
+            warnings: std::mem::take(&mut self.warnings),
+        })
+    }
+
+    /// Those of the whole request: a continued run has what was left of them.
+    fn limits(&self) -> Limits {
+        self.operator.config.limits()
+    }
+}
+
+impl Drop for Exchange {
+    fn drop(&mut self) {
+        // The next message to the session must not meet a run that is still ending. Without a session nobody waits: the
+        // handle asks the run to stop when it is dropped, and so does the removal of the folder.
+        if let (Stage::Running(leg), Question::In(session, _)) = (&self.stage, &self.question)
+            && leg.run.stop().is_ok()
+        {
+            session.give_up(leg.run.clone());
+        }
+    }
+}
+
+impl Leg {
+    /// Takes the next piece of what the run has to say.
+    async fn step(
+        &mut self,
+        heard: &mut VecDeque<AgentEvent<'static>>,
+    ) -> Result<Option<Arrived>, ProviderError> {
+        let mut hear = |event: AgentEvent<'_>| heard.push_back(event.into_owned());
+        let report = match self.events.next().await? {
+            Some(RunEvent::Output(bytes)) => {
+                if let Some(parser) = &mut self.parser {
+                    parser.feed(&bytes, &mut hear);
+                }
+                return Ok(None);
+            }
+            Some(RunEvent::Error(bytes)) => {
+                self.stderr.push(&bytes);
+                return Ok(None);
+            }
+            Some(RunEvent::Ended(report)) => report,
+            None => self.run.wait().await?,
+        };
+        let parser =
+            self.parser.take().unwrap_or_else(|| Parser::new(AgentKind::Claude, ParseLimits::default()));
+        let summary = parser.finish(&mut hear);
+        let plain_text = plain_text(&summary, self.run.spool());
+        Ok(Some(Arrived {
+            plain_text,
+            summary,
+            report,
+            stderr: self.stderr.text(),
+            launch: self.launch.clone(),
+        }))
+    }
+}
+
+/// All that was printed, when none of it was JSON.
+fn plain_text(summary: &Summary, spool: &Spool) -> Option<String> {
+    if summary.lines == 0 || summary.stray_lines < summary.lines {
+        return None;
+    }
+    let mut bytes = Vec::new();
+    File::open(spool.output()).ok()?.take(PLAIN_TEXT).read_to_end(&mut bytes).ok()?;
+    let text = String::from_utf8_lossy(&bytes).trim().to_owned();
+    (!text.is_empty()).then_some(text)
+}
+
+/// The end of what was written to stderr.
+#[derive(Debug, Default)]
+struct Tail(Vec<u8>);
+
+impl Tail {
+    fn push(&mut self, bytes: &[u8]) {
+        self.0.extend_from_slice(&bytes[bytes.len().saturating_sub(STDERR_TAIL)..]);
+        self.0.drain(..self.0.len().saturating_sub(STDERR_TAIL));
+    }
+
+    fn text(&self) -> String {
+        String::from_utf8_lossy(&self.0).into_owned()
+    }
+}

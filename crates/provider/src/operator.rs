@@ -1,0 +1,264 @@
+//! Who places the calls of a provider: finds the agent and what it can do, and turns requests into calls.
+//!
+//! Owns everything that comes before a process: settings, the look at the machine, the call. Carrying it out is
+//! `exchange.rs`.
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use agents::doctor::{self, AgentCheck, Lookup, NotReady};
+use agents::{Relay, Setup};
+use model::{AgentKind, CallSpec, SessionChoice, ToolChoice};
+use supervisor::{Spool, Supervisor};
+
+use crate::config::{ProviderConfig, SupervisorProgram, folder_of, own_folder};
+use crate::confine;
+use crate::context::Context;
+use crate::error::ProviderError;
+use crate::session::{Records, Session};
+
+/// Whether this program can be its own supervisor.
+static WILL_ANSWER: AtomicBool = AtomicBool::new(false);
+
+/// Lets this program be the supervisor of its own agents, so that it needs no other executable beside it.
+///
+/// Call it first in `main`, before anything opens a file or starts a thread, and return the code when there is one:
+///
+/// ```no_run
+/// fn main() -> std::process::ExitCode {
+///     if let Some(code) = provider::run_if_asked() {
+///         return code;
+///     }
+///     // the program itself
+/// #   std::process::ExitCode::SUCCESS
+/// }
+/// ```
+pub fn run_if_asked() -> Option<std::process::ExitCode> {
+    WILL_ANSWER.store(true, Ordering::Relaxed);
+    supervisor::run_if_asked()
+}
+
+#[derive(Debug)]
+pub(crate) struct Operator {
+    pub kind: AgentKind,
+    /// [`crate::Provider::name`].
+    pub name: &'static str,
+    pub config: ProviderConfig,
+}
+
+impl Operator {
+    /// Says whether a request can be placed now: the agent is here, works and is logged in, and there is a supervisor.
+    pub async fn validate(self: &Arc<Self>) -> Result<(), ProviderError> {
+        self.supervisor()?;
+        let (kind, lookup) = (self.kind, self.lookup(self.config.surroundings()));
+        aside(move || doctor::validate_environment(kind, &lookup)).await??;
+        Ok(())
+    }
+
+    /// Finds the agent and what it can do. Whether it is logged in is left to its own word.
+    pub async fn look_up(&self, surroundings: BTreeMap<String, String>) -> Result<AgentCheck, ProviderError> {
+        let (kind, lookup) = (self.kind, self.lookup(surroundings));
+        let check = aside(move || doctor::look_up(kind, &lookup)).await?;
+        if check.is_ready() {
+            return Ok(check);
+        }
+        let findings = check.findings.into_iter().filter(|finding| finding.blocks).collect();
+        Err(NotReady { agent: kind, findings }.into())
+    }
+
+    fn lookup(&self, surroundings: BTreeMap<String, String>) -> Lookup {
+        let state = folder_of(&surroundings, "XDG_STATE_HOME")
+            .or_else(|| Some(folder_of(&surroundings, "HOME")?.join(".local/state")));
+        Lookup {
+            programs: self.config.program.iter().map(|program| (self.kind, program.clone())).collect(),
+            own_folder: own_folder(),
+            // The one that the command line keeps: asking an agent for its version takes up to seconds.
+            cache_file: state.map(|state| state.join("switchboard/agents.json")),
+            inherited: surroundings,
+        }
+    }
+
+    pub fn supervisor(&self) -> Result<Supervisor, ProviderError> {
+        match &self.config.supervisor {
+            SupervisorProgram::At(program) => Ok(Supervisor::at(program)),
+            SupervisorProgram::Auto if WILL_ANSWER.load(Ordering::Relaxed) => Ok(Supervisor::this_program()?),
+            SupervisorProgram::Auto => Ok(Supervisor::beside_this_program()?),
+        }
+    }
+
+    pub fn records(&self) -> Records {
+        Records::of(&self.config, &self.config.surroundings())
+    }
+
+    /// The call that a request asks for.
+    pub fn call(&self, context: &Context) -> Result<Relay, ProviderError> {
+        let config = &self.config;
+        let tools = match &context.allowed_tools {
+            Some(tools) if tools.is_empty() => ToolChoice::None,
+            Some(tools) => ToolChoice::Only(tools.clone()),
+            None if config.allowed_tools.is_empty() => ToolChoice::Full,
+            None => ToolChoice::Only(config.allowed_tools.clone()),
+        };
+        let spec = CallSpec {
+            session: context.session_id.clone().map_or(SessionChoice::New, SessionChoice::Resume),
+            tools,
+            agent_name: context.agent_name.clone(),
+            mcp_servers: context.mcp_servers.clone(),
+            max_turns: context.max_turns,
+            ..self.plain_call(context.to_prompt_string(), self.working_dir()?, context.model.as_ref())
+        };
+        Ok(self.relay(spec))
+    }
+
+    /// The call that a message of a session asks for.
+    pub fn message(
+        &self,
+        session: &Session,
+        text: &str,
+        surroundings: &BTreeMap<String, String>,
+    ) -> Result<Relay, ProviderError> {
+        let agent = session.agent();
+        let mut spec = CallSpec {
+            session: session.id().map_or(SessionChoice::New, SessionChoice::Resume),
+            ..self.plain_call(text.to_owned(), session.workspace().to_owned(), agent.model.as_ref())
+        };
+        confine::check(self.kind, &agent.access)?;
+        confine::apply(agent, surroundings, &mut spec)?;
+        Ok(self.relay(spec))
+    }
+
+    fn plain_call(&self, prompt: String, cwd: PathBuf, model: Option<&String>) -> CallSpec {
+        CallSpec {
+            model: model.or(self.config.model.as_ref()).cloned(),
+            partial_messages: self.config.partial_messages,
+            limits: self.config.limits(),
+            ..CallSpec::new(self.kind, prompt, cwd)
+        }
+    }
+
+    fn relay(&self, spec: CallSpec) -> Relay {
+        let relay = Relay::new(spec, self.config.max_resume_attempts);
+        match self.config.turns_per_run(self.kind) {
+            Some(turns) => relay.turns_per_run(turns),
+            None => relay,
+        }
+    }
+
+    fn working_dir(&self) -> Result<PathBuf, ProviderError> {
+        let folder = self.config.working_dir.clone().unwrap_or_else(|| PathBuf::from("."));
+        folder.canonicalize().map_err(|source| ProviderError::folder("cannot work in", &folder, source))
+    }
+
+    /// Everything a launch needs beside the call.
+    pub fn setup(
+        &self,
+        check: AgentCheck,
+        surroundings: BTreeMap<String, String>,
+        spec: &CallSpec,
+        spool: &Spool,
+    ) -> Setup {
+        Setup {
+            // One that is not there is not ready, and was refused before.
+            program: check.program.unwrap_or_default(),
+            version: check.version,
+            capabilities: check.capabilities,
+            models: self.config.models.clone(),
+            inherited: surroundings,
+            pass_on: self.config.pass_on.clone(),
+            private_folder: spool.private(),
+            workspace_has_settings: doctor::workspace_has_settings(spec.agent, &spec.cwd),
+            new_session: uuid::Uuid::new_v4().into(),
+        }
+    }
+}
+
+/// Does something that takes a while and cannot be awaited.
+async fn aside<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> Result<T, ProviderError> {
+    tokio::task::spawn_blocking(work).await.map_err(|error| ProviderError::Environment {
+        problem: "the look at the machine was broken off".to_owned(),
+        remedy: "try again".to_owned(),
+        source: Some(error.into()),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::agent_spec::AgentSpec;
+    use std::time::Duration;
+
+    fn operator(kind: AgentKind, config: ProviderConfig) -> Operator {
+        Operator { kind, name: "x", config: ProviderConfig { working_dir: Some("/tmp".into()), ..config } }
+    }
+
+    fn spec(config: ProviderConfig, context: &Context) -> CallSpec {
+        operator(AgentKind::Claude, config).call(context).unwrap().spec().clone()
+    }
+
+    #[test]
+    fn a_bare_request_is_full_access_in_a_new_session_with_the_providers_settings() {
+        let config = ProviderConfig {
+            model: Some("opus".to_owned()),
+            timeout: Duration::from_mins(1),
+            ..ProviderConfig::default()
+        };
+        let spec = spec(config, &Context::new("Hello."));
+        assert_eq!((spec.prompt.as_str(), spec.cwd.to_str()), ("Hello.", Some("/tmp")));
+        assert_eq!((spec.tools, spec.session), (ToolChoice::Full, SessionChoice::New));
+        assert_eq!((spec.max_turns, spec.model.as_deref()), (Some(25), Some("opus")));
+        assert_eq!(spec.limits.wall, Some(Duration::from_mins(1)));
+    }
+
+    #[test]
+    fn what_the_request_says_wins_over_the_provider() {
+        let config = ProviderConfig {
+            model: Some("opus".to_owned()),
+            allowed_tools: vec!["Read".to_owned()],
+            ..ProviderConfig::default()
+        };
+        let own = spec(config.clone(), &Context::new("Hello."));
+        assert_eq!(own.tools, ToolChoice::Only(vec!["Read".to_owned()]));
+        let context = Context {
+            model: Some("haiku".to_owned()),
+            max_turns: Some(3),
+            allowed_tools: Some(vec!["Grep".to_owned()]),
+            session_id: "abc".parse().ok(),
+            ..Context::new("Hello.")
+        };
+        let asked = spec(config.clone(), &context);
+        assert_eq!((asked.model.as_deref(), asked.max_turns), (Some("haiku"), Some(3)));
+        assert_eq!(asked.tools, ToolChoice::Only(vec!["Grep".to_owned()]));
+        assert_eq!(asked.session, SessionChoice::Resume("abc".parse().unwrap()));
+        let none = Context { allowed_tools: Some(vec![]), ..Context::new("Hello.") };
+        assert_eq!(spec(config, &none).tools, ToolChoice::None);
+    }
+
+    #[test]
+    fn a_message_to_a_session_works_in_its_workspace_with_its_own_model() {
+        let operator = operator(AgentKind::Claude, ProviderConfig::default());
+        let agent = AgentSpec {
+            model: Some("sonnet".to_owned()),
+            file_tools: Some("/bin/true".into()),
+            ..AgentSpec::new("Be brief.")
+        };
+        let session = Session::new("x", agent, "/ws".into());
+        let first = operator.message(&session, "Hi.", &BTreeMap::new()).unwrap().spec().clone();
+        assert_eq!((first.cwd.to_str(), first.model.as_deref()), (Some("/ws"), Some("sonnet")));
+        assert_eq!(first.session, SessionChoice::New);
+        session.speaks_as(&"abc".parse().unwrap());
+        let second = operator.message(&session, "Go on.", &BTreeMap::new()).unwrap().spec().clone();
+        assert_eq!(second.session, SessionChoice::Resume("abc".parse().unwrap()));
+        assert_eq!(second.system_prompt.as_deref(), Some("Be brief."), "it is not kept by the agent");
+        assert_eq!(second.available_tools, Some(vec![]), "every message is as confined as the first");
+    }
+
+    #[test]
+    fn a_working_folder_that_is_not_there_is_told() {
+        let config = ProviderConfig { working_dir: Some("/nowhere".into()), ..ProviderConfig::default() };
+        let operator = Operator { kind: AgentKind::Claude, name: "x", config };
+        let error = operator.call(&Context::new("Hello.")).unwrap_err();
+        assert_eq!(error.to_string(), "cannot work in `/nowhere`");
+    }
+}

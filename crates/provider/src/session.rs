@@ -1,0 +1,264 @@
+//! A conversation with an agent, and the record by which it is found again after a restart.
+//!
+//! Owns what is kept about a session: its id, its workspace and what its agent may touch, never a word of what was said;
+//! the agent keeps that itself. The record is what makes a resumed session as confined as it was.
+
+use std::collections::BTreeMap;
+use std::fs::{self, DirBuilder};
+use std::io::{self, Write};
+use std::os::unix::fs::DirBuilderExt;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use model::{SessionId, Totals};
+use serde::{Deserialize, Serialize};
+use supervisor::Run;
+use tokio::runtime::Handle;
+use tokio::sync::OwnedMutexGuard;
+use tokio::task::JoinSet;
+
+use crate::agent_spec::AgentSpec;
+use crate::config::{ProviderConfig, folder_of};
+
+/// A conversation with one agent in one workspace. Clones are the same conversation.
+///
+/// Messages to it take turns: one that is sent while another is being answered waits for that one.
+#[derive(Debug, Clone)]
+pub struct Session(Arc<Inner>);
+
+#[derive(Debug)]
+struct Inner {
+    provider: String,
+    workspace: PathBuf,
+    agent: AgentSpec,
+    state: Mutex<State>,
+    /// Held by the message that is being answered.
+    turn: Arc<tokio::sync::Mutex<()>>,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    /// None until the agent has said its first word.
+    id: Option<SessionId>,
+    /// What the agent has counted so far.
+    totals: Option<Totals>,
+    /// Runs that were given up and may not have ended yet, each waited for.
+    ending: JoinSet<()>,
+}
+
+impl Session {
+    /// A conversation that has not begun.
+    pub(crate) fn new(provider: &str, agent: AgentSpec, workspace: PathBuf) -> Self {
+        Self::with(provider, agent, workspace, State::default())
+    }
+
+    /// A conversation that was begun elsewhere, at a terminal for example, to go on with as `agent` in `workspace`.
+    pub fn adopt(provider: &str, id: SessionId, agent: AgentSpec, workspace: impl Into<PathBuf>) -> Self {
+        Self::with(provider, agent, workspace.into(), State { id: Some(id), ..State::default() })
+    }
+
+    fn with(provider: &str, agent: AgentSpec, workspace: PathBuf, state: State) -> Self {
+        let turn = Arc::default();
+        Self(Arc::new(Inner {
+            provider: provider.to_owned(),
+            workspace,
+            agent,
+            state: Mutex::new(state),
+            turn,
+        }))
+    }
+
+    /// The vendor's id, with which [`crate::Provider::resume_session`] finds it again. None until the agent has said its
+    /// first word: before that there is nothing to resume.
+    pub fn id(&self) -> Option<SessionId> {
+        self.state().id.clone()
+    }
+
+    /// [`crate::Provider::name`] of the provider it belongs to.
+    pub fn provider(&self) -> &str {
+        &self.0.provider
+    }
+
+    /// The folder that its agent works in.
+    pub fn workspace(&self) -> &Path {
+        &self.0.workspace
+    }
+
+    /// What its agent is.
+    pub fn agent(&self) -> &AgentSpec {
+        &self.0.agent
+    }
+
+    pub(crate) fn totals(&self) -> Option<Totals> {
+        self.state().totals
+    }
+
+    /// Waits for its turn, and until nothing is left of a message that was given up.
+    pub(crate) async fn take_turn(&self) -> OwnedMutexGuard<()> {
+        let turn = Arc::clone(&self.0.turn).lock_owned().await;
+        let ending = std::mem::take(&mut self.state().ending);
+        ending.join_all().await;
+        turn
+    }
+
+    /// Notes a run that was asked to stop, for the next message to wait for.
+    pub(crate) fn give_up(&self, run: Run) {
+        // Outside of a runtime nobody can wait for it, nor send another message.
+        if let Ok(runtime) = Handle::try_current() {
+            let ended = async move {
+                // Its folder is gone, so there is no report; that it is over is all that counts.
+                let _ = run.wait().await;
+            };
+            self.state().ending.spawn_on(ended, &runtime);
+        }
+    }
+
+    /// Notes that the agent speaks under this id, and whether that is news.
+    pub(crate) fn speaks_as(&self, id: &SessionId) -> bool {
+        let mut state = self.state();
+        let is_news = state.id.as_ref() != Some(id);
+        state.id = Some(id.clone());
+        is_news
+    }
+
+    pub(crate) fn counted(&self, totals: Option<Totals>) {
+        let mut state = self.state();
+        state.totals = totals.or(state.totals);
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.0.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// What is written down about a session.
+#[derive(Debug, Serialize, Deserialize)]
+struct Record {
+    provider: String,
+    id: SessionId,
+    workspace: PathBuf,
+    agent: AgentSpec,
+    totals: Option<Totals>,
+}
+
+/// The folder of records: `<folder>/<provider>/<session id>.json`, for the user's eyes only.
+#[derive(Debug, Clone)]
+pub(crate) struct Records(Option<PathBuf>);
+
+impl Records {
+    pub fn of(config: &ProviderConfig, surroundings: &BTreeMap<String, String>) -> Self {
+        let state = || {
+            folder_of(surroundings, "XDG_STATE_HOME")
+                .or_else(|| Some(folder_of(surroundings, "HOME")?.join(".local/state")))
+        };
+        let folder = config.sessions.clone();
+        Self(folder.or_else(|| Some(state()?.join("switchboard/sessions"))))
+    }
+
+    /// Writes a session down. Replaces the file as a whole, so that nobody reads half a record.
+    pub fn keep(&self, session: &Session) -> io::Result<()> {
+        let Some(id) = session.id() else { return Ok(()) };
+        let folder = self.folder(session.provider()).ok_or(io::ErrorKind::NotFound)?;
+        DirBuilder::new().recursive(true).mode(0o700).create(&folder)?;
+        let record = Record {
+            provider: session.provider().to_owned(),
+            id,
+            workspace: session.workspace().to_owned(),
+            agent: session.agent().clone(),
+            totals: session.totals(),
+        };
+        let mut fresh = tempfile::NamedTempFile::new_in(&folder)?;
+        fresh.write_all(&serde_json::to_vec(&record)?)?;
+        fresh.persist(folder.join(file_name(&record.id)))?;
+        Ok(())
+    }
+
+    /// Finds a session; none when there is no record of it that can be read.
+    pub fn find(&self, provider: &str, id: &SessionId) -> io::Result<Option<Session>> {
+        let Some(folder) = self.folder(provider) else { return Ok(None) };
+        let bytes = match fs::read(folder.join(file_name(id))) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+            read => read?,
+        };
+        let record: Record = serde_json::from_slice(&bytes)?;
+        let state = State { id: Some(record.id), totals: record.totals, ..State::default() };
+        Ok(Some(Session::with(&record.provider, record.agent, record.workspace, state)))
+    }
+
+    fn folder(&self, provider: &str) -> Option<PathBuf> {
+        self.0.as_ref().map(|folder| folder.join(provider))
+    }
+}
+
+/// An id is a plain word that begins with a letter or a digit, so it cannot lead out of the folder. A UUID is the same in
+/// capitals.
+fn file_name(id: &SessionId) -> String {
+    let name = id.as_uuid().map_or_else(|| id.to_string(), |uuid| uuid.to_string());
+    format!("{name}.json")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::agent_spec::{Access, FileVerb};
+    use std::os::unix::fs::PermissionsExt;
+
+    fn records() -> (tempfile::TempDir, Records) {
+        let folder = tempfile::tempdir().unwrap();
+        let config =
+            ProviderConfig { sessions: Some(folder.path().join("kept")), ..ProviderConfig::default() };
+        (folder, Records::of(&config, &BTreeMap::new()))
+    }
+
+    fn confined() -> AgentSpec {
+        AgentSpec { access: Access::Files(vec![FileVerb::Read]), ..AgentSpec::new("Read.") }
+    }
+
+    #[test]
+    fn a_session_is_found_again_as_confined_as_it_was() {
+        let (folder, records) = records();
+        let id: SessionId = "0000abcd-0000-4000-8000-00000000000a".parse().unwrap();
+        let session = Session::new("claude-code", confined(), "/ws".into());
+        records.keep(&session).unwrap();
+        assert!(!folder.path().join("kept").exists(), "it has not begun");
+        assert!(session.speaks_as(&id) && !session.speaks_as(&id));
+        session.counted(Some(Totals { usage: None, cost_usd: Some(0.5) }));
+        records.keep(&session).unwrap();
+
+        let capitals = "0000ABCD-0000-4000-8000-00000000000A".parse().unwrap();
+        let found = records.find("claude-code", &capitals).unwrap().unwrap();
+        assert_eq!(
+            (found.id(), found.agent(), found.workspace()),
+            (Some(id.clone()), &confined(), Path::new("/ws"))
+        );
+        assert_eq!(found.totals().unwrap().cost_usd, Some(0.5));
+        assert!(records.find("codex", &id).unwrap().is_none(), "it is another provider's");
+
+        let file = folder.path().join("kept/claude-code").join(file_name(&id));
+        assert_eq!(fs::metadata(&file).unwrap().permissions().mode() & 0o777, 0o600);
+        assert_eq!(fs::metadata(file.parent().unwrap()).unwrap().permissions().mode() & 0o777, 0o700);
+    }
+
+    #[test]
+    fn a_damaged_record_is_an_error_and_never_a_session_without_bounds() {
+        let (folder, records) = records();
+        let id: SessionId = "abc".parse().unwrap();
+        let session = Session::adopt("claude-code", id.clone(), confined(), "/ws");
+        records.keep(&session).unwrap();
+        let file = folder.path().join("kept/claude-code/abc.json");
+        let text = fs::read_to_string(&file).unwrap().replace("files", "fairies");
+        fs::write(&file, text).unwrap();
+        assert!(records.find("claude-code", &id).is_err());
+    }
+
+    #[test]
+    fn records_stand_in_the_users_state_folder_unless_told_otherwise() {
+        let config = ProviderConfig::default();
+        let of = |name: &str, value: &str| {
+            Records::of(&config, &BTreeMap::from([(name.to_owned(), value.to_owned())])).0
+        };
+        assert_eq!(of("XDG_STATE_HOME", "/s"), Some("/s/switchboard/sessions".into()));
+        assert_eq!(of("HOME", "/home/ana"), Some("/home/ana/.local/state/switchboard/sessions".into()));
+        assert_eq!(of("HOME", "relative"), None);
+    }
+}

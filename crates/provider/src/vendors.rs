@@ -1,0 +1,198 @@
+//! The providers: one for each agent.
+//!
+//! Owns what tells them apart, which is little: a name and a kind. What the agents differ in is known by `agents`.
+
+use std::marker::PhantomData;
+use std::path::Path;
+use std::sync::Arc;
+
+use async_trait::async_trait;
+use model::{AgentKind, SessionId};
+
+use crate::agent_spec::{Access, AgentSpec};
+use crate::config::ProviderConfig;
+use crate::confine;
+use crate::context::Context;
+use crate::error::ProviderError;
+use crate::exchange::{Exchange, Question};
+use crate::message::{OutgoingMessage, Response, ToolUses};
+use crate::operator::Operator;
+use crate::provider::{Provider, ToolResult, Updates};
+use crate::session::Session;
+
+/// Which agent a [`CliProvider`] is for.
+pub trait Vendor: Send + Sync + 'static {
+    /// [`Provider::name`].
+    const NAME: &'static str;
+    /// The agent.
+    const KIND: AgentKind;
+}
+
+/// Anthropic's Claude Code.
+#[derive(Debug, Clone, Copy)]
+pub enum ClaudeCode {}
+/// Codex, of `OpenAI`.
+#[derive(Debug, Clone, Copy)]
+pub enum Codex {}
+/// Google's Gemini CLI.
+#[derive(Debug, Clone, Copy)]
+pub enum Gemini {}
+/// The scripted agent, for trying out and for tests: no account, no tokens.
+#[derive(Debug, Clone, Copy)]
+pub enum Rehearsal {}
+
+impl Vendor for ClaudeCode {
+    const NAME: &'static str = "claude-code";
+    const KIND: AgentKind = AgentKind::Claude;
+}
+
+impl Vendor for Codex {
+    const NAME: &'static str = "codex";
+    const KIND: AgentKind = AgentKind::Codex;
+}
+
+impl Vendor for Gemini {
+    const NAME: &'static str = "gemini";
+    const KIND: AgentKind = AgentKind::Gemini;
+}
+
+impl Vendor for Rehearsal {
+    const NAME: &'static str = "rehearsal";
+    const KIND: AgentKind = AgentKind::Rehearsal;
+}
+
+/// Claude Code as a provider.
+pub type ClaudeCodeProvider = CliProvider<ClaudeCode>;
+/// Codex as a provider. It has no turn limit, and its tools cannot be chosen: requests that ask for either are refused.
+pub type CodexProvider = CliProvider<Codex>;
+/// The Gemini CLI as a provider. It has no turn limit and takes MCP servers from its own settings only: requests that ask
+/// for either are refused.
+pub type GeminiProvider = CliProvider<Gemini>;
+/// The scripted agent as a provider: it answers what the lines `@rehearse …` of a prompt tell it to, and otherwise repeats
+/// the prompt.
+pub type RehearsalProvider = CliProvider<Rehearsal>;
+
+/// A provider that calls an agent's command-line program, with the login of the user.
+#[derive(Debug)]
+pub struct CliProvider<V: Vendor> {
+    operator: Arc<Operator>,
+    vendor: PhantomData<V>,
+}
+
+impl<V: Vendor> CliProvider<V> {
+    /// With the default settings: 25 turns a run where the agent has turns, all tools, an hour, this program's folder, 5
+    /// continuations, the agent's default model.
+    pub fn new() -> Self {
+        Self::from_config(ProviderConfig::default())
+    }
+
+    /// With these settings.
+    pub fn from_config(config: ProviderConfig) -> Self {
+        Self { operator: Arc::new(Operator { kind: V::KIND, name: V::NAME, config }), vendor: PhantomData }
+    }
+
+    /// Its settings.
+    pub fn config(&self) -> &ProviderConfig {
+        &self.operator.config
+    }
+
+    /// The turns of one run; none when the agent cannot be bounded so.
+    pub fn max_turns(&self) -> Option<u32> {
+        self.operator.config.turns_per_run(V::KIND)
+    }
+
+    /// Whether the agent's program is in this program's `PATH` and works.
+    pub async fn check_cli() -> bool {
+        Self::new().is_available().await
+    }
+}
+
+impl<V: Vendor> Default for CliProvider<V> {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl<V: Vendor> Clone for CliProvider<V> {
+    fn clone(&self) -> Self {
+        Self { operator: Arc::clone(&self.operator), vendor: PhantomData }
+    }
+}
+
+#[async_trait]
+impl<V: Vendor> Provider for CliProvider<V> {
+    fn name(&self) -> &str {
+        V::NAME
+    }
+
+    async fn validate_environment(&self) -> Result<(), ProviderError> {
+        self.operator.validate().await
+    }
+
+    async fn is_available(&self) -> bool {
+        self.operator.look_up(self.operator.config.surroundings()).await.is_ok()
+    }
+
+    fn complete_stream(&self, context: &Context) -> Updates<OutgoingMessage> {
+        let question = Question::Of(Box::new(context.clone()));
+        Exchange::new(&self.operator, question).updates(|_, message| message)
+    }
+
+    async fn create_session(&self, agent: &AgentSpec, workspace: &Path) -> Result<Session, ProviderError> {
+        confine::check(V::KIND, &agent.access)?;
+        self.operator.validate().await?;
+        if matches!(&agent.access, Access::Files(verbs) if !verbs.is_empty()) {
+            confine::find(agent, &self.operator.config.surroundings())?;
+        }
+        let cannot = |source| ProviderError::folder("cannot work in", workspace, source);
+        let folder = workspace.canonicalize().map_err(cannot)?;
+        if !folder.is_dir() {
+            return Err(cannot(std::io::ErrorKind::NotADirectory.into()));
+        }
+        Ok(Session::new(V::NAME, agent.clone(), folder))
+    }
+
+    fn send_message_stream(&self, session: &Session, text: &str) -> Updates<Response> {
+        if session.provider() != V::NAME {
+            let error = ProviderError::Unsupported {
+                what: format!("the session belongs to `{}`, not to `{}`", session.provider(), V::NAME),
+                instead: "send the message to the provider that made the session",
+            };
+            return Box::pin(futures_util::stream::once(async { Err(error) }));
+        }
+        let question = Question::In(session.clone(), text.to_owned());
+        Exchange::new(&self.operator, question).updates(ToolUses::into_response)
+    }
+
+    async fn resume_session(&self, id: &str) -> Result<Option<Session>, ProviderError> {
+        let Ok(id) = id.parse::<SessionId>() else { return Ok(None) };
+        self.operator.records().find(V::NAME, &id).map_err(|source| ProviderError::Environment {
+            problem: format!("the record of session {id} cannot be read"),
+            remedy: "remove it and begin a new session, or adopt the old one with `Session::adopt`"
+                .to_owned(),
+            source: Some(source.into()),
+        })
+    }
+
+    async fn submit_tool_results(
+        &self,
+        _session: &Session,
+        _results: &[ToolResult],
+    ) -> Result<Response, ProviderError> {
+        Err(ProviderError::Unsupported {
+            what: format!("{} CLI runs its tools itself and takes no results", V::KIND),
+            instead: "read what its tools did from the events or from `Response::tool_uses`",
+        })
+    }
+}
+
+/// The provider of that name (`claude-code` or `claude`, `codex`, `gemini`, `rehearsal`) with default settings.
+pub fn by_name(name: &str) -> Option<Box<dyn Provider>> {
+    Some(match name {
+        "claude" | ClaudeCode::NAME => Box::new(ClaudeCodeProvider::new()),
+        Codex::NAME => Box::new(CodexProvider::new()),
+        Gemini::NAME => Box::new(GeminiProvider::new()),
+        Rehearsal::NAME => Box::new(RehearsalProvider::new()),
+        _ => return None,
+    })
+}

@@ -1,0 +1,140 @@
+//! What comes back: words, numbers, events, and the graceful ends.
+
+use futures_util::StreamExt;
+use provider::{AgentEvent, Context, NO_ANSWER, Provider, Update, Warning};
+
+use crate::scene::Scene;
+
+crate::tests! {
+    an_answer_tells_who_gave_it_and_what_it_took,
+    the_model_asked_for_is_told_when_the_agent_does_not_echo_one,
+    events_come_as_they_happen_and_the_answer_last,
+    what_the_agent_gets_is_what_was_asked,
+    words_that_are_not_json_are_the_answer,
+    silence_is_answered_politely,
+    an_error_without_words_is_told_as_one,
+    eight_requests_at_once_are_all_answered,
+}
+
+fn an_answer_tells_who_gave_it_and_what_it_took() {
+    Scene::play(async |scene| {
+        let provider = scene.provider();
+        let prompt = "@rehearse tool Read {\"path\":\"a\"} => text\n@rehearse answer Four.";
+        let message = provider.complete(&Context::new(prompt)).await.unwrap();
+        let metadata = message.metadata;
+        assert_eq!((message.text.as_str(), metadata.provider.as_str()), ("Four.", "rehearsal"));
+        assert!(metadata.session_id.is_some() && metadata.tokens.is_some() && metadata.turns.is_some());
+        assert!(!metadata.processing_time.is_zero());
+        assert_eq!((metadata.resumes, metadata.warnings), (0, vec![]));
+        assert!(provider.is_available().await);
+        provider.validate_environment().await.unwrap();
+    });
+}
+
+fn the_model_asked_for_is_told_when_the_agent_does_not_echo_one() {
+    Scene::play(async |scene| {
+        let result =
+            r#"{"type":"result","subtype":"success","is_error":false,"result":"ok","session_id":"s"}"#;
+        let provider = scene.provider_with(|config| config.model = Some("opus".to_owned()));
+        let message =
+            provider.complete(&Context::new(format!("@rehearse raw {result}\n@rehearse cut"))).await.unwrap();
+        assert_eq!(
+            (message.text.as_str(), message.metadata.model.as_deref()),
+            ("ok", Some("claude-opus-4-5"))
+        );
+    });
+}
+
+fn events_come_as_they_happen_and_the_answer_last() {
+    Scene::play(async |scene| {
+        let prompt = "@rehearse say First.\n@rehearse delay 300ms\n@rehearse tool Bash ls => a\n@rehearse answer Last.";
+        let mut updates = scene.provider().complete_stream(&Context::new(prompt));
+        let mut heard = Vec::new();
+        while let Some(update) = updates.next().await {
+            heard.push(match update.unwrap() {
+                Update::Event(AgentEvent::SessionStarted { .. }) => "session".to_owned(),
+                Update::Event(AgentEvent::Text { text, .. }) => {
+                    assert!(!scene.spooled().is_empty(), "the run is under way");
+                    text.decode().into_owned()
+                }
+                Update::Event(AgentEvent::ToolUse { name, .. }) => name.decode().into_owned(),
+                Update::Event(AgentEvent::Finished { .. }) => "finished".to_owned(),
+                Update::Event(_) => continue,
+                Update::Resuming { .. } => "resuming".to_owned(),
+                Update::Done(message) => {
+                    assert!(scene.spooled().is_empty(), "whoever hears the answer finds no file of it");
+                    format!("done: {}", message.text)
+                }
+            });
+        }
+        assert_eq!(heard, ["session", "First.", "Bash", "Last.", "finished", "done: Last."]);
+    });
+}
+
+fn what_the_agent_gets_is_what_was_asked() {
+    Scene::play(async |scene| {
+        let asks = |steps: &str| Context::new(steps.to_owned());
+        let provider = scene.provider();
+        let text = async |context: Context| provider.complete(&context).await.unwrap().text;
+        assert_eq!(text(asks("@rehearse cwd")).await, scene.path("work").to_str().unwrap());
+        assert!(text(asks("@rehearse args")).await.contains("--max-turns=25"));
+        let environment = text(asks("@rehearse env")).await;
+        assert!(environment.contains(scene.path("home").to_str().unwrap()), "{environment}");
+        // The variables of this process were not asked for.
+        assert!(!environment.contains("CARGO_"), "{environment}");
+        let bounded = Context { max_turns: Some(3), allowed_tools: Some(vec![]), ..asks("@rehearse args") };
+        let arguments = text(bounded).await;
+        assert!(arguments.contains("--max-turns=3") && arguments.contains("\"--tools=\""), "{arguments}");
+    });
+}
+
+fn words_that_are_not_json_are_the_answer() {
+    Scene::play(async |scene| {
+        let steps = "@rehearse raw Four, I think.\n@rehearse raw Or five.\n@rehearse cut";
+        let message = scene.provider().complete(&Context::new(steps)).await.unwrap();
+        assert_eq!(message.text, "Four, I think.\nOr five.");
+        assert_eq!(message.metadata.warnings, [Warning::NotJson]);
+    });
+}
+
+fn silence_is_answered_politely() {
+    Scene::play(async |scene| {
+        let nothing_printed = "@rehearse close stdout\n@rehearse exit 0";
+        let nothing_said = r#"@rehearse raw {"type":"result","subtype":"success","is_error":false,"result":"","session_id":"s"}
+@rehearse cut"#;
+        for steps in [nothing_printed, nothing_said] {
+            let message = scene.provider().complete(&Context::new(steps)).await.unwrap();
+            assert_eq!(
+                (message.text.as_str(), &*message.metadata.warnings),
+                (NO_ANSWER, &[Warning::NoText][..])
+            );
+        }
+    });
+}
+
+fn an_error_without_words_is_told_as_one() {
+    Scene::play(async |scene| {
+        let result =
+            r#"{"type":"result","subtype":"error_during_execution","is_error":true,"session_id":"s"}"#;
+        let steps = format!("@rehearse raw {result}\n@rehearse exit 1");
+        let message = scene.provider().complete(&Context::new(steps)).await.unwrap();
+        assert_eq!(message.text, "Error from the scripted agent: error_during_execution");
+        let warning = Warning::ErrorWithoutText { message: "error_during_execution".to_owned() };
+        assert_eq!(message.metadata.warnings, [warning]);
+    });
+}
+
+fn eight_requests_at_once_are_all_answered() {
+    Scene::play(async |scene| {
+        let provider = scene.provider();
+        let ask = |number: u32| {
+            let provider = &provider;
+            async move {
+                let steps = format!("@rehearse delay 100ms\n@rehearse answer {number}");
+                provider.complete(&Context::new(steps)).await.unwrap().text
+            }
+        };
+        let answers = futures_util::future::join_all((0..8).map(ask)).await;
+        assert_eq!(answers, ["0", "1", "2", "3", "4", "5", "6", "7"]);
+    });
+}

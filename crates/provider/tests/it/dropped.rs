@@ -1,0 +1,58 @@
+//! Requests that nobody waits for any more.
+
+use std::time::Duration;
+
+use futures_util::StreamExt;
+use provider::{AgentEvent, Context, Provider, Update};
+
+use crate::scene::Scene;
+
+crate::tests! {
+    a_request_that_is_dropped_at_any_moment_leaves_nothing,
+    a_stream_that_is_dropped_ends_all_that_the_agent_has_started,
+    a_request_that_waits_to_go_on_can_be_dropped,
+}
+
+/// An agent with descendants that do not want to end.
+const STUBBORN: &str = "@rehearse spawn setsid ignore-term\n@rehearse spawn daemon ignore-term\n@rehearse say Up.\n@rehearse hang";
+
+fn a_request_that_is_dropped_at_any_moment_leaves_nothing() {
+    Scene::play(async |scene| {
+        let provider = scene.provider();
+        // From before the supervisor is there until well after the agent has spoken.
+        for delay in (0..40).map(|step| Duration::from_millis(step * 3)) {
+            let context = Context::new(STUBBORN);
+            let request = provider.complete(&context);
+            assert!(tokio::time::timeout(delay, request).await.is_err(), "it cannot be over");
+            assert!(scene.spooled().is_empty(), "files are left after {delay:?}");
+        }
+        scene.nothing_is_left().await;
+    });
+}
+
+fn a_stream_that_is_dropped_ends_all_that_the_agent_has_started() {
+    Scene::play(async |scene| {
+        let mut updates = scene.provider().complete_stream(&Context::new(STUBBORN));
+        loop {
+            if let Update::Event(AgentEvent::Text { .. }) = updates.next().await.unwrap().unwrap() {
+                break;
+            }
+        }
+        assert!(!crate::outside::processes_of(&scene.path("")).is_empty());
+        drop(updates);
+        scene.nothing_is_left().await;
+    });
+}
+
+fn a_request_that_waits_to_go_on_can_be_dropped() {
+    Scene::play(async |scene| {
+        let mut updates = scene.provider().complete_stream(&Context::new("@rehearse max-turns"));
+        loop {
+            if let Update::Resuming { .. } = updates.next().await.unwrap().unwrap() {
+                break;
+            }
+        }
+        drop(updates);
+        assert!(scene.spooled().is_empty());
+    });
+}

@@ -1,0 +1,126 @@
+//! A scene for one test: a folder with a home, a workspace and a scripted agent that is this binary.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use provider::{ProviderConfig, RehearsalProvider};
+use tempfile::TempDir;
+
+use crate::outside;
+
+/// How long a test may take before it counts as hanging.
+const LONG: Duration = Duration::from_mins(2);
+
+pub struct Scene {
+    folder: TempDir,
+}
+
+impl Scene {
+    /// Plays a test, and then looks from outside for what is left of it.
+    pub fn play<F: AsyncFnOnce(&Self)>(test: F) {
+        let scene = Self::new();
+        let runtime =
+            tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
+        runtime.block_on(async {
+            tokio::time::timeout(LONG, test(&scene)).await.expect("the test hangs");
+            scene.nothing_is_left().await;
+        });
+    }
+
+    /// Made by hand, for a test that runs in a process of its own.
+    pub fn new() -> Self {
+        let folder = tempfile::Builder::new().prefix("provider-it-").tempdir_in("/var/tmp").unwrap();
+        for name in ["bin", "home", "spools", "work"] {
+            fs::create_dir(folder.path().join(name)).unwrap();
+        }
+        let scene = Self { folder };
+        scene.agent("");
+        scene
+    }
+
+    /// Makes the agent: first these lines of shell, then what the prompt says. `$@` are its arguments.
+    pub fn agent(&self, first: &str) {
+        let this = std::env::current_exe().unwrap();
+        let cue = rehearsal::CUE;
+        self.program("rehearsal", &format!("{first}\nexec '{}' {cue} \"$@\"", this.display()));
+    }
+
+    /// Makes a program in the scene's `PATH`.
+    pub fn program(&self, name: &str, body: &str) -> PathBuf {
+        let path = self.path("bin").join(name);
+        // Beside its place and then moved there: a file that is open for writing cannot be executed.
+        let fresh = self.path("bin").join(format!("{name}.new"));
+        fs::write(&fresh, format!("#!/bin/sh\n{body}\n")).unwrap();
+        fs::set_permissions(&fresh, fs::Permissions::from_mode(0o755)).unwrap();
+        fs::rename(&fresh, &path).unwrap();
+        path
+    }
+
+    pub fn path(&self, name: &str) -> PathBuf {
+        self.folder.path().join(name)
+    }
+
+    pub fn config(&self) -> ProviderConfig {
+        ProviderConfig {
+            working_dir: Some(self.path("work")),
+            environment: Some(self.environment()),
+            spools: Some(self.path("spools")),
+            timeout: Duration::from_mins(1),
+            ..ProviderConfig::default()
+        }
+    }
+
+    /// A whole environment, and nothing of this process.
+    pub fn environment(&self) -> BTreeMap<String, String> {
+        let text = |path: &Path| path.to_str().unwrap().to_owned();
+        BTreeMap::from([
+            ("HOME".to_owned(), text(&self.path("home"))),
+            ("PATH".to_owned(), format!("{}:/usr/bin:/bin", text(&self.path("bin")))),
+        ])
+    }
+
+    pub fn provider(&self) -> RehearsalProvider {
+        self.provider_with(|_| {})
+    }
+
+    pub fn provider_with(&self, change: impl FnOnce(&mut ProviderConfig)) -> RehearsalProvider {
+        let mut config = self.config();
+        change(&mut config);
+        RehearsalProvider::from_config(config)
+    }
+
+    /// Every file below the folder of running requests.
+    pub fn spooled(&self) -> Vec<PathBuf> {
+        files_in(&self.path("spools"))
+    }
+
+    /// The files of the current run that are for the agent alone.
+    pub fn private_files(&self) -> Vec<PathBuf> {
+        self.spooled()
+            .into_iter()
+            .filter(|file| file.parent().is_some_and(|p| p.ends_with("private")))
+            .collect()
+    }
+
+    /// Waits until no process and no file of any request is left.
+    pub async fn nothing_is_left(&self) {
+        let gone = || outside::processes_of(self.folder.path()).is_empty().then_some(());
+        outside::eventually("a process is left", gone).await;
+        let names: Vec<_> =
+            fs::read_dir(self.path("spools")).unwrap().flatten().map(|entry| entry.path()).collect();
+        assert_eq!(names, Vec::<PathBuf>::new());
+    }
+}
+
+fn files_in(folder: &Path) -> Vec<PathBuf> {
+    let entries = fs::read_dir(folder).into_iter().flatten().flatten();
+    entries
+        .flat_map(|entry| match entry.file_type() {
+            Ok(kind) if kind.is_dir() => files_in(&entry.path()),
+            _ => vec![entry.path()],
+        })
+        .collect()
+}
