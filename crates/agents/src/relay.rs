@@ -7,7 +7,8 @@
 use std::time::Duration;
 
 use model::{
-    CallSpec, Deadline, Failure, FailureKind, Outcome, SessionChoice, SessionId, Totals, Usage, Verdict,
+    CallSpec, Deadline, Failure, FailureKind, Outcome, SessionChoice, SessionId, ToolChoice, Totals, Usage,
+    Verdict,
 };
 use serde::{Deserialize, Serialize};
 
@@ -57,6 +58,8 @@ pub struct Relay {
     spec: CallSpec,
     /// How long the call may take in all, whatever its runs are given.
     wall: Option<Duration>,
+    /// How much it may cost in all: an agent counts the budget of each run anew.
+    budget_usd: Option<f64>,
     /// Whether the turns are the caller's own limit, which nobody goes beyond.
     turns_are_the_callers: bool,
     max_resume_attempts: u32,
@@ -86,6 +89,7 @@ impl Relay {
     pub fn new(spec: CallSpec, max_resume_attempts: u32) -> Self {
         Self {
             wall: spec.limits.wall,
+            budget_usd: spec.max_budget_usd,
             turns_are_the_callers: spec.max_turns.is_some(),
             spec,
             max_resume_attempts,
@@ -134,11 +138,20 @@ impl Relay {
         let after = Duration::from_secs(1 << (self.resumes + 1).min(LONGEST_WAIT));
         let spent = Duration::from_millis(outcome.duration_ms) + self.waited + after;
         let Some(left) = left_of(self.wall, spent) else { return Next::Done(out_of_time(outcome)) };
+        let budget_left = self.budget_usd.map(|budget| budget - outcome.cost_usd.unwrap_or(0.0));
+        if budget_left.is_some_and(|left| left <= 0.0) {
+            return Next::Done(out_of_budget(outcome));
+        }
         self.resumes += 1;
         self.waited += after;
         CONTINUE_PROMPT.clone_into(&mut self.spec.prompt);
         self.spec.session = SessionChoice::Resume(session);
         self.spec.limits.wall = left;
+        self.spec.max_budget_usd = budget_left;
+        if self.spec.agent_name.take().is_some() {
+            // The session keeps the agent that it was begun with, and a named agent has all of its own tools.
+            self.spec.tools = ToolChoice::Full;
+        }
         self.so_far = Some(outcome);
         Next::Resume { after }
     }
@@ -165,10 +178,8 @@ impl Relay {
     /// The session in which the call goes on, if it does.
     fn to_resume(&self, outcome: &Outcome) -> Option<SessionId> {
         let out_of_turns = outcome.failure().is_some_and(|failure| failure.kind == FailureKind::MaxTurns);
-        // A named agent cannot be asked for together with a session, and without its name it would be another one.
-        let may_go_on = !self.turns_are_the_callers && self.spec.agent_name.is_none();
-        let in_bounds = self.resumes < self.max_resume_attempts;
-        outcome.session.clone().filter(|_| out_of_turns && may_go_on && in_bounds)
+        let may_go_on = !self.turns_are_the_callers && self.resumes < self.max_resume_attempts;
+        outcome.session.clone().filter(|_| out_of_turns && may_go_on)
     }
 }
 
@@ -188,6 +199,12 @@ fn left_of(limit: Option<Duration>, spent: Duration) -> Option<Option<Duration>>
 fn out_of_time(outcome: Outcome) -> Outcome {
     let kind = FailureKind::Deadline { which: Deadline::Wall };
     let message = "the time of the call is used up, and so were the turns of its last run".to_owned();
+    Outcome { verdict: Verdict::Failed(Failure { kind, message }), ..outcome }
+}
+
+fn out_of_budget(outcome: Outcome) -> Outcome {
+    let kind = FailureKind::MaxBudget;
+    let message = "the budget of the call is used up, and so were the turns of its last run".to_owned();
     Outcome { verdict: Verdict::Failed(Failure { kind, message }), ..outcome }
 }
 

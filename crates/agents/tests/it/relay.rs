@@ -5,7 +5,7 @@ use std::time::Duration;
 use agents::{CONTINUE_PROMPT, Next, Relay};
 use model::{
     AgentKind, CallSpec, Deadline, Exit, Failure, FailureKind, Limits, Outcome, PermissionDenial,
-    SessionChoice, Totals, Usage, Verdict,
+    SessionChoice, ToolChoice, Totals, Usage, Verdict,
 };
 use proptest::prelude::*;
 
@@ -118,11 +118,27 @@ fn a_turn_limit_of_the_caller_is_never_gone_beyond() {
 }
 
 #[test]
-fn without_a_session_or_as_a_named_agent_nothing_goes_on() {
+fn without_a_session_nothing_goes_on() {
     let without = Outcome { session: None, ..out_of_turns("one") };
     assert_eq!(Relay::new(spec(), 5).after(without.clone()), Next::Done(without));
-    let named = CallSpec { agent_name: Some("reviewer".parse().unwrap()), ..spec() };
-    assert_eq!(Relay::new(named, 5).after(out_of_turns("one")), Next::Done(out_of_turns("one")));
+}
+
+#[test]
+fn a_named_agent_goes_on_in_the_session_that_keeps_it() {
+    let agent_name = Some("reviewer".parse().unwrap());
+    let mut relay = Relay::new(CallSpec { agent_name, tools: ToolChoice::None, ..spec() }, 5);
+    relay.after(out_of_turns("one"));
+    // Named again together with a session it would be refused.
+    assert_eq!((&relay.spec().agent_name, &relay.spec().tools), (&None, &ToolChoice::Full));
+}
+
+#[test]
+fn the_budget_of_the_call_is_the_budget_of_all_its_runs() {
+    let mut relay = Relay::new(CallSpec { max_budget_usd: Some(0.5), ..spec() }, 5);
+    relay.after(out_of_turns("one"));
+    assert_eq!(relay.spec().max_budget_usd, Some(0.25), "a run costs a quarter");
+    let outcome = end(relay.after(out_of_turns("two")));
+    assert_eq!((kind(&outcome), outcome.text.as_str()), (&FailureKind::MaxBudget, "one\n\ntwo"));
 }
 
 #[test]
