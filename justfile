@@ -46,6 +46,10 @@ races:
     scripts/surreal-server
     STORE_WHOLE_RACES=1 cargo test -p store --test store -- surreal::thirty_two surreal::cancel_against
 
+# A thousand requests through the provider library, one after another: memory and files must not grow
+requests COUNT="1000":
+    PROVIDER_REQUESTS={{ COUNT }} cargo test -p provider --test it -- a_long_row --nocapture
+
 # Measure the store against plain rusqlite
 bench-store:
     cargo bench -p store

@@ -1,8 +1,8 @@
 //! The restricted executor: an agent that can do nothing but use `file-tools` on its workspace.
 //!
 //! Owns how an [`AgentSpec`] becomes a call. The confinement is made of four things at once: no built-in tool exists
-//! (`--tools ""`), the one MCP server is `file-tools` with the workspace fixed in its environment, only the verbs that are
-//! named are allowed, and no settings file is obeyed, so that neither user nor workspace can add anything.
+//! (`--tools ""`), the one MCP server is `file-tools` with the workspace fixed in its environment and the verbs in its
+//! arguments, only those verbs are allowed, and no settings file is obeyed, so that neither user nor workspace can add anything.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -60,7 +60,7 @@ pub(crate) fn apply(
             call.mcp_servers = vec![McpServer {
                 name: SERVER.to_owned(),
                 command: text(&file_tools)?.to_owned(),
-                args: vec!["mcp".to_owned()],
+                args: vec!["mcp".to_owned(), format!("--verbs={}", names(verbs))],
                 env: BTreeMap::from([(ROOT.to_owned(), root)]),
             }];
             if verbs.is_empty() {
@@ -91,6 +91,11 @@ pub(crate) fn find(
             "install all of Switchboard, or name the program in `AgentSpec::file_tools`",
         )
     })
+}
+
+/// Both ends are told: a server that is asked for reading only locks itself to it.
+fn names(verbs: &[FileVerb]) -> String {
+    verbs.iter().map(|verb| verb.name()).collect::<Vec<_>>().join(",")
 }
 
 /// The name of a verb's tool, as the agent knows it.
@@ -127,7 +132,7 @@ mod tests {
             mcp_servers: vec![McpServer {
                 name: "files".to_owned(),
                 command: "/bin/true".to_owned(),
-                args: vec!["mcp".to_owned()],
+                args: vec!["mcp".to_owned(), "--verbs=read,list".to_owned()],
                 env: BTreeMap::from([("FILE_TOOLS_ROOT".to_owned(), "/ws".to_owned())]),
             }],
             ..CallSpec::new(AgentKind::Claude, "Go.", "/ws")

@@ -140,7 +140,7 @@ fn a_restricted_agent_is_launched_with_the_file_tools_and_nothing_else() {
             serde_json::from_slice(&fs::read(scene.path("config")).unwrap()).unwrap();
         let workspace = scene.path("work").canonicalize().unwrap();
         let expected = serde_json::json!({"mcpServers": {"files": {
-            "type": "stdio", "command": file_tools, "args": ["mcp"], "env": {"FILE_TOOLS_ROOT": workspace},
+            "type": "stdio", "command": file_tools, "args": ["mcp", "--verbs=read"], "env": {"FILE_TOOLS_ROOT": workspace},
         }}});
         assert_eq!(config, expected);
     });

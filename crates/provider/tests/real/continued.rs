@@ -1,0 +1,61 @@
+//! A real run that is out of turns goes on in its session.
+
+use std::fs;
+
+use model_api::{Block, Call, Script, Turn};
+use provider::{Context, Provider, ProviderConfig, ProviderError};
+use serde_json::json;
+
+use crate::desk::{Desk, of_kind};
+use crate::pinned::Pinned;
+use crate::servers;
+
+crate::scenarios! {
+    what_is_out_of_turns_goes_on_with_its_server_and_adds_up,
+        not for Codex: "codex has no turn limit", not for Gemini: "gemini has no turn limit per call";
+    at_the_limit_the_text_of_every_run_is_kept,
+        not for Codex: "codex has no turn limit", not for Gemini: "gemini has no turn limit per call";
+}
+
+fn provider(desk: &Desk) -> Box<dyn Provider> {
+    let config = ProviderConfig { max_turns: Some(2), max_resume_attempts: 1, ..desk.config() };
+    of_kind(desk.kind(), config)
+}
+
+fn step(text: &str) -> Turn {
+    let say = Call::Mcp { server: "echo".to_owned(), tool: "say".to_owned(), input: json!({"text": text}) };
+    Turn::blocks(vec![Block::Text(text.to_owned()), Block::Call(say)])
+}
+
+fn what_is_out_of_turns_goes_on_with_its_server_and_adds_up(cli: &Pinned) {
+    let script = Script::turns(vec![step("One."), step("Two."), step("Three."), Turn::text("Done.")]);
+    Desk::play(cli, script, async |desk| {
+        let seen = desk.folder().join("seen-by-the-server");
+        let context = Context { mcp_servers: vec![servers::echo(&seen)], ..Context::new("Count.") };
+        let message = provider(desk).complete(&context).await.unwrap();
+        // Each run ends with what it said last.
+        assert_eq!(message.text, "Two.\n\nDone.");
+        assert_eq!((message.metadata.resumes, message.metadata.turns), (1, Some(4)));
+        let tokens = message.metadata.tokens.unwrap();
+        assert_eq!((tokens.input, tokens.output), (400, 80), "four answers of the model");
+        assert!(message.metadata.cost_usd.unwrap() > 0.0);
+        let turns = desk.api.turns();
+        assert_eq!(turns.len(), 4);
+        assert_eq!(turns[2].prompt().as_deref(), Some(agents::CONTINUE_PROMPT));
+        // The server that was passed in serves the continued run too.
+        assert!(turns[3].tool_results().iter().any(|result| result.contains("echo: Three.")));
+        assert_eq!(fs::read_to_string(&seen).unwrap(), servers::SECRET);
+    });
+}
+
+fn at_the_limit_the_text_of_every_run_is_kept(cli: &Pinned) {
+    Desk::play(cli, Script::always(step("One more.")), async |desk| {
+        let seen = desk.folder().join("seen-by-the-server");
+        let context = Context { mcp_servers: vec![servers::echo(&seen)], ..Context::new("Count.") };
+        let error = provider(desk).complete(&context).await.unwrap_err();
+        assert!(matches!(error, ProviderError::MaxTurns { .. }), "{error:?}");
+        assert_eq!(error.to_string(), "claude CLI used up its turns (4 turns, continued once)");
+        assert_eq!(error.so_far().unwrap().text, "One more.\n\nOne more.");
+        assert!(error.session_id().is_some());
+    });
+}

@@ -1,0 +1,107 @@
+//! A desk for one trial: a home and a workspace of its own, and a provider for one CLI that talks to a scripted model.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use model_api::{ModelApi, Script};
+use provider::{
+    AgentKind, ClaudeCodeProvider, CodexProvider, GeminiProvider, Provider, ProviderConfig, RehearsalProvider,
+};
+use tempfile::TempDir;
+
+use crate::outside;
+use crate::pinned::Pinned;
+
+/// How long a trial may take before it counts as hanging.
+const LONG: Duration = Duration::from_mins(2);
+
+pub struct Desk {
+    cli: Pinned,
+    folder: TempDir,
+    pub api: ModelApi,
+}
+
+impl Desk {
+    /// Plays a scenario with one CLI and one script, and then looks for what is left of it.
+    pub fn play<F: AsyncFnOnce(&Self)>(cli: &Pinned, script: Script, scenario: F) {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        runtime.block_on(async {
+            let desk = Self::new(cli, script).await;
+            tokio::time::timeout(LONG, scenario(&desk)).await.expect("the scenario hangs");
+            let gone = || outside::processes_of(desk.folder()).is_empty().then_some(());
+            outside::eventually("a process is alive", gone).await;
+            assert_eq!(fs::read_dir(desk.folder().join("spools")).unwrap().count(), 0, "files are left");
+        });
+    }
+
+    async fn new(cli: &Pinned, script: Script) -> Self {
+        // Not below /tmp: codex makes no helpers of its own there and complains about it on stderr.
+        let folder = tempfile::Builder::new().prefix("provider-real-").tempdir_in("/var/tmp").unwrap();
+        for name in ["work", "spools"] {
+            fs::create_dir(folder.path().join(name)).unwrap();
+        }
+        Self { cli: cli.clone(), folder, api: ModelApi::start(script).await }
+    }
+
+    pub fn kind(&self) -> AgentKind {
+        self.cli.kind
+    }
+
+    pub fn folder(&self) -> &Path {
+        self.folder.path()
+    }
+
+    pub fn workspace(&self) -> PathBuf {
+        self.folder().join("work")
+    }
+
+    pub fn program(&self) -> &Path {
+        &self.cli.installed.as_ref().unwrap().program
+    }
+
+    /// The environment that the CLI needs to talk to the scripted model.
+    pub fn environment(&self) -> BTreeMap<String, String> {
+        let cli = self.cli.installed.as_ref().unwrap();
+        let offline = cli.environment(&self.api, &self.folder().join("home")).unwrap();
+        // What the CLIs say of themselves is asked once for all trials.
+        let state = (env!("CARGO_TARGET_TMPDIR").to_owned()) + "/state";
+        offline.into_iter().chain([("XDG_STATE_HOME".to_owned(), state)]).collect()
+    }
+
+    pub fn config(&self) -> ProviderConfig {
+        ProviderConfig {
+            program: Some(self.program().to_owned()),
+            working_dir: Some(self.workspace()),
+            environment: Some(self.environment()),
+            // The key of the scripted provider, which the user of a provider of his own would let through.
+            pass_on: BTreeSet::from(["SCRIPTED_KEY".to_owned()]),
+            spools: Some(self.folder().join("spools")),
+            sessions: Some(self.folder().join("sessions")),
+            timeout: Duration::from_secs(90),
+            ..ProviderConfig::default()
+        }
+    }
+
+    pub fn provider(&self) -> Box<dyn Provider> {
+        of_kind(self.kind(), self.config())
+    }
+
+    /// The name of the CLI's tool that runs a shell.
+    pub fn shell(&self) -> &'static str {
+        match self.kind() {
+            AgentKind::Claude => "Bash",
+            _ => "run_shell_command",
+        }
+    }
+}
+
+pub fn of_kind(kind: AgentKind, config: ProviderConfig) -> Box<dyn Provider> {
+    match kind {
+        AgentKind::Claude => Box::new(ClaudeCodeProvider::from_config(config)),
+        AgentKind::Codex => Box::new(CodexProvider::from_config(config)),
+        AgentKind::Gemini => Box::new(GeminiProvider::from_config(config)),
+        AgentKind::Rehearsal => Box::new(RehearsalProvider::from_config(config)),
+    }
+}

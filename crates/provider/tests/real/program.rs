@@ -1,0 +1,58 @@
+//! A program that uses the library and ends: what is restarted in the trials. It is this binary, asked by an argument.
+
+use std::path::Path;
+use std::process::{Command, ExitCode};
+
+use provider::{Access, AgentSpec, ProviderConfig};
+use serde_json::{Value, json};
+
+use crate::desk::{Desk, of_kind};
+
+/// The first argument that makes this binary the program; the second says as JSON what it is to do.
+const ASKED: &str = "--talk";
+
+/// Runs the program: it says `text`, in the session `id` if there is one, and tells what it heard.
+pub async fn talk(desk: &Desk, text: &str, id: Option<&str>) -> Value {
+    let config = desk.config();
+    let order = json!({
+        "kind": desk.kind(), "program": config.program, "environment": config.environment, "pass_on": config.pass_on,
+        "spools": config.spools, "sessions": config.sessions, "workspace": desk.workspace(), "text": text, "id": id,
+    });
+    let this = std::env::current_exe().unwrap();
+    // Aside: the scripted model must be able to answer meanwhile.
+    let run = move || Command::new(this).args([ASKED, &order.to_string()]).output();
+    let output = tokio::task::spawn_blocking(run).await.unwrap().unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    serde_json::from_slice(&output.stdout).unwrap()
+}
+
+/// Is the program, when this process was started as one.
+pub fn talk_if_asked() -> Option<ExitCode> {
+    let mut arguments = std::env::args().skip(1);
+    if arguments.next()? != ASKED {
+        return None;
+    }
+    let order: Value = serde_json::from_str(&arguments.next()?).unwrap();
+    let config = ProviderConfig {
+        program: serde_json::from_value(order["program"].clone()).unwrap(),
+        environment: serde_json::from_value(order["environment"].clone()).unwrap(),
+        pass_on: serde_json::from_value(order["pass_on"].clone()).unwrap(),
+        spools: serde_json::from_value(order["spools"].clone()).unwrap(),
+        sessions: serde_json::from_value(order["sessions"].clone()).unwrap(),
+        ..ProviderConfig::default()
+    };
+    let provider = of_kind(serde_json::from_value(order["kind"].clone()).unwrap(), config);
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    runtime.block_on(async {
+        let session = if let Some(id) = order["id"].as_str() {
+            provider.resume_session(id).await.unwrap().expect("the session is known")
+        } else {
+            let agent = AgentSpec { access: Access::Full, ..AgentSpec::new("You are terse.") };
+            let workspace = Path::new(order["workspace"].as_str().unwrap());
+            provider.create_session(&agent, workspace).await.unwrap()
+        };
+        let response = provider.send_message(&session, order["text"].as_str().unwrap()).await.unwrap();
+        println!("{}", json!({"text": response.text, "id": session.id()}));
+    });
+    Some(ExitCode::SUCCESS)
+}

@@ -1,0 +1,193 @@
+//! Requests of their own: answered, watched, denied, refused and dropped.
+
+use std::fs;
+use std::os::unix::fs::symlink;
+use std::process::Command;
+
+use futures_util::StreamExt;
+use model_api::{Call, Role, Script, Turn};
+use provider::{AgentEvent, AgentKind, Context, Message, ProviderError, Update};
+use serde_json::json;
+
+use crate::desk::Desk;
+use crate::pinned::Pinned;
+use crate::servers;
+
+crate::scenarios! {
+    a_request_is_answered_and_told_what_it_took;
+    system_prompt_and_history_reach_the_model;
+    events_come_before_the_answer;
+    a_server_that_is_passed_in_is_used_and_no_file_of_the_user_touched,
+        not for Gemini: "gemini takes servers from settings only";
+    no_tools_at_all_means_none_is_offered, not for Codex: "codex cannot say which tools there are";
+    a_tool_that_is_denied_is_named_and_the_answer_kept,
+        not for Codex: "codex's stream has no word for it";
+    a_login_that_is_refused_is_told_as_such;
+    a_stream_that_is_dropped_ends_the_agent_and_its_tool;
+    the_example_asks_the_real_agent, not for Codex: "its scripted provider needs a variable that the example passes on to nobody";
+}
+
+fn a_request_is_answered_and_told_what_it_took(cli: &Pinned) {
+    Desk::play(cli, Script::text("Hello from the model."), async |desk| {
+        let provider = desk.provider();
+        provider.validate_environment().await.unwrap();
+        assert!(provider.is_available().await);
+        let message = provider.complete(&Context::new("Say hello.")).await.unwrap();
+        assert_eq!(message.text, "Hello from the model.");
+        assert_eq!(desk.api.turns()[0].prompt().as_deref(), Some("Say hello."));
+        let metadata = message.metadata;
+        assert_eq!(metadata.provider, provider.name());
+        assert!(metadata.session_id.unwrap().as_uuid().is_some());
+        assert!(metadata.tokens.unwrap().output > 0 && metadata.model.is_some());
+        assert_eq!(metadata.cost_usd.is_some(), desk.kind() == AgentKind::Claude);
+        assert_eq!((metadata.resumes, metadata.warnings), (0, vec![]));
+    });
+}
+
+fn system_prompt_and_history_reach_the_model(cli: &Pinned) {
+    Desk::play(cli, Script::text("Heron."), async |desk| {
+        let context = Context {
+            system_prompt: "You are terse.".to_owned(),
+            history: vec![Message::user("The word is heron."), Message::assistant("Noted.")],
+            ..Context::new("Which word?")
+        };
+        desk.provider().complete(&context).await.unwrap();
+        let told = desk.api.turns()[0].says(Role::User).join("\n");
+        assert!(told.contains("You are terse.") && told.contains("The word is heron."), "{told}");
+        assert!(told.trim_end().ends_with("Which word?"), "{told}");
+    });
+}
+
+fn events_come_before_the_answer(cli: &Pinned) {
+    let script = Script::call_then_text(Call::Shell { command: "echo heron".to_owned() }, "It said heron.");
+    Desk::play(cli, script, async |desk| {
+        let mut updates = desk.provider().complete_stream(&Context::new("Run it."));
+        let mut heard = Vec::new();
+        while let Some(update) = updates.next().await {
+            heard.push(match update.unwrap() {
+                Update::Event(AgentEvent::SessionStarted { .. }) => "session",
+                Update::Event(AgentEvent::ToolUse { .. }) => "tool",
+                Update::Event(AgentEvent::ToolResult { .. }) => "result",
+                Update::Event(AgentEvent::Finished { .. }) => "finished",
+                Update::Done(message) => {
+                    assert_eq!(message.text, "It said heron.");
+                    "done"
+                }
+                _ => continue,
+            });
+        }
+        assert_eq!(heard, ["session", "tool", "result", "finished", "done"]);
+    });
+}
+
+fn a_server_that_is_passed_in_is_used_and_no_file_of_the_user_touched(cli: &Pinned) {
+    let call =
+        Call::Mcp { server: "echo".to_owned(), tool: "say".to_owned(), input: json!({"text": "heron"}) };
+    Desk::play(cli, Script::call_then_text(call, "It said heron."), async |desk| {
+        let own = desk.workspace().join(".claude/settings.local.json");
+        fs::create_dir(own.parent().unwrap()).unwrap();
+        let text = b"{ \"permissions\" : {\"allow\":[ ] } }\n";
+        fs::write(&own, text).unwrap();
+        let seen = desk.folder().join("seen-by-the-server");
+        let context =
+            Context { mcp_servers: vec![servers::echo(&seen)], ..Context::new("Let it say heron.") };
+        let message = desk.provider().complete(&context).await.unwrap();
+        assert_eq!(message.text, "It said heron.");
+        let results = desk.api.turns()[1].tool_results();
+        assert!(results.iter().any(|result| result.contains("echo: heron")), "{results:?}");
+        assert_eq!(fs::read_to_string(&seen).unwrap(), servers::SECRET);
+        assert_eq!(fs::read(&own).unwrap(), text);
+        let entries = fs::read_dir(own.parent().unwrap()).unwrap();
+        let names: Vec<_> = entries.map(|entry| entry.unwrap().file_name()).collect();
+        assert_eq!(names, ["settings.local.json"]);
+    });
+}
+
+fn no_tools_at_all_means_none_is_offered(cli: &Pinned) {
+    Desk::play(cli, Script::text("I have none."), async |desk| {
+        let context = Context { allowed_tools: Some(vec![]), ..Context::new("Which tools do you have?") };
+        desk.provider().complete(&context).await.unwrap();
+        assert_eq!(desk.api.turns()[0].tools(), Vec::<String>::new());
+    });
+}
+
+fn a_tool_that_is_denied_is_named_and_the_answer_kept(cli: &Pinned) {
+    let script = Script::call_then_text(
+        Call::Shell { command: "echo heron > made".to_owned() },
+        "I was not allowed to.",
+    );
+    Desk::play(cli, script, async |desk| {
+        let reading = if desk.kind() == AgentKind::Claude { "Read" } else { "read_file" };
+        let context =
+            Context { allowed_tools: Some(vec![reading.to_owned()]), ..Context::new("Write the word.") };
+        let error = desk.provider().complete(&context).await.unwrap_err();
+        let ProviderError::ToolPermission { denials, so_far, .. } = &error else { panic!("{error:?}") };
+        assert_eq!((denials[0].tool.as_str(), so_far.text.as_str()), (desk.shell(), "I was not allowed to."));
+        assert!(!desk.workspace().join("made").exists());
+    });
+}
+
+fn a_login_that_is_refused_is_told_as_such(cli: &Pinned) {
+    Desk::play(cli, Script::always(Turn::refuse(401)), async |desk| {
+        let error = desk.provider().complete(&Context::new("Hello.")).await.unwrap_err();
+        assert!(matches!(error, ProviderError::Authentication { .. }), "{error:?}");
+        assert!(error.to_string().contains("CLI is not logged in") && !error.hint().is_empty(), "{error}");
+    });
+}
+
+fn a_stream_that_is_dropped_ends_the_agent_and_its_tool(cli: &Pinned) {
+    Desk::play(
+        cli,
+        Script::endless(Call::Shell { command: "echo up > up; exec tail -f /dev/null".to_owned() }),
+        async |desk| {
+            let mut updates = desk.provider().complete_stream(&Context::new("Run it."));
+            let up = desk.workspace().join("up");
+            let running = async {
+                while !up.exists() {
+                    tokio::time::sleep(std::time::Duration::from_millis(20)).await;
+                }
+            };
+            let ended = async { while updates.next().await.is_some_and(|update| update.is_ok()) {} };
+            tokio::select! {
+                () = running => {}
+                () = ended => panic!("it ended by itself"),
+            }
+            drop(updates);
+            // That nothing is left is what every trial ends with.
+        },
+    );
+}
+
+fn the_example_asks_the_real_agent(cli: &Pinned) {
+    Desk::play(cli, Script::text("Hello from the model."), async |desk| {
+        let bin = desk.folder().join("bin");
+        fs::create_dir(&bin).unwrap();
+        symlink(desk.program(), bin.join(desk.kind().name())).unwrap();
+        let example = std::env::current_exe().unwrap().ancestors().nth(2).unwrap().join("examples/ask");
+        assert!(example.exists(), "build it first: cargo build -p provider --examples");
+        let mut environment = desk.environment();
+        let path = environment.remove("PATH").unwrap();
+        let output = tokio::task::spawn_blocking({
+            let (name, work, spools) = (desk.kind().name(), desk.workspace(), desk.folder().join("spools"));
+            move || {
+                Command::new(example)
+                    .args([name, "Say hello."])
+                    .env_clear()
+                    .envs(environment)
+                    .env("PATH", format!("{}:{path}", bin.display()))
+                    .env("TMPDIR", spools)
+                    .current_dir(work)
+                    .output()
+            }
+        });
+        let output = output.await.unwrap().unwrap();
+        let (said, complained) =
+            (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+        assert_eq!(said, "Hello from the model.\n", "{complained}");
+        // What a CLI leaves in the temporary folder is its own.
+        for entry in fs::read_dir(desk.folder().join("spools")).unwrap().flatten() {
+            assert!(!entry.file_name().to_string_lossy().starts_with("switchboard-"), "{entry:?}");
+            fs::remove_dir_all(entry.path()).or_else(|_| fs::remove_file(entry.path())).unwrap();
+        }
+    });
+}

@@ -1,0 +1,91 @@
+//! Conversations with the real CLIs: they remember, also after the program was restarted.
+
+use model_api::{ModelRequest, Role, Script, Turn};
+use provider::{Access, AgentSpec, ProviderError};
+
+use crate::desk::Desk;
+use crate::pinned::Pinned;
+use crate::program;
+
+crate::scenarios! {
+    a_session_remembers_and_counts_each_message_for_itself;
+    a_session_goes_on_after_the_program_was_restarted;
+    a_session_whose_first_message_failed_begins_anew;
+    an_unknown_session_is_told_as_such;
+}
+
+/// The word that a session is told, and is to know later.
+const TOLD: &str = "The word is heron.";
+
+fn full() -> AgentSpec {
+    AgentSpec { access: Access::Full, ..AgentSpec::new("You are terse.") }
+}
+
+fn two_answers() -> Script {
+    Script::turns(vec![Turn::text("Noted."), Turn::text("It is heron.")])
+}
+
+/// Whether the conversation of a request has both what was told and the earlier answer in it.
+fn remembers(request: &ModelRequest) -> bool {
+    let asked = request.says(Role::User).iter().any(|text| text.contains(TOLD));
+    asked && request.says(Role::Model).iter().any(|text| text == "Noted.")
+}
+
+fn a_session_remembers_and_counts_each_message_for_itself(cli: &Pinned) {
+    Desk::play(cli, two_answers(), async |desk| {
+        let provider = desk.provider();
+        let session = provider.create_session(&full(), &desk.workspace()).await.unwrap();
+        let first = provider.send_message(&session, TOLD).await.unwrap();
+        assert_eq!(first.text, "Noted.");
+        let second = provider.send_message(&session, "Which word?").await.unwrap();
+        assert_eq!(second.text, "It is heron.");
+        assert_eq!(first.metadata.session_id, second.metadata.session_id);
+        assert_eq!(first.metadata.session_id, session.id());
+        let last = desk.api.turns().pop().unwrap();
+        assert!(remembers(&last), "{:?}", last.conversation());
+        assert_eq!(last.prompt().as_deref(), Some("Which word?"));
+        // Some CLIs count the whole session: what is told is the share of this message.
+        assert_eq!(first.metadata.tokens, second.metadata.tokens);
+        assert!(second.metadata.tokens.is_some());
+        // The agent's prompt is part of both.
+        for request in desk.api.turns() {
+            assert!(request.body.to_string().contains("You are terse."), "{}", request.body);
+        }
+    });
+}
+
+fn a_session_goes_on_after_the_program_was_restarted(cli: &Pinned) {
+    Desk::play(cli, two_answers(), async |desk| {
+        let first = program::talk(desk, TOLD, None).await;
+        assert_eq!(first["text"], "Noted.");
+        let id = first["id"].as_str().unwrap().to_owned();
+        let second = program::talk(desk, "Which word?", Some(&id)).await;
+        assert_eq!((second["text"].as_str(), second["id"].as_str()), (Some("It is heron."), Some(&*id)));
+        assert!(remembers(&desk.api.turns().pop().unwrap()));
+    });
+}
+
+fn a_session_whose_first_message_failed_begins_anew(cli: &Pinned) {
+    let script = Script::turns(vec![Turn::refuse(401), Turn::text("Noted."), Turn::text("It is heron.")]);
+    Desk::play(cli, script, async |desk| {
+        let provider = desk.provider();
+        let session = provider.create_session(&full(), &desk.workspace()).await.unwrap();
+        let error = provider.send_message(&session, "Hello.").await.unwrap_err();
+        assert!(matches!(error, ProviderError::Authentication { .. }), "{error:?}");
+        assert_eq!(provider.send_message(&session, TOLD).await.unwrap().text, "Noted.");
+        assert_eq!(provider.send_message(&session, "Which word?").await.unwrap().text, "It is heron.");
+        assert!(remembers(&desk.api.turns().pop().unwrap()));
+    });
+}
+
+fn an_unknown_session_is_told_as_such(cli: &Pinned) {
+    Desk::play(cli, Script::text("Hello."), async |desk| {
+        let provider = desk.provider();
+        let nobody = uuid::Uuid::new_v4();
+        assert!(provider.resume_session(&nobody.to_string()).await.unwrap().is_none());
+        let adopted = provider::Session::adopt(provider.name(), nobody.into(), full(), desk.workspace());
+        let error = provider.send_message(&adopted, "Which word?").await.unwrap_err();
+        assert!(matches!(error, ProviderError::SessionNotFound { .. }), "{error:?}");
+        assert!(error.to_string().contains("no such session"), "{error}");
+    });
+}
