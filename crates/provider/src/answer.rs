@@ -37,8 +37,12 @@ pub(crate) struct Told {
 pub(crate) struct LastRun {
     /// Whether the agent had a last word of its own.
     pub spoke: bool,
-    /// All that it printed, when none of it was JSON.
+    /// Whether that word is the refusal of its model's API.
+    pub refused_by_api: bool,
+    /// What it printed, when none of it was JSON.
     pub plain_text: Option<String>,
+    /// How many bytes of that were left out.
+    pub plain_text_cut: u64,
     /// The end of its stderr.
     pub stderr: String,
 }
@@ -61,11 +65,18 @@ fn degraded(mut told: Told, failure: &Failure) -> Result<OutgoingMessage, Box<To
     match &failure.kind {
         FailureKind::InvalidOutput if exited_well && !told.last.spoke => {
             let Some(text) = told.last.plain_text.take() else { return Err(Box::new(told)) };
+            told.outcome.text_cut += told.last.plain_text_cut;
             Ok(flagged(told, &text, Warning::NotJson))
         }
         FailureKind::EmptyOutput if exited_well && !told.last.spoke => Ok(polite(told)),
-        FailureKind::AgentError if nothing_said && told.last.spoke => {
-            let text = format!("Error from {}: {}", person(told.outcome.agent), failure.message);
+        // Claude's own: its result has a name and no text. What the others fail with, and what the API says, are words.
+        FailureKind::AgentError
+            if nothing_said
+                && told.last.spoke
+                && !told.last.refused_by_api
+                && matches!(told.outcome.agent, AgentKind::Claude | AgentKind::Rehearsal) =>
+        {
+            let text = format!("Error from Claude: {}", failure.message);
             let message = failure.message.clone();
             Ok(flagged(told, &text, Warning::ErrorWithoutText { message }))
         }
@@ -106,16 +117,6 @@ fn message(told: Told) -> OutgoingMessage {
             permission_denials: outcome.permission_denials,
             warnings,
         },
-    }
-}
-
-/// The vendor's name for its agent, as a person says it.
-fn person(agent: AgentKind) -> &'static str {
-    match agent {
-        AgentKind::Claude => "Claude",
-        AgentKind::Codex => "Codex",
-        AgentKind::Gemini => "Gemini",
-        AgentKind::Rehearsal => "the scripted agent",
     }
 }
 
@@ -329,7 +330,8 @@ mod tests {
             let mut told = failed(kind);
             told.outcome.text = text.to_owned();
             let plain_text = Some("some words".to_owned());
-            told.last = LastRun { spoke: false, plain_text, stderr: "cannot find module x\n".to_owned() };
+            let stderr = "cannot find module x\n".to_owned();
+            told.last = LastRun { plain_text, stderr, ..LastRun::default() };
             let error = answer(told).unwrap_err();
             assert_eq!(error.to_string(), "claude CLI exited with exit code 1: cannot find module x");
         }
@@ -340,10 +342,11 @@ mod tests {
         let mut told = failed(FailureKind::InvalidOutput);
         told.outcome.text.clear();
         told.outcome.exit = Some(Exit::Code(0));
-        told.last = LastRun { plain_text: Some("Four, I think.".to_owned()), ..LastRun::default() };
+        let plain_text = Some("Four, I think.".to_owned());
+        told.last = LastRun { plain_text, plain_text_cut: 9, ..LastRun::default() };
         let message = answer(told).unwrap();
         assert_eq!(message.text, "Four, I think.");
-        assert_eq!(message.metadata.warnings, [Warning::NotJson]);
+        assert_eq!(message.metadata.warnings, [Warning::NotJson, Warning::TextCut { bytes: 9 }]);
     }
 
     #[test]
@@ -357,6 +360,19 @@ mod tests {
         assert_eq!(message.text, "Error from Claude: error_during_execution");
         let warning = Warning::ErrorWithoutText { message: "error_during_execution".to_owned() };
         assert_eq!(message.metadata.warnings, [warning]);
+    }
+
+    #[test]
+    fn an_error_of_the_api_or_of_another_agent_stays_an_error() {
+        let mut by_api = failed(FailureKind::AgentError);
+        by_api.last.refused_by_api = true;
+        let mut by_codex = failed(FailureKind::AgentError);
+        by_codex.outcome.agent = AgentKind::Codex;
+        for mut told in [by_api, by_codex] {
+            told.outcome.text.clear();
+            let error = answer(told).unwrap_err();
+            assert!(matches!(error, ProviderError::Agent { .. }), "{error:?}");
+        }
     }
 
     #[test]

@@ -275,17 +275,14 @@ impl From<NotReady> for ProviderError {
 
 impl From<StartError> for ProviderError {
     fn from(error: StartError) -> Self {
-        let remedy = match &error {
-            StartError::NoSupervisor { .. } => {
-                "call `provider::run_if_asked()` first in `main`, or install all of Switchboard beside the program"
-            }
-            other => other.hint(),
-        };
-        Self::Environment {
-            problem: "cannot start a run".to_owned(),
-            remedy: remedy.to_owned(),
-            source: Some(error.into()),
+        if let StartError::NoSupervisor { .. } = error {
+            return Self::environment(
+                error.to_string(),
+                "call `provider::run_if_asked()` first in `main`, or install all of Switchboard beside the program",
+            );
         }
+        let remedy = error.hint().to_owned();
+        Self::Environment { problem: "cannot start a run".to_owned(), remedy, source: Some(error.into()) }
     }
 }
 

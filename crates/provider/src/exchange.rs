@@ -8,19 +8,19 @@ use std::io::Read;
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
 
-use agents::{Ended, Launch, Next, ParseLimits, Parser, Relay, Summary, judge};
+use agents::{Ended, Launch, Next, ParseLimits, Parser, Relay, Said, Summary, judge};
 use futures_util::StreamExt;
+use futures_util::future::BoxFuture;
 use futures_util::stream::{self, BoxStream};
 use model::{AgentEvent, AgentKind, Limits, Outcome, RunReport, SessionId, Totals};
-use supervisor::{Events, Offsets, Run, RunEvent, Spool};
-use tokio::sync::OwnedMutexGuard;
+use supervisor::{Events, Offsets, Run, RunEvent, Spool, StartError};
 
 use crate::answer::{LastRun, Told, answer};
 use crate::context::Context;
 use crate::error::ProviderError;
 use crate::message::{OutgoingMessage, ToolUses, Update, Warning};
 use crate::operator::Operator;
-use crate::session::Session;
+use crate::session::{Session, Turn};
 use crate::spool_folder::SpoolFolder;
 
 /// How much of the end of stderr is kept.
@@ -50,8 +50,10 @@ pub(crate) struct Exchange {
     speaking_as: Option<SessionId>,
     warnings: Vec<Warning>,
     started: Instant,
+    /// The start of a run, while it lasts. Polled at once and nowhere else, so the folder is laid out before it can be dropped.
+    starting: Option<BoxFuture<'static, Result<Run, StartError>>>,
     /// The session's turn, which ends with the request.
-    turn: Option<OwnedMutexGuard<()>>,
+    turn: Option<Turn>,
     folder: Option<SpoolFolder>,
 }
 
@@ -101,6 +103,7 @@ impl Exchange {
             speaking_as: None,
             warnings: Vec::new(),
             started: Instant::now(),
+            starting: None,
             turn: None,
             folder: None,
         }
@@ -123,6 +126,7 @@ impl Exchange {
                     Update::Done(message) => Update::Done(finish(tools, message)),
                 })
             })
+            .fuse()
             .boxed()
     }
 
@@ -198,7 +202,11 @@ impl Exchange {
         let spool = folder.next();
         let setup = operator.setup(check, self.surroundings.clone(), spec, &spool);
         let launch = agents::launch(spec, &setup)?;
-        let run = supervisor.start(spool.folder(), &launch.plan).await?.stop_on_drop();
+        let (plan, place) = (launch.plan.clone(), spool.folder().to_owned());
+        let start = async move { supervisor.start(&place, &plan).await.map(Run::stop_on_drop) };
+        let started = self.starting.insert(Box::pin(start)).await;
+        self.starting = None;
+        let run = started?;
         let events = run.events(Offsets::default()).map_err(supervisor::WaitError::Watch)?;
         let parser = Some(Parser::new(operator.kind, ParseLimits::default()));
         self.stage = Stage::Running(Leg { run, events, parser, launch, stderr: Tail::default() });
@@ -295,7 +303,9 @@ impl Exchange {
             outcome,
             last: LastRun {
                 spoke: arrived.summary.said.is_some(),
+                refused_by_api: matches!(&arrived.summary.said, Some(Said::Failed(complaint)) if complaint.http_status.is_some()),
                 plain_text: arrived.plain_text.clone(),
+                plain_text_cut: arrived.report.output_bytes.saturating_sub(PLAIN_TEXT),
                 stderr: arrived.stderr.clone(),
             },
             limits: self.limits(),
@@ -316,11 +326,28 @@ impl Drop for Exchange {
     fn drop(&mut self) {
         // The next message to the session must not meet a run that is still ending. Without a session nobody waits: the
         // handle asks the run to stop when it is dropped, and so does the removal of the folder.
-        if let (Stage::Running(leg), Question::In(session, _)) = (&self.stage, &self.question)
-            && leg.run.stop().is_ok()
-        {
-            session.give_up(leg.run.clone());
+        let Some(turn) = &mut self.turn else { return };
+        if let Stage::Running(leg) = &self.stage {
+            turn.give_up(end(leg.run.clone()));
+        } else if let Some(starting) = self.starting.take() {
+            // Without its folder the run could not be found when it has started, only end by itself in a while.
+            let folder = self.folder.take();
+            turn.give_up(async {
+                let started = starting.await;
+                drop(folder);
+                if let Ok(run) = started {
+                    end(run).await;
+                }
+            });
         }
+    }
+}
+
+/// Ends a run that nobody wants any more. Its folder is gone, so there is no report; that it is over is all that counts.
+fn end(run: Run) -> impl Future<Output = ()> + Send + 'static {
+    let _ = run.stop();
+    async move {
+        let _ = run.wait().await;
     }
 }
 

@@ -23,7 +23,7 @@ pub struct Metadata {
     pub model: Option<String>,
     /// The conversation, to go on with it.
     pub session_id: Option<SessionId>,
-    /// Tokens, over all runs of the request.
+    /// Tokens, over all runs of the request. None when the agent counts over a whole session whose past is not known.
     pub tokens: Option<Usage>,
     /// Cost, over all runs, where the agent tells it.
     pub cost_usd: Option<f64>,
@@ -46,7 +46,7 @@ pub enum Warning {
     /// The agent printed plain text where its stream of JSON was expected: this text is the answer. Whether the agent was
     /// done is not known.
     NotJson,
-    /// The agent ended with an error and said nothing else; the text names the error.
+    /// Claude ended with an error and said nothing else; the text names the error.
     ErrorWithoutText {
         /// The agent's own word for it.
         message: String,

@@ -12,7 +12,6 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use model::{SessionId, Totals};
 use serde::{Deserialize, Serialize};
-use supervisor::Run;
 use tokio::runtime::Handle;
 use tokio::sync::OwnedMutexGuard;
 use tokio::task::JoinSet;
@@ -32,8 +31,8 @@ struct Inner {
     workspace: PathBuf,
     agent: AgentSpec,
     state: Mutex<State>,
-    /// Held by the message that is being answered.
-    turn: Arc<tokio::sync::Mutex<()>>,
+    /// Held by the message that is being answered. In it are the runs that were given up and may not have ended yet.
+    turn: Arc<tokio::sync::Mutex<JoinSet<()>>>,
 }
 
 #[derive(Debug, Default)]
@@ -42,8 +41,6 @@ struct State {
     id: Option<SessionId>,
     /// What the agent has counted so far.
     totals: Option<Totals>,
-    /// Runs that were given up and may not have ended yet, each waited for.
-    ending: JoinSet<()>,
 }
 
 impl Session {
@@ -93,24 +90,12 @@ impl Session {
         self.state().totals
     }
 
-    /// Waits for its turn, and until nothing is left of a message that was given up.
-    pub(crate) async fn take_turn(&self) -> OwnedMutexGuard<()> {
-        let turn = Arc::clone(&self.0.turn).lock_owned().await;
-        let ending = std::mem::take(&mut self.state().ending);
-        ending.join_all().await;
+    /// Waits for its turn, and until nothing is left of messages that were given up. Given up itself meanwhile, it leaves
+    /// the rest of the waiting to the next.
+    pub(crate) async fn take_turn(&self) -> Turn {
+        let mut turn = Turn(Arc::clone(&self.0.turn).lock_owned().await);
+        while turn.0.join_next().await.is_some() {}
         turn
-    }
-
-    /// Notes a run that was asked to stop, for the next message to wait for.
-    pub(crate) fn give_up(&self, run: Run) {
-        // Outside of a runtime nobody can wait for it, nor send another message.
-        if let Ok(runtime) = Handle::try_current() {
-            let ended = async move {
-                // Its folder is gone, so there is no report; that it is over is all that counts.
-                let _ = run.wait().await;
-            };
-            self.state().ending.spawn_on(ended, &runtime);
-        }
     }
 
     /// Notes that the agent speaks under this id, and whether that is news.
@@ -128,6 +113,20 @@ impl Session {
 
     fn state(&self) -> MutexGuard<'_, State> {
         self.0.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// The right to speak in a session, until it is dropped.
+#[derive(Debug)]
+pub(crate) struct Turn(OwnedMutexGuard<JoinSet<()>>);
+
+impl Turn {
+    /// Sees to the end of a run that is given up, for the next message to wait for.
+    pub fn give_up(&mut self, ending: impl Future<Output = ()> + Send + 'static) {
+        // Outside of a runtime nobody can wait for it, nor send another message.
+        if let Ok(runtime) = Handle::try_current() {
+            self.0.spawn_on(ending, &runtime);
+        }
     }
 }
 
@@ -181,7 +180,7 @@ impl Records {
             read => read?,
         };
         let record: Record = serde_json::from_slice(&bytes)?;
-        let state = State { id: Some(record.id), totals: record.totals, ..State::default() };
+        let state = State { id: Some(record.id), totals: record.totals };
         Ok(Some(Session::with(&record.provider, record.agent, record.workspace, state)))
     }
 

@@ -118,7 +118,7 @@ fn an_error_without_words_is_told_as_one() {
             r#"{"type":"result","subtype":"error_during_execution","is_error":true,"session_id":"s"}"#;
         let steps = format!("@rehearse raw {result}\n@rehearse exit 1");
         let message = scene.provider().complete(&Context::new(steps)).await.unwrap();
-        assert_eq!(message.text, "Error from the scripted agent: error_during_execution");
+        assert_eq!(message.text, "Error from Claude: error_during_execution");
         let warning = Warning::ErrorWithoutText { message: "error_during_execution".to_owned() };
         assert_eq!(message.metadata.warnings, [warning]);
     });

@@ -14,6 +14,7 @@ use crate::scene::Scene;
 crate::tests! {
     an_agent_that_is_not_installed_is_told_with_how_to_install_it,
     an_agent_that_is_not_logged_in_is_told_before_a_session,
+    the_check_of_the_cli_looks_in_the_programs_own_path,
     a_supervisor_that_is_missing_is_told,
     each_failure_of_the_agent_is_its_own_error,
     a_time_limit_tells_which_one_and_keeps_the_text,
@@ -64,6 +65,15 @@ fn an_agent_that_is_not_logged_in_is_told_before_a_session() {
         let error = provider.create_session(&full(), &scene.path("work")).await.unwrap_err();
         assert_eq!(error.to_string(), "claude is not logged in");
         assert!(error.hint().contains("/login"), "{}", error.hint());
+    });
+}
+
+fn the_check_of_the_cli_looks_in_the_programs_own_path() {
+    Scene::play(async |_| {
+        let path = std::env::var("PATH").unwrap();
+        let is_here = agents::doctor::find_in_path("rehearsal", &path).is_some();
+        let beside = std::env::current_exe().unwrap().with_file_name("rehearsal").exists();
+        assert_eq!(RehearsalProvider::check_cli().await, is_here || beside);
     });
 }
 

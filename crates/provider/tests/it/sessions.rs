@@ -1,6 +1,7 @@
 //! Conversations: begun, gone on with, found again, and kept within their bounds.
 
 use std::fs;
+use std::time::Duration;
 
 use futures_util::StreamExt;
 use provider::{
@@ -15,6 +16,7 @@ crate::tests! {
     a_first_message_that_fails_before_a_word_begins_anew,
     messages_to_one_session_take_turns,
     a_message_that_was_given_up_is_over_before_the_next_begins,
+    a_message_that_is_given_up_while_it_starts_never_meets_the_next,
     a_restricted_agent_is_launched_with_the_file_tools_and_nothing_else,
     a_session_with_bounds_that_cannot_be_held_is_refused,
     tool_results_are_refused_and_so_are_sessions_of_others,
@@ -115,6 +117,28 @@ fn a_message_that_was_given_up_is_over_before_the_next_begins() {
         let text = provider.send_message(&session, "@rehearse args").await.unwrap().text;
         assert!(text.contains(&format!("--resume={id}")), "{text}");
         assert!(!scene.path("pids.alive").exists(), "the run before was still there");
+    });
+}
+
+fn a_message_that_is_given_up_while_it_starts_never_meets_the_next() {
+    Scene::play(async |scene| {
+        let provider = scene.provider();
+        let session = session(scene, &provider).await;
+        provider.send_message(&session, "Hello.").await.unwrap();
+        // Each notes its pid, and whether one that did so before is still there.
+        let pids = scene.path("pids");
+        scene.agent(&format!(
+            "for pid in $(cat '{0}' 2>/dev/null); do kill -0 $pid 2>/dev/null && echo $pid >> '{0}.met'; done; echo $$ >> '{0}'",
+            pids.display()
+        ));
+        for delay in (0..30).map(|step| Duration::from_millis(step * 2)) {
+            let request = provider.send_message(&session, "@rehearse say Up.\n@rehearse hang");
+            assert!(tokio::time::timeout(delay, request).await.is_err(), "it cannot be over");
+        }
+        provider.send_message(&session, "Hello again.").await.unwrap();
+        let (all, met) = (fs::read_to_string(&pids).unwrap(), fs::read_to_string(scene.path("pids.met")));
+        assert!(met.is_err(), "{met:?} of {all}");
+        assert!(all.lines().count() > 1, "none was given up late enough to start: {all}");
     });
 }
 

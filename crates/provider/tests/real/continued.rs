@@ -13,6 +13,8 @@ use crate::servers;
 crate::scenarios! {
     what_is_out_of_turns_goes_on_with_its_server_and_adds_up,
         not for Codex: "codex has no turn limit", not for Gemini: "gemini has no turn limit per call";
+    a_named_agent_that_is_out_of_turns_goes_on_as_the_same_agent,
+        not for Codex: "codex has no named agents", not for Gemini: "gemini has no named agents per call";
     at_the_limit_the_text_of_every_run_is_kept,
         not for Codex: "codex has no turn limit", not for Gemini: "gemini has no turn limit per call";
 }
@@ -45,6 +47,28 @@ fn what_is_out_of_turns_goes_on_with_its_server_and_adds_up(cli: &Pinned) {
         // The server that was passed in serves the continued run too.
         assert!(turns[3].tool_results().iter().any(|result| result.contains("echo: Three.")));
         assert_eq!(fs::read_to_string(&seen).unwrap(), servers::SECRET);
+    });
+}
+
+fn a_named_agent_that_is_out_of_turns_goes_on_as_the_same_agent(cli: &Pinned) {
+    let script = Script::turns(vec![Turn::shell("echo one"), Turn::shell("echo two"), Turn::text("Done.")]);
+    Desk::play(cli, script, async |desk| {
+        let agents = desk.workspace().join(".claude/agents");
+        fs::create_dir_all(&agents).unwrap();
+        let reviewer = "---\nname: reviewer\ndescription: reviews\n---\nYou are the heron of reviewers.\n";
+        fs::write(agents.join("reviewer.md"), reviewer).unwrap();
+        let context = Context { agent_name: "reviewer".parse().ok(), ..Context::new("Review.") };
+        let message = provider(desk).complete(&context).await.unwrap();
+        assert_eq!((message.text.as_str(), message.metadata.resumes), ("Done.", 1));
+        let turns = desk.api.turns();
+        assert_eq!((turns.len(), turns[0].prompt().as_deref()), (3, Some("Review.")));
+        for request in turns {
+            assert!(
+                request.body["system"].to_string().contains("the heron of reviewers"),
+                "{}",
+                request.body["system"]
+            );
+        }
     });
 }
 

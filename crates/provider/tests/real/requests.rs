@@ -23,6 +23,7 @@ crate::scenarios! {
     a_tool_that_is_denied_is_named_and_the_answer_kept,
         not for Codex: "codex's stream has no word for it";
     a_login_that_is_refused_is_told_as_such;
+    an_error_of_the_api_is_an_error_and_no_answer;
     a_stream_that_is_dropped_ends_the_agent_and_its_tool;
     the_example_asks_the_real_agent, not for Codex: "its scripted provider needs a variable that the example passes on to nobody";
 }
@@ -132,6 +133,14 @@ fn a_login_that_is_refused_is_told_as_such(cli: &Pinned) {
         let error = desk.provider().complete(&Context::new("Hello.")).await.unwrap_err();
         assert!(matches!(error, ProviderError::Authentication { .. }), "{error:?}");
         assert!(error.to_string().contains("CLI is not logged in") && !error.hint().is_empty(), "{error}");
+    });
+}
+
+fn an_error_of_the_api_is_an_error_and_no_answer(cli: &Pinned) {
+    Desk::play(cli, Script::always(Turn::refuse(404)), async |desk| {
+        let error = desk.provider().complete(&Context::new("Hello.")).await.unwrap_err();
+        assert!(matches!(error, ProviderError::Agent { .. }), "{error:?}");
+        assert!(error.so_far().unwrap().text.is_empty() && !error.hint().is_empty(), "{error:?}");
     });
 }
 
