@@ -81,7 +81,8 @@ pub(crate) fn find(
     let beside = || own_folder().map(|folder| folder.join(FILE_TOOLS)).filter(|program| program.is_file());
     let in_path = || find_in_path(FILE_TOOLS, surroundings.get("PATH").map_or("", String::as_str));
     let found = named.or_else(beside).or_else(in_path).filter(|program| program.is_file());
-    found.ok_or_else(|| {
+    // The agent starts it in the workspace, which must not be able to put another in its place.
+    found.and_then(|program| std::path::absolute(program).ok()).ok_or_else(|| {
         let place = match &spec.file_tools {
             Some(program) => format!("at `{}`", program.display()),
             None => "beside this program or in PATH".to_owned(),
@@ -165,6 +166,13 @@ mod tests {
         assert!(check(AgentKind::Codex, &Access::Tools(vec![])).is_err());
         assert!(check(AgentKind::Codex, &Access::Full).is_ok());
         assert!(check(AgentKind::Claude, &Access::default()).is_ok());
+    }
+
+    #[test]
+    fn a_workspace_cannot_put_another_program_in_the_place_of_file_tools() {
+        let spec = AgentSpec { file_tools: Some("Cargo.toml".into()), ..AgentSpec::default() };
+        let command = applied(&spec).unwrap().mcp_servers.remove(0).command;
+        assert!(Path::new(&command).is_absolute(), "{command}");
     }
 
     #[test]

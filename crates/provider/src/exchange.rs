@@ -69,6 +69,8 @@ enum Stage {
         after: Duration,
     },
     Pause(Duration),
+    /// The end is known, and told after all that was heard before it.
+    Ended(Result<OutgoingMessage, ProviderError>),
     Over,
 }
 
@@ -130,7 +132,7 @@ impl Exchange {
             .boxed()
     }
 
-    /// The tools that were used, once it is over.
+    /// The tools that were used, with the last update.
     fn tools_if_over(&mut self) -> ToolUses {
         if matches!(self.stage, Stage::Over) { std::mem::take(&mut self.tools) } else { ToolUses::default() }
     }
@@ -142,6 +144,12 @@ impl Exchange {
             }
             let step = match self.stage {
                 Stage::Over => return None,
+                Stage::Ended(_) => {
+                    let Stage::Ended(end) = std::mem::replace(&mut self.stage, Stage::Over) else {
+                        return None;
+                    };
+                    return Some(end.map(Update::Done));
+                }
                 Stage::Pausing { attempt, after } => {
                     self.stage = Stage::Pause(after);
                     return Some(Ok(Update::Resuming { attempt, after }));
@@ -157,21 +165,37 @@ impl Exchange {
             };
             match step {
                 Ok(None) => {}
-                Ok(Some(message)) => return Some(self.over(Ok(message))),
-                Err(error) => return Some(self.over(Err(error))),
+                Ok(Some(message)) => self.end(Ok(message)),
+                Err(error) => self.end(Err(error)),
             }
         }
     }
 
-    /// Whoever hears the end can be sure that nothing is left: neither a process nor a file.
-    fn over(
-        &mut self,
-        result: Result<OutgoingMessage, ProviderError>,
-    ) -> Result<Update<OutgoingMessage>, ProviderError> {
-        self.stage = Stage::Over;
+    /// Whoever hears the end finds no file of the request any more, and after an answer no process either.
+    fn end(&mut self, end: Result<OutgoingMessage, ProviderError>) {
+        self.let_go();
+        self.stage = Stage::Ended(end);
         self.folder = None;
         self.turn = None;
-        result.map(Update::Done)
+    }
+
+    /// Sees to it that the next message to the session does not meet a run that is still ending. Without a session nobody
+    /// waits: the handle asks the run to stop when it is dropped, and so does the removal of the folder.
+    fn let_go(&mut self) {
+        let Some(turn) = &mut self.turn else { return };
+        if let Stage::Running(leg) = &self.stage {
+            turn.give_up(end(leg.run.clone()));
+        } else if let Some(starting) = self.starting.take() {
+            // Without its folder the run could not be found when it has started, only end by itself in a while.
+            let folder = self.folder.take();
+            turn.give_up(async {
+                let started = starting.await;
+                drop(folder);
+                if let Ok(run) = started {
+                    end(run).await;
+                }
+            });
+        }
     }
 
     /// Turns the question into a call.
@@ -222,6 +246,8 @@ impl Exchange {
             self.note(position);
         }
         let Some(arrived) = arrived else { return Ok(None) };
+        // The run has ended: there is nobody to be let go.
+        self.stage = Stage::Over;
         self.arrive(&arrived)
     }
 
@@ -324,22 +350,7 @@ impl Exchange {
 
 impl Drop for Exchange {
     fn drop(&mut self) {
-        // The next message to the session must not meet a run that is still ending. Without a session nobody waits: the
-        // handle asks the run to stop when it is dropped, and so does the removal of the folder.
-        let Some(turn) = &mut self.turn else { return };
-        if let Stage::Running(leg) = &self.stage {
-            turn.give_up(end(leg.run.clone()));
-        } else if let Some(starting) = self.starting.take() {
-            // Without its folder the run could not be found when it has started, only end by itself in a while.
-            let folder = self.folder.take();
-            turn.give_up(async {
-                let started = starting.await;
-                drop(folder);
-                if let Ok(run) = started {
-                    end(run).await;
-                }
-            });
-        }
+        self.let_go();
     }
 }
 

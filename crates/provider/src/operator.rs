@@ -255,6 +255,13 @@ mod tests {
     }
 
     #[test]
+    fn a_program_that_is_no_supervisor_and_has_none_beside_it_is_told_what_to_do() {
+        let error = operator(AgentKind::Claude, ProviderConfig::default()).supervisor().unwrap_err();
+        assert!(error.to_string().starts_with("there is no supervisor at `"), "{error}");
+        assert!(error.hint().contains("provider::run_if_asked()"), "{}", error.hint());
+    }
+
+    #[test]
     fn a_working_folder_that_is_not_there_is_told() {
         let config = ProviderConfig { working_dir: Some("/nowhere".into()), ..ProviderConfig::default() };
         let operator = Operator { kind: AgentKind::Claude, name: "x", config };

@@ -51,7 +51,10 @@ impl Session {
 
     /// A conversation that was begun elsewhere, at a terminal for example, to go on with as `agent` in `workspace`.
     pub fn adopt(provider: &str, id: SessionId, agent: AgentSpec, workspace: impl Into<PathBuf>) -> Self {
-        Self::with(provider, agent, workspace.into(), State { id: Some(id), ..State::default() })
+        let workspace = workspace.into();
+        // A folder that cannot be made absolute is refused with the first message.
+        let workspace = std::path::absolute(&workspace).unwrap_or(workspace);
+        Self::with(provider, agent, workspace, State { id: Some(id), ..State::default() })
     }
 
     fn with(provider: &str, agent: AgentSpec, workspace: PathBuf, state: State) -> Self {

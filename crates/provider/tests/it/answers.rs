@@ -9,6 +9,7 @@ crate::tests! {
     an_answer_tells_who_gave_it_and_what_it_took,
     the_model_asked_for_is_told_when_the_agent_does_not_echo_one,
     events_come_as_they_happen_and_the_answer_last,
+    the_answer_comes_last_even_after_a_line_that_never_ended,
     what_the_agent_gets_is_what_was_asked,
     words_that_are_not_json_are_the_answer,
     silence_is_answered_politely,
@@ -68,6 +69,16 @@ fn events_come_as_they_happen_and_the_answer_last() {
             });
         }
         assert_eq!(heard, ["session", "First.", "Bash", "Last.", "finished", "done: Last."]);
+    });
+}
+
+fn the_answer_comes_last_even_after_a_line_that_never_ended() {
+    Scene::play(async |scene| {
+        let steps = "@rehearse answer Four.\n@rehearse garbage unended 20B\n@rehearse exit 0";
+        let updates = scene.provider().complete_stream(&Context::new(steps));
+        let mut heard: Vec<_> = updates.map(Result::unwrap).collect().await;
+        assert!(matches!(heard.pop(), Some(Update::Done(message)) if message.text == "Four."), "{heard:?}");
+        assert!(matches!(heard.pop(), Some(Update::Event(AgentEvent::Unreadable { .. }))), "{heard:?}");
     });
 }
 

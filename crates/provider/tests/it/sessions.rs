@@ -6,6 +6,7 @@ use std::time::Duration;
 use futures_util::StreamExt;
 use provider::{
     Access, AgentEvent, AgentSpec, FileVerb, Provider, ProviderError, RehearsalProvider, Session, Update,
+    Warning,
 };
 
 use crate::scene::Scene;
@@ -13,6 +14,7 @@ use crate::scene::Scene;
 crate::tests! {
     a_session_begins_with_its_first_message_and_goes_on_with_the_second,
     a_session_is_found_again_by_another_provider_of_the_same_kind,
+    a_session_that_cannot_be_written_down_is_answered_and_flagged,
     a_first_message_that_fails_before_a_word_begins_anew,
     messages_to_one_session_take_turns,
     a_message_that_was_given_up_is_over_before_the_next_begins,
@@ -63,6 +65,24 @@ fn a_session_is_found_again_by_another_provider_of_the_same_kind() {
         for unknown in ["0000abcd-0000-4000-8000-00000000000a", "../../etc/passwd", ""] {
             assert!(later.resume_session(unknown).await.unwrap().is_none(), "{unknown}");
         }
+    });
+}
+
+fn a_session_that_cannot_be_written_down_is_answered_and_flagged() {
+    Scene::play(async |scene| {
+        fs::write(scene.path("no-folder"), "").unwrap();
+        let provider = scene.provider_with(|config| config.sessions = Some(scene.path("no-folder")));
+        let session = session(scene, &provider).await;
+        let response = provider.send_message(&session, "Hello.").await.unwrap();
+        assert_eq!(response.text, "You said: Hello.");
+        assert!(
+            matches!(&*response.metadata.warnings, [Warning::SessionNotKept { .. }]),
+            "{:?}",
+            response.metadata
+        );
+        // It goes on as long as the program does.
+        let text = provider.send_message(&session, "@rehearse args").await.unwrap().text;
+        assert!(text.contains("--resume="), "{text}");
     });
 }
 
