@@ -1,0 +1,403 @@
+//! The command line, read by the table of verbs into the same JSON that the other faces take.
+//!
+//! Read by hand: a verb takes less time than a parser of command lines needs to be set up.
+
+use std::ffi::OsString;
+use std::io::Read as _;
+use std::os::unix::ffi::{OsStrExt as _, OsStringExt as _};
+use std::path::PathBuf;
+
+use serde_json::{Map, Value, json};
+
+use crate::contents::FILE_LIMIT;
+use crate::name;
+use crate::refusal::Refusal;
+use crate::request::Request;
+use crate::verb::{Kind, Parameter, Verb};
+
+/// A request has at most one file in it, and JSON may write six letters for a byte.
+const LONGEST_REQUEST: u64 = 6 * FILE_LIMIT;
+
+/// What a command line asks for.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum Order {
+    Help,
+    Schema,
+    Version,
+    /// One request in a workspace.
+    Once {
+        workspace: PathBuf,
+        asked: Asked,
+    },
+    /// An MCP server.
+    Serve {
+        workspace: Option<PathBuf>,
+        verbs: Vec<Verb>,
+    },
+}
+
+/// A request that may still want what is on stdin.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum Asked {
+    /// In words.
+    Words { verb: Verb, parameters: Map<String, Value> },
+    /// As JSON.
+    Json(String),
+    /// As JSON on stdin.
+    JsonOnStdin,
+}
+
+/// Reads the arguments, without the program's name.
+pub(crate) fn parse(args: impl IntoIterator<Item = OsString>) -> Result<Order, Refusal> {
+    let mut args = args.into_iter();
+    let Some(first) = args.next() else { return Ok(Order::Help) };
+    match first.to_str() {
+        Some("--help" | "-h" | "help") => return Ok(Order::Help),
+        Some("--schema") => return Ok(Order::Schema),
+        Some("--version" | "-V") => return Ok(Order::Version),
+        Some("mcp") => return serve(args),
+        Some(flag) if flag.starts_with('-') => return Err(usage(format!("`{flag}` is no workspace"))),
+        _ => {}
+    }
+    let workspace = PathBuf::from(first);
+    let Some(second) = args.next() else { return Err(usage("a workspace and no verb".to_owned())) };
+    let Some(second) = second.to_str() else { return Err(usage("the verb is no text".to_owned())) };
+    match second {
+        "--help" | "-h" => return Ok(Order::Help),
+        "--schema" => return Ok(Order::Schema),
+        "-" => return Ok(Order::Once { workspace, asked: Asked::JsonOnStdin }),
+        json if json.trim_start().starts_with('{') => {
+            return Ok(Order::Once { workspace, asked: Asked::Json(json.to_owned()) });
+        }
+        _ => {}
+    }
+    let Some(verb) = Verb::parse(second) else { return Err(usage(format!("`{second}` is no verb"))) };
+    Ok(match words(verb, args)? {
+        None => Order::Help,
+        Some(parameters) => Order::Once { workspace, asked: Asked::Words { verb, parameters } },
+    })
+}
+
+fn usage(what: String) -> Refusal {
+    let verbs = Verb::ALL.map(Verb::as_str).join(", ");
+    Refusal::invalid(
+        what,
+        format!("file-tools <workspace> <verb> ..., where a verb is one of {verbs}; see `--help`"),
+    )
+}
+
+fn serve(args: impl Iterator<Item = OsString>) -> Result<Order, Refusal> {
+    let mut args = args;
+    let (mut workspace, mut verbs) = (None, Verb::ALL.to_vec());
+    while let Some(arg) = args.next() {
+        match arg.to_str() {
+            Some("--help" | "-h") => return Ok(Order::Help),
+            Some("--verbs") => {
+                let names = args.next().ok_or_else(|| usage("`--verbs` without verbs".to_owned()))?;
+                verbs = some_verbs(&names.to_string_lossy())?;
+            }
+            Some(flag) if flag.starts_with("--verbs=") => verbs = some_verbs(&flag["--verbs=".len()..])?,
+            Some(flag) if flag.starts_with('-') => return Err(usage(format!("`mcp` has no flag `{flag}`"))),
+            _ if workspace.is_none() => workspace = Some(PathBuf::from(arg)),
+            _ => return Err(usage("`mcp` serves one workspace".to_owned())),
+        }
+    }
+    Ok(Order::Serve { workspace, verbs })
+}
+
+fn some_verbs(names: &str) -> Result<Vec<Verb>, Refusal> {
+    let mut verbs = Vec::new();
+    for name in names.split(',').map(str::trim).filter(|name| !name.is_empty()) {
+        verbs.push(Verb::parse(name).ok_or_else(|| usage(format!("`{name}` is no verb")))?);
+    }
+    verbs.sort_unstable();
+    verbs.dedup();
+    if verbs.is_empty() { Err(usage("`--verbs` without verbs".to_owned())) } else { Ok(verbs) }
+}
+
+/// The parameters of a verb; none when help is asked for.
+fn words(verb: Verb, args: impl Iterator<Item = OsString>) -> Result<Option<Map<String, Value>>, Refusal> {
+    let mut words = Words { verb, parameters: Map::new(), edits: Vec::new() };
+    let mut args = args;
+    let mut flags_over = false;
+    while let Some(arg) = args.next() {
+        match flag_of(&arg).filter(|_| !flags_over) {
+            None => words.by_position(arg)?,
+            Some((name, _)) if name.is_empty() => flags_over = true,
+            Some((name, _)) if name == "help" => return Ok(None),
+            Some((name, value)) => {
+                let value = value.or_else(|| args.next());
+                words.by_name(
+                    &name,
+                    value.ok_or_else(|| words.mistake(&format!("`--{name}` has no value")))?,
+                )?;
+            }
+        }
+    }
+    words.finish().map(Some)
+}
+
+/// The name of a flag, and its value when that is attached.
+fn flag_of(arg: &OsString) -> Option<(String, Option<OsString>)> {
+    let rest = arg.as_bytes().strip_prefix(b"--")?;
+    let mut halves = rest.splitn(2, |&byte| byte == b'=');
+    let name = String::from_utf8_lossy(halves.next()?).into_owned();
+    Some((name, halves.next().map(|value| OsString::from_vec(value.to_vec()))))
+}
+
+struct Words {
+    verb: Verb,
+    parameters: Map<String, Value>,
+    edits: Vec<Map<String, Value>>,
+}
+
+impl Words {
+    fn mistake(&self, what: &str) -> Refusal {
+        let shape: Vec<String> = self.verb.parameters().iter().map(crate::help::shape).collect();
+        Refusal::invalid(what, format!("file-tools <workspace> {} {}", self.verb.as_str(), shape.join(" ")))
+    }
+
+    fn by_position(&mut self, value: OsString) -> Result<(), Refusal> {
+        let mut positions = self.verb.parameters().iter().filter(|parameter| parameter.positional);
+        let Some(parameter) = positions.find(|parameter| !self.parameters.contains_key(parameter.name))
+        else {
+            return Err(self.mistake(&format!("`{}` is one argument too many", value.to_string_lossy())));
+        };
+        self.set(parameter, value)
+    }
+
+    fn by_name(&mut self, name: &str, value: OsString) -> Result<(), Refusal> {
+        let name = name.replace('-', "_");
+        if self.verb == Verb::Patch && matches!(&*name, "find" | "replace" | "start_line") {
+            return self.edit(&name, value);
+        }
+        match self.verb.parameters().iter().find(|parameter| parameter.name == name) {
+            Some(parameter) if !self.parameters.contains_key(parameter.name) => self.set(parameter, value),
+            Some(_) => Err(self.mistake(&format!("`--{name}` is given twice"))),
+            None => Err(self.mistake(&format!("`{}` has no flag `--{name}`", self.verb.as_str()))),
+        }
+    }
+
+    fn set(&mut self, parameter: &'static Parameter, value: OsString) -> Result<(), Refusal> {
+        let value = match parameter.kind {
+            Kind::Number => self.number(parameter.name, &value)?,
+            Kind::Edits => self.edits_as_json(&value)?,
+            // A path may be any bytes, and the other faces write them escaped.
+            Kind::Text if matches!(parameter.name, "path" | "from" | "to") => Value::String(path(value)),
+            Kind::Text | Kind::Choice(_) => Value::String(self.text(parameter.name, value)?),
+        };
+        self.parameters.insert(parameter.name.to_owned(), value);
+        Ok(())
+    }
+
+    fn text(&self, name: &str, value: OsString) -> Result<String, Refusal> {
+        value.into_string().map_err(|_| {
+            self.mistake(&format!("`{name}` is not UTF-8; content in bytes can come from stdin"))
+        })
+    }
+
+    fn number(&self, name: &str, value: &OsString) -> Result<Value, Refusal> {
+        let number = value.to_str().and_then(|text| text.parse::<u64>().ok());
+        number
+            .map(Value::from)
+            .ok_or_else(|| self.mistake(&format!("`{}` of `{name}` is no number", value.to_string_lossy())))
+    }
+
+    fn edits_as_json(&self, value: &OsString) -> Result<Value, Refusal> {
+        let edits = value.to_str().and_then(|text| serde_json::from_str(text).ok());
+        edits.ok_or_else(|| self.mistake("`--edits` takes a JSON array of objects with `find` and `replace`"))
+    }
+
+    /// `--find A --replace B [--start-line N]`, over and over: a new `--find` begins a new piece.
+    fn edit(&mut self, name: &str, value: OsString) -> Result<(), Refusal> {
+        let value = match name {
+            "start_line" => self.number(name, &value)?,
+            _ => Value::String(self.text(name, value)?),
+        };
+        if name == "find" {
+            self.edits.push(Map::new());
+        }
+        match self.edits.last_mut() {
+            Some(edit) if !edit.contains_key(name) => drop(edit.insert(name.to_owned(), value)),
+            _ => {
+                return Err(
+                    self.mistake(&format!("`--{}` without a `--find` before it", name.replace('_', "-")))
+                );
+            }
+        }
+        Ok(())
+    }
+
+    fn finish(mut self) -> Result<Map<String, Value>, Refusal> {
+        if !self.edits.is_empty() {
+            if self.parameters.contains_key("edits") {
+                return Err(self.mistake("`--find` and `--edits` together"));
+            }
+            self.parameters.insert("edits".to_owned(), json!(self.edits));
+        }
+        let mut positions =
+            self.verb.parameters().iter().filter(|parameter| parameter.positional && parameter.required);
+        if let Some(missing) = positions.find(|parameter| !self.parameters.contains_key(parameter.name)) {
+            return Err(self.mistake(&format!("`{}` wants a `{}`", self.verb.as_str(), missing.name)));
+        }
+        Ok(self.parameters)
+    }
+}
+
+/// As the other faces would write it; a path that is already written so stays.
+fn path(value: OsString) -> String {
+    match value.into_string() {
+        Ok(text) => text,
+        Err(bytes) => name::show(bytes.as_bytes()).into_owned(),
+    }
+}
+
+impl Asked {
+    /// The request, with what stdin has to give.
+    pub(crate) fn complete(self) -> Result<Request, Refusal> {
+        let (verb, mut parameters) = match self {
+            Self::Words { verb, parameters } => (verb, parameters),
+            Self::Json(text) => from_json(text.as_bytes())?,
+            Self::JsonOnStdin => from_json(&stdin(LONGEST_REQUEST)?)?,
+        };
+        match verb {
+            Verb::Write | Verb::Create if !parameters.contains_key("content") => {
+                // Not by way of JSON: stdin may be any bytes.
+                let content = stdin(FILE_LIMIT)?;
+                parameters.insert("content".to_owned(), json!(""));
+                let mut request = Request::parse(verb, parameters)?;
+                if let Request::Write(write) | Request::Create(write) = &mut request {
+                    write.content = content;
+                }
+                return Ok(request);
+            }
+            Verb::Patch if !parameters.contains_key("edits") => {
+                let edits = serde_json::from_slice(&stdin(LONGEST_REQUEST)?).map_err(|mistake| {
+                    Refusal::invalid(
+                        format!("stdin is no JSON: {mistake}"),
+                        r#"give the edits there: [{"find": "a", "replace": "b"}]"#,
+                    )
+                })?;
+                parameters.insert("edits".to_owned(), edits);
+            }
+            _ => {}
+        }
+        Request::parse(verb, parameters)
+    }
+}
+
+fn from_json(text: &[u8]) -> Result<(Verb, Map<String, Value>), Refusal> {
+    let hint = r#"write it as in {"verb": "read", "path": "notes/a.txt"}; see `--schema`"#;
+    let mut parameters: Map<String, Value> = serde_json::from_slice(text)
+        .map_err(|mistake| Refusal::invalid(format!("the request is no JSON object: {mistake}"), hint))?;
+    let verb = parameters.remove("verb");
+    let verb = verb.as_ref().and_then(Value::as_str).and_then(Verb::parse);
+    verb.map(|verb| (verb, parameters))
+        .ok_or_else(|| Refusal::invalid("the request has no `verb` that is known", hint))
+}
+
+fn stdin(limit: u64) -> Result<Vec<u8>, Refusal> {
+    let mut bytes = Vec::new();
+    std::io::stdin().lock().take(limit + 1).read_to_end(&mut bytes).map_err(|refused| {
+        Refusal::invalid("stdin cannot be read", "give the content with a flag").because(refused)
+    })?;
+    if bytes.len() as u64 > limit { Err(Refusal::too_large("what is on stdin", limit)) } else { Ok(bytes) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn read(line: &[&str]) -> Result<Order, Refusal> {
+        parse(line.iter().map(OsString::from))
+    }
+
+    fn parameters(line: &[&str]) -> Value {
+        match read(line) {
+            Ok(Order::Once { asked: Asked::Words { parameters, .. }, .. }) => Value::Object(parameters),
+            other => panic!("{line:?}: {other:?}"),
+        }
+    }
+
+    #[test]
+    fn words_become_the_parameters_of_a_request() {
+        assert_eq!(
+            parameters(&["/ws", "read", "notes/a.txt", "--offset", "10", "--limit=50"]),
+            json!({"path": "notes/a.txt", "offset": 10, "limit": 50})
+        );
+        assert_eq!(
+            parameters(&["/ws", "search", "--case", "smart", "fn main", "src"]),
+            json!({"regex": "fn main", "path": "src", "case": "smart"})
+        );
+        assert_eq!(
+            parameters(&[
+                "/ws",
+                "patch",
+                "a",
+                "--find",
+                "x",
+                "--replace=",
+                "--find",
+                "y",
+                "--replace",
+                "z",
+                "--start-line",
+                "3"
+            ]),
+            json!({"path": "a", "edits": [{"find": "x", "replace": ""}, {"find": "y", "replace": "z", "start_line": 3}]})
+        );
+    }
+
+    #[test]
+    fn what_begins_with_dashes_can_still_be_said() {
+        assert_eq!(parameters(&["/ws", "search", "--", "--offset"]), json!({"regex": "--offset"}));
+        assert_eq!(parameters(&["/ws", "read", "--path=--x"]), json!({"path": "--x"}));
+        assert_eq!(parameters(&["/ws", "read", "-x"]), json!({"path": "-x"}));
+    }
+
+    #[test]
+    fn a_path_of_any_bytes_is_escaped() {
+        let args = ["/ws".into(), "read".into(), OsString::from_vec(b"caf\xe9".to_vec())];
+        let Ok(Order::Once { asked: Asked::Words { parameters, .. }, .. }) = parse(args) else { panic!() };
+        assert_eq!(parameters["path"], r"$'caf\xe9'");
+    }
+
+    #[test]
+    fn a_mistake_is_refused_and_the_usage_told() {
+        for line in [
+            &["/ws"][..],
+            &["/ws", "explode", "a"],
+            &["/ws", "read"],
+            &["/ws", "read", "a", "b"],
+            &["/ws", "read", "a", "--offset", "many"],
+            &["/ws", "read", "a", "--offset"],
+            &["/ws", "read", "a", "--offset", "1", "--offset", "2"],
+            &["/ws", "read", "a", "--colour", "red"],
+            &["/ws", "move", "a"],
+            &["/ws", "patch", "a", "--replace", "x"],
+            &["--colour", "read", "a"],
+            &["mcp", "/ws", "/other"],
+            &["mcp", "--verbs", "explode"],
+            &["mcp", "--verbs", ","],
+        ] {
+            let refusal = read(line).unwrap_err();
+            assert!(refusal.hint().contains("file-tools <workspace>"), "{line:?}: {}", refusal.hint());
+        }
+    }
+
+    #[test]
+    fn the_server_offers_the_verbs_it_is_told_to() {
+        assert_eq!(
+            read(&["mcp", "--verbs", "list,read,list", "/ws"]).unwrap(),
+            Order::Serve { workspace: Some("/ws".into()), verbs: vec![Verb::Read, Verb::List] }
+        );
+    }
+
+    #[test]
+    fn json_is_told_from_a_verb() {
+        assert!(matches!(read(&["/ws", " {\"verb\": 1}"]), Ok(Order::Once { asked: Asked::Json(_), .. })));
+        assert!(matches!(read(&["/ws", "-"]), Ok(Order::Once { asked: Asked::JsonOnStdin, .. })));
+        assert!(from_json(b"[1]").is_err());
+        assert!(from_json(br#"{"verb": "explode"}"#).is_err());
+    }
+}

@@ -1,0 +1,76 @@
+//! Which files a glob means.
+
+use globset::{GlobBuilder, GlobMatcher};
+
+use crate::beneath::os;
+use crate::refusal::{Code, Refusal};
+
+/// A glob: of a name when there is no slash in it, else of the path below the folder it is used in.
+#[derive(Debug)]
+pub(crate) struct FileGlob {
+    matcher: GlobMatcher,
+    by_name: bool,
+    /// How many bytes of a path come before what is below the folder.
+    prefix: usize,
+}
+
+impl FileGlob {
+    /// Reads a glob to be used below a folder.
+    pub(crate) fn parse(glob: &str, folder: &[u8]) -> Result<Self, Refusal> {
+        let pattern = glob.strip_prefix("./").unwrap_or(glob);
+        let built = GlobBuilder::new(pattern).literal_separator(true).backslash_escape(true).build();
+        let glob = built.map_err(|mistake| {
+            Refusal::new(
+                Code::InvalidPattern,
+                format!("`{glob}` is no glob: {}", mistake.kind()),
+                "write it as in `*.rs`, `src/**/*.{ts,tsx}` or `[a-c]?.txt`",
+            )
+        })?;
+        let prefix = if folder.is_empty() { 0 } else { folder.len() + 1 };
+        Ok(Self { matcher: glob.compile_matcher(), by_name: !pattern.contains('/'), prefix })
+    }
+
+    /// Whether it means the file of that name at that path.
+    pub(crate) fn means(&self, name: &[u8], path: impl FnOnce() -> Vec<u8>) -> bool {
+        if self.by_name {
+            self.matcher.is_match(os(name))
+        } else {
+            self.matcher.is_match(os(path().get(self.prefix..).unwrap_or_default()))
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn means(glob: &str, path: &str) -> bool {
+        let name = path.rsplit('/').next().unwrap().as_bytes();
+        FileGlob::parse(glob, b"").unwrap().means(name, || path.as_bytes().to_vec())
+    }
+
+    #[test]
+    fn a_glob_without_a_slash_is_about_names() {
+        assert!(means("*.rs", "a/b/c.rs"));
+        assert!(!means("*.rs", "a.rs/b"));
+    }
+
+    #[test]
+    fn a_glob_with_a_slash_is_about_paths() {
+        assert!(means("a/*.rs", "a/c.rs"));
+        assert!(!means("a/*.rs", "a/b/c.rs"));
+        assert!(means("a/**/*.{rs,toml}", "a/b/c.toml"));
+        assert!(means("./a/*", "a/c"));
+    }
+
+    #[test]
+    fn a_glob_counts_from_its_folder() {
+        let glob = FileGlob::parse("b/*", b"a").unwrap();
+        assert!(glob.means(b"c", || b"a/b/c".to_vec()));
+    }
+
+    #[test]
+    fn what_is_no_glob_is_refused() {
+        assert_eq!(FileGlob::parse("a[", b"").unwrap_err().code(), Code::InvalidPattern);
+    }
+}

@@ -1,0 +1,56 @@
+//! What `--help` prints, made from the table of verbs.
+
+use std::fmt::Write as _;
+
+use crate::verb::{Kind, Parameter, Verb};
+
+const HEAD: &str = "\
+Confined file verbs: everything stays below one folder, the workspace.
+
+  file-tools <workspace> <verb> ...       one verb, in words
+  file-tools <workspace> '<json>'         the same as JSON: {\"verb\": \"read\", \"path\": \"a.txt\"}; `-` reads it from stdin
+  file-tools mcp [<workspace>]            an MCP server on stdin and stdout; --verbs read,list,... offers only those
+  file-tools --help | --schema | --version
+
+The answer is one JSON object on stdout, exit code 0; a refusal is {\"error\": {\"code\", \"message\", \"hint\"}} on stderr, exit code 1.
+When FILE_TOOLS_ROOT is set, it is the only workspace.
+
+";
+
+const FOOT: &str = "
+Never written, made, moved or deleted: .git, .claude, .codex, .gemini, .mcp.json, .envrc, .vscode, HEAD, in any spelling.
+A name that is not UTF-8 is shown, and can be given, as $'caf\\xe9.txt'.
+";
+
+/// The whole text.
+pub(crate) fn text() -> String {
+    let mut text = HEAD.to_owned();
+    for verb in Verb::ALL {
+        let shape: Vec<String> = verb.parameters().iter().map(shape).collect();
+        // Writing to a string cannot fail.
+        let _ = writeln!(text, "  {} {}\n      {}", verb.as_str(), shape.join(" "), verb.about());
+        for parameter in verb.parameters().iter().filter(|parameter| !parameter.positional) {
+            let _ = writeln!(text, "      {}: {}", flag(parameter), parameter.about);
+        }
+    }
+    text + FOOT
+}
+
+fn flag(parameter: &Parameter) -> String {
+    match parameter.kind {
+        Kind::Edits => {
+            "--find TEXT --replace TEXT [--start-line N] ..., or --edits JSON, or JSON on stdin".to_owned()
+        }
+        Kind::Number => format!("--{} N", parameter.name),
+        Kind::Choice(words) => format!("--{} {}", parameter.name, words.join("|")),
+        Kind::Text => format!("--{} TEXT", parameter.name),
+    }
+}
+
+/// How a parameter is given on the command line.
+pub(crate) fn shape(parameter: &Parameter) -> String {
+    let shape = if parameter.positional { format!("<{}>", parameter.name) } else { flag(parameter) };
+    // Content and edits may come from stdin.
+    let optional = !parameter.required || !parameter.positional;
+    if optional { format!("[{shape}]") } else { shape }
+}

@@ -1,0 +1,207 @@
+//! Paths as callers write them, and as they are shown again.
+//!
+//! Owns the way between text and bytes: a file's name is any bytes, an answer is Unicode. Looks at no disk: where a path
+//! leads is the business of `beneath`.
+
+use std::borrow::Cow;
+use std::collections::VecDeque;
+use std::fmt::Write as _;
+
+use crate::refusal::Refusal;
+
+/// Longer than any path a person has, and short enough that no request keeps the machine busy.
+const LONGEST_PATH: usize = 16 * 1024;
+/// Deeper than any tree that other programs can walk.
+const DEEPEST_PATH: usize = 2048;
+/// What begins and ends a path that is not plain text, as a shell writes it.
+const OPENING: &str = "$'";
+const CLOSING: char = '\'';
+
+/// A path below the workspace, in its parts. `..` is still in it: only the disk knows what is above a link.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct WorkPath {
+    /// What the caller wrote, for messages.
+    said: String,
+    parts: VecDeque<Vec<u8>>,
+    /// Written with a slash at its end, so it must not be a file.
+    folder: bool,
+}
+
+impl WorkPath {
+    /// Reads a path: relative to the workspace, or absolute and in words below it.
+    ///
+    /// `workspace` is the workspace's own absolute path.
+    pub fn parse(said: &str, workspace: &[u8]) -> Result<Self, Refusal> {
+        let bytes = decode(said)?;
+        if bytes.contains(&0) {
+            return Err(Refusal::invalid(
+                "a path with a NUL byte in it names nothing",
+                "write the path without it",
+            ));
+        }
+        if bytes.len() > LONGEST_PATH {
+            return Err(Refusal::invalid(
+                format!("a path of {} bytes is too long", bytes.len()),
+                format!("a path has {LONGEST_PATH} bytes at most"),
+            ));
+        }
+        let relative = below(&bytes, workspace).ok_or_else(|| Refusal::outside(said))?;
+        let parts: VecDeque<Vec<u8>> = split(relative).map(<[u8]>::to_vec).collect();
+        if parts.len() > DEEPEST_PATH {
+            return Err(Refusal::invalid(
+                format!("a path of {} parts is too deep", parts.len()),
+                format!("a path has {DEEPEST_PATH} parts at most"),
+            ));
+        }
+        let folder = relative.ends_with(b"/") || relative.ends_with(b"/.") || relative == b".";
+        Ok(Self { said: said.to_owned(), parts, folder })
+    }
+
+    /// What the caller wrote.
+    pub fn said(&self) -> &str {
+        &self.said
+    }
+
+    pub(crate) fn parts(&self) -> VecDeque<Vec<u8>> {
+        self.parts.clone()
+    }
+
+    pub(crate) fn is_folder(&self) -> bool {
+        self.folder
+    }
+}
+
+/// The parts of a path that mean something.
+pub(crate) fn split(path: &[u8]) -> impl DoubleEndedIterator<Item = &[u8]> {
+    path.split(|&byte| byte == b'/').filter(|part| !part.is_empty() && *part != b".")
+}
+
+/// An absolute path with the workspace's parts taken off its front; part by part, so that `/ws-other` is not below `/ws`.
+fn below<'a>(path: &'a [u8], workspace: &[u8]) -> Option<&'a [u8]> {
+    if !path.starts_with(b"/") {
+        return Some(path);
+    }
+    let workspace = workspace.strip_suffix(b"/").unwrap_or(workspace);
+    let rest = path.strip_prefix(workspace)?;
+    match rest {
+        [] => Some(b"."),
+        [b'/', rest @ ..] => Some(rest),
+        _ => None,
+    }
+}
+
+/// Bytes of a name as text: as they are where they are text, else between `$'` and `'` with `\xHH` for what is not.
+pub fn show(bytes: &[u8]) -> Cow<'_, str> {
+    match std::str::from_utf8(bytes) {
+        Ok(text) if !text.starts_with(OPENING) => Cow::Borrowed(text),
+        _ => Cow::Owned(escape(bytes)),
+    }
+}
+
+fn escape(bytes: &[u8]) -> String {
+    let mut text = OPENING.to_owned();
+    for chunk in bytes.utf8_chunks() {
+        for letter in chunk.valid().chars() {
+            if matches!(letter, '\\' | CLOSING) {
+                text.push('\\');
+            }
+            text.push(letter);
+        }
+        for byte in chunk.invalid() {
+            // Writing to a string cannot fail.
+            let _ = write!(text, "\\x{byte:02x}");
+        }
+    }
+    text.push(CLOSING);
+    text
+}
+
+/// The bytes that [`show`] stood for.
+fn decode(said: &str) -> Result<Vec<u8>, Refusal> {
+    let Some(inner) = said.strip_prefix(OPENING) else { return Ok(said.as_bytes().to_vec()) };
+    let mistake = || {
+        Refusal::invalid(
+            format!("`{said}` begins like an escaped path and is none"),
+            r"between `$'` and `'` write `\\`, `\'` and `\xHH`, as in `$'caf\xe9.txt'`",
+        )
+    };
+    let inner = inner.strip_suffix(CLOSING).ok_or_else(mistake)?;
+    let mut bytes = Vec::with_capacity(inner.len());
+    let mut rest = inner.as_bytes();
+    while let [first, others @ ..] = rest {
+        rest = others;
+        match (first, rest) {
+            (b'\\', [b'x', high, low, after @ ..]) => {
+                let digit = |letter: u8| char::from(letter).to_digit(16).ok_or_else(mistake);
+                let byte = digit(*high)? * 16 + digit(*low)?;
+                bytes.push(u8::try_from(byte).map_err(|_| mistake())?);
+                rest = after;
+            }
+            (b'\\', [byte @ (b'\\' | b'\''), after @ ..]) => {
+                bytes.push(*byte);
+                rest = after;
+            }
+            (b'\\' | b'\'', _) => return Err(mistake()),
+            (byte, _) => bytes.push(*byte),
+        }
+    }
+    Ok(bytes)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::refusal::Code;
+    use proptest::prelude::*;
+
+    fn parts(said: &str) -> Vec<String> {
+        let path = WorkPath::parse(said, b"/ws").unwrap();
+        path.parts.iter().map(|part| show(part).into_owned()).collect()
+    }
+
+    #[test]
+    fn a_path_falls_into_its_parts() {
+        assert_eq!(parts("a/./b//c"), ["a", "b", "c"]);
+        assert_eq!(parts(""), Vec::<String>::new());
+        assert_eq!(parts("a/../b"), ["a", "..", "b"]);
+    }
+
+    #[test]
+    fn an_absolute_path_counts_from_the_workspace_or_not_at_all() {
+        assert_eq!(parts("/ws/a"), ["a"]);
+        assert_eq!(parts("/ws"), Vec::<String>::new());
+        for outside in ["/etc/passwd", "/ws-other/a", "/w", "//ws/a", "/"] {
+            assert_eq!(WorkPath::parse(outside, b"/ws").unwrap_err().code(), Code::PathOutsideWorkspace);
+        }
+        assert!(WorkPath::parse("/etc/passwd", b"/").is_ok(), "everything is below the root");
+    }
+
+    #[test]
+    fn nul_length_and_depth_are_refused() {
+        for said in ["a\0b", r"$'a\x00b'", &"x/".repeat(3000), &"x".repeat(20_000)] {
+            assert_eq!(WorkPath::parse(said, b"/ws").unwrap_err().code(), Code::InvalidInput);
+        }
+    }
+
+    #[test]
+    fn a_name_that_is_not_text_is_escaped_as_a_shell_does() {
+        assert_eq!(show(b"caf\xe9.txt"), r"$'caf\xe9.txt'");
+        assert_eq!(show("café.txt".as_bytes()), "café.txt");
+        assert_eq!(show(br"back\slash"), r"back\slash");
+        assert_eq!(show(b"$'x'"), r"$'$\'x\''");
+    }
+
+    #[test]
+    fn a_broken_escape_is_refused() {
+        for said in ["$'a", r"$'a\'", r"$'a\q'", r"$'\xg1'", r"$'\x+1'", "$'a'b'"] {
+            assert!(WorkPath::parse(said, b"/ws").is_err(), "{said}");
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn what_is_shown_can_be_given_back(bytes in proptest::collection::vec(any::<u8>(), 0..40)) {
+            prop_assert_eq!(decode(&show(&bytes)).unwrap(), bytes);
+        }
+    }
+}

@@ -1,0 +1,297 @@
+//! `patch`: pieces of a file replaced, all or none.
+//!
+//! Works on bytes: whatever is not replaced stays as it was, text or not. All pieces are found in the file as it is, so their
+//! order means nothing and the line numbers are those that `read` shows.
+
+use std::borrow::Cow;
+use std::ops::Range;
+
+use memchr::{memchr_iter, memmem};
+use serde::Serialize;
+
+use crate::beneath::{Last, Purpose};
+use crate::contents::{self, FILE_LIMIT};
+use crate::read::Endings;
+use crate::refusal::{Code, Refusal};
+use crate::request::{Edit, Patch};
+use crate::workspace::Workspace;
+use crate::write::{self, Rule};
+
+/// How many places of a piece a refusal names.
+const PLACES_NAMED: usize = 5;
+
+/// What a patch came to.
+#[derive(Debug, Serialize)]
+pub struct Patched {
+    /// The file, without links.
+    pub path: String,
+    /// Where each piece began before, in the order they were given.
+    pub lines: Vec<u64>,
+    /// How many bytes it has now.
+    pub size: u64,
+}
+
+pub(crate) fn patch(workspace: &Workspace, request: &Patch) -> Result<Patched, Refusal> {
+    let path = workspace.root.parse(&request.path)?;
+    let _turn = write::turn(workspace, &path)?;
+    let place = workspace.root.find(&path, Last::Follow, Purpose::Change)?;
+    let (before, stat) = contents::load(workspace, &place, &path)?;
+    let (after, lines) = apply(&before, &request.edits)?;
+    if after.len() as u64 > FILE_LIMIT {
+        return Err(Refusal::too_large("the patched file", FILE_LIMIT));
+    }
+    write::lay_down(&place, &path, &after, Some(&stat), Rule::ReplaceSame)?;
+    Ok(Patched { path: place.shown(), lines, size: after.len() as u64 })
+}
+
+/// A piece and where it is.
+struct Found<'a> {
+    at: usize,
+    find: Cow<'a, [u8]>,
+    replace: Cow<'a, [u8]>,
+}
+
+/// The bytes with all pieces replaced, and the line on which each began.
+///
+/// # Errors
+/// When a piece is not there exactly once (or once on its line), or two pieces overlap.
+pub fn apply(bytes: &[u8], edits: &[Edit]) -> Result<(Vec<u8>, Vec<u64>), Refusal> {
+    if edits.is_empty() {
+        return Err(Refusal::invalid(
+            "a patch without a piece changes nothing",
+            "give at least one `find` and `replace`",
+        ));
+    }
+    let crlf = Endings::of(bytes) == Endings::Crlf;
+    let mut found = Vec::with_capacity(edits.len());
+    for (number, edit) in edits.iter().enumerate() {
+        found.push(locate(bytes, edit, number + 1, crlf)?);
+    }
+    let lines = found.iter().map(|found| line_of(bytes, found.at)).collect();
+    found.sort_by_key(|found| found.at);
+    if let Some(pair) = found.windows(2).find(|pair| pair[0].at + pair[0].find.len() > pair[1].at) {
+        return Err(Refusal::invalid(
+            format!("two pieces overlap on line {}", line_of(bytes, pair[1].at)),
+            "make one piece of them",
+        ));
+    }
+    Ok((replace(bytes, &found), lines))
+}
+
+fn replace(bytes: &[u8], found: &[Found<'_>]) -> Vec<u8> {
+    let added: usize = found.iter().map(|found| found.replace.len()).sum();
+    let mut result = Vec::with_capacity(bytes.len() + added);
+    let mut taken = 0;
+    for Found { at, find, replace } in found {
+        result.extend_from_slice(&bytes[taken..*at]);
+        result.extend_from_slice(replace);
+        taken = at + find.len();
+    }
+    result.extend_from_slice(&bytes[taken..]);
+    result
+}
+
+fn locate<'a>(bytes: &[u8], edit: &'a Edit, number: usize, crlf: bool) -> Result<Found<'a>, Refusal> {
+    if edit.find.is_empty() {
+        return Err(Refusal::invalid(
+            format!("piece {number} has nothing to find"),
+            "to add text, find a line beside it and replace it with both; `write` fills an empty file",
+        ));
+    }
+    let (find, replace) = (with_endings(&edit.find, crlf), with_endings(&edit.replace, crlf));
+    let within = edit.start_line.map_or(Some(0..bytes.len()), |line| span_of(bytes, line));
+    let mut all = within.into_iter().flat_map(|within| places(bytes, &find, within));
+    let Some(at) = all.next() else { return Err(not_found(bytes, edit, &find, number)) };
+    if all.next().is_some() {
+        return Err(not_unique(bytes, edit, &find, number));
+    }
+    drop(all);
+    Ok(Found { at, find, replace })
+}
+
+/// Text as it stands in the file: who reads lines that end with `\r\n` often writes `\n`.
+fn with_endings(text: &str, crlf: bool) -> Cow<'_, [u8]> {
+    if !crlf || !text.contains('\n') {
+        return Cow::Borrowed(text.as_bytes());
+    }
+    Cow::Owned(text.replace("\r\n", "\n").replace('\n', "\r\n").into_bytes())
+}
+
+/// Every place within a span where a piece begins, also those that overlap: `aa` is twice in `aaa`.
+fn places<'a>(bytes: &'a [u8], find: &'a [u8], within: Range<usize>) -> impl Iterator<Item = usize> + 'a {
+    let finder = memmem::Finder::new(find);
+    // A piece that begins in the span may end behind it.
+    let bytes = &bytes[..bytes.len().min(within.end.saturating_add(find.len()).saturating_sub(1))];
+    let mut from = within.start;
+    std::iter::from_fn(move || {
+        let at = from + finder.find(bytes.get(from..)?)?;
+        from = at + 1;
+        Some(at)
+    })
+}
+
+/// Where a line is.
+fn span_of(bytes: &[u8], line: u64) -> Option<Range<usize>> {
+    let before = usize::try_from(line.checked_sub(1)?).ok()?;
+    let mut ends = memchr_iter(b'\n', bytes).map(|at| at + 1);
+    let start = if before == 0 { 0 } else { ends.nth(before - 1)? };
+    Some(start..ends.next().unwrap_or(bytes.len()))
+}
+
+/// The number of the line that a byte is on.
+fn line_of(bytes: &[u8], at: usize) -> u64 {
+    memchr_iter(b'\n', &bytes[..at]).count() as u64 + 1
+}
+
+fn not_found(bytes: &[u8], edit: &Edit, find: &[u8], number: usize) -> Refusal {
+    let hint = match (edit.start_line, named(bytes, find)) {
+        (Some(_), lines) if !lines.is_empty() => format!("it begins on line {lines}"),
+        _ => "read the file again; blanks, tabs and every letter must be the same, without the line numbers"
+            .to_owned(),
+    };
+    let on = edit.start_line.map(|line| format!(" on line {line}")).unwrap_or_default();
+    Refusal::new(Code::FindNotFound, format!("piece {number} is not in the file{on}"), hint)
+}
+
+fn not_unique(bytes: &[u8], edit: &Edit, find: &[u8], number: usize) -> Refusal {
+    let hint = match edit.start_line {
+        None => format!(
+            "it begins on line {}; say which with `start_line`, or find more of it",
+            named(bytes, find)
+        ),
+        Some(_) => "find more of the line".to_owned(),
+    };
+    let on = edit.start_line.map(|line| format!(" on line {line}")).unwrap_or_default();
+    Refusal::new(Code::FindNotUnique, format!("piece {number} is in the file more than once{on}"), hint)
+}
+
+/// The first lines on which a piece begins.
+fn named(bytes: &[u8], find: &[u8]) -> String {
+    let mut lines: Vec<_> = places(bytes, find, 0..bytes.len())
+        .take(PLACES_NAMED + 1)
+        .map(|at| line_of(bytes, at).to_string())
+        .collect();
+    if lines.len() > PLACES_NAMED {
+        lines.truncate(PLACES_NAMED);
+        lines.push("…".to_owned());
+    }
+    lines.join(", ")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn edit(find: &str, replace: &str, start_line: Option<u64>) -> Edit {
+        Edit { find: find.to_owned(), replace: replace.to_owned(), start_line }
+    }
+
+    fn patched(text: &str, edits: &[Edit]) -> Result<String, Code> {
+        apply(text.as_bytes(), edits)
+            .map(|(bytes, _)| String::from_utf8(bytes).unwrap())
+            .map_err(|refusal| refusal.code())
+    }
+
+    #[test]
+    fn a_piece_must_be_there_once() {
+        assert_eq!(patched("one two", &[edit("two", "2", None)]).as_deref(), Ok("one 2"));
+        assert_eq!(patched("one two", &[edit("three", "3", None)]), Err(Code::FindNotFound));
+        assert_eq!(patched("a a", &[edit("a", "b", None)]), Err(Code::FindNotUnique));
+        assert_eq!(patched("aaa", &[edit("aa", "b", None)]), Err(Code::FindNotUnique));
+        assert_eq!(patched("abc", &[edit("", "b", None)]), Err(Code::InvalidInput));
+        assert_eq!(patched("abc", &[]), Err(Code::InvalidInput));
+    }
+
+    #[test]
+    fn a_line_tells_equal_pieces_apart() {
+        let text = "x\nx\nx x\n";
+        assert_eq!(patched(text, &[edit("x", "y", Some(2))]).as_deref(), Ok("x\ny\nx x\n"));
+        assert_eq!(patched(text, &[edit("x", "y", Some(3))]), Err(Code::FindNotUnique));
+        assert_eq!(patched(text, &[edit("x", "y", Some(4))]), Err(Code::FindNotFound));
+        assert_eq!(patched("a\nb\n", &[edit("a", "y", Some(2))]), Err(Code::FindNotFound));
+    }
+
+    #[test]
+    fn pieces_are_found_in_the_file_as_it_is() {
+        let edits = [edit("b", "a", None), edit("a", "b", None)];
+        assert_eq!(patched("a b", &edits).as_deref(), Ok("b a"));
+        assert_eq!(patched("abc", &[edit("ab", "x", None), edit("bc", "y", None)]), Err(Code::InvalidInput));
+    }
+
+    #[test]
+    fn windows_endings_stay() {
+        let text = "a\r\nb\r\nc\r\n";
+        assert_eq!(patched(text, &[edit("a\nb", "1\n2\n3", None)]).as_deref(), Ok("1\r\n2\r\n3\r\nc\r\n"));
+        assert_eq!(patched(text, &[edit("b", "2\n3", None)]).as_deref(), Ok("a\r\n2\r\n3\r\nc\r\n"));
+        assert_eq!(
+            patched("a\r\nb\n", &[edit("b", "2\n3", None)]).as_deref(),
+            Ok("a\r\n2\n3\n"),
+            "mixed: as written"
+        );
+    }
+
+    #[test]
+    fn bytes_that_are_no_text_stay() {
+        let (after, _) = apply(b"caf\xe9 = 1\n\0", &[edit("1", "2", None)]).unwrap();
+        assert_eq!(after, b"caf\xe9 = 2\n\0");
+    }
+
+    #[test]
+    fn a_refusal_says_where_the_piece_is() {
+        let refusal = apply(b"x\ny\nx\n", &[edit("x", "z", None)]).unwrap_err();
+        assert_eq!(refusal.hint(), "it begins on line 1, 3; say which with `start_line`, or find more of it");
+        let refusal = apply(b"x\ny\n", &[edit("y", "z", Some(1))]).unwrap_err();
+        assert_eq!(refusal.hint(), "it begins on line 2");
+    }
+
+    /// What `apply` promises, in the slowest and plainest words.
+    fn plainly(text: &str, find: &str, replace: &str) -> Option<String> {
+        let places: Vec<usize> = (0..text.len()).filter(|&at| text[at..].starts_with(find)).collect();
+        match places[..] {
+            [at] => Some(format!("{}{replace}{}", &text[..at], &text[at + find.len()..])),
+            _ => None,
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn one_piece_does_what_the_plain_words_say(text in "[ab\n]{0,12}", find in "[ab\n]{1,3}", replace in "[xy\n]{0,3}") {
+            prop_assert_eq!(patched(&text, &[edit(&find, &replace, None)]).ok(), plainly(&text, &find, &replace));
+        }
+
+        #[test]
+        fn the_order_of_pieces_means_nothing(text in "[a-h\n]{0,16}", finds in proptest::collection::vec("[a-h\n]{1,2}", 1..4)) {
+            let edits: Vec<_> = finds.iter().enumerate().map(|(at, find)| edit(find, &at.to_string(), None)).collect();
+            let backwards: Vec<_> = edits.iter().rev().cloned().collect();
+            prop_assert_eq!(patched(&text, &edits).ok(), patched(&text, &backwards).ok());
+        }
+
+        #[test]
+        fn a_patch_and_its_opposite_leave_the_bytes_as_they_were(
+            head in proptest::collection::vec(any::<u8>(), 0..40),
+            tail in proptest::collection::vec(any::<u8>(), 0..40),
+        ) {
+            let bytes = [head.as_slice(), b"<<needle>>", tail.as_slice()].concat();
+            let (there, _) = apply(&bytes, &[edit("<<needle>>", "{{thread}}", None)]).unwrap();
+            let (back, _) = apply(&there, &[edit("{{thread}}", "<<needle>>", None)]).unwrap();
+            prop_assert_eq!(back, bytes);
+        }
+
+        #[test]
+        fn a_file_of_windows_lines_stays_one(lines in proptest::collection::vec("[a-c]{0,3}", 2..6), replace in "[x\n]{0,4}") {
+            let text = lines.join("\r\n") + "\r\nneedle\r\n";
+            let after = patched(&text, &[edit("needle", &replace, None)]).unwrap();
+            prop_assert_eq!(Endings::of(after.as_bytes()), Endings::Crlf);
+        }
+
+        #[test]
+        fn all_or_nothing(text in "[a-d\n]{0,12}", finds in proptest::collection::vec("[a-d\n]{1,2}", 2..4)) {
+            let edits: Vec<_> = finds.iter().map(|find| edit(find, "", None)).collect();
+            let each_alone = edits.iter().all(|one| patched(&text, std::slice::from_ref(one)).is_ok());
+            if !each_alone {
+                prop_assert!(patched(&text, &edits).is_err());
+            }
+        }
+    }
+}
