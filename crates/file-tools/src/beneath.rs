@@ -185,6 +185,8 @@ impl Root {
     /// Walks a path.
     pub(crate) fn find(&self, path: &WorkPath, last: Last, purpose: Purpose) -> Result<Place, Refusal> {
         let mut walk = Walk { root: self, said: path.said(), purpose, trail: Vec::new(), at: None };
+        // What is written in the path is judged as a whole, before any folder is made or missed.
+        path.parts().iter().try_for_each(|part| walk.check_name(part))?;
         let place = walk.go(path.parts(), last)?;
         if path.is_folder() {
             match place.found.as_ref().map(kind) {
@@ -276,7 +278,7 @@ impl Walk<'_> {
         if self.purpose != Purpose::Make || rest.iter().any(|part| part == b"..") {
             return Err(Refusal::not_found(self.said));
         }
-        // What is to come is known: it is below a folder that does not exist yet, so there is no link in it.
+        // What a link has added is judged before anything is made for it.
         rest.iter().try_for_each(|part| self.check_name(part))?;
         match rustix::fs::mkdirat(self.here(), part, Mode::from_raw_mode(0o777)) {
             // Somebody else made it: as good.

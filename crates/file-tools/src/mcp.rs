@@ -30,8 +30,10 @@ const GRACE: Duration = Duration::from_secs(10);
 
 /// Serves until the client closes stdin.
 pub(crate) fn serve(workspace: Workspace, verbs: Vec<Verb>) -> Result<(), Refusal> {
-    let runtime =
-        tokio::runtime::Builder::new_current_thread().build().map_err(|refused| failed(&refused))?;
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_time()
+        .build()
+        .map_err(|refused| failed(&refused))?;
     let tools = Server { workspace: Arc::new(workspace), verbs };
     let served = runtime.block_on(async {
         let service = tools.serve(rmcp::transport::stdio()).await.map_err(io::Error::other)?;

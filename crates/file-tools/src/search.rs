@@ -34,6 +34,8 @@ const MOST_CONTEXT: u64 = 20;
 const LONGEST_LINE: usize = 1000;
 /// How much text all together.
 const MOST_TEXT: u64 = 4 * 1024 * 1024;
+/// How much memory an expression may need: a larger one would take longer to prepare than to run.
+const LARGEST_REGEX: usize = 32 * 1024 * 1024;
 /// Callers give up after a minute.
 const PATIENCE: Duration = Duration::from_secs(45);
 /// More threads wait for the disk and for each other.
@@ -205,6 +207,7 @@ impl<'a> Hunt<'a> {
 fn matcher(regex: &str, case: Case) -> Result<RegexMatcher, Refusal> {
     let mut builder = RegexMatcherBuilder::new();
     builder.line_terminator(Some(b'\n')).multi_line(true);
+    builder.size_limit(LARGEST_REGEX).dfa_size_limit(LARGEST_REGEX);
     match case {
         Case::Sensitive => {}
         Case::Insensitive => drop(builder.case_insensitive(true)),

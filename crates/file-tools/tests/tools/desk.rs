@@ -1,0 +1,147 @@
+//! A workspace to attack, with secrets all around it.
+
+use std::ffi::OsStr;
+use std::fs;
+use std::io::Write as _;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output, Stdio};
+
+use serde_json::Value;
+use tempfile::TempDir;
+
+/// The first argument of a process that is the program under test.
+pub const CUE: &str = "--file-tools";
+/// What must never be seen.
+pub const SECRET: &str = "the-secret-outside";
+
+pub struct Desk {
+    folder: TempDir,
+}
+
+/// What one run of the program came to.
+#[derive(Debug)]
+pub struct Told {
+    pub output: Output,
+}
+
+impl Desk {
+    /// `outside/secret.txt` beside the workspace `ws`, in which there is `a.txt`.
+    pub fn new() -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        fs::create_dir(folder.path().join("outside")).unwrap();
+        fs::create_dir(folder.path().join("ws")).unwrap();
+        let desk = Self { folder };
+        fs::write(desk.secret(), SECRET).unwrap();
+        desk.put("a.txt", "one\ntwo\nthree\n");
+        desk
+    }
+
+    pub fn workspace(&self) -> PathBuf {
+        self.folder.path().join("ws")
+    }
+
+    pub fn outside(&self) -> PathBuf {
+        self.folder.path().join("outside")
+    }
+
+    pub fn secret(&self) -> PathBuf {
+        self.outside().join("secret.txt")
+    }
+
+    pub fn at(&self, path: impl AsRef<Path>) -> PathBuf {
+        self.workspace().join(path)
+    }
+
+    pub fn put(&self, path: &str, content: impl AsRef<[u8]>) {
+        let path = self.at(path);
+        fs::create_dir_all(path.parent().unwrap()).unwrap();
+        fs::write(path, content).unwrap();
+    }
+
+    pub fn text(&self, path: &str) -> String {
+        fs::read_to_string(self.at(path)).unwrap()
+    }
+
+    /// The program, with nothing said yet.
+    pub fn program() -> Command {
+        let mut command = Command::new(std::env::current_exe().unwrap());
+        command
+            .arg(CUE)
+            .env_remove("FILE_TOOLS_ROOT")
+            .env_remove("FILE_TOOLS_HARDLINKS")
+            .stdin(Stdio::null());
+        command
+    }
+
+    pub fn command(&self, args: impl IntoIterator<Item = impl AsRef<OsStr>>) -> Command {
+        let mut command = Self::program();
+        command.arg(self.workspace()).args(args);
+        command
+    }
+
+    pub fn run(&self, args: impl IntoIterator<Item = impl AsRef<OsStr>>) -> Told {
+        Told { output: self.command(args).output().unwrap() }
+    }
+
+    /// With something on stdin.
+    pub fn feed(&self, args: &[&str], stdin: &[u8]) -> Told {
+        let mut command = self.command(args);
+        let mut child =
+            command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+        // It may refuse before it has read everything.
+        let _ = child.stdin.take().unwrap().write_all(stdin);
+        Told { output: child.wait_with_output().unwrap() }
+    }
+
+    pub fn json(&self, request: &Value) -> Told {
+        self.run([request.to_string()])
+    }
+
+    /// Everything in the workspace, by path, to see that nothing was changed or left behind.
+    pub fn inventory(&self) -> Vec<String> {
+        let listed =
+            Command::new("find").arg(self.workspace()).args(["-printf", "%P %y %s\n"]).output().unwrap();
+        let mut lines: Vec<_> = String::from_utf8_lossy(&listed.stdout).lines().map(str::to_owned).collect();
+        lines.sort();
+        lines
+    }
+}
+
+impl Told {
+    /// The answer: one object on stdout, nothing on stderr, exit code 0.
+    #[track_caller]
+    pub fn answer(&self) -> Value {
+        self.check_secret();
+        assert_eq!(self.output.status.code(), Some(0), "{self}");
+        assert!(self.output.stderr.is_empty(), "{self}");
+        serde_json::from_slice(&self.output.stdout).unwrap()
+    }
+
+    /// The code of the refusal: one object on stderr, nothing on stdout, exit code 1.
+    #[track_caller]
+    pub fn refused(&self) -> String {
+        self.check_secret();
+        assert_eq!(self.output.status.code(), Some(1), "{self}");
+        assert!(self.output.stdout.is_empty(), "{self}");
+        let refusal: Value = serde_json::from_slice(&self.output.stderr).unwrap();
+        let error = &refusal["error"];
+        assert!(error["message"].as_str().is_some_and(|text| !text.is_empty()), "{self}");
+        assert!(error["hint"].as_str().is_some_and(|text| !text.is_empty()), "{self}");
+        assert_eq!(error.as_object().unwrap().len(), 3, "{self}");
+        error["code"].as_str().unwrap().to_owned()
+    }
+
+    #[track_caller]
+    fn check_secret(&self) {
+        for stream in [&self.output.stdout, &self.output.stderr] {
+            assert!(!String::from_utf8_lossy(stream).contains(SECRET), "the secret is out: {self}");
+        }
+    }
+}
+
+impl std::fmt::Display for Told {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let Output { status, stdout, stderr } = &self.output;
+        write!(f, "{status}\n{}\n{}", String::from_utf8_lossy(stdout), String::from_utf8_lossy(stderr))
+    }
+}

@@ -1,0 +1,50 @@
+//! The same tests as a user without rights.
+
+use std::fs::{self, Permissions};
+use std::os::unix::fs::{PermissionsExt as _, chown};
+use std::process::Command;
+
+use libtest_mimic::{Failed, Trial};
+
+/// Debian's `nobody`.
+const NOBODY: u32 = 65534;
+
+/// A test of that name, run by another user. Listed as skipped when this one cannot become another, or is an ordinary one already.
+pub fn trial(name: &'static str) -> Trial {
+    let other = format!("{name}::as_an_ordinary_user");
+    if rustix::process::geteuid().is_root() {
+        Trial::test(other, move || run_as_nobody(name))
+    } else {
+        let skipped = format!("{other} (skipped: only root can become another user)");
+        Trial::test(skipped, || Ok(())).with_ignored_flag(true)
+    }
+}
+
+fn run_as_nobody(name: &str) -> Result<(), Failed> {
+    let folder = tempfile::tempdir()?;
+    // The build folder is often below root's home, where nobody else may look.
+    fs::set_permissions(folder.path(), Permissions::from_mode(0o755))?;
+    let program = folder.path().join("tools");
+    // By a program of its own: a descriptor that is open for writing here could reach a child of another test, and then the
+    // copy could not be run.
+    let copied = Command::new("cp").arg(std::env::current_exe()?).arg(&program).status()?;
+    if !copied.success() {
+        return Err("the program could not be copied".into());
+    }
+    let own = folder.path().join("own");
+    fs::create_dir(&own)?;
+    chown(&own, Some(NOBODY), Some(NOBODY))?;
+    let output = Command::new("setpriv")
+        .args([&format!("--reuid={NOBODY}"), &format!("--regid={NOBODY}"), "--clear-groups", "--"])
+        .arg(&program)
+        .args(["--exact", name, "--nocapture"])
+        .env("TMPDIR", &own)
+        .env("HOME", &own)
+        .current_dir(&own)
+        .output()?;
+    let said = String::from_utf8_lossy(&output.stdout);
+    if output.status.success() && said.contains("1 passed") {
+        return Ok(());
+    }
+    Err(format!("{said}\n{}", String::from_utf8_lossy(&output.stderr)).into())
+}

@@ -1,0 +1,171 @@
+//! Somebody swaps folders for links while the verbs are at work. Confined by `openat2` alone here, without the process's own
+//! lock, so that the one is proven without the other.
+//!
+//! `FILE_TOOLS_RACE_SECONDS` makes them as long as one likes (`just escapes`).
+
+use std::fs;
+use std::os::unix::fs::symlink;
+use std::path::Path;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use file_tools::{List, Move, Patch, Read, Request, Search, Workspace, Write};
+use rustix::fs::{CWD, RenameFlags, renameat_with};
+
+use crate::desk::{Desk, SECRET};
+
+crate::tests![no_swap_of_a_folder_for_a_link_leads_out, no_swap_leads_a_write_out, the_race_is_real];
+
+/// How many requests when nobody gave a time.
+const REQUESTS: u64 = 3000;
+
+/// `door` is now a folder, now a link to the outside; `file` now a file, now a link to the secret.
+struct Swapped {
+    desk: Desk,
+    swaps: AtomicU64,
+    over: AtomicBool,
+}
+
+impl Swapped {
+    fn new() -> Self {
+        let desk = Desk::new();
+        desk.put("door/secret.txt", "harmless");
+        desk.put("deep/er/door/secret.txt", "harmless");
+        desk.put("file", "harmless");
+        symlink(desk.outside(), desk.at("other-door")).unwrap();
+        symlink(desk.outside(), desk.at("deep/er/other-door")).unwrap();
+        symlink(desk.secret(), desk.at("other-file")).unwrap();
+        Self { desk, swaps: AtomicU64::new(0), over: AtomicBool::new(false) }
+    }
+
+    fn swap(&self) {
+        while !self.over.load(Ordering::Relaxed) {
+            for (one, other) in
+                [("door", "other-door"), ("file", "other-file"), ("deep/er/door", "deep/er/other-door")]
+            {
+                renameat_with(CWD, self.desk.at(one), CWD, self.desk.at(other), RenameFlags::EXCHANGE)
+                    .unwrap();
+                self.swaps.fetch_add(1, Ordering::Relaxed);
+            }
+        }
+    }
+
+    /// Attacks with `attempt` while another thread swaps. It tells whether it got through to something harmless.
+    fn attack(&self, mut attempt: impl FnMut(u64) -> bool) -> (u64, u64) {
+        let until = std::env::var("FILE_TOOLS_RACE_SECONDS")
+            .ok()
+            .map(|seconds| Duration::from_secs(seconds.parse().unwrap()));
+        let since = Instant::now();
+        let (mut through, mut number) = (0, 0);
+        thread::scope(|scope| {
+            scope.spawn(|| self.swap());
+            // Ends the other thread also when this one fails.
+            let _end = Ending(&self.over);
+            while until.map_or(number < REQUESTS, |until| since.elapsed() < until) {
+                through += u64::from(attempt(number));
+                number += 1;
+            }
+        });
+        (number, through)
+    }
+}
+
+struct Ending<'a>(&'a AtomicBool);
+
+impl Drop for Ending<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}
+
+fn path(path: &str) -> String {
+    path.to_owned()
+}
+
+fn no_swap_of_a_folder_for_a_link_leads_out() {
+    let swapped = Swapped::new();
+    let workspace = Workspace::enter_unlocked(&swapped.desk.workspace()).unwrap();
+    let requests = [
+        Request::Read(Read { path: path("door/secret.txt"), offset: None, limit: None }),
+        Request::Read(Read { path: path("deep/er/door/secret.txt"), offset: None, limit: None }),
+        Request::Read(Read { path: path("file"), offset: None, limit: None }),
+        Request::Read(Read {
+            path: path("deep/../door/../deep/er/door/secret.txt"),
+            offset: None,
+            limit: None,
+        }),
+        Request::Search(Search { regex: path("secret|harmless"), ..Search::default() }),
+        Request::Search(Search { regex: path("secret|harmless"), path: path("door"), ..Search::default() }),
+        Request::List(List { path: path("door"), glob: None }),
+        Request::List(List { path: String::new(), glob: Some(path("**/*")) }),
+    ];
+    // A file that is outside only: its name must not be seen either.
+    fs::write(swapped.desk.outside().join("outside-only"), SECRET).unwrap();
+    let (asked, through) = swapped.attack(|number| {
+        let request = &requests[usize::try_from(number).unwrap() % requests.len()];
+        let Ok(answer) = workspace.carry_out(request) else { return false };
+        let text = serde_json::to_string(&answer).unwrap();
+        assert!(!text.contains(SECRET) && !text.contains("outside-only"), "leaked by {request:?}: {text}");
+        text.contains("harmless") || text.contains("secret.txt")
+    });
+    let swaps = swapped.swaps.load(Ordering::Relaxed);
+    eprintln!("{swaps} swaps, {asked} requests, {through} got through to what is inside, 0 leaks");
+    assert!(through > 0 && through < asked, "the swaps did not get in the way: {through} of {asked}");
+}
+
+fn no_swap_leads_a_write_out() {
+    let swapped = Swapped::new();
+    let workspace = Workspace::enter_unlocked(&swapped.desk.workspace()).unwrap();
+    let write = |to: &str| Request::Write(Write { path: path(to), content: b"written".to_vec() });
+    let requests = [
+        write("door/new.txt"),
+        write("door/secret.txt"),
+        write("door/made/deep/new.txt"),
+        write("file"),
+        Request::Patch(Patch {
+            path: path("door/secret.txt"),
+            edits: vec![file_tools::Edit { find: path("e"), replace: path("x"), start_line: None }],
+        }),
+        Request::Move(Move { from: path("door/new.txt"), to: path("taken") }),
+        Request::Move(Move { from: path("a.txt"), to: path("door/a.txt") }),
+        Request::Move(Move { from: path("door/a.txt"), to: path("a.txt") }),
+        Request::Delete(file_tools::Delete { path: path("door/secret.txt") }),
+        Request::Delete(file_tools::Delete { path: path("taken") }),
+    ];
+    let (asked, through) = swapped.attack(|number| {
+        workspace.carry_out(&requests[usize::try_from(number).unwrap() % requests.len()]).is_ok()
+    });
+    let swaps = swapped.swaps.load(Ordering::Relaxed);
+    eprintln!("{swaps} swaps, {asked} requests, {through} carried out inside, 0 outside");
+    assert_eq!(fs::read_to_string(swapped.desk.secret()).unwrap(), SECRET);
+    let outside: Vec<_> =
+        fs::read_dir(swapped.desk.outside()).unwrap().map(|entry| entry.unwrap().file_name()).collect();
+    assert_eq!(outside, ["secret.txt"], "something was made outside");
+    assert!(through > 0 && through < asked, "the swaps did not get in the way: {through} of {asked}");
+}
+
+/// What looks first and opens then does leak in this very race, so the tests above could fail.
+fn the_race_is_real() {
+    let swapped = Swapped::new();
+    let root = swapped.desk.workspace().canonicalize().unwrap();
+    let look_then_open = |path: &Path| -> Option<String> {
+        let real = path.canonicalize().ok()?;
+        real.starts_with(&root).then(|| fs::read_to_string(path).ok())?
+    };
+    let door = root.join("door/secret.txt");
+    let since = Instant::now();
+    let leaked = thread::scope(|scope| {
+        scope.spawn(|| swapped.swap());
+        let _end = Ending(&swapped.over);
+        loop {
+            if look_then_open(&door).is_some_and(|text| text == SECRET) {
+                break true;
+            }
+            if since.elapsed() > Duration::from_secs(50) {
+                break false;
+            }
+        }
+    });
+    assert!(leaked, "not even a careless reader was led out");
+}
