@@ -33,6 +33,20 @@ bench *ARGS:
 faults ROUNDS="20":
     for round in $(seq {{ ROUNDS }}); do echo "round $round of {{ ROUNDS }}"; ./test -p supervisor; done
 
+# Measure the file verbs against cat and ripgrep and keep the table
+bench-file-tools *ARGS:
+    cargo build --release --locked -p switchboard -p bench
+    {{ target }}/release/bench file-tools --save {{ ARGS }}
+
+# Swap folders for links under the file verbs for so many seconds, and try so many odd paths
+escapes SECONDS="3" PATHS="100000":
+    cargo build --release --locked -p file-tools --tests
+    FILE_TOOLS_RACE_SECONDS={{ SECONDS }} FILE_TOOLS_PATHS={{ PATHS }} cargo test --release --locked -p file-tools --test tools -- --nocapture no_swap no_path_whatever
+
+# Fuzz the paths of the file verbs (needs cargo-fuzz and a nightly compiler)
+fuzz-paths SECONDS="60":
+    cd crates/file-tools && cargo fuzz run paths -- -max_total_time={{ SECONDS }}
+
 # Record the transcripts of the real CLIs anew, or with `-- --check` tell what drifted
 record *ARGS:
     scripts/record {{ ARGS }}

@@ -13,6 +13,8 @@ pub struct Executables {
     pub supervisor: PathBuf,
     /// The scripted agent.
     pub rehearsal: PathBuf,
+    /// The confined file verbs.
+    pub file_tools: PathBuf,
 }
 
 /// An executable that was not built.
@@ -29,6 +31,7 @@ impl Executables {
         Ok(Self {
             supervisor: built(folder.join("switchboard-supervisor"))?,
             rehearsal: built(folder.join("rehearsal"))?,
+            file_tools: built(folder.join("file-tools"))?,
             folder,
         })
     }

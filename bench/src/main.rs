@@ -7,12 +7,14 @@
 
 mod cost;
 mod executables;
+mod filing;
 mod interruption;
 mod machine;
 mod output;
 mod report;
 mod spread;
 mod supervising;
+mod turns;
 
 use std::error::Error;
 use std::path::{Path, PathBuf};
@@ -24,7 +26,7 @@ use clap::{Args, Parser, Subcommand};
 use crate::executables::Executables;
 use crate::interruption::Interruption;
 use crate::machine::Machine;
-use crate::report::Report;
+use crate::report::{Report, Row};
 use crate::supervising::{Figure, Scale};
 
 /// Why a bench could not be carried out. For the person who runs it, so a text is enough.
@@ -42,27 +44,39 @@ struct CommandLine {
 enum Bench {
     /// What the supervisor adds to a run: time, memory, throughput, and many at once
     Supervisor(Options),
+    /// What a confined file verb costs: its start, a read, a search
+    FileTools(Common),
 }
 
+/// What every bench can be told.
 #[derive(Debug, Args)]
-struct Options {
-    /// One round with few runs, to see that the bench still works; its figures mean little
+struct Common {
+    /// One round with little work, to see that the bench still works; its figures mean little
     #[arg(long)]
     quick: bool,
     /// Also write the table to bench/results/
     #[arg(long, conflicts_with = "quick")]
     save: bool,
-    /// Take this figure alone, to profile it
-    #[arg(long, value_name = "FIGURE", conflicts_with = "save")]
-    only: Option<Figure>,
-    /// Where the files of the runs go; needs 3 GB [default: beside this program]
+    /// Where the files go; needs 3 GB [default: beside this program]
     #[arg(long, value_name = "FOLDER")]
     work: Option<PathBuf>,
 }
 
+#[derive(Debug, Args)]
+struct Options {
+    #[command(flatten)]
+    common: Common,
+    /// Take this figure alone, to profile it
+    #[arg(long, value_name = "FIGURE", conflicts_with = "save")]
+    only: Option<Figure>,
+}
+
 fn main() -> ExitCode {
-    let CommandLine { bench: Bench::Supervisor(options) } = CommandLine::parse();
-    match measure_supervising(&options) {
+    let measured = match CommandLine::parse().bench {
+        Bench::Supervisor(options) => measure_supervising(&options),
+        Bench::FileTools(common) => measure_filing(&common),
+    };
+    match measured {
         Ok(()) => ExitCode::SUCCESS,
         Err(failure) => {
             output::complain(failure.as_ref());
@@ -72,34 +86,61 @@ fn main() -> ExitCode {
 }
 
 fn measure_supervising(options: &Options) -> Result<(), Failure> {
-    let executables = Executables::beside_this_program()?;
-    let work = options.work.as_deref().unwrap_or(executables.folder());
-    // Dropped at every way out, so nothing of it stays.
-    let folder = tempfile::Builder::new().prefix("bench-").tempdir_in(work)?;
-    let machine = Machine::look(folder.path())?;
-    let scale = if options.quick { Scale::QUICK } else { Scale::FULL };
+    let scale = if options.common.quick { Scale::QUICK } else { Scale::FULL };
+    let page = Page { title: "What the supervisor costs", file: "supervisor.md", method: scale.method() };
+    page.fill(&options.common, |executables, folder| {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+        runtime.block_on(async {
+            let interruption = Interruption::listen()?;
+            supervising::measure(executables, folder, &scale, options.only, interruption).await
+        })
+    })
+}
 
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-    let rows = runtime.block_on(async {
-        let interruption = Interruption::listen()?;
-        supervising::measure(&executables, folder.path(), &scale, options.only, interruption).await
-    })?;
-    folder.close()?;
+fn measure_filing(common: &Common) -> Result<(), Failure> {
+    let scale = if common.quick { filing::Scale::QUICK } else { filing::Scale::FULL };
+    let searcher = filing::Searcher::find();
+    let page =
+        Page { title: "What file-tools costs", file: "file-tools.md", method: scale.method(&searcher) };
+    page.fill(common, |executables, folder| filing::measure(executables, folder, &scale, &searcher))
+}
 
-    let report = Report {
-        title: "What the supervisor costs",
-        // Without the folder it happened to be built in.
-        command: iter::once("bench".to_owned()).chain(env::args().skip(1)).collect::<Vec<_>>().join(" "),
-        machine,
-        method: scale.method(),
-        rows,
-    };
-    let text = report.to_string();
-    output::table(&text);
-    if options.save {
-        save("supervisor.md", &text)?;
+/// A page that is still without figures.
+struct Page {
+    title: &'static str,
+    file: &'static str,
+    method: String,
+}
+
+impl Page {
+    /// Takes the figures in a work folder, prints the page and keeps it when that is asked for.
+    fn fill(
+        self,
+        common: &Common,
+        measure: impl FnOnce(&Executables, &Path) -> Result<Vec<Row>, Failure>,
+    ) -> Result<(), Failure> {
+        let executables = Executables::beside_this_program()?;
+        let work = common.work.as_deref().unwrap_or(executables.folder());
+        // Dropped at every way out, so nothing of it stays.
+        let folder = tempfile::Builder::new().prefix("bench-").tempdir_in(work)?;
+        let machine = Machine::look(folder.path())?;
+        let rows = measure(&executables, folder.path())?;
+        folder.close()?;
+        let report = Report {
+            title: self.title,
+            // Without the folder it happened to be built in.
+            command: iter::once("bench".to_owned()).chain(env::args().skip(1)).collect::<Vec<_>>().join(" "),
+            machine,
+            method: self.method,
+            rows,
+        };
+        let text = report.to_string();
+        output::table(&text);
+        if common.save {
+            save(self.file, &text)?;
+        }
+        Ok(())
     }
-    Ok(())
 }
 
 fn save(name: &str, text: &str) -> Result<(), Failure> {

@@ -66,12 +66,19 @@ pub enum Unit {
 }
 
 impl Unit {
+    fn name(self) -> &'static str {
+        match self {
+            Self::Milliseconds => "ms",
+            Self::Megabytes => "MB",
+            Self::MegabytesPerSecond => "MB/s",
+        }
+    }
+
     fn write(self, spread: Option<Spread>) -> String {
         let Some(spread) = spread else { return "no sample".to_owned() };
         match self {
-            Self::Milliseconds => format!("{spread:.2} ms"),
-            Self::Megabytes => format!("{spread:.2} MB"),
-            Self::MegabytesPerSecond => format!("{spread:.0} MB/s"),
+            Self::Milliseconds | Self::Megabytes => format!("{spread:.2} {}", self.name()),
+            Self::MegabytesPerSecond => format!("{spread:.0} {}", self.name()),
         }
     }
 }
@@ -91,7 +98,9 @@ impl Target {
     fn judge(self, row: &Row) -> String {
         let ratio = row.baseline.as_ref().and_then(|baseline| baseline.ratio);
         let (promise, judged, met): (_, _, fn(f64, f64) -> bool) = match self {
-            Self::Below(bound) => (format!("< {bound} MB"), row.ours, |value, bound| value < bound),
+            Self::Below(bound) => {
+                (format!("< {bound} {}", row.unit.name()), row.ours, |value, bound| value < bound)
+            }
             Self::RatioBelow(bound) => (format!("< {bound} ×"), ratio, |value, bound| value < bound),
             Self::RatioAtLeast(bound) => (format!("≥ {bound} ×"), ratio, |value, bound| value >= bound),
         };
@@ -164,6 +173,6 @@ mod tests {
     #[test]
     fn a_figure_without_a_sample_meets_nothing() {
         let row = row(&[], &[], Target::Below(6.0));
-        assert!(row.to_string().ends_with("| no sample | – | < 6 MB: not measured |"), "{row}");
+        assert!(row.to_string().ends_with("| no sample | – | < 6 MB/s: not measured |"), "{row}");
     }
 }

@@ -4,9 +4,10 @@ use crate::Failure;
 use crate::cost::{Cost, Meter};
 use crate::interruption::Interruption;
 use crate::report::Row;
+use crate::turns::Turns;
 
+use super::Scale;
 use super::scene::{Scene, finish_plainly};
-use super::{Scale, Turns};
 
 /// Takes the figures.
 pub async fn measure(

@@ -10,11 +10,9 @@ use std::path::Path;
 
 use clap::ValueEnum;
 
-use crate::cost::Cost;
 use crate::executables::Executables;
 use crate::interruption::Interruption;
-use crate::report::{Baseline, Row, Unit};
-use crate::spread::Spread;
+use crate::report::Row;
 use crate::{Failure, output};
 
 use scene::Scene;
@@ -90,32 +88,4 @@ pub async fn measure(
         });
     }
     Ok(rows)
-}
-
-/// What the two sides of a comparison cost, round by round.
-#[derive(Debug, Default)]
-struct Turns {
-    baseline: Vec<Cost>,
-    ours: Vec<Cost>,
-}
-
-impl Turns {
-    /// The rows for wall time and CPU time.
-    fn rows(&self, what: &str, baseline: &'static str) -> [Row; 2] {
-        let row = |kind, pick: fn(&Cost) -> f64| {
-            let ours: Vec<f64> = self.ours.iter().map(pick).collect();
-            let theirs: Vec<f64> = self.baseline.iter().map(pick).collect();
-            Row {
-                what: format!("{what}: {kind}"),
-                unit: Unit::Milliseconds,
-                baseline: Some(Baseline::of(baseline, &theirs, &ours)),
-                ours: Spread::of(ours),
-                target: None,
-            }
-        };
-        [
-            row("wall time", |cost| cost.wall.as_secs_f64() * 1e3),
-            row("CPU time", |cost| cost.cpu.as_secs_f64() * 1e3),
-        ]
-    }
 }

@@ -30,7 +30,7 @@ pub struct Facts {
     /// What a link points to.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub target: Option<String>,
-    /// Whether it can be read as a file, and else why not.
+    /// Whether `read` would read it.
     pub readable: bool,
     /// Whether every change to it is refused.
     pub protected: bool,

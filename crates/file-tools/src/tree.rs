@@ -6,6 +6,7 @@
 use std::mem::MaybeUninit;
 use std::ops::Range;
 use std::os::fd::{AsFd, OwnedFd};
+use std::panic::resume_unwind;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread;
@@ -146,7 +147,8 @@ pub(crate) fn visit<V: Visitor + Send>(
                 }
             }
         });
-        let others = others.into_iter().filter_map(|other| other.join().ok());
+        // Without what another thread has found the answer would not be true.
+        let others = others.into_iter().map(|other| other.join().unwrap_or_else(|died| resume_unwind(died)));
         std::iter::once(own).chain(others).collect()
     });
     (visitors, walk.unreadable.into_inner())

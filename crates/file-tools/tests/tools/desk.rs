@@ -145,3 +145,9 @@ impl std::fmt::Display for Told {
         write!(f, "{status}\n{}\n{}", String::from_utf8_lossy(stdout), String::from_utf8_lossy(stderr))
     }
 }
+
+/// `count` lines, each a number between two brackets.
+pub fn numbered(count: u32, open: char, close: char) -> String {
+    let lines: Vec<String> = (0..count).map(|number| format!("{open}{number}{close}\n")).collect();
+    lines.concat()
+}

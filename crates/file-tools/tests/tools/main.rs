@@ -4,6 +4,7 @@
 //! in. When the user is root, each test runs a second time as an ordinary one.
 #![expect(clippy::disallowed_methods, clippy::print_stderr, clippy::unwrap_used, reason = "a test may")]
 
+mod any_path;
 mod desk;
 mod faces;
 mod held;
@@ -42,6 +43,7 @@ fn main() -> ExitCode {
         faces::TESTS,
         verbs::TESTS,
         outside::TESTS,
+        any_path::TESTS,
         protected::TESTS,
         searching::TESTS,
         writers::TESTS,

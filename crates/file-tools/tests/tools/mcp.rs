@@ -10,7 +10,7 @@ use rmcp::service::{RoleClient, RunningService};
 use rmcp::transport::TokioChildProcess;
 use serde_json::{Value, json};
 
-use crate::desk::{Desk, SECRET};
+use crate::desk::{Desk, SECRET, numbered};
 
 crate::tests![
     every_verb_is_a_tool_and_works,
@@ -145,7 +145,7 @@ fn the_server_takes_its_workspace_from_the_operator() {
 
 fn calls_at_the_same_time_are_all_answered() {
     let desk = Desk::new();
-    desk.put("shared", (0..10).map(|line| format!("[{line}]\n")).collect::<String>());
+    desk.put("shared", numbered(10, '[', ']'));
     with(async {
         let client = connect(server(&desk, &[])).await;
         let calls = (0..10).map(|line| {
@@ -167,7 +167,7 @@ fn calls_at_the_same_time_are_all_answered() {
         drop(calls);
         client.cancel().await.unwrap();
     });
-    assert_eq!(desk.text("shared"), (0..10).map(|line| format!("<{line}>\n")).collect::<String>());
+    assert_eq!(desk.text("shared"), numbered(10, '<', '>'));
 }
 
 fn what_is_not_offered_is_said_not_to_be_there() {

@@ -110,7 +110,7 @@ fn what_is_not_searched_is_counted() {
     desk.put("binary", b"needle\0needle");
     desk.put("closed/x", "needle");
     symlink("a.txt", desk.at("link")).unwrap();
-    fs::set_permissions(desk.at("closed"), fs::Permissions::from_mode(0)).unwrap();
+    fs::set_permissions(desk.at("closed"), fs::Permissions::from_mode(0o0)).unwrap();
     let told = desk.run(["search", "needle"]).answer();
     fs::set_permissions(desk.at("closed"), fs::Permissions::from_mode(0o700)).unwrap();
     assert_eq!(told["skipped"]["binary"], 1);

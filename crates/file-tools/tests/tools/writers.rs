@@ -5,7 +5,7 @@ use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
 use std::thread;
 
-use crate::desk::{Desk, Told};
+use crate::desk::{Desk, Told, numbered};
 
 crate::tests![
     a_reader_sees_one_write_or_another_and_never_a_mix,
@@ -43,7 +43,7 @@ fn a_reader_sees_one_write_or_another_and_never_a_mix() {
 
 fn patches_at_the_same_time_all_count() {
     let desk = Desk::new();
-    desk.put("shared", (0..12).map(|line| format!("[{line}]\n")).collect::<String>());
+    desk.put("shared", numbered(12, '[', ']'));
     thread::scope(|scope| {
         for line in 0..12 {
             let desk = &desk;
@@ -53,7 +53,7 @@ fn patches_at_the_same_time_all_count() {
             });
         }
     });
-    assert_eq!(desk.text("shared"), (0..12).map(|line| format!("<{line}>\n")).collect::<String>());
+    assert_eq!(desk.text("shared"), numbered(12, '<', '>'));
 }
 
 fn of_many_creators_one_wins() {
@@ -79,7 +79,9 @@ fn of_many_creators_one_wins() {
 fn moves_to_one_name_lose_no_file() {
     let desk = Desk::new();
     let names: Vec<String> = (0..8).map(|number| format!("from-{number}")).collect();
-    names.iter().for_each(|name| desk.put(name, name));
+    for name in &names {
+        desk.put(name, name);
+    }
     thread::scope(|scope| {
         for name in &names {
             let desk = &desk;

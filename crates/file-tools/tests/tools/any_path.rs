@@ -1,0 +1,111 @@
+//! No path, however it is written, leads a verb out: the property of the fuzz target, in every build.
+//!
+//! `FILE_TOOLS_PATHS` is how many are tried.
+
+use std::cell::Cell;
+use std::fs;
+use std::os::unix::fs::symlink;
+
+use file_tools::{Delete, List, Move, Patch, Read, Request, Search, Stat, Workspace, Write};
+use proptest::prelude::*;
+use proptest::test_runner::{Config, TestRunner};
+
+use crate::desk::{Desk, SECRET};
+
+crate::tests![no_path_whatever_leads_out];
+
+/// Pieces of which paths are made: names that are there, links in all directions, and everything that confuses.
+const PIECES: [&str; 26] = [
+    "a",
+    "b",
+    "..",
+    ".",
+    "",
+    "o",
+    "u",
+    "i",
+    "g",
+    "c",
+    "r",
+    "self",
+    "a.txt",
+    "secret.txt",
+    "outside",
+    "ws",
+    ".git",
+    ".GIT",
+    "config",
+    "etc/passwd",
+    "proc/self/root",
+    "\0",
+    "é",
+    "$'",
+    r"\x2e\x2e",
+    "'",
+];
+
+fn any_path() -> impl Strategy<Value = String> {
+    let pieces = proptest::collection::vec(proptest::sample::select(PIECES.to_vec()), 0..8);
+    let made = (any::<bool>(), pieces).prop_map(|(absolute, pieces)| {
+        let path = pieces.join("/");
+        if absolute { format!("/{path}") } else { path }
+    });
+    let escaped = made.clone().prop_map(|path| format!("$'{path}'"));
+    prop_oneof![4 => made, 1 => escaped, 1 => any::<String>()]
+}
+
+fn any_request() -> impl Strategy<Value = Request> {
+    (any_path(), any_path(), 0..9_u8).prop_map(|(path, other, which)| match which {
+        0 => Request::Read(Read { path, offset: None, limit: None }),
+        1 => Request::Write(Write { path, content: b"x".to_vec() }),
+        2 => Request::Create(Write { path, content: b"x".to_vec() }),
+        3 => Request::Move(Move { from: path, to: other }),
+        4 => Request::Delete(Delete { path }),
+        5 => Request::List(List { path, glob: None }),
+        6 => Request::Search(Search { regex: ".".to_owned(), path, ..Search::default() }),
+        7 => Request::Patch(Patch {
+            path,
+            edits: vec![file_tools::Edit { find: "t".to_owned(), replace: "x".to_owned(), start_line: None }],
+        }),
+        _ => Request::Stat(Stat { path }),
+    })
+}
+
+fn no_path_whatever_leads_out() {
+    let desk = Desk::new();
+    fs::create_dir_all(desk.at("a/b")).unwrap();
+    desk.put(".git/config", "[core]");
+    for (target, link) in [
+        ("../outside", "o"),
+        ("..", "u"),
+        ("a/b", "i"),
+        (".git", "g"),
+        ("o/secret.txt", "c"),
+        ("/", "r"),
+        ("self/self", "self"),
+    ] {
+        symlink(target, desk.at(link)).unwrap();
+    }
+    let workspace = Workspace::enter_unlocked(&desk.workspace()).unwrap();
+    let cases = std::env::var("FILE_TOOLS_PATHS").map_or(1500, |cases| cases.parse().unwrap());
+    let mut runner = TestRunner::new(Config { cases, failure_persistence: None, ..Config::default() });
+    let done = Cell::new(0_u32);
+    runner
+        .run(&any_request(), |request| {
+            let told = match workspace.carry_out(&request) {
+                Ok(answer) => {
+                    done.set(done.get() + 1);
+                    serde_json::to_string(&answer).unwrap()
+                }
+                Err(refusal) => serde_json::to_string(&refusal).unwrap(),
+            };
+            prop_assert!(!told.contains(SECRET), "leaked: {}", told);
+            prop_assert_eq!(fs::read_to_string(desk.secret()).unwrap(), SECRET);
+            prop_assert_eq!(fs::read_dir(desk.outside()).unwrap().count(), 1);
+            prop_assert_eq!(desk.text(".git/config"), "[core]");
+            Ok(())
+        })
+        .unwrap();
+    eprintln!("{cases} requests, {} of them carried out inside", done.get());
+    assert!(done.get() > 0, "paths that are always refused prove nothing");
+}
