@@ -40,8 +40,8 @@ bench-file-tools *ARGS:
 
 # Swap folders for links under the file verbs for so many seconds, and try so many odd paths
 escapes SECONDS="3" PATHS="100000":
-    cargo build --release --locked -p file-tools --tests
-    FILE_TOOLS_RACE_SECONDS={{ SECONDS }} FILE_TOOLS_PATHS={{ PATHS }} cargo test --release --locked -p file-tools --test tools -- --nocapture no_swap no_path_whatever
+    FILE_TOOLS_RACE_SECONDS={{ SECONDS }} cargo test --release --locked -p file-tools --test tools -- --nocapture no_swap
+    FILE_TOOLS_PATHS={{ PATHS }} cargo test --release --locked -p file-tools --test tools -- --nocapture no_path_whatever
 
 # Fuzz the paths of the file verbs (needs cargo-fuzz and a nightly compiler)
 fuzz-paths SECONDS="60":

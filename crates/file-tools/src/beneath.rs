@@ -7,7 +7,6 @@
 
 use std::collections::VecDeque;
 use std::ffi::OsStr;
-use std::fs::File;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt as _;
 use std::path::{Path, PathBuf};
@@ -16,6 +15,7 @@ use rustix::fs::{AtFlags, CWD, FileType, Mode, OFlags, ResolveFlags, Stat};
 use rustix::io::Errno;
 
 use crate::name::{self, WorkPath};
+use crate::pinned::Pins;
 use crate::protected;
 use crate::refusal::{Code, Refusal};
 
@@ -57,8 +57,6 @@ pub(crate) fn kind(stat: &Stat) -> FileType {
 pub struct Root {
     fd: OwnedFd,
     path: PathBuf,
-    /// What a protected name at the top leads to, when that is elsewhere in the workspace.
-    pinned: Vec<Identity>,
 }
 
 /// What is done with a link at the end of a path.
@@ -141,7 +139,7 @@ impl Root {
             ),
             other => explain(&said, other, Code::ReadFailed),
         })?;
-        Ok(Self { fd, path: absolute, pinned: Vec::new() })
+        Ok(Self { fd, path: absolute })
     }
 
     /// The workspace's own path.
@@ -158,33 +156,20 @@ impl Root {
         WorkPath::parse(said, self.path.as_os_str().as_bytes())
     }
 
-    /// Finds out what protected names at the top really lead to, so that it cannot be written under its other name either.
-    pub(crate) fn pin_protected(&mut self) {
-        let pinned = protected::NAMES.iter().filter_map(|name| {
-            let stat = rustix::fs::statat(&self.fd, *name, AtFlags::SYMLINK_NOFOLLOW).ok()?;
-            let target = match kind(&stat) {
-                FileType::Symlink => (*name).to_owned(),
-                FileType::RegularFile if *name == ".git" => self.git_folder()?,
-                _ => return None,
-            };
-            let path = self.parse(&target).ok()?;
-            self.find(&path, Last::Follow, Purpose::Look).ok()?.found.as_ref().map(identity)
-        });
-        self.pinned = pinned.collect();
-    }
-
-    /// What a `.git` that is a file points to.
-    fn git_folder(&self) -> Option<String> {
-        use std::io::Read as _;
-        let file = File::from(open(self.fd(), b".git", OFlags::RDONLY | OFlags::NONBLOCK, 0).ok()?);
-        let mut text = String::new();
-        file.take(8192).read_to_string(&mut text).ok()?;
-        Some(text.strip_prefix("gitdir:")?.trim().to_owned())
+    /// Where a path leads, step by step: each link gone through, and in the end what was found or missed.
+    pub(crate) fn trace(&self, path: &WorkPath) -> (Option<Stat>, Vec<Vec<u8>>) {
+        let mut walk = Walk::new(self, path.said(), Purpose::Look);
+        let place = walk.go(path.parts(), Last::Follow);
+        (place.ok().and_then(|place| place.found), walk.crossed)
     }
 
     /// Walks a path.
     pub(crate) fn find(&self, path: &WorkPath, last: Last, purpose: Purpose) -> Result<Place, Refusal> {
-        let mut walk = Walk { root: self, said: path.said(), purpose, trail: Vec::new(), at: None };
+        let mut walk = Walk::new(self, path.said(), purpose);
+        if purpose != Purpose::Look {
+            walk.pins = Pins::of(self);
+            walk.check_repository(self.fd())?;
+        }
         // What is written in the path is judged as a whole, before any folder is made or missed.
         path.parts().iter().try_for_each(|part| walk.check_name(part))?;
         let place = walk.go(path.parts(), last)?;
@@ -209,6 +194,10 @@ struct Walk<'a> {
     trail: Vec<Vec<u8>>,
     /// The one it stands in, unless that is the workspace.
     at: Option<OwnedFd>,
+    /// The links gone through, and in the end what was found or missed.
+    crossed: Vec<Vec<u8>>,
+    /// What must not be changed.
+    pins: Pins,
 }
 
 /// What a walk found under a name.
@@ -217,7 +206,11 @@ enum Step {
     Found(OwnedFd, Stat),
 }
 
-impl Walk<'_> {
+impl<'a> Walk<'a> {
+    fn new(root: &'a Root, said: &'a str, purpose: Purpose) -> Self {
+        Self { root, said, purpose, trail: Vec::new(), at: None, crossed: Vec::new(), pins: Pins::default() }
+    }
+
     fn go(&mut self, mut parts: VecDeque<Vec<u8>>, last: Last) -> Result<Place, Refusal> {
         let mut links = 0;
         while let Some(part) = parts.pop_front() {
@@ -235,16 +228,21 @@ impl Walk<'_> {
             let (fd, stat) = match self.step(&part)? {
                 Step::Found(fd, stat) => (fd, stat),
                 Step::Nothing if is_last => return self.place(part, None),
-                Step::Nothing => self.make(&part, &parts)?,
+                Step::Nothing => {
+                    self.crossed.push(self.path_to(&part, &parts));
+                    self.make(&part, &parts)?
+                }
             };
             match kind(&stat) {
                 FileType::Symlink if is_last && last == Last::Keep => return self.place(part, Some(stat)),
                 FileType::Symlink => {
                     links += 1;
+                    self.crossed.push(self.path_to(&part, &VecDeque::new()));
                     self.follow(&fd, links, &mut parts)?;
                 }
                 FileType::Directory => {
                     self.check_identity(&stat)?;
+                    self.check_repository(fd.as_fd())?;
                     self.trail.push(part);
                     self.at = Some(fd);
                 }
@@ -280,6 +278,7 @@ impl Walk<'_> {
         }
         // What a link has added is judged before anything is made for it.
         rest.iter().try_for_each(|part| self.check_name(part))?;
+        self.check_path(&self.path_to(part, rest))?;
         match rustix::fs::mkdirat(self.here(), part, Mode::from_raw_mode(0o777)) {
             // Somebody else made it: as good.
             Ok(()) | Err(Errno::EXIST) => {}
@@ -334,10 +333,10 @@ impl Walk<'_> {
             Some(folder) => folder,
             None => self.root_again()?,
         };
-        self.trail.push(part);
-        let real = self.trail.join(&b'/');
-        let name = self.trail.pop().unwrap_or_default();
-        Ok(Place { folder, name, real, found })
+        let real = self.path_to(&part, &VecDeque::new());
+        self.crossed.push(real.clone());
+        self.check_path(&real)?;
+        Ok(Place { folder, name: part, real, found })
     }
 
     /// The place of the folder where the walk stands.
@@ -356,7 +355,16 @@ impl Walk<'_> {
             Some(folder) => folder,
             None => self.root_again()?,
         };
-        Ok(Place { folder, name, real: self.trail.join(&b'/'), found: Some(stat) })
+        let real = self.trail.join(&b'/');
+        self.crossed.push(real.clone());
+        self.check_path(&real)?;
+        Ok(Place { folder, name, real, found: Some(stat) })
+    }
+
+    /// The path of a name in the folder where the walk stands, and of what is still to come below it.
+    fn path_to(&self, part: &[u8], rest: &VecDeque<Vec<u8>>) -> Vec<u8> {
+        let parts = self.trail.iter().map(Vec::as_slice).chain([part]).chain(rest.iter().map(Vec::as_slice));
+        parts.collect::<Vec<_>>().join(&b'/')
     }
 
     fn root_again(&self) -> Result<OwnedFd, Refusal> {
@@ -371,7 +379,17 @@ impl Walk<'_> {
     }
 
     fn check_identity(&self, stat: &Stat) -> Result<(), Refusal> {
-        if self.purpose != Purpose::Look && self.root.pinned.contains(&identity(stat)) {
+        if self.pins.has(stat) { Err(Refusal::protected(self.said)) } else { Ok(()) }
+    }
+
+    fn check_path(&self, path: &[u8]) -> Result<(), Refusal> {
+        if self.pins.concern(path) { Err(Refusal::protected(self.said)) } else { Ok(()) }
+    }
+
+    /// Whether a folder is what `.git` usually is, under whichever name: git obeys its `config` and runs its hooks.
+    fn check_repository(&self, folder: BorrowedFd<'_>) -> Result<(), Refusal> {
+        let has = |name: &str| rustix::fs::statat(folder, name, AtFlags::SYMLINK_NOFOLLOW).is_ok();
+        if self.purpose != Purpose::Look && has("HEAD") && has("objects") && has("refs") {
             return Err(Refusal::protected(self.said));
         }
         Ok(())

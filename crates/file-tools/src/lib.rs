@@ -19,6 +19,7 @@ mod lock;
 mod mcp;
 mod name;
 mod patch;
+mod pinned;
 mod protected;
 mod read;
 mod refusal;

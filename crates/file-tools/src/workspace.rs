@@ -57,8 +57,7 @@ impl Workspace {
         Ok(Self::within(root, held, setting))
     }
 
-    fn within(mut root: Root, held: Held, setting: Setting) -> Self {
-        root.pin_protected();
+    fn within(root: Root, held: Held, setting: Setting) -> Self {
         Self { root, held, setting }
     }
 

@@ -13,6 +13,8 @@ crate::tests![
     a_folder_with_something_protected_in_it_stays,
     a_link_does_not_hide_a_protected_path,
     the_other_side_of_a_protected_link_is_protected_too,
+    no_link_on_the_way_of_a_protected_link_can_be_replaced,
+    a_repository_under_another_name_is_protected_too,
     protected_paths_can_be_read,
     a_bare_repository_cannot_be_planted,
 ];
@@ -124,6 +126,45 @@ fn the_other_side_of_a_protected_link_is_protected_too() {
     }
     assert_eq!(desk.run(["move", "store", "x"]).refused(), "protected_path");
     assert_eq!(desk.run(["move", "env", "x"]).refused(), "protected_path");
+}
+
+fn no_link_on_the_way_of_a_protected_link_can_be_replaced() {
+    let desk = Desk::new();
+    desk.put("one/two/claude/settings.json", "{}");
+    symlink("link", desk.at(".claude")).unwrap();
+    symlink("again", desk.at("link")).unwrap();
+    symlink("one/two/claude", desk.at("again")).unwrap();
+    symlink("not/there/yet", desk.at(".codex")).unwrap();
+    let before = desk.inventory();
+    for path in ["link", "again"] {
+        assert_eq!(desk.run(["delete", path]).refused(), "protected_path", "{path}");
+    }
+    for path in ["one", "one/two", "one/two/claude"] {
+        assert_eq!(desk.run(["move", path, "away"]).refused(), "protected_path", "{path}");
+    }
+    for path in ["not/there/yet/config.toml", "not/there/yet", "not/there", "not"] {
+        assert_eq!(desk.run(["write", path, "--content", "x"]).refused(), "protected_path", "{path}");
+        assert_eq!(desk.run(["move", "a.txt", path]).refused(), "protected_path", "{path}");
+    }
+    assert_eq!(desk.inventory(), before);
+    desk.run(["write", "one/two/other.txt", "--content", "beside it"]).answer();
+    desk.run(["write", "notes/yet.txt", "--content", "not it"]).answer();
+}
+
+fn a_repository_under_another_name_is_protected_too() {
+    let desk = Desk::new();
+    for path in
+        ["deep/store.git/HEAD", "deep/store.git/config", "deep/store.git/objects/x", "deep/store.git/refs/x"]
+    {
+        desk.put(path, "x");
+    }
+    for path in ["deep/store.git/config", "deep/store.git/hooks/post-checkout", "deep/store.git/objects/new"]
+    {
+        assert_eq!(desk.run(["write", path, "--content", "x"]).refused(), "protected_path", "{path}");
+    }
+    assert_eq!(desk.run(["delete", "deep/store.git/config"]).refused(), "protected_path");
+    assert_eq!(desk.run(["move", "deep/store.git", "x"]).refused(), "protected_path");
+    desk.run(["write", "deep/beside.txt", "--content", "x"]).answer();
 }
 
 fn protected_paths_can_be_read() {
