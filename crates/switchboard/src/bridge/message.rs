@@ -5,7 +5,7 @@
 
 use std::borrow::Cow;
 
-use serde::Deserialize;
+use serde::{Deserialize, Deserializer};
 use serde_json::value::RawValue;
 
 /// Stands in `params._meta` of every tool call, with a name for this very request. A server that sees the same name again answers
@@ -43,13 +43,18 @@ struct Cancelled<'a> {
 
 #[derive(Deserialize)]
 struct Params<'a> {
-    #[serde(default, borrow, rename = "_meta")]
+    #[serde(default, borrow, rename = "_meta", deserialize_with = "also_null")]
     meta: Option<&'a RawValue>,
+}
+
+/// What is there, `null` included: a second one beside it would be an error.
+fn also_null<'de: 'a, 'a, D: Deserializer<'de>>(deserializer: D) -> Result<Option<&'a RawValue>, D::Error> {
+    <&RawValue>::deserialize(deserializer).map(Some)
 }
 
 #[derive(Deserialize)]
 struct Meta<'a> {
-    #[serde(default, borrow, rename = "switchboard/request")]
+    #[serde(default, borrow, rename = "switchboard/request", deserialize_with = "also_null")]
     mark: Option<&'a RawValue>,
 }
 
@@ -107,25 +112,16 @@ fn insertion(line: &[u8], name: &str) -> Option<(std::ops::Range<usize>, String)
             let at = place(meta) + 1;
             Some((at..at, format!("{mark}{}", comma(meta))))
         }
-        // `"_meta": null` reads as none; a second one beside it would be an error.
-        None if !names_meta(params) => {
+        Some(null @ "null") => {
+            let at = place(null);
+            Some((at..at + "null".len(), format!("{{{mark}}}")))
+        }
+        Some(_) => None,
+        None => {
             let at = place(params) + 1;
             Some((at..at, format!("\"_meta\":{{{mark}}}{}", comma(params))))
         }
-        _ => None,
     }
-}
-
-fn names_meta(params: &str) -> bool {
-    #[derive(Deserialize)]
-    struct Named {
-        #[serde(default, rename = "_meta", deserialize_with = "is_there")]
-        there: bool,
-    }
-    fn is_there<'de, D: serde::Deserializer<'de>>(deserializer: D) -> Result<bool, D::Error> {
-        serde::de::IgnoredAny::deserialize(deserializer).map(|_| true)
-    }
-    serde_json::from_str::<Named>(params).map_or(true, |named| named.there)
 }
 
 #[cfg(test)]
@@ -176,6 +172,10 @@ mod tests {
                 r#"{"params":{"_meta":{"progressToken":3},"x":"é\ud83d\ude00 "}}"#,
                 r#"{"params":{"_meta":{"switchboard/request":"7","progressToken":3},"x":"é\ud83d\ude00 "}}"#,
             ),
+            (
+                r#"{"params":{"_meta" : null ,"x":1}}"#,
+                r#"{"params":{"_meta" : {"switchboard/request":"7"} ,"x":1}}"#,
+            ),
             (r#"{"params":{"_meta":{ }}}"#, r#"{"params":{"_meta":{"switchboard/request":"7" }}}"#),
         ] {
             assert_eq!(marked(before), after);
@@ -193,8 +193,8 @@ mod tests {
             "{}",
             "not json",
             r#"{"params":{"_meta":[]}}"#,
-            r#"{"params":{"_meta":null}}"#,
             r#"{"params":{"_meta":{"switchboard/request":"mine"}}}"#,
+            r#"{"params":{"_meta":{"switchboard/request":null}}}"#,
             r#"{"params":{"_meta":{},"_meta":{}}}"#,
         ] {
             assert_eq!(marked(line), line);
