@@ -35,4 +35,6 @@ pub use files::{JobFiles, Part, Status, Stream};
 pub use follow::{Follow, Followed};
 pub use live::Activity;
 pub use settings::Settings;
+// What a desk is asked with and answers in; whoever has a desk needs no store.
+pub use store::{Found, JobFilter, JobSummary, Page, PageRequest};
 pub use wait::Until;
