@@ -283,6 +283,11 @@ impl Desk {
         Ok(Placed { job: placed.job.id, is_new: true, redactions: placed.redactions, files })
     }
 
+    /// The jobs that this desk holds.
+    pub fn held(&self) -> Vec<JobId> {
+        self.0.board.all().iter().map(|live| live.claim.job).collect()
+    }
+
     /// How many jobs this desk holds.
     pub fn running(&self) -> usize {
         self.0.board.len()

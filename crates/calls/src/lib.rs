@@ -35,6 +35,9 @@ pub use files::{JobFiles, Part, Status, Stream};
 pub use follow::{Follow, Followed};
 pub use live::Activity;
 pub use settings::Settings;
-// What a desk is asked with and answers in; whoever has a desk needs no store.
-pub use store::{Found, JobFilter, JobSummary, Page, PageRequest};
+// What a desk is opened, asked and answered with: whoever has a desk needs no store.
+pub use store::{
+    BadPattern, CredentialSource, Credentials, CredentialsError, Found, JobFilter, JobSummary, Opening, Page,
+    PageRequest, Redactor, Retention, Setting, SettingError, Stats, StatsRange,
+};
 pub use wait::Until;

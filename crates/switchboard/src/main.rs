@@ -14,7 +14,6 @@ mod environment;
 mod failure;
 mod front;
 mod home;
-mod mcp;
 mod output;
 mod wire;
 

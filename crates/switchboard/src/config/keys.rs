@@ -155,6 +155,12 @@ pub const KEYS: &[Key] = &[
         "A call whose client goes away is cancelled. Without it the job goes on, and its answer can be had later.",
     ),
     key(
+        "rehearsal",
+        Kind::Flag,
+        Default::Flag(false),
+        "MCP hosts see the tool `call_rehearsal` too: the scripted agent, for trying a host out without an account.",
+    ),
+    key(
         "pass_env",
         Kind::Texts,
         Default::Empty,

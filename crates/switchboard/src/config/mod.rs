@@ -43,6 +43,8 @@ pub struct Config {
     pub one_writer_per_folder: bool,
     /// Whether a call is cancelled when its client goes away.
     pub cancel_on_disconnect: bool,
+    /// Whether MCP hosts can call the scripted agent.
+    pub rehearsal: bool,
     /// Names of variables that agents get beside the usual ones.
     pub pass_env: BTreeSet<String>,
     /// Further regular expressions for what is not to be kept.
@@ -139,6 +141,7 @@ impl Config {
             idle_stop: says.time("idle_stop"),
             one_writer_per_folder: says.flag("one_writer_per_folder"),
             cancel_on_disconnect: says.flag("cancel_on_disconnect"),
+            rehearsal: says.flag("rehearsal"),
             pass_env: says.texts("pass_env").into_iter().collect(),
             redact: says.texts("redact"),
             limits: CallLimits {

@@ -11,13 +11,13 @@ use tokio::net::{UnixListener, UnixStream};
 use tokio::sync::Semaphore;
 use tokio::task::JoinSet;
 use tokio::time::{MissedTickBehavior, interval, sleep, timeout};
+use tokio_util::sync::CancellationToken;
 
 use super::connection::{Connection, greet, is_ours, turn_away};
 use super::control;
 use super::desk::Desk;
 use super::lock::{DaemonLock, Holder};
 use crate::home::{Home, OpenFolder, socket};
-use crate::mcp;
 use crate::wire::{Phase, Role, VERSION};
 
 /// How many front-ends may be connected.
@@ -183,11 +183,20 @@ async fn attend(mut connection: Connection, desk: &Desk) -> io::Result<()> {
     let _counted = desk.count_connection();
     tracing::debug!(?role, pid = client.pid, version = client.version, "connected");
     match role {
-        Role::Mcp => tokio::select! {
-            // Cut off in the middle of a line, perhaps: the bridge passes on whole lines only, and asks again.
-            () = desk.reached(Phase::Ending) => Ok(()),
-            served = mcp::serve(connection, client, desk.clone()) => served,
-        },
+        Role::Mcp => {
+            // Told of the end, those who wait for a job are answered with where it stands.
+            let shutdown = CancellationToken::new();
+            let served = desk.work().converse(connection, client, shutdown.clone());
+            let told = async {
+                desk.reached(Phase::Ending).await;
+                shutdown.cancel();
+                std::future::pending().await
+            };
+            tokio::select! {
+                served = served => served,
+                () = told => Ok(()),
+            }
+        }
         Role::Control => control::serve(connection, desk).await,
     }
 }

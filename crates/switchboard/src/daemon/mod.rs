@@ -6,6 +6,7 @@
 mod connection;
 mod control;
 mod desk;
+mod jobs;
 mod listener;
 mod lock;
 mod log;
@@ -16,16 +17,15 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::Arc;
 
-use model::Owner;
 use rustix::process::setsid;
 use rustix::stdio::dup2_stdout;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::time::sleep;
+use tokio_util::sync::CancellationToken;
 
-pub use connection::{Client, Connection};
 pub use desk::Desk;
 pub use lock::{Holder, exclusive};
-pub use work::{NoWork, Work};
+pub use work::Work;
 
 use crate::cli;
 use crate::config::{Config, ConfigError, Given};
@@ -33,6 +33,7 @@ use crate::environment::Environment;
 use crate::home::{Home, HomeError};
 use crate::output;
 use crate::wire::{Phase, VERSION};
+use jobs::{Jobs, JobsError};
 use listener::Listener;
 use lock::DaemonLock;
 use log::Beside;
@@ -56,9 +57,6 @@ pub fn serve(order: &cli::Serve) -> Result<ExitCode, DaemonError> {
         text: address.clone(),
     });
     let config = Config::read(Some(&home), &environment, &http.collect::<Vec<_>>())?;
-    if let Some(address) = config.http.address {
-        return Err(DaemonError::NoHttp { address });
-    }
     let state = home.make()?;
     let lock = take_lock(&home)?;
     let beside = if order.detached { Beside::TakesStderr } else { Beside::Terminal };
@@ -70,10 +68,14 @@ pub fn serve(order: &cli::Serve) -> Result<ExitCode, DaemonError> {
         .enable_all()
         .build()
         .map_err(DaemonError::Runtime)?;
-    let owner = Owner::new(format!("{}:{}:{}", config.host, std::process::id(), uuid::Uuid::now_v7()));
-    let desk = Desk::new(home, config, owner, Arc::new(NoWork));
     runtime
         .block_on(async {
+            let jobs = Arc::new(Jobs::open(&home, &config, &environment).await?);
+            let http = match config.http.address {
+                Some(address) => Some(jobs::listen(&home, &config, address).await?),
+                None => None,
+            };
+            let desk = Desk::new(home, config, jobs.owner().clone(), jobs.clone());
             let listener = Listener::bind(desk.home(), &state).map_err(DaemonError::Listen)?;
             let signals = Signals::listen().map_err(DaemonError::Runtime)?;
             listener.announce(&lock, &desk).map_err(DaemonError::Listen)?;
@@ -86,7 +88,22 @@ pub fn serve(order: &cli::Serve) -> Result<ExitCode, DaemonError> {
             if order.detached {
                 say_ready(desk.home()).map_err(DaemonError::Detach)?;
             }
-            live(listener, signals, &lock, &desk).await;
+            let ended = CancellationToken::new();
+            tokio::join!(
+                async {
+                    live(listener, signals, &lock, &desk).await;
+                },
+                async {
+                    desk.reached(Phase::Ending).await;
+                    ended.cancel();
+                },
+                async {
+                    if let Some((listener, gate)) = http {
+                        tracing::info!(address = ?listener.local_addr(), token = %desk.home().http_token().display(), "serving HTTP at /mcp");
+                        jobs.serve_http(listener, gate, ended.clone()).await;
+                    }
+                },
+            );
             Ok(())
         })
         .map(|()| ExitCode::SUCCESS)
@@ -195,8 +212,8 @@ pub enum DaemonError {
     Lock { state: PathBuf, source: io::Error },
     #[error("a daemon is running for `{}` already ({})", state.display(), who(holder.as_ref()))]
     Taken { state: PathBuf, holder: Option<Holder> },
-    #[error("`http.address` is {address}, and this version serves no HTTP yet")]
-    NoHttp { address: std::net::SocketAddr },
+    #[error(transparent)]
+    Jobs(#[from] JobsError),
     #[error("cannot write the log `{}`", path.display())]
     Log { path: PathBuf, source: io::Error },
     #[error("cannot listen for front-ends")]
@@ -225,9 +242,7 @@ impl DaemonError {
                 "use it as it is; or `switchboard stop` first, or set SWITCHBOARD_HOME to another folder"
                     .to_owned()
             }
-            Self::NoHttp { .. } => {
-                "leave it out of the configuration, or `--http` off the command line".to_owned()
-            }
+            Self::Jobs(error) => error.hint(),
             Self::Listen(_) => {
                 "check that the state folder is on a file system that can hold sockets".to_owned()
             }

@@ -1,7 +1,9 @@
 //! The phases of a daemon, with work that ends when it is told to.
 
+use super::connection::{Client, Connection};
 use super::work::{Load, Turn};
 use super::*;
+use model::Owner;
 use std::sync::atomic::{AtomicU64, Ordering};
 use tokio::sync::Notify;
 
@@ -39,6 +41,10 @@ impl Work for Scripted {
 
     fn let_go(&self) -> Turn<'_> {
         Box::pin(async {})
+    }
+
+    fn converse(&self, _: Connection, _: Client, _: CancellationToken) -> Turn<'_, io::Result<()>> {
+        Box::pin(async { Ok(()) })
     }
 }
 

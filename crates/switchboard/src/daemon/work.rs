@@ -1,7 +1,12 @@
 //! What the daemon asks of whoever runs the jobs.
 
 use std::future::Future;
+use std::io;
 use std::pin::Pin;
+
+use tokio_util::sync::CancellationToken;
+
+use super::connection::{Client, Connection};
 
 /// Something that takes its time.
 pub type Turn<'a, T = ()> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
@@ -32,26 +37,11 @@ pub trait Work: Send + Sync {
     fn cancel(&self) -> Turn<'_>;
     /// Lets go of everything. What runs goes on under its supervisors.
     fn let_go(&self) -> Turn<'_>;
-}
-
-/// Nothing to do, ever.
-#[derive(Debug, Clone, Copy)]
-pub struct NoWork;
-
-impl Work for NoWork {
-    fn load(&self) -> Turn<'_, Load> {
-        Box::pin(async { Load::default() })
-    }
-
-    fn drain(&self) -> Turn<'_> {
-        Box::pin(async {})
-    }
-
-    fn cancel(&self) -> Turn<'_> {
-        Box::pin(async {})
-    }
-
-    fn let_go(&self) -> Turn<'_> {
-        Box::pin(async {})
-    }
+    /// Speaks MCP with a front-end until it goes away, or until `shutdown`.
+    fn converse(
+        &self,
+        connection: Connection,
+        client: Client,
+        shutdown: CancellationToken,
+    ) -> Turn<'_, io::Result<()>>;
 }

@@ -75,6 +75,16 @@ impl Home {
         &self.state
     }
 
+    /// The database of jobs.
+    pub fn database(&self) -> PathBuf {
+        self.state.join("switchboard.db")
+    }
+
+    /// The word that opens the door to HTTP.
+    pub fn http_token(&self) -> PathBuf {
+        self.state.join("http-token")
+    }
+
     /// The folder with a folder for each job.
     pub fn jobs(&self) -> PathBuf {
         self.state.join("jobs")

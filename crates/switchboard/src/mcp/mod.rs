@@ -1,57 +1,147 @@
-//! MCP, as far as it needs no job: a stand-in that greets and has no tool.
+//! The MCP server: the tools, resources and tasks with which other agents place calls.
 //!
-//! Owns the messages of one connection. Takes the place of the server with the tools until that is there.
+//! One implementation for every way in: [`serve`] speaks over any stream of bytes (the daemon's socket, a test's pipe),
+//! [`http`] over streamable HTTP. Owns the words of the protocol: schemas, descriptions, what a bad argument is told, how a job
+//! reads as an answer. Decides nothing about jobs (see `calls`), opens no socket and reads no configuration (see the daemon).
+//!
+//! | file | what it owns |
+//! | --- | --- |
+//! | `server` | which request goes where; what is declared and what is not |
+//! | `tools/` | the tools, one file each; what the calls share is in `tools/call` |
+//! | `arguments`, `schema` | from JSON to parameters: blanks, unknown names, wrong types |
+//! | `refusal` | what a caller is told that can be mended: field, message, hint |
+//! | `waiting` | waiting for jobs, with progress, until somebody loses patience |
+//! | `resources`, `tasks` | jobs as resources and as SEP-2663 tasks: views of the store, no records of their own |
+//! | `stream`, `envelope` | one message a line, bounded; what cannot be read is answered all the same |
+//! | `http` | streamable HTTP behind a token |
 
-use std::io;
+mod arguments;
+mod envelope;
+pub mod http;
+mod job_ids;
+mod refusal;
+mod render;
+mod resources;
+mod schema;
+mod server;
+mod stream;
+mod tasks;
+mod tools;
+mod waiting;
 
-use serde::Deserialize;
-use serde_json::{Value, json};
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
 
-use crate::daemon::{Client, Connection, Desk};
-use crate::wire::VERSION;
+use calls::Desk;
+use rmcp::service::ServerInitializeError;
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio_util::sync::CancellationToken;
 
-/// The longest message that is read.
-const LONGEST: usize = 256 << 20;
+pub use tools::reference;
 
-#[derive(Debug, Deserialize)]
-struct Message {
-    #[serde(default)]
-    id: Option<Value>,
-    #[serde(default)]
-    method: Option<String>,
-    #[serde(default)]
-    params: Value,
+/// How long a message may be: a prompt of the longest kind, and what JSON makes of it.
+pub const MAX_MESSAGE_BYTES: usize = 32 * 1024 * 1024;
+
+/// What the operator has decided about the tools.
+#[derive(Debug, Clone)]
+pub struct Options {
+    /// Short names of folders that may stand for `cwd`.
+    pub cwd_aliases: BTreeMap<String, PathBuf>,
+    /// What `~` stands for.
+    pub home: Option<PathBuf>,
+    /// Whether the scripted agent can be called (`call_rehearsal`).
+    pub rehearsal: bool,
+    /// Whether a call is cancelled when its client goes away without a word.
+    pub cancel_on_disconnect: bool,
+    /// How long a client that wants to be told of progress hears nothing at most.
+    pub heartbeat: Duration,
+    /// What a call gets that does not say otherwise.
+    pub defaults: Defaults,
 }
 
-/// Answers until the front-end goes away.
-pub async fn serve(mut connection: Connection, client: Client, _desk: Desk) -> io::Result<()> {
-    tracing::debug!(cwd = ?client.cwd, "an MCP host");
-    while let Some(line) = connection.line(LONGEST).await? {
-        if let Some(answer) = answer(&line) {
-            connection.say(&answer).await?;
+impl Default for Options {
+    /// No alias, no home, real agents only, jobs that outlive their clients, a word every 15 s.
+    fn default() -> Self {
+        Self {
+            cwd_aliases: BTreeMap::new(),
+            home: None,
+            rehearsal: false,
+            cancel_on_disconnect: false,
+            heartbeat: Duration::from_secs(15),
+            defaults: Defaults::default(),
         }
     }
-    Ok(())
 }
 
-fn answer(line: &[u8]) -> Option<Value> {
-    let Ok(message) = serde_json::from_slice::<Message>(line) else {
-        return Some(failure(&Value::Null, -32700, "this is not a JSON-RPC message"));
-    };
-    let id = message.id?;
-    let result = match message.method?.as_str() {
-        "initialize" => json!({
-            "protocolVersion": message.params["protocolVersion"].as_str().unwrap_or("2025-06-18"),
-            "capabilities": {"tools": {}},
-            "serverInfo": {"name": "switchboard", "version": VERSION},
-        }),
-        "ping" => json!({}),
-        "tools/list" => json!({"tools": []}),
-        _ => return Some(failure(&id, -32601, "there is no such method yet")),
-    };
-    Some(json!({"jsonrpc": "2.0", "id": id, "result": result}))
+/// What a call gets that does not say otherwise.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Defaults {
+    /// How long the agent may take.
+    pub timeout: Duration,
+    /// How long one tool of the agent may take.
+    pub tool_timeout: Duration,
+    /// How long a call blocks before it answers that the job runs.
+    pub wait: Duration,
+    /// How many characters of the agent's words are passed on.
+    pub max_response_chars: usize,
 }
 
-fn failure(id: &Value, code: i32, message: &str) -> Value {
-    json!({"jsonrpc": "2.0", "id": id, "error": {"code": code, "message": message}})
+impl Default for Defaults {
+    /// An hour; 5 minutes; 50 s, because hosts give up at 60 s; 100,000.
+    fn default() -> Self {
+        Self {
+            timeout: Duration::from_hours(1),
+            tool_timeout: Duration::from_mins(5),
+            wait: Duration::from_secs(50),
+            max_response_chars: calls::MAX_RESPONSE_CHARS,
+        }
+    }
+}
+
+/// Who is at the other end.
+#[derive(Debug, Clone, Default)]
+pub struct Client {
+    /// The folder that it was started in: where its calls work that name none.
+    pub cwd: Option<PathBuf>,
+}
+
+/// A connection that never came to be one.
+#[derive(Debug, thiserror::Error)]
+pub enum ServeError {
+    /// The client never introduced itself.
+    #[error("the client did not initialize the connection")]
+    Initialize(#[source] Box<ServerInitializeError>),
+    /// The task that served it broke off.
+    #[error("the connection's task broke off")]
+    Broken(#[source] tokio::task::JoinError),
+}
+
+/// Serves one client until it goes away, or until `shutdown`; calls that still wait then answer where their jobs stand.
+///
+/// The jobs are the desk's: they go on, whatever becomes of the connection, unless [`Options::cancel_on_disconnect`] is set.
+pub async fn serve<S>(
+    stream: S,
+    client: Client,
+    desk: Desk,
+    options: Arc<Options>,
+    shutdown: CancellationToken,
+) -> Result<(), ServeError>
+where
+    S: AsyncRead + AsyncWrite + Send + 'static,
+{
+    let gone = CancellationToken::new();
+    let server = server::Server::new(desk, client, options, shutdown.clone(), gone.clone());
+    let transport = stream::Lines::new(stream, gone.clone());
+    // A token of its own: rmcp cancels what it was given when the connection ends.
+    let running = match rmcp::service::serve_server_with_ct(server, transport, shutdown.child_token()).await {
+        Ok(running) => running,
+        // A client that only looked whether somebody is there.
+        Err(ServerInitializeError::ConnectionClosed(_) | ServerInitializeError::Cancelled) => return Ok(()),
+        Err(error) => return Err(ServeError::Initialize(Box::new(error))),
+    };
+    let ended = running.waiting().await;
+    gone.cancel();
+    ended.map(drop).map_err(ServeError::Broken)
 }

@@ -1,0 +1,204 @@
+//! The jobs of the daemon: a desk of `calls` as the configuration wants it, and what front-ends reach of it.
+
+use std::collections::BTreeMap;
+use std::io;
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+use calls::{
+    BadPattern, CallError, CredentialSource, Credentials, CredentialsError, JobFilter, Leave, Opening,
+    Redactor, SettingError, Settings,
+};
+use model::StateName;
+use supervisor::{StartError, Supervisor};
+use switchboard::mcp::{self, http};
+use tokio::net::TcpListener;
+use tokio_util::sync::CancellationToken;
+
+use super::connection::{Client, Connection};
+use super::work::{Load, Turn, Work};
+use crate::config::Config;
+use crate::doctor;
+use crate::environment::Environment;
+use crate::home::Home;
+
+/// What the name of a variable ends with that holds a secret.
+const SECRETS: [&str; 6] = ["_KEY", "_TOKEN", "_SECRET", "_PASSWORD", "_PASSWD", "_CREDENTIALS"];
+
+/// The desk, and how its tools are offered.
+pub struct Jobs {
+    desk: calls::Desk,
+    options: Arc<mcp::Options>,
+}
+
+impl Jobs {
+    /// Opens the desk and takes up what an earlier daemon has left. Only for the holder of the lock.
+    pub async fn open(home: &Home, config: &Config, environment: &Environment) -> Result<Self, JobsError> {
+        let desk = calls::Desk::open(settings(home, config, environment)?).await?;
+        Ok(Self { desk, options: Arc::new(options(config, environment)) })
+    }
+
+    /// The name under which the jobs are held.
+    pub fn owner(&self) -> &model::Owner {
+        self.desk.owner()
+    }
+
+    /// Serves HTTP until `shutdown`.
+    pub async fn serve_http(&self, listener: TcpListener, gate: http::Gate, shutdown: CancellationToken) {
+        let router = http::router(self.desk.clone(), Arc::clone(&self.options), gate, shutdown.clone());
+        if let Err(error) =
+            axum::serve(listener, router).with_graceful_shutdown(shutdown.cancelled_owned()).await
+        {
+            tracing::error!(%error, "HTTP broke off");
+        }
+    }
+}
+
+/// Listens for HTTP, and says who may come in.
+pub async fn listen(
+    home: &Home,
+    config: &Config,
+    address: SocketAddr,
+) -> Result<(TcpListener, http::Gate), JobsError> {
+    let token = http::Token::in_file(&home.http_token())?;
+    let mut gate = http::Gate::loopback(token);
+    gate.allowed_origins.extend(config.http.allowed_origins.iter().cloned());
+    if !address.ip().is_loopback() {
+        tracing::warn!(%address, "others can reach this address: whoever has the token runs agents as this user");
+        gate.allowed_hosts.push(address.ip().to_string());
+    }
+    let listener =
+        TcpListener::bind(address).await.map_err(|source| JobsError::Address { address, source })?;
+    Ok((listener, gate))
+}
+
+impl Work for Jobs {
+    fn load(&self) -> Turn<'_, Load> {
+        Box::pin(async {
+            let waiting =
+                JobFilter { states: vec![StateName::Queued, StateName::Paused], ..JobFilter::default() };
+            // A store that cannot be asked is no reason to end: something may well be waiting in it.
+            let queued = self.desk.count(&waiting).await.unwrap_or(1);
+            Load { running: self.desk.running() as u64, queued }
+        })
+    }
+
+    fn drain(&self) -> Turn<'_> {
+        Box::pin(self.desk.close(Leave::WhenDone))
+    }
+
+    fn cancel(&self) -> Turn<'_> {
+        Box::pin(async {
+            for job in self.desk.held() {
+                // One that has just ended need not be cancelled.
+                if let Err(error) = self.desk.cancel(job).await {
+                    tracing::debug!(%job, %error, "not cancelled");
+                }
+            }
+        })
+    }
+
+    fn let_go(&self) -> Turn<'_> {
+        Box::pin(self.desk.close(Leave::Now))
+    }
+
+    fn converse(
+        &self,
+        connection: Connection,
+        client: Client,
+        shutdown: CancellationToken,
+    ) -> Turn<'_, io::Result<()>> {
+        let stream = tokio::io::join(connection.reader, connection.writer);
+        let client = mcp::Client { cwd: client.cwd };
+        let served = mcp::serve(stream, client, self.desk.clone(), Arc::clone(&self.options), shutdown);
+        Box::pin(async move { served.await.map_err(io::Error::other) })
+    }
+}
+
+fn settings(home: &Home, config: &Config, environment: &Environment) -> Result<Settings, JobsError> {
+    let variables = environment.texts();
+    let source = match &config.store_credentials_file {
+        Some(file) => CredentialSource::File(file.clone()),
+        None => CredentialSource::Variables(variables.clone()),
+    };
+    let base = Settings::new(home.state(), Supervisor::beside_this_program()?);
+    let store = Opening {
+        credentials: Credentials::read(&source)?,
+        redactor: Redactor::usual().with_patterns(&config.redact)?.with_values(&secrets(&variables)),
+        ..Opening::new(config.store.parse()?, home.database())
+    };
+    Ok(Settings {
+        store,
+        lookup: doctor::lookup(environment, Some(home), config),
+        models: config.models.clone(),
+        pass_on: config.pass_env.clone(),
+        host: config.host.clone(),
+        labels: config.labels.clone(),
+        at_once: config.limits.at_once,
+        per_agent: config.limits.per_agent.clone(),
+        max_attempts: config.limits.attempts,
+        max_resume_attempts: config.limits.max_resume_attempts,
+        one_writer_per_folder: config.one_writer_per_folder,
+        retention: calls::Retention {
+            max_age: config.retention.max_age,
+            max_count: config.retention.max_count,
+        },
+        ..base
+    })
+}
+
+fn options(config: &Config, environment: &Environment) -> mcp::Options {
+    mcp::Options {
+        cwd_aliases: config.cwd_aliases.clone(),
+        home: environment.folder("HOME"),
+        rehearsal: config.rehearsal,
+        cancel_on_disconnect: config.cancel_on_disconnect,
+        defaults: mcp::Defaults {
+            timeout: config.limits.timeout,
+            tool_timeout: config.limits.tool_timeout,
+            wait: config.limits.wait,
+            max_response_chars: config.limits.max_response_chars,
+        },
+        ..mcp::Options::default()
+    }
+}
+
+/// The values of variables that are secrets by their names.
+fn secrets(variables: &BTreeMap<String, String>) -> Vec<&str> {
+    let is_secret = |name: &str| SECRETS.iter().any(|end| name.ends_with(end));
+    variables.iter().filter(|(name, _)| is_secret(name)).map(|(_, value)| value.as_str()).collect()
+}
+
+/// Why the jobs cannot be looked after.
+#[derive(Debug, thiserror::Error)]
+pub enum JobsError {
+    #[error(transparent)]
+    Desk(#[from] CallError),
+    #[error("the configuration's `store` cannot be used")]
+    Store(#[from] SettingError),
+    #[error(transparent)]
+    Credentials(#[from] CredentialsError),
+    #[error("the configuration's `redact` cannot be used")]
+    Redact(#[from] BadPattern),
+    #[error(transparent)]
+    Supervisor(#[from] StartError),
+    #[error(transparent)]
+    Token(#[from] http::TokenError),
+    #[error("cannot listen for HTTP on {address}")]
+    Address { address: SocketAddr, source: io::Error },
+}
+
+impl JobsError {
+    /// What to do about it.
+    pub fn hint(&self) -> String {
+        match self {
+            Self::Desk(error) => error.hint(),
+            Self::Store(error) => error.hint().to_owned(),
+            Self::Credentials(error) => error.hint().to_owned(),
+            Self::Redact(error) => error.hint().to_owned(),
+            Self::Supervisor(error) => error.hint().to_owned(),
+            Self::Token(error) => error.hint().to_owned(),
+            Self::Address { .. } => "use another port with `--http 127.0.0.1:PORT`; 0 takes any".to_owned(),
+        }
+    }
+}

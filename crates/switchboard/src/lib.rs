@@ -1,0 +1,3 @@
+//! What the executables of Switchboard are made of and what their tests reach.
+
+pub mod mcp;

@@ -1,0 +1,134 @@
+//! What can be told of a message that cannot be read: its id and its method.
+//!
+//! A message that is too long, or not UTF-8, or of the wrong shape still has somebody waiting for its answer. The scanner looks
+//! only at the outermost object and keeps nothing else, so it costs no memory however long the message is.
+
+use rmcp::model::RequestId;
+
+/// How much of a value is kept: an id or the name of a method.
+const KEPT_BYTES: usize = 256;
+
+/// Reads a message byte by byte.
+#[derive(Debug, Default)]
+pub(crate) struct Envelope {
+    depth: u32,
+    in_string: bool,
+    escaped: bool,
+    /// Whether the next string at the outermost level is a key.
+    at_key: bool,
+    key: Vec<u8>,
+    id: Vec<u8>,
+    method: Vec<u8>,
+}
+
+impl Envelope {
+    /// That of a whole message.
+    pub fn of(message: &[u8]) -> Self {
+        let mut envelope = Self::default();
+        envelope.feed(message);
+        envelope
+    }
+
+    /// Reads on.
+    pub fn feed(&mut self, bytes: &[u8]) {
+        for byte in bytes {
+            self.take(*byte);
+        }
+    }
+
+    /// The id, when the message has a usable one.
+    pub fn id(&self) -> Option<RequestId> {
+        serde_json::from_slice(&self.id).ok()
+    }
+
+    /// The method.
+    pub fn method(&self) -> Option<String> {
+        serde_json::from_slice(&self.method).ok()
+    }
+
+    fn take(&mut self, byte: u8) {
+        if self.in_string {
+            self.in_string = self.escaped || byte != b'"';
+            self.escaped = !self.escaped && byte == b'\\';
+            return self.keep(byte);
+        }
+        match byte {
+            b'"' => self.in_string = true,
+            b'{' | b'[' => {
+                self.depth = self.depth.saturating_add(1);
+                if self.depth == 1 {
+                    self.begin_key();
+                    return;
+                }
+            }
+            b'}' | b']' => {
+                self.depth = self.depth.saturating_sub(1);
+                if self.depth == 0 {
+                    // What follows is no part of any value.
+                    self.key.clear();
+                    return;
+                }
+            }
+            b',' if self.depth == 1 => return self.begin_key(),
+            b':' if self.depth == 1 => {
+                self.at_key = false;
+                return;
+            }
+            _ => {}
+        }
+        self.keep(byte);
+    }
+
+    fn begin_key(&mut self) {
+        self.at_key = true;
+        self.key.clear();
+    }
+
+    fn keep(&mut self, byte: u8) {
+        let kept = match (self.at_key, self.key.trim_ascii()) {
+            (true, _) => &mut self.key,
+            (false, b"\"id\"") => &mut self.id,
+            (false, b"\"method\"") => &mut self.method,
+            _ => return,
+        };
+        if self.depth <= 1 && kept.len() < KEPT_BYTES {
+            kept.push(byte);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn read(message: &[u8]) -> (Option<RequestId>, Option<String>) {
+        let envelope = Envelope::of(message);
+        (envelope.id(), envelope.method())
+    }
+
+    #[test]
+    fn id_and_method_are_found_wherever_they_stand() {
+        let expected = (Some(RequestId::Number(7)), Some("tools/call".to_owned()));
+        for message in [
+            r#"{"jsonrpc":"2.0","id":7,"method":"tools/call","params":{"id":1,"method":"x"}}"#,
+            r#"{"params":{"arguments":{"prompt":"\"id\":9, \\"}},"method" : "tools/call","id": 7 }"#,
+            r#"{"method":"tools/call","params":[{"id":3}],"id":7"#,
+        ] {
+            assert_eq!(read(message.as_bytes()), expected, "{message}");
+        }
+    }
+
+    #[test]
+    fn bytes_that_are_no_text_do_not_hide_the_id() {
+        let message = b"{\"method\":\"tools/call\",\"params\":{\"prompt\":\"\xff\xfe\"},\"id\":\"a\"}";
+        assert_eq!(read(message), (Some(RequestId::String("a".into())), Some("tools/call".to_owned())));
+    }
+
+    #[test]
+    fn what_has_no_usable_id_has_none() {
+        for message in ["", "hello", "[1,2]", r#"{"id":{}}"#, r#"{"id":null}"#, r#""id":7"#, r#"{"id":1.5}"#]
+        {
+            assert_eq!(read(message.as_bytes()).0, None, "{message}");
+        }
+    }
+}

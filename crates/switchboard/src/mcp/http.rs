@@ -1,0 +1,313 @@
+//! Streamable HTTP: the same server behind a token, at `/mcp`.
+//!
+//! Owns who may come in: a bearer token that only the user can read, hosts and origins that are named, a bound on what is sent.
+//! Every refusal is JSON. Listens nowhere itself: [`router`] is given to whoever has a socket.
+
+use std::fs::{File, OpenOptions};
+use std::io::{self, Read, Write};
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use axum::Router;
+use axum::body::{Body, to_bytes};
+use axum::extract::{Request, State};
+use axum::http::header::{AUTHORIZATION, CONTENT_LENGTH, CONTENT_TYPE, WWW_AUTHENTICATE};
+use axum::http::{HeaderValue, StatusCode};
+use axum::middleware::{Next, from_fn, from_fn_with_state};
+use axum::response::{IntoResponse, Response};
+use calls::Desk;
+use http_body_util::BodyExt;
+use rmcp::transport::streamable_http_server::session::local::{LocalSessionManager, SessionConfig};
+use rmcp::transport::{StreamableHttpServerConfig, StreamableHttpService};
+use serde_json::json;
+use subtle::ConstantTimeEq;
+use tokio_util::sync::CancellationToken;
+
+use super::server::Server;
+use super::{Client, MAX_MESSAGE_BYTES, Options, stream};
+
+/// How much of a message that is too long is read to its end, so that the client hears the answer instead of a broken pipe.
+const MAX_DRAINED_BYTES: usize = 256 * 1024 * 1024;
+/// How long a refusal of rmcp may be.
+const MAX_REFUSAL_BYTES: usize = 64 * 1024;
+/// How long a token is, in hexadecimal digits.
+const TOKEN_DIGITS: usize = 64;
+
+/// The word that opens the door. Never printed.
+#[derive(Clone)]
+pub struct Token(String);
+
+impl std::fmt::Debug for Token {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Token(…)")
+    }
+}
+
+/// A token that cannot be had.
+#[derive(Debug, thiserror::Error)]
+pub enum TokenError {
+    /// Its file cannot be read or written.
+    #[error("cannot use the token file `{}`", file.display())]
+    File {
+        /// The file.
+        file: PathBuf,
+        /// Why.
+        source: io::Error,
+    },
+    /// Others can read it, or it belongs to somebody else.
+    #[error("the token file `{}` is not yours alone", file.display())]
+    Shared {
+        /// The file.
+        file: PathBuf,
+    },
+    /// It holds no token.
+    #[error("the token file `{}` holds no token", file.display())]
+    Empty {
+        /// The file.
+        file: PathBuf,
+    },
+}
+
+impl TokenError {
+    /// What to do about it.
+    pub fn hint(&self) -> &'static str {
+        match self {
+            Self::File { .. } => "check that its folder exists, belongs to you and can be written",
+            Self::Shared { .. } => {
+                "remove it, and a new one is made; whoever could read it knows the old token"
+            }
+            Self::Empty { .. } => {
+                "remove it, and a new one is made; a token has at least 16 letters and digits"
+            }
+        }
+    }
+}
+
+impl Token {
+    /// The token in that file, which is made with a new one, for the user alone, when it is not there.
+    pub fn in_file(file: &Path) -> Result<Self, TokenError> {
+        let failed = |source| TokenError::File { file: file.to_owned(), source };
+        match OpenOptions::new().write(true).create_new(true).mode(0o600).open(file) {
+            Ok(new) => Self::write_new(new).map_err(failed),
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => Self::read(file),
+            Err(error) => Err(failed(error)),
+        }
+    }
+
+    fn write_new(mut file: File) -> io::Result<Self> {
+        // Two random UUIDs: 244 bits from the operating system.
+        let mut token = format!("{}{}", uuid::Uuid::new_v4().simple(), uuid::Uuid::new_v4().simple());
+        token.truncate(TOKEN_DIGITS);
+        file.write_all(token.as_bytes())?;
+        file.sync_all()?;
+        Ok(Self(token))
+    }
+
+    fn read(path: &Path) -> Result<Self, TokenError> {
+        let failed = |source| TokenError::File { file: path.to_owned(), source };
+        let file = File::open(path).map_err(failed)?;
+        let found = file.metadata().map_err(failed)?;
+        if found.mode() & 0o077 != 0 || found.uid() != rustix::process::geteuid().as_raw() {
+            return Err(TokenError::Shared { file: path.to_owned() });
+        }
+        let mut token = String::new();
+        file.take(4096).read_to_string(&mut token).map_err(failed)?;
+        let token = token.trim().to_owned();
+        if token.len() < 16 || !token.bytes().all(|byte| byte.is_ascii_graphic()) {
+            return Err(TokenError::Empty { file: path.to_owned() });
+        }
+        Ok(Self(token))
+    }
+
+    /// For the one who is to be told how to connect.
+    pub fn reveal(&self) -> &str {
+        &self.0
+    }
+
+    /// Whether a request brings it. Takes as long for a wrong one as for a right one.
+    fn is_brought_by(&self, request: &Request) -> bool {
+        let given = request.headers().get(AUTHORIZATION).map(HeaderValue::as_bytes).unwrap_or_default();
+        let (scheme, given) = given.split_at(given.len().min("Bearer ".len()));
+        scheme.eq_ignore_ascii_case(b"Bearer ") && bool::from(given.trim_ascii().ct_eq(self.0.as_bytes()))
+    }
+}
+
+/// Who may come in.
+#[derive(Debug, Clone)]
+pub struct Gate {
+    /// What every request must bring.
+    pub token: Token,
+    /// The names under which this server may be addressed (`Host`), with or without a port.
+    pub allowed_hosts: Vec<String>,
+    /// The web pages that may use it (`Origin`), such as `https://app.example.com:443`.
+    pub allowed_origins: Vec<String>,
+}
+
+impl Gate {
+    /// Only this machine, and pages that it serves itself.
+    pub fn loopback(token: Token) -> Self {
+        let allowed_hosts = ["localhost", "127.0.0.1", "::1"].map(str::to_owned).to_vec();
+        let origins = ["http://localhost:*", "http://127.0.0.1:*", "http://[::1]:*"];
+        Self { token, allowed_hosts, allowed_origins: origins.map(str::to_owned).to_vec() }
+    }
+}
+
+/// The server at `/mcp`. Sessions live until `shutdown`, however silent they are: a call may be silent for an hour.
+pub fn router(desk: Desk, options: Arc<Options>, gate: Gate, shutdown: CancellationToken) -> Router {
+    let Gate { token, allowed_hosts, allowed_origins } = gate;
+    let mut sessions = LocalSessionManager::default();
+    let mut silent = SessionConfig::default();
+    silent.keep_alive = None;
+    sessions.session_config = silent;
+    let config = StreamableHttpServerConfig::default()
+        .with_allowed_hosts(allowed_hosts)
+        .with_allowed_origins(allowed_origins)
+        .enforce_origin_validation()
+        .with_max_request_body_bytes(MAX_MESSAGE_BYTES)
+        .with_cancellation_token(shutdown.clone());
+    let server = move || {
+        Ok(Server::new(
+            desk.clone(),
+            Client::default(),
+            Arc::clone(&options),
+            shutdown.clone(),
+            CancellationToken::new(),
+        ))
+    };
+    let service = StreamableHttpService::new(server, Arc::new(sessions), config);
+    Router::new()
+        .route_service("/mcp", service)
+        .fallback(nothing_here)
+        .layer(from_fn(in_bounds))
+        .layer(from_fn_with_state(token, with_token))
+        .layer(from_fn(as_json))
+}
+
+async fn nothing_here() -> Response {
+    refuse(StatusCode::NOT_FOUND, "there is nothing here", "the MCP server is at /mcp")
+}
+
+/// Lets through who brings the token.
+async fn with_token(State(token): State<Token>, request: Request, next: Next) -> Response {
+    if token.is_brought_by(&request) {
+        return next.run(request).await;
+    }
+    let hint =
+        "send `Authorization: Bearer TOKEN`; the token is in the file that the daemon names at its start";
+    let mut response = refuse(StatusCode::UNAUTHORIZED, "the bearer token is missing or wrong", hint);
+    response.headers_mut().insert(WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
+    response
+}
+
+/// Refuses what is announced as too long. What is not announced is counted by rmcp.
+async fn in_bounds(request: Request, next: Next) -> Response {
+    let announced =
+        request.headers().get(CONTENT_LENGTH).and_then(|value| value.to_str().ok()?.parse::<usize>().ok());
+    if announced.is_none_or(|length| length <= MAX_MESSAGE_BYTES) {
+        return next.run(request).await;
+    }
+    drain(request.into_body()).await;
+    too_long()
+}
+
+/// Reads a body to its end and keeps nothing of it.
+async fn drain(mut body: Body) {
+    let mut left = MAX_DRAINED_BYTES;
+    while let Some(Ok(frame)) = body.frame().await {
+        left = left.saturating_sub(frame.data_ref().map_or(0, axum::body::Bytes::len));
+        if left == 0 {
+            return;
+        }
+    }
+}
+
+fn too_long() -> Response {
+    error(StatusCode::PAYLOAD_TOO_LARGE, &stream::too_long().text())
+}
+
+/// Makes JSON of every refusal: rmcp's are plain text.
+async fn as_json(request: Request, next: Next) -> Response {
+    let response = next.run(request).await;
+    let status = response.status();
+    let is_json = response
+        .headers()
+        .get(CONTENT_TYPE)
+        .is_some_and(|kind| kind.as_bytes().starts_with(b"application/json"));
+    if !(status.is_client_error() || status.is_server_error()) || is_json {
+        return response;
+    }
+    if status == StatusCode::PAYLOAD_TOO_LARGE {
+        return too_long();
+    }
+    let (mut parts, body) = response.into_parts();
+    let text = to_bytes(body, MAX_REFUSAL_BYTES).await.unwrap_or_default();
+    let text = String::from_utf8_lossy(&text);
+    let text = if text.is_empty() { status.canonical_reason().unwrap_or("refused") } else { text.trim() };
+    let told = error(status, text);
+    // What rmcp has said in headers (`Allow`) counts still; how long its text was does not.
+    parts.headers.remove(CONTENT_TYPE);
+    parts.headers.remove(CONTENT_LENGTH);
+    let (told_parts, body) = told.into_parts();
+    parts.headers.extend(told_parts.headers);
+    Response::from_parts(parts, body)
+}
+
+fn refuse(status: StatusCode, message: &str, hint: &str) -> Response {
+    error(status, &format!("{message}\nhint: {hint}"))
+}
+
+/// An error of JSON-RPC whose request is not known.
+fn error(status: StatusCode, message: &str) -> Response {
+    let body = json!({ "jsonrpc": "2.0", "id": null, "error": { "code": -32600, "message": message } });
+    (status, [(CONTENT_TYPE, "application/json")], body.to_string()).into_response()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::fs;
+    use std::os::unix::fs::PermissionsExt;
+
+    #[test]
+    fn a_token_is_made_once_for_the_user_alone() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("token");
+        let made = Token::in_file(&file).unwrap();
+        assert_eq!(made.reveal().len(), TOKEN_DIGITS);
+        assert_eq!(fs::metadata(&file).unwrap().mode() & 0o777, 0o600);
+        assert_eq!(Token::in_file(&file).unwrap().reveal(), made.reveal());
+        assert!(!format!("{made:?}").contains(made.reveal()));
+        fs::set_permissions(&file, fs::Permissions::from_mode(0o640)).unwrap();
+        assert!(matches!(Token::in_file(&file), Err(TokenError::Shared { .. })));
+    }
+
+    #[test]
+    fn a_file_without_a_token_opens_nothing() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("token");
+        let mut options = OpenOptions::new();
+        options.write(true).create(true).mode(0o600).open(&file).unwrap().write_all(b" \n").unwrap();
+        assert!(matches!(Token::in_file(&file), Err(TokenError::Empty { .. })));
+    }
+
+    #[test]
+    fn only_the_whole_token_opens() {
+        let token = Token("0123456789abcdef".to_owned());
+        let opens = |value: &str| {
+            let request = Request::builder().header(AUTHORIZATION, value).body(Body::empty()).unwrap();
+            token.is_brought_by(&request)
+        };
+        assert!(opens("Bearer 0123456789abcdef") && opens("bearer 0123456789abcdef"));
+        for wrong in [
+            "",
+            "Bearer",
+            "Bearer ",
+            "Bearer 0123456789abcde",
+            "Bearer 0123456789abcdef0",
+            "Basic 0123456789abcdef",
+        ] {
+            assert!(!opens(wrong), "{wrong}");
+        }
+    }
+}

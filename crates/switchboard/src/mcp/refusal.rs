@@ -1,0 +1,124 @@
+//! What a caller is told that can be mended: which field, what is wrong with it, and the remedy.
+//!
+//! A refusal is the answer of a tool (`isError`) and not an error of the protocol: hosts show the former to the model, which can
+//! then do better, and hide the latter.
+
+use agents::LaunchError;
+use calls::CallError;
+use rmcp::model::{CallToolResult, ContentBlock, MetaObject};
+use serde_json::json;
+
+/// The key in a result's `_meta` under which a refusal is written for programs.
+const META: &str = "switchboard/error";
+
+/// Why a tool did not do what it was asked.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Refusal {
+    field: Option<String>,
+    message: String,
+    hint: String,
+}
+
+impl Refusal {
+    /// About one field.
+    pub fn of(field: impl Into<String>, message: impl Into<String>, hint: impl Into<String>) -> Self {
+        Self { field: Some(field.into()), message: message.into(), hint: hint.into() }
+    }
+
+    /// About no field in particular.
+    pub fn new(message: impl Into<String>, hint: impl Into<String>) -> Self {
+        Self { field: None, message: message.into(), hint: hint.into() }
+    }
+
+    /// The same, about another field.
+    #[must_use]
+    pub fn about(self, field: &str) -> Self {
+        Self { field: Some(field.to_owned()), ..self }
+    }
+
+    /// As a model reads it.
+    pub fn text(&self) -> String {
+        let place = self.field.as_ref().map(|field| format!(" in `{field}`")).unwrap_or_default();
+        format!("error{place}: {}\nhint: {}", self.message, self.hint)
+    }
+
+    /// As the result of a tool. It has no structured content: that would have to fit the schema of an answer.
+    pub fn result(&self) -> CallToolResult {
+        let mut result = CallToolResult::error(vec![ContentBlock::text(self.text())]);
+        let about = json!({ "field": self.field, "message": self.message, "hint": self.hint });
+        let mut meta = MetaObject::default();
+        meta.insert(META.to_owned(), about);
+        result.meta = Some(meta);
+        result
+    }
+}
+
+impl From<CallError> for Refusal {
+    fn from(error: CallError) -> Self {
+        Self { field: field(&error).map(str::to_owned), message: in_full(&error), hint: error.hint() }
+    }
+}
+
+/// The parameter that an error is about, in the words of the tools.
+fn field(error: &CallError) -> Option<&'static str> {
+    match error {
+        CallError::Launch(
+            LaunchError::CannotDo { option, .. }
+            | LaunchError::NotInThisVersion { option, .. }
+            | LaunchError::BadLimit { option, .. },
+        ) => Some(parameter(option)),
+        CallError::Launch(LaunchError::Contradiction { one, .. }) => Some(parameter(one)),
+        CallError::Launch(LaunchError::NotReadOnly { .. } | LaunchError::BadTool { .. }) => {
+            Some("allowed_tools")
+        }
+        CallError::Launch(LaunchError::WorkspaceSettings { .. }) => Some("mode"),
+        CallError::Launch(
+            LaunchError::RelativeFolder { .. }
+            | LaunchError::NotUnicode { .. }
+            | LaunchError::CommaInFolder { .. },
+        ) => Some("add_dirs"),
+        error => error.field(),
+    }
+}
+
+/// What a caller calls an option of a call.
+fn parameter(option: &'static str) -> &'static str {
+    match option {
+        "tools" | "allowed_tools" => "allowed_tools",
+        "tool_timeout" => "tool_timeout_ms",
+        option => option,
+    }
+}
+
+fn in_full(error: &dyn std::error::Error) -> String {
+    let mut text = error.to_string();
+    let mut cause = error.source();
+    while let Some(deeper) = cause {
+        text = format!("{text}: {deeper}");
+        cause = deeper.source();
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_refusal_names_the_field_and_the_remedy_for_people_and_for_programs() {
+        let refusal = Refusal::of("cwd", "`/x` is not a folder", "give a folder");
+        assert_eq!(refusal.text(), "error in `cwd`: `/x` is not a folder\nhint: give a folder");
+        let result = serde_json::to_value(refusal.result()).unwrap();
+        assert_eq!(result["isError"], true);
+        assert_eq!(result["_meta"][META]["field"], "cwd");
+        assert!(result.get("structuredContent").is_none());
+    }
+
+    #[test]
+    fn an_option_of_a_call_is_named_as_the_parameter_it_came_from() {
+        let error = LaunchError::CannotDo { agent: model::AgentKind::Codex, option: "tools" };
+        assert!(
+            Refusal::from(CallError::Launch(error)).text().starts_with("error in `allowed_tools`: codex")
+        );
+    }
+}

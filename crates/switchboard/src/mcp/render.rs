@@ -1,0 +1,79 @@
+//! Answers as a person or a model reads them, beside the structured form.
+
+use calls::{Answer, Standing};
+use chrono::{DateTime, SecondsFormat};
+use model::Timestamp;
+use rmcp::model::{CallToolResult, ContentBlock};
+use serde::Serialize;
+
+/// A result with its structured form and its readable one.
+pub(crate) fn result(structured: &impl Serialize, text: String) -> CallToolResult {
+    let mut result = CallToolResult::success(vec![ContentBlock::text(text)]);
+    // What is passed in here is made of text, numbers and lists; there is nothing in it that JSON cannot hold.
+    result.structured_content = serde_json::to_value(structured).ok();
+    result
+}
+
+/// The result of a call. One that came to nothing is an error, so that a host shows it as one.
+pub(crate) fn answered(answer: &Answer) -> CallToolResult {
+    let mut result = result(answer, answer_text(answer));
+    if matches!(answer.status, Standing::Failed | Standing::Timeout | Standing::Cancelled) {
+        result.is_error = Some(true);
+    }
+    result
+}
+
+/// An answer in words: the agent's own first, ours about it after.
+pub(crate) fn answer_text(answer: &Answer) -> String {
+    let mut parts = Vec::new();
+    if let Some(error) = &answer.error {
+        let deadline = error.deadline.as_ref().map(|which| format!(", {which}")).unwrap_or_default();
+        parts.push(format!(
+            "{} ({}{deadline}): {}\nhint: {}",
+            answer.status.as_str(),
+            error.kind,
+            error.message,
+            error.hint
+        ));
+    }
+    if !answer.output.is_empty() {
+        parts.push(answer.output.clone());
+    }
+    if let Some(stderr) = &answer.stderr {
+        parts.push(format!("stderr ends with:\n{stderr}"));
+    }
+    if let Some(note) = &answer.note {
+        parts.push(note.clone());
+    }
+    parts.push(footer(answer));
+    parts.join("\n\n")
+}
+
+fn footer(answer: &Answer) -> String {
+    let mut facts = vec![answer.status.as_str().to_owned(), format!("job {}", answer.job_id)];
+    facts.extend(answer.session_id.as_ref().map(|id| format!("session {id}")));
+    facts.extend(answer.model.clone());
+    if answer.duration_ms > 0 {
+        facts.push(format!("{} ms", answer.duration_ms));
+    }
+    facts.extend(answer.num_turns.map(|turns| format!("{turns} turns")));
+    facts.extend(answer.cost_usd.map(|cost| format!("${cost:.4}")));
+    format!("[{}]", facts.join(" · "))
+}
+
+/// A moment as ISO 8601.
+pub(crate) fn moment(at: Timestamp) -> String {
+    let millis = i64::try_from(at.as_millis()).unwrap_or(i64::MAX);
+    let moment = DateTime::from_timestamp_millis(millis).unwrap_or_default();
+    moment.to_rfc3339_opts(SecondsFormat::Millis, true)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_moment_is_written_in_utc_with_milliseconds() {
+        assert_eq!(moment(Timestamp::from_millis(1_700_000_000_123)), "2023-11-14T22:13:20.123Z");
+    }
+}

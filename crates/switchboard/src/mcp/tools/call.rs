@@ -1,0 +1,374 @@
+//! What the tools that call an agent share: parameters, their meaning, and the wait for the answer.
+//!
+//! The one place where a caller's strings become a call. Each agent's own file says what is special about it.
+
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use calls::{Answer, Order, Placed, Until};
+use model::{AgentKind, AgentName, CallSpec, JobId, Limits, Mode, SessionChoice, SessionId, ToolChoice};
+use rmcp::model::{CallToolResponse, Tool};
+use schemars::JsonSchema;
+use serde::Deserialize;
+
+use super::{Effect, Request, define};
+use crate::mcp::arguments::one_of;
+use crate::mcp::refusal::Refusal;
+use crate::mcp::render;
+use crate::mcp::schema;
+use crate::mcp::server::Server;
+use crate::mcp::tasks;
+use crate::mcp::waiting::{self, Waited};
+
+/// The longest `timeout_ms`: a week.
+const MAX_TIMEOUT_MS: u64 = 604_800_000;
+/// The longest `wait_ms`: ten minutes, more than any host waits.
+const MAX_WAIT_MS: u64 = 600_000;
+/// The shortest limit on an agent: below it none would get to its first word.
+const MIN_TIMEOUT_MS: u64 = 1_000;
+const MAX_RESPONSE_CHARS: u64 = 1_000_000;
+/// Where a bridge that sends a request again, after the daemon died, writes what makes the two one.
+const REQUEST_META: &str = "switchboard/request";
+
+/// A tool that calls an agent.
+pub(super) struct CallTool {
+    pub name: &'static str,
+    pub title: &'static str,
+    pub agent: AgentKind,
+    /// When and how to use it, for a model.
+    pub about: &'static str,
+    /// What `model` may be.
+    pub models: &'static str,
+    /// Whether `cwd` must be given.
+    pub needs_cwd: bool,
+    /// Whether `session_id` may stand for `resume_session_id`.
+    pub has_session_id: bool,
+    /// Examples and typical mistakes, for `howto`.
+    pub howto: &'static str,
+}
+
+/// The parameters of a call.
+#[derive(Debug, Deserialize, JsonSchema)]
+pub(super) struct Parameters {
+    /// What the agent is to do. It knows nothing of your conversation: say what is wanted, which files matter, and what to answer. It reaches the agent as it is.
+    prompt: String,
+    /// The folder the agent works in: an absolute path, `~/…`, or an alias of the configuration. It must exist. Default: the folder of your own host.
+    cwd: Option<String>,
+    /// The model.
+    model: Option<String>,
+    /// Go on with this conversation: the `session_id` (a UUID) of an earlier answer. Not together with `continue_latest`.
+    resume_session_id: Option<String>,
+    /// The same as `resume_session_id`.
+    session_id: Option<String>,
+    /// Go on with the last conversation of this `task_name` with this agent. Not together with `resume_session_id`.
+    #[serde(default)]
+    continue_latest: bool,
+    /// A name for the task, shown in lists; `continue_latest` finds the conversation by it. Default: the name of the tool.
+    task_name: Option<String>,
+    /// `execute` (default): the agent may change files and run commands without asking. `observe`: it can only look, which is enforced.
+    #[schemars(extend("enum" = ["execute", "observe"]))]
+    mode: Option<String>,
+    /// Which of its tools the agent may use without asking, such as `Read` or `Bash(git *)`; everything else is denied. An empty list: none at all. Left out: all of them.
+    allowed_tools: Option<Vec<String>>,
+    /// Takes the place of the agent's own system prompt.
+    system_prompt: Option<String>,
+    /// Further folders it may work in, written like `cwd`.
+    add_dirs: Option<Vec<String>>,
+    /// A named agent of the vendor (`claude --agent`), which brings its own prompt and tools.
+    agent_name: Option<String>,
+    /// How many turns the model may take. When they are used up the call fails with `max_turns`; left out, it goes on by itself.
+    #[schemars(range(min = 1))]
+    max_turns: Option<u32>,
+    /// Hard limit on the agent in milliseconds; then it is ended with everything it started (status `timeout`). 1 to 999 count as 1000. Default: 3600000, an hour.
+    #[schemars(range(min = 1, max = 604_800_000))]
+    timeout_ms: Option<u64>,
+    /// How long one tool of an MCP server of the agent may take, in milliseconds. Default: 300000.
+    #[schemars(range(min = 1, max = 604_800_000))]
+    tool_timeout_ms: Option<u64>,
+    /// How long this call blocks, in milliseconds, before it answers `running` with the `job_id`; the job goes on. 0 answers at once. Default: 50000, because many hosts give up after 60 s.
+    #[schemars(range(max = 600_000))]
+    wait_ms: Option<u64>,
+    /// Answer as soon as the job is kept, with its `status_file`, `output_file` and `error_file`; do not wait at all.
+    #[serde(default)]
+    fire_and_forget: bool,
+    /// Also answer what the agent did on the way, as `stream_events`. Long; use it for debugging.
+    #[serde(default)]
+    expose_stream: bool,
+    /// How many characters of the agent's answer to pass on; head and tail are kept, and the cut is named. Default: 100000.
+    #[schemars(range(max = 1_000_000))]
+    max_response_chars: Option<u64>,
+    /// Your own name for this call: asked twice with the same key, it is one job, and the second answers for the first.
+    idempotency_key: Option<String>,
+}
+
+/// A call that can be placed, and how it is waited for.
+struct Asked {
+    order: Order,
+    wait: Option<Duration>,
+    max_response_chars: usize,
+}
+
+impl CallTool {
+    /// As it is listed.
+    pub fn tool(&self) -> Tool {
+        let mut tool = define::<Parameters, Answer>(self.name, self.title, self.about, Effect::Calls);
+        let mut input = (*tool.input_schema).clone();
+        schema::describe(&mut input, "model", self.models);
+        if self.needs_cwd {
+            schema::describe(
+                &mut input,
+                "cwd",
+                "The folder the agent works in: an absolute path, `~/…`, or an alias of the configuration. It must exist.",
+            );
+            input["required"] = serde_json::json!(["prompt", "cwd"]);
+        }
+        if !self.has_session_id
+            && let Some(properties) = input["properties"].as_object_mut()
+        {
+            properties.remove("session_id");
+        }
+        tool.input_schema = input.into();
+        tool
+    }
+
+    /// Places the call and waits for its answer.
+    pub async fn call(&self, mut request: Request<'_>) -> Result<CallToolResponse, Refusal> {
+        let parameters = request.read()?;
+        let server = request.server;
+        let mut asked = self.asked(server, parameters)?;
+        if asked.order.idempotency_key.is_none() {
+            let resent = request.context.meta.get(REQUEST_META).and_then(|value| value.as_str());
+            asked.order.idempotency_key = resent.map(str::to_owned);
+        }
+        let fire_and_forget = asked.order.fire_and_forget;
+        let placed = server.desk.place(asked.order).await?;
+        let job = placed.job;
+        let wants_task = !fire_and_forget && tasks::are_declared(request.context);
+        let wait = match asked.wait {
+            _ if fire_and_forget => Duration::ZERO,
+            None if wants_task => Duration::ZERO,
+            wait => wait.unwrap_or(server.options.defaults.wait),
+        };
+        wait_for(server, &request, job, wait).await?;
+        let answer = server.desk.answer(job).await?.cut_to(asked.max_response_chars);
+        if wants_task && !answer.status.is_final() {
+            return tasks::created(server, job).await;
+        }
+        let answer = Answer { note: note(&answer, &placed, fire_and_forget), ..answer };
+        Ok(render::answered(&answer).into())
+    }
+
+    fn asked(&self, server: &Server, given: Parameters) -> Result<Asked, Refusal> {
+        let defaults = server.options.defaults;
+        let session = session(&given)?;
+        let wall = match given.timeout_ms {
+            Some(0) => {
+                return Err(Refusal::of(
+                    "timeout_ms",
+                    "a limit of 0 would end the agent before it begins",
+                    "give milliseconds, such as 600000 for ten minutes, or leave it out for an hour",
+                ));
+            }
+            Some(millis) => {
+                Duration::from_millis(at_most("timeout_ms", millis, MAX_TIMEOUT_MS)?.max(MIN_TIMEOUT_MS))
+            }
+            None => defaults.timeout,
+        };
+        let tool_timeout = match given.tool_timeout_ms {
+            Some(0) => {
+                return Err(Refusal::of(
+                    "tool_timeout_ms",
+                    "a limit of 0 would end every tool before it begins",
+                    "give milliseconds, or leave it out for five minutes",
+                ));
+            }
+            Some(millis) => Duration::from_millis(at_most("tool_timeout_ms", millis, MAX_TIMEOUT_MS)?),
+            None => defaults.tool_timeout,
+        };
+        let add_dirs = given.add_dirs.unwrap_or_default();
+        let add_dirs = add_dirs
+            .iter()
+            .map(|folder| self::folder(server, "add_dirs", folder))
+            .collect::<Result<_, _>>()?;
+        let call = CallSpec {
+            model: given.model.map(|model| model.trim().to_owned()),
+            session,
+            mode: match given.mode {
+                Some(mode) => {
+                    one_of("mode", &mode, &[("execute", Mode::Execute), ("observe", Mode::Observe)])?
+                }
+                None => Mode::Execute,
+            },
+            tools: tools(given.allowed_tools)?,
+            system_prompt: given.system_prompt,
+            add_dirs,
+            agent_name: given.agent_name.as_deref().map(agent_name).transpose()?,
+            tool_timeout: Some(tool_timeout),
+            max_turns: given.max_turns,
+            limits: Limits { wall: Some(wall), ..Limits::default() },
+            ..CallSpec::new(self.agent, given.prompt, cwd(server, given.cwd.as_deref())?)
+        };
+        let order = Order {
+            task: given.task_name.map(|name| name.trim().to_owned()),
+            idempotency_key: given.idempotency_key,
+            fire_and_forget: given.fire_and_forget,
+            expose_stream: given.expose_stream,
+            ..Order::new(call, self.name)
+        };
+        let wait = given.wait_ms.map(|millis| at_most("wait_ms", millis, MAX_WAIT_MS)).transpose()?;
+        let chars = given
+            .max_response_chars
+            .map(|chars| at_most("max_response_chars", chars, MAX_RESPONSE_CHARS))
+            .transpose()?;
+        Ok(Asked {
+            order,
+            wait: wait.map(Duration::from_millis),
+            max_response_chars: chars
+                .map_or(defaults.max_response_chars, |chars| usize::try_from(chars).unwrap_or(usize::MAX)),
+        })
+    }
+}
+
+/// Waits for the job of a call. Whoever gives up waiting does not end it, but who cancels the request does.
+async fn wait_for(server: &Server, request: &Request<'_>, job: JobId, time: Duration) -> Result<(), Refusal> {
+    if time.is_zero() {
+        return Ok(());
+    }
+    let is_unwanted = match waiting::wait(server, request.context, &[job], Until::All, time).await? {
+        Waited::Cancelled => true,
+        Waited::Gone => server.options.cancel_on_disconnect,
+        Waited::Ended(_) | Waited::Shutdown => false,
+    };
+    if is_unwanted && let Err(error) = server.desk.cancel(job).await {
+        // It ended by itself in between.
+        tracing::debug!(%job, %error, "the job of a cancelled request is not cancelled");
+    }
+    Ok(())
+}
+
+fn note(answer: &Answer, placed: &Placed, fire_and_forget: bool) -> Option<String> {
+    let mut notes: Vec<String> = answer.note.iter().cloned().collect();
+    if !placed.is_new {
+        notes.push("an earlier call with the same idempotency_key has placed this job".to_owned());
+    }
+    if placed.redactions > 0 {
+        notes.push(format!(
+            "{} secrets were taken out of the prompt before it was kept or passed on",
+            placed.redactions
+        ));
+    }
+    if fire_and_forget {
+        notes.push(
+            "status_file changes when the job does, and output_file can be followed with `tail -f`"
+                .to_owned(),
+        );
+    }
+    (!notes.is_empty()).then(|| notes.join("; "))
+}
+
+fn at_most(field: &str, given: u64, limit: u64) -> Result<u64, Refusal> {
+    if given <= limit {
+        Ok(given)
+    } else {
+        Err(Refusal::of(field, format!("{given} is over its limit"), format!("give at most {limit}")))
+    }
+}
+
+fn session(given: &Parameters) -> Result<SessionChoice, Refusal> {
+    let (field, id) = match (given.resume_session_id.as_deref(), given.session_id.as_deref()) {
+        (Some(one), Some(other)) if one.trim() != other.trim() => {
+            return Err(Refusal::of(
+                "session_id",
+                "it names another session than resume_session_id",
+                "give only one of them",
+            ));
+        }
+        (Some(id), _) => ("resume_session_id", id),
+        (None, Some(id)) => ("session_id", id),
+        (None, None) => {
+            return Ok(if given.continue_latest {
+                SessionChoice::ContinueLatest
+            } else {
+                SessionChoice::New
+            });
+        }
+    };
+    if given.continue_latest {
+        return Err(Refusal::of(
+            "continue_latest",
+            format!("it cannot be combined with {field}"),
+            "leave one of them out",
+        ));
+    }
+    let uuid = uuid::Uuid::parse_str(id.trim()).map_err(|_| {
+        let shown: String = id.chars().take(64).collect();
+        Refusal::of(
+            field,
+            format!("`{}` is not a UUID", shown.escape_debug()),
+            "give the session_id that an earlier call answered, or leave it out to begin a new session",
+        )
+    })?;
+    Ok(SessionChoice::Resume(SessionId::from(uuid)))
+}
+
+fn tools(given: Option<Vec<String>>) -> Result<ToolChoice, Refusal> {
+    let Some(given) = given else { return Ok(ToolChoice::Full) };
+    if given.iter().any(|tool| tool.trim().is_empty()) {
+        return Err(Refusal::of(
+            "allowed_tools",
+            "one of its tools has no name",
+            "leave the blank one out; an empty list means no tools at all",
+        ));
+    }
+    Ok(if given.is_empty() { ToolChoice::None } else { ToolChoice::Only(given) })
+}
+
+fn agent_name(given: &str) -> Result<AgentName, Refusal> {
+    given
+        .trim()
+        .parse()
+        .map_err(|error: model::BadName| Refusal::of("agent_name", error.to_string(), error.hint()))
+}
+
+/// Where the agent works: where it was told to, or where its client is.
+fn cwd(server: &Server, given: Option<&str>) -> Result<PathBuf, Refusal> {
+    if let Some(given) = given {
+        return folder(server, "cwd", given);
+    }
+    server.client.cwd.clone().ok_or_else(|| {
+        Refusal::of(
+            "cwd",
+            "it is missing, and this connection has no folder of its own",
+            "give the absolute path of the folder the agent is to work in",
+        )
+    })
+}
+
+/// A folder as a caller writes it. Whether it is there is looked at when the call is placed.
+fn folder(server: &Server, field: &str, given: &str) -> Result<PathBuf, Refusal> {
+    let options = &server.options;
+    let given = given.trim();
+    let path = Path::new(given);
+    if path.is_absolute() {
+        return Ok(path.to_owned());
+    }
+    if given == "~" || given.starts_with("~/") {
+        let home = options.home.as_ref().ok_or_else(|| {
+            Refusal::of(field, "the home folder is not known here", "give an absolute path")
+        })?;
+        return Ok(home.join(given.trim_start_matches('~').trim_start_matches('/')));
+    }
+    if let Some(folder) = options.cwd_aliases.get(given) {
+        return Ok(folder.clone());
+    }
+    let shown: String = given.chars().take(200).collect();
+    let aliases = match options.cwd_aliases.keys().map(String::as_str).collect::<Vec<_>>() {
+        none if none.is_empty() => "an alias of the configuration (there is none yet)".to_owned(),
+        some => format!("one of the aliases {}", some.join(", ")),
+    };
+    Err(Refusal::of(
+        field,
+        format!("`{}` is neither an absolute path nor an alias", shown.escape_debug()),
+        format!("give an absolute path, one that begins with `~/`, or {aliases}"),
+    ))
+}

@@ -1,0 +1,24 @@
+//! `call_codex`: a call to Codex.
+
+use model::AgentKind;
+
+use super::call::CallTool;
+
+pub(super) const NAME: &str = "call_codex";
+
+pub(super) const CALL: CallTool = CallTool {
+    name: NAME,
+    title: "Call Codex",
+    agent: AgentKind::Codex,
+    about: "Hand a task to Codex (OpenAI's `codex` CLI on this machine) and get its answer. Use it to delegate coding work or to \
+        get another model's opinion. `cwd` must be given. It starts with no knowledge of your conversation, so put everything it \
+        needs into `prompt`. It may change files and run commands unless `mode` is `observe`. When the answer says `running`, \
+        the job goes on: call call_wait with its job_id, do not place the call again. To follow up, give the answer's session_id \
+        as resume_session_id. Codex has no turn limit and no choice of tools: leave `max_turns` and `allowed_tools` out.",
+    models: "gpt-5.2-codex (default), or the full name of a model.",
+    needs_cwd: true,
+    has_session_id: false,
+    howto: "Examples:\n\
+        - {\"prompt\": \"Review the last commit for races.\", \"cwd\": \"/home/ana/shop\", \"mode\": \"observe\"}\n\
+        - {\"prompt\": \"Now fix the first one.\", \"cwd\": \"/home/ana/shop\", \"resume_session_id\": \"<session_id of the answer>\"}",
+};
