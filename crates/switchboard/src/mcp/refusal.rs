@@ -5,6 +5,7 @@
 
 use agents::LaunchError;
 use calls::CallError;
+use model::JobId;
 use rmcp::model::{CallToolResult, ContentBlock, MetaObject};
 use serde_json::json;
 
@@ -34,6 +35,13 @@ impl Refusal {
     #[must_use]
     pub fn about(self, field: &str) -> Self {
         Self { field: Some(field.to_owned()), ..self }
+    }
+
+    /// The same, of a job that was placed all the same.
+    #[must_use]
+    pub fn after_placing(self, job: JobId) -> Self {
+        let hint = format!("job {job} is placed and goes on: ask call_status for it; {}", self.hint);
+        Self { hint, ..self }
     }
 
     /// As a model reads it.
@@ -67,6 +75,7 @@ fn field(error: &CallError) -> Option<&'static str> {
             | LaunchError::NotInThisVersion { option, .. }
             | LaunchError::BadLimit { option, .. },
         ) => Some(parameter(option)),
+        CallError::Launch(LaunchError::ValueTooLong { flag, .. }) => Some(flagged(flag)),
         CallError::Launch(LaunchError::Contradiction { one, .. }) => Some(parameter(one)),
         CallError::Launch(LaunchError::NotReadOnly { .. } | LaunchError::BadTool { .. }) => {
             Some("allowed_tools")
@@ -87,6 +96,17 @@ fn parameter(option: &'static str) -> &'static str {
         "tools" | "allowed_tools" => "allowed_tools",
         "tool_timeout" => "tool_timeout_ms",
         option => option,
+    }
+}
+
+/// The parameter behind a flag whose value can be long.
+fn flagged(flag: &'static str) -> &'static str {
+    match flag {
+        "--system-prompt" | "--append-system-prompt" | "--config" => "system_prompt",
+        "--add-dir" | "--include-directories" => "add_dirs",
+        "--cd" => "cwd",
+        "--model" => "model",
+        _ => "allowed_tools",
     }
 }
 

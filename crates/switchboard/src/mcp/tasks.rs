@@ -28,7 +28,7 @@ pub(crate) fn are_declared(context: &RequestContext<RoleServer>) -> bool {
 pub(crate) async fn created(server: &Server, job: JobId) -> Result<CallToolResponse, Refusal> {
     let job = server.desk.job(job).await?;
     let answer = server.desk.answer(job.id).await?;
-    Ok(CreateTaskResult::new(task(server, &job, &answer)).into())
+    Ok(CreateTaskResult::new(task(&job, &answer)).into())
 }
 
 /// Where a task stands, with its result if it has ended.
@@ -44,7 +44,7 @@ pub(crate) async fn get(server: &Server, id: &str) -> Result<GetTaskResult, Erro
             TaskPayload::Completed { result: result(&answer) }
         }
     };
-    Ok(GetTaskResult::new(DetailedTask::new(task(server, &job, &answer), payload)))
+    Ok(GetTaskResult::new(DetailedTask::new(task(&job, &answer), payload)))
 }
 
 /// Takes input that a task has asked for. None of ours ever does, and what nobody waits for is passed over.
@@ -71,13 +71,13 @@ async fn find(server: &Server, id: &str) -> Result<Job, ErrorData> {
     }
 }
 
-fn task(server: &Server, job: &Job, answer: &Answer) -> Task {
+fn task(job: &Job, answer: &Answer) -> Task {
     let status = match answer.status {
         Standing::Running | Standing::Queued | Standing::Paused => TaskStatus::Working,
         Standing::Cancelled => TaskStatus::Cancelled,
         Standing::Completed | Standing::Failed | Standing::Timeout => TaskStatus::Completed,
     };
-    let changed = job.completed_at.unwrap_or_else(|| server.desk.now());
+    let changed = job.completed_at.or(job.started_at).unwrap_or(job.created_at);
     let task = Task::new(job.id.to_string(), status, moment(job.created_at), moment(changed))
         .with_poll_interval_ms(POLL_MS);
     match &answer.note {

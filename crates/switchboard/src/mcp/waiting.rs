@@ -3,6 +3,7 @@
 //! Owns patience: how long a request blocks, what it hears in between, and what its end means for the job. A wait ends nothing
 //! itself; who called decides.
 
+use std::convert::Infallible;
 use std::time::Duration;
 
 use calls::{Activity, CallError, Desk, Until};
@@ -19,7 +20,7 @@ use super::server::Server;
 /// At least this long is between two notifications.
 const GAP: Duration = Duration::from_millis(250);
 /// How often it is looked whether a job that waits for its turn has begun.
-const LOOK: Duration = Duration::from_millis(50);
+const LOOK: Duration = Duration::from_millis(20);
 
 /// How a wait ended.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -50,7 +51,7 @@ pub(crate) async fn wait(
         () = context.ct.cancelled() => {
             return Ok(if is_of_its_own_connection(context) { Waited::Gone } else { Waited::Cancelled });
         }
-        () = tell(server, context, jobs) => return Ok(Waited::Gone),
+        never = tell(server, context, jobs) => match never {},
     };
     match ended {
         Ok(ended) => Ok(Waited::Ended(ended)),
@@ -66,31 +67,31 @@ fn is_of_its_own_connection(context: &RequestContext<RoleServer>) -> bool {
     http.is_some_and(|request| !request.headers.contains_key("mcp-session-id"))
 }
 
-/// Tells the caller what goes on, if it wants to know. Never ends as long as there is somebody to tell.
-async fn tell(server: &Server, context: &RequestContext<RoleServer>, jobs: &[JobId]) {
+/// Tells the caller what goes on, if it wants to know.
+async fn tell(server: &Server, context: &RequestContext<RoleServer>, jobs: &[JobId]) -> Infallible {
     let Some(token) = context.meta.get_progress_token() else { return std::future::pending().await };
     let heartbeat = server.options.heartbeat.max(GAP);
-    let mut teller = Teller::new(&server.desk, jobs);
+    let mut teller = Teller { desk: &server.desk, jobs, watched: None };
     let mut number = 0.0;
-    let mut told: Option<(String, Instant)> = None;
+    // That it waits or begins is told only when it takes a moment: what the agent says first would have to wait for the gap.
+    let (mut last, mut at, mut gap) = (None, Instant::now(), heartbeat.min(GAP));
     loop {
         let line = teller.line();
-        let is_news = told.as_ref().is_none_or(|(last, at)| *last != line || at.elapsed() >= heartbeat);
-        if is_news {
-            if let Some((_, at)) = &told {
-                sleep_until(*at + GAP).await;
+        if line != last || at.elapsed() >= gap {
+            if number > 0.0 {
+                sleep_until(at + GAP).await;
             }
             // What was said meanwhile is newer.
-            let line = teller.line();
+            last = teller.line();
             number += 1.0;
-            if context.peer.notify_progress(notification(&token, number, &line)).await.is_err() {
+            let line = last.as_deref().unwrap_or_else(|| teller.meanwhile());
+            if context.peer.notify_progress(notification(&token, number, line)).await.is_err() {
                 // Nobody listens; whether that ends anything is decided by those who watch the connection.
                 return std::future::pending().await;
             }
-            told = Some((line, Instant::now()));
+            (at, gap) = (Instant::now(), heartbeat);
         }
-        let latest = told.as_ref().map_or_else(Instant::now, |(_, at)| *at + heartbeat);
-        teller.stir(latest).await;
+        teller.stir(at + gap).await;
     }
 }
 
@@ -106,26 +107,26 @@ struct Teller<'a> {
     watched: Option<watch::Receiver<Activity>>,
 }
 
-impl<'a> Teller<'a> {
-    fn new(desk: &'a Desk, jobs: &'a [JobId]) -> Self {
-        Self { desk, jobs, watched: None }
-    }
-
-    fn line(&mut self) -> String {
-        let [job] = self.jobs else { return self.summary() };
+impl Teller<'_> {
+    /// What was said last, when something was.
+    fn line(&mut self) -> Option<String> {
+        let [job] = self.jobs else { return Some(self.summary()) };
         if self.watched.is_none() {
             self.watched = self.desk.activity(*job);
         }
         // Taken as seen: a change from here on is told by `stir`.
-        match &mut self.watched {
-            None => "waiting for its turn".to_owned(),
-            Some(activity) => said(&activity.borrow_and_update()),
-        }
+        let activity = self.watched.as_mut()?.borrow_and_update();
+        (!activity.line.is_empty()).then(|| activity.line.clone())
+    }
+
+    /// What is to be said while nothing was said.
+    fn meanwhile(&self) -> &'static str {
+        if self.watched.is_some() { "starting" } else { "waiting for its turn" }
     }
 
     fn summary(&self) -> String {
         let running = self.jobs.iter().filter_map(|job| self.desk.activity(*job));
-        let lines: Vec<String> = running.map(|activity| said(&activity.borrow())).collect();
+        let lines: Vec<String> = running.map(|activity| activity.borrow().line.clone()).collect();
         format!("{} of {} running: {}", lines.len(), self.jobs.len(), lines.join("; "))
     }
 
@@ -144,8 +145,4 @@ impl<'a> Teller<'a> {
             () = sleep_until(latest) => {}
         }
     }
-}
-
-fn said(activity: &Activity) -> String {
-    if activity.line.is_empty() { "starting".to_owned() } else { activity.line.clone() }
 }

@@ -61,6 +61,9 @@ fn every_bad_argument_names_its_field_and_places_nothing() {
             ),
             ("agent_name", json!({ "prompt": "x", "agent_name": "../../x" }), "letters, digits"),
             ("add_dirs", json!({ "prompt": "x", "add_dirs": ["there"] }), "absolute path"),
+            ("add_dirs", json!({ "prompt": "x", "add_dirs": ["/no/such/folder"] }), "create the folder"),
+            ("system_prompt", json!({ "prompt": "x", "system_prompt": "x".repeat(200_000) }), "shorten it"),
+            ("task_name", json!({ "prompt": "x", "task_name": "x".repeat(201) }), "at most 200"),
             (
                 "max_response_chars",
                 json!({ "prompt": "x", "max_response_chars": 9_999_999 }),

@@ -25,9 +25,10 @@ const AGENTS: &str = "agents.json";
 const SECOND: &str = "the second agent says: forty-two";
 
 pub fn trials() -> Vec<Trial> {
-    let second: [(&str, Agent, &str); 2] = [
+    let second: [(&str, Agent, &str); 3] = [
         ("claude_as_host_calls_codex", Agent::Codex, "call_codex"),
         ("claude_as_host_calls_claude", Agent::Claude, "call_cc"),
+        ("claude_as_host_calls_gemini", Agent::Gemini, "call_gem"),
     ];
     let trial = |(name, second, tool)| {
         let (Some(host), Some(second)) = (installed(Agent::Claude), installed(second)) else {

@@ -5,7 +5,7 @@
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use calls::{Answer, Order, Placed, Until};
+use calls::{Answer, CallError, Order, Placed, Until};
 use model::{AgentKind, AgentName, CallSpec, JobId, Limits, Mode, SessionChoice, SessionId, ToolChoice};
 use rmcp::model::{CallToolResponse, Tool};
 use schemars::JsonSchema;
@@ -27,6 +27,7 @@ const MAX_WAIT_MS: u64 = 600_000;
 /// The shortest limit on an agent: below it none would get to its first word.
 const MIN_TIMEOUT_MS: u64 = 1_000;
 const MAX_RESPONSE_CHARS: u64 = 1_000_000;
+const MAX_NAME_CHARS: usize = 200;
 /// Where a bridge that sends a request again, after the daemon died, writes what makes the two one.
 const REQUEST_META: &str = "switchboard/request";
 
@@ -141,7 +142,7 @@ impl CallTool {
             asked.order.idempotency_key = resent.map(str::to_owned);
         }
         let fire_and_forget = asked.order.fire_and_forget;
-        let placed = server.desk.place(asked.order).await?;
+        let placed = place(server, asked.order).await?;
         let job = placed.job;
         let wants_task = !fire_and_forget && tasks::are_declared(request.context);
         let wait = match asked.wait {
@@ -149,10 +150,13 @@ impl CallTool {
             None if wants_task => Duration::ZERO,
             wait => wait.unwrap_or(server.options.defaults.wait),
         };
-        wait_for(server, &request, job, wait).await?;
-        let answer = server.desk.answer(job).await?.cut_to(asked.max_response_chars);
+        // From here on there is a job, and the caller must hear of it whatever fails.
+        let known = |refusal: Refusal| refusal.after_placing(job);
+        wait_for(server, &request, job, wait).await.map_err(known)?;
+        let answer = server.desk.answer(job).await.map_err(|error| known(error.into()))?;
+        let answer = answer.cut_to(asked.max_response_chars);
         if wants_task && !answer.status.is_final() {
-            return tasks::created(server, job).await;
+            return tasks::created(server, job).await.map_err(known);
         }
         let answer = Answer { note: note(&answer, &placed, fire_and_forget), ..answer };
         Ok(render::answered(&answer).into())
@@ -209,8 +213,8 @@ impl CallTool {
             ..CallSpec::new(self.agent, given.prompt, cwd(server, given.cwd.as_deref())?)
         };
         let order = Order {
-            task: given.task_name.map(|name| name.trim().to_owned()),
-            idempotency_key: given.idempotency_key,
+            task: given.task_name.map(|name| short("task_name", name.trim())).transpose()?,
+            idempotency_key: given.idempotency_key.map(|key| short("idempotency_key", &key)).transpose()?,
             fire_and_forget: given.fire_and_forget,
             expose_stream: given.expose_stream,
             ..Order::new(call, self.name)
@@ -227,6 +231,17 @@ impl CallTool {
                 .map_or(defaults.max_response_chars, |chars| usize::try_from(chars).unwrap_or(usize::MAX)),
         })
     }
+}
+
+/// Places the call. What is wrong with a folder is told of the parameter that named it.
+async fn place(server: &Server, order: Order) -> Result<Placed, Refusal> {
+    let cwd = order.call.cwd.clone();
+    server.desk.place(order).await.map_err(|error| match &error {
+        CallError::Cwd { folder, .. } | CallError::CwdIsNoFolder { folder } if *folder != cwd => {
+            Refusal::from(error).about("add_dirs")
+        }
+        _ => error.into(),
+    })
 }
 
 /// Waits for the job of a call. Whoever gives up waiting does not end it, but who cancels the request does.
@@ -272,6 +287,16 @@ fn at_most(field: &str, given: u64, limit: u64) -> Result<u64, Refusal> {
     } else {
         Err(Refusal::of(field, format!("{given} is over its limit"), format!("give at most {limit}")))
     }
+}
+
+/// A name, which is short: it is shown in lists and looked for.
+fn short(field: &str, given: &str) -> Result<String, Refusal> {
+    let length = given.chars().count();
+    if length <= MAX_NAME_CHARS {
+        return Ok(given.to_owned());
+    }
+    let message = format!("it has {length} characters");
+    Err(Refusal::of(field, message, format!("give at most {MAX_NAME_CHARS}")))
 }
 
 fn session(given: &Parameters) -> Result<SessionChoice, Refusal> {
