@@ -35,11 +35,19 @@ mod write;
 #[cfg(not(target_os = "linux"))]
 compile_error!("file-tools is confined by openat2, Landlock and seccomp, which only Linux has");
 
+pub use delete::Deleted;
+pub use list::{Listed, Listing};
 pub use lock::{Held, Reach};
+pub use patch::Patched;
+pub use read::{Encoding, Endings, Lines};
 pub use refusal::{Code, Refusal};
+pub use relocate::Moved;
 pub use request::{Case, Delete, Edit, List, Move, Patch, Read, Request, Search, Stat, Write};
+pub use search::{Line, Matches, Skipped};
+pub use stat::Facts;
 pub use verb::Verb;
 pub use workspace::{Answer, Setting, Workspace};
+pub use write::Written;
 
 use std::ffi::{OsStr, OsString};
 use std::io::{self, BufWriter, Write as _};

@@ -22,7 +22,6 @@ const TEXT_AT_MOST: usize = 16 * 1024 * 1024;
 
 /// Lines of a file.
 #[derive(Debug, PartialEq, Eq, Serialize)]
-#[expect(clippy::struct_field_names, reason = "the names are the interface")]
 pub struct Lines {
     /// The file, without links.
     pub path: String,

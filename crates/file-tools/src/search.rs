@@ -43,7 +43,6 @@ const MOST_THREADS: usize = 8;
 
 /// What was found.
 #[derive(Debug, Serialize)]
-#[expect(clippy::struct_field_names, reason = "the names are the interface")]
 pub struct Matches {
     /// The lines, by path and number.
     pub matches: Vec<Line>,
@@ -77,7 +76,6 @@ pub struct Skipped {
 
 /// One line.
 #[derive(Debug, Serialize)]
-#[expect(clippy::struct_field_names, reason = "the names are the interface")]
 pub struct Line {
     /// The file. Can be given back as it is.
     pub path: String,
