@@ -271,10 +271,10 @@ fn a_pause_is_no_resume_and_ends_with_the_time_of_the_call() {
     let limits = Limits { wall: Some(Duration::from_secs(100)), ..Limits::default() };
     let mut relay = Relay::new(CallSpec { limits, ..spec() }, 0);
     let limited = || failed(FailureKind::RateLimit { retry_after: None }, "so far");
-    assert_eq!(wait(&relay.after_pause(limited(), Duration::from_secs(60))), 60);
+    assert_eq!(wait(&relay.after_pause(limited(), Duration::from_mins(1))), 60);
     assert_eq!((relay.resumes(), relay.spec().limits.wall), (0, Some(Duration::from_secs(39))));
     assert_eq!(relay.spec().session, SessionChoice::Resume("session-1".parse().unwrap()));
-    let outcome = end(relay.after_pause(limited(), Duration::from_secs(60)));
+    let outcome = end(relay.after_pause(limited(), Duration::from_mins(1)));
     assert_eq!(*kind(&outcome), FailureKind::RateLimit { retry_after: None });
     assert_eq!(outcome.text, "so far\n\nso far");
 }

@@ -194,7 +194,7 @@ impl JobsError {
         match self {
             Self::Desk(error) => error.hint(),
             Self::Store(error) => error.hint().to_owned(),
-            Self::Credentials(error) => error.hint().to_owned(),
+            Self::Credentials(error) => error.hint(),
             Self::Redact(error) => error.hint().to_owned(),
             Self::Supervisor(error) => error.hint().to_owned(),
             Self::Token(error) => error.hint().to_owned(),

@@ -190,7 +190,7 @@ async fn attend(mut connection: Connection, desk: &Desk) -> io::Result<()> {
             let told = async {
                 desk.reached(Phase::Ending).await;
                 shutdown.cancel();
-                std::future::pending().await
+                std::future::pending::<()>().await;
             };
             tokio::select! {
                 served = served => served,
