@@ -94,7 +94,7 @@ impl Scene {
             let _ = self.desk.cancel(job.id).await;
         }
         self.shutdown.cancel();
-        self.desk.close(Leave::WhenDone).await;
+        tokio::time::timeout(LONG, self.desk.close(Leave::WhenDone)).await.expect("a job does not end");
         eventually("a process of a job is alive", || processes_of(self.folder.path()).is_empty()).await;
     }
 }
