@@ -98,7 +98,9 @@ fn carry_out(order: Order) -> Result<(), Refusal> {
             let request = asked.complete()?;
             let workspace = Workspace::enter(&path, request.verb().reach(), setting()?)?;
             let answer = workspace.carry_out(&request)?;
-            print(|out| serde_json::to_writer(out, &answer).map_err(Into::into))
+            // In one piece of memory: through a writer, each line of a large file costs four calls.
+            let text = serde_json::to_vec(&answer);
+            print(|out| out.write_all(&text?))
         }
         Order::Serve { workspace, verbs } => {
             let path = settle_workspace(workspace.as_deref(), variable(ROOT).as_deref())?;

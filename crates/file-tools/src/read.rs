@@ -2,8 +2,6 @@
 //!
 //! Never passes off what it could not show: bytes that are no text are named, and so is whatever is left out.
 
-use std::borrow::Cow;
-
 use memchr::{memchr, memchr_iter};
 use serde::Serialize;
 
@@ -119,10 +117,10 @@ fn lines(path: String, bytes: &[u8], request: &Read) -> Lines {
     let shown = number(bytes, first, request.limit.unwrap_or(LINES), room);
     lines.truncated = shown.cut || shown.next <= lines.total_lines;
     lines.next_offset = (shown.next <= lines.total_lines).then_some(shown.next);
-    lines.content = Some(match String::from_utf8_lossy(&shown.text) {
-        Cow::Borrowed(_) => String::from_utf8(shown.text).unwrap_or_default(),
-        Cow::Owned(lossy) => lossy,
-    });
+    lines.content = Some(
+        String::from_utf8(shown.text)
+            .unwrap_or_else(|mixed| String::from_utf8_lossy(mixed.as_bytes()).into_owned()),
+    );
     lines
 }
 

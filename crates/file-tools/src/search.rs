@@ -223,6 +223,8 @@ fn matcher(regex: &str, case: Case) -> Result<RegexMatcher, Refusal> {
 /// One thread's part in a search.
 struct Hunter<'a> {
     hunt: &'a Hunt<'a>,
+    /// Its own: threads that share one wait for each other's memory.
+    matcher: RegexMatcher,
     searcher: Searcher,
     found: Vec<Line>,
     searched: u64,
@@ -237,13 +239,14 @@ impl<'a> Hunter<'a> {
             .before_context(hunt.context)
             .after_context(hunt.context)
             .build();
-        Self { hunt, searcher, found: Vec::new(), searched: 0, skipped: Skipped::default() }
+        let matcher = hunt.matcher.clone();
+        Self { hunt, matcher, searcher, found: Vec::new(), searched: 0, skipped: Skipped::default() }
     }
 
     fn search(&mut self, file: &File, path: &[u8]) {
         self.searched += 1;
         let mut sink = Collect { hunt: self.hunt, path, found: &mut self.found, binary: false };
-        let outcome = self.searcher.search_file(&self.hunt.matcher, file, &mut sink);
+        let outcome = self.searcher.search_file(&self.matcher, file, &mut sink);
         self.skipped.binary += u64::from(sink.binary);
         self.skipped.unreadable += u64::from(outcome.is_err());
     }
