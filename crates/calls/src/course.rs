@@ -77,7 +77,9 @@ enum Unfinished {
 pub(crate) async fn go(desk: Arc<Inner>, job: Job, begin: Begin) {
     let Some(claim) = job.claim() else { return };
     let live = desk.board.put(&claim);
-    if job.progress.cancel_requested_at.is_some() {
+    // Asked again now that it can be found on the board: who wanted it to end before that found nobody to tell.
+    let asked = desk.store.get(job.id).await.ok().flatten();
+    if asked.is_some_and(|job| job.progress.cancel_requested_at.is_some()) {
         live.stop.cancel();
     }
     let files = desk.files(job.id);

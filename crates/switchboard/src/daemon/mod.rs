@@ -99,7 +99,10 @@ pub fn serve(order: &cli::Serve) -> Result<ExitCode, DaemonError> {
                 },
                 async {
                     if let Some((listener, gate)) = http {
-                        tracing::info!(address = ?listener.local_addr(), token = %desk.home().http_token().display(), "serving HTTP at /mcp");
+                        if let Ok(address) = listener.local_addr() {
+                            let token = desk.home().http_token();
+                            tracing::info!(%address, token = %token.display(), "serving HTTP at /mcp");
+                        }
                         jobs.serve_http(listener, gate, ended.clone()).await;
                     }
                 },

@@ -164,8 +164,11 @@ impl Host {
 
     /// Greets as hosts do.
     pub fn greet(&mut self) {
-        self.ask(0, "initialize", &json!({"protocolVersion": "2025-06-18", "capabilities": {}}));
-        assert_eq!(self.hear()["id"], 0);
+        let client = json!({"name": "a test", "version": "1"});
+        let params = json!({"protocolVersion": "2025-06-18", "capabilities": {}, "clientInfo": client});
+        self.ask(0, "initialize", &params);
+        let answer = self.hear();
+        assert!(answer["id"] == 0 && answer["result"].is_object(), "{answer}");
         self.say(&json!({"jsonrpc": "2.0", "method": "notifications/initialized"}));
     }
 

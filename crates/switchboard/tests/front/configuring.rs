@@ -1,5 +1,9 @@
 //! `switchboard config`, as it is typed.
 
+use std::fs;
+use std::io::{Read, Write};
+use std::net::TcpStream;
+
 use serde_json::Value;
 
 use crate::bed::{Bed, stderr, stdout};
@@ -62,10 +66,46 @@ fn a_program_of_ones_own_is_called() {
 }
 
 #[test]
-fn http_is_refused_as_long_as_there_is_none() {
+fn http_is_served_to_who_has_the_token() {
     let bed = Bed::new();
-    let output = bed.run(&["serve", "--http", "127.0.0.1:7878"]);
-    assert!(stderr(&output).contains("serves no HTTP yet"), "{output:?}");
+    let output = bed.run(&["serve", "--background", "--http", "127.0.0.1:0"]);
+    assert!(output.status.success(), "{output:?}");
+    let token = fs::read_to_string(bed.state().join("http-token")).unwrap();
+    let port = || {
+        let log = bed.log();
+        let (_, after) = log.split_once("address=127.0.0.1:")?;
+        after.split_once(' ')?.0.parse::<u16>().ok()
+    };
+    let port = std::iter::repeat_with(port).find_map(|port| port).unwrap();
+    assert!(post(port, "wrong").starts_with("HTTP/1.1 401 "), "{}", post(port, "wrong"));
+    let answer = post(port, token.trim());
+    assert!(answer.starts_with("HTTP/1.1 200 ") && answer.contains("\"switchboard\""), "{answer}");
+}
+
+fn post(port: u16, token: &str) -> String {
+    let body = r#"{"jsonrpc":"2.0","id":1,"method":"initialize","params":{"protocolVersion":"2025-06-18","capabilities":{},"clientInfo":{"name":"a test","version":"1"}}}"#;
+    let head = format!(
+        "POST /mcp HTTP/1.1\r\nHost: 127.0.0.1:{port}\r\nAuthorization: Bearer {token}\r\nContent-Type: application/json\r\n\
+         Accept: application/json, text/event-stream\r\nContent-Length: {}\r\nConnection: close\r\n\r\n",
+        body.len()
+    );
+    let mut stream = TcpStream::connect(("127.0.0.1", port)).unwrap();
+    stream.write_all(format!("{head}{body}").as_bytes()).unwrap();
+    let mut answer = Vec::new();
+    let mut piece = [0; 4096];
+    // A stream of events stays open: what is looked for is in its first one.
+    while !String::from_utf8_lossy(&answer).contains("serverInfo") {
+        match stream.read(&mut piece).unwrap() {
+            0 => break,
+            count => answer.extend_from_slice(&piece[..count]),
+        }
+    }
+    String::from_utf8_lossy(&answer).into_owned()
+}
+
+#[test]
+fn an_address_that_is_none_is_named() {
+    let bed = Bed::new();
     let output = bed.run(&["serve", "--http", "nowhere"]);
     let expected = "option --http: `http.address` takes an address and a port, not `nowhere`";
     assert!(stderr(&output).contains(expected), "{output:?}");

@@ -27,7 +27,13 @@ impl Other {
         let scratch = tempfile::tempdir().unwrap();
         fs::set_permissions(scratch.path(), Permissions::from_mode(0o755)).unwrap();
         let program = scratch.path().join("switchboard");
-        fs::copy(env!("CARGO_BIN_EXE_switchboard"), &program).unwrap();
+        // The executables find each other by standing in the same folder.
+        for (name, file) in [
+            ("switchboard", env!("CARGO_BIN_EXE_switchboard")),
+            ("switchboard-supervisor", env!("CARGO_BIN_EXE_switchboard-supervisor")),
+        ] {
+            fs::copy(file, scratch.path().join(name)).unwrap();
+        }
         let runs = Self::command_of(&program, Path::new("/"), &["--version"]).output();
         if !runs.is_ok_and(|output| output.status.success()) {
             println!("SKIPPED: setpriv cannot make another user here");
