@@ -58,7 +58,7 @@ crashes ROUNDS="200":
 # The store's races on SurrealDB at their full size
 races:
     scripts/surreal-server
-    STORE_WHOLE_RACES=1 cargo test -p store --test store -- surreal::thirty_two surreal::cancel_against
+    for race in surreal::thirty_two surreal::cancel_against; do STORE_WHOLE_RACES=1 cargo test -p store --test store -- "$race"; done
 
 # A thousand requests through the provider library, one after another: memory and files must not grow
 requests COUNT="1000":
