@@ -9,6 +9,7 @@
 
 mod claude;
 mod codex;
+mod confine;
 mod error;
 mod gemini;
 
@@ -46,6 +47,7 @@ pub struct Launch {
 /// Says how to start the agent for a call, or why it cannot be started as asked.
 pub fn launch(spec: &CallSpec, setup: &Setup) -> Result<Launch, LaunchError> {
     check(spec)?;
+    let spec = &confine::within_policy(spec, setup)?;
     let model = setup.models.of(spec.agent).resolve(spec.model.as_deref())?;
     let mut draft = Draft::new(spec, setup, model);
     match spec.agent {
@@ -57,8 +59,15 @@ pub fn launch(spec: &CallSpec, setup: &Setup) -> Result<Launch, LaunchError> {
             claude::write(&mut draft)?;
         }
     }
+    confine::confine(&mut draft)?;
     draft.plan.check()?;
     Ok(Launch { plan: draft.plan, session: draft.session, model: draft.model })
+}
+
+/// The private state folder of a call, where it has one.
+pub(crate) fn policy_folder(spec: &CallSpec, setup: &Setup) -> Option<std::path::PathBuf> {
+    let spec = confine::within_policy(spec, setup).ok()?;
+    confine::private_state(spec.agent, &spec.policy, setup).ok()?
 }
 
 fn check(spec: &CallSpec) -> Result<(), LaunchError> {

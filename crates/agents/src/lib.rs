@@ -18,6 +18,7 @@ mod launch;
 mod models;
 mod outcome;
 mod parse;
+mod private_state;
 mod relay;
 mod setup;
 mod version;
@@ -29,6 +30,7 @@ pub use launch::{
 pub use models::{ModelTable, ModelTables, UnknownModel};
 pub use outcome::{Ended, judge};
 pub use parse::{Complaint, ComplaintCode, ParseLimits, Parser, Said, Summary};
+pub use private_state::seed_private_state;
 pub use relay::{CONTINUE_PROMPT, MAX_RESUME_ATTEMPTS, Next, Relay};
-pub use setup::{Capabilities, Capability, Setup};
+pub use setup::{Capabilities, Capability, Premises, Setup};
 pub use version::{TestedRange, Version, VersionStanding};

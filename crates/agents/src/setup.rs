@@ -5,7 +5,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 
-use model::{AgentKind, SessionId};
+use model::{AgentKind, CallPolicy, SessionId};
 use serde::{Deserialize, Serialize};
 
 use crate::{ModelTables, Version, environment, is_never_passed_on};
@@ -31,6 +31,23 @@ pub struct Setup {
     pub workspace_has_settings: bool,
     /// The id for a new session, freshly made: a UUID, which claude insists on.
     pub new_session: SessionId,
+    /// What is Switchboard's own on this machine.
+    pub premises: Premises,
+}
+
+/// What of a machine is Switchboard's own, and what its operator allows.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Premises {
+    /// Folders that no confined agent sees: job files, database, configuration.
+    pub state: Vec<PathBuf>,
+    /// Where it is kept that a sandbox was proven to hold; below one of the folders above, or agents could forge it.
+    pub proofs: Option<PathBuf>,
+    /// Where the state folders of policies are made that have their own ([`CallPolicy::private_state`]).
+    pub private_state: Option<PathBuf>,
+    /// The program `file-tools`, for agents without a shell.
+    pub file_tools: Option<PathBuf>,
+    /// What no call can go beyond.
+    pub ceiling: CallPolicy,
 }
 
 impl Setup {

@@ -324,6 +324,7 @@ impl Inner {
             private_folder,
             workspace_has_settings: doctor::workspace_has_settings(spec.agent, &spec.cwd),
             new_session: uuid::Uuid::new_v4().into(),
+            premises: self.settings.premises(),
         })
     }
 

@@ -4,9 +4,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 use std::time::Duration;
 
-use agents::ModelTables;
 use agents::doctor::Lookup;
-use model::{AgentKind, Home, NewJob};
+use agents::{ModelTables, Premises};
+use model::{AgentKind, CallPolicy, Home, NewJob};
 use store::{Opening, Retention, Setting};
 use supervisor::Supervisor;
 
@@ -43,6 +43,10 @@ pub struct Settings {
     pub lease: Duration,
     /// Which ended jobs are kept.
     pub retention: Retention,
+    /// What no call can go beyond, whatever it asks for.
+    pub policy_ceiling: CallPolicy,
+    /// The program `file-tools`, for agents without a shell.
+    pub file_tools: Option<PathBuf>,
 }
 
 impl Settings {
@@ -68,6 +72,19 @@ impl Settings {
             one_writer_per_folder: false,
             lease: Duration::from_secs(30),
             retention: Retention::default(),
+            policy_ceiling: CallPolicy::default(),
+            file_tools: None,
+        }
+    }
+
+    /// What is this desk's own, and kept from agents that are confined.
+    pub(crate) fn premises(&self) -> Premises {
+        Premises {
+            state: vec![self.state.clone()],
+            proofs: Some(self.state.join("proofs")),
+            private_state: Some(self.state.join("agents")),
+            file_tools: self.file_tools.clone(),
+            ceiling: self.policy_ceiling.clone(),
         }
     }
 

@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use crate::{Limits, SessionChoice};
+use crate::{CallPolicy, Limits, SessionChoice};
 
 /// A coding-agent program that can be called.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
@@ -73,7 +73,7 @@ fn article(what: &str) -> String {
 }
 
 impl BadName {
-    fn new(what: &'static str, given: &str, hint: &'static str) -> Self {
+    pub(crate) fn new(what: &'static str, given: &str, hint: &'static str) -> Self {
         Self { what, given: given.chars().take(100).collect(), hint }
     }
 
@@ -147,6 +147,9 @@ pub struct CallSpec {
     /// What the process may spend.
     #[serde(default)]
     pub limits: Limits,
+    /// What it may touch.
+    #[serde(default, skip_serializing_if = "CallPolicy::is_default")]
+    pub policy: CallPolicy,
 }
 
 impl CallSpec {
@@ -174,6 +177,7 @@ impl CallSpec {
             max_turns: None,
             max_budget_usd: None,
             limits: Limits::default(),
+            policy: CallPolicy::default(),
         }
     }
 }

@@ -5,6 +5,7 @@
 
 mod agent_text;
 mod call;
+mod confined;
 mod event;
 mod job;
 mod job_id;
@@ -25,6 +26,7 @@ pub use call::{
     AgentKind, AgentName, BadName, CallSpec, McpServer, Mode, PermissionMode, SettingSource, Settings,
     ToolChoice,
 };
+pub use confined::{Confined, Escape, Hold, Proof, Safeguard, SafeguardName, SandboxReport};
 pub use event::{AgentEvent, Finish, McpServerState, Part, ToolOutput, Unreadable};
 pub use job::{BadHome, Exchange, Home, Job, JobEnd, NewExchange, NewJob};
 pub use job_id::{BadJobId, ExchangeId, JobId, JobIdPrefix};
@@ -32,7 +34,10 @@ pub use job_state::{BadStateName, Ended, JobState, StateName};
 pub use limits::{Deadline, Limits};
 pub use outcome::{Failure, FailureKind, Outcome, PermissionDenial, SessionMismatch, Totals, Usage, Verdict};
 pub use plan::{PlanError, RunPlan};
-pub use policy::Policy;
+pub use policy::{
+    Access, Bounds, CallPolicy, Confinement, Ground, Network, Policy, PolicyError, Preset, Protected,
+    ProtectedKind, Requirement, Root,
+};
 pub use progress::{Attempt, Claim, Lease, Owner, Progress, Refusal, Step};
 pub use report::{End, Exit, NotStarted, NotStartedReason, RunReport, TreeEnd, TreeUsage};
 pub use run_id::{BadRunId, RunId};

@@ -1,15 +1,574 @@
 //! What an agent may touch.
+//!
+//! Owns the two forms of it: what a call asks for ([`CallPolicy`], a preset and its adjustments) and what a supervisor
+//! enforces ([`Policy`], with every path filled in). How it is enforced is `sandbox`; this is data.
+
+use std::fmt;
+use std::path::{Path, PathBuf};
+use std::str::FromStr;
 
 use serde::{Deserialize, Serialize};
 
-/// The confinement a run asks for.
+use crate::BadName;
+
+/// The confinement a run is carried out with.
 ///
 /// A plan that names a policy which the reading program does not know cannot be parsed, so it is never run with less
 /// confinement than it asked for.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Policy {
     /// No confinement: the agent has all the rights of the user.
     #[default]
     Off,
+    /// The agent touches only what is named here.
+    Confined(Box<Confinement>),
+}
+
+/// Everything that confines one run. All paths are absolute.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Confinement {
+    /// The preset it was made from.
+    pub preset: Preset,
+    /// What happens where the machine cannot enforce all of it.
+    pub requirement: Requirement,
+    /// What may be written, and what must be visible although it lies in something hidden.
+    pub roots: Vec<Root>,
+    /// What cannot be read, not even seen.
+    pub hidden: Vec<PathBuf>,
+    /// What cannot be changed or made, although it lies in a folder that can be written.
+    pub protected: Vec<Protected>,
+    /// Whom it may reach.
+    pub network: Network,
+    /// Whether it may make sockets with a name in the file system. Without, no such socket of the machine can be reached
+    /// either, wherever it is.
+    pub unix_sockets: bool,
+    /// What it may use up.
+    pub bounds: Bounds,
+    /// The folder where it is kept that the sandbox has been proven; none to prove it every time.
+    pub proofs: Option<PathBuf>,
+}
+
+/// A folder or file that an agent is given.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Root {
+    /// Where it is.
+    pub path: PathBuf,
+    /// What may be done with it.
+    pub access: Access,
+}
+
+impl Root {
+    /// To be read only.
+    pub fn read(path: impl Into<PathBuf>) -> Self {
+        Self { path: path.into(), access: Access::Read }
+    }
+
+    /// To be read and written.
+    pub fn write(path: impl Into<PathBuf>) -> Self {
+        Self { path: path.into(), access: Access::Write }
+    }
+
+    /// To be read and written, and made (for the user alone) when it is missing.
+    pub fn make(path: impl Into<PathBuf>) -> Self {
+        Self { path: path.into(), access: Access::Make }
+    }
+}
+
+/// What may be done with a root.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Access {
+    /// Read it.
+    Read,
+    /// Read and write it.
+    Write,
+    /// Read and write it; the folder is made when it is missing.
+    Make,
+}
+
+/// A path that stays as it is, whatever is done around it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Protected {
+    /// Where it is, or would be.
+    pub path: PathBuf,
+    /// What it is, or would be.
+    pub kind: ProtectedKind,
+}
+
+/// What stands, or would stand, at a protected path.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum ProtectedKind {
+    /// A file. Where there is none, none can be made.
+    File,
+    /// A folder. Where there is none, none can be made.
+    Folder,
+    /// Either, which is protected only where it is there already.
+    IfPresent,
+}
+
+/// Whom an agent may reach over the network.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Network {
+    /// Everybody, this machine's loopback included.
+    #[default]
+    Full,
+    /// Nobody.
+    None,
+    /// These hosts only (`api.example.com`, `*.example.com`, `127.0.0.1:8080`), through a proxy that asks no other.
+    Hosts(Vec<String>),
+}
+
+/// What an agent may use up. A bound that is `None` is not set.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Bounds {
+    /// How many processes and threads. The kernel does not hold root to it.
+    pub processes: Option<u64>,
+    /// How many bytes of memory all together; needs a cgroup that is delegated to the user.
+    pub memory_bytes: Option<u64>,
+    /// How long one file may be.
+    pub file_bytes: Option<u64>,
+}
+
+impl Default for Bounds {
+    /// 4096 processes, files of 16 GiB, memory as there is.
+    fn default() -> Self {
+        Self { processes: Some(4096), memory_bytes: None, file_bytes: Some(16 << 30) }
+    }
+}
+
+/// What happens on a machine that cannot enforce a policy.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Requirement {
+    /// Nothing runs, and it is said what is missing.
+    #[default]
+    Require,
+    /// It runs with what there is, and it is said what held.
+    BestEffort,
+}
+
+/// A policy by name.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Preset {
+    /// No confinement at all.
+    #[default]
+    Off,
+    /// The folders of the call can be written, all else but hidden things can be read.
+    Workspace,
+    /// Nothing can be written but temporary files and the agent's own state.
+    Observe,
+    /// As `workspace`, and the agent has no shell: file tools on its folders and nothing else.
+    Restricted,
+    /// As `observe` and `restricted` together.
+    Sealed,
+}
+
+impl Preset {
+    /// All of them.
+    pub const ALL: [Self; 5] = [Self::Off, Self::Workspace, Self::Observe, Self::Restricted, Self::Sealed];
+
+    /// Its name.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Off => "off",
+            Self::Workspace => "workspace",
+            Self::Observe => "observe",
+            Self::Restricted => "restricted",
+            Self::Sealed => "sealed",
+        }
+    }
+
+    /// Whether the folders of the call can be written.
+    pub fn writes(self) -> bool {
+        matches!(self, Self::Off | Self::Workspace | Self::Restricted)
+    }
+
+    /// Whether the agent may have a shell.
+    pub fn has_shell(self) -> bool {
+        matches!(self, Self::Off | Self::Workspace | Self::Observe)
+    }
+
+    /// The preset that allows only what both allow.
+    #[must_use]
+    pub fn within(self, ceiling: Self) -> Self {
+        match (self, ceiling) {
+            (Self::Off, other) | (other, Self::Off) => other,
+            (one, other) => match (one.writes() && other.writes(), one.has_shell() && other.has_shell()) {
+                (true, true) => Self::Workspace,
+                (false, true) => Self::Observe,
+                (true, false) => Self::Restricted,
+                (false, false) => Self::Sealed,
+            },
+        }
+    }
+}
+
+impl fmt::Display for Preset {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(self.name())
+    }
+}
+
+impl FromStr for Preset {
+    type Err = BadName;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        Self::ALL.into_iter().find(|preset| preset.name() == text).ok_or_else(|| {
+            BadName::new("policy", text, "use one of: off, workspace, observe, restricted, sealed")
+        })
+    }
+}
+
+/// The policy of a call: a preset and what is changed about it.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct CallPolicy {
+    /// Which one.
+    pub preset: Preset,
+    /// What happens where the machine cannot enforce it.
+    pub requirement: Requirement,
+    /// Whom it may reach.
+    pub network: Network,
+    /// What it may use up.
+    pub bounds: Bounds,
+    /// Whether the agent gets a state folder of its own for this policy, with nothing in it but the login: no setting, no
+    /// server and no session of the user.
+    pub private_state: bool,
+    /// Further paths that it cannot see.
+    pub hide: Vec<PathBuf>,
+}
+
+impl From<Preset> for CallPolicy {
+    fn from(preset: Preset) -> Self {
+        Self { preset, ..Self::default() }
+    }
+}
+
+impl CallPolicy {
+    /// Whether nothing is confined.
+    pub fn is_off(&self) -> bool {
+        self.preset == Preset::Off
+    }
+
+    /// Whether it is what a call has that says nothing about it.
+    pub fn is_default(&self) -> bool {
+        *self == Self::default()
+    }
+
+    /// This policy, with nothing in it that the operator's ceiling does not allow. A caller cannot lift it: whatever is
+    /// asked, the result is at most the ceiling.
+    #[must_use]
+    pub fn within(&self, ceiling: &Self) -> Self {
+        if ceiling.is_off() {
+            return self.clone();
+        }
+        if self.is_off() {
+            return ceiling.clone();
+        }
+        let mut hide = ceiling.hide.clone();
+        hide.extend(self.hide.iter().filter(|path| !ceiling.hide.contains(path)).cloned());
+        let required = [self.requirement, ceiling.requirement].contains(&Requirement::Require);
+        Self {
+            preset: self.preset.within(ceiling.preset),
+            requirement: if required { Requirement::Require } else { Requirement::BestEffort },
+            network: self.network.within(&ceiling.network),
+            bounds: self.bounds.within(ceiling.bounds),
+            private_state: self.private_state || ceiling.private_state,
+            hide,
+        }
+    }
+}
+
+impl Network {
+    /// Those whom both may reach.
+    #[must_use]
+    pub fn within(&self, ceiling: &Self) -> Self {
+        match (self, ceiling) {
+            (Self::None, _) | (_, Self::None) => Self::None,
+            (Self::Full, other) | (other, Self::Full) => other.clone(),
+            (Self::Hosts(asked), Self::Hosts(allowed)) => {
+                // A pattern is kept only if the other side has it literally: to compare two patterns is to be wrong once.
+                Self::Hosts(asked.iter().filter(|host| allowed.contains(host)).cloned().collect())
+            }
+        }
+    }
+}
+
+impl Bounds {
+    /// The smaller of each.
+    #[must_use]
+    pub fn within(self, ceiling: Self) -> Self {
+        let least = |one: Option<u64>, other: Option<u64>| match (one, other) {
+            (Some(one), Some(other)) => Some(one.min(other)),
+            (one, other) => one.or(other),
+        };
+        Self {
+            processes: least(self.processes, ceiling.processes),
+            memory_bytes: least(self.memory_bytes, ceiling.memory_bytes),
+            file_bytes: least(self.file_bytes, ceiling.file_bytes),
+        }
+    }
+}
+
+/// What a policy is about: the folders of one call on one machine.
+#[derive(Debug, Clone, Default)]
+pub struct Ground {
+    /// The folders that the call works in.
+    pub workspaces: Vec<PathBuf>,
+    /// The agent's own state, which it writes.
+    pub state: Vec<PathBuf>,
+    /// What in its state makes it run commands, and stays as it is.
+    pub state_protected: Vec<Protected>,
+    /// The state of other agents, with their logins.
+    pub foreign_state: Vec<PathBuf>,
+    /// The user's home.
+    pub home: Option<PathBuf>,
+    /// What is ours and not the agent's: job files, database, configuration.
+    pub own: Vec<PathBuf>,
+    /// What it must see in spite of that.
+    pub visible: Vec<PathBuf>,
+    /// Where proofs are kept.
+    pub proofs: Option<PathBuf>,
+}
+
+impl CallPolicy {
+    /// The policy with all its paths, or why the call cannot have it there.
+    pub fn confine(&self, ground: &Ground) -> Result<Policy, PolicyError> {
+        if self.is_off() {
+            return Ok(Policy::Off);
+        }
+        let hidden = self.hidden(ground);
+        for workspace in &ground.workspaces {
+            if let Some(hidden) = hidden.iter().find(|hidden| workspace.starts_with(hidden)) {
+                let (folder, hidden) = (workspace.clone(), hidden.clone());
+                return Err(PolicyError::HiddenWorkspace { folder, hidden });
+            }
+            let is_home = ground.home.as_ref().is_some_and(|home| home.starts_with(workspace));
+            if self.preset.writes() && (is_home || workspace.parent().is_none()) {
+                return Err(PolicyError::TooMuch { folder: workspace.clone() });
+            }
+        }
+        let workspace = |path: &PathBuf| {
+            if self.preset.writes() { Root::write(path) } else { Root::read(path) }
+        };
+        let roots = ground.workspaces.iter().map(workspace);
+        let roots = roots.chain(ground.state.iter().map(Root::make));
+        let roots = roots.chain(ground.visible.iter().map(Root::read)).collect();
+        let protected = ground.workspaces.iter().filter(|_| self.preset.writes());
+        let protected = protected.flat_map(|workspace| protected_in(workspace));
+        Ok(Policy::Confined(Box::new(Confinement {
+            preset: self.preset,
+            requirement: self.requirement,
+            roots,
+            hidden,
+            protected: protected.chain(ground.state_protected.iter().cloned()).collect(),
+            network: self.network.clone(),
+            unix_sockets: self.preset == Preset::Workspace,
+            bounds: self.bounds,
+            proofs: ground.proofs.clone(),
+        })))
+    }
+
+    fn hidden(&self, ground: &Ground) -> Vec<PathBuf> {
+        let secrets = ground.home.iter().flat_map(|home| SECRETS.iter().map(|name| home.join(name)));
+        let is_its_own = |path: &PathBuf| ground.state.iter().any(|state| state.starts_with(path));
+        let foreign = ground.foreign_state.iter().filter(|path| !is_its_own(path)).cloned();
+        secrets.chain(foreign).chain(ground.own.iter().cloned()).chain(self.hide.iter().cloned()).collect()
+    }
+}
+
+/// What in a home lends somebody else's power: keys, logins, browsers, and what was typed.
+const SECRETS: &[&str] = &[
+    ".ssh",
+    ".aws",
+    ".azure",
+    ".gnupg",
+    ".kube",
+    ".docker",
+    ".netrc",
+    ".pgpass",
+    ".pypirc",
+    ".git-credentials",
+    ".vault-token",
+    ".password-store",
+    ".1password",
+    ".cargo/credentials.toml",
+    ".config/gcloud",
+    ".config/gh",
+    ".config/hub",
+    ".config/op",
+    ".local/share/keyrings",
+    ".bash_history",
+    ".zsh_history",
+    ".mozilla",
+    ".thunderbird",
+    ".config/BraveSoftware",
+    ".config/chromium",
+    ".config/google-chrome",
+    ".config/microsoft-edge",
+    ".config/opera",
+    ".config/vivaldi",
+    "snap/chromium",
+    "snap/firefox",
+    ".var/app",
+];
+
+/// What in a workspace makes git, an agent, an editor or a shell run commands, with the rights of whoever comes next.
+const PROTECTED: &[(&str, ProtectedKind)] = &[
+    (".git/hooks", ProtectedKind::Folder),
+    (".git/config", ProtectedKind::File),
+    // Either leads git to another configuration.
+    (".git/config.worktree", ProtectedKind::File),
+    (".git/commondir", ProtectedKind::File),
+    (".git/modules", ProtectedKind::IfPresent),
+    (".git/worktrees", ProtectedKind::IfPresent),
+    (".claude", ProtectedKind::Folder),
+    (".codex", ProtectedKind::Folder),
+    (".gemini", ProtectedKind::Folder),
+    (".mcp.json", ProtectedKind::File),
+    (".envrc", ProtectedKind::File),
+    (".vscode", ProtectedKind::Folder),
+];
+
+fn protected_in(workspace: &Path) -> impl Iterator<Item = Protected> {
+    PROTECTED.iter().map(|(name, kind)| Protected { path: workspace.join(name), kind: *kind })
+}
+
+/// A policy that a call cannot have where it is to work.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum PolicyError {
+    /// The workspace is one of the places that agents do not see.
+    #[error("`{}` lies in `{}`, which is kept from agents", folder.display(), hidden.display())]
+    HiddenWorkspace {
+        /// The workspace.
+        folder: PathBuf,
+        /// What is hidden.
+        hidden: PathBuf,
+    },
+    /// A workspace that holds the whole home, or all there is.
+    #[error("`{}` holds the whole home, so writing to it cannot be confined", folder.display())]
+    TooMuch {
+        /// The workspace.
+        folder: PathBuf,
+    },
+}
+
+impl PolicyError {
+    /// What to do about it.
+    pub fn hint(&self) -> &'static str {
+        match self {
+            Self::HiddenWorkspace { .. } => "work in another folder",
+            Self::TooMuch { .. } => "work in a folder below it, or use policy `observe`",
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn ground() -> Ground {
+        Ground {
+            workspaces: vec!["/home/ana/shop".into()],
+            state: vec!["/home/ana/.claude".into()],
+            foreign_state: vec!["/home/ana/.claude".into(), "/home/ana/.codex".into()],
+            home: Some("/home/ana".into()),
+            own: vec!["/home/ana/.local/state/switchboard".into()],
+            ..Ground::default()
+        }
+    }
+
+    fn confined(preset: Preset) -> Confinement {
+        match CallPolicy::from(preset).confine(&ground()).unwrap() {
+            Policy::Confined(confinement) => *confinement,
+            Policy::Off => panic!("not confined"),
+        }
+    }
+
+    #[test]
+    fn a_ceiling_is_never_lifted_whatever_is_asked() {
+        for ceiling in Preset::ALL.map(CallPolicy::from) {
+            for asked in Preset::ALL.map(CallPolicy::from) {
+                let got = asked.within(&ceiling).preset;
+                assert!(!got.writes() || ceiling.preset.writes(), "{asked:?} under {ceiling:?}: {got}");
+                assert!(!got.has_shell() || ceiling.preset.has_shell(), "{asked:?} under {ceiling:?}: {got}");
+                assert!(got != Preset::Off || ceiling.is_off(), "{asked:?} under {ceiling:?}: {got}");
+                assert!(!got.writes() || asked.preset.writes(), "{asked:?} under {ceiling:?}: {got}");
+            }
+        }
+    }
+
+    #[test]
+    fn the_stricter_of_network_bounds_and_requirement_counts() {
+        let ceiling = CallPolicy {
+            network: Network::Hosts(vec!["a".into(), "b".into()]),
+            bounds: Bounds { processes: Some(10), memory_bytes: None, file_bytes: Some(5) },
+            hide: vec!["/srv".into()],
+            ..Preset::Workspace.into()
+        };
+        let asked = CallPolicy {
+            requirement: Requirement::BestEffort,
+            network: Network::Hosts(vec!["b".into(), "c".into()]),
+            bounds: Bounds { processes: Some(100), memory_bytes: Some(7), file_bytes: None },
+            ..Preset::Workspace.into()
+        };
+        let got = asked.within(&ceiling);
+        assert_eq!(got.requirement, Requirement::Require);
+        assert_eq!(got.network, Network::Hosts(vec!["b".into()]));
+        assert_eq!(got.bounds, Bounds { processes: Some(10), memory_bytes: Some(7), file_bytes: Some(5) });
+        assert_eq!(got.hide, [PathBuf::from("/srv")]);
+        assert_eq!(CallPolicy::from(Preset::Off).within(&ceiling), ceiling);
+    }
+
+    #[test]
+    fn a_workspace_is_written_and_what_runs_commands_in_it_is_not() {
+        let workspace = confined(Preset::Workspace);
+        assert!(workspace.roots.contains(&Root::write("/home/ana/shop")));
+        let hooks = Protected { path: "/home/ana/shop/.git/hooks".into(), kind: ProtectedKind::Folder };
+        assert!(workspace.protected.contains(&hooks));
+        let observe = confined(Preset::Observe);
+        assert!(observe.roots.contains(&Root::read("/home/ana/shop")));
+        assert!(!observe.roots.iter().any(|root| root.access == Access::Write));
+    }
+
+    #[test]
+    fn keys_other_agents_and_our_own_files_are_hidden_and_its_own_state_is_not() {
+        let hidden = confined(Preset::Workspace).hidden;
+        for path in [".ssh", ".codex", ".local/state/switchboard"] {
+            assert!(hidden.contains(&Path::new("/home/ana").join(path)), "{path}");
+        }
+        assert!(!hidden.contains(&"/home/ana/.claude".into()));
+    }
+
+    #[test]
+    fn a_workspace_that_is_a_hidden_place_or_the_whole_home_is_refused() {
+        let with = |folder: &str| Ground { workspaces: vec![folder.into()], ..ground() };
+        for folder in ["/home/ana/.ssh", "/home/ana/.ssh/keys", "/home/ana/.local/state/switchboard/jobs"] {
+            let error = CallPolicy::from(Preset::Observe).confine(&with(folder)).unwrap_err();
+            assert!(matches!(error, PolicyError::HiddenWorkspace { .. }), "{folder}");
+        }
+        for folder in ["/", "/home", "/home/ana"] {
+            let error = CallPolicy::from(Preset::Workspace).confine(&with(folder)).unwrap_err();
+            assert!(matches!(error, PolicyError::TooMuch { .. }), "{folder}");
+            CallPolicy::from(Preset::Observe).confine(&with(folder)).unwrap();
+        }
+        CallPolicy::from(Preset::Workspace).confine(&with("/home/ana/.sshd")).unwrap();
+    }
+
+    #[test]
+    fn a_confinement_with_an_unknown_field_cannot_be_read() {
+        let policy = Policy::Confined(Box::new(confined(Preset::Workspace)));
+        let json = serde_json::to_string(&policy).unwrap();
+        assert_eq!(serde_json::from_str::<Policy>(&json).unwrap(), policy);
+        let newer = json.replace(r#""unix_sockets""#, r#""walls":3,"unix_sockets""#);
+        assert!(serde_json::from_str::<Policy>(&newer).unwrap_err().to_string().contains("walls"));
+    }
 }

@@ -6,7 +6,7 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-use crate::Deadline;
+use crate::{Deadline, SandboxReport};
 
 /// Everything that is known about a run that has ended.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -29,6 +29,9 @@ pub struct RunReport {
     pub descendants_ended: u32,
     /// How sure it is that nothing is left.
     pub tree: TreeEnd,
+    /// What confined it; none when nothing was started, or when an older version wrote this down.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub sandbox: Option<SandboxReport>,
 }
 
 /// What ended a run.
@@ -116,6 +119,8 @@ pub enum NotStartedReason {
     CwdNotADirectory,
     /// The working directory may not be entered.
     CwdForbidden,
+    /// It cannot be confined as its policy requires.
+    NotConfined,
     /// Anything else the operating system refused.
     Other,
 }
@@ -129,6 +134,9 @@ impl NotStartedReason {
             Self::CwdMissing => "create the folder, or give one that exists",
             Self::CwdNotADirectory => "give the folder and not a file in it",
             Self::CwdForbidden => "give a folder that you may enter, or change its rights",
+            Self::NotConfined => {
+                "`switchboard doctor` says what is missing; a policy with `best-effort` runs with what there is"
+            }
             Self::Other => "see the message of the operating system",
         }
     }

@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::{RunId, RunReport};
+use crate::{RunId, RunReport, SandboxReport};
 
 /// The version of the format that this crate writes; a reader refuses any other.
 pub const STATUS_VERSION: u32 = 1;
@@ -20,6 +20,9 @@ pub struct RunStatus {
     pub supervisor: ProcessIdentity,
     /// When the agent was started, in milliseconds since 1970.
     pub started_at_ms: u64,
+    /// What confines it; none when nothing was started, or when an older version wrote this down.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub sandbox: Option<SandboxReport>,
     /// Where the run is.
     pub state: RunState,
 }

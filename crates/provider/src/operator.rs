@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use agents::doctor::{self, AgentCheck, Lookup, NotReady};
-use agents::{Relay, Setup};
+use agents::{Premises, Relay, Setup};
 use model::{AgentKind, CallSpec, SessionChoice, ToolChoice};
 use supervisor::{Spool, Supervisor};
 
@@ -170,6 +170,7 @@ impl Operator {
             private_folder: spool.private(),
             workspace_has_settings: doctor::workspace_has_settings(spec.agent, &spec.cwd),
             new_session: uuid::Uuid::new_v4().into(),
+            premises: Premises::default(),
         }
     }
 }

@@ -29,8 +29,8 @@ const STDIN: &str = "stdin";
 const PRIVATE: &str = "private";
 const LOG: &str = "supervisor.log";
 
-/// Room for a status with the longest paths in it.
-const RESERVED_BYTES: u64 = 16 * 1024;
+/// Room for a status with the paths of its policy in it, twice, and the longest of each.
+const RESERVED_BYTES: u64 = 64 * 1024;
 const FILE: Mode = Mode::RUSR.union(Mode::WUSR);
 const FOLDER: Mode = Mode::RWXU;
 

@@ -5,10 +5,11 @@ use std::io;
 use std::path::Path;
 use std::process::Stdio;
 
-use model::{NotStarted, NotStartedReason, RunId, RunPlan};
+use model::{NotStarted, NotStartedReason, Policy, RunId, RunPlan, SandboxReport};
 use rustix::fs::{Access, access};
 use rustix::io::Errno;
 
+use crate::confine::{Begun, begin, ready};
 use crate::copy::Stream;
 use crate::held::HeldSpool;
 use crate::os::Tree;
@@ -19,6 +20,10 @@ pub struct Launched {
     pub tree: Tree,
     pub output: Stream,
     pub error: Stream,
+    /// What confines it.
+    pub sandbox: SandboxReport,
+    /// What stands in its workspace until the last of its processes has gone.
+    pub placeholders: sandbox::Placeholders,
 }
 
 /// Where the agent's streams go.
@@ -32,20 +37,35 @@ pub struct StreamFiles {
 /// prompt can be too long for a pipe. When it fails, nothing runs.
 pub fn launch(
     spool: &HeldSpool,
+    folder: &Path,
     plan: &RunPlan,
     run_id: RunId,
     files: StreamFiles,
 ) -> Result<Launched, NotStarted> {
     check_folder(&plan.cwd)?;
-    let started = spool.stdin().and_then(|stdin| Tree::spawn(plan, run_id, Stdio::from(stdin)));
-    let (tree, pipes) = started.map_err(|error| explain(plan, &error))?;
-    let output = Stream::new(pipes.output, files.output);
-    let error = Stream::new(pipes.error, files.error);
-    match (output, error) {
-        (Ok(output), Ok(error)) => Ok(Launched { tree, output, error }),
-        (Err(refusal), _) | (_, Err(refusal)) => {
+    let prepared = match &plan.policy {
+        Policy::Off => None,
+        Policy::Confined(confinement) => Some(ready(confinement, plan, run_id, folder)?),
+    };
+    let stdin = spool.stdin().map_err(|error| explain(plan, &error))?;
+    let started = Tree::spawn(plan, run_id, Stdio::from(stdin), prepared.as_ref());
+    let (mut tree, pipes) = started.map_err(|error| explain(plan, &error))?;
+    let begun = match prepared {
+        None => Ok(Begun { sandbox: SandboxReport::Off, placeholders: sandbox::Placeholders::default() }),
+        Some(prepared) => begin(prepared, &mut tree, &pipes.error, plan),
+    };
+    let streams = begun.and_then(|begun| {
+        let output = Stream::new(pipes.output, files.output).map_err(|error| explain(plan, &error))?;
+        let error = Stream::new(pipes.error, files.error).map_err(|error| explain(plan, &error))?;
+        Ok((begun, output, error))
+    });
+    match streams {
+        Ok((Begun { sandbox, placeholders }, output, error)) => {
+            Ok(Launched { tree, output, error, sandbox, placeholders })
+        }
+        Err(refusal) => {
             tree.abandon();
-            Err(explain(plan, &refusal))
+            Err(refusal)
         }
     }
 }
@@ -71,7 +91,7 @@ fn check_folder(cwd: &Path) -> Result<(), NotStarted> {
     Err(NotStarted { reason, message: format!("cannot work in `{}`: {why}", cwd.display()) })
 }
 
-fn explain(plan: &RunPlan, error: &io::Error) -> NotStarted {
+pub(crate) fn explain(plan: &RunPlan, error: &io::Error) -> NotStarted {
     let exists = plan.program.exists();
     let (reason, why) = match error.raw_os_error().map(Errno::from_raw_os_error) {
         Some(Errno::NOENT) if exists => (

@@ -32,9 +32,12 @@
 //! The kernel kills the agent's own process with it. What the agent had started lives on until somebody recovers the run:
 //! [`Run::wait`] does that at once in a program that is watching, [`recover`] does it later for one that was not. Both find
 //! the survivors by the run id in their environment, by the session they belong to and by descent, never by name. A process
-//! that has cleared its environment *and* left both the session and its ancestors is not found that way; only a pid namespace
-//! would hold it.
+//! that has cleared its environment *and* left both the session and its ancestors is not found that way.
+//!
+//! A run that is confined ([`model::Policy::Confined`], where bubblewrap is) has a pid namespace, and all of it goes with the
+//! supervisor, whatever it did to hide.
 
+mod confine;
 mod copy;
 mod deadlines;
 mod events;

@@ -24,6 +24,9 @@ pub(crate) const READY: &[u8] = b"ready\n";
 ///
 /// Must be the first thing that a process does: it closes every other file it was handed.
 pub fn main() -> ExitCode {
+    if let Some(code) = sandbox::run_if_asked() {
+        return code;
+    }
     supervise(env::args_os().nth(1).as_deref())
 }
 
@@ -41,6 +44,9 @@ pub fn main() -> ExitCode {
 /// }
 /// ```
 pub fn run_if_asked() -> Option<ExitCode> {
+    if let Some(code) = sandbox::run_if_asked() {
+        return Some(code);
+    }
     let mut args = env::args_os().skip(1);
     (args.next()? == ASKED).then(|| supervise(args.next().as_deref()))
 }
@@ -116,6 +122,7 @@ fn carry_out(folder: &OsStr) -> Result<(), GaveUp> {
         boot_id: os::boot_id().map_err(GaveUp::Setup)?.to_owned(),
         supervisor: myself().map_err(GaveUp::Setup)?,
         started_at_ms: now_ms(),
+        sandbox: None,
         state: RunState::Ended(never_started(End::Stopped)),
     };
     let started = Instant::now();
@@ -123,14 +130,16 @@ fn carry_out(folder: &OsStr) -> Result<(), GaveUp> {
     let launched = if stopped {
         Err(End::Stopped)
     } else {
-        launch(&spool, &plan, run_id, files).map_err(End::NotStarted)
+        launch(&spool, folder.as_ref(), &plan, run_id, files).map_err(End::NotStarted)
     };
-    let report = match launched {
+    let (report, sandbox) = match launched {
         Err(end) => {
             first_slot.give_up().map_err(GaveUp::Write)?;
-            never_started(end)
+            (never_started(end), None)
         }
         Ok(launched) => {
+            let sandbox = Some(launched.sandbox.clone());
+            let status = RunStatus { sandbox: sandbox.clone(), ..status.clone() };
             let announced = announce(&spool, first_slot, &status, &launched);
             let mut supervision = Supervision::new(launched, &plan.limits, &signals, started);
             match announced {
@@ -138,10 +147,11 @@ fn carry_out(folder: &OsStr) -> Result<(), GaveUp> {
                 // A run that nobody can find again is not to be.
                 Err(error) => supervision.spool_failed(&error),
             }
-            supervision.until_the_end()
+            (supervision.until_the_end(), sandbox)
         }
     };
-    finish(&spool, last_slot, &RunStatus { state: RunState::Ended(report), ..status })
+    let report = RunReport { sandbox: sandbox.clone(), ..report };
+    finish(&spool, last_slot, &RunStatus { sandbox, state: RunState::Ended(report), ..status })
         .map_err(GaveUp::Write)?;
     say_ready();
     Ok(())
@@ -194,6 +204,7 @@ fn never_started(end: End) -> RunReport {
         usage: TreeUsage::default(),
         descendants_ended: 0,
         tree: TreeEnd::ProvenEmpty,
+        sandbox: None,
     }
 }
 

@@ -98,6 +98,7 @@ fn unannounced(run_id: RunId, boot_id: &str) -> RunStatus {
         boot_id: boot_id.to_owned(),
         supervisor: nobody,
         started_at_ms: now_ms(),
+        sandbox: None,
         state: RunState::Running { agent: nobody },
     }
 }
@@ -160,6 +161,7 @@ fn lost(held: &HeldSpool, status: &RunStatus, tree: TreeEnd, descendants_ended: 
         usage: TreeUsage::default(),
         descendants_ended,
         tree,
+        sandbox: status.sandbox.clone(),
     }
 }
 

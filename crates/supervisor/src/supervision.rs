@@ -61,6 +61,8 @@ impl Woken {
 pub struct Supervision<'a> {
     signals: &'a Signals,
     tree: Tree,
+    /// Taken away with this, when nobody is left who could put something in their place.
+    _placeholders: sandbox::Placeholders,
     output: Stream,
     error: Stream,
     budget: Budget,
@@ -78,6 +80,7 @@ impl<'a> Supervision<'a> {
         Self {
             signals,
             tree: launched.tree,
+            _placeholders: launched.placeholders,
             output: launched.output,
             error: launched.error,
             budget: Budget::new(limits.output_bytes),
@@ -131,6 +134,7 @@ impl<'a> Supervision<'a> {
             watched(signals),
             watched(self.output.pipe().unwrap_or(signals)),
             watched(self.error.pipe().unwrap_or(signals)),
+            watched(self.tree.words().unwrap_or(signals)),
         ];
         let pause = self.wake_at().saturating_duration_since(Instant::now());
         let pause = Timespec::try_from(pause).map_err(io::Error::other)?;
@@ -138,7 +142,7 @@ impl<'a> Supervision<'a> {
             Ok(count) => {
                 let ready = |index: usize| !files[index].revents().is_empty();
                 Ok(Woken {
-                    by_signal: ready(0) || count == 0,
+                    by_signal: ready(0) || ready(3) || count == 0,
                     by_output: ready(1) && of(&self.output),
                     by_error: ready(2) && of(&self.error),
                 })
@@ -271,6 +275,7 @@ impl<'a> Supervision<'a> {
             usage: usage().unwrap_or_default(),
             descendants_ended: self.tree.descendants_signalled(),
             tree,
+            sandbox: None,
         }
     }
 }

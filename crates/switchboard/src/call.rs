@@ -5,9 +5,10 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use agents::doctor::{self, AgentCheck, Lookup, NotReady};
-use agents::{Ended, Launch, ParseLimits, Parser, Setup, judge};
+use agents::{Ended, Launch, ParseLimits, Parser, Premises, Setup, judge};
 use model::{
-    AgentEvent, AgentKind, CallSpec, FailureKind, Limits, Mode, Outcome, Part, RunReport, SessionChoice,
+    AgentEvent, AgentKind, CallPolicy, CallSpec, FailureKind, Limits, Mode, Outcome, Part, Requirement,
+    RunReport, SessionChoice,
 };
 use supervisor::{Offsets, Run, RunEvent, Supervisor};
 use tokio::signal::unix::{SignalKind, signal};
@@ -31,7 +32,7 @@ pub fn place(order: &Order) -> Result<ExitCode, Failure> {
     let folder = home.new_job();
     let lookup = here::lookup(&environment, Some(&home), &config);
     let private_folder = supervisor::Spool::at(&folder).private();
-    let launch = agents::launch(&spec, &setup(&spec, lookup, config, private_folder)?)?;
+    let launch = agents::launch(&spec, &setup(&spec, lookup, config, private_folder, here::premises(&home))?)?;
     home.make()?;
     let runtime =
         tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(Failure::Runtime)?;
@@ -62,8 +63,13 @@ fn spec(order: &Order, config: &Config) -> Result<CallSpec, Failure> {
             idle: order.idle,
             ..Limits::default()
         },
+        policy: CallPolicy { requirement: requirement(order), ..order.policy.into() },
         ..CallSpec::new(order.agent, prompt(order)?, cwd)
     })
+}
+
+fn requirement(order: &Order) -> Requirement {
+    if order.best_effort { Requirement::BestEffort } else { Requirement::Require }
 }
 
 fn prompt(order: &Order) -> Result<String, Failure> {
@@ -83,7 +89,13 @@ fn prompt(order: &Order) -> Result<String, Failure> {
     }
 }
 
-fn setup(spec: &CallSpec, lookup: Lookup, config: Config, private_folder: PathBuf) -> Result<Setup, Failure> {
+fn setup(
+    spec: &CallSpec,
+    lookup: Lookup,
+    config: Config,
+    private_folder: PathBuf,
+    premises: Premises,
+) -> Result<Setup, Failure> {
     // Whether it is logged in is left to the agent itself: asking first would cost more than its own refusal.
     let AgentCheck { program, version, capabilities, findings, agent, .. } =
         doctor::look_up(spec.agent, &lookup);
@@ -98,6 +110,7 @@ fn setup(spec: &CallSpec, lookup: Lookup, config: Config, private_folder: PathBu
         private_folder,
         workspace_has_settings: doctor::workspace_has_settings(spec.agent, &spec.cwd),
         new_session: uuid::Uuid::new_v4().into(),
+        premises,
     })
 }
 

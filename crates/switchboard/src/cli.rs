@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::{Args, Parser, Subcommand};
-use model::{AgentKind, SessionId};
+use model::{AgentKind, Preset, SessionId};
 
 use crate::duration;
 
@@ -60,6 +60,12 @@ pub struct Order {
     /// The agent may look at everything and change nothing
     #[arg(long)]
     pub observe: bool,
+    /// What it may touch: off, workspace, observe, restricted or sealed
+    #[arg(long, value_name = "POLICY", default_value = "off")]
+    pub policy: Preset,
+    /// Run also where the machine cannot enforce all of the policy, and say what held
+    #[arg(long, requires = "policy")]
+    pub best_effort: bool,
     /// How many turns the model may take
     #[arg(long, value_name = "N")]
     pub max_turns: Option<u32>,

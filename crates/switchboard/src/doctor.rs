@@ -1,9 +1,12 @@
 //! `switchboard doctor`: what is here, whether it is ready, and what to do about what is missing.
 
 use std::env;
+use std::path::PathBuf;
 use std::process::ExitCode;
 
+use agents::Premises;
 use agents::doctor::{AgentCheck, Checkup, Finding, Login, Lookup};
+use model::CallPolicy;
 
 use crate::config::Config;
 use crate::environment::Environment;
@@ -34,6 +37,23 @@ pub fn lookup(environment: &Environment, home: Option<&Home>, config: &Config) -
         programs: config.programs.clone(),
         cache_file: home.map(Home::agents_cache),
     }
+}
+
+/// What is Switchboard's own, and kept from agents that are confined.
+pub fn premises(home: &Home) -> Premises {
+    Premises {
+        state: vec![home.state().to_owned()],
+        proofs: Some(home.state().join("proofs")),
+        private_state: Some(home.state().join("agents")),
+        file_tools: file_tools(),
+        ceiling: CallPolicy::default(),
+    }
+}
+
+/// The `file-tools` beside this program.
+pub fn file_tools() -> Option<PathBuf> {
+    let beside = env::current_exe().ok()?.with_file_name("file-tools");
+    beside.exists().then_some(beside)
 }
 
 fn tell(checkup: &Checkup) {

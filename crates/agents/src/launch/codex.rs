@@ -61,13 +61,32 @@ fn sandbox(draft: &mut Draft<'_>) -> Result<(), LaunchError> {
         if spec.mode == Mode::Observe && !spec.mcp_servers.is_empty() {
             return Err(LaunchError::Contradiction { one: "mode observe", other: "mcp_servers" });
         }
-        draft.flag("--sandbox", "read-only")?;
+        if draft.spec.policy.is_off() {
+            draft.flag("--sandbox", "read-only")?;
+        } else {
+            inside_ours(draft)?;
+        }
+    } else if !draft.spec.policy.is_off() {
+        inside_ours(draft)?;
     } else if spec.permission_mode == Some(PermissionMode::Bypass) {
         draft.word("--dangerously-bypass-approvals-and-sandbox");
     } else {
         draft.flag("--sandbox", "workspace-write")?;
     }
     settings(draft)
+}
+
+/// Its own sandbox needs namespaces, which ours refuses; then every command of it would fail. Ours holds instead, the whole
+/// process and not its commands alone.
+fn inside_ours(draft: &mut Draft<'_>) -> Result<(), LaunchError> {
+    let plan = draft.spec.permission_mode == Some(PermissionMode::Plan);
+    if plan && draft.spec.policy.preset.writes() {
+        return Err(LaunchError::Contradiction {
+            one: "permission_mode plan",
+            other: "a policy that writes",
+        });
+    }
+    draft.flag("--sandbox", "danger-full-access")
 }
 
 /// A rule of the user or of a trusted workspace lets a command out of the sandbox, and a trusted workspace's own

@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use model::{AgentKind, BadName, PlanError, SessionId};
+use model::{AgentKind, BadName, PlanError, PolicyError, SessionId};
 
 use crate::{UnknownModel, Version};
 
@@ -151,6 +151,15 @@ pub enum LaunchError {
         /// The folder.
         folder: PathBuf,
     },
+    /// A policy that the call cannot have where it is to work.
+    #[error(transparent)]
+    Policy(#[from] PolicyError),
+    /// An agent without a shell has no files without `file-tools`.
+    #[error("`file-tools` is not there, and an agent without a shell needs it")]
+    NoFileTools,
+    /// A state folder of its own, and no place for it.
+    #[error("there is no place for a private state folder")]
+    NoPrivateState,
     /// A plan that no machine can carry out.
     #[error(transparent)]
     Plan(#[from] PlanError),
@@ -186,6 +195,13 @@ impl LaunchError {
             Self::RelativeFolder { .. } => "give the whole path".to_owned(),
             Self::NotUnicode { .. } | Self::CommaInFolder { .. } => {
                 "rename it, or reach it through a symbolic link with a plain name".to_owned()
+            }
+            Self::Policy(error) => error.hint().to_owned(),
+            Self::NoFileTools => {
+                "install all of Switchboard: `cargo install --path crates/switchboard`".to_owned()
+            }
+            Self::NoPrivateState => {
+                "let the operator's settings name one, or leave `private_state` out".to_owned()
             }
             Self::Plan(error) => error.hint().to_owned(),
         }

@@ -14,6 +14,12 @@ const READ_ONLY: [&str; 5] = ["list_directory", "read_file", "read_many_files", 
 /// Those that change files and run nothing.
 const EDITING: [&str; 2] = ["write_file", "replace"];
 
+/// Its own tools for files, which the sandbox holds to the workspace.
+pub(super) fn file_tools(writes: bool) -> Vec<String> {
+    let editing: &[&str] = if writes { &EDITING } else { &[] };
+    READ_ONLY.iter().chain(editing).map(|tool| (*tool).to_owned()).collect()
+}
+
 pub(super) fn write(draft: &mut Draft<'_>) -> Result<(), LaunchError> {
     check(draft)?;
     draft.flag("--output-format", "stream-json")?;

@@ -25,6 +25,7 @@ fn setup() -> Setup {
         private_folder: "/spool/private".into(),
         workspace_has_settings: false,
         new_session: NEW.parse().unwrap(),
+        premises: agents::Premises::default(),
     }
 }
 

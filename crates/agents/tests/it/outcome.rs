@@ -50,6 +50,7 @@ impl Run {
             usage: TreeUsage::default(),
             descendants_ended: 0,
             tree: TreeEnd::ProvenEmpty,
+            sandbox: None,
         };
         judge(&Ended {
             agent: self.agent,

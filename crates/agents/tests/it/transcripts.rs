@@ -73,6 +73,7 @@ fn report(folder: &Path, output_bytes: u64) -> RunReport {
         usage: TreeUsage::default(),
         descendants_ended: 0,
         tree: TreeEnd::ProvenEmpty,
+        sandbox: None,
     }
 }
 

@@ -128,6 +128,7 @@ impl Desk {
             private_folder: spool.private(),
             workspace_has_settings: doctor::workspace_has_settings(spec.agent, &spec.cwd),
             new_session: uuid::Uuid::new_v4().into(),
+            premises: agents::Premises::default(),
         };
         agents::launch(spec, &setup)
     }

@@ -9,6 +9,7 @@
 #![expect(clippy::disallowed_methods, clippy::print_stderr, clippy::unwrap_used, reason = "a test may")]
 
 mod answers;
+mod confined;
 mod desk;
 mod endings;
 mod failures;
@@ -77,6 +78,7 @@ fn trials(pinned: &[Pinned]) -> Vec<Trial> {
         permissions::SCENARIOS,
         failures::SCENARIOS,
         endings::SCENARIOS,
+        confined::SCENARIOS,
     ];
     let scenarios: Vec<Scenario> = scenarios.into_iter().flatten().copied().collect();
     pinned.iter().flat_map(|cli| scenarios.iter().map(|scenario| trial(scenario, cli))).collect()

@@ -5,6 +5,7 @@
 mod identity;
 mod inherited;
 mod pipe;
+mod scaffold;
 mod signals;
 mod survivors;
 mod tree;

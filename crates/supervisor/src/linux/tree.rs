@@ -5,7 +5,7 @@
 
 use std::collections::HashSet;
 use std::io;
-use std::os::fd::OwnedFd;
+use std::os::fd::{BorrowedFd, OwnedFd};
 use std::os::unix::process::CommandExt;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
@@ -18,8 +18,10 @@ use rustix::process::{
     Pid, Signal, WaitId, WaitIdOptions, WaitOptions, getpid, getppid, kill_process_group,
     set_child_subreaper, set_parent_process_death_signal, setsid, wait, waitid,
 };
+use sandbox::Prepared;
 
 use super::identity::{Entry, ProcessHandle, Table, identity_of, table};
+use super::scaffold::Scaffold;
 
 /// Makes this process one that its caller's terminal, session and death do not touch, and to which orphans below it fall.
 pub fn leave_the_caller() -> io::Result<()> {
@@ -40,9 +42,12 @@ pub enum Children {
 /// An agent and everything below it.
 #[derive(Debug)]
 pub struct Tree {
-    /// The agent's own process, until it has been waited for. Until then its pid, which is also the id of its process group,
-    /// cannot be given out again.
-    agent: Option<Pid>,
+    /// What was started here, until it has been waited for: the agent's own process, or the outermost of its sandbox. Until
+    /// then its pid, which is also the id of its process group, cannot be given out again.
+    child: Option<Pid>,
+    /// What stands between this process and the agent, where it is confined in namespaces.
+    scaffold: Option<Scaffold>,
+    /// The agent's own process.
     identity: ProcessIdentity,
     exit: Option<Exit>,
     signalled: HashSet<ProcessIdentity>,
@@ -58,13 +63,23 @@ pub struct Pipes {
 impl Tree {
     /// Starts the agent in a process group of its own, with exactly the environment of the plan and the run's id. When it
     /// fails, nothing runs.
-    pub fn spawn(plan: &RunPlan, run_id: RunId, stdin: Stdio) -> io::Result<(Self, Pipes)> {
-        let mut child =
-            command(plan, run_id).stdin(stdin).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn()?;
+    pub fn spawn(
+        plan: &RunPlan,
+        run_id: RunId,
+        stdin: Stdio,
+        prepared: Option<&Prepared>,
+    ) -> io::Result<(Self, Pipes)> {
+        let mut command = command(plan, run_id, prepared);
+        let mut child = command.stdin(stdin).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn()?;
         let pid = i32::try_from(child.id()).map_err(io::Error::other)?;
         let unknown = ProcessIdentity { pid, start_ticks: 0 };
-        let mut tree =
-            Self { agent: Pid::from_raw(pid), identity: unknown, exit: None, signalled: HashSet::new() };
+        let mut tree = Self {
+            child: Pid::from_raw(pid),
+            scaffold: None,
+            identity: unknown,
+            exit: None,
+            signalled: HashSet::new(),
+        };
         // Not waited for yet, so it is still in the process table even if it has ended.
         let (Some(identity), Some(output), Some(error)) =
             (identity_of(pid), child.stdout.take(), child.stderr.take())
@@ -74,6 +89,27 @@ impl Tree {
         };
         tree.identity = identity;
         Ok((tree, Pipes { output: output.into(), error: error.into() }))
+    }
+
+    /// Tells it that what was started here is the outermost of a sandbox, that the agent runs inside, and what was heard
+    /// from there so far.
+    pub fn stands_in_a_scaffold(&mut self, words: OwnedFd, heard: Vec<u8>) -> io::Result<()> {
+        let scaffold = Scaffold::around(self.identity, words, heard)?;
+        self.identity = scaffold.agent();
+        self.scaffold = Some(scaffold);
+        self.hear();
+        Ok(())
+    }
+
+    /// Where it is said that an agent in a sandbox has ended; none when there is nothing to be heard.
+    pub fn words(&self) -> Option<BorrowedFd<'_>> {
+        self.scaffold.as_ref().and_then(Scaffold::words)
+    }
+
+    fn hear(&mut self) {
+        if let Some(exit) = self.scaffold.as_mut().and_then(Scaffold::hear) {
+            self.exit.get_or_insert(exit);
+        }
     }
 
     /// Kills a tree that nobody will supervise.
@@ -98,20 +134,33 @@ impl Tree {
 
     /// How many processes besides the agent's own were alive when they were signalled.
     pub fn descendants_signalled(&self) -> u32 {
-        let others = self.signalled.iter().filter(|identity| **identity != self.identity).count();
+        let is_other = |identity: &&ProcessIdentity| {
+            **identity != self.identity
+                && !self.scaffold.as_ref().is_some_and(|scaffold| scaffold.has(**identity))
+        };
+        let others = self.signalled.iter().filter(is_other).count();
         u32::try_from(others).unwrap_or(u32::MAX)
     }
 
     /// Waits for everything that has ended, without blocking.
     pub fn reap(&mut self) -> io::Result<Children> {
+        self.hear();
         loop {
             match wait(WaitOptions::NOHANG) {
-                Ok(Some((pid, status))) if Some(pid) == self.agent => {
-                    self.agent = None;
-                    self.exit = status
+                Ok(Some((pid, status))) if Some(pid) == self.child => {
+                    self.child = None;
+                    let own = status
                         .exit_status()
                         .map(Exit::Code)
                         .or_else(|| status.terminating_signal().map(Exit::Signal));
+                    // What was said before the end is still in the pipe.
+                    self.hear();
+                    if self.scaffold.is_none() {
+                        self.exit = own;
+                    } else if self.exit.is_none() {
+                        // The kernel has ended the agent with the namespace.
+                        self.exit = Some(Exit::Signal(Signal::KILL.as_raw()));
+                    }
                 }
                 Ok(Some(_)) | Err(Errno::INTR) => {}
                 Ok(None) => return Ok(Children::Left),
@@ -133,17 +182,21 @@ impl Tree {
 
     fn signal(&mut self, signal: Signal) -> io::Result<bool> {
         let table = table();
-        let alive = table.as_ref().map(descendants).unwrap_or_default();
+        let mut alive = table.as_ref().map(descendants).unwrap_or_default();
+        if let Some(scaffold) = &mut self.scaffold {
+            scaffold.spare(signal, &mut alive);
+        }
         self.signalled.extend(alive.iter().map(|entry| entry.identity));
         let ended_first = self.has_ended()?;
         // A group is signalled as one, so none of its members can fork past it. Nobody else can have this group's id while
         // its leader has not been waited for.
-        if let Some(group) = self.agent {
+        let group = self.group();
+        if let Some(group) = group {
             ignore_missing(send(signal, |signal| Ok(kill_process_group(group, signal)?)))?;
         }
         for entry in alive {
             // Two TERMs are not one: some agents take the second for impatience.
-            if self.agent.is_some_and(|group| group.as_raw_pid() == entry.group) {
+            if group.is_some_and(|group| group.as_raw_pid() == entry.group) {
                 continue;
             }
             if let Some(handle) = ProcessHandle::open(entry.identity)? {
@@ -153,9 +206,23 @@ impl Tree {
         table.map(|_| ended_first)
     }
 
+    /// The agent's process group, as long as it is sure to be that. In a sandbox another process waits for the agent, so its
+    /// identity is looked at; there, what forks past a signal cannot outlive the namespace.
+    fn group(&self) -> Option<Pid> {
+        if self.scaffold.is_none() {
+            return self.child;
+        }
+        let is_the_agent = self.exit.is_none() && identity_of(self.identity.pid) == Some(self.identity);
+        Pid::from_raw(self.identity.pid).filter(|_| is_the_agent)
+    }
+
     /// Whether the agent's own process has ended, without waiting for it: its pid stays taken.
-    fn has_ended(&self) -> io::Result<bool> {
-        let Some(agent) = self.agent else { return Ok(true) };
+    fn has_ended(&mut self) -> io::Result<bool> {
+        self.hear();
+        if self.scaffold.is_some() {
+            return Ok(self.exit.is_some());
+        }
+        let Some(agent) = self.child else { return Ok(true) };
         let peek = WaitIdOptions::EXITED | WaitIdOptions::NOHANG | WaitIdOptions::NOWAIT;
         Ok(waitid(WaitId::Pid(agent), peek)?.is_some())
     }
@@ -236,16 +303,22 @@ fn reset_signals() -> io::Result<()> {
 
 #[expect(clippy::disallowed_methods, reason = "the one place where an agent is started")]
 #[expect(unsafe_code, reason = "a death signal can only be asked for by the child itself")]
-fn command(plan: &RunPlan, run_id: RunId) -> Command {
+fn command(plan: &RunPlan, run_id: RunId, prepared: Option<&Prepared>) -> Command {
     let supervisor = getpid();
-    let mut command = Command::new(&plan.program);
-    command
-        .args(&plan.args)
-        .env_clear()
-        .envs(&plan.env)
-        .env(RunId::VARIABLE, run_id.to_string())
-        .current_dir(&plan.cwd)
-        .process_group(0);
+    let mut command = match prepared {
+        None => {
+            let mut command = Command::new(&plan.program);
+            command.args(&plan.args).env_clear().envs(&plan.env).current_dir(&plan.cwd);
+            command
+        }
+        // What it is to start, in which folder and with which environment, is told to it another way.
+        Some(prepared) => {
+            let mut command = Command::new(&prepared.program);
+            command.args(&prepared.args).env_clear().current_dir("/");
+            command
+        }
+    };
+    command.env(RunId::VARIABLE, run_id.to_string()).process_group(0);
     // SAFETY: the closure makes system calls only and neither allocates nor locks; besides, the supervisor has one thread.
     unsafe {
         command.pre_exec(move || {

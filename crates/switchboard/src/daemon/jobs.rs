@@ -138,6 +138,7 @@ fn settings(home: &Home, config: &Config, environment: &Environment) -> Result<S
         per_agent: config.limits.per_agent.clone(),
         max_attempts: config.limits.attempts,
         max_resume_attempts: config.limits.max_resume_attempts,
+        file_tools: doctor::file_tools(),
         one_writer_per_folder: config.one_writer_per_folder,
         retention: calls::Retention {
             max_age: config.retention.max_age,

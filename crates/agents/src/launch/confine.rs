@@ -1,0 +1,206 @@
+//! The policy of a call, with the agent's own folders filled in.
+//!
+//! Owns what each agent writes of its own, and what in there makes it run commands: the former can be written, the latter
+//! cannot, or an agent could leave hooks for the next call, which is not confined perhaps.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+
+use model::{
+    AgentKind, CallPolicy, CallSpec, Ground, McpServer, Mode, Preset, Protected, ProtectedKind, Requirement,
+    SettingSource, Settings, ToolChoice,
+};
+
+use super::{Draft, LaunchError, gemini, path_text};
+use crate::Setup;
+
+/// The call as its policy lets it be placed.
+pub(super) fn within_policy(spec: &CallSpec, setup: &Setup) -> Result<CallSpec, LaunchError> {
+    let mut policy = spec.policy.within(&setup.premises.ceiling);
+    if spec.mode == Mode::Observe && !policy.is_off() {
+        policy.preset = policy.preset.within(Preset::Observe);
+    }
+    let mut spec = CallSpec { policy, ..spec.clone() };
+    // A sandbox is for a workspace that is not trusted: its hooks, servers and variables would run before any tool does, and
+    // take the agent's key along. Who trusts it says so by naming the sources. Gemini has no means for it.
+    if !spec.policy.is_off() && spec.settings == Settings::AgentDefault && spec.agent != AgentKind::Gemini {
+        spec.settings = Settings::Only(vec![SettingSource::User]);
+    }
+    if spec.policy.preset.has_shell() { Ok(spec) } else { without_shell(spec, setup) }
+}
+
+/// File tools on the workspace, and nothing else.
+fn without_shell(spec: CallSpec, setup: &Setup) -> Result<CallSpec, LaunchError> {
+    if !matches!(spec.tools, ToolChoice::Full | ToolChoice::None) || spec.available_tools.is_some() {
+        return Err(LaunchError::Contradiction { one: "policy without a shell", other: "tools" });
+    }
+    if spec.agent_name.is_some() {
+        return Err(LaunchError::Contradiction { one: "policy without a shell", other: "agent_name" });
+    }
+    match spec.agent {
+        // Which tools it has depends on the model, and a shell is always among them.
+        AgentKind::Codex => {
+            Err(LaunchError::CannotDo { agent: spec.agent, option: "policy without a shell" })
+        }
+        AgentKind::Gemini if setup.workspace_has_settings => {
+            Err(LaunchError::WorkspaceSettings { agent: spec.agent, folder: spec.cwd.join(".gemini") })
+        }
+        AgentKind::Gemini => {
+            let tools = gemini::file_tools(spec.policy.preset.writes());
+            Ok(CallSpec { tools: ToolChoice::Only(tools), ..spec })
+        }
+        AgentKind::Claude | AgentKind::Rehearsal => {
+            let program = setup.premises.file_tools.as_ref().ok_or(LaunchError::NoFileTools)?;
+            let root = path_text(&spec.cwd)?.to_owned();
+            let files = McpServer {
+                name: "files".to_owned(),
+                command: path_text(program)?.to_owned(),
+                args: vec!["mcp".to_owned()],
+                env: BTreeMap::from([("FILE_TOOLS_ROOT".to_owned(), root)]),
+            };
+            let mcp_servers = spec.mcp_servers.iter().cloned().chain([files]).collect();
+            let settings = Settings::Only(Vec::new());
+            Ok(CallSpec { mode: Mode::Execute, tools: ToolChoice::None, settings, mcp_servers, ..spec })
+        }
+    }
+}
+
+/// Puts the policy into the plan, and tells the agent what it has to know of it.
+pub(super) fn confine(draft: &mut Draft<'_>) -> Result<(), LaunchError> {
+    let policy = &draft.spec.policy;
+    if policy.is_off() {
+        return Ok(());
+    }
+    let place = State::of(draft.spec.agent, policy, draft.setup)?;
+    for (name, value) in &place.variables {
+        draft.variable(name, path_text(value)?);
+    }
+    let home = draft.plan.env.get("HOME").map(PathBuf::from);
+    let foreign = home
+        .iter()
+        .flat_map(|home| [".claude", ".claude.json", ".codex", ".gemini"].map(|name| home.join(name)));
+    let premises = &draft.setup.premises;
+    let ground = Ground {
+        workspaces: std::iter::once(&draft.spec.cwd).chain(&draft.spec.add_dirs).cloned().collect(),
+        state: place.folder.iter().cloned().collect(),
+        state_protected: place.protected,
+        foreign_state: foreign.collect(),
+        own: premises.state.clone(),
+        visible: vec![draft.setup.private_folder.clone()],
+        proofs: premises.proofs.clone(),
+        home,
+    };
+    draft.plan.policy = policy.confine(&ground)?;
+    // A sandbox has temporary folders of its own, and only those.
+    draft.variable("TMPDIR", "/tmp");
+    draft.plan.env.remove("CLAUDE_CODE_TMPDIR");
+    let root = path_text(&draft.spec.cwd)?.to_owned();
+    draft.variable("FILE_TOOLS_ROOT", root);
+    quiet_git(draft);
+    if draft.spec.agent == AgentKind::Claude && policy.requirement == Requirement::Require {
+        // True of what is required, and the only way in which it skips its own questions as root.
+        draft.variable("IS_SANDBOX", "1");
+    }
+    Ok(())
+}
+
+/// Agents ask git about a workspace before they do anything, and git runs what the configuration of a repository names. What
+/// stands in variables wins over it.
+fn quiet_git(draft: &mut Draft<'_>) {
+    let settings = [("core.fsmonitor", "false"), ("core.hooksPath", "/dev/null")];
+    draft.variable("GIT_CONFIG_COUNT", settings.len().to_string());
+    for (number, (key, value)) in settings.into_iter().enumerate() {
+        draft.variable(&format!("GIT_CONFIG_KEY_{number}"), key);
+        draft.variable(&format!("GIT_CONFIG_VALUE_{number}"), value);
+    }
+}
+
+/// The folder of an agent's own state.
+struct State {
+    folder: Option<PathBuf>,
+    protected: Vec<Protected>,
+    variables: Vec<(&'static str, PathBuf)>,
+}
+
+impl State {
+    fn of(agent: AgentKind, policy: &CallPolicy, setup: &Setup) -> Result<Self, LaunchError> {
+        let own = private_state(agent, policy, setup)?;
+        let given =
+            |name: &str| setup.inherited.get(name).map(PathBuf::from).filter(|path| path.is_absolute());
+        let home = given("HOME");
+        let in_home = |name: &str| home.as_ref().map(|home| home.join(name));
+        let (variable, folder, protected) = match agent {
+            AgentKind::Claude => {
+                // Said aloud, or it would keep a file in the home itself, which it replaces and which is not to be written.
+                let folder = own.or_else(|| given("CLAUDE_CONFIG_DIR")).or_else(|| in_home(".claude"));
+                ("CLAUDE_CONFIG_DIR", folder, CLAUDE)
+            }
+            AgentKind::Codex => {
+                ("CODEX_HOME", own.or_else(|| given("CODEX_HOME")).or_else(|| in_home(".codex")), CODEX)
+            }
+            AgentKind::Gemini => {
+                let base = own.or_else(|| given("GEMINI_CLI_HOME")).or_else(|| home.clone());
+                let Some(base) = base else { return Ok(Self::none()) };
+                let folder = base.join(".gemini");
+                let protected = protected(&folder, GEMINI);
+                return Ok(Self {
+                    folder: Some(folder),
+                    protected,
+                    variables: vec![("GEMINI_CLI_HOME", base)],
+                });
+            }
+            AgentKind::Rehearsal => return Ok(Self::none()),
+        };
+        let Some(folder) = folder else { return Ok(Self::none()) };
+        let protected = self::protected(&folder, protected);
+        Ok(Self { protected, variables: vec![(variable, folder.clone())], folder: Some(folder) })
+    }
+
+    fn none() -> Self {
+        Self { folder: None, protected: Vec::new(), variables: Vec::new() }
+    }
+}
+
+/// The folder of this policy alone, where the call wants one.
+pub(super) fn private_state(
+    agent: AgentKind,
+    policy: &CallPolicy,
+    setup: &Setup,
+) -> Result<Option<PathBuf>, LaunchError> {
+    if !policy.private_state || agent == AgentKind::Rehearsal {
+        return Ok(None);
+    }
+    let base = setup.premises.private_state.as_ref().ok_or(LaunchError::NoPrivateState)?;
+    Ok(Some(base.join(format!("{agent}-{}", policy.preset))))
+}
+
+fn protected(folder: &Path, names: &[(&str, ProtectedKind)]) -> Vec<Protected> {
+    names.iter().map(|(name, kind)| Protected { path: folder.join(name), kind: *kind }).collect()
+}
+
+/// Its settings (hooks, variables, servers) and what it loads as commands.
+const CLAUDE: &[(&str, ProtectedKind)] = &[
+    ("settings.json", ProtectedKind::File),
+    ("settings.local.json", ProtectedKind::File),
+    ("CLAUDE.md", ProtectedKind::File),
+    ("agents", ProtectedKind::Folder),
+    ("commands", ProtectedKind::Folder),
+    ("hooks", ProtectedKind::Folder),
+    ("skills", ProtectedKind::Folder),
+    ("plugins", ProtectedKind::IfPresent),
+];
+const CODEX: &[(&str, ProtectedKind)] = &[
+    ("config.toml", ProtectedKind::File),
+    ("hooks.json", ProtectedKind::File),
+    ("AGENTS.md", ProtectedKind::IfPresent),
+    ("rules", ProtectedKind::Folder),
+    ("prompts", ProtectedKind::Folder),
+];
+const GEMINI: &[(&str, ProtectedKind)] = &[
+    ("settings.json", ProtectedKind::File),
+    (".env", ProtectedKind::File),
+    ("GEMINI.md", ProtectedKind::IfPresent),
+    ("commands", ProtectedKind::Folder),
+    ("extensions", ProtectedKind::Folder),
+    ("policies", ProtectedKind::Folder),
+];

@@ -1,0 +1,135 @@
+//! What really confined a run: the policy as it was enforced, and which of its safeguards held.
+//!
+//! Written by the supervisor from what the kernel said, never from what was asked for.
+
+use std::fmt;
+
+use serde::{Deserialize, Serialize};
+
+use crate::Confinement;
+
+/// How a run was confined.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum SandboxReport {
+    /// Not at all: the agent had all the rights of the user.
+    Off,
+    /// By this.
+    Confined(Box<Confined>),
+}
+
+/// What confined a run.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Confined {
+    /// The policy as it was enforced.
+    pub policy: Confinement,
+    /// Each safeguard, and whether it held.
+    pub safeguards: Vec<Safeguard>,
+    /// What a probe in the same sandbox came to.
+    #[serde(default)]
+    pub proof: Option<Proof>,
+}
+
+impl Confined {
+    /// The safeguards that did not hold in full.
+    pub fn gaps(&self) -> impl Iterator<Item = &Safeguard> {
+        self.safeguards.iter().filter(|safeguard| safeguard.hold != Hold::Held)
+    }
+}
+
+/// One thing that confines.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Safeguard {
+    /// Which one.
+    pub name: SafeguardName,
+    /// Whether it holds.
+    pub hold: Hold,
+    /// By what, or why not.
+    pub why: String,
+}
+
+/// Whether a safeguard holds.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Hold {
+    /// It does.
+    Held,
+    /// It does, with the exception that is named.
+    Partly,
+    /// It does not.
+    Open,
+}
+
+/// The names of the safeguards.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum SafeguardName {
+    /// Nothing is written outside of the roots.
+    Writes,
+    /// What is hidden cannot be read.
+    HiddenPaths,
+    /// What is protected cannot be changed or made.
+    ProtectedPaths,
+    /// No process outside can be seen or signalled.
+    Processes,
+    /// No process of the run outlives it, whoever is killed.
+    Lifetime,
+    /// Nobody is reached over the network but who may be.
+    Network,
+    /// No socket of the machine is reached through the file system or by an abstract name.
+    UnixSockets,
+    /// Dangerous system calls are refused.
+    SystemCalls,
+    /// No right can be gained: no capability, no setuid.
+    Privileges,
+    /// No open file of the supervisor is inherited.
+    OpenFiles,
+    /// The number of processes is bounded.
+    ProcessCount,
+    /// The size of files is bounded.
+    FileSize,
+    /// Memory is bounded.
+    Memory,
+}
+
+impl fmt::Display for SafeguardName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(match self {
+            Self::Writes => "writes",
+            Self::HiddenPaths => "hidden paths",
+            Self::ProtectedPaths => "protected paths",
+            Self::Processes => "processes",
+            Self::Lifetime => "lifetime",
+            Self::Network => "network",
+            Self::UnixSockets => "unix sockets",
+            Self::SystemCalls => "system calls",
+            Self::Privileges => "privileges",
+            Self::OpenFiles => "open files",
+            Self::ProcessCount => "process count",
+            Self::FileSize => "file size",
+            Self::Memory => "memory",
+        })
+    }
+}
+
+/// What a probe that tried to break out came to.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Proof {
+    /// Each try and what it came to.
+    pub escapes: Vec<Escape>,
+    /// Whether this was proven earlier in this boot, for the same kind of policy and the same programs.
+    pub earlier: bool,
+}
+
+/// One try to break out.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Escape {
+    /// What was tried.
+    pub tried: String,
+    /// Which safeguard answers for it.
+    pub safeguard: SafeguardName,
+    /// Whether it was stopped.
+    pub stopped: bool,
+    /// What the kernel, or the one who watched from outside, said.
+    pub said: String,
+}

@@ -1,0 +1,277 @@
+//! From a policy to the view of the file system that an agent gets: which path is mounted how, in which order.
+//!
+//! Paths are taken as they really are (links followed) at this moment. A deeper path comes later, so it counts: something
+//! that must be seen shows in something hidden, and something hidden stays hidden in something that can be written.
+
+use std::fs::{self, DirBuilder};
+use std::io;
+use std::os::unix::fs::DirBuilderExt;
+use std::path::{Component, Path, PathBuf};
+
+use model::{Access, Confinement, Protected, ProtectedKind};
+
+use crate::placeholder::{Placeholders, Stands};
+use crate::sockets;
+
+/// Folders that every sandbox has its own of.
+pub(crate) const PRIVATE: [&str; 3] = ["/tmp", "/var/tmp", "/run"];
+
+/// One mount. For the same path, later ones of this list win.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Mount {
+    /// As it is, to be written; also a folder that is pinned to its place by being a mount of its own.
+    Write,
+    /// As it is, to be read.
+    Read,
+    /// Nothing, in place of a file or a socket.
+    HideFile,
+    /// An empty folder in its place.
+    HideFolder,
+}
+
+/// The view of an agent.
+#[derive(Debug, Default)]
+pub(crate) struct Layout {
+    /// Sorted: parents before children.
+    pub mounts: Vec<(PathBuf, Mount)>,
+    /// What can be written.
+    pub write: Vec<PathBuf>,
+    /// What is hidden.
+    pub hidden: Vec<PathBuf>,
+    /// What is to be protected and cannot be: a link is no folder that could be pinned.
+    pub unprotected: Vec<PathBuf>,
+}
+
+impl Layout {
+    /// Lays the view out. `needed` is what must be seen besides, such as the program itself.
+    pub fn of(
+        confinement: &Confinement,
+        needed: &[PathBuf],
+        placeholders: Option<&mut Placeholders>,
+    ) -> io::Result<Self> {
+        let mut layout = Self::default();
+        for root in &confinement.roots {
+            layout.root(&root.path, root.access)?;
+        }
+        for path in needed {
+            let private = PRIVATE.iter().any(|folder| path.starts_with(folder));
+            if let (true, Ok(path)) = (private, path.canonicalize()) {
+                layout.mounts.push((path, Mount::Read));
+            }
+        }
+        for path in &confinement.hidden {
+            layout.hide(path)?;
+        }
+        if let Some(placeholders) = placeholders {
+            for protected in &confinement.protected {
+                layout.protect(protected, placeholders)?;
+            }
+            if confinement.unix_sockets {
+                layout.cover_sockets(confinement);
+            }
+        }
+        layout
+            .mounts
+            .sort_by_cached_key(|(path, mount)| (path.components().count(), path.clone(), mount.clone()));
+        layout.mounts.dedup();
+        Ok(layout)
+    }
+
+    fn root(&mut self, path: &Path, access: Access) -> io::Result<()> {
+        if access == Access::Make {
+            DirBuilder::new().recursive(true).mode(0o700).create(path)?;
+        }
+        let path = match path.canonicalize() {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
+            path => path?,
+        };
+        if access == Access::Read {
+            self.mounts.push((path, Mount::Read));
+        } else {
+            self.write.push(path.clone());
+            self.mounts.push((path, Mount::Write));
+        }
+        Ok(())
+    }
+
+    fn hide(&mut self, path: &Path) -> io::Result<()> {
+        let (path, file) = match path.canonicalize().and_then(|path| Ok((path.clone(), fs::metadata(path)?)))
+        {
+            Ok(found) => found,
+            // What this user cannot see is hidden already.
+            Err(error)
+                if matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::PermissionDenied)
+                    || error.raw_os_error() == Some(libc::ENOTDIR) =>
+            {
+                return Ok(());
+            }
+            Err(error) => return Err(error),
+        };
+        self.hidden.push(path.clone());
+        self.mounts.push((path, if file.is_dir() { Mount::HideFolder } else { Mount::HideFile }));
+        Ok(())
+    }
+
+    /// Holds a path, and every folder between it and the root that can be written: a folder that could be renamed would
+    /// take what is in it along, and another could be made in its place.
+    fn protect(&mut self, protected: &Protected, placeholders: &mut Placeholders) -> io::Result<()> {
+        let Some((mut path, rest)) = self.below_a_root(&protected.path) else { return Ok(()) };
+        let mut rest = rest.components().peekable();
+        while let Some(Component::Normal(name)) = rest.next() {
+            path.push(name);
+            let is_last = rest.peek().is_none();
+            let found = path.symlink_metadata();
+            if found.as_ref().is_ok_and(fs::Metadata::is_symlink) {
+                self.unprotected.push(path);
+                return Ok(());
+            }
+            let mount = match found {
+                Ok(found) if found.is_dir() && !is_last => Mount::Write,
+                // Also a file where a folder was meant: the `.git` of a linked worktree.
+                Ok(_) => Mount::Read,
+                Err(_) if protected.kind == ProtectedKind::IfPresent => return Ok(()),
+                Err(_) => {
+                    let kind = if is_last { protected.kind } else { ProtectedKind::Folder };
+                    if placeholders.stand(&path, kind)? == Stands::NothingCan {
+                        return Ok(());
+                    }
+                    Mount::Read
+                }
+            };
+            let ends_here = mount == Mount::Read;
+            self.mounts.push((path.clone(), mount));
+            if ends_here {
+                return Ok(());
+            }
+        }
+        Ok(())
+    }
+
+    /// The outermost root that can be written and holds the path, and the way from there.
+    fn below_a_root(&self, path: &Path) -> Option<(PathBuf, PathBuf)> {
+        // The part that is there is taken as it really is; the rest has no links.
+        let (real, missing) = path.ancestors().skip(1).find_map(|above| {
+            let real = above.canonicalize().ok()?;
+            Some((real, path.strip_prefix(above).ok()?.to_owned()))
+        })?;
+        // Within the workspace itself links are not followed, but seen and refused.
+        let written = |root: &&PathBuf| path.starts_with(root);
+        if let Some(root) = self.write.iter().filter(written).min_by_key(|root| root.components().count()) {
+            return Some((root.clone(), path.strip_prefix(root).ok()?.to_owned()));
+        }
+        let whole = real.join(missing);
+        let root = self
+            .write
+            .iter()
+            .filter(|root| whole.starts_with(root))
+            .min_by_key(|root| root.components().count())?;
+        Some((root.clone(), whole.strip_prefix(root).ok()?.to_owned()))
+    }
+
+    /// Covers the sockets of others: all but those in folders that the call was given to work in.
+    fn cover_sockets(&mut self, confinement: &Confinement) {
+        let given: Vec<PathBuf> = confinement
+            .roots
+            .iter()
+            .filter(|root| root.access == Access::Write)
+            .filter_map(|root| root.path.canonicalize().ok())
+            .collect();
+        let others = sockets::bound()
+            .into_iter()
+            .filter(|path| self.is_seen(path) && !given.iter().any(|given| path.starts_with(given)));
+        let covered: Vec<_> = others.map(|path| (path, Mount::HideFile)).collect();
+        self.mounts.extend(covered);
+    }
+}
+
+impl Layout {
+    /// Whether what is at a path now can be seen inside: the deepest mount above it says so.
+    fn is_seen(&self, path: &Path) -> bool {
+        let private = PRIVATE.iter().map(|folder| (Path::new(folder), false));
+        let mounts = self
+            .mounts
+            .iter()
+            .map(|(at, mount)| (at.as_path(), !matches!(mount, Mount::HideFolder | Mount::HideFile)));
+        let above = private.chain(mounts).filter(|(at, _)| path.starts_with(at));
+        above.max_by_key(|(at, shows)| (at.components().count(), !shows)).is_none_or(|(_, shows)| shows)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use model::{Bounds, Network, Preset, Requirement, Root};
+
+    fn confinement(root: &Path) -> Confinement {
+        let protected = |name: &str, kind| Protected { path: root.join("ws").join(name), kind };
+        Confinement {
+            preset: Preset::Workspace,
+            requirement: Requirement::Require,
+            roots: vec![Root::write(root.join("ws")), Root::read(root.join("state/jobs/1"))],
+            hidden: vec![root.join("state"), root.join("missing")],
+            protected: vec![
+                protected(".git/hooks", ProtectedKind::Folder),
+                protected(".git/config", ProtectedKind::File),
+                protected(".mcp.json", ProtectedKind::File),
+                protected(".git/modules", ProtectedKind::IfPresent),
+            ],
+            network: Network::Full,
+            unix_sockets: false,
+            bounds: Bounds::default(),
+            proofs: None,
+        }
+    }
+
+    fn laid_out(root: &Path) -> (Layout, Placeholders) {
+        let mut placeholders = Placeholders::default();
+        let layout = Layout::of(&confinement(root), &[], Some(&mut placeholders)).unwrap();
+        (layout, placeholders)
+    }
+
+    fn stage() -> (tempfile::TempDir, PathBuf) {
+        let folder = tempfile::tempdir().unwrap();
+        let root = folder.path().canonicalize().unwrap();
+        for name in ["ws", "state/jobs/1"] {
+            fs::create_dir_all(root.join(name)).unwrap();
+        }
+        (folder, root)
+    }
+
+    #[test]
+    fn a_protected_path_and_every_folder_above_it_is_held_in_its_place() {
+        let (_folder, root) = stage();
+        fs::create_dir_all(root.join("ws/.git/hooks")).unwrap();
+        fs::write(root.join("ws/.git/config"), "").unwrap();
+        let (layout, placeholders) = laid_out(&root);
+        let has = |path: &str, mount| layout.mounts.contains(&(root.join(path), mount));
+        assert!(has("ws", Mount::Write) && has("ws/.git", Mount::Write));
+        assert!(has("ws/.git/hooks", Mount::Read) && has("ws/.git/config", Mount::Read));
+        assert!(has("ws/.mcp.json", Mount::Read) && root.join("ws/.mcp.json").exists());
+        drop(placeholders);
+        assert!(!root.join("ws/.mcp.json").exists());
+    }
+
+    #[test]
+    fn where_a_repository_is_missing_none_can_be_made() {
+        let (_folder, root) = stage();
+        let (layout, _placeholders) = laid_out(&root);
+        assert!(layout.mounts.contains(&(root.join("ws/.git"), Mount::Read)));
+    }
+
+    #[test]
+    fn what_must_be_seen_in_something_hidden_comes_after_it() {
+        let (_folder, root) = stage();
+        let (layout, _placeholders) = laid_out(&root);
+        let place = |path: &str| layout.mounts.iter().position(|(at, _)| *at == root.join(path)).unwrap();
+        assert!(place("state") < place("state/jobs/1"));
+    }
+
+    #[test]
+    fn a_link_where_something_is_protected_is_told_and_not_trusted() {
+        let (_folder, root) = stage();
+        fs::create_dir(root.join("elsewhere")).unwrap();
+        std::os::unix::fs::symlink(root.join("elsewhere"), root.join("ws/.git")).unwrap();
+        let (layout, _placeholders) = laid_out(&root);
+        assert!(layout.unprotected.contains(&root.join("ws/.git")));
+    }
+}

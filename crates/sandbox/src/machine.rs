@@ -1,0 +1,98 @@
+//! What this machine has to confine with.
+//!
+//! Presence only, by asking the kernel itself: whether it really holds is proven ([`crate::prove`]).
+
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+
+/// How a process can be confined.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Tier {
+    /// Namespaces through bubblewrap, and the kernel's rules within.
+    Namespaces,
+    /// The kernel's rules alone.
+    Rules,
+}
+
+/// What there is.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Machine {
+    /// Bubblewrap, where the system keeps it: exceptions of `AppArmor` name that path alone, and nobody but root writes there.
+    pub bubblewrap: Option<PathBuf>,
+    /// The version of Landlock's interface; 0 where there is none.
+    pub landlock: i32,
+    /// Whether system calls can be filtered.
+    pub seccomp: bool,
+    /// The delegated cgroup, where there is one.
+    pub cgroup: Option<PathBuf>,
+}
+
+impl Machine {
+    /// Looks.
+    pub fn look() -> Self {
+        Self {
+            bubblewrap: ["/usr/bin/bwrap", "/usr/local/bin/bwrap", "/run/current-system/sw/bin/bwrap"]
+                .map(PathBuf::from)
+                .into_iter()
+                .find(|path| is_program(path)),
+            landlock: landlock_abi(),
+            seccomp: seccomp(),
+            cgroup: delegated_cgroup(),
+        }
+    }
+
+    /// Says what is missing for a tier.
+    pub fn missing(&self, tier: Tier) -> Vec<String> {
+        let mut missing = Vec::new();
+        if tier == Tier::Namespaces && self.bubblewrap.is_none() {
+            missing.push("bubblewrap (install it: `apt install bubblewrap`)".to_owned());
+        }
+        // From 6 on it holds abstract sockets and signals.
+        if self.landlock < 6 {
+            missing.push(match self.landlock {
+                0 => "Landlock (a kernel from 6.12 on with `landlock` among its security modules)".to_owned(),
+                abi => format!("Landlock 6 (this kernel has {abi}; Linux has it from 6.12 on)"),
+            });
+        }
+        if !self.seccomp {
+            missing.push("seccomp filters (a kernel with CONFIG_SECCOMP_FILTER)".to_owned());
+        }
+        missing
+    }
+}
+
+fn is_program(path: &Path) -> bool {
+    fs::metadata(path).is_ok_and(|file| file.is_file() && file.permissions().mode() & 0o111 != 0)
+}
+
+/// The kernel's own answer; the security file system may not be mounted.
+#[expect(unsafe_code, reason = "there is no safe wrapper for the question alone")]
+fn landlock_abi() -> i32 {
+    const VERSION: u32 = 1;
+    // SAFETY: with this flag, no memory is read.
+    let answer = unsafe {
+        libc::syscall(libc::SYS_landlock_create_ruleset, std::ptr::null::<libc::c_void>(), 0_usize, VERSION)
+    };
+    i32::try_from(answer).unwrap_or(0).max(0)
+}
+
+#[expect(unsafe_code, reason = "there is no safe wrapper for the question alone")]
+fn seccomp() -> bool {
+    let action = libc::SECCOMP_RET_ERRNO;
+    // SAFETY: the kernel reads one number.
+    let answer =
+        unsafe { libc::syscall(libc::SYS_seccomp, libc::SECCOMP_GET_ACTION_AVAIL, 0_u32, &raw const action) };
+    answer == 0
+}
+
+/// A cgroup (version 2) of this process in which it may make others, with memory and process counts to be bounded.
+fn delegated_cgroup() -> Option<PathBuf> {
+    let own = fs::read_to_string("/proc/self/cgroup").ok()?;
+    let below = own.lines().find_map(|line| line.strip_prefix("0::/"))?;
+    let folder = Path::new("/sys/fs/cgroup").join(below);
+    let controllers = fs::read_to_string(folder.join("cgroup.subtree_control")).ok()?;
+    let has = |name: &str| controllers.split_ascii_whitespace().any(|controller| controller == name);
+    let writable = rustix::fs::access(&folder, rustix::fs::Access::WRITE_OK).is_ok();
+    (has("memory") && has("pids") && writable).then_some(folder)
+}

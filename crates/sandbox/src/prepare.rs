@@ -1,0 +1,226 @@
+//! Making a process ready to be started in a sandbox.
+
+use std::collections::BTreeMap;
+use std::ffi::OsString;
+use std::io;
+use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
+use std::path::{Path, PathBuf};
+
+use model::{Access, Confined, Confinement, Escape, Network, Requirement};
+use rustix::io::{FdFlags, fcntl_setfd};
+use rustix::pipe::{PipeFlags, pipe_with};
+
+use crate::bubblewrap;
+use crate::description::{Applied, Description, Rules, sealed};
+use crate::inside::INSIDE;
+use crate::landlock;
+use crate::layout::{Layout, PRIVATE};
+use crate::machine::{Machine, Tier};
+use crate::placeholder::Placeholders;
+use crate::proof::Settled;
+use crate::report::Facts;
+
+/// What is to run in the sandbox.
+#[derive(Debug)]
+pub struct Job<'a> {
+    /// Within what.
+    pub confinement: &'a Confinement,
+    /// The program, its arguments, its whole environment, and its folder.
+    pub program: &'a Path,
+    /// Its arguments.
+    pub args: &'a [String],
+    /// Its whole environment.
+    pub env: BTreeMap<String, String>,
+    /// Its folder.
+    pub cwd: &'a Path,
+    /// The executable that is started again as the one inside, opened; its `main` calls [`crate::run_if_asked`].
+    pub executable: BorrowedFd<'a>,
+}
+
+/// A process that is ready to be started.
+#[derive(Debug)]
+pub struct Prepared {
+    /// What to start, with what arguments. Its environment is to be empty but for what identifies the run.
+    pub program: PathBuf,
+    /// The arguments.
+    pub args: Vec<OsString>,
+    /// How it is confined.
+    pub tier: Tier,
+    /// What it says; see [`crate::Word`].
+    pub words: OwnedFd,
+    /// Open files that the process inherits; to be dropped once it is started.
+    pub inherited: Inherited,
+    /// What stands in the workspace for as long as it runs.
+    pub placeholders: Placeholders,
+    settled: Settled,
+    confinement: Confinement,
+    machine: Machine,
+    unprotected: Vec<PathBuf>,
+}
+
+/// Open files for one process. Until they are dropped, any other process that is started has them too.
+#[derive(Debug, Default)]
+pub struct Inherited(Vec<OwnedFd>);
+
+impl Inherited {
+    fn add(&mut self, file: OwnedFd) -> io::Result<i32> {
+        fcntl_setfd(&file, FdFlags::empty())?;
+        let number = file.as_raw_fd();
+        self.0.push(file);
+        Ok(number)
+    }
+}
+
+/// Prepares a process.
+pub fn prepare(job: &Job<'_>, settled: Settled) -> Result<Prepared, Refusal> {
+    let confinement = job.confinement;
+    let machine = Machine::look();
+    let mut placeholders = Placeholders::default();
+    let namespaces = settled.tier == Tier::Namespaces;
+    let needed = [job.program.to_owned()];
+    let layout =
+        Layout::of(confinement, &needed, namespaces.then_some(&mut placeholders)).map_err(Refusal::Layout)?;
+    if confinement.requirement == Requirement::Require && !layout.unprotected.is_empty() {
+        return Err(Refusal::Unprotectable { paths: layout.unprotected });
+    }
+    let mut inherited = Inherited::default();
+    let (words, speaker) = pipe_with(PipeFlags::CLOEXEC).map_err(refused)?;
+    let executable = inherited
+        .add(job.executable.try_clone_to_owned().map_err(Refusal::Files)?)
+        .map_err(Refusal::Files)?;
+    let speaker = inherited.add(speaker).map_err(Refusal::Files)?;
+    let description = describe(job, &layout, settled.tier).to_file().map_err(Refusal::Files)?;
+    let description = inherited.add(description).map_err(Refusal::Files)?;
+    let again = PathBuf::from(format!("/proc/self/fd/{executable}"));
+    let inside = [INSIDE.to_owned(), description.to_string(), speaker.to_string()].map(OsString::from);
+    let (program, args) = match machine.bubblewrap.clone().filter(|_| namespaces) {
+        Some(bubblewrap) => {
+            let arguments = bubblewrap::arguments(&layout, &confinement.network);
+            let arguments = sealed(&bubblewrap::joined(&arguments)).map_err(Refusal::Files)?;
+            let arguments = inherited.add(arguments).map_err(Refusal::Files)?;
+            let start = ["--args".to_owned(), arguments.to_string(), "--".to_owned()].map(OsString::from);
+            (bubblewrap, start.into_iter().chain([again.into_os_string()]).chain(inside).collect())
+        }
+        None => (again, inside.to_vec()),
+    };
+    let (tier, unprotected) = (settled.tier, layout.unprotected);
+    let confinement = confinement.clone();
+    Ok(Prepared {
+        program,
+        args,
+        tier,
+        words,
+        inherited,
+        placeholders,
+        settled,
+        confinement,
+        machine,
+        unprotected,
+    })
+}
+
+fn refused(error: rustix::io::Errno) -> Refusal {
+    Refusal::Files(error.into())
+}
+
+fn describe(job: &Job<'_>, layout: &Layout, tier: Tier) -> Description {
+    let confinement = job.confinement;
+    let namespaces = tier == Tier::Namespaces;
+    // Devices belong to every program; which there are is the mounts' part. Nothing in /proc does: it holds the settings of the
+    // kernel, which root could change.
+    let common = ["/dev"].into_iter().chain(PRIVATE.into_iter().filter(|_| namespaces)).map(PathBuf::from);
+    let tmp = ["/tmp", "/var/tmp"].into_iter().filter(|_| !namespaces).map(PathBuf::from);
+    let seen =
+        confinement.roots.iter().filter(|root| root.access == Access::Read).map(|root| root.path.clone());
+    let read = || landlock::beside(&layout.hidden).into_iter().chain(seen).collect();
+    Description {
+        program: job.program.to_owned(),
+        args: job.args.to_vec(),
+        env: job.env.clone(),
+        cwd: job.cwd.to_owned(),
+        is_init: namespaces,
+        rules: Rules {
+            read: (!namespaces).then(read),
+            write: layout.write.iter().cloned().chain(common).chain(tmp).collect(),
+            unix_sockets: confinement.unix_sockets,
+            internet: namespaces || confinement.network == Network::Full,
+            bounds: confinement.bounds,
+            required: confinement.requirement == Requirement::Require,
+        },
+    }
+}
+
+impl Prepared {
+    /// What confines the process, now that it has said which rules it put on.
+    pub fn report(&self, applied: Applied) -> Confined {
+        Facts {
+            tier: self.tier,
+            applied,
+            confinement: &self.confinement,
+            machine: &self.machine,
+            unprotected: &self.unprotected,
+        }
+        .confined(self.settled.proof.clone())
+    }
+}
+
+pub(crate) fn list_of(paths: &[PathBuf]) -> String {
+    paths.iter().map(|path| path.display().to_string()).collect::<Vec<_>>().join(", ")
+}
+
+/// Why nothing is run.
+#[derive(Debug, thiserror::Error)]
+pub enum Refusal {
+    /// The machine lacks something that the policy requires.
+    #[error("the policy requires what is missing here: {}", what.join("; "))]
+    Missing {
+        /// What.
+        what: Vec<String>,
+    },
+    /// Something that is not built yet.
+    #[error("{what} cannot be enforced yet")]
+    NotBuilt {
+        /// What.
+        what: &'static str,
+    },
+    /// Paths that cannot be protected.
+    #[error("a link cannot be protected: {}", list_of(paths))]
+    Unprotectable {
+        /// Which.
+        paths: Vec<PathBuf>,
+    },
+    /// The paths of the policy cannot be looked at.
+    #[error("cannot lay out the sandbox")]
+    Layout(#[source] io::Error),
+    /// The operating system refused an open file.
+    #[error("cannot prepare the sandbox")]
+    Files(#[source] io::Error),
+    /// The sandbox does not hold what it says.
+    #[error("the sandbox does not hold: {}", escapes.iter().map(|escape| format!("{} ({})", escape.tried, escape.said)).collect::<Vec<_>>().join("; "))]
+    Escaped {
+        /// What was not stopped.
+        escapes: Vec<Escape>,
+    },
+    /// Nothing is known about whether it holds.
+    #[error("the sandbox cannot be proven: {why}")]
+    Unproven {
+        /// Why.
+        why: String,
+    },
+}
+
+impl Refusal {
+    /// What to do about it.
+    pub fn hint(&self) -> &'static str {
+        match self {
+            Self::Missing { .. } => "add what is missing, or let the policy be `best-effort`",
+            Self::NotBuilt { .. } => "leave it out of the policy",
+            Self::Unprotectable { .. } => {
+                "put the thing itself in the place of the link, or let the policy be `best-effort`"
+            }
+            Self::Layout(_) | Self::Files(_) => "see the message of the operating system",
+            Self::Escaped { .. } => "report it: nothing is run in a sandbox that does not hold",
+            Self::Unproven { .. } => "run `switchboard doctor`, which says what this machine lacks",
+        }
+    }
+}

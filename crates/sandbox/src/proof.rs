@@ -1,0 +1,420 @@
+//! Proving that a sandbox holds, before anything is run in it.
+//!
+//! A stage is set outside (a file that must not change, a secret, sockets, a process), the probe is let loose in the very
+//! sandbox of the policy, and then it is looked what has become of the stage. A probe that was not stopped fails the
+//! sandbox closed. What was proven is kept for as long as nothing changes: the boot, the programs, the kind of the policy.
+
+use std::collections::BTreeMap;
+use std::fs::{self, DirBuilder};
+use std::io::{self, Read};
+use std::net::TcpListener;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
+use std::os::linux::net::SocketAddrExt;
+use std::os::unix::fs::{DirBuilderExt, MetadataExt};
+use std::os::unix::net::{SocketAddr as UnixAddr, UnixListener};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use model::{
+    Confinement, Escape, Network, Proof, Protected, ProtectedKind, Requirement, Root, SafeguardName,
+};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use serde::{Deserialize, Serialize};
+
+use crate::machine::{Machine, Tier};
+use crate::prepare::{Job, Prepared, Refusal, prepare};
+use crate::probe::{DONE, Errand, PROBE, VICTIM};
+
+/// How long a probe may take on a slow machine.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+/// How a process will be confined, proven.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Settled {
+    /// By what.
+    pub tier: Tier,
+    /// What the probe came to.
+    pub proof: Proof,
+}
+
+/// Decides how a policy is enforced on this machine, and proves it; or says why nothing is to be run.
+///
+/// `scratch` is a folder in which the stage is set, not in a temporary folder: a sandbox has its own of those.
+pub fn settle(
+    confinement: &Confinement,
+    scratch: &Path,
+    executable: BorrowedFd<'_>,
+) -> Result<Settled, Refusal> {
+    if matches!(confinement.network, Network::Hosts(_)) {
+        return Err(Refusal::NotBuilt { what: "a network of named hosts" });
+    }
+    let machine = Machine::look();
+    let missing = machine.missing(Tier::Namespaces);
+    if missing.is_empty() {
+        match proven(confinement, Tier::Namespaces, &machine, scratch, executable) {
+            Err(Refusal::Unproven { why }) if confinement.requirement == Requirement::BestEffort => {
+                // Bubblewrap is there and does not work: no user namespaces, most likely.
+                drop(why);
+            }
+            other => return other,
+        }
+    } else if confinement.requirement == Requirement::Require {
+        return Err(Refusal::Missing { what: missing });
+    }
+    if machine.bubblewrap.is_some() && !missing.is_empty() {
+        // Namespaces hold without Landlock too, all but what it alone holds.
+        if let Ok(settled) = proven(confinement, Tier::Namespaces, &machine, scratch, executable) {
+            return Ok(settled);
+        }
+    }
+    proven(confinement, Tier::Rules, &machine, scratch, executable)
+}
+
+fn proven(
+    confinement: &Confinement,
+    tier: Tier,
+    machine: &Machine,
+    scratch: &Path,
+    executable: BorrowedFd<'_>,
+) -> Result<Settled, Refusal> {
+    let record = Record::of(confinement, tier, machine, executable);
+    let kept = confinement.proofs.as_deref().map(|folder| folder.join(record.file_name()));
+    if let Some(escapes) = kept.as_deref().and_then(|kept| record.read(kept)) {
+        return Ok(Settled { tier, proof: Proof { escapes, earlier: true } });
+    }
+    let escapes = prove(confinement, tier, scratch, executable)?;
+    let open = |escape: &&Escape| !escape.stopped && machine_answers_for(machine, escape.safeguard);
+    let worked: Vec<Escape> = escapes.iter().filter(open).cloned().collect();
+    if !worked.is_empty() {
+        return Err(Refusal::Escaped { escapes: worked });
+    }
+    if let Some(kept) = kept {
+        // A proof that cannot be kept is made again.
+        let _ = record.keep(&kept, &escapes);
+    }
+    Ok(Settled { tier, proof: Proof { escapes, earlier: false } })
+}
+
+/// Without Landlock, nothing answers for abstract sockets; that stands in the report as open.
+fn machine_answers_for(machine: &Machine, safeguard: SafeguardName) -> bool {
+    machine.landlock >= 6 || safeguard != SafeguardName::UnixSockets
+}
+
+/// What a proof is valid for.
+#[derive(Debug, Serialize, Deserialize, PartialEq)]
+struct Record {
+    boot: String,
+    kernel: String,
+    user: u32,
+    bubblewrap: Option<String>,
+    landlock: i32,
+    executable: String,
+    tier: String,
+    kind: String,
+    #[serde(default)]
+    escapes: Vec<Escape>,
+}
+
+impl Record {
+    fn of(confinement: &Confinement, tier: Tier, machine: &Machine, executable: BorrowedFd<'_>) -> Self {
+        let text = |file: &str| fs::read_to_string(file).unwrap_or_default().trim().to_owned();
+        let looks = |path: &Path| {
+            let file = fs::metadata(path).ok()?;
+            let times = (file.mtime(), file.mtime_nsec(), file.ctime(), file.ctime_nsec());
+            Some(format!("{}:{}:{}:{times:?}", file.dev(), file.ino(), file.len()))
+        };
+        let opened = PathBuf::from(format!("/proc/self/fd/{}", executable.as_raw_fd()));
+        let Confinement { preset, requirement, network, unix_sockets, bounds, .. } = confinement;
+        Self {
+            boot: text("/proc/sys/kernel/random/boot_id"),
+            kernel: text("/proc/sys/kernel/version"),
+            user: rustix::process::geteuid().as_raw(),
+            bubblewrap: machine.bubblewrap.as_deref().and_then(looks),
+            landlock: machine.landlock,
+            executable: looks(&opened).unwrap_or_default(),
+            tier: format!("{tier:?}"),
+            kind: format!("{preset} {requirement:?} {network:?} {unix_sockets} {bounds:?}"),
+            escapes: Vec::new(),
+        }
+    }
+
+    /// One file for each kind: a newer proof takes the place of one that is not valid any more.
+    fn file_name(&self) -> String {
+        let word = |text: &str| {
+            text.chars().map(|c| if c.is_ascii_alphanumeric() { c } else { '-' }).collect::<String>()
+        };
+        let mut name = format!("proof-{}-{}-{}", self.user, word(&self.tier), word(&self.kind));
+        name.truncate(200);
+        name + ".json"
+    }
+
+    fn read(&self, kept: &Path) -> Option<Vec<Escape>> {
+        let mut found: Self = serde_json::from_slice(&fs::read(kept).ok()?).ok()?;
+        let escapes = std::mem::take(&mut found.escapes);
+        (found == *self && !self.boot.is_empty() && !self.executable.is_empty()).then_some(escapes)
+    }
+
+    fn keep(&self, kept: &Path, escapes: &[Escape]) -> io::Result<()> {
+        if let Some(folder) = kept.parent() {
+            DirBuilder::new().recursive(true).mode(0o700).create(folder)?;
+        }
+        let json = serde_json::to_vec(&Self {
+            escapes: escapes.to_vec(),
+            ..serde_json::from_value(serde_json::to_value(self)?)?
+        })?;
+        // Whole or not at all: others may read it at the same time.
+        let next = kept.with_extension(format!("{}.next", std::process::id()));
+        fs::write(&next, json)?;
+        fs::rename(&next, kept)
+    }
+}
+
+/// Lets a probe loose in the sandbox of a policy, and says what it came to.
+pub fn prove(
+    confinement: &Confinement,
+    tier: Tier,
+    scratch: &Path,
+    executable: BorrowedFd<'_>,
+) -> Result<Vec<Escape>, Refusal> {
+    let unproven = |error: io::Error| Refusal::Unproven { why: error.to_string() };
+    let stage = Stage::set(scratch, confinement, executable).map_err(unproven)?;
+    let errand =
+        serde_json::to_string(&stage.errand(tier, confinement)).map_err(|error| unproven(error.into()))?;
+    let probed = stage.confinement(confinement);
+    // What the one inside is itself, whatever its file is called there.
+    let program = PathBuf::from("/proc/self/exe");
+    let job = Job {
+        confinement: &probed,
+        program: &program,
+        args: &[PROBE.to_owned(), errand],
+        env: BTreeMap::new(),
+        cwd: &stage.workspace(),
+        executable,
+    };
+    let settled = Settled { tier, proof: Proof { escapes: Vec::new(), earlier: false } };
+    let mut escapes = let_loose(prepare(&job, settled)?, tier)?;
+    stage.judge(&mut escapes);
+    Ok(escapes)
+}
+
+/// What a probe is to leave alone.
+struct Stage {
+    folder: PathBuf,
+    victim: Child,
+    socket: UnixListener,
+    abstract_name: String,
+    abstract_socket: UnixListener,
+    listener: Option<TcpListener>,
+}
+
+impl Stage {
+    fn set(scratch: &Path, confinement: &Confinement, executable: BorrowedFd<'_>) -> io::Result<Self> {
+        let id = format!("{}-{}", std::process::id(), Instant::now().elapsed().as_nanos());
+        fs::create_dir_all(scratch)?;
+        let folder = scratch.canonicalize()?.join(format!("probe-{}", std::process::id()));
+        // What a killed one of the same number has left.
+        let _ = fs::remove_dir_all(&folder);
+        let mut make = DirBuilder::new();
+        make.recursive(true).mode(0o700);
+        for name in ["outside", "hidden", "workspace/.git/hooks"] {
+            make.create(folder.join(name))?;
+        }
+        for name in ["outside/file", "hidden/secret", "workspace/.git/config"] {
+            fs::write(folder.join(name), "as it was")?;
+        }
+        let abstract_name = format!("switchboard-probe-{id}");
+        let listeners = (|| {
+            let socket = UnixListener::bind(folder.join("outside/s"))?;
+            let abstract_socket = UnixListener::bind_addr(&UnixAddr::from_abstract_name(&abstract_name)?)?;
+            let listener = (confinement.network != Network::Full)
+                .then(|| TcpListener::bind("127.0.0.1:0"))
+                .transpose()?;
+            socket.set_nonblocking(true)?;
+            abstract_socket.set_nonblocking(true)?;
+            listener.as_ref().map(|listener| listener.set_nonblocking(true)).transpose()?;
+            Ok::<_, io::Error>((socket, abstract_socket, listener, victim(executable)?))
+        })();
+        match listeners {
+            Ok((socket, abstract_socket, listener, victim)) => {
+                Ok(Self { folder, victim, socket, abstract_name, abstract_socket, listener })
+            }
+            Err(error) => {
+                let _ = fs::remove_dir_all(&folder);
+                Err(error)
+            }
+        }
+    }
+
+    fn workspace(&self) -> PathBuf {
+        self.folder.join("workspace")
+    }
+
+    fn errand(&self, tier: Tier, confinement: &Confinement) -> Errand {
+        let seen = |path: &&PathBuf| !confinement.roots.iter().any(|root| root.path.starts_with(path));
+        Errand {
+            outside: self.folder.join("outside"),
+            secret: self.folder.join("hidden/secret"),
+            workspace: self.workspace(),
+            hidden: confinement.hidden.iter().filter(seen).filter(|path| path.exists()).cloned().collect(),
+            victim: i32::try_from(self.victim.id()).unwrap_or_default(),
+            socket: self.folder.join("outside/s"),
+            abstract_socket: self.abstract_name.clone(),
+            listener: self.listener.as_ref().and_then(|listener| listener.local_addr().ok()),
+            namespaces: tier == Tier::Namespaces,
+        }
+    }
+
+    fn confinement(&self, policy: &Confinement) -> Confinement {
+        let protected = |name: &str, kind| Protected { path: self.workspace().join(name), kind };
+        let mut probed = policy.clone();
+        probed.roots.extend([Root::read(self.folder.join("outside")), Root::write(self.workspace())]);
+        probed.hidden.push(self.folder.join("hidden"));
+        probed.protected.extend([
+            protected(".git/hooks", ProtectedKind::Folder),
+            protected(".git/config", ProtectedKind::File),
+            protected(".mcp.json", ProtectedKind::File),
+        ]);
+        probed
+    }
+
+    /// Looks at what has become of the stage, whatever the probe has said.
+    fn judge(mut self, escapes: &mut Vec<Escape>) {
+        let mut seen = |happened: bool, tried: &str, safeguard| {
+            if happened {
+                let said = "seen from outside".to_owned();
+                escapes.push(Escape { tried: tried.to_owned(), safeguard, stopped: false, said });
+            }
+        };
+        let changed =
+            |name: &str| fs::read(self.folder.join(name)).map_or(true, |bytes| bytes != b"as it was");
+        seen(
+            self.folder.join("outside/written").exists() || changed("outside/file"),
+            "write outside",
+            SafeguardName::Writes,
+        );
+        let planted = self.folder.join("workspace/.git/hooks/pre-commit").exists()
+            || changed("workspace/.git/config")
+            || self.folder.join("workspace/.mcp.json").exists();
+        seen(planted, "plant a protected path", SafeguardName::ProtectedPaths);
+        seen(!matches!(self.victim.try_wait(), Ok(None)), "kill a process outside", SafeguardName::Processes);
+        seen(
+            self.socket.accept().is_ok(),
+            "connect to a socket in the file system",
+            SafeguardName::UnixSockets,
+        );
+        seen(
+            self.abstract_socket.accept().is_ok(),
+            "connect to an abstract socket",
+            SafeguardName::UnixSockets,
+        );
+        let reached = self.listener.as_ref().is_some_and(|listener| listener.accept().is_ok());
+        seen(reached, "connect to a port outside", SafeguardName::Network);
+    }
+}
+
+fn let_loose(prepared: Prepared, tier: Tier) -> Result<Vec<Escape>, Refusal> {
+    let unproven = |why: String| Refusal::Unproven { why };
+    let mut child = start(&prepared).map_err(|error| unproven(error.to_string()))?;
+    drop(prepared.inherited);
+    let mut said = Said::default();
+    let heard = said.until(&mut child, |text| text.ends_with(&format!("{DONE}\n")));
+    // As abruptly as a supervisor may go.
+    let _ = child.kill();
+    let gone = tier != Tier::Namespaces || said.until_closed(&mut child);
+    let _ = child.wait();
+    let mut complaint = String::new();
+    if let Some(mut stderr) = child.stderr.take() {
+        // Nobody writes any more, or it is one that lingers and writes nothing.
+        let _ = stderr.read_to_string(&mut complaint);
+    }
+    let mut escapes: Vec<Escape> =
+        said.text.lines().filter_map(|line| serde_json::from_str(line).ok()).collect();
+    if !heard || escapes.is_empty() {
+        let last = said.text.lines().last().filter(|line| !line.starts_with('{')).unwrap_or_default();
+        let why = [complaint.trim(), last, "the probe did not come to its end"];
+        return Err(unproven(why.into_iter().find(|why| !why.is_empty()).unwrap_or_default().to_owned()));
+    }
+    if tier == Tier::Namespaces {
+        let said = if gone { "gone with the kill" } else { "still there after the kill" }.to_owned();
+        let (tried, safeguard) = ("outlive the kill".to_owned(), SafeguardName::Lifetime);
+        escapes.push(Escape { tried, safeguard, stopped: gone, said });
+    }
+    Ok(escapes)
+}
+
+impl Drop for Stage {
+    fn drop(&mut self) {
+        let _ = self.victim.kill();
+        let _ = self.victim.wait();
+        let _ = fs::remove_dir_all(&self.folder);
+    }
+}
+
+#[expect(clippy::disallowed_methods, reason = "the one place where a probe and its victim are started")]
+fn start(prepared: &Prepared) -> io::Result<Child> {
+    Command::new(&prepared.program)
+        .args(&prepared.args)
+        .env_clear()
+        .current_dir("/")
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+}
+
+#[expect(clippy::disallowed_methods, reason = "the one place where a probe and its victim are started")]
+fn victim(executable: BorrowedFd<'_>) -> io::Result<Child> {
+    Command::new(format!("/proc/self/fd/{}", executable.as_raw_fd()))
+        .args([PROBE, VICTIM])
+        .env_clear()
+        .current_dir("/")
+        .stdin(Stdio::piped())
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .spawn()
+}
+
+/// What a probe has said.
+#[derive(Default)]
+struct Said {
+    text: String,
+    closed: bool,
+}
+
+impl Said {
+    /// Listens until it has said enough. True: it has.
+    fn until(&mut self, child: &mut Child, enough: impl Fn(&str) -> bool) -> bool {
+        let give_up_at = Instant::now() + PATIENCE;
+        while !enough(&self.text) && !self.closed && Instant::now() < give_up_at {
+            self.hear(child);
+        }
+        enough(&self.text)
+    }
+
+    /// Listens until nobody holds the other end. True: so it is.
+    fn until_closed(&mut self, child: &mut Child) -> bool {
+        let give_up_at = Instant::now() + Duration::from_secs(10);
+        while !self.closed && Instant::now() < give_up_at {
+            self.hear(child);
+        }
+        self.closed
+    }
+
+    fn hear(&mut self, child: &mut Child) {
+        let Some(stdout) = child.stdout.as_mut() else {
+            self.closed = true;
+            return;
+        };
+        let mut files = [PollFd::from_borrowed_fd(stdout.as_fd(), PollFlags::IN)];
+        let pause = Timespec { tv_sec: 0, tv_nsec: 100_000_000 };
+        if !matches!(poll(&mut files, Some(&pause)), Ok(count) if count > 0) {
+            return;
+        }
+        let mut piece = [0; 4096];
+        match stdout.read(&mut piece) {
+            Ok(0) | Err(_) => self.closed = true,
+            Ok(count) => self.text.push_str(&String::from_utf8_lossy(&piece[..count])),
+        }
+    }
+}

@@ -1,0 +1,157 @@
+//! What holds, safeguard by safeguard, and by what.
+
+use std::path::PathBuf;
+
+use model::{Confined, Confinement, Hold, Network, Proof, Safeguard, SafeguardName};
+
+use crate::description::Applied;
+use crate::machine::{Machine, Tier};
+use crate::prepare::list_of;
+
+/// What is known about a process that was confined.
+pub(crate) struct Facts<'a> {
+    pub tier: Tier,
+    pub applied: Applied,
+    pub confinement: &'a Confinement,
+    pub machine: &'a Machine,
+    pub unprotected: &'a [PathBuf],
+}
+
+type Verdict = (SafeguardName, Hold, String);
+
+impl Facts<'_> {
+    pub fn confined(&self, proof: Proof) -> Confined {
+        let files = [self.writes(), self.hidden(), self.protected()];
+        let others = [self.processes(), self.lifetime(), self.network(), self.unix_sockets()];
+        let rights = [
+            (SafeguardName::SystemCalls, held(self.applied.seccomp), "seccomp".to_owned()),
+            (
+                SafeguardName::Privileges,
+                held(self.applied.privileges),
+                "no capabilities, no new privileges".to_owned(),
+            ),
+            (SafeguardName::OpenFiles, Hold::Held, "closed when the agent starts".to_owned()),
+        ];
+        let all = files.into_iter().chain(others).chain(rights).chain(self.bounds());
+        let safeguards = all.map(|(name, hold, why)| Safeguard { name, hold, why }).collect();
+        Confined { policy: self.confinement.clone(), safeguards, proof: Some(proof) }
+    }
+
+    fn namespaces(&self) -> bool {
+        self.tier == Tier::Namespaces
+    }
+
+    fn writes(&self) -> Verdict {
+        let (hold, why) = match (self.namespaces(), self.applied.files) {
+            (true, true) => (Hold::Held, "read-only mounts, Landlock"),
+            (true, false) => (Hold::Held, "read-only mounts"),
+            (false, true) => (
+                Hold::Partly,
+                "Landlock; not the rights and times of files, and temporary folders are shared",
+            ),
+            (false, false) => (Hold::Open, "needs bubblewrap or Landlock"),
+        };
+        (SafeguardName::Writes, hold, why.to_owned())
+    }
+
+    fn hidden(&self) -> Verdict {
+        let (hold, why) = match (self.namespaces(), self.applied.files) {
+            (true, _) => (Hold::Held, "empty mounts"),
+            (false, true) => (Hold::Partly, "Landlock; that a file is there can be seen"),
+            (false, false) => (Hold::Open, "needs bubblewrap or Landlock"),
+        };
+        (SafeguardName::HiddenPaths, hold, why.to_owned())
+    }
+
+    fn protected(&self) -> Verdict {
+        let (hold, why) = match (self.namespaces(), self.unprotected) {
+            _ if self.confinement.protected.is_empty() => (Hold::Held, "nothing is protected".to_owned()),
+            (true, []) => (Hold::Held, "read-only mounts".to_owned()),
+            (true, links) => {
+                (Hold::Partly, format!("read-only mounts; not what is a link: {}", list_of(links)))
+            }
+            (false, _) => (Hold::Open, "needs bubblewrap".to_owned()),
+        };
+        (SafeguardName::ProtectedPaths, hold, why)
+    }
+
+    fn processes(&self) -> Verdict {
+        let (hold, why) = match (self.namespaces(), self.applied.scopes) {
+            (true, _) => (Hold::Held, "pid namespace"),
+            (false, true) => (Hold::Partly, "Landlock holds signals; others can be seen"),
+            (false, false) => (Hold::Open, "needs bubblewrap, or Landlock 6"),
+        };
+        (SafeguardName::Processes, hold, why.to_owned())
+    }
+
+    fn lifetime(&self) -> Verdict {
+        if self.namespaces() {
+            (SafeguardName::Lifetime, Hold::Held, "pid namespace".to_owned())
+        } else {
+            let why =
+                "the supervisor; not a process that hides from the recovery after a kill of the supervisor";
+            (SafeguardName::Lifetime, Hold::Partly, why.to_owned())
+        }
+    }
+
+    fn network(&self) -> Verdict {
+        let (hold, why) = match (&self.confinement.network, self.namespaces()) {
+            (Network::Full, _) => (Hold::Held, "everybody may be reached"),
+            (Network::None, true) => (Hold::Held, "network namespace"),
+            (Network::Hosts(_), true) => {
+                (Hold::Held, "network namespace, and a proxy that asks no other host")
+            }
+            (_, false) => (held(self.applied.seccomp), "seccomp: no socket of the internet"),
+        };
+        (SafeguardName::Network, hold, why.to_owned())
+    }
+
+    fn unix_sockets(&self) -> Verdict {
+        // A network namespace has abstract names of its own.
+        let abstract_names =
+            self.applied.scopes || (self.namespaces() && self.confinement.network != Network::Full);
+        let (hold, why) = match (self.confinement.unix_sockets, self.namespaces()) {
+            (false, _) if self.applied.seccomp => (Hold::Held, "seccomp: none can be made"),
+            _ if !abstract_names => (Hold::Open, "abstract names need Landlock 6"),
+            (_, true) => (
+                Hold::Partly,
+                "own /run and /tmp, and all that were bound at the start are covered; not what is bound elsewhere later",
+            ),
+            (_, false) => {
+                (Hold::Open, "Landlock holds abstract names; those in the file system need bubblewrap")
+            }
+        };
+        (SafeguardName::UnixSockets, hold, why.to_owned())
+    }
+
+    fn bounds(&self) -> Vec<Verdict> {
+        let bounds = self.confinement.bounds;
+        let is_root = rustix::process::geteuid().is_root();
+        let processes = bounds.processes.map(|count| {
+            let (hold, why) = match (self.namespaces(), is_root) {
+                (false, _) => (
+                    Hold::Open,
+                    "needs bubblewrap: without, all processes of the user would be counted".to_owned(),
+                ),
+                (true, true) => (Hold::Open, "the kernel does not hold root to it".to_owned()),
+                (true, false) => (Hold::Held, format!("at most {count}")),
+            };
+            (SafeguardName::ProcessCount, hold, why)
+        });
+        let file = bounds
+            .file_bytes
+            .map(|bytes| (SafeguardName::FileSize, Hold::Held, format!("at most {bytes} bytes")));
+        let memory = bounds.memory_bytes.map(|_| {
+            let why = match self.machine.cgroup {
+                None => "no cgroup is delegated to this user",
+                Some(_) => "a cgroup is delegated, but is not used yet",
+            };
+            (SafeguardName::Memory, Hold::Open, why.to_owned())
+        });
+        processes.into_iter().chain(file).chain(memory).collect()
+    }
+}
+
+fn held(is_held: bool) -> Hold {
+    if is_held { Hold::Held } else { Hold::Open }
+}

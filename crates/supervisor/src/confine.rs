@@ -1,0 +1,144 @@
+//! The way of an agent into its sandbox, as the supervisor sees it: ready, started, or why not.
+
+use std::io::{self, Read};
+use std::os::fd::{AsFd, OwnedFd};
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use model::{Confinement, NotStarted, NotStartedReason, RunId, RunPlan, SandboxReport};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::io::Errno;
+use sandbox::{Job, Placeholders, Prepared, Refusal, Step, Tier, Word};
+
+use crate::launch::explain;
+use crate::os::{self, Tree};
+
+/// How long a sandbox may take to be made on a slow machine.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+/// An agent that runs in its sandbox.
+#[derive(Debug)]
+pub struct Begun {
+    pub sandbox: SandboxReport,
+    pub placeholders: Placeholders,
+}
+
+/// Makes a sandbox ready that has been proven to hold.
+pub fn ready(
+    confinement: &Confinement,
+    plan: &RunPlan,
+    run_id: RunId,
+    spool: &Path,
+) -> Result<Prepared, NotStarted> {
+    let executable =
+        std::fs::File::open(os::THIS_PROGRAM).map_err(|error| not_confined(&error.to_string()))?;
+    let scratch = confinement.proofs.as_deref().unwrap_or(spool);
+    let settled =
+        sandbox::settle(confinement, scratch, executable.as_fd()).map_err(|refusal| refused(&refusal))?;
+    let mut env = plan.env.clone();
+    env.insert(RunId::VARIABLE.to_owned(), run_id.to_string());
+    let (program, args, cwd) = (&plan.program, &plan.args, &plan.cwd);
+    let job = Job { confinement, program, args, env, cwd, executable: executable.as_fd() };
+    sandbox::prepare(&job, settled).map_err(|refusal| refused(&refusal))
+}
+
+/// Hears out the one inside until the agent runs.
+pub fn begin(
+    mut prepared: Prepared,
+    tree: &mut Tree,
+    error: &OwnedFd,
+    plan: &RunPlan,
+) -> Result<Begun, NotStarted> {
+    // The copies of its own files that this process had would keep it from hearing an end.
+    drop(std::mem::take(&mut prepared.inherited));
+    let cannot_hear = |error: io::Error| not_confined(&error.to_string());
+    let mut heard = Vec::new();
+    let give_up_at = Instant::now() + PATIENCE;
+    let (applied, closed) = loop {
+        let words = Word::read(&heard);
+        let failure = words.iter().find_map(|word| match word {
+            Word::Failed { step, errno, message } => Some(failed(*step, *errno, message, plan)),
+            _ => None,
+        });
+        if let Some(failure) = failure {
+            return Err(failure);
+        }
+        let applied = words.iter().find_map(|word| match word {
+            Word::Applied(applied) => Some(*applied),
+            _ => None,
+        });
+        if words.contains(&Word::Started) {
+            break (applied, false);
+        }
+        if hear(&prepared.words, &mut heard, give_up_at).map_err(cannot_hear)? == 0 {
+            break (applied, true);
+        }
+    };
+    // Without namespaces, the one inside has become the agent when it can speak no more.
+    let runs = applied.filter(|_| closed == (prepared.tier == Tier::Rules));
+    let Some(applied) = runs else { return Err(not_confined(&complaint(error))) };
+    let sandbox = SandboxReport::Confined(Box::new(prepared.report(applied)));
+    if prepared.tier == Tier::Namespaces {
+        tree.stands_in_a_scaffold(prepared.words, heard).map_err(cannot_hear)?;
+    }
+    Ok(Begun { sandbox, placeholders: prepared.placeholders })
+}
+
+/// Waits for more. Nothing: nobody can say anything any more.
+fn hear(words: &OwnedFd, heard: &mut Vec<u8>, give_up_at: Instant) -> io::Result<usize> {
+    let left = give_up_at.saturating_duration_since(Instant::now());
+    let left = Timespec::try_from(left).map_err(io::Error::other)?;
+    let mut files = [PollFd::from_borrowed_fd(words.as_fd(), PollFlags::IN)];
+    match poll(&mut files, Some(&left)) {
+        Ok(0) => return Err(io::Error::other("the sandbox was not made in time")),
+        Ok(_) | Err(Errno::INTR) => {}
+        Err(error) => return Err(error.into()),
+    }
+    let mut piece = [0; 4096];
+    match rustix::io::read(words, &mut piece) {
+        Ok(count) => {
+            heard.extend_from_slice(&piece[..count]);
+            Ok(count)
+        }
+        Err(Errno::INTR | Errno::AGAIN) => Ok(1),
+        Err(error) => Err(error.into()),
+    }
+}
+
+/// What bubblewrap said instead of starting anything.
+fn complaint(error: &OwnedFd) -> String {
+    let mut said = [0; 2000];
+    let count = error.try_clone().map(std::fs::File::from).and_then(|mut file| file.read(&mut said));
+    let said = String::from_utf8_lossy(&said[..count.unwrap_or_default()]).trim().to_owned();
+    if said.is_empty() { "the sandbox ended before the agent began".to_owned() } else { said }
+}
+
+fn failed(step: Step, errno: Option<i32>, message: &str, plan: &RunPlan) -> NotStarted {
+    let error = errno.map_or_else(|| io::Error::other(message.to_owned()), io::Error::from_raw_os_error);
+    match step {
+        Step::Rules => not_confined(message),
+        Step::Program => explain(plan, &error),
+        Step::Folder => {
+            let reason = match error.kind() {
+                io::ErrorKind::NotFound => NotStartedReason::CwdMissing,
+                io::ErrorKind::NotADirectory => NotStartedReason::CwdNotADirectory,
+                io::ErrorKind::PermissionDenied => NotStartedReason::CwdForbidden,
+                _ => NotStartedReason::Other,
+            };
+            let cwd = plan.cwd.display();
+            NotStarted { reason, message: format!("cannot work in `{cwd}` inside the sandbox: {error}") }
+        }
+    }
+}
+
+fn refused(refusal: &Refusal) -> NotStarted {
+    let mut text = refusal.to_string();
+    if let Some(cause) = std::error::Error::source(refusal) {
+        text = format!("{text}: {cause}");
+    }
+    not_confined(&format!("{text}; {}", refusal.hint()))
+}
+
+fn not_confined(why: &str) -> NotStarted {
+    NotStarted { reason: NotStartedReason::NotConfined, message: format!("cannot confine the agent: {why}") }
+}

@@ -1,0 +1,218 @@
+//! What a run does without a sandbox, it does in one.
+
+use std::fs;
+
+use model::{End, Exit, Hold, Limits, NotStartedReason, Preset, RunPlan, SafeguardName, TreeEnd};
+
+use crate::scene::{Scene, confined};
+
+crate::tests![
+    an_agent_reads_its_stdin_and_its_answer_comes_through,
+    a_large_output_comes_through_whole,
+    exit_codes_and_signals_are_the_agents_own,
+    an_agent_that_ignores_term_is_killed_after_its_grace,
+    an_agent_that_obeys_term_ends_by_itself,
+    what_an_agent_leaves_behind_is_asked_to_end_and_counted,
+    a_missing_program_and_a_missing_folder_have_their_reasons,
+    a_deadline_ends_it,
+    its_peak_memory_is_seen,
+    the_report_says_what_held_and_what_was_proven,
+    a_proof_is_made_once_and_kept,
+    placeholders_are_there_during_the_run_and_gone_after_it,
+    without_a_policy_it_is_said_aloud,
+    private_files_are_seen_and_the_rest_of_our_state_is_not,
+];
+
+fn an_agent_reads_its_stdin_and_its_answer_comes_through() {
+    Scene::play(async |scene: &Scene| {
+        let plan = RunPlan {
+            stdin: b"hello there".to_vec(),
+            ..scene.shell("cat; echo oops >&2; pwd > made; id -u")
+        };
+        let report = scene.run(&plan).await;
+        assert_eq!((&report.end, report.exit), (&End::Exited, Some(Exit::Code(0))), "{}", scene.error());
+        let user = rustix::process::geteuid().as_raw();
+        assert_eq!(scene.output(), format!("hello there{user}\n"));
+        assert_eq!(scene.error(), "oops\n");
+        let made = fs::read_to_string(scene.workspace().join("made")).unwrap();
+        assert_eq!(made.trim(), scene.workspace().to_str().unwrap());
+        assert_eq!(report.tree, TreeEnd::ProvenEmpty);
+    });
+}
+
+fn a_large_output_comes_through_whole() {
+    Scene::play(async |scene: &Scene| {
+        let report = scene.run(&scene.agent("flood stdout 20MB\nanswer done")).await;
+        assert_eq!(report.exit, Some(Exit::Code(0)));
+        assert!(report.output_bytes > 20_000_000 && scene.output().ends_with("done\n"));
+    });
+}
+
+fn exit_codes_and_signals_are_the_agents_own() {
+    Scene::play(async |scene: &Scene| {
+        let report = scene.run(&scene.shell("exit 42")).await;
+        assert_eq!((report.end, report.exit), (End::Exited, Some(Exit::Code(42))));
+    });
+    Scene::play(async |scene: &Scene| {
+        let report = scene.run(&scene.shell("kill -SEGV $$")).await;
+        assert_eq!((report.end, report.exit), (End::Exited, Some(Exit::Signal(11))));
+    });
+}
+
+fn an_agent_that_ignores_term_is_killed_after_its_grace() {
+    Scene::play(async |scene: &Scene| {
+        let run = scene.start(&scene.shell("trap '' TERM; echo up; while :; do sleep 1; done")).await;
+        scene.says("up").await;
+        run.stop().unwrap();
+        let report = run.wait().await.unwrap();
+        assert_eq!((report.end, report.exit), (End::Stopped, Some(Exit::Signal(9))));
+        assert_eq!(report.tree, TreeEnd::ProvenEmpty);
+    });
+}
+
+fn an_agent_that_obeys_term_ends_by_itself() {
+    Scene::play(async |scene: &Scene| {
+        let script = "trap 'echo asked; exit 7' TERM; echo up; while :; do sleep 0.05; done";
+        let plan = scene.shell(script);
+        let limits = Limits { grace: std::time::Duration::from_mins(1), ..plan.limits.clone() };
+        let run = scene.start(&RunPlan { limits, ..plan }).await;
+        scene.says("up").await;
+        run.stop().unwrap();
+        let report = run.wait().await.unwrap();
+        assert_eq!((report.end, report.exit), (End::Stopped, Some(Exit::Code(7))));
+        assert!(scene.output().ends_with("asked\n"));
+    });
+}
+
+fn what_an_agent_leaves_behind_is_asked_to_end_and_counted() {
+    Scene::play(async |scene: &Scene| {
+        let script = "setsid sh -c 'trap \"echo polite > polite; exit\" TERM; echo up > up; while :; do sleep 0.05; done' &
+                      while [ ! -e up ]; do sleep 0.01; done; exit 3";
+        let report = scene.run(&scene.shell(script)).await;
+        assert_eq!((report.end, report.exit), (End::Exited, Some(Exit::Code(3))));
+        assert!(report.descendants_ended >= 1, "{}", report.descendants_ended);
+        assert!(scene.workspace().join("polite").exists(), "it was killed and not asked");
+        assert_eq!(report.tree, TreeEnd::ProvenEmpty);
+    });
+}
+
+fn a_missing_program_and_a_missing_folder_have_their_reasons() {
+    let reason_of = |change: fn(&Scene, RunPlan) -> RunPlan| {
+        let reason = std::cell::Cell::new(None);
+        Scene::play(async |scene: &Scene| {
+            let report = scene.run(&change(scene, scene.shell("true"))).await;
+            match report.end {
+                End::NotStarted(failure) => reason.set(Some(failure.reason)),
+                other => panic!("{other}"),
+            }
+        });
+        reason.get().unwrap()
+    };
+    let program =
+        |path: &'static str| move |_: &Scene, plan: RunPlan| RunPlan { program: path.into(), ..plan };
+    let _ = program;
+    assert_eq!(
+        reason_of(|_, plan| RunPlan { program: "/nowhere/agent".into(), ..plan }),
+        NotStartedReason::ProgramMissing
+    );
+    assert_eq!(
+        reason_of(|_, plan| RunPlan { program: "/etc/passwd".into(), ..plan }),
+        NotStartedReason::ProgramNotExecutable
+    );
+    assert_eq!(reason_of(|_, plan| RunPlan { cwd: "/nowhere".into(), ..plan }), NotStartedReason::CwdMissing);
+    // There, but not inside.
+    assert_eq!(
+        reason_of(|scene, plan| RunPlan { cwd: scene.path("state/spool"), ..plan }),
+        NotStartedReason::CwdMissing
+    );
+}
+
+fn a_deadline_ends_it() {
+    Scene::play(async |scene: &Scene| {
+        let plan = scene.shell("sleep 600");
+        let limits = Limits { wall: Some(std::time::Duration::from_millis(200)), ..plan.limits.clone() };
+        let report = scene.run(&RunPlan { limits, ..plan }).await;
+        assert!(matches!(report.end, End::Deadline { .. }), "{}", report.end);
+        assert_eq!(report.exit, Some(Exit::Signal(15)));
+    });
+}
+
+fn its_peak_memory_is_seen() {
+    Scene::play(async |scene: &Scene| {
+        let report = scene.run(&scene.shell("head -c 60000000 /dev/zero | tail | wc -c")).await;
+        assert_eq!(report.exit, Some(Exit::Code(0)), "{}", scene.error());
+        assert!(report.usage.largest_rss_bytes > 50_000_000, "{:?}", report.usage);
+    });
+}
+
+fn the_report_says_what_held_and_what_was_proven() {
+    Scene::play(async |scene: &Scene| {
+        let run = scene.start(&scene.shell("true")).await;
+        let report = run.wait().await.unwrap();
+        let confined = confined(&report);
+        assert_eq!(confined.policy.preset, Preset::Workspace);
+        let open: Vec<_> = confined.gaps().map(|gap| (gap.name, gap.hold)).collect();
+        let root = rustix::process::geteuid().is_root();
+        let count = root.then_some((SafeguardName::ProcessCount, Hold::Open));
+        let expected: Vec<_> =
+            [(SafeguardName::UnixSockets, Hold::Partly)].into_iter().chain(count).collect();
+        assert_eq!(open, expected, "{:?}", confined.safeguards);
+        let proof = confined.proof.as_ref().unwrap();
+        assert!(
+            !proof.earlier && proof.escapes.len() >= 10 && proof.escapes.iter().all(|escape| escape.stopped),
+            "{proof:?}"
+        );
+        assert_eq!(run.spool().status().unwrap().unwrap().sandbox, report.sandbox);
+    });
+}
+
+fn a_proof_is_made_once_and_kept() {
+    Scene::play(async |scene: &Scene| {
+        let first = scene.run(&scene.shell("true")).await;
+        assert!(!confined(&first).proof.as_ref().unwrap().earlier);
+        fs::rename(scene.spool(), scene.path("state/first")).unwrap();
+        let second = scene.run(&scene.shell("true")).await;
+        assert!(confined(&second).proof.as_ref().unwrap().earlier);
+        let left: Vec<_> =
+            fs::read_dir(scene.path("state/proofs")).unwrap().flatten().map(|entry| entry.path()).collect();
+        assert_eq!(left.len(), 1, "{left:?}");
+    });
+}
+
+fn placeholders_are_there_during_the_run_and_gone_after_it() {
+    Scene::play(async |scene: &Scene| {
+        let report = scene.run(&scene.shell("ls -A . .git; cat .mcp.json")).await;
+        assert_eq!(report.exit, Some(Exit::Code(0)), "{}", scene.error());
+        assert!(scene.output().contains(".vscode") && scene.output().contains("mcpServers"));
+        let mut left: Vec<_> =
+            fs::read_dir(scene.workspace()).unwrap().flatten().map(|entry| entry.file_name()).collect();
+        left.sort();
+        assert_eq!(left, [".git"]);
+        assert_eq!(fs::read_dir(scene.workspace().join(".git")).unwrap().count(), 2);
+    });
+}
+
+fn without_a_policy_it_is_said_aloud() {
+    Scene::play(async |scene: &Scene| {
+        let report = scene.run(&RunPlan { policy: model::Policy::Off, ..scene.shell("true") }).await;
+        assert_eq!(report.sandbox, Some(model::SandboxReport::Off));
+    });
+}
+
+fn private_files_are_seen_and_the_rest_of_our_state_is_not() {
+    Scene::play(async |scene: &Scene| {
+        let (private, state) = (scene.spool().join("private"), scene.path("state"));
+        let script = format!(
+            "cat {}/mcp.json; ls {}; cat {}/database",
+            private.display(),
+            state.display(),
+            state.display()
+        );
+        let plan = RunPlan {
+            private_files: [("mcp.json".to_owned(), b"servers\n".to_vec())].into(),
+            ..scene.shell(&script)
+        };
+        scene.run(&plan).await;
+        assert_eq!(scene.output(), "servers\nspool\n", "{}", scene.error());
+    });
+}

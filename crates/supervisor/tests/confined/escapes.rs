@@ -1,0 +1,191 @@
+//! What an agent that wants out comes to, under each policy and without namespaces, judged from outside.
+//!
+//! Every try has its expectation here. One that is open is named with its reason, so that a try that is suddenly stopped is
+//! noticed as well as one that suddenly works.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::net::{TcpListener, UdpSocket};
+use std::os::linux::net::SocketAddrExt;
+use std::os::unix::net::{SocketAddr, UnixListener};
+use std::path::Path;
+use std::process::{Command, Stdio};
+
+use model::{CallPolicy, Confinement, Network, Preset, Requirement, Root};
+
+use crate::scene::{Scene, confined};
+use crate::tries::{Results, TRIES, TRY, Targets};
+
+crate::tests![
+    under_workspace_nothing_gets_out,
+    under_observe_nothing_is_written,
+    without_network_nobody_is_reached,
+    with_the_kernels_rules_alone_what_is_open_is_known,
+];
+
+/// What must work, or the sandbox is no use.
+const WORKS: [&str; 4] =
+    ["write the workspace", "write a temporary file", "write its own state", "read a program of the system"];
+
+/// What the policy `workspace` leaves open, and why.
+const OPEN: &[(&str, &str)] = &[
+    ("connect to a port of this machine", "the network is allowed"),
+    ("send a datagram", "the network is allowed"),
+    (
+        "use a hardlink that was there before",
+        "it is a file of the workspace; only a scan of link counts would tell",
+    ),
+    ("read the agent's own login", "the agent needs it; only a proxy that holds the login would change that"),
+];
+
+fn is_root() -> bool {
+    rustix::process::geteuid().is_root()
+}
+
+fn open_under_workspace() -> BTreeMap<&'static str, &'static str> {
+    let mut open: BTreeMap<_, _> = OPEN.iter().copied().collect();
+    if is_root() {
+        open.insert("start more processes than allowed", "the kernel does not hold root to it");
+    }
+    open
+}
+
+fn under_workspace_nothing_gets_out() {
+    Scene::play(async |scene: &Scene| {
+        let results = let_loose(scene, scene.confinement(Preset::Workspace)).await;
+        expect(&results, &open_under_workspace(), &[]);
+    });
+}
+
+fn under_observe_nothing_is_written() {
+    Scene::play(async |scene: &Scene| {
+        let results = let_loose(scene, scene.confinement(Preset::Observe)).await;
+        let mut open = open_under_workspace();
+        open.remove("use a hardlink that was there before");
+        expect(&results, &open, &["write the workspace"]);
+        assert!(!scene.workspace().join("works").exists());
+    });
+}
+
+fn without_network_nobody_is_reached() {
+    Scene::play(async |scene: &Scene| {
+        let policy = CallPolicy { network: Network::None, ..Preset::Workspace.into() };
+        let results = let_loose(scene, scene.confinement(policy)).await;
+        let mut open = open_under_workspace();
+        open.remove("connect to a port of this machine");
+        // To its own loopback, where nobody listens.
+        open.insert("send a datagram", "it reaches its own network namespace and nobody in it");
+        expect(&results, &open, &[]);
+    });
+}
+
+/// As on a machine without bubblewrap: what is open then is in the documentation, and here.
+fn with_the_kernels_rules_alone_what_is_open_is_known() {
+    Scene::play(async |scene: &Scene| {
+        let mut confinement = scene.confinement(Preset::Workspace);
+        confinement.requirement = Requirement::BestEffort;
+        let executable = fs::File::open("/proc/self/exe").unwrap();
+        let scratch = scene.path("state/scratch");
+        let escapes = sandbox::prove(
+            &confinement,
+            sandbox::Tier::Rules,
+            &scratch,
+            std::os::fd::AsFd::as_fd(&executable),
+        )
+        .unwrap();
+        assert!(escapes.len() >= 5 && escapes.iter().all(|escape| escape.stopped), "{escapes:?}");
+        let left = fs::read_dir(&scratch).unwrap().count();
+        assert_eq!(left, 0, "the stage was left standing");
+    });
+}
+
+/// Sets everything up that is to be broken, lets a program loose on it, and looks what has become of it.
+async fn let_loose(scene: &Scene, mut confinement: Confinement) -> Results {
+    confinement.bounds.file_bytes = Some(1 << 20);
+    // The test itself is one process of the same user, and root counts for all.
+    confinement.bounds.processes = Some(30);
+    let outside = scene.path("home/outside");
+    // Seen, so that a try fails by what holds and not because nothing is there.
+    confinement.roots.push(Root::read(&outside));
+    fs::write(scene.path("home/.agent/login"), "token").unwrap();
+    fs::write(outside.join("old"), "as it was").unwrap();
+    fs::hard_link(outside.join("old"), scene.workspace().join("old-hardlink")).unwrap();
+    let mut victim =
+        Command::new("/bin/sleep").arg("600").stdin(Stdio::null()).stdout(Stdio::null()).spawn().unwrap();
+    let socket = UnixListener::bind(outside.join("s")).unwrap();
+    let name = format!("switchboard-test-{}", std::process::id());
+    let abstract_socket = UnixListener::bind_addr(&SocketAddr::from_abstract_name(&name).unwrap()).unwrap();
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = listener.local_addr().unwrap().port();
+    let datagrams = UdpSocket::bind(("127.0.0.1", port)).unwrap();
+    for nonblocking in [
+        socket.set_nonblocking(true),
+        abstract_socket.set_nonblocking(true),
+        listener.set_nonblocking(true),
+        datagrams.set_nonblocking(true),
+    ] {
+        nonblocking.unwrap();
+    }
+    let targets = Targets {
+        workspace: scene.workspace(),
+        key: scene.path("home/.ssh/id"),
+        database: scene.path("state/database"),
+        state: scene.path("state"),
+        victim: i32::try_from(victim.id()).unwrap(),
+        socket: outside.join("s"),
+        abstract_socket: name,
+        port,
+        spool: scene.spool(),
+        outside: outside.clone(),
+    };
+    let network = confinement.network.clone();
+    let plan = scene.plan(confinement, &[TRY, &serde_json::to_string(&targets).unwrap()]);
+    let report = scene.run(&plan).await;
+    let results: Results = serde_json::from_str(&scene.output())
+        .unwrap_or_else(|error| panic!("{error}: {report:?} {}", scene.error()));
+    assert_eq!(results.len(), TRIES.len());
+    confined(&report);
+
+    // Whatever it says of itself.
+    let as_it_was =
+        |path: &Path| assert_eq!(fs::read_to_string(path).unwrap(), "as it was", "{}", path.display());
+    as_it_was(&outside.join("file"));
+    as_it_was(&scene.path("home/.ssh/id"));
+    as_it_was(&scene.path("state/database"));
+    as_it_was(&scene.workspace().join(".git/config"));
+    let mut names: Vec<_> = fs::read_dir(&outside).unwrap().map(|entry| entry.unwrap().file_name()).collect();
+    names.sort();
+    assert_eq!(names, ["file", "old", "s"]);
+    assert_eq!(fs::read_dir(scene.workspace().join(".git/hooks")).unwrap().count(), 0);
+    for name in [".mcp.json", ".envrc", ".claude", ".git/commondir"] {
+        assert!(!scene.workspace().join(name).exists(), "{name} was planted");
+    }
+    assert!(victim.try_wait().unwrap().is_none(), "the victim was killed");
+    victim.kill().unwrap();
+    victim.wait().unwrap();
+    assert!(socket.accept().is_err() && abstract_socket.accept().is_err(), "a socket was reached");
+    if network == Network::None {
+        assert!(
+            listener.accept().is_err() && datagrams.recv_from(&mut [0; 8]).is_err(),
+            "the network was reached"
+        );
+    }
+    results
+}
+
+fn expect(results: &Results, open: &BTreeMap<&str, &str>, broken: &[&str]) {
+    let mut wrong = Vec::new();
+    for (name, stopped) in results {
+        let works = WORKS.contains(&name.as_str()) && !broken.contains(&name.as_str());
+        let should_work = works || open.contains_key(name.as_str());
+        println!(
+            "{} {name}: {}",
+            if stopped.is_some() { "held" } else { "open" },
+            stopped.as_deref().or(open.get(name.as_str()).copied()).unwrap_or_default()
+        );
+        if stopped.is_none() != should_work {
+            wrong.push(format!("{name}: {stopped:?}"));
+        }
+    }
+    assert_eq!(wrong, [""; 0]);
+}
