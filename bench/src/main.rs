@@ -5,6 +5,7 @@
 //! busy the machine was.
 #![expect(clippy::disallowed_methods, reason = "a bench starts the baselines it measures against")]
 
+mod confining;
 mod cost;
 mod executables;
 mod filing;
@@ -46,6 +47,8 @@ enum Bench {
     Supervisor(Options),
     /// What a confined file verb costs: its start, a read, a search
     FileTools(Common),
+    /// What a sandbox adds to the start of a run
+    Sandbox(Common),
 }
 
 /// What every bench can be told.
@@ -75,6 +78,7 @@ fn main() -> ExitCode {
     let measured = match CommandLine::parse().bench {
         Bench::Supervisor(options) => measure_supervising(&options),
         Bench::FileTools(common) => measure_filing(&common),
+        Bench::Sandbox(common) => measure_confining(&common),
     };
     match measured {
         Ok(()) => ExitCode::SUCCESS,
@@ -141,6 +145,18 @@ impl Page {
         }
         Ok(())
     }
+}
+
+fn measure_confining(common: &Common) -> Result<(), Failure> {
+    let scale = if common.quick { confining::Scale::QUICK } else { confining::Scale::FULL };
+    let page = Page { title: "What a sandbox costs", file: "sandbox.md", method: scale.method() };
+    page.fill(common, |executables, folder| {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+        runtime.block_on(async {
+            let interruption = Interruption::listen()?;
+            confining::measure(executables, folder, &scale, interruption).await
+        })
+    })
 }
 
 fn save(name: &str, text: &str) -> Result<(), Failure> {

@@ -44,6 +44,8 @@ pub struct Confinement {
     /// Whether it may make sockets with a name in the file system. Without, no such socket of the machine can be reached
     /// either, wherever it is.
     pub unix_sockets: bool,
+    /// Whether namespaces are used where they can be; without, the kernel's rules alone hold, which is less.
+    pub namespaces: bool,
     /// What it may use up.
     pub bounds: Bounds,
     /// The folder where it is kept that the sandbox has been proven; none to prove it every time.
@@ -372,6 +374,7 @@ impl CallPolicy {
             protected: protected.chain(ground.state_protected.iter().cloned()).collect(),
             network: self.network.clone(),
             unix_sockets: self.preset == Preset::Workspace,
+            namespaces: true,
             bounds: self.bounds,
             proofs: ground.proofs.clone(),
         })))

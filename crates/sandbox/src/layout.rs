@@ -217,6 +217,7 @@ mod tests {
             ],
             network: Network::Full,
             unix_sockets: false,
+            namespaces: true,
             bounds: Bounds::default(),
             proofs: None,
         }

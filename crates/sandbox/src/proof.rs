@@ -50,7 +50,10 @@ pub fn settle(
         return Err(Refusal::NotBuilt { what: "a network of named hosts" });
     }
     let machine = Machine::look();
-    let missing = machine.missing(Tier::Namespaces);
+    let mut missing = machine.missing(Tier::Namespaces);
+    if !confinement.namespaces {
+        missing.push("namespaces, which the policy itself leaves out".to_owned());
+    }
     if missing.is_empty() {
         match proven(confinement, Tier::Namespaces, &machine, scratch, executable) {
             Err(Refusal::Unproven { why }) if confinement.requirement == Requirement::BestEffort => {
@@ -62,7 +65,7 @@ pub fn settle(
     } else if confinement.requirement == Requirement::Require {
         return Err(Refusal::Missing { what: missing });
     }
-    if machine.bubblewrap.is_some() && !missing.is_empty() {
+    if machine.bubblewrap.is_some() && confinement.namespaces && !missing.is_empty() {
         // Namespaces hold without Landlock too, all but what it alone holds.
         if let Ok(settled) = proven(confinement, Tier::Namespaces, &machine, scratch, executable) {
             return Ok(settled);
@@ -83,7 +86,7 @@ fn proven(
     if let Some(escapes) = kept.as_deref().and_then(|kept| record.read(kept)) {
         return Ok(Settled { tier, proof: Proof { escapes, earlier: true } });
     }
-    let escapes = prove(confinement, tier, scratch, executable)?;
+    let escapes = proven_at_last(confinement, tier, scratch, executable)?;
     let open = |escape: &&Escape| !escape.stopped && machine_answers_for(machine, escape.safeguard);
     let worked: Vec<Escape> = escapes.iter().filter(open).cloned().collect();
     if !worked.is_empty() {
@@ -94,6 +97,23 @@ fn proven(
         let _ = record.keep(&kept, &escapes);
     }
     Ok(Settled { tier, proof: Proof { escapes, earlier: false } })
+}
+
+/// What was there when a sandbox was laid out may be gone when it is mounted; then it is laid out anew.
+fn proven_at_last(
+    confinement: &Confinement,
+    tier: Tier,
+    scratch: &Path,
+    executable: BorrowedFd<'_>,
+) -> Result<Vec<Escape>, Refusal> {
+    let mut tries_left = 3;
+    loop {
+        tries_left -= 1;
+        match prove(confinement, tier, scratch, executable) {
+            Err(Refusal::Unproven { .. }) if tries_left > 0 => {}
+            other => return other,
+        }
+    }
 }
 
 /// Without Landlock, nothing answers for abstract sockets; that stands in the report as open.

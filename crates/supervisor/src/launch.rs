@@ -12,7 +12,11 @@ use rustix::io::Errno;
 use crate::confine::{Begun, begin, ready};
 use crate::copy::Stream;
 use crate::held::HeldSpool;
-use crate::os::Tree;
+use crate::os::{Pipes, Tree};
+
+/// How often a sandbox is tried to be made: what was there when it was laid out (a socket that is to be covered) may be gone
+/// when it is mounted.
+const TRIES: u32 = 3;
 
 /// A started agent and its two streams.
 #[derive(Debug)]
@@ -43,6 +47,33 @@ pub fn launch(
     files: StreamFiles,
 ) -> Result<Launched, NotStarted> {
     check_folder(&plan.cwd)?;
+    let mut tries_left = TRIES;
+    loop {
+        tries_left -= 1;
+        match started(spool, folder, plan, run_id) {
+            Ok((tree, pipes, Begun { sandbox, placeholders })) => {
+                return match (Stream::new(pipes.output, files.output), Stream::new(pipes.error, files.error))
+                {
+                    (Ok(output), Ok(error)) => Ok(Launched { tree, output, error, sandbox, placeholders }),
+                    (Err(refusal), _) | (_, Err(refusal)) => {
+                        tree.abandon();
+                        Err(explain(plan, &refusal))
+                    }
+                };
+            }
+            Err(failure) if failure.reason == NotStartedReason::NotConfined && tries_left > 0 => {}
+            Err(failure) => return Err(failure),
+        }
+    }
+}
+
+/// Starts the agent, or the sandbox with the agent inside.
+fn started(
+    spool: &HeldSpool,
+    folder: &Path,
+    plan: &RunPlan,
+    run_id: RunId,
+) -> Result<(Tree, Pipes, Begun), NotStarted> {
     let prepared = match &plan.policy {
         Policy::Off => None,
         Policy::Confined(confinement) => Some(ready(confinement, plan, run_id, folder)?),
@@ -54,18 +85,11 @@ pub fn launch(
         None => Ok(Begun { sandbox: SandboxReport::Off, placeholders: sandbox::Placeholders::default() }),
         Some(prepared) => begin(prepared, &mut tree, &pipes.error, plan),
     };
-    let streams = begun.and_then(|begun| {
-        let output = Stream::new(pipes.output, files.output).map_err(|error| explain(plan, &error))?;
-        let error = Stream::new(pipes.error, files.error).map_err(|error| explain(plan, &error))?;
-        Ok((begun, output, error))
-    });
-    match streams {
-        Ok((Begun { sandbox, placeholders }, output, error)) => {
-            Ok(Launched { tree, output, error, sandbox, placeholders })
-        }
-        Err(refusal) => {
+    match begun {
+        Ok(begun) => Ok((tree, pipes, begun)),
+        Err(failure) => {
             tree.abandon();
-            Err(refusal)
+            Err(failure)
         }
     }
 }

@@ -4,7 +4,7 @@
 
 use std::io::{self, Write};
 
-use model::{Outcome, RunReport, TreeEnd};
+use model::{Hold, Outcome, RunReport, SandboxReport, TreeEnd};
 
 use crate::failure::Failure;
 
@@ -47,10 +47,33 @@ pub fn summary(outcome: &Outcome, report: &RunReport, spool: &supervisor::Spool)
             outcome.hint().unwrap_or_default()
         ),
     };
+    let _ = writeln!(stderr, "{}", confinement(report));
     if let Some(session) = &outcome.session {
         let _ = writeln!(stderr, "session: {session}");
     }
     let _ = writeln!(stderr, "files: {}", spool.folder().display());
+}
+
+/// What confined it; that nothing did is said every time.
+fn confinement(report: &RunReport) -> String {
+    match &report.sandbox {
+        None => "policy: nothing was started".to_owned(),
+        Some(SandboxReport::Off) => "policy: OFF, the agent had all of your rights".to_owned(),
+        Some(SandboxReport::Confined(confined)) => {
+            let open: Vec<_> = confined
+                .gaps()
+                .filter(|gap| gap.hold == Hold::Open)
+                .map(|gap| gap.name.to_string())
+                .collect();
+            let held = if open.is_empty() {
+                "all of it held".to_owned()
+            } else {
+                format!("NOT held: {}", open.join(", "))
+            };
+            let proven = confined.proof.as_ref().map_or(0, |proof| proof.escapes.len());
+            format!("policy: {}, {held}; {proven} ways out were tried and stopped", confined.policy.preset)
+        }
+    }
 }
 
 fn left_over(report: &RunReport) -> String {

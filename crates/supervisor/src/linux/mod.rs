@@ -16,7 +16,7 @@ pub use inherited::close_inherited_files;
 pub use pipe::{Moved, move_bytes};
 pub use signals::Signals;
 pub use survivors::{Former, Survivors};
-pub use tree::{Children, Tree, count_alive, leave_the_caller, usage};
+pub use tree::{Children, Pipes, Tree, count_alive, leave_the_caller, usage};
 pub use watch::Watch;
 
 /// The running program's own executable, also when its file has been replaced or removed since.

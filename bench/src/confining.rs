@@ -1,0 +1,145 @@
+//! What a sandbox adds to a run, against the same run without a policy.
+
+use std::fs;
+use std::path::Path;
+
+use model::{CallPolicy, Confinement, Ground, Policy, Preset, Requirement, RunPlan, SandboxReport};
+use supervisor::Supervisor;
+
+use crate::Failure;
+use crate::executables::Executables;
+use crate::interruption::Interruption;
+use crate::report::{Baseline, Row, Target, Unit};
+use crate::spread::Spread;
+use std::time::Instant;
+
+/// How much is done for the figures.
+#[derive(Debug)]
+pub struct Scale {
+    rounds: u32,
+    runs: u32,
+}
+
+impl Scale {
+    /// For figures to be quoted.
+    pub const FULL: Self = Self { rounds: 7, runs: 40 };
+    /// To see that everything still works.
+    pub const QUICK: Self = Self { rounds: 1, runs: 5 };
+
+    /// How the figures come about, for the reader of the table.
+    pub fn method(&self) -> String {
+        format!(
+            "- rounds: {}, in each of which the three take turns with {} runs each; shown are median (least–greatest)\n\
+             - a run: `rehearsal --as plain` with a short prompt under the supervisor, from the start to its report\n\
+             - baseline: the same without a policy\n\
+             - the sandbox was proven before; what that costs once is a row of its own",
+            self.rounds, self.runs
+        )
+    }
+}
+
+/// Takes the figures.
+pub async fn measure(
+    executables: &Executables,
+    work: &Path,
+    scale: &Scale,
+    mut interruption: Interruption,
+) -> Result<Vec<Row>, Failure> {
+    let scene = Scene { supervisor: Supervisor::at(&executables.supervisor), work: work.canonicalize()? };
+    fs::create_dir_all(scene.work.join("home/shop"))?;
+    let plan = RunPlan {
+        args: vec!["--as".to_owned(), "plain".to_owned()],
+        stdin: b"Say hello.\n@rehearse answer Hello.\n".to_vec(),
+        ..RunPlan::new(&executables.rehearsal, scene.work.join("home/shop"))
+    };
+    let wrapped = scene.confinement(true)?;
+    let confined = |confinement: &Confinement| RunPlan {
+        policy: Policy::Confined(Box::new(confinement.clone())),
+        ..plan.clone()
+    };
+    let plans = [plan.clone(), confined(&wrapped), confined(&scene.confinement(false)?)];
+    let unkept = confined(&Confinement { proofs: None, ..wrapped });
+    let mut taken: [Vec<f64>; 3] = Default::default();
+    for plan in &plans {
+        scene.run(plan, 2, &mut interruption).await?;
+    }
+    for _ in 0..scale.rounds {
+        for (samples, plan) in taken.iter_mut().zip(&plans) {
+            samples.push(scene.run(plan, scale.runs, &mut interruption).await?);
+        }
+    }
+    let proof = scene.run(&unkept, scale.runs.min(10), &mut interruption).await?;
+    let [plain, namespaces, rules] = taken;
+    let row = |what: &str, ours: &[f64], bound: f64| {
+        let added = ours.iter().zip(&plain).map(|(ours, plain)| ours - plain);
+        [
+            Row {
+                what: format!("one run, {what}"),
+                unit: Unit::Milliseconds,
+                baseline: Some(Baseline::of("no policy", &plain, ours)),
+                ours: Spread::of(ours.iter().copied()),
+                target: None,
+            },
+            Row {
+                what: format!("added by {what}"),
+                unit: Unit::Milliseconds,
+                baseline: None,
+                ours: Spread::of(added),
+                target: Some(Target::Below(bound)),
+            },
+        ]
+    };
+    let mut rows: Vec<Row> = row("bubblewrap, Landlock and seccomp", &namespaces, 25.0).into();
+    rows.extend(row("Landlock and seccomp alone", &rules, 3.0));
+    rows.push(Row {
+        what: "one run that proves its sandbox first".to_owned(),
+        unit: Unit::Milliseconds,
+        baseline: None,
+        ours: Spread::of([proof]),
+        target: None,
+    });
+    Ok(rows)
+}
+
+struct Scene {
+    supervisor: Supervisor,
+    work: std::path::PathBuf,
+}
+
+impl Scene {
+    fn confinement(&self, namespaces: bool) -> Result<Confinement, Failure> {
+        let home = self.work.join("home");
+        let ground = Ground {
+            workspaces: vec![home.join("shop")],
+            state: vec![home.join(".agent")],
+            own: vec![self.work.join("state")],
+            proofs: Some(self.work.join("state/proofs")),
+            home: Some(home),
+            ..Ground::default()
+        };
+        let requirement = if namespaces { Requirement::Require } else { Requirement::BestEffort };
+        let policy = CallPolicy { requirement, ..Preset::Workspace.into() };
+        match policy.confine(&ground)? {
+            Policy::Confined(confinement) => Ok(Confinement { namespaces, ..*confinement }),
+            Policy::Off => Err("there is no policy to measure".into()),
+        }
+    }
+
+    /// The milliseconds of one run, on average.
+    async fn run(&self, plan: &RunPlan, runs: u32, interruption: &mut Interruption) -> Result<f64, Failure> {
+        // Kept until the bench ends: removing many files would be paid for by the next round.
+        let folder = tempfile::TempDir::new_in(&self.work)?.keep();
+        let started = Instant::now();
+        for number in 0..runs {
+            interruption.check()?;
+            let run = self.supervisor.start(&folder.join(number.to_string()), plan).await?;
+            let report = run.wait().await?;
+            let confined = matches!(report.sandbox, Some(SandboxReport::Confined(_)));
+            // A run that failed fast, or was not confined, must not pass for a fast one.
+            if report.output_bytes == 0 || confined != (plan.policy != Policy::Off) {
+                return Err(format!("a run ended otherwise than expected: {report:?}").into());
+            }
+        }
+        Ok(started.elapsed().as_secs_f64() * 1e3 / f64::from(runs))
+    }
+}
