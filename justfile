@@ -29,6 +29,11 @@ bench *ARGS:
     cargo build --release --locked -p switchboard -p bench
     {{ target }}/release/bench supervisor --save {{ ARGS }}
 
+# Measure what a sandbox adds to a run and keep the table
+bench-sandbox *ARGS:
+    cargo build --release --locked -p switchboard -p bench
+    {{ target }}/release/bench sandbox --save {{ ARGS }}
+
 # The supervisor's fault tests over and over: a campaign for races
 faults ROUNDS="20":
     for round in $(seq {{ ROUNDS }}); do echo "round $round of {{ ROUNDS }}"; ./test -p supervisor; done

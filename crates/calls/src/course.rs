@@ -233,6 +233,10 @@ impl Course<'_> {
             let kind = FailureKind::NotStarted { reason: NotStartedReason::ProgramMissing };
             self.failed(Failure { kind, message: format!("{error}; {}", error.hint()) })
         })?;
+        // Without the login there, the agent itself says what is missing.
+        if let Err(error) = agents::seed_private_state(spec, &setup) {
+            tracing::warn!(job = %self.job.id, %error, "cannot seed the private state of the policy");
+        }
         agents::launch(spec, &setup).map_err(|error| self.failed(not_started(&error, &error.hint())))
     }
 

@@ -51,7 +51,7 @@ impl Layout {
     ) -> io::Result<Self> {
         let mut layout = Self::default();
         for root in &confinement.roots {
-            layout.root(&root.path, root.access)?;
+            layout.root(&root.path, root.access, &confinement.hidden)?;
         }
         for path in needed {
             let private = PRIVATE.iter().any(|folder| path.starts_with(folder));
@@ -77,14 +77,25 @@ impl Layout {
         Ok(layout)
     }
 
-    fn root(&mut self, path: &Path, access: Access) -> io::Result<()> {
+    fn root(&mut self, path: &Path, access: Access, hidden: &[PathBuf]) -> io::Result<()> {
         if access == Access::Make {
             DirBuilder::new().recursive(true).mode(0o700).create(path)?;
         }
-        let path = match path.canonicalize() {
+        let given = path;
+        let path = match given.canonicalize() {
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
             path => path?,
         };
+        // What is checked by its name must be what is mounted: a link in a workspace is made by whoever worked there before.
+        let leads_into = |hidden: &&PathBuf| {
+            hidden.canonicalize().is_ok_and(|real| path.starts_with(real)) && !given.starts_with(hidden)
+        };
+        if (access == Access::Write && path != given) || hidden.iter().any(|hidden| leads_into(&hidden)) {
+            let (given, path) = (given.display(), path.display());
+            return Err(io::Error::other(format!(
+                "`{given}` leads to `{path}`: the policy must name the real path"
+            )));
+        }
         if access == Access::Read {
             self.mounts.push((path, Mount::Read));
         } else {
@@ -265,6 +276,24 @@ mod tests {
         let (layout, _placeholders) = laid_out(&root);
         let place = |path: &str| layout.mounts.iter().position(|(at, _)| *at == root.join(path)).unwrap();
         assert!(place("state") < place("state/jobs/1"));
+    }
+
+    #[test]
+    fn a_workspace_that_leads_elsewhere_is_refused() {
+        let (_folder, root) = stage();
+        fs::create_dir(root.join("state/secret")).unwrap();
+        for (name, to) in [("root", Path::new("/")), ("hidden", &root.join("state/secret"))] {
+            let link = root.join("ws").join(name);
+            std::os::unix::fs::symlink(to, &link).unwrap();
+            for add in [Root::write(&link), Root::read(&link)] {
+                let mut policy = confinement(&root);
+                let is_read = add.access == Access::Read;
+                policy.roots.push(add);
+                let refused = Layout::of(&policy, &[], Some(&mut Placeholders::default())).is_err();
+                // To read everything is no more than it can anyhow; to read what is hidden is.
+                assert_eq!(refused, !is_read || name == "hidden", "{name}");
+            }
+        }
     }
 
     #[test]

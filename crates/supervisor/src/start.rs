@@ -59,6 +59,10 @@ impl Supervisor {
         Self { spare: Some(Arc::default()), ..self }
     }
 
+    pub(crate) fn program(&self) -> &Path {
+        &self.program
+    }
+
     /// Starts a run in a folder of its own, which is made when it is missing.
     ///
     /// Returns when the agent is running or has failed to start; the latter is how the run *ended*

@@ -6,7 +6,9 @@ use std::process::ExitCode;
 
 use agents::Premises;
 use agents::doctor::{AgentCheck, Checkup, Finding, Login, Lookup};
-use model::CallPolicy;
+use model::{CallPolicy, Ground, Policy, Preset, Proof};
+use serde::Serialize;
+use supervisor::{ProvenSandbox, Supervisor};
 
 use crate::config::Config;
 use crate::environment::Environment;
@@ -21,10 +23,16 @@ pub fn check(order: &cli::Checkup) -> Result<ExitCode, Failure> {
     let home = Home::find(&environment).ok();
     let config = Config::read(home.as_ref(), &environment, &[])?;
     let checkup = agents::doctor::check(&lookup(&environment, home.as_ref(), &config));
+    let sandbox = prove(home.as_ref(), &environment);
     if order.json {
-        output::line(&serde_json::to_string_pretty(&checkup)?);
+        let (proof, problem) = match &sandbox {
+            Ok(proven) => (Some(&proven.proof), None),
+            Err(finding) => (None, Some(finding)),
+        };
+        output::line(&serde_json::to_string_pretty(&Told { checkup: &checkup, proof, problem })?);
     } else {
         tell(&checkup);
+        tell_sandbox(&sandbox);
     }
     Ok(if checkup.any_ready() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
@@ -54,6 +62,48 @@ pub fn premises(home: &Home) -> Premises {
 pub fn file_tools() -> Option<PathBuf> {
     let beside = env::current_exe().ok()?.with_file_name("file-tools");
     beside.exists().then_some(beside)
+}
+
+/// Everything that was found, and whether an agent can be confined here.
+#[derive(Serialize)]
+struct Told<'a> {
+    #[serde(flatten)]
+    checkup: &'a Checkup,
+    #[serde(rename = "sandbox_proof")]
+    proof: Option<&'a Proof>,
+    #[serde(rename = "sandbox_problem")]
+    problem: Option<&'a Finding>,
+}
+
+/// Lets a probe loose in the sandbox of the policy `workspace`. Not what was proven earlier: the doctor looks anew.
+fn prove(home: Option<&Home>, environment: &Environment) -> Result<ProvenSandbox, Finding> {
+    let finding =
+        |problem: String, remedy: &str| Finding { problem, remedy: remedy.to_owned(), blocks: false };
+    let no_place =
+        || finding("there is no place for what a probe needs".to_owned(), "set HOME, or SWITCHBOARD_HOME");
+    let scratch = home.ok_or_else(no_place)?.state().to_owned();
+    let ground = Ground { own: vec![scratch.clone()], home: environment.folder("HOME"), ..Ground::default() };
+    let confinement = match CallPolicy::from(Preset::Workspace).confine(&ground) {
+        Ok(Policy::Confined(confinement)) => confinement,
+        Ok(Policy::Off) => return Err(finding("there is no policy".to_owned(), "")),
+        Err(error) => return Err(finding(error.to_string(), error.hint())),
+    };
+    let supervisor =
+        Supervisor::beside_this_program().map_err(|error| finding(error.to_string(), error.hint()))?;
+    supervisor.prove(&confinement, &scratch).map_err(|error| finding(error.to_string(), error.hint()))
+}
+
+fn tell_sandbox(sandbox: &Result<ProvenSandbox, Finding>) {
+    match sandbox {
+        Ok(ProvenSandbox { made_of, proof }) => {
+            let tried = proof.escapes.len();
+            output::line(&format!("sandbox: holds, by {made_of}; {tried} ways out were tried and stopped"));
+        }
+        Err(finding) => {
+            output::line("sandbox: agents cannot be confined as policies require");
+            tell_finding(finding);
+        }
+    }
 }
 
 fn tell(checkup: &Checkup) {

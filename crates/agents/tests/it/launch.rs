@@ -70,5 +70,6 @@ mod claude;
 mod codex;
 
 mod gemini;
+mod policy;
 
 mod every_agent;

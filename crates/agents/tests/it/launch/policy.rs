@@ -1,0 +1,186 @@
+//! What a policy changes about a launch.
+
+use agents::{LaunchError, Premises, Setup, launch};
+use model::{
+    Access, AgentKind, CallPolicy, CallSpec, Confinement, Mode, Policy, Preset, Requirement, RunPlan,
+    Settings, ToolChoice,
+};
+
+use super::{setup, spec};
+
+fn at_home() -> Setup {
+    let mut setup = setup();
+    setup.inherited.insert("HOME".to_owned(), "/home/ana".to_owned());
+    let premises = Premises {
+        state: vec!["/state".into()],
+        proofs: Some("/state/proofs".into()),
+        private_state: Some("/state/agents".into()),
+        file_tools: Some("/bin/file-tools".into()),
+        ceiling: CallPolicy::default(),
+    };
+    Setup { premises, ..setup }
+}
+
+fn with(agent: AgentKind, preset: Preset) -> CallSpec {
+    CallSpec { policy: preset.into(), ..spec(agent) }
+}
+
+fn plan(spec: &CallSpec, setup: &Setup) -> RunPlan {
+    launch(spec, setup).unwrap().plan
+}
+
+fn confinement(plan: &RunPlan) -> &Confinement {
+    match &plan.policy {
+        Policy::Confined(confinement) => confinement,
+        Policy::Off => panic!("not confined: {plan:?}"),
+    }
+}
+
+#[test]
+fn without_a_policy_nothing_is_changed() {
+    for agent in AgentKind::ALL {
+        let plan = plan(&spec(agent), &at_home());
+        assert_eq!(plan.policy, Policy::Off);
+        assert!(
+            !plan.env.contains_key("FILE_TOOLS_ROOT") && !plan.env.contains_key("GIT_CONFIG_COUNT"),
+            "{agent}"
+        );
+    }
+}
+
+#[test]
+fn an_agent_writes_its_workspace_and_its_own_state_and_sees_no_other_agents() {
+    let cases = [
+        (AgentKind::Claude, "/home/ana/.claude", "CLAUDE_CONFIG_DIR", "/home/ana/.codex"),
+        (AgentKind::Codex, "/home/ana/.codex", "CODEX_HOME", "/home/ana/.claude"),
+        (AgentKind::Gemini, "/home/ana/.gemini", "GEMINI_CLI_HOME", "/home/ana/.codex"),
+    ];
+    for (agent, state, variable, foreign) in cases {
+        let plan = plan(&with(agent, Preset::Workspace), &at_home());
+        let policy = confinement(&plan);
+        let may = |path: &str, access| {
+            policy.roots.iter().any(|root| root.path == std::path::Path::new(path) && root.access == access)
+        };
+        assert!(may("/w", Access::Write) && may(state, Access::Make), "{agent}: {policy:?}");
+        assert!(may("/spool/private", Access::Read), "{agent}");
+        assert!(
+            policy.hidden.contains(&foreign.into()) && policy.hidden.contains(&"/state".into()),
+            "{agent}"
+        );
+        assert!(!policy.hidden.contains(&state.into()), "{agent}");
+        assert!(plan.env[variable].starts_with("/home/ana"), "{agent}");
+        assert_eq!(plan.env["TMPDIR"], "/tmp");
+        let settings = policy.protected.iter().any(|path| path.path.starts_with(state));
+        assert!(settings, "{agent} could leave hooks in its own settings");
+    }
+}
+
+#[test]
+fn a_confined_agent_does_not_obey_its_workspace_unless_it_is_named() {
+    let args = |spec: &CallSpec| plan(spec, &at_home()).args.join(" ");
+    let claude = with(AgentKind::Claude, Preset::Workspace);
+    assert!(args(&claude).contains("--setting-sources=user --strict-mcp-config"), "{}", args(&claude));
+    let trusting = CallSpec { settings: Settings::Only(vec![model::SettingSource::Project]), ..claude };
+    assert!(args(&trusting).contains("--setting-sources=project"));
+    let codex = args(&with(AgentKind::Codex, Preset::Workspace));
+    assert!(
+        codex.contains("trust_level=\"untrusted\"") && codex.contains("--sandbox=danger-full-access"),
+        "{codex}"
+    );
+}
+
+#[test]
+fn to_observe_is_to_write_nothing_whatever_the_policy() {
+    let spec = CallSpec { mode: Mode::Observe, ..with(AgentKind::Codex, Preset::Workspace) };
+    let plan = plan(&spec, &at_home());
+    assert_eq!(confinement(&plan).preset, Preset::Observe);
+    assert!(!confinement(&plan).roots.iter().any(|root| root.access == Access::Write));
+}
+
+#[test]
+fn a_call_cannot_lift_the_ceiling() {
+    let mut setup = at_home();
+    setup.premises.ceiling = Preset::Observe.into();
+    for preset in Preset::ALL {
+        let asked = CallSpec {
+            policy: CallPolicy { requirement: Requirement::BestEffort, ..preset.into() },
+            ..spec(AgentKind::Claude)
+        };
+        let plan = plan(&asked, &setup);
+        assert!(!confinement(&plan).preset.writes(), "{preset}");
+        assert_eq!(confinement(&plan).requirement, Requirement::Require, "{preset}");
+    }
+}
+
+#[test]
+fn an_agent_without_a_shell_has_file_tools_and_nothing_else() {
+    let claude = plan(&with(AgentKind::Claude, Preset::Restricted), &at_home());
+    let words = claude.args.join(" ");
+    assert!(words.contains("--tools= ") || words.ends_with("--tools="), "{words}");
+    assert!(
+        words.contains("--allowedTools=mcp__files__*") && words.contains("--setting-sources= "),
+        "{words}"
+    );
+    assert!(!words.contains("dangerously"), "{words}");
+    let servers = String::from_utf8(claude.private_files["mcp.json"].clone()).unwrap();
+    assert!(
+        servers.contains("/bin/file-tools") && servers.contains(r#""FILE_TOOLS_ROOT":"/w""#),
+        "{servers}"
+    );
+
+    let gemini = plan(&with(AgentKind::Gemini, Preset::Sealed), &at_home());
+    let rules = String::from_utf8(gemini.private_files["policy.toml"].clone()).unwrap();
+    assert!(
+        rules.contains("read_file") && !rules.contains("write_file") && !rules.contains("shell"),
+        "{rules}"
+    );
+
+    let refused = |spec: CallSpec, setup: &Setup| launch(&spec, setup).unwrap_err();
+    let error = refused(with(AgentKind::Codex, Preset::Restricted), &at_home());
+    assert!(matches!(error, LaunchError::CannotDo { .. }), "{error}");
+    let only = ToolChoice::Only(vec!["Bash".into()]);
+    let error = refused(CallSpec { tools: only, ..with(AgentKind::Claude, Preset::Restricted) }, &at_home());
+    assert!(matches!(error, LaunchError::Contradiction { .. }), "{error}");
+    let mut without = at_home();
+    without.premises.file_tools = None;
+    let error = refused(with(AgentKind::Claude, Preset::Restricted), &without);
+    assert!(matches!(error, LaunchError::NoFileTools), "{error}");
+}
+
+#[test]
+fn a_policy_can_have_a_state_folder_of_its_own() {
+    let private = |agent| CallSpec {
+        policy: CallPolicy { private_state: true, ..Preset::Workspace.into() },
+        ..spec(agent)
+    };
+    let claude = plan(&private(AgentKind::Claude), &at_home());
+    assert_eq!(claude.env["CLAUDE_CONFIG_DIR"], "/state/agents/claude-workspace");
+    // Then the user's own is as foreign as that of others.
+    assert!(confinement(&claude).hidden.contains(&"/home/ana/.claude".into()));
+    let mut without = at_home();
+    without.premises.private_state = None;
+    let error = launch(&private(AgentKind::Codex), &without).unwrap_err();
+    assert!(matches!(error, LaunchError::NoPrivateState), "{error}");
+}
+
+#[test]
+fn a_private_state_folder_is_seeded_with_the_login_and_nothing_else() {
+    let folder = tempfile::tempdir().unwrap();
+    let (home, base) = (folder.path().join("home"), folder.path().join("agents"));
+    std::fs::create_dir_all(home.join(".claude")).unwrap();
+    for name in [".credentials.json", "settings.json"] {
+        std::fs::write(home.join(".claude").join(name), name).unwrap();
+    }
+    let mut setup = at_home();
+    setup.inherited.insert("HOME".to_owned(), home.to_str().unwrap().to_owned());
+    setup.premises.private_state = Some(base.clone());
+    let policy = CallPolicy { private_state: true, ..Preset::Observe.into() };
+    agents::seed_private_state(&CallSpec { policy, ..spec(AgentKind::Claude) }, &setup).unwrap();
+    let made = base.join("claude-observe");
+    let names: Vec<_> = std::fs::read_dir(&made).unwrap().map(|entry| entry.unwrap().file_name()).collect();
+    assert_eq!(names, [".credentials.json"]);
+    let mode = std::os::unix::fs::PermissionsExt::mode(
+        &made.join(".credentials.json").metadata().unwrap().permissions(),
+    );
+    assert_eq!(mode & 0o777, 0o600);
+}

@@ -1,0 +1,59 @@
+//! Proving a sandbox without a run: for whoever asks whether this machine can confine.
+
+use std::fs::File;
+use std::io;
+use std::os::fd::AsFd;
+use std::path::Path;
+
+use model::{Confinement, Proof};
+use sandbox::{Machine, Refusal, Settled, Tier};
+
+use crate::Supervisor;
+
+/// What a sandbox of this machine is made of, proven.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ProvenSandbox {
+    /// In words: namespaces, Landlock, seccomp.
+    pub made_of: String,
+    /// What a probe came to.
+    pub proof: Proof,
+}
+
+/// Why there is no sandbox.
+#[derive(Debug, thiserror::Error)]
+pub enum NoSandbox {
+    /// The supervisor's program cannot be opened.
+    #[error("cannot open the supervisor's program")]
+    Program(#[source] io::Error),
+    /// It is not there, or does not hold.
+    #[error(transparent)]
+    Refused(#[from] Refusal),
+}
+
+impl NoSandbox {
+    /// What to do about it.
+    pub fn hint(&self) -> &'static str {
+        match self {
+            Self::Program(_) => "install all of Switchboard: `cargo install --path crates/switchboard`",
+            Self::Refused(refusal) => refusal.hint(),
+        }
+    }
+}
+
+impl Supervisor {
+    /// Lets a probe loose in the sandbox of a policy, as before the first run with it. Blocks for a moment.
+    ///
+    /// `scratch` is a folder for what the probe is to leave alone.
+    pub fn prove(&self, confinement: &Confinement, scratch: &Path) -> Result<ProvenSandbox, NoSandbox> {
+        let program = File::open(self.program()).map_err(NoSandbox::Program)?;
+        let Settled { tier, proof } = sandbox::settle(confinement, scratch, program.as_fd())?;
+        let machine = Machine::look();
+        let namespaces = if tier == Tier::Namespaces { "namespaces (bubblewrap), " } else { "" };
+        let seccomp = if machine.seccomp { ", seccomp" } else { "" };
+        let cgroup = if machine.cgroup.is_some() { ", a delegated cgroup (not used yet)" } else { "" };
+        Ok(ProvenSandbox {
+            made_of: format!("{namespaces}Landlock {}{seccomp}{cgroup}", machine.landlock),
+            proof,
+        })
+    }
+}
