@@ -106,7 +106,7 @@ fn proven_at_last(
     scratch: &Path,
     executable: BorrowedFd<'_>,
 ) -> Result<Vec<Escape>, Refusal> {
-    let mut tries_left = 3;
+    let mut tries_left = 10;
     loop {
         tries_left -= 1;
         match prove(confinement, tier, scratch, executable) {
@@ -141,7 +141,8 @@ impl Record {
         let text = |file: &str| fs::read_to_string(file).unwrap_or_default().trim().to_owned();
         let looks = |path: &Path| {
             let file = fs::metadata(path).ok()?;
-            let times = (file.mtime(), file.mtime_nsec(), file.ctime(), file.ctime_nsec());
+            // Not when its inode changed: a link to it is no other program.
+            let times = (file.mtime(), file.mtime_nsec());
             Some(format!("{}:{}:{}:{times:?}", file.dev(), file.ino(), file.len()))
         };
         let opened = PathBuf::from(format!("/proc/self/fd/{}", executable.as_raw_fd()));
@@ -271,12 +272,16 @@ impl Stage {
     }
 
     fn errand(&self, tier: Tier, confinement: &Confinement) -> Errand {
-        let seen = |path: &&PathBuf| !confinement.roots.iter().any(|root| root.path.starts_with(path));
+        // A folder that holds something to be seen is not empty, and this stage stands in one of them perhaps.
+        let shows = |path: &Path| {
+            self.folder.starts_with(path) || confinement.roots.iter().any(|root| root.path.starts_with(path))
+        };
+        let dark = confinement.hidden.iter().filter(|path| path.exists() && !shows(path));
         Errand {
             outside: self.folder.join("outside"),
             secret: self.folder.join("hidden/secret"),
             workspace: self.workspace(),
-            hidden: confinement.hidden.iter().filter(seen).filter(|path| path.exists()).cloned().collect(),
+            hidden: dark.cloned().collect(),
             victim: i32::try_from(self.victim.id()).unwrap_or_default(),
             socket: self.folder.join("outside/s"),
             abstract_socket: self.abstract_name.clone(),

@@ -16,7 +16,7 @@ use crate::os::{Pipes, Tree};
 
 /// How often a sandbox is tried to be made: what was there when it was laid out (a socket that is to be covered) may be gone
 /// when it is mounted.
-const TRIES: u32 = 3;
+const TRIES: u32 = 10;
 
 /// A started agent and its two streams.
 #[derive(Debug)]
@@ -61,8 +61,8 @@ pub fn launch(
                     }
                 };
             }
-            Err(failure) if failure.reason == NotStartedReason::NotConfined && tries_left > 0 => {}
-            Err(failure) => return Err(failure),
+            Err(NotBegun { again: true, .. }) if tries_left > 0 => {}
+            Err(NotBegun { failure, .. }) => return Err(failure),
         }
     }
 }
@@ -73,7 +73,7 @@ fn started(
     folder: &Path,
     plan: &RunPlan,
     run_id: RunId,
-) -> Result<(Tree, Pipes, Begun), NotStarted> {
+) -> Result<(Tree, Pipes, Begun), NotBegun> {
     let prepared = match &plan.policy {
         Policy::Off => None,
         Policy::Confined(confinement) => Some(ready(confinement, plan, run_id, folder)?),
@@ -89,8 +89,20 @@ fn started(
         Ok(begun) => Ok((tree, pipes, begun)),
         Err(failure) => {
             tree.abandon();
-            Err(failure)
+            Err(NotBegun { again: failure.reason == NotStartedReason::NotConfined, failure })
         }
+    }
+}
+
+/// Why nothing was started, and whether a second look may find it otherwise.
+struct NotBegun {
+    failure: NotStarted,
+    again: bool,
+}
+
+impl From<NotStarted> for NotBegun {
+    fn from(failure: NotStarted) -> Self {
+        Self { failure, again: false }
     }
 }
 

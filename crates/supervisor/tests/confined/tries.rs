@@ -1,7 +1,11 @@
 //! What an agent that wants out tries, as a program: each try says what it came to, one line of JSON for all of them.
 //!
 //! A try is a success for the one who wants out when it is `Ok`. What really happened is judged outside ([`crate::escapes`]).
-#![expect(unsafe_code, reason = "who wants out does not mind")]
+#![expect(
+    unsafe_code,
+    clippy::undocumented_unsafe_blocks,
+    reason = "who wants out asks the kernel directly, and minds nothing"
+)]
 
 use std::collections::BTreeMap;
 use std::ffi::CString;
