@@ -69,14 +69,14 @@ pub async fn measure(
         }
     }
     let proof = scene.run(&unkept, scale.runs.min(10), &mut interruption).await?;
-    let [plain, namespaces, rules] = taken;
+    let [without, namespaces, rules] = taken;
     let row = |what: &str, ours: &[f64], bound: f64| {
-        let added = ours.iter().zip(&plain).map(|(ours, plain)| ours - plain);
+        let added = ours.iter().zip(&without).map(|(ours, without)| ours - without);
         [
             Row {
                 what: format!("one run, {what}"),
                 unit: Unit::Milliseconds,
-                baseline: Some(Baseline::of("no policy", &plain, ours)),
+                baseline: Some(Baseline::of("no policy", &without, ours)),
                 ours: Spread::of(ours.iter().copied()),
                 target: None,
             },

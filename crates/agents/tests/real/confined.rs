@@ -4,7 +4,7 @@
 
 use std::fs;
 
-use model::{CallSpec, Preset, SandboxReport, SessionChoice};
+use model::{AgentKind, CallSpec, Preset, SandboxReport, SessionChoice};
 use model_api::{Call, ModelApi, Script, Turn};
 use serde_json::json;
 
@@ -161,11 +161,16 @@ fn a_hostile_workspace_gets_no_key_and_runs_nothing(cli: &Pinned) {
         let done = desk.ask(&api, &workspace(desk.spec("Say hello."))).await;
         assert_eq!(done.succeeded().text, "Hello.", "{done}");
         assert_eq!(thief.turns().len(), 0, "the key was sent to the workspace's own address: {done}");
-        let marks: Vec<String> = fs::read_dir(&work)
-            .unwrap()
-            .map(|entry| entry.unwrap().file_name().into_string().unwrap())
-            .filter(|name| name.starts_with("mark"))
-            .collect();
-        assert_eq!(marks, [""; 0], "{done}");
+        let marks = || -> Vec<String> {
+            let entries = fs::read_dir(&work).unwrap();
+            let names = entries.map(|entry| entry.unwrap().file_name().into_string().unwrap());
+            names.filter(|name| name.starts_with("mark")).collect()
+        };
+        assert_eq!(marks(), [""; 0], "{done}");
+        if desk.kind() == AgentKind::Claude {
+            // The traps are real: without a policy, and so with the workspace's settings, they spring.
+            let off = desk.ask(&api, &desk.spec("Say hello.")).await;
+            assert!(!thief.turns().is_empty() && marks().len() > 1, "{:?}: {off}", marks());
+        }
     });
 }

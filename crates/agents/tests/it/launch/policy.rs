@@ -179,8 +179,8 @@ fn a_private_state_folder_is_seeded_with_the_login_and_nothing_else() {
     let made = base.join("claude-observe");
     let names: Vec<_> = std::fs::read_dir(&made).unwrap().map(|entry| entry.unwrap().file_name()).collect();
     assert_eq!(names, [".credentials.json"]);
-    let mode = std::os::unix::fs::PermissionsExt::mode(
+    let rights = std::os::unix::fs::PermissionsExt::mode(
         &made.join(".credentials.json").metadata().unwrap().permissions(),
     );
-    assert_eq!(mode & 0o777, 0o600);
+    assert_eq!(rights & 0o777, 0o600);
 }
