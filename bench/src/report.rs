@@ -104,8 +104,7 @@ impl Target {
             Self::RatioBelow(bound) => (format!("< {bound} ×"), ratio, |value, bound| value < bound),
             Self::RatioAtLeast(bound) => (format!("≥ {bound} ×"), ratio, |value, bound| value >= bound),
         };
-        let (Self::Below(bound) | Self::Below(bound) | Self::RatioBelow(bound) | Self::RatioAtLeast(bound)) =
-            self;
+        let (Self::Below(bound) | Self::RatioBelow(bound) | Self::RatioAtLeast(bound)) = self;
         let verdict = match judged {
             None => "not measured",
             Some(spread) if met(spread.median, bound) => "met",

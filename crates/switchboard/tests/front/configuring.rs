@@ -55,13 +55,12 @@ fn a_program_of_ones_own_is_called() {
     use std::os::unix::fs::PermissionsExt;
     let bed = Bed::new();
     let program = bed.scratch().join("my-agent");
-    std::fs::write(&program, format!("#!/bin/sh\nexec {} \"$@\"\n", env!("CARGO_BIN_EXE_rehearsal")))
-        .unwrap();
-    std::fs::set_permissions(&program, std::fs::Permissions::from_mode(0o755)).unwrap();
+    fs::write(&program, format!("#!/bin/sh\nexec {} \"$@\"\n", env!("CARGO_BIN_EXE_rehearsal"))).unwrap();
+    fs::set_permissions(&program, fs::Permissions::from_mode(0o755)).unwrap();
     bed.configure(&format!("[programs]\nrehearsal = \"{}\"\n", program.display()));
     let output = bed.run(&["call", "rehearsal", "Hello"]);
     assert_eq!(stdout(&output), "You said: Hello\n", "{output:?}");
-    std::fs::remove_file(&program).unwrap();
+    fs::remove_file(&program).unwrap();
     assert_eq!(bed.run(&["call", "rehearsal", "Hello"]).status.code(), Some(5));
 }
 
