@@ -65,6 +65,9 @@ pub struct Answer {
     /// How sure it is that nothing of the call is left running.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub processes: Option<Processes>,
+    /// What confined the agent, and how well that held; left out when nothing did.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub sandbox: Option<Value>,
     /// What was left out of `output`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub truncated: Option<Truncated>,
@@ -255,6 +258,7 @@ impl Answer {
             error: job.failure.as_ref().map(|failure| problem(job, failure)),
             permission_denials: outcome.map(denials).unwrap_or_default(),
             processes: metadata.as_ref().and_then(processes),
+            sandbox: metadata.as_ref().and_then(|metadata| metadata.pointer("/report/sandbox")).cloned(),
             truncated: outcome
                 .filter(|outcome| outcome.text_cut > 0)
                 .map(|outcome| Truncated { left_out_chars: 0, left_out_bytes: outcome.text_cut }),

@@ -167,6 +167,10 @@ impl Desk {
                 last.ok_or_else(|| CallError::NoEarlierSession { task: task.clone(), agent: call.agent })?;
             call.session = SessionChoice::Resume(last.session);
         }
+        call.cwd = real_folder(&call.cwd)?;
+        for folder in &mut call.add_dirs {
+            *folder = real_folder(folder)?;
+        }
         self.0.check(&call).await?;
         let order = NewJob {
             task,
@@ -358,10 +362,6 @@ impl Inner {
 
     /// Everything that would keep the call from being launched right now.
     async fn check(&self, call: &CallSpec) -> Result<(), CallError> {
-        check_folder(&call.cwd)?;
-        for folder in &call.add_dirs {
-            check_folder(folder)?;
-        }
         let setup = self.setup(call, PathBuf::from("/nonexistent/private")).await?;
         agents::launch(call, &setup)?;
         Ok(())
@@ -392,15 +392,14 @@ impl Inner {
     }
 }
 
-fn check_folder(folder: &Path) -> Result<(), CallError> {
+/// A folder without links in its path: what an agent is confined to must not depend on where a link leads later.
+fn real_folder(folder: &Path) -> Result<PathBuf, CallError> {
     if !folder.is_absolute() {
         return Err(CallError::CwdIsRelative { folder: folder.to_owned() });
     }
-    match folder.metadata() {
-        Err(source) => Err(CallError::Cwd { folder: folder.to_owned(), source }),
-        Ok(found) if !found.is_dir() => Err(CallError::CwdIsNoFolder { folder: folder.to_owned() }),
-        Ok(_) => Ok(()),
-    }
+    let real =
+        folder.canonicalize().map_err(|source| CallError::Cwd { folder: folder.to_owned(), source })?;
+    if real.is_dir() { Ok(real) } else { Err(CallError::CwdIsNoFolder { folder: folder.to_owned() }) }
 }
 
 /// Whether two orders ask for the same. What a key is for is compared, not how it is waited for.

@@ -32,8 +32,8 @@ pub fn place(order: &Order) -> Result<ExitCode, Failure> {
     let folder = home.new_job();
     let lookup = here::lookup(&environment, Some(&home), &config);
     let private_folder = supervisor::Spool::at(&folder).private();
-    let launch =
-        agents::launch(&spec, &setup(&spec, lookup, config, private_folder, here::premises(&home))?)?;
+    let premises = here::premises(&home, &config);
+    let launch = agents::launch(&spec, &setup(&spec, lookup, config, private_folder, premises)?)?;
     home.make()?;
     let runtime =
         tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(Failure::Runtime)?;

@@ -48,13 +48,13 @@ pub fn lookup(environment: &Environment, home: Option<&Home>, config: &Config) -
 }
 
 /// What is Switchboard's own, and kept from agents that are confined.
-pub fn premises(home: &Home) -> Premises {
+pub fn premises(home: &Home, config: &Config) -> Premises {
     Premises {
         state: vec![home.state().to_owned()],
         proofs: Some(home.state().join("proofs")),
         private_state: Some(home.state().join("agents")),
         file_tools: file_tools(),
-        ceiling: CallPolicy::default(),
+        ceiling: config.sandbox.ceiling.clone(),
     }
 }
 

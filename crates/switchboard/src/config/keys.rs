@@ -114,6 +114,9 @@ const fn key(name: &'static str, kind: Kind, default: Default, meaning: &'static
 const AT_ONCE: Kind = Kind::Count { least: 1, most: 1000, may_be_off: false };
 const TIME: Kind = Kind::Time { may_be_off: false };
 
+/// The policies by name, the widest first.
+const POLICIES: &[&str] = &["off", "workspace", "observe", "restricted", "sealed"];
+
 /// Every key, in the order of the reference.
 pub const KEYS: &[Key] = &[
     key(
@@ -275,6 +278,24 @@ pub const KEYS: &[Key] = &[
         Kind::Texts,
         Default::Empty,
         "Origins of web pages that may use it, such as `http://localhost:3000`.",
+    ),
+    key(
+        "sandbox.policy",
+        Kind::Choice(POLICIES),
+        Default::Text("off"),
+        "What the agent of a call may touch that names no policy. See [sandbox.md](sandbox.md).",
+    ),
+    key(
+        "sandbox.ceiling",
+        Kind::Choice(POLICIES),
+        Default::Text("off"),
+        "What no call can go beyond, whatever policy it names; `off` is no ceiling.",
+    ),
+    key(
+        "sandbox.requirement",
+        Kind::Choice(&["require", "best-effort"]),
+        Default::Text("require"),
+        "Where the machine cannot enforce a policy: `require` runs nothing and says what is missing, `best-effort` runs and reports what held.",
     ),
     key(
         "log.level",

@@ -16,7 +16,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use agents::{ModelTable, ModelTables};
-use model::AgentKind;
+use model::{AgentKind, CallPolicy, Preset, Requirement};
 
 pub use error::ConfigError;
 pub use settings::{Given, Settings};
@@ -61,6 +61,8 @@ pub struct Config {
     pub cwd_aliases: BTreeMap<String, PathBuf>,
     /// MCP over HTTP.
     pub http: Http,
+    /// What agents may touch.
+    pub sandbox: Sandbox,
     /// The daemon's log.
     pub log: Log,
 }
@@ -102,6 +104,15 @@ pub struct Http {
     pub address: Option<SocketAddr>,
     /// The web pages that may use it.
     pub allowed_origins: Vec<String>,
+}
+
+/// What agents may touch.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Sandbox {
+    /// The policy of a call that names none.
+    pub policy: CallPolicy,
+    /// What no call can go beyond.
+    pub ceiling: CallPolicy,
 }
 
 /// The daemon's log.
@@ -172,6 +183,10 @@ impl Config {
                 address: says.text("http.address").and_then(|text| text.parse().ok()),
                 allowed_origins: says.texts("http.allowed_origins"),
             },
+            sandbox: Sandbox {
+                policy: says.policy("sandbox.policy"),
+                ceiling: says.policy("sandbox.ceiling"),
+            },
             log: Log {
                 level: says.text("log.level").unwrap_or_default(),
                 max_bytes: says.count("log.max_bytes").unwrap_or(u64::MAX),
@@ -187,6 +202,14 @@ struct Says<'a>(&'a Settings);
 impl Says<'_> {
     fn text(&self, name: &str) -> Option<String> {
         if let Some(Value::Text(text)) = self.0.get(name) { Some(text.clone()) } else { None }
+    }
+
+    /// A policy by its name, enforced as the operator wants it.
+    fn policy(&self, name: &str) -> CallPolicy {
+        let preset: Option<Preset> = self.text(name).and_then(|name| name.parse().ok());
+        let best_effort = self.text("sandbox.requirement").as_deref() == Some("best-effort");
+        let requirement = if best_effort { Requirement::BestEffort } else { Requirement::Require };
+        CallPolicy { requirement, ..preset.unwrap_or_default().into() }
     }
 
     fn path(&self, name: &str) -> Option<PathBuf> {

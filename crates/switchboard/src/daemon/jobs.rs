@@ -139,6 +139,7 @@ fn settings(home: &Home, config: &Config, environment: &Environment) -> Result<S
         max_attempts: config.limits.attempts,
         max_resume_attempts: config.limits.max_resume_attempts,
         file_tools: doctor::file_tools(),
+        policy_ceiling: config.sandbox.ceiling.clone(),
         one_writer_per_folder: config.one_writer_per_folder,
         retention: calls::Retention {
             max_age: config.retention.max_age,
@@ -154,6 +155,7 @@ fn options(config: &Config, environment: &Environment) -> mcp::Options {
         home: environment.folder("HOME"),
         rehearsal: config.rehearsal,
         cancel_on_disconnect: config.cancel_on_disconnect,
+        policy: config.sandbox.policy.clone(),
         defaults: mcp::Defaults {
             timeout: config.limits.timeout,
             tool_timeout: config.limits.tool_timeout,

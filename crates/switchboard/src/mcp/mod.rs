@@ -35,6 +35,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use calls::Desk;
+use model::CallPolicy;
 use rmcp::service::ServerInitializeError;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio_util::sync::CancellationToken;
@@ -53,6 +54,8 @@ pub struct Options {
     pub home: Option<PathBuf>,
     /// Whether the scripted agent can be called (`call_rehearsal`).
     pub rehearsal: bool,
+    /// What the agent of a call may touch that names no policy. One that does is enforced as strictly.
+    pub policy: CallPolicy,
     /// Whether a call is cancelled when its client goes away without a word.
     pub cancel_on_disconnect: bool,
     /// How long a client that wants to be told of progress hears nothing at most.
@@ -65,6 +68,7 @@ impl Default for Options {
     /// No alias, no home, real agents only, jobs that outlive their clients, a word every 15 s.
     fn default() -> Self {
         Self {
+            policy: CallPolicy::default(),
             cwd_aliases: BTreeMap::new(),
             home: None,
             rehearsal: false,

@@ -6,7 +6,10 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use calls::{Answer, CallError, Order, Placed, Until};
-use model::{AgentKind, AgentName, CallSpec, JobId, Limits, Mode, SessionChoice, SessionId, ToolChoice};
+use model::{
+    AgentKind, AgentName, CallPolicy, CallSpec, JobId, Limits, Mode, Preset, SessionChoice, SessionId,
+    ToolChoice,
+};
 use rmcp::model::{CallToolResponse, Tool};
 use schemars::JsonSchema;
 use serde::Deserialize;
@@ -69,6 +72,9 @@ pub(super) struct Parameters {
     /// `execute` (default): the agent may change files and run commands without asking. `observe`: it can only look, which is enforced.
     #[schemars(extend("enum" = ["execute", "observe"]))]
     mode: Option<String>,
+    /// What the operating system lets the agent touch. `workspace`: it writes in its folders only, and does not see keys and logins of others. `observe`: it writes nothing. `restricted`: no shell, only file tools on its folders. `sealed`: the last two together. `off`: it has all rights of the user. Default: as the operator set it, who may also have set a limit that no call can lift.
+    #[schemars(extend("enum" = ["off", "workspace", "observe", "restricted", "sealed"]))]
+    policy: Option<String>,
     /// Which of its tools the agent may use without asking, such as `Read` or `Bash(git *)`; everything else is denied. An empty list: none at all. Left out: all of them.
     allowed_tools: Option<Vec<String>>,
     /// Takes the place of the agent's own system prompt.
@@ -204,6 +210,7 @@ impl CallTool {
                 None => Mode::Execute,
             },
             tools: tools(given.allowed_tools)?,
+            policy: policy(&server.options.policy, given.policy.as_deref())?,
             system_prompt: given.system_prompt,
             add_dirs,
             agent_name: given.agent_name.as_deref().map(agent_name).transpose()?,
@@ -279,6 +286,13 @@ fn note(answer: &Answer, placed: &Placed, fire_and_forget: bool) -> Option<Strin
         );
     }
     (!notes.is_empty()).then(|| notes.join("; "))
+}
+
+/// The policy that is asked for, or the operator's. Either is enforced as strictly as the operator wants it.
+fn policy(default: &CallPolicy, asked: Option<&str>) -> Result<CallPolicy, Refusal> {
+    let Some(asked) = asked else { return Ok(default.clone()) };
+    let names = Preset::ALL.map(|preset| (preset.name(), preset));
+    Ok(CallPolicy { preset: one_of("policy", asked, &names)?, ..default.clone() })
 }
 
 fn at_most(field: &str, given: u64, limit: u64) -> Result<u64, Refusal> {
