@@ -2,12 +2,13 @@
 //!
 //! Owns its form and how a long answer is cut. Makes nothing up: every field is read from the job's record and files.
 
+use agents::Relay;
 use model::{Deadline, Exit, FailureKind, Job, JobState, StateName, TreeEnd, Usage};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use crate::files::{JobFiles, Stream};
+use crate::files::{JobFiles, PAUSE, Stream};
 use crate::live::Activity;
 
 /// How many characters of the agent's words are passed on when nobody says otherwise.
@@ -230,9 +231,13 @@ impl Answer {
         now: model::Timestamp,
     ) -> Self {
         let status = Standing::from(job.progress.state.name());
-        let outcome = job.outcome.as_ref();
+        // What a paused job has said so far stands beside it.
+        let so_far = if job.outcome.is_none() { files.read::<Relay>(PAUSE) } else { None };
+        let outcome = job.outcome.as_ref().or_else(|| so_far.as_ref()?.so_far());
         let path = |path: std::path::PathBuf| path.to_string_lossy().into_owned();
-        let session = job.session.clone().or_else(|| activity.and_then(|activity| activity.session.clone()));
+        let known = || activity.and_then(|activity| activity.session.clone());
+        let told = || outcome.and_then(|outcome| outcome.session.clone());
+        let session = job.session.clone().or_else(known).or_else(told);
         let metadata: Option<Value> =
             job.metadata.as_deref().and_then(|text| serde_json::from_str(text).ok());
         let mut answer = Self {
@@ -258,7 +263,10 @@ impl Answer {
             error: job.failure.as_ref().map(|failure| problem(job, failure)),
             permission_denials: outcome.map(denials).unwrap_or_default(),
             processes: metadata.as_ref().and_then(processes),
-            sandbox: metadata.as_ref().and_then(|metadata| metadata.pointer("/report/sandbox")).cloned(),
+            sandbox: metadata
+                .as_ref()
+                .and_then(|metadata| metadata.pointer("/report/sandbox"))
+                .map(confinement),
             truncated: outcome
                 .filter(|outcome| outcome.text_cut > 0)
                 .map(|outcome| Truncated { left_out_chars: 0, left_out_bytes: outcome.text_cut }),
@@ -340,11 +348,21 @@ fn stderr(files: &JobFiles) -> Option<String> {
 }
 
 fn processes(metadata: &Value) -> Option<Processes> {
-    Some(match serde_json::from_value(metadata.pointer("/report/tree")?.clone()).ok()? {
+    let tree = metadata.pointer("/tree").or_else(|| metadata.pointer("/report/tree"))?;
+    Some(match serde_json::from_value(tree.clone()).ok()? {
         TreeEnd::ProvenEmpty => Processes::NoneLeft,
         TreeEnd::SweptByIdentity => Processes::NoneFound,
         TreeEnd::LeftAlive { .. } => Processes::SomeLeft,
     })
+}
+
+/// What confined a run, without the paths of the policy: they are long, and in the job's record.
+fn confinement(report: &Value) -> Value {
+    let mut report = report.clone();
+    if let Some(policy) = report.pointer_mut("/confined/policy") {
+        *policy = policy.get("preset").cloned().unwrap_or_default();
+    }
+    report
 }
 
 fn stream_events(mut metadata: Value) -> Option<Vec<Value>> {

@@ -12,24 +12,27 @@ use std::time::Duration;
 use agents::{Ended, Launch, Next, ParseLimits, Parser, Relay, judge};
 use model::{
     CallSpec, Claim, ExpectedSession, Failure, FailureKind, Job, JobEnd, Mode, NotStartedReason, Outcome,
-    RunReport, SessionChoice, SessionId, StateName, Timestamp, Totals,
+    RunReport, RunState, SessionChoice, SessionId, StateName, Timestamp, Totals, TreeEnd,
 };
 use serde::{Deserialize, Serialize};
 use store::{JobFilter, PageRequest};
-use supervisor::{Offsets, Run, RunEvent, StartError};
+use supervisor::{AttachError, Offsets, Run, RunEvent, Spool, StartError, WaitError};
 
 use crate::desk::Inner;
-use crate::files::{JobFiles, Stream};
+use crate::files::{JobFiles, PAUSE, Stream};
 use crate::live::{Activity, Live};
 use crate::locks::{Guard, Key};
 use reported::Reported;
-use words::{never_free, not_started, not_written, taken_up_again, unreadable, waiting_for};
+use words::{never_free, not_started, not_written, supervisor_gone, taken_up_again, unreadable, waiting_for};
 
 /// How much of the end of stderr is weighed in the outcome.
 const STDERR_TAIL: u64 = 8 * 1024;
+/// How long to wait before a run is looked for again that could not be followed.
+/// How long a run that cannot be read may take to end.
+const GIVEN_UP_WITHIN: Duration = Duration::from_mins(1);
+const TRY_AGAIN: Duration = Duration::from_secs(1);
 /// How long to wait before the store is told again what it could not take.
 const TELL_AGAIN: Duration = Duration::from_secs(1);
-const PAUSE: &str = "pause.json";
 
 /// What a run was started for, so that it can be judged by somebody who did not start it.
 #[derive(Debug, Clone, Serialize, Deserialize)]
@@ -46,7 +49,7 @@ pub(crate) enum Begin {
     /// With a run of its own.
     Anew,
     /// With a run that an earlier desk has started.
-    With { number: u32, run: Run, note: Box<RunNote> },
+    With { number: u32, note: Box<RunNote>, guards: Vec<Guard> },
 }
 
 /// What a course came to.
@@ -118,6 +121,36 @@ pub(crate) async fn give_up(desk: &Inner, claim: &Claim) {
     desk.record(claim.job).await;
 }
 
+/// Nothing may go on of a run whose end nobody can read.
+async fn end_unreadable(run: &Run) {
+    let _ = run.stop();
+    let _ = tokio::time::timeout(GIVEN_UP_WITHIN, run.wait()).await;
+}
+
+/// What must not be run twice while an earlier desk's run goes on: taken for all of them before anything new begins.
+pub(crate) fn locks_of(desk: &Inner, job: &Job, number: u32, note: &RunNote) -> Vec<Guard> {
+    let CallSpec { agent, mode, cwd, .. } = &job.order.call;
+    let told = || session_told(&desk.files(job.id), number, *agent);
+    let session = note.session.known().cloned().or_else(told);
+    let session = session.map(|session| Key::Session(*agent, session));
+    let alone = desk.settings.one_writer_per_folder && *mode == Mode::Execute;
+    let folder = alone.then(|| folder_key(cwd));
+    session.into_iter().chain(folder).filter_map(|key| desk.locks.try_take(key, job.id)).collect()
+}
+
+fn folder_key(cwd: &std::path::Path) -> Key {
+    Key::Folder(cwd.canonicalize().unwrap_or_else(|_| cwd.to_owned()))
+}
+
+/// The conversation that the agent itself has named in a run.
+fn session_told(files: &JobFiles, run: u32, agent: model::AgentKind) -> Option<SessionId> {
+    let head = files.head_of_run(run).ok()?;
+    let mut parser = Parser::new(agent, ParseLimits::default());
+    let mut activity = Activity::default();
+    parser.feed(&head, &mut |event| activity.take(&event));
+    activity.session
+}
+
 struct Course<'a> {
     desk: &'a Inner,
     live: &'a Live,
@@ -131,12 +164,13 @@ struct Course<'a> {
 impl Course<'_> {
     async fn run(&mut self, begin: Begin) -> Conclusion {
         let (mut relay, mut found) = match begin {
-            Begin::With { number, run, note } => {
-                let relay = note.relay.clone();
-                if let Some(session) = note.session.known() {
-                    self.hold_if_free(session);
+            Begin::With { number, note, guards } => {
+                self.guards.extend(guards);
+                match self.find(number).await {
+                    Ok(Some(run)) => (note.relay.clone(), Some((number, run, *note))),
+                    Ok(None) => (note.relay, None),
+                    Err(conclusion) => return conclusion,
                 }
-                (relay, Some((number, run, *note)))
             }
             Begin::Anew => (self.relay(), None),
         };
@@ -171,6 +205,27 @@ impl Course<'_> {
         }
     }
 
+    /// Finds a run that an earlier desk has started; none when it never was. Whoever cannot tell tries again: a run that may be
+    /// there must not be begun a second time.
+    async fn find(&self, number: u32) -> Result<Option<Run>, Conclusion> {
+        loop {
+            match supervisor::attach(&self.files.run(number)).await {
+                Ok(run) => return Ok(Some(run)),
+                Err(AttachError::NoRun { .. }) => return Ok(None),
+                Err(error) => self.breathe(&error).await.map_err(|_| Conclusion::Left)?,
+            }
+        }
+    }
+
+    /// Waits a moment for trouble of our own to pass; over when this desk lets go of everything.
+    async fn breathe(&self, trouble: &(dyn std::error::Error + Send + Sync)) -> Result<(), Unfinished> {
+        tracing::warn!(job = %self.job.id, %trouble, "cannot follow the run; trying again");
+        tokio::select! {
+            () = self.desk.leaving.cancelled() => Err(Unfinished::Left),
+            () = tokio::time::sleep(TRY_AGAIN) => Ok(()),
+        }
+    }
+
     /// What the job is to do now: what it was asked, or what is left of it.
     fn relay(&self) -> Relay {
         if let Some(relay) = self.files.read::<Relay>(PAUSE) {
@@ -187,15 +242,7 @@ impl Course<'_> {
 
     /// The conversation of an earlier run of this job, if the agent itself has said which it was.
     fn session_of_the_lost_run(&self) -> Option<SessionId> {
-        let lost = *self.files.runs().last()?;
-        let note: RunNote = self.files.read(&format!("runs/{lost}.json"))?;
-        let head = self.files.head_of_run(lost).ok()?;
-        let mut parser = Parser::new(self.job.order.call.agent, ParseLimits::default());
-        let mut activity = Activity::default();
-        parser.feed(&head, &mut |event| activity.take(&event));
-        // A session that was already to be resumed and was not found is not tried again.
-        let was_tried = matches!(note.session, ExpectedSession::Resumed(_)) && activity.session.is_none();
-        activity.session.filter(|_| !was_tried)
+        session_told(&self.files, *self.files.runs().last()?, self.job.order.call.agent)
     }
 
     /// Starts the next run, or says why there is none.
@@ -215,20 +262,33 @@ impl Course<'_> {
         if self.live.stop.is_cancelled() {
             return Err(self.ended_between_runs(relay));
         }
-        let run = match self.desk.settings.supervisor.start(&folder, &plan).await {
+        let started = tokio::select! {
+            started = self.desk.settings.supervisor.start(&folder, &plan) => started,
+            // The next desk finds it, if it came to be.
+            () = self.desk.leaving.cancelled() => return Err(Conclusion::Left),
+        };
+        let run = match started {
             Ok(run) => run,
             // It may be running all the same.
-            Err(error @ (StartError::Listen(_) | StartError::Attach(_))) => supervisor::attach(&folder)
-                .await
-                .map_err(|_| self.failed(not_started(&error, error.hint())))?,
+            Err(error @ (StartError::Listen(_) | StartError::Attach(_))) => {
+                let found = self.find(number).await?;
+                found.ok_or_else(|| self.failed(not_started(&error, error.hint())))?
+            }
+            Err(error @ StartError::GaveUp { .. }) => {
+                let end = JobEnd::failed(supervisor_gone(&error));
+                return Err(Conclusion::Interrupted(Box::new(end)));
+            }
             Err(error) => return Err(self.failed(not_started(&error, error.hint()))),
         };
         self.say_running(number, &run);
+        if let Some(session) = note.session.known() {
+            self.note_session(&session.clone()).await;
+        }
         Ok((run, note))
     }
 
     async fn launch(&self, spec: &CallSpec, folder: &std::path::Path) -> Result<Launch, Conclusion> {
-        let private = supervisor::Spool::at(folder).private();
+        let private = Spool::at(folder).private();
         let setup = self.desk.setup(spec, private).await.map_err(|error| {
             let kind = FailureKind::NotStarted { reason: NotStartedReason::ProgramMissing };
             self.failed(Failure { kind, message: format!("{error}; {}", error.hint()) })
@@ -270,7 +330,7 @@ impl Course<'_> {
             keys.push(Key::Session(spec.agent, session.clone()));
         }
         if self.desk.settings.one_writer_per_folder && spec.mode == Mode::Execute {
-            keys.push(Key::Folder(spec.cwd.canonicalize().unwrap_or_else(|_| spec.cwd.clone())));
+            keys.push(folder_key(&spec.cwd));
         }
         let patience = spec.limits.wall.unwrap_or(Duration::MAX);
         for key in keys {
@@ -306,7 +366,12 @@ impl Course<'_> {
     async fn follow(&mut self, run: &Run, note: &RunNote) -> Result<(Outcome, RunReport), Unfinished> {
         let agent = self.job.order.call.agent;
         let exposes_stream = self.job.order.expose_stream;
-        let mut events = run.events(Offsets::default()).map_err(|error| unreadable(&error))?;
+        let mut events = loop {
+            match run.events(Offsets::default()) {
+                Ok(events) => break events,
+                Err(error) => self.breathe(&error).await?,
+            }
+        };
         let mut parser = Parser::new(agent, ParseLimits::default());
         let mut activity = Activity { session: note.session.known().cloned(), ..Activity::default() };
         let mut told_to_stop = false;
@@ -315,12 +380,26 @@ impl Course<'_> {
                 biased;
                 () = self.live.stop.cancelled(), if !told_to_stop => {
                     told_to_stop = true;
-                    // One that has ended keeps its outcome.
-                    run.stop().map_err(|error| unreadable(&error))?;
+                    // One that has ended keeps its outcome; one that cannot be told is told by its deadline.
+                    if let Err(error) = run.stop() {
+                        tracing::warn!(job = %self.job.id, %error, "cannot stop the run");
+                    }
                     continue;
                 }
                 () = self.desk.leaving.cancelled() => return Err(Unfinished::Left),
-                event = events.next() => event.map_err(|error| unreadable(&error))?,
+                event = events.next() => event,
+            };
+            let event = match event {
+                Ok(event) => event,
+                // Trouble of ours, such as too many open files, is no end of the run.
+                Err(WaitError::Watch(error)) => {
+                    self.breathe(&error).await?;
+                    continue;
+                }
+                Err(error) => {
+                    end_unreadable(run).await;
+                    return Err(unreadable(&error));
+                }
             };
             match event {
                 Some(RunEvent::Output(bytes)) => {
@@ -469,9 +548,24 @@ impl Course<'_> {
         }
     }
 
+    /// How sure it is that nothing is left of any of the runs.
+    fn tree_end(&self) -> Option<TreeEnd> {
+        let end_of = |number: &u32| match Spool::at(self.files.run(*number)).status().ok()??.state {
+            RunState::Ended(report) => Some(report.tree),
+            RunState::Running { .. } => None,
+        };
+        let doubt = |end: &TreeEnd| match end {
+            TreeEnd::ProvenEmpty => 0,
+            TreeEnd::SweptByIdentity => 1,
+            TreeEnd::LeftAlive { .. } => 2,
+        };
+        self.files.runs().iter().filter_map(end_of).max_by_key(doubt)
+    }
+
     async fn finish(&self, end: JobEnd) {
         let response = end.outcome.as_ref().map(|outcome| outcome.text.clone());
-        let mut end = JobEnd { metadata: self.reported.metadata(self.job.order.expose_stream), ..end };
+        let metadata = self.reported.metadata(self.job.order.expose_stream, self.tree_end());
+        let mut end = JobEnd { metadata, ..end };
         if let Some(response) = response {
             end = end.with_exchange(self.job.order.call.prompt.clone(), response);
         }

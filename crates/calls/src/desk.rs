@@ -65,6 +65,8 @@ impl Order {
 pub struct Placed {
     /// The job.
     pub job: JobId,
+    /// When it was placed.
+    pub created_at: Timestamp,
     /// Whether this call made it, or an earlier one with the same key.
     pub is_new: bool,
     /// How many secrets were taken out of its texts.
@@ -155,12 +157,19 @@ impl Desk {
     /// Places a call. Everything that can be known to be wrong with it is told before; once this answers, the job survives
     /// whatever happens.
     pub async fn place(&self, order: Order) -> Result<Placed, CallError> {
-        if self.0.closing.is_cancelled() {
-            return Err(CallError::Closing);
-        }
         let Order { mut call, tool, task, idempotency_key, parent, fire_and_forget, expose_stream } = order;
         let task = task.unwrap_or_else(|| tool.clone());
         let home = self.0.settings.home();
+        // First of all: a call that was placed before is the same call, whatever has become of its folder or its agent.
+        if let Some(key) = &idempotency_key
+            && let Some(job) = self.0.store.keyed(&home, key).await?
+        {
+            return self.placed_before(&job, &call, &tool, key);
+        }
+        if self.0.closing.is_cancelled() {
+            return Err(CallError::Closing);
+        }
+        let asked = call.clone();
         if call.session == SessionChoice::ContinueLatest {
             let last = self.0.store.last_session(call.agent, &task, &home).await?;
             let last =
@@ -182,15 +191,24 @@ impl Desk {
             ..NewJob::new(call, tool, home)
         };
         let placed = self.0.store.place(order.clone()).await?;
-        let files = self.files(placed.job.id);
-        if placed.is_new {
-            Inner::announce(&placed.job, &files);
-            self.0.wake.notify_one();
-        } else if !is_same(&placed.job.order, &order) {
+        if !placed.is_new {
             let key = idempotency_key.unwrap_or_default();
-            return Err(CallError::KeyOfAnother { key, job: placed.job.id });
+            return self.placed_before(&placed.job, &asked, &order.tool, &key);
         }
-        Ok(Placed { job: placed.job.id, is_new: placed.is_new, redactions: placed.redactions, files })
+        let files = self.files(placed.job.id);
+        Inner::announce(&placed.job, &files);
+        self.0.wake.notify_one();
+        let (job, created_at) = (placed.job.id, placed.job.created_at);
+        Ok(Placed { job, created_at, is_new: true, redactions: placed.redactions, files })
+    }
+
+    /// The job of an earlier call with the same key, if it asked for the same.
+    fn placed_before(&self, job: &Job, call: &CallSpec, tool: &str, key: &str) -> Result<Placed, CallError> {
+        if !self.0.asked_for_the_same(&job.order, call, tool) {
+            return Err(CallError::KeyOfAnother { key: key.to_owned(), job: job.id });
+        }
+        let files = self.files(job.id);
+        Ok(Placed { job: job.id, created_at: job.created_at, is_new: false, redactions: 0, files })
     }
 
     /// What a job has come to so far.
@@ -284,7 +302,8 @@ impl Desk {
         let files = self.files(placed.job.id);
         Inner::announce(&placed.job, &files);
         self.0.wake.notify_one();
-        Ok(Placed { job: placed.job.id, is_new: true, redactions: placed.redactions, files })
+        let (job, created_at) = (placed.job.id, placed.job.created_at);
+        Ok(Placed { job, created_at, is_new: true, redactions: placed.redactions, files })
     }
 
     /// The jobs that this desk holds.
@@ -360,6 +379,23 @@ impl Inner {
         self.programs.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
     }
 
+    /// Whether a job is what a call asks for, as far as its caller could tell.
+    fn asked_for_the_same(&self, job: &NewJob, call: &CallSpec, tool: &str) -> bool {
+        let mut prompt = call.prompt.clone();
+        // As it was kept.
+        self.settings.store.redactor.redact(&mut prompt);
+        // A folder that is gone was there when the call was placed.
+        let same_folder = call.cwd.canonicalize().map_or(true, |cwd| cwd == job.call.cwd);
+        let same_session = call.session == SessionChoice::ContinueLatest || call.session == job.call.session;
+        job.tool == tool
+            && job.call.agent == call.agent
+            && job.call.prompt == prompt
+            && job.call.model == call.model
+            && job.call.mode == call.mode
+            && same_folder
+            && same_session
+    }
+
     /// Everything that would keep the call from being launched right now.
     async fn check(&self, call: &CallSpec) -> Result<(), CallError> {
         let setup = self.setup(call, PathBuf::from("/nonexistent/private")).await?;
@@ -400,11 +436,6 @@ fn real_folder(folder: &Path) -> Result<PathBuf, CallError> {
     let real =
         folder.canonicalize().map_err(|source| CallError::Cwd { folder: folder.to_owned(), source })?;
     if real.is_dir() { Ok(real) } else { Err(CallError::CwdIsNoFolder { folder: folder.to_owned() }) }
-}
-
-/// Whether two orders ask for the same. What a key is for is compared, not how it is waited for.
-fn is_same(one: &NewJob, other: &NewJob) -> bool {
-    one.call.agent == other.call.agent && one.tool == other.tool
 }
 
 fn make_private(folder: &Path) -> std::io::Result<()> {

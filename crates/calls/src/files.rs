@@ -21,6 +21,8 @@ use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use supervisor::Spool;
 
+/// Says how far a paused job has come.
+pub(crate) const PAUSE: &str = "pause.json";
 /// In how much of its output an agent has told its session.
 const HEAD: u64 = 256 * 1024;
 

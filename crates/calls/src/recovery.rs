@@ -7,7 +7,7 @@ use std::sync::Arc;
 use model::{Claim, Failure, FailureKind, Job, JobEnd, JobId, Owner, Refusal, StateName};
 use store::{JobFilter, PageRequest, RescueRequest, StoreError};
 
-use crate::course::{Begin, RunNote};
+use crate::course::{Begin, RunNote, locks_of};
 use crate::desk::Inner;
 use crate::error::CallError;
 use crate::files::JobFiles;
@@ -47,7 +47,7 @@ pub(crate) async fn take_over(desk: &Arc<Inner>) -> Result<Vec<(Job, Begin)>, Ca
             Err(error) => return Err(error.into()),
         };
         let Some(job) = desk.store.get(claim.job).await? else { continue };
-        let begin = begin(&files).await;
+        let begin = begin(desk, &job, &files);
         tracing::info!(job = %job.id, anew = matches!(begin, Begin::Anew), "taken over from an earlier daemon");
         found.push((job, begin));
     }
@@ -112,19 +112,16 @@ async fn dead_owners(desk: &Inner) -> Result<Vec<Owner>, CallError> {
     Ok(owners)
 }
 
-/// How a job goes on: with its newest run, if that was ever started; else with a new one, which is then its first.
-async fn begin(files: &JobFiles) -> Begin {
+/// How a job goes on: with its newest run, if one was ever to be started; else with a new one, which is then its first.
+fn begin(desk: &Inner, job: &Job, files: &JobFiles) -> Begin {
     let Some(number) = files.runs().last().copied() else { return Begin::Anew };
-    let note: Option<RunNote> = files.read(&format!("runs/{number}.json"));
-    match (supervisor::attach(&files.run(number)).await, note) {
-        (Ok(run), Some(note)) => Begin::With { number, run, note: Box::new(note) },
-        (Ok(run), None) => {
-            // Nobody can say what it was for.
-            let _ = run.stop();
-            let _ = run.wait().await;
-            Begin::Anew
+    match files.read::<RunNote>(&format!("runs/{number}.json")) {
+        Some(note) => {
+            let guards = locks_of(desk, job, number, &note);
+            Begin::With { number, note: Box::new(note), guards }
         }
-        (Err(_), _) => Begin::Anew,
+        // The note is written first: without it nothing was started.
+        None => Begin::Anew,
     }
 }
 

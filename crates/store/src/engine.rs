@@ -41,6 +41,7 @@ pub trait Engine: Send + Sync + std::fmt::Debug {
     async fn rescue(&self, request: RescueRequest, now: Timestamp) -> Result<Vec<Job>, StoreError>;
 
     async fn get(&self, job: JobId) -> Result<Option<Job>, StoreError>;
+    async fn keyed(&self, home: Home, key: String) -> Result<Option<Job>, StoreError>;
     async fn find(&self, prefix: JobIdPrefix) -> Result<Found, StoreError>;
     async fn list(&self, filter: JobFilter, page: PageRequest) -> Result<Page, StoreError>;
     async fn count(&self, filter: JobFilter) -> Result<u64, StoreError>;

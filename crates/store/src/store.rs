@@ -192,6 +192,11 @@ impl Store {
         self.engine.get(job).await
     }
 
+    /// The job that a call at this home with this idempotency key has placed.
+    pub async fn keyed(&self, home: &Home, key: &str) -> Result<Option<Job>, StoreError> {
+        self.engine.keyed(home.clone(), key.to_owned()).await
+    }
+
     /// The job whose id begins like this.
     pub async fn find(&self, prefix: JobIdPrefix) -> Result<Found, StoreError> {
         self.engine.find(prefix).await

@@ -7,6 +7,7 @@ use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
 
 use model::{PlanError, RunId, RunPlan};
 use rustix::rand::{GetRandomFlags, getrandom};
@@ -20,6 +21,9 @@ use crate::program::{ASKED, READY};
 use crate::recovery::recover;
 use crate::spare::{Spare, WAIT};
 use crate::spool::{Spool, SpoolError};
+
+/// How long a supervisor may take until the agent runs. Long enough for any machine that is not lost.
+const FIRST_WORD: Duration = Duration::from_mins(1);
 
 /// Where the supervisor's program is.
 #[derive(Debug, Clone)]
@@ -83,7 +87,13 @@ impl Supervisor {
         })?;
         // From here on the folder is in the supervisor's hands alone.
         drop(held);
-        let said = listen(&mut child).await.map_err(StartError::Listen)?;
+        let said = if let Ok(said) = tokio::time::timeout(FIRST_WORD, listen(&mut child)).await {
+            said.map_err(StartError::Listen)?
+        } else {
+            // It may be suspended, and must not wake up later with an order that was given to another.
+            let _ = child.start_kill();
+            b"it said nothing for a minute".to_vec()
+        };
         // While the agent begins: the next run will find it ready.
         self.prepare_spare();
         if said.starts_with(READY) {

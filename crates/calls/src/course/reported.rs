@@ -1,6 +1,6 @@
 //! What is kept with the end of a job beside its outcome: the supervisor's report, and the agent's events when they are wanted.
 
-use model::{AgentEvent, RunReport};
+use model::{AgentEvent, RunReport, TreeEnd};
 
 /// How much of the agent's events is kept.
 const STREAM_EVENTS_BYTES: usize = 1 << 20;
@@ -26,8 +26,11 @@ impl Reported {
         }
     }
 
-    pub(super) fn metadata(&self, exposes_stream: bool) -> Option<String> {
+    pub(super) fn metadata(&self, exposes_stream: bool, tree: Option<TreeEnd>) -> Option<String> {
         let mut metadata = serde_json::Map::new();
+        if let Some(tree) = tree {
+            metadata.insert("tree".to_owned(), serde_json::to_value(tree).ok()?);
+        }
         if let Some(report) = &self.report {
             metadata.insert("report".to_owned(), serde_json::to_value(report).ok()?);
         }

@@ -42,6 +42,10 @@ pub(super) fn not_started(error: &dyn std::error::Error, hint: &str) -> Failure 
     Failure { kind, message: format!("{}; {hint}", in_full(error)) }
 }
 
+pub(super) fn supervisor_gone(error: &dyn std::error::Error) -> Failure {
+    Failure { kind: FailureKind::SupervisorLost, message: in_full(error) }
+}
+
 pub(super) fn not_written(error: &std::io::Error) -> Failure {
     Failure { kind: FailureKind::SpoolFailed, message: format!("cannot write the files of the job: {error}") }
 }

@@ -12,7 +12,8 @@ use crate::tests;
 tests![
     what_cannot_be_launched_is_refused_and_not_placed,
     the_same_key_is_the_same_job,
-    the_key_of_another_tool_is_refused,
+    the_key_of_another_call_is_refused,
+    a_call_that_was_placed_is_found_by_its_key_though_its_folder_is_gone,
     a_closing_desk_takes_no_calls,
 ];
 
@@ -58,14 +59,37 @@ fn the_same_key_is_the_same_job() {
     });
 }
 
-fn the_key_of_another_tool_is_refused() {
+fn the_key_of_another_call_is_refused() {
     Scene::play(async |scene| {
         let desk = scene.open().await;
         let order = Order { idempotency_key: Some("k".to_owned()), ..scene.order("answer once") };
         answered(&desk, order.clone()).await;
-        let error = desk.place(Order { tool: "call_gem".to_owned(), ..order }).await.unwrap_err();
-        assert!(matches!(error, CallError::KeyOfAnother { .. }), "{error:?}");
+        let other_prompt = CallSpec { prompt: "Something else.".to_owned(), ..order.call.clone() };
+        for other in [
+            Order { tool: "call_gem".to_owned(), ..order.clone() },
+            Order { call: other_prompt, ..order.clone() },
+            Order { call: CallSpec { cwd: "/usr".into(), ..order.call.clone() }, ..order },
+        ] {
+            let error = desk.place(other).await.unwrap_err();
+            assert!(matches!(error, CallError::KeyOfAnother { .. }), "{error:?}");
+        }
         close(&desk).await;
+    });
+}
+
+fn a_call_that_was_placed_is_found_by_its_key_though_its_folder_is_gone() {
+    Scene::play(async |scene| {
+        let desk = scene.open().await;
+        let folder = scene.workspace().join("short-lived");
+        fs::create_dir(&folder).unwrap();
+        let call = CallSpec { cwd: folder.clone(), ..scene.call("answer once") };
+        let order = Order { idempotency_key: Some("k".to_owned()), ..Order::new(call, "call_cc") };
+        let first = answered(&desk, order.clone()).await;
+        fs::remove_dir(&folder).unwrap();
+        assert_eq!(answered(&desk, order.clone()).await.job_id, first.job_id);
+        close(&desk).await;
+        // Nor does it need a desk that takes new calls.
+        assert_eq!(desk.place(order).await.unwrap().job.to_string(), first.job_id);
     });
 }
 

@@ -14,6 +14,7 @@ tests![
     a_turn_limit_of_the_caller_is_kept,
     a_call_can_be_cancelled_while_it_waits_to_go_on,
     a_quota_pauses_the_job_until_it_is_reset,
+    what_a_paused_job_has_said_is_told_and_kept_when_it_is_cancelled,
     a_quota_that_is_reset_too_late_fails_the_job,
     a_lost_run_is_taken_up_in_its_session,
     a_job_whose_runs_are_lost_again_and_again_fails_with_what_was_there,
@@ -85,6 +86,25 @@ fn a_quota_pauses_the_job_until_it_is_reset() {
     });
 }
 
+fn what_a_paused_job_has_said_is_told_and_kept_when_it_is_cancelled() {
+    Scene::play(async |scene| {
+        let desk = scene.open().await;
+        let script = "say part one\nfail rate-limit Too many requests, try again in 5 minutes";
+        let job = desk.place(scene.order(script)).await.unwrap().job;
+        eventually_async("the job pauses", async || {
+            matches!(desk.job(job).await.unwrap().progress.state, JobState::Paused { .. })
+        })
+        .await;
+        let paused = desk.answer(job).await.unwrap();
+        assert!(paused.output.contains("part one") && paused.session_id.is_some(), "{paused:?}");
+        desk.cancel(job).await.unwrap();
+        let answer = ended(&desk, job).await;
+        assert_eq!(answer.status, Standing::Cancelled);
+        assert_eq!((answer.output, answer.session_id), (paused.output, paused.session_id));
+        close(&desk).await;
+    });
+}
+
 fn a_quota_that_is_reset_too_late_fails_the_job() {
     Scene::play(async |scene| {
         let desk = scene.open().await;
@@ -108,6 +128,11 @@ fn a_lost_run_is_taken_up_in_its_session() {
         let answer = ended(&desk, job).await;
         assert_eq!((answer.status, answer.output.as_str()), (Standing::Completed, "finished"), "{answer:?}");
         assert_eq!(answer.session_id.as_deref(), Some(session.as_str()), "in the same session");
+        assert_eq!(
+            answer.processes,
+            Some(calls::Processes::NoneFound),
+            "the first run was swept, not proven"
+        );
         assert_eq!(scene.runs(job).len(), 2);
         let prompt = fs::read_to_string(desk.files(job).folder().join("runs/2/stdin")).unwrap();
         assert!(prompt.starts_with("Your work on this task was interrupted"), "{prompt}");

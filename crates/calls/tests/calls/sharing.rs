@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use calls::{Order, Standing, Until};
+use calls::{Leave, Order, Standing, Until};
 use model::{AgentKind, CallSpec, JobId, RunState, SessionChoice};
 
 use crate::scene::{LONG, Scene, answered, close, ended, until_it_says};
@@ -13,6 +13,7 @@ tests![
     no_more_run_at_once_than_may,
     each_agent_has_its_own_limit,
     a_session_is_never_run_twice_at_once,
+    a_session_is_not_run_twice_at_once_after_a_restart_either,
     a_call_whose_session_is_never_free_fails_and_says_so,
     two_writers_of_a_folder_wait_for_each_other_when_told_to,
     many_queued_jobs_are_drained_in_their_order,
@@ -60,6 +61,30 @@ fn a_session_is_never_run_twice_at_once() {
             assert_eq!(desk.answer(job).await.unwrap().status, Standing::Completed);
         }
         assert_eq!(at_once(scene, &jobs), 1);
+        close(&desk).await;
+    });
+}
+
+fn a_session_is_not_run_twice_at_once_after_a_restart_either() {
+    Scene::play(async |scene| {
+        let desk = scene.open().await;
+        let first = desk.place(scene.order("say begun\ndelay 500ms\nanswer one")).await.unwrap().job;
+        until_it_says(&desk, first, "begun").await;
+        let session = desk.answer(first).await.unwrap().session_id.unwrap();
+        let mut second = scene.order("answer two");
+        second.call.session = SessionChoice::Resume(session.parse().unwrap());
+        let second = desk.place(second).await.unwrap().job;
+        until_it_says(
+            &desk,
+            second,
+            &format!("waiting until another call has finished with session {session}"),
+        )
+        .await;
+        desk.close(Leave::Now).await;
+        drop(desk);
+        let desk = scene.open().await;
+        desk.wait(&[first, second], Until::All, LONG).await.unwrap();
+        assert_eq!(at_once(scene, &[first, second]), 1);
         close(&desk).await;
     });
 }

@@ -223,6 +223,14 @@ impl Engine for Sqlite {
         self.read(move |connection| reads::job(connection, job)).await
     }
 
+    async fn keyed(&self, home: Home, key: String) -> Result<Option<Job>, StoreError> {
+        let read = move |connection: &rusqlite::Connection| {
+            let row = reads::row_of_key(connection, &home.to_string(), Some(&key))?;
+            Ok(row.map(JobRow::job).transpose()?)
+        };
+        self.read(read).await
+    }
+
     async fn find(&self, prefix: JobIdPrefix) -> Result<Found, StoreError> {
         self.read(move |connection| reads::find(connection, prefix)).await
     }

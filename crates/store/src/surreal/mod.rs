@@ -90,6 +90,10 @@ impl Engine for Surreal {
         reads::job(&self.wire, job).await
     }
 
+    async fn keyed(&self, home: Home, key: String) -> Result<Option<Job>, StoreError> {
+        reads::job_of_key(&self.wire, &home, &key).await
+    }
+
     async fn find(&self, prefix: JobIdPrefix) -> Result<Found, StoreError> {
         reads::find(&self.wire, prefix).await
     }

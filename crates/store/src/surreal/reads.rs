@@ -10,7 +10,7 @@ use crate::requests::{Found, JobFilter, LastSession, Page, PageRequest};
 use crate::row::Reader;
 use crate::stats::{DAY_MS, Stats, StatsRange, StatsRow};
 use crate::surreal::records::{
-    ExchangeRecord, JobRecord, LINE, LineRecord, SessionRecord, int, job_record_id, session_id,
+    ExchangeRecord, JobRecord, LINE, LineRecord, SessionRecord, int, job_record_id, scoped_key, session_id,
 };
 use crate::surreal::wire::{Vars, Wire};
 
@@ -23,6 +23,17 @@ pub async fn job(wire: &Wire, id: JobId) -> Result<Option<Job>, StoreError> {
     let mut answer = wire.read(query, Vars::new().with("job", job_record_id(id))).await?;
     let record = answer.rows::<JobRecord>(0).map_err(|error| naming(error, id))?.pop();
     record.map(|record| record.row()?.job()).transpose()
+}
+
+/// A whole job by its home and its idempotency key.
+pub async fn job_of_key(wire: &Wire, home: &Home, key: &str) -> Result<Option<Job>, StoreError> {
+    let query = "SELECT VALUE placed FROM agent_jobs WHERE scoped_key = $key;";
+    let vars = Vars::new().with("key", scoped_key(&home.to_string(), key));
+    let placed = wire.read(query, vars).await?.rows::<String>(0)?.pop();
+    match placed.and_then(|placed| placed.parse().ok()) {
+        Some(id) => job(wire, id).await,
+        None => Ok(None),
+    }
 }
 
 /// What a step needs to know of a job.

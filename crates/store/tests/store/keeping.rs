@@ -144,6 +144,9 @@ async fn the_same_key_gives_the_same_job(bed: Bed) {
     let again = store.place(keyed("other words", "k")).await.unwrap();
     assert!(!again.is_new);
     assert_eq!(again.job, first.job);
+    let home = &first.job.order.home;
+    assert_eq!(store.keyed(home, "k").await.unwrap(), Some(first.job.clone()));
+    assert_eq!(store.keyed(home, "none").await.unwrap(), None);
     assert_ne!(store.place(keyed("one", "K")).await.unwrap().job.id, first.job.id);
     // Without a key, nothing is the same.
     let (a, b) = (store.place(order("x")).await.unwrap(), store.place(order("x")).await.unwrap());

@@ -195,7 +195,8 @@ impl Bridge {
                 thread::sleep(PAUSE * tries);
             }
             if let Err(error) = self.connect() {
-                let message = explain(&error);
+                let message =
+                    format!("{}. A call that was placed goes on: call_jobs lists it", explain(&error));
                 let answers = self.shared.ledger().give_up_all(&message);
                 for answer in answers {
                     tell_host(&self.shared, &answer);

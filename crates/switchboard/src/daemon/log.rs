@@ -11,7 +11,11 @@ use std::sync::Mutex;
 
 use rustix::stdio::dup2_stderr;
 use tracing::level_filters::LevelFilter;
+use tracing_subscriber::Layer;
+use tracing_subscriber::filter::Targets;
 use tracing_subscriber::fmt::writer::{BoxMakeWriter, MakeWriterExt};
+use tracing_subscriber::layer::SubscriberExt;
+use tracing_subscriber::util::SubscriberInitExt;
 
 use crate::config;
 use crate::home::OpenFolder;
@@ -38,12 +42,11 @@ pub fn begin(path: &Path, settings: &config::Log, beside: Beside) -> io::Result<
     // What cannot be written is lost, and nothing else with it: complaining to a stderr that is gone would be a panic.
     let level: LevelFilter = settings.level.parse().unwrap_or(LevelFilter::INFO);
     // A second begin would be a mistake of ours; the first log goes on.
-    let _ = tracing_subscriber::fmt()
-        .with_max_level(level)
-        .with_ansi(false)
-        .log_internal_errors(false)
-        .with_writer(writer)
-        .try_init();
+    let lines =
+        tracing_subscriber::fmt::layer().with_ansi(false).log_internal_errors(false).with_writer(writer);
+    // rmcp writes whole requests down when it is let, prompts and answers with them.
+    let whose = Targets::new().with_default(level).with_target("rmcp", level.min(LevelFilter::WARN));
+    let _ = tracing_subscriber::registry().with(lines.with_filter(whose)).try_init();
     panic::set_hook(Box::new(|panic| tracing::error!("{panic}")));
     Ok(())
 }

@@ -17,7 +17,7 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::Arc;
 
-use rustix::process::setsid;
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit, setsid};
 use rustix::stdio::dup2_stdout;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::time::sleep;
@@ -57,6 +57,7 @@ pub fn serve(order: &cli::Serve) -> Result<ExitCode, DaemonError> {
         text: address.clone(),
     });
     let config = Config::read(Some(&home), &environment, &http.collect::<Vec<_>>())?;
+    open_many_files();
     let state = home.make()?;
     let lock = take_lock(&home)?;
     let beside = if order.detached { Beside::TakesStderr } else { Beside::Terminal };
@@ -161,6 +162,13 @@ fn take_lock(home: &Home) -> Result<DaemonLock, DaemonError> {
     let holder = Holder { pid: std::process::id(), version: VERSION.to_owned(), socket: None };
     lock.announce(&holder).map_err(cannot)?;
     Ok(lock)
+}
+
+/// Every run costs a few open files, and the usual limit is made for programs that have no use for more.
+fn open_many_files() {
+    let limit = getrlimit(Resource::Nofile);
+    // What cannot be raised is as it was; a run that finds no file left is tried again.
+    let _ = setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, maximum: limit.maximum });
 }
 
 /// The first thing that a detached daemon does: nothing of its starter is left to it but the pipe on which it says how it goes.

@@ -68,6 +68,8 @@ impl Starter {
                 match self.start(&[], give_up_at) {
                     // Another's last moment, or its first: its lock is taken, and it does not listen.
                     Err(FrontError::GaveUp { taken: true, .. }) => pause = (pause * 2).min(LONGEST_PAUSE),
+                    // Killed before its first word: that is nobody's refusal.
+                    Err(FrontError::GaveUp { said, .. }) if said.is_empty() => {}
                     started => started?,
                 }
             }

@@ -143,8 +143,10 @@ impl CallTool {
         let parameters = request.read()?;
         let server = request.server;
         let mut asked = self.asked(server, parameters)?;
+        let mut is_resent = false;
         if asked.order.idempotency_key.is_none() {
             let resent = request.context.meta.get(REQUEST_META).and_then(|value| value.as_str());
+            is_resent = resent.is_some();
             asked.order.idempotency_key = resent.map(str::to_owned);
         }
         let fire_and_forget = asked.order.fire_and_forget;
@@ -156,6 +158,9 @@ impl CallTool {
             None if wants_task => Duration::ZERO,
             wait => wait.unwrap_or(server.options.defaults.wait),
         };
+        // Asked again by a bridge whose daemon died: the host has been waiting since the first time.
+        let waited = if placed.is_new { Duration::ZERO } else { server.desk.now().since(placed.created_at) };
+        let wait = if is_resent { wait.saturating_sub(waited) } else { wait };
         // From here on there is a job, and the caller must hear of it whatever fails.
         let known = |refusal: Refusal| refusal.after_placing(job);
         wait_for(server, &request, job, wait).await.map_err(known)?;
