@@ -288,7 +288,10 @@ pub fn put_back(ledger: &mut Ledger<'_>, claim: &Claim, now: Timestamp) -> Resul
 pub fn wake_due(ledger: &mut Ledger<'_>, now: Timestamp) -> Result<(), Failed> {
     let due: Vec<[u8; 16]> = ledger
         .connection
-        .prepare_cached("SELECT id FROM agent_jobs WHERE state = 'paused' AND paused_until <= ?1")?
+        // By the time: by the state, every claim would read all that wait for a quota.
+        .prepare_cached(
+            "SELECT id FROM agent_jobs INDEXED BY jobs_paused WHERE state = 'paused' AND paused_until <= ?1",
+        )?
         .query_map([int(now.as_millis())], |row| row.get(0))?
         .collect::<Result<_, _>>()?;
     for id in due {
