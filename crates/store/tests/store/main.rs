@@ -18,6 +18,10 @@ mod races;
 mod remote;
 mod secrets;
 mod server;
+#[cfg_attr(
+    not(feature = "surreal"),
+    expect(dead_code, reason = "without the engine its faults are not asked for")
+)]
 mod way;
 
 use std::process::ExitCode;
