@@ -199,16 +199,29 @@ async fn answer_to(
     far_in: &mut OwnedReadHalf,
     far_out: &mut OwnedWriteHalf,
 ) -> std::io::Result<Vec<u8>> {
-    const BINARY: u8 = 2;
     far_out.write_all(request).await?;
     let (mut answer, mut part) = (Vec::new(), vec![0; 64 << 10]);
     loop {
         let read = far_in.read(&mut part).await?;
         answer.extend_from_slice(&part[..read]);
-        if read == 0 || part[0] & 0xf <= BINARY {
+        if read == 0 || has_data(&answer) {
             return Ok(answer);
         }
     }
+}
+
+/// Whether there is a message among these of a server, behind whatever signs of life came with it in one piece.
+fn has_data(bytes: &[u8]) -> bool {
+    const BINARY: u8 = 2;
+    let mut rest = bytes;
+    while let [first, short, ..] = rest {
+        if first & 0xf <= BINARY {
+            return true;
+        }
+        // A sign of life is short, and a server's has no mask.
+        rest = rest.get(2 + usize::from(short & 0x7f)..).unwrap_or_default();
+    }
+    false
 }
 
 /// The bytes of a client, cut into its messages.
