@@ -43,6 +43,12 @@ bench-file-tools *ARGS:
     cargo build --release --locked -p switchboard -p bench
     {{ target }}/release/bench file-tools --save {{ ARGS }}
 
+# Measure a call through the MCP server against a plain spawn, with the other servers beside it, and keep the table
+bench-serving *ARGS:
+    cargo build --release --locked -p switchboard -p bench
+    scripts/peers-install || echo "those that could not be installed are left out"
+    {{ target }}/release/bench serving --save --peers {{ ARGS }}
+
 # Swap folders for links under the file verbs for so many seconds, and try so many odd paths
 escapes SECONDS="3" PATHS="100000":
     FILE_TOOLS_RACE_SECONDS={{ SECONDS }} cargo test --release --locked -p file-tools --test tools -- --nocapture no_swap

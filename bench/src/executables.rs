@@ -15,6 +15,10 @@ pub struct Executables {
     pub rehearsal: PathBuf,
     /// The confined file verbs.
     pub file_tools: PathBuf,
+    /// The daemon and its front-ends.
+    pub switchboard: PathBuf,
+    /// The agent that costs nothing.
+    pub stub: PathBuf,
 }
 
 /// An executable that was not built.
@@ -32,6 +36,8 @@ impl Executables {
             supervisor: built(folder.join("switchboard-supervisor"))?,
             rehearsal: built(folder.join("rehearsal"))?,
             file_tools: built(folder.join("file-tools"))?,
+            switchboard: built(folder.join("switchboard"))?,
+            stub: built(folder.join("stub-agent"))?,
             folder,
         })
     }

@@ -12,7 +12,9 @@ mod filing;
 mod interruption;
 mod machine;
 mod output;
+mod process;
 mod report;
+mod serving;
 mod spread;
 mod supervising;
 mod turns;
@@ -49,6 +51,8 @@ enum Bench {
     FileTools(Common),
     /// What a sandbox adds to the start of a run
     Sandbox(Common),
+    /// What a call through the MCP server costs: start, time, memory, many at once, a long transcript
+    Serving(ServingOptions),
 }
 
 /// What every bench can be told.
@@ -74,11 +78,24 @@ struct Options {
     only: Option<Figure>,
 }
 
+#[derive(Debug, Args)]
+struct ServingOptions {
+    #[command(flatten)]
+    common: Common,
+    /// Take this figure alone, to profile it
+    #[arg(long, value_name = "FIGURE", conflicts_with = "save")]
+    only: Option<serving::Figure>,
+    /// Also measure the other servers that `scripts/peers-install` has installed
+    #[arg(long)]
+    peers: bool,
+}
+
 fn main() -> ExitCode {
     let measured = match CommandLine::parse().bench {
         Bench::Supervisor(options) => measure_supervising(&options),
         Bench::FileTools(common) => measure_filing(&common),
         Bench::Sandbox(common) => measure_confining(&common),
+        Bench::Serving(options) => measure_serving(&options),
     };
     match measured {
         Ok(()) => ExitCode::SUCCESS,
@@ -107,6 +124,18 @@ fn measure_filing(common: &Common) -> Result<(), Failure> {
     let page =
         Page { title: "What file-tools costs", file: "file-tools.md", method: scale.method(&searcher) };
     page.fill(common, |executables, folder| filing::measure(executables, folder, &scale, &searcher))
+}
+
+fn measure_serving(options: &ServingOptions) -> Result<(), Failure> {
+    let scale = if options.common.quick { serving::Scale::QUICK } else { serving::Scale::FULL };
+    let page = Page { title: "What a call costs", file: "serving.md", method: scale.method() };
+    page.fill(&options.common, |executables, folder| {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+        runtime.block_on(async {
+            let interruption = Interruption::listen()?;
+            serving::measure(executables, folder, &scale, options.only, options.peers, interruption).await
+        })
+    })
 }
 
 /// A page that is still without figures.

@@ -63,6 +63,10 @@ pub enum Unit {
     Megabytes,
     /// Millions of bytes in a second: more is better.
     MegabytesPerSecond,
+    /// How many in a second: more is better.
+    PerSecond,
+    /// How many: less is better.
+    Count,
 }
 
 impl Unit {
@@ -71,14 +75,16 @@ impl Unit {
             Self::Milliseconds => "ms",
             Self::Megabytes => "MB",
             Self::MegabytesPerSecond => "MB/s",
+            Self::PerSecond => "/s",
+            Self::Count => "×",
         }
     }
 
     fn write(self, spread: Option<Spread>) -> String {
         let Some(spread) = spread else { return "no sample".to_owned() };
         match self {
-            Self::Milliseconds | Self::Megabytes => format!("{spread:.2} {}", self.name()),
-            Self::MegabytesPerSecond => format!("{spread:.0} {}", self.name()),
+            Self::Milliseconds | Self::Megabytes | Self::Count => format!("{spread:.2} {}", self.name()),
+            Self::MegabytesPerSecond | Self::PerSecond => format!("{spread:.0} {}", self.name()),
         }
     }
 }
@@ -88,6 +94,8 @@ impl Unit {
 pub enum Target {
     /// Ours stays below this.
     Below(f64),
+    /// Ours is this at most.
+    AtMost(f64),
     /// Ours against the baseline stays below this.
     RatioBelow(f64),
     /// Ours against the baseline is this at least.
@@ -101,10 +109,14 @@ impl Target {
             Self::Below(bound) => {
                 (format!("< {bound} {}", row.unit.name()), row.ours, |value, bound| value < bound)
             }
+            Self::AtMost(bound) => {
+                (format!("≤ {bound} {}", row.unit.name()), row.ours, |value, bound| value <= bound)
+            }
             Self::RatioBelow(bound) => (format!("< {bound} ×"), ratio, |value, bound| value < bound),
             Self::RatioAtLeast(bound) => (format!("≥ {bound} ×"), ratio, |value, bound| value >= bound),
         };
-        let (Self::Below(bound) | Self::RatioBelow(bound) | Self::RatioAtLeast(bound)) = self;
+        let (Self::Below(bound) | Self::AtMost(bound) | Self::RatioBelow(bound) | Self::RatioAtLeast(bound)) =
+            self;
         let verdict = match judged {
             None => "not measured",
             Some(spread) if met(spread.median, bound) => "met",

@@ -8,6 +8,7 @@ use tokio::time::sleep;
 
 use crate::Failure;
 use crate::interruption::Interruption;
+use crate::process::megabytes;
 use crate::report::{Baseline, Row, Target, Unit};
 use crate::spread::Spread;
 
@@ -98,24 +99,5 @@ impl Footprint {
                 *seen = megabytes(&status, "VmRSS:");
             }
         }
-    }
-}
-
-/// A line of `/proc/<pid>/status` that is given in KiB.
-fn megabytes(status: &str, name: &str) -> Option<f64> {
-    let line = status.lines().find_map(|line| line.strip_prefix(name))?;
-    let kibibytes: u32 = line.trim().strip_suffix(" kB")?.parse().ok()?;
-    Some(f64::from(kibibytes) * 1.024 / 1000.0)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn the_kernel_counts_in_kibibytes() {
-        let status = "Name:\tcat\nVmPeak:\t 9000 kB\nVmHWM:\t    2500 kB\nVmRSS:\t 1000 kB\n";
-        assert_eq!(megabytes(status, "VmHWM:"), Some(2.56));
-        assert_eq!(megabytes("Name:\tcat\nState:\tZ (zombie)\n", "VmHWM:"), None);
     }
 }

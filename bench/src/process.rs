@@ -1,0 +1,63 @@
+//! What the kernel says about a process that somebody else has started: its memory and its CPU time.
+
+use std::fs;
+use std::time::Duration;
+
+/// How the kernel counts CPU time in `/proc`: hundredths of a second on every system that runs this.
+const TICK: Duration = Duration::from_millis(10);
+
+/// Its resident memory, in millions of bytes.
+pub fn memory(pid: u32) -> Option<f64> {
+    megabytes(&status(pid)?, "VmRSS:")
+}
+
+/// The most that its resident memory was since [`forget_peak`].
+pub fn peak_memory(pid: u32) -> Option<f64> {
+    megabytes(&status(pid)?, "VmHWM:")
+}
+
+/// Begins the peak anew. Where the kernel refuses, the peak is that of its whole life, which is no less.
+pub fn forget_peak(pid: u32) {
+    let _ = fs::write(format!("/proc/{pid}/clear_refs"), "5");
+}
+
+/// The CPU time of it and of all that it has waited for.
+pub fn cpu(pid: u32) -> Option<Duration> {
+    ticks(&fs::read_to_string(format!("/proc/{pid}/stat")).ok()?).map(|ticks| TICK * ticks)
+}
+
+fn status(pid: u32) -> Option<String> {
+    fs::read_to_string(format!("/proc/{pid}/status")).ok()
+}
+
+/// User and system time, its own and that of its children.
+fn ticks(stat: &str) -> Option<u32> {
+    // The name may hold anything, also brackets: the fields begin after the last one.
+    let (_, fields) = stat.rsplit_once(") ")?;
+    fields.split(' ').skip(11).take(4).map(|field| field.parse::<u32>().ok()).sum()
+}
+
+/// A line of `/proc/<pid>/status` that is given in KiB, in millions of bytes.
+pub fn megabytes(status: &str, name: &str) -> Option<f64> {
+    let line = status.lines().find_map(|line| line.strip_prefix(name))?;
+    let kibibytes: u32 = line.trim().strip_suffix(" kB")?.parse().ok()?;
+    Some(f64::from(kibibytes) * 1.024 / 1000.0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_kernel_counts_in_kibibytes() {
+        let status = "Name:\tcat\nVmPeak:\t 9000 kB\nVmHWM:\t    2500 kB\nVmRSS:\t 1000 kB\n";
+        assert_eq!(megabytes(status, "VmHWM:"), Some(2.56));
+        assert_eq!(megabytes("Name:\tcat\nState:\tZ (zombie)\n", "VmHWM:"), None);
+    }
+
+    #[test]
+    fn the_time_of_children_counts_whatever_the_name_is() {
+        let stat = "7 (a ) b) S 1 7 7 0 -1 4194560 100 200 0 0 1 20 300 4000 20 0 1 0 12345";
+        assert_eq!(ticks(stat), Some(4321));
+    }
+}

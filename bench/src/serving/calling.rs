@@ -1,0 +1,119 @@
+//! One call after the other: what each costs more than a plain spawn.
+
+use std::time::{Duration, Instant};
+
+use serde_json::Value;
+
+use crate::Failure;
+use crate::cost::Meter;
+use crate::process;
+use crate::report::{Baseline, Row, Target, Unit};
+use crate::spread::Spread;
+
+use super::client::Client;
+use super::house::check;
+use super::{Bench, millis};
+
+/// What the calls of one round took, in milliseconds.
+#[derive(Debug, Clone, Copy)]
+pub struct Round {
+    /// Half of them took no longer.
+    pub median: f64,
+    /// One in twenty took longer.
+    pub p95: f64,
+}
+
+impl Round {
+    /// Of no calls there is none.
+    pub fn of(mut times: Vec<f64>) -> Option<Self> {
+        times.sort_by(f64::total_cmp);
+        let p95 = *times.get((times.len() * 95).div_ceil(100).checked_sub(1)?)?;
+        Some(Self { median: Spread::of(times)?.median, p95 })
+    }
+}
+
+/// Takes the figures.
+pub async fn measure(bench: &mut Bench<'_>) -> Result<Vec<Row>, Failure> {
+    let mut host = bench.house.host()?;
+    let hello = bench.house.hello();
+    // Everything into the page cache, and the agent's program looked at.
+    bench.plain.run()?;
+    call(&mut host, &hello, 3, check)?;
+    let (mut plain, mut ours) = (Vec::new(), Vec::new());
+    let (mut plain_cpu, mut ours_cpu) = (Vec::new(), Vec::new());
+    for _ in 0..bench.scale.rounds {
+        bench.check().await?;
+        let meter = Meter::start()?;
+        plain.push(spawn(bench)?);
+        plain_cpu.push(millis(meter.stop()?.cpu / bench.scale.calls));
+        let before = cpu(bench, &host)?;
+        ours.push(call(&mut host, &hello, bench.scale.calls, check)?);
+        ours_cpu.push(millis(cpu(bench, &host)?.saturating_sub(before) / bench.scale.calls));
+    }
+    let pick = |rounds: &[Round], of: fn(&Round) -> f64| rounds.iter().map(of).collect::<Vec<_>>();
+    let row = |what: &str, of: fn(&Round) -> f64, target| {
+        compared(what, &pick(&plain, of), &pick(&ours, of), target)
+    };
+    Ok(vec![
+        row("one call: p50", |round| round.median, Some(Target::RatioBelow(3.0))),
+        row("one call: p95", |round| round.p95, None),
+        compared("one call: CPU time, all processes", &plain_cpu, &ours_cpu, None),
+    ])
+}
+
+fn compared(what: &str, plain: &[f64], ours: &[f64], target: Option<Target>) -> Row {
+    Row {
+        what: what.to_owned(),
+        unit: Unit::Milliseconds,
+        baseline: Some(Baseline::of("plain spawn", plain, ours)),
+        ours: Spread::of(ours.iter().copied()),
+        target,
+    }
+}
+
+fn spawn(bench: &Bench<'_>) -> Result<Round, Failure> {
+    let mut times = Vec::new();
+    for _ in 0..bench.scale.calls {
+        let began = Instant::now();
+        bench.plain.run()?;
+        times.push(millis(began.elapsed()));
+    }
+    Round::of(times).ok_or_else(|| "no spawn was measured".into())
+}
+
+/// Calls a tool so many times, one after the other.
+pub fn call(
+    host: &mut Client,
+    params: &Value,
+    calls: u32,
+    check: fn(&Value) -> Result<(), Failure>,
+) -> Result<Round, Failure> {
+    let mut times = Vec::new();
+    for _ in 0..calls {
+        let began = Instant::now();
+        let id = host.send("tools/call", params)?;
+        let result = host.answer_to(id)?;
+        times.push(millis(began.elapsed()));
+        check(&result)?;
+    }
+    Round::of(times).ok_or_else(|| "no call was measured".into())
+}
+
+/// Of the bridge, the daemon, and the supervisors and agents that it has waited for.
+fn cpu(bench: &Bench<'_>, host: &Client) -> Result<Duration, Failure> {
+    let both = process::cpu(host.pid()).zip(process::cpu(bench.house.daemon()?));
+    both.map(|(bridge, daemon)| bridge + daemon).ok_or_else(|| "the daemon is gone".into())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn one_slow_call_in_twenty_is_not_in_the_p95_and_two_are() {
+        let times = |slow: usize| (0..20).map(|number| if number < slow { 9.0 } else { 1.0 }).collect();
+        assert!(Round::of(times(1)).unwrap().p95 < 2.0);
+        assert!(Round::of(times(2)).unwrap().p95 > 2.0);
+        assert!(Round::of(Vec::new()).is_none());
+    }
+}

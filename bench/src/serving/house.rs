@@ -1,0 +1,137 @@
+//! Ours, as a user would have it: a home with a configuration, the daemon that is started on demand, bridges to it.
+//!
+//! Owns the daemon, and ends it when it is dropped.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::thread::sleep;
+use std::time::{Duration, Instant};
+
+use serde_json::{Value, json};
+
+use crate::Failure;
+use crate::executables::Executables;
+
+use super::client::Client;
+use super::plain::PROMPT;
+
+/// How many calls may run at once: as many as this bench places.
+pub const AT_ONCE: usize = 32;
+const LOOK_AGAIN: Duration = Duration::from_millis(5);
+const PATIENCE: Duration = Duration::from_secs(30);
+
+/// A home, and the programs that live in it.
+#[derive(Debug)]
+pub struct House {
+    switchboard: PathBuf,
+    home: PathBuf,
+    workspace: PathBuf,
+}
+
+impl House {
+    /// Lays down the configuration. No daemon runs yet.
+    pub fn build(executables: &Executables, work: &Path) -> Result<Self, Failure> {
+        let work = work.canonicalize()?;
+        let (home, workspace) = (work.join("home"), work.join("workspace"));
+        fs::create_dir_all(&home)?;
+        fs::create_dir_all(&workspace)?;
+        // A string of JSON is one of TOML.
+        let stub = Value::from(executables.stub.to_str().ok_or("the path of the stub is not text")?);
+        let config = format!("[limits]\nat_once = {AT_ONCE}\n\n[programs]\nclaude = {stub}\n");
+        fs::write(home.join("config.toml"), config)?;
+        Ok(Self { switchboard: executables.switchboard.clone(), home, workspace })
+    }
+
+    /// Where the agents work.
+    pub fn workspace(&self) -> &Path {
+        &self.workspace
+    }
+
+    /// A bridge, as a host starts it.
+    pub fn bridge(&self) -> Command {
+        self.command("mcp")
+    }
+
+    /// A host that has been greeted.
+    pub fn host(&self) -> Result<Client, Failure> {
+        let mut client = Client::start(self.bridge())?;
+        client.initialize()?;
+        Ok(client)
+    }
+
+    /// A call with that prompt, and what its host calls it when it wants to hear of its progress.
+    pub fn call(&self, prompt: &str, token: Option<u64>) -> Value {
+        let mut params =
+            json!({ "name": "call_cc", "arguments": { "prompt": prompt, "cwd": self.workspace } });
+        if let Some(token) = token {
+            params["_meta"] = json!({ "progressToken": token });
+        }
+        params
+    }
+
+    /// The short call.
+    pub fn hello(&self) -> Value {
+        self.call(PROMPT, None)
+    }
+
+    /// The process of the daemon.
+    pub fn daemon(&self) -> Result<u32, Failure> {
+        let lock: Value = serde_json::from_slice(&fs::read(self.lock())?)?;
+        let pid = lock["pid"].as_u64().ok_or("the lock of the daemon names no process")?;
+        Ok(u32::try_from(pid)?)
+    }
+
+    /// Ends the daemon, and waits until it is gone.
+    pub fn stop(&self) -> Result<(), Failure> {
+        let Ok(daemon) = self.daemon() else { return Ok(()) };
+        let stopped =
+            self.command("stop").arg("--cancel").stdout(Stdio::null()).stderr(Stdio::null()).status()?;
+        let give_up_at = Instant::now() + PATIENCE;
+        while is_there(daemon) {
+            if Instant::now() > give_up_at {
+                return Err(format!("the daemon does not end: `switchboard stop` said {stopped}").into());
+            }
+            sleep(LOOK_AGAIN);
+        }
+        Ok(())
+    }
+
+    fn lock(&self) -> PathBuf {
+        self.home.join("state").join("daemon.lock")
+    }
+
+    fn command(&self, verb: &str) -> Command {
+        let mut command = Command::new(&self.switchboard);
+        command
+            .arg(verb)
+            .env_clear()
+            .env("SWITCHBOARD_HOME", &self.home)
+            .env("HOME", &self.workspace)
+            .env("PATH", "/usr/bin:/bin")
+            .current_dir(&self.workspace);
+        command
+    }
+}
+
+impl Drop for House {
+    fn drop(&mut self) {
+        let _ = self.stop();
+    }
+}
+
+/// A daemon is nobody's child here, so one that has ended leaves nothing behind but for a moment.
+fn is_there(pid: u32) -> bool {
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+    stat.rsplit_once(") ").is_some_and(|(_, fields)| !fields.starts_with(['Z', 'X']))
+}
+
+/// A call that failed fast must not pass for a fast call.
+pub fn check(result: &Value) -> Result<(), Failure> {
+    let answer = &result["structuredContent"];
+    if answer["status"] == "completed" && answer["output"] == "Hello." {
+        Ok(())
+    } else {
+        Err(format!("a call was answered otherwise than expected: {result}").into())
+    }
+}

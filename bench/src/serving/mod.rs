@@ -1,0 +1,141 @@
+//! What a call through the MCP server costs, against starting the same agent plainly, and what other servers need for it.
+//!
+//! Every server is driven by the same small host over stdio, and every agent is the same stub. Ours is what a user has: `switchboard
+//! mcp`, the daemon that it starts, a supervisor for each call, and everything on the disk before it is answered.
+
+mod calling;
+mod client;
+mod crowd;
+mod house;
+mod latency;
+mod peers;
+mod plain;
+mod starting;
+mod syncs;
+mod transcript;
+
+use std::path::Path;
+use std::time::Duration;
+
+use clap::ValueEnum;
+
+use crate::executables::Executables;
+use crate::interruption::Interruption;
+use crate::report::Row;
+use crate::{Failure, output};
+
+use house::{AT_ONCE, House};
+use plain::Plain;
+
+/// How much is done for the figures.
+#[derive(Debug)]
+pub struct Scale {
+    /// How often the baseline and ours take turns.
+    rounds: u32,
+    /// Starts in a round.
+    starts: u32,
+    /// Calls one after the other in a round.
+    calls: u32,
+    /// Calls in a round, as many at once as there may be.
+    crowd_calls: u32,
+    /// Lines in a round, each after a silence.
+    lines: u32,
+    /// Millions of bytes of the long transcript.
+    megabytes: u32,
+    /// Calls in a round while their syscalls are counted.
+    traced: u32,
+}
+
+impl Scale {
+    /// For figures to be quoted.
+    pub const FULL: Self =
+        Self { rounds: 5, starts: 5, calls: 100, crowd_calls: 320, lines: 20, megabytes: 200, traced: 50 };
+    /// To see that everything still works.
+    pub const QUICK: Self =
+        Self { rounds: 1, starts: 1, calls: 10, crowd_calls: 32, lines: 3, megabytes: 20, traced: 5 };
+
+    /// How the figures come about, for the reader of the table.
+    pub fn method(&self) -> String {
+        let Self { rounds, starts, calls, crowd_calls, lines, megabytes, traced } = self;
+        format!(
+            "- rounds: {rounds}, in each of which the baseline and ours take turns; shown are median (least–greatest) of the rounds\n\
+             - a round: {starts} starts; {calls} calls one after the other; {crowd_calls} calls, {AT_ONCE} at once; {lines} lines, each after\n  \
+             a silence; a transcript of {megabytes} MB; {traced} calls under `strace`\n\
+             - the agent: a stub that reads its prompt and prints three lines\n\
+             - plain spawn: `Command::spawn` of the stub with the prompt as a file, stdout read to its end, waited for\n\
+             - ours: `call_cc` through `switchboard mcp` and its daemon, each call kept on the disk and supervised\n\
+             - CPU time: of the bench and its stubs; of bridge, daemon, supervisors and stubs; 1 MB is 10⁶ bytes"
+        )
+    }
+}
+
+/// What can be measured.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum Figure {
+    /// From the start of the process to the answer to `initialize`, and memory at rest
+    Starting,
+    /// One call after the other
+    Calling,
+    /// Many calls at once
+    Crowd,
+    /// From a printed line to its notification
+    Latency,
+    /// A very long transcript
+    Transcript,
+    /// How often a call waits for the disk
+    Syncs,
+}
+
+/// Everything that the figures are taken with.
+struct Bench<'a> {
+    scale: &'a Scale,
+    house: House,
+    plain: Plain,
+    interruption: Interruption,
+}
+
+impl Bench<'_> {
+    /// Fails once somebody wants the bench to end.
+    async fn check(&mut self) -> Result<(), Failure> {
+        // A signal is noticed by a runtime that waits.
+        tokio::time::sleep(Duration::from_millis(1)).await;
+        self.interruption.check()
+    }
+}
+
+/// Takes all figures, or only one; with the peers beside it when they are wanted.
+pub async fn measure(
+    executables: &Executables,
+    work: &Path,
+    scale: &Scale,
+    only: Option<Figure>,
+    with_peers: bool,
+    interruption: Interruption,
+) -> Result<Vec<Row>, Failure> {
+    let house = House::build(executables, work)?;
+    let plain = Plain::new(&executables.stub, house.workspace());
+    let mut bench = Bench { scale, house, plain, interruption };
+    let mut rows = Vec::new();
+    for &figure in Figure::value_variants() {
+        if only.is_some_and(|only| only != figure) {
+            continue;
+        }
+        output::progress(&format!("measuring: {figure:?}"));
+        rows.extend(match figure {
+            Figure::Starting => starting::measure(&mut bench).await?,
+            Figure::Calling => calling::measure(&mut bench).await?,
+            Figure::Crowd => crowd::measure(&mut bench).await?,
+            Figure::Latency => latency::measure(&mut bench).await?,
+            Figure::Transcript => transcript::measure(&mut bench).await?,
+            Figure::Syncs => syncs::measure(&mut bench).await?,
+        });
+    }
+    if with_peers {
+        rows.extend(peers::measure(&mut bench, &executables.stub).await?);
+    }
+    Ok(rows)
+}
+
+fn millis(time: Duration) -> f64 {
+    time.as_secs_f64() * 1e3
+}

@@ -1,0 +1,60 @@
+//! The floor: the stub agent, started as any program would.
+
+use std::fs::{self, File};
+use std::io::Read;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+
+use crate::Failure;
+
+/// What every agent of this bench is asked.
+pub const PROMPT: &str = "Say hello.";
+
+/// The stub, to be started without anybody between.
+#[derive(Debug)]
+pub struct Plain {
+    stub: PathBuf,
+    folder: PathBuf,
+}
+
+impl Plain {
+    /// In that folder, where the prompts go too.
+    pub fn new(stub: &Path, folder: &Path) -> Self {
+        Self { stub: stub.to_owned(), folder: folder.to_owned() }
+    }
+
+    /// Starts it with that prompt.
+    pub fn spawn(&self, prompt: &str) -> Result<Child, Failure> {
+        let file = self.folder.join("prompt");
+        if fs::read(&file).ok().as_deref() != Some(prompt.as_bytes()) {
+            fs::write(&file, prompt)?;
+        }
+        let child = Command::new(&self.stub)
+            .args(["-p", "--output-format=stream-json", "--verbose"])
+            .env_clear()
+            .current_dir(&self.folder)
+            .stdin(File::open(&file)?)
+            .stdout(Stdio::piped())
+            .spawn()?;
+        Ok(child)
+    }
+
+    /// Runs it to its end.
+    pub fn run(&self) -> Result<(), Failure> {
+        finish(self.spawn(PROMPT)?).map(drop)
+    }
+}
+
+/// Reads what it says to the end; how much that was.
+pub fn finish(mut child: Child) -> Result<usize, Failure> {
+    let mut said = Vec::new();
+    if let Some(mut stdout) = child.stdout.take() {
+        stdout.read_to_end(&mut said)?;
+    }
+    let status = child.wait()?;
+    if status.success() && said.ends_with(b"}\n") {
+        Ok(said.len())
+    } else {
+        Err(format!("the plainly started agent ended with {status}").into())
+    }
+}
