@@ -1,52 +1,222 @@
-//! One call from a terminal: the agent under a supervisor, its words passed on as they come.
+//! `switchboard call`: a call that the daemon runs, followed from a terminal.
+//!
+//! Owns what a person sees of it and what Ctrl-C means. The job is the daemon's: whatever becomes of this program, it goes on.
 
 use std::io::{self, Read};
-use std::path::PathBuf;
 use std::process::ExitCode;
+use std::time::Duration;
 
-use agents::doctor::{self, AgentCheck, Lookup, NotReady};
-use agents::{Ended, Launch, ParseLimits, Parser, Premises, Setup, judge};
-use model::{
-    AgentEvent, AgentKind, CallPolicy, CallSpec, FailureKind, Limits, Mode, Outcome, Part, Requirement,
-    RunReport, SessionChoice,
-};
-use supervisor::{Offsets, Run, RunEvent, Supervisor};
+use calls::{Answer, Standing};
+use model::{CallPolicy, CallSpec, Limits, Mode, Requirement, SessionChoice};
+use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader};
+use tokio::net::UnixStream;
 use tokio::signal::unix::{SignalKind, signal};
+use tokio::time::{Instant, MissedTickBehavior, interval, sleep_until};
 
 use crate::cli::Order;
 use crate::config::Config;
 use crate::environment::Environment;
 use crate::failure::Failure;
-use crate::home::Home;
-use crate::{doctor as here, output};
+use crate::front::{self, Starter};
+use crate::view::{How, View};
+use crate::wire::{Line, Placed, Reply, Request, Role, Wanted};
+use crate::{direct, output};
 
-/// How much of the end of stderr is kept for the outcome.
-const STDERR_TAIL: usize = 8 * 1024;
+/// What a program exits with when the job goes on without it.
+pub const GOES_ON: u8 = 7;
+/// How often the elapsed time is shown.
+const TICK: Duration = Duration::from_millis(100);
+/// Over how many daemons in a row without a word of the job it is given up.
+const MOST_DAEMONS: u32 = 5;
 
-/// Places the call, stays until it is over, and turns its outcome into an exit code.
+/// Places the call, stays until it is over, and turns its answer into an exit code.
 pub fn place(order: &Order) -> Result<ExitCode, Failure> {
+    if order.direct {
+        return direct::place(order);
+    }
     let environment = Environment::of_this_process();
-    let home = Home::find(&environment)?;
-    let config = Config::read(Some(&home), &environment, &[])?;
-    let spec = spec(order, &config)?;
-    let folder = home.new_job();
-    let lookup = here::lookup(&environment, Some(&home), &config);
-    let private_folder = supervisor::Spool::at(&folder).private();
-    let premises = here::premises(&home, &config);
-    let launch = agents::launch(&spec, &setup(&spec, lookup, config, private_folder, premises)?)?;
-    home.make()?;
+    let mut starter = Starter::new(environment.clone()).map_err(front::FrontError::from)?;
+    let config = Config::read(Some(starter.home()), &environment, &[])?;
+    let call = spec(order, &config)?;
+    // By default every folder is a task of its own, so `--continue` goes on where one stands.
+    let task = order.task.clone().unwrap_or_else(|| call.cwd.to_string_lossy().into_owned());
+    let key = uuid::Uuid::now_v7().to_string();
+    let agent = call.agent;
+    let wanted = Wanted { call, task, key, background: order.background };
+    let Reply::Placed(placed) = front::ask(&mut starter, &Request::Place(Box::new(wanted)))? else {
+        return Err(Failure::Nonsense);
+    };
+    if placed.redactions > 0 {
+        output::aside(&format!("note: {} secrets were taken out of the prompt", placed.redactions));
+    }
+    if order.background {
+        return in_background(order, &placed);
+    }
+    let how = match (order.json, order.events) {
+        (true, _) => How::Answer,
+        (_, true) => How::Events,
+        _ => How::Words,
+    };
+    follow(starter, &placed.job_id, View::new(how, agent), order.wait, CtrlC::Cancels)
+}
+
+fn in_background(order: &Order, placed: &Placed) -> Result<ExitCode, Failure> {
+    if order.json || order.events {
+        output::line(&serde_json::to_string(placed)?);
+    } else {
+        output::line(&placed.job_id);
+        output::aside(&format!("status: {}", placed.status_file.display()));
+        output::aside(&format!("output: {}", placed.output_file.display()));
+        output::aside(&format!("error: {}", placed.error_file.display()));
+        output::aside(&format!("answer: {}", placed.result_file.display()));
+        output::aside(&format!("come back with `switchboard logs -f {}`", placed.job_id));
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// What the first Ctrl-C does.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum CtrlC {
+    /// It ends the job, and the second leaves it: for whoever has placed it.
+    Cancels,
+    /// It leaves the job alone: for whoever only watches.
+    Leaves,
+}
+
+/// Follows a job until it ends, for that long at most.
+pub fn follow(
+    starter: Starter,
+    job: &str,
+    view: View,
+    wait: Option<Duration>,
+    ctrl_c: CtrlC,
+) -> Result<ExitCode, Failure> {
     let runtime =
         tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(Failure::Runtime)?;
-    runtime.block_on(async {
-        let run = Supervisor::beside_this_program()?.start(&folder, &launch.plan).await?;
-        let (outcome, report) = Call { order, spec: &spec, launch: &launch }.follow(&run).await?;
-        tell(order, &outcome)?;
-        output::summary(&outcome, &report, run.spool());
-        Ok(exit_code(&outcome))
+    let job = job.to_owned();
+    let deadline = wait.map(|wait| Instant::now() + wait);
+    runtime.block_on(Follower { starter, job, view, deadline, ctrl_c, heard: 0 }.follow())
+}
+
+/// Somebody who watches a job.
+struct Follower {
+    starter: Starter,
+    job: String,
+    view: View,
+    deadline: Option<Instant>,
+    ctrl_c: CtrlC,
+    /// How much of the job was told so far. The next daemon tells it again from the beginning, in the same order.
+    heard: u64,
+}
+
+/// Why the ear was taken off a connection.
+enum Heard {
+    Answer(Box<Answer>),
+    /// The daemon has gone; the job has not.
+    Nothing,
+    /// The person has lost patience.
+    Left,
+}
+
+impl Follower {
+    async fn follow(mut self) -> Result<ExitCode, Failure> {
+        let mut in_vain = 0;
+        loop {
+            let before = self.heard;
+            match self.hear().await? {
+                Heard::Answer(answer) => {
+                    self.view.end(&answer)?;
+                    return Ok(exit_code(&answer));
+                }
+                Heard::Left => {
+                    self.view.leave(&self.job);
+                    return Ok(ExitCode::from(GOES_ON));
+                }
+                Heard::Nothing if self.heard == before && in_vain >= MOST_DAEMONS => {
+                    return Err(Failure::Nonsense);
+                }
+                Heard::Nothing => in_vain = if self.heard == before { in_vain + 1 } else { 0 },
+            }
+        }
+    }
+
+    /// Listens to one daemon for as long as it is there.
+    async fn hear(&mut self) -> Result<Heard, Failure> {
+        let connection = self.starter.connect_or_start(Role::Control)?;
+        // The daemon speaks only when it is asked, so nothing is left in the reader.
+        let stream = connection.writer;
+        stream.set_nonblocking(true).map_err(Failure::Runtime)?;
+        let (reader, mut writer) = UnixStream::from_std(stream).map_err(Failure::Runtime)?.into_split();
+        let mut request = serde_json::to_vec(&Request::Follow { job: self.job.clone() })?;
+        request.push(b'\n');
+        if writer.write_all(&request).await.is_err() {
+            return Ok(Heard::Nothing);
+        }
+        let mut lines = BufReader::new(reader).lines();
+        // Made once: a signal that comes between two looks is kept.
+        let mut interrupted = signal(SignalKind::interrupt()).map_err(Failure::Runtime)?;
+        let mut terminated = signal(SignalKind::terminate()).map_err(Failure::Runtime)?;
+        let mut tick = interval(TICK);
+        tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        let far = Instant::now() + Duration::from_hours(24 * 365);
+        let mut known = self.heard;
+        loop {
+            let line = tokio::select! {
+                biased; // an agent that never stops talking must not talk over Ctrl-C
+                _ = interrupted.recv() => { if self.interrupt() { return Ok(Heard::Left) } continue }
+                _ = terminated.recv() => { if self.interrupt() { return Ok(Heard::Left) } continue }
+                () = sleep_until(self.deadline.unwrap_or(far)) => return Ok(Heard::Left),
+                line = lines.next_line() => line,
+                _ = tick.tick() => { self.view.tick(); continue }
+            };
+            let Ok(Some(line)) = line else { return Ok(Heard::Nothing) };
+            // Half a line is a daemon's last.
+            let Ok(Line { reply, .. }) = serde_json::from_str(&line) else { return Ok(Heard::Nothing) };
+            match reply {
+                Reply::Answer(answer) => return Ok(Heard::Answer(answer)),
+                Reply::Refused { about, why } => return Err(Failure::Refused { about, why }),
+                // How stderr comes in pieces depends on the moment, so it is not counted.
+                Reply::Stderr { .. } => {}
+                _ if known > 0 => known -= 1,
+                Reply::Event { said } => {
+                    self.heard += 1;
+                    self.view.event(&said);
+                }
+                _ => self.heard += 1,
+            }
+        }
+    }
+
+    /// Ctrl-C was pressed. Whether the job is left.
+    fn interrupt(&mut self) -> bool {
+        if self.ctrl_c == CtrlC::Leaves {
+            return true;
+        }
+        self.ctrl_c = CtrlC::Leaves;
+        self.view.aside("cancelling; Ctrl-C again leaves it to the daemon");
+        if let Err(failure) = front::ask(&mut self.starter, &Request::Cancel { job: self.job.clone() }) {
+            // Most likely it has just ended by itself, which is told in a moment.
+            self.view.aside(&format!("not cancelled: {failure}"));
+        }
+        false
+    }
+}
+
+/// The exit code, as `switchboard call --help` lists them.
+pub fn exit_code(answer: &Answer) -> ExitCode {
+    let not_started = answer.error.as_ref().is_some_and(|error| error.kind == "not_started");
+    ExitCode::from(match answer.status {
+        Standing::Completed => 0,
+        Standing::Failed if not_started => 5,
+        Standing::Failed => 1,
+        Standing::Timeout => 3,
+        Standing::Cancelled => 4,
+        Standing::Running | Standing::Queued | Standing::Paused => GOES_ON,
     })
 }
 
-fn spec(order: &Order, config: &Config) -> Result<CallSpec, Failure> {
+/// What is asked, in the words of the model.
+pub fn spec(order: &Order, config: &Config) -> Result<CallSpec, Failure> {
     let cwd =
         order.cwd.canonicalize().map_err(|source| Failure::Cwd { folder: order.cwd.clone(), source })?;
     let session = match (&order.session, order.go_on) {
@@ -59,18 +229,21 @@ fn spec(order: &Order, config: &Config) -> Result<CallSpec, Failure> {
         session,
         mode: if order.observe { Mode::Observe } else { Mode::Execute },
         max_turns: order.max_turns,
+        policy: policy(order, config),
         limits: Limits {
             wall: Some(order.timeout.unwrap_or(config.limits.timeout)),
             idle: order.idle,
             ..Limits::default()
         },
-        policy: CallPolicy { requirement: requirement(order), ..order.policy.into() },
         ..CallSpec::new(order.agent, prompt(order)?, cwd)
     })
 }
 
-fn requirement(order: &Order) -> Requirement {
-    if order.best_effort { Requirement::BestEffort } else { Requirement::Require }
+/// The policy that is named, or the operator's.
+fn policy(order: &Order, config: &Config) -> CallPolicy {
+    let default = config.sandbox.policy.clone();
+    let asked = CallPolicy { preset: order.policy.unwrap_or(default.preset), ..default };
+    if order.best_effort { CallPolicy { requirement: Requirement::BestEffort, ..asked } } else { asked }
 }
 
 fn prompt(order: &Order) -> Result<String, Failure> {
@@ -88,131 +261,4 @@ fn prompt(order: &Order) -> Result<String, Failure> {
         }
         Some(text) => Ok(text.to_owned()),
     }
-}
-
-fn setup(
-    spec: &CallSpec,
-    lookup: Lookup,
-    config: Config,
-    private_folder: PathBuf,
-    premises: Premises,
-) -> Result<Setup, Failure> {
-    // Whether it is logged in is left to the agent itself: asking first would cost more than its own refusal.
-    let AgentCheck { program, version, capabilities, findings, agent, .. } =
-        doctor::look_up(spec.agent, &lookup);
-    let Some(program) = program else { return Err(NotReady { agent, findings }.into()) };
-    Ok(Setup {
-        program,
-        version,
-        capabilities,
-        models: config.models,
-        inherited: lookup.inherited,
-        pass_on: config.pass_env,
-        private_folder,
-        workspace_has_settings: doctor::workspace_has_settings(spec.agent, &spec.cwd),
-        new_session: uuid::Uuid::new_v4().into(),
-        premises,
-    })
-}
-
-/// A call that has been placed.
-struct Call<'a> {
-    order: &'a Order,
-    spec: &'a CallSpec,
-    launch: &'a Launch,
-}
-
-impl Call<'_> {
-    /// Passes on what the agent says until the run is over. Ctrl-C asks it to stop; the end is waited for all the same.
-    async fn follow(&self, run: &Run) -> Result<(Outcome, RunReport), Failure> {
-        // Made once: a signal that comes between two looks is kept.
-        let mut interrupted = signal(SignalKind::interrupt()).map_err(Failure::Runtime)?;
-        let mut terminated = signal(SignalKind::terminate()).map_err(Failure::Runtime)?;
-        let mut events = run.events(Offsets::default()).map_err(Failure::Runtime)?;
-        let mut parser = Parser::new(self.spec.agent, ParseLimits::default());
-        let mut stderr = Tail::default();
-        loop {
-            let event = tokio::select! {
-                biased; // an agent that never stops talking must not talk over Ctrl-C
-                _ = interrupted.recv() => None,
-                _ = terminated.recv() => None,
-                event = events.next() => Some(event?),
-            };
-            let report = match event {
-                None => {
-                    run.stop().map_err(Failure::Runtime)?;
-                    continue;
-                }
-                Some(Some(RunEvent::Output(bytes))) => {
-                    parser.feed(&bytes, &mut |event| self.pass_on(&event));
-                    continue;
-                }
-                Some(Some(RunEvent::Error(bytes))) => {
-                    stderr.push(&bytes);
-                    continue;
-                }
-                Some(Some(RunEvent::Ended(report))) => report,
-                Some(None) => run.wait().await?,
-            };
-            let summary = parser.finish(&mut |event| self.pass_on(&event));
-            let stderr = stderr.text();
-            let ended = Ended::new(self.spec.agent, self.launch, &summary, &report, &stderr);
-            return Ok((judge(&ended), report));
-        }
-    }
-
-    fn pass_on(&self, event: &AgentEvent<'_>) {
-        if self.order.events {
-            // An event is made of text and numbers; there is nothing in it that JSON cannot hold.
-            output::line(&serde_json::to_string(event).unwrap_or_default());
-        } else if !self.order.json {
-            match event {
-                AgentEvent::Text { text, part: Part::Whole, within: None } => output::line(&text.decode()),
-                // Gemini sends its answer in pieces and never as a whole.
-                AgentEvent::Text { text, part: Part::Partial, within: None }
-                    if self.spec.agent == AgentKind::Gemini =>
-                {
-                    output::piece(&text.decode());
-                }
-                AgentEvent::Finished { .. } if self.spec.agent == AgentKind::Gemini => output::line(""),
-                AgentEvent::ToolUse { name, .. } => output::aside(&format!("· {}", name.decode())),
-                AgentEvent::Retry { reason, .. } => {
-                    output::aside(&format!("· trying again: {}", reason.decode()));
-                }
-                _ => {}
-            }
-        }
-    }
-}
-
-/// The end of what was written to stderr.
-#[derive(Debug, Default)]
-struct Tail(Vec<u8>);
-
-impl Tail {
-    fn push(&mut self, bytes: &[u8]) {
-        self.0.extend_from_slice(&bytes[bytes.len().saturating_sub(STDERR_TAIL)..]);
-        self.0.drain(..self.0.len().saturating_sub(STDERR_TAIL));
-    }
-
-    fn text(&self) -> String {
-        String::from_utf8_lossy(&self.0).into_owned()
-    }
-}
-
-fn tell(order: &Order, outcome: &Outcome) -> Result<(), Failure> {
-    if order.json || order.events {
-        output::line(&serde_json::to_string(outcome)?);
-    }
-    Ok(())
-}
-
-fn exit_code(outcome: &Outcome) -> ExitCode {
-    ExitCode::from(match outcome.failure().map(|failure| &failure.kind) {
-        None => 0,
-        Some(FailureKind::Deadline { .. }) => 3,
-        Some(FailureKind::Stopped) => 4,
-        Some(FailureKind::NotStarted { .. }) => 5,
-        Some(_) => 1,
-    })
 }

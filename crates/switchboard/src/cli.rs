@@ -3,8 +3,8 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-use clap::{Args, Parser, Subcommand};
-use model::{AgentKind, Preset, SessionId};
+use clap::{Args, Parser, Subcommand, ValueEnum};
+use model::{AgentKind, Preset, SessionId, StateName};
 
 use crate::duration;
 
@@ -12,14 +12,42 @@ use crate::duration;
 #[derive(Debug, Parser)]
 #[command(version, max_term_width = 100)]
 pub struct Cli {
+    /// Whether to paint; a colour never says more than the word
+    #[arg(long, global = true, value_enum, default_value_t = Colour::Auto, value_name = "WHEN")]
+    pub color: Colour,
     #[command(subcommand)]
     pub command: Command,
+}
+
+/// When to paint.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum Colour {
+    /// On a terminal, unless `NO_COLOR` is set
+    Auto,
+    /// Also in a pipe
+    Always,
+    /// Not at all
+    Never,
 }
 
 #[derive(Debug, Subcommand)]
 pub enum Command {
     /// Hand a prompt to an agent and print its answer as it comes
     Call(Box<Order>),
+    /// List the jobs, the newest first
+    Jobs(ListJobs),
+    /// Print what a job's agent said
+    Logs(Logs),
+    /// Wait until jobs have ended
+    Wait(Wait),
+    /// End jobs, and everything that they have started
+    Cancel(Cancel),
+    /// Place an ended job again, as a new one
+    Retry(Retry),
+    /// Add up what the jobs came to
+    Stats(Statistics),
+    /// Say in a line each which agents are here
+    Agents(Checkup),
     /// Say which agents are here, whether they are ready, and what to do about what is missing
     Doctor(Checkup),
     /// Print the configuration that holds, and where each value came from
@@ -28,7 +56,7 @@ pub enum Command {
     Mcp,
     /// Be the daemon, which runs the jobs and answers every front-end; they start it themselves when there is none
     Serve(Serve),
-    /// Say how the daemon is
+    /// Say how a job is, or how the daemon is
     Status(Look),
     /// End the daemon when what runs has ended
     Stop(Stop),
@@ -36,8 +64,9 @@ pub enum Command {
 
 #[derive(Debug, Args)]
 #[command(
-    after_help = "Exit codes: 0 completed, 1 failed, 2 bad input, 3 timed out, 4 cancelled, 5 no such agent here.\n\
-                        Ctrl-C cancels the call and waits until nothing of it is left running."
+    after_help = "Exit codes: 0 completed (or placed, with --background), 1 failed, 2 bad input, 3 timed out, 4 cancelled, \
+                  5 no such agent here, 7 it goes on without you.\n\
+                  Ctrl-C cancels the call and waits until nothing of it is left running; a second one leaves it to the daemon."
 )]
 #[expect(clippy::struct_excessive_bools, reason = "each is a flag of its own")]
 pub struct Order {
@@ -54,17 +83,17 @@ pub struct Order {
     /// Go on with this session
     #[arg(long, value_name = "ID", conflicts_with = "go_on")]
     pub session: Option<SessionId>,
-    /// Go on with the newest session of the folder
+    /// Go on with the last session of the task
     #[arg(long = "continue")]
     pub go_on: bool,
     /// The agent may look at everything and change nothing
     #[arg(long)]
     pub observe: bool,
-    /// What it may touch: off, workspace, observe, restricted or sealed
-    #[arg(long, value_name = "POLICY", default_value = "off")]
-    pub policy: Preset,
+    /// What it may touch: off, workspace, observe, restricted or sealed [default: as configured, else off]
+    #[arg(long, value_name = "POLICY")]
+    pub policy: Option<Preset>,
     /// Run also where the machine cannot enforce all of the policy, and say what held
-    #[arg(long, requires = "policy")]
+    #[arg(long)]
     pub best_effort: bool,
     /// How many turns the model may take
     #[arg(long, value_name = "N")]
@@ -75,6 +104,18 @@ pub struct Order {
     /// How long it may stay silent
     #[arg(long, value_name = "TIME", value_parser = duration::read)]
     pub idle: Option<Duration>,
+    /// What to call the task, in lists and for --continue [default: the folder]
+    #[arg(long, value_name = "NAME")]
+    pub task: Option<String>,
+    /// Stay no longer than that; the job goes on
+    #[arg(long, value_name = "TIME", value_parser = duration::read)]
+    pub wait: Option<Duration>,
+    /// Print the job's id and the names of its files, and do not wait
+    #[arg(long, conflicts_with = "wait")]
+    pub background: bool,
+    /// Run it without the daemon: there is no job of it, and --continue is up to the agent
+    #[arg(long, conflicts_with_all = ["background", "wait", "task"])]
+    pub direct: bool,
     /// Print what the call came to as one JSON object
     #[arg(long, conflicts_with = "events")]
     pub json: bool,
@@ -117,11 +158,131 @@ pub struct Serve {
 }
 
 #[derive(Debug, Args)]
-#[command(after_help = "Exit codes: 0 it runs, 1 it does not.")]
+#[command(
+    after_help = "Exit codes, of a job: 0 completed, 1 failed, 3 timed out, 4 cancelled, 7 it goes on; \
+                        2 there is no such job.\nOf the daemon: 0 it runs, 1 it does not."
+)]
 pub struct Look {
+    /// The job, or as much of the beginning of its id as is enough; the daemon, when it is left out
+    pub id: Option<String>,
     /// Print everything as one JSON object
     #[arg(long)]
     pub json: bool,
+}
+
+#[derive(Debug, Args)]
+pub struct ListJobs {
+    /// Only jobs in this state; may be given several times
+    #[arg(long, value_name = "STATE", value_parser = state)]
+    pub status: Vec<StateName>,
+    /// Only jobs of this agent
+    #[arg(long)]
+    pub agent: Option<AgentKind>,
+    /// Only jobs that were placed through this tool: cli, call_cc, call_codex …
+    #[arg(long)]
+    pub tool: Option<String>,
+    /// Only jobs of this task
+    #[arg(long)]
+    pub task: Option<String>,
+    /// How many at most
+    #[arg(long, value_name = "N", default_value_t = 20, value_parser = clap::value_parser!(u32).range(1..=1000))]
+    pub limit: u32,
+    /// Look again every second, until Ctrl-C
+    #[arg(long, conflicts_with = "json")]
+    pub watch: bool,
+    /// Print them as one JSON object
+    #[arg(long)]
+    pub json: bool,
+}
+
+#[derive(Debug, Args)]
+#[command(after_help = "Ctrl-C leaves the job alone.\n\
+                        Exit codes: those of the job with -f, else 0; 2 there is no such job.")]
+pub struct Logs {
+    /// The job, or as much of the beginning of its id as is enough
+    pub id: String,
+    /// Go on until the job has ended
+    #[arg(long, short)]
+    pub follow: bool,
+    /// Print what the agent printed, byte for byte
+    #[arg(long, conflicts_with = "error")]
+    pub raw: bool,
+    /// Print what the agent wrote to stderr
+    #[arg(long)]
+    pub error: bool,
+    /// Print every event as a line of JSON, and the answer as the last
+    #[arg(long, conflicts_with_all = ["raw", "error"])]
+    pub json: bool,
+}
+
+#[derive(Debug, Args)]
+#[command(
+    after_help = "Exit codes: 0 all that ended were completed, otherwise that of the first which was not, as in \
+                        `switchboard call --help`; 7 the time was over first; 2 there is no such job."
+)]
+pub struct Wait {
+    /// The jobs, or as much of the beginnings of their ids as is enough
+    #[arg(required = true)]
+    pub ids: Vec<String>,
+    /// One is enough
+    #[arg(long)]
+    pub any: bool,
+    /// How long at most
+    #[arg(long, value_name = "TIME", value_parser = duration::read)]
+    pub timeout: Option<Duration>,
+    /// Print their answers as a JSON array
+    #[arg(long)]
+    pub json: bool,
+}
+
+#[derive(Debug, Args)]
+#[command(
+    after_help = "Exit codes: 0 all are cancelled or being stopped, 2 one was not there or had ended already."
+)]
+pub struct Cancel {
+    /// The jobs, or as much of the beginnings of their ids as is enough
+    #[arg(required = true)]
+    pub ids: Vec<String>,
+    /// Print what became of each as a line of JSON
+    #[arg(long)]
+    pub json: bool,
+}
+
+#[derive(Debug, Args)]
+#[command(after_help = "Prints the id of the new job; `switchboard logs -f ID` follows it.")]
+pub struct Retry {
+    /// The job, or as much of the beginning of its id as is enough
+    pub id: String,
+    /// Print the new job and its files as one JSON object
+    #[arg(long)]
+    pub json: bool,
+}
+
+#[derive(Debug, Args)]
+pub struct Statistics {
+    /// Only jobs that were placed within that time: 7d, 24h
+    #[arg(long, value_name = "TIME", value_parser = duration::read)]
+    pub since: Option<Duration>,
+    /// Print them as one JSON object
+    #[arg(long)]
+    pub json: bool,
+}
+
+fn state(text: &str) -> Result<StateName, String> {
+    const ALL: [StateName; 8] = [
+        StateName::Queued,
+        StateName::Running,
+        StateName::Paused,
+        StateName::Interrupted,
+        StateName::Completed,
+        StateName::Failed,
+        StateName::Timeout,
+        StateName::Cancelled,
+    ];
+    let names: Vec<&str> = ALL.iter().map(|state| state.as_str()).collect();
+    ALL.into_iter()
+        .find(|state| state.as_str() == text)
+        .ok_or_else(|| format!("a state is one of: {}", names.join(", ")))
 }
 
 #[derive(Debug, Args)]

@@ -14,7 +14,7 @@ use crate::config::Config;
 use crate::environment::Environment;
 use crate::failure::Failure;
 use crate::home::Home;
-use crate::{cli, output};
+use crate::{cli, output, paint};
 
 /// Looks at the machine and says what it found.
 pub fn check(order: &cli::Checkup) -> Result<ExitCode, Failure> {
@@ -34,6 +34,30 @@ pub fn check(order: &cli::Checkup) -> Result<ExitCode, Failure> {
         tell(&checkup);
         tell_sandbox(&sandbox);
     }
+    Ok(if checkup.any_ready() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+/// `switchboard agents`: a line for each.
+pub fn agents(order: &cli::Checkup) -> Result<ExitCode, Failure> {
+    if order.json {
+        return check(order);
+    }
+    let environment = Environment::of_this_process();
+    let home = Home::find(&environment).ok();
+    let config = Config::read(home.as_ref(), &environment, &[])?;
+    let checkup = agents::doctor::check(&lookup(&environment, home.as_ref(), &config));
+    let row = |agent: &AgentCheck| {
+        let first = agent.findings.iter().find(|finding| finding.blocks);
+        vec![
+            agent.agent.to_string(),
+            agent.version.map_or_else(|| "-".to_owned(), |version| version.to_string()),
+            if agent.is_ready() { "ready".to_owned() } else { "not ready".to_owned() },
+            first.map(|finding| finding.remedy.clone()).unwrap_or_default(),
+        ]
+    };
+    let rows: Vec<Vec<String>> = checkup.agents.iter().map(row).collect();
+    let heads = ["AGENT", "VERSION", "READY", "WHAT TO DO"];
+    paint::table(&heads, &rows, paint::width()).iter().for_each(|line| output::line(line));
     Ok(if checkup.any_ready() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 

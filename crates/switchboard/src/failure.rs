@@ -12,6 +12,7 @@ use crate::config::ConfigError;
 use crate::daemon::DaemonError;
 use crate::front::{ConnectError, FrontError};
 use crate::home::HomeError;
+use crate::wire::{About, Complaint};
 
 /// Why a command was not carried out.
 #[derive(Debug, thiserror::Error)]
@@ -32,6 +33,10 @@ pub enum Failure {
     Front(#[from] FrontError),
     #[error(transparent)]
     Connect(#[from] ConnectError),
+    #[error("{}", why.message)]
+    Refused { about: About, why: Complaint },
+    #[error("the daemon gave no answer that can be understood")]
+    Nonsense,
     #[error("the daemon (pid {pid}) has said that it ends, and is still there")]
     StillThere { pid: i32 },
     #[error(transparent)]
@@ -59,6 +64,8 @@ impl Failure {
             Self::Daemon(error) => error.hint(),
             Self::Front(error) => error.hint(),
             Self::Connect(error) => error.hint(),
+            Self::Refused { why, .. } => why.hint.clone(),
+            Self::Nonsense => format!("try again; {}", crate::wire::RENEW),
             Self::StillThere { pid } => {
                 format!("see its log; `kill -9 {pid}` ends it, and running jobs survive that")
             }
@@ -79,12 +86,15 @@ impl Failure {
             | Self::Home(_)
             | Self::Config(_)
             | Self::Launch(_) => 2,
-            Self::NotReady(_) => 5,
+            Self::NotReady(_) | Self::Refused { about: About::Agent, .. } => 5,
+            Self::Refused { about: About::Input, .. } => 2,
             Self::Daemon(DaemonError::Taken { .. }) => DaemonError::TAKEN,
             Self::Daemon(_)
             | Self::Front(_)
             | Self::Connect(_)
             | Self::StillThere { .. }
+            | Self::Refused { about: About::Other, .. }
+            | Self::Nonsense
             | Self::Start(_)
             | Self::Wait(_)
             | Self::Runtime(_)

@@ -8,13 +8,18 @@ mod call;
 mod cli;
 mod config;
 mod daemon;
+mod direct;
 mod doctor;
 mod duration;
 mod environment;
 mod failure;
 mod front;
 mod home;
+mod jobs;
 mod output;
+mod paint;
+mod stats;
+mod view;
 mod wire;
 
 use std::env;
@@ -22,7 +27,7 @@ use std::process::ExitCode;
 
 use clap::Parser;
 
-use crate::cli::{Cli, Command};
+use crate::cli::{Cli, Command, Look};
 use crate::failure::Failure;
 
 fn main() -> ExitCode {
@@ -31,14 +36,23 @@ fn main() -> ExitCode {
     if args.next().is_some_and(|first| first == "mcp") && args.next().is_none() {
         return done(bridge::run());
     }
-    let Cli { command } = Cli::parse();
+    let Cli { command, color } = Cli::parse();
+    paint::set(color);
     let result = match command {
         Command::Call(order) => call::place(&order),
+        Command::Jobs(order) => jobs::list(&order),
+        Command::Logs(order) => jobs::logs(&order),
+        Command::Wait(order) => jobs::wait(&order),
+        Command::Cancel(order) => jobs::cancel(&order),
+        Command::Retry(order) => jobs::retry(&order),
+        Command::Stats(order) => stats::print(&order),
+        Command::Agents(order) => doctor::agents(&order),
         Command::Doctor(order) => doctor::check(&order),
         Command::Config(order) => config::print(&order),
         Command::Mcp => bridge::run(),
         Command::Serve(order) if order.background => front::in_background(&order).map_err(Failure::from),
         Command::Serve(order) => daemon::serve(&order).map_err(Failure::from),
+        Command::Status(Look { id: Some(id), json }) => jobs::status(&id, json),
         Command::Status(order) => front::status(&order),
         Command::Stop(order) => front::stop(&order),
     };

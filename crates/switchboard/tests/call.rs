@@ -1,4 +1,5 @@
-//! The installed programs together: a call placed by a person, with the real executables.
+//! The installed programs together: a call placed by a person without the daemon (`--direct`), with the real executables.
+//! Calls that the daemon runs are in `tests/front/calling.rs`.
 #![expect(clippy::disallowed_methods, clippy::unwrap_used, reason = "a test may")]
 
 use std::fs;
@@ -12,6 +13,9 @@ use tempfile::TempDir;
 fn switchboard(home: &TempDir, args: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_switchboard"));
     command.env_clear().env("SWITCHBOARD_HOME", home.path()).args(args).stdin(Stdio::null());
+    if args.first() == Some(&"call") {
+        command.arg("--direct");
+    }
     command
 }
 
@@ -189,7 +193,7 @@ fn a_mistake_names_the_thing_and_the_remedy() {
 #[test]
 fn without_a_home_it_says_what_to_set() {
     let mut command = Command::new(env!("CARGO_BIN_EXE_switchboard"));
-    let output = command.env_clear().args(["call", "rehearsal", "hi"]).output().unwrap();
+    let output = command.env_clear().args(["call", "rehearsal", "--direct", "hi"]).output().unwrap();
     assert_eq!(output.status.code(), Some(2));
     assert!(stderr(&output).contains("SWITCHBOARD_HOME"), "{output:?}");
 }

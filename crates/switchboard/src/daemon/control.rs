@@ -9,8 +9,8 @@ use super::connection::Connection;
 use super::desk::Desk;
 use crate::wire::{Complaint, Line, Phase, Reply, Request, StopHow};
 
-/// How long a request may be.
-const LONGEST: usize = 1 << 20;
+/// How long a request may be: a prompt of the longest kind, and what JSON makes of it.
+const LONGEST: usize = switchboard::mcp::MAX_MESSAGE_BYTES;
 /// How long a front-end may be silent between two requests.
 const SILENCE: Duration = Duration::from_mins(1);
 /// How often a front-end that waits for the end is told what is still running.
@@ -34,6 +34,11 @@ pub async fn serve(mut connection: Connection, desk: &Desk) -> io::Result<()> {
                 last(&mut connection, Reply::Status(status)).await?;
             }
             Ok(Request::Stop { how }) => stop(&mut connection, desk, how).await?,
+            Ok(request) => tokio::select! {
+                answered = desk.work().ask(request, &mut connection) => answered?,
+                // Perhaps in the middle of a line: whoever asked hears no more, and asks the next daemon.
+                () = desk.reached(Phase::Ending) => break,
+            },
             Err(error) => last(&mut connection, Reply::Error(misunderstood(&error))).await?,
         }
     }

@@ -15,12 +15,14 @@ use switchboard::mcp::{self, http};
 use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
 
+use super::asking;
 use super::connection::{Client, Connection};
 use super::work::{Load, Turn, Work};
 use crate::config::Config;
 use crate::doctor;
 use crate::environment::Environment;
 use crate::home::Home;
+use crate::wire::Request;
 
 /// What the name of a variable ends with that holds a secret.
 const SECRETS: [&str; 6] = ["_KEY", "_TOKEN", "_SECRET", "_PASSWORD", "_PASSWD", "_CREDENTIALS"];
@@ -100,6 +102,10 @@ impl Work for Jobs {
 
     fn let_go(&self) -> Turn<'_> {
         Box::pin(self.desk.close(Leave::Now))
+    }
+
+    fn ask<'a>(&'a self, request: Request, connection: &'a mut Connection) -> Turn<'a, io::Result<()>> {
+        Box::pin(asking::answer(&self.desk, request, connection))
     }
 
     fn converse(

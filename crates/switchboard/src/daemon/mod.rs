@@ -3,6 +3,7 @@
 //! Owns its own beginning and end: the lock, the log, the socket, the phases. Knows neither what a job is (see [`Work`]) nor what
 //! MCP says (see `mcp`). It may be killed at any moment: runs go on under their supervisors, and the next daemon takes them up.
 
+mod asking;
 mod connection;
 mod control;
 mod desk;
@@ -10,6 +11,7 @@ mod jobs;
 mod listener;
 mod lock;
 mod log;
+mod sums;
 mod work;
 
 use std::io;

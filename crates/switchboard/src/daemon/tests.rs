@@ -43,6 +43,10 @@ impl Work for Scripted {
         Box::pin(async {})
     }
 
+    fn ask<'a>(&'a self, _: crate::wire::Request, _: &'a mut Connection) -> Turn<'a, io::Result<()>> {
+        Box::pin(async { Ok(()) })
+    }
+
     fn converse(&self, _: Connection, _: Client, _: CancellationToken) -> Turn<'_, io::Result<()>> {
         Box::pin(async { Ok(()) })
     }

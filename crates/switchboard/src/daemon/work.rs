@@ -7,6 +7,7 @@ use std::pin::Pin;
 use tokio_util::sync::CancellationToken;
 
 use super::connection::{Client, Connection};
+use crate::wire::Request;
 
 /// Something that takes its time.
 pub type Turn<'a, T = ()> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
@@ -37,6 +38,8 @@ pub trait Work: Send + Sync {
     fn cancel(&self) -> Turn<'_>;
     /// Lets go of everything. What runs goes on under its supervisors.
     fn let_go(&self) -> Turn<'_>;
+    /// Answers a request about jobs, to its last line.
+    fn ask<'a>(&'a self, request: Request, connection: &'a mut Connection) -> Turn<'a, io::Result<()>>;
     /// Speaks MCP with a front-end until it goes away, or until `shutdown`.
     fn converse(
         &self,

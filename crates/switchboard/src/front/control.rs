@@ -1,4 +1,4 @@
-//! `switchboard status` and `switchboard stop`.
+//! Asking the daemon; `switchboard status` and `switchboard stop`.
 
 use std::io::{self, BufRead, Write};
 use std::process::ExitCode;
@@ -8,6 +8,7 @@ use rustix::fd::OwnedFd;
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 
 use super::connect::{ConnectError, Connection, connect};
+use super::start::Starter;
 use crate::environment::Environment;
 use crate::failure::Failure;
 use crate::home::Home;
@@ -21,7 +22,7 @@ const GONE_WITHIN: Timespec = Timespec { tv_sec: 60, tv_nsec: 0 };
 pub fn status(order: &cli::Look) -> Result<ExitCode, Failure> {
     let home = Home::find(&Environment::of_this_process())?;
     let asked = connect(&home, Role::Control).map_err(Failure::Connect).and_then(|mut connection| {
-        Ok((ask(&mut connection, &Request::Status, |_| {})?, connection.welcome.speaker))
+        Ok((say(&mut connection, &Request::Status, |_| {})?, connection.welcome.speaker))
     });
     let (status, speaker) = match asked {
         Ok((Reply::Status(status), speaker)) => (status, speaker),
@@ -93,7 +94,7 @@ pub fn stop(order: &cli::Stop) -> Result<ExitCode, Failure> {
         (false, true) => StopHow::Cancel,
         (false, false) => StopHow::Drain,
     };
-    ask(&mut connection, &Request::Stop { how }, |reply| {
+    say(&mut connection, &Request::Stop { how }, |reply| {
         if let Reply::Draining { running: running @ 1.. } = reply {
             output::aside(&format!(
                 "waiting for {running} running; `switchboard stop --now` leaves them to the next daemon"
@@ -136,8 +137,49 @@ fn broken(error: io::Error) -> Failure {
     Failure::Connect(ConnectError::Broken(error))
 }
 
+/// Over how many daemons a request may go.
+const MOST_DAEMONS: u32 = 5;
+
+/// Asks the daemon, which is started when there is none, what is answered by one line. Only for what may be asked twice: a daemon
+/// that dies over it is followed by the next.
+pub fn ask(starter: &mut Starter, request: &Request) -> Result<Reply, Failure> {
+    hear_out(starter, request, |_| {})
+}
+
+/// The same for an answer of several lines, all but the last of which are passed on. After the first of them nothing is asked
+/// again.
+pub fn hear_out(
+    starter: &mut Starter,
+    request: &Request,
+    mut heard: impl FnMut(&Reply),
+) -> Result<Reply, Failure> {
+    let mut begun = false;
+    for _ in 0..MOST_DAEMONS {
+        let mut connection = starter.connect_or_start(Role::Control)?;
+        let said = say(&mut connection, request, |reply| {
+            begun = true;
+            heard(reply);
+        });
+        match said {
+            Ok(Reply::Ending) | Err(Failure::Connect(ConnectError::Broken(_))) if !begun => {}
+            Ok(Reply::Ending) => return Err(Failure::Nonsense),
+            said => return said,
+        }
+    }
+    Err(Failure::Nonsense)
+}
+
+/// Asks for what must not be asked twice.
+pub fn ask_once(starter: &mut Starter, request: &Request) -> Result<Reply, Failure> {
+    let mut connection = starter.connect_or_start(Role::Control)?;
+    match say(&mut connection, request, |_| {})? {
+        Reply::Ending => Err(Failure::Nonsense),
+        reply => Ok(reply),
+    }
+}
+
 /// Asks, hears every line out, and returns the last.
-fn ask(
+fn say(
     connection: &mut Connection,
     request: &Request,
     mut heard: impl FnMut(&Reply),
@@ -158,6 +200,7 @@ fn ask(
             Line { reply: Reply::Error(complaint), .. } => {
                 return Err(Failure::Connect(ConnectError::Refused(complaint)));
             }
+            Line { reply: Reply::Refused { about, why }, .. } => return Err(Failure::Refused { about, why }),
             Line { reply, .. } => return Ok(reply),
         }
     }

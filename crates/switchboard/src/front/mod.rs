@@ -8,5 +8,5 @@ mod inside;
 mod start;
 
 pub use connect::ConnectError;
-pub use control::{status, stop};
+pub use control::{ask, ask_once, hear_out, status, stop};
 pub use start::{FrontError, Starter, in_background};

@@ -47,6 +47,11 @@ impl Starter {
         Ok(Self { home: Home::find(&environment)?, environment, started: Vec::new() })
     }
 
+    /// Where everything is.
+    pub fn home(&self) -> &Home {
+        &self.home
+    }
+
     /// Connects to the daemon, and starts one when there is none. However many front-ends do this at once, there is one daemon.
     pub fn connect_or_start(&mut self, role: Role) -> Result<Connection, FrontError> {
         self.started.retain_mut(|child| matches!(child.try_wait(), Ok(None)));
@@ -196,7 +201,7 @@ impl FrontError {
             Self::Home(error) => error.hint(),
             Self::Connect(error) => error.hint(),
             Self::InsideACall { .. } => {
-                "it would end with the call: start it outside, with `switchboard serve --background`"
+                "it would end with the call: start it outside, with `switchboard serve --background`, or `switchboard call --direct` without one"
                     .to_owned()
             }
             Self::Spawn { .. } => "check that processes can still be started".to_owned(),

@@ -2,12 +2,16 @@
 
 use std::path::PathBuf;
 
+use calls::{Answer, Stream};
+use model::StateName;
 use serde::{Deserialize, Serialize};
+use serde_json::Value;
 
 use super::Complaint;
+use super::jobs::{About, JobLine, Placed, Search, Sums, Wanted};
 
-/// What can be asked of the daemon.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+/// What can be asked of the daemon. A job is named by its id, or by as much of its beginning as is enough.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "request", rename_all = "snake_case")]
 pub enum Request {
     /// How it is.
@@ -16,6 +20,53 @@ pub enum Request {
     Stop {
         /// What becomes of the jobs that run.
         how: StopHow,
+    },
+    /// To place a call.
+    Place(Box<Wanted>),
+    /// To tell everything that happens in a job, from its beginning to its end; the last line is its answer.
+    Follow {
+        /// Which job.
+        job: String,
+    },
+    /// The jobs there are.
+    Jobs(Search),
+    /// What a job has come to.
+    Job {
+        /// Which job.
+        job: String,
+    },
+    /// What a job's agent printed so far, in pieces.
+    Output {
+        /// Which job.
+        job: String,
+        /// Which of its streams.
+        stream: Stream,
+        /// Whether to go on until the job has ended.
+        follow: bool,
+    },
+    /// To answer when jobs have ended.
+    Wait {
+        /// Which jobs.
+        jobs: Vec<String>,
+        /// Whether one is enough.
+        any: bool,
+        /// How long at most, in milliseconds; none for however long it takes.
+        timeout_ms: Option<u64>,
+    },
+    /// To end a job.
+    Cancel {
+        /// Which job.
+        job: String,
+    },
+    /// To place an ended job again.
+    Retry {
+        /// Which job.
+        job: String,
+    },
+    /// What the jobs came to, added up.
+    Stats {
+        /// Only jobs placed at that moment or later, in milliseconds since 1970.
+        since_ms: Option<u64>,
     },
 }
 
@@ -32,7 +83,7 @@ pub enum StopHow {
 }
 
 /// One line of an answer.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Line {
     /// What is said.
     #[serde(flatten)]
@@ -43,7 +94,7 @@ pub struct Line {
 }
 
 /// What the daemon answers.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "reply", rename_all = "snake_case")]
 pub enum Reply {
     /// How it is.
@@ -57,6 +108,62 @@ pub enum Reply {
     Ending,
     /// What was asked cannot be done.
     Error(Complaint),
+    /// A call was placed.
+    Placed(Placed),
+    /// A run of a job has begun.
+    Run {
+        /// Counted from 1.
+        number: u32,
+    },
+    /// A job's agent said something: a `model::AgentEvent`.
+    Event {
+        /// What it said.
+        said: Value,
+    },
+    /// A job's agent wrote to stderr.
+    Stderr {
+        /// The words.
+        text: String,
+    },
+    /// A piece of what an agent printed.
+    Bytes {
+        /// Every character is one byte, so that nothing is lost of what is no text.
+        latin1: String,
+    },
+    /// All was told.
+    Done,
+    /// What a job has come to.
+    Answer(Box<Answer>),
+    /// What several have come to, in the order in which they were asked for.
+    Answers {
+        /// Each.
+        answers: Vec<Answer>,
+    },
+    /// The jobs there are.
+    Jobs {
+        /// The newest first.
+        jobs: Vec<JobLine>,
+        /// How many fit in all.
+        total: u64,
+    },
+    /// A job is to end, or has.
+    Cancelled {
+        /// Which.
+        job_id: String,
+        /// Where it stood.
+        previous: StateName,
+        /// Where it stands. One that still runs is being stopped.
+        now: StateName,
+    },
+    /// The sums.
+    Stats(Sums),
+    /// A request about jobs was refused.
+    Refused {
+        /// Whose fault it is.
+        about: About,
+        /// What is wrong, and what to do.
+        why: Complaint,
+    },
 }
 
 /// How the daemon is.

@@ -4,10 +4,12 @@
 //! passed over, so that two versions of one protocol understand each other; another protocol is refused by both sides.
 
 mod control;
+mod jobs;
 
 use serde::{Deserialize, Serialize};
 
 pub use control::{Line, Phase, Reply, Request, Status, StopHow};
+pub use jobs::{About, JobLine, Placed, Search, StatsLine, Sums, Wanted};
 
 /// The number of this protocol. It changes when an older program could no longer make sense of what is said.
 pub const PROTOCOL: u32 = 1;

@@ -3,6 +3,7 @@
 
 mod bed;
 mod bridge;
+mod calling;
 mod configuring;
 mod greeting;
 mod played;

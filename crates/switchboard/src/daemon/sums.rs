@@ -1,0 +1,107 @@
+//! What the jobs came to, added up for a person: the store's sums, and the quantiles that it does not have.
+
+use std::collections::BTreeMap;
+
+use calls::{CallError, Desk, JobFilter, JobSummary, PageRequest, StatsRange};
+use model::{AgentKind, Ended, Timestamp};
+
+use crate::wire::{StatsLine, Sums};
+
+/// From how many jobs quantiles are made at most: all of them would be a long look for a figure that hardly changes.
+const MOST_JOBS: u64 = 10_000;
+const DAY_MS: u64 = 24 * 60 * 60 * 1000;
+
+/// Agent, model and the first moment of the day.
+type Key = (AgentKind, Option<String>, u64);
+
+/// The sums of the jobs that were placed since then.
+pub async fn of(desk: &Desk, since: Option<Timestamp>) -> Result<Sums, CallError> {
+    let stats = desk.stats(StatsRange { since, until: None }).await?;
+    let (durations, quantiles_from) = durations(desk, since).await?;
+    let mut lines: BTreeMap<Key, StatsLine> = BTreeMap::new();
+    for row in stats.ended {
+        let key = (row.agent, row.model.clone(), row.day.as_millis());
+        let taken = durations.get(&key);
+        let line = lines.entry(key).or_insert_with(|| StatsLine {
+            day: day(row.day),
+            agent: row.agent,
+            model: row.model,
+            calls: 0,
+            completed: 0,
+            p50_ms: taken.and_then(|taken| quantile(taken, 50)),
+            p95_ms: taken.and_then(|taken| quantile(taken, 95)),
+            duration_ms: 0,
+            input_tokens: 0,
+            output_tokens: 0,
+            cost_usd: 0.0,
+        });
+        line.calls += row.jobs;
+        if row.how == Ended::Completed {
+            line.completed += row.jobs;
+        }
+        line.duration_ms += row.duration_ms;
+        line.input_tokens += row.usage.input;
+        line.output_tokens += row.usage.output;
+        line.cost_usd += row.cost_usd;
+    }
+    let mut rows: Vec<StatsLine> = lines.into_values().collect();
+    rows.sort_by(|one, other| other.day.cmp(&one.day));
+    Ok(Sums { states: stats.states, rows, quantiles_from })
+}
+
+/// How long the newest jobs took, shortest first, and how many were looked at.
+async fn durations(
+    desk: &Desk,
+    since: Option<Timestamp>,
+) -> Result<(BTreeMap<Key, Vec<u64>>, u64), CallError> {
+    let filter = JobFilter { since, ..JobFilter::default() };
+    let mut page = PageRequest { limit: PageRequest::MAX, before: None };
+    let (mut taken, mut seen) = (BTreeMap::<Key, Vec<u64>>::new(), 0);
+    loop {
+        let found = desk.list(&filter, page).await?;
+        for job in found.jobs.iter().filter(|job| job.completed_at.is_some()) {
+            seen += 1;
+            let day = job.created_at.as_millis() / DAY_MS * DAY_MS;
+            if let Some(millis) = duration_ms(job, job.created_at) {
+                taken.entry((job.agent, job.model.clone(), day)).or_default().push(millis);
+            }
+        }
+        page.before = found.next;
+        if found.next.is_none() || seen >= MOST_JOBS {
+            taken.values_mut().for_each(|taken| taken.sort_unstable());
+            return Ok((taken, seen));
+        }
+    }
+}
+
+/// How long a job took from its first claim, or has taken by now; none when it was never begun.
+pub fn duration_ms(job: &JobSummary, now: Timestamp) -> Option<u64> {
+    let taken = job.completed_at.unwrap_or(now).since(job.started_at?);
+    u64::try_from(taken.as_millis()).ok()
+}
+
+/// The smallest of the sorted numbers that so many of 100 do not exceed.
+fn quantile(sorted: &[u64], percent: usize) -> Option<u64> {
+    let rank = (sorted.len() * percent).div_ceil(100).max(1);
+    sorted.get(rank - 1).copied()
+}
+
+fn day(at: Timestamp) -> String {
+    let seconds = i64::try_from(at.as_millis() / 1000).unwrap_or_default();
+    chrono::DateTime::from_timestamp(seconds, 0)
+        .map(|day| day.format("%Y-%m-%d").to_string())
+        .unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_quantile_is_one_of_the_numbers_and_the_smallest_that_is_large_enough() {
+        assert_eq!(quantile(&[], 50), None);
+        assert_eq!((quantile(&[7], 50), quantile(&[7], 95)), (Some(7), Some(7)));
+        let hundred: Vec<u64> = (1..=100).collect();
+        assert_eq!((quantile(&hundred, 50), quantile(&hundred, 95)), (Some(50), Some(95)));
+    }
+}

@@ -1,0 +1,173 @@
+//! `switchboard call --direct`: one call without the daemon, the agent under a supervisor of this program's own.
+//!
+//! For places where no daemon may be started, such as inside another call. The run survives this program, but there is no job of
+//! it: nothing lists it, waits for it or takes it up again.
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use agents::doctor::{self, AgentCheck, Lookup, NotReady};
+use agents::{Ended, Launch, ParseLimits, Parser, Premises, Setup, judge};
+use model::{AgentEvent, AgentKind, CallSpec, FailureKind, Outcome, Part, RunReport};
+use supervisor::{Offsets, Run, RunEvent, Supervisor};
+use tokio::signal::unix::{SignalKind, signal};
+
+use crate::cli::Order;
+use crate::config::Config;
+use crate::environment::Environment;
+use crate::failure::Failure;
+use crate::home::Home;
+use crate::{call, doctor as here, output};
+
+/// How much of the end of stderr is kept for the outcome.
+const STDERR_TAIL: usize = 8 * 1024;
+
+/// Places the call, stays until it is over, and turns its outcome into an exit code.
+pub fn place(order: &Order) -> Result<ExitCode, Failure> {
+    let environment = Environment::of_this_process();
+    let home = Home::find(&environment)?;
+    let config = Config::read(Some(&home), &environment, &[])?;
+    let spec = call::spec(order, &config)?;
+    let folder = home.new_job();
+    let lookup = here::lookup(&environment, Some(&home), &config);
+    let private_folder = supervisor::Spool::at(&folder).private();
+    let premises = here::premises(&home, &config);
+    let launch = agents::launch(&spec, &setup(&spec, lookup, config, private_folder, premises)?)?;
+    home.make()?;
+    let runtime =
+        tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(Failure::Runtime)?;
+    runtime.block_on(async {
+        let run = Supervisor::beside_this_program()?.start(&folder, &launch.plan).await?;
+        let (outcome, report) = Call { order, spec: &spec, launch: &launch }.follow(&run).await?;
+        tell(order, &outcome)?;
+        output::summary(&outcome, &report, run.spool());
+        Ok(exit_code(&outcome))
+    })
+}
+
+fn setup(
+    spec: &CallSpec,
+    lookup: Lookup,
+    config: Config,
+    private_folder: PathBuf,
+    premises: Premises,
+) -> Result<Setup, Failure> {
+    // Whether it is logged in is left to the agent itself: asking first would cost more than its own refusal.
+    let AgentCheck { program, version, capabilities, findings, agent, .. } =
+        doctor::look_up(spec.agent, &lookup);
+    let Some(program) = program else { return Err(NotReady { agent, findings }.into()) };
+    Ok(Setup {
+        program,
+        version,
+        capabilities,
+        models: config.models,
+        inherited: lookup.inherited,
+        pass_on: config.pass_env,
+        private_folder,
+        workspace_has_settings: doctor::workspace_has_settings(spec.agent, &spec.cwd),
+        new_session: uuid::Uuid::new_v4().into(),
+        premises,
+    })
+}
+
+/// A call that has been placed.
+struct Call<'a> {
+    order: &'a Order,
+    spec: &'a CallSpec,
+    launch: &'a Launch,
+}
+
+impl Call<'_> {
+    /// Passes on what the agent says until the run is over. Ctrl-C asks it to stop; the end is waited for all the same.
+    async fn follow(&self, run: &Run) -> Result<(Outcome, RunReport), Failure> {
+        // Made once: a signal that comes between two looks is kept.
+        let mut interrupted = signal(SignalKind::interrupt()).map_err(Failure::Runtime)?;
+        let mut terminated = signal(SignalKind::terminate()).map_err(Failure::Runtime)?;
+        let mut events = run.events(Offsets::default()).map_err(Failure::Runtime)?;
+        let mut parser = Parser::new(self.spec.agent, ParseLimits::default());
+        let mut stderr = Tail::default();
+        loop {
+            let event = tokio::select! {
+                biased; // an agent that never stops talking must not talk over Ctrl-C
+                _ = interrupted.recv() => None,
+                _ = terminated.recv() => None,
+                event = events.next() => Some(event?),
+            };
+            let report = match event {
+                None => {
+                    run.stop().map_err(Failure::Runtime)?;
+                    continue;
+                }
+                Some(Some(RunEvent::Output(bytes))) => {
+                    parser.feed(&bytes, &mut |event| self.pass_on(&event));
+                    continue;
+                }
+                Some(Some(RunEvent::Error(bytes))) => {
+                    stderr.push(&bytes);
+                    continue;
+                }
+                Some(Some(RunEvent::Ended(report))) => report,
+                Some(None) => run.wait().await?,
+            };
+            let summary = parser.finish(&mut |event| self.pass_on(&event));
+            let stderr = stderr.text();
+            let ended = Ended::new(self.spec.agent, self.launch, &summary, &report, &stderr);
+            return Ok((judge(&ended), report));
+        }
+    }
+
+    fn pass_on(&self, event: &AgentEvent<'_>) {
+        if self.order.events {
+            // An event is made of text and numbers; there is nothing in it that JSON cannot hold.
+            output::line(&serde_json::to_string(event).unwrap_or_default());
+        } else if !self.order.json {
+            match event {
+                AgentEvent::Text { text, part: Part::Whole, within: None } => output::line(&text.decode()),
+                // Gemini sends its answer in pieces and never as a whole.
+                AgentEvent::Text { text, part: Part::Partial, within: None }
+                    if self.spec.agent == AgentKind::Gemini =>
+                {
+                    output::piece(&text.decode());
+                }
+                AgentEvent::Finished { .. } if self.spec.agent == AgentKind::Gemini => output::line(""),
+                AgentEvent::ToolUse { name, .. } => output::aside(&format!("· {}", name.decode())),
+                AgentEvent::Retry { reason, .. } => {
+                    output::aside(&format!("· trying again: {}", reason.decode()));
+                }
+                _ => {}
+            }
+        }
+    }
+}
+
+/// The end of what was written to stderr.
+#[derive(Debug, Default)]
+struct Tail(Vec<u8>);
+
+impl Tail {
+    fn push(&mut self, bytes: &[u8]) {
+        self.0.extend_from_slice(&bytes[bytes.len().saturating_sub(STDERR_TAIL)..]);
+        self.0.drain(..self.0.len().saturating_sub(STDERR_TAIL));
+    }
+
+    fn text(&self) -> String {
+        String::from_utf8_lossy(&self.0).into_owned()
+    }
+}
+
+fn tell(order: &Order, outcome: &Outcome) -> Result<(), Failure> {
+    if order.json || order.events {
+        output::line(&serde_json::to_string(outcome)?);
+    }
+    Ok(())
+}
+
+fn exit_code(outcome: &Outcome) -> ExitCode {
+    ExitCode::from(match outcome.failure().map(|failure| &failure.kind) {
+        None => 0,
+        Some(FailureKind::Deadline { .. }) => 3,
+        Some(FailureKind::Stopped) => 4,
+        Some(FailureKind::NotStarted { .. }) => 5,
+        Some(_) => 1,
+    })
+}

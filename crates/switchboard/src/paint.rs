@@ -1,0 +1,138 @@
+//! How things look on a terminal: colours where they are wanted, spans and sums as a person reads them.
+//!
+//! A colour never says anything that the word does not. What agents say is hostile: on a terminal its control characters are
+//! taken out, in a pipe it stays as it is.
+
+use std::borrow::Cow;
+use std::io::{self, IsTerminal};
+use std::sync::OnceLock;
+
+use calls::Standing;
+
+use crate::cli::Colour;
+use crate::environment::Environment;
+
+static WANTED: OnceLock<Colour> = OnceLock::new();
+
+/// Takes down what the person wants, once, before anything is painted.
+pub fn set(colour: Colour) {
+    let environment = Environment::of_this_process();
+    let plain =
+        environment.get("NO_COLOR").is_some() || environment.get("TERM").is_none_or(|term| term == "dumb");
+    let wanted = if colour == Colour::Auto && plain { Colour::Never } else { colour };
+    // Told once; a second word would change nothing.
+    let _ = WANTED.set(wanted);
+}
+
+fn paints(stream: &impl IsTerminal) -> bool {
+    match WANTED.get() {
+        Some(Colour::Always) => true,
+        Some(Colour::Never) | None => false,
+        Some(Colour::Auto) => stream.is_terminal(),
+    }
+}
+
+fn painted(code: u8, text: &str, stream: &impl IsTerminal) -> String {
+    if paints(stream) { format!("\x1b[{code}m{text}\x1b[0m") } else { text.to_owned() }
+}
+
+/// Where a job stands.
+pub fn standing(standing: Standing, stream: &impl IsTerminal) -> String {
+    let code = match standing {
+        Standing::Completed => 32,
+        Standing::Failed | Standing::Timeout => 31,
+        Standing::Cancelled | Standing::Paused => 33,
+        Standing::Running | Standing::Queued => 36,
+    };
+    painted(code, standing.as_str(), stream)
+}
+
+/// A heading.
+pub fn heading(text: &str) -> String {
+    painted(1, text, &io::stdout())
+}
+
+/// Text without anything that a terminal would obey.
+pub fn clean(text: &str) -> String {
+    text.chars().map(|c| if c.is_control() { ' ' } else { c }).collect()
+}
+
+/// An agent's words for stdout: as they are, but for what a terminal would obey when it is one.
+pub fn for_stdout(text: &str) -> Cow<'_, str> {
+    let obeyed = |c: char| c.is_control() && c != '\n' && c != '\t';
+    if io::stdout().is_terminal() && text.contains(obeyed) {
+        text.chars().filter(|c| !obeyed(*c)).collect::<String>().into()
+    } else {
+        text.into()
+    }
+}
+
+/// A span of time.
+pub fn span(millis: u64) -> String {
+    match millis {
+        ..1000 => format!("{millis} ms"),
+        1000..60_000 => format!("{}.{} s", millis / 1000, millis % 1000 / 100),
+        60_000..3_600_000 => format!("{}m {:02}s", millis / 60_000, millis / 1000 % 60),
+        _ => format!("{}h {:02}m", millis / 3_600_000, millis / 60_000 % 60),
+    }
+}
+
+/// A sum of money.
+pub fn dollars(sum: f64) -> String {
+    format!("${sum:.4}")
+}
+
+/// Rows in columns that are as wide as they must be. The last column is cut where the terminal ends.
+pub fn table(heads: &[&str], rows: &[Vec<String>], width: Option<usize>) -> Vec<String> {
+    let length = |text: &str| text.chars().count();
+    let widths: Vec<usize> = heads
+        .iter()
+        .enumerate()
+        .map(|(at, head)| rows.iter().map(|row| length(&row[at])).max().unwrap_or(0).max(length(head)))
+        .collect();
+    let line = |cells: Vec<&str>| {
+        let padded = cells.iter().zip(&widths).map(|(cell, &width)| format!("{cell:width$}"));
+        let line = padded.collect::<Vec<_>>().join("  ");
+        let line = line.trim_end();
+        match width {
+            Some(width) if length(line) > width => {
+                line.chars().take(width.saturating_sub(1)).chain(['…']).collect()
+            }
+            _ => line.to_owned(),
+        }
+    };
+    let head = heading(&line(heads.to_vec()));
+    std::iter::once(head)
+        .chain(rows.iter().map(|row| line(row.iter().map(String::as_str).collect())))
+        .collect()
+}
+
+/// How wide the terminal is; none when stdout is none.
+pub fn width() -> Option<usize> {
+    let size = rustix::termios::tcgetwinsize(io::stdout()).ok()?;
+    (size.ws_col > 0).then(|| size.ws_col.into())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn spans_are_written_as_a_person_says_them() {
+        for (millis, text) in [(7, "7 ms"), (1250, "1.2 s"), (61_000, "1m 01s"), (3_660_000, "1h 01m")] {
+            assert_eq!(span(millis), text);
+        }
+    }
+
+    #[test]
+    fn a_table_is_as_wide_as_its_cells_and_no_wider_than_the_terminal() {
+        let rows = vec![vec!["a".to_owned(), "long words here".to_owned()]];
+        assert_eq!(table(&["ID", "X"], &rows, None), ["ID  X", "a   long words here"]);
+        assert_eq!(table(&["ID", "X"], &rows, Some(8))[1], "a   lon…");
+    }
+
+    #[test]
+    fn what_a_terminal_would_obey_is_taken_out_of_a_cell() {
+        assert_eq!(clean("a\x1b[2Jb\nc"), "a [2Jb c");
+    }
+}

@@ -1,0 +1,112 @@
+//! `switchboard stats`: what the jobs came to, by agent, model and day, and the calls of each day as bars.
+
+use std::collections::BTreeMap;
+use std::process::ExitCode;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use crate::failure::Failure;
+use crate::wire::{Reply, Request, StatsLine, Sums};
+use crate::{cli, front, jobs, output, paint};
+
+/// How wide the longest bar is.
+const BAR: usize = 40;
+
+/// Adds up and prints.
+pub fn print(order: &cli::Statistics) -> Result<ExitCode, Failure> {
+    let since_ms = order.since.map(|span| {
+        let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        u64::try_from(now.saturating_sub(span).as_millis()).unwrap_or_default()
+    });
+    let reply = front::ask(&mut jobs::starter()?, &Request::Stats { since_ms })?;
+    let Reply::Stats(sums) = reply else { return Err(Failure::Nonsense) };
+    if order.json {
+        output::line(&serde_json::to_string(&sums)?);
+    } else {
+        tell(&sums);
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+fn tell(sums: &Sums) {
+    if sums.states.is_empty() {
+        return output::line("no jobs");
+    }
+    let states = sums.states.iter().map(|(state, count)| format!("{count} {}", state.as_str()));
+    output::line(&states.collect::<Vec<_>>().join(", "));
+    if sums.rows.is_empty() {
+        return;
+    }
+    let heads =
+        ["DAY (UTC)", "AGENT", "MODEL", "CALLS", "COMPLETED", "P50", "P95", "READ", "WRITTEN", "COST"];
+    let rows: Vec<Vec<String>> = sums.rows.iter().map(row).collect();
+    output::line("");
+    paint::table(&heads, &rows, paint::width()).iter().for_each(|line| output::line(line));
+    output::line("");
+    bars(&sums.rows).iter().for_each(|line| output::line(line));
+    let ended: u64 = sums.rows.iter().map(|row| row.calls).sum();
+    if sums.quantiles_from < ended {
+        output::aside(&format!(
+            "p50 and p95 are those of the newest {} of {ended} calls",
+            sums.quantiles_from
+        ));
+    }
+}
+
+fn row(line: &StatsLine) -> Vec<String> {
+    let span = |millis: Option<u64>| millis.map_or_else(|| "-".to_owned(), paint::span);
+    vec![
+        line.day.clone(),
+        line.agent.to_string(),
+        line.model.as_deref().map_or_else(|| "-".to_owned(), paint::clean),
+        line.calls.to_string(),
+        format!("{} ({}%)", line.completed, line.completed * 100 / line.calls.max(1)),
+        span(line.p50_ms),
+        span(line.p95_ms),
+        line.input_tokens.to_string(),
+        line.output_tokens.to_string(),
+        paint::dollars(line.cost_usd),
+    ]
+}
+
+/// The calls of each day; the number stands beside its bar.
+fn bars(rows: &[StatsLine]) -> Vec<String> {
+    let mut days: BTreeMap<&str, u64> = BTreeMap::new();
+    for row in rows {
+        *days.entry(&row.day).or_default() += row.calls;
+    }
+    let most = days.values().copied().max().unwrap_or(1).max(1);
+    let bar = |calls: u64| {
+        let length = usize::try_from(calls * BAR as u64 / most).unwrap_or(BAR).max(1);
+        "█".repeat(length)
+    };
+    days.into_iter().map(|(day, calls)| format!("{day}  {} {calls}", bar(calls))).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use model::AgentKind;
+
+    fn line(day: &str, calls: u64) -> StatsLine {
+        StatsLine {
+            day: day.to_owned(),
+            agent: AgentKind::Claude,
+            model: None,
+            calls,
+            completed: calls,
+            p50_ms: None,
+            p95_ms: None,
+            duration_ms: 0,
+            input_tokens: 0,
+            output_tokens: 0,
+            cost_usd: 0.0,
+        }
+    }
+
+    #[test]
+    fn a_bar_is_as_long_as_its_day_had_calls_and_never_nothing() {
+        let bars = bars(&[line("2026-01-02", 400), line("2026-01-01", 1), line("2026-01-02", 400)]);
+        assert_eq!(bars[0], "2026-01-01  █ 1");
+        assert_eq!(bars[1], format!("2026-01-02  {} 800", "█".repeat(BAR)));
+    }
+}

@@ -1,0 +1,211 @@
+//! Calls that the daemon runs, placed, watched and ended from the command line.
+
+use std::io::{BufRead, BufReader, Read};
+use std::path::Path;
+use std::process::{Command, Stdio};
+
+use serde_json::Value;
+
+use crate::bed::{Bed, stderr, stdout};
+
+fn json(text: &str) -> Value {
+    serde_json::from_str(text).unwrap_or_else(|error| panic!("{error}: {text}"))
+}
+
+/// Places a job that hangs once it has said so, and waits until it has.
+fn hanging(bed: &Bed) -> String {
+    let id = stdout(&bed.run(&["call", "rehearsal", "--background", "@rehearse say up\n@rehearse hang"]));
+    let id = id.trim().to_owned();
+    let mut following =
+        bed.command(&["logs", "-f", &id]).stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap();
+    let mut line = String::new();
+    BufReader::new(following.stdout.take().unwrap()).read_line(&mut line).unwrap();
+    assert_eq!(line, "up\n");
+    following.kill().unwrap();
+    following.wait().unwrap();
+    id
+}
+
+#[test]
+fn a_call_starts_the_daemon_and_prints_the_answer_alone_on_stdout() {
+    let bed = Bed::new();
+    let output = bed.run(&["call", "rehearsal", "@rehearse tool Bash ls => a\n@rehearse answer done"]);
+    assert_eq!(output.status.code(), Some(0), "{output:?}");
+    assert_eq!(stdout(&output), "done\n");
+    let aside = stderr(&output);
+    assert!(aside.contains("· Bash") && aside.contains("completed after"), "{aside}");
+    assert!(aside.contains("nothing is left running") && aside.contains("session: "), "{aside}");
+    assert!(!aside.contains('\x1b'), "a pipe is not painted: {aside}");
+    assert!(bed.running().is_some());
+}
+
+#[test]
+fn the_forms_of_an_answer_agree() {
+    let bed = Bed::new();
+    let answer = json(&stdout(&bed.run(&["call", "rehearsal", "--json", "hi"])));
+    assert_eq!(
+        (answer["status"].as_str(), answer["output"].as_str()),
+        (Some("completed"), Some("You said: hi"))
+    );
+    let output = stdout(&bed.run(&["call", "rehearsal", "--events", "hi"]));
+    let lines: Vec<Value> = output.lines().map(json).collect();
+    assert_eq!(lines[0]["event"], "session_started");
+    assert!(lines.iter().any(|line| line["event"] == "text" && line["text"] == "You said: hi"), "{output}");
+    assert_eq!(lines.last().unwrap()["output"], "You said: hi");
+    let id = answer["job_id"].as_str().unwrap();
+    assert_eq!(json(&stdout(&bed.run(&["status", id, "--json"])))["output"], "You said: hi");
+    assert_eq!(stdout(&bed.run(&["logs", id])), "You said: hi\n");
+    let raw = stdout(&bed.run(&["logs", "--raw", id]));
+    assert_eq!(raw, std::fs::read_to_string(answer["output_file"].as_str().unwrap()).unwrap());
+    assert_eq!(bed.run(&["logs", "--error", id]).stdout, b"");
+}
+
+#[test]
+fn every_end_has_its_exit_code() {
+    let bed = Bed::new();
+    let code = |args: &[&str]| bed.run(&[&["call"], args].concat()).status.code();
+    assert_eq!(code(&["rehearsal", "@rehearse exit 7"]), Some(1));
+    assert_eq!(code(&["rehearsal", "  "]), Some(2));
+    assert_eq!(code(&["rehearsal", "hi", "--cwd", "/nowhere"]), Some(2));
+    assert_eq!(code(&["rehearsal", "hi", "--continue"]), Some(2));
+    assert_eq!(code(&["rehearsal", "@rehearse hang", "--timeout", "1s"]), Some(3));
+    assert_eq!(code(&["claude", "hi"]), Some(5));
+    assert_eq!(code(&["rehearsal", "@rehearse hang", "--wait", "1ms"]), Some(7));
+}
+
+#[test]
+fn continue_goes_on_with_the_last_session_of_the_folder() {
+    let bed = Bed::new();
+    let first = json(&stdout(&bed.run(&["call", "rehearsal", "--json", "one"])));
+    let second = json(&stdout(&bed.run(&["call", "rehearsal", "--json", "--continue", "two"])));
+    assert!(first["session_id"].is_string());
+    assert_eq!(first["session_id"], second["session_id"]);
+}
+
+#[test]
+fn ctrl_c_cancels_the_job_and_leaves_nothing() {
+    let bed = Bed::new();
+    let pids = bed.scratch().join("pids");
+    let prompt = format!(
+        "@rehearse pidfile {}\n@rehearse spawn setsid\n@rehearse say up\n@rehearse hang",
+        pids.display()
+    );
+    let mut child = bed
+        .command(&["call", "rehearsal", &prompt])
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut out = BufReader::new(child.stdout.take().unwrap());
+    let mut line = String::new();
+    out.read_line(&mut line).unwrap();
+    assert_eq!(line, "up\n");
+    assert!(Command::new("kill").args(["-INT", &child.id().to_string()]).status().unwrap().success());
+    let mut aside = String::new();
+    child.stderr.take().unwrap().read_to_string(&mut aside).unwrap();
+    assert_eq!(child.wait().unwrap().code(), Some(4), "{aside}");
+    assert!(aside.contains("cancelled after") && aside.contains("nothing is left running"), "{aside}");
+    let pid = std::fs::read_to_string(&pids).unwrap();
+    assert!(!Path::new("/proc").join(pid.trim()).exists(), "the descendant {pid} is alive");
+}
+
+#[test]
+fn a_call_is_followed_to_its_end_although_the_daemon_is_killed() {
+    let bed = Bed::new();
+    let go = bed.scratch().join("go");
+    let prompt = format!("@rehearse say one\n@rehearse await {}\n@rehearse answer two", go.display());
+    let mut child = bed
+        .command(&["call", "rehearsal", &prompt])
+        .stdout(Stdio::piped())
+        .stderr(Stdio::null())
+        .spawn()
+        .unwrap();
+    let mut out = BufReader::new(child.stdout.take().unwrap());
+    let mut line = String::new();
+    out.read_line(&mut line).unwrap();
+    assert_eq!(line, "one\n");
+    bed.running().unwrap().kill();
+    std::fs::write(&go, "").unwrap();
+    let mut rest = String::new();
+    out.read_to_string(&mut rest).unwrap();
+    assert_eq!(child.wait().unwrap().code(), Some(0));
+    assert_eq!(rest, "two\n", "nothing is told twice, and nothing is missing");
+}
+
+#[test]
+fn a_job_in_the_background_can_be_listed_waited_for_cancelled_and_placed_again() {
+    let bed = Bed::new();
+    let id = hanging(&bed);
+    let short = &id[..13];
+    let jobs = stdout(&bed.run(&["jobs"]));
+    assert!(jobs.starts_with("ID ") && jobs.contains(short) && jobs.contains("running"), "{jobs}");
+    let jobs = json(&stdout(&bed.run(&["jobs", "--json", "--status", "running", "--agent", "rehearsal"])));
+    assert_eq!((jobs["total"].as_u64(), jobs["jobs"][0]["job_id"].as_str()), (Some(1), Some(id.as_str())));
+    assert_eq!(json(&stdout(&bed.run(&["jobs", "--json", "--status", "failed"])))["total"], 0);
+    assert_eq!(json(&stdout(&bed.run(&["jobs", "--json", "--tool", "call_cc"])))["total"], 0);
+    assert_eq!(bed.run(&["wait", short, "--timeout", "1ms"]).status.code(), Some(7));
+    assert_eq!(bed.run(&["retry", short]).status.code(), Some(2), "it has not ended");
+    assert!(bed.run(&["cancel", short]).status.success());
+    let output = bed.run(&["wait", short]);
+    assert_eq!(output.status.code(), Some(4));
+    assert!(stdout(&output).starts_with(&format!("{id}: cancelled after")), "{output:?}");
+    let again = stdout(&bed.run(&["retry", short]));
+    assert!(again.trim() != id && bed.run(&["cancel", again.trim()]).status.success(), "{again}");
+}
+
+#[test]
+fn a_shortened_id_must_name_one_job() {
+    let bed = Bed::new();
+    let ids: Vec<String> = (0..2).map(|_| hanging(&bed)).collect();
+    let shared = ids[0].bytes().zip(ids[1].bytes()).take_while(|(one, other)| one == other).count();
+    let output = bed.run(&["status", &ids[0][..shared]]);
+    assert_eq!(output.status.code(), Some(2));
+    let aside = stderr(&output);
+    assert!(
+        aside.contains("several jobs begin with") && aside.contains(&ids[0]) && aside.contains(&ids[1]),
+        "{aside}"
+    );
+    assert_eq!(bed.run(&["status", &ids[0][..=shared]]).status.code(), Some(7));
+    let output = bed.run(&["cancel", "ffffffff", &ids[0], &ids[1]]);
+    assert_eq!(output.status.code(), Some(2));
+    assert!(stderr(&output).contains("there is no job ffffffff"), "{output:?}");
+    assert_eq!(stdout(&output).lines().count(), 2, "the others are cancelled all the same: {output:?}");
+}
+
+#[test]
+fn the_sums_count_what_ended() {
+    let bed = Bed::new();
+    assert_eq!(stdout(&bed.run(&["stats"])), "no jobs\n");
+    for prompt in ["one", "two", "@rehearse exit 7"] {
+        bed.run(&["call", "rehearsal", prompt]);
+    }
+    let sums = json(&stdout(&bed.run(&["stats", "--json"])));
+    let rows = sums["rows"].as_array().unwrap();
+    let sum = |name: &str| rows.iter().map(|row| row[name].as_u64().unwrap()).sum::<u64>();
+    assert_eq!((sum("calls"), sum("completed")), (3, 2), "{sums}");
+    assert!(rows.iter().any(|row| row["p95_ms"].is_u64()), "{sums}");
+    let text = stdout(&bed.run(&["stats"]));
+    assert!(text.contains("1 failed, ") || text.contains("2 completed"), "{text}");
+    assert!(text.contains('█') && !text.contains('\x1b'), "{text}");
+    assert!(stdout(&bed.run(&["stats", "--color", "always"])).contains('\x1b'));
+}
+
+#[test]
+fn on_a_terminal_the_answer_stands_above_a_line_that_goes_away() {
+    let bed = Bed::new();
+    let program = env!("CARGO_BIN_EXE_switchboard");
+    let shown = Command::new("script")
+        .args(["-qec", &format!("{program} call rehearsal 'hello there'"), "/dev/null"])
+        .env("SWITCHBOARD_HOME", &bed.home)
+        .env("TERM", "xterm")
+        .env_remove("NO_COLOR")
+        .stdin(Stdio::null())
+        .output();
+    let Ok(output) = shown else {
+        println!("skipped: there is no `script`");
+        return;
+    };
+    let text = stdout(&output);
+    assert!(text.contains("You said: hello there\r\n"), "{text:?}");
+    assert!(text.contains("\x1b[32mcompleted\x1b[0m after"), "{text:?}");
+}
