@@ -50,6 +50,12 @@ pub enum Command {
     Agents(Checkup),
     /// Say which agents are here, whether they are ready, and what to do about what is missing
     Doctor(Checkup),
+    /// Register the MCP server with a host, in the host's own configuration
+    Setup(Setup),
+    /// Print the completions of a shell
+    Completions(Completions),
+    /// Print the manual page, or write all of them into a folder
+    Man(Man),
     /// Print the configuration that holds, and where each value came from
     Config(ShowConfig),
     /// Speak MCP on stdin and stdout, for a host that starts this; the daemon does the work
@@ -266,6 +272,59 @@ pub struct Statistics {
     /// Print them as one JSON object
     #[arg(long)]
     pub json: bool,
+}
+
+#[derive(Debug, Args)]
+#[command(
+    after_help = "A file that is changed is copied first, with the ending `.switchboard-backup`. Done twice, it is the same.\n\
+                        Exit codes: 0 done, 1 the host failed, 2 it cannot be done like that, 5 the host is not here."
+)]
+pub struct Setup {
+    /// The host; `all` is every one that is here
+    #[arg(value_enum)]
+    pub host: HostChoice,
+    /// For the user, or for the project in the current folder
+    #[arg(long, value_enum, default_value_t = Scope::User)]
+    pub scope: Scope,
+    /// Only show what would be done
+    #[arg(long)]
+    pub print: bool,
+    /// Take the registration back
+    #[arg(long)]
+    pub remove: bool,
+}
+
+/// Which host is meant.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum HostChoice {
+    Claude,
+    Codex,
+    Gemini,
+    Cursor,
+    Vscode,
+    ClaudeDesktop,
+    All,
+}
+
+/// For whom a host is set up.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum Scope {
+    User,
+    Project,
+}
+
+#[derive(Debug, Args)]
+pub struct Completions {
+    /// The shell
+    #[arg(value_enum)]
+    pub shell: clap_complete::Shell,
+}
+
+#[derive(Debug, Args)]
+pub struct Man {
+    /// Write a page for every command there
+    #[arg(long, value_name = "FOLDER")]
+    pub out: Option<PathBuf>,
 }
 
 fn state(text: &str) -> Result<StateName, String> {

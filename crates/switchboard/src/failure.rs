@@ -12,6 +12,7 @@ use crate::config::ConfigError;
 use crate::daemon::DaemonError;
 use crate::front::{ConnectError, FrontError};
 use crate::home::HomeError;
+use crate::setup::SetupError;
 use crate::wire::{About, Complaint};
 
 /// Why a command was not carried out.
@@ -33,6 +34,10 @@ pub enum Failure {
     Front(#[from] FrontError),
     #[error(transparent)]
     Connect(#[from] ConnectError),
+    #[error(transparent)]
+    Setup(#[from] SetupError),
+    #[error("cannot write the manual into `{}`", folder.display())]
+    Manual { folder: PathBuf, source: io::Error },
     #[error("{}", why.message)]
     Refused { about: About, why: Complaint },
     #[error("the daemon gave no answer that can be understood")]
@@ -64,6 +69,8 @@ impl Failure {
             Self::Daemon(error) => error.hint(),
             Self::Front(error) => error.hint(),
             Self::Connect(error) => error.hint(),
+            Self::Setup(error) => error.hint(),
+            Self::Manual { .. } => "give a folder that exists and can be written".to_owned(),
             Self::Refused { why, .. } => why.hint.clone(),
             Self::Nonsense => format!("try again; {}", crate::wire::RENEW),
             Self::StillThere { pid } => {
@@ -87,7 +94,8 @@ impl Failure {
             | Self::Config(_)
             | Self::Launch(_) => 2,
             Self::NotReady(_) | Self::Refused { about: About::Agent, .. } => 5,
-            Self::Refused { about: About::Input, .. } => 2,
+            Self::Refused { about: About::Input, .. } | Self::Manual { .. } => 2,
+            Self::Setup(error) => error.exit_code(),
             Self::Daemon(DaemonError::Taken { .. }) => DaemonError::TAKEN,
             Self::Daemon(_)
             | Self::Front(_)

@@ -18,6 +18,8 @@ mod home;
 mod jobs;
 mod output;
 mod paint;
+mod reference;
+mod setup;
 mod stats;
 mod view;
 mod wire;
@@ -48,6 +50,9 @@ fn main() -> ExitCode {
         Command::Stats(order) => stats::print(&order),
         Command::Agents(order) => doctor::agents(&order),
         Command::Doctor(order) => doctor::check(&order),
+        Command::Setup(order) => setup::run(&order),
+        Command::Completions(order) => reference::completions(&order),
+        Command::Man(order) => reference::man(&order),
         Command::Config(order) => config::print(&order),
         Command::Mcp => bridge::run(),
         Command::Serve(order) if order.background => front::in_background(&order).map_err(Failure::from),

@@ -6,6 +6,8 @@ mod bridge;
 mod calling;
 mod configuring;
 mod greeting;
+mod hosts;
+mod manual;
 mod played;
 mod starting;
 mod stopping;

@@ -1,0 +1,33 @@
+//! `switchboard completions` and `switchboard man`: what is made of the command line itself.
+
+use std::io::{self, Write};
+use std::process::ExitCode;
+
+use clap::CommandFactory;
+
+use crate::cli::{Cli, Completions, Man};
+use crate::failure::Failure;
+
+const NAME: &str = "switchboard";
+
+/// Prints the completions of a shell.
+pub fn completions(order: &Completions) -> Result<ExitCode, Failure> {
+    let mut script = Vec::new();
+    clap_complete::generate(order.shell, &mut Cli::command(), NAME, &mut script);
+    // A reader that has gone away is no failure.
+    let _ = io::stdout().lock().write_all(&script);
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Prints the manual page, or writes one for every command.
+pub fn man(order: &Man) -> Result<ExitCode, Failure> {
+    if let Some(folder) = &order.out {
+        clap_mangen::generate_to(Cli::command(), folder)
+            .map_err(|source| Failure::Manual { folder: folder.clone(), source })?;
+        return Ok(ExitCode::SUCCESS);
+    }
+    let mut page = Vec::new();
+    clap_mangen::Man::new(Cli::command()).render(&mut page).map_err(Failure::Runtime)?;
+    let _ = io::stdout().lock().write_all(&page);
+    Ok(ExitCode::SUCCESS)
+}

@@ -1,0 +1,74 @@
+//! What is made of the command line itself: the reference in `docs/cli.md`, completions, manual pages.
+
+use std::fmt::Write;
+
+use crate::bed::{Bed, stdout};
+
+/// Where the generated part begins.
+const BEGIN: &str = "<!-- generated: the commands -->\n";
+const COMMANDS: [&str; 17] = [
+    "call",
+    "jobs",
+    "status",
+    "logs",
+    "wait",
+    "cancel",
+    "retry",
+    "stats",
+    "agents",
+    "doctor",
+    "setup",
+    "completions",
+    "man",
+    "config",
+    "mcp",
+    "serve",
+    "stop",
+];
+
+fn reference(bed: &Bed) -> String {
+    let mut text = String::new();
+    for name in COMMANDS {
+        let help = stdout(&bed.run(&[name, "--help"]));
+        let help: Vec<&str> = help.lines().map(str::trim_end).collect();
+        writeln!(text, "\n## `switchboard {name}`\n\n```text\n{}\n```", help.join("\n")).unwrap();
+    }
+    text
+}
+
+#[test]
+fn the_reference_in_the_documents_is_what_the_program_says() {
+    let bed = Bed::new();
+    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/cli.md");
+    let text = std::fs::read_to_string(path).unwrap();
+    let (words, generated) = text.split_once(BEGIN).unwrap();
+    let reference = reference(&bed);
+    if std::env::var_os("UPDATE_DOCS").is_some() {
+        std::fs::write(path, format!("{words}{BEGIN}{reference}")).unwrap();
+    } else {
+        assert_eq!(generated, reference, "docs/cli.md is out of date: run this test with UPDATE_DOCS=1");
+    }
+}
+
+#[test]
+fn every_command_is_in_the_reference_in_the_completions_and_in_the_manual() {
+    let bed = Bed::new();
+    let help = stdout(&bed.run(&["--help"]));
+    let listed = help.split("Commands:\n").nth(1).unwrap().split("\n\n").next().unwrap();
+    let listed: Vec<&str> =
+        listed.lines().filter_map(|line| line.strip_prefix("  ")?.split(' ').next()).collect();
+    let mut missing: Vec<&str> = listed.into_iter().filter(|name| !["", "help"].contains(name)).collect();
+    missing.retain(|name| !COMMANDS.contains(name));
+    assert_eq!(missing, Vec::<&str>::new(), "the reference lacks them");
+    for shell in ["bash", "zsh", "fish", "elvish", "powershell"] {
+        let script = stdout(&bed.run(&["completions", shell]));
+        assert!(COMMANDS.iter().all(|name| script.contains(name)), "{shell}");
+    }
+    assert!(stdout(&bed.run(&["man"])).contains(".TH switchboard 1"));
+    let folder = bed.scratch().join("man");
+    std::fs::create_dir(&folder).unwrap();
+    assert!(bed.run(&["man", "--out", folder.to_str().unwrap()]).status.success());
+    for name in COMMANDS {
+        assert!(folder.join(format!("switchboard-{name}.1")).is_file(), "{name}");
+    }
+}
