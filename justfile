@@ -79,6 +79,7 @@ requests COUNT="1000":
 bench-store:
     cargo bench -p store
 
-# Kills the daemon 100 times while 20 calls run, and drains 1,000 queued jobs.
+# Kills the daemon 100 times while 20 calls run, once below the desk and once below real hosts, and drains 1,000 queued jobs.
 kills:
-    CALLS_KILLS=100 CALLS_QUEUED=1000 ./test -p calls
+    NEXTEST_PROFILE=campaign CALLS_KILLS=100 CALLS_QUEUED=1000 ./test -p calls
+    NEXTEST_PROFILE=campaign CALLS_KILLS=100 ./test -p switchboard --test front killing

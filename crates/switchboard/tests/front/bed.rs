@@ -172,6 +172,14 @@ impl Host {
         self.say(&json!({"jsonrpc": "2.0", "method": "notifications/initialized"}));
     }
 
+    /// Closes all its ends at once, as the kernel does for a host that is killed, and waits until the bridge has ended by itself.
+    pub fn hang_up(mut self) {
+        drop(self.input.take());
+        drop(self.child.stderr.take());
+        self.output = BufReader::new(ChildStdout::from(OwnedFd::from(File::open("/dev/null").unwrap())));
+        self.child.wait().unwrap();
+    }
+
     pub fn ping(&mut self, id: u64) -> Value {
         self.ask(id, "ping", &json!({}));
         self.hear()

@@ -7,6 +7,7 @@ mod calling;
 mod configuring;
 mod greeting;
 mod hosts;
+mod killing;
 mod manual;
 mod played;
 mod starting;

@@ -1,0 +1,279 @@
+//! Hosts with calls under way, and whoever stands between them and their agents killed.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use model::{RunState, RunStatus};
+use serde_json::{Value, json};
+
+use crate::bed::{Bed, Host};
+
+/// How many calls run while the daemon is killed, and through how many hosts.
+const CALLS: u64 = 20;
+const HOSTS: u64 = 4;
+/// Longer than anything takes on a busy machine; a test that needs it has failed.
+const AT_MOST: Duration = Duration::from_mins(2);
+
+fn bed() -> Bed {
+    let bed = Bed::new();
+    bed.configure("rehearsal = true\n\n[limits]\nat_once = 32\n");
+    bed
+}
+
+/// A call of the scripted agent, one step after the other. Its descendants write down who they are.
+fn call(host: &mut Host, bed: &Bed, id: u64, steps: &str) {
+    let pids = format!("@rehearse pidfile {}\n", pid_file(bed).display());
+    let prompt: String = steps.split("; ").fold(pids, |prompt, step| format!("{prompt}@rehearse {step}\n"));
+    let params = json!({
+        "name": "call_rehearsal",
+        "arguments": { "prompt": prompt, "cwd": bed.scratch() },
+        "_meta": { "progressToken": id },
+    });
+    host.ask(id, "tools/call", &params);
+}
+
+/// A tool of our own, answered with what is in its structured part.
+fn tool(host: &mut Host, id: u64, name: &str, arguments: &Value) -> Value {
+    host.ask(id, "tools/call", &json!({ "name": name, "arguments": arguments }));
+    answers(host, [id].into()).remove(&id).unwrap()
+}
+
+/// Hears until each of these was answered; an answer that nobody waits for fails.
+fn answers(host: &mut Host, mut open: BTreeSet<u64>) -> BTreeMap<u64, Value> {
+    let mut heard = BTreeMap::new();
+    while !open.is_empty() {
+        let message = host.hear();
+        if message.get("method").is_some() {
+            continue;
+        }
+        let id = message["id"].as_u64().unwrap_or_else(|| panic!("{message}"));
+        assert!(open.remove(&id), "not asked, or answered twice: {message}");
+        heard.insert(id, message["result"]["structuredContent"].clone());
+    }
+    heard
+}
+
+fn pid_file(bed: &Bed) -> PathBuf {
+    bed.scratch().join("pids")
+}
+
+/// The folders of all jobs.
+fn jobs(bed: &Bed) -> Vec<PathBuf> {
+    let entries = fs::read_dir(bed.state().join("jobs")).into_iter().flatten();
+    entries.map(|entry| entry.unwrap().path()).collect()
+}
+
+/// The one run of a job, which is told of what it would be like to have run twice.
+fn only_run(job: &Path) -> RunStatus {
+    let entries = fs::read_dir(job.join("runs")).unwrap().map(|entry| entry.unwrap());
+    let runs: Vec<PathBuf> =
+        entries.filter(|entry| entry.file_type().unwrap().is_dir()).map(|entry| entry.path()).collect();
+    assert_eq!(runs.len(), 1, "{runs:?}");
+    serde_json::from_slice(&fs::read(runs[0].join("status.json")).unwrap()).unwrap()
+}
+
+fn is_running(pid: i32) -> bool {
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+    stat.rsplit_once(") ").is_some_and(|(_, rest)| !rest.starts_with(['Z', 'X']))
+}
+
+fn eventually(what: &str, mut holds: impl FnMut() -> bool) {
+    let give_up_at = Instant::now() + AT_MOST;
+    while !holds() {
+        assert!(Instant::now() < give_up_at, "{what}: not within {AT_MOST:?}");
+        thread::sleep(Duration::from_millis(5));
+    }
+}
+
+/// The supervisors of all runs, every descendant of their agents, and those that were the daemon's own children.
+fn nothing_is_left(bed: &Bed, children: &[i32]) {
+    assert!(bed.run(&["stop"]).status.success());
+    let supervisors = jobs(bed).iter().map(|job| only_run(job).supervisor.pid).collect::<Vec<_>>();
+    let descendants = fs::read_to_string(pid_file(bed)).unwrap_or_default();
+    let descendants = descendants.lines().map(|line| line.trim().parse().unwrap());
+    for pid in descendants.chain(supervisors).chain(children.iter().copied()) {
+        eventually(&format!("process {pid} has ended"), || !is_running(pid));
+    }
+}
+
+fn children(daemon: i32) -> Vec<i32> {
+    let all =
+        fs::read_dir("/proc").unwrap().filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok());
+    let parent = |pid: &i32| {
+        let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+        stat.rsplit_once(") ").and_then(|(_, rest)| rest.split(' ').nth(1)?.parse::<i32>().ok())
+    };
+    all.filter(|pid| parent(pid) == Some(daemon)).collect()
+}
+
+#[test]
+fn no_kill_of_the_daemon_keeps_a_host_from_its_answers() {
+    // A campaign kills it 100 times.
+    let rounds = std::env::var("CALLS_KILLS").ok().and_then(|count| count.parse().ok()).unwrap_or(3);
+    for round in 0..rounds {
+        kill_in_the_midst(round);
+    }
+}
+
+fn kill_in_the_midst(round: u64) {
+    let bed = bed();
+    let mut hosts: Vec<Host> = (0..HOSTS).map(|_| bed.bridge()).collect();
+    hosts.iter_mut().for_each(Host::greet);
+    // Runs of different lengths, so that the kill finds each at another point.
+    for number in 1..=CALLS {
+        let host = &mut hosts[usize::try_from(number % HOSTS).unwrap()];
+        let pieces = 10 + number * 4;
+        call(
+            host,
+            &bed,
+            number,
+            &format!("say begun; stream {pieces} 200B 5ms; spawn setsid; answer call {number}"),
+        );
+    }
+    // Somewhere within the time that all of it takes, another moment in every round.
+    let moments = [0, 3, 20, 60, 110, 170, 240, 330, 450, 600];
+    thread::sleep(Duration::from_millis(
+        moments[usize::try_from(round).unwrap() % moments.len()] + round * 7 % 50,
+    ));
+    let daemon = bed.running().unwrap();
+    let children = children(daemon.pid.as_raw_nonzero().get());
+    daemon.kill();
+
+    let mut answered = BTreeMap::new();
+    for (index, host) in hosts.iter_mut().enumerate() {
+        let own = (1..=CALLS).filter(|number| number % HOSTS == index as u64).collect();
+        answered.extend(answers(host, own));
+    }
+    for (number, answer) in &answered {
+        assert_eq!(answer["status"], "completed", "round {round}: {answer}");
+        assert_eq!(answer["output"], format!("call {number}"));
+    }
+    let placed: BTreeSet<&str> = answered.values().map(|answer| answer["job_id"].as_str().unwrap()).collect();
+    assert_eq!(placed.len() as u64, CALLS, "two requests were given the same job");
+    assert_eq!(jobs(&bed).len() as u64, CALLS, "a request was placed twice");
+    for job in jobs(&bed) {
+        is_whole(&job, &answered);
+    }
+    drop(hosts);
+    nothing_is_left(&bed, &children);
+}
+
+/// Every byte that the agent printed, to its last line.
+fn is_whole(job: &Path, answered: &BTreeMap<u64, Value>) {
+    let name = job.file_name().unwrap().to_str().unwrap();
+    let (number, _) = answered.iter().find(|(_, answer)| answer["job_id"] == name).unwrap();
+    let RunState::Ended(report) = only_run(job).state else { panic!("{name} has not ended") };
+    let output = fs::read_to_string(job.join("output")).unwrap();
+    assert_eq!(output.len() as u64, report.output_bytes);
+    assert!(output.lines().count() as u64 > 10 + number * 4, "lines are missing in {output}");
+    let last = output.lines().last().unwrap();
+    assert!(last.contains(&format!("call {number}")) && output.ends_with("}\n"), "{output}");
+}
+
+/// Waits until the only job's agent has said its first word; its job.
+fn begun(bed: &Bed) -> String {
+    let said = |job: &Path| fs::read_to_string(job.join("output")).is_ok_and(|said| said.contains("begun"));
+    eventually("the agent has begun", || jobs(bed).iter().any(|job| said(job)));
+    jobs(bed)[0].file_name().unwrap().to_str().unwrap().to_owned()
+}
+
+/// What comes of a job whose host or bridge is gone: asked by another host.
+fn comes_to(bed: &Bed, job: &str) {
+    let mut other = bed.bridge();
+    other.greet();
+    let waited = tool(&mut other, 1, "call_wait", &json!({ "job_ids": [job] }));
+    let answer = &waited["jobs"][0];
+    assert_eq!(
+        (&answer["status"], &answer["output"]),
+        (&json!("completed"), &json!("all of it")),
+        "{waited}"
+    );
+    drop(other);
+    nothing_is_left(bed, &[]);
+}
+
+#[test]
+fn the_job_of_a_bridge_that_is_killed_goes_on() {
+    let bed = bed();
+    let mut host = bed.bridge();
+    host.greet();
+    call(&mut host, &bed, 1, "say begun; delay 2s; answer all of it");
+    let job = begun(&bed);
+    host.child.kill().unwrap();
+    host.child.wait().unwrap();
+    comes_to(&bed, &job);
+}
+
+#[test]
+fn the_job_of_a_host_that_is_killed_goes_on() {
+    let bed = bed();
+    let mut host = bed.bridge();
+    host.greet();
+    call(&mut host, &bed, 1, "say begun; delay 2s; answer all of it");
+    let job = begun(&bed);
+    // What a kill of the host means for its bridge: both of its ends are closed. It ends by itself.
+    host.hang_up();
+    comes_to(&bed, &job);
+}
+
+#[test]
+fn thirty_two_calls_of_one_host_run_at_once() {
+    let bed = bed();
+    let mut host = bed.bridge();
+    host.greet();
+    let all: BTreeSet<u64> = (1..=32).collect();
+    for &id in &all {
+        call(&mut host, &bed, id, &format!("say begun {id}; hang"));
+    }
+    // None ends by itself, so all have begun only when all run at once.
+    let mut silent = all.clone();
+    while !silent.is_empty() {
+        let message = host.hear();
+        let token = message["params"]["progressToken"].as_u64().unwrap_or_else(|| panic!("{message}"));
+        if message["params"]["message"] == format!("begun {token}") {
+            silent.remove(&token);
+        }
+    }
+    let cancel = |id: &u64| {
+        json!({"jsonrpc": "2.0", "id": 100 + id, "method": "tools/call", "params":
+        {"name": "call_cancel", "arguments": {"job_id": job_of(&bed, *id)}}})
+    };
+    all.iter().for_each(|id| host.say(&cancel(id)));
+    let heard = answers(&mut host, all.iter().copied().chain(all.iter().map(|id| 100 + id)).collect());
+    for id in &all {
+        assert_eq!(heard[id]["status"], "cancelled", "{}", heard[id]);
+    }
+    drop(host);
+    nothing_is_left(&bed, &[]);
+}
+
+/// The job whose agent has said that it is that call's.
+fn job_of(bed: &Bed, id: u64) -> String {
+    let said = format!("\"begun {id}\"");
+    let job =
+        jobs(bed).into_iter().find(|job| fs::read_to_string(job.join("output")).unwrap().contains(&said));
+    job.unwrap().file_name().unwrap().to_str().unwrap().to_owned()
+}
+
+#[test]
+fn ten_hosts_at_once_share_a_daemon_and_each_gets_its_own_answers() {
+    let bed = bed();
+    let mut hosts: Vec<Host> = (0..10).map(|_| bed.bridge()).collect();
+    hosts.iter_mut().for_each(Host::greet);
+    for (index, host) in hosts.iter_mut().enumerate() {
+        for id in 1..=3 {
+            call(host, &bed, id, &format!("say begun; answer {id} of host {index}"));
+        }
+    }
+    for (index, host) in hosts.iter_mut().enumerate() {
+        for (id, answer) in answers(host, (1..=3).collect()) {
+            assert_eq!(answer["output"], format!("{id} of host {index}"), "{answer}");
+        }
+    }
+    assert_eq!((bed.ready(), jobs(&bed).len()), (1, 30), "{}", bed.log());
+    drop(hosts);
+    nothing_is_left(&bed, &[]);
+}
