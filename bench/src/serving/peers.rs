@@ -61,7 +61,8 @@ pub async fn measure(bench: &mut Bench<'_>, stub: &Path) -> Result<Vec<Row>, Fai
     let folder = installed();
     let agents = bench.house.workspace().join("bin");
     fs::create_dir_all(&agents)?;
-    for agent in ["claude", "codex", "gemini"] {
+    // `agy` is what gemini-mcp-tool asks for since its version 1.1.
+    for agent in ["claude", "codex", "gemini", "agy"] {
         symlink(stub, agents.join(agent))?;
     }
     let mut rows = Vec::new();
