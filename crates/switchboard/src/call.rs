@@ -95,7 +95,7 @@ pub fn follow(
         tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(Failure::Runtime)?;
     let job = job.to_owned();
     let deadline = wait.map(|wait| Instant::now() + wait);
-    runtime.block_on(Follower { starter, job, view, deadline, ctrl_c, heard: 0 }.follow())
+    runtime.block_on(Follower { starter, job, view, deadline, ctrl_c, cancelled: false, heard: 0 }.follow())
 }
 
 /// Somebody who watches a job.
@@ -105,6 +105,8 @@ struct Follower {
     view: View,
     deadline: Option<Instant>,
     ctrl_c: CtrlC,
+    /// Whether it was asked to end.
+    cancelled: bool,
     /// How much of the job was told so far. The next daemon tells it again from the beginning, in the same order.
     heard: u64,
 }
@@ -129,7 +131,7 @@ impl Follower {
                     return Ok(exit_code(&answer));
                 }
                 Heard::Left => {
-                    self.view.leave(&self.job);
+                    self.view.leave(&self.job, self.cancelled);
                     return Ok(ExitCode::from(GOES_ON));
                 }
                 Heard::Nothing if self.heard == before && in_vain >= MOST_DAEMONS => {
@@ -193,6 +195,7 @@ impl Follower {
             return true;
         }
         self.ctrl_c = CtrlC::Leaves;
+        self.cancelled = true;
         self.view.aside("cancelling; Ctrl-C again leaves it to the daemon");
         if let Err(failure) = front::ask(&mut self.starter, &Request::Cancel { job: self.job.clone() }) {
             // Most likely it has just ended by itself, which is told in a moment.

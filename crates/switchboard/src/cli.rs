@@ -184,7 +184,7 @@ pub struct ListJobs {
     /// Only jobs of this agent
     #[arg(long)]
     pub agent: Option<AgentKind>,
-    /// Only jobs that were placed through this tool: cli, call_cc, call_codex …
+    /// Only jobs that were placed through this tool: `cli`, `call_cc`, `call_codex` …
     #[arg(long)]
     pub tool: Option<String>,
     /// Only jobs of this task
@@ -204,6 +204,7 @@ pub struct ListJobs {
 #[derive(Debug, Args)]
 #[command(after_help = "Ctrl-C leaves the job alone.\n\
                         Exit codes: those of the job with -f, else 0; 2 there is no such job.")]
+#[expect(clippy::struct_excessive_bools, reason = "each is a flag of its own")]
 pub struct Logs {
     /// The job, or as much of the beginning of its id as is enough
     pub id: String,

@@ -57,7 +57,7 @@ pub fn agents(order: &cli::Checkup) -> Result<ExitCode, Failure> {
     };
     let rows: Vec<Vec<String>> = checkup.agents.iter().map(row).collect();
     let heads = ["AGENT", "VERSION", "READY", "WHAT TO DO"];
-    paint::table(&heads, &rows, paint::width()).iter().for_each(|line| output::line(line));
+    output::line(&paint::table(&heads, &rows, paint::width()).join("\n"));
     Ok(if checkup.any_ready() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 

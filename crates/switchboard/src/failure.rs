@@ -92,9 +92,10 @@ impl Failure {
             | Self::Cwd { .. }
             | Self::Home(_)
             | Self::Config(_)
+            | Self::Refused { about: About::Input, .. }
+            | Self::Manual { .. }
             | Self::Launch(_) => 2,
             Self::NotReady(_) | Self::Refused { about: About::Agent, .. } => 5,
-            Self::Refused { about: About::Input, .. } | Self::Manual { .. } => 2,
             Self::Setup(error) => error.exit_code(),
             Self::Daemon(DaemonError::Taken { .. }) => DaemonError::TAKEN,
             Self::Daemon(_)

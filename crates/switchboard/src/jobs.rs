@@ -73,7 +73,7 @@ fn tell(jobs: &[JobLine], total: u64) {
     };
     let heads = ["ID", "STATUS", "AGENT", "MODEL", "PLACED (UTC)", "TOOK", "TOKENS", "COST", "PROMPT"];
     let rows: Vec<Vec<String>> = jobs.iter().map(row).collect();
-    paint::table(&heads, &rows, paint::width()).iter().for_each(|line| output::line(line));
+    output::line(&paint::table(&heads, &rows, paint::width()).join("\n"));
     if total > jobs.len() as u64 {
         output::aside(&format!("{} of {total}; `--limit` shows more", jobs.len()));
     }
@@ -150,7 +150,7 @@ pub fn logs(order: &cli::Logs) -> Result<ExitCode, Failure> {
     if order.raw || order.error {
         let stream = if order.error { Stream::Error } else { Stream::Output };
         let request = Request::Output { job: order.id.clone(), stream, follow: order.follow };
-        front::hear_out(&mut starter, &request, |reply| print_bytes(reply))?;
+        front::hear_out(&mut starter, &request, print_bytes)?;
         return Ok(ExitCode::SUCCESS);
     }
     let answer = answer(&mut starter, &order.id)?;

@@ -51,7 +51,7 @@ fn main() -> ExitCode {
         Command::Agents(order) => doctor::agents(&order),
         Command::Doctor(order) => doctor::check(&order),
         Command::Setup(order) => setup::run(&order),
-        Command::Completions(order) => reference::completions(&order),
+        Command::Completions(order) => Ok(reference::completions(&order)),
         Command::Man(order) => reference::man(&order),
         Command::Config(order) => config::print(&order),
         Command::Mcp => bridge::run(),

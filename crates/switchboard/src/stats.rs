@@ -40,9 +40,9 @@ fn tell(sums: &Sums) {
         ["DAY (UTC)", "AGENT", "MODEL", "CALLS", "COMPLETED", "P50", "P95", "READ", "WRITTEN", "COST"];
     let rows: Vec<Vec<String>> = sums.rows.iter().map(row).collect();
     output::line("");
-    paint::table(&heads, &rows, paint::width()).iter().for_each(|line| output::line(line));
+    output::line(&paint::table(&heads, &rows, paint::width()).join("\n"));
     output::line("");
-    bars(&sums.rows).iter().for_each(|line| output::line(line));
+    output::line(&bars(&sums.rows).join("\n"));
     let ended: u64 = sums.rows.iter().map(|row| row.calls).sum();
     if sums.quantiles_from < ended {
         output::aside(&format!(

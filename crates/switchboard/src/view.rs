@@ -106,7 +106,7 @@ impl View {
     /// Words of the answer. Below them is the line of progress, so on a terminal they come by whole lines.
     fn words(&mut self, words: &str) {
         let Some(bar) = &self.bar else {
-            self.open = words.rsplit('\n').next().unwrap_or_default().to_owned();
+            words.rsplit('\n').next().unwrap_or_default().clone_into(&mut self.open);
             return output::piece(&paint::for_stdout(words));
         };
         self.open.push_str(words);
@@ -139,14 +139,17 @@ impl View {
         Ok(())
     }
 
-    /// The person goes, the job stays.
-    pub fn leave(&self, job: &str) {
+    /// The person goes, the job stays, or is being stopped.
+    pub fn leave(&self, job: &str, cancelled: bool) {
         if let Some(bar) = &self.bar {
             bar.finish_and_clear();
         }
-        output::aside(&format!(
-            "job {job} goes on; `switchboard logs -f {job}` comes back to it, `switchboard cancel {job}` ends it"
-        ));
+        let (what, rest) = if cancelled {
+            ("is being stopped", String::new())
+        } else {
+            ("goes on", format!(", `switchboard cancel {job}` ends it"))
+        };
+        output::aside(&format!("job {job} {what}; `switchboard logs -f {job}` comes back to it{rest}"));
         if self.how != How::Words {
             output::line(&serde_json::json!({ "status": "running", "job_id": job }).to_string());
         }

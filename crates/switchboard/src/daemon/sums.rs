@@ -68,7 +68,9 @@ async fn durations(
         }
         page.before = found.next;
         if found.next.is_none() || seen >= MOST_JOBS {
-            taken.values_mut().for_each(|taken| taken.sort_unstable());
+            for taken in taken.values_mut() {
+                taken.sort_unstable();
+            }
             return Ok((taken, seen));
         }
     }

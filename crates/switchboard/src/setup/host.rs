@@ -104,7 +104,7 @@ impl Host {
             (Self::Codex, Scope::User) => own.join("config.toml"),
             (Self::Gemini, Scope::User) => own.join("settings.json"),
             (Self::Gemini, Scope::Project) => bench.folder.join(".gemini/settings.json"),
-            (Self::Cursor, Scope::User) | (Self::Vscode, Scope::User) => own.join("mcp.json"),
+            (Self::Cursor | Self::Vscode, Scope::User) => own.join("mcp.json"),
             (Self::Cursor, Scope::Project) => bench.folder.join(".cursor/mcp.json"),
             (Self::Vscode, Scope::Project) => bench.folder.join(".vscode/mcp.json"),
             (Self::ClaudeDesktop, Scope::User) => own.join("claude_desktop_config.json"),

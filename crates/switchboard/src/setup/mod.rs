@@ -12,7 +12,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode, Stdio};
 
-use crate::cli::{HostChoice, Scope, Setup};
+use crate::cli::{Scope, Setup};
 use crate::environment::Environment;
 use crate::failure::Failure;
 use crate::output;
@@ -33,17 +33,16 @@ pub fn run(order: &Setup) -> Result<ExitCode, Failure> {
         remove: order.remove,
         print: order.print,
     };
-    let Some(host) = Host::of(order.host) else { return all(&bench, order) };
+    let Some(host) = Host::of(order.host) else { return all(&bench) };
     bench.set_up(host)?;
     Ok(ExitCode::SUCCESS)
 }
 
 /// One that fails does not keep the others from it.
-fn all(bench: &Bench, order: &Setup) -> Result<ExitCode, Failure> {
-    debug_assert_eq!(order.host, HostChoice::All);
+fn all(bench: &Bench) -> Result<ExitCode, Failure> {
     let (mut found, mut failed) = (false, None);
     for host in Host::ALL {
-        if !bench.is_here(host) || (order.scope == Scope::Project && bench.file(host).is_none()) {
+        if !bench.is_here(host) || host.file(bench).is_none() {
             output::line(&format!("{}: not here, passed over", host.name()));
             continue;
         }
@@ -70,7 +69,7 @@ pub(crate) struct Bench {
 
 impl Bench {
     fn set_up(&self, host: Host) -> Result<(), SetupError> {
-        let file = self.file(host).ok_or(SetupError::NoSuchScope { host: host.name() })?;
+        let file = host.file(self).ok_or(SetupError::NoSuchScope { host: host.name() })?;
         let text = match fs::read_to_string(&file) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => String::new(),
             text => text.map_err(|source| SetupError::Read { file: file.clone(), source })?,
@@ -79,14 +78,14 @@ impl Bench {
         match &change {
             Change::None if self.remove => output::line(&format!("{}: it is not registered", host.name())),
             Change::None => {
-                output::line(&format!("{}: registered already in {}", host.name(), file.display()))
+                output::line(&format!("{}: registered already in {}", host.name(), file.display()));
             }
             _ if self.print => self.show(host, &file, &change),
             Change::Run(commands) => {
                 let program = self.program_of(host).ok_or(SetupError::NotHere { host: host.name() })?;
                 keep_copy(&file)?;
                 for arguments in commands {
-                    self.ask(host, &program, arguments)?;
+                    Self::ask(host, &program, arguments)?;
                 }
                 self.finish(host, &file)?;
                 self.tell(host, &file);
@@ -137,7 +136,7 @@ impl Bench {
         clippy::disallowed_methods,
         reason = "the one place where a host's own command is run, as the user would"
     )]
-    fn ask(&self, host: Host, program: &Path, arguments: &[String]) -> Result<(), SetupError> {
+    fn ask(host: Host, program: &Path, arguments: &[String]) -> Result<(), SetupError> {
         let failed =
             |said: String| SetupError::HostFailed { host: host.name(), arguments: arguments.join(" "), said };
         let output = Command::new(program).args(arguments).stdin(Stdio::null()).output();
@@ -161,10 +160,6 @@ impl Bench {
     fn program_of(&self, host: Host) -> Option<PathBuf> {
         let path = self.environment.get("PATH")?;
         env::split_paths(path).map(|folder| folder.join(host.name())).find(|program| program.is_file())
-    }
-
-    fn file(&self, host: Host) -> Option<PathBuf> {
-        host.file(self)
     }
 }
 

@@ -110,6 +110,31 @@ fn ctrl_c_cancels_the_job_and_leaves_nothing() {
 }
 
 #[test]
+fn a_second_ctrl_c_leaves_the_job_and_says_how_to_come_back() {
+    let bed = Bed::new();
+    let mut child = bed
+        .command(&["call", "rehearsal", "@rehearse ignore TERM\n@rehearse say up\n@rehearse hang"])
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let interrupt =
+        |id: u32| Command::new("kill").args(["-INT", &id.to_string()]).status().unwrap().success();
+    let mut out = BufReader::new(child.stdout.take().unwrap());
+    let mut aside = BufReader::new(child.stderr.take().unwrap());
+    let mut line = String::new();
+    out.read_line(&mut line).unwrap();
+    assert!(line == "up\n" && interrupt(child.id()));
+    line.clear();
+    aside.read_line(&mut line).unwrap();
+    assert!(line.starts_with("cancelling") && interrupt(child.id()), "{line}");
+    let mut rest = String::new();
+    aside.read_to_string(&mut rest).unwrap();
+    assert_eq!(child.wait().unwrap().code(), Some(7), "{rest}");
+    assert!(rest.contains("is being stopped; `switchboard logs -f "), "{rest}");
+}
+
+#[test]
 fn a_call_is_followed_to_its_end_although_the_daemon_is_killed() {
     let bed = Bed::new();
     let prompt = "@rehearse say one\n@rehearse delay 500ms\n@rehearse answer two";
