@@ -406,7 +406,7 @@ impl Inner {
     /// Makes the folder of a job that has just been placed. A disk that refuses is no reason to lose the job: its course
     /// will say so.
     fn announce(job: &Job, files: &JobFiles) {
-        let made = files.make().and_then(|()| files.write_status(job, job.progress.state.name(), None));
+        let made = files.make().and_then(|()| files.write_first_status(job));
         if let Err(error) = made {
             tracing::warn!(job = %job.id, %error, "cannot make the folder of the job");
         }

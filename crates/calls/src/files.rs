@@ -126,6 +126,20 @@ impl JobFiles {
         )
     }
 
+    /// Writes the status of a job that has just been placed, unless its course has already written a later one.
+    pub(crate) fn write_first_status(&self, job: &Job) -> io::Result<()> {
+        let first = Self { folder: self.folder.join("placed") };
+        fs::DirBuilder::new().mode(0o700).create(&first.folder)?;
+        first.write_status(job, job.progress.state.name(), None)?;
+        let linked = fs::hard_link(first.status(), self.status());
+        fs::remove_file(first.status())?;
+        fs::remove_dir(first.folder)?;
+        match linked {
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => Ok(()),
+            linked => linked,
+        }
+    }
+
     /// Replaces a file as a whole: a reader sees the old or the new one, never half of it.
     pub(crate) fn replace(&self, name: &str, content: &impl Serialize) -> io::Result<()> {
         let temporary = self.folder.join(format!(".{}", name.replace('/', "-")));
@@ -260,6 +274,21 @@ mod tests {
         assert_eq!(part(4, 6), Part { bytes: b"t seco".to_vec(), offset: 4, total: 18 });
         assert_eq!(part(99, 6), Part { bytes: Vec::new(), offset: 18, total: 18 });
         assert_eq!(files.part(Stream::Error, 0, 9).unwrap().total, 0);
+    }
+
+    #[test]
+    fn the_first_status_takes_no_later_one_back() {
+        let (_state, files) = files();
+        let call = model::CallSpec::new(model::AgentKind::Rehearsal, "x", "/");
+        let order = model::NewJob::new(call, "call", model::Home::Host("here".into()));
+        let job =
+            Job::placed(JobId::new(Timestamp::from_millis(1), [0; 10]), order, Timestamp::from_millis(1));
+        let told = || serde_json::from_slice::<Status>(&fs::read(files.status()).unwrap()).unwrap().status;
+        files.write_first_status(&job).unwrap();
+        assert_eq!(told(), StateName::Queued);
+        files.write_status(&job, StateName::Completed, None).unwrap();
+        files.write_first_status(&job).unwrap();
+        assert_eq!(told(), StateName::Completed);
     }
 
     #[test]

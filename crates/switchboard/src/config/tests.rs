@@ -31,7 +31,8 @@ fn another(key: &Key) -> (String, String) {
         Kind::Text => "sonnet-9",
         Kind::Path => "/opt/thing",
         Kind::Address => "127.0.0.1:7878",
-        Kind::Choice(_) => "debug",
+        // Never the default: that is the first of some and the third of the others.
+        Kind::Choice(words) => words[1],
         Kind::Flag => return ("true".into(), "true".into()),
         Kind::Time { .. } => "7m",
         Kind::Count { .. } => {
