@@ -241,7 +241,9 @@ fn thirty_two_calls_of_one_host_run_at_once() {
         json!({"jsonrpc": "2.0", "id": 100 + id, "method": "tools/call", "params":
         {"name": "call_cancel", "arguments": {"job_id": job_of(&bed, *id)}}})
     };
-    all.iter().for_each(|id| host.say(&cancel(id)));
+    for id in &all {
+        host.say(&cancel(id));
+    }
     let heard = answers(&mut host, all.iter().copied().chain(all.iter().map(|id| 100 + id)).collect());
     for id in &all {
         assert_eq!(heard[id]["status"], "cancelled", "{}", heard[id]);
