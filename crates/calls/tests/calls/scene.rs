@@ -143,7 +143,9 @@ pub fn runs(state: &Path, job: JobId) -> Vec<RunStatus> {
         .unwrap_or_default();
     numbers.sort_unstable();
     let status = |number| fs::read(folder.join(u32::to_string(number)).join("status.json")).ok();
-    numbers.iter().filter_map(status).map(|bytes| serde_json::from_slice(&bytes).unwrap()).collect()
+    let read = |bytes: Vec<u8>| serde_json::from_slice::<RunStatus>(&bytes).unwrap();
+    // A desk that dies between laying a plan down and handing it over leaves a folder in which nothing ever ran.
+    numbers.iter().filter_map(status).map(read).filter(|run| run.supervisor.pid > 0).collect()
 }
 
 pub fn is_running(pid: i32) -> bool {
