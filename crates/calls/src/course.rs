@@ -12,7 +12,7 @@ use std::time::Duration;
 use agents::{Ended, Launch, Next, ParseLimits, Parser, Relay, judge};
 use model::{
     CallSpec, Claim, ExpectedSession, Failure, FailureKind, Job, JobEnd, Mode, NotStartedReason, Outcome,
-    RunReport, RunState, SessionChoice, SessionId, StateName, Timestamp, Totals, TreeEnd,
+    Outlives, RunPlan, RunReport, RunState, SessionChoice, SessionId, StateName, Timestamp, Totals, TreeEnd,
 };
 use serde::{Deserialize, Serialize};
 use store::{JobFilter, PageRequest};
@@ -262,6 +262,8 @@ impl Course<'_> {
         if self.live.stop.is_cancelled() {
             return Err(self.ended_between_runs(relay));
         }
+        // What a job comes to is kept by the store, which outlives the power.
+        let plan = RunPlan { status_outlives: Outlives::Processes, ..plan };
         let started = tokio::select! {
             started = self.desk.settings.supervisor.start(&folder, &plan) => started,
             // The next desk finds it, if it came to be.

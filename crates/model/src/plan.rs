@@ -30,6 +30,20 @@ pub struct RunPlan {
     pub limits: Limits,
     /// What it may touch.
     pub policy: Policy,
+    /// What its status has to outlive.
+    #[serde(default)]
+    pub status_outlives: Outlives,
+}
+
+/// What the status of a run has to outlive.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Outlives {
+    /// A loss of power: it is forced to the disk before it counts.
+    #[default]
+    Power,
+    /// Every process. For a starter that keeps a record of its own, which outlives the power.
+    Processes,
 }
 
 impl RunPlan {
@@ -44,6 +58,7 @@ impl RunPlan {
             private_files: BTreeMap::new(),
             limits: Limits::default(),
             policy: Policy::default(),
+            status_outlives: Outlives::default(),
         }
     }
 
@@ -142,6 +157,15 @@ mod tests {
 
     fn plan() -> RunPlan {
         RunPlan::new("/bin/true", "/")
+    }
+
+    #[test]
+    fn a_status_outlives_the_power_unless_somebody_says_otherwise() {
+        let plan = RunPlan::new("/bin/true", "/");
+        assert_eq!(plan.status_outlives, Outlives::Power);
+        let mut json = serde_json::to_value(&plan).unwrap();
+        json.as_object_mut().unwrap().remove("status_outlives");
+        assert_eq!(serde_json::from_value::<RunPlan>(json).unwrap(), plan);
     }
 
     #[test]

@@ -12,7 +12,7 @@ use std::os::unix::fs::{DirBuilderExt, FileExt};
 use std::path::Path;
 use std::process::Stdio;
 
-use model::{RunId, RunPlan, RunStatus, STATUS_VERSION};
+use model::{Outlives, RunId, RunPlan, RunStatus, STATUS_VERSION};
 use rustix::fs::{
     AtFlags, Dir, FallocateFlags, FlockOperation, Mode, OFlags, fallocate, fchmod, flock, mkdirat, openat,
     renameat, statat, unlinkat,
@@ -188,12 +188,12 @@ impl HeldSpool {
     }
 
     /// Takes the room for a later status now, so that a disk that fills up cannot keep it from being written.
-    pub fn reserve_status(&self, name: &'static str) -> io::Result<StatusSlot<'_>> {
+    pub fn reserve_status(&self, name: &'static str, outlives: Outlives) -> io::Result<StatusSlot<'_>> {
         let file = self.open(name, OFlags::WRONLY | OFlags::CREATE | OFlags::TRUNC)?;
         // Without a size: the file is as long as what will be written to it.
         match fallocate(&file, FallocateFlags::KEEP_SIZE, 0, RESERVED_BYTES) {
             // A file system that cannot reserve leaves us with hope, as before.
-            Ok(()) | Err(Errno::OPNOTSUPP) => Ok(StatusSlot { spool: self, file, name }),
+            Ok(()) | Err(Errno::OPNOTSUPP) => Ok(StatusSlot { spool: self, file, name, outlives }),
             Err(error) => Err(error.into()),
         }
     }
@@ -231,17 +231,21 @@ pub struct StatusSlot<'a> {
     spool: &'a HeldSpool,
     file: File,
     name: &'static str,
+    outlives: Outlives,
 }
 
 impl StatusSlot<'_> {
-    /// Replaces the status as a whole: a reader sees the old one or the new one.
+    /// Replaces the status as a whole: a reader sees the old one or the new one, also after a loss of power if it is to.
     ///
-    /// Nothing is forced to the disk. What the agent printed is not either, so a status alone would say nothing after a loss of
-    /// power; whoever promises more (a store) keeps what it promises itself. A status that the power took counts as none, an
-    /// old one names a supervisor of another boot: in both cases the run counts as lost, not as something it was not.
+    /// Then the bytes are on the disk before the name is. The name itself is left to the file system's journal. A status that
+    /// the power took counts as none, an old one names a supervisor of another boot: in both cases the run counts as lost,
+    /// not as something it was not.
     pub fn publish(self, status: &RunStatus) -> io::Result<()> {
         let json = serde_json::to_vec(status)?;
         self.file.write_all_at(&json, 0)?;
+        if self.outlives == Outlives::Power {
+            self.file.sync_data()?;
+        }
         Ok(renameat(&self.spool.folder, self.name, &self.spool.folder, STATUS)?)
     }
 

@@ -113,8 +113,8 @@ fn carry_out(folder: &OsStr) -> Result<(), GaveUp> {
     let Order { run_id, plan, .. } = spool.order()?.ok_or_else(|| GaveUp::NoPlan(name()))?;
     let files = open_streams(&spool).map_err(GaveUp::Write)?;
     // Both before the agent can fill the disk.
-    let first_slot = spool.reserve_status("status.first").map_err(GaveUp::Write)?;
-    let last_slot = spool.reserve_status("status.next").map_err(GaveUp::Write)?;
+    let first_slot = spool.reserve_status("status.first", plan.status_outlives).map_err(GaveUp::Write)?;
+    let last_slot = spool.reserve_status("status.next", plan.status_outlives).map_err(GaveUp::Write)?;
 
     let status = RunStatus {
         version: STATUS_VERSION,

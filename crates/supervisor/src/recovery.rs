@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use model::{
-    End, ProcessIdentity, RunId, RunReport, RunState, RunStatus, STATUS_VERSION, TreeEnd, TreeUsage,
+    End, Outlives, ProcessIdentity, RunId, RunReport, RunState, RunStatus, STATUS_VERSION, TreeEnd, TreeUsage,
 };
 
 use crate::held::HeldSpool;
@@ -71,7 +71,7 @@ fn write_down(held: &HeldSpool, status: RunStatus, report: &RunReport) -> io::Re
     held.clear_private()?;
     held.forget_plan()?;
     held.free_reserve("status.first")?;
-    held.reserve_status("status.next")?
+    held.reserve_status("status.next", Outlives::Power)?
         .publish(&RunStatus { state: RunState::Ended(report.clone()), ..status })?;
     held.remove_empty_log()
 }
