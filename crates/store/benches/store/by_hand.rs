@@ -78,14 +78,14 @@ impl ByHand {
     fn place_one(&self, home: &str) {
         // What the store does for each call, too: an id, and the call as JSON.
         let id = fresh_id();
-        let call = serde_json::to_string(&CallSpec::new(AgentKind::Claude, "", "/work/shop")).unwrap();
+        let call = serde_json::to_string(&CallSpec::new(AgentKind::Claude, "", "/home/ana/shop")).unwrap();
         let connection = self.lock();
         begin(&connection);
         connection
             .prepare_cached(
                 "INSERT INTO agent_jobs (id, revision, state, attempt, requeues, max_attempts, created_at, agent,
                     tool, task, home, cwd, fire_and_forget, expose_stream, prompt_head, call, prompt)
-                VALUES (?1, 1, 'queued', 0, 0, 3, ?2, 'claude', 'call_cc', 'call_cc', ?3, '/work/shop', 0, 0, ?4, ?5, ?4)
+                VALUES (?1, 1, 'queued', 0, 0, 3, ?2, 'claude', 'call_cc', 'call_cc', ?3, '/home/ana/shop', 0, 0, ?4, ?5, ?4)
                 ON CONFLICT DO NOTHING",
             )
             .unwrap()

@@ -20,7 +20,11 @@ pub struct Ours {
 }
 
 fn order(home: &str) -> NewJob {
-    NewJob::new(CallSpec::new(AgentKind::Claude, PROMPT, "/work/shop"), "call_cc", Home::Host(home.into()))
+    NewJob::new(
+        CallSpec::new(AgentKind::Claude, PROMPT, "/home/ana/shop"),
+        "call_cc",
+        Home::Host(home.into()),
+    )
 }
 
 pub fn outcome() -> Outcome {

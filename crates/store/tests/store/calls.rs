@@ -14,11 +14,11 @@ pub fn here() -> Home {
 }
 
 pub fn order(prompt: &str) -> NewJob {
-    NewJob::new(CallSpec::new(AgentKind::Claude, prompt, "/work/shop"), "call_cc", here())
+    NewJob::new(CallSpec::new(AgentKind::Claude, prompt, "/home/ana/shop"), "call_cc", here())
 }
 
 pub fn order_for(agent: AgentKind, home: Home) -> NewJob {
-    NewJob::new(CallSpec::new(agent, "do it", "/work/shop"), "call", home)
+    NewJob::new(CallSpec::new(agent, "do it", "/home/ana/shop"), "call", home)
 }
 
 /// What an owner asks for that runs every agent on this host.

@@ -40,7 +40,7 @@ fn full_order() -> NewJob {
         available_tools: Some(vec!["Read".into()]),
         system_prompt: Some("be brief".into()),
         append_system_prompt: Some("and kind".into()),
-        add_dirs: vec!["/work/other dir".into()],
+        add_dirs: vec!["/home/ana/other dir".into()],
         agent_name: Some("reviewer".parse().unwrap()),
         mcp_servers: vec![McpServer {
             name: "files".into(),
@@ -54,7 +54,7 @@ fn full_order() -> NewJob {
         max_turns: Some(7),
         max_budget_usd: Some(1.5),
         limits: Limits { wall: Some(Duration::from_secs(9)), ..Limits::default() },
-        ..CallSpec::new(AgentKind::Codex, "prompt", "/work/a b/ü")
+        ..CallSpec::new(AgentKind::Codex, "prompt", "/home/ana/a b/ü")
     };
     NewJob {
         task: "review".into(),
@@ -274,7 +274,7 @@ async fn the_last_session_is_known_per_task_agent_and_home(bed: Bed) {
     let known = last(AgentKind::Claude, "a", &here()).await.unwrap();
     assert_eq!(
         (known.session, known.cwd.as_str(), known.at),
-        (session("s-4"), "/work/shop", bed.clock.now())
+        (session("s-4"), "/home/ana/shop", bed.clock.now())
     );
     assert_eq!(last(AgentKind::Claude, "b", &here()).await.unwrap().session, session("s-2"));
     assert_eq!(last(AgentKind::Claude, "a", &gpu).await.unwrap().session, session("s-3"));

@@ -115,7 +115,7 @@ async fn a_summary_has_what_fits_in_a_line(bed: Bed) {
     assert_eq!(line.model.as_deref(), Some("claude-haiku-4-5"), "the model that answered");
     assert_eq!(line.usage, Some(Usage { input: 100, output: 20, cached: 60, reasoning: 5 }));
     assert_eq!(line.cost_usd, Some(0.25));
-    assert_eq!((line.cwd.as_str(), line.home), ("/work/shop", here()));
+    assert_eq!((line.cwd.as_str(), line.home), ("/home/ana/shop", here()));
     assert!(line.prompt_head.starts_with("first line second x"));
     assert!(line.prompt_head.len() < 200);
 }

@@ -69,13 +69,13 @@ CREATE TABLE agent_workers (
 ) STRICT, WITHOUT ROWID;
 INSERT INTO agent_jobs VALUES (x'018bcfe568007000800000000000000a', 3, 'completed', NULL, 1, 0, 3, NULL, NULL,
     1700000000000, 1700000001000, 1700000002000, 1000, 'claude', 'claude-haiku-4-5', 'call_cc', 'sums', 'host:here',
-    '/work/shop', 's-1', x'018bcfe570007000800000000000000b', NULL, 'key-1', 0, 0, 10, 1, 0, 0, 0.01,
-    'What is 2 + 2?', NULL, '{"agent":"claude","prompt":"","cwd":"/work/shop","limits":{"start_ms":null,"idle_ms":null,"wall_ms":3600000,"output_bytes":1073741824,"grace_ms":5000}}', 'What is 2 + 2?', '{"agent": "claude", "verdict": {"verdict": "success"}, "text": "4", "text_cut": 0, "structured_output": null, "session": "s-1", "session_mismatch": null, "model": "claude-haiku-4-5", "usage": {"input": 10, "output": 1, "cached": 0, "reasoning": 0}, "cost_usd": 0.01, "session_totals": null, "turns": 1, "duration_ms": 900, "permission_denials": [], "retries": 0, "exit": null}');
+    '/home/ana/shop', 's-1', x'018bcfe570007000800000000000000b', NULL, 'key-1', 0, 0, 10, 1, 0, 0, 0.01,
+    'What is 2 + 2?', NULL, '{"agent":"claude","prompt":"","cwd":"/home/ana/shop","limits":{"start_ms":null,"idle_ms":null,"wall_ms":3600000,"output_bytes":1073741824,"grace_ms":5000}}', 'What is 2 + 2?', '{"agent": "claude", "verdict": {"verdict": "success"}, "text": "4", "text_cut": 0, "structured_output": null, "session": "s-1", "session_mismatch": null, "model": "claude-haiku-4-5", "usage": {"input": 10, "output": 1, "cached": 0, "reasoning": 0}, "cost_usd": 0.01, "session_totals": null, "turns": 1, "duration_ms": 900, "permission_denials": [], "retries": 0, "exit": null}');
 INSERT INTO agent_jobs VALUES (x'018bcfe678007000800000000000000c', 1, 'queued', NULL, 0, 0, 3, NULL, NULL,
     1700000070000, NULL, NULL, NULL, 'claude', NULL, 'call_cc', 'sums', 'host:here',
-    '/work/shop', NULL, NULL, NULL, NULL, 0, 0, NULL, NULL, NULL, NULL, NULL,
-    'What is 2 + 3?', NULL, '{"agent":"claude","prompt":"","cwd":"/work/shop","limits":{"start_ms":null,"idle_ms":null,"wall_ms":3600000,"output_bytes":1073741824,"grace_ms":5000}}', 'What is 2 + 3?', NULL);
+    '/home/ana/shop', NULL, NULL, NULL, NULL, 0, 0, NULL, NULL, NULL, NULL, NULL,
+    'What is 2 + 3?', NULL, '{"agent":"claude","prompt":"","cwd":"/home/ana/shop","limits":{"start_ms":null,"idle_ms":null,"wall_ms":3600000,"output_bytes":1073741824,"grace_ms":5000}}', 'What is 2 + 3?', NULL);
 INSERT INTO agent_exchanges VALUES (x'018bcfe570007000800000000000000b', x'018bcfe568007000800000000000000a',
     1700000002000, 'What is 2 + 2?', '4');
-INSERT INTO tool_sessions VALUES ('claude', 'sums', 'host:here', 's-1', '/work/shop',
+INSERT INTO tool_sessions VALUES ('claude', 'sums', 'host:here', 's-1', '/home/ana/shop',
     x'018bcfe568007000800000000000000a', 1700000002000);

@@ -118,7 +118,7 @@ per_agent.claude = 2
 default = \"sonnet\"
 
 [cwd_aliases]
-shop = \"~/work/shop\"
+shop = \"~/shop\"
 ```
 ";
 
