@@ -8,6 +8,7 @@
 mod behaviour;
 mod escapes;
 mod lifetime;
+#[path = "../faults/ordinary_user.rs"]
 mod ordinary_user;
 mod scene;
 mod tries;

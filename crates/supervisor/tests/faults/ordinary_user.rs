@@ -22,10 +22,11 @@ pub fn trial(name: &'static str) -> Trial {
 }
 
 fn run_as_nobody(name: &str) -> Result<(), Failed> {
-    let folder = tempfile::tempdir()?;
+    // Not below /tmp, of which a sandbox has its own.
+    let folder = tempfile::Builder::new().prefix("switchboard-").tempdir_in("/var/lib")?;
     // The build folder is often below root's home, where nobody else may look.
     fs::set_permissions(folder.path(), Permissions::from_mode(0o755))?;
-    let program = folder.path().join("faults");
+    let program = folder.path().join("tests");
     copy(&std::env::current_exe()?, &program)?;
     let own = folder.path().join("own");
     fs::create_dir(&own)?;
