@@ -23,10 +23,19 @@ pub struct Taken {
     pub after: Progress,
 }
 
+/// A job that was placed, or found by its key, and one that was claimed with it.
+#[derive(Debug)]
+pub struct Begun {
+    pub job: Job,
+    pub is_new: bool,
+    pub claimed: Option<Job>,
+}
+
 #[async_trait]
 pub trait Engine: Send + Sync + std::fmt::Debug {
-    /// Keeps a new job, or finds the earlier one with the same key. Answers it, and whether it is new.
-    async fn place(&self, job: Job) -> Result<(Job, bool), StoreError>;
+    /// Keeps a new job, or finds the earlier one with the same key. With a request, the owner may also be given a job, this one
+    /// or an older one; an engine that cannot do both at once leaves the claim to be made.
+    async fn place(&self, job: Job, request: Option<ClaimRequest>) -> Result<Begun, StoreError>;
     async fn claim(&self, request: ClaimRequest, now: Timestamp) -> Result<Option<Job>, StoreError>;
     async fn renew(&self, owner: Owner, expires_at: Timestamp) -> Result<Vec<Held>, StoreError>;
     /// Takes a step; with what a `Finish` brings along.
@@ -37,6 +46,11 @@ pub trait Engine: Send + Sync + std::fmt::Debug {
         end: Option<EndRow>,
         now: Timestamp,
     ) -> Result<Taken, StoreError>;
+    /// Takes the last step, and answers the job as it is kept.
+    async fn finish(&self, job: JobId, step: Step, end: EndRow, now: Timestamp) -> Result<Job, StoreError> {
+        self.step(job, step, Some(end), now).await?;
+        self.get(job).await?.ok_or(StoreError::NoSuchJob { job })
+    }
     async fn note_session(&self, claim: Claim, session: SessionId, now: Timestamp) -> Result<(), StoreError>;
     async fn rescue(&self, request: RescueRequest, now: Timestamp) -> Result<Vec<Job>, StoreError>;
 
@@ -56,5 +70,9 @@ pub trait Engine: Send + Sync + std::fmt::Debug {
     async fn watch(&self) -> Result<Watch, StoreError>;
 
     async fn sweep(&self, retention: Retention, now: Timestamp) -> Result<Vec<JobId>, SweepError>;
+    /// Whether others write to it, too, whose changes a watcher is told.
+    fn is_shared(&self) -> bool {
+        false
+    }
     async fn check(&self) -> Result<(), StoreError>;
 }

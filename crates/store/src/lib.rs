@@ -64,8 +64,8 @@ pub use error::{Cause, Certainty, StoreError, SweepError};
 pub use folders::remove_job_folders;
 pub use redact::{BadPattern, Redactor};
 pub use requests::{
-    CancelReply, Capacity, ClaimRequest, Found, Held, JobFilter, JobSummary, LastSession, Page, PageRequest,
-    Placed, RescueRequest, Retention,
+    CancelReply, Capacity, ClaimRequest, Finished, Found, Held, JobFilter, JobSummary, LastSession, Page,
+    PageRequest, Placed, RescueRequest, Retention,
 };
 pub use setting::{Setting, SettingError};
 pub use stats::{Stats, StatsRange, StatsRow};

@@ -57,6 +57,17 @@ pub struct Placed {
     pub is_new: bool,
     /// How many secrets were taken out of its texts. What the agent will be given lacks them, too.
     pub redactions: usize,
+    /// What the owner that placed it is to work on now, if it asked for that.
+    pub claimed: Option<Box<Job>>,
+}
+
+/// A job that has come to its end.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Finished {
+    /// As it is kept.
+    pub job: Job,
+    /// How many secrets were taken out of what the agent said.
+    pub redactions: usize,
 }
 
 /// A job that an owner holds, as its heartbeat finds it.

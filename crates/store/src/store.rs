@@ -14,13 +14,13 @@ use model::{
 
 use crate::clock::Clock;
 use crate::credentials::Credentials;
-use crate::engine::Engine;
+use crate::engine::{Begun, Engine};
 use crate::error::{StoreError, SweepError};
 use crate::ids::Ids;
 use crate::redact::Redactor;
 use crate::requests::{
-    CancelReply, ClaimRequest, Found, Held, JobFilter, LastSession, Page, PageRequest, Placed, RescueRequest,
-    Retention,
+    CancelReply, ClaimRequest, Finished, Found, Held, JobFilter, LastSession, Page, PageRequest, Placed,
+    RescueRequest, Retention,
 };
 use crate::row::EndRow;
 use crate::setting::{Setting, SettingError};
@@ -83,6 +83,11 @@ impl Store {
         Ok(Self { engine, clock, redactor: Arc::new(redactor), ids: Arc::default() })
     }
 
+    /// Whether [`Self::watch`] also tells of what other processes write.
+    pub fn is_shared(&self) -> bool {
+        self.engine.is_shared()
+    }
+
     /// What time it is for this store.
     pub fn now(&self) -> Timestamp {
         self.clock.now()
@@ -93,16 +98,26 @@ impl Store {
     /// The same idempotency key gives the same job, which may have been asked for in other words. When the answer is
     /// [`StoreError::Unconfirmed`], the job may be there: ask again with the same key, or look for the id in the error.
     pub async fn place(&self, order: NewJob) -> Result<Placed, StoreError> {
-        let mut order = order;
+        self.keep(order, None).await
+    }
+
+    /// Like [`Self::place`], by an owner that has room: it may get its next job, this one or an older one, in the same breath
+    /// ([`Placed::claimed`]). When it gets none, there may be one all the same: ask [`Self::claim`].
+    pub async fn place_and_claim(&self, order: NewJob, request: ClaimRequest) -> Result<Placed, StoreError> {
+        self.keep(order, Some(request)).await
+    }
+
+    async fn keep(&self, mut order: NewJob, request: Option<ClaimRequest>) -> Result<Placed, StoreError> {
         refuse_empty(&order)?;
         let redactions = self.redactor.clean_order(&mut order)?;
         let now = self.now();
-        let (job, is_new) = self.engine.place(Job::placed(self.ids.job(now)?, order, now)).await?;
-        Ok(Placed { job, is_new, redactions })
+        let job = Job::placed(self.ids.job(now)?, order, now);
+        let Begun { job, is_new, claimed } = self.engine.place(job, request).await?;
+        Ok(Placed { job, is_new, redactions, claimed: claimed.map(Box::new) })
     }
 
     /// Takes the oldest job that the owner can serve; none when there is none, or when the owner has as many as it can run.
-    /// No job is ever given to two. Also counts as a heartbeat.
+    /// No job is ever given to two. Being given one counts as a heartbeat.
     pub async fn claim(&self, request: ClaimRequest) -> Result<Option<Job>, StoreError> {
         self.engine.claim(request, self.now()).await
     }
@@ -119,15 +134,15 @@ impl Store {
         self.engine.note_session(claim.clone(), session.clone(), self.now()).await
     }
 
-    /// Brings a job to its end. Refused when the claim no longer holds it; the first end stays. Answers how many secrets were
-    /// taken out of what the agent said.
-    pub async fn finish(&self, claim: &Claim, end: JobEnd) -> Result<usize, StoreError> {
+    /// Brings a job to its end. Refused when the claim no longer holds it; the first end stays. Answers the job as it
+    /// is kept.
+    pub async fn finish(&self, claim: &Claim, end: JobEnd) -> Result<Finished, StoreError> {
         let mut end = end;
         let redactions = self.redactor.clean_end(&mut end);
         let step = Step::Finish { claim: claim.clone(), how: end.how };
         let end = EndRow::new(end, self.ids.exchange(self.now())?)?;
-        self.engine.step(claim.job, step, Some(end), self.now()).await?;
-        Ok(redactions)
+        let job = self.engine.finish(claim.job, step, end, self.now()).await?;
+        Ok(Finished { job, redactions })
     }
 
     /// Wants a job to end. One that nobody holds is cancelled at once; for one that runs the wish is kept, and its holder has

@@ -22,7 +22,7 @@ use model::{
 };
 use tokio::sync::{broadcast, oneshot};
 
-use crate::engine::{Engine, Taken};
+use crate::engine::{Begun, Engine, Taken};
 use crate::error::{StoreError, SweepError};
 use crate::requests::{
     ClaimRequest, Found, Held, JobFilter, LastSession, Page, PageRequest, RescueRequest, Retention,
@@ -151,23 +151,32 @@ impl From<StoreError> for Failed {
 
 #[async_trait]
 impl Engine for Sqlite {
-    async fn place(&self, job: Job) -> Result<(Job, bool), StoreError> {
+    async fn place(&self, job: Job, request: Option<ClaimRequest>) -> Result<Begun, StoreError> {
         let row = JobRow::placed(&job)?;
-        let id = job.id;
-        let earlier = self
-            .writer
-            .write(Durability::Full, move |ledger: &mut Ledger<'_>| {
-                let earlier = jobs::insert(ledger.connection, &row)?;
-                if earlier.is_none() {
-                    ledger.changed(id, StateName::Queued, row.revision);
-                }
-                Ok(earlier)
-            })
-            .await
-            .map_err(|error| naming(error, id))?;
+        let (id, now) = (job.id, job.created_at);
+        let afterwards = self.writer.afterwards()?;
+        let run = move |ledger: &mut Ledger<'_>| {
+            let earlier = jobs::insert(ledger.connection, &row)?;
+            if earlier.is_some() {
+                return Ok((earlier, None));
+            }
+            ledger.changed(id, StateName::Queued, row.revision);
+            let claimed = request.map_or(Ok(None), |request| claim::oldest(ledger, &request, now));
+            match claimed {
+                // What is wrong with another job is no reason not to keep this one.
+                Err(Failed::Store(_)) => Ok((None, None)),
+                claimed => Ok((None, claimed?)),
+            }
+        };
+        let wrap = move |(earlier, claimed): (Option<JobRow>, Option<Job>)| {
+            (earlier, claimed.map(|job| Undelivered::new(job, afterwards, now)))
+        };
+        let written = self.writer.write_then(Durability::Full, run, wrap).await;
+        let (earlier, claimed) = written.map_err(|error| naming(error, id))?;
+        let claimed = claimed.and_then(Undelivered::deliver);
         match earlier {
-            Some(row) => Ok((row.job()?, false)),
-            None => Ok((job, true)),
+            Some(row) => Ok(Begun { job: row.job()?, is_new: false, claimed }),
+            None => Ok(Begun { job, is_new: true, claimed }),
         }
     }
 
@@ -200,6 +209,16 @@ impl Engine for Sqlite {
         self.writer
             .write(Durability::Full, move |ledger: &mut Ledger<'_>| {
                 jobs::take_step(ledger, job, &step, end.as_ref(), now)
+            })
+            .await
+            .map_err(|error| naming(error, job))
+    }
+
+    async fn finish(&self, job: JobId, step: Step, end: EndRow, now: Timestamp) -> Result<Job, StoreError> {
+        self.writer
+            .write(Durability::Full, move |ledger: &mut Ledger<'_>| {
+                jobs::take_step(ledger, job, &step, Some(&end), now)?;
+                Ok(reads::job(ledger.connection, job)?.ok_or(StoreError::NoSuchJob { job })?)
             })
             .await
             .map_err(|error| naming(error, job))
@@ -339,7 +358,7 @@ mod tests {
         let order = NewJob::new(CallSpec::new(AgentKind::Claude, "x", "/w"), "call", home.clone());
         let id = JobId::first_of(Timestamp::from_millis(1));
 
-        store.place(Job::placed(id, order, NOW)).await?;
+        store.place(Job::placed(id, order, NOW), None).await?;
         assert_eq!(last_level(&store).await?, FULL, "place");
         let request = ClaimRequest {
             owner: Owner::new("a"),

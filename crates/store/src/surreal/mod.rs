@@ -20,7 +20,7 @@ use model::{AgentKind, Claim, Exchange, Home, Job, JobId, JobIdPrefix, Owner, Se
 use tokio::sync::Mutex;
 
 use crate::credentials::Credentials;
-use crate::engine::{Engine, Taken};
+use crate::engine::{Begun, Engine, Taken};
 use crate::error::{StoreError, SweepError};
 use crate::requests::{
     ClaimRequest, Found, Held, JobFilter, LastSession, Page, PageRequest, RescueRequest, Retention,
@@ -56,8 +56,13 @@ fn op_name() -> Result<String, StoreError> {
 
 #[async_trait]
 impl Engine for Surreal {
-    async fn place(&self, job: Job) -> Result<(Job, bool), StoreError> {
-        jobs::place(&self.wire, job).await
+    async fn place(&self, job: Job, _request: Option<ClaimRequest>) -> Result<Begun, StoreError> {
+        let (job, is_new) = jobs::place(&self.wire, job).await?;
+        Ok(Begun { job, is_new, claimed: None })
+    }
+
+    fn is_shared(&self) -> bool {
+        true
     }
 
     async fn claim(&self, request: ClaimRequest, now: Timestamp) -> Result<Option<Job>, StoreError> {

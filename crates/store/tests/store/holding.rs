@@ -12,6 +12,9 @@ use crate::conformance;
 conformance![
     the_oldest_is_claimed_first,
     a_claimed_job_is_given_as_it_is_kept,
+    who_places_with_room_gets_the_oldest_and_nothing_is_lost,
+    a_call_that_was_placed_before_gives_its_placer_nothing_to_do,
+    the_end_of_a_job_is_told_as_it_is_kept,
     an_owner_gets_only_what_it_can_serve,
     no_more_of_an_agent_than_the_owner_runs_at_once,
     the_first_end_stays,
@@ -44,6 +47,40 @@ async fn a_claimed_job_is_given_as_it_is_kept(bed: Bed) {
         assert_eq!(store.get(job.id).await.unwrap().unwrap(), job);
         store.pause_until(&claim, bed.clock.now()).await.unwrap();
     }
+}
+
+async fn who_places_with_room_gets_the_oldest_and_nothing_is_lost(bed: Bed) {
+    let store = bed.open().await;
+    let first = store.place(order("first")).await.unwrap().job.id;
+    let placed = store.place_and_claim(order("second"), request("a")).await.unwrap();
+    // An engine that cannot do both at once leaves the claim to be made.
+    let claimed = match placed.claimed {
+        Some(job) => *job,
+        None => store.claim(request("a")).await.unwrap().unwrap(),
+    };
+    assert_eq!(claimed.id, first);
+    assert_eq!(store.get(first).await.unwrap().unwrap(), claimed);
+    let second = store.claim(request("b")).await.unwrap().unwrap();
+    assert_eq!((second.id, placed.is_new), (placed.job.id, true));
+    assert_eq!(store.claim(request("c")).await.unwrap(), None);
+}
+
+async fn a_call_that_was_placed_before_gives_its_placer_nothing_to_do(bed: Bed) {
+    let store = bed.open().await;
+    let keyed = NewJob { idempotency_key: Some("once".into()), ..order("x") };
+    let first = store.place(keyed.clone()).await.unwrap().job.id;
+    let again = store.place_and_claim(keyed, request("a")).await.unwrap();
+    assert_eq!((again.job.id, again.is_new, again.claimed), (first, false, None));
+    assert_eq!(store.get(first).await.unwrap().unwrap().progress.state, JobState::Queued);
+}
+
+async fn the_end_of_a_job_is_told_as_it_is_kept(bed: Bed) {
+    let store = bed.open().await;
+    store.place(order("x")).await.unwrap();
+    let (job, claim) = claimed(&store, "a").await;
+    let finished = store.finish(&claim, success("done")).await.unwrap();
+    assert_eq!(store.get(job.id).await.unwrap().unwrap(), finished.job);
+    assert!(finished.job.completed_at.is_some());
 }
 
 async fn the_oldest_is_claimed_first(bed: Bed) {
