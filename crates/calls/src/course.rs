@@ -27,9 +27,15 @@ use words::{never_free, not_started, not_written, supervisor_gone, taken_up_agai
 
 /// How much of the end of stderr is weighed in the outcome.
 const STDERR_TAIL: u64 = 8 * 1024;
-/// How long to wait before a run is looked for again that could not be followed.
 /// How long a run that cannot be read may take to end.
 const GIVEN_UP_WITHIN: Duration = Duration::from_mins(1);
+/// After how long the session of a run is kept in the store. Until then, and after a crash, its files tell it; most short runs
+/// have ended by then, and their end tells it, too.
+const SESSION_KEPT_AFTER: Duration = Duration::from_secs(1);
+/// After how long a run shows in the folder of its job. The folder of one that ends sooner tells of its end alone: every file
+/// that is made and replaced costs, and nobody has seen the folder by then.
+const SHOWN_AFTER: Duration = Duration::from_millis(50);
+/// How long to wait before a run is looked for again that could not be followed.
 const TRY_AGAIN: Duration = Duration::from_secs(1);
 /// How long to wait before the store is told again what it could not take.
 const TELL_AGAIN: Duration = Duration::from_secs(1);
@@ -48,6 +54,8 @@ pub(crate) struct RunNote {
 pub(crate) enum Begin {
     /// With a run of its own.
     Anew,
+    /// The same, and it is on the board since it was placed.
+    Handed(Arc<Live>),
     /// With a run that an earlier desk has started.
     With { number: u32, note: Box<RunNote>, guards: Vec<Guard> },
 }
@@ -79,12 +87,10 @@ enum Unfinished {
 /// Brings a claimed job as far as it goes.
 pub(crate) async fn go(desk: Arc<Inner>, job: Job, begin: Begin) {
     let Some(claim) = job.claim() else { return };
-    let live = desk.board.put(&claim);
-    // Asked again now that it can be found on the board: who wanted it to end before that found nobody to tell.
-    let asked = desk.store.get(job.id).await.ok().flatten();
-    if asked.is_some_and(|job| job.progress.cancel_requested_at.is_some()) {
-        live.stop.cancel();
-    }
+    let live = match &begin {
+        Begin::Handed(live) => Arc::clone(live),
+        Begin::Anew | Begin::With { .. } => put_on_the_board(&desk, &claim).await,
+    };
     let files = desk.files(job.id);
     let mut course = Course {
         desk: &desk,
@@ -101,12 +107,20 @@ pub(crate) async fn go(desk: Arc<Inner>, job: Job, begin: Begin) {
     desk.board.take_off(&live);
 }
 
+/// From here on, who wants the job to end finds somebody to tell.
+async fn put_on_the_board(desk: &Inner, claim: &Claim) -> Arc<Live> {
+    let live = desk.board.put(claim);
+    // Who wanted it before found nobody.
+    let asked = desk.store.get(claim.job).await.ok().flatten();
+    if asked.is_some_and(|job| job.progress.cancel_requested_at.is_some()) {
+        live.stop.cancel();
+    }
+    live
+}
+
 /// Ends a job whose course broke off by a defect, with all that it may have left running.
 pub(crate) async fn give_up(desk: &Inner, claim: &Claim) {
     let files = desk.files(claim.job);
-    if let Some(live) = desk.board.get(claim.job) {
-        desk.board.take_off(&live);
-    }
     if let Some(number) = files.runs().last()
         && let Ok(run) = supervisor::attach(&files.run(*number)).await
     {
@@ -119,6 +133,9 @@ pub(crate) async fn give_up(desk: &Inner, claim: &Claim) {
         tracing::warn!(job = %claim.job, %error, "cannot end the job");
     }
     desk.record(claim.job).await;
+    if let Some(live) = desk.board.get(claim.job) {
+        desk.board.take_off(&live);
+    }
 }
 
 /// Nothing may go on of a run whose end nobody can read.
@@ -172,20 +189,17 @@ impl Course<'_> {
                     Err(conclusion) => return conclusion,
                 }
             }
-            Begin::Anew => (self.relay(), None),
+            Begin::Anew | Begin::Handed(_) => (self.relay(), None),
         };
         loop {
-            let (run, note) = match found.take() {
-                Some((number, run, note)) => {
-                    self.say_running(number, &run);
-                    (run, note)
-                }
+            let (number, run, note) = match found.take() {
+                Some(found) => found,
                 None => match self.begin(&relay).await {
                     Ok(started) => started,
                     Err(conclusion) => return conclusion,
                 },
             };
-            let (outcome, report) = match self.follow(&run, &note).await {
+            let (outcome, report) = match self.follow(number, &run, &note).await {
                 Ok(ended) => ended,
                 Err(Unfinished::Left) => return Conclusion::Left,
                 Err(Unfinished::Failed(failure)) => return self.failed(failure),
@@ -246,7 +260,7 @@ impl Course<'_> {
     }
 
     /// Starts the next run, or says why there is none.
-    async fn begin(&mut self, relay: &Relay) -> Result<(Run, RunNote), Conclusion> {
+    async fn begin(&mut self, relay: &Relay) -> Result<(u32, Run, RunNote), Conclusion> {
         self.take_locks(relay.spec()).await?;
         let number = self.files.runs().last().map_or(1, |last| last + 1);
         let folder = self.files.run(number);
@@ -282,11 +296,10 @@ impl Course<'_> {
             }
             Err(error) => return Err(self.failed(not_started(&error, error.hint()))),
         };
-        self.say_running(number, &run);
         if let Some(session) = note.session.known() {
-            self.note_session(&session.clone()).await;
+            self.hold_if_free(&session.clone());
         }
-        Ok((run, note))
+        Ok((number, run, note))
     }
 
     async fn launch(&self, spec: &CallSpec, folder: &std::path::Path) -> Result<Launch, Conclusion> {
@@ -315,13 +328,17 @@ impl Course<'_> {
     }
 
     fn say_running(&self, number: u32, run: &Run) {
+        self.lead_to(number);
         let pid = run.supervisor().map(|identity| identity.pid);
-        let said = self
-            .files
-            .point_at(number)
-            .and_then(|()| self.files.write_status(self.job, StateName::Running, pid));
-        if let Err(error) = said {
+        if let Err(error) = self.files.write_status(self.job, StateName::Running, pid) {
             tracing::warn!(job = %self.job.id, %error, "cannot write the status file");
+        }
+    }
+
+    /// Lets the files of the job's folder be those of that run.
+    fn lead_to(&self, number: u32) {
+        if let Err(error) = self.files.point_at(number) {
+            tracing::warn!(job = %self.job.id, %error, "cannot lead to what the run prints");
         }
     }
 
@@ -365,7 +382,12 @@ impl Course<'_> {
     }
 
     /// Reads along until the run is over, and judges it.
-    async fn follow(&mut self, run: &Run, note: &RunNote) -> Result<(Outcome, RunReport), Unfinished> {
+    async fn follow(
+        &mut self,
+        number: u32,
+        run: &Run,
+        note: &RunNote,
+    ) -> Result<(Outcome, RunReport), Unfinished> {
         let agent = self.job.order.call.agent;
         let exposes_stream = self.job.order.expose_stream;
         let mut events = loop {
@@ -377,6 +399,13 @@ impl Course<'_> {
         let mut parser = Parser::new(agent, ParseLimits::default());
         let mut activity = Activity { session: note.session.known().cloned(), ..Activity::default() };
         let mut told_to_stop = false;
+        let begun = tokio::time::Instant::now();
+        // Who goes away instead of waiting looks into the folder at once.
+        let mut shown = self.job.order.fire_and_forget;
+        if shown {
+            self.say_running(number, run);
+        }
+        let mut kept = None;
         let report = loop {
             let event = tokio::select! {
                 biased;
@@ -390,6 +419,16 @@ impl Course<'_> {
                 }
                 () = self.desk.leaving.cancelled() => return Err(Unfinished::Left),
                 event = events.next() => event,
+                () = tokio::time::sleep_until(begun + SHOWN_AFTER), if !shown => {
+                    shown = true;
+                    self.say_running(number, run);
+                    continue;
+                }
+                () = tokio::time::sleep_until(begun + SESSION_KEPT_AFTER), if kept != activity.session => {
+                    kept.clone_from(&activity.session);
+                    self.keep_session(kept.as_ref()).await;
+                    continue;
+                }
             };
             let event = match event {
                 Ok(event) => event,
@@ -417,7 +456,7 @@ impl Course<'_> {
                     if activity.session != known
                         && let Some(session) = activity.session.clone()
                     {
-                        self.note_session(&session).await;
+                        self.hold_if_free(&session);
                     }
                 }
                 Some(RunEvent::Error(_)) => {}
@@ -425,6 +464,9 @@ impl Course<'_> {
                 None => break run.wait().await.map_err(|error| unreadable(&error))?,
             }
         };
+        if !shown {
+            self.lead_to(number);
+        }
         let reported = &mut self.reported;
         let summary = parser.finish(&mut |event| {
             if exposes_stream {
@@ -446,9 +488,9 @@ impl Course<'_> {
         Ok((outcome, report))
     }
 
-    /// A session whose id was not known before the run is kept, so that the work can be taken up after a crash.
-    async fn note_session(&mut self, session: &SessionId) {
-        self.hold_if_free(session);
+    /// The session of a run is kept, so that others can go on with it even when its files are lost.
+    async fn keep_session(&self, session: Option<&SessionId>) {
+        let Some(session) = session else { return };
         if let Err(error) = self.desk.store.note_session(&self.claim, session).await {
             tracing::warn!(job = %self.job.id, %error, "cannot keep the session of the job");
         }
@@ -526,26 +568,35 @@ impl Course<'_> {
     }
 
     async fn conclude(&self, conclusion: Conclusion) {
-        match conclusion {
+        let ended = match conclusion {
             Conclusion::Left => return,
             Conclusion::Ended(end) => self.finish(*end).await,
             Conclusion::Paused { until } => self.insist(Word::Pause(until)).await,
             Conclusion::Interrupted(end) => self.interrupted(*end).await,
+        };
+        match ended {
+            Some(job) => {
+                self.desk.write_down(&job);
+                self.desk.recent.keep(job);
+            }
+            None => self.desk.record(self.job.id).await,
         }
-        self.desk.record(self.job.id).await;
     }
 
     /// The run was lost, and nothing of it is left: the job is queued again while attempts are left.
-    async fn interrupted(&self, end: JobEnd) {
+    async fn interrupted(&self, end: JobEnd) -> Option<Job> {
         // One that was taken over from a dead desk may be interrupted already.
         let _ = self.desk.store.interrupt(&self.claim).await;
         match self.desk.store.requeue(&self.claim).await {
-            Ok(_) => self.desk.wake.notify_one(),
+            Ok(_) => {
+                self.desk.wake.notify_one();
+                None
+            }
             Err(error) => {
                 if !matches!(error.refusal(), Some(model::Refusal::NoAttemptLeft { .. })) {
                     tracing::warn!(job = %self.job.id, %error, "cannot queue the job again");
                 }
-                self.finish(end).await;
+                self.finish(end).await
             }
         }
     }
@@ -564,33 +615,39 @@ impl Course<'_> {
         self.files.runs().iter().filter_map(end_of).max_by_key(doubt)
     }
 
-    async fn finish(&self, end: JobEnd) {
+    async fn finish(&self, end: JobEnd) -> Option<Job> {
         let response = end.outcome.as_ref().map(|outcome| outcome.text.clone());
         let metadata = self.reported.metadata(self.job.order.expose_stream, self.tree_end());
         let mut end = JobEnd { metadata, ..end };
         if let Some(response) = response {
             end = end.with_exchange(self.job.order.call.prompt.clone(), response);
         }
-        self.insist(Word::End(Box::new(end))).await;
+        self.insist(Word::End(Box::new(end))).await
     }
 
-    /// Tells the store until it has taken it, or has refused it for good.
-    async fn insist(&self, word: Word) {
+    /// Tells the store until it has taken it, or has refused it for good. Answers the job when this has ended it.
+    async fn insist(&self, word: Word) -> Option<Job> {
         loop {
             let told = match &word {
-                Word::End(end) => self.desk.store.finish(&self.claim, (**end).clone()).await.map(drop),
-                Word::Pause(until) => self.desk.store.pause_until(&self.claim, *until).await.map(drop),
+                Word::End(end) => {
+                    let finished = self.desk.store.finish(&self.claim, (**end).clone()).await;
+                    finished.map(|finished| Some(finished.job))
+                }
+                Word::Pause(until) => self.desk.store.pause_until(&self.claim, *until).await.map(|_| None),
             };
-            let Err(error) = told else { return };
+            let error = match told {
+                Ok(ended) => return ended,
+                Err(error) => error,
+            };
             // The job ended by another hand, or belongs to another owner: its word counts.
             if error.refusal().is_some() || matches!(error, store::StoreError::NoSuchJob { .. }) {
                 tracing::info!(job = %self.job.id, %error, "the word about the job came too late");
-                return;
+                return None;
             }
             tracing::warn!(job = %self.job.id, %error, "cannot keep what became of the job; trying again");
             tokio::select! {
                 // The spool still has it, and the next desk reads it from there.
-                () = self.desk.leaving.cancelled() => return,
+                () = self.desk.leaving.cancelled() => return None,
                 () = tokio::time::sleep(TELL_AGAIN) => {}
             }
         }

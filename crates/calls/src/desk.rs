@@ -10,17 +10,20 @@ use model::{
     AgentKind, CallSpec, Job, JobId, JobIdPrefix, NewJob, Owner, SessionChoice, StateName, Timestamp,
 };
 use store::{Found, JobFilter, Page, PageRequest, Stats, StatsRange, Store};
+use tokio::sync::mpsc::{UnboundedSender, unbounded_channel};
 use tokio::sync::{Mutex, Notify, watch};
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
 use crate::answer::Answer;
-use crate::dispatch;
+use crate::dispatch::{self, Handed};
 use crate::error::CallError;
 use crate::files::{JobFiles, Part, Stream, jobs};
 use crate::live::{Activity, Board};
 use crate::locks::Locks;
+use crate::recent::Recent;
 use crate::recovery;
+use crate::seats::Seats;
 use crate::settings::Settings;
 
 /// How long what is known about an agent's program is believed without another look.
@@ -104,6 +107,10 @@ pub(crate) struct Inner {
     pub owner: Owner,
     pub board: Board,
     pub locks: Locks,
+    pub recent: Recent,
+    pub seats: Arc<Seats>,
+    /// Jobs that were claimed as they were placed.
+    pub handed: UnboundedSender<Handed>,
     /// Something may be there to be claimed.
     pub wake: Notify,
     /// No new claims; what runs is waited for.
@@ -127,12 +134,16 @@ impl Desk {
         make_private(&jobs(&settings.state)).map_err(cannot_use)?;
         let store = Store::open(settings.store.clone()).await?;
         let owner = recovery::owner(&settings);
+        let (handed, begun) = unbounded_channel();
         let desk = Self(Arc::new(Inner {
+            seats: Seats::new(usize::try_from(settings.at_once).unwrap_or(usize::MAX)),
             settings,
             store,
             owner,
             board: Board::default(),
             locks: Locks::default(),
+            recent: Recent::default(),
+            handed,
             wake: Notify::new(),
             closing: CancellationToken::new(),
             leaving: CancellationToken::new(),
@@ -142,7 +153,7 @@ impl Desk {
         }));
         let found = recovery::take_over(&desk.0).await?;
         let mut tasks = desk.0.tasks.lock().await;
-        tasks.spawn(dispatch::work(Arc::clone(&desk.0), found));
+        tasks.spawn(dispatch::work(Arc::clone(&desk.0), found, begun));
         tasks.spawn(dispatch::heartbeat(Arc::clone(&desk.0)));
         tasks.spawn(dispatch::tidy(Arc::clone(&desk.0)));
         drop(tasks);
@@ -157,19 +168,29 @@ impl Desk {
     /// Places a call. Everything that can be known to be wrong with it is told before; once this answers, the job survives
     /// whatever happens.
     pub async fn place(&self, order: Order) -> Result<Placed, CallError> {
-        let Order { mut call, tool, task, idempotency_key, parent, fire_and_forget, expose_stream } = order;
-        let task = task.unwrap_or_else(|| tool.clone());
-        let home = self.0.settings.home();
-        // First of all: a call that was placed before is the same call, whatever has become of its folder or its agent.
-        if let Some(key) = &idempotency_key
-            && let Some(job) = self.0.store.keyed(&home, key).await?
-        {
-            return self.placed_before(&job, &call, &tool, key);
+        let (asked, tool, key) = (order.call.clone(), order.tool.clone(), order.idempotency_key.clone());
+        let placed = match self.checked(order).await {
+            Ok(order) => dispatch::keep(&self.0, order).await?,
+            // A call that was placed before is the same call, whatever has become of its folder or its agent.
+            Err(error) => match self.keyed(key.as_deref()).await? {
+                Some(job) => store::Placed { job, is_new: false, redactions: 0, claimed: None },
+                None => return Err(error),
+            },
+        };
+        if placed.is_new {
+            return Ok(self.announced(&placed));
         }
+        self.placed_before(&placed.job, &asked, &tool, &key.unwrap_or_default())
+    }
+
+    /// What is kept of a call that could be launched right now.
+    async fn checked(&self, order: Order) -> Result<NewJob, CallError> {
+        let Order { mut call, tool, task, idempotency_key, parent, fire_and_forget, expose_stream } = order;
         if self.0.closing.is_cancelled() {
             return Err(CallError::Closing);
         }
-        let asked = call.clone();
+        let task = task.unwrap_or_else(|| tool.clone());
+        let home = self.0.settings.home();
         if call.session == SessionChoice::ContinueLatest {
             let last = self.0.store.last_session(call.agent, &task, &home).await?;
             let last =
@@ -181,25 +202,36 @@ impl Desk {
             *folder = real_folder(folder)?;
         }
         self.0.check(&call).await?;
-        let order = NewJob {
+        Ok(NewJob {
             task,
-            idempotency_key: idempotency_key.clone(),
+            idempotency_key,
             parent,
             fire_and_forget,
             expose_stream,
             max_attempts: self.0.settings.max_attempts,
             ..NewJob::new(call, tool, home)
-        };
-        let placed = self.0.store.place(order.clone()).await?;
-        if !placed.is_new {
-            let key = idempotency_key.unwrap_or_default();
-            return self.placed_before(&placed.job, &asked, &order.tool, &key);
+        })
+    }
+
+    /// The job of an earlier call with that key.
+    async fn keyed(&self, key: Option<&str>) -> Result<Option<Job>, CallError> {
+        let Some(key) = key else { return Ok(None) };
+        Ok(self.0.store.keyed(&self.0.settings.home(), key).await?)
+    }
+
+    /// A job that was placed, with its folder: who goes away instead of waiting may look into it at once. A disk that refuses
+    /// is no reason to lose the job: its course will say so.
+    fn announced(&self, placed: &store::Placed) -> Placed {
+        let (job, files) = (&placed.job, self.files(placed.job.id));
+        // The course of one that has begun is about to make it.
+        if job.order.fire_and_forget || self.0.board.get(job.id).is_none() {
+            let made = files.make().and_then(|()| files.write_first_status(job));
+            if let Err(error) = made {
+                tracing::warn!(job = %job.id, %error, "cannot make the folder of the job");
+            }
         }
-        let files = self.files(placed.job.id);
-        Inner::announce(&placed.job, &files);
-        self.0.wake.notify_one();
-        let (job, created_at) = (placed.job.id, placed.job.created_at);
-        Ok(Placed { job, created_at, is_new: true, redactions: placed.redactions, files })
+        let (job, created_at) = (job.id, job.created_at);
+        Placed { job, created_at, is_new: true, redactions: placed.redactions, files }
     }
 
     /// The job of an earlier call with the same key, if it asked for the same.
@@ -220,6 +252,9 @@ impl Desk {
 
     /// A job, with all that is known of it.
     pub async fn job(&self, job: JobId) -> Result<Job, CallError> {
+        if let Some(ended) = self.0.recent.get(job) {
+            return Ok(Job::clone(&ended));
+        }
         self.0.store.get(job).await?.ok_or(CallError::NoSuchJob { job })
     }
 
@@ -299,11 +334,9 @@ impl Desk {
     /// Places an ended job again, as a new one.
     pub async fn retry(&self, job: JobId) -> Result<Placed, CallError> {
         let placed = self.0.store.retry(job).await?;
-        let files = self.files(placed.job.id);
-        Inner::announce(&placed.job, &files);
+        let announced = self.announced(&placed);
         self.0.wake.notify_one();
-        let (job, created_at) = (placed.job.id, placed.job.created_at);
-        Ok(Placed { job, created_at, is_new: true, redactions: placed.redactions, files })
+        Ok(announced)
     }
 
     /// The jobs that this desk holds.
@@ -403,27 +436,28 @@ impl Inner {
         Ok(())
     }
 
-    /// Makes the folder of a job that has just been placed. A disk that refuses is no reason to lose the job: its course
-    /// will say so.
-    fn announce(job: &Job, files: &JobFiles) {
-        let made = files.make().and_then(|()| files.write_first_status(job));
-        if let Err(error) = made {
-            tracing::warn!(job = %job.id, %error, "cannot make the folder of the job");
+    /// Writes the files of a job as the store has it now.
+    pub async fn record(&self, job: JobId) {
+        if let Ok(Some(record)) = self.store.get(job).await {
+            self.write_down(&record);
         }
     }
 
-    /// Writes the files of a job as the store has it now. The store is what counts, so a failure is only told.
-    pub async fn record(&self, job: JobId) {
-        let Ok(Some(record)) = self.store.get(job).await else { return };
-        let files = self.files(job);
-        let written = files.make().and_then(|()| {
+    /// Writes the files of a job. The store is what counts, so a failure is only told.
+    pub fn write_down(&self, record: &Job) {
+        let files = self.files(record.id);
+        let write = || {
             if record.completed_at.is_some() {
-                files.replace("result.json", &Answer::of(&record, &files, None, self.store.now()))?;
+                files.replace("result.json", &Answer::of(record, &files, None, self.store.now()))?;
             }
-            files.write_status(&record, record.progress.state.name(), None)
-        });
+            files.write_status(record, record.progress.state.name(), None)
+        };
+        let written = match write() {
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => files.make().and_then(|()| write()),
+            written => written,
+        };
         if let Err(error) = written {
-            tracing::warn!(%job, %error, "cannot write the files of the job");
+            tracing::warn!(job = %record.id, %error, "cannot write the files of the job");
         }
     }
 }

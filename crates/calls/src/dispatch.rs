@@ -4,42 +4,92 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use model::{AgentKind, Claim, Job, StateName};
-use store::{Capacity, ClaimRequest, WatchEvent};
+use model::{AgentKind, Claim, Job, NewJob, StateName};
+use store::{Capacity, ClaimRequest, Placed, StoreError, WatchEvent};
+use tokio::sync::mpsc::UnboundedReceiver;
 use tokio::task::{Id, JoinError, JoinSet};
 use tokio::time::sleep;
 
 use crate::course::{self, Begin};
 use crate::desk::Inner;
 use crate::files::jobs;
+use crate::live::Live;
 use crate::recovery;
+use crate::seats::Seat;
 
 /// How often it is looked for work that nobody has told of: a pause that is over, a job that another machine has placed.
 const LOOK_AGAIN: Duration = Duration::from_secs(2);
 /// How often jobs that are kept no longer are removed.
 const TIDY_EVERY: Duration = Duration::from_hours(1);
 
+/// A job that was claimed as it was placed, by a desk that had room.
+#[derive(Debug)]
+pub(crate) struct Handed {
+    job: Job,
+    claim: Claim,
+    live: Arc<Live>,
+    seat: Seat,
+}
+
+/// Keeps a new job. When there is room, the next job is begun in the same breath: the usual call needs no second question.
+pub(crate) async fn keep(desk: &Arc<Inner>, order: NewJob) -> Result<Placed, StoreError> {
+    let Some(seat) = desk.seats.take() else { return desk.store.place(order).await };
+    let mut placed = desk.store.place_and_claim(order, request(desk)).await;
+    let begun = placed.as_mut().ok().and_then(|placed| placed.claimed.take());
+    let is_this = begun.as_ref().map(|job| job.id) == placed.as_ref().ok().map(|placed| placed.job.id);
+    match begun.and_then(|job| Some((job.claim()?, job))) {
+        Some((claim, job)) => {
+            let live = desk.board.put(&claim);
+            if let Err(refused) = desk.handed.send(Handed { job: *job, claim, live, seat }) {
+                put_back(desk, &refused.0).await;
+            }
+        }
+        None => drop(seat),
+    }
+    if !is_this {
+        // It waits, or a place was kept from one that does.
+        desk.wake.notify_one();
+    }
+    placed
+}
+
+/// The desk has closed in between: the job is for the next one.
+async fn put_back(desk: &Inner, handed: &Handed) {
+    desk.board.take_off(&handed.live);
+    let _ = desk.store.interrupt(&handed.claim).await;
+    if let Err(error) = desk.store.requeue(&handed.claim).await {
+        tracing::warn!(job = %handed.job.id, %error, "cannot queue the job again; the next daemon finds it");
+    }
+}
+
 /// Claims what waits, as long as there is room, and sees every course to its end.
-pub(crate) async fn work(desk: Arc<Inner>, found: Vec<(Job, Begin)>) {
+pub(crate) async fn work(desk: Arc<Inner>, found: Vec<(Job, Begin)>, mut handed: UnboundedReceiver<Handed>) {
     let mut courses = Courses::default();
     for (job, begin) in found {
-        courses.begin(&desk, job, begin);
+        courses.begin(&desk, job, begin, desk.seats.make_room());
     }
-    let room = usize::try_from(desk.settings.at_once.max(1)).unwrap_or(usize::MAX);
     let mut look = true;
+    // Nothing waits; with limits for each agent, something may that is not seen.
+    let mut nothing_waits = false;
     loop {
         let closing = desk.closing.is_cancelled();
-        while look && !closing && courses.tasks.len() < room {
+        if closing {
+            handed.close();
+        }
+        while look
+            && !closing
+            && let Some(seat) = desk.seats.take()
+        {
             match desk.store.claim(request(&desk)).await {
-                Ok(Some(job)) => courses.begin(&desk, job, Begin::Anew),
-                Ok(None) => look = false,
+                Ok(Some(job)) => courses.begin(&desk, job, Begin::Anew, seat),
+                Ok(None) => (look, nothing_waits) = (false, desk.settings.per_agent.is_empty()),
                 Err(error) => {
                     tracing::warn!(%error, hint = error.hint(), "cannot claim a job");
                     look = false;
                 }
             }
         }
-        if closing && courses.tasks.is_empty() {
+        if closing && courses.tasks.is_empty() && handed.is_empty() {
             desk.closed.cancel();
             return;
         }
@@ -47,9 +97,12 @@ pub(crate) async fn work(desk: Arc<Inner>, found: Vec<(Job, Begin)>) {
             Some(ended) = courses.tasks.join_next_with_id() => {
                 courses.ended(&desk, ended).await;
                 // A place is free again, for one that may have waited for it.
-                look = true;
+                look |= !nothing_waits;
             }
-            () = desk.wake.notified() => look = true,
+            Some(Handed { job, claim, live, seat }) = handed.recv() => {
+                courses.go(claim, course::go(Arc::clone(&desk), job, Begin::Handed(live)), seat);
+            }
+            () = desk.wake.notified() => (look, nothing_waits) = (true, false),
             () = desk.closing.cancelled(), if !closing => {}
             () = sleep(LOOK_AGAIN) => look = true,
         }
@@ -64,9 +117,16 @@ struct Courses {
 }
 
 impl Courses {
-    fn begin(&mut self, desk: &Arc<Inner>, job: Job, begin: Begin) {
+    fn begin(&mut self, desk: &Arc<Inner>, job: Job, begin: Begin, seat: Seat) {
         let Some(claim) = job.claim() else { return };
-        let task = self.tasks.spawn(course::go(Arc::clone(desk), job, begin));
+        self.go(claim, course::go(Arc::clone(desk), job, begin), seat);
+    }
+
+    fn go(&mut self, claim: Claim, course: impl Future<Output = ()> + Send + 'static, seat: Seat) {
+        let task = self.tasks.spawn(async move {
+            course.await;
+            drop(seat);
+        });
         self.claims.insert(task.id(), claim);
     }
 
@@ -125,7 +185,7 @@ pub(crate) async fn heartbeat(desk: Arc<Inner>) {
 }
 
 /// A job that is not held may have ended a moment ago; one that somebody else holds must not be run here any more.
-async fn stop_if_lost(desk: &Inner, live: &crate::live::Live) {
+async fn stop_if_lost(desk: &Inner, live: &Live) {
     let Ok(Some(job)) = desk.store.get(live.claim.job).await else { return };
     if job.claim().is_some_and(|claim| claim != live.claim) {
         tracing::warn!(job = %job.id, "another owner has the job: stopping the run");
@@ -135,7 +195,8 @@ async fn stop_if_lost(desk: &Inner, live: &crate::live::Live) {
 
 /// Removes jobs that are kept no longer, with their files; hears of cancellations that other machines have asked for.
 pub(crate) async fn tidy(desk: Arc<Inner>) {
-    let mut changes = desk.store.watch().await.ok();
+    // Of a store that nobody else writes to, this desk knows what it has written.
+    let mut changes = if desk.store.is_shared() { desk.store.watch().await.ok() } else { None };
     let mut next = tokio::time::Instant::now() + Duration::from_mins(1);
     loop {
         tokio::select! {
@@ -174,6 +235,7 @@ async fn sweep(desk: &Inner) {
             error.removed
         }
     };
+    desk.recent.forget(&removed);
     let folder = jobs(&desk.settings.state);
     let done = tokio::task::spawn_blocking(move || store::remove_job_folders(&folder, &removed)).await;
     if let Ok(Err(error)) = done {

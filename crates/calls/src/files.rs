@@ -58,6 +58,26 @@ pub struct Status {
     pub pid: Option<i32>,
 }
 
+impl Status {
+    fn of(job: &Job, now: StateName, pid: Option<i32>) -> Self {
+        let millis = |at: Option<Timestamp>| at.map(Timestamp::as_millis);
+        let paused_until = match job.progress.state {
+            model::JobState::Paused { until } => Some(until),
+            _ => None,
+        };
+        Self {
+            job_id: job.id,
+            status: now,
+            attempt: job.progress.attempt.number(),
+            created_at_ms: job.created_at.as_millis(),
+            started_at_ms: millis(job.started_at),
+            completed_at_ms: millis(job.completed_at),
+            paused_until_ms: millis(paused_until),
+            pid,
+        }
+    }
+}
+
 /// A part of a stream.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Part {
@@ -106,34 +126,14 @@ impl JobFiles {
     }
 
     pub(crate) fn write_status(&self, job: &Job, now: StateName, pid: Option<i32>) -> io::Result<()> {
-        let millis = |at: Option<Timestamp>| at.map(Timestamp::as_millis);
-        let paused_until = match job.progress.state {
-            model::JobState::Paused { until } => Some(until),
-            _ => None,
-        };
-        self.replace(
-            "status.json",
-            &Status {
-                job_id: job.id,
-                status: now,
-                attempt: job.progress.attempt.number(),
-                created_at_ms: job.created_at.as_millis(),
-                started_at_ms: millis(job.started_at),
-                completed_at_ms: millis(job.completed_at),
-                paused_until_ms: millis(paused_until),
-                pid,
-            },
-        )
+        self.replace("status.json", &Status::of(job, now, pid))
     }
 
     /// Writes the status of a job that has just been placed, unless its course has already written a later one.
     pub(crate) fn write_first_status(&self, job: &Job) -> io::Result<()> {
-        let first = Self { folder: self.folder.join("placed") };
-        fs::DirBuilder::new().mode(0o700).create(&first.folder)?;
-        first.write_status(job, job.progress.state.name(), None)?;
-        let linked = fs::hard_link(first.status(), self.status());
-        fs::remove_file(first.status())?;
-        fs::remove_dir(first.folder)?;
+        let first = self.write_beside("placed.json", &Status::of(job, job.progress.state.name(), None))?;
+        let linked = fs::hard_link(&first, self.status());
+        fs::remove_file(first)?;
         match linked {
             Err(error) if error.kind() == io::ErrorKind::AlreadyExists => Ok(()),
             linked => linked,
@@ -142,13 +142,19 @@ impl JobFiles {
 
     /// Replaces a file as a whole: a reader sees the old or the new one, never half of it.
     pub(crate) fn replace(&self, name: &str, content: &impl Serialize) -> io::Result<()> {
+        let temporary = self.write_beside(name, content)?;
+        fs::rename(temporary, self.folder.join(name))
+    }
+
+    /// Writes what a file is to say under a name at which nobody looks.
+    fn write_beside(&self, name: &str, content: &impl Serialize) -> io::Result<PathBuf> {
         let temporary = self.folder.join(format!(".{}", name.replace('/', "-")));
         let mut file =
             OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(&temporary)?;
         let mut text = serde_json::to_vec(content)?;
         text.push(b'\n');
         file.write_all(&text)?;
-        fs::rename(temporary, self.folder.join(name))
+        Ok(temporary)
     }
 
     /// What such a file says; none when it is not there or cannot be understood.

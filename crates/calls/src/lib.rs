@@ -24,7 +24,9 @@ mod files;
 mod follow;
 mod live;
 mod locks;
+mod recent;
 mod recovery;
+mod seats;
 mod settings;
 mod wait;
 

@@ -60,6 +60,8 @@ pub(crate) struct Live {
     /// Cancelled when somebody wants the job to end, or when it is no longer ours.
     pub stop: CancellationToken,
     pub activity: watch::Sender<Activity>,
+    /// Cancelled when this desk has done with it: its end is in the store and in its files, or it waits to be claimed again.
+    pub off: CancellationToken,
 }
 
 impl Live {
@@ -78,6 +80,7 @@ impl Board {
         let live = Arc::new(Live {
             stop: CancellationToken::new(),
             activity: watch::Sender::new(Activity::default()),
+            off: CancellationToken::new(),
             claim: claim.clone(),
         });
         self.lock().insert(claim.job, Arc::clone(&live));
@@ -90,6 +93,8 @@ impl Board {
         if jobs.get(&live.claim.job).is_some_and(|held| held.claim == live.claim) {
             jobs.remove(&live.claim.job);
         }
+        drop(jobs);
+        live.off.cancel();
     }
 
     pub fn get(&self, job: JobId) -> Option<Arc<Live>> {

@@ -1,11 +1,15 @@
 //! Waiting for jobs to end.
 
 use std::collections::BTreeSet;
+use std::future::poll_fn;
+use std::sync::Arc;
+use std::task::Poll;
 use std::time::Duration;
 
-use model::JobId;
-use store::WatchEvent;
-use tokio::time::Instant;
+use model::{Job, JobId};
+use store::{Watch, WatchEvent};
+use tokio::time::{Instant, sleep, sleep_until};
+use tokio_util::sync::CancellationToken;
 
 use crate::desk::Desk;
 use crate::error::CallError;
@@ -25,34 +29,37 @@ pub enum Until {
 impl Desk {
     /// Waits until one or all of the jobs have ended, and answers which have by then. When the time is over first, those that
     /// have ended until then. An unknown job is an error, at once.
+    ///
+    /// A job that this desk runs has ended when its files say so, too.
     pub async fn wait(
         &self,
         jobs: &[JobId],
         until: Until,
         timeout: Duration,
     ) -> Result<Vec<JobId>, CallError> {
-        // Before the first look: what ends in between is then told.
-        let mut changes = self.0.store.watch().await?;
         let deadline = Instant::now() + timeout.min(Duration::from_hours(24 * 365));
         let mut open: BTreeSet<JobId> = jobs.iter().copied().collect();
-        let mut ended = self.look(&mut open).await?;
+        let (mut ended, mut changes) = (Vec::new(), None);
         loop {
-            let enough = open.is_empty() || (until == Until::Any && !ended.is_empty());
-            if enough {
+            // Those that run here tell it themselves. The others are told by the store, which tells of every job: too much to
+            // hear for everybody who waits for one.
+            let (running, others) = self.where_they_are(&open);
+            if others.iter().any(|job| self.0.recent.get(*job).is_none()) && changes.is_none() {
+                // Before the look: what ends in between is then told.
+                changes = Some(self.0.store.watch().await?);
+            }
+            ended.extend(self.look(&others, &mut open).await?);
+            if open.is_empty() || (until == Until::Any && !ended.is_empty()) {
                 break;
             }
+            if open.iter().all(|job| self.0.board.get(*job).is_some()) {
+                changes = None;
+            }
             tokio::select! {
-                () = tokio::time::sleep_until(deadline) => break,
-                () = tokio::time::sleep(LOOK_AGAIN) => ended.extend(self.look(&mut open).await?),
-                change = changes.next() => match change {
-                    Some(WatchEvent::Changed(change)) => {
-                        if change.state.ended().is_some() && open.remove(&change.job) {
-                            ended.push(change.job);
-                        }
-                    }
-                    Some(WatchEvent::Missed) => ended.extend(self.look(&mut open).await?),
-                    None => return Err(CallError::Closing),
-                },
+                () = sleep_until(deadline) => break,
+                () = sleep(LOOK_AGAIN) => {}
+                () = one_of(&running) => {}
+                told = change_of(&mut changes, &open) => told?,
             }
         }
         // In the order in which they were asked for.
@@ -60,15 +67,52 @@ impl Desk {
         Ok(ended)
     }
 
-    /// Takes those that have ended out of the set.
-    async fn look(&self, open: &mut BTreeSet<JobId>) -> Result<Vec<JobId>, CallError> {
-        let mut ended = Vec::new();
-        for &job in open.iter() {
-            if self.job(job).await?.completed_at.is_some() {
-                ended.push(job);
+    /// What tells that the jobs on the board are off it, and those that are not on it.
+    fn where_they_are(&self, open: &BTreeSet<JobId>) -> (Vec<CancellationToken>, Vec<JobId>) {
+        let (mut running, mut others) = (Vec::new(), Vec::new());
+        for &job in open {
+            match self.0.board.get(job) {
+                Some(live) => running.push(live.off.clone()),
+                None => others.push(job),
             }
         }
-        open.retain(|job| !ended.contains(job));
+        (running, others)
+    }
+
+    /// Takes those that have ended out of the set.
+    async fn look(&self, jobs: &[JobId], open: &mut BTreeSet<JobId>) -> Result<Vec<JobId>, CallError> {
+        let mut ended = Vec::new();
+        for &job in jobs {
+            let has_ended = |job: &Job| job.completed_at.is_some();
+            let recent: Option<Arc<Job>> = self.0.recent.get(job);
+            // One that was claimed meanwhile is told about by its course.
+            if recent.is_some() || (has_ended(&self.job(job).await?) && self.0.board.get(job).is_none()) {
+                ended.push(job);
+                open.remove(&job);
+            }
+        }
         Ok(ended)
+    }
+}
+
+/// Waits until one of them is off the board.
+async fn one_of(running: &[CancellationToken]) {
+    let mut off: Vec<_> = running.iter().map(|token| Box::pin(token.cancelled())).collect();
+    poll_fn(|context| {
+        let any = off.iter_mut().any(|off| off.as_mut().poll(context).is_ready());
+        if any { Poll::Ready(()) } else { Poll::Pending }
+    })
+    .await;
+}
+
+/// Waits until the store tells something about one of them.
+async fn change_of(changes: &mut Option<Watch>, open: &BTreeSet<JobId>) -> Result<(), CallError> {
+    let Some(watch) = changes else { return std::future::pending().await };
+    loop {
+        match watch.next().await {
+            Some(WatchEvent::Changed(change)) if !open.contains(&change.job) => {}
+            Some(WatchEvent::Changed(_) | WatchEvent::Missed) => return Ok(()),
+            None => return Err(CallError::Closing),
+        }
     }
 }
