@@ -47,10 +47,8 @@ impl Jobs {
 
     /// Serves HTTP until `shutdown`.
     pub async fn serve_http(&self, listener: TcpListener, gate: http::Gate, shutdown: CancellationToken) {
-        let router = http::router(self.desk.clone(), Arc::clone(&self.options), gate, shutdown.clone());
-        if let Err(error) =
-            axum::serve(listener, router).with_graceful_shutdown(shutdown.cancelled_owned()).await
-        {
+        let served = http::serve(listener, self.desk.clone(), Arc::clone(&self.options), gate, shutdown);
+        if let Err(error) = served.await {
             tracing::error!(%error, "HTTP broke off");
         }
     }

@@ -26,6 +26,8 @@ const MOST_CONNECTIONS: usize = 512;
 const LOOK_EVERY: Duration = Duration::from_secs(5);
 /// How long last words may take.
 const LAST_WORDS_WITHIN: Duration = Duration::from_secs(2);
+/// How long what runs may take to end when the state folder is gone.
+const GIVES_WAY_WITHIN: Duration = Duration::from_secs(30);
 /// How long to wait when connections cannot be taken in, for want of descriptors, say.
 const BREATH: Duration = Duration::from_millis(100);
 
@@ -63,7 +65,13 @@ impl Listener {
             tokio::select! {
                 biased; // an end is not to be put off by a crowd
                 () = desk.reached(Phase::Ending) => break,
-                _ = looks.tick() => self.look_after(lock, desk),
+                _ = looks.tick() => {
+                    if lock.is_in(desk.home().state()) {
+                        self.look_after(lock, desk);
+                    } else {
+                        give_way(desk).await;
+                    }
+                }
                 taken = self.socket.accept() => match taken {
                     Ok((stream, _)) => attended.take_in(stream, desk),
                     Err(error) => {
@@ -102,6 +110,16 @@ impl Listener {
             let _ = std::fs::remove_file(&self.path);
         }
     }
+}
+
+/// Whoever removed the state folder took the jobs with it, and the next daemon has a lock of its own: what runs here is nobody's.
+async fn give_way(desk: &Desk) {
+    tracing::error!(state = %desk.home().state().display(), "the state folder was removed: ending all that runs");
+    desk.go_on_to(Phase::Draining);
+    desk.work().cancel().await;
+    // Over when nothing runs any more.
+    let _ = timeout(GIVES_WAY_WITHIN, desk.reached(Phase::Ending)).await;
+    desk.go_on_to(Phase::Ending);
 }
 
 fn inode(path: &Path) -> io::Result<u64> {

@@ -5,7 +5,7 @@
 
 use std::fs::{self, File, OpenOptions};
 use std::io;
-use std::os::unix::fs::{FileExt, OpenOptionsExt};
+use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
 use rustix::fs::{FlockOperation, flock};
@@ -40,6 +40,15 @@ impl DaemonLock {
     pub fn take(state: &Path) -> io::Result<Option<Self>> {
         let file = exclusive(&path(state))?;
         Ok(file.map(Self))
+    }
+
+    /// Whether the file that is locked is still the one that others find. Who removes the state folder makes way for another
+    /// daemon, with another lock.
+    pub fn is_in(&self, state: &Path) -> bool {
+        let (Ok(held), Ok(found)) = (self.0.metadata(), fs::symlink_metadata(path(state))) else {
+            return false;
+        };
+        (held.dev(), held.ino()) == (found.dev(), found.ino())
     }
 
     /// Says who holds it and where it listens.
@@ -85,5 +94,16 @@ mod tests {
         assert!(DaemonLock::take(state.path()).unwrap().is_none());
         drop(lock);
         assert!(DaemonLock::take(state.path()).unwrap().is_some());
+    }
+
+    #[test]
+    fn a_lock_whose_file_was_removed_or_replaced_keeps_nobody_out() {
+        let state = tempfile::tempdir().unwrap();
+        let lock = DaemonLock::take(state.path()).unwrap().unwrap();
+        assert!(lock.is_in(state.path()));
+        fs::remove_file(path(state.path())).unwrap();
+        assert!(!lock.is_in(state.path()));
+        let next = DaemonLock::take(state.path()).unwrap().unwrap();
+        assert!(!lock.is_in(state.path()) && next.is_in(state.path()));
     }
 }

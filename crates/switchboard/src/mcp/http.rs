@@ -1,19 +1,20 @@
 //! Streamable HTTP: the same server behind a token, at `/mcp`.
 //!
 //! Owns who may come in: a bearer token that only the user can read, hosts and origins that are named, a bound on what is sent.
-//! Every refusal is JSON. Listens nowhere itself: [`router`] is given to whoever has a socket.
+//! Every refusal is JSON. Listens nowhere itself: [`serve`] is given a socket.
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, Read, Write};
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::Duration;
 
 use axum::Router;
 use axum::body::{Body, to_bytes};
 use axum::extract::{Request, State};
 use axum::http::header::{AUTHORIZATION, CONTENT_LENGTH, CONTENT_TYPE, WWW_AUTHENTICATE};
-use axum::http::{HeaderValue, StatusCode};
+use axum::http::{HeaderValue, Method, StatusCode};
 use axum::middleware::{Next, from_fn, from_fn_with_state};
 use axum::response::{IntoResponse, Response};
 use calls::Desk;
@@ -22,7 +23,10 @@ use rmcp::transport::streamable_http_server::session::local::{LocalSessionManage
 use rmcp::transport::{StreamableHttpServerConfig, StreamableHttpService};
 use serde_json::json;
 use subtle::ConstantTimeEq;
+use tokio::net::TcpListener;
+use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
 
 use super::server::Server;
 use super::{Client, MAX_MESSAGE_BYTES, Options, stream};
@@ -31,6 +35,10 @@ use super::{Client, MAX_MESSAGE_BYTES, Options, stream};
 const MAX_DRAINED_BYTES: usize = 256 * 1024 * 1024;
 /// How long a refusal of rmcp may be.
 const MAX_REFUSAL_BYTES: usize = 64 * 1024;
+/// How long those who wait for an answer may take to hear that the daemon ends.
+const LAST_WORDS_WITHIN: Duration = Duration::from_secs(2);
+/// After how long a session is forgotten in which nothing was asked. A call blocks for ten minutes at most, so none is open then.
+const FORGOTTEN_AFTER: Duration = Duration::from_hours(24);
 /// How long a token is, in hexadecimal digits.
 const TOKEN_DIGITS: usize = 64;
 
@@ -153,19 +161,66 @@ impl Gate {
     }
 }
 
-/// The server at `/mcp`. Sessions live until `shutdown`, however silent they are: a call may be silent for an hour.
-pub fn router(desk: Desk, options: Arc<Options>, gate: Gate, shutdown: CancellationToken) -> Router {
+/// Serves `/mcp` until `shutdown`. Calls that are open then are answered, with their job: only afterwards is the line cut.
+pub async fn serve(
+    listener: TcpListener,
+    desk: Desk,
+    options: Arc<Options>,
+    gate: Gate,
+    shutdown: CancellationToken,
+) -> io::Result<()> {
+    let (answers, cut) = (TaskTracker::new(), CancellationToken::new());
+    let router = router(desk, options, gate, shutdown.clone(), cut.clone())
+        .layer(from_fn_with_state(answers.clone(), until_answered));
+    let last_words = async {
+        shutdown.cancelled().await;
+        answers.close();
+        // One who does not listen is not waited for.
+        let _ = timeout(LAST_WORDS_WITHIN, answers.wait()).await;
+        cut.cancel();
+    };
+    let served = axum::serve(listener, router)
+        .with_graceful_shutdown(shutdown.clone().cancelled_owned())
+        .into_future();
+    let (served, ()) = tokio::join!(served, last_words);
+    served
+}
+
+/// Counts an answer as open until its last byte was taken. What a client listens to without having asked (`GET`) has no end.
+async fn until_answered(State(answers): State<TaskTracker>, request: Request, next: Next) -> Response {
+    if request.method() != Method::POST {
+        return next.run(request).await;
+    }
+    let open = answers.token();
+    next.run(request).await.map(|body| {
+        Body::new(body.map_frame(move |frame| {
+            // Open as long as the body is there.
+            let _ = &open;
+            frame
+        }))
+    })
+}
+
+/// The server at `/mcp`. Sessions live until `cut`, however silent a call in them is; one in which nobody has asked anything for a
+/// day is forgotten.
+fn router(
+    desk: Desk,
+    options: Arc<Options>,
+    gate: Gate,
+    shutdown: CancellationToken,
+    cut: CancellationToken,
+) -> Router {
     let Gate { token, allowed_hosts, allowed_origins } = gate;
     let mut sessions = LocalSessionManager::default();
-    let mut silent = SessionConfig::default();
-    silent.keep_alive = None;
-    sessions.session_config = silent;
+    let mut patient = SessionConfig::default();
+    patient.keep_alive = Some(FORGOTTEN_AFTER);
+    sessions.session_config = patient;
     let config = StreamableHttpServerConfig::default()
         .with_allowed_hosts(allowed_hosts)
         .with_allowed_origins(allowed_origins)
         .enforce_origin_validation()
         .with_max_request_body_bytes(MAX_MESSAGE_BYTES)
-        .with_cancellation_token(shutdown.clone());
+        .with_cancellation_token(cut);
     let server = move || {
         Ok(Server::new(
             desk.clone(),

@@ -13,7 +13,7 @@ use serde_json::{Value, json};
 use tempfile::TempDir;
 
 /// Longer than anything takes on a busy machine; a test that needs it has failed.
-const AT_MOST: Timespec = Timespec { tv_sec: 60, tv_nsec: 0 };
+pub const AT_MOST: Timespec = Timespec { tv_sec: 60, tv_nsec: 0 };
 
 pub struct Bed {
     root: TempDir,

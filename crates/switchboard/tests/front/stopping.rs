@@ -2,10 +2,11 @@
 
 use std::process::Stdio;
 
-use rustix::process::Signal;
+use rustix::event::{PollFd, PollFlags, poll};
+use rustix::process::{PidfdFlags, Signal, pidfd_open};
 use serde_json::json;
 
-use crate::bed::{Bed, stderr, stdout};
+use crate::bed::{AT_MOST, Bed, stderr, stdout};
 
 #[test]
 fn stop_returns_when_the_daemon_is_gone() {
@@ -56,6 +57,28 @@ fn in_the_foreground_it_logs_to_the_terminal_and_ctrl_c_ends_it() {
     bed.running().unwrap().signal(Signal::INT);
     assert!(child.wait().unwrap().success());
     assert!(bed.running().is_none());
+}
+
+#[test]
+fn a_daemon_whose_state_folder_is_removed_ends_what_it_runs_and_itself() {
+    let bed = Bed::new();
+    let placed = bed.run(&["call", "rehearsal", "--background", "@rehearse say up\n@rehearse hang"]);
+    let id = stdout(&placed);
+    let status = bed.state().join("jobs").join(id.trim()).join("status.json");
+    let supervisor = loop {
+        let status: serde_json::Value = serde_json::from_slice(&std::fs::read(&status).unwrap()).unwrap();
+        if let Some(pid) = status["pid"].as_i64() {
+            break rustix::process::Pid::from_raw(i32::try_from(pid).unwrap()).unwrap();
+        }
+        std::thread::yield_now();
+    };
+    let watched = pidfd_open(supervisor, PidfdFlags::empty()).unwrap();
+    let daemon = bed.running().unwrap();
+    std::fs::remove_dir_all(bed.state()).unwrap();
+    daemon.wait();
+    let mut gone = [PollFd::new(&watched, PollFlags::IN)];
+    assert_eq!(poll(&mut gone, Some(&AT_MOST)), Ok(1), "the run goes on, and nobody knows of it");
+    assert!(bed.run(&["call", "rehearsal", "hi"]).status.success(), "the next daemon begins anew");
 }
 
 #[test]

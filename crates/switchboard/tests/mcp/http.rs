@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use serde_json::{Value, json};
-use switchboard::mcp::http::{Gate, Token, router};
+use switchboard::mcp::http::{self, Gate, Token};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 
@@ -15,6 +15,7 @@ crate::tests![
     a_call_over_http_is_the_same_call,
     a_call_of_the_newest_revision_needs_no_session,
     a_connection_that_breaks_ends_no_job,
+    a_call_that_is_open_when_the_daemon_ends_is_answered_with_its_job,
     a_cancelled_request_over_http_cancels_its_job,
     too_much_is_refused_in_json,
     what_cannot_be_read_is_refused_in_json,
@@ -31,18 +32,11 @@ impl Door {
     pub async fn open(scene: &Scene) -> Self {
         let token = Token::in_file(&scene.folder.path().join("token")).unwrap();
         let word = token.reveal().to_owned();
-        let router = router(
-            scene.desk.clone(),
-            Arc::clone(&scene.options),
-            Gate::loopback(token),
-            scene.shutdown.clone(),
-        );
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
-        let shutdown = scene.shutdown.clone();
-        scene.served.lock().await.spawn(async move {
-            axum::serve(listener, router).with_graceful_shutdown(shutdown.cancelled_owned()).await.unwrap();
-        });
+        let (desk, options) = (scene.desk.clone(), Arc::clone(&scene.options));
+        let served = http::serve(listener, desk, options, Gate::loopback(token), scene.shutdown.clone());
+        scene.served.lock().await.spawn(async { served.await.unwrap() });
         Self { address, token: word }
     }
 
@@ -257,6 +251,31 @@ fn a_connection_that_breaks_ends_no_job() {
         scene.desk.wait(&[job], calls::Until::All, crate::scene::LONG).await.unwrap();
         assert_eq!(scene.desk.job(job).await.unwrap().progress.state.name(), model::StateName::Completed);
     });
+}
+
+fn a_call_that_is_open_when_the_daemon_ends_is_answered_with_its_job() {
+    for with_session in [true, false] {
+        Scene::play(async |scene| {
+            let door = Door::open(scene).await;
+            let session = door.session().await;
+            let arguments = json!({ "prompt": "@rehearse say on it\n@rehearse hang", "cwd": scene.work() });
+            let text = if with_session {
+                door.request(&[("Mcp-Session-Id", session.as_str())], &call(9, &arguments).to_string())
+            } else {
+                let (headers, request) = newest(&arguments);
+                door.request(&headers, &request.to_string())
+            };
+            let (stream, job) = begin(scene, text).await;
+            scene.shutdown.cancel();
+            let reply = Reply::read(stream).await;
+            let answers = reply.messages().into_iter().filter(|message| message.get("result").is_some());
+            let answer = answers.last().unwrap_or_else(|| panic!("no answer: {reply:?}"));
+            let told = &answer["result"]["structuredContent"];
+            assert_eq!(told["job_id"], json!(job.to_string()), "{answer}");
+            assert_eq!(told["status"], "running", "{answer}");
+            scene.desk.cancel(job).await.unwrap();
+        });
+    }
 }
 
 fn a_cancelled_request_over_http_cancels_its_job() {
