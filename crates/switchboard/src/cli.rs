@@ -277,13 +277,18 @@ pub struct Statistics {
 
 #[derive(Debug, Args)]
 #[command(
+    args_conflicts_with_subcommands = true,
+    subcommand_negates_reqs = true,
+    disable_help_subcommand = true,
     after_help = "A file that is changed is copied first, with the ending `.switchboard-backup`. Done twice, it is the same.\n\
                         Exit codes: 0 done, 1 the host failed, 2 it cannot be done like that, 5 the host is not here."
 )]
 pub struct Setup {
+    #[command(subcommand)]
+    pub other: Option<SetupOther>,
     /// The host; `all` is every one that is here
-    #[arg(value_enum)]
-    pub host: HostChoice,
+    #[arg(value_enum, required = true)]
+    pub host: Option<HostChoice>,
     /// For the user, or for the project in the current folder
     #[arg(long, value_enum, default_value_t = Scope::User)]
     pub scope: Scope,
@@ -293,6 +298,28 @@ pub struct Setup {
     /// Take the registration back
     #[arg(long)]
     pub remove: bool,
+}
+
+/// What is set up besides hosts.
+#[derive(Debug, Subcommand)]
+pub enum SetupOther {
+    /// Print a file that makes the daemon a service of your session
+    Service(Service),
+}
+
+#[derive(Debug, Args)]
+#[command(
+    after_help = "Nothing is installed: the first lines of the file say where it belongs and how it is started. It has the path of \
+                  this program and your PATH, with which the daemon finds the agents.\n\
+                  Front-ends start a daemon by themselves when there is none; a service is for those who want it at login."
+)]
+pub struct Service {
+    /// A unit of systemd, for Linux [default]
+    #[arg(long)]
+    pub systemd: bool,
+    /// A property list of launchd, for macOS
+    #[arg(long, conflicts_with = "systemd")]
+    pub launchd: bool,
 }
 
 /// Which host is meant.

@@ -1,10 +1,11 @@
-//! `switchboard setup`: registers the MCP server with a host, in the host's own configuration.
+//! `switchboard setup`: registers the MCP server with a host, in the host's own configuration; prints the daemon as a service.
 //!
 //! Where a host has a command for that, the command is asked; elsewhere its file is edited (see `json`). Everything that somebody
 //! else has written stays as it is, and a copy of the file is kept beside it. A file that cannot be understood is left alone.
 
 mod host;
 mod json;
+mod service;
 
 use std::env;
 use std::fs;
@@ -12,7 +13,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode, Stdio};
 
-use crate::cli::{Scope, Setup};
+use crate::cli::{Scope, Setup, SetupOther};
 use crate::environment::Environment;
 use crate::failure::Failure;
 use crate::output;
@@ -21,8 +22,11 @@ use host::{Change, Host, Means};
 /// The name under which the server is registered.
 const NAME: &str = "switchboard";
 
-/// Sets a host up, or every host that is here.
+/// Sets a host up, or every host that is here, or says how the daemon becomes a service.
 pub fn run(order: &Setup) -> Result<ExitCode, Failure> {
+    if let Some(SetupOther::Service(order)) = &order.other {
+        return service::print(order);
+    }
     let environment = Environment::of_this_process();
     let bench = Bench {
         home: environment.folder("HOME").ok_or(SetupError::NoHome)?,
@@ -33,7 +37,7 @@ pub fn run(order: &Setup) -> Result<ExitCode, Failure> {
         remove: order.remove,
         print: order.print,
     };
-    let Some(host) = Host::of(order.host) else { return all(&bench) };
+    let Some(host) = order.host.and_then(Host::of) else { return all(&bench) };
     bench.set_up(host)?;
     Ok(ExitCode::SUCCESS)
 }
@@ -198,6 +202,8 @@ pub enum SetupError {
     NoHome,
     #[error("cannot tell where this program or the current folder is")]
     Folder(#[source] io::Error),
+    #[error("no service can start `{}`: its path has quotes, backslashes or what is no text", path.display())]
+    OddPath { path: PathBuf },
     #[error("no host is here")]
     NoHost,
     #[error("{host} is not in PATH")]
@@ -220,6 +226,7 @@ impl SetupError {
         match self {
             Self::NoHome => "set HOME to your home folder".to_owned(),
             Self::Folder(_) => "go to a folder that exists".to_owned(),
+            Self::OddPath { .. } => "install Switchboard in a folder with a plain name".to_owned(),
             Self::NoHost => "install a host, or name the one you mean: `switchboard setup cursor`".to_owned(),
             Self::NotHere { .. } => {
                 "install it, or add its folder to PATH; `--print` shows what would be done".to_owned()
@@ -241,7 +248,7 @@ impl SetupError {
     /// The exit code, as `switchboard setup --help` lists them.
     pub fn exit_code(&self) -> u8 {
         match self {
-            Self::NoHome | Self::NoSuchScope { .. } | Self::NotUnderstood { .. } => 2,
+            Self::NoHome | Self::OddPath { .. } | Self::NoSuchScope { .. } | Self::NotUnderstood { .. } => 2,
             Self::NoHost | Self::NotHere { .. } => 5,
             _ => 1,
         }

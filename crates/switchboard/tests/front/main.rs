@@ -10,6 +10,7 @@ mod hosts;
 mod killing;
 mod manual;
 mod played;
+mod service;
 mod starting;
 mod stopping;
 mod whose;

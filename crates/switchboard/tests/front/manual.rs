@@ -6,7 +6,7 @@ use crate::bed::{Bed, stdout};
 
 /// Where the generated part begins.
 const BEGIN: &str = "<!-- generated: the commands -->\n";
-const COMMANDS: [&str; 17] = [
+const COMMANDS: [&str; 18] = [
     "call",
     "jobs",
     "status",
@@ -18,6 +18,7 @@ const COMMANDS: [&str; 17] = [
     "agents",
     "doctor",
     "setup",
+    "setup service",
     "completions",
     "man",
     "config",
@@ -26,10 +27,16 @@ const COMMANDS: [&str; 17] = [
     "stop",
 ];
 
+/// The words of all commands.
+fn words() -> impl Iterator<Item = &'static str> {
+    COMMANDS.iter().flat_map(|name| name.split(' '))
+}
+
 fn reference(bed: &Bed) -> String {
     let mut text = String::new();
     for name in COMMANDS {
-        let help = stdout(&bed.run(&[name, "--help"]));
+        let words: Vec<&str> = name.split(' ').chain(["--help"]).collect();
+        let help = stdout(&bed.run(&words));
         let help: Vec<&str> = help.lines().map(str::trim_end).collect();
         writeln!(text, "\n## `switchboard {name}`\n\n```text\n{}\n```", help.join("\n")).unwrap();
     }
@@ -62,13 +69,13 @@ fn every_command_is_in_the_reference_in_the_completions_and_in_the_manual() {
     assert_eq!(missing, Vec::<&str>::new(), "the reference lacks them");
     for shell in ["bash", "zsh", "fish", "elvish", "powershell"] {
         let script = stdout(&bed.run(&["completions", shell]));
-        assert!(COMMANDS.iter().all(|name| script.contains(name)), "{shell}");
+        assert!(words().all(|name| script.contains(name)), "{shell}");
     }
     assert!(stdout(&bed.run(&["man"])).contains(".TH switchboard 1"));
     let folder = bed.scratch().join("man");
     std::fs::create_dir(&folder).unwrap();
     assert!(bed.run(&["man", "--out", folder.to_str().unwrap()]).status.success());
     for name in COMMANDS {
-        assert!(folder.join(format!("switchboard-{name}.1")).is_file(), "{name}");
+        assert!(folder.join(format!("switchboard-{}.1", name.replace(' ', "-"))).is_file(), "{name}");
     }
 }

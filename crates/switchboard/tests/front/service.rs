@@ -1,0 +1,96 @@
+//! `switchboard setup service`: what is printed is a file that the service managers take.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::process::{Command, Stdio};
+
+use crate::bed::{Bed, stderr, stdout};
+
+const PROGRAM: &str = env!("CARGO_BIN_EXE_switchboard");
+
+/// What `switchboard setup service` prints to a user with these programs.
+fn printed(bed: &Bed, flags: &[&str]) -> String {
+    let output = bed
+        .command(&[&["setup", "service"], flags].concat())
+        .env("PATH", "/opt/agents:/bin")
+        .output()
+        .unwrap();
+    assert!(output.status.success(), "{output:?}");
+    stdout(&output)
+}
+
+/// The keys of the section that says how the service is run. Keys that may be there several times are joined.
+fn service(unit: &str) -> BTreeMap<&str, String> {
+    let section = unit.split("[Service]\n").nth(1).unwrap().split("\n[").next().unwrap();
+    let mut keys: BTreeMap<&str, String> = BTreeMap::new();
+    for line in section.lines().filter(|line| !line.starts_with('#')) {
+        let Some((key, value)) = line.split_once('=') else { continue };
+        keys.entry(key).and_modify(|all| *all += " ").or_default().push_str(value);
+    }
+    keys
+}
+
+#[test]
+fn the_unit_starts_this_program_and_leaves_the_runs_alone_when_it_is_restarted() {
+    let bed = Bed::new();
+    let unit = printed(&bed, &[]);
+    assert_eq!(unit, printed(&bed, &["--systemd"]), "systemd is what is meant where nothing is said");
+    let service = service(&unit);
+    assert_eq!(service["ExecStart"], format!("\"{PROGRAM}\" serve"));
+    assert_eq!(service["KillMode"], "process", "anything else ends the supervisors with the daemon");
+    assert_eq!(service["Restart"], "on-failure");
+    assert_eq!(
+        service["RestartPreventExitStatus"], "6",
+        "as `switchboard serve` says that there is one already"
+    );
+    let home = bed.home.display();
+    assert_eq!(
+        service["Environment"],
+        format!("\"PATH=/opt/agents:/bin\" \"SWITCHBOARD_HOME={home}\""),
+        "the daemon looks for agents and for its state where the front-ends do"
+    );
+}
+
+#[test]
+fn systemd_finds_nothing_wrong_with_the_unit() {
+    let bed = Bed::new();
+    let file = bed.scratch().join("switchboard.service");
+    fs::write(&file, printed(&bed, &["--systemd"])).unwrap();
+    let verify = Command::new("systemd-analyze")
+        .args(["verify", "--user", "--man=no", "--recursive-errors=no"])
+        .arg(&file)
+        .env("XDG_RUNTIME_DIR", bed.scratch())
+        .stdin(Stdio::null())
+        .output();
+    let Ok(verify) = verify else {
+        println!("skipped: systemd-analyze is not here");
+        return;
+    };
+    let said = stderr(&verify);
+    let about_it: Vec<&str> = said.lines().filter(|line| line.contains("switchboard.service")).collect();
+    assert!(verify.status.success() && about_it.is_empty(), "{said}");
+}
+
+#[test]
+fn the_property_list_starts_this_program_and_leaves_the_runs_alone_when_it_is_restarted() {
+    let bed = Bed::new();
+    let read = plist::Value::from_reader_xml(printed(&bed, &["--launchd"]).as_bytes()).unwrap();
+    let read = read.as_dictionary().unwrap();
+    let words: Vec<_> =
+        read["ProgramArguments"].as_array().unwrap().iter().map(|word| word.as_string().unwrap()).collect();
+    assert_eq!(words, [PROGRAM, "serve"]);
+    assert_eq!(read["AbandonProcessGroup"].as_boolean(), Some(true));
+    assert_eq!(read["KeepAlive"].as_dictionary().unwrap()["SuccessfulExit"].as_boolean(), Some(false));
+    let variables = read["EnvironmentVariables"].as_dictionary().unwrap();
+    assert_eq!(variables["SWITCHBOARD_HOME"].as_string(), bed.home.to_str());
+}
+
+#[test]
+fn only_one_service_is_printed_at_a_time_and_a_host_is_none() {
+    let bed = Bed::new();
+    for wrong in
+        [&["setup", "service", "--systemd", "--launchd"][..], &["setup"], &["setup", "claude", "service"]]
+    {
+        assert_eq!(bed.run(wrong).status.code(), Some(2), "{wrong:?}");
+    }
+}
