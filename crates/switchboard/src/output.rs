@@ -58,22 +58,27 @@ pub fn summary(outcome: &Outcome, report: &RunReport, spool: &supervisor::Spool)
 fn confinement(report: &RunReport) -> String {
     match &report.sandbox {
         None => "policy: nothing was started".to_owned(),
-        Some(SandboxReport::Off) => "policy: OFF, the agent had all of your rights".to_owned(),
+        Some(SandboxReport::Off) => NO_POLICY.to_owned(),
         Some(SandboxReport::Confined(confined)) => {
             let open: Vec<_> = confined
                 .gaps()
                 .filter(|gap| gap.hold == Hold::Open)
                 .map(|gap| gap.name.to_string())
                 .collect();
-            let held = if open.is_empty() {
-                "all of it held".to_owned()
-            } else {
-                format!("NOT held: {}", open.join(", "))
-            };
-            let proven = confined.proof.as_ref().map_or(0, |proof| proof.escapes.len());
-            format!("policy: {}, {held}; {proven} ways out were tried and stopped", confined.policy.preset)
+            let tried = confined.proof.as_ref().map_or(0, |proof| proof.escapes.len());
+            policy(&confined.policy.preset.to_string(), &open, tried)
         }
     }
+}
+
+/// What is said of a call that nothing confined.
+pub const NO_POLICY: &str = "policy: OFF, the agent had all of your rights";
+
+/// What is said of a call that was confined: what was open all the same, and how many ways out were tried.
+pub fn policy(preset: &str, open: &[String], tried: usize) -> String {
+    let held =
+        if open.is_empty() { "all of it held".to_owned() } else { format!("NOT held: {}", open.join(", ")) };
+    format!("policy: {preset}, {held}; {tried} ways out were tried and stopped")
 }
 
 fn left_over(report: &RunReport) -> String {
