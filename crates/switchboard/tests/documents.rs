@@ -1,0 +1,213 @@
+//! What is written for people, and for the programs of others, agrees with itself and with the program.
+#![expect(clippy::unwrap_used, reason = "a test may")]
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use model::{Deadline, FailureKind, NotStartedReason};
+use serde::de::DeserializeOwned;
+use serde_json::Value;
+
+fn root() -> PathBuf {
+    fs::canonicalize(Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")).unwrap()
+}
+
+fn read(name: &str) -> String {
+    fs::read_to_string(root().join(name)).unwrap_or_else(|error| panic!("{name}: {error}"))
+}
+
+fn json(name: &str) -> Value {
+    serde_json::from_str(&read(name)).unwrap_or_else(|error| panic!("{name}: {error}"))
+}
+
+/// Every Markdown file below a folder, but for what is built or hidden.
+fn pages(folder: &Path) -> Vec<PathBuf> {
+    let mut found = Vec::new();
+    for entry in fs::read_dir(folder).unwrap() {
+        let entry = entry.unwrap();
+        let name = entry.file_name().into_string().unwrap_or_default();
+        if name.starts_with('.') || ["target", "artifacts", "node_modules"].contains(&name.as_str()) {
+            continue;
+        }
+        let kind = entry.file_type().unwrap();
+        if kind.is_dir() {
+            found.extend(pages(&entry.path()));
+        } else if kind.is_file() && entry.path().extension().is_some_and(|end| end == "md") {
+            found.push(entry.path());
+        }
+    }
+    found
+}
+
+/// The lines of a page that are not inside a fence, where nothing is a link or a heading.
+fn lines(text: &str) -> impl Iterator<Item = &str> {
+    let mut inside = false;
+    text.lines().filter(move |line| {
+        let fence = line.trim_start().starts_with("```");
+        inside ^= fence;
+        !inside && !fence
+    })
+}
+
+/// What the links and pictures of a page lead to.
+fn links(text: &str) -> Vec<&str> {
+    let targets = |line| str::split(line, "](").skip(1).filter_map(|rest: &str| rest.split(')').next());
+    lines(text).flat_map(targets).collect()
+}
+
+/// The names by which the headings of a page can be linked to.
+fn anchors(text: &str) -> BTreeSet<String> {
+    let heading = |line: &str| {
+        let title = line.strip_prefix('#')?.trim_start_matches('#').strip_prefix(' ')?.to_lowercase();
+        let kept = title.chars().filter(|letter| letter.is_alphanumeric() || " -_".contains(*letter));
+        Some(kept.map(|letter| if letter == ' ' { '-' } else { letter }).collect())
+    };
+    lines(text).filter_map(heading).collect()
+}
+
+/// The links of a page that lead to nothing.
+fn broken(page: &Path, text: &str) -> Vec<String> {
+    let is_broken = |link: &&str| {
+        let (file, anchor) = link.split_once('#').unwrap_or((link, ""));
+        let target = if file.is_empty() { page.to_owned() } else { page.parent().unwrap().join(file) };
+        let has_anchor = || fs::read_to_string(&target).is_ok_and(|text| anchors(&text).contains(anchor));
+        !target.exists() || !anchor.is_empty() && !has_anchor()
+    };
+    let outside = |link: &&str| link.contains("://") || link.starts_with("mailto:");
+    let broken = links(text).into_iter().filter(|link| !outside(link)).filter(is_broken);
+    broken.map(|link| format!("{}: {link}", page.display())).collect()
+}
+
+#[test]
+fn every_link_between_the_documents_leads_somewhere() {
+    let all = pages(&root());
+    assert!(all.len() > 10, "the documents are not where they are looked for: {all:?}");
+    let broken: Vec<String> =
+        all.iter().flat_map(|page| broken(page, &fs::read_to_string(page).unwrap())).collect();
+    assert_eq!(broken, Vec::<String>::new());
+}
+
+#[test]
+fn a_link_to_nothing_is_found() {
+    let page = root().join("docs/README.md");
+    let text = "# Two words, `and` more\n[here](#two-words-and-more) [there](nowhere.md) [no](#none)\n\
+                ![no](gone.svg)\n[far](https://example.com/)\n```\n[no](link)\n# no heading\n```\n[no](#no-heading)\n";
+    let found = broken(&page, text);
+    // A page is looked at as it is on the disk, which has none of these headings.
+    let names: Vec<&str> = found.iter().map(|line| line.rsplit(": ").next().unwrap()).collect();
+    assert_eq!(names, ["#two-words-and-more", "nowhere.md", "#none", "gone.svg", "#no-heading"]);
+    assert_eq!(anchors(text), BTreeSet::from(["two-words-and-more".to_owned()]));
+}
+
+#[test]
+fn the_index_of_the_documents_has_every_page() {
+    let text = read("docs/README.md");
+    let listed: BTreeSet<&str> = links(&text).into_iter().collect();
+    for page in pages(&root().join("docs")) {
+        let name = page.file_name().unwrap().to_str().unwrap();
+        assert!(name == "README.md" || listed.contains(name), "docs/README.md does not list {name}");
+    }
+}
+
+/// The names of an enumeration's variants, from what serde says about one that does not exist.
+fn variants<T: DeserializeOwned>(nonsense: &Value) -> Vec<String> {
+    let error = serde_json::from_value::<T>(nonsense.clone()).err().unwrap().to_string();
+    let names: Vec<String> = error.split('`').skip(1).step_by(2).map(str::to_owned).collect();
+    assert!(names.len() > 2 && names[0] == "?", "{error}");
+    names[1..].to_vec()
+}
+
+#[test]
+fn every_kind_of_error_has_its_place_among_the_troubles() {
+    let page = read("docs/troubleshooting.md");
+    let headings = anchors(&page);
+    for kind in variants::<FailureKind>(&serde_json::json!({ "kind": "?" })) {
+        assert!(headings.contains(&kind), "docs/troubleshooting.md has no heading `{kind}`");
+    }
+    let reasons = variants::<NotStartedReason>(&"?".into());
+    for name in reasons.into_iter().chain(variants::<Deadline>(&"?".into())) {
+        assert!(page.contains(&format!("| `{name}` |")), "docs/troubleshooting.md has no line for `{name}`");
+    }
+}
+
+/// Everything that is written in Rust below a folder.
+fn code(folder: &Path) -> String {
+    let mut text = String::new();
+    for entry in fs::read_dir(folder).unwrap() {
+        let path = entry.unwrap().path();
+        if path.is_dir() && path.file_name().is_some_and(|name| name != "target") {
+            text += &code(&path);
+        } else if path.extension().is_some_and(|end| end == "rs") {
+            text += &fs::read_to_string(&path).unwrap();
+        }
+    }
+    text
+}
+
+#[test]
+fn every_test_that_a_document_names_is_there() {
+    let code = code(&root().join("crates"));
+    let page = read("docs/comparison.md");
+    let named: Vec<&str> =
+        page.split('`').filter(|word| !word.contains(' ') && word.matches('_').count() > 3).collect();
+    assert!(named.len() > 10, "{named:?}");
+    for name in named {
+        let missing = !code.contains(&format!("fn {}(", name.trim_start_matches('…')));
+        // The end of a name stands for the one before it.
+        let end = name.starts_with('…') && code.contains(&format!("{}(", name.trim_start_matches('…')));
+        assert!(!missing || end, "docs/comparison.md names the test `{name}`, which is not there");
+    }
+}
+
+#[test]
+fn what_the_registry_is_told_is_what_is_built() {
+    let server = json("server.json");
+    assert_eq!(
+        server["$schema"], "https://static.modelcontextprotocol.io/schemas/2025-12-11/server.schema.json",
+        "look up what the other schema asks for before it is changed here"
+    );
+    let (namespace, name) = server["name"].as_str().unwrap().split_once('/').unwrap();
+    assert_eq!(name, env!("CARGO_PKG_NAME"));
+    let plain =
+        |text: &str| text.chars().all(|letter| letter.is_ascii_alphanumeric() || ".-".contains(letter));
+    assert!(namespace.contains('.') && plain(namespace), "{namespace} is no reversed name of a domain");
+    assert_eq!(server["version"], env!("CARGO_PKG_VERSION"));
+    let description = server["description"].as_str().unwrap();
+    assert!((1..=100).contains(&description.chars().count()), "the schema takes 100 characters");
+    assert!(description.starts_with(env!("CARGO_PKG_DESCRIPTION")), "{description}");
+    let known = ["$schema", "name", "title", "description", "version"];
+    assert!(server.as_object().unwrap().keys().all(|key| known.contains(&key.as_str())), "{server}");
+}
+
+#[test]
+fn the_manifest_of_the_bundle_is_of_this_version_and_has_every_tool() {
+    let manifest = json("packaging/manifest.json");
+    assert_eq!(manifest["manifest_version"], "0.3");
+    assert_eq!(manifest["name"], env!("CARGO_PKG_NAME"));
+    assert_eq!(manifest["version"], env!("CARGO_PKG_VERSION"));
+    assert_eq!(manifest["description"], env!("CARGO_PKG_DESCRIPTION"));
+    assert_eq!(manifest["license"], "MIT OR Apache-2.0");
+    let config = &manifest["server"]["mcp_config"];
+    let entry = manifest["server"]["entry_point"].as_str().unwrap();
+    assert_eq!(config["command"], format!("${{__dirname}}/{entry}"));
+    assert_eq!(config["args"], serde_json::json!(["mcp"]));
+    let named: BTreeSet<String> = manifest["tools"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|tool| tool["name"].as_str().unwrap().to_owned())
+        .collect();
+    // The page is compared with what the server says; one of its tools has to be switched on first.
+    let mut offered = anchors(&read("docs/tools.md"));
+    assert!(offered.remove("tools") && offered.remove("call_rehearsal"), "{offered:?}");
+    assert_eq!(named, offered);
+}
+
+#[test]
+fn the_example_for_a_project_starts_the_bridge() {
+    let example = json("examples/mcp.json");
+    let server = serde_json::json!({ "command": "switchboard", "args": ["mcp"] });
+    assert_eq!(example, serde_json::json!({ "mcpServers": { "switchboard": server } }));
+    assert!(!root().join(".mcp.json").exists(), "hosts that are started in this repository would obey it");
+}
