@@ -58,6 +58,11 @@ escapes SECONDS="3" PATHS="100000":
 fuzz-paths SECONDS="60":
     cd crates/file-tools && cargo fuzz run paths -- -max_total_time={{ SECONDS }}
 
+# Record the terminal of the README anew
+picture:
+    cargo build --release --locked -p switchboard
+    scripts/terminal-picture {{ target }}/release
+
 # Record the transcripts of the real CLIs anew, or with `-- --check` tell what drifted
 record *ARGS:
     scripts/record {{ ARGS }}

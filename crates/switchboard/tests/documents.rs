@@ -1,9 +1,10 @@
 //! What is written for people, and for the programs of others, agrees with itself and with the program.
-#![expect(clippy::unwrap_used, reason = "a test may")]
+#![expect(clippy::disallowed_methods, clippy::unwrap_used, reason = "a test may")]
 
 use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::process::Command;
 
 use model::{Deadline, FailureKind, NotStartedReason};
 use serde::de::DeserializeOwned;
@@ -202,6 +203,46 @@ fn the_manifest_of_the_bundle_is_of_this_version_and_has_every_tool() {
     let mut offered = anchors(&read("docs/tools.md"));
     assert!(offered.remove("tools") && offered.remove("call_rehearsal"), "{offered:?}");
     assert_eq!(named, offered);
+}
+
+#[test]
+fn a_bundle_holds_every_executable_and_is_the_same_twice() {
+    let scratch = tempfile::tempdir().unwrap();
+    let built = scratch.path().join("built");
+    fs::create_dir(&built).unwrap();
+    let executables = ["switchboard", "switchboard-supervisor", "file-tools", "rehearsal"];
+    for name in executables {
+        fs::write(built.join(name), format!("{name} itself")).unwrap();
+    }
+    let pack = |out: &str| {
+        let out = scratch.path().join(out);
+        let mut script = Command::new("python3");
+        script.arg(root().join("scripts/bundle")).args([&built, &out]);
+        script.args(["--name", "io.github.ana/switchboard", "--url", "https://example.com/v1/"]);
+        (script.output(), out)
+    };
+    let (Ok(first), out) = pack("first") else {
+        println!("skipped: python3 is not here");
+        return;
+    };
+    assert!(first.status.success(), "{first:?}");
+    let printed = String::from_utf8(first.stdout).unwrap();
+    let (digest, bundle) = printed.trim().split_once("  ").unwrap();
+    let bytes = fs::read(bundle).unwrap();
+    let (_, again) = pack("second");
+    assert_eq!(bytes, fs::read(again.join(Path::new(bundle).file_name().unwrap())).unwrap());
+    let names = String::from_utf8_lossy(&bytes);
+    for name in executables.map(|name| format!("server/{name}")).iter().chain(&["manifest.json".to_owned()]) {
+        assert!(names.contains(name), "{name} is not in the bundle");
+    }
+    let server: Value = serde_json::from_slice(&fs::read(out.join("server.json")).unwrap()).unwrap();
+    assert_eq!(server["name"], "io.github.ana/switchboard");
+    let package = &server["packages"][0];
+    assert_eq!(package["fileSha256"], digest);
+    let url = package["identifier"].as_str().unwrap();
+    let file = Path::new(bundle).file_name().unwrap().to_str().unwrap();
+    assert_eq!(url, format!("https://example.com/v1/{file}"));
+    assert!(file.starts_with("switchboard-") && file.contains(".mcpb"), "{file}");
 }
 
 #[test]
