@@ -188,7 +188,7 @@ fn ended_from_outside(ended: &Ended<'_>, end: &End) -> Failure {
         End::Exited => FailureKind::InvalidOutput,
         End::Deadline { which } => FailureKind::Deadline { which: *which },
         End::OutputLimit => FailureKind::OutputLimit,
-        End::Stopped => FailureKind::Stopped,
+        End::Stopped | End::StarterGone => FailureKind::Stopped,
         End::NotStarted(why) => FailureKind::NotStarted { reason: why.reason },
         End::SpoolFailed { .. } => FailureKind::SpoolFailed,
         End::SupervisorLost => FailureKind::SupervisorLost,

@@ -33,7 +33,7 @@ pub use job_id::{BadJobId, ExchangeId, JobId, JobIdPrefix};
 pub use job_state::{BadStateName, Ended, JobState, StateName};
 pub use limits::{Deadline, Limits};
 pub use outcome::{Failure, FailureKind, Outcome, PermissionDenial, SessionMismatch, Totals, Usage, Verdict};
-pub use plan::{Outlives, PlanError, RunPlan};
+pub use plan::{Lasts, Outlives, PlanError, RunPlan};
 pub use policy::{
     Access, Bounds, CallPolicy, Confinement, Ground, Network, Policy, PolicyError, Preset, Protected,
     ProtectedKind, Requirement, Root,

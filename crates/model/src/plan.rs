@@ -33,6 +33,20 @@ pub struct RunPlan {
     /// What its status has to outlive.
     #[serde(default)]
     pub status_outlives: Outlives,
+    /// How long it may go on.
+    #[serde(default)]
+    pub lasts: Lasts,
+}
+
+/// How long a run may go on, beside its limits.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Lasts {
+    /// To its own end, whatever becomes of its starter. For one that finds its runs again, or may be replaced.
+    #[default]
+    ToItsEnd,
+    /// No longer than the process that starts it, however that ends: nobody would hear the answer.
+    AsLongAsItsStarter,
 }
 
 /// What the status of a run has to outlive.
@@ -59,6 +73,7 @@ impl RunPlan {
             limits: Limits::default(),
             policy: Policy::default(),
             status_outlives: Outlives::default(),
+            lasts: Lasts::default(),
         }
     }
 
@@ -166,6 +181,13 @@ mod tests {
         let mut json = serde_json::to_value(&plan).unwrap();
         json.as_object_mut().unwrap().remove("status_outlives");
         assert_eq!(serde_json::from_value::<RunPlan>(json).unwrap(), plan);
+    }
+
+    #[test]
+    fn a_run_outlives_its_starter_unless_somebody_says_otherwise() {
+        let mut json = serde_json::to_value(plan()).unwrap();
+        json.as_object_mut().unwrap().remove("lasts");
+        assert_eq!(serde_json::from_value::<RunPlan>(json).unwrap().lasts, Lasts::ToItsEnd);
     }
 
     #[test]

@@ -58,6 +58,8 @@ pub enum End {
         /// What the operating system said.
         message: String,
     },
+    /// The process that had started it ended, and the run was not to outlive it.
+    StarterGone,
     /// The supervisor itself was killed; the recovery ended what it had left.
     SupervisorLost,
 }
@@ -71,6 +73,7 @@ impl fmt::Display for End {
             Self::Stopped => f.write_str("stopped"),
             Self::NotStarted(failure) => write!(f, "not started: {failure}"),
             Self::SpoolFailed { message } => write!(f, "spool failed: {message}"),
+            Self::StarterGone => f.write_str("the program that had started it ended"),
             Self::SupervisorLost => f.write_str("supervisor lost"),
         }
     }

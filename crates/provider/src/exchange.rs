@@ -12,7 +12,7 @@ use agents::{Ended, Launch, Next, ParseLimits, Parser, Relay, Said, Summary, jud
 use futures_util::StreamExt;
 use futures_util::future::BoxFuture;
 use futures_util::stream::{self, BoxStream};
-use model::{AgentEvent, AgentKind, Limits, Outcome, RunReport, SessionId, Totals};
+use model::{AgentEvent, AgentKind, Lasts, Limits, Outcome, RunPlan, RunReport, SessionId, Totals};
 use supervisor::{Events, Offsets, Run, RunEvent, Spool, StartError};
 
 use crate::answer::{LastRun, Told, answer};
@@ -226,7 +226,9 @@ impl Exchange {
         let spool = folder.next();
         let setup = operator.setup(check, self.surroundings.clone(), spec, &spool);
         let launch = agents::launch(spec, &setup)?;
-        let (plan, place) = (launch.plan.clone(), spool.folder().to_owned());
+        // Nobody but this program ever hears the answer, so nothing is to outlive it, even when it is killed.
+        let plan = RunPlan { lasts: Lasts::AsLongAsItsStarter, ..launch.plan.clone() };
+        let place = spool.folder().to_owned();
         let start = async move { supervisor.start(&place, &plan).await.map(Run::stop_on_drop) };
         let started = self.starting.insert(Box::pin(start)).await;
         self.starting = None;

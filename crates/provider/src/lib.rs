@@ -106,9 +106,9 @@
 //! # Stopping
 //!
 //! Drop the future or the stream. The agent and everything that it has started are ended (asked first, and killed after 5 s),
-//! and its files are gone at once. So `tokio::time::timeout`, `select!` and a panic of the program all leave nothing. Only a
-//! program that is killed (SIGKILL) cannot see to it: its agent goes on to its own end or time limit, and its folder stays in
-//! the temporary folder.
+//! and its files are gone at once. So `tokio::time::timeout`, `select!` and a panic of the program all leave nothing. A program
+//! that is killed (SIGKILL) leaves nothing running either: the supervisor sees its end. Only its folder stays, in the temporary
+//! folder.
 //!
 //! # Work that takes more turns
 //!

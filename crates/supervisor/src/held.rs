@@ -12,7 +12,7 @@ use std::os::unix::fs::{DirBuilderExt, FileExt};
 use std::path::Path;
 use std::process::Stdio;
 
-use model::{Outlives, RunId, RunPlan, RunStatus, STATUS_VERSION};
+use model::{Lasts, Outlives, ProcessIdentity, RunId, RunPlan, RunStatus, STATUS_VERSION};
 use rustix::fs::{
     AtFlags, Dir, FallocateFlags, FlockOperation, Mode, OFlags, fallocate, fchmod, flock, mkdirat, openat,
     renameat, statat, unlinkat,
@@ -21,6 +21,7 @@ use rustix::io::{Errno, fcntl_dupfd_cloexec};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
+use crate::os::this_process;
 use crate::spool::{SpoolError, parse};
 
 pub const STATUS: &str = "status.json";
@@ -51,6 +52,9 @@ pub struct Order {
     version: u32,
     pub run_id: RunId,
     pub plan: RunPlan,
+    /// The process that the run must not outlive, if there is one.
+    #[serde(default)]
+    pub starter: Option<ProcessIdentity>,
 }
 
 impl Versioned for Order {
@@ -118,7 +122,11 @@ impl HeldSpool {
             self.create(&format!("{PRIVATE}/{name}"))?.write_all(bytes)?;
         }
         self.create(STDIN)?.write_all(&plan.stdin)?;
-        let order = Order { version: STATUS_VERSION, run_id, plan: plan.clone() };
+        let starter = match plan.lasts {
+            Lasts::ToItsEnd => None,
+            Lasts::AsLongAsItsStarter => Some(this_process()?),
+        };
+        let order = Order { version: STATUS_VERSION, run_id, plan: plan.clone(), starter };
         self.create(PLAN)?.write_all(&serde_json::to_vec(&order)?)
     }
 

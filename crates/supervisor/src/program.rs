@@ -6,11 +6,11 @@ use std::io::{self, Write};
 use std::process::ExitCode;
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
-use model::{End, ProcessIdentity, RunReport, RunState, RunStatus, STATUS_VERSION, TreeEnd, TreeUsage};
+use model::{End, RunReport, RunState, RunStatus, STATUS_VERSION, TreeEnd, TreeUsage};
 
 use crate::held::{HeldSpool, Order, StatusSlot};
 use crate::launch::{Launched, StreamFiles, launch};
-use crate::os::{self, Signals};
+use crate::os::{self, Signals, Starter};
 use crate::spare::{WAIT, wait_for_folder};
 use crate::spool::SpoolError;
 use crate::supervision::Supervision;
@@ -110,7 +110,7 @@ fn carry_out(folder: &OsStr) -> Result<(), GaveUp> {
 
     let name = || folder.display().to_string();
     let spool = HeldSpool::handed_over().map_err(GaveUp::Setup)?.ok_or_else(|| GaveUp::Held(name()))?;
-    let Order { run_id, plan, .. } = spool.order()?.ok_or_else(|| GaveUp::NoPlan(name()))?;
+    let Order { run_id, plan, starter, .. } = spool.order()?.ok_or_else(|| GaveUp::NoPlan(name()))?;
     let files = open_streams(&spool).map_err(GaveUp::Write)?;
     // Both before the agent can fill the disk.
     let first_slot = spool.reserve_status("status.first", plan.status_outlives).map_err(GaveUp::Write)?;
@@ -120,15 +120,18 @@ fn carry_out(folder: &OsStr) -> Result<(), GaveUp> {
         version: STATUS_VERSION,
         run_id,
         boot_id: os::boot_id().map_err(GaveUp::Setup)?.to_owned(),
-        supervisor: myself().map_err(GaveUp::Setup)?,
+        supervisor: os::this_process().map_err(GaveUp::Setup)?,
         started_at_ms: now_ms(),
         sandbox: None,
         state: RunState::Ended(never_started(End::Stopped)),
     };
-    let started = Instant::now();
+    let since = Instant::now();
     let stopped = signals.take().map_err(GaveUp::Setup)?.stop;
+    let starter = Starter::hold(starter).map_err(GaveUp::Setup)?;
     let launched = if stopped {
         Err(End::Stopped)
+    } else if starter.is_gone() {
+        Err(End::StarterGone)
     } else {
         launch(&spool, folder.as_ref(), &plan, run_id, files).map_err(End::NotStarted)
     };
@@ -141,7 +144,7 @@ fn carry_out(folder: &OsStr) -> Result<(), GaveUp> {
             let sandbox = Some(launched.sandbox.clone());
             let status = RunStatus { sandbox: sandbox.clone(), ..status.clone() };
             let announced = announce(&spool, first_slot, &status, &launched);
-            let mut supervision = Supervision::new(launched, &plan.limits, &signals, started);
+            let mut supervision = Supervision::new(launched, &plan.limits, &signals, starter, since);
             match announced {
                 Ok(()) => say_ready(),
                 // A run that nobody can find again is not to be.
@@ -184,13 +187,6 @@ fn open_streams(spool: &HeldSpool) -> io::Result<StreamFiles> {
 fn say_ready() {
     let mut stdout = io::stdout();
     let _ = stdout.write_all(READY).and_then(|()| stdout.flush());
-}
-
-fn myself() -> io::Result<ProcessIdentity> {
-    i32::try_from(std::process::id())
-        .ok()
-        .and_then(os::identity_of)
-        .ok_or_else(|| io::Error::other("this process is not in /proc"))
 }
 
 fn never_started(end: End) -> RunReport {

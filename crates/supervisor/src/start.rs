@@ -70,7 +70,8 @@ impl Supervisor {
     /// Starts a run in a folder of its own, which is made when it is missing.
     ///
     /// Returns when the agent is running or has failed to start; the latter is how the run *ended*
-    /// ([`model::End::NotStarted`]) and no error here. The run goes on when this program ends.
+    /// ([`model::End::NotStarted`]) and no error here. The run goes on when this program ends,
+    /// unless the plan says otherwise ([`model::Lasts`]).
     ///
     /// Dropping the future leaves a run that may have started: [`crate::attach`] finds it. Writes the prompt to a file before
     /// it awaits anything, which takes a moment for a large one.

@@ -13,7 +13,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use crate::copy::{Budget, Copied, Stream};
 use crate::deadlines::Deadlines;
 use crate::launch::Launched;
-use crate::os::{Children, Signals, Tree, count_alive, usage};
+use crate::os::{Children, Signals, Starter, Tree, count_alive, usage};
 use crate::program::{complain, now_ms};
 
 /// How often it is looked whether the spool is still there: a removed folder makes no file unwritable.
@@ -60,6 +60,7 @@ impl Woken {
 #[derive(Debug)]
 pub struct Supervision<'a> {
     signals: &'a Signals,
+    starter: Starter,
     tree: Tree,
     /// Taken away with this, when nobody is left who could put something in their place.
     _placeholders: sandbox::Placeholders,
@@ -76,18 +77,25 @@ pub struct Supervision<'a> {
 
 impl<'a> Supervision<'a> {
     /// Takes over an agent that has just been started.
-    pub fn new(launched: Launched, limits: &Limits, signals: &'a Signals, started: Instant) -> Self {
+    pub fn new(
+        launched: Launched,
+        limits: &Limits,
+        signals: &'a Signals,
+        starter: Starter,
+        since: Instant,
+    ) -> Self {
         Self {
             signals,
+            starter,
             tree: launched.tree,
             _placeholders: launched.placeholders,
             output: launched.output,
             error: launched.error,
             budget: Budget::new(limits.output_bytes),
             grace: limits.grace,
-            deadlines: Deadlines::start(limits.clone(), started),
-            started,
-            spool_checked: started,
+            deadlines: Deadlines::start(limits.clone(), since),
+            started: since,
+            spool_checked: since,
             phase: Phase::Running,
             end: None,
         }
@@ -125,8 +133,8 @@ impl<'a> Supervision<'a> {
     }
 
     /// Sleeps until a stream, a signal or the clock has something to say.
-    fn wait(&self) -> io::Result<Woken> {
-        // A pipe that is closed has nothing to say; the signals stand in its place, to keep the three in their order.
+    fn wait(&mut self) -> io::Result<Woken> {
+        // A pipe that is closed has nothing to say; the signals stand in its place, to keep them all in their order.
         let signals = self.signals.as_fd();
         let of = |stream: &'_ Stream| stream.pipe().is_some();
         let watched = |file| PollFd::from_borrowed_fd(file, PollFlags::IN);
@@ -135,17 +143,23 @@ impl<'a> Supervision<'a> {
             watched(self.output.pipe().unwrap_or(signals)),
             watched(self.error.pipe().unwrap_or(signals)),
             watched(self.tree.words().unwrap_or(signals)),
+            watched(self.starter.end().unwrap_or(signals)),
         ];
         let pause = self.wake_at().saturating_duration_since(Instant::now());
         let pause = Timespec::try_from(pause).map_err(io::Error::other)?;
         match poll(&mut files, Some(&pause)) {
             Ok(count) => {
                 let ready = |index: usize| !files[index].revents().is_empty();
-                Ok(Woken {
+                let woken = Woken {
                     by_signal: ready(0) || ready(3) || count == 0,
                     by_output: ready(1) && of(&self.output),
                     by_error: ready(2) && of(&self.error),
-                })
+                };
+                if ready(4) && self.starter.end().is_some() {
+                    // Not asked again: its end would wake this up for as long as the tree takes to end.
+                    self.starter = Starter::Gone;
+                }
+                Ok(woken)
             }
             Err(rustix::io::Errno::INTR) => Ok(Woken::by_everything()),
             Err(error) => Err(error.into()),
@@ -197,6 +211,8 @@ impl<'a> Supervision<'a> {
             Some(End::Exited)
         } else if stop_requested {
             Some(End::Stopped)
+        } else if self.starter.is_gone() {
+            Some(End::StarterGone)
         } else if let Some(which) = self.deadlines.passed(now) {
             Some(End::Deadline { which })
         } else {
@@ -218,7 +234,12 @@ impl<'a> Supervision<'a> {
             Phase::Running if self.end.is_none() => {}
             Phase::Running => {
                 match self.tree.terminate() {
-                    Ok(true) if matches!(self.end, Some(End::Stopped | End::Deadline { .. })) => {
+                    Ok(true)
+                        if matches!(
+                            self.end,
+                            Some(End::Stopped | End::StarterGone | End::Deadline { .. })
+                        ) =>
+                    {
                         self.end = Some(End::Exited);
                     }
                     Ok(_) => {}

@@ -1,14 +1,14 @@
 //! `switchboard call --direct`: one call without the daemon, the agent under a supervisor of this program's own.
 //!
-//! For places where no daemon may be started, such as inside another call. The run survives this program, but there is no job of
-//! it: nothing lists it, waits for it or takes it up again.
+//! For places where no daemon may be started, such as inside another call. There is no job of the run: nothing lists it, waits for
+//! it or takes it up again. So it ends with this program, however that ends; its files stay.
 
 use std::path::PathBuf;
 use std::process::ExitCode;
 
 use agents::doctor::{self, AgentCheck, Lookup, NotReady};
 use agents::{Ended, Launch, ParseLimits, Parser, Premises, Setup, judge};
-use model::{AgentEvent, AgentKind, CallSpec, FailureKind, Outcome, Part, RunReport};
+use model::{AgentEvent, AgentKind, CallSpec, FailureKind, Lasts, Outcome, Part, RunPlan, RunReport};
 use supervisor::{Offsets, Run, RunEvent, Supervisor};
 use tokio::signal::unix::{SignalKind, signal};
 
@@ -37,7 +37,8 @@ pub fn place(order: &Order) -> Result<ExitCode, Failure> {
     let runtime =
         tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(Failure::Runtime)?;
     runtime.block_on(async {
-        let run = Supervisor::beside_this_program()?.start(&folder, &launch.plan).await?;
+        let plan = RunPlan { lasts: Lasts::AsLongAsItsStarter, ..launch.plan.clone() };
+        let run = Supervisor::beside_this_program()?.start(&folder, &plan).await?;
         let (outcome, report) = Call { order, spec: &spec, launch: &launch }.follow(&run).await?;
         tell(order, &outcome)?;
         output::summary(&outcome, &report, run.spool());

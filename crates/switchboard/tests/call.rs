@@ -7,6 +7,7 @@ use std::io::{BufRead, BufReader, Write};
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::process::{Child, Command, Output, Stdio};
+use std::time::{Duration, Instant};
 
 use tempfile::TempDir;
 
@@ -55,6 +56,35 @@ fn what_the_agent_leaves_behind_is_ended_and_counted() {
     let home = tempfile::tempdir().unwrap();
     let output = call(&home, &["@rehearse spawn daemon\n@rehearse spawn setsid\n@rehearse answer done"]);
     assert!(stderr(&output).contains("2 processes that it left behind were ended"), "{output:?}");
+}
+
+#[test]
+fn a_call_that_is_killed_takes_its_agent_and_all_that_it_started_with_it() {
+    let home = tempfile::tempdir().unwrap();
+    let pids = home.path().join("pids");
+    let prompt = format!(
+        "@rehearse pidfile {}\n@rehearse spawn setsid ignore-term\n@rehearse say up\n@rehearse hang",
+        pids.display()
+    );
+    let mut program =
+        switchboard(&home, &["call", "rehearsal", &prompt]).stdout(Stdio::piped()).spawn().unwrap();
+    let mut first = String::new();
+    BufReader::new(program.stdout.take().unwrap()).read_line(&mut first).unwrap();
+    assert_eq!(first, "up\n");
+    let descendant: i32 = fs::read_to_string(&pids).unwrap().trim().parse().unwrap();
+    assert!(is_running(descendant));
+    program.kill().unwrap();
+    program.wait().unwrap();
+    let patience = Instant::now() + Duration::from_secs(30);
+    while is_running(descendant) {
+        assert!(Instant::now() < patience, "{descendant} outlives the program that was killed");
+        std::thread::sleep(Duration::from_millis(10));
+    }
+}
+
+fn is_running(pid: i32) -> bool {
+    fs::read_to_string(format!("/proc/{pid}/stat"))
+        .is_ok_and(|stat| !stat.rsplit(')').next().unwrap().trim_start().starts_with(['Z', 'X']))
 }
 
 #[test]

@@ -5,12 +5,14 @@ use std::time::Duration;
 use futures_util::StreamExt;
 use provider::{AgentEvent, Context, Provider, Update};
 
+use crate::outside;
 use crate::scene::Scene;
 
 crate::tests! {
     a_request_that_is_dropped_at_any_moment_leaves_nothing,
     a_stream_that_is_dropped_ends_all_that_the_agent_has_started,
     a_request_that_waits_to_go_on_can_be_dropped,
+    a_program_that_is_killed_leaves_nothing_running,
 }
 
 /// An agent with descendants that do not want to end.
@@ -38,7 +40,7 @@ fn a_stream_that_is_dropped_ends_all_that_the_agent_has_started() {
                 break;
             }
         }
-        assert!(!crate::outside::processes_of(&scene.path("")).is_empty());
+        assert!(!outside::processes_of(&scene.path("")).is_empty());
         drop(updates);
         scene.nothing_is_left().await;
     });
@@ -54,5 +56,31 @@ fn a_request_that_waits_to_go_on_can_be_dropped() {
         }
         drop(updates);
         assert!(scene.spooled().is_empty());
+    });
+}
+
+fn a_program_that_is_killed_leaves_nothing_running() {
+    Scene::play(async |scene| {
+        let pids = scene.path("pids");
+        let prompt = format!("@rehearse pidfile {}\n{STUBBORN}", pids.display());
+        let mut program = crate::examples::command(scene, "ask", &["rehearsal", &prompt]).spawn().unwrap();
+        let descendants = || -> Vec<i32> {
+            let text = std::fs::read_to_string(&pids).unwrap_or_default();
+            text.lines().filter_map(|line| line.parse().ok()).collect()
+        };
+        let both = || Some(descendants()).filter(|pids| pids.len() == 2);
+        let descendants = outside::eventually("the agent is not up", both).await;
+        // The program, its supervisor, the agent and what that has started.
+        let all = outside::processes_of(&scene.path(""));
+        assert!(all.len() >= 5 && descendants.iter().all(|pid| outside::is_running(*pid)), "{all:?}");
+
+        program.kill().unwrap();
+        program.wait().unwrap();
+        let gone = || (!all.iter().any(|pid| outside::is_running(*pid))).then_some(());
+        outside::eventually("something outlives the program", gone).await;
+        // Its files stay, as a call is never lost; what was secret in them does not.
+        assert!(!scene.spooled().is_empty() && scene.private_files().is_empty());
+        std::fs::remove_dir_all(scene.path("spools")).unwrap();
+        std::fs::create_dir(scene.path("spools")).unwrap();
     });
 }

@@ -21,15 +21,20 @@ fn example(name: &str) -> PathBuf {
     program
 }
 
-fn run(scene: &Scene, name: &str, arguments: &[&str]) -> Output {
-    Command::new(example(name))
+/// The example in the scene, ready to be started.
+pub fn command(scene: &Scene, name: &str, arguments: &[&str]) -> Command {
+    let mut command = Command::new(example(name));
+    command
         .args(arguments)
         .env_clear()
         .envs(scene.environment())
         .env("TMPDIR", scene.path("spools"))
-        .current_dir(scene.path("work"))
-        .output()
-        .unwrap()
+        .current_dir(scene.path("work"));
+    command
+}
+
+fn run(scene: &Scene, name: &str, arguments: &[&str]) -> Output {
+    command(scene, name, arguments).output().unwrap()
 }
 
 fn said(output: &Output) -> String {

@@ -34,6 +34,14 @@ pub fn identity_of(pid: i32) -> Option<ProcessIdentity> {
     entry(pid).map(|entry| entry.identity)
 }
 
+/// The identity of the running process.
+pub fn this_process() -> io::Result<ProcessIdentity> {
+    i32::try_from(std::process::id())
+        .ok()
+        .and_then(identity_of)
+        .ok_or_else(|| io::Error::other("this process is not in /proc"))
+}
+
 /// Whether that very process is still running.
 pub fn is_alive(identity: ProcessIdentity) -> bool {
     entry(identity.pid).is_some_and(|entry| entry.identity == identity && !entry.dead)

@@ -7,14 +7,16 @@ mod inherited;
 mod pipe;
 mod scaffold;
 mod signals;
+mod starter;
 mod survivors;
 mod tree;
 mod watch;
 
-pub use identity::{ProcessHandle, boot_id, identity_of, is_alive};
+pub use identity::{ProcessHandle, boot_id, is_alive, this_process};
 pub use inherited::close_inherited_files;
 pub use pipe::{Moved, move_bytes};
 pub use signals::Signals;
+pub use starter::Starter;
 pub use survivors::{Former, Survivors};
 pub use tree::{Children, Pipes, Tree, count_alive, leave_the_caller, usage};
 pub use watch::Watch;

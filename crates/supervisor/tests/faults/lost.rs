@@ -1,10 +1,10 @@
 //! Killed parents, killed supervisors, and machines that went down.
 
 use std::fs;
-use std::process::{Command, ExitCode, Stdio};
+use std::process::{Child, Command, ExitCode, Stdio};
 use std::time::Duration;
 
-use model::{End, Exit, RunId, RunReport, RunState, RunStatus, TreeEnd};
+use model::{End, Exit, Lasts, RunId, RunPlan, RunReport, RunState, RunStatus, TreeEnd};
 use rustix::process::{Pid, Signal, kill_process};
 use supervisor::{AttachError, RecoverError, Run, StopReply, WaitError, attach, recover};
 
@@ -17,6 +17,9 @@ crate::tests![
     a_run_that_left_somebody_alive_can_be_recovered_again,
     a_run_that_is_being_started_is_found_and_not_disturbed,
     a_run_outlives_its_killed_parent_and_keeps_every_byte,
+    a_run_that_is_not_to_outlive_its_starter_ends_when_that_is_killed,
+    a_starter_that_is_killed_at_any_moment_leaves_nothing,
+    a_starter_that_exits_takes_its_run_with_it,
     a_killed_supervisor_leaves_nothing_when_somebody_waits,
     a_killed_supervisor_leaves_nothing_when_somebody_recovers_later,
     a_supervisor_killed_before_its_first_word_leaves_nothing,
@@ -30,25 +33,30 @@ crate::tests![
 
 /// What a parent that is about to be killed is started with.
 const PARENT: &str = "--start-and-wait";
+/// What one is started with that does not wait.
+const DESERTER: &str = "--start-and-leave";
 
 /// The other half of `a_run_outlives_its_killed_parent…`: starts the run in the given folder and waits.
 pub fn start_and_wait_if_asked() -> Option<ExitCode> {
     let mut args = std::env::args().skip(1);
-    if args.next()? != PARENT {
+    let asked = args.next()?;
+    if asked != PARENT && asked != DESERTER {
         return None;
     }
     let (spool, plan) = (args.next().unwrap(), args.next().unwrap());
-    let mut plan: model::RunPlan = serde_json::from_str(&plan).unwrap();
+    let mut plan: RunPlan = serde_json::from_str(&plan).unwrap();
     plan.stdin = args.next().unwrap().into_bytes();
     runtime().block_on(async {
         let run = supervisor::Supervisor::this_program().unwrap().start(spool.as_ref(), &plan).await.unwrap();
-        run.wait().await.unwrap();
+        if asked == PARENT {
+            run.wait().await.unwrap();
+        }
     });
     Some(ExitCode::SUCCESS)
 }
 
 /// The arguments of a parent that runs a plan in the scene's spool.
-pub fn parent(scene: &Scene, plan: &model::RunPlan) -> [String; 4] {
+pub fn parent(scene: &Scene, plan: &RunPlan) -> [String; 4] {
     let stdin = String::from_utf8(plan.stdin.clone()).unwrap();
     let spool = scene.spool().to_str().unwrap().to_owned();
     [PARENT.to_owned(), spool, serde_json::to_string(plan).unwrap(), stdin]
@@ -75,6 +83,67 @@ fn a_run_outlives_its_killed_parent_and_keeps_every_byte() {
         assert!(output.starts_with(b"one\n") && output.ends_with(b"two\n"));
         assert_eq!(output.len() as u64, report.output_bytes);
         assert!(output.len() > 5_000_000 + 100_000);
+    });
+}
+
+/// A starter in a process of its own, whose run is not to outlive it.
+fn bound_starter(scene: &Scene, script: &str) -> Child {
+    let plan = RunPlan { lasts: Lasts::AsLongAsItsStarter, ..scene.agent(script) };
+    let mut starter = Command::new(std::env::current_exe().unwrap());
+    starter.args(parent(scene, &plan)).stdin(Stdio::null()).stderr(Stdio::null()).spawn().unwrap()
+}
+
+const STUBBORN: &str = "spawn setsid ignore-term\nspawn daemon ignore-term\nsay up\nignore TERM\nhang";
+
+fn a_run_that_is_not_to_outlive_its_starter_ends_when_that_is_killed() {
+    Scene::play(async |scene: &Scene| {
+        let mut starter = bound_starter(scene, STUBBORN);
+        eventually("the agent is up", || {
+            fs::read(scene.spool().join("output")).is_ok_and(|said| said == b"up\n")
+        })
+        .await;
+        assert!(scene.descendants().len() == 2 && scene.descendants().into_iter().all(is_running));
+        starter.kill().unwrap();
+        starter.wait().unwrap();
+        eventually("a descendant outlives the starter", || !scene.descendants().into_iter().any(is_running))
+            .await;
+        // Nobody had to recover anything: the supervisor itself has written down what happened.
+        eventually("the end is not written", || ended(scene).is_some()).await;
+        let report = ended(scene).unwrap();
+        assert_eq!((report.end, report.tree), (End::StarterGone, TreeEnd::ProvenEmpty));
+        assert_eq!((report.output_bytes, report.descendants_ended), (3, 2));
+    });
+}
+
+/// The report in the spool, once there is one.
+fn ended(scene: &Scene) -> Option<RunReport> {
+    match supervisor::Spool::at(scene.spool()).status().ok()??.state {
+        RunState::Ended(report) => Some(report),
+        RunState::Running { .. } => None,
+    }
+}
+
+fn a_starter_that_is_killed_at_any_moment_leaves_nothing() {
+    // From before its plan is laid down until the agent has long begun. What is left is looked for by the scene.
+    for pause in (0..30).map(|step| Duration::from_millis(step * 2)) {
+        Scene::play(async |scene: &Scene| {
+            let mut starter = bound_starter(scene, STUBBORN);
+            tokio::time::sleep(pause).await;
+            starter.kill().unwrap();
+            starter.wait().unwrap();
+        });
+    }
+}
+
+fn a_starter_that_exits_takes_its_run_with_it() {
+    Scene::play(async |scene: &Scene| {
+        let plan = RunPlan { lasts: Lasts::AsLongAsItsStarter, ..scene.agent("say up\nhang") };
+        let mut arguments = parent(scene, &plan);
+        DESERTER.clone_into(&mut arguments[0]);
+        let left = Command::new(std::env::current_exe().unwrap()).args(arguments).status().unwrap();
+        assert!(left.success());
+        eventually("the end is not written", || ended(scene).is_some()).await;
+        assert_eq!(ended(scene).unwrap().end, End::StarterGone);
     });
 }
 
@@ -140,7 +209,7 @@ fn what_left_the_session_without_its_environment_is_found_by_descent() {
         let inner = format!("env -i sleep 600 & echo $! > {}; echo up; wait", scene.pid_file().display());
         let args = vec!["-c".into(), format!("setsid sh -c '{inner}' & wait")];
         let env = [("PATH".to_owned(), "/usr/bin:/bin".to_owned())].into();
-        let run = scene.start(&model::RunPlan { args, env, ..model::RunPlan::new("/bin/sh", "/") }).await;
+        let run = scene.start(&RunPlan { args, env, ..RunPlan::new("/bin/sh", "/") }).await;
         eventually("the agent is up", || scene.text() == "up\n").await;
         kill(supervisor_of(&run), Signal::KILL);
         drop(run);
