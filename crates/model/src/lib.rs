@@ -35,8 +35,8 @@ pub use limits::{Deadline, Limits};
 pub use outcome::{Failure, FailureKind, Outcome, PermissionDenial, SessionMismatch, Totals, Usage, Verdict};
 pub use plan::{Lasts, Outlives, PlanError, RunPlan};
 pub use policy::{
-    Access, Bounds, CallPolicy, Confinement, Ground, Network, Policy, PolicyError, Preset, Protected,
-    ProtectedKind, Requirement, Root,
+    Access, Bounds, CallPolicy, Confinement, Ground, Network, PRIVATE_FOLDERS, Policy, PolicyError, Preset,
+    Protected, ProtectedKind, Requirement, Root,
 };
 pub use progress::{Attempt, Claim, Lease, Owner, Progress, Refusal, Step};
 pub use report::{End, Exit, NotStarted, NotStartedReason, RunReport, TreeEnd, TreeUsage};

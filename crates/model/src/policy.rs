@@ -11,6 +11,9 @@ use serde::{Deserialize, Serialize};
 
 use crate::BadName;
 
+/// Folders that every sandbox with namespaces has its own of.
+pub const PRIVATE_FOLDERS: [&str; 3] = ["/tmp", "/var/tmp", "/run"];
+
 /// The confinement a run is carried out with.
 ///
 /// A plan that names a policy which the reading program does not know cannot be parsed, so it is never run with less

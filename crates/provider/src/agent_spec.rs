@@ -5,6 +5,7 @@
 use std::fmt;
 use std::path::PathBuf;
 
+use model::CallPolicy;
 use serde::{Deserialize, Serialize};
 
 /// The agent of a session. Unless it is given more, it can do nothing but use the file tools on its workspace.
@@ -27,6 +28,8 @@ pub struct AgentSpec {
     pub system_prompt: String,
     /// What it may touch.
     pub access: Access,
+    /// What the operating system keeps it from, whatever its tools are; none for the provider's.
+    pub policy: Option<CallPolicy>,
     /// The model; none for the provider's.
     pub model: Option<String>,
     /// Where the `file-tools` program is; none to look beside this program, and then in `PATH`.
@@ -47,8 +50,9 @@ pub enum Access {
     /// These verbs of `file-tools` on its workspace and nothing else: no shell, no tool of its own, no settings of the
     /// user or the workspace. Only claude can be kept to it.
     Files(Vec<FileVerb>),
-    /// The same by way of a shell that may only run `file-tools`. Such a rule is no boundary by itself, so it needs the OS
-    /// sandbox and is refused without ([`crate::ProviderError::NeedsSandbox`]).
+    /// The same by way of a shell that may only run `file-tools`. Such a rule is no boundary by itself, so the agent runs in
+    /// the OS sandbox: with policy `workspace` (`observe` when no verb writes), or a stricter one. Where there is no sandbox
+    /// it is refused ([`crate::ProviderError::NeedsSandbox`]). Only claude can be kept to it.
     FilesByShell(Vec<FileVerb>),
     /// These tools of its own, by the vendor's names or rules.
     Tools(Vec<String>),
@@ -102,6 +106,11 @@ impl FileVerb {
 
     /// Those that change nothing.
     pub const READING: [Self; 4] = [Self::Read, Self::List, Self::Search, Self::Stat];
+
+    /// Whether it changes nothing.
+    pub fn only_reads(self) -> bool {
+        Self::READING.contains(&self)
+    }
 
     /// Its name, which is that of the tool.
     pub fn name(self) -> &'static str {

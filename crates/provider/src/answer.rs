@@ -5,7 +5,10 @@
 
 use std::time::{Duration, SystemTime};
 
-use model::{AgentKind, Deadline, Exit, Failure, FailureKind, Limits, Outcome, Verdict};
+use model::{
+    AgentKind, Deadline, Exit, Failure, FailureKind, Limits, NotStartedReason, Outcome, SandboxReport,
+    Verdict,
+};
 
 use crate::error::ProviderError;
 use crate::message::{Metadata, OutgoingMessage, Warning};
@@ -45,6 +48,8 @@ pub(crate) struct LastRun {
     pub plain_text_cut: u64,
     /// The end of its stderr.
     pub stderr: String,
+    /// How it was confined; none when nothing was started.
+    pub sandbox: Option<SandboxReport>,
 }
 
 /// The answer, or why there is none.
@@ -99,7 +104,7 @@ fn flagged(mut told: Told, text: &str, warning: Warning) -> OutgoingMessage {
 }
 
 fn message(told: Told) -> OutgoingMessage {
-    let Told { provider, outcome, resumes, processing_time, mut warnings, .. } = told;
+    let Told { provider, outcome, resumes, processing_time, mut warnings, last, .. } = told;
     if outcome.text_cut > 0 {
         warnings.push(Warning::TextCut { bytes: outcome.text_cut });
     }
@@ -115,6 +120,7 @@ fn message(told: Told) -> OutgoingMessage {
             processing_time,
             resumes,
             permission_denials: outcome.permission_denials,
+            sandbox: last.sandbox,
             warnings,
         },
     }
@@ -157,6 +163,10 @@ fn error(told: Told, failure: Failure) -> ProviderError {
         }
         FailureKind::OutputLimit => ProviderError::OutputLimit { agent, so_far },
         FailureKind::Stopped => ProviderError::Cancelled { agent, so_far },
+        FailureKind::NotStarted { reason: NotStartedReason::NotConfined } => {
+            let words = message.rsplit("cannot confine the agent: ").next().unwrap_or(&message);
+            ProviderError::NeedsSandbox { agent, missing: words.to_owned() }
+        }
         FailureKind::NotStarted { .. } | FailureKind::SpoolFailed | FailureKind::SupervisorLost => {
             ProviderError::environment(format!("{agent} CLI could not run: {message}"), kind.hint(agent))
         }
@@ -175,7 +185,7 @@ fn wait(limits: &Limits, which: Deadline) -> Duration {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use model::{NotStartedReason, PermissionDenial, Usage};
+    use model::{PermissionDenial, Usage};
     use std::time::UNIX_EPOCH;
 
     fn told() -> Told {
@@ -237,7 +247,11 @@ mod tests {
         type Check = fn(&ProviderError) -> bool;
         let denied = FailureKind::PermissionDenied;
         let not_started = FailureKind::NotStarted { reason: NotStartedReason::CwdMissing };
-        let table: [(FailureKind, &str, Check); 17] = [
+        let not_confined = FailureKind::NotStarted { reason: NotStartedReason::NotConfined };
+        let table: [(FailureKind, &str, Check); 18] = [
+            (not_confined, "claude CLI cannot be confined here: its words", |e| {
+                matches!(e, ProviderError::NeedsSandbox { .. })
+            }),
             (FailureKind::Auth, "claude CLI is not logged in: its words", |e| {
                 matches!(e, ProviderError::Authentication { .. })
             }),
@@ -304,6 +318,17 @@ mod tests {
                 assert_eq!(error.session_id().map(ToString::to_string).as_deref(), Some("s-1"));
             }
         }
+    }
+
+    #[test]
+    fn a_missing_sandbox_is_told_without_what_led_to_it() {
+        let mut told = failed(FailureKind::NotStarted { reason: NotStartedReason::NotConfined });
+        if let Verdict::Failed(failure) = &mut told.outcome.verdict {
+            failure.message = "not started: cannot confine the agent: there is no bubblewrap".to_owned();
+        }
+        let error = answer(told).unwrap_err();
+        assert_eq!(error.to_string(), "claude CLI cannot be confined here: there is no bubblewrap");
+        assert!(error.hint().contains("Access::Files"));
     }
 
     #[test]

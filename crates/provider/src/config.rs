@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use agents::{MAX_RESUME_ATTEMPTS, ModelTables};
-use model::{AgentKind, Limits};
+use model::{AgentKind, CallPolicy, Limits};
 
 /// The turns of one run of an agent that can be bounded so, unless somebody says otherwise.
 const TURNS_PER_RUN: u32 = 25;
@@ -45,6 +45,9 @@ pub struct ProviderConfig {
     pub models: ModelTables,
     /// Whether events come piece by piece while a text is written. Claude can; gemini always does; codex refuses.
     pub partial_messages: bool,
+    /// What the agent may touch: nothing is confined unless it says so. An agent of a session may have its own
+    /// ([`crate::AgentSpec::policy`]).
+    pub policy: CallPolicy,
     /// The agent's executable; none to look for it in `PATH`.
     pub program: Option<PathBuf>,
     /// The program that watches over each run.
@@ -84,6 +87,7 @@ impl Default for ProviderConfig {
             model: None,
             models: ModelTables::default(),
             partial_messages: false,
+            policy: CallPolicy::default(),
             program: None,
             supervisor: SupervisorProgram::Auto,
             environment: None,
@@ -128,6 +132,13 @@ fn of_this_process() -> BTreeMap<String, String> {
 /// The folder that a variable names, if it names one outright.
 pub(crate) fn folder_of(surroundings: &BTreeMap<String, String>, name: &str) -> Option<PathBuf> {
     surroundings.get(name).map(PathBuf::from).filter(|folder| folder.is_absolute())
+}
+
+/// Where Switchboard keeps what outlives a request, for the library and the command line alike.
+pub(crate) fn state_folder(surroundings: &BTreeMap<String, String>) -> Option<PathBuf> {
+    let state = folder_of(surroundings, "XDG_STATE_HOME")
+        .or_else(|| Some(folder_of(surroundings, "HOME")?.join(".local/state")));
+    Some(state?.join("switchboard"))
 }
 
 /// The folder of the running program, in which its companions stand.

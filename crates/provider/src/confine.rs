@@ -3,13 +3,16 @@
 //! Owns how an [`AgentSpec`] becomes a call. The confinement is made of four things at once: no built-in tool exists
 //! (`--tools ""`), the one MCP server is `file-tools` with the workspace fixed in its environment and the verbs in its
 //! arguments, only those verbs are allowed, and no settings file is obeyed, so that neither user nor workspace can add anything.
+//!
+//! In its second form there is one tool, the shell, with a rule that lets it run `file-tools` alone. The rule is the agent's own
+//! and is not trusted: what holds is the sandbox of the operating system, without which nothing is run.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use agents::LaunchError;
 use agents::doctor::find_in_path;
-use model::{AgentKind, CallSpec, McpServer, Settings, ToolChoice};
+use model::{AgentKind, CallPolicy, CallSpec, McpServer, Preset, Requirement, Settings, ToolChoice};
 
 use crate::agent_spec::{Access, AgentSpec, FileVerb};
 use crate::config::own_folder;
@@ -21,21 +24,38 @@ const SERVER: &str = "files";
 const ROOT: &str = "FILE_TOOLS_ROOT";
 /// The executable.
 const FILE_TOOLS: &str = "file-tools";
+/// Claude's name for its shell.
+const SHELL: &str = "Bash";
 
 /// Refuses an access that this agent cannot be kept to.
 pub(crate) fn check(kind: AgentKind, access: &Access) -> Result<(), ProviderError> {
     match (access, kind) {
-        (Access::FilesByShell(_), _) => Err(ProviderError::NeedsSandbox),
-        (Access::Files(_), AgentKind::Codex | AgentKind::Gemini) => Err(ProviderError::Unsupported {
-            what: format!("{kind} CLI cannot be kept to the file tools alone"),
-            instead: "use claude for it, or give the agent more: `Access::Full`",
-        }),
+        (Access::Files(_) | Access::FilesByShell(_), AgentKind::Codex | AgentKind::Gemini) => {
+            Err(ProviderError::Unsupported {
+                what: format!("{kind} CLI cannot be kept to the file tools alone"),
+                instead: "use claude for it, or give the agent more: `Access::Full`",
+            })
+        }
         (Access::Tools(_), AgentKind::Codex) => Err(ProviderError::Unsupported {
             what: format!("{kind} CLI cannot be told which tools it has"),
             instead: "use claude or gemini for it, or give the agent more: `Access::Full`",
         }),
         _ => Ok(()),
     }
+}
+
+/// The policy of an agent with that access, when this one is asked for. A shell that is to run `file-tools` alone is never
+/// without one, and never with one that may not hold.
+pub(crate) fn policy(access: &Access, asked: &CallPolicy) -> Result<CallPolicy, ProviderError> {
+    let Access::FilesByShell(verbs) = access else { return Ok(asked.clone()) };
+    if !asked.preset.has_shell() {
+        return Err(ProviderError::Unsupported {
+            what: format!("policy `{}` leaves the agent no shell to run `file-tools` in", asked.preset),
+            instead: "use `Access::Files` with it, or policy `workspace` or `observe`",
+        });
+    }
+    let widest = if verbs.iter().all(|verb| verb.only_reads()) { Preset::Observe } else { Preset::Workspace };
+    Ok(CallPolicy { preset: asked.preset.within(widest), requirement: Requirement::Require, ..asked.clone() })
 }
 
 /// Puts what the agent is, and may touch, into a call in its workspace.
@@ -50,7 +70,17 @@ pub(crate) fn apply(
         Access::Full => call.tools = ToolChoice::Full,
         Access::Tools(tools) if tools.is_empty() => call.tools = ToolChoice::None,
         Access::Tools(tools) => call.tools = ToolChoice::Only(tools.clone()),
-        Access::FilesByShell(_) => return Err(ProviderError::NeedsSandbox),
+        Access::FilesByShell(verbs) => {
+            call.settings = Settings::Only(Vec::new());
+            call.add_dirs = vec![call.cwd.clone()];
+            if verbs.is_empty() {
+                call.tools = ToolChoice::None;
+            } else {
+                call.tools = ToolChoice::Only(rules(verbs));
+                call.available_tools = Some(vec![SHELL.to_owned()]);
+                call.append_system_prompt = Some(manual(verbs));
+            }
+        }
         Access::Files(verbs) => {
             let file_tools = find(spec, surroundings)?;
             let root = text(&call.cwd)?.to_owned();
@@ -72,6 +102,49 @@ pub(crate) fn apply(
     Ok(())
 }
 
+/// Lets the shell of an agent find `file-tools` by its name, before anything else that is called so.
+pub(crate) fn lead_to(
+    file_tools: &Path,
+    workspace: &Path,
+    inherited: &mut BTreeMap<String, String>,
+) -> Result<(), ProviderError> {
+    let refused = |why: &str, remedy: &str| {
+        Err(ProviderError::environment(format!("`{}` {why}", file_tools.display()), remedy))
+    };
+    if file_tools.file_name().is_none_or(|name| name != FILE_TOOLS) {
+        return refused("is not called `file-tools`", "a shell finds it by that name: rename or copy it");
+    }
+    if file_tools.starts_with(workspace) {
+        return refused(
+            "lies in the workspace",
+            "install it where the agent cannot put another in its place",
+        );
+    }
+    let folder = file_tools.parent().unwrap_or(Path::new("/"));
+    let rest = inherited.get("PATH").map(|path| format!(":{path}")).unwrap_or_default();
+    inherited.insert("PATH".to_owned(), format!("{}{rest}", text(folder)?));
+    Ok(())
+}
+
+/// What the shell may run: a verb that is not named is one that the agent is not to ask for. It is the rule of the agent, and
+/// no boundary.
+fn rules(verbs: &[FileVerb]) -> Vec<String> {
+    if FileVerb::ALL.iter().all(|verb| verbs.contains(verb)) {
+        return vec![format!("{SHELL}({FILE_TOOLS} *)")];
+    }
+    let help = format!("{SHELL}({FILE_TOOLS} --help)");
+    verbs.iter().map(|verb| format!("{SHELL}({FILE_TOOLS} . {verb} *)")).chain([help]).collect()
+}
+
+/// What an agent is told of it. Its own prompt, if it has one, knows nothing of what it is run with.
+fn manual(verbs: &[FileVerb]) -> String {
+    format!(
+        "In your shell you can run one program and nothing else: `{FILE_TOOLS} . <verb> ...`, where the verb is one of {}. \
+         `{FILE_TOOLS} --help` says how each is used. Its `.` is your workspace.",
+        names(verbs)
+    )
+}
+
 /// Where `file-tools` is: where the spec says, beside this program, or in `PATH`.
 pub(crate) fn find(
     spec: &AgentSpec,
@@ -81,8 +154,9 @@ pub(crate) fn find(
     let beside = || own_folder().map(|folder| folder.join(FILE_TOOLS)).filter(|program| program.is_file());
     let in_path = || find_in_path(FILE_TOOLS, surroundings.get("PATH").map_or("", String::as_str));
     let found = named.or_else(beside).or_else(in_path).filter(|program| program.is_file());
-    // The agent starts it in the workspace, which must not be able to put another in its place.
-    found.and_then(|program| std::path::absolute(program).ok()).ok_or_else(|| {
+    // As it really is: the agent starts it in the workspace, which must not be able to put another in its place, and where there
+    // is a sandbox no link may lead out of what can be seen there.
+    found.and_then(|program| program.canonicalize().ok()).ok_or_else(|| {
         let place = match &spec.file_tools {
             Some(program) => format!("at `{}`", program.display()),
             None => "beside this program or in PATH".to_owned(),
@@ -132,7 +206,7 @@ mod tests {
             settings: Settings::Only(Vec::new()),
             mcp_servers: vec![McpServer {
                 name: "files".to_owned(),
-                command: "/bin/true".to_owned(),
+                command: Path::new("/bin/true").canonicalize().unwrap().to_str().unwrap().to_owned(),
                 args: vec!["mcp".to_owned(), "--verbs=read,list".to_owned()],
                 env: BTreeMap::from([("FILE_TOOLS_ROOT".to_owned(), "/ws".to_owned())]),
             }],
@@ -148,20 +222,57 @@ mod tests {
     }
 
     #[test]
-    fn a_shell_rule_is_refused_as_long_as_there_is_no_sandbox() {
-        let access = Access::FilesByShell(FileVerb::ALL.to_vec());
-        for error in [check(AgentKind::Claude, &access), applied(&with(access.clone())).map(drop)] {
-            let error = error.unwrap_err();
-            assert!(matches!(error, ProviderError::NeedsSandbox), "{error:?}");
-            assert!(error.to_string().contains("OS sandbox") && error.hint().contains("Access::Files"));
+    fn by_shell_there_is_one_tool_with_a_rule_for_file_tools_and_the_workspace() {
+        let call = applied(&with(Access::FilesByShell(FileVerb::ALL.to_vec()))).unwrap();
+        assert_eq!(call.tools, ToolChoice::Only(vec!["Bash(file-tools *)".to_owned()]));
+        assert_eq!(call.available_tools, Some(vec!["Bash".to_owned()]));
+        assert_eq!((call.settings, call.add_dirs), (Settings::Only(Vec::new()), vec!["/ws".into()]));
+        let some = applied(&with(Access::FilesByShell(vec![FileVerb::Read, FileVerb::Stat]))).unwrap();
+        let rules = ["Bash(file-tools . read *)", "Bash(file-tools . stat *)", "Bash(file-tools --help)"]
+            .map(str::to_owned)
+            .to_vec();
+        assert_eq!(some.tools, ToolChoice::Only(rules));
+        assert!(some.append_system_prompt.unwrap().contains("one of read,stat."));
+        assert_eq!(applied(&with(Access::FilesByShell(Vec::new()))).unwrap().tools, ToolChoice::None);
+    }
+
+    #[test]
+    fn a_shell_is_always_confined_and_what_cannot_be_enforced_is_not_run() {
+        let (all, reading) = (FileVerb::ALL.to_vec(), FileVerb::READING.to_vec());
+        let of =
+            |verbs: &[FileVerb], asked: CallPolicy| policy(&Access::FilesByShell(verbs.to_vec()), &asked);
+        let hopeful = CallPolicy { requirement: Requirement::BestEffort, ..CallPolicy::default() };
+        assert_eq!(of(&all, hopeful).unwrap(), Preset::Workspace.into());
+        assert_eq!(of(&reading, Preset::Workspace.into()).unwrap(), Preset::Observe.into());
+        assert_eq!(of(&all, Preset::Observe.into()).unwrap(), Preset::Observe.into());
+        let error = of(&all, Preset::Restricted.into()).unwrap_err();
+        assert!(
+            error.to_string().contains("`restricted`") && error.hint().contains("Access::Files"),
+            "{error}"
+        );
+        // Anybody else has what was asked for.
+        assert_eq!(policy(&Access::Full, &CallPolicy::default()).unwrap(), CallPolicy::default());
+    }
+
+    #[test]
+    fn a_shell_finds_file_tools_first_and_never_in_the_workspace_or_under_another_name() {
+        let mut inherited = BTreeMap::from([("PATH".to_owned(), "/usr/bin".to_owned())]);
+        lead_to(Path::new("/opt/bin/file-tools"), Path::new("/ws"), &mut inherited).unwrap();
+        assert_eq!(inherited["PATH"], "/opt/bin:/usr/bin");
+        for bad in ["/ws/bin/file-tools", "/opt/bin/ft"] {
+            let error = lead_to(Path::new(bad), Path::new("/ws"), &mut inherited).unwrap_err();
+            assert!(error.to_string().contains(bad), "{error}");
         }
+        assert_eq!(inherited["PATH"], "/opt/bin:/usr/bin");
     }
 
     #[test]
     fn an_agent_that_cannot_be_kept_to_it_is_refused() {
         for kind in [AgentKind::Codex, AgentKind::Gemini] {
-            let error = check(kind, &Access::default()).unwrap_err();
-            assert!(matches!(error, ProviderError::Unsupported { .. }), "{error:?}");
+            for access in [Access::default(), Access::FilesByShell(FileVerb::ALL.to_vec())] {
+                let error = check(kind, &access).unwrap_err();
+                assert!(matches!(error, ProviderError::Unsupported { .. }), "{error:?}");
+            }
         }
         assert!(check(AgentKind::Codex, &Access::Tools(vec![])).is_err());
         assert!(check(AgentKind::Codex, &Access::Full).is_ok());

@@ -189,9 +189,14 @@ pub enum ProviderError {
         /// What to do instead.
         instead: &'static str,
     },
-    /// A confinement that only the operating system can hold was asked for.
-    #[error("`Bash(file-tools *)` is no boundary by itself: it needs the OS sandbox, which is not there yet")]
-    NeedsSandbox,
+    /// The operating system cannot keep the agent to its policy here, so it was not started.
+    #[error("{agent} CLI cannot be confined here: {missing}")]
+    NeedsSandbox {
+        /// Who was to be confined.
+        agent: AgentKind,
+        /// What is missing, or does not hold.
+        missing: String,
+    },
 }
 
 impl ProviderError {
@@ -219,8 +224,9 @@ impl ProviderError {
             Self::OutputLimit { agent, .. } => of_kind(FailureKind::OutputLimit, agent),
             Self::Request(error) => error.hint(),
             Self::Unsupported { instead, .. } => (*instead).to_owned(),
-            Self::NeedsSandbox => {
-                "use `Access::Files`: the file tools as an MCP server, and no shell at all".to_owned()
+            Self::NeedsSandbox { .. } => {
+                "add what is missing (`switchboard doctor` looks again); an agent with `Access::Files` needs no sandbox"
+                    .to_owned()
             }
         }
     }
@@ -246,7 +252,7 @@ impl ProviderError {
             | Self::SessionInUse { .. }
             | Self::Request(_)
             | Self::Unsupported { .. }
-            | Self::NeedsSandbox => None,
+            | Self::NeedsSandbox { .. } => None,
         }
     }
 

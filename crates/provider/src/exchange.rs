@@ -19,7 +19,7 @@ use crate::answer::{LastRun, Told, answer};
 use crate::context::Context;
 use crate::error::ProviderError;
 use crate::message::{OutgoingMessage, ToolUses, Update, Warning};
-use crate::operator::Operator;
+use crate::operator::{Operator, Site};
 use crate::session::{Session, Turn};
 use crate::spool_folder::SpoolFolder;
 
@@ -224,7 +224,14 @@ impl Exchange {
             none => none.insert(SpoolFolder::make(&operator.config, &self.surroundings)?),
         };
         let spool = folder.next();
-        let setup = operator.setup(check, self.surroundings.clone(), spec, &spool);
+        let agent = match &self.question {
+            Question::In(session, _) => Some(session.agent()),
+            Question::Of(_) => None,
+        };
+        let surroundings = self.surroundings.clone();
+        let setup = operator.setup(spec, Site { check, surroundings, agent, spool: &spool })?;
+        // Without the login there, the agent itself says what is missing.
+        let _ = agents::seed_private_state(spec, &setup);
         let launch = agents::launch(spec, &setup)?;
         // Nobody but this program ever hears the answer, so nothing is to outlive it, even when it is killed.
         let plan = RunPlan { lasts: Lasts::AsLongAsItsStarter, ..launch.plan.clone() };
@@ -335,6 +342,7 @@ impl Exchange {
                 plain_text: arrived.plain_text.clone(),
                 plain_text_cut: arrived.report.output_bytes.saturating_sub(PLAIN_TEXT),
                 stderr: arrived.stderr.clone(),
+                sandbox: arrived.report.sandbox.clone(),
             },
             limits: self.limits(),
             resumes,

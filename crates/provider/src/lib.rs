@@ -82,6 +82,25 @@
 //! # Ok(()) }
 //! ```
 //!
+//! [`Access::FilesByShell`] gives it a shell that may run `file-tools` alone, for setups that need one; it works only where the
+//! operating system can confine it.
+//!
+//! # What the operating system keeps an agent from
+//!
+//! A [`CallPolicy`], in [`ProviderConfig::policy`] for every request or in [`AgentSpec::policy`] for a session, confines the agent
+//! whatever its tools are. Where it cannot be enforced nothing runs ([`ProviderError::NeedsSandbox`]); what held is in
+//! [`Metadata::sandbox`].
+//!
+//! ```
+//! use provider::{ClaudeCodeProvider, Preset, ProviderConfig};
+//!
+//! let provider = ClaudeCodeProvider::from_config(ProviderConfig {
+//!     policy: Preset::Workspace.into(), // writes its folder, and sees no keys
+//!     ..ProviderConfig::default()
+//! });
+//! assert!(!provider.config().policy.is_off());
+//! ```
+//!
 //! # Watching
 //!
 //! [`Provider::complete_stream`] and [`Provider::send_message_stream`] tell what happens as it happens: every
@@ -152,6 +171,7 @@ mod error;
 mod exchange;
 mod message;
 mod operator;
+mod premises;
 mod provider;
 mod session;
 mod spool_folder;
@@ -164,7 +184,10 @@ pub use config::{ProviderConfig, SupervisorProgram};
 pub use context::{Context, Message, Role};
 pub use error::ProviderError;
 pub use message::{MAX_TOOL_USES, Metadata, OutgoingMessage, Response, ToolUse, Update, Warning};
-pub use model::{AgentEvent, AgentKind, AgentName, Deadline, McpServer, PermissionDenial, SessionId, Usage};
+pub use model::{
+    AgentEvent, AgentKind, AgentName, Bounds, CallPolicy, Deadline, McpServer, Network, PermissionDenial,
+    Preset, Requirement, SandboxReport, SessionId, Usage,
+};
 pub use operator::run_if_asked;
 pub use provider::{Provider, ToolResult, Updates};
 pub use session::Session;

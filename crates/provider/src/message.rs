@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use model::{AgentEvent, PermissionDenial, SessionId, Usage};
+use model::{AgentEvent, PermissionDenial, SandboxReport, SessionId, Usage};
 use serde::{Deserialize, Serialize};
 
 /// An answer.
@@ -35,6 +35,8 @@ pub struct Metadata {
     pub resumes: u32,
     /// The tools that the agent wanted and was not allowed to use.
     pub permission_denials: Vec<PermissionDenial>,
+    /// What the operating system kept the agent from in its last run, and whether that held; none when nothing was started.
+    pub sandbox: Option<SandboxReport>,
     /// What is odd about the answer; empty when all is as it should be.
     pub warnings: Vec<Warning>,
 }

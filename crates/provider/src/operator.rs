@@ -4,20 +4,22 @@
 //! `exchange.rs`.
 
 use std::collections::BTreeMap;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use agents::doctor::{self, AgentCheck, Lookup, NotReady};
 use agents::{Premises, Relay, Setup};
-use model::{AgentKind, CallSpec, SessionChoice, ToolChoice};
+use model::{AgentKind, CallPolicy, CallSpec, Policy, SessionChoice, ToolChoice};
 use supervisor::{Spool, Supervisor};
 
-use crate::config::{ProviderConfig, SupervisorProgram, folder_of, own_folder};
-use crate::confine;
+use crate::agent_spec::{Access, AgentSpec};
+use crate::config::{ProviderConfig, SupervisorProgram, folder_of, own_folder, state_folder};
 use crate::context::Context;
 use crate::error::ProviderError;
 use crate::session::{Records, Session};
+use crate::spool_folder::SpoolFolder;
+use crate::{confine, premises};
 
 /// Whether this program can be its own supervisor.
 static WILL_ANSWER: AtomicBool = AtomicBool::new(false);
@@ -69,13 +71,11 @@ impl Operator {
     }
 
     fn lookup(&self, surroundings: BTreeMap<String, String>) -> Lookup {
-        let state = folder_of(&surroundings, "XDG_STATE_HOME")
-            .or_else(|| Some(folder_of(&surroundings, "HOME")?.join(".local/state")));
         Lookup {
             programs: self.config.program.iter().map(|program| (self.kind, program.clone())).collect(),
             own_folder: own_folder(),
             // The one that the command line keeps: asking an agent for its version takes up to seconds.
-            cache_file: state.map(|state| state.join("switchboard/agents.json")),
+            cache_file: state_folder(&surroundings).map(|state| state.join("agents.json")),
             inherited: surroundings,
         }
     }
@@ -107,6 +107,7 @@ impl Operator {
             agent_name: context.agent_name.clone(),
             mcp_servers: context.mcp_servers.clone(),
             max_turns: context.max_turns,
+            policy: config.policy.clone(),
             ..self.plain_call(context.to_prompt_string(), self.working_dir()?, context.model.as_ref())
         };
         Ok(self.relay(spec))
@@ -122,6 +123,7 @@ impl Operator {
         let agent = session.agent();
         let mut spec = CallSpec {
             session: session.id().map_or(SessionChoice::New, SessionChoice::Resume),
+            policy: self.policy(agent)?,
             ..self.plain_call(text.to_owned(), session.workspace().to_owned(), agent.model.as_ref())
         };
         confine::check(self.kind, &agent.access)?;
@@ -151,28 +153,95 @@ impl Operator {
         folder.canonicalize().map_err(|source| ProviderError::folder("cannot work in", &folder, source))
     }
 
+    /// What the agent of a session may touch.
+    pub fn policy(&self, agent: &AgentSpec) -> Result<CallPolicy, ProviderError> {
+        confine::policy(&agent.access, agent.policy.as_ref().unwrap_or(&self.config.policy))
+    }
+
+    /// Says whether an agent can be had in a workspace as it is asked for: by a launch that is thrown away, and, where it is
+    /// to be confined, by a probe that tries to break out.
+    pub async fn rehearse(&self, agent: &AgentSpec, workspace: &Path) -> Result<(), ProviderError> {
+        let surroundings = self.config.surroundings();
+        let session = Session::new(self.name, agent.clone(), workspace.to_owned());
+        let relay = self.message(&session, "?", &surroundings)?;
+        let check = self.look_up(surroundings.clone()).await?;
+        let mut folder = SpoolFolder::make(&self.config, &surroundings)?;
+        let spool = folder.next();
+        let setup =
+            self.setup(relay.spec(), Site { check, surroundings, agent: Some(agent), spool: &spool })?;
+        let Policy::Confined(confinement) = agents::launch(relay.spec(), &setup)?.plan.policy else {
+            return Ok(());
+        };
+        let supervisor = self.supervisor()?;
+        let scratch = confinement.proofs.clone().unwrap_or_else(|| spool.folder().to_owned());
+        let proven = aside(move || supervisor.prove(&confinement, &scratch).map(drop)).await?;
+        proven.map_err(|error| ProviderError::NeedsSandbox { agent: self.kind, missing: error.to_string() })
+    }
+
     /// Everything a launch needs beside the call.
-    pub fn setup(
-        &self,
-        check: AgentCheck,
-        surroundings: BTreeMap<String, String>,
-        spec: &CallSpec,
-        spool: &Spool,
-    ) -> Setup {
-        Setup {
-            // One that is not there is not ready, and was refused before.
-            program: check.program.unwrap_or_default(),
+    pub fn setup(&self, spec: &CallSpec, site: Site<'_>) -> Result<Setup, ProviderError> {
+        let Site { check, surroundings, agent, spool } = site;
+        // One that is not there is not ready, and was refused before.
+        let program = check.program.unwrap_or_default();
+        let mut inherited = surroundings;
+        let premises = self.premises(spec, agent, &program, &mut inherited, spool)?;
+        Ok(Setup {
+            program,
             version: check.version,
             capabilities: check.capabilities,
             models: self.config.models.clone(),
-            inherited: surroundings,
+            inherited,
             pass_on: self.config.pass_on.clone(),
             private_folder: spool.private(),
             workspace_has_settings: doctor::workspace_has_settings(spec.agent, &spec.cwd),
             new_session: uuid::Uuid::new_v4().into(),
-            premises: Premises::default(),
-        }
+            premises,
+        })
     }
+
+    /// What is kept from an agent that is confined, and what it is led to.
+    fn premises(
+        &self,
+        spec: &CallSpec,
+        agent: Option<&AgentSpec>,
+        program: &Path,
+        inherited: &mut BTreeMap<String, String>,
+        spool: &Spool,
+    ) -> Result<Premises, ProviderError> {
+        if spec.policy.is_off() {
+            return Ok(Premises::default());
+        }
+        let found = confine::find(agent.unwrap_or(&AgentSpec::default()), inherited);
+        let file_tools = match agent.map(|agent| &agent.access) {
+            Some(Access::FilesByShell(verbs)) if !verbs.is_empty() => {
+                let found = found?;
+                confine::lead_to(&found, &spec.cwd, inherited)?;
+                Some(found)
+            }
+            // Who needs it and has none is told by the launch.
+            _ => found.ok(),
+        };
+        let home = folder_of(inherited, "HOME");
+        let needed = [Some(spec.cwd.as_path()), Some(program), home.as_deref(), file_tools.as_deref()];
+        let needed: Vec<&Path> = needed.into_iter().flatten().collect();
+        let spools = spool.folder().ancestors().nth(2).unwrap_or(Path::new("/"));
+        Ok(Premises {
+            file_tools: file_tools.clone(),
+            ..premises::of(&self.config, inherited, spools, &needed)
+        })
+    }
+}
+
+/// Where a run is to be.
+pub(crate) struct Site<'a> {
+    /// The agent's program.
+    pub check: AgentCheck,
+    /// The environment that its own is picked from.
+    pub surroundings: BTreeMap<String, String>,
+    /// Its spec, in a session.
+    pub agent: Option<&'a AgentSpec>,
+    /// Its folder.
+    pub spool: &'a Spool,
 }
 
 /// Does something that takes a while and cannot be awaited.
@@ -187,7 +256,6 @@ async fn aside<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::agent_spec::AgentSpec;
     use std::time::Duration;
 
     fn operator(kind: AgentKind, config: ProviderConfig) -> Operator {

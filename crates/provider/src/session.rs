@@ -17,7 +17,7 @@ use tokio::sync::OwnedMutexGuard;
 use tokio::task::JoinSet;
 
 use crate::agent_spec::AgentSpec;
-use crate::config::{ProviderConfig, folder_of};
+use crate::config::{ProviderConfig, state_folder};
 
 /// A conversation with one agent in one workspace. Clones are the same conversation.
 ///
@@ -149,12 +149,8 @@ pub(crate) struct Records(Option<PathBuf>);
 
 impl Records {
     pub fn of(config: &ProviderConfig, surroundings: &BTreeMap<String, String>) -> Self {
-        let state = || {
-            folder_of(surroundings, "XDG_STATE_HOME")
-                .or_else(|| Some(folder_of(surroundings, "HOME")?.join(".local/state")))
-        };
         let folder = config.sessions.clone();
-        Self(folder.or_else(|| Some(state()?.join("switchboard/sessions"))))
+        Self(folder.or_else(|| Some(state_folder(surroundings)?.join("sessions"))))
     }
 
     /// Writes a session down. Replaces the file as a whole, so that nobody reads half a record.

@@ -16,6 +16,9 @@ use tempfile::TempDir;
 use crate::config::{ProviderConfig, folder_of};
 use crate::error::ProviderError;
 
+/// How the names of the folders begin.
+pub(crate) const PREFIX: &str = "switchboard-";
+
 /// How often the removal is tried: the supervisor may write its last words in between.
 const TRIES: u32 = 20;
 
@@ -34,7 +37,7 @@ impl SpoolFolder {
         let temporary = || folder_of(surroundings, "TMPDIR").unwrap_or_else(|| PathBuf::from("/tmp"));
         let parent = config.spools.clone().unwrap_or_else(temporary);
         let made = tempfile::Builder::new()
-            .prefix("switchboard-")
+            .prefix(PREFIX)
             .permissions(Permissions::from_mode(0o700))
             .tempdir_in(&parent);
         let folder =

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use async_trait::async_trait;
 use model::{AgentKind, SessionId};
 
-use crate::agent_spec::{Access, AgentSpec};
+use crate::agent_spec::AgentSpec;
 use crate::config::ProviderConfig;
 use crate::confine;
 use crate::context::Context;
@@ -141,15 +141,15 @@ impl<V: Vendor> Provider for CliProvider<V> {
     async fn create_session(&self, agent: &AgentSpec, workspace: &Path) -> Result<Session, ProviderError> {
         confine::check(V::KIND, &agent.access)?;
         self.operator.validate().await?;
-        if matches!(&agent.access, Access::Files(verbs) if !verbs.is_empty()) {
-            confine::find(agent, &self.operator.config.surroundings())?;
-        }
         let cannot = |source| ProviderError::folder("cannot work in", workspace, source);
         let folder = workspace.canonicalize().map_err(cannot)?;
         if !folder.is_dir() {
             return Err(cannot(std::io::ErrorKind::NotADirectory.into()));
         }
-        Ok(Session::new(V::NAME, agent.clone(), folder))
+        // As it is now: a session that is resumed is as confined as it was, whatever the settings are by then.
+        let agent = AgentSpec { policy: Some(self.operator.policy(agent)?), ..agent.clone() };
+        self.operator.rehearse(&agent, &folder).await?;
+        Ok(Session::new(V::NAME, agent, folder))
     }
 
     fn send_message_stream(&self, session: &Session, text: &str) -> Updates<Response> {

@@ -6,9 +6,9 @@ use std::ffi::{OsStr, OsString};
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use model::Network;
+use model::{Network, PRIVATE_FOLDERS as PRIVATE};
 
-use crate::layout::{Layout, Mount, PRIVATE};
+use crate::layout::{Layout, Mount};
 
 /// Everything up to the command.
 pub(crate) fn arguments(layout: &Layout, network: &Network) -> Vec<OsString> {

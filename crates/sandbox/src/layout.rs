@@ -8,13 +8,10 @@ use std::io;
 use std::os::unix::fs::DirBuilderExt;
 use std::path::{Component, Path, PathBuf};
 
-use model::{Access, Confinement, Protected, ProtectedKind};
+use model::{Access, Confinement, PRIVATE_FOLDERS as PRIVATE, Protected, ProtectedKind};
 
 use crate::placeholder::{Placeholders, Stands};
 use crate::sockets;
-
-/// Folders that every sandbox has its own of.
-pub(crate) const PRIVATE: [&str; 3] = ["/tmp", "/var/tmp", "/run"];
 
 /// One mount. For the same path, later ones of this list win.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]

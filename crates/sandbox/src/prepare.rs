@@ -6,7 +6,7 @@ use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
 
-use model::{Access, Confined, Confinement, Escape, Network, Requirement};
+use model::{Access, Confined, Confinement, Escape, Network, PRIVATE_FOLDERS as PRIVATE, Requirement};
 use rustix::io::{FdFlags, fcntl_setfd};
 use rustix::pipe::{PipeFlags, pipe_with};
 
@@ -14,7 +14,7 @@ use crate::bubblewrap;
 use crate::description::{Applied, Description, Rules, sealed};
 use crate::inside::INSIDE;
 use crate::landlock;
-use crate::layout::{Layout, PRIVATE};
+use crate::layout::Layout;
 use crate::machine::{Machine, Tier};
 use crate::placeholder::Placeholders;
 use crate::proof::Settled;

@@ -26,7 +26,20 @@ pub(super) fn within_policy(spec: &CallSpec, setup: &Setup) -> Result<CallSpec, 
     if !spec.policy.is_off() && spec.settings == Settings::AgentDefault && spec.agent != AgentKind::Gemini {
         spec.settings = Settings::Only(vec![SettingSource::User]);
     }
-    if spec.policy.preset.has_shell() { Ok(spec) } else { without_shell(spec, setup) }
+    if spec.policy.preset.has_shell() || has_no_tool_of_its_own(&spec) {
+        return Ok(spec);
+    }
+    without_shell(spec, setup)
+}
+
+/// Whether the call itself leaves the agent no built-in tool and names each tool of its servers that it may use.
+fn has_no_tool_of_its_own(spec: &CallSpec) -> bool {
+    let by_servers = |tools: &[String]| tools.iter().all(|tool| tool.starts_with("mcp__"));
+    matches!(spec.agent, AgentKind::Claude | AgentKind::Rehearsal)
+        && spec.agent_name.is_none()
+        && spec.available_tools.as_ref().is_some_and(Vec::is_empty)
+        && spec.settings == Settings::Only(Vec::new())
+        && matches!(&spec.tools, ToolChoice::Only(tools) if by_servers(tools))
 }
 
 /// File tools on the workspace, and nothing else.
@@ -80,13 +93,15 @@ pub(super) fn confine(draft: &mut Draft<'_>) -> Result<(), LaunchError> {
         .iter()
         .flat_map(|home| [".claude", ".claude.json", ".codex", ".gemini"].map(|name| home.join(name)));
     let premises = &draft.setup.premises;
+    let added = draft.spec.add_dirs.iter().filter(|dir| **dir != draft.spec.cwd);
     let ground = Ground {
-        workspaces: std::iter::once(&draft.spec.cwd).chain(&draft.spec.add_dirs).cloned().collect(),
+        workspaces: std::iter::once(&draft.spec.cwd).chain(added).cloned().collect(),
         state: place.folder.iter().cloned().collect(),
         state_protected: place.protected,
         foreign_state: foreign.collect(),
         own: premises.state.clone(),
-        visible: vec![draft.setup.private_folder.clone()],
+        // The sandbox has temporary folders of its own, and `file-tools` may stand in one of the machine's.
+        visible: std::iter::once(&draft.setup.private_folder).chain(&premises.file_tools).cloned().collect(),
         proofs: premises.proofs.clone(),
         home,
     };

@@ -12,6 +12,7 @@ mod many;
 #[path = "../../../agents/tests/real/outside.rs"]
 #[expect(dead_code, reason = "shared with the trials of `agents`, which ask for more")]
 mod outside;
+mod policies;
 mod scene;
 mod sessions;
 
@@ -46,6 +47,7 @@ fn main() -> ExitCode {
         dropped::TESTS,
         errors::TESTS,
         sessions::TESTS,
+        policies::TESTS,
         many::TESTS,
         examples::TESTS,
     ];

@@ -26,9 +26,15 @@ pub struct Desk {
 impl Desk {
     /// Plays a scenario with one CLI and one script, and then looks for what is left of it.
     pub fn play<F: AsyncFnOnce(&Self)>(cli: &Pinned, script: Script, scenario: F) {
+        // Not below /tmp: codex makes no helpers of its own there and complains about it on stderr.
+        Self::play_in(Path::new("/var/tmp"), cli, script, scenario);
+    }
+
+    /// Plays it in a folder that is made in this one.
+    pub fn play_in<F: AsyncFnOnce(&Self)>(parent: &Path, cli: &Pinned, script: Script, scenario: F) {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
         runtime.block_on(async {
-            let desk = Self::new(cli, script).await;
+            let desk = Self::new(parent, cli, script).await;
             tokio::time::timeout(LONG, scenario(&desk)).await.expect("the scenario hangs");
             let gone = || outside::processes_of(desk.folder()).is_empty().then_some(());
             outside::eventually("a process is alive", gone).await;
@@ -36,9 +42,8 @@ impl Desk {
         });
     }
 
-    async fn new(cli: &Pinned, script: Script) -> Self {
-        // Not below /tmp: codex makes no helpers of its own there and complains about it on stderr.
-        let folder = tempfile::Builder::new().prefix("provider-real-").tempdir_in("/var/tmp").unwrap();
+    async fn new(parent: &Path, cli: &Pinned, script: Script) -> Self {
+        let folder = tempfile::Builder::new().prefix("provider-real-").tempdir_in(parent).unwrap();
         for name in ["work", "spools"] {
             fs::create_dir(folder.path().join(name)).unwrap();
         }

@@ -14,6 +14,7 @@
 )]
 
 mod bounds;
+mod by_shell;
 mod continued;
 mod desk;
 #[path = "../../../agents/tests/real/outside.rs"]
@@ -95,7 +96,13 @@ fn main() -> ExitCode {
 }
 
 fn trials(pinned: &[Pinned]) -> Vec<Trial> {
-    let scenarios = [requests::SCENARIOS, sessions::SCENARIOS, continued::SCENARIOS, bounds::SCENARIOS];
+    let scenarios = [
+        requests::SCENARIOS,
+        sessions::SCENARIOS,
+        continued::SCENARIOS,
+        bounds::SCENARIOS,
+        by_shell::SCENARIOS,
+    ];
     let scenarios: Vec<Scenario> = scenarios.into_iter().flatten().copied().collect();
     pinned.iter().flat_map(|cli| scenarios.iter().map(|scenario| trial(scenario, cli))).collect()
 }

@@ -184,3 +184,37 @@ fn a_private_state_folder_is_seeded_with_the_login_and_nothing_else() {
     );
     assert_eq!(rights & 0o777, 0o600);
 }
+
+#[test]
+fn a_call_that_leaves_no_tool_but_those_of_its_server_is_without_a_shell_as_it_is() {
+    let tools = ["mcp__files__read".to_owned()].to_vec();
+    let own = CallSpec {
+        tools: ToolChoice::Only(tools.clone()),
+        available_tools: Some(Vec::new()),
+        settings: Settings::Only(Vec::new()),
+        ..with(AgentKind::Claude, Preset::Restricted)
+    };
+    let plan = plan(&own, &at_home());
+    assert_eq!(confinement(&plan).preset, Preset::Restricted);
+    let words = plan.args.join(" ");
+    assert!(words.contains("--allowedTools=mcp__files__read") && !words.contains("mcp__files__*"), "{words}");
+    for not_enough in [
+        CallSpec { available_tools: Some(vec!["Bash".to_owned()]), ..own.clone() },
+        CallSpec { available_tools: None, ..own.clone() },
+        CallSpec { settings: Settings::AgentDefault, ..own.clone() },
+        CallSpec { tools: ToolChoice::Only(vec!["Bash".to_owned()]), ..own.clone() },
+    ] {
+        let error = launch(&not_enough, &at_home()).unwrap_err();
+        assert!(matches!(error, LaunchError::Contradiction { .. }), "{error:?}");
+    }
+}
+
+#[test]
+fn a_folder_that_is_named_twice_is_one_and_file_tools_can_be_seen() {
+    let twice = CallSpec { add_dirs: vec!["/w".into()], ..with(AgentKind::Claude, Preset::Workspace) };
+    let plan = plan(&twice, &at_home());
+    let of = |path: &str| {
+        confinement(&plan).roots.iter().filter(|root| root.path == std::path::Path::new(path)).count()
+    };
+    assert_eq!((of("/w"), of("/bin/file-tools")), (1, 1));
+}

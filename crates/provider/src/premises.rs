@@ -1,0 +1,80 @@
+//! What of the machine is this library's own, and kept from agents that are confined.
+//!
+//! Owns which folders those are. Enforcing it is the supervisor's.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use agents::Premises;
+use model::{CallPolicy, PRIVATE_FOLDERS};
+
+use crate::config::{ProviderConfig, state_folder};
+use crate::spool_folder::PREFIX;
+
+/// The premises of a request whose folder is made in `spools`; `needed` is what its agent must see.
+pub(crate) fn of(
+    config: &ProviderConfig,
+    surroundings: &BTreeMap<String, String>,
+    spools: &Path,
+    needed: &[&Path],
+) -> Premises {
+    let state = state_folder(surroundings);
+    let own = state.iter().chain(&config.sessions).cloned();
+    Premises {
+        state: own.chain(requests_in(spools, needed)).collect(),
+        proofs: state.as_ref().map(|state| state.join("proofs")),
+        private_state: state.map(|state| state.join("agents")),
+        file_tools: None,
+        ceiling: CallPolicy::default(),
+    }
+}
+
+/// The folders of requests: prompts, answers, and the secrets of servers for as long as they run.
+fn requests_in(spools: &Path, needed: &[&Path]) -> Vec<PathBuf> {
+    // A sandbox has its own of these, and an empty one in its place would be in the agent's way.
+    if PRIVATE_FOLDERS.iter().any(|folder| spools.starts_with(folder)) {
+        return Vec::new();
+    }
+    if !needed.iter().any(|path| path.starts_with(spools)) {
+        return vec![spools.to_owned()];
+    }
+    // Those that are there now. What is begun later in a folder that the agent works in can be seen by it.
+    let is_request = |path: &PathBuf| {
+        path.file_name().is_some_and(|name| name.as_encoded_bytes().starts_with(PREFIX.as_bytes()))
+    };
+    fs::read_dir(spools)
+        .into_iter()
+        .flatten()
+        .flatten()
+        .map(|entry| entry.path())
+        .filter(is_request)
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_folder_of_requests_is_hidden_but_for_one_that_holds_what_the_agent_needs() {
+        let hidden = requests_in(Path::new("/srv/spools"), &[Path::new("/srv/work")]);
+        assert_eq!(hidden, [PathBuf::from("/srv/spools")]);
+        assert!(requests_in(Path::new("/tmp"), &[]).is_empty(), "every sandbox has its own");
+        let folder = tempfile::tempdir_in(env!("CARGO_MANIFEST_DIR")).unwrap();
+        let (other, work) = (folder.path().join("switchboard-x"), folder.path().join("work"));
+        fs::create_dir(&other).unwrap();
+        fs::create_dir(&work).unwrap();
+        assert_eq!(requests_in(folder.path(), &[&work]), [other]);
+    }
+
+    #[test]
+    fn what_the_library_keeps_is_hidden_and_proofs_are_kept_there() {
+        let surroundings = BTreeMap::from([("HOME".to_owned(), "/home/ana".to_owned())]);
+        let config = ProviderConfig { sessions: Some("/srv/sessions".into()), ..ProviderConfig::default() };
+        let premises = of(&config, &surroundings, Path::new("/tmp"), &[]);
+        let state = PathBuf::from("/home/ana/.local/state/switchboard");
+        assert_eq!(premises.state, [state.clone(), "/srv/sessions".into()]);
+        assert_eq!(premises.proofs, Some(state.join("proofs")));
+    }
+}

@@ -1,0 +1,118 @@
+//! Agents that the operating system confines, and what is told where it cannot.
+
+use std::process::Command;
+
+use provider::{
+    Access, AgentSpec, CallPolicy, Context, FileVerb, Network, Preset, Provider, ProviderError, Requirement,
+    SandboxReport,
+};
+
+use crate::scene::Scene;
+
+crate::tests! {
+    a_policy_that_cannot_be_enforced_runs_nothing_and_says_what_is_missing,
+    a_confined_request_tells_what_held_and_writes_nothing_outside,
+    a_session_keeps_the_policy_that_it_was_made_with,
+    a_shell_for_file_tools_is_refused_where_they_could_be_replaced,
+}
+
+/// One that no machine can enforce yet.
+fn too_much() -> CallPolicy {
+    CallPolicy { network: Network::Hosts(vec!["example.com".to_owned()]), ..Preset::Workspace.into() }
+}
+
+fn needs_sandbox(error: &ProviderError) {
+    assert!(matches!(error, ProviderError::NeedsSandbox { .. }), "{error:?}");
+    assert!(error.to_string().contains("a network of named hosts cannot be enforced"), "{error}");
+    assert!(error.hint().contains("switchboard doctor"), "{}", error.hint());
+}
+
+fn a_policy_that_cannot_be_enforced_runs_nothing_and_says_what_is_missing() {
+    Scene::play(async |scene| {
+        let ran = scene.path("ran");
+        scene.agent(&format!("case $1 in --*) ;; *) touch {} ;; esac", ran.display()));
+        let provider = scene.provider_with(|config| config.policy = too_much());
+        needs_sandbox(&provider.complete(&Context::new("Hello.")).await.unwrap_err());
+        scene.program("file-tools", "exit 0");
+        // It is told when the session is made, and not only with its first message. To let it run all the same is no way out:
+        // a shell with a rule is only as good as what confines it.
+        let hopeful = CallPolicy { requirement: Requirement::BestEffort, ..too_much() };
+        let agent = AgentSpec {
+            access: Access::FilesByShell(FileVerb::ALL.to_vec()),
+            policy: Some(hopeful),
+            ..AgentSpec::default()
+        };
+        needs_sandbox(&provider.create_session(&agent, &scene.path("work")).await.unwrap_err());
+        assert!(!ran.exists() && scene.spooled().is_empty());
+    });
+}
+
+/// Whether this machine can confine; says so when it cannot.
+fn can_confine() -> bool {
+    let arguments =
+        ["--unshare-user", "--unshare-pid", "--ro-bind", "/", "/", "--proc", "/proc", "--", "/bin/true"];
+    let made = Command::new("/usr/bin/bwrap").args(arguments).output();
+    let can = made.is_ok_and(|made| made.status.success());
+    if !can {
+        println!("SKIPPED: bubblewrap cannot make namespaces here");
+    }
+    can
+}
+
+fn a_confined_request_tells_what_held_and_writes_nothing_outside() {
+    if !can_confine() {
+        return;
+    }
+    Scene::play(async |scene| {
+        let (inside, outside) = (scene.path("work/inside"), scene.path("outside"));
+        scene.agent(&format!("touch {}\ntouch {} 2>/dev/null", inside.display(), outside.display()));
+        let provider = scene.provider_with(|config| config.policy = Preset::Workspace.into());
+        let message = provider.complete(&Context::new("@rehearse answer Four.")).await.unwrap();
+        assert_eq!(message.text, "Four.");
+        let Some(SandboxReport::Confined(confined)) = &message.metadata.sandbox else {
+            panic!("{:?}", message.metadata)
+        };
+        assert_eq!(confined.policy.preset, Preset::Workspace);
+        let proof = confined.proof.as_ref().unwrap();
+        assert!(proof.escapes.iter().all(|escape| escape.stopped), "{proof:?}");
+        assert!(inside.exists() && !outside.exists());
+        let free = scene.provider().complete(&Context::new("@rehearse answer Four.")).await.unwrap();
+        assert_eq!(free.metadata.sandbox, Some(SandboxReport::Off));
+        assert!(outside.exists(), "without a policy it can be written");
+    });
+}
+
+fn a_session_keeps_the_policy_that_it_was_made_with() {
+    if !can_confine() {
+        return;
+    }
+    Scene::play(async |scene| {
+        let confining = scene.provider_with(|config| config.policy = Preset::Observe.into());
+        let agent = AgentSpec { access: Access::Full, ..AgentSpec::default() };
+        let session = confining.create_session(&agent, &scene.path("work")).await.unwrap();
+        confining.send_message(&session, "@rehearse answer Hello.").await.unwrap();
+        let id = session.id().unwrap();
+        // Another run of the program, whose settings say nothing of it.
+        let later = scene.provider();
+        let resumed = later.resume_session(id.as_str()).await.unwrap().unwrap();
+        let response = later.send_message(&resumed, "@rehearse answer Again.").await.unwrap();
+        let Some(SandboxReport::Confined(confined)) = &response.metadata.sandbox else {
+            panic!("{:?}", response.metadata)
+        };
+        assert_eq!(confined.policy.preset, Preset::Observe);
+    });
+}
+
+fn a_shell_for_file_tools_is_refused_where_they_could_be_replaced() {
+    Scene::play(async |scene| {
+        let work = scene.path("work");
+        std::fs::copy(scene.program("file-tools", "exit 0"), work.join("file-tools")).unwrap();
+        let agent = AgentSpec {
+            access: Access::FilesByShell(FileVerb::ALL.to_vec()),
+            file_tools: Some(work.join("file-tools")),
+            ..AgentSpec::default()
+        };
+        let error = scene.provider().create_session(&agent, &work).await.unwrap_err();
+        assert!(error.to_string().ends_with("lies in the workspace"), "{error}");
+    });
+}
