@@ -10,6 +10,7 @@ crate::tests! {
     the_example_stream_prints_what_happens,
     the_example_session_remembers_its_session_across_restarts,
     the_example_restricted_executor_runs,
+    the_example_restricted_executor_runs_by_shell_or_says_what_is_missing,
     an_example_without_its_agent_says_what_to_do,
 }
 
@@ -80,6 +81,25 @@ fn the_example_restricted_executor_runs() {
             &["rehearsal", work.to_str().unwrap(), "@rehearse args"],
         ));
         assert!(text.contains("--tools=") && text.contains("mcp__files__read"), "{text}");
+    });
+}
+
+fn the_example_restricted_executor_runs_by_shell_or_says_what_is_missing() {
+    Scene::play(async |scene| {
+        scene.program("file-tools", "exit 0");
+        let work = scene.path("work");
+        let arguments = ["rehearsal", work.to_str().unwrap(), "@rehearse args", "by-shell"];
+        let output = run(scene, "restricted_executor", &arguments);
+        if crate::policies::can_confine() {
+            let text = said(&output);
+            assert!(text.contains("--tools=Bash") && text.contains("Bash(file-tools . read *)"), "{text}");
+        } else {
+            let stderr = String::from_utf8(output.stderr).unwrap();
+            assert!(
+                stderr.contains("rehearsal CLI cannot be confined here: ") && stderr.contains("hint: "),
+                "{stderr}"
+            );
+        }
     });
 }
 

@@ -48,7 +48,7 @@ fn a_policy_that_cannot_be_enforced_runs_nothing_and_says_what_is_missing() {
 }
 
 /// Whether this machine can confine; says so when it cannot.
-fn can_confine() -> bool {
+pub fn can_confine() -> bool {
     let arguments =
         ["--unshare-user", "--unshare-pid", "--ro-bind", "/", "/", "--proc", "/proc", "--", "/bin/true"];
     let made = Command::new("/usr/bin/bwrap").args(arguments).output();
