@@ -1,10 +1,14 @@
-//! Shows what an agent does while it works: `cargo run -p provider --example stream -- claude "Tidy up the notes."`
+//! Shows what an agent does while it works, and its words as they are written:
+//! `cargo run -p provider --example stream -- claude "Tidy up the notes."`
 #![expect(clippy::print_stdout, clippy::print_stderr, reason = "an example talks to a person")]
 
+use std::io::Write;
 use std::process::ExitCode;
 
 use futures_util::StreamExt;
-use provider::{AgentEvent, Context, Provider, ProviderError, Update};
+use provider::{
+    AgentEvent, ClaudeCodeProvider, Context, Part, Provider, ProviderConfig, ProviderError, Update,
+};
 
 fn main() -> ExitCode {
     if let Some(code) = provider::run_if_asked() {
@@ -12,7 +16,15 @@ fn main() -> ExitCode {
     }
     let mut arguments = std::env::args().skip(1);
     let (name, prompt) = (arguments.next().unwrap_or_default(), arguments.next().unwrap_or_default());
-    let Some(provider) = provider::by_name(&name) else {
+    let provider: Option<Box<dyn Provider>> = match name.as_str() {
+        // Left to itself it tells each text when it is whole.
+        "claude" => Some(Box::new(ClaudeCodeProvider::from_config(ProviderConfig {
+            partial_messages: true,
+            ..ProviderConfig::default()
+        }))),
+        other => provider::by_name(other),
+    };
+    let Some(provider) = provider else {
         eprintln!("usage: stream <claude|codex|gemini|rehearsal> <prompt>");
         return ExitCode::from(2);
     };
@@ -29,13 +41,24 @@ fn main() -> ExitCode {
 async fn watch(provider: &dyn Provider, prompt: &str) -> Result<(), ProviderError> {
     // Dropping the stream would stop the agent and everything that it has started.
     let mut updates = provider.complete_stream(&Context::new(prompt));
+    // Whether the text that is being written is on the screen already.
+    let mut shown = false;
     while let Some(update) = updates.next().await {
         match update? {
+            Update::Event(AgentEvent::Text { text, part: Part::Partial, .. }) => {
+                print!("{text}");
+                let _ = std::io::stdout().flush();
+                shown = true;
+            }
+            Update::Event(AgentEvent::Text { .. }) if shown => {
+                println!();
+                shown = false;
+            }
             Update::Event(AgentEvent::Text { text, .. }) => println!("{text}"),
             Update::Event(AgentEvent::ToolUse { name, input, .. }) => println!("· {name} {input}"),
             Update::Event(_) => {}
             Update::Resuming { attempt, after } => println!("· goes on in {} s ({attempt})", after.as_secs()),
-            Update::Done(message) => println!("done after {:?}", message.metadata.processing_time),
+            Update::Done(message) => println!("\ndone after {:?}", message.metadata.processing_time),
         }
     }
     Ok(())

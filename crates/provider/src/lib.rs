@@ -122,6 +122,10 @@
 //! # Ok(()) }
 //! ```
 //!
+//! With [`ProviderConfig::partial_messages`] the texts of claude come piece by piece while they are written
+//! ([`Part::Partial`]), and each once more when it is whole ([`Part::Whole`]): show one or the other. Gemini sends pieces only. The
+//! answer in the end is whole either way, and has each text once.
+//!
 //! # Stopping
 //!
 //! Drop the future or the stream. The agent and everything that it has started are ended (asked first, and killed after 5 s),
@@ -185,8 +189,8 @@ pub use context::{Context, Message, Role};
 pub use error::ProviderError;
 pub use message::{MAX_TOOL_USES, Metadata, OutgoingMessage, Response, ToolUse, Update, Warning};
 pub use model::{
-    AgentEvent, AgentKind, AgentName, Bounds, CallPolicy, Deadline, McpServer, Network, PermissionDenial,
-    Preset, Requirement, SandboxReport, SessionId, Usage,
+    AgentEvent, AgentKind, AgentName, AgentText, Bounds, CallPolicy, Deadline, Finish, McpServer, Network,
+    Part, PermissionDenial, Preset, RawJson, Requirement, SandboxReport, SessionId, ToolOutput, Usage,
 };
 pub use operator::run_if_asked;
 pub use provider::{Provider, ToolResult, Updates};

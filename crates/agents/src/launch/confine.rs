@@ -94,14 +94,18 @@ pub(super) fn confine(draft: &mut Draft<'_>) -> Result<(), LaunchError> {
         .flat_map(|home| [".claude", ".claude.json", ".codex", ".gemini"].map(|name| home.join(name)));
     let premises = &draft.setup.premises;
     let added = draft.spec.add_dirs.iter().filter(|dir| **dir != draft.spec.cwd);
+    let workspaces: Vec<PathBuf> = std::iter::once(&draft.spec.cwd).chain(added).cloned().collect();
+    // The sandbox has temporary folders of its own, and `file-tools` may stand in one of the machine's. In a workspace it is seen
+    // anyhow, and may be what is worked on.
+    let is_worked_on = |program: &PathBuf| workspaces.iter().any(|folder| program.starts_with(folder));
+    let file_tools = premises.file_tools.iter().filter(|program| !is_worked_on(program));
     let ground = Ground {
-        workspaces: std::iter::once(&draft.spec.cwd).chain(added).cloned().collect(),
         state: place.folder.iter().cloned().collect(),
         state_protected: place.protected,
         foreign_state: foreign.collect(),
         own: premises.state.clone(),
-        // The sandbox has temporary folders of its own, and `file-tools` may stand in one of the machine's.
-        visible: std::iter::once(&draft.setup.private_folder).chain(&premises.file_tools).cloned().collect(),
+        visible: std::iter::once(&draft.setup.private_folder).chain(file_tools).cloned().collect(),
+        workspaces,
         proofs: premises.proofs.clone(),
         home,
     };

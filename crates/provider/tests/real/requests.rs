@@ -6,10 +6,10 @@ use std::process::Command;
 
 use futures_util::StreamExt;
 use model_api::{Call, Role, Script, Turn};
-use provider::{AgentEvent, AgentKind, Context, Message, ProviderError, Update};
+use provider::{AgentEvent, AgentKind, Context, Message, Part, ProviderConfig, ProviderError, Update};
 use serde_json::json;
 
-use crate::desk::Desk;
+use crate::desk::{Desk, of_kind};
 use crate::pinned::Pinned;
 use crate::servers;
 
@@ -17,6 +17,8 @@ crate::scenarios! {
     a_request_is_answered_and_told_what_it_took;
     system_prompt_and_history_reach_the_model;
     events_come_before_the_answer;
+    a_text_comes_in_pieces_while_it_is_written_and_is_answered_once,
+        not for Codex: "codex tells whole messages only";
     a_server_that_is_passed_in_is_used_and_no_file_of_the_user_touched,
         not for Gemini: "gemini takes servers from settings only";
     no_tools_at_all_means_none_is_offered, not for Codex: "codex cannot say which tools there are";
@@ -78,6 +80,31 @@ fn events_come_before_the_answer(cli: &Pinned) {
             });
         }
         assert_eq!(heard, ["session", "tool", "result", "finished", "done"]);
+    });
+}
+
+fn a_text_comes_in_pieces_while_it_is_written_and_is_answered_once(cli: &Pinned) {
+    let text = "The word that you are looking for is heron.";
+    Desk::play(cli, Script::text(text), async |desk| {
+        let config = ProviderConfig { partial_messages: desk.kind() == AgentKind::Claude, ..desk.config() };
+        let mut updates = of_kind(desk.kind(), config).complete_stream(&Context::new("Which word?"));
+        let (mut pieces, mut wholes, mut answer) = (Vec::new(), Vec::new(), None);
+        while let Some(update) = updates.next().await {
+            match update.unwrap() {
+                Update::Event(AgentEvent::Text { text, part: Part::Partial, .. }) => {
+                    assert!(wholes.is_empty(), "a piece after the whole");
+                    pieces.push(text.decode().into_owned());
+                }
+                Update::Event(AgentEvent::Text { text, .. }) => wholes.push(text.decode().into_owned()),
+                Update::Done(message) => answer = Some(message.text),
+                _ => {}
+            }
+        }
+        assert!(pieces.len() > 1, "{pieces:?}");
+        assert_eq!(pieces.concat(), text);
+        // Gemini has no word for the whole.
+        assert_eq!(wholes, if desk.kind() == AgentKind::Claude { vec![text] } else { vec![] });
+        assert_eq!(answer.as_deref(), Some(text));
     });
 }
 
