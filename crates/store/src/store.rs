@@ -117,7 +117,7 @@ impl Store {
     }
 
     /// Takes the oldest job that the owner can serve; none when there is none, or when the owner has as many as it can run.
-    /// No job is ever given to two. Being given one counts as a heartbeat.
+    /// No job is ever given to two. Also counts as a heartbeat.
     pub async fn claim(&self, request: ClaimRequest) -> Result<Option<Job>, StoreError> {
         self.engine.claim(request, self.now()).await
     }

@@ -15,11 +15,11 @@ pub fn oldest(
     now: Timestamp,
 ) -> Result<Option<Job>, Failed> {
     let ClaimRequest { owner, lease, .. } = request;
+    // An owner that asks is alive, and has to look alive before it holds a job.
     let lease = now.plus(*lease);
+    rescue::heartbeat(ledger.connection, owner, lease)?;
     jobs::wake_due(ledger, now)?;
     while let Some(job) = first_for(ledger.connection, request)? {
-        // An owner has to look alive before it holds a job. One that finds nothing has written nothing.
-        rescue::heartbeat(ledger.connection, owner, lease)?;
         match jobs::claim(ledger, job, owner, lease, now) {
             Err(failed) if failed.is_of_record() => jobs::give_up(ledger, job, now)?,
             taken => return taken,
