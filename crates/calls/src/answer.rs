@@ -8,6 +8,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
+use crate::confinement::Sandbox;
 use crate::files::{JobFiles, PAUSE, Stream};
 use crate::live::Activity;
 
@@ -66,9 +67,9 @@ pub struct Answer {
     /// How sure it is that nothing of the call is left running.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub processes: Option<Processes>,
-    /// What confined the agent, and how well that held; left out when nothing did.
+    /// What confined the agent, and how well that held; left out when none was started.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub sandbox: Option<Value>,
+    pub sandbox: Option<Sandbox>,
     /// What was left out of `output`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub truncated: Option<Truncated>,
@@ -266,7 +267,7 @@ impl Answer {
             sandbox: metadata
                 .as_ref()
                 .and_then(|metadata| metadata.pointer("/report/sandbox"))
-                .map(confinement),
+                .and_then(Sandbox::read),
             truncated: outcome
                 .filter(|outcome| outcome.text_cut > 0)
                 .map(|outcome| Truncated { left_out_chars: 0, left_out_bytes: outcome.text_cut }),
@@ -354,15 +355,6 @@ fn processes(metadata: &Value) -> Option<Processes> {
         TreeEnd::SweptByIdentity => Processes::NoneFound,
         TreeEnd::LeftAlive { .. } => Processes::SomeLeft,
     })
-}
-
-/// What confined a run, without the paths of the policy: they are long, and in the job's record.
-fn confinement(report: &Value) -> Value {
-    let mut report = report.clone();
-    if let Some(policy) = report.pointer_mut("/confined/policy") {
-        *policy = policy.get("preset").cloned().unwrap_or_default();
-    }
-    report
 }
 
 fn stream_events(mut metadata: Value) -> Option<Vec<Value>> {

@@ -16,6 +16,7 @@
 //! with them ([`Desk::open`]).
 
 mod answer;
+mod confinement;
 mod course;
 mod desk;
 mod dispatch;
@@ -31,6 +32,7 @@ mod settings;
 mod wait;
 
 pub use answer::{Answer, Denial, MAX_RESPONSE_CHARS, Problem, Processes, Standing, Tokens, Truncated};
+pub use confinement::{Gap, Sandbox};
 pub use desk::{Cancelled, Desk, Leave, Order, Placed};
 pub use error::CallError;
 pub use files::{JobFiles, Part, Status, Stream};

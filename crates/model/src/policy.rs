@@ -9,7 +9,7 @@ use std::str::FromStr;
 
 use serde::{Deserialize, Serialize};
 
-use crate::BadName;
+use crate::{BadName, SafeguardName};
 
 /// Folders that every sandbox with namespaces has its own of.
 pub const PRIVATE_FOLDERS: [&str; 3] = ["/tmp", "/var/tmp", "/run"];
@@ -36,6 +36,8 @@ pub struct Confinement {
     pub preset: Preset,
     /// What happens where the machine cannot enforce all of it.
     pub requirement: Requirement,
+    /// What must hold even so: the agent has no other means of keeping to what it was asked.
+    pub must_hold: Vec<SafeguardName>,
     /// What may be written, and what must be visible although it lies in something hidden.
     pub roots: Vec<Root>,
     /// What cannot be read, not even seen.
@@ -258,6 +260,11 @@ impl From<Preset> for CallPolicy {
 }
 
 impl CallPolicy {
+    /// What a person's or a host's call has that names no policy: `workspace`, as far as the machine can enforce it.
+    pub fn usual() -> Self {
+        Self { requirement: Requirement::BestEffort, ..Preset::Workspace.into() }
+    }
+
     /// Whether nothing is confined.
     pub fn is_off(&self) -> bool {
         self.preset == Preset::Off
@@ -340,6 +347,8 @@ pub struct Ground {
     pub own: Vec<PathBuf>,
     /// What it must see in spite of that.
     pub visible: Vec<PathBuf>,
+    /// What must hold, whatever else the machine cannot enforce.
+    pub must_hold: Vec<SafeguardName>,
     /// Where proofs are kept.
     pub proofs: Option<PathBuf>,
 }
@@ -372,6 +381,7 @@ impl CallPolicy {
         Ok(Policy::Confined(Box::new(Confinement {
             preset: self.preset,
             requirement: self.requirement,
+            must_hold: ground.must_hold.clone(),
             roots,
             hidden,
             protected: protected.chain(ground.state_protected.iter().cloned()).collect(),
@@ -472,7 +482,9 @@ impl PolicyError {
     pub fn hint(&self) -> &'static str {
         match self {
             Self::HiddenWorkspace { .. } => "work in another folder",
-            Self::TooMuch { .. } => "work in a folder below it, or use policy `observe`",
+            Self::TooMuch { .. } => {
+                "work in a folder below it, or name the policy: `observe` only looks, `off` confines nothing"
+            }
         }
     }
 }

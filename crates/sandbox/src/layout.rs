@@ -178,15 +178,16 @@ impl Layout {
 
     /// Covers the sockets of others: all but those in folders that the call was given to work in.
     fn cover_sockets(&mut self, confinement: &Confinement) {
-        let given: Vec<PathBuf> = confinement
-            .roots
-            .iter()
-            .filter(|root| root.access == Access::Write)
-            .filter_map(|root| root.path.canonicalize().ok())
-            .collect();
-        let others = sockets::bound()
-            .into_iter()
-            .filter(|path| self.is_seen(path) && !given.iter().any(|given| path.starts_with(given)));
+        let roots = confinement.roots.iter();
+        let roots: Vec<(PathBuf, Access)> =
+            roots.filter_map(|root| Some((root.path.canonicalize().ok()?, root.access))).collect();
+        // The innermost root says what it is: something to be read may lie in a workspace.
+        let is_given = |path: &Path| {
+            let around = roots.iter().filter(|(root, _)| path.starts_with(root));
+            let innermost = around.max_by_key(|(root, _)| root.components().count());
+            innermost.is_some_and(|(_, access)| *access == Access::Write)
+        };
+        let others = sockets::bound().into_iter().filter(|path| self.is_seen(path) && !is_given(path));
         let covered: Vec<_> = others.map(|path| (path, Mount::HideFile)).collect();
         self.mounts.extend(covered);
     }
@@ -215,6 +216,7 @@ mod tests {
         Confinement {
             preset: Preset::Workspace,
             requirement: Requirement::Require,
+            must_hold: Vec::new(),
             roots: vec![Root::write(root.join("ws")), Root::read(root.join("state/jobs/1"))],
             hidden: vec![root.join("state"), root.join("missing")],
             protected: vec![
@@ -291,6 +293,19 @@ mod tests {
                 assert_eq!(refused, !is_read || name == "hidden", "{name}");
             }
         }
+    }
+
+    #[test]
+    fn a_socket_in_what_is_read_is_covered_also_within_a_workspace_and_one_of_the_workspace_is_not() {
+        let (_folder, root) = stage();
+        fs::create_dir(root.join("ws/read")).unwrap();
+        let bound = |path: &str| std::os::unix::net::UnixListener::bind(root.join(path)).unwrap();
+        let _listeners = (bound("ws/own"), bound("ws/read/other"));
+        let mut policy = Confinement { unix_sockets: true, ..confinement(&root) };
+        policy.roots.push(Root::read(root.join("ws/read")));
+        let layout = Layout::of(&policy, &[], Some(&mut Placeholders::default())).unwrap();
+        let is_covered = |path: &str| layout.mounts.contains(&(root.join(path), Mount::HideFile));
+        assert!(is_covered("ws/read/other") && !is_covered("ws/own"), "{:?}", layout.mounts);
     }
 
     #[test]

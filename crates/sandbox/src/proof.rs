@@ -87,7 +87,11 @@ fn proven(
         return Ok(Settled { tier, proof: Proof { escapes, earlier: true } });
     }
     let escapes = proven_at_last(confinement, tier, scratch, executable)?;
-    let open = |escape: &&Escape| !escape.stopped && machine_answers_for(machine, escape.safeguard);
+    let must_hold = |safeguard| confinement.must_hold.contains(&safeguard);
+    let open = |escape: &&Escape| {
+        !escape.stopped
+            && (answers_for(machine.landlock, tier, escape.safeguard) || must_hold(escape.safeguard))
+    };
     let worked: Vec<Escape> = escapes.iter().filter(open).cloned().collect();
     if !worked.is_empty() {
         return Err(Refusal::Escaped { escapes: worked });
@@ -116,9 +120,14 @@ fn proven_at_last(
     }
 }
 
-/// Without Landlock, nothing answers for abstract sockets; that stands in the report as open.
-fn machine_answers_for(machine: &Machine, safeguard: SafeguardName) -> bool {
-    machine.landlock >= 6 || safeguard != SafeguardName::UnixSockets
+/// Whether there is anything that should have stopped an escape. What nothing answers for stands in the report as open, and is
+/// no reason to run nothing where the machine is to do what it can.
+fn answers_for(landlock: i32, tier: Tier, safeguard: SafeguardName) -> bool {
+    match (safeguard, tier) {
+        (SafeguardName::UnixSockets, _) | (SafeguardName::Processes, Tier::Rules) => landlock >= 6,
+        (SafeguardName::Writes | SafeguardName::HiddenPaths, Tier::Rules) => landlock > 0,
+        _ => true,
+    }
 }
 
 /// What a proof is valid for.
@@ -146,7 +155,7 @@ impl Record {
             Some(format!("{}:{}:{}:{times:?}", file.dev(), file.ino(), file.len()))
         };
         let opened = PathBuf::from(format!("/proc/self/fd/{}", executable.as_raw_fd()));
-        let Confinement { preset, requirement, network, unix_sockets, bounds, .. } = confinement;
+        let Confinement { preset, requirement, must_hold, network, unix_sockets, bounds, .. } = confinement;
         Self {
             boot: text("/proc/sys/kernel/random/boot_id"),
             kernel: text("/proc/sys/kernel/version"),
@@ -155,7 +164,7 @@ impl Record {
             landlock: machine.landlock,
             executable: looks(&opened).unwrap_or_default(),
             tier: format!("{tier:?}"),
-            kind: format!("{preset} {requirement:?} {network:?} {unix_sockets} {bounds:?}"),
+            kind: format!("{preset} {requirement:?} {must_hold:?} {network:?} {unix_sockets} {bounds:?}"),
             escapes: Vec::new(),
         }
     }
@@ -441,5 +450,24 @@ impl Said {
             Ok(0) | Err(_) => self.closed = true,
             Ok(count) => self.text.push_str(&String::from_utf8_lossy(&piece[..count])),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_the_kernel_has_no_means_for_is_open_and_what_it_has_means_for_must_hold() {
+        use SafeguardName::{HiddenPaths, Lifetime, Network, Processes, UnixSockets, Writes};
+        let all = [Writes, HiddenPaths, Processes, UnixSockets, Network, Lifetime];
+        let open = |landlock, tier| -> Vec<SafeguardName> {
+            all.into_iter().filter(|safeguard| !answers_for(landlock, tier, *safeguard)).collect()
+        };
+        assert_eq!(open(7, Tier::Namespaces), []);
+        assert_eq!(open(0, Tier::Namespaces), [UnixSockets]);
+        assert_eq!(open(7, Tier::Rules), []);
+        assert_eq!(open(3, Tier::Rules), [Processes, UnixSockets]);
+        assert_eq!(open(0, Tier::Rules), [Writes, HiddenPaths, Processes, UnixSockets]);
     }
 }

@@ -245,8 +245,12 @@ pub fn spec(order: &Order, config: &Config) -> Result<CallSpec, Failure> {
 /// The policy that is named, or the operator's.
 fn policy(order: &Order, config: &Config) -> CallPolicy {
     let default = config.sandbox.policy.clone();
-    let asked = CallPolicy { preset: order.policy.unwrap_or(default.preset), ..default };
-    if order.best_effort { CallPolicy { requirement: Requirement::BestEffort, ..asked } } else { asked }
+    let requirement = match (order.require, order.best_effort) {
+        (true, _) => Requirement::Require,
+        (false, true) => Requirement::BestEffort,
+        (false, false) => default.requirement,
+    };
+    CallPolicy { preset: order.policy.unwrap_or(default.preset), requirement, ..default }
 }
 
 fn prompt(order: &Order) -> Result<String, Failure> {

@@ -95,12 +95,15 @@ pub struct Order {
     /// The agent may look at everything and change nothing
     #[arg(long)]
     pub observe: bool,
-    /// What it may touch: off, workspace, observe, restricted or sealed [default: as configured, else off]
+    /// What it may touch: off, workspace, observe, restricted or sealed [default: as configured, else workspace]
     #[arg(long, value_name = "POLICY")]
     pub policy: Option<Preset>,
-    /// Run also where the machine cannot enforce all of the policy, and say what held
-    #[arg(long)]
+    /// Run also where the machine cannot enforce all of the policy, and say what held [default: as configured, else so]
+    #[arg(long, conflicts_with = "require")]
     pub best_effort: bool,
+    /// Run nothing where the machine cannot enforce all of the policy, and say what is missing
+    #[arg(long)]
+    pub require: bool,
     /// How many turns the model may take
     #[arg(long, value_name = "N")]
     pub max_turns: Option<u32>,

@@ -32,8 +32,13 @@ pub fn place(order: &Order) -> Result<ExitCode, Failure> {
     let lookup = here::lookup(&environment, Some(&home), &config);
     let private_folder = supervisor::Spool::at(&folder).private();
     let premises = here::premises(&home, &config);
-    let launch = agents::launch(&spec, &setup(&spec, lookup, config, private_folder, premises)?)?;
+    let setup = setup(&spec, lookup, config, private_folder, premises)?;
     home.make()?;
+    // Without the login there, the agent itself says what is missing.
+    if let Err(error) = agents::seed_private_state(&spec, &setup) {
+        output::aside(&format!("note: cannot bring the login to the private state of the policy: {error}"));
+    }
+    let launch = agents::launch(&spec, &setup)?;
     let runtime =
         tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(Failure::Runtime)?;
     runtime.block_on(async {

@@ -4,7 +4,8 @@
 
 use std::io::{self, Write};
 
-use model::{Hold, Outcome, RunReport, SandboxReport, TreeEnd};
+use calls::Sandbox;
+use model::{Outcome, RunReport, TreeEnd};
 
 use crate::failure::Failure;
 
@@ -47,38 +48,12 @@ pub fn summary(outcome: &Outcome, report: &RunReport, spool: &supervisor::Spool)
             outcome.hint().unwrap_or_default()
         ),
     };
-    let _ = writeln!(stderr, "{}", confinement(report));
+    let confined = report.sandbox.as_ref().map(|report| Sandbox::from(report).told());
+    let _ = writeln!(stderr, "{}", confined.unwrap_or_else(|| "policy: nothing was started".to_owned()));
     if let Some(session) = &outcome.session {
         let _ = writeln!(stderr, "session: {session}");
     }
     let _ = writeln!(stderr, "files: {}", spool.folder().display());
-}
-
-/// What confined it; that nothing did is said every time.
-fn confinement(report: &RunReport) -> String {
-    match &report.sandbox {
-        None => "policy: nothing was started".to_owned(),
-        Some(SandboxReport::Off) => NO_POLICY.to_owned(),
-        Some(SandboxReport::Confined(confined)) => {
-            let open: Vec<_> = confined
-                .gaps()
-                .filter(|gap| gap.hold == Hold::Open)
-                .map(|gap| gap.name.to_string())
-                .collect();
-            let tried = confined.proof.as_ref().map_or(0, |proof| proof.escapes.len());
-            policy(&confined.policy.preset.to_string(), &open, tried)
-        }
-    }
-}
-
-/// What is said of a call that nothing confined.
-pub const NO_POLICY: &str = "policy: OFF, the agent had all of your rights";
-
-/// What is said of a call that was confined: what was open all the same, and how many ways out were tried.
-pub fn policy(preset: &str, open: &[String], tried: usize) -> String {
-    let held =
-        if open.is_empty() { "all of it held".to_owned() } else { format!("NOT held: {}", open.join(", ")) };
-    format!("policy: {preset}, {held}; {tried} ways out were tried and stopped")
 }
 
 fn left_over(report: &RunReport) -> String {

@@ -169,26 +169,13 @@ pub fn summary(answer: &Answer) {
             error.hint
         ));
     }
-    if let Some(report) = &answer.sandbox {
-        output::aside(&confinement(report));
+    if let Some(sandbox) = &answer.sandbox {
+        output::aside(&sandbox.told());
     }
     if let Some(session) = &answer.session_id {
         output::aside(&format!("session: {}", paint::clean(session)));
     }
     output::aside(&format!("job: {}", answer.job_id));
-}
-
-/// What confined it; that nothing did is said every time.
-fn confinement(report: &Value) -> String {
-    let Some(confined) = report.get("confined") else { return output::NO_POLICY.to_owned() };
-    let text = |value: &Value| value.as_str().unwrap_or("?").replace('_', " ");
-    let all = |place: &str| confined.pointer(place).and_then(Value::as_array).cloned().unwrap_or_default();
-    let open = all("/safeguards")
-        .iter()
-        .filter(|one| one["hold"] == "open")
-        .map(|one| text(&one["name"]))
-        .collect::<Vec<_>>();
-    output::policy(&text(&confined["policy"]), &open, all("/proof/escapes").len())
 }
 
 fn used(answer: &Answer) -> String {
@@ -204,24 +191,5 @@ fn left_over(answer: &Answer) -> &'static str {
         Some(Processes::SomeLeft) => "; some of its processes could not be ended",
         None if answer.status == Standing::Cancelled => "; it had not begun",
         None => "",
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use serde_json::json;
-
-    #[test]
-    fn what_did_not_hold_is_said_under_the_answer() {
-        let safeguard = |name: &str, hold: &str| json!({ "name": name, "hold": hold });
-        let safeguards = [safeguard("writes", "held"), safeguard("process_count", "open")];
-        let confined =
-            json!({ "policy": "workspace", "safeguards": safeguards, "proof": { "escapes": [1, 2] } });
-        assert_eq!(
-            confinement(&json!({ "confined": confined })),
-            "policy: workspace, NOT held: process count; 2 ways out were tried and stopped"
-        );
-        assert_eq!(confinement(&json!("off")), output::NO_POLICY);
     }
 }

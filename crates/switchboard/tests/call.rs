@@ -159,7 +159,11 @@ fn playing_back(home: &TempDir, agent: &str, transcript: &str) -> Output {
     let bin = home.path().join("bin");
     fs::create_dir(&bin).unwrap();
     let recorded = format!("{}/../agents/transcripts/{transcript}/stdout", env!("CARGO_MANIFEST_DIR"));
-    fs::write(bin.join(agent), format!("#!/bin/sh\nexec /bin/cat {recorded}\n")).unwrap();
+    // What a confined claude must be able to do.
+    let help = "  --setting-sources <list>  x\n  --strict-mcp-config  x";
+    let script =
+        format!("#!/bin/sh\ncase \"$*\" in *--help*) echo '{help}';; *) exec /bin/cat {recorded};; esac\n");
+    fs::write(bin.join(agent), script).unwrap();
     fs::set_permissions(bin.join(agent), fs::Permissions::from_mode(0o755)).unwrap();
     switchboard(home, &["call", agent, "hi"]).env("PATH", &bin).output().unwrap()
 }
@@ -236,7 +240,8 @@ fn ctrl_c_cancels_the_call_and_leaves_nothing() {
         "@rehearse pidfile {}\n@rehearse spawn setsid\n@rehearse say up\n@rehearse hang",
         pids.display()
     );
-    let mut child = switchboard(&home, &["call", "rehearsal", &prompt])
+    // Without a namespace of its own, so that the number it writes down is this machine's.
+    let mut child = switchboard(&home, &["call", "rehearsal", &prompt, "--policy", "off"])
         .stdout(Stdio::piped())
         .stderr(Stdio::null())
         .spawn()

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 
 use model::{
     AgentKind, CallPolicy, CallSpec, Ground, McpServer, Mode, Preset, Protected, ProtectedKind, Requirement,
-    SettingSource, Settings, ToolChoice,
+    SafeguardName, SettingSource, Settings, ToolChoice,
 };
 
 use super::{Draft, LaunchError, gemini, path_text};
@@ -104,8 +104,13 @@ pub(super) fn confine(draft: &mut Draft<'_>) -> Result<(), LaunchError> {
         state_protected: place.protected,
         foreign_state: foreign.collect(),
         own: premises.state.clone(),
-        visible: std::iter::once(&draft.setup.private_folder).chain(file_tools).cloned().collect(),
+        visible: visible(draft).into_iter().chain(file_tools.cloned()).collect(),
         workspaces,
+        // Its sandbox is off within ours, and it has no other means of only looking.
+        must_hold: match (draft.spec.agent, draft.spec.mode) {
+            (AgentKind::Codex, Mode::Observe) => vec![SafeguardName::Writes],
+            _ => Vec::new(),
+        },
         proofs: premises.proofs.clone(),
         home,
     };
@@ -121,6 +126,27 @@ pub(super) fn confine(draft: &mut Draft<'_>) -> Result<(), LaunchError> {
         draft.variable("IS_SANDBOX", "1");
     }
     Ok(())
+}
+
+/// Variables that name files which an agent cannot do without: certificates, and a login.
+const NAMED_FILES: &[&str] = &[
+    "SSL_CERT_FILE",
+    "SSL_CERT_DIR",
+    "NODE_EXTRA_CA_CERTS",
+    "CODEX_CA_CERTIFICATE",
+    "GOOGLE_APPLICATION_CREDENTIALS",
+];
+
+/// What the agent must see, wherever it is: its private files, the programs of its servers, and what its variables name.
+fn visible(draft: &Draft<'_>) -> Vec<PathBuf> {
+    let named = NAMED_FILES.iter().filter_map(|name| draft.plan.env.get(*name)).map(PathBuf::from);
+    // What is hidden lies in the home or is ours, and naming it as a server must not bring it to light.
+    let dark = draft.plan.env.get("HOME").map(PathBuf::from).into_iter();
+    let dark: Vec<PathBuf> = dark.chain(draft.setup.premises.state.iter().cloned()).collect();
+    let servers = draft.spec.mcp_servers.iter().map(|server| PathBuf::from(&server.command));
+    let servers = servers.filter(|path| !dark.iter().any(|dark| path.starts_with(dark)));
+    let given = named.chain(servers).filter(|path| path.is_absolute());
+    std::iter::once(draft.setup.private_folder.clone()).chain(given).collect()
 }
 
 /// Agents ask git about a workspace before they do anything, and git runs what the configuration of a repository names. What

@@ -282,7 +282,7 @@ pub const KEYS: &[Key] = &[
     key(
         "sandbox.policy",
         Kind::Choice(POLICIES),
-        Default::Text("off"),
+        Default::Text("workspace"),
         "What the agent of a call may touch that names no policy. See [sandbox.md](sandbox.md).",
     ),
     key(
@@ -294,7 +294,7 @@ pub const KEYS: &[Key] = &[
     key(
         "sandbox.requirement",
         Kind::Choice(&["require", "best-effort"]),
-        Default::Text("require"),
+        Default::Text("best-effort"),
         "Where the machine cannot enforce a policy: `require` runs nothing and says what is missing, `best-effort` runs and reports what held.",
     ),
     key(

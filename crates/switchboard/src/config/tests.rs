@@ -3,7 +3,7 @@
 use std::fs;
 use std::path::Path;
 
-use super::keys::{KEYS, Key};
+use super::keys::{Default, KEYS, Key};
 use super::value::Kind;
 use super::*;
 
@@ -31,8 +31,9 @@ fn another(key: &Key) -> (String, String) {
         Kind::Text => "sonnet-9",
         Kind::Path => "/opt/thing",
         Kind::Address => "127.0.0.1:7878",
-        // Never the default: that is the first of some and the third of the others.
-        Kind::Choice(words) => words[1],
+        Kind::Choice(words) => {
+            words.iter().find(|word| !matches!(key.default, Default::Text(usual) if usual == **word)).unwrap()
+        }
         Kind::Flag => return ("true".into(), "true".into()),
         Kind::Time { .. } => "7m",
         Kind::Count { .. } => {
@@ -174,4 +175,12 @@ fn no_agent_may_run_more_often_than_all_together() {
     let limits = config("[limits]\nat_once = 3\nper_agent.claude = 2\nper_agent.codex = 9").limits;
     let of = |agent| limits.per_agent[&agent];
     assert_eq!((of(AgentKind::Claude), of(AgentKind::Codex), of(AgentKind::Gemini)), (2, 3, 3));
+}
+
+#[test]
+fn without_a_word_agents_are_confined_to_their_folders_as_far_as_can_be_and_no_ceiling_is_set() {
+    let Sandbox { policy, ceiling } = config("").sandbox;
+    assert_eq!(policy, CallPolicy::usual());
+    assert_eq!(policy.within(&ceiling), policy);
+    assert!(CallPolicy::from(Preset::Off).within(&ceiling).is_off());
 }

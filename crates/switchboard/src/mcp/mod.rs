@@ -65,10 +65,10 @@ pub struct Options {
 }
 
 impl Default for Options {
-    /// No alias, no home, real agents only, jobs that outlive their clients, a word every 15 s.
+    /// No alias, no home, real agents only, confined to their folders as far as the machine can, jobs that outlive their clients, a word every 15 s.
     fn default() -> Self {
         Self {
-            policy: CallPolicy::default(),
+            policy: CallPolicy::usual(),
             cwd_aliases: BTreeMap::new(),
             home: None,
             rehearsal: false,

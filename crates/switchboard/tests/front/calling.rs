@@ -41,6 +41,52 @@ fn a_call_starts_the_daemon_and_prints_the_answer_alone_on_stdout() {
 }
 
 #[test]
+fn a_call_that_names_no_policy_writes_its_folder_and_nothing_else_and_says_so() {
+    let bed = Bed::new();
+    let (work, outside) = (bed.scratch().join("work"), bed.scratch().join("outside"));
+    for folder in [&work, &outside] {
+        std::fs::create_dir(folder).unwrap();
+    }
+    let tries = |direct: &[&str]| {
+        let prompt = format!(
+            "@rehearse write {} in\n@rehearse write {} out\n@rehearse answer done",
+            work.join("file").display(),
+            outside.join("file").display()
+        );
+        bed.run(&[&["call", "rehearsal", "--cwd", work.to_str().unwrap(), &prompt], direct].concat())
+    };
+    for direct in [&[][..], &["--direct"]] {
+        let output = tries(direct);
+        let aside = stderr(&output);
+        assert_eq!(std::fs::read_to_string(work.join("file")).unwrap().trim(), "in", "{aside}");
+        // Where a kernel has nothing to hold it with, that is said; nothing else is.
+        let held = !outside.join("file").exists();
+        let open = aside.lines().any(|line| line.contains("NOT held") && line.contains("writes"));
+        assert!(held != open && aside.contains("policy: workspace, "), "{aside}");
+        std::fs::remove_file(work.join("file")).unwrap();
+    }
+    let prompt = format!("@rehearse write {} out", outside.join("file").display());
+    let aside = stderr(&bed.run(&["call", "rehearsal", &prompt, "--policy", "off"]));
+    assert!(outside.join("file").exists() && aside.contains("policy: OFF"), "{aside}");
+}
+
+#[test]
+fn a_home_as_a_whole_is_not_written_by_default_and_the_ways_out_are_named() {
+    let bed = Bed::new();
+    let home = bed.scratch().join("person");
+    std::fs::create_dir(&home).unwrap();
+    let call = |more: &[&str]| {
+        let args = [&["call", "rehearsal", "hi", "--cwd", home.to_str().unwrap(), "--direct"], more].concat();
+        bed.command(&args).env("HOME", &home).output().unwrap()
+    };
+    let refused = stderr(&call(&[]));
+    assert!(refused.contains("holds the whole home") && refused.contains("`observe`"), "{refused}");
+    for more in [&["--observe"][..], &["--policy", "observe"], &["--policy", "off"]] {
+        assert_eq!(stdout(&call(more)), "You said: hi\n", "{more:?}");
+    }
+}
+
+#[test]
 fn the_forms_of_an_answer_agree() {
     let bed = Bed::new();
     let answer = json(&stdout(&bed.run(&["call", "rehearsal", "--json", "hi"])));
@@ -91,8 +137,9 @@ fn ctrl_c_cancels_the_job_and_leaves_nothing() {
         "@rehearse pidfile {}\n@rehearse spawn setsid\n@rehearse say up\n@rehearse hang",
         pids.display()
     );
+    // Without a namespace of its own, so that the number it writes down is this machine's.
     let mut child = bed
-        .command(&["call", "rehearsal", &prompt])
+        .command(&["call", "rehearsal", &prompt, "--policy", "off"])
         .stdout(Stdio::piped())
         .stderr(Stdio::piped())
         .spawn()

@@ -2,6 +2,8 @@
 
 use serde_json::{Value, json};
 
+use switchboard::mcp::Options;
+
 use crate::client::Client;
 use crate::scene::Scene;
 
@@ -20,6 +22,8 @@ crate::tests![
     what_the_agent_did_is_answered_when_asked_for,
     a_short_time_limit_counts_as_a_second,
     every_parameter_reaches_the_agent,
+    a_call_is_confined_by_the_policy_it_names_or_else_to_its_folder,
+    a_ceiling_is_lifted_by_no_call,
     an_agent_that_is_not_installed_is_told_how_to_install_it,
 ];
 
@@ -163,11 +167,11 @@ fn the_folder_may_be_an_alias_or_below_home() {
     let home = tempfile::tempdir().unwrap();
     std::fs::create_dir(home.path().join("shop")).unwrap();
     let shop = home.path().join("shop");
-    let options = switchboard::mcp::Options {
+    let options = Options {
         rehearsal: true,
         home: Some(home.path().to_owned()),
         cwd_aliases: [("shop".to_owned(), shop.clone())].into(),
-        ..switchboard::mcp::Options::default()
+        ..Options::default()
     };
     Scene::play_with(options, async |scene| {
         let mut client = scene.client().await;
@@ -284,4 +288,75 @@ fn an_agent_that_is_not_installed_is_told_how_to_install_it() {
         }
         assert_eq!(scene.jobs().await, 0);
     });
+}
+
+/// Lets an agent write in its folder and beside it. What it could, and what it was confined by.
+async fn tries_to_write(scene: &Scene, client: &mut Client, policy: Option<&str>) -> (bool, bool, Value) {
+    let (inside, outside) = (scene.work().join("file"), scene.folder.path().join("file"));
+    let prompt = format!(
+        "@rehearse write {} x\n@rehearse write {} x\n@rehearse answer done",
+        inside.display(),
+        outside.display()
+    );
+    let result = client.tool("call_rehearsal", json!({ "prompt": prompt, "policy": policy })).await;
+    let wrote = [inside, outside].map(|path| std::fs::remove_file(path).is_ok());
+    (wrote[0], wrote[1], result["structuredContent"].clone())
+}
+
+fn a_call_is_confined_by_the_policy_it_names_or_else_to_its_folder() {
+    Scene::play(async |scene| {
+        let mut client = scene.client().await;
+        for (asked, is, writes) in [
+            (None, "workspace", (true, false)),
+            (Some("workspace"), "workspace", (true, false)),
+            (Some("observe"), "observe", (false, false)),
+            (Some("off"), "off", (true, true)),
+        ] {
+            let (inside, outside, answer) = tries_to_write(scene, &mut client, asked).await;
+            assert_eq!(answer["sandbox"]["policy"], is, "{asked:?}: {answer}");
+            let open = answer["sandbox"]["gaps"].as_array().into_iter().flatten();
+            let open: Vec<&str> = open.filter_map(|gap| gap["safeguard"].as_str()).collect();
+            // A kernel with nothing to hold it by is told of.
+            assert!((inside, outside) == writes || open.contains(&"writes"), "{asked:?}: {answer}");
+        }
+        let refused = client.tool("call_rehearsal", json!({ "prompt": "hi", "policy": "walls" })).await;
+        let text = refused["content"][0]["text"].as_str().unwrap();
+        assert!(
+            refused["isError"] == true && text.contains("policy") && text.contains("workspace"),
+            "{text}"
+        );
+    });
+}
+
+fn a_ceiling_is_lifted_by_no_call() {
+    let settings = |folder: &std::path::Path| calls::Settings {
+        policy_ceiling: model::Preset::Observe.into(),
+        ..crate::scene::settings(folder)
+    };
+    Scene::play_at(settings, Options { rehearsal: true, ..Options::default() }, async |scene| {
+        if !can_confine() {
+            return;
+        }
+        let mut client = scene.client().await;
+        for asked in [None, Some("off"), Some("workspace"), Some("observe")] {
+            let (inside, outside, answer) = tries_to_write(scene, &mut client, asked).await;
+            assert_eq!(answer["sandbox"]["policy"], "observe", "{asked:?}: {answer}");
+            assert!(!inside && !outside, "{asked:?}: {answer}");
+        }
+        // Without a shell and without the file tools there is nothing that it could be given.
+        let refused = client.tool("call_rehearsal", json!({ "prompt": "hi", "policy": "restricted" })).await;
+        let text = refused["content"][0]["text"].as_str().unwrap();
+        assert!(refused["isError"] == true && text.contains("file-tools"), "{text}");
+    });
+}
+
+/// Whether this machine can enforce all of a policy, as a ceiling requires; says so when it cannot.
+fn can_confine() -> bool {
+    let args = ["--unshare-user", "--unshare-pid", "--ro-bind", "/", "/", "--proc", "/proc", "/bin/true"];
+    let made = std::process::Command::new("/usr/bin/bwrap").args(args).output();
+    let can = made.is_ok_and(|made| made.status.success());
+    if !can {
+        eprintln!("SKIPPED: bubblewrap cannot make namespaces here");
+    }
+    can
 }

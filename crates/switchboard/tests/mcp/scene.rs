@@ -34,6 +34,15 @@ impl Scene {
     }
 
     pub fn play_with<F: AsyncFnOnce(&Scene)>(options: Options, test: F) {
+        Self::play_at(settings, options, test);
+    }
+
+    /// At a desk that is set up in its own way.
+    pub fn play_at<F: AsyncFnOnce(&Scene)>(
+        settings: impl FnOnce(&Path) -> Settings,
+        options: Options,
+        test: F,
+    ) {
         let runtime =
             tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
         runtime.block_on(async {

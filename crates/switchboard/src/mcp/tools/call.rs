@@ -72,7 +72,7 @@ pub(super) struct Parameters {
     /// `execute` (default): the agent may change files and run commands without asking. `observe`: it can only look, which is enforced.
     #[schemars(extend("enum" = ["execute", "observe"]))]
     mode: Option<String>,
-    /// What the operating system lets the agent touch. `workspace`: it writes in its folders only, and does not see keys and logins of others. `observe`: it writes nothing. `restricted`: no shell, only file tools on its folders. `sealed`: the last two together. `off`: it has all rights of the user. Default: as the operator set it, who may also have set a limit that no call can lift.
+    /// What the operating system lets the agent touch. `workspace`: it writes in its folders only, and does not see keys and logins of others. `observe`: it writes nothing. `restricted`: no shell, only file tools on its folders. `sealed`: the last two together. `off`: it has all rights of the user. Default: as the operator set it, else `workspace`; the operator may also have set a limit that no call can lift.
     #[schemars(extend("enum" = ["off", "workspace", "observe", "restricted", "sealed"]))]
     policy: Option<String>,
     /// Which of its tools the agent may use without asking, such as `Read` or `Bash(git *)`; everything else is denied. An empty list: none at all. Left out: all of them.
