@@ -14,6 +14,7 @@
 
 pub mod doctor;
 mod environment;
+mod hosts;
 mod launch;
 mod models;
 mod outcome;

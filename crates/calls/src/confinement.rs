@@ -16,6 +16,9 @@ pub struct Sandbox {
     /// How many ways out a probe had tried in the same sandbox, and found closed.
     #[serde(default)]
     pub ways_out_stopped: usize,
+    /// Whom it asked for in vain, in a network of named hosts.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub refused_hosts: Vec<String>,
 }
 
 /// A safeguard that did not hold in full.
@@ -47,14 +50,20 @@ impl Sandbox {
         } else {
             format!("NOT held: {}", open.join(", "))
         };
-        format!("policy: {}, {held}; {} ways out were tried and stopped", self.policy, self.ways_out_stopped)
+        let refused = match self.refused_hosts.as_slice() {
+            [] => String::new(),
+            hosts => format!("; asked in vain for {}", hosts.join(", ")),
+        };
+        let Self { policy, ways_out_stopped, .. } = self;
+        format!("policy: {policy}, {held}; {ways_out_stopped} ways out were tried and stopped{refused}")
     }
 }
 
 impl From<&SandboxReport> for Sandbox {
     fn from(report: &SandboxReport) -> Self {
         let SandboxReport::Confined(confined) = report else {
-            return Self { policy: Preset::Off.to_string(), gaps: Vec::new(), ways_out_stopped: 0 };
+            let policy = Preset::Off.to_string();
+            return Self { policy, gaps: Vec::new(), ways_out_stopped: 0, refused_hosts: Vec::new() };
         };
         let gap = |gap: &Safeguard| Gap {
             safeguard: gap.name.to_string(),
@@ -66,6 +75,7 @@ impl From<&SandboxReport> for Sandbox {
             policy: confined.policy.preset.to_string(),
             gaps: confined.gaps().map(gap).collect(),
             ways_out_stopped: confined.proof.as_ref().map(stopped).unwrap_or_default(),
+            refused_hosts: confined.refused_hosts.clone(),
         }
     }
 }

@@ -28,6 +28,9 @@ pub struct Confined {
     /// What a probe in the same sandbox came to.
     #[serde(default)]
     pub proof: Option<Proof>,
+    /// Whom it asked for in vain, in a network of named hosts.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub refused_hosts: Vec<String>,
 }
 
 impl Confined {

@@ -7,6 +7,7 @@ mod agent_text;
 mod call;
 mod confined;
 mod event;
+mod hosts;
 mod job;
 mod job_id;
 mod job_state;
@@ -28,6 +29,7 @@ pub use call::{
 };
 pub use confined::{Confined, Escape, Hold, Proof, Safeguard, SafeguardName, SandboxReport};
 pub use event::{AgentEvent, Finish, McpServerState, Part, ToolOutput, Unreadable};
+pub use hosts::{HostRule, is_public};
 pub use job::{BadHome, Exchange, Home, Job, JobEnd, NewExchange, NewJob};
 pub use job_id::{BadJobId, ExchangeId, JobId, JobIdPrefix};
 pub use job_state::{BadStateName, Ended, JobState, StateName};

@@ -9,7 +9,7 @@ use std::str::FromStr;
 
 use serde::{Deserialize, Serialize};
 
-use crate::{BadName, SafeguardName};
+use crate::{BadName, HostRule, SafeguardName};
 
 /// Folders that every sandbox with namespaces has its own of.
 pub const PRIVATE_FOLDERS: [&str; 3] = ["/tmp", "/var/tmp", "/run"];
@@ -299,6 +299,23 @@ impl CallPolicy {
     }
 }
 
+impl FromStr for Network {
+    type Err = BadName;
+
+    /// `full`, `none`, or hosts with commas between them.
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        match text.trim() {
+            "full" => Ok(Self::Full),
+            "none" => Ok(Self::None),
+            list => {
+                let hosts: Vec<String> = list.split(',').map(|host| host.trim().to_owned()).collect();
+                hosts.iter().try_for_each(|host| host.parse::<HostRule>().map(drop))?;
+                Ok(Self::Hosts(hosts))
+            }
+        }
+    }
+}
+
 impl Network {
     /// Those whom both may reach.
     #[must_use]
@@ -358,6 +375,11 @@ impl CallPolicy {
     pub fn confine(&self, ground: &Ground) -> Result<Policy, PolicyError> {
         if self.is_off() {
             return Ok(Policy::Off);
+        }
+        if let Network::Hosts(hosts) = &self.network {
+            for host in hosts {
+                host.parse::<HostRule>().map_err(PolicyError::Host)?;
+            }
         }
         let hidden = self.hidden(ground);
         for workspace in &ground.workspaces {
@@ -469,6 +491,9 @@ pub enum PolicyError {
         /// What is hidden.
         hidden: PathBuf,
     },
+    /// Something in the list of hosts that is none.
+    #[error(transparent)]
+    Host(BadName),
     /// A workspace that holds the whole home, or all there is.
     #[error("`{}` holds the whole home, so writing to it cannot be confined", folder.display())]
     TooMuch {
@@ -482,6 +507,7 @@ impl PolicyError {
     pub fn hint(&self) -> &'static str {
         match self {
             Self::HiddenWorkspace { .. } => "work in another folder",
+            Self::Host(error) => error.hint(),
             Self::TooMuch { .. } => {
                 "work in a folder below it, or name the policy: `observe` only looks, `off` confines nothing"
             }
@@ -544,6 +570,22 @@ mod tests {
         assert_eq!(got.bounds, Bounds { processes: Some(10), memory_bytes: Some(7), file_bytes: Some(5) });
         assert_eq!(got.hide, [PathBuf::from("/srv")]);
         assert_eq!(CallPolicy::from(Preset::Off).within(&ceiling), ceiling);
+    }
+
+    #[test]
+    fn a_network_is_everybody_nobody_or_a_list_in_which_every_word_is_a_host() {
+        assert_eq!("full".parse(), Ok(Network::Full));
+        assert_eq!("none".parse(), Ok(Network::None));
+        assert_eq!(
+            "a.com, *.b.com:8443".parse(),
+            Ok(Network::Hosts(vec!["a.com".into(), "*.b.com:8443".into()]))
+        );
+        for text in ["", "a.com,", "http://a.com"] {
+            assert!(text.parse::<Network>().is_err(), "{text}");
+        }
+        let policy =
+            CallPolicy { network: Network::Hosts(vec!["a.com/x".into()]), ..Preset::Workspace.into() };
+        assert!(matches!(policy.confine(&ground()), Err(PolicyError::Host(_))));
     }
 
     #[test]

@@ -11,7 +11,7 @@ use model::{Network, PRIVATE_FOLDERS as PRIVATE};
 use crate::layout::{Layout, Mount};
 
 /// Everything up to the command.
-pub(crate) fn arguments(layout: &Layout, network: &Network) -> Vec<OsString> {
+pub(crate) fn arguments(layout: &Layout, network: &Network, has_landlock: bool) -> Vec<OsString> {
     let mut args = Arguments::default();
     // In a user namespace root has no more rights over the machine than anybody else.
     args.add(["--unshare-user", "--unshare-pid", "--unshare-ipc", "--unshare-uts", "--unshare-cgroup-try"]);
@@ -43,9 +43,10 @@ pub(crate) fn arguments(layout: &Layout, network: &Network) -> Vec<OsString> {
             }
         }
     }
-    // Only now: a mount in something hidden needs its folders made first.
+    // Only now: a mount in something hidden needs its folders made first. With Landlock nothing is written there anyhow, and each
+    // mount is a good part of what a start takes.
     for (path, mount) in &layout.mounts {
-        if *mount == Mount::HideFolder {
+        if *mount == Mount::HideFolder && !has_landlock {
             args.add([OsStr::new("--remount-ro"), path.as_os_str()]);
         }
     }

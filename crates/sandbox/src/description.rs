@@ -6,7 +6,7 @@
 use std::collections::BTreeMap;
 use std::fs::File;
 use std::io::{self, Read, Seek, Write};
-use std::os::fd::OwnedFd;
+use std::os::fd::{OwnedFd, RawFd};
 use std::path::PathBuf;
 
 use model::{Bounds, Exit};
@@ -23,6 +23,8 @@ pub(crate) struct Description {
     pub cwd: PathBuf,
     /// Whether it is the first process of a namespace, and stays until the last one has gone.
     pub is_init: bool,
+    /// The line over which it hands out a door to named hosts.
+    pub door: Option<RawFd>,
     pub rules: Rules,
 }
 

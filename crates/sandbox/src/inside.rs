@@ -6,7 +6,7 @@
 use std::ffi::OsString;
 use std::fs::File;
 use std::io::{self, Write};
-use std::os::fd::{FromRawFd, OwnedFd, RawFd};
+use std::os::fd::{AsFd, FromRawFd, OwnedFd, RawFd};
 use std::os::unix::process::CommandExt;
 use std::process::{Command, ExitCode};
 
@@ -14,7 +14,7 @@ use model::Exit;
 use rustix::process::{Pid, WaitOptions, wait};
 
 use crate::description::{Applied, Description, Step, Word};
-use crate::{landlock, limits, seccomp};
+use crate::{door, landlock, limits, seccomp};
 
 /// The first argument with which a program is asked to be the one inside.
 pub const INSIDE: &str = "--switchboard-sandbox";
@@ -60,7 +60,10 @@ fn at<E: Into<io::Error>>(step: Step) -> impl FnOnce(E) -> Failed {
 }
 
 fn carry_out(description: OwnedFd, words: &mut Words) -> Result<(), Failed> {
-    let description = Description::read(description).map_err(at(Step::Rules))?;
+    let mut description = Description::read(description).map_err(at(Step::Rules))?;
+    if let Some(line) = description.door.take() {
+        door::open(adopt(line).as_fd(), &mut description.env).map_err(at(Step::Rules))?;
+    }
     limits::keep_files_back().map_err(at(Step::Rules))?;
     std::env::set_current_dir(&description.cwd).map_err(at(Step::Folder))?;
     let applied = put_on_rules(&description)?;

@@ -10,7 +10,7 @@ use std::path::{Component, Path, PathBuf};
 
 use model::{Access, Confinement, PRIVATE_FOLDERS as PRIVATE, Protected, ProtectedKind};
 
-use crate::placeholder::{Placeholders, Stands};
+use crate::placeholder::{Placeholders, Stands, is_placeholder};
 use crate::sockets;
 
 /// One mount. For the same path, later ones of this list win.
@@ -47,8 +47,10 @@ impl Layout {
         placeholders: Option<&mut Placeholders>,
     ) -> io::Result<Self> {
         let mut layout = Self::default();
+        let real = |path: &PathBuf| Some((path.clone(), path.canonicalize().ok()?));
+        let hidden: Vec<(PathBuf, PathBuf)> = confinement.hidden.iter().filter_map(real).collect();
         for root in &confinement.roots {
-            layout.root(&root.path, root.access, &confinement.hidden)?;
+            layout.root(&root.path, root.access, &hidden)?;
         }
         for path in needed {
             let private = PRIVATE.iter().any(|folder| path.starts_with(folder));
@@ -74,7 +76,8 @@ impl Layout {
         Ok(layout)
     }
 
-    fn root(&mut self, path: &Path, access: Access, hidden: &[PathBuf]) -> io::Result<()> {
+    /// `hidden`: what is hidden, by its name and where that really is.
+    fn root(&mut self, path: &Path, access: Access, hidden: &[(PathBuf, PathBuf)]) -> io::Result<()> {
         if access == Access::Make {
             DirBuilder::new().recursive(true).mode(0o700).create(path)?;
         }
@@ -84,10 +87,9 @@ impl Layout {
             path => path?,
         };
         // What is checked by its name must be what is mounted: a link in a workspace is made by whoever worked there before.
-        let leads_into = |hidden: &&PathBuf| {
-            hidden.canonicalize().is_ok_and(|real| path.starts_with(real)) && !given.starts_with(hidden)
-        };
-        if (access == Access::Write && path != given) || hidden.iter().any(|hidden| leads_into(&hidden)) {
+        let leads_into =
+            |(name, real): &(PathBuf, PathBuf)| path.starts_with(real) && !given.starts_with(name);
+        if (access == Access::Write && path != given) || hidden.iter().any(leads_into) {
             let (given, path) = (given.display(), path.display());
             return Err(io::Error::other(format!(
                 "`{given}` leads to `{path}`: the policy must name the real path"
@@ -134,6 +136,11 @@ impl Layout {
                 return Ok(());
             }
             let mount = match found {
+                // What stands for something missing has nothing in it to be held.
+                Ok(found) if found.is_dir() && !is_last && is_placeholder(&path) => {
+                    placeholders.stand(&path, ProtectedKind::Folder)?;
+                    Mount::Read
+                }
                 Ok(found) if found.is_dir() && !is_last => Mount::Write,
                 // Also a file where a folder was meant: the `.git` of a linked worktree.
                 Ok(_) => Mount::Read,

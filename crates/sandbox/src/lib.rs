@@ -12,7 +12,9 @@
 //! its size. What it is to do comes through an open file, not by arguments that every process can read.
 
 mod bubblewrap;
+mod cgroup;
 mod description;
+mod door;
 mod inside;
 mod landlock;
 mod layout;
@@ -22,10 +24,13 @@ mod placeholder;
 mod prepare;
 mod probe;
 mod proof;
+mod proxy;
 mod report;
+mod request;
 mod seccomp;
 mod sockets;
 
+pub use cgroup::{Cgroup, Delegated};
 pub use description::{Applied, Step, Word};
 pub use inside::INSIDE;
 pub use machine::{Machine, Tier};
@@ -33,6 +38,7 @@ pub use placeholder::Placeholders;
 pub use prepare::{Job, Prepared, Refusal, prepare};
 pub use probe::PROBE;
 pub use proof::{Settled, prove, settle};
+pub use proxy::Proxy;
 
 use std::process::ExitCode;
 

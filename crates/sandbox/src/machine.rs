@@ -6,6 +6,10 @@ use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
+use model::Confinement;
+
+use crate::cgroup::Delegated;
+
 /// How a process can be confined.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Tier {
@@ -24,8 +28,8 @@ pub struct Machine {
     pub landlock: i32,
     /// Whether system calls can be filtered.
     pub seccomp: bool,
-    /// The delegated cgroup, where there is one.
-    pub cgroup: Option<PathBuf>,
+    /// Where cgroups can be made, if anywhere.
+    pub cgroup: Option<Delegated>,
 }
 
 impl Machine {
@@ -38,8 +42,22 @@ impl Machine {
                 .find(|path| is_program(path)),
             landlock: landlock_abi(),
             seccomp: seccomp(),
-            cgroup: delegated_cgroup(),
+            cgroup: Delegated::look(),
         }
+    }
+
+    /// Says what is missing for a policy that requires all that it asks for.
+    pub(crate) fn missing_for(&self, confinement: &Confinement) -> Vec<String> {
+        let mut missing = self.missing(Tier::Namespaces);
+        if !confinement.namespaces {
+            missing.push("namespaces, which the policy itself leaves out".to_owned());
+        }
+        missing
+    }
+
+    /// Whether memory can be bounded.
+    pub(crate) fn bounds_memory(&self) -> bool {
+        self.cgroup.as_ref().is_some_and(|cgroup| cgroup.memory)
     }
 
     /// Says what is missing for a tier.
@@ -84,15 +102,4 @@ fn seccomp() -> bool {
     let answer =
         unsafe { libc::syscall(libc::SYS_seccomp, libc::SECCOMP_GET_ACTION_AVAIL, 0_u32, &raw const action) };
     answer == 0
-}
-
-/// A cgroup (version 2) of this process in which it may make others, with memory and process counts to be bounded.
-fn delegated_cgroup() -> Option<PathBuf> {
-    let own = fs::read_to_string("/proc/self/cgroup").ok()?;
-    let below = own.lines().find_map(|line| line.strip_prefix("0::/"))?;
-    let folder = Path::new("/sys/fs/cgroup").join(below);
-    let controllers = fs::read_to_string(folder.join("cgroup.subtree_control")).ok()?;
-    let has = |name: &str| controllers.split_ascii_whitespace().any(|controller| controller == name);
-    let writable = rustix::fs::access(&folder, rustix::fs::Access::WRITE_OK).is_ok();
-    (has("memory") && has("pids") && writable).then_some(folder)
 }

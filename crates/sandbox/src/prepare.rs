@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::io;
-use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
 
 use model::{Access, Confined, Confinement, Escape, Network, PRIVATE_FOLDERS as PRIVATE, Requirement};
@@ -11,13 +11,16 @@ use rustix::io::{FdFlags, fcntl_setfd};
 use rustix::pipe::{PipeFlags, pipe_with};
 
 use crate::bubblewrap;
+use crate::cgroup::Cgroup;
 use crate::description::{Applied, Description, Rules, sealed};
+use crate::door;
 use crate::inside::INSIDE;
 use crate::landlock;
 use crate::layout::Layout;
 use crate::machine::{Machine, Tier};
 use crate::placeholder::Placeholders;
 use crate::proof::Settled;
+use crate::proxy::Proxy;
 use crate::report::Facts;
 
 /// What is to run in the sandbox.
@@ -52,6 +55,10 @@ pub struct Prepared {
     pub inherited: Inherited,
     /// What stands in the workspace for as long as it runs.
     pub placeholders: Placeholders,
+    /// What counts, bounds and kills it as a whole, where that is delegated. The process is to enter it before it becomes anything.
+    pub cgroup: Option<Cgroup>,
+    /// Where the door to named hosts is handed out.
+    line: Option<OwnedFd>,
     settled: Settled,
     confinement: Confinement,
     machine: Machine,
@@ -74,7 +81,7 @@ impl Inherited {
 /// Prepares a process.
 pub fn prepare(job: &Job<'_>, settled: Settled) -> Result<Prepared, Refusal> {
     let confinement = job.confinement;
-    let machine = Machine::look();
+    let machine = settled.machine.clone();
     let mut placeholders = Placeholders::default();
     let namespaces = settled.tier == Tier::Namespaces;
     let needed = [job.program.to_owned()];
@@ -89,13 +96,21 @@ pub fn prepare(job: &Job<'_>, settled: Settled) -> Result<Prepared, Refusal> {
         .add(job.executable.try_clone_to_owned().map_err(Refusal::Files)?)
         .map_err(Refusal::Files)?;
     let speaker = inherited.add(speaker).map_err(Refusal::Files)?;
-    let description = describe(job, &layout, settled.tier).to_file().map_err(Refusal::Files)?;
+    let (line, door) = match confinement.network {
+        Network::Hosts(_) if namespaces => {
+            let (line, its_end) = door::line().map_err(Refusal::Files)?;
+            (Some(line), Some(inherited.add(its_end).map_err(Refusal::Files)?))
+        }
+        _ => (None, None),
+    };
+    let description = Description { door, ..describe(job, &layout, settled.tier) };
+    let description = description.to_file().map_err(Refusal::Files)?;
     let description = inherited.add(description).map_err(Refusal::Files)?;
     let again = PathBuf::from(format!("/proc/self/fd/{executable}"));
     let inside = [INSIDE.to_owned(), description.to_string(), speaker.to_string()].map(OsString::from);
     let (program, args) = match machine.bubblewrap.clone().filter(|_| namespaces) {
         Some(bubblewrap) => {
-            let arguments = bubblewrap::arguments(&layout, &confinement.network);
+            let arguments = bubblewrap::arguments(&layout, &confinement.network, machine.landlock > 0);
             let arguments = sealed(&bubblewrap::joined(&arguments)).map_err(Refusal::Files)?;
             let arguments = inherited.add(arguments).map_err(Refusal::Files)?;
             let start = ["--args".to_owned(), arguments.to_string(), "--".to_owned()].map(OsString::from);
@@ -103,6 +118,9 @@ pub fn prepare(job: &Job<'_>, settled: Settled) -> Result<Prepared, Refusal> {
         }
         None => (again, inside.to_vec()),
     };
+    // Where it cannot be made after all, the report says so.
+    let cgroup = machine.cgroup.as_ref().and_then(|place| place.make(confinement.bounds).ok());
+    let machine = Machine { cgroup: machine.cgroup.clone().filter(|_| cgroup.is_some()), ..machine };
     let (tier, unprotected) = (settled.tier, layout.unprotected);
     let confinement = confinement.clone();
     Ok(Prepared {
@@ -112,6 +130,8 @@ pub fn prepare(job: &Job<'_>, settled: Settled) -> Result<Prepared, Refusal> {
         words,
         inherited,
         placeholders,
+        cgroup,
+        line,
         settled,
         confinement,
         machine,
@@ -139,6 +159,7 @@ fn describe(job: &Job<'_>, layout: &Layout, tier: Tier) -> Description {
         env: job.env.clone(),
         cwd: job.cwd.to_owned(),
         is_init: namespaces,
+        door: None,
         rules: Rules {
             read: (!namespaces).then(read),
             write: layout.write.iter().cloned().chain(common).chain(tmp).collect(),
@@ -151,6 +172,14 @@ fn describe(job: &Job<'_>, layout: &Layout, tier: Tier) -> Description {
 }
 
 impl Prepared {
+    /// Opens the way to named hosts, where the policy names some. To be asked once the one inside has said that the agent runs.
+    pub fn proxy(&self) -> io::Result<Option<Proxy>> {
+        match (&self.line, &self.confinement.network) {
+            (Some(line), Network::Hosts(hosts)) => Ok(Some(Proxy::start(door::take(line.as_fd())?, hosts)?)),
+            _ => Ok(None),
+        }
+    }
+
     /// What confines the process, now that it has said which rules it put on.
     pub fn report(&self, applied: Applied) -> Confined {
         Facts {
@@ -176,12 +205,6 @@ pub enum Refusal {
     Missing {
         /// What.
         what: Vec<String>,
-    },
-    /// Something that is not built yet.
-    #[error("{what} cannot be enforced yet")]
-    NotBuilt {
-        /// What.
-        what: &'static str,
     },
     /// Paths that cannot be protected.
     #[error("a link cannot be protected: {}", list_of(paths))]
@@ -214,7 +237,6 @@ impl Refusal {
     pub fn hint(&self) -> &'static str {
         match self {
             Self::Missing { .. } => "add what is missing, or let the policy be `best-effort`",
-            Self::NotBuilt { .. } => "leave it out of the policy",
             Self::Unprotectable { .. } => {
                 "put the thing itself in the place of the link, or let the policy be `best-effort`"
             }

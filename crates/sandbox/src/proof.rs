@@ -32,6 +32,8 @@ const PATIENCE: Duration = Duration::from_secs(30);
 /// How a process will be confined, proven.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Settled {
+    /// With what there is here.
+    pub machine: Machine,
     /// By what.
     pub tier: Tier,
     /// What the probe came to.
@@ -46,32 +48,31 @@ pub fn settle(
     scratch: &Path,
     executable: BorrowedFd<'_>,
 ) -> Result<Settled, Refusal> {
-    if matches!(confinement.network, Network::Hosts(_)) {
-        return Err(Refusal::NotBuilt { what: "a network of named hosts" });
-    }
-    let machine = Machine::look();
-    let mut missing = machine.missing(Tier::Namespaces);
-    if !confinement.namespaces {
-        missing.push("namespaces, which the policy itself leaves out".to_owned());
+    let machine = &Machine::look();
+    let missing = machine.missing_for(confinement);
+    let required = confinement.requirement == Requirement::Require;
+    if required && confinement.bounds.memory_bytes.is_some() && !machine.bounds_memory() {
+        let what = "a delegated cgroup (version 2) that counts memory, which the policy bounds".to_owned();
+        return Err(Refusal::Missing { what: vec![what] });
     }
     if missing.is_empty() {
-        match proven(confinement, Tier::Namespaces, &machine, scratch, executable) {
-            Err(Refusal::Unproven { why }) if confinement.requirement == Requirement::BestEffort => {
+        match proven(confinement, Tier::Namespaces, machine, scratch, executable) {
+            Err(Refusal::Unproven { why }) if !required => {
                 // Bubblewrap is there and does not work: no user namespaces, most likely.
                 drop(why);
             }
             other => return other,
         }
-    } else if confinement.requirement == Requirement::Require {
+    } else if required {
         return Err(Refusal::Missing { what: missing });
     }
     if machine.bubblewrap.is_some() && confinement.namespaces && !missing.is_empty() {
         // Namespaces hold without Landlock too, all but what it alone holds.
-        if let Ok(settled) = proven(confinement, Tier::Namespaces, &machine, scratch, executable) {
+        if let Ok(settled) = proven(confinement, Tier::Namespaces, machine, scratch, executable) {
             return Ok(settled);
         }
     }
-    proven(confinement, Tier::Rules, &machine, scratch, executable)
+    proven(confinement, Tier::Rules, machine, scratch, executable)
 }
 
 fn proven(
@@ -84,9 +85,9 @@ fn proven(
     let record = Record::of(confinement, tier, machine, executable);
     let kept = confinement.proofs.as_deref().map(|folder| folder.join(record.file_name()));
     if let Some(escapes) = kept.as_deref().and_then(|kept| record.read(kept)) {
-        return Ok(Settled { tier, proof: Proof { escapes, earlier: true } });
+        return Ok(Settled { machine: machine.clone(), tier, proof: Proof { escapes, earlier: true } });
     }
-    let escapes = proven_at_last(confinement, tier, scratch, executable)?;
+    let escapes = proven_at_last(confinement, tier, machine, scratch, executable)?;
     let must_hold = |safeguard| confinement.must_hold.contains(&safeguard);
     let open = |escape: &&Escape| {
         !escape.stopped
@@ -100,20 +101,21 @@ fn proven(
         // A proof that cannot be kept is made again.
         let _ = record.keep(&kept, &escapes);
     }
-    Ok(Settled { tier, proof: Proof { escapes, earlier: false } })
+    Ok(Settled { machine: machine.clone(), tier, proof: Proof { escapes, earlier: false } })
 }
 
 /// What was there when a sandbox was laid out may be gone when it is mounted; then it is laid out anew.
 fn proven_at_last(
     confinement: &Confinement,
     tier: Tier,
+    machine: &Machine,
     scratch: &Path,
     executable: BorrowedFd<'_>,
 ) -> Result<Vec<Escape>, Refusal> {
     let mut tries_left = 10;
     loop {
         tries_left -= 1;
-        match prove(confinement, tier, scratch, executable) {
+        match prove(confinement, tier, machine, scratch, executable) {
             Err(Refusal::Unproven { .. }) if tries_left > 0 => {}
             other => return other,
         }
@@ -156,6 +158,12 @@ impl Record {
         };
         let opened = PathBuf::from(format!("/proc/self/fd/{}", executable.as_raw_fd()));
         let Confinement { preset, requirement, must_hold, network, unix_sockets, bounds, .. } = confinement;
+        // Whichever hosts are named, the namespace is the same.
+        let reach = match network {
+            Network::Full => "full",
+            Network::None => "none",
+            Network::Hosts(_) => "hosts",
+        };
         Self {
             boot: text("/proc/sys/kernel/random/boot_id"),
             kernel: text("/proc/sys/kernel/version"),
@@ -164,7 +172,7 @@ impl Record {
             landlock: machine.landlock,
             executable: looks(&opened).unwrap_or_default(),
             tier: format!("{tier:?}"),
-            kind: format!("{preset} {requirement:?} {must_hold:?} {network:?} {unix_sockets} {bounds:?}"),
+            kind: format!("{preset} {requirement:?} {must_hold:?} {reach} {unix_sockets} {bounds:?}"),
             escapes: Vec::new(),
         }
     }
@@ -204,6 +212,7 @@ impl Record {
 pub fn prove(
     confinement: &Confinement,
     tier: Tier,
+    machine: &Machine,
     scratch: &Path,
     executable: BorrowedFd<'_>,
 ) -> Result<Vec<Escape>, Refusal> {
@@ -222,7 +231,9 @@ pub fn prove(
         cwd: &stage.workspace(),
         executable,
     };
-    let settled = Settled { tier, proof: Proof { escapes: Vec::new(), earlier: false } };
+    // The probe is ended by its namespace; a cgroup is what it would take to end it otherwise.
+    let machine = Machine { cgroup: None, ..machine.clone() };
+    let settled = Settled { machine, tier, proof: Proof { escapes: Vec::new(), earlier: false } };
     let mut escapes = let_loose(prepare(&job, settled)?, tier)?;
     stage.judge(&mut escapes);
     Ok(escapes)

@@ -34,7 +34,12 @@ impl Facts<'_> {
         ];
         let all = files.into_iter().chain(others).chain(rights).chain(self.bounds());
         let safeguards = all.map(|(name, hold, why)| Safeguard { name, hold, why }).collect();
-        Confined { policy: self.confinement.clone(), safeguards, proof: Some(proof) }
+        Confined {
+            policy: self.confinement.clone(),
+            safeguards,
+            proof: Some(proof),
+            refused_hosts: Vec::new(),
+        }
     }
 
     fn namespaces(&self) -> bool {
@@ -101,7 +106,10 @@ impl Facts<'_> {
             (Network::Hosts(_), true) => {
                 (Hold::Held, "network namespace, and a proxy that asks no other host")
             }
-            (_, false) => (held(self.applied.seccomp), "seccomp: no socket of the internet"),
+            (Network::None, false) => (held(self.applied.seccomp), "seccomp: no socket of the internet"),
+            (Network::Hosts(_), false) => {
+                (held(self.applied.seccomp), "seccomp: nobody is reached; named hosts need bubblewrap")
+            }
         };
         (SafeguardName::Network, hold, why.to_owned())
     }
@@ -128,7 +136,9 @@ impl Facts<'_> {
         let bounds = self.confinement.bounds;
         let is_root = rustix::process::geteuid().is_root();
         let processes = bounds.processes.map(|count| {
+            let counted = self.machine.cgroup.as_ref().is_some_and(|cgroup| cgroup.processes);
             let (hold, why) = match (self.namespaces(), is_root) {
+                _ if counted => (Hold::Held, format!("cgroup: at most {count}")),
                 (false, _) => (
                     Hold::Open,
                     "needs bubblewrap: without, all processes of the user would be counted".to_owned(),
@@ -141,12 +151,13 @@ impl Facts<'_> {
         let file = bounds
             .file_bytes
             .map(|bytes| (SafeguardName::FileSize, Hold::Held, format!("at most {bytes} bytes")));
-        let memory = bounds.memory_bytes.map(|_| {
-            let why = match self.machine.cgroup {
-                None => "no cgroup is delegated to this user",
-                Some(_) => "a cgroup is delegated, but is not used yet",
+        let memory = bounds.memory_bytes.map(|bytes| {
+            let (hold, why) = match &self.machine.cgroup {
+                Some(cgroup) if cgroup.memory => (Hold::Held, format!("cgroup: at most {bytes} bytes")),
+                Some(_) => (Hold::Open, "the cgroup that is delegated counts no memory".to_owned()),
+                None => (Hold::Open, "no cgroup (version 2) is delegated to this user".to_owned()),
             };
-            (SafeguardName::Memory, Hold::Open, why.to_owned())
+            (SafeguardName::Memory, hold, why)
         });
         processes.into_iter().chain(file).chain(memory).collect()
     }

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use model::{Confinement, NotStarted, NotStartedReason, RunId, RunPlan, SandboxReport};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
-use sandbox::{Job, Placeholders, Prepared, Refusal, Step, Tier, Word};
+use sandbox::{Job, Placeholders, Prepared, Proxy, Refusal, Step, Tier, Word};
 
 use crate::launch::explain;
 use crate::os::{self, Tree};
@@ -21,6 +21,8 @@ const PATIENCE: Duration = Duration::from_secs(30);
 pub struct Begun {
     pub sandbox: SandboxReport,
     pub placeholders: Placeholders,
+    /// The way to named hosts.
+    pub proxy: Option<Proxy>,
 }
 
 /// Makes a sandbox ready that has been proven to hold.
@@ -51,6 +53,7 @@ pub fn begin(
 ) -> Result<Begun, NotStarted> {
     // The copies of its own files that this process had would keep it from hearing an end.
     drop(std::mem::take(&mut prepared.inherited));
+    tree.stands_in_a_cgroup(prepared.cgroup.take());
     let cannot_hear = |error: io::Error| not_confined(&error.to_string());
     let mut heard = Vec::new();
     let give_up_at = Instant::now() + PATIENCE;
@@ -78,10 +81,11 @@ pub fn begin(
     let runs = applied.filter(|_| closed == (prepared.tier == Tier::Rules));
     let Some(applied) = runs else { return Err(not_confined(&complaint(error))) };
     let sandbox = SandboxReport::Confined(Box::new(prepared.report(applied)));
+    let proxy = prepared.proxy().map_err(cannot_hear)?;
     if prepared.tier == Tier::Namespaces {
         tree.stands_in_a_scaffold(prepared.words, heard).map_err(cannot_hear)?;
     }
-    Ok(Begun { sandbox, placeholders: prepared.placeholders })
+    Ok(Begun { sandbox, placeholders: prepared.placeholders, proxy })
 }
 
 /// Waits for more. Nothing: nobody can say anything any more.

@@ -28,6 +28,8 @@ pub struct Launched {
     pub sandbox: SandboxReport,
     /// What stands in its workspace until the last of its processes has gone.
     pub placeholders: sandbox::Placeholders,
+    /// The way to named hosts, where the policy names some.
+    pub proxy: Option<sandbox::Proxy>,
 }
 
 /// Where the agent's streams go.
@@ -51,10 +53,12 @@ pub fn launch(
     loop {
         tries_left -= 1;
         match started(spool, folder, plan, run_id) {
-            Ok((tree, pipes, Begun { sandbox, placeholders })) => {
+            Ok((tree, pipes, Begun { sandbox, placeholders, proxy })) => {
                 return match (Stream::new(pipes.output, files.output), Stream::new(pipes.error, files.error))
                 {
-                    (Ok(output), Ok(error)) => Ok(Launched { tree, output, error, sandbox, placeholders }),
+                    (Ok(output), Ok(error)) => {
+                        Ok(Launched { tree, output, error, sandbox, placeholders, proxy })
+                    }
                     (Err(refusal), _) | (_, Err(refusal)) => {
                         tree.abandon();
                         Err(explain(plan, &refusal))
@@ -82,7 +86,11 @@ fn started(
     let started = Tree::spawn(plan, run_id, Stdio::from(stdin), prepared.as_ref());
     let (mut tree, pipes) = started.map_err(|error| explain(plan, &error))?;
     let begun = match prepared {
-        None => Ok(Begun { sandbox: SandboxReport::Off, placeholders: sandbox::Placeholders::default() }),
+        None => Ok(Begun {
+            sandbox: SandboxReport::Off,
+            placeholders: sandbox::Placeholders::default(),
+            proxy: None,
+        }),
         Some(prepared) => begin(prepared, &mut tree, &pipes.error, plan),
     };
     match begun {

@@ -6,7 +6,9 @@ use std::io::{self, Write};
 use std::process::ExitCode;
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
-use model::{End, RunReport, RunState, RunStatus, STATUS_VERSION, TreeEnd, TreeUsage};
+use model::{
+    End, RunReport, RunState, RunStatus, STATUS_VERSION, SandboxReport, TreeEnd, TreeUsage,
+};
 
 use crate::held::{HeldSpool, Order, StatusSlot};
 use crate::launch::{Launched, StreamFiles, launch};
@@ -140,9 +142,10 @@ fn carry_out(folder: &OsStr) -> Result<(), GaveUp> {
             first_slot.give_up().map_err(GaveUp::Write)?;
             (never_started(end), None)
         }
-        Ok(launched) => {
-            let sandbox = Some(launched.sandbox.clone());
-            let status = RunStatus { sandbox: sandbox.clone(), ..status.clone() };
+        Ok(mut launched) => {
+            let mut sandbox = launched.sandbox.clone();
+            let proxy = launched.proxy.take();
+            let status = RunStatus { sandbox: Some(sandbox.clone()), ..status.clone() };
             let announced = announce(&spool, first_slot, &status, &launched);
             let mut supervision = Supervision::new(launched, &plan.limits, &signals, starter, since);
             match announced {
@@ -150,7 +153,11 @@ fn carry_out(folder: &OsStr) -> Result<(), GaveUp> {
                 // A run that nobody can find again is not to be.
                 Err(error) => supervision.spool_failed(&error),
             }
-            (supervision.until_the_end(), sandbox)
+            let report = supervision.until_the_end();
+            if let (Some(proxy), SandboxReport::Confined(confined)) = (proxy, &mut sandbox) {
+                confined.refused_hosts = proxy.close();
+            }
+            (report, Some(sandbox))
         }
     };
     let report = RunReport { sandbox: sandbox.clone(), ..report };

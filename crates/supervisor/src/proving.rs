@@ -6,7 +6,7 @@ use std::os::fd::AsFd;
 use std::path::Path;
 
 use model::{Confinement, Proof};
-use sandbox::{Machine, Refusal, Settled, Tier};
+use sandbox::{Refusal, Settled, Tier};
 
 use crate::Supervisor;
 
@@ -46,11 +46,14 @@ impl Supervisor {
     /// `scratch` is a folder for what the probe is to leave alone.
     pub fn prove(&self, confinement: &Confinement, scratch: &Path) -> Result<ProvenSandbox, NoSandbox> {
         let program = File::open(self.program()).map_err(NoSandbox::Program)?;
-        let Settled { tier, proof } = sandbox::settle(confinement, scratch, program.as_fd())?;
-        let machine = Machine::look();
+        let Settled { machine, tier, proof } = sandbox::settle(confinement, scratch, program.as_fd())?;
         let namespaces = if tier == Tier::Namespaces { "namespaces (bubblewrap), " } else { "" };
         let seccomp = if machine.seccomp { ", seccomp" } else { "" };
-        let cgroup = if machine.cgroup.is_some() { ", a delegated cgroup (not used yet)" } else { "" };
+        let cgroup = match &machine.cgroup {
+            Some(cgroup) if cgroup.memory && cgroup.processes => ", a cgroup that bounds and kills",
+            Some(_) => ", a cgroup that kills",
+            None => "",
+        };
         Ok(ProvenSandbox {
             made_of: format!("{namespaces}Landlock {}{seccomp}{cgroup}", machine.landlock),
             proof,

@@ -250,7 +250,12 @@ fn policy(order: &Order, config: &Config) -> CallPolicy {
         (false, true) => Requirement::BestEffort,
         (false, false) => default.requirement,
     };
-    CallPolicy { preset: order.policy.unwrap_or(default.preset), requirement, ..default }
+    CallPolicy {
+        preset: order.policy.unwrap_or(default.preset),
+        network: order.network.clone().unwrap_or(default.network),
+        requirement,
+        ..default
+    }
 }
 
 fn prompt(order: &Order) -> Result<String, Failure> {

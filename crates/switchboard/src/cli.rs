@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
-use model::{AgentKind, Preset, SessionId, StateName};
+use model::{AgentKind, Network, Preset, SessionId, StateName};
 
 use crate::duration;
 
@@ -98,6 +98,9 @@ pub struct Order {
     /// What it may touch: off, workspace, observe, restricted or sealed [default: as configured, else workspace]
     #[arg(long, value_name = "POLICY")]
     pub policy: Option<Preset>,
+    /// Whom it may reach: full, none, or hosts with commas between them, beside its own vendor [default: as configured, else full]
+    #[arg(long, value_name = "NETWORK")]
+    pub network: Option<Network>,
     /// Run also where the machine cannot enforce all of the policy, and say what held [default: as configured, else so]
     #[arg(long, conflicts_with = "require")]
     pub best_effort: bool,

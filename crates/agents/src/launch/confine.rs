@@ -7,12 +7,13 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use model::{
-    AgentKind, CallPolicy, CallSpec, Ground, McpServer, Mode, Preset, Protected, ProtectedKind, Requirement,
-    SafeguardName, SettingSource, Settings, ToolChoice,
+    AgentKind, CallPolicy, CallSpec, Ground, McpServer, Mode, Network, Preset, Protected, ProtectedKind,
+    Requirement, SafeguardName, SettingSource, Settings, ToolChoice,
 };
 
 use super::{Draft, LaunchError, gemini, path_text};
 use crate::Setup;
+use crate::hosts::own_hosts;
 
 /// The call as its policy lets it be placed.
 pub(super) fn within_policy(spec: &CallSpec, setup: &Setup) -> Result<CallSpec, LaunchError> {
@@ -114,7 +115,7 @@ pub(super) fn confine(draft: &mut Draft<'_>) -> Result<(), LaunchError> {
         proofs: premises.proofs.clone(),
         home,
     };
-    draft.plan.policy = policy.confine(&ground)?;
+    draft.plan.policy = CallPolicy { network: network(draft), ..policy.clone() }.confine(&ground)?;
     // A sandbox has temporary folders of its own, and only those.
     draft.variable("TMPDIR", "/tmp");
     draft.plan.env.remove("CLAUDE_CODE_TMPDIR");
@@ -126,6 +127,13 @@ pub(super) fn confine(draft: &mut Draft<'_>) -> Result<(), LaunchError> {
         draft.variable("IS_SANDBOX", "1");
     }
     Ok(())
+}
+
+/// The network of the policy. Named hosts are what the task needs; whom the agent itself needs goes without saying.
+fn network(draft: &Draft<'_>) -> Network {
+    let Network::Hosts(hosts) = &draft.spec.policy.network else { return draft.spec.policy.network.clone() };
+    let own = own_hosts(draft.spec.agent, &draft.plan.env);
+    Network::Hosts(hosts.iter().chain(own.iter().filter(|host| !hosts.contains(host))).cloned().collect())
 }
 
 /// Variables that name files which an agent cannot do without: certificates, and a login.

@@ -5,7 +5,7 @@
 
 use std::collections::HashSet;
 use std::io;
-use std::os::fd::{BorrowedFd, OwnedFd};
+use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
 use std::os::unix::process::CommandExt;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
@@ -18,7 +18,7 @@ use rustix::process::{
     Pid, Signal, WaitId, WaitIdOptions, WaitOptions, getpid, getppid, kill_process_group,
     set_child_subreaper, set_parent_process_death_signal, setsid, wait, waitid,
 };
-use sandbox::Prepared;
+use sandbox::{Cgroup, Prepared};
 
 use super::identity::{Entry, ProcessHandle, Table, identity_of, table};
 use super::scaffold::Scaffold;
@@ -51,6 +51,8 @@ pub struct Tree {
     identity: ProcessIdentity,
     exit: Option<Exit>,
     signalled: HashSet<ProcessIdentity>,
+    /// What kills all of it at once, where there is one. It goes with the tree, when nobody is left in it.
+    cgroup: Option<Cgroup>,
 }
 
 /// The ends of the agent's pipes that stay here.
@@ -79,6 +81,7 @@ impl Tree {
             identity: unknown,
             exit: None,
             signalled: HashSet::new(),
+            cgroup: None,
         };
         // Not waited for yet, so it is still in the process table even if it has ended.
         let (Some(identity), Some(output), Some(error)) =
@@ -99,6 +102,11 @@ impl Tree {
         self.scaffold = Some(scaffold);
         self.hear();
         Ok(())
+    }
+
+    /// Gives it the cgroup that its first process has entered.
+    pub fn stands_in_a_cgroup(&mut self, cgroup: Option<Cgroup>) {
+        self.cgroup = cgroup;
     }
 
     /// Where it is said that an agent in a sandbox has ended; none when there is nothing to be heard.
@@ -177,7 +185,12 @@ impl Tree {
 
     /// Makes every process of the tree end. A tree that forks while this runs needs it again.
     pub fn kill(&mut self) -> io::Result<()> {
-        self.signal(Signal::KILL).map(drop)
+        let signalled = self.signal(Signal::KILL).map(drop);
+        // After the list, which says whom there was to kill. An older kernel has no such file.
+        if let Some(cgroup) = &self.cgroup {
+            let _ = cgroup.kill();
+        }
+        signalled
     }
 
     fn signal(&mut self, signal: Signal) -> io::Result<bool> {
@@ -319,10 +332,15 @@ fn command(plan: &RunPlan, run_id: RunId, prepared: Option<&Prepared>) -> Comman
         }
     };
     command.env(RunId::VARIABLE, run_id.to_string()).process_group(0);
+    // A number, for the child: its copy of the open file has the same.
+    let door = prepared.and_then(|prepared| Some(prepared.cgroup.as_ref()?.door().as_raw_fd()));
     // SAFETY: the closure makes system calls only and neither allocates nor locks; besides, the supervisor has one thread.
     unsafe {
         command.pre_exec(move || {
             reset_signals()?;
+            if let Some(door) = door {
+                rustix::io::write(BorrowedFd::borrow_raw(door), b"0")?;
+            }
             set_parent_process_death_signal(Some(Signal::KILL))?;
             // The supervisor may have been killed before the call above; then no signal would ever come.
             if getppid() == Some(supervisor) { Ok(()) } else { Err(Errno::SRCH.into()) }

@@ -22,7 +22,6 @@ crate::tests![
     without_network_nobody_is_reached,
     with_the_kernels_rules_alone_what_is_open_is_known,
     without_namespaces_a_policy_that_requires_them_runs_nothing,
-    a_network_of_named_hosts_is_refused,
 ];
 
 /// What must work, or the sandbox is no use.
@@ -151,20 +150,6 @@ fn without_namespaces_a_policy_that_requires_them_runs_nothing() {
         assert_eq!(failure.reason, model::NotStartedReason::NotConfined);
         assert!(failure.message.contains("namespaces, which the policy itself leaves out"), "{failure}");
         assert_eq!(report.sandbox, None);
-    });
-}
-
-/// Not built yet, so it is refused and not taken for another.
-fn a_network_of_named_hosts_is_refused() {
-    Scene::play(async |scene: &Scene| {
-        let policy =
-            CallPolicy { network: Network::Hosts(vec!["example.com".into()]), ..Preset::Workspace.into() };
-        let report = scene.run(&scene.plan(scene.confinement(policy), &[TRY, "{}"])).await;
-        assert!(
-            report.end.to_string().contains("a network of named hosts cannot be enforced yet"),
-            "{}",
-            report.end
-        );
     });
 }
 

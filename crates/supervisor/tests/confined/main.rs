@@ -6,7 +6,9 @@
 #![expect(clippy::disallowed_methods, clippy::print_stdout, clippy::unwrap_used, reason = "a test may")]
 
 mod behaviour;
+mod bounds;
 mod escapes;
+mod hosts;
 mod lifetime;
 #[path = "../faults/ordinary_user.rs"]
 mod ordinary_user;
@@ -35,6 +37,9 @@ fn main() -> ExitCode {
     if rehearsal::is_cued() {
         return rehearsal::main();
     }
+    if let Some(code) = hosts::run_if_asked() {
+        return code;
+    }
     if let Some(code) = tries::run_if_asked() {
         return code;
     }
@@ -45,7 +50,7 @@ fn main() -> ExitCode {
 
 fn trials() -> Vec<Trial> {
     let lacks = scene::lacks();
-    let all = [behaviour::TESTS, lifetime::TESTS, escapes::TESTS];
+    let all = [behaviour::TESTS, lifetime::TESTS, escapes::TESTS, hosts::TESTS, bounds::TESTS];
     let mut trials = Vec::new();
     for &(name, body) in all.into_iter().flatten() {
         if let Some(reason) = &lacks {

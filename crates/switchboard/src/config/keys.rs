@@ -298,6 +298,36 @@ pub const KEYS: &[Key] = &[
         "Where the machine cannot enforce a policy: `require` runs nothing and says what is missing, `best-effort` runs and reports what held.",
     ),
     key(
+        "sandbox.network",
+        Kind::Choice(&["full", "none", "hosts"]),
+        Default::Text("full"),
+        "Whom confined agents may reach: everybody, nobody, or the hosts of the next key and those of the agent's own vendor.",
+    ),
+    key(
+        "sandbox.hosts",
+        Kind::Texts,
+        Default::Empty,
+        "Such as `github.com`, `*.crates.io` or `10.0.0.5:8080`; for the ports 443 and 80 unless one is named.",
+    ),
+    key(
+        "sandbox.processes",
+        Kind::Count { least: 1, most: 1 << 22, may_be_off: true },
+        Default::Count(4096),
+        "How many processes and threads a confined agent may have at once.",
+    ),
+    key(
+        "sandbox.memory_bytes",
+        Kind::Count { least: 1 << 20, most: 1 << 50, may_be_off: true },
+        Default::Off,
+        "How much memory a confined agent and all that it starts may take; needs a delegated cgroup.",
+    ),
+    key(
+        "sandbox.private_state",
+        Kind::Flag,
+        Default::Flag(false),
+        "Confined agents get a configuration folder for each policy, with nothing in it but the login.",
+    ),
+    key(
         "log.level",
         Kind::Choice(&["error", "warn", "info", "debug", "trace"]),
         Default::Text("info"),

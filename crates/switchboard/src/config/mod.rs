@@ -16,7 +16,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use agents::{ModelTable, ModelTables};
-use model::{AgentKind, CallPolicy, Preset, Requirement};
+use model::{AgentKind, Bounds, CallPolicy, Network, Preset, Requirement};
 
 pub use error::ConfigError;
 pub use settings::{Given, Settings};
@@ -209,7 +209,21 @@ impl Says<'_> {
         let preset: Option<Preset> = self.text(name).and_then(|name| name.parse().ok());
         let best_effort = self.text("sandbox.requirement").as_deref() == Some("best-effort");
         let requirement = if best_effort { Requirement::BestEffort } else { Requirement::Require };
-        CallPolicy { requirement, ..preset.unwrap_or_default().into() }
+        CallPolicy {
+            requirement,
+            network: match self.text("sandbox.network").as_deref() {
+                Some("none") => Network::None,
+                Some("hosts") => Network::Hosts(self.texts("sandbox.hosts")),
+                _ => Network::Full,
+            },
+            bounds: Bounds {
+                processes: self.count("sandbox.processes"),
+                memory_bytes: self.count("sandbox.memory_bytes"),
+                ..Bounds::default()
+            },
+            private_state: self.flag("sandbox.private_state"),
+            ..preset.unwrap_or_default().into()
+        }
     }
 
     fn path(&self, name: &str) -> Option<PathBuf> {

@@ -319,6 +319,8 @@ fn a_call_is_confined_by_the_policy_it_names_or_else_to_its_folder() {
             // A kernel with nothing to hold it by is told of.
             assert!((inside, outside) == writes || open.contains(&"writes"), "{asked:?}: {answer}");
         }
+        let network = json!({ "prompt": "hi", "network": "http://a.com" });
+        assert_eq!(client.refused("call_rehearsal", network).await.field, "network");
         let refused = client.tool("call_rehearsal", json!({ "prompt": "hi", "policy": "walls" })).await;
         let text = refused["content"][0]["text"].as_str().unwrap();
         assert!(

@@ -2,8 +2,8 @@
 
 use agents::{LaunchError, Premises, Setup, launch};
 use model::{
-    Access, AgentKind, CallPolicy, CallSpec, Confinement, Mode, Policy, Preset, Requirement, RunPlan,
-    Settings, ToolChoice,
+    Access, AgentKind, CallPolicy, CallSpec, Confinement, Mode, Network, Policy, Preset, Requirement,
+    RunPlan, Settings, ToolChoice,
 };
 
 use super::{setup, spec};
@@ -217,4 +217,20 @@ fn a_folder_that_is_named_twice_is_one_and_file_tools_can_be_seen() {
         confinement(&plan).roots.iter().filter(|root| root.path == std::path::Path::new(path)).count()
     };
     assert_eq!((of("/w"), of("/bin/file-tools")), (1, 1));
+}
+
+#[test]
+fn named_hosts_are_those_of_the_call_and_of_the_agents_own_vendor_and_no_list_stays_none() {
+    let network = |network: Network, agent| {
+        let policy = CallPolicy { network, ..Preset::Workspace.into() };
+        confinement(&plan(&CallSpec { policy, ..spec(agent) }, &at_home())).network.clone()
+    };
+    let Network::Hosts(hosts) = network(Network::Hosts(vec!["github.com".into()]), AgentKind::Claude) else {
+        panic!("no hosts")
+    };
+    for host in ["github.com", "api.anthropic.com"] {
+        assert!(hosts.iter().any(|own| own == host), "{hosts:?}");
+    }
+    assert!(!hosts.iter().any(|host| host.contains("openai")), "{hosts:?}");
+    assert_eq!(network(Network::None, AgentKind::Claude), Network::None);
 }

@@ -75,6 +75,8 @@ pub(super) struct Parameters {
     /// What the operating system lets the agent touch. `workspace`: it writes in its folders only, and does not see keys and logins of others. `observe`: it writes nothing. `restricted`: no shell, only file tools on its folders. `sealed`: the last two together. `off`: it has all rights of the user. Default: as the operator set it, else `workspace`; the operator may also have set a limit that no call can lift.
     #[schemars(extend("enum" = ["off", "workspace", "observe", "restricted", "sealed"]))]
     policy: Option<String>,
+    /// Whom a confined agent may reach: `full`, `none`, or hosts with commas between them (`github.com,*.crates.io`), beside its own vendor. Default: as the operator set it, else `full`.
+    network: Option<String>,
     /// Which of its tools the agent may use without asking, such as `Read` or `Bash(git *)`; everything else is denied. An empty list: none at all. Left out: all of them.
     allowed_tools: Option<Vec<String>>,
     /// Takes the place of the agent's own system prompt.
@@ -215,7 +217,7 @@ impl CallTool {
                 None => Mode::Execute,
             },
             tools: tools(given.allowed_tools)?,
-            policy: policy(&server.options.policy, given.policy.as_deref())?,
+            policy: policy(&server.options.policy, given.policy.as_deref(), given.network.as_deref())?,
             system_prompt: given.system_prompt,
             add_dirs,
             agent_name: given.agent_name.as_deref().map(agent_name).transpose()?,
@@ -294,10 +296,18 @@ fn note(answer: &Answer, placed: &Placed, fire_and_forget: bool) -> Option<Strin
 }
 
 /// The policy that is asked for, or the operator's. Either is enforced as strictly as the operator wants it.
-fn policy(default: &CallPolicy, asked: Option<&str>) -> Result<CallPolicy, Refusal> {
-    let Some(asked) = asked else { return Ok(default.clone()) };
-    let names = Preset::ALL.map(|preset| (preset.name(), preset));
-    Ok(CallPolicy { preset: one_of("policy", asked, &names)?, ..default.clone() })
+fn policy(default: &CallPolicy, asked: Option<&str>, network: Option<&str>) -> Result<CallPolicy, Refusal> {
+    let mut policy = default.clone();
+    if let Some(asked) = asked {
+        let names = Preset::ALL.map(|preset| (preset.name(), preset));
+        policy.preset = one_of("policy", asked, &names)?;
+    }
+    if let Some(network) = network {
+        policy.network = network
+            .parse()
+            .map_err(|error: model::BadName| Refusal::of("network", error.to_string(), error.hint()))?;
+    }
+    Ok(policy)
 }
 
 fn at_most(field: &str, given: u64, limit: u64) -> Result<u64, Refusal> {
