@@ -10,6 +10,7 @@ use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
 use model::{AgentKind, CallSpec};
+use serde_json::{Value, json};
 
 use crate::Setup;
 use crate::launch::policy_folder;
@@ -32,7 +33,25 @@ pub fn seed_private_state(spec: &CallSpec, setup: &Setup) -> io::Result<()> {
     for name in login_files(spec.agent) {
         bring(&users.join(name), &folder.join(name))?;
     }
+    if spec.agent == AgentKind::Gemini {
+        choose_login(&users.join(GEMINI_SETTINGS), &folder.join(GEMINI_SETTINGS))?;
+    }
     Ok(())
+}
+
+const GEMINI_SETTINGS: &str = ".gemini/settings.json";
+
+/// Gemini keeps in its settings which login it uses, and without that has none. Nothing else of them is taken.
+fn choose_login(from: &Path, to: &Path) -> io::Result<()> {
+    let settings: Option<Value> = fs::read(from).ok().and_then(|bytes| serde_json::from_slice(&bytes).ok());
+    let Some(login) = settings.as_ref().and_then(|settings| settings.pointer("/security/auth")) else {
+        return Ok(());
+    };
+    let chosen = json!({ "security": { "auth": login } }).to_string();
+    if fs::read(to).is_ok_and(|there| there == chosen.as_bytes()) {
+        return Ok(());
+    }
+    write(to, chosen.as_bytes())
 }
 
 fn users_folder(agent: AgentKind, setup: &Setup) -> Option<PathBuf> {
@@ -54,11 +73,16 @@ fn bring(from: &Path, to: &Path) -> io::Result<()> {
     if !from.is_file() || newer(from, to) == Some(false) {
         return Ok(());
     }
+    write(to, &fs::read(from)?)
+}
+
+/// Whole or not at all: a run that has the same folder may read it now.
+fn write(to: &Path, bytes: &[u8]) -> io::Result<()> {
     if let Some(folder) = to.parent() {
         DirBuilder::new().recursive(true).mode(0o700).create(folder)?;
     }
     let next = to.with_extension("next");
     let mut file = OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(&next)?;
-    file.write_all(&fs::read(from)?)?;
+    file.write_all(bytes)?;
     fs::rename(next, to)
 }

@@ -23,7 +23,7 @@ pub(super) fn within_policy(spec: &CallSpec, setup: &Setup) -> Result<CallSpec, 
     }
     let mut spec = CallSpec { policy, ..spec.clone() };
     // A sandbox is for a workspace that is not trusted: its hooks, servers and variables would run before any tool does, and
-    // take the agent's key along. Who trusts it says so by naming the sources. Gemini has no means for it.
+    // take the agent's key along. Who trusts it says so by naming the sources. Gemini has no flag for it, see `distrusted`.
     if !spec.policy.is_off() && spec.settings == Settings::AgentDefault && spec.agent != AgentKind::Gemini {
         spec.settings = Settings::Only(vec![SettingSource::User]);
     }
@@ -115,7 +115,8 @@ pub(super) fn confine(draft: &mut Draft<'_>) -> Result<(), LaunchError> {
         proofs: premises.proofs.clone(),
         home,
     };
-    draft.plan.policy = CallPolicy { network: network(draft), ..policy.clone() }.confine(&ground)?;
+    let hide = policy.hide.iter().cloned().chain(distrusted(draft, &ground)).collect();
+    draft.plan.policy = CallPolicy { network: network(draft), hide, ..policy.clone() }.confine(&ground)?;
     // A sandbox has temporary folders of its own, and only those.
     draft.variable("TMPDIR", "/tmp");
     draft.plan.env.remove("CLAUDE_CODE_TMPDIR");
@@ -127,6 +128,15 @@ pub(super) fn confine(draft: &mut Draft<'_>) -> Result<(), LaunchError> {
         draft.variable("IS_SANDBOX", "1");
     }
     Ok(())
+}
+
+/// What gemini would obey in a workspace. It has no flag against that, so it does not see it.
+fn distrusted(draft: &Draft<'_>, ground: &Ground) -> Vec<PathBuf> {
+    if draft.spec.agent != AgentKind::Gemini {
+        return Vec::new();
+    }
+    let names = ground.workspaces.iter().flat_map(|folder| [".gemini", ".env"].map(|name| folder.join(name)));
+    names.filter(|path| !ground.state.iter().any(|state| state.starts_with(path))).collect()
 }
 
 /// The network of the policy. Named hosts are what the task needs; whom the agent itself needs goes without saying.

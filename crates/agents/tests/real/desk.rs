@@ -128,8 +128,12 @@ impl Desk {
             private_folder: spool.private(),
             workspace_has_settings: doctor::workspace_has_settings(spec.agent, &spec.cwd),
             new_session: uuid::Uuid::new_v4().into(),
-            premises: agents::Premises::default(),
+            premises: agents::Premises {
+                private_state: Some(self.folder().join("states")),
+                ..agents::Premises::default()
+            },
         };
+        agents::seed_private_state(spec, &setup).unwrap();
         agents::launch(spec, &setup)
     }
 

@@ -234,3 +234,12 @@ fn named_hosts_are_those_of_the_call_and_of_the_agents_own_vendor_and_no_list_st
     assert!(!hosts.iter().any(|host| host.contains("openai")), "{hosts:?}");
     assert_eq!(network(Network::None, AgentKind::Claude), Network::None);
 }
+
+#[test]
+fn gemini_does_not_see_what_its_workspace_would_have_it_obey() {
+    let hidden = |agent| confinement(&plan(&with(agent, Preset::Workspace), &at_home())).hidden.clone();
+    for name in ["/w/.gemini", "/w/.env"] {
+        assert!(hidden(AgentKind::Gemini).contains(&name.into()), "{name}");
+        assert!(!hidden(AgentKind::Claude).contains(&name.into()), "{name}");
+    }
+}
