@@ -12,6 +12,7 @@ use model::{Access, Confinement, PRIVATE_FOLDERS as PRIVATE, Protected, Protecte
 
 use crate::placeholder::{Placeholders, Stands, is_placeholder};
 use crate::sockets;
+use crate::worktree::Repository;
 
 /// One mount. For the same path, later ones of this list win.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
@@ -62,6 +63,7 @@ impl Layout {
             layout.hide(path)?;
         }
         if let Some(placeholders) = placeholders {
+            layout.repositories(confinement, placeholders)?;
             for protected in &confinement.protected {
                 layout.protect(protected, placeholders)?;
             }
@@ -100,6 +102,26 @@ impl Layout {
         } else {
             self.write.push(path.clone());
             self.mounts.push((path, Mount::Write));
+        }
+        Ok(())
+    }
+
+    /// Gives a workspace that is a linked worktree its repository, but for what is protected in it. Only where there are mounts:
+    /// the kernel's rules alone could not take anything away again.
+    fn repositories(&mut self, confinement: &Confinement, placeholders: &mut Placeholders) -> io::Result<()> {
+        let workspaces = confinement.roots.iter().filter(|root| root.access == Access::Write);
+        let found: Vec<Repository> = workspaces.filter_map(|root| Repository::of(&root.path)).collect();
+        for repository in found {
+            if self.hidden.iter().any(|hidden| repository.common.starts_with(hidden)) {
+                continue;
+            }
+            for folder in [&repository.common, &repository.own] {
+                self.write.push(folder.clone());
+                self.mounts.push((folder.clone(), Mount::Write));
+            }
+            for protected in repository.protected() {
+                self.protect(&protected, placeholders)?;
+            }
         }
         Ok(())
     }

@@ -29,6 +29,7 @@ mod report;
 mod request;
 mod seccomp;
 mod sockets;
+mod worktree;
 
 pub use cgroup::{Cgroup, Delegated};
 pub use description::{Applied, Step, Word};

@@ -19,8 +19,7 @@ crate::scenarios! {
     in_a_sandbox_a_server_is_used, not for Gemini: "gemini takes no servers of a call";
     under_the_policy_observe_no_tool_writes_anything;
     in_a_network_of_named_hosts_an_agent_reaches_its_own_api_and_nobody_else;
-    with_a_state_folder_of_its_own_an_agent_has_the_login_and_nothing_else_of_the_user,
-        not for Codex: "where the scripted API is stands in the user's configuration of codex";
+    with_a_state_folder_of_its_own_an_agent_has_the_login_and_nothing_else_of_the_user;
     a_hostile_workspace_gets_no_key_and_runs_nothing;
 }
 
@@ -163,6 +162,7 @@ fn with_a_state_folder_of_its_own_an_agent_has_the_login_and_nothing_else_of_the
     Desk::play(cli, async |desk| {
         let (login, folder, settings) = match desk.kind() {
             AgentKind::Claude => (".credentials.json", ".claude", ".claude/settings.json"),
+            AgentKind::Codex => ("auth.json", ".codex", ".codex/config.toml"),
             _ => ("oauth_creds.json", ".gemini", ".gemini/settings.json"),
         };
         let home = desk.folder().join("home");
@@ -176,8 +176,15 @@ fn with_a_state_folder_of_its_own_an_agent_has_the_login_and_nothing_else_of_the
         let api = ModelApi::start(Script::text("Hello.")).await;
         let policy = CallPolicy { private_state: true, ..Preset::Workspace.into() };
         let spec = |prompt: &str| CallSpec { policy: policy.clone(), ..desk.spec(prompt) };
-        if desk.kind() == AgentKind::Claude {
-            fs::write(home.join(settings), hooks.to_string()).unwrap();
+        let own = desk.folder().join("states").join(format!("{}-workspace", desk.kind()));
+        match desk.kind() {
+            AgentKind::Claude => fs::write(home.join(settings), hooks.to_string()).unwrap(),
+            AgentKind::Codex => {
+                // Where the API is stands in its configuration, so the operator has put one there.
+                desk.launch(&api, &spec("Never asked."), &desk.new_spool()).unwrap();
+                fs::copy(home.join(settings), own.join("config.toml")).unwrap();
+            }
+            _ => {}
         }
         let before = names_below(&home.join(folder));
         let first = desk.ask(&api, &spec("The word is heron.")).await;
@@ -188,7 +195,6 @@ fn with_a_state_folder_of_its_own_an_agent_has_the_login_and_nothing_else_of_the
         assert_eq!(second.succeeded().session, first.outcome.session, "{second}");
         assert!(api.turns().last().unwrap().body.to_string().contains("The word is heron."), "{second}");
         assert!(!mark.exists(), "a hook of the user ran: {second}");
-        let own = desk.folder().join("states").join(format!("{}-workspace", desk.kind()));
         let own = if desk.kind() == AgentKind::Gemini { own.join(folder) } else { own };
         assert_eq!(fs::read_to_string(own.join(login)).unwrap(), "{}");
         let after = names_below(&home.join(folder));

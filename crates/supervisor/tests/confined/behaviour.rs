@@ -21,6 +21,7 @@ crate::tests![
     placeholders_are_there_during_the_run_and_gone_after_it,
     without_a_policy_it_is_said_aloud,
     private_files_are_seen_and_the_rest_of_our_state_is_not,
+    in_a_linked_worktree_git_commits_and_nothing_of_the_repository_that_runs_commands_is_changed,
 ];
 
 fn an_agent_reads_its_stdin_and_its_answer_comes_through() {
@@ -213,5 +214,43 @@ fn private_files_are_seen_and_the_rest_of_our_state_is_not() {
         };
         scene.run(&plan).await;
         assert_eq!(scene.output(), "servers\nspool\n", "{}", scene.error());
+    });
+}
+
+fn in_a_linked_worktree_git_commits_and_nothing_of_the_repository_that_runs_commands_is_changed() {
+    Scene::play(async |scene: &Scene| {
+        let (main, work) = (scene.path("home/main"), scene.workspace());
+        fs::remove_dir_all(&work).unwrap();
+        let git = |args: &str| {
+            let mut command = std::process::Command::new("git");
+            command.arg("-C").arg(&main).args(["-c", "user.name=a", "-c", "user.email=a@b"]);
+            command.env("HOME", scene.path("home")).args(args.split(' ')).output()
+        };
+        fs::create_dir(&main).unwrap();
+        if git("init -q").is_err() {
+            println!("SKIPPED: there is no git");
+            return;
+        }
+        git("commit -q --allow-empty -m first").unwrap();
+        git(&format!("worktree add -q {}", work.display())).unwrap();
+        fs::write(main.join("file"), "as it was").unwrap();
+        let before = fs::read_to_string(main.join(".git/config")).unwrap();
+        let script = format!(
+            "git -c user.name=a -c user.email=a@b commit -q --allow-empty -m second; echo commit $?; cd {0}; \
+             echo x > .git/hooks/post-commit; echo x >> .git/config; echo x > .git/config.worktree; mv .git/hooks .git/h; \
+             mv .git/worktrees .git/w; echo / > .git/worktrees/shop/commondir; git config a.b c; echo x > file; echo done",
+            main.display()
+        );
+        let report = scene.run(&scene.shell(&script)).await;
+        assert!(scene.output().contains("commit 0") && scene.output().contains("done"), "{}", scene.error());
+        let log = git("log --oneline --all").unwrap();
+        assert!(String::from_utf8_lossy(&log.stdout).contains("second"), "{log:?}");
+        assert_eq!(fs::read_to_string(main.join(".git/config")).unwrap(), before);
+        assert_eq!(fs::read_to_string(main.join("file")).unwrap(), "as it was");
+        let missing = ["hooks/post-commit", "config.worktree", "h", "w"];
+        assert!(missing.iter().all(|name| !main.join(".git").join(name).exists()), "{}", scene.error());
+        let leads = fs::read_to_string(main.join(".git/worktrees/shop/commondir")).unwrap();
+        assert_eq!(leads, "../..\n");
+        assert_eq!(report.exit, Some(Exit::Code(0)), "{}", scene.error());
     });
 }
