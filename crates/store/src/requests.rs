@@ -118,6 +118,8 @@ pub struct JobFilter {
     pub since: Option<Timestamp>,
     /// Placed before that moment.
     pub until: Option<Timestamp>,
+    /// With these words in the name of the task or in the prompt, in capitals or not (of the letters of ASCII, at least).
+    pub words: Option<String>,
 }
 
 /// Which part of a list.

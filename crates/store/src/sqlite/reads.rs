@@ -130,7 +130,7 @@ struct Conditions {
 
 impl Conditions {
     fn of(filter: &JobFilter) -> Self {
-        let JobFilter { states, agent, tool, task, home, parent, session, since, until } = filter;
+        let JobFilter { states, agent, tool, task, home, parent, session, since, until, words } = filter;
         let text = |text: &str| Value::Text(text.to_owned());
         let mut conditions = Self::default();
         match states.as_slice() {
@@ -151,6 +151,11 @@ impl Conditions {
         conditions.maybe("session = ?", session.as_ref().map(|session| text(session.as_str())));
         conditions.maybe("id >= ?", since.map(|since| blob(JobId::first_of(since))));
         conditions.maybe("id < ?", until.map(|until| blob(JobId::first_of(until))));
+        if let Some(words) = words {
+            let anywhere = Value::Text(format!("%{}%", as_it_is(words)));
+            let piece = r"(task LIKE ? ESCAPE '\' OR prompt LIKE ? ESCAPE '\')";
+            conditions.and(piece, [anywhere.clone(), anywhere]);
+        }
         conditions
     }
 
@@ -168,6 +173,11 @@ impl Conditions {
     fn clause(&self) -> String {
         if self.pieces.is_empty() { String::new() } else { format!(" WHERE {}", self.pieces.join(" AND ")) }
     }
+}
+
+/// Words in which nothing stands for something else.
+fn as_it_is(words: &str) -> String {
+    words.replace('\\', r"\\").replace('%', r"\%").replace('_', r"\_")
 }
 
 fn blob(id: JobId) -> Value {

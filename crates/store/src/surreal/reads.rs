@@ -110,7 +110,7 @@ struct Conditions {
 
 impl Conditions {
     fn of(filter: &JobFilter) -> Self {
-        let JobFilter { states, agent, tool, task, home, parent, session, since, until } = filter;
+        let JobFilter { states, agent, tool, task, home, parent, session, since, until, words } = filter;
         let mut conditions = Self::default();
         match states.as_slice() {
             [] => {}
@@ -130,6 +130,11 @@ impl Conditions {
         let first_of = |at| JobId::first_of(at).to_string();
         conditions.maybe("placed >= $since", "since", since.map(first_of));
         conditions.maybe("placed < $until", "until", until.map(first_of));
+        conditions.maybe(
+            "(string::contains(string::lowercase(task), $words) OR string::contains(string::lowercase(prompt), $words))",
+            "words",
+            words.as_ref().map(|words| words.to_lowercase()),
+        );
         conditions
     }
 

@@ -13,6 +13,7 @@ conformance![
     pages_show_every_job_once_the_newest_first,
     a_job_placed_between_two_pages_moves_nothing,
     every_filter_leaves_out_what_does_not_fit,
+    words_are_found_in_tasks_and_prompts_as_they_are,
     a_summary_has_what_fits_in_a_line,
     sums_are_by_agent_model_day_and_end,
     old_ended_jobs_are_removed_and_no_others,
@@ -103,6 +104,29 @@ async fn every_filter_leaves_out_what_does_not_fit(bed: Bed) {
     assert_eq!(ids(JobFilter { until: Some(later), ..all() }).await, [parent]);
     let nothing = JobFilter { agent: Some(AgentKind::Gemini), tool: Some("call_cc".into()), ..all() };
     assert_eq!(ids(nothing).await, []);
+}
+
+async fn words_are_found_in_tasks_and_prompts_as_they_are(bed: Bed) {
+    let store = bed.open().await;
+    let mut placed = Vec::new();
+    for (task, prompt) in [("shop", "Mend the\nBasket"), (r"100%_\o/", "x"), ("1000 o", "x")] {
+        let order = NewJob { task: task.into(), ..order(prompt) };
+        placed.push(store.place(order).await.unwrap().job.id);
+        bed.clock.advance(Duration::from_millis(1));
+    }
+    let found = async |words: &str| {
+        let filter = JobFilter { words: Some(words.to_owned()), ..JobFilter::default() };
+        let page = store.list(&filter, PageRequest::default()).await.unwrap();
+        assert_eq!(store.count(&filter).await.unwrap(), page.jobs.len() as u64);
+        page.jobs.iter().map(|job| job.id).collect::<Vec<_>>()
+    };
+    assert_eq!(found("the\nbASKet").await, [placed[0]], "in a prompt, in capitals or not");
+    assert_eq!(found("shop").await, [placed[0]], "in the name of a task");
+    // None of these stands for anything else.
+    for words in ["%", "_", r"\", r"100%_\o"] {
+        assert_eq!(found(words).await, [placed[1]], "{words}");
+    }
+    assert_eq!(found("nowhere").await, []);
 }
 
 async fn a_summary_has_what_fits_in_a_line(bed: Bed) {
