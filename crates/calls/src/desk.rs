@@ -11,6 +11,7 @@ use model::{
 };
 use store::{Found, JobFilter, Page, PageRequest, Stats, StatsRange, Store};
 use tokio::sync::mpsc::{UnboundedSender, unbounded_channel};
+use supervisor::SeenProcess;
 use tokio::sync::{Mutex, Notify, watch};
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
@@ -306,6 +307,17 @@ impl Desk {
         let read = tokio::task::spawn_blocking(move || files.part(stream, offset, limit)).await;
         let read = read.map_err(std::io::Error::other).and_then(|part| part);
         read.map_err(|source| CallError::Files { job, source })
+    }
+
+    /// The processes of a job's newest run that can be seen now; none when nothing of it runs on this machine.
+    pub async fn processes(&self, job: JobId) -> Result<Vec<SeenProcess>, CallError> {
+        let files = self.files(job);
+        let Some(newest) = files.runs().pop() else { return Ok(Vec::new()) };
+        // One that is just being made, or was removed, has none either.
+        let Ok(run) = supervisor::attach(&files.run(newest)).await else { return Ok(Vec::new()) };
+        let seen = tokio::task::spawn_blocking(move || run.processes()).await;
+        let seen = seen.map_err(std::io::Error::other).and_then(|seen| seen);
+        seen.map_err(|source| CallError::Files { job, source })
     }
 
     /// What is going on in a job, as long as this desk runs it.

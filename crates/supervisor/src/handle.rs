@@ -14,7 +14,7 @@ use tokio::process::Child;
 use tokio::time::sleep;
 
 use crate::events::{Events, Offsets};
-use crate::os::{self, Former, ProcessHandle, Survivors};
+use crate::os::{self, Former, ProcessHandle, SeenProcess, Survivors};
 use crate::readiness::until_readable;
 use crate::recovery::{RecoverError, is_final, recover_run, sweep};
 use crate::spool::{Spool, SpoolError};
@@ -115,6 +115,11 @@ impl Run {
     /// The supervisor's process; none when it belongs to an earlier boot.
     pub fn supervisor(&self) -> Option<ProcessIdentity> {
         self.0.identity
+    }
+
+    /// The processes of the run that can be seen now, the supervisor's own left out; none once it is over.
+    pub fn processes(&self) -> io::Result<Vec<SeenProcess>> {
+        self.0.identity.map_or_else(|| Ok(Vec::new()), os::processes_below)
     }
 
     /// The folder with the run's files.

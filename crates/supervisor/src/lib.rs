@@ -64,7 +64,7 @@ compile_error!(
 
 pub use events::{Events, Offsets, RunEvent};
 pub use handle::{AttachError, Run, StopReply, WaitError, attach};
-pub use os::close_inherited_files;
+pub use os::{SeenProcess, close_inherited_files};
 pub use program::{main, run_if_asked};
 pub use proving::{NoSandbox, ProvenSandbox};
 pub use recovery::{RecoverError, recover};

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use model::{Deadline, End, Exit, Limits, RunPlan};
 
-use crate::scene::Scene;
+use crate::scene::{Scene, eventually};
 
 crate::tests![
     an_agent_that_ignores_term_is_killed,
@@ -17,6 +17,7 @@ crate::tests![
     a_family_that_keeps_forking_is_ended,
     a_process_whose_first_thread_has_ended_is_ended,
     a_suspended_agent_can_still_end_politely,
+    the_processes_of_a_run_are_seen_until_it_is_over,
 ];
 
 /// The ways in which a descendant gets away from its parent.
@@ -140,5 +141,22 @@ fn a_suspended_agent_can_still_end_politely() {
         let report = scene.run(&stopping(plan)).await;
         assert_eq!(report.exit, Some(Exit::Code(0)), "{report:?}");
         assert_eq!(scene.text(), "bye\n");
+    });
+}
+
+fn the_processes_of_a_run_are_seen_until_it_is_over() {
+    Scene::play(async |scene: &Scene| {
+        let run = scene.start(&scene.agent("spawn setsid\nsay up\nhang")).await;
+        eventually("nothing is said", || scene.text().contains("up")).await;
+        let seen = run.processes().unwrap();
+        let supervisor = run.supervisor().unwrap().pid;
+        let agent = seen.iter().find(|process| process.parent == supervisor).unwrap();
+        assert!(agent.command.contains("rehearsal"), "{seen:?}");
+        assert!(agent.resident_bytes > 0, "{seen:?}");
+        let descendant = scene.descendants()[0];
+        assert!(seen.iter().any(|process| process.pid == descendant), "{descendant} is not in {seen:?}");
+        run.stop().unwrap();
+        run.wait().await.unwrap();
+        assert_eq!(run.processes().unwrap(), []);
     });
 }
