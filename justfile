@@ -49,6 +49,11 @@ bench-serving *ARGS:
     scripts/peers-install || echo "those that could not be installed are left out"
     {{ target }}/release/bench serving --save --peers {{ ARGS }}
 
+# Measure the web page with 10,000 jobs against a page that does nothing, and keep the table
+bench-page *ARGS:
+    cargo build --release --locked -p switchboard -p bench
+    {{ target }}/release/bench page --save {{ ARGS }}
+
 # Swap folders for links under the file verbs for so many seconds, and try so many odd paths
 escapes SECONDS="3" PATHS="100000":
     FILE_TOOLS_RACE_SECONDS={{ SECONDS }} cargo test --release --locked -p file-tools --test tools -- --nocapture no_swap

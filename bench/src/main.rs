@@ -12,6 +12,7 @@ mod filing;
 mod interruption;
 mod machine;
 mod output;
+mod paging;
 mod process;
 mod report;
 mod serving;
@@ -53,6 +54,19 @@ enum Bench {
     Sandbox(Common),
     /// What a call through the MCP server costs: start, time, memory, many at once, a long transcript
     Serving(ServingOptions),
+    /// What the web page costs with 10,000 jobs: first byte, all of it, watchers; and the start of the command line
+    Page(Common),
+    /// Fill a new home with jobs of the past weeks, to look at; nothing is measured
+    Fill(Past),
+}
+
+#[derive(Debug, Args)]
+struct Past {
+    /// The folder that is to be `SWITCHBOARD_HOME`
+    home: PathBuf,
+    /// How many jobs
+    #[arg(long, default_value_t = 400)]
+    jobs: u64,
 }
 
 /// What every bench can be told.
@@ -96,6 +110,8 @@ fn main() -> ExitCode {
         Bench::FileTools(common) => measure_filing(&common),
         Bench::Sandbox(common) => measure_confining(&common),
         Bench::Serving(options) => measure_serving(&options),
+        Bench::Page(common) => measure_paging(&common),
+        Bench::Fill(past) => fill(&past),
     };
     match measured {
         Ok(()) => ExitCode::SUCCESS,
@@ -136,6 +152,23 @@ fn measure_serving(options: &ServingOptions) -> Result<(), Failure> {
             serving::measure(executables, folder, &scale, options.only, options.peers, interruption).await
         })
     })
+}
+
+fn measure_paging(common: &Common) -> Result<(), Failure> {
+    let scale = if common.quick { paging::Scale::QUICK } else { paging::Scale::FULL };
+    let page = Page { title: "What the web page costs", file: "page.md", method: scale.method() };
+    page.fill(common, |executables, folder| {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+        runtime.block_on(async {
+            let interruption = Interruption::listen()?;
+            paging::measure(executables, folder, &scale, interruption).await
+        })
+    })
+}
+
+fn fill(past: &Past) -> Result<(), Failure> {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    runtime.block_on(paging::fill(&past.home, past.jobs, 30))
 }
 
 /// A page that is still without figures.

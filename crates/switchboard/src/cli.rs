@@ -48,6 +48,8 @@ pub enum Command {
     Stats(Statistics),
     /// Say in a line each which agents are here
     Agents(Checkup),
+    /// Open the web page: the jobs, live, and what they came to
+    Open(OpenPage),
     /// Say which agents are here, whether they are ready, and what to do about what is missing
     Doctor(Checkup),
     /// Register the MCP server with a host, in the host's own configuration
@@ -279,6 +281,17 @@ pub struct Statistics {
     /// Print them as one JSON object
     #[arg(long)]
     pub json: bool,
+}
+
+#[derive(Debug, Args)]
+#[command(
+    after_help = "The link lets one browser in, once, within five minutes; who has it can see and end your jobs.\n\
+                        Exit codes: 0 the link is printed, 1 there is none."
+)]
+pub struct OpenPage {
+    /// Print the link, and start no browser
+    #[arg(long)]
+    pub print: bool,
 }
 
 #[derive(Debug, Args)]

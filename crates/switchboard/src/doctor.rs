@@ -22,8 +22,7 @@ pub fn check(order: &cli::Checkup) -> Result<ExitCode, Failure> {
     // Without a place for what they say, the agents are simply asked again.
     let home = Home::find(&environment).ok();
     let config = Config::read(home.as_ref(), &environment, &[])?;
-    let checkup = agents::doctor::check(&lookup(&environment, home.as_ref(), &config));
-    let sandbox = prove(home.as_ref(), &environment);
+    let Looked { checkup, sandbox } = Looking::new(home, environment, &config).look();
     if order.json {
         let (proof, problem) = match &sandbox {
             Ok(proven) => (Some(&proven.proof), None),
@@ -35,6 +34,36 @@ pub fn check(order: &cli::Checkup) -> Result<ExitCode, Failure> {
         tell_sandbox(&sandbox);
     }
     Ok(if checkup.any_ready() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+/// With what the machine is looked at.
+#[derive(Debug, Clone)]
+pub struct Looking {
+    lookup: Lookup,
+    home: Option<Home>,
+    environment: Environment,
+}
+
+/// What was found.
+#[derive(Debug)]
+pub struct Looked {
+    /// The agents, and what there is to confine them with.
+    pub checkup: Checkup,
+    /// What a probe came to that tried to break out.
+    pub sandbox: Result<ProvenSandbox, Finding>,
+}
+
+impl Looking {
+    /// As somebody with this environment and configuration does.
+    pub fn new(home: Option<Home>, environment: Environment, config: &Config) -> Self {
+        Self { lookup: lookup(&environment, home.as_ref(), config), home, environment }
+    }
+
+    /// Looks. Asks programs, so it may take seconds.
+    pub fn look(&self) -> Looked {
+        let checkup = agents::doctor::check(&self.lookup);
+        Looked { checkup, sandbox: prove(self.home.as_ref(), &self.environment) }
+    }
 }
 
 /// `switchboard agents`: a line for each.
@@ -151,7 +180,8 @@ fn headline(agent: &AgentCheck) -> String {
     format!("{}{version}: {ready}{}{place}", agent.agent, login(agent))
 }
 
-fn login(agent: &AgentCheck) -> &'static str {
+/// Whether it is logged in, as what follows its name.
+pub fn login(agent: &AgentCheck) -> &'static str {
     match agent.login {
         _ if agent.program.is_none() => "",
         Login::ByVariable => ", key in the environment",

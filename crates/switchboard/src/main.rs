@@ -16,12 +16,14 @@ mod failure;
 mod front;
 mod home;
 mod jobs;
+mod open;
 mod output;
 mod paint;
 mod reference;
 mod setup;
 mod stats;
 mod view;
+mod web;
 mod wire;
 
 use std::env;
@@ -48,6 +50,7 @@ fn main() -> ExitCode {
         Command::Cancel(order) => jobs::cancel(&order),
         Command::Retry(order) => jobs::retry(&order),
         Command::Stats(order) => stats::print(&order),
+        Command::Open(order) => open::page(&order),
         Command::Agents(order) => doctor::agents(&order),
         Command::Doctor(order) => doctor::check(&order),
         Command::Setup(order) => setup::run(&order),

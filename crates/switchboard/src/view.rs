@@ -27,6 +27,11 @@ pub enum How {
     Answer,
 }
 
+/// Whether an agent sends its answer in parts and never as a whole. Of the others the whole is shown, and no part twice.
+pub fn answers_in_parts(agent: AgentKind) -> bool {
+    agent == AgentKind::Gemini
+}
+
 /// A job as somebody sees it.
 pub struct View {
     how: How,
@@ -83,9 +88,8 @@ impl View {
                 "answering".clone_into(&mut self.doing);
                 self.words(&format!("{}\n", text("text")));
             }
-            // Gemini sends its answer in pieces and never as a whole.
-            "text" if self.agent == AgentKind::Gemini => self.words(text("text")),
-            "finished" if self.agent == AgentKind::Gemini && !self.open.is_empty() => self.words("\n"),
+            "text" if answers_in_parts(self.agent) => self.words(text("text")),
+            "finished" if answers_in_parts(self.agent) && !self.open.is_empty() => self.words("\n"),
             "thinking" => "thinking".clone_into(&mut self.doing),
             "session_started" => "started".clone_into(&mut self.doing),
             "tool_use" => {

@@ -280,6 +280,13 @@ pub const KEYS: &[Key] = &[
         "Origins of web pages that may use it, such as `http://localhost:3000`.",
     ),
     key(
+        "web.port",
+        Kind::Count { least: 0, most: 65_535, may_be_off: true },
+        Default::Count(0),
+        "The port of the web page on 127.0.0.1. With 0 the daemon takes any when `switchboard open` first asks for the page; a port that \
+         is named is listened on from the start. `off` is no page. See [web.md](web.md).",
+    ),
+    key(
         "sandbox.policy",
         Kind::Choice(POLICIES),
         Default::Text("workspace"),

@@ -61,6 +61,8 @@ pub struct Config {
     pub cwd_aliases: BTreeMap<String, PathBuf>,
     /// MCP over HTTP.
     pub http: Http,
+    /// The port of the web page, 0 for any; none when there is to be no page.
+    pub web_port: Option<u16>,
     /// What agents may touch.
     pub sandbox: Sandbox,
     /// The daemon's log.
@@ -183,6 +185,7 @@ impl Config {
                 address: says.text("http.address").and_then(|text| text.parse().ok()),
                 allowed_origins: says.texts("http.allowed_origins"),
             },
+            web_port: says.count("web.port").and_then(|port| u16::try_from(port).ok()),
             sandbox: Sandbox {
                 policy: says.policy("sandbox.policy"),
                 ceiling: says.policy("sandbox.ceiling"),

@@ -76,6 +76,11 @@ impl From<CallError> for Stopped {
     }
 }
 
+/// Says that something was refused, and why.
+pub fn refused(about: About, error: &dyn std::error::Error, hint: &str) -> Reply {
+    Reply::Refused { about, why: Complaint { message: in_full(error), hint: hint.to_owned() } }
+}
+
 fn in_full(error: &dyn std::error::Error) -> String {
     let mut text = error.to_string();
     let mut cause = error.source();

@@ -19,10 +19,11 @@ use super::asking;
 use super::connection::{Client, Connection};
 use super::work::{Load, Turn, Work};
 use crate::config::Config;
-use crate::doctor;
+use crate::doctor::{self, Looking};
 use crate::environment::Environment;
 use crate::home::Home;
-use crate::wire::Request;
+use crate::web::Web;
+use crate::wire::{About, Line, Reply, Request};
 
 /// What the name of a variable ends with that holds a secret.
 const SECRETS: [&str; 6] = ["_KEY", "_TOKEN", "_SECRET", "_PASSWORD", "_PASSWD", "_CREDENTIALS"];
@@ -31,13 +32,21 @@ const SECRETS: [&str; 6] = ["_KEY", "_TOKEN", "_SECRET", "_PASSWORD", "_PASSWD",
 pub struct Jobs {
     desk: calls::Desk,
     options: Arc<mcp::Options>,
+    web: Web,
 }
 
 impl Jobs {
     /// Opens the desk and takes up what an earlier daemon has left. Only for the holder of the lock.
     pub async fn open(home: &Home, config: &Config, environment: &Environment) -> Result<Self, JobsError> {
         let desk = calls::Desk::open(settings(home, config, environment)?).await?;
-        Ok(Self { desk, options: Arc::new(options(config, environment)) })
+        let looking = Looking::new(Some(home.clone()), environment.clone(), config);
+        let web = Web::new(desk.clone(), home.clone(), config.web_port, looking);
+        Ok(Self { desk, options: Arc::new(options(config, environment)), web })
+    }
+
+    /// What a person sees of the jobs in a browser.
+    pub fn web(&self) -> &Web {
+        &self.web
     }
 
     /// The name under which the jobs are held.
@@ -103,7 +112,18 @@ impl Work for Jobs {
     }
 
     fn ask<'a>(&'a self, request: Request, connection: &'a mut Connection) -> Turn<'a, io::Result<()>> {
-        Box::pin(asking::answer(&self.desk, request, connection))
+        Box::pin(async move {
+            match request {
+                Request::Open => {
+                    let reply = match self.web.link().await {
+                        Ok(url) => Reply::Link { url },
+                        Err(error) => asking::refused(About::Other, &error, error.hint()),
+                    };
+                    connection.say(&Line { reply, more: false }).await
+                }
+                request => asking::answer(&self.desk, request, connection).await,
+            }
+        })
     }
 
     fn converse(

@@ -11,7 +11,7 @@ mod jobs;
 mod listener;
 mod lock;
 mod log;
-mod sums;
+pub mod sums;
 mod work;
 
 use std::io;
@@ -99,6 +99,10 @@ pub fn serve(order: &cli::Serve) -> Result<ExitCode, DaemonError> {
                 async {
                     desk.reached(Phase::Ending).await;
                     ended.cancel();
+                },
+                async {
+                    let asked = desk.clone();
+                    jobs.web().serve(ended.clone(), move || asked.asked()).await;
                 },
                 async {
                     if let Some((listener, gate)) = http {

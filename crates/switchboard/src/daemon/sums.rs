@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use calls::{CallError, Desk, JobFilter, JobSummary, PageRequest, StatsRange};
 use model::{AgentKind, Ended, Timestamp};
 
-use crate::wire::{StatsLine, Sums};
+use crate::wire::{StatsLine, Sums, Taken};
 
 /// From how many jobs quantiles are made at most: all of them would be a long look for a figure that hardly changes.
 const MOST_JOBS: u64 = 10_000;
@@ -46,7 +46,21 @@ pub async fn of(desk: &Desk, since: Option<Timestamp>) -> Result<Sums, CallError
     }
     let mut rows: Vec<StatsLine> = lines.into_values().collect();
     rows.sort_by(|one, other| other.day.cmp(&one.day));
-    Ok(Sums { states: stats.states, rows, quantiles_from })
+    let durations = spread(durations.values().flatten().copied());
+    Ok(Sums { states: stats.states, rows, quantiles_from, durations })
+}
+
+/// How long is long: each step is about three times the one before.
+const STEPS_MS: [u64; 9] = [1_000, 3_000, 10_000, 30_000, 60_000, 180_000, 600_000, 1_800_000, 3_600_000];
+
+/// How many took how long.
+fn spread(taken: impl Iterator<Item = u64>) -> Vec<Taken> {
+    let ends = STEPS_MS.iter().copied().map(Some).chain([None]);
+    let mut rows: Vec<Taken> = ends.map(|up_to_ms| Taken { up_to_ms, calls: 0 }).collect();
+    for millis in taken {
+        rows[STEPS_MS.partition_point(|step| *step < millis)].calls += 1;
+    }
+    rows
 }
 
 /// How long the newest jobs took, shortest first, and how many were looked at.
@@ -98,6 +112,14 @@ fn day(at: Timestamp) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn every_duration_is_counted_once_and_where_it_belongs() {
+        let rows = spread([0, 1_000, 1_001, 3_600_000, 3_600_001, u64::MAX].into_iter());
+        let counted: Vec<u64> = rows.iter().map(|row| row.calls).collect();
+        assert_eq!(counted, [2, 1, 0, 0, 0, 0, 0, 0, 1, 2]);
+        assert_eq!(rows.last().unwrap().up_to_ms, None);
+    }
 
     #[test]
     fn a_quantile_is_one_of_the_numbers_and_the_smallest_that_is_large_enough() {

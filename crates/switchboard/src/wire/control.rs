@@ -63,6 +63,8 @@ pub enum Request {
         /// Which job.
         job: String,
     },
+    /// The web page: a link that lets one browser in, once.
+    Open,
     /// What the jobs came to, added up.
     Stats {
         /// Only jobs placed at that moment or later, in milliseconds since 1970.
@@ -154,6 +156,11 @@ pub enum Reply {
         previous: StateName,
         /// Where it stands. One that still runs is being stopped.
         now: StateName,
+    },
+    /// Where the web page is.
+    Link {
+        /// Opens the page once, and soon: whoever has it is let in.
+        url: String,
     },
     /// The sums.
     Stats(Sums),

@@ -99,6 +99,18 @@ pub struct Sums {
     pub rows: Vec<StatsLine>,
     /// From how many of the newest jobs the quantiles are; the rest were too many to look at.
     pub quantiles_from: u64,
+    /// How many of those took how long; a daemon of an earlier version tells none.
+    #[serde(default)]
+    pub durations: Vec<Taken>,
+}
+
+/// How many jobs took no longer than that, and longer than the row before says.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Taken {
+    /// In milliseconds; none for the last row, which holds all the others.
+    pub up_to_ms: Option<u64>,
+    /// How many.
+    pub calls: u64,
 }
 
 /// What the ended jobs of one agent, model and day came to.

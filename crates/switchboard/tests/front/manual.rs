@@ -15,6 +15,7 @@ const COMMANDS: [&str; 18] = [
     "cancel",
     "retry",
     "stats",
+    "open",
     "agents",
     "doctor",
     "setup",

@@ -1,0 +1,205 @@
+//! What the web page costs with many jobs: how soon it is there, what watchers cost the daemon, and how soon a command line starts.
+//!
+//! The baseline of a page is `/healthz` of the same daemon, which does nothing, over a connection of its own as well; that of the
+//! command line is `true`.
+
+mod past;
+mod visitor;
+
+use std::io::Read;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+use crate::executables::Executables;
+use crate::interruption::Interruption;
+use crate::process;
+use crate::report::{Baseline, Row, Target, Unit};
+use crate::spread::Spread;
+use crate::{Failure, output};
+
+use visitor::{Loaded, Visitor};
+
+pub use past::fill;
+
+/// How many browsers watch at once.
+const WATCHERS: usize = 20;
+
+/// How much is done for the figures.
+#[derive(Debug)]
+pub struct Scale {
+    /// Jobs that are kept.
+    jobs: u64,
+    /// How often the baseline and ours take turns.
+    rounds: u32,
+}
+
+impl Scale {
+    /// For figures to be quoted.
+    pub const FULL: Self = Self { jobs: 10_000, rounds: 50 };
+    /// To see that everything still works.
+    pub const QUICK: Self = Self { jobs: 300, rounds: 3 };
+
+    /// How the figures come about, for the reader of the table.
+    pub fn method(&self) -> String {
+        let Self { jobs, rounds } = self;
+        format!(
+            "- {jobs} ended jobs of the last 30 days in an SQLite store; shown are median (least–greatest) of {rounds} rounds, in each of\n  \
+             which the baseline and ours take turns\n\
+             - a page: asked for over a new connection by a client that reads it to its end; the list has 50 jobs a page, counts and filters\n\
+             - baseline of a page: `/healthz` of the same daemon, asked for in the same way; of the command line: `true`\n\
+             - watchers: {WATCHERS} connections that hear every change of the list; the memory is the resident memory of the daemon"
+        )
+    }
+}
+
+/// A daemon with a past, which ends when this is dropped.
+struct House {
+    switchboard: PathBuf,
+    home: PathBuf,
+}
+
+impl House {
+    fn command(&self, args: &[&str]) -> Command {
+        let mut command = Command::new(&self.switchboard);
+        command
+            .args(args)
+            .env_clear()
+            .env("SWITCHBOARD_HOME", &self.home)
+            .env("PATH", "/usr/bin:/bin")
+            .stdin(Stdio::null());
+        command
+    }
+
+    fn say(&self, args: &[&str]) -> Result<String, Failure> {
+        let output = self.command(args).output()?;
+        if !output.status.success() {
+            return Err(format!("`switchboard {}` failed: {output:?}", args.join(" ")).into());
+        }
+        Ok(String::from_utf8(output.stdout)?)
+    }
+}
+
+impl Drop for House {
+    fn drop(&mut self) {
+        let _ = self.say(&["stop", "--cancel"]);
+    }
+}
+
+/// Takes all figures.
+pub async fn measure(
+    executables: &Executables,
+    work: &Path,
+    scale: &Scale,
+    mut interruption: Interruption,
+) -> Result<Vec<Row>, Failure> {
+    let home = work.canonicalize()?.join("home");
+    output::progress(&format!("keeping {} jobs", scale.jobs));
+    fill(&home, scale.jobs, 30).await?;
+    let house = House { switchboard: executables.switchboard.clone(), home };
+    let visitor = Visitor::enter(&house.say(&["open", "--print"])?)?;
+    let mut rows = Vec::new();
+    let pages = [
+        ("the list", "/", Some(Target::Below(50.0))),
+        ("the list, searched by words of the prompts", "/?q=gift+note", None),
+        ("the list, the last page", "/?state=failed&q=checkout", None),
+        ("the overview with its plots", "/overview", None),
+        ("the metrics", "/metrics", None),
+    ];
+    for (what, path, target) in pages {
+        output::progress(&format!("measuring: {what}"));
+        rows.extend(page(&visitor, scale, (what, path, target), &mut interruption)?);
+    }
+    rows.extend(watching(&house, &visitor)?);
+    rows.push(starting(&house, scale, &mut interruption)?);
+    Ok(rows)
+}
+
+fn page(
+    visitor: &Visitor,
+    scale: &Scale,
+    (what, path, target): (&str, &str, Option<Target>),
+    interruption: &mut Interruption,
+) -> Result<[Row; 2], Failure> {
+    let (mut plain, mut ours) = (Vec::new(), Vec::new());
+    visitor.load(path)?;
+    for _ in 0..scale.rounds {
+        interruption.check()?;
+        plain.push(visitor.load("/healthz")?);
+        ours.push(visitor.load(path)?);
+    }
+    let size = ours.last().map_or(0, |loaded| loaded.text.len()) / 1000;
+    let row = |what: String, pick: fn(&Loaded) -> Duration, target| {
+        let of = |loaded: &[Loaded]| loaded.iter().map(|loaded| millis(pick(loaded))).collect::<Vec<_>>();
+        let (plain, ours) = (of(&plain), of(&ours));
+        let baseline = Some(Baseline::of("/healthz", &plain, &ours));
+        Row { what, unit: Unit::Milliseconds, baseline, ours: Spread::of(ours), target }
+    };
+    Ok([
+        row(format!("{what}: first byte"), |loaded| loaded.first_byte, target),
+        row(format!("{what}: all of its {size} kB"), |loaded| loaded.whole, None),
+    ])
+}
+
+/// What watchers cost, and how soon they hear of a job.
+fn watching(house: &House, visitor: &Visitor) -> Result<Vec<Row>, Failure> {
+    output::progress("measuring: watchers");
+    let status: serde_json::Value = serde_json::from_str(&house.say(&["status", "--json"])?)?;
+    let pid = u32::try_from(status["pid"].as_u64().ok_or("the daemon names no process")?)?;
+    let alone = process::memory(pid).ok_or("the daemon has no memory")?;
+    let mut watchers = Vec::new();
+    for _ in 0..WATCHERS {
+        watchers.push(visitor.watch("/live")?);
+    }
+    let with = process::memory(pid).ok_or("the daemon has no memory")?;
+    house.say(&["call", "rehearsal", "Hello"])?;
+    for watcher in &mut watchers {
+        let (mut heard, mut piece) = (String::new(), [0; 8192]);
+        while !heard.contains("is-completed") {
+            let length = watcher.read(&mut piece)?;
+            if length == 0 {
+                return Err("a watcher was let go".into());
+            }
+            heard += &String::from_utf8_lossy(&piece[..length]);
+        }
+    }
+    let after = process::memory(pid).ok_or("the daemon has no memory")?;
+    let row = |what: &str, value: f64, target| Row {
+        what: what.to_owned(),
+        unit: Unit::Megabytes,
+        baseline: Some(Baseline::of("without watchers", &[alone], &[value])),
+        ours: Spread::of([value]),
+        target,
+    };
+    Ok(vec![
+        row("memory of the daemon with 20 watchers", with, None),
+        row("… after a job that all of them heard of", after, Some(Target::Below(60.0))),
+    ])
+}
+
+/// A command that asks the daemon, against one that does nothing.
+fn starting(house: &House, scale: &Scale, interruption: &mut Interruption) -> Result<Row, Failure> {
+    output::progress("measuring: the command line");
+    let took = |mut command: Command| -> Result<f64, Failure> {
+        let began = Instant::now();
+        let status = command.stdout(Stdio::null()).stderr(Stdio::null()).status()?;
+        if status.success() { Ok(millis(began.elapsed())) } else { Err(format!("{command:?} failed").into()) }
+    };
+    let (mut plain, mut ours) = (Vec::new(), Vec::new());
+    for _ in 0..scale.rounds {
+        interruption.check()?;
+        plain.push(took(Command::new("/bin/true"))?);
+        ours.push(took(house.command(&["jobs"]))?);
+    }
+    Ok(Row {
+        what: "`switchboard jobs`".to_owned(),
+        unit: Unit::Milliseconds,
+        baseline: Some(Baseline::of("`true`", &plain, &ours)),
+        ours: Spread::of(ours),
+        target: Some(Target::Below(50.0)),
+    })
+}
+
+fn millis(time: Duration) -> f64 {
+    time.as_secs_f64() * 1e3
+}

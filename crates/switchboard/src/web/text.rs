@@ -1,0 +1,120 @@
+//! What agents say, made harmless for a person's eye. Everything that an agent says is hostile input.
+//!
+//! Owns what becomes of characters that are not seen: sequences for a terminal are dropped, other controls and those that turn the
+//! direction of a line are shown. That nothing becomes markup is maud's part: no page is put together in another way.
+
+use std::borrow::Cow;
+use std::fmt::Write;
+use std::iter::Peekable;
+use std::str::Chars;
+
+/// A text without anything that hides or pretends.
+pub fn visible(text: &str) -> Cow<'_, str> {
+    if !text.contains(|c: char| is_hidden(c)) {
+        return Cow::Borrowed(text);
+    }
+    let (mut shown, mut rest) = (String::with_capacity(text.len()), text.chars().peekable());
+    while let Some(c) = rest.next() {
+        match c {
+            '\u{1b}' => skip_sequence(&mut rest),
+            // The end of a line as some write it.
+            '\r' if rest.peek() == Some(&'\n') => {}
+            '\0'..='\u{1f}' if is_hidden(c) => shown.extend(char::from_u32(u32::from(c) + 0x2400)),
+            '\u{7f}' => shown.push('␡'),
+            c if is_hidden(c) => {
+                // Writing to a string does not fail.
+                let _ = write!(shown, "⟨U+{:04X}⟩", u32::from(c));
+            }
+            c => shown.push(c),
+        }
+    }
+    Cow::Owned(shown)
+}
+
+/// Controls, and what changes the direction in which a line is read.
+fn is_hidden(c: char) -> bool {
+    (c.is_control() && c != '\n' && c != '\t')
+        || matches!(c, '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
+}
+
+/// Passes over what a terminal would have obeyed.
+fn skip_sequence(rest: &mut Peekable<Chars<'_>>) {
+    match rest.peek() {
+        Some('[') => {
+            rest.next();
+            while rest.next_if(|c| matches!(c, '\u{20}'..='\u{3f}')).is_some() {}
+            rest.next_if(|c| matches!(c, '\u{40}'..='\u{7e}'));
+        }
+        // A title, a link: to its end, which is a bell or another escape.
+        Some(']' | 'P' | '_' | '^') => {
+            while rest.next_if(|c| !matches!(c, '\u{7}' | '\u{1b}' | '\n')).is_some() {}
+            if rest.next_if_eq(&'\u{1b}').is_some() {
+                rest.next_if_eq(&'\\');
+            } else {
+                rest.next_if_eq(&'\u{7}');
+            }
+        }
+        Some('\u{20}'..='\u{7e}') => drop(rest.next()),
+        _ => {}
+    }
+}
+
+/// The same text with at most that many characters, and how many are missing.
+pub fn cut(text: &str, most: usize) -> (&str, usize) {
+    match text.char_indices().nth(most) {
+        Some((at, _)) => (&text[..at], text[at..].chars().count()),
+        None => (text, 0),
+    }
+}
+
+/// In one line, at most that long.
+pub fn one_line(text: &str, most: usize) -> String {
+    let words = visible(text).split_whitespace().collect::<Vec<_>>().join(" ");
+    match cut(&words, most) {
+        (_, 0) => words,
+        (head, _) => format!("{head}…"),
+    }
+}
+
+/// A word as a shell takes it.
+pub fn shell_word(text: &str) -> String {
+    let plain = |c: char| c.is_ascii_alphanumeric() || "-_./:@%+=,".contains(c);
+    if !text.is_empty() && text.chars().all(plain) {
+        return text.to_owned();
+    }
+    format!("'{}'", text.replace('\'', r"'\''"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_a_terminal_would_obey_is_gone_and_what_hides_is_shown() {
+        assert_eq!(visible("plain\n\ttext äöü 👩‍🔧"), "plain\n\ttext äöü 👩‍🔧");
+        assert_eq!(visible("\u{1b}[31;1mred\u{1b}[0m \u{1b}]0;title\u{7}x\u{1b}]8;;u\u{1b}\\y"), "red xy");
+        assert_eq!(visible("a\r\nb\rc\0\u{8}\u{7f}\u{9b}"), "a\nb␍c␀␈␡⟨U+009B⟩");
+        assert_eq!(visible("user\u{202e}nimda"), "user⟨U+202E⟩nimda");
+    }
+
+    #[test]
+    fn a_sequence_that_never_ends_takes_no_more_than_its_line() {
+        assert_eq!(visible("\u{1b}]0;no end\nnext"), "\nnext");
+        assert_eq!(visible("\u{1b}["), "");
+        assert_eq!(visible("\u{1b}"), "");
+    }
+
+    #[test]
+    fn a_cut_falls_between_characters() {
+        assert_eq!(cut("äöü", 3), ("äöü", 0));
+        assert_eq!(cut("äöü", 1), ("ä", 2));
+        assert_eq!(one_line("a\n\n b\u{1b}[2J c", 3), "a b…");
+    }
+
+    #[test]
+    fn a_folder_with_anything_in_its_name_is_one_word_of_a_shell() {
+        assert_eq!(shell_word("/home/ana/shop"), "/home/ana/shop");
+        assert_eq!(shell_word("/a b/it's $(x)"), r"'/a b/it'\''s $(x)'");
+        assert_eq!(shell_word(""), "''");
+    }
+}

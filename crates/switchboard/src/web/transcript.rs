@@ -1,0 +1,344 @@
+//! What an agent did, as a person reads it: its words, the tools that it used, what else is worth an eye.
+//!
+//! Owns which of the events are shown and how each looks. The same pieces are in the page that is sent and in what follows live, so
+//! a reader who comes late sees what one saw who was there. Where they come from is `calls::Follow`.
+
+use std::collections::{HashMap, VecDeque};
+use std::time::Duration;
+
+use calls::{CallError, Follow, Followed};
+use maud::{Markup, html};
+use model::{AgentEvent, AgentKind, AgentText, McpServerState, Part, ToolOutput, Unreadable};
+use tokio::time::{Instant, timeout};
+
+use super::text::{cut, one_line, visible};
+use crate::view::answers_in_parts;
+
+/// How much of one text is shown; all of it is in the job's files.
+const LONGEST_TEXT: usize = 20_000;
+/// How many pieces a page has at most, the newest.
+const MOST_PIECES: usize = 400;
+/// How much of stderr a page has at most, the end of it.
+const LONGEST_STDERR: usize = 64 * 1024;
+/// When an agent has told nothing for so long, a page has what there is.
+const SILENCE: Duration = Duration::from_millis(40);
+/// And after so long in any case: some never fall silent.
+const PATIENCE: Duration = Duration::from_secs(2);
+
+/// Something to be shown.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Piece {
+    /// A further run has begun.
+    Run(u32),
+    /// Words of the answer; of a sub-agent, when it is one.
+    Said { text: String, within: bool },
+    /// More of the words before.
+    Grown(String),
+    /// Reasoning.
+    Thought(String),
+    /// A tool is used.
+    Tool { id: String, name: String, input: String },
+    /// A tool has answered.
+    Answered { id: String, output: String, is_error: bool },
+    /// Something beside the answer.
+    Note { kind: &'static str, text: String },
+    /// What was written to stderr.
+    Stderr(String),
+}
+
+/// Makes pieces of what a job's followers are told.
+#[derive(Debug)]
+pub struct Transcript {
+    agent: AgentKind,
+    /// Whether words that come in parts are being told.
+    growing: bool,
+    /// How many things were told.
+    pub told: u64,
+}
+
+impl Transcript {
+    /// Of a job of that agent, from its beginning.
+    pub fn new(agent: AgentKind) -> Self {
+        Self { agent, growing: false, told: 0 }
+    }
+
+    /// What is to be shown of it, if anything.
+    pub fn take(&mut self, told: &Followed) -> Option<Piece> {
+        self.told += 1;
+        let was_growing = std::mem::take(&mut self.growing);
+        match told {
+            Followed::Run(1) | Followed::Ended(_) => None,
+            Followed::Run(number) => Some(Piece::Run(*number)),
+            Followed::Error(bytes) => {
+                self.growing = was_growing;
+                Some(Piece::Stderr(String::from_utf8_lossy(bytes).into_owned()))
+            }
+            Followed::Event(event) => self.event(event, was_growing),
+        }
+    }
+
+    fn event(&mut self, event: &AgentEvent<'_>, was_growing: bool) -> Option<Piece> {
+        match event {
+            AgentEvent::Text { text, part: Part::Whole, within } => {
+                Some(Piece::Said { text: bounded(text), within: within.is_some() })
+            }
+            AgentEvent::Text { text, part: Part::Partial, within: None } if answers_in_parts(self.agent) => {
+                self.growing = true;
+                let text = bounded(text);
+                Some(if was_growing { Piece::Grown(text) } else { Piece::Said { text, within: false } })
+            }
+            AgentEvent::Thinking { text, part: Part::Whole } if !text.is_empty() => {
+                Some(Piece::Thought(bounded(text)))
+            }
+            AgentEvent::ToolUse { id, name, input } => Some(Piece::Tool {
+                id: id.decode().into_owned(),
+                name: name.preview(100),
+                input: bounded_text(&input.text()),
+            }),
+            AgentEvent::ToolResult { id, output, is_error } => {
+                let output = match output {
+                    ToolOutput::Text(text) => bounded(text),
+                    ToolOutput::Json(json) => bounded_text(&json.text()),
+                    ToolOutput::Nothing => String::new(),
+                };
+                Some(Piece::Answered { id: id.decode().into_owned(), output, is_error: *is_error })
+            }
+            event => {
+                let note = note(event);
+                self.growing = was_growing && note.is_none();
+                note
+            }
+        }
+    }
+}
+
+/// What is worth an eye beside the answer.
+fn note(event: &AgentEvent<'_>) -> Option<Piece> {
+    let (kind, text) = match event {
+        AgentEvent::SessionStarted { model, tools, mcp_servers, .. } => {
+            ("started", started(model.as_ref(), tools.len(), mcp_servers))
+        }
+        AgentEvent::Retry { attempt, of, status, reason, .. } => {
+            let of = of.map(|of| format!(" of {of}")).unwrap_or_default();
+            let tried = attempt.map(|attempt| format!("try {attempt}{of}: ")).unwrap_or_default();
+            let status = status.map(|status| format!("{status} ")).unwrap_or_default();
+            ("tries again", format!("{tried}{status}{}", bounded(reason)))
+        }
+        AgentEvent::ModelFallback { to, reason, .. } => {
+            let to = to.as_ref().map(|to| format!("{}: ", to.preview(100))).unwrap_or_default();
+            ("another model", format!("{to}{}", bounded(reason)))
+        }
+        AgentEvent::PermissionDenied(denial) => {
+            let detail = denial.detail.as_deref().map(|detail| format!(": {detail}")).unwrap_or_default();
+            ("not allowed", bounded_text(&format!("{}{detail}", denial.tool)))
+        }
+        AgentEvent::Warning { message } => ("warning", bounded(message)),
+        AgentEvent::Unreadable { why: Unreadable::NotJson, line } => ("printed", bounded(line)),
+        AgentEvent::Unreadable { why: Unreadable::Oversized { bytes }, line } => {
+            ("too long", format!("a line of {bytes} bytes begins: {}", line.preview(200)))
+        }
+        _ => return None,
+    };
+    Some(Piece::Note { kind, text })
+}
+
+fn started(model: Option<&AgentText<'_>>, tools: usize, servers: &[McpServerState<'_>]) -> String {
+    let with = model.map(|model| format!("with {}", model.preview(100)));
+    let tools = (tools > 0).then(|| format!("{tools} tools"));
+    let server =
+        |server: &McpServerState<'_>| format!("{} {}", server.name.preview(60), server.status.preview(40));
+    let servers: Vec<String> = servers.iter().map(server).collect();
+    let servers = (!servers.is_empty()).then(|| format!("MCP: {}", servers.join(", ")));
+    [with, tools, servers].into_iter().flatten().collect::<Vec<_>>().join(" · ")
+}
+
+fn bounded(text: &AgentText<'_>) -> String {
+    // One more than is shown, so that it is seen that there is more.
+    bounded_text(&text.preview(LONGEST_TEXT + 1))
+}
+
+fn bounded_text(text: &str) -> String {
+    match cut(text, LONGEST_TEXT) {
+        (text, 0) => text.to_owned(),
+        (head, _) => format!("{head}\n[… the rest is in the raw output]"),
+    }
+}
+
+/// What a job has told so far.
+#[derive(Debug)]
+pub struct SoFar {
+    /// The newest of it.
+    pub pieces: VecDeque<Piece>,
+    /// How many pieces before those are left out.
+    pub left_out: u64,
+    /// The end of stderr.
+    pub stderr: String,
+    /// How many things were told: what follows goes on from there.
+    pub told: u64,
+}
+
+/// Reads what a job has told by now.
+pub async fn so_far(follow: &mut Follow, agent: AgentKind) -> Result<SoFar, CallError> {
+    let mut transcript = Transcript::new(agent);
+    let mut so_far = SoFar { pieces: VecDeque::new(), left_out: 0, stderr: String::new(), told: 0 };
+    let give_up_at = Instant::now() + PATIENCE;
+    while Instant::now() < give_up_at {
+        let Ok(told) = timeout(SILENCE, follow.next()).await else { break };
+        let Some(told) = told? else { break };
+        if let Some(piece) = transcript.take(&told) {
+            so_far.add(piece);
+        }
+    }
+    so_far.told = transcript.told;
+    Ok(so_far)
+}
+
+impl SoFar {
+    fn add(&mut self, piece: Piece) {
+        match (piece, self.pieces.back_mut()) {
+            (Piece::Stderr(text), _) => {
+                self.stderr.push_str(&text);
+                let over = self.stderr.len().saturating_sub(LONGEST_STDERR);
+                self.stderr.drain(..self.stderr.ceil_char_boundary(over));
+            }
+            (Piece::Grown(more), Some(Piece::Said { text, .. })) if text.len() < LONGEST_TEXT => {
+                text.push_str(&more);
+            }
+            (Piece::Grown(_), Some(Piece::Said { .. })) => {}
+            (piece, _) => self.pieces.push_back(piece),
+        }
+        if self.pieces.len() > MOST_PIECES {
+            self.pieces.pop_front();
+            self.left_out += 1;
+        }
+    }
+
+    /// As a page has it: what a tool answered is with the tool.
+    pub fn render(&self) -> Markup {
+        let mut answers: HashMap<&str, Vec<&Piece>> = HashMap::new();
+        for piece in &self.pieces {
+            if let Piece::Answered { id, .. } = piece {
+                answers.entry(id).or_default().push(piece);
+            }
+        }
+        let mut shown: Vec<Markup> = Vec::new();
+        for piece in &self.pieces {
+            match piece {
+                Piece::Tool { id, .. } => {
+                    let answers = answers.remove(id.as_str()).unwrap_or_default();
+                    shown.push(tool(piece, &html! { @for answer in answers { (render(answer)) } }));
+                }
+                Piece::Answered { id, .. } if !answers.contains_key(id.as_str()) => {}
+                piece => shown.push(render(piece)),
+            }
+        }
+        html! { @for piece in shown { (piece) } }
+    }
+}
+
+/// How a piece looks. What a tool answered is put where it belongs by a script.
+pub fn render(piece: &Piece) -> Markup {
+    match piece {
+        Piece::Run(number) => html! { li.turn { span { "Run " (number) } } },
+        Piece::Said { text, within: false } => html! { li.said { div.text { (visible(text)) } } },
+        Piece::Said { text, within: true } => {
+            html! { li.said.within { span.who { "Sub-agent" } div.text { (visible(text)) } } }
+        }
+        Piece::Grown(text) => html! { (visible(text)) },
+        Piece::Thought(text) => {
+            html! { li.thought { details { summary { span.who { "Thought" } " " (one_line(text, 80)) } div.text { (visible(text)) } } } }
+        }
+        Piece::Tool { .. } => tool(piece, &html! {}),
+        Piece::Answered { output, is_error, .. } => html! {
+            div.answered {
+                span.who { @if *is_error { "Failed with" } @else { "Answered" } }
+                @if output.is_empty() { p.nothing { "nothing" } } @else { pre tabindex="0" { (visible(output)) } }
+            }
+        },
+        Piece::Note { kind, text } => {
+            html! { li.note { span.who { (kind) } " " span.text { (visible(text)) } } }
+        }
+        Piece::Stderr(text) => html! { (visible(text)) },
+    }
+}
+
+fn tool(piece: &Piece, answers: &Markup) -> Markup {
+    let Piece::Tool { id, name, input } = piece else { return html! {} };
+    html! {
+        li.tool {
+            details data-tool=(id) {
+                summary { span.who { "Tool" } " " strong { (visible(name)) } " " span.gist { (gist(input)) } }
+                pre tabindex="0" { (visible(&indented(input))) }
+                (answers)
+            }
+        }
+    }
+}
+
+/// The first thing that a tool is given, in a line.
+fn gist(input: &str) -> String {
+    let value: Option<serde_json::Value> = serde_json::from_str(input).ok();
+    let first = value.as_ref().and_then(|value| value.as_object()?.values().find_map(|value| value.as_str()));
+    one_line(first.unwrap_or(input), 100)
+}
+
+fn indented(input: &str) -> String {
+    let value: Result<serde_json::Value, _> = serde_json::from_str(input);
+    value.and_then(|value| serde_json::to_string_pretty(&value)).unwrap_or_else(|_| input.to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use model::RawJson;
+
+    fn event(event: AgentEvent<'static>) -> Followed {
+        Followed::Event(Box::new(event))
+    }
+
+    fn text(text: &'static str, part: Part) -> Followed {
+        event(AgentEvent::Text { text: text.into(), part, within: None })
+    }
+
+    fn read(agent: AgentKind, told: &[Followed]) -> SoFar {
+        let mut transcript = Transcript::new(agent);
+        let mut so_far = SoFar { pieces: VecDeque::new(), left_out: 0, stderr: String::new(), told: 0 };
+        told.iter().filter_map(|told| transcript.take(told)).for_each(|piece| so_far.add(piece));
+        so_far
+    }
+
+    #[test]
+    fn parts_are_shown_only_where_the_whole_never_comes() {
+        let told = [text("a ", Part::Partial), text("b", Part::Partial), text("a b", Part::Whole)];
+        let said = |text: &str| Piece::Said { text: text.to_owned(), within: false };
+        assert_eq!(read(AgentKind::Claude, &told).pieces, [said("a b")]);
+        assert_eq!(read(AgentKind::Gemini, &told[..2]).pieces, [said("a b")]);
+    }
+
+    #[test]
+    fn what_a_tool_answered_is_inside_the_tool_and_nothing_is_markup() {
+        let input = RawJson::from_bytes(br#"{"command":"<img src=x onerror=alert(1)>"}"#);
+        let told = [
+            event(AgentEvent::ToolUse { id: "1".into(), name: "<b>Bash</b>".into(), input }),
+            text("between", Part::Whole),
+            event(AgentEvent::ToolResult {
+                id: "1".into(),
+                output: ToolOutput::Text("</pre><script>alert(1)</script>".into()),
+                is_error: true,
+            }),
+        ];
+        let shown = read(AgentKind::Claude, &told).render().into_string();
+        let tool = &shown[..shown.find("between").unwrap()];
+        assert!(tool.contains("Failed with") && tool.contains("&lt;/pre&gt;&lt;script&gt;"), "{shown}");
+        for markup in ["<script", "<img", "<b>"] {
+            assert!(!shown.contains(markup), "{shown}");
+        }
+    }
+
+    #[test]
+    fn a_long_story_keeps_its_end() {
+        let many: Vec<Followed> = (0..MOST_PIECES + 5).map(|_| text("x", Part::Whole)).collect();
+        let so_far = read(AgentKind::Codex, &many);
+        assert_eq!((so_far.pieces.len(), so_far.left_out), (MOST_PIECES, 5));
+    }
+}

@@ -1,0 +1,287 @@
+// Plays one scene with the page in headless Chromium: node browser.mjs SCENE
+//
+// Given by the environment: PLAYWRIGHT (a folder of node_modules), CHROMIUM, SWITCHBOARD (the program), SWITCHBOARD_HOME, WORK (a folder
+// for the agents) and ARTEFACTS (a folder for pictures). Ends with 0 when everything was as the scene says.
+import { execFileSync } from "node:child_process";
+import { createRequire } from "node:module";
+import { mkdirSync } from "node:fs";
+import { join } from "node:path";
+import assert from "node:assert/strict";
+
+const { PLAYWRIGHT, CHROMIUM, SWITCHBOARD, SWITCHBOARD_HOME, WORK, ARTEFACTS } = process.env;
+const { chromium } = createRequire(join(PLAYWRIGHT, "x.js"))("playwright-core");
+// Longer than anything takes on a busy machine.
+const PATIENCE = 45_000;
+
+mkdirSync(ARTEFACTS, { recursive: true });
+const run = (...args) => execFileSync(SWITCHBOARD, args, { env: { SWITCHBOARD_HOME }, encoding: "utf8" });
+const link = () => run("open", "--print").trim();
+const place = (prompt, task = "demo") =>
+  JSON.parse(run("call", "rehearsal", prompt, "--cwd", WORK, "--task", task, "--background", "--json")).job_id;
+const play = (prompt, task) => {
+  const job = place(prompt, task);
+  try { run("wait", job); } catch { /* How it ended is told by its exit code. */ }
+  return job;
+};
+
+// The root user has no sandbox of Chromium's; what is looked at is our own page.
+const args = process.getuid() === 0 ? ["--no-sandbox"] : [];
+const browser = await chromium.launch({ executablePath: CHROMIUM, headless: true, args });
+
+/// A browser that has been let in. Whatever runs that should not is noticed.
+const visit = async (options = {}) => {
+  const context = await browser.newContext({ viewport: { width: 1280, height: 860 }, ...options });
+  context.setDefaultTimeout(PATIENCE);
+  const page = await context.newPage();
+  page.wrong = [];
+  page.on("dialog", (dialog) => { page.wrong.push(`a dialog: ${dialog.message()}`); dialog.dismiss(); });
+  page.on("pageerror", (error) => page.wrong.push(`an error: ${error}`));
+  page.on("console", (message) => { if (message.type() === "error") page.wrong.push(`said: ${message.text()}`); });
+  page.on("request", (request) => {
+    if (!request.url().startsWith(`http://${page.host}`) && !request.url().startsWith("data:")) page.wrong.push(`asked for ${request.url()}`);
+  });
+  const url = link();
+  page.host = new URL(url).host;
+  await page.goto(url);
+  await page.waitForURL((at) => at.pathname === "/");
+  return page;
+};
+const go = (page, path) => page.goto(`http://${page.host}${path}`);
+const picture = (page, name) => page.screenshot({ path: join(ARTEFACTS, `${name}.png`), fullPage: true });
+const nothingWrong = (page) => assert.deepEqual(page.wrong, []);
+const has = (page, what, text) => page.locator(what, text ? { hasText: text } : {}).first().waitFor();
+
+const isAnother = (at, job) => /^\/jobs\/[0-9a-f-]{36}$/.test(at.pathname) && !at.pathname.endsWith(job);
+
+const scenes = {
+  async login() {
+    const page = await visit();
+    assert.equal(await page.locator("h1").textContent(), "Jobs");
+    assert.equal(await page.evaluate(() => document.cookie), "", "no script can read the cookie");
+    const used = link();
+    const first = await (await browser.newContext()).newPage();
+    await first.goto(used);
+    await first.waitForURL((at) => at.pathname === "/");
+    const second = await (await browser.newContext()).newPage();
+    assert.equal((await second.goto(used)).status(), 401);
+    await has(second, "h1", "not valid any more");
+    await picture(second, "refused");
+    await page.getByRole("button", { name: "Log out" }).click();
+    await has(page, "h1", "Logged out");
+    assert.equal((await go(page, "/")).status(), 401);
+    // The browser itself notes an answer of 401 as an error.
+    assert.ok(page.wrong.every((wrong) => wrong.includes("401")), page.wrong.join());
+  },
+
+  async list() {
+    const page = await visit();
+    await has(page, "h2", "No calls yet");
+    await picture(page, "empty");
+    await page.evaluate(() => { window.untouched = true; });
+    const job = place("Placed while somebody watches\n@rehearse delay 2s\n@rehearse answer done");
+    const row = page.locator(`#job-${job}`);
+    await row.waitFor();
+    assert.match(await row.textContent(), /Placed while somebody watches/);
+    await has(page, `#job-${job}[data-state=completed]`);
+    await has(page, "#counts .is-completed");
+    assert.ok(await page.locator("#nothing-yet").isHidden());
+    assert.equal(await page.evaluate(() => window.untouched), true, "the page was never loaded anew");
+    assert.equal(await page.locator("#live").textContent(), "Live");
+    nothingWrong(page);
+  },
+
+  async transcript() {
+    const page = await visit();
+    const job = place(
+      "Count the files\n@rehearse think There may be hidden ones\n@rehearse say I look around first.\n" +
+      '@rehearse tool Bash {"command":"ls -a | wc -l"} => 42\n@rehearse delay 3s\n@rehearse answer There are 42 files.', "files");
+    await go(page, `/jobs/${job}`);
+    await page.evaluate(() => { window.untouched = true; });
+    await has(page, "#story .said", "I look around first.");
+    const tool = page.locator("#story details[data-tool]");
+    await tool.waitFor();
+    assert.equal(await tool.evaluate((details) => details.open), false, "tools are folded");
+    await picture(page, "running");
+    await has(page, "#story .said", "There are 42 files.");
+    await has(page, ".of-job .is-completed");
+    await has(page, ".facts", "the kernel said so");
+    await tool.locator("summary").focus();
+    await page.keyboard.press("Enter");
+    await has(page, "#story .answered pre", "42");
+    assert.ok(await tool.locator(".answered pre").isVisible());
+    assert.equal(await page.evaluate(() => window.untouched), true, "the page was never loaded anew");
+    assert.equal(await page.locator("#working").count(), 0);
+    await picture(page, "job");
+    nothingWrong(page);
+  },
+
+  async cancel() {
+    const page = await visit();
+    const job = place("@rehearse spawn setsid for 300s\n@rehearse say up\n@rehearse hang");
+    await go(page, `/jobs/${job}`);
+    await has(page, "#story .said", "up");
+    await has(page, ".process-tree code", "rehearsal");
+    assert.ok(await page.getByRole("button", { name: "Cancel the job" }).isHidden(), "it asks first");
+    await page.locator(".action summary").click();
+    await picture(page, "cancel");
+    await page.getByRole("button", { name: "Cancel the job" }).click();
+    await has(page, ".of-job .is-cancelled");
+    await page.locator(".action summary", { hasText: "Place it again" }).waitFor();
+    assert.equal(await page.locator(".process-tree").count(), 0);
+    assert.equal(JSON.parse(run("jobs", "--json")).jobs[0].status, "cancelled");
+    await page.locator(".action summary").click();
+    await page.getByRole("button", { name: "Place it again" }).click();
+    await page.waitForURL((at) => isAnother(at, job));
+    run("cancel", new URL(page.url()).pathname.split("/").pop());
+    nothingWrong(page);
+  },
+
+  async plots() {
+    const page = await visit();
+    play("x");
+    play("x\n@rehearse fail other it broke");
+    await go(page, "/overview");
+    assert.equal(await page.locator("figure.plot").count(), 4);
+    for (const svg of await page.locator("figure.plot svg").all()) {
+      const box = await svg.boundingBox();
+      assert.ok(box.width > 200 && box.height > 30, JSON.stringify(box));
+      assert.ok((await svg.locator("title").first().textContent()).length > 3);
+    }
+    await page.locator("figure.plot summary").first().click();
+    assert.ok(await page.locator("figure.plot table").first().isVisible());
+    await picture(page, "overview");
+    await go(page, "/agents");
+    await page.locator("ul.agents").waitFor();
+    await picture(page, "agents");
+    nothingWrong(page);
+  },
+
+  async hostile() {
+    const page = await visit();
+    const bad = `</pre></script><script>window.owned=1;alert(1)</script><img src=x onerror="window.owned=2;alert(2)"><svg onload=alert(3)>`;
+    await page.evaluate(() => { window.untouched = true; });
+    const job = place(`${bad}\n@rehearse delay 1500ms\n@rehearse think ${bad}\n@rehearse tool Bash ${bad} => ${bad}\n@rehearse say ${bad}\n` +
+      `@rehearse raw ${bad}\n@rehearse delay 500ms\n@rehearse fail other ${bad}`, bad);
+    await page.locator(`#job-${job}`).waitFor();
+    await go(page, `/jobs/${job}`);
+    await has(page, "#story .said", "<script>window.owned=1;alert(1)</script>");
+    await has(page, ".problem");
+    for (const path of [`/jobs/${job}`, "/", "/overview", `/?q=${encodeURIComponent(bad)}`]) {
+      await go(page, path);
+      await page.waitForTimeout(200);
+      assert.equal(await page.evaluate(() => window.owned), undefined, path);
+      assert.equal(await page.locator("img").count(), 0, path);
+    }
+    assert.equal(await page.locator("input[name=q]").inputValue(), bad);
+    await go(page, `/jobs/${job}`);
+    await picture(page, "hostile");
+    nothingWrong(page);
+  },
+
+  async narrow() {
+    const jobs = [
+      play('Mend the basket of the shop\n@rehearse tool Bash {"command":"cargo test --workspace --all-features -- --nocapture"} => ok\n@rehearse answer It is mended: ' + "averyveryverylongword".repeat(20), "shop"),
+      play("x\n@rehearse fail other it broke"),
+    ];
+    for (const colorScheme of ["light", "dark"]) {
+      const page = await visit({ viewport: { width: 380, height: 760 }, colorScheme, deviceScaleFactor: 2, hasTouch: true });
+      for (const [name, path] of [["jobs", "/"], ["job", `/jobs/${jobs[0]}`], ["failed", `/jobs/${jobs[1]}`], ["overview", "/overview"], ["agents", "/agents"]]) {
+        await go(page, path);
+        if (name === "agents") await page.locator("ul.agents").waitFor();
+        await page.evaluate(() => document.querySelectorAll("details").forEach((details) => { details.open = true; }));
+        const [inner, whole] = await page.evaluate(() => [window.innerWidth, document.documentElement.scrollWidth]);
+        assert.equal(inner, 380);
+        assert.ok(whole <= 380, `${path} is ${whole} wide`);
+        await picture(page, `narrow-${name}-${colorScheme}`);
+      }
+      nothingWrong(page);
+      const wide = await visit({ colorScheme });
+      for (const [name, path] of [["jobs", "/"], ["job", `/jobs/${jobs[0]}`], ["failed", `/jobs/${jobs[1]}`], ["overview", "/overview"]]) {
+        await go(wide, path);
+        await picture(wide, `${name}-${colorScheme}`);
+      }
+    }
+  },
+
+  async plain() {
+    const job = play('Look\n@rehearse tool Bash {"command":"ls"} => one file\n@rehearse answer One file.');
+    const page = await visit({ javaScriptEnabled: false });
+    await has(page, `#job-${job}`, "Look");
+    await page.locator(`#job-${job} a`).click();
+    await has(page, "#story .said", "One file.");
+    await page.locator(".tool summary").click();
+    assert.ok(await page.locator(".answered pre").isVisible(), "what is folded opens without a script");
+    await page.locator(".action summary").click();
+    await page.getByRole("button", { name: "Place it again" }).click();
+    await page.waitForURL((at) => isAnother(at, job));
+    await go(page, "/?state=completed&q=look");
+    await has(page, `#job-${job}`);
+  },
+
+  // Not a test: the pictures of the documents (scripts/screenshots), of a home that has a past.
+  async pictures() {
+    const shot = (page, name) => page.screenshot({ path: join(ARTEFACTS, `${name}.png`) });
+    place("Write the release notes for 1.4 from the commits since the last tag\n@rehearse hang", "docs");
+    const job = place(
+      "Find out why the basket loses its last item\n\nStart with the tests, change as little as possible, and say what you did.\n" +
+      "@rehearse think The last item vanishes after a reload, so it is the saving and not the adding\n" +
+      "@rehearse say I look at how the basket is saved, and at what its tests cover.\n" +
+      '@rehearse tool Bash {"command":"rg -n save_basket src"} => src/basket.rs:41: pub fn save_basket(items: &[Item])\n' +
+      '@rehearse tool Read {"file_path":"src/basket.rs"} => pub fn save_basket(items: &[Item]) { for item in &items[..items.len() - 1] { … } }\n' +
+      "@rehearse say The loop ends one item too early. I write a test that shows it before I mend it.\n" +
+      '@rehearse tool Bash {"command":"cargo test basket"} => 1 failed: the_last_item_is_saved\n@rehearse hang', "shop");
+    for (const colorScheme of ["light", "dark"]) {
+      const suffix = colorScheme === "light" ? "" : "-dark";
+      const page = await visit({ colorScheme, viewport: { width: 1180, height: 760 } });
+      await has(page, `#job-${job}[data-state=running]`);
+      await has(page, "#live", "Live");
+      await shot(page, `jobs${suffix}`);
+      await go(page, `/jobs/${job}`);
+      await has(page, "#story details[data-tool]", "cargo test basket");
+      await has(page, "#live", "Live");
+      await shot(page, `job${suffix}`);
+      await go(page, "/overview");
+      await page.setViewportSize({ width: 1180, height: 1060 });
+      await shot(page, `overview${suffix}`);
+    }
+    const phone = await visit({ viewport: { width: 380, height: 760 }, deviceScaleFactor: 1.5 });
+    await has(phone, `#job-${job}`);
+    await shot(phone, "telephone");
+  },
+
+  async keyboard() {
+    const job = play("Found by the keyboard");
+    const page = await visit();
+    await page.keyboard.press("Tab");
+    assert.equal(await page.evaluate(() => document.activeElement.textContent), "Skip to the content");
+    await page.keyboard.press("Enter");
+    const seen = [];
+    for (let steps = 0; steps < 30; steps += 1) {
+      await page.keyboard.press("Tab");
+      const at = await page.evaluate(() => document.activeElement.getAttribute("href") ?? document.activeElement.name ?? "");
+      seen.push(at);
+      if (at === `/jobs/${job}`) break;
+    }
+    assert.ok(seen.includes("state") && seen.includes("q") && seen.includes(`/jobs/${job}`), seen.join());
+    await page.keyboard.press("Enter");
+    await has(page, "h1", "Found by the keyboard");
+    // Whatever can be used has a name for who does not see it.
+    for (const path of ["/", `/jobs/${job}`, "/overview"]) {
+      await go(page, path);
+      const nameless = await page.evaluate(() => [...document.querySelectorAll("a, button, input:not([type=hidden]), select, summary")]
+        .filter((thing) => !(thing.textContent.trim() || thing.getAttribute("aria-label") || thing.labels?.length))
+        .map((thing) => thing.outerHTML));
+      assert.deepEqual(nameless, [], path);
+      assert.equal(await page.locator("h1").count(), 1);
+    }
+    nothingWrong(page);
+  },
+};
+
+const scene = scenes[process.argv[2]];
+assert.ok(scene, `a scene is one of: ${Object.keys(scenes).join(" ")}`);
+try {
+  await scene();
+} finally {
+  await browser.close();
+}

@@ -1,0 +1,176 @@
+//! What the pages show.
+
+use crate::bed::Bed;
+use crate::visitor::{Visitor, place, play};
+
+/// What would run if it were taken for markup, in every place where an agent or a caller can put words.
+const HOSTILE: &str = r#"</pre></script><script>alert(1)</script><img src=x onerror=alert(2)>"'&"#;
+
+#[test]
+fn what_agents_and_callers_say_is_never_markup() {
+    let bed = Bed::new();
+    let visitor = Visitor::of(&bed);
+    let prompt = format!(
+        "{HOSTILE}\n@rehearse think {HOSTILE}\n@rehearse tool Bash {HOSTILE} => {HOSTILE}\n@rehearse say {HOSTILE}\n\
+         @rehearse raw {HOSTILE}\n@rehearse fail other {HOSTILE}"
+    );
+    let job = play(&bed, &prompt, HOSTILE);
+    let told = play(&bed, "@rehearse say \"\u{1b}[2Jred\u{1b}]0;title\u{7} user\u{202e}nimda\"", "t");
+    for path in ["/", "/overview", "/agents", &format!("/jobs/{job}"), &format!("/?q={}", "%3Cscript%3E")] {
+        let page = visitor.get(path);
+        assert_eq!(page.status, 200, "{path}: {}", page.body);
+        let markup = page.body.replace("<script src=\"/assets/", "");
+        for bad in ["<script", "<img", "</pre></script>", "onerror=alert(2)>"] {
+            assert!(!markup.contains(bad), "{path}: {markup}");
+        }
+    }
+    let page = visitor.get(&format!("/jobs/{job}")).body;
+    assert!(page.matches("&lt;script&gt;alert(1)&lt;/script&gt;").count() >= 5, "{page}");
+    let page = visitor.get(&format!("/jobs/{told}")).body;
+    assert!(
+        page.contains("red user⟨U+202E⟩nimda") && !page.contains('\u{1b}') && !page.contains('\u{202e}'),
+        "{page}"
+    );
+    let raw = visitor.get(&format!("/jobs/{job}/output"));
+    assert_eq!(raw.header("content-type"), Some("text/plain; charset=utf-8"));
+    assert!(raw.header("content-disposition").unwrap().starts_with("attachment"), "{}", raw.head);
+}
+
+#[test]
+fn a_long_list_comes_a_page_at_a_time() {
+    let bed = Bed::new();
+    bed.configure("[limits]\nat_once = 1\n");
+    let visitor = Visitor::of(&bed);
+    let jobs: Vec<String> =
+        (0..53).map(|number| place(&bed, &format!("@rehearse hang {number}"), "t")).collect();
+    let first = visitor.get("/");
+    assert_eq!(first.body.matches("<li class=\"job\"").count(), 50);
+    assert!(first.body.contains("50 of 53"), "{}", first.body);
+    assert!(first.body.contains(&jobs[52]) && !first.body.contains(&jobs[2]));
+    assert!(first.body.contains("data-live=\"/live\""), "the newest are live");
+    let next = first.between("rel=\"next\"", ">").len();
+    assert!(next < 100);
+    let older = visitor.get(&format!("/?before={}", jobs[3]));
+    assert_eq!(older.body.matches("<li class=\"job\"").count(), 3);
+    assert!(!older.body.contains("rel=\"next\"") && !older.body.contains("data-live"), "{}", older.body);
+    assert_eq!(visitor.get("/?before=nonsense").status, 400);
+    assert!(bed.run(&["stop", "--cancel"]).status.success());
+}
+
+#[test]
+fn jobs_are_found_by_state_agent_and_words() {
+    let bed = Bed::new();
+    let visitor = Visitor::of(&bed);
+    let good = play(&bed, "Mend the Basket", "shop");
+    let bad = play(&bed, "x\n@rehearse fail other", "100%");
+    let open = place(&bed, "@rehearse hang", "t");
+    let found = |query: &str| {
+        let page = visitor.get(&format!("/?{query}"));
+        assert_eq!(page.status, 200, "{query}: {}", page.body);
+        [&good, &bad, &open].map(|job| page.body.contains(&format!("id=\"job-{job}\"")))
+    };
+    assert_eq!(found(""), [true, true, true]);
+    assert_eq!(found("state=failed"), [false, true, false]);
+    assert_eq!(found("state=active"), [false, false, true]);
+    assert_eq!(found("agent=rehearsal&q=bASket"), [true, false, false]);
+    assert_eq!(found("q=shop"), [true, false, false], "the name of the task");
+    assert_eq!(found("q=%25"), [false, true, false]);
+    assert_eq!(found("agent=claude"), [false, false, false]);
+    assert!(visitor.get("/?agent=claude").body.contains("Nothing fits"));
+    assert_eq!(visitor.get("/?state=nonsense").status, 400);
+    bed.run(&["cancel", &open]);
+}
+
+#[test]
+fn the_page_of_a_job_has_what_it_did_and_what_it_came_to() {
+    let bed = Bed::new();
+    let visitor = Visitor::of(&bed);
+    let job = play(
+        &bed,
+        "Do it\n@rehearse tool Bash {\"command\":\"ls -l\"} => two files\n@rehearse answer All is done",
+        "shop",
+    );
+    let page = visitor.get(&format!("/jobs/{job}"));
+    let session = page.between("<dt>Session</dt><dd><span class=\"copied\"><code>", "</code>").to_owned();
+    assert!(page.body.contains(&format!("--session {session} ")), "{}", page.body);
+    for part in [
+        "Do it",
+        "All is done",
+        "<strong>Bash</strong>",
+        "ls -l",
+        "two files",
+        "is-completed",
+        "the kernel said so",
+        "switchboard call rehearsal --cwd",
+    ] {
+        assert!(page.body.contains(part), "{part} is not in {}", page.body);
+    }
+    let tool = page.between("<details data-tool=", "</details>");
+    assert!(tool.contains("two files"), "what it answered is folded in with the tool: {tool}");
+    assert!(!page.body.contains("data-live"), "what has ended is not watched");
+    assert_eq!(
+        visitor.get(&format!("/jobs/{}", &job[..18])).header("location"),
+        Some(format!("/jobs/{job}").as_str())
+    );
+    assert_eq!(visitor.get("/jobs/nonsense").status, 404);
+    let again = visitor.send(&format!("/jobs/{job}/retry"), &visitor.form_token());
+    let again = again.header("location").unwrap().to_owned();
+    assert!(
+        visitor.get(&again).body.contains(&format!("href=\"/jobs/{job}\"")),
+        "it says for which job it is"
+    );
+}
+
+#[test]
+fn the_processes_of_a_job_are_shown_while_it_runs() {
+    let bed = Bed::new();
+    let visitor = Visitor::of(&bed);
+    let job = place(&bed, "@rehearse spawn setsid for 60s\n@rehearse say up\n@rehearse hang", "t");
+    visitor.watch(&format!("/jobs/{job}/live")).until(|name, html| name == "piece" && html.contains("up"));
+    let page = visitor.get(&format!("/jobs/{job}")).body;
+    assert!(page.contains("rehearsal") && page.contains("class=\"depth-1\""), "{page}");
+    let part = visitor.get(&format!("/jobs/{job}/processes")).body;
+    assert!(part.contains("pid ") && !part.contains("<html"), "{part}");
+    assert_eq!(visitor.send(&format!("/jobs/{job}/retry"), &visitor.form_token()).status, 409);
+    assert_eq!(visitor.send(&format!("/jobs/{job}/cancel"), &visitor.form_token()).status, 303);
+    bed.run(&["wait", &job]);
+    assert_eq!(
+        visitor.send(&format!("/jobs/{job}/cancel"), &visitor.form_token()).status,
+        303,
+        "asked again, it is the same"
+    );
+}
+
+#[test]
+fn the_overview_draws_what_there_is_and_has_it_as_tables() {
+    let bed = Bed::new();
+    let visitor = Visitor::of(&bed);
+    assert!(visitor.get("/").body.contains("No calls yet"));
+    assert!(visitor.get("/overview").body.contains("Nothing yet"));
+    play(&bed, "x", "t");
+    play(&bed, "x\n@rehearse fail other", "t");
+    let page = visitor.get("/overview?days=7").body;
+    for id in ["calls", "success", "durations", "cost"] {
+        let svg = format!("aria-labelledby=\"{id}-t {id}-d\"");
+        assert!(page.contains(&format!("id=\"{id}-title\"")), "{page}");
+        assert!(page.contains(&svg) || page.contains("Nothing to show yet"), "{page}");
+    }
+    assert!(page.matches("<svg viewBox").count() >= 3 && page.contains("50% of 2 ended calls"), "{page}");
+    assert_eq!(page.matches("As a table").count(), page.matches("role=\"img\"").count());
+}
+
+#[test]
+fn the_page_of_the_agents_knows_what_the_doctor_knows() {
+    let bed = Bed::new();
+    let visitor = Visitor::of(&bed);
+    let page = loop {
+        let page = visitor.get("/agents").body;
+        if !page.contains("Still looking") {
+            break page;
+        }
+        assert!(page.contains("http-equiv=\"refresh\""), "it looks again by itself: {page}");
+    };
+    for part in ["claude", "codex", "gemini", "not ready", "This machine"] {
+        assert!(page.contains(part), "{part} is not in {page}");
+    }
+}
