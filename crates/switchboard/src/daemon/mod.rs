@@ -78,6 +78,7 @@ pub fn serve(order: &cli::Serve) -> Result<ExitCode, DaemonError> {
                 Some(address) => Some(jobs::listen(&home, &config, address).await?),
                 None => None,
             };
+            jobs.web().begin().await;
             let desk = Desk::new(home, config, jobs.owner().clone(), jobs.clone());
             let listener = Listener::bind(desk.home(), &state).map_err(DaemonError::Listen)?;
             let signals = Signals::listen().map_err(DaemonError::Runtime)?;

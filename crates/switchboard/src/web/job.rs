@@ -1,5 +1,7 @@
 //! The page of one job: what was asked, what the agent did and does, what it came to, and what can be done about it.
 
+use std::time::Duration;
+
 use axum::extract::{Extension, Path, State};
 use axum::http::header::{CONTENT_DISPOSITION, CONTENT_TYPE};
 use axum::response::{IntoResponse, Redirect, Response};
@@ -7,6 +9,7 @@ use calls::{Answer, Found, JobFiles, Processes, Stream};
 use maud::{Markup, html};
 use model::{Job, JobId, JobIdPrefix};
 use serde_json::Value;
+use tokio::time::timeout;
 
 use super::Web;
 use super::login::Visitor;
@@ -18,6 +21,8 @@ use super::transcript::{self, SoFar};
 
 /// How much of a prompt is shown at once.
 const LONGEST_PROMPT: usize = 50_000;
+/// How long a page waits for the list of processes.
+const PATIENCE: Duration = Duration::from_secs(1);
 /// How much of what an agent printed is sent as a file at most.
 const LONGEST_FILE: usize = 64 * 1024 * 1024;
 
@@ -55,7 +60,9 @@ pub async fn show(
     // After the transcript: a job that ended meanwhile is shown as ended, and its end is in the transcript or follows.
     let job = web.desk().job(job.id).await?;
     let answer = web.desk().answer(job.id).await?;
-    let running = if job.completed_at.is_none() { web.desk().processes(job.id).await? } else { Vec::new() };
+    // A run that is just being started has none to show; the page does not wait for it.
+    let seen = timeout(PATIENCE, web.desk().processes(job.id)).await.unwrap_or(Ok(Vec::new()));
+    let running = if job.completed_at.is_none() { seen? } else { Vec::new() };
     let first = job.order.call.prompt.lines().find(|line| !line.trim().is_empty()).unwrap_or_default();
     let head = one_line(first, 120);
     let main = html! {
@@ -64,7 +71,7 @@ pub async fn show(
             div.story {
                 (prompt(&job))
                 div data-swap="outcome" { (outcome(&job, &answer)) }
-                (story(&job, &so_far))
+                (story(&job, &so_far, &answer))
                 (stderr(&job, &so_far))
             }
             aside.facts aria-label="About this job" {
@@ -139,8 +146,10 @@ fn capital(word: &str) -> String {
     letters.next().map(|first| first.to_uppercase().chain(letters).collect()).unwrap_or_default()
 }
 
-fn story(job: &Job, so_far: &SoFar) -> Markup {
+fn story(job: &Job, so_far: &SoFar, answer: &Answer) -> Markup {
     let running = job.completed_at.is_none();
+    // The files may be gone, or on another machine, or too long to be read to their end now. The answer is with the job.
+    let lacks_the_end = !running && (so_far.pieces.is_empty() || so_far.unfinished);
     html! {
         section aria-labelledby="transcript" {
             h2 #transcript { "Transcript" }
@@ -149,7 +158,10 @@ fn story(job: &Job, so_far: &SoFar) -> Markup {
                     a href={ "/jobs/" (job.id) "/output" } { "the raw output" } " has them all." }
             }
             ol.story-list #story aria-label="What the agent did" { (so_far.render()) }
-            @if so_far.pieces.is_empty() {
+            @if so_far.unfinished && !running { p.aside { "There is more than can be shown; the raw output has all of it." } }
+            @if lacks_the_end && !answer.output.is_empty() {
+                div.said { span.who { "Answer" } div.text { (visible(cut(&answer.output, LONGEST_PROMPT).0)) } }
+            } @else if so_far.pieces.is_empty() {
                 p.aside #silence { @if running { "Nothing yet. What the agent says appears here." } @else { "The agent said nothing." } }
             }
             @if running { p.working #working data-swap="working" { span.pulse aria-hidden="true" {} "The job goes on" } }

@@ -9,6 +9,7 @@ mod assets;
 mod gate;
 mod job;
 mod list;
+mod listener;
 mod live;
 mod login;
 mod metrics;
@@ -38,6 +39,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::doctor::Looking;
 use crate::home::Home;
+use listener::Bounded;
 use login::Doors;
 
 /// How long answers that are under way may take when the daemon ends. Whoever watches is told to go at once.
@@ -107,14 +109,18 @@ impl Web {
         Ok(address)
     }
 
-    /// Serves the page from when somebody wants it until `shutdown`. `asked` is told of every request.
-    pub async fn serve(&self, shutdown: CancellationToken, asked: impl Fn() + Clone + Send + Sync + 'static) {
-        // A port that somebody chose is one that others count on: bookmarks, and who reads the metrics.
+    /// Listens on a port that somebody chose: others count on it, from bookmarks to who reads the metrics. Without the page the daemon
+    /// is still a daemon, so one that is taken is only told.
+    pub async fn begin(&self) {
         if self.0.port.is_some_and(|port| port != 0)
             && let Err(error) = self.listen().await
         {
             tracing::warn!(%error, "the web page is not there; `switchboard open` tries again");
         }
+    }
+
+    /// Serves the page from when somebody wants it until `shutdown`. `asked` is told of every request.
+    pub async fn serve(&self, shutdown: CancellationToken, asked: impl Fn() + Clone + Send + Sync + 'static) {
         let taken_up = self.0.taken_up.lock().unwrap_or_else(PoisonError::into_inner).take();
         let Some(mut taken_up) = taken_up else { return };
         let listener = tokio::select! {
@@ -122,7 +128,7 @@ impl Web {
             listener = taken_up.recv() => listener,
         };
         let Some(listener) = listener else { return };
-        let served = axum::serve(listener, self.router(asked))
+        let served = axum::serve(Bounded::new(listener), self.router(asked))
             .with_graceful_shutdown(shutdown.clone().cancelled_owned());
         let over = async {
             shutdown.cancelled().await;

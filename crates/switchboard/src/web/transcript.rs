@@ -175,14 +175,21 @@ pub struct SoFar {
     pub stderr: String,
     /// How many things were told: what follows goes on from there.
     pub told: u64,
+    /// Whether there was more than can be read while somebody waits for a page.
+    pub unfinished: bool,
 }
 
 /// Reads what a job has told by now.
 pub async fn so_far(follow: &mut Follow, agent: AgentKind) -> Result<SoFar, CallError> {
     let mut transcript = Transcript::new(agent);
-    let mut so_far = SoFar { pieces: VecDeque::new(), left_out: 0, stderr: String::new(), told: 0 };
+    let mut so_far =
+        SoFar { pieces: VecDeque::new(), left_out: 0, stderr: String::new(), told: 0, unfinished: false };
     let give_up_at = Instant::now() + PATIENCE;
-    while Instant::now() < give_up_at {
+    loop {
+        if Instant::now() > give_up_at {
+            so_far.unfinished = true;
+            break;
+        }
         let Ok(told) = timeout(SILENCE, follow.next()).await else { break };
         let Some(told) = told? else { break };
         if let Some(piece) = transcript.take(&told) {
@@ -302,7 +309,8 @@ mod tests {
 
     fn read(agent: AgentKind, told: &[Followed]) -> SoFar {
         let mut transcript = Transcript::new(agent);
-        let mut so_far = SoFar { pieces: VecDeque::new(), left_out: 0, stderr: String::new(), told: 0 };
+        let mut so_far =
+            SoFar { pieces: VecDeque::new(), left_out: 0, stderr: String::new(), told: 0, unfinished: false };
         told.iter().filter_map(|told| transcript.take(told)).for_each(|piece| so_far.add(piece));
         so_far
     }

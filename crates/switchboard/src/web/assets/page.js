@@ -90,7 +90,7 @@ const gathered = (doing) => {
     do {
       again = false;
       await doing().catch(() => say("Not connected", true));
-      await new Promise((done) => setTimeout(done, 400));
+      await new Promise((done) => setTimeout(done, 800));
     } while (again);
     busy = false;
   };
@@ -100,19 +100,18 @@ const list = select(".jobs-list[data-live]");
 if (list) {
   const jobs = select("#jobs");
   const most = Number(list.dataset.most);
-  const recount = gathered(async () => {
-    const page = await anew();
-    if (!page) return;
+  const count = (page) => {
     for (const what of ["#counts", ".pages"]) {
       const fresh = select(what, page);
       if (fresh && select(what)) select(what).replaceWith(document.adoptNode(fresh));
     }
-  });
+  };
+  const recount = gathered(async () => { const page = await anew(); if (page) count(page); });
   const refill = gathered(async () => {
     const page = await anew();
     if (!page) return;
-    const fresh = select("#jobs", page);
-    if (fresh && fresh.innerHTML) jobs.replaceChildren(...document.adoptNode(fresh).children);
+    jobs.replaceChildren(...document.adoptNode(select("#jobs", page)).children);
+    count(page);
     dress(jobs);
     shown();
   });
@@ -123,8 +122,8 @@ if (list) {
   };
   watch(() => list.dataset.live, {
     // Between the making of the page and this moment, and while the connection was lost, something may have happened.
-    hello: () => { refill(); recount(); },
-    missed: () => { refill(); recount(); },
+    hello: () => refill(),
+    missed: () => refill(),
     job: ({ id, html }) => {
       const old = document.getElementById(`job-${id}`);
       const row = html && node(html);
