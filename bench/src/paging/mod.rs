@@ -102,7 +102,7 @@ pub async fn measure(
     let pages = [
         ("the list", "/", Some(Target::Below(50.0))),
         ("the list, searched by words of the prompts", "/?q=gift+note", None),
-        ("the list, the last page", "/?state=failed&q=checkout", None),
+        ("the list of the failed, searched", "/?state=failed&q=checkout", None),
         ("the overview with its plots", "/overview", None),
         ("the metrics", "/metrics", None),
     ];

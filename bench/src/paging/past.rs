@@ -99,7 +99,7 @@ fn end(agent: AgentKind, model: &str, number: u64, took: Duration) -> JobEnd {
         session_mismatch: None,
         model: Some(model.to_owned()),
         usage: Some(Usage { input: tokens, output: tokens / 9, cached: tokens / 2, reasoning: tokens / 30 }),
-        cost_usd: (agent == AgentKind::Claude).then(|| cents(tokens)),
+        cost_usd: (agent == AgentKind::Claude).then(|| cost(model, tokens)),
         session_totals: None,
         turns: Some(3),
         duration_ms: u64::try_from(took.as_millis()).unwrap_or(u64::MAX),
@@ -114,8 +114,15 @@ fn failed(kind: FailureKind, message: &str) -> Verdict {
 }
 
 #[expect(clippy::cast_precision_loss, reason = "a made-up cost needs no sixteenth digit")]
-fn cents(tokens: u64) -> f64 {
-    tokens as f64 * 4e-6
+fn cost(model: &str, tokens: u64) -> f64 {
+    let of_a_token = if model.contains("opus") {
+        1.5e-5
+    } else if model.contains("haiku") {
+        1.2e-6
+    } else {
+        5e-6
+    };
+    tokens as f64 * of_a_token
 }
 
 fn uuid_like(number: u64) -> String {

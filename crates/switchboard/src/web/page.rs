@@ -39,7 +39,7 @@ pub fn refreshing(
     let head = html! {
         nav aria-label="Pages" {
             @for (place, to, name) in links {
-                a href=(to) aria-current=[(place == here).then_some("page")] { (name) }
+                a href=(to) aria-current=[current(place, here)] { (name) }
             }
         }
         // Said aloud only when it changes: a script writes it, and nothing is missing without one.
@@ -50,6 +50,14 @@ pub fn refreshing(
         }
     };
     frame(title, &head, main, seconds.map(|seconds| seconds.to_string()))
+}
+
+/// A job is among the jobs, though it is not their page.
+fn current(place: Here, here: Here) -> Option<&'static str> {
+    match (place, here) {
+        (Here::Jobs, Here::Job) => Some("true"),
+        (place, here) => (place == here).then_some("page"),
+    }
 }
 
 /// A page for who has not been let in, or has asked for what is not there.

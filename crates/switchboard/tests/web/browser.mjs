@@ -4,8 +4,8 @@
 // for the agents) and ARTEFACTS (a folder for pictures). Ends with 0 when everything was as the scene says.
 import { execFileSync } from "node:child_process";
 import { createRequire } from "node:module";
-import { mkdirSync } from "node:fs";
-import { join } from "node:path";
+import { chmodSync, mkdirSync, writeFileSync } from "node:fs";
+import { dirname, join } from "node:path";
 import assert from "node:assert/strict";
 
 const { PLAYWRIGHT, CHROMIUM, SWITCHBOARD, SWITCHBOARD_HOME, WORK, ARTEFACTS } = process.env;
@@ -221,28 +221,39 @@ const scenes = {
   // Not a test: the pictures of the documents (scripts/screenshots), of a home that has a past.
   async pictures() {
     const shot = (page, name) => page.screenshot({ path: join(ARTEFACTS, `${name}.png`) });
-    place("Write the release notes for 1.4 from the commits since the last tag\n@rehearse hang", "docs");
-    const job = place(
-      "Find out why the basket loses its last item\n\nStart with the tests, change as little as possible, and say what you did.\n" +
-      "@rehearse think The last item vanishes after a reload, so it is the saving and not the adding\n" +
-      "@rehearse say I look at how the basket is saved, and at what its tests cover.\n" +
-      '@rehearse tool Bash {"command":"rg -n save_basket src"} => src/basket.rs:41: pub fn save_basket(items: &[Item])\n' +
-      '@rehearse tool Read {"file_path":"src/basket.rs"} => pub fn save_basket(items: &[Item]) { for item in &items[..items.len() - 1] { … } }\n' +
-      "@rehearse say The loop ends one item too early. I write a test that shows it before I mend it.\n" +
-      '@rehearse tool Bash {"command":"cargo test basket"} => 1 failed: the_last_item_is_saved\n@rehearse hang', "shop");
+    // The scripted agent in the place of a real one, so that the prompt is only what a person would ask.
+    const script = join(WORK, "script");
+    writeFileSync(script, [
+      "think The last item vanishes after a reload, so it is the saving and not the adding",
+      "say I look at how the basket is saved, and at what its tests cover.",
+      'tool Bash {"command":"rg -n save_basket src"} => src/basket.rs:41: pub fn save_basket(items: &[Item])',
+      'tool Read {"file_path":"src/basket.rs"} => for item in &items[..items.len() - 1] { … }',
+      "say The loop ends one item too early. I write a test that shows it before I mend it.",
+      'tool Bash {"command":"cargo test basket"} => 1 failed: the_last_item_is_saved',
+      "hang", ""].join("\n"));
+    const agent = join(WORK, "claude");
+    const rehearsal = join(dirname(SWITCHBOARD), "rehearsal");
+    writeFileSync(agent, `#!/bin/sh\ncase "$1" in --version|--help) exec ${rehearsal} "$1";; esac\nexec ${rehearsal} --script ${script} "$@"\n`);
+    chmodSync(agent, 0o755);
+    writeFileSync(join(SWITCHBOARD_HOME, "config.toml"), `[programs]\nclaude = "${agent}"\n`);
+    const ask = (prompt, task) =>
+      JSON.parse(run("call", "claude", prompt, "--cwd", WORK, "--task", task, "--background", "--json")).job_id;
+    ask("Write the release notes for 1.4 from the commits since the last tag", "docs");
+    const job = ask("Find out why the basket loses its last item\n\nStart with the tests, change as little as possible, and say what you did.", "shop");
     for (const colorScheme of ["light", "dark"]) {
-      const suffix = colorScheme === "light" ? "" : "-dark";
+      const dark = colorScheme === "dark";
       const page = await visit({ colorScheme, viewport: { width: 1180, height: 760 } });
       await has(page, `#job-${job}[data-state=running]`);
       await has(page, "#live", "Live");
-      await shot(page, `jobs${suffix}`);
+      await shot(page, dark ? "jobs-dark" : "jobs");
+      if (dark) continue;
       await go(page, `/jobs/${job}`);
       await has(page, "#story details[data-tool]", "cargo test basket");
       await has(page, "#live", "Live");
-      await shot(page, `job${suffix}`);
+      await shot(page, "job");
       await go(page, "/overview");
       await page.setViewportSize({ width: 1180, height: 1060 });
-      await shot(page, `overview${suffix}`);
+      await shot(page, "overview");
     }
     const phone = await visit({ viewport: { width: 380, height: 760 }, deviceScaleFactor: 1.5 });
     await has(phone, `#job-${job}`);
