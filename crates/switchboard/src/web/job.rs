@@ -223,8 +223,8 @@ fn facts(job: &Job, answer: &Answer) -> Markup {
             @if let Some(model) = &answer.model { (fact("Model", text(model))) }
             @if let Some(turns) = answer.num_turns { (fact("Turns", html! { (turns) })) }
             @if let Some(usage) = answer.usage {
-                (fact("Tokens read", html! { (page::grouped(usage.input_tokens)) @if usage.cached_tokens > 0 { " (" (page::grouped(usage.cached_tokens)) " cached)" } }))
-                (fact("Tokens written", html! { (page::grouped(usage.output_tokens)) @if usage.reasoning_tokens > 0 { " (" (page::grouped(usage.reasoning_tokens)) " reasoning)" } }))
+                (fact("Tokens read", tokens(usage.input_tokens, usage.cached_tokens, "cached")))
+                (fact("Tokens written", tokens(usage.output_tokens, usage.reasoning_tokens, "reasoning")))
             }
             @if let Some(cost) = answer.cost_usd { (fact("Cost", text(&page::dollars(cost)))) }
             @if job.progress.attempt.number() > 1 { (fact("Begun", html! { (job.progress.attempt.number()) " times" })) }
@@ -240,6 +240,11 @@ fn facts(job: &Job, answer: &Answer) -> Markup {
             }
         }
     }
+}
+
+/// So many tokens, and how many of them were of a kind.
+fn tokens(all: u64, some: u64, kind: &str) -> Markup {
+    html! { (page::grouped(all)) @if some > 0 { " (" (page::grouped(some)) " " (kind) ")" } }
 }
 
 fn short(job: JobId) -> String {

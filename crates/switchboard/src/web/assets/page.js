@@ -116,7 +116,7 @@ if (list) {
     shown();
   });
   const shown = () => {
-    each("#nothing-yet", (blank) => { blank.hidden = jobs.children.length > 0; });
+    each("main > .blank", (blank) => { blank.hidden = jobs.children.length > 0; });
     const head = select(".jobs-head");
     if (head) head.hidden = jobs.children.length === 0;
   };
