@@ -281,11 +281,16 @@ fn confinement(confined: &Value) -> Markup {
     let text = |value: &Value, name: &str| value[name].as_str().unwrap_or_default().to_owned();
     let safeguards = confined["safeguards"].as_array().cloned().unwrap_or_default();
     let open = safeguards.iter().filter(|safeguard| safeguard["hold"] == "open").count();
-    let tried = confined["proof"]["escapes"].as_array().map_or(0, Vec::len);
+    let escapes = confined["proof"]["escapes"].as_array().cloned().unwrap_or_default();
+    let stopped = escapes.iter().filter(|escape| escape["stopped"] == true).count();
     html! {
         p { "Policy " strong { (text(confined, "policy")) } ": "
-            @if open == 0 { "all of it held" } @else { (open) " safeguards did not hold" }
-            @if tried > 0 { "; " (tried) " ways out were tried and stopped" } "." }
+            @match open {
+                0 => "all of it held",
+                1 => "one safeguard did not hold",
+                several => { (several) " safeguards did not hold" },
+            }
+            @if !escapes.is_empty() { "; " (stopped) " of " (escapes.len()) " ways out that were tried were stopped" } "." }
         details {
             summary { (safeguards.len()) " safeguards" }
             ul.safeguards {
