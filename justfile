@@ -3,6 +3,7 @@
 set shell := ["bash", "-euo", "pipefail", "-c"]
 
 target := env("CARGO_TARGET_DIR", justfile_directory() / "target")
+tools := env("SWITCHBOARD_TOOLS", justfile_directory() / ".tools")
 
 _default:
     @just --list
@@ -34,8 +35,19 @@ bench-sandbox *ARGS:
     cargo build --release --locked -p switchboard -p bench
     {{ target }}/release/bench sandbox --save {{ ARGS }}
 
+# What becomes of a call when something goes wrong, for ours and for every peer that can be installed: one table, kept
+faults *ARGS:
+    cargo build --release --locked -p switchboard -p bench
+    SWITCHBOARD_TOOLS={{ tools }} scripts/peers-install || echo "those that could not be installed are left out"
+    SWITCHBOARD_TOOLS={{ tools }} {{ target }}/release/bench faults --save {{ ARGS }}
+
+# Four hosts, random faults and random kills of the daemon for so many minutes; fails when something was that must not be
+soak MINUTES="3" *ARGS:
+    cargo build --release --locked -p switchboard -p bench
+    {{ target }}/release/bench soak --save --minutes {{ MINUTES }} {{ ARGS }}
+
 # The supervisor's fault tests over and over: a campaign for races
-faults ROUNDS="20":
+races-supervisor ROUNDS="20":
     for round in $(seq {{ ROUNDS }}); do echo "round $round of {{ ROUNDS }}"; ./test -p supervisor; done
 
 # Measure the file verbs against cat and ripgrep and keep the table

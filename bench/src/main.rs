@@ -5,17 +5,24 @@
 //! busy the machine was.
 #![expect(clippy::disallowed_methods, reason = "a bench starts the baselines it measures against")]
 
+mod census;
+mod client;
 mod confining;
 mod cost;
+mod dice;
 mod executables;
+mod faults;
 mod filing;
+mod house;
 mod interruption;
 mod machine;
 mod output;
 mod paging;
+mod peers;
 mod process;
 mod report;
 mod serving;
+mod soak;
 mod spread;
 mod supervising;
 mod turns;
@@ -23,6 +30,7 @@ mod turns;
 use std::error::Error;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
+use std::time::Duration;
 use std::{env, fs, iter};
 
 use clap::{Args, Parser, Subcommand};
@@ -54,6 +62,10 @@ enum Bench {
     Sandbox(Common),
     /// What a call through the MCP server costs: start, time, memory, many at once, a long transcript
     Serving(ServingOptions),
+    /// What becomes of a call when something goes wrong, for ours and for every peer that is installed
+    Faults(FaultOptions),
+    /// Random faults and random kills for a long time, and what must hold throughout; fails when something did not
+    Soak(SoakOptions),
     /// What the web page costs with 10,000 jobs: first byte, all of it, watchers; and the start of the command line
     Page(Common),
     /// Fill a new home with jobs of the past weeks, to look at; nothing is measured
@@ -104,6 +116,33 @@ struct ServingOptions {
     peers: bool,
 }
 
+#[derive(Debug, Args)]
+struct FaultOptions {
+    #[command(flatten)]
+    common: Common,
+    /// Try this fault alone
+    #[arg(long, value_name = "FAULT", conflicts_with = "save")]
+    only: Option<faults::Fault>,
+    /// Try this server alone, by its name in the table
+    #[arg(long, value_name = "NAME", conflicts_with = "save")]
+    server: Option<String>,
+}
+
+#[derive(Debug, Args)]
+struct SoakOptions {
+    #[command(flatten)]
+    common: Common,
+    /// How long, in minutes
+    #[arg(long, value_name = "N", default_value_t = 3, conflicts_with = "seconds")]
+    minutes: u64,
+    /// How long, in seconds
+    #[arg(long, value_name = "N")]
+    seconds: Option<u64>,
+    /// What is asked, and when who is killed [default: another each time]
+    #[arg(long, value_name = "S")]
+    seed: Option<u64>,
+}
+
 fn main() -> ExitCode {
     let measured = match CommandLine::parse().bench {
         Bench::Supervisor(options) => measure_supervising(&options),
@@ -112,6 +151,8 @@ fn main() -> ExitCode {
         Bench::Serving(options) => measure_serving(&options),
         Bench::Page(common) => measure_paging(&common),
         Bench::Fill(past) => fill(&past),
+        Bench::Faults(options) => try_faults(&options),
+        Bench::Soak(options) => soak_for_long(&options),
     };
     match measured {
         Ok(()) => ExitCode::SUCCESS,
@@ -171,6 +212,37 @@ fn fill(past: &Past) -> Result<(), Failure> {
     runtime.block_on(paging::fill(&past.home, past.jobs, 30))
 }
 
+fn try_faults(options: &FaultOptions) -> Result<(), Failure> {
+    let scale = faults::Scale {
+        megabytes: if options.common.quick { 20 } else { 200 },
+        only: options.only,
+        server: options.server.clone(),
+    };
+    let page = Page { title: "What becomes of a call", file: "faults.md", method: faults::method(&scale) };
+    page.write(&options.common, |executables, folder| {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+        runtime.block_on(async { faults::table(executables, folder, &scale, Interruption::listen()?).await })
+    })
+}
+
+fn soak_for_long(options: &SoakOptions) -> Result<(), Failure> {
+    let seconds = if options.common.quick { 10 } else { options.seconds.unwrap_or(options.minutes * 60) };
+    let seed = options.seed.unwrap_or_else(|| u64::from(std::process::id()));
+    let scale = soak::Scale { time: Duration::from_secs(seconds), seed };
+    output::progress(&format!("soaking for {seconds} s, seed {seed}"));
+    let page = Page { title: "A long run of faults", file: "soak.md", method: soak::method(&scale) };
+    let mut violations = 0;
+    page.write(&options.common, |executables, folder| {
+        let soaked = soak::soak(executables, folder, scale)?;
+        violations = soaked.violations.len();
+        Ok(soaked.table)
+    })?;
+    match violations {
+        0 => Ok(()),
+        count => Err(format!("{count} things were that must not be (see above); the seed was {seed}").into()),
+    }
+}
+
 /// A page that is still without figures.
 struct Page {
     title: &'static str,
@@ -185,12 +257,21 @@ impl Page {
         common: &Common,
         measure: impl FnOnce(&Executables, &Path) -> Result<Vec<Row>, Failure>,
     ) -> Result<(), Failure> {
+        self.write(common, |executables, folder| Ok(report::table(&measure(executables, folder)?)))
+    }
+
+    /// The same with a table that is no comparison.
+    fn write(
+        self,
+        common: &Common,
+        measure: impl FnOnce(&Executables, &Path) -> Result<String, Failure>,
+    ) -> Result<(), Failure> {
         let executables = Executables::beside_this_program()?;
         let work = common.work.as_deref().unwrap_or(executables.folder());
         // Dropped at every way out, so nothing of it stays.
         let folder = tempfile::Builder::new().prefix("bench-").tempdir_in(work)?;
         let machine = Machine::look(folder.path())?;
-        let rows = measure(&executables, folder.path())?;
+        let table = measure(&executables, folder.path())?;
         folder.close()?;
         let report = Report {
             title: self.title,
@@ -198,7 +279,7 @@ impl Page {
             command: iter::once("bench".to_owned()).chain(env::args().skip(1)).collect::<Vec<_>>().join(" "),
             machine,
             method: self.method,
-            rows,
+            table,
         };
         let text = report.to_string();
         output::table(&text);

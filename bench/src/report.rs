@@ -16,8 +16,8 @@ pub struct Report {
     pub machine: Machine,
     /// How it was measured.
     pub method: String,
-    /// The figures.
-    pub rows: Vec<Row>,
+    /// What came of it.
+    pub table: String,
 }
 
 /// One figure.
@@ -128,12 +128,16 @@ impl Target {
 
 impl fmt::Display for Report {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { title, command, machine, method, rows } = self;
-        writeln!(f, "# {title}\n\n```console\n$ {command}\n```\n\n{machine}{method}\n")?;
-        writeln!(f, "| figure | baseline | its figure | ours | ours ÷ baseline | target |")?;
-        writeln!(f, "| --- | --- | --- | --- | --- | --- |")?;
-        rows.iter().try_for_each(|row| writeln!(f, "{row}"))
+        let Self { title, command, machine, method, table } = self;
+        write!(f, "# {title}\n\n```console\n$ {command}\n```\n\n{machine}{method}\n\n{table}")
     }
+}
+
+/// Figures as a table.
+pub fn table(rows: &[Row]) -> String {
+    let head = "| figure | baseline | its figure | ours | ours ÷ baseline | target |\n\
+                | --- | --- | --- | --- | --- | --- |\n";
+    rows.iter().fold(head.to_owned(), |table, row| format!("{table}{row}\n"))
 }
 
 impl fmt::Display for Row {

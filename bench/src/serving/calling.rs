@@ -5,13 +5,13 @@ use std::time::{Duration, Instant};
 use serde_json::Value;
 
 use crate::Failure;
+use crate::client::Client;
 use crate::cost::Meter;
+use crate::house::check;
 use crate::process;
 use crate::report::{Baseline, Row, Target, Unit};
 use crate::spread::Spread;
 
-use super::client::Client;
-use super::house::check;
 use super::{Bench, millis};
 
 /// What the calls of one round took, in milliseconds.

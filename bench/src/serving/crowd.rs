@@ -11,9 +11,10 @@ use crate::report::{Baseline, Row, Unit};
 use crate::spread::Spread;
 
 use super::Bench;
-use super::client::Client;
-use super::house::{AT_ONCE, check};
-use super::plain::{PROMPT, finish};
+use crate::client::Client;
+use crate::house::{AT_ONCE, PROMPT, check};
+
+use super::plain::finish;
 
 /// Prints a line and is then silent for long enough to be looked at.
 const LONGER: &str = "@lines 2 1000";

@@ -10,8 +10,9 @@ use crate::report::{Baseline, Row, Target, Unit};
 use crate::spread::Spread;
 
 use super::calling::Round;
-use super::client::Client;
-use super::house::check;
+use crate::client::Client;
+use crate::house::check;
+
 use super::{Bench, millis};
 
 /// Between two lines, in milliseconds: longer than the server keeps two notifications apart.

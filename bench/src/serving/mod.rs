@@ -4,9 +4,7 @@
 //! mcp`, the daemon that it starts, a supervisor for each call, and everything on the disk before it is answered.
 
 mod calling;
-mod client;
 mod crowd;
-mod house;
 mod latency;
 mod peers;
 mod plain;
@@ -20,11 +18,11 @@ use std::time::Duration;
 use clap::ValueEnum;
 
 use crate::executables::Executables;
+use crate::house::{AT_ONCE, House};
 use crate::interruption::Interruption;
 use crate::report::Row;
 use crate::{Failure, output};
 
-use house::{AT_ONCE, House};
 use plain::Plain;
 
 /// How much is done for the figures.
@@ -112,7 +110,7 @@ pub async fn measure(
     with_peers: bool,
     interruption: Interruption,
 ) -> Result<Vec<Row>, Failure> {
-    let house = House::build(executables, work)?;
+    let house = House::with_stub(executables, work)?;
     let plain = Plain::new(&executables.stub, house.workspace());
     let mut bench = Bench { scale, house, plain, interruption };
     let mut rows = Vec::new();

@@ -4,23 +4,25 @@
 //! named with the reason; it fails nothing.
 
 use std::os::unix::fs::symlink;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::Command;
 use std::time::Instant;
 use std::{env, fs};
 
 use serde_json::{Value, json};
 
+use crate::peers::installed;
 use crate::process;
 use crate::report::{Baseline, Row, Target, Unit};
 use crate::spread::Spread;
 use crate::{Failure, output};
 
 use super::calling::call;
-use super::client::Client;
+use crate::client::Client;
+
 use super::crowd::rate;
-use super::house::{AT_ONCE, check};
-use super::plain::PROMPT;
+use crate::house::{AT_ONCE, PROMPT, check};
+
 use super::{Bench, millis};
 
 /// A server of others.
@@ -81,12 +83,6 @@ pub async fn measure(bench: &mut Bench<'_>, stub: &Path) -> Result<Vec<Row>, Fai
         }
     }
     Ok(rows)
-}
-
-/// Where the peers are.
-fn installed() -> PathBuf {
-    let tools = env::var_os("SWITCHBOARD_TOOLS").map(PathBuf::from);
-    tools.unwrap_or_else(|| Path::new(env!("CARGO_MANIFEST_DIR")).join("../.tools")).join("peers")
 }
 
 async fn in_turn(

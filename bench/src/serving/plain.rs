@@ -6,9 +6,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 
 use crate::Failure;
-
-/// What every agent of this bench is asked.
-pub const PROMPT: &str = "Say hello.";
+use crate::house::PROMPT;
 
 /// The stub, to be started without anybody between.
 #[derive(Debug)]

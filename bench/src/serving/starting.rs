@@ -3,11 +3,11 @@
 use std::time::Instant;
 
 use crate::Failure;
+use crate::client::Client;
 use crate::process;
 use crate::report::{Baseline, Row, Target, Unit};
 use crate::spread::Spread;
 
-use super::client::Client;
 use super::{Bench, millis};
 
 /// Takes the figures: with a daemon that runs, without one, and what bridge and daemon hold when nothing is asked of them.

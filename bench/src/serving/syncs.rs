@@ -15,7 +15,7 @@ use crate::{Failure, output};
 
 use super::Bench;
 use super::calling::call;
-use super::house::check;
+use crate::house::check;
 
 const CALLS: [&str; 2] = ["fsync", "fdatasync"];
 const PATIENCE: Duration = Duration::from_secs(5);

@@ -3,11 +3,11 @@
 use std::time::Instant;
 
 use crate::Failure;
+use crate::house::check;
 use crate::process;
 use crate::report::{Baseline, Row, Target, Unit};
 use crate::spread::Spread;
 
-use super::house::check;
 use super::plain::finish;
 use super::{Bench, millis};
 

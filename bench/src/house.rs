@@ -11,13 +11,14 @@ use std::time::{Duration, Instant};
 use serde_json::{Value, json};
 
 use crate::Failure;
+use crate::census::{self, Mark};
+use crate::client::Client;
 use crate::executables::Executables;
-
-use super::client::Client;
-use super::plain::PROMPT;
 
 /// How many calls may run at once: as many as this bench places.
 pub const AT_ONCE: usize = 32;
+/// What every agent of this bench is asked.
+pub const PROMPT: &str = "Say hello.";
 const LOOK_AGAIN: Duration = Duration::from_millis(5);
 const PATIENCE: Duration = Duration::from_secs(30);
 
@@ -27,20 +28,31 @@ pub struct House {
     switchboard: PathBuf,
     home: PathBuf,
     workspace: PathBuf,
+    mark: Option<Mark>,
 }
 
 impl House {
-    /// Lays down the configuration. No daemon runs yet.
-    pub fn build(executables: &Executables, work: &Path) -> Result<Self, Failure> {
+    /// With the stub in the place of `claude`. No daemon runs yet.
+    pub fn with_stub(executables: &Executables, work: &Path) -> Result<Self, Failure> {
+        let stub = quoted(&executables.stub)?;
+        let config = format!("[limits]\nat_once = {AT_ONCE}\n\n[programs]\nclaude = {stub}\n");
+        Self::furnish(executables, work, &config)
+    }
+
+    /// With that configuration. No daemon runs yet.
+    pub fn furnish(executables: &Executables, work: &Path, config: &str) -> Result<Self, Failure> {
         let work = work.canonicalize()?;
         let (home, workspace) = (work.join("home"), work.join("workspace"));
         fs::create_dir_all(&home)?;
         fs::create_dir_all(&workspace)?;
-        // A string of JSON is one of TOML.
-        let stub = Value::from(executables.stub.to_str().ok_or("the path of the stub is not text")?);
-        let config = format!("[limits]\nat_once = {AT_ONCE}\n\n[programs]\nclaude = {stub}\n");
         fs::write(home.join("config.toml"), config)?;
-        Ok(Self { switchboard: executables.switchboard.clone(), home, workspace })
+        Ok(Self { switchboard: executables.switchboard.clone(), home, workspace, mark: None })
+    }
+
+    /// Lets every process that is started here carry that mark, but for the agents, which get named variables only.
+    pub fn marked(mut self, mark: &Mark) -> Self {
+        self.mark = Some(mark.clone());
+        self
     }
 
     /// Where the agents work.
@@ -75,6 +87,11 @@ impl House {
         self.call(PROMPT, None)
     }
 
+    /// The folder in which it keeps everything.
+    pub fn state(&self) -> PathBuf {
+        self.home.join("state")
+    }
+
     /// The process of the daemon.
     pub fn daemon(&self) -> Result<u32, Failure> {
         let lock: Value = serde_json::from_slice(&fs::read(self.lock())?)?;
@@ -98,7 +115,7 @@ impl House {
     }
 
     fn lock(&self) -> PathBuf {
-        self.home.join("state").join("daemon.lock")
+        self.state().join("daemon.lock")
     }
 
     fn command(&self, verb: &str) -> Command {
@@ -109,6 +126,7 @@ impl House {
             .env("SWITCHBOARD_HOME", &self.home)
             .env("HOME", &self.workspace)
             .env("PATH", "/usr/bin:/bin")
+            .envs(self.mark.iter().map(|mark| (census::VARIABLE, mark.text())))
             .current_dir(&self.workspace);
         command
     }
@@ -120,8 +138,13 @@ impl Drop for House {
     }
 }
 
+/// A path as TOML has it: a string of JSON is one of TOML.
+pub fn quoted(path: &Path) -> Result<Value, Failure> {
+    Ok(Value::from(path.to_str().ok_or_else(|| format!("`{}` is not text", path.display()))?))
+}
+
 /// A daemon is nobody's child here, so one that has ended leaves nothing behind but for a moment.
-fn is_there(pid: u32) -> bool {
+pub fn is_there(pid: u32) -> bool {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
     stat.rsplit_once(") ").is_some_and(|(_, fields)| !fields.starts_with(['Z', 'X']))
 }

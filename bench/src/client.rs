@@ -1,26 +1,30 @@
 //! A host, as small as it can be: JSON-RPC over the stdio of any MCP server.
 //!
 //! Owns the server's process, and ends it when it is dropped. Waits no longer than a minute for anything, so that a server which
-//! never answers is told instead of waited for.
+//! never answers is told instead of waited for; who needs another bound says until when.
 
+use std::fmt;
 use std::io::{BufRead, BufReader, Write};
 use std::os::fd::AsFd;
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
+use std::time::{Duration, Instant};
 
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use serde_json::{Value, json};
 
 use crate::Failure;
 
-/// How long a server may be silent, in milliseconds.
-const PATIENCE: u16 = 60_000;
+/// How long a server may be silent, unless it is said otherwise.
+const PATIENCE: Duration = Duration::from_mins(1);
 
 /// A running server and the line to it.
 #[derive(Debug)]
 pub struct Client {
     child: Child,
     input: Option<ChildStdin>,
-    output: BufReader<ChildStdout>,
+    output: Option<BufReader<ChildStdout>>,
+    /// Until when it is waited for, whatever it says meanwhile.
+    give_up_at: Option<Instant>,
     asked: u64,
     /// How long the last line was.
     heard_bytes: usize,
@@ -31,8 +35,8 @@ impl Client {
     pub fn start(mut command: Command) -> Result<Self, Failure> {
         let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::null()).spawn()?;
         let output = child.stdout.take().ok_or("the server has no stdout")?;
-        let output = BufReader::with_capacity(64 * 1024, output);
-        Ok(Self { input: child.stdin.take(), output, child, asked: 0, heard_bytes: 0 })
+        let output = Some(BufReader::with_capacity(64 * 1024, output));
+        Ok(Self { input: child.stdin.take(), output, child, give_up_at: None, asked: 0, heard_bytes: 0 })
     }
 
     /// The server's process.
@@ -76,37 +80,72 @@ impl Client {
 
     /// The next message, whatever it is.
     pub fn hear(&mut self) -> Result<Value, Failure> {
+        let give_up_at = self.give_up_at;
+        let output = self.output.as_mut().ok_or("nobody listens to the server any more")?;
         let mut line = Vec::new();
         while !line.ends_with(b"\n") {
-            if self.output.buffer().is_empty() {
-                self.wait_for_more()?;
+            if output.buffer().is_empty() {
+                wait_for_more(output.get_ref(), give_up_at)?;
             }
-            let available = self.output.fill_buf()?;
+            let available = output.fill_buf()?;
             if available.is_empty() {
                 return Err("the server has closed its end".into());
             }
             let taken = available.iter().position(|byte| *byte == b'\n').map_or(available.len(), |at| at + 1);
             line.extend_from_slice(&available[..taken]);
-            self.output.consume(taken);
+            output.consume(taken);
         }
         self.heard_bytes = line.len();
         Ok(serde_json::from_slice(&line)?)
     }
 
-    fn wait_for_more(&self) -> Result<(), Failure> {
-        let mut ready = [PollFd::new(self.output.get_ref().as_fd(), PollFlags::POLLIN)];
-        match poll(&mut ready, PollTimeout::from(PATIENCE)) {
-            Ok(0) => Err("the server has said nothing for a minute".into()),
-            // Whatever it is, the read tells more.
-            _ => Ok(()),
-        }
+    /// From here on it is waited for until that moment, and no longer.
+    pub fn give_up_at(&mut self, moment: Instant) {
+        self.give_up_at = Some(moment);
     }
 
-    fn say(&mut self, message: &Value) -> Result<(), Failure> {
+    /// Closes both ends, as the kernel does for a host that was killed. The server lives on as long as it likes, or until this is
+    /// dropped.
+    pub fn hang_up(&mut self) {
+        drop(self.input.take());
+        drop(self.output.take());
+    }
+
+    /// Kills the server as nobody can refuse.
+    pub fn kill(&mut self) -> Result<(), Failure> {
+        self.child.kill()?;
+        self.child.wait()?;
+        Ok(())
+    }
+
+    /// Says something that is no request.
+    pub fn say(&mut self, message: &Value) -> Result<(), Failure> {
         let input = self.input.as_mut().ok_or("the server has no stdin")?;
         Ok(input.write_all(format!("{message}\n").as_bytes())?)
     }
 }
+
+fn wait_for_more(output: &ChildStdout, give_up_at: Option<Instant>) -> Result<(), Failure> {
+    let patience = give_up_at.map_or(PATIENCE, |moment| moment.saturating_duration_since(Instant::now()));
+    let mut ready = [PollFd::new(output.as_fd(), PollFlags::POLLIN)];
+    match poll(&mut ready, PollTimeout::try_from(patience)?) {
+        Ok(0) => Err(Silence.into()),
+        // Whatever it is, the read tells more.
+        _ => Ok(()),
+    }
+}
+
+/// A server that does not answer.
+#[derive(Debug)]
+pub struct Silence;
+
+impl fmt::Display for Silence {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("the server has not answered in time")
+    }
+}
+
+impl std::error::Error for Silence {}
 
 impl Drop for Client {
     fn drop(&mut self) {

@@ -1,0 +1,66 @@
+//! Chance that can be had again: the same seed gives the same throws.
+//!
+//! The generator is `SplitMix64`, which is enough to choose by and for nothing else.
+
+/// A source of throws.
+#[derive(Debug, Clone)]
+pub struct Dice(u64);
+
+impl Dice {
+    /// By that seed.
+    pub fn new(seed: u64) -> Self {
+        Self(seed)
+    }
+
+    /// A source of its own for each of several who throw at once.
+    pub fn split(&mut self) -> Self {
+        Self(self.next())
+    }
+
+    fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut mixed = self.0;
+        mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        mixed ^ (mixed >> 31)
+    }
+
+    /// One of `0..bound`.
+    pub fn below(&mut self, bound: u64) -> u64 {
+        self.next() % bound.max(1)
+    }
+
+    /// From 0 up to but not 1.
+    pub fn part(&mut self) -> f64 {
+        #[expect(clippy::cast_precision_loss, reason = "53 bits fit")]
+        let part = (self.next() >> 11) as f64;
+        part / 9_007_199_254_740_992.0
+    }
+
+    /// The time until something happens that happens so often on average.
+    pub fn exponential(&mut self, mean: f64) -> f64 {
+        -mean * (1.0 - self.part()).ln()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_same_seed_gives_the_same_throws_and_another_others() {
+        let throws = |seed| {
+            let mut dice = Dice::new(seed);
+            [dice.below(1000), dice.below(1000), dice.below(1000)]
+        };
+        assert_eq!(throws(7), throws(7));
+        assert_ne!(throws(7), throws(8));
+    }
+
+    #[test]
+    fn waiting_times_have_the_mean_that_was_asked_for() {
+        let mut dice = Dice::new(1);
+        let mean = (0..20_000).map(|_| dice.exponential(3.0)).sum::<f64>() / 20_000.0;
+        assert!((2.9..3.1).contains(&mean), "{mean}");
+    }
+}

@@ -1,0 +1,114 @@
+//! The same faults for ours and for every peer that is installed, judged from outside, as one table.
+//!
+//! The same host calls each server; the agent is the scripted one under the name that the server looks for. Asked is what a user
+//! would ask: is anything still running, was the answer true, can what the agent had said be had? Measures no time.
+
+mod disk;
+mod fault;
+mod server;
+mod trial;
+mod verdict;
+
+use std::fmt::Write as _;
+use std::path::Path;
+use std::time::Duration;
+
+use clap::ValueEnum;
+
+use crate::executables::Executables;
+use crate::interruption::Interruption;
+use crate::{Failure, output};
+
+pub use fault::Fault;
+use server::{LIMIT, Server};
+use trial::Trial;
+use verdict::Cell;
+
+/// Which trials, and how much output a flood has.
+#[derive(Debug)]
+pub struct Scale {
+    /// Millions of bytes of a flood; the long line has half of it.
+    pub megabytes: u32,
+    /// Only this fault.
+    pub only: Option<Fault>,
+    /// Only the server of that name.
+    pub server: Option<String>,
+}
+
+/// Tries every fault with every server; the table.
+pub async fn table(
+    executables: &Executables,
+    work: &Path,
+    scale: &Scale,
+    mut interruption: Interruption,
+) -> Result<String, Failure> {
+    let servers: Vec<(Server, String)> =
+        Server::ALL.into_iter().filter_map(|server| there(server, scale)).collect();
+    let mut table = head(&servers);
+    let mut number = 0;
+    for &fault in Fault::value_variants() {
+        if scale.only.is_some_and(|only| only != fault) {
+            continue;
+        }
+        write!(table, "| {} |", fault.name())?;
+        for (server, _) in &servers {
+            // A signal is noticed by a runtime that waits.
+            tokio::time::sleep(Duration::from_millis(1)).await;
+            interruption.check()?;
+            number += 1;
+            output::progress(&format!("{}: {}", server.name(), fault.name()));
+            let cell = Trial::prepare(executables, *server, fault, work, number, scale.megabytes)
+                .and_then(|trial| trial.run())
+                .unwrap_or_else(|failure| Cell::NotTried(format!("not tried: {failure}")));
+            output::progress(&format!("  {cell}"));
+            write!(table, " {cell} |")?;
+        }
+        table.push('\n');
+    }
+    Ok(table)
+}
+
+/// A server that can be tried, and how the table calls it.
+fn there(server: Server, scale: &Scale) -> Option<(Server, String)> {
+    if scale.server.as_ref().is_some_and(|only| only != server.name()) {
+        return None;
+    }
+    if server == Server::Ours {
+        return Some((server, "**switchboard**".to_owned()));
+    }
+    let Some((_, version)) = server.program() else {
+        output::progress(&format!(
+            "left out: {} is not there; `scripts/peers-install` installs it",
+            server.name()
+        ));
+        return None;
+    };
+    Some((server, format!("{} {version}", server.name())))
+}
+
+fn head(servers: &[(Server, String)]) -> String {
+    let names: Vec<&str> = servers.iter().map(|(_, name)| name.as_str()).collect();
+    format!("| fault | {} |\n| --- |{}\n", names.join(" | "), " --- |".repeat(servers.len()))
+}
+
+/// How to read the table.
+pub fn method(scale: &Scale) -> String {
+    let megabytes = scale.megabytes;
+    format!(
+        "- a cell: what of the agent is still alive {settling} s after the call was over · whether the host was told what was the case ·\n  \
+         whether what the agent had said can be had, from the answer or from the server later\n\
+         - alive: found by a variable in `/proc/*/environ` that the agent's processes inherit; `(+ server)`: the process that the host had\n  \
+         started lives on without it\n\
+         - the agent: `rehearsal` under the name that the server looks for (claude, codex, gemini), in the format that the server asks for:\n  \
+         claude's `stream-json` for switchboard, codex's JSON for PAL (`clink` with `cli_name: codex`), plain text for the others\n\
+         - options, as each documents them: the time limit is {LIMIT} s (`timeout_ms`; `GEMINI_MCP_TIMEOUT`; `timeout_seconds` of PAL's client);\n  \
+         `GEMINI_MCP_BACKEND=gemini`; *client gone, to be ended* is `cancel_on_disconnect` of switchboard, and the one way of the others.\n  \
+         Who has no time limit is asked to end the agent that ignores TERM by a cancel\n\
+         - plain text has no mark for noise and none for the end, so there noise belongs to the answer, and the exit code says how it went\n\
+         - *cancel*: MCP wants no answer to a cancelled request; switchboard is asked for the job's state, the others have none to ask for\n\
+         - flood: {megabytes} MB, the long line {line} MB; an answer over 2 MB and memory over 150 MB are told\n\
+         - `ai-cli-mcp` is missing: its package was not to be had from the registry",
+        settling = 12,
+        line = megabytes / 2,
+    )
+}

@@ -1,0 +1,146 @@
+//! Who is tried: ours and the peers, each with the options that its own documentation gives it.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::{env, fs};
+
+use serde_json::{Value, json};
+
+use crate::Failure;
+use crate::peers::installed;
+
+use super::fault::Fault;
+
+/// The time limit that a call over its time is given, in seconds.
+pub const LIMIT: u32 = 3;
+
+const TASK: &str = "Do the work.";
+
+/// Somebody who calls agents for an MCP host.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Server {
+    /// This one.
+    Ours,
+    /// `@steipete/claude-code-mcp`.
+    ClaudeCodeMcp,
+    /// `codex-mcp-server`.
+    CodexMcp,
+    /// `gemini-mcp-tool`.
+    GeminiMcpTool,
+    /// `pal-mcp-server`, its tool `clink`.
+    Pal,
+}
+
+impl Server {
+    /// In the order of the table.
+    pub const ALL: [Self; 5] =
+        [Self::Ours, Self::ClaudeCodeMcp, Self::CodexMcp, Self::GeminiMcpTool, Self::Pal];
+
+    /// As it is called where it is installed.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Ours => "switchboard",
+            Self::ClaudeCodeMcp => "claude-code-mcp",
+            Self::CodexMcp => "codex-mcp-server",
+            Self::GeminiMcpTool => "gemini-mcp-tool",
+            Self::Pal => "pal-mcp-server",
+        }
+    }
+
+    /// The program of a peer, if it is installed, and its version.
+    pub fn program(self) -> Option<(PathBuf, String)> {
+        let folder = installed().join(self.name()).canonicalize().ok()?;
+        let version =
+            folder.file_name()?.to_str()?.strip_prefix(self.name())?.trim_start_matches('-').to_owned();
+        Some((folder.join("program"), version)).filter(|(program, _)| program.exists())
+    }
+
+    /// The name under which it looks for the agent, and the format in which the agent then has to speak.
+    pub fn agent(self) -> (&'static str, &'static str) {
+        match self {
+            Self::Ours => ("claude", "claude"),
+            Self::ClaudeCodeMcp => ("claude", "plain"),
+            Self::CodexMcp => ("codex", "plain"),
+            Self::GeminiMcpTool => ("gemini", "plain"),
+            Self::Pal => ("codex", "codex"),
+        }
+    }
+
+    /// Why a fault means nothing to it.
+    pub fn refuses(self, fault: Fault) -> Option<&'static str> {
+        if self == Self::Ours {
+            return None;
+        }
+        match (self, fault) {
+            (_, Fault::SupervisorKilled) => Some("n/a: has none"),
+            (Self::ClaudeCodeMcp, Fault::Timeout) => Some("n/a: 30 min, cannot be set"),
+            (Self::CodexMcp, Fault::Timeout) => Some("n/a: has no time limit"),
+            _ => None,
+        }
+    }
+
+    /// Whether it can be told how long a call may take.
+    pub fn has_time_limit(self) -> bool {
+        matches!(self, Self::Ours | Self::GeminiMcpTool | Self::Pal)
+    }
+
+    /// The request.
+    pub fn call(self, fault: Fault, workspace: &Path) -> Value {
+        match self {
+            Self::Ours => {
+                let mut arguments = json!({ "prompt": TASK, "cwd": workspace });
+                if fault.is_over_its_time() {
+                    arguments["timeout_ms"] = json!(LIMIT * 1000);
+                }
+                json!({ "name": "call_cc", "arguments": arguments })
+            }
+            Self::ClaudeCodeMcp => {
+                json!({ "name": "claude_code", "arguments": { "prompt": TASK, "workFolder": workspace } })
+            }
+            Self::CodexMcp => json!({ "name": "codex", "arguments": { "prompt": TASK } }),
+            Self::GeminiMcpTool => json!({ "name": "ask-gemini", "arguments": { "prompt": TASK } }),
+            Self::Pal => {
+                json!({ "name": "clink", "arguments": { "prompt": TASK, "cli_name": "codex", "role": "default" } })
+            }
+        }
+    }
+
+    /// How a peer is started: `agents` comes first in its PATH, and what it keeps goes below `home`.
+    pub fn command(
+        self,
+        fault: Fault,
+        program: &Path,
+        agents: &Path,
+        home: &Path,
+    ) -> Result<Command, Failure> {
+        let inherited = env::var("PATH").unwrap_or_default();
+        let mut command = Command::new(program);
+        command
+            .env_clear()
+            .env("HOME", home)
+            .env("TMPDIR", home)
+            .env("PATH", format!("{}:{inherited}", agents.display()))
+            .current_dir(home);
+        if self == Self::GeminiMcpTool {
+            command.env("GEMINI_MCP_BACKEND", "gemini");
+            if fault.is_over_its_time() {
+                command.env("GEMINI_MCP_TIMEOUT", format!("{}", f64::from(LIMIT) / 60.0));
+            }
+        }
+        if self == Self::Pal {
+            // It does not start without a key of some vendor; nothing is ever sent with it.
+            command.env("GEMINI_API_KEY", "none");
+            if fault.is_over_its_time() {
+                let clients = home.join("clients");
+                fs::create_dir_all(&clients)?;
+                let client = json!({
+                    "name": "codex", "command": "codex", "additional_args": ["--json"], "timeout_seconds": LIMIT,
+                    "roles": { "default": { "prompt_path": "systemprompts/clink/default.txt" } }
+                });
+                fs::write(clients.join("codex.json"), client.to_string())?;
+                command.env("CLI_CLIENTS_CONFIG_PATH", &clients);
+            }
+        }
+        Ok(command)
+    }
+}

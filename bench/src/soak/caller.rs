@@ -1,0 +1,151 @@
+//! One host of a soak: errand after errand, and for each a look at what became of it.
+
+use std::fs;
+use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::sleep;
+use std::time::{Duration, Instant};
+
+use serde_json::{Value, json};
+
+use crate::Failure;
+use crate::census::Mark;
+use crate::client::Client;
+use crate::dice::Dice;
+use crate::house::House;
+
+use super::errand::{Errand, Manner};
+use super::ledger::{Entry, Ledger};
+
+/// Longer than any errand takes, and than a daemon needs to come back.
+const PATIENCE: Duration = Duration::from_mins(2);
+
+/// Everything that a caller needs.
+pub struct Caller<'a> {
+    pub name: u32,
+    pub house: &'a House,
+    pub mark: &'a Mark,
+    pub ledger: &'a Ledger,
+    pub work: &'a Path,
+    pub stop: &'a AtomicBool,
+}
+
+impl Caller<'_> {
+    /// Until it is told to stop.
+    pub fn run(&self, mut dice: Dice) {
+        let mut host = None;
+        for number in 0.. {
+            if self.stop.load(Ordering::Relaxed) {
+                return;
+            }
+            let key = format!("{}-{number}", self.name);
+            let errand = Errand::any(&mut dice, key, &self.pids(number));
+            if let Err(failure) = self.go(&mut host, &errand, number) {
+                self.ledger.violation(&format!("{}: {failure} ({errand:?})", errand.key));
+                host = None;
+            }
+        }
+    }
+
+    fn pids(&self, number: u32) -> std::path::PathBuf {
+        self.work.join(format!("pids-{}-{number}", self.name))
+    }
+
+    fn go(&self, host: &mut Option<Client>, errand: &Errand, number: u32) -> Result<(), Failure> {
+        let mut client = match host.take() {
+            Some(client) => client,
+            None => self.house.host()?,
+        };
+        client.give_up_at(Instant::now() + PATIENCE);
+        let answer = match errand.manner {
+            Manner::Wait => ask(&mut client, &errand.request(self.house.workspace(), false))?,
+            Manner::Later => self.placed(&mut client, errand)?,
+            Manner::Cancel(after) => {
+                let placed = self.placed(&mut client, errand)?;
+                sleep(Duration::from_millis(after));
+                let cancel = json!({ "name": "call_cancel", "arguments": { "job_id": placed["job_id"] } });
+                // One that has ended cannot be cancelled any more; that is a refusal and no violation.
+                let id = client.send("tools/call", &cancel)?;
+                client.answer_to(id)?;
+                placed
+            }
+            Manner::CancelRequest(after) => {
+                let id = client.send("tools/call", &errand.request(self.house.workspace(), false))?;
+                sleep(Duration::from_millis(after));
+                client.say(&json!({
+                    "jsonrpc": "2.0", "method": "notifications/cancelled", "params": { "requestId": id }
+                }))?;
+                self.placed(&mut client, errand)?
+            }
+            Manner::HangUp(after) => {
+                client.send("tools/call", &errand.request(self.house.workspace(), false))?;
+                sleep(Duration::from_millis(after));
+                client.kill()?;
+                client = self.house.host()?;
+                client.give_up_at(Instant::now() + PATIENCE);
+                self.placed(&mut client, errand)?
+            }
+        };
+        let ended = Self::end_of(&mut client, answer)?;
+        self.judge(errand, &ended, number);
+        *host = Some(client);
+        Ok(())
+    }
+
+    /// Asked with the same key, it is the job that is there, if one is.
+    fn placed(&self, client: &mut Client, errand: &Errand) -> Result<Value, Failure> {
+        ask(client, &errand.request(self.house.workspace(), true))
+    }
+
+    fn end_of(client: &mut Client, mut answer: Value) -> Result<Value, Failure> {
+        let job = answer["job_id"].clone();
+        let give_up_at = Instant::now() + PATIENCE;
+        while !is_final(&answer) {
+            if Instant::now() > give_up_at {
+                return Err(format!("the job {job} does not end: {}", answer["status"]).into());
+            }
+            client.give_up_at(Instant::now() + PATIENCE);
+            let wait =
+                json!({ "name": "call_wait", "arguments": { "job_ids": [job], "timeout_ms": 20_000 } });
+            ask(client, &wait)?;
+            answer = ask(client, &json!({ "name": "call_status", "arguments": { "job_id": job } }))?;
+        }
+        Ok(answer)
+    }
+
+    fn judge(&self, errand: &Errand, ended: &Value, number: u32) {
+        let text = |key: &str| ended[key].as_str().unwrap_or_default().to_owned();
+        let (job, status, output) = (text("job_id"), text("status"), text("output"));
+        let violation = |what: String| self.ledger.violation(&format!("job {job}: {what} ({errand:?})"));
+        if !errand.ends.contains(&status.as_str()) {
+            violation(format!("it is {status}: {}", ended["error"]));
+        }
+        if status == "completed" && output != errand.key {
+            let shown: String = output.chars().take(80).collect();
+            violation(format!("it answered {shown:?}"));
+        }
+        // At this very moment: an end is told when nothing of it is left.
+        let alive = self.mark.alive();
+        let pids = fs::read_to_string(self.pids(number)).unwrap_or_default();
+        let left: Vec<&str> =
+            pids.lines().filter(|pid| pid.trim().parse().is_ok_and(|pid| alive.contains(&pid))).collect();
+        if !left.is_empty() {
+            violation(format!("it has ended, and {} of its processes are alive: {left:?}", left.len()));
+        }
+        let _ = fs::remove_file(self.pids(number));
+        self.ledger.enter(Entry { key: errand.key.clone(), job, status });
+    }
+}
+
+fn ask(client: &mut Client, request: &Value) -> Result<Value, Failure> {
+    let id = client.send("tools/call", request)?;
+    let mut answer = client.answer_to(id)?;
+    match answer["structuredContent"].take() {
+        Value::Null => Err(format!("refused: {}", answer["content"][0]["text"]).into()),
+        answer => Ok(answer),
+    }
+}
+
+fn is_final(answer: &Value) -> bool {
+    ["completed", "failed", "timeout", "cancelled"].iter().any(|end| answer["status"] == *end)
+}

@@ -1,0 +1,100 @@
+//! What has been seen so far: every call with its end, and whatever must not be.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use rusqlite::{Connection, OpenFlags};
+
+use crate::{Failure, output};
+
+/// One call that has ended.
+#[derive(Debug, Clone)]
+pub struct Entry {
+    /// Its idempotency key.
+    pub key: String,
+    /// The job it was.
+    pub job: String,
+    /// The end that was told first.
+    pub status: String,
+}
+
+/// Everything that was seen, by all callers.
+#[derive(Debug, Default)]
+pub struct Ledger {
+    entries: Mutex<Vec<Entry>>,
+    violations: Mutex<Vec<String>>,
+}
+
+impl Ledger {
+    /// Notes a call that has ended.
+    pub fn enter(&self, entry: Entry) {
+        lock(&self.entries).push(entry);
+    }
+
+    /// Notes something that must not be, and says so at once.
+    pub fn violation(&self, what: &str) {
+        output::progress(&format!("VIOLATION: {what}"));
+        lock(&self.violations).push(what.to_owned());
+    }
+
+    /// What must not have been.
+    pub fn violations(&self) -> Vec<String> {
+        lock(&self.violations).clone()
+    }
+
+    /// How many calls ended in which way.
+    pub fn ends(&self) -> BTreeMap<String, usize> {
+        let mut ends = BTreeMap::new();
+        for entry in lock(&self.entries).iter() {
+            *ends.entry(entry.status.clone()).or_default() += 1;
+        }
+        ends
+    }
+
+    /// Compares with what is kept: one job for each call, and its end is the one that was told.
+    pub fn compare(&self, database: &Path) -> Result<(), Failure> {
+        let kept = kept(database)?;
+        let entries = lock(&self.entries).clone();
+        for entry in &entries {
+            let jobs: Vec<_> = kept.iter().filter(|(key, _)| *key == entry.key).collect();
+            match jobs.as_slice() {
+                [(_, state)] if *state == entry.status => {}
+                [(_, state)] => {
+                    self.violation(&format!("job {}: told as {}, kept as {state}", entry.job, entry.status));
+                }
+                jobs => self.violation(&format!("{}: it is {} jobs", entry.key, jobs.len())),
+            }
+        }
+        for (key, state) in &kept {
+            if !["completed", "failed", "timeout", "cancelled"].contains(&state.as_str()) {
+                self.violation(&format!("{key}: it is still {state}"));
+            }
+        }
+        Ok(())
+    }
+}
+
+/// The key and the state of every job.
+fn kept(database: &Path) -> Result<Vec<(String, String)>, Failure> {
+    let connection = open(database)?;
+    let mut query = connection.prepare("SELECT COALESCE(idempotency_key, hex(id)), state FROM agent_jobs")?;
+    let rows = query.query_map([], |row| Ok((row.get(0)?, row.get(1)?)))?;
+    Ok(rows.collect::<Result<_, _>>()?)
+}
+
+/// What the engine itself says about the file; `ok` when it is whole.
+pub fn integrity(database: &Path) -> Result<String, Failure> {
+    Ok(open(database)?.query_row("PRAGMA integrity_check", [], |row| row.get(0))?)
+}
+
+fn open(database: &Path) -> Result<Connection, Failure> {
+    let connection = Connection::open_with_flags(database, OpenFlags::SQLITE_OPEN_READ_WRITE)?;
+    connection.busy_timeout(std::time::Duration::from_secs(10))?;
+    Ok(connection)
+}
+
+/// A caller that panicked has noted what it had seen until then.
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
