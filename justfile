@@ -46,6 +46,12 @@ soak MINUTES="3" *ARGS:
     cargo build --release --locked -p switchboard -p bench
     {{ target }}/release/bench soak --save --minutes {{ MINUTES }} {{ ARGS }}
 
+# Count the instructions of the hot paths and print what has changed; `--keep` makes them the baseline
+instructions *ARGS:
+    scripts/valgrind || true
+    cargo build --release --locked -p switchboard -p bench
+    {{ target }}/release/bench instructions {{ ARGS }}
+
 # The supervisor's fault tests over and over: a campaign for races
 races-supervisor ROUNDS="20":
     for round in $(seq {{ ROUNDS }}); do echo "round $round of {{ ROUNDS }}"; ./test -p supervisor; done

@@ -14,6 +14,7 @@ mod executables;
 mod faults;
 mod filing;
 mod house;
+mod instructions;
 mod interruption;
 mod machine;
 mod output;
@@ -66,6 +67,8 @@ enum Bench {
     Faults(FaultOptions),
     /// Random faults and random kills for a long time, and what must hold throughout; fails when something did not
     Soak(SoakOptions),
+    /// How many instructions the hot paths take, and what has changed against the baseline
+    Instructions(InstructionOptions),
     /// What the web page costs with 10,000 jobs: first byte, all of it, watchers; and the start of the command line
     Page(Common),
     /// Fill a new home with jobs of the past weeks, to look at; nothing is measured
@@ -143,6 +146,13 @@ struct SoakOptions {
     seed: Option<u64>,
 }
 
+#[derive(Debug, Args)]
+struct InstructionOptions {
+    /// Make what is counted the baseline
+    #[arg(long)]
+    keep: bool,
+}
+
 fn main() -> ExitCode {
     let measured = match CommandLine::parse().bench {
         Bench::Supervisor(options) => measure_supervising(&options),
@@ -153,6 +163,7 @@ fn main() -> ExitCode {
         Bench::Fill(past) => fill(&past),
         Bench::Faults(options) => try_faults(&options),
         Bench::Soak(options) => soak_for_long(&options),
+        Bench::Instructions(options) => count_instructions(&options),
     };
     match measured {
         Ok(()) => ExitCode::SUCCESS,
@@ -241,6 +252,17 @@ fn soak_for_long(options: &SoakOptions) -> Result<(), Failure> {
         0 => Ok(()),
         count => Err(format!("{count} things were that must not be (see above); the seed was {seed}").into()),
     }
+}
+
+fn count_instructions(options: &InstructionOptions) -> Result<(), Failure> {
+    if let Some(reason) = instructions::missing() {
+        output::progress(&format!("SKIPPED: {reason}"));
+        return Ok(());
+    }
+    let executables = Executables::beside_this_program()?;
+    let folder = tempfile::tempdir()?;
+    output::table(&instructions::table(&executables, folder.path(), options.keep)?);
+    Ok(())
 }
 
 /// A page that is still without figures.
