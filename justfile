@@ -52,6 +52,10 @@ instructions *ARGS:
     cargo build --release --locked -p switchboard -p bench
     {{ target }}/release/bench instructions {{ ARGS }}
 
+# Simulate many daemons on one database and keep tables and charts; needs nothing but this
+scale *ARGS:
+    cargo run --release --locked -p bench --bin bench -- scale --save {{ ARGS }}
+
 # The supervisor's fault tests over and over: a campaign for races
 races-supervisor ROUNDS="20":
     for round in $(seq {{ ROUNDS }}); do echo "round $round of {{ ROUNDS }}"; ./test -p supervisor; done

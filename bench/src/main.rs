@@ -20,8 +20,10 @@ mod machine;
 mod output;
 mod paging;
 mod peers;
+mod plot;
 mod process;
 mod report;
+mod scale;
 mod serving;
 mod soak;
 mod spread;
@@ -69,6 +71,8 @@ enum Bench {
     Soak(SoakOptions),
     /// How many instructions the hot paths take, and what has changed against the baseline
     Instructions(InstructionOptions),
+    /// Where many daemons on one database bend: a simulation
+    Scale(ScaleOptions),
     /// What the web page costs with 10,000 jobs: first byte, all of it, watchers; and the start of the command line
     Page(Common),
     /// Fill a new home with jobs of the past weeks, to look at; nothing is measured
@@ -153,6 +157,16 @@ struct InstructionOptions {
     keep: bool,
 }
 
+#[derive(Debug, Args)]
+struct ScaleOptions {
+    /// Another seed gives other chances
+    #[arg(long, value_name = "S", default_value_t = 1)]
+    seed: u64,
+    /// Also write the tables and the charts to bench/results/
+    #[arg(long)]
+    save: bool,
+}
+
 fn main() -> ExitCode {
     let measured = match CommandLine::parse().bench {
         Bench::Supervisor(options) => measure_supervising(&options),
@@ -164,6 +178,7 @@ fn main() -> ExitCode {
         Bench::Faults(options) => try_faults(&options),
         Bench::Soak(options) => soak_for_long(&options),
         Bench::Instructions(options) => count_instructions(&options),
+        Bench::Scale(options) => simulate(&options),
     };
     match measured {
         Ok(()) => ExitCode::SUCCESS,
@@ -262,6 +277,22 @@ fn count_instructions(options: &InstructionOptions) -> Result<(), Failure> {
     let executables = Executables::beside_this_program()?;
     let folder = tempfile::tempdir()?;
     output::table(&instructions::table(&executables, folder.path(), options.keep)?);
+    Ok(())
+}
+
+fn simulate(options: &ScaleOptions) -> Result<(), Failure> {
+    let simulated = scale::simulate(options.seed)?;
+    let command = format!("bench scale --seed {}", options.seed);
+    let text = format!(
+        "# Many daemons on one database, simulated\n\n```console\n$ {command}\n```\n\n\
+         Calibrated by [`bench/scale.toml`](../scale.toml), explained in [docs/scale.md](../../docs/scale.md).\n\n{}",
+        simulated.tables
+    );
+    output::table(&text);
+    if options.save {
+        save("scale.md", &text)?;
+        simulated.plots.iter().try_for_each(|(name, plot)| save(name, plot))?;
+    }
     Ok(())
 }
 
