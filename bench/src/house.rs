@@ -15,8 +15,10 @@ use crate::census::{self, Mark};
 use crate::client::Client;
 use crate::executables::Executables;
 
-/// How many calls may run at once: as many as this bench places.
+/// How many calls this bench places at once, where it does not say otherwise.
 pub const AT_ONCE: usize = 32;
+/// How many may run at once.
+pub const MOST_AT_ONCE: usize = 64;
 /// What every agent of this bench is asked.
 pub const PROMPT: &str = "Say hello.";
 const LOOK_AGAIN: Duration = Duration::from_millis(5);
@@ -35,7 +37,9 @@ impl House {
     /// With the stub in the place of `claude`. No daemon runs yet.
     pub fn with_stub(executables: &Executables, work: &Path) -> Result<Self, Failure> {
         let stub = quoted(&executables.stub)?;
-        let config = format!("[limits]\nat_once = {AT_ONCE}\n\n[programs]\nclaude = {stub}\n");
+        let config = format!(
+            "[limits]\nat_once = {MOST_AT_ONCE}\n\n[retention]\nmax_count = \"off\"\n\n[programs]\nclaude = {stub}\n"
+        );
         Self::furnish(executables, work, &config)
     }
 

@@ -16,6 +16,7 @@ mod filing;
 mod house;
 mod instructions;
 mod interruption;
+mod library;
 mod machine;
 mod output;
 mod paging;
@@ -65,6 +66,8 @@ enum Bench {
     Sandbox(Common),
     /// What a call through the MCP server costs: start, time, memory, many at once, a long transcript
     Serving(ServingOptions),
+    /// What the libraries cost against plain `serde_json` and plain `rusqlite`
+    Library(Common),
     /// What becomes of a call when something goes wrong, for ours and for every peer that is installed
     Faults(FaultOptions),
     /// Random faults and random kills for a long time, and what must hold throughout; fails when something did not
@@ -175,6 +178,7 @@ fn main() -> ExitCode {
         Bench::Serving(options) => measure_serving(&options),
         Bench::Page(common) => measure_paging(&common),
         Bench::Fill(past) => fill(&past),
+        Bench::Library(common) => measure_library(&common),
         Bench::Faults(options) => try_faults(&options),
         Bench::Soak(options) => soak_for_long(&options),
         Bench::Instructions(options) => count_instructions(&options),
@@ -212,11 +216,32 @@ fn measure_filing(common: &Common) -> Result<(), Failure> {
 fn measure_serving(options: &ServingOptions) -> Result<(), Failure> {
     let scale = if options.common.quick { serving::Scale::QUICK } else { serving::Scale::FULL };
     let page = Page { title: "What a call costs", file: "serving.md", method: scale.method() };
+    let mut plots = Vec::new();
     page.fill(&options.common, |executables, folder| {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
         runtime.block_on(async {
             let interruption = Interruption::listen()?;
-            serving::measure(executables, folder, &scale, options.only, options.peers, interruption).await
+            let measured =
+                serving::measure(executables, folder, &scale, options.only, options.peers, interruption)
+                    .await?;
+            plots = measured.plots;
+            Ok(measured.rows)
+        })
+    })?;
+    if options.common.save {
+        plots.iter().try_for_each(|(name, plot)| save(name, plot))?;
+    }
+    Ok(())
+}
+
+fn measure_library(common: &Common) -> Result<(), Failure> {
+    let scale = if common.quick { library::Scale::QUICK } else { library::Scale::FULL };
+    let page = Page { title: "What the libraries cost", file: "library.md", method: scale.method() };
+    page.fill(common, |_, folder| {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+        runtime.block_on(async {
+            let interruption = Interruption::listen()?;
+            library::measure(folder, &scale, interruption).await
         })
     })
 }

@@ -27,11 +27,11 @@ pub struct Series {
 }
 
 const WIDTH: f64 = 760.0;
-const HEIGHT: f64 = 400.0;
+const HEIGHT: f64 = 430.0;
 const LEFT: f64 = 70.0;
 const RIGHT: f64 = 20.0;
 const TOP: f64 = 40.0;
-const BOTTOM: f64 = 60.0;
+const BOTTOM: f64 = 80.0;
 /// Told apart also by those who see fewer colours.
 const COLOURS: [&str; 6] = ["#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9"];
 
@@ -61,7 +61,7 @@ impl Plot<'_> {
             );
             #[expect(clippy::cast_precision_loss, reason = "there are few series")]
             let x = LEFT + 10.0 + (number % 3) as f64 * 230.0;
-            let y = HEIGHT - 22.0 + if number < 3 { 0.0 } else { 15.0 };
+            let y = HEIGHT - 24.0 + if number < 3 { 0.0 } else { 15.0 };
             let _ = writeln!(
                 svg,
                 "<text x=\"{x}\" y=\"{y}\" fill=\"{colour}\">■ {}</text>",

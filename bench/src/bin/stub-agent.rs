@@ -2,9 +2,10 @@
 //!
 //! Reads its stdin to the end and answers in three lines as `claude` does with `stream-json`. Two words of the prompt make it do more:
 //! `@lines N GAP` prints N lines, one every GAP milliseconds, each with the moment at which it was printed; `@flood MB` prints a
-//! transcript of so many millions of bytes first. Knows nothing of whom it works for.
+//! transcript of so many millions of bytes first. With `--input-format stream-json`, as the SDKs start it, it answers line by line until
+//! its stdin ends. Knows nothing of whom it works for.
 
-use std::io::{self, BufWriter, Read, Write};
+use std::io::{self, BufRead, BufWriter, Read, Write};
 use std::time::{Duration, SystemTime};
 use std::{env, thread};
 
@@ -25,16 +26,22 @@ fn main() -> io::Result<()> {
             "Usage: claude\n  -p, --print\n  --session-id <uuid>\n  --resume <id>\n  --verbose"
         );
     }
+    if has("--input-format") || has("--input-format=stream-json") {
+        return converse(&mut out);
+    }
     let mut prompt = String::new();
     io::stdin().read_to_string(&mut prompt)?;
+    // Some hand the prompt over as an argument.
+    prompt = format!("{prompt}\n{}", arguments.join("\n"));
     let session = arguments.iter().find_map(|argument| argument.strip_prefix("--session-id="));
     let session = session.unwrap_or(ANY_SESSION);
-    let result = format!(
-        r#"{{"type":"result","subtype":"success","is_error":false,"result":"Hello.","session_id":"{session}","num_turns":1,"duration_ms":1,"usage":{{"input_tokens":3,"output_tokens":2}}}}"#
-    );
+    let result = success(session);
     // `--output-format json`: one object and nothing else.
     if has("json") {
-        return writeln!(out, "{result}");
+        // Without a stream, a flood is a long answer.
+        let Some([megabytes]) = numbers::<1>(&prompt, "@flood") else { return writeln!(out, "{result}") };
+        let long = "Now the next file. ".repeat(usize::try_from(megabytes).unwrap_or(0) * 1_000_000 / 19);
+        return writeln!(out, "{}", result.replace("Hello.", &format!("{long}Hello.")));
     }
     writeln!(
         out,
@@ -51,10 +58,46 @@ fn main() -> io::Result<()> {
     out.flush()
 }
 
+/// What an SDK says is a line each: a question about the program itself, which has a number, or a message of the user.
+fn converse(out: &mut impl Write) -> io::Result<()> {
+    for line in io::stdin().lock().lines() {
+        let line = line?;
+        if line.contains(r#""control_request""#) {
+            let id =
+                line.split_once(r#""request_id""#).and_then(|(_, rest)| rest.split('"').nth(1)).unwrap_or("");
+            writeln!(
+                out,
+                r#"{{"type":"control_response","response":{{"subtype":"success","request_id":"{id}","response":{{"commands":[],"output_style":"default","available_output_styles":[],"models":[],"account":{{}}}}}}}}"#
+            )?;
+        } else if line.contains(r#""type":"user""#) || line.contains(r#""type": "user""#) {
+            writeln!(
+                out,
+                r#"{{"type":"system","subtype":"init","session_id":"{ANY_SESSION}","model":"stub","cwd":"/","tools":[]}}"#
+            )?;
+            if let Some([megabytes]) = numbers(&line, "@flood") {
+                flood(out, megabytes * 1_000_000, ANY_SESSION)?;
+            }
+            writeln!(out, "{}", text("Hello.", ANY_SESSION))?;
+            writeln!(out, "{}", success(ANY_SESSION))?;
+        }
+        out.flush()?;
+    }
+    Ok(())
+}
+
+fn success(session: &str) -> String {
+    format!(
+        r#"{{"type":"result","subtype":"success","is_error":false,"result":"Hello.","session_id":"{session}","num_turns":1,"duration_ms":1,"duration_api_ms":1,"total_cost_usd":0,"usage":{{"input_tokens":3,"output_tokens":2}}}}"#
+    )
+}
+
 /// The numbers that follow a word of the prompt.
 fn numbers<const N: usize>(prompt: &str, word: &str) -> Option<[u64; N]> {
     let rest = prompt.split_once(word)?.1;
-    let numbers: Vec<u64> = rest.split_whitespace().take(N).map_while(|number| number.parse().ok()).collect();
+    let words = rest
+        .split(|character: char| character.is_whitespace() || character == '"')
+        .filter(|word| !word.is_empty());
+    let numbers: Vec<u64> = words.take(N).map_while(|number| number.parse().ok()).collect();
     numbers.try_into().ok()
 }
 

@@ -46,7 +46,7 @@ pub fn simulate(seed: u64) -> Result<Simulated, Failure> {
             points: DAEMONS.iter().map(|daemons| *daemons as f64).zip(outcomes.iter().map(of)).collect(),
         };
         rates.push(line(|outcome| outcome.ended));
-        waits.push(line(|outcome| part(&outcome.waits, 0.95).max(1e-3)));
+        waits.push(line(|outcome| part(&outcome.waits, 0.5).max(1e-3)));
         busy.push(line(|outcome| outcome.busy * 100.0));
     }
     let stalls = STALLS.map(|stall| World::new(&calibration, Manner::Shared, STALLED, seed).run(stall));
@@ -54,7 +54,7 @@ pub fn simulate(seed: u64) -> Result<Simulated, Failure> {
     let plot = |title, y, log_y, series| Plot { title, x: "daemons", y, log_y, series }.svg();
     let plots = vec![
         ("scale-rate.svg", plot("Jobs that end", "jobs a second", true, rates)),
-        ("scale-wait.svg", plot("From being placed to being begun, p95", "seconds", true, waits)),
+        ("scale-wait.svg", plot("From being placed to being begun, p50", "seconds", true, waits)),
         ("scale-busy.svg", plot("How busy the database is", "%", false, busy)),
     ];
     Ok(Simulated { tables, plots })

@@ -24,11 +24,11 @@ pub async fn measure(bench: &mut Bench<'_>) -> Result<Vec<Row>, Failure> {
     let mut host = bench.house.host()?;
     let hello = bench.house.hello();
     let (mut plain, mut ours, mut memory) = (Vec::new(), Vec::new(), Vec::new());
-    rate(&mut host, &hello, 2, check)?;
+    rate(&mut host, &hello, 2, AT_ONCE, check)?;
     for _ in 0..bench.scale.rounds {
         bench.check().await?;
-        plain.push(spawn(bench)?);
-        ours.push(rate(&mut host, &hello, bench.scale.crowd_calls, check)?);
+        plain.push(spawn(bench, AT_ONCE)?);
+        ours.push(rate(&mut host, &hello, bench.scale.crowd_calls, AT_ONCE, check)?);
         memory.extend(with_all_running(bench, &mut host)?);
     }
     Ok(vec![
@@ -50,11 +50,11 @@ pub async fn measure(bench: &mut Bench<'_>) -> Result<Vec<Row>, Failure> {
 }
 
 /// As many at once, in turns: the floor has nobody who would keep the place of one that ended filled.
-fn spawn(bench: &Bench<'_>) -> Result<f64, Failure> {
+pub fn spawn(bench: &Bench<'_>, most: usize) -> Result<f64, Failure> {
     let began = Instant::now();
     let mut left = bench.scale.crowd_calls as usize;
     while left > 0 {
-        let at_once = left.min(AT_ONCE);
+        let at_once = left.min(most);
         let children: Result<Vec<_>, _> = (0..at_once).map(|_| bench.plain.spawn(PROMPT)).collect();
         children?.into_iter().try_for_each(|child| finish(child).map(drop))?;
         left -= at_once;
@@ -67,13 +67,14 @@ pub fn rate(
     host: &mut Client,
     params: &Value,
     calls: u32,
+    at_once: usize,
     check: fn(&Value) -> Result<(), Failure>,
 ) -> Result<f64, Failure> {
     let began = Instant::now();
     let mut open = BTreeSet::new();
     let mut left = calls;
     while left > 0 || !open.is_empty() {
-        while left > 0 && open.len() < AT_ONCE {
+        while left > 0 && open.len() < at_once {
             open.insert(host.send("tools/call", params)?);
             left -= 1;
         }

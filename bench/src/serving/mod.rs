@@ -5,9 +5,11 @@
 
 mod calling;
 mod crowd;
+mod growth;
 mod latency;
 mod peers;
 mod plain;
+mod sdk;
 mod starting;
 mod syncs;
 mod transcript;
@@ -42,19 +44,37 @@ pub struct Scale {
     megabytes: u32,
     /// Calls in a round while their syscalls are counted.
     traced: u32,
+    /// How many jobs are kept already, in steps.
+    stored: &'static [u32],
 }
 
 impl Scale {
     /// For figures to be quoted.
-    pub const FULL: Self =
-        Self { rounds: 5, starts: 5, calls: 100, crowd_calls: 320, lines: 20, megabytes: 200, traced: 50 };
+    pub const FULL: Self = Self {
+        rounds: 5,
+        starts: 5,
+        calls: 100,
+        crowd_calls: 320,
+        lines: 20,
+        megabytes: 200,
+        traced: 50,
+        stored: &[100, 1_000, 10_000, 100_000],
+    };
     /// To see that everything still works.
-    pub const QUICK: Self =
-        Self { rounds: 1, starts: 1, calls: 10, crowd_calls: 32, lines: 3, megabytes: 20, traced: 5 };
+    pub const QUICK: Self = Self {
+        rounds: 1,
+        starts: 1,
+        calls: 10,
+        crowd_calls: 32,
+        lines: 3,
+        megabytes: 20,
+        traced: 5,
+        stored: &[10, 100],
+    };
 
     /// How the figures come about, for the reader of the table.
     pub fn method(&self) -> String {
-        let Self { rounds, starts, calls, crowd_calls, lines, megabytes, traced } = self;
+        let Self { rounds, starts, calls, crowd_calls, lines, megabytes, traced, .. } = self;
         format!(
             "- rounds: {rounds}, in each of which the baseline and ours take turns; shown are median (least–greatest) of the rounds\n\
              - a round: {starts} starts; {calls} calls one after the other; {crowd_calls} calls, {AT_ONCE} at once; {lines} lines, each after\n  \
@@ -82,6 +102,19 @@ pub enum Figure {
     Transcript,
     /// How often a call waits for the disk
     Syncs,
+    /// From 1 to 64 calls at once
+    Growth,
+    /// From few to very many jobs that are kept already
+    Stored,
+}
+
+/// What was measured.
+#[derive(Debug, Default)]
+pub struct Measured {
+    /// The figures.
+    pub rows: Vec<Row>,
+    /// Charts, by the names of their files.
+    pub plots: Vec<(&'static str, String)>,
 }
 
 /// Everything that the figures are taken with.
@@ -109,11 +142,11 @@ pub async fn measure(
     only: Option<Figure>,
     with_peers: bool,
     interruption: Interruption,
-) -> Result<Vec<Row>, Failure> {
+) -> Result<Measured, Failure> {
     let house = House::with_stub(executables, work)?;
     let plain = Plain::new(&executables.stub, house.workspace());
     let mut bench = Bench { scale, house, plain, interruption };
-    let mut rows = Vec::new();
+    let (mut rows, mut at_once, mut plots) = (Vec::new(), Vec::new(), Vec::new());
     for &figure in Figure::value_variants() {
         if only.is_some_and(|only| only != figure) {
             continue;
@@ -126,12 +159,27 @@ pub async fn measure(
             Figure::Latency => latency::measure(&mut bench).await?,
             Figure::Transcript => transcript::measure(&mut bench).await?,
             Figure::Syncs => syncs::measure(&mut bench).await?,
+            Figure::Growth => {
+                at_once = growth::at_once(&mut bench).await?;
+                Vec::new()
+            }
+            Figure::Stored => {
+                let (rows, plot) = growth::stored(&mut bench).await?;
+                plots.push(("serving-stored.svg", plot));
+                rows
+            }
         });
     }
     if with_peers {
-        rows.extend(peers::measure(&mut bench, &executables.stub).await?);
+        let (theirs, series) = peers::measure(&mut bench, &executables.stub).await?;
+        rows.extend(theirs);
+        at_once.extend(series);
+        rows.extend(sdk::measure(&mut bench, &executables.stub).await?);
     }
-    Ok(rows)
+    if !at_once.is_empty() {
+        plots.push(("serving-at-once.svg", growth::plot(at_once)));
+    }
+    Ok(Measured { rows, plots })
 }
 
 fn millis(time: Duration) -> f64 {

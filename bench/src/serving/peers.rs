@@ -6,12 +6,13 @@
 use std::os::unix::fs::symlink;
 use std::path::Path;
 use std::process::Command;
-use std::time::Instant;
-use std::{env, fs};
+use std::time::{Duration, Instant};
+use std::{env, fs, iter};
 
 use serde_json::{Value, json};
 
 use crate::peers::installed;
+use crate::plot::Series;
 use crate::process;
 use crate::report::{Baseline, Row, Target, Unit};
 use crate::spread::Spread;
@@ -21,9 +22,13 @@ use super::calling::call;
 use crate::client::Client;
 
 use super::crowd::rate;
+use super::growth::GROWTH;
 use crate::house::{AT_ONCE, PROMPT, check};
 
 use super::{Bench, millis};
+
+/// Some need minutes for a long transcript, and some never answer.
+const FLOOD_PATIENCE: Duration = Duration::from_mins(2);
 
 /// A server of others.
 struct Peer {
@@ -50,24 +55,30 @@ const PEERS: [Peer; 4] = [
 
 /// What one server came to, round by round.
 #[derive(Debug, Default)]
-struct Samples {
+pub struct Samples {
     start: Vec<f64>,
     memory: Vec<f64>,
     median: Vec<f64>,
     p95: Vec<f64>,
+    cpu: Vec<f64>,
     rate: Vec<f64>,
+    /// Once, and not in every round: some need minutes for it.
+    pub transcript: Vec<f64>,
+    /// The most memory that was used for it.
+    pub peak: Vec<f64>,
+    /// How many calls a second, by how many there are at once.
+    growth: Vec<(f64, f64)>,
 }
 
 /// Takes the figures of every peer that is there, each in turn with ours.
-pub async fn measure(bench: &mut Bench<'_>, stub: &Path) -> Result<Vec<Row>, Failure> {
+pub async fn measure(bench: &mut Bench<'_>, stub: &Path) -> Result<(Vec<Row>, Vec<Series>), Failure> {
     let folder = installed();
     let agents = bench.house.workspace().join("bin");
     fs::create_dir_all(&agents)?;
-    // `agy` is what gemini-mcp-tool asks for since its version 1.1.
-    for agent in ["claude", "codex", "gemini", "agy"] {
+    for agent in ["claude", "codex", "gemini"] {
         symlink(stub, agents.join(agent))?;
     }
-    let mut rows = Vec::new();
+    let (mut rows, mut series) = (Vec::new(), Vec::new());
     for peer in &PEERS {
         bench.check().await?;
         output::progress(&format!("measuring: {}", peer.name));
@@ -78,11 +89,14 @@ pub async fn measure(bench: &mut Bench<'_>, stub: &Path) -> Result<Vec<Row>, Fai
             continue;
         }
         match in_turn(bench, peer, &program, &agents).await {
-            Ok((theirs, ours)) => rows.extend(compared(peer.name, &theirs, &ours)),
+            Ok((theirs, ours)) => {
+                rows.extend(compared(bench, peer.name, &theirs, &ours));
+                series.push(Series { name: peer.name.to_owned(), points: theirs.growth });
+            }
             Err(failure) => output::progress(&format!("left out: {}: {failure}", peer.name)),
         }
     }
-    Ok(rows)
+    Ok((rows, series))
 }
 
 async fn in_turn(
@@ -97,10 +111,17 @@ async fn in_turn(
     let hello = bench.house.hello();
     for _ in 0..bench.scale.rounds {
         bench.check().await?;
-        let command = command(bench, program, agents);
-        theirs.take(bench, command, &params, answers_hello)?;
-        ours.take(bench, bench.house.bridge(), &hello, check)?;
+        theirs.take(bench, command(bench, program, agents), &params, answers_hello, false)?;
+        ours.take(bench, bench.house.bridge(), &hello, check, true)?;
     }
+    bench.check().await?;
+    theirs.grow(bench, command(bench, program, agents), &params)?;
+    let flood = format!("@flood {}", bench.scale.megabytes);
+    let mut arguments = (peer.arguments)(bench.house.workspace());
+    arguments["prompt"] = Value::from(flood.as_str());
+    let params = json!({ "name": peer.tool, "arguments": arguments });
+    theirs.flood(command(bench, program, agents), &params, None)?;
+    ours.flood(bench.house.bridge(), &bench.house.call(&flood, None), bench.house.daemon().ok())?;
     Ok((theirs, ours))
 }
 
@@ -113,6 +134,7 @@ fn command(bench: &Bench<'_>, program: &Path, agents: &Path) -> Command {
         .env("PATH", format!("{}:{inherited}", agents.display()))
         // PAL does not start without a key of some vendor; nothing is ever sent with it.
         .env("GEMINI_API_KEY", "none")
+        .env("GEMINI_MCP_BACKEND", "gemini")
         .current_dir(bench.house.workspace());
     command
 }
@@ -124,22 +146,57 @@ impl Samples {
         command: Command,
         params: &Value,
         check: fn(&Value) -> Result<(), Failure>,
+        with_daemon: bool,
     ) -> Result<(), Failure> {
         let began = Instant::now();
         let mut host = Client::start(command)?;
         host.initialize()?;
         self.start.push(millis(began.elapsed()));
+        let host_pid = host.pid();
         call(&mut host, params, 2, check)?;
+        let daemon = if with_daemon { Some(bench.house.daemon()?) } else { None };
+        let pids = || iter::once(host_pid).chain(daemon);
+        let cpu = || pids().filter_map(process::cpu).sum::<Duration>();
+        let before = cpu();
         let round = call(&mut host, params, bench.scale.calls, check)?;
+        self.cpu.push(millis(cpu().saturating_sub(before) / bench.scale.calls));
         self.median.push(round.median);
         self.p95.push(round.p95);
-        self.memory.extend(process::memory(host.pid()));
-        self.rate.push(rate(&mut host, params, bench.scale.crowd_calls, check)?);
+        self.memory.push(pids().filter_map(process::memory).sum());
+        self.rate.push(rate(&mut host, params, bench.scale.crowd_calls, AT_ONCE, check)?);
+        Ok(())
+    }
+
+    fn grow(&mut self, bench: &Bench<'_>, command: Command, params: &Value) -> Result<(), Failure> {
+        let mut host = Client::start(command)?;
+        host.initialize()?;
+        call(&mut host, params, 2, answers_hello)?;
+        for at_once in GROWTH {
+            let rate = rate(&mut host, params, bench.scale.crowd_calls, at_once, answers_hello)?;
+            #[expect(clippy::cast_precision_loss, reason = "there are few at once")]
+            self.growth.push((at_once as f64, rate));
+        }
+        Ok(())
+    }
+
+    /// A very long transcript, whatever is answered to it; nothing is noted of a server that does not answer.
+    pub fn flood(&mut self, command: Command, params: &Value, beside: Option<u32>) -> Result<(), Failure> {
+        let mut host = Client::start(command)?;
+        host.initialize()?;
+        beside.into_iter().for_each(process::forget_peak);
+        host.give_up_at(Instant::now() + FLOOD_PATIENCE);
+        let began = Instant::now();
+        let id = host.send("tools/call", params)?;
+        if host.answer_to(id).is_ok() {
+            self.transcript.push(millis(began.elapsed()));
+        }
+        let of = |pid| process::peak_memory(pid).unwrap_or(0.0);
+        self.peak.push(of(host.pid()) + beside.map_or(0.0, of));
         Ok(())
     }
 }
 
-fn compared(name: &'static str, theirs: &Samples, ours: &Samples) -> Vec<Row> {
+fn compared(bench: &Bench<'_>, name: &'static str, theirs: &Samples, ours: &Samples) -> Vec<Row> {
     let row = |what: &str, unit, of: fn(&Samples) -> &Vec<f64>, target| Row {
         what: what.to_owned(),
         unit,
@@ -149,9 +206,17 @@ fn compared(name: &'static str, theirs: &Samples, ours: &Samples) -> Vec<Row> {
     };
     vec![
         row("start → `initialize`", Unit::Milliseconds, |of| &of.start, None),
-        row("memory of the process that the host starts", Unit::Megabytes, |of| &of.memory, None),
+        row("memory, of ours bridge and daemon", Unit::Megabytes, |of| &of.memory, None),
         row("one call: p50", Unit::Milliseconds, |of| &of.median, None),
         row("one call: p95", Unit::Milliseconds, |of| &of.p95, None),
+        row("one call: CPU time, all processes", Unit::Milliseconds, |of| &of.cpu, None),
+        row(
+            &format!("a transcript of {} MB, end to end", bench.scale.megabytes),
+            Unit::Milliseconds,
+            |of| &of.transcript,
+            None,
+        ),
+        row("peak memory over it, of ours bridge and daemon", Unit::Megabytes, |of| &of.peak, None),
         row(
             &format!("calls per second, {AT_ONCE} at once"),
             Unit::PerSecond,
