@@ -25,8 +25,16 @@ check:
     cargo fmt --all
     cargo clippy --workspace --all-targets --locked -- -D warnings
 
+# Everything that is claimed about cost: floors, ours and peers, in tables and charts in bench/results/; `just bench --quick` only tries it
+bench MODE="--save":
+    cargo build --release --locked -p switchboard -p bench
+    SWITCHBOARD_TOOLS={{ tools }} scripts/peers-install || echo "those that could not be installed are left out"
+    {{ target }}/release/bench supervisor {{ MODE }}
+    {{ target }}/release/bench library {{ MODE }}
+    SWITCHBOARD_TOOLS={{ tools }} {{ target }}/release/bench serving --peers {{ MODE }}
+
 # Measure the supervisor against its floors and keep the table
-bench *ARGS:
+bench-supervisor *ARGS:
     cargo build --release --locked -p switchboard -p bench
     {{ target }}/release/bench supervisor --save {{ ARGS }}
 
@@ -68,8 +76,8 @@ bench-file-tools *ARGS:
 # Measure a call through the MCP server against a plain spawn, with the other servers beside it, and keep the table
 bench-serving *ARGS:
     cargo build --release --locked -p switchboard -p bench
-    scripts/peers-install || echo "those that could not be installed are left out"
-    {{ target }}/release/bench serving --save --peers {{ ARGS }}
+    SWITCHBOARD_TOOLS={{ tools }} scripts/peers-install || echo "those that could not be installed are left out"
+    SWITCHBOARD_TOOLS={{ tools }} {{ target }}/release/bench serving --save --peers {{ ARGS }}
 
 # Measure the web page with 10,000 jobs against a page that does nothing, and keep the table
 bench-page *ARGS:
