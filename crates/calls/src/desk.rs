@@ -10,8 +10,8 @@ use model::{
     AgentKind, CallSpec, Job, JobId, JobIdPrefix, NewJob, Owner, SessionChoice, StateName, Timestamp,
 };
 use store::{Found, JobFilter, Page, PageRequest, Stats, StatsRange, Store};
-use tokio::sync::mpsc::{UnboundedSender, unbounded_channel};
 use supervisor::SeenProcess;
+use tokio::sync::mpsc::{UnboundedSender, unbounded_channel};
 use tokio::sync::{Mutex, Notify, watch};
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;

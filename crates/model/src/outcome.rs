@@ -175,7 +175,9 @@ impl FailureKind {
             Self::Overloaded => "try again in a few minutes, or use another model",
             Self::PermissionDenied => "allow the tool, or ask for something that does not need it",
             Self::SessionNotFound => "check the id and the folder it was made in, or begin a new session",
-            Self::SessionInUse => "wait until the other run of the session has ended, or call without the session",
+            Self::SessionInUse => {
+                "wait until the other run of the session has ended, or call without the session"
+            }
             Self::InvalidOutput => {
                 "see the raw output of the run; `switchboard doctor` says whether the version is known"
             }

@@ -6,9 +6,7 @@ use std::io::{self, Write};
 use std::process::ExitCode;
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
-use model::{
-    End, RunReport, RunState, RunStatus, STATUS_VERSION, SandboxReport, TreeEnd, TreeUsage,
-};
+use model::{End, RunReport, RunState, RunStatus, STATUS_VERSION, SandboxReport, TreeEnd, TreeUsage};
 
 use crate::held::{HeldSpool, Order, StatusSlot};
 use crate::launch::{Launched, StreamFiles, launch};

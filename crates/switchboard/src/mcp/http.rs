@@ -203,7 +203,7 @@ async fn until_answered(State(answers): State<TaskTracker>, request: Request, ne
 
 /// The server at `/mcp`. Sessions live until `cut`, however silent a call in them is; one in which nobody has asked anything for a
 /// day is forgotten.
-fn router(
+pub fn router(
     desk: Desk,
     options: Arc<Options>,
     gate: Gate,

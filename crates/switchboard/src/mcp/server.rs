@@ -91,7 +91,9 @@ impl ServerHandler for Server {
             return Err(unknown_tool(&name, &self.options));
         };
         let asked = Request { server: self, tool, arguments, context: &context };
-        Ok(tools::call(asked).await.unwrap_or_else(|refusal| refusal.result().into()))
+        // Apart from rmcp's own, which is moved about for every message, whatever it asks.
+        let answered = Box::pin(tools::call(asked)).await;
+        Ok(answered.unwrap_or_else(|refusal| refusal.result().into()))
     }
 
     async fn list_resources(

@@ -5,10 +5,9 @@ use std::time::Duration;
 use axum::extract::{Extension, Path, State};
 use axum::http::header::{CONTENT_DISPOSITION, CONTENT_TYPE};
 use axum::response::{IntoResponse, Redirect, Response};
-use calls::{Answer, Found, JobFiles, Processes, Stream};
+use calls::{Answer, Found, JobFiles, Processes, Sandbox, Stream};
 use maud::{Markup, html};
-use model::{Job, JobId, JobIdPrefix};
-use serde_json::Value;
+use model::{Job, JobId, JobIdPrefix, Preset};
 use tokio::time::timeout;
 
 use super::Web;
@@ -265,40 +264,40 @@ fn sandbox(job: &Job, answer: &Answer) -> Markup {
         Processes::NoneFound => "Nothing of it was found running; its supervisor had been killed.",
         Processes::SomeLeft => "Some of its processes could not be ended.",
     });
-    let confined = answer.sandbox.as_ref().and_then(|sandbox| sandbox.get("confined"));
     html! {
         h2 { "Sandbox" }
-        @match (confined, &answer.sandbox) {
-            (Some(confined), _) => (confinement(confined)),
-            (None, Some(_)) => p { "Policy " strong { "off" } ": the agent had all of your rights." },
-            (None, None) => p { "Policy " strong { (job.order.call.policy.preset) } @if job.completed_at.is_none() { "; what held is told at the end." } @else { "." } },
+        @match &answer.sandbox {
+            Some(sandbox) if sandbox.policy == Preset::Off.name() => p { "Policy " strong { "off" } ": the agent had all of your rights." },
+            Some(sandbox) => (confinement(sandbox)),
+            None => p { "Policy " strong { (job.order.call.policy.preset) } @if job.completed_at.is_none() { "; what held is told at the end." } @else { "." } },
         }
         @if let Some(left) = left { p { (left) } }
     }
 }
 
-fn confinement(confined: &Value) -> Markup {
-    let text = |value: &Value, name: &str| value[name].as_str().unwrap_or_default().to_owned();
-    let safeguards = confined["safeguards"].as_array().cloned().unwrap_or_default();
-    let open = safeguards.iter().filter(|safeguard| safeguard["hold"] == "open").count();
-    let escapes = confined["proof"]["escapes"].as_array().cloned().unwrap_or_default();
-    let stopped = escapes.iter().filter(|escape| escape["stopped"] == true).count();
+fn confinement(sandbox: &Sandbox) -> Markup {
+    let open = sandbox.gaps.iter().filter(|gap| gap.open).count();
     html! {
-        p { "Policy " strong { (text(confined, "policy")) } ": "
+        p { "Policy " strong { (sandbox.policy) } ": "
             @match open {
                 0 => "all of it held",
                 1 => "one safeguard did not hold",
                 several => { (several) " safeguards did not hold" },
             }
-            @if !escapes.is_empty() { "; " (stopped) " of " (escapes.len()) " ways out that were tried were stopped" } "." }
-        details {
-            summary { (safeguards.len()) " safeguards" }
-            ul.safeguards {
-                @for safeguard in &safeguards {
-                    li { span.hold { (text(safeguard, "hold")) } " " strong { (text(safeguard, "name").replace('_', " ")) } " "
-                        span.why-text { (visible(&text(safeguard, "why"))) } }
+            @if sandbox.ways_out_stopped > 0 { "; " (sandbox.ways_out_stopped) " ways out that were tried were stopped" } "." }
+        @if !sandbox.gaps.is_empty() {
+            details {
+                summary { "What did not hold in full" }
+                ul.safeguards {
+                    @for gap in &sandbox.gaps {
+                        li { span.hold { (if gap.open { "open" } else { "in part" }) } " " strong { (gap.safeguard) } " "
+                            span.why-text { (visible(&gap.why)) } }
+                    }
                 }
             }
+        }
+        @if !sandbox.refused_hosts.is_empty() {
+            p { "Hosts that it was kept from: " (visible(&sandbox.refused_hosts.join(", "))) }
         }
     }
 }

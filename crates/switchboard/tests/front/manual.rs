@@ -6,7 +6,7 @@ use crate::bed::{Bed, stdout};
 
 /// Where the generated part begins.
 const BEGIN: &str = "<!-- generated: the commands -->\n";
-const COMMANDS: [&str; 18] = [
+const COMMANDS: [&str; 19] = [
     "call",
     "jobs",
     "status",

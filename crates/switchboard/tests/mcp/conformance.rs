@@ -81,8 +81,8 @@ fn play(package: &'static str, arguments: &'static [&'static str], expected: &'s
 async fn open(scene: &Scene) -> String {
     let token = Token::in_file(&scene.folder.path().join("token")).unwrap();
     let key = HeaderValue::try_from(format!("Bearer {}", token.reveal())).unwrap();
-    let router =
-        router(scene.desk.clone(), Arc::clone(&scene.options), Gate::loopback(token), scene.shutdown.clone());
+    let (desk, options) = (scene.desk.clone(), Arc::clone(&scene.options));
+    let router = router(desk, options, Gate::loopback(token), scene.shutdown.clone(), scene.shutdown.clone());
     let router = router.layer(axum::middleware::map_request(move |mut request: Request| {
         let key = key.clone();
         async move {

@@ -268,8 +268,8 @@ fn a_call_that_is_open_when_the_daemon_ends_is_answered_with_its_job() {
             let (stream, job) = begin(scene, text).await;
             scene.shutdown.cancel();
             let reply = Reply::read(stream).await;
-            let answers = reply.messages().into_iter().filter(|message| message.get("result").is_some());
-            let answer = answers.last().unwrap_or_else(|| panic!("no answer: {reply:?}"));
+            let mut answers = reply.messages().into_iter().filter(|message| message.get("result").is_some());
+            let answer = answers.next_back().unwrap_or_else(|| panic!("no answer: {reply:?}"));
             let told = &answer["result"]["structuredContent"];
             assert_eq!(told["job_id"], json!(job.to_string()), "{answer}");
             assert_eq!(told["status"], "running", "{answer}");
