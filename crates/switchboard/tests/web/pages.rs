@@ -174,3 +174,17 @@ fn the_page_of_the_agents_knows_what_the_doctor_knows() {
         assert!(page.contains(part), "{part} is not in {page}");
     }
 }
+
+#[test]
+fn an_agent_that_does_not_answer_does_not_hold_the_page() {
+    use std::os::unix::fs::PermissionsExt;
+    let bed = Bed::new();
+    let slow = bed.scratch().join("slow");
+    std::fs::write(&slow, "#!/bin/sh\nexec /bin/sleep 20\n").unwrap();
+    std::fs::set_permissions(&slow, std::fs::Permissions::from_mode(0o755)).unwrap();
+    bed.configure(&format!("[programs]\nclaude = \"{}\"\n", slow.display()));
+    let visitor = Visitor::of(&bed);
+    let page = visitor.get("/agents").body;
+    assert!(page.contains("Still looking") && page.contains("http-equiv=\"refresh\""), "{page}");
+    assert_eq!(visitor.get("/").status, 200, "and nothing else waits for it");
+}
