@@ -2,7 +2,7 @@
 //!
 //! Only where one is delegated: a folder of the hierarchy, this process's own or one above it, in which this user may make others. It
 //! is made before the first process and entered by that process itself, so nothing of the run was ever outside. Where the
-//! hierarchy hands no controller down, it still kills.
+//! hierarchy hands no controller down, it still kills. Made only for a bound that nothing else holds: it is not cheap.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write};
@@ -12,7 +12,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use model::Bounds;
 use rustix::fs::{Access, access};
-use rustix::process::{Pid, test_kill_process};
+use rustix::process::{Pid, geteuid, test_kill_process};
 
 /// What the folders are called; the number of the process that made one follows.
 const PREFIX: &str = "switchboard-";
@@ -53,6 +53,13 @@ impl Delegated {
         let handed_down = fs::read_to_string(folder.join("cgroup.subtree_control")).ok()?;
         let has = |name: &str| handed_down.split_ascii_whitespace().any(|controller| controller == name);
         Some(Self { folder: folder.to_owned(), memory: has("memory"), processes: has("pids") })
+    }
+
+    /// Whether a run needs one. To enter a cgroup is to wait for every processor of the machine once, which takes longer than all
+    /// else about a start: so only for a bound that nothing else holds. Namespaces hold the number of processes, but not of root.
+    pub(crate) fn is_worth_it(&self, bounds: Bounds, namespaces: bool) -> bool {
+        let counted_otherwise = namespaces && !geteuid().is_root();
+        bounds.memory_bytes.is_some() || (bounds.processes.is_some() && self.processes && !counted_otherwise)
     }
 
     /// Makes a cgroup with these bounds.

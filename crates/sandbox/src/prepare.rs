@@ -119,7 +119,8 @@ pub fn prepare(job: &Job<'_>, settled: Settled) -> Result<Prepared, Refusal> {
         None => (again, inside.to_vec()),
     };
     // Where it cannot be made after all, the report says so.
-    let cgroup = machine.cgroup.as_ref().and_then(|place| place.make(confinement.bounds).ok());
+    let place = machine.cgroup.as_ref().filter(|place| place.is_worth_it(confinement.bounds, namespaces));
+    let cgroup = place.and_then(|place| place.make(confinement.bounds).ok());
     let machine = Machine { cgroup: machine.cgroup.clone().filter(|_| cgroup.is_some()), ..machine };
     let (tier, unprotected) = (settled.tier, layout.unprotected);
     let confinement = confinement.clone();

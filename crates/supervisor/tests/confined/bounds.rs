@@ -32,6 +32,12 @@ fn bounded(scene: &Scene, requirement: Requirement, bounds: Bounds, script: &str
     RunPlan { policy: Policy::Confined(Box::new(scene.confinement(policy))), ..scene.shell(script) }
 }
 
+/// With a bound that only a cgroup could hold.
+fn in_a_cgroup(scene: &Scene, script: &str) -> RunPlan {
+    let bounds = Bounds { memory_bytes: Some(1 << 30), ..Bounds::default() };
+    bounded(scene, Requirement::BestEffort, bounds, script)
+}
+
 fn held(report: &RunReport, name: SafeguardName) -> (Hold, &str) {
     let found = confined(report).safeguards.iter().find(|safeguard| safeguard.name == name).unwrap();
     (found.hold, &found.why)
@@ -51,18 +57,18 @@ fn a_run_has_a_cgroup_of_its_own_that_goes_with_it() {
         if delegated(|_| true, "at all").is_none() {
             return;
         }
-        let run = scene.start(&scene.shell("(sleep 1000 &); echo up; sleep 1000")).await;
+        let run = scene.start(&in_a_cgroup(scene, "(sleep 1000 &); echo up; sleep 1000")).await;
         scene.says("up").await;
         let supervisor = run.supervisor().unwrap().pid;
         let all = processes_below(supervisor);
         let own = cgroup_of(all[0]);
-        assert!(own.file_name().unwrap().to_str().unwrap().starts_with("switchboard-"), "{own:?}");
+        assert!(own.file_name().unwrap().to_str().unwrap().starts_with("switchboard-"), "{}", own.display());
         assert!(all.len() > 3 && all.iter().all(|pid| cgroup_of(*pid) == own), "{all:?}");
         assert_ne!(cgroup_of(supervisor), own);
         run.stop().unwrap();
         let report = run.wait().await.unwrap();
         assert_eq!(report.end, End::Stopped);
-        assert!(!own.exists(), "{own:?} is left");
+        assert!(!own.exists(), "{} is left", own.display());
     });
 }
 
@@ -71,7 +77,7 @@ fn what_a_killed_supervisor_has_left_is_taken_away_by_the_next() {
         if delegated(|_| true, "at all").is_none() {
             return;
         }
-        let run = scene.start(&scene.shell("echo up; sleep 1000")).await;
+        let run = scene.start(&in_a_cgroup(scene, "echo up; sleep 1000")).await;
         scene.says("up").await;
         let supervisor = run.supervisor().unwrap().pid;
         let left = cgroup_of(processes_below(supervisor)[0]);
@@ -82,8 +88,8 @@ fn what_a_killed_supervisor_has_left_is_taken_away_by_the_next() {
         .unwrap();
         run.wait().await.unwrap();
         fs::remove_dir_all(scene.spool()).unwrap();
-        scene.run(&scene.shell("true")).await;
-        assert!(!left.exists(), "{left:?} is left");
+        scene.run(&in_a_cgroup(scene, "true")).await;
+        assert!(!left.exists(), "{} is left", left.display());
     });
 }
 
