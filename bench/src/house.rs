@@ -96,10 +96,15 @@ impl House {
         self.home.join("state")
     }
 
-    /// The process of the daemon.
+    /// The process of the daemon, as long as it lives. The lock of one that was killed still names it, and its number may by now be
+    /// another's.
     pub fn daemon(&self) -> Result<u32, Failure> {
         let lock: Value = serde_json::from_slice(&fs::read(self.lock())?)?;
         let pid = lock["pid"].as_u64().ok_or("the lock of the daemon names no process")?;
+        let program = fs::read_link(format!("/proc/{pid}/exe")).ok();
+        if program != self.switchboard.canonicalize().ok() {
+            return Err("the daemon is gone".into());
+        }
         Ok(u32::try_from(pid)?)
     }
 

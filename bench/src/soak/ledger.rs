@@ -98,3 +98,37 @@ fn open(database: &Path) -> Result<Connection, Failure> {
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_call_that_is_lost_doubled_unended_or_ended_otherwise_is_told() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("jobs.db");
+        Connection::open(&file)
+            .unwrap()
+            .execute_batch(
+                "CREATE TABLE agent_jobs (id BLOB, idempotency_key TEXT, state TEXT);
+                 INSERT INTO agent_jobs VALUES (1, 'fine', 'completed'), (2, 'other', 'failed'), (3, 'twice', 'completed'),
+                    (4, 'twice', 'completed'), (5, 'unended', 'running');",
+            )
+            .unwrap();
+        let ledger = Ledger::default();
+        for key in ["fine", "other", "twice", "lost"] {
+            ledger.enter(Entry { key: key.to_owned(), job: key.to_owned(), status: "completed".to_owned() });
+        }
+        ledger.compare(&file).unwrap();
+        assert_eq!(
+            ledger.violations(),
+            [
+                "job other: told as completed, kept as failed",
+                "twice: it is 2 jobs",
+                "lost: it is 0 jobs",
+                "unended: it is still running"
+            ]
+        );
+        assert_eq!(integrity(&file).unwrap(), "ok");
+    }
+}
