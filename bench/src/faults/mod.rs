@@ -108,7 +108,7 @@ pub fn method(scale: &Scale) -> String {
          - *cancel*: MCP wants no answer to a cancelled request; switchboard is asked for the job's state, the others have none to ask for\n\
          - flood: {megabytes} MB, the long line {line} MB; an answer over 2 MB and memory over 150 MB are told\n\
          - `ai-cli-mcp` is missing: its package was not to be had from the registry",
-        settling = 12,
+        settling = trial::SETTLING.as_secs(),
         line = megabytes / 2,
     )
 }

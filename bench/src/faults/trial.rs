@@ -29,7 +29,7 @@ const SHORT_PATIENCE: Duration = Duration::from_secs(3);
 /// For one with very much output.
 const LONG_PATIENCE: Duration = Duration::from_secs(90);
 /// For what has to end once the call is over: longer than anybody's grace.
-const SETTLING: Duration = Duration::from_secs(12);
+pub const SETTLING: Duration = Duration::from_secs(12);
 const LOOK_AGAIN: Duration = Duration::from_millis(20);
 
 /// A trial that is set up.
