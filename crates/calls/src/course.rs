@@ -3,42 +3,34 @@
 //! Owns the order of things within a job: locks, launch, run, judgement, and what follows from it. Holds the claim all the
 //! while; a claim that was lost ends the run and says nothing.
 
+mod concluding;
+mod following;
 mod reported;
 mod words;
 
 use std::sync::Arc;
 use std::time::Duration;
 
-use agents::{Ended, Launch, Next, ParseLimits, Parser, Relay, judge};
+use agents::{Launch, Next, ParseLimits, Parser, Relay};
 use model::{
     CallSpec, Claim, ExpectedSession, Failure, FailureKind, Job, JobEnd, Mode, NotStartedReason, Outcome,
-    Outlives, RunPlan, RunReport, RunState, SessionChoice, SessionId, StateName, Timestamp, Totals, TreeEnd,
+    Outlives, RunPlan, SessionChoice, SessionId, StateName, Timestamp, Totals,
 };
 use serde::{Deserialize, Serialize};
 use store::{JobFilter, PageRequest};
-use supervisor::{AttachError, Offsets, Run, RunEvent, Spool, StartError, WaitError};
+use supervisor::{AttachError, Run, Spool, StartError};
 
 use crate::desk::Inner;
-use crate::files::{JobFiles, PAUSE, Stream};
+use crate::files::{JobFiles, PAUSE};
 use crate::live::{Activity, Live};
 use crate::locks::{Guard, Key};
 use reported::Reported;
-use words::{never_free, not_started, not_written, supervisor_gone, taken_up_again, unreadable, waiting_for};
+use words::{never_free, not_started, not_written, supervisor_gone, taken_up_again, waiting_for};
 
-/// How much of the end of stderr is weighed in the outcome.
-const STDERR_TAIL: u64 = 8 * 1024;
 /// How long a run that cannot be read may take to end.
 const GIVEN_UP_WITHIN: Duration = Duration::from_mins(1);
-/// After how long the session of a run is kept in the store. Until then, and after a crash, its files tell it; most short runs
-/// have ended by then, and their end tells it, too.
-const SESSION_KEPT_AFTER: Duration = Duration::from_secs(1);
-/// After how long a run shows in the folder of its job. The folder of one that ends sooner tells of its end alone: every file
-/// that is made and replaced costs, and nobody has seen the folder by then.
-const SHOWN_AFTER: Duration = Duration::from_millis(50);
 /// How long to wait before a run is looked for again that could not be followed.
 const TRY_AGAIN: Duration = Duration::from_secs(1);
-/// How long to wait before the store is told again what it could not take.
-const TELL_AGAIN: Duration = Duration::from_secs(1);
 
 /// What a run was started for, so that it can be judged by somebody who did not start it.
 #[derive(Debug, Clone, Serialize, Deserialize)]
@@ -70,12 +62,6 @@ enum Conclusion {
     Interrupted(Box<JobEnd>),
     /// This desk lets go of it; the run goes on.
     Left,
-}
-
-/// What the store must hear.
-enum Word {
-    End(Box<JobEnd>),
-    Pause(Timestamp),
 }
 
 /// Why a run was not followed to its end.
@@ -381,121 +367,6 @@ impl Course<'_> {
         }
     }
 
-    /// Reads along until the run is over, and judges it.
-    async fn follow(
-        &mut self,
-        number: u32,
-        run: &Run,
-        note: &RunNote,
-    ) -> Result<(Outcome, RunReport), Unfinished> {
-        let agent = self.job.order.call.agent;
-        let exposes_stream = self.job.order.expose_stream;
-        let mut events = loop {
-            match run.events(Offsets::default()) {
-                Ok(events) => break events,
-                Err(error) => self.breathe(&error).await?,
-            }
-        };
-        let mut parser = Parser::new(agent, ParseLimits::default());
-        let mut activity = Activity { session: note.session.known().cloned(), ..Activity::default() };
-        let mut told_to_stop = false;
-        let begun = tokio::time::Instant::now();
-        // Who goes away instead of waiting looks into the folder at once.
-        let mut shown = self.job.order.fire_and_forget;
-        if shown {
-            self.say_running(number, run);
-        }
-        let mut kept = None;
-        let report = loop {
-            let event = tokio::select! {
-                biased;
-                () = self.live.stop.cancelled(), if !told_to_stop => {
-                    told_to_stop = true;
-                    // One that has ended keeps its outcome; one that cannot be told is told by its deadline.
-                    if let Err(error) = run.stop() {
-                        tracing::warn!(job = %self.job.id, %error, "cannot stop the run");
-                    }
-                    continue;
-                }
-                () = self.desk.leaving.cancelled() => return Err(Unfinished::Left),
-                event = events.next() => event,
-                () = tokio::time::sleep_until(begun + SHOWN_AFTER), if !shown => {
-                    shown = true;
-                    self.say_running(number, run);
-                    continue;
-                }
-                () = tokio::time::sleep_until(begun + SESSION_KEPT_AFTER), if kept != activity.session => {
-                    kept.clone_from(&activity.session);
-                    self.keep_session(kept.as_ref()).await;
-                    continue;
-                }
-            };
-            let event = match event {
-                Ok(event) => event,
-                // Trouble of ours, such as too many open files, is no end of the run.
-                Err(WaitError::Watch(error)) => {
-                    self.breathe(&error).await?;
-                    continue;
-                }
-                Err(error) => {
-                    end_unreadable(run).await;
-                    return Err(unreadable(&error));
-                }
-            };
-            match event {
-                Some(RunEvent::Output(bytes)) => {
-                    let known = activity.session.clone();
-                    let reported = &mut self.reported;
-                    parser.feed(&bytes, &mut |event| {
-                        activity.take(&event);
-                        if exposes_stream {
-                            reported.keep(&event);
-                        }
-                    });
-                    self.live.activity.send_replace(activity.clone());
-                    if activity.session != known
-                        && let Some(session) = activity.session.clone()
-                    {
-                        self.hold_if_free(&session);
-                    }
-                }
-                Some(RunEvent::Error(_)) => {}
-                Some(RunEvent::Ended(report)) => break report,
-                None => break run.wait().await.map_err(|error| unreadable(&error))?,
-            }
-        };
-        if !shown {
-            self.lead_to(number);
-        }
-        let reported = &mut self.reported;
-        let summary = parser.finish(&mut |event| {
-            if exposes_stream {
-                reported.keep(&event);
-            }
-        });
-        let stderr = self.files.tail(Stream::Error, STDERR_TAIL).unwrap_or_default();
-        let stderr = String::from_utf8_lossy(&stderr);
-        let outcome = judge(&Ended {
-            agent,
-            summary: &summary,
-            report: &report,
-            stderr_tail: &stderr,
-            session: &note.session,
-            model: note.model.as_deref(),
-            has_schema: self.job.order.call.output_schema.is_some(),
-            before: note.before,
-        });
-        Ok((outcome, report))
-    }
-
-    /// The session of a run is kept, so that others can go on with it even when its files are lost.
-    async fn keep_session(&self, session: Option<&SessionId>) {
-        let Some(session) = session else { return };
-        if let Err(error) = self.desk.store.note_session(&self.claim, session).await {
-            tracing::warn!(job = %self.job.id, %error, "cannot keep the session of the job");
-        }
-    }
-
     /// How long to wait before the next run; or how the course ends.
     fn what_follows(&self, relay: &mut Relay, outcome: Outcome) -> Result<Duration, Conclusion> {
         if self.live.stop.is_cancelled() {
@@ -565,91 +436,5 @@ impl Course<'_> {
             end.how = model::Ended::Timeout;
         }
         Conclusion::Ended(Box::new(end))
-    }
-
-    async fn conclude(&self, conclusion: Conclusion) {
-        let ended = match conclusion {
-            Conclusion::Left => return,
-            Conclusion::Ended(end) => self.finish(*end).await,
-            Conclusion::Paused { until } => self.insist(Word::Pause(until)).await,
-            Conclusion::Interrupted(end) => self.interrupted(*end).await,
-        };
-        match ended {
-            Some(job) => {
-                self.desk.write_down(&job);
-                self.desk.recent.keep(job);
-            }
-            None => self.desk.record(self.job.id).await,
-        }
-    }
-
-    /// The run was lost, and nothing of it is left: the job is queued again while attempts are left.
-    async fn interrupted(&self, end: JobEnd) -> Option<Job> {
-        // One that was taken over from a dead desk may be interrupted already.
-        let _ = self.desk.store.interrupt(&self.claim).await;
-        match self.desk.store.requeue(&self.claim).await {
-            Ok(_) => {
-                self.desk.wake.notify_one();
-                None
-            }
-            Err(error) => {
-                if !matches!(error.refusal(), Some(model::Refusal::NoAttemptLeft { .. })) {
-                    tracing::warn!(job = %self.job.id, %error, "cannot queue the job again");
-                }
-                self.finish(end).await
-            }
-        }
-    }
-
-    /// How sure it is that nothing is left of any of the runs.
-    fn tree_end(&self) -> Option<TreeEnd> {
-        let end_of = |number: &u32| match Spool::at(self.files.run(*number)).status().ok()??.state {
-            RunState::Ended(report) => Some(report.tree),
-            RunState::Running { .. } => None,
-        };
-        let doubt = |end: &TreeEnd| match end {
-            TreeEnd::ProvenEmpty => 0,
-            TreeEnd::SweptByIdentity => 1,
-            TreeEnd::LeftAlive { .. } => 2,
-        };
-        self.files.runs().iter().filter_map(end_of).max_by_key(doubt)
-    }
-
-    async fn finish(&self, end: JobEnd) -> Option<Job> {
-        let response = end.outcome.as_ref().map(|outcome| outcome.text.clone());
-        let metadata = self.reported.metadata(self.job.order.expose_stream, self.tree_end());
-        let mut end = JobEnd { metadata, ..end };
-        if let Some(response) = response {
-            end = end.with_exchange(self.job.order.call.prompt.clone(), response);
-        }
-        self.insist(Word::End(Box::new(end))).await
-    }
-
-    /// Tells the store until it has taken it, or has refused it for good. Answers the job when this has ended it.
-    async fn insist(&self, word: Word) -> Option<Job> {
-        loop {
-            let told = match &word {
-                Word::End(end) => {
-                    let finished = self.desk.store.finish(&self.claim, (**end).clone()).await;
-                    finished.map(|finished| Some(finished.job))
-                }
-                Word::Pause(until) => self.desk.store.pause_until(&self.claim, *until).await.map(|_| None),
-            };
-            let error = match told {
-                Ok(ended) => return ended,
-                Err(error) => error,
-            };
-            // The job ended by another hand, or belongs to another owner: its word counts.
-            if error.refusal().is_some() || matches!(error, store::StoreError::NoSuchJob { .. }) {
-                tracing::info!(job = %self.job.id, %error, "the word about the job came too late");
-                return None;
-            }
-            tracing::warn!(job = %self.job.id, %error, "cannot keep what became of the job; trying again");
-            tokio::select! {
-                // The spool still has it, and the next desk reads it from there.
-                () = self.desk.leaving.cancelled() => return None,
-                () = tokio::time::sleep(TELL_AGAIN) => {}
-            }
-        }
     }
 }

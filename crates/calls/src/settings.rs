@@ -41,6 +41,9 @@ pub struct Settings {
     pub one_writer_per_folder: bool,
     /// For how long this desk counts as alive without a heartbeat.
     pub lease: Duration,
+    /// How long an agent that has said its last word may stay, silent, before it is ended: some hang then, or wait for a server
+    /// that they have started.
+    pub lingers: Duration,
     /// Which ended jobs are kept.
     pub retention: Retention,
     /// What no call can go beyond, whatever it asks for.
@@ -71,6 +74,7 @@ impl Settings {
             max_resume_attempts: 5,
             one_writer_per_folder: false,
             lease: Duration::from_secs(30),
+            lingers: Duration::from_secs(15),
             retention: Retention::default(),
             policy_ceiling: CallPolicy::default(),
             file_tools: None,

@@ -1,5 +1,7 @@
 //! Cancelling, and closing the desk.
 
+use std::time::Duration;
+
 use calls::{CallError, Cancelled, Leave, Standing};
 use model::StateName;
 
@@ -11,6 +13,7 @@ tests![
     a_queued_job_is_cancelled_at_once,
     cancelling_twice_is_the_same_and_after_the_end_an_error,
     an_agent_that_has_answered_is_not_cancelled,
+    an_agent_that_has_answered_and_stays_is_ended_and_its_answer_counts,
     a_desk_that_drains_waits_for_what_runs_and_leaves_the_queue,
     what_runs_goes_on_when_the_desk_leaves_and_is_taken_up_by_the_next,
 ];
@@ -76,6 +79,19 @@ fn an_agent_that_has_answered_is_not_cancelled() {
         assert_eq!((answer.status, answer.output.as_str()), (Standing::Completed, "the answer"));
         close(&desk).await;
     });
+}
+
+fn an_agent_that_has_answered_and_stays_is_ended_and_its_answer_counts() {
+    for stays in ["hang", "close stdout\nhang"] {
+        Scene::play(async |scene| {
+            let desk = scene.open_with(|settings| settings.lingers = Duration::from_millis(200)).await;
+            let job = desk.place(scene.order(&format!("answer the answer\n{stays}"))).await.unwrap().job;
+            let answer = ended(&desk, job).await;
+            assert_eq!((answer.status, answer.output.as_str()), (Standing::Completed, "the answer"));
+            assert_eq!(answer.processes, Some(calls::Processes::NoneLeft));
+            close(&desk).await;
+        });
+    }
 }
 
 fn a_desk_that_drains_waits_for_what_runs_and_leaves_the_queue() {

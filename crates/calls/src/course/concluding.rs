@@ -1,0 +1,105 @@
+//! The end of a course: what the store and the files are told.
+
+use std::time::Duration;
+
+use model::{Job, JobEnd, RunState, Timestamp, TreeEnd};
+use supervisor::Spool;
+
+use super::{Conclusion, Course};
+
+/// How long to wait before the store is told again what it could not take.
+const TELL_AGAIN: Duration = Duration::from_secs(1);
+
+/// What the store must hear.
+enum Word {
+    End(Box<JobEnd>),
+    Pause(Timestamp),
+}
+
+impl Course<'_> {
+    pub(super) async fn conclude(&self, conclusion: Conclusion) {
+        let ended = match conclusion {
+            Conclusion::Left => return,
+            Conclusion::Ended(end) => self.finish(*end).await,
+            Conclusion::Paused { until } => self.insist(Word::Pause(until)).await,
+            Conclusion::Interrupted(end) => self.interrupted(*end).await,
+        };
+        match ended {
+            Some(job) => {
+                self.desk.write_down(&job);
+                self.desk.recent.keep(job);
+            }
+            None => self.desk.record(self.job.id).await,
+        }
+    }
+
+    /// The run was lost, and nothing of it is left: the job is queued again while attempts are left.
+    async fn interrupted(&self, end: JobEnd) -> Option<Job> {
+        // One that was taken over from a dead desk may be interrupted already.
+        let _ = self.desk.store.interrupt(&self.claim).await;
+        match self.desk.store.requeue(&self.claim).await {
+            Ok(_) => {
+                self.desk.wake.notify_one();
+                None
+            }
+            Err(error) => {
+                if !matches!(error.refusal(), Some(model::Refusal::NoAttemptLeft { .. })) {
+                    tracing::warn!(job = %self.job.id, %error, "cannot queue the job again");
+                }
+                self.finish(end).await
+            }
+        }
+    }
+
+    /// How sure it is that nothing is left of any of the runs.
+    fn tree_end(&self) -> Option<TreeEnd> {
+        let end_of = |number: &u32| match Spool::at(self.files.run(*number)).status().ok()??.state {
+            RunState::Ended(report) => Some(report.tree),
+            RunState::Running { .. } => None,
+        };
+        let doubt = |end: &TreeEnd| match end {
+            TreeEnd::ProvenEmpty => 0,
+            TreeEnd::SweptByIdentity => 1,
+            TreeEnd::LeftAlive { .. } => 2,
+        };
+        self.files.runs().iter().filter_map(end_of).max_by_key(doubt)
+    }
+
+    async fn finish(&self, end: JobEnd) -> Option<Job> {
+        let response = end.outcome.as_ref().map(|outcome| outcome.text.clone());
+        let metadata = self.reported.metadata(self.job.order.expose_stream, self.tree_end());
+        let mut end = JobEnd { metadata, ..end };
+        if let Some(response) = response {
+            end = end.with_exchange(self.job.order.call.prompt.clone(), response);
+        }
+        self.insist(Word::End(Box::new(end))).await
+    }
+
+    /// Tells the store until it has taken it, or has refused it for good. Answers the job when this has ended it.
+    async fn insist(&self, word: Word) -> Option<Job> {
+        loop {
+            let told = match &word {
+                Word::End(end) => {
+                    let finished = self.desk.store.finish(&self.claim, (**end).clone()).await;
+                    finished.map(|finished| Some(finished.job))
+                }
+                Word::Pause(until) => self.desk.store.pause_until(&self.claim, *until).await.map(|_| None),
+            };
+            let error = match told {
+                Ok(ended) => return ended,
+                Err(error) => error,
+            };
+            // The job ended by another hand, or belongs to another owner: its word counts.
+            if error.refusal().is_some() || matches!(error, store::StoreError::NoSuchJob { .. }) {
+                tracing::info!(job = %self.job.id, %error, "the word about the job came too late");
+                return None;
+            }
+            tracing::warn!(job = %self.job.id, %error, "cannot keep what became of the job; trying again");
+            tokio::select! {
+                // The spool still has it, and the next desk reads it from there.
+                () = self.desk.leaving.cancelled() => return None,
+                () = tokio::time::sleep(TELL_AGAIN) => {}
+            }
+        }
+    }
+}

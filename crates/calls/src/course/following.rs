@@ -1,0 +1,150 @@
+//! Reading along with a run, to its end.
+
+use std::time::Duration;
+
+use agents::{Ended, ParseLimits, Parser, judge};
+use model::{Outcome, RunReport, SessionId};
+use supervisor::{Offsets, Run, RunEvent, WaitError};
+use tokio::time::{Instant, sleep_until};
+
+use super::words::unreadable;
+use super::{Course, RunNote, Unfinished, end_unreadable};
+use crate::files::Stream;
+use crate::live::Activity;
+
+/// How much of the end of stderr is weighed in the outcome.
+const STDERR_TAIL: u64 = 8 * 1024;
+/// After how long a run shows in the folder of its job. The folder of one that ends sooner tells of its end alone: every file
+/// that is made and replaced costs, and nobody has seen the folder by then.
+const SHOWN_AFTER: Duration = Duration::from_millis(50);
+/// After how long the session of a run is kept in the store. Until then, and after a crash, its files tell it; most short runs
+/// have ended by then, and their end tells it, too.
+const SESSION_KEPT_AFTER: Duration = Duration::from_secs(1);
+
+impl Course<'_> {
+    /// Reads along until the run is over, and judges it.
+    pub(super) async fn follow(
+        &mut self,
+        number: u32,
+        run: &Run,
+        note: &RunNote,
+    ) -> Result<(Outcome, RunReport), Unfinished> {
+        let agent = self.job.order.call.agent;
+        let exposes_stream = self.job.order.expose_stream;
+        let mut events = loop {
+            match run.events(Offsets::default()) {
+                Ok(events) => break events,
+                Err(error) => self.breathe(&error).await?,
+            }
+        };
+        let mut parser = Parser::new(agent, ParseLimits::default());
+        let mut activity = Activity { session: note.session.known().cloned(), ..Activity::default() };
+        let mut told_to_stop = false;
+        let begun = Instant::now();
+        let mut heard = begun;
+        // Who goes away instead of waiting looks into the folder at once.
+        let mut shown = self.job.order.fire_and_forget;
+        if shown {
+            self.say_running(number, run);
+        }
+        let mut kept = None;
+        let report = loop {
+            let event = tokio::select! {
+                biased;
+                () = self.live.stop.cancelled(), if !told_to_stop => {
+                    told_to_stop = true;
+                    // One that has ended keeps its outcome; one that cannot be told is told by its deadline.
+                    if let Err(error) = run.stop() {
+                        tracing::warn!(job = %self.job.id, %error, "cannot stop the run");
+                    }
+                    continue;
+                }
+                () = self.desk.leaving.cancelled() => return Err(Unfinished::Left),
+                event = events.next() => event,
+                () = sleep_until(heard + self.desk.settings.lingers), if !told_to_stop && parser.summary().said.is_some() => {
+                    told_to_stop = true;
+                    tracing::info!(job = %self.job.id, "the agent has answered and stays: ending it");
+                    // Its answer counts, however it ends.
+                    if let Err(error) = run.stop() {
+                        tracing::warn!(job = %self.job.id, %error, "cannot stop the run");
+                    }
+                    continue;
+                }
+                () = sleep_until(begun + SHOWN_AFTER), if !shown => {
+                    shown = true;
+                    self.say_running(number, run);
+                    continue;
+                }
+                () = sleep_until(begun + SESSION_KEPT_AFTER), if kept != activity.session => {
+                    kept.clone_from(&activity.session);
+                    self.keep_session(kept.as_ref()).await;
+                    continue;
+                }
+            };
+            let event = match event {
+                Ok(event) => event,
+                // Trouble of ours, such as too many open files, is no end of the run.
+                Err(WaitError::Watch(error)) => {
+                    self.breathe(&error).await?;
+                    continue;
+                }
+                Err(error) => {
+                    end_unreadable(run).await;
+                    return Err(unreadable(&error));
+                }
+            };
+            match event {
+                Some(RunEvent::Output(bytes)) => {
+                    heard = Instant::now();
+                    let known = activity.session.clone();
+                    let reported = &mut self.reported;
+                    parser.feed(&bytes, &mut |event| {
+                        activity.take(&event);
+                        if exposes_stream {
+                            reported.keep(&event);
+                        }
+                    });
+                    self.live.activity.send_replace(activity.clone());
+                    if activity.session != known
+                        && let Some(session) = activity.session.clone()
+                    {
+                        self.hold_if_free(&session);
+                    }
+                }
+                Some(RunEvent::Error(_)) => {}
+                Some(RunEvent::Ended(report)) => break report,
+                None => break run.wait().await.map_err(|error| unreadable(&error))?,
+            }
+        };
+        if !shown {
+            self.lead_to(number);
+        }
+        let reported = &mut self.reported;
+        let summary = parser.finish(&mut |event| {
+            if exposes_stream {
+                reported.keep(&event);
+            }
+        });
+        let stderr = self.files.tail(Stream::Error, STDERR_TAIL).unwrap_or_default();
+        let stderr = String::from_utf8_lossy(&stderr);
+        let outcome = judge(&Ended {
+            agent,
+            summary: &summary,
+            report: &report,
+            stderr_tail: &stderr,
+            session: &note.session,
+            model: note.model.as_deref(),
+            has_schema: self.job.order.call.output_schema.is_some(),
+            before: note.before,
+        });
+        Ok((outcome, report))
+    }
+
+    /// The session of a run is kept, so that others can go on with it even when its files are lost.
+    async fn keep_session(&self, session: Option<&SessionId>) {
+        let Some(session) = session else { return };
+        if let Err(error) = self.desk.store.note_session(&self.claim, session).await {
+            tracing::warn!(job = %self.job.id, %error, "cannot keep the session of the job");
+        }
+    }
+}
