@@ -107,10 +107,18 @@ impl Checkup {
 
 /// Checks the three vendors' agents, `file-tools` and what there is to confine them with.
 pub fn check(lookup: &Lookup) -> Checkup {
+    check_while(lookup, &|| true)
+}
+
+/// The same, for who may lose interest: it is asked before each agent, since one that does not answer takes its time. Agents that
+/// it does not come to are left out.
+pub fn check_while(lookup: &Lookup, goes_on: &dyn Fn() -> bool) -> Checkup {
     let mut cache = ProbeCache::open(lookup.cache_file.as_deref());
     let agents = [AgentKind::Claude, AgentKind::Codex, AgentKind::Gemini]
+        .into_iter()
+        .take_while(|_| goes_on())
         .map(|kind| check_with(kind, lookup, &mut cache))
-        .into();
+        .collect();
     cache.save();
     let file_tools = find_own("file-tools", lookup);
     let sandbox = SandboxPrimitives::look(lookup.inherited.get("PATH").map_or("", String::as_str));

@@ -64,6 +64,12 @@ impl Looking {
         let checkup = agents::doctor::check(&self.lookup);
         Looked { checkup, sandbox: prove(self.home.as_ref(), &self.environment) }
     }
+
+    /// The same for who may lose interest; none when that happens.
+    pub fn look_while(&self, goes_on: &dyn Fn() -> bool) -> Option<Looked> {
+        let checkup = agents::doctor::check_while(&self.lookup, goes_on);
+        goes_on().then(|| Looked { checkup, sandbox: prove(self.home.as_ref(), &self.environment) })
+    }
 }
 
 /// `switchboard agents`: a line for each.

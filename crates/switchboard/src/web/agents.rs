@@ -11,6 +11,7 @@ use axum::response::Response;
 use maud::{Markup, html};
 use tokio::sync::watch;
 use tokio::time::timeout;
+use tokio_util::sync::CancellationToken;
 
 use super::Web;
 use super::login::Visitor;
@@ -45,10 +46,10 @@ impl Kept {
     }
 
     /// What is known; none when the first look takes longer than a reader waits. One look at a time, whoever asks.
-    async fn found(&self, now: u64) -> Option<Arc<Found>> {
+    async fn found(&self, now: u64, ended: &CancellationToken) -> Option<Arc<Found>> {
         let known = self.found.borrow().clone();
         if known.as_ref().is_none_or(|found| found.at.elapsed() > KNOWN_FOR) {
-            self.look(now);
+            self.look(now, ended.clone());
         }
         if known.is_some() {
             return known;
@@ -58,15 +59,17 @@ impl Kept {
         waited.ok()?.ok()?.clone()
     }
 
-    fn look(&self, now: u64) {
+    fn look(&self, now: u64, ended: CancellationToken) {
         if self.busy.swap(true, Ordering::AcqRel) {
             return;
         }
         let (looking, found, busy) = (self.looking.clone(), Arc::clone(&self.found), Arc::clone(&self.busy));
-        // Nobody waits for it: programs are asked with a deadline, so it ends by itself, and the next page has what it found.
+        // Nobody waits for it but the end of the daemon: programs are asked with a deadline, and after the one that is just being asked
+        // no other is when the daemon ends.
         drop(tokio::task::spawn_blocking(move || {
-            let looked = looking.look();
-            found.send_replace(Some(Arc::new(Found { at: Instant::now(), millis: now, looked })));
+            if let Some(looked) = looking.look_while(&|| !ended.is_cancelled()) {
+                found.send_replace(Some(Arc::new(Found { at: Instant::now(), millis: now, looked })));
+            }
             busy.store(false, Ordering::Release);
         }));
     }
@@ -74,7 +77,7 @@ impl Kept {
 
 /// The page.
 pub async fn show(State(web): State<Web>, Extension(visitor): Extension<Visitor>) -> Response {
-    let found = web.0.checkup.found(web.desk().now().as_millis()).await;
+    let found = web.0.checkup.found(web.desk().now().as_millis(), &web.0.ended).await;
     let Some(found) = found else {
         let main = html! {
             div.head { h1 { "Agents" } }

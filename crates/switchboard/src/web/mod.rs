@@ -144,6 +144,8 @@ impl Web {
             }
             () = over => tracing::debug!("a browser was left in the middle of a word"),
         }
+        // Also when nobody was there to be let go.
+        self.0.ended.cancel();
     }
 
     fn router(&self, asked: impl Fn() + Clone + Send + Sync + 'static) -> Router {
