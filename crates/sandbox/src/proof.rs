@@ -84,10 +84,22 @@ fn proven(
 ) -> Result<Settled, Refusal> {
     let record = Record::of(confinement, tier, machine, executable);
     let kept = confinement.proofs.as_deref().map(|folder| folder.join(record.file_name()));
-    if let Some(escapes) = kept.as_deref().and_then(|kept| record.read(kept)) {
-        return Ok(Settled { machine: machine.clone(), tier, proof: Proof { escapes, earlier: true } });
+    let best_effort = confinement.requirement == Requirement::BestEffort;
+    match kept.as_deref().and_then(|kept| record.read(kept)) {
+        Some(Found::Proof(escapes)) => {
+            return Ok(Settled { machine: machine.clone(), tier, proof: Proof { escapes, earlier: true } });
+        }
+        Some(Found::Unproven(why)) if best_effort => return Err(Refusal::Unproven { why }),
+        _ => {}
     }
-    let escapes = proven_at_last(confinement, tier, machine, scratch, executable)?;
+    let escapes = match proven_at_last(confinement, tier, machine, scratch, executable) {
+        Err(Refusal::Unproven { why }) => {
+            // Or every run would try in vain before it falls back to what works.
+            let _ = kept.filter(|_| best_effort).map(|kept| record.keep(&kept, &[], Some(&why)));
+            return Err(Refusal::Unproven { why });
+        }
+        escapes => escapes?,
+    };
     let must_hold = |safeguard| confinement.must_hold.contains(&safeguard);
     let open = |escape: &&Escape| {
         !escape.stopped
@@ -99,7 +111,7 @@ fn proven(
     }
     if let Some(kept) = kept {
         // A proof that cannot be kept is made again.
-        let _ = record.keep(&kept, &escapes);
+        let _ = record.keep(&kept, &escapes, None);
     }
     Ok(Settled { machine: machine.clone(), tier, proof: Proof { escapes, earlier: false } })
 }
@@ -143,9 +155,31 @@ struct Record {
     executable: String,
     tier: String,
     kind: String,
+    /// What the kernel says about who may make namespaces.
+    #[serde(default)]
+    namespaces: String,
     #[serde(default)]
     escapes: Vec<Escape>,
+    /// Why it could not be proven, when that is what is known.
+    #[serde(default)]
+    unproven: Option<String>,
 }
+
+/// What is known from earlier.
+enum Found {
+    Proof(Vec<Escape>),
+    Unproven(String),
+}
+
+/// For how long it is believed that nothing could be proven: somebody may mend it.
+const UNPROVEN_FOR: Duration = Duration::from_mins(10);
+
+/// What decides whether namespaces can be made; a change of it is a reason to try again.
+const NAMESPACES: [&str; 3] = [
+    "/proc/sys/user/max_user_namespaces",
+    "/proc/sys/kernel/unprivileged_userns_clone",
+    "/proc/sys/kernel/apparmor_restrict_unprivileged_userns",
+];
 
 impl Record {
     fn of(confinement: &Confinement, tier: Tier, machine: &Machine, executable: BorrowedFd<'_>) -> Self {
@@ -173,7 +207,9 @@ impl Record {
             executable: looks(&opened).unwrap_or_default(),
             tier: format!("{tier:?}"),
             kind: format!("{preset} {requirement:?} {must_hold:?} {reach} {unix_sockets} {bounds:?}"),
+            namespaces: NAMESPACES.map(text).join(" "),
             escapes: Vec::new(),
+            unproven: None,
         }
     }
 
@@ -187,18 +223,29 @@ impl Record {
         name + ".json"
     }
 
-    fn read(&self, kept: &Path) -> Option<Vec<Escape>> {
+    fn read(&self, kept: &Path) -> Option<Found> {
         let mut found: Self = serde_json::from_slice(&fs::read(kept).ok()?).ok()?;
         let escapes = std::mem::take(&mut found.escapes);
-        (found == *self && !self.boot.is_empty() && !self.executable.is_empty()).then_some(escapes)
+        let unproven = found.unproven.take();
+        if found != *self || self.boot.is_empty() || self.executable.is_empty() {
+            return None;
+        }
+        match unproven {
+            None => Some(Found::Proof(escapes)),
+            Some(why) => {
+                let age = fs::metadata(kept).ok()?.modified().ok()?.elapsed().ok()?;
+                (age < UNPROVEN_FOR).then_some(Found::Unproven(why))
+            }
+        }
     }
 
-    fn keep(&self, kept: &Path, escapes: &[Escape]) -> io::Result<()> {
+    fn keep(&self, kept: &Path, escapes: &[Escape], unproven: Option<&str>) -> io::Result<()> {
         if let Some(folder) = kept.parent() {
             DirBuilder::new().recursive(true).mode(0o700).create(folder)?;
         }
         let json = serde_json::to_vec(&Self {
             escapes: escapes.to_vec(),
+            unproven: unproven.map(str::to_owned),
             ..serde_json::from_value(serde_json::to_value(self)?)?
         })?;
         // Whole or not at all: others may read it at the same time.
@@ -467,6 +514,38 @@ impl Said {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    fn record() -> Record {
+        let text = |word: &str| word.to_owned();
+        Record {
+            boot: text("boot"),
+            kernel: text("kernel"),
+            user: 1,
+            bubblewrap: None,
+            landlock: 7,
+            executable: text("executable"),
+            tier: text("Namespaces"),
+            kind: text("workspace"),
+            namespaces: text("0"),
+            escapes: Vec::new(),
+            unproven: None,
+        }
+    }
+
+    #[test]
+    fn that_nothing_could_be_proven_is_believed_for_a_while_and_until_something_changes() {
+        let folder = tempfile::tempdir().unwrap();
+        let kept = folder.path().join("proof.json");
+        record().keep(&kept, &[], Some("no namespaces")).unwrap();
+        assert!(matches!(record().read(&kept), Some(Found::Unproven(why)) if why == "no namespaces"));
+        let mended = Record { namespaces: "15000".to_owned(), ..record() };
+        assert!(mended.read(&kept).is_none());
+        let file = fs::File::open(&kept).unwrap();
+        file.set_modified(std::time::SystemTime::now() - 2 * UNPROVEN_FOR).unwrap();
+        assert!(record().read(&kept).is_none());
+        record().keep(&kept, &[], None).unwrap();
+        assert!(matches!(record().read(&kept), Some(Found::Proof(_))));
+    }
 
     #[test]
     fn what_the_kernel_has_no_means_for_is_open_and_what_it_has_means_for_must_hold() {
