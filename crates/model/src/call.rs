@@ -153,6 +153,18 @@ pub struct CallSpec {
 }
 
 impl CallSpec {
+    /// The same call, whose agent obeys the settings of its workspace although it is confined: for an operator who trusts what
+    /// stands there. Who may only look obeys none, and gemini cannot be told.
+    #[must_use]
+    pub fn trusting_its_workspace(self) -> Self {
+        let can_be_told = self.agent != AgentKind::Gemini && self.mode == Mode::Execute;
+        if self.policy.is_off() || !can_be_told {
+            return self;
+        }
+        let all = vec![SettingSource::User, SettingSource::Project, SettingSource::Local];
+        Self { settings: Settings::Only(all), ..self }
+    }
+
     /// A call with nothing but a prompt and a folder: a new session, the default model, full access, default limits.
     pub fn new(agent: AgentKind, prompt: impl Into<String>, cwd: impl Into<PathBuf>) -> Self {
         Self {

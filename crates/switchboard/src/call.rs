@@ -227,7 +227,7 @@ pub fn spec(order: &Order, config: &Config) -> Result<CallSpec, Failure> {
         (None, true) => SessionChoice::ContinueLatest,
         (None, false) => SessionChoice::New,
     };
-    Ok(CallSpec {
+    let call = CallSpec {
         model: order.model.clone(),
         session,
         mode: if order.observe { Mode::Observe } else { Mode::Execute },
@@ -239,7 +239,9 @@ pub fn spec(order: &Order, config: &Config) -> Result<CallSpec, Failure> {
             ..Limits::default()
         },
         ..CallSpec::new(order.agent, prompt(order)?, cwd)
-    })
+    };
+    let trusted = order.trust_workspace || config.sandbox.trust_workspaces;
+    Ok(if trusted { call.trusting_its_workspace() } else { call })
 }
 
 /// The policy that is named, or the operator's.

@@ -329,6 +329,12 @@ pub const KEYS: &[Key] = &[
         "How much memory a confined agent and all that it starts may take; needs a delegated cgroup.",
     ),
     key(
+        "sandbox.trust_workspaces",
+        Kind::Flag,
+        Default::Flag(false),
+        "Confined agents obey the settings of their workspace: claude's `CLAUDE.md`, hooks and servers, codex's project configuration.",
+    ),
+    key(
         "sandbox.private_state",
         Kind::Flag,
         Default::Flag(false),

@@ -115,6 +115,8 @@ pub struct Sandbox {
     pub policy: CallPolicy,
     /// What no call can go beyond.
     pub ceiling: CallPolicy,
+    /// Whether confined agents obey the settings of their workspace.
+    pub trust_workspaces: bool,
 }
 
 /// The daemon's log.
@@ -189,6 +191,7 @@ impl Config {
             sandbox: Sandbox {
                 policy: says.policy("sandbox.policy"),
                 ceiling: says.policy("sandbox.ceiling"),
+                trust_workspaces: says.flag("sandbox.trust_workspaces"),
             },
             log: Log {
                 level: says.text("log.level").unwrap_or_default(),

@@ -189,7 +189,8 @@ fn no_agent_may_run_more_often_than_all_together() {
 
 #[test]
 fn without_a_word_agents_are_confined_to_their_folders_as_far_as_can_be_and_no_ceiling_is_set() {
-    let Sandbox { policy, ceiling } = config("").sandbox;
+    let Sandbox { policy, ceiling, trust_workspaces } = config("").sandbox;
+    assert!(!trust_workspaces);
     assert_eq!(policy, CallPolicy::usual());
     assert_eq!(policy.within(&ceiling), policy);
     assert!(CallPolicy::from(Preset::Off).within(&ceiling).is_off());

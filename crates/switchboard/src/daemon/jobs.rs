@@ -180,6 +180,7 @@ fn options(config: &Config, environment: &Environment) -> mcp::Options {
         rehearsal: config.rehearsal,
         cancel_on_disconnect: config.cancel_on_disconnect,
         policy: config.sandbox.policy.clone(),
+        trust_workspaces: config.sandbox.trust_workspaces,
         defaults: mcp::Defaults {
             timeout: config.limits.timeout,
             tool_timeout: config.limits.tool_timeout,

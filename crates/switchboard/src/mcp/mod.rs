@@ -56,6 +56,8 @@ pub struct Options {
     pub rehearsal: bool,
     /// What the agent of a call may touch that names no policy. One that does is enforced as strictly.
     pub policy: CallPolicy,
+    /// Whether confined agents obey the settings of their workspace.
+    pub trust_workspaces: bool,
     /// Whether a call is cancelled when its client goes away without a word.
     pub cancel_on_disconnect: bool,
     /// How long a client that wants to be told of progress hears nothing at most.
@@ -69,6 +71,7 @@ impl Default for Options {
     fn default() -> Self {
         Self {
             policy: CallPolicy::usual(),
+            trust_workspaces: false,
             cwd_aliases: BTreeMap::new(),
             home: None,
             rehearsal: false,

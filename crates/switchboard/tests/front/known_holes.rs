@@ -180,6 +180,8 @@ fn workspace_settings(ground: &Ground) {
         serde_json::from_str(said.trim()).unwrap_or_else(|error| panic!("{error}: {said}"));
     assert!(args.iter().any(|arg| arg == "--setting-sources=user"), "{args:?}");
     assert!(args.iter().any(|arg| arg == "--strict-mcp-config"), "{args:?}");
+    let said = stdout(&ground.call(&["@rehearse args", "--trust-workspace"]));
+    assert!(said.contains("--setting-sources=user,project,local"), "{said}");
 }
 
 /// The agent goes elsewhere, and names another folder as its own.

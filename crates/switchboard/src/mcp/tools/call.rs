@@ -226,6 +226,7 @@ impl CallTool {
             limits: Limits { wall: Some(wall), ..Limits::default() },
             ..CallSpec::new(self.agent, given.prompt, cwd(server, given.cwd.as_deref())?)
         };
+        let call = if server.options.trust_workspaces { call.trusting_its_workspace() } else { call };
         let order = Order {
             task: given.task_name.map(|name| short("task_name", name.trim())).transpose()?,
             idempotency_key: given.idempotency_key.map(|key| short("idempotency_key", &key)).transpose()?,
