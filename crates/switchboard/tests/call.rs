@@ -66,8 +66,10 @@ fn a_call_that_is_killed_takes_its_agent_and_all_that_it_started_with_it() {
         "@rehearse pidfile {}\n@rehearse spawn setsid ignore-term\n@rehearse say up\n@rehearse hang",
         pids.display()
     );
-    let mut program =
-        switchboard(&home, &["call", "rehearsal", &prompt]).stdout(Stdio::piped()).spawn().unwrap();
+    let mut program = switchboard(&home, &["call", "rehearsal", "--policy", "off", &prompt])
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
     let mut first = String::new();
     BufReader::new(program.stdout.take().unwrap()).read_line(&mut first).unwrap();
     assert_eq!(first, "up\n");

@@ -11,7 +11,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use axum::Router;
-use axum::body::{Body, to_bytes};
+use axum::body::{Body, HttpBody, to_bytes};
 use axum::extract::{Request, State};
 use axum::http::header::{AUTHORIZATION, CONTENT_LENGTH, CONTENT_TYPE, WWW_AUTHENTICATE};
 use axum::http::{HeaderMap, HeaderValue, Method, StatusCode};
@@ -193,6 +193,10 @@ async fn until_answered(State(answers): State<TaskTracker>, request: Request, ne
     }
     let open = answers.token();
     next.run(request).await.map(|body| {
+        if body.size_hint().exact().is_some() {
+            // It is whole, and the line stays until it is sent.
+            return body;
+        }
         Body::new(body.map_frame(move |frame| {
             // Open as long as the body is there.
             let _ = &open;
