@@ -34,11 +34,12 @@ pub struct House {
 }
 
 impl House {
-    /// With the stub in the place of `claude`. No daemon runs yet.
+    /// With the stub in the place of `claude`, and confined only when a call asks for it, as what it is compared with confines
+    /// nothing. No daemon runs yet.
     pub fn with_stub(executables: &Executables, work: &Path) -> Result<Self, Failure> {
         let stub = quoted(&executables.stub)?;
         let config = format!(
-            "[limits]\nat_once = {MOST_AT_ONCE}\n\n[retention]\nmax_count = \"off\"\n\n[programs]\nclaude = {stub}\n"
+            "[limits]\nat_once = {MOST_AT_ONCE}\n\n[retention]\nmax_count = \"off\"\n\n[sandbox]\npolicy = \"off\"\n\n[programs]\nclaude = {stub}\n"
         );
         Self::furnish(executables, work, &config)
     }

@@ -1,5 +1,6 @@
 //! One call after the other: what each costs more than a plain spawn.
 
+use std::path::Path;
 use std::time::{Duration, Instant};
 
 use serde_json::Value;
@@ -13,6 +14,9 @@ use crate::report::{Baseline, Row, Target, Unit};
 use crate::spread::Spread;
 
 use super::{Bench, millis};
+
+/// What the default sandbox needs.
+const BUBBLEWRAP: &str = "/usr/bin/bwrap";
 
 /// What the calls of one round took, in milliseconds.
 #[derive(Debug, Clone, Copy)]
@@ -54,11 +58,30 @@ pub async fn measure(bench: &mut Bench<'_>) -> Result<Vec<Row>, Failure> {
     let row = |what: &str, of: fn(&Round) -> f64, target| {
         compared(what, &pick(&plain, of), &pick(&ours, of), target)
     };
-    Ok(vec![
+    let mut rows = vec![
         row("one call: p50", |round| round.median, Some(Target::RatioBelow(3.0))),
         row("one call: p95", |round| round.p95, None),
         compared("one call: CPU time, all processes", &plain_cpu, &ours_cpu, None),
-    ])
+    ];
+    if Path::new(BUBBLEWRAP).exists() {
+        let confined = in_the_sandbox(bench, &mut host).await?;
+        let plain = pick(&plain, |round| round.median);
+        rows.push(compared("one call in the default sandbox: p50", &plain, &confined, None));
+    }
+    Ok(rows)
+}
+
+/// The same call, confined as calls are unless something else is said. The first proves the sandbox and is not counted.
+async fn in_the_sandbox(bench: &mut Bench<'_>, host: &mut Client) -> Result<Vec<f64>, Failure> {
+    let mut hello = bench.house.hello();
+    hello["arguments"]["policy"] = "workspace".into();
+    call(host, &hello, 3, check)?;
+    let mut rounds = Vec::new();
+    for _ in 0..bench.scale.rounds {
+        bench.check().await?;
+        rounds.push(call(host, &hello, bench.scale.calls, check)?.median);
+    }
+    Ok(rounds)
 }
 
 fn compared(what: &str, plain: &[f64], ours: &[f64], target: Option<Target>) -> Row {

@@ -81,7 +81,8 @@ impl Scale {
              a silence; a transcript of {megabytes} MB; {traced} calls under `strace`\n\
              - the agent: a stub that reads its prompt and prints three lines\n\
              - plain spawn: `Command::spawn` of the stub with the prompt as a file, stdout read to its end, waited for\n\
-             - ours: `call_cc` through `switchboard mcp` and its daemon, each call kept on the disk and supervised\n\
+             - ours: `call_cc` through `switchboard mcp` and its daemon, each call kept on the disk and supervised; with policy `off`, since\n  \
+             the others confine nothing, but for the row that says so\n\
              - CPU time: of the bench and its stubs; of bridge, daemon, supervisors and stubs; 1 MB is 10⁶ bytes"
         )
     }
