@@ -134,7 +134,7 @@ impl House {
             .arg(verb)
             .env_clear()
             .env("SWITCHBOARD_HOME", &self.home)
-            .env("HOME", &self.workspace)
+            .env("HOME", &self.home)
             .env("PATH", "/usr/bin:/bin")
             .envs(self.mark.iter().map(|mark| (census::VARIABLE, mark.text())))
             .current_dir(&self.workspace);

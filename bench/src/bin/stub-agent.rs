@@ -23,7 +23,7 @@ fn main() -> io::Result<()> {
     if has("--help") {
         return writeln!(
             out,
-            "Usage: claude\n  -p, --print\n  --session-id <uuid>\n  --resume <id>\n  --verbose"
+            "Usage: claude\n  -p, --print\n  --session-id <uuid>\n  --resume <id>\n  --setting-sources <sources>\n  --mcp-config <file>\n  --strict-mcp-config\n  --verbose"
         );
     }
     if has("--input-format") || has("--input-format=stream-json") {

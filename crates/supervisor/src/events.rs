@@ -111,6 +111,17 @@ impl Events {
     }
 }
 
+impl Drop for Events {
+    /// Whoever closes a watch is held by the kernel until every processor has passed on from it, which takes as long as ten short
+    /// runs. So somebody else does.
+    fn drop(&mut self) {
+        let Some(watch) = self.watch.take().map(AsyncFd::into_inner) else { return };
+        if let Ok(runtime) = tokio::runtime::Handle::try_current() {
+            runtime.spawn_blocking(|| drop(watch));
+        }
+    }
+}
+
 impl Reader {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<Option<usize>> {
         let count = self.file.read_at(buffer, self.offset)?;
