@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use agents::{Ended, ParseLimits, Parser, judge};
+use agents::{Ended, ParseLimits, Parser, Summary, judge};
 use model::{Outcome, RunReport, SessionId};
 use supervisor::{Offsets, Run, RunEvent, WaitError};
 use tokio::time::{Instant, sleep_until};
@@ -53,10 +53,7 @@ impl Course<'_> {
                 biased;
                 () = self.live.stop.cancelled(), if !told_to_stop => {
                     told_to_stop = true;
-                    // One that has ended keeps its outcome; one that cannot be told is told by its deadline.
-                    if let Err(error) = run.stop() {
-                        tracing::warn!(job = %self.job.id, %error, "cannot stop the run");
-                    }
+                    self.stop(run);
                     continue;
                 }
                 () = self.desk.leaving.cancelled() => return Err(Unfinished::Left),
@@ -65,9 +62,7 @@ impl Course<'_> {
                     told_to_stop = true;
                     tracing::info!(job = %self.job.id, "the agent has answered and stays: ending it");
                     // Its answer counts, however it ends.
-                    if let Err(error) = run.stop() {
-                        tracing::warn!(job = %self.job.id, %error, "cannot stop the run");
-                    }
+                    self.stop(run);
                     continue;
                 }
                 () = sleep_until(begun + SHOWN_AFTER), if !shown => {
@@ -125,19 +120,29 @@ impl Course<'_> {
                 reported.keep(&event);
             }
         });
+        Ok((self.judged(&summary, &report, note), report))
+    }
+
+    /// One that has ended keeps its outcome; one that cannot be told is told by its deadline.
+    fn stop(&self, run: &Run) {
+        if let Err(error) = run.stop() {
+            tracing::warn!(job = %self.job.id, %error, "cannot stop the run");
+        }
+    }
+
+    fn judged(&self, summary: &Summary, report: &RunReport, note: &RunNote) -> Outcome {
         let stderr = self.files.tail(Stream::Error, STDERR_TAIL).unwrap_or_default();
         let stderr = String::from_utf8_lossy(&stderr);
-        let outcome = judge(&Ended {
-            agent,
-            summary: &summary,
-            report: &report,
+        judge(&Ended {
+            agent: self.job.order.call.agent,
+            summary,
+            report,
             stderr_tail: &stderr,
             session: &note.session,
             model: note.model.as_deref(),
             has_schema: self.job.order.call.output_schema.is_some(),
             before: note.before,
-        });
-        Ok((outcome, report))
+        })
     }
 
     /// The session of a run is kept, so that others can go on with it even when its files are lost.
