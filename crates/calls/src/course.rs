@@ -259,6 +259,9 @@ impl Course<'_> {
         let written =
             self.files.make().and_then(|()| self.files.replace(&format!("runs/{number}.json"), &note));
         written.map_err(|error| self.failed(not_written(&error)))?;
+        if self.desk.leaving.is_cancelled() {
+            return Err(Conclusion::Left);
+        }
         if self.live.stop.is_cancelled() {
             return Err(self.ended_between_runs(relay));
         }
@@ -349,8 +352,9 @@ impl Course<'_> {
             self.live.say(&waiting_for(&key));
             let guard = tokio::select! {
                 biased;
-                guard = self.desk.locks.take(key.clone(), self.job.id) => guard,
+                // First of all: who leaves lets go of what the others wait for, and its run goes on.
                 () = self.desk.leaving.cancelled() => return Err(Conclusion::Left),
+                guard = self.desk.locks.take(key.clone(), self.job.id) => guard,
                 () = self.live.stop.cancelled() => return Err(Conclusion::Ended(Box::new(JobEnd::cancelled()))),
                 () = tokio::time::sleep(patience) => return Err(self.failed(never_free(&key))),
             };

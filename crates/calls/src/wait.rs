@@ -52,7 +52,7 @@ impl Desk {
             if open.is_empty() || (until == Until::Any && !ended.is_empty()) {
                 break;
             }
-            if open.iter().all(|job| self.0.board.get(*job).is_some()) {
+            if others.is_empty() {
                 changes = None;
             }
             tokio::select! {

@@ -15,4 +15,5 @@ mod restricted;
 mod service;
 mod starting;
 mod stopping;
+mod terminal;
 mod whose;

@@ -1,0 +1,106 @@
+//! A person at a real terminal: tmux types, and what the screen shows is read.
+
+use std::path::PathBuf;
+use std::process::{Command, Output};
+use std::thread::sleep;
+use std::time::{Duration, Instant};
+
+use crate::bed::{Bed, stdout};
+
+/// Longer than anything takes on a busy machine.
+const PATIENCE: Duration = Duration::from_secs(60);
+const LOOK_AGAIN: Duration = Duration::from_millis(50);
+
+/// A shell in a tmux server of its own.
+struct Terminal<'a> {
+    bed: &'a Bed,
+    socket: PathBuf,
+}
+
+impl<'a> Terminal<'a> {
+    /// None, and it is said, where there is no tmux.
+    fn open(bed: &'a Bed) -> Option<Self> {
+        let found = Command::new("tmux").arg("-V").output();
+        if !found.is_ok_and(|found| found.status.success()) {
+            println!("SKIPPED: there is no tmux here (Debian: apt install tmux)");
+            return None;
+        }
+        let terminal = Self { bed, socket: bed.scratch().join("tmux") };
+        let shell = "env 'PS1=> ' bash --noprofile --norc";
+        let begun = terminal.tmux(&["-f", "/dev/null", "new-session", "-d", "-x", "110", "-y", "40", shell]);
+        assert!(begun.status.success(), "{begun:?}");
+        terminal.until(">");
+        Some(terminal)
+    }
+
+    fn tmux(&self, words: &[&str]) -> Output {
+        let folder = PathBuf::from(env!("CARGO_BIN_EXE_switchboard"));
+        let path = format!("{}:/usr/local/bin:/usr/bin:/bin", folder.parent().unwrap().display());
+        Command::new("tmux")
+            .env_clear()
+            .envs([("TERM", "xterm-256color"), ("SHELL", "/bin/bash"), ("LANG", "C.UTF-8"), ("PATH", &path)])
+            .env("SWITCHBOARD_HOME", &self.bed.home)
+            .arg("-S")
+            .arg(&self.socket)
+            .args(words)
+            .output()
+            .unwrap()
+    }
+
+    fn enter(&self, line: &str) {
+        self.tmux(&["send-keys", "-l", line]);
+        self.tmux(&["send-keys", "Enter"]);
+    }
+
+    fn press(&self, key: &str) {
+        self.tmux(&["send-keys", key]);
+    }
+
+    /// Waits until the screen shows it.
+    fn until(&self, text: &str) -> String {
+        let patience = Instant::now() + PATIENCE;
+        loop {
+            let screen = stdout(&self.tmux(&["capture-pane", "-p"]));
+            if screen.contains(text) {
+                return screen;
+            }
+            assert!(Instant::now() < patience, "no `{text}` on the screen:\n{screen}");
+            sleep(LOOK_AGAIN);
+        }
+    }
+}
+
+impl Drop for Terminal<'_> {
+    fn drop(&mut self) {
+        self.tmux(&["kill-server"]);
+    }
+}
+
+#[test]
+fn a_call_lives_on_a_terminal_and_ctrl_c_cancels_it() {
+    let bed = Bed::new();
+    let Some(terminal) = Terminal::open(&bed) else { return };
+    terminal.enter(r"switchboard call rehearsal $'@rehearse say I am at it\n@rehearse hang'; echo it was $?");
+    terminal.until("\nI am at it");
+    terminal.press("C-c");
+    let screen = terminal.until("it was 4");
+    assert!(screen.contains("cancelled") && screen.contains("nothing is left running"), "{screen}");
+    let jobs = stdout(&bed.run(&["jobs"]));
+    assert!(jobs.contains("cancelled"), "{jobs}");
+}
+
+#[test]
+fn a_table_that_is_watched_follows_its_jobs() {
+    let bed = Bed::new();
+    let Some(terminal) = Terminal::open(&bed) else { return };
+    terminal.enter("switchboard jobs --watch; echo it was $?");
+    let placed = bed.run(&["call", "rehearsal", "--background", "--task", "mending", "@rehearse hang"]);
+    let id = stdout(&placed);
+    let screen = terminal.until("mending");
+    assert!(screen.contains(&id[..8]), "{screen}");
+    terminal.until("running");
+    assert!(bed.run(&["cancel", id.trim()]).status.success());
+    terminal.until("cancelled");
+    terminal.press("C-c");
+    terminal.until("it was ");
+}
