@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use crate::bed::{Bed, stdout};
 
 /// Longer than anything takes on a busy machine.
-const PATIENCE: Duration = Duration::from_secs(60);
+const PATIENCE: Duration = Duration::from_mins(1);
 const LOOK_AGAIN: Duration = Duration::from_millis(50);
 
 /// A shell in a tmux server of its own.
