@@ -22,6 +22,7 @@ mod parse;
 mod private_state;
 mod relay;
 mod setup;
+mod stderr;
 mod version;
 
 pub use environment::{environment, is_never_passed_on};
@@ -34,4 +35,5 @@ pub use parse::{Complaint, ComplaintCode, ParseLimits, Parser, Said, Summary};
 pub use private_state::seed_private_state;
 pub use relay::{CONTINUE_PROMPT, MAX_RESUME_ATTEMPTS, Next, Relay};
 pub use setup::{Capabilities, Capability, Premises, Setup};
+pub use stderr::StderrTail;
 pub use version::{TestedRange, Version, VersionStanding};

@@ -5,6 +5,7 @@
 
 mod agent_text;
 mod call;
+mod causes;
 mod confined;
 mod event;
 mod hosts;
@@ -27,6 +28,7 @@ pub use call::{
     AgentKind, AgentName, BadName, CallSpec, McpServer, Mode, PermissionMode, SettingSource, Settings,
     ToolChoice,
 };
+pub use causes::in_full;
 pub use confined::{Confined, Escape, Hold, Proof, Safeguard, SafeguardName, SandboxReport};
 pub use event::{AgentEvent, Finish, McpServerState, Part, ToolOutput, Unreadable};
 pub use hosts::{HostRule, is_public};

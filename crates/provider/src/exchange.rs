@@ -8,7 +8,7 @@ use std::io::Read;
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
 
-use agents::{Ended, Launch, Next, ParseLimits, Parser, Relay, Said, Summary, judge};
+use agents::{Ended, Launch, Next, ParseLimits, Parser, Relay, Said, StderrTail, Summary, judge};
 use futures_util::StreamExt;
 use futures_util::future::BoxFuture;
 use futures_util::stream::{self, BoxStream};
@@ -23,8 +23,6 @@ use crate::operator::{Operator, Site};
 use crate::session::{Session, Turn};
 use crate::spool_folder::SpoolFolder;
 
-/// How much of the end of stderr is kept.
-const STDERR_TAIL: usize = 8 * 1024;
 /// How much of an output that is not JSON is told.
 const PLAIN_TEXT: u64 = 1024 * 1024;
 
@@ -80,7 +78,7 @@ struct Leg {
     events: Events,
     parser: Option<Parser>,
     launch: Launch,
-    stderr: Tail,
+    stderr: StderrTail,
 }
 
 /// What came of a leg.
@@ -242,7 +240,7 @@ impl Exchange {
         let run = started?;
         let events = run.events(Offsets::default()).map_err(supervisor::WaitError::Watch)?;
         let parser = Some(Parser::new(operator.kind, ParseLimits::default()));
-        self.stage = Stage::Running(Leg { run, events, parser, launch, stderr: Tail::default() });
+        self.stage = Stage::Running(Leg { run, events, parser, launch, stderr: StderrTail::default() });
         Ok(())
     }
 
@@ -416,19 +414,4 @@ fn plain_text(summary: &Summary, spool: &Spool) -> Option<String> {
     File::open(spool.output()).ok()?.take(PLAIN_TEXT).read_to_end(&mut bytes).ok()?;
     let text = String::from_utf8_lossy(&bytes).trim().to_owned();
     (!text.is_empty()).then_some(text)
-}
-
-/// The end of what was written to stderr.
-#[derive(Debug, Default)]
-struct Tail(Vec<u8>);
-
-impl Tail {
-    fn push(&mut self, bytes: &[u8]) {
-        self.0.extend_from_slice(&bytes[bytes.len().saturating_sub(STDERR_TAIL)..]);
-        self.0.drain(..self.0.len().saturating_sub(STDERR_TAIL));
-    }
-
-    fn text(&self) -> String {
-        String::from_utf8_lossy(&self.0).into_owned()
-    }
 }

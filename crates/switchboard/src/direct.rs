@@ -7,7 +7,7 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use agents::doctor::{self, AgentCheck, Lookup, NotReady};
-use agents::{Ended, Launch, ParseLimits, Parser, Premises, Setup, judge};
+use agents::{Ended, Launch, ParseLimits, Parser, Premises, Setup, StderrTail, judge};
 use model::{AgentEvent, AgentKind, CallSpec, FailureKind, Lasts, Outcome, Part, RunPlan, RunReport};
 use supervisor::{Offsets, Run, RunEvent, Supervisor};
 use tokio::signal::unix::{SignalKind, signal};
@@ -18,9 +18,6 @@ use crate::environment::Environment;
 use crate::failure::Failure;
 use crate::home::Home;
 use crate::{call, doctor as here, output};
-
-/// How much of the end of stderr is kept for the outcome.
-const STDERR_TAIL: usize = 8 * 1024;
 
 /// Places the call, stays until it is over, and turns its outcome into an exit code.
 pub fn place(order: &Order) -> Result<ExitCode, Failure> {
@@ -91,7 +88,7 @@ impl Call<'_> {
         let mut terminated = signal(SignalKind::terminate()).map_err(Failure::Runtime)?;
         let mut events = run.events(Offsets::default()).map_err(Failure::Runtime)?;
         let mut parser = Parser::new(self.spec.agent, ParseLimits::default());
-        let mut stderr = Tail::default();
+        let mut stderr = StderrTail::default();
         loop {
             let event = tokio::select! {
                 biased; // an agent that never stops talking must not talk over Ctrl-C
@@ -143,21 +140,6 @@ impl Call<'_> {
                 _ => {}
             }
         }
-    }
-}
-
-/// The end of what was written to stderr.
-#[derive(Debug, Default)]
-struct Tail(Vec<u8>);
-
-impl Tail {
-    fn push(&mut self, bytes: &[u8]) {
-        self.0.extend_from_slice(&bytes[bytes.len().saturating_sub(STDERR_TAIL)..]);
-        self.0.drain(..self.0.len().saturating_sub(STDERR_TAIL));
-    }
-
-    fn text(&self) -> String {
-        String::from_utf8_lossy(&self.0).into_owned()
     }
 }
 

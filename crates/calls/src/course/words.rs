@@ -39,11 +39,11 @@ pub(super) fn never_free(key: &Key) -> Failure {
 
 pub(super) fn not_started(error: &dyn std::error::Error, hint: &str) -> Failure {
     let kind = FailureKind::NotStarted { reason: NotStartedReason::Other };
-    Failure { kind, message: format!("{}; {hint}", in_full(error)) }
+    Failure { kind, message: format!("{}; {hint}", model::in_full(error)) }
 }
 
 pub(super) fn supervisor_gone(error: &dyn std::error::Error) -> Failure {
-    Failure { kind: FailureKind::SupervisorLost, message: in_full(error) }
+    Failure { kind: FailureKind::SupervisorLost, message: model::in_full(error) }
 }
 
 pub(super) fn not_written(error: &std::io::Error) -> Failure {
@@ -51,16 +51,6 @@ pub(super) fn not_written(error: &std::io::Error) -> Failure {
 }
 
 pub(super) fn unreadable(error: &dyn std::error::Error) -> Unfinished {
-    let message = format!("cannot follow the run: {}", in_full(error));
+    let message = format!("cannot follow the run: {}", model::in_full(error));
     Unfinished::Failed(Failure { kind: FailureKind::SpoolFailed, message })
-}
-
-fn in_full(error: &dyn std::error::Error) -> String {
-    let mut text = error.to_string();
-    let mut cause = error.source();
-    while let Some(deeper) = cause {
-        text = format!("{text}: {deeper}");
-        cause = deeper.source();
-    }
-    text
 }

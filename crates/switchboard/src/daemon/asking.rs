@@ -72,23 +72,13 @@ impl From<CallError> for Stopped {
             CallError::AlreadyEnded { job, .. } => format!("`switchboard status {job}` shows its answer"),
             error => error.hint(),
         };
-        Self::Refused(about, Complaint { message: in_full(&error), hint })
+        Self::Refused(about, Complaint { message: model::in_full(&error), hint })
     }
 }
 
 /// Says that something was refused, and why.
 pub fn refused(about: About, error: &dyn std::error::Error, hint: &str) -> Reply {
-    Reply::Refused { about, why: Complaint { message: in_full(error), hint: hint.to_owned() } }
-}
-
-fn in_full(error: &dyn std::error::Error) -> String {
-    let mut text = error.to_string();
-    let mut cause = error.source();
-    while let Some(deeper) = cause {
-        text = format!("{text}: {deeper}");
-        cause = deeper.source();
-    }
-    text
+    Reply::Refused { about, why: Complaint { message: model::in_full(error), hint: hint.to_owned() } }
 }
 
 /// What is answered by one line.

@@ -63,7 +63,7 @@ impl Refusal {
 
 impl From<CallError> for Refusal {
     fn from(error: CallError) -> Self {
-        Self { field: field(&error).map(str::to_owned), message: in_full(&error), hint: error.hint() }
+        Self { field: field(&error).map(str::to_owned), message: model::in_full(&error), hint: error.hint() }
     }
 }
 
@@ -108,16 +108,6 @@ fn flagged(flag: &'static str) -> &'static str {
         "--model" => "model",
         _ => "allowed_tools",
     }
-}
-
-fn in_full(error: &dyn std::error::Error) -> String {
-    let mut text = error.to_string();
-    let mut cause = error.source();
-    while let Some(deeper) = cause {
-        text = format!("{text}: {deeper}");
-        cause = deeper.source();
-    }
-    text
 }
 
 #[cfg(test)]

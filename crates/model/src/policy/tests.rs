@@ -1,0 +1,115 @@
+//! What a policy comes to on a machine.
+
+use super::*;
+
+fn ground() -> Ground {
+    Ground {
+        workspaces: vec!["/home/ana/shop".into()],
+        state: vec!["/home/ana/.claude".into()],
+        foreign_state: vec!["/home/ana/.claude".into(), "/home/ana/.codex".into()],
+        home: Some("/home/ana".into()),
+        own: vec!["/home/ana/.local/state/switchboard".into()],
+        ..Ground::default()
+    }
+}
+
+fn confined(preset: Preset) -> Confinement {
+    match CallPolicy::from(preset).confine(&ground()).unwrap() {
+        Policy::Confined(confinement) => *confinement,
+        Policy::Off => panic!("not confined"),
+    }
+}
+
+#[test]
+fn a_ceiling_is_never_lifted_whatever_is_asked() {
+    for ceiling in Preset::ALL.map(CallPolicy::from) {
+        for asked in Preset::ALL.map(CallPolicy::from) {
+            let got = asked.within(&ceiling).preset;
+            assert!(!got.writes() || ceiling.preset.writes(), "{asked:?} under {ceiling:?}: {got}");
+            assert!(!got.has_shell() || ceiling.preset.has_shell(), "{asked:?} under {ceiling:?}: {got}");
+            assert!(got != Preset::Off || ceiling.is_off(), "{asked:?} under {ceiling:?}: {got}");
+            assert!(!got.writes() || asked.preset.writes(), "{asked:?} under {ceiling:?}: {got}");
+        }
+    }
+}
+
+#[test]
+fn the_stricter_of_network_bounds_and_requirement_counts() {
+    let ceiling = CallPolicy {
+        network: Network::Hosts(vec!["a".into(), "b".into()]),
+        bounds: Bounds { processes: Some(10), memory_bytes: None, file_bytes: Some(5) },
+        hide: vec!["/srv".into()],
+        ..Preset::Workspace.into()
+    };
+    let asked = CallPolicy {
+        requirement: Requirement::BestEffort,
+        network: Network::Hosts(vec!["b".into(), "c".into()]),
+        bounds: Bounds { processes: Some(100), memory_bytes: Some(7), file_bytes: None },
+        ..Preset::Workspace.into()
+    };
+    let got = asked.within(&ceiling);
+    assert_eq!(got.requirement, Requirement::Require);
+    assert_eq!(got.network, Network::Hosts(vec!["b".into()]));
+    assert_eq!(got.bounds, Bounds { processes: Some(10), memory_bytes: Some(7), file_bytes: Some(5) });
+    assert_eq!(got.hide, [PathBuf::from("/srv")]);
+    assert_eq!(CallPolicy::from(Preset::Off).within(&ceiling), ceiling);
+}
+
+#[test]
+fn a_network_is_everybody_nobody_or_a_list_in_which_every_word_is_a_host() {
+    assert_eq!("full".parse(), Ok(Network::Full));
+    assert_eq!("none".parse(), Ok(Network::None));
+    assert_eq!(
+        "a.com, *.b.com:8443".parse(),
+        Ok(Network::Hosts(vec!["a.com".into(), "*.b.com:8443".into()]))
+    );
+    for text in ["", "a.com,", "http://a.com"] {
+        assert!(text.parse::<Network>().is_err(), "{text}");
+    }
+    let policy = CallPolicy { network: Network::Hosts(vec!["a.com/x".into()]), ..Preset::Workspace.into() };
+    assert!(matches!(policy.confine(&ground()), Err(PolicyError::Host(_))));
+}
+
+#[test]
+fn a_workspace_is_written_and_what_runs_commands_in_it_is_not() {
+    let workspace = confined(Preset::Workspace);
+    assert!(workspace.roots.contains(&Root::write("/home/ana/shop")));
+    let hooks = Protected { path: "/home/ana/shop/.git/hooks".into(), kind: ProtectedKind::Folder };
+    assert!(workspace.protected.contains(&hooks));
+    let observe = confined(Preset::Observe);
+    assert!(observe.roots.contains(&Root::read("/home/ana/shop")));
+    assert!(!observe.roots.iter().any(|root| root.access == Access::Write));
+}
+
+#[test]
+fn keys_other_agents_and_our_own_files_are_hidden_and_its_own_state_is_not() {
+    let hidden = confined(Preset::Workspace).hidden;
+    for path in [".ssh", ".codex", ".local/state/switchboard"] {
+        assert!(hidden.contains(&Path::new("/home/ana").join(path)), "{path}");
+    }
+    assert!(!hidden.contains(&"/home/ana/.claude".into()));
+}
+
+#[test]
+fn a_workspace_that_is_a_hidden_place_or_the_whole_home_is_refused() {
+    let with = |folder: &str| Ground { workspaces: vec![folder.into()], ..ground() };
+    for folder in ["/home/ana/.ssh", "/home/ana/.ssh/keys", "/home/ana/.local/state/switchboard/jobs"] {
+        let error = CallPolicy::from(Preset::Observe).confine(&with(folder)).unwrap_err();
+        assert!(matches!(error, PolicyError::HiddenWorkspace { .. }), "{folder}");
+    }
+    for folder in ["/", "/home", "/home/ana"] {
+        let error = CallPolicy::from(Preset::Workspace).confine(&with(folder)).unwrap_err();
+        assert!(matches!(error, PolicyError::TooMuch { .. }), "{folder}");
+        CallPolicy::from(Preset::Observe).confine(&with(folder)).unwrap();
+    }
+    CallPolicy::from(Preset::Workspace).confine(&with("/home/ana/.sshd")).unwrap();
+}
+
+#[test]
+fn a_confinement_with_an_unknown_field_cannot_be_read() {
+    let policy = Policy::Confined(Box::new(confined(Preset::Workspace)));
+    let json = serde_json::to_string(&policy).unwrap();
+    assert_eq!(serde_json::from_str::<Policy>(&json).unwrap(), policy);
+    let newer = json.replace(r#""unix_sockets""#, r#""walls":3,"unix_sockets""#);
+    assert!(serde_json::from_str::<Policy>(&newer).unwrap_err().to_string().contains("walls"));
+}
