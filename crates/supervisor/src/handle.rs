@@ -14,6 +14,7 @@ use tokio::process::Child;
 use tokio::time::sleep;
 
 use crate::events::{Events, Offsets};
+use crate::line::Line;
 use crate::os::{self, Former, ProcessHandle, SeenProcess, Survivors};
 use crate::readiness::until_readable;
 use crate::recovery::{RecoverError, is_final, recover_run, sweep};
@@ -39,7 +40,9 @@ struct Handle {
     identity: Option<ProcessIdentity>,
     /// None when the supervisor was already gone.
     supervisor: Option<AsyncFd<ProcessHandle>>,
-    /// Only in the program that started the supervisor, which must therefore reap it.
+    /// Only in the program that started the supervisor.
+    line: Option<Line>,
+    /// Only in a program whose child the supervisor is, which must therefore reap it.
     child: Mutex<Option<Child>>,
     stop_on_drop: AtomicBool,
 }
@@ -68,11 +71,11 @@ pub async fn attach(folder: &Path) -> Result<Run, AttachError> {
             held => held.map_err(AttachError::Folder)?,
         };
         if let Some(status) = spool.status()? {
-            return Run::watch(spool, &status, None);
+            return Run::watch(spool, &status, None, None);
         }
         match spool.order()? {
             // Nobody will carry the order out any more.
-            Some(order) if !held => return Ok(Run::new(spool, order.run_id, None, None, None)),
+            Some(order) if !held => return Ok(Run::new(spool, order.run_id, None, None, None, None)),
             None if !held => return Err(AttachError::NoRun { spool }),
             // Its starter or its supervisor is about to write.
             _ if Instant::now() > give_up_at => return Err(AttachError::NoWord { spool }),
@@ -87,24 +90,34 @@ impl Run {
         id: RunId,
         identity: Option<ProcessIdentity>,
         supervisor: Option<AsyncFd<ProcessHandle>>,
+        line: Option<Line>,
         child: Option<Child>,
     ) -> Self {
         let (child, stop_on_drop) = (Mutex::new(child), AtomicBool::new(false));
-        Self(Arc::new(Handle { spool, id, identity, supervisor, child, stop_on_drop }))
+        Self(Arc::new(Handle { spool, id, identity, supervisor, line, child, stop_on_drop }))
     }
 
-    /// The handle of a program that has just started the supervisor.
-    pub(crate) fn started(spool: Spool, child: Child) -> Result<Self, AttachError> {
-        let Some(status) = spool.status()? else { return Err(AttachError::NoRun { spool }) };
-        Self::watch(spool, &status, Some(child))
+    /// The handle of a program that has just started the supervisor and heard its first word.
+    pub(crate) fn started(
+        spool: Spool,
+        status: &RunStatus,
+        line: Line,
+        child: Option<Child>,
+    ) -> Result<Self, AttachError> {
+        Self::watch(spool, status, Some(line), child)
     }
 
-    fn watch(spool: Spool, status: &RunStatus, child: Option<Child>) -> Result<Self, AttachError> {
+    fn watch(
+        spool: Spool,
+        status: &RunStatus,
+        line: Option<Line>,
+        child: Option<Child>,
+    ) -> Result<Self, AttachError> {
         let this_boot = os::boot_id().map_err(AttachError::Watch)? == status.boot_id;
         let identity = this_boot.then_some(status.supervisor);
         let process = identity.map(ProcessHandle::open).transpose().map_err(AttachError::Watch)?.flatten();
         let supervisor = process.map(until_readable).transpose().map_err(AttachError::Watch)?;
-        Ok(Self::new(spool, status.run_id, identity, supervisor, child))
+        Ok(Self::new(spool, status.run_id, identity, supervisor, line, child))
     }
 
     /// The run's own id.
@@ -152,14 +165,20 @@ impl Run {
     /// [`model::End::SupervisorLost`]; when its folder is gone too, it ends what it had left and is an error. May be called
     /// any number of times, also at the same time; dropping the future changes nothing.
     pub async fn wait(&self) -> Result<RunReport, WaitError> {
+        if let Some(line) = &self.0.line {
+            line.last_word().await.map_err(WaitError::Watch)?;
+            // Its last word is its report: the process itself is about to end, having nothing left to do.
+            if let Some(report) = self.final_report()? {
+                self.reap();
+                return Ok(report);
+            }
+        }
         if let Some(supervisor) = &self.0.supervisor {
             // Readable once the process has ended, and from then on for ever.
             supervisor.readable().await.map_err(WaitError::Watch)?.retain_ready();
         }
         self.reap();
-        if let Some(RunStatus { state: RunState::Ended(report), boot_id, .. }) = self.spool().status()?
-            && is_final(self.spool(), &boot_id, &report)
-        {
+        if let Some(report) = self.final_report()? {
             return Ok(report);
         }
         let handle = Arc::clone(&self.0);
@@ -168,9 +187,17 @@ impl Run {
         Ok(recovered.map_err(|error| WaitError::Watch(io::Error::other(error)))??)
     }
 
+    /// What the supervisor reported, if nothing about it can change any more.
+    fn final_report(&self) -> Result<Option<RunReport>, SpoolError> {
+        let Some(RunStatus { state: RunState::Ended(report), boot_id, .. }) = self.spool().status()? else {
+            return Ok(None);
+        };
+        Ok(is_final(self.spool(), &boot_id, &report).then_some(report))
+    }
+
     fn reap(&self) {
         let mut child = self.0.child.lock().unwrap_or_else(PoisonError::into_inner);
-        // It has ended, so this does not wait.
+        // One that has not ended yet is reaped by the runtime, when the last handle is gone.
         if child.as_mut().is_some_and(|child| !matches!(child.try_wait(), Ok(None))) {
             *child = None;
         }

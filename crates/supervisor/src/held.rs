@@ -12,7 +12,9 @@ use std::os::unix::fs::{DirBuilderExt, FileExt};
 use std::path::Path;
 use std::process::Stdio;
 
-use model::{Lasts, Outlives, ProcessIdentity, RunId, RunPlan, RunStatus, STATUS_VERSION};
+use model::{
+    Lasts, Outlives, Policy, ProcessIdentity, RunId, RunPlan, RunStatus, STATUS_VERSION, SandboxReport,
+};
 use rustix::fs::{
     AtFlags, Dir, FallocateFlags, FlockOperation, Mode, OFlags, fallocate, fchmod, flock, mkdirat, openat,
     renameat, statat, unlinkat,
@@ -30,8 +32,15 @@ const STDIN: &str = "stdin";
 const PRIVATE: &str = "private";
 const LOG: &str = "supervisor.log";
 
-/// Room for a status with the paths of its policy in it, twice, and the longest of each.
-const RESERVED_BYTES: u64 = 64 * 1024;
+/// The names under which a status is written before it is one.
+const FIRST: &str = "status.first";
+const NEXT: &str = "status.next";
+
+/// Room for a status.
+const STATUS_BYTES: u64 = 4 * 1024;
+/// Room for one with the paths of its policy in it, twice, and the longest of each.
+const CONFINED_STATUS_BYTES: u64 = 64 * 1024;
+const SLOT: OFlags = OFlags::WRONLY.union(OFlags::CREATE).union(OFlags::TRUNC);
 const FILE: Mode = Mode::RUSR.union(Mode::WUSR);
 const FOLDER: Mode = Mode::RWXU;
 
@@ -136,7 +145,7 @@ impl HeldSpool {
         for name in [PLAN, STDIN] {
             self.remove(name)?;
         }
-        self.remove_empty_log()
+        Ok(())
     }
 
     /// What is to be run; none when it has been started already.
@@ -159,9 +168,9 @@ impl HeldSpool {
         self.open(name, OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL)
     }
 
-    /// The file that the supervisor complains to.
-    pub fn log(&self) -> io::Result<File> {
-        self.open(LOG, OFlags::WRONLY | OFlags::CREATE | OFlags::APPEND)
+    /// The file that the supervisor of an open folder complains to.
+    pub fn log_of(folder: impl AsFd) -> io::Result<File> {
+        open_in(folder, LOG, OFlags::WRONLY | OFlags::CREATE | OFlags::APPEND)
     }
 
     /// How long a file is; nothing when it is missing.
@@ -190,29 +199,33 @@ impl HeldSpool {
         Ok(unlinkat(&self.folder, PRIVATE, AtFlags::REMOVEDIR)?)
     }
 
-    /// An empty log helps nobody.
-    pub fn remove_empty_log(&self) -> io::Result<()> {
-        if self.size(LOG) == 0 { self.remove(LOG) } else { Ok(()) }
+    /// Writes the first status. A disk that is full refuses it, and the run is not to be.
+    pub fn first_status(&self, status: &RunStatus, outlives: Outlives) -> io::Result<Vec<u8>> {
+        StatusSlot { spool: self, file: self.open(FIRST, SLOT)?, name: FIRST, outlives }.publish(status)
     }
 
-    /// Takes the room for a later status now, so that a disk that fills up cannot keep it from being written.
-    pub fn reserve_status(&self, name: &'static str, outlives: Outlives) -> io::Result<StatusSlot<'_>> {
-        let file = self.open(name, OFlags::WRONLY | OFlags::CREATE | OFlags::TRUNC)?;
+    /// Takes the room for the last status now, so that a disk that fills up cannot keep it from being written.
+    pub fn reserve_status(&self, policy: &Policy, outlives: Outlives) -> io::Result<StatusSlot<'_>> {
+        let file = self.open(NEXT, SLOT)?;
+        let room = match policy {
+            Policy::Off => STATUS_BYTES,
+            Policy::Confined(_) => CONFINED_STATUS_BYTES,
+        };
         // Without a size: the file is as long as what will be written to it.
-        match fallocate(&file, FallocateFlags::KEEP_SIZE, 0, RESERVED_BYTES) {
+        match fallocate(&file, FallocateFlags::KEEP_SIZE, 0, room) {
             // A file system that cannot reserve leaves us with hope, as before.
-            Ok(()) | Err(Errno::OPNOTSUPP) => Ok(StatusSlot { spool: self, file, name, outlives }),
+            Ok(()) | Err(Errno::OPNOTSUPP) => Ok(StatusSlot { spool: self, file, name: NEXT, outlives }),
             Err(error) => Err(error.into()),
         }
     }
 
-    /// Gives room back that a dead supervisor had taken.
-    pub fn free_reserve(&self, name: &str) -> io::Result<()> {
-        self.remove(name)
+    /// Removes what a dead supervisor had begun to write.
+    pub fn clear_first_status(&self) -> io::Result<()> {
+        self.remove(FIRST)
     }
 
     fn open(&self, name: &str, flags: OFlags) -> io::Result<File> {
-        Ok(openat(&self.folder, name, flags | OFlags::CLOEXEC | OFlags::NOFOLLOW, FILE)?.into())
+        open_in(&self.folder, name, flags)
     }
 
     fn remove(&self, name: &str) -> io::Result<()> {
@@ -233,7 +246,11 @@ impl HeldSpool {
     }
 }
 
-/// Reserved room for one status.
+fn open_in(folder: impl AsFd, name: &str, flags: OFlags) -> io::Result<File> {
+    Ok(openat(folder, name, flags | OFlags::CLOEXEC | OFlags::NOFOLLOW, FILE)?.into())
+}
+
+/// A place for one status.
 #[derive(Debug)]
 pub struct StatusSlot<'a> {
     spool: &'a HeldSpool,
@@ -248,17 +265,38 @@ impl StatusSlot<'_> {
     /// Then the bytes are on the disk before the name is. The name itself is left to the file system's journal. A status that
     /// the power took counts as none, an old one names a supervisor of another boot: in both cases the run counts as lost,
     /// not as something it was not.
-    pub fn publish(self, status: &RunStatus) -> io::Result<()> {
+    ///
+    /// Answers what was written.
+    pub fn publish(self, status: &RunStatus) -> io::Result<Vec<u8>> {
         let json = serde_json::to_vec(status)?;
         self.file.write_all_at(&json, 0)?;
+        if json.len() as u64 > STATUS_BYTES || matches!(status.sandbox, Some(SandboxReport::Confined(_))) {
+            // What was reserved and not needed is given back; otherwise every run would keep it for as long as it is kept.
+            self.file.set_len(json.len() as u64)?;
+        }
         if self.outlives == Outlives::Power {
             self.file.sync_data()?;
         }
-        Ok(renameat(&self.spool.folder, self.name, &self.spool.folder, STATUS)?)
+        renameat(&self.spool.folder, self.name, &self.spool.folder, STATUS)?;
+        Ok(json)
     }
+}
 
-    /// Gives the room back.
-    pub fn give_up(self) -> io::Result<()> {
-        self.spool.remove(self.name)
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::PermissionsExt;
+
+    use super::*;
+
+    #[test]
+    fn a_complaint_is_for_the_user_alone_and_a_second_one_follows_it() {
+        let folder = tempfile::tempdir().unwrap();
+        for complaint in ["one ", "two"] {
+            let mut log = HeldSpool::log_of(File::open(folder.path()).unwrap()).unwrap();
+            log.write_all(complaint.as_bytes()).unwrap();
+        }
+        let log = folder.path().join(LOG);
+        assert_eq!(std::fs::read_to_string(&log).unwrap(), "one two");
+        assert_eq!(log.metadata().unwrap().permissions().mode() & 0o777, 0o600);
     }
 }

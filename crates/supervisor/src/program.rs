@@ -3,22 +3,24 @@
 use std::env;
 use std::ffi::OsStr;
 use std::io::{self, Write};
+use std::panic;
 use std::process::ExitCode;
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
-use model::{End, RunReport, RunState, RunStatus, STATUS_VERSION, SandboxReport, TreeEnd, TreeUsage};
+use model::{
+    End, RunPlan, RunReport, RunState, RunStatus, STATUS_VERSION, SandboxReport, TreeEnd, TreeUsage,
+};
 
 use crate::held::{HeldSpool, Order, StatusSlot};
 use crate::launch::{Launched, StreamFiles, launch};
+use crate::line::tell;
+use crate::nursery::{NURSERY, bear_supervisors};
 use crate::os::{self, Signals, Starter};
-use crate::spare::{WAIT, wait_for_folder};
 use crate::spool::SpoolError;
 use crate::supervision::Supervision;
 
 /// The first argument with which a program is asked to be a supervisor instead of itself.
 pub(crate) const ASKED: &str = "--switchboard-supervisor";
-/// What a supervisor says on its stdout once the agent runs, or has failed to.
-pub(crate) const READY: &[u8] = b"ready\n";
 
 /// The whole of the supervisor's program: `switchboard-supervisor <spool>`, with the held folder as its stdin.
 ///
@@ -53,13 +55,13 @@ pub fn run_if_asked() -> Option<ExitCode> {
 
 fn supervise(folder: Option<&OsStr>) -> ExitCode {
     let Some(folder) = folder else {
-        complain(
-            "the spool is missing\nhint: this program is started by Switchboard: `switchboard-supervisor <spool>`",
-        );
+        let usage = "the spool is missing\nhint: this program is started by Switchboard: `switchboard-supervisor <spool>`";
+        let _ = writeln!(io::stderr(), "switchboard-supervisor: {usage}");
         return ExitCode::from(2);
     };
-    let done = if folder == WAIT {
-        match wait_for_folder() {
+    panic::set_hook(Box::new(|defect| complain(&defect.to_string())));
+    let done = if folder == NURSERY {
+        match bear_supervisors() {
             Ok(Some(folder)) => carry_out(&folder),
             Ok(None) => Ok(()),
             Err(error) => Err(GaveUp::Setup(error)),
@@ -84,8 +86,13 @@ fn supervise(folder: Option<&OsStr>) -> ExitCode {
     }
 }
 
+/// Writes to the log in the spool, which is this process's stdin; it is made for the first complaint.
 pub(crate) fn complain(text: &str) {
-    let _ = writeln!(io::stderr(), "switchboard-supervisor: {text}");
+    let told =
+        HeldSpool::log_of(io::stdin()).and_then(|mut log| writeln!(log, "switchboard-supervisor: {text}"));
+    if told.is_err() {
+        let _ = writeln!(io::stderr(), "switchboard-supervisor: {text}");
+    }
 }
 
 /// Why a supervisor gave up.
@@ -112,9 +119,8 @@ fn carry_out(folder: &OsStr) -> Result<(), GaveUp> {
     let spool = HeldSpool::handed_over().map_err(GaveUp::Setup)?.ok_or_else(|| GaveUp::Held(name()))?;
     let Order { run_id, plan, starter, .. } = spool.order()?.ok_or_else(|| GaveUp::NoPlan(name()))?;
     let files = open_streams(&spool).map_err(GaveUp::Write)?;
-    // Both before the agent can fill the disk.
-    let first_slot = spool.reserve_status("status.first", plan.status_outlives).map_err(GaveUp::Write)?;
-    let last_slot = spool.reserve_status("status.next", plan.status_outlives).map_err(GaveUp::Write)?;
+    // Before the agent can fill the disk.
+    let last_slot = spool.reserve_status(&plan.policy, plan.status_outlives).map_err(GaveUp::Write)?;
 
     let status = RunStatus {
         version: STATUS_VERSION,
@@ -136,18 +142,15 @@ fn carry_out(folder: &OsStr) -> Result<(), GaveUp> {
         launch(&spool, folder.as_ref(), &plan, run_id, files).map_err(End::NotStarted)
     };
     let (report, sandbox) = match launched {
-        Err(end) => {
-            first_slot.give_up().map_err(GaveUp::Write)?;
-            (never_started(end), None)
-        }
+        Err(end) => (never_started(end), None),
         Ok(mut launched) => {
             let mut sandbox = launched.sandbox.clone();
             let proxy = launched.proxy.take();
             let status = RunStatus { sandbox: Some(sandbox.clone()), ..status.clone() };
-            let announced = announce(&spool, first_slot, &status, &launched);
+            let announced = announce(&spool, &plan, &status, &launched);
             let mut supervision = Supervision::new(launched, &plan.limits, &signals, starter, since);
             match announced {
-                Ok(()) => say_ready(),
+                Ok(told) => tell(&told),
                 // A run that nobody can find again is not to be.
                 Err(error) => supervision.spool_failed(&error),
             }
@@ -159,39 +162,35 @@ fn carry_out(folder: &OsStr) -> Result<(), GaveUp> {
         }
     };
     let report = RunReport { sandbox: sandbox.clone(), ..report };
-    finish(&spool, last_slot, &RunStatus { sandbox, state: RunState::Ended(report), ..status })
-        .map_err(GaveUp::Write)?;
-    say_ready();
+    let status = RunStatus { sandbox, state: RunState::Ended(report), ..status };
+    let told = finish(&spool, last_slot, &status).map_err(GaveUp::Write)?;
+    tell(&told);
     Ok(())
 }
 
-/// From here on the run can be found without the plan.
+/// From here on the run can be found without the plan. Answers what was written down.
 fn announce(
     spool: &HeldSpool,
-    slot: StatusSlot<'_>,
+    plan: &RunPlan,
     status: &RunStatus,
     launched: &Launched,
-) -> io::Result<()> {
-    slot.publish(&RunStatus { state: RunState::Running { agent: launched.tree.agent() }, ..status.clone() })?;
-    spool.forget_plan()
+) -> io::Result<Vec<u8>> {
+    let status = RunStatus { state: RunState::Running { agent: launched.tree.agent() }, ..status.clone() };
+    let told = spool.first_status(&status, plan.status_outlives)?;
+    spool.forget_plan()?;
+    Ok(told)
 }
 
-fn finish(spool: &HeldSpool, slot: StatusSlot<'_>, status: &RunStatus) -> io::Result<()> {
+fn finish(spool: &HeldSpool, slot: StatusSlot<'_>, status: &RunStatus) -> io::Result<Vec<u8>> {
     // Secrets first: a status that says "ended" must be true of them too.
     let cleared = spool.clear_private().and_then(|()| spool.forget_plan());
-    slot.publish(status)?;
+    let told = slot.publish(status)?;
     cleared?;
-    spool.remove_empty_log()
+    Ok(told)
 }
 
 fn open_streams(spool: &HeldSpool) -> io::Result<StreamFiles> {
     Ok(StreamFiles { output: spool.create("output")?, error: spool.create("error")? })
-}
-
-/// Tells the starter that the status is there. One who has heard it already, or has gone away, misses nothing.
-fn say_ready() {
-    let mut stdout = io::stdout();
-    let _ = stdout.write_all(READY).and_then(|()| stdout.flush());
 }
 
 fn never_started(end: End) -> RunReport {

@@ -6,17 +6,19 @@ use std::os::fd::AsRawFd;
 use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
 
+use crate::line::Ear;
 use crate::os::{ProcessHandle, Watch};
 
 /// A file whose descriptor stays open and the same for as long as the value lives.
 pub trait Waitable: AsRawFd {}
+impl Waitable for Ear {}
 impl Waitable for ProcessHandle {}
 impl Waitable for Watch {}
 
 /// Registers a file with the runtime, to be waited for until it is readable.
 #[expect(unsafe_code, reason = "tokio cannot check that a file keeps its descriptor")]
 pub fn until_readable<T: Waitable>(file: T) -> io::Result<AsyncFd<T>> {
-    // SAFETY: `Waitable` is implemented here for two types only; each owns its descriptor, never replaces it, and closes it
+    // SAFETY: `Waitable` is implemented here for three types only; each owns its descriptor, never replaces it, and closes it
     // when it is dropped.
     unsafe { AsyncFd::register_with_interest(file, Interest::READABLE) }.map_err(io::Error::from)
 }

@@ -7,7 +7,8 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use model::{
-    End, Outlives, ProcessIdentity, RunId, RunReport, RunState, RunStatus, STATUS_VERSION, TreeEnd, TreeUsage,
+    End, Outlives, Policy, ProcessIdentity, RunId, RunReport, RunState, RunStatus, STATUS_VERSION, TreeEnd,
+    TreeUsage,
 };
 
 use crate::held::HeldSpool;
@@ -70,10 +71,10 @@ pub(crate) fn recover_run(folder: &Path, seen_to_die: bool) -> Result<RunReport,
 fn write_down(held: &HeldSpool, status: RunStatus, report: &RunReport) -> io::Result<()> {
     held.clear_private()?;
     held.forget_plan()?;
-    held.free_reserve("status.first")?;
-    held.reserve_status("status.next", Outlives::Power)?
+    held.clear_first_status()?;
+    held.reserve_status(&Policy::Off, Outlives::Power)?
         .publish(&RunStatus { state: RunState::Ended(report.clone()), ..status })?;
-    held.remove_empty_log()
+    Ok(())
 }
 
 /// Whether nothing about a run can change any more.

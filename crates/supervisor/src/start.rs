@@ -3,23 +3,23 @@
 use std::env;
 use std::ffi::OsStr;
 use std::io;
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use model::{PlanError, RunId, RunPlan};
 use rustix::rand::{GetRandomFlags, getrandom};
-use tokio::io::AsyncReadExt;
 use tokio::process::{Child, Command};
 
 use crate::handle::{AttachError, Run};
 use crate::held::HeldSpool;
+use crate::line::{FirstWord, Line};
+use crate::nursery::{NURSERY, Nursery};
 use crate::os;
-use crate::program::{ASKED, READY};
+use crate::program::ASKED;
 use crate::recovery::recover;
-use crate::spare::{Spare, WAIT};
 use crate::spool::{Spool, SpoolError};
 
 /// How long a supervisor may take until the agent runs. Long enough for any machine that is not lost.
@@ -30,8 +30,9 @@ const FIRST_WORD: Duration = Duration::from_mins(1);
 pub struct Supervisor {
     program: PathBuf,
     asked: bool,
-    /// One that waits for the next run, when one is to be kept.
-    spare: Option<Arc<Mutex<Option<Spare>>>>,
+    first_word: Duration,
+    /// Where supervisors come from, when that is to be kept.
+    nursery: Option<Arc<Mutex<Option<Nursery>>>>,
 }
 
 impl Supervisor {
@@ -40,7 +41,7 @@ impl Supervisor {
 
     /// The executable at that path, whose `main` is [`crate::main`].
     pub fn at(program: impl Into<PathBuf>) -> Self {
-        Self { program: program.into(), asked: false, spare: None }
+        Self { program: program.into(), asked: false, first_word: FIRST_WORD, nursery: None }
     }
 
     /// The `switchboard-supervisor` that was installed beside the running program.
@@ -53,14 +54,20 @@ impl Supervisor {
     /// library and are shipped as one file.
     pub fn this_program() -> Result<Self, StartError> {
         // Not by its path: the file may have been replaced by a newer version since this program was started.
-        Ok(Self { program: os::THIS_PROGRAM.into(), asked: true, spare: None })
+        Ok(Self { asked: true, ..Self::at(os::THIS_PROGRAM) })
     }
 
-    /// Keeps one supervisor waiting for the next run, which then starts in less than half the time. For programs that start
-    /// many; it ends with the last copy of this value, or with the program. Copies share it.
+    /// Keeps a process from which supervisors are forked, so that the second run and all later ones start in less than half
+    /// the time. For programs that start many; it ends with the last copy of this value, or with the program. Copies share it.
     #[must_use]
     pub fn kept_warm(self) -> Self {
-        Self { spare: Some(Arc::default()), ..self }
+        Self { nursery: Some(Arc::default()), ..self }
+    }
+
+    /// Gives a supervisor that long until the agent runs, instead of a minute.
+    #[must_use]
+    pub fn first_word_within(self, patience: Duration) -> Self {
+        Self { first_word: patience, ..self }
     }
 
     pub(crate) fn program(&self) -> &Path {
@@ -80,28 +87,33 @@ impl Supervisor {
         let spool = Spool::at(std::path::absolute(folder).map_err(StartError::Folder)?);
         let run_id = RunId::from_random(random_bytes().map_err(StartError::Random)?);
         let held = lay_down(&spool, run_id, plan)?;
-        let waiting = self.take_spare().and_then(|spare| spare.send(&held, spool.folder()).ok());
-        let spawned = waiting.map_or_else(|| self.spawn(&spool, &held), Ok);
-        let mut child = spawned.map_err(|source| {
+        let cannot_spawn = |source| StartError::Spawn { program: self.program.clone(), source };
+        let (line, child) = self.order(&spool, &held).map_err(|error| {
             forget(&held);
-            StartError::Spawn { program: self.program.clone(), source }
+            cannot_spawn(error)
         })?;
         // From here on the folder is in the supervisor's hands alone.
         drop(held);
-        let said = if let Ok(said) = tokio::time::timeout(FIRST_WORD, listen(&mut child)).await {
-            said.map_err(StartError::Listen)?
-        } else {
-            // It may be suspended, and must not wake up later with an order that was given to another.
-            let _ = child.start_kill();
-            b"it said nothing for a minute".to_vec()
-        };
+        let word = tokio::time::timeout(self.first_word, line.first_word()).await;
         // While the agent begins: the next run will find it ready.
-        self.prepare_spare();
-        if said.starts_with(READY) {
-            return Ok(Run::started(spool, child)?);
+        self.prepare_nursery();
+        let said = match word {
+            Ok(Ok(FirstWord::Status(status))) => return Ok(Run::started(spool, &status, line, child)?),
+            Ok(Ok(FirstWord::Ready)) => {
+                let status = spool.status()?.ok_or_else(|| AttachError::NoRun { spool: spool.clone() })?;
+                return Ok(Run::started(spool, &status, line, child)?);
+            }
+            Ok(Ok(FirstWord::GaveUp(said))) => said,
+            Ok(Err(error)) => return Err(StartError::Listen(error)),
+            Err(_too_long) => {
+                self.end_silent(&spool, child.as_ref());
+                format!("it said nothing for {} s", self.first_word.as_secs())
+            }
+        };
+        // It has closed its stdout or was killed, so it is at its end. It may have started the agent before.
+        if let Some(mut child) = child {
+            let _ = child.wait().await;
         }
-        // It has closed its stdout, so it is at its end. One that was killed may have started the agent before.
-        let _ = child.wait().await;
         let folder = spool.folder().to_owned();
         let recovered = tokio::task::spawn_blocking(move || {
             let recovered = recover(&folder);
@@ -112,26 +124,51 @@ impl Supervisor {
         });
         // Whatever it finds, the supervisor's own words say more.
         let _ = recovered.await;
-        Err(StartError::GaveUp { said: String::from_utf8_lossy(&said).trim().to_owned() })
+        Err(StartError::GaveUp { said })
     }
 
-    fn take_spare(&self) -> Option<Spare> {
-        self.spare.as_ref()?.lock().unwrap_or_else(PoisonError::into_inner).take()
+    /// Has a supervisor begin on a folder: one from the nursery, or else one that is a process of ours.
+    fn order(&self, spool: &Spool, held: &HeldSpool) -> io::Result<(Line, Option<Child>)> {
+        let (line, voice) = Line::new()?;
+        let mut nursery = self.nursery();
+        if let Some(bearing) = nursery.as_deref().and_then(Option::as_ref) {
+            if bearing.bear(held, spool.folder(), voice.as_fd()).is_ok() {
+                return Ok((line, None));
+            }
+            // It is gone, or so far behind that it is of no use.
+            nursery.as_deref_mut().and_then(Option::take);
+        }
+        drop(nursery);
+        Ok((
+            line,
+            Some(self.command(spool.folder().as_os_str()).stdin(held.hand_over()?).stdout(voice).spawn()?),
+        ))
+    }
+
+    fn nursery(&self) -> Option<MutexGuard<'_, Option<Nursery>>> {
+        Some(self.nursery.as_ref()?.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
     /// Without one, the next run starts as it would have without any of this.
-    fn prepare_spare(&self) {
-        let Some(spare) = &self.spare else { return };
-        let mut spare = spare.lock().unwrap_or_else(PoisonError::into_inner);
-        if spare.is_none() {
-            let wait =
-                |line: OwnedFd| self.command(OsStr::new(WAIT)).stdin(line).stderr(Stdio::null()).spawn();
-            *spare = Spare::start(wait).ok();
+    fn prepare_nursery(&self) {
+        if let Some(mut nursery) = self.nursery()
+            && nursery.is_none()
+        {
+            let spawn =
+                |line: OwnedFd| self.command(OsStr::new(NURSERY)).stdin(line).stdout(Stdio::null()).spawn();
+            *nursery = Nursery::start(spawn).ok();
         }
     }
 
-    fn spawn(&self, spool: &Spool, held: &HeldSpool) -> io::Result<Child> {
-        self.command(spool.folder().as_os_str()).stdin(held.hand_over()?).stderr(held.log()?).spawn()
+    /// Ends a supervisor that says nothing. It may be suspended, and must not wake up later with an order that was given to
+    /// another; and the nursery may be, with the order in its hands.
+    fn end_silent(&self, spool: &Spool, child: Option<&Child>) {
+        if child.is_none()
+            && let Some(nursery) = self.nursery().and_then(|mut nursery| nursery.take())
+        {
+            nursery.end();
+        }
+        os::kill_whose_stdin_is(spool.folder());
     }
 
     #[expect(clippy::disallowed_methods, reason = "the one place where a supervisor is started")]
@@ -141,7 +178,7 @@ impl Supervisor {
             command.arg(ASKED);
         }
         // Nothing of the caller's environment is left to be read in /proc, or to change what the supervisor does.
-        command.arg(what).env_clear().current_dir("/").stdout(Stdio::piped());
+        command.arg(what).env_clear().current_dir("/").stderr(Stdio::null());
         command
     }
 }
@@ -165,15 +202,6 @@ fn lay_down(spool: &Spool, run_id: RunId, plan: &RunPlan) -> Result<HeldSpool, S
 /// Leaves no secret of a run that never was. A disk that refuses this has refused more before.
 fn forget(held: &HeldSpool) {
     let _ = held.take_back();
-}
-
-/// Hears the supervisor out: it says that it is ready, or why it is not.
-async fn listen(child: &mut Child) -> io::Result<Vec<u8>> {
-    let mut said = Vec::new();
-    if let Some(mut stdout) = child.stdout.take() {
-        while !said.starts_with(READY) && stdout.read_buf(&mut said).await? > 0 {}
-    }
-    Ok(said)
 }
 
 fn this_program() -> Result<PathBuf, StartError> {

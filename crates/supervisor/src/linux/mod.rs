@@ -2,6 +2,7 @@
 //!
 //! A port to another system gives these functions a sibling module; nothing outside this folder names a Linux interface.
 
+mod forking;
 mod identity;
 mod inherited;
 mod pipe;
@@ -13,13 +14,14 @@ mod survivors;
 mod tree;
 mod watch;
 
+pub use forking::{Forked, fork, keep_children, let_children_go};
 pub use identity::{ProcessHandle, boot_id, is_alive, this_process};
 pub use inherited::close_inherited_files;
 pub use pipe::{Moved, move_bytes};
 pub use seen::{SeenProcess, processes_below};
 pub use signals::Signals;
 pub use starter::Starter;
-pub use survivors::{Former, Survivors};
+pub use survivors::{Former, Survivors, kill_whose_stdin_is};
 pub use tree::{Children, Pipes, Tree, count_alive, leave_the_caller, usage};
 pub use watch::Watch;
 

@@ -3,6 +3,7 @@
 use std::collections::HashSet;
 use std::fs;
 use std::io;
+use std::path::Path;
 
 use model::{ProcessIdentity, RunId};
 use rustix::process::Signal;
@@ -101,5 +102,19 @@ impl Survivors {
                     && entry.identity.start_ticks >= former.identity.start_ticks
             })
         })
+    }
+}
+
+/// Kills the supervisor of a folder, which has it as its stdin, whoever that is.
+pub fn kill_whose_stdin_is(folder: &Path) {
+    let Ok(table) = table() else { return };
+    for entry in table.entries {
+        let stdin = format!("/proc/{}/fd/0", entry.identity.pid);
+        if fs::read_link(stdin).is_ok_and(|stdin| stdin == folder)
+            // Looked at again, by its start time, so that nobody else is hit who was given its pid.
+            && let Ok(Some(process)) = ProcessHandle::open(entry.identity)
+        {
+            let _ = process.signal(Signal::KILL);
+        }
     }
 }

@@ -173,7 +173,7 @@ pub fn children_of(parent: i32) -> Vec<i32> {
     processes().filter(|pid| parent_of(*pid) == Some(parent)).collect()
 }
 
-fn parent_of(pid: i32) -> Option<i32> {
+pub fn parent_of(pid: i32) -> Option<i32> {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
     stat.rsplit(')').next()?.split_ascii_whitespace().nth(1)?.parse().ok()
 }

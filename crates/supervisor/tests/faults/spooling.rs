@@ -211,7 +211,7 @@ fn the_files_are_for_the_user_alone() {
         let mode = |path: &Path| fs::metadata(path).unwrap().mode() & 0o777;
         assert_eq!(mode(&scene.spool()), 0o700);
         assert_eq!(mode(&scene.spool().join("private")), 0o700);
-        for file in ["output", "error", "stdin", "status.json", "private/mcp.json", "supervisor.log"] {
+        for file in ["output", "error", "stdin", "status.json", "private/mcp.json"] {
             assert_eq!(mode(&scene.spool().join(file)), 0o600, "{file}");
         }
         run.stop().unwrap();

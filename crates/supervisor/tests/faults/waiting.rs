@@ -1,16 +1,20 @@
-//! A supervisor that is started before there is a run for it.
+//! A process that waits for runs, and from which their supervisors come.
+
+use std::time::Duration;
 
 use model::{End, RunReport, TreeEnd};
 use rustix::process::{Pid, Signal, kill_process};
-use supervisor::{Run, Supervisor};
+use supervisor::{Run, StartError, Supervisor};
 
-use crate::scene::{Scene, children_of_this_process, eventually, is_running};
+use crate::scene::{Scene, children_of_this_process, eventually, is_running, parent_of};
 
 crate::tests![
-    a_supervisor_that_waits_carries_out_the_next_run,
+    supervisors_come_from_the_process_that_waits,
     one_that_was_killed_while_it_waited_is_no_loss,
-    one_that_was_killed_in_its_run_is_recovered_like_any_other,
-    many_runs_at_once_need_no_waiting_supervisor_each,
+    what_it_has_borne_outlives_it,
+    one_that_does_not_answer_is_ended_and_its_order_with_it,
+    a_supervisor_that_was_killed_in_its_run_is_recovered_like_any_other,
+    many_runs_at_once_come_from_one,
     it_ends_with_whoever_keeps_it,
 ];
 
@@ -29,27 +33,30 @@ async fn report(run: &Run) -> RunReport {
 }
 
 /// The child of this process that is no run's supervisor.
-fn spare(runs: &[&Run]) -> i32 {
+fn nursery(runs: &[&Run]) -> i32 {
     let of_runs: Vec<i32> = runs.iter().filter_map(|run| Some(run.supervisor()?.pid)).collect();
-    let spares: Vec<i32> =
+    let others: Vec<i32> =
         children_of_this_process().into_iter().filter(|pid| !of_runs.contains(pid)).collect();
-    assert_eq!(spares.len(), 1, "{spares:?}");
-    spares[0]
+    assert_eq!(others.len(), 1, "{others:?}");
+    others[0]
 }
 
-fn a_supervisor_that_waits_carries_out_the_next_run() {
+fn supervisors_come_from_the_process_that_waits() {
     Scene::play(async |scene: &Scene| {
         let supervisor = warm();
         let first = start(scene, &supervisor, "first", "answer one").await;
         report(&first).await;
-        let waiting = spare(&[&first]);
-        let second = start(scene, &supervisor, "second", "spawn setsid\nanswer two").await;
-        assert_eq!(second.supervisor().unwrap().pid, waiting);
-        let ended = report(&second).await;
-        assert_eq!((ended.end, ended.descendants_ended), (End::Exited, 1));
-        let said = std::fs::read_to_string(second.spool().output()).unwrap();
-        assert_eq!(said, "two\n");
-        assert!(!second.spool().folder().join("supervisor.log").exists());
+        let nursery = nursery(&[&first]);
+        for name in ["second", "third"] {
+            let run = start(scene, &supervisor, name, "spawn setsid\nanswer two\nhang").await;
+            assert_eq!(parent_of(run.supervisor().unwrap().pid), Some(nursery));
+            let said = || std::fs::read_to_string(run.spool().output()).unwrap();
+            eventually("it has answered", || said() == "two\n").await;
+            run.stop().unwrap();
+            let ended = report(&run).await;
+            assert_eq!((ended.end, ended.descendants_ended), (End::Stopped, 1));
+            assert!(!run.spool().folder().join("supervisor.log").exists());
+        }
     });
 }
 
@@ -58,28 +65,61 @@ fn one_that_was_killed_while_it_waited_is_no_loss() {
         let supervisor = warm();
         let first = start(scene, &supervisor, "first", "answer one").await;
         report(&first).await;
-        let waiting = spare(&[&first]);
-        kill(waiting);
+        let waiting = nursery(&[&first]);
+        send(waiting, Signal::KILL);
         eventually("it is gone", || !is_running(waiting)).await;
-        let second = start(scene, &supervisor, "second", "answer two").await;
-        assert_eq!(report(&second).await.end, End::Exited);
+        for name in ["second", "third"] {
+            let run = start(scene, &supervisor, name, "answer two").await;
+            assert_eq!(report(&run).await.end, End::Exited);
+        }
     });
 }
 
-fn one_that_was_killed_in_its_run_is_recovered_like_any_other() {
+fn what_it_has_borne_outlives_it() {
+    Scene::play(async |scene: &Scene| {
+        let supervisor = warm();
+        let first = start(scene, &supervisor, "first", "answer one").await;
+        report(&first).await;
+        let waiting = nursery(&[&first]);
+        let second = start(scene, &supervisor, "second", "delay 300ms\nanswer two").await;
+        send(waiting, Signal::KILL);
+        assert_eq!(report(&second).await.end, End::Exited);
+        assert_eq!(std::fs::read_to_string(second.spool().output()).unwrap(), "two\n");
+    });
+}
+
+fn one_that_does_not_answer_is_ended_and_its_order_with_it() {
+    Scene::play(async |scene: &Scene| {
+        let supervisor = warm().first_word_within(Duration::from_millis(500));
+        let first = start(scene, &supervisor, "first", "answer one").await;
+        report(&first).await;
+        let suspended = nursery(&[&first]);
+        send(suspended, Signal::STOP);
+        let folder = scene.folder().join("second");
+        let refused = supervisor.start(&folder, &scene.agent("answer two")).await;
+        assert!(matches!(refused, Err(StartError::GaveUp { .. })), "{refused:?}");
+        eventually("it is gone", || !is_running(suspended)).await;
+        assert!(!folder.join("plan.json").exists(), "somebody could still carry the order out");
+        let third = start(scene, &warm(), "third", "answer three").await;
+        assert_eq!(report(&third).await.end, End::Exited);
+    });
+}
+
+fn a_supervisor_that_was_killed_in_its_run_is_recovered_like_any_other() {
     Scene::play(async |scene: &Scene| {
         let supervisor = warm();
         report(&start(scene, &supervisor, "first", "answer one").await).await;
         let second = start(scene, &supervisor, "second", "spawn setsid ignore-term\nhang").await;
         eventually("the descendant is there", || scene.descendants().len() == 1).await;
-        kill(second.supervisor().unwrap().pid);
+        send(second.supervisor().unwrap().pid, Signal::KILL);
         assert_eq!(second.wait().await.unwrap().end, End::SupervisorLost);
     });
 }
 
-fn many_runs_at_once_need_no_waiting_supervisor_each() {
+fn many_runs_at_once_come_from_one() {
     Scene::play(async |scene: &Scene| {
         let supervisor = warm();
+        report(&start(scene, &supervisor, "first", "answer one").await).await;
         let names: Vec<String> = (0..8).map(|number| format!("run-{number}")).collect();
         let runs = names.iter().map(|name| start(scene, &supervisor, name, "delay 20ms\nanswer done"));
         for run in futures(runs).await {
@@ -93,7 +133,7 @@ fn it_ends_with_whoever_keeps_it() {
         let supervisor = warm();
         let run = start(scene, &supervisor, "first", "answer one").await;
         report(&run).await;
-        let waiting = spare(&[&run]);
+        let waiting = nursery(&[&run]);
         drop(supervisor);
         eventually("it ends", || !is_running(waiting)).await;
     });
@@ -117,6 +157,6 @@ async fn futures(runs: impl Iterator<Item = impl Future<Output = Run>>) -> Vec<R
     ready
 }
 
-fn kill(pid: i32) {
-    kill_process(Pid::from_raw(pid).unwrap(), Signal::KILL).unwrap();
+fn send(pid: i32, signal: Signal) {
+    kill_process(Pid::from_raw(pid).unwrap(), signal).unwrap();
 }

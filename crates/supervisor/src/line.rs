@@ -1,0 +1,126 @@
+//! What a supervisor tells the program that started it: each status as it stands in the spool, a line each; or, before the first,
+//! why it gave up.
+//!
+//! A pipe, the supervisor's stdout. It spares its starter a look into the spool at the beginning and the wait for the
+//! supervisor's own exit at the end. Nothing depends on it: whoever has no line finds everything in the spool.
+
+use std::io::{self, Write};
+use std::os::fd::{AsFd, AsRawFd, OwnedFd, RawFd};
+
+use model::RunStatus;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::fs::{OFlags, fcntl_getfl, fcntl_setfl};
+use rustix::pipe::{PIPE_BUF, PipeFlags, pipe_with};
+use tokio::io::unix::AsyncFd;
+
+use crate::readiness::until_readable;
+
+/// Said instead of a status that is too long for a line: it stands in the spool.
+const READY: &[u8] = b"ready\n";
+
+/// How much is read at once.
+const CHUNK: usize = 2 * PIPE_BUF;
+
+/// In the supervisor: lets its starter know what it has just written down. In one piece or not at all, and without waiting: the
+/// starter may be suspended, or gone.
+pub(crate) fn tell(status: &[u8]) {
+    let mut line = [status, b"\n"].concat();
+    if line.len() > PIPE_BUF {
+        line = READY.to_vec();
+    }
+    let mut stdout = io::stdout();
+    let _ = fcntl_getfl(&stdout).and_then(|flags| fcntl_setfl(&stdout, flags | OFlags::NONBLOCK));
+    let _ = stdout.write_all(&line).and_then(|()| stdout.flush());
+}
+
+/// The starter's end.
+#[derive(Debug)]
+pub(crate) struct Line(AsyncFd<Ear>);
+
+/// What was heard first.
+#[derive(Debug)]
+pub(crate) enum FirstWord {
+    /// The run is there.
+    Status(Box<RunStatus>),
+    /// The same, and its status is in the spool.
+    Ready,
+    /// There is none, for this reason.
+    GaveUp(String),
+}
+
+impl Line {
+    /// A line, and what the supervisor is to have as its stdout.
+    pub fn new() -> io::Result<(Self, OwnedFd)> {
+        let (ear, voice) = pipe_with(PipeFlags::CLOEXEC)?;
+        fcntl_setfl(&ear, fcntl_getfl(&ear)? | OFlags::NONBLOCK)?;
+        Ok((Self(until_readable(Ear(ear))?), voice))
+    }
+
+    /// Hears the supervisor out: a status, or why there is none.
+    pub async fn first_word(&self) -> io::Result<FirstWord> {
+        let mut said = Vec::new();
+        while !said.ends_with(b"\n") {
+            let mut ready = self.0.readable().await?;
+            let before = said.len();
+            said.resize(before + CHUNK, 0);
+            let read = ready.try_io(|ear| Ok(rustix::io::read(&ear.get_ref().0, &mut said[before..])?));
+            let count = match read {
+                Ok(Ok(count)) => count,
+                Ok(Err(error)) if error.kind() == io::ErrorKind::Interrupted => 0,
+                Ok(Err(error)) => return Err(error),
+                Err(_not_yet) => {
+                    said.truncate(before);
+                    continue;
+                }
+            };
+            said.truncate(before + count);
+            if count == 0 {
+                break;
+            }
+        }
+        Ok(understood(&said))
+    }
+
+    /// Waits until there is a second word, or there will be none: in both cases the run is over, or its supervisor.
+    pub async fn last_word(&self) -> io::Result<()> {
+        loop {
+            let mut ready = self.0.readable().await?;
+            // The first word may have left its mark. What is there now is left there, and so heard by everybody who waits.
+            if self.0.get_ref().has_something()? {
+                ready.retain_ready();
+                return Ok(());
+            }
+            ready.clear_ready();
+        }
+    }
+}
+
+/// An agent that ended at once has said both.
+fn understood(said: &[u8]) -> FirstWord {
+    let first = said.split(|byte| *byte == b'\n').next().unwrap_or_default();
+    if READY.strip_suffix(b"\n") == Some(first) {
+        return FirstWord::Ready;
+    }
+    serde_json::from_slice(first).map_or_else(
+        |_| FirstWord::GaveUp(String::from_utf8_lossy(said).trim().to_owned()),
+        FirstWord::Status,
+    )
+}
+
+/// The end of the pipe that is listened to.
+#[derive(Debug)]
+pub(crate) struct Ear(OwnedFd);
+
+impl Ear {
+    fn has_something(&self) -> io::Result<bool> {
+        let mut files = [PollFd::new(&self.0, PollFlags::IN)];
+        let at_once = Timespec { tv_sec: 0, tv_nsec: 0 };
+        Ok(poll(&mut files, Some(&at_once))? > 0)
+    }
+}
+
+impl AsRawFd for Ear {
+    fn as_raw_fd(&self) -> RawFd {
+        self.0.as_fd().as_raw_fd()
+    }
+}
