@@ -82,7 +82,7 @@ pub(crate) async fn work(desk: Arc<Inner>, found: Vec<(Job, Begin)>, mut handed:
         {
             match desk.store.claim(request(&desk)).await {
                 Ok(Some(job)) => courses.begin(&desk, job, Begin::Anew, seat),
-                Ok(None) => (look, nothing_waits) = (false, desk.settings.per_agent.is_empty()),
+                Ok(None) => (look, nothing_waits) = (false, !desk.settings.holds_an_agent_back()),
                 Err(error) => {
                     tracing::warn!(%error, hint = error.hint(), "cannot claim a job");
                     look = false;

@@ -53,6 +53,11 @@ pub struct Settings {
 }
 
 impl Settings {
+    /// Whether an agent's calls may have to wait although there is room for others.
+    pub(crate) fn holds_an_agent_back(&self) -> bool {
+        self.per_agent.values().any(|at_once| *at_once < self.at_once)
+    }
+
     /// How many jobs run at once when nobody says otherwise.
     pub const AT_ONCE: u32 = 8;
 

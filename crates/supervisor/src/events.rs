@@ -62,7 +62,7 @@ impl Events {
     pub(crate) fn of(run: Run, from: Offsets) -> io::Result<Self> {
         let spool = run.spool().clone();
         // Before the files are read for the first time: what is printed in between is then noticed.
-        let watch = Watch::folder(spool.folder())?;
+        let watch = Watch::files(&[&spool.output(), &spool.error()])?;
         Ok(Self {
             run,
             watch: watch.map(until_readable).transpose()?,

@@ -44,6 +44,8 @@ struct Handle {
     line: Option<Line>,
     /// Only in a program whose child the supervisor is, which must therefore reap it.
     child: Mutex<Option<Child>>,
+    /// Whether the end was heard: the supervisor may be there for a moment longer, and there is nothing left to stop.
+    ended: AtomicBool,
     stop_on_drop: AtomicBool,
 }
 
@@ -93,8 +95,9 @@ impl Run {
         line: Option<Line>,
         child: Option<Child>,
     ) -> Self {
-        let (child, stop_on_drop) = (Mutex::new(child), AtomicBool::new(false));
-        Self(Arc::new(Handle { spool, id, identity, supervisor, line, child, stop_on_drop }))
+        let (child, ended, stop_on_drop) =
+            (Mutex::new(child), AtomicBool::new(false), AtomicBool::new(false));
+        Self(Arc::new(Handle { spool, id, identity, supervisor, line, child, ended, stop_on_drop }))
     }
 
     /// The handle of a program that has just started the supervisor and heard its first word.
@@ -192,7 +195,9 @@ impl Run {
         let Some(RunStatus { state: RunState::Ended(report), boot_id, .. }) = self.spool().status()? else {
             return Ok(None);
         };
-        Ok(is_final(self.spool(), &boot_id, &report).then_some(report))
+        let is_final = is_final(self.spool(), &boot_id, &report);
+        self.0.ended.fetch_or(is_final, Ordering::Relaxed);
+        Ok(is_final.then_some(report))
     }
 
     fn reap(&self) {
@@ -207,7 +212,11 @@ impl Run {
 impl Handle {
     fn stop(&self) -> io::Result<StopReply> {
         match &self.supervisor {
-            Some(supervisor) if supervisor.get_ref().terminate()? => Ok(StopReply::Requested),
+            Some(supervisor)
+                if !self.ended.load(Ordering::Relaxed) && supervisor.get_ref().terminate()? =>
+            {
+                Ok(StopReply::Requested)
+            }
             _ => Ok(StopReply::AlreadyEnded),
         }
     }

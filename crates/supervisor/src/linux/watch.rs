@@ -8,23 +8,27 @@ use std::path::Path;
 use rustix::fs::inotify::{CreateFlags, ReadFlags, Reader, WatchFlags, add_watch, init};
 use rustix::io::Errno;
 
-/// Becomes readable when a file in the folder grows or is replaced.
+/// Becomes readable when one of its files grows.
 #[derive(Debug)]
 pub struct Watch(OwnedFd);
 
 impl Watch {
-    /// Watches a folder. None: the user has no watch left to give, and the reader has to look by itself.
-    pub fn folder(path: &Path) -> io::Result<Option<Self>> {
+    /// Watches files, and not their folder: the supervisor writes its own there, too. One that is missing will not grow. None: the
+    /// user has no watch left to give, and the reader has to look by itself.
+    pub fn files(paths: &[&Path]) -> io::Result<Option<Self>> {
         let fd = match init(CreateFlags::CLOEXEC | CreateFlags::NONBLOCK) {
             Ok(fd) => fd,
             Err(Errno::MFILE) => return Ok(None),
             Err(error) => return Err(error.into()),
         };
-        match add_watch(&fd, path, WatchFlags::MODIFY | WatchFlags::MOVED_TO) {
-            Ok(_) => Ok(Some(Self(fd))),
-            Err(Errno::NOSPC) => Ok(None),
-            Err(error) => Err(error.into()),
+        for path in paths {
+            match add_watch(&fd, *path, WatchFlags::MODIFY) {
+                Ok(_) | Err(Errno::NOENT) => {}
+                Err(Errno::NOSPC) => return Ok(None),
+                Err(error) => return Err(error.into()),
+            }
         }
+        Ok(Some(Self(fd)))
     }
 
     /// Forgets what has been reported so far.
