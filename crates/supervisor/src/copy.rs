@@ -100,6 +100,11 @@ impl Stream {
                 Moved::Bytes(count) => {
                     self.bytes += count as u64;
                     budget.spend(count);
+                    // All that was there: the next byte wakes this up again. An agent that prints line by line is asked once a
+                    // line then, and not twice.
+                    if (count as u64) < FULL && count < most {
+                        break;
+                    }
                 }
                 Moved::Nothing => break,
                 Moved::End => self.pipe = None,

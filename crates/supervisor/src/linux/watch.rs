@@ -1,12 +1,14 @@
 //! Word of changes in a spool, for those who read along.
 
 use std::io;
-use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
 use std::path::Path;
 
-use rustix::fs::inotify::{CreateFlags, ReadFlags, Reader, WatchFlags, add_watch, init};
-use rustix::io::Errno;
+use rustix::fs::inotify::{CreateFlags, WatchFlags, add_watch, init};
+use rustix::io::{Errno, read};
+
+/// A report with the longest name of a file.
+const LONGEST_REPORT: usize = 16 + 256;
 
 /// Becomes readable when one of its files grows.
 #[derive(Debug)]
@@ -31,14 +33,14 @@ impl Watch {
         Ok(Some(Self(fd)))
     }
 
-    /// Forgets what has been reported so far.
+    /// Forgets what has been reported so far. What it was does not matter: the reader looks at all of its files.
     pub fn drain(&self) -> io::Result<()> {
-        let mut buffer = [MaybeUninit::uninit(); 4096];
-        let mut reader = Reader::new(&self.0, &mut buffer);
+        let mut reports = [0; 4096];
         loop {
-            match reader.next() {
-                Ok(event) if event.events().contains(ReadFlags::IGNORED) => return Ok(()),
-                Ok(_) => {}
+            match read(&self.0, &mut reports) {
+                // With room left for another there is none.
+                Ok(count) if count < reports.len() - LONGEST_REPORT => return Ok(()),
+                Ok(_) | Err(Errno::INTR) => {}
                 Err(Errno::AGAIN) => return Ok(()),
                 Err(error) => return Err(error.into()),
             }
