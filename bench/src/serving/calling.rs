@@ -122,9 +122,9 @@ pub fn call(
     Round::of(times).ok_or_else(|| "no call was measured".into())
 }
 
-/// Of the bridge, the daemon, and the supervisors and agents that it has waited for.
+/// Of the bridge, the daemon, the process from which its supervisors come, and all supervisors and agents that have ended.
 fn cpu(bench: &Bench<'_>, host: &Client) -> Result<Duration, Failure> {
-    let both = process::cpu(host.pid()).zip(process::cpu(bench.house.daemon()?));
+    let both = process::cpu(host.pid()).zip(process::cpu_with_children(bench.house.daemon()?));
     both.map(|(bridge, daemon)| bridge + daemon).ok_or_else(|| "the daemon is gone".into())
 }
 

@@ -11,7 +11,7 @@ mod peers;
 mod plain;
 mod sdk;
 mod starting;
-mod syncs;
+mod syscalls;
 mod transcript;
 
 use std::path::Path;
@@ -78,7 +78,7 @@ impl Scale {
         format!(
             "- rounds: {rounds}, in each of which the baseline and ours take turns; shown are median (least–greatest) of the rounds\n\
              - a round: {starts} starts; {calls} calls one after the other; {crowd_calls} calls, {AT_ONCE} at once; {lines} lines, each after\n  \
-             a silence; a transcript of {megabytes} MB; {traced} calls under `strace`\n\
+             a silence; a transcript of {megabytes} MB; {traced} calls and {traced} lines under `strace`\n\
              - the agent: a stub that reads its prompt and prints three lines\n\
              - plain spawn: `Command::spawn` of the stub with the prompt as a file, stdout read to its end, waited for\n\
              - ours: `call_cc` through `switchboard mcp` and its daemon, each call kept on the disk and supervised; with policy `off`, since\n  \
@@ -101,8 +101,8 @@ pub enum Figure {
     Latency,
     /// A very long transcript
     Transcript,
-    /// How often a call waits for the disk
-    Syncs,
+    /// How often the kernel is asked
+    Syscalls,
     /// From 1 to 64 calls at once
     Growth,
     /// From few to very many jobs that are kept already
@@ -159,7 +159,7 @@ pub async fn measure(
             Figure::Crowd => crowd::measure(&mut bench).await?,
             Figure::Latency => latency::measure(&mut bench).await?,
             Figure::Transcript => transcript::measure(&mut bench).await?,
-            Figure::Syncs => syncs::measure(&mut bench).await?,
+            Figure::Syscalls => syscalls::measure(&mut bench).await?,
             Figure::Growth => {
                 at_once = growth::at_once(&mut bench).await?;
                 Vec::new()

@@ -23,11 +23,21 @@ impl Plain {
 
     /// Starts it with that prompt.
     pub fn spawn(&self, prompt: &str) -> Result<Child, Failure> {
+        self.started_by(&mut Command::new(&self.stub), prompt)
+    }
+
+    /// The same, below a program that is told where to write and then what to start.
+    pub fn spawn_under(&self, tracer: &[&str], to: &Path, prompt: &str) -> Result<Child, Failure> {
+        let [program, args @ ..] = tracer else { return Err("there is no program to start it under".into()) };
+        self.started_by(Command::new(program).args(args).arg(to).arg(&self.stub), prompt)
+    }
+
+    fn started_by(&self, command: &mut Command, prompt: &str) -> Result<Child, Failure> {
         let file = self.folder.join("prompt");
         if fs::read(&file).ok().as_deref() != Some(prompt.as_bytes()) {
             fs::write(&file, prompt)?;
         }
-        let child = Command::new(&self.stub)
+        let child = command
             .args(["-p", "--output-format=stream-json", "--verbose"])
             .env_clear()
             .current_dir(&self.folder)

@@ -12,16 +12,18 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::Path;
 
+use rustix::event::{PollFd, PollFlags, poll};
+use rustix::io::Errno;
 use rustix::net::{
     AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer,
     SendAncillaryMessage, SendFlags, SocketFlags, SocketType, recvmsg, sendmsg, socketpair,
 };
-use rustix::process::setsid;
+use rustix::process::{WaitOptions, setsid, wait};
 use rustix::stdio::{dup2_stdin, dup2_stdout};
 use tokio::process::Child;
 
 use crate::held::HeldSpool;
-use crate::os::{self, Forked};
+use crate::os::{self, Forked, Signals};
 
 /// The argument of a supervisor that is to be a nursery.
 pub(crate) const NURSERY: &str = "--nursery";
@@ -76,20 +78,37 @@ pub(crate) fn bear_supervisors() -> io::Result<Option<OsString>> {
     os::close_inherited_files()?;
     // A terminal's signals are not for it.
     setsid()?;
-    os::let_children_go()?;
+    let signals = Signals::listen()?;
     // What every supervisor asks for is then known to all of them.
     os::boot_id()?;
-    while let Some(Wanted { path, folder, voice }) = next()? {
-        // One that cannot be forked is seen by its starter: nobody speaks.
-        if let Ok(Forked::Child) = os::fork() {
-            dup2_stdin(&folder)?;
-            dup2_stdout(&voice)?;
-            drop((folder, voice));
-            os::keep_children()?;
-            return Ok(Some(path));
+    loop {
+        let line = io::stdin();
+        let mut files = [PollFd::new(&signals, PollFlags::IN), PollFd::new(&line, PollFlags::IN)];
+        match poll(&mut files, None) {
+            Ok(_) | Err(Errno::INTR) => {}
+            Err(error) => return Err(error.into()),
+        }
+        let [by_signal, by_line] = files.map(|file| !file.revents().is_empty());
+        if by_signal {
+            if signals.take()?.stop {
+                return Ok(None);
+            }
+            reap();
+        }
+        if by_line {
+            let Some(wanted) = next()? else { return Ok(None) };
+            // One that cannot be forked is seen by its starter: nobody speaks.
+            if let Ok(Forked::Child) = os::fork() {
+                drop(signals);
+                return wanted.become_it().map(Some);
+            }
         }
     }
-    Ok(None)
+}
+
+/// Waits for those that have ended: their processor time then counts as that of the program which they worked for.
+fn reap() {
+    while let Ok(Some(_)) = wait(WaitOptions::NOHANG) {}
 }
 
 /// A supervisor that is wanted.
@@ -99,7 +118,16 @@ struct Wanted {
     voice: OwnedFd,
 }
 
-/// Waits for the next; none when nobody can want one any more.
+impl Wanted {
+    /// Goes on as if this process had been started for it.
+    fn become_it(self) -> io::Result<OsString> {
+        dup2_stdin(&self.folder)?;
+        dup2_stdout(&self.voice)?;
+        Ok(self.path)
+    }
+}
+
+/// Takes the next; none when nobody can want one any more.
 fn next() -> io::Result<Option<Wanted>> {
     let mut path = vec![0; LONGEST_PATH];
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(2))];
@@ -108,7 +136,7 @@ fn next() -> io::Result<Option<Wanted>> {
     let received = loop {
         let into = &mut [IoSliceMut::new(&mut path)];
         match recvmsg(line.as_fd(), into, &mut attached, RecvFlags::CMSG_CLOEXEC) {
-            Err(rustix::io::Errno::INTR) => {}
+            Err(Errno::INTR) => {}
             received => break received?,
         }
     };

@@ -19,25 +19,3 @@ pub fn fork() -> io::Result<Forked> {
         _ => Ok(Forked::Parent),
     }
 }
-
-/// Lets children vanish when they end: nobody here asks how they did.
-pub fn let_children_go() -> io::Result<()> {
-    on_the_end_of_a_child(libc::SIG_IGN)
-}
-
-/// Keeps ended children until they are waited for, as every process does by itself.
-pub fn keep_children() -> io::Result<()> {
-    on_the_end_of_a_child(libc::SIG_DFL)
-}
-
-#[expect(
-    unsafe_code,
-    reason = "changing what a signal does is unsafe when it installs a handler; this does not"
-)]
-fn on_the_end_of_a_child(what: libc::sighandler_t) -> io::Result<()> {
-    // SAFETY: neither of the two actions runs code of this process.
-    if unsafe { libc::signal(libc::SIGCHLD, what) } == libc::SIG_ERR {
-        return Err(io::Error::last_os_error());
-    }
-    Ok(())
-}

@@ -14,7 +14,7 @@ mod survivors;
 mod tree;
 mod watch;
 
-pub use forking::{Forked, fork, keep_children, let_children_go};
+pub use forking::{Forked, fork};
 pub use identity::{ProcessHandle, boot_id, is_alive, this_process};
 pub use inherited::close_inherited_files;
 pub use pipe::{Moved, move_bytes};
