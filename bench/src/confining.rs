@@ -2,16 +2,17 @@
 
 use std::fs;
 use std::path::Path;
+use std::time::Duration;
 
 use model::{CallPolicy, Confinement, Ground, Policy, Preset, Requirement, RunPlan, SandboxReport};
 use supervisor::Supervisor;
 
 use crate::Failure;
+use crate::cost::{Cost, Meter};
 use crate::executables::Executables;
 use crate::interruption::Interruption;
 use crate::report::{Baseline, Row, Target, Unit};
 use crate::spread::Spread;
-use std::time::Instant;
 
 /// How much is done for the figures.
 #[derive(Debug)]
@@ -32,6 +33,7 @@ impl Scale {
             "- rounds: {}, in each of which the three take turns with {} runs each; shown are median (least–greatest)\n\
              - a run: `rehearsal --as plain` with a short prompt under the supervisor, from the start to its report\n\
              - baseline: the same without a policy\n\
+             - the processor's time is that of all processes of a run and of the one who waits for it: it says the same on a busy machine\n\
              - the sandbox was proven before; what that costs once is a row of its own",
             self.rounds, self.runs
         )
@@ -59,7 +61,7 @@ pub async fn measure(
     };
     let plans = [plan.clone(), confined(&wrapped), confined(&scene.confinement(false)?)];
     let unkept = confined(&Confinement { proofs: None, ..wrapped });
-    let mut taken: [Vec<f64>; 3] = Default::default();
+    let mut taken: [Vec<Cost>; 3] = Default::default();
     for plan in &plans {
         scene.run(plan, 2, &mut interruption).await?;
     }
@@ -70,35 +72,47 @@ pub async fn measure(
     }
     let proof = scene.run(&unkept, scale.runs.min(10), &mut interruption).await?;
     let [without, namespaces, rules] = taken;
-    let row = |what: &str, ours: &[f64], bound: f64| {
-        let added = ours.iter().zip(&without).map(|(ours, without)| ours - without);
-        [
-            Row {
-                what: format!("one run, {what}"),
-                unit: Unit::Milliseconds,
-                baseline: Some(Baseline::of("no policy", &without, ours)),
-                ours: Spread::of(ours.iter().copied()),
-                target: None,
-            },
-            Row {
-                what: format!("added by {what}"),
-                unit: Unit::Milliseconds,
-                baseline: None,
-                ours: Spread::of(added),
-                target: Some(Target::Below(bound)),
-            },
-        ]
-    };
-    let mut rows: Vec<Row> = row("bubblewrap, Landlock and seccomp", &namespaces, 25.0).into();
-    rows.extend(row("Landlock and seccomp alone", &rules, 3.0));
+    let mut rows = rows("bubblewrap, Landlock and seccomp", &without, &namespaces, 25.0);
+    rows.extend(self::rows("Landlock and seccomp alone", &without, &rules, 3.0));
     rows.push(Row {
         what: "one run that proves its sandbox first".to_owned(),
         unit: Unit::Milliseconds,
         baseline: None,
-        ours: Spread::of([proof]),
+        ours: Spread::of([milliseconds(proof.wall)]),
         target: None,
     });
     Ok(rows)
+}
+
+/// What a way of confining comes to, and what it adds.
+fn rows(what: &str, without: &[Cost], ours: &[Cost], bound: f64) -> Vec<Row> {
+    let pair = |figure: &str, of: fn(&Cost) -> f64, bound: Option<f64>| {
+        let (without, ours): (Vec<f64>, Vec<f64>) =
+            (without.iter().map(of).collect(), ours.iter().map(of).collect());
+        let added = ours.iter().zip(&without).map(|(ours, without)| ours - without);
+        [
+            Row {
+                what: format!("one run, {what}{figure}"),
+                unit: Unit::Milliseconds,
+                baseline: Some(Baseline::of("no policy", &without, &ours)),
+                ours: Spread::of(ours.iter().copied()),
+                target: None,
+            },
+            Row {
+                what: format!("added by {what}{figure}"),
+                unit: Unit::Milliseconds,
+                baseline: None,
+                ours: Spread::of(added),
+                target: bound.map(Target::Below),
+            },
+        ]
+    };
+    let wall = pair("", |cost| milliseconds(cost.wall), Some(bound));
+    wall.into_iter().chain(pair(": processor's time", |cost| milliseconds(cost.cpu), None)).collect()
+}
+
+fn milliseconds(time: Duration) -> f64 {
+    time.as_secs_f64() * 1e3
 }
 
 struct Scene {
@@ -125,11 +139,11 @@ impl Scene {
         }
     }
 
-    /// The milliseconds of one run, on average.
-    async fn run(&self, plan: &RunPlan, runs: u32, interruption: &mut Interruption) -> Result<f64, Failure> {
+    /// The cost of one run, on average.
+    async fn run(&self, plan: &RunPlan, runs: u32, interruption: &mut Interruption) -> Result<Cost, Failure> {
         // Kept until the bench ends: removing many files would be paid for by the next round.
         let folder = tempfile::TempDir::new_in(&self.work)?.keep();
-        let started = Instant::now();
+        let meter = Meter::start()?;
         for number in 0..runs {
             interruption.check()?;
             let run = self.supervisor.start(&folder.join(number.to_string()), plan).await?;
@@ -140,6 +154,6 @@ impl Scene {
                 return Err(format!("a run ended otherwise than expected: {report:?}").into());
             }
         }
-        Ok(started.elapsed().as_secs_f64() * 1e3 / f64::from(runs))
+        Ok(meter.stop()? / runs)
     }
 }

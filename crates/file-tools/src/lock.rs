@@ -4,15 +4,14 @@
 //! sockets at all, no new program, no way around the two. Neither can be taken off again. Where the kernel has less, the verbs
 //! still go through `beneath` alone, and [`Held`] says so.
 
-use std::collections::BTreeMap;
 use std::os::fd::BorrowedFd;
 
 use landlock::{
     ABI, Access, AccessFs, AccessNet, BitFlags, CompatLevel, Compatible, LandlockStatus, PathBeneath,
     Ruleset, RulesetAttr, RulesetCreatedAttr, RulesetError, Scope, make_bitflags,
 };
-use seccompiler::{BpfProgram, SeccompAction, SeccompFilter};
 use serde::Serialize;
+use syscall_filter::Refusals;
 
 /// The newest interface of Landlock that is asked for. An older kernel gives what it has.
 const ABI_ASKED: ABI = ABI::V7;
@@ -57,7 +56,7 @@ pub fn lock(workspace: BorrowedFd<'_>, reach: Reach) -> Held {
     let landlock = restrict_paths(workspace, reach);
     // The filter needs it, and so it is set even where Landlock is missing.
     let no_new_privileges = rustix::thread::set_no_new_privs(true).is_ok();
-    let seccomp = filter().is_some_and(|program| seccompiler::apply_filter(&program).is_ok());
+    let seccomp = Refusals::default().always(DENIED, libc::EPERM).apply().is_ok();
     Held { openat2: true, landlock_abi: landlock.ok().flatten(), seccomp, no_new_privileges }
 }
 
@@ -127,11 +126,3 @@ const DENIED: &[i64] = &[
     libc::SYS_init_module,
     libc::SYS_finit_module,
 ];
-
-/// None on a processor that the filter is not written for.
-fn filter() -> Option<BpfProgram> {
-    let denied: BTreeMap<_, _> = DENIED.iter().map(|&call| (call, Vec::new())).collect();
-    let not_permitted = SeccompAction::Errno(libc::EPERM.unsigned_abs());
-    let architecture = std::env::consts::ARCH.try_into().ok()?;
-    SeccompFilter::new(denied, SeccompAction::Allow, not_permitted, architecture).ok()?.try_into().ok()
-}

@@ -85,11 +85,11 @@ fn put_on_rules(description: &Description) -> Result<Applied, Failed> {
     }
     let refused = |message: String| Failed { step: Step::Rules, error: io::Error::other(message) };
     let (files, scopes) = landlock::apply(rules).map_err(refused)?;
-    let seccomp = seccomp::apply(rules.unix_sockets, rules.internet);
-    if rules.required {
-        seccomp.clone().map_err(refused)?;
-    }
-    Ok(Applied { files, scopes, seccomp: seccomp.is_ok(), privileges: true })
+    let seccomp = match seccomp::apply(rules.unix_sockets, rules.internet) {
+        Err(error) if rules.required => return Err(refused(error.to_string())),
+        applied => applied.is_ok(),
+    };
+    Ok(Applied { files, scopes, seccomp, privileges: true })
 }
 
 #[expect(clippy::disallowed_methods, reason = "the one place where an agent is started inside a sandbox")]

@@ -58,8 +58,10 @@ fn allow(
     path: &Path,
     access: BitFlags<AccessFs>,
 ) -> Result<RulesetCreated, landlock::RulesetError> {
-    let (Ok(opened), Ok(metadata)) = (PathFd::new(path), fs::metadata(path)) else { return Ok(ruleset) };
-    let access = if metadata.is_dir() { access } else { access & AccessFs::from_file(FILES) };
+    let Ok(opened) = PathFd::new(path) else { return Ok(ruleset) };
+    let Ok(found) = rustix::fs::fstat(&opened) else { return Ok(ruleset) };
+    let is_folder = rustix::fs::FileType::from_raw_mode(found.st_mode).is_dir();
+    let access = if is_folder { access } else { access & AccessFs::from_file(FILES) };
     ruleset.add_rule(PathBeneath::new(opened, access))
 }
 
@@ -76,12 +78,14 @@ pub(crate) fn beside(hidden: &[PathBuf]) -> Vec<PathBuf> {
         if folder.ancestors().any(|ancestor| hidden.contains(ancestor)) {
             continue;
         }
-        let entries = fs::read_dir(folder).into_iter().flatten().flatten().map(|entry| entry.path());
-        beside.extend(entries.filter(|path| {
-            // A link is not followed here: it leads to something that is listed where it stands, or hidden.
-            let is_link = path.symlink_metadata().is_ok_and(|file| file.is_symlink());
-            !is_link && !hidden.contains(path.as_path()) && !above.contains(path.as_path())
-        }));
+        let entries = fs::read_dir(folder).into_iter().flatten().flatten();
+        // A link is not followed here: it leads to something that is listed where it stands, or hidden.
+        let things = entries.filter(|entry| entry.file_type().is_ok_and(|kind| !kind.is_symlink()));
+        beside.extend(
+            things
+                .map(|entry| entry.path())
+                .filter(|path| !hidden.contains(path.as_path()) && !above.contains(path.as_path())),
+        );
     }
     beside
 }

@@ -11,6 +11,7 @@ use std::path::{Component, Path, PathBuf};
 use model::{Access, Confinement, PRIVATE_FOLDERS as PRIVATE, Protected, ProtectedKind};
 
 use crate::placeholder::{Placeholders, Stands, is_placeholder};
+use crate::real::Real;
 use crate::sockets;
 use crate::worktree::Repository;
 
@@ -48,19 +49,19 @@ impl Layout {
         placeholders: Option<&mut Placeholders>,
     ) -> io::Result<Self> {
         let mut layout = Self::default();
-        let real = |path: &PathBuf| Some((path.clone(), path.canonicalize().ok()?));
-        let hidden: Vec<(PathBuf, PathBuf)> = confinement.hidden.iter().filter_map(real).collect();
+        let hidden = hidden(confinement)?;
         for root in &confinement.roots {
             layout.root(&root.path, root.access, &hidden)?;
         }
         for path in needed {
             let private = PRIVATE.iter().any(|folder| path.starts_with(folder));
-            if let (true, Ok(path)) = (private, path.canonicalize()) {
+            if let (true, Ok(path)) = (private, Real::path(path)) {
                 layout.mounts.push((path, Mount::Read));
             }
         }
-        for path in &confinement.hidden {
-            layout.hide(path)?;
+        for (_, Real { path, is_folder }) in hidden {
+            layout.hidden.push(path.clone());
+            layout.mounts.push((path, if is_folder { Mount::HideFolder } else { Mount::HideFile }));
         }
         if let Some(placeholders) = placeholders {
             layout.repositories(confinement, placeholders)?;
@@ -79,18 +80,18 @@ impl Layout {
     }
 
     /// `hidden`: what is hidden, by its name and where that really is.
-    fn root(&mut self, path: &Path, access: Access, hidden: &[(PathBuf, PathBuf)]) -> io::Result<()> {
+    fn root(&mut self, path: &Path, access: Access, hidden: &[(&Path, Real)]) -> io::Result<()> {
         if access == Access::Make {
             DirBuilder::new().recursive(true).mode(0o700).create(path)?;
         }
         let given = path;
-        let path = match given.canonicalize() {
+        let path = match Real::path(given) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
             path => path?,
         };
         // What is checked by its name must be what is mounted: a link in a workspace is made by whoever worked there before.
         let leads_into =
-            |(name, real): &(PathBuf, PathBuf)| path.starts_with(real) && !given.starts_with(name);
+            |(name, real): &(&Path, Real)| path.starts_with(&real.path) && !given.starts_with(name);
         if (access == Access::Write && path != given) || hidden.iter().any(leads_into) {
             let (given, path) = (given.display(), path.display());
             return Err(io::Error::other(format!(
@@ -123,24 +124,6 @@ impl Layout {
                 self.protect(&protected, placeholders)?;
             }
         }
-        Ok(())
-    }
-
-    fn hide(&mut self, path: &Path) -> io::Result<()> {
-        let (path, file) = match path.canonicalize().and_then(|path| Ok((path.clone(), fs::metadata(path)?)))
-        {
-            Ok(found) => found,
-            // What this user cannot see is hidden already.
-            Err(error)
-                if matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::PermissionDenied)
-                    || error.raw_os_error() == Some(libc::ENOTDIR) =>
-            {
-                return Ok(());
-            }
-            Err(error) => return Err(error),
-        };
-        self.hidden.push(path.clone());
-        self.mounts.push((path, if file.is_dir() { Mount::HideFolder } else { Mount::HideFile }));
         Ok(())
     }
 
@@ -186,17 +169,16 @@ impl Layout {
 
     /// The outermost root that can be written and holds the path, and the way from there.
     fn below_a_root(&self, path: &Path) -> Option<(PathBuf, PathBuf)> {
-        // The part that is there is taken as it really is; the rest has no links.
-        let (real, missing) = path.ancestors().skip(1).find_map(|above| {
-            let real = above.canonicalize().ok()?;
-            Some((real, path.strip_prefix(above).ok()?.to_owned()))
-        })?;
         // Within the workspace itself links are not followed, but seen and refused.
         let written = |root: &&PathBuf| path.starts_with(root);
         if let Some(root) = self.write.iter().filter(written).min_by_key(|root| root.components().count()) {
             return Some((root.clone(), path.strip_prefix(root).ok()?.to_owned()));
         }
-        let whole = real.join(missing);
+        // The part that is there is taken as it really is; the rest has no links.
+        let whole = path.ancestors().skip(1).find_map(|above| {
+            let real = Real::path(above).ok()?;
+            Some(real.join(path.strip_prefix(above).ok()?))
+        })?;
         let root = self
             .write
             .iter()
@@ -209,7 +191,7 @@ impl Layout {
     fn cover_sockets(&mut self, confinement: &Confinement) {
         let roots = confinement.roots.iter();
         let roots: Vec<(PathBuf, Access)> =
-            roots.filter_map(|root| Some((root.path.canonicalize().ok()?, root.access))).collect();
+            roots.filter_map(|root| Some((Real::path(&root.path).ok()?, root.access))).collect();
         // The innermost root says what it is: something to be read may lie in a workspace.
         let is_given = |path: &Path| {
             let around = roots.iter().filter(|(root, _)| path.starts_with(root));
@@ -220,6 +202,22 @@ impl Layout {
         let covered: Vec<_> = others.map(|path| (path, Mount::HideFile)).collect();
         self.mounts.extend(covered);
     }
+}
+
+/// What is to be hidden and is there: by its name, and as it really is.
+fn hidden(confinement: &Confinement) -> io::Result<Vec<(&Path, Real)>> {
+    let mut hidden = Vec::new();
+    for path in &confinement.hidden {
+        match Real::of(path) {
+            Ok(real) => hidden.push((path.as_path(), real)),
+            // What this user cannot see is hidden already.
+            Err(error)
+                if matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::PermissionDenied)
+                    || error.raw_os_error() == Some(libc::ENOTDIR) => {}
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(hidden)
 }
 
 impl Layout {

@@ -25,6 +25,7 @@ mod prepare;
 mod probe;
 mod proof;
 mod proxy;
+mod real;
 mod report;
 mod request;
 mod seccomp;

@@ -3,14 +3,7 @@
 //! A list of what is denied and not of what is allowed: agents run compilers, browsers and whatever else a workspace needs.
 //! What is denied is what reaches other processes or around the other safeguards, and what has broken kernels before.
 
-use std::collections::BTreeMap;
-
-use seccompiler::{
-    BpfProgram, SeccompAction, SeccompCmpArgLen, SeccompCmpOp, SeccompCondition, SeccompFilter, SeccompRule,
-    TargetArch, apply_filter, sock_filter,
-};
-
-type Chains = BTreeMap<i64, Vec<SeccompRule>>;
+use syscall_filter::{Argument, NoFilter, Refusals, Test};
 
 /// Refused with "not permitted", whatever the arguments.
 const DENIED: &[i64] = &[
@@ -77,103 +70,55 @@ const ABSENT: &[i64] =
     &[libc::SYS_clone3, libc::SYS_io_uring_setup, libc::SYS_io_uring_enter, libc::SYS_io_uring_register];
 
 /// Namespaces of one's own.
-const NAMESPACES: [i32; 7] = [
-    libc::CLONE_NEWUSER,
-    libc::CLONE_NEWNS,
-    libc::CLONE_NEWPID,
-    libc::CLONE_NEWNET,
-    libc::CLONE_NEWIPC,
-    libc::CLONE_NEWUTS,
-    libc::CLONE_NEWCGROUP,
-];
+const NAMESPACES: i32 = libc::CLONE_NEWUSER
+    | libc::CLONE_NEWNS
+    | libc::CLONE_NEWPID
+    | libc::CLONE_NEWNET
+    | libc::CLONE_NEWIPC
+    | libc::CLONE_NEWUTS
+    | libc::CLONE_NEWCGROUP;
+/// One more, which only `unshare` makes: `clone` has the number of a signal there.
+const TIME: i32 = 0x80;
 
 /// Typing into a terminal, and pasting into a console.
 const TERMINAL: [u64; 2] = [libc::TIOCSTI, libc::TIOCLINUX];
 
-/// Puts the filters on this process and everything that it starts.
-pub(crate) fn apply(unix_sockets: bool, internet: bool) -> Result<(), String> {
-    let text = |error: &dyn std::fmt::Display| error.to_string();
-    for filter in filters(unix_sockets, internet).map_err(|error| text(&error))? {
-        apply_filter(&filter).map_err(|error| text(&error))?;
-    }
-    Ok(())
+/// Puts the filter on this process and everything that it starts.
+pub(crate) fn apply(unix_sockets: bool, internet: bool) -> Result<(), NoFilter> {
+    refusals(unix_sockets, internet).apply()
 }
 
-fn filters(unix_sockets: bool, internet: bool) -> Result<Vec<BpfProgram>, seccompiler::BackendError> {
-    let mut denied: Chains = DENIED.iter().map(|&call| (call, Vec::new())).collect();
-    denied.insert(
-        libc::SYS_clone,
-        NAMESPACES.map(|flag| flag_set(0, flag)).into_iter().collect::<Result<_, _>>()?,
-    );
-    denied.insert(
-        libc::SYS_unshare,
-        NAMESPACES.map(|flag| flag_set(0, flag)).into_iter().collect::<Result<_, _>>()?,
-    );
-    let terminal = TERMINAL.map(|request| equal(1, request)).into_iter().collect::<Result<Vec<_>, _>>()?;
-    denied.insert(libc::SYS_ioctl, terminal);
-    denied.insert(libc::SYS_socket, families(unix_sockets, internet)?);
-    let absent: Chains = ABSENT.iter().map(|&call| (call, Vec::new())).collect();
-    let mut filters = vec![compiled(denied, libc::EPERM)?, compiled(absent, libc::ENOSYS)?];
-    if cfg!(target_arch = "x86_64") {
-        filters.push(no_other_numbers());
-    }
-    Ok(filters)
-}
-
-fn compiled(chains: Chains, errno: i32) -> Result<BpfProgram, seccompiler::BackendError> {
-    let arch: TargetArch = std::env::consts::ARCH.try_into()?;
-    let refuse = SeccompAction::Errno(errno.unsigned_abs());
-    SeccompFilter::new(chains, SeccompAction::Allow, refuse, arch)?.try_into()
+fn refusals(unix_sockets: bool, internet: bool) -> Refusals {
+    let first = |any_of| Argument { position: 0, any_of };
+    let bits = |flags: i32| vec![Test::HasAnyBit(flags.cast_unsigned())];
+    let requests = TERMINAL.iter().filter_map(|request| u32::try_from(*request).ok());
+    let terminal = Argument { position: 1, any_of: requests.map(Test::Is).collect() };
+    Refusals::default()
+        .always(DENIED, libc::EPERM)
+        .always(ABSENT, libc::ENOSYS)
+        .when(libc::SYS_clone, first(bits(NAMESPACES)), libc::EPERM)
+        .when(libc::SYS_unshare, first(bits(NAMESPACES | TIME)), libc::EPERM)
+        .when(libc::SYS_ioctl, terminal, libc::EPERM)
+        .when(libc::SYS_socket, first(families(unix_sockets, internet)), libc::EPERM)
 }
 
 /// The families of sockets that are refused: all but files, internet and the kernel's own (`netlink`), which programs need
 /// to look up names. Not this machine's host (`vsock`), for one.
-fn families(unix_sockets: bool, internet: bool) -> Result<Vec<SeccompRule>, seccompiler::BackendError> {
-    let [unix, inet, inet6, netlink] = [libc::AF_UNIX, libc::AF_INET, libc::AF_INET6, libc::AF_NETLINK]
-        .map(|family| u64::from(family.unsigned_abs()));
-    let between = |low: u64, high: u64| {
-        SeccompRule::new(vec![
-            SeccompCondition::new(0, SeccompCmpArgLen::Dword, SeccompCmpOp::Ge, low)?,
-            SeccompCondition::new(0, SeccompCmpArgLen::Dword, SeccompCmpOp::Le, high)?,
-        ])
-    };
-    let mut rules = vec![
-        between(inet + 1, inet6 - 1)?,
-        between(inet6 + 1, netlink - 1)?,
-        between(netlink + 1, u64::from(u32::MAX))?,
+fn families(unix_sockets: bool, internet: bool) -> Vec<Test> {
+    let [unix, inet, inet6, netlink] =
+        [libc::AF_UNIX, libc::AF_INET, libc::AF_INET6, libc::AF_NETLINK].map(i32::unsigned_abs);
+    let mut refused = vec![
+        Test::Between(inet + 1, inet6 - 1),
+        Test::Between(inet6 + 1, netlink - 1),
+        Test::Between(netlink + 1, u32::MAX),
     ];
     if !unix_sockets {
-        rules.push(equal(0, unix)?);
+        refused.push(Test::Is(unix));
     }
     if !internet {
-        rules.push(equal(0, inet)?);
-        rules.push(equal(0, inet6)?);
+        refused.extend([Test::Is(inet), Test::Is(inet6)]);
     }
-    Ok(rules)
-}
-
-fn equal(argument: u8, value: u64) -> Result<SeccompRule, seccompiler::BackendError> {
-    SeccompRule::new(vec![SeccompCondition::new(argument, SeccompCmpArgLen::Dword, SeccompCmpOp::Eq, value)?])
-}
-
-fn flag_set(argument: u8, flag: i32) -> Result<SeccompRule, seccompiler::BackendError> {
-    let flag = u64::from(flag.cast_unsigned());
-    SeccompRule::new(vec![SeccompCondition::new(
-        argument,
-        SeccompCmpArgLen::Dword,
-        SeccompCmpOp::MaskedEq(flag),
-        flag,
-    )?])
-}
-
-/// A 64-bit kernel may know every system call by a second number (x32), which no list above names.
-fn no_other_numbers() -> BpfProgram {
-    const LOAD_NUMBER: sock_filter = sock_filter { code: 0x20, jt: 0, jf: 0, k: 0 };
-    const IF_SECOND: sock_filter = sock_filter { code: 0x35, jt: 0, jf: 1, k: 0x4000_0000 };
-    let refuse =
-        sock_filter { code: 0x06, jt: 0, jf: 0, k: libc::SECCOMP_RET_ERRNO | libc::ENOSYS.unsigned_abs() };
-    let allow = sock_filter { code: 0x06, jt: 0, jf: 0, k: libc::SECCOMP_RET_ALLOW };
-    vec![LOAD_NUMBER, IF_SECOND, refuse, allow]
+    refused
 }
 
 #[cfg(test)]
@@ -181,9 +126,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_filter_compiles_for_this_machine() {
+    fn there_is_a_filter_for_this_machine() {
         for (unix_sockets, internet) in [(true, true), (false, true), (true, false), (false, false)] {
-            assert!(filters(unix_sockets, internet).unwrap().iter().all(|filter| !filter.is_empty()));
+            assert!(!refusals(unix_sockets, internet).compile().unwrap().is_empty());
         }
     }
 }

@@ -6,6 +6,8 @@ use std::fs;
 use std::os::unix::fs::FileTypeExt;
 use std::path::PathBuf;
 
+use crate::real::Real;
+
 /// Every socket in the file system that somebody has bound, as the kernel lists them for this network namespace.
 pub(crate) fn bound() -> Vec<PathBuf> {
     let Ok(list) = fs::read("/proc/net/unix") else { return Vec::new() };
@@ -16,7 +18,7 @@ pub(crate) fn bound() -> Vec<PathBuf> {
         // Seven columns, then the name, which may hold spaces.
         .filter_map(|line| line.split_once(" /").map(|(_, path)| PathBuf::from(format!("/{path}"))))
         .filter(|path| path.symlink_metadata().is_ok_and(|file| file.file_type().is_socket()))
-        .filter_map(|path| path.canonicalize().ok())
+        .filter_map(|path| Real::path(&path).ok())
         .collect();
     paths.sort();
     paths.dedup();
