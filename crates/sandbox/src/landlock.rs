@@ -6,6 +6,7 @@
 
 use std::collections::BTreeSet;
 use std::fs;
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 use landlock::{
@@ -66,12 +67,20 @@ fn allow(
 }
 
 /// Everything beside the hidden paths: the siblings of each, and of each of the folders above it.
-pub(crate) fn beside(hidden: &[PathBuf]) -> Vec<PathBuf> {
+///
+/// `aliased`: something of it has two names, and each thing is looked at, whatever it is called.
+pub(crate) fn beside(hidden: &[PathBuf], aliased: bool) -> Vec<PathBuf> {
     let hidden: BTreeSet<&Path> = hidden.iter().map(PathBuf::as_path).collect();
     let above: BTreeSet<&Path> = hidden.iter().flat_map(|path| path.ancestors().skip(1)).collect();
     if above.is_empty() {
         return vec![PathBuf::from("/")];
     }
+    // A rule is about a thing and not about its name: one that lets in what is hidden, or lies above it, must not come by another name.
+    let ids: BTreeSet<(u64, u64)> = if aliased {
+        hidden.iter().chain(&above).filter_map(|path| id(path)).collect()
+    } else {
+        BTreeSet::new()
+    };
     let mut beside = Vec::new();
     for folder in &above {
         // Within something that is hidden itself, nothing is listed.
@@ -81,13 +90,16 @@ pub(crate) fn beside(hidden: &[PathBuf]) -> Vec<PathBuf> {
         let entries = fs::read_dir(folder).into_iter().flatten().flatten();
         // A link is not followed here: it leads to something that is listed where it stands, or hidden.
         let things = entries.filter(|entry| entry.file_type().is_ok_and(|kind| !kind.is_symlink()));
-        beside.extend(
-            things
-                .map(|entry| entry.path())
-                .filter(|path| !hidden.contains(path.as_path()) && !above.contains(path.as_path())),
-        );
+        beside.extend(things.map(|entry| entry.path()).filter(|path| {
+            let by_name = hidden.contains(path.as_path()) || above.contains(path.as_path());
+            !by_name && (ids.is_empty() || id(path).is_none_or(|id| !ids.contains(&id)))
+        }));
     }
     beside
+}
+
+fn id(path: &Path) -> Option<(u64, u64)> {
+    path.symlink_metadata().ok().map(|found| (found.dev(), found.ino()))
 }
 
 #[cfg(test)]
@@ -101,7 +113,7 @@ mod tests {
         for name in ["home/.ssh", "home/shop", "home/other"] {
             fs::create_dir_all(root.join(name)).unwrap();
         }
-        let beside = beside(&[root.join("home/.ssh")]);
+        let beside = beside(&[root.join("home/.ssh")], false);
         assert!(beside.contains(&root.join("home/shop")) && beside.contains(&root.join("home/other")));
         let ssh = root.join("home/.ssh");
         assert!(!beside.iter().any(|path| ssh.starts_with(path)), "{beside:?}");
@@ -110,6 +122,6 @@ mod tests {
 
     #[test]
     fn with_nothing_hidden_everything_is_beside() {
-        assert_eq!(beside(&[]), [PathBuf::from("/")]);
+        assert_eq!(beside(&[], false), [PathBuf::from("/")]);
     }
 }

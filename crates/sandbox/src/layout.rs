@@ -10,10 +10,11 @@ use std::path::{Component, Path, PathBuf};
 
 use model::{Access, Confinement, PRIVATE_FOLDERS as PRIVATE, Protected, ProtectedKind};
 
+use crate::aliases::Mounts;
 use crate::placeholder::{Placeholders, Stands, is_placeholder};
 use crate::real::Real;
 use crate::sockets;
-use crate::worktree::Repository;
+use crate::worktree::{Repository, has_repository, protected_of_a_folder};
 
 /// One mount. For the same path, later ones of this list win.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
@@ -37,6 +38,8 @@ pub(crate) struct Layout {
     pub write: Vec<PathBuf>,
     /// What is hidden.
     pub hidden: Vec<PathBuf>,
+    /// Whether something that is hidden had another name, by which it is hidden too.
+    pub aliased: bool,
     /// What is to be protected and cannot be: a link is no folder that could be pinned.
     pub unprotected: Vec<PathBuf>,
 }
@@ -59,17 +62,22 @@ impl Layout {
                 layout.mounts.push((path, Mount::Read));
             }
         }
+        let mounts = Mounts::look();
         for (_, Real { path, is_folder }) in hidden {
-            layout.hidden.push(path.clone());
-            layout.mounts.push((path, if is_folder { Mount::HideFolder } else { Mount::HideFile }));
+            for other in mounts.others(&path).into_iter().filter(|other| !is_root(confinement, other)) {
+                layout.aliased = true;
+                layout.hide(other.clone(), other.is_dir());
+            }
+            layout.hide(path, is_folder);
         }
         if let Some(placeholders) = placeholders {
             layout.repositories(confinement, placeholders)?;
+            layout.folders_as_repositories(confinement, placeholders)?;
             for protected in &confinement.protected {
                 layout.protect(protected, placeholders)?;
             }
             if confinement.unix_sockets {
-                layout.cover_sockets(confinement);
+                layout.cover_sockets(confinement, &mounts);
             }
         }
         layout
@@ -105,6 +113,28 @@ impl Layout {
             self.mounts.push((path, Mount::Write));
         }
         Ok(())
+    }
+
+    /// Keeps a workspace without a repository from becoming one itself: git takes a folder with the right names in it for one, and obeys
+    /// the configuration beside them. One that is a repository already keeps what makes git run commands.
+    fn folders_as_repositories(
+        &mut self,
+        confinement: &Confinement,
+        placeholders: &mut Placeholders,
+    ) -> io::Result<()> {
+        let workspaces = confinement.roots.iter().filter(|root| root.access == Access::Write);
+        let without = workspaces.filter(|root| !has_repository(&root.path));
+        for root in without {
+            for protected in protected_of_a_folder(&root.path) {
+                self.protect(&protected, placeholders)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn hide(&mut self, path: PathBuf, is_folder: bool) {
+        self.hidden.push(path.clone());
+        self.mounts.push((path, if is_folder { Mount::HideFolder } else { Mount::HideFile }));
     }
 
     /// Gives a workspace that is a linked worktree its repository, but for what is protected in it. Only where there are mounts:
@@ -188,7 +218,7 @@ impl Layout {
     }
 
     /// Covers the sockets of others: all but those in folders that the call was given to work in.
-    fn cover_sockets(&mut self, confinement: &Confinement) {
+    fn cover_sockets(&mut self, confinement: &Confinement, mounts: &Mounts) {
         let roots = confinement.roots.iter();
         let roots: Vec<(PathBuf, Access)> =
             roots.filter_map(|root| Some((Real::path(&root.path).ok()?, root.access))).collect();
@@ -198,10 +228,20 @@ impl Layout {
             let innermost = around.max_by_key(|(root, _)| root.components().count());
             innermost.is_some_and(|(_, access)| *access == Access::Write)
         };
-        let others = sockets::bound().into_iter().filter(|path| self.is_seen(path) && !is_given(path));
+        let bound = sockets::bound().into_iter().flat_map(|path| {
+            let mut names = mounts.others(&path);
+            names.push(path);
+            names
+        });
+        let others = bound.filter(|path| self.is_seen(path) && !is_given(path));
         let covered: Vec<_> = others.map(|path| (path, Mount::HideFile)).collect();
         self.mounts.extend(covered);
     }
+}
+
+/// Whether the policy itself gives what is at a path, which then counts more than another name of it.
+fn is_root(confinement: &Confinement, path: &Path) -> bool {
+    confinement.roots.iter().any(|root| root.path == path)
 }
 
 /// What is to be hidden and is there: by its name, and as it really is.

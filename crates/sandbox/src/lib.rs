@@ -11,6 +11,7 @@
 //! process between fork and exec, where a lock that another thread held would hang it, and where a large process pays for
 //! its size. What it is to do comes through an open file, not by arguments that every process can read.
 
+mod aliases;
 mod bubblewrap;
 mod cgroup;
 mod description;

@@ -23,6 +23,22 @@ use crate::proof::Settled;
 use crate::proxy::Proxy;
 use crate::report::Facts;
 
+/// What every program may write where there are no mounts of its own: temporary files, and the devices that a sandbox with mounts has
+/// too. No others: a disk holds every file, and root needs no more than its number to open it.
+const SHARED: [&str; 11] = [
+    "/tmp",
+    "/var/tmp",
+    "/dev/null",
+    "/dev/zero",
+    "/dev/full",
+    "/dev/random",
+    "/dev/urandom",
+    "/dev/tty",
+    "/dev/ptmx",
+    "/dev/pts",
+    "/dev/shm",
+];
+
 /// What is to run in the sandbox.
 #[derive(Debug)]
 pub struct Job<'a> {
@@ -147,13 +163,15 @@ fn refused(error: rustix::io::Errno) -> Refusal {
 fn describe(job: &Job<'_>, layout: &Layout, tier: Tier) -> Description {
     let confinement = job.confinement;
     let namespaces = tier == Tier::Namespaces;
-    // Devices belong to every program; which there are is the mounts' part. Nothing in /proc does: it holds the settings of the
-    // kernel, which root could change.
-    let common = ["/dev"].into_iter().chain(PRIVATE.into_iter().filter(|_| namespaces)).map(PathBuf::from);
-    let tmp = ["/tmp", "/var/tmp"].into_iter().filter(|_| !namespaces).map(PathBuf::from);
+    // Nothing in /proc belongs to every program: it holds the settings of the kernel, which root could change.
+    let common: Vec<&str> =
+        if namespaces { ["/dev"].into_iter().chain(PRIVATE).collect() } else { SHARED.to_vec() };
     let seen =
         confinement.roots.iter().filter(|root| root.access == Access::Read).map(|root| root.path.clone());
-    let read = || landlock::beside(&layout.hidden).into_iter().chain(seen).collect();
+    let read = || {
+        let hidden: Vec<PathBuf> = layout.hidden.iter().cloned().chain([PathBuf::from("/dev")]).collect();
+        landlock::beside(&hidden, layout.aliased).into_iter().chain(seen).collect()
+    };
     Description {
         program: job.program.to_owned(),
         args: job.args.to_vec(),
@@ -163,7 +181,7 @@ fn describe(job: &Job<'_>, layout: &Layout, tier: Tier) -> Description {
         door: None,
         rules: Rules {
             read: (!namespaces).then(read),
-            write: layout.write.iter().cloned().chain(common).chain(tmp).collect(),
+            write: layout.write.iter().cloned().chain(common.into_iter().map(PathBuf::from)).collect(),
             unix_sockets: confinement.unix_sockets,
             internet: namespaces || confinement.network == Network::Full,
             bounds: confinement.bounds,

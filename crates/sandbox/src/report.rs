@@ -52,7 +52,7 @@ impl Facts<'_> {
             (true, false) => (Hold::Held, "read-only mounts"),
             (false, true) => (
                 Hold::Partly,
-                "Landlock; not the rights and times of files, and temporary folders are shared",
+                "Landlock; not the rights and times of files, and temporary folders and terminals are shared",
             ),
             (false, false) => (Hold::Open, "needs bubblewrap or Landlock"),
         };

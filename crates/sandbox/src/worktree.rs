@@ -52,6 +52,30 @@ impl Repository {
     }
 }
 
+/// Whether git finds a repository at `.git`, and so looks no further.
+pub(crate) fn has_repository(workspace: &Path) -> bool {
+    let git = workspace.join(".git");
+    git.is_file() || is_repository(&git)
+}
+
+/// What is protected in a folder where git finds none at `.git`, and looks whether the folder itself is one.
+pub(crate) fn protected_of_a_folder(workspace: &Path) -> Vec<Protected> {
+    use ProtectedKind::{File, Folder};
+    let names: &[(&str, ProtectedKind)] = if is_repository(workspace) {
+        &[("hooks", Folder), ("config", File), ("config.worktree", File), ("commondir", File)]
+    } else {
+        &[("HEAD", File)]
+    };
+    names.iter().map(|(name, kind)| Protected { path: workspace.join(name), kind: *kind }).collect()
+}
+
+/// As git tells a repository from another folder.
+fn is_repository(folder: &Path) -> bool {
+    folder.join("HEAD").symlink_metadata().is_ok()
+        && (folder.join("commondir").is_file()
+            || ["objects", "refs"].iter().all(|name| folder.join(name).is_dir()))
+}
+
 /// The path that a file of git names, as it really is.
 fn named(file: &Path, before: Option<&str>, from: &Path) -> Option<PathBuf> {
     let found = file.symlink_metadata().ok().filter(|found| found.is_file() && found.len() <= MOST_BYTES)?;

@@ -11,7 +11,7 @@ use std::os::unix::net::{SocketAddr, UnixListener};
 use std::path::Path;
 use std::process::{Command, Stdio};
 
-use model::{CallPolicy, Confinement, Network, Preset, Requirement, Root};
+use model::{CallPolicy, Confinement, Network, Policy, Preset, Requirement, Root, RunPlan};
 
 use crate::scene::{Scene, confined};
 use crate::tries::{Results, TRIES, TRY, Targets};
@@ -22,6 +22,8 @@ crate::tests![
     without_network_nobody_is_reached,
     with_the_kernels_rules_alone_what_is_open_is_known,
     without_namespaces_a_policy_that_requires_them_runs_nothing,
+    what_is_hidden_is_hidden_by_every_name_that_it_has,
+    a_workspace_without_a_repository_does_not_become_one,
 ];
 
 /// What must work, or the sandbox is no use.
@@ -150,6 +152,90 @@ fn without_namespaces_a_policy_that_requires_them_runs_nothing() {
         assert_eq!(failure.reason, model::NotStartedReason::NotConfined);
         assert!(failure.message.contains("namespaces, which the policy itself leaves out"), "{failure}");
         assert_eq!(report.sandbox, None);
+    });
+}
+
+/// Set where this test has mounts of its own.
+const MOUNTED: &str = "SWITCHBOARD_TEST_MOUNTED";
+
+/// The home is mounted a second time, and so is one folder of keys alone: neither is another way to them.
+fn what_is_hidden_is_hidden_by_every_name_that_it_has() {
+    if !is_root() {
+        println!("SKIPPED: only root can mount something");
+        return;
+    }
+    if std::env::var_os(MOUNTED).is_none() {
+        let name = "what_is_hidden_is_hidden_by_every_name_that_it_has";
+        let this = std::env::current_exe().unwrap();
+        let mut again = Command::new("unshare");
+        again.args(["--mount", "--propagation=private", "--"]).arg(this).args([
+            "--exact",
+            name,
+            "--nocapture",
+        ]);
+        let output = again.env(MOUNTED, "yes").output().unwrap();
+        let said = String::from_utf8_lossy(&output.stdout);
+        if String::from_utf8_lossy(&output.stderr).contains("unshare failed") {
+            println!("SKIPPED: no mounts can be made here");
+            return;
+        }
+        assert!(output.status.success() && said.contains("1 passed"), "{output:?}");
+        return;
+    }
+    Scene::play(async |scene: &Scene| {
+        let (homes, keys) = (scene.path("home/outside/again here"), scene.path("home/outside/keys"));
+        for (what, at) in [(scene.path("home"), &homes), (scene.path("home/.ssh"), &keys)] {
+            fs::create_dir(at).unwrap();
+            assert!(Command::new("mount").arg("--bind").arg(what).arg(at).status().unwrap().success());
+        }
+        assert_eq!(fs::read_to_string(homes.join(".ssh/id")).unwrap(), "as it was");
+        let script = format!(
+            "cat '{}/.ssh/id' '{}/id' '{}/outside/file'; true",
+            homes.display(),
+            keys.display(),
+            homes.display()
+        );
+        for namespaces in [true, false] {
+            let policy = CallPolicy { requirement: Requirement::BestEffort, ..Preset::Workspace.into() };
+            let confinement = Confinement { namespaces, ..scene.confinement(policy) };
+            let plan = RunPlan { policy: Policy::Confined(Box::new(confinement)), ..scene.shell(&script) };
+            let report = scene.run(&plan).await;
+            confined(&report);
+            // What is beside the keys is seen by that name too.
+            assert_eq!(scene.output(), "as it was", "namespaces: {namespaces}; {}", scene.error());
+            fs::remove_dir_all(scene.spool()).unwrap();
+        }
+    });
+}
+
+/// git takes a folder with the right names in it for a repository, and runs what the configuration beside them says.
+fn a_workspace_without_a_repository_does_not_become_one() {
+    Scene::play(async |scene: &Scene| {
+        fs::remove_dir_all(scene.workspace().join(".git")).unwrap();
+        let mark = scene.workspace().join("mark");
+        let config = format!(
+            "[core]\nrepositoryformatversion = 0\nbare = false\nworktree = .\nfsmonitor = touch {}; false",
+            mark.display()
+        );
+        let script = format!(
+            "mkdir -p objects refs; printf '{config}\\n' > config; rm -f HEAD; echo 'ref: refs/heads/main' > HEAD; true"
+        );
+        scene.run(&scene.shell(&script)).await;
+        assert!(!scene.workspace().join("HEAD").exists(), "{}", scene.error());
+        match Command::new("git").arg("status").current_dir(scene.workspace()).output() {
+            Ok(_) => assert!(!mark.exists(), "a planted command ran"),
+            Err(error) => println!("SKIPPED: there is no git ({error})"),
+        }
+        // One that is a repository itself keeps what makes git run commands.
+        for name in ["HEAD", "config"] {
+            fs::write(scene.workspace().join(name), "as it was").unwrap();
+        }
+        fs::remove_dir_all(scene.spool()).unwrap();
+        scene
+            .run(&scene.shell("echo x >> config; mkdir -p hooks; echo x > hooks/pre-commit; echo y > refs/y"))
+            .await;
+        assert_eq!(fs::read_to_string(scene.workspace().join("config")).unwrap(), "as it was");
+        assert!(!scene.workspace().join("hooks").exists() && scene.workspace().join("refs/y").exists());
     });
 }
 

@@ -13,7 +13,7 @@ use std::fs::{self, File, OpenOptions, Permissions};
 use std::io::{self, Read, Write};
 use std::net::{TcpStream, UdpSocket};
 use std::os::linux::net::SocketAddrExt;
-use std::os::unix::fs::{PermissionsExt, symlink};
+use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt, PermissionsExt, symlink};
 use std::os::unix::net::{SocketAddr, UnixStream};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -212,6 +212,22 @@ pub const TRIES: &[(&str, Try)] = &[
         // To what it is: this one would be every user's trouble.
         let setting = "/proc/sys/kernel/core_pattern";
         fs::write(setting, fs::read(setting)?)
+    }),
+    ("open a disk, or another device that is not everybody's", |_| {
+        let is_everybodys = |mode: u32| mode & 0o006 == 0o006;
+        let devices = fs::read_dir("/dev").into_iter().flatten().flatten().map(|entry| entry.path());
+        // The list may be out of sight, and the devices in it not.
+        let known =
+            ["/dev/vda", "/dev/sda", "/dev/nvme0n1", "/dev/loop0", "/dev/kvm", "/dev/mem"].map(PathBuf::from);
+        let own = devices.chain(known).filter(|path| {
+            fs::metadata(path).is_ok_and(|found| {
+                let kind = found.file_type();
+                kind.is_block_device() || (kind.is_char_device() && !is_everybodys(found.mode()))
+            })
+        });
+        let open =
+            |path: PathBuf| OpenOptions::new().read(true).custom_flags(libc::O_NONBLOCK).open(path).is_ok();
+        if own.into_iter().any(open) { Ok(()) } else { Err(io::Error::other("none can be opened")) }
     }),
     ("ask the kernel to reboot", |_| OpenOptions::new().write(true).open("/proc/sysrq-trigger").map(drop)),
     ("plant a hook", |t| fs::write(t.workspace.join(".git/hooks/pre-commit"), "x")),
