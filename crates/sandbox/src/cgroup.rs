@@ -30,7 +30,7 @@ pub struct Delegated {
 impl Delegated {
     /// Looks for one, from this process's own cgroup upwards: one that bounds, or else the nearest that only kills.
     pub fn look() -> Option<Self> {
-        let mounted = mount_point(&fs::read_to_string("/proc/self/mountinfo").ok()?)?;
+        let mounted = hierarchy()?;
         let own = fs::read_to_string("/proc/self/cgroup").ok()?;
         let own = mounted.join(own.lines().find_map(|line| line.strip_prefix("0::/"))?);
         let all = own.ancestors().take_while(|folder| folder.starts_with(&mounted)).filter_map(Self::at);
@@ -97,7 +97,21 @@ impl Delegated {
     }
 }
 
-/// Where the hierarchy of version 2 is mounted; beside those of version 1, perhaps.
+/// Where the hierarchy of version 2 is mounted. It is nearly always in one of two places, and to have the kernel write down every mount
+/// of a machine for each start is not cheap.
+fn hierarchy() -> Option<PathBuf> {
+    const CGROUP2: u64 = 0x6367_7270;
+    let is_it = |path: &&str| {
+        rustix::fs::statfs(*path)
+            .is_ok_and(|found| u64::try_from(found.f_type).is_ok_and(|kind| kind == CGROUP2))
+    };
+    match ["/sys/fs/cgroup", "/sys/fs/cgroup/unified"].iter().find(|path| is_it(path)) {
+        Some(usual) => Some(PathBuf::from(usual)),
+        None => mount_point(&fs::read_to_string("/proc/self/mountinfo").ok()?),
+    }
+}
+
+/// Where it is mounted by the kernel's list; beside those of version 1, perhaps.
 fn mount_point(mounts: &str) -> Option<PathBuf> {
     mounts.lines().find_map(|line| {
         let (place, kind) = line.split_once(" - ")?;
@@ -146,6 +160,12 @@ mod tests {
         let beside = "30 1 0:1 / /sys/fs/cgroup/pids rw - cgroup cgroup rw,pids\n31 1 0:2 / /sys/fs/cgroup/unified rw - cgroup2 cgroup2 rw";
         assert_eq!(mount_point(beside), Some("/sys/fs/cgroup/unified".into()));
         assert_eq!(mount_point("30 1 0:1 / /sys/fs/cgroup/pids rw - cgroup cgroup rw,pids"), None);
+    }
+
+    #[test]
+    fn the_usual_place_is_the_one_in_the_kernels_list() {
+        let list = fs::read_to_string("/proc/self/mountinfo").unwrap();
+        assert_eq!(hierarchy(), mount_point(&list), "{list}");
     }
 
     #[test]
