@@ -25,11 +25,16 @@ impl Machine {
             processor: field(&read("/proc/cpuinfo")?, "model name").unwrap_or_else(unknown),
             memory_kib: memory.trim_end_matches(" kB").parse().unwrap_or(0),
             kernel: read("/proc/sys/kernel/osrelease")?,
-            file_system: file_system(&read("/proc/self/mountinfo")?, &work.canonicalize()?)
-                .unwrap_or_else(unknown),
+            file_system: file_system_of(work)?,
             load_before: read("/proc/loadavg")?.split(' ').take(3).collect::<Vec<_>>().join(" "),
         })
     }
+}
+
+/// The type of the file system that the folder is on.
+pub fn file_system_of(folder: &Path) -> io::Result<String> {
+    let mounts = fs::read_to_string("/proc/self/mountinfo")?;
+    Ok(file_system(&mounts, &folder.canonicalize()?).unwrap_or_else(|| "unknown".to_owned()))
 }
 
 /// The value of the first `name : value` line.

@@ -8,7 +8,7 @@ use model::{AgentKind, CallSpec, JobId, Timestamp};
 use rusqlite::types::Value;
 use rusqlite::{Connection, OptionalExtension, params};
 
-use crate::Work;
+use crate::measuring::Work;
 use crate::ours::{ANSWER, PROMPT, outcome};
 
 /// A store that is written to by hand.

@@ -1,7 +1,7 @@
-//! Measures the store against rusqlite by hand, in turn and in one run, and prints a table.
+//! Measures the store against rusqlite by hand, in turn and in one run, and prints a page.
 //!
 //! Refuses to judge: a missed target is printed and is no failure, so that no build depends on how busy the machine was.
-//! `cargo bench -p store` takes a few minutes; `cargo bench -p store -- --quick` only shows that it works.
+//! `cargo bench -p store` takes some ten minutes; `cargo bench -p store -- --quick` only shows that it works.
 #![expect(
     clippy::disallowed_methods,
     clippy::print_stderr,
@@ -11,164 +11,106 @@
 )]
 
 mod by_hand;
+mod filled;
+#[path = "../../../../bench/src/machine.rs"]
+#[cfg_attr(test, expect(unused_imports, reason = "its own tests run where it lives"))]
+mod machine;
+mod measuring;
 mod ours;
+#[path = "../../../../bench/src/report.rs"]
+#[expect(dead_code, reason = "other benches use more of it")]
+mod report;
 #[path = "../../tests/store/server.rs"]
 #[expect(dead_code, reason = "the tests use more of it")]
 mod server;
-mod table;
+#[path = "../../../../bench/src/spread.rs"]
+#[cfg_attr(test, expect(unused_imports, reason = "its own tests run where it lives"))]
+mod spread;
 
-use std::time::{Duration, Instant};
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::{env, fs};
 
-use crate::by_hand::ByHand;
-use crate::ours::Ours;
-use crate::table::{Row, Table, median};
+use crate::machine::{Machine, file_system_of};
+use crate::measuring::{FULL, QUICK, Scale};
+use crate::report::{Report, table};
 
-/// How much is measured.
-#[derive(Debug, Clone, Copy)]
-struct Scale {
-    rounds: usize,
-    alone: usize,
-    together: usize,
-    few: usize,
-    many: usize,
+const USAGE: &str = "cargo bench -p store -- [--quick | --save] [--work FOLDER]...
+
+  --quick        one round with little work, to see that the bench still works; its figures mean little
+  --save         also write the page to bench/results/store.md
+  --work FOLDER  where the files go; each folder gets a table of its own [default: the system's for temporary files]";
+
+#[derive(Debug, Default, PartialEq, Eq)]
+struct Arguments {
+    quick: bool,
+    save: bool,
+    work: Vec<PathBuf>,
 }
 
-const FULL: Scale = Scale { rounds: 5, alone: 300, together: 1_600, few: 100, many: 100_000 };
-const QUICK: Scale = Scale { rounds: 1, alone: 20, together: 64, few: 10, many: 200 };
-
-/// How many workers there are at once, where there are many.
-pub const WORKERS: usize = 32;
-
-/// One figure of one round, in operations per second, at both sizes.
-#[derive(Debug, Default)]
-struct Figures {
-    few: Vec<f64>,
-    many: Vec<f64>,
-}
-
-fn main() {
-    // `cargo test --benches` passes no `--bench`, and wants to see nothing measured.
-    let arguments: Vec<String> = std::env::args().collect();
-    let quick = arguments.iter().any(|argument| argument == "--quick" || argument == "--test");
-    let scale = if quick { QUICK } else { FULL };
-    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
-    runtime.block_on(measure(scale));
-}
-
-async fn measure(scale: Scale) {
-    let folder = tempfile::tempdir().unwrap();
-    let mut table = Table::default();
-    eprintln!("filling: {} and {} jobs, twice", scale.few, scale.many);
-    let ours = [filled(&folder, "ours-few", scale.few).await, filled(&folder, "ours-many", scale.many).await];
-    drop((filled(&folder, "hand-few", scale.few).await, filled(&folder, "hand-many", scale.many).await));
-    let hand = ["hand-few", "hand-many"].map(|name| ByHand::open(&folder.path().join(name)));
-
-    for (what, workers, work) in [
-        ("place, 1 worker", 1, Work::Place),
-        (&*format!("place, {WORKERS} workers"), WORKERS, Work::Place),
-        ("claim + finish, 1 worker", 1, Work::ClaimAndFinish),
-        (&*format!("claim + finish, {WORKERS} workers"), WORKERS, Work::ClaimAndFinish),
-    ] {
-        eprintln!("measuring: {what}");
-        let count = if workers == 1 { scale.alone } else { scale.together };
-        let (mut own, mut by_hand) = (Figures::default(), Figures::default());
-        for _ in 0..scale.rounds {
-            for (size, (own_store, hand_store)) in ours.iter().zip(&hand).enumerate() {
-                let (of_own, of_hand) = if size == 0 {
-                    (&mut own.few, &mut by_hand.few)
-                } else {
-                    (&mut own.many, &mut by_hand.many)
-                };
-                of_own.push(per_second(count, own_store.work(work, workers, count).await));
-                of_hand.push(per_second(count, hand_store.work(work, workers, count)));
+impl Arguments {
+    fn read(arguments: impl Iterator<Item = String>) -> Result<Self, String> {
+        let (mut read, mut arguments) = (Self::default(), arguments);
+        while let Some(argument) = arguments.next() {
+            match argument.as_str() {
+                // What cargo itself adds.
+                "--bench" => {}
+                "--quick" | "--test" => read.quick = true,
+                "--save" => read.save = true,
+                "--work" => read.work.push(arguments.next().ok_or("--work needs a folder")?.into()),
+                other => return Err(format!("`{other}` is not understood")),
             }
         }
-        table.rows.push(Row::rates(format!("{what}, {} stored", scale.few), &own.few, &by_hand.few));
-        table.rows.push(Row::rates(format!("{what}, {} stored", scale.many), &own.many, &by_hand.many));
-        table.growth.push((what.to_owned(), median(&own.few) / median(&own.many)));
-    }
-    table.rows.push(measure_list(scale, &ours[1], &hand[1]).await);
-    drop((ours, hand));
-    table.rows.push(measure_open(scale, &folder).await);
-    measure_server(scale, &mut table).await;
-    println!("{table}");
-}
-
-/// What is done over and over.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Work {
-    /// Keep a call.
-    Place,
-    /// Take a job, and bring it to its end.
-    ClaimAndFinish,
-}
-
-fn per_second(count: usize, took: Duration) -> f64 {
-    f64::from(u32::try_from(count).unwrap()) / took.as_secs_f64()
-}
-
-async fn filled(folder: &tempfile::TempDir, name: &str, jobs: usize) -> Ours {
-    let store = Ours::open(&folder.path().join(name)).await;
-    store.fill(jobs).await;
-    store
-}
-
-async fn measure_list(scale: Scale, ours: &Ours, hand: &ByHand) -> Row {
-    eprintln!("measuring: list");
-    let (mut own, mut by_hand) = (Vec::new(), Vec::new());
-    for _ in 0..scale.rounds.max(3) * 3 {
-        let start = Instant::now();
-        ours.list_newest().await;
-        own.push(start.elapsed().as_secs_f64() * 1e3);
-        let start = Instant::now();
-        hand.list_newest();
-        by_hand.push(start.elapsed().as_secs_f64() * 1e3);
-    }
-    Row::times(format!("list the 100 newest of {}", scale.many), &own, &by_hand)
-}
-
-async fn measure_open(scale: Scale, folder: &tempfile::TempDir) -> Row {
-    eprintln!("measuring: open");
-    let (mut own, mut by_hand) = (Vec::new(), Vec::new());
-    for _ in 0..scale.rounds.max(3) * 3 {
-        let start = Instant::now();
-        let ours = Ours::open(&folder.path().join("ours-many")).await;
-        own.push(start.elapsed().as_secs_f64() * 1e3);
-        drop(ours);
-        let start = Instant::now();
-        let hand = ByHand::open(&folder.path().join("hand-many"));
-        by_hand.push(start.elapsed().as_secs_f64() * 1e3);
-        drop(hand);
-    }
-    Row::times(format!("open a store of {}", scale.many), &own, &by_hand)
-}
-
-/// For orientation only: the server is a debug build.
-async fn measure_server(scale: Scale, table: &mut Table) {
-    if let Some(reason) = server::missing().filter(|_| cfg!(feature = "surreal")) {
-        return table.notes.push(format!("SurrealDB was left out: {reason}."));
-    }
-    if !cfg!(feature = "surreal") {
-        return table.notes.push("SurrealDB was left out: built without the feature `surreal`.".to_owned());
-    }
-    eprintln!("measuring: a SurrealDB server");
-    let server = server::Server::start("memory");
-    let store = Ours::open_at(server.setting("bench"), Some(server::credentials())).await;
-    store.fill(scale.few).await;
-    for (what, work) in [("place", Work::Place), ("claim + finish", Work::ClaimAndFinish)] {
-        for workers in [1, WORKERS] {
-            let count = scale.alone.min(100);
-            let rates: Vec<f64> = {
-                let mut rates = Vec::new();
-                for _ in 0..scale.rounds.min(3) {
-                    rates.push(per_second(count, store.work(work, workers, count).await));
-                }
-                rates
-            };
-            table.rows.push(Row::alone(
-                format!("SurrealDB server (debug build): {what}, {workers} workers"),
-                &rates,
-            ));
+        if read.quick && read.save {
+            return Err("quick figures are not saved over real ones".to_owned());
         }
+        if read.work.is_empty() {
+            read.work.push(env::temp_dir());
+        }
+        Ok(read)
     }
+}
+
+fn main() -> ExitCode {
+    let arguments = match Arguments::read(env::args().skip(1)) {
+        Ok(arguments) => arguments,
+        Err(mistake) => {
+            eprintln!("error: {mistake}\n\n{USAGE}");
+            return ExitCode::FAILURE;
+        }
+    };
+    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
+    let scale = if arguments.quick { QUICK } else { FULL };
+    let page = runtime.block_on(page(&arguments, scale));
+    println!("{page}");
+    if arguments.save {
+        let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../bench/results/store.md");
+        fs::write(&file, page).unwrap();
+        eprintln!("written to {}", file.canonicalize().unwrap().display());
+    }
+    ExitCode::SUCCESS
+}
+
+async fn page(arguments: &Arguments, scale: Scale) -> String {
+    let machine = Machine::look(&arguments.work[0]).unwrap();
+    let mut tables = String::new();
+    for work in &arguments.work {
+        // Dropped at every way out, so nothing of it stays.
+        let folder = tempfile::Builder::new().prefix("bench-store-").tempdir_in(work).unwrap();
+        let system = file_system_of(folder.path()).unwrap();
+        eprintln!("measuring on {system}");
+        let rows = measuring::on_sqlite(scale, folder.path()).await;
+        tables.extend(["## SQLite, on ", &system, "\n\n", &table(&rows), "\n"]);
+    }
+    let folder = tempfile::Builder::new().prefix("bench-store-").tempdir_in(&arguments.work[0]).unwrap();
+    let rows = match measuring::on_a_server(scale, folder.path()).await {
+        Ok(rows) => table(&rows),
+        Err(reason) => format!("Left out: {reason}.\n"),
+    };
+    tables.extend(["## A SurrealDB server, for orientation\n\n", &rows]);
+    let given = env::args().skip(1).filter(|argument| argument != "--bench");
+    let command =
+        ["cargo bench -p store --".to_owned()].into_iter().chain(given).collect::<Vec<_>>().join(" ");
+    Report { title: "What the store costs", command, machine, method: scale.method(), table: tables }
+        .to_string()
 }

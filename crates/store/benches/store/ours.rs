@@ -7,7 +7,7 @@ use model::{AgentKind, CallSpec, Home, JobEnd, NewJob, Outcome, Owner, Usage, Ve
 use store::{Capacity, ClaimRequest, Credentials, JobFilter, Opening, PageRequest, Redactor, Setting, Store};
 use tokio::task::JoinSet;
 
-use crate::Work;
+use crate::measuring::Work;
 
 pub const PROMPT: &str =
     "Look at the failing test in the shop and say in two sentences what is wrong with it.";
