@@ -26,13 +26,14 @@ pub async fn place(wire: &Wire, job: Job) -> Result<(Job, bool), StoreError> {
         .with("job", job_record_id(job.id))
         .with("key", key)
         .with("content", Value::Object(record.content(job.id)));
-    let query = "
+    // One statement is one transaction: an error that says nothing was written is true of all of it.
+    let query = "{
         INSERT IGNORE INTO agent_jobs $content RETURN NONE;
-        IF $key = NONE { SELECT VALUE placed FROM $job } ELSE { SELECT VALUE placed FROM agent_jobs WHERE scoped_key = $key };
-    ";
+        RETURN IF $key = NONE { SELECT VALUE placed FROM $job } ELSE { SELECT VALUE placed FROM agent_jobs WHERE scoped_key = $key };
+    };";
     let mut answer = wire.insist(query, vars).await.map_err(|gave_up| in_doubt(wire, gave_up, job.id))?;
     // The server has done its part by now.
-    let found = answer.rows::<String>(1).map_err(|error| unsure(wire, job.id, error.into()))?;
+    let found = answer.rows::<String>(0).map_err(|error| unsure(wire, job.id, error.into()))?;
     let earlier = found.first().and_then(|placed| placed.parse::<JobId>().ok());
     match earlier {
         Some(id) if id == job.id => Ok((job, true)),

@@ -135,15 +135,18 @@ impl Engine for Surreal {
     async fn sweep(&self, retention: Retention, now: Timestamp) -> Result<Vec<JobId>, SweepError> {
         let mut removed = Vec::new();
         loop {
-            let part = match sweep::part(&self.wire, retention, now).await {
-                Ok(part) => part,
-                Err(source) => return Err(SweepError { removed, perhaps: Vec::new(), source }),
-            };
-            match part.removed {
-                Ok(()) if part.jobs.is_empty() => return Ok(removed),
-                Ok(()) => removed.extend(part.jobs),
-                Err(source) => return Err(SweepError::after(removed, part.jobs, source)),
+            match sweep::part(&self.wire, retention, now).await {
+                Ok(part) if part.jobs.is_empty() => break,
+                Ok(part) => match part.removed {
+                    Ok(()) => removed.extend(part.jobs),
+                    Err(source) => return Err(SweepError::after(removed, part.jobs, source)),
+                },
+                Err(source) => return Err(SweepError::after(removed, Vec::new(), source)),
             }
+        }
+        match sweep::forget_owners(&self.wire, now).await {
+            Ok(()) => Ok(removed),
+            Err(source) => Err(SweepError::after(removed, Vec::new(), source)),
         }
     }
 

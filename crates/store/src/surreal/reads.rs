@@ -226,22 +226,22 @@ pub async fn stats(wire: &Wire, range: StatsRange) -> Result<Stats, StoreError> 
     );
     let mut answer = wire.read(&query, conditions.vars.with("day_ms", int(DAY_MS))).await?;
     let nobody = Reader(JobId::first_of(Timestamp::default()));
+    // Records that make no sense are in no sum, and spoil none.
     let states = answer
-        .rows::<StateCount>(0)?
+        .readable::<StateCount>(0)?
         .into_iter()
-        .map(|row| Ok((nobody.parse("state", &row.state)?, row.jobs.unsigned_abs())))
-        .collect::<Result<_, StoreError>>()?;
-    let mut sums = answer.rows::<EndedSums>(1)?;
+        .filter_map(|row| Some((nobody.parse("state", &row.state).ok()?, row.jobs.unsigned_abs())))
+        .collect();
+    let mut sums = answer.readable::<EndedSums>(1)?;
     sums.sort_by(|a, b| (a.day, &a.agent, &a.model, &a.state).cmp(&(b.day, &b.agent, &b.model, &b.state)));
-    let ended = sums.into_iter().map(|sums| ended(sums, &nobody)).collect::<Result<Vec<_>, _>>()?;
-    Ok(Stats { states, ended: ended.into_iter().flatten().collect() })
+    Ok(Stats { states, ended: sums.into_iter().filter_map(|sums| ended(sums, &nobody)).collect() })
 }
 
-fn ended(sums: EndedSums, reader: &Reader) -> Result<Option<StatsRow>, StoreError> {
-    let state: StateName = reader.parse("state", &sums.state)?;
-    let Some(how) = state.ended() else { return Ok(None) };
-    Ok(Some(StatsRow {
-        agent: reader.parse("agent", &sums.agent)?,
+fn ended(sums: EndedSums, reader: &Reader) -> Option<StatsRow> {
+    let state: StateName = reader.parse("state", &sums.state).ok()?;
+    let how = state.ended()?;
+    Some(StatsRow {
+        agent: reader.parse("agent", &sums.agent).ok()?,
         model: sums.model,
         day: Timestamp::from_millis(sums.day.unsigned_abs().saturating_mul(DAY_MS)),
         how,
@@ -254,7 +254,7 @@ fn ended(sums: EndedSums, reader: &Reader) -> Result<Option<StatsRow>, StoreErro
             reasoning: whole(sums.reasoning),
         },
         cost_usd: sums.cost,
-    }))
+    })
 }
 
 /// A sum in whole numbers. One of those runs over; a floating one does not, and stops at the largest, as with `SQLite`.

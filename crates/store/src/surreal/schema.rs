@@ -35,7 +35,7 @@ const STEPS: [&str; 2] = [
     "
     REMOVE INDEX IF EXISTS jobs_by_key ON agent_jobs;
     UPDATE agent_jobs SET scoped_key = <string> string::len(home) + ' ' + home + idempotency_key
-        WHERE idempotency_key != NONE RETURN NONE;
+        WHERE idempotency_key != NONE AND scoped_key = NONE RETURN NONE;
     DEFINE INDEX IF NOT EXISTS jobs_by_scoped_key ON agent_jobs FIELDS scoped_key UNIQUE;
     DEFINE INDEX IF NOT EXISTS sessions_by_job ON tool_sessions FIELDS job;
     ",
@@ -70,6 +70,8 @@ pub async fn bring_up_to_date(wire: &Wire) -> Result<(), StoreError> {
         wire.read(step, Vars::new()).await?;
     }
     let vars = Vars::new().with("version", known);
-    wire.read("UPSERT switchboard:schema SET version = $version;", vars).await?;
+    // A newer program may have been faster: its version stays.
+    let query = "UPSERT switchboard:schema SET version = math::max([version ?? 0, $version]);";
+    wire.read(query, vars).await?;
     Ok(())
 }

@@ -1,7 +1,7 @@
 //! Removes ended jobs that are kept no longer.
 
 use model::{JobId, Timestamp};
-use surrealdb::types::SurrealValue;
+use surrealdb::types::{SurrealValue, Value};
 
 use crate::error::StoreError;
 use crate::requests::Retention;
@@ -22,28 +22,27 @@ pub struct Part {
 
 /// Removes some, the oldest first, and answers which. Nothing is left to remove when it answers none.
 pub async fn part(wire: &Wire, retention: Retention, now: Timestamp) -> Result<Part, StoreError> {
-    let mut placed = match retention.max_age {
+    let mut jobs = match retention.max_age {
         Some(age) => too_old(wire, now.minus(age)).await?,
         None => Vec::new(),
     };
-    if placed.is_empty()
+    if jobs.is_empty()
         && let Some(count) = retention.max_count
     {
-        placed = too_many(wire, count).await?;
+        jobs = too_many(wire, count).await?;
     }
-    let jobs: Vec<JobId> = placed.iter().filter_map(|placed| placed.parse().ok()).collect();
+    if jobs.is_empty() {
+        return Ok(Part { jobs, removed: Ok(()) });
+    }
     let records: Vec<_> = jobs.iter().map(|id| job_record_id(*id)).collect();
-    let vars = Vars::new()
-        .with("jobs", records)
-        .with("placed", placed)
-        .with("long_ago", int(now.as_millis().saturating_sub(FORGET_OWNERS_MS)));
-    // What was said goes with its job, and so does the last conversation of a task.
+    let names: Vec<_> = jobs.iter().map(JobId::to_string).collect();
+    // What was said goes with its job, and so does the last conversation of a task. One statement: all of it, or nothing.
     let query = "{
-            DELETE agent_exchanges WHERE job IN $placed;
-            DELETE tool_sessions WHERE job IN $placed;
+            DELETE agent_exchanges WHERE job IN $names;
+            DELETE tool_sessions WHERE job IN $names;
             DELETE $jobs;
-        };
-        DELETE agent_workers WHERE expires_at < $long_ago;";
+        };";
+    let vars = Vars::new().with("jobs", records).with("names", names);
     let removed = wire.insist(query, vars).await.map(|_| ()).map_err(|gave_up| match gave_up.lost {
         Some(source) => StoreError::Unconfirmed { place: wire.place(), job: None, source },
         None => gave_up.error,
@@ -51,23 +50,29 @@ pub async fn part(wire: &Wire, retention: Retention, now: Timestamp) -> Result<P
     Ok(Part { jobs, removed })
 }
 
-async fn too_old(wire: &Wire, cutoff: Timestamp) -> Result<Vec<String>, StoreError> {
+/// Forgets who has not been heard of for long.
+pub async fn forget_owners(wire: &Wire, now: Timestamp) -> Result<(), StoreError> {
+    let vars = Vars::new().with("long_ago", int(now.as_millis().saturating_sub(FORGET_OWNERS_MS)));
+    wire.read("DELETE agent_workers WHERE expires_at < $long_ago;", vars).await.map(|_| ())
+}
+
+async fn too_old(wire: &Wire, cutoff: Timestamp) -> Result<Vec<JobId>, StoreError> {
     // By its end alone: its id may be of a clock that was ahead.
     let vars = Vars::new().with("cutoff", int(cutoff.as_millis())).with("part", PART);
-    let query = "SELECT VALUE placed FROM agent_jobs
-        WHERE completed_at > 0 AND completed_at <= $cutoff LIMIT $part;";
-    wire.read(query, vars).await?.rows(0)
+    let query = "SELECT id, completed_at FROM agent_jobs
+        WHERE completed_at > 0 AND completed_at <= $cutoff ORDER BY completed_at LIMIT $part;";
+    wire.read(query, vars).await?.jobs(0)
 }
 
 #[derive(Debug, SurrealValue)]
 #[surreal(crate = "surrealdb::types")]
 struct EndedAt {
-    placed: String,
+    placed: Value,
     completed_at: i64,
 }
 
 /// The oldest by their ends: an id may be of a clock that was ahead, or of a job that took long.
-async fn too_many(wire: &Wire, count: u64) -> Result<Vec<String>, StoreError> {
+async fn too_many(wire: &Wire, count: u64) -> Result<Vec<JobId>, StoreError> {
     let query = "SELECT placed, completed_at FROM agent_jobs WHERE completed_at > 0
         ORDER BY completed_at DESC, placed DESC LIMIT 1 START $count;";
     let vars = Vars::new().with("count", int(count));
@@ -76,9 +81,8 @@ async fn too_many(wire: &Wire, count: u64) -> Result<Vec<String>, StoreError> {
     };
     let vars =
         Vars::new().with("newest", newest.placed).with("newest_end", newest.completed_at).with("part", PART);
-    let query = "SELECT placed, completed_at FROM agent_jobs
+    let query = "SELECT id, placed, completed_at FROM agent_jobs
         WHERE completed_at > 0 AND completed_at <= $newest_end AND (completed_at < $newest_end OR placed <= $newest)
         ORDER BY completed_at, placed LIMIT $part;";
-    let ended = wire.read(query, vars).await?.rows::<EndedAt>(0)?;
-    Ok(ended.into_iter().map(|job| job.placed).collect())
+    wire.read(query, vars).await?.jobs(0)
 }

@@ -30,6 +30,8 @@ crate::tests![
     a_record_that_makes_no_sense_stops_no_other_on_a_server,
     sums_that_run_over_stop_at_the_largest_number_on_a_server,
     keys_of_a_first_version_on_a_server_become_those_of_their_homes,
+    a_sweep_that_cannot_forget_owners_says_what_it_removed,
+    a_newer_version_is_not_taken_back_by_an_older_program,
 ];
 
 /// The steps of a job are written by this.
@@ -408,6 +410,51 @@ fn a_record_that_makes_no_sense_stops_no_other_on_a_server() {
         assert_eq!(readable, states.map(|(job, state)| (jobs[job], state)));
         assert_eq!(unreadable, [5, 3, 1].map(|job| jobs[job]));
         assert_eq!(claimed(store, "c").await.0.id, jobs[7]);
+
+        // Nor do they spoil the sums, and retention removes them like any other.
+        spoil("state = 'confused'", jobs[0]).await;
+        spoil("agent = 9", jobs[2]).await;
+        let stats = store.stats(StatsRange::default()).await.unwrap();
+        assert_eq!(stats.ended.iter().map(|row| row.jobs).sum::<u64>(), 4);
+        spoil("placed = 3", jobs[4]).await;
+        let all = Retention { max_age: None, max_count: Some(0) };
+        let mut swept = store.sweep(all).await.unwrap();
+        swept.sort_unstable();
+        assert_eq!(swept, [0, 1, 2, 3, 4, 5].map(|job| jobs[job]));
+        assert_eq!(store.count(&JobFilter::default()).await.unwrap(), 3);
+    });
+}
+
+fn a_sweep_that_cannot_forget_owners_says_what_it_removed() {
+    block_on(async {
+        let lines = Lines::new().await;
+        lines.store.renew(&Owner::new("long gone"), Duration::ZERO).await.unwrap();
+        lines.clock.advance(Duration::from_hours(24 * 30));
+        let job = lines.store.place(order("x")).await.unwrap().job.id;
+        lines.store.request_cancel(job).await.unwrap();
+        let stop = "DEFINE EVENT stop ON agent_workers WHEN $event = 'DELETE' THEN { THROW 'no further' }";
+        lines.raw().await.query(stop).await.unwrap().check().unwrap();
+        let all = Retention { max_age: None, max_count: Some(0) };
+        let error = lines.store.sweep(all).await.unwrap_err();
+        assert_eq!(error.removed, [job], "its folder has to go: {error:?}");
+        assert!(lines.store.get(job).await.unwrap().is_none());
+    });
+}
+
+fn a_newer_version_is_not_taken_back_by_an_older_program() {
+    block_on(async {
+        let lines = Lines::new().await;
+        // Between the look of the older program and its word, a newer one has brought the database further.
+        lines.way.fail("switchboard:schema SET version", Fault::Late, 1);
+        let back = "UPDATE switchboard:schema SET version = 1;";
+        lines.raw().await.query(back).await.unwrap().check().unwrap();
+        drop(open(lines.way.port, &lines.clock).await);
+        let newer = "UPDATE switchboard:schema SET version = 99;";
+        lines.raw().await.query(newer).await.unwrap().check().unwrap();
+        lines.way.release().await;
+        let version = "SELECT VALUE version FROM switchboard:schema";
+        let mut answer = lines.raw().await.query(version).await.unwrap();
+        assert_eq!(answer.take::<Vec<i64>>(0).unwrap(), [99]);
     });
 }
 

@@ -9,7 +9,9 @@ use std::process::{Command, ExitCode};
 
 use model::StateName;
 use rusqlite::Connection;
-use store::{Certainty, JobFilter, Opening, PageRequest, Retention, Setting, Store, StoreError, WatchEvent};
+use store::{
+    Certainty, JobFilter, Opening, PageRequest, Retention, Setting, StatsRange, Store, StoreError, WatchEvent,
+};
 
 use crate::bed::{Bed, Engine, block_on};
 use crate::calls::{order, request, success};
@@ -299,6 +301,14 @@ fn a_record_that_makes_no_sense_stops_no_other() {
         let expected = [StateName::Queued, StateName::Interrupted, StateName::Failed];
         assert_eq!(listed, [(jobs[3], expected[0]), (jobs[2], expected[1]), (jobs[1], expected[2])]);
         assert_eq!(page.unreadable, [jobs[0]]);
+
+        // Nor does it spoil the sums, and retention removes it like any other.
+        spoil("state = 'confused', completed_at = 1", jobs[0]);
+        let stats = store.stats(StatsRange::default()).await.unwrap();
+        assert_eq!(stats.states.iter().map(|(_, jobs)| jobs).sum::<u64>(), 3);
+        assert_eq!(stats.ended.iter().map(|row| row.jobs).sum::<u64>(), 1);
+        let all = Retention { max_age: None, max_count: Some(0) };
+        assert_eq!(store.sweep(all).await.unwrap(), [jobs[0], jobs[1]]);
     });
 }
 
