@@ -232,7 +232,14 @@ async fn sweep(desk: &Inner) {
         Ok(removed) => removed,
         Err(error) => {
             tracing::warn!(%error, "cannot remove old jobs");
-            error.removed
+            let mut removed = error.removed;
+            // No later sweep finds those that are gone after all: their folders would stay for good.
+            for job in error.perhaps {
+                if matches!(desk.store.get(job).await, Ok(None)) {
+                    removed.push(job);
+                }
+            }
+            removed
         }
     };
     desk.recent.forget(&removed);
