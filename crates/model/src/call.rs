@@ -135,6 +135,9 @@ pub struct CallSpec {
     /// Whether texts are wanted piece by piece while they are written.
     #[serde(default)]
     pub partial_messages: bool,
+    /// Whether somebody watches: the same as a wish. Who cannot send pieces sends wholes, and nothing is refused.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub watched: bool,
     /// How long one tool of an MCP server may take.
     #[serde(default, rename = "tool_timeout_ms", with = "crate::event::opt_millis")]
     pub tool_timeout: Option<Duration>,
@@ -185,6 +188,7 @@ impl CallSpec {
             settings: Settings::default(),
             output_schema: None,
             partial_messages: false,
+            watched: false,
             tool_timeout: None,
             max_turns: None,
             max_budget_usd: None,

@@ -11,7 +11,7 @@ use model::{CallPolicy, CallSpec, Limits, Mode, Requirement, SessionChoice};
 use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader};
 use tokio::net::UnixStream;
 use tokio::signal::unix::{SignalKind, signal};
-use tokio::time::{Instant, MissedTickBehavior, interval, sleep_until};
+use tokio::time::{Instant, Interval, MissedTickBehavior, interval, sleep_until};
 
 use crate::cli::Order;
 use crate::config::Config;
@@ -52,12 +52,7 @@ pub fn place(order: &Order) -> Result<ExitCode, Failure> {
     if order.background {
         return in_background(order, &placed);
     }
-    let how = match (order.json, order.events) {
-        (true, _) => How::Answer,
-        (_, true) => How::Events,
-        _ => How::Words,
-    };
-    follow(starter, &placed.job_id, View::new(how, agent), order.wait, CtrlC::Cancels)
+    follow(starter, &placed.job_id, View::new(How::of(order), agent), order.wait, CtrlC::Cancels)
 }
 
 fn in_background(order: &Order, placed: &Placed) -> Result<ExitCode, Failure> {
@@ -72,6 +67,13 @@ fn in_background(order: &Order, placed: &Placed) -> Result<ExitCode, Failure> {
         output::aside(&format!("come back with `switchboard logs -f {}`", placed.job_id));
     }
     Ok(ExitCode::SUCCESS)
+}
+
+/// When the elapsed time is shown again.
+pub fn ticks() -> Interval {
+    let mut tick = interval(TICK);
+    tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    tick
 }
 
 /// What the first Ctrl-C does.
@@ -158,8 +160,7 @@ impl Follower {
         // Made once: a signal that comes between two looks is kept.
         let mut interrupted = signal(SignalKind::interrupt()).map_err(Failure::Runtime)?;
         let mut terminated = signal(SignalKind::terminate()).map_err(Failure::Runtime)?;
-        let mut tick = interval(TICK);
-        tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        let mut tick = ticks();
         let far = Instant::now() + Duration::from_hours(24 * 365);
         let mut known = self.heard;
         loop {
@@ -232,6 +233,7 @@ pub fn spec(order: &Order, config: &Config) -> Result<CallSpec, Failure> {
         session,
         mode: if order.observe { Mode::Observe } else { Mode::Execute },
         max_turns: order.max_turns,
+        watched: !order.background && How::of(order).is_watched(),
         policy: policy(order, config),
         limits: Limits {
             wall: Some(order.timeout.unwrap_or(config.limits.timeout)),

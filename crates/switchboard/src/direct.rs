@@ -8,7 +8,7 @@ use std::process::ExitCode;
 
 use agents::doctor::{self, AgentCheck, Lookup, NotReady};
 use agents::{Ended, Launch, ParseLimits, Parser, Premises, Setup, StderrTail, judge};
-use model::{AgentEvent, AgentKind, CallSpec, FailureKind, Lasts, Outcome, Part, RunPlan, RunReport};
+use model::{CallSpec, FailureKind, Lasts, Outcome, RunPlan, RunReport};
 use supervisor::{Offsets, Run, RunEvent, Supervisor};
 use tokio::signal::unix::{SignalKind, signal};
 
@@ -17,7 +17,8 @@ use crate::config::Config;
 use crate::environment::Environment;
 use crate::failure::Failure;
 use crate::home::Home;
-use crate::{call, doctor as here, output};
+use crate::view::{How, View};
+use crate::{call, doctor as here, output, wire};
 
 /// Places the call, stays until it is over, and turns its outcome into an exit code.
 pub fn place(order: &Order) -> Result<ExitCode, Failure> {
@@ -41,7 +42,7 @@ pub fn place(order: &Order) -> Result<ExitCode, Failure> {
     runtime.block_on(async {
         let plan = RunPlan { lasts: Lasts::AsLongAsItsStarter, ..launch.plan.clone() };
         let run = Supervisor::beside_this_program()?.start(&folder, &plan).await?;
-        let (outcome, report) = Call { order, spec: &spec, launch: &launch }.follow(&run).await?;
+        let (outcome, report) = Call { spec: &spec, launch: &launch }.follow(&run, order).await?;
         tell(order, &outcome)?;
         output::summary(&outcome, &report, run.spool());
         Ok(exit_code(&outcome))
@@ -75,26 +76,28 @@ fn setup(
 
 /// A call that has been placed.
 struct Call<'a> {
-    order: &'a Order,
     spec: &'a CallSpec,
     launch: &'a Launch,
 }
 
 impl Call<'_> {
     /// Passes on what the agent says until the run is over. Ctrl-C asks it to stop; the end is waited for all the same.
-    async fn follow(&self, run: &Run) -> Result<(Outcome, RunReport), Failure> {
+    async fn follow(&self, run: &Run, order: &Order) -> Result<(Outcome, RunReport), Failure> {
         // Made once: a signal that comes between two looks is kept.
         let mut interrupted = signal(SignalKind::interrupt()).map_err(Failure::Runtime)?;
         let mut terminated = signal(SignalKind::terminate()).map_err(Failure::Runtime)?;
         let mut events = run.events(Offsets::default()).map_err(Failure::Runtime)?;
         let mut parser = Parser::new(self.spec.agent, ParseLimits::default());
         let mut stderr = StderrTail::default();
+        let mut view = View::new(How::of(order), self.spec.agent);
+        let mut tick = call::ticks();
         loop {
             let event = tokio::select! {
                 biased; // an agent that never stops talking must not talk over Ctrl-C
                 _ = interrupted.recv() => None,
                 _ = terminated.recv() => None,
                 event = events.next() => Some(event?),
+                _ = tick.tick() => { view.tick(); continue }
             };
             let report = match event {
                 None => {
@@ -102,7 +105,7 @@ impl Call<'_> {
                     continue;
                 }
                 Some(Some(RunEvent::Output(bytes))) => {
-                    parser.feed(&bytes, &mut |event| self.pass_on(&event));
+                    parser.feed(&bytes, &mut |event| view.event(&wire::said(&event)));
                     continue;
                 }
                 Some(Some(RunEvent::Error(bytes))) => {
@@ -112,33 +115,11 @@ impl Call<'_> {
                 Some(Some(RunEvent::Ended(report))) => report,
                 Some(None) => run.wait().await?,
             };
-            let summary = parser.finish(&mut |event| self.pass_on(&event));
+            let summary = parser.finish(&mut |event| view.event(&wire::said(&event)));
+            view.close();
             let stderr = stderr.text();
             let ended = Ended::new(self.spec.agent, self.launch, &summary, &report, &stderr);
             return Ok((judge(&ended), report));
-        }
-    }
-
-    fn pass_on(&self, event: &AgentEvent<'_>) {
-        if self.order.events {
-            // An event is made of text and numbers; there is nothing in it that JSON cannot hold.
-            output::line(&serde_json::to_string(event).unwrap_or_default());
-        } else if !self.order.json {
-            match event {
-                AgentEvent::Text { text, part: Part::Whole, within: None } => output::line(&text.decode()),
-                // Gemini sends its answer in pieces and never as a whole.
-                AgentEvent::Text { text, part: Part::Partial, within: None }
-                    if self.spec.agent == AgentKind::Gemini =>
-                {
-                    output::piece(&text.decode());
-                }
-                AgentEvent::Finished { .. } if self.spec.agent == AgentKind::Gemini => output::line(""),
-                AgentEvent::ToolUse { name, .. } => output::aside(&format!("· {}", name.decode())),
-                AgentEvent::Retry { reason, .. } => {
-                    output::aside(&format!("· trying again: {}", reason.decode()));
-                }
-                _ => {}
-            }
         }
     }
 }

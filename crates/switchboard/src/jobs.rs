@@ -13,7 +13,7 @@ use crate::environment::Environment;
 use crate::failure::Failure;
 use crate::front::{self, FrontError, Starter};
 use crate::view::{How, View};
-use crate::wire::{JobLine, Reply, Request, Search};
+use crate::wire::{self, JobLine, Reply, Request, Search};
 use crate::{call, cli, output, paint};
 
 /// How often `--watch` looks again.
@@ -183,10 +183,7 @@ fn so_far(starter: &mut Starter, answer: &Answer, mut view: View) -> Result<Exit
     let request = Request::Output { job: answer.job_id.clone(), stream: Stream::Output, follow: false };
     front::hear_out(starter, &request, |reply| {
         if let Reply::Bytes { latin1 } = reply {
-            parser.feed(&bytes(latin1), &mut |event| {
-                // An event is made of text and numbers; there is nothing in it that JSON cannot hold.
-                view.event(&serde_json::to_value(&event).unwrap_or_default());
-            });
+            parser.feed(&bytes(latin1), &mut |event| view.event(&wire::said(&event)));
         }
     })?;
     view.end(answer)?;

@@ -1,7 +1,7 @@
 //! What a person sees of a job while it runs.
 //!
 //! On a terminal a line at the bottom says how long it takes, what the agent does and what it has used, and the answer grows above
-//! it. Anywhere else there are plain lines: the answer on stdout, everything else on stderr.
+//! it, word by word where the agent sends it so. Anywhere else there are plain lines: the answer on stdout, everything else on stderr.
 
 use std::io::{self, IsTerminal};
 
@@ -10,11 +10,20 @@ use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use model::AgentKind;
 use serde_json::Value;
 
+use crate::cli::Order;
+use crate::echo::NoMark;
 use crate::failure::Failure;
+use crate::pieces::{Pieces, Whole};
 use crate::{output, paint};
 
 /// How much of what goes on fits beside the time.
 const DOING_CHARS: usize = 60;
+/// How many rows of a line that has no end yet are shown: all of them could be more than the screen has.
+const OPEN_ROWS: usize = 4;
+/// The line of progress, alone and below a line that has no end yet. The words are fixed; should they be wrong after all, the
+/// plain style does.
+const ALONE: &str = "{spinner} {elapsed} {wide_msg}";
+const BELOW: &str = "{prefix}\n{spinner} {elapsed} {wide_msg}";
 
 /// What is wanted of a job.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -27,9 +36,24 @@ pub enum How {
     Answer,
 }
 
-/// Whether an agent sends its answer in parts and never as a whole. Of the others the whole is shown, and no part twice.
-pub fn answers_in_parts(agent: AgentKind) -> bool {
-    agent == AgentKind::Gemini
+impl How {
+    /// What an order wants.
+    pub fn of(order: &Order) -> Self {
+        match (order.json, order.events) {
+            (true, _) => Self::Answer,
+            (_, true) => Self::Events,
+            _ => Self::Words,
+        }
+    }
+
+    /// Whether somebody sees every word as it comes. For nobody else is it worth the room that pieces take: many times the answer.
+    pub fn is_watched(self) -> bool {
+        match self {
+            Self::Words => io::stdout().is_terminal(),
+            Self::Events => true,
+            Self::Answer => false,
+        }
+    }
 }
 
 /// A job as somebody sees it.
@@ -37,8 +61,12 @@ pub struct View {
     how: How,
     agent: AgentKind,
     bar: Option<ProgressBar>,
+    _no_mark: Option<NoMark>,
+    /// Whether the answer is on the same screen as the line of progress.
+    together: bool,
     /// The piece of an answer that has no end of line yet.
     open: String,
+    pieces: Pieces,
     doing: String,
     tokens: u64,
 }
@@ -49,12 +77,22 @@ impl View {
         let live = how == How::Words && io::stderr().is_terminal();
         let bar = live.then(|| {
             let bar = ProgressBar::with_draw_target(None, ProgressDrawTarget::stderr());
-            // The words are fixed; should they be wrong after all, the plain style does.
-            let style = ProgressStyle::with_template("{spinner} {elapsed} {wide_msg}");
-            bar.set_style(style.unwrap_or_else(|_| ProgressStyle::default_spinner()));
+            bar.set_style(style(ALONE));
             bar
         });
-        Self { how, agent, bar, open: String::new(), doing: "waiting for its turn".to_owned(), tokens: 0 }
+        let no_mark = bar.as_ref().and_then(|_| NoMark::on_stderr());
+        let together = live && io::stdout().is_terminal();
+        Self {
+            how,
+            agent,
+            bar,
+            _no_mark: no_mark,
+            together,
+            open: String::new(),
+            pieces: Pieces::default(),
+            doing: "waiting for its turn".to_owned(),
+            tokens: 0,
+        }
     }
 
     /// Time has passed.
@@ -84,22 +122,25 @@ impl View {
         let text = |name: &str| said[name].as_str().unwrap_or_default();
         match text("event") {
             "text" if !said["within"].is_null() => {}
-            "text" if text("part") == "whole" => {
+            "text" => {
                 "answering".clone_into(&mut self.doing);
-                self.words(&format!("{}\n", text("text")));
+                self.say(text("text"), text("part") == "whole");
             }
-            "text" if answers_in_parts(self.agent) => self.words(text("text")),
-            "finished" if answers_in_parts(self.agent) && !self.open.is_empty() => self.words("\n"),
+            "finished" => self.break_off(),
             "thinking" => "thinking".clone_into(&mut self.doing),
             "session_started" => "started".clone_into(&mut self.doing),
             "tool_use" => {
+                self.break_off();
                 self.doing = format!("using {}", paint::clean(text("name")));
                 if self.bar.is_none() {
                     output::aside(&format!("· {}", paint::clean(text("name"))));
                 }
             }
             "tool_result" => "reading what the tool answered".clone_into(&mut self.doing),
-            "retry" => self.aside(&format!("· trying again: {}", paint::clean(text("reason")))),
+            "retry" => {
+                self.break_off();
+                self.aside(&format!("· trying again: {}", paint::clean(text("reason"))));
+            }
             "usage" => {
                 self.tokens = ["input", "output"].iter().filter_map(|name| said[name].as_u64()).sum();
             }
@@ -107,17 +148,53 @@ impl View {
         }
     }
 
-    /// Words of the answer. Below them is the line of progress, so on a terminal they come by whole lines.
+    /// Words of the answer, of which nothing is shown twice.
+    fn say(&mut self, words: &str, whole: bool) {
+        if !whole {
+            self.pieces.add(words);
+            return self.words(words);
+        }
+        match self.pieces.whole(words) {
+            Whole::GoesOn(_) if self.pieces.are_open() => {}
+            Whole::GoesOn(rest) => self.words(&format!("{rest}\n")),
+            Whole::Anew(words) => {
+                self.end_line();
+                self.words(&format!("{words}\n"));
+            }
+        }
+    }
+
+    /// Whatever comes next does not go on with the words before.
+    fn break_off(&mut self) {
+        self.pieces.forget();
+        self.end_line();
+    }
+
+    fn end_line(&mut self) {
+        if !self.open.is_empty() {
+            self.words("\n");
+        }
+    }
+
+    /// Puts words on the screen. Below them may be the line of progress: then whole lines are printed for good above it, and what
+    /// has no end yet is drawn together with it.
     fn words(&mut self, words: &str) {
-        let Some(bar) = &self.bar else {
-            words.rsplit('\n').next().unwrap_or_default().clone_into(&mut self.open);
+        let Some(bar) = self.bar.as_ref().filter(|_| self.together) else {
+            self.open.push_str(words);
+            self.open.drain(..self.open.rfind('\n').map_or(0, |end| end + 1));
             return output::piece(&paint::for_stdout(words));
         };
+        let was_open = !self.open.is_empty();
         self.open.push_str(words);
-        let Some(end) = self.open.rfind('\n') else { return };
-        let rest = self.open.split_off(end + 1);
-        let lines = std::mem::replace(&mut self.open, rest);
-        bar.suspend(|| output::piece(&paint::for_stdout(&lines)));
+        if let Some(end) = self.open.rfind('\n') {
+            let rest = self.open.split_off(end + 1);
+            let lines = std::mem::replace(&mut self.open, rest);
+            bar.suspend(|| output::piece(&paint::for_stdout(&lines)));
+        }
+        if was_open == self.open.is_empty() {
+            bar.set_style(style(if self.open.is_empty() { ALONE } else { BELOW }));
+        }
+        bar.set_prefix(last_rows(&self.open, paint::width().unwrap_or(80)));
     }
 
     /// A line beside the answer.
@@ -130,12 +207,7 @@ impl View {
 
     /// The job is over.
     pub fn end(mut self, answer: &Answer) -> Result<(), Failure> {
-        if !self.open.is_empty() {
-            self.words("\n");
-        }
-        if let Some(bar) = &self.bar {
-            bar.finish_and_clear();
-        }
+        self.close();
         match self.how {
             How::Words => summary(answer),
             How::Events | How::Answer => output::line(&serde_json::to_string(answer)?),
@@ -143,11 +215,17 @@ impl View {
         Ok(())
     }
 
-    /// The person goes, the job stays, or is being stopped.
-    pub fn leave(&self, job: &str, cancelled: bool) {
+    /// Nothing more comes: what was drawn for the moment goes, what was said stays.
+    pub fn close(&mut self) {
+        self.end_line();
         if let Some(bar) = &self.bar {
             bar.finish_and_clear();
         }
+    }
+
+    /// The person goes, the job stays, or is being stopped.
+    pub fn leave(&mut self, job: &str, cancelled: bool) {
+        self.close();
         let (what, rest) = if cancelled {
             ("is being stopped", String::new())
         } else {
@@ -158,6 +236,19 @@ impl View {
             output::line(&serde_json::json!({ "status": "running", "job_id": job }).to_string());
         }
     }
+}
+
+fn style(template: &str) -> ProgressStyle {
+    ProgressStyle::with_template(template).unwrap_or_else(|_| ProgressStyle::default_spinner())
+}
+
+/// The end of a line that is too long for the rows there are.
+fn last_rows(line: &str, width: usize) -> String {
+    let most = OPEN_ROWS * width;
+    let over = line.chars().count().saturating_sub(most);
+    let shown = line.chars().skip(over + usize::from(over > 0));
+    let cut = if over > 0 { "…" } else { "" };
+    format!("{cut}{}", paint::clean(&shown.collect::<String>()))
 }
 
 /// Says how a job went, and what is left of it.
@@ -195,5 +286,18 @@ fn left_over(answer: &Answer) -> &'static str {
         Some(Processes::SomeLeft) => "; some of its processes could not be ended",
         None if answer.status == Standing::Cancelled => "; it had not begun",
         None => "",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn of_a_line_that_fills_the_screen_the_end_is_shown_and_nothing_that_a_terminal_obeys() {
+        assert_eq!(last_rows("as it \x1b[2Jis", 80), "as it  [2Jis");
+        let shown = last_rows(&format!("{}end", "x".repeat(100)), 10);
+        assert!(shown.starts_with("…xx") && shown.ends_with("xend"), "{shown}");
+        assert_eq!(shown.chars().count(), OPEN_ROWS * 10);
     }
 }

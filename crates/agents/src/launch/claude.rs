@@ -20,8 +20,7 @@ pub(super) fn write(draft: &mut Draft<'_>) -> Result<(), LaunchError> {
     draft.word("-p");
     draft.flag("--output-format", "stream-json")?;
     draft.word("--verbose"); // stream-json exits with 1 without it
-    if draft.spec.partial_messages {
-        draft.needs(Capability::PartialMessages, "partial_messages")?;
+    if in_pieces(draft)? {
         draft.word("--include-partial-messages");
     }
     if let Some(model) = draft.model.clone() {
@@ -36,6 +35,12 @@ pub(super) fn write(draft: &mut Draft<'_>) -> Result<(), LaunchError> {
     mcp_config(draft)?;
     draft.guard_slash();
     Ok(())
+}
+
+/// Whether texts come piece by piece. Who insists on it is refused where it cannot be done, who only watches is not.
+fn in_pieces(draft: &Draft<'_>) -> Result<bool, LaunchError> {
+    let can = draft.needs(Capability::PartialMessages, "partial_messages");
+    if draft.spec.partial_messages { can.map(|()| true) } else { Ok(draft.spec.watched && can.is_ok()) }
 }
 
 fn session(draft: &mut Draft<'_>) -> Result<(), LaunchError> {

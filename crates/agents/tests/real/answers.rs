@@ -4,7 +4,7 @@ use std::fs;
 use std::os::unix::fs::PermissionsExt;
 
 use agents::LaunchError;
-use model::{AgentKind, CallSpec, FailureKind, SessionChoice, SessionId, ToolChoice};
+use model::{AgentEvent, AgentKind, CallSpec, FailureKind, Part, SessionChoice, SessionId, ToolChoice};
 use model_api::{Block, Call, ModelApi, Script, Turn, Vendor};
 use serde_json::{Value, json};
 
@@ -17,6 +17,7 @@ crate::scenarios! {
     an_answer_keeps_to_its_schema, not for Gemini: "gemini has no output schema";
     an_answer_beside_its_schema_is_invalid, not for Gemini: "gemini has no output schema";
     a_server_that_is_passed_in_is_used, not for Gemini: "gemini takes servers from settings only";
+    who_is_watched_says_every_word_once_in_pieces_and_once_whole;
     the_turns_stop_at_their_limit, not for Codex: "codex has no turn limit",
         not for Gemini: "gemini has no turn limit per call";
     what_it_cannot_do_is_refused_before_it_starts, not for Claude: "claude can do all of it";
@@ -94,6 +95,41 @@ fn a_server_that_is_passed_in_is_used(cli: &Pinned) {
         let results = api.turns()[1].tool_results();
         assert!(results.iter().any(|result| result.contains("echo: heron")), "{results:?}\n{done}");
         assert_eq!(fs::read_to_string(&seen).unwrap(), server::SECRET, "{done}");
+    });
+}
+
+fn who_is_watched_says_every_word_once_in_pieces_and_once_whole(cli: &Pinned) {
+    Desk::play(cli, async |desk| {
+        // Not twice the same: gemini takes that for a loop.
+        let long: String = (1..=20).map(|number| format!("There is heron {number} of them. ")).collect();
+        let first =
+            vec![Block::Text(long.clone()), Block::Call(Call::Shell { command: "echo again".to_owned() })];
+        let script = Script::by(move |request, _| match request.ends_with_tool_result() {
+            false => Turn::blocks(first.clone()),
+            true => Turn::text("All of them flew away."),
+        });
+        let api = ModelApi::start(script).await;
+        let done = desk.ask(&api, &CallSpec { watched: true, ..desk.spec("Tell a story.") }).await;
+        done.succeeded();
+        let words = |wanted: Part| -> Vec<String> {
+            let said = done.events.iter().filter_map(|event| match event {
+                AgentEvent::Text { text, part, within: None } if *part == wanted => {
+                    Some(text.decode().into())
+                }
+                _ => None,
+            });
+            said.collect()
+        };
+        let (pieces, wholes) = (words(Part::Partial), words(Part::Whole));
+        let told = [long.as_str(), "All of them flew away."];
+        match desk.kind() {
+            AgentKind::Codex => assert!(pieces.is_empty(), "{done}"),
+            _ => assert!(pieces.len() > 2 && pieces.concat() == told.concat(), "{done}"),
+        }
+        match desk.kind() {
+            AgentKind::Gemini => assert!(wholes.is_empty(), "{done}"),
+            _ => assert_eq!(wholes, told, "{done}"),
+        }
     });
 }
 

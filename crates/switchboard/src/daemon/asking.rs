@@ -6,14 +6,13 @@ use std::io;
 use std::time::Duration;
 
 use calls::{CallError, Desk, Followed, Found, JobFilter, JobSummary, Order, PageRequest, Stream, Until};
-use model::{AgentEvent, Job, JobId, JobIdPrefix, Timestamp};
-use serde_json::{Value, json};
+use model::{Job, JobId, JobIdPrefix, Timestamp};
 use tokio::io::AsyncBufReadExt;
 use tokio::time::sleep;
 
 use super::connection::Connection;
 use super::sums;
-use crate::wire::{About, Complaint, JobLine, Line, Placed, Reply, Request, Search, Wanted};
+use crate::wire::{self, About, Complaint, JobLine, Line, Placed, Reply, Request, Search, Wanted};
 
 /// Through which tool the jobs of the command line are placed.
 const TOOL: &str = "cli";
@@ -202,7 +201,7 @@ async fn follow(desk: &Desk, job: &str, connection: &mut Connection) -> Result<O
         };
         let reply = match told {
             Some(Followed::Run(number)) => Reply::Run { number },
-            Some(Followed::Event(event)) => Reply::Event { said: said(&event) },
+            Some(Followed::Event(event)) => Reply::Event { said: wire::said(&event) },
             Some(Followed::Error(bytes)) => {
                 Reply::Stderr { text: String::from_utf8_lossy(&bytes).into_owned() }
             }
@@ -212,13 +211,6 @@ async fn follow(desk: &Desk, job: &str, connection: &mut Connection) -> Result<O
         };
         connection.say(&Line { reply, more: true }).await?;
     }
-}
-
-/// An event as it is told. One that is nested too deeply to be taken apart must not end the telling.
-fn said(event: &AgentEvent<'_>) -> Value {
-    serde_json::to_value(event).unwrap_or_else(
-        |error| json!({ "event": "warning", "message": format!("an event cannot be told: {error}") }),
-    )
 }
 
 /// Over when the front-end has gone away. One that says something meanwhile is heard later.

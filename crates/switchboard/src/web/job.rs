@@ -55,7 +55,7 @@ pub async fn show(
         Err(id) => return Ok(Redirect::to(&format!("/jobs/{id}")).into_response()),
     };
     let mut follow = web.desk().follow(job.id).await?;
-    let so_far = transcript::so_far(&mut follow, job.order.call.agent).await?;
+    let so_far = transcript::so_far(&mut follow).await?;
     // After the transcript: a job that ended meanwhile is shown as ended, and its end is in the transcript or follows.
     let job = web.desk().job(job.id).await?;
     let answer = web.desk().answer(job.id).await?;

@@ -97,12 +97,11 @@ pub async fn job(
     headers: HeaderMap,
 ) -> Result<Response, Refusal> {
     let job: JobId = job.parse().map_err(|_| Refusal::not_found("There is no such job", "all are at `/`"))?;
-    let agent = web.desk().job(job).await?.order.call.agent;
     let changes = web.desk().changes().await?;
     let follow = web.desk().follow(job).await?;
     // A browser that lost the connection says itself how far it came.
     let last = headers.get("last-event-id").and_then(|id| id.to_str().ok()?.parse().ok());
-    let (after, transcript) = (last.unwrap_or(after.told), Transcript::new(agent));
+    let (after, transcript) = (last.unwrap_or(after.told), Transcript::default());
     let watching = web.count_watcher();
     let followed =
         FollowedJob { web, job, follow, changes, transcript, after, over: false, _watching: watching };

@@ -8,11 +8,11 @@ use std::time::Duration;
 
 use calls::{CallError, Follow, Followed};
 use maud::{Markup, html};
-use model::{AgentEvent, AgentKind, AgentText, McpServerState, Part, ToolOutput, Unreadable};
+use model::{AgentEvent, AgentText, McpServerState, Part, ToolOutput, Unreadable};
 use tokio::time::{Instant, timeout};
 
 use super::text::{cut, one_line, visible};
-use crate::view::answers_in_parts;
+use crate::pieces::{Pieces, Whole};
 
 /// How much of one text is shown; all of it is in the job's files.
 const LONGEST_TEXT: usize = 20_000;
@@ -47,21 +47,16 @@ pub enum Piece {
 }
 
 /// Makes pieces of what a job's followers are told.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub struct Transcript {
-    agent: AgentKind,
-    /// Whether words that come in parts are being told.
+    /// Whether the last thing that was shown is the words that the next piece goes on with.
     growing: bool,
+    pieces: Pieces,
     /// How many things were told.
     pub told: u64,
 }
 
 impl Transcript {
-    /// Of a job of that agent, from its beginning.
-    pub fn new(agent: AgentKind) -> Self {
-        Self { agent, growing: false, told: 0 }
-    }
-
     /// What is to be shown of it, if anything.
     pub fn take(&mut self, told: &Followed) -> Option<Piece> {
         self.told += 1;
@@ -79,13 +74,14 @@ impl Transcript {
 
     fn event(&mut self, event: &AgentEvent<'_>, was_growing: bool) -> Option<Piece> {
         match event {
-            AgentEvent::Text { text, part: Part::Whole, within } => {
-                Some(Piece::Said { text: bounded(text), within: within.is_some() })
+            AgentEvent::Text { text, part: Part::Whole, within: Some(_) } => {
+                Some(Piece::Said { text: bounded(text), within: true })
             }
-            AgentEvent::Text { text, part: Part::Partial, within: None } if answers_in_parts(self.agent) => {
+            AgentEvent::Text { text, part: Part::Whole, within: None } => self.whole(text, was_growing),
+            AgentEvent::Text { text, part: Part::Partial, within: None } => {
+                self.pieces.add(&text.decode());
                 self.growing = true;
-                let text = bounded(text);
-                Some(if was_growing { Piece::Grown(text) } else { Piece::Said { text, within: false } })
+                Some(grown(bounded(text), was_growing))
             }
             AgentEvent::Thinking { text, part: Part::Whole } if !text.is_empty() => {
                 Some(Piece::Thought(bounded(text)))
@@ -104,12 +100,33 @@ impl Transcript {
                 Some(Piece::Answered { id: id.decode().into_owned(), output, is_error: *is_error })
             }
             event => {
+                // Afterwards the agent begins its answer again.
+                if matches!(event, AgentEvent::Retry { .. }) {
+                    self.pieces.forget();
+                }
                 let note = note(event);
                 self.growing = was_growing && note.is_none();
                 note
             }
         }
     }
+
+    /// Words that may have been shown in pieces already.
+    fn whole(&mut self, text: &AgentText<'_>, was_growing: bool) -> Option<Piece> {
+        match self.pieces.whole(&text.decode()) {
+            Whole::Anew(_) => Some(Piece::Said { text: bounded(text), within: false }),
+            Whole::GoesOn("") => {
+                self.growing = was_growing && self.pieces.are_open();
+                None
+            }
+            Whole::GoesOn(rest) => Some(grown(bounded_text(rest), was_growing)),
+        }
+    }
+}
+
+/// Words that go on with the last ones where nothing has come between.
+fn grown(text: String, was_growing: bool) -> Piece {
+    if was_growing { Piece::Grown(text) } else { Piece::Said { text, within: false } }
 }
 
 /// What is worth an eye beside the answer.
@@ -180,8 +197,8 @@ pub struct SoFar {
 }
 
 /// Reads what a job has told by now.
-pub async fn so_far(follow: &mut Follow, agent: AgentKind) -> Result<SoFar, CallError> {
-    let mut transcript = Transcript::new(agent);
+pub async fn so_far(follow: &mut Follow) -> Result<SoFar, CallError> {
+    let mut transcript = Transcript::default();
     let mut so_far =
         SoFar { pieces: VecDeque::new(), left_out: 0, stderr: String::new(), told: 0, unfinished: false };
     let give_up_at = Instant::now() + PATIENCE;
@@ -307,8 +324,8 @@ mod tests {
         event(AgentEvent::Text { text: text.into(), part, within: None })
     }
 
-    fn read(agent: AgentKind, told: &[Followed]) -> SoFar {
-        let mut transcript = Transcript::new(agent);
+    fn read(told: &[Followed]) -> SoFar {
+        let mut transcript = Transcript::default();
         let mut so_far =
             SoFar { pieces: VecDeque::new(), left_out: 0, stderr: String::new(), told: 0, unfinished: false };
         told.iter().filter_map(|told| transcript.take(told)).for_each(|piece| so_far.add(piece));
@@ -316,11 +333,21 @@ mod tests {
     }
 
     #[test]
-    fn parts_are_shown_only_where_the_whole_never_comes() {
+    fn words_are_shown_once_whether_they_come_in_pieces_as_a_whole_or_as_both() {
         let told = [text("a ", Part::Partial), text("b", Part::Partial), text("a b", Part::Whole)];
         let said = |text: &str| Piece::Said { text: text.to_owned(), within: false };
-        assert_eq!(read(AgentKind::Claude, &told).pieces, [said("a b")]);
-        assert_eq!(read(AgentKind::Gemini, &told[..2]).pieces, [said("a b")]);
+        for told in [&told[..], &told[..2], &told[2..]] {
+            assert_eq!(read(told).pieces, [said("a b")], "{told:?}");
+        }
+        let next = [told[0].clone(), told[1].clone(), told[2].clone(), text("c", Part::Partial)];
+        assert_eq!(read(&next).pieces, [said("a b"), said("c")], "the next words stand for themselves");
+    }
+
+    #[test]
+    fn words_that_were_begun_again_are_shown_again() {
+        let said = |text: &str| Piece::Said { text: text.to_owned(), within: false };
+        let told = [text("Half an ans", Part::Partial), text("Another answer", Part::Whole)];
+        assert_eq!(read(&told).pieces, [said("Half an ans"), said("Another answer")]);
     }
 
     #[test]
@@ -335,7 +362,7 @@ mod tests {
                 is_error: true,
             }),
         ];
-        let shown = read(AgentKind::Claude, &told).render().into_string();
+        let shown = read(&told).render().into_string();
         let tool = &shown[..shown.find("between").unwrap()];
         assert!(tool.contains("Failed with") && tool.contains("&lt;/pre&gt;&lt;script&gt;"), "{shown}");
         for markup in ["<script", "<img", "<b>"] {
@@ -346,7 +373,7 @@ mod tests {
     #[test]
     fn a_long_story_keeps_its_end() {
         let many: Vec<Followed> = (0..MOST_PIECES + 5).map(|_| text("x", Part::Whole)).collect();
-        let so_far = read(AgentKind::Codex, &many);
+        let so_far = read(&many);
         assert_eq!((so_far.pieces.len(), so_far.left_out), (MOST_PIECES, 5));
     }
 }

@@ -2,8 +2,16 @@
 
 use std::path::PathBuf;
 
-use model::{AgentKind, CallSpec, StateName};
+use model::{AgentEvent, AgentKind, CallSpec, StateName};
 use serde::{Deserialize, Serialize};
+use serde_json::{Value, json};
+
+/// An event as it is told. One that is nested too deeply to be taken apart must not end the telling.
+pub fn said(event: &AgentEvent<'_>) -> Value {
+    serde_json::to_value(event).unwrap_or_else(
+        |error| json!({ "event": "warning", "message": format!("an event cannot be told: {error}") }),
+    )
+}
 
 /// A call that is to be placed.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]

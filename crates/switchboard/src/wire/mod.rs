@@ -9,7 +9,7 @@ mod jobs;
 use serde::{Deserialize, Serialize};
 
 pub use control::{Line, Phase, Reply, Request, Status, StopHow};
-pub use jobs::{About, JobLine, Placed, Search, StatsLine, Sums, Taken, Wanted};
+pub use jobs::{About, JobLine, Placed, Search, StatsLine, Sums, Taken, Wanted, said};
 
 /// The number of this protocol. It changes when an older program could no longer make sense of what is said.
 pub const PROTOCOL: u32 = 1;

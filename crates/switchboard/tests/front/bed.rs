@@ -5,6 +5,7 @@ use std::io::{BufRead, BufReader, Read, Write};
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, ChildStdout, Command, Output, Stdio};
 
+use model_api::cli::{Agent, Cli};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fd::OwnedFd;
 use rustix::fs::{FlockOperation, flock};
@@ -219,4 +220,15 @@ pub fn hold_lock(bed: &Bed) -> File {
     let lock = File::create(bed.state().join("daemon.lock")).unwrap();
     flock(&lock, FlockOperation::LockExclusive).unwrap();
     lock
+}
+
+/// The newest claude that is installed; says so when none is.
+pub fn newest_claude() -> Option<Cli> {
+    let named = std::env::var_os("SWITCHBOARD_TOOLS").map(PathBuf::from);
+    let tools = named.or_else(|| Some(std::env::home_dir()?.join(".cache/switchboard-tools")))?;
+    let found = Cli::installed(&tools).into_iter().rfind(|cli| cli.agent == Agent::Claude);
+    if found.is_none() {
+        println!("SKIPPED: claude is not installed; scripts/agents-install does that");
+    }
+    found
 }

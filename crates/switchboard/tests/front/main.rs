@@ -10,6 +10,7 @@ mod hosts;
 mod killing;
 mod known_holes;
 mod manual;
+mod pieces;
 mod played;
 mod restricted;
 mod service;

@@ -7,22 +7,15 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use model_api::cli::{Agent, Cli};
+use model_api::cli::Cli;
 use model_api::{Call, ModelApi, Script, Turn};
 use serde_json::{Value, json};
 use tokio::runtime::Runtime;
 
-use crate::bed::{Bed, Host};
+use crate::bed::{self, Bed, Host};
 
-/// The newest claude that is installed; says so when none is.
 fn claude() -> Option<Cli> {
-    let named = std::env::var_os("SWITCHBOARD_TOOLS").map(PathBuf::from);
-    let tools = named.or_else(|| Some(std::env::home_dir()?.join(".cache/switchboard-tools")))?;
-    let found = Cli::installed(&tools).into_iter().rfind(|cli| cli.agent == Agent::Claude);
-    if found.is_none() {
-        println!("SKIPPED: claude is not installed; scripts/agents-install does that");
-    }
-    found.filter(|_| can_confine())
+    bed::newest_claude().filter(|_| can_confine())
 }
 
 fn can_confine() -> bool {

@@ -104,3 +104,26 @@ fn a_table_that_is_watched_follows_its_jobs() {
     terminal.enter("echo over$((1 + 1))");
     terminal.until("over2");
 }
+
+#[test]
+fn words_are_on_the_screen_before_their_line_ends_and_once_when_it_has() {
+    let bed = Bed::new();
+    let Some(terminal) = Terminal::open(&bed) else { return };
+    // Half a line, and no more until it is cancelled.
+    terminal.enter(
+        r"switchboard call rehearsal $'@rehearse stream 2 4 1ms\n@rehearse stream 2 4 3600s'; echo it was $?",
+    );
+    terminal.until("aaaabbbb\naaaa");
+    let screen = terminal.until("· answering");
+    let progress = screen.lines().rfind(|line| !line.trim().is_empty()).unwrap_or_default();
+    assert!(progress.ends_with("· answering"), "the line of progress is below:\n{screen}");
+    terminal.press("C-c");
+    let screen = terminal.until("it was 4");
+    assert_eq!(screen.matches("aaaa").count(), 2, "every word is there once:\n{screen}");
+    assert!(
+        !screen.contains("answering") && !screen.contains("^C"),
+        "nothing is left of the drawing:\n{screen}"
+    );
+    terminal.enter("stty -a");
+    terminal.until(" echoctl");
+}

@@ -265,3 +265,21 @@ fn one_tool_is_one_tool() {
         assert!(matches!(refused(&one(two)), LaunchError::BadTool { .. }), "{two}");
     }
 }
+
+#[test]
+fn who_is_watched_sends_pieces_where_its_version_can_and_is_refused_nowhere() {
+    let sends = |spec: CallSpec, capabilities: Capabilities| {
+        let launched = launch(&spec, &Setup { capabilities, ..setup() });
+        launched.map(|launch| launch.plan.args.contains(&"--include-partial-messages".to_owned()))
+    };
+    let none = || Capabilities::Known(std::collections::BTreeSet::new());
+    let watched = || CallSpec { watched: true, ..claude() };
+    assert!(sends(watched(), Capabilities::NotAsked).unwrap());
+    assert!(!sends(watched(), none()).unwrap());
+    assert!(!sends(claude(), Capabilities::NotAsked).unwrap(), "nobody watches");
+    let insists = CallSpec { partial_messages: true, ..claude() };
+    assert!(matches!(sends(insists, none()), Err(LaunchError::NotInThisVersion { .. })));
+    for agent in AgentKind::ALL {
+        launched(&CallSpec { watched: true, ..spec(agent) });
+    }
+}
