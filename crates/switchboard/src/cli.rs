@@ -1,10 +1,12 @@
 //! The command line: every word that a person can type.
 
 use std::path::PathBuf;
+use std::str::FromStr;
 use std::time::Duration;
 
+use clap::builder::{PossibleValuesParser, TypedValueParser};
 use clap::{Args, Parser, Subcommand, ValueEnum};
-use model::{AgentKind, Network, Preset, SessionId, StateName};
+use model::{AgentKind, BadName, Network, Preset, SessionId, StateName};
 
 use crate::duration;
 
@@ -36,6 +38,8 @@ pub enum Command {
     Call(Box<Order>),
     /// List the jobs, the newest first
     Jobs(ListJobs),
+    /// Say how a job is, or how the daemon is
+    Status(Look),
     /// Print what a job's agent said
     Logs(Logs),
     /// Wait until jobs have ended
@@ -46,28 +50,26 @@ pub enum Command {
     Retry(Retry),
     /// Add up what the jobs came to
     Stats(Statistics),
-    /// Say in a line each which agents are here
-    Agents(Checkup),
     /// Open the web page: the jobs, live, and what they came to
     Open(OpenPage),
+    /// Say in a line each which agents are here
+    Agents(Checkup),
     /// Say which agents are here, whether they are ready, and what to do about what is missing
     Doctor(Checkup),
     /// Register the MCP server with a host, in the host's own configuration
     Setup(Setup),
-    /// Print the completions of a shell
-    Completions(Completions),
-    /// Print the manual page, or write all of them into a folder
-    Man(Man),
     /// Print the configuration that holds, and where each value came from
     Config(ShowConfig),
     /// Speak MCP on stdin and stdout, for a host that starts this; the daemon does the work
     Mcp,
     /// Be the daemon, which runs the jobs and answers every front-end; they start it themselves when there is none
     Serve(Serve),
-    /// Say how a job is, or how the daemon is
-    Status(Look),
     /// End the daemon when what runs has ended
     Stop(Stop),
+    /// Print the completions of a shell
+    Completions(Completions),
+    /// Print the manual page, or write all of them into a folder
+    Man(Man),
 }
 
 #[derive(Debug, Args)]
@@ -79,6 +81,7 @@ pub enum Command {
 #[expect(clippy::struct_excessive_bools, reason = "each is a flag of its own")]
 pub struct Order {
     /// The agent to call: claude, codex, gemini, or rehearsal, the scripted one that needs no account
+    #[arg(value_parser = one_of::<AgentKind>(&AgentKind::ALL.map(AgentKind::name)), ignore_case = true, hide_possible_values = true)]
     pub agent: AgentKind,
     /// What to ask it; `-` or nothing reads stdin
     pub prompt: Option<String>,
@@ -98,7 +101,7 @@ pub struct Order {
     #[arg(long)]
     pub observe: bool,
     /// What it may touch: off, workspace, observe, restricted or sealed [default: as configured, else workspace]
-    #[arg(long, value_name = "POLICY")]
+    #[arg(long, value_name = "POLICY", value_parser = one_of::<Preset>(&Preset::ALL.map(Preset::name)), hide_possible_values = true)]
     pub policy: Option<Preset>,
     /// Whom it may reach: full, none, or hosts with commas between them, beside its own vendor [default: as configured, else full]
     #[arg(long, value_name = "NETWORK")]
@@ -190,10 +193,10 @@ pub struct Look {
 #[derive(Debug, Args)]
 pub struct ListJobs {
     /// Only jobs in this state; may be given several times
-    #[arg(long, value_name = "STATE", value_parser = state)]
+    #[arg(long, value_name = "STATE", value_parser = state())]
     pub status: Vec<StateName>,
     /// Only jobs of this agent
-    #[arg(long)]
+    #[arg(long, value_parser = one_of::<AgentKind>(&AgentKind::ALL.map(AgentKind::name)), ignore_case = true)]
     pub agent: Option<AgentKind>,
     /// Only jobs that were placed through this tool: `cli`, `call_cc`, `call_codex` …
     #[arg(long)]
@@ -377,7 +380,15 @@ pub struct Man {
     pub out: Option<PathBuf>,
 }
 
-fn state(text: &str) -> Result<StateName, String> {
+/// One of these words: they are listed in errors, and shells complete them.
+fn one_of<T>(words: &[&'static str]) -> impl TypedValueParser<Value = T>
+where
+    T: FromStr<Err = BadName> + Clone + Send + Sync + 'static,
+{
+    PossibleValuesParser::new(words.iter().copied()).try_map(|word| word.parse())
+}
+
+fn state() -> impl TypedValueParser<Value = StateName> {
     const ALL: [StateName; 8] = [
         StateName::Queued,
         StateName::Running,
@@ -388,10 +399,8 @@ fn state(text: &str) -> Result<StateName, String> {
         StateName::Timeout,
         StateName::Cancelled,
     ];
-    let names: Vec<&str> = ALL.iter().map(|state| state.as_str()).collect();
-    ALL.into_iter()
-        .find(|state| state.as_str() == text)
-        .ok_or_else(|| format!("a state is one of: {}", names.join(", ")))
+    let read = |word: String| ALL.into_iter().find(|state| state.as_str() == word).ok_or("no such state");
+    PossibleValuesParser::new(ALL.map(StateName::as_str)).try_map(read)
 }
 
 #[derive(Debug, Args)]

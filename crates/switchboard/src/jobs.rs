@@ -12,7 +12,7 @@ use crate::call::CtrlC;
 use crate::environment::Environment;
 use crate::failure::Failure;
 use crate::front::{self, FrontError, Starter};
-use crate::view::{How, View};
+use crate::view::{How, View, because};
 use crate::wire::{self, JobLine, Reply, Request, Search};
 use crate::{call, cli, output, paint};
 
@@ -73,6 +73,9 @@ fn tell(jobs: &[JobLine], total: u64) {
     };
     let heads = ["ID", "STATUS", "AGENT", "MODEL", "PLACED (UTC)", "TOOK", "TOKENS", "COST", "PROMPT"];
     let rows: Vec<Vec<String>> = jobs.iter().map(row).collect();
+    // On a narrow terminal the prompt is what tells jobs apart; `status` has the rest.
+    let (heads, rows) =
+        paint::fitting(&heads, rows, &["MODEL", "TOKENS", "COST", "PLACED (UTC)"], paint::width());
     output::line(&paint::table(&heads, &rows, paint::width()).join("\n"));
     if total > jobs.len() as u64 {
         output::aside(&format!("{} of {total}; `--limit` shows more", jobs.len()));
@@ -135,7 +138,7 @@ fn describe(answer: &Answer) {
         line("error", file);
     }
     if let Some(error) = &answer.error {
-        line("because", &format!("{} ({})", error.message, error.kind));
+        line("because", &because(error));
         line("hint", &error.hint);
     }
     if !answer.output.is_empty() {

@@ -77,7 +77,7 @@ pub fn complain(failure: &Failure) {
         let _ = writeln!(stderr, "  because: {deeper}");
         cause = deeper.source();
     }
-    if let Some(hint) = failure.hint() {
+    if let Some(hint) = failure.hint().filter(|hint| !hint.is_empty()) {
         let _ = writeln!(stderr, "  hint: {hint}");
     }
 }

@@ -12,6 +12,11 @@ use calls::Standing;
 use crate::cli::Colour;
 use crate::environment::Environment;
 
+/// What stands between two columns.
+const GAP: &str = "  ";
+/// How much of the last column of a table is worth sparing others for.
+const ROOM: usize = 30;
+
 static WANTED: OnceLock<Colour> = OnceLock::new();
 
 /// Takes down what the person wants, once, before anything is painted.
@@ -82,17 +87,46 @@ pub fn dollars(sum: f64) -> String {
     format!("${sum:.4}")
 }
 
+fn length(text: &str) -> usize {
+    text.chars().count()
+}
+
+fn widths(heads: &[&str], rows: &[Vec<String>]) -> Vec<usize> {
+    let widest = |at: usize| rows.iter().map(|row| length(&row[at])).max().unwrap_or(0);
+    heads.iter().enumerate().map(|(at, head)| widest(at).max(length(head))).collect()
+}
+
+/// The table without the columns that can be spared, in that order, until its last column has some room on the terminal.
+pub fn fitting<'a>(
+    heads: &[&'a str],
+    mut rows: Vec<Vec<String>>,
+    spared: &[&str],
+    width: Option<usize>,
+) -> (Vec<&'a str>, Vec<Vec<String>>) {
+    let mut heads = heads.to_vec();
+    for spared in spared {
+        let widths = widths(&heads, &rows);
+        let last = widths.last().copied().unwrap_or_default().min(ROOM);
+        let all: usize = widths.iter().rev().skip(1).map(|width| width + GAP.len()).sum();
+        if width.is_none_or(|width| all + last <= width) {
+            break;
+        }
+        if let Some(at) = heads.iter().position(|head| head == spared) {
+            heads.remove(at);
+            for row in &mut rows {
+                row.remove(at);
+            }
+        }
+    }
+    (heads, rows)
+}
+
 /// Rows in columns that are as wide as they must be. The last column is cut where the terminal ends.
 pub fn table(heads: &[&str], rows: &[Vec<String>], width: Option<usize>) -> Vec<String> {
-    let length = |text: &str| text.chars().count();
-    let widths: Vec<usize> = heads
-        .iter()
-        .enumerate()
-        .map(|(at, head)| rows.iter().map(|row| length(&row[at])).max().unwrap_or(0).max(length(head)))
-        .collect();
+    let widths = widths(heads, rows);
     let line = |cells: Vec<&str>| {
         let padded = cells.iter().zip(&widths).map(|(cell, &width)| format!("{cell:width$}"));
-        let line = padded.collect::<Vec<_>>().join("  ");
+        let line = padded.collect::<Vec<_>>().join(GAP);
         let line = line.trim_end();
         match width {
             Some(width) if length(line) > width => {
@@ -129,6 +163,16 @@ mod tests {
         let rows = vec![vec!["a".to_owned(), "long words here".to_owned()]];
         assert_eq!(table(&["ID", "X"], &rows, None), ["ID  X", "a   long words here"]);
         assert_eq!(table(&["ID", "X"], &rows, Some(8))[1], "a   lon…");
+    }
+
+    #[test]
+    fn columns_that_can_be_spared_make_room_for_the_last_and_only_where_it_is_narrow() {
+        let rows = || vec![vec!["1".to_owned(), "haiku".to_owned(), "$1".to_owned(), "words ".repeat(9)]];
+        let heads = |width| fitting(&["ID", "MODEL", "COST", "PROMPT"], rows(), &["MODEL", "COST"], width).0;
+        assert_eq!(heads(None), ["ID", "MODEL", "COST", "PROMPT"]);
+        assert_eq!(heads(Some(47)), ["ID", "MODEL", "COST", "PROMPT"]);
+        assert_eq!(heads(Some(46)), ["ID", "COST", "PROMPT"]);
+        assert_eq!(heads(Some(20)), ["ID", "PROMPT"]);
     }
 
     #[test]

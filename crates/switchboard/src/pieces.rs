@@ -55,7 +55,9 @@ mod tests {
 
     fn after(pieces: &[&str]) -> Pieces {
         let mut all = Pieces::default();
-        pieces.iter().for_each(|piece| all.add(piece));
+        for piece in pieces {
+            all.add(piece);
+        }
         all
     }
 

@@ -5,7 +5,7 @@
 
 use std::io::{self, IsTerminal};
 
-use calls::{Answer, Processes, Standing};
+use calls::{Answer, Problem, Processes, Standing};
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use model::AgentKind;
 use serde_json::Value;
@@ -257,12 +257,7 @@ pub fn summary(answer: &Answer) {
     let status = paint::standing(answer.status, &io::stderr());
     output::aside(&format!("\n{status} after {duration}{}{}", used(answer), left_over(answer)));
     if let Some(error) = &answer.error {
-        output::aside(&format!(
-            "  because: {} ({})\n  hint: {}",
-            paint::clean(&error.message),
-            error.kind,
-            error.hint
-        ));
+        output::aside(&format!("  because: {}\n  hint: {}", because(error), error.hint));
     }
     if let Some(sandbox) = &answer.sandbox {
         output::aside(&sandbox.told());
@@ -271,6 +266,12 @@ pub fn summary(answer: &Answer) {
         output::aside(&format!("session: {}", paint::clean(session)));
     }
     output::aside(&format!("job: {}", answer.job_id));
+}
+
+/// Why a job failed: in words, and as the kind that the documents list.
+pub fn because(error: &Problem) -> String {
+    let words = paint::clean(&error.message);
+    if words == error.kind { words } else { format!("{words} ({})", error.kind) }
 }
 
 fn used(answer: &Answer) -> String {

@@ -101,12 +101,16 @@ fn a_server_that_is_passed_in_is_used(cli: &Pinned) {
 fn who_is_watched_says_every_word_once_in_pieces_and_once_whole(cli: &Pinned) {
     Desk::play(cli, async |desk| {
         // Not twice the same: gemini takes that for a loop.
-        let long: String = (1..=20).map(|number| format!("There is heron {number} of them. ")).collect();
+        let long =
+            (1..=20).map(|number| format!("There is heron {number} of them. ")).collect::<Vec<_>>().concat();
         let first =
             vec![Block::Text(long.clone()), Block::Call(Call::Shell { command: "echo again".to_owned() })];
-        let script = Script::by(move |request, _| match request.ends_with_tool_result() {
-            false => Turn::blocks(first.clone()),
-            true => Turn::text("All of them flew away."),
+        let script = Script::by(move |request, _| {
+            if request.ends_with_tool_result() {
+                Turn::text("All of them flew away.")
+            } else {
+                Turn::blocks(first.clone())
+            }
         });
         let api = ModelApi::start(script).await;
         let done = desk.ask(&api, &CallSpec { watched: true, ..desk.spec("Tell a story.") }).await;

@@ -21,6 +21,7 @@ use super::connect::{ConnectError, Connection, connect};
 use super::inside;
 use crate::daemon::{DaemonError, Holder, READY, exclusive};
 use crate::environment::Environment;
+use crate::failure::Failure;
 use crate::home::{Home, HomeError};
 use crate::wire::{self, Role};
 use crate::{cli, output};
@@ -75,7 +76,7 @@ impl Starter {
                     Err(FrontError::GaveUp { taken: true, .. }) => pause = (pause * 2).min(LONGEST_PAUSE),
                     // Killed before its first word: that is nobody's refusal.
                     Err(FrontError::GaveUp { said, .. }) if said.is_empty() => {}
-                    started => started?,
+                    other => other?,
                 }
             }
             if Instant::now() > give_up_at {
@@ -107,22 +108,32 @@ impl Starter {
                 // It has closed its pipe, so it is at its end.
                 let exit = self.started.pop().and_then(|mut child| child.wait().ok()?.code());
                 let taken = exit == Some(i32::from(DaemonError::TAKEN));
-                Err(FrontError::GaveUp { said: words.trim().to_owned(), taken })
+                let words = words.trim();
+                let said = words.strip_prefix("error: ").unwrap_or(words).to_owned();
+                Err(FrontError::GaveUp { said, taken })
             }
         }
     }
 }
 
 /// `switchboard serve --background`: starts one and returns when it answers.
-pub fn in_background(order: &cli::Serve) -> Result<ExitCode, FrontError> {
+pub fn in_background(order: &cli::Serve) -> Result<ExitCode, Failure> {
     let environment = Environment::of_this_process();
     if let Some(process) = inside::a_call(&environment) {
-        return Err(FrontError::InsideACall { process });
+        return Err(FrontError::InsideACall { process }.into());
     }
     let mut starter = Starter::new(environment)?;
     starter.home.make()?;
     let options = order.http.iter().flat_map(|address| ["--http".to_owned(), address.clone()]);
-    starter.start(&options.collect::<Vec<_>>(), Instant::now() + WITHIN)?;
+    match starter.start(&options.collect::<Vec<_>>(), Instant::now() + WITHIN) {
+        // Said as `switchboard serve` says it, and not as what somebody else has said.
+        Err(FrontError::GaveUp { taken: true, .. }) => {
+            let state = starter.home.state().to_owned();
+            let holder = Holder::last(&state);
+            return Err(DaemonError::Taken { state, holder }.into());
+        }
+        other => other?,
+    }
     let connection = connect(&starter.home, Role::Control)?;
     output::line(&format!(
         "the daemon runs (pid {}, version {})",
@@ -206,6 +217,8 @@ impl FrontError {
             }
             Self::Spawn { .. } => "check that processes can still be started".to_owned(),
             Self::Turn(_) => "check that files can still be opened and that the disk has room".to_owned(),
+            // It has said itself what to do.
+            Self::GaveUp { said, .. } if said.contains("hint: ") => String::new(),
             Self::GaveUp { .. } => {
                 "mend that, and try again; `switchboard serve` shows it directly".to_owned()
             }

@@ -1,0 +1,75 @@
+//! Where a transcript is played: a home, a folder to work in, nothing else in the PATH, and nothing left running afterwards.
+
+use std::fs;
+use std::os::unix::fs::symlink;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output, Stdio};
+
+use tempfile::TempDir;
+use trycmd::schema::Bin;
+
+use crate::person;
+
+/// The real program.
+pub const PROGRAM: &str = env!("CARGO_BIN_EXE_switchboard");
+
+pub struct Scene {
+    root: TempDir,
+}
+
+impl Scene {
+    pub fn new() -> Self {
+        let root = tempfile::tempdir().unwrap();
+        for folder in ["bin", "home", "switchboard", "work", "types"] {
+            fs::create_dir(root.path().join(folder)).unwrap();
+        }
+        for name in person::COMMANDS {
+            symlink(std::env::current_exe().unwrap(), root.path().join("types").join(name)).unwrap();
+        }
+        Self { root }
+    }
+
+    pub fn folder(&self) -> &Path {
+        self.root.path()
+    }
+
+    /// What can be typed.
+    pub fn commands(&self) -> Vec<(&'static str, Bin)> {
+        let place = |name: &str| -> PathBuf { self.folder().join("types").join(name) };
+        person::COMMANDS.iter().map(|name| (*name, Bin::Path(place(name)))).collect()
+    }
+
+    /// The transcript is over: the daemon, if there is one, ends and takes all its jobs with it.
+    pub fn end(&self) {
+        if run(self.folder(), &["status"]).status.success() {
+            let stopped = run(self.folder(), &["stop", "--cancel"]);
+            assert!(stopped.status.success(), "{stopped:?}");
+        }
+    }
+}
+
+impl Drop for Scene {
+    fn drop(&mut self) {
+        // Also of a transcript that has failed nothing is left.
+        if std::thread::panicking() {
+            run(self.folder(), &["stop", "--cancel"]);
+        }
+    }
+}
+
+/// The program as it is started there: it knows no terminal, no locale and nothing of the user who runs the tests.
+pub fn program(folder: &Path) -> Command {
+    let mut command = Command::new(PROGRAM);
+    command
+        .env_clear()
+        .env("HOME", folder.join("home"))
+        .env("PATH", folder.join("bin"))
+        .env("SWITCHBOARD_HOME", folder.join("switchboard"))
+        .current_dir(folder.join("work"))
+        .stdin(Stdio::null());
+    command
+}
+
+fn run(folder: &Path, args: &[&str]) -> Output {
+    program(folder).args(args).output().unwrap()
+}
