@@ -5,8 +5,8 @@
 
 mod past;
 mod visitor;
+mod watchers;
 
-use std::io::Read;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
@@ -19,6 +19,7 @@ use crate::spread::Spread;
 use crate::{Failure, output};
 
 use visitor::{Loaded, Visitor};
+use watchers::Watchers;
 
 pub use past::fill;
 
@@ -48,7 +49,8 @@ impl Scale {
              which the baseline and ours take turns\n\
              - a page: asked for over a new connection by a client that reads it to its end; the list has 50 jobs a page, counts and filters\n\
              - baseline of a page: `/healthz` of the same daemon, asked for in the same way; of the command line: `true`\n\
-             - watchers: {WATCHERS} connections that hear every change of the list; the memory is the resident memory of the daemon"
+             - watchers: {WATCHERS} pages in headless Chromium, each in a profile of its own that a link of its own has let in; without Chromium\n  \
+             connections that hear the same, and the row says so. The memory is the resident memory of the daemon"
         )
     }
 }
@@ -147,22 +149,11 @@ fn watching(house: &House, visitor: &Visitor) -> Result<Vec<Row>, Failure> {
     let status: serde_json::Value = serde_json::from_str(&house.say(&["status", "--json"])?)?;
     let pid = u32::try_from(status["pid"].as_u64().ok_or("the daemon names no process")?)?;
     let alone = process::memory(pid).ok_or("the daemon has no memory")?;
-    let mut watchers = Vec::new();
-    for _ in 0..WATCHERS {
-        watchers.push(visitor.watch("/live")?);
-    }
+    let mut watchers = Watchers::open(house, visitor, WATCHERS)?;
     let with = process::memory(pid).ok_or("the daemon has no memory")?;
-    house.say(&["call", "rehearsal", "Hello"])?;
-    for watcher in &mut watchers {
-        let (mut heard, mut piece) = (String::new(), [0; 8192]);
-        while !heard.contains("is-completed") {
-            let length = watcher.read(&mut piece)?;
-            if length == 0 {
-                return Err("a watcher was let go".into());
-            }
-            heard += &String::from_utf8_lossy(&piece[..length]);
-        }
-    }
+    let answer: serde_json::Value =
+        serde_json::from_str(&house.say(&["call", "rehearsal", "Hello", "--json"])?)?;
+    watchers.hear_of(answer["job_id"].as_str().ok_or("a call has no job")?)?;
     let after = process::memory(pid).ok_or("the daemon has no memory")?;
     let row = |what: &str, value: f64, target| Row {
         what: what.to_owned(),
@@ -172,7 +163,11 @@ fn watching(house: &House, visitor: &Visitor) -> Result<Vec<Row>, Failure> {
         target,
     };
     Ok(vec![
-        row("memory of the daemon with 20 watchers", with, None),
+        row(
+            &format!("memory of the daemon with {WATCHERS} {} watching the list", watchers.name()),
+            with,
+            None,
+        ),
         row("… after a job that all of them heard of", after, Some(Target::Below(60.0))),
     ])
 }
