@@ -9,6 +9,7 @@ use crate::scene::PROGRAM;
 
 /// What is replaced by what, in this order, when jobs and places have their names.
 const WORDS: [(&str, &str); 15] = [
+    (r#""durations":\[.*?\]"#, r#""durations":[HOW LONG]"#),
     (r"\b[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}\b", "[SESSION]"),
     (r"\b\d{4}-\d\d-\d\d \d\d:\d\d:\d\d\b", "[MOMENT]"),
     (r"\b\d{4}-\d\d-\d\d\b", "[DAY]"),
@@ -23,7 +24,6 @@ const WORDS: [(&str, &str); 15] = [
     (r"(?m)^machine\n(  .*\n)+", ""),
     (r"(?m)^sandbox: .*(\n  .*)*", "sandbox: [WHAT HOLDS HERE]"),
     (r#"(?m)^host = ".*?""#, "host = [HOST]"),
-    (r#""durations":\[.*?\]"#, r#""durations":[HOW LONG]"#),
     (r"(?m)^connections: \d+", "connections: [NUMBER]"),
 ];
 
