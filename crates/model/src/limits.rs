@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Limits {
-    /// How long the agent may stay silent before its first byte on either stream.
+    /// How long the agent may stay silent before its first byte on either stream; without it, as long as between two.
     #[serde(rename = "start_ms", with = "opt_millis")]
     pub start: Option<Duration>,
     /// How long it may stay silent between two bytes.
@@ -46,7 +46,7 @@ impl Default for Limits {
 pub enum Deadline {
     /// No byte came at all for [`Limits::start`].
     Start,
-    /// No byte came for [`Limits::idle`] after the last one.
+    /// No byte came for [`Limits::idle`] after the last one, or after the start where that has no limit of its own.
     Idle,
     /// The run took longer than [`Limits::wall`].
     Wall,

@@ -25,9 +25,13 @@ impl Deadlines {
 
     /// The wait that is over next, and when. A limit too far away for the clock never is.
     pub fn next(&self) -> Option<(Instant, Deadline)> {
-        let silence = match self.last_byte {
-            None => (self.limits.start.and_then(|limit| self.started.checked_add(limit)), Deadline::Start),
-            Some(last) => (self.limits.idle.and_then(|limit| last.checked_add(limit)), Deadline::Idle),
+        let Limits { start, idle, .. } = self.limits;
+        let silence = match (self.last_byte, start) {
+            (None, Some(start)) => (self.started.checked_add(start), Deadline::Start),
+            // Without a limit of its own, the silence before the first byte is one like any other.
+            (last, _) => {
+                (idle.and_then(|idle| last.unwrap_or(self.started).checked_add(idle)), Deadline::Idle)
+            }
         };
         let wall = (self.limits.wall.and_then(|limit| self.started.checked_add(limit)), Deadline::Wall);
         [silence, wall].into_iter().filter_map(|(at, which)| Some((at?, which))).min_by_key(|(at, _)| *at)
@@ -70,6 +74,22 @@ mod tests {
         deadlines.byte_seen(now + SECOND);
         assert_eq!(deadlines.passed(now + 3 * SECOND), None);
         assert_eq!(deadlines.passed(now + 4 * SECOND), Some(Deadline::Idle));
+    }
+
+    #[test]
+    fn without_a_start_limit_the_silence_before_the_first_byte_is_idle() {
+        let now = Instant::now();
+        let deadlines = Deadlines::start(Limits { start: None, ..limits() }, now);
+        assert_eq!(deadlines.passed(now + 2 * SECOND), None);
+        assert_eq!(deadlines.passed(now + 3 * SECOND), Some(Deadline::Idle));
+    }
+
+    #[test]
+    fn a_start_limit_that_is_longer_than_the_idle_one_counts_before_the_first_byte() {
+        let now = Instant::now();
+        let deadlines = Deadlines::start(Limits { start: Some(5 * SECOND), ..limits() }, now);
+        assert_eq!(deadlines.passed(now + 4 * SECOND), None);
+        assert_eq!(deadlines.passed(now + 5 * SECOND), Some(Deadline::Start));
     }
 
     #[test]

@@ -11,6 +11,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::{DirBuilderExt, FileExt};
 use std::path::Path;
 use std::process::Stdio;
+use std::time::{Duration, Instant};
 
 use model::{
     Lasts, Outlives, Policy, ProcessIdentity, RunId, RunPlan, RunStatus, STATUS_VERSION, SandboxReport,
@@ -41,6 +42,8 @@ const STATUS_BYTES: u64 = 4 * 1024;
 /// Room for one with the paths of its policy in it, twice, and the longest of each.
 const CONFINED_STATUS_BYTES: u64 = 64 * 1024;
 const SLOT: OFlags = OFlags::WRONLY.union(OFlags::CREATE).union(OFlags::TRUNC);
+/// How long those who only ask are waited for, all in all: each of them takes microseconds.
+const ASKERS: Duration = Duration::from_secs(5);
 const FILE: Mode = Mode::RUSR.union(Mode::WUSR);
 const FOLDER: Mode = Mode::RWXU;
 
@@ -86,21 +89,25 @@ impl HeldSpool {
 
     /// Becomes the one writer of a folder; none when somebody else is.
     pub fn take(path: &Path) -> io::Result<Option<Self>> {
-        Self { folder: File::open(path)?.into() }.locked()
+        let folder: OwnedFd = File::open(path)?.into();
+        let give_up_at = Instant::now() + ASKERS;
+        // Who asks whether a folder has a writer shares its lock for the moment of the question, and must not be taken for one.
+        while !lock(&folder, FlockOperation::NonBlockingLockExclusive)? {
+            if !lock(&folder, FlockOperation::NonBlockingLockShared)? || Instant::now() > give_up_at {
+                return Ok(None);
+            }
+            flock(&folder, FlockOperation::Unlock)?;
+            std::thread::yield_now();
+        }
+        Ok(Some(Self { folder }))
     }
 
     /// The folder that the starter has handed to this process as its stdin; none when somebody else writes to it.
     pub fn handed_over() -> io::Result<Option<Self>> {
-        Self { folder: fcntl_dupfd_cloexec(io::stdin(), 3)? }.locked()
-    }
-
-    /// A lock that the same open folder holds already is simply held on.
-    fn locked(self) -> io::Result<Option<Self>> {
-        match flock(&self.folder, FlockOperation::NonBlockingLockExclusive) {
-            Ok(()) => Ok(Some(self)),
-            Err(Errno::WOULDBLOCK) => Ok(None),
-            Err(error) => Err(error.into()),
-        }
+        let folder = fcntl_dupfd_cloexec(io::stdin(), 3)?;
+        // A lock that the same open folder holds already is simply held on.
+        let is_ours = lock(&folder, FlockOperation::NonBlockingLockExclusive)?;
+        Ok(is_ours.then_some(Self { folder }))
     }
 
     /// The open folder itself, to be handed to another process.
@@ -179,6 +186,14 @@ impl HeldSpool {
             .map_or(0, |stat| u64::try_from(stat.st_size).unwrap_or_default())
     }
 
+    /// Until when the agent had last printed something, in milliseconds since 1970 and to the next full second; none when its files
+    /// are gone.
+    pub fn last_written(&self) -> Option<u64> {
+        let written = |name| u64::try_from(statat(&self.folder, name, AtFlags::empty()).ok()?.st_mtime).ok();
+        let last = ["output", "error"].into_iter().filter_map(written).max()?;
+        Some((last + 1) * 1_000)
+    }
+
     /// Forgets the plan: it may hold secrets in its environment, and the status now says all that is needed.
     pub fn forget_plan(&self) -> io::Result<()> {
         self.remove(PLAN)
@@ -246,6 +261,15 @@ impl HeldSpool {
     }
 }
 
+/// Whether the lock was to be had.
+fn lock(folder: &OwnedFd, how: FlockOperation) -> io::Result<bool> {
+    match flock(folder, how) {
+        Ok(()) => Ok(true),
+        Err(Errno::WOULDBLOCK) => Ok(false),
+        Err(error) => Err(error.into()),
+    }
+}
+
 fn open_in(folder: impl AsFd, name: &str, flags: OFlags) -> io::Result<File> {
     Ok(openat(folder, name, flags | OFlags::CLOEXEC | OFlags::NOFOLLOW, FILE)?.into())
 }
@@ -285,8 +309,10 @@ impl StatusSlot<'_> {
 #[cfg(test)]
 mod tests {
     use std::os::unix::fs::PermissionsExt;
+    use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
     use super::*;
+    use crate::spool::Spool;
 
     #[test]
     fn a_complaint_is_for_the_user_alone_and_a_second_one_follows_it() {
@@ -298,5 +324,40 @@ mod tests {
         let log = folder.path().join(LOG);
         assert_eq!(std::fs::read_to_string(&log).unwrap(), "one two");
         assert_eq!(log.metadata().unwrap().permissions().mode() & 0o777, 0o600);
+    }
+
+    #[test]
+    fn who_asks_whether_a_folder_is_held_keeps_nobody_from_holding_it() {
+        let folder = tempfile::tempdir().unwrap();
+        let spool = Spool::at(folder.path());
+        let (asked, done) = (AtomicUsize::new(0), AtomicBool::new(false));
+        std::thread::scope(|scope| {
+            for _ in 0..4 {
+                scope.spawn(|| {
+                    while !done.load(Ordering::Relaxed) {
+                        spool.is_held().unwrap();
+                        asked.fetch_add(1, Ordering::Relaxed);
+                    }
+                });
+            }
+            let mut refused = 0;
+            while asked.load(Ordering::Relaxed) < 50_000 {
+                refused += usize::from(HeldSpool::take(folder.path()).unwrap().is_none());
+            }
+            done.store(true, Ordering::Relaxed);
+            assert_eq!(refused, 0);
+        });
+    }
+
+    #[test]
+    fn a_folder_has_one_writer_and_it_shows() {
+        let folder = tempfile::tempdir().unwrap();
+        let spool = Spool::at(folder.path());
+        let writer = HeldSpool::take(folder.path()).unwrap();
+        assert!(writer.is_some() && spool.is_held().unwrap());
+        assert!(HeldSpool::take(folder.path()).unwrap().is_none());
+        drop(writer);
+        assert!(!spool.is_held().unwrap());
+        assert!(HeldSpool::take(folder.path()).unwrap().is_some());
     }
 }

@@ -60,7 +60,9 @@ pub(crate) fn recover_run(folder: &Path, seen_to_die: bool) -> Result<RunReport,
         }
         _ => {
             let (tree, ended) = sweep(&Survivors::of(status.run_id, former)).map_err(RecoverError::Sweep)?;
-            lost(&held, &status, tree, ended)
+            // In this boot its processes may have gone on until now. In an earlier one nothing did after its last word.
+            let ran_until = if status.boot_id == boot_id { None } else { held.last_written() };
+            RunReport { descendants_ended: ended, ..lost(&held, &status, tree, ran_until) }
         }
     };
     write_down(&held, status, &report)
@@ -150,17 +152,17 @@ pub(crate) fn sweep(survivors: &Survivors) -> io::Result<(TreeEnd, u32)> {
     }
 }
 
-fn lost(held: &HeldSpool, status: &RunStatus, tree: TreeEnd, descendants_ended: u32) -> RunReport {
+fn lost(held: &HeldSpool, status: &RunStatus, tree: TreeEnd, ran_until: Option<u64>) -> RunReport {
     let ended_at_ms = now_ms();
     RunReport {
         end: End::SupervisorLost,
         exit: None,
         ended_at_ms,
-        duration_ms: ended_at_ms.saturating_sub(status.started_at_ms),
+        duration_ms: ran_until.unwrap_or(ended_at_ms).saturating_sub(status.started_at_ms),
         output_bytes: held.size("output"),
         error_bytes: held.size("error"),
         usage: TreeUsage::default(),
-        descendants_ended,
+        descendants_ended: 0,
         tree,
         sandbox: status.sandbox.clone(),
     }

@@ -8,6 +8,7 @@ use crate::scene::Scene;
 
 crate::tests![
     silence_from_the_start_is_the_start_deadline,
+    silence_from_the_start_is_the_idle_deadline_when_the_start_has_none,
     silence_in_the_middle_is_the_idle_deadline,
     a_talkative_agent_meets_the_wall_deadline,
     a_flood_on_both_streams_meets_the_wall_deadline,
@@ -25,6 +26,14 @@ fn silence_from_the_start_is_the_start_deadline() {
     Scene::play(async |scene: &Scene| {
         let end = end(scene, "hang", Limits { start: SHORT, ..Limits::default() }).await;
         assert_eq!(end, End::Deadline { which: Deadline::Start });
+    });
+}
+
+fn silence_from_the_start_is_the_idle_deadline_when_the_start_has_none() {
+    Scene::play(async |scene: &Scene| {
+        let wall = Some(Duration::from_mins(1));
+        let end = end(scene, "hang", Limits { idle: SHORT, wall, ..Limits::default() }).await;
+        assert_eq!(end, End::Deadline { which: Deadline::Idle });
     });
 }
 
