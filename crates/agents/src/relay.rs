@@ -65,7 +65,7 @@ pub struct Relay {
     max_resume_attempts: u32,
     /// How often it went on.
     resumes: u32,
-    /// How long it waited between runs.
+    /// How long it waited between runs, and what runs took that were lost.
     waited: Duration,
     /// What the runs came to, taken together.
     so_far: Option<Outcome>,
@@ -126,6 +126,30 @@ impl Relay {
     /// What the agent had counted for the session before the next run, for [`crate::Ended::before`].
     pub fn totals_before(&self) -> Option<Totals> {
         self.so_far.as_ref().and_then(|outcome| outcome.session_totals)
+    }
+
+    /// How much of its time the call has used, before the next run.
+    pub fn spent(&self) -> Duration {
+        let ran = self.so_far.as_ref().map_or(0, |outcome| outcome.duration_ms);
+        Duration::from_millis(ran) + self.waited
+    }
+
+    /// Whether something of its time is left after so much more.
+    pub fn has_time_after(&self, more: Duration) -> bool {
+        left_of(self.wall, self.spent() + more).is_some()
+    }
+
+    /// Counts what a run took that was lost with all it had said. The next run has what is left, be it next to nothing.
+    pub fn charge(&mut self, time: Duration) {
+        self.waited += time;
+        self.spec.limits.wall =
+            self.wall.map(|wall| wall.saturating_sub(self.spent()).max(Duration::from_millis(1)));
+    }
+
+    /// Lets the next run go on in the session of one that was lost, told like this.
+    pub fn take_up(&mut self, prompt: String, session: SessionId) {
+        self.spec.prompt = prompt;
+        self.spec.session = SessionChoice::Resume(session);
     }
 
     /// Takes what a run came to, and says what follows.

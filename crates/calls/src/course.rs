@@ -5,16 +5,17 @@
 
 mod concluding;
 mod following;
+mod next;
 mod reported;
 mod words;
 
 use std::sync::Arc;
 use std::time::Duration;
 
-use agents::{Launch, Next, ParseLimits, Parser, Relay};
+use agents::{Launch, ParseLimits, Parser, Relay};
 use model::{
-    CallSpec, Claim, ExpectedSession, Failure, FailureKind, Job, JobEnd, Mode, NotStartedReason, Outcome,
-    Outlives, RunPlan, SessionChoice, SessionId, StateName, Timestamp, Totals,
+    CallSpec, Claim, ExpectedSession, Failure, FailureKind, Job, JobEnd, Mode, NotStartedReason, Outlives,
+    RunPlan, RunState, SessionChoice, SessionId, StateName, Timestamp, Totals,
 };
 use serde::{Deserialize, Serialize};
 use store::{JobFilter, PageRequest};
@@ -24,6 +25,8 @@ use crate::desk::Inner;
 use crate::files::{JobFiles, PAUSE};
 use crate::live::{Activity, Live};
 use crate::locks::{Guard, Key};
+use crate::seats::Place;
+use next::cancelled;
 use reported::Reported;
 use words::{never_free, not_started, not_written, supervisor_gone, taken_up_again, waiting_for};
 
@@ -39,6 +42,11 @@ pub(crate) struct RunNote {
     session: ExpectedSession,
     model: Option<String>,
     before: Option<Totals>,
+}
+
+/// Where the note of a run is, in the folder of its job.
+pub(crate) fn note_of(run: u32) -> String {
+    format!("runs/{run}.json")
 }
 
 /// Where a course begins.
@@ -71,7 +79,7 @@ enum Unfinished {
 }
 
 /// Brings a claimed job as far as it goes.
-pub(crate) async fn go(desk: Arc<Inner>, job: Job, begin: Begin) {
+pub(crate) async fn go(desk: Arc<Inner>, job: Job, begin: Begin, place: Place) {
     let Some(claim) = job.claim() else { return };
     let live = match &begin {
         Begin::Handed(live) => Arc::clone(live),
@@ -84,6 +92,7 @@ pub(crate) async fn go(desk: Arc<Inner>, job: Job, begin: Begin) {
         files,
         claim,
         job: &job,
+        place,
         guards: Vec::new(),
         reported: Reported::default(),
     };
@@ -160,6 +169,7 @@ struct Course<'a> {
     files: JobFiles,
     claim: Claim,
     job: &'a Job,
+    place: Place,
     guards: Vec<Guard>,
     reported: Reported,
 }
@@ -171,12 +181,18 @@ impl Course<'_> {
                 self.guards.extend(guards);
                 match self.find(number).await {
                     Ok(Some(run)) => (note.relay.clone(), Some((number, run, *note))),
-                    Ok(None) => (note.relay, None),
+                    Ok(None) => {
+                        // Nothing of it runs after all.
+                        self.place.step_aside();
+                        (note.relay, None)
+                    }
                     Err(conclusion) => return conclusion,
                 }
             }
             Begin::Anew | Begin::Handed(_) => (self.relay(), None),
         };
+        let goes_on_with = found.as_ref().map(|(number, ..)| *number);
+        self.hear_earlier_runs(goes_on_with).await;
         loop {
             let (number, run, note) = match found.take() {
                 Some(found) => found,
@@ -201,6 +217,29 @@ impl Course<'_> {
                 () = self.desk.leaving.cancelled() => return self.pause(&relay, Duration::ZERO),
                 () = self.live.stop.cancelled() => return self.ended_between_runs(&relay),
                 () = tokio::time::sleep(wait) => {}
+            }
+        }
+    }
+
+    /// Keeps the events of the runs before, of which this course has heard nothing, when the caller wants them.
+    async fn hear_earlier_runs(&mut self, goes_on_with: Option<u32>) {
+        let mut runs = self.files.runs();
+        runs.retain(|run| Some(*run) != goes_on_with);
+        if !self.job.order.expose_stream || runs.is_empty() {
+            return;
+        }
+        let (files, agent) = (self.files.clone(), self.job.order.call.agent);
+        let heard = tokio::task::spawn_blocking(move || {
+            let mut reported = Reported::default();
+            for run in runs {
+                reported.keep_all_of(&Spool::at(files.run(run)).output(), agent)?;
+            }
+            Ok(reported)
+        });
+        match heard.await.unwrap_or_else(|error| Err(std::io::Error::other(error))) {
+            Ok(reported) => self.reported = reported,
+            Err(error) => {
+                tracing::warn!(job = %self.job.id, %error, "cannot read the events of an earlier run");
             }
         }
     }
@@ -233,21 +272,32 @@ impl Course<'_> {
             return relay;
         }
         let call = &self.job.order.call;
-        let limit = self.desk.settings.max_resume_attempts;
-        match self.session_of_the_lost_run() {
-            Some(session) if call.agent_name.is_none() => Relay::new(taken_up_again(call, session), limit),
-            _ => Relay::new(call.clone(), limit),
+        let afresh = || Relay::new(call.clone(), self.desk.settings.max_resume_attempts);
+        let Some(lost) = self.files.runs().last().copied() else { return afresh() };
+        // What the runs before the lost one have said and spent stands in its note.
+        let note = self.files.read::<RunNote>(&note_of(lost));
+        let mut relay = note.map_or_else(afresh, |note| note.relay);
+        relay.charge(self.time_of(lost));
+        if let Some(session) = session_told(&self.files, lost, call.agent)
+            && relay.spec().agent_name.is_none()
+        {
+            relay.take_up(taken_up_again(&call.prompt), session);
         }
+        relay
     }
 
-    /// The conversation of an earlier run of this job, if the agent itself has said which it was.
-    fn session_of_the_lost_run(&self) -> Option<SessionId> {
-        session_told(&self.files, *self.files.runs().last()?, self.job.order.call.agent)
+    /// How long a run took, as far as it is known.
+    fn time_of(&self, number: u32) -> Duration {
+        match Spool::at(self.files.run(number)).status().ok().flatten().map(|status| status.state) {
+            Some(RunState::Ended(report)) => Duration::from_millis(report.duration_ms),
+            _ => Duration::ZERO,
+        }
     }
 
     /// Starts the next run, or says why there is none.
     async fn begin(&mut self, relay: &Relay) -> Result<(u32, Run, RunNote), Conclusion> {
         self.take_locks(relay.spec()).await?;
+        self.take_place(relay).await?;
         let number = self.files.runs().last().map_or(1, |last| last + 1);
         let folder = self.files.run(number);
         let Launch { plan, session, model } = self.launch(relay.spec(), &folder).await?;
@@ -256,8 +306,7 @@ impl Course<'_> {
         }
         let before = self.totals_before(relay).await;
         let note = RunNote { relay: relay.clone(), session, model, before };
-        let written =
-            self.files.make().and_then(|()| self.files.replace(&format!("runs/{number}.json"), &note));
+        let written = self.files.make().and_then(|()| self.files.replace(&note_of(number), &note));
         written.map_err(|error| self.failed(not_written(&error)))?;
         if self.desk.leaving.is_cancelled() {
             return Err(Conclusion::Left);
@@ -350,6 +399,9 @@ impl Course<'_> {
                 continue;
             }
             self.live.say(&waiting_for(&key));
+            // Who only waits keeps nobody from working.
+            self.place.step_aside();
+            self.desk.wake.notify_one();
             let guard = tokio::select! {
                 biased;
                 // First of all: who leaves lets go of what the others wait for, and its run goes on.
@@ -363,6 +415,22 @@ impl Course<'_> {
         Ok(())
     }
 
+    /// Waits until there is room for what is about to run, if the job has no place or has given it away.
+    async fn take_place(&mut self, relay: &Relay) -> Result<(), Conclusion> {
+        if self.place.is_taken() {
+            return Ok(());
+        }
+        self.live.say("waiting for its turn");
+        self.place.step_aside();
+        self.desk.wake.notify_one();
+        tokio::select! {
+            biased;
+            () = self.desk.leaving.cancelled() => Err(Conclusion::Left),
+            () = self.live.stop.cancelled() => Err(self.ended_between_runs(relay)),
+            () = self.place.take() => Ok(()),
+        }
+    }
+
     /// A conversation that is new is ours as soon as its id is known.
     fn hold_if_free(&mut self, session: &SessionId) {
         let key = Key::Session(self.job.order.call.agent, session.clone());
@@ -371,59 +439,10 @@ impl Course<'_> {
         }
     }
 
-    /// How long to wait before the next run; or how the course ends.
-    fn what_follows(&self, relay: &mut Relay, outcome: Outcome) -> Result<Duration, Conclusion> {
-        if self.live.stop.is_cancelled() {
-            return Err(self.ended(relay, outcome));
-        }
-        match outcome.failure().map(|failure| failure.kind.clone()) {
-            Some(FailureKind::SupervisorLost) => {
-                let end = JobEnd::from(self.all_runs(relay, outcome));
-                Err(Conclusion::Interrupted(Box::new(end)))
-            }
-            Some(FailureKind::RateLimit { retry_after: Some(wait) }) => {
-                match relay.after_pause(outcome, wait) {
-                    Next::Resume { after } => Err(self.pause(relay, after)),
-                    Next::Done(outcome) => Err(Conclusion::Ended(Box::new(outcome.into()))),
-                }
-            }
-            Some(FailureKind::SessionNotFound) if self.was_taken_up(relay) => {
-                *relay = Relay::new(self.job.order.call.clone(), self.desk.settings.max_resume_attempts);
-                Ok(Duration::ZERO)
-            }
-            _ => match relay.after(outcome) {
-                Next::Resume { after } => Ok(after),
-                Next::Done(outcome) => Err(Conclusion::Ended(Box::new(outcome.into()))),
-            },
-        }
-    }
-
-    /// Whether the session was not the caller's own wish but an attempt to save the work of a lost run.
-    fn was_taken_up(&self, relay: &Relay) -> bool {
-        relay.so_far().is_none() && relay.spec().session != self.job.order.call.session
-    }
-
-    fn ended(&self, relay: &mut Relay, outcome: Outcome) -> Conclusion {
-        Conclusion::Ended(Box::new(self.all_runs(relay, outcome).into()))
-    }
-
-    /// What the runs came to together, whatever could follow.
-    #[expect(clippy::unused_self, reason = "reads like the others")]
-    fn all_runs(&self, relay: &mut Relay, outcome: Outcome) -> Outcome {
-        match relay.after(outcome.clone()) {
-            Next::Done(outcome) => outcome,
-            Next::Resume { .. } => relay.so_far().cloned().unwrap_or(outcome),
-        }
-    }
-
     /// Somebody ended the job while nothing of it ran; what its runs have said so far is kept.
     #[expect(clippy::unused_self, reason = "reads like the others")]
     fn ended_between_runs(&self, relay: &Relay) -> Conclusion {
-        let end = match relay.so_far().cloned() {
-            Some(outcome) => JobEnd { how: model::Ended::Cancelled, failure: None, ..outcome.into() },
-            None => JobEnd::cancelled(),
-        };
-        Conclusion::Ended(Box::new(end))
+        Conclusion::Ended(Box::new(relay.so_far().cloned().map_or_else(JobEnd::cancelled, cancelled)))
     }
 
     fn pause(&self, relay: &Relay, wait: Duration) -> Conclusion {

@@ -137,7 +137,7 @@ impl Desk {
         let owner = recovery::owner(&settings);
         let (handed, begun) = unbounded_channel();
         let desk = Self(Arc::new(Inner {
-            seats: Seats::new(usize::try_from(settings.at_once).unwrap_or(usize::MAX)),
+            seats: Seats::new(settings.at_once, &settings.per_agent),
             settings,
             store,
             owner,
@@ -157,6 +157,7 @@ impl Desk {
         tasks.spawn(dispatch::work(Arc::clone(&desk.0), found, begun));
         tasks.spawn(dispatch::heartbeat(Arc::clone(&desk.0)));
         tasks.spawn(dispatch::tidy(Arc::clone(&desk.0)));
+        tasks.spawn(recovery::record_ends(Arc::clone(&desk.0)));
         drop(tasks);
         Ok(desk)
     }

@@ -15,7 +15,7 @@ use crate::desk::Inner;
 use crate::files::jobs;
 use crate::live::Live;
 use crate::recovery;
-use crate::seats::Seat;
+use crate::seats::Place;
 
 /// How often it is looked for work that nobody has told of: a pause that is over, a job that another machine has placed.
 const LOOK_AGAIN: Duration = Duration::from_secs(2);
@@ -28,19 +28,25 @@ pub(crate) struct Handed {
     job: Job,
     claim: Claim,
     live: Arc<Live>,
-    seat: Seat,
+    place: Place,
 }
 
 /// Keeps a new job. When there is room, the next job is begun in the same breath: the usual call needs no second question.
 pub(crate) async fn keep(desk: &Arc<Inner>, order: NewJob) -> Result<Placed, StoreError> {
-    let Some(seat) = desk.seats.take() else { return desk.store.place(order).await };
+    let Some(seat) = desk.seats.take() else {
+        let placed = desk.store.place(order).await;
+        // A place may be free again by now, and who left it did not know that somebody waits.
+        desk.wake.notify_one();
+        return placed;
+    };
     let mut placed = desk.store.place_and_claim(order, request(desk)).await;
     let begun = placed.as_mut().ok().and_then(|placed| placed.claimed.take());
     let is_this = begun.as_ref().map(|job| job.id) == placed.as_ref().ok().map(|placed| placed.job.id);
     match begun.and_then(|job| Some((job.claim()?, job))) {
         Some((claim, job)) => {
             let live = desk.board.put(&claim);
-            if let Err(refused) = desk.handed.send(Handed { job: *job, claim, live, seat }) {
+            let place = desk.seats.offered(job.order.call.agent, seat);
+            if let Err(refused) = desk.handed.send(Handed { job: *job, claim, live, place }) {
                 put_back(desk, &refused.0).await;
             }
         }
@@ -66,7 +72,13 @@ async fn put_back(desk: &Inner, handed: &Handed) {
 pub(crate) async fn work(desk: Arc<Inner>, found: Vec<(Job, Begin)>, mut handed: UnboundedReceiver<Handed>) {
     let mut courses = Courses::default();
     for (job, begin) in found {
-        courses.begin(&desk, job, begin, desk.seats.make_room());
+        let agent = job.order.call.agent;
+        let place = match begin {
+            Begin::With { .. } => desk.seats.make_room(agent),
+            // Nothing of it runs: it waits like all others.
+            Begin::Anew | Begin::Handed(_) => desk.seats.none_yet(agent),
+        };
+        courses.begin(&desk, job, begin, place);
     }
     let mut look = true;
     // Nothing waits; with limits for each agent, something may that is not seen.
@@ -81,7 +93,10 @@ pub(crate) async fn work(desk: Arc<Inner>, found: Vec<(Job, Begin)>, mut handed:
             && let Some(seat) = desk.seats.take()
         {
             match desk.store.claim(request(&desk)).await {
-                Ok(Some(job)) => courses.begin(&desk, job, Begin::Anew, seat),
+                Ok(Some(job)) => {
+                    let place = desk.seats.offered(job.order.call.agent, seat);
+                    courses.begin(&desk, job, Begin::Anew, place);
+                }
                 Ok(None) => (look, nothing_waits) = (false, !desk.settings.holds_an_agent_back()),
                 Err(error) => {
                     tracing::warn!(%error, hint = error.hint(), "cannot claim a job");
@@ -99,8 +114,8 @@ pub(crate) async fn work(desk: Arc<Inner>, found: Vec<(Job, Begin)>, mut handed:
                 // A place is free again, for one that may have waited for it.
                 look |= !nothing_waits;
             }
-            Some(Handed { job, claim, live, seat }) = handed.recv() => {
-                courses.go(claim, course::go(Arc::clone(&desk), job, Begin::Handed(live)), seat);
+            Some(Handed { job, claim, live, place }) = handed.recv() => {
+                courses.go(claim, course::go(Arc::clone(&desk), job, Begin::Handed(live), place));
             }
             () = desk.wake.notified() => (look, nothing_waits) = (true, false),
             () = desk.closing.cancelled(), if !closing => {}
@@ -117,16 +132,13 @@ struct Courses {
 }
 
 impl Courses {
-    fn begin(&mut self, desk: &Arc<Inner>, job: Job, begin: Begin, seat: Seat) {
+    fn begin(&mut self, desk: &Arc<Inner>, job: Job, begin: Begin, place: Place) {
         let Some(claim) = job.claim() else { return };
-        self.go(claim, course::go(Arc::clone(desk), job, begin), seat);
+        self.go(claim, course::go(Arc::clone(desk), job, begin, place));
     }
 
-    fn go(&mut self, claim: Claim, course: impl Future<Output = ()> + Send + 'static, seat: Seat) {
-        let task = self.tasks.spawn(async move {
-            course.await;
-            drop(seat);
-        });
+    fn go(&mut self, claim: Claim, course: impl Future<Output = ()> + Send + 'static) {
+        let task = self.tasks.spawn(course);
         self.claims.insert(task.id(), claim);
     }
 
@@ -147,9 +159,10 @@ impl Courses {
 
 fn request(desk: &Inner) -> ClaimRequest {
     let settings = &desk.settings;
-    let capacity = |agent: AgentKind| Capacity {
-        agent,
-        at_once: settings.per_agent.get(&agent).copied().unwrap_or(settings.at_once),
+    // Those that only wait are held, too, and take no place.
+    let capacity = |agent: AgentKind| {
+        let at_once = settings.per_agent.get(&agent).copied().unwrap_or(settings.at_once);
+        Capacity { agent, at_once: at_once.saturating_add(desk.seats.aside(agent)) }
     };
     ClaimRequest {
         owner: desk.owner.clone(),

@@ -125,6 +125,12 @@ impl JobFiles {
         fs::DirBuilder::new().recursive(true).mode(0o700).create(self.folder.join("runs"))
     }
 
+    /// Whether everything is written that there is to say about a job that has ended.
+    pub(crate) fn are_complete(&self) -> bool {
+        let status: Option<Status> = self.read("status.json");
+        status.is_some_and(|status| status.status.ended().is_some()) && self.result().exists()
+    }
+
     pub(crate) fn write_status(&self, job: &Job, now: StateName, pid: Option<i32>) -> io::Result<()> {
         self.replace("status.json", &Status::of(job, now, pid))
     }

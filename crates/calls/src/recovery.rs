@@ -7,14 +7,11 @@ use std::sync::Arc;
 use model::{Claim, Failure, FailureKind, Job, JobEnd, JobId, Owner, Refusal, StateName};
 use store::{JobFilter, PageRequest, RescueRequest, StoreError};
 
-use crate::course::{Begin, RunNote, locks_of};
+use crate::course::{Begin, RunNote, locks_of, note_of};
 use crate::desk::Inner;
 use crate::error::CallError;
 use crate::files::JobFiles;
 use crate::settings::Settings;
-
-/// How many folders are looked at when a desk opens.
-const LOOKED_AT: usize = 1_000;
 
 /// A name that no other desk has ever had: the machine, the folder, and this very opening.
 pub(crate) fn owner(settings: &Settings) -> Owner {
@@ -38,6 +35,10 @@ pub(crate) async fn take_over(desk: &Arc<Inner>) -> Result<Vec<(Job, Begin)>, Ca
         let Some(claim) = job.claim() else { continue };
         if !files.folder().exists() {
             queue_again(desk, &claim).await;
+            if job.progress.cancel_requested_at.is_some() {
+                // It is over instead.
+                desk.record(job.id).await;
+            }
             continue;
         }
         // Whatever is left of it, this desk goes on with it as the same attempt: alive or not, its run has the last word.
@@ -51,7 +52,6 @@ pub(crate) async fn take_over(desk: &Arc<Inner>) -> Result<Vec<(Job, Begin)>, Ca
         tracing::info!(job = %job.id, anew = matches!(begin, Begin::Anew), "taken over from an earlier daemon");
         found.push((job, begin));
     }
-    record_ends(desk).await;
     Ok(found)
 }
 
@@ -115,7 +115,7 @@ async fn dead_owners(desk: &Inner) -> Result<Vec<Owner>, CallError> {
 /// How a job goes on: with its newest run, if one was ever to be started; else with a new one, which is then its first.
 fn begin(desk: &Inner, job: &Job, files: &JobFiles) -> Begin {
     let Some(number) = files.runs().last().copied() else { return Begin::Anew };
-    match files.read::<RunNote>(&format!("runs/{number}.json")) {
+    match files.read::<RunNote>(&note_of(number)) {
         Some(note) => {
             let guards = locks_of(desk, job, number, &note);
             Begin::With { number, note: Box::new(note), guards }
@@ -125,21 +125,36 @@ fn begin(desk: &Inner, job: &Job, files: &JobFiles) -> Begin {
     }
 }
 
-/// Writes the results of jobs that ended in the store while the daemon died over their files.
-async fn record_ends(desk: &Inner) {
-    for job in unrecorded(desk).unwrap_or_default() {
-        desk.record(job).await;
+/// Writes the results of jobs that ended in the store while the daemon died over their files, however many there are.
+pub(crate) async fn record_ends(desk: Arc<Inner>) {
+    let looking = Arc::clone(&desk);
+    let looked = tokio::task::spawn_blocking(move || incomplete(&looking)).await;
+    let jobs = looked.map_err(std::io::Error::other).and_then(|jobs| jobs);
+    let jobs = jobs.unwrap_or_else(|error| {
+        tracing::warn!(%error, "cannot look for results that were not written");
+        Vec::new()
+    });
+    for job in jobs {
+        if desk.closed.is_cancelled() {
+            return;
+        }
+        // Of one that goes on, its course writes: what it says next must not be taken back.
+        if let Ok(Some(record)) = desk.store.get(job).await
+            && record.completed_at.is_some()
+            && desk.board.get(job).is_none()
+        {
+            desk.write_down(&record);
+        }
     }
 }
 
-/// The newest folders whose status is not yet the last. Older ones were looked at when a desk opened before.
-fn unrecorded(desk: &Inner) -> std::io::Result<Vec<JobId>> {
+/// The jobs whose folders do not say the last word.
+fn incomplete(desk: &Inner) -> std::io::Result<Vec<JobId>> {
     let mut ids: Vec<JobId> = std::fs::read_dir(crate::files::jobs(&desk.settings.state))?
         .filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok())
         .collect();
     // By time, the newest first: what a dead daemon was about to write is among them.
     ids.sort_unstable_by(|one, other| other.cmp(one));
-    ids.truncate(LOOKED_AT);
-    ids.retain(|id| !desk.files(*id).result().exists());
+    ids.retain(|id| !desk.files(*id).are_complete());
     Ok(ids)
 }

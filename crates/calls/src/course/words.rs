@@ -1,17 +1,20 @@
 //! What is said when a course cannot go on as it was meant to.
 
-use model::{CallSpec, Deadline, Failure, FailureKind, NotStartedReason, SessionChoice, SessionId};
+use model::{Deadline, Failure, FailureKind, NotStartedReason};
 
 use crate::course::Unfinished;
 use crate::locks::Key;
 
-/// The call of a job whose run was lost, taken up in the session that the run had.
-pub(super) fn taken_up_again(call: &CallSpec, session: SessionId) -> CallSpec {
-    let prompt = format!(
-        "Your work on this task was interrupted from outside. See what is already done, then finish it. The task was:\n\n{}",
-        call.prompt
-    );
-    CallSpec { prompt, session: SessionChoice::Resume(session), ..call.clone() }
+/// What an agent is told whose run was lost and is taken up in the session that the run had.
+pub(super) fn taken_up_again(task: &str) -> String {
+    format!(
+        "Your work on this task was interrupted from outside. See what is already done, then finish it. The task was:\n\n{task}"
+    )
+}
+
+pub(super) fn out_of_time() -> Failure {
+    let kind = FailureKind::Deadline { which: Deadline::Wall };
+    Failure { kind, message: "the time of the call was used up when its run was lost".to_owned() }
 }
 
 pub(super) fn waiting_for(key: &Key) -> String {

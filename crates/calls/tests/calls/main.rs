@@ -7,6 +7,7 @@ mod answering;
 mod ending;
 mod killing;
 mod placing;
+mod recovering;
 mod resuming;
 mod scene;
 mod sharing;
@@ -38,8 +39,15 @@ fn main() -> ExitCode {
         return code;
     }
     let arguments = Arguments::from_args();
-    let all =
-        [placing::TESTS, answering::TESTS, ending::TESTS, resuming::TESTS, sharing::TESTS, killing::TESTS];
+    let all = [
+        placing::TESTS,
+        answering::TESTS,
+        ending::TESTS,
+        resuming::TESTS,
+        recovering::TESTS,
+        sharing::TESTS,
+        killing::TESTS,
+    ];
     let trial = |&(name, body): &Test| {
         Trial::test(name, move || {
             body();

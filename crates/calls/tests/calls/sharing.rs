@@ -17,6 +17,8 @@ tests![
     a_call_whose_session_is_never_free_fails_and_says_so,
     two_writers_of_a_folder_wait_for_each_other_when_told_to,
     many_queued_jobs_are_drained_in_their_order,
+    calls_that_wait_for_a_session_take_no_place_from_others,
+    calls_that_have_waited_run_no_more_at_once_than_may,
 ];
 
 fn no_more_run_at_once_than_may() {
@@ -132,6 +134,86 @@ fn many_queued_jobs_are_drained_in_their_order() {
         assert_eq!(ended, jobs, "the oldest comes first");
         close(&desk).await;
     });
+}
+
+fn calls_that_wait_for_a_session_take_no_place_from_others() {
+    for per_agent in [BTreeMap::new(), BTreeMap::from([(AgentKind::Rehearsal, 2)])] {
+        Scene::play(async |scene| {
+            let at_once = if per_agent.is_empty() { 2 } else { 8 };
+            let desk = scene
+                .open_with(|settings| {
+                    settings.at_once = at_once;
+                    settings.per_agent.clone_from(&per_agent);
+                })
+                .await;
+            let first = desk.place(scene.order("say begun\nhang")).await.unwrap().job;
+            until_it_says(&desk, first, "begun").await;
+            let waiting = wait_for_its_session(&desk, scene, first, 4, "answer after it").await;
+            // Placed last: it comes after all those who wait.
+            let other = answered(&desk, scene.order("answer not starved")).await;
+            assert_eq!(other.output, "not starved", "{other:?}");
+            for &job in &waiting {
+                assert_eq!(scene.runs(job).len(), 0, "its session is not free");
+            }
+            desk.cancel(first).await.unwrap();
+            desk.wait(&waiting, Until::All, LONG).await.unwrap();
+            for &job in &waiting {
+                assert_eq!(desk.answer(job).await.unwrap().status, Standing::Completed);
+            }
+            close(&desk).await;
+        });
+    }
+}
+
+fn calls_that_have_waited_run_no_more_at_once_than_may() {
+    for per_agent in [BTreeMap::new(), BTreeMap::from([(AgentKind::Rehearsal, 3)])] {
+        Scene::play(async |scene| {
+            let at_once = if per_agent.is_empty() { 3 } else { 8 };
+            let desk = scene
+                .open_with(|settings| {
+                    settings.at_once = at_once;
+                    settings.per_agent.clone_from(&per_agent);
+                })
+                .await;
+            let (mut holders, mut jobs) = (Vec::new(), Vec::new());
+            for _ in 0..2 {
+                let holder = desk.place(scene.order("say begun\nhang")).await.unwrap().job;
+                until_it_says(&desk, holder, "begun").await;
+                jobs.extend(wait_for_its_session(&desk, scene, holder, 2, "delay 50ms\nanswer done").await);
+                holders.push(holder);
+            }
+            jobs.extend(place(&desk, scene, 6, "delay 50ms\nanswer done").await);
+            for &holder in &holders {
+                desk.cancel(holder).await.unwrap();
+            }
+            jobs.extend(holders);
+            desk.wait(&jobs, Until::All, LONG).await.unwrap();
+            assert!(self::at_once(scene, &jobs) <= 3, "{}", self::at_once(scene, &jobs));
+            close(&desk).await;
+        });
+    }
+}
+
+/// Places calls that go on with the session of a job that runs, and waits until all of them say that they wait for it.
+async fn wait_for_its_session(
+    desk: &calls::Desk,
+    scene: &Scene,
+    holder: JobId,
+    count: usize,
+    script: &str,
+) -> Vec<JobId> {
+    let session = desk.answer(holder).await.unwrap().session_id.unwrap();
+    let mut resume = scene.order(script);
+    resume.call.session = SessionChoice::Resume(session.parse().unwrap());
+    let mut jobs = Vec::new();
+    for _ in 0..count {
+        jobs.push(desk.place(resume.clone()).await.unwrap().job);
+    }
+    let waits = format!("waiting until another call has finished with session {session}");
+    for &job in &jobs {
+        until_it_says(desk, job, &waits).await;
+    }
+    jobs
 }
 
 async fn place(desk: &calls::Desk, scene: &Scene, count: usize, script: &str) -> Vec<JobId> {

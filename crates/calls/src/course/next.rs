@@ -1,0 +1,78 @@
+//! What follows a run: another one, a pause, another attempt, or the end of the job.
+
+use std::time::Duration;
+
+use agents::{Next, Relay};
+use model::{Ended, FailureKind, JobEnd, Outcome, Verdict};
+
+use super::words::out_of_time;
+use super::{Conclusion, Course};
+
+impl Course<'_> {
+    /// How long to wait before the next run; or how the course ends.
+    pub(super) fn what_follows(&self, relay: &mut Relay, outcome: Outcome) -> Result<Duration, Conclusion> {
+        let kind = outcome.failure().map(|failure| failure.kind.clone());
+        if self.live.stop.is_cancelled() {
+            return Err(stopped(relay, outcome, kind.as_ref()));
+        }
+        match kind {
+            Some(FailureKind::SupervisorLost) => Err(lost(relay, outcome)),
+            Some(FailureKind::RateLimit { retry_after: Some(wait) }) => {
+                match relay.after_pause(outcome, wait) {
+                    Next::Resume { after } => Err(self.pause(relay, after)),
+                    Next::Done(outcome) => Err(Conclusion::Ended(Box::new(outcome.into()))),
+                }
+            }
+            Some(FailureKind::SessionNotFound) if self.was_taken_up(relay) => {
+                let spent = relay.spent() + Duration::from_millis(outcome.duration_ms);
+                *relay = Relay::new(self.job.order.call.clone(), self.desk.settings.max_resume_attempts);
+                relay.charge(spent);
+                Ok(Duration::ZERO)
+            }
+            _ => match relay.after(outcome) {
+                Next::Resume { after } => Ok(after),
+                Next::Done(outcome) => Err(Conclusion::Ended(Box::new(outcome.into()))),
+            },
+        }
+    }
+
+    /// Whether the session was not the caller's own wish but an attempt to save the work of a lost run.
+    fn was_taken_up(&self, relay: &Relay) -> bool {
+        relay.so_far().is_none() && relay.spec().session != self.job.order.call.session
+    }
+}
+
+/// What follows a run when somebody wants the job to end. A run that came to its own end keeps it; one that would be gone on with
+/// is not, and neither is one that was lost begun again.
+fn stopped(relay: &mut Relay, outcome: Outcome, kind: Option<&FailureKind>) -> Conclusion {
+    let was_lost = kind == Some(&FailureKind::SupervisorLost);
+    let next = match kind {
+        Some(FailureKind::RateLimit { retry_after: Some(wait) }) => relay.after_pause(outcome.clone(), *wait),
+        _ => relay.after(outcome.clone()),
+    };
+    let end = match next {
+        Next::Done(outcome) if was_lost => cancelled(outcome),
+        Next::Done(outcome) => outcome.into(),
+        Next::Resume { .. } => cancelled(relay.so_far().cloned().unwrap_or(outcome)),
+    };
+    Conclusion::Ended(Box::new(end))
+}
+
+/// The end of a job that was cancelled, with what its runs have said.
+pub(super) fn cancelled(outcome: Outcome) -> JobEnd {
+    JobEnd { how: Ended::Cancelled, failure: None, ..outcome.into() }
+}
+
+/// What follows the loss of a run: another attempt, as long as the call has time for it.
+fn lost(relay: &mut Relay, outcome: Outcome) -> Conclusion {
+    let has_time = relay.has_time_after(Duration::from_millis(outcome.duration_ms));
+    let outcome = match relay.after(outcome.clone()) {
+        Next::Done(outcome) => outcome,
+        Next::Resume { .. } => relay.so_far().cloned().unwrap_or(outcome),
+    };
+    if has_time {
+        return Conclusion::Interrupted(Box::new(outcome.into()));
+    }
+    let verdict = Verdict::Failed(out_of_time());
+    Conclusion::Ended(Box::new(Outcome { verdict, ..outcome }.into()))
+}

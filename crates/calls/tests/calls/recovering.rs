@@ -1,0 +1,283 @@
+//! What the next desk makes of the jobs of one that died.
+
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use calls::{Desk, Leave, Standing};
+use model::{AgentKind, JobId, RunState, RunStatus, StateName, Timestamp};
+use rustix::process::{Pid, Signal, kill_process};
+use serde_json::Value;
+use store::Store;
+
+use crate::scene::{Scene, answered, close, ended, eventually, is_running, until_it_says};
+use crate::tests;
+
+tests![
+    a_cancellation_that_no_desk_has_read_ends_the_run_that_lives,
+    a_cancellation_that_no_desk_has_read_keeps_a_finished_run_from_going_on,
+    a_cancellation_that_no_desk_has_read_counts_more_than_the_loss_of_the_run,
+    a_cancellation_that_no_desk_has_read_keeps_a_job_from_being_begun,
+    an_answer_that_was_given_before_the_cancellation_was_read_counts,
+    the_time_of_a_call_is_one_for_all_its_attempts,
+    a_lost_run_that_has_used_the_time_of_the_call_is_not_begun_again,
+    a_run_that_was_lost_with_the_power_is_not_charged_for_the_time_without,
+    what_earlier_runs_have_said_outlives_the_loss_of_a_later_one,
+    a_result_that_was_not_written_is_written_however_many_jobs_are_newer,
+    a_status_that_was_not_written_is_written_by_the_next_desk,
+];
+
+/// Wants a job to end while no desk is there to hear of it.
+async fn cancel_unheard(scene: &Scene, job: JobId) {
+    let store = Store::open(scene.settings().store).await.unwrap();
+    assert!(store.request_cancel(job).await.unwrap().needs_stop());
+}
+
+/// Places a call, waits until its agent says `here`, and lets the desk go away from it.
+async fn left_alone(scene: &Scene, script: &str) -> JobId {
+    let desk = scene.open().await;
+    let job = desk.place(scene.order(script)).await.unwrap().job;
+    until_it_says(&desk, job, "here").await;
+    desk.close(Leave::Now).await;
+    job
+}
+
+fn has_ended(scene: &Scene, job: JobId) -> bool {
+    matches!(scene.runs(job)[0].state, RunState::Ended(_))
+}
+
+fn a_cancellation_that_no_desk_has_read_ends_the_run_that_lives() {
+    Scene::play(async |scene| {
+        let job = left_alone(scene, "spawn setsid\nsay here\nhang").await;
+        cancel_unheard(scene, job).await;
+        let desk = scene.open().await;
+        let answer = ended(&desk, job).await;
+        assert_eq!((answer.status, answer.output.as_str()), (Standing::Cancelled, "here"));
+        assert!(!scene.descendants().into_iter().any(is_running));
+        close(&desk).await;
+    });
+}
+
+fn a_cancellation_that_no_desk_has_read_keeps_a_finished_run_from_going_on() {
+    for end in ["max-turns", "fail rate-limit Too many requests, try again in 1 seconds"] {
+        Scene::play(async |scene| {
+            let job = left_alone(scene, &format!("say here\ndelay 300ms\n{end}")).await;
+            eventually("the run ends", || has_ended(scene, job));
+            cancel_unheard(scene, job).await;
+            let desk = scene.open().await;
+            let answer = ended(&desk, job).await;
+            assert_eq!((answer.status, scene.runs(job).len()), (Standing::Cancelled, 1), "{end}: {answer:?}");
+            assert!(answer.output.contains("here"), "{answer:?}");
+            close(&desk).await;
+        });
+    }
+}
+
+fn a_cancellation_that_no_desk_has_read_counts_more_than_the_loss_of_the_run() {
+    Scene::play(async |scene| {
+        let job = left_alone(scene, "spawn setsid\nsay here\nhang").await;
+        cancel_unheard(scene, job).await;
+        kill(scene.runs(job)[0].supervisor.pid);
+        let desk = scene.open().await;
+        let answer = ended(&desk, job).await;
+        assert_eq!((answer.status, answer.output.as_str()), (Standing::Cancelled, "here"), "{answer:?}");
+        assert_eq!((answer.error, scene.runs(job).len()), (None, 1));
+        assert!(!scene.descendants().into_iter().any(is_running));
+        close(&desk).await;
+    });
+}
+
+fn a_cancellation_that_no_desk_has_read_keeps_a_job_from_being_begun() {
+    Scene::play(async |scene| {
+        let job = left_alone(scene, "say here\nhang").await;
+        cancel_unheard(scene, job).await;
+        kill(scene.runs(job)[0].supervisor.pid);
+        // As if the desk had died before it had made anything.
+        eventually("the agent is gone", || match scene.runs(job)[0].state {
+            RunState::Running { agent } => {
+                kill_if_there(agent.pid);
+                !is_running(agent.pid)
+            }
+            RunState::Ended(_) => true,
+        });
+        fs::remove_dir_all(folder(scene, job)).unwrap();
+        let desk = scene.open().await;
+        let answer = ended(&desk, job).await;
+        assert_eq!((answer.status, scene.runs(job).len()), (Standing::Cancelled, 0));
+        eventually("the result is there", || desk.files(job).result().exists());
+        close(&desk).await;
+    });
+}
+
+fn an_answer_that_was_given_before_the_cancellation_was_read_counts() {
+    Scene::play(async |scene| {
+        let job = left_alone(scene, "say here\ndelay 300ms\nanswer done").await;
+        eventually("the run ends", || has_ended(scene, job));
+        cancel_unheard(scene, job).await;
+        let desk = scene.open().await;
+        let answer = ended(&desk, job).await;
+        assert_eq!((answer.status, answer.output.as_str()), (Standing::Completed, "done"));
+        close(&desk).await;
+    });
+}
+
+/// How long the run of that number was given.
+fn given(scene: &Scene, job: JobId, run: u32) -> Duration {
+    let note = fs::read(folder(scene, job).join(format!("runs/{run}.json"))).unwrap();
+    let note: Value = serde_json::from_slice(&note).unwrap();
+    Duration::from_millis(note["relay"]["spec"]["limits"]["wall_ms"].as_u64().unwrap())
+}
+
+fn the_time_of_a_call_is_one_for_all_its_attempts() {
+    Scene::play(async |scene| {
+        let desk = scene.open().await;
+        let job = desk
+            .place(scene.order("say begun\ndelay 300ms\nsay on\ndelay 1s\nanswer done"))
+            .await
+            .unwrap()
+            .job;
+        let mut spent = Duration::ZERO;
+        for run in 1..=2 {
+            eventually("the run begins", || scene.runs(job).len() == run);
+            until_it_says(&desk, job, "on").await;
+            kill(scene.runs(job)[run - 1].supervisor.pid);
+            let number = u32::try_from(run).unwrap();
+            assert_eq!(given(scene, job, number), Duration::from_hours(1).saturating_sub(spent), "run {run}");
+            eventually("the next one begins", || scene.runs(job).len() > run);
+            let RunState::Ended(lost) = &scene.runs(job)[run - 1].state else { panic!("run {run} goes on") };
+            assert!(lost.duration_ms >= 300, "{lost:?}");
+            spent += Duration::from_millis(lost.duration_ms);
+        }
+        assert_eq!(ended(&desk, job).await.output, "done");
+        assert_eq!(given(scene, job, 3), Duration::from_hours(1).saturating_sub(spent));
+        close(&desk).await;
+    });
+}
+
+fn a_lost_run_that_has_used_the_time_of_the_call_is_not_begun_again() {
+    Scene::play(async |scene| {
+        let job = left_alone(scene, "say here\nhang").await;
+        let status = scene.runs(job).remove(0);
+        kill(status.supervisor.pid);
+        let begun = status.started_at_ms - 2 * 3_600_000;
+        rewrite(scene, job, &RunStatus { started_at_ms: begun, ..status });
+        let desk = scene.open().await;
+        let answer = ended(&desk, job).await;
+        assert_eq!((answer.status, answer.output.as_str()), (Standing::Timeout, "here"), "{answer:?}");
+        assert_eq!(answer.error.unwrap().deadline.as_deref(), Some("wall"));
+        assert_eq!(scene.runs(job).len(), 1);
+        close(&desk).await;
+    });
+}
+
+fn a_run_that_was_lost_with_the_power_is_not_charged_for_the_time_without() {
+    Scene::play(async |scene| {
+        let job = left_alone(scene, "say here\ndelay 300ms\nanswer done").await;
+        let mut status = scene.runs(job).remove(0);
+        kill(status.supervisor.pid);
+        let RunState::Running { agent } = status.state else { panic!("{status:?}") };
+        eventually("the agent is gone", || !is_running(agent.pid));
+        // It ran for a minute, two hours ago, in an earlier boot.
+        "an earlier boot".clone_into(&mut status.boot_id);
+        let two_hours_ago = std::time::SystemTime::now() - Duration::from_hours(2);
+        status.started_at_ms -= 2 * 3_600_000 + 60_000;
+        rewrite(scene, job, &status);
+        for name in ["output", "error"] {
+            let file =
+                fs::File::options().write(true).open(folder(scene, job).join("runs/1").join(name)).unwrap();
+            file.set_modified(two_hours_ago).unwrap();
+        }
+        let desk = scene.open().await;
+        let answer = ended(&desk, job).await;
+        assert_eq!((answer.status, answer.output.as_str()), (Standing::Completed, "done"), "{answer:?}");
+        let left = given(scene, job, 2);
+        assert!(left <= Duration::from_mins(59) && left > Duration::from_mins(58), "{left:?}");
+        close(&desk).await;
+    });
+}
+
+fn what_earlier_runs_have_said_outlives_the_loss_of_a_later_one() {
+    Scene::play(async |scene| {
+        // An agent whose second run hangs, and is then lost.
+        let program = scene.workspace().join("agent");
+        let marks = scene.workspace().join("runs");
+        fs::create_dir_all(&marks).unwrap();
+        let script = format!(
+            "#!/bin/sh\ncase \"$*\" in *--version*) exec {me} \"$@\";; esac\n\
+             n=$(ls {marks} | wc -l)\ntouch {marks}/$n\n[ $n = 1 ] && exec sleep 1000\nexec {me} \"$@\"\n",
+            me = std::env::current_exe().unwrap().display(),
+            marks = marks.display()
+        );
+        fs::write(&program, script).unwrap();
+        fs::set_permissions(&program, fs::Permissions::from_mode(0o755)).unwrap();
+        let desk = open_with_agent(scene, program).await;
+        let job = desk.place(scene.order("say first part\nmax-turns")).await.unwrap().job;
+        eventually("the second run begins", || scene.runs(job).len() == 2 && marks.join("1").exists());
+        kill(scene.runs(job)[1].supervisor.pid);
+        let answer = ended(&desk, job).await;
+        assert_eq!(answer.status, Standing::Completed, "{answer:?}");
+        assert!(answer.output.starts_with("first part\n\nYou said: Continue"), "{}", answer.output);
+        assert_eq!(scene.runs(job).len(), 3, "what the first run did is not done again");
+        close(&desk).await;
+    });
+}
+
+async fn open_with_agent(scene: &Scene, program: PathBuf) -> Desk {
+    scene.open_with(|settings| drop(settings.lookup.programs.insert(AgentKind::Rehearsal, program))).await
+}
+
+fn a_result_that_was_not_written_is_written_however_many_jobs_are_newer() {
+    Scene::play(async |scene| {
+        let desk = scene.open().await;
+        let answer = answered(&desk, scene.order("answer kept")).await;
+        close(&desk).await;
+        let files = desk.files(answer.job_id.parse().unwrap());
+        drop(desk);
+        fs::remove_file(files.result()).unwrap();
+        let status = fs::read(files.status()).unwrap();
+        for number in 0..1_100 {
+            let newer = JobId::new(Timestamp::from_millis(4_000_000_000_000 + number), [0; 10]);
+            fs::create_dir_all(folder(scene, newer)).unwrap();
+            fs::write(folder(scene, newer).join("result.json"), "{}").unwrap();
+            fs::write(folder(scene, newer).join("status.json"), &status).unwrap();
+        }
+        let desk = scene.open().await;
+        eventually("the result is there", || files.result().exists());
+        close(&desk).await;
+    });
+}
+
+fn a_status_that_was_not_written_is_written_by_the_next_desk() {
+    Scene::play(async |scene| {
+        let desk = scene.open().await;
+        let answer = answered(&desk, scene.order("answer kept")).await;
+        close(&desk).await;
+        let files = desk.files(answer.job_id.parse().unwrap());
+        drop(desk);
+        // The desk died between its last two words.
+        let told = || serde_json::from_slice::<calls::Status>(&fs::read(files.status()).unwrap()).unwrap();
+        let before = calls::Status { status: StateName::Running, completed_at_ms: None, ..told() };
+        fs::write(files.status(), serde_json::to_vec(&before).unwrap()).unwrap();
+        let desk = scene.open().await;
+        eventually("the status is the last", || told().status == StateName::Completed);
+        close(&desk).await;
+    });
+}
+
+fn folder(scene: &Scene, job: JobId) -> PathBuf {
+    scene.state().join("jobs").join(job.to_string())
+}
+
+fn rewrite(scene: &Scene, job: JobId, status: &RunStatus) {
+    fs::write(folder(scene, job).join("runs/1/status.json"), serde_json::to_vec(status).unwrap()).unwrap();
+}
+
+fn kill(pid: i32) {
+    kill_process(Pid::from_raw(pid).unwrap(), Signal::KILL).unwrap();
+    eventually("the process is gone", || !is_running(pid));
+}
+
+fn kill_if_there(pid: i32) {
+    let _ = kill_process(Pid::from_raw(pid).unwrap(), Signal::KILL);
+}
