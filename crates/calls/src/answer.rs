@@ -2,6 +2,10 @@
 //!
 //! Owns its form and how a long answer is cut. Makes nothing up: every field is read from the job's record and files.
 
+mod events;
+
+use std::path::Path;
+
 use agents::Relay;
 use model::{Deadline, Exit, FailureKind, Job, JobState, StateName, TreeEnd, Usage};
 use schemars::JsonSchema;
@@ -11,6 +15,7 @@ use serde_json::Value;
 use crate::confinement::Sandbox;
 use crate::files::{JobFiles, PAUSE, Stream};
 use crate::live::Activity;
+use events::StreamEvents;
 
 /// How many characters of the agent's words are passed on when nobody says otherwise.
 pub const MAX_RESPONSE_CHARS: usize = 100_000;
@@ -70,14 +75,20 @@ pub struct Answer {
     /// What confined the agent, and how well that held; left out when none was started.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub sandbox: Option<Sandbox>,
-    /// What was left out of `output`.
+    /// What was left out of `output` and of `stream_events`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub truncated: Option<Truncated>,
     /// Until when a paused job waits, in milliseconds since 1970.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub paused_until_ms: Option<u64>,
-    /// What the agent printed, byte for byte.
+    /// What the agent printed, byte for byte; of a job of several runs, in the newest.
     pub output_file: String,
+    /// The same of each run in its order, when there was more than one: together they are all that was printed.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub output_files: Vec<String>,
+    /// This answer with nothing left out of `output`, once the job has ended.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub result_file: Option<String>,
     /// What the agent wrote to stderr.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub error_file: Option<String>,
@@ -209,13 +220,21 @@ pub enum Processes {
 }
 
 /// What was left out of an answer.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
 pub struct Truncated {
-    /// How many characters are missing, between the head and the tail that were kept.
+    /// How many characters of `output` are missing, between the head and the tail that were kept.
     pub left_out_chars: u64,
-    /// How many bytes are missing that were never kept as text because the answer was too long; they are in `output_file`.
+    /// How many bytes of the agent's words are missing that were never kept as text because there were too many; `call_output` has
+    /// them.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub left_out_bytes: u64,
+    /// How many events are missing in `stream_events`, between those of the beginning and those of the end; `call_output` has all that
+    /// the agent printed.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub left_out_events: u64,
+    /// How many events come before those that are missing.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub events_before_gap: Option<u64>,
 }
 
 #[expect(clippy::trivially_copy_pass_by_ref, reason = "the signature serde asks for")]
@@ -268,18 +287,25 @@ impl Answer {
                 .as_ref()
                 .and_then(|metadata| metadata.pointer("/report/sandbox"))
                 .and_then(Sandbox::read),
-            truncated: outcome
-                .filter(|outcome| outcome.text_cut > 0)
-                .map(|outcome| Truncated { left_out_chars: 0, left_out_bytes: outcome.text_cut }),
+            truncated: None,
             paused_until_ms: match job.progress.state {
                 JobState::Paused { until } => Some(until.as_millis()),
                 _ => None,
             },
             output_file: path(files.stream(Stream::Output)),
+            output_files: files.outputs().into_iter().map(path).collect(),
+            result_file: status.is_final().then(|| path(files.result())),
             error_file: Some(path(files.stream(Stream::Error))),
             status_file: Some(path(files.status())),
-            stream_events: metadata.and_then(stream_events),
+            stream_events: None,
         };
+        let left_out_bytes = outcome.map_or(0, |outcome| outcome.text_cut);
+        let events = metadata.and_then(StreamEvents::read);
+        answer.leave_out(Truncated {
+            left_out_bytes,
+            ..events.as_ref().map(StreamEvents::gap).unwrap_or_default()
+        });
+        answer.stream_events = events.map(|events| events.kept);
         answer.note = note(&answer, activity);
         if status.is_final() && (status != Standing::Completed || answer.output.is_empty()) {
             answer.stderr = stderr(files);
@@ -287,15 +313,36 @@ impl Answer {
         answer
     }
 
-    /// The same answer with at most that many characters of output: the head and the tail, and a line between them that
-    /// says how much is missing.
+    /// The same answer with at most that many characters of output, and as many of events: the head and the tail of each. A line
+    /// in the output says how much of it is missing and where all of it is; `truncated` says it of both.
     #[must_use]
     pub fn cut_to(mut self, max_chars: usize) -> Self {
-        let Some((kept, left_out)) = cut(&self.output, max_chars, &self.output_file) else { return self };
-        self.output = kept;
-        let left_out_bytes = self.truncated.map_or(0, |truncated| truncated.left_out_bytes);
-        self.truncated = Some(Truncated { left_out_chars: left_out, left_out_bytes });
+        let mut truncated = self.truncated.unwrap_or_default();
+        if let Some((kept, left_out)) = cut(&self.output, max_chars, || self.where_all_is()) {
+            self.output = kept;
+            truncated.left_out_chars = left_out;
+        }
+        if let Some(kept) = self.stream_events.take() {
+            let events = StreamEvents::with_gap(kept, &truncated).cut_to(max_chars);
+            let Truncated { left_out_events, events_before_gap, .. } = events.gap();
+            truncated = Truncated { left_out_events, events_before_gap, ..truncated };
+            self.stream_events = Some(events.kept);
+        }
+        self.leave_out(truncated);
         self
+    }
+
+    fn leave_out(&mut self, truncated: Truncated) {
+        self.truncated = (truncated != Truncated::default()).then_some(truncated);
+    }
+
+    /// Where the whole of the output is.
+    fn where_all_is(&self) -> String {
+        match &self.result_file {
+            // A disk that was full has kept it from being written.
+            Some(file) if Path::new(file).exists() => format!("the whole is in {file}"),
+            _ => "call_output has all that was printed".to_owned(),
+        }
     }
 }
 
@@ -357,15 +404,8 @@ fn processes(metadata: &Value) -> Option<Processes> {
     })
 }
 
-fn stream_events(mut metadata: Value) -> Option<Vec<Value>> {
-    match metadata.get_mut("stream_events")?.take() {
-        Value::Array(events) => Some(events),
-        _ => None,
-    }
-}
-
 /// The head and the tail of a text, when it has more characters than that, and how many are missing.
-fn cut(text: &str, max_chars: usize, file: &str) -> Option<(String, u64)> {
+fn cut(text: &str, max_chars: usize, where_all_is: impl FnOnce() -> String) -> Option<(String, u64)> {
     // As many bytes cannot be more characters.
     if text.len() <= max_chars {
         return None;
@@ -377,7 +417,7 @@ fn cut(text: &str, max_chars: usize, file: &str) -> Option<(String, u64)> {
     let (head, tail) = (max_chars - max_chars / 3, max_chars / 3);
     let at = |position: usize| text.char_indices().nth(position).map_or(text.len(), |(at, _)| at);
     let left_out = count - head - tail;
-    let gap = format!("\n[… {left_out} characters left out; the whole is in {file} …]\n");
+    let gap = format!("\n[… {left_out} characters left out; {} …]\n", where_all_is());
     Some((format!("{}{gap}{}", &text[..at(head)], &text[at(count - tail)..]), left_out as u64))
 }
 
@@ -385,17 +425,21 @@ fn cut(text: &str, max_chars: usize, file: &str) -> Option<(String, u64)> {
 mod tests {
     use super::*;
 
+    fn somewhere() -> String {
+        "it is f".to_owned()
+    }
+
     #[test]
     fn a_long_text_keeps_its_head_and_its_tail_and_names_the_gap() {
-        assert_eq!(cut("äöü", 3, "f"), None);
-        let (text, left_out) = cut("0123456789ä", 6, "f").unwrap();
+        assert_eq!(cut("äöü", 3, somewhere), None);
+        let (text, left_out) = cut("0123456789ä", 6, somewhere).unwrap();
         assert_eq!(left_out, 5);
-        assert_eq!(text, "0123\n[… 5 characters left out; the whole is in f …]\n9ä");
+        assert_eq!(text, "0123\n[… 5 characters left out; it is f …]\n9ä");
     }
 
     #[test]
     fn nothing_at_all_may_be_asked_for() {
-        let (text, left_out) = cut("abc", 0, "f").unwrap();
+        let (text, left_out) = cut("abc", 0, somewhere).unwrap();
         assert_eq!((text.contains("3 characters left out"), left_out), (true, 3));
     }
 }

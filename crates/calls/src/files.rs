@@ -186,6 +186,13 @@ impl JobFiles {
         numbers
     }
 
+    /// What each run printed, in their order; none when there is no more than one, which `output` leads to.
+    pub(crate) fn outputs(&self) -> Vec<PathBuf> {
+        // Runs are numbered from one, so the second is looked for first: nearly all jobs have none.
+        let runs = if self.run(2).exists() { self.runs() } else { Vec::new() };
+        runs.into_iter().map(|run| Spool::at(self.run(run)).output()).collect()
+    }
+
     /// Lets `output` and `error` lead to that run.
     pub(crate) fn point_at(&self, run: u32) -> io::Result<()> {
         for stream in [Stream::Output, Stream::Error] {

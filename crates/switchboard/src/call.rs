@@ -237,7 +237,8 @@ pub fn spec(order: &Order, config: &Config) -> Result<CallSpec, Failure> {
         policy: policy(order, config),
         limits: Limits {
             wall: Some(order.timeout.unwrap_or(config.limits.timeout)),
-            idle: order.idle,
+            idle: order.idle.or(config.limits.idle),
+            start: order.start.or(config.limits.start),
             ..Limits::default()
         },
         ..CallSpec::new(order.agent, prompt(order)?, cwd)

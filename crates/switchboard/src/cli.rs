@@ -121,9 +121,12 @@ pub struct Order {
     /// How long it may take: 90s, 10m, 1h [default: `limits.timeout` of the configuration]
     #[arg(long, value_name = "TIME", value_parser = duration::read)]
     pub timeout: Option<Duration>,
-    /// How long it may stay silent
+    /// How long it may stay silent, before its first word too unless --start says otherwise [default: `limits.idle`, else for ever]
     #[arg(long, value_name = "TIME", value_parser = duration::read)]
     pub idle: Option<Duration>,
+    /// How long it may take until its first word [default: `limits.start`, else as long as it may stay silent]
+    #[arg(long, value_name = "TIME", value_parser = duration::read)]
+    pub start: Option<Duration>,
     /// What to call the task, in lists and for --continue [default: the folder]
     #[arg(long, value_name = "NAME")]
     pub task: Option<String>,

@@ -23,6 +23,10 @@ tests![
     an_unknown_job_is_an_error_and_not_waited_for,
     a_long_answer_keeps_head_and_tail,
     a_job_is_placed_again,
+    of_too_many_events_head_and_tail_are_kept_and_the_gap_is_named,
+    events_are_cut_like_the_answer,
+    the_events_of_all_runs_come_with_the_answer,
+    the_cut_of_an_answer_of_several_runs_names_where_all_of_it_is,
 ];
 
 fn a_call_is_answered_with_all_that_is_known() {
@@ -134,6 +138,75 @@ fn the_events_come_with_the_answer_when_asked_for() {
     });
 }
 
+fn of_too_many_events_head_and_tail_are_kept_and_the_gap_is_named() {
+    Scene::play(async |scene| {
+        let desk = scene.open().await;
+        let order =
+            Order { expose_stream: true, ..scene.order("flood events 4MB\nsay the end\nanswer done") };
+        let answer = answered(&desk, order).await;
+        let events = answer.stream_events.as_ref().unwrap();
+        assert!(serde_json::to_string(events).unwrap().len() < 2 << 20, "they are bounded");
+        assert_eq!(events[0]["event"], "session_started", "the head is there");
+        assert_eq!(events.last().unwrap()["event"], "finished", "and so is the tail");
+        let truncated = serde_json::to_value(answer.truncated.unwrap()).unwrap();
+        assert!(truncated["left_out_events"].as_u64().unwrap() > 0, "{truncated}");
+        let gap = usize::try_from(truncated["events_before_gap"].as_u64().unwrap()).unwrap();
+        assert!(gap > 0 && gap < events.len(), "{truncated}");
+        close(&desk).await;
+    });
+}
+
+fn events_are_cut_like_the_answer() {
+    Scene::play(async |scene| {
+        let desk = scene.open().await;
+        let order = Order { expose_stream: true, ..scene.order("flood events 100KB\nanswer done") };
+        let answer = answered(&desk, order).await;
+        let all = answer.stream_events.as_ref().unwrap().len();
+        assert_eq!(answer.truncated, None, "so many are kept");
+        let cut = answer.cut_to(10_000);
+        let events = cut.stream_events.unwrap();
+        let chars: usize = events.iter().map(|event| event.to_string().chars().count()).sum();
+        assert!(chars <= 10_000 && !events.is_empty(), "{chars} characters in {} events", events.len());
+        assert_eq!(events.last().unwrap()["event"], "finished");
+        let truncated = serde_json::to_value(cut.truncated.unwrap()).unwrap();
+        assert_eq!(truncated["left_out_events"], all - events.len(), "{truncated}");
+        close(&desk).await;
+    });
+}
+
+fn the_events_of_all_runs_come_with_the_answer() {
+    Scene::play(async |scene| {
+        let desk = scene.open().await;
+        let script = "say so far\nfail rate-limit Too many requests, try again in 1 seconds";
+        let answer = answered(&desk, Order { expose_stream: true, ..scene.order(script) }).await;
+        let events = answer.stream_events.unwrap();
+        let texts: Vec<_> = events.iter().filter(|event| event["event"] == "text").collect();
+        assert!(texts.iter().any(|event| event["text"] == "so far"), "the first run is in {texts:?}");
+        assert_eq!(events.iter().filter(|event| event["event"] == "finished").count(), 2, "{events:?}");
+        close(&desk).await;
+    });
+}
+
+fn the_cut_of_an_answer_of_several_runs_names_where_all_of_it_is() {
+    Scene::play(async |scene| {
+        let desk = scene.open().await;
+        let script = format!("say first {}\nmax-turns", "x".repeat(500));
+        let answer = answered(&desk, scene.order(&script)).await;
+        assert_eq!(scene.runs(answer.job_id.parse().unwrap()).len(), 2);
+        let cut = answer.clone().cut_to(60);
+        let named = cut.output.split_once("is in ").unwrap().1.split_once(" …]").unwrap().0;
+        let whole: Answer = serde_json::from_slice(&fs::read(named).unwrap()).unwrap();
+        assert_eq!(whole.output, answer.output, "what is named has all of it");
+        // What was printed is in several files, and the answer names all of them.
+        let files = serde_json::to_value(&answer).unwrap()["output_files"].clone();
+        let files: Vec<String> = serde_json::from_value(files).unwrap();
+        let printed: String = files.iter().map(|file| fs::read_to_string(file).unwrap()).collect();
+        let part = desk.output(answer.job_id.parse().unwrap(), Stream::Output, 0, 1 << 20).await.unwrap();
+        assert_eq!((files.len(), printed.into_bytes()), (2, part.bytes));
+        close(&desk).await;
+    });
+}
+
 fn a_job_can_be_followed_while_it_runs_and_afterwards() {
     Scene::play(async |scene| {
         let desk = scene.open().await;
@@ -205,7 +278,8 @@ fn a_long_answer_keeps_head_and_tail() {
         let cut = answer.clone().cut_to(100);
         assert!(cut.output.starts_with("begin") && cut.output.ends_with("end"), "{}", cut.output);
         assert_eq!(cut.truncated.unwrap().left_out_chars, 4908);
-        assert!(cut.output.contains(&answer.output_file));
+        let result = desk.files(answer.job_id.parse().unwrap()).result();
+        assert!(cut.output.contains(result.to_str().unwrap()), "{}", cut.output);
         close(&desk).await;
     });
 }

@@ -183,6 +183,18 @@ pub const KEYS: &[Key] = &[
         "How long an agent may take, when the call does not say.",
     ),
     key(
+        "limits.idle",
+        Kind::Time { may_be_off: true },
+        Default::Off,
+        "How long an agent may stay silent, when the call does not say; before its first word too, unless `limits.start` says otherwise.",
+    ),
+    key(
+        "limits.start",
+        Kind::Time { may_be_off: true },
+        Default::Off,
+        "How long an agent may take until its first word, when the call does not say.",
+    ),
+    key(
         "limits.tool_timeout",
         TIME,
         Default::Time(Duration::from_mins(5)),

@@ -78,6 +78,10 @@ pub struct CallLimits {
     pub per_agent: BTreeMap<AgentKind, u32>,
     /// How long an agent may take.
     pub timeout: Duration,
+    /// How long it may stay silent.
+    pub idle: Option<Duration>,
+    /// How long it may take until its first word; none for as long as it may stay silent.
+    pub start: Option<Duration>,
     /// How long one tool of an agent may take.
     pub tool_timeout: Duration,
     /// How long an MCP call waits for the answer.
@@ -163,6 +167,8 @@ impl Config {
                 at_once,
                 per_agent: AgentKind::ALL.into_iter().map(per_agent).collect(),
                 timeout: says.time("limits.timeout").unwrap_or_default(),
+                idle: says.time("limits.idle"),
+                start: says.time("limits.start"),
                 tool_timeout: says.time("limits.tool_timeout").unwrap_or_default(),
                 wait: says.time("limits.wait").unwrap_or_default(),
                 max_response_chars: says

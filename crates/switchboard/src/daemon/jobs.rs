@@ -183,6 +183,8 @@ fn options(config: &Config, environment: &Environment) -> mcp::Options {
         trust_workspaces: config.sandbox.trust_workspaces,
         defaults: mcp::Defaults {
             timeout: config.limits.timeout,
+            idle: config.limits.idle,
+            start: config.limits.start,
             tool_timeout: config.limits.tool_timeout,
             wait: config.limits.wait,
             max_response_chars: config.limits.max_response_chars,

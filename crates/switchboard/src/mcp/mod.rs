@@ -87,6 +87,10 @@ impl Default for Options {
 pub struct Defaults {
     /// How long the agent may take.
     pub timeout: Duration,
+    /// How long it may stay silent.
+    pub idle: Option<Duration>,
+    /// How long it may take until its first word; none for as long as it may stay silent.
+    pub start: Option<Duration>,
     /// How long one tool of the agent may take.
     pub tool_timeout: Duration,
     /// How long a call blocks before it answers that the job runs.
@@ -96,10 +100,12 @@ pub struct Defaults {
 }
 
 impl Default for Defaults {
-    /// An hour; 5 minutes; 50 s, because hosts give up at 60 s; 100,000.
+    /// An hour, silent or not; 5 minutes; 50 s, because hosts give up at 60 s; 100,000.
     fn default() -> Self {
         Self {
             timeout: Duration::from_hours(1),
+            idle: None,
+            start: None,
             tool_timeout: Duration::from_mins(5),
             wait: Duration::from_secs(50),
             max_response_chars: calls::MAX_RESPONSE_CHARS,

@@ -1,6 +1,6 @@
 //! Answers as a person or a model reads them, beside the structured form.
 
-use calls::{Answer, Standing};
+use calls::{Answer, Standing, Truncated};
 use chrono::{DateTime, SecondsFormat};
 use model::Timestamp;
 use rmcp::model::{CallToolResult, ContentBlock};
@@ -45,8 +45,24 @@ pub(crate) fn answer_text(answer: &Answer) -> String {
     if let Some(note) = &answer.note {
         parts.push(note.clone());
     }
+    parts.extend(answer.truncated.as_ref().and_then(missing));
     parts.push(footer(answer));
     parts.join("\n\n")
+}
+
+/// What is missing that the output itself does not tell.
+fn missing(truncated: &Truncated) -> Option<String> {
+    let Truncated { left_out_bytes, left_out_events, events_before_gap, .. } = truncated;
+    let mut missing = Vec::new();
+    if *left_out_bytes > 0 {
+        missing.push(format!("{left_out_bytes} bytes of the answer were too many to be kept as text"));
+    }
+    if *left_out_events > 0 {
+        let after = events_before_gap.unwrap_or_default();
+        missing
+            .push(format!("{left_out_events} events are left out of stream_events, after the first {after}"));
+    }
+    (!missing.is_empty()).then(|| format!("{}; call_output has all that was printed", missing.join("; ")))
 }
 
 fn footer(answer: &Answer) -> String {
@@ -71,6 +87,19 @@ pub(crate) fn moment(at: Timestamp) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_is_missing_is_told_in_words_too() {
+        let cut = Truncated { left_out_events: 7, events_before_gap: Some(3), ..Truncated::default() };
+        let told =
+            "7 events are left out of stream_events, after the first 3; call_output has all that was printed";
+        assert_eq!(missing(&cut).as_deref(), Some(told));
+        assert_eq!(
+            missing(&Truncated { left_out_chars: 9, ..Truncated::default() }),
+            None,
+            "the output tells it"
+        );
+    }
 
     #[test]
     fn a_moment_is_written_in_utc_with_milliseconds() {

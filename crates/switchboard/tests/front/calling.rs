@@ -121,6 +121,22 @@ fn every_end_has_its_exit_code() {
 }
 
 #[test]
+fn silence_before_the_first_word_is_bounded_by_options_and_by_the_configuration() {
+    let bed = Bed::new();
+    let deadline = |script: &str, options: &[&str]| {
+        let output = bed.run(&[&["call", "rehearsal", "--json", script], options].concat());
+        assert_eq!(output.status.code(), Some(3), "{output:?}");
+        json(&stdout(&output))["error"]["deadline"].clone()
+    };
+    assert_eq!(deadline("@rehearse hang", &["--start", "300ms"]), "start");
+    assert_eq!(deadline("@rehearse hang", &["--idle", "300ms"]), "idle");
+    assert_eq!(deadline("@rehearse say up\n@rehearse hang", &["--start", "1m", "--idle", "300ms"]), "idle");
+    bed.configure("[limits]\nstart = \"300ms\"\nidle = \"1m\"\n");
+    assert_eq!(deadline("@rehearse hang", &[]), "start");
+    assert_eq!(deadline("@rehearse hang", &["--start", "1m", "--timeout", "1s"]), "wall");
+}
+
+#[test]
 fn continue_goes_on_with_the_last_session_of_the_folder() {
     let bed = Bed::new();
     let first = json(&stdout(&bed.run(&["call", "rehearsal", "--json", "one"])));

@@ -1,8 +1,10 @@
 //! Placing calls: what is answered, and what reaches the agent.
 
+use std::time::Duration;
+
 use serde_json::{Value, json};
 
-use switchboard::mcp::Options;
+use switchboard::mcp::{Defaults, Options};
 
 use crate::client::Client;
 use crate::scene::Scene;
@@ -20,6 +22,8 @@ crate::tests![
     the_folder_is_that_of_the_client_when_none_is_named,
     a_long_answer_keeps_head_and_tail,
     what_the_agent_did_is_answered_when_asked_for,
+    what_the_agent_did_is_cut_like_the_answer_and_the_cut_is_named,
+    the_operator_bounds_the_silence_of_calls,
     a_short_time_limit_counts_as_a_second,
     every_parameter_reaches_the_agent,
     a_call_is_confined_by_the_policy_it_names_or_else_to_its_folder,
@@ -215,6 +219,35 @@ fn what_the_agent_did_is_answered_when_asked_for() {
         assert!(plain.get("stream_events").is_none(), "{plain}");
         let answer = client.done("call_rehearsal", json!({ "prompt": "Hello", "expose_stream": true })).await;
         assert!(answer["stream_events"].as_array().unwrap().len() > 1, "{answer}");
+    });
+}
+
+fn what_the_agent_did_is_cut_like_the_answer_and_the_cut_is_named() {
+    Scene::play(async |scene| {
+        let mut client = scene.client().await;
+        let script = "@rehearse flood events 3MB\n@rehearse answer done";
+        let asked = json!({ "prompt": script, "expose_stream": true, "max_response_chars": 5_000 });
+        let result = client.tool("call_rehearsal", asked).await;
+        let answer = &result["structuredContent"];
+        let events = answer["stream_events"].as_array().unwrap();
+        assert!(serde_json::to_string(events).unwrap().len() < 10_000, "{} events", events.len());
+        assert_eq!(
+            (&events[0]["event"], &events[events.len() - 1]["event"]),
+            (&json!("session_started"), &json!("finished"))
+        );
+        let left_out = answer["truncated"]["left_out_events"].as_u64().unwrap();
+        let told = format!("{left_out} events are left out of stream_events, after the first");
+        assert!(result["content"][0]["text"].as_str().unwrap().contains(&told), "{}", result["content"]);
+    });
+}
+
+fn the_operator_bounds_the_silence_of_calls() {
+    let defaults = Defaults { start: Some(Duration::from_millis(300)), ..Defaults::default() };
+    let options = Options { rehearsal: true, defaults, ..Options::default() };
+    Scene::play_with(options, async |scene| {
+        let mut client = scene.client().await;
+        let result = client.tool("call_rehearsal", json!({ "prompt": "@rehearse hang" })).await;
+        assert_eq!(result["structuredContent"]["error"]["deadline"], "start", "{result}");
     });
 }
 

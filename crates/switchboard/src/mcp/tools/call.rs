@@ -100,7 +100,7 @@ pub(super) struct Parameters {
     /// Answer as soon as the job is kept, with its `status_file`, `output_file` and `error_file`; do not wait at all.
     #[serde(default)]
     fire_and_forget: bool,
-    /// Also answer what the agent did on the way, as `stream_events`. Long; use it for debugging.
+    /// Also answer what the agent did on the way, as `stream_events`, of `max_response_chars` characters at most. Long; use it for debugging.
     #[serde(default)]
     expose_stream: bool,
     /// How many characters of the agent's answer to pass on; head and tail are kept, and the cut is named. Default: 100000.
@@ -223,7 +223,12 @@ impl CallTool {
             agent_name: given.agent_name.as_deref().map(agent_name).transpose()?,
             tool_timeout: Some(tool_timeout),
             max_turns: given.max_turns,
-            limits: Limits { wall: Some(wall), ..Limits::default() },
+            limits: Limits {
+                wall: Some(wall),
+                idle: defaults.idle,
+                start: defaults.start,
+                ..Limits::default()
+            },
             ..CallSpec::new(self.agent, given.prompt, cwd(server, given.cwd.as_deref())?)
         };
         let call = if server.options.trust_workspaces { call.trusting_its_workspace() } else { call };
@@ -289,7 +294,7 @@ fn note(answer: &Answer, placed: &Placed, fire_and_forget: bool) -> Option<Strin
     }
     if fire_and_forget {
         notes.push(
-            "status_file changes when the job does, and output_file can be followed with `tail -f`"
+            "status_file changes when the job does, and output_file can be followed with `tail -F`"
                 .to_owned(),
         );
     }
