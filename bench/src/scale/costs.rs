@@ -62,8 +62,12 @@ pub struct Daemon {
     pub lease: f64,
     /// How often it looks for work that nobody told it of.
     pub look_again: f64,
+    /// Within how long after it is told of a job that others may take, too, it looks for it.
+    pub spread: f64,
     /// How many jobs of a queue it sees at once.
     pub looked_at: usize,
+    /// How many of them it tries to take, from one at random on, before it looks again.
+    pub tried: usize,
     /// How long it waits when others were faster; twice as long each time.
     pub first_pause: f64,
     /// The most of that.

@@ -11,12 +11,12 @@ use super::costs::Calibration;
 /// Who may take which job, and who is told of it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Manner {
-    /// One queue for all; every daemon is told of every job, as it is built.
+    /// One queue for all; who is told of a job looks for it a moment later, unless it hears by then that it is taken. As it is built.
     Shared,
-    /// A queue for each machine; every daemon is told of every job, as it is built.
+    /// A queue for each machine, which alone looks for what is in it. As it is built.
     Homes,
-    /// A queue for each machine; only that machine is told.
-    HomesTold,
+    /// One queue for all; who is told of a job looks for it at once. As it was.
+    Rush,
 }
 
 /// What came of it, within the measured time.
@@ -64,6 +64,8 @@ enum Event {
     Beat(Id),
     LookAgain(Id),
     LookForChanges(Id),
+    /// The moment is over after which a daemon looks for a job that it was told of.
+    LookFor(Id, Id),
     Retry(Id),
     JobEnds(Id, Id, u32),
     StallOver,
@@ -238,6 +240,12 @@ impl<'a> World<'a> {
                 self.look(daemon);
                 self.plan(self.calibration.daemon.look_again, Event::LookAgain(daemon));
             }
+            // That it is taken was told as well.
+            Event::LookFor(daemon, job) => {
+                if self.jobs[job].queued {
+                    self.look(daemon);
+                }
+            }
             Event::LookForChanges(daemon) => self.ask(daemon, Question::Changes),
             Event::Retry(daemon) => self.ask(daemon, Question::Look),
             Event::JobEnds(daemon, job, attempt) => self.ask(daemon, Question::Finish(job, attempt)),
@@ -310,21 +318,29 @@ impl<'a> World<'a> {
     }
 
     fn queue_of(&self, daemon: Id) -> Id {
-        if self.manner == Manner::Shared { 0 } else { daemon }
+        if self.manner == Manner::Homes { daemon } else { 0 }
     }
 
     fn placed(&mut self, daemon: Id, job: Id) {
         self.outcome.placed += 1.0;
-        self.enqueue(self.queue_of(daemon), job);
+        self.enqueue(daemon, job);
     }
 
-    fn enqueue(&mut self, queue: Id, job: Id) {
+    /// Puts a job into the queue of a daemon. It looks at once: it knows of it first.
+    fn enqueue(&mut self, by: Id, job: Id) {
         self.jobs[job].queued = true;
-        self.queues.entry(queue).or_default().insert(job);
-        if self.manner == Manner::HomesTold {
-            self.look(queue);
-        } else {
-            (0..self.daemons.len()).for_each(|daemon| self.look(daemon));
+        self.queues.entry(self.queue_of(by)).or_default().insert(job);
+        self.look(by);
+        let others = (0..self.daemons.len()).filter(|daemon| *daemon != by);
+        match self.manner {
+            Manner::Homes => {}
+            Manner::Rush => others.for_each(|daemon| self.look(daemon)),
+            Manner::Shared => {
+                for daemon in others {
+                    let moment = self.dice.part() * self.calibration.daemon.spread;
+                    self.plan(moment, Event::LookFor(daemon, job));
+                }
+            }
         }
     }
 
@@ -345,7 +361,18 @@ impl<'a> World<'a> {
     fn looked(&mut self, daemon: Id, asked_at: f64) {
         let queue = self.queue_of(daemon);
         let found = self.queues.get(&queue).into_iter().flatten().take(self.calibration.daemon.looked_at);
-        self.daemons[daemon].seen = found.copied().collect();
+        let mut seen: VecDeque<Id> = found.copied().collect();
+        // The oldest first; where others were faster, one at random, so that not all reach for the same again.
+        let contended = self.daemons[daemon].pause > self.calibration.daemon.first_pause;
+        let oldest = if contended { None } else { seen.pop_front() };
+        if self.manner == Manner::Shared && !seen.is_empty() {
+            let first = usize::try_from(self.dice.below(seen.len() as u64)).unwrap_or(0);
+            seen.rotate_left(first);
+        }
+        seen.extend(oldest);
+        seen.rotate_right(usize::from(oldest.is_some()));
+        seen.truncate(self.calibration.daemon.tried);
+        self.daemons[daemon].seen = seen;
         self.daemons[daemon].expires_at = asked_at + self.calibration.daemon.lease;
         if self.daemons[daemon].seen.is_empty() {
             self.in_vain += self.calibration.costs.look / 1000.0;
@@ -424,7 +451,7 @@ impl<'a> World<'a> {
                 if self.jobs[job].owner == Some(daemon) {
                     self.jobs[job].owner = None;
                     self.outcome.begun_again += 1;
-                    self.enqueue(self.queue_of(daemon), job);
+                    self.enqueue(daemon, job);
                 }
             }
         }

@@ -4,11 +4,11 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use model::{AgentKind, Claim, Job, NewJob, StateName};
+use model::{AgentKind, Claim, Home, Job, NewJob};
 use store::{Capacity, ClaimRequest, Placed, StoreError, WatchEvent};
 use tokio::sync::mpsc::UnboundedReceiver;
 use tokio::task::{Id, JoinError, JoinSet};
-use tokio::time::sleep;
+use tokio::time::{Instant, sleep, sleep_until};
 
 use crate::course::{self, Begin};
 use crate::desk::Inner;
@@ -16,6 +16,7 @@ use crate::files::jobs;
 use crate::live::Live;
 use crate::recovery;
 use crate::seats::Place;
+use crate::told::Told;
 
 /// How often it is looked for work that nobody has told of: a pause that is over, a job that another machine has placed.
 const LOOK_AGAIN: Duration = Duration::from_secs(2);
@@ -206,27 +207,40 @@ async fn stop_if_lost(desk: &Inner, live: &Live) {
     }
 }
 
-/// Removes jobs that are kept no longer, with their files; hears of cancellations that other machines have asked for.
+/// Removes jobs that are kept no longer, with their files; hears of jobs that other machines have placed.
 pub(crate) async fn tidy(desk: Arc<Inner>) {
     // Of a store that nobody else writes to, this desk knows what it has written.
     let mut changes = if desk.store.is_shared() { desk.store.watch().await.ok() } else { None };
-    let mut next = tokio::time::Instant::now() + Duration::from_mins(1);
+    let labels = desk.settings.labels.iter().cloned().map(Home::Label).collect();
+    let mut told = Told::new(desk.settings.home(), labels);
+    let mut next = Instant::now() + Duration::from_mins(1);
     loop {
+        let look_at = told.look_at();
         tokio::select! {
             () = desk.closed.cancelled() => return,
-            () = tokio::time::sleep_until(next) => {
-                next = tokio::time::Instant::now() + TIDY_EVERY;
+            () = sleep_until(next) => {
+                next = Instant::now() + TIDY_EVERY;
                 sweep(&desk).await;
+            }
+            () = sleep_until(look_at.unwrap_or(next)), if look_at.is_some() => {
+                told.looks();
+                desk.wake.notify_one();
             }
             change = next_change(&mut changes) => match change {
                 // Placed by somebody else, or its pause is over.
-                Some(WatchEvent::Changed(change)) if change.state == StateName::Queued => desk.wake.notify_one(),
-                Some(WatchEvent::Changed(_)) => {}
-                Some(WatchEvent::Missed) => desk.wake.notify_one(),
+                Some(event) => if told.hear(&event, Instant::now(), part()) {
+                    desk.wake.notify_one();
+                }
                 None => changes = None,
             },
         }
     }
+}
+
+/// A part of one, by chance.
+fn part() -> f64 {
+    let (random, _) = uuid::Uuid::new_v4().as_u64_pair();
+    f64::from(u32::try_from(random >> 32).unwrap_or(0)) / f64::from(u32::MAX)
 }
 
 async fn next_change(changes: &mut Option<store::Watch>) -> Option<WatchEvent> {

@@ -29,6 +29,7 @@ mod recent;
 mod recovery;
 mod seats;
 mod settings;
+mod told;
 mod wait;
 
 pub use answer::{Answer, Denial, MAX_RESPONSE_CHARS, Problem, Processes, Standing, Tokens, Truncated};

@@ -1,11 +1,11 @@
 //! The changes of jobs, as they happen.
 
-use model::{JobId, StateName};
+use model::{Home, JobId, StateName};
 use tokio::sync::{broadcast, mpsc};
 use tokio::task::JoinSet;
 
 /// What a watcher is told.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub enum WatchEvent {
     /// A job has changed.
     Changed(Change),
@@ -14,7 +14,7 @@ pub enum WatchEvent {
 }
 
 /// A change of a job, after it was written.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Change {
     /// Which job.
     pub job: JobId,
@@ -22,6 +22,8 @@ pub struct Change {
     pub state: StateName,
     /// Its revision now. One that is not greater than the last seen says nothing new.
     pub revision: u64,
+    /// Where it can be run. A store that one process owns does not tell: whatever is in it is for that one.
+    pub home: Option<Home>,
 }
 
 /// Changes as a stream. Dropping it ends the watch.

@@ -43,7 +43,7 @@ pub struct Ledger<'a> {
 impl Ledger<'_> {
     /// To be told to the watchers once it is written.
     pub fn changed(&mut self, job: JobId, state: StateName, revision: u64) {
-        self.changes.push(Change { job, state, revision });
+        self.changes.push(Change { job, state, revision, home: None });
     }
 }
 

@@ -7,11 +7,13 @@ use crate::error::StoreError;
 use crate::requests::{ClaimRequest, Held, RescueRequest};
 use crate::row::Reader;
 use crate::surreal::records::{LINE, LineRecord, int, queue_name, worker_id};
-use crate::surreal::wire::{Pause, TRIES, Vars, Wire};
+use crate::surreal::wire::{Pause, TRIES, Vars, Wire, at_random};
 use crate::surreal::{jobs, reads};
 
 /// How many of a queue are looked at, so that one that another daemon takes does not cost a further question.
-const LOOK_AT: i64 = 4;
+const LOOK_AT: i64 = 16;
+/// How many of those are tried before it is looked again: what the others were not faster with is older by then.
+const TRY: usize = 4;
 
 /// What one look at the server finds.
 struct Look {
@@ -34,6 +36,7 @@ struct HeldCount {
 /// the number of jobs that the owner has must not change between the look and the step.
 pub async fn oldest(wire: &Wire, request: &ClaimRequest, now: Timestamp) -> Result<Option<Job>, StoreError> {
     let mut pause = Pause::default();
+    let mut contended = false;
     for _ in 0..TRIES {
         let Look { due, held, ready } = look(wire, request, now).await?;
         if !due.is_empty() {
@@ -55,10 +58,16 @@ pub async fn oldest(wire: &Wire, request: &ClaimRequest, now: Timestamp) -> Resu
             return Ok(None);
         }
         fitting.sort_by(|a, b| a.placed.cmp(&b.placed));
-        for head in fitting {
-            if let Some(job) = take(wire, head, request, now).await? {
+        for _ in 0..TRY {
+            // The oldest first. Where others were faster, one at random: else all would reach for the same again.
+            if fitting.is_empty() {
+                break;
+            }
+            let next = if contended { at_random(fitting.len()) } else { 0 };
+            if let Some(job) = take(wire, fitting.remove(next), request, now).await? {
                 return Ok(Some(job));
             }
+            contended = true;
         }
         // All of them went to others, or made no sense.
         pause.wait().await;

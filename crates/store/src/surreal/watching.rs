@@ -38,6 +38,7 @@ struct Changed {
     placed: String,
     state: String,
     revision: i64,
+    home: String,
 }
 
 /// Begins to watch. The first subscription is there when this answers, so that nothing after it is missed.
@@ -72,7 +73,7 @@ impl Asking {
         let mut pause = Pause::default();
         while !self.sender.is_closed() {
             let subscribed =
-                self.wire.client().query("LIVE SELECT placed, state, revision FROM agent_jobs").await;
+                self.wire.client().query("LIVE SELECT placed, state, revision, home FROM agent_jobs").await;
             let stream = subscribed.and_then(|mut answer| answer.stream::<Notification<Changed>>(0));
             match (stream, ready.take()) {
                 (Ok(stream), first) => {
@@ -132,7 +133,7 @@ impl Asking {
     async fn look(&mut self, since: Datetime) -> Datetime {
         let query = format!(
             "RETURN time::now();
-            SELECT placed, state, revision, changed_at FROM agent_jobs WHERE changed_at > $since - {OVERLAP} ORDER BY changed_at;"
+            SELECT placed, state, revision, home, changed_at FROM agent_jobs WHERE changed_at > $since - {OVERLAP} ORDER BY changed_at;"
         );
         let Ok(mut answer) = self.wire.read(&query, Vars::new().with("since", since)).await else {
             return since;
@@ -157,6 +158,9 @@ impl Asking {
         }
         self.told.insert(job, revision);
         // A watcher that is gone is noticed by the loop.
-        let _ = self.sender.send(WatchEvent::Changed(Change { job, state, revision })).await;
+        let _ = self
+            .sender
+            .send(WatchEvent::Changed(Change { job, state, revision, home: changed.home.parse().ok() }))
+            .await;
     }
 }

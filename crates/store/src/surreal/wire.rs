@@ -269,6 +269,13 @@ fn is_conflict(error: &surrealdb::Error) -> bool {
         || error.message().contains("Transaction conflict")
 }
 
+/// One of so many, by chance; without randomness the first.
+pub fn at_random(of: usize) -> usize {
+    let mut bytes = [0; 4];
+    let _ = getrandom::fill(&mut bytes);
+    u32::from_le_bytes(bytes) as usize % of.max(1)
+}
+
 /// The pauses between tries: each twice as long as the one before, and of a random part, so that racers part.
 #[derive(Debug)]
 pub struct Pause(Duration);

@@ -293,6 +293,8 @@ async fn a_watcher_sees_every_change_after_it_was_written(bed: Bed) {
             tokio::time::timeout(Duration::from_secs(20), watch.next()).await.expect("a change in time");
         let Some(WatchEvent::Changed(change)) = event else { panic!("{event:?}") };
         assert_eq!(change.job, job);
+        // A store that is shared says whose it is, so that nobody else has to look.
+        assert_eq!(change.home, store.is_shared().then(|| order("x").home));
         assert!(change.revision > last);
         last = change.revision;
         let known = store.get(job).await.unwrap().unwrap();

@@ -266,7 +266,7 @@ fn a_short_time_limit_counts_as_a_second() {
         // As it was kept: the agent had a second.
         let job = answer["job_id"].as_str().unwrap().parse().unwrap();
         let wall = scene.desk.job(job).await.unwrap().order.call.limits.wall;
-        assert_eq!(wall, Some(std::time::Duration::from_secs(1)));
+        assert_eq!(wall, Some(Duration::from_secs(1)));
     });
 }
 
@@ -291,7 +291,7 @@ fn every_parameter_reaches_the_agent() {
         let job = answer["job_id"].as_str().unwrap().parse().unwrap();
         let call = scene.desk.job(job).await.unwrap().order.call;
         assert_eq!(call.mode, model::Mode::Observe);
-        assert_eq!(call.tool_timeout, Some(std::time::Duration::from_millis(1234)));
+        assert_eq!(call.tool_timeout, Some(Duration::from_millis(1234)));
         // None at all is not the same as nothing said.
         let answer = client.done("call_rehearsal", json!({ "prompt": "x", "allowed_tools": [] })).await;
         let job = answer["job_id"].as_str().unwrap().parse().unwrap();
@@ -300,8 +300,8 @@ fn every_parameter_reaches_the_agent() {
         let job = answer["job_id"].as_str().unwrap().parse().unwrap();
         let call = scene.desk.job(job).await.unwrap().order.call;
         assert_eq!(call.tools, model::ToolChoice::Full);
-        assert_eq!(call.limits.wall, Some(std::time::Duration::from_hours(1)));
-        assert_eq!(call.tool_timeout, Some(std::time::Duration::from_mins(5)));
+        assert_eq!(call.limits.wall, Some(Duration::from_hours(1)));
+        assert_eq!(call.tool_timeout, Some(Duration::from_mins(5)));
     });
 }
 
