@@ -89,9 +89,11 @@ escapes SECONDS="3" PATHS="100000":
     FILE_TOOLS_RACE_SECONDS={{ SECONDS }} cargo test --release --locked -p file-tools --test tools -- --nocapture no_swap
     FILE_TOOLS_PATHS={{ PATHS }} cargo test --release --locked -p file-tools --test tools -- --nocapture no_path_whatever
 
-# Fuzz the paths of the file verbs (needs cargo-fuzz and a nightly compiler)
-fuzz-paths SECONDS="60":
-    cd crates/file-tools && cargo fuzz run paths -- -max_total_time={{ SECONDS }}
+# Fuzz the paths of the file verbs; gets what it needs (a nightly compiler, cargo-fuzz) where it is missing
+fuzz-paths SECONDS="60" *ARGS:
+    rustup toolchain list | grep -q '^nightly' || rustup toolchain install nightly --profile minimal
+    [ -x {{ tools }}/bin/cargo-fuzz ] || cargo install cargo-fuzz --version 0.13.2 --locked --root {{ tools }}
+    cd crates/file-tools && PATH="{{ tools }}/bin:$PATH" cargo +nightly fuzz run paths {{ ARGS }} -- -max_total_time={{ SECONDS }} -print_final_stats=1
 
 # Record the terminal of the README anew
 picture:
