@@ -98,9 +98,7 @@ fn carry_out(order: Order) -> Result<(), Refusal> {
             let request = asked.complete()?;
             let workspace = Workspace::enter(&path, request.verb().reach(), setting()?)?;
             let answer = workspace.carry_out(&request)?;
-            // In one piece of memory: through a writer, each line of a large file costs four calls.
-            let text = serde_json::to_vec(&answer);
-            print(|out| out.write_all(&text?))
+            print(|out| serde_json::to_writer(out, &answer).map_err(Into::into))
         }
         Order::Serve { workspace, verbs } => {
             let path = settle_workspace(workspace.as_deref(), variable(ROOT).as_deref())?;
@@ -161,8 +159,12 @@ fn settle_workspace(asked: Option<&Path>, set: Option<&OsStr>) -> Result<PathBuf
     }
 }
 
+/// Where an answer goes. Named, so that the four calls which each line of a large file costs are none in the end; and in pieces: memory
+/// for the whole of it is dearer than writing it.
+type Out = BufWriter<io::StdoutLock<'static>>;
+
 /// Prints one answer. Whoever does not want it any more gets none.
-fn print(write: impl FnOnce(&mut dyn io::Write) -> io::Result<()>) -> Result<(), Refusal> {
+fn print(write: impl FnOnce(&mut Out) -> io::Result<()>) -> Result<(), Refusal> {
     let mut out = BufWriter::with_capacity(64 * 1024, io::stdout().lock());
     write(&mut out).and_then(|()| out.write_all(b"\n")).and_then(|()| out.flush()).map_err(|refused| {
         Refusal::new(Code::WriteFailed, "the answer could not be printed", "what was asked is done")
