@@ -57,8 +57,8 @@ pub enum StoreError {
         /// The newest that this program knows.
         known: i64,
     },
-    /// The file is a database, but not one of ours.
-    #[error("`{place}` is a database of another program")]
+    /// The file is a database, but not one of ours; or the folder has something else in it.
+    #[error("`{place}` belongs to another program")]
     Foreign {
         /// Which one.
         place: String,
@@ -93,6 +93,22 @@ pub enum StoreError {
         /// Which one.
         place: String,
         /// The engine's own words.
+        source: Cause,
+    },
+    /// The server's certificate is vouched for by nobody whom we believe, or is not for this server.
+    #[error("the certificate of the store `{place}` is not trusted")]
+    Untrusted {
+        /// Which one.
+        place: String,
+        /// What is wrong with it.
+        source: Cause,
+    },
+    /// The file that says whom to believe says nothing.
+    #[error("cannot read the authorities in `{}`", path.display())]
+    NoAuthority {
+        /// Which one.
+        path: PathBuf,
+        /// Why.
         source: Cause,
     },
     /// The server refused the user or the password.
@@ -231,7 +247,7 @@ impl StoreError {
             Self::NewerVersion { .. } => {
                 "install the newer Switchboard again, or give this one a store of its own"
             }
-            Self::Foreign { .. } => "name a file that does not exist yet",
+            Self::Foreign { .. } => "name one that does not exist yet",
             Self::Damaged { .. } => {
                 "move the file and its -wal and -shm away, or put a backup in their place; the spool folders still hold every output"
             }
@@ -239,6 +255,12 @@ impl StoreError {
             Self::Full { .. } => "make room on that disk, then try again; nothing was half written",
             Self::Unreachable { .. } => {
                 "check that the server runs and that host and port are right; nothing was written"
+            }
+            Self::Untrusted { .. } => {
+                "name the certificate of the authority that signed it as `store_ca_file`; it has to be for this host, and still valid"
+            }
+            Self::NoAuthority { .. } => {
+                "name a PEM file with the certificate of the authority that signed the server's"
             }
             Self::NotAllowed { .. } => "check the user and the password of the store",
             Self::Unconfirmed { .. } => {

@@ -2,6 +2,7 @@
 //!
 //! Refuses credentials in it: it ends up in process lists and logs. They are a value of their own ([`crate::Credentials`]).
 
+use std::net::IpAddr;
 use std::path::PathBuf;
 use std::str::FromStr;
 
@@ -54,6 +55,12 @@ pub enum SettingError {
         /// The path.
         path: PathBuf,
     },
+    /// The engine would take what is behind the `?` for something else.
+    #[error("the store's path `{}` has a `?` in it", path.display())]
+    QuestionMark {
+        /// The path.
+        path: PathBuf,
+    },
     /// Something is missing behind the host.
     #[error("the store at `{endpoint}` lacks its namespace or database")]
     NoDatabase {
@@ -79,6 +86,7 @@ impl SettingError {
                 "write sqlite:, sqlite:/path/to/file, or ws://host:port/namespace/database (wss:// with TLS)"
             }
             Self::RelativePath { .. } => "write the whole path, such as sqlite:/var/lib/switchboard/jobs.db",
+            Self::QuestionMark { .. } => "name a folder without it; the engine takes no options here",
             Self::NoDatabase { .. } => {
                 "write ws://host:port/namespace/database, in plain letters, digits, _ and -"
             }
@@ -100,6 +108,26 @@ const FORMS: [(&str, &str); 4] = [
     ("surrealkv", "surrealkv:/path"),
 ];
 
+impl Setting {
+    /// Whether all that is stored, and the password, go over a network where others can read along.
+    pub fn is_in_the_clear(&self) -> bool {
+        match self {
+            Self::Surreal { endpoint, .. } => {
+                endpoint.strip_prefix("ws://").is_some_and(|address| !is_this_machine(address))
+            }
+            Self::Sqlite { .. } | Self::SqliteMemory | Self::SurrealEmbedded { .. } => false,
+        }
+    }
+}
+
+fn is_this_machine(address: &str) -> bool {
+    let host = match address.strip_prefix('[').and_then(|rest| rest.split_once(']')) {
+        Some((host, _)) => host,
+        None => address.split_once(':').map_or(address, |(host, _)| host),
+    };
+    host.eq_ignore_ascii_case("localhost") || host.parse().is_ok_and(|ip: IpAddr| ip.is_loopback())
+}
+
 impl FromStr for Setting {
     type Err = SettingError;
 
@@ -109,7 +137,7 @@ impl FromStr for Setting {
             Some(("sqlite", "")) => Ok(Self::Sqlite { path: None }),
             Some(("sqlite", ":memory:")) => Ok(Self::SqliteMemory),
             Some(("sqlite", path)) => Ok(Self::Sqlite { path: Some(absolute(path)?) }),
-            Some(("surrealkv", path)) => Ok(Self::SurrealEmbedded { path: absolute(path)? }),
+            Some(("surrealkv", path)) => Ok(Self::SurrealEmbedded { path: folder(path)? }),
             Some((scheme @ ("ws" | "wss"), rest)) => server(scheme, rest, text),
             _ => Err(unknown(text)),
         }
@@ -120,6 +148,12 @@ fn absolute(path: &str) -> Result<PathBuf, SettingError> {
     // `sqlite:///path` is how other programs write it.
     let path = PathBuf::from(path.strip_prefix("//").filter(|rest| rest.starts_with('/')).unwrap_or(path));
     if path.is_absolute() { Ok(path) } else { Err(SettingError::RelativePath { path }) }
+}
+
+/// What is behind a `?` would be options of the engine, among them one that does without the disk.
+fn folder(path: &str) -> Result<PathBuf, SettingError> {
+    let path = absolute(path)?;
+    if path.to_string_lossy().contains('?') { Err(SettingError::QuestionMark { path }) } else { Ok(path) }
 }
 
 fn server(scheme: &str, rest: &str, text: &str) -> Result<Setting, SettingError> {
@@ -178,6 +212,27 @@ mod tests {
         };
         assert_eq!(parsed("ws://host:8000/a/b-1"), Ok(server("ws://host:8000")));
         assert_eq!(parsed("wss://[::1]:8000/a/b-1/"), Ok(server("wss://[::1]:8000")));
+        let folder = Setting::SurrealEmbedded { path: "/var/jobs".into() };
+        assert_eq!(parsed("surrealkv:/var/jobs"), Ok(folder.clone()));
+        assert_eq!(parsed("surrealkv:///var/jobs"), Ok(folder));
+    }
+
+    #[test]
+    fn without_tls_only_this_machine_hears_what_is_said() {
+        let clear = |text: &str| parsed(text).unwrap().is_in_the_clear();
+        for text in ["ws://db.example:8000/a/b", "ws://10.0.0.1/a/b", "ws://[fe80::1]:8000/a/b"] {
+            assert!(clear(text), "{text}");
+        }
+        for text in [
+            "wss://db.example:8000/a/b",
+            "ws://127.0.0.1:8000/a/b",
+            "ws://[::1]:8000/a/b",
+            "ws://localhost/a/b",
+            "sqlite:",
+            "surrealkv:/a",
+        ] {
+            assert!(!clear(text), "{text}");
+        }
     }
 
     #[test]
@@ -200,6 +255,13 @@ mod tests {
             assert_eq!(error, SettingError::CredentialsInside);
             assert!(!format!("{error} {error:?}").contains("hunter2"));
         }
+    }
+
+    #[test]
+    fn a_folder_takes_no_options_of_the_engine() {
+        let error = parsed("surrealkv:/var/jobs?sync=never").unwrap_err();
+        assert_eq!(error, SettingError::QuestionMark { path: "/var/jobs?sync=never".into() });
+        assert!(matches!(parsed("surrealkv:jobs"), Err(SettingError::RelativePath { .. })));
     }
 
     #[test]

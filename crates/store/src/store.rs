@@ -23,7 +23,7 @@ use crate::requests::{
     RescueRequest, Retention,
 };
 use crate::row::EndRow;
-use crate::setting::{Setting, SettingError};
+use crate::setting::Setting;
 use crate::sqlite::Sqlite;
 use crate::stats::{Stats, StatsRange};
 use crate::watch::Watch;
@@ -37,6 +37,9 @@ pub struct Opening {
     pub default_file: PathBuf,
     /// For a server that asks for them.
     pub credentials: Option<Credentials>,
+    /// The certificates (PEM) of who may vouch for a `wss://` server, and nobody else; without it, the authorities that
+    /// browsers believe.
+    pub ca_file: Option<PathBuf>,
     /// Takes the secrets out of all that is stored.
     pub redactor: Redactor,
     /// Tells the time.
@@ -50,6 +53,7 @@ impl Opening {
             setting,
             default_file: default_file.into(),
             credentials: None,
+            ca_file: None,
             redactor: Redactor::usual(),
             clock: Clock::system(),
         }
@@ -72,13 +76,13 @@ impl Store {
     ///
     /// Must be called within a tokio runtime.
     pub async fn open(opening: Opening) -> Result<Self, StoreError> {
-        let Opening { setting, default_file, credentials, redactor, clock } = opening;
+        let Opening { setting, default_file, credentials, ca_file, redactor, clock } = opening;
         // The store's own password is a secret like any other.
         let redactor = redactor.with_values(credentials.as_ref().map(|own| &own.password).as_slice());
         let engine: Arc<dyn Engine> = match setting {
             Setting::Sqlite { path } => Arc::new(Sqlite::open(path.unwrap_or(default_file)).await?),
             Setting::SqliteMemory => Arc::new(Sqlite::in_memory().await?),
-            server => open_surreal(server, credentials).await?,
+            server => open_surreal(server, credentials, ca_file).await?,
         };
         Ok(Self { engine, clock, redactor: Arc::new(redactor), ids: Arc::default() })
     }
@@ -285,15 +289,18 @@ fn refuse_empty(order: &NewJob) -> Result<(), StoreError> {
 async fn open_surreal(
     setting: Setting,
     credentials: Option<Credentials>,
+    ca_file: Option<PathBuf>,
 ) -> Result<Arc<dyn Engine>, StoreError> {
-    if !cfg!(feature = "surreal-embedded") && matches!(setting, Setting::SurrealEmbedded { .. }) {
-        return Err(SettingError::NotBuiltIn { engine: "embedded SurrealDB" }.into());
-    }
-    Ok(Arc::new(crate::surreal::Surreal::open(setting, credentials).await?))
+    let trust = crate::surreal::Trust { credentials, ca_file };
+    Ok(Arc::new(crate::surreal::Surreal::open(setting, trust).await?))
 }
 
 #[cfg(not(feature = "surreal"))]
 #[expect(clippy::unused_async, reason = "the same signature as with the engine")]
-async fn open_surreal(_: Setting, _: Option<Credentials>) -> Result<Arc<dyn Engine>, StoreError> {
-    Err(SettingError::NotBuiltIn { engine: "SurrealDB" }.into())
+async fn open_surreal(
+    _: Setting,
+    _: Option<Credentials>,
+    _: Option<PathBuf>,
+) -> Result<Arc<dyn Engine>, StoreError> {
+    Err(crate::SettingError::NotBuiltIn { engine: "SurrealDB" }.into())
 }

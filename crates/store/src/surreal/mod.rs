@@ -4,12 +4,18 @@
 //! doubt that is either cleared by a further look or told ([`StoreError::Unconfirmed`]).
 
 mod claim;
+mod connecting;
 mod delivery;
+#[cfg(feature = "surreal-embedded")]
+mod embedded;
+#[cfg(feature = "surreal-embedded")]
+mod folder;
 mod jobs;
 mod reads;
 mod records;
 mod schema;
 mod sweep;
+mod tls;
 mod watching;
 mod wire;
 
@@ -19,7 +25,6 @@ use async_trait::async_trait;
 use model::{AgentKind, Claim, Exchange, Home, Job, JobId, JobIdPrefix, Owner, SessionId, Step, Timestamp};
 use tokio::sync::Mutex;
 
-use crate::credentials::Credentials;
 use crate::engine::{Begun, Engine, Taken};
 use crate::error::{StoreError, SweepError};
 use crate::requests::{
@@ -29,6 +34,7 @@ use crate::row::EndRow;
 use crate::setting::Setting;
 use crate::stats::{Stats, StatsRange};
 use crate::watch::Watch;
+pub use connecting::Trust;
 use wire::{Vars, Wire};
 
 /// A store in a `SurrealDB`.
@@ -37,13 +43,16 @@ pub struct Surreal {
     wire: Arc<Wire>,
     /// One claim of this process at a time, so that an owner never gets more than it asked for, and does not race itself.
     claiming: Arc<Mutex<()>>,
+    is_shared: bool,
 }
 
 impl Surreal {
-    pub async fn open(setting: Setting, credentials: Option<Credentials>) -> Result<Self, StoreError> {
-        let wire = Wire::open(&setting, credentials.as_ref()).await?;
+    pub async fn open(setting: Setting, trust: Trust) -> Result<Self, StoreError> {
+        let wire = connecting::wire(&setting, &trust).await?;
         schema::bring_up_to_date(&wire).await?;
-        Ok(Self { wire: Arc::new(wire), claiming: Arc::default() })
+        // A folder has one owner, a server any number.
+        let is_shared = matches!(setting, Setting::Surreal { .. });
+        Ok(Self { wire: Arc::new(wire), claiming: Arc::default(), is_shared })
     }
 }
 
@@ -62,7 +71,7 @@ impl Engine for Surreal {
     }
 
     fn is_shared(&self) -> bool {
-        true
+        self.is_shared
     }
 
     async fn claim(&self, request: ClaimRequest, now: Timestamp) -> Result<Option<Job>, StoreError> {

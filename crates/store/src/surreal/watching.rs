@@ -72,8 +72,8 @@ impl Asking {
         let mut ready = Some(ready);
         let mut pause = Pause::default();
         while !self.sender.is_closed() {
-            let subscribed =
-                self.wire.client().query("LIVE SELECT placed, state, revision, home FROM agent_jobs").await;
+            let query = "LIVE SELECT placed, state, revision, home FROM agent_jobs";
+            let subscribed = self.wire.ask(query, Vars::new()).await;
             let stream = subscribed.and_then(|mut answer| answer.stream::<Notification<Changed>>(0));
             match (stream, ready.take()) {
                 (Ok(stream), first) => {

@@ -5,18 +5,15 @@
 use std::time::Duration;
 
 use model::JobId;
-use surrealdb::engine::any::{Any, connect};
-use surrealdb::opt::auth;
+use surrealdb::engine::any::Any;
 use surrealdb::types::{Object, QueryError, RecordIdKey, SurrealValue, Value};
 use surrealdb::{IndexedResults, Surreal};
 use tokio::time::{Instant, sleep, timeout};
 
-use crate::credentials::{CredentialLevel, Credentials};
 use crate::error::{Cause, StoreError};
-use crate::setting::Setting;
 
 /// How long one query may take. A server that is away is asked again until then by the client itself.
-const PATIENCE: Duration = Duration::from_secs(15);
+pub const PATIENCE: Duration = Duration::from_secs(15);
 
 /// How often a query is tried that meets other writers, or no server.
 pub const TRIES: u32 = 12;
@@ -47,8 +44,16 @@ pub struct GaveUp {
 /// A connection to a database.
 #[derive(Debug)]
 pub struct Wire {
-    db: Surreal<Any>,
+    end: FarEnd,
     place: String,
+}
+
+/// Who answers.
+#[derive(Debug)]
+pub enum FarEnd {
+    Server(Surreal<Any>),
+    #[cfg(feature = "surreal-embedded")]
+    Embedded(crate::surreal::embedded::Embedded),
 }
 
 /// The parameters of a query.
@@ -126,67 +131,22 @@ fn job_of(row: &Value) -> Option<JobId> {
 }
 
 impl Wire {
-    pub async fn open(setting: &Setting, credentials: Option<&Credentials>) -> Result<Self, StoreError> {
-        let (address, namespace, database) = match setting {
-            Setting::Surreal { endpoint, namespace, database } => {
-                (endpoint.clone(), namespace.as_str(), database.as_str())
-            }
-            Setting::SurrealEmbedded { path } => {
-                (format!("surrealkv:{}", path.display()), "switchboard", "switchboard")
-            }
-            Setting::Sqlite { .. } | Setting::SqliteMemory => return Err(StoreError::Closed),
-        };
-        let place = match setting {
-            Setting::Surreal { .. } => format!("{address}/{namespace}/{database}"),
-            _ => address.clone(),
-        };
-        let unreachable = |source: Cause| StoreError::Unreachable { place: place.clone(), source };
-        let db = timeout(PATIENCE, connect(address))
-            .await
-            .map_err(|late| unreachable(late.into()))?
-            .map_err(|error| unreachable(error.into()))?;
-        let wire = Self { db, place };
-        if let Some(credentials) = credentials.filter(|_| matches!(setting, Setting::Surreal { .. })) {
-            wire.sign_in(credentials, namespace, database).await.map_err(|error| wire.not_allowed(error))?;
-        }
-        let chosen = wire.db.use_ns(namespace).use_db(database).await;
-        chosen.map_err(|error| wire.not_allowed(error))?;
-        Ok(wire)
-    }
-
-    async fn sign_in(
-        &self,
-        credentials: &Credentials,
-        namespace: &str,
-        database: &str,
-    ) -> surrealdb::Result<()> {
-        let (username, password) = (credentials.user.clone(), credentials.password.clone());
-        let (namespace, database) = (namespace.to_owned(), database.to_owned());
-        match credentials.level {
-            CredentialLevel::Root => self.db.signin(auth::Root { username, password }).await?,
-            CredentialLevel::Namespace => {
-                self.db.signin(auth::Namespace { namespace, username, password }).await?
-            }
-            CredentialLevel::Database => {
-                self.db.signin(auth::Database { namespace, database, username, password }).await?
-            }
-        };
-        Ok(())
-    }
-
-    fn not_allowed(&self, error: surrealdb::Error) -> StoreError {
-        if error.is_connection() {
-            return StoreError::Unreachable { place: self.place(), source: error.into() };
-        }
-        StoreError::NotAllowed { place: self.place(), source: error.into() }
+    pub fn to(end: FarEnd, place: String) -> Self {
+        Self { end, place }
     }
 
     pub fn place(&self) -> String {
         self.place.clone()
     }
 
-    pub fn client(&self) -> &Surreal<Any> {
-        &self.db
+    /// Asks, and answers as the engine does: for what no other way is there.
+    pub async fn ask(&self, query: &str, vars: Vars) -> surrealdb::Result<IndexedResults> {
+        let vars = Value::Object(vars.0);
+        match &self.end {
+            FarEnd::Server(db) => db.query(query).bind(vars).await,
+            #[cfg(feature = "surreal-embedded")]
+            FarEnd::Embedded(engine) => engine.db().query(query).bind(vars).await,
+        }
     }
 
     /// Asks what can be asked twice: reads, and writes that come to the same. Tries again after conflicts and lost
@@ -227,8 +187,7 @@ impl Wire {
 
     /// Asks once. Looks at the errors of all statements: the first may only say that it was not executed.
     pub async fn once(&self, query: &str, vars: Vars) -> Result<Answer, Fault> {
-        let asked = timeout(PATIENCE, self.db.query(query).bind(Value::Object(vars.0)));
-        let mut results = match asked.await {
+        let mut results = match timeout(PATIENCE, self.ask(query, vars)).await {
             Ok(Ok(results)) => results,
             Ok(Err(error)) => return Err(self.fault(error)),
             Err(late) => return Err(Fault::Lost(late.into())),
@@ -250,6 +209,8 @@ impl Wire {
         if is_conflict(&error) {
             Fault::Conflict
         } else if error.is_connection() {
+            Fault::Lost(error.into())
+        } else if is_of_storage(&error) {
             Fault::Lost(error.into())
         } else if error.is_not_allowed() {
             Fault::Failed(StoreError::NotAllowed { place: self.place(), source: error.into() })
@@ -274,6 +235,14 @@ pub fn at_random(of: usize) -> usize {
     let mut bytes = [0; 4];
     let _ = getrandom::fill(&mut bytes);
     u32::from_le_bytes(bytes) as usize % of.max(1)
+}
+
+/// The storage below the engine failed. Be it for want of room: a write that was refused for that has been found in the log when
+/// it was read again, so nobody knows whether it was done.
+fn is_of_storage(error: &surrealdb::Error) -> bool {
+    ["There was a problem with a transaction", "There was a problem with the datastore"]
+        .iter()
+        .any(|words| error.message().contains(words))
 }
 
 /// The pauses between tries: each twice as long as the one before, and of a random part, so that racers part.

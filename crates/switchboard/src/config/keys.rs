@@ -133,6 +133,12 @@ pub const KEYS: &[Key] = &[
         "A file with user and password for the store's server. Never in the address itself.",
     ),
     key(
+        "store_ca_file",
+        Kind::Path,
+        Default::NotSet,
+        "A PEM file with the authorities that may vouch for a `wss://` server, and no others. Not set: those that browsers believe.",
+    ),
+    key(
         "host",
         Kind::Text,
         Default::Told("this machine's name"),

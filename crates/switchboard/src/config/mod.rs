@@ -33,6 +33,8 @@ pub struct Config {
     pub store: String,
     /// A file with user and password for the store's server.
     pub store_credentials_file: Option<PathBuf>,
+    /// Who may vouch for a `wss://` server.
+    pub store_ca_file: Option<PathBuf>,
     /// The name under which this machine takes its jobs.
     pub host: String,
     /// Further such names.
@@ -155,6 +157,7 @@ impl Config {
         Self {
             store: says.text("store").unwrap_or_default(),
             store_credentials_file: says.path("store_credentials_file"),
+            store_ca_file: says.path("store_ca_file"),
             host: says.text("host").unwrap_or_default(),
             labels: says.texts("labels"),
             idle_stop: says.time("idle_stop"),

@@ -148,9 +148,13 @@ fn settings(home: &Home, config: &Config, environment: &Environment) -> Result<S
     let base = Settings::new(home.state(), Supervisor::beside_this_program()?);
     let store = Opening {
         credentials: Credentials::read(&source)?,
+        ca_file: config.store_ca_file.clone(),
         redactor: Redactor::usual().with_patterns(&config.redact)?.with_values(&secrets(&variables)),
         ..Opening::new(config.store.parse()?, home.database())
     };
+    if store.setting.is_in_the_clear() {
+        tracing::warn!(store = %config.store, "jobs and the store's password go over the network in the clear: use wss://");
+    }
     Ok(Settings {
         store,
         lookup: doctor::lookup(environment, Some(home), config),

@@ -1,0 +1,76 @@
+//! Who may vouch for a `wss://` server: the authorities of the web, or those that the user names instead.
+//!
+//! Refuses to do without: there is no setting that takes any certificate.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use rustls::pki_types::CertificateDer;
+use rustls::pki_types::pem::{self, PemObject};
+use rustls::{ClientConfig, RootCertStore};
+
+use crate::error::{Cause, StoreError};
+
+/// How rustls begins every word about a certificate. The client hands on nothing but words.
+const BAD_CERTIFICATE: &str = "invalid peer certificate";
+
+/// Believes the authorities in that file, and no other; without a file, those that browsers believe.
+pub fn believing(ca_file: Option<&Path>) -> Result<ClientConfig, StoreError> {
+    let roots = match ca_file {
+        Some(path) => {
+            authorities(path).map_err(|source| StoreError::NoAuthority { path: path.to_owned(), source })?
+        }
+        None => webpki_roots::TLS_SERVER_ROOTS.iter().cloned().collect(),
+    };
+    // Named, not found out: where two libraries are built in, finding out is a panic.
+    let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
+    let config = ClientConfig::builder_with_provider(provider)
+        .with_safe_default_protocol_versions()
+        .map_err(|error| StoreError::Engine { place: "TLS".to_owned(), source: error.into() })?;
+    Ok(config.with_root_certificates(roots).with_no_client_auth())
+}
+
+/// What can be read of a PEM file. One certificate among many that makes no sense spoils no other.
+fn authorities(path: &Path) -> Result<RootCertStore, Cause> {
+    let read: Result<Vec<_>, pem::Error> = CertificateDer::pem_file_iter(path)?.collect();
+    let mut roots = RootCertStore::empty();
+    let (usable, ignored) = roots.add_parsable_certificates(read?);
+    match (usable, ignored) {
+        (0, 0) => Err("it holds no certificate in PEM".into()),
+        (0, bad) => Err(format!("none of its {bad} certificates can be understood").into()),
+        _ => Ok(roots),
+    }
+}
+
+pub fn is_untrusted(error: &surrealdb::Error) -> bool {
+    error.message().contains(BAD_CERTIFICATE)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn mistake(text: &str) -> String {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("ca.pem");
+        std::fs::write(&path, text).unwrap();
+        let error = believing(Some(&path)).unwrap_err();
+        assert!(error.to_string().ends_with("ca.pem`"), "{error}");
+        std::error::Error::source(&error).unwrap().to_string()
+    }
+
+    #[test]
+    fn a_file_that_names_no_authority_is_refused() {
+        assert_eq!(mistake("dear diary"), "it holds no certificate in PEM");
+        let nonsense = "-----BEGIN CERTIFICATE-----\nbm9uc2Vuc2U=\n-----END CERTIFICATE-----\n";
+        assert_eq!(mistake(nonsense), "none of its 1 certificates can be understood");
+        let missing = believing(Some(Path::new("/nonexistent/ca.pem"))).unwrap_err();
+        assert!(matches!(missing, StoreError::NoAuthority { .. }), "{missing:?}");
+        assert!(missing.hint().contains("PEM"));
+    }
+
+    #[test]
+    fn without_a_file_the_authorities_of_the_web_are_believed() {
+        assert!(believing(None).is_ok());
+    }
+}
