@@ -113,6 +113,11 @@ races:
     scripts/surreal-server
     for race in surreal::thirty_two surreal::cancel_against; do STORE_WHOLE_RACES=1 cargo test -p store --test store -- "$race"; done
 
+# The store's suite on SurrealDB within the process; the first build takes ten minutes and more
+embedded *ARGS:
+    cargo test --locked -p store --features surreal-embedded --lib
+    cargo test --locked -p store --features surreal-embedded --test store -- embedded {{ ARGS }}
+
 # A thousand requests through the provider library, one after another: memory and files must not grow
 requests COUNT="1000":
     PROVIDER_REQUESTS={{ COUNT }} cargo test -p provider --test it -- a_long_row --nocapture

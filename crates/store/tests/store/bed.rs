@@ -1,6 +1,7 @@
 //! A fresh store for a test, on any engine, with a clock that the test turns.
 
-use std::path::PathBuf;
+use std::fs;
+use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use model::Timestamp;
@@ -15,16 +16,26 @@ pub enum Engine {
     SqliteFile,
     SqliteMemory,
     Surreal,
+    #[cfg(feature = "surreal-embedded")]
+    Embedded,
 }
 
 impl Engine {
-    pub const ALL: [Self; 3] = [Self::SqliteFile, Self::SqliteMemory, Self::Surreal];
+    pub const ALL: &[Self] = &[
+        Self::SqliteFile,
+        Self::SqliteMemory,
+        Self::Surreal,
+        #[cfg(feature = "surreal-embedded")]
+        Self::Embedded,
+    ];
 
     pub fn name(self) -> &'static str {
         match self {
             Self::SqliteFile => "sqlite_file",
             Self::SqliteMemory => "sqlite_memory",
             Self::Surreal => "surreal",
+            #[cfg(feature = "surreal-embedded")]
+            Self::Embedded => "surreal_embedded",
         }
     }
 
@@ -35,8 +46,12 @@ impl Engine {
                 Some("built without the feature `surreal`".to_owned())
             }
             Self::Surreal => server::missing(),
-            Self::SqliteFile | Self::SqliteMemory => None,
+            _ => None,
         }
+    }
+
+    pub fn is_sqlite(self) -> bool {
+        matches!(self, Self::SqliteFile | Self::SqliteMemory)
     }
 }
 
@@ -55,6 +70,8 @@ impl Bed {
             Engine::SqliteFile => Setting::Sqlite { path: None },
             Engine::SqliteMemory => Setting::SqliteMemory,
             Engine::Surreal => server::shared_setting(&fresh_name()),
+            #[cfg(feature = "surreal-embedded")]
+            Engine::Embedded => Setting::SurrealEmbedded { path: folder.path().join("state/jobs") },
         };
         let clock = ManualClock::at(Timestamp::from_millis(1_800_000_000_000));
         Self { engine, clock, folder, setting }
@@ -63,6 +80,19 @@ impl Bed {
     /// The file of a store that is one.
     pub fn file(&self) -> PathBuf {
         self.folder.path().join("state/jobs.db")
+    }
+
+    /// The store of a file or a folder, as another process is told of it.
+    pub fn setting(&self) -> String {
+        match &self.setting {
+            Setting::SurrealEmbedded { path } => format!("surrealkv:{}", path.display()),
+            _ => format!("sqlite:{}", self.file().display()),
+        }
+    }
+
+    /// All that the store has put on the disk.
+    pub fn files(&self) -> Vec<PathBuf> {
+        files_below(self.folder.path())
     }
 
     pub fn opening(&self) -> Opening {
@@ -80,9 +110,18 @@ impl Bed {
 
     /// How much of a race this engine can be asked in the time of a test; all of it in a campaign (`just races`).
     pub fn scaled(&self, races: usize) -> usize {
-        let whole = self.engine != Engine::Surreal || std::env::var_os("STORE_WHOLE_RACES").is_some();
+        let whole = self.engine.is_sqlite() || std::env::var_os("STORE_WHOLE_RACES").is_some();
         if whole { races } else { races / 10 }
     }
+}
+
+fn files_below(folder: &Path) -> Vec<PathBuf> {
+    let mut files = Vec::new();
+    for entry in fs::read_dir(folder).unwrap() {
+        let path = entry.unwrap().path();
+        if path.is_dir() { files.extend(files_below(&path)) } else { files.push(path) }
+    }
+    files
 }
 
 /// A name that no other test of this process or another has.

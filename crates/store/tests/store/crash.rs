@@ -2,7 +2,6 @@
 
 use std::collections::HashMap;
 use std::io::{BufRead, BufReader, Write, stdout};
-use std::path::PathBuf;
 use std::process::{Command, ExitCode, Stdio};
 use std::time::{Duration, SystemTime};
 use std::{env, thread};
@@ -21,9 +20,9 @@ const ROUNDS: &str = "STORE_CRASH_ROUNDS";
 
 /// The process that is killed: several writers at once, each of which says what it was answered.
 pub fn write_if_asked() -> Option<ExitCode> {
-    let path = PathBuf::from(env::var_os(WRITE)?);
+    let setting: Setting = env::var(WRITE).ok()?.parse().unwrap();
     block_on(async {
-        let store = Store::open(Opening::new(Setting::Sqlite { path: Some(path) }, "unused")).await.unwrap();
+        let store = Store::open(Opening::new(setting, "unused")).await.unwrap();
         let mut writers = tokio::task::JoinSet::new();
         for writer in 0..6 {
             writers.spawn(write_for_ever(store.clone(), writer));
@@ -69,8 +68,13 @@ fn rank(state: StateName) -> u8 {
 }
 
 fn what_was_answered_survives_a_kill() {
-    let rounds = env::var(ROUNDS).ok().and_then(|text| text.parse().ok()).unwrap_or(20);
-    let bed = Bed::new(Engine::SqliteFile);
+    kill_writers_of(Engine::SqliteFile, 20);
+}
+
+/// So many times, or as many as a campaign asks for.
+pub fn kill_writers_of(engine: Engine, rounds: usize) {
+    let rounds = env::var(ROUNDS).ok().and_then(|text| text.parse().ok()).unwrap_or(rounds);
+    let bed = Bed::new(engine);
     let mut acknowledged = 0;
     for round in 0..rounds {
         // Random enough: when the kill comes is up to the scheduler as well.
@@ -98,7 +102,7 @@ fn what_was_answered_survives_a_kill() {
 /// Starts a writer, kills it that long after its first word, and answers the last that it said of each job.
 fn killed_after(delay: Duration, bed: &Bed) -> HashMap<JobId, StateName> {
     let mut command = Command::new(env::current_exe().unwrap());
-    let mut child = command.env(WRITE, bed.file()).stdout(Stdio::piped()).spawn().unwrap();
+    let mut child = command.env(WRITE, bed.setting()).stdout(Stdio::piped()).spawn().unwrap();
     let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
     let mut told = HashMap::new();
     let mut note = |line: String| {

@@ -362,15 +362,18 @@ fn a_folder_that_cannot_be_written_is_named() {
 }
 
 const FILL: &str = "STORE_TEST_FILL";
+const FILL_SCHEME: &str = "STORE_TEST_FILL_SCHEME";
 
 /// Within a file system of its own, which is soon full.
 pub fn fill_if_asked() -> Option<ExitCode> {
     let folder = PathBuf::from(env::var_os(FILL)?);
+    let scheme = env::var(FILL_SCHEME).unwrap();
     let ballast = folder.join("ballast");
-    fs::write(&ballast, vec![1; 1 << 20]).unwrap();
+    // More than is written besides: an engine that mends its log when it is opened again makes a copy of it.
+    fs::write(&ballast, vec![1; 7 << 20]).unwrap();
     block_on(async {
-        let path = folder.join("jobs.db");
-        let opening = Opening::new(Setting::Sqlite { path: Some(path) }, "unused");
+        let setting: Setting = format!("{scheme}:{}", folder.join("jobs").display()).parse().unwrap();
+        let opening = Opening::new(setting, "unused");
         let store = Store::open(opening.clone()).await.unwrap();
         let mut placed = Vec::new();
         let error = loop {
@@ -380,13 +383,12 @@ pub fn fill_if_asked() -> Option<ExitCode> {
             }
             assert!(placed.len() < 1_000, "the disk is never full");
         };
-        assert!(matches!(error, StoreError::Full { .. }), "{error:?}");
-        assert_eq!(error.certainty(), Certainty::NotDone);
-        assert_eq!(
-            store.count(&JobFilter::default()).await.unwrap(),
-            placed.len() as u64,
-            "not half of a job"
-        );
+        // SQLite takes back what did not fit; of the other engine, the log may have it all the same.
+        let perhaps = u64::from(scheme != "sqlite");
+        assert_eq!(matches!(error, StoreError::Full { .. }), perhaps == 0, "{error:?}");
+        assert_eq!(error.certainty() == Certainty::Unknown, perhaps == 1, "{error:?}");
+        let there = store.count(&JobFilter::default()).await.unwrap();
+        assert!((placed.len() as u64..=placed.len() as u64 + perhaps).contains(&there), "not half of a job");
         fs::remove_file(&ballast).unwrap();
         let acknowledged = placed.len() as u64 + 1;
         let last = store.place(order("room again")).await.unwrap().job.id;
@@ -398,27 +400,32 @@ pub fn fill_if_asked() -> Option<ExitCode> {
             assert_eq!(job.order.call.prompt.len(), 50_000);
         }
         assert_eq!(store.get(last).await.unwrap().unwrap().order.call.prompt, "room again");
-        assert_eq!(store.count(&JobFilter::default()).await.unwrap(), acknowledged, "and what failed is not");
+        let there = store.count(&JobFilter::default()).await.unwrap();
+        assert!((acknowledged..=acknowledged + perhaps).contains(&there), "and what failed is not");
         store.check().await.unwrap();
     });
     Some(ExitCode::SUCCESS)
 }
 
 fn a_full_disk_loses_nothing_and_is_survived() {
+    fill("sqlite");
+}
+
+/// Fills a disk with a store of that kind.
+pub fn fill(scheme: &str) {
     let folder = tempfile::tempdir().unwrap();
-    let script = r#"mount -t tmpfs -o size=4m none "$STORE_TEST_FILL" && exec "$0""#;
+    let script = r#"mount -t tmpfs -o size=12m none "$STORE_TEST_FILL" && exec "$0""#;
     let ran = Command::new("unshare")
         .args(["--map-root-user", "--mount", "sh", "-c", script])
         .arg(env::current_exe().unwrap())
         .env(FILL, folder.path())
+        .env(FILL_SCHEME, scheme)
         .output();
     match ran {
         Ok(output) if output.status.success() => {}
         Ok(output) if String::from_utf8_lossy(&output.stderr).contains("panicked") => {
             panic!("{}", String::from_utf8_lossy(&output.stderr));
         }
-        other => eprintln!(
-            "SKIPPED a_full_disk_loses_nothing_and_is_survived: no file system of one's own here: {other:?}"
-        ),
+        other => eprintln!("SKIPPED the full disk on {scheme}: no file system of one's own here: {other:?}"),
     }
 }

@@ -260,6 +260,8 @@ fn histories(engine: Engine) {
         Engine::SqliteMemory => (200, 80),
         Engine::SqliteFile => (40, 60),
         Engine::Surreal => (6, 40),
+        #[cfg(feature = "surreal-embedded")]
+        Engine::Embedded => (6, 40),
     };
     let config = Config { cases, failure_persistence: None, ..Config::default() };
     let result = TestRunner::new(config).run(&prop::collection::vec(act(), 1..longest), |history| {

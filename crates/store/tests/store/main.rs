@@ -9,6 +9,8 @@ mod calls;
 mod crash;
 #[cfg(feature = "surreal")]
 mod doubts;
+#[cfg(feature = "surreal-embedded")]
+mod embedded;
 mod files;
 mod holding;
 mod keeping;
@@ -18,6 +20,8 @@ mod races;
 mod remote;
 mod secrets;
 mod server;
+#[cfg(feature = "surreal")]
+mod tls;
 #[cfg_attr(
     not(feature = "surreal"),
     expect(dead_code, reason = "without the engine its faults are not asked for")
@@ -55,6 +59,10 @@ fn main() -> ExitCode {
     if let Some(code) = crash::write_if_asked().or_else(races::work_if_asked).or_else(files::fill_if_asked) {
         return code;
     }
+    #[cfg(feature = "surreal-embedded")]
+    if let Some(code) = embedded::hold_if_asked() {
+        return code;
+    }
     let arguments = Arguments::from_args();
     let mut trials = on_every_engine();
     trials.extend(once());
@@ -73,7 +81,7 @@ fn on_every_engine() -> Vec<Trial> {
         machine::CONFORMANCE,
     ];
     let mut trials = Vec::new();
-    for engine in Engine::ALL {
+    for &engine in Engine::ALL {
         let missing = engine.missing();
         if let Some(reason) = &missing {
             eprintln!("SKIPPED the conformance suite on {}: {reason}", engine.name());
@@ -102,6 +110,10 @@ fn once() -> Vec<Trial> {
     let missing = Engine::Surreal.missing().is_some();
     trials.extend(remote::TESTS.iter().map(|test| trial(test).with_ignored_flag(missing)));
     #[cfg(feature = "surreal")]
-    trials.extend(doubts::TESTS.iter().map(|test| trial(test).with_ignored_flag(missing)));
+    for tests in [doubts::TESTS, tls::TESTS] {
+        trials.extend(tests.iter().map(|test| trial(test).with_ignored_flag(missing)));
+    }
+    #[cfg(feature = "surreal-embedded")]
+    trials.extend(embedded::TESTS.iter().map(trial));
     trials
 }

@@ -124,7 +124,10 @@ fn a_server_behind_tls_is_used_like_any_other() {
         let mut watch = store.watch().await.unwrap();
         let placed = store.place(order(&"through the door ".repeat(10_000))).await.unwrap().job;
         let told = tokio::time::timeout(std::time::Duration::from_secs(30), watch.next()).await;
-        assert!(matches!(told, Ok(Some(WatchEvent::Changed(change))) if change.job == placed.id), "{told:?}");
+        assert!(
+            matches!(told, Ok(Some(WatchEvent::Changed(ref change))) if change.job == placed.id),
+            "{told:?}"
+        );
         let (job, claim) = claimed(&store, "a").await;
         assert_eq!(job.order, placed.order);
         // The client connects again by itself, and believes the same authority as before.
