@@ -66,7 +66,7 @@ fn keep_new_files_private(folder: &Path) {
     let _ = rustix::fs::setxattr(folder, "system.posix_acl_default", &USER_ALONE, XattrFlags::empty());
 }
 
-/// As the kernel reads it (linux/posix_acl_xattr.h): version 2, then a tag, what it may and an id that says nothing, each time.
+/// As the kernel reads it (`linux/posix_acl_xattr.h`): version 2, then a tag, what it may and an id that says nothing, each time.
 /// The user (1) reads, writes and enters; the group (4) and others (32) do nothing.
 const USER_ALONE: [u8; 28] = [
     2, 0, 0, 0, //

@@ -208,9 +208,7 @@ impl Wire {
     fn fault(&self, error: surrealdb::Error) -> Fault {
         if is_conflict(&error) {
             Fault::Conflict
-        } else if error.is_connection() {
-            Fault::Lost(error.into())
-        } else if is_of_storage(&error) {
+        } else if error.is_connection() || is_of_storage(&error) {
             Fault::Lost(error.into())
         } else if error.is_not_allowed() {
             Fault::Failed(StoreError::NotAllowed { place: self.place(), source: error.into() })
