@@ -414,8 +414,8 @@ fn a_record_that_makes_no_sense_stops_no_other_on_a_server() {
         // Nor do they spoil the sums, and retention removes them like any other.
         spoil("state = 'confused'", jobs[0]).await;
         spoil("agent = 9", jobs[2]).await;
-        let stats = store.stats(StatsRange::default()).await.unwrap();
-        assert_eq!(stats.ended.iter().map(|row| row.jobs).sum::<u64>(), 4);
+        let sums = store.stats(StatsRange::default()).await.unwrap();
+        assert_eq!(sums.ended.iter().map(|row| row.jobs).sum::<u64>(), 4);
         spoil("placed = 3", jobs[4]).await;
         let all = Retention { max_age: None, max_count: Some(0) };
         let mut swept = store.sweep(all).await.unwrap();
