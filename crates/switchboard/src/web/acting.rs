@@ -70,6 +70,12 @@ impl Sent {
             "load the page anew, and try again",
         ))
     }
+
+    /// The job that it is about.
+    fn about(&self, job: &str, visitor: &Visitor) -> Result<JobId, Refusal> {
+        self.check(visitor)?;
+        job.parse().map_err(|_| Refusal::not_found("There is no such job", "all are at `/`"))
+    }
 }
 
 /// Forgets the browser.
@@ -98,8 +104,7 @@ pub async fn cancel(
     Path(job): Path<String>,
     Form(sent): Form<Sent>,
 ) -> Result<Redirect, Refusal> {
-    sent.check(&visitor)?;
-    let job = named(&job)?;
+    let job = sent.about(&job, &visitor)?;
     web.desk().cancel(job).await?;
     tracing::info!(%job, "cancelled on the web page");
     Ok(Redirect::to(&format!("/jobs/{job}")))
@@ -112,16 +117,11 @@ pub async fn retry(
     Path(job): Path<String>,
     Form(sent): Form<Sent>,
 ) -> Result<Redirect, Refusal> {
-    sent.check(&visitor)?;
-    let job = named(&job)?;
+    let job = sent.about(&job, &visitor)?;
     if web.desk().job(job).await?.completed_at.is_none() {
         return Err(Refusal::conflict("This job has not ended", "wait for it, or cancel it first"));
     }
     let placed = web.desk().retry(job).await?;
     tracing::info!(%job, again = %placed.job, "placed again on the web page");
     Ok(Redirect::to(&format!("/jobs/{}", placed.job)))
-}
-
-fn named(job: &str) -> Result<JobId, Refusal> {
-    job.parse().map_err(|_| Refusal::not_found("There is no such job", "all are at `/`"))
 }

@@ -132,7 +132,7 @@ fn card(agent: &AgentCheck) -> Markup {
 }
 
 fn login(agent: &AgentCheck) -> &'static str {
-    let told = doctor::login(agent).trim_start_matches(", ");
+    let told = doctor::login(agent).trim_start_matches(", ").trim_start_matches("login ");
     if told.is_empty() { "not logged in" } else { told }
 }
 

@@ -89,12 +89,16 @@ fn tiles(sums: &Sums) -> Markup {
     let cost: f64 = sums.rows.iter().map(|row| row.cost_usd).sum();
     let open: u64 =
         sums.states.iter().filter(|(state, _)| state.ended().is_none()).map(|(_, count)| count).sum();
-    let running =
+    let running: u64 =
         sums.states.iter().find(|(state, _)| *state == StateName::Running).map_or(0, |(_, count)| *count);
+    let going = match open.saturating_sub(running) {
+        0 => format!("{} running", page::grouped(running)),
+        waiting => format!("{} running, {} waiting", page::grouped(running), page::grouped(waiting)),
+    };
     let tile = |name: &str, value: String, more: String| html! { div { dt { (name) } dd { (value) span { (more) } } } };
     html! {
         dl.tiles {
-            (tile("Ended", page::grouped(ended), format!("{} not yet, {running} running", page::grouped(open))))
+            (tile("Ended", page::grouped(ended), going))
             (tile("Success", share(completed, ended).map_or_else(|| "–".to_owned(), |share| format!("{share}%")), format!("{} completed", page::grouped(completed))))
             (tile("Time of agents", paint::span(spent), "added up".to_owned()))
             (tile("Tokens", page::brief(tokens), "read and written".to_owned()))
@@ -183,7 +187,7 @@ fn durations(sums: &Sums) -> Figure {
     let name = |up_to: Option<u64>| match up_to {
         Some(up_to) => {
             last = up_to;
-            format!("≤{}", short(up_to))
+            short(up_to)
         }
         None => format!(">{}", short(last)),
     };
@@ -195,13 +199,13 @@ fn durations(sums: &Sums) -> Figure {
         id: "durations",
         title: "How long calls take",
         summary: format!(
-            "Of the newest {} ended calls{}.",
+            "Of the newest {} ended calls, each by the time that it took at most{}.",
             page::grouped(sums.quantiles_from),
             slowest
                 .map(|millis| format!("; on the slowest day 95 of 100 took at most {}", paint::span(millis)))
                 .unwrap_or_default()
         ),
-        heads: vec!["Took", "Calls"],
+        heads: vec!["Took at most", "Calls"],
         rows: bars.iter().map(|(name, calls)| vec![name.clone(), calls.to_string()]).collect(),
         drawing: plot::columns(&bars),
     }

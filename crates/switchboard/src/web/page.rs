@@ -193,8 +193,18 @@ pub fn words(text: &str) -> Markup {
 pub fn copied(what: &str, value: &str) -> Markup {
     html! {
         span.copied {
-            code { (visible(value)) }
+            code { (unbroken(&visible(value))) }
             button.copy.quiet type="button" hidden data-copy=(value) aria-label={ "Copy " (what) } { "Copy" }
+        }
+    }
+}
+
+/// A command whose lines end between its words: a browser would also end them in the middle of `--cwd`.
+pub fn unbroken(text: &str) -> Markup {
+    html! {
+        @for (at, word) in text.split(' ').enumerate() {
+            @if at > 0 { " " }
+            span.word { (word) }
         }
     }
 }
@@ -202,6 +212,13 @@ pub fn copied(what: &str, value: &str) -> Markup {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_command_has_all_its_words_and_is_no_markup() {
+        let shown = unbroken("call --cwd <b>").into_string();
+        let expected = r#"<span class="word">call</span> <span class="word">--cwd</span> <span class="word">&lt;b&gt;</span>"#;
+        assert_eq!(shown, expected);
+    }
 
     #[test]
     fn numbers_are_written_as_a_person_reads_them() {

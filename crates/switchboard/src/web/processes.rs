@@ -7,7 +7,7 @@ use maud::{Markup, html};
 use model::JobId;
 
 use super::Web;
-use super::page::{bytes, grouped};
+use super::page::{bytes, grouped, unbroken};
 use super::refusal::Refusal;
 use super::text::one_line;
 
@@ -43,7 +43,7 @@ fn tree(seen: &[SeenProcess]) -> Markup {
             ul.process-tree {
                 @for (process, depth) in in_order(seen).into_iter().take(MOST) {
                     li class={ "depth-" (depth.min(DEEPEST)) } {
-                        code { (one_line(&process.command, 160)) }
+                        code { (unbroken(&one_line(&process.command, 160))) }
                         span.aside { "pid " (process.pid) " · " (bytes(process.resident_bytes)) }
                     }
                 }

@@ -233,7 +233,15 @@ const scenes = {
       "hang", ""].join("\n"));
     const agent = join(WORK, "claude");
     const rehearsal = join(dirname(SWITCHBOARD), "rehearsal");
-    writeFileSync(agent, `#!/bin/sh\ncase "$1" in --version|--help) exec ${rehearsal} "$1";; esac\nexec ${rehearsal} --script ${script} "$@"\n`);
+    // What is asked of claude before it is called: its version, and which flags it has.
+    const flags = ["--session-id <uuid>", "--setting-sources <sources>", "--strict-mcp-config", "--tools <tools...>"];
+    writeFileSync(agent, [
+      "#!/bin/sh",
+      'case "$1" in',
+      "--version) echo '2.1.325 (Claude Code)'; exit;;",
+      `--help) printf '  %s  x\\n' ${flags.map((flag) => `'${flag}'`).join(" ")}; exit;;`,
+      "esac",
+      `exec ${rehearsal} --script ${script} "$@"`, ""].join("\n"));
     chmodSync(agent, 0o755);
     writeFileSync(join(SWITCHBOARD_HOME, "config.toml"), `[programs]\nclaude = "${agent}"\n`);
     const ask = (prompt, task) =>
