@@ -79,8 +79,13 @@ impl Host {
 
     /// The host's own folder in the user's home.
     pub fn folder(self, bench: &Bench) -> PathBuf {
-        let config =
-            || bench.environment.folder("XDG_CONFIG_HOME").unwrap_or_else(|| bench.home.join(".config"));
+        let config = || {
+            desktop_config(
+                &bench.home,
+                bench.environment.folder("XDG_CONFIG_HOME"),
+                cfg!(target_os = "macos"),
+            )
+        };
         match self {
             Self::Claude => {
                 bench.environment.folder("CLAUDE_CONFIG_DIR").unwrap_or_else(|| bench.home.clone())
@@ -212,6 +217,14 @@ impl Host {
     }
 }
 
+/// Where programs with windows keep their configuration.
+fn desktop_config(home: &Path, xdg: Option<PathBuf>, on_macos: bool) -> PathBuf {
+    if on_macos {
+        return home.join("Library/Application Support");
+    }
+    xdg.unwrap_or_else(|| home.join(".config"))
+}
+
 fn scope(scope: Scope) -> &'static str {
     match scope {
         Scope::User => "user",
@@ -229,6 +242,15 @@ fn codex_entry(text: &str) -> Result<Option<Value>, String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn editors_are_found_where_the_system_has_them() {
+        let home = Path::new("/home/ana");
+        assert_eq!(desktop_config(home, None, false), Path::new("/home/ana/.config"));
+        assert_eq!(desktop_config(home, Some("/xdg".into()), false), Path::new("/xdg"));
+        let mac = desktop_config(home, Some("/xdg".into()), true);
+        assert_eq!(mac, Path::new("/home/ana/Library/Application Support"));
+    }
 
     #[test]
     fn the_time_out_is_added_to_codex_and_everything_else_stays() {
