@@ -201,6 +201,9 @@ pub fn copied(what: &str, value: &str) -> Markup {
 
 /// A command whose lines end between its words: a browser would also end them in the middle of `--cwd`.
 pub fn unbroken(text: &str) -> Markup {
+    if !text.contains(' ') {
+        return html! { (text) };
+    }
     html! {
         @for (at, word) in text.split(' ').enumerate() {
             @if at > 0 { " " }
