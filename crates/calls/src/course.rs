@@ -19,16 +19,18 @@ use model::{
 };
 use serde::{Deserialize, Serialize};
 use store::{JobFilter, PageRequest};
-use supervisor::{AttachError, Run, Spool, StartError};
+use supervisor::{AttachError, Run, Spool, SpoolError, StartError};
 
 use crate::desk::Inner;
 use crate::files::{JobFiles, PAUSE};
 use crate::live::{Activity, Live};
 use crate::locks::{Guard, Key};
 use crate::seats::Place;
-use next::cancelled;
+use next::{cancelled, with_what_was_said};
 use reported::Reported;
-use words::{never_free, not_started, not_written, supervisor_gone, taken_up_again, waiting_for};
+use words::{
+    never_free, not_followed, not_started, not_written, supervisor_gone, taken_up_again, waiting_for,
+};
 
 /// How long a run that cannot be read may take to end.
 const GIVEN_UP_WITHIN: Duration = Duration::from_mins(1);
@@ -42,6 +44,16 @@ pub(crate) struct RunNote {
     session: ExpectedSession,
     model: Option<String>,
     before: Option<Totals>,
+    /// Of which claim of the job it is; 0 in one that an earlier version has written.
+    #[serde(default)]
+    attempt: u32,
+}
+
+impl RunNote {
+    /// Whether the run belongs to that claim, as far as is known. One of an earlier claim has ended and was judged.
+    pub(crate) fn is_of(&self, claim: &Claim) -> bool {
+        self.attempt == 0 || self.attempt >= claim.attempt.number()
+    }
 }
 
 /// Where the note of a run is, in the folder of its job.
@@ -179,6 +191,7 @@ impl Course<'_> {
         let (mut relay, mut found) = match begin {
             Begin::With { number, note, guards } => {
                 self.guards.extend(guards);
+                self.files.remove(PAUSE);
                 match self.find(number).await {
                     Ok(Some(run)) => (note.relay.clone(), Some((number, run, *note))),
                     Ok(None) => {
@@ -198,13 +211,13 @@ impl Course<'_> {
                 Some(found) => found,
                 None => match self.begin(&relay).await {
                     Ok(started) => started,
-                    Err(conclusion) => return conclusion,
+                    Err(conclusion) => return with_what_was_said(conclusion, &relay),
                 },
             };
             let (outcome, report) = match self.follow(number, &run, &note).await {
                 Ok(ended) => ended,
                 Err(Unfinished::Left) => return Conclusion::Left,
-                Err(Unfinished::Failed(failure)) => return self.failed(failure),
+                Err(Unfinished::Failed(failure)) => return with_what_was_said(self.failed(failure), &relay),
             };
             self.reported.report = Some(report);
             let wait = match self.what_follows(&mut relay, outcome) {
@@ -251,6 +264,12 @@ impl Course<'_> {
             match supervisor::attach(&self.files.run(number)).await {
                 Ok(run) => return Ok(Some(run)),
                 Err(AttachError::NoRun { .. }) => return Ok(None),
+                // What nobody writes to any more does not become readable.
+                Err(AttachError::Spool(
+                    error @ (SpoolError::Damaged { .. } | SpoolError::OtherVersion { .. }),
+                )) if matches!(Spool::at(self.files.run(number)).is_held(), Ok(false)) => {
+                    return Err(self.failed(not_followed(&error)));
+                }
                 Err(error) => self.breathe(&error).await.map_err(|_| Conclusion::Left)?,
             }
         }
@@ -267,8 +286,8 @@ impl Course<'_> {
 
     /// What the job is to do now: what it was asked, or what is left of it.
     fn relay(&self) -> Relay {
+        // It stays until the next run has a note: whoever dies in between leaves it to the next desk.
         if let Some(relay) = self.files.read::<Relay>(PAUSE) {
-            self.files.remove(PAUSE);
             return relay;
         }
         let call = &self.job.order.call;
@@ -296,7 +315,7 @@ impl Course<'_> {
 
     /// Starts the next run, or says why there is none.
     async fn begin(&mut self, relay: &Relay) -> Result<(u32, Run, RunNote), Conclusion> {
-        self.take_locks(relay.spec()).await?;
+        self.take_locks(relay).await?;
         self.take_place(relay).await?;
         let number = self.files.runs().last().map_or(1, |last| last + 1);
         let folder = self.files.run(number);
@@ -305,9 +324,11 @@ impl Course<'_> {
             self.hold_if_free(id);
         }
         let before = self.totals_before(relay).await;
-        let note = RunNote { relay: relay.clone(), session, model, before };
+        let attempt = self.claim.attempt.number();
+        let note = RunNote { relay: relay.clone(), session, model, before, attempt };
         let written = self.files.make().and_then(|()| self.files.replace(&note_of(number), &note));
         written.map_err(|error| self.failed(not_written(&error)))?;
+        self.files.remove(PAUSE);
         if self.desk.leaving.is_cancelled() {
             return Err(Conclusion::Left);
         }
@@ -381,7 +402,8 @@ impl Course<'_> {
     }
 
     /// Waits until nobody else has the conversation, and, if the operator wants that, the folder.
-    async fn take_locks(&mut self, spec: &CallSpec) -> Result<(), Conclusion> {
+    async fn take_locks(&mut self, relay: &Relay) -> Result<(), Conclusion> {
+        let spec = relay.spec();
         let mut keys = Vec::new();
         if let SessionChoice::Resume(session) = &spec.session {
             keys.push(Key::Session(spec.agent, session.clone()));
@@ -407,7 +429,7 @@ impl Course<'_> {
                 // First of all: who leaves lets go of what the others wait for, and its run goes on.
                 () = self.desk.leaving.cancelled() => return Err(Conclusion::Left),
                 guard = self.desk.locks.take(key.clone(), self.job.id) => guard,
-                () = self.live.stop.cancelled() => return Err(Conclusion::Ended(Box::new(JobEnd::cancelled()))),
+                () = self.live.stop.cancelled() => return Err(self.ended_between_runs(relay)),
                 () = tokio::time::sleep(patience) => return Err(self.failed(never_free(&key))),
             };
             self.guards.push(guard);
@@ -448,7 +470,7 @@ impl Course<'_> {
     fn pause(&self, relay: &Relay, wait: Duration) -> Conclusion {
         match self.files.replace(PAUSE, relay) {
             Ok(()) => Conclusion::Paused { until: self.desk.store.now().plus(wait) },
-            Err(error) => self.failed(not_written(&error)),
+            Err(error) => with_what_was_said(self.failed(not_written(&error)), relay),
         }
     }
 

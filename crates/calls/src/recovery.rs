@@ -48,7 +48,7 @@ pub(crate) async fn take_over(desk: &Arc<Inner>) -> Result<Vec<(Job, Begin)>, Ca
             Err(error) => return Err(error.into()),
         };
         let Some(job) = desk.store.get(claim.job).await? else { continue };
-        let begin = begin(desk, &job, &files);
+        let begin = begin(desk, &job, &claim, &files);
         tracing::info!(job = %job.id, anew = matches!(begin, Begin::Anew), "taken over from an earlier daemon");
         found.push((job, begin));
     }
@@ -113,9 +113,11 @@ async fn dead_owners(desk: &Inner) -> Result<Vec<Owner>, CallError> {
 }
 
 /// How a job goes on: with its newest run, if one was ever to be started; else with a new one, which is then its first.
-fn begin(desk: &Inner, job: &Job, files: &JobFiles) -> Begin {
+fn begin(desk: &Inner, job: &Job, claim: &Claim, files: &JobFiles) -> Begin {
     let Some(number) = files.runs().last().copied() else { return Begin::Anew };
     match files.read::<RunNote>(&note_of(number)) {
+        // It was judged, and the desk died before it had begun the next one.
+        Some(note) if !note.is_of(claim) => Begin::Anew,
         Some(note) => {
             let guards = locks_of(desk, job, number, &note);
             Begin::With { number, note: Box::new(note), guards }

@@ -80,7 +80,7 @@ impl Spool {
     }
 
     /// Whether somebody writes to the folder: a supervisor or a recovery.
-    pub(crate) fn is_held(&self) -> io::Result<bool> {
+    pub fn is_held(&self) -> io::Result<bool> {
         let folder = File::open(&self.folder)?;
         // Shared, so that two who ask do not take each other for a writer.
         match flock(&folder, FlockOperation::NonBlockingLockShared) {

@@ -63,6 +63,22 @@ pub(super) fn cancelled(outcome: Outcome) -> JobEnd {
     JobEnd { how: Ended::Cancelled, failure: None, ..outcome.into() }
 }
 
+/// An end that no run has brought about, with what the runs before have said.
+pub(super) fn with_what_was_said(conclusion: Conclusion, relay: &Relay) -> Conclusion {
+    let fill = |mut end: Box<JobEnd>| {
+        if let (None, Some(said)) = (&end.outcome, relay.so_far()) {
+            let verdict = end.failure.clone().map_or_else(|| said.verdict.clone(), Verdict::Failed);
+            end.outcome = Some(Outcome { verdict, ..said.clone() });
+        }
+        end
+    };
+    match conclusion {
+        Conclusion::Ended(end) => Conclusion::Ended(fill(end)),
+        Conclusion::Interrupted(end) => Conclusion::Interrupted(fill(end)),
+        other => other,
+    }
+}
+
 /// What follows the loss of a run: another attempt, as long as the call has time for it.
 fn lost(relay: &mut Relay, outcome: Outcome) -> Conclusion {
     let has_time = relay.has_time_after(Duration::from_millis(outcome.duration_ms));

@@ -53,7 +53,11 @@ pub(super) fn not_written(error: &std::io::Error) -> Failure {
     Failure { kind: FailureKind::SpoolFailed, message: format!("cannot write the files of the job: {error}") }
 }
 
-pub(super) fn unreadable(error: &dyn std::error::Error) -> Unfinished {
+pub(super) fn not_followed(error: &dyn std::error::Error) -> Failure {
     let message = format!("cannot follow the run: {}", model::in_full(error));
-    Unfinished::Failed(Failure { kind: FailureKind::SpoolFailed, message })
+    Failure { kind: FailureKind::SpoolFailed, message }
+}
+
+pub(super) fn unreadable(error: &dyn std::error::Error) -> Unfinished {
+    Unfinished::Failed(not_followed(error))
 }

@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use calls::{Desk, Leave, Standing};
-use model::{AgentKind, JobId, RunState, RunStatus, StateName, Timestamp};
+use model::{AgentKind, JobId, RunState, RunStatus, SessionChoice, StateName, Timestamp};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 use store::Store;
@@ -26,6 +26,9 @@ tests![
     what_earlier_runs_have_said_outlives_the_loss_of_a_later_one,
     a_result_that_was_not_written_is_written_however_many_jobs_are_newer,
     a_status_that_was_not_written_is_written_by_the_next_desk,
+    a_run_whose_status_is_damaged_and_that_nobody_holds_fails_its_job,
+    restarts_of_the_daemon_while_a_job_waits_cost_it_no_attempt,
+    what_earlier_runs_have_said_is_kept_when_the_next_cannot_be_begun,
 ];
 
 /// Wants a job to end while no desk is there to hear of it.
@@ -261,6 +264,65 @@ fn a_status_that_was_not_written_is_written_by_the_next_desk() {
         fs::write(files.status(), serde_json::to_vec(&before).unwrap()).unwrap();
         let desk = scene.open().await;
         eventually("the status is the last", || told().status == StateName::Completed);
+        close(&desk).await;
+    });
+}
+
+fn a_run_whose_status_is_damaged_and_that_nobody_holds_fails_its_job() {
+    Scene::play(async |scene| {
+        let job = left_alone(scene, "say here\nhang").await;
+        let status = scene.runs(job).remove(0);
+        kill(status.supervisor.pid);
+        let RunState::Running { agent } = status.state else { panic!("{status:?}") };
+        eventually("the agent is gone", || !is_running(agent.pid));
+        fs::write(folder(scene, job).join("runs/1/status.json"), "no status").unwrap();
+        let desk = scene.open().await;
+        let answer = ended(&desk, job).await;
+        assert_eq!((answer.status, answer.error.unwrap().kind.as_str()), (Standing::Failed, "spool_failed"));
+        close(&desk).await;
+    });
+}
+
+fn restarts_of_the_daemon_while_a_job_waits_cost_it_no_attempt() {
+    Scene::play(async |scene| {
+        // Its run is lost while another call has its session, so it waits for that.
+        let desk = scene.open_with(|settings| settings.max_attempts = 2).await;
+        let first = desk.place(scene.order("say here\ndelay 1s\nanswer done")).await.unwrap().job;
+        until_it_says(&desk, first, "here").await;
+        let session = desk.answer(first).await.unwrap().session_id.unwrap();
+        let mut second = scene.order("say mine\nhang");
+        second.call.session = SessionChoice::Resume(session.parse().unwrap());
+        let waits = format!("waiting until another call has finished with session {session}");
+        let second = desk.place(second).await.unwrap().job;
+        until_it_says(&desk, second, &waits).await;
+        kill(scene.runs(first)[0].supervisor.pid);
+        until_it_says(&desk, second, "mine").await;
+        until_it_says(&desk, first, &waits).await;
+        let mut desk = desk;
+        for _ in 0..3 {
+            desk.close(Leave::Now).await;
+            drop(desk);
+            desk = scene.open().await;
+            until_it_says(&desk, first, &waits).await;
+        }
+        desk.cancel(second).await.unwrap();
+        let answer = ended(&desk, first).await;
+        assert_eq!((answer.status, answer.output.as_str()), (Standing::Completed, "done"), "{answer:?}");
+        assert_eq!(scene.runs(first).len(), 2);
+        close(&desk).await;
+    });
+}
+
+fn what_earlier_runs_have_said_is_kept_when_the_next_cannot_be_begun() {
+    Scene::play(async |scene| {
+        let desk = scene.open().await;
+        let job = desk.place(scene.order("say first part\nmax-turns")).await.unwrap().job;
+        until_it_says(&desk, job, "waiting before it goes on").await;
+        // What the next run is for cannot be written down.
+        fs::create_dir(folder(scene, job).join("runs/2.json")).unwrap();
+        let answer = ended(&desk, job).await;
+        assert_eq!((answer.status, answer.output.as_str()), (Standing::Failed, "first part"), "{answer:?}");
+        assert_eq!(answer.error.unwrap().kind, "spool_failed");
         close(&desk).await;
     });
 }
