@@ -64,10 +64,11 @@ pub async fn oldest(wire: &Wire, request: &ClaimRequest, now: Timestamp) -> Resu
                 break;
             }
             let next = if contended { at_random(fitting.len()) } else { 0 };
-            if let Some(job) = take(wire, fitting.remove(next), request, now).await? {
-                return Ok(Some(job));
+            match take(wire, fitting.remove(next), request, now).await? {
+                Taken::Job(job) => return Ok(Some(*job)),
+                Taken::ByOthers => contended = true,
+                Taken::MadeNoSense => {}
             }
-            contended = true;
         }
         // All of them went to others, or made no sense.
         pause.wait().await;
@@ -118,35 +119,45 @@ fn has_room(request: &ClaimRequest, held: &[HeldCount], agent: &str) -> bool {
     room.is_some_and(|capacity| has < i64::from(capacity.at_once))
 }
 
-/// Takes that job, unless somebody else was faster. One that cannot be read is ended, and not given to anybody.
+/// What became of a job that was reached for.
+enum Taken {
+    Job(Box<Job>),
+    ByOthers,
+    /// It cannot be read: it was ended, and is not given to anybody.
+    MadeNoSense,
+}
+
+/// Takes that job, unless somebody else was faster.
 async fn take(
     wire: &Wire,
     head: LineRecord,
     request: &ClaimRequest,
     now: Timestamp,
-) -> Result<Option<Job>, StoreError> {
-    let Ok(job) = head.job_id() else { return Ok(None) };
+) -> Result<Taken, StoreError> {
+    let Ok(job) = head.job_id() else { return Ok(Taken::MadeNoSense) };
     let step = Step::Claim { owner: request.owner.clone() };
     let claimed = jobs::take_step_from(wire, head, &step, now).await;
     read_taken(wire, job, claimed.map(|_| ()), now).await
 }
 
-/// The whole of a job that was just taken; none when others were faster.
+/// The whole of a job that was just taken.
 async fn read_taken(
     wire: &Wire,
     job: JobId,
     taken: Result<(), StoreError>,
     now: Timestamp,
-) -> Result<Option<Job>, StoreError> {
+) -> Result<Taken, StoreError> {
     let read = match taken {
         Ok(()) => reads::job(wire, job).await,
-        Err(StoreError::Refused { .. } | StoreError::NoSuchJob { .. }) => return Ok(None),
+        Err(StoreError::Refused { .. } | StoreError::NoSuchJob { .. }) => return Ok(Taken::ByOthers),
         Err(error @ StoreError::Unreadable { .. }) => Err(error),
         Err(error) => return Err(error),
     };
     match read {
-        Ok(job) => Ok(job),
-        Err(StoreError::Unreadable { .. }) => jobs::give_up(wire, job, now).await.map(|()| None),
+        Ok(job) => Ok(job.map_or(Taken::ByOthers, |job| Taken::Job(Box::new(job)))),
+        Err(StoreError::Unreadable { .. }) => {
+            jobs::give_up(wire, job, now).await.map(|()| Taken::MadeNoSense)
+        }
         // It is taken: that it cannot be read must not look as if it were not.
         Err(error) => Err(jobs::unsure(wire, job, error.into())),
     }
@@ -247,5 +258,8 @@ async fn take_from(
     let step = Step::Rescue { from: abandoned.owner(), rescuer: request.rescuer.clone() };
     // Refused when its owner said a last word, or another rescuer was faster.
     let taken = jobs::take_step(wire, job, &step, None, now).await;
-    read_taken(wire, job, taken.map(|_| ()), now).await
+    Ok(match read_taken(wire, job, taken.map(|_| ()), now).await? {
+        Taken::Job(job) => Some(*job),
+        Taken::ByOthers | Taken::MadeNoSense => None,
+    })
 }
