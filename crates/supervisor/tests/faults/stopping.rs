@@ -61,7 +61,8 @@ fn a_stop_before_the_start_has_finished_leaves_nothing() {
 
 fn two_stops_at_once_are_one() {
     Scene::play(async |scene: &Scene| {
-        let run = scene.start(&scene.agent("ignore TERM\nhang")).await;
+        let run = scene.start(&scene.agent("ignore TERM\nsay up\nhang")).await;
+        eventually("the agent is not up", || scene.output() == b"up\n").await;
         let other = attach(&scene.spool()).await.unwrap();
         assert_eq!(run.stop().unwrap(), StopReply::Requested);
         assert_eq!(other.stop().unwrap(), StopReply::Requested);
