@@ -68,7 +68,7 @@ enum Bench {
     Serving(ServingOptions),
     /// What the libraries cost against plain `serde_json` and plain `rusqlite`
     Library(Common),
-    /// What becomes of a call when something goes wrong, for ours and for every peer that is installed
+    /// What becomes of a call when something goes wrong, for ours and for every peer that is installed; fails when ours breaks a promise
     Faults(FaultOptions),
     /// Random faults and random kills for a long time, and what must hold throughout; fails when something did not
     Soak(SoakOptions),
@@ -270,10 +270,19 @@ fn try_faults(options: &FaultOptions) -> Result<(), Failure> {
         server: options.server.clone(),
     };
     let page = Page { title: "What becomes of a call", file: "faults.md", method: faults::method(&scale) };
+    let mut broken = Vec::new();
     page.write(&options.common, |executables, folder| {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-        runtime.block_on(async { faults::table(executables, folder, &scale, Interruption::listen()?).await })
-    })
+        let tried = runtime
+            .block_on(async { faults::table(executables, folder, &scale, Interruption::listen()?).await })?;
+        broken = tried.broken;
+        Ok(tried.table)
+    })?;
+    if broken.is_empty() {
+        Ok(())
+    } else {
+        Err(format!("a promise was broken: {}", broken.join("; ")).into())
+    }
 }
 
 fn soak_for_long(options: &SoakOptions) -> Result<(), Failure> {

@@ -35,22 +35,31 @@ pub struct Scale {
     pub server: Option<String>,
 }
 
-/// Tries every fault with every server; the table.
+/// What became of all calls.
+#[derive(Debug, Default)]
+pub struct Tried {
+    /// For the reader.
+    pub table: String,
+    /// The faults under which ours did not do what it promises.
+    pub broken: Vec<&'static str>,
+}
+
+/// Tries every fault with every server.
 pub async fn table(
     executables: &Executables,
     work: &Path,
     scale: &Scale,
     mut interruption: Interruption,
-) -> Result<String, Failure> {
+) -> Result<Tried, Failure> {
     let servers: Vec<(Server, String)> =
         Server::ALL.into_iter().filter_map(|server| there(server, scale)).collect();
-    let mut table = head(&servers);
+    let mut tried = Tried { table: head(&servers), broken: Vec::new() };
     let mut number = 0;
     for &fault in Fault::value_variants() {
         if scale.only.is_some_and(|only| only != fault) {
             continue;
         }
-        write!(table, "| {} |", fault.name())?;
+        write!(tried.table, "| {} |", fault.name())?;
         for (server, _) in &servers {
             // A signal is noticed by a runtime that waits.
             tokio::time::sleep(Duration::from_millis(1)).await;
@@ -61,11 +70,14 @@ pub async fn table(
                 .and_then(|trial| trial.run())
                 .unwrap_or_else(|failure| Cell::NotTried(format!("not tried: {failure}")));
             output::progress(&format!("  {cell}"));
-            write!(table, " {cell} |")?;
+            write!(tried.table, " {cell} |")?;
+            if *server == Server::Ours && matches!(&cell, Cell::Judged(seen) if !seen.is_as_promised()) {
+                tried.broken.push(fault.name());
+            }
         }
-        table.push('\n');
+        tried.table.push('\n');
     }
-    Ok(table)
+    Ok(tried)
 }
 
 /// A server that can be tried, and how the table calls it.

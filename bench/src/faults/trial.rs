@@ -74,8 +74,11 @@ impl<'a> Trial<'a> {
         let agent = trial.lay_down_agent()?;
         if server == Server::Ours {
             let with_host = fault == Fault::ClientGone;
-            let config =
-                format!("cancel_on_disconnect = {with_host}\n[programs]\nclaude = {}\n", quoted(&agent)?);
+            // Unconfined, as the others are: the agent writes beside its workspace, and is to be ended without a namespace's help.
+            let config = format!(
+                "cancel_on_disconnect = {with_host}\n[sandbox]\npolicy = \"off\"\n[programs]\nclaude = {}\n",
+                quoted(&agent)?
+            );
             trial.house = Some(House::furnish(executables, &home, &config)?);
         }
         Ok(trial)

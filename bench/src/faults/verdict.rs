@@ -29,6 +29,14 @@ pub struct Verdict {
     pub memory: f64,
 }
 
+impl Verdict {
+    /// Whether nothing is left, nothing was lost, and nobody was told what was not the case.
+    pub fn is_as_promised(&self) -> bool {
+        let true_or_unasked = matches!(self.answer, Answer::True | Answer::Unasked);
+        self.left == 0 && self.kept && true_or_unasked && !self.server_stays
+    }
+}
+
 /// What the host was told.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Answer {

@@ -155,7 +155,9 @@ impl Samples {
         let host_pid = host.pid();
         call(&mut host, params, 2, check)?;
         let daemon = if with_daemon { Some(bench.house.daemon()?) } else { None };
-        let pids = || iter::once(host_pid).chain(daemon);
+        // With the process from which supervisors come.
+        let pids =
+            || iter::once(host_pid).chain(daemon).chain(daemon.into_iter().flat_map(process::children));
         let cpu = || pids().filter_map(process::cpu).sum::<Duration>();
         let before = cpu();
         let round = call(&mut host, params, bench.scale.calls, check)?;
