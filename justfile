@@ -125,7 +125,7 @@ requests COUNT="1000":
 # Measure the store against plain rusqlite, on the disk and in memory, and a SurrealDB server beside it; keep the tables
 bench-store *ARGS:
     scripts/surreal-server
-    cargo bench --locked -p store -- --save --work {{ target }} --work /dev/shm {{ ARGS }}
+    cargo bench --locked -p store --bench store -- --save --work {{ target }} --work /dev/shm {{ ARGS }}
 
 # Kills the daemon 100 times while 20 calls run, once below the desk and once below real hosts, and drains 1,000 queued jobs.
 kills:

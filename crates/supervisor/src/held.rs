@@ -13,9 +13,7 @@ use std::path::Path;
 use std::process::Stdio;
 use std::time::{Duration, Instant};
 
-use model::{
-    Lasts, Outlives, Policy, ProcessIdentity, RunId, RunPlan, RunStatus, STATUS_VERSION, SandboxReport,
-};
+use model::{Lasts, Outlives, ProcessIdentity, RunId, RunPlan, RunStatus, STATUS_VERSION};
 use rustix::fs::{
     AtFlags, Dir, FallocateFlags, FlockOperation, Mode, OFlags, fallocate, fchmod, flock, mkdirat, openat,
     renameat, statat, unlinkat,
@@ -37,10 +35,9 @@ const LOG: &str = "supervisor.log";
 const FIRST: &str = "status.first";
 const NEXT: &str = "status.next";
 
-/// Room for a status.
-const STATUS_BYTES: u64 = 4 * 1024;
-/// Room for one with the paths of its policy in it, twice, and the longest of each.
-const CONFINED_STATUS_BYTES: u64 = 64 * 1024;
+/// Room for a status with the paths of its policy in it, twice, and the longest of each; and, when it is given back, for whoever
+/// keeps a record of the end on the same disk.
+const RESERVED_BYTES: u64 = 64 * 1024;
 const SLOT: OFlags = OFlags::WRONLY.union(OFlags::CREATE).union(OFlags::TRUNC);
 /// How long those who only ask are waited for, all in all: each of them takes microseconds.
 const ASKERS: Duration = Duration::from_secs(5);
@@ -220,14 +217,10 @@ impl HeldSpool {
     }
 
     /// Takes the room for the last status now, so that a disk that fills up cannot keep it from being written.
-    pub fn reserve_status(&self, policy: &Policy, outlives: Outlives) -> io::Result<StatusSlot<'_>> {
+    pub fn reserve_status(&self, outlives: Outlives) -> io::Result<StatusSlot<'_>> {
         let file = self.open(NEXT, SLOT)?;
-        let room = match policy {
-            Policy::Off => STATUS_BYTES,
-            Policy::Confined(_) => CONFINED_STATUS_BYTES,
-        };
         // Without a size: the file is as long as what will be written to it.
-        match fallocate(&file, FallocateFlags::KEEP_SIZE, 0, room) {
+        match fallocate(&file, FallocateFlags::KEEP_SIZE, 0, RESERVED_BYTES) {
             // A file system that cannot reserve leaves us with hope, as before.
             Ok(()) | Err(Errno::OPNOTSUPP) => Ok(StatusSlot { spool: self, file, name: NEXT, outlives }),
             Err(error) => Err(error.into()),
@@ -294,8 +287,9 @@ impl StatusSlot<'_> {
     pub fn publish(self, status: &RunStatus) -> io::Result<Vec<u8>> {
         let json = serde_json::to_vec(status)?;
         self.file.write_all_at(&json, 0)?;
-        if json.len() as u64 > STATUS_BYTES || matches!(status.sandbox, Some(SandboxReport::Confined(_))) {
-            // What was reserved and not needed is given back; otherwise every run would keep it for as long as it is kept.
+        if self.name == NEXT {
+            // What was reserved and not needed: on a disk that the agent has filled it is all the room there is for the end to be
+            // kept elsewhere, and otherwise every run would hold it for as long as it is kept.
             self.file.set_len(json.len() as u64)?;
         }
         if self.outlives == Outlives::Power {

@@ -120,7 +120,7 @@ fn carry_out(folder: &OsStr) -> Result<(), GaveUp> {
     let Order { run_id, plan, starter, .. } = spool.order()?.ok_or_else(|| GaveUp::NoPlan(name()))?;
     let files = open_streams(&spool).map_err(GaveUp::Write)?;
     // Before the agent can fill the disk.
-    let last_slot = spool.reserve_status(&plan.policy, plan.status_outlives).map_err(GaveUp::Write)?;
+    let last_slot = spool.reserve_status(plan.status_outlives).map_err(GaveUp::Write)?;
 
     let status = RunStatus {
         version: STATUS_VERSION,

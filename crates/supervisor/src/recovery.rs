@@ -7,8 +7,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use model::{
-    End, Outlives, Policy, ProcessIdentity, RunId, RunReport, RunState, RunStatus, STATUS_VERSION, TreeEnd,
-    TreeUsage,
+    End, Outlives, ProcessIdentity, RunId, RunReport, RunState, RunStatus, STATUS_VERSION, TreeEnd, TreeUsage,
 };
 
 use crate::held::HeldSpool;
@@ -74,7 +73,7 @@ fn write_down(held: &HeldSpool, status: RunStatus, report: &RunReport) -> io::Re
     held.clear_private()?;
     held.forget_plan()?;
     held.clear_first_status()?;
-    held.reserve_status(&Policy::Off, Outlives::Power)?
+    held.reserve_status(Outlives::Power)?
         .publish(&RunStatus { state: RunState::Ended(report.clone()), ..status })?;
     Ok(())
 }

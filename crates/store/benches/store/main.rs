@@ -35,7 +35,7 @@ use crate::machine::{Machine, file_system_of};
 use crate::measuring::{FULL, QUICK, Scale};
 use crate::report::{Report, table};
 
-const USAGE: &str = "cargo bench -p store -- [--quick | --save] [--work FOLDER]...
+const USAGE: &str = "cargo bench -p store --bench store -- [--quick | --save] [--work FOLDER]...
 
   --quick        one round with little work, to see that the bench still works; its figures mean little
   --save         also write the page to bench/results/store.md

@@ -64,7 +64,14 @@ impl SmallDisk {
 
 impl Drop for SmallDisk {
     fn drop(&mut self) {
-        let unmounted = Command::new("umount").arg(&self.0).status().unwrap().success();
+        // The supervisor has said its last word, and may still be on its way out.
+        let give_up_at = std::time::Instant::now() + std::time::Duration::from_secs(10);
+        let unmount = || Command::new("umount").arg(&self.0).status().unwrap().success();
+        let mut unmounted = unmount();
+        while !unmounted && std::time::Instant::now() < give_up_at {
+            std::thread::sleep(std::time::Duration::from_millis(5));
+            unmounted = unmount();
+        }
         assert!(unmounted || std::thread::panicking(), "the small disk is still in use");
     }
 }
