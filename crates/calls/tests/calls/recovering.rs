@@ -11,7 +11,7 @@ use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 use store::Store;
 
-use crate::scene::{Scene, answered, close, ended, eventually, is_running, until_it_says};
+use crate::scene::{Scene, close, ended, eventually, files_of_an_ended_job, is_running, until_it_says};
 use crate::tests;
 
 tests![
@@ -232,11 +232,7 @@ async fn open_with_agent(scene: &Scene, program: PathBuf) -> Desk {
 
 fn a_result_that_was_not_written_is_written_however_many_jobs_are_newer() {
     Scene::play(async |scene| {
-        let desk = scene.open().await;
-        let answer = answered(&desk, scene.order("answer kept")).await;
-        close(&desk).await;
-        let files = desk.files(answer.job_id.parse().unwrap());
-        drop(desk);
+        let files = files_of_an_ended_job(scene).await;
         fs::remove_file(files.result()).unwrap();
         let status = fs::read(files.status()).unwrap();
         for number in 0..1_100 {
@@ -253,11 +249,7 @@ fn a_result_that_was_not_written_is_written_however_many_jobs_are_newer() {
 
 fn a_status_that_was_not_written_is_written_by_the_next_desk() {
     Scene::play(async |scene| {
-        let desk = scene.open().await;
-        let answer = answered(&desk, scene.order("answer kept")).await;
-        close(&desk).await;
-        let files = desk.files(answer.job_id.parse().unwrap());
-        drop(desk);
+        let files = files_of_an_ended_job(scene).await;
         // The desk died between its last two words.
         let told = || serde_json::from_slice::<calls::Status>(&fs::read(files.status()).unwrap()).unwrap();
         let before = calls::Status { status: StateName::Running, completed_at_ms: None, ..told() };

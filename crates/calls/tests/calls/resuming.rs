@@ -6,7 +6,10 @@ use calls::{Leave, Order, Standing};
 use model::{CallSpec, JobState, RunState, SessionChoice, StateName};
 use rustix::process::{Pid, Signal, kill_process};
 
-use crate::scene::{Scene, answered, close, ended, eventually, eventually_async, is_running, until_it_says};
+use crate::scene::{
+    Scene, answered, close, ended, eventually, eventually_async, files_of_an_ended_job, is_running,
+    until_it_says,
+};
 use crate::tests;
 
 tests![
@@ -196,11 +199,7 @@ fn the_latest_session_of_a_task_is_gone_on_with() {
 
 fn a_result_that_was_not_written_is_written_by_the_next_desk() {
     Scene::play(async |scene| {
-        let desk = scene.open().await;
-        let answer = answered(&desk, scene.order("answer kept")).await;
-        close(&desk).await;
-        let files = desk.files(answer.job_id.parse().unwrap());
-        drop(desk);
+        let files = files_of_an_ended_job(scene).await;
         fs::remove_file(files.result()).unwrap();
         let desk = scene.open().await;
         eventually("the result is there", || files.result().exists());

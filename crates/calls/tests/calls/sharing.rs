@@ -136,16 +136,26 @@ fn many_queued_jobs_are_drained_in_their_order() {
     });
 }
 
+/// What holds calls back.
+#[derive(Clone, Copy)]
+enum Limit {
+    InAll,
+    OfTheAgent,
+}
+
+impl Limit {
+    fn set(self, settings: &mut calls::Settings, room: u32) {
+        match self {
+            Self::InAll => settings.at_once = room,
+            Self::OfTheAgent => settings.per_agent = BTreeMap::from([(AgentKind::Rehearsal, room)]),
+        }
+    }
+}
+
 fn calls_that_wait_for_a_session_take_no_place_from_others() {
-    for per_agent in [BTreeMap::new(), BTreeMap::from([(AgentKind::Rehearsal, 2)])] {
+    for limit in [Limit::InAll, Limit::OfTheAgent] {
         Scene::play(async |scene| {
-            let at_once = if per_agent.is_empty() { 2 } else { 8 };
-            let desk = scene
-                .open_with(|settings| {
-                    settings.at_once = at_once;
-                    settings.per_agent.clone_from(&per_agent);
-                })
-                .await;
+            let desk = scene.open_with(|settings| limit.set(settings, 2)).await;
             let first = desk.place(scene.order("say begun\nhang")).await.unwrap().job;
             until_it_says(&desk, first, "begun").await;
             let waiting = wait_for_its_session(&desk, scene, first, 4, "answer after it").await;
@@ -166,15 +176,9 @@ fn calls_that_wait_for_a_session_take_no_place_from_others() {
 }
 
 fn calls_that_have_waited_run_no_more_at_once_than_may() {
-    for per_agent in [BTreeMap::new(), BTreeMap::from([(AgentKind::Rehearsal, 3)])] {
+    for limit in [Limit::InAll, Limit::OfTheAgent] {
         Scene::play(async |scene| {
-            let at_once = if per_agent.is_empty() { 3 } else { 8 };
-            let desk = scene
-                .open_with(|settings| {
-                    settings.at_once = at_once;
-                    settings.per_agent.clone_from(&per_agent);
-                })
-                .await;
+            let desk = scene.open_with(|settings| limit.set(settings, 3)).await;
             let (mut holders, mut jobs) = (Vec::new(), Vec::new());
             for _ in 0..2 {
                 let holder = desk.place(scene.order("say begun\nhang")).await.unwrap().job;
@@ -188,7 +192,7 @@ fn calls_that_have_waited_run_no_more_at_once_than_may() {
             }
             jobs.extend(holders);
             desk.wait(&jobs, Until::All, LONG).await.unwrap();
-            assert!(self::at_once(scene, &jobs) <= 3, "{}", self::at_once(scene, &jobs));
+            assert!(at_once(scene, &jobs) <= 3, "{}", at_once(scene, &jobs));
             close(&desk).await;
         });
     }

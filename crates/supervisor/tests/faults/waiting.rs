@@ -32,11 +32,13 @@ async fn report(run: &Run) -> RunReport {
     report
 }
 
-/// The child of this process that is no run's supervisor.
-fn nursery(runs: &[&Run]) -> i32 {
-    let of_runs: Vec<i32> = runs.iter().filter_map(|run| Some(run.supervisor()?.pid)).collect();
+/// Starts a first run and waits for its end; the process that waits for further ones.
+async fn nursery_of(scene: &Scene, supervisor: &Supervisor) -> i32 {
+    let first = start(scene, supervisor, "first", "answer one").await;
+    report(&first).await;
+    let of_the_run = first.supervisor().map(|supervisor| supervisor.pid);
     let others: Vec<i32> =
-        children_of_this_process().into_iter().filter(|pid| !of_runs.contains(pid)).collect();
+        children_of_this_process().into_iter().filter(|pid| Some(*pid) != of_the_run).collect();
     assert_eq!(others.len(), 1, "{others:?}");
     others[0]
 }
@@ -44,9 +46,7 @@ fn nursery(runs: &[&Run]) -> i32 {
 fn supervisors_come_from_the_process_that_waits() {
     Scene::play(async |scene: &Scene| {
         let supervisor = warm();
-        let first = start(scene, &supervisor, "first", "answer one").await;
-        report(&first).await;
-        let nursery = nursery(&[&first]);
+        let nursery = nursery_of(scene, &supervisor).await;
         for name in ["second", "third"] {
             let run = start(scene, &supervisor, name, "spawn setsid\nanswer two\nhang").await;
             assert_eq!(parent_of(run.supervisor().unwrap().pid), Some(nursery));
@@ -63,9 +63,7 @@ fn supervisors_come_from_the_process_that_waits() {
 fn one_that_was_killed_while_it_waited_is_no_loss() {
     Scene::play(async |scene: &Scene| {
         let supervisor = warm();
-        let first = start(scene, &supervisor, "first", "answer one").await;
-        report(&first).await;
-        let waiting = nursery(&[&first]);
+        let waiting = nursery_of(scene, &supervisor).await;
         send(waiting, Signal::KILL);
         eventually("it is gone", || !is_running(waiting)).await;
         for name in ["second", "third"] {
@@ -78,9 +76,7 @@ fn one_that_was_killed_while_it_waited_is_no_loss() {
 fn what_it_has_borne_outlives_it() {
     Scene::play(async |scene: &Scene| {
         let supervisor = warm();
-        let first = start(scene, &supervisor, "first", "answer one").await;
-        report(&first).await;
-        let waiting = nursery(&[&first]);
+        let waiting = nursery_of(scene, &supervisor).await;
         let second = start(scene, &supervisor, "second", "delay 300ms\nanswer two").await;
         send(waiting, Signal::KILL);
         assert_eq!(report(&second).await.end, End::Exited);
@@ -90,17 +86,15 @@ fn what_it_has_borne_outlives_it() {
 
 fn one_that_does_not_answer_is_ended_and_its_order_with_it() {
     Scene::play(async |scene: &Scene| {
-        let supervisor = warm().first_word_within(Duration::from_millis(500));
-        let first = start(scene, &supervisor, "first", "answer one").await;
-        report(&first).await;
-        let suspended = nursery(&[&first]);
+        let supervisor = warm().first_word_within(Duration::from_secs(2));
+        let suspended = nursery_of(scene, &supervisor).await;
         send(suspended, Signal::STOP);
         let folder = scene.folder().join("second");
         let refused = supervisor.start(&folder, &scene.agent("answer two")).await;
         assert!(matches!(refused, Err(StartError::GaveUp { .. })), "{refused:?}");
         eventually("it is gone", || !is_running(suspended)).await;
         assert!(!folder.join("plan.json").exists(), "somebody could still carry the order out");
-        let third = start(scene, &warm(), "third", "answer three").await;
+        let third = start(scene, &supervisor, "third", "answer three").await;
         assert_eq!(report(&third).await.end, End::Exited);
     });
 }
@@ -108,7 +102,7 @@ fn one_that_does_not_answer_is_ended_and_its_order_with_it() {
 fn a_supervisor_that_was_killed_in_its_run_is_recovered_like_any_other() {
     Scene::play(async |scene: &Scene| {
         let supervisor = warm();
-        report(&start(scene, &supervisor, "first", "answer one").await).await;
+        nursery_of(scene, &supervisor).await;
         let second = start(scene, &supervisor, "second", "spawn setsid ignore-term\nhang").await;
         eventually("the descendant is there", || scene.descendants().len() == 1).await;
         send(second.supervisor().unwrap().pid, Signal::KILL);
@@ -119,7 +113,7 @@ fn a_supervisor_that_was_killed_in_its_run_is_recovered_like_any_other() {
 fn many_runs_at_once_come_from_one() {
     Scene::play(async |scene: &Scene| {
         let supervisor = warm();
-        report(&start(scene, &supervisor, "first", "answer one").await).await;
+        nursery_of(scene, &supervisor).await;
         let names: Vec<String> = (0..8).map(|number| format!("run-{number}")).collect();
         let runs = names.iter().map(|name| start(scene, &supervisor, name, "delay 20ms\nanswer done"));
         for run in futures(runs).await {
@@ -131,9 +125,7 @@ fn many_runs_at_once_come_from_one() {
 fn it_ends_with_whoever_keeps_it() {
     Scene::play(async |scene: &Scene| {
         let supervisor = warm();
-        let run = start(scene, &supervisor, "first", "answer one").await;
-        report(&run).await;
-        let waiting = nursery(&[&run]);
+        let waiting = nursery_of(scene, &supervisor).await;
         drop(supervisor);
         eventually("it ends", || !is_running(waiting)).await;
     });

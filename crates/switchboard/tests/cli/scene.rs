@@ -20,7 +20,7 @@ pub struct Scene {
 impl Scene {
     pub fn new() -> Self {
         let root = tempfile::tempdir().unwrap();
-        for folder in ["bin", "home", "switchboard", "work", "types"] {
+        for folder in ["bin", "home", "switchboard", "project", "types"] {
             fs::create_dir(root.path().join(folder)).unwrap();
         }
         for name in person::COMMANDS {
@@ -65,7 +65,7 @@ pub fn program(folder: &Path) -> Command {
         .env("HOME", folder.join("home"))
         .env("PATH", folder.join("bin"))
         .env("SWITCHBOARD_HOME", folder.join("switchboard"))
-        .current_dir(folder.join("work"))
+        .current_dir(folder.join("project"))
         .stdin(Stdio::null());
     command
 }
