@@ -28,6 +28,8 @@ use crate::spool::{SpoolError, parse};
 pub const STATUS: &str = "status.json";
 pub const PLAN: &str = "plan.json";
 const STDIN: &str = "stdin";
+pub const OUTPUT: &str = "output";
+pub const ERROR: &str = "error";
 const PRIVATE: &str = "private";
 const LOG: &str = "supervisor.log";
 
@@ -119,9 +121,7 @@ impl HeldSpool {
 
     /// Whether there is a run in it already, or what is left of one.
     pub fn is_used(&self) -> bool {
-        [STATUS, PLAN, STDIN, "output"]
-            .iter()
-            .any(|name| statat(&self.folder, *name, AtFlags::empty()).is_ok())
+        [STATUS, PLAN, STDIN, OUTPUT].iter().any(|name| statat(&self.folder, *name, AtFlags::empty()).is_ok())
     }
 
     /// Lays a plan and its files down for a supervisor.
@@ -135,6 +135,11 @@ impl HeldSpool {
             self.create(&format!("{PRIVATE}/{name}"))?.write_all(bytes)?;
         }
         self.create(STDIN)?.write_all(&plan.stdin)?;
+        // Made here, where nobody waits yet for an agent that is about to start.
+        for name in [OUTPUT, ERROR] {
+            self.create(name)?;
+        }
+        self.make_room()?;
         let starter = match plan.lasts {
             Lasts::ToItsEnd => None,
             Lasts::AsLongAsItsStarter => Some(this_process()?),
@@ -146,7 +151,7 @@ impl HeldSpool {
     /// Takes back what was laid down for a run that never came to be.
     pub fn take_back(&self) -> io::Result<()> {
         self.clear_private()?;
-        for name in [PLAN, STDIN] {
+        for name in [PLAN, STDIN, OUTPUT, ERROR, NEXT] {
             self.remove(name)?;
         }
         Ok(())
@@ -167,8 +172,12 @@ impl HeldSpool {
         self.open(STDIN, OFlags::RDONLY)
     }
 
-    /// A new file for one of the agent's streams.
-    pub fn create(&self, name: &str) -> io::Result<File> {
+    /// The empty file for one of the agent's streams.
+    pub fn stream(&self, name: &str) -> io::Result<File> {
+        self.open(name, OFlags::WRONLY)
+    }
+
+    fn create(&self, name: &str) -> io::Result<File> {
         self.open(name, OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL)
     }
 
@@ -187,7 +196,7 @@ impl HeldSpool {
     /// are gone.
     pub fn last_written(&self) -> Option<u64> {
         let written = |name| u64::try_from(statat(&self.folder, name, AtFlags::empty()).ok()?.st_mtime).ok();
-        let last = ["output", "error"].into_iter().filter_map(written).max()?;
+        let last = [OUTPUT, ERROR].into_iter().filter_map(written).max()?;
         Some((last + 1) * 1_000)
     }
 
@@ -216,15 +225,26 @@ impl HeldSpool {
         StatusSlot { spool: self, file: self.open(FIRST, SLOT)?, name: FIRST, outlives }.publish(status)
     }
 
-    /// Takes the room for the last status now, so that a disk that fills up cannot keep it from being written.
-    pub fn reserve_status(&self, outlives: Outlives) -> io::Result<StatusSlot<'_>> {
+    /// Takes the room for the last status, so that a disk that fills up cannot keep it from being written.
+    fn make_room(&self) -> io::Result<File> {
         let file = self.open(NEXT, SLOT)?;
         // Without a size: the file is as long as what will be written to it.
         match fallocate(&file, FallocateFlags::KEEP_SIZE, 0, RESERVED_BYTES) {
             // A file system that cannot reserve leaves us with hope, as before.
-            Ok(()) | Err(Errno::OPNOTSUPP) => Ok(StatusSlot { spool: self, file, name: NEXT, outlives }),
+            Ok(()) | Err(Errno::OPNOTSUPP) => Ok(file),
             Err(error) => Err(error.into()),
         }
+    }
+
+    /// The room that was taken for the last status when the run was laid down.
+    pub fn last_status(&self, outlives: Outlives) -> io::Result<StatusSlot<'_>> {
+        let file = self.open(NEXT, OFlags::WRONLY)?;
+        Ok(StatusSlot { spool: self, file, name: NEXT, outlives })
+    }
+
+    /// Takes the room for a status that somebody else than the supervisor has to write.
+    pub fn reserve_status(&self, outlives: Outlives) -> io::Result<StatusSlot<'_>> {
+        Ok(StatusSlot { spool: self, file: self.make_room()?, name: NEXT, outlives })
     }
 
     /// Removes what a dead supervisor had begun to write.

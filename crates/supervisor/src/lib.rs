@@ -70,4 +70,4 @@ pub use program::{main, run_if_asked};
 pub use proving::{NoSandbox, ProvenSandbox};
 pub use recovery::{RecoverError, recover};
 pub use spool::{Spool, SpoolError};
-pub use start::{StartError, Supervisor};
+pub use start::{Laid, StartError, Supervisor};

@@ -2,8 +2,10 @@
 //!
 //! Starting a program takes longer than all the rest of starting a run: the kernel maps it, the loader binds it, the runtime
 //! begins. A program that starts many runs (a daemon) keeps one process that has all this behind it, at the other end of a
-//! socket. It is handed a folder, forks, and the fork goes on as if it had just been started with that folder. A nursery whose
-//! starter goes away ends by itself; the supervisors that it has borne live on, as they do without one.
+//! socket. From it a supervisor is forked ahead of time, which waits for a folder at the same socket, gets ready as far as that
+//! goes without one, and goes on as if it had just been started with it. Once it has one it says so, and the next is forked. A
+//! nursery whose starter goes away ends by itself, as does the supervisor that waits; those that have a folder live on, as they do
+//! without a nursery.
 
 use std::ffi::OsString;
 use std::io::{self, IoSlice, IoSliceMut};
@@ -18,12 +20,14 @@ use rustix::net::{
     AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer,
     SendAncillaryMessage, SendFlags, SocketFlags, SocketType, recvmsg, sendmsg, socketpair,
 };
-use rustix::process::{WaitOptions, setsid, wait};
+use rustix::pipe::{PipeFlags, pipe_with};
+use rustix::process::{Pid, Signal, WaitOptions, kill_process_group, setsid, wait};
 use rustix::stdio::{dup2_stdin, dup2_stdout};
 use tokio::process::Child;
 
 use crate::held::HeldSpool;
 use crate::os::{self, Forked, Signals};
+use crate::program::Ready;
 
 /// The argument of a supervisor that is to be a nursery.
 pub(crate) const NURSERY: &str = "--nursery";
@@ -63,52 +67,79 @@ impl Nursery {
         Ok(())
     }
 
-    /// Ends it, with the orders that it has not heard. What it has borne lives on.
-    pub fn end(mut self) {
-        // One that has ended already is as good.
-        let _ = self.process.start_kill();
+    /// Ends it and the supervisor that waits, with the orders that nobody has heard. Those that have a folder have left its process
+    /// group, and live on.
+    pub fn end(self) {
+        // Not waited for yet, so the number is that of its group and of no other.
+        let group = self.process.id().and_then(|id| Pid::from_raw(i32::try_from(id).ok()?));
+        if let Some(group) = group {
+            // One that has ended already is as good.
+            let _ = kill_process_group(group, Signal::KILL);
+        }
     }
 }
 
-/// In the nursery: bears a supervisor for each folder, until its starter has gone away. In each of those: its folder, which is
-/// its stdin from now on, as if it had been started with it.
+/// A supervisor that has its folder, which is its stdin.
+pub(crate) struct Born {
+    pub folder: OsString,
+    pub ready: Ready,
+}
+
+/// In the nursery: bears supervisors, until its starter has gone away. In each of those: its folder, once it has one; none when
+/// there will be none.
 ///
 /// Must be the first thing that a process does: nothing but this may have opened a file or started a thread.
-pub(crate) fn bear_supervisors() -> io::Result<Option<OsString>> {
+pub(crate) fn bear_supervisors() -> io::Result<Option<Born>> {
     os::close_inherited_files()?;
     // A terminal's signals are not for it.
     setsid()?;
     let signals = Signals::listen()?;
     // What every supervisor asks for is then known to all of them.
     os::boot_id()?;
+    let (taken, has_taken) = pipe_with(PipeFlags::CLOEXEC)?;
+    let mut waiting = None;
     loop {
+        if waiting.is_none() {
+            match os::fork()? {
+                Forked::Child => {
+                    drop((signals, taken));
+                    return wait_for_a_folder(&has_taken);
+                }
+                Forked::Parent(child) => waiting = Some(child),
+            }
+        }
         let line = io::stdin();
-        let mut files = [PollFd::new(&signals, PollFlags::IN), PollFd::new(&line, PollFlags::IN)];
+        let mut files = [
+            PollFd::new(&signals, PollFlags::IN),
+            PollFd::new(&taken, PollFlags::IN),
+            // Whoever waits for a folder hears what comes. Here it is only heard that nothing will.
+            PollFd::new(&line, PollFlags::empty()),
+        ];
         match poll(&mut files, None) {
             Ok(_) | Err(Errno::INTR) => {}
             Err(error) => return Err(error.into()),
         }
-        let [by_signal, by_line] = files.map(|file| !file.revents().is_empty());
+        let [by_signal, by_child, by_line] = files.map(|file| !file.revents().is_empty());
+        if by_child {
+            rustix::io::read(&taken, &mut [0_u8])?;
+            waiting = None;
+        }
         if by_signal {
             if signals.take()?.stop {
                 return Ok(None);
             }
-            reap();
+            // One that was ended by somebody before it had a folder is replaced.
+            waiting = waiting.filter(|child| !reaped().contains(child));
         }
         if by_line {
-            let Some(wanted) = next()? else { return Ok(None) };
-            // One that cannot be forked is seen by its starter: nobody speaks.
-            if let Ok(Forked::Child) = os::fork() {
-                drop(signals);
-                return wanted.become_it().map(Some);
-            }
+            return Ok(None);
         }
     }
 }
 
 /// Waits for those that have ended: their processor time then counts as that of the program which they worked for.
-fn reap() {
-    while let Ok(Some(_)) = wait(WaitOptions::NOHANG) {}
+fn reaped() -> Vec<Pid> {
+    std::iter::from_fn(|| wait(WaitOptions::NOHANG).ok().flatten()).map(|(child, _)| child).collect()
 }
 
 /// A supervisor that is wanted.
@@ -118,13 +149,29 @@ struct Wanted {
     voice: OwnedFd,
 }
 
-impl Wanted {
-    /// Goes on as if this process had been started for it.
-    fn become_it(self) -> io::Result<OsString> {
-        dup2_stdin(&self.folder)?;
-        dup2_stdout(&self.voice)?;
-        Ok(self.path)
+/// In a supervisor without a folder.
+fn wait_for_a_folder(has_taken: &OwnedFd) -> io::Result<Option<Born>> {
+    let ready = Ready::get()?;
+    let line = io::stdin();
+    let mut files = [PollFd::new(&ready.signals, PollFlags::IN), PollFd::new(&line, PollFlags::IN)];
+    loop {
+        match poll(&mut files, None) {
+            Ok(_) | Err(Errno::INTR) => {}
+            Err(error) => return Err(error.into()),
+        }
+        if !files[0].revents().is_empty() && ready.signals.take()?.stop {
+            return Ok(None);
+        }
+        if !files[1].revents().is_empty() {
+            break;
+        }
     }
+    let Some(Wanted { path: folder, folder: open, voice }) = next()? else { return Ok(None) };
+    dup2_stdin(&open)?;
+    dup2_stdout(&voice)?;
+    // A nursery that is gone needs no other one to wait.
+    let _ = rustix::io::write(has_taken, &[0]);
+    Ok(Some(Born { folder, ready }))
 }
 
 /// Takes the next; none when nobody can want one any more.

@@ -8,13 +8,14 @@ use std::process::ExitCode;
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
 use model::{
-    End, RunPlan, RunReport, RunState, RunStatus, STATUS_VERSION, SandboxReport, TreeEnd, TreeUsage,
+    End, ProcessIdentity, RunPlan, RunReport, RunState, RunStatus, STATUS_VERSION, SandboxReport, TreeEnd,
+    TreeUsage,
 };
 
-use crate::held::{HeldSpool, Order, StatusSlot};
+use crate::held::{ERROR, HeldSpool, OUTPUT, Order, StatusSlot};
 use crate::launch::{Launched, StreamFiles, launch};
 use crate::line::tell;
-use crate::nursery::{NURSERY, bear_supervisors};
+use crate::nursery::{Born, NURSERY, bear_supervisors};
 use crate::os::{self, Signals, Starter};
 use crate::spool::SpoolError;
 use crate::supervision::Supervision;
@@ -62,12 +63,13 @@ fn supervise(folder: Option<&OsStr>) -> ExitCode {
     panic::set_hook(Box::new(|defect| complain(&defect.to_string())));
     let done = if folder == NURSERY {
         match bear_supervisors() {
-            Ok(Some(folder)) => carry_out(&folder),
+            Ok(Some(Born { folder, ready })) => carry_out(&folder, &ready),
             Ok(None) => Ok(()),
             Err(error) => Err(GaveUp::Setup(error)),
         }
     } else {
-        carry_out(folder)
+        let ready = os::close_inherited_files().and_then(|()| Ready::get());
+        ready.map_err(GaveUp::Setup).and_then(|ready| carry_out(folder, &ready))
     };
     match done {
         Ok(()) => ExitCode::SUCCESS,
@@ -110,23 +112,37 @@ enum GaveUp {
     Write(#[source] io::Error),
 }
 
-fn carry_out(folder: &OsStr) -> Result<(), GaveUp> {
-    os::close_inherited_files().map_err(GaveUp::Setup)?;
-    let signals = Signals::listen().map_err(GaveUp::Setup)?;
-    os::leave_the_caller().map_err(GaveUp::Setup)?;
+/// What a supervisor is before it knows what is to be run.
+#[derive(Debug)]
+pub(crate) struct Ready {
+    pub signals: Signals,
+    this: ProcessIdentity,
+}
 
+impl Ready {
+    pub fn get() -> io::Result<Self> {
+        let signals = Signals::listen()?;
+        os::heed_what_was_ignored();
+        os::boot_id()?;
+        Ok(Self { signals, this: os::this_process()? })
+    }
+}
+
+fn carry_out(folder: &OsStr, ready: &Ready) -> Result<(), GaveUp> {
+    let signals = &ready.signals;
+    os::leave_the_caller().map_err(GaveUp::Setup)?;
     let name = || folder.display().to_string();
     let spool = HeldSpool::handed_over().map_err(GaveUp::Setup)?.ok_or_else(|| GaveUp::Held(name()))?;
     let Order { run_id, plan, starter, .. } = spool.order()?.ok_or_else(|| GaveUp::NoPlan(name()))?;
     let files = open_streams(&spool).map_err(GaveUp::Write)?;
-    // Before the agent can fill the disk.
-    let last_slot = spool.reserve_status(plan.status_outlives).map_err(GaveUp::Write)?;
+    // Its room was taken before the agent can fill the disk.
+    let last_slot = spool.last_status(plan.status_outlives).map_err(GaveUp::Write)?;
 
     let status = RunStatus {
         version: STATUS_VERSION,
         run_id,
         boot_id: os::boot_id().map_err(GaveUp::Setup)?.to_owned(),
-        supervisor: os::this_process().map_err(GaveUp::Setup)?,
+        supervisor: ready.this,
         started_at_ms: now_ms(),
         sandbox: None,
         state: RunState::Ended(never_started(End::Stopped)),
@@ -148,7 +164,7 @@ fn carry_out(folder: &OsStr) -> Result<(), GaveUp> {
             let proxy = launched.proxy.take();
             let status = RunStatus { sandbox: Some(sandbox.clone()), ..status.clone() };
             let announced = announce(&spool, &plan, &status, &launched);
-            let mut supervision = Supervision::new(launched, &plan.limits, &signals, starter, since);
+            let mut supervision = Supervision::new(launched, &plan.limits, signals, starter, since);
             match announced {
                 Ok(told) => tell(&told),
                 // A run that nobody can find again is not to be.
@@ -190,7 +206,7 @@ fn finish(spool: &HeldSpool, slot: StatusSlot<'_>, status: &RunStatus) -> io::Re
 }
 
 fn open_streams(spool: &HeldSpool) -> io::Result<StreamFiles> {
-    Ok(StreamFiles { output: spool.create("output")?, error: spool.create("error")? })
+    Ok(StreamFiles { output: spool.stream(OUTPUT)?, error: spool.stream(ERROR)? })
 }
 
 fn never_started(end: End) -> RunReport {

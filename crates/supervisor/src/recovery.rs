@@ -10,7 +10,7 @@ use model::{
     End, Outlives, ProcessIdentity, RunId, RunReport, RunState, RunStatus, STATUS_VERSION, TreeEnd, TreeUsage,
 };
 
-use crate::held::HeldSpool;
+use crate::held::{ERROR, HeldSpool, OUTPUT};
 use crate::os::{self, Former, Survivors};
 use crate::program::now_ms;
 use crate::spool::{Spool, SpoolError};
@@ -158,8 +158,8 @@ fn lost(held: &HeldSpool, status: &RunStatus, tree: TreeEnd, ran_until: Option<u
         exit: None,
         ended_at_ms,
         duration_ms: ran_until.unwrap_or(ended_at_ms).saturating_sub(status.started_at_ms),
-        output_bytes: held.size("output"),
-        error_bytes: held.size("error"),
+        output_bytes: held.size(OUTPUT),
+        error_bytes: held.size(ERROR),
         usage: TreeUsage::default(),
         descendants_ended: 0,
         tree,

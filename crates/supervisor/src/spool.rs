@@ -3,9 +3,9 @@
 //! | file | what it is | written by |
 //! | --- | --- | --- |
 //! | `plan.json`, `stdin`, `private/` | what is to be run; the plan is removed once the agent has started, the private files once it has ended | the starter |
-//! | `output`, `error` | what the agent printed, byte for byte, only ever growing: `tail -f` works | the supervisor |
+//! | `output`, `error` | what the agent printed, byte for byte, only ever growing: `tail -f` works | the supervisor; made by the starter |
 //! | `status.json` | [`model::RunStatus`], replaced as a whole at the start and at the end | the supervisor, or the recovery |
-//! | `status.first`, `status.next` | room kept free for the two statuses, so that a full disk cannot keep them from being written | the supervisor |
+//! | `status.first`, `status.next` | room kept free for the two statuses, so that a full disk cannot keep them from being written | the supervisor; the second is reserved by the starter |
 //! | `supervisor.log` | only there when the supervisor had something to complain about | the supervisor |
 //!
 //! Folders are for the user alone (0700), files too (0600): they hold prompts and, for a moment, secrets. Whoever holds the

@@ -83,10 +83,21 @@ impl Supervisor {
     /// Dropping the future leaves a run that may have started: [`crate::attach`] finds it. Writes the prompt to a file before
     /// it awaits anything, which takes a moment for a large one.
     pub async fn start(&self, folder: &Path, plan: &RunPlan) -> Result<Run, StartError> {
+        self.lay_down(folder, plan)?.start().await
+    }
+
+    /// Makes everything ready for a run, so that nothing but its start is left to be done. For programs that have to wait for
+    /// something else before they may start it.
+    pub fn lay_down(&self, folder: &Path, plan: &RunPlan) -> Result<Laid<'_>, StartError> {
         plan.check()?;
         let spool = Spool::at(std::path::absolute(folder).map_err(StartError::Folder)?);
         let run_id = RunId::from_random(random_bytes().map_err(StartError::Random)?);
         let held = lay_down(&spool, run_id, plan)?;
+        Ok(Laid { supervisor: self, spool, held: Some(held) })
+    }
+
+    /// Has a supervisor begin on what was laid down, and hears its first word.
+    async fn carry_out(&self, spool: Spool, held: HeldSpool) -> Result<Run, StartError> {
         let cannot_spawn = |source| StartError::Spawn { program: self.program.clone(), source };
         let (line, child) = self.order(&spool, &held).map_err(|error| {
             forget(&held);
@@ -180,6 +191,33 @@ impl Supervisor {
         // Nothing of the caller's environment is left to be read in /proc, or to change what the supervisor does.
         command.arg(what).env_clear().current_dir("/").stderr(Stdio::null());
         command
+    }
+}
+
+/// A run that is ready to be started. Dropped, it is taken back: there was never one.
+#[derive(Debug)]
+#[must_use = "nothing is started yet"]
+pub struct Laid<'a> {
+    supervisor: &'a Supervisor,
+    spool: Spool,
+    /// None once it is in the supervisor's hands.
+    held: Option<HeldSpool>,
+}
+
+impl Laid<'_> {
+    /// Starts it (see [`Supervisor::start`]).
+    pub async fn start(mut self) -> Result<Run, StartError> {
+        let taken = || SpoolError::Taken { folder: self.spool.folder().to_owned() };
+        let held = self.held.take().ok_or_else(taken)?;
+        self.supervisor.carry_out(self.spool.clone(), held).await
+    }
+}
+
+impl Drop for Laid<'_> {
+    fn drop(&mut self) {
+        if let Some(held) = &self.held {
+            forget(held);
+        }
     }
 }
 

@@ -2,10 +2,13 @@
 
 use std::io;
 
+use rustix::process::Pid;
+
 /// Which of the two one is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Forked {
-    Parent,
+    /// The one that goes on, with its child.
+    Parent(Pid),
     Child,
 }
 
@@ -14,8 +17,10 @@ pub enum Forked {
 pub fn fork() -> io::Result<Forked> {
     // SAFETY: there is one thread (see above), so the child is a whole copy of the program, locks and allocator with it.
     match unsafe { libc::fork() } {
-        -1 => Err(io::Error::last_os_error()),
         0 => Ok(Forked::Child),
-        _ => Ok(Forked::Parent),
+        child => Pid::from_raw(child)
+            .filter(|_| child > 0)
+            .map(Forked::Parent)
+            .ok_or_else(io::Error::last_os_error),
     }
 }

@@ -45,3 +45,31 @@ impl AsFd for Signals {
         self.0.as_fd()
     }
 }
+
+/// Lets the signals that the caller had ignored (`nohup`) act again: what is started from here must not miss them. SIGPIPE stays
+/// ignored, as the runtime wants it: a starter that has gone away is no reason to end.
+#[expect(
+    unsafe_code,
+    reason = "changing what a signal does is unsafe when it installs a handler; this installs none"
+)]
+pub fn heed_what_was_ignored() {
+    for signal in (1..=libc::SIGRTMAX()).filter(|signal| *signal != libc::SIGPIPE) {
+        // SAFETY: an action of zeros is a valid one, to be overwritten by the kernel. The default action runs no code of this
+        // process. KILL and STOP refuse, which is as it should be.
+        unsafe {
+            let mut now: libc::sigaction = std::mem::zeroed();
+            let known = libc::sigaction(signal, std::ptr::null(), &raw mut now) == 0;
+            if known && now.sa_sigaction == libc::SIG_IGN {
+                libc::signal(signal, libc::SIG_DFL);
+            }
+        }
+    }
+}
+
+/// In a child that is about to become another program: lifts what this program has set for itself.
+#[expect(unsafe_code, reason = "as above")]
+pub fn forget_own_signals() -> io::Result<()> {
+    // SAFETY: as above.
+    unsafe { libc::signal(libc::SIGPIPE, libc::SIG_DFL) };
+    Ok(SigSet::empty().thread_set_mask()?)
+}

@@ -22,6 +22,7 @@ use sandbox::{Cgroup, Prepared};
 
 use super::identity::{Entry, ProcessHandle, Table, identity_of, table};
 use super::scaffold::Scaffold;
+use super::signals::forget_own_signals;
 
 /// Makes this process one that its caller's terminal, session and death do not touch, and to which orphans below it fall.
 pub fn leave_the_caller() -> io::Result<()> {
@@ -301,19 +302,6 @@ pub fn usage() -> io::Result<TreeUsage> {
     })
 }
 
-/// An agent must neither miss the signals that the supervisor has blocked nor those that a caller (`nohup`) had ignored.
-#[expect(
-    unsafe_code,
-    reason = "changing what a signal does is unsafe when it installs a handler; this removes one"
-)]
-fn reset_signals() -> io::Result<()> {
-    for signal in 1..=libc::SIGRTMAX() {
-        // SAFETY: the default action runs no code of this process. KILL and STOP refuse, which is as it should be.
-        unsafe { libc::signal(signal, libc::SIG_DFL) };
-    }
-    Ok(nix::sys::signal::SigSet::empty().thread_set_mask()?)
-}
-
 #[expect(clippy::disallowed_methods, reason = "the one place where an agent is started")]
 #[expect(unsafe_code, reason = "a death signal can only be asked for by the child itself")]
 fn command(plan: &RunPlan, run_id: RunId, prepared: Option<&Prepared>) -> Command {
@@ -337,7 +325,8 @@ fn command(plan: &RunPlan, run_id: RunId, prepared: Option<&Prepared>) -> Comman
     // SAFETY: the closure makes system calls only and neither allocates nor locks; besides, the supervisor has one thread.
     unsafe {
         command.pre_exec(move || {
-            reset_signals()?;
+            // What the supervisor's caller had ignored, the supervisor itself heeds already.
+            forget_own_signals()?;
             if let Some(door) = door {
                 rustix::io::write(BorrowedFd::borrow_raw(door), b"0")?;
             }

@@ -6,12 +6,13 @@ use model::{End, RunReport, TreeEnd};
 use rustix::process::{Pid, Signal, kill_process};
 use supervisor::{Run, StartError, Supervisor};
 
-use crate::scene::{Scene, children_of_this_process, eventually, is_running, parent_of};
+use crate::scene::{Scene, children_of, children_of_this_process, eventually, is_running, parent_of};
 
 crate::tests![
     supervisors_come_from_the_process_that_waits,
     one_that_was_killed_while_it_waited_is_no_loss,
     what_it_has_borne_outlives_it,
+    a_supervisor_that_was_killed_before_it_had_a_folder_is_replaced,
     one_that_does_not_answer_is_ended_and_its_order_with_it,
     a_supervisor_that_was_killed_in_its_run_is_recovered_like_any_other,
     many_runs_at_once_come_from_one,
@@ -41,6 +42,17 @@ async fn nursery_of(scene: &Scene, supervisor: &Supervisor) -> i32 {
         children_of_this_process().into_iter().filter(|pid| Some(*pid) != of_the_run).collect();
     assert_eq!(others.len(), 1, "{others:?}");
     others[0]
+}
+
+/// The supervisor that has no folder yet.
+async fn waiting_in(nursery: i32) -> i32 {
+    let mut waiting = Vec::new();
+    eventually("one waits", || {
+        waiting = children_of(nursery).into_iter().filter(|pid| is_running(*pid)).collect();
+        waiting.len() == 1
+    })
+    .await;
+    waiting[0]
 }
 
 fn supervisors_come_from_the_process_that_waits() {
@@ -84,15 +96,30 @@ fn what_it_has_borne_outlives_it() {
     });
 }
 
+fn a_supervisor_that_was_killed_before_it_had_a_folder_is_replaced() {
+    Scene::play(async |scene: &Scene| {
+        let supervisor = warm();
+        let nursery = nursery_of(scene, &supervisor).await;
+        let first = waiting_in(nursery).await;
+        send(first, Signal::KILL);
+        eventually("it is gone", || !is_running(first)).await;
+        let second = start(scene, &supervisor, "second", "answer two").await;
+        assert_eq!(parent_of(waiting_in(nursery).await), Some(nursery));
+        assert_eq!(report(&second).await.end, End::Exited);
+    });
+}
+
 fn one_that_does_not_answer_is_ended_and_its_order_with_it() {
     Scene::play(async |scene: &Scene| {
         let supervisor = warm().first_word_within(Duration::from_secs(2));
-        let suspended = nursery_of(scene, &supervisor).await;
+        let nursery = nursery_of(scene, &supervisor).await;
+        let suspended = waiting_in(nursery).await;
+        send(nursery, Signal::STOP);
         send(suspended, Signal::STOP);
         let folder = scene.folder().join("second");
         let refused = supervisor.start(&folder, &scene.agent("answer two")).await;
         assert!(matches!(refused, Err(StartError::GaveUp { .. })), "{refused:?}");
-        eventually("it is gone", || !is_running(suspended)).await;
+        eventually("both are gone", || !is_running(suspended) && !is_running(nursery)).await;
         assert!(!folder.join("plan.json").exists(), "somebody could still carry the order out");
         let third = start(scene, &supervisor, "third", "answer three").await;
         assert_eq!(report(&third).await.end, End::Exited);
@@ -125,9 +152,10 @@ fn many_runs_at_once_come_from_one() {
 fn it_ends_with_whoever_keeps_it() {
     Scene::play(async |scene: &Scene| {
         let supervisor = warm();
-        let waiting = nursery_of(scene, &supervisor).await;
+        let nursery = nursery_of(scene, &supervisor).await;
+        let waiting = waiting_in(nursery).await;
         drop(supervisor);
-        eventually("it ends", || !is_running(waiting)).await;
+        eventually("both end", || !is_running(waiting) && !is_running(nursery)).await;
     });
 }
 
