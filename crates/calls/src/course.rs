@@ -18,7 +18,7 @@ use model::{
     RunPlan, RunState, SessionChoice, SessionId, StateName, Timestamp, Totals,
 };
 use serde::{Deserialize, Serialize};
-use store::{JobFilter, PageRequest};
+use store::{JobFilter, OnDisk, PageRequest};
 use supervisor::{AttachError, Run, Spool, SpoolError, StartError};
 
 use crate::desk::Inner;
@@ -29,7 +29,8 @@ use crate::seats::Place;
 use next::{cancelled, with_what_was_said};
 use reported::Reported;
 use words::{
-    never_free, not_followed, not_started, not_written, supervisor_gone, taken_up_again, waiting_for,
+    never_free, not_followed, not_kept, not_started, not_written, supervisor_gone, taken_up_again,
+    waiting_for,
 };
 
 /// How long a run that cannot be read may take to end.
@@ -66,8 +67,8 @@ pub(crate) fn note_of(run: u32) -> String {
 pub(crate) enum Begin {
     /// With a run of its own.
     Anew,
-    /// The same, and it is on the board since it was placed.
-    Handed(Arc<Live>),
+    /// The same, and it is on the board since it was placed; a moment ago, so that the disk may not have it yet.
+    Handed { live: Arc<Live>, on_disk: OnDisk },
     /// With a run that an earlier desk has started.
     With { number: u32, note: Box<RunNote>, guards: Vec<Guard> },
 }
@@ -93,9 +94,9 @@ enum Unfinished {
 /// Brings a claimed job as far as it goes.
 pub(crate) async fn go(desk: Arc<Inner>, job: Job, begin: Begin, place: Place) {
     let Some(claim) = job.claim() else { return };
-    let live = match &begin {
-        Begin::Handed(live) => Arc::clone(live),
-        Begin::Anew | Begin::With { .. } => put_on_the_board(&desk, &claim).await,
+    let (live, on_disk) = match &begin {
+        Begin::Handed { live, on_disk } => (Arc::clone(live), Some(on_disk.clone())),
+        Begin::Anew | Begin::With { .. } => (put_on_the_board(&desk, &claim).await, None),
     };
     let files = desk.files(job.id);
     let mut course = Course {
@@ -105,6 +106,7 @@ pub(crate) async fn go(desk: Arc<Inner>, job: Job, begin: Begin, place: Place) {
         claim,
         job: &job,
         place,
+        on_disk,
         guards: Vec::new(),
         reported: Reported::default(),
     };
@@ -182,6 +184,8 @@ struct Course<'a> {
     claim: Claim,
     job: &'a Job,
     place: Place,
+    /// What has to be waited for before anything is started.
+    on_disk: Option<OnDisk>,
     guards: Vec<Guard>,
     reported: Reported,
 }
@@ -202,7 +206,7 @@ impl Course<'_> {
                     Err(conclusion) => return conclusion,
                 }
             }
-            Begin::Anew | Begin::Handed(_) => (self.relay(), None),
+            Begin::Anew | Begin::Handed { .. } => (self.relay(), None),
         };
         let goes_on_with = found.as_ref().map(|(number, ..)| *number);
         self.hear_earlier_runs(goes_on_with).await;
@@ -329,16 +333,19 @@ impl Course<'_> {
         let written = self.files.make().and_then(|()| self.files.replace(&note_of(number), &note));
         written.map_err(|error| self.failed(not_written(&error)))?;
         self.files.remove(PAUSE);
+        // What a job comes to is kept by the store, which outlives the power.
+        let plan = RunPlan { status_outlives: Outlives::Processes, ..plan };
+        let laid = self.desk.settings.supervisor.lay_down(&folder, &plan);
+        let laid = laid.map_err(|error| self.failed(not_started(&error, error.hint())))?;
+        self.until_it_is_kept().await?;
         if self.desk.leaving.is_cancelled() {
             return Err(Conclusion::Left);
         }
         if self.live.stop.is_cancelled() {
             return Err(self.ended_between_runs(relay));
         }
-        // What a job comes to is kept by the store, which outlives the power.
-        let plan = RunPlan { status_outlives: Outlives::Processes, ..plan };
         let started = tokio::select! {
-            started = self.desk.settings.supervisor.start(&folder, &plan) => started,
+            started = laid.start() => started,
             // The next desk finds it, if it came to be.
             () = self.desk.leaving.cancelled() => return Err(Conclusion::Left),
         };
@@ -359,6 +366,12 @@ impl Course<'_> {
             self.hold_if_free(&session.clone());
         }
         Ok((number, run, note))
+    }
+
+    /// Waits until the disk has the call: nothing is started that a power cut could make forgotten.
+    async fn until_it_is_kept(&mut self) -> Result<(), Conclusion> {
+        let Some(on_disk) = self.on_disk.take() else { return Ok(()) };
+        on_disk.reached().await.map_err(|error| self.failed(not_kept(&error)))
     }
 
     async fn launch(&self, spec: &CallSpec, folder: &std::path::Path) -> Result<Launch, Conclusion> {

@@ -5,9 +5,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use model::{AgentKind, Claim, Home, Job, NewJob};
-use store::{Capacity, ClaimRequest, Placed, StoreError, WatchEvent};
+use store::{Capacity, ClaimRequest, OnDisk, Placed, StoreError, WatchEvent, Written};
 use tokio::sync::mpsc::UnboundedReceiver;
-use tokio::task::{Id, JoinError, JoinSet};
+use tokio::sync::oneshot;
+use tokio::task::{Id, JoinError, JoinHandle, JoinSet};
 use tokio::time::{Instant, sleep, sleep_until};
 
 use crate::course::{self, Begin};
@@ -15,7 +16,7 @@ use crate::desk::Inner;
 use crate::files::jobs;
 use crate::live::Live;
 use crate::recovery;
-use crate::seats::Place;
+use crate::seats::{Place, Seat};
 use crate::told::Told;
 
 /// How often it is looked for work that nobody has told of: a pause that is over, a job that another machine has placed.
@@ -23,16 +24,15 @@ const LOOK_AGAIN: Duration = Duration::from_secs(2);
 /// How often jobs that are kept no longer are removed.
 const TIDY_EVERY: Duration = Duration::from_hours(1);
 
-/// A job that was claimed as it was placed, by a desk that had room.
+/// A job that was claimed as it was placed, by a desk that had room: its course has begun.
 #[derive(Debug)]
 pub(crate) struct Handed {
-    job: Job,
     claim: Claim,
-    live: Arc<Live>,
-    place: Place,
+    course: oneshot::Receiver<JoinHandle<()>>,
 }
 
-/// Keeps a new job. When there is room, the next job is begun in the same breath: the usual call needs no second question.
+/// Keeps a new job. When there is room, the next job is begun in the same breath: the usual call needs no second question, and
+/// its run is made ready while the disk takes it.
 pub(crate) async fn keep(desk: &Arc<Inner>, order: NewJob) -> Result<Placed, StoreError> {
     let Some(seat) = desk.seats.take() else {
         let placed = desk.store.place(order).await;
@@ -40,32 +40,41 @@ pub(crate) async fn keep(desk: &Arc<Inner>, order: NewJob) -> Result<Placed, Sto
         desk.wake.notify_one();
         return placed;
     };
-    let mut placed = desk.store.place_and_claim(order, request(desk)).await;
-    let begun = placed.as_mut().ok().and_then(|placed| placed.claimed.take());
-    let is_this = begun.as_ref().map(|job| job.id) == placed.as_ref().ok().map(|placed| placed.job.id);
+    let Written { value: mut placed, on_disk } = desk.store.place_and_claim(order, request(desk)).await?;
+    let begun = placed.claimed.take();
+    let is_this = begun.as_ref().map(|job| job.id) == Some(placed.job.id);
     match begun.and_then(|job| Some((job.claim()?, job))) {
-        Some((claim, job)) => {
-            let live = desk.board.put(&claim);
-            let place = desk.seats.offered(job.order.call.agent, seat);
-            if let Err(refused) = desk.handed.send(Handed { job: *job, claim, live, place }) {
-                put_back(desk, &refused.0).await;
-            }
-        }
+        Some((claim, job)) => begin(desk, *job, claim, seat, on_disk.clone()).await,
         None => drop(seat),
     }
     if !is_this {
         // It waits, or a place was kept from one that does.
         desk.wake.notify_one();
     }
-    placed
+    on_disk.reached().await?;
+    Ok(placed)
+}
+
+/// Begins the course of a job at once, instead of having it begun by who sees to all of them.
+#[expect(clippy::disallowed_methods, reason = "it is waited for with all others")]
+async fn begin(desk: &Arc<Inner>, job: Job, claim: Claim, seat: Seat, on_disk: OnDisk) {
+    let live = desk.board.put(&claim);
+    let place = desk.seats.offered(job.order.call.agent, seat);
+    let (begun, course) = oneshot::channel();
+    if desk.handed.send(Handed { claim: claim.clone(), course }).is_err() {
+        return put_back(desk, &live, &claim).await;
+    }
+    let course = course::go(Arc::clone(desk), job, Begin::Handed { live, on_disk }, place);
+    // Nobody listens any more when the runtime is being torn down.
+    let _ = begun.send(tokio::spawn(course));
 }
 
 /// The desk has closed in between: the job is for the next one.
-async fn put_back(desk: &Inner, handed: &Handed) {
-    desk.board.take_off(&handed.live);
-    let _ = desk.store.interrupt(&handed.claim).await;
-    if let Err(error) = desk.store.requeue(&handed.claim).await {
-        tracing::warn!(job = %handed.job.id, %error, "cannot queue the job again; the next daemon finds it");
+async fn put_back(desk: &Inner, live: &Live, claim: &Claim) {
+    desk.board.take_off(live);
+    let _ = desk.store.interrupt(claim).await;
+    if let Err(error) = desk.store.requeue(claim).await {
+        tracing::warn!(job = %claim.job, %error, "cannot queue the job again; the next daemon finds it");
     }
 }
 
@@ -77,7 +86,7 @@ pub(crate) async fn work(desk: Arc<Inner>, found: Vec<(Job, Begin)>, mut handed:
         let place = match begin {
             Begin::With { .. } => desk.seats.make_room(agent),
             // Nothing of it runs: it waits like all others.
-            Begin::Anew | Begin::Handed(_) => desk.seats.none_yet(agent),
+            Begin::Anew | Begin::Handed { .. } => desk.seats.none_yet(agent),
         };
         courses.begin(&desk, job, begin, place);
     }
@@ -115,13 +124,21 @@ pub(crate) async fn work(desk: Arc<Inner>, found: Vec<(Job, Begin)>, mut handed:
                 // A place is free again, for one that may have waited for it.
                 look |= !nothing_waits;
             }
-            Some(Handed { job, claim, live, place }) = handed.recv() => {
-                courses.go(claim, course::go(Arc::clone(&desk), job, Begin::Handed(live), place));
-            }
+            Some(Handed { claim, course }) = handed.recv() => courses.go(claim, to_its_end(course)),
             () = desk.wake.notified() => (look, nothing_waits) = (true, false),
             () = desk.closing.cancelled(), if !closing => {}
             () = sleep(LOOK_AGAIN) => look = true,
         }
+    }
+}
+
+/// Sees a course to its end that runs by itself; what it breaks off with is passed on.
+async fn to_its_end(course: oneshot::Receiver<JoinHandle<()>>) {
+    if let Ok(course) = course.await
+        && let Err(error) = course.await
+        && let Ok(defect) = error.try_into_panic()
+    {
+        std::panic::resume_unwind(defect);
     }
 }
 

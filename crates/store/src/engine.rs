@@ -15,6 +15,7 @@ use crate::requests::{
 use crate::row::EndRow;
 use crate::stats::{Stats, StatsRange};
 use crate::watch::Watch;
+use crate::written::Written;
 
 /// A step of a job that was taken: where it stood, and where it stands.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -35,7 +36,8 @@ pub struct Begun {
 pub trait Engine: Send + Sync + std::fmt::Debug {
     /// Keeps a new job, or finds the earlier one with the same key. With a request, the owner may also be given a job, this one
     /// or an older one; an engine that cannot do both at once leaves the claim to be made.
-    async fn place(&self, job: Job, request: Option<ClaimRequest>) -> Result<Begun, StoreError>;
+    /// Answers once it is written; an engine that answers no sooner than the disk says so.
+    async fn place(&self, job: Job, request: Option<ClaimRequest>) -> Result<Written<Begun>, StoreError>;
     async fn claim(&self, request: ClaimRequest, now: Timestamp) -> Result<Option<Job>, StoreError>;
     async fn renew(&self, owner: Owner, expires_at: Timestamp) -> Result<Vec<Held>, StoreError>;
     /// Takes a step; with what a `Finish` brings along.
@@ -47,9 +49,15 @@ pub trait Engine: Send + Sync + std::fmt::Debug {
         now: Timestamp,
     ) -> Result<Taken, StoreError>;
     /// Takes the last step, and answers the job as it is kept.
-    async fn finish(&self, job: JobId, step: Step, end: EndRow, now: Timestamp) -> Result<Job, StoreError> {
+    async fn finish(
+        &self,
+        job: JobId,
+        step: Step,
+        end: EndRow,
+        now: Timestamp,
+    ) -> Result<Written<Job>, StoreError> {
         self.step(job, step, Some(end), now).await?;
-        self.get(job).await?.ok_or(StoreError::NoSuchJob { job })
+        self.get(job).await?.map(Written::and_kept).ok_or(StoreError::NoSuchJob { job })
     }
     async fn note_session(&self, claim: Claim, session: SessionId, now: Timestamp) -> Result<(), StoreError>;
     async fn rescue(&self, request: RescueRequest, now: Timestamp) -> Result<Vec<Job>, StoreError>;

@@ -54,6 +54,7 @@ mod store;
 #[cfg(feature = "surreal")]
 mod surreal;
 mod watch;
+mod written;
 
 pub use clock::{Clock, ManualClock};
 pub use credentials::{
@@ -71,3 +72,4 @@ pub use setting::{Setting, SettingError};
 pub use stats::{Stats, StatsRange, StatsRow};
 pub use store::{Opening, Store};
 pub use watch::{Change, Watch, WatchEvent};
+pub use written::{OnDisk, Written};

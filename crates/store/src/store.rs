@@ -27,6 +27,7 @@ use crate::setting::Setting;
 use crate::sqlite::Sqlite;
 use crate::stats::{Stats, StatsRange};
 use crate::watch::Watch;
+use crate::written::Written;
 
 /// Which store is opened, and how.
 #[derive(Debug, Clone)]
@@ -102,22 +103,36 @@ impl Store {
     /// The same idempotency key gives the same job, which may have been asked for in other words. When the answer is
     /// [`StoreError::Unconfirmed`], the job may be there: ask again with the same key, or look for the id in the error.
     pub async fn place(&self, order: NewJob) -> Result<Placed, StoreError> {
-        self.keep(order, None).await
+        self.keep(order, None).await?.kept().await
     }
 
     /// Like [`Self::place`], by an owner that has room: it may get its next job, this one or an older one, in the same breath
     /// ([`Placed::claimed`]). When it gets none, there may be one all the same: ask [`Self::claim`].
-    pub async fn place_and_claim(&self, order: NewJob, request: ClaimRequest) -> Result<Placed, StoreError> {
+    ///
+    /// Answers when it is written, so that the owner can get ready to run it. What is to last must not be begun, and the caller
+    /// not be answered, before the disk has it ([`Written::on_disk`]).
+    pub async fn place_and_claim(
+        &self,
+        order: NewJob,
+        request: ClaimRequest,
+    ) -> Result<Written<Placed>, StoreError> {
         self.keep(order, Some(request)).await
     }
 
-    async fn keep(&self, mut order: NewJob, request: Option<ClaimRequest>) -> Result<Placed, StoreError> {
+    async fn keep(
+        &self,
+        mut order: NewJob,
+        request: Option<ClaimRequest>,
+    ) -> Result<Written<Placed>, StoreError> {
         refuse_empty(&order)?;
         let redactions = self.redactor.clean_order(&mut order)?;
         let now = self.now();
         let job = Job::placed(self.ids.job(now)?, order, now);
-        let Begun { job, is_new, claimed } = self.engine.place(job, request).await?;
-        Ok(Placed { job, is_new, redactions, claimed: claimed.map(Box::new) })
+        let placed = |Begun { job, is_new, claimed }| {
+            let claimed = claimed.map(Box::new);
+            Placed { job, is_new, redactions, claimed }
+        };
+        Ok(self.engine.place(job, request).await?.map(placed))
     }
 
     /// Takes the oldest job that the owner can serve; none when there is none, or when the owner has as many as it can run.
@@ -141,12 +156,18 @@ impl Store {
     /// Brings a job to its end. Refused when the claim no longer holds it; the first end stays. Answers the job as it
     /// is kept.
     pub async fn finish(&self, claim: &Claim, end: JobEnd) -> Result<Finished, StoreError> {
+        self.write_end(claim, end).await?.kept().await
+    }
+
+    /// Like [`Self::finish`], and answers when it is written, so that whatever else follows from the end can be done while the
+    /// disk takes it. Who waits for the job must not be answered before the disk has it.
+    pub async fn write_end(&self, claim: &Claim, end: JobEnd) -> Result<Written<Finished>, StoreError> {
         let mut end = end;
         let redactions = self.redactor.clean_end(&mut end);
         let step = Step::Finish { claim: claim.clone(), how: end.how };
         let end = EndRow::new(end, self.ids.exchange(self.now())?)?;
-        let job = self.engine.finish(claim.job, step, end, self.now()).await?;
-        Ok(Finished { job, redactions })
+        let written = self.engine.finish(claim.job, step, end, self.now()).await?;
+        Ok(written.map(|job| Finished { job, redactions }))
     }
 
     /// Wants a job to end. One that nobody holds is cancelled at once; for one that runs the wish is kept, and its holder has

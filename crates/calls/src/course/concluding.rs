@@ -2,7 +2,8 @@
 
 use std::time::Duration;
 
-use model::{Job, JobEnd, RunState, Timestamp, TreeEnd};
+use model::{JobEnd, RunState, Timestamp, TreeEnd};
+use store::{Finished, Written};
 use supervisor::Spool;
 
 use super::{Conclusion, Course};
@@ -25,8 +26,13 @@ impl Course<'_> {
             Conclusion::Interrupted(end) => self.interrupted(*end).await,
         };
         match ended {
-            Some(job) => {
+            Some(Written { value: Finished { job, .. }, on_disk }) => {
+                // While the disk takes it.
                 self.desk.write_down(&job);
+                if let Err(error) = on_disk.reached().await {
+                    // It is what became of the job all the same, and whoever waits for it is told.
+                    tracing::error!(job = %job.id, %error, "the disk has not confirmed the end of the job");
+                }
                 self.desk.recent.keep(job);
             }
             None => self.desk.record(self.job.id).await,
@@ -34,7 +40,7 @@ impl Course<'_> {
     }
 
     /// The run was lost, and nothing of it is left: the job is queued again while attempts are left.
-    async fn interrupted(&self, end: JobEnd) -> Option<Job> {
+    async fn interrupted(&self, end: JobEnd) -> Option<Written<Finished>> {
         // One that was taken over from a dead desk may be interrupted already.
         let _ = self.desk.store.interrupt(&self.claim).await;
         match self.desk.store.requeue(&self.claim).await {
@@ -65,7 +71,7 @@ impl Course<'_> {
         self.files.runs().iter().filter_map(end_of).max_by_key(doubt)
     }
 
-    async fn finish(&self, end: JobEnd) -> Option<Job> {
+    async fn finish(&self, end: JobEnd) -> Option<Written<Finished>> {
         let response = end.outcome.as_ref().map(|outcome| outcome.text.clone());
         let metadata = self.reported.metadata(self.job.order.expose_stream, self.tree_end());
         let mut end = JobEnd { metadata, ..end };
@@ -76,13 +82,10 @@ impl Course<'_> {
     }
 
     /// Tells the store until it has taken it, or has refused it for good. Answers the job when this has ended it.
-    async fn insist(&self, word: Word) -> Option<Job> {
+    async fn insist(&self, word: Word) -> Option<Written<Finished>> {
         loop {
             let told = match &word {
-                Word::End(end) => {
-                    let finished = self.desk.store.finish(&self.claim, (**end).clone()).await;
-                    finished.map(|finished| Some(finished.job))
-                }
+                Word::End(end) => self.desk.store.write_end(&self.claim, (**end).clone()).await.map(Some),
                 Word::Pause(until) => self.desk.store.pause_until(&self.claim, *until).await.map(|_| None),
             };
             let error = match told {

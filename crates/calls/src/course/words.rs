@@ -45,6 +45,11 @@ pub(super) fn not_started(error: &dyn std::error::Error, hint: &str) -> Failure 
     Failure { kind, message: format!("{}; {hint}", model::in_full(error)) }
 }
 
+pub(super) fn not_kept(error: &dyn std::error::Error) -> Failure {
+    let message = format!("nothing was started, since the call may not be kept: {}", model::in_full(error));
+    Failure { kind: FailureKind::SpoolFailed, message }
+}
+
 pub(super) fn supervisor_gone(error: &dyn std::error::Error) -> Failure {
     Failure { kind: FailureKind::SupervisorLost, message: model::in_full(error) }
 }

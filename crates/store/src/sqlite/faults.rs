@@ -1,5 +1,6 @@
 //! What `SQLite`'s error codes mean to a user of the store.
 
+use std::io;
 use std::path::Path;
 
 use rusqlite::{Error, ErrorCode};
@@ -50,5 +51,10 @@ impl Place {
             }
             _ => StoreError::Unconfirmed { place: self.name(), job: None, source: error.into() },
         }
+    }
+
+    /// It was written, and the disk did not confirm that it has it.
+    pub fn not_on_disk(&self, error: &io::Error) -> StoreError {
+        StoreError::Unconfirmed { place: self.name(), job: None, source: error.to_string().into() }
     }
 }

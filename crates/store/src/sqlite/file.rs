@@ -14,6 +14,7 @@ use tokio::sync::Semaphore;
 
 use crate::error::StoreError;
 use crate::sqlite::faults::Place;
+use crate::sqlite::writer::SyncLog;
 use crate::sqlite::{Failed, schema};
 
 /// How long a statement waits for another process to let go of the file.
@@ -23,6 +24,9 @@ const PATIENCE: Duration = Duration::from_secs(10);
 const READERS: usize = 4;
 
 const STATEMENTS_KEPT: usize = 64;
+
+/// After how many pages the log is brought into the file at the latest: 64 MB.
+const LONGEST_LOG: u32 = 16_000;
 
 /// Opens the file for writing; makes it and its folders when they are missing, and brings it to our version.
 pub fn open(path: &Path) -> Result<Connection, StoreError> {
@@ -35,6 +39,19 @@ pub fn open(path: &Path) -> Result<Connection, StoreError> {
     set_up(&connection).map_err(|error| place.failed(error))?;
     schema::bring_up_to_date(&mut connection, &place)?;
     Ok(connection)
+}
+
+/// What brings the log of that file to the disk.
+pub fn sync_of(path: &Path) -> SyncLog {
+    let (path, mut log) = (beside(path, "-wal"), None);
+    Box::new(move || {
+        // The file stays the same for as long as it is open. Nobody locks it, so another handle on it breaks no lock.
+        let open: &mut fs::File = match &mut log {
+            Some(open) => open,
+            none => none.insert(fs::File::open(&path)?),
+        };
+        open.sync_data()
+    })
 }
 
 pub fn in_memory() -> Result<Connection, StoreError> {
@@ -116,7 +133,10 @@ fn set_up(connection: &Connection) -> rusqlite::Result<()> {
     connection.busy_timeout(PATIENCE)?;
     keep_statements(connection)?;
     connection.pragma_update(None, "journal_mode", "wal")?;
-    connection.pragma_update(None, "synchronous", "full")?;
+    // The log is synced by the writer, after the commit.
+    connection.pragma_update(None, "synchronous", "normal")?;
+    // A checkpoint costs syncs of its own. They are made when nobody waits, or when this much has gathered.
+    connection.pragma_update(None, "wal_autocheckpoint", LONGEST_LOG)?;
     // A long reader can make the log grow; afterwards it shrinks to this again.
     connection.pragma_update(None, "journal_size_limit", 64 << 20)?;
     connection.pragma_update(None, "temp_store", "memory")?;

@@ -30,9 +30,10 @@ use crate::requests::{
 use crate::row::{EndRow, JobRow};
 use crate::stats::{Stats, StatsRange};
 use crate::watch::{Change, Watch};
+use crate::written::{OnDisk, Written};
 use faults::Place;
 use file::Readers;
-use writer::{Afterwards, Durability, Ledger, Writer};
+use writer::{Afterwards, Durability, Ledger, SyncLog, Writer};
 
 /// How many changes a slow watcher may be behind before it misses some.
 const CHANGES_KEPT: usize = 4_096;
@@ -49,26 +50,27 @@ pub struct Sqlite {
 impl Sqlite {
     pub async fn open(path: PathBuf) -> Result<Self, StoreError> {
         let place = Place::file(&path);
-        let readers = Readers::of(path.clone());
+        let (readers, sync_log) = (Readers::of(path.clone()), file::sync_of(&path));
         let opened = tokio::task::spawn_blocking(move || file::open(&path));
         let connection = opened.await.map_err(|_| StoreError::Closed)??;
-        Self::start(connection, place, Some(Arc::new(readers)))
+        Self::start(connection, sync_log, place, Some(Arc::new(readers)))
     }
 
     /// A database in memory has one connection, so reads go through the writer.
     pub async fn in_memory() -> Result<Self, StoreError> {
         let opened = tokio::task::spawn_blocking(file::in_memory);
         let connection = opened.await.map_err(|_| StoreError::Closed)??;
-        Self::start(connection, Place::memory(), None)
+        Self::start(connection, Box::new(|| Ok(())), Place::memory(), None)
     }
 
     fn start(
         connection: rusqlite::Connection,
+        sync_log: SyncLog,
         place: Place,
         readers: Option<Arc<Readers>>,
     ) -> Result<Self, StoreError> {
         let (changes, _) = broadcast::channel(CHANGES_KEPT);
-        let writer = Writer::start(connection, place, changes.clone())?;
+        let writer = Writer::start(connection, sync_log, place, changes.clone())?;
         Ok(Self { readers, writer, changes })
     }
 
@@ -151,7 +153,7 @@ impl From<StoreError> for Failed {
 
 #[async_trait]
 impl Engine for Sqlite {
-    async fn place(&self, job: Job, request: Option<ClaimRequest>) -> Result<Begun, StoreError> {
+    async fn place(&self, job: Job, request: Option<ClaimRequest>) -> Result<Written<Begun>, StoreError> {
         let row = JobRow::placed(&job)?;
         let (id, now) = (job.id, job.created_at);
         let afterwards = self.writer.afterwards()?;
@@ -168,22 +170,23 @@ impl Engine for Sqlite {
                 claimed => Ok((None, claimed?)),
             }
         };
-        let wrap = move |(earlier, claimed): (Option<JobRow>, Option<Job>)| {
-            (earlier, claimed.map(|job| Undelivered::new(job, afterwards, now)))
+        let wrap = move |(earlier, claimed): (Option<JobRow>, Option<Job>), on_disk: OnDisk| {
+            (earlier, claimed.map(|job| Undelivered::new(job, afterwards, now)), on_disk)
         };
-        let written = self.writer.write_then(Durability::Full, run, wrap).await;
-        let (earlier, claimed) = written.map_err(|error| naming(error, id))?;
+        let written = self.writer.write_then(Durability::Soon, run, wrap).await;
+        let (earlier, claimed, on_disk) = written.map_err(|error| naming(error, id))?;
         let claimed = claimed.and_then(Undelivered::deliver);
-        match earlier {
-            Some(row) => Ok(Begun { job: row.job()?, is_new: false, claimed }),
-            None => Ok(Begun { job, is_new: true, claimed }),
-        }
+        let begun = match earlier {
+            Some(row) => Begun { job: row.job()?, is_new: false, claimed },
+            None => Begun { job, is_new: true, claimed },
+        };
+        Ok(Written { value: begun, on_disk: on_disk.of(id) })
     }
 
     async fn claim(&self, request: ClaimRequest, now: Timestamp) -> Result<Option<Job>, StoreError> {
         let afterwards = self.writer.afterwards()?;
         let run = move |ledger: &mut Ledger<'_>| claim::oldest(ledger, &request, now);
-        let wrap = move |job: Option<Job>| job.map(|job| Undelivered::new(job, afterwards, now));
+        let wrap = move |job: Option<Job>, _| job.map(|job| Undelivered::new(job, afterwards, now));
         // What a power cut takes with it is no loss: the run ends with the power, too, and the job is queued again.
         let taken = self.writer.write_then(Durability::Relaxed, run, wrap).await?;
         Ok(taken.and_then(Undelivered::deliver))
@@ -214,14 +217,19 @@ impl Engine for Sqlite {
             .map_err(|error| naming(error, job))
     }
 
-    async fn finish(&self, job: JobId, step: Step, end: EndRow, now: Timestamp) -> Result<Job, StoreError> {
-        self.writer
-            .write(Durability::Full, move |ledger: &mut Ledger<'_>| {
-                jobs::take_step(ledger, job, &step, Some(&end), now)?;
-                Ok(reads::job(ledger.connection, job)?.ok_or(StoreError::NoSuchJob { job })?)
-            })
-            .await
-            .map_err(|error| naming(error, job))
+    async fn finish(
+        &self,
+        job: JobId,
+        step: Step,
+        end: EndRow,
+        now: Timestamp,
+    ) -> Result<Written<Job>, StoreError> {
+        let written = self.writer.write_soon(move |ledger: &mut Ledger<'_>| {
+            jobs::take_step(ledger, job, &step, Some(&end), now)?;
+            Ok(reads::job(ledger.connection, job)?.ok_or(StoreError::NoSuchJob { job })?)
+        });
+        let Written { value, on_disk } = written.await.map_err(|error| naming(error, job))?;
+        Ok(Written { value, on_disk: on_disk.of(job) })
     }
 
     async fn note_session(&self, claim: Claim, session: SessionId, now: Timestamp) -> Result<(), StoreError> {
@@ -324,122 +332,4 @@ fn naming(error: StoreError, id: JobId) -> StoreError {
 }
 
 #[cfg(test)]
-mod tests {
-    use model::{CallSpec, NewJob};
-
-    use super::*;
-
-    const NOW: Timestamp = Timestamp::MAX;
-
-    /// How the writer's connection is set in the last batch that changed a job.
-    async fn last_level(store: &Sqlite) -> Result<i64, StoreError> {
-        let read = |ledger: &mut Ledger<'_>| {
-            Ok(ledger
-                .connection
-                .query_row("SELECT level FROM levels ORDER BY rowid DESC", [], |row| row.get(0))?)
-        };
-        // Relaxed: what comes next has to set it again by itself.
-        store.writer.write(Durability::Relaxed, read).await
-    }
-
-    #[tokio::test]
-    async fn what_is_answered_is_on_the_disk() -> Result<(), Box<dyn std::error::Error>> {
-        const NORMAL: i64 = 1;
-        const FULL: i64 = 2;
-        let store = Sqlite::in_memory().await?;
-        let note = "CREATE TEMP TABLE levels (level INTEGER);
-            CREATE TEMP TRIGGER placed AFTER INSERT ON main.agent_jobs
-                BEGIN INSERT INTO levels SELECT synchronous FROM pragma_synchronous; END;
-            CREATE TEMP TRIGGER stepped AFTER UPDATE ON main.agent_jobs
-                BEGIN INSERT INTO levels SELECT synchronous FROM pragma_synchronous; END;";
-        let set_up = move |ledger: &mut Ledger<'_>| Ok(ledger.connection.execute_batch(note)?);
-        store.writer.write(Durability::Relaxed, set_up).await?;
-        let home = Home::Host("here".into());
-        let order = NewJob::new(CallSpec::new(AgentKind::Claude, "x", "/w"), "call", home.clone());
-        let id = JobId::first_of(Timestamp::from_millis(1));
-
-        store.place(Job::placed(id, order, NOW), None).await?;
-        assert_eq!(last_level(&store).await?, FULL, "place");
-        let request = ClaimRequest {
-            owner: Owner::new("a"),
-            homes: vec![home],
-            agents: vec![crate::Capacity { agent: AgentKind::Claude, at_once: 1 }],
-            lease: std::time::Duration::from_secs(1),
-        };
-        let claim = store.claim(request, NOW).await?.and_then(|job| job.claim()).ok_or("nothing to claim")?;
-        assert_eq!(last_level(&store).await?, NORMAL, "claim");
-        store.step(id, Step::Cancel, None, NOW).await?;
-        assert_eq!(last_level(&store).await?, FULL, "cancel");
-        store.step(id, Step::Finish { claim, how: model::Ended::Completed }, None, NOW).await?;
-        assert_eq!(last_level(&store).await?, FULL, "finish");
-        let relaxed =
-            |ledger: &mut Ledger<'_>| Ok(ledger.connection.execute("UPDATE agent_jobs SET task = ''", [])?);
-        store.writer.write(Durability::Relaxed, relaxed).await?;
-        assert_eq!(last_level(&store).await?, NORMAL, "so that the test can tell");
-        Ok(())
-    }
-
-    /// Keeps the writer busy until it is told to go on; all that comes meanwhile goes into one batch.
-    async fn occupied(store: &Arc<Sqlite>) -> (std::sync::mpsc::Sender<()>, tokio::task::JoinSet<()>) {
-        let (go_on, told) = std::sync::mpsc::channel();
-        let (begun, beginning) = oneshot::channel();
-        let wait = move |_: &mut Ledger<'_>| {
-            let _ = begun.send(());
-            let _ = told.recv();
-            Ok(())
-        };
-        let own = store.clone();
-        let mut busy = tokio::task::JoinSet::new();
-        busy.spawn(async move { drop(own.writer.write(Durability::Relaxed, wait).await) });
-        drop(beginning.await);
-        (go_on, busy)
-    }
-
-    #[tokio::test]
-    async fn one_that_wants_the_disk_takes_the_whole_batch_there() -> Result<(), Box<dyn std::error::Error>> {
-        let store = Arc::new(Sqlite::in_memory().await?);
-        let level = |ledger: &mut Ledger<'_>| {
-            Ok(ledger.connection.pragma_query_value(None, "synchronous", |row| row.get::<_, i64>(0))?)
-        };
-        let alone = store.writer.write(Durability::Relaxed, level).await?;
-        let (go_on, busy) = occupied(&store).await;
-        let (relaxed, full) =
-            (store.writer.write(Durability::Relaxed, level), store.writer.write(Durability::Full, level));
-        let releasing = async { go_on.send(()).map_err(|_| StoreError::Closed) };
-        // Each is handed over when it is first asked: both wait when the writer goes on.
-        let (relaxed, full, released) = tokio::join!(relaxed, full, releasing);
-        released?;
-        busy.join_all().await;
-        assert_eq!((alone, relaxed?, full?), (1, 2, 2));
-        Ok(())
-    }
-
-    #[tokio::test]
-    async fn more_than_can_wait_is_kept_waiting_outside() -> Result<(), Box<dyn std::error::Error>> {
-        let store = Arc::new(Sqlite::in_memory().await?);
-        let (go_on, busy) = occupied(&store).await;
-        let room = store.writer.room();
-        let mut waiting = tokio::task::JoinSet::new();
-        for _ in 0..room + 10 {
-            let own = store.clone();
-            waiting.spawn(
-                async move { own.writer.write(Durability::Relaxed, |_: &mut Ledger<'_>| Ok(())).await },
-            );
-        }
-        while store.writer.room() > 0 {
-            tokio::task::yield_now().await;
-        }
-        assert!(waiting.try_join_next().is_none(), "nobody has an answer yet");
-        go_on.send(())?;
-        busy.join_all().await;
-        for answer in waiting.join_all().await {
-            answer?;
-        }
-        // Its room is given back a moment after its answer. The one that kept the writer busy is done, too.
-        while store.writer.room() < room + 1 {
-            tokio::task::yield_now().await;
-        }
-        assert_eq!(store.writer.room(), room + 1);
-        Ok(())
-    }
-}
+mod tests;

@@ -2,8 +2,12 @@
 //!
 //! Callers hand their work over and wait. What has gathered while the disk was busy goes into one transaction, so that many
 //! callers share one sync of the disk; each piece of work has a savepoint of its own, so that one that fails takes nothing
-//! with it. Nobody gets an answer before the commit.
+//! with it. Nobody gets an answer before the commit, and nobody who wants to wait for the disk before the disk has it.
+//!
+//! `SQLite` itself would sync within its commit, while everybody waits. Here it writes its log, and the log is synced after
+//! that, so that there is a moment in which a caller can get ready. Its own syncs, those of a checkpoint, stay what they are.
 
+use std::io;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::{self, JoinHandle};
@@ -18,6 +22,7 @@ use crate::error::StoreError;
 use crate::sqlite::Failed;
 use crate::sqlite::faults::Place;
 use crate::watch::Change;
+use crate::written::{OnDisk, OnTheWay, Written};
 
 /// How much goes into one transaction. More would make the first of them wait for too long.
 const MOST_AT_ONCE: usize = 256;
@@ -30,9 +35,19 @@ const MOST_WAITING: usize = 1_024;
 pub enum Durability {
     /// It survives the end of this process, but a power cut may take it back.
     Relaxed,
+    /// The same, and it is on its way to the disk.
+    Soon,
     /// It is on the disk.
     Full,
 }
+
+/// Brings what was written to the log to the disk.
+pub type SyncLog = Box<dyn FnMut() -> io::Result<()> + Send>;
+
+/// After how long without work the log is brought into the file, and of how many transactions it has to be for that. It costs
+/// syncs of its own, which nobody waits for then.
+const AT_REST: Duration = Duration::from_secs(1);
+const WORTH_TIDYING: u32 = 32;
 
 /// What a piece of work writes to.
 pub struct Ledger<'a> {
@@ -65,12 +80,14 @@ pub struct Writer {
 impl Writer {
     pub fn start(
         connection: Connection,
+        sync_log: SyncLog,
         place: Place,
         changes: broadcast::Sender<Change>,
     ) -> Result<Self, StoreError> {
         let (sender, receiver) = channel();
         let (at_end, ended) = channel();
-        let desk = Desk { connection, place: place.clone(), changes, durability: Durability::Full };
+        let desk =
+            Desk { connection, sync_log, place: place.clone(), changes, log_in_doubt: false, in_log: 0 };
         let thread = thread::Builder::new()
             .name("store-writer".to_owned())
             .spawn(move || {
@@ -100,7 +117,16 @@ impl Writer {
         T: Send + 'static,
         F: FnOnce(&mut Ledger<'_>) -> Result<T, Failed> + Send + 'static,
     {
-        self.write_then(durability, run, |value| value).await
+        self.write_then(durability, run, |value, _| value).await
+    }
+
+    /// Has the work done in a transaction, and answers after the commit, while it is on its way to the disk.
+    pub async fn write_soon<T, F>(&self, run: F) -> Result<Written<T>, StoreError>
+    where
+        T: Send + 'static,
+        F: FnOnce(&mut Ledger<'_>) -> Result<T, Failed> + Send + 'static,
+    {
+        self.write_then(Durability::Soon, run, |value, on_disk| Written { value, on_disk }).await
     }
 
     /// Like [`Self::write`]; `wrap` makes the answer of what was committed, and is not called before.
@@ -114,11 +140,12 @@ impl Writer {
         T: Send + 'static,
         R: Send + 'static,
         F: FnOnce(&mut Ledger<'_>) -> Result<T, Failed> + Send + 'static,
-        W: FnOnce(T) -> R + Send + 'static,
+        W: FnOnce(T, OnDisk) -> R + Send + 'static,
     {
         let room = self.room.clone().acquire_owned().await.map_err(|_| StoreError::Closed)?;
         let (reply, answer) = oneshot::channel();
-        let order = Order { durability, run: Some(run), result: None, wrap, reply, _room: Some(room) };
+        let (run, changes) = (Some(run), Vec::new());
+        let order = Order { durability, run, result: None, changes, wrap, reply, _room: Some(room) };
         let work = self.work.as_ref().ok_or(StoreError::Closed)?;
         work.send(Box::new(order)).map_err(|_| StoreError::Closed)?;
         answer.await.map_err(|gone| StoreError::Unconfirmed {
@@ -138,10 +165,10 @@ impl Afterwards {
         F: FnOnce(&mut Ledger<'_>) -> Result<(), Failed> + Send + 'static,
     {
         let (reply, _) = oneshot::channel();
-        let (durability, run) = (Durability::Full, Some(run));
+        let (durability, run, changes) = (Durability::Full, Some(run), Vec::new());
         // A writer that is gone has closed the store; what is held is rescued when it is opened again.
         // It takes no room, since it cannot wait for any.
-        let order = Order { durability, run, result: None, wrap: |()| (), reply, _room: None };
+        let order = Order { durability, run, result: None, changes, wrap: |(), _| (), reply, _room: None };
         let _ = self.0.send(Box::new(order));
     }
 }
@@ -166,8 +193,10 @@ impl Drop for Writer {
 trait Work: Send {
     fn durability(&self) -> Durability;
     /// Does it; answers what `SQLite` said when it could not be done.
-    fn run(&mut self, ledger: &mut Ledger<'_>) -> Result<(), Option<rusqlite::Error>>;
-    fn settle(self: Box<Self>, place: &Place);
+    fn run(&mut self, connection: &Connection) -> Result<(), Option<rusqlite::Error>>;
+    /// What it has changed, to be told once.
+    fn changes(&mut self) -> Vec<Change>;
+    fn settle(self: Box<Self>, place: &Place, on_disk: OnDisk);
     fn refuse(self: Box<Self>, error: StoreError);
 }
 
@@ -175,6 +204,7 @@ struct Order<T, R, F, W> {
     durability: Durability,
     run: Option<F>,
     result: Option<Result<T, Failed>>,
+    changes: Vec<Change>,
     wrap: W,
     reply: oneshot::Sender<Result<R, StoreError>>,
     /// Its place among those that wait, which the next gets when this one has its answer.
@@ -186,25 +216,33 @@ where
     T: Send,
     R: Send,
     F: FnOnce(&mut Ledger<'_>) -> Result<T, Failed> + Send,
-    W: FnOnce(T) -> R + Send,
+    W: FnOnce(T, OnDisk) -> R + Send,
 {
     fn durability(&self) -> Durability {
         self.durability
     }
 
-    fn run(&mut self, ledger: &mut Ledger<'_>) -> Result<(), Option<rusqlite::Error>> {
-        self.result = self.run.take().map(|run| run(ledger));
+    fn run(&mut self, connection: &Connection) -> Result<(), Option<rusqlite::Error>> {
+        let mut ledger = Ledger { connection, changes: Vec::new() };
+        self.result = self.run.take().map(|run| run(&mut ledger));
         match &self.result {
-            Some(Ok(_)) => Ok(()),
+            Some(Ok(_)) => {
+                self.changes = ledger.changes;
+                Ok(())
+            }
             Some(Err(Failed::Sqlite(error))) => Err(Some(again(error))),
             Some(Err(Failed::Store(_))) | None => Err(None),
         }
     }
 
+    fn changes(&mut self) -> Vec<Change> {
+        std::mem::take(&mut self.changes)
+    }
+
     /// A caller that has gone away no longer needs its answer.
-    fn settle(self: Box<Self>, place: &Place) {
+    fn settle(self: Box<Self>, place: &Place, on_disk: OnDisk) {
         let answer = match self.result {
-            Some(Ok(value)) => Ok((self.wrap)(value)),
+            Some(Ok(value)) => Ok((self.wrap)(value, on_disk)),
             Some(Err(Failed::Store(error))) => Err(error),
             Some(Err(Failed::Sqlite(error))) => Err(place.failed(error)),
             None => Err(StoreError::Closed),
@@ -220,33 +258,47 @@ where
 /// The thread's side.
 struct Desk {
     connection: Connection,
+    sync_log: SyncLog,
     place: Place,
     changes: broadcast::Sender<Change>,
-    /// How the connection is set now.
-    durability: Durability,
+    /// Whether a sync has failed. The kernel then takes for written what the disk may not have, and a later sync that succeeds
+    /// says nothing about it.
+    log_in_doubt: bool,
+    /// How many transactions are in the log since it was last brought into the file.
+    in_log: u32,
 }
 
 impl Desk {
     fn serve(mut self, work: &Receiver<Box<dyn Work>>) {
         let mut batch = Vec::new();
-        while let Ok(first) = work.recv() {
+        while let Some(first) = self.next(work) {
             batch.push(first);
             batch.extend(work.try_iter().take(MOST_AT_ONCE - 1));
             self.carry_out(&mut batch);
         }
     }
 
+    /// Waits for work, and tidies up when there is none for a while. None at the end.
+    fn next(&mut self, work: &Receiver<Box<dyn Work>>) -> Option<Box<dyn Work>> {
+        if self.in_log >= WORTH_TIDYING {
+            match work.recv_timeout(AT_REST) {
+                Err(RecvTimeoutError::Timeout) => {
+                    self.in_log = 0;
+                    // What cannot be done now, because somebody reads, is done by a later write.
+                    let _ = self.connection.query_row("PRAGMA wal_checkpoint(PASSIVE)", [], |_| Ok(()));
+                }
+                first => return first.ok(),
+            }
+        }
+        work.recv().ok()
+    }
+
     /// Leaves the batch empty: each piece of work has its answer.
     fn carry_out(&mut self, batch: &mut Vec<Box<dyn Work>>) {
-        let mut changes = Vec::new();
-        match self.write_all(batch, &mut changes) {
+        match self.write_all(batch) {
             Ok(()) => {
-                // The watchers first: who has its answer may look whether they know.
-                for change in changes {
-                    // Nobody may be watching.
-                    let _ = self.changes.send(change);
-                }
-                batch.drain(..).for_each(|work| work.settle(&self.place));
+                self.in_log = self.in_log.saturating_add(1);
+                self.settle(batch);
             }
             Err(halt) => {
                 if !self.connection.is_autocommit() {
@@ -258,46 +310,100 @@ impl Desk {
         }
     }
 
-    fn write_all(&mut self, batch: &mut [Box<dyn Work>], changes: &mut Vec<Change>) -> Result<(), Halt> {
-        self.begin(batch.iter().map(|work| work.durability()).max()).map_err(Halt::Before)?;
+    /// Answers those who need not wait for the disk, then brings all of it there, then answers the others. The watchers hear of
+    /// it before who has the last word: he may look whether they know.
+    fn settle(&mut self, batch: &mut Vec<Box<dyn Work>>) {
+        let on_the_way = OnTheWay::new();
+        let (mut waiting, mut untold, mut to_disk) = (Vec::new(), Vec::new(), false);
+        for mut work in batch.drain(..) {
+            to_disk |= work.durability() > Durability::Relaxed;
+            match work.durability() {
+                Durability::Full => {
+                    waiting.push(work);
+                    continue;
+                }
+                Durability::Soon => untold.extend(work.changes()),
+                Durability::Relaxed => self.tell(work.changes()),
+            }
+            work.settle(&self.place, on_the_way.on_disk());
+        }
+        if !to_disk {
+            return;
+        }
+        let doubt = self.bring_to_disk().err();
+        self.tell(untold);
+        for work in &mut waiting {
+            self.tell(work.changes());
+        }
+        let Some(doubt) = doubt else {
+            for work in waiting {
+                work.settle(&self.place, on_the_way.on_disk());
+            }
+            return on_the_way.arrived();
+        };
+        for work in waiting {
+            work.refuse(self.place.not_on_disk(&doubt));
+        }
+        on_the_way.was_not_confirmed(self.place.name(), doubt.to_string());
+    }
+
+    fn tell(&self, changes: Vec<Change>) {
+        for change in changes {
+            // Nobody may be watching.
+            let _ = self.changes.send(change);
+        }
+    }
+
+    fn bring_to_disk(&mut self) -> io::Result<()> {
+        let failed = match (self.sync_log)() {
+            Ok(()) => return Ok(()),
+            Err(error) => error,
+        };
+        self.log_in_doubt = true;
+        self.leave_the_log().map_err(|_| failed)
+    }
+
+    /// Brings all that the log holds into the file itself, which is then synced, and begins the log anew: what comes after a part
+    /// that may be missing on the disk would be lost with it.
+    fn leave_the_log(&mut self) -> rusqlite::Result<()> {
+        if !self.log_in_doubt {
+            return Ok(());
+        }
+        let busy: bool =
+            self.connection.query_row("PRAGMA wal_checkpoint(TRUNCATE)", [], |row| row.get(0))?;
+        if busy {
+            let busy = rusqlite::ffi::Error::new(rusqlite::ffi::SQLITE_BUSY);
+            return Err(rusqlite::Error::SqliteFailure(busy, None));
+        }
+        (self.log_in_doubt, self.in_log) = (false, 0);
+        Ok(())
+    }
+
+    fn write_all(&mut self, batch: &mut [Box<dyn Work>]) -> Result<(), Halt> {
+        self.leave_the_log().map_err(Halt::Before)?;
+        self.execute("BEGIN IMMEDIATE").map_err(Halt::Before)?;
         if let [alone] = batch {
-            return self.write_alone(alone.as_mut(), changes);
+            return self.write_alone(alone.as_mut());
         }
         for work in batch {
-            self.run(work.as_mut(), changes).map_err(Halt::Before)?;
+            self.run(work.as_mut()).map_err(Halt::Before)?;
         }
         self.execute("COMMIT").map_err(Halt::AtCommit)
     }
 
     /// With nobody else in the transaction, it is the savepoint. One of its own would cost a copy of every page.
-    fn write_alone(&self, work: &mut dyn Work, changes: &mut Vec<Change>) -> Result<(), Halt> {
-        let mut ledger = Ledger { connection: &self.connection, changes: Vec::new() };
-        match work.run(&mut ledger) {
-            Ok(()) => {
-                self.execute("COMMIT").map_err(Halt::AtCommit)?;
-                changes.append(&mut ledger.changes);
-                Ok(())
-            }
+    fn write_alone(&self, work: &mut dyn Work) -> Result<(), Halt> {
+        match work.run(&self.connection) {
+            Ok(()) => self.execute("COMMIT").map_err(Halt::AtCommit),
             Err(Some(error)) if self.connection.is_autocommit() => Err(Halt::Before(error)),
             Err(_) => self.execute("ROLLBACK").map_err(Halt::Before),
         }
     }
 
-    fn begin(&mut self, durability: Option<Durability>) -> rusqlite::Result<()> {
-        let durability = durability.unwrap_or(Durability::Full);
-        if durability != self.durability {
-            let level = if durability == Durability::Full { "full" } else { "normal" };
-            self.connection.pragma_update(None, "synchronous", level)?;
-            self.durability = durability;
-        }
-        self.execute("BEGIN IMMEDIATE")
-    }
-
-    fn run(&self, work: &mut dyn Work, changes: &mut Vec<Change>) -> rusqlite::Result<()> {
+    fn run(&self, work: &mut dyn Work) -> rusqlite::Result<()> {
         self.execute("SAVEPOINT work")?;
-        let mut ledger = Ledger { connection: &self.connection, changes: Vec::new() };
-        match work.run(&mut ledger) {
-            Ok(()) => changes.append(&mut ledger.changes),
+        match work.run(&self.connection) {
+            Ok(()) => {}
             // A full disk makes SQLite take back the whole transaction, and all who share it have to know.
             Err(Some(error)) if self.connection.is_autocommit() => return Err(error),
             Err(_) => self.execute("ROLLBACK TO work")?,

@@ -34,6 +34,7 @@ use crate::row::EndRow;
 use crate::setting::Setting;
 use crate::stats::{Stats, StatsRange};
 use crate::watch::Watch;
+use crate::written::Written;
 pub use connecting::Trust;
 use wire::{Vars, Wire};
 
@@ -65,9 +66,9 @@ fn op_name() -> Result<String, StoreError> {
 
 #[async_trait]
 impl Engine for Surreal {
-    async fn place(&self, job: Job, _request: Option<ClaimRequest>) -> Result<Begun, StoreError> {
+    async fn place(&self, job: Job, _request: Option<ClaimRequest>) -> Result<Written<Begun>, StoreError> {
         let (job, is_new) = jobs::place(&self.wire, job).await?;
-        Ok(Begun { job, is_new, claimed: None })
+        Ok(Written::and_kept(Begun { job, is_new, claimed: None }))
     }
 
     fn is_shared(&self) -> bool {

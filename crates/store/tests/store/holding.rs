@@ -52,7 +52,7 @@ async fn a_claimed_job_is_given_as_it_is_kept(bed: Bed) {
 async fn who_places_with_room_gets_the_oldest_and_nothing_is_lost(bed: Bed) {
     let store = bed.open().await;
     let first = store.place(order("first")).await.unwrap().job.id;
-    let placed = store.place_and_claim(order("second"), request("a")).await.unwrap();
+    let placed = store.place_and_claim(order("second"), request("a")).await.unwrap().kept().await.unwrap();
     // An engine that cannot do both at once leaves the claim to be made.
     let claimed = match placed.claimed {
         Some(job) => *job,
@@ -69,7 +69,7 @@ async fn a_call_that_was_placed_before_gives_its_placer_nothing_to_do(bed: Bed) 
     let store = bed.open().await;
     let keyed = NewJob { idempotency_key: Some("once".into()), ..order("x") };
     let first = store.place(keyed.clone()).await.unwrap().job.id;
-    let again = store.place_and_claim(keyed, request("a")).await.unwrap();
+    let again = store.place_and_claim(keyed, request("a")).await.unwrap().kept().await.unwrap();
     assert_eq!((again.job.id, again.is_new, again.claimed), (first, false, None));
     assert_eq!(store.get(first).await.unwrap().unwrap().progress.state, JobState::Queued);
 }
@@ -78,8 +78,10 @@ async fn the_end_of_a_job_is_told_as_it_is_kept(bed: Bed) {
     let store = bed.open().await;
     store.place(order("x")).await.unwrap();
     let (job, claim) = claimed(&store, "a").await;
-    let finished = store.finish(&claim, success("done")).await.unwrap();
-    assert_eq!(store.get(job.id).await.unwrap().unwrap(), finished.job);
+    let written = store.write_end(&claim, success("done")).await.unwrap();
+    // Before the disk has it, too: who is told that it is written finds it.
+    assert_eq!(store.get(job.id).await.unwrap().unwrap(), written.value.job);
+    let finished = written.kept().await.unwrap();
     assert!(finished.job.completed_at.is_some());
 }
 

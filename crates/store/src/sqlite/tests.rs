@@ -1,0 +1,180 @@
+//! What of the engine only shows from within: what waits for the disk, and for whom.
+
+use std::path::Path;
+use std::sync::atomic::Ordering::Relaxed;
+use std::sync::atomic::{AtomicBool, AtomicUsize};
+
+use model::{CallSpec, NewJob};
+
+use super::*;
+
+const NOW: Timestamp = Timestamp::MAX;
+
+/// A store in that file, or in memory; with the syncs of its log counted, and failing as long as they are to.
+struct Disk {
+    synced: Arc<AtomicUsize>,
+    refuses: Arc<AtomicBool>,
+}
+
+impl Disk {
+    fn new() -> Self {
+        Self { synced: Arc::default(), refuses: Arc::default() }
+    }
+
+    fn sync_log(&self) -> SyncLog {
+        let (synced, refuses) = (self.synced.clone(), self.refuses.clone());
+        Box::new(move || {
+            synced.fetch_add(1, Relaxed);
+            if refuses.load(Relaxed) { Err(std::io::Error::other("the disk is broken")) } else { Ok(()) }
+        })
+    }
+
+    fn in_memory(&self) -> Result<Sqlite, StoreError> {
+        Sqlite::start(file::in_memory()?, self.sync_log(), Place::memory(), None)
+    }
+
+    fn file(&self, path: &Path) -> Result<Sqlite, StoreError> {
+        let readers = Some(Arc::new(Readers::of(path.to_owned())));
+        Sqlite::start(file::open(path)?, self.sync_log(), Place::file(path), readers)
+    }
+
+    /// How many syncs there were since it was asked last.
+    fn synced(&self) -> usize {
+        self.synced.swap(0, Relaxed)
+    }
+}
+
+fn job(number: u64) -> Job {
+    let order = NewJob::new(CallSpec::new(AgentKind::Claude, "x", "/w"), "call", Home::Host("here".into()));
+    Job::placed(JobId::first_of(Timestamp::from_millis(number)), order, NOW)
+}
+
+#[tokio::test]
+async fn what_is_to_last_is_brought_to_the_disk() -> Result<(), Box<dyn std::error::Error>> {
+    let disk = Disk::new();
+    let store = disk.in_memory()?;
+    let id = job(1).id;
+    store.place(job(1), None).await?.kept().await?;
+    assert_eq!(disk.synced(), 1, "place");
+    let request = ClaimRequest {
+        owner: Owner::new("a"),
+        homes: vec![Home::Host("here".into())],
+        agents: vec![crate::Capacity { agent: AgentKind::Claude, at_once: 1 }],
+        lease: std::time::Duration::from_secs(1),
+    };
+    let claim = store.claim(request, NOW).await?.and_then(|job| job.claim()).ok_or("nothing to claim")?;
+    assert_eq!(disk.synced(), 0, "claim");
+    store.step(id, Step::Cancel, None, NOW).await?;
+    assert_eq!(disk.synced(), 1, "cancel");
+    store.step(id, Step::Finish { claim, how: model::Ended::Completed }, None, NOW).await?;
+    assert_eq!(disk.synced(), 1, "finish");
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_log_that_the_disk_did_not_take_is_left() -> Result<(), Box<dyn std::error::Error>> {
+    let (folder, disk) = (tempfile::tempdir()?, Disk::new());
+    let path = folder.path().join("jobs.db");
+    let store = disk.file(&path)?;
+    store.place(job(1), None).await?.kept().await?;
+    let log = || std::fs::metadata(folder.path().join("jobs.db-wal")).map(|log| log.len());
+    assert!(log()? > 0);
+    disk.refuses.store(true, Relaxed);
+    // The file itself takes it, and that is as good.
+    store.place(job(2), None).await?.kept().await?;
+    assert_eq!(log()?, 0);
+    Ok(())
+}
+
+#[tokio::test]
+async fn what_the_disk_does_not_confirm_is_not_answered_as_kept() -> Result<(), Box<dyn std::error::Error>> {
+    let (folder, disk) = (tempfile::tempdir()?, Disk::new());
+    let path = folder.path().join("jobs.db");
+    let store = disk.file(&path)?;
+    store.place(job(1), None).await?.kept().await?;
+    let at_once = |ledger: &mut Ledger<'_>| Ok(ledger.connection.busy_timeout(std::time::Duration::ZERO)?);
+    store.writer.write(Durability::Relaxed, at_once).await?;
+    // Somebody who reads keeps the log from being left.
+    let reader = rusqlite::Connection::open(&path)?;
+    reader.execute_batch("BEGIN; SELECT count(*) FROM agent_jobs;")?;
+    disk.refuses.store(true, Relaxed);
+    let written = store.place(job(2), None).await?;
+    let doubt = written.kept().await.err().ok_or("it was confirmed")?;
+    assert!(matches!(&doubt, StoreError::Unconfirmed { job: Some(id), .. } if *id == job(2).id), "{doubt}");
+    let refused = store.step(job(1).id, Step::Cancel, None, NOW).await.err().ok_or("it was written")?;
+    assert!(matches!(refused, StoreError::Locked { .. }), "{refused}");
+    // Nothing is written after what may be missing, until the file has all of it.
+    disk.refuses.store(false, Relaxed);
+    assert!(store.place(job(3), None).await.is_err());
+    reader.execute_batch("ROLLBACK")?;
+    store.place(job(3), None).await?.kept().await?;
+    assert!(store.get(job(2).id).await?.is_some(), "what was in doubt is there after all");
+    Ok(())
+}
+
+/// Keeps the writer busy until it is told to go on; all that comes meanwhile goes into one batch.
+async fn occupied(store: &Arc<Sqlite>) -> (std::sync::mpsc::Sender<()>, tokio::task::JoinSet<()>) {
+    let (go_on, told) = std::sync::mpsc::channel();
+    let (begun, beginning) = oneshot::channel();
+    let wait = move |_: &mut Ledger<'_>| {
+        let _ = begun.send(());
+        let _ = told.recv();
+        Ok(())
+    };
+    let own = store.clone();
+    let mut busy = tokio::task::JoinSet::new();
+    busy.spawn(async move { drop(own.writer.write(Durability::Relaxed, wait).await) });
+    drop(beginning.await);
+    (go_on, busy)
+}
+
+#[tokio::test]
+async fn those_who_wait_together_share_one_sync() -> Result<(), Box<dyn std::error::Error>> {
+    let disk = Disk::new();
+    let store = Arc::new(disk.in_memory()?);
+    let nothing = |_: &mut Ledger<'_>| Ok(());
+    store.writer.write(Durability::Relaxed, nothing).await?;
+    assert_eq!(disk.synced(), 0);
+    let (go_on, busy) = occupied(&store).await;
+    let (first, second) =
+        (store.writer.write(Durability::Full, nothing), store.writer.write(Durability::Full, nothing));
+    let third = store.writer.write_soon(nothing);
+    let releasing = async { go_on.send(()).map_err(|_| StoreError::Closed) };
+    // Each is handed over when it is first asked: all wait when the writer goes on.
+    let (first, second, third, released) = tokio::join!(first, second, third, releasing);
+    released?;
+    busy.join_all().await;
+    first?;
+    second?;
+    third?.kept().await?;
+    assert_eq!(disk.synced(), 1);
+    Ok(())
+}
+
+#[tokio::test]
+async fn more_than_can_wait_is_kept_waiting_outside() -> Result<(), Box<dyn std::error::Error>> {
+    let store = Arc::new(Sqlite::in_memory().await?);
+    let (go_on, busy) = occupied(&store).await;
+    let room = store.writer.room();
+    let mut waiting = tokio::task::JoinSet::new();
+    for _ in 0..room + 10 {
+        let own = store.clone();
+        waiting
+            .spawn(async move { own.writer.write(Durability::Relaxed, |_: &mut Ledger<'_>| Ok(())).await });
+    }
+    while store.writer.room() > 0 {
+        tokio::task::yield_now().await;
+    }
+    assert!(waiting.try_join_next().is_none(), "nobody has an answer yet");
+    go_on.send(())?;
+    busy.join_all().await;
+    for answer in waiting.join_all().await {
+        answer?;
+    }
+    // Its room is given back a moment after its answer. The one that kept the writer busy is done, too.
+    while store.writer.room() < room + 1 {
+        tokio::task::yield_now().await;
+    }
+    assert_eq!(store.writer.room(), room + 1);
+    Ok(())
+}

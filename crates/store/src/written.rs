@@ -1,0 +1,101 @@
+//! What was written and is on its way to the disk.
+//!
+//! A disk takes longer to confirm than everything else that a call needs, and much can be made ready meanwhile. So whoever is
+//! told "written" may go on with what can be taken back, and waits here before it does what cannot.
+
+use model::JobId;
+use tokio::sync::watch;
+
+use crate::error::StoreError;
+
+/// Something that was written: it survives the end of this process, and a power cut once the disk has it.
+#[derive(Debug)]
+#[must_use = "it is not on the disk yet"]
+pub struct Written<T> {
+    /// What was written.
+    pub value: T,
+    /// Tells when the disk has it.
+    pub on_disk: OnDisk,
+}
+
+impl<T> Written<T> {
+    /// What is on the disk already.
+    pub(crate) fn and_kept(value: T) -> Self {
+        Self { value, on_disk: OnDisk { job: None, arrival: None } }
+    }
+
+    /// The same, as its user sees it.
+    pub(crate) fn map<U>(self, as_seen: impl FnOnce(T) -> U) -> Written<U> {
+        Written { value: as_seen(self.value), on_disk: self.on_disk }
+    }
+
+    /// Waits until the disk has it.
+    pub async fn kept(self) -> Result<T, StoreError> {
+        self.on_disk.reached().await?;
+        Ok(self.value)
+    }
+}
+
+/// Whether the disk has what was written. Copies tell the same.
+#[derive(Debug, Clone)]
+pub struct OnDisk {
+    job: Option<JobId>,
+    /// None when there is nothing to wait for.
+    arrival: Option<watch::Receiver<Arrival>>,
+}
+
+/// How far it has come.
+#[derive(Debug, Clone)]
+enum Arrival {
+    Awaited,
+    There,
+    /// The disk did not confirm it: in which store, and why.
+    Doubtful {
+        place: String,
+        reason: String,
+    },
+}
+
+impl OnDisk {
+    /// Waits until the disk has it. After an error nobody knows: a power cut may take it back ([`StoreError::Unconfirmed`]).
+    pub async fn reached(&self) -> Result<(), StoreError> {
+        let Some(mut arrival) = self.arrival.clone() else { return Ok(()) };
+        let arrived = arrival.wait_for(|arrival| !matches!(arrival, Arrival::Awaited)).await;
+        match arrived.as_deref() {
+            Ok(Arrival::Doubtful { place, reason }) => Err(StoreError::Unconfirmed {
+                place: place.clone(),
+                job: self.job,
+                source: reason.clone().into(),
+            }),
+            Ok(_) => Ok(()),
+            // The writer has ended before its word, as it does in a panic.
+            Err(_) => Err(StoreError::Closed),
+        }
+    }
+
+    pub(crate) fn of(self, job: JobId) -> Self {
+        Self { job: Some(job), ..self }
+    }
+}
+
+/// The writer's end.
+#[derive(Debug)]
+pub struct OnTheWay(watch::Sender<Arrival>);
+
+impl OnTheWay {
+    pub fn new() -> Self {
+        Self(watch::Sender::new(Arrival::Awaited))
+    }
+
+    pub fn on_disk(&self) -> OnDisk {
+        OnDisk { job: None, arrival: Some(self.0.subscribe()) }
+    }
+
+    pub fn arrived(self) {
+        self.0.send_replace(Arrival::There);
+    }
+
+    pub fn was_not_confirmed(self, place: String, reason: String) {
+        self.0.send_replace(Arrival::Doubtful { place, reason });
+    }
+}
