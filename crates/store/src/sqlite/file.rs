@@ -14,7 +14,6 @@ use tokio::sync::Semaphore;
 
 use crate::error::StoreError;
 use crate::sqlite::faults::Place;
-use crate::sqlite::writer::SyncLog;
 use crate::sqlite::{Failed, schema};
 
 /// How long a statement waits for another process to let go of the file.
@@ -25,8 +24,8 @@ const READERS: usize = 4;
 
 const STATEMENTS_KEPT: usize = 64;
 
-/// After how many pages the log is brought into the file at the latest: 64 MB.
-const LONGEST_LOG: u32 = 16_000;
+/// After how many pages the log is brought into the file at the latest: 16 MB.
+const LONGEST_LOG: u32 = 4_000;
 
 /// Opens the file for writing; makes it and its folders when they are missing, and brings it to our version.
 pub fn open(path: &Path) -> Result<Connection, StoreError> {
@@ -39,19 +38,6 @@ pub fn open(path: &Path) -> Result<Connection, StoreError> {
     set_up(&connection).map_err(|error| place.failed(error))?;
     schema::bring_up_to_date(&mut connection, &place)?;
     Ok(connection)
-}
-
-/// What brings the log of that file to the disk.
-pub fn sync_of(path: &Path) -> SyncLog {
-    let (path, mut log) = (beside(path, "-wal"), None);
-    Box::new(move || {
-        // The file stays the same for as long as it is open. Nobody locks it, so another handle on it breaks no lock.
-        let open: &mut fs::File = match &mut log {
-            Some(open) => open,
-            none => none.insert(fs::File::open(&path)?),
-        };
-        open.sync_data()
-    })
 }
 
 pub fn in_memory() -> Result<Connection, StoreError> {
@@ -99,7 +85,7 @@ fn hex(digit: u8) -> char {
     char::from_digit(digit.into(), 16).unwrap_or('0')
 }
 
-fn beside(path: &Path, ending: &str) -> PathBuf {
+pub fn beside(path: &Path, ending: &str) -> PathBuf {
     let mut name = path.as_os_str().to_owned();
     name.push(ending);
     name.into()

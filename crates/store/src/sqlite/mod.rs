@@ -7,6 +7,7 @@ mod claim;
 mod faults;
 mod file;
 mod jobs;
+mod log;
 mod reads;
 mod rescue;
 mod schema;
@@ -33,7 +34,8 @@ use crate::watch::{Change, Watch};
 use crate::written::{OnDisk, Written};
 use faults::Place;
 use file::Readers;
-use writer::{Afterwards, Durability, Ledger, SyncLog, Writer};
+use log::{LogFile, NoLog};
+use writer::{Afterwards, Durability, Ledger, Log, Writer};
 
 /// How many changes a slow watcher may be behind before it misses some.
 const CHANGES_KEPT: usize = 4_096;
@@ -50,27 +52,27 @@ pub struct Sqlite {
 impl Sqlite {
     pub async fn open(path: PathBuf) -> Result<Self, StoreError> {
         let place = Place::file(&path);
-        let (readers, sync_log) = (Readers::of(path.clone()), file::sync_of(&path));
+        let (readers, log) = (Readers::of(path.clone()), LogFile::of(&path));
         let opened = tokio::task::spawn_blocking(move || file::open(&path));
         let connection = opened.await.map_err(|_| StoreError::Closed)??;
-        Self::start(connection, sync_log, place, Some(Arc::new(readers)))
+        Self::start(connection, Box::new(log), place, Some(Arc::new(readers)))
     }
 
     /// A database in memory has one connection, so reads go through the writer.
     pub async fn in_memory() -> Result<Self, StoreError> {
         let opened = tokio::task::spawn_blocking(file::in_memory);
         let connection = opened.await.map_err(|_| StoreError::Closed)??;
-        Self::start(connection, Box::new(|| Ok(())), Place::memory(), None)
+        Self::start(connection, Box::new(NoLog), Place::memory(), None)
     }
 
     fn start(
         connection: rusqlite::Connection,
-        sync_log: SyncLog,
+        log: Box<dyn Log>,
         place: Place,
         readers: Option<Arc<Readers>>,
     ) -> Result<Self, StoreError> {
         let (changes, _) = broadcast::channel(CHANGES_KEPT);
-        let writer = Writer::start(connection, sync_log, place, changes.clone())?;
+        let writer = Writer::start(connection, log, place, changes.clone())?;
         Ok(Self { readers, writer, changes })
     }
 

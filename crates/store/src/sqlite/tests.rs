@@ -10,7 +10,8 @@ use super::*;
 
 const NOW: Timestamp = Timestamp::MAX;
 
-/// A store in that file, or in memory; with the syncs of its log counted, and failing as long as they are to.
+/// A disk that counts how often a log is brought to it, and refuses as long as it is to.
+#[derive(Clone)]
 struct Disk {
     synced: Arc<AtomicUsize>,
     refuses: Arc<AtomicBool>,
@@ -21,26 +22,25 @@ impl Disk {
         Self { synced: Arc::default(), refuses: Arc::default() }
     }
 
-    fn sync_log(&self) -> SyncLog {
-        let (synced, refuses) = (self.synced.clone(), self.refuses.clone());
-        Box::new(move || {
-            synced.fetch_add(1, Relaxed);
-            if refuses.load(Relaxed) { Err(std::io::Error::other("the disk is broken")) } else { Ok(()) }
-        })
-    }
-
     fn in_memory(&self) -> Result<Sqlite, StoreError> {
-        Sqlite::start(file::in_memory()?, self.sync_log(), Place::memory(), None)
+        Sqlite::start(file::in_memory()?, Box::new(self.clone()), Place::memory(), None)
     }
 
     fn file(&self, path: &Path) -> Result<Sqlite, StoreError> {
         let readers = Some(Arc::new(Readers::of(path.to_owned())));
-        Sqlite::start(file::open(path)?, self.sync_log(), Place::file(path), readers)
+        Sqlite::start(file::open(path)?, Box::new(self.clone()), Place::file(path), readers)
     }
 
     /// How many syncs there were since it was asked last.
     fn synced(&self) -> usize {
         self.synced.swap(0, Relaxed)
+    }
+}
+
+impl Log for Disk {
+    fn sync(&mut self) -> std::io::Result<()> {
+        self.synced.fetch_add(1, Relaxed);
+        if self.refuses.load(Relaxed) { Err(std::io::Error::other("the disk is broken")) } else { Ok(()) }
     }
 }
 
@@ -126,6 +126,32 @@ async fn occupied(store: &Arc<Sqlite>) -> (std::sync::mpsc::Sender<()>, tokio::t
     busy.spawn(async move { drop(own.writer.write(Durability::Relaxed, wait).await) });
     drop(beginning.await);
     (go_on, busy)
+}
+
+#[tokio::test]
+async fn the_log_grows_in_steps_and_what_is_added_is_nothing() -> Result<(), Box<dyn std::error::Error>> {
+    let folder = tempfile::tempdir()?;
+    let path = folder.path().join("jobs.db");
+    let log = || std::fs::metadata(folder.path().join("jobs.db-wal")).map(|log| log.len());
+    let store = Sqlite::open(path.clone()).await?;
+    let mut lengths = std::collections::BTreeSet::new();
+    for number in 1..=20 {
+        store.place(job(number), None).await?.kept().await?;
+        lengths.insert(log()?);
+    }
+    assert!((2..8).contains(&lengths.len()), "{lengths:?}");
+    // As a crash leaves it: whoever opens the copy has to recover the log, with the zeros at its end.
+    let copy = folder.path().join("copy.db");
+    std::fs::copy(&path, &copy)?;
+    std::fs::copy(folder.path().join("jobs.db-wal"), folder.path().join("copy.db-wal"))?;
+    let copied = Sqlite::open(copy).await?;
+    copied.check().await?;
+    for number in 1..=20 {
+        assert!(copied.get(job(number).id).await?.is_some(), "{number}");
+    }
+    copied.place(job(21), None).await?.kept().await?;
+    assert!(copied.get(job(21).id).await?.is_some());
+    Ok(())
 }
 
 #[tokio::test]

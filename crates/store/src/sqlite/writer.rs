@@ -41,8 +41,13 @@ pub enum Durability {
     Full,
 }
 
-/// Brings what was written to the log to the disk.
-pub type SyncLog = Box<dyn FnMut() -> io::Result<()> + Send>;
+/// The log that `SQLite` writes ahead to, as far as it is not its own affair.
+pub trait Log: Send {
+    /// Makes room for what will be written to it. Asked within a transaction, so that nobody writes to it meanwhile.
+    fn make_room(&mut self) {}
+    /// Brings what was written to it to the disk.
+    fn sync(&mut self) -> io::Result<()>;
+}
 
 /// After how long without work the log is brought into the file, and of how many transactions it has to be for that. It costs
 /// syncs of its own, which nobody waits for then.
@@ -80,14 +85,13 @@ pub struct Writer {
 impl Writer {
     pub fn start(
         connection: Connection,
-        sync_log: SyncLog,
+        log: Box<dyn Log>,
         place: Place,
         changes: broadcast::Sender<Change>,
     ) -> Result<Self, StoreError> {
         let (sender, receiver) = channel();
         let (at_end, ended) = channel();
-        let desk =
-            Desk { connection, sync_log, place: place.clone(), changes, log_in_doubt: false, in_log: 0 };
+        let desk = Desk { connection, log, place: place.clone(), changes, log_in_doubt: false, in_log: 0 };
         let thread = thread::Builder::new()
             .name("store-writer".to_owned())
             .spawn(move || {
@@ -258,7 +262,7 @@ where
 /// The thread's side.
 struct Desk {
     connection: Connection,
-    sync_log: SyncLog,
+    log: Box<dyn Log>,
     place: Place,
     changes: broadcast::Sender<Change>,
     /// Whether a sync has failed. The kernel then takes for written what the disk may not have, and a later sync that succeeds
@@ -355,7 +359,7 @@ impl Desk {
     }
 
     fn bring_to_disk(&mut self) -> io::Result<()> {
-        let failed = match (self.sync_log)() {
+        let failed = match self.log.sync() {
             Ok(()) => return Ok(()),
             Err(error) => error,
         };
@@ -382,6 +386,7 @@ impl Desk {
     fn write_all(&mut self, batch: &mut [Box<dyn Work>]) -> Result<(), Halt> {
         self.leave_the_log().map_err(Halt::Before)?;
         self.execute("BEGIN IMMEDIATE").map_err(Halt::Before)?;
+        self.log.make_room();
         if let [alone] = batch {
             return self.write_alone(alone.as_mut());
         }
