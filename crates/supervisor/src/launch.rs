@@ -2,8 +2,8 @@
 
 use std::fs::{self, File};
 use std::io;
+use std::os::fd::AsFd;
 use std::path::Path;
-use std::process::Stdio;
 
 use model::{NotStarted, NotStartedReason, Policy, RunId, RunPlan, SandboxReport};
 use rustix::fs::{Access, access};
@@ -83,7 +83,7 @@ fn started(
         Policy::Confined(confinement) => Some(ready(confinement, plan, run_id, folder)?),
     };
     let stdin = spool.stdin().map_err(|error| explain(plan, &error))?;
-    let started = Tree::spawn(plan, run_id, Stdio::from(stdin), prepared.as_ref());
+    let started = Tree::spawn(plan, run_id, stdin.as_fd(), prepared.as_ref());
     let (mut tree, pipes) = started.map_err(|error| explain(plan, &error))?;
     let begun = match prepared {
         None => Ok(Begun {

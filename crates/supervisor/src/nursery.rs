@@ -25,7 +25,7 @@ use rustix::process::{Pid, Signal, WaitOptions, kill_process_group, setsid, wait
 use rustix::stdio::{dup2_stdin, dup2_stdout};
 use tokio::process::Child;
 
-use crate::held::HeldSpool;
+use crate::held::{HeldSpool, Order};
 use crate::os::{self, Forked, Signals};
 use crate::program::Ready;
 
@@ -152,6 +152,7 @@ struct Wanted {
 /// In a supervisor without a folder.
 fn wait_for_a_folder(has_taken: &OwnedFd) -> io::Result<Option<Born>> {
     let ready = Ready::get()?;
+    Order::practise();
     let line = io::stdin();
     let mut files = [PollFd::new(&ready.signals, PollFlags::IN), PollFd::new(&line, PollFlags::IN)];
     loop {

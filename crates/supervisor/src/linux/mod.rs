@@ -9,6 +9,7 @@ mod pipe;
 mod scaffold;
 mod seen;
 mod signals;
+mod spawning;
 mod starter;
 mod survivors;
 mod tree;

@@ -65,11 +65,3 @@ pub fn heed_what_was_ignored() {
         }
     }
 }
-
-/// In a child that is about to become another program: lifts what this program has set for itself.
-#[expect(unsafe_code, reason = "as above")]
-pub fn forget_own_signals() -> io::Result<()> {
-    // SAFETY: as above.
-    unsafe { libc::signal(libc::SIGPIPE, libc::SIG_DFL) };
-    Ok(SigSet::empty().thread_set_mask()?)
-}

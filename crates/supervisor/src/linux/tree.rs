@@ -5,24 +5,23 @@
 
 use std::collections::HashSet;
 use std::io;
-use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
-use std::os::unix::process::CommandExt;
-use std::process::{Command, Stdio};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::{Duration, Instant};
 
 use model::{Exit, ProcessIdentity, RunId, RunPlan, TreeUsage};
 use nix::sys::resource::{UsageWho, getrusage};
 use nix::sys::time::TimeValLike;
 use rustix::io::Errno;
+use rustix::pipe::{PipeFlags, pipe_with};
 use rustix::process::{
-    Pid, Signal, WaitId, WaitIdOptions, WaitOptions, getpid, getppid, kill_process_group,
-    set_child_subreaper, set_parent_process_death_signal, setsid, wait, waitid,
+    Pid, Signal, WaitId, WaitIdOptions, WaitOptions, getpid, kill_process_group, set_child_subreaper, setsid,
+    wait, waitid,
 };
 use sandbox::{Cgroup, Prepared};
 
 use super::identity::{Entry, ProcessHandle, Table, identity_of, table};
 use super::scaffold::Scaffold;
-use super::signals::forget_own_signals;
+use super::spawning::Program;
 
 /// Makes this process one that its caller's terminal, session and death do not touch, and to which orphans below it fall.
 pub fn leave_the_caller() -> io::Result<()> {
@@ -69,15 +68,17 @@ impl Tree {
     pub fn spawn(
         plan: &RunPlan,
         run_id: RunId,
-        stdin: Stdio,
+        stdin: BorrowedFd<'_>,
         prepared: Option<&Prepared>,
     ) -> io::Result<(Self, Pipes)> {
-        let mut command = command(plan, run_id, prepared);
-        let mut child = command.stdin(stdin).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn()?;
-        let pid = i32::try_from(child.id()).map_err(io::Error::other)?;
+        let (output, its_output) = pipe_with(PipeFlags::CLOEXEC)?;
+        let (error, its_error) = pipe_with(PipeFlags::CLOEXEC)?;
+        let streams = [stdin, its_output.as_fd(), its_error.as_fd()];
+        let child = program(plan, run_id, prepared, streams)?.spawn()?;
+        let pid = child.as_raw_pid();
         let unknown = ProcessIdentity { pid, start_ticks: 0 };
         let mut tree = Self {
-            child: Pid::from_raw(pid),
+            child: Some(child),
             scaffold: None,
             identity: unknown,
             exit: None,
@@ -85,14 +86,12 @@ impl Tree {
             cgroup: None,
         };
         // Not waited for yet, so it is still in the process table even if it has ended.
-        let (Some(identity), Some(output), Some(error)) =
-            (identity_of(pid), child.stdout.take(), child.stderr.take())
-        else {
+        let Some(identity) = identity_of(pid) else {
             tree.abandon();
             return Err(io::Error::other("a process that was started cannot be watched"));
         };
         tree.identity = identity;
-        Ok((tree, Pipes { output: output.into(), error: error.into() }))
+        Ok((tree, Pipes { output, error }))
     }
 
     /// Tells it that what was started here is the outermost of a sandbox, that the agent runs inside, and what was heard
@@ -302,38 +301,28 @@ pub fn usage() -> io::Result<TreeUsage> {
     })
 }
 
-#[expect(clippy::disallowed_methods, reason = "the one place where an agent is started")]
-#[expect(unsafe_code, reason = "a death signal can only be asked for by the child itself")]
-fn command(plan: &RunPlan, run_id: RunId, prepared: Option<&Prepared>) -> Command {
-    let supervisor = getpid();
-    let mut command = match prepared {
+/// What is to be started: the agent, or its sandbox.
+fn program<'a>(
+    plan: &RunPlan,
+    run_id: RunId,
+    prepared: Option<&'a Prepared>,
+    streams: [BorrowedFd<'a>; 3],
+) -> io::Result<Program<'a>> {
+    let mut program = match prepared {
         None => {
-            let mut command = Command::new(&plan.program);
-            command.args(&plan.args).env_clear().envs(&plan.env).current_dir(&plan.cwd);
-            command
+            let mut program = Program::new(plan.program.as_os_str(), plan.cwd.as_os_str(), streams)?;
+            plan.args.iter().try_for_each(|arg| program.arg(arg))?;
+            plan.env.iter().try_for_each(|(name, value)| program.env(name, value))?;
+            program
         }
         // What it is to start, in which folder and with which environment, is told to it another way.
         Some(prepared) => {
-            let mut command = Command::new(&prepared.program);
-            command.args(&prepared.args).env_clear().current_dir("/");
-            command
+            let mut program = Program::new(prepared.program.as_os_str(), "/".as_ref(), streams)?;
+            prepared.args.iter().try_for_each(|arg| program.arg(arg))?;
+            program.door(prepared.cgroup.as_ref().map(Cgroup::door));
+            program
         }
     };
-    command.env(RunId::VARIABLE, run_id.to_string()).process_group(0);
-    // A number, for the child: its copy of the open file has the same.
-    let door = prepared.and_then(|prepared| Some(prepared.cgroup.as_ref()?.door().as_raw_fd()));
-    // SAFETY: the closure makes system calls only and neither allocates nor locks; besides, the supervisor has one thread.
-    unsafe {
-        command.pre_exec(move || {
-            // What the supervisor's caller had ignored, the supervisor itself heeds already.
-            forget_own_signals()?;
-            if let Some(door) = door {
-                rustix::io::write(BorrowedFd::borrow_raw(door), b"0")?;
-            }
-            set_parent_process_death_signal(Some(Signal::KILL))?;
-            // The supervisor may have been killed before the call above; then no signal would ever come.
-            if getppid() == Some(supervisor) { Ok(()) } else { Err(Errno::SRCH.into()) }
-        });
-    }
-    command
+    program.env(RunId::VARIABLE, &run_id.to_string())?;
+    Ok(program)
 }
