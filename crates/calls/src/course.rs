@@ -109,6 +109,7 @@ pub(crate) async fn go(desk: Arc<Inner>, job: Job, begin: Begin, place: Place) {
         on_disk,
         guards: Vec::new(),
         reported: Reported::default(),
+        last_run: 0,
     };
     let conclusion = course.run(begin).await;
     course.conclude(conclusion).await;
@@ -188,6 +189,8 @@ struct Course<'a> {
     on_disk: Option<OnDisk>,
     guards: Vec<Guard>,
     reported: Reported,
+    /// The number of the run that was followed last; 0 before the first.
+    last_run: u32,
 }
 
 impl Course<'_> {
@@ -224,6 +227,7 @@ impl Course<'_> {
                 Err(Unfinished::Failed(failure)) => return with_what_was_said(self.failed(failure), &relay),
             };
             self.reported.report = Some(report);
+            self.last_run = number;
             let wait = match self.what_follows(&mut relay, outcome) {
                 Ok(wait) => wait,
                 Err(conclusion) => return conclusion,

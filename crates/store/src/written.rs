@@ -21,7 +21,7 @@ pub struct Written<T> {
 impl<T> Written<T> {
     /// What is on the disk already.
     pub(crate) fn and_kept(value: T) -> Self {
-        Self { value, on_disk: OnDisk { job: None, arrival: None } }
+        Self { value, on_disk: OnDisk::there() }
     }
 
     /// The same, as its user sees it.
@@ -71,6 +71,11 @@ impl OnDisk {
             // The writer has ended before its word, as it does in a panic.
             Err(_) => Err(StoreError::Closed),
         }
+    }
+
+    /// It is there.
+    pub(crate) fn there() -> Self {
+        Self { job: None, arrival: None }
     }
 
     pub(crate) fn of(self, job: JobId) -> Self {

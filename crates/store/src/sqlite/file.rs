@@ -17,7 +17,7 @@ use crate::sqlite::faults::Place;
 use crate::sqlite::{Failed, schema};
 
 /// How long a statement waits for another process to let go of the file.
-const PATIENCE: Duration = Duration::from_secs(10);
+pub const PATIENCE: Duration = Duration::from_secs(10);
 
 /// How many reads go on at once.
 const READERS: usize = 4;

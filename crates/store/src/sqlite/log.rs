@@ -9,60 +9,73 @@ use std::fs::{File, OpenOptions};
 use std::io;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
+use std::sync::OnceLock;
+use std::sync::atomic::Ordering::Relaxed;
+use std::sync::atomic::{AtomicBool, AtomicU64};
 
 use crate::sqlite::file::beside;
-use crate::sqlite::writer::Log;
 
 /// How much it grows at a time: the transactions of about ten calls.
 const STEP: usize = 1 << 20;
+
+/// The log that `SQLite` writes ahead to, as far as it is not its own affair.
+pub trait Log: Send + Sync {
+    /// Makes room for what will be written to it. Asked within a transaction, so that nobody writes to it meanwhile.
+    fn make_room(&self) {}
+    /// Brings what was written to it to the disk.
+    fn sync(&self) -> io::Result<()>;
+}
 
 /// The log of a file.
 #[derive(Debug)]
 pub struct LogFile {
     path: PathBuf,
-    open: Option<File>,
-    /// How long it was made, or found.
-    length: u64,
-    has_grown: bool,
+    open: OnceLock<File>,
+    /// How long it was when it was synced last.
+    length: AtomicU64,
+    has_grown: AtomicBool,
 }
 
 impl LogFile {
     pub fn of(file: &Path) -> Self {
-        Self { path: beside(file, "-wal"), open: None, length: 0, has_grown: false }
+        let (length, has_grown) = (AtomicU64::new(0), AtomicBool::new(false));
+        Self { path: beside(file, "-wal"), open: OnceLock::new(), length, has_grown }
     }
 
     /// It stays the same file for as long as the database is open. Nobody locks it, so another handle on it breaks no lock.
-    fn open(&mut self) -> io::Result<&File> {
-        let open = match self.open.take() {
-            Some(open) => open,
-            None => OpenOptions::new().read(true).write(true).open(&self.path)?,
-        };
-        Ok(self.open.insert(open))
+    fn open(&self) -> io::Result<&File> {
+        if let Some(open) = self.open.get() {
+            return Ok(open);
+        }
+        let open = OpenOptions::new().read(true).write(true).open(&self.path)?;
+        Ok(self.open.get_or_init(|| open))
     }
 
-    fn grow(&mut self) -> io::Result<()> {
+    fn grow(&self) -> io::Result<()> {
         let file = self.open()?;
         let end = file.metadata()?.len();
         file.write_all_at(&vec![0; STEP], end)?;
-        self.length = end + STEP as u64;
+        // That it has grown by this is no reason to make it grow.
+        self.length.fetch_max(end + STEP as u64, Relaxed);
         Ok(())
     }
 }
 
 impl Log for LogFile {
-    fn make_room(&mut self) {
-        if std::mem::take(&mut self.has_grown) {
+    fn make_room(&self) {
+        if self.has_grown.swap(false, Relaxed) {
             // A disk that has no room for zeros may have some for the transaction, which says so by itself.
             let _ = self.grow();
         }
     }
 
-    fn sync(&mut self) -> io::Result<()> {
+    fn sync(&self) -> io::Result<()> {
         let file = self.open()?;
         file.sync_data()?;
         let length = file.metadata()?.len();
-        self.has_grown = length > self.length;
-        self.length = length;
+        if length > self.length.swap(length, Relaxed) {
+            self.has_grown.store(true, Relaxed);
+        }
         Ok(())
     }
 }
@@ -72,7 +85,7 @@ impl Log for LogFile {
 pub struct NoLog;
 
 impl Log for NoLog {
-    fn sync(&mut self) -> io::Result<()> {
+    fn sync(&self) -> io::Result<()> {
         Ok(())
     }
 }

@@ -12,6 +12,7 @@ mod reads;
 mod rescue;
 mod schema;
 mod sweep;
+mod transactions;
 mod writer;
 
 use std::path::PathBuf;
@@ -34,8 +35,8 @@ use crate::watch::{Change, Watch};
 use crate::written::{OnDisk, Written};
 use faults::Place;
 use file::Readers;
-use log::{LogFile, NoLog};
-use writer::{Afterwards, Durability, Ledger, Log, Writer};
+use log::{Log, LogFile, NoLog};
+use writer::{Afterwards, Durability, Ledger, Writer};
 
 /// How many changes a slow watcher may be behind before it misses some.
 const CHANGES_KEPT: usize = 4_096;
@@ -55,19 +56,19 @@ impl Sqlite {
         let (readers, log) = (Readers::of(path.clone()), LogFile::of(&path));
         let opened = tokio::task::spawn_blocking(move || file::open(&path));
         let connection = opened.await.map_err(|_| StoreError::Closed)??;
-        Self::start(connection, Box::new(log), place, Some(Arc::new(readers)))
+        Self::start(connection, Arc::new(log), place, Some(Arc::new(readers)))
     }
 
     /// A database in memory has one connection, so reads go through the writer.
     pub async fn in_memory() -> Result<Self, StoreError> {
         let opened = tokio::task::spawn_blocking(file::in_memory);
         let connection = opened.await.map_err(|_| StoreError::Closed)??;
-        Self::start(connection, Box::new(NoLog), Place::memory(), None)
+        Self::start(connection, Arc::new(NoLog), Place::memory(), None)
     }
 
     fn start(
         connection: rusqlite::Connection,
-        log: Box<dyn Log>,
+        log: Arc<dyn Log>,
         place: Place,
         readers: Option<Arc<Readers>>,
     ) -> Result<Self, StoreError> {

@@ -23,12 +23,12 @@ impl Disk {
     }
 
     fn in_memory(&self) -> Result<Sqlite, StoreError> {
-        Sqlite::start(file::in_memory()?, Box::new(self.clone()), Place::memory(), None)
+        Sqlite::start(file::in_memory()?, Arc::new(self.clone()), Place::memory(), None)
     }
 
     fn file(&self, path: &Path) -> Result<Sqlite, StoreError> {
         let readers = Some(Arc::new(Readers::of(path.to_owned())));
-        Sqlite::start(file::open(path)?, Box::new(self.clone()), Place::file(path), readers)
+        Sqlite::start(file::open(path)?, Arc::new(self.clone()), Place::file(path), readers)
     }
 
     /// How many syncs there were since it was asked last.
@@ -38,7 +38,7 @@ impl Disk {
 }
 
 impl Log for Disk {
-    fn sync(&mut self) -> std::io::Result<()> {
+    fn sync(&self) -> std::io::Result<()> {
         self.synced.fetch_add(1, Relaxed);
         if self.refuses.load(Relaxed) { Err(std::io::Error::other("the disk is broken")) } else { Ok(()) }
     }

@@ -1,15 +1,16 @@
-//! The one thread that writes.
+//! Who writes, and when they are answered.
 //!
-//! Callers hand their work over and wait. What has gathered while the disk was busy goes into one transaction, so that many
-//! callers share one sync of the disk; each piece of work has a savepoint of its own, so that one that fails takes nothing
-//! with it. Nobody gets an answer before the commit, and nobody who wants to wait for the disk before the disk has it.
+//! One thread waits for the disk. Callers hand their work over to it and wait; what has gathered while the disk was busy goes into
+//! one transaction, so that many share one sync. Nobody gets an answer before the commit, and nobody who wants to wait for the disk
+//! before the disk has it.
 //!
 //! `SQLite` itself would sync within its commit, while everybody waits. Here it writes its log, and the log is synced after
-//! that, so that there is a moment in which a caller can get ready. Its own syncs, those of a checkpoint, stay what they are.
+//! that, so that there is a moment in which a caller can get ready. A caller that uses this moment makes the transaction itself
+//! when nobody else is there, and leaves only the sync to the thread: to wake another thread up and to be woken up by it takes as
+//! long as the transaction.
 
-use std::io;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
@@ -21,6 +22,8 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore, broadcast, oneshot};
 use crate::error::StoreError;
 use crate::sqlite::Failed;
 use crate::sqlite::faults::Place;
+use crate::sqlite::log::Log;
+use crate::sqlite::transactions::{Transactions, again};
 use crate::watch::Change;
 use crate::written::{OnDisk, OnTheWay, Written};
 
@@ -41,23 +44,17 @@ pub enum Durability {
     Full,
 }
 
-/// The log that `SQLite` writes ahead to, as far as it is not its own affair.
-pub trait Log: Send {
-    /// Makes room for what will be written to it. Asked within a transaction, so that nobody writes to it meanwhile.
-    fn make_room(&mut self) {}
-    /// Brings what was written to it to the disk.
-    fn sync(&mut self) -> io::Result<()>;
-}
-
 /// After how long without work the log is brought into the file, and of how many transactions it has to be for that. It costs
 /// syncs of its own, which nobody waits for then.
 const AT_REST: Duration = Duration::from_secs(1);
 const WORTH_TIDYING: u32 = 32;
+/// After how many it is done at the latest.
+const TIDIED_AFTER: u32 = 300;
 
 /// What a piece of work writes to.
 pub struct Ledger<'a> {
     pub connection: &'a Connection,
-    changes: Vec<Change>,
+    pub(super) changes: Vec<Change>,
 }
 
 impl Ledger<'_> {
@@ -74,7 +71,8 @@ const LONGEST_CLOSE: Duration = Duration::from_secs(1);
 /// long.
 #[derive(Debug)]
 pub struct Writer {
-    work: Option<Sender<Box<dyn Work>>>,
+    work: Option<Sender<Message>>,
+    transactions: Arc<Mutex<Transactions>>,
     room: Arc<Semaphore>,
     thread: Option<JoinHandle<()>>,
     /// Closed when the thread has ended.
@@ -85,22 +83,24 @@ pub struct Writer {
 impl Writer {
     pub fn start(
         connection: Connection,
-        log: Box<dyn Log>,
+        log: Arc<dyn Log>,
         place: Place,
         changes: broadcast::Sender<Change>,
     ) -> Result<Self, StoreError> {
         let (sender, receiver) = channel();
         let (at_end, ended) = channel();
-        let desk = Desk { connection, log, place: place.clone(), changes, log_in_doubt: false, in_log: 0 };
+        let transactions = Transactions::new(connection, Arc::clone(&log), place.clone());
+        let transactions = Arc::new(Mutex::new(transactions));
+        let desk = Desk { transactions: Arc::clone(&transactions), log, place: place.clone(), changes };
         let thread = thread::Builder::new()
             .name("store-writer".to_owned())
             .spawn(move || {
                 desk.serve(&receiver);
-                drop(at_end);
+                drop((desk, at_end));
             })
             .map_err(|source| StoreError::CannotOpen { place: place.name(), source: source.into() })?;
-        let room = Arc::new(Semaphore::new(MOST_WAITING));
-        Ok(Self { work: Some(sender), room, thread: Some(thread), ended: Mutex::new(ended), place })
+        let (room, ended) = (Arc::new(Semaphore::new(MOST_WAITING)), Mutex::new(ended));
+        Ok(Self { work: Some(sender), transactions, room, thread: Some(thread), ended, place })
     }
 
     /// How many more may wait.
@@ -151,7 +151,12 @@ impl Writer {
         let (run, changes) = (Some(run), Vec::new());
         let order = Order { durability, run, result: None, changes, wrap, reply, _room: Some(room) };
         let work = self.work.as_ref().ok_or(StoreError::Closed)?;
-        work.send(Box::new(order)).map_err(|_| StoreError::Closed)?;
+        let order = Box::new(order);
+        let is_for_now = durability == Durability::Soon;
+        let left = if is_for_now { self.at_once(order) } else { Some(Message::Work(order)) };
+        if let Some(left) = left {
+            work.send(left).map_err(|_| StoreError::Closed)?;
+        }
         answer.await.map_err(|gone| StoreError::Unconfirmed {
             place: self.place.name(),
             job: None,
@@ -160,8 +165,40 @@ impl Writer {
     }
 }
 
+impl Writer {
+    /// Does the work here and now when nobody else writes or waits. Answers what is left for the thread to do: the sync, all of it,
+    /// or nothing.
+    fn at_once(&self, work: Box<dyn Work>) -> Option<Message> {
+        let alone = self.room.available_permits() + 1 == MOST_WAITING;
+        let transactions = match self.transactions.try_lock() {
+            Ok(transactions) => Some(transactions),
+            Err(TryLockError::Poisoned(poisoned)) => Some(poisoned.into_inner()),
+            Err(TryLockError::WouldBlock) => None,
+        };
+        let Some(mut transactions) = transactions.filter(|_| alone) else { return Some(Message::Work(work)) };
+        match transactions.carry_out_at_once(work) {
+            Err(work) => Some(Message::Work(work)),
+            Ok(done) => {
+                drop(transactions);
+                let mut done = done?;
+                let (on_the_way, changes) = (OnTheWay::new(), done.changes());
+                done.settle(&self.place, on_the_way.on_disk());
+                Some(Message::Sync(on_the_way, changes))
+            }
+        }
+    }
+}
+
+/// What the thread is to do.
+enum Message {
+    /// All of it.
+    Work(Box<dyn Work>),
+    /// To bring to the disk what was written, and to tell of it then.
+    Sync(OnTheWay, Vec<Change>),
+}
+
 /// A way to hand over work for which nobody waits.
-pub struct Afterwards(Sender<Box<dyn Work>>);
+pub struct Afterwards(Sender<Message>);
 
 impl Afterwards {
     pub fn write<F>(&self, run: F)
@@ -173,7 +210,7 @@ impl Afterwards {
         // A writer that is gone has closed the store; what is held is rescued when it is opened again.
         // It takes no room, since it cannot wait for any.
         let order = Order { durability, run, result: None, changes, wrap: |(), _| (), reply, _room: None };
-        let _ = self.0.send(Box::new(order));
+        let _ = self.0.send(Message::Work(Box::new(order)));
     }
 }
 
@@ -194,7 +231,7 @@ impl Drop for Writer {
 }
 
 /// A piece of work, whatever its answer.
-trait Work: Send {
+pub trait Work: Send {
     fn durability(&self) -> Durability;
     /// Does it; answers what `SQLite` said when it could not be done.
     fn run(&mut self, connection: &Connection) -> Result<(), Option<rusqlite::Error>>;
@@ -261,94 +298,96 @@ where
 
 /// The thread's side.
 struct Desk {
-    connection: Connection,
-    log: Box<dyn Log>,
+    transactions: Arc<Mutex<Transactions>>,
+    log: Arc<dyn Log>,
     place: Place,
     changes: broadcast::Sender<Change>,
-    /// Whether a sync has failed. The kernel then takes for written what the disk may not have, and a later sync that succeeds
-    /// says nothing about it.
-    log_in_doubt: bool,
-    /// How many transactions are in the log since it was last brought into the file.
-    in_log: u32,
+}
+
+/// What waits for the disk.
+#[derive(Default)]
+struct Batch {
+    work: Vec<Box<dyn Work>>,
+    on_the_way: Vec<OnTheWay>,
+    untold: Vec<Change>,
+}
+
+impl Batch {
+    fn add(&mut self, message: Message) {
+        match message {
+            Message::Work(work) => self.work.push(work),
+            Message::Sync(on_the_way, changes) => {
+                self.on_the_way.push(on_the_way);
+                self.untold.extend(changes);
+            }
+        }
+    }
 }
 
 impl Desk {
-    fn serve(mut self, work: &Receiver<Box<dyn Work>>) {
-        let mut batch = Vec::new();
-        while let Some(first) = self.next(work) {
-            batch.push(first);
-            batch.extend(work.try_iter().take(MOST_AT_ONCE - 1));
-            self.carry_out(&mut batch);
+    fn serve(&self, messages: &Receiver<Message>) {
+        while let Some(first) = self.next(messages) {
+            let mut batch = Batch::default();
+            batch.add(first);
+            messages.try_iter().take(MOST_AT_ONCE - 1).for_each(|message| batch.add(message));
+            if !batch.work.is_empty() {
+                self.transactions().carry_out(&mut batch.work);
+            }
+            self.settle(batch);
         }
     }
 
-    /// Waits for work, and tidies up when there is none for a while. None at the end.
-    fn next(&mut self, work: &Receiver<Box<dyn Work>>) -> Option<Box<dyn Work>> {
-        if self.in_log >= WORTH_TIDYING {
-            match work.recv_timeout(AT_REST) {
-                Err(RecvTimeoutError::Timeout) => {
-                    self.in_log = 0;
-                    // What cannot be done now, because somebody reads, is done by a later write.
-                    let _ = self.connection.query_row("PRAGMA wal_checkpoint(PASSIVE)", [], |_| Ok(()));
-                }
+    /// Waits for work, and tidies up when there is none for a while, or when it is time. None at the end.
+    fn next(&self, messages: &Receiver<Message>) -> Option<Message> {
+        let in_log = self.transactions().in_log();
+        if in_log >= WORTH_TIDYING {
+            match messages.recv_timeout(if in_log < TIDIED_AFTER { AT_REST } else { Duration::ZERO }) {
+                Err(RecvTimeoutError::Timeout) => self.transactions().tidy(),
                 first => return first.ok(),
             }
         }
-        work.recv().ok()
-    }
-
-    /// Leaves the batch empty: each piece of work has its answer.
-    fn carry_out(&mut self, batch: &mut Vec<Box<dyn Work>>) {
-        match self.write_all(batch) {
-            Ok(()) => {
-                self.in_log = self.in_log.saturating_add(1);
-                self.settle(batch);
-            }
-            Err(halt) => {
-                if !self.connection.is_autocommit() {
-                    // When even this fails, the next BEGIN says so.
-                    let _ = self.execute("ROLLBACK");
-                }
-                batch.drain(..).for_each(|work| work.refuse(halt.told(&self.place)));
-            }
-        }
+        messages.recv().ok()
     }
 
     /// Answers those who need not wait for the disk, then brings all of it there, then answers the others. The watchers hear of
     /// it before who has the last word: he may look whether they know.
-    fn settle(&mut self, batch: &mut Vec<Box<dyn Work>>) {
-        let on_the_way = OnTheWay::new();
-        let (mut waiting, mut untold, mut to_disk) = (Vec::new(), Vec::new(), false);
-        for mut work in batch.drain(..) {
-            to_disk |= work.durability() > Durability::Relaxed;
+    fn settle(&self, batch: Batch) {
+        let Batch { work, mut on_the_way, mut untold } = batch;
+        let mut waiting = Vec::new();
+        for mut work in work {
+            let own = OnTheWay::new();
+            let on_disk = own.on_disk();
             match work.durability() {
                 Durability::Full => {
                     waiting.push(work);
                     continue;
                 }
-                Durability::Soon => untold.extend(work.changes()),
+                Durability::Soon => {
+                    untold.extend(work.changes());
+                    on_the_way.push(own);
+                }
                 Durability::Relaxed => self.tell(work.changes()),
             }
-            work.settle(&self.place, on_the_way.on_disk());
+            work.settle(&self.place, on_disk);
         }
-        if !to_disk {
+        if waiting.is_empty() && on_the_way.is_empty() {
             return;
         }
         let doubt = self.bring_to_disk().err();
         self.tell(untold);
-        for work in &mut waiting {
+        for mut work in waiting {
             self.tell(work.changes());
-        }
-        let Some(doubt) = doubt else {
-            for work in waiting {
-                work.settle(&self.place, on_the_way.on_disk());
+            match &doubt {
+                None => work.settle(&self.place, OnDisk::there()),
+                Some(doubt) => work.refuse(self.place.not_on_disk(doubt)),
             }
-            return on_the_way.arrived();
-        };
-        for work in waiting {
-            work.refuse(self.place.not_on_disk(&doubt));
         }
-        on_the_way.was_not_confirmed(self.place.name(), doubt.to_string());
+        for on_the_way in on_the_way {
+            match &doubt {
+                None => on_the_way.arrived(),
+                Some(doubt) => on_the_way.was_not_confirmed(self.place.name(), doubt.to_string()),
+            }
+        }
     }
 
     fn tell(&self, changes: Vec<Change>) {
@@ -358,91 +397,16 @@ impl Desk {
         }
     }
 
-    fn bring_to_disk(&mut self) -> io::Result<()> {
+    fn bring_to_disk(&self) -> std::io::Result<()> {
         let failed = match self.log.sync() {
             Ok(()) => return Ok(()),
             Err(error) => error,
         };
-        self.log_in_doubt = true;
-        self.leave_the_log().map_err(|_| failed)
+        self.transactions().doubt_the_log().map_err(|_| failed)
     }
 
-    /// Brings all that the log holds into the file itself, which is then synced, and begins the log anew: what comes after a part
-    /// that may be missing on the disk would be lost with it.
-    fn leave_the_log(&mut self) -> rusqlite::Result<()> {
-        if !self.log_in_doubt {
-            return Ok(());
-        }
-        let busy: bool =
-            self.connection.query_row("PRAGMA wal_checkpoint(TRUNCATE)", [], |row| row.get(0))?;
-        if busy {
-            let busy = rusqlite::ffi::Error::new(rusqlite::ffi::SQLITE_BUSY);
-            return Err(rusqlite::Error::SqliteFailure(busy, None));
-        }
-        (self.log_in_doubt, self.in_log) = (false, 0);
-        Ok(())
-    }
-
-    fn write_all(&mut self, batch: &mut [Box<dyn Work>]) -> Result<(), Halt> {
-        self.leave_the_log().map_err(Halt::Before)?;
-        self.execute("BEGIN IMMEDIATE").map_err(Halt::Before)?;
-        self.log.make_room();
-        if let [alone] = batch {
-            return self.write_alone(alone.as_mut());
-        }
-        for work in batch {
-            self.run(work.as_mut()).map_err(Halt::Before)?;
-        }
-        self.execute("COMMIT").map_err(Halt::AtCommit)
-    }
-
-    /// With nobody else in the transaction, it is the savepoint. One of its own would cost a copy of every page.
-    fn write_alone(&self, work: &mut dyn Work) -> Result<(), Halt> {
-        match work.run(&self.connection) {
-            Ok(()) => self.execute("COMMIT").map_err(Halt::AtCommit),
-            Err(Some(error)) if self.connection.is_autocommit() => Err(Halt::Before(error)),
-            Err(_) => self.execute("ROLLBACK").map_err(Halt::Before),
-        }
-    }
-
-    fn run(&self, work: &mut dyn Work) -> rusqlite::Result<()> {
-        self.execute("SAVEPOINT work")?;
-        match work.run(&self.connection) {
-            Ok(()) => {}
-            // A full disk makes SQLite take back the whole transaction, and all who share it have to know.
-            Err(Some(error)) if self.connection.is_autocommit() => return Err(error),
-            Err(_) => self.execute("ROLLBACK TO work")?,
-        }
-        self.execute("RELEASE work")
-    }
-
-    fn execute(&self, statement: &'static str) -> rusqlite::Result<()> {
-        self.connection.prepare_cached(statement)?.execute([]).map(|_| ())
-    }
-}
-
-/// What kept a whole batch from being written.
-enum Halt {
-    Before(rusqlite::Error),
-    AtCommit(rusqlite::Error),
-}
-
-impl Halt {
-    /// For each of the callers who shared the transaction.
-    fn told(&self, place: &Place) -> StoreError {
-        match self {
-            Self::Before(error) => place.failed(again(error)),
-            Self::AtCommit(error) => place.commit_failed(again(error)),
-        }
-    }
-}
-
-/// The same error once more.
-fn again(error: &rusqlite::Error) -> rusqlite::Error {
-    match error {
-        rusqlite::Error::SqliteFailure(code, message) => {
-            rusqlite::Error::SqliteFailure(*code, message.clone())
-        }
-        other => rusqlite::Error::ToSqlConversionFailure(other.to_string().into()),
+    fn transactions(&self) -> MutexGuard<'_, Transactions> {
+        // Whoever panicked over them has left a transaction at most, which the next one takes back.
+        self.transactions.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
