@@ -11,6 +11,7 @@ mod jobs;
 mod listener;
 mod lock;
 mod log;
+mod memory;
 pub mod sums;
 mod work;
 
@@ -60,6 +61,7 @@ pub fn serve(order: &cli::Serve) -> Result<ExitCode, DaemonError> {
     });
     let config = Config::read(Some(&home), &environment, &http.collect::<Vec<_>>())?;
     open_many_files();
+    memory::give_back_large_blocks();
     let state = home.make()?;
     let lock = take_lock(&home)?;
     let beside = if order.detached { Beside::TakesStderr } else { Beside::Terminal };
