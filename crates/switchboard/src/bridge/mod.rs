@@ -12,6 +12,7 @@ mod inbox;
 mod ledger;
 mod lines;
 mod message;
+mod resident;
 
 use std::io::{self, BufRead, BufReader, Write};
 use std::net::Shutdown;
@@ -88,6 +89,8 @@ fn read_host(shared: &Shared) {
 
 /// Reads a daemon until it says no more, and passes on whole lines only: half an answer is none.
 fn read_daemon(shared: &Shared, mut reader: BufReader<UnixStream>, number: u64) {
+    // The start is over, and the daemon has yet to think about the first line.
+    resident::give_back();
     let mut line = Vec::new();
     while reader.read_until(b'\n', &mut line).is_ok() && line.ends_with(b"\n") {
         if shared.ledger().daemon_says(&line) {
