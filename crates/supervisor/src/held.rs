@@ -157,11 +157,14 @@ impl HeldSpool {
         self.create(PLAN)?.write_all(&serde_json::to_vec(&order)?)
     }
 
-    /// Takes back what was laid down for a run that never came to be.
+    /// Takes back what was laid down for a run that never came to be, or of which nobody knows more than its status says.
     pub fn take_back(&self) -> io::Result<()> {
+        // The secrets first.
+        self.remove(PLAN)?;
         self.clear_private()?;
-        for name in [PLAN, STDIN, OUTPUT, ERROR, NEXT] {
-            self.remove(name)?;
+        self.remove(STDIN)?;
+        if statat(&self.folder, STATUS, AtFlags::empty()).is_err() {
+            [OUTPUT, ERROR, NEXT].into_iter().try_for_each(|name| self.remove(name))?;
         }
         Ok(())
     }
@@ -183,7 +186,8 @@ impl HeldSpool {
 
     /// The empty file for one of the agent's streams.
     pub fn stream(&self, name: &str) -> io::Result<File> {
-        self.open(name, OFlags::WRONLY)
+        // A starter of an earlier version has left it to the supervisor to make it.
+        self.open(name, OFlags::WRONLY | OFlags::CREATE)
     }
 
     fn create(&self, name: &str) -> io::Result<File> {
@@ -247,7 +251,11 @@ impl HeldSpool {
 
     /// The room that was taken for the last status when the run was laid down.
     pub fn last_status(&self, outlives: Outlives) -> io::Result<StatusSlot<'_>> {
-        let file = self.open(NEXT, OFlags::WRONLY)?;
+        let file = match self.open(NEXT, OFlags::WRONLY) {
+            // As with the streams.
+            Err(error) if error.kind() == io::ErrorKind::NotFound => self.make_room()?,
+            file => file?,
+        };
         Ok(StatusSlot { spool: self, file, name: NEXT, outlives })
     }
 

@@ -3,9 +3,9 @@
 //! Starting a program takes longer than all the rest of starting a run: the kernel maps it, the loader binds it, the runtime
 //! begins. A program that starts many runs (a daemon) keeps one process that has all this behind it, at the other end of a
 //! socket. From it a supervisor is forked ahead of time, which waits for a folder at the same socket, gets ready as far as that
-//! goes without one, and goes on as if it had just been started with it. Once it has one it says so, and the next is forked. A
-//! nursery whose starter goes away ends by itself, as does the supervisor that waits; those that have a folder live on, as they do
-//! without a nursery.
+//! goes without one, and goes on as if it had just been started with it. Once it has one it says so, and the next is forked; some
+//! wait when many are wanted at once. A nursery whose starter goes away ends by itself, as do those that wait; those that have a
+//! folder live on, as they do without a nursery.
 
 use std::ffi::OsString;
 use std::io::{self, IoSlice, IoSliceMut};
@@ -14,26 +14,36 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::Path;
 
-use rustix::event::{PollFd, PollFlags, poll};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use rustix::net::{
     AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer,
     SendAncillaryMessage, SendFlags, SocketFlags, SocketType, recvmsg, sendmsg, socketpair,
 };
 use rustix::pipe::{PipeFlags, pipe_with};
-use rustix::process::{Pid, Signal, WaitOptions, kill_process_group, setsid, wait};
+use rustix::process::{Pid, Signal, WaitOptions, getpid, kill_process_group, setsid, wait};
 use rustix::stdio::{dup2_stdin, dup2_stdout};
 use tokio::process::Child;
 
 use crate::held::{HeldSpool, Order};
 use crate::os::{self, Forked, Signals};
-use crate::program::Ready;
+use crate::program::{HalfReady, Ready};
 
 /// The argument of a supervisor that is to be a nursery.
 pub(crate) const NURSERY: &str = "--nursery";
 
 /// How long the path of a folder can be.
 const LONGEST_PATH: usize = 4096;
+
+/// How soon another fork is tried.
+const TRY_AGAIN: Timespec = Timespec { tv_sec: 0, tv_nsec: 20_000_000 };
+
+/// How many supervisors in a row may be lost before they have a folder. Then something is wrong, and the starter is better off
+/// without a nursery.
+const MOST_LOST: usize = 5;
+
+/// How many wait at most, when more are wanted than one after the other.
+const MOST_WAITING: usize = 4;
 
 /// A nursery, as its starter holds it.
 #[derive(Debug)]
@@ -67,7 +77,7 @@ impl Nursery {
         Ok(())
     }
 
-    /// Ends it and the supervisor that waits, with the orders that nobody has heard. Those that have a folder have left its process
+    /// Ends it and the supervisors that wait, with the orders that nobody has heard. Those that have a folder have left its process
     /// group, and live on.
     pub fn end(self) {
         // Not waited for yet, so the number is that of its group and of no other.
@@ -97,15 +107,17 @@ pub(crate) fn bear_supervisors() -> io::Result<Option<Born>> {
     // What every supervisor asks for is then known to all of them.
     os::boot_id()?;
     let (taken, has_taken) = pipe_with(PipeFlags::CLOEXEC)?;
-    let mut waiting = None;
-    loop {
-        if waiting.is_none() {
-            match os::fork()? {
-                Forked::Child => {
+    let (mut waiting, mut wanted, mut lost) = (Vec::new(), 1, 0);
+    while lost < MOST_LOST {
+        while waiting.len() < wanted {
+            match os::fork() {
+                Ok(Forked::Child) => {
                     drop((signals, taken));
                     return wait_for_a_folder(&has_taken);
                 }
-                Forked::Parent(child) => waiting = Some(child),
+                Ok(Forked::Parent(child)) => waiting.push(child.as_raw_pid()),
+                // There may be room for another process in a moment; who wants a supervisor waits for it.
+                Err(_) => break,
             }
         }
         let line = io::stdin();
@@ -115,31 +127,45 @@ pub(crate) fn bear_supervisors() -> io::Result<Option<Born>> {
             // Whoever waits for a folder hears what comes. Here it is only heard that nothing will.
             PollFd::new(&line, PollFlags::empty()),
         ];
-        match poll(&mut files, None) {
+        match poll(&mut files, waiting.is_empty().then_some(&TRY_AGAIN)) {
             Ok(_) | Err(Errno::INTR) => {}
             Err(error) => return Err(error.into()),
         }
         let [by_signal, by_child, by_line] = files.map(|file| !file.revents().is_empty());
         if by_child {
-            rustix::io::read(&taken, &mut [0_u8])?;
-            waiting = None;
+            let mut number = [0; size_of::<i32>()];
+            rustix::io::read(&taken, &mut number)?;
+            waiting.retain(|child| *child != i32::from_ne_bytes(number));
+            // When there is more to be taken, one that waits is not enough.
+            wanted = if is_readable(&line)? { MOST_WAITING.min(wanted + 1) } else { 1 };
+            lost = 0;
         }
         if by_signal {
             if signals.take()?.stop {
                 return Ok(None);
             }
-            // One that was ended by somebody before it had a folder is replaced.
-            waiting = waiting.filter(|child| !reaped().contains(child));
+            let gone = reaped();
+            let before = waiting.len();
+            waiting.retain(|child| !gone.contains(child));
+            // Somebody ended them before they had a folder, or they could not get ready.
+            lost += before - waiting.len();
         }
         if by_line {
             return Ok(None);
         }
     }
+    Ok(None)
+}
+
+fn is_readable(file: impl AsFd) -> io::Result<bool> {
+    let at_once = Timespec { tv_sec: 0, tv_nsec: 0 };
+    Ok(poll(&mut [PollFd::new(&file, PollFlags::IN)], Some(&at_once))? > 0)
 }
 
 /// Waits for those that have ended: their processor time then counts as that of the program which they worked for.
-fn reaped() -> Vec<Pid> {
-    std::iter::from_fn(|| wait(WaitOptions::NOHANG).ok().flatten()).map(|(child, _)| child).collect()
+fn reaped() -> Vec<i32> {
+    let ended = std::iter::from_fn(|| wait(WaitOptions::NOHANG).ok().flatten());
+    ended.map(|(child, _)| child.as_raw_pid()).collect()
 }
 
 /// A supervisor that is wanted.
@@ -149,29 +175,18 @@ struct Wanted {
     voice: OwnedFd,
 }
 
-/// In a supervisor without a folder.
+/// In a supervisor without a folder. Until it has one, a signal ends it as it would any process: there is nothing to be seen to.
 fn wait_for_a_folder(has_taken: &OwnedFd) -> io::Result<Option<Born>> {
-    let ready = Ready::get()?;
+    let half_ready = HalfReady::get()?;
     Order::practise();
-    let line = io::stdin();
-    let mut files = [PollFd::new(&ready.signals, PollFlags::IN), PollFd::new(&line, PollFlags::IN)];
-    loop {
-        match poll(&mut files, None) {
-            Ok(_) | Err(Errno::INTR) => {}
-            Err(error) => return Err(error.into()),
-        }
-        if !files[0].revents().is_empty() && ready.signals.take()?.stop {
-            return Ok(None);
-        }
-        if !files[1].revents().is_empty() {
-            break;
-        }
-    }
+    os::let_signals_act()?;
+    // One at a time is woken up, however many wait.
     let Some(Wanted { path: folder, folder: open, voice }) = next()? else { return Ok(None) };
+    let ready = half_ready.listens()?;
     dup2_stdin(&open)?;
     dup2_stdout(&voice)?;
     // A nursery that is gone needs no other one to wait.
-    let _ = rustix::io::write(has_taken, &[0]);
+    let _ = rustix::io::write(has_taken, &getpid().as_raw_pid().to_ne_bytes());
     Ok(Some(Born { folder, ready }))
 }
 

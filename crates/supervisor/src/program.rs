@@ -115,16 +115,33 @@ enum GaveUp {
 /// What a supervisor is before it knows what is to be run.
 #[derive(Debug)]
 pub(crate) struct Ready {
-    pub signals: Signals,
+    signals: Signals,
     this: ProcessIdentity,
 }
 
 impl Ready {
     pub fn get() -> io::Result<Self> {
+        // First of all: a signal that was ignored until now must not end it.
         let signals = Signals::listen()?;
+        let HalfReady { this } = HalfReady::get()?;
+        Ok(Self { signals, this })
+    }
+}
+
+/// The same, as far as it can be had without listening to signals.
+pub(crate) struct HalfReady {
+    this: ProcessIdentity,
+}
+
+impl HalfReady {
+    pub fn get() -> io::Result<Self> {
         os::heed_what_was_ignored();
         os::boot_id()?;
-        Ok(Self { signals, this: os::this_process()? })
+        Ok(Self { this: os::this_process()? })
+    }
+
+    pub fn listens(self) -> io::Result<Ready> {
+        Ok(Ready { signals: Signals::listen()?, this: self.this })
     }
 }
 

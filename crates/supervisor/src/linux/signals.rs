@@ -65,3 +65,8 @@ pub fn heed_what_was_ignored() {
         }
     }
 }
+
+/// Takes back the block that [`Signals::listen`] has put on them.
+pub fn let_signals_act() -> io::Result<()> {
+    Ok(SigSet::empty().thread_set_mask()?)
+}

@@ -12,9 +12,9 @@ use std::ptr;
 
 use rustix::process::{Pid, WaitOptions, getpid, waitpid};
 
-/// How much stack the borrowing process has. It calls some functions of the C library, one of which keeps a path and the arguments
-/// there.
-const STACK: usize = 256 * 1024;
+/// How much stack the borrowing process has, beside what it may keep the arguments in: it calls some functions of the C library, one
+/// of which does that.
+const STACK: usize = 128 * 1024;
 
 /// What is to be started.
 #[derive(Debug)]
@@ -71,7 +71,7 @@ impl<'a> Program<'a> {
             supervisor: getpid().as_raw_pid(),
             error: 0,
         };
-        let mut stack = vec![0_u128; STACK / size_of::<u128>()];
+        let mut stack = vec![0_u128; STACK / size_of::<u128>() + args.len()];
         let flags = libc::CLONE_VM | libc::CLONE_VFORK | libc::SIGCHLD;
         // SAFETY: this process has one thread, which stands still (CLONE_VFORK) until the other has become another program or has
         // ended: `start`, the stack and all that they point to outlive its use of them, and nobody else uses them meanwhile. The
