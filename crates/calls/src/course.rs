@@ -67,8 +67,8 @@ pub(crate) fn note_of(run: u32) -> String {
 pub(crate) enum Begin {
     /// With a run of its own.
     Anew,
-    /// The same, and it is on the board since it was placed; a moment ago, so that the disk may not have it yet.
-    Handed { live: Arc<Live>, on_disk: OnDisk },
+    /// The same, and it is on the board already; one that was placed a moment ago, the disk may not have yet.
+    Handed { live: Arc<Live>, on_disk: Option<OnDisk> },
     /// With a run that an earlier desk has started.
     With { number: u32, note: Box<RunNote>, guards: Vec<Guard> },
 }
@@ -95,7 +95,7 @@ enum Unfinished {
 pub(crate) async fn go(desk: Arc<Inner>, job: Job, begin: Begin, place: Place) {
     let Some(claim) = job.claim() else { return };
     let (live, on_disk) = match &begin {
-        Begin::Handed { live, on_disk } => (Arc::clone(live), Some(on_disk.clone())),
+        Begin::Handed { live, on_disk } => (Arc::clone(live), on_disk.clone()),
         Begin::Anew | Begin::With { .. } => (put_on_the_board(&desk, &claim).await, None),
     };
     let files = desk.files(job.id);
@@ -189,7 +189,7 @@ struct Course<'a> {
     on_disk: Option<OnDisk>,
     guards: Vec<Guard>,
     reported: Reported,
-    /// The number of the run that was followed last; 0 before the first.
+    /// The number of the run that was followed to its end last, when none was begun since; otherwise 0.
     last_run: u32,
 }
 
@@ -323,6 +323,7 @@ impl Course<'_> {
 
     /// Starts the next run, or says why there is none.
     async fn begin(&mut self, relay: &Relay) -> Result<(u32, Run, RunNote), Conclusion> {
+        self.last_run = 0;
         self.take_locks(relay).await?;
         self.take_place(relay).await?;
         let number = self.files.runs().last().map_or(1, |last| last + 1);

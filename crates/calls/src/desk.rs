@@ -30,6 +30,9 @@ use crate::settings::Settings;
 /// How long what is known about an agent's program is believed without another look.
 const PROGRAM_KNOWN_FOR: Duration = Duration::from_secs(5);
 
+/// How long the disk may take to keep an end before it is told all the same.
+const UNTIL_KEPT: Duration = Duration::from_secs(5);
+
 /// A call, and how it is placed.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Order {
@@ -257,7 +260,14 @@ impl Desk {
         if let Some(ended) = self.0.recent.get(job) {
             return Ok(Job::clone(&ended));
         }
-        self.0.store.get(job).await?.ok_or(CallError::NoSuchJob { job })
+        let record = self.0.store.get(job).await?.ok_or(CallError::NoSuchJob { job })?;
+        if record.completed_at.is_some()
+            && let Some(live) = self.0.board.get(job)
+        {
+            // It is written, and not on the disk yet. A disk that takes very long is no reason to say nothing.
+            let _ = tokio::time::timeout(UNTIL_KEPT, live.off.cancelled()).await;
+        }
+        Ok(record)
     }
 
     /// The job whose id begins like this.

@@ -44,7 +44,7 @@ pub(crate) async fn keep(desk: &Arc<Inner>, order: NewJob) -> Result<Placed, Sto
     let begun = placed.claimed.take();
     let is_this = begun.as_ref().map(|job| job.id) == Some(placed.job.id);
     match begun.and_then(|job| Some((job.claim()?, job))) {
-        Some((claim, job)) => begin(desk, *job, claim, seat, on_disk.clone()).await,
+        Some((claim, job)) => begin(desk, *job, claim, seat, is_this.then(|| on_disk.clone())).await,
         None => drop(seat),
     }
     if !is_this {
@@ -57,7 +57,7 @@ pub(crate) async fn keep(desk: &Arc<Inner>, order: NewJob) -> Result<Placed, Sto
 
 /// Begins the course of a job at once, instead of having it begun by who sees to all of them.
 #[expect(clippy::disallowed_methods, reason = "it is waited for with all others")]
-async fn begin(desk: &Arc<Inner>, job: Job, claim: Claim, seat: Seat, on_disk: OnDisk) {
+async fn begin(desk: &Arc<Inner>, job: Job, claim: Claim, seat: Seat, on_disk: Option<OnDisk>) {
     let live = desk.board.put(&claim);
     let place = desk.seats.offered(job.order.call.agent, seat);
     let (begun, course) = oneshot::channel();

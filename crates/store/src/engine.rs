@@ -82,5 +82,9 @@ pub trait Engine: Send + Sync + std::fmt::Debug {
     fn is_shared(&self) -> bool {
         false
     }
+    /// Brings all that was written to the disk; an engine that answers no sooner has nothing to do.
+    async fn bring_to_disk(&self) -> Result<(), StoreError> {
+        Ok(())
+    }
     async fn check(&self) -> Result<(), StoreError>;
 }

@@ -284,6 +284,12 @@ impl Store {
         self.engine.sweep(retention, self.now()).await
     }
 
+    /// Brings all that was written to the disk. For those who were told that it did not confirm something
+    /// ([`Written::on_disk`]): once this answers, it has that, too.
+    pub async fn bring_to_disk(&self) -> Result<(), StoreError> {
+        self.engine.bring_to_disk().await
+    }
+
     /// Reads the whole store and says whether it is sound.
     pub async fn check(&self) -> Result<(), StoreError> {
         self.engine.check().await

@@ -40,8 +40,8 @@ impl<T> Written<T> {
 #[derive(Debug, Clone)]
 pub struct OnDisk {
     job: Option<JobId>,
-    /// None when there is nothing to wait for.
-    arrival: Option<watch::Receiver<Arrival>>,
+    /// In which store it is awaited; none when there is nothing to wait for.
+    arrival: Option<(String, watch::Receiver<Arrival>)>,
 }
 
 /// How far it has come.
@@ -49,28 +49,21 @@ pub struct OnDisk {
 enum Arrival {
     Awaited,
     There,
-    /// The disk did not confirm it: in which store, and why.
-    Doubtful {
-        place: String,
-        reason: String,
-    },
+    /// The disk did not confirm it, for this reason.
+    Doubtful(String),
 }
 
 impl OnDisk {
     /// Waits until the disk has it. After an error nobody knows: a power cut may take it back ([`StoreError::Unconfirmed`]).
     pub async fn reached(&self) -> Result<(), StoreError> {
-        let Some(mut arrival) = self.arrival.clone() else { return Ok(()) };
-        let arrived = arrival.wait_for(|arrival| !matches!(arrival, Arrival::Awaited)).await;
-        match arrived.as_deref() {
-            Ok(Arrival::Doubtful { place, reason }) => Err(StoreError::Unconfirmed {
-                place: place.clone(),
-                job: self.job,
-                source: reason.clone().into(),
-            }),
-            Ok(_) => Ok(()),
-            // The writer has ended before its word, as it does in a panic.
-            Err(_) => Err(StoreError::Closed),
-        }
+        let Some((place, mut arrival)) = self.arrival.clone() else { return Ok(()) };
+        let doubt = match arrival.wait_for(|arrival| !matches!(arrival, Arrival::Awaited)).await.as_deref() {
+            Ok(Arrival::Doubtful(reason)) => reason.clone(),
+            Ok(_) => return Ok(()),
+            // As in a panic.
+            Err(_) => "the writer has ended before its word".to_owned(),
+        };
+        Err(StoreError::Unconfirmed { place, job: self.job, source: doubt.into() })
     }
 
     /// It is there.
@@ -85,22 +78,26 @@ impl OnDisk {
 
 /// The writer's end.
 #[derive(Debug)]
-pub struct OnTheWay(watch::Sender<Arrival>);
+pub struct OnTheWay {
+    place: String,
+    arrival: watch::Sender<Arrival>,
+}
 
 impl OnTheWay {
-    pub fn new() -> Self {
-        Self(watch::Sender::new(Arrival::Awaited))
+    /// To the disk of that store.
+    pub fn new(place: String) -> Self {
+        Self { place, arrival: watch::Sender::new(Arrival::Awaited) }
     }
 
     pub fn on_disk(&self) -> OnDisk {
-        OnDisk { job: None, arrival: Some(self.0.subscribe()) }
+        OnDisk { job: None, arrival: Some((self.place.clone(), self.arrival.subscribe())) }
     }
 
     pub fn arrived(self) {
-        self.0.send_replace(Arrival::There);
+        self.arrival.send_replace(Arrival::There);
     }
 
-    pub fn was_not_confirmed(self, place: String, reason: String) {
-        self.0.send_replace(Arrival::Doubtful { place, reason });
+    pub fn was_not_confirmed(self, reason: String) {
+        self.arrival.send_replace(Arrival::Doubtful(reason));
     }
 }

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use model::{JobEnd, RunState, Timestamp, TreeEnd};
-use store::{Finished, Written};
+use store::{Finished, OnDisk, Written};
 use supervisor::Spool;
 
 use super::{Conclusion, Course};
@@ -29,14 +29,26 @@ impl Course<'_> {
             Some(Written { value: Finished { job, .. }, on_disk }) => {
                 // While the disk takes it.
                 self.desk.write_down(&job);
-                if let Err(error) = on_disk.reached().await {
-                    // It is what became of the job all the same, and whoever waits for it is told.
-                    tracing::error!(job = %job.id, %error, "the disk has not confirmed the end of the job");
+                if self.until_it_is_on(&on_disk).await {
+                    self.desk.recent.keep(job);
                 }
-                self.desk.recent.keep(job);
             }
             None => self.desk.record(self.job.id).await,
         }
+    }
+
+    /// Waits until the disk has the end of the job. Whether it has, when this desk lets go of everything.
+    async fn until_it_is_on(&self, on_disk: &OnDisk) -> bool {
+        let mut kept = on_disk.reached().await;
+        while let Err(error) = kept {
+            tracing::warn!(job = %self.job.id, %error, "the disk has not confirmed the end of the job; trying again");
+            tokio::select! {
+                () = self.desk.leaving.cancelled() => return false,
+                () = tokio::time::sleep(TELL_AGAIN) => {}
+            }
+            kept = self.desk.store.bring_to_disk().await;
+        }
+        true
     }
 
     /// The run was lost, and nothing of it is left: the job is queued again while attempts are left.

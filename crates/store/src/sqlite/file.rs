@@ -5,7 +5,7 @@ use std::io;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use rusqlite::config::DbConfig;
@@ -14,6 +14,7 @@ use tokio::sync::Semaphore;
 
 use crate::error::StoreError;
 use crate::sqlite::faults::Place;
+use crate::sqlite::log::{Log, LogFile, NoLog};
 use crate::sqlite::{Failed, schema};
 
 /// How long a statement waits for another process to let go of the file.
@@ -46,6 +47,17 @@ pub fn in_memory() -> Result<Connection, StoreError> {
     set_up(&connection).map_err(|error| place.failed(error))?;
     schema::bring_up_to_date(&mut connection, &place)?;
     Ok(connection)
+}
+
+/// The log of a file that was opened.
+pub fn log_of(connection: &Connection, path: &Path) -> Result<Arc<dyn Log>, StoreError> {
+    let place = Place::file(path);
+    let mode = connection.pragma_query_value(None, "journal_mode", |row| row.get::<_, String>(0));
+    if mode.map_err(|error| place.failed(error))? != "wal" {
+        return Ok(Arc::new(NoLog));
+    }
+    let log = LogFile::open(&beside(path, "-wal"));
+    Ok(Arc::new(log.map_err(|source| StoreError::CannotOpen { place: place.name(), source: source.into() })?))
 }
 
 /// Looks whose file it is before anything about it is changed, be it only its mode.
@@ -85,7 +97,7 @@ fn hex(digit: u8) -> char {
     char::from_digit(digit.into(), 16).unwrap_or('0')
 }
 
-pub fn beside(path: &Path, ending: &str) -> PathBuf {
+fn beside(path: &Path, ending: &str) -> PathBuf {
     let mut name = path.as_os_str().to_owned();
     name.push(ending);
     name.into()
@@ -118,9 +130,12 @@ fn shut_out_others(path: &Path) -> io::Result<()> {
 fn set_up(connection: &Connection) -> rusqlite::Result<()> {
     connection.busy_timeout(PATIENCE)?;
     keep_statements(connection)?;
-    connection.pragma_update(None, "journal_mode", "wal")?;
-    // The log is synced by the writer, after the commit.
-    connection.pragma_update(None, "synchronous", "normal")?;
+    // Some file systems, and a database in memory, have no log to write ahead to: there, SQLite itself syncs within its commit.
+    let mode =
+        connection.pragma_update_and_check(None, "journal_mode", "wal", |row| row.get::<_, String>(0))?;
+    let synchronous = if mode == "wal" { "normal" } else { "full" };
+    // A log is synced by the writer, after the commit.
+    connection.pragma_update(None, "synchronous", synchronous)?;
     // A checkpoint costs syncs of its own. They are made when nobody waits, or when this much has gathered.
     connection.pragma_update(None, "wal_autocheckpoint", LONGEST_LOG)?;
     // A long reader can make the log grow; afterwards it shrinks to this again.
@@ -150,7 +165,7 @@ impl Readers {
         Self { path, idle: Mutex::default(), at_once: Semaphore::new(READERS) }
     }
 
-    pub async fn read<T, F>(self: std::sync::Arc<Self>, read: F) -> Result<T, StoreError>
+    pub async fn read<T, F>(self: Arc<Self>, read: F) -> Result<T, StoreError>
     where
         T: Send + 'static,
         F: FnOnce(&Connection) -> Result<T, Failed> + Send + 'static,

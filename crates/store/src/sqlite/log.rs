@@ -8,12 +8,9 @@
 use std::fs::{File, OpenOptions};
 use std::io;
 use std::os::unix::fs::FileExt;
-use std::path::{Path, PathBuf};
-use std::sync::OnceLock;
+use std::path::Path;
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::atomic::{AtomicBool, AtomicU64};
-
-use crate::sqlite::file::beside;
 
 /// How much it grows at a time: the transactions of about ten calls.
 const STEP: usize = 1 << 20;
@@ -29,32 +26,22 @@ pub trait Log: Send + Sync {
 /// The log of a file.
 #[derive(Debug)]
 pub struct LogFile {
-    path: PathBuf,
-    open: OnceLock<File>,
+    /// The same for as long as the database is open. Nobody locks it, so another handle on it breaks no lock.
+    file: File,
     /// How long it was when it was synced last.
     length: AtomicU64,
     has_grown: AtomicBool,
 }
 
 impl LogFile {
-    pub fn of(file: &Path) -> Self {
-        let (length, has_grown) = (AtomicU64::new(0), AtomicBool::new(false));
-        Self { path: beside(file, "-wal"), open: OnceLock::new(), length, has_grown }
-    }
-
-    /// It stays the same file for as long as the database is open. Nobody locks it, so another handle on it breaks no lock.
-    fn open(&self) -> io::Result<&File> {
-        if let Some(open) = self.open.get() {
-            return Ok(open);
-        }
-        let open = OpenOptions::new().read(true).write(true).open(&self.path)?;
-        Ok(self.open.get_or_init(|| open))
+    pub fn open(path: &Path) -> io::Result<Self> {
+        let file = OpenOptions::new().read(true).write(true).open(path)?;
+        Ok(Self { file, length: AtomicU64::new(0), has_grown: AtomicBool::new(false) })
     }
 
     fn grow(&self) -> io::Result<()> {
-        let file = self.open()?;
-        let end = file.metadata()?.len();
-        file.write_all_at(&vec![0; STEP], end)?;
+        let end = self.file.metadata()?.len();
+        self.file.write_all_at(&vec![0; STEP], end)?;
         // That it has grown by this is no reason to make it grow.
         self.length.fetch_max(end + STEP as u64, Relaxed);
         Ok(())
@@ -70,9 +57,8 @@ impl Log for LogFile {
     }
 
     fn sync(&self) -> io::Result<()> {
-        let file = self.open()?;
-        file.sync_data()?;
-        let length = file.metadata()?.len();
+        self.file.sync_data()?;
+        let length = self.file.metadata()?.len();
         if length > self.length.swap(length, Relaxed) {
             self.has_grown.store(true, Relaxed);
         }
@@ -80,7 +66,7 @@ impl Log for LogFile {
     }
 }
 
-/// In memory, there is no disk to bring it to.
+/// Where there is no log, there is nothing to bring to the disk.
 #[derive(Debug)]
 pub struct NoLog;
 

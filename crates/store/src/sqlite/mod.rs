@@ -1,7 +1,7 @@
 //! The embedded engine: `SQLite` in one file, for one owner.
 //!
-//! All writes go through one thread ([`writer`]), which puts what is waiting into one transaction; reads have connections of
-//! their own and never wait for a write (WAL).
+//! One connection writes: for a caller that is alone, or from one thread ([`writer`]), which puts what is waiting into one
+//! transaction and waits for the disk. Reads have connections of their own and never wait for a write (WAL).
 
 mod claim;
 mod faults;
@@ -35,7 +35,7 @@ use crate::watch::{Change, Watch};
 use crate::written::{OnDisk, Written};
 use faults::Place;
 use file::Readers;
-use log::{Log, LogFile, NoLog};
+use log::{Log, NoLog};
 use writer::{Afterwards, Durability, Ledger, Writer};
 
 /// How many changes a slow watcher may be behind before it misses some.
@@ -53,10 +53,14 @@ pub struct Sqlite {
 impl Sqlite {
     pub async fn open(path: PathBuf) -> Result<Self, StoreError> {
         let place = Place::file(&path);
-        let (readers, log) = (Readers::of(path.clone()), LogFile::of(&path));
-        let opened = tokio::task::spawn_blocking(move || file::open(&path));
-        let connection = opened.await.map_err(|_| StoreError::Closed)??;
-        Self::start(connection, Arc::new(log), place, Some(Arc::new(readers)))
+        let readers = Readers::of(path.clone());
+        let opened = tokio::task::spawn_blocking(move || {
+            let connection = file::open(&path)?;
+            let log = file::log_of(&connection, &path)?;
+            Ok::<_, StoreError>((connection, log))
+        });
+        let (connection, log) = opened.await.map_err(|_| StoreError::Closed)??;
+        Self::start(connection, log, place, Some(Arc::new(readers)))
     }
 
     /// A database in memory has one connection, so reads go through the writer.
@@ -317,6 +321,10 @@ impl Engine for Sqlite {
                 }
             }
         }
+    }
+
+    async fn bring_to_disk(&self) -> Result<(), StoreError> {
+        self.writer.write(Durability::Full, |_: &mut Ledger<'_>| Ok(())).await
     }
 
     async fn check(&self) -> Result<(), StoreError> {

@@ -1,8 +1,10 @@
 //! What of the engine only shows from within: what waits for the disk, and for whom.
 
 use std::path::Path;
+use std::sync::Mutex;
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::atomic::{AtomicBool, AtomicUsize};
+use std::sync::mpsc::{Receiver, Sender, channel};
 
 use model::{CallSpec, NewJob};
 
@@ -10,16 +12,20 @@ use super::*;
 
 const NOW: Timestamp = Timestamp::MAX;
 
+/// What tells that a sync waits, and what it waits for.
+type Hold = (Sender<()>, Receiver<()>);
+
 /// A disk that counts how often a log is brought to it, and refuses as long as it is to.
 #[derive(Clone)]
 struct Disk {
     synced: Arc<AtomicUsize>,
     refuses: Arc<AtomicBool>,
+    held: Arc<Mutex<Option<Hold>>>,
 }
 
 impl Disk {
     fn new() -> Self {
-        Self { synced: Arc::default(), refuses: Arc::default() }
+        Self { synced: Arc::default(), refuses: Arc::default(), held: Arc::default() }
     }
 
     fn in_memory(&self) -> Result<Sqlite, StoreError> {
@@ -31,6 +37,13 @@ impl Disk {
         Sqlite::start(file::open(path)?, Arc::new(self.clone()), Place::file(path), readers)
     }
 
+    /// Keeps the next sync waiting until it is told to go on; tells when it waits.
+    fn hold(&self) -> (Sender<()>, Receiver<()>) {
+        let ((go_on, told), (begun, beginning)) = (channel(), channel());
+        *self.held.lock().unwrap() = Some((begun, told));
+        (go_on, beginning)
+    }
+
     /// How many syncs there were since it was asked last.
     fn synced(&self) -> usize {
         self.synced.swap(0, Relaxed)
@@ -40,6 +53,9 @@ impl Disk {
 impl Log for Disk {
     fn sync(&self) -> std::io::Result<()> {
         self.synced.fetch_add(1, Relaxed);
+        if let Some((begun, told)) = self.held.lock().unwrap().take() {
+            begun.send(()).and(told.recv().map_err(|_| std::sync::mpsc::SendError(()))).unwrap();
+        }
         if self.refuses.load(Relaxed) { Err(std::io::Error::other("the disk is broken")) } else { Ok(()) }
     }
 }
@@ -113,8 +129,8 @@ async fn what_the_disk_does_not_confirm_is_not_answered_as_kept() -> Result<(), 
 }
 
 /// Keeps the writer busy until it is told to go on; all that comes meanwhile goes into one batch.
-async fn occupied(store: &Arc<Sqlite>) -> (std::sync::mpsc::Sender<()>, tokio::task::JoinSet<()>) {
-    let (go_on, told) = std::sync::mpsc::channel();
+async fn occupied(store: &Arc<Sqlite>) -> (Sender<()>, tokio::task::JoinSet<()>) {
+    let (go_on, told) = channel();
     let (begun, beginning) = oneshot::channel();
     let wait = move |_: &mut Ledger<'_>| {
         let _ = begun.send(());
@@ -126,6 +142,32 @@ async fn occupied(store: &Arc<Sqlite>) -> (std::sync::mpsc::Sender<()>, tokio::t
     busy.spawn(async move { drop(own.writer.write(Durability::Relaxed, wait).await) });
     drop(beginning.await);
     (go_on, busy)
+}
+
+#[tokio::test]
+async fn what_was_written_behind_something_doubtful_is_doubtful_too() -> Result<(), Box<dyn std::error::Error>>
+{
+    let (folder, disk) = (tempfile::tempdir()?, Disk::new());
+    let path = folder.path().join("jobs.db");
+    let store = disk.file(&path)?;
+    store.place(job(1), None).await?.kept().await?;
+    let at_once = |ledger: &mut Ledger<'_>| Ok(ledger.connection.busy_timeout(std::time::Duration::ZERO)?);
+    store.writer.write(Durability::Relaxed, at_once).await?;
+    let reader = rusqlite::Connection::open(&path)?;
+    reader.execute_batch("BEGIN; SELECT count(*) FROM agent_jobs;")?;
+    // Two are written before the thread comes to the first, whose sync fails; that of the second would succeed.
+    let (go_on, busy) = disk.hold();
+    let first = store.place(job(2), None).await?;
+    busy.recv()?;
+    let second = store.place(job(3), None).await?;
+    disk.refuses.store(true, Relaxed);
+    go_on.send(())?;
+    assert!(first.kept().await.is_err());
+    disk.refuses.store(false, Relaxed);
+    assert!(second.kept().await.is_err(), "the log is in doubt, and nothing in it is sure");
+    reader.execute_batch("ROLLBACK")?;
+    store.bring_to_disk().await?;
+    Ok(())
 }
 
 #[tokio::test]

@@ -87,24 +87,30 @@ impl Transactions {
     }
 
     /// The log could not be synced.
-    pub fn doubt_the_log(&mut self) -> rusqlite::Result<()> {
+    pub fn doubt_the_log(&mut self) {
         self.log_in_doubt = true;
-        self.leave_the_log()
     }
 
     /// Brings all that the log holds into the file itself, which is then synced, and begins the log anew: what comes after a part
     /// that may be missing on the disk would be lost with it.
-    fn leave_the_log(&mut self) -> rusqlite::Result<()> {
+    pub fn leave_the_log(&mut self) -> rusqlite::Result<()> {
         if !self.log_in_doubt {
             return Ok(());
         }
+        // Twice: an error of the disk is told once to everybody who has the file open, and SQLite's own handle has not heard it yet.
+        self.empty_the_log().or_else(|_| self.empty_the_log())?;
+        (self.log_in_doubt, self.in_log) = (false, 0);
+        Ok(())
+    }
+
+    fn empty_the_log(&self) -> rusqlite::Result<()> {
         let busy: bool =
             self.connection.query_row("PRAGMA wal_checkpoint(TRUNCATE)", [], |row| row.get(0))?;
         if busy {
-            return Err(rusqlite::Error::SqliteFailure(ffi::Error::new(ffi::SQLITE_BUSY), None));
+            Err(rusqlite::Error::SqliteFailure(ffi::Error::new(ffi::SQLITE_BUSY), None))
+        } else {
+            Ok(())
         }
-        (self.log_in_doubt, self.in_log) = (false, 0);
-        Ok(())
     }
 
     fn begin(&self) -> rusqlite::Result<()> {

@@ -5,12 +5,13 @@
 //! before the disk has it.
 //!
 //! `SQLite` itself would sync within its commit, while everybody waits. Here it writes its log, and the log is synced after
-//! that, so that there is a moment in which a caller can get ready. A caller that uses this moment makes the transaction itself
+//! that, so that there is a moment in which a caller can get ready. (The syncs of a checkpoint, and of a log that begins anew, stay
+//! where `SQLite` makes them.) A caller that uses this moment makes the transaction itself
 //! when nobody else is there, and leaves only the sync to the thread: to wake another thread up and to be woken up by it takes as
 //! long as the transaction.
 
-use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, SendError, Sender, channel};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError, Weak};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
@@ -72,7 +73,8 @@ const LONGEST_CLOSE: Duration = Duration::from_secs(1);
 #[derive(Debug)]
 pub struct Writer {
     work: Option<Sender<Message>>,
-    transactions: Arc<Mutex<Transactions>>,
+    /// The thread's: the last connection is closed there, which may take long.
+    transactions: Weak<Mutex<Transactions>>,
     room: Arc<Semaphore>,
     thread: Option<JoinHandle<()>>,
     /// Closed when the thread has ended.
@@ -90,8 +92,9 @@ impl Writer {
         let (sender, receiver) = channel();
         let (at_end, ended) = channel();
         let transactions = Transactions::new(connection, Arc::clone(&log), place.clone());
-        let transactions = Arc::new(Mutex::new(transactions));
-        let desk = Desk { transactions: Arc::clone(&transactions), log, place: place.clone(), changes };
+        let owned = Arc::new(Mutex::new(transactions));
+        let transactions = Arc::downgrade(&owned);
+        let desk = Desk { transactions: owned, log, place: place.clone(), changes };
         let thread = thread::Builder::new()
             .name("store-writer".to_owned())
             .spawn(move || {
@@ -154,8 +157,9 @@ impl Writer {
         let order = Box::new(order);
         let is_for_now = durability == Durability::Soon;
         let left = if is_for_now { self.at_once(order) } else { Some(Message::Work(order)) };
-        if let Some(left) = left {
-            work.send(left).map_err(|_| StoreError::Closed)?;
+        // What was written already and is not brought to the disk any more is told by its `OnDisk`.
+        if let Some(Err(SendError(Message::Work(_)))) = left.map(|left| work.send(left)) {
+            return Err(StoreError::Closed);
         }
         answer.await.map_err(|gone| StoreError::Unconfirmed {
             place: self.place.name(),
@@ -170,7 +174,8 @@ impl Writer {
     /// or nothing.
     fn at_once(&self, work: Box<dyn Work>) -> Option<Message> {
         let alone = self.room.available_permits() + 1 == MOST_WAITING;
-        let transactions = match self.transactions.try_lock() {
+        let Some(transactions) = self.transactions.upgrade() else { return Some(Message::Work(work)) };
+        let transactions = match transactions.try_lock() {
             Ok(transactions) => Some(transactions),
             Err(TryLockError::Poisoned(poisoned)) => Some(poisoned.into_inner()),
             Err(TryLockError::WouldBlock) => None,
@@ -181,7 +186,7 @@ impl Writer {
             Ok(done) => {
                 drop(transactions);
                 let mut done = done?;
-                let (on_the_way, changes) = (OnTheWay::new(), done.changes());
+                let (on_the_way, changes) = (OnTheWay::new(self.place.name()), done.changes());
                 done.settle(&self.place, on_the_way.on_disk());
                 Some(Message::Sync(on_the_way, changes))
             }
@@ -340,8 +345,10 @@ impl Desk {
     /// Waits for work, and tidies up when there is none for a while, or when it is time. None at the end.
     fn next(&self, messages: &Receiver<Message>) -> Option<Message> {
         let in_log = self.transactions().in_log();
-        if in_log >= WORTH_TIDYING {
-            match messages.recv_timeout(if in_log < TIDIED_AFTER { AT_REST } else { Duration::ZERO }) {
+        if in_log >= TIDIED_AFTER {
+            self.transactions().tidy();
+        } else if in_log >= WORTH_TIDYING {
+            match messages.recv_timeout(AT_REST) {
                 Err(RecvTimeoutError::Timeout) => self.transactions().tidy(),
                 first => return first.ok(),
             }
@@ -355,7 +362,7 @@ impl Desk {
         let Batch { work, mut on_the_way, mut untold } = batch;
         let mut waiting = Vec::new();
         for mut work in work {
-            let own = OnTheWay::new();
+            let own = OnTheWay::new(self.place.name());
             let on_disk = own.on_disk();
             match work.durability() {
                 Durability::Full => {
@@ -385,7 +392,7 @@ impl Desk {
         for on_the_way in on_the_way {
             match &doubt {
                 None => on_the_way.arrived(),
-                Some(doubt) => on_the_way.was_not_confirmed(self.place.name(), doubt.to_string()),
+                Some(doubt) => on_the_way.was_not_confirmed(doubt.to_string()),
             }
         }
     }
@@ -398,11 +405,14 @@ impl Desk {
     }
 
     fn bring_to_disk(&self) -> std::io::Result<()> {
-        let failed = match self.log.sync() {
-            Ok(()) => return Ok(()),
-            Err(error) => error,
-        };
-        self.transactions().doubt_the_log().map_err(|_| failed)
+        let synced = self.log.sync();
+        let mut transactions = self.transactions();
+        if synced.is_err() {
+            transactions.doubt_the_log();
+        }
+        // Of a log that is in doubt, what was written after the doubtful part is no better, whatever the last sync says.
+        let left = transactions.leave_the_log();
+        left.map_err(|error| synced.err().unwrap_or_else(|| std::io::Error::other(error.to_string())))
     }
 
     fn transactions(&self) -> MutexGuard<'_, Transactions> {
