@@ -17,6 +17,8 @@ crate::tests![
     a_spool_that_was_made_again_is_not_touched,
     a_file_over_the_callers_limit_is_told,
     a_start_that_fails_leaves_no_secret,
+    what_was_laid_down_and_not_started_was_never_there,
+    a_supervisor_makes_what_an_older_starter_has_not,
     a_spool_holds_one_run_only,
     an_empty_folder_is_no_run,
     a_status_of_another_format_is_refused,
@@ -168,6 +170,36 @@ fn a_start_that_fails_leaves_no_secret() {
         let error = Supervisor::at("/bin/true").start(&scene.spool(), &plan).await.unwrap_err();
         assert!(matches!(error, StartError::GaveUp { .. }), "{error:?}");
         assert!(!holds(&scene.spool(), b"canary-4711"));
+    });
+}
+
+fn what_was_laid_down_and_not_started_was_never_there() {
+    Scene::play(async |scene: &Scene| {
+        let supervisor = Supervisor::this_program().unwrap();
+        let mut plan = scene.agent("answer hello");
+        plan.private_files.insert("secret".into(), b"token".to_vec());
+        let laid = supervisor.lay_down(&scene.spool(), &plan).unwrap();
+        assert!(scene.spool().join("private/secret").exists());
+        let again = supervisor.lay_down(&scene.spool(), &plan);
+        assert!(matches!(again, Err(StartError::Spool(SpoolError::Taken { .. }))), "{again:?}");
+        drop(laid);
+        assert_eq!(fs::read_dir(scene.spool()).unwrap().count(), 0);
+        assert!(matches!(attach(&scene.spool()).await, Err(AttachError::NoRun { .. })));
+        let run = supervisor.lay_down(&scene.spool(), &plan).unwrap().start().await.unwrap();
+        assert_eq!(run.wait().await.unwrap().end, End::Exited);
+        assert_eq!(scene.text(), "hello\n");
+    });
+}
+
+fn a_supervisor_makes_what_an_older_starter_has_not() {
+    Scene::play(async |scene: &Scene| {
+        let supervisor = Supervisor::this_program().unwrap();
+        let laid = supervisor.lay_down(&scene.spool(), &scene.agent("answer hello")).unwrap();
+        for name in ["output", "error", "status.next"] {
+            fs::remove_file(scene.spool().join(name)).unwrap();
+        }
+        let report = laid.start().await.unwrap().wait().await.unwrap();
+        assert_eq!((report.end, scene.text().as_str()), (End::Exited, "hello\n"));
     });
 }
 
