@@ -37,6 +37,18 @@ impl Disk {
         Sqlite::start(file::open(path)?, Arc::new(self.clone()), Place::file(path), readers)
     }
 
+    /// A store with one job, whose log cannot be left while somebody reads.
+    async fn file_that_somebody_reads(
+        &self,
+        path: &Path,
+    ) -> Result<(Sqlite, rusqlite::Connection), Box<dyn std::error::Error>> {
+        let store = self.file(path)?;
+        store.place(job(1), None).await?.kept().await?;
+        let reader = rusqlite::Connection::open(path)?;
+        reader.execute_batch("BEGIN; SELECT count(*) FROM agent_jobs;")?;
+        Ok((store, reader))
+    }
+
     /// Keeps the next sync waiting until it is told to go on; tells when it waits.
     fn hold(&self) -> (Sender<()>, Receiver<()>) {
         let ((go_on, told), (begun, beginning)) = (channel(), channel());
@@ -105,14 +117,7 @@ async fn a_log_that_the_disk_did_not_take_is_left() -> Result<(), Box<dyn std::e
 #[tokio::test]
 async fn what_the_disk_does_not_confirm_is_not_answered_as_kept() -> Result<(), Box<dyn std::error::Error>> {
     let (folder, disk) = (tempfile::tempdir()?, Disk::new());
-    let path = folder.path().join("jobs.db");
-    let store = disk.file(&path)?;
-    store.place(job(1), None).await?.kept().await?;
-    let at_once = |ledger: &mut Ledger<'_>| Ok(ledger.connection.busy_timeout(std::time::Duration::ZERO)?);
-    store.writer.write(Durability::Relaxed, at_once).await?;
-    // Somebody who reads keeps the log from being left.
-    let reader = rusqlite::Connection::open(&path)?;
-    reader.execute_batch("BEGIN; SELECT count(*) FROM agent_jobs;")?;
+    let (store, reader) = disk.file_that_somebody_reads(&folder.path().join("jobs.db")).await?;
     disk.refuses.store(true, Relaxed);
     let written = store.place(job(2), None).await?;
     let doubt = written.kept().await.err().ok_or("it was confirmed")?;
@@ -148,13 +153,7 @@ async fn occupied(store: &Arc<Sqlite>) -> (Sender<()>, tokio::task::JoinSet<()>)
 async fn what_was_written_behind_something_doubtful_is_doubtful_too() -> Result<(), Box<dyn std::error::Error>>
 {
     let (folder, disk) = (tempfile::tempdir()?, Disk::new());
-    let path = folder.path().join("jobs.db");
-    let store = disk.file(&path)?;
-    store.place(job(1), None).await?.kept().await?;
-    let at_once = |ledger: &mut Ledger<'_>| Ok(ledger.connection.busy_timeout(std::time::Duration::ZERO)?);
-    store.writer.write(Durability::Relaxed, at_once).await?;
-    let reader = rusqlite::Connection::open(&path)?;
-    reader.execute_batch("BEGIN; SELECT count(*) FROM agent_jobs;")?;
+    let (store, reader) = disk.file_that_somebody_reads(&folder.path().join("jobs.db")).await?;
     // Two are written before the thread comes to the first, whose sync fails; that of the second would succeed.
     let (go_on, busy) = disk.hold();
     let first = store.place(job(2), None).await?;

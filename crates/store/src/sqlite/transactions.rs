@@ -15,6 +15,9 @@ use crate::sqlite::file::PATIENCE;
 use crate::sqlite::log::Log;
 use crate::sqlite::writer::Work;
 
+/// How long those who read from a log that is to be left are waited for. Whoever is refused over it tries again.
+const READERS_ARE_DONE: Duration = Duration::from_millis(200);
+
 pub struct Transactions {
     connection: Connection,
     log: Arc<dyn Log>,
@@ -104,8 +107,11 @@ impl Transactions {
     }
 
     fn empty_the_log(&self) -> rusqlite::Result<()> {
-        let busy: bool =
-            self.connection.query_row("PRAGMA wal_checkpoint(TRUNCATE)", [], |row| row.get(0))?;
+        self.connection.busy_timeout(READERS_ARE_DONE)?;
+        let emptied =
+            self.connection.query_row("PRAGMA wal_checkpoint(TRUNCATE)", [], |row| row.get::<_, bool>(0));
+        self.connection.busy_timeout(PATIENCE)?;
+        let busy = emptied?;
         if busy {
             Err(rusqlite::Error::SqliteFailure(ffi::Error::new(ffi::SQLITE_BUSY), None))
         } else {
