@@ -8,12 +8,11 @@ use std::io::{self, Write};
 use std::os::fd::{AsFd, AsRawFd, OwnedFd, RawFd};
 
 use model::RunStatus;
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::{OFlags, fcntl_getfl, fcntl_setfl};
 use rustix::pipe::{PIPE_BUF, PipeFlags, pipe_with};
 use tokio::io::unix::AsyncFd;
 
-use crate::readiness::until_readable;
+use crate::readiness::{is_readable, until_readable};
 
 /// Said instead of a status that is too long for a line: it stands in the spool.
 const READY: &[u8] = b"ready\n";
@@ -86,7 +85,7 @@ impl Line {
         loop {
             let mut ready = self.0.readable().await?;
             // The first word may have left its mark. What is there now is left there, and so heard by everybody who waits.
-            if self.0.get_ref().has_something()? {
+            if is_readable(&self.0.get_ref().0)? {
                 ready.retain_ready();
                 return Ok(());
             }
@@ -110,14 +109,6 @@ fn understood(said: &[u8]) -> FirstWord {
 /// The end of the pipe that is listened to.
 #[derive(Debug)]
 pub(crate) struct Ear(OwnedFd);
-
-impl Ear {
-    fn has_something(&self) -> io::Result<bool> {
-        let mut files = [PollFd::new(&self.0, PollFlags::IN)];
-        let at_once = Timespec { tv_sec: 0, tv_nsec: 0 };
-        Ok(poll(&mut files, Some(&at_once))? > 0)
-    }
-}
 
 impl AsRawFd for Ear {
     fn as_raw_fd(&self) -> RawFd {

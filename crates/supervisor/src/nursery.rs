@@ -28,6 +28,7 @@ use tokio::process::Child;
 use crate::held::{HeldSpool, Order};
 use crate::os::{self, Forked, Signals};
 use crate::program::{HalfReady, Ready};
+use crate::readiness::is_readable;
 
 /// The argument of a supervisor that is to be a nursery.
 pub(crate) const NURSERY: &str = "--nursery";
@@ -155,11 +156,6 @@ pub(crate) fn bear_supervisors() -> io::Result<Option<Born>> {
         }
     }
     Ok(None)
-}
-
-fn is_readable(file: impl AsFd) -> io::Result<bool> {
-    let at_once = Timespec { tv_sec: 0, tv_nsec: 0 };
-    Ok(poll(&mut [PollFd::new(&file, PollFlags::IN)], Some(&at_once))? > 0)
 }
 
 /// Waits for those that have ended: their processor time then counts as that of the program which they worked for.

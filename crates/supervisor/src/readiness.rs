@@ -1,8 +1,9 @@
-//! Waiting for the files of this crate in the async runtime.
+//! Whether there is something to be read: asked, or waited for in the async runtime.
 
 use std::io;
-use std::os::fd::AsRawFd;
+use std::os::fd::{AsFd, AsRawFd};
 
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
 
@@ -21,4 +22,10 @@ pub fn until_readable<T: Waitable>(file: T) -> io::Result<AsyncFd<T>> {
     // SAFETY: `Waitable` is implemented here for three types only; each owns its descriptor, never replaces it, and closes it
     // when it is dropped.
     unsafe { AsyncFd::register_with_interest(file, Interest::READABLE) }.map_err(io::Error::from)
+}
+
+/// Whether there is something to be read now, be it the end.
+pub fn is_readable(file: impl AsFd) -> io::Result<bool> {
+    let at_once = Timespec { tv_sec: 0, tv_nsec: 0 };
+    Ok(poll(&mut [PollFd::new(&file, PollFlags::IN)], Some(&at_once))? > 0)
 }
