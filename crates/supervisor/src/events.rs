@@ -10,14 +10,16 @@ use std::time::Duration;
 
 use model::RunReport;
 use tokio::io::unix::AsyncFd;
+use tokio::time::{Instant, sleep, sleep_until};
 
 use crate::handle::{Run, WaitError};
 use crate::os::Watch;
 use crate::readiness::until_readable;
 
-/// How much one event carries at most.
+/// How much one event carries at most, and how much the first ones do: most agents print little.
 const CHUNK: usize = 64 * 1024;
-/// How often the files are looked at when the system has no watch to give.
+const FIRST_CHUNK: usize = 8 * 1024;
+/// After how long the files are looked at again, when there is no watch on them yet or the system has none to give.
 const LOOK_AGAIN: Duration = Duration::from_millis(25);
 
 /// Something that happened in a run.
@@ -44,12 +46,22 @@ pub struct Offsets {
 #[derive(Debug)]
 pub struct Events {
     run: Run,
-    watch: Option<AsyncFd<Watch>>,
+    watching: Watching,
     output: Reader,
     error: Reader,
     buffer: Vec<u8>,
     report: Option<RunReport>,
     told: bool,
+}
+
+/// How it is noticed that a file has grown.
+#[derive(Debug)]
+enum Watching {
+    /// By a look at a moment, and then by a watch: to make one and to take it away again costs more than a run that is over by then.
+    From(Instant),
+    By(AsyncFd<Watch>),
+    /// By a look from time to time: the system has no watch to give.
+    Never,
 }
 
 #[derive(Debug)]
@@ -61,14 +73,12 @@ struct Reader {
 impl Events {
     pub(crate) fn of(run: Run, from: Offsets) -> io::Result<Self> {
         let spool = run.spool().clone();
-        // Before the files are read for the first time: what is printed in between is then noticed.
-        let watch = Watch::files(&[&spool.output(), &spool.error()])?;
         Ok(Self {
             run,
-            watch: watch.map(until_readable).transpose()?,
+            watching: Watching::From(Instant::now() + LOOK_AGAIN),
             output: Reader { file: open(&spool.output())?, offset: from.output },
             error: Reader { file: open(&spool.error())?, offset: from.error },
-            buffer: Vec::new(),
+            buffer: vec![0; FIRST_CHUNK],
             report: None,
             told: false,
         })
@@ -95,19 +105,34 @@ impl Events {
             let ended = tokio::select! {
                 biased;
                 ended = self.run.wait() => Some(ended?),
-                changed = changed(self.watch.as_ref()) => { changed.map_err(WaitError::Watch)?; None }
+                changed = self.watching.changed() => { changed.map_err(WaitError::Watch)?; None }
             };
+            if ended.is_none() && matches!(self.watching, Watching::From(_)) {
+                // The look that follows finds what was printed before this.
+                self.watching = self.watch().map_err(WaitError::Watch)?;
+            }
             self.report = ended;
         }
     }
 
+    fn watch(&self) -> io::Result<Watching> {
+        let spool = self.run.spool();
+        let watch = Watch::files(&[&spool.output(), &spool.error()])?;
+        Ok(watch.map(until_readable).transpose()?.map_or(Watching::Never, Watching::By))
+    }
+
     fn read(&mut self) -> io::Result<Option<RunEvent>> {
-        self.buffer.resize(CHUNK, 0);
-        if let Some(count) = self.output.read(&mut self.buffer)? {
-            return Ok(Some(RunEvent::Output(self.buffer[..count].to_vec())));
+        let mut count = self.output.read(&mut self.buffer)?;
+        let of = if count.is_some() { RunEvent::Output } else { RunEvent::Error };
+        if count.is_none() {
+            count = self.error.read(&mut self.buffer)?;
         }
-        let count = self.error.read(&mut self.buffer)?;
-        Ok(count.map(|count| RunEvent::Error(self.buffer[..count].to_vec())))
+        let Some(count) = count else { return Ok(None) };
+        let event = of(self.buffer[..count].to_vec());
+        if count == self.buffer.len() {
+            self.buffer.resize(CHUNK, 0);
+        }
+        Ok(Some(event))
     }
 }
 
@@ -115,10 +140,26 @@ impl Drop for Events {
     /// Whoever closes a watch is held by the kernel until every processor has passed on from it, which takes as long as ten short
     /// runs. So somebody else does.
     fn drop(&mut self) {
-        let Some(watch) = self.watch.take().map(AsyncFd::into_inner) else { return };
+        let Watching::By(watch) = std::mem::replace(&mut self.watching, Watching::Never) else { return };
+        let watch = watch.into_inner();
         if let Ok(runtime) = tokio::runtime::Handle::try_current() {
             runtime.spawn_blocking(|| drop(watch));
         }
+    }
+}
+
+impl Watching {
+    async fn changed(&self) -> io::Result<()> {
+        match self {
+            Self::From(moment) => sleep_until(*moment).await,
+            Self::Never => sleep(LOOK_AGAIN).await,
+            Self::By(watch) => {
+                let mut ready = watch.readable().await?;
+                watch.get_ref().drain()?;
+                ready.clear_ready();
+            }
+        }
+        Ok(())
     }
 }
 
@@ -136,15 +177,4 @@ fn open(path: &Path) -> io::Result<File> {
         Err(error) if error.kind() == ErrorKind::NotFound => File::open("/dev/null"),
         other => other,
     }
-}
-
-async fn changed(watch: Option<&AsyncFd<Watch>>) -> io::Result<()> {
-    let Some(watch) = watch else {
-        tokio::time::sleep(LOOK_AGAIN).await;
-        return Ok(());
-    };
-    let mut ready = watch.readable().await?;
-    watch.get_ref().drain()?;
-    ready.clear_ready();
-    Ok(())
 }

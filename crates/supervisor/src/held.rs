@@ -15,8 +15,8 @@ use std::time::{Duration, Instant};
 
 use model::{Lasts, Outlives, ProcessIdentity, RunId, RunPlan, RunStatus, STATUS_VERSION};
 use rustix::fs::{
-    AtFlags, Dir, FallocateFlags, FlockOperation, Mode, OFlags, fallocate, fchmod, flock, mkdirat, openat,
-    renameat, statat, unlinkat,
+    AtFlags, Dir, FallocateFlags, FlockOperation, Mode, OFlags, fallocate, fchmod, flock, mkdir, mkdirat,
+    openat, renameat, statat, unlinkat,
 };
 use rustix::io::{Errno, fcntl_dupfd_cloexec};
 use serde::de::DeserializeOwned;
@@ -90,9 +90,13 @@ pub struct HeldSpool {
 }
 
 impl HeldSpool {
-    /// Makes the folder when it is missing.
-    pub fn make(path: &Path) -> io::Result<()> {
-        DirBuilder::new().recursive(true).mode(FOLDER.bits()).create(path)
+    /// Makes the folder when it is missing. Whether it was.
+    pub fn make(path: &Path) -> io::Result<bool> {
+        match mkdir(path, FOLDER) {
+            Ok(()) => Ok(true),
+            // Its parent may be missing, too; or something else than a folder is in its place.
+            Err(_) => DirBuilder::new().recursive(true).mode(FOLDER.bits()).create(path).map(|()| false),
+        }
     }
 
     /// Becomes the one writer of a folder; none when somebody else is.
@@ -133,10 +137,13 @@ impl HeldSpool {
         [STATUS, PLAN, STDIN, OUTPUT].iter().any(|name| statat(&self.folder, *name, AtFlags::empty()).is_ok())
     }
 
+    /// Keeps others out of a folder that was there before.
+    pub fn shut_out_others(&self) -> io::Result<()> {
+        Ok(fchmod(&self.folder, FOLDER)?)
+    }
+
     /// Lays a plan and its files down for a supervisor.
     pub fn lay_down(&self, run_id: RunId, plan: &RunPlan) -> io::Result<()> {
-        // The folder may have been there before, with other rights.
-        fchmod(&self.folder, FOLDER)?;
         if !plan.private_files.is_empty() {
             mkdirat(&self.folder, PRIVATE, FOLDER)?;
         }

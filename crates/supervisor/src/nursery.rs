@@ -105,8 +105,10 @@ pub(crate) fn bear_supervisors() -> io::Result<Option<Born>> {
     // A terminal's signals are not for it.
     setsid()?;
     let signals = Signals::listen()?;
-    // What every supervisor asks for is then known to all of them.
+    // What every supervisor needs is then there for all of them.
+    os::heed_what_was_ignored();
     os::boot_id()?;
+    // Whoever has just taken a folder is in a hurry; the next is not.
     let (taken, has_taken) = pipe_with(PipeFlags::CLOEXEC)?;
     let (mut waiting, mut wanted, mut lost) = (Vec::new(), 1, 0);
     while lost < MOST_LOST {

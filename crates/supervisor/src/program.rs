@@ -123,19 +123,19 @@ impl Ready {
     pub fn get() -> io::Result<Self> {
         // First of all: a signal that was ignored until now must not end it.
         let signals = Signals::listen()?;
+        os::heed_what_was_ignored();
         let HalfReady { this } = HalfReady::get()?;
         Ok(Self { signals, this })
     }
 }
 
-/// The same, as far as it can be had without listening to signals.
+/// The same, as far as it can be had without listening to signals, in a process that heeds them all.
 pub(crate) struct HalfReady {
     this: ProcessIdentity,
 }
 
 impl HalfReady {
     pub fn get() -> io::Result<Self> {
-        os::heed_what_was_ignored();
         os::boot_id()?;
         Ok(Self { this: os::this_process()? })
     }

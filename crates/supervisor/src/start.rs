@@ -225,10 +225,13 @@ impl Drop for Laid<'_> {
 fn lay_down(spool: &Spool, run_id: RunId, plan: &RunPlan) -> Result<HeldSpool, SpoolError> {
     let cannot_write = |source| SpoolError::CannotWrite { path: spool.folder().to_owned(), source };
     let taken = || SpoolError::Taken { folder: spool.folder().to_owned() };
-    HeldSpool::make(spool.folder()).map_err(cannot_write)?;
+    let is_new = HeldSpool::make(spool.folder()).map_err(cannot_write)?;
     let held = HeldSpool::take(spool.folder()).map_err(cannot_write)?.ok_or_else(taken)?;
-    if held.is_used() {
-        return Err(taken());
+    if !is_new {
+        if held.is_used() {
+            return Err(taken());
+        }
+        held.shut_out_others().map_err(cannot_write)?;
     }
     if let Err(error) = held.lay_down(run_id, plan) {
         forget(&held);
