@@ -161,7 +161,7 @@ impl EndRow {
 }
 
 impl JobRow {
-    /// The columns of a job that was just placed.
+    /// The columns of a job that was just placed, and may have been given to somebody in the same breath.
     pub fn placed(job: &Job) -> Result<Self, StoreError> {
         let order = &job.order;
         let call = CallSpec { prompt: String::new(), ..order.call.clone() };
@@ -169,7 +169,7 @@ impl JobRow {
             id: job.id.as_uuid(),
             standing: Standing::from(&job.progress),
             created_at: job.created_at.as_millis(),
-            started_at: None,
+            started_at: job.started_at.map(Timestamp::as_millis),
             completed_at: None,
             agent: order.call.agent.name().to_owned(),
             model: order.call.model.clone(),

@@ -1,6 +1,8 @@
 //! Finds the oldest job that an owner can serve.
 
-use model::{AgentKind, Home, Job, JobId, Timestamp};
+use std::time::Duration;
+
+use model::{AgentKind, Home, Job, JobId, Owner, Timestamp};
 use rusqlite::{Connection, OptionalExtension, params};
 use uuid::Uuid;
 
@@ -15,10 +17,7 @@ pub fn oldest(
     now: Timestamp,
 ) -> Result<Option<Job>, Failed> {
     let ClaimRequest { owner, lease, .. } = request;
-    // An owner that asks is alive, and has to look alive before it holds a job.
-    let lease = now.plus(*lease);
-    rescue::heartbeat(ledger.connection, owner, lease)?;
-    jobs::wake_due(ledger, now)?;
+    let lease = begin(ledger, owner, *lease, now)?;
     while let Some(job) = first_for(ledger.connection, request)? {
         match jobs::claim(ledger, job, owner, lease, now) {
             Err(failed) if failed.is_of_record() => jobs::give_up(ledger, job, now)?,
@@ -26,6 +25,51 @@ pub fn oldest(
         }
     }
     Ok(None)
+}
+
+/// A new job as it is once the owner has it, if that is the one which the owner gets next: it has room for it, and nothing waits.
+/// Otherwise, none: it has to be looked for.
+pub fn at_once(
+    ledger: &mut Ledger<'_>,
+    job: &Job,
+    request: &ClaimRequest,
+    now: Timestamp,
+) -> Result<Option<Job>, Failed> {
+    let ClaimRequest { owner, homes, agents, lease } = request;
+    let agent = job.order.call.agent;
+    let Some(capacity) = agents.iter().find(|capacity| capacity.agent == agent) else { return Ok(None) };
+    if !homes.contains(&job.order.home) {
+        return Ok(None);
+    }
+    let lease = begin(ledger, owner, *lease, now)?;
+    if something_waits(ledger.connection)?
+        || held(ledger.connection, owner.as_str(), agent)? >= i64::from(capacity.at_once)
+    {
+        return Ok(None);
+    }
+    Ok(Some(jobs::given_to(job.clone(), owner, lease, now)?))
+}
+
+/// An owner that asks is alive, and has to look alive before it holds a job. Answers until when it does.
+fn begin(
+    ledger: &mut Ledger<'_>,
+    owner: &Owner,
+    lease: Duration,
+    now: Timestamp,
+) -> Result<Timestamp, Failed> {
+    let fresh = now.plus(lease / 10 * 9)..=now.plus(lease);
+    // What it has said a moment ago is as good, and is a page less to be written.
+    let said = rescue::alive_until(ledger.connection, owner)?.filter(|until| fresh.contains(until));
+    if said.is_none() {
+        rescue::heartbeat(ledger.connection, owner, *fresh.end())?;
+    }
+    jobs::wake_due(ledger, now)?;
+    Ok(said.unwrap_or(*fresh.end()))
+}
+
+fn something_waits(connection: &Connection) -> Result<bool, Failed> {
+    let waits = "SELECT EXISTS (SELECT 1 FROM agent_jobs WHERE state = 'queued')";
+    Ok(connection.prepare_cached(waits)?.query_row([], |row| row.get(0))?)
 }
 
 fn first_for(connection: &Connection, request: &ClaimRequest) -> Result<Option<JobId>, Failed> {

@@ -20,20 +20,24 @@ pub fn insert(connection: &Connection, row: &JobRow) -> Result<Option<JobRow>, F
     let LineRow { standing, .. } = line;
     let inserted = connection
         .prepare_cached(
-            "INSERT INTO agent_jobs (id, revision, state, attempt, requeues, max_attempts, created_at, agent, model,
-                tool, task, home, cwd, parent, idempotency_key, fire_and_forget, expose_stream, prompt_head, call, prompt)
-            VALUES (:id, :revision, :state, :attempt, :requeues, :max_attempts, :created_at, :agent, :model,
-                :tool, :task, :home, :cwd, :parent, :key, :fire_and_forget, :expose_stream, :prompt_head, :call, :prompt)
+            "INSERT INTO agent_jobs (id, revision, state, owner, attempt, requeues, max_attempts, created_at, started_at,
+                agent, model, tool, task, home, cwd, parent, idempotency_key, fire_and_forget, expose_stream, prompt_head,
+                call, prompt)
+            VALUES (:id, :revision, :state, :owner, :attempt, :requeues, :max_attempts, :created_at, :started_at,
+                :agent, :model, :tool, :task, :home, :cwd, :parent, :key, :fire_and_forget, :expose_stream, :prompt_head,
+                :call, :prompt)
             ON CONFLICT DO NOTHING",
         )?
         .execute(named_params! {
             ":id": line.id.as_bytes(),
             ":revision": int(*revision),
             ":state": standing.state,
+            ":owner": standing.owner,
             ":attempt": standing.attempt,
             ":requeues": standing.requeues,
             ":max_attempts": standing.max_attempts,
             ":created_at": int(line.created_at),
+            ":started_at": line.started_at.map(int),
             ":agent": line.agent,
             ":model": line.model,
             ":tool": line.tool,
@@ -141,19 +145,24 @@ pub fn claim(
     now: Timestamp,
 ) -> Result<Option<Job>, Failed> {
     let Some(found) = reads::job(ledger.connection, job)? else { return Ok(None) };
+    let (started_at, revision) = (found.started_at.map(Timestamp::as_millis), found.revision);
+    let given = given_to(found, owner, lease, now)?;
+    keep_step(ledger.connection, job, &Moved::to(&given.progress, started_at, revision, now))?;
+    ledger.changed(job, given.progress.state.name(), given.revision);
+    Ok(Some(given))
+}
+
+/// The job as it is once the owner has it.
+pub fn given_to(job: Job, owner: &Owner, lease: Timestamp, now: Timestamp) -> Result<Job, StoreError> {
     let step = Step::Claim { owner: owner.clone() };
-    let after = found.progress.after(&step, now).map_err(|refusal| StoreError::Refused { job, refusal })?;
-    let started_at = found.started_at.map(Timestamp::as_millis);
-    let moved = Moved::to(&after, started_at, found.revision, now);
-    keep_step(ledger.connection, job, &moved)?;
-    ledger.changed(job, after.state.name(), moved.revision);
-    Ok(Some(Job {
-        progress: after,
+    let after = job.progress.after(&step, now);
+    Ok(Job {
+        progress: after.map_err(|refusal| StoreError::Refused { job: job.id, refusal })?,
         lease: Some(Lease { owner: owner.clone(), expires_at: lease }),
-        started_at: moved.started_at.map(Timestamp::from_millis),
-        revision: moved.revision,
-        ..found
-    }))
+        started_at: job.started_at.or(Some(now)),
+        revision: job.revision + 1,
+        ..job
+    })
 }
 
 /// A step and what its end brings along, in one: the record, which may be long, is written once.

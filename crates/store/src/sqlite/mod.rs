@@ -19,9 +19,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use async_trait::async_trait;
-use model::{
-    AgentKind, Claim, Exchange, Home, Job, JobId, JobIdPrefix, Owner, SessionId, StateName, Step, Timestamp,
-};
+use model::{AgentKind, Claim, Exchange, Home, Job, JobId, JobIdPrefix, Owner, SessionId, Step, Timestamp};
 use tokio::sync::{broadcast, oneshot};
 
 use crate::engine::{Begun, Engine, Taken};
@@ -161,21 +159,28 @@ impl From<StoreError> for Failed {
 #[async_trait]
 impl Engine for Sqlite {
     async fn place(&self, job: Job, request: Option<ClaimRequest>) -> Result<Written<Begun>, StoreError> {
-        let row = JobRow::placed(&job)?;
         let (id, now) = (job.id, job.created_at);
-        let afterwards = self.writer.afterwards()?;
+        let (afterwards, placed) = (self.writer.afterwards()?, job.clone());
         let run = move |ledger: &mut Ledger<'_>| {
+            // What is wrong with another job is no reason not to keep this one.
+            let despite_others = |claimed| match claimed {
+                Err(Failed::Store(_)) => Ok(None),
+                claimed => claimed,
+            };
+            let at_once =
+                request.as_ref().map_or(Ok(None), |request| claim::at_once(ledger, &placed, request, now));
+            let at_once = despite_others(at_once)?;
+            let row = JobRow::placed(at_once.as_ref().unwrap_or(&placed))?;
             let earlier = jobs::insert(ledger.connection, &row)?;
             if earlier.is_some() {
                 return Ok((earlier, None));
             }
-            ledger.changed(id, StateName::Queued, row.revision);
-            let claimed = request.map_or(Ok(None), |request| claim::oldest(ledger, &request, now));
-            match claimed {
-                // What is wrong with another job is no reason not to keep this one.
-                Err(Failed::Store(_)) => Ok((None, None)),
-                claimed => Ok((None, claimed?)),
-            }
+            ledger.changed(id, at_once.as_ref().unwrap_or(&placed).progress.state.name(), row.revision);
+            let claimed = match (at_once, request) {
+                (None, Some(request)) => despite_others(claim::oldest(ledger, &request, now))?,
+                (at_once, _) => at_once,
+            };
+            Ok((None, claimed))
         };
         let wrap = move |(earlier, claimed): (Option<JobRow>, Option<Job>), on_disk: OnDisk| {
             (earlier, claimed.map(|job| Undelivered::new(job, afterwards, now)), on_disk)
