@@ -106,6 +106,7 @@ pub(crate) async fn go(desk: Arc<Inner>, job: Job, begin: Begin, place: Place) {
         claim,
         job: &job,
         place,
+        is_untouched: on_disk.is_some(),
         on_disk,
         guards: Vec::new(),
         reported: Reported::default(),
@@ -187,6 +188,8 @@ struct Course<'a> {
     place: Place,
     /// What has to be waited for before anything is started.
     on_disk: Option<OnDisk>,
+    /// Whether it was placed a moment ago, so that there is no run of it and nothing of one.
+    is_untouched: bool,
     guards: Vec<Guard>,
     reported: Reported,
     /// The number of the run that was followed to its end last, when none was begun since; otherwise 0.
@@ -232,6 +235,7 @@ impl Course<'_> {
                 Ok(wait) => wait,
                 Err(conclusion) => return conclusion,
             };
+            self.lead_to(number);
             self.live.say("waiting before it goes on");
             tokio::select! {
                 biased;
@@ -244,9 +248,12 @@ impl Course<'_> {
 
     /// Keeps the events of the runs before, of which this course has heard nothing, when the caller wants them.
     async fn hear_earlier_runs(&mut self, goes_on_with: Option<u32>) {
+        if !self.job.order.expose_stream || self.is_untouched {
+            return;
+        }
         let mut runs = self.files.runs();
         runs.retain(|run| Some(*run) != goes_on_with);
-        if !self.job.order.expose_stream || runs.is_empty() {
+        if runs.is_empty() {
             return;
         }
         let (files, agent) = (self.files.clone(), self.job.order.call.agent);
@@ -294,12 +301,15 @@ impl Course<'_> {
 
     /// What the job is to do now: what it was asked, or what is left of it.
     fn relay(&self) -> Relay {
+        let call = &self.job.order.call;
+        let afresh = || Relay::new(call.clone(), self.desk.settings.max_resume_attempts);
+        if self.is_untouched {
+            return afresh();
+        }
         // It stays until the next run has a note: whoever dies in between leaves it to the next desk.
         if let Some(relay) = self.files.read::<Relay>(PAUSE) {
             return relay;
         }
-        let call = &self.job.order.call;
-        let afresh = || Relay::new(call.clone(), self.desk.settings.max_resume_attempts);
         let Some(lost) = self.files.runs().last().copied() else { return afresh() };
         // What the runs before the lost one have said and spent stands in its note.
         let note = self.files.read::<RunNote>(&note_of(lost));
@@ -326,7 +336,9 @@ impl Course<'_> {
         self.last_run = 0;
         self.take_locks(relay).await?;
         self.take_place(relay).await?;
-        let number = self.files.runs().last().map_or(1, |last| last + 1);
+        let is_untouched = std::mem::take(&mut self.is_untouched);
+        let last = if is_untouched { None } else { self.files.runs().pop() };
+        let number = last.map_or(1, |last| last + 1);
         let folder = self.files.run(number);
         let Launch { plan, session, model } = self.launch(relay.spec(), &folder).await?;
         if let ExpectedSession::Assigned(id) = &session {
@@ -335,9 +347,12 @@ impl Course<'_> {
         let before = self.totals_before(relay).await;
         let attempt = self.claim.attempt.number();
         let note = RunNote { relay: relay.clone(), session, model, before, attempt };
-        let written = self.files.make().and_then(|()| self.files.replace(&note_of(number), &note));
+        // Nobody looks at the note of a run that has no folder yet.
+        let written = self.files.make().and_then(|()| self.files.write(&note_of(number), &note));
         written.map_err(|error| self.failed(not_written(&error)))?;
-        self.files.remove(PAUSE);
+        if !is_untouched {
+            self.files.remove(PAUSE);
+        }
         // What a job comes to is kept by the store, which outlives the power.
         let plan = RunPlan { status_outlives: Outlives::Processes, ..plan };
         let laid = self.desk.settings.supervisor.lay_down(&folder, &plan);

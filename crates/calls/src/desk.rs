@@ -11,7 +11,6 @@ use model::{
 };
 use store::{Found, JobFilter, Page, PageRequest, Stats, StatsRange, Store};
 use supervisor::SeenProcess;
-use tokio::sync::mpsc::{UnboundedSender, unbounded_channel};
 use tokio::sync::{Mutex, Notify, watch};
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
@@ -113,8 +112,8 @@ pub(crate) struct Inner {
     pub locks: Locks,
     pub recent: Recent,
     pub seats: Arc<Seats>,
-    /// Jobs that were claimed as they were placed.
-    pub handed: UnboundedSender<Handed>,
+    /// The jobs that were claimed as they were placed.
+    pub handed: Handed,
     /// Something may be there to be claimed.
     pub wake: Notify,
     /// No new claims; what runs is waited for.
@@ -138,7 +137,6 @@ impl Desk {
         make_private(&jobs(&settings.state)).map_err(cannot_use)?;
         let store = Store::open(settings.store.clone()).await?;
         let owner = recovery::owner(&settings);
-        let (handed, begun) = unbounded_channel();
         let desk = Self(Arc::new(Inner {
             seats: Seats::new(settings.at_once, &settings.per_agent),
             settings,
@@ -147,7 +145,7 @@ impl Desk {
             board: Board::default(),
             locks: Locks::default(),
             recent: Recent::default(),
-            handed,
+            handed: Handed::default(),
             wake: Notify::new(),
             closing: CancellationToken::new(),
             leaving: CancellationToken::new(),
@@ -157,7 +155,7 @@ impl Desk {
         }));
         let found = recovery::take_over(&desk.0).await?;
         let mut tasks = desk.0.tasks.lock().await;
-        tasks.spawn(dispatch::work(Arc::clone(&desk.0), found, begun));
+        tasks.spawn(dispatch::work(Arc::clone(&desk.0), found));
         tasks.spawn(dispatch::heartbeat(Arc::clone(&desk.0)));
         tasks.spawn(dispatch::tidy(Arc::clone(&desk.0)));
         tasks.spawn(recovery::record_ends(Arc::clone(&desk.0)));
@@ -469,6 +467,9 @@ impl Inner {
     /// Writes the files of a job. The store is what counts, so a failure is only told.
     pub fn write_down(&self, record: &Job) {
         let files = self.files(record.id);
+        if let Err(error) = files.point_at_newest() {
+            tracing::warn!(job = %record.id, %error, "cannot lead to what the run has printed");
+        }
         let write = || {
             if record.completed_at.is_some() {
                 files.replace("result.json", &Answer::of(record, &files, None, self.store.now()))?;

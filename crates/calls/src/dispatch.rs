@@ -1,15 +1,17 @@
 //! The tasks of a desk: claiming what waits, saying that it is alive, tidying up.
 
 use std::collections::HashMap;
-use std::sync::Arc;
+use std::panic::AssertUnwindSafe;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
+use futures_util::FutureExt;
 use model::{AgentKind, Claim, Home, Job, NewJob};
 use store::{Capacity, ClaimRequest, OnDisk, Placed, StoreError, WatchEvent, Written};
-use tokio::sync::mpsc::UnboundedReceiver;
-use tokio::sync::oneshot;
-use tokio::task::{Id, JoinError, JoinHandle, JoinSet};
+use tokio::sync::Notify;
+use tokio::task::{Id, JoinError, JoinSet};
 use tokio::time::{Instant, sleep, sleep_until};
+use tokio_util::task::TaskTracker;
 
 use crate::course::{self, Begin};
 use crate::desk::Inner;
@@ -24,11 +26,30 @@ const LOOK_AGAIN: Duration = Duration::from_secs(2);
 /// How often jobs that are kept no longer are removed.
 const TIDY_EVERY: Duration = Duration::from_hours(1);
 
-/// A job that was claimed as it was placed, by a desk that had room: its course has begun.
-#[derive(Debug)]
+/// The courses of jobs that were claimed as they were placed, by a desk that had room. They are begun by who has placed them.
+#[derive(Debug, Default)]
 pub(crate) struct Handed {
-    claim: Claim,
-    course: oneshot::Receiver<JoinHandle<()>>,
+    courses: TaskTracker,
+    /// Held while one is begun, so that none is once the desk closes.
+    is_closed: Mutex<bool>,
+    /// One has ended.
+    ended: Notify,
+}
+
+impl Handed {
+    /// Whether it was begun.
+    fn begin(&self, course: impl Future<Output = ()> + Send + 'static) -> bool {
+        let is_closed = self.is_closed.lock().unwrap_or_else(PoisonError::into_inner);
+        if !*is_closed {
+            self.courses.spawn(course);
+        }
+        !*is_closed
+    }
+
+    fn close(&self) {
+        *self.is_closed.lock().unwrap_or_else(PoisonError::into_inner) = true;
+        self.courses.close();
+    }
 }
 
 /// Keeps a new job. When there is room, the next job is begun in the same breath: the usual call needs no second question, and
@@ -55,18 +76,23 @@ pub(crate) async fn keep(desk: &Arc<Inner>, order: NewJob) -> Result<Placed, Sto
     Ok(placed)
 }
 
-/// Begins the course of a job at once, instead of having it begun by who sees to all of them.
-#[expect(clippy::disallowed_methods, reason = "it is waited for with all others")]
+/// Begins the course of a job at once, instead of having it begun by who sees to all others.
 async fn begin(desk: &Arc<Inner>, job: Job, claim: Claim, seat: Seat, on_disk: Option<OnDisk>) {
     let live = desk.board.put(&claim);
     let place = desk.seats.offered(job.order.call.agent, seat);
-    let (begun, course) = oneshot::channel();
-    if desk.handed.send(Handed { claim: claim.clone(), course }).is_err() {
-        return put_back(desk, &live, &claim).await;
+    let handed = Begin::Handed { live: Arc::clone(&live), on_disk };
+    let course = course::go(Arc::clone(desk), job, handed, place);
+    if !desk.handed.begin(to_its_end(Arc::clone(desk), claim.clone(), course)) {
+        put_back(desk, &live, &claim).await;
     }
-    let course = course::go(Arc::clone(desk), job, Begin::Handed { live, on_disk }, place);
-    // Nobody listens any more when the runtime is being torn down.
-    let _ = begun.send(tokio::spawn(course));
+}
+
+/// Sees a course to its end that runs by itself.
+async fn to_its_end(desk: Arc<Inner>, claim: Claim, course: impl Future<Output = ()>) {
+    if AssertUnwindSafe(course).catch_unwind().await.is_err() {
+        broke_off(&desk, &claim).await;
+    }
+    desk.handed.ended.notify_one();
 }
 
 /// The desk has closed in between: the job is for the next one.
@@ -79,7 +105,7 @@ async fn put_back(desk: &Inner, live: &Live, claim: &Claim) {
 }
 
 /// Claims what waits, as long as there is room, and sees every course to its end.
-pub(crate) async fn work(desk: Arc<Inner>, found: Vec<(Job, Begin)>, mut handed: UnboundedReceiver<Handed>) {
+pub(crate) async fn work(desk: Arc<Inner>, found: Vec<(Job, Begin)>) {
     let mut courses = Courses::default();
     for (job, begin) in found {
         let agent = job.order.call.agent;
@@ -96,7 +122,7 @@ pub(crate) async fn work(desk: Arc<Inner>, found: Vec<(Job, Begin)>, mut handed:
     loop {
         let closing = desk.closing.is_cancelled();
         if closing {
-            handed.close();
+            desk.handed.close();
         }
         while look
             && !closing
@@ -114,7 +140,8 @@ pub(crate) async fn work(desk: Arc<Inner>, found: Vec<(Job, Begin)>, mut handed:
                 }
             }
         }
-        if closing && courses.tasks.is_empty() && handed.is_empty() {
+        if closing && courses.tasks.is_empty() {
+            desk.handed.courses.wait().await;
             desk.closed.cancel();
             return;
         }
@@ -124,7 +151,7 @@ pub(crate) async fn work(desk: Arc<Inner>, found: Vec<(Job, Begin)>, mut handed:
                 // A place is free again, for one that may have waited for it.
                 look |= !nothing_waits;
             }
-            Some(Handed { claim, course }) = handed.recv() => courses.go(claim, to_its_end(course)),
+            () = desk.handed.ended.notified() => look |= !nothing_waits,
             () = desk.wake.notified() => (look, nothing_waits) = (true, false),
             () = desk.closing.cancelled(), if !closing => {}
             () = sleep(LOOK_AGAIN) => look = true,
@@ -132,14 +159,11 @@ pub(crate) async fn work(desk: Arc<Inner>, found: Vec<(Job, Begin)>, mut handed:
     }
 }
 
-/// Sees a course to its end that runs by itself; what it breaks off with is passed on.
-async fn to_its_end(course: oneshot::Receiver<JoinHandle<()>>) {
-    if let Ok(course) = course.await
-        && let Err(error) = course.await
-        && let Ok(defect) = error.try_into_panic()
-    {
-        std::panic::resume_unwind(defect);
-    }
+/// A course that ended as it should has said all there is to say. One that broke off is a defect of ours: its job must not look as if
+/// somebody worked on it.
+async fn broke_off(desk: &Inner, claim: &Claim) {
+    tracing::error!(job = %claim.job, "the course of a job broke off");
+    course::give_up(desk, claim).await;
 }
 
 /// The jobs that are under way.
@@ -152,23 +176,16 @@ struct Courses {
 impl Courses {
     fn begin(&mut self, desk: &Arc<Inner>, job: Job, begin: Begin, place: Place) {
         let Some(claim) = job.claim() else { return };
-        self.go(claim, course::go(Arc::clone(desk), job, begin, place));
-    }
-
-    fn go(&mut self, claim: Claim, course: impl Future<Output = ()> + Send + 'static) {
-        let task = self.tasks.spawn(course);
+        let task = self.tasks.spawn(course::go(Arc::clone(desk), job, begin, place));
         self.claims.insert(task.id(), claim);
     }
 
-    /// A course that ended as it should has said all there is to say. One that broke off is a defect of ours: its job must
-    /// not look as if somebody worked on it.
     async fn ended(&mut self, desk: &Inner, ended: Result<(Id, ()), JoinError>) {
         match ended {
             Ok((id, ())) => drop(self.claims.remove(&id)),
             Err(error) => {
-                tracing::error!(%error, "the course of a job broke off");
                 if let Some(claim) = self.claims.remove(&error.id()) {
-                    course::give_up(desk, &claim).await;
+                    broke_off(desk, &claim).await;
                 }
             }
         }

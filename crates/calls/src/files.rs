@@ -122,6 +122,8 @@ impl JobFiles {
     }
 
     pub(crate) fn make(&self) -> io::Result<()> {
+        // The folder of a new job first: without it, it would be tried in vain what is in it.
+        let _ = fs::DirBuilder::new().mode(0o700).create(&self.folder);
         fs::DirBuilder::new().recursive(true).mode(0o700).create(self.folder.join("runs"))
     }
 
@@ -154,13 +156,22 @@ impl JobFiles {
 
     /// Writes what a file is to say under a name at which nobody looks.
     fn write_beside(&self, name: &str, content: &impl Serialize) -> io::Result<PathBuf> {
-        let temporary = self.folder.join(format!(".{}", name.replace('/', "-")));
-        let mut file =
-            OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(&temporary)?;
+        let temporary = format!(".{}", name.replace('/', "-"));
+        self.write(&temporary, content)?;
+        Ok(self.folder.join(temporary))
+    }
+
+    /// Writes a file at which nobody looks yet.
+    pub(crate) fn write(&self, name: &str, content: &impl Serialize) -> io::Result<()> {
         let mut text = serde_json::to_vec(content)?;
         text.push(b'\n');
-        file.write_all(&text)?;
-        Ok(temporary)
+        let file = OpenOptions::new()
+            .write(true)
+            .create(true)
+            .truncate(true)
+            .mode(0o600)
+            .open(self.folder.join(name));
+        file?.write_all(&text)
     }
 
     /// What such a file says; none when it is not there or cannot be understood.
@@ -193,11 +204,17 @@ impl JobFiles {
         runs.into_iter().map(|run| Spool::at(self.run(run)).output()).collect()
     }
 
+    /// Lets `output` and `error` lead to the newest run, if there is one.
+    pub(crate) fn point_at_newest(&self) -> io::Result<()> {
+        let Some(newest) = self.runs().pop() else { return Ok(()) };
+        let led = |stream| fs::read_link(self.stream(stream)).is_ok_and(|to| to == place_of(newest, stream));
+        if [Stream::Output, Stream::Error].into_iter().all(led) { Ok(()) } else { self.point_at(newest) }
+    }
+
     /// Lets `output` and `error` lead to that run.
     pub(crate) fn point_at(&self, run: u32) -> io::Result<()> {
         for stream in [Stream::Output, Stream::Error] {
-            let target = PathBuf::from("runs").join(run.to_string()).join(name(stream));
-            let link = self.stream(stream);
+            let (target, link) = (place_of(run, stream), self.stream(stream));
             match symlink(&target, &link) {
                 Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
                     let next = self.folder.join(format!(".{}", name(stream)));
@@ -246,21 +263,36 @@ impl JobFiles {
 
     /// The end of a stream of the newest run.
     pub(crate) fn tail(&self, stream: Stream, limit: u64) -> io::Result<Vec<u8>> {
-        let mut file = match File::open(self.stream(stream)) {
-            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
-            file => file?,
-        };
-        let size = file.metadata()?.len();
-        file.seek(SeekFrom::Start(size.saturating_sub(limit)))?;
-        let mut bytes = Vec::new();
-        file.take(limit).read_to_end(&mut bytes)?;
-        Ok(bytes)
+        tail(&self.stream(stream), limit)
     }
+
+    /// The end of what a run wrote to stderr.
+    pub(crate) fn error_tail_of_run(&self, number: u32, limit: u64) -> io::Result<Vec<u8>> {
+        tail(&Spool::at(self.run(number)).error(), limit)
+    }
+}
+
+/// The end of a file; nothing when it is missing.
+fn tail(path: &Path, limit: u64) -> io::Result<Vec<u8>> {
+    let mut file = match File::open(path) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
+        file => file?,
+    };
+    let size = file.metadata()?.len();
+    file.seek(SeekFrom::Start(size.saturating_sub(limit)))?;
+    let mut bytes = Vec::new();
+    file.take(limit).read_to_end(&mut bytes)?;
+    Ok(bytes)
 }
 
 /// The folder of all jobs' folders.
 pub(crate) fn jobs(state: &Path) -> PathBuf {
     state.join("jobs")
+}
+
+/// Where a stream of a run is, seen from the folder of the job.
+fn place_of(run: u32, stream: Stream) -> PathBuf {
+    PathBuf::from("runs").join(run.to_string()).join(name(stream))
 }
 
 fn name(stream: Stream) -> &'static str {
@@ -316,9 +348,13 @@ mod tests {
         for run in [1, 2] {
             fs::create_dir(files.run(run)).unwrap();
             fs::write(files.run(run).join("error"), format!("run {run}")).unwrap();
-            files.point_at(run).unwrap();
+            files.point_at_newest().unwrap();
             assert_eq!(fs::read_to_string(files.stream(Stream::Error)).unwrap(), format!("run {run}"));
             assert_eq!(files.tail(Stream::Error, 3).unwrap(), format!("n {run}").as_bytes());
         }
+        assert_eq!(files.error_tail_of_run(1, 3).unwrap(), b"n 1");
+        fs::remove_file(files.stream(Stream::Output)).unwrap();
+        files.point_at_newest().unwrap();
+        assert_eq!(fs::read_link(files.stream(Stream::Output)).unwrap(), Path::new("runs/2/output"));
     }
 }

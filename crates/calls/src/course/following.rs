@@ -9,7 +9,6 @@ use tokio::time::{Instant, sleep_until};
 
 use super::words::unreadable;
 use super::{Course, RunNote, Unfinished, end_unreadable};
-use crate::files::Stream;
 use crate::live::Activity;
 
 /// How much of the end of stderr is weighed in the outcome.
@@ -111,16 +110,13 @@ impl Course<'_> {
                 None => break run.wait().await.map_err(|error| unreadable(&error))?,
             }
         };
-        if !shown {
-            self.lead_to(number);
-        }
         let reported = &mut self.reported;
         let summary = parser.finish(&mut |event| {
             if exposes_stream {
                 reported.keep(&event);
             }
         });
-        Ok((self.judged(&summary, &report, note), report))
+        Ok((self.judged(number, &summary, &report, note), report))
     }
 
     /// One that has ended keeps its outcome; one that cannot be told is told by its deadline.
@@ -130,8 +126,8 @@ impl Course<'_> {
         }
     }
 
-    fn judged(&self, summary: &Summary, report: &RunReport, note: &RunNote) -> Outcome {
-        let stderr = self.files.tail(Stream::Error, STDERR_TAIL).unwrap_or_default();
+    fn judged(&self, number: u32, summary: &Summary, report: &RunReport, note: &RunNote) -> Outcome {
+        let stderr = self.files.error_tail_of_run(number, STDERR_TAIL).unwrap_or_default();
         let stderr = String::from_utf8_lossy(&stderr);
         judge(&Ended {
             agent: self.job.order.call.agent,
