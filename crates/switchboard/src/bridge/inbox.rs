@@ -33,7 +33,17 @@ struct State {
     host_silent: bool,
     host_deaf: bool,
     gone: Option<u64>,
-    news: bool,
+    news: News,
+}
+
+/// Word that an answer was passed on.
+#[derive(Debug, Default, PartialEq, Eq)]
+enum News {
+    #[default]
+    None,
+    /// Somebody waits for it.
+    Awaited,
+    There,
 }
 
 /// The words between the threads.
@@ -83,7 +93,10 @@ impl Inbox {
 
     /// An answer was passed on.
     pub fn news(&self) {
-        self.tell(|state| state.news = true);
+        // Nearly always nobody waits for it, and need not be woken up for every answer.
+        if std::mem::replace(&mut self.lock().news, News::There) == News::Awaited {
+            self.changed.notify_all();
+        }
     }
 
     /// The next word; [`Word::News`] when none came in time.
@@ -100,7 +113,7 @@ impl Inbox {
                 continue;
             };
             let left = until.saturating_duration_since(Instant::now());
-            if left.is_zero() || std::mem::take(&mut state.news) {
+            if left.is_zero() || std::mem::replace(&mut state.news, News::Awaited) == News::There {
                 return Word::News;
             }
             state = self.changed.wait_timeout(state, left).unwrap_or_else(PoisonError::into_inner).0;
