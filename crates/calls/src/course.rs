@@ -350,9 +350,6 @@ impl Course<'_> {
         // Nobody looks at the note of a run that has no folder yet.
         let written = self.files.make().and_then(|()| self.files.write(&note_of(number), &note));
         written.map_err(|error| self.failed(not_written(&error)))?;
-        if !is_untouched {
-            self.files.remove(PAUSE);
-        }
         // What a job comes to is kept by the store, which outlives the power.
         let plan = RunPlan { status_outlives: Outlives::Processes, ..plan };
         let laid = self.desk.settings.supervisor.lay_down(&folder, &plan);
@@ -364,7 +361,13 @@ impl Course<'_> {
         if self.live.stop.is_cancelled() {
             return Err(self.ended_between_runs(relay));
         }
+        if !is_untouched {
+            // Not before: of a run that is taken back, the next desk finds nothing else.
+            self.files.remove(PAUSE);
+        }
         let started = tokio::select! {
+            // First of all: it is to be there before it is left.
+            biased;
             started = laid.start() => started,
             // The next desk finds it, if it came to be.
             () = self.desk.leaving.cancelled() => return Err(Conclusion::Left),

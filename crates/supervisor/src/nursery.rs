@@ -108,7 +108,6 @@ pub(crate) fn bear_supervisors() -> io::Result<Option<Born>> {
     // What every supervisor needs is then there for all of them.
     os::heed_what_was_ignored();
     os::boot_id()?;
-    // Whoever has just taken a folder is in a hurry; the next is not.
     let (taken, has_taken) = pipe_with(PipeFlags::CLOEXEC)?;
     let (mut waiting, mut wanted, mut lost) = (Vec::new(), 1, 0);
     while lost < MOST_LOST {

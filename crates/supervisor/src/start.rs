@@ -92,15 +92,15 @@ impl Supervisor {
         plan.check()?;
         let spool = Spool::at(std::path::absolute(folder).map_err(StartError::Folder)?);
         let run_id = RunId::from_random(random_bytes().map_err(StartError::Random)?);
-        let held = lay_down(&spool, run_id, plan)?;
-        Ok(Laid { supervisor: self, spool, held: Some(held) })
+        let (held, is_new) = lay_down(&spool, run_id, plan)?;
+        Ok(Laid { supervisor: self, spool, held: Some(held), is_new })
     }
 
     /// Has a supervisor begin on what was laid down, and hears its first word.
-    async fn carry_out(&self, spool: Spool, held: HeldSpool) -> Result<Run, StartError> {
+    async fn carry_out(&self, spool: Spool, held: HeldSpool, is_new: bool) -> Result<Run, StartError> {
         let cannot_spawn = |source| StartError::Spawn { program: self.program.clone(), source };
         let (line, child) = self.order(&spool, &held).map_err(|error| {
-            forget(&held);
+            forget(&held, is_new.then_some(spool.folder()));
             cannot_spawn(error)
         })?;
         // From here on the folder is in the supervisor's hands alone.
@@ -129,7 +129,8 @@ impl Supervisor {
         let recovered = tokio::task::spawn_blocking(move || {
             let recovered = recover(&folder);
             if let Ok(Some(held)) = HeldSpool::take(&folder) {
-                forget(&held);
+                // What its supervisor has said may be there, and who counts the runs of something counts this one.
+                forget(&held, None);
             }
             recovered
         });
@@ -202,6 +203,8 @@ pub struct Laid<'a> {
     spool: Spool,
     /// None once it is in the supervisor's hands.
     held: Option<HeldSpool>,
+    /// Whether the folder was made for it.
+    is_new: bool,
 }
 
 impl Laid<'_> {
@@ -209,20 +212,20 @@ impl Laid<'_> {
     pub async fn start(mut self) -> Result<Run, StartError> {
         let taken = || SpoolError::Taken { folder: self.spool.folder().to_owned() };
         let held = self.held.take().ok_or_else(taken)?;
-        self.supervisor.carry_out(self.spool.clone(), held).await
+        self.supervisor.carry_out(self.spool.clone(), held, self.is_new).await
     }
 }
 
 impl Drop for Laid<'_> {
     fn drop(&mut self) {
         if let Some(held) = &self.held {
-            forget(held);
+            forget(held, self.is_new.then_some(self.spool.folder()));
         }
     }
 }
 
-/// Takes the folder and writes down what is to be run. A folder that holds a run already is refused.
-fn lay_down(spool: &Spool, run_id: RunId, plan: &RunPlan) -> Result<HeldSpool, SpoolError> {
+/// Takes the folder and writes down what is to be run. A folder that holds a run already is refused. Answers also whether it was made.
+fn lay_down(spool: &Spool, run_id: RunId, plan: &RunPlan) -> Result<(HeldSpool, bool), SpoolError> {
     let cannot_write = |source| SpoolError::CannotWrite { path: spool.folder().to_owned(), source };
     let taken = || SpoolError::Taken { folder: spool.folder().to_owned() };
     let is_new = HeldSpool::make(spool.folder()).map_err(cannot_write)?;
@@ -234,15 +237,17 @@ fn lay_down(spool: &Spool, run_id: RunId, plan: &RunPlan) -> Result<HeldSpool, S
         held.shut_out_others().map_err(cannot_write)?;
     }
     if let Err(error) = held.lay_down(run_id, plan) {
-        forget(&held);
+        forget(&held, is_new.then_some(spool.folder()));
         return Err(cannot_write(error));
     }
-    Ok(held)
+    Ok((held, is_new))
 }
 
-/// Leaves no secret of a run that never was. A disk that refuses this has refused more before.
-fn forget(held: &HeldSpool) {
+/// Leaves no secret of a run that never was, and not its folder if it was made for it; but the words of a supervisor stay. A disk that
+/// refuses this has refused more before.
+fn forget(held: &HeldSpool, made: Option<&Path>) {
     let _ = held.take_back();
+    let _ = made.map(std::fs::remove_dir);
 }
 
 fn this_program() -> Result<PathBuf, StartError> {

@@ -163,6 +163,8 @@ fn a_start_that_fails_leaves_no_secret() {
         let mut plan = scene.agent("hang");
         plan.env.insert("API_KEY".into(), "canary-4711".into());
         plan.private_files.insert("mcp.json".into(), b"canary-4711".to_vec());
+        // So that it stays, to be looked into.
+        fs::create_dir(scene.spool()).unwrap();
         let error = Supervisor::at("/nowhere").start(&scene.spool(), &plan).await.unwrap_err();
         assert!(matches!(error, StartError::Spawn { .. }), "{error:?}");
         assert!(!holds(&scene.spool(), b"canary-4711"));
@@ -183,6 +185,11 @@ fn what_was_laid_down_and_not_started_was_never_there() {
         let again = supervisor.lay_down(&scene.spool(), &plan);
         assert!(matches!(again, Err(StartError::Spool(SpoolError::Taken { .. }))), "{again:?}");
         drop(laid);
+        assert!(!scene.spool().exists());
+        assert!(matches!(attach(&scene.spool()).await, Err(AttachError::NoRun { .. })));
+        // A folder that was there before stays.
+        fs::create_dir(scene.spool()).unwrap();
+        drop(supervisor.lay_down(&scene.spool(), &plan).unwrap());
         assert_eq!(fs::read_dir(scene.spool()).unwrap().count(), 0);
         assert!(matches!(attach(&scene.spool()).await, Err(AttachError::NoRun { .. })));
         let run = supervisor.lay_down(&scene.spool(), &plan).unwrap().start().await.unwrap();
