@@ -390,7 +390,8 @@ fn note(answer: &Answer, activity: Option<&Activity>) -> Option<String> {
 }
 
 fn stderr(files: &JobFiles) -> Option<String> {
-    let bytes = files.tail(Stream::Error, STDERR_BYTES).unwrap_or_default();
+    // Not by the link, which a daemon that died over it has not made yet.
+    let bytes = files.error_tail(files.newest_run()?, STDERR_BYTES).unwrap_or_default();
     let text = String::from_utf8_lossy(&bytes).trim().to_owned();
     (!text.is_empty()).then_some(text)
 }

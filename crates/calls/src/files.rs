@@ -206,7 +206,7 @@ impl JobFiles {
 
     /// Lets `output` and `error` lead to the newest run, if there is one.
     pub(crate) fn point_at_newest(&self) -> io::Result<()> {
-        let Some(newest) = self.runs().pop() else { return Ok(()) };
+        let Some(newest) = self.newest_run() else { return Ok(()) };
         let led = |stream| fs::read_link(self.stream(stream)).is_ok_and(|to| to == place_of(newest, stream));
         if [Stream::Output, Stream::Error].into_iter().all(led) { Ok(()) } else { self.point_at(newest) }
     }
@@ -261,28 +261,23 @@ impl JobFiles {
         Ok(bytes)
     }
 
-    /// The end of a stream of the newest run.
-    pub(crate) fn tail(&self, stream: Stream, limit: u64) -> io::Result<Vec<u8>> {
-        tail(&self.stream(stream), limit)
+    /// The newest run that was ever begun: of one that could not be there is no status.
+    pub(crate) fn newest_run(&self) -> Option<u32> {
+        self.runs().into_iter().rfind(|run| !matches!(Spool::at(self.run(*run)).status(), Ok(None)))
     }
 
-    /// The end of what a run wrote to stderr.
-    pub(crate) fn error_tail_of_run(&self, number: u32, limit: u64) -> io::Result<Vec<u8>> {
-        tail(&Spool::at(self.run(number)).error(), limit)
+    /// The end of what a run wrote to stderr; nothing when it is missing.
+    pub(crate) fn error_tail(&self, run: u32, limit: u64) -> io::Result<Vec<u8>> {
+        let mut file = match File::open(Spool::at(self.run(run)).error()) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
+            file => file?,
+        };
+        let size = file.metadata()?.len();
+        file.seek(SeekFrom::Start(size.saturating_sub(limit)))?;
+        let mut bytes = Vec::new();
+        file.take(limit).read_to_end(&mut bytes)?;
+        Ok(bytes)
     }
-}
-
-/// The end of a file; nothing when it is missing.
-fn tail(path: &Path, limit: u64) -> io::Result<Vec<u8>> {
-    let mut file = match File::open(path) {
-        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
-        file => file?,
-    };
-    let size = file.metadata()?.len();
-    file.seek(SeekFrom::Start(size.saturating_sub(limit)))?;
-    let mut bytes = Vec::new();
-    file.take(limit).read_to_end(&mut bytes)?;
-    Ok(bytes)
 }
 
 /// The folder of all jobs' folders.
@@ -347,13 +342,17 @@ mod tests {
         let (_state, files) = files();
         for run in [1, 2] {
             fs::create_dir(files.run(run)).unwrap();
-            fs::write(files.run(run).join("error"), format!("run {run}")).unwrap();
+            for file in ["error", "status.json"] {
+                fs::write(files.run(run).join(file), format!("run {run}")).unwrap();
+            }
             files.point_at_newest().unwrap();
             assert_eq!(fs::read_to_string(files.stream(Stream::Error)).unwrap(), format!("run {run}"));
-            assert_eq!(files.tail(Stream::Error, 3).unwrap(), format!("n {run}").as_bytes());
+            assert_eq!(files.error_tail(run, 3).unwrap(), format!("n {run}").as_bytes());
         }
-        assert_eq!(files.error_tail_of_run(1, 3).unwrap(), b"n 1");
         fs::remove_file(files.stream(Stream::Output)).unwrap();
+        // A third that could not be begun.
+        fs::create_dir(files.run(3)).unwrap();
+        fs::write(files.run(3).join("output"), "").unwrap();
         files.point_at_newest().unwrap();
         assert_eq!(fs::read_link(files.stream(Stream::Output)).unwrap(), Path::new("runs/2/output"));
     }

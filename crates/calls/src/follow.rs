@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use agents::{ParseLimits, Parser};
 use model::{AgentEvent, AgentKind, JobId, StateName};
-use supervisor::{Events, Offsets, RunEvent};
+use supervisor::{AttachError, Events, Offsets, RunEvent};
 
 use crate::desk::Desk;
 use crate::error::CallError;
@@ -98,16 +98,22 @@ impl Follow {
         // Before the runs are looked for: one that was started before the job ended is then seen.
         let state = self.desk.job(self.job).await?.progress.state.name();
         let files = self.desk.files(self.job);
-        if let Some(next) = files.runs().into_iter().find(|run| *run > self.run)
-            && let Ok(run) = supervisor::attach(&files.run(next)).await
-        {
+        for next in files.runs().into_iter().filter(|run| *run > self.run) {
+            let run = match supervisor::attach(&files.run(next)).await {
+                Ok(run) => run,
+                // It could not be begun, and may be followed by another.
+                Err(AttachError::NoRun { .. }) => continue,
+                Err(_) => break,
+            };
             let events = run
                 .events(Offsets::default())
                 .map_err(|source| CallError::Files { job: self.job, source })?;
             self.run = next;
             self.reading = Some((events, Parser::new(self.agent, ParseLimits::default())));
             self.told.push_back(Followed::Run(next));
-        } else if state.ended().is_some() {
+            return Ok(());
+        }
+        if state.ended().is_some() {
             self.ended = true;
             self.told.push_back(Followed::Ended(state));
         } else {

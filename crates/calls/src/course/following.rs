@@ -127,7 +127,7 @@ impl Course<'_> {
     }
 
     fn judged(&self, number: u32, summary: &Summary, report: &RunReport, note: &RunNote) -> Outcome {
-        let stderr = self.files.error_tail_of_run(number, STDERR_TAIL).unwrap_or_default();
+        let stderr = self.files.error_tail(number, STDERR_TAIL).unwrap_or_default();
         let stderr = String::from_utf8_lossy(&stderr);
         judge(&Ended {
             agent: self.job.order.call.agent,
