@@ -19,7 +19,7 @@ use crate::answer::Answer;
 use crate::dispatch::{self, Handed};
 use crate::error::CallError;
 use crate::files::{JobFiles, Part, Stream, jobs};
-use crate::live::{Activity, Board};
+use crate::live::{Activity, Board, Live};
 use crate::locks::Locks;
 use crate::recent::Recent;
 use crate::recovery;
@@ -79,6 +79,26 @@ pub struct Placed {
     pub redactions: usize,
     /// Its files.
     pub files: JobFiles,
+}
+
+/// Whether the disk has what a job has come to.
+#[derive(Debug)]
+#[must_use = "the disk may not have it yet"]
+pub struct Kept(Option<Arc<Live>>);
+
+impl Kept {
+    /// Waits until it has. A disk that takes very long is no reason to say nothing.
+    pub async fn reached(self) {
+        let Some(live) = self.0 else { return };
+        let kept = async {
+            match live.end.get() {
+                Some((_, on_disk)) if on_disk.reached().await.is_ok() => {}
+                // It is brought there again until the disk confirms it.
+                _ => live.off.cancelled().await,
+            }
+        };
+        let _ = tokio::time::timeout(UNTIL_KEPT, kept).await;
+    }
 }
 
 /// What a cancellation came to.
@@ -248,24 +268,41 @@ impl Desk {
 
     /// What a job has come to so far.
     pub async fn answer(&self, job: JobId) -> Result<Answer, CallError> {
-        let job = self.job(job).await?;
+        let (answer, kept) = self.answer_soon(job).await?;
+        kept.reached().await;
+        Ok(answer)
+    }
+
+    /// The same, which must not be told before the disk has it.
+    pub async fn answer_soon(&self, job: JobId) -> Result<(Answer, Kept), CallError> {
+        let (job, kept) = self.find_soon(job).await?;
         let activity = self.activity(job.id).map(|activity| activity.borrow().clone());
-        Ok(Answer::of(&job, &self.files(job.id), activity.as_ref(), self.0.store.now()))
+        Ok((Answer::of(&job, &self.files(job.id), activity.as_ref(), self.0.store.now()), kept))
     }
 
     /// A job, with all that is known of it.
     pub async fn job(&self, job: JobId) -> Result<Job, CallError> {
+        let (job, kept) = self.find_soon(job).await?;
+        kept.reached().await;
+        Ok(Arc::unwrap_or_clone(job))
+    }
+
+    async fn find_soon(&self, job: JobId) -> Result<(Arc<Job>, Kept), CallError> {
         if let Some(ended) = self.0.recent.get(job) {
-            return Ok(Job::clone(&ended));
+            return Ok((ended, Kept(None)));
+        }
+        if let Some(live) = self.0.board.get(job)
+            && let Some((ended, _)) = live.end.get()
+        {
+            return Ok((Arc::clone(ended), Kept(Some(live))));
         }
         let record = self.0.store.get(job).await?.ok_or(CallError::NoSuchJob { job })?;
-        if record.completed_at.is_some()
-            && let Some(live) = self.0.board.get(job)
-        {
-            // It is written, and not on the disk yet. A disk that takes very long is no reason to say nothing.
-            let _ = tokio::time::timeout(UNTIL_KEPT, live.off.cancelled()).await;
+        let live = self.0.board.get(job).filter(|_| record.completed_at.is_some());
+        if let Some(live) = &live {
+            // Its files are being written.
+            let _ = tokio::time::timeout(UNTIL_KEPT, live.written.cancelled()).await;
         }
-        Ok(record)
+        Ok((Arc::new(record), Kept(live)))
     }
 
     /// The job whose id begins like this.

@@ -34,7 +34,7 @@ mod wait;
 
 pub use answer::{Answer, Denial, MAX_RESPONSE_CHARS, Problem, Processes, Standing, Tokens, Truncated};
 pub use confinement::{Gap, Sandbox};
-pub use desk::{Cancelled, Desk, Leave, Order, Placed};
+pub use desk::{Cancelled, Desk, Kept, Leave, Order, Placed};
 pub use error::CallError;
 pub use files::{JobFiles, Part, Status, Stream};
 pub use follow::{Follow, Followed};

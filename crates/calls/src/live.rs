@@ -3,9 +3,10 @@
 //! Owns the wish to stop and the last word about each. Keeps nothing: what must last is in the store and in the files.
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
-use model::{AgentEvent, Claim, JobId, SessionId, Usage};
+use model::{AgentEvent, Claim, Job, JobId, SessionId, Usage};
+use store::OnDisk;
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
@@ -60,11 +61,22 @@ pub(crate) struct Live {
     /// Cancelled when somebody wants the job to end, or when it is no longer ours.
     pub stop: CancellationToken,
     pub activity: watch::Sender<Activity>,
+    /// The job as it has ended, once that is written and in its files; the disk may not have it yet.
+    pub end: OnceLock<(Arc<Job>, OnDisk)>,
+    /// Cancelled with that, or when this desk has done with it.
+    pub written: CancellationToken,
     /// Cancelled when this desk has done with it: its end is in the store and in its files, or it waits to be claimed again.
     pub off: CancellationToken,
 }
 
 impl Live {
+    /// Its end is written, and in its files.
+    pub fn has_ended(&self, job: Arc<Job>, on_disk: OnDisk) {
+        // A job ends once.
+        let _ = self.end.set((job, on_disk));
+        self.written.cancel();
+    }
+
     /// Says what is going on while no agent says anything.
     pub fn say(&self, line: &str) {
         self.activity.send_modify(|activity| line.clone_into(&mut activity.line));
@@ -80,6 +92,8 @@ impl Board {
         let live = Arc::new(Live {
             stop: CancellationToken::new(),
             activity: watch::Sender::new(Activity::default()),
+            end: OnceLock::new(),
+            written: CancellationToken::new(),
             off: CancellationToken::new(),
             claim: claim.clone(),
         });
@@ -95,6 +109,7 @@ impl Board {
         }
         drop(jobs);
         live.off.cancel();
+        live.written.cancel();
     }
 
     pub fn get(&self, job: JobId) -> Option<Arc<Live>> {

@@ -15,7 +15,7 @@ const LONGEST: usize = 64 * 1024;
 pub(crate) struct Recent(Mutex<VecDeque<Arc<Job>>>);
 
 impl Recent {
-    pub fn keep(&self, job: Job) {
+    pub fn keep(&self, job: Arc<Job>) {
         let said = job.outcome.as_ref().map_or(0, |outcome| outcome.text.len());
         let told = job.metadata.as_ref().map_or(0, String::len);
         if job.completed_at.is_none() || said + told + job.order.call.prompt.len() > LONGEST {
@@ -23,7 +23,7 @@ impl Recent {
         }
         let mut jobs = self.lock();
         jobs.truncate(KEPT - 1);
-        jobs.push_front(Arc::new(job));
+        jobs.push_front(job);
     }
 
     pub fn get(&self, job: JobId) -> Option<Arc<Job>> {
@@ -57,9 +57,9 @@ mod tests {
     fn the_newest_are_kept_and_no_long_one() {
         let recent = Recent::default();
         for number in 0..=KEPT as u64 {
-            recent.keep(ended(number, "x"));
+            recent.keep(ended(number, "x").into());
         }
-        recent.keep(ended(1_000, &"x".repeat(LONGEST + 1)));
+        recent.keep(ended(1_000, &"x".repeat(LONGEST + 1)).into());
         let has = |number| recent.get(ended(number, "x").id).is_some();
         assert!(!has(0) && has(1) && has(KEPT as u64) && !has(1_000));
         recent.forget(&[ended(1, "x").id]);
@@ -71,7 +71,7 @@ mod tests {
         let recent = Recent::default();
         let running = Job { completed_at: None, ..ended(1, "x") };
         let id = running.id;
-        recent.keep(running);
+        recent.keep(running.into());
         assert!(recent.get(id).is_none());
     }
 }

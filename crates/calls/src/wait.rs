@@ -30,7 +30,7 @@ impl Desk {
     /// Waits until one or all of the jobs have ended, and answers which have by then. When the time is over first, those that
     /// have ended until then. An unknown job is an error, at once.
     ///
-    /// A job that this desk runs has ended when its files say so, too.
+    /// A job that this desk runs has ended when its files say so, too; who asks for it then may have to wait for the disk.
     pub async fn wait(
         &self,
         jobs: &[JobId],
@@ -43,7 +43,7 @@ impl Desk {
         loop {
             // Those that run here tell it themselves. The others are told by the store, which tells of every job: too much to
             // hear for everybody who waits for one.
-            let (running, others) = self.where_they_are(&open);
+            let (running, others) = self.where_they_are(&mut open, &mut ended);
             if others.iter().any(|job| self.0.recent.get(*job).is_none()) && changes.is_none() {
                 // Before the look: what ends in between is then told.
                 changes = Some(self.0.store.watch().await?);
@@ -67,15 +67,24 @@ impl Desk {
         Ok(ended)
     }
 
-    /// What tells that the jobs on the board are off it, and those that are not on it.
-    fn where_they_are(&self, open: &BTreeSet<JobId>) -> (Vec<CancellationToken>, Vec<JobId>) {
+    /// What tells of those on the board that something is written, and those that are not on it. Takes those out of the set whose end is.
+    fn where_they_are(
+        &self,
+        open: &mut BTreeSet<JobId>,
+        ended: &mut Vec<JobId>,
+    ) -> (Vec<CancellationToken>, Vec<JobId>) {
         let (mut running, mut others) = (Vec::new(), Vec::new());
-        for &job in open {
+        open.retain(|&job| {
             match self.0.board.get(job) {
-                Some(live) => running.push(live.off.clone()),
+                Some(live) if live.end.get().is_some() => {
+                    ended.push(job);
+                    return false;
+                }
+                Some(live) => running.push(live.written.clone()),
                 None => others.push(job),
             }
-        }
+            true
+        });
         (running, others)
     }
 
@@ -95,7 +104,7 @@ impl Desk {
     }
 }
 
-/// Waits until one of them is off the board.
+/// Waits until something is written of one of them.
 async fn one_of(running: &[CancellationToken]) {
     let mut off: Vec<_> = running.iter().map(|token| Box::pin(token.cancelled())).collect();
     poll_fn(|context| {

@@ -1,5 +1,6 @@
 //! The end of a course: what the store and the files are told.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use model::{JobEnd, RunState, Timestamp, TreeEnd};
@@ -27,8 +28,10 @@ impl Course<'_> {
         };
         match ended {
             Some(Written { value: Finished { job, .. }, on_disk }) => {
-                // While the disk takes it.
+                // While the disk takes it, and whoever waits for it makes an answer of it.
                 self.desk.write_down(&job);
+                let job = Arc::new(job);
+                self.live.has_ended(Arc::clone(&job), on_disk.clone());
                 if self.until_it_is_on(&on_disk).await {
                     self.desk.recent.keep(job);
                 }

@@ -166,13 +166,15 @@ impl CallTool {
         // From here on there is a job, and the caller must hear of it whatever fails.
         let known = |refusal: Refusal| refusal.after_placing(job);
         wait_for(server, &request, job, wait).await.map_err(known)?;
-        let answer = server.desk.answer(job).await.map_err(|error| known(error.into()))?;
+        let (answer, kept) = server.desk.answer_soon(job).await.map_err(|error| known(error.into()))?;
         let answer = answer.cut_to(asked.max_response_chars);
         if wants_task && !answer.status.is_final() {
             return tasks::created(server, job).await.map_err(known);
         }
         let answer = Answer { note: note(&answer, &placed, fire_and_forget), ..answer };
-        Ok(render::answered(&answer).into())
+        let answered = render::answered(&answer).into();
+        kept.reached().await;
+        Ok(answered)
     }
 
     fn asked(&self, server: &Server, given: Parameters) -> Result<Asked, Refusal> {
