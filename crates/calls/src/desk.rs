@@ -9,10 +9,11 @@ use agents::doctor::{self, AgentCheck, NotReady};
 use model::{
     AgentKind, CallSpec, Job, JobId, JobIdPrefix, NewJob, Owner, SessionChoice, StateName, Timestamp,
 };
-use store::{Found, JobFilter, Page, PageRequest, Stats, StatsRange, Store};
+use store::{Found, JobFilter, Page, PageRequest, Stats, StatsRange, Store, Written};
 use supervisor::SeenProcess;
 use tokio::sync::{Mutex, Notify, watch};
 use tokio::task::JoinSet;
+use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use crate::answer::Answer;
@@ -84,12 +85,22 @@ pub struct Placed {
 /// Whether the disk has what a job has come to.
 #[derive(Debug)]
 #[must_use = "the disk may not have it yet"]
-pub struct Kept(Option<Arc<Live>>);
+pub struct Kept {
+    /// None when it has.
+    live: Option<Arc<Live>>,
+    /// Until when it is waited for at least.
+    until: Instant,
+}
 
 impl Kept {
-    /// Waits until it has. A disk that takes very long is no reason to say nothing.
-    pub async fn reached(self) {
-        let Some(live) = self.0 else { return };
+    fn of(live: Option<Arc<Live>>) -> Self {
+        Self { live, until: Instant::now() + UNTIL_KEPT }
+    }
+
+    /// Waits until it has, at least for as long as anybody waits for that, and answers whether. A disk that takes longer is no reason
+    /// to say nothing.
+    pub async fn by(self, until: Instant) -> bool {
+        let Some(live) = self.live else { return true };
         let kept = async {
             match live.end.get() {
                 Some((_, on_disk)) if on_disk.reached().await.is_ok() => {}
@@ -97,7 +108,7 @@ impl Kept {
                 _ => live.off.cancelled().await,
             }
         };
-        let _ = tokio::time::timeout(UNTIL_KEPT, kept).await;
+        tokio::time::timeout_at(until.max(self.until), kept).await.is_ok()
     }
 }
 
@@ -142,7 +153,7 @@ pub(crate) struct Inner {
     pub leaving: CancellationToken,
     /// Nothing is held any more.
     pub closed: CancellationToken,
-    programs: std::sync::Mutex<Vec<(AgentKind, tokio::time::Instant, AgentCheck)>>,
+    programs: std::sync::Mutex<Vec<(AgentKind, Instant, AgentCheck)>>,
     tasks: Mutex<JoinSet<()>>,
 }
 
@@ -191,19 +202,28 @@ impl Desk {
     /// Places a call. Everything that can be known to be wrong with it is told before; once this answers, the job survives
     /// whatever happens.
     pub async fn place(&self, order: Order) -> Result<Placed, CallError> {
+        Ok(self.place_soon(order).await?.kept().await?)
+    }
+
+    /// The same, and answers when the job is written. Nobody must be told of it before the disk has it, or has its end.
+    pub async fn place_soon(&self, order: Order) -> Result<Written<Placed>, CallError> {
         let (asked, tool, key) = (order.call.clone(), order.tool.clone(), order.idempotency_key.clone());
-        let placed = match self.checked(order).await {
+        let Written { value: placed, on_disk } = match self.checked(order).await {
             Ok(order) => dispatch::keep(&self.0, order).await?,
             // A call that was placed before is the same call, whatever has become of its folder or its agent.
             Err(error) => match self.keyed(key.as_deref()).await? {
-                Some(job) => store::Placed { job, is_new: false, redactions: 0, claimed: None },
+                Some(job) => {
+                    Written::and_kept(store::Placed { job, is_new: false, redactions: 0, claimed: None })
+                }
                 None => return Err(error),
             },
         };
-        if placed.is_new {
-            return Ok(self.announced(&placed));
-        }
-        self.placed_before(&placed.job, &asked, &tool, &key.unwrap_or_default())
+        let placed = if placed.is_new {
+            self.announced(&placed)
+        } else {
+            self.placed_before(&placed.job, &asked, &tool, &key.unwrap_or_default())?
+        };
+        Ok(Written { value: placed, on_disk })
     }
 
     /// What is kept of a call that could be launched right now.
@@ -269,7 +289,7 @@ impl Desk {
     /// What a job has come to so far.
     pub async fn answer(&self, job: JobId) -> Result<Answer, CallError> {
         let (answer, kept) = self.answer_soon(job).await?;
-        kept.reached().await;
+        kept.by(Instant::now()).await;
         Ok(answer)
     }
 
@@ -283,26 +303,27 @@ impl Desk {
     /// A job, with all that is known of it.
     pub async fn job(&self, job: JobId) -> Result<Job, CallError> {
         let (job, kept) = self.find_soon(job).await?;
-        kept.reached().await;
+        kept.by(Instant::now()).await;
         Ok(Arc::unwrap_or_clone(job))
     }
 
     async fn find_soon(&self, job: JobId) -> Result<(Arc<Job>, Kept), CallError> {
         if let Some(ended) = self.0.recent.get(job) {
-            return Ok((ended, Kept(None)));
+            return Ok((ended, Kept::of(None)));
         }
         if let Some(live) = self.0.board.get(job)
             && let Some((ended, _)) = live.end.get()
         {
-            return Ok((Arc::clone(ended), Kept(Some(live))));
+            return Ok((Arc::clone(ended), Kept::of(Some(live))));
         }
         let record = self.0.store.get(job).await?.ok_or(CallError::NoSuchJob { job })?;
         let live = self.0.board.get(job).filter(|_| record.completed_at.is_some());
-        if let Some(live) = &live {
+        let kept = Kept::of(live);
+        if let Some(live) = &kept.live {
             // Its files are being written.
-            let _ = tokio::time::timeout(UNTIL_KEPT, live.written.cancelled()).await;
+            let _ = tokio::time::timeout_at(kept.until, live.written.cancelled()).await;
         }
-        Ok((Arc::new(record), Kept(live)))
+        Ok((Arc::new(record), kept))
     }
 
     /// The job whose id begins like this.
@@ -444,8 +465,8 @@ impl Inner {
 
     /// An agent's program, looked for again from time to time: it may be installed or replaced while the desk is open.
     async fn program(&self, kind: AgentKind) -> AgentCheck {
-        let known = |programs: &Vec<(AgentKind, tokio::time::Instant, AgentCheck)>| {
-            let fresh = |at: &tokio::time::Instant| at.elapsed() < PROGRAM_KNOWN_FOR;
+        let known = |programs: &Vec<(AgentKind, Instant, AgentCheck)>| {
+            let fresh = |at: &Instant| at.elapsed() < PROGRAM_KNOWN_FOR;
             programs.iter().find(|(of, at, _)| *of == kind && fresh(at)).map(|(_, _, check)| check.clone())
         };
         if let Some(check) = known(&self.lock_programs()) {
@@ -461,12 +482,12 @@ impl Inner {
         programs.retain(|(of, ..)| *of != kind);
         // One that is missing is looked for every time: it may be installed any moment.
         if check.program.is_some() {
-            programs.push((kind, tokio::time::Instant::now(), check.clone()));
+            programs.push((kind, Instant::now(), check.clone()));
         }
         check
     }
 
-    fn lock_programs(&self) -> std::sync::MutexGuard<'_, Vec<(AgentKind, tokio::time::Instant, AgentCheck)>> {
+    fn lock_programs(&self) -> std::sync::MutexGuard<'_, Vec<(AgentKind, Instant, AgentCheck)>> {
         self.programs.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
     }
 

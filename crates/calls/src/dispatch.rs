@@ -54,12 +54,12 @@ impl Handed {
 
 /// Keeps a new job. When there is room, the next job is begun in the same breath: the usual call needs no second question, and
 /// its run is made ready while the disk takes it.
-pub(crate) async fn keep(desk: &Arc<Inner>, order: NewJob) -> Result<Placed, StoreError> {
+pub(crate) async fn keep(desk: &Arc<Inner>, order: NewJob) -> Result<Written<Placed>, StoreError> {
     let Some(seat) = desk.seats.take() else {
         let placed = desk.store.place(order).await;
         // A place may be free again by now, and who left it did not know that somebody waits.
         desk.wake.notify_one();
-        return placed;
+        return placed.map(Written::and_kept);
     };
     let Written { value: mut placed, on_disk } = desk.store.place_and_claim(order, request(desk)).await?;
     let begun = placed.claimed.take();
@@ -72,8 +72,7 @@ pub(crate) async fn keep(desk: &Arc<Inner>, order: NewJob) -> Result<Placed, Sto
         // It waits, or a place was kept from one that does.
         desk.wake.notify_one();
     }
-    on_disk.reached().await?;
-    Ok(placed)
+    Ok(Written { value: placed, on_disk })
 }
 
 /// Begins the course of a job at once, instead of having it begun by who sees to all others.

@@ -43,7 +43,7 @@ pub use settings::Settings;
 // What a desk is opened, asked and answered with: whoever has a desk needs no store.
 pub use store::{
     BadPattern, CredentialSource, Credentials, CredentialsError, Found, JobFilter, JobSummary, Opening, Page,
-    PageRequest, Redactor, Retention, Setting, SettingError, Stats, StatsRange, Watch, WatchEvent,
+    PageRequest, Redactor, Retention, Setting, SettingError, Stats, StatsRange, Watch, WatchEvent, Written,
 };
 pub use supervisor::SeenProcess;
 pub use wait::Until;

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use model::{Job, JobId};
 use store::{Watch, WatchEvent};
-use tokio::time::{Instant, sleep, sleep_until};
+use tokio::time::{Instant, sleep, sleep_until, timeout_at};
 use tokio_util::sync::CancellationToken;
 
 use crate::desk::Desk;
@@ -30,14 +30,30 @@ impl Desk {
     /// Waits until one or all of the jobs have ended, and answers which have by then. When the time is over first, those that
     /// have ended until then. An unknown job is an error, at once.
     ///
-    /// A job that this desk runs has ended when its files say so, too; who asks for it then may have to wait for the disk.
+    /// A job that this desk runs has ended when its files say so, too, and the disk has it.
     pub async fn wait(
         &self,
         jobs: &[JobId],
         until: Until,
         timeout: Duration,
     ) -> Result<Vec<JobId>, CallError> {
-        let deadline = Instant::now() + timeout.min(Duration::from_hours(24 * 365));
+        let deadline = deadline(timeout);
+        let ended = self.wait_soon(jobs, until, timeout).await?;
+        for live in ended.iter().filter_map(|job| self.0.board.get(*job)) {
+            // Those that the disk has not confirmed by then are told as all others are who are asked for.
+            let _ = timeout_at(deadline, live.off.cancelled()).await;
+        }
+        Ok(ended)
+    }
+
+    /// The same, and answers when their ends are written. They must not be told before the disk has them ([`Self::answer_soon`]).
+    pub async fn wait_soon(
+        &self,
+        jobs: &[JobId],
+        until: Until,
+        timeout: Duration,
+    ) -> Result<Vec<JobId>, CallError> {
+        let deadline = deadline(timeout);
         let mut open: BTreeSet<JobId> = jobs.iter().copied().collect();
         let (mut ended, mut changes) = (Vec::new(), None);
         loop {
@@ -102,6 +118,10 @@ impl Desk {
         }
         Ok(ended)
     }
+}
+
+fn deadline(timeout: Duration) -> Instant {
+    Instant::now() + timeout.min(Duration::from_hours(24 * 365))
 }
 
 /// Waits until something is written of one of them.

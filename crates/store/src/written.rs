@@ -20,12 +20,12 @@ pub struct Written<T> {
 
 impl<T> Written<T> {
     /// What is on the disk already.
-    pub(crate) fn and_kept(value: T) -> Self {
+    pub fn and_kept(value: T) -> Self {
         Self { value, on_disk: OnDisk::there() }
     }
 
     /// The same, as its user sees it.
-    pub(crate) fn map<U>(self, as_seen: impl FnOnce(T) -> U) -> Written<U> {
+    pub fn map<U>(self, as_seen: impl FnOnce(T) -> U) -> Written<U> {
         Written { value: as_seen(self.value), on_disk: self.on_disk }
     }
 

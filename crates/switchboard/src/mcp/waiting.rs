@@ -6,7 +6,7 @@
 use std::convert::Infallible;
 use std::time::Duration;
 
-use calls::{Activity, CallError, Desk, Until};
+use calls::{Activity, CallError, Desk};
 use model::JobId;
 use rmcp::RoleServer;
 use rmcp::model::{ProgressNotificationParam, ProgressToken};
@@ -35,17 +35,16 @@ pub(crate) enum Waited {
     Shutdown,
 }
 
-/// Waits for jobs.
+/// Waits for jobs: for `ended`, which is the desk's word of them.
 pub(crate) async fn wait(
     server: &Server,
     context: &RequestContext<RoleServer>,
     jobs: &[JobId],
-    until: Until,
-    time: Duration,
+    ended: impl Future<Output = Result<Vec<JobId>, CallError>>,
 ) -> Result<Waited, Refusal> {
     let ended = tokio::select! {
         biased; // a job that has ended is told, whatever else happened; and a stop of the daemon cancels no job
-        ended = server.desk.wait(jobs, until, time) => ended,
+        ended = ended => ended,
         () = server.shutdown.cancelled() => return Ok(Waited::Shutdown),
         () = server.gone.cancelled() => return Ok(Waited::Gone),
         () = context.ct.cancelled() => {

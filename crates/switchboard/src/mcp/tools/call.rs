@@ -5,7 +5,7 @@
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use calls::{Answer, CallError, Order, Placed, Until};
+use calls::{Answer, CallError, Kept, Order, Placed, Until, Written};
 use model::{
     AgentKind, AgentName, CallPolicy, CallSpec, JobId, Limits, Mode, Preset, SessionChoice, SessionId,
     ToolChoice,
@@ -13,6 +13,7 @@ use model::{
 use rmcp::model::{CallToolResponse, Tool};
 use schemars::JsonSchema;
 use serde::Deserialize;
+use tokio::time::Instant;
 
 use super::{Effect, Request, define};
 use crate::mcp::arguments::one_of;
@@ -152,7 +153,7 @@ impl CallTool {
             asked.order.idempotency_key = resent.map(str::to_owned);
         }
         let fire_and_forget = asked.order.fire_and_forget;
-        let placed = place(server, asked.order).await?;
+        let Written { value: placed, on_disk } = place(server, asked.order).await?;
         let job = placed.job;
         let wants_task = !fire_and_forget && tasks::are_declared(request.context);
         let wait = match asked.wait {
@@ -163,17 +164,26 @@ impl CallTool {
         // Asked again by a bridge whose daemon died: the host has been waiting since the first time.
         let waited = if placed.is_new { Duration::ZERO } else { server.desk.now().since(placed.created_at) };
         let wait = if is_resent { wait.saturating_sub(waited) } else { wait };
-        // From here on there is a job, and the caller must hear of it whatever fails.
+        let until = Instant::now() + wait;
+        // From here on there is a job, and the caller must hear of it whatever fails, once the disk has it.
         let known = |refusal: Refusal| refusal.after_placing(job);
-        wait_for(server, &request, job, wait).await.map_err(known)?;
-        let (answer, kept) = server.desk.answer_soon(job).await.map_err(|error| known(error.into()))?;
+        let (answer, kept) = match wait_for(server, &request, job, wait).await {
+            Ok(found) => found,
+            Err(refusal) => {
+                on_disk.reached().await.map_err(CallError::from)?;
+                return Err(known(refusal));
+            }
+        };
         let answer = answer.cut_to(asked.max_response_chars);
-        if wants_task && !answer.status.is_final() {
-            return tasks::created(server, job).await.map_err(known);
-        }
         let answer = Answer { note: note(&answer, &placed, fire_and_forget), ..answer };
         let answered = render::answered(&answer).into();
-        kept.reached().await;
+        let is_final = answer.status.is_final();
+        if !is_final || !kept.by(until).await {
+            on_disk.reached().await.map_err(CallError::from)?;
+        }
+        if wants_task && !is_final {
+            return tasks::created(server, job).await.map_err(known);
+        }
         Ok(answered)
     }
 
@@ -256,9 +266,9 @@ impl CallTool {
 }
 
 /// Places the call. What is wrong with a folder is told of the parameter that named it.
-async fn place(server: &Server, order: Order) -> Result<Placed, Refusal> {
+async fn place(server: &Server, order: Order) -> Result<Written<Placed>, Refusal> {
     let cwd = order.call.cwd.clone();
-    server.desk.place(order).await.map_err(|error| match &error {
+    server.desk.place_soon(order).await.map_err(|error| match &error {
         CallError::Cwd { folder, .. } | CallError::CwdIsNoFolder { folder } if *folder != cwd => {
             Refusal::from(error).about("add_dirs")
         }
@@ -266,21 +276,27 @@ async fn place(server: &Server, order: Order) -> Result<Placed, Refusal> {
     })
 }
 
-/// Waits for the job of a call. Whoever gives up waiting does not end it, but who cancels the request does.
-async fn wait_for(server: &Server, request: &Request<'_>, job: JobId, time: Duration) -> Result<(), Refusal> {
-    if time.is_zero() {
-        return Ok(());
-    }
-    let is_unwanted = match waiting::wait(server, request.context, &[job], Until::All, time).await? {
-        Waited::Cancelled => true,
-        Waited::Gone => server.options.cancel_on_disconnect,
-        Waited::Ended(_) | Waited::Shutdown => false,
-    };
+/// Waits for the job of a call, and answers what it has come to by then. Whoever gives up waiting does not end it, but who cancels the
+/// request does.
+async fn wait_for(
+    server: &Server,
+    request: &Request<'_>,
+    job: JobId,
+    time: Duration,
+) -> Result<(Answer, Kept), Refusal> {
+    let jobs = [job];
+    let ended = server.desk.wait_soon(&jobs, Until::All, time);
+    let is_unwanted = !time.is_zero()
+        && match waiting::wait(server, request.context, &jobs, ended).await? {
+            Waited::Cancelled => true,
+            Waited::Gone => server.options.cancel_on_disconnect,
+            Waited::Ended(_) | Waited::Shutdown => false,
+        };
     if is_unwanted && let Err(error) = server.desk.cancel(job).await {
         // It ended by itself in between.
         tracing::debug!(%job, %error, "the job of a cancelled request is not cancelled");
     }
-    Ok(())
+    Ok(server.desk.answer_soon(job).await?)
 }
 
 fn note(answer: &Answer, placed: &Placed, fire_and_forget: bool) -> Option<String> {

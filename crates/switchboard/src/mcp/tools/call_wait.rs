@@ -82,7 +82,8 @@ pub(super) async fn call(mut request: Request<'_>) -> Result<CallToolResponse, R
     }
     let jobs = found(&request, &job_ids).await?;
     // However the wait ended, where the jobs stand is the answer; and nobody's giving up ends a job.
-    waiting::wait(request.server, request.context, &jobs, until, Duration::from_millis(timeout)).await?;
+    let ended = request.server.desk.wait(&jobs, until, Duration::from_millis(timeout));
+    waiting::wait(request.server, request.context, &jobs, ended).await?;
     let waited = standing(&request, &jobs, until).await?;
     let text = text(&waited);
     Ok(render::result(&waited, text).into())
