@@ -137,3 +137,20 @@ impl State {
         std::mem::take(&mut self.host_silent).then_some(Word::HostSilent)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::time::Duration;
+
+    #[test]
+    fn news_that_came_before_somebody_waits_is_told_once() {
+        let (inbox, soon) = (Inbox::default(), || Some(Instant::now() + Duration::from_millis(1)));
+        inbox.news();
+        inbox.line(b"first".to_vec());
+        assert_eq!(inbox.next(None), Word::Line(b"first".to_vec()));
+        assert_eq!(inbox.next(Some(Instant::now() + Duration::from_hours(1))), Word::News);
+        // Nothing new: it is the time that is over.
+        assert_eq!(inbox.next(soon()), Word::News);
+    }
+}
