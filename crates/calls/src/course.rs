@@ -106,7 +106,6 @@ pub(crate) async fn go(desk: Arc<Inner>, job: Job, begin: Begin, place: Place) {
         claim,
         job: &job,
         place,
-        is_untouched: on_disk.is_some(),
         on_disk,
         guards: Vec::new(),
         reported: Reported::default(),
@@ -186,10 +185,8 @@ struct Course<'a> {
     claim: Claim,
     job: &'a Job,
     place: Place,
-    /// What has to be waited for before anything is started.
+    /// What has to be waited for before anything is started, of a job that was placed a moment ago.
     on_disk: Option<OnDisk>,
-    /// Whether it was placed a moment ago, so that there is no run of it and nothing of one.
-    is_untouched: bool,
     guards: Vec<Guard>,
     reported: Reported,
     /// The number of the run that was followed to its end last, when none was begun since; otherwise 0.
@@ -248,7 +245,7 @@ impl Course<'_> {
 
     /// Keeps the events of the runs before, of which this course has heard nothing, when the caller wants them.
     async fn hear_earlier_runs(&mut self, goes_on_with: Option<u32>) {
-        if !self.job.order.expose_stream || self.is_untouched {
+        if !self.job.order.expose_stream || self.is_untouched() {
             return;
         }
         let mut runs = self.files.runs();
@@ -299,14 +296,19 @@ impl Course<'_> {
         }
     }
 
+    /// Whether there is no run of it yet, and nothing of one.
+    fn is_untouched(&self) -> bool {
+        self.on_disk.is_some()
+    }
+
     /// What the job is to do now: what it was asked, or what is left of it.
     fn relay(&self) -> Relay {
         let call = &self.job.order.call;
         let afresh = || Relay::new(call.clone(), self.desk.settings.max_resume_attempts);
-        if self.is_untouched {
+        if self.is_untouched() {
             return afresh();
         }
-        // It stays until the next run has a note: whoever dies in between leaves it to the next desk.
+        // It stays until the next run is about to start: whoever dies before leaves it to the next desk.
         if let Some(relay) = self.files.read::<Relay>(PAUSE) {
             return relay;
         }
@@ -336,7 +338,7 @@ impl Course<'_> {
         self.last_run = 0;
         self.take_locks(relay).await?;
         self.take_place(relay).await?;
-        let is_untouched = std::mem::take(&mut self.is_untouched);
+        let is_untouched = self.is_untouched();
         let last = if is_untouched { None } else { self.files.runs().pop() };
         let number = last.map_or(1, |last| last + 1);
         let folder = self.files.run(number);

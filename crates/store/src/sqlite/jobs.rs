@@ -145,9 +145,15 @@ pub fn claim(
     now: Timestamp,
 ) -> Result<Option<Job>, Failed> {
     let Some(found) = reads::job(ledger.connection, job)? else { return Ok(None) };
-    let (started_at, revision) = (found.started_at.map(Timestamp::as_millis), found.revision);
     let given = given_to(found, owner, lease, now)?;
-    keep_step(ledger.connection, job, &Moved::to(&given.progress, started_at, revision, now))?;
+    let moved = Moved {
+        standing: Standing::from(&given.progress),
+        started_at: given.started_at.map(Timestamp::as_millis),
+        completed_at: None,
+        duration_ms: None,
+        revision: given.revision,
+    };
+    keep_step(ledger.connection, job, &moved)?;
     ledger.changed(job, given.progress.state.name(), given.revision);
     Ok(Some(given))
 }

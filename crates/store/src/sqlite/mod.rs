@@ -170,12 +170,13 @@ impl Engine for Sqlite {
             let at_once =
                 request.as_ref().map_or(Ok(None), |request| claim::at_once(ledger, &placed, request, now));
             let at_once = despite_others(at_once)?;
-            let row = JobRow::placed(at_once.as_ref().unwrap_or(&placed))?;
+            let job = at_once.as_ref().unwrap_or(&placed);
+            let (row, state) = (JobRow::placed(job)?, job.progress.state.name());
             let earlier = jobs::insert(ledger.connection, &row)?;
             if earlier.is_some() {
                 return Ok((earlier, None));
             }
-            ledger.changed(id, at_once.as_ref().unwrap_or(&placed).progress.state.name(), row.revision);
+            ledger.changed(id, state, row.revision);
             let claimed = match (at_once, request) {
                 (None, Some(request)) => despite_others(claim::oldest(ledger, &request, now))?,
                 (at_once, _) => at_once,

@@ -74,8 +74,8 @@ impl<'a> Program<'a> {
         let mut stack = vec![0_u128; STACK / size_of::<u128>() + args.len()];
         let flags = libc::CLONE_VM | libc::CLONE_VFORK | libc::SIGCHLD;
         // SAFETY: this thread stands still (CLONE_VFORK) until the other process has become another program or has ended, and other
-        // threads go on with memory of their own: `start`, the stack and all that they point to outlive its use of them, and nobody else uses them meanwhile. The
-        // stack grows downwards from its end, which is aligned to 16 bytes.
+        // threads go on with memory of their own: `start`, the stack and all that they point to outlive its use of them, and nobody
+        // else uses them meanwhile. The stack grows downwards from its end, which is aligned to 16 bytes.
         let pid = unsafe {
             let top = stack.as_mut_ptr_range().end.cast::<c_void>();
             libc::clone(become_the_program, top, flags, (&raw mut start).cast::<c_void>())
