@@ -65,6 +65,10 @@ impl Desk {
                 changes = Some(self.0.store.watch().await?);
             }
             ended.extend(self.look(&others, &mut open).await?);
+            // A look at many takes a while, in which one that ran before them may have ended.
+            let meanwhile: Vec<JobId> =
+                running.iter().filter(|(_, written)| written.is_cancelled()).map(|(job, _)| *job).collect();
+            ended.extend(self.look(&meanwhile, &mut open).await?);
             if open.is_empty() || (until == Until::Any && !ended.is_empty()) {
                 break;
             }
@@ -88,7 +92,7 @@ impl Desk {
         &self,
         open: &mut BTreeSet<JobId>,
         ended: &mut Vec<JobId>,
-    ) -> (Vec<CancellationToken>, Vec<JobId>) {
+    ) -> (Vec<(JobId, CancellationToken)>, Vec<JobId>) {
         let (mut running, mut others) = (Vec::new(), Vec::new());
         open.retain(|&job| {
             match self.0.board.get(job) {
@@ -96,7 +100,7 @@ impl Desk {
                     ended.push(job);
                     return false;
                 }
-                Some(live) => running.push(live.written.clone()),
+                Some(live) => running.push((job, live.written.clone())),
                 None => others.push(job),
             }
             true
@@ -110,8 +114,12 @@ impl Desk {
         for &job in jobs {
             let has_ended = |job: &Job| job.completed_at.is_some();
             let recent: Option<Arc<Job>> = self.0.recent.get(job);
+            let is_written = self.0.board.get(job).is_some_and(|live| live.end.get().is_some());
             // One that was claimed meanwhile is told about by its course.
-            if recent.is_some() || (has_ended(&self.job(job).await?) && self.0.board.get(job).is_none()) {
+            if recent.is_some()
+                || is_written
+                || (has_ended(&self.job(job).await?) && self.0.board.get(job).is_none())
+            {
                 ended.push(job);
                 open.remove(&job);
             }
@@ -125,8 +133,8 @@ fn deadline(timeout: Duration) -> Instant {
 }
 
 /// Waits until something is written of one of them.
-async fn one_of(running: &[CancellationToken]) {
-    let mut off: Vec<_> = running.iter().map(|token| Box::pin(token.cancelled())).collect();
+async fn one_of(running: &[(JobId, CancellationToken)]) {
+    let mut off: Vec<_> = running.iter().map(|(_, written)| Box::pin(written.cancelled())).collect();
     poll_fn(|context| {
         let any = off.iter_mut().any(|off| off.as_mut().poll(context).is_ready());
         if any { Poll::Ready(()) } else { Poll::Pending }
