@@ -17,7 +17,8 @@ pub fn oldest(
     now: Timestamp,
 ) -> Result<Option<Job>, Failed> {
     let ClaimRequest { owner, lease, .. } = request;
-    let lease = begin(ledger, owner, *lease, now)?;
+    let lease = look_alive(ledger, owner, *lease, now)?;
+    jobs::wake_due(ledger, now)?;
     while let Some(job) = first_for(ledger.connection, request)? {
         match jobs::claim(ledger, job, owner, lease, now) {
             Err(failed) if failed.is_of_record() => jobs::give_up(ledger, job, now)?,
@@ -41,30 +42,26 @@ pub fn at_once(
     if !homes.contains(&job.order.home) {
         return Ok(None);
     }
-    let lease = begin(ledger, owner, *lease, now)?;
+    jobs::wake_due(ledger, now)?;
     if something_waits(ledger.connection)?
         || held(ledger.connection, owner.as_str(), agent)? >= i64::from(capacity.at_once)
     {
         return Ok(None);
     }
+    let lease = look_alive(ledger, owner, *lease, now)?;
     Ok(Some(jobs::given_to(job.clone(), owner, lease, now)?))
 }
 
 /// An owner that asks is alive, and has to look alive before it holds a job. Answers until when it does.
-fn begin(
-    ledger: &mut Ledger<'_>,
+fn look_alive(
+    ledger: &Ledger<'_>,
     owner: &Owner,
     lease: Duration,
     now: Timestamp,
 ) -> Result<Timestamp, Failed> {
-    let fresh = now.plus(lease / 10 * 9)..=now.plus(lease);
-    // What it has said a moment ago is as good, and is a page less to be written.
-    let said = rescue::alive_until(ledger.connection, owner)?.filter(|until| fresh.contains(until));
-    if said.is_none() {
-        rescue::heartbeat(ledger.connection, owner, *fresh.end())?;
-    }
-    jobs::wake_due(ledger, now)?;
-    Ok(said.unwrap_or(*fresh.end()))
+    let until = now.plus(lease);
+    rescue::heartbeat(ledger.connection, owner, until)?;
+    Ok(until)
 }
 
 fn something_waits(connection: &Connection) -> Result<bool, Failed> {

@@ -1,7 +1,7 @@
 //! Who is alive, and what is taken from those who are not.
 
 use model::{Attempt, Claim, Job, JobId, Owner, Step, Timestamp};
-use rusqlite::{Connection, OptionalExtension, params};
+use rusqlite::{Connection, params};
 use uuid::Uuid;
 
 use crate::requests::{Held, RescueRequest};
@@ -19,15 +19,6 @@ pub fn heartbeat(connection: &Connection, owner: &Owner, expires_at: Timestamp) 
         )?
         .execute(params![owner.as_str(), int(expires_at.as_millis())])?;
     Ok(())
-}
-
-/// Until when the owner is alive, as far as it has said.
-pub fn alive_until(connection: &Connection, owner: &Owner) -> Result<Option<Timestamp>, Failed> {
-    let until: Option<i64> = connection
-        .prepare_cached("SELECT expires_at FROM agent_workers WHERE owner = ?1")?
-        .query_row([owner.as_str()], |row| row.get(0))
-        .optional()?;
-    Ok(until.and_then(|millis| u64::try_from(millis).ok()).map(Timestamp::from_millis))
 }
 
 /// All that the owner holds.

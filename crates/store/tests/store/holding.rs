@@ -24,6 +24,7 @@ conformance![
     finished_beats_cancelled,
     a_paused_job_waits_for_its_time,
     a_heartbeat_tells_what_is_held_and_what_is_to_stop,
+    who_takes_a_job_is_alive_for_a_whole_lease,
     only_what_is_abandoned_is_rescued,
     a_lease_of_a_clock_that_was_ahead_does_not_hold_for_ever,
     the_proven_dead_need_no_expired_lease,
@@ -250,6 +251,24 @@ async fn a_heartbeat_tells_what_is_held_and_what_is_to_stop(bed: Bed) {
     assert_eq!(held, [running(one.clone(), false), running(two, true)]);
     let lease = store.get(one.job).await.unwrap().unwrap().lease.unwrap();
     assert_eq!(lease.expires_at, bed.clock.now().plus(LEASE));
+}
+
+async fn who_takes_a_job_is_alive_for_a_whole_lease(bed: Bed) {
+    let store = bed.open().await;
+    let alive_until = async |job| store.get(job).await.unwrap().unwrap().lease.unwrap().expires_at;
+    let first = store.place(order("first")).await.unwrap().job.id;
+    claimed(&store, "a").await;
+    // However lately it has spoken.
+    let moment = || bed.clock.advance(Duration::from_millis(1));
+    moment();
+    assert_eq!(store.claim(request("a")).await.unwrap(), None);
+    assert_eq!(alive_until(first).await, bed.clock.now().plus(LEASE));
+    moment();
+    let placed = store.place_and_claim(order("second"), request("a")).await.unwrap().kept().await.unwrap();
+    if placed.claimed.is_none() {
+        claimed(&store, "a").await;
+    }
+    assert_eq!(alive_until(placed.job.id).await, bed.clock.now().plus(LEASE));
 }
 
 async fn only_what_is_abandoned_is_rescued(bed: Bed) {
