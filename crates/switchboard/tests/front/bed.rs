@@ -4,6 +4,7 @@ use std::fs::{self, File, OpenOptions};
 use std::io::{BufRead, BufReader, Read, Write};
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, ChildStdout, Command, Output, Stdio};
+use std::time::Duration;
 
 use model_api::cli::{Agent, Cli};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -161,6 +162,13 @@ impl Host {
         self.output.read_until(b'\n', &mut line).unwrap();
         serde_json::from_slice(&line)
             .unwrap_or_else(|error| panic!("{error}: {}", String::from_utf8_lossy(&line)))
+    }
+
+    /// Whether nothing is said to it for so long.
+    pub fn is_silent_for(&self, time: Duration) -> bool {
+        let time = Timespec::try_from(time).unwrap();
+        let said = PollFd::new(self.output.get_ref(), PollFlags::IN);
+        self.output.buffer().is_empty() && poll(&mut [said], Some(&time)) == Ok(0)
     }
 
     /// Greets as hosts do.

@@ -5,6 +5,7 @@ mod bed;
 mod bridge;
 mod calling;
 mod configuring;
+mod disk;
 mod greeting;
 mod hosts;
 mod killing;
