@@ -439,6 +439,12 @@ impl Course<'_> {
         }
     }
 
+    /// Its folder says, too, that the job is there: whoever placed it may look.
+    fn say_waiting(&self, what_for: &str) {
+        self.live.say(what_for);
+        self.files.show(self.job);
+    }
+
     /// Waits until nobody else has the conversation, and, if the operator wants that, the folder.
     async fn take_locks(&mut self, relay: &Relay) -> Result<(), Conclusion> {
         let spec = relay.spec();
@@ -458,7 +464,7 @@ impl Course<'_> {
                 self.guards.push(guard);
                 continue;
             }
-            self.live.say(&waiting_for(&key));
+            self.say_waiting(&waiting_for(&key));
             // Who only waits keeps nobody from working.
             self.place.step_aside();
             self.desk.wake.notify_one();
@@ -480,7 +486,7 @@ impl Course<'_> {
         if self.place.is_taken() {
             return Ok(());
         }
-        self.live.say("waiting for its turn");
+        self.say_waiting("waiting for its turn");
         self.place.step_aside();
         self.desk.wake.notify_one();
         tokio::select! {

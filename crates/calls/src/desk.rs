@@ -268,10 +268,7 @@ impl Desk {
         let (job, files) = (&placed.job, self.files(placed.job.id));
         // The course of one that has begun is about to make it.
         if job.order.fire_and_forget || self.0.board.get(job.id).is_none() {
-            let made = files.make().and_then(|()| files.write_first_status(job));
-            if let Err(error) = made {
-                tracing::warn!(job = %job.id, %error, "cannot make the folder of the job");
-            }
+            files.show(job);
         }
         let (job, created_at) = (job.id, job.created_at);
         Placed { job, created_at, is_new: true, redactions: placed.redactions, files }

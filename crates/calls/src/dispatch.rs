@@ -97,8 +97,8 @@ async fn to_its_end(desk: Arc<Inner>, claim: Claim, course: impl Future<Output =
 /// The desk has closed in between: the job is for the next one.
 async fn put_back(desk: &Inner, live: &Live, claim: &Claim) {
     desk.board.take_off(live);
-    let _ = desk.store.interrupt(claim).await;
-    if let Err(error) = desk.store.requeue(claim).await {
+    // A pause that is over: it was not begun, so this costs it no attempt.
+    if let Err(error) = desk.store.pause_until(claim, desk.store.now()).await {
         tracing::warn!(job = %claim.job, %error, "cannot queue the job again; the next daemon finds it");
     }
 }

@@ -137,8 +137,15 @@ impl JobFiles {
         self.replace("status.json", &Status::of(job, now, pid))
     }
 
+    /// Makes the folder of a job that was placed. A disk that refuses is no reason to lose the job: its course will say so.
+    pub(crate) fn show(&self, job: &Job) {
+        if let Err(error) = self.make().and_then(|()| self.write_first_status(job)) {
+            tracing::warn!(job = %job.id, %error, "cannot make the folder of the job");
+        }
+    }
+
     /// Writes the status of a job that has just been placed, unless its course has already written a later one.
-    pub(crate) fn write_first_status(&self, job: &Job) -> io::Result<()> {
+    fn write_first_status(&self, job: &Job) -> io::Result<()> {
         let first = self.write_beside("placed.json", &Status::of(job, job.progress.state.name(), None))?;
         let linked = fs::hard_link(&first, self.status());
         fs::remove_file(first)?;

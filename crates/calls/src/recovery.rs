@@ -2,6 +2,7 @@
 //!
 //! Whoever opens a desk holds the lock of its folder, so every earlier owner from there is dead, whatever its lease says.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use model::{Claim, Failure, FailureKind, Job, JobEnd, JobId, Owner, Refusal, StateName};
@@ -26,14 +27,15 @@ fn owners_of(settings: &Settings) -> String {
 /// Takes over the jobs of the desks before, and says how each goes on.
 pub(crate) async fn take_over(desk: &Arc<Inner>) -> Result<Vec<(Job, Begin)>, CallError> {
     let settings = &desk.settings;
-    let dead = dead_owners(desk).await?;
+    let Left { owners: dead, jobs: left_here } = what_is_left(desk).await?;
     let request =
         RescueRequest { rescuer: desk.owner.clone(), homes: settings.homes(), dead, lease: settings.lease };
     let mut found = Vec::new();
     for job in desk.store.rescue(request).await? {
         let files = desk.files(job.id);
         let Some(claim) = job.claim() else { continue };
-        if !files.folder().exists() {
+        // Of one that was held here, nothing has begun as long as it has no folder.
+        if !left_here.contains(&job.id) && !files.folder().exists() {
             queue_again(desk, &claim).await;
             if job.progress.cancel_requested_at.is_some() {
                 // It is over instead.
@@ -88,9 +90,16 @@ async fn queue_again(desk: &Inner, claim: &Claim) {
     }
 }
 
-async fn dead_owners(desk: &Inner) -> Result<Vec<Owner>, CallError> {
+/// What earlier desks of this folder hold.
+#[derive(Default)]
+struct Left {
+    owners: Vec<Owner>,
+    jobs: BTreeSet<JobId>,
+}
+
+async fn what_is_left(desk: &Inner) -> Result<Left, CallError> {
     let ours = owners_of(&desk.settings);
-    let mut owners = Vec::new();
+    let mut left = Left::default();
     for home in desk.settings.homes() {
         let states = vec![StateName::Running, StateName::Interrupted];
         let filter = JobFilter { states, home: Some(home), ..JobFilter::default() };
@@ -98,18 +107,28 @@ async fn dead_owners(desk: &Inner) -> Result<Vec<Owner>, CallError> {
         loop {
             let found = desk.store.list(&filter, page).await?;
             for line in &found.jobs {
-                let Some(claim) = desk.store.get(line.id).await?.and_then(|job| job.claim()) else {
-                    continue;
+                let claim = match desk.store.get(line.id).await {
+                    Ok(job) => job.and_then(|job| job.claim()),
+                    // One that nobody understands ends with the rescue of what its owner held. It keeps no other from going on.
+                    Err(error @ StoreError::Unreadable { .. }) => {
+                        tracing::warn!(job = %line.id, %error, "cannot tell who holds the job");
+                        None
+                    }
+                    Err(error) => return Err(error.into()),
                 };
-                if claim.owner.as_str().starts_with(&ours) && !owners.contains(&claim.owner) {
-                    owners.push(claim.owner);
+                let Some(Claim { job, owner, .. }) = claim else { continue };
+                if owner.as_str().starts_with(&ours) {
+                    left.jobs.insert(job);
+                    if !left.owners.contains(&owner) {
+                        left.owners.push(owner);
+                    }
                 }
             }
             let Some(next) = found.next else { break };
             page.before = Some(next);
         }
     }
-    Ok(owners)
+    Ok(left)
 }
 
 /// How a job goes on: with its newest run, if one was ever to be started; else with a new one, which is then its first.

@@ -28,6 +28,8 @@ tests![
     a_status_that_was_not_written_is_written_by_the_next_desk,
     a_run_whose_status_is_damaged_and_that_nobody_holds_fails_its_job,
     restarts_of_the_daemon_while_a_job_waits_cost_it_no_attempt,
+    restarts_of_the_daemon_before_a_job_has_begun_cost_it_no_attempt,
+    a_record_that_makes_no_sense_does_not_keep_the_desk_closed,
     what_earlier_runs_have_said_is_kept_when_the_next_cannot_be_begun,
 ];
 
@@ -301,6 +303,57 @@ fn restarts_of_the_daemon_while_a_job_waits_cost_it_no_attempt() {
         let answer = ended(&desk, first).await;
         assert_eq!((answer.status, answer.output.as_str()), (Standing::Completed, "done"), "{answer:?}");
         assert_eq!(scene.runs(first).len(), 2);
+        close(&desk).await;
+    });
+}
+
+fn restarts_of_the_daemon_before_a_job_has_begun_cost_it_no_attempt() {
+    Scene::play(async |scene| {
+        let mut desk = scene.open_with(|settings| settings.max_attempts = 1).await;
+        let first = desk.place(scene.order("say here\nhang")).await.unwrap().job;
+        until_it_says(&desk, first, "here").await;
+        let session = desk.answer(first).await.unwrap().session_id.unwrap();
+        let mut second = scene.order("answer done");
+        second.call.session = SessionChoice::Resume(session.parse().unwrap());
+        let second = desk.place(second).await.unwrap().job;
+        let waits = format!("waiting until another call has finished with session {session}");
+        for has_a_folder in [true, false, false] {
+            until_it_says(&desk, second, &waits).await;
+            let files = desk.files(second);
+            eventually("its files can be looked at", || files.status().exists());
+            desk.close(Leave::Now).await;
+            drop(desk);
+            if !has_a_folder {
+                // As after a power cut, which takes folders that were just made.
+                fs::remove_dir_all(files.folder()).unwrap();
+            }
+            desk = scene.open().await;
+        }
+        until_it_says(&desk, second, &waits).await;
+        desk.cancel(first).await.unwrap();
+        let answer = ended(&desk, second).await;
+        assert_eq!((answer.status, answer.output.as_str()), (Standing::Completed, "done"), "{answer:?}");
+        close(&desk).await;
+    });
+}
+
+fn a_record_that_makes_no_sense_does_not_keep_the_desk_closed() {
+    Scene::play(async |scene| {
+        let job = left_alone(scene, "say here\ndelay 300ms\nanswer done").await;
+        let other = {
+            let desk = scene.open().await;
+            let other = desk.place(scene.order("say here\ndelay 300ms\nanswer done")).await.unwrap().job;
+            until_it_says(&desk, other, "here").await;
+            desk.close(Leave::Now).await;
+            other
+        };
+        let database = rusqlite::Connection::open(scene.state().join("switchboard.db")).unwrap();
+        let from_the_future = "UPDATE agent_jobs SET call = '{\"of\": \"another version\"}' WHERE id = ?1";
+        assert_eq!(database.execute(from_the_future, [job.as_uuid().as_bytes()]).unwrap(), 1);
+        drop(database);
+        eventually("the run ends", || has_ended(scene, job));
+        let desk = scene.open().await;
+        assert_eq!(ended(&desk, other).await.output, "done");
         close(&desk).await;
     });
 }
