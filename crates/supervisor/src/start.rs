@@ -111,7 +111,9 @@ impl Supervisor {
         let said = match word {
             Ok(Ok(FirstWord::Status(status))) => return Ok(Run::started(spool, &status, line, child)?),
             Ok(Ok(FirstWord::Ready)) => {
-                let status = spool.status()?.ok_or_else(|| AttachError::NoRun { spool: spool.clone() })?;
+                // It runs, whether or not its word can be read.
+                let status = spool.status().map_err(AttachError::from)?;
+                let status = status.ok_or_else(|| AttachError::NoRun { spool: spool.clone() })?;
                 return Ok(Run::started(spool, &status, line, child)?);
             }
             Ok(Ok(FirstWord::GaveUp(said))) => said,
