@@ -236,7 +236,7 @@ impl Course<'_> {
             self.live.say("waiting before it goes on");
             tokio::select! {
                 biased;
-                () = self.desk.leaving.cancelled() => return self.pause(&relay, Duration::ZERO),
+                () = self.desk.leaving.cancelled() => return self.leave(&relay),
                 () = self.live.stop.cancelled() => return self.ended_between_runs(&relay),
                 () = tokio::time::sleep(wait) => {}
             }
@@ -470,8 +470,9 @@ impl Course<'_> {
             self.desk.wake.notify_one();
             let guard = tokio::select! {
                 biased;
-                // First of all: who leaves lets go of what the others wait for, and its run goes on.
+                // First of all: who leaves lets go of what the others wait for, and its run goes on. A desk that closes begins nothing.
                 () = self.desk.leaving.cancelled() => return Err(Conclusion::Left),
+                () = self.desk.closing.cancelled() => return Err(self.leave(relay)),
                 guard = self.desk.locks.take(key.clone(), self.job.id) => guard,
                 () = self.live.stop.cancelled() => return Err(self.ended_between_runs(relay)),
                 () = tokio::time::sleep(patience) => return Err(self.failed(never_free(&key))),
@@ -492,6 +493,7 @@ impl Course<'_> {
         tokio::select! {
             biased;
             () = self.desk.leaving.cancelled() => Err(Conclusion::Left),
+            () = self.desk.closing.cancelled() => Err(self.leave(relay)),
             () = self.live.stop.cancelled() => Err(self.ended_between_runs(relay)),
             () = self.place.take() => Ok(()),
         }
@@ -515,6 +517,14 @@ impl Course<'_> {
         match self.files.replace(PAUSE, relay) {
             Ok(()) => Conclusion::Paused { until: self.desk.store.now().plus(wait) },
             Err(error) => with_what_was_said(self.failed(not_written(&error)), relay),
+        }
+    }
+
+    /// Leaves a job of which nothing runs to the next desk. Where that cannot be written down, it finds the job as it was.
+    fn leave(&self, relay: &Relay) -> Conclusion {
+        match self.files.replace(PAUSE, relay) {
+            Ok(()) => Conclusion::Paused { until: self.desk.store.now() },
+            Err(_) => Conclusion::Left,
         }
     }
 

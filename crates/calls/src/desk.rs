@@ -213,6 +213,7 @@ impl Desk {
             // A call that was placed before is the same call, whatever has become of its folder or its agent.
             Err(error) => match self.keyed(key.as_deref()).await? {
                 Some(job) => {
+                    self.0.store.bring_to_disk().await?;
                     Written::and_kept(store::Placed { job, is_new: false, redactions: 0, claimed: None })
                 }
                 None => return Err(error),
@@ -392,10 +393,17 @@ impl Desk {
     /// Wants a job to end: durable first, signalled second. One that runs is stopped with everything that it has started. Asked
     /// again, it is the same; a job that has ended otherwise is an error.
     pub async fn cancel(&self, job: JobId) -> Result<Cancelled, CallError> {
-        let reply = self.0.store.request_cancel(job).await.map_err(|error| match error {
-            store::StoreError::NoSuchJob { job } => CallError::NoSuchJob { job },
-            error => error.into(),
-        })?;
+        let reply = match self.0.store.request_cancel(job).await {
+            Ok(reply) => reply,
+            Err(store::StoreError::NoSuchJob { job }) => return Err(CallError::NoSuchJob { job }),
+            Err(source) => {
+                let Some(live) = self.0.board.get(job) else { return Err(source.into()) };
+                // Nobody has to watch an agent go on because the disk that it fills cannot keep the wish. Whoever judges the run finds
+                // that it was stopped.
+                live.stop.cancel();
+                return Err(CallError::StoppedUnkept { job, source });
+            }
+        };
         if reply.previous.ended().is_some() && reply.previous != StateName::Cancelled {
             return Err(CallError::AlreadyEnded { job, state: reply.previous });
         }

@@ -124,7 +124,7 @@ pub(crate) async fn work(desk: Arc<Inner>, found: Vec<(Job, Begin)>) {
             desk.handed.close();
         }
         while look
-            && !closing
+            && !desk.closing.is_cancelled()
             && let Some(seat) = desk.seats.take()
         {
             match desk.store.claim(request(&desk)).await {
@@ -208,6 +208,7 @@ fn request(desk: &Inner) -> ClaimRequest {
 
 /// Says that this desk is alive, and hears what it has lost and what it is to stop.
 pub(crate) async fn heartbeat(desk: Arc<Inner>) {
+    let mut unknown: Vec<Claim> = Vec::new();
     loop {
         tokio::select! {
             () = desk.closed.cancelled() => return,
@@ -228,6 +229,16 @@ pub(crate) async fn heartbeat(desk: Arc<Inner>) {
                 None => stop_if_lost(&desk, &live).await,
             }
         }
+        let is_known = |claim: &Claim| desk.board.get(claim.job).is_some_and(|live| live.claim == *claim);
+        let now_unknown: Vec<Claim> =
+            held.into_iter().map(|held| held.claim).filter(|claim| !is_known(claim)).collect();
+        // What is unknown for the first time may be on its way here, or have ended since.
+        let is_forgotten =
+            |claim: &Claim| !desk.closing.is_cancelled() && unknown.contains(claim) && !is_known(claim);
+        for claim in now_unknown.iter().filter(|claim| is_forgotten(claim)) {
+            recovery::take_care_of(&desk, claim).await;
+        }
+        unknown = now_unknown;
     }
 }
 

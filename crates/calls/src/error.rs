@@ -67,6 +67,14 @@ pub enum CallError {
         /// How it ended.
         state: StateName,
     },
+    /// A job is stopped, and the store does not know of it.
+    #[error("job {job} is being stopped, but that this was wanted cannot be kept")]
+    StoppedUnkept {
+        /// Which job.
+        job: JobId,
+        /// Why.
+        source: StoreError,
+    },
     /// The store failed.
     #[error(transparent)]
     Store(#[from] StoreError),
@@ -112,6 +120,9 @@ impl CallError {
                 "call_jobs lists the jobs there are; old ones are removed after a while".to_owned()
             }
             Self::AlreadyEnded { .. } => "see its answer with call_status".to_owned(),
+            Self::StoppedUnkept { source, .. } => {
+                format!("call_status tells what becomes of it; then {}", source.hint())
+            }
             Self::Store(error) => error.hint().to_owned(),
             Self::Files { .. } => "check that the folder of the job is still there".to_owned(),
             Self::State { .. } => "check that it exists, belongs to you and can be written".to_owned(),

@@ -77,16 +77,43 @@ pub(crate) async fn rescue_others(desk: &Inner) {
 
 async fn queue_again(desk: &Inner, claim: &Claim) {
     tracing::info!(job = %claim.job, "taken from an owner that fell silent");
-    let Err(error) = desk.store.requeue(claim).await else {
+    let Err(error) = requeue(desk, claim).await else {
         desk.wake.notify_one();
         return;
     };
     let message = "the daemon that ran it fell silent, and it was begun as often as it may be".to_owned();
     let end = JobEnd::failed(Failure { kind: FailureKind::SupervisorLost, message });
-    if !matches!(error.refusal(), Some(Refusal::NoAttemptLeft { .. })) {
+    if !has_no_attempt_left(&error) {
         tracing::warn!(job = %claim.job, %error, "cannot queue the job again");
     } else if let Err(error) = desk.store.finish(claim, end).await {
         tracing::warn!(job = %claim.job, %error, "cannot end the job");
+    }
+}
+
+/// Queues a job again whose run is lost; refused when it has no attempt left.
+pub(crate) async fn requeue(desk: &Inner, claim: &Claim) -> Result<(), StoreError> {
+    match desk.store.interrupt(claim).await {
+        // One that was taken over from a dead owner is interrupted already.
+        Err(error) if error.refusal().is_none() => return Err(error),
+        _ => {}
+    }
+    desk.store.requeue(claim).await.map(drop)
+}
+
+pub(crate) fn has_no_attempt_left(error: &StoreError) -> bool {
+    matches!(error.refusal(), Some(Refusal::NoAttemptLeft { .. }))
+}
+
+/// Takes care of a job that is held in the name of this desk, of which it knows nothing: the word that it has it, or that it has it
+/// no longer, was lost on the way.
+pub(crate) async fn take_care_of(desk: &Inner, claim: &Claim) {
+    tracing::warn!(job = %claim.job, "held, and nobody works on it: queueing it again");
+    if desk.files(claim.job).folder().exists() {
+        queue_again(desk, claim).await;
+    } else if let Err(error) = desk.store.pause_until(claim, desk.store.now()).await {
+        tracing::warn!(job = %claim.job, %error, "cannot queue the job again");
+    } else {
+        desk.wake.notify_one();
     }
 }
 

@@ -3,19 +3,22 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use model::{JobEnd, RunState, Timestamp, TreeEnd};
-use store::{Finished, OnDisk, Written};
+use model::{JobEnd, RunState, TreeEnd};
+use store::{Finished, OnDisk, StoreError, Written};
 use supervisor::Spool;
 
 use super::{Conclusion, Course};
+use crate::recovery;
 
 /// How long to wait before the store is told again what it could not take.
 const TELL_AGAIN: Duration = Duration::from_secs(1);
 
-/// What the store must hear.
-enum Word {
-    End(Box<JobEnd>),
-    Pause(Timestamp),
+/// Why the store has not taken what it was told.
+enum Unheard {
+    /// The job ended by another hand, or belongs to another owner, or it has no attempt left.
+    Refused(StoreError),
+    /// This desk lets go of everything.
+    Left,
 }
 
 impl Course<'_> {
@@ -23,7 +26,10 @@ impl Course<'_> {
         let ended = match conclusion {
             Conclusion::Left => return,
             Conclusion::Ended(end) => self.finish(*end).await,
-            Conclusion::Paused { until } => self.insist(Word::Pause(until)).await,
+            Conclusion::Paused { until } => {
+                let _ = self.insist(|| self.desk.store.pause_until(&self.claim, until)).await;
+                None
+            }
             Conclusion::Interrupted(end) => self.interrupted(*end).await,
         };
         match ended {
@@ -56,19 +62,13 @@ impl Course<'_> {
 
     /// The run was lost, and nothing of it is left: the job is queued again while attempts are left.
     async fn interrupted(&self, end: JobEnd) -> Option<Written<Finished>> {
-        // One that was taken over from a dead desk may be interrupted already.
-        let _ = self.desk.store.interrupt(&self.claim).await;
-        match self.desk.store.requeue(&self.claim).await {
-            Ok(_) => {
+        match self.insist(|| recovery::requeue(self.desk, &self.claim)).await {
+            Ok(()) => {
                 self.desk.wake.notify_one();
                 None
             }
-            Err(error) => {
-                if !matches!(error.refusal(), Some(model::Refusal::NoAttemptLeft { .. })) {
-                    tracing::warn!(job = %self.job.id, %error, "cannot queue the job again");
-                }
-                self.finish(end).await
-            }
+            Err(Unheard::Refused(error)) if recovery::has_no_attempt_left(&error) => self.finish(end).await,
+            Err(_) => None,
         }
     }
 
@@ -96,29 +96,27 @@ impl Course<'_> {
         if let Some(response) = response {
             end = end.with_exchange(self.job.order.call.prompt.clone(), response);
         }
-        self.insist(Word::End(Box::new(end))).await
+        self.insist(|| self.desk.store.write_end(&self.claim, end.clone())).await.ok()
     }
 
-    /// Tells the store until it has taken it, or has refused it for good. Answers the job when this has ended it.
-    async fn insist(&self, word: Word) -> Option<Written<Finished>> {
+    /// Tells the store until it has taken it, or has refused it for good.
+    async fn insist<T, F>(&self, tell: impl Fn() -> F) -> Result<T, Unheard>
+    where
+        F: Future<Output = Result<T, StoreError>>,
+    {
         loop {
-            let told = match &word {
-                Word::End(end) => self.desk.store.write_end(&self.claim, (**end).clone()).await.map(Some),
-                Word::Pause(until) => self.desk.store.pause_until(&self.claim, *until).await.map(|_| None),
-            };
-            let error = match told {
-                Ok(ended) => return ended,
+            let error = match tell().await {
+                Ok(taken) => return Ok(taken),
                 Err(error) => error,
             };
-            // The job ended by another hand, or belongs to another owner: its word counts.
-            if error.refusal().is_some() || matches!(error, store::StoreError::NoSuchJob { .. }) {
-                tracing::info!(job = %self.job.id, %error, "the word about the job came too late");
-                return None;
+            if error.refusal().is_some() || matches!(error, StoreError::NoSuchJob { .. }) {
+                tracing::info!(job = %self.job.id, %error, "the store has refused the word about the job");
+                return Err(Unheard::Refused(error));
             }
             tracing::warn!(job = %self.job.id, %error, "cannot keep what became of the job; trying again");
             tokio::select! {
                 // The spool still has it, and the next desk reads it from there.
-                () = self.desk.leaving.cancelled() => return None,
+                () = self.desk.leaving.cancelled() => return Err(Unheard::Left),
                 () = tokio::time::sleep(TELL_AGAIN) => {}
             }
         }

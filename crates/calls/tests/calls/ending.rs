@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use calls::{CallError, Cancelled, Leave, Standing};
-use model::StateName;
+use model::{SessionChoice, StateName};
 
 use crate::scene::{Scene, answered, close, ended, eventually, is_running, until_it_says};
 use crate::tests;
@@ -14,7 +14,9 @@ tests![
     cancelling_twice_is_the_same_and_after_the_end_an_error,
     an_agent_that_has_answered_is_not_cancelled,
     an_agent_that_has_answered_and_stays_is_ended_and_its_answer_counts,
+    a_store_that_keeps_nothing_does_not_keep_an_agent_running,
     a_desk_that_drains_waits_for_what_runs_and_leaves_the_queue,
+    a_desk_that_drains_begins_nothing_that_waits_for_a_session,
     what_runs_goes_on_when_the_desk_leaves_and_is_taken_up_by_the_next,
 ];
 
@@ -47,6 +49,44 @@ fn a_queued_job_is_cancelled_at_once() {
         desk.cancel(running).await.unwrap();
         ended(&desk, running).await;
         assert_eq!(scene.runs(queued).len(), 0);
+        close(&desk).await;
+    });
+}
+
+fn a_store_that_keeps_nothing_does_not_keep_an_agent_running() {
+    Scene::play(async |scene| {
+        let desk = scene.open().await;
+        let job = desk.place(scene.order("spawn setsid\nsay here\nhang")).await.unwrap().job;
+        until_it_says(&desk, job, "here").await;
+        scene.take_the_store_away();
+        let error = desk.cancel(job).await.unwrap_err();
+        assert!(matches!(error, CallError::StoppedUnkept { .. }), "{error:?}");
+        eventually("everything of it has ended", || !scene.descendants().into_iter().any(is_running));
+        scene.bring_the_store_back();
+        let answer = ended(&desk, job).await;
+        assert_eq!((answer.status, answer.output.as_str()), (Standing::Cancelled, "here"));
+        close(&desk).await;
+    });
+}
+
+fn a_desk_that_drains_begins_nothing_that_waits_for_a_session() {
+    Scene::play(async |scene| {
+        let desk = scene.open_with(|settings| settings.max_attempts = 1).await;
+        let first = desk.place(scene.order("say here\ndelay 300ms\nanswer one")).await.unwrap().job;
+        until_it_says(&desk, first, "here").await;
+        let session = desk.answer(first).await.unwrap().session_id.unwrap();
+        let mut second = scene.order("answer two");
+        second.call.session = SessionChoice::Resume(session.parse().unwrap());
+        let second = desk.place(second).await.unwrap().job;
+        let waits = format!("waiting until another call has finished with session {session}");
+        until_it_says(&desk, second, &waits).await;
+        close(&desk).await;
+        assert_eq!(desk.answer(first).await.unwrap().output, "one");
+        assert_eq!(scene.runs(second).len(), 0);
+        drop(desk);
+        let desk = scene.open().await;
+        let answer = ended(&desk, second).await;
+        assert_eq!((answer.status, answer.output.as_str()), (Standing::Completed, "two"), "{answer:?}");
         close(&desk).await;
     });
 }

@@ -6,10 +6,10 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use calls::{Desk, Leave, Standing};
-use model::{AgentKind, JobId, RunState, RunStatus, SessionChoice, StateName, Timestamp};
+use model::{AgentKind, Home, JobId, NewJob, RunState, RunStatus, SessionChoice, StateName, Timestamp};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
-use store::Store;
+use store::{Capacity, ClaimRequest, Store};
 
 use crate::scene::{Scene, close, ended, eventually, files_of_an_ended_job, is_running, until_it_says};
 use crate::tests;
@@ -30,6 +30,8 @@ tests![
     restarts_of_the_daemon_while_a_job_waits_cost_it_no_attempt,
     restarts_of_the_daemon_before_a_job_has_begun_cost_it_no_attempt,
     a_record_that_makes_no_sense_does_not_keep_the_desk_closed,
+    a_lost_run_is_begun_again_although_the_store_was_away_when_it_was_lost,
+    a_job_that_the_desk_holds_without_knowing_is_run,
     what_earlier_runs_have_said_is_kept_when_the_next_cannot_be_begun,
 ];
 
@@ -347,13 +349,50 @@ fn a_record_that_makes_no_sense_does_not_keep_the_desk_closed() {
             desk.close(Leave::Now).await;
             other
         };
-        let database = rusqlite::Connection::open(scene.state().join("switchboard.db")).unwrap();
         let from_the_future = "UPDATE agent_jobs SET call = '{\"of\": \"another version\"}' WHERE id = ?1";
-        assert_eq!(database.execute(from_the_future, [job.as_uuid().as_bytes()]).unwrap(), 1);
-        drop(database);
+        assert_eq!(scene.database().execute(from_the_future, [job.as_uuid().as_bytes()]).unwrap(), 1);
         eventually("the run ends", || has_ended(scene, job));
         let desk = scene.open().await;
         assert_eq!(ended(&desk, other).await.output, "done");
+        close(&desk).await;
+    });
+}
+
+fn a_lost_run_is_begun_again_although_the_store_was_away_when_it_was_lost() {
+    Scene::play(async |scene| {
+        let desk = scene.open_with(|settings| settings.max_attempts = 2).await;
+        let job = desk.place(scene.order("say here\ndelay 1s\nanswer done")).await.unwrap().job;
+        until_it_says(&desk, job, "here").await;
+        scene.take_the_store_away();
+        kill(scene.runs(job)[0].supervisor.pid);
+        eventually("the loss is seen", || has_ended(scene, job));
+        tokio::time::sleep(Duration::from_millis(300)).await;
+        scene.bring_the_store_back();
+        let answer = ended(&desk, job).await;
+        assert_eq!((answer.status, answer.output.as_str()), (Standing::Completed, "done"), "{answer:?}");
+        assert_eq!(scene.runs(job).len(), 2);
+        close(&desk).await;
+    });
+}
+
+fn a_job_that_the_desk_holds_without_knowing_is_run() {
+    Scene::play(async |scene| {
+        let desk = scene.open_with(|settings| settings.lease = Duration::from_secs(3)).await;
+        let settings = scene.settings();
+        let agents = AgentKind::ALL.map(|agent| Capacity { agent, at_once: 1 }).to_vec();
+        let request = ClaimRequest {
+            owner: desk.owner().clone(),
+            homes: vec![Home::Host(settings.host.clone())],
+            agents,
+            lease: Duration::from_secs(3),
+        };
+        // As when the answer to a claim is lost on its way to the desk.
+        let store = Store::open(settings.store).await.unwrap();
+        let new = NewJob::new(scene.call("answer done"), "call_cc", Home::Host(settings.host));
+        let placed = store.place_and_claim(new, request).await.unwrap().kept().await.unwrap();
+        assert!(placed.claimed.is_some());
+        let answer = ended(&desk, placed.job.id).await;
+        assert_eq!((answer.status, answer.output.as_str()), (Standing::Completed, "done"), "{answer:?}");
         close(&desk).await;
     });
 }

@@ -77,6 +77,20 @@ impl Scene {
         runs(&self.state(), job)
     }
 
+    /// The database of the desk, for what the store would not do.
+    pub fn database(&self) -> rusqlite::Connection {
+        rusqlite::Connection::open(self.state().join("switchboard.db")).unwrap()
+    }
+
+    /// Lets the store fail at everything from now on.
+    pub fn take_the_store_away(&self) {
+        self.database().execute_batch("ALTER TABLE agent_jobs RENAME TO taken_away").unwrap();
+    }
+
+    pub fn bring_the_store_back(&self) {
+        self.database().execute_batch("ALTER TABLE taken_away RENAME TO agent_jobs").unwrap();
+    }
+
     pub fn nothing_is_left(&self) {
         let folder = self.folder.path().to_str().unwrap().to_owned();
         eventually("a descendant is alive", || !self.descendants().into_iter().any(is_running));

@@ -193,7 +193,8 @@ impl Engine for Sqlite {
             Some(row) => Begun { job: row.job()?, is_new: false, claimed },
             None => Begun { job, is_new: true, claimed },
         };
-        Ok(Written { value: begun, on_disk: on_disk.of(id) })
+        let on_disk = on_disk.of(begun.job.id);
+        Ok(Written { value: begun, on_disk })
     }
 
     async fn claim(&self, request: ClaimRequest, now: Timestamp) -> Result<Option<Job>, StoreError> {
