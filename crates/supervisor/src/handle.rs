@@ -296,6 +296,15 @@ pub enum WaitError {
 }
 
 impl WaitError {
+    /// Whether it is trouble of ours that may pass: nothing is known about the run, which may be alive or have ended as it should.
+    pub fn may_pass(&self) -> bool {
+        match self {
+            Self::Spool(error) => error.may_pass(),
+            Self::Recover(error) => error.may_pass(),
+            Self::Watch(_) => true,
+        }
+    }
+
     /// What to do about it.
     pub fn hint(&self) -> &'static str {
         match self {

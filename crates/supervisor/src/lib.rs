@@ -43,6 +43,7 @@ mod deadlines;
 mod events;
 mod handle;
 mod held;
+mod lack;
 mod launch;
 mod line;
 mod nursery;

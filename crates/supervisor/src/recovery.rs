@@ -11,6 +11,7 @@ use model::{
 };
 
 use crate::held::{ERROR, HeldSpool, OUTPUT};
+use crate::lack::is_a_lack;
 use crate::os::{self, Former, Survivors};
 use crate::program::now_ms;
 use crate::spool::{Spool, SpoolError};
@@ -115,7 +116,9 @@ fn become_the_writer(spool: &Spool) -> Result<HeldSpool, RecoverError> {
             return Ok(held);
         }
         let alive = match spool.status()? {
-            Some(RunStatus { state: RunState::Running { .. }, supervisor, .. }) => os::is_alive(supervisor),
+            Some(RunStatus { state: RunState::Running { .. }, supervisor, .. }) => {
+                os::is_alive(supervisor).map_err(RecoverError::Sweep)?
+            }
             _ => false,
         };
         let patience = if alive { DYING } else { PATIENCE + PATIENCE };
@@ -207,6 +210,16 @@ pub enum RecoverError {
 }
 
 impl RecoverError {
+    /// Whether it may pass: the run lives, or the machine lacks something for now.
+    pub fn may_pass(&self) -> bool {
+        match self {
+            Self::StillRunning { .. } => true,
+            Self::NoRun { .. } => false,
+            Self::Spool(error) => error.may_pass(),
+            Self::Open { source, .. } | Self::Sweep(source) | Self::Write { source, .. } => is_a_lack(source),
+        }
+    }
+
     /// What to do about it.
     pub fn hint(&self) -> &'static str {
         match self {

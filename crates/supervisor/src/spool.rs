@@ -20,6 +20,7 @@ use rustix::fs::{FlockOperation, flock};
 use rustix::io::Errno;
 
 use crate::held::{Order, STATUS, Versioned};
+use crate::lack::is_a_lack;
 
 /// A run's folder, by its path. Making one of these touches nothing.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -144,6 +145,14 @@ pub enum SpoolError {
 }
 
 impl SpoolError {
+    /// Whether it may pass: the machine lacks something for now.
+    pub fn may_pass(&self) -> bool {
+        match self {
+            Self::Unreadable { source, .. } | Self::CannotWrite { source, .. } => is_a_lack(source),
+            Self::Damaged { .. } | Self::OtherVersion { .. } | Self::Taken { .. } => false,
+        }
+    }
+
     /// What to do about it.
     pub fn hint(&self) -> &'static str {
         match self {

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use agents::{Ended, ParseLimits, Parser, Summary, judge};
 use model::{Outcome, RunReport, SessionId};
-use supervisor::{Offsets, Run, RunEvent, WaitError};
+use supervisor::{Offsets, Run, RunEvent};
 use tokio::time::{Instant, sleep_until};
 
 use super::words::unreadable;
@@ -78,7 +78,7 @@ impl Course<'_> {
             let event = match event {
                 Ok(event) => event,
                 // Trouble of ours, such as too many open files, is no end of the run.
-                Err(WaitError::Watch(error)) => {
+                Err(error) if error.may_pass() => {
                     self.breathe(&error).await?;
                     continue;
                 }
@@ -107,7 +107,11 @@ impl Course<'_> {
                 }
                 Some(RunEvent::Error(_)) => {}
                 Some(RunEvent::Ended(report)) => break report,
-                None => break run.wait().await.map_err(|error| unreadable(&error))?,
+                None => match run.wait().await {
+                    Ok(report) => break report,
+                    Err(error) if error.may_pass() => self.breathe(&error).await?,
+                    Err(error) => return Err(unreadable(&error)),
+                },
             }
         };
         let reported = &mut self.reported;

@@ -8,6 +8,8 @@ use std::sync::OnceLock;
 use model::ProcessIdentity;
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 
+use crate::lack::is_a_lack;
+
 /// One line of the process table.
 #[derive(Debug, Clone, Copy)]
 pub struct Entry {
@@ -29,9 +31,9 @@ pub fn boot_id() -> io::Result<&'static str> {
     Ok(BOOT_ID.get_or_init(|| text.trim().to_owned()))
 }
 
-/// The identity of a process that exists now.
+/// The identity of a process that exists now and can be looked at.
 pub fn identity_of(pid: i32) -> Option<ProcessIdentity> {
-    entry(pid).map(|entry| entry.identity)
+    entry(pid).ok().flatten().map(|entry| entry.identity)
 }
 
 /// The identity of the running process.
@@ -43,16 +45,19 @@ pub fn this_process() -> io::Result<ProcessIdentity> {
 }
 
 /// Whether that very process is still running.
-pub fn is_alive(identity: ProcessIdentity) -> bool {
-    entry(identity.pid).is_some_and(|entry| entry.identity == identity && !entry.dead)
+pub fn is_alive(identity: ProcessIdentity) -> io::Result<bool> {
+    Ok(entry(identity.pid)?.is_some_and(|entry| entry.identity == identity && !entry.dead))
 }
 
-/// The line of one process, if it exists.
-pub fn entry(pid: i32) -> Option<Entry> {
+/// The line of one process, if it exists. Who has no descriptor left to look with learns nothing about it.
+pub fn entry(pid: i32) -> io::Result<Option<Entry>> {
     // In one piece: a line has some 300 bytes, and reading it with a growing buffer would be six calls.
     let mut line = [0; 1024];
-    let length = File::open(format!("/proc/{pid}/stat")).and_then(|mut file| file.read(&mut line)).ok()?;
-    parse(pid, &line[..length])
+    match File::open(format!("/proc/{pid}/stat")).and_then(|mut file| file.read(&mut line)) {
+        Ok(length) => Ok(parse(pid, &line[..length])),
+        Err(error) if is_a_lack(&error) => Err(error),
+        Err(_gone) => Ok(None),
+    }
 }
 
 /// Every process that can be seen, and whether one ended while the table was read: what it started meanwhile may be missing.
@@ -60,7 +65,7 @@ pub fn table() -> io::Result<Table> {
     let mut table = Table { entries: Vec::new(), torn: false };
     for folder in fs::read_dir("/proc")? {
         if let Some(pid) = folder?.file_name().to_str().and_then(|name| name.parse().ok()) {
-            match entry(pid) {
+            match entry(pid)? {
                 Some(entry) => table.entries.push(entry),
                 None => table.torn = true,
             }
@@ -106,7 +111,7 @@ impl ProcessHandle {
             Err(error) => return Err(error.into()),
         };
         // The pid may have been given out again before the open; it cannot be any more after it.
-        Ok(is_alive(identity).then_some(handle))
+        Ok(is_alive(identity)?.then_some(handle))
     }
 
     /// Asks it to end, also when somebody has suspended it. False: it has already ended.
@@ -139,6 +144,7 @@ impl std::os::fd::AsRawFd for ProcessHandle {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
     #[test]
     fn a_name_with_spaces_and_parentheses_does_not_shift_the_fields() {
@@ -163,9 +169,29 @@ mod tests {
     #[test]
     fn a_process_with_another_start_time_is_somebody_else() {
         let me = identity_of(i32::try_from(std::process::id()).unwrap()).unwrap();
-        assert!(is_alive(me));
+        assert!(is_alive(me).unwrap());
         let former = ProcessIdentity { start_ticks: me.start_ticks - 1, ..me };
-        assert!(!is_alive(former));
+        assert!(!is_alive(former).unwrap());
         assert!(ProcessHandle::open(former).unwrap().is_none());
+    }
+
+    /// Leaves this process without a free descriptor. Each test is a process of its own.
+    fn without_descriptors() -> Vec<File> {
+        let limit = Rlimit { current: Some(64), ..getrlimit(Resource::Nofile) };
+        setrlimit(Resource::Nofile, limit).unwrap();
+        std::iter::from_fn(|| File::open("/dev/null").ok()).collect()
+    }
+
+    #[test]
+    fn who_cannot_look_does_not_say_that_nobody_is_there() {
+        let me = identity_of(i32::try_from(std::process::id()).unwrap()).unwrap();
+        let mut taken = without_descriptors();
+        assert!(is_alive(me).is_err());
+        // Enough for the hold itself, and not for the look at whom it holds.
+        taken.pop();
+        assert!(ProcessHandle::open(me).is_err());
+        assert!(table().is_err());
+        drop(taken);
+        assert!(is_alive(me).unwrap());
     }
 }

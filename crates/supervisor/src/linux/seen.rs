@@ -29,7 +29,7 @@ pub struct SeenProcess {
 pub fn processes_below(root: ProcessIdentity) -> io::Result<Vec<SeenProcess>> {
     let table = table()?;
     // Looked at after the table: were the number given out again, nothing of the other's is shown.
-    if !is_alive(root) {
+    if !is_alive(root)? {
         return Ok(Vec::new());
     }
     let mut left = below(HashSet::from([root.pid]), &table.entries);

@@ -6,10 +6,12 @@ use std::io;
 use std::path::Path;
 
 use model::{ProcessIdentity, RunId};
+use rustix::io::Errno;
 use rustix::process::Signal;
 
 use super::identity::{Entry, ProcessHandle, Table, table};
 use super::tree::below;
+use crate::lack::is_a_lack;
 
 /// The processes of one run whose supervisor is gone.
 #[derive(Debug)]
@@ -46,7 +48,7 @@ impl Survivors {
     /// Kills every process that is found now.
     pub fn kill(&self) -> io::Result<Found> {
         let mut table = table()?;
-        let killed = self.find(&mut table);
+        let killed = self.find(&mut table)?;
         for identity in &killed {
             match ProcessHandle::open(*identity)?.map(|handle| handle.signal(Signal::KILL)) {
                 // Another user's: it stays in the list, so that it is reported as left alive.
@@ -58,14 +60,19 @@ impl Survivors {
         Ok(Found { killed, torn: table.torn })
     }
 
-    fn find(&self, table: &mut Table) -> Vec<ProcessIdentity> {
+    fn find(&self, table: &mut Table) -> io::Result<Vec<ProcessIdentity>> {
         let mut marked = HashSet::new();
         for entry in table.entries.iter().filter(|entry| !entry.dead) {
             match fs::read(format!("/proc/{}/environ", entry.identity.pid)) {
                 Ok(environment) if self.is_in(&environment) => drop(marked.insert(entry.identity.pid)),
                 Ok(_) => {}
-                // Unreadable is another user's; missing has just ended.
-                Err(error) => table.torn |= error.kind() == io::ErrorKind::NotFound,
+                // Who cannot look must not say that nothing is there.
+                Err(error) if is_a_lack(&error) => return Err(error),
+                // Unreadable is another user's; missing has just ended, and so has one that went while it was read.
+                Err(error) => {
+                    let gone = Errno::from_io_error(&error) == Some(Errno::SRCH);
+                    table.torn |= gone || error.kind() == io::ErrorKind::NotFound;
+                }
             }
         }
         let session: Vec<i32> =
@@ -75,7 +82,7 @@ impl Survivors {
         let themselves =
             table.entries.iter().filter(|entry| !entry.dead && marked.contains(&entry.identity.pid)).copied();
         let found: HashSet<ProcessIdentity> = family.chain(themselves).map(|entry| entry.identity).collect();
-        found.into_iter().collect()
+        Ok(found.into_iter().collect())
     }
 
     fn is_in(&self, environment: &[u8]) -> bool {
