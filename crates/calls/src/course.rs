@@ -226,10 +226,14 @@ impl Course<'_> {
                 Err(Unfinished::Left) => return Conclusion::Left,
                 Err(Unfinished::Failed(failure)) => return with_what_was_said(self.failed(failure), &relay),
             };
+            let ended_at = Timestamp::from_millis(report.ended_at_ms);
             self.reported.report = Some(report);
             self.last_run = number;
             let wait = match self.what_follows(&mut relay, outcome) {
                 Ok(wait) => wait,
+                Err(Conclusion::Ended(end)) => {
+                    return Conclusion::Ended(Box::new(JobEnd { ended_at: Some(ended_at), ..*end }));
+                }
                 Err(conclusion) => return conclusion,
             };
             self.lead_to(number);

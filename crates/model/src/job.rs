@@ -168,17 +168,23 @@ pub struct JobEnd {
     pub exchange: Option<NewExchange>,
     /// What else is to be kept, as JSON text.
     pub metadata: Option<String>,
+    /// When the run was over that ended it; none when it ends by being told so.
+    pub ended_at: Option<Timestamp>,
 }
 
 impl JobEnd {
     /// The end of a job that no run has brought about.
     pub fn failed(failure: Failure) -> Self {
-        Self { how: Ended::Failed, failure: Some(failure), outcome: None, exchange: None, metadata: None }
+        Self::new(Ended::Failed, Some(failure), None)
     }
 
     /// The end of a job that was cancelled while nothing of it ran any more.
     pub fn cancelled() -> Self {
-        Self { how: Ended::Cancelled, failure: None, outcome: None, exchange: None, metadata: None }
+        Self::new(Ended::Cancelled, None, None)
+    }
+
+    fn new(how: Ended, failure: Option<Failure>, outcome: Option<Outcome>) -> Self {
+        Self { how, failure, outcome, exchange: None, metadata: None, ended_at: None }
     }
 
     /// The same end, with what was said.
@@ -196,7 +202,7 @@ impl From<Outcome> for JobEnd {
             Verdict::Success => (Ended::Completed, None),
             Verdict::Failed(failure) => (ended_by(&failure.kind), Some(failure.clone())),
         };
-        Self { how, failure, outcome: Some(outcome), exchange: None, metadata: None }
+        Self::new(how, failure, Some(outcome))
     }
 }
 

@@ -153,8 +153,8 @@ impl Store {
         self.engine.note_session(claim.clone(), session.clone(), self.now()).await
     }
 
-    /// Brings a job to its end. Refused when the claim no longer holds it; the first end stays. Answers the job as it
-    /// is kept.
+    /// Brings a job to its end, which was when its last run was over, if that is told. Refused when the claim no longer holds it; the
+    /// first end stays. Answers the job as it is kept.
     pub async fn finish(&self, claim: &Claim, end: JobEnd) -> Result<Finished, StoreError> {
         self.write_end(claim, end).await?.kept().await
     }
@@ -165,8 +165,11 @@ impl Store {
         let mut end = end;
         let redactions = self.redactor.clean_end(&mut end);
         let step = Step::Finish { claim: claim.clone(), how: end.how };
-        let end = EndRow::new(end, self.ids.exchange(self.now())?)?;
-        let written = self.engine.finish(claim.job, step, end, self.now()).await?;
+        let now = self.now();
+        // A run may end while nobody is there to say so. A clock that was ahead is not believed.
+        let ended_at = end.ended_at.map_or(now, |ended_at| ended_at.min(now));
+        let end = EndRow::new(end, self.ids.exchange(now)?)?;
+        let written = self.engine.finish(claim.job, step, end, ended_at).await?;
         Ok(written.map(|job| Finished { job, redactions }))
     }
 

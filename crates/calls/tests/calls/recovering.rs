@@ -30,6 +30,7 @@ tests![
     restarts_of_the_daemon_while_a_job_waits_cost_it_no_attempt,
     restarts_of_the_daemon_before_a_job_has_begun_cost_it_no_attempt,
     a_record_that_makes_no_sense_does_not_keep_the_desk_closed,
+    a_run_that_ends_while_no_desk_is_open_has_ended_then,
     a_lost_run_is_begun_again_although_the_store_was_away_when_it_was_lost,
     a_job_that_the_desk_holds_without_knowing_is_run,
     what_earlier_runs_have_said_is_kept_when_the_next_cannot_be_begun,
@@ -354,6 +355,20 @@ fn a_record_that_makes_no_sense_does_not_keep_the_desk_closed() {
         eventually("the run ends", || has_ended(scene, job));
         let desk = scene.open().await;
         assert_eq!(ended(&desk, other).await.output, "done");
+        close(&desk).await;
+    });
+}
+
+fn a_run_that_ends_while_no_desk_is_open_has_ended_then() {
+    Scene::play(async |scene| {
+        let job = left_alone(scene, "say here\ndelay 300ms\nanswer done").await;
+        eventually("the run ends", || has_ended(scene, job));
+        let RunState::Ended(report) = &scene.runs(job)[0].state else { panic!("it has ended") };
+        tokio::time::sleep(Duration::from_millis(20)).await;
+        let desk = scene.open().await;
+        assert_eq!(ended(&desk, job).await.output, "done");
+        let job = desk.job(job).await.unwrap();
+        assert_eq!(job.completed_at, Some(Timestamp::from_millis(report.ended_at_ms)));
         close(&desk).await;
     });
 }

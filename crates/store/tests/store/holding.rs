@@ -15,6 +15,7 @@ conformance![
     who_places_with_room_gets_the_oldest_and_nothing_is_lost,
     a_call_that_was_placed_before_gives_its_placer_nothing_to_do,
     the_end_of_a_job_is_told_as_it_is_kept,
+    a_job_ends_when_its_run_was_over_and_never_later_than_now,
     an_owner_gets_only_what_it_can_serve,
     no_more_of_an_agent_than_the_owner_runs_at_once,
     the_first_end_stays,
@@ -84,6 +85,25 @@ async fn the_end_of_a_job_is_told_as_it_is_kept(bed: Bed) {
     assert_eq!(store.get(job.id).await.unwrap().unwrap(), written.value.job);
     let finished = written.kept().await.unwrap();
     assert!(finished.job.completed_at.is_some());
+}
+
+async fn a_job_ends_when_its_run_was_over_and_never_later_than_now(bed: Bed) {
+    let store = bed.open().await;
+    for _ in 0..2 {
+        store.place(order("x")).await.unwrap();
+    }
+    let run_took = Duration::from_secs(2);
+    let (ahead, before) = (claimed(&store, "a").await, claimed(&store, "a").await);
+    let over = bed.clock.now().plus(run_took);
+    bed.clock.advance(Duration::from_secs(60));
+    let told = async |claim, ended_at| {
+        let end = JobEnd { ended_at: Some(ended_at), ..success("done") };
+        store.finish(claim, end).await.unwrap().job.completed_at.unwrap()
+    };
+    assert_eq!(told(&before.1, over).await, over);
+    assert_eq!(told(&ahead.1, bed.clock.now().plus(run_took)).await, bed.clock.now());
+    let sums = store.stats(store::StatsRange::default()).await.unwrap();
+    assert_eq!(sums.ended[0].duration_ms, 62_000);
 }
 
 async fn the_oldest_is_claimed_first(bed: Bed) {
