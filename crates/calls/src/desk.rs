@@ -235,13 +235,17 @@ impl Desk {
         }
         let task = task.unwrap_or_else(|| tool.clone());
         let home = self.0.settings.home();
+        call.cwd = real_folder(&call.cwd)?;
         if call.session == SessionChoice::ContinueLatest {
             let last = self.0.store.last_session(call.agent, &task, &home).await?;
             let last =
                 last.ok_or_else(|| CallError::NoEarlierSession { task: task.clone(), agent: call.agent })?;
+            // A conversation is about its folder, and most agents find it nowhere else.
+            if Path::new(&last.cwd) != call.cwd {
+                return Err(CallError::SessionElsewhere { task, agent: call.agent, folder: last.cwd.into() });
+            }
             call.session = SessionChoice::Resume(last.session);
         }
-        call.cwd = real_folder(&call.cwd)?;
         for folder in &mut call.add_dirs {
             *folder = real_folder(folder)?;
         }

@@ -45,6 +45,16 @@ pub enum CallError {
         /// The agent.
         agent: AgentKind,
     },
+    /// The last conversation is one of another folder.
+    #[error("the last session of the task `{task}` with {agent} belongs to `{}`", folder.display())]
+    SessionElsewhere {
+        /// The task.
+        task: String,
+        /// The agent.
+        agent: AgentKind,
+        /// Where it belongs.
+        folder: PathBuf,
+    },
     /// The key was given to another call before.
     #[error("the idempotency key `{}` belongs to job {job}, which asked for something else", key.escape_debug())]
     KeyOfAnother {
@@ -115,6 +125,10 @@ impl CallError {
                 "leave continue_latest out to begin one, or name the session with resume_session_id"
                     .to_owned()
             }
+            Self::SessionElsewhere { .. } => {
+                "give its folder, name the session with resume_session_id, or keep a task_name for each folder"
+                    .to_owned()
+            }
             Self::KeyOfAnother { .. } => "use a new key for a new call".to_owned(),
             Self::NoSuchJob { .. } => {
                 "call_jobs lists the jobs there are; old ones are removed after a while".to_owned()
@@ -134,7 +148,7 @@ impl CallError {
     pub fn field(&self) -> Option<&'static str> {
         match self {
             Self::Cwd { .. } | Self::CwdIsNoFolder { .. } | Self::CwdIsRelative { .. } => Some("cwd"),
-            Self::NoEarlierSession { .. } => Some("continue_latest"),
+            Self::NoEarlierSession { .. } | Self::SessionElsewhere { .. } => Some("continue_latest"),
             Self::KeyOfAnother { .. } => Some("idempotency_key"),
             Self::NoSuchJob { .. } | Self::AlreadyEnded { .. } => Some("job_id"),
             Self::Launch(LaunchError::EmptyPrompt | LaunchError::PromptTooLong { .. }) => Some("prompt"),

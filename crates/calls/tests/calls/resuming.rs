@@ -2,7 +2,7 @@
 
 use std::fs;
 
-use calls::{Leave, Order, Standing};
+use calls::{CallError, Leave, Order, Standing};
 use model::{CallSpec, JobState, RunState, SessionChoice, StateName};
 use rustix::process::{Pid, Signal, kill_process};
 
@@ -193,6 +193,13 @@ fn the_latest_session_of_a_task_is_gone_on_with() {
         answered(&desk, order("garden", SessionChoice::New)).await;
         let again = answered(&desk, order("shop", SessionChoice::ContinueLatest)).await;
         assert_eq!((again.status, again.session_id), (Standing::Completed, shop.session_id));
+        // Who works elsewhere is not given what was said here.
+        let elsewhere = scene.workspace().join("elsewhere");
+        fs::create_dir(&elsewhere).unwrap();
+        let mut other = order("shop", SessionChoice::ContinueLatest);
+        other.call.cwd = elsewhere;
+        let refused = desk.place(other).await.unwrap_err();
+        assert!(matches!(refused, CallError::SessionElsewhere { .. }), "{refused:?}");
         close(&desk).await;
     });
 }

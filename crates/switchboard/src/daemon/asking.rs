@@ -58,14 +58,22 @@ impl From<CallError> for Stopped {
     fn from(error: CallError) -> Self {
         let about = match &error {
             CallError::NotReady(_) => About::Agent,
-            CallError::Store(_) | CallError::Files { .. } | CallError::State { .. } | CallError::Closing => {
-                About::Other
-            }
+            CallError::Store(_)
+            | CallError::StoppedUnkept { .. }
+            | CallError::Files { .. }
+            | CallError::State { .. }
+            | CallError::Closing => About::Other,
             _ => About::Input,
         };
         let hint = match &error {
             CallError::NoEarlierSession { .. } => {
                 "leave `--continue` out to begin one, or name the session with `--session`".to_owned()
+            }
+            CallError::SessionElsewhere { .. } => {
+                "give its folder with `--cwd`, or name the session with `--session`".to_owned()
+            }
+            CallError::StoppedUnkept { job, source } => {
+                format!("`switchboard status {job}` tells what becomes of it; then {}", source.hint())
             }
             CallError::NoSuchJob { .. } => "`switchboard jobs` lists the jobs there are".to_owned(),
             CallError::AlreadyEnded { job, .. } => format!("`switchboard status {job}` shows its answer"),
