@@ -190,6 +190,7 @@ impl Desk {
         tasks.spawn(dispatch::heartbeat(Arc::clone(&desk.0)));
         tasks.spawn(dispatch::tidy(Arc::clone(&desk.0)));
         tasks.spawn(recovery::record_ends(Arc::clone(&desk.0)));
+        tasks.spawn(recovery::remove_forgotten(Arc::clone(&desk.0)));
         drop(tasks);
         Ok(desk)
     }

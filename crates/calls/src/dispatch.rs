@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use futures_util::FutureExt;
-use model::{AgentKind, Claim, Home, Job, NewJob};
+use model::{AgentKind, Claim, Home, Job, JobId, NewJob};
 use store::{Capacity, ClaimRequest, OnDisk, Placed, StoreError, WatchEvent, Written};
 use tokio::sync::Notify;
 use tokio::task::{Id, JoinError, JoinSet};
@@ -314,6 +314,10 @@ async fn sweep(desk: &Inner) {
         }
     };
     desk.recent.forget(&removed);
+    remove_folders(desk, removed).await;
+}
+
+pub(crate) async fn remove_folders(desk: &Inner, removed: Vec<JobId>) {
     let folder = jobs(&desk.settings.state);
     let done = tokio::task::spawn_blocking(move || store::remove_job_folders(&folder, &removed)).await;
     if let Ok(Err(error)) = done {

@@ -5,11 +5,12 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use model::{Claim, Failure, FailureKind, Job, JobEnd, JobId, Owner, Refusal, StateName};
+use model::{Claim, Failure, FailureKind, Job, JobEnd, JobId, Owner, Refusal, StateName, Timestamp};
 use store::{JobFilter, PageRequest, RescueRequest, StoreError};
 
 use crate::course::{Begin, RunNote, locks_of, note_of};
 use crate::desk::Inner;
+use crate::dispatch;
 use crate::error::CallError;
 use crate::files::JobFiles;
 use crate::settings::Settings;
@@ -196,11 +197,39 @@ pub(crate) async fn record_ends(desk: Arc<Inner>) {
     }
 }
 
+/// Removes the folders that a desk has left which died over a sweep: nothing else tells that they were to go. Only what would be too
+/// old in any case, so that a store which was changed for another takes nothing with it.
+pub(crate) async fn remove_forgotten(desk: Arc<Inner>) {
+    let Some(max_age) = desk.settings.retention.max_age else { return };
+    let now = desk.store.now().as_millis();
+    let kept_from = now.saturating_sub(u64::try_from(max_age.as_millis()).unwrap_or(u64::MAX));
+    let oldest_kept = JobId::first_of(Timestamp::from_millis(kept_from));
+    let looking = Arc::clone(&desk);
+    let found = tokio::task::spawn_blocking(move || folders(&looking)).await;
+    let mut forgotten = Vec::new();
+    for job in found.ok().and_then(Result::ok).unwrap_or_default() {
+        if job < oldest_kept && matches!(desk.store.get(job).await, Ok(None)) {
+            forgotten.push(job);
+        }
+    }
+    if !forgotten.is_empty() {
+        tracing::info!(
+            jobs = forgotten.len(),
+            "removing the folders of jobs that an earlier daemon has forgotten"
+        );
+        dispatch::remove_folders(&desk, forgotten).await;
+    }
+}
+
+/// The jobs that have a folder.
+fn folders(desk: &Inner) -> std::io::Result<Vec<JobId>> {
+    let entries = std::fs::read_dir(crate::files::jobs(&desk.settings.state))?;
+    Ok(entries.filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok()).collect())
+}
+
 /// The jobs whose folders do not say the last word.
 fn incomplete(desk: &Inner) -> std::io::Result<Vec<JobId>> {
-    let mut ids: Vec<JobId> = std::fs::read_dir(crate::files::jobs(&desk.settings.state))?
-        .filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok())
-        .collect();
+    let mut ids = folders(desk)?;
     // By time, the newest first: what a dead daemon was about to write is among them.
     ids.sort_unstable_by(|one, other| other.cmp(one));
     ids.retain(|id| !desk.files(*id).are_complete());

@@ -3,7 +3,7 @@
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::path::PathBuf;
-use std::time::Duration;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use calls::{Desk, Leave, Standing};
 use model::{AgentKind, Home, JobId, NewJob, RunState, RunStatus, SessionChoice, StateName, Timestamp};
@@ -31,6 +31,7 @@ tests![
     restarts_of_the_daemon_before_a_job_has_begun_cost_it_no_attempt,
     a_record_that_makes_no_sense_does_not_keep_the_desk_closed,
     a_run_that_ends_while_no_desk_is_open_has_ended_then,
+    folders_that_a_sweep_has_left_are_removed_by_the_next_desk,
     a_lost_run_is_begun_again_although_the_store_was_away_when_it_was_lost,
     a_job_that_the_desk_holds_without_knowing_is_run,
     what_earlier_runs_have_said_is_kept_when_the_next_cannot_be_begun,
@@ -188,7 +189,7 @@ fn a_run_that_was_lost_with_the_power_is_not_charged_for_the_time_without() {
         eventually("the agent is gone", || !is_running(agent.pid));
         // It ran for a minute, two hours ago, in an earlier boot.
         "an earlier boot".clone_into(&mut status.boot_id);
-        let two_hours_ago = std::time::SystemTime::now() - Duration::from_hours(2);
+        let two_hours_ago = SystemTime::now() - Duration::from_hours(2);
         status.started_at_ms -= 2 * 3_600_000 + 60_000;
         rewrite(scene, job, &status);
         for name in ["output", "error"] {
@@ -369,6 +370,25 @@ fn a_run_that_ends_while_no_desk_is_open_has_ended_then() {
         assert_eq!(ended(&desk, job).await.output, "done");
         let job = desk.job(job).await.unwrap();
         assert_eq!(job.completed_at, Some(Timestamp::from_millis(report.ended_at_ms)));
+        close(&desk).await;
+    });
+}
+
+fn folders_that_a_sweep_has_left_are_removed_by_the_next_desk() {
+    Scene::play(async |scene| {
+        let kept = files_of_an_ended_job(scene).await;
+        let day = Duration::from_hours(24);
+        let id = |days: u32| {
+            let at = (SystemTime::now() - day * days).duration_since(UNIX_EPOCH).unwrap();
+            JobId::new(Timestamp::from_millis(at.as_millis().try_into().unwrap()), [7; 10])
+        };
+        let (old, young) = (folder(scene, id(20)), folder(scene, id(5)));
+        for left in [&old, &young] {
+            fs::create_dir_all(left.join("runs/1")).unwrap();
+        }
+        let desk = scene.open_with(|settings| settings.retention.max_age = Some(day * 10)).await;
+        eventually("the old one is gone", || !old.exists());
+        assert!(young.exists() && kept.result().exists(), "what is not too old may be another store's");
         close(&desk).await;
     });
 }

@@ -95,7 +95,7 @@ async fn a_job_ends_when_its_run_was_over_and_never_later_than_now(bed: Bed) {
     let run_took = Duration::from_secs(2);
     let (ahead, before) = (claimed(&store, "a").await, claimed(&store, "a").await);
     let over = bed.clock.now().plus(run_took);
-    bed.clock.advance(Duration::from_secs(60));
+    bed.clock.advance(Duration::from_mins(1));
     let told = async |claim, ended_at| {
         let end = JobEnd { ended_at: Some(ended_at), ..success("done") };
         store.finish(claim, end).await.unwrap().job.completed_at.unwrap()
