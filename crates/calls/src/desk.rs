@@ -420,6 +420,20 @@ impl Desk {
         Ok(Cancelled { previous: reply.previous, now: reply.now })
     }
 
+    /// Takes no more calls, and wants everything to end that this desk holds, also what it is just beginning.
+    pub async fn cancel_all(&self) {
+        self.0.closing.cancel();
+        let held = self.held();
+        self.0.board.stop_all();
+        for job in held {
+            match self.cancel(job).await {
+                // One that has just ended need not be cancelled.
+                Ok(_) | Err(CallError::AlreadyEnded { .. } | CallError::NoSuchJob { .. }) => {}
+                Err(error) => tracing::warn!(%job, error = model::in_full(&error), "it is stopped"),
+            }
+        }
+    }
+
     /// Places an ended job again, as a new one.
     pub async fn retry(&self, job: JobId) -> Result<Placed, CallError> {
         let placed = self.0.store.retry(job).await?;

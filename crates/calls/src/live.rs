@@ -85,12 +85,16 @@ impl Live {
 
 /// The jobs that this desk holds.
 #[derive(Debug, Default)]
-pub(crate) struct Board(Mutex<HashMap<JobId, Arc<Live>>>);
+pub(crate) struct Board {
+    jobs: Mutex<HashMap<JobId, Arc<Live>>>,
+    /// Of all that are on it, and all that will be.
+    stop: CancellationToken,
+}
 
 impl Board {
     pub fn put(&self, claim: &Claim) -> Arc<Live> {
         let live = Arc::new(Live {
-            stop: CancellationToken::new(),
+            stop: self.stop.child_token(),
             activity: watch::Sender::new(Activity::default()),
             end: OnceLock::new(),
             written: CancellationToken::new(),
@@ -120,12 +124,17 @@ impl Board {
         self.lock().values().cloned().collect()
     }
 
+    /// Stops everything, also what is being begun right now.
+    pub fn stop_all(&self) {
+        self.stop.cancel();
+    }
+
     pub fn len(&self) -> usize {
         self.lock().len()
     }
 
     fn lock(&self) -> std::sync::MutexGuard<'_, HashMap<JobId, Arc<Live>>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.jobs.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

@@ -17,6 +17,7 @@ tests![
     a_store_that_keeps_nothing_does_not_keep_an_agent_running,
     a_desk_that_drains_waits_for_what_runs_and_leaves_the_queue,
     a_desk_that_drains_begins_nothing_that_waits_for_a_session,
+    a_desk_that_cancels_everything_misses_nothing_that_is_just_begun,
     what_runs_goes_on_when_the_desk_leaves_and_is_taken_up_by_the_next,
 ];
 
@@ -66,6 +67,32 @@ fn a_store_that_keeps_nothing_does_not_keep_an_agent_running() {
         let answer = ended(&desk, job).await;
         assert_eq!((answer.status, answer.output.as_str()), (Standing::Cancelled, "here"));
         close(&desk).await;
+    });
+}
+
+fn a_desk_that_cancels_everything_misses_nothing_that_is_just_begun() {
+    Scene::play(async |scene| {
+        let desk = scene.open().await;
+        // Each of them at another point of its beginning.
+        let placing: Vec<_> = (0..12)
+            .map(|_| {
+                let (desk, order) = (desk.clone(), scene.order("spawn setsid\nhang"));
+                tokio::spawn(async move { desk.place(order).await })
+            })
+            .collect();
+        eventually("one has begun", || !desk.held().is_empty());
+        desk.cancel_all().await;
+        close(&desk).await;
+        for placed in placing {
+            match placed.await.unwrap() {
+                Ok(placed) => {
+                    let state = desk.answer(placed.job).await.unwrap().status;
+                    let waits = matches!(state, Standing::Queued | Standing::Paused);
+                    assert!(state == Standing::Cancelled || waits, "{state:?}");
+                }
+                Err(error) => assert!(matches!(error, CallError::Closing), "{error:?}"),
+            }
+        }
     });
 }
 

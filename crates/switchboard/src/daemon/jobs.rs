@@ -97,14 +97,7 @@ impl Work for Jobs {
     }
 
     fn cancel(&self) -> Turn<'_> {
-        Box::pin(async {
-            for job in self.desk.held() {
-                // One that has just ended need not be cancelled.
-                if let Err(error) = self.desk.cancel(job).await {
-                    tracing::debug!(%job, %error, "not cancelled");
-                }
-            }
-        })
+        Box::pin(self.desk.cancel_all())
     }
 
     fn let_go(&self) -> Turn<'_> {
