@@ -140,7 +140,10 @@ impl CallError {
             Self::Store(error) => error.hint().to_owned(),
             Self::Files { .. } => "check that the folder of the job is still there".to_owned(),
             Self::State { .. } => "check that it exists, belongs to you and can be written".to_owned(),
-            Self::Closing => "try again in a moment: a new daemon will start".to_owned(),
+            Self::Closing => {
+                "it waits for what runs; `switchboard stop --now` ends it at once, what runs goes on, and the next call starts a new one"
+                    .to_owned()
+            }
         }
     }
 
