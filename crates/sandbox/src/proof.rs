@@ -25,6 +25,7 @@ use serde::{Deserialize, Serialize};
 use crate::machine::{Machine, Tier};
 use crate::prepare::{Job, Prepared, Refusal, prepare};
 use crate::probe::{DONE, Errand, PROBE, VICTIM};
+use crate::sockets::Address;
 
 /// How long a probe may take on a slow machine.
 const PATIENCE: Duration = Duration::from_secs(30);
@@ -291,6 +292,8 @@ struct Stage {
     folder: PathBuf,
     victim: Child,
     socket: UnixListener,
+    /// By which the socket is listed, and so covered.
+    _address: Address,
     abstract_name: String,
     abstract_socket: UnixListener,
     listener: Option<TcpListener>,
@@ -313,7 +316,8 @@ impl Stage {
         }
         let abstract_name = format!("switchboard-probe-{id}");
         let listeners = (|| {
-            let socket = UnixListener::bind(folder.join("outside/s"))?;
+            let address = Address::of(&folder.join("outside/s"))?;
+            let socket = UnixListener::bind(&address.path)?;
             let abstract_socket = UnixListener::bind_addr(&UnixAddr::from_abstract_name(&abstract_name)?)?;
             let listener = (confinement.network != Network::Full)
                 .then(|| TcpListener::bind("127.0.0.1:0"))
@@ -321,12 +325,18 @@ impl Stage {
             socket.set_nonblocking(true)?;
             abstract_socket.set_nonblocking(true)?;
             listener.as_ref().map(|listener| listener.set_nonblocking(true)).transpose()?;
-            Ok::<_, io::Error>((socket, abstract_socket, listener, victim(executable)?))
+            Ok::<_, io::Error>(((socket, address), abstract_socket, listener, victim(executable)?))
         })();
         match listeners {
-            Ok((socket, abstract_socket, listener, victim)) => {
-                Ok(Self { folder, victim, socket, abstract_name, abstract_socket, listener })
-            }
+            Ok(((socket, address), abstract_socket, listener, victim)) => Ok(Self {
+                folder,
+                victim,
+                socket,
+                _address: address,
+                abstract_name,
+                abstract_socket,
+                listener,
+            }),
             Err(error) => {
                 let _ = fs::remove_dir_all(&folder);
                 Err(error)

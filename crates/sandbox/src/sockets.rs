@@ -2,11 +2,42 @@
 //!
 //! A read-only mount does not keep anybody from connecting, so each is covered by its own.
 
-use std::fs;
-use std::os::unix::fs::FileTypeExt;
-use std::path::PathBuf;
+use std::fs::{self, File, OpenOptions};
+use std::io;
+use std::os::fd::AsRawFd;
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::{FileTypeExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
 
 use crate::real::Real;
+
+/// `sun_path` without its closing NUL.
+const LONGEST: usize = 107;
+
+/// A path that a socket can be bound to and reached by, however long its own is.
+///
+/// A longer one leads through the open folder, by way of `/proc/self/fd`. The kernel lists a socket by the path that it was
+/// bound to, so [`bound`] finds it only in the process that has bound it, and for as long as it keeps this.
+#[derive(Debug)]
+pub(crate) struct Address {
+    pub path: PathBuf,
+    _folder: Option<File>,
+}
+
+impl Address {
+    pub fn of(path: &Path) -> io::Result<Self> {
+        if path.as_os_str().as_bytes().len() <= LONGEST {
+            return Ok(Self { path: path.to_owned(), _folder: None });
+        }
+        let (Some(folder), Some(name)) = (path.parent(), path.file_name()) else {
+            return Err(io::ErrorKind::InvalidInput.into());
+        };
+        let folder =
+            OpenOptions::new().read(true).custom_flags(libc::O_DIRECTORY | libc::O_PATH).open(folder)?;
+        let path = Path::new("/proc/self/fd").join(folder.as_raw_fd().to_string()).join(name);
+        Ok(Self { path, _folder: Some(folder) })
+    }
+}
 
 /// Every socket in the file system that somebody has bound, as the kernel lists them for this network namespace.
 pub(crate) fn bound() -> Vec<PathBuf> {
@@ -37,5 +68,23 @@ mod tests {
         assert!(bound().contains(&path));
         drop(listener);
         assert!(!bound().contains(&path));
+    }
+
+    #[test]
+    fn a_socket_in_a_folder_of_any_depth_is_bound_reached_and_listed() {
+        use std::os::unix::net::{UnixListener, UnixStream};
+        let scratch = tempfile::tempdir().unwrap();
+        let short = scratch.path().canonicalize().unwrap();
+        for folder in
+            [short.clone(), short.join("x".repeat(200)), short.join("y".repeat(200)).join("z".repeat(200))]
+        {
+            fs::create_dir_all(&folder).unwrap();
+            let path = folder.join("s");
+            let address = Address::of(&path).unwrap();
+            let listener = UnixListener::bind(&address.path).unwrap();
+            assert!(bound().contains(&path), "{}", path.display());
+            UnixStream::connect(&Address::of(&path).unwrap().path).unwrap();
+            assert!(listener.accept().is_ok());
+        }
     }
 }

@@ -107,8 +107,12 @@ impl Home {
 
     /// The folders in which the socket may be, the best first. The runtime folder is made for it; the state folder may be on a
     /// file system that knows no sockets.
+    ///
+    /// A socket whose path is too long for its address is listed by the kernel under another name, so a sandbox could not cover it:
+    /// it is in the state folder, of which no confined agent sees anything.
     pub fn socket_folders(&self) -> Vec<PathBuf> {
-        self.runtime.iter().cloned().chain([self.state.join("run")]).collect()
+        let listed = self.runtime.iter().filter(|folder| socket::fits(folder)).cloned();
+        listed.chain([self.state.join("run")]).collect()
     }
 }
 
@@ -161,6 +165,16 @@ mod tests {
         assert_eq!(home.config_file(), Path::new("/home/ana/.config/switchboard/config.toml"));
         assert_eq!(home.state(), Path::new("/home/ana/.local/state/switchboard"));
         assert_eq!(home.socket_folders(), [Path::new("/home/ana/.local/state/switchboard/run")]);
+    }
+
+    #[test]
+    fn a_socket_that_no_sandbox_could_cover_is_where_no_agent_looks() {
+        let home = |length: usize| {
+            let root = format!("/{}", "x".repeat(length - 1));
+            Home::find(&[("SWITCHBOARD_HOME", root.as_str())].into()).unwrap().socket_folders()
+        };
+        assert!(home(64)[0].ends_with("run") && !home(64)[0].ends_with("state/run"));
+        assert!(home(65)[0].ends_with("state/run") && home(65).len() == 1);
     }
 
     #[test]

@@ -17,6 +17,14 @@ use rustix::fs::OFlags;
 /// `sun_path` without its closing NUL.
 const LONGEST: usize = 107;
 
+/// The longest name of a socket, of two numbers of 64 bits.
+const LONGEST_NAME: usize = "ffffffffffffffff-ffffffffffffffff.sock".len();
+
+/// Whether the address of any socket in a folder is its own path.
+pub fn fits(folder: &Path) -> bool {
+    folder.as_os_str().as_bytes().len() + "/".len() + LONGEST_NAME <= LONGEST
+}
+
 /// The name of the socket of a state folder, which is no other's: several may share one runtime folder.
 pub fn name_for(state: &File) -> io::Result<OsString> {
     let metadata = state.metadata()?;

@@ -41,6 +41,18 @@ fn a_call_starts_the_daemon_and_prints_the_answer_alone_on_stdout() {
 }
 
 #[test]
+fn a_call_is_confined_in_a_home_of_any_depth() {
+    let bed = Bed::deep();
+    for direct in [&[][..], &["--direct"]] {
+        let output = bed.run(&[&["call", "rehearsal", "Hello"], direct].concat());
+        assert_eq!(stdout(&output), "You said: Hello\n", "{output:?}");
+        assert!(stderr(&output).contains("\npolicy: workspace, "), "{output:?}");
+    }
+    let checkup = json(&stdout(&bed.run(&["doctor", "--json"])));
+    assert_eq!(checkup["sandbox_problem"], Value::Null);
+}
+
+#[test]
 fn a_call_that_names_no_policy_writes_its_folder_and_nothing_else_and_says_so() {
     let bed = Bed::new();
     let (work, outside) = (bed.scratch().join("work"), bed.scratch().join("outside"));

@@ -140,6 +140,7 @@ fn a_home_of_any_depth_has_its_daemon() {
     host.greet();
     let socket = bed.running().unwrap().socket.unwrap();
     assert!(socket.as_os_str().len() > 200, "{}", socket.display());
+    assert!(socket.starts_with(bed.state()), "an agent could see {}", socket.display());
     assert!(stdout(&bed.run(&["stop"])).contains("has ended"));
 }
 
