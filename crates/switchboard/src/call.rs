@@ -16,7 +16,7 @@ use tokio::time::{Instant, Interval, MissedTickBehavior, interval, sleep_until};
 use crate::cli::Order;
 use crate::config::Config;
 use crate::environment::Environment;
-use crate::failure::Failure;
+use crate::failure::{Failure, Kept};
 use crate::front::{self, Starter};
 use crate::view::{How, View};
 use crate::wire::{Line, Placed, Reply, Request, Role, Wanted};
@@ -66,7 +66,13 @@ fn in_background(order: &Order, placed: &Placed) -> Result<ExitCode, Failure> {
         output::aside(&format!("answer: {}", placed.result_file.display()));
         output::aside(&format!("come back with `switchboard logs -f {}`", placed.job_id));
     }
+    told_of(&placed.job_id)?;
     Ok(ExitCode::SUCCESS)
+}
+
+/// Whether all that was said of a job could be written.
+pub fn told_of(job: &str) -> Result<(), Failure> {
+    output::written().map_err(|error| Failure::unwritten(error, Kept::Job(job.to_owned())))
 }
 
 /// When the elapsed time is shown again.
@@ -130,10 +136,12 @@ impl Follower {
             match self.hear().await? {
                 Heard::Answer(answer) => {
                     self.view.end(&answer)?;
+                    told_of(&self.job)?;
                     return Ok(exit_code(&answer));
                 }
                 Heard::Left => {
                     self.view.leave(&self.job, self.cancelled);
+                    told_of(&self.job)?;
                     return Ok(ExitCode::from(GOES_ON));
                 }
                 Heard::Nothing if self.heard == before && in_vain >= MOST_DAEMONS => {
@@ -184,6 +192,10 @@ impl Follower {
                 Reply::Event { said } => {
                     self.heard += 1;
                     self.view.event(&said);
+                    // Who only watches has nothing to wait for any more.
+                    if self.ctrl_c == CtrlC::Leaves && !self.cancelled {
+                        told_of(&self.job)?;
+                    }
                 }
                 _ => self.heard += 1,
             }

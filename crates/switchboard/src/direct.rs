@@ -15,7 +15,7 @@ use tokio::signal::unix::{SignalKind, signal};
 use crate::cli::Order;
 use crate::config::Config;
 use crate::environment::Environment;
-use crate::failure::Failure;
+use crate::failure::{Failure, Kept};
 use crate::home::Home;
 use crate::view::{How, View};
 use crate::{call, doctor as here, output, wire};
@@ -45,6 +45,7 @@ pub fn place(order: &Order) -> Result<ExitCode, Failure> {
         let (outcome, report) = Call { spec: &spec, launch: &launch }.follow(&run, order).await?;
         tell(order, &outcome)?;
         output::summary(&outcome, &report, run.spool());
+        output::written().map_err(|error| Failure::unwritten(error, Kept::Folder(folder.clone())))?;
         Ok(exit_code(&outcome))
     })
 }

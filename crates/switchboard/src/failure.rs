@@ -54,11 +54,29 @@ pub enum Failure {
     Wait(#[from] WaitError),
     #[error("cannot listen for Ctrl-C or wait for the call")]
     Runtime(#[source] io::Error),
+    #[error("cannot write the answer")]
+    Unwritten { kept: Kept, source: io::Error },
     #[error("cannot write the answer as JSON")]
     Json(#[from] serde_json::Error),
 }
 
+/// Where an answer that could not be written is all the same.
+#[derive(Debug)]
+pub enum Kept {
+    /// It has to be asked for again.
+    Nowhere,
+    /// With a job of the daemon.
+    Job(String),
+    /// In the folder of a call without the daemon.
+    Folder(PathBuf),
+}
+
 impl Failure {
+    /// Stdout did not take the answer.
+    pub fn unwritten(source: io::Error, kept: Kept) -> Self {
+        Self::Unwritten { kept, source }
+    }
+
     /// What to do about it.
     pub fn hint(&self) -> Option<String> {
         Some(match self {
@@ -72,6 +90,17 @@ impl Failure {
             Self::Setup(error) => error.hint(),
             Self::Manual { .. } => "give a folder that exists and can be written".to_owned(),
             Self::Refused { why, .. } => why.hint.clone(),
+            Self::Unwritten { kept: Kept::Nowhere, .. } => {
+                "send stdout to where it can be written, and ask again".to_owned()
+            }
+            Self::Unwritten { kept: Kept::Job(job), .. } => {
+                format!(
+                    "the job keeps it: `switchboard logs {job}` prints it, `switchboard status {job}` says how it is"
+                )
+            }
+            Self::Unwritten { kept: Kept::Folder(folder), .. } => {
+                format!("what the agent printed is kept in `{}`", folder.join("output").display())
+            }
             Self::Nonsense => format!("try again; {}", crate::wire::RENEW),
             Self::StillThere { pid } => {
                 format!("see its log; `kill -9 {pid}` ends it, and running jobs survive that")
@@ -107,6 +136,7 @@ impl Failure {
             | Self::Start(_)
             | Self::Wait(_)
             | Self::Runtime(_)
+            | Self::Unwritten { .. }
             | Self::Json(_) => 1,
         })
     }

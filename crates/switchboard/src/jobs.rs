@@ -1,6 +1,6 @@
 //! `switchboard jobs`, `status ID`, `logs`, `wait`, `cancel` and `retry`: jobs as a person asks about them.
 
-use std::io::{self, Write};
+use std::io;
 use std::process::ExitCode;
 use std::thread::sleep;
 use std::time::Duration;
@@ -46,7 +46,7 @@ pub fn list(order: &cli::ListJobs) -> Result<ExitCode, Failure> {
             }
             tell(&jobs, total);
         }
-        if !order.watch {
+        if !order.watch || output::is_lost() {
             return Ok(ExitCode::SUCCESS);
         }
         sleep(WATCH_EVERY);
@@ -154,6 +154,7 @@ pub fn logs(order: &cli::Logs) -> Result<ExitCode, Failure> {
         let stream = if order.error { Stream::Error } else { Stream::Output };
         let request = Request::Output { job: order.id.clone(), stream, follow: order.follow };
         front::hear_out(&mut starter, &request, print_bytes)?;
+        call::told_of(&order.id)?;
         return Ok(ExitCode::SUCCESS);
     }
     let answer = answer(&mut starter, &order.id)?;
@@ -169,9 +170,7 @@ pub fn logs(order: &cli::Logs) -> Result<ExitCode, Failure> {
 
 fn print_bytes(reply: &Reply) {
     if let Reply::Bytes { latin1 } = reply {
-        let mut stdout = io::stdout().lock();
-        // A reader that has gone away is no failure.
-        let _ = stdout.write_all(&bytes(latin1)).and_then(|()| stdout.flush());
+        output::bytes(&bytes(latin1));
     }
 }
 
@@ -190,6 +189,7 @@ fn so_far(starter: &mut Starter, answer: &Answer, mut view: View) -> Result<Exit
         }
     })?;
     view.end(answer)?;
+    call::told_of(&answer.job_id)?;
     Ok(ExitCode::SUCCESS)
 }
 
@@ -257,5 +257,6 @@ pub fn retry(order: &cli::Retry) -> Result<ExitCode, Failure> {
     } else {
         output::line(&placed.job_id);
     }
+    call::told_of(&placed.job_id)?;
     Ok(ExitCode::SUCCESS)
 }

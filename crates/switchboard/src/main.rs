@@ -24,6 +24,7 @@ mod pieces;
 mod reference;
 mod setup;
 mod stats;
+mod stdio;
 mod view;
 mod web;
 mod wire;
@@ -34,7 +35,7 @@ use std::process::ExitCode;
 use clap::Parser;
 
 use crate::cli::{Cli, Command, Look};
-use crate::failure::Failure;
+use crate::failure::{Failure, Kept};
 
 fn main() -> ExitCode {
     // Before anything else is built: every host starts a bridge of its own.
@@ -42,7 +43,13 @@ fn main() -> ExitCode {
     if args.next().is_some_and(|first| first == "mcp") && args.next().is_none() {
         return done(bridge::run());
     }
-    let Cli { command, color } = Cli::parse();
+    let Cli { command, color } = match Cli::try_parse() {
+        Ok(words) => words,
+        Err(said) => {
+            output::about_the_words(&said);
+            return done(Ok(ExitCode::from(u8::try_from(said.exit_code()).unwrap_or(2))));
+        }
+    };
     paint::set(color);
     let result = match command {
         Command::Call(order) => call::place(&order),
@@ -70,7 +77,9 @@ fn main() -> ExitCode {
 }
 
 fn done(result: Result<ExitCode, Failure>) -> ExitCode {
-    result.unwrap_or_else(|failure| {
+    let told =
+        |code| output::written().map(|()| code).map_err(|error| Failure::unwritten(error, Kept::Nowhere));
+    result.and_then(told).unwrap_or_else(|failure| {
         output::complain(&failure);
         failure.exit_code()
     })

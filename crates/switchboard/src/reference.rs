@@ -1,12 +1,12 @@
 //! `switchboard completions` and `switchboard man`: what is made of the command line itself.
 
-use std::io::{self, Write};
 use std::process::ExitCode;
 
 use clap::CommandFactory;
 
 use crate::cli::{Cli, Completions, Man};
 use crate::failure::Failure;
+use crate::output;
 
 const NAME: &str = "switchboard";
 
@@ -14,8 +14,7 @@ const NAME: &str = "switchboard";
 pub fn completions(order: &Completions) -> ExitCode {
     let mut script = Vec::new();
     clap_complete::generate(order.shell, &mut Cli::command(), NAME, &mut script);
-    // A reader that has gone away is no failure.
-    let _ = io::stdout().lock().write_all(&script);
+    output::bytes(&script);
     ExitCode::SUCCESS
 }
 
@@ -28,6 +27,6 @@ pub fn man(order: &Man) -> Result<ExitCode, Failure> {
     }
     let mut page = Vec::new();
     clap_mangen::Man::new(Cli::command()).render(&mut page).map_err(Failure::Runtime)?;
-    let _ = io::stdout().lock().write_all(&page);
+    output::bytes(&page);
     Ok(ExitCode::SUCCESS)
 }

@@ -18,4 +18,5 @@ mod service;
 mod starting;
 mod stopping;
 mod terminal;
+mod unwritten;
 mod whose;

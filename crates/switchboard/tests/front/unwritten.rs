@@ -1,0 +1,99 @@
+//! Answers that stdout does not take.
+
+use std::fs::OpenOptions;
+use std::io::{BufRead, BufReader};
+use std::process::{Command, Output, Stdio};
+
+use crate::bed::{Bed, stderr, stdout};
+
+/// With a stdout on which there is no room.
+fn on_a_full_disk(bed: &Bed, args: &[&str]) -> Output {
+    let full = OpenOptions::new().write(true).open("/dev/full").unwrap();
+    bed.command(args).stdout(full).stderr(Stdio::piped()).spawn().unwrap().wait_with_output().unwrap()
+}
+
+/// Without a stdout.
+fn closed(bed: &Bed, args: &[&str]) -> Output {
+    let mut shell = Command::new("/bin/sh");
+    shell.env_clear().env("SWITCHBOARD_HOME", &bed.home).stdin(Stdio::null());
+    shell
+        .args(["-c", "exec \"$0\" \"$@\" >&-", env!("CARGO_BIN_EXE_switchboard")])
+        .args(args)
+        .output()
+        .unwrap()
+}
+
+fn assert_told(args: &[&str], output: &Output, because: &str) {
+    let aside = stderr(output);
+    assert_eq!(output.status.code(), Some(1), "{args:?}: {aside}");
+    let told = format!("error: cannot write the answer\n  because: {because}");
+    assert!(aside.contains(&told), "{args:?}: {aside}");
+}
+
+#[test]
+fn no_command_loses_an_answer_without_a_word() {
+    let bed = Bed::new();
+    let id = stdout(&bed.run(&["call", "rehearsal", "--background", "Hello"])).trim().to_owned();
+    assert_eq!(bed.run(&["wait", &id]).status.code(), Some(0));
+    let commands: [&[&str]; 27] = [
+        &["call", "rehearsal", "Hello"],
+        &["call", "rehearsal", "Hello", "--json"],
+        &["call", "rehearsal", "Hello", "--events"],
+        &["call", "rehearsal", "Hello", "--background"],
+        &["call", "rehearsal", "Hello", "--direct"],
+        &["call", "rehearsal", "Hello", "--direct", "--json"],
+        &["jobs"],
+        &["jobs", "--json"],
+        &["jobs", "--watch"],
+        &["status"],
+        &["status", &id],
+        &["logs", &id],
+        &["logs", &id, "--raw"],
+        &["logs", &id, "-f", "--json"],
+        &["wait", &id],
+        &["wait", &id, "--json"],
+        &["retry", &id],
+        &["stats"],
+        &["stats", "--json"],
+        &["config"],
+        &["config", "--reference"],
+        &["man"],
+        &["completions", "bash"],
+        &["setup", "service"],
+        &["--help"],
+        &["call", "--help"],
+        &["--version"],
+    ];
+    for args in commands {
+        assert_told(args, &on_a_full_disk(&bed, args), "No space left on device");
+        assert_told(args, &closed(&bed, args), "Bad file descriptor");
+    }
+}
+
+#[test]
+fn who_could_not_be_answered_is_told_where_the_answer_is() {
+    let bed = Bed::new();
+    for more in [&[][..], &["--json"], &["--background"]] {
+        let aside = stderr(&on_a_full_disk(&bed, &[&["call", "rehearsal", "Hello"], more].concat()));
+        let (_, after) = aside.rsplit_once("`switchboard logs ").unwrap();
+        let (id, _) = after.split_once('`').unwrap();
+        assert_eq!(stdout(&bed.run(&["logs", "-f", id])), "You said: Hello\n", "{aside}");
+    }
+    let aside = stderr(&on_a_full_disk(&bed, &["call", "rehearsal", "Hello", "--direct"]));
+    let (_, after) = aside.split_once("what the agent printed is kept in `").unwrap();
+    let printed = std::fs::read_to_string(after.split_once('`').unwrap().0).unwrap();
+    assert!(printed.contains("You said: Hello"), "{printed}");
+}
+
+#[test]
+fn a_reader_that_has_gone_away_is_no_failure() {
+    let bed = Bed::new();
+    let prompt = "@rehearse say one\n@rehearse delay 200ms\n@rehearse say two\n@rehearse answer done";
+    let mut call = bed.command(&["call", "rehearsal", prompt]);
+    let mut call = call.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    let mut line = String::new();
+    BufReader::new(call.stdout.take().unwrap()).read_line(&mut line).unwrap();
+    let output = call.wait_with_output().unwrap();
+    assert_eq!((line.as_str(), output.status.code()), ("one\n", Some(0)), "{output:?}");
+    assert!(!stderr(&output).contains("error:"), "{output:?}");
+}
