@@ -6,7 +6,7 @@ use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
-use model::Confinement;
+use model::{Bounds, Confinement};
 
 use crate::cgroup::Delegated;
 
@@ -55,9 +55,23 @@ impl Machine {
         missing
     }
 
-    /// Whether memory can be bounded.
-    pub(crate) fn bounds_memory(&self) -> bool {
-        self.cgroup.as_ref().is_some_and(|cgroup| cgroup.memory)
+    /// Says what is missing for bounds that a policy names. The built-in number of processes is named by nobody: where root is held to
+    /// none, it is told as open, or nothing could be required in a container.
+    pub(crate) fn missing_for_bounds(&self, bounds: Bounds, is_root: bool) -> Vec<String> {
+        let counts = |what: &str| {
+            format!("a delegated cgroup (version 2) that counts {what}, which the policy bounds")
+        };
+        let named = bounds.processes.is_some() && bounds.processes != Bounds::default().processes;
+        let memory =
+            bounds.memory_bytes.is_some() && !self.cgroup.as_ref().is_some_and(|cgroup| cgroup.memory);
+        let processes = named && !self.counts_processes(is_root);
+        let processes = processes.then(|| counts("processes") + " and the kernel does not hold root to");
+        memory.then(|| counts("memory")).into_iter().chain(processes).collect()
+    }
+
+    /// Whether the processes of one run can be counted where there are namespaces. Those of root only a cgroup counts.
+    pub fn counts_processes(&self, is_root: bool) -> bool {
+        !is_root || self.cgroup.as_ref().is_some_and(|cgroup| cgroup.processes)
     }
 
     /// Says what is missing for a tier.
@@ -102,4 +116,22 @@ fn seccomp() -> bool {
     let answer =
         unsafe { libc::syscall(libc::SYS_seccomp, libc::SECCOMP_GET_ACTION_AVAIL, 0_u32, &raw const action) };
     answer == 0
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_bound_that_a_policy_names_is_missing_where_nothing_holds_it() {
+        let machine = Machine { bubblewrap: None, landlock: 7, seccomp: true, cgroup: None };
+        let missing = |bounds, is_root| machine.missing_for_bounds(bounds, is_root).join("; ");
+        let few = Bounds { processes: Some(100), ..Bounds::default() };
+        assert!(missing(few, true).contains("counts processes"), "{}", missing(few, true));
+        assert_eq!(missing(few, false), "");
+        assert_eq!(missing(Bounds::default(), true), "");
+        assert_eq!(missing(Bounds { processes: None, ..Bounds::default() }, true), "");
+        let little = Bounds { memory_bytes: Some(1 << 30), ..Bounds::default() };
+        assert!(missing(little, false).contains("counts memory"), "{}", missing(little, false));
+    }
 }

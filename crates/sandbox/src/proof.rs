@@ -52,9 +52,9 @@ pub fn settle(
     let machine = &Machine::look();
     let missing = machine.missing_for(confinement);
     let required = confinement.requirement == Requirement::Require;
-    if required && confinement.bounds.memory_bytes.is_some() && !machine.bounds_memory() {
-        let what = "a delegated cgroup (version 2) that counts memory, which the policy bounds".to_owned();
-        return Err(Refusal::Missing { what: vec![what] });
+    let unbounded = machine.missing_for_bounds(confinement.bounds, rustix::process::geteuid().is_root());
+    if required && !unbounded.is_empty() {
+        return Err(Refusal::Missing { what: unbounded });
     }
     if missing.is_empty() {
         match proven(confinement, Tier::Namespaces, machine, scratch, executable) {

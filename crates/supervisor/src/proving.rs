@@ -15,6 +15,8 @@ use crate::Supervisor;
 pub struct ProvenSandbox {
     /// In words: namespaces, Landlock, seccomp.
     pub made_of: String,
+    /// Whether the number of processes that a policy allows holds; not for root where no cgroup counts them.
+    pub counts_processes: bool,
     /// What a probe came to.
     pub proof: Proof,
 }
@@ -56,6 +58,7 @@ impl Supervisor {
         };
         Ok(ProvenSandbox {
             made_of: format!("{namespaces}Landlock {}{seccomp}{cgroup}", machine.landlock),
+            counts_processes: machine.counts_processes(rustix::process::geteuid().is_root()),
             proof,
         })
     }

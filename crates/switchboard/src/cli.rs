@@ -112,7 +112,8 @@ pub struct Order {
     /// Run also where the machine cannot enforce all of the policy, and say what held [default: as configured, else so]
     #[arg(long, conflicts_with = "require")]
     pub best_effort: bool,
-    /// Run nothing where the machine cannot enforce all of the policy, and say what is missing
+    /// Run nothing where the machine cannot enforce all of the policy, and say what is missing. The one exception: root, whom the
+    /// kernel holds to no number of processes without a cgroup, unless the configuration names that number
     #[arg(long)]
     pub require: bool,
     /// How many turns the model may take

@@ -154,9 +154,18 @@ fn prove(home: Option<&Home>, environment: &Environment) -> Result<ProvenSandbox
 
 fn tell_sandbox(sandbox: &Result<ProvenSandbox, Finding>) {
     match sandbox {
-        Ok(ProvenSandbox { made_of, proof }) => {
+        Ok(ProvenSandbox { made_of, counts_processes, proof }) => {
             let tried = proof.escapes.len();
             output::line(&format!("sandbox: holds, by {made_of}; {tried} ways out were tried and stopped"));
+            if !counts_processes {
+                tell_finding(&Finding {
+                    problem: "it does not bound the number of processes: the kernel does not hold root to one".to_owned(),
+                    remedy: "call agents as an ordinary user, or delegate a cgroup (version 2) that counts processes; \
+                             `--require` refuses only a number that the configuration names"
+                        .to_owned(),
+                    blocks: false,
+                });
+            }
         }
         Err(finding) => {
             output::line("sandbox: agents cannot be confined as policies require");

@@ -57,7 +57,8 @@ fn a_fork_bomb_is_ended() {
         // A small one, which goes on for as long as anybody lets it.
         let script = "bomb() { while :; do sleep 0.05 & sleep 0.01; done; }; trap '' TERM; bomb & bomb & echo up; wait";
         let mut confinement = scene.confinement(Preset::Workspace);
-        confinement.bounds.processes = Some(200);
+        // Root is held to no number, so none can be required.
+        confinement.bounds.processes = (!rustix::process::geteuid().is_root()).then_some(200);
         let plan =
             model::RunPlan { policy: model::Policy::Confined(Box::new(confinement)), ..scene.shell(script) };
         let run = scene.start(&plan).await;

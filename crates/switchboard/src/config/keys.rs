@@ -338,7 +338,7 @@ pub const KEYS: &[Key] = &[
         "sandbox.processes",
         Kind::Count { least: 1, most: 1 << 22, may_be_off: true },
         Default::Count(4096),
-        "How many processes and threads a confined agent may have at once.",
+        "How many processes and threads a confined agent may have at once. Root is held to it by a delegated cgroup alone; without one it is told as open, and with `require` any number but the default runs nothing.",
     ),
     key(
         "sandbox.memory_bytes",

@@ -53,6 +53,24 @@ fn a_call_is_confined_in_a_home_of_any_depth() {
 }
 
 #[test]
+fn a_number_of_processes_that_is_named_and_required_is_held_or_nothing_is_run() {
+    let bed = Bed::new();
+    bed.configure("[sandbox]\nprocesses = 100\n");
+    let output = bed.run(&["call", "rehearsal", "Hello", "--require"]);
+    let aside = stderr(&output);
+    let ran = output.status.code() == Some(0) && !aside.contains("NOT held: process count");
+    let refused = output.status.code() == Some(5)
+        && aside.contains("the policy requires what is missing here")
+        && stdout(&output).is_empty();
+    assert!(ran || refused, "{aside}");
+    // The doctor says beforehand which of the two it will be, where it can be proven at all.
+    let doctor = stdout(&bed.run(&["doctor"]));
+    if doctor.contains("sandbox: holds, by namespaces") {
+        assert_eq!(doctor.contains("does not bound the number of processes"), refused, "{doctor}{aside}");
+    }
+}
+
+#[test]
 fn a_call_that_names_no_policy_writes_its_folder_and_nothing_else_and_says_so() {
     let bed = Bed::new();
     let (work, outside) = (bed.scratch().join("work"), bed.scratch().join("outside"));
