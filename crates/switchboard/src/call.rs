@@ -6,6 +6,7 @@ use std::io::{self, Read};
 use std::process::ExitCode;
 use std::time::Duration;
 
+use agents::LaunchError;
 use calls::{Answer, Standing};
 use model::{CallPolicy, CallSpec, Limits, Mode, Requirement, SessionChoice};
 use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader};
@@ -235,6 +236,10 @@ pub fn exit_code(answer: &Answer) -> ExitCode {
 pub fn spec(order: &Order, config: &Config) -> Result<CallSpec, Failure> {
     let cwd =
         order.cwd.canonicalize().map_err(|source| Failure::Cwd { folder: order.cwd.clone(), source })?;
+    // The daemon is asked in JSON, which could not even name it.
+    if cwd.to_str().is_none() {
+        return Err(LaunchError::NotUnicode { folder: cwd }.into());
+    }
     let session = match (&order.session, order.go_on) {
         (Some(id), _) => SessionChoice::Resume(id.clone()),
         (None, true) => SessionChoice::ContinueLatest,

@@ -13,14 +13,13 @@ use supervisor::{ProvenSandbox, Supervisor};
 use crate::config::Config;
 use crate::environment::Environment;
 use crate::failure::Failure;
-use crate::home::Home;
+use crate::home::{Home, HomeError};
 use crate::{cli, output, paint};
 
 /// Looks at the machine and says what it found.
 pub fn check(order: &cli::Checkup) -> Result<ExitCode, Failure> {
     let environment = Environment::of_this_process();
-    // Without a place for what they say, the agents are simply asked again.
-    let home = Home::find(&environment).ok();
+    let home = home(&environment)?;
     let config = Config::read(home.as_ref(), &environment, &[])?;
     let Looked { checkup, sandbox } = Looking::new(home, environment, &config).look();
     if order.json {
@@ -34,6 +33,14 @@ pub fn check(order: &cli::Checkup) -> Result<ExitCode, Failure> {
         tell_sandbox(&sandbox);
     }
     Ok(if checkup.any_ready() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+/// Where Switchboard's files are. Without a place for what they say, the agents are simply asked again.
+fn home(environment: &Environment) -> Result<Option<Home>, HomeError> {
+    match Home::find(environment) {
+        Err(HomeError::None) => Ok(None),
+        home => home.map(Some),
+    }
 }
 
 /// With what the machine is looked at.
@@ -78,7 +85,7 @@ pub fn agents(order: &cli::Checkup) -> Result<ExitCode, Failure> {
         return check(order);
     }
     let environment = Environment::of_this_process();
-    let home = Home::find(&environment).ok();
+    let home = home(&environment)?;
     let config = Config::read(home.as_ref(), &environment, &[])?;
     let checkup = agents::doctor::check(&lookup(&environment, home.as_ref(), &config));
     let row = |agent: &AgentCheck| {

@@ -121,6 +121,7 @@ impl Failure {
             | Self::Cwd { .. }
             | Self::Home(_)
             | Self::Config(_)
+            | Self::Front(FrontError::Home(_))
             | Self::Refused { about: About::Input, .. }
             | Self::Manual { .. }
             | Self::Launch(_) => 2,

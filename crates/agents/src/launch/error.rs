@@ -193,7 +193,11 @@ impl LaunchError {
             Self::BadSchema { .. } => "give a JSON Schema, such as {\"type\":\"object\"}".to_owned(),
             Self::ValueTooLong { .. } => "shorten it".to_owned(),
             Self::RelativeFolder { .. } => "give the whole path".to_owned(),
-            Self::NotUnicode { .. } | Self::CommaInFolder { .. } => {
+            // A link is followed before anything is handed on.
+            Self::NotUnicode { .. } => {
+                "rename it, or work in another: folders are handed on as UTF-8 text".to_owned()
+            }
+            Self::CommaInFolder { .. } => {
                 "rename it, or reach it through a symbolic link with a plain name".to_owned()
             }
             Self::Policy(error) => error.hint().to_owned(),

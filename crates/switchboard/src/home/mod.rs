@@ -29,6 +29,14 @@ pub struct Home {
 impl Home {
     /// `SWITCHBOARD_HOME`, else the XDG folders, else their defaults under `HOME`.
     pub fn find(environment: &Environment) -> Result<Self, HomeError> {
+        let home = Self::named(environment)?;
+        // Requests, plans and the lock are JSON, which could not name it.
+        let odd = [home.state(), home.config_file()].into_iter().find(|path| path.to_str().is_none());
+        odd.map_or(Ok(()), |path| Err(HomeError::NoText(path.to_owned())))?;
+        Ok(home)
+    }
+
+    fn named(environment: &Environment) -> Result<Self, HomeError> {
         if let Some(given) = environment.get(VARIABLE) {
             let root = PathBuf::from(given);
             return if root.is_absolute() { Ok(Self::under(root)) } else { Err(HomeError::Relative(root)) };
@@ -43,7 +51,10 @@ impl Home {
             root: None,
             config_file: xdg("XDG_CONFIG_HOME", ".config")?.join("config.toml"),
             state: xdg("XDG_STATE_HOME", ".local/state")?,
-            runtime: environment.folder("XDG_RUNTIME_DIR").map(|folder| folder.join("switchboard")),
+            runtime: environment
+                .folder("XDG_RUNTIME_DIR")
+                .filter(|folder| folder.to_str().is_some())
+                .map(|folder| folder.join("switchboard")),
         })
     }
 
@@ -123,6 +134,8 @@ pub enum HomeError {
     None,
     #[error("SWITCHBOARD_HOME is `{}`, which is not an absolute path", .0.display())]
     Relative(PathBuf),
+    #[error("Switchboard's files would be in `{}`, which is not UTF-8 text", .0.display())]
+    NoText(PathBuf),
     #[error(transparent)]
     Folder(#[from] FolderError),
 }
@@ -133,6 +146,7 @@ impl HomeError {
         match self {
             Self::None => "set HOME, or SWITCHBOARD_HOME to a folder of your own".to_owned(),
             Self::Relative(_) => "give it from the root on, such as /home/ana/switchboard".to_owned(),
+            Self::NoText(_) => "set SWITCHBOARD_HOME to a folder whose whole path is UTF-8 text".to_owned(),
             Self::Folder(error) => error.hint(),
         }
     }

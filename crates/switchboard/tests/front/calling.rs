@@ -53,6 +53,27 @@ fn a_call_is_confined_in_a_home_of_any_depth() {
 }
 
 #[test]
+fn a_folder_that_is_no_text_is_named_by_both_ways_of_calling() {
+    use std::os::unix::ffi::OsStringExt;
+    let bed = Bed::new();
+    let folder = bed.scratch().join(std::ffi::OsString::from_vec(b"d\xffx".to_vec()));
+    std::fs::create_dir(&folder).unwrap();
+    let said = [&[][..], &["--direct"]].map(|direct| {
+        let mut call = bed.command(&["call", "rehearsal", "Hello"]);
+        let output = call.args(direct).arg("--cwd").arg(&folder).output().unwrap();
+        assert_eq!(output.status.code(), Some(2), "{output:?}");
+        stderr(&output)
+    });
+    assert_eq!(said[0], said[1]);
+    assert!(said[0].contains("d\u{fffd}x` is not valid Unicode\n  hint: rename it"), "{}", said[0]);
+    let home =
+        bed.command(&["call", "rehearsal", "Hello"]).env("SWITCHBOARD_HOME", &folder).output().unwrap();
+    assert_eq!(home.status.code(), Some(2), "{home:?}");
+    assert!(stderr(&home).contains("d\u{fffd}x/state`, which is not UTF-8 text"), "{home:?}");
+    assert!(stderr(&home).contains("hint: set SWITCHBOARD_HOME to a folder"), "{home:?}");
+}
+
+#[test]
 fn a_number_of_processes_that_is_named_and_required_is_held_or_nothing_is_run() {
     let bed = Bed::new();
     bed.configure("[sandbox]\nprocesses = 100\n");
