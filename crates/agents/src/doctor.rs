@@ -226,6 +226,7 @@ fn take_probe(check: &mut AgentCheck, probe: &Probe) {
     let kind = check.agent;
     check.capabilities = Capabilities::from_help(kind, &probe.help);
     check.version = Version::find(&probe.version);
+    check.findings.extend(lacking(kind, &check.capabilities));
     let Some(version) = check.version else {
         let said: String = probe.version.trim().chars().take(80).collect();
         let problem = format!("{kind} says its version is `{said}`");
@@ -246,6 +247,18 @@ fn take_probe(check: &mut AgentCheck, probe: &Probe) {
             "nothing, as long as calls work; what is new in its output is kept as it is",
         )),
     }
+}
+
+/// What the installed version cannot do, before a call is refused for it.
+fn lacking(kind: AgentKind, capabilities: &Capabilities) -> Option<Finding> {
+    let lacks = capabilities.lacks(kind);
+    if lacks.is_empty() {
+        return None;
+    }
+    let list: Vec<String> =
+        lacks.into_iter().map(|(flag, needed_for)| format!("`{flag}` ({needed_for})")).collect();
+    let problem = format!("its `--help` does not name {}: calls that need them are refused", list.join(", "));
+    Some(Finding::notice(problem, format!("update {kind}, or {}", install_remedy(kind))))
 }
 
 fn program(kind: AgentKind, lookup: &Lookup) -> Option<PathBuf> {

@@ -106,6 +106,19 @@ impl Capability {
         })
     }
 
+    /// What calls need it for that are refused without; none when they only do with less.
+    pub(crate) fn needed_for(self) -> Option<&'static str> {
+        match self {
+            Self::ForkSession => Some("a fork of a session"),
+            Self::OutputSchema => Some("an output schema"),
+            Self::Budget => Some("a limit on the cost"),
+            Self::SettingSources => Some("mode `observe` and every policy, unless the workspace is trusted"),
+            Self::StrictMcp => Some("mode `observe`, every policy and MCP servers"),
+            Self::ChooseTools => Some("mode `observe` and the choice of no tools"),
+            Self::AssignSession | Self::PartialMessages | Self::Restricted | Self::SkipTrust => None,
+        }
+    }
+
     /// All of them.
     pub const ALL: [Self; 10] = [
         Self::AssignSession,
@@ -138,6 +151,12 @@ impl Capabilities {
         let words: BTreeSet<&str> = help.lines().filter_map(option_of_line).collect();
         let has = |capability: &Capability| capability.sign(kind).is_some_and(|sign| words.contains(sign));
         Self::Known(Capability::ALL.into_iter().filter(has).collect())
+    }
+
+    /// What an agent of this kind could have and lacks, and calls are refused for: the flag, and what needs it.
+    pub fn lacks(&self, kind: AgentKind) -> Vec<(&'static str, &'static str)> {
+        let lacking = Capability::ALL.into_iter().filter(|capability| !self.has(*capability));
+        lacking.filter_map(|capability| Some((capability.sign(kind)?, capability.needed_for()?))).collect()
     }
 
     /// Whether the agent can do this.

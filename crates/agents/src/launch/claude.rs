@@ -5,8 +5,8 @@
 use std::collections::BTreeMap;
 
 use model::{
-    ExpectedSession, McpServer, Mode, PermissionMode, SessionChoice, SessionId, SettingSource, Settings,
-    ToolChoice,
+    CallSpec, ExpectedSession, McpServer, Mode, PermissionMode, Preset, SessionChoice, SessionId,
+    SettingSource, Settings, ToolChoice,
 };
 use serde::Serialize;
 
@@ -134,17 +134,29 @@ fn settings(draft: &mut Draft<'_>) -> Result<(), LaunchError> {
         (Settings::AgentDefault, Mode::Execute) => None,
     };
     if let Some(sources) = &sources {
-        draft.needs(Capability::SettingSources, "settings")?;
+        draft.needs(Capability::SettingSources, asked_by(draft.spec))?;
         let names: Vec<_> = sources.iter().map(|source| source.name()).collect();
         draft.flag("--setting-sources", &names.join(","))?;
     }
     // A workspace's `.mcp.json` is obeyed even when no setting of the workspace is.
     let without_workspace = sources.is_some_and(|sources| !sources.contains(&SettingSource::Project));
     if observe || without_workspace || !draft.spec.mcp_servers.is_empty() {
-        draft.needs(Capability::StrictMcp, "mcp_servers")?;
+        let option = if draft.spec.mcp_servers.is_empty() { asked_by(draft.spec) } else { "mcp_servers" };
+        draft.needs(Capability::StrictMcp, option)?;
         draft.word("--strict-mcp-config");
     }
     Ok(())
+}
+
+/// What keeps the settings of a workspace out of a call, in the caller's words.
+fn asked_by(spec: &CallSpec) -> &'static str {
+    if spec.mode == Mode::Observe {
+        "mode observe"
+    } else if spec.policy.preset == Preset::Off {
+        "settings"
+    } else {
+        "policy without the settings of the workspace"
+    }
 }
 
 fn permissions(draft: &mut Draft<'_>) -> Result<(), LaunchError> {

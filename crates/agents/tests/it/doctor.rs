@@ -92,6 +92,32 @@ fn an_agent_is_asked_once_until_its_file_changes_and_sees_no_secret() {
 }
 
 #[test]
+fn what_the_installed_version_lacks_is_told_before_a_call_needs_it() {
+    let desk = Desk::new("lacks");
+    let said = |agent: AgentKind| {
+        let findings = check_agent(agent, &desk.lookup()).findings;
+        findings
+            .into_iter()
+            .filter(|finding| !finding.blocks)
+            .map(|finding| finding.problem)
+            .collect::<Vec<_>>()
+    };
+    desk.script("bin/codex", CODEX);
+    assert_eq!(said(AgentKind::Codex), Vec::<String>::new());
+    desk.script("bin/codex", &CODEX.replace("fork", "sing"));
+    let lacks = said(AgentKind::Codex).join("");
+    assert!(lacks.contains("does not name `fork` (a fork of a session)"), "{lacks}");
+    // One whose help cannot be read at all.
+    desk.script(
+        "bin/claude",
+        "case \"$1\" in --version) echo 2.1.325;; auth) echo '{\"loggedIn\": true}';; esac",
+    );
+    let lacks = said(AgentKind::Claude).join("");
+    assert!(lacks.contains("`--tools` (mode `observe`") && lacks.contains("`--setting-sources`"), "{lacks}");
+    assert!(check_agent(AgentKind::Claude, &desk.lookup()).is_ready());
+}
+
+#[test]
 fn an_agent_without_a_login_is_not_ready() {
     let desk = Desk::new("login");
     desk.script("bin/codex", CODEX);

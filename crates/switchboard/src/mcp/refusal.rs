@@ -92,7 +92,8 @@ fn field(error: &CallError) -> Option<&'static str> {
 
 /// What a caller calls an option of a call.
 fn parameter(option: &'static str) -> &'static str {
-    match option {
+    // What was asked of it may follow: `mode observe`.
+    match option.split(' ').next().unwrap_or(option) {
         "tools" | "allowed_tools" => "allowed_tools",
         "tool_timeout" => "tool_timeout_ms",
         option => option,

@@ -13,6 +13,7 @@ mod known_holes;
 mod manual;
 mod pieces;
 mod played;
+mod refusing;
 mod restricted;
 mod service;
 mod starting;

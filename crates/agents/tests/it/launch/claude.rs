@@ -173,6 +173,13 @@ fn what_an_old_version_lacks_is_refused_by_name() {
     );
     assert_eq!(
         refused(CallSpec { mode: Mode::Observe, ..claude() }),
+        "the installed claude cannot do `mode observe`"
+    );
+    let confined =
+        CallSpec { policy: model::Preset::Workspace.into(), settings: Settings::Only(vec![]), ..claude() };
+    assert!(refused(confined).contains("cannot do `policy "));
+    assert_eq!(
+        refused(CallSpec { settings: Settings::Only(vec![]), ..claude() }),
         "the installed claude cannot do `settings`"
     );
     // Without `--session-id` a call still works; its id is known later.

@@ -1,0 +1,56 @@
+//! What a caller is told who asks for what cannot be had.
+
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+
+use serde_json::{Value, json};
+
+use crate::bed::{Bed, Host, stdout};
+
+/// A claude that is here, logged in, and has none of the options that came later.
+fn an_old_claude(bed: &Bed) {
+    let program = bed.scratch().join("claude");
+    let says = "case \"$1\" in --version) echo 2.1.100;; auth) echo '{\"loggedIn\": true}';; \
+                *) echo '  --setting-sources <x>'; echo '  --strict-mcp-config';; esac";
+    fs::write(&program, format!("#!/bin/sh\n{says}\n")).unwrap();
+    fs::set_permissions(&program, fs::Permissions::from_mode(0o755)).unwrap();
+    bed.configure(&format!("[programs]\nclaude = \"{}\"\n", program.display()));
+}
+
+/// What a host is told that calls a tool with these arguments.
+fn told(host: &mut Host, tool: &str, arguments: &Value) -> String {
+    host.ask(7, "tools/call", &json!({ "name": tool, "arguments": arguments }));
+    loop {
+        let message = host.hear();
+        if message["id"] == 7 {
+            assert_eq!(message["result"]["isError"], true, "{message}");
+            return message["result"]["content"][0]["text"].as_str().unwrap().to_owned();
+        }
+    }
+}
+
+#[test]
+fn what_an_old_agent_cannot_do_is_told_by_the_parameter_and_seen_by_the_doctor() {
+    let bed = Bed::new();
+    an_old_claude(&bed);
+    let work = bed.scratch().join("work");
+    fs::create_dir(&work).unwrap();
+    let mut host = bed.bridge();
+    host.greet();
+    let mut call = |field: &str, value: Value| {
+        let mut arguments = json!({ "prompt": "x", "cwd": work });
+        arguments[field] = value;
+        let told = told(&mut host, "call_cc", &arguments);
+        assert!(
+            told.starts_with(&format!("error in `{field}`: the installed claude 2.1.100 cannot do `")),
+            "{told}"
+        );
+    };
+    call("allowed_tools", json!([]));
+    call("mode", json!("observe"));
+    let doctor = stdout(&bed.run(&["doctor"]));
+    assert!(
+        doctor.contains("its `--help` does not name") && doctor.contains("`--tools` (mode `observe`"),
+        "{doctor}"
+    );
+}
