@@ -125,8 +125,8 @@ pub fn check_while(lookup: &Lookup, goes_on: &dyn Fn() -> bool) -> Checkup {
     let mut findings = sandbox.findings();
     if file_tools.is_none() {
         findings.push(Finding::notice(
-            "`file-tools` is not there, so restricted agents have no files",
-            "nothing yet: it comes with a later version; only restricted agents need it",
+            "`file-tools` is not there, so agents without a shell (policies `restricted` and `sealed`) cannot be called",
+            crate::launch::WITH_FILE_TOOLS,
         ));
     }
     Checkup { agents, file_tools, sandbox, findings }

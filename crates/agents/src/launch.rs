@@ -18,6 +18,7 @@ use std::path::Path;
 use model::{AgentKind, CallSpec, ExpectedSession, RunPlan, SessionId};
 
 pub use error::LaunchError;
+pub(crate) use error::WITH_FILE_TOOLS;
 
 use crate::{Capability, Setup};
 

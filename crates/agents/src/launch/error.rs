@@ -7,6 +7,9 @@ use model::{AgentKind, BadName, PlanError, PolicyError, SessionId};
 
 use crate::{UnknownModel, Version};
 
+/// What to do where `file-tools` is missing. A daemon looks for it once, when it starts.
+pub(crate) const WITH_FILE_TOOLS: &str = "install all of Switchboard (`cargo install --path crates/switchboard`), which puts it beside `switchboard`; a daemon that runs finds it after `switchboard stop --now`";
+
 /// A call that cannot be launched.
 #[derive(Debug, Clone, thiserror::Error)]
 pub enum LaunchError {
@@ -201,9 +204,7 @@ impl LaunchError {
                 "rename it, or reach it through a symbolic link with a plain name".to_owned()
             }
             Self::Policy(error) => error.hint().to_owned(),
-            Self::NoFileTools => {
-                "install all of Switchboard: `cargo install --path crates/switchboard`".to_owned()
-            }
+            Self::NoFileTools => WITH_FILE_TOOLS.to_owned(),
             Self::NoPrivateState => {
                 "let the operator's settings name one, or leave `private_state` out".to_owned()
             }

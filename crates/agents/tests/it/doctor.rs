@@ -69,6 +69,19 @@ fn a_missing_agent_has_a_remedy_and_is_named_in_the_error() {
 }
 
 #[test]
+fn where_file_tools_is_missing_it_is_said_how_it_comes_there_and_is_found() {
+    let desk = Desk::new("file-tools");
+    let missing = |checkup: &agents::doctor::Checkup| {
+        checkup.findings.iter().find(|finding| finding.problem.contains("`file-tools`")).cloned()
+    };
+    let finding = missing(&check(&desk.lookup())).unwrap();
+    assert!(finding.remedy.starts_with("install all of Switchboard (`cargo install"), "{finding:?}");
+    assert!(finding.remedy.contains("`switchboard stop --now`"), "{finding:?}");
+    desk.script("bin/file-tools", "true");
+    assert_eq!(missing(&check(&desk.lookup())), None);
+}
+
+#[test]
 fn an_agent_is_asked_once_until_its_file_changes_and_sees_no_secret() {
     let desk = Desk::new("cache");
     desk.script("bin/codex", CODEX);
