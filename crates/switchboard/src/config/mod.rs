@@ -15,7 +15,7 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use agents::{ModelTable, ModelTables};
+use agents::ModelTables;
 use model::{AgentKind, Bounds, CallPolicy, Network, Preset, Requirement};
 
 pub use error::ConfigError;
@@ -187,9 +187,9 @@ impl Config {
             },
             programs: AgentKind::ALL.into_iter().filter_map(program).collect(),
             models: ModelTables {
-                claude: says.models("models.claude"),
-                codex: says.models("models.codex"),
-                gemini: says.models("models.gemini"),
+                claude: settings.models("models.claude"),
+                codex: settings.models("models.codex"),
+                gemini: settings.models("models.gemini"),
             },
             cwd_aliases: says.folders("cwd_aliases"),
             http: Http {
@@ -263,18 +263,6 @@ impl Says<'_> {
 
     fn texts(&self, name: &str) -> Vec<String> {
         if let Some(Value::Texts(items)) = self.0.get(name) { items.clone() } else { Vec::new() }
-    }
-
-    fn models(&self, section: &str) -> ModelTable {
-        let mut table = ModelTable::default();
-        for (word, value) in self.0.words(section) {
-            match value {
-                Value::Text(full) if word == "default" => table.default = Some(full.clone()),
-                Value::Text(full) => drop(table.aliases.insert(word.to_owned(), full.clone())),
-                _ => {}
-            }
-        }
-        table
     }
 
     fn folders(&self, section: &str) -> BTreeMap<String, PathBuf> {

@@ -88,7 +88,51 @@ impl Settings {
                 settings.say(index, text, Source::Option { name: option }, user.as_deref())?;
             }
         }
+        settings.check()?;
         Ok(settings)
+    }
+
+    /// What only shows when everything is there, and what a type does not say.
+    fn check(&self) -> Result<(), ConfigError> {
+        for section in ["models.claude", "models.codex", "models.gemini"] {
+            let name = format!("{section}.default");
+            self.models(section).resolve(None).map_err(|unknown| {
+                let known: Vec<String> = unknown.known.iter().map(|alias| format!("`{alias}`")).collect();
+                let expected = format!("{} or the full name of a model", known.join(", "));
+                self.bad(&name, expected, &unknown.asked)
+            })?;
+        }
+        let is_name = |name: &&String| {
+            !name.is_empty() && !name.contains(|c: char| c == '=' || c.is_whitespace() || c.is_control())
+        };
+        match self.get("pass_env") {
+            Some(Value::Texts(names)) => names
+                .iter()
+                .find(|name| !is_name(name))
+                .map_or(Ok(()), |odd| Err(self.bad("pass_env", "names of variables".to_owned(), odd))),
+            _ => Ok(()),
+        }
+    }
+
+    fn bad(&self, name: &str, expected: String, found: &str) -> ConfigError {
+        let path: Vec<&str> = name.split('.').collect();
+        let said = keys::find(&path).and_then(|(index, word)| self.all.get(&Name::new(index, word)));
+        let place = said.map_or(Source::BuiltIn, |setting| setting.source.clone());
+        let found = format!("`{}`", found.escape_debug());
+        ConfigError::BadValue { place, key: name.to_owned(), expected, found }
+    }
+
+    /// The names of the models of an agent.
+    pub fn models(&self, section: &str) -> ModelTable {
+        let mut table = ModelTable::default();
+        for (word, value) in self.words(section) {
+            match value {
+                Value::Text(full) if word == "default" => table.default = Some(full.clone()),
+                Value::Text(full) => drop(table.aliases.insert(word.to_owned(), full.clone())),
+                _ => {}
+            }
+        }
+        table
     }
 
     fn built_in() -> Self {
