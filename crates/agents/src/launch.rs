@@ -138,6 +138,9 @@ impl<'a> Draft<'a> {
 
     /// Adds a flag and its value as one argument.
     fn flag(&mut self, flag: &'static str, value: &str) -> Result<(), LaunchError> {
+        if value.contains('\0') {
+            return Err(LaunchError::NulInValue { flag });
+        }
         let argument = format!("{flag}={value}");
         if argument.len() > MAX_ARGUMENT_BYTES {
             return Err(LaunchError::ValueTooLong { flag, length: value.len(), limit: MAX_ARGUMENT_BYTES });

@@ -23,7 +23,7 @@ impl BadJobId {
 
     /// What to do about it.
     pub fn hint(&self) -> &'static str {
-        "give the id that the call answered, such as 01a1dde2-642d-7027-95b7-67d9f29d1836, or the first characters of it"
+        "give the id that the call answered, such as 01a1dde2-642d-7027-95b7-67d9f29d1836, or four or more of its first characters"
     }
 }
 

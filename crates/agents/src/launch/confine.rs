@@ -7,8 +7,8 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use model::{
-    AgentKind, CallPolicy, CallSpec, Ground, McpServer, Mode, Network, Preset, Protected, ProtectedKind,
-    Requirement, SafeguardName, SettingSource, Settings, ToolChoice,
+    AgentKind, CallPolicy, CallSpec, Ground, McpServer, Mode, Network, PolicyError, Preset, Protected,
+    ProtectedKind, Requirement, SafeguardName, SettingSource, Settings, ToolChoice,
 };
 
 use super::{Draft, LaunchError, gemini, path_text};
@@ -116,7 +116,9 @@ pub(super) fn confine(draft: &mut Draft<'_>) -> Result<(), LaunchError> {
         home,
     };
     let hide = policy.hide.iter().cloned().chain(distrusted(draft, &ground)).collect();
-    draft.plan.policy = CallPolicy { network: network(draft), hide, ..policy.clone() }.confine(&ground)?;
+    let policy_here = CallPolicy { network: network(draft), hide, ..policy.clone() }.confine(&ground);
+    draft.plan.policy =
+        policy_here.map_err(|error| LaunchError::Policy { option: asked_by(draft.spec, &error), error })?;
     // A sandbox has temporary folders of its own, and only those.
     draft.variable("TMPDIR", "/tmp");
     draft.plan.env.remove("CLAUDE_CODE_TMPDIR");
@@ -128,6 +130,19 @@ pub(super) fn confine(draft: &mut Draft<'_>) -> Result<(), LaunchError> {
         draft.variable("IS_SANDBOX", "1");
     }
     Ok(())
+}
+
+/// The part of a call that a policy has no place for.
+fn asked_by(spec: &CallSpec, error: &PolicyError) -> &'static str {
+    match error {
+        PolicyError::Host(_) => "network",
+        PolicyError::HiddenWorkspace { folder, .. } | PolicyError::TooMuch { folder }
+            if *folder == spec.cwd =>
+        {
+            "cwd"
+        }
+        PolicyError::HiddenWorkspace { .. } | PolicyError::TooMuch { .. } => "add_dirs",
+    }
 }
 
 /// What gemini would obey in a workspace. It has no flag against that, so it does not see it.

@@ -136,6 +136,12 @@ pub enum LaunchError {
         /// How long it may be.
         limit: usize,
     },
+    /// A value that the operating system would end in the middle.
+    #[error("the value of `{flag}` holds a NUL character")]
+    NulInValue {
+        /// The flag.
+        flag: &'static str,
+    },
     /// A folder that depends on who reads it.
     #[error("folder `{}` is not an absolute path", folder.display())]
     RelativeFolder {
@@ -155,8 +161,13 @@ pub enum LaunchError {
         folder: PathBuf,
     },
     /// A policy that the call cannot have where it is to work.
-    #[error(transparent)]
-    Policy(#[from] PolicyError),
+    #[error("{error}")]
+    Policy {
+        /// What the call asks for that it cannot have.
+        option: &'static str,
+        /// Why.
+        error: PolicyError,
+    },
     /// An agent without a shell has no files without `file-tools`.
     #[error("`file-tools` is not there, and an agent without a shell needs it")]
     NoFileTools,
@@ -195,6 +206,7 @@ impl LaunchError {
             Self::BadLimit { .. } => "give a number above zero, or leave it out".to_owned(),
             Self::BadSchema { .. } => "give a JSON Schema, such as {\"type\":\"object\"}".to_owned(),
             Self::ValueTooLong { .. } => "shorten it".to_owned(),
+            Self::NulInValue { .. } => "remove the NUL; only the prompt may hold one".to_owned(),
             Self::RelativeFolder { .. } => "give the whole path".to_owned(),
             // A link is followed before anything is handed on.
             Self::NotUnicode { .. } => {
@@ -203,7 +215,7 @@ impl LaunchError {
             Self::CommaInFolder { .. } => {
                 "rename it, or reach it through a symbolic link with a plain name".to_owned()
             }
-            Self::Policy(error) => error.hint().to_owned(),
+            Self::Policy { error, .. } => error.hint().to_owned(),
             Self::NoFileTools => WITH_FILE_TOOLS.to_owned(),
             Self::NoPrivateState => {
                 "let the operator's settings name one, or leave `private_state` out".to_owned()

@@ -73,9 +73,12 @@ fn field(error: &CallError) -> Option<&'static str> {
         CallError::Launch(
             LaunchError::CannotDo { option, .. }
             | LaunchError::NotInThisVersion { option, .. }
+            | LaunchError::Policy { option, .. }
             | LaunchError::BadLimit { option, .. },
         ) => Some(parameter(option)),
-        CallError::Launch(LaunchError::ValueTooLong { flag, .. }) => Some(flagged(flag)),
+        CallError::Launch(LaunchError::ValueTooLong { flag, .. } | LaunchError::NulInValue { flag }) => {
+            Some(flagged(flag))
+        }
         CallError::Launch(LaunchError::Contradiction { one, .. }) => Some(parameter(one)),
         CallError::Launch(LaunchError::NotReadOnly { .. } | LaunchError::BadTool { .. }) => {
             Some("allowed_tools")

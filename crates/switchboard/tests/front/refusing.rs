@@ -54,3 +54,30 @@ fn what_an_old_agent_cannot_do_is_told_by_the_parameter_and_seen_by_the_doctor()
         "{doctor}"
     );
 }
+
+#[test]
+fn what_a_call_cannot_have_is_told_by_the_parameter() {
+    let bed = Bed::new();
+    an_old_claude(&bed);
+    let person = bed.scratch().join("person");
+    for folder in ["work", ".ssh"] {
+        fs::create_dir_all(person.join(folder)).unwrap();
+    }
+    let mut bridge = bed.command(&["mcp"]);
+    bridge.env("HOME", &person);
+    let mut host = Host::start(bridge);
+    host.greet();
+    let mut call = |more: Value| {
+        let mut arguments = json!({ "prompt": "x", "cwd": person.join("work") });
+        arguments.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+        told(&mut host, "call_cc", &arguments)
+    };
+    let nul = call(json!({ "system_prompt": "be\0brief" }));
+    assert!(nul.starts_with("error in `system_prompt`: ") && nul.contains("holds a NUL character"), "{nul}");
+    let home = call(json!({ "cwd": "~/" }));
+    assert!(home.starts_with("error in `cwd`: ") && home.contains("holds the whole home"), "{home}");
+    let hidden = call(json!({ "cwd": person.join(".ssh") }));
+    assert!(hidden.starts_with("error in `cwd`: ") && hidden.contains("is kept from agents"), "{hidden}");
+    let added = call(json!({ "add_dirs": [person] }));
+    assert!(added.starts_with("error in `add_dirs`: ") && added.contains("holds the whole home"), "{added}");
+}
