@@ -1,3 +1,4 @@
 //! What the executables of Switchboard are made of and what their tests reach.
 
+pub mod listener;
 pub mod mcp;

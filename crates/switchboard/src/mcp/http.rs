@@ -24,12 +24,13 @@ use rmcp::transport::{StreamableHttpServerConfig, StreamableHttpService};
 use serde_json::json;
 use subtle::ConstantTimeEq;
 use tokio::net::TcpListener;
-use tokio::time::timeout;
+use tokio::time::{sleep, timeout};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use super::server::Server;
 use super::{Client, MAX_MESSAGE_BYTES, Options, stream};
+use crate::listener::Bounded;
 
 /// How much of a message that is too long is read to its end, so that the client hears the answer instead of a broken pipe.
 const MAX_DRAINED_BYTES: usize = 256 * 1024 * 1024;
@@ -37,6 +38,10 @@ const MAX_DRAINED_BYTES: usize = 256 * 1024 * 1024;
 const MAX_REFUSAL_BYTES: usize = 64 * 1024;
 /// How long those who wait for an answer may take to hear that the daemon ends.
 const LAST_WORDS_WITHIN: Duration = Duration::from_secs(2);
+/// How long they may then take to close the line. Whoever does not, or is in the middle of a request, is left.
+const CLOSED_WITHIN: Duration = Duration::from_secs(1);
+/// How long nothing may pass on a connection. A call without a session says nothing until it is answered, after ten minutes at most.
+const SILENCE: Duration = Duration::from_mins(11);
 /// After how long a session is forgotten in which nothing was asked. A call blocks for ten minutes at most, so none is open then.
 const FORGOTTEN_AFTER: Duration = Duration::from_hours(24);
 /// How long a token is, in hexadecimal digits.
@@ -161,7 +166,8 @@ impl Gate {
     }
 }
 
-/// Serves `/mcp` until `shutdown`. Calls that are open then are answered, with their job: only afterwards is the line cut.
+/// Serves `/mcp` until `shutdown`. Calls that are open then are answered, with their job: only afterwards is the line cut, and nobody
+/// can put that off.
 pub async fn serve(
     listener: TcpListener,
     desk: Desk,
@@ -172,17 +178,26 @@ pub async fn serve(
     let (answers, cut) = (TaskTracker::new(), CancellationToken::new());
     let router = router(desk, options, gate, shutdown.clone(), cut.clone())
         .layer(from_fn_with_state(answers.clone(), until_answered));
-    let last_words = async {
+    let over = async {
         shutdown.cancelled().await;
         answers.close();
         // One who does not listen is not waited for.
         let _ = timeout(LAST_WORDS_WITHIN, answers.wait()).await;
         cut.cancel();
+        sleep(CLOSED_WITHIN).await;
     };
-    let served = axum::serve(listener, router)
+    let served = axum::serve(Bounded::new(listener, SILENCE), router)
         .with_graceful_shutdown(shutdown.clone().cancelled_owned())
         .into_future();
-    let (served, ()) = tokio::join!(served, last_words);
+    let served = tokio::select! {
+        served = served => served,
+        () = over => {
+            tracing::debug!("a client over HTTP was left in the middle of a word");
+            Ok(())
+        }
+    };
+    // Also when nobody was there to be let go.
+    cut.cancel();
     served
 }
 

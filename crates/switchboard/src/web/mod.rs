@@ -9,7 +9,6 @@ mod assets;
 mod gate;
 mod job;
 mod list;
-mod listener;
 mod live;
 mod login;
 mod metrics;
@@ -33,15 +32,17 @@ use axum::http::StatusCode;
 use axum::middleware::{Next, from_fn, from_fn_with_state};
 use axum::routing::{get, post};
 use model::Timestamp;
+use switchboard::listener::Bounded;
 use tokio::net::TcpListener;
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
 use crate::doctor::Looking;
 use crate::home::Home;
-use listener::Bounded;
 use login::Doors;
 
+/// How long nothing may pass on a connection. Who watches hears something every 15 s.
+const SILENCE: Duration = Duration::from_secs(90);
 /// How long answers that are under way may take when the daemon ends. Whoever watches is told to go at once.
 const LAST_WORDS_WITHIN: Duration = Duration::from_secs(2);
 
@@ -128,7 +129,7 @@ impl Web {
             listener = taken_up.recv() => listener,
         };
         let Some(listener) = listener else { return };
-        let served = axum::serve(Bounded::new(listener), self.router(asked))
+        let served = axum::serve(Bounded::new(listener, SILENCE), self.router(asked))
             .with_graceful_shutdown(shutdown.clone().cancelled_owned());
         let over = async {
             shutdown.cancelled().await;

@@ -16,6 +16,7 @@ crate::tests![
     a_call_of_the_newest_revision_needs_no_session,
     a_connection_that_breaks_ends_no_job,
     a_call_that_is_open_when_the_daemon_ends_is_answered_with_its_job,
+    a_client_that_is_stuck_in_its_request_does_not_hold_the_daemon,
     a_cancelled_request_over_http_cancels_its_job,
     too_much_is_refused_in_json,
     what_cannot_be_read_is_refused_in_json,
@@ -276,6 +277,20 @@ fn a_call_that_is_open_when_the_daemon_ends_is_answered_with_its_job() {
             scene.desk.cancel(job).await.unwrap();
         });
     }
+}
+
+fn a_client_that_is_stuck_in_its_request_does_not_hold_the_daemon() {
+    Scene::play(async |scene| {
+        let door = Door::open(scene).await;
+        // Without a token, and without an end of the headers.
+        let mut stuck = TcpStream::connect(door.address).await.unwrap();
+        stuck.write_all(b"POST /mcp HTTP/1.1\r\nHost: x\r\n").await.unwrap();
+        // Whoever came after it was taken in, so it was, too.
+        door.session().await;
+        scene.shutdown.cancel();
+        scene.served.lock().await.join_next().await.unwrap().unwrap();
+        drop(stuck);
+    });
 }
 
 fn a_cancelled_request_over_http_cancels_its_job() {

@@ -1,7 +1,7 @@
-//! The connections of browsers: not too many, and none that says nothing for long.
+//! The connections of browsers and of clients over HTTP: not too many, and none that says nothing for long.
 //!
 //! Every user of the machine can reach a port of the loopback. Whoever opens connections and leaves them open must not use up the
-//! daemon's files: what is lost then is the page, and not the jobs.
+//! daemon's files: what is lost then is the page or HTTP, and not the jobs.
 
 use std::io;
 use std::net::SocketAddr;
@@ -18,10 +18,9 @@ use tokio::time::{Instant, Sleep, sleep};
 
 /// How many connections there may be; the next waits for one to end.
 const MOST: usize = 256;
-/// How long nothing may pass in either direction. Who watches hears something every 15 s.
-const SILENCE: Duration = Duration::from_secs(90);
 
 /// A listener with so much room.
+#[derive(Debug)]
 pub struct Bounded {
     listener: TcpListener,
     room: Arc<Semaphore>,
@@ -29,8 +28,9 @@ pub struct Bounded {
 }
 
 impl Bounded {
-    pub fn new(listener: TcpListener) -> Self {
-        Self { listener, room: Arc::new(Semaphore::new(MOST)), silence: SILENCE }
+    /// On a connection, nothing may pass in either direction for so long.
+    pub fn new(listener: TcpListener, silence: Duration) -> Self {
+        Self { listener, room: Arc::new(Semaphore::new(MOST)), silence }
     }
 }
 
@@ -52,6 +52,7 @@ impl Listener for Bounded {
 }
 
 /// A connection that ends when it is silent for too long.
+#[derive(Debug)]
 pub struct Connection {
     stream: TcpStream,
     patience: Duration,
@@ -125,7 +126,7 @@ mod tests {
     async fn a_connection_that_says_nothing_is_ended() {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
-        let mut bounded = Bounded { silence: Duration::from_millis(50), ..Bounded::new(listener) };
+        let mut bounded = Bounded::new(listener, Duration::from_millis(50));
         let mut silent = TcpStream::connect(address).await.unwrap();
         let (mut connection, _) = bounded.accept().await;
         silent.write_all(b"x").await.unwrap();
@@ -139,7 +140,8 @@ mod tests {
     async fn there_is_room_for_so_many_and_for_the_next_when_one_has_gone() {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
-        let mut bounded = Bounded { room: Arc::new(Semaphore::new(1)), ..Bounded::new(listener) };
+        let mut bounded =
+            Bounded { room: Arc::new(Semaphore::new(1)), ..Bounded::new(listener, Duration::from_mins(1)) };
         let (_one, _other) =
             (TcpStream::connect(address).await.unwrap(), TcpStream::connect(address).await.unwrap());
         let (first, _) = bounded.accept().await;
