@@ -11,11 +11,13 @@
 //! | `arguments`, `schema` | from JSON to parameters: blanks, unknown names, wrong types |
 //! | `refusal` | what a caller is told that can be mended: field, message, hint |
 //! | `waiting` | waiting for jobs, with progress, until somebody loses patience |
+//! | `cancelled` | which requests their client has cancelled, and did not merely leave |
 //! | `resources`, `tasks` | jobs as resources and as SEP-2663 tasks: views of the store, no records of their own |
 //! | `stream`, `envelope` | one message a line, bounded; what cannot be read is answered all the same |
 //! | `http` | streamable HTTP behind a token |
 
 mod arguments;
+mod cancelled;
 mod envelope;
 pub mod http;
 mod job_ids;

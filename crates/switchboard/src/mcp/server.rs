@@ -8,15 +8,17 @@ use calls::Desk;
 use rmcp::RoleServer;
 use rmcp::handler::server::ServerHandler;
 use rmcp::model::{
-    CallToolRequestParams, CallToolResponse, CancelTaskParams, CompleteRequestMethod, CompleteRequestParams,
-    CompleteResult, CustomRequest, CustomResult, ErrorCode, ErrorData, GetTaskParams, GetTaskResult,
-    Implementation, ListPromptsRequestMethod, ListPromptsResult, ListResourceTemplatesResult,
-    ListResourcesResult, ListToolsResult, PaginatedRequestParams, ReadResourceRequestParams,
-    ReadResourceResponse, ServerCapabilities, ServerConfig, Tool, UpdateTaskParams,
+    CallToolRequestParams, CallToolResponse, CancelTaskParams, CancelledNotificationParam,
+    CompleteRequestMethod, CompleteRequestParams, CompleteResult, CustomRequest, CustomResult, ErrorCode,
+    ErrorData, GetTaskParams, GetTaskResult, Implementation, ListPromptsRequestMethod, ListPromptsResult,
+    ListResourceTemplatesResult, ListResourcesResult, ListToolsResult, PaginatedRequestParams,
+    ReadResourceRequestParams, ReadResourceResponse, ServerCapabilities, ServerConfig, Tool,
+    UpdateTaskParams,
 };
-use rmcp::service::RequestContext;
+use rmcp::service::{NotificationContext, RequestContext};
 use tokio_util::sync::CancellationToken;
 
+use super::cancelled::Cancelled;
 use super::refusal::Refusal;
 use super::tools::{self, Request};
 use super::{Client, Options, arguments, resources, tasks};
@@ -46,6 +48,8 @@ pub(crate) struct Server {
     pub(crate) shutdown: CancellationToken,
     /// The client is gone.
     pub(crate) gone: CancellationToken,
+    /// What the client has cancelled.
+    pub(crate) cancelled: Arc<Cancelled>,
 }
 
 impl Server {
@@ -57,7 +61,7 @@ impl Server {
         shutdown: CancellationToken,
         gone: CancellationToken,
     ) -> Self {
-        Self { desk, client, options, shutdown, gone }
+        Self { desk, client, options, shutdown, gone, cancelled: Arc::default() }
     }
 }
 
@@ -158,6 +162,12 @@ impl ServerHandler for Server {
         _: RequestContext<RoleServer>,
     ) -> Result<CompleteResult, ErrorData> {
         Err(ErrorData::method_not_found::<CompleteRequestMethod>())
+    }
+
+    async fn on_cancelled(&self, cancelled: CancelledNotificationParam, _: NotificationContext<RoleServer>) {
+        if let Some(request) = cancelled.request_id {
+            self.cancelled.name(&request);
+        }
     }
 
     /// A method that rmcp does not know, or one that it knows with parameters that it could not read.

@@ -19,6 +19,8 @@ use super::server::Server;
 
 /// At least this long is between two notifications.
 const GAP: Duration = Duration::from_millis(250);
+/// How long it may take, on a busy machine, to hear why a request was ended.
+const NAMED_WITHIN: Duration = Duration::from_secs(2);
 /// How often it is looked whether a job that waits for its turn has begun.
 const LOOK: Duration = Duration::from_millis(20);
 
@@ -47,9 +49,7 @@ pub(crate) async fn wait(
         ended = ended => ended,
         () = server.shutdown.cancelled() => return Ok(Waited::Shutdown),
         () = server.gone.cancelled() => return Ok(Waited::Gone),
-        () = context.ct.cancelled() => {
-            return Ok(if is_of_its_own_connection(context) { Waited::Gone } else { Waited::Cancelled });
-        }
+        () = context.ct.cancelled() => return Ok(why_ended(server, context).await),
         never = tell(server, context, jobs) => match never {},
     };
     match ended {
@@ -59,8 +59,22 @@ pub(crate) async fn wait(
     }
 }
 
-/// Whether the request came alone, by HTTP without a session: then its token means that the connection is gone. Everywhere
-/// else it means that the caller has said so.
+/// Why rmcp has ended a request: its caller wants it, or the connection is over (a session that was deleted, a line that was closed).
+/// The caller's word is told by another task than this one, a moment later.
+async fn why_ended(server: &Server, context: &RequestContext<RoleServer>) -> Waited {
+    if is_of_its_own_connection(context) {
+        return Waited::Gone;
+    }
+    tokio::select! {
+        biased;
+        () = server.cancelled.names(&context.id) => Waited::Cancelled,
+        () = server.shutdown.cancelled() => Waited::Shutdown,
+        () = server.gone.cancelled() => Waited::Gone,
+        () = sleep(NAMED_WITHIN) => Waited::Gone,
+    }
+}
+
+/// Whether the request came alone, by HTTP without a session: then nothing but the end of the connection ends it.
 fn is_of_its_own_connection(context: &RequestContext<RoleServer>) -> bool {
     let http = context.extensions.get::<axum::http::request::Parts>();
     http.is_some_and(|request| !request.headers.contains_key("mcp-session-id"))

@@ -16,6 +16,7 @@ crate::tests![
     a_call_of_the_newest_revision_needs_no_session,
     a_connection_that_breaks_ends_no_job,
     a_call_that_is_open_when_the_daemon_ends_is_answered_with_its_job,
+    a_session_that_its_client_deletes_ends_no_job,
     a_client_that_is_stuck_in_its_request_does_not_hold_the_daemon,
     a_cancelled_request_over_http_cancels_its_job,
     too_much_is_refused_in_json,
@@ -277,6 +278,25 @@ fn a_call_that_is_open_when_the_daemon_ends_is_answered_with_its_job() {
             scene.desk.cancel(job).await.unwrap();
         });
     }
+}
+
+fn a_session_that_its_client_deletes_ends_no_job() {
+    Scene::play(async |scene| {
+        let door = Door::open(scene).await;
+        let session = door.session().await;
+        let headers = [("Mcp-Session-Id", session.as_str())];
+        // Longer than rmcp waits, at the end of a session, for those who still work on an answer: 5 s.
+        let prompt = "@rehearse say on it\n@rehearse delay 8s\n@rehearse answer done";
+        let request = call(9, &json!({ "prompt": prompt, "cwd": scene.work() }));
+        let (_stream, job) = begin(scene, door.request(&headers, &request.to_string())).await;
+        let mut stream = TcpStream::connect(door.address).await.unwrap();
+        let delete = door.request(&headers, "").replace("POST /mcp", "DELETE /mcp");
+        stream.write_all(delete.as_bytes()).await.unwrap();
+        let reply = Reply::read(stream).await;
+        assert!((200..300).contains(&reply.status), "{reply:?}");
+        scene.desk.wait(&[job], calls::Until::All, crate::scene::LONG).await.unwrap();
+        assert_eq!(scene.desk.job(job).await.unwrap().progress.state.name(), model::StateName::Completed);
+    });
 }
 
 fn a_client_that_is_stuck_in_its_request_does_not_hold_the_daemon() {
