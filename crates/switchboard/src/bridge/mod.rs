@@ -23,6 +23,9 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
+use rustix::event::{PollFd, PollFlags, poll};
+use rustix::io::Errno;
+
 use crate::environment::Environment;
 use crate::failure::Failure;
 use crate::front::{FrontError, Starter};
@@ -34,8 +37,9 @@ use lines::Next;
 
 /// Longer lines are refused. A prompt of 50 MB fits well.
 const LONGEST_LINE: usize = 256 << 20;
-/// How long the answers to what a host asked before it closed its end are waited for.
-const LAST_ANSWERS_WITHIN: Duration = Duration::from_secs(1);
+/// How long the answers to what a host asked before it closed its end are waited for, should it still listen. The daemon answers within
+/// 3 s of being told that no more comes, and another may have to be started for it.
+const LAST_ANSWERS_WITHIN: Duration = Duration::from_secs(8);
 /// How long to wait before the same request is said for the third time, the fourth and so on.
 const PAUSE: Duration = Duration::from_millis(100);
 /// The threads hold no data on their stacks.
@@ -70,9 +74,21 @@ impl Shared {
     }
 }
 
-/// Reads the host until it says no more.
+/// Reads the host until it says no more, and then watches whether it listens.
 fn read_host(shared: &Shared) {
-    let Ok(stdin) = io::stdin().as_fd().try_clone_to_owned() else { return shared.inbox.host_silent() };
+    read_lines(shared);
+    shared.inbox.host_silent();
+    // Nothing is asked of it but the end of its reader, for which one need not ask.
+    let stdout = io::stdout();
+    let mut ends = [PollFd::new(&stdout, PollFlags::empty())];
+    while poll(&mut ends, None) == Err(Errno::INTR) {}
+    if ends[0].revents().intersects(PollFlags::ERR | PollFlags::HUP) {
+        shared.inbox.host_deaf();
+    }
+}
+
+fn read_lines(shared: &Shared) {
+    let Ok(stdin) = io::stdin().as_fd().try_clone_to_owned() else { return };
     let mut reader = BufReader::with_capacity(64 * 1024, std::fs::File::from(stdin));
     loop {
         match lines::next(&mut reader, LONGEST_LINE) {
@@ -82,7 +98,7 @@ fn read_host(shared: &Shared) {
                     format!("a line is longer than {LONGEST_LINE} bytes. hint: put large input into a file");
                 tell_host(shared, &failure("null", &message));
             }
-            Ok(Next::End) | Err(_) => return shared.inbox.host_silent(),
+            Ok(Next::End) | Err(_) => return,
         }
     }
 }
@@ -235,14 +251,27 @@ impl Bridge {
         Ok(())
     }
 
-    /// The host has closed its end, as hosts do when they end, and pipelines when all is said. Quick answers still reach it; jobs go on.
+    /// The host has closed its end, as hosts do when they end, and pipelines when all is said. One that still listens hears what has
+    /// become of its requests; jobs go on.
     fn last_answers(&mut self) {
         let until = Instant::now() + LAST_ANSWERS_WITHIN;
+        self.say_no_more();
         while self.daemon.is_some() && self.shared.ledger().is_waiting() && Instant::now() < until {
             match self.shared.inbox.next(Some(until)) {
-                Word::DaemonGone(_) | Word::HostDeaf => return,
+                Word::HostDeaf => return,
+                Word::DaemonGone(number) => {
+                    self.gone(number);
+                    self.say_no_more();
+                }
                 Word::Line(_) | Word::HostSilent | Word::News => {}
             }
+        }
+    }
+
+    /// Tells the daemon that no more comes: it then answers what is open, with where the jobs stand.
+    fn say_no_more(&self) {
+        if let Some(daemon) = &self.daemon {
+            let _ = daemon.writer.shutdown(Shutdown::Write);
         }
     }
 }

@@ -250,6 +250,47 @@ fn a_host_that_closes_its_end_gets_its_answers_and_the_daemon_lives_on() {
 }
 
 #[test]
+fn slow_requests_that_are_piped_in_are_answered_too() {
+    let bed = Bed::new();
+    bed.configure("rehearsal = true\n");
+    let mut host = bed.bridge();
+    host.greet();
+    let call = |prompt: &str| {
+        let arguments = json!({"prompt": prompt, "cwd": bed.scratch()});
+        json!({"name": "call_rehearsal", "arguments": arguments})
+    };
+    host.ask(1, "tools/call", &call("@rehearse delay 1500ms\n@rehearse answer done"));
+    host.ask(2, "tools/call", &call("@rehearse hang"));
+    let (rest, aside) = host.end();
+    let mut answers: Vec<Value> = rest.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    answers.sort_by_key(|answer| answer["id"].as_u64());
+    let told: Vec<&Value> = answers.iter().map(|answer| &answer["result"]["structuredContent"]).collect();
+    assert_eq!((told.len(), aside.as_str()), (2, ""), "{rest}");
+    assert_eq!(told[0]["output"], "done", "{rest}");
+    assert_eq!(told[1]["status"], "running", "{rest}");
+    let job = told[1]["job_id"].as_str().unwrap();
+    assert!(bed.run(&["cancel", job]).status.success());
+}
+
+#[test]
+fn requests_that_are_piped_in_are_answered_by_the_next_daemon_if_need_be() {
+    let bed = Bed::new();
+    let played = Played::at(&bed);
+    let mut host = bed.bridge();
+    let mut first = played.accept();
+    host.ask(1, "ping", &json!({}));
+    assert_eq!(first.hear()["id"], 1);
+    drop(host.input.take());
+    assert!(first.is_closed(), "it is told that no more comes");
+    drop(first);
+    let mut second = played.accept();
+    assert_eq!(second.hear()["id"], 1);
+    assert!(second.is_closed());
+    second.answer(&json!(1), &json!({}));
+    assert_eq!(host.hear()["id"], 1);
+}
+
+#[test]
 fn a_bridge_whose_host_is_gone_ends() {
     let bed = Bed::new();
     let played = Played::at(&bed);
