@@ -31,6 +31,8 @@ pub enum FromHost {
     Loose(Line),
     /// An answer to a daemon that is gone.
     Stale,
+    /// Answer it with this.
+    Refused(Vec<u8>),
 }
 
 /// What is open between host and daemon.
@@ -52,6 +54,8 @@ impl Ledger {
     /// Takes down a line of the host.
     pub fn host_says(&mut self, mut line: Vec<u8>) -> FromHost {
         match look(&line) {
+            // Two answers under one id cannot be told apart, and the job of one of the two would be nobody's.
+            Message::Request { id, .. } if self.is_waiting_for(&id) => FromHost::Refused(twice(&id)),
             Message::Request { id, method } => {
                 if method == "tools/call" {
                     mark(&mut line, &uuid::Uuid::new_v4().to_string());
@@ -131,6 +135,11 @@ impl Ledger {
         });
     }
 
+    fn is_waiting_for(&self, id: &str) -> bool {
+        let open = self.by_id.get(id).and_then(|number| self.open.get(number));
+        open.is_some_and(|open| open.cancelled.is_none())
+    }
+
     /// Whether somebody waits for an answer.
     pub fn is_waiting(&self) -> bool {
         self.open.values().any(|open| open.cancelled.is_none())
@@ -208,8 +217,19 @@ impl Ledger {
 
 /// An answer of the bridge's own. `id` is JSON.
 pub fn failure(id: &str, message: &str) -> Vec<u8> {
+    error(id, -32000, message)
+}
+
+fn twice(id: &str) -> Vec<u8> {
+    let message = format!(
+        "the request with the id {id} has no answer yet; this second one was not passed on. hint: give every request an id of its own"
+    );
+    error(id, -32600, &message)
+}
+
+fn error(id: &str, code: i32, message: &str) -> Vec<u8> {
     let message = serde_json::Value::from(message);
-    format!("{{\"jsonrpc\":\"2.0\",\"id\":{id},\"error\":{{\"code\":-32000,\"message\":{message}}}}}\n")
+    format!("{{\"jsonrpc\":\"2.0\",\"id\":{id},\"error\":{{\"code\":{code},\"message\":{message}}}}}\n")
         .into_bytes()
 }
 
@@ -220,7 +240,7 @@ mod tests {
     fn host(ledger: &mut Ledger, line: &str) -> Option<String> {
         match ledger.host_says(line.as_bytes().to_vec()) {
             FromHost::Kept(line) | FromHost::Loose(line) => Some(String::from_utf8(line.to_vec()).unwrap()),
-            FromHost::Stale => None,
+            FromHost::Stale | FromHost::Refused(_) => None,
         }
     }
 
@@ -268,7 +288,9 @@ mod tests {
     fn every_tool_call_has_a_mark_of_its_own() {
         let mut ledger = Ledger::default();
         let call = r#"{"id":1,"method":"tools/call","params":{"name":"a"}}"#;
-        let (one, other) = (host(&mut ledger, call).unwrap(), host(&mut ledger, call).unwrap());
+        let one = host(&mut ledger, call).unwrap();
+        ledger.daemon_says(br#"{"id":1,"result":{}}"#);
+        let other = host(&mut ledger, call).unwrap();
         assert!(one.contains("switchboard/request") && other.contains("switchboard/request"));
         assert_ne!(one, other);
         let list = r#"{"id":2,"method":"tools/list","params":{}}"#;
@@ -290,6 +312,24 @@ mod tests {
         host(&mut ledger, r#"{"id":2,"method":"ping"}"#);
         assert!(ledger.daemon_says(br#"{"id":2,"result":{}}"#));
         assert_eq!(again(&mut ledger), Vec::<String>::new(), "a later answer proves that it was read");
+    }
+
+    #[test]
+    fn an_id_is_free_again_when_its_request_is_answered_or_cancelled() {
+        let mut ledger = Ledger::default();
+        let ping = r#"{"id":"a","method":"ping"}"#;
+        assert!(host(&mut ledger, ping).is_some());
+        let FromHost::Refused(answer) = ledger.host_says(ping.as_bytes().to_vec()) else {
+            panic!("passed on")
+        };
+        let answer: serde_json::Value = serde_json::from_slice(&answer).unwrap();
+        assert_eq!((&answer["id"], &answer["error"]["code"]), (&"a".into(), &(-32600).into()));
+        assert!(answer["error"]["message"].as_str().unwrap().contains(r#"the id "a""#), "{answer}");
+        assert_eq!(again(&mut ledger), [ping], "and it is said only once to the next");
+        ledger.daemon_says(br#"{"id":"a","result":{}}"#);
+        assert!(host(&mut ledger, ping).is_some());
+        host(&mut ledger, r#"{"method":"notifications/cancelled","params":{"requestId":"a"}}"#);
+        assert!(host(&mut ledger, ping).is_some());
     }
 
     #[test]

@@ -160,6 +160,7 @@ impl Bridge {
         let noted = self.shared.ledger().host_says(line);
         match noted {
             FromHost::Stale => {}
+            FromHost::Refused(answer) => tell_host(&self.shared, &answer),
             FromHost::Kept(line) => {
                 // What is kept is said by the reconnection, with all else that is open.
                 if !self.say(&line) {

@@ -112,6 +112,24 @@ fn a_cancellation_is_passed_on_and_said_again_when_it_may_not_have_been_read() {
 }
 
 #[test]
+fn a_second_request_with_the_id_of_one_that_is_open_is_refused_and_not_passed_on() {
+    let bed = Bed::new();
+    let played = Played::at(&bed);
+    let mut host = bed.bridge();
+    let mut line = played.accept();
+    host.ask(7, "tools/call", &json!({"name": "call_cc"}));
+    host.ask(7, "tools/call", &json!({"name": "call_codex"}));
+    let refused = host.hear();
+    assert_eq!((&refused["id"], &refused["error"]["code"]), (&json!(7), &json!(-32600)), "{refused}");
+    assert!(refused["error"]["message"].as_str().unwrap().contains("the id 7"), "{refused}");
+    host.ask("7", "ping", &json!({}));
+    assert_eq!(line.hear()["params"]["name"], "call_cc");
+    assert_eq!(line.hear()["id"], "7", "a text is no number");
+    line.answer(&json!(7), &json!({"n": 1}));
+    assert_eq!(host.hear()["result"]["n"], 1);
+}
+
+#[test]
 fn lines_of_any_kind_pass_byte_for_byte() {
     let bed = Bed::new();
     let played = Played::at(&bed);
