@@ -70,10 +70,7 @@ impl Envelope {
                 }
             }
             b',' if self.depth == 1 => return self.begin_key(),
-            b':' if self.depth == 1 => {
-                self.at_key = false;
-                return;
-            }
+            b':' if self.depth == 1 => return self.begin_value(),
             _ => {}
         }
         self.keep(byte);
@@ -82,6 +79,16 @@ impl Envelope {
     fn begin_key(&mut self) {
         self.at_key = true;
         self.key.clear();
+    }
+
+    /// Of values with the same key, the last one counts.
+    fn begin_value(&mut self) {
+        self.at_key = false;
+        match self.key.trim_ascii() {
+            b"\"id\"" => self.id.clear(),
+            b"\"method\"" => self.method.clear(),
+            _ => {}
+        }
     }
 
     fn keep(&mut self, byte: u8) {
@@ -113,6 +120,7 @@ mod tests {
             r#"{"jsonrpc":"2.0","id":7,"method":"tools/call","params":{"id":1,"method":"x"}}"#,
             r#"{"params":{"arguments":{"prompt":"\"id\":9, \\"}},"method" : "tools/call","id": 7 }"#,
             r#"{"method":"tools/call","params":[{"id":3}],"id":7"#,
+            r#"{"id":83,"method":"ping","id":7,"method":"tools/call"}"#,
         ] {
             assert_eq!(read(message.as_bytes()), expected, "{message}");
         }

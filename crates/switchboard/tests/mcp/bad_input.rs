@@ -191,6 +191,9 @@ fn what_has_the_wrong_shape_is_answered() {
                 assert!(text.contains("hint: "), "{text}");
             }
         }
+        // Of two ids, the last one is meant.
+        client.send_line(br#"{"jsonrpc":"2.0","id":83,"id":84,"method":"ping"}"#).await;
+        assert!(client.end(84).await.get("error").is_some());
         // These have none.
         for line in [&b"hello"[..], b"{", b"[]", b"null", b"{\"foo\":1}", b"[{\"jsonrpc\":\"2.0\"}]"] {
             client.send_line(line).await;
