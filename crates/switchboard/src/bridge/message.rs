@@ -66,6 +66,9 @@ fn top(line: &[u8]) -> Option<Top<'_>> {
 /// What kind of message it is.
 pub fn look(line: &[u8]) -> Message {
     let Some(top) = top(line) else { return Message::Other };
+    if top.id.is_some_and(|id| !can_be_answered(id)) {
+        return Message::Other;
+    }
     match (top.id.map(id), top.method) {
         (Some(id), Some(method)) => Message::Request { id, method: method.into_owned() },
         (None, Some(method)) => {
@@ -78,6 +81,11 @@ pub fn look(line: &[u8]) -> Message {
         (Some(id), None) => Message::Answer { id },
         (None, None) => Message::Other,
     }
+}
+
+/// Whether an answer can bear that id. To one that is neither a text nor a whole number the server answers under none.
+fn can_be_answered(id: &RawValue) -> bool {
+    id.get().starts_with('"') || id.get().parse::<i64>().is_ok()
 }
 
 /// An id as JSON, written in one way only, so that an answer is found however it spells it.
@@ -155,6 +163,8 @@ mod tests {
             b"\xff\xfe",
             b"{\"id\":null}",
             b"{\"id\":1,\"id\":2}",
+            b"{\"id\":1.5,\"method\":\"ping\"}",
+            b"{\"id\":[1],\"method\":\"ping\"}",
         ] {
             assert_eq!(look(odd), Message::Other, "{odd:?}");
         }

@@ -17,7 +17,8 @@ pub(crate) struct Envelope {
     /// Whether the next string at the outermost level is a key.
     at_key: bool,
     key: Vec<u8>,
-    id: Vec<u8>,
+    /// None as long as no id has been seen.
+    id: Option<Vec<u8>>,
     method: Vec<u8>,
 }
 
@@ -38,7 +39,15 @@ impl Envelope {
 
     /// The id, when the message has a usable one.
     pub fn id(&self) -> Option<RequestId> {
-        serde_json::from_slice(&self.id).ok()
+        serde_json::from_slice(self.id.as_ref()?).ok()
+    }
+
+    /// Whether it asks for something under an id under which nothing can be answered: neither a text nor a whole number. A notification
+    /// asks for nothing, whatever stands there.
+    pub fn asks_without_usable_id(&self) -> bool {
+        let is_none =
+            self.id.as_ref().is_some_and(|id| !id.trim_ascii().starts_with(b"\"") && self.id().is_none());
+        is_none && self.method().is_some_and(|method| !method.starts_with("notifications/"))
     }
 
     /// The method.
@@ -85,7 +94,7 @@ impl Envelope {
     fn begin_value(&mut self) {
         self.at_key = false;
         match self.key.trim_ascii() {
-            b"\"id\"" => self.id.clear(),
+            b"\"id\"" => self.id = Some(Vec::new()),
             b"\"method\"" => self.method.clear(),
             _ => {}
         }
@@ -94,7 +103,7 @@ impl Envelope {
     fn keep(&mut self, byte: u8) {
         let kept = match (self.at_key, self.key.trim_ascii()) {
             (true, _) => &mut self.key,
-            (false, b"\"id\"") => &mut self.id,
+            (false, b"\"id\"") => self.id.get_or_insert_default(),
             (false, b"\"method\"") => &mut self.method,
             _ => return,
         };
@@ -137,6 +146,26 @@ mod tests {
         for message in ["", "hello", "[1,2]", r#"{"id":{}}"#, r#"{"id":null}"#, r#""id":7"#, r#"{"id":1.5}"#]
         {
             assert_eq!(read(message.as_bytes()).0, None, "{message}");
+        }
+    }
+
+    #[test]
+    fn who_asks_under_an_id_that_is_none_is_told_from_who_does_not_ask() {
+        for id in ["1.5", "null", "{}", "[7]", "true", "99999999999999999999"] {
+            let asks = |method: &str| {
+                Envelope::of(format!(r#"{{"id":{id},"method":"{method}"}}"#).as_bytes())
+                    .asks_without_usable_id()
+            };
+            assert!(asks("ping") && !asks("notifications/initialized"), "{id}");
+        }
+        let long = format!(r#"{{"id":"{}","method":"ping"}}"#, "x".repeat(2 * KEPT_BYTES));
+        for message in [
+            r#"{"id":7,"method":"ping"}"#,
+            r#"{"method":"ping","params":{"id":1.5}}"#,
+            r#"{"id":null}"#,
+            &long,
+        ] {
+            assert!(!Envelope::of(message.as_bytes()).asks_without_usable_id(), "{message}");
         }
     }
 }

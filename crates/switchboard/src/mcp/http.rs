@@ -28,6 +28,7 @@ use tokio::time::{sleep, timeout};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
+use super::envelope::Envelope;
 use super::server::Server;
 use super::{Client, MAX_MESSAGE_BYTES, Options, stream};
 use crate::listener::Bounded;
@@ -253,6 +254,7 @@ pub fn router(
     Router::new()
         .route_service("/mcp", service)
         .fallback(nothing_here)
+        .layer(from_fn(with_usable_id))
         .layer(from_fn(in_bounds))
         .layer(from_fn_with_state(token, with_token))
         .layer(from_fn(as_json))
@@ -274,7 +276,21 @@ async fn with_token(State(token): State<Token>, request: Request, next: Next) ->
     response
 }
 
-/// Refuses what is announced as too long. What is not announced is counted by rmcp.
+/// Refuses a request that cannot be answered under its id. rmcp takes it for a notification.
+async fn with_usable_id(request: Request, next: Next) -> Response {
+    if request.method() != Method::POST {
+        return next.run(request).await;
+    }
+    let (parts, body) = request.into_parts();
+    // One that breaks off in the middle is told so, too, and does not hear it.
+    let Ok(message) = to_bytes(body, MAX_MESSAGE_BYTES).await else { return too_long() };
+    if Envelope::of(&message).asks_without_usable_id() {
+        return error(StatusCode::BAD_REQUEST, &stream::no_usable_id().text());
+    }
+    next.run(Request::from_parts(parts, Body::from(message))).await
+}
+
+/// Refuses what is announced as too long. What is not announced is counted as it is read.
 async fn in_bounds(request: Request, next: Next) -> Response {
     let announced =
         request.headers().get(CONTENT_LENGTH).and_then(|value| value.to_str().ok()?.parse::<usize>().ok());

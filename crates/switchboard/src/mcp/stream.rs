@@ -98,6 +98,11 @@ impl<S: AsyncRead + AsyncWrite + Send + 'static> Lines<S> {
             return None;
         }
         let error = match serde_json::from_slice::<ClientJsonRpcMessage>(line) {
+            // What has such an id, rmcp takes for a notification.
+            Ok(ClientJsonRpcMessage::Notification(_)) if Envelope::of(line).asks_without_usable_id() => {
+                self.say(without_usable_id());
+                return None;
+            }
             Ok(message) => {
                 let asks = matches!(message, ClientJsonRpcMessage::Request(_));
                 self.opened |= asks;
@@ -108,6 +113,8 @@ impl<S: AsyncRead + AsyncWrite + Send + 'static> Lines<S> {
         let envelope = Envelope::of(line);
         if std::str::from_utf8(line).is_err() {
             self.answer(&envelope, &not_text());
+        } else if envelope.asks_without_usable_id() {
+            self.say(without_usable_id());
         } else if envelope.id().is_some() || envelope.method().is_none() {
             self.answer(&envelope, &wrong_shape(&error));
         }
@@ -116,7 +123,10 @@ impl<S: AsyncRead + AsyncWrite + Send + 'static> Lines<S> {
     }
 
     fn answer(&mut self, envelope: &Envelope, refusal: &Refusal) {
-        let message = unread(envelope.id(), envelope.method().as_deref(), refusal);
+        self.say(unread(envelope.id(), envelope.method().as_deref(), refusal));
+    }
+
+    fn say(&mut self, message: ServerJsonRpcMessage) {
         let write = Arc::clone(&self.write);
         self.answers.spawn(async move {
             // Who does not listen need not be told.
@@ -190,6 +200,19 @@ fn unread(id: Option<RequestId>, method: Option<&str>, refusal: &Refusal) -> Ser
         }
         (None, _) => ServerJsonRpcMessage::error(ErrorData::parse_error(refusal.text(), None), None),
     }
+}
+
+fn without_usable_id() -> ServerJsonRpcMessage {
+    ServerJsonRpcMessage::error(ErrorData::invalid_request(no_usable_id().text(), None), None)
+}
+
+/// What is said about a request that cannot be answered under its id, here and over HTTP.
+pub(crate) fn no_usable_id() -> Refusal {
+    Refusal::of(
+        "id",
+        "it is neither a string nor an integer, so the request cannot be answered; nothing was placed",
+        "give every request a string or an integer as its id, and one of its own",
+    )
 }
 
 /// What is said about a message over the limit, here and over HTTP.

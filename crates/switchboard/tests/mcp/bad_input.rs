@@ -12,6 +12,7 @@ crate::tests![
     a_prompt_of_fifty_megabytes_is_refused_and_not_kept,
     what_is_no_text_is_answered,
     what_has_the_wrong_shape_is_answered,
+    a_request_under_an_id_that_is_none_is_answered,
     an_unknown_tool_is_told_the_nearest,
     what_comes_before_the_introduction_harms_nobody,
 ];
@@ -203,6 +204,28 @@ fn what_has_the_wrong_shape_is_answered() {
         // And this is nobody's business.
         client.send(&json!({ "jsonrpc": "2.0", "method": "notifications/of/somebody/else" })).await;
         client.send_line(b"").await;
+        lives_on(scene, &mut client).await;
+        assert_eq!(client.unasked(), Vec::<Value>::new());
+    });
+}
+
+fn a_request_under_an_id_that_is_none_is_answered() {
+    Scene::play(async |scene| {
+        let mut client = scene.client().await;
+        for id in [json!(1.5), json!(null), json!({ "a": 1 }), json!([7]), json!(true)] {
+            let call = json!({ "name": "call_rehearsal", "arguments": { "prompt": "x" } });
+            for (method, params) in [("ping", json!({})), ("tools/call", call)] {
+                let request = json!({ "jsonrpc": "2.0", "id": id, "method": method, "params": params });
+                client.send(&request).await;
+                let answer = client.next().await.unwrap();
+                assert_eq!(answer["error"]["code"], -32600, "{request}: {answer}");
+                assert!(answer["id"].is_null(), "{answer}");
+                let message = answer["error"]["message"].as_str().unwrap();
+                assert!(message.contains("a string or an integer"), "{answer}");
+            }
+        }
+        // Not from a client that writes down everything that is not there.
+        client.send(&json!({ "jsonrpc": "2.0", "id": null, "method": "notifications/cancelled", "params": { "requestId": 99 } })).await;
         lives_on(scene, &mut client).await;
         assert_eq!(client.unasked(), Vec::<Value>::new());
     });

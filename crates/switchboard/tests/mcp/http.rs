@@ -358,6 +358,13 @@ fn what_cannot_be_read_is_refused_in_json() {
             assert!((400..500).contains(&reply.status), "{reply:?}");
             assert!(!reply.error().is_empty());
         }
+        let session = door.session().await;
+        for id in [json!(1.5), json!(null), json!([7])] {
+            let request = json!({ "jsonrpc": "2.0", "id": id, "method": "ping" });
+            let reply = door.post(&[("Mcp-Session-Id", &session)], &request).await;
+            assert_eq!(reply.status, 400, "{reply:?}");
+            assert!(reply.error().contains("a string or an integer"), "{reply:?}");
+        }
         let mut stream = TcpStream::connect(door.address).await.unwrap();
         let request = door.request(&[], "{}").replace("POST /mcp", "POST /other");
         stream.write_all(request.as_bytes()).await.unwrap();
