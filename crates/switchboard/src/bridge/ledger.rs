@@ -58,7 +58,8 @@ impl Ledger {
             Message::Request { id, .. } if self.is_waiting_for(&id) => FromHost::Refused(twice(&id)),
             Message::Request { id, method } => {
                 if method == "tools/call" {
-                    mark(&mut line, &uuid::Uuid::new_v4().to_string());
+                    // It begins with when the host asked: a daemon that hears it later knows how much of the host's patience is left.
+                    mark(&mut line, &uuid::Uuid::now_v7().to_string());
                 }
                 let line = Arc::new(line);
                 if method == "initialize" {

@@ -7,7 +7,7 @@ use std::convert::Infallible;
 use std::time::Duration;
 
 use calls::{Activity, CallError, Desk};
-use model::JobId;
+use model::{JobId, Timestamp};
 use rmcp::RoleServer;
 use rmcp::model::{ProgressNotificationParam, ProgressToken};
 use rmcp::service::RequestContext;
@@ -17,6 +17,8 @@ use tokio::time::{Instant, sleep, sleep_until};
 use super::refusal::Refusal;
 use super::server::Server;
 
+/// Where a bridge writes what makes a request that it says again, after the daemon died, one with the first.
+const REQUEST_META: &str = "switchboard/request";
 /// At least this long is between two notifications.
 const GAP: Duration = Duration::from_millis(250);
 /// How long it may take, on a busy machine, to hear why a request was ended.
@@ -35,6 +37,22 @@ pub(crate) enum Waited {
     Gone,
     /// The daemon stops; the jobs go on.
     Shutdown,
+}
+
+/// What its bridge calls a request, the first time and again.
+pub(crate) fn mark(context: &RequestContext<RoleServer>) -> Option<&str> {
+    context.meta.get(REQUEST_META)?.as_str()
+}
+
+/// When the host asked, which a bridge's mark begins with. The host loses patience by that, however often it is said again.
+pub(crate) fn asked_at(context: &RequestContext<RoleServer>) -> Option<Timestamp> {
+    let (seconds, nanos) = uuid::Uuid::parse_str(mark(context)?).ok()?.get_timestamp()?.to_unix();
+    Some(Timestamp::from_millis(seconds.saturating_mul(1000).saturating_add(u64::from(nanos / 1_000_000))))
+}
+
+/// For how long the host has been waiting for its answer already.
+pub(crate) fn waited(server: &Server, context: &RequestContext<RoleServer>) -> Duration {
+    asked_at(context).map_or(Duration::ZERO, |asked| server.desk.now().since(asked))
 }
 
 /// Waits for jobs: for `ended`, which is the desk's word of them.
@@ -85,7 +103,9 @@ async fn tell(server: &Server, context: &RequestContext<RoleServer>, jobs: &[Job
     let Some(token) = context.meta.get_progress_token() else { return std::future::pending().await };
     let heartbeat = server.options.heartbeat.max(GAP);
     let mut teller = Teller { desk: &server.desk, jobs, watched: None };
-    let mut number = 0.0;
+    // The seconds since the host asked: they go on where another daemon has left off.
+    let (asked, mut number) = (waited(server, context), 0.0);
+    let began = Instant::now();
     // That it waits or begins is told only when it takes a moment: what the agent says first would have to wait for the gap.
     let (mut last, mut at, mut gap) = (None, Instant::now(), heartbeat.min(GAP));
     loop {
@@ -96,7 +116,7 @@ async fn tell(server: &Server, context: &RequestContext<RoleServer>, jobs: &[Job
             }
             // What was said meanwhile is newer.
             last = teller.line();
-            number += 1.0;
+            number = thousandths(asked + began.elapsed()).max(number + 0.001);
             let line = last.as_deref().unwrap_or_else(|| teller.meanwhile());
             if context.peer.notify_progress(notification(&token, number, line)).await.is_err() {
                 // Nobody listens; whether that ends anything is decided by those who watch the connection.
@@ -106,6 +126,11 @@ async fn tell(server: &Server, context: &RequestContext<RoleServer>, jobs: &[Job
         }
         teller.stir(at + gap).await;
     }
+}
+
+/// Seconds, as exactly as somebody wants to read them.
+fn thousandths(time: Duration) -> f64 {
+    (time.as_secs_f64() * 1000.0).round() / 1000.0
 }
 
 fn notification(token: &ProgressToken, number: f64, line: &str) -> ProgressNotificationParam {

@@ -199,6 +199,36 @@ fn comes_to(bed: &Bed, job: &str) {
 }
 
 #[test]
+fn progress_grows_on_when_the_daemon_is_killed_and_followed_by_another() {
+    let bed = bed();
+    let mut host = bed.bridge();
+    host.greet();
+    call(&mut host, &bed, 1, "say begun; stream 60 20B 50ms; answer all of it");
+    begun(&bed);
+    let mut numbers = Vec::new();
+    let mut next = |host: &mut Host| {
+        let message = host.hear();
+        numbers.extend(message["params"]["progress"].as_f64());
+        message
+    };
+    for _ in 0..3 {
+        next(&mut host);
+    }
+    bed.running().unwrap().kill();
+    let answer = loop {
+        let message = next(&mut host);
+        if message["id"] == 1 {
+            break message["result"]["structuredContent"].clone();
+        }
+    };
+    assert_eq!(answer["output"], "all of it", "{answer}");
+    assert!(answer.get("note").is_none(), "{answer}");
+    assert!(numbers.len() > 3 && numbers.is_sorted_by(|one, other| one < other), "{numbers:?}");
+    drop(host);
+    nothing_is_left(&bed, &[]);
+}
+
+#[test]
 fn the_job_of_a_bridge_that_is_killed_goes_on() {
     let bed = bed();
     let mut host = bed.bridge();

@@ -128,7 +128,9 @@ fn a_request_that_is_sent_again_is_the_same_job() {
             // The daemon died; the bridge is here again.
             let mut client = scene.client().await;
             let answer = client.ask("tools/call", params.clone()).await;
-            answers.push(answer["result"]["structuredContent"]["job_id"].clone());
+            let answer = answer["result"]["structuredContent"].clone();
+            assert!(answer.get("note").is_none(), "the caller knows of no key: {answer}");
+            answers.push(answer["job_id"].clone());
         }
         assert_eq!(answers[0], answers[1]);
         assert_eq!(scene.jobs().await, 1);

@@ -10,6 +10,7 @@ use crate::scene::{Scene, eventually};
 crate::tests![
     progress_says_what_the_agent_does_and_only_ever_grows,
     progress_is_bounded_and_never_silent_for_long,
+    a_wait_counts_from_when_the_host_asked,
     nobody_is_told_who_did_not_ask,
     requests_that_are_piped_in_are_answered,
     a_cancelled_request_cancels_its_job,
@@ -97,6 +98,32 @@ fn progress_is_bounded_and_never_silent_for_long() {
         let (told, _) =
             ask(&mut client, "@rehearse say on it\n@rehearse delay 2s\n@rehearse answer done").await;
         assert!(told >= 4, "{told} notifications in two silent seconds");
+    });
+}
+
+fn a_wait_counts_from_when_the_host_asked() {
+    Scene::play(async |scene| {
+        let mut client = scene.client().await;
+        // What a bridge writes, which says it again an hour later.
+        let asked = std::time::UNIX_EPOCH.elapsed().unwrap().as_secs() - 3600;
+        let mark = uuid::Uuid::new_v7(uuid::Timestamp::from_unix(uuid::NoContext, asked, 0));
+        let meta = json!({ "switchboard/request": mark, "progressToken": "p" });
+        let slow = "@rehearse say on it\n@rehearse delay 20s\n@rehearse answer done";
+        for key in [Value::Null, json!("mine")] {
+            let arguments = json!({ "prompt": slow, "wait_ms": 600_000, "idempotency_key": key });
+            let params = json!({ "name": "call_rehearsal", "arguments": arguments, "_meta": meta });
+            for _ in 0..2 {
+                let answer = client.ask("tools/call", params.clone()).await;
+                let answer = &answer["result"]["structuredContent"];
+                assert!(answer["status"] != "completed" && answer["job_id"].is_string(), "{answer}");
+                let note = answer["note"].as_str().unwrap_or_default();
+                assert!(!note.contains("idempotency_key"), "it has placed the job itself: {answer}");
+                let params = json!({ "name": "call_wait", "arguments": { "job_ids": [answer["job_id"]] }, "_meta": meta });
+                let waited = client.ask("tools/call", params).await;
+                assert_eq!(waited["result"]["structuredContent"]["done"], false, "{waited}");
+            }
+        }
+        assert_eq!(scene.jobs().await, 2);
     });
 }
 

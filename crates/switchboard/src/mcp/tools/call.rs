@@ -32,8 +32,6 @@ const MAX_WAIT_MS: u64 = 600_000;
 const MIN_TIMEOUT_MS: u64 = 1_000;
 const MAX_RESPONSE_CHARS: u64 = 1_000_000;
 const MAX_NAME_CHARS: usize = 200;
-/// Where a bridge that sends a request again, after the daemon died, writes what makes the two one.
-const REQUEST_META: &str = "switchboard/request";
 
 /// A tool that calls an agent.
 pub(super) struct CallTool {
@@ -146,12 +144,9 @@ impl CallTool {
         let parameters = request.read()?;
         let server = request.server;
         let mut asked = self.asked(server, parameters)?;
-        let mut is_resent = false;
-        if asked.order.idempotency_key.is_none() {
-            let resent = request.context.meta.get(REQUEST_META).and_then(|value| value.as_str());
-            is_resent = resent.is_some();
-            asked.order.idempotency_key = resent.map(str::to_owned);
-        }
+        let has_own_key = asked.order.idempotency_key.is_some();
+        let mark = waiting::mark(request.context);
+        asked.order.idempotency_key = asked.order.idempotency_key.or(mark.map(str::to_owned));
         let fire_and_forget = asked.order.fire_and_forget;
         let Written { value: placed, on_disk } = place(server, asked.order).await?;
         let job = placed.job;
@@ -161,9 +156,12 @@ impl CallTool {
             None if wants_task => Duration::ZERO,
             wait => wait.unwrap_or(server.options.defaults.wait),
         };
-        // Asked again by a bridge whose daemon died: the host has been waiting since the first time.
-        let waited = if placed.is_new { Duration::ZERO } else { server.desk.now().since(placed.created_at) };
-        let wait = if is_resent { wait.saturating_sub(waited) } else { wait };
+        // Asked again by a bridge whose daemon died: the host has been waiting since the first time. A mark that does not say when that
+        // was is the job's own key, so the job says it.
+        let is_asked_again = !placed.is_new && !has_own_key;
+        let since_placed = server.desk.now().since(placed.created_at);
+        let waited = waiting::waited(server, request.context);
+        let wait = wait.saturating_sub(if is_asked_again { waited.max(since_placed) } else { waited });
         let until = Instant::now() + wait;
         // From here on there is a job, and the caller must hear of it whatever fails, once the disk has it.
         let known = |refusal: Refusal| refusal.after_placing(job);
@@ -175,7 +173,11 @@ impl CallTool {
             }
         };
         let answer = answer.cut_to(asked.max_response_chars);
-        let answer = Answer { note: note(&answer, &placed, fire_and_forget), ..answer };
+        // What this very request has placed, before the daemon died, no earlier call has.
+        let by_another = !placed.is_new
+            && has_own_key
+            && waiting::asked_at(request.context).is_none_or(|asked| placed.created_at < asked);
+        let answer = Answer { note: note(&answer, &placed, by_another, fire_and_forget), ..answer };
         let answered = render::answered(&answer).into();
         let is_final = answer.status.is_final();
         if !is_final || !kept.by(until).await {
@@ -299,9 +301,9 @@ async fn wait_for(
     Ok(server.desk.answer_soon(job).await?)
 }
 
-fn note(answer: &Answer, placed: &Placed, fire_and_forget: bool) -> Option<String> {
+fn note(answer: &Answer, placed: &Placed, by_another: bool, fire_and_forget: bool) -> Option<String> {
     let mut notes: Vec<String> = answer.note.iter().cloned().collect();
-    if !placed.is_new {
+    if by_another {
         notes.push("an earlier call with the same idempotency_key has placed this job".to_owned());
     }
     if placed.redactions > 0 {

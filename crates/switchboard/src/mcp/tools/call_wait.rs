@@ -81,8 +81,10 @@ pub(super) async fn call(mut request: Request<'_>) -> Result<CallToolResponse, R
         ));
     }
     let jobs = found(&request, &job_ids).await?;
+    let time =
+        Duration::from_millis(timeout).saturating_sub(waiting::waited(request.server, request.context));
     // However the wait ended, where the jobs stand is the answer; and nobody's giving up ends a job.
-    let ended = request.server.desk.wait(&jobs, until, Duration::from_millis(timeout));
+    let ended = request.server.desk.wait(&jobs, until, time);
     waiting::wait(request.server, request.context, &jobs, ended).await?;
     let waited = standing(&request, &jobs, until).await?;
     let text = text(&waited);
