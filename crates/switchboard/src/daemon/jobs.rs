@@ -54,9 +54,16 @@ impl Jobs {
         self.desk.owner()
     }
 
-    /// Serves HTTP until `shutdown`.
-    pub async fn serve_http(&self, listener: TcpListener, gate: http::Gate, shutdown: CancellationToken) {
-        let served = http::serve(listener, self.desk.clone(), Arc::clone(&self.options), gate, shutdown);
+    /// Serves HTTP until `shutdown`. `asked` is told of every request that is let in.
+    pub async fn serve_http(
+        &self,
+        listener: TcpListener,
+        gate: http::Gate,
+        shutdown: CancellationToken,
+        asked: impl Fn() + Clone + Send + Sync + 'static,
+    ) {
+        let options = Arc::clone(&self.options);
+        let served = http::serve(listener, self.desk.clone(), options, gate, shutdown, asked);
         if let Err(error) = served.await {
             tracing::error!(%error, "HTTP broke off");
         }

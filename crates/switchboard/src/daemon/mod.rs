@@ -113,7 +113,8 @@ pub fn serve(order: &cli::Serve) -> Result<ExitCode, DaemonError> {
                             let token = desk.home().http_token();
                             tracing::info!(%address, token = %token.display(), "serving HTTP at /mcp");
                         }
-                        jobs.serve_http(listener, gate, ended.clone()).await;
+                        let asked = desk.clone();
+                        jobs.serve_http(listener, gate, ended.clone(), move || asked.asked()).await;
                     }
                 },
             );

@@ -168,16 +168,28 @@ impl Gate {
 }
 
 /// Serves `/mcp` until `shutdown`. Calls that are open then are answered, with their job: only afterwards is the line cut, and nobody
-/// can put that off.
+/// can put that off. `asked` is told of every request that is let in.
 pub async fn serve(
     listener: TcpListener,
     desk: Desk,
     options: Arc<Options>,
     gate: Gate,
     shutdown: CancellationToken,
+    asked: impl Fn() + Clone + Send + Sync + 'static,
 ) -> io::Result<()> {
     let (answers, cut) = (TaskTracker::new(), CancellationToken::new());
+    let ask = move |request: Request, next: Next| {
+        let asked = asked.clone();
+        async move {
+            let response = next.run(request).await;
+            if response.status() != StatusCode::UNAUTHORIZED {
+                asked();
+            }
+            response
+        }
+    };
     let router = router(desk, options, gate, shutdown.clone(), cut.clone())
+        .layer(from_fn(ask))
         .layer(from_fn_with_state(answers.clone(), until_answered));
     let over = async {
         shutdown.cancelled().await;

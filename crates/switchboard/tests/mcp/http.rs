@@ -1,6 +1,7 @@
 //! Streamable HTTP: who may come in, what is bounded, and that a call is the same there.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use serde_json::{Value, json};
 use switchboard::mcp::http::{self, Gate, Token};
@@ -11,6 +12,7 @@ use crate::scene::Scene;
 
 crate::tests![
     only_the_token_opens_the_door,
+    who_is_let_in_counts_as_asking,
     only_named_hosts_and_origins_come_in,
     a_call_over_http_is_the_same_call,
     a_call_of_the_newest_revision_needs_no_session,
@@ -28,6 +30,7 @@ crate::tests![
 pub struct Door {
     pub address: std::net::SocketAddr,
     pub token: String,
+    asked: Arc<AtomicU64>,
 }
 
 impl Door {
@@ -37,9 +40,14 @@ impl Door {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
         let (desk, options) = (scene.desk.clone(), Arc::clone(&scene.options));
-        let served = http::serve(listener, desk, options, Gate::loopback(token), scene.shutdown.clone());
+        let asked = Arc::new(AtomicU64::new(0));
+        let count = Arc::clone(&asked);
+        let ask = move || {
+            count.fetch_add(1, Ordering::SeqCst);
+        };
+        let served = http::serve(listener, desk, options, Gate::loopback(token), scene.shutdown.clone(), ask);
         scene.served.lock().await.spawn(async { served.await.unwrap() });
-        Self { address, token: word }
+        Self { address, token: word, asked }
     }
 
     /// A request with these headers beside the usual ones; one that is given twice is given as it is here.
@@ -136,6 +144,20 @@ fn only_the_token_opens_the_door() {
             assert!(reply.error().contains("token") && !reply.body.contains(&door.token), "{reply:?}");
         }
         assert_eq!(door.post(&[], &introduction()).await.status, 200);
+    });
+}
+
+fn who_is_let_in_counts_as_asking() {
+    Scene::play(async |scene| {
+        let door = Door::open(scene).await;
+        door.post(&[("Authorization", "Bearer x")], &introduction()).await;
+        assert_eq!(
+            door.asked.load(Ordering::SeqCst),
+            0,
+            "nobody keeps a daemon from ending without the token"
+        );
+        door.post(&[], &introduction()).await;
+        assert_eq!(door.asked.load(Ordering::SeqCst), 1);
     });
 }
 
