@@ -93,9 +93,24 @@ pub struct Complaint {
     pub hint: String,
 }
 
+/// What to do when the daemon is the older side. Not a stop that waits for the jobs: it refuses calls for as long as the longest runs.
+pub const RENEW: &str = "`switchboard stop --now` ends the old daemon, and the next call starts the new one, which takes up the jobs \
+    that run";
+/// What to do when the daemon is the newer side: another one would be no other.
+const CATCH_UP: &str = "this program is the older one: restart what has started it, such as the MCP host, or install the new \
+    version here, too";
+
 /// What to do when the two sides are not of one version.
-pub const RENEW: &str =
-    "`switchboard stop` ends the old daemon, and the next call starts the new one; running jobs survive that";
+fn remedy(front_end: &Speaker, daemon: &Speaker) -> &'static str {
+    let age = |speaker: &Speaker| (speaker.protocol, numbers(&speaker.version));
+    if age(daemon) > age(front_end) { CATCH_UP } else { RENEW }
+}
+
+/// The numbers of a version, so that 0.10 comes after 0.9. What follows them does not count.
+fn numbers(version: &str) -> Vec<u64> {
+    let end = version.find(|letter: char| !letter.is_ascii_digit() && letter != '.').unwrap_or(version.len());
+    version[..end].split('.').map_while(|number| number.parse().ok()).collect()
+}
 
 impl Complaint {
     /// The two sides cannot talk.
@@ -105,7 +120,7 @@ impl Complaint {
                 "the front-end is version {} and speaks protocol {}, the daemon is version {} and speaks protocol {}",
                 front_end.version, front_end.protocol, daemon.version, daemon.protocol
             ),
-            hint: RENEW.to_owned(),
+            hint: remedy(front_end, daemon).to_owned(),
         }
     }
 }
@@ -113,7 +128,8 @@ impl Complaint {
 /// What to say when two versions talk that understand each other; none when they are the same.
 pub fn skew(daemon: &Speaker) -> Option<String> {
     (daemon.version != VERSION).then(|| {
-        format!("this is version {VERSION}, the running daemon is version {}; {RENEW}", daemon.version)
+        let remedy = remedy(&Speaker::me(), daemon);
+        format!("this is version {VERSION}, the running daemon is version {}; {remedy}", daemon.version)
     })
 }
 
@@ -145,6 +161,18 @@ mod tests {
         assert_eq!(hello.switchboard.cwd, None);
         assert!(skew(&hello.switchboard.speaker).unwrap().contains("9.9.9"));
         assert_eq!(skew(&Speaker::me()), None);
+    }
+
+    #[test]
+    fn the_older_side_is_the_one_to_be_renewed() {
+        let speaker = |protocol, version: &str| Speaker { protocol, version: version.to_owned() };
+        let said = |front_end: &Speaker, daemon: &Speaker| Complaint::other_protocol(front_end, daemon).hint;
+        let (old, new) = (speaker(1, "0.9.3"), speaker(1, "0.10.0-rc.1"));
+        assert!(said(&new, &old).contains("`switchboard stop --now`"));
+        assert!(said(&old, &new).contains("restart") && !said(&old, &new).contains("switchboard stop"));
+        assert_eq!(said(&speaker(2, "0.1"), &speaker(1, "0.2")), RENEW, "the protocol says more");
+        assert_eq!(said(&speaker(1, "0.2"), &speaker(2, "0.1")), CATCH_UP);
+        assert_eq!(said(&speaker(1, "unknown"), &speaker(1, "?")), RENEW);
     }
 
     #[test]

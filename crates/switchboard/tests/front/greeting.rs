@@ -48,7 +48,7 @@ fn another_protocol_is_refused_by_the_daemon_with_both_versions_and_the_remedy()
             "the front-end is version 9.9.9 and speaks protocol 2, the daemon is version {mine} and speaks protocol 1"
         )
     );
-    assert!(error["hint"].as_str().unwrap().contains("`switchboard stop`"), "{error}");
+    assert!(error["hint"].as_str().unwrap().contains("`switchboard stop --now`"), "{error}");
 }
 
 #[test]
@@ -62,25 +62,26 @@ fn another_protocol_is_refused_by_the_front_end_too() {
     assert_eq!(output.status.code(), Some(1));
     let text = stderr(&output);
     assert!(text.contains("the daemon is version 9.9.9 and speaks protocol 2"), "{text}");
-    assert!(text.contains("`switchboard stop`"), "{text}");
+    assert!(text.contains("this program is the older one"), "{text}");
 }
 
 #[test]
 fn another_version_of_the_same_protocol_works_and_says_what_to_do() {
-    let bed = Bed::new();
-    let played = Played::at(&bed);
-    let mut host = bed.bridge();
-    let mut line = played.accept_as(1, "9.9.9");
-    assert_eq!(line.hello["switchboard"]["role"], "mcp");
-    host.ask(1, "ping", &json!({}));
-    let ping = line.hear();
-    line.answer(&ping["id"], &json!({}));
-    assert_eq!(host.hear()["id"], 1);
-    let (_, aside) = host.end();
-    assert!(
-        aside.contains("the running daemon is version 9.9.9") && aside.contains("`switchboard stop`"),
-        "{aside}"
-    );
+    for (version, remedy) in [("9.9.9", "restart what has started it"), ("0.0.1", "`switchboard stop --now`")]
+    {
+        let bed = Bed::new();
+        let played = Played::at(&bed);
+        let mut host = bed.bridge();
+        let mut line = played.accept_as(1, version);
+        assert_eq!(line.hello["switchboard"]["role"], "mcp");
+        host.ask(1, "ping", &json!({}));
+        let ping = line.hear();
+        line.answer(&ping["id"], &json!({}));
+        assert_eq!(host.hear()["id"], 1);
+        let (_, aside) = host.end();
+        let daemon = format!("the running daemon is version {version}");
+        assert!(aside.contains(&daemon) && aside.contains(remedy), "{aside}");
+    }
 }
 
 #[test]
