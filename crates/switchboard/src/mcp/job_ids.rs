@@ -10,14 +10,15 @@ pub(crate) async fn find(desk: &Desk, given: &str) -> Result<Job, Refusal> {
     let given = given.trim();
     let prefix: JobIdPrefix = given
         .parse()
-        .map_err(|error: model::BadJobId| Refusal::of("job_id", error.to_string(), error.hint()))?;
+        .map_err(|error: model::BadJobId| Refusal::of("job_id", error.to_string(), error.hint()).missing())?;
     match desk.find(prefix).await? {
         Found::One(job) => Ok(*job),
         Found::Nothing => Err(Refusal::of(
             "job_id",
             format!("there is no job {given}"),
             "call_jobs lists the jobs there are; old ones are removed after a while",
-        )),
+        )
+        .missing()),
         Found::Several(ids) => Err(Refusal::of(
             "job_id",
             format!("several jobs begin with {given}"),

@@ -6,7 +6,7 @@
 use agents::LaunchError;
 use calls::CallError;
 use model::JobId;
-use rmcp::model::{CallToolResult, ContentBlock, MetaObject};
+use rmcp::model::{CallToolResult, ContentBlock, ErrorData, MetaObject};
 use serde_json::json;
 
 /// The key in a result's `_meta` under which a refusal is written for programs.
@@ -18,23 +18,41 @@ pub(crate) struct Refusal {
     field: Option<String>,
     message: String,
     hint: String,
+    fault: Fault,
+}
+
+/// Whose fault it is. A tool need not say; a resource has an error for each.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Fault {
+    /// The caller's, who can do better.
+    Caller,
+    /// Nobody's: what was asked for is not there.
+    Missing,
+    /// The machine's.
+    Ours,
 }
 
 impl Refusal {
     /// About one field.
     pub fn of(field: impl Into<String>, message: impl Into<String>, hint: impl Into<String>) -> Self {
-        Self { field: Some(field.into()), message: message.into(), hint: hint.into() }
+        Self { field: Some(field.into()), message: message.into(), hint: hint.into(), fault: Fault::Caller }
     }
 
     /// About no field in particular.
     pub fn new(message: impl Into<String>, hint: impl Into<String>) -> Self {
-        Self { field: None, message: message.into(), hint: hint.into() }
+        Self { field: None, message: message.into(), hint: hint.into(), fault: Fault::Caller }
     }
 
     /// The same, about another field.
     #[must_use]
     pub fn about(self, field: &str) -> Self {
         Self { field: Some(field.to_owned()), ..self }
+    }
+
+    /// The same, because what was asked for is not there.
+    #[must_use]
+    pub fn missing(self) -> Self {
+        Self { fault: Fault::Missing, ..self }
     }
 
     /// The same, of a job that was placed all the same.
@@ -50,6 +68,16 @@ impl Refusal {
         format!("error{place}: {}\nhint: {}", self.message, self.hint)
     }
 
+    /// As the answer to who wanted to read a resource.
+    pub fn of_resource(&self, uri: &str) -> ErrorData {
+        let about = Some(json!({ "uri": uri, "hint": self.hint }));
+        match self.fault {
+            Fault::Caller => ErrorData::invalid_params(self.text(), about),
+            Fault::Missing => ErrorData::resource_not_found(self.text(), about),
+            Fault::Ours => ErrorData::internal_error(self.text(), about),
+        }
+    }
+
     /// As the result of a tool. It has no structured content: that would have to fit the schema of an answer.
     pub fn result(&self) -> CallToolResult {
         let mut result = CallToolResult::error(vec![ContentBlock::text(self.text())]);
@@ -63,7 +91,13 @@ impl Refusal {
 
 impl From<CallError> for Refusal {
     fn from(error: CallError) -> Self {
-        Self { field: field(&error).map(str::to_owned), message: model::in_full(&error), hint: error.hint() }
+        let fault = match &error {
+            CallError::NoSuchJob { .. } => Fault::Missing,
+            CallError::Store(_) | CallError::Files { .. } | CallError::State { .. } => Fault::Ours,
+            _ => Fault::Caller,
+        };
+        let field = field(&error).map(str::to_owned);
+        Self { field, message: model::in_full(&error), hint: error.hint(), fault }
     }
 }
 

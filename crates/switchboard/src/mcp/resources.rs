@@ -88,25 +88,19 @@ pub(crate) fn templates() -> ListResourceTemplatesResult {
 
 /// Reads one.
 pub(crate) async fn read(server: &Server, uri: &str) -> Result<ReadResourceResult, ErrorData> {
-    let address = Address::of(uri).ok_or_else(|| {
-        ErrorData::resource_not_found(
-            format!("`{}` is no resource here", uri.chars().take(200).collect::<String>().escape_debug()),
-            Some(json!({ "uri": uri, "hint": "resources/list and resources/templates/list say what there is" })),
-        )
-    })?;
-    let not_found =
-        |refusal: Refusal| ErrorData::resource_not_found(refusal.text(), Some(json!({ "uri": uri })));
+    let refused = |refusal: Refusal| refusal.of_resource(uri);
+    let address = Address::of(uri).map_err(refused)?;
     let contents = match address.stream {
         None => {
-            let job = job_ids::find(&server.desk, address.job).await.map_err(not_found)?;
-            let answer = server.desk.answer(job.id).await.map_err(failed)?;
+            let job = job_ids::find(&server.desk, address.job).await.map_err(refused)?;
+            let answer = server.desk.answer(job.id).await.map_err(|error| refused(error.into()))?;
             let answer = answer.cut_to(server.options.defaults.max_response_chars);
             let text = serde_json::to_string_pretty(&answer).unwrap_or_default();
             vec![ResourceContents::text(text, uri).with_mime_type("application/json")]
         }
         Some(stream) => {
             let part = output::read(server, address.job, stream, address.offset, address.limit);
-            printed(uri, &address, &part.await.map_err(not_found)?)
+            printed(uri, &address, &part.await.map_err(refused)?)
         }
     };
     Ok(ReadResourceResult::new(contents))
@@ -136,24 +130,41 @@ fn printed(uri: &str, address: &Address<'_>, part: &output::Output) -> Vec<Resou
 }
 
 impl<'a> Address<'a> {
-    fn of(uri: &'a str) -> Option<Self> {
-        let (path, query) = uri.strip_prefix(JOBS)?.split_once('?').unwrap_or((uri.strip_prefix(JOBS)?, ""));
+    fn of(uri: &'a str) -> Result<Self, Refusal> {
+        let nothing_here = || {
+            let shown: String = uri.chars().take(200).collect();
+            Refusal::new(
+                format!("`{}` is no resource here", shown.escape_debug()),
+                "resources/list and resources/templates/list say what there is",
+            )
+            .missing()
+        };
+        let address = uri.strip_prefix(JOBS).ok_or_else(nothing_here)?;
+        let (path, query) = address.split_once('?').unwrap_or((address, ""));
         let (job, stream) = match path.split_once('/') {
             None => (path, None),
             Some((job, "output")) => (job, Some(Stream::Output)),
             Some((job, "error")) => (job, Some(Stream::Error)),
-            Some(_) => return None,
+            Some(_) => return Err(nothing_here()),
         };
         let mut address = Self { job, stream, offset: 0, limit: output::DEFAULT_LIMIT };
         for pair in query.split('&').filter(|pair| !pair.is_empty()) {
-            match pair.split_once('=')? {
-                ("offset", value) => address.offset = value.parse().ok()?,
-                ("limit", value) => address.limit = value.parse().ok()?,
-                _ => return None,
+            match pair.split_once('=').ok_or_else(nothing_here)? {
+                ("offset", value) => address.offset = number("offset", value)?,
+                ("limit", value) => address.limit = number("limit", value)?,
+                _ => return Err(nothing_here()),
             }
         }
-        Some(address)
+        Ok(address)
     }
+}
+
+fn number(field: &str, value: &str) -> Result<u64, Refusal> {
+    value.parse().map_err(|_| {
+        let shown: String = value.chars().take(40).collect();
+        let message = format!("`{}` is no number of bytes", shown.escape_debug());
+        Refusal::of(field, message, "give a whole number, or leave it out")
+    })
 }
 
 fn failed(error: calls::CallError) -> ErrorData {
@@ -166,7 +177,7 @@ mod tests {
 
     #[test]
     fn an_address_is_read_from_its_uri() {
-        let address = |job, stream, offset, limit| Some(Address { job, stream, offset, limit });
+        let address = |job, stream, offset, limit| Ok(Address { job, stream, offset, limit });
         let usual = output::DEFAULT_LIMIT;
         assert_eq!(Address::of("switchboard://jobs/01a1"), address("01a1", None, 0, usual));
         assert_eq!(
@@ -183,7 +194,7 @@ mod tests {
             "switchboard://jobs/x/output?offset=-1",
             "switchboard://jobs/x?a=b",
         ] {
-            assert_eq!(Address::of(bad), None, "{bad}");
+            assert!(Address::of(bad).is_err(), "{bad}");
         }
     }
 }

@@ -182,5 +182,19 @@ fn resources_are_listed_in_pages_and_read_in_parts() {
             let answer = read(&mut client, bad).await;
             assert_eq!(answer["error"]["code"], -32002, "{answer}");
         }
+        for bad in ["offset=-1", "offset=x", "limit=", "limit=0", "limit=9999999"] {
+            let answer = read(&mut client, &format!("switchboard://jobs/{last}/output?{bad}")).await;
+            assert_eq!(answer["error"]["code"], -32602, "{bad}: {answer}");
+            let field = bad.split('=').next().unwrap();
+            assert!(answer["error"]["message"].as_str().unwrap().contains(field), "{answer}");
+        }
+        // What should be a file is none.
+        let output = std::fs::canonicalize(answer["output_file"].as_str().unwrap()).unwrap();
+        std::fs::remove_file(&output).unwrap();
+        std::fs::create_dir(output).unwrap();
+        let answer = read(&mut client, &format!("switchboard://jobs/{last}/output")).await;
+        assert_eq!(answer["error"]["code"], -32603, "{answer}");
+        let message = answer["error"]["message"].as_str().unwrap();
+        assert!(message.contains("cannot read the files of job") && message.contains("hint: "), "{answer}");
     });
 }
