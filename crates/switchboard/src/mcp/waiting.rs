@@ -7,7 +7,7 @@ use std::convert::Infallible;
 use std::time::Duration;
 
 use calls::{Activity, CallError, Desk};
-use model::{JobId, Timestamp};
+use model::{JobId, JobState, Timestamp};
 use rmcp::RoleServer;
 use rmcp::model::{ProgressNotificationParam, ProgressToken};
 use rmcp::service::RequestContext;
@@ -15,6 +15,7 @@ use tokio::sync::watch;
 use tokio::time::{Instant, sleep, sleep_until};
 
 use super::refusal::Refusal;
+use super::render;
 use super::server::Server;
 
 /// Where a bridge writes what makes a request that it says again, after the daemon died, one with the first.
@@ -117,8 +118,11 @@ async fn tell(server: &Server, context: &RequestContext<RoleServer>, jobs: &[Job
             // What was said meanwhile is newer.
             last = teller.line();
             number = thousandths(asked + began.elapsed()).max(number + 0.001);
-            let line = last.as_deref().unwrap_or_else(|| teller.meanwhile());
-            if context.peer.notify_progress(notification(&token, number, line)).await.is_err() {
+            let line = match &last {
+                Some(line) => line.clone(),
+                None => teller.meanwhile().await,
+            };
+            if context.peer.notify_progress(notification(&token, number, &line)).await.is_err() {
                 // Nobody listens; whether that ends anything is decided by those who watch the connection.
                 return std::future::pending().await;
             }
@@ -158,8 +162,17 @@ impl Teller<'_> {
     }
 
     /// What is to be said while nothing was said.
-    fn meanwhile(&self) -> &'static str {
-        if self.watched.is_some() { "starting" } else { "waiting for its turn" }
+    async fn meanwhile(&self) -> String {
+        let [job] = self.jobs else { return self.summary() };
+        if self.watched.is_some() {
+            return "starting".to_owned();
+        }
+        match self.desk.job(*job).await.map(|job| job.progress.state) {
+            Ok(JobState::Paused { until }) => {
+                format!("paused until {}, when the agent's quota is reset", render::moment(until))
+            }
+            _ => "waiting for its turn".to_owned(),
+        }
     }
 
     fn summary(&self) -> String {

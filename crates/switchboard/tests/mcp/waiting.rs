@@ -10,6 +10,7 @@ use crate::scene::{Scene, eventually};
 crate::tests![
     progress_says_what_the_agent_does_and_only_ever_grows,
     progress_is_bounded_and_never_silent_for_long,
+    progress_says_that_a_job_is_paused_and_until_when,
     a_wait_counts_from_when_the_host_asked,
     nobody_is_told_who_did_not_ask,
     requests_that_are_piped_in_are_answered,
@@ -98,6 +99,35 @@ fn progress_is_bounded_and_never_silent_for_long() {
         let (told, _) =
             ask(&mut client, "@rehearse say on it\n@rehearse delay 2s\n@rehearse answer done").await;
         assert!(told >= 4, "{told} notifications in two silent seconds");
+    });
+}
+
+fn progress_says_that_a_job_is_paused_and_until_when() {
+    let heartbeat = Duration::from_millis(300);
+    let options =
+        switchboard::mcp::Options { rehearsal: true, heartbeat, ..switchboard::mcp::Options::default() };
+    Scene::play_with(options, async |scene| {
+        let mut client = scene.client().await;
+        let prompt = "@rehearse fail rate-limit Too many requests, try again in 5 minutes";
+        let params = json!({
+            "name": "call_rehearsal",
+            "arguments": { "prompt": prompt },
+            "_meta": { "progressToken": "p" },
+        });
+        client.begin("tools/call", params).await;
+        let line = loop {
+            let told = client.next().await.unwrap();
+            let line = told["params"]["message"].as_str().unwrap_or_else(|| panic!("{told}")).to_owned();
+            if line.starts_with("paused") {
+                break line;
+            }
+        };
+        let page =
+            scene.desk.list(&calls::JobFilter::default(), calls::PageRequest::default()).await.unwrap();
+        let job = scene.desk.job(page.jobs[0].id).await.unwrap();
+        let model::JobState::Paused { until } = job.progress.state else { panic!("{:?}", job.progress) };
+        let seconds = until.as_millis() / 1000 % 60;
+        assert!(line.starts_with("paused until 2") && line.contains(&format!(":{seconds:02}.")), "{line}");
     });
 }
 
