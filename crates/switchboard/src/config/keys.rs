@@ -292,6 +292,13 @@ pub const KEYS: &[Key] = &[
          `switchboard serve --http` sets it too.",
     ),
     key(
+        "http.allowed_hosts",
+        Kind::Texts,
+        Default::Empty,
+        "Names under which it may be reached beside its own address, `localhost`, `127.0.0.1` and `::1`, such as `box.example.com`; with a \
+         port, under that port only.",
+    ),
+    key(
         "http.allowed_origins",
         Kind::Texts,
         Default::Empty,

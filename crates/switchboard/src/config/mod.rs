@@ -110,6 +110,8 @@ pub struct Retention {
 pub struct Http {
     /// Where; none for not at all.
     pub address: Option<SocketAddr>,
+    /// The names under which it may be reached, beside those of this machine.
+    pub allowed_hosts: Vec<String>,
     /// The web pages that may use it.
     pub allowed_origins: Vec<String>,
 }
@@ -194,6 +196,7 @@ impl Config {
             cwd_aliases: says.folders("cwd_aliases"),
             http: Http {
                 address: says.text("http.address").and_then(|text| text.parse().ok()),
+                allowed_hosts: says.texts("http.allowed_hosts"),
                 allowed_origins: says.texts("http.allowed_origins"),
             },
             web_port: says.count("web.port").and_then(|port| u16::try_from(port).ok()),

@@ -78,6 +78,7 @@ pub async fn listen(
 ) -> Result<(TcpListener, http::Gate), JobsError> {
     let token = http::Token::in_file(&home.http_token())?;
     let mut gate = http::Gate::loopback(token);
+    gate.allowed_hosts.extend(config.http.allowed_hosts.iter().cloned());
     gate.allowed_origins.extend(config.http.allowed_origins.iter().cloned());
     if !address.ip().is_loopback() {
         tracing::warn!(%address, "others can reach this address: whoever has the token runs agents as this user");

@@ -13,7 +13,7 @@ use std::time::Duration;
 use axum::Router;
 use axum::body::{Body, HttpBody, to_bytes};
 use axum::extract::{Request, State};
-use axum::http::header::{AUTHORIZATION, CONTENT_LENGTH, CONTENT_TYPE, WWW_AUTHENTICATE};
+use axum::http::header::{AUTHORIZATION, CONTENT_LENGTH, CONTENT_TYPE, HOST, ORIGIN, WWW_AUTHENTICATE};
 use axum::http::{HeaderMap, HeaderValue, Method, StatusCode};
 use axum::middleware::{Next, from_fn, from_fn_with_state};
 use axum::response::{IntoResponse, Response};
@@ -330,6 +330,7 @@ fn too_long() -> Response {
 
 /// Makes JSON of every refusal: rmcp's are plain text.
 async fn as_json(request: Request, next: Next) -> Response {
+    let (host, origin) = (request.headers().get(HOST).cloned(), request.headers().get(ORIGIN).cloned());
     let response = next.run(request).await;
     let status = response.status();
     let is_json = response
@@ -346,13 +347,32 @@ async fn as_json(request: Request, next: Next) -> Response {
     let text = to_bytes(body, MAX_REFUSAL_BYTES).await.unwrap_or_default();
     let text = String::from_utf8_lossy(&text);
     let text = if text.is_empty() { status.canonical_reason().unwrap_or("refused") } else { text.trim() };
-    let told = error(status, text);
+    let told = match status {
+        // rmcp says which of the two it is, and neither its value nor what to do.
+        StatusCode::FORBIDDEN if text.contains("Origin") => {
+            not_named(text, origin.as_ref(), "http.allowed_origins")
+        }
+        StatusCode::FORBIDDEN if text.contains("Host") => {
+            not_named(text, host.as_ref(), "http.allowed_hosts")
+        }
+        _ => error(status, text),
+    };
     // What rmcp has said in headers (`Allow`) counts still; how long its text was does not.
     parts.headers.remove(CONTENT_TYPE);
     parts.headers.remove(CONTENT_LENGTH);
     let (told_parts, body) = told.into_parts();
     parts.headers.extend(told_parts.headers);
     Response::from_parts(parts, body)
+}
+
+/// Refuses a host or an origin that the operator has not named.
+fn not_named(text: &str, value: Option<&HeaderValue>, key: &str) -> Response {
+    let value = value.map(HeaderValue::as_bytes).unwrap_or_default();
+    let shown: String = String::from_utf8_lossy(value).chars().take(200).collect();
+    let hint = format!(
+        "if it is one of yours, name it in `{key}` of the configuration and restart the daemon: `switchboard stop --now`"
+    );
+    refuse(StatusCode::FORBIDDEN, &format!("{text}: `{}`", shown.escape_debug()), &hint)
 }
 
 fn refuse(status: StatusCode, message: &str, hint: &str) -> Response {

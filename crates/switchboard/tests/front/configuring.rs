@@ -67,6 +67,7 @@ fn a_program_of_ones_own_is_called() {
 #[test]
 fn http_is_served_to_who_has_the_token() {
     let bed = Bed::new();
+    bed.configure("[http]\nallowed_hosts = [\"box.example\"]\n");
     let output = bed.run(&["serve", "--background", "--http", "127.0.0.1:0"]);
     assert!(output.status.success(), "{output:?}");
     let token = fs::read_to_string(bed.state().join("http-token")).unwrap();
@@ -76,15 +77,25 @@ fn http_is_served_to_who_has_the_token() {
         after.split_once(' ')?.0.parse::<u16>().ok()
     };
     let port = std::iter::repeat_with(port).find_map(|port| port).unwrap();
-    assert!(post(port, "wrong").starts_with("HTTP/1.1 401 "), "{}", post(port, "wrong"));
-    let answer = post(port, token.trim());
-    assert!(answer.starts_with("HTTP/1.1 200 ") && answer.contains("\"switchboard\""), "{answer}");
+    let refused = post(port, "127.0.0.1", "wrong");
+    assert!(refused.starts_with("HTTP/1.1 401 "), "{refused}");
+    for host in ["127.0.0.1", "box.example"] {
+        let answer = post(port, host, token.trim());
+        assert!(answer.starts_with("HTTP/1.1 200 ") && answer.contains("\"switchboard\""), "{answer}");
+    }
+    let refused = post(port, "evil.example", token.trim());
+    assert!(refused.starts_with("HTTP/1.1 403 ") && refused.contains("`evil.example:"), "{refused}");
+    // And nobody who is stuck in a request keeps it.
+    let mut stuck = TcpStream::connect(("127.0.0.1", port)).unwrap();
+    stuck.write_all(b"POST /mcp HTTP/1.1\r\nHost: x\r\n").unwrap();
+    assert!(bed.run(&["stop", "--now"]).status.success());
+    assert!(bed.running().is_none());
 }
 
-fn post(port: u16, token: &str) -> String {
+fn post(port: u16, host: &str, token: &str) -> String {
     let body = r#"{"jsonrpc":"2.0","id":1,"method":"initialize","params":{"protocolVersion":"2025-06-18","capabilities":{},"clientInfo":{"name":"a test","version":"1"}}}"#;
     let head = format!(
-        "POST /mcp HTTP/1.1\r\nHost: 127.0.0.1:{port}\r\nAuthorization: Bearer {token}\r\nContent-Type: application/json\r\n\
+        "POST /mcp HTTP/1.1\r\nHost: {host}:{port}\r\nAuthorization: Bearer {token}\r\nContent-Type: application/json\r\n\
          Accept: application/json, text/event-stream\r\nContent-Length: {}\r\nConnection: close\r\n\r\n",
         body.len()
     );

@@ -175,6 +175,11 @@ fn only_named_hosts_and_origins_come_in() {
             let reply = door.post(&[(name, value)], &introduction()).await;
             assert_eq!(reply.status, 403, "{name}: {value}: {reply:?}");
             assert!(reply.error().contains(name), "{reply:?}");
+            let key = if name == "Host" { "`http.allowed_hosts`" } else { "`http.allowed_origins`" };
+            assert!(
+                reply.error().contains(&format!("`{value}`")) && reply.error().contains(key),
+                "{reply:?}"
+            );
         }
         for (name, value) in
             [("Host", "localhost:1"), ("Origin", "http://localhost:3000"), ("Origin", "http://[::1]:1")]
