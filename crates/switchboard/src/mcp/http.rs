@@ -30,7 +30,7 @@ use tokio_util::task::TaskTracker;
 
 use super::envelope::Envelope;
 use super::server::Server;
-use super::{Client, MAX_MESSAGE_BYTES, Options, stream};
+use super::{Client, MAX_MESSAGE_BYTES, Options, origins, stream};
 use crate::listener::Bounded;
 
 /// How much of a message that is too long is read to its end, so that the client hears the answer instead of a broken pipe.
@@ -182,7 +182,8 @@ pub async fn serve(
         let asked = asked.clone();
         async move {
             let response = next.run(request).await;
-            if response.status() != StatusCode::UNAUTHORIZED {
+            // Not who lacks the token, and not a browser that asks before it brings it.
+            if !matches!(response.status(), StatusCode::UNAUTHORIZED | StatusCode::NO_CONTENT) {
                 asked();
             }
             response
@@ -243,6 +244,7 @@ pub fn router(
     cut: CancellationToken,
 ) -> Router {
     let Gate { token, allowed_hosts, allowed_origins } = gate;
+    let pages: Arc<[String]> = allowed_origins.clone().into();
     let mut sessions = LocalSessionManager::default();
     let mut patient = SessionConfig::default();
     patient.keep_alive = Some(FORGOTTEN_AFTER);
@@ -270,6 +272,8 @@ pub fn router(
         .layer(from_fn(in_bounds))
         .layer(from_fn_with_state(token, with_token))
         .layer(from_fn(as_json))
+        // Before the token: a browser asks without it.
+        .layer(from_fn_with_state(pages, origins::to_pages))
 }
 
 async fn nothing_here() -> Response {

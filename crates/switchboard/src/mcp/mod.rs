@@ -14,13 +14,14 @@
 //! | `cancelled` | which requests their client has cancelled, and did not merely leave |
 //! | `resources`, `tasks` | jobs as resources and as SEP-2663 tasks: views of the store, no records of their own |
 //! | `stream`, `envelope` | one message a line, bounded; what cannot be read is answered all the same |
-//! | `http` | streamable HTTP behind a token |
+//! | `http`, `origins` | streamable HTTP behind a token; what browsers want to know before a page may use it |
 
 mod arguments;
 mod cancelled;
 mod envelope;
 pub mod http;
 mod job_ids;
+mod origins;
 mod refusal;
 mod render;
 mod resources;

@@ -14,6 +14,7 @@ crate::tests![
     only_the_token_opens_the_door,
     who_is_let_in_counts_as_asking,
     only_named_hosts_and_origins_come_in,
+    a_page_of_a_named_origin_can_use_it_from_a_browser,
     a_call_over_http_is_the_same_call,
     a_call_of_the_newest_revision_needs_no_session,
     a_connection_that_breaks_ends_no_job,
@@ -185,6 +186,46 @@ fn only_named_hosts_and_origins_come_in() {
             [("Host", "localhost:1"), ("Origin", "http://localhost:3000"), ("Origin", "http://[::1]:1")]
         {
             assert_eq!(door.post(&[(name, value)], &introduction()).await.status, 200, "{name}: {value}");
+        }
+    });
+}
+
+fn a_page_of_a_named_origin_can_use_it_from_a_browser() {
+    Scene::play(async |scene| {
+        let door = Door::open(scene).await;
+        // What a browser asks before it sends the page's request, without the token.
+        let ask_first = async |origin: &str| {
+            let wanted = "authorization,content-type,mcp-protocol-version";
+            let headers = [
+                ("Origin", origin),
+                ("Authorization", ""),
+                ("Access-Control-Request-Method", "POST"),
+                ("Access-Control-Request-Headers", wanted),
+            ];
+            let request = door.request(&headers, "").replace("POST /mcp", "OPTIONS /mcp");
+            let mut stream = TcpStream::connect(door.address).await.unwrap();
+            stream.write_all(request.as_bytes()).await.unwrap();
+            (Reply::read(stream).await, wanted)
+        };
+        let (reply, wanted) = ask_first("http://localhost:3000").await;
+        assert_eq!(reply.status, 204, "{reply:?}");
+        let header = |name: &str| reply.header(name).unwrap_or_else(|| panic!("{name}: {reply:?}"));
+        assert_eq!(header("access-control-allow-origin"), "http://localhost:3000");
+        assert_eq!(header("access-control-allow-headers"), wanted);
+        assert!(header("access-control-allow-methods").contains("DELETE"));
+        assert_eq!(door.asked.load(Ordering::SeqCst), 0, "that is not yet a request");
+        let (reply, _) = ask_first("https://evil.example").await;
+        assert_eq!((reply.status, reply.header("access-control-allow-origin")), (401, None), "{reply:?}");
+
+        let reply = door.post(&[("Origin", "http://localhost:3000")], &introduction()).await;
+        assert_eq!(reply.header("access-control-allow-origin").as_deref(), Some("http://localhost:3000"));
+        assert!(
+            reply.header("access-control-expose-headers").unwrap().contains("mcp-session-id"),
+            "{reply:?}"
+        );
+        for headers in [&[("Origin", "https://evil.example")][..], &[]] {
+            let reply = door.post(headers, &introduction()).await;
+            assert_eq!(reply.header("access-control-allow-origin"), None, "{reply:?}");
         }
     });
 }
