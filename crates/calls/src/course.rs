@@ -120,9 +120,11 @@ pub(crate) async fn go(desk: Arc<Inner>, job: Job, begin: Begin, place: Place) {
 /// From here on, who wants the job to end finds somebody to tell.
 async fn put_on_the_board(desk: &Inner, claim: &Claim) -> Arc<Live> {
     let live = desk.board.put(claim);
-    // Who wanted it before found nobody.
-    let asked = desk.store.get(claim.job).await.ok().flatten();
-    if asked.is_some_and(|job| job.progress.cancel_requested_at.is_some()) {
+    // Who wanted it before found nobody. And a claim that comes late may be one no more.
+    let found = desk.store.get(claim.job).await.ok().flatten();
+    let is_over =
+        |job: Job| job.progress.cancel_requested_at.is_some() || job.claim().as_ref() != Some(claim);
+    if found.is_some_and(is_over) {
         live.stop.cancel();
     }
     live
@@ -130,13 +132,7 @@ async fn put_on_the_board(desk: &Inner, claim: &Claim) -> Arc<Live> {
 
 /// Ends a job whose course broke off by a defect, with all that it may have left running.
 pub(crate) async fn give_up(desk: &Inner, claim: &Claim) {
-    let files = desk.files(claim.job);
-    if let Some(number) = files.runs().last()
-        && let Ok(run) = supervisor::attach(&files.run(*number)).await
-    {
-        let _ = run.stop();
-        let _ = run.wait().await;
-    }
+    end_last_run(&desk.files(claim.job)).await;
     let message = "a defect of Switchboard broke the call off; its log has more".to_owned();
     let end = JobEnd::failed(Failure { kind: FailureKind::SpoolFailed, message });
     if let Err(error) = desk.store.finish(claim, end).await {
@@ -145,6 +141,16 @@ pub(crate) async fn give_up(desk: &Inner, claim: &Claim) {
     desk.record(claim.job).await;
     if let Some(live) = desk.board.get(claim.job) {
         desk.board.take_off(&live);
+    }
+}
+
+/// Ends what may be left of the newest run of a job.
+pub(crate) async fn end_last_run(files: &JobFiles) {
+    if let Some(number) = files.runs().last()
+        && let Ok(run) = supervisor::attach(&files.run(*number)).await
+    {
+        let _ = run.stop();
+        let _ = run.wait().await;
     }
 }
 
@@ -476,9 +482,9 @@ impl Course<'_> {
                 biased;
                 // First of all: who leaves lets go of what the others wait for, and its run goes on. A desk that closes begins nothing.
                 () = self.desk.leaving.cancelled() => return Err(Conclusion::Left),
+                () = self.live.stop.cancelled() => return Err(self.ended_between_runs(relay)),
                 () = self.desk.closing.cancelled() => return Err(self.leave(relay)),
                 guard = self.desk.locks.take(key.clone(), self.job.id) => guard,
-                () = self.live.stop.cancelled() => return Err(self.ended_between_runs(relay)),
                 () = tokio::time::sleep(patience) => return Err(self.failed(never_free(&key))),
             };
             self.guards.push(guard);
@@ -497,8 +503,8 @@ impl Course<'_> {
         tokio::select! {
             biased;
             () = self.desk.leaving.cancelled() => Err(Conclusion::Left),
-            () = self.desk.closing.cancelled() => Err(self.leave(relay)),
             () = self.live.stop.cancelled() => Err(self.ended_between_runs(relay)),
+            () = self.desk.closing.cancelled() => Err(self.leave(relay)),
             () = self.place.take() => Ok(()),
         }
     }

@@ -422,9 +422,10 @@ impl Desk {
 
     /// Takes no more calls, and wants everything to end that this desk holds, also what it is just beginning.
     pub async fn cancel_all(&self) {
-        self.0.closing.cancel();
         let held = self.held();
+        // First: what only waits would be left to the next desk by a close, and not be ended.
         self.0.board.stop_all();
+        self.0.closing.cancel();
         for job in held {
             match self.cancel(job).await {
                 // One that has just ended need not be cancelled.

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use futures_util::FutureExt;
 use model::{AgentKind, Claim, Home, Job, JobId, NewJob};
-use store::{Capacity, ClaimRequest, OnDisk, Placed, StoreError, WatchEvent, Written};
+use store::{Capacity, ClaimRequest, Held, OnDisk, Placed, StoreError, WatchEvent, Written};
 use tokio::sync::Notify;
 use tokio::task::{Id, JoinError, JoinSet};
 use tokio::time::{Instant, sleep, sleep_until};
@@ -230,15 +230,14 @@ pub(crate) async fn heartbeat(desk: Arc<Inner>) {
             }
         }
         let is_known = |claim: &Claim| desk.board.get(claim.job).is_some_and(|live| live.claim == *claim);
-        let now_unknown: Vec<Claim> =
-            held.into_iter().map(|held| held.claim).filter(|claim| !is_known(claim)).collect();
+        let now_unknown: Vec<Held> = held.into_iter().filter(|held| !is_known(&held.claim)).collect();
         // What is unknown for the first time may be on its way here, or have ended since.
         let is_forgotten =
             |claim: &Claim| !desk.closing.is_cancelled() && unknown.contains(claim) && !is_known(claim);
-        for claim in now_unknown.iter().filter(|claim| is_forgotten(claim)) {
-            recovery::take_care_of(&desk, claim).await;
+        for held in now_unknown.iter().filter(|held| is_forgotten(&held.claim)) {
+            recovery::take_care_of(&desk, held).await;
         }
-        unknown = now_unknown;
+        unknown = now_unknown.into_iter().map(|held| held.claim).collect();
     }
 }
 

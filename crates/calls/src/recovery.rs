@@ -6,14 +6,17 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use model::{Claim, Failure, FailureKind, Job, JobEnd, JobId, Owner, Refusal, StateName, Timestamp};
-use store::{JobFilter, PageRequest, RescueRequest, StoreError};
+use store::{Held, JobFilter, PageRequest, RescueRequest, StoreError};
 
-use crate::course::{Begin, RunNote, locks_of, note_of};
+use crate::course::{self, Begin, RunNote, locks_of, note_of};
 use crate::desk::Inner;
 use crate::dispatch;
 use crate::error::CallError;
 use crate::files::JobFiles;
 use crate::settings::Settings;
+
+/// How many folders are removed before it is looked whether the desk closes.
+const AT_A_TIME: usize = 100;
 
 /// A name that no other desk has ever had: the machine, the folder, and this very opening.
 pub(crate) fn owner(settings: &Settings) -> Owner {
@@ -107,14 +110,25 @@ pub(crate) fn has_no_attempt_left(error: &StoreError) -> bool {
 
 /// Takes care of a job that is held in the name of this desk, of which it knows nothing: the word that it has it, or that it has it
 /// no longer, was lost on the way.
-pub(crate) async fn take_care_of(desk: &Inner, claim: &Claim) {
+pub(crate) async fn take_care_of(desk: &Inner, held: &Held) {
+    let Held { claim, state, .. } = held;
     tracing::warn!(job = %claim.job, "held, and nobody works on it: queueing it again");
-    if desk.files(claim.job).folder().exists() {
-        queue_again(desk, claim).await;
-    } else if let Err(error) = desk.store.pause_until(claim, desk.store.now()).await {
-        tracing::warn!(job = %claim.job, %error, "cannot queue the job again");
+    let files = desk.files(claim.job);
+    if *state == StateName::Running && files.runs().is_empty() {
+        // It has not begun, so this costs it no attempt.
+        match desk.store.pause_until(claim, desk.store.now()).await {
+            Ok(_) => desk.wake.notify_one(),
+            Err(error) => tracing::warn!(job = %claim.job, %error, "cannot queue the job again"),
+        }
     } else {
-        desk.wake.notify_one();
+        course::end_last_run(&files).await;
+        queue_again(desk, claim).await;
+    }
+    // It may be over instead.
+    if let Ok(Some(record)) = desk.store.get(claim.job).await
+        && record.completed_at.is_some()
+    {
+        desk.write_down(&record);
     }
 }
 
@@ -208,6 +222,9 @@ pub(crate) async fn remove_forgotten(desk: Arc<Inner>) {
     let found = tokio::task::spawn_blocking(move || folders(&looking)).await;
     let mut forgotten = Vec::new();
     for job in found.ok().and_then(Result::ok).unwrap_or_default() {
+        if desk.closing.is_cancelled() {
+            return;
+        }
         if job < oldest_kept && matches!(desk.store.get(job).await, Ok(None)) {
             forgotten.push(job);
         }
@@ -217,7 +234,12 @@ pub(crate) async fn remove_forgotten(desk: Arc<Inner>) {
             jobs = forgotten.len(),
             "removing the folders of jobs that an earlier daemon has forgotten"
         );
-        dispatch::remove_folders(&desk, forgotten).await;
+        for part in forgotten.chunks(AT_A_TIME) {
+            if desk.closing.is_cancelled() {
+                return;
+            }
+            dispatch::remove_folders(&desk, part.to_vec()).await;
+        }
     }
 }
 

@@ -13,6 +13,9 @@ use crate::live::Activity;
 
 /// How much of the end of stderr is weighed in the outcome.
 const STDERR_TAIL: u64 = 8 * 1024;
+/// How often a run that is to end is looked for again, one second apart, when it cannot be followed. One that nobody wants to end is
+/// looked for until it can be.
+const TRIES_WHEN_STOPPED: u32 = 60;
 /// After how long a run shows in the folder of its job. The folder of one that ends sooner tells of its end alone: every file
 /// that is made and replaced costs, and nobody has seen the folder by then.
 const SHOWN_AFTER: Duration = Duration::from_millis(50);
@@ -39,6 +42,7 @@ impl Course<'_> {
         let mut parser = Parser::new(agent, ParseLimits::default());
         let mut activity = Activity { session: note.session.known().cloned(), ..Activity::default() };
         let mut told_to_stop = false;
+        let mut tries_left = TRIES_WHEN_STOPPED;
         let begun = Instant::now();
         let mut heard = begun;
         // Who goes away instead of waiting looks into the folder at once.
@@ -78,7 +82,8 @@ impl Course<'_> {
             let event = match event {
                 Ok(event) => event,
                 // Trouble of ours, such as too many open files, is no end of the run.
-                Err(error) if error.may_pass() => {
+                Err(error) if error.may_pass() && tries_left > 0 => {
+                    tries_left -= u32::from(told_to_stop);
                     self.breathe(&error).await?;
                     continue;
                 }
@@ -109,7 +114,10 @@ impl Course<'_> {
                 Some(RunEvent::Ended(report)) => break report,
                 None => match run.wait().await {
                     Ok(report) => break report,
-                    Err(error) if error.may_pass() => self.breathe(&error).await?,
+                    Err(error) if error.may_pass() && tries_left > 0 => {
+                        tries_left -= u32::from(told_to_stop);
+                        self.breathe(&error).await?;
+                    }
                     Err(error) => return Err(unreadable(&error)),
                 },
             }

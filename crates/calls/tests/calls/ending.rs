@@ -73,6 +73,9 @@ fn a_store_that_keeps_nothing_does_not_keep_an_agent_running() {
 fn a_desk_that_cancels_everything_misses_nothing_that_is_just_begun() {
     Scene::play(async |scene| {
         let desk = scene.open().await;
+        let first = desk.place(scene.order("say here\nhang")).await.unwrap().job;
+        until_it_says(&desk, first, "here").await;
+        let session = desk.answer(first).await.unwrap().session_id.unwrap();
         // Each of them at another point of its beginning.
         let placing: Vec<_> = (0..12)
             .map(|_| {
@@ -80,9 +83,19 @@ fn a_desk_that_cancels_everything_misses_nothing_that_is_just_begun() {
                 tokio::spawn(async move { desk.place(order).await })
             })
             .collect();
-        eventually("one has begun", || !desk.held().is_empty());
+        // One that only waits is cancelled like the others, and not left to the next desk.
+        let mut waiting = scene.order("answer never");
+        waiting.call.session = SessionChoice::Resume(session.parse().unwrap());
+        let waiting = desk.place(waiting).await.unwrap().job;
+        until_it_says(
+            &desk,
+            waiting,
+            &format!("waiting until another call has finished with session {session}"),
+        )
+        .await;
         desk.cancel_all().await;
         close(&desk).await;
+        assert_eq!(desk.answer(waiting).await.unwrap().status, Standing::Cancelled);
         for placed in placing {
             match placed.await.unwrap() {
                 Ok(placed) => {

@@ -6,10 +6,12 @@ use std::path::PathBuf;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use calls::{Desk, Leave, Standing};
-use model::{AgentKind, Home, JobId, NewJob, RunState, RunStatus, SessionChoice, StateName, Timestamp};
+use model::{
+    AgentKind, Home, JobId, NewJob, Owner, RunState, RunStatus, SessionChoice, StateName, Timestamp,
+};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
-use store::{Capacity, ClaimRequest, Store};
+use store::{Capacity, ClaimRequest, RescueRequest, Store};
 
 use crate::scene::{Scene, close, ended, eventually, files_of_an_ended_job, is_running, until_it_says};
 use crate::tests;
@@ -412,22 +414,38 @@ fn a_lost_run_is_begun_again_although_the_store_was_away_when_it_was_lost() {
 
 fn a_job_that_the_desk_holds_without_knowing_is_run() {
     Scene::play(async |scene| {
-        let desk = scene.open_with(|settings| settings.lease = Duration::from_secs(3)).await;
+        let lease = Duration::from_secs(3);
+        let desk = scene.open_with(|settings| settings.lease = lease).await;
         let settings = scene.settings();
-        let agents = AgentKind::ALL.map(|agent| Capacity { agent, at_once: 1 }).to_vec();
-        let request = ClaimRequest {
-            owner: desk.owner().clone(),
-            homes: vec![Home::Host(settings.host.clone())],
-            agents,
-            lease: Duration::from_secs(3),
-        };
-        // As when the answer to a claim is lost on its way to the desk.
+        let homes = vec![Home::Host(settings.host.clone())];
+        let agents = AgentKind::ALL.map(|agent| Capacity { agent, at_once: 9 }).to_vec();
+        let request = ClaimRequest { owner: desk.owner().clone(), homes: homes.clone(), agents, lease };
         let store = Store::open(settings.store).await.unwrap();
-        let new = NewJob::new(scene.call("answer done"), "call_cc", Home::Host(settings.host));
-        let placed = store.place_and_claim(new, request).await.unwrap().kept().await.unwrap();
-        assert!(placed.claimed.is_some());
-        let answer = ended(&desk, placed.job.id).await;
-        assert_eq!((answer.status, answer.output.as_str()), (Standing::Completed, "done"), "{answer:?}");
+        let placed_for = async |request: &ClaimRequest, max_attempts| {
+            let new = NewJob::new(scene.call("answer done"), "call_cc", Home::Host("here".to_owned()));
+            let new = NewJob { max_attempts, ..new };
+            let placed = store.place_and_claim(new, request.clone()).await.unwrap().kept().await.unwrap();
+            assert!(placed.claimed.is_some());
+            placed.job.id
+        };
+        // As when the answer to a claim is lost on its way to the desk. What has not begun has used no attempt.
+        let (lost, cancelled) = (placed_for(&request, 1).await, placed_for(&request, 1).await);
+        for job in [lost, cancelled] {
+            fs::create_dir_all(folder(scene, job)).unwrap();
+        }
+        store.request_cancel(cancelled).await.unwrap();
+        // And one of another machine, which was taken over and not queued again.
+        let elsewhere = ClaimRequest { owner: Owner::new("elsewhere"), ..request };
+        let taken_over = placed_for(&elsewhere, 2).await;
+        let dead = vec![elsewhere.owner];
+        let rescue = RescueRequest { rescuer: desk.owner().clone(), homes, dead, lease };
+        assert_eq!(store.rescue(rescue).await.unwrap().len(), 1);
+        for job in [lost, taken_over] {
+            let answer = ended(&desk, job).await;
+            assert_eq!((answer.status, answer.output.as_str()), (Standing::Completed, "done"), "{answer:?}");
+        }
+        assert_eq!(ended(&desk, cancelled).await.status, Standing::Cancelled);
+        eventually("its files say so, too", || desk.files(cancelled).result().exists());
         close(&desk).await;
     });
 }

@@ -99,7 +99,8 @@ impl Moved {
         let state = after.state.name();
         // The time of the first claim.
         let started_at = started_at.or((state == StateName::Running).then(|| now.as_millis()));
-        let completed_at = state.ended().map(|_| now.as_millis());
+        // A clock that was set back lets nothing end before it began.
+        let completed_at = state.ended().map(|_| now.as_millis().max(started_at.unwrap_or_default()));
         let duration_ms = completed_at.zip(started_at).map(|(end, start)| end.saturating_sub(start));
         Self {
             standing: Standing::from(after),

@@ -265,7 +265,8 @@ fn step_patch(head: &LineRecord, after: &Progress, op: &str, now: Timestamp) -> 
     let now = int(now.as_millis());
     // The time of the first claim.
     let started_at = head.started_at.or((state == StateName::Running).then_some(now));
-    let completed_at = state.ended().map(|_| now);
+    // A clock that was set back lets nothing end before it began.
+    let completed_at = state.ended().map(|_| now.max(started_at.unwrap_or_default()));
     let queue = (state == StateName::Queued).then(|| queue_name(&head.home, &head.agent));
     let patch = StepPatch {
         revision: head.revision + 1,

@@ -63,8 +63,8 @@ async fn stop(connection: &mut Connection, desk: &Desk, how: StopHow) -> io::Res
         StopHow::Now => desk.go_on_to(Phase::Ending),
         StopHow::Drain => desk.go_on_to(Phase::Draining),
         StopHow::Cancel => {
-            desk.go_on_to(Phase::Draining);
             desk.work().cancel().await;
+            desk.go_on_to(Phase::Draining);
         }
     }
     let mut told = None;

@@ -115,8 +115,8 @@ impl Listener {
 /// Whoever removed the state folder took the jobs with it, and the next daemon has a lock of its own: what runs here is nobody's.
 async fn give_way(desk: &Desk) {
     tracing::error!(state = %desk.home().state().display(), "the state folder was removed: ending all that runs");
-    desk.go_on_to(Phase::Draining);
     desk.work().cancel().await;
+    desk.go_on_to(Phase::Draining);
     // Over when nothing runs any more.
     let _ = timeout(GIVES_WAY_WITHIN, desk.reached(Phase::Ending)).await;
     desk.go_on_to(Phase::Ending);

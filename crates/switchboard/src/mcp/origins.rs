@@ -1,6 +1,7 @@
 //! What browsers ask before a web page may use the server, and what they want to read beside the answer (CORS).
 //!
-//! Only pages whose origin the operator has named get an answer. It opens nothing: every request that follows brings the token.
+//! Only pages of this machine, and those whose origin the operator has named, get an answer. It opens nothing: every request that
+//! follows brings the token.
 
 use std::sync::Arc;
 

@@ -168,7 +168,8 @@ impl Teller<'_> {
             return "starting".to_owned();
         }
         match self.desk.job(*job).await.map(|job| job.progress.state) {
-            Ok(JobState::Paused { until }) => {
+            // One that was put back is paused until now, and waits like all others.
+            Ok(JobState::Paused { until }) if until > self.desk.now() => {
                 format!("paused until {}, when the agent's quota is reset", render::moment(until))
             }
             _ => "waiting for its turn".to_owned(),
