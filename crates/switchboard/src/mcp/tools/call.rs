@@ -63,7 +63,7 @@ pub(super) struct Parameters {
     resume_session_id: Option<String>,
     /// The same as `resume_session_id`.
     session_id: Option<String>,
-    /// Go on with the last conversation of this `task_name` with this agent. Not together with `resume_session_id`.
+    /// Go on with the last conversation of this `task_name` with this agent, which has to be one of the same `cwd`. Not together with `resume_session_id`.
     #[serde(default)]
     continue_latest: bool,
     /// A name for the task, shown in lists; `continue_latest` finds the conversation by it. Default: the name of the tool.
@@ -87,13 +87,13 @@ pub(super) struct Parameters {
     /// How many turns the model may take. When they are used up the call fails with `max_turns`; left out, it goes on by itself.
     #[schemars(range(min = 1))]
     max_turns: Option<u32>,
-    /// Hard limit on the agent in milliseconds; then it is ended with everything it started (status `timeout`). 1 to 999 count as 1000. Default: 3600000, an hour.
+    /// Hard limit on the agent in milliseconds; then it is ended with everything it started (status `timeout`). 1 to 999 count as 1000. Default: as the operator set it, else 3600000, an hour.
     #[schemars(range(min = 1, max = 604_800_000))]
     timeout_ms: Option<u64>,
-    /// How long one tool of an MCP server of the agent may take, in milliseconds. Default: 300000.
+    /// How long one tool of an MCP server of the agent may take, in milliseconds. Default: as the operator set it, else 300000.
     #[schemars(range(min = 1, max = 604_800_000))]
     tool_timeout_ms: Option<u64>,
-    /// How long this call blocks, in milliseconds, before it answers `running` with the `job_id`; the job goes on. 0 answers at once. Default: 50000, because many hosts give up after 60 s.
+    /// How long this call blocks, in milliseconds, before it answers `running` with the `job_id`; the job goes on. 0 answers at once. Default: as the operator set it, else 50000, because many hosts give up after 60 s.
     #[schemars(range(max = 600_000))]
     wait_ms: Option<u64>,
     /// Answer as soon as the job is kept, with its `status_file`, `output_file` and `error_file`; do not wait at all.
@@ -102,7 +102,7 @@ pub(super) struct Parameters {
     /// Also answer what the agent did on the way, as `stream_events`, of `max_response_chars` characters at most. Long; use it for debugging.
     #[serde(default)]
     expose_stream: bool,
-    /// How many characters of the agent's answer to pass on; head and tail are kept, and the cut is named. Default: 100000.
+    /// How many characters of the agent's answer to pass on; head and tail are kept, and the cut is named. Default: as the operator set it, else 100000.
     #[schemars(range(max = 1_000_000))]
     max_response_chars: Option<u64>,
     /// Your own name for this call: asked twice with the same key, it is one job, and the second answers for the first.
@@ -197,7 +197,7 @@ impl CallTool {
                 return Err(Refusal::of(
                     "timeout_ms",
                     "a limit of 0 would end the agent before it begins",
-                    "give milliseconds, such as 600000 for ten minutes, or leave it out for an hour",
+                    "give milliseconds, such as 600000 for ten minutes, or leave it out for what the operator set",
                 ));
             }
             Some(millis) => {

@@ -14,8 +14,8 @@ pub(super) const CALL: CallTool = CallTool {
         second opinion, or to work in another folder. It starts with no knowledge of your conversation, so put everything it \
         needs into `prompt`. It may change files and run commands unless `mode` is `observe`. When the answer says `running`, \
         the job goes on: call call_wait with its job_id, do not place the call again. To follow up, give the answer's session_id \
-        as resume_session_id. Runs for up to an hour (`timeout_ms`).",
-    models: "haiku (default), sonnet or opus, in any case, or the full name of a model.",
+        as resume_session_id. Runs for up to `timeout_ms`.",
+    models: "haiku (default, unless the operator set another), sonnet or opus, in any case, or the full name of a model.",
     needs_cwd: false,
     has_session_id: true,
     howto: "Examples:\n\

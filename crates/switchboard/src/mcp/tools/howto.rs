@@ -36,7 +36,7 @@ resources: switchboard://jobs/{id}, switchboard://jobs/{id}/output, switchboard:
 Files: status_file, output_file and error_file of an answer can be read or followed with `tail -f`; result.json beside them holds \
 the final answer.
 
-Ending: call_cancel stops a job with everything it started. A job also ends at timeout_ms (an hour).
+Ending: call_cancel stops a job with everything it started. A job also ends at timeout_ms (an hour, unless the operator set another time).
 
 Errors: an answer with status failed, timeout or cancelled has `error` with kind, message and hint. A refused call names the \
 parameter and the remedy, and nothing was placed.";
