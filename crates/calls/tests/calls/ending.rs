@@ -112,7 +112,7 @@ fn a_desk_that_cancels_everything_misses_nothing_that_is_just_begun() {
 fn a_desk_that_drains_begins_nothing_that_waits_for_a_session() {
     Scene::play(async |scene| {
         let desk = scene.open_with(|settings| settings.max_attempts = 1).await;
-        let first = desk.place(scene.order("say here\ndelay 300ms\nanswer one")).await.unwrap().job;
+        let first = desk.place(scene.order("say here\ndelay 2s\nanswer one")).await.unwrap().job;
         until_it_says(&desk, first, "here").await;
         let session = desk.answer(first).await.unwrap().session_id.unwrap();
         let mut second = scene.order("answer two");

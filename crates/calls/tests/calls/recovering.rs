@@ -345,10 +345,10 @@ fn restarts_of_the_daemon_before_a_job_has_begun_cost_it_no_attempt() {
 
 fn a_record_that_makes_no_sense_does_not_keep_the_desk_closed() {
     Scene::play(async |scene| {
-        let job = left_alone(scene, "say here\ndelay 300ms\nanswer done").await;
+        let job = left_alone(scene, "say here\ndelay 2s\nanswer done").await;
         let other = {
             let desk = scene.open().await;
-            let other = desk.place(scene.order("say here\ndelay 300ms\nanswer done")).await.unwrap().job;
+            let other = desk.place(scene.order("say here\ndelay 2s\nanswer done")).await.unwrap().job;
             until_it_says(&desk, other, "here").await;
             desk.close(Leave::Now).await;
             other
@@ -364,7 +364,7 @@ fn a_record_that_makes_no_sense_does_not_keep_the_desk_closed() {
 
 fn a_run_that_ends_while_no_desk_is_open_has_ended_then() {
     Scene::play(async |scene| {
-        let job = left_alone(scene, "say here\ndelay 300ms\nanswer done").await;
+        let job = left_alone(scene, "say here\ndelay 2s\nanswer done").await;
         eventually("the run ends", || has_ended(scene, job));
         let RunState::Ended(report) = &scene.runs(job)[0].state else { panic!("it has ended") };
         tokio::time::sleep(Duration::from_millis(20)).await;
@@ -398,7 +398,7 @@ fn folders_that_a_sweep_has_left_are_removed_by_the_next_desk() {
 fn a_lost_run_is_begun_again_although_the_store_was_away_when_it_was_lost() {
     Scene::play(async |scene| {
         let desk = scene.open_with(|settings| settings.max_attempts = 2).await;
-        let job = desk.place(scene.order("say here\ndelay 1s\nanswer done")).await.unwrap().job;
+        let job = desk.place(scene.order("say here\ndelay 3s\nanswer done")).await.unwrap().job;
         until_it_says(&desk, job, "here").await;
         scene.take_the_store_away();
         kill(scene.runs(job)[0].supervisor.pid);
@@ -435,7 +435,8 @@ fn a_job_that_the_desk_holds_without_knowing_is_run() {
         }
         store.request_cancel(cancelled).await.unwrap();
         // And one of another machine, which was taken over and not queued again.
-        let elsewhere = ClaimRequest { owner: Owner::new("elsewhere"), ..request };
+        let elsewhere =
+            ClaimRequest { owner: Owner::new("elsewhere"), lease: Duration::from_hours(1), ..request };
         let taken_over = placed_for(&elsewhere, 2).await;
         let dead = vec![elsewhere.owner];
         let rescue = RescueRequest { rescuer: desk.owner().clone(), homes, dead, lease };
