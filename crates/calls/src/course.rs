@@ -532,9 +532,9 @@ impl Course<'_> {
 
     /// Leaves a job of which nothing runs to the next desk. Where that cannot be written down, it finds the job as it was.
     fn leave(&self, relay: &Relay) -> Conclusion {
-        match self.files.replace(PAUSE, relay) {
-            Ok(()) => Conclusion::Paused { until: self.desk.store.now() },
-            Err(_) => Conclusion::Left,
+        match self.pause(relay, Duration::ZERO) {
+            paused @ Conclusion::Paused { .. } => paused,
+            _not_written => Conclusion::Left,
         }
     }
 

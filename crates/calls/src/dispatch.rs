@@ -82,7 +82,9 @@ async fn begin(desk: &Arc<Inner>, job: Job, claim: Claim, seat: Seat, on_disk: O
     let handed = Begin::Handed { live: Arc::clone(&live), on_disk };
     let course = course::go(Arc::clone(desk), job, handed, place);
     if !desk.handed.begin(to_its_end(Arc::clone(desk), claim.clone(), course)) {
-        put_back(desk, &live, &claim).await;
+        // The desk has closed in between: the job is for the next one.
+        desk.board.take_off(&live);
+        recovery::put_back(desk, &claim).await;
     }
 }
 
@@ -92,15 +94,6 @@ async fn to_its_end(desk: Arc<Inner>, claim: Claim, course: impl Future<Output =
         broke_off(&desk, &claim).await;
     }
     desk.handed.ended.notify_one();
-}
-
-/// The desk has closed in between: the job is for the next one.
-async fn put_back(desk: &Inner, live: &Live, claim: &Claim) {
-    desk.board.take_off(live);
-    // A pause that is over: it was not begun, so this costs it no attempt.
-    if let Err(error) = desk.store.pause_until(claim, desk.store.now()).await {
-        tracing::warn!(job = %claim.job, %error, "cannot queue the job again; the next daemon finds it");
-    }
 }
 
 /// Claims what waits, as long as there is room, and sees every course to its end.

@@ -108,6 +108,14 @@ pub(crate) fn has_no_attempt_left(error: &StoreError) -> bool {
     matches!(error.refusal(), Some(Refusal::NoAttemptLeft { .. }))
 }
 
+/// Lets go of a job that has not begun: a pause that is over, which costs it no attempt.
+pub(crate) async fn put_back(desk: &Inner, claim: &Claim) {
+    match desk.store.pause_until(claim, desk.store.now()).await {
+        Ok(_) => desk.wake.notify_one(),
+        Err(error) => tracing::warn!(job = %claim.job, %error, "cannot queue the job again"),
+    }
+}
+
 /// Takes care of a job that is held in the name of this desk, of which it knows nothing: the word that it has it, or that it has it
 /// no longer, was lost on the way.
 pub(crate) async fn take_care_of(desk: &Inner, held: &Held) {
@@ -115,11 +123,7 @@ pub(crate) async fn take_care_of(desk: &Inner, held: &Held) {
     tracing::warn!(job = %claim.job, "held, and nobody works on it: queueing it again");
     let files = desk.files(claim.job);
     if *state == StateName::Running && files.runs().is_empty() {
-        // It has not begun, so this costs it no attempt.
-        match desk.store.pause_until(claim, desk.store.now()).await {
-            Ok(_) => desk.wake.notify_one(),
-            Err(error) => tracing::warn!(job = %claim.job, %error, "cannot queue the job again"),
-        }
+        put_back(desk, claim).await;
     } else {
         course::end_last_run(&files).await;
         queue_again(desk, claim).await;

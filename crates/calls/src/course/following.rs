@@ -80,6 +80,11 @@ impl Course<'_> {
                 }
             };
             let event = match event {
+                Ok(None) => run.wait().await.map(RunEvent::Ended),
+                Ok(Some(event)) => Ok(event),
+                Err(error) => Err(error),
+            };
+            let event = match event {
                 Ok(event) => event,
                 // Trouble of ours, such as too many open files, is no end of the run.
                 Err(error) if error.may_pass() && tries_left > 0 => {
@@ -93,7 +98,7 @@ impl Course<'_> {
                 }
             };
             match event {
-                Some(RunEvent::Output(bytes)) => {
+                RunEvent::Output(bytes) => {
                     heard = Instant::now();
                     let known = activity.session.clone();
                     let reported = &mut self.reported;
@@ -110,16 +115,8 @@ impl Course<'_> {
                         self.hold_if_free(&session);
                     }
                 }
-                Some(RunEvent::Error(_)) => {}
-                Some(RunEvent::Ended(report)) => break report,
-                None => match run.wait().await {
-                    Ok(report) => break report,
-                    Err(error) if error.may_pass() && tries_left > 0 => {
-                        tries_left -= u32::from(told_to_stop);
-                        self.breathe(&error).await?;
-                    }
-                    Err(error) => return Err(unreadable(&error)),
-                },
+                RunEvent::Error(_) => {}
+                RunEvent::Ended(report) => break report,
             }
         };
         let reported = &mut self.reported;

@@ -6,14 +6,14 @@ use std::path::PathBuf;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use calls::{Desk, Leave, Standing};
-use model::{
-    AgentKind, Home, JobId, NewJob, Owner, RunState, RunStatus, SessionChoice, StateName, Timestamp,
-};
+use model::{AgentKind, Home, JobId, NewJob, Owner, RunState, RunStatus, StateName, Timestamp};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 use store::{Capacity, ClaimRequest, RescueRequest, Store};
 
-use crate::scene::{Scene, close, ended, eventually, files_of_an_ended_job, is_running, until_it_says};
+use crate::scene::{
+    Scene, close, ended, eventually, files_of_an_ended_job, is_running, until_it_says, waiting_behind,
+};
 use crate::tests;
 
 tests![
@@ -289,12 +289,7 @@ fn restarts_of_the_daemon_while_a_job_waits_cost_it_no_attempt() {
         let desk = scene.open_with(|settings| settings.max_attempts = 2).await;
         let first = desk.place(scene.order("say here\ndelay 1s\nanswer done")).await.unwrap().job;
         until_it_says(&desk, first, "here").await;
-        let session = desk.answer(first).await.unwrap().session_id.unwrap();
-        let mut second = scene.order("say mine\nhang");
-        second.call.session = SessionChoice::Resume(session.parse().unwrap());
-        let waits = format!("waiting until another call has finished with session {session}");
-        let second = desk.place(second).await.unwrap().job;
-        until_it_says(&desk, second, &waits).await;
+        let (second, waits) = waiting_behind(scene, &desk, first, "say mine\nhang").await;
         kill(scene.runs(first)[0].supervisor.pid);
         until_it_says(&desk, second, "mine").await;
         until_it_says(&desk, first, &waits).await;
@@ -318,11 +313,7 @@ fn restarts_of_the_daemon_before_a_job_has_begun_cost_it_no_attempt() {
         let mut desk = scene.open_with(|settings| settings.max_attempts = 1).await;
         let first = desk.place(scene.order("say here\nhang")).await.unwrap().job;
         until_it_says(&desk, first, "here").await;
-        let session = desk.answer(first).await.unwrap().session_id.unwrap();
-        let mut second = scene.order("answer done");
-        second.call.session = SessionChoice::Resume(session.parse().unwrap());
-        let second = desk.place(second).await.unwrap().job;
-        let waits = format!("waiting until another call has finished with session {session}");
+        let (second, waits) = waiting_behind(scene, &desk, first, "answer done").await;
         for has_a_folder in [true, false, false] {
             until_it_says(&desk, second, &waits).await;
             let files = desk.files(second);

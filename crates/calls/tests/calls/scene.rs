@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use agents::doctor::Lookup;
 use calls::{Answer, Desk, Leave, Order, Settings, Until};
-use model::{AgentKind, CallSpec, JobId, Limits, RunStatus};
+use model::{AgentKind, CallSpec, JobId, Limits, RunStatus, SessionChoice};
 use supervisor::Supervisor;
 use tempfile::TempDir;
 
@@ -148,6 +148,17 @@ pub async fn files_of_an_ended_job(scene: &Scene) -> calls::JobFiles {
 
 pub async fn close(desk: &Desk) {
     desk.close(Leave::WhenDone).await;
+}
+
+/// Places a call that has to wait until a running one has finished with its session, and what it says meanwhile.
+pub async fn waiting_behind(scene: &Scene, desk: &Desk, first: JobId, script: &str) -> (JobId, String) {
+    let session = desk.answer(first).await.unwrap().session_id.unwrap();
+    let mut order = scene.order(script);
+    order.call.session = SessionChoice::Resume(session.parse().unwrap());
+    let job = desk.place(order).await.unwrap().job;
+    let waits = format!("waiting until another call has finished with session {session}");
+    until_it_says(desk, job, &waits).await;
+    (job, waits)
 }
 
 /// Waits until the agent of a job says so.

@@ -6,7 +6,7 @@ use std::time::Duration;
 use calls::{Leave, Order, Standing, Until};
 use model::{AgentKind, CallSpec, JobId, RunState, SessionChoice};
 
-use crate::scene::{LONG, Scene, answered, close, ended, until_it_says};
+use crate::scene::{LONG, Scene, answered, close, ended, until_it_says, waiting_behind};
 use crate::tests;
 
 tests![
@@ -72,16 +72,7 @@ fn a_session_is_not_run_twice_at_once_after_a_restart_either() {
         let desk = scene.open().await;
         let first = desk.place(scene.order("say begun\ndelay 500ms\nanswer one")).await.unwrap().job;
         until_it_says(&desk, first, "begun").await;
-        let session = desk.answer(first).await.unwrap().session_id.unwrap();
-        let mut second = scene.order("answer two");
-        second.call.session = SessionChoice::Resume(session.parse().unwrap());
-        let second = desk.place(second).await.unwrap().job;
-        until_it_says(
-            &desk,
-            second,
-            &format!("waiting until another call has finished with session {session}"),
-        )
-        .await;
+        let (second, _) = waiting_behind(scene, &desk, first, "answer two").await;
         desk.close(Leave::Now).await;
         drop(desk);
         let desk = scene.open().await;
