@@ -22,6 +22,7 @@ pub mod cli;
 mod gemini;
 mod home;
 pub mod mcp_echo;
+mod obey;
 mod openai;
 mod request;
 mod script;

@@ -25,6 +25,8 @@ scripts:
   hang                       never answer
   hang-after TEXT            say TEXT, then fall silent
   cut-after TEXT             say TEXT, then cut the connection
+  obey                       do what the prompt says: a line `$ COMMAND` runs it, `& COMMAND` starts it in the
+                             background, `! TOOL JSON` calls a tool, all other lines are the answer
 ";
 
 #[tokio::main]
@@ -86,6 +88,7 @@ fn script(words: &[&str]) -> Option<Script> {
         ["hang"] => Script::always(Turn::HangBeforeFirstByte),
         ["hang-after", text] => Script::always(Turn::hang_after(*text)),
         ["cut-after", text] => Script::always(Turn::cut_after(*text)),
+        ["obey"] => Script::obey(),
         _ => return None,
     })
 }

@@ -190,3 +190,37 @@ async fn an_mcp_call_is_named_as_each_cli_names_it() {
         assert!(answer.contains(name), "{vendor:?}: {answer}");
     }
 }
+
+/// A conversation in which the model has called one tool for the prompt.
+fn after_one_tool(vendor: Vendor, prompt: &str) -> Value {
+    match vendor {
+        Vendor::Anthropic => json!({"model": "claude-test", "stream": true, "messages": [
+            {"role": "user", "content": prompt},
+            {"role": "assistant", "content": [{"type": "tool_use", "id": "1", "name": "Bash", "input": {}}]},
+            {"role": "user", "content": [{"type": "tool_result", "tool_use_id": "1", "content": "one"}]},
+        ]}),
+        Vendor::OpenAi => json!({"model": "gpt-test", "stream": true, "input": [
+            {"type": "message", "role": "user", "content": [{"type": "input_text", "text": prompt}]},
+            {"type": "function_call", "call_id": "1", "name": "exec_command", "arguments": "{}"},
+            {"type": "function_call_output", "call_id": "1", "output": "one"},
+        ]}),
+        Vendor::Gemini => json!({"contents": [
+            {"role": "user", "parts": [{"text": prompt}]},
+            {"role": "model", "parts": [{"functionCall": {"name": "run_shell_command", "args": {}}}]},
+            {"role": "user", "parts": [{"functionResponse": {"name": "run_shell_command", "response": {"output": "one"}}}]},
+        ]}),
+    }
+}
+
+#[tokio::test]
+async fn obey_runs_the_steps_of_the_prompt_in_order() {
+    let api = ModelApi::start(Script::obey()).await;
+    for (vendor, path) in VENDORS {
+        let first = post(&api, path, &ask(vendor, "$ echo first\nAll fine.")).await;
+        assert!(first.contains("echo first"), "{vendor:?}: {first}");
+        let second = post(&api, path, &after_one_tool(vendor, "$ echo first\n& sleep 9\nAll fine.")).await;
+        assert!(second.contains("sleep 9") && !second.contains("echo first"), "{vendor:?}: {second}");
+        let last = post(&api, path, &after_one_tool(vendor, "$ echo first\nFine.")).await;
+        assert!(last.contains("Fine.") && last.contains("one"), "{vendor:?}: {last}");
+    }
+}
