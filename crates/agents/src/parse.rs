@@ -10,7 +10,7 @@ mod json;
 mod lines;
 mod summary;
 
-use model::{AgentEvent, AgentKind, AgentText, RawJson, Unreadable};
+use model::{AgentEvent, AgentKind, AgentText, RawJson, ToolOutput, Unreadable};
 
 use lines::{Line, Lines};
 use memchr::memchr2;
@@ -173,4 +173,12 @@ enum Lost {
 /// A line whose type is not known.
 fn unknown<'a>(kind: Option<&'a [u8]>, line: &'a [u8]) -> AgentEvent<'a> {
     AgentEvent::Unknown { kind: kind.map(AgentText::from_bytes), raw: RawJson::from_bytes(line) }
+}
+
+/// Parses the exit code that an agent reports in words at the start of a tool's output.
+fn exit_code_after(prefix: &str, output: &ToolOutput<'_>) -> Option<i32> {
+    let ToolOutput::Text(text) = output else { return None };
+    // Longer than any prefix and code together; the rest of the output may be megabytes.
+    let head = text.preview(60);
+    head.strip_prefix(prefix)?.lines().next()?.trim().parse().ok()
 }

@@ -48,6 +48,9 @@ pub enum AgentEvent<'a> {
         name: AgentText<'a>,
         /// What it is given.
         input: RawJson<'a>,
+        /// The tool call of the main agent in which a sub-agent uses it; none for the main agent itself.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        within: Option<AgentText<'a>>,
     },
     /// A tool answered.
     ToolResult {
@@ -57,6 +60,9 @@ pub enum AgentEvent<'a> {
         output: ToolOutput<'a>,
         /// Whether it failed.
         is_error: bool,
+        /// The exit code of the command it ran, when the agent reports one.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        exit_code: Option<i32>,
     },
     /// The agent tries again to reach its model.
     Retry {
@@ -181,11 +187,14 @@ impl AgentEvent<'_> {
                 E::Text { text: text.into_owned(), part, within: within.map(AgentText::into_owned) }
             }
             E::Thinking { text, part } => E::Thinking { text: text.into_owned(), part },
-            E::ToolUse { id, name, input } => {
-                E::ToolUse { id: id.into_owned(), name: name.into_owned(), input: input.into_owned() }
-            }
-            E::ToolResult { id, output, is_error } => {
-                E::ToolResult { id: id.into_owned(), output: output.into_owned(), is_error }
+            E::ToolUse { id, name, input, within } => E::ToolUse {
+                id: id.into_owned(),
+                name: name.into_owned(),
+                input: input.into_owned(),
+                within: within.map(AgentText::into_owned),
+            },
+            E::ToolResult { id, output, is_error, exit_code } => {
+                E::ToolResult { id: id.into_owned(), output: output.into_owned(), is_error, exit_code }
             }
             E::Retry { attempt, of, delay, status, reason } => {
                 E::Retry { attempt, of, delay, status, reason: reason.into_owned() }
@@ -254,8 +263,18 @@ mod tests {
                 tools: vec!["Read".into()],
                 mcp_servers: vec![McpServerState { name: "a".into(), status: "connected".into() }],
             },
-            AgentEvent::ToolUse { id: "1".into(), name: "Read".into(), input: RawJson::from_bytes(b"{}") },
-            AgentEvent::ToolResult { id: "1".into(), output: ToolOutput::Nothing, is_error: true },
+            AgentEvent::ToolUse {
+                id: "1".into(),
+                name: "Read".into(),
+                input: RawJson::from_bytes(b"{}"),
+                within: Some("0".into()),
+            },
+            AgentEvent::ToolResult {
+                id: "1".into(),
+                output: ToolOutput::Nothing,
+                is_error: true,
+                exit_code: Some(101),
+            },
             AgentEvent::Retry {
                 attempt: Some(1),
                 of: None,

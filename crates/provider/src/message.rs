@@ -104,12 +104,14 @@ pub(crate) struct ToolUses(Vec<ToolUse>);
 impl ToolUses {
     pub fn hear(&mut self, event: &AgentEvent<'_>) {
         match event {
-            AgentEvent::ToolUse { id, name, input } if self.0.len() < MAX_TOOL_USES => self.0.push(ToolUse {
-                id: id.decode().into_owned(),
-                name: name.decode().into_owned(),
-                input: input.to_string().chars().take(INPUT_CHARS).collect(),
-                failed: None,
-            }),
+            AgentEvent::ToolUse { id, name, input, .. } if self.0.len() < MAX_TOOL_USES => {
+                self.0.push(ToolUse {
+                    id: id.decode().into_owned(),
+                    name: name.decode().into_owned(),
+                    input: input.to_string().chars().take(INPUT_CHARS).collect(),
+                    failed: None,
+                })
+            }
             AgentEvent::ToolResult { id, is_error, .. } => {
                 if let Some(used) = self.0.iter_mut().rfind(|used| *id == *used.id.as_str()) {
                     used.failed = Some(*is_error);
@@ -152,10 +154,17 @@ mod tests {
             id: id.into(),
             name: "Read".into(),
             input: RawJson::from_bytes(br#"{"path":"a"}"#),
+            within: None,
         };
         uses.hear(&using("1"));
         uses.hear(&using("2"));
-        uses.hear(&AgentEvent::ToolResult { id: "1".into(), output: ToolOutput::Nothing, is_error: true });
+        let failed = AgentEvent::ToolResult {
+            id: "1".into(),
+            output: ToolOutput::Nothing,
+            is_error: true,
+            exit_code: None,
+        };
+        uses.hear(&failed);
         assert_eq!(uses.0[0].failed, Some(true));
         assert_eq!((uses.0[1].failed, uses.0[1].input.as_str()), (None, r#"{"path":"a"}"#));
         (0..2 * MAX_TOOL_USES).for_each(|_| uses.hear(&using("3")));

@@ -12,7 +12,7 @@ use model::{AgentEvent, AgentText, McpServerState, Part, RawJson, ToolOutput};
 
 use super::json::{Malformed, Read, Reader};
 use super::summary::{self, Summary};
-use super::{Lost, unknown};
+use super::{Lost, exit_code_after, unknown};
 
 /// Who speaks when the CLI itself reports an error in the place of the model.
 const SYNTHETIC: &str = "<synthetic>";
@@ -187,6 +187,7 @@ fn assistant(line: Line<'_>, summary: &mut Summary, on_event: &mut impl FnMut(Ag
                 id: block.id.unwrap_or_else(|| "".into()),
                 name: block.name.unwrap_or_else(|| "".into()),
                 input: block.input.unwrap_or_else(|| RawJson::from_bytes(b"null")),
+                within: line.within.clone(),
             }),
             _ => {}
         }
@@ -204,7 +205,9 @@ fn user(message: Message<'_>, on_event: &mut impl FnMut(AgentEvent<'_>)) {
     for block in message.blocks {
         if block.kind == b"tool_result" {
             let id = block.id.unwrap_or_else(|| "".into());
-            on_event(AgentEvent::ToolResult { id, output: block.output, is_error: block.is_error });
+            let Block { output, is_error, .. } = block;
+            let exit_code = is_error.then(|| exit_code_after("Exit code ", &output)).flatten();
+            on_event(AgentEvent::ToolResult { id, output, is_error, exit_code });
         }
     }
 }

@@ -29,7 +29,7 @@ struct Item<'a> {
     tool: Option<AgentText<'a>>,
     output: Option<ToolOutput<'a>>,
     failure: Option<ToolOutput<'a>>,
-    exit_code: Option<&'a [u8]>,
+    exit_code: Option<i32>,
     status: Option<&'a [u8]>,
 }
 
@@ -114,7 +114,7 @@ fn item<'a>(value: &mut Reader<'a>, item: &mut Item<'a>) -> Read<()> {
             b"error" => {
                 item.failure = Some(value.tool_output()?).filter(|error| *error != ToolOutput::Nothing);
             }
-            b"exit_code" => item.exit_code = Some(value.raw()?),
+            b"exit_code" => item.exit_code = value.whole()?,
             b"status" => item.status = value.word()?,
             _ => value.skip()?,
         }
@@ -144,6 +144,7 @@ fn started(item: Item<'_>, on_event: &mut impl FnMut(AgentEvent<'_>)) {
             name,
             id: item.id.unwrap_or_else(|| "".into()),
             input: RawJson::from_bytes(item.input.unwrap_or(b"null")),
+            within: None,
         });
     }
 }
@@ -189,12 +190,13 @@ fn tool_result(item: Item<'_>, summary: &mut Summary, on_event: &mut impl FnMut(
         summary.saw_denial(denial.clone());
         on_event(AgentEvent::PermissionDenied(denial));
     }
-    let failed_exit = item.exit_code.is_some_and(|code| code != b"0" && code != b"null");
+    let failed_exit = item.exit_code.is_some_and(|code| code != 0);
     let is_error = declined || failed_exit || item.failure.is_some() || item.status == Some(b"failed");
     on_event(AgentEvent::ToolResult {
         id: item.id.unwrap_or_else(|| "".into()),
         output: item.failure.or(item.output).unwrap_or(ToolOutput::Nothing),
         is_error,
+        exit_code: item.exit_code,
     });
 }
 

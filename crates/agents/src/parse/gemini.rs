@@ -4,7 +4,7 @@ use model::{AgentEvent, AgentText, Finish, Part, RawJson, ToolOutput, Usage};
 
 use super::json::{Read, Reader, strictly};
 use super::summary::{self, Complaint, ComplaintCode, Said, Summary};
-use super::{Lost, unknown};
+use super::{Lost, exit_code_after, unknown};
 
 /// Tools that change something. Without leave to use one, the CLI does not even register it, and answers the model that
 /// there is no such tool; of any other name that answer only means that the model made it up.
@@ -59,6 +59,7 @@ pub(super) fn read(
                 id: line.tool_id.unwrap_or_else(|| "".into()),
                 name: line.tool_name.unwrap_or_else(|| "".into()),
                 input: line.parameters.unwrap_or_else(|| RawJson::from_bytes(b"null")),
+                within: None,
             });
         }
         Some(b"tool_result") => tool_result(line, summary, on_event),
@@ -178,11 +179,11 @@ fn tool_result(line: Line<'_>, summary: &mut Summary, on_event: &mut impl FnMut(
         on_event(AgentEvent::PermissionDenied(denial));
     }
     let failure = line.error.message.map(ToolOutput::Text);
-    on_event(AgentEvent::ToolResult {
-        id,
-        output: line.output.or(failure).unwrap_or(ToolOutput::Nothing),
-        is_error: line.status == Some(b"error"),
-    });
+    let output = line.output.or(failure).unwrap_or(ToolOutput::Nothing);
+    // To Gemini a command that fails is a tool that works. Only one that prints nothing is answered with its exit code.
+    let exit_code = exit_code_after("Command exited with code: ", &output);
+    let is_error = line.status == Some(b"error") || exit_code.is_some();
+    on_event(AgentEvent::ToolResult { id, output, is_error, exit_code });
 }
 
 /// Done only when the line says so and nothing in it speaks of an error.

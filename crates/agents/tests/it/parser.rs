@@ -134,6 +134,55 @@ fn what_a_sub_agent_says_is_not_the_answer() {
 }
 
 #[test]
+fn failed_command_keeps_its_exit_code() {
+    let claude = |text: &str, is_error| {
+        format!(
+            r#"{{"type":"user","message":{{"content":[{{"type":"tool_result","tool_use_id":"1","content":"{text}","is_error":{is_error}}}]}}}}"#
+        )
+    };
+    let codex = |code| {
+        format!(
+            r#"{{"type":"item.completed","item":{{"id":"1","type":"command_execution","aggregated_output":"","exit_code":{code}}}}}"#
+        )
+    };
+    let gemini = |text: &str| {
+        format!(
+            r#"{{"type":"tool_result","tool_id":"run_shell_command__1","status":"success","output":"{text}"}}"#
+        )
+    };
+    for (kind, line, expected) in [
+        (AgentKind::Claude, claude(r"Exit code 101\nerror: test failed", true), (true, Some(101))),
+        (AgentKind::Claude, claude("Exit code 101", false), (false, None)),
+        (AgentKind::Claude, claude("File does not exist.", true), (true, None)),
+        (AgentKind::Codex, codex("101"), (true, Some(101))),
+        (AgentKind::Codex, codex("0"), (false, Some(0))),
+        (AgentKind::Codex, codex("null"), (false, None)),
+        (AgentKind::Gemini, gemini("Command exited with code: 101"), (true, Some(101))),
+        (AgentKind::Gemini, gemini("error: test failed"), (false, None)),
+    ] {
+        let (events, _) = read(kind, &[line.as_bytes(), b"\n"], ParseLimits::default());
+        let [AgentEvent::ToolResult { is_error, exit_code, .. }] = events.as_slice() else {
+            panic!("{line}: {events:?}")
+        };
+        assert_eq!((*is_error, *exit_code), expected, "{line}");
+    }
+}
+
+#[test]
+fn tool_of_a_subagent_names_its_parent() {
+    let tool = |parent: &str| {
+        format!(
+            r#"{{"type":"assistant","message":{{"content":[{{"type":"tool_use","id":"2","name":"Bash","input":{{}}}}]}},"parent_tool_use_id":{parent}}}"#
+        )
+    };
+    for (parent, expected) in [("null", None), (r#""1""#, Some("1"))] {
+        let (events, _) = read(AgentKind::Claude, &[tool(parent).as_bytes(), b"\n"], ParseLimits::default());
+        let [AgentEvent::ToolUse { within, .. }] = events.as_slice() else { panic!("{events:?}") };
+        assert_eq!(within.as_ref().map(|within| within.decode().into_owned()).as_deref(), expected);
+    }
+}
+
+#[test]
 fn strings_of_any_length_are_kept_only_as_far_as_is_promised() {
     let limits = ParseLimits { line_bytes: 3 << 20, text_bytes: 64 };
     let long = "é".repeat(1 << 20);

@@ -86,12 +86,12 @@ impl Transcript {
             AgentEvent::Thinking { text, part: Part::Whole } if !text.is_empty() => {
                 Some(Piece::Thought(bounded(text)))
             }
-            AgentEvent::ToolUse { id, name, input } => Some(Piece::Tool {
+            AgentEvent::ToolUse { id, name, input, .. } => Some(Piece::Tool {
                 id: id.decode().into_owned(),
                 name: name.preview(100),
                 input: bounded_text(&input.text()),
             }),
-            AgentEvent::ToolResult { id, output, is_error } => {
+            AgentEvent::ToolResult { id, output, is_error, .. } => {
                 let output = match output {
                     ToolOutput::Text(text) => bounded(text),
                     ToolOutput::Json(json) => bounded_text(&json.text()),
@@ -354,12 +354,13 @@ mod tests {
     fn what_a_tool_answered_is_inside_the_tool_and_nothing_is_markup() {
         let input = RawJson::from_bytes(br#"{"command":"<img src=x onerror=alert(1)>"}"#);
         let told = [
-            event(AgentEvent::ToolUse { id: "1".into(), name: "<b>Bash</b>".into(), input }),
+            event(AgentEvent::ToolUse { id: "1".into(), name: "<b>Bash</b>".into(), input, within: None }),
             text("between", Part::Whole),
             event(AgentEvent::ToolResult {
                 id: "1".into(),
                 output: ToolOutput::Text("</pre><script>alert(1)</script>".into()),
                 is_error: true,
+                exit_code: None,
             }),
         ];
         let shown = read(&told).render().into_string();
