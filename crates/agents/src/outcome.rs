@@ -168,6 +168,13 @@ fn silent(ended: &Ended<'_>) -> Failure {
     if let Some(kind) = told {
         return failure(with_wait(kind, ended, words), words);
     }
+    if stderr.contains("cannot be used with root/sudo privileges") {
+        let remedy = "keep the sandbox on (policy `workspace`), or work as an ordinary user";
+        return failure(
+            FailureKind::AgentError,
+            &format!("claude refuses to run as root without a sandbox: {remedy}"),
+        );
+    }
     if ended.report.output_bytes == 0 {
         let said = if stderr.is_empty() { "nothing on stderr either" } else { stderr };
         return failure(FailureKind::EmptyOutput, &format!("{exit}, nothing on stdout: {said}"));

@@ -3,6 +3,7 @@
 //! Owns the two forms of it: what a call asks for ([`CallPolicy`], a preset and its adjustments) and what a supervisor
 //! enforces ([`Policy`], with every path filled in). How it is enforced is `sandbox`; this is data.
 
+use std::collections::BTreeMap;
 use std::fmt;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
@@ -55,6 +56,9 @@ pub struct Confinement {
     pub bounds: Bounds,
     /// The folder where it is kept that the sandbox has been proven; none to prove it every time.
     pub proofs: Option<PathBuf>,
+    /// Variables that the agent gets only where writes are held: they tell it that it is confined.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub env_if_held: BTreeMap<String, String>,
 }
 
 /// A folder or file that an agent is given.
@@ -368,6 +372,8 @@ pub struct Ground {
     pub must_hold: Vec<SafeguardName>,
     /// Where proofs are kept.
     pub proofs: Option<PathBuf>,
+    /// Variables for where writes are held ([`Confinement::env_if_held`]).
+    pub env_if_held: BTreeMap<String, String>,
 }
 
 impl CallPolicy {
@@ -412,6 +418,7 @@ impl CallPolicy {
             namespaces: true,
             bounds: self.bounds,
             proofs: ground.proofs.clone(),
+            env_if_held: ground.env_if_held.clone(),
         })))
     }
 

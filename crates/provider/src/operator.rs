@@ -162,6 +162,7 @@ impl Operator {
     /// to be confined, by a probe that tries to break out.
     pub async fn rehearse(&self, agent: &AgentSpec, workspace: &Path) -> Result<(), ProviderError> {
         let surroundings = self.config.surroundings();
+        let search_path = surroundings.get("PATH").cloned().unwrap_or_default();
         let session = Session::new(self.name, agent.clone(), workspace.to_owned());
         let relay = self.message(&session, "?", &surroundings)?;
         let check = self.look_up(surroundings.clone()).await?;
@@ -174,7 +175,7 @@ impl Operator {
         };
         let supervisor = self.supervisor()?;
         let scratch = confinement.proofs.clone().unwrap_or_else(|| spool.folder().to_owned());
-        let proven = aside(move || supervisor.prove(&confinement, &scratch).map(drop)).await?;
+        let proven = aside(move || supervisor.prove(&confinement, &scratch, &search_path).map(drop)).await?;
         proven.map_err(|error| ProviderError::NeedsSandbox { agent: self.kind, missing: error.to_string() })
     }
 

@@ -56,12 +56,7 @@ impl Layout {
         for root in &confinement.roots {
             layout.root(&root.path, root.access, &hidden)?;
         }
-        for path in needed {
-            let private = PRIVATE.iter().any(|folder| path.starts_with(folder));
-            if let (true, Ok(path)) = (private, Real::path(path)) {
-                layout.mounts.push((path, Mount::Read));
-            }
-        }
+        layout.show(needed);
         let mounts = Mounts::look();
         for (_, Real { path, is_folder }) in hidden {
             for other in mounts.others(&path).into_iter().filter(|other| !is_root(confinement, other)) {
@@ -85,6 +80,19 @@ impl Layout {
             .sort_by_cached_key(|(path, mount)| (path.components().count(), path.clone(), mount.clone()));
         layout.mounts.dedup();
         Ok(layout)
+    }
+
+    /// Shows what lies in a private directory and must be seen. What the policy gives anyhow stays as it gives it.
+    fn show(&mut self, needed: &[PathBuf]) {
+        let roots: Vec<PathBuf> = self.mounts.iter().map(|(root, _)| root.clone()).collect();
+        for path in needed {
+            // By the name that is used, too, where a directory above it is a link.
+            let names = [Some(path.clone()), Real::path(path).ok()].into_iter().flatten();
+            let shown =
+                names.filter(|path| path.exists() && !roots.iter().any(|root| path.starts_with(root)));
+            let shown: Vec<_> = shown.map(|path| (path, Mount::Read)).collect();
+            self.mounts.extend(shown);
+        }
     }
 
     /// `hidden`: what is hidden, by its name and where that really is.
@@ -297,6 +305,7 @@ mod tests {
             namespaces: true,
             bounds: Bounds::default(),
             proofs: None,
+            env_if_held: std::collections::BTreeMap::new(),
         }
     }
 

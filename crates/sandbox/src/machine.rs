@@ -3,7 +3,7 @@
 //! Presence only, by asking the kernel itself: whether it really holds is proven ([`crate::prove`]).
 
 use std::fs;
-use std::os::unix::fs::PermissionsExt;
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
 use model::{Bounds, Confinement};
@@ -22,7 +22,7 @@ pub enum Tier {
 /// What there is.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Machine {
-    /// Bubblewrap, where the system keeps it: exceptions of `AppArmor` name that path alone, and nobody but root writes there.
+    /// The bubblewrap that is used ([`find_bubblewrap`]).
     pub bubblewrap: Option<PathBuf>,
     /// The version of Landlock's interface; 0 where there is none.
     pub landlock: i32,
@@ -33,13 +33,10 @@ pub struct Machine {
 }
 
 impl Machine {
-    /// Looks.
-    pub fn look() -> Self {
+    /// Looks. Bubblewrap is searched for in `search_path`, and is none that an agent could write to (`written`).
+    pub fn look(search_path: &str, written: &[&Path]) -> Self {
         Self {
-            bubblewrap: ["/usr/bin/bwrap", "/usr/local/bin/bwrap", "/run/current-system/sw/bin/bwrap"]
-                .map(PathBuf::from)
-                .into_iter()
-                .find(|path| is_program(path)),
+            bubblewrap: find_bubblewrap(search_path, written),
             landlock: landlock_abi(),
             seccomp: seccomp(),
             cgroup: Delegated::look(),
@@ -69,6 +66,11 @@ impl Machine {
         memory.then(|| counts("memory")).into_iter().chain(processes).collect()
     }
 
+    /// Whether writes are held in a tier: by read-only mounts, or by Landlock alone.
+    pub fn holds_writes(&self, tier: Tier) -> bool {
+        tier == Tier::Namespaces || self.landlock > 0
+    }
+
     /// Whether the processes of one run can be counted where there are namespaces. Those of root only a cgroup counts.
     pub fn counts_processes(&self, is_root: bool) -> bool {
         !is_root || self.cgroup.as_ref().is_some_and(|cgroup| cgroup.processes)
@@ -94,8 +96,37 @@ impl Machine {
     }
 }
 
+/// Where systems keep bubblewrap. The first comes before `PATH`: the exceptions of `AppArmor` name that path alone.
+const SYSTEM_BUBBLEWRAP: [&str; 3] =
+    ["/usr/bin/bwrap", "/usr/local/bin/bwrap", "/run/current-system/sw/bin/bwrap"];
+
+/// Returns the bubblewrap of the system, else the first one in a search path that can be trusted.
+///
+/// Bubblewrap runs unconfined, so one in `PATH` counts only if nobody but root and this user can replace it, and if it does not lie
+/// in a directory that the agent writes to (`written`).
+pub fn find_bubblewrap(search_path: &str, written: &[&Path]) -> Option<PathBuf> {
+    let system = SYSTEM_BUBBLEWRAP.map(PathBuf::from).into_iter().find(|path| is_program(path));
+    system.or_else(|| {
+        let directories = std::env::split_paths(search_path).filter(|directory| directory.is_absolute());
+        let mut programs = directories.filter_map(|directory| directory.join("bwrap").canonicalize().ok());
+        programs.find(|program| is_program(program) && is_trusted(program, written))
+    })
+}
+
 fn is_program(path: &Path) -> bool {
     fs::metadata(path).is_ok_and(|file| file.is_file() && file.permissions().mode() & 0o111 != 0)
+}
+
+fn is_trusted(program: &Path, written: &[&Path]) -> bool {
+    let user = rustix::process::geteuid().as_raw();
+    let belongs_to_us = |path: &Path| {
+        path.symlink_metadata().is_ok_and(|found| {
+            // In a sticky directory, others replace nothing of ours.
+            let is_shared = found.mode() & 0o022 != 0 && !(found.is_dir() && found.mode() & 0o1000 != 0);
+            [0, user].contains(&found.uid()) && !is_shared
+        })
+    };
+    program.ancestors().all(belongs_to_us) && !written.iter().any(|directory| program.starts_with(directory))
 }
 
 /// The kernel's own answer; the security file system may not be mounted.
@@ -121,6 +152,32 @@ fn seccomp() -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn bubblewrap_in_path_is_used_only_if_it_can_be_trusted() {
+        let directory = tempfile::tempdir().unwrap();
+        let bin = directory.path().canonicalize().unwrap().join("bin");
+        let program = bin.join("bwrap");
+        fs::create_dir(&bin).unwrap();
+        fs::write(&program, "").unwrap();
+        let set_mode =
+            |path: &Path, mode| fs::set_permissions(path, fs::Permissions::from_mode(mode)).unwrap();
+        set_mode(&bin, 0o755);
+        set_mode(&program, 0o755);
+        let nowhere: &[&Path] = &[];
+        assert!(is_trusted(&program, nowhere));
+        assert!(!is_trusted(&program, &[&bin]), "the agent writes there");
+        set_mode(&bin, 0o777);
+        assert!(!is_trusted(&program, nowhere), "anybody can replace it");
+        set_mode(&bin, 0o1777);
+        assert!(is_trusted(&program, nowhere), "in a sticky directory nobody can");
+        set_mode(&program, 0o775);
+        assert!(!is_trusted(&program, nowhere), "a group can write to it");
+        set_mode(&program, 0o755);
+        let found = find_bubblewrap(&format!("relative:/nonexistent:{}", bin.display()), nowhere);
+        let system = SYSTEM_BUBBLEWRAP.map(PathBuf::from).into_iter().find(|path| is_program(path));
+        assert_eq!(found, system.or(Some(program)));
+    }
 
     #[test]
     fn a_bound_that_a_policy_names_is_missing_where_nothing_holds_it() {

@@ -2,8 +2,10 @@
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
+use std::fs::DirBuilder;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 
 use model::{Access, Confined, Confinement, Escape, Network, PRIVATE_FOLDERS as PRIVATE, Requirement};
@@ -18,16 +20,18 @@ use crate::inside::INSIDE;
 use crate::landlock;
 use crate::layout::Layout;
 use crate::machine::{Machine, Tier};
+use crate::needed::needed;
 use crate::placeholder::Placeholders;
 use crate::proof::Settled;
 use crate::proxy::Proxy;
 use crate::report::Facts;
 
-/// What every program may write where there are no mounts of its own: temporary files, and the devices that a sandbox with mounts has
+/// Temporary directories of the machine, which a run without namespaces shares with others.
+const SHARED_TEMPORARY: [&str; 2] = ["/tmp", "/var/tmp"];
+
+/// What every program may write where there are no mounts of its own: the devices that a sandbox with mounts has
 /// too. No others: a disk holds every file, and root needs no more than its number to open it.
-const SHARED: [&str; 11] = [
-    "/tmp",
-    "/var/tmp",
+const SHARED: [&str; 9] = [
     "/dev/null",
     "/dev/zero",
     "/dev/full",
@@ -52,6 +56,8 @@ pub struct Job<'a> {
     pub env: BTreeMap<String, String>,
     /// Its folder.
     pub cwd: &'a Path,
+    /// A directory for its temporary files, where it has no `/tmp` of its own and cannot share the machine's. Created when needed.
+    pub temporary: Option<&'a Path>,
     /// The executable that is started again as the one inside, opened; its `main` calls [`crate::run_if_asked`].
     pub executable: BorrowedFd<'a>,
 }
@@ -79,6 +85,7 @@ pub struct Prepared {
     confinement: Confinement,
     machine: Machine,
     unprotected: Vec<PathBuf>,
+    shares_temporary: bool,
 }
 
 /// Open files for one process. Until they are dropped, any other process that is started has them too.
@@ -100,7 +107,8 @@ pub fn prepare(job: &Job<'_>, settled: Settled) -> Result<Prepared, Refusal> {
     let machine = settled.machine.clone();
     let mut placeholders = Placeholders::default();
     let namespaces = settled.tier == Tier::Namespaces;
-    let needed = [job.program.to_owned()];
+    let own = executable_directory(job.executable);
+    let needed = needed(job.program, &job.env, own.as_deref());
     let layout =
         Layout::of(confinement, &needed, namespaces.then_some(&mut placeholders)).map_err(Refusal::Layout)?;
     if confinement.requirement == Requirement::Require && !layout.unprotected.is_empty() {
@@ -119,7 +127,17 @@ pub fn prepare(job: &Job<'_>, settled: Settled) -> Result<Prepared, Refusal> {
         }
         _ => (None, None),
     };
-    let description = Description { door, ..describe(job, &layout, settled.tier) };
+    let temporary = if namespaces { Temporary::Own } else { Temporary::of_rules(job, &layout) };
+    let mut description = Description { door, ..describe(job, &layout, settled.tier, &temporary) };
+    if let Temporary::Directory(directory) = &temporary {
+        DirBuilder::new().recursive(true).mode(0o700).create(directory).map_err(Refusal::Files)?;
+        // The agent was told of a `/tmp` of its own.
+        let named = description.env.values_mut().filter(|value| *value == "/tmp");
+        named.for_each(|value| *value = directory.display().to_string());
+    }
+    if machine.holds_writes(settled.tier) {
+        description.env.extend(confinement.env_if_held.clone());
+    }
     let description = description.to_file().map_err(Refusal::Files)?;
     let description = inherited.add(description).map_err(Refusal::Files)?;
     let again = PathBuf::from(format!("/proc/self/fd/{executable}"));
@@ -153,19 +171,64 @@ pub fn prepare(job: &Job<'_>, settled: Settled) -> Result<Prepared, Refusal> {
         confinement,
         machine,
         unprotected,
+        shares_temporary: matches!(temporary, Temporary::Shared),
     })
+}
+
+/// Returns the directory of the executable that is started again, where Switchboard's other programs are too.
+fn executable_directory(executable: BorrowedFd<'_>) -> Option<PathBuf> {
+    let path = std::fs::read_link(format!("/proc/self/fd/{}", executable.as_raw_fd())).ok()?;
+    path.parent().filter(|directory| directory.is_dir()).map(Path::to_owned)
 }
 
 fn refused(error: rustix::io::Errno) -> Refusal {
     Refusal::Files(error.into())
 }
 
-fn describe(job: &Job<'_>, layout: &Layout, tier: Tier) -> Description {
+/// Where the temporary files of a run are.
+enum Temporary {
+    /// In a `/tmp` that is the sandbox's own.
+    Own,
+    /// Where those of all programs are.
+    Shared,
+    /// In a directory of the run.
+    Directory(PathBuf),
+    /// Nowhere.
+    None,
+}
+
+impl Temporary {
+    /// Without namespaces, the machine's directories are shared, unless something lies in them that must not be written or seen:
+    /// Landlock takes nothing away below a directory that is allowed.
+    fn of_rules(job: &Job<'_>, layout: &Layout) -> Self {
+        let confinement = job.confinement;
+        let read = confinement.roots.iter().filter(|root| root.access == Access::Read);
+        let read = read.map(|root| root.path.as_path());
+        let home = job.env.get("HOME").map(Path::new);
+        let kept = read.chain(layout.hidden.iter().map(PathBuf::as_path)).chain(home);
+        let mut kept = kept.chain(confinement.proofs.as_deref());
+        if !kept.any(|path| SHARED_TEMPORARY.iter().any(|shared| path.starts_with(shared))) {
+            return Self::Shared;
+        }
+        job.temporary.map_or(Self::None, |directory| Self::Directory(directory.to_owned()))
+    }
+
+    fn writable(&self) -> Vec<PathBuf> {
+        match self {
+            Self::Own => PRIVATE.map(PathBuf::from).to_vec(),
+            Self::Shared => SHARED_TEMPORARY.map(PathBuf::from).to_vec(),
+            Self::Directory(directory) => vec![directory.clone()],
+            Self::None => Vec::new(),
+        }
+    }
+}
+
+fn describe(job: &Job<'_>, layout: &Layout, tier: Tier, temporary: &Temporary) -> Description {
     let confinement = job.confinement;
     let namespaces = tier == Tier::Namespaces;
     // Nothing in /proc belongs to every program: it holds the settings of the kernel, which root could change.
-    let common: Vec<&str> =
-        if namespaces { ["/dev"].into_iter().chain(PRIVATE).collect() } else { SHARED.to_vec() };
+    let common: Vec<&str> = if namespaces { vec!["/dev"] } else { SHARED.to_vec() };
+    let common = common.into_iter().map(PathBuf::from).chain(temporary.writable());
     let seen =
         confinement.roots.iter().filter(|root| root.access == Access::Read).map(|root| root.path.clone());
     let read = || {
@@ -181,7 +244,7 @@ fn describe(job: &Job<'_>, layout: &Layout, tier: Tier) -> Description {
         door: None,
         rules: Rules {
             read: (!namespaces).then(read),
-            write: layout.write.iter().cloned().chain(common.into_iter().map(PathBuf::from)).collect(),
+            write: layout.write.iter().cloned().chain(common).collect(),
             unix_sockets: confinement.unix_sockets,
             internet: namespaces || confinement.network == Network::Full,
             bounds: confinement.bounds,
@@ -207,6 +270,7 @@ impl Prepared {
             confinement: &self.confinement,
             machine: &self.machine,
             unprotected: &self.unprotected,
+            shares_temporary: self.shares_temporary,
         }
         .confined(self.settled.proof.clone())
     }

@@ -17,7 +17,7 @@ use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use model::{
-    Confinement, Escape, Network, Proof, Protected, ProtectedKind, Requirement, Root, SafeguardName,
+    Access, Confinement, Escape, Network, Proof, Protected, ProtectedKind, Requirement, Root, SafeguardName,
 };
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use serde::{Deserialize, Serialize};
@@ -43,13 +43,16 @@ pub struct Settled {
 
 /// Decides how a policy is enforced on this machine, and proves it; or says why nothing is to be run.
 ///
-/// `scratch` is a folder in which the stage is set, not in a temporary folder: a sandbox has its own of those.
+/// `scratch` is the directory for the probe's files; `search_path` is the `PATH` in which bubblewrap is looked up.
 pub fn settle(
     confinement: &Confinement,
     scratch: &Path,
     executable: BorrowedFd<'_>,
+    search_path: &str,
 ) -> Result<Settled, Refusal> {
-    let machine = &Machine::look();
+    let written = confinement.roots.iter().filter(|root| root.access != Access::Read);
+    let written: Vec<&Path> = written.map(|root| root.path.as_path()).collect();
+    let machine = &Machine::look(search_path, &written);
     let missing = machine.missing_for(confinement);
     let required = confinement.requirement == Requirement::Require;
     let unbounded = machine.missing_for_bounds(confinement.bounds, rustix::process::geteuid().is_root());
@@ -277,6 +280,7 @@ pub fn prove(
         args: &[PROBE.to_owned(), errand],
         env: BTreeMap::new(),
         cwd: &stage.workspace(),
+        temporary: None,
         executable,
     };
     // The probe is ended by its namespace; a cgroup is what it would take to end it otherwise.

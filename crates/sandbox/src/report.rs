@@ -15,6 +15,8 @@ pub(crate) struct Facts<'a> {
     pub confinement: &'a Confinement,
     pub machine: &'a Machine,
     pub unprotected: &'a [PathBuf],
+    /// Whether its temporary files are among those of other programs.
+    pub shares_temporary: bool,
 }
 
 type Verdict = (SafeguardName, Hold, String);
@@ -50,10 +52,13 @@ impl Facts<'_> {
         let (hold, why) = match (self.namespaces(), self.applied.files) {
             (true, true) => (Hold::Held, "read-only mounts, Landlock"),
             (true, false) => (Hold::Held, "read-only mounts"),
-            (false, true) => (
+            (false, true) if self.shares_temporary => (
                 Hold::Partly,
                 "Landlock; not the rights and times of files, and temporary folders and terminals are shared",
             ),
+            (false, true) => {
+                (Hold::Partly, "Landlock; not the rights and times of files, and terminals are shared")
+            }
             (false, false) => (Hold::Open, "needs bubblewrap or Landlock"),
         };
         (SafeguardName::Writes, hold, why.to_owned())

@@ -10,6 +10,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use sandbox::{Job, Placeholders, Prepared, Proxy, Refusal, Step, Tier, Word};
 
+use crate::held::TEMPORARY;
 use crate::launch::explain;
 use crate::os::{self, Tree};
 
@@ -35,12 +36,15 @@ pub fn ready(
     let executable =
         std::fs::File::open(os::THIS_PROGRAM).map_err(|error| not_confined(&error.to_string()))?;
     let scratch = confinement.proofs.as_deref().unwrap_or(spool);
-    let settled =
-        sandbox::settle(confinement, scratch, executable.as_fd()).map_err(|refusal| refused(&refusal))?;
+    let search_path = plan.env.get("PATH").map_or("", String::as_str);
+    let settled = sandbox::settle(confinement, scratch, executable.as_fd(), search_path)
+        .map_err(|refusal| refused(&refusal))?;
     let mut env = plan.env.clone();
     env.insert(RunId::VARIABLE.to_owned(), run_id.to_string());
     let (program, args, cwd) = (&plan.program, &plan.args, &plan.cwd);
-    let job = Job { confinement, program, args, env, cwd, executable: executable.as_fd() };
+    let temporary = Some(spool.join(TEMPORARY));
+    let temporary = temporary.as_deref();
+    let job = Job { confinement, program, args, env, cwd, temporary, executable: executable.as_fd() };
     sandbox::prepare(&job, settled).map_err(|refusal| refused(&refusal))
 }
 

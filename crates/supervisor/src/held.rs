@@ -7,7 +7,7 @@
 
 use std::fs::{DirBuilder, File};
 use std::io::{self, Read, Write};
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::{DirBuilderExt, FileExt};
 use std::path::Path;
 use std::process::Stdio;
@@ -31,6 +31,8 @@ const STDIN: &str = "stdin";
 pub const OUTPUT: &str = "output";
 pub const ERROR: &str = "error";
 const PRIVATE: &str = "private";
+/// The agent's temporary files, where it has no `/tmp` of its own.
+pub const TEMPORARY: &str = "tmp";
 const LOG: &str = "supervisor.log";
 
 /// The names under which a status is written before it is one.
@@ -225,8 +227,13 @@ impl HeldSpool {
         self.remove(PLAN)
     }
 
-    /// Removes the private files.
+    /// Removes the private files, and the agent's temporary ones.
     pub fn clear_private(&self) -> io::Result<()> {
+        let temporary = format!("/proc/self/fd/{}/{TEMPORARY}", self.folder.as_raw_fd());
+        match std::fs::remove_dir_all(temporary) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+            _ => {}
+        }
         let private = match self.open(PRIVATE, OFlags::RDONLY | OFlags::DIRECTORY) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
             folder => folder?,

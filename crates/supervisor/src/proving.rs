@@ -15,6 +15,10 @@ use crate::Supervisor;
 pub struct ProvenSandbox {
     /// In words: namespaces, Landlock, seccomp.
     pub made_of: String,
+    /// Whether there are namespaces, without which less is held.
+    pub namespaces: bool,
+    /// Whether writes outside of the policy are held.
+    pub holds_writes: bool,
     /// Whether the number of processes that a policy allows holds; not for root where no cgroup counts them.
     pub counts_processes: bool,
     /// What a probe came to.
@@ -45,11 +49,18 @@ impl NoSandbox {
 impl Supervisor {
     /// Lets a probe loose in the sandbox of a policy, as before the first run with it. Blocks for a moment.
     ///
-    /// `scratch` is a folder for what the probe is to leave alone.
-    pub fn prove(&self, confinement: &Confinement, scratch: &Path) -> Result<ProvenSandbox, NoSandbox> {
+    /// `scratch` is a directory for the probe's files, `search_path` the `PATH` in which bubblewrap is looked up.
+    pub fn prove(
+        &self,
+        confinement: &Confinement,
+        scratch: &Path,
+        search_path: &str,
+    ) -> Result<ProvenSandbox, NoSandbox> {
         let program = File::open(self.program()).map_err(NoSandbox::Program)?;
-        let Settled { machine, tier, proof } = sandbox::settle(confinement, scratch, program.as_fd())?;
-        let namespaces = if tier == Tier::Namespaces { "namespaces (bubblewrap), " } else { "" };
+        let Settled { machine, tier, proof } =
+            sandbox::settle(confinement, scratch, program.as_fd(), search_path)?;
+        let has_namespaces = tier == Tier::Namespaces;
+        let namespaces = if has_namespaces { "namespaces (bubblewrap), " } else { "" };
         let seccomp = if machine.seccomp { ", seccomp" } else { "" };
         let cgroup = match &machine.cgroup {
             Some(cgroup) if cgroup.memory && cgroup.processes => ", a cgroup that bounds and kills",
@@ -58,6 +69,8 @@ impl Supervisor {
         };
         Ok(ProvenSandbox {
             made_of: format!("{namespaces}Landlock {}{seccomp}{cgroup}", machine.landlock),
+            namespaces: has_namespaces,
+            holds_writes: machine.holds_writes(tier),
             counts_processes: machine.counts_processes(rustix::process::geteuid().is_root()),
             proof,
         })

@@ -1,12 +1,12 @@
 //! `switchboard doctor`: what is here, whether it is ready, and what to do about what is missing.
 
 use std::env;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use agents::Premises;
 use agents::doctor::{AgentCheck, Checkup, Finding, Login, Lookup};
-use model::{CallPolicy, Ground, Policy, Preset, Proof};
+use model::{AgentKind, CallPolicy, Confinement, Ground, Policy, Proof};
 use serde::Serialize;
 use supervisor::{ProvenSandbox, Supervisor};
 
@@ -49,6 +49,8 @@ pub struct Looking {
     lookup: Lookup,
     home: Option<Home>,
     environment: Environment,
+    /// The policy of a call that names none.
+    policy: CallPolicy,
 }
 
 /// What was found.
@@ -63,20 +65,99 @@ pub struct Looked {
 impl Looking {
     /// As somebody with this environment and configuration does.
     pub fn new(home: Option<Home>, environment: Environment, config: &Config) -> Self {
-        Self { lookup: lookup(&environment, home.as_ref(), config), home, environment }
+        let policy = config.sandbox.policy.within(&config.sandbox.ceiling);
+        Self { lookup: lookup(&environment, home.as_ref(), config), home, environment, policy }
     }
 
     /// Looks. Asks programs, so it may take seconds.
     pub fn look(&self) -> Looked {
-        let checkup = agents::doctor::check(&self.lookup);
-        Looked { checkup, sandbox: prove(self.home.as_ref(), &self.environment) }
+        self.with_sandbox(agents::doctor::check(&self.lookup))
     }
 
     /// The same for who may lose interest; none when that happens.
     pub fn look_while(&self, goes_on: &dyn Fn() -> bool) -> Option<Looked> {
         let checkup = agents::doctor::check_while(&self.lookup, goes_on);
-        goes_on().then(|| Looked { checkup, sandbox: prove(self.home.as_ref(), &self.environment) })
+        goes_on().then(|| self.with_sandbox(checkup))
     }
+
+    /// Proves the sandbox of a default call, and adds to each agent what such a call would fail on.
+    fn with_sandbox(&self, mut checkup: Checkup) -> Looked {
+        let confinement = self.confinement();
+        let sandbox =
+            confinement.as_ref().map_err(Finding::clone).and_then(|confinement| self.prove(confinement));
+        let is_root = rustix::process::geteuid().is_root();
+        let told = self.lookup.inherited.get("IS_SANDBOX").is_some_and(|told| !told.is_empty());
+        for agent in &mut checkup.agents {
+            if agent.agent == AgentKind::Claude && agent.program.is_some() && is_root && !told {
+                agent.findings.extend(refused_as_root(&self.policy, &sandbox));
+            }
+            if let (Some(program), Ok(confinement), false) =
+                (&agent.program, &confinement, self.policy.is_off())
+            {
+                agent.findings.extend(unreachable(program, confinement));
+            }
+        }
+        Looked { checkup, sandbox }
+    }
+
+    /// The sandbox of a default call; of the policy `workspace`, when such a call has none.
+    fn confinement(&self) -> Result<Box<Confinement>, Finding> {
+        let policy = if self.policy.is_off() { CallPolicy::usual() } else { self.policy.clone() };
+        let own = self.home.iter().map(|home| home.state().to_owned()).collect();
+        let ground = Ground { own, home: self.environment.folder("HOME"), ..Ground::default() };
+        match policy.confine(&ground) {
+            Ok(Policy::Confined(confinement)) => Ok(confinement),
+            Ok(Policy::Off) => Err(note("there is no policy", "")),
+            Err(error) => Err(note(error.to_string(), error.hint())),
+        }
+    }
+
+    /// Runs a probe in the sandbox. Not what was proven earlier: the doctor looks anew.
+    fn prove(&self, confinement: &Confinement) -> Result<ProvenSandbox, Finding> {
+        let no_place = || note("there is no place for what a probe needs", "set HOME, or SWITCHBOARD_HOME");
+        let scratch = self.home.as_ref().ok_or_else(no_place)?.state().to_owned();
+        let supervisor =
+            Supervisor::beside_this_program().map_err(|error| note(error.to_string(), error.hint()))?;
+        let search_path = self.lookup.inherited.get("PATH").map_or("", String::as_str);
+        supervisor
+            .prove(confinement, &scratch, search_path)
+            .map_err(|error| note(error.to_string(), error.hint()))
+    }
+}
+
+fn note(problem: impl Into<String>, remedy: &str) -> Finding {
+    Finding { problem: problem.into(), remedy: remedy.to_owned(), blocks: false }
+}
+
+/// Predicts that claude refuses to skip its questions as root: it does so only where something confines it.
+fn refused_as_root(policy: &CallPolicy, sandbox: &Result<ProvenSandbox, Finding>) -> Option<Finding> {
+    let (why, remedy) = match sandbox {
+        _ if policy.is_off() => {
+            ("the policy is `off`", "set `[sandbox] policy = \"workspace\"`, or work as an ordinary user")
+        }
+        Ok(proven) if proven.holds_writes => return None,
+        _ => ("there is none", "install bubblewrap, or work as an ordinary user"),
+    };
+    Some(Finding {
+        problem: format!("as root, claude runs only in a sandbox, and {why}"),
+        remedy: format!("{remedy}; in a container that confines it, set IS_SANDBOX=1"),
+        blocks: true,
+    })
+}
+
+/// Predicts that an agent cannot be started because its program lies in something that is hidden.
+fn unreachable(program: &Path, confinement: &Confinement) -> Option<Finding> {
+    let program = program.canonicalize().ok()?;
+    let hidden = confinement.hidden.iter().find(|hidden| program.starts_with(hidden))?;
+    Some(Finding {
+        problem: format!(
+            "`{}` lies in `{}`, which confined agents do not see",
+            program.display(),
+            hidden.display()
+        ),
+        remedy: "install it elsewhere".to_owned(),
+        blocks: true,
+    })
 }
 
 /// `switchboard agents`: a line for each.
@@ -141,29 +222,20 @@ struct Told<'a> {
     problem: Option<&'a Finding>,
 }
 
-/// Lets a probe loose in the sandbox of the policy `workspace`. Not what was proven earlier: the doctor looks anew.
-fn prove(home: Option<&Home>, environment: &Environment) -> Result<ProvenSandbox, Finding> {
-    let finding =
-        |problem: String, remedy: &str| Finding { problem, remedy: remedy.to_owned(), blocks: false };
-    let no_place =
-        || finding("there is no place for what a probe needs".to_owned(), "set HOME, or SWITCHBOARD_HOME");
-    let scratch = home.ok_or_else(no_place)?.state().to_owned();
-    let ground = Ground { own: vec![scratch.clone()], home: environment.folder("HOME"), ..Ground::default() };
-    let confinement = match CallPolicy::from(Preset::Workspace).confine(&ground) {
-        Ok(Policy::Confined(confinement)) => confinement,
-        Ok(Policy::Off) => return Err(finding("there is no policy".to_owned(), "")),
-        Err(error) => return Err(finding(error.to_string(), error.hint())),
-    };
-    let supervisor =
-        Supervisor::beside_this_program().map_err(|error| finding(error.to_string(), error.hint()))?;
-    supervisor.prove(&confinement, &scratch).map_err(|error| finding(error.to_string(), error.hint()))
-}
-
 fn tell_sandbox(sandbox: &Result<ProvenSandbox, Finding>) {
     match sandbox {
-        Ok(ProvenSandbox { made_of, counts_processes, proof }) => {
-            let tried = proof.escapes.len();
-            output::line(&format!("sandbox: holds, by {made_of}; {tried} ways out were tried and stopped"));
+        Ok(ProvenSandbox { made_of, namespaces, counts_processes, proof, .. }) => {
+            let stopped = proof.escapes.iter().filter(|escape| escape.stopped).count();
+            let holds = if *namespaces { "holds" } else { "holds in part" };
+            output::line(&format!(
+                "sandbox: {holds}, by {made_of}; {stopped} ways out were tried and stopped"
+            ));
+            if !namespaces {
+                tell_finding(&note(
+                    "without namespaces, protected paths can be written, and sockets and other processes can be seen",
+                    "install bubblewrap, and let this user make user namespaces; docs/sandbox.md has the table",
+                ));
+            }
             if !counts_processes {
                 tell_finding(&Finding {
                     problem: "it does not bound the number of processes: the kernel does not hold root to one".to_owned(),

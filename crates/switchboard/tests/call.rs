@@ -160,7 +160,11 @@ fn an_agent_that_is_not_installed_is_named_with_the_way_to_install_it() {
 fn playing_back(home: &TempDir, agent: &str, transcript: &str) -> Output {
     let bin = home.path().join("bin");
     fs::create_dir(&bin).unwrap();
-    let recorded = format!("{}/../agents/transcripts/{transcript}/stdout", env!("CARGO_MANIFEST_DIR"));
+    // Beside the program, where its sandbox shows it wherever this checkout is.
+    let recorded = bin.join("recorded");
+    let transcripts = Path::new(env!("CARGO_MANIFEST_DIR")).join("../agents/transcripts");
+    fs::copy(transcripts.join(transcript).join("stdout"), &recorded).unwrap();
+    let recorded = recorded.display();
     // What a confined claude must be able to do.
     let help = "  --setting-sources <list>  x\n  --strict-mcp-config  x";
     let script =

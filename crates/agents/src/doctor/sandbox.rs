@@ -6,12 +6,11 @@ use std::path::PathBuf;
 use serde::Serialize;
 
 use super::Finding;
-use super::find::{find_in_path, is_program};
 
 /// What an agent can be confined with on this machine.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct SandboxPrimitives {
-    /// Bubblewrap, preferably the system's own: the exceptions of `AppArmor` name that path alone.
+    /// The bubblewrap that the sandbox uses.
     pub bubblewrap: Option<PathBuf>,
     /// Whether the kernel was built with Landlock; none when it does not say.
     pub landlock: Option<bool>,
@@ -21,11 +20,8 @@ pub struct SandboxPrimitives {
 
 impl SandboxPrimitives {
     pub(super) fn look(path: &str) -> Self {
-        let system = PathBuf::from("/usr/bin/bwrap");
         Self {
-            bubblewrap: Some(system)
-                .filter(|bwrap| is_program(bwrap))
-                .or_else(|| find_in_path("bwrap", path)),
+            bubblewrap: sandbox::find_bubblewrap(path, &[]),
             landlock: landlock(),
             user_namespaces: user_namespaces(),
         }
@@ -36,7 +32,8 @@ impl SandboxPrimitives {
         if self.bubblewrap.is_none() {
             findings.push(Finding::notice(
                 "bubblewrap is not there, so agents cannot be confined in namespaces",
-                "install it: `apt install bubblewrap`, `dnf install bubblewrap` or `pacman -S bubblewrap`",
+                "install it: `apt install bubblewrap`, `dnf install bubblewrap` or `pacman -S bubblewrap`; one elsewhere in PATH is used if \
+                 nobody but you and root can write to it",
             ));
         }
         if self.landlock == Some(false) {

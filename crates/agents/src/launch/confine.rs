@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 
 use model::{
     AgentKind, CallPolicy, CallSpec, Ground, McpServer, Mode, Network, PolicyError, Preset, Protected,
-    ProtectedKind, Requirement, SafeguardName, SettingSource, Settings, ToolChoice,
+    ProtectedKind, SafeguardName, SettingSource, Settings, ToolChoice,
 };
 
 use super::{Draft, LaunchError, gemini, path_text};
@@ -113,6 +113,11 @@ pub(super) fn confine(draft: &mut Draft<'_>) -> Result<(), LaunchError> {
             _ => Vec::new(),
         },
         proofs: premises.proofs.clone(),
+        // Claude runs as root without its own questions only when it is told so.
+        env_if_held: match draft.spec.agent {
+            AgentKind::Claude => BTreeMap::from([("IS_SANDBOX".to_owned(), "1".to_owned())]),
+            _ => BTreeMap::new(),
+        },
         home,
     };
     let hide = policy.hide.iter().cloned().chain(distrusted(draft, &ground)).collect();
@@ -121,14 +126,12 @@ pub(super) fn confine(draft: &mut Draft<'_>) -> Result<(), LaunchError> {
         policy_here.map_err(|error| LaunchError::Policy { option: asked_by(draft.spec, &error), error })?;
     // A sandbox has temporary folders of its own, and only those.
     draft.variable("TMPDIR", "/tmp");
-    draft.plan.env.remove("CLAUDE_CODE_TMPDIR");
+    if draft.spec.agent == AgentKind::Claude {
+        draft.variable("CLAUDE_CODE_TMPDIR", "/tmp");
+    }
     let root = path_text(&draft.spec.cwd)?.to_owned();
     draft.variable("FILE_TOOLS_ROOT", root);
     quiet_git(draft);
-    if draft.spec.agent == AgentKind::Claude && policy.requirement == Requirement::Require {
-        // True of what is required, and the only way in which it skips its own questions as root.
-        draft.variable("IS_SANDBOX", "1");
-    }
     Ok(())
 }
 

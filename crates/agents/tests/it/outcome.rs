@@ -456,3 +456,14 @@ fn a_resumed_uuid_in_capitals_is_the_session_that_was_asked_for() {
     let outcome = Run { session: resumed(), ..Run::of(AgentKind::Codex, stdout.leak()) }.outcome();
     assert!(outcome.is_success() && outcome.session_mismatch.is_none(), "{outcome:?}");
 }
+
+#[test]
+fn claude_that_refuses_root_says_what_to_do() {
+    let stderr =
+        "--dangerously-skip-permissions cannot be used with root/sudo privileges for security reasons\n";
+    let run = Run { stderr, code: 1, ..Run::of(AgentKind::Claude, "") };
+    let outcome = run.outcome();
+    let failure = outcome.failure().unwrap();
+    assert_eq!(failure.kind, FailureKind::AgentError);
+    assert!(failure.message.contains("work as an ordinary user"), "{}", failure.message);
+}

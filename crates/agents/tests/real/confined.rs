@@ -4,7 +4,7 @@
 
 use std::fs;
 
-use model::{AgentKind, CallPolicy, CallSpec, Network, Preset, SandboxReport, SessionChoice};
+use model::{AgentKind, CallPolicy, CallSpec, Network, Policy, Preset, SandboxReport, SessionChoice};
 use model_api::{Call, ModelApi, Script, Turn};
 use serde_json::json;
 
@@ -16,6 +16,7 @@ use crate::story::Done;
 crate::scenarios! {
     in_a_sandbox_a_session_is_begun_and_taken_up_again;
     in_a_sandbox_tools_write_the_workspace_and_nothing_else;
+    default_call_works_in_either_tier;
     in_a_sandbox_a_server_is_used, not for Gemini: "gemini takes no servers of a call";
     under_the_policy_observe_no_tool_writes_anything;
     in_a_network_of_named_hosts_an_agent_reaches_its_own_api_and_nobody_else;
@@ -50,6 +51,28 @@ fn was_confined(done: &Done) {
         panic!("not confined: {done}")
     };
     assert!(confined.proof.is_some(), "{done}");
+}
+
+/// As root too, where claude runs only if it is told of a sandbox, and with the home below a directory for temporary files.
+fn default_call_works_in_either_tier(cli: &Pinned) {
+    Desk::play(cli, async |desk| {
+        for namespaces in [true, false] {
+            let name = if namespaces { "by-namespaces" } else { "by-rules" };
+            let written = desk.workspace().join(name);
+            let command = format!("echo x > $TMPDIR/{name} && cp $TMPDIR/{name} {}", written.display());
+            let api = ModelApi::start(Script::call_then_text(Call::Shell { command }, "Done.")).await;
+            let spec = CallSpec { policy: CallPolicy::usual(), ..desk.spec("Write a file.") };
+            let placed = desk.place_with(&api, &spec, |plan| {
+                if let Policy::Confined(confinement) = &mut plan.policy {
+                    confinement.namespaces = namespaces;
+                }
+            });
+            let done = placed.await.end(None).await;
+            assert_eq!(done.succeeded().text, "Done.", "{name}: {done}");
+            assert!(written.exists(), "{name}: {done}");
+            was_confined(&done);
+        }
+    });
 }
 
 fn in_a_sandbox_a_session_is_begun_and_taken_up_again(cli: &Pinned) {

@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use agents::doctor::{self, AgentCheck, Lookup};
 use agents::{Ended, Launch, LaunchError, ModelTables, ParseLimits, Parser, Setup, judge};
-use model::{AgentEvent, AgentKind, CallSpec, End, Limits, RunState, Totals, TreeEnd};
+use model::{AgentEvent, AgentKind, CallSpec, End, Limits, RunPlan, RunState, Totals, TreeEnd};
 use model_api::ModelApi;
 use supervisor::{Offsets, Run, RunEvent, Spool, Supervisor};
 use tempfile::TempDir;
@@ -116,13 +116,15 @@ impl Desk {
     pub fn launch(&self, api: &ModelApi, spec: &CallSpec, spool: &Spool) -> Result<Launch, LaunchError> {
         let cli = self.cli.installed.as_ref().unwrap();
         let offline = cli.environment(api, &self.folder().join("home")).unwrap();
+        // As root, a confined claude has to be told by us.
+        let offline = offline.into_iter().filter(|(name, _)| name != "IS_SANDBOX" || spec.policy.is_off());
         let canaries = CANARIES.map(|name| (name.to_owned(), CANARY.to_owned()));
         let setup = Setup {
             program: self.check.program.clone().unwrap(),
             version: self.check.version,
             capabilities: self.check.capabilities.clone(),
             models: ModelTables::default(),
-            inherited: offline.into_iter().chain(canaries).collect(),
+            inherited: offline.chain(canaries).collect(),
             // The key of the scripted provider, which an operator of one's own provider would let through.
             pass_on: BTreeSet::from(["SCRIPTED_KEY".to_owned()]),
             private_folder: spool.private(),
@@ -139,8 +141,19 @@ impl Desk {
 
     /// Places a call.
     pub async fn place(&self, api: &ModelApi, spec: &CallSpec) -> Placed {
+        self.place_with(api, spec, |_| ()).await
+    }
+
+    /// Places a call whose plan is changed before it is run.
+    pub async fn place_with(
+        &self,
+        api: &ModelApi,
+        spec: &CallSpec,
+        change: impl FnOnce(&mut RunPlan),
+    ) -> Placed {
         let spool = self.new_spool();
-        let launch = self.launch(api, spec, &spool).unwrap_or_else(|error| panic!("{error}: {spec:?}"));
+        let mut launch = self.launch(api, spec, &spool).unwrap_or_else(|error| panic!("{error}: {spec:?}"));
+        change(&mut launch.plan);
         let supervisor = Supervisor::this_program().unwrap();
         let run = supervisor.start(spool.folder(), &launch.plan).await.unwrap().stop_on_drop();
         Placed { kind: self.kind(), has_schema: spec.output_schema.is_some(), launch, run }

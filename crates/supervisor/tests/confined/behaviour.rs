@@ -20,6 +20,7 @@ crate::tests![
     a_proof_is_made_once_and_kept,
     placeholders_are_there_during_the_run_and_gone_after_it,
     without_a_policy_it_is_said_aloud,
+    agent_is_told_that_it_is_confined_in_either_tier,
     private_files_are_seen_and_the_rest_of_our_state_is_not,
     in_a_linked_worktree_git_commits_and_nothing_of_the_repository_that_runs_commands_is_changed,
 ];
@@ -197,6 +198,20 @@ fn without_a_policy_it_is_said_aloud() {
         let report = scene.run(&RunPlan { policy: model::Policy::Off, ..scene.shell("true") }).await;
         assert_eq!(report.sandbox, Some(model::SandboxReport::Off));
     });
+}
+
+fn agent_is_told_that_it_is_confined_in_either_tier() {
+    for namespaces in [true, false] {
+        Scene::play(async |scene: &Scene| {
+            let plan = scene.shell("echo \"told: $IS_SANDBOX\"");
+            let model::Policy::Confined(mut confinement) = plan.policy.clone() else { panic!("no policy") };
+            confinement.namespaces = namespaces;
+            confinement.requirement = model::Requirement::BestEffort;
+            confinement.env_if_held.insert("IS_SANDBOX".to_owned(), "1".to_owned());
+            let report = scene.run(&RunPlan { policy: model::Policy::Confined(confinement), ..plan }).await;
+            assert_eq!(scene.output(), "told: 1\n", "namespaces {namespaces}: {report:?}");
+        });
+    }
 }
 
 fn private_files_are_seen_and_the_rest_of_our_state_is_not() {

@@ -13,7 +13,7 @@ use tempfile::TempDir;
 
 /// Why nothing can be tried here.
 pub fn lacks() -> Option<String> {
-    let missing = Machine::look().missing(Tier::Namespaces);
+    let missing = Machine::look("", &[]).missing(Tier::Namespaces);
     if !missing.is_empty() {
         return Some(missing.join("; "));
     }
@@ -109,7 +109,11 @@ impl Scene {
         RunPlan {
             program: "/bin/sh".into(),
             args: vec!["-c".into(), script.into()],
-            env: [("PATH".to_owned(), "/usr/bin:/bin".to_owned())].into(),
+            env: [
+                ("PATH".to_owned(), "/usr/bin:/bin".to_owned()),
+                ("HOME".to_owned(), self.path("home").display().to_string()),
+            ]
+            .into(),
             ..plan
         }
     }

@@ -1,0 +1,120 @@
+//! What a run needs although it lies in a directory that a sandbox has its own of, such as `/tmp`.
+//!
+//! Everywhere else the machine can be read as it is. Below a private directory only these are bound through: the agent's program with
+//! its installation and its interpreter, Switchboard's own programs, the directories of `PATH`, and the home.
+
+use std::collections::BTreeMap;
+use std::fs::File;
+use std::io::Read;
+use std::path::{Path, PathBuf};
+
+use model::PRIVATE_FOLDERS;
+
+/// A link to a program leads over at most so many others.
+const MAX_LINKS: usize = 16;
+
+/// Returns the paths below private directories that must be seen. `own` is where Switchboard's programs are.
+pub(crate) fn needed(program: &Path, env: &BTreeMap<String, String>, own: Option<&Path>) -> Vec<PathBuf> {
+    let mut needed = installed(program);
+    let search_path = env.get("PATH").map_or("", String::as_str);
+    for directory in std::env::split_paths(search_path).filter(|directory| directory.is_absolute()) {
+        needed.push(prefix(&directory).unwrap_or(directory));
+    }
+    if let Some(interpreter) = interpreter(program, search_path) {
+        needed.extend(installed(&interpreter));
+    }
+    needed.extend(own.map(Path::to_owned));
+    needed.extend(env.get("HOME").map(PathBuf::from).filter(|home| home.is_absolute()));
+    needed.retain(|path| is_below_private(path));
+    needed.sort();
+    // What lies in another of them is shown with it, links as links.
+    let mut outermost: Vec<PathBuf> = Vec::new();
+    for path in needed {
+        if !outermost.iter().any(|above| path.starts_with(above)) {
+            outermost.push(path);
+        }
+    }
+    outermost
+}
+
+/// Whether a sandbox with namespaces has its own of a directory above this path.
+pub(crate) fn is_below_private(path: &Path) -> bool {
+    PRIVATE_FOLDERS.iter().any(|private| path.starts_with(private) && path != Path::new(private))
+}
+
+/// Returns where a program is, and every link on the way to it: the installations, or the files alone where those are not in one.
+fn installed(program: &Path) -> Vec<PathBuf> {
+    let mut found = Vec::new();
+    let mut next = Some(program.to_owned());
+    while let (Some(path), true) = (next, found.len() <= MAX_LINKS) {
+        let directory = path.parent().unwrap_or(Path::new("/"));
+        next = path.read_link().ok().map(|target| directory.join(target));
+        found.push(installation(directory).unwrap_or(path));
+    }
+    let real = program.canonicalize().ok();
+    found.extend(real.and_then(|real| installation(real.parent()?).or(Some(real))));
+    found
+}
+
+/// Returns what the programs of a directory load: everything in the outermost `node_modules`, else in the prefix of a `bin`, else in
+/// the directory itself. None where that would be a whole private directory.
+fn installation(directory: &Path) -> Option<PathBuf> {
+    let modules = directory.ancestors().filter(|above| above.ends_with("node_modules")).last();
+    let found = modules.map(Path::to_owned).or_else(|| prefix(directory));
+    found.or_else(|| is_below_private(directory).then(|| directory.to_owned()))
+}
+
+/// Returns what a directory of programs belongs to: `prefix/bin` needs `prefix/lib`. None where that would be a whole private
+/// directory.
+fn prefix(directory: &Path) -> Option<PathBuf> {
+    let is_bin = ["bin", "sbin", ".bin", "shims"].iter().any(|name| directory.ends_with(name));
+    directory.parent().filter(|prefix| is_bin && is_below_private(prefix)).map(Path::to_owned)
+}
+
+/// Returns the interpreter that the first line of a script names, looked up in `PATH` behind `env`.
+fn interpreter(program: &Path, search_path: &str) -> Option<PathBuf> {
+    let mut head = [0; 512];
+    let count = File::open(program).ok()?.read(&mut head).ok()?;
+    let line = head[..count].strip_prefix(b"#!")?.split(|byte| *byte == b'\n').next()?;
+    let line = std::str::from_utf8(line).ok()?;
+    let mut words = line.split_ascii_whitespace();
+    let first = Path::new(words.next()?);
+    if !first.ends_with("env") {
+        return Some(first.to_owned());
+    }
+    let name = words.find(|word| !word.starts_with('-') && !word.contains('='))?;
+    std::env::split_paths(search_path).map(|directory| directory.join(name)).find(|program| program.is_file())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::fs;
+    use std::os::unix::fs::symlink;
+
+    fn env(entries: &[(&str, &Path)]) -> BTreeMap<String, String> {
+        entries.iter().map(|(name, value)| ((*name).to_owned(), value.display().to_string())).collect()
+    }
+
+    #[test]
+    fn script_below_tmp_needs_its_interpreter_and_its_packages() {
+        let directory = tempfile::Builder::new().prefix("sb-").tempdir_in("/tmp").unwrap();
+        let root = directory.path().canonicalize().unwrap();
+        for name in ["tools/bin", "tools/lib/node_modules/agent/dist", "node/bin", "home"] {
+            fs::create_dir_all(root.join(name)).unwrap();
+        }
+        let script = root.join("tools/lib/node_modules/agent/dist/agent.js");
+        fs::write(&script, "#!/usr/bin/env -S node --no-warnings\n").unwrap();
+        fs::write(root.join("node/bin/node"), "").unwrap();
+        symlink("../lib/node_modules/agent/dist/agent.js", root.join("tools/bin/agent")).unwrap();
+        let env = env(&[("PATH", &root.join("node/bin")), ("HOME", &root.join("home"))]);
+        let needed = needed(&root.join("tools/bin/agent"), &env, Some(Path::new("/usr/bin")));
+        assert_eq!(needed, ["home", "node", "tools"].map(|name| root.join(name)));
+    }
+
+    #[test]
+    fn program_outside_of_private_directories_needs_nothing() {
+        let env = env(&[("PATH", Path::new("/usr/bin:/tmp")), ("HOME", Path::new("/home/ana"))]);
+        assert_eq!(needed(Path::new("/bin/sh"), &env, None), Vec::<PathBuf>::new());
+    }
+}
