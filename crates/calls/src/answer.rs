@@ -34,6 +34,9 @@ pub struct Answer {
     pub agent: String,
     /// The caller's name for the task.
     pub task_name: String,
+    /// The working directory of the agent.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cwd: Option<String>,
     /// The agent's answer, or as far as it came. Empty while it runs.
     pub output: String,
     /// Said by Switchboard, not by the agent: what to do next, or what to know about this answer.
@@ -265,6 +268,7 @@ impl Answer {
             job_id: job.id.to_string(),
             agent: job.order.call.agent.to_string(),
             task_name: job.order.task.clone(),
+            cwd: job.order.call.cwd.to_str().map(str::to_owned),
             output: outcome.map(|outcome| outcome.text.clone()).unwrap_or_default(),
             note: None,
             structured_output: outcome

@@ -93,7 +93,10 @@ pub(crate) const STEPS: &[Entry] = &[
     }),
     row("say", "say TEXT", "say TEXT on the way", |w| Ok(Step::Say(w.text()))),
     row("think", "think TEXT", "think TEXT aloud", |w| Ok(Step::Think(w.text()))),
-    row("tool", "tool NAME INPUT [=> RESULT]", "use a tool; INPUT is a JSON object or a command", tool),
+    row("tool", "tool NAME INPUT [=> RESULT]", "use a tool; INPUT is a JSON object or a command", |w| {
+        tool(w, false)
+    }),
+    row("tool-error", "tool-error NAME INPUT [=> RESULT]", "use a tool that fails", |w| tool(w, true)),
     row("deny", "deny NAME", "ask for a tool and be refused", |w| Ok(Step::Deny(w.word("NAME")?))),
     row("stream", "stream N BYTES EVERY", "say N pieces of BYTES each, one EVERY so often", |w| {
         let pieces = w.number("N", 1_000_000)?;
@@ -222,7 +225,7 @@ fn parse_step(words: &mut Words) -> Result<Step, Mistake> {
     Ok(step)
 }
 
-fn tool(words: &mut Words) -> Result<Step, Mistake> {
+fn tool(words: &mut Words, failed: bool) -> Result<Step, Mistake> {
     let name = words.word("NAME")?;
     let result = words.split_at_arrow().map_or_else(|| "ok".to_owned(), |mut after| after.text());
     let input = words.some_text("INPUT")?;
@@ -233,7 +236,7 @@ fn tool(words: &mut Words) -> Result<Step, Mistake> {
     } else {
         return Err(words.mistake(format!("INPUT `{input}` is not valid JSON")));
     };
-    Ok(Step::Tool(ToolCall { name, input, result, failed: false }))
+    Ok(Step::Tool(ToolCall { name, input, result, failed }))
 }
 
 fn fail(words: &mut Words) -> Result<Step, Mistake> {

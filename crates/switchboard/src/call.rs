@@ -19,6 +19,7 @@ use crate::config::Config;
 use crate::environment::Environment;
 use crate::failure::{Failure, Kept};
 use crate::front::{self, Starter};
+use crate::tool_lines::Timing;
 use crate::view::{How, View};
 use crate::wire::{Line, Placed, Reply, Request, Role, Wanted};
 use crate::{direct, output};
@@ -42,7 +43,7 @@ pub fn place(order: &Order) -> Result<ExitCode, Failure> {
     // By default every folder is a task of its own, so `--continue` goes on where one stands.
     let task = order.task.clone().unwrap_or_else(|| call.cwd.to_string_lossy().into_owned());
     let key = uuid::Uuid::now_v7().to_string();
-    let agent = call.agent;
+    let (agent, directory) = (call.agent, call.cwd.clone());
     let wanted = Wanted { call, task, key, background: order.background };
     let Reply::Placed(placed) = front::ask(&mut starter, &Request::Place(Box::new(wanted)))? else {
         return Err(Failure::Nonsense);
@@ -53,7 +54,8 @@ pub fn place(order: &Order) -> Result<ExitCode, Failure> {
     if order.background {
         return in_background(order, &placed);
     }
-    follow(starter, &placed.job_id, View::new(How::of(order), agent), order.wait, CtrlC::Cancels)
+    let view = View::new(How::of(order), agent, directory, Timing::Live);
+    follow(starter, &placed.job_id, view, order.wait, CtrlC::Cancels)
 }
 
 fn in_background(order: &Order, placed: &Placed) -> Result<ExitCode, Failure> {

@@ -17,6 +17,7 @@ use crate::config::Config;
 use crate::environment::Environment;
 use crate::failure::{Failure, Kept};
 use crate::home::Home;
+use crate::tool_lines::Timing;
 use crate::view::{How, View};
 use crate::{call, doctor as here, output, wire};
 
@@ -90,7 +91,7 @@ impl Call<'_> {
         let mut events = run.events(Offsets::default()).map_err(Failure::Runtime)?;
         let mut parser = Parser::new(self.spec.agent, ParseLimits::default());
         let mut stderr = StderrTail::default();
-        let mut view = View::new(How::of(order), self.spec.agent);
+        let mut view = View::new(How::of(order), self.spec.agent, self.spec.cwd.clone(), Timing::Live);
         let mut tick = call::ticks();
         loop {
             let event = tokio::select! {
@@ -117,7 +118,7 @@ impl Call<'_> {
                 Some(None) => run.wait().await?,
             };
             let summary = parser.finish(&mut |event| view.event(&wire::said(&event)));
-            view.close();
+            view.close(true);
             let stderr = stderr.text();
             let ended = Ended::new(self.spec.agent, self.launch, &summary, &report, &stderr);
             return Ok((judge(&ended), report));

@@ -12,6 +12,7 @@ use crate::call::CtrlC;
 use crate::environment::Environment;
 use crate::failure::Failure;
 use crate::front::{self, FrontError, Starter};
+use crate::tool_lines::Timing;
 use crate::view::{How, View, because};
 use crate::wire::{self, JobLine, Reply, Request, Search};
 use crate::{call, cli, output, paint};
@@ -160,7 +161,8 @@ pub fn logs(order: &cli::Logs) -> Result<ExitCode, Failure> {
     let answer = answer(&mut starter, &order.id)?;
     let how = if order.json { How::Events } else { How::Words };
     let agent = answer.agent.parse().map_err(|_| Failure::Nonsense)?;
-    let view = View::new(how, agent);
+    let directory = answer.cwd.clone().unwrap_or_default().into();
+    let view = View::new(how, agent, directory, Timing::Replayed);
     if order.follow || answer.status.is_final() {
         let code = call::follow(starter, &answer.job_id, view, None, CtrlC::Leaves)?;
         return Ok(if order.follow { code } else { ExitCode::SUCCESS });

@@ -25,6 +25,8 @@ mod reference;
 mod setup;
 mod stats;
 mod stdio;
+mod text;
+mod tool_lines;
 mod view;
 mod web;
 mod wire;

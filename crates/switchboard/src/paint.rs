@@ -11,6 +11,7 @@ use calls::Standing;
 
 use crate::cli::Colour;
 use crate::environment::Environment;
+use crate::text::visible;
 
 /// What stands between two columns.
 const GAP: &str = "  ";
@@ -52,14 +53,24 @@ pub fn standing(standing: Standing, stream: &impl IsTerminal) -> String {
     painted(code, standing.as_str(), stream)
 }
 
+/// Paints a text that reports success.
+pub fn green(text: &str, stream: &impl IsTerminal) -> String {
+    painted(32, text, stream)
+}
+
+/// Paints a text that reports a failure.
+pub fn red(text: &str, stream: &impl IsTerminal) -> String {
+    painted(31, text, stream)
+}
+
 /// A heading.
 pub fn heading(text: &str) -> String {
     painted(1, text, &io::stdout())
 }
 
-/// Text without anything that a terminal would obey.
+/// Returns a text in one line, without escape sequences and with other invisible characters made visible.
 pub fn clean(text: &str) -> String {
-    text.chars().map(|c| if c.is_control() { ' ' } else { c }).collect()
+    visible(text).replace(['\n', '\t'], " ")
 }
 
 /// An agent's words for stdout: as they are, but for what a terminal would obey when it is one.
@@ -143,7 +154,16 @@ pub fn table(heads: &[&str], rows: &[Vec<String>], width: Option<usize>) -> Vec<
 
 /// How wide the terminal is; none when stdout is none.
 pub fn width() -> Option<usize> {
-    let size = rustix::termios::tcgetwinsize(io::stdout()).ok()?;
+    width_of(io::stdout())
+}
+
+/// Returns the width of the terminal on stderr; none when stderr is not a terminal.
+pub fn stderr_width() -> Option<usize> {
+    width_of(io::stderr())
+}
+
+fn width_of(stream: impl std::os::fd::AsFd) -> Option<usize> {
+    let size = rustix::termios::tcgetwinsize(stream).ok()?;
     (size.ws_col > 0).then(|| size.ws_col.into())
 }
 
@@ -177,6 +197,6 @@ mod tests {
 
     #[test]
     fn what_a_terminal_would_obey_is_taken_out_of_a_cell() {
-        assert_eq!(clean("a\x1b[2Jb\nc"), "a [2Jb c");
+        assert_eq!(clean("a\x1b[2Jb\nc\u{202e}"), "ab c⟨U+202E⟩");
     }
 }

@@ -4,6 +4,7 @@
 //! it, word by word where the agent sends it so. Anywhere else there are plain lines: the answer on stdout, everything else on stderr.
 
 use std::io::{self, IsTerminal};
+use std::path::PathBuf;
 
 use calls::{Answer, Problem, Processes, Standing};
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
@@ -14,6 +15,7 @@ use crate::cli::Order;
 use crate::echo::NoMark;
 use crate::failure::Failure;
 use crate::pieces::{Pieces, Whole};
+use crate::tool_lines::{Timing, ToolLine, ToolLog};
 use crate::{output, paint};
 
 /// How much of what goes on fits beside the time.
@@ -67,13 +69,14 @@ pub struct View {
     /// The piece of an answer that has no end of line yet.
     open: String,
     pieces: Pieces,
+    tools: ToolLog,
     doing: String,
     tokens: u64,
 }
 
 impl View {
-    /// Begins to watch.
-    pub fn new(how: How, agent: AgentKind) -> Self {
+    /// Creates the view of a job of `agent` in `directory`.
+    pub fn new(how: How, agent: AgentKind, directory: PathBuf, timing: Timing) -> Self {
         let live = how == How::Words && io::stderr().is_terminal();
         let bar = live.then(|| {
             let bar = ProgressBar::with_draw_target(None, ProgressDrawTarget::stderr());
@@ -90,6 +93,7 @@ impl View {
             together,
             open: String::new(),
             pieces: Pieces::default(),
+            tools: ToolLog::new(directory, timing),
             doing: "waiting for its turn".to_owned(),
             tokens: 0,
         }
@@ -131,12 +135,15 @@ impl View {
             "session_started" => "started".clone_into(&mut self.doing),
             "tool_use" => {
                 self.break_off();
-                self.doing = format!("using {}", paint::clean(text("name")));
-                if self.bar.is_none() {
-                    output::aside(&format!("· {}", paint::clean(text("name"))));
-                }
+                let announced = self.tools.start(said);
+                self.show_tools(announced);
             }
-            "tool_result" => "reading what the tool answered".clone_into(&mut self.doing),
+            "permission_denied" => self.tools.refuse(said),
+            "tool_result" => {
+                let finished = self.tools.finish(said);
+                "thinking".clone_into(&mut self.doing);
+                self.show_tools(finished);
+            }
             "retry" => {
                 self.break_off();
                 self.aside(&format!("· trying again: {}", paint::clean(text("reason"))));
@@ -145,6 +152,17 @@ impl View {
                 self.tokens = ["input", "output"].iter().filter_map(|name| said[name].as_u64()).sum();
             }
             _ => {}
+        }
+    }
+
+    /// Prints lines about tool calls, each above the progress line.
+    fn show_tools(&mut self, lines: impl IntoIterator<Item = ToolLine>) {
+        for line in lines {
+            self.end_line();
+            self.aside(&line.render(paint::stderr_width(), &io::stderr()));
+        }
+        if let Some(current) = self.tools.current() {
+            self.doing = current;
         }
     }
 
@@ -207,7 +225,7 @@ impl View {
 
     /// The job is over.
     pub fn end(mut self, answer: &Answer) -> Result<(), Failure> {
-        self.close();
+        self.close(answer.status.is_final());
         match self.how {
             How::Words => summary(answer),
             How::Events | How::Answer => output::line(&serde_json::to_string(answer)?),
@@ -215,9 +233,11 @@ impl View {
         Ok(())
     }
 
-    /// Nothing more comes: what was drawn for the moment goes, what was said stays.
-    pub fn close(&mut self) {
+    /// Removes the progress line. Tools without a result keep a line, which says whether the run `is_over`.
+    pub fn close(&mut self, is_over: bool) {
         self.end_line();
+        let open = self.tools.drain(is_over);
+        self.show_tools(open);
         if let Some(bar) = &self.bar {
             bar.finish_and_clear();
         }
@@ -225,7 +245,7 @@ impl View {
 
     /// The person goes, the job stays, or is being stopped.
     pub fn leave(&mut self, job: &str, cancelled: bool) {
-        self.close();
+        self.close(false);
         let (what, rest) = if cancelled {
             ("is being stopped", String::new())
         } else {
@@ -296,7 +316,7 @@ mod tests {
 
     #[test]
     fn of_a_line_that_fills_the_screen_the_end_is_shown_and_nothing_that_a_terminal_obeys() {
-        assert_eq!(last_rows("as it \x1b[2Jis", 80), "as it  [2Jis");
+        assert_eq!(last_rows("as it \x1b[2Jis", 80), "as it is");
         let shown = last_rows(&format!("{}end", "x".repeat(100)), 10);
         assert!(shown.starts_with("…xx") && shown.ends_with("xend"), "{shown}");
         assert_eq!(shown.chars().count(), OPEN_ROWS * 10);

@@ -16,8 +16,8 @@ use tokio_util::sync::CancellationToken;
 use super::Web;
 use super::login::Visitor;
 use super::page::{self, Here};
-use super::text::visible;
 use crate::doctor::{self, Looked, Looking};
+use crate::text::visible;
 
 /// How long what was found is believed.
 const KNOWN_FOR: Duration = Duration::from_secs(30);

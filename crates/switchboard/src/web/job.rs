@@ -15,8 +15,8 @@ use super::login::Visitor;
 use super::page::{self, Here};
 use super::processes;
 use super::refusal::Refusal;
-use super::text::{cut, one_line, shell_word, visible};
 use super::transcript::{self, SoFar};
+use crate::text::{cut, one_line, shell_word, visible};
 
 /// How much of a prompt is shown at once.
 const LONGEST_PROMPT: usize = 50_000;

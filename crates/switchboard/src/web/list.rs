@@ -11,8 +11,8 @@ use super::Web;
 use super::login::Visitor;
 use super::page::{self, Here};
 use super::refusal::Refusal;
-use super::text::{one_line, visible};
 use crate::daemon::sums::duration_ms;
+use crate::text::{one_line, visible};
 
 /// How many jobs a page has.
 pub const PAGE: u32 = 50;

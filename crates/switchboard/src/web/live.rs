@@ -18,7 +18,7 @@ use serde_json::{Value, json};
 
 use super::list::{self, Wanted};
 use super::refusal::Refusal;
-use super::transcript::{Piece, Transcript, render};
+use super::transcript::{Piece, Transcript, failure, render};
 use super::{Watching, Web};
 
 /// How often a watcher hears that the daemon is there, when nothing happens.
@@ -158,7 +158,9 @@ fn told_as(piece: &Piece) -> Event {
     match piece {
         Piece::Grown(_) => event("grown", &json!({ "html": html })),
         Piece::Stderr(_) => event("stderr", &json!({ "html": html })),
-        Piece::Answered { id, .. } => event("answered", &json!({ "tool": id, "html": html })),
+        Piece::Answered { id, .. } => {
+            event("answered", &json!({ "tool": id, "html": html, "failure": failure(piece) }))
+        }
         _ => event("piece", &json!({ "html": html })),
     }
 }

@@ -17,7 +17,6 @@ mod page;
 mod plot;
 mod processes;
 mod refusal;
-mod text;
 mod transcript;
 
 use std::io;

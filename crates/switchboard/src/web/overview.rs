@@ -14,9 +14,9 @@ use super::login::Visitor;
 use super::page::{self, Here};
 use super::plot::{self, Figure};
 use super::refusal::Refusal;
-use super::text::visible;
 use crate::daemon::sums;
 use crate::paint;
+use crate::text::visible;
 use crate::wire::{StatsLine, Sums};
 
 /// How many days can be looked at.

@@ -6,7 +6,7 @@ use model::StateName;
 
 use super::assets;
 use super::login::Visitor;
-use super::text::visible;
+use crate::text::visible;
 
 /// Where a reader is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

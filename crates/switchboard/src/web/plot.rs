@@ -207,7 +207,7 @@ pub fn shares(days: &[String], shares: &[Option<u64>]) -> Option<Drawing> {
 }
 
 fn escaped(text: &str) -> String {
-    html! { (super::text::visible(text)) }.into_string()
+    html! { (crate::text::visible(text)) }.into_string()
 }
 
 /// A place on a drawing, which is never beyond what a float holds.

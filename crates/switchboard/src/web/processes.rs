@@ -9,7 +9,7 @@ use model::JobId;
 use super::Web;
 use super::page::{bytes, grouped, unbroken};
 use super::refusal::Refusal;
-use super::text::one_line;
+use crate::text::one_line;
 
 /// More are not listed; their number is.
 const MOST: usize = 60;

@@ -4,6 +4,7 @@
 //! a reader who comes late sees what one saw who was there. Where they come from is `calls::Follow`.
 
 use std::collections::{HashMap, VecDeque};
+use std::path::Path;
 use std::time::Duration;
 
 use calls::{CallError, Follow, Followed};
@@ -11,8 +12,9 @@ use maud::{Markup, html};
 use model::{AgentEvent, AgentText, McpServerState, Part, ToolOutput, Unreadable};
 use tokio::time::{Instant, timeout};
 
-use super::text::{cut, one_line, visible};
 use crate::pieces::{Pieces, Whole};
+use crate::text::{cut, one_line, visible};
+use crate::tool_lines::{argument, label};
 
 /// How much of one text is shown; all of it is in the job's files.
 const LONGEST_TEXT: usize = 20_000;
@@ -39,7 +41,7 @@ pub enum Piece {
     /// A tool is used.
     Tool { id: String, name: String, input: String },
     /// A tool has answered.
-    Answered { id: String, output: String, is_error: bool },
+    Answered { id: String, output: String, is_error: bool, exit_code: Option<i32> },
     /// Something beside the answer.
     Note { kind: &'static str, text: String },
     /// What was written to stderr.
@@ -91,13 +93,14 @@ impl Transcript {
                 name: name.preview(100),
                 input: bounded_text(&input.text()),
             }),
-            AgentEvent::ToolResult { id, output, is_error, .. } => {
+            AgentEvent::ToolResult { id, output, is_error, exit_code } => {
                 let output = match output {
                     ToolOutput::Text(text) => bounded(text),
                     ToolOutput::Json(json) => bounded_text(&json.text()),
                     ToolOutput::Nothing => String::new(),
                 };
-                Some(Piece::Answered { id: id.decode().into_owned(), output, is_error: *is_error })
+                let (id, is_error, exit_code) = (id.decode().into_owned(), *is_error, *exit_code);
+                Some(Piece::Answered { id, output, is_error, exit_code })
             }
             event => {
                 // Afterwards the agent begins its answer again.
@@ -250,7 +253,7 @@ impl SoFar {
             match piece {
                 Piece::Tool { id, .. } => {
                     let answers = answers.remove(id.as_str()).unwrap_or_default();
-                    shown.push(tool(piece, &html! { @for answer in answers { (render(answer)) } }));
+                    shown.push(tool(piece, &answers));
                 }
                 Piece::Answered { id, .. } if !answers.contains_key(id.as_str()) => {}
                 piece => shown.push(render(piece)),
@@ -272,10 +275,10 @@ pub fn render(piece: &Piece) -> Markup {
         Piece::Thought(text) => {
             html! { li.thought { details { summary { span.who { "Thought" } " " (one_line(text, 80)) } div.text { (visible(text)) } } } }
         }
-        Piece::Tool { .. } => tool(piece, &html! {}),
-        Piece::Answered { output, is_error, .. } => html! {
+        Piece::Tool { .. } => tool(piece, &[]),
+        Piece::Answered { output, .. } => html! {
             div.answered {
-                span.who { @if *is_error { "Failed with" } @else { "Answered" } }
+                span.who { (failure(piece).unwrap_or_else(|| "Answered".to_owned())) }
                 @if output.is_empty() { p.nothing { "nothing" } } @else { pre tabindex="0" { (visible(output)) } }
             }
         },
@@ -286,24 +289,38 @@ pub fn render(piece: &Piece) -> Markup {
     }
 }
 
-fn tool(piece: &Piece, answers: &Markup) -> Markup {
+fn tool(piece: &Piece, answers: &[&Piece]) -> Markup {
     let Piece::Tool { id, name, input } = piece else { return html! {} };
+    let failure = answers.iter().find_map(|answer| failure(answer));
     html! {
         li.tool {
             details data-tool=(id) {
-                summary { span.who { "Tool" } " " strong { (visible(name)) } " " span.gist { (gist(input)) } }
+                summary {
+                    span.who { "Tool" } " " strong { (label(name)) } " " span.gist { (gist(name, input)) }
+                    @if let Some(failure) = failure { " " span.failure { "✗ " (failure) } }
+                }
                 pre tabindex="0" { (visible(&indented(input))) }
-                (answers)
+                @for answer in answers { (render(answer)) }
             }
         }
     }
 }
 
-/// The first thing that a tool is given, in a line.
-fn gist(input: &str) -> String {
-    let value: Option<serde_json::Value> = serde_json::from_str(input).ok();
-    let first = value.as_ref().and_then(|value| value.as_object()?.values().find_map(|value| value.as_str()));
-    one_line(first.unwrap_or(input), 100)
+/// Returns how a tool failed, in short.
+pub fn failure(piece: &Piece) -> Option<String> {
+    match piece {
+        Piece::Answered { is_error: true, exit_code: Some(code), .. } => Some(format!("exit {code}")),
+        Piece::Answered { is_error: true, .. } => Some("failed".to_owned()),
+        _ => None,
+    }
+}
+
+/// Returns the argument of a tool in one line, as the terminal shows it.
+fn gist(name: &str, input: &str) -> String {
+    match serde_json::from_str(input) {
+        Ok(value) => one_line(&argument(name, &value, Path::new("")), 100),
+        Err(_) => one_line(input, 100),
+    }
 }
 
 fn indented(input: &str) -> String {
@@ -360,12 +377,12 @@ mod tests {
                 id: "1".into(),
                 output: ToolOutput::Text("</pre><script>alert(1)</script>".into()),
                 is_error: true,
-                exit_code: None,
+                exit_code: Some(3),
             }),
         ];
         let shown = read(&told).render().into_string();
         let tool = &shown[..shown.find("between").unwrap()];
-        assert!(tool.contains("Failed with") && tool.contains("&lt;/pre&gt;&lt;script&gt;"), "{shown}");
+        assert!(tool.contains("✗ exit 3") && tool.contains("&lt;/pre&gt;&lt;script&gt;"), "{shown}");
         for markup in ["<script", "<img", "<b>"] {
             assert!(!shown.contains(markup), "{shown}");
         }

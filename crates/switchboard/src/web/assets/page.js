@@ -181,11 +181,17 @@ if (job) {
         said?.append(piece.content);
       });
     },
-    answered: ({ tool, html }, event) => {
+    answered: ({ tool, html, failure }, event) => {
       mark(event);
       growing(() => {
         const within = [...story.querySelectorAll("details[data-tool]")].reverse().find((use) => use.dataset.tool === tool);
         (within ?? story).append(node(html));
+        if (within && failure) {
+          const sign = document.createElement("span");
+          sign.className = "failure";
+          sign.textContent = `✗ ${failure}`;
+          select("summary", within).append(" ", sign);
+        }
       });
     },
     stderr: ({ html }, event) => {
