@@ -20,29 +20,27 @@ use crate::description::Rules;
 const FILES: ABI = ABI::V3;
 
 /// Puts the rules on this process. Says whether files and whether scopes are held.
+///
+/// One layer holds both. Every layer denies moving and linking between directories unless it allows that, and one of scopes alone cannot:
+/// under two layers no compiler could move its output into place.
 pub(crate) fn apply(rules: &Rules) -> Result<(bool, bool), String> {
-    let scopes = layer_of_scopes().map_err(|error| error.to_string())?;
-    let files = layer_of_files(rules).map_err(|error| error.to_string())?;
-    if rules.required && !(scopes && files) {
-        return Err("the kernel took Landlock's rules only in part".to_owned());
-    }
-    Ok((files, scopes))
-}
-
-fn layer_of_scopes() -> Result<bool, landlock::RulesetError> {
     let scoped = Ruleset::default()
         .set_compatibility(CompatLevel::HardRequirement)
         .scope(Scope::AbstractUnixSocket | Scope::Signal);
     // An older kernel has none; that is an answer.
-    let Ok(ruleset) = scoped else { return Ok(false) };
-    let status = ruleset.create()?.restrict_self()?;
-    Ok(status.ruleset == RulesetStatus::FullyEnforced)
+    let has_scopes = scoped.is_ok();
+    let ruleset = scoped.unwrap_or_default().set_compatibility(CompatLevel::BestEffort);
+    let is_enforced = enforce(ruleset, rules).map_err(|error| error.to_string())?;
+    if rules.required && !(is_enforced && has_scopes) {
+        return Err("the kernel took Landlock's rules only in part".to_owned());
+    }
+    Ok((is_enforced, is_enforced && has_scopes))
 }
 
-fn layer_of_files(rules: &Rules) -> Result<bool, landlock::RulesetError> {
+fn enforce(ruleset: Ruleset, rules: &Rules) -> Result<bool, landlock::RulesetError> {
     let (read, write) = (AccessFs::from_read(FILES), AccessFs::from_write(FILES));
     let handled = if rules.read.is_some() { read | write } else { write };
-    let mut ruleset = Ruleset::default().handle_access(handled)?.create()?;
+    let mut ruleset = ruleset.handle_access(handled)?.create()?;
     for path in rules.read.iter().flatten() {
         ruleset = allow(ruleset, path, read)?;
     }

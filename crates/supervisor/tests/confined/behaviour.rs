@@ -21,6 +21,7 @@ crate::tests![
     placeholders_are_there_during_the_run_and_gone_after_it,
     without_a_policy_it_is_said_aloud,
     agent_is_told_that_it_is_confined_in_either_tier,
+    files_are_moved_and_linked_between_directories,
     private_files_are_seen_and_the_rest_of_our_state_is_not,
     in_a_linked_worktree_git_commits_and_nothing_of_the_repository_that_runs_commands_is_changed,
 ];
@@ -210,6 +211,24 @@ fn agent_is_told_that_it_is_confined_in_either_tier() {
             confinement.env_if_held.insert("IS_SANDBOX".to_owned(), "1".to_owned());
             let report = scene.run(&RunPlan { policy: model::Policy::Confined(confinement), ..plan }).await;
             assert_eq!(scene.output(), "told: 1\n", "namespaces {namespaces}: {report:?}");
+        });
+    }
+}
+
+/// As compilers and git do. `mv` would copy instead, and hide that it cannot.
+fn files_are_moved_and_linked_between_directories() {
+    for namespaces in [true, false] {
+        Scene::play(async |scene: &Scene| {
+            let script = "mkdir a b && echo x > a/x && ln a/x b/linked && perl -e 'rename(\"a/x\", \"b/moved\") or die $!'";
+            let plan = scene.shell(script);
+            let model::Policy::Confined(mut confinement) = plan.policy.clone() else { panic!("no policy") };
+            confinement.namespaces = namespaces;
+            confinement.requirement = model::Requirement::BestEffort;
+            let report = scene.run(&RunPlan { policy: model::Policy::Confined(confinement), ..plan }).await;
+            assert_eq!(report.exit, Some(Exit::Code(0)), "namespaces {namespaces}: {}", scene.error());
+            assert!(
+                scene.workspace().join("b/moved").exists() && scene.workspace().join("b/linked").exists()
+            );
         });
     }
 }
