@@ -5,7 +5,7 @@
 
 use std::fs::{self, DirBuilder};
 use std::io;
-use std::os::unix::fs::DirBuilderExt;
+use std::os::unix::fs::{DirBuilderExt, MetadataExt};
 use std::path::{Component, Path, PathBuf};
 
 use model::{Access, Confinement, PRIVATE_FOLDERS as PRIVATE, Protected, ProtectedKind};
@@ -241,10 +241,26 @@ impl Layout {
             names.push(path);
             names
         });
-        let others = bound.filter(|path| self.is_seen(path) && !is_given(path));
+        let others = bound.filter(|path| self.is_seen(path) && !is_given(path) && is_reachable(path));
         let covered: Vec<_> = others.map(|path| (path, Mount::HideFile)).collect();
         self.mounts.extend(covered);
     }
+}
+
+/// Whether this user, without root's capabilities, gets to a path. What lies in another user's private directory is neither reached nor
+/// covered: bubblewrap could not get there either.
+fn is_reachable(path: &Path) -> bool {
+    let (user, group) = (rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw());
+    path.ancestors().skip(1).all(|directory| {
+        directory.metadata().is_ok_and(|found| {
+            let search = match (found.uid() == user, found.gid() == group) {
+                (true, _) => 0o100,
+                (false, true) => 0o010,
+                (false, false) => 0o001,
+            };
+            found.mode() & search != 0
+        })
+    })
 }
 
 /// Whether the policy itself gives what is at a path, which then counts more than another name of it.
@@ -382,6 +398,18 @@ mod tests {
         let layout = Layout::of(&policy, &[], Some(&mut Placeholders::default())).unwrap();
         let is_covered = |path: &str| layout.mounts.contains(&(root.join(path), Mount::HideFile));
         assert!(is_covered("ws/read/other") && !is_covered("ws/own"), "{:?}", layout.mounts);
+    }
+
+    #[test]
+    fn socket_in_a_directory_of_another_user_is_not_covered() {
+        let (_folder, root) = stage();
+        let theirs = root.join("theirs");
+        fs::create_dir(&theirs).unwrap();
+        assert!(is_reachable(&theirs.join("s")));
+        // Its owner without the right to search it stands for another user, which only root could make it belong to.
+        fs::set_permissions(&theirs, std::os::unix::fs::PermissionsExt::from_mode(0o677)).unwrap();
+        assert!(!is_reachable(&theirs.join("s")));
+        fs::set_permissions(&theirs, std::os::unix::fs::PermissionsExt::from_mode(0o700)).unwrap();
     }
 
     #[test]
