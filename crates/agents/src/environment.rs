@@ -18,6 +18,9 @@ const COMMON: &[&str] = &[
     "TERM",
     "TZ",
     "TMPDIR",
+    // Where rustup's proxies in PATH find the toolchains.
+    "RUSTUP_HOME",
+    "RUSTUP_TOOLCHAIN",
     "HTTP_PROXY",
     "HTTPS_PROXY",
     "NO_PROXY",

@@ -44,6 +44,8 @@ pub struct Premises {
     pub proofs: Option<PathBuf>,
     /// Where the state folders of policies are made that have their own ([`CallPolicy::private_state`]).
     pub private_state: Option<PathBuf>,
+    /// Where the caches of package managers are that confined runs share; none for caches that go with each run.
+    pub caches: Option<PathBuf>,
     /// The program `file-tools`, for agents without a shell.
     pub file_tools: Option<PathBuf>,
     /// What no call can go beyond.

@@ -257,6 +257,7 @@ pub(crate) async fn tidy(desk: Arc<Inner>) {
             () = sleep_until(next) => {
                 next = Instant::now() + TIDY_EVERY;
                 sweep(&desk).await;
+                sweep_caches(&desk).await;
             }
             () = sleep_until(look_at.unwrap_or(next)), if look_at.is_some() => {
                 told.looks();
@@ -307,6 +308,19 @@ async fn sweep(desk: &Inner) {
     };
     desk.recent.forget(&removed);
     remove_folders(desk, removed).await;
+}
+
+/// Removes the least recently used caches of confined runs where all of them take up too much.
+async fn sweep_caches(desk: &Inner) {
+    let Some(max_bytes) = desk.settings.cache_bytes else { return };
+    let caches = desk.settings.caches();
+    match tokio::task::spawn_blocking(move || supervisor::sweep_caches(&caches, max_bytes)).await {
+        Ok(Ok(swept)) if !swept.removed.is_empty() => {
+            tracing::info!(removed = ?swept.removed, left = swept.bytes, "removed caches of package managers");
+        }
+        Ok(Err(error)) => tracing::warn!(%error, "cannot remove caches of package managers"),
+        _ => {}
+    }
 }
 
 pub(crate) async fn remove_folders(desk: &Inner, removed: Vec<JobId>) {

@@ -46,6 +46,8 @@ pub struct Settings {
     pub lingers: Duration,
     /// Which ended jobs are kept.
     pub retention: Retention,
+    /// How much the caches of confined runs may take up before the least recently used are removed; none for no bound.
+    pub cache_bytes: Option<u64>,
     /// What no call can go beyond, whatever it asks for.
     pub policy_ceiling: CallPolicy,
     /// The program `file-tools`, for agents without a shell.
@@ -60,6 +62,9 @@ impl Settings {
 
     /// How many jobs run at once when nobody says otherwise.
     pub const AT_ONCE: u32 = 8;
+
+    /// How much the caches of confined runs take up at most, unless it is configured.
+    pub const CACHE_BYTES: u64 = 5 << 30;
 
     /// A desk in that folder, with the embedded store and everything else as usual.
     pub fn new(state: impl Into<PathBuf>, supervisor: Supervisor) -> Self {
@@ -81,6 +86,7 @@ impl Settings {
             lease: Duration::from_secs(30),
             lingers: Duration::from_secs(15),
             retention: Retention::default(),
+            cache_bytes: Some(Self::CACHE_BYTES),
             policy_ceiling: CallPolicy::default(),
             file_tools: None,
         }
@@ -92,9 +98,15 @@ impl Settings {
             state: vec![self.state.clone()],
             proofs: Some(self.state.join("proofs")),
             private_state: Some(self.state.join("agents")),
+            caches: Some(self.caches()),
             file_tools: self.file_tools.clone(),
             ceiling: self.policy_ceiling.clone(),
         }
+    }
+
+    /// Where the caches of package managers are that confined runs share.
+    pub(crate) fn caches(&self) -> PathBuf {
+        self.state.join("caches")
     }
 
     /// The home of a job that is placed here.

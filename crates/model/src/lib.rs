@@ -4,6 +4,7 @@
 //! made from other values, so that all of it is tested without a process.
 
 mod agent_text;
+mod caches;
 mod call;
 mod causes;
 mod confined;
@@ -24,6 +25,7 @@ mod status;
 mod timestamp;
 
 pub use agent_text::{AgentText, RawJson};
+pub use caches::Caches;
 pub use call::{
     AgentKind, AgentName, BadName, CallSpec, McpServer, Mode, PermissionMode, SettingSource, Settings,
     ToolChoice,

@@ -10,7 +10,7 @@ use std::str::FromStr;
 
 use serde::{Deserialize, Serialize};
 
-use crate::{BadName, HostRule, SafeguardName};
+use crate::{BadName, Caches, HostRule, SafeguardName};
 
 /// Folders that every sandbox with namespaces has its own of.
 pub const PRIVATE_FOLDERS: [&str; 3] = ["/tmp", "/var/tmp", "/run"];
@@ -59,6 +59,9 @@ pub struct Confinement {
     /// Variables that the agent gets only where writes are held: they tell it that it is confined.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub env_if_held: BTreeMap<String, String>,
+    /// Caches for package managers, which cannot write to the user's.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub caches: Option<Caches>,
 }
 
 /// A folder or file that an agent is given.
@@ -374,6 +377,8 @@ pub struct Ground {
     pub proofs: Option<PathBuf>,
     /// Variables for where writes are held ([`Confinement::env_if_held`]).
     pub env_if_held: BTreeMap<String, String>,
+    /// Caches for package managers.
+    pub caches: Option<Caches>,
 }
 
 impl CallPolicy {
@@ -403,6 +408,8 @@ impl CallPolicy {
         };
         let roots = ground.workspaces.iter().map(workspace);
         let roots = roots.chain(ground.state.iter().map(Root::make));
+        let caches = ground.caches.iter().filter_map(|caches| caches.directory.as_ref());
+        let roots = roots.chain(caches.map(Root::make));
         let roots = roots.chain(ground.visible.iter().map(Root::read)).collect();
         let protected = ground.workspaces.iter().filter(|_| self.preset.writes());
         let protected = protected.flat_map(|workspace| protected_in(workspace));
@@ -419,6 +426,7 @@ impl CallPolicy {
             bounds: self.bounds,
             proofs: ground.proofs.clone(),
             env_if_held: ground.env_if_held.clone(),
+            caches: ground.caches.clone(),
         })))
     }
 

@@ -24,7 +24,8 @@ pub(crate) fn of(
     Premises {
         state: own.chain(requests_in(spools, needed)).collect(),
         proofs: state.as_ref().map(|state| state.join("proofs")),
-        private_state: state.map(|state| state.join("agents")),
+        private_state: state.as_ref().map(|state| state.join("agents")),
+        caches: state.map(|state| state.join("caches")),
         file_tools: None,
         ceiling: CallPolicy::default(),
     }

@@ -322,6 +322,7 @@ mod tests {
             bounds: Bounds::default(),
             proofs: None,
             env_if_held: std::collections::BTreeMap::new(),
+            caches: None,
         }
     }
 

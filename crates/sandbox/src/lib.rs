@@ -13,6 +13,7 @@
 
 mod aliases;
 mod bubblewrap;
+mod caches;
 mod cgroup;
 mod description;
 mod door;
@@ -34,6 +35,7 @@ mod seccomp;
 mod sockets;
 mod worktree;
 
+pub use caches::{CacheSweep, lease_caches, remove_tree, sweep_caches};
 pub use cgroup::{Cgroup, Delegated};
 pub use description::{Applied, Step, Word};
 pub use inside::INSIDE;

@@ -13,6 +13,7 @@ use rustix::io::{FdFlags, fcntl_setfd};
 use rustix::pipe::{PipeFlags, pipe_with};
 
 use crate::bubblewrap;
+use crate::caches;
 use crate::cgroup::Cgroup;
 use crate::description::{Applied, Description, Rules, sealed};
 use crate::door;
@@ -134,6 +135,19 @@ pub fn prepare(job: &Job<'_>, settled: Settled) -> Result<Prepared, Refusal> {
         // The agent was told of a `/tmp` of its own.
         let named = description.env.values_mut().filter(|value| *value == "/tmp");
         named.for_each(|value| *value = directory.display().to_string());
+    }
+    if let Some(caches) = &confinement.caches {
+        let own = || if namespaces { None } else { job.temporary };
+        let base = caches.directory.clone().or_else(|| Some(own()?.join("caches")));
+        match base {
+            Some(base) => {
+                caches::create(caches, &base, &mut description.env).map_err(Refusal::Files)?;
+                description.rules.write.push(base);
+            }
+            // Created by whoever uses them.
+            None if namespaces => caches::name(caches, Path::new("/tmp/caches"), &mut description.env),
+            None => {}
+        }
     }
     if machine.holds_writes(settled.tier) {
         description.env.extend(confinement.env_if_held.clone());

@@ -374,6 +374,7 @@ impl Stage {
     fn confinement(&self, policy: &Confinement) -> Confinement {
         let protected = |name: &str, kind| Protected { path: self.workspace().join(name), kind };
         let mut probed = policy.clone();
+        probed.caches = None;
         probed.roots.extend([Root::read(self.folder.join("outside")), Root::write(self.workspace())]);
         probed.hidden.push(self.folder.join("hidden"));
         probed.protected.extend([

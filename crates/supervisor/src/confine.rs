@@ -1,8 +1,10 @@
 //! The way of an agent into its sandbox, as the supervisor sees it: ready, started, or why not.
 
+use std::fs::File;
 use std::io::{self, Read};
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::Path;
+use std::sync::OnceLock;
 use std::time::{Duration, Instant};
 
 use model::{Confinement, NotStarted, NotStartedReason, RunId, RunPlan, SandboxReport};
@@ -16,6 +18,9 @@ use crate::os::{self, Tree};
 
 /// How long a sandbox may take to be made on a slow machine.
 const PATIENCE: Duration = Duration::from_secs(30);
+
+/// The lease on the caches of this process's run.
+static CACHES: OnceLock<File> = OnceLock::new();
 
 /// An agent that runs in its sandbox.
 #[derive(Debug)]
@@ -33,12 +38,16 @@ pub fn ready(
     run_id: RunId,
     spool: &Path,
 ) -> Result<Prepared, NotStarted> {
-    let executable =
-        std::fs::File::open(os::THIS_PROGRAM).map_err(|error| not_confined(&error.to_string()))?;
+    let executable = File::open(os::THIS_PROGRAM).map_err(|error| not_confined(&error.to_string()))?;
     let scratch = confinement.proofs.as_deref().unwrap_or(spool);
     let search_path = plan.env.get("PATH").map_or("", String::as_str);
     let settled = sandbox::settle(confinement, scratch, executable.as_fd(), search_path)
         .map_err(|refusal| refused(&refusal))?;
+    if let Some(caches) = &confinement.caches {
+        let lease = sandbox::lease_caches(caches).map_err(|error| not_confined(&error.to_string()))?;
+        // This process carries out one run, and a lease ends with it, however it ends.
+        lease.map(|lease| CACHES.set(lease));
+    }
     let mut env = plan.env.clone();
     env.insert(RunId::VARIABLE.to_owned(), run_id.to_string());
     let (program, args, cwd) = (&plan.program, &plan.args, &plan.cwd);
@@ -116,7 +125,7 @@ fn hear(words: &OwnedFd, heard: &mut Vec<u8>, give_up_at: Instant) -> io::Result
 /// What bubblewrap said instead of starting anything.
 fn complaint(error: &OwnedFd) -> String {
     let mut said = [0; 2000];
-    let count = error.try_clone().map(std::fs::File::from).and_then(|mut file| file.read(&mut said));
+    let count = error.try_clone().map(File::from).and_then(|mut file| file.read(&mut said));
     let said = String::from_utf8_lossy(&said[..count.unwrap_or_default()]).trim().to_owned();
     if said.is_empty() { "the sandbox ended before the agent began".to_owned() } else { said }
 }

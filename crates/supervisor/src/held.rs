@@ -230,10 +230,7 @@ impl HeldSpool {
     /// Removes the private files, and the agent's temporary ones.
     pub fn clear_private(&self) -> io::Result<()> {
         let temporary = format!("/proc/self/fd/{}/{TEMPORARY}", self.folder.as_raw_fd());
-        match std::fs::remove_dir_all(temporary) {
-            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
-            _ => {}
-        }
+        sandbox::remove_tree(Path::new(&temporary))?;
         let private = match self.open(PRIVATE, OFlags::RDONLY | OFlags::DIRECTORY) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
             folder => folder?,

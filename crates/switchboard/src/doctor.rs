@@ -200,6 +200,7 @@ pub fn premises(home: &Home, config: &Config) -> Premises {
         state: vec![home.state().to_owned()],
         proofs: Some(home.state().join("proofs")),
         private_state: Some(home.state().join("agents")),
+        caches: Some(home.state().join("caches")),
         file_tools: file_tools(),
         ceiling: config.sandbox.ceiling.clone(),
     }

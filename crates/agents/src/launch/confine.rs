@@ -7,8 +7,8 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use model::{
-    AgentKind, CallPolicy, CallSpec, Ground, McpServer, Mode, Network, PolicyError, Preset, Protected,
-    ProtectedKind, SafeguardName, SettingSource, Settings, ToolChoice,
+    AgentKind, Caches, CallPolicy, CallSpec, Ground, McpServer, Mode, Network, PolicyError, Preset,
+    Protected, ProtectedKind, SafeguardName, SettingSource, Settings, ToolChoice,
 };
 
 use super::{Draft, LaunchError, gemini, path_text};
@@ -118,6 +118,7 @@ pub(super) fn confine(draft: &mut Draft<'_>) -> Result<(), LaunchError> {
             AgentKind::Claude => BTreeMap::from([("IS_SANDBOX".to_owned(), "1".to_owned())]),
             _ => BTreeMap::new(),
         },
+        caches: caches(draft, home.as_deref()),
         home,
     };
     let hide = policy.hide.iter().cloned().chain(distrusted(draft, &ground)).collect();
@@ -133,6 +134,22 @@ pub(super) fn confine(draft: &mut Draft<'_>) -> Result<(), LaunchError> {
     draft.variable("FILE_TOOLS_ROOT", root);
     quiet_git(draft);
     Ok(())
+}
+
+/// The caches for package managers: those of the policy, or under one that only looks its own for each run. Without a shell there is
+/// nothing that would use them.
+fn caches(draft: &Draft<'_>, home: Option<&Path>) -> Option<Caches> {
+    let Setup { premises, inherited, pass_on, .. } = draft.setup;
+    let preset = draft.spec.policy.preset;
+    let directory = match preset {
+        Preset::Workspace => premises.caches.as_ref().map(|caches| caches.join(preset.name())),
+        Preset::Observe => None,
+        Preset::Off | Preset::Restricted | Preset::Sealed => return None,
+    };
+    let cargo_home = inherited.get("CARGO_HOME").map(PathBuf::from).filter(|path| path.is_absolute());
+    let cargo_home = cargo_home.or_else(|| home.map(|home| home.join(".cargo")));
+    let is_passed_on = |name: &str| pass_on.contains(name) && inherited.contains_key(name);
+    Some(Caches::new(directory, cargo_home.as_deref(), is_passed_on))
 }
 
 /// The part of a call that a policy has no place for.

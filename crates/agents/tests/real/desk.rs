@@ -132,6 +132,7 @@ impl Desk {
             new_session: uuid::Uuid::new_v4().into(),
             premises: agents::Premises {
                 private_state: Some(self.folder().join("states")),
+                caches: Some(self.folder().join("caches")),
                 ..agents::Premises::default()
             },
         };

@@ -12,6 +12,7 @@ mod hosts;
 mod lifetime;
 #[path = "../faults/ordinary_user.rs"]
 mod ordinary_user;
+mod packages;
 mod scene;
 mod tries;
 
@@ -50,7 +51,8 @@ fn main() -> ExitCode {
 
 fn trials() -> Vec<Trial> {
     let lacks = scene::lacks();
-    let all = [behaviour::TESTS, lifetime::TESTS, escapes::TESTS, hosts::TESTS, bounds::TESTS];
+    let all =
+        [behaviour::TESTS, lifetime::TESTS, escapes::TESTS, hosts::TESTS, bounds::TESTS, packages::TESTS];
     let mut trials = Vec::new();
     for &(name, body) in all.into_iter().flatten() {
         if let Some(reason) = &lacks {

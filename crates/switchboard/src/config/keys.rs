@@ -354,6 +354,12 @@ pub const KEYS: &[Key] = &[
         "How much memory a confined agent and all that it starts may take; needs a delegated cgroup.",
     ),
     key(
+        "sandbox.cache_bytes",
+        Kind::Count { least: 1 << 20, most: 1 << 50, may_be_off: true },
+        Default::Count(5 << 30),
+        "How much the private caches of package managers may take up before the daemon removes the least recently used; `off` is no bound.",
+    ),
+    key(
         "sandbox.trust_workspaces",
         Kind::Flag,
         Default::Flag(false),

@@ -125,6 +125,8 @@ pub struct Sandbox {
     pub ceiling: CallPolicy,
     /// Whether confined agents obey the settings of their workspace.
     pub trust_workspaces: bool,
+    /// How much the private caches of package managers may take up.
+    pub cache_bytes: Option<u64>,
 }
 
 /// The daemon's log.
@@ -204,6 +206,7 @@ impl Config {
                 policy: says.policy("sandbox.policy"),
                 ceiling: says.policy("sandbox.ceiling"),
                 trust_workspaces: says.flag("sandbox.trust_workspaces"),
+                cache_bytes: says.count("sandbox.cache_bytes"),
             },
             log: Log {
                 level: says.text("log.level").unwrap_or_default(),

@@ -39,7 +39,7 @@ fn another(key: &Key) -> (String, String) {
         Kind::Count { .. } => {
             let number = if key.name == "log.max_bytes" {
                 "20000"
-            } else if key.name == "sandbox.memory_bytes" {
+            } else if matches!(key.name, "sandbox.memory_bytes" | "sandbox.cache_bytes") {
                 "20000000"
             } else if key.name == "limits.max_response_chars" {
                 "2000"
@@ -189,7 +189,8 @@ fn no_agent_may_run_more_often_than_all_together() {
 
 #[test]
 fn without_a_word_agents_are_confined_to_their_folders_as_far_as_can_be_and_no_ceiling_is_set() {
-    let Sandbox { policy, ceiling, trust_workspaces } = config("").sandbox;
+    let Sandbox { policy, ceiling, trust_workspaces, cache_bytes } = config("").sandbox;
+    assert_eq!(cache_bytes, Some(calls::Settings::CACHE_BYTES));
     assert!(!trust_workspaces);
     assert_eq!(policy, CallPolicy::usual());
     assert_eq!(policy.within(&ceiling), policy);

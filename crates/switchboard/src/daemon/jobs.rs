@@ -174,6 +174,7 @@ fn settings(home: &Home, config: &Config, environment: &Environment) -> Result<S
             max_age: config.retention.max_age,
             max_count: config.retention.max_count,
         },
+        cache_bytes: config.sandbox.cache_bytes,
         ..base
     })
 }

@@ -15,6 +15,7 @@ fn at_home() -> Setup {
         state: vec!["/state".into()],
         proofs: Some("/state/proofs".into()),
         private_state: Some("/state/agents".into()),
+        caches: Some("/state/caches".into()),
         file_tools: Some("/bin/file-tools".into()),
         ceiling: CallPolicy::default(),
     };
@@ -73,6 +74,24 @@ fn an_agent_writes_its_workspace_and_its_own_state_and_sees_no_other_agents() {
         let settings = policy.protected.iter().any(|path| path.path.starts_with(state));
         assert!(settings, "{agent} could leave hooks in its own settings");
     }
+}
+
+#[test]
+fn caches_are_shared_by_policy_temporary_when_observing_and_never_replace_named_variables() {
+    let mut setup = at_home();
+    setup.inherited.insert("GOPATH".to_owned(), "/srv/go".to_owned());
+    setup.pass_on.insert("GOPATH".to_owned());
+    let caches = |preset| confinement(&plan(&with(AgentKind::Claude, preset), &setup)).caches.clone();
+    let shared = caches(Preset::Workspace).unwrap();
+    assert_eq!(shared.directory, Some("/state/caches/workspace".into()));
+    assert_eq!(shared.cargo_config, Some("/home/ana/.cargo/config.toml".into()));
+    assert!(shared.variables.contains_key("CARGO_HOME") && !shared.variables.contains_key("GOPATH"));
+    let workspace = plan(&with(AgentKind::Claude, Preset::Workspace), &setup);
+    assert_eq!(workspace.env["GOPATH"], "/srv/go");
+    let root = confinement(&workspace).roots.iter().find(|root| root.path.starts_with("/state/caches"));
+    assert_eq!(root.unwrap().access, Access::Make);
+    assert_eq!(caches(Preset::Observe).unwrap().directory, None);
+    assert_eq!(caches(Preset::Restricted), None);
 }
 
 #[test]

@@ -1,0 +1,269 @@
+//! The private caches of confined runs on disk: created, leased to runs, and swept.
+//!
+//! ```text
+//! caches/workspace.lock      a run holds it shared; a sweep takes it exclusively, without waiting, before it moves a cache away
+//! caches/workspace/cargo     written by the agents of every run with that policy
+//! caches/removed-…           moved away by a sweep, and being removed
+//! ```
+//! Agents write below `caches/workspace`, so nothing in there is followed by name: a link could lead anywhere.
+
+use std::collections::BTreeMap;
+use std::fs::{self, DirBuilder, File, OpenOptions, Permissions};
+use std::io::{self, Write};
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt, PermissionsExt};
+use std::path::{Path, PathBuf};
+
+use model::Caches;
+use rustix::fs::{AtFlags, FlockOperation, Mode, OFlags, flock, mkdirat, openat, renameat, unlinkat};
+use rustix::io::Errno;
+
+const REMOVED: &str = "removed-";
+const DIRECTORY: OFlags = OFlags::DIRECTORY.union(OFlags::NOFOLLOW).union(OFlags::CLOEXEC);
+
+/// Creates the caches below `base` and adds their variables to an environment.
+pub(crate) fn create(caches: &Caches, base: &Path, env: &mut BTreeMap<String, String>) -> io::Result<()> {
+    DirBuilder::new().recursive(true).mode(0o700).create(base)?;
+    let opened = File::open(base)?;
+    for cache in caches.variables.values() {
+        match mkdirat(&opened, cache, Mode::RWXU) {
+            Ok(()) | Err(Errno::EXIST) => {}
+            Err(error) => return Err(error.into()),
+        }
+    }
+    name(caches, base, env);
+    if let Some(config) = &caches.cargo_config {
+        copy_cargo_config(config, &opened)?;
+    }
+    Ok(())
+}
+
+/// Adds the variables of caches below `base` to an environment.
+pub(crate) fn name(caches: &Caches, base: &Path, env: &mut BTreeMap<String, String>) {
+    let named = caches.variables.iter();
+    env.extend(named.map(|(variable, cache)| (variable.clone(), base.join(cache).display().to_string())));
+}
+
+/// Brings the user's configuration of cargo to the cache, or takes away one that the user has no longer.
+fn copy_cargo_config(from: &Path, base: &File) -> io::Result<()> {
+    let (cache, name) = Caches::cargo_config_copy();
+    let directory = match openat(base, cache, OFlags::RDONLY | DIRECTORY, Mode::empty()) {
+        // Whatever an agent has put in its place is the agent's own affair.
+        Err(Errno::LOOP | Errno::NOTDIR) => return Ok(()),
+        directory => directory?,
+    };
+    let Ok(config) = fs::read(from) else {
+        let _ = unlinkat(&directory, name, AtFlags::empty());
+        return Ok(());
+    };
+    let next = format!("{name}.{}", std::process::id());
+    let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    let _ = unlinkat(&directory, &*next, AtFlags::empty());
+    let mut file = File::from(openat(&directory, &*next, flags, Mode::RUSR | Mode::WUSR)?);
+    file.write_all(&config)?;
+    Ok(renameat(&directory, &*next, &directory, name)?)
+}
+
+/// Leases the caches of a policy: as long as the file is open, no sweep moves one of them away. None where they go with the run.
+pub fn lease_caches(caches: &Caches) -> io::Result<Option<File>> {
+    let Some(directory) = &caches.directory else { return Ok(None) };
+    if let Some(above) = directory.parent() {
+        DirBuilder::new().recursive(true).mode(0o700).create(above)?;
+    }
+    let lock = open_lock(directory)?;
+    // Whoever has it exclusively only renames something.
+    flock(&lock, FlockOperation::LockShared)?;
+    Ok(Some(lock))
+}
+
+fn open_lock(directory: &Path) -> io::Result<File> {
+    OpenOptions::new()
+        .write(true)
+        .create(true)
+        .truncate(false)
+        .mode(0o600)
+        .open(directory.with_extension("lock"))
+}
+
+/// What a sweep did.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct CacheSweep {
+    /// How much the caches take up now.
+    pub bytes: u64,
+    /// Those that were removed.
+    pub removed: Vec<PathBuf>,
+}
+
+/// Removes the least recently used caches below a directory until the rest take up at most so many bytes. A cache that a run holds is
+/// left alone.
+pub fn sweep_caches(caches: &Path, max_bytes: u64) -> io::Result<CacheSweep> {
+    let mut sweep = CacheSweep::default();
+    let mut found = Vec::new();
+    for entry in entries(caches)? {
+        if entry.file_name().is_some_and(|name| name.to_string_lossy().starts_with(REMOVED)) {
+            // Of a sweep that did not get to its end.
+            remove_tree(&entry)?;
+        } else if is_directory(&entry) {
+            found.extend(entries(&entry)?.into_iter().map(|cache| (Usage::of(&cache), cache)));
+        }
+    }
+    sweep.bytes = found.iter().map(|(usage, _)| usage.bytes).sum();
+    found.sort_by_key(|(usage, _)| usage.last);
+    for (number, (usage, cache)) in found.into_iter().enumerate() {
+        if sweep.bytes <= max_bytes {
+            break;
+        }
+        let away = caches.join(format!("{REMOVED}{}-{number}", std::process::id()));
+        if move_away(&cache, &away)? {
+            remove_tree(&away)?;
+            sweep.bytes -= usage.bytes;
+            sweep.removed.push(cache);
+        }
+    }
+    Ok(sweep)
+}
+
+/// Moves a cache to where no run finds it; not while one holds it.
+fn move_away(cache: &Path, away: &Path) -> io::Result<bool> {
+    let Some(policy) = cache.parent() else { return Ok(false) };
+    let lock = open_lock(policy)?;
+    match flock(&lock, FlockOperation::NonBlockingLockExclusive) {
+        Err(Errno::WOULDBLOCK) => return Ok(false),
+        locked => locked?,
+    }
+    fs::rename(cache, away)?;
+    Ok(true)
+}
+
+/// What a cache takes up, and when something in it was last read or written, as far as the file system keeps that.
+struct Usage {
+    bytes: u64,
+    /// In seconds since 1970.
+    last: u64,
+}
+
+impl Usage {
+    fn of(path: &Path) -> Self {
+        let mut usage = Self { bytes: 0, last: 0 };
+        let mut left = vec![path.to_owned()];
+        while let Some(path) = left.pop() {
+            // Its run may be removing it at this moment.
+            let Ok(found) = path.symlink_metadata() else { continue };
+            usage.bytes += found.blocks() * 512;
+            // To look into a directory is to read it, so only the times of files count.
+            let last = if found.is_dir() { 0 } else { found.atime().max(found.mtime()) };
+            usage.last = usage.last.max(u64::try_from(last).unwrap_or_default());
+            if found.is_dir() {
+                left.extend(entries(&path).unwrap_or_default());
+            }
+        }
+        usage
+    }
+}
+
+/// Removes a directory with everything in it, also what its owner may not write to, as in the module cache of Go.
+pub fn remove_tree(directory: &Path) -> io::Result<()> {
+    match fs::remove_dir_all(directory) {
+        Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {}
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
+        removed => return removed,
+    }
+    let mut left = vec![directory.to_owned()];
+    while let Some(directory) = left.pop() {
+        fs::set_permissions(&directory, Permissions::from_mode(0o700))?;
+        left.extend(entries(&directory)?.into_iter().filter(|path| is_directory(path)));
+    }
+    fs::remove_dir_all(directory)
+}
+
+fn is_directory(path: &Path) -> bool {
+    path.symlink_metadata().is_ok_and(|found| found.is_dir())
+}
+
+fn entries(directory: &Path) -> io::Result<Vec<PathBuf>> {
+    match fs::read_dir(directory) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(Vec::new()),
+        entries => entries?.map(|entry| Ok(entry?.path())).collect(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::time::{Duration, SystemTime};
+
+    fn caches(directory: &Path) -> Caches {
+        Caches::new(Some(directory.join("workspace")), Some(&directory.join("users")), |_| false)
+    }
+
+    fn fill(directory: &Path, cache: &str, used_at: u64) {
+        let file = directory.join("workspace").join(cache).join("file");
+        fs::create_dir_all(file.parent().unwrap()).unwrap();
+        fs::write(&file, vec![1; 1 << 20]).unwrap();
+        let at = SystemTime::UNIX_EPOCH + Duration::from_secs(used_at);
+        let times = fs::FileTimes::new().set_modified(at).set_accessed(at);
+        File::open(file).unwrap().set_times(times).unwrap();
+    }
+
+    #[test]
+    fn sweep_removes_the_least_recently_used_cache() {
+        let directory = tempfile::tempdir().unwrap();
+        for (cache, used_at) in [("npm", 300), ("cargo", 100), ("pip", 200)] {
+            fill(directory.path(), cache, used_at);
+        }
+        assert_eq!(sweep_caches(directory.path(), u64::MAX).unwrap().removed, Vec::<PathBuf>::new());
+        let swept = sweep_caches(directory.path(), (2 << 20) + (1 << 19)).unwrap();
+        assert_eq!(swept.removed, [directory.path().join("workspace/cargo")]);
+        assert!(directory.path().join("workspace/npm/file").exists());
+        let names: Vec<_> = entries(directory.path()).unwrap();
+        assert_eq!(names.len(), 2, "{names:?}");
+    }
+
+    #[test]
+    fn sweep_leaves_caches_that_a_run_holds() {
+        let directory = tempfile::tempdir().unwrap();
+        fill(directory.path(), "npm", 100);
+        let lease = lease_caches(&caches(directory.path())).unwrap();
+        assert_eq!(sweep_caches(directory.path(), 0).unwrap().removed, Vec::<PathBuf>::new());
+        drop(lease);
+        assert_eq!(sweep_caches(directory.path(), 0).unwrap().removed.len(), 1);
+    }
+
+    #[test]
+    fn read_only_directories_are_removed_and_links_are_not_followed() {
+        let directory = tempfile::tempdir().unwrap();
+        let (tree, outside) = (directory.path().join("tree"), directory.path().join("outside"));
+        fs::create_dir_all(tree.join("mod/cache")).unwrap();
+        fs::create_dir(&outside).unwrap();
+        fs::write(outside.join("file"), "x").unwrap();
+        fs::write(tree.join("mod/cache/file"), "x").unwrap();
+        std::os::unix::fs::symlink(&outside, tree.join("mod/link")).unwrap();
+        for name in ["mod/cache", "mod"] {
+            fs::set_permissions(tree.join(name), Permissions::from_mode(0o555)).unwrap();
+        }
+        remove_tree(&tree).unwrap();
+        assert!(!tree.exists() && outside.join("file").exists());
+    }
+
+    #[test]
+    fn cargo_config_is_copied_anew_and_never_through_a_link() {
+        let directory = tempfile::tempdir().unwrap();
+        let base = directory.path().join("workspace");
+        let users = directory.path().join("users");
+        fs::create_dir(&users).unwrap();
+        let create = || {
+            let mut env = BTreeMap::new();
+            create(&caches(directory.path()), &base, &mut env).unwrap();
+            env
+        };
+        fs::write(users.join("config.toml"), "[net]\n").unwrap();
+        assert_eq!(create()["CARGO_HOME"], base.join("cargo").display().to_string());
+        assert_eq!(fs::read_to_string(base.join("cargo/config.toml")).unwrap(), "[net]\n");
+        fs::remove_file(users.join("config.toml")).unwrap();
+        create();
+        assert!(!base.join("cargo/config.toml").exists());
+        fs::remove_dir(base.join("cargo")).unwrap();
+        std::os::unix::fs::symlink(&users, base.join("cargo")).unwrap();
+        create();
+        assert_eq!(fs::read_dir(&users).unwrap().count(), 0);
+    }
+}
