@@ -26,15 +26,17 @@ struct Line<'a> {
     message: Option<AgentText<'a>>,
     severity: Option<&'a [u8]>,
     error: Error<'a>,
-    stats: Option<Stats>,
+    stats: Option<Stats<'a>>,
 }
 
 #[derive(Default)]
-struct Stats {
+struct Stats<'a> {
     total: u64,
     input: u64,
     output: u64,
     cached: u64,
+    /// The model that wrote most. Others route the request or sum up the conversation.
+    model: Option<&'a [u8]>,
 }
 
 #[derive(Default)]
@@ -117,7 +119,7 @@ fn walk<'a>(bytes: &'a [u8], line: &mut Line<'a>) -> Read<()> {
     reader.end()
 }
 
-fn stats(value: &mut Reader<'_>) -> Read<Stats> {
+fn stats<'a>(value: &mut Reader<'a>) -> Read<Stats<'a>> {
     let mut stats = Stats::default();
     value.object_if(|key, value| {
         match key {
@@ -125,11 +127,31 @@ fn stats(value: &mut Reader<'_>) -> Read<Stats> {
             b"input_tokens" => stats.input = value.count()?,
             b"output_tokens" => stats.output = value.count()?,
             b"cached" => stats.cached = value.count()?,
+            b"models" => stats.model = main_model(value)?,
             _ => value.skip()?,
         }
         Ok(())
     })?;
     Ok(stats)
+}
+
+fn main_model<'a>(value: &mut Reader<'a>) -> Read<Option<&'a [u8]>> {
+    let (mut model, mut most) = (None, 0);
+    value.object_if(|name, value| {
+        let mut written = 0;
+        value.object_if(|key, value| {
+            match key {
+                b"output_tokens" => written = value.count()?,
+                _ => value.skip()?,
+            }
+            Ok(())
+        })?;
+        if model.is_none() || written > most {
+            (model, most) = (Some(name), written);
+        }
+        Ok(())
+    })?;
+    Ok(model)
 }
 
 fn error<'a>(value: &mut Reader<'a>) -> Read<Error<'a>> {
@@ -191,6 +213,10 @@ fn result(line: &Line<'_>, summary: &mut Summary, on_event: &mut impl FnMut(Agen
     summary.take_back_said();
     summary.usage = line.stats.as_ref().map(usage);
     summary.usage.into_iter().for_each(|usage| on_event(AgentEvent::Usage(usage)));
+    // The first line names what was asked for, such as `auto`.
+    if let Some(model) = line.stats.as_ref().and_then(|stats| stats.model) {
+        summary.model = Some(summary::name(&AgentText::from_bytes(model)));
+    }
     let is_error = line.error.kind.is_some() || line.error.message.is_some();
     let said = match line.status {
         Some(b"success") if !is_error => Said::Done,
@@ -209,8 +235,8 @@ fn result(line: &Line<'_>, summary: &mut Summary, on_event: &mut impl FnMut(Agen
 }
 
 /// Gemini counts cached input within `input_tokens`, and reasoning only in the total.
-fn usage(stats: &Stats) -> Usage {
-    let &Stats { total, input, output: written, cached } = stats;
+fn usage(stats: &Stats<'_>) -> Usage {
+    let &Stats { total, input, output: written, cached, .. } = stats;
     let reasoning = total.saturating_sub(input.saturating_add(written));
     Usage { input, output: written.saturating_add(reasoning), cached, reasoning }
 }

@@ -169,6 +169,15 @@ fn failed_command_keeps_its_exit_code() {
 }
 
 #[test]
+fn gemini_model_is_the_one_that_answered() {
+    let stream = br#"{"type":"init","session_id":"s","model":"auto"}
+{"type":"result","status":"success","stats":{"models":{"router":{"output_tokens":5},"main":{"output_tokens":90},"other":{"output_tokens":7}}}}"#;
+    let mut parser = Parser::new(AgentKind::Gemini, ParseLimits::default());
+    parser.feed(stream, &mut |_| {});
+    assert_eq!(parser.finish(&mut |_| {}).model.as_deref(), Some("main"));
+}
+
+#[test]
 fn tool_of_a_subagent_names_its_parent() {
     let tool = |parent: &str| {
         format!(
