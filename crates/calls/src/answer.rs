@@ -7,7 +7,7 @@ mod events;
 use std::path::Path;
 
 use agents::Relay;
-use model::{Deadline, Exit, FailureKind, Job, JobState, StateName, TreeEnd, Usage};
+use model::{Deadline, Exit, FailureKind, Job, JobState, NotStartedReason, StateName, TreeEnd, Usage};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -167,6 +167,10 @@ pub struct Problem {
     pub message: String,
     /// What to do.
     pub hint: String,
+    /// Why the agent was not started, of a `not_started`: `program_missing`, `cwd_missing`, `not_confined` …
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(with = "Option<String>")]
+    pub reason: Option<NotStartedReason>,
     /// Which wait was over: `start`, `idle` or `wall`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub deadline: Option<String>,
@@ -361,6 +365,10 @@ fn problem(job: &Job, failure: &model::Failure) -> Problem {
         kind: failure.kind.name().to_owned(),
         message: failure.message.clone(),
         hint: failure.kind.hint(job.order.call.agent).to_owned(),
+        reason: match &failure.kind {
+            FailureKind::NotStarted { reason } => Some(*reason),
+            _ => None,
+        },
         deadline: match &failure.kind {
             FailureKind::Deadline { which } => Some(Deadline::to_string(which)),
             _ => None,

@@ -133,8 +133,8 @@ async fn put_on_the_board(desk: &Inner, claim: &Claim) -> Arc<Live> {
 /// Ends a job whose course broke off by a defect, with all that it may have left running.
 pub(crate) async fn give_up(desk: &Inner, claim: &Claim) {
     end_last_run(&desk.files(claim.job)).await;
-    let message = "a defect of Switchboard broke the call off; its log has more".to_owned();
-    let end = JobEnd::failed(Failure { kind: FailureKind::SpoolFailed, message });
+    let message = "internal error: the job's task panicked; see the daemon's log".to_owned();
+    let end = JobEnd::failed(Failure { kind: FailureKind::Internal, message });
     if let Err(error) = desk.store.finish(claim, end).await {
         tracing::warn!(job = %claim.job, %error, "cannot end the job");
     }

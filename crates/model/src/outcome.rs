@@ -138,6 +138,8 @@ pub enum FailureKind {
     SpoolFailed,
     /// The process that watched over it was killed.
     SupervisorLost,
+    /// Switchboard itself failed: a bug.
+    Internal,
 }
 
 impl FailureKind {
@@ -162,6 +164,7 @@ impl FailureKind {
             Self::NotStarted { .. } => "not_started",
             Self::SpoolFailed => "spool_failed",
             Self::SupervisorLost => "supervisor_lost",
+            Self::Internal => "internal",
         }
     }
 
@@ -196,6 +199,9 @@ impl FailureKind {
             Self::NotStarted { reason } => reason.hint(),
             Self::SpoolFailed => "make room on the disk of the state folder, then try again",
             Self::SupervisorLost => "resume the session to go on; nothing of the run was left alive",
+            Self::Internal => {
+                "see the daemon's log and report the bug; `switchboard retry` runs the job again"
+            }
         }
     }
 }

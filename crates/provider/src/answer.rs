@@ -167,7 +167,10 @@ fn error(told: Told, failure: Failure) -> ProviderError {
             let words = message.rsplit("cannot confine the agent: ").next().unwrap_or(&message);
             ProviderError::NeedsSandbox { agent, missing: words.to_owned() }
         }
-        FailureKind::NotStarted { .. } | FailureKind::SpoolFailed | FailureKind::SupervisorLost => {
+        FailureKind::NotStarted { .. }
+        | FailureKind::SpoolFailed
+        | FailureKind::SupervisorLost
+        | FailureKind::Internal => {
             ProviderError::environment(format!("{agent} CLI could not run: {message}"), kind.hint(agent))
         }
     }

@@ -110,7 +110,7 @@ impl ToolUses {
                     name: name.decode().into_owned(),
                     input: input.to_string().chars().take(INPUT_CHARS).collect(),
                     failed: None,
-                })
+                });
             }
             AgentEvent::ToolResult { id, is_error, .. } => {
                 if let Some(used) = self.0.iter_mut().rfind(|used| *id == *used.id.as_str()) {
