@@ -41,21 +41,17 @@ impl Sandbox {
     /// As one line for a person; that nothing confined it is said every time.
     pub fn told(&self) -> String {
         if self.policy == Preset::Off.name() {
-            return "policy: OFF, the agent had all of your rights".to_owned();
+            return "policy: OFF (no sandbox: the agent had all of your permissions)".to_owned();
         }
         let open: Vec<&str> =
             self.gaps.iter().filter(|gap| gap.open).map(|gap| gap.safeguard.as_str()).collect();
-        let held = if open.is_empty() {
-            "all of it held".to_owned()
+        let enforced = if open.is_empty() {
+            "fully enforced".to_owned()
         } else {
-            format!("NOT held: {}", open.join(", "))
-        };
-        let refused = match self.refused_hosts.as_slice() {
-            [] => String::new(),
-            hosts => format!("; asked in vain for {}", hosts.join(", ")),
+            format!("NOT enforced: {}", open.join(", "))
         };
         let Self { policy, ways_out_stopped, .. } = self;
-        format!("policy: {policy}, {held}; {ways_out_stopped} ways out were tried and stopped{refused}")
+        format!("policy: {policy} ({enforced}; {ways_out_stopped} escape attempts blocked)")
     }
 }
 

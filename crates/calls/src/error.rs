@@ -147,6 +147,14 @@ impl CallError {
         }
     }
 
+    /// Returns whether the state directory or the store could not be written.
+    pub fn is_storage_failure(&self) -> bool {
+        matches!(
+            self,
+            Self::State { .. } | Self::Store(StoreError::Full { .. } | StoreError::CannotOpen { .. })
+        )
+    }
+
     /// The parameter of a call that is to be mended, when it is one.
     pub fn field(&self) -> Option<&'static str> {
         match self {

@@ -205,6 +205,11 @@ impl Preset {
         matches!(self, Self::Off | Self::Workspace | Self::Restricted)
     }
 
+    /// Returns whether a caller who asks for mode `observe` cannot mean this preset: it is a sandbox made for writing.
+    pub fn contradicts_observe(self) -> bool {
+        self.writes() && self != Self::Off
+    }
+
     /// Whether the agent may have a shell.
     pub fn has_shell(self) -> bool {
         matches!(self, Self::Off | Self::Workspace | Self::Observe)

@@ -2,12 +2,12 @@
 //!
 //! Owns what a person sees of it and what Ctrl-C means. The job is the daemon's: whatever becomes of this program, it goes on.
 
-use std::io::{self, Read};
+use std::io::{self, IsTerminal, Read};
 use std::process::ExitCode;
 use std::time::Duration;
 
 use agents::LaunchError;
-use calls::{Answer, Standing};
+use calls::Answer;
 use model::{CallPolicy, CallSpec, Limits, Mode, Requirement, SessionChoice};
 use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader};
 use tokio::net::UnixStream;
@@ -17,6 +17,7 @@ use tokio::time::{Instant, Interval, MissedTickBehavior, interval, sleep_until};
 use crate::cli::Order;
 use crate::config::Config;
 use crate::environment::Environment;
+use crate::exit_status::ExitStatus;
 use crate::failure::{Failure, Kept};
 use crate::front::{self, Starter};
 use crate::tool_lines::Timing;
@@ -24,8 +25,6 @@ use crate::view::{How, View};
 use crate::wire::{Line, Placed, Reply, Request, Role, Wanted};
 use crate::{direct, output};
 
-/// What a program exits with when the job goes on without it.
-pub const GOES_ON: u8 = 7;
 /// How often the elapsed time is shown.
 const TICK: Duration = Duration::from_millis(100);
 /// Over how many daemons in a row without a word of the job it is given up.
@@ -140,12 +139,12 @@ impl Follower {
                 Heard::Answer(answer) => {
                     self.view.end(&answer)?;
                     told_of(&self.job)?;
-                    return Ok(exit_code(&answer));
+                    return Ok(ExitStatus::from_answer(&answer).into());
                 }
                 Heard::Left => {
                     self.view.leave(&self.job, self.cancelled);
                     told_of(&self.job)?;
-                    return Ok(ExitCode::from(GOES_ON));
+                    return Ok(ExitStatus::StillRunning.into());
                 }
                 Heard::Nothing if self.heard == before && in_vain >= MOST_DAEMONS => {
                     return Err(Failure::Nonsense);
@@ -221,19 +220,6 @@ impl Follower {
     }
 }
 
-/// The exit code, as `switchboard call --help` lists them.
-pub fn exit_code(answer: &Answer) -> ExitCode {
-    let not_started = answer.error.as_ref().is_some_and(|error| error.kind == "not_started");
-    ExitCode::from(match answer.status {
-        Standing::Completed => 0,
-        Standing::Failed if not_started => 5,
-        Standing::Failed => 1,
-        Standing::Timeout => 3,
-        Standing::Cancelled => 4,
-        Standing::Running | Standing::Queued | Standing::Paused => GOES_ON,
-    })
-}
-
 /// What is asked, in the words of the model.
 pub fn spec(order: &Order, config: &Config) -> Result<CallSpec, Failure> {
     let cwd =
@@ -241,6 +227,9 @@ pub fn spec(order: &Order, config: &Config) -> Result<CallSpec, Failure> {
     // The daemon is asked in JSON, which could not even name it.
     if cwd.to_str().is_none() {
         return Err(LaunchError::NotUnicode { folder: cwd }.into());
+    }
+    if let Some(policy) = order.policy.filter(|policy| order.observe && policy.contradicts_observe()) {
+        return Err(Failure::ObserveWrites { policy });
     }
     let session = match (&order.session, order.go_on) {
         (Some(id), _) => SessionChoice::Resume(id.clone()),
@@ -285,6 +274,11 @@ fn policy(order: &Order, config: &Config) -> CallPolicy {
 fn prompt(order: &Order) -> Result<String, Failure> {
     match order.prompt.as_deref() {
         None | Some("-") => {
+            if io::stdin().is_terminal() {
+                output::aside(
+                    "reading the prompt from the terminal; press Ctrl-D on an empty line to send it",
+                );
+            }
             let mut bytes = Vec::new();
             // One byte more than any agent takes is enough to be refused.
             let limit = agents::MAX_PROMPT_BYTES as u64 + 1;

@@ -9,6 +9,7 @@ use clap::{Args, Parser, Subcommand, ValueEnum};
 use model::{AgentKind, BadName, Network, Preset, SessionId, StateName};
 
 use crate::duration;
+use crate::exit_status::ExitStatus;
 
 /// Place a call to any coding agent
 #[derive(Debug, Parser)]
@@ -74,9 +75,10 @@ pub enum Command {
 
 #[derive(Debug, Args)]
 #[command(
-    after_help = "Exit codes: 0 completed (or placed, with --background), 1 failed, 2 bad input, 3 timed out, 4 cancelled, \
-                  5 no such agent here, 7 it goes on without you.\n\
-                  Ctrl-C cancels the call and waits until nothing of it is left running; a second one leaves it to the daemon."
+    after_help = format!(
+        "Press Ctrl-C to cancel the call and wait for cleanup; press it again to detach.\n\n{}",
+        ExitStatus::table()
+    )
 )]
 #[expect(clippy::struct_excessive_bools, reason = "each is a flag of its own")]
 pub struct Order {
@@ -97,7 +99,7 @@ pub struct Order {
     /// Go on with the last session of the task
     #[arg(long = "continue")]
     pub go_on: bool,
-    /// The agent may look at everything and change nothing
+    /// Read-only: the agent cannot change anything. Excludes the policies workspace and restricted
     #[arg(long)]
     pub observe: bool,
     /// What it may touch: off, workspace, observe, restricted or sealed [default: as configured, else workspace]
@@ -182,10 +184,8 @@ pub struct Serve {
 }
 
 #[derive(Debug, Args)]
-#[command(
-    after_help = "Exit codes, of a job: 0 completed, 1 failed, 3 timed out, 4 cancelled, 7 it goes on; \
-                        2 there is no such job.\nOf the daemon: 0 it runs, 1 it does not."
-)]
+#[command(after_help = "Exit codes, of a job: those of `switchboard call --help`; 2 there is no such job.\n\
+                        Of the daemon: 0 it is running, 1 it is not.")]
 pub struct Look {
     /// The job, or as much of the beginning of its id as is enough; the daemon, when it is left out
     pub id: Option<String>,
@@ -310,7 +310,7 @@ pub struct OpenPage {
     subcommand_negates_reqs = true,
     disable_help_subcommand = true,
     after_help = "A file that is changed is copied first, with the ending `.switchboard-backup`. Done twice, it is the same.\n\
-                        Exit codes: 0 done, 1 the host failed, 2 it cannot be done like that, 5 the host is not here."
+                        Exit codes: 0 done, 1 the host failed, 2 it cannot be done like that, 5 the host is not installed."
 )]
 pub struct Setup {
     #[command(subcommand)]
@@ -379,8 +379,8 @@ pub struct Completions {
 
 #[derive(Debug, Args)]
 pub struct Man {
-    /// Write a page for every command there
-    #[arg(long, value_name = "FOLDER")]
+    /// Write a page for every command to this directory, which is created if it does not exist
+    #[arg(long, value_name = "DIRECTORY")]
     pub out: Option<PathBuf>,
 }
 

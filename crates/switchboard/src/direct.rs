@@ -8,13 +8,15 @@ use std::process::ExitCode;
 
 use agents::doctor::{self, AgentCheck, Lookup, NotReady};
 use agents::{Ended, Launch, ParseLimits, Parser, Premises, Setup, StderrTail, judge};
-use model::{CallSpec, FailureKind, Lasts, Outcome, RunPlan, RunReport};
+use model::{CallSpec, Lasts, Outcome, RunPlan, RunReport};
 use supervisor::{Offsets, Run, RunEvent, Supervisor};
 use tokio::signal::unix::{SignalKind, signal};
 
 use crate::cli::Order;
+use crate::closing::Closing;
 use crate::config::Config;
 use crate::environment::Environment;
+use crate::exit_status::ExitStatus;
 use crate::failure::{Failure, Kept};
 use crate::home::Home;
 use crate::tool_lines::Timing;
@@ -45,9 +47,9 @@ pub fn place(order: &Order) -> Result<ExitCode, Failure> {
         let run = Supervisor::beside_this_program()?.start(&folder, &plan).await?;
         let (outcome, report) = Call { spec: &spec, launch: &launch }.follow(&run, order).await?;
         tell(order, &outcome)?;
-        output::summary(&outcome, &report, run.spool());
+        Closing::from_outcome(&outcome, &report, &spec.cwd, run.spool().folder()).print();
         output::written().map_err(|error| Failure::unwritten(error, Kept::Folder(folder.clone())))?;
-        Ok(exit_code(&outcome))
+        Ok(ExitStatus::from_failure(outcome.failure().map(|failure| &failure.kind)).into())
     })
 }
 
@@ -131,14 +133,4 @@ fn tell(order: &Order, outcome: &Outcome) -> Result<(), Failure> {
         output::line(&serde_json::to_string(outcome)?);
     }
     Ok(())
-}
-
-fn exit_code(outcome: &Outcome) -> ExitCode {
-    ExitCode::from(match outcome.failure().map(|failure| &failure.kind) {
-        None => 0,
-        Some(FailureKind::Deadline { .. }) => 3,
-        Some(FailureKind::Stopped) => 4,
-        Some(FailureKind::NotStarted { .. }) => 5,
-        Some(_) => 1,
-    })
 }

@@ -6,12 +6,14 @@ use std::process::ExitCode;
 
 use agents::LaunchError;
 use agents::doctor::NotReady;
-use supervisor::{StartError, WaitError};
+use model::Preset;
+use supervisor::{SpoolError, StartError, WaitError};
 
 use crate::config::ConfigError;
 use crate::daemon::DaemonError;
+use crate::exit_status::ExitStatus;
 use crate::front::{ConnectError, FrontError};
-use crate::home::HomeError;
+use crate::home::{FolderError, HomeError};
 use crate::setup::SetupError;
 use crate::wire::{About, Complaint};
 
@@ -24,6 +26,8 @@ pub enum Failure {
     PromptIsNoText,
     #[error("cannot work in `{}`", folder.display())]
     Cwd { folder: PathBuf, source: io::Error },
+    #[error("`--observe` and `--policy {policy}` contradict each other: the policy lets the agent write")]
+    ObserveWrites { policy: Preset },
     #[error(transparent)]
     Home(#[from] HomeError),
     #[error(transparent)]
@@ -81,14 +85,17 @@ impl Failure {
     pub fn hint(&self) -> Option<String> {
         Some(match self {
             Self::PromptIsNoText => "convert it to UTF-8 first, with `iconv` for example".to_owned(),
-            Self::Cwd { .. } => "give a folder that exists with `--cwd`".to_owned(),
+            Self::Cwd { .. } => "pass an existing directory with `--cwd`".to_owned(),
+            Self::ObserveWrites { .. } => {
+                "leave one of them out, or use `--policy observe` or `--policy sealed`".to_owned()
+            }
             Self::Home(error) => error.hint(),
             Self::Config(error) => error.hint(),
             Self::Daemon(error) => error.hint(),
             Self::Front(error) => error.hint(),
             Self::Connect(error) => error.hint(),
             Self::Setup(error) => error.hint(),
-            Self::Manual { .. } => "give a folder that exists and can be written".to_owned(),
+            Self::Manual { .. } => "pass a directory that you can write to".to_owned(),
             Self::Refused { why, .. } => why.hint.clone(),
             Self::Unwritten { kept: Kept::Nowhere, .. } => {
                 "send stdout to where it can be written, and ask again".to_owned()
@@ -113,23 +120,38 @@ impl Failure {
         })
     }
 
-    /// The exit code, as `switchboard call --help` lists them.
+    /// Returns the exit code, as `switchboard call --help` lists them.
     pub fn exit_code(&self) -> ExitCode {
-        ExitCode::from(match self {
+        self.exit_status().into()
+    }
+
+    fn exit_status(&self) -> ExitStatus {
+        match self {
+            Self::Cwd { .. } | Self::Refused { about: About::Directory, .. } => ExitStatus::BadDirectory,
+            Self::Launch(error) if error.is_about_cwd() => ExitStatus::BadDirectory,
+            Self::Home(HomeError::Folder(FolderError::Cannot { .. }))
+            | Self::Front(FrontError::Home(HomeError::Folder(FolderError::Cannot { .. })))
+            | Self::Refused { about: About::Storage, .. }
+            | Self::Manual { .. }
+            | Self::Start(StartError::Spool(SpoolError::CannotWrite { .. }))
+            | Self::Unwritten { .. } => ExitStatus::NotWritten,
+            Self::Front(FrontError::GaveUp { code: Some(code), .. })
+                if *code == i32::from(ExitStatus::NotWritten as u8) =>
+            {
+                ExitStatus::NotWritten
+            }
             Self::Prompt(_)
             | Self::PromptIsNoText
-            | Self::Cwd { .. }
+            | Self::ObserveWrites { .. }
             | Self::Home(_)
             | Self::Config(_)
             | Self::Front(FrontError::Home(_))
             | Self::Refused { about: About::Input, .. }
-            | Self::Manual { .. }
-            | Self::Launch(_) => 2,
-            Self::NotReady(_) | Self::Refused { about: About::Agent, .. } => 5,
-            Self::Setup(error) => error.exit_code(),
-            Self::Daemon(DaemonError::Taken { .. }) => DaemonError::TAKEN,
-            Self::Daemon(_)
-            | Self::Front(_)
+            | Self::Launch(_) => ExitStatus::BadInput,
+            Self::NotReady(_) | Self::Refused { about: About::Agent, .. } => ExitStatus::NotInstalled,
+            Self::Setup(error) => error.exit_status(),
+            Self::Daemon(error) => error.exit_status(),
+            Self::Front(_)
             | Self::Connect(_)
             | Self::StillThere { .. }
             | Self::Refused { about: About::Other, .. }
@@ -137,8 +159,7 @@ impl Failure {
             | Self::Start(_)
             | Self::Wait(_)
             | Self::Runtime(_)
-            | Self::Unwritten { .. }
-            | Self::Json(_) => 1,
-        })
+            | Self::Json(_) => ExitStatus::Failed,
+        }
     }
 }

@@ -10,8 +10,10 @@ use calls::{Answer, Standing, Stream};
 
 use crate::call::CtrlC;
 use crate::environment::Environment;
+use crate::exit_status::ExitStatus;
 use crate::failure::Failure;
 use crate::front::{self, FrontError, Starter};
+use crate::text::dollars;
 use crate::tool_lines::Timing;
 use crate::view::{How, View, because};
 use crate::wire::{self, JobLine, Reply, Request, Search};
@@ -68,7 +70,7 @@ fn tell(jobs: &[JobLine], total: u64) {
             moment(job.created_at_ms),
             job.duration_ms.map_or_else(|| "-".to_owned(), paint::span),
             job.tokens.map_or_else(|| "-".to_owned(), |tokens| tokens.to_string()),
-            job.cost_usd.map_or_else(|| "-".to_owned(), paint::dollars),
+            job.cost_usd.map_or_else(|| "-".to_owned(), dollars),
             paint::clean(&job.prompt),
         ]
     };
@@ -106,7 +108,7 @@ pub fn status(id: &str, json: bool) -> Result<ExitCode, Failure> {
     } else {
         describe(&answer);
     }
-    Ok(call::exit_code(&answer))
+    Ok(ExitStatus::from_answer(&answer).into())
 }
 
 fn answer(starter: &mut Starter, id: &str) -> Result<Box<Answer>, Failure> {
@@ -125,11 +127,14 @@ fn describe(answer: &Answer) {
     }
     line("task", &answer.task_name);
     line("took", &paint::span(answer.duration_ms));
+    if let Some(turns) = answer.num_turns {
+        line("turns", &turns.to_string());
+    }
     if let Some(usage) = answer.usage {
-        line("tokens", &format!("{} read, {} written", usage.input_tokens, usage.output_tokens));
+        line("tokens", &format!("{} in, {} out", usage.input_tokens, usage.output_tokens));
     }
     if let Some(cost) = answer.cost_usd {
-        line("cost", &paint::dollars(cost));
+        line("cost", &dollars(cost));
     }
     if let Some(session) = &answer.session_id {
         line("session", session);
@@ -216,10 +221,10 @@ fn waited(answers: &[Answer], any: bool) -> ExitCode {
     let (ended, open): (Vec<&Answer>, Vec<&Answer>) =
         answers.iter().partition(|answer| answer.status.is_final());
     if ended.is_empty() || (!any && !open.is_empty()) {
-        return ExitCode::from(call::GOES_ON);
+        return ExitStatus::StillRunning.into();
     }
     let not_completed = ended.into_iter().find(|answer| answer.status != Standing::Completed);
-    not_completed.map_or(ExitCode::SUCCESS, call::exit_code)
+    not_completed.map_or(ExitCode::SUCCESS, |answer| ExitStatus::from_answer(answer).into())
 }
 
 /// Ends jobs. One that cannot be ended does not keep the others from it.

@@ -6,6 +6,7 @@
 mod bridge;
 mod call;
 mod cli;
+mod closing;
 mod config;
 mod daemon;
 mod direct;
@@ -13,6 +14,7 @@ mod doctor;
 mod duration;
 mod echo;
 mod environment;
+mod exit_status;
 mod failure;
 mod front;
 mod home;
@@ -25,7 +27,6 @@ mod reference;
 mod setup;
 mod stats;
 mod stdio;
-mod text;
 mod tool_lines;
 mod view;
 mod web;
@@ -35,6 +36,7 @@ use std::env;
 use std::process::ExitCode;
 
 use clap::Parser;
+use switchboard::text;
 
 use crate::cli::{Cli, Command, Look};
 use crate::failure::{Failure, Kept};

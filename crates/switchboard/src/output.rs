@@ -6,8 +6,6 @@
 use std::io::{self, Write};
 use std::sync::OnceLock;
 
-use calls::Sandbox;
-use model::{Outcome, RunReport, TreeEnd};
 use rustix::io::Errno;
 
 use crate::failure::Failure;
@@ -75,41 +73,6 @@ pub fn protocol(line: &[u8]) -> io::Result<()> {
 /// A line beside the answer.
 pub fn aside(text: &str) {
     let _ = writeln!(io::stderr(), "{text}");
-}
-
-/// Says how a call went, and what is left of it.
-pub fn summary(outcome: &Outcome, report: &RunReport, spool: &supervisor::Spool) {
-    let mut stderr = io::stderr().lock();
-    let _ = match outcome.failure() {
-        None => writeln!(stderr, "\ncompleted after {} ms; {}", report.duration_ms, left_over(report)),
-        Some(failure) => writeln!(
-            stderr,
-            "\nfailed ({}) after {} ms; {}\n  because: {}\n  hint: {}",
-            failure.kind,
-            report.duration_ms,
-            left_over(report),
-            failure.message,
-            outcome.hint().unwrap_or_default()
-        ),
-    };
-    let confined = report.sandbox.as_ref().map(|report| Sandbox::from(report).told());
-    let _ = writeln!(stderr, "{}", confined.unwrap_or_else(|| "policy: nothing was started".to_owned()));
-    if let Some(session) = &outcome.session {
-        let _ = writeln!(stderr, "session: {session}");
-    }
-    let _ = writeln!(stderr, "files: {}", spool.folder().display());
-}
-
-fn left_over(report: &RunReport) -> String {
-    let ended = match report.descendants_ended {
-        0 => String::new(),
-        1 => "1 process that it left behind was ended, ".to_owned(),
-        number => format!("{number} processes that it left behind were ended, "),
-    };
-    match report.tree {
-        TreeEnd::ProvenEmpty | TreeEnd::SweptByIdentity => format!("{ended}nothing is left running"),
-        TreeEnd::LeftAlive { processes } => format!("{ended}{processes} could not be ended"),
-    }
 }
 
 /// Says what went wrong, why, and what to do.

@@ -93,11 +93,6 @@ pub fn span(millis: u64) -> String {
     }
 }
 
-/// A sum of money.
-pub fn dollars(sum: f64) -> String {
-    format!("${sum:.4}")
-}
-
 fn length(text: &str) -> usize {
     text.chars().count()
 }

@@ -21,7 +21,8 @@ pub fn completions(order: &Completions) -> ExitCode {
 /// Prints the manual page, or writes one for every command.
 pub fn man(order: &Man) -> Result<ExitCode, Failure> {
     if let Some(folder) = &order.out {
-        clap_mangen::generate_to(Cli::command(), folder)
+        std::fs::create_dir_all(folder)
+            .and_then(|()| clap_mangen::generate_to(Cli::command(), folder))
             .map_err(|source| Failure::Manual { folder: folder.clone(), source })?;
         return Ok(ExitCode::SUCCESS);
     }

@@ -5,6 +5,7 @@ use std::process::ExitCode;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use crate::failure::Failure;
+use crate::text::dollars;
 use crate::wire::{Reply, Request, StatsLine, Sums};
 use crate::{cli, front, jobs, output, paint};
 
@@ -64,7 +65,7 @@ fn row(line: &StatsLine) -> Vec<String> {
         span(line.p95_ms),
         line.input_tokens.to_string(),
         line.output_tokens.to_string(),
-        paint::dollars(line.cost_usd),
+        if line.cost_usd > 0.0 { dollars(line.cost_usd) } else { "-".to_owned() },
     ]
 }
 

@@ -85,6 +85,37 @@ pub fn shell_word(text: &str) -> String {
     format!("'{}'", text.replace('\'', r"'\''"))
 }
 
+/// Abbreviates a large number: `12.4k`, `1.3M`.
+pub fn brief(number: u64) -> String {
+    let in_tenths = |unit: u64| (number * 10 + unit / 2) / unit;
+    let (tenths, unit) = match number {
+        ..1_000 => return number.to_string(),
+        1_000..999_950 => (in_tenths(1_000), "k"),
+        _ => (in_tenths(1_000_000), "M"),
+    };
+    match (tenths / 10, tenths % 10) {
+        (whole @ ..100, rest @ 1..) => format!("{whole}.{rest}{unit}"),
+        (whole, _) => format!("{whole}{unit}"),
+    }
+}
+
+/// Formats an amount of money with as many digits as it needs.
+pub fn dollars(sum: f64) -> String {
+    match sum {
+        100.0.. => format!("${sum:.0}"),
+        1.0.. => format!("${sum:.2}"),
+        0.01.. => format!("${sum:.3}"),
+        0.0001.. => format!("${sum:.4}"),
+        _ if sum > 0.0 => "<$0.0001".to_owned(),
+        _ => "$0".to_owned(),
+    }
+}
+
+/// Formats a count with its noun.
+pub fn counted(number: u32, one: &str, many: &str) -> String {
+    format!("{number} {}", if number == 1 { one } else { many })
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -116,5 +147,18 @@ mod tests {
         assert_eq!(shell_word("/home/ana/shop"), "/home/ana/shop");
         assert_eq!(shell_word("/a b/it's $(x)"), r"'/a b/it'\''s $(x)'");
         assert_eq!(shell_word(""), "''");
+    }
+
+    #[test]
+    fn numbers_are_short_and_small_sums_are_not_rounded_to_nothing() {
+        assert_eq!(
+            [999, 1_000, 1_250, 99_949, 123_456, 1_250_000].map(brief),
+            ["999", "1k", "1.3k", "99.9k", "123k", "1.3M"]
+        );
+        assert_eq!(
+            [250.4, 1.5, 0.042, 0.0012, 0.000_066, 0.0].map(dollars),
+            ["$250", "$1.50", "$0.042", "$0.0012", "<$0.0001", "$0"]
+        );
+        assert_eq!([0, 1, 2].map(|turns| counted(turns, "turn", "turns")), ["0 turns", "1 turn", "2 turns"]);
     }
 }

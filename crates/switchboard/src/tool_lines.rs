@@ -202,8 +202,9 @@ fn complaint(output: &Value) -> String {
     let json = parsed(&output["json"]);
     let blocks = || json.as_array()?.iter().find_map(|block| block["text"].as_str());
     let text = output["text"].as_str().or_else(blocks).or(json["message"].as_str()).unwrap_or_default();
-    let text = text.trim_start().trim_start_matches("<tool_use_error>");
+    let text = text.trim_start().trim_start_matches("<tool_use_error>").trim_start_matches("Error: ");
     let line = text.lines().next().unwrap_or_default().trim_end_matches("</tool_use_error>");
+    let line = line.trim_end().trim_end_matches('.');
     if line.trim().is_empty() { "failed".to_owned() } else { one_line(line, MAX_ARGUMENT_CHARS) }
 }
 
@@ -429,7 +430,7 @@ mod tests {
         assert_eq!(label("Ba\u{1b}[31msh"), "Bash");
         let error = json!({ "text": "\u{1b}[31mno such file\u{1b}[0m\nmore" });
         assert_eq!(complaint(&error), "no such file");
-        let blocks = json!({ "json": r#"[{"type":"text","text":"bad key"}]"# });
+        let blocks = json!({ "json": r#"[{"type":"text","text":"Error: bad key."}]"# });
         assert_eq!(complaint(&blocks), "bad key");
     }
 

@@ -6,12 +6,13 @@
 use std::io::{self, IsTerminal};
 use std::path::PathBuf;
 
-use calls::{Answer, Problem, Processes, Standing};
+use calls::{Answer, Problem};
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use model::AgentKind;
 use serde_json::Value;
 
 use crate::cli::Order;
+use crate::closing::Closing;
 use crate::echo::NoMark;
 use crate::failure::Failure;
 use crate::pieces::{Pieces, Whole};
@@ -146,7 +147,7 @@ impl View {
             }
             "retry" => {
                 self.break_off();
-                self.aside(&format!("· trying again: {}", paint::clean(text("reason"))));
+                self.aside(&retry_line(said));
             }
             "usage" => {
                 self.tokens = ["input", "output"].iter().filter_map(|name| said[name].as_u64()).sum();
@@ -227,7 +228,7 @@ impl View {
     pub fn end(mut self, answer: &Answer) -> Result<(), Failure> {
         self.close(answer.status.is_final());
         match self.how {
-            How::Words => summary(answer),
+            How::Words => Closing::from_answer(answer).print(),
             How::Events | How::Answer => output::line(&serde_json::to_string(answer)?),
         }
         Ok(())
@@ -258,6 +259,25 @@ impl View {
     }
 }
 
+/// The line about a `retry` event: which attempt, when, and why.
+fn retry_line(event: &Value) -> String {
+    let number = |name: &str| event[name].as_u64();
+    let attempt = match (number("attempt"), number("of")) {
+        (Some(attempt), Some(of)) => format!(" {attempt}/{of}"),
+        (Some(attempt), None) => format!(" {attempt}"),
+        (None, _) => String::new(),
+    };
+    let delay = number("delay_ms").map(|delay| format!(" in {}", paint::span(delay))).unwrap_or_default();
+    let status = number("status").map(|status| format!("HTTP {status}"));
+    let reason = event["reason"]
+        .as_str()
+        .map(paint::clean)
+        .filter(|reason| !matches!(reason.as_str(), "" | "unknown"));
+    let why: Vec<String> = status.into_iter().chain(reason).collect();
+    let why = if why.is_empty() { "the model's API cannot be reached".to_owned() } else { why.join(" ") };
+    format!("· retry{attempt}{delay}: {why}")
+}
+
 fn style(template: &str) -> ProgressStyle {
     ProgressStyle::with_template(template).unwrap_or_else(|_| ProgressStyle::default_spinner())
 }
@@ -271,48 +291,23 @@ fn last_rows(line: &str, width: usize) -> String {
     format!("{cut}{}", paint::clean(&shown.collect::<String>()))
 }
 
-/// Says how a job went, and what is left of it.
-pub fn summary(answer: &Answer) {
-    let duration = paint::span(answer.duration_ms);
-    let status = paint::standing(answer.status, &io::stderr());
-    output::aside(&format!("\n{status} after {duration}{}{}", used(answer), left_over(answer)));
-    if let Some(error) = &answer.error {
-        output::aside(&format!("  because: {}\n  hint: {}", because(error), error.hint));
-    }
-    if let Some(sandbox) = &answer.sandbox {
-        output::aside(&sandbox.told());
-    }
-    if let Some(session) = &answer.session_id {
-        output::aside(&format!("session: {}", paint::clean(session)));
-    }
-    output::aside(&format!("job: {}", answer.job_id));
-}
-
 /// Why a job failed: in words, and as the kind that the documents list.
 pub fn because(error: &Problem) -> String {
     let words = paint::clean(&error.message);
     if words == error.kind { words } else { format!("{words} ({})", error.kind) }
 }
 
-fn used(answer: &Answer) -> String {
-    let tokens = answer.usage.map(|usage| format!("; {} tokens", usage.input_tokens + usage.output_tokens));
-    let cost = answer.cost_usd.map(|cost| format!("; {}", paint::dollars(cost)));
-    format!("{}{}", tokens.unwrap_or_default(), cost.unwrap_or_default())
-}
-
-fn left_over(answer: &Answer) -> &'static str {
-    match answer.processes {
-        Some(Processes::NoneLeft) => "; nothing is left running",
-        Some(Processes::NoneFound) => "; nothing of it was found running",
-        Some(Processes::SomeLeft) => "; some of its processes could not be ended",
-        None if answer.status == Standing::Cancelled => "; it had not begun",
-        None => "",
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn retry_line_names_the_attempt_and_the_cause() {
+        let told = serde_json::json!({ "attempt": 3, "of": 10, "delay_ms": 4100, "status": 429, "reason": "rate limit" });
+        assert_eq!(retry_line(&told), "· retry 3/10 in 4.1 s: HTTP 429 rate limit");
+        let silent = serde_json::json!({ "attempt": 1, "of": null, "reason": "unknown" });
+        assert_eq!(retry_line(&silent), "· retry 1: the model's API cannot be reached");
+    }
 
     #[test]
     fn of_a_line_that_fills_the_screen_the_end_is_shown_and_nothing_that_a_terminal_obeys() {

@@ -34,7 +34,7 @@ fn the_answer_is_on_stdout_and_the_rest_on_stderr() {
     let output = call(&home, &["Hello"]);
     assert_eq!(output.status.code(), Some(0), "{output:?}");
     assert_eq!(String::from_utf8_lossy(&output.stdout), "You said: Hello\n");
-    assert!(stderr(&output).contains("nothing is left running"), "{output:?}");
+    assert!(stderr(&output).contains("\ncompleted in "), "{output:?}");
 }
 
 #[test]
@@ -55,7 +55,7 @@ fn the_prompt_can_come_from_stdin() {
 fn what_the_agent_leaves_behind_is_ended_and_counted() {
     let home = tempfile::tempdir().unwrap();
     let output = call(&home, &["@rehearse spawn daemon\n@rehearse spawn setsid\n@rehearse answer done"]);
-    assert!(stderr(&output).contains("2 processes that it left behind were ended"), "{output:?}");
+    assert!(stderr(&output).contains("note: killed 2 processes that it left running"), "{output:?}");
 }
 
 #[test]
@@ -94,9 +94,29 @@ fn every_end_has_its_exit_code() {
     let home = tempfile::tempdir().unwrap();
     assert_eq!(call(&home, &["@rehearse exit 7"]).status.code(), Some(1));
     assert_eq!(call(&home, &["  "]).status.code(), Some(2));
-    assert_eq!(call(&home, &["hi", "--cwd", "/nowhere"]).status.code(), Some(2));
+    assert_eq!(call(&home, &["hi", "--cwd", "/nowhere"]).status.code(), Some(9));
     assert_eq!(call(&home, &["hi", "--timeout", "soon"]).status.code(), Some(2));
     assert_eq!(call(&home, &["@rehearse hang", "--timeout", "300ms"]).status.code(), Some(3));
+}
+
+#[test]
+fn full_disk_and_unusable_state_directory_have_their_own_exit_code() {
+    let home = tempfile::tempdir().unwrap();
+    // A file that may not grow any further fails like a disk without room.
+    let script = "ulimit -f 1000; exec \"$0\" call rehearsal --direct '@rehearse flood stdout 2MB'";
+    let mut shell = Command::new("bash");
+    shell.args(["-c", script, env!("CARGO_BIN_EXE_switchboard")]);
+    let output = shell.env_clear().env("SWITCHBOARD_HOME", home.path()).output().unwrap();
+    assert_eq!(output.status.code(), Some(10), "{}", stderr(&output));
+    assert!(stderr(&output).contains("(spool_failed)"), "{}", stderr(&output));
+    let blocked = tempfile::tempdir().unwrap();
+    fs::write(blocked.path().join("state"), "a file, not a directory").unwrap();
+    for direct in [&[][..], &["--direct"]] {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_switchboard"));
+        let command = command.env_clear().env("SWITCHBOARD_HOME", blocked.path());
+        let output = command.args(["call", "rehearsal", "hi"]).args(direct).output().unwrap();
+        assert_eq!(output.status.code(), Some(10), "{}", stderr(&output));
+    }
 }
 
 #[test]
@@ -105,7 +125,7 @@ fn a_failure_is_typed_and_has_the_agents_own_words_and_a_hint() {
     let output = call(&home, &["@rehearse fail auth"]);
     assert_eq!(output.status.code(), Some(1));
     let text = stderr(&output);
-    assert!(text.contains("failed (auth)"), "{text}");
+    assert!(text.contains("(auth)"), "{text}");
     assert!(text.contains("because: ") && text.contains("hint: "), "{text}");
 }
 
@@ -226,7 +246,7 @@ fn a_mistake_names_the_thing_and_the_remedy() {
     let text = stderr(&output);
     assert!(text.starts_with("error: cannot work in `/nowhere`\n"), "{text}");
     assert!(text.contains("because: No such file"), "{text}");
-    assert!(text.contains("hint: give a folder that exists"), "{text}");
+    assert!(text.contains("hint: pass an existing directory"), "{text}");
     assert!(!home.path().join("state").exists(), "nothing is placed");
 }
 

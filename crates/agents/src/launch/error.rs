@@ -180,6 +180,11 @@ pub enum LaunchError {
 }
 
 impl LaunchError {
+    /// Returns whether the working directory is the problem.
+    pub fn is_about_cwd(&self) -> bool {
+        matches!(self, Self::NotUnicode { .. } | Self::Policy { option: "cwd", .. })
+    }
+
     /// What to do about it.
     pub fn hint(&self) -> String {
         match self {

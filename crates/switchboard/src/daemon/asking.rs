@@ -58,6 +58,11 @@ impl From<CallError> for Stopped {
     fn from(error: CallError) -> Self {
         let about = match &error {
             CallError::NotReady(_) => About::Agent,
+            CallError::Cwd { .. } | CallError::CwdIsNoFolder { .. } | CallError::CwdIsRelative { .. } => {
+                About::Directory
+            }
+            CallError::Launch(error) if error.is_about_cwd() => About::Directory,
+            error if error.is_storage_failure() => About::Storage,
             CallError::Store(_)
             | CallError::StoppedUnkept { .. }
             | CallError::Files { .. }

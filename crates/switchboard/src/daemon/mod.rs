@@ -33,7 +33,8 @@ pub use work::Work;
 use crate::cli;
 use crate::config::{Config, ConfigError, Given};
 use crate::environment::Environment;
-use crate::home::{Home, HomeError};
+use crate::exit_status::ExitStatus;
+use crate::home::{FolderError, Home, HomeError};
 use crate::output;
 use crate::wire::{Phase, VERSION};
 use jobs::{Jobs, JobsError};
@@ -251,8 +252,17 @@ fn who(holder: Option<&Holder>) -> String {
 }
 
 impl DaemonError {
-    /// The exit code that tells a front-end that there is a daemon already.
-    pub const TAKEN: u8 = 6;
+    /// Returns the exit status of `switchboard serve`.
+    pub fn exit_status(&self) -> ExitStatus {
+        match self {
+            Self::Taken { .. } => ExitStatus::DaemonRunning,
+            Self::Home(HomeError::Folder(FolderError::Cannot { .. }))
+            | Self::Lock { .. }
+            | Self::Log { .. } => ExitStatus::NotWritten,
+            Self::Jobs(JobsError::Desk(error)) if error.is_storage_failure() => ExitStatus::NotWritten,
+            _ => ExitStatus::Failed,
+        }
+    }
 
     /// What to do about it.
     pub fn hint(&self) -> String {

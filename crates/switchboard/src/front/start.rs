@@ -21,11 +21,14 @@ use super::connect::{ConnectError, Connection, connect};
 use super::inside;
 use crate::daemon::{DaemonError, Holder, READY, exclusive};
 use crate::environment::Environment;
+use crate::exit_status::ExitStatus;
 use crate::failure::Failure;
 use crate::home::{Home, HomeError};
 use crate::wire::{self, Role};
 use crate::{cli, output};
 
+/// The exit code of a daemon that found another.
+const TAKEN: Option<i32> = Some(ExitStatus::DaemonRunning as i32);
 /// How long it may take until a daemon answers, another's end or start included.
 const WITHIN: Duration = Duration::from_secs(30);
 /// How long to wait before looking again for what somebody else is doing.
@@ -73,7 +76,7 @@ impl Starter {
                 }
                 match self.start(&[], give_up_at) {
                     // Another's last moment, or its first: its lock is taken, and it does not listen.
-                    Err(FrontError::GaveUp { taken: true, .. }) => pause = (pause * 2).min(LONGEST_PAUSE),
+                    Err(FrontError::GaveUp { code: TAKEN, .. }) => pause = (pause * 2).min(LONGEST_PAUSE),
                     // Killed before its first word: that is nobody's refusal.
                     Err(FrontError::GaveUp { said, .. }) if said.is_empty() => {}
                     other => other?,
@@ -106,11 +109,10 @@ impl Starter {
             Some(words) if words.starts_with(READY) => Ok(()),
             Some(words) => {
                 // It has closed its pipe, so it is at its end.
-                let exit = self.started.pop().and_then(|mut child| child.wait().ok()?.code());
-                let taken = exit == Some(i32::from(DaemonError::TAKEN));
+                let code = self.started.pop().and_then(|mut child| child.wait().ok()?.code());
                 let words = words.trim();
                 let said = words.strip_prefix("error: ").unwrap_or(words).to_owned();
-                Err(FrontError::GaveUp { said, taken })
+                Err(FrontError::GaveUp { said, code })
             }
         }
     }
@@ -127,7 +129,7 @@ pub fn in_background(order: &cli::Serve) -> Result<ExitCode, Failure> {
     let options = order.http.iter().flat_map(|address| ["--http".to_owned(), address.clone()]);
     match starter.start(&options.collect::<Vec<_>>(), Instant::now() + WITHIN) {
         // Said as `switchboard serve` says it, and not as what somebody else has said.
-        Err(FrontError::GaveUp { taken: true, .. }) => {
+        Err(FrontError::GaveUp { code: TAKEN, .. }) => {
             let state = starter.home.state().to_owned();
             let holder = Holder::last(&state);
             return Err(DaemonError::Taken { state, holder }.into());
@@ -200,7 +202,7 @@ pub enum FrontError {
     #[error("cannot prepare the start of the daemon")]
     Turn(#[source] io::Error),
     #[error("the daemon gave up: {}", if said.is_empty() { "it was ended by somebody" } else { said })]
-    GaveUp { said: String, taken: bool },
+    GaveUp { said: String, code: Option<i32> },
     #[error("no daemon answers{}", holder.as_ref().map(|holder| format!("; the last was process {}", holder.pid)).unwrap_or_default())]
     Late { holder: Option<Holder> },
 }

@@ -6,6 +6,8 @@ use model::Timestamp;
 use rmcp::model::{CallToolResult, ContentBlock};
 use serde::Serialize;
 
+use crate::text::{counted, dollars};
+
 /// A result with its structured form and its readable one.
 pub(crate) fn result(structured: &impl Serialize, text: String) -> CallToolResult {
     let mut result = CallToolResult::success(vec![ContentBlock::text(text)]);
@@ -72,8 +74,8 @@ fn footer(answer: &Answer) -> String {
     if answer.duration_ms > 0 {
         facts.push(format!("{} ms", answer.duration_ms));
     }
-    facts.extend(answer.num_turns.map(|turns| format!("{turns} turns")));
-    facts.extend(answer.cost_usd.map(|cost| format!("${cost:.4}")));
+    facts.extend(answer.num_turns.map(|turns| counted(turns, "turn", "turns")));
+    facts.extend(answer.cost_usd.filter(|cost| *cost > 0.0).map(dollars));
     format!("[{}]", facts.join(" · "))
 }
 

@@ -15,6 +15,7 @@ use std::process::{Command, ExitCode, Stdio};
 
 use crate::cli::{Scope, Setup, SetupOther};
 use crate::environment::Environment;
+use crate::exit_status::ExitStatus;
 use crate::failure::Failure;
 use crate::output;
 use host::{Change, Host, Means};
@@ -245,12 +246,14 @@ impl SetupError {
         }
     }
 
-    /// The exit code, as `switchboard setup --help` lists them.
-    pub fn exit_code(&self) -> u8 {
+    /// Returns the exit status, as `switchboard setup --help` lists them.
+    pub fn exit_status(&self) -> ExitStatus {
         match self {
-            Self::NoHome | Self::OddPath { .. } | Self::NoSuchScope { .. } | Self::NotUnderstood { .. } => 2,
-            Self::NoHost | Self::NotHere { .. } => 5,
-            _ => 1,
+            Self::NoHome | Self::OddPath { .. } | Self::NoSuchScope { .. } | Self::NotUnderstood { .. } => {
+                ExitStatus::BadInput
+            }
+            Self::NoHost | Self::NotHere { .. } => ExitStatus::NotInstalled,
+            _ => ExitStatus::Failed,
         }
     }
 }

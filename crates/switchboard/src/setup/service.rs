@@ -9,8 +9,8 @@ use std::process::ExitCode;
 
 use super::SetupError;
 use crate::cli::Service;
-use crate::daemon::DaemonError;
 use crate::environment::Environment;
+use crate::exit_status::ExitStatus;
 use crate::failure::Failure;
 use crate::{home, output};
 
@@ -63,7 +63,7 @@ fn unit(program: &str, variables: &[(&str, String)]) -> String {
          \n\
          [Install]\n\
          WantedBy=default.target\n",
-        DaemonError::TAKEN
+        ExitStatus::DaemonRunning as u8
     );
     text
 }

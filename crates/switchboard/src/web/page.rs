@@ -7,6 +7,7 @@ use model::StateName;
 use super::assets;
 use super::login::Visitor;
 use crate::text::visible;
+pub use crate::text::{brief, dollars};
 
 /// Where a reader is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -143,31 +144,6 @@ pub fn grouped(number: u64) -> String {
     groups.join(",")
 }
 
-/// A large number in few digits.
-pub fn brief(number: u64) -> String {
-    let in_tenths = |unit: u64| (number * 10 + unit / 2) / unit;
-    let (tenths, unit) = match number {
-        ..1_000 => return number.to_string(),
-        1_000..999_950 => (in_tenths(1_000), "k"),
-        _ => (in_tenths(1_000_000), "M"),
-    };
-    match (tenths / 10, tenths % 10) {
-        (whole @ ..100, rest @ 1..) => format!("{whole}.{rest}{unit}"),
-        (whole, _) => format!("{whole}{unit}"),
-    }
-}
-
-/// A sum of money.
-pub fn dollars(sum: f64) -> String {
-    if sum >= 100.0 {
-        format!("${sum:.0}")
-    } else if sum >= 1.0 {
-        format!("${sum:.2}")
-    } else {
-        format!("${sum:.4}")
-    }
-}
-
 /// Memory, or a file.
 pub fn bytes(number: u64) -> String {
     let tenths = |unit: u64| format!("{}.{}", number / unit, number % unit * 10 / unit);
@@ -226,11 +202,6 @@ mod tests {
     #[test]
     fn numbers_are_written_as_a_person_reads_them() {
         assert_eq!([0, 999, 1_000, 1_234_567].map(grouped), ["0", "999", "1,000", "1,234,567"]);
-        assert_eq!(
-            [999, 1_000, 1_250, 99_949, 123_456, 1_250_000].map(brief),
-            ["999", "1k", "1.3k", "99.9k", "123k", "1.3M"]
-        );
-        assert_eq!([0.0012, 1.5, 250.4].map(dollars), ["$0.0012", "$1.50", "$250"]);
         assert_eq!([12, 12_340_000].map(bytes), ["12 B", "12.3 MB"]);
     }
 

@@ -156,6 +156,11 @@ pub enum About {
     Input,
     /// The agent is not here, or cannot be used.
     Agent,
-    /// Anything else.
+    /// The working directory cannot be used.
+    Directory,
+    /// The state directory or the store cannot be written, such as on a full disk.
+    Storage,
+    /// Anything else, and what a newer daemon may say.
+    #[serde(other)]
     Other,
 }

@@ -20,7 +20,7 @@ const WORDS: [(&str, &str); 15] = [
     (r"\bversion \d+\.\d+\.\d+", "version [VERSION]"),
     (r"\bswitchboard \d+\.\d+\.\d+", "switchboard [VERSION]"),
     // What a machine can confine is its own affair, and is told by `doctor` alone in the end.
-    (r"(?m)^policy: (\w+), .*(\n  .*)*", "policy: $1, [WHAT HELD]"),
+    (r"(?m)^policy: (\w+) \(.*(\n  .*)*", "policy: $1 ([ENFORCED])"),
     (r"(?m)^machine\n(  .*\n)+", ""),
     (r"(?m)^sandbox: .*(\n  .*)*", "sandbox: [WHAT HOLDS HERE]"),
     (r#"(?m)^host = ".*?""#, "host = [HOST]"),

@@ -59,6 +59,22 @@ fn the_reference_in_the_documents_is_what_the_program_says() {
 }
 
 #[test]
+fn exit_codes_in_the_documents_are_those_of_the_help() {
+    let bed = Bed::new();
+    let help = stdout(&bed.run(&["call", "--help"]));
+    let (_, table) = help.split_once("Exit codes:\n").unwrap();
+    let rows: Vec<String> = table
+        .lines()
+        .filter_map(|line| line.trim().split_once("  "))
+        .map(|(code, meaning)| format!("| {code} | {meaning} |"))
+        .collect();
+    assert_eq!(rows.len(), 11, "{table}");
+    let page = include_str!("../../../../docs/cli.md").replace('`', "");
+    let missing: Vec<&String> = rows.iter().filter(|row| !page.contains(row.as_str())).collect();
+    assert_eq!(missing, Vec::<&String>::new(), "docs/cli.md lacks them");
+}
+
+#[test]
 fn every_command_is_in_the_reference_in_the_completions_and_in_the_manual() {
     let bed = Bed::new();
     let help = stdout(&bed.run(&["--help"]));
@@ -74,7 +90,6 @@ fn every_command_is_in_the_reference_in_the_completions_and_in_the_manual() {
     }
     assert!(stdout(&bed.run(&["man"])).contains(".TH switchboard 1"));
     let folder = bed.scratch().join("man");
-    std::fs::create_dir(&folder).unwrap();
     assert!(bed.run(&["man", "--out", folder.to_str().unwrap()]).status.success());
     for name in COMMANDS {
         assert!(folder.join(format!("switchboard-{}.1", name.replace(' ', "-"))).is_file(), "{name}");

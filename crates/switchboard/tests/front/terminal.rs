@@ -84,9 +84,25 @@ fn a_call_lives_on_a_terminal_and_ctrl_c_cancels_it() {
     terminal.until("\nI am at it");
     terminal.press("C-c");
     let screen = terminal.until("it was 4");
-    assert!(screen.contains("cancelled") && screen.contains("nothing is left running"), "{screen}");
+    assert!(screen.contains("cancelled after "), "{screen}");
     let jobs = stdout(&bed.run(&["jobs"]));
     assert!(jobs.contains("cancelled"), "{jobs}");
+}
+
+#[test]
+fn tool_calls_leave_their_lines_on_the_terminal() {
+    let bed = Bed::new();
+    let Some(terminal) = Terminal::open(&bed) else { return };
+    terminal.enter(concat!(
+        "switchboard call rehearsal $'@rehearse tool-error Bash cargo test => Exit code 101\\n",
+        "@rehearse tool Edit {\"file_path\":\"'$PWD$'/src/lib.rs\"}\\n",
+        "@rehearse answer done'; echo it was $?"
+    ));
+    let screen = terminal.until("it was 0");
+    let failed = screen.find("\n· Bash  cargo test  ✗ exit 101, ").unwrap_or_else(|| panic!("{screen}"));
+    let edited = screen.find("\n· Edit  src/lib.rs  ✓ ").unwrap_or_else(|| panic!("{screen}"));
+    let answer = screen.find("\ndone\n").unwrap_or_else(|| panic!("{screen}"));
+    assert!(failed < edited && edited < answer, "{screen}");
 }
 
 #[test]

@@ -25,7 +25,7 @@ fn closed(bed: &Bed, args: &[&str]) -> Output {
 
 fn assert_told(args: &[&str], output: &Output, because: &str) {
     let aside = stderr(output);
-    assert_eq!(output.status.code(), Some(1), "{args:?}: {aside}");
+    assert_eq!(output.status.code(), Some(10), "{args:?}: {aside}");
     let told = format!("error: cannot write the answer\n  because: {because}");
     assert!(aside.contains(&told), "{args:?}: {aside}");
 }

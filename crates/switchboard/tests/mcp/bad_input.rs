@@ -72,6 +72,11 @@ fn every_bad_argument_names_its_field_and_places_nothing() {
             ),
             ("timeout", json!({ "prompt": "x", "timeout": 5 }), "did you mean `timeout_ms`"),
             (
+                "policy",
+                json!({ "prompt": "x", "mode": "observe", "policy": "workspace" }),
+                "use policy `observe` or `sealed`",
+            ),
+            (
                 "continue_latest",
                 json!({ "prompt": "x", "continue_latest": true, "resume_session_id": uuid::Uuid::nil() }),
                 "leave one of them out",

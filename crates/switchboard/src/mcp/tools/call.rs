@@ -221,17 +221,25 @@ impl CallTool {
             .iter()
             .map(|folder| self::folder(server, "add_dirs", folder))
             .collect::<Result<_, _>>()?;
+        let mode = match given.mode {
+            Some(mode) => one_of("mode", &mode, &[("execute", Mode::Execute), ("observe", Mode::Observe)])?,
+            None => Mode::Execute,
+        };
+        let policy = policy(&server.options.policy, given.policy.as_deref(), given.network.as_deref())?;
+        // The operator's default is not a contradiction: observing narrows it.
+        if mode == Mode::Observe && given.policy.is_some() && policy.preset.contradicts_observe() {
+            return Err(Refusal::of(
+                "policy",
+                format!("policy `{}` lets the agent write, which mode `observe` forbids", policy.preset),
+                "leave one of them out, or use policy `observe` or `sealed`",
+            ));
+        }
         let call = CallSpec {
             model: given.model.map(|model| model.trim().to_owned()),
             session,
-            mode: match given.mode {
-                Some(mode) => {
-                    one_of("mode", &mode, &[("execute", Mode::Execute), ("observe", Mode::Observe)])?
-                }
-                None => Mode::Execute,
-            },
+            mode,
             tools: tools(given.allowed_tools)?,
-            policy: policy(&server.options.policy, given.policy.as_deref(), given.network.as_deref())?,
+            policy,
             system_prompt: given.system_prompt,
             add_dirs,
             agent_name: given.agent_name.as_deref().map(agent_name).transpose()?,

@@ -1,0 +1,290 @@
+//! The closing lines of a call: how it ended, what it used, what was refused, and how to resume it.
+//!
+//! Owns their wording and order. Unknown figures are left out, and so is everything that went as usual.
+
+use std::io;
+use std::path::Path;
+
+use calls::{Answer, Processes, Sandbox, Standing};
+use model::{FailureKind, Outcome, RunReport, TreeEnd};
+use unicode_width::UnicodeWidthStr;
+
+use crate::text::{brief, counted, dollars, shell_word};
+use crate::{output, paint};
+
+/// The facts of a call that is over, or that is looked at while it runs.
+#[derive(Debug)]
+pub struct Closing {
+    status: Standing,
+    duration_ms: u64,
+    has_started: bool,
+    model: Option<String>,
+    turns: Option<u32>,
+    /// Input and output.
+    tokens: Option<(u64, u64)>,
+    cost_usd: Option<f64>,
+    because: Option<String>,
+    hint: Option<String>,
+    notes: Vec<String>,
+    sandbox: Option<Sandbox>,
+    resume: Option<String>,
+    /// Where the rest is: a job or a directory of files.
+    reference: String,
+}
+
+impl Closing {
+    /// Collects the facts of a job.
+    pub fn from_answer(answer: &Answer) -> Self {
+        let leftover = match answer.processes {
+            Some(Processes::SomeLeft) => Some("some of its processes could not be killed"),
+            Some(Processes::NoneFound) => {
+                Some("its supervisor was killed; every process found was killed, too")
+            }
+            Some(Processes::NoneLeft) | None => None,
+        };
+        let refused = answer.permission_denials.iter().map(|denial| denial.tool.as_str());
+        let hosts = answer.sandbox.iter().flat_map(|sandbox| &sandbox.refused_hosts).map(String::as_str);
+        Self {
+            status: answer.status,
+            duration_ms: answer.duration_ms,
+            has_started: answer.processes.is_some() || answer.duration_ms > 0,
+            model: answer.model.clone(),
+            turns: answer.num_turns,
+            tokens: answer.usage.map(|usage| (usage.input_tokens, usage.output_tokens)),
+            cost_usd: answer.cost_usd,
+            because: answer.error.as_ref().map(crate::view::because),
+            hint: answer.error.as_ref().map(|error| error.hint.clone()),
+            notes: leftover
+                .map(|note| format!("note: {note}"))
+                .into_iter()
+                .chain(refusals(refused.chain(hosts)))
+                .collect(),
+            sandbox: answer.sandbox.clone(),
+            resume: answer
+                .session_id
+                .as_ref()
+                .filter(|_| answer.status.is_final())
+                .map(|session| resume(&answer.agent, session, answer.cwd.as_deref().map(Path::new))),
+            reference: format!("job: {}", answer.job_id),
+        }
+    }
+
+    /// Collects the facts of a call without the daemon, whose files are in `directory`.
+    pub fn from_outcome(outcome: &Outcome, report: &RunReport, cwd: &Path, directory: &Path) -> Self {
+        let failure = outcome.failure();
+        let left_alive = match report.tree {
+            TreeEnd::LeftAlive { processes } => {
+                Some(format!("note: {} could not be killed", counted(processes, "process", "processes")))
+            }
+            TreeEnd::ProvenEmpty | TreeEnd::SweptByIdentity => None,
+        };
+        let killed = (report.descendants_ended > 0).then(|| {
+            format!(
+                "note: killed {} that it left running",
+                counted(report.descendants_ended, "process", "processes")
+            )
+        });
+        let sandbox = report.sandbox.as_ref().map(Sandbox::from);
+        let refused = outcome.permission_denials.iter().map(|denial| denial.tool.as_str());
+        let hosts = sandbox.iter().flat_map(|sandbox| &sandbox.refused_hosts).map(String::as_str);
+        let refusals = refusals(refused.chain(hosts));
+        Self {
+            status: match failure.map(|failure| &failure.kind) {
+                None => Standing::Completed,
+                Some(FailureKind::Deadline { .. }) => Standing::Timeout,
+                Some(FailureKind::Stopped) => Standing::Cancelled,
+                Some(_) => Standing::Failed,
+            },
+            duration_ms: report.duration_ms,
+            has_started: true,
+            model: outcome.model.clone(),
+            turns: outcome.turns,
+            tokens: outcome.usage.map(|usage| (usage.input, usage.output)),
+            cost_usd: outcome.cost_usd,
+            because: failure.map(|failure| format!("{} ({})", failure.message, failure.kind)),
+            hint: outcome.hint().map(str::to_owned),
+            notes: killed.into_iter().chain(left_alive).chain(refusals).collect(),
+            sandbox,
+            resume: outcome
+                .session
+                .as_ref()
+                .map(|session| resume(outcome.agent.name(), session.as_str(), Some(cwd))),
+            reference: format!("files: {}", directory.display()),
+        }
+    }
+
+    /// Prints the lines to stderr.
+    pub fn print(&self) {
+        output::aside("");
+        self.lines(paint::stderr_width()).iter().for_each(|line| output::aside(line));
+    }
+
+    fn lines(&self, width: Option<usize>) -> Vec<String> {
+        let mut lines = wrapped(&self.figures(), width);
+        let fact = |name: &str, text: &Option<String>| {
+            text.as_ref().map(|text| format!("  {name}: {}", paint::clean(text)))
+        };
+        lines.extend(fact("because", &self.because));
+        lines.extend(fact("hint", &self.hint));
+        lines.extend(self.notes.iter().map(|note| paint::clean(note)));
+        lines.extend(self.sandbox.as_ref().map(Sandbox::told));
+        lines.extend(self.resume.as_ref().map(|command| format!("resume: {}", paint::clean(command))));
+        lines.push(self.reference.clone());
+        lines
+    }
+
+    /// The outcome and the figures that are known.
+    fn figures(&self) -> Vec<String> {
+        let mut figures = vec![self.outcome()];
+        // A model that took no turn is the one that was asked for, not the one that answered.
+        let has_answered =
+            self.status == Standing::Completed || self.turns.is_some() || self.tokens.is_some();
+        figures.extend(self.model.as_deref().filter(|_| has_answered).map(paint::clean));
+        figures.extend(self.turns.map(|turns| counted(turns, "turn", "turns")));
+        figures.extend(
+            self.tokens
+                .filter(|tokens| *tokens != (0, 0))
+                .map(|(input, output)| format!("{} tokens in, {} out", brief(input), brief(output))),
+        );
+        figures.extend(self.cost_usd.filter(|cost| *cost > 0.0).map(dollars));
+        figures
+    }
+
+    fn outcome(&self) -> String {
+        let took = paint::span(self.duration_ms);
+        let status = match self.status {
+            Standing::Timeout => paint::red("timed out", &io::stderr()),
+            status => paint::standing(status, &io::stderr()),
+        };
+        match self.status {
+            _ if !self.has_started && self.status.is_final() => format!("{status} before it started"),
+            Standing::Queued => status,
+            Standing::Completed => format!("{status} in {took}"),
+            Standing::Running => format!("{status} for {took}"),
+            _ => format!("{status} after {took}"),
+        }
+    }
+}
+
+/// The line that lists what the agent tried and was refused.
+fn refusals<'a>(subjects: impl Iterator<Item = &'a str>) -> Option<String> {
+    let mut counted: Vec<(&str, u32)> = Vec::new();
+    for subject in subjects {
+        match counted.iter_mut().find(|(known, _)| *known == subject) {
+            Some((_, count)) => *count += 1,
+            None => counted.push((subject, 1)),
+        }
+    }
+    let shown = |(subject, count): &(&str, u32)| {
+        if *count > 1 { format!("{subject} ({count}×)") } else { (*subject).to_owned() }
+    };
+    let shown: Vec<String> = counted.iter().map(shown).collect();
+    (!shown.is_empty()).then(|| format!("refused: {}", shown.join(", ")))
+}
+
+/// The command that resumes a session. Sessions belong to a directory.
+fn resume(agent: &str, session: &str, cwd: Option<&Path>) -> String {
+    let here = std::env::current_dir().ok();
+    let elsewhere = cwd.filter(|cwd| here.as_deref() != Some(cwd)).and_then(Path::to_str);
+    let cwd = elsewhere.map(|cwd| format!(" --cwd {}", shell_word(cwd))).unwrap_or_default();
+    format!("switchboard call {agent} --session {session}{cwd}")
+}
+
+/// Joins figures by dots, and continues in the next line where the terminal ends.
+fn wrapped(figures: &[String], width: Option<usize>) -> Vec<String> {
+    let mut lines: Vec<String> = Vec::new();
+    for figure in figures {
+        match lines.last_mut() {
+            // The first figure may be painted, which takes no room.
+            Some(line) if width.is_none_or(|width| plain_width(line) + 3 + figure.width() <= width) => {
+                line.push_str(" · ");
+                line.push_str(figure);
+            }
+            Some(_) => lines.push(format!("  {figure}")),
+            None => lines.push(figure.clone()),
+        }
+    }
+    lines
+}
+
+fn plain_width(line: &str) -> usize {
+    crate::text::visible(line).width()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn closing() -> Closing {
+        Closing {
+            status: Standing::Completed,
+            duration_ms: 12_300,
+            has_started: true,
+            model: Some("claude-opus-5-5".to_owned()),
+            turns: Some(3),
+            tokens: Some((12_400, 1100)),
+            cost_usd: Some(0.042),
+            because: None,
+            hint: None,
+            notes: Vec::new(),
+            sandbox: None,
+            resume: None,
+            reference: "job: 1".to_owned(),
+        }
+    }
+
+    #[test]
+    fn figures_are_in_one_line_where_there_is_room() {
+        let line = "completed in 12.3 s · claude-opus-5-5 · 3 turns · 12.4k tokens in, 1.1k out · $0.042";
+        assert_eq!(closing().lines(None), [line, "job: 1"]);
+        assert_eq!(
+            closing().lines(Some(40)),
+            [
+                "completed in 12.3 s · claude-opus-5-5",
+                "  3 turns · 12.4k tokens in, 1.1k out",
+                "  $0.042",
+                "job: 1"
+            ]
+        );
+    }
+
+    #[test]
+    fn unknown_figures_are_left_out_and_one_turn_is_singular() {
+        let unknown =
+            Closing { model: None, turns: Some(1), tokens: Some((0, 0)), cost_usd: None, ..closing() };
+        assert_eq!(unknown.lines(None), ["completed in 12.3 s · 1 turn", "job: 1"]);
+        let free = Closing { model: None, turns: None, tokens: None, cost_usd: Some(0.0), ..closing() };
+        assert_eq!(free.lines(None), ["completed in 12.3 s", "job: 1"]);
+        let silent =
+            Closing { status: Standing::Failed, turns: None, tokens: None, cost_usd: None, ..closing() };
+        assert_eq!(silent.lines(None), ["failed after 12.3 s", "job: 1"]);
+    }
+
+    #[test]
+    fn outcome_says_how_long_and_whether_it_ran() {
+        let shown = |status, has_started| Closing { status, has_started, ..closing() }.outcome();
+        assert_eq!(shown(Standing::Timeout, true), "timed out after 12.3 s");
+        assert_eq!(shown(Standing::Running, true), "running for 12.3 s");
+        assert_eq!(shown(Standing::Cancelled, false), "cancelled before it started");
+        assert_eq!(shown(Standing::Queued, false), "queued");
+    }
+
+    #[test]
+    fn refusals_are_counted_and_named() {
+        assert_eq!(
+            refusals(["Bash", "Bash", "example.com"].into_iter()).unwrap(),
+            "refused: Bash (2×), example.com"
+        );
+        assert_eq!(refusals([].into_iter()), None);
+    }
+
+    #[test]
+    fn resume_command_names_another_directory() {
+        let here = std::env::current_dir().unwrap();
+        assert_eq!(resume("claude", "1-2", Some(&here)), "switchboard call claude --session 1-2");
+        assert_eq!(
+            resume("codex", "1-2", Some(Path::new("/home/ana/my shop"))),
+            "switchboard call codex --session 1-2 --cwd '/home/ana/my shop'"
+        );
+    }
+}
