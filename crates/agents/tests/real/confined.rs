@@ -59,7 +59,11 @@ fn default_call_works_in_either_tier(cli: &Pinned) {
         for namespaces in [true, false] {
             let name = if namespaces { "by-namespaces" } else { "by-rules" };
             let written = desk.workspace().join(name);
-            let command = format!("echo x > $TMPDIR/{name} && cp $TMPDIR/{name} {}", written.display());
+            let cached = desk.folder().join("caches/workspace/cargo").join(name);
+            let command = format!(
+                "echo x > $TMPDIR/{name} && cp $TMPDIR/{name} $CARGO_HOME && cp $TMPDIR/{name} {}",
+                written.display()
+            );
             let api = ModelApi::start(Script::call_then_text(Call::Shell { command }, "Done.")).await;
             let spec = CallSpec { policy: CallPolicy::usual(), ..desk.spec("Write a file.") };
             let placed = desk.place_with(&api, &spec, |plan| {
@@ -69,7 +73,7 @@ fn default_call_works_in_either_tier(cli: &Pinned) {
             });
             let done = placed.await.end(None).await;
             assert_eq!(done.succeeded().text, "Done.", "{name}: {done}");
-            assert!(written.exists(), "{name}: {done}");
+            assert!(written.exists() && cached.exists(), "{name}: {done}");
             was_confined(&done);
         }
     });
