@@ -309,6 +309,18 @@ pub enum Refusal {
         /// Which.
         paths: Vec<PathBuf>,
     },
+    /// Switchboard's own files lie in a directory that the agent writes to, and without namespaces nothing keeps it from them.
+    #[error(
+        "`{}` lies in the workspace `{}`, and without namespaces the agent could write to it",
+        state.display(),
+        workspace.display()
+    )]
+    StateInWorkspace {
+        /// Switchboard's own files.
+        state: PathBuf,
+        /// The workspace.
+        workspace: PathBuf,
+    },
     /// The paths of the policy cannot be looked at.
     #[error("cannot lay out the sandbox")]
     Layout(#[source] io::Error),
@@ -336,6 +348,9 @@ impl Refusal {
             Self::Missing { .. } => "add what is missing, or let the policy be `best-effort`",
             Self::Unprotectable { .. } => {
                 "put the thing itself in the place of the link, or let the policy be `best-effort`"
+            }
+            Self::StateInWorkspace { .. } => {
+                "install bubblewrap, work in another directory, or set SWITCHBOARD_HOME to one outside of it"
             }
             Self::Layout(_) | Self::Files(_) => "see the message of the operating system",
             Self::Escaped { .. } => "report it: nothing is run in a sandbox that does not hold",

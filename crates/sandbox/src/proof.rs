@@ -76,6 +76,11 @@ pub fn settle(
             return Ok(settled);
         }
     }
+    // Landlock takes nothing away below a directory that is allowed.
+    let written = confinement.roots.iter().filter(|root| root.access == Access::Write);
+    if let Some(around) = written.map(|root| &root.path).find(|root| scratch.starts_with(root)) {
+        return Err(Refusal::StateInWorkspace { state: scratch.to_owned(), workspace: around.clone() });
+    }
     proven(confinement, Tier::Rules, machine, scratch, executable)
 }
 

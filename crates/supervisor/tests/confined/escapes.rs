@@ -22,6 +22,7 @@ crate::tests![
     without_network_nobody_is_reached,
     with_the_kernels_rules_alone_what_is_open_is_known,
     without_namespaces_a_policy_that_requires_them_runs_nothing,
+    without_namespaces_state_in_the_workspace_is_refused_with_a_remedy,
     what_is_hidden_is_hidden_by_every_name_that_it_has,
     a_workspace_without_a_repository_does_not_become_one,
 ];
@@ -152,6 +153,17 @@ fn without_namespaces_a_policy_that_requires_them_runs_nothing() {
         assert_eq!(failure.reason, model::NotStartedReason::NotConfined);
         assert!(failure.message.contains("namespaces, which the policy itself leaves out"), "{failure}");
         assert_eq!(report.sandbox, None);
+    });
+}
+
+fn without_namespaces_state_in_the_workspace_is_refused_with_a_remedy() {
+    Scene::play(async |scene: &Scene| {
+        let mut confinement = Confinement { namespaces: false, ..scene.confinement(CallPolicy::usual()) };
+        confinement.roots.push(Root::write(scene.path("state").parent().unwrap()));
+        let report = scene.run(&scene.plan(confinement, &[TRY, "{}"])).await;
+        let model::End::NotStarted(failure) = &report.end else { panic!("{report:?}") };
+        assert!(failure.message.contains("lies in the workspace"), "{failure}");
+        assert!(failure.message.contains("install bubblewrap, work in another directory"), "{failure}");
     });
 }
 
