@@ -199,6 +199,7 @@ fn ended_from_outside(ended: &Ended<'_>, end: &End) -> Failure {
         End::NotStarted(why) => FailureKind::NotStarted { reason: why.reason },
         End::SpoolFailed { .. } => FailureKind::SpoolFailed,
         End::SupervisorLost => FailureKind::SupervisorLost,
+        End::PolicyViolation { .. } => FailureKind::PolicyViolation,
     };
     // What the agent was struggling with when it was ended is most often why it took so long.
     match ended.summary.last_trouble.as_deref() {

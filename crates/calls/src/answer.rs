@@ -397,7 +397,10 @@ fn note(answer: &Answer, activity: Option<&Activity>) -> Option<String> {
         }
         Standing::Queued => format!("waiting for its turn{doing}; wait for it with call_wait"),
         Standing::Paused => "waiting for the reset of a quota; it goes on by itself".to_owned(),
-        _ => return None,
+        _ => {
+            let notes = answer.sandbox.as_ref().map(Sandbox::notes).unwrap_or_default();
+            return (!notes.is_empty()).then(|| notes.join("; "));
+        }
     })
 }
 

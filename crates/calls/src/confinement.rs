@@ -1,6 +1,8 @@
 //! What confined the agent of a call, in short: for whoever reads the answer. The whole of it stands in the job's record.
 
-use model::{Hold, Preset, Proof, Safeguard, SandboxReport};
+use std::path::{Path, PathBuf};
+
+use model::{Hold, Preset, Proof, Quarantined, Safeguard, SandboxReport};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -19,6 +21,28 @@ pub struct Sandbox {
     /// Whom it asked for in vain, in a network of named hosts.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub refused_hosts: Vec<String>,
+    /// Files that could run commands later, which the call created and which were moved away.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub quarantined: Vec<QuarantinedPath>,
+    /// Why the git repository around the working directory was read-only.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub git_read_only: Option<String>,
+}
+
+/// A path that was created during a call and moved away.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct QuarantinedPath {
+    /// Where it was created.
+    pub path: PathBuf,
+    /// Where it is now; left out when it could not be moved.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub moved_to: Option<PathBuf>,
+}
+
+impl From<&Quarantined> for QuarantinedPath {
+    fn from(entry: &Quarantined) -> Self {
+        Self { path: entry.path.clone(), moved_to: entry.moved_to.clone() }
+    }
 }
 
 /// A safeguard that did not hold in full.
@@ -55,11 +79,40 @@ impl Sandbox {
     }
 }
 
+impl Sandbox {
+    /// Returns what the user may want to act on: a line for each quarantined path, and one for a read-only repository.
+    pub fn notes(&self) -> Vec<String> {
+        let quarantined = self.quarantined.iter().map(|QuarantinedPath { path, moved_to }| match moved_to {
+            Some(moved_to) => {
+                let (from, to) = (shell_word(moved_to), shell_word(path));
+                format!("quarantined: {to} can run commands later; restore it with `mv {from} {to}`")
+            }
+            None => format!("NOT quarantined: {} can run commands later; inspect it", shell_word(path)),
+        });
+        let git = self.git_read_only.iter().map(|why| format!("git: read-only, {why}"));
+        quarantined.chain(git).collect()
+    }
+}
+
+/// Quotes a path for a shell where it needs that.
+fn shell_word(path: &Path) -> String {
+    let text = path.display().to_string();
+    let is_plain = |c: char| c.is_ascii_alphanumeric() || "/._-+@,:=".contains(c);
+    if text.chars().all(is_plain) { text } else { format!("'{}'", text.replace('\'', r"'\''")) }
+}
+
 impl From<&SandboxReport> for Sandbox {
     fn from(report: &SandboxReport) -> Self {
         let SandboxReport::Confined(confined) = report else {
             let policy = Preset::Off.to_string();
-            return Self { policy, gaps: Vec::new(), ways_out_stopped: 0, refused_hosts: Vec::new() };
+            return Self {
+                policy,
+                gaps: Vec::new(),
+                ways_out_stopped: 0,
+                refused_hosts: Vec::new(),
+                quarantined: Vec::new(),
+                git_read_only: None,
+            };
         };
         let gap = |gap: &Safeguard| Gap {
             safeguard: gap.name.to_string(),
@@ -72,6 +125,32 @@ impl From<&SandboxReport> for Sandbox {
             gaps: confined.gaps().map(gap).collect(),
             ways_out_stopped: confined.proof.as_ref().map(stopped).unwrap_or_default(),
             refused_hosts: confined.refused_hosts.clone(),
+            quarantined: confined.quarantined.iter().map(QuarantinedPath::from).collect(),
+            git_read_only: confined.git_read_only.clone(),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn quarantined_path_is_named_with_the_command_that_restores_it() {
+        let moved = |path: &str, to: Option<&str>| QuarantinedPath {
+            path: path.into(),
+            moved_to: to.map(PathBuf::from),
+        };
+        let sandbox = Sandbox {
+            quarantined: vec![moved("/ws/.envrc", Some("/jobs/1/a b/it's")), moved("/ws/.claude", None)],
+            git_read_only: Some("it belongs to another user".to_owned()),
+            ..Sandbox::from(&SandboxReport::Off)
+        };
+        let expected = [
+            r"quarantined: /ws/.envrc can run commands later; restore it with `mv '/jobs/1/a b/it'\''s' /ws/.envrc`",
+            "NOT quarantined: /ws/.claude can run commands later; inspect it",
+            "git: read-only, it belongs to another user",
+        ];
+        assert_eq!(sandbox.notes(), expected);
     }
 }

@@ -33,7 +33,7 @@ mod told;
 mod wait;
 
 pub use answer::{Answer, Denial, MAX_RESPONSE_CHARS, Problem, Processes, Standing, Tokens, Truncated};
-pub use confinement::{Gap, Sandbox};
+pub use confinement::{Gap, QuarantinedPath, Sandbox};
 pub use desk::{Cancelled, Desk, Kept, Leave, Order, Placed};
 pub use error::CallError;
 pub use files::{JobFiles, Part, Status, Stream};

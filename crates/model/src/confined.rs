@@ -3,6 +3,7 @@
 //! Written by the supervisor from what the kernel said, never from what was asked for.
 
 use std::fmt;
+use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
 
@@ -31,6 +32,21 @@ pub struct Confined {
     /// Whom it asked for in vain, in a network of named hosts.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub refused_hosts: Vec<String>,
+    /// The protected paths that were created during the run, and where each is now.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub quarantined: Vec<Quarantined>,
+    /// Why the repository around the workspace was read-only; none when it was writable or there is none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub git_read_only: Option<String>,
+}
+
+/// A path that could run commands later, moved away after it was created.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Quarantined {
+    /// Where it was created.
+    pub path: PathBuf,
+    /// Where it is now; none when it could not be moved.
+    pub moved_to: Option<PathBuf>,
 }
 
 impl Confined {
@@ -71,7 +87,7 @@ pub enum SafeguardName {
     Writes,
     /// What is hidden cannot be read.
     HiddenPaths,
-    /// What is protected cannot be changed or made.
+    /// Existing protected paths cannot be changed; new ones are moved to quarantine.
     ProtectedPaths,
     /// No process outside can be seen or signalled.
     Processes,

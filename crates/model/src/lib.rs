@@ -31,7 +31,7 @@ pub use call::{
     ToolChoice,
 };
 pub use causes::in_full;
-pub use confined::{Confined, Escape, Hold, Proof, Safeguard, SafeguardName, SandboxReport};
+pub use confined::{Confined, Escape, Hold, Proof, Quarantined, Safeguard, SafeguardName, SandboxReport};
 pub use event::{AgentEvent, Finish, McpServerState, Part, ToolOutput, Unreadable};
 pub use hosts::{HostRule, is_public};
 pub use job::{BadHome, Exchange, Home, Job, JobEnd, NewExchange, NewJob};
@@ -41,8 +41,8 @@ pub use limits::{Deadline, Limits};
 pub use outcome::{Failure, FailureKind, Outcome, PermissionDenial, SessionMismatch, Totals, Usage, Verdict};
 pub use plan::{Lasts, Outlives, PlanError, RunPlan};
 pub use policy::{
-    Access, Bounds, CallPolicy, Confinement, Ground, Network, PRIVATE_FOLDERS, Policy, PolicyError, Preset,
-    Protected, ProtectedKind, Requirement, Root,
+    Access, Bounds, CallPolicy, Confinement, Ground, IfCreated, Network, PRIVATE_FOLDERS, Policy,
+    PolicyError, Preset, Protected, Requirement, Root,
 };
 pub use progress::{Attempt, Claim, Lease, Owner, Progress, Refusal, Step};
 pub use report::{End, Exit, NotStarted, NotStartedReason, RunReport, TreeEnd, TreeUsage};

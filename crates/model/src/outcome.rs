@@ -140,6 +140,8 @@ pub enum FailureKind {
     SupervisorLost,
     /// Switchboard itself failed: a bug.
     Internal,
+    /// It kept creating a path that its policy protects, so it was stopped.
+    PolicyViolation,
 }
 
 impl FailureKind {
@@ -165,6 +167,7 @@ impl FailureKind {
             Self::SpoolFailed => "spool_failed",
             Self::SupervisorLost => "supervisor_lost",
             Self::Internal => "internal",
+            Self::PolicyViolation => "policy_violation",
         }
     }
 
@@ -201,6 +204,9 @@ impl FailureKind {
             Self::SupervisorLost => "resume the session to go on; nothing of the run was left alive",
             Self::Internal => {
                 "see the daemon's log and report the bug; `switchboard retry` runs the job again"
+            }
+            Self::PolicyViolation => {
+                "inspect the quarantined copies: something made the agent write there in a loop"
             }
         }
     }

@@ -43,7 +43,7 @@ pub struct Confinement {
     pub roots: Vec<Root>,
     /// What cannot be read, not even seen.
     pub hidden: Vec<PathBuf>,
-    /// What cannot be changed or made, although it lies in a folder that can be written.
+    /// Paths that stay as they are, although they lie in a directory that can be written.
     pub protected: Vec<Protected>,
     /// Whom it may reach.
     pub network: Network,
@@ -103,26 +103,29 @@ pub enum Access {
     Make,
 }
 
-/// A path that stays as it is, whatever is done around it.
+/// A path that makes other programs run commands. An existing one is read-only; a new one is moved to quarantine.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Protected {
-    /// Where it is, or would be.
+    /// The absolute path, which need not exist.
     pub path: PathBuf,
-    /// What it is, or would be.
-    pub kind: ProtectedKind,
+    /// What happens when the path does not exist at the start of a run and is created during it.
+    #[serde(alias = "kind")]
+    pub if_created: IfCreated,
 }
 
-/// What stands, or would stand, at a protected path.
+/// What happens to a protected path that is created during a run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum ProtectedKind {
-    /// A file. Where there is none, none can be made.
-    File,
-    /// A folder. Where there is none, none can be made.
-    Folder,
-    /// Either, which is protected only where it is there already.
-    IfPresent,
+pub enum IfCreated {
+    /// It is quarantined as soon as it appears: a program that the user runs meanwhile would obey it.
+    QuarantineAtOnce,
+    /// It is quarantined when the run is over.
+    #[serde(alias = "file", alias = "folder")]
+    QuarantineAtEnd,
+    /// It stays.
+    #[serde(alias = "if_present")]
+    Keep,
 }
 
 /// Whom an agent may reach over the network.
@@ -495,24 +498,29 @@ const SECRETS: &[&str] = &[
 ];
 
 /// What in a workspace makes git, an agent, an editor or a shell run commands, with the rights of whoever comes next.
-const PROTECTED: &[(&str, ProtectedKind)] = &[
-    (".git/hooks", ProtectedKind::Folder),
-    (".git/config", ProtectedKind::File),
+///
+/// Git runs in shell prompts and editors without being asked, so a new path that it obeys is moved at once. The other programs ask
+/// the user first, and an agent may have been asked to write their files.
+const PROTECTED: &[(&str, IfCreated)] = &[
+    (".git/hooks", IfCreated::QuarantineAtOnce),
+    (".git/config", IfCreated::QuarantineAtOnce),
     // Either leads git to another configuration.
-    (".git/config.worktree", ProtectedKind::File),
-    (".git/commondir", ProtectedKind::File),
-    (".git/modules", ProtectedKind::IfPresent),
-    (".git/worktrees", ProtectedKind::IfPresent),
-    (".claude", ProtectedKind::Folder),
-    (".codex", ProtectedKind::Folder),
-    (".gemini", ProtectedKind::Folder),
-    (".mcp.json", ProtectedKind::File),
-    (".envrc", ProtectedKind::File),
-    (".vscode", ProtectedKind::Folder),
+    (".git/config.worktree", IfCreated::QuarantineAtOnce),
+    (".git/commondir", IfCreated::QuarantineAtOnce),
+    (".git/modules", IfCreated::Keep),
+    (".git/worktrees", IfCreated::Keep),
+    (".claude", IfCreated::QuarantineAtEnd),
+    (".codex", IfCreated::QuarantineAtEnd),
+    (".gemini", IfCreated::QuarantineAtEnd),
+    (".mcp.json", IfCreated::QuarantineAtEnd),
+    (".envrc", IfCreated::QuarantineAtEnd),
+    (".vscode", IfCreated::QuarantineAtEnd),
 ];
 
 fn protected_in(workspace: &Path) -> impl Iterator<Item = Protected> {
-    PROTECTED.iter().map(|(name, kind)| Protected { path: workspace.join(name), kind: *kind })
+    PROTECTED
+        .iter()
+        .map(|(name, if_created)| Protected { path: workspace.join(name), if_created: *if_created })
 }
 
 /// A policy that a call cannot have where it is to work.

@@ -3,6 +3,7 @@
 //! Knows processes, not vendors: whether the agent's answer is any good is read from its output, elsewhere.
 
 use std::fmt;
+use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
 
@@ -62,6 +63,11 @@ pub enum End {
     StarterGone,
     /// The supervisor itself was killed; the recovery ended what it had left.
     SupervisorLost,
+    /// A protected path was created again each time it had been moved to quarantine.
+    PolicyViolation {
+        /// The path.
+        path: PathBuf,
+    },
 }
 
 impl fmt::Display for End {
@@ -75,6 +81,9 @@ impl fmt::Display for End {
             Self::SpoolFailed { message } => write!(f, "spool failed: {message}"),
             Self::StarterGone => f.write_str("the program that had started it ended"),
             Self::SupervisorLost => f.write_str("supervisor lost"),
+            Self::PolicyViolation { path } => {
+                write!(f, "policy violation: `{}` was created again and again", path.display())
+            }
         }
     }
 }

@@ -157,7 +157,9 @@ fn error(told: Told, failure: Failure) -> ProviderError {
             }
             _ => ProviderError::InvalidResponse { agent, message, so_far },
         },
-        FailureKind::AgentError => ProviderError::Agent { agent, message, so_far },
+        FailureKind::AgentError | FailureKind::PolicyViolation => {
+            ProviderError::Agent { agent, message, so_far }
+        }
         FailureKind::Deadline { which } => {
             ProviderError::Timeout { agent, deadline: which, after: wait(&limits, which), so_far }
         }

@@ -8,13 +8,14 @@ use std::io;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt};
 use std::path::{Component, Path, PathBuf};
 
-use model::{Access, Confinement, PRIVATE_FOLDERS as PRIVATE, Protected, ProtectedKind};
+use model::{Access, Confinement, IfCreated, PRIVATE_FOLDERS as PRIVATE, Protected};
 
 use crate::aliases::Mounts;
-use crate::placeholder::{Placeholders, Stands, is_placeholder};
+use crate::machine::Tier;
+use crate::quarantine::{Quarantine, QuarantineTime};
 use crate::real::Real;
 use crate::sockets;
-use crate::worktree::{Repository, has_repository, protected_of_a_folder};
+use crate::worktree::{Repository, has_repository, protected_of_directory};
 
 /// One mount. For the same path, later ones of this list win.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
@@ -42,15 +43,26 @@ pub(crate) struct Layout {
     pub aliased: bool,
     /// What is to be protected and cannot be: a link is no folder that could be pinned.
     pub unprotected: Vec<PathBuf>,
+    /// What is to be protected and does not exist.
+    pub quarantine: Quarantine,
+    /// Why the repository around a workspace cannot be written.
+    pub git_read_only: Option<String>,
+}
+
+/// What a layout is made for, besides its policy.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Around<'a> {
+    /// What must be seen besides, such as the program itself.
+    pub needed: &'a [PathBuf],
+    /// The user's home.
+    pub home: Option<&'a Path>,
+    pub tier: Tier,
 }
 
 impl Layout {
-    /// Lays the view out. `needed` is what must be seen besides, such as the program itself.
-    pub fn of(
-        confinement: &Confinement,
-        needed: &[PathBuf],
-        placeholders: Option<&mut Placeholders>,
-    ) -> io::Result<Self> {
+    /// Lays the view out.
+    pub fn of(confinement: &Confinement, around: Around<'_>) -> io::Result<Self> {
+        let Around { needed, home, tier } = around;
         let mut layout = Self::default();
         let hidden = hidden(confinement)?;
         for root in &confinement.roots {
@@ -65,15 +77,13 @@ impl Layout {
             }
             layout.hide(path, is_folder);
         }
-        if let Some(placeholders) = placeholders {
-            layout.repositories(confinement, placeholders)?;
-            layout.folders_as_repositories(confinement, placeholders)?;
-            for protected in &confinement.protected {
-                layout.protect(protected, placeholders)?;
-            }
-            if confinement.unix_sockets {
-                layout.cover_sockets(confinement, &mounts);
-            }
+        layout.repositories(confinement, home, tier);
+        layout.directories_as_repositories(confinement);
+        for protected in &confinement.protected {
+            layout.protect(protected);
+        }
+        if tier == Tier::Namespaces && confinement.unix_sockets {
+            layout.cover_sockets(confinement, &mounts);
         }
         layout
             .mounts
@@ -123,21 +133,15 @@ impl Layout {
         Ok(())
     }
 
-    /// Keeps a workspace without a repository from becoming one itself: git takes a folder with the right names in it for one, and obeys
-    /// the configuration beside them. One that is a repository already keeps what makes git run commands.
-    fn folders_as_repositories(
-        &mut self,
-        confinement: &Confinement,
-        placeholders: &mut Placeholders,
-    ) -> io::Result<()> {
+    /// Keeps a workspace without a repository from becoming one itself: git takes a directory with the right names in it for one, and
+    /// obeys the configuration beside them. One that is a repository already keeps what makes git run commands.
+    fn directories_as_repositories(&mut self, confinement: &Confinement) {
         let workspaces = confinement.roots.iter().filter(|root| root.access == Access::Write);
-        let without = workspaces.filter(|root| !has_repository(&root.path));
-        for root in without {
-            for protected in protected_of_a_folder(&root.path) {
-                self.protect(&protected, placeholders)?;
+        for root in workspaces.filter(|root| !has_repository(&root.path)) {
+            for protected in protected_of_directory(&root.path) {
+                self.protect(&protected);
             }
         }
-        Ok(())
     }
 
     fn hide(&mut self, path: PathBuf, is_folder: bool) {
@@ -145,30 +149,46 @@ impl Layout {
         self.mounts.push((path, if is_folder { Mount::HideFolder } else { Mount::HideFile }));
     }
 
-    /// Gives a workspace that is a linked worktree its repository, but for what is protected in it. Only where there are mounts:
-    /// the kernel's rules alone could not take anything away again.
-    fn repositories(&mut self, confinement: &Confinement, placeholders: &mut Placeholders) -> io::Result<()> {
-        let workspaces = confinement.roots.iter().filter(|root| root.access == Access::Write);
-        let found: Vec<Repository> = workspaces.filter_map(|root| Repository::of(&root.path)).collect();
-        for repository in found {
-            if self.hidden.iter().any(|hidden| repository.common.starts_with(hidden)) {
+    /// Makes the repository around a workspace writable, except for what is protected in it. Only where there are mounts: the kernel's
+    /// rules alone could not take anything away again.
+    fn repositories(&mut self, confinement: &Confinement, home: Option<&Path>, tier: Tier) {
+        for root in confinement.roots.iter().filter(|root| root.access == Access::Write) {
+            let repository = match Repository::around(&root.path, home) {
+                Ok(Some(repository)) => repository,
+                Ok(None) => continue,
+                Err(why) => {
+                    self.git_read_only = Some(why);
+                    continue;
+                }
+            };
+            let common = &repository.common;
+            if tier == Tier::Rules {
+                self.git_read_only =
+                    Some(format!("to write the repository `{}` needs bubblewrap", common.display()));
                 continue;
             }
-            for folder in [&repository.common, &repository.own] {
-                self.write.push(folder.clone());
-                self.mounts.push((folder.clone(), Mount::Write));
+            if self.hidden.iter().any(|hidden| common.starts_with(hidden)) {
+                self.git_read_only = Some(format!("the repository `{}` is hidden", common.display()));
+                continue;
+            }
+            if PRIVATE.iter().any(|private| repository.worktree.starts_with(private)) {
+                // Or git would take all files beside the workspace for deleted ones.
+                self.mounts.push((repository.worktree.clone(), Mount::Read));
+            }
+            for directory in [common, &repository.own] {
+                self.write.push(directory.clone());
+                self.mounts.push((directory.clone(), Mount::Write));
             }
             for protected in repository.protected() {
-                self.protect(&protected, placeholders)?;
+                self.protect(&protected);
             }
         }
-        Ok(())
     }
 
-    /// Holds a path, and every folder between it and the root that can be written: a folder that could be renamed would
-    /// take what is in it along, and another could be made in its place.
-    fn protect(&mut self, protected: &Protected, placeholders: &mut Placeholders) -> io::Result<()> {
-        let Some((mut path, rest)) = self.below_a_root(&protected.path) else { return Ok(()) };
+    /// Holds a path, and every directory between it and the root that can be written: a directory that could be renamed would take
+    /// its contents along, and another could be made in its place. A path that does not exist is left to the quarantine.
+    fn protect(&mut self, protected: &Protected) {
+        let Some((mut path, rest)) = self.below_a_root(&protected.path) else { return };
         let mut rest = rest.components().peekable();
         while let Some(Component::Normal(name)) = rest.next() {
             path.push(name);
@@ -176,33 +196,28 @@ impl Layout {
             let found = path.symlink_metadata();
             if found.as_ref().is_ok_and(fs::Metadata::is_symlink) {
                 self.unprotected.push(path);
-                return Ok(());
+                return;
             }
-            let mount = match found {
-                // What stands for something missing has nothing in it to be held.
-                Ok(found) if found.is_dir() && !is_last && is_placeholder(&path) => {
-                    placeholders.stand(&path, ProtectedKind::Folder)?;
-                    Mount::Read
+            match found {
+                Ok(found) if found.is_dir() && !is_last => self.mounts.push((path.clone(), Mount::Write)),
+                // Also a file where a directory was meant: the `.git` of a linked worktree.
+                Ok(_) => {
+                    self.mounts.push((path, Mount::Read));
+                    return;
                 }
-                Ok(found) if found.is_dir() && !is_last => Mount::Write,
-                // Also a file where a folder was meant: the `.git` of a linked worktree.
-                Ok(_) => Mount::Read,
-                Err(_) if protected.kind == ProtectedKind::IfPresent => return Ok(()),
                 Err(_) => {
-                    let kind = if is_last { protected.kind } else { ProtectedKind::Folder };
-                    if placeholders.stand(&path, kind)? == Stands::NothingCan {
-                        return Ok(());
-                    }
-                    Mount::Read
+                    let time = match protected.if_created {
+                        IfCreated::Keep => return,
+                        // The only protected paths with a directory around them are those of `.git`.
+                        _ if !is_last => QuarantineTime::AtEndUnlessInert,
+                        IfCreated::QuarantineAtOnce => QuarantineTime::AtOnce,
+                        IfCreated::QuarantineAtEnd => QuarantineTime::AtEnd,
+                    };
+                    self.quarantine.add(path, time);
+                    return;
                 }
-            };
-            let ends_here = mount == Mount::Read;
-            self.mounts.push((path.clone(), mount));
-            if ends_here {
-                return Ok(());
             }
         }
-        Ok(())
     }
 
     /// The outermost root that can be written and holds the path, and the way from there.
@@ -303,7 +318,7 @@ mod tests {
     use model::{Bounds, Network, Preset, Requirement, Root};
 
     fn confinement(root: &Path) -> Confinement {
-        let protected = |name: &str, kind| Protected { path: root.join("ws").join(name), kind };
+        let protected = |name: &str, if_created| Protected { path: root.join("ws").join(name), if_created };
         Confinement {
             preset: Preset::Workspace,
             requirement: Requirement::Require,
@@ -311,10 +326,10 @@ mod tests {
             roots: vec![Root::write(root.join("ws")), Root::read(root.join("state/jobs/1"))],
             hidden: vec![root.join("state"), root.join("missing")],
             protected: vec![
-                protected(".git/hooks", ProtectedKind::Folder),
-                protected(".git/config", ProtectedKind::File),
-                protected(".mcp.json", ProtectedKind::File),
-                protected(".git/modules", ProtectedKind::IfPresent),
+                protected(".git/hooks", IfCreated::QuarantineAtOnce),
+                protected(".git/config", IfCreated::QuarantineAtOnce),
+                protected(".mcp.json", IfCreated::QuarantineAtEnd),
+                protected(".git/modules", IfCreated::Keep),
             ],
             network: Network::Full,
             unix_sockets: false,
@@ -326,10 +341,10 @@ mod tests {
         }
     }
 
-    fn laid_out(root: &Path) -> (Layout, Placeholders) {
-        let mut placeholders = Placeholders::default();
-        let layout = Layout::of(&confinement(root), &[], Some(&mut placeholders)).unwrap();
-        (layout, placeholders)
+    const AROUND: Around<'static> = Around { needed: &[], home: None, tier: Tier::Namespaces };
+
+    fn laid_out(root: &Path) -> Layout {
+        Layout::of(&confinement(root), AROUND).unwrap()
     }
 
     fn stage() -> (tempfile::TempDir, PathBuf) {
@@ -346,26 +361,51 @@ mod tests {
         let (_folder, root) = stage();
         fs::create_dir_all(root.join("ws/.git/hooks")).unwrap();
         fs::write(root.join("ws/.git/config"), "").unwrap();
-        let (layout, placeholders) = laid_out(&root);
+        let layout = laid_out(&root);
         let has = |path: &str, mount| layout.mounts.contains(&(root.join(path), mount));
         assert!(has("ws", Mount::Write) && has("ws/.git", Mount::Write));
         assert!(has("ws/.git/hooks", Mount::Read) && has("ws/.git/config", Mount::Read));
-        assert!(has("ws/.mcp.json", Mount::Read) && root.join("ws/.mcp.json").exists());
-        drop(placeholders);
-        assert!(!root.join("ws/.mcp.json").exists());
     }
 
     #[test]
-    fn where_a_repository_is_missing_none_can_be_made() {
+    fn missing_protected_path_is_left_to_quarantine() {
         let (_folder, root) = stage();
-        let (layout, _placeholders) = laid_out(&root);
-        assert!(layout.mounts.contains(&(root.join("ws/.git"), Mount::Read)));
+        let mut expected = Quarantine::default();
+        expected.add(root.join("ws/HEAD"), QuarantineTime::AtEnd);
+        expected.add(root.join("ws/.git"), QuarantineTime::AtEndUnlessInert);
+        expected.add(root.join("ws/.mcp.json"), QuarantineTime::AtEnd);
+        assert_eq!(laid_out(&root).quarantine, expected);
+        fs::create_dir(root.join("ws/.git")).unwrap();
+        let directories = laid_out(&root).quarantine;
+        assert_eq!(directories.watched_directories(), [root.join("ws/.git")]);
+        let names: Vec<_> =
+            fs::read_dir(root.join("ws")).unwrap().map(|entry| entry.unwrap().file_name()).collect();
+        assert_eq!(names, [".git"]);
+    }
+
+    #[test]
+    fn repository_above_is_writable_with_namespaces_only() {
+        let (_folder, root) = stage();
+        for name in [".git/objects", ".git/refs", ".git/hooks"] {
+            fs::create_dir_all(root.join(name)).unwrap();
+        }
+        fs::write(root.join(".git/HEAD"), "").unwrap();
+        let layout = laid_out(&root);
+        assert!(layout.write.contains(&root.join(".git")) && layout.git_read_only.is_none());
+        assert!(layout.mounts.contains(&(root.join(".git/hooks"), Mount::Read)));
+        assert!(layout.quarantine.watched_directories().contains(&root.join(".git").as_path()));
+        let rules = Layout::of(&confinement(&root), Around { tier: Tier::Rules, ..AROUND }).unwrap();
+        assert!(!rules.write.contains(&root.join(".git")));
+        assert!(rules.git_read_only.unwrap().contains("bubblewrap"));
+        let home = Layout::of(&confinement(&root), Around { home: Some(&root), ..AROUND }).unwrap();
+        assert!(home.git_read_only.unwrap().contains("home"));
+        assert!(!home.write.contains(&root.join(".git")));
     }
 
     #[test]
     fn what_must_be_seen_in_something_hidden_comes_after_it() {
         let (_folder, root) = stage();
-        let (layout, _placeholders) = laid_out(&root);
+        let layout = laid_out(&root);
         let place = |path: &str| layout.mounts.iter().position(|(at, _)| *at == root.join(path)).unwrap();
         assert!(place("state") < place("state/jobs/1"));
     }
@@ -381,7 +421,7 @@ mod tests {
                 let mut policy = confinement(&root);
                 let is_read = add.access == Access::Read;
                 policy.roots.push(add);
-                let refused = Layout::of(&policy, &[], Some(&mut Placeholders::default())).is_err();
+                let refused = Layout::of(&policy, AROUND).is_err();
                 // To read everything is no more than it can anyhow; to read what is hidden is.
                 assert_eq!(refused, !is_read || name == "hidden", "{name}");
             }
@@ -396,7 +436,7 @@ mod tests {
         let _listeners = (bound("ws/own"), bound("ws/read/other"));
         let mut policy = Confinement { unix_sockets: true, ..confinement(&root) };
         policy.roots.push(Root::read(root.join("ws/read")));
-        let layout = Layout::of(&policy, &[], Some(&mut Placeholders::default())).unwrap();
+        let layout = Layout::of(&policy, AROUND).unwrap();
         let is_covered = |path: &str| layout.mounts.contains(&(root.join(path), Mount::HideFile));
         assert!(is_covered("ws/read/other") && !is_covered("ws/own"), "{:?}", layout.mounts);
     }
@@ -418,7 +458,7 @@ mod tests {
         let (_folder, root) = stage();
         fs::create_dir(root.join("elsewhere")).unwrap();
         std::os::unix::fs::symlink(root.join("elsewhere"), root.join("ws/.git")).unwrap();
-        let (layout, _placeholders) = laid_out(&root);
+        let layout = laid_out(&root);
         assert!(layout.unprotected.contains(&root.join("ws/.git")));
     }
 }

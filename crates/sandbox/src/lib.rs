@@ -23,11 +23,12 @@ mod layout;
 mod limits;
 mod machine;
 mod needed;
-mod placeholder;
+mod new_repository;
 mod prepare;
 mod probe;
 mod proof;
 mod proxy;
+mod quarantine;
 mod real;
 mod report;
 mod request;
@@ -40,11 +41,11 @@ pub use cgroup::{Cgroup, Delegated};
 pub use description::{Applied, Step, Word};
 pub use inside::INSIDE;
 pub use machine::{Machine, Tier, find_bubblewrap};
-pub use placeholder::Placeholders;
 pub use prepare::{Job, Prepared, Refusal, prepare};
 pub use probe::PROBE;
 pub use proof::{Settled, prove, settle};
 pub use proxy::Proxy;
+pub use quarantine::{Quarantine, QuarantineStore, QuarantineTime};
 
 use std::process::ExitCode;
 

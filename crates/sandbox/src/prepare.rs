@@ -19,12 +19,12 @@ use crate::description::{Applied, Description, Rules, sealed};
 use crate::door;
 use crate::inside::INSIDE;
 use crate::landlock;
-use crate::layout::Layout;
+use crate::layout::{Around, Layout};
 use crate::machine::{Machine, Tier};
 use crate::needed::needed;
-use crate::placeholder::Placeholders;
 use crate::proof::Settled;
 use crate::proxy::Proxy;
+use crate::quarantine::Quarantine;
 use crate::report::Facts;
 
 /// Temporary directories of the machine, which a run without namespaces shares with others.
@@ -76,8 +76,8 @@ pub struct Prepared {
     pub words: OwnedFd,
     /// Open files that the process inherits; to be dropped once it is started.
     pub inherited: Inherited,
-    /// What stands in the workspace for as long as it runs.
-    pub placeholders: Placeholders,
+    /// The protected paths that do not exist, which is to be written down before the process starts.
+    pub quarantine: Quarantine,
     /// What counts, bounds and kills it as a whole, where that is delegated. The process is to enter it before it becomes anything.
     pub cgroup: Option<Cgroup>,
     /// Where the door to named hosts is handed out.
@@ -87,6 +87,7 @@ pub struct Prepared {
     machine: Machine,
     unprotected: Vec<PathBuf>,
     shares_temporary: bool,
+    git_read_only: Option<String>,
 }
 
 /// Open files for one process. Until they are dropped, any other process that is started has them too.
@@ -106,12 +107,12 @@ impl Inherited {
 pub fn prepare(job: &Job<'_>, settled: Settled) -> Result<Prepared, Refusal> {
     let confinement = job.confinement;
     let machine = settled.machine.clone();
-    let mut placeholders = Placeholders::default();
     let namespaces = settled.tier == Tier::Namespaces;
     let own = executable_directory(job.executable);
     let needed = needed(job.program, &job.env, own.as_deref());
-    let layout =
-        Layout::of(confinement, &needed, namespaces.then_some(&mut placeholders)).map_err(Refusal::Layout)?;
+    let home = job.env.get("HOME").map(Path::new);
+    let around = Around { needed: &needed, home, tier: settled.tier };
+    let layout = Layout::of(confinement, around).map_err(Refusal::Layout)?;
     if confinement.requirement == Requirement::Require && !layout.unprotected.is_empty() {
         return Err(Refusal::Unprotectable { paths: layout.unprotected });
     }
@@ -170,7 +171,8 @@ pub fn prepare(job: &Job<'_>, settled: Settled) -> Result<Prepared, Refusal> {
     let place = machine.cgroup.as_ref().filter(|place| place.is_worth_it(confinement.bounds, namespaces));
     let cgroup = place.and_then(|place| place.make(confinement.bounds).ok());
     let machine = Machine { cgroup: machine.cgroup.clone().filter(|_| cgroup.is_some()), ..machine };
-    let (tier, unprotected) = (settled.tier, layout.unprotected);
+    let Layout { unprotected, quarantine, git_read_only, .. } = layout;
+    let tier = settled.tier;
     let confinement = confinement.clone();
     Ok(Prepared {
         program,
@@ -178,7 +180,7 @@ pub fn prepare(job: &Job<'_>, settled: Settled) -> Result<Prepared, Refusal> {
         tier,
         words,
         inherited,
-        placeholders,
+        quarantine,
         cgroup,
         line,
         settled,
@@ -186,6 +188,7 @@ pub fn prepare(job: &Job<'_>, settled: Settled) -> Result<Prepared, Refusal> {
         machine,
         unprotected,
         shares_temporary: matches!(temporary, Temporary::Shared),
+        git_read_only,
     })
 }
 
@@ -285,6 +288,7 @@ impl Prepared {
             machine: &self.machine,
             unprotected: &self.unprotected,
             shares_temporary: self.shares_temporary,
+            git_read_only: self.git_read_only.as_deref(),
         }
         .confined(self.settled.proof.clone())
     }

@@ -24,6 +24,8 @@ pub const PROBE: &str = "--switchboard-probe";
 pub(crate) const VICTIM: &str = "victim";
 /// A process inside that must not outlive the sandbox.
 const LINGER: &str = "linger";
+/// Protected paths that do not exist and that a probe creates.
+pub(crate) const PLANTED: [&str; 2] = [".mcp.json", ".git/commondir"];
 /// The last thing that a probe says.
 pub(crate) const DONE: &str = "done";
 
@@ -106,12 +108,9 @@ fn run(errand: &Errand) {
         );
         let (git, other) = (errand.workspace.join(".git"), errand.workspace.join("other"));
         tried("rename the folder of protected paths", SafeguardName::ProtectedPaths, fs::rename(git, other));
-        tried(
-            "make a protected file that is missing",
-            SafeguardName::ProtectedPaths,
-            append(&errand.workspace.join(".mcp.json")),
-        );
     }
+    // Both succeed, and must be gone when the run is over.
+    let _ = append(&errand.workspace.join(PLANTED[0])).and(append(&errand.workspace.join(PLANTED[1])));
     // The other way round: a sandbox that stops everything would pass all of the above.
     let works = fs::write(errand.workspace.join("works"), "x");
     let mut out = io::stdout();

@@ -17,14 +17,16 @@ use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use model::{
-    Access, Confinement, Escape, Network, Proof, Protected, ProtectedKind, Requirement, Root, SafeguardName,
+    Access, Confinement, Escape, IfCreated, Network, Proof, Protected, Quarantined, Requirement, Root,
+    SafeguardName,
 };
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use serde::{Deserialize, Serialize};
 
 use crate::machine::{Machine, Tier};
 use crate::prepare::{Job, Prepared, Refusal, prepare};
-use crate::probe::{DONE, Errand, PROBE, VICTIM};
+use crate::probe::{DONE, Errand, PLANTED, PROBE, VICTIM};
+use crate::quarantine::QuarantineStore;
 use crate::sockets::Address;
 
 /// How long a probe may take on a slow machine.
@@ -291,8 +293,14 @@ pub fn prove(
     // The probe is ended by its namespace; a cgroup is what it would take to end it otherwise.
     let machine = Machine { cgroup: None, ..machine.clone() };
     let settled = Settled { machine, tier, proof: Proof { escapes: Vec::new(), earlier: false } };
-    let mut escapes = let_loose(prepare(&job, settled)?, tier)?;
-    stage.judge(&mut escapes);
+    let prepared = prepare(&job, settled)?;
+    // The probe has the folders of the real call too, and nothing of those is to be moved.
+    let quarantine = prepared.quarantine.below(&stage.folder);
+    let mut escapes = let_loose(prepared, tier)?;
+    let directory = fs::File::open(&stage.folder).map_err(unproven)?;
+    let store = QuarantineStore { directory: directory.as_fd(), path: &stage.folder, mark: "probe" };
+    let quarantined = quarantine.sweep(store);
+    stage.judge(&quarantined, &mut escapes);
     Ok(escapes)
 }
 
@@ -377,21 +385,31 @@ impl Stage {
     }
 
     fn confinement(&self, policy: &Confinement) -> Confinement {
-        let protected = |name: &str, kind| Protected { path: self.workspace().join(name), kind };
+        let protected = |name: &str, if_created| Protected { path: self.workspace().join(name), if_created };
         let mut probed = policy.clone();
         probed.caches = None;
         probed.roots.extend([Root::read(self.folder.join("outside")), Root::write(self.workspace())]);
         probed.hidden.push(self.folder.join("hidden"));
         probed.protected.extend([
-            protected(".git/hooks", ProtectedKind::Folder),
-            protected(".git/config", ProtectedKind::File),
-            protected(".mcp.json", ProtectedKind::File),
+            protected(".git/hooks", IfCreated::QuarantineAtOnce),
+            protected(".git/config", IfCreated::QuarantineAtOnce),
+            protected(PLANTED[0], IfCreated::QuarantineAtEnd),
+            protected(PLANTED[1], IfCreated::QuarantineAtOnce),
         ]);
         probed
     }
 
     /// Looks at what has become of the stage, whatever the probe has said.
-    fn judge(mut self, escapes: &mut Vec<Escape>) {
+    fn judge(mut self, quarantined: &[Quarantined], escapes: &mut Vec<Escape>) {
+        let is_gone = |name: &&str| {
+            let path = self.workspace().join(name);
+            let was_moved = |entry: &Quarantined| entry.path == path && entry.moved_to.is_some();
+            fs::symlink_metadata(&path).is_err() && quarantined.iter().any(was_moved)
+        };
+        let (tried, safeguard) = ("leave a protected file".to_owned(), SafeguardName::ProtectedPaths);
+        let stopped = PLANTED.iter().all(is_gone);
+        let said = if stopped { "moved to quarantine" } else { "still there after the run" }.to_owned();
+        escapes.push(Escape { tried, safeguard, stopped, said });
         let mut seen = |happened: bool, tried: &str, safeguard| {
             if happened {
                 let said = "seen from outside".to_owned();
@@ -405,9 +423,8 @@ impl Stage {
             "write outside",
             SafeguardName::Writes,
         );
-        let planted = self.folder.join("workspace/.git/hooks/pre-commit").exists()
-            || changed("workspace/.git/config")
-            || self.folder.join("workspace/.mcp.json").exists();
+        let planted =
+            self.folder.join("workspace/.git/hooks/pre-commit").exists() || changed("workspace/.git/config");
         seen(planted, "plant a protected path", SafeguardName::ProtectedPaths);
         seen(!matches!(self.victim.try_wait(), Ok(None)), "kill a process outside", SafeguardName::Processes);
         seen(

@@ -17,6 +17,7 @@ pub(crate) struct Facts<'a> {
     pub unprotected: &'a [PathBuf],
     /// Whether its temporary files are among those of other programs.
     pub shares_temporary: bool,
+    pub git_read_only: Option<&'a str>,
 }
 
 type Verdict = (SafeguardName, Hold, String);
@@ -41,6 +42,8 @@ impl Facts<'_> {
             safeguards,
             proof: Some(proof),
             refused_hosts: Vec::new(),
+            quarantined: Vec::new(),
+            git_read_only: self.git_read_only.map(str::to_owned),
         }
     }
 
@@ -76,11 +79,11 @@ impl Facts<'_> {
     fn protected(&self) -> Verdict {
         let (hold, why) = match (self.namespaces(), self.unprotected) {
             _ if self.confinement.protected.is_empty() => (Hold::Held, "nothing is protected".to_owned()),
-            (true, []) => (Hold::Held, "read-only mounts".to_owned()),
+            (true, []) => (Hold::Held, "read-only mounts; new ones are quarantined".to_owned()),
             (true, links) => {
                 (Hold::Partly, format!("read-only mounts; not what is a link: {}", list_of(links)))
             }
-            (false, _) => (Hold::Open, "needs bubblewrap".to_owned()),
+            (false, _) => (Hold::Open, "existing ones need bubblewrap; new ones are quarantined".to_owned()),
         };
         (SafeguardName::ProtectedPaths, hold, why)
     }

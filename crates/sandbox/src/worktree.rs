@@ -1,49 +1,112 @@
-//! The repository of a workspace that is a linked worktree of git: it lies elsewhere, and without it nothing can be committed.
+//! The git repository of a workspace that lies outside of the workspace, without which nothing can be committed: that of a linked
+//! worktree, of a submodule, or of a directory above.
 //!
-//! A workspace only says where its repository is, and anybody may have written that. It is believed when the repository says the same
-//! from its side, where nobody writes who works in the workspace.
+//! A `.git` file only names a repository, and anybody may have written it. It is believed when the repository names the worktree from
+//! its side, where nobody writes who works in the workspace.
 
 use std::fs;
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
-use model::{Protected, ProtectedKind};
+use model::{IfCreated, Protected};
 
-/// No file of git that names a folder is longer.
+/// No file of git that names a directory is longer.
 const MOST_BYTES: u64 = 8192;
 
-/// A repository, and the part of it that is the worktree's own.
+/// A repository outside of the workspace.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Repository {
-    /// What all worktrees share.
+    /// The directory that holds `.git`.
+    pub worktree: PathBuf,
+    /// The part that all worktrees share.
     pub common: PathBuf,
-    /// What is this one's.
+    /// The part of this worktree alone; `common` itself where there is only one.
     pub own: PathBuf,
 }
 
 impl Repository {
-    /// The repository of a workspace, where it is a linked worktree of one that knows it.
-    pub fn of(workspace: &Path) -> Option<Self> {
-        let link = workspace.join(".git");
-        let own = named(&link, Some("gitdir: "), workspace)?;
+    /// Finds the repository that git uses in a workspace; none when it lies in the workspace or there is none. The error says why it
+    /// must stay read-only.
+    pub fn around(workspace: &Path, home: Option<&Path>) -> Result<Option<Self>, String> {
+        let device = |path: &Path| path.symlink_metadata().ok().map(|found| found.dev());
+        // Git itself does not look beyond a file system.
+        let above = workspace.ancestors().take_while(|directory| device(directory) == device(workspace));
+        for worktree in above {
+            let git = worktree.join(".git");
+            let Ok(found) = git.symlink_metadata() else { continue };
+            let repository = if found.is_dir() {
+                if !is_repository(&git) {
+                    continue;
+                }
+                Some(Self { worktree: worktree.to_owned(), common: git.clone(), own: git.clone() })
+            } else {
+                Self::linked(worktree).or_else(|| Self::submodule(worktree))
+            };
+            let Some(repository) = repository else {
+                return Err(format!("`{}` names a repository that does not name it back", git.display()));
+            };
+            if repository.common.starts_with(workspace) {
+                return Ok(None);
+            }
+            return repository.may_be_written(home).map(Some);
+        }
+        Ok(None)
+    }
+
+    fn linked(worktree: &Path) -> Option<Self> {
+        let link = worktree.join(".git");
+        let own = named(&link, Some("gitdir: "), worktree)?;
         let common = named(&own.join("commondir"), None, &own)?;
         let known = named(&own.join("gitdir"), None, &own)?;
         let fits = own.parent() == Some(&common.join("worktrees")) && known == link.canonicalize().ok()?;
-        (fits && !common.starts_with(workspace)).then_some(Self { common, own })
+        fits.then_some(Self { worktree: worktree.to_owned(), common, own })
     }
 
-    /// What in it makes git run commands, or leads it to another; and what belongs to other worktrees.
+    fn submodule(worktree: &Path) -> Option<Self> {
+        let own = named(&worktree.join(".git"), Some("gitdir: "), worktree)?;
+        let config = read(&own.join("config"))?;
+        let mut lines = config.lines().map(str::trim).skip_while(|line| *line != "[core]").skip(1);
+        let known = lines
+            .by_ref()
+            .take_while(|line| !line.starts_with('['))
+            .find_map(|line| line.strip_prefix("worktree = "))?;
+        let fits = is_repository(&own) && own.join(known).canonicalize().ok()? == worktree;
+        fits.then_some(Self { worktree: worktree.to_owned(), common: own.clone(), own })
+    }
+
+    fn may_be_written(self, home: Option<&Path>) -> Result<Self, String> {
+        let common = self.common.display();
+        // A repository of the whole home is more than the project at hand.
+        if home.is_some_and(|home| home.starts_with(&self.worktree)) {
+            return Err(format!("the repository `{common}` contains the home directory"));
+        }
+        let user = rustix::process::geteuid().as_raw();
+        let is_ours = |path: &Path| path.symlink_metadata().is_ok_and(|found| found.uid() == user);
+        if !is_ours(&self.common) || !is_ours(&self.own) {
+            return Err(format!("the repository `{common}` belongs to another user"));
+        }
+        Ok(self)
+    }
+
+    /// What in it makes git run commands, or leads it to another repository; and what belongs to other worktrees.
     pub fn protected(&self) -> Vec<Protected> {
-        use ProtectedKind::{File, Folder, IfPresent};
+        use IfCreated::{Keep, QuarantineAtOnce};
         let shared = [
-            ("hooks", Folder),
-            ("config", File),
-            ("config.worktree", File),
-            ("modules", IfPresent),
-            ("worktrees", IfPresent),
+            ("hooks", QuarantineAtOnce),
+            ("config", QuarantineAtOnce),
+            ("config.worktree", QuarantineAtOnce),
+            ("modules", Keep),
+            ("worktrees", Keep),
         ];
-        let own = [("config.worktree", File), ("commondir", File), ("gitdir", File)];
-        let below =
-            |folder: &Path, (name, kind): (&str, ProtectedKind)| Protected { path: folder.join(name), kind };
+        let own = [
+            ("config.worktree", QuarantineAtOnce),
+            ("commondir", QuarantineAtOnce),
+            ("gitdir", QuarantineAtOnce),
+        ];
+        let below = |directory: &Path, (name, if_created): (&str, IfCreated)| Protected {
+            path: directory.join(name),
+            if_created,
+        };
         shared
             .map(|thing| below(&self.common, thing))
             .into_iter()
@@ -58,15 +121,14 @@ pub(crate) fn has_repository(workspace: &Path) -> bool {
     git.is_file() || is_repository(&git)
 }
 
-/// What is protected in a folder where git finds none at `.git`, and looks whether the folder itself is one.
-pub(crate) fn protected_of_a_folder(workspace: &Path) -> Vec<Protected> {
-    use ProtectedKind::{File, Folder};
-    let names: &[(&str, ProtectedKind)] = if is_repository(workspace) {
-        &[("hooks", Folder), ("config", File), ("config.worktree", File), ("commondir", File)]
+/// What is protected in a directory where git finds none at `.git`, and looks whether the directory itself is one.
+pub(crate) fn protected_of_directory(workspace: &Path) -> Vec<Protected> {
+    let (names, if_created): (&[&str], _) = if is_repository(workspace) {
+        (&["hooks", "config", "config.worktree", "commondir"], IfCreated::QuarantineAtOnce)
     } else {
-        &[("HEAD", File)]
+        (&["HEAD"], IfCreated::QuarantineAtEnd)
     };
-    names.iter().map(|(name, kind)| Protected { path: workspace.join(name), kind: *kind }).collect()
+    names.iter().map(|name| Protected { path: workspace.join(name), if_created }).collect()
 }
 
 /// As git tells a repository from another folder.
@@ -78,10 +140,14 @@ fn is_repository(folder: &Path) -> bool {
 
 /// The path that a file of git names, as it really is.
 fn named(file: &Path, before: Option<&str>, from: &Path) -> Option<PathBuf> {
-    let found = file.symlink_metadata().ok().filter(|found| found.is_file() && found.len() <= MOST_BYTES)?;
-    let text = fs::read_to_string(file).ok().filter(|text| text.len() as u64 == found.len())?;
+    let text = read(file)?;
     let path = before.map_or(Some(text.as_str()), |before| text.strip_prefix(before))?.trim_end_matches('\n');
     from.join(path).canonicalize().ok()
+}
+
+fn read(file: &Path) -> Option<String> {
+    let found = file.symlink_metadata().ok().filter(|found| found.is_file() && found.len() <= MOST_BYTES)?;
+    fs::read_to_string(file).ok().filter(|text| text.len() as u64 == found.len())
 }
 
 #[cfg(test)]
@@ -100,27 +166,72 @@ mod tests {
         (folder, root)
     }
 
-    #[test]
-    fn a_linked_worktree_has_the_repository_that_knows_it() {
-        let (_folder, root) = stage();
-        let common = root.join("main/.git");
-        let own = common.join("worktrees/fix");
-        assert_eq!(Repository::of(&root.join("fix")), Some(Repository { common, own }));
+    fn around(workspace: &Path) -> Option<PathBuf> {
+        Repository::around(workspace, None).unwrap().map(|repository| repository.own)
     }
 
     #[test]
-    fn a_workspace_that_only_says_so_has_none() {
+    fn linked_worktree_finds_its_repository_from_below() {
+        let (_folder, root) = stage();
+        fs::create_dir_all(root.join("fix/src/deep")).unwrap();
+        let common = root.join("main/.git");
+        let own = common.join("worktrees/fix");
+        let worktree = root.join("fix");
+        let expected = Ok(Some(Repository { worktree, common, own }));
+        for workspace in ["fix", "fix/src/deep"] {
+            assert_eq!(Repository::around(&root.join(workspace), None), expected, "{workspace}");
+        }
+    }
+
+    #[test]
+    fn subdirectory_finds_repository_above() {
+        let (_folder, root) = stage();
+        make_repository(&root.join("shop/.git"));
+        fs::create_dir_all(root.join("shop/web/src")).unwrap();
+        assert_eq!(around(&root.join("shop/web/src")), Some(root.join("shop/.git")));
+        assert_eq!(around(&root.join("shop")), None, "it lies in the workspace");
+        // A directory of that name is no repository, and git looks further.
+        fs::create_dir(root.join("shop/web/.git")).unwrap();
+        assert_eq!(around(&root.join("shop/web/src")), Some(root.join("shop/.git")));
+        for home in ["shop", "shop/web", "shop/home/ana"] {
+            let refused = Repository::around(&root.join("shop/web"), Some(&root.join(home))).unwrap_err();
+            assert!(refused.contains("contains the home directory"), "{refused}");
+        }
+    }
+
+    #[test]
+    fn submodule_finds_its_repository_when_it_names_it_back() {
+        let (_folder, root) = stage();
+        let own = root.join("shop/.git/modules/lib");
+        make_repository(&own);
+        fs::create_dir_all(root.join("shop/lib/src")).unwrap();
+        fs::write(root.join("shop/lib/.git"), "gitdir: ../.git/modules/lib\n").unwrap();
+        fs::write(own.join("config"), "[core]\n\tbare = false\n\tworktree = ../../../lib\n").unwrap();
+        assert_eq!(around(&root.join("shop/lib/src")), Some(own.clone()));
+        fs::write(own.join("config"), "[core]\n\tbare = false\n[x]\n\tworktree = ../../../lib\n").unwrap();
+        assert!(Repository::around(&root.join("shop/lib"), None).is_err());
+    }
+
+    fn make_repository(git: &Path) {
+        for name in ["objects", "refs"] {
+            fs::create_dir_all(git.join(name)).unwrap();
+        }
+        fs::write(git.join("HEAD"), "ref: refs/heads/main\n").unwrap();
+    }
+
+    #[test]
+    fn repository_that_does_not_name_its_worktree_is_refused() {
         let (_folder, root) = stage();
         fs::create_dir(root.join("evil")).unwrap();
         fs::copy(root.join("fix/.git"), root.join("evil/.git")).unwrap();
-        assert_eq!(Repository::of(&root.join("evil")), None);
-        // The repository itself, or any other folder, in the place of what is the worktree's own.
+        assert!(Repository::around(&root.join("evil"), None).is_err());
+        // The repository itself, or any other directory, in the place of what is the worktree's own.
         for other in ["main/.git", "main", "/"] {
             fs::write(root.join("evil/.git"), format!("gitdir: {}\n", root.join(other).display())).unwrap();
-            assert_eq!(Repository::of(&root.join("evil")), None, "{other}");
+            assert!(Repository::around(&root.join("evil"), None).is_err(), "{other}");
         }
         // One that leads on to another.
         fs::write(root.join("main/.git/worktrees/fix/commondir"), "/\n").unwrap();
-        assert_eq!(Repository::of(&root.join("fix")), None);
+        assert!(Repository::around(&root.join("fix"), None).is_err());
     }
 }

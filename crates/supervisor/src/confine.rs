@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use model::{Confinement, NotStarted, NotStartedReason, RunId, RunPlan, SandboxReport};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
-use sandbox::{Job, Placeholders, Prepared, Proxy, Refusal, Step, Tier, Word};
+use sandbox::{Job, Prepared, Proxy, Refusal, Step, Tier, Word};
 
 use crate::held::TEMPORARY;
 use crate::launch::explain;
@@ -26,7 +26,6 @@ static CACHES: OnceLock<File> = OnceLock::new();
 #[derive(Debug)]
 pub struct Begun {
     pub sandbox: SandboxReport,
-    pub placeholders: Placeholders,
     /// The way to named hosts.
     pub proxy: Option<Proxy>,
 }
@@ -98,7 +97,7 @@ pub fn begin(
     if prepared.tier == Tier::Namespaces {
         tree.stands_in_a_scaffold(prepared.words, heard).map_err(cannot_hear)?;
     }
-    Ok(Begun { sandbox, placeholders: prepared.placeholders, proxy })
+    Ok(Begun { sandbox, proxy })
 }
 
 /// Waits for more. Nothing: nobody can say anything any more.

@@ -19,6 +19,7 @@ use rustix::fs::{
     openat, renameat, statat, unlinkat,
 };
 use rustix::io::{Errno, fcntl_dupfd_cloexec};
+use sandbox::Quarantine;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
@@ -34,6 +35,7 @@ const PRIVATE: &str = "private";
 /// The agent's temporary files, where it has no `/tmp` of its own.
 pub const TEMPORARY: &str = "tmp";
 const LOG: &str = "supervisor.log";
+const QUARANTINE: &str = "quarantine.json";
 
 /// The names under which a status is written before it is one.
 const FIRST: &str = "status.first";
@@ -171,6 +173,7 @@ impl HeldSpool {
         // The secrets first.
         self.remove(PLAN)?;
         self.clear_private()?;
+        self.forget_quarantine()?;
         self.remove(STDIN)?;
         if statat(&self.folder, STATUS, AtFlags::empty()).is_err() {
             [OUTPUT, ERROR, NEXT].into_iter().try_for_each(|name| self.remove(name))?;
@@ -225,6 +228,25 @@ impl HeldSpool {
     /// Forgets the plan: it may hold secrets in its environment, and the status now says all that is needed.
     pub fn forget_plan(&self) -> io::Result<()> {
         self.remove(PLAN)
+    }
+
+    /// Writes down which paths a recovery has to move to quarantine.
+    pub fn write_quarantine(&self, quarantine: &Quarantine) -> io::Result<()> {
+        let json = serde_json::to_vec(quarantine)?;
+        self.open(QUARANTINE, OFlags::WRONLY | OFlags::CREATE | OFlags::TRUNC)?.write_all(&json)
+    }
+
+    /// Reads what a killed supervisor had to move to quarantine; none when there was nothing.
+    pub fn quarantine(&self) -> Option<Quarantine> {
+        let mut json = Vec::new();
+        self.open(QUARANTINE, OFlags::RDONLY).ok()?.read_to_end(&mut json).ok()?;
+        // Cut short only if it was killed while it wrote, before the agent started.
+        serde_json::from_slice(&json).ok()
+    }
+
+    /// Removes the list, when everything on it has been moved.
+    pub fn forget_quarantine(&self) -> io::Result<()> {
+        self.remove(QUARANTINE)
     }
 
     /// Removes the private files, and the agent's temporary ones.

@@ -11,6 +11,7 @@ use rustix::io::Errno;
 
 use crate::confine::{Begun, begin, ready};
 use crate::copy::Stream;
+use crate::guard::Guard;
 use crate::held::HeldSpool;
 use crate::os::{Pipes, Tree};
 
@@ -26,8 +27,8 @@ pub struct Launched {
     pub error: Stream,
     /// What confines it.
     pub sandbox: SandboxReport,
-    /// What stands in its workspace until the last of its processes has gone.
-    pub placeholders: sandbox::Placeholders,
+    /// The protected paths that did not exist when it started.
+    pub guard: Option<Guard>,
     /// The way to named hosts, where the policy names some.
     pub proxy: Option<sandbox::Proxy>,
 }
@@ -53,12 +54,10 @@ pub fn launch(
     loop {
         tries_left -= 1;
         match started(spool, folder, plan, run_id) {
-            Ok((tree, pipes, Begun { sandbox, placeholders, proxy })) => {
+            Ok(Started { tree, pipes, guard, begun: Begun { sandbox, proxy } }) => {
                 return match (Stream::new(pipes.output, files.output), Stream::new(pipes.error, files.error))
                 {
-                    (Ok(output), Ok(error)) => {
-                        Ok(Launched { tree, output, error, sandbox, placeholders, proxy })
-                    }
+                    (Ok(output), Ok(error)) => Ok(Launched { tree, output, error, sandbox, guard, proxy }),
                     (Err(refusal), _) | (_, Err(refusal)) => {
                         tree.abandon();
                         Err(explain(plan, &refusal))
@@ -71,30 +70,36 @@ pub fn launch(
     }
 }
 
+/// An agent that runs.
+struct Started {
+    tree: Tree,
+    pipes: Pipes,
+    guard: Option<Guard>,
+    begun: Begun,
+}
+
 /// Starts the agent, or the sandbox with the agent inside.
-fn started(
-    spool: &HeldSpool,
-    folder: &Path,
-    plan: &RunPlan,
-    run_id: RunId,
-) -> Result<(Tree, Pipes, Begun), NotBegun> {
+fn started(spool: &HeldSpool, folder: &Path, plan: &RunPlan, run_id: RunId) -> Result<Started, NotBegun> {
     let prepared = match &plan.policy {
         Policy::Off => None,
         Policy::Confined(confinement) => Some(ready(confinement, plan, run_id, folder)?),
+    };
+    // Written down before the agent can create anything.
+    let guard = match &prepared {
+        Some(prepared) => {
+            Guard::set(spool, folder, run_id, &prepared.quarantine).map_err(|error| explain(plan, &error))?
+        }
+        None => None,
     };
     let stdin = spool.stdin().map_err(|error| explain(plan, &error))?;
     let started = Tree::spawn(plan, run_id, stdin.as_fd(), prepared.as_ref());
     let (mut tree, pipes) = started.map_err(|error| explain(plan, &error))?;
     let begun = match prepared {
-        None => Ok(Begun {
-            sandbox: SandboxReport::Off,
-            placeholders: sandbox::Placeholders::default(),
-            proxy: None,
-        }),
+        None => Ok(Begun { sandbox: SandboxReport::Off, proxy: None }),
         Some(prepared) => begin(prepared, &mut tree, &pipes.error, plan),
     };
     match begun {
-        Ok(begun) => Ok((tree, pipes, begun)),
+        Ok(begun) => Ok(Started { tree, pipes, guard, begun }),
         Err(failure) => {
             tree.abandon();
             Err(NotBegun { again: failure.reason == NotStartedReason::NotConfined, failure })

@@ -41,6 +41,7 @@ mod confine;
 mod copy;
 mod deadlines;
 mod events;
+mod guard;
 mod handle;
 mod held;
 mod lack;

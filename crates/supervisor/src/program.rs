@@ -174,14 +174,18 @@ fn carry_out(folder: &OsStr, ready: &Ready) -> Result<(), GaveUp> {
     } else {
         launch(&spool, folder.as_ref(), &plan, run_id, files).map_err(End::NotStarted)
     };
+    let mut guard;
     let (report, sandbox) = match launched {
         Err(end) => (never_started(end), None),
         Ok(mut launched) => {
             let mut sandbox = launched.sandbox.clone();
             let proxy = launched.proxy.take();
+            // Closed with the process: whoever closes a watch waits for the kernel.
+            guard = launched.guard.take();
             let status = RunStatus { sandbox: Some(sandbox.clone()), ..status.clone() };
             let announced = announce(&spool, &plan, &status, &launched);
-            let mut supervision = Supervision::new(launched, &plan.limits, signals, starter, since);
+            let mut supervision =
+                Supervision::new(launched, &plan.limits, signals, starter, guard.as_mut(), since);
             match announced {
                 Ok(told) => tell(&told),
                 // A run that nobody can find again is not to be.
@@ -190,6 +194,9 @@ fn carry_out(folder: &OsStr, ready: &Ready) -> Result<(), GaveUp> {
             let report = supervision.until_the_end();
             if let (Some(proxy), SandboxReport::Confined(confined)) = (proxy, &mut sandbox) {
                 confined.refused_hosts = proxy.close();
+            }
+            if let (Some(guard), SandboxReport::Confined(confined)) = (&guard, &mut sandbox) {
+                confined.quarantined = guard.sweep();
             }
             (report, Some(sandbox))
         }
@@ -220,6 +227,12 @@ fn finish(spool: &HeldSpool, slot: StatusSlot<'_>, status: &RunStatus) -> io::Re
     // Secrets first: a status that says "ended" must be true of them too.
     let cleared = spool.clear_private().and_then(|()| spool.forget_plan());
     let told = slot.publish(status)?;
+    // After the status: killed in between, the recovery would report nothing of it.
+    let is_over =
+        matches!(&status.state, RunState::Ended(report) if !matches!(report.tree, TreeEnd::LeftAlive { .. }));
+    if is_over {
+        spool.forget_quarantine()?;
+    }
     cleared?;
     Ok(told)
 }

@@ -7,9 +7,11 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use model::{
-    End, Outlives, ProcessIdentity, RunId, RunReport, RunState, RunStatus, STATUS_VERSION, TreeEnd, TreeUsage,
+    End, Outlives, ProcessIdentity, RunId, RunReport, RunState, RunStatus, STATUS_VERSION, SandboxReport,
+    TreeEnd, TreeUsage,
 };
 
+use crate::guard::Guard;
 use crate::held::{ERROR, HeldSpool, OUTPUT};
 use crate::lack::is_a_lack;
 use crate::os::{self, Former, Survivors};
@@ -65,8 +67,16 @@ pub(crate) fn recover_run(folder: &Path, seen_to_die: bool) -> Result<RunReport,
             RunReport { descendants_ended: ended, ..lost(&held, &status, tree, ran_until) }
         }
     };
-    write_down(&held, status, &report)
-        .map_err(|source| RecoverError::Write { folder: folder.into(), source })?;
+    let mut report = report;
+    // Only now: a process that was left could have created them again.
+    let folder = std::path::absolute(folder).unwrap_or_else(|_| folder.to_owned());
+    if let Some(guard) = Guard::left_behind(&held, &folder, status.run_id).map_err(RecoverError::Sweep)? {
+        let quarantined = guard.sweep();
+        if let Some(SandboxReport::Confined(confined)) = &mut report.sandbox {
+            confined.quarantined = quarantined;
+        }
+    }
+    write_down(&held, status, &report).map_err(|source| RecoverError::Write { folder, source })?;
     Ok(report)
 }
 
@@ -74,6 +84,7 @@ fn write_down(held: &HeldSpool, status: RunStatus, report: &RunReport) -> io::Re
     held.clear_private()?;
     held.forget_plan()?;
     held.clear_first_status()?;
+    held.forget_quarantine()?;
     held.reserve_status(Outlives::Power)?
         .publish(&RunStatus { state: RunState::Ended(report.clone()), ..status })?;
     Ok(())

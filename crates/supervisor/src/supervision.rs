@@ -5,6 +5,7 @@
 
 use std::io;
 use std::os::fd::AsFd;
+use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use model::{End, Limits, RunReport, TreeEnd};
@@ -12,6 +13,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use crate::copy::{Budget, Copied, Stream};
 use crate::deadlines::Deadlines;
+use crate::guard::Guard;
 use crate::launch::Launched;
 use crate::os::{Children, Signals, Starter, Tree, count_alive, usage};
 use crate::program::{complain, now_ms};
@@ -43,7 +45,7 @@ enum Phase {
 /// What ended a sleep.
 #[derive(Debug, Clone, Copy)]
 struct Woken {
-    /// By a signal, or by the clock: then somebody may have ended.
+    /// By a signal, a new name in a watched directory, or the clock: then a process may have ended or a path may have appeared.
     by_signal: bool,
     by_output: bool,
     by_error: bool,
@@ -62,8 +64,7 @@ pub struct Supervision<'a> {
     signals: &'a Signals,
     starter: Starter,
     tree: Tree,
-    /// Taken away with this, when nobody is left who could put something in their place.
-    _placeholders: sandbox::Placeholders,
+    guard: Option<&'a mut Guard>,
     output: Stream,
     error: Stream,
     budget: Budget,
@@ -82,13 +83,14 @@ impl<'a> Supervision<'a> {
         limits: &Limits,
         signals: &'a Signals,
         starter: Starter,
+        guard: Option<&'a mut Guard>,
         since: Instant,
     ) -> Self {
         Self {
             signals,
             starter,
             tree: launched.tree,
-            _placeholders: launched.placeholders,
+            guard,
             output: launched.output,
             error: launched.error,
             budget: Budget::new(limits.output_bytes),
@@ -118,9 +120,10 @@ impl<'a> Supervision<'a> {
             // An agent that floods its pipes wakes this up often, and for nothing else.
             let stop_requested = woken.by_signal && self.signals.take().is_ok_and(|pending| pending.stop);
             let children = if woken.by_signal { self.tree.reap().ok() } else { None };
+            let violation = self.guard.as_deref_mut().filter(|_| woken.by_signal).and_then(Guard::check);
             let now = Instant::now();
             let copied = self.copy(woken, now);
-            self.judge(stop_requested, copied, now);
+            self.judge(stop_requested, copied, violation, now);
             if children == Some(Children::None) {
                 break TreeEnd::ProvenEmpty;
             }
@@ -144,6 +147,7 @@ impl<'a> Supervision<'a> {
             watched(self.error.pipe().unwrap_or(signals)),
             watched(self.tree.words().unwrap_or(signals)),
             watched(self.starter.end().unwrap_or(signals)),
+            watched(self.guard.as_deref().and_then(Guard::as_fd).unwrap_or(signals)),
         ];
         let pause = self.wake_at().saturating_duration_since(Instant::now());
         let pause = Timespec::try_from(pause).map_err(io::Error::other)?;
@@ -151,7 +155,7 @@ impl<'a> Supervision<'a> {
             Ok(count) => {
                 let ready = |index: usize| !files[index].revents().is_empty();
                 let woken = Woken {
-                    by_signal: ready(0) || ready(3) || count == 0,
+                    by_signal: ready(0) || ready(3) || ready(5) || count == 0,
                     by_output: ready(1) && of(&self.output),
                     by_error: ready(2) && of(&self.error),
                 };
@@ -201,7 +205,7 @@ impl<'a> Supervision<'a> {
     }
 
     /// Decides what ends the run, once; a run that has finished keeps its own end.
-    fn judge(&mut self, stop_requested: bool, copied: Option<End>, now: Instant) {
+    fn judge(&mut self, stop_requested: bool, copied: Option<End>, violation: Option<PathBuf>, now: Instant) {
         if self.end.is_some() {
             return;
         }
@@ -209,6 +213,8 @@ impl<'a> Supervision<'a> {
             Some(end)
         } else if self.tree.exit().is_some() {
             Some(End::Exited)
+        } else if let Some(path) = violation {
+            Some(End::PolicyViolation { path })
         } else if stop_requested {
             Some(End::Stopped)
         } else if self.starter.is_gone() {

@@ -128,6 +128,7 @@ impl Closing {
         lines.extend(fact("hint", &self.hint));
         lines.extend(self.notes.iter().map(|note| paint::clean(note)));
         lines.extend(self.sandbox.as_ref().map(Sandbox::told));
+        lines.extend(self.sandbox.iter().flat_map(Sandbox::notes).map(|note| paint::clean(&note)));
         lines.extend(self.resume.as_ref().map(|command| format!("resume: {}", paint::clean(command))));
         lines.push(self.reference.clone());
         lines

@@ -7,8 +7,8 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use model::{
-    AgentKind, Caches, CallPolicy, CallSpec, Ground, McpServer, Mode, Network, PolicyError, Preset,
-    Protected, ProtectedKind, SafeguardName, SettingSource, Settings, ToolChoice,
+    AgentKind, Caches, CallPolicy, CallSpec, Ground, IfCreated, McpServer, Mode, Network, PolicyError,
+    Preset, Protected, SafeguardName, SettingSource, Settings, ToolChoice,
 };
 
 use super::{Draft, LaunchError, gemini, path_text};
@@ -272,33 +272,36 @@ pub(super) fn private_state(
     Ok(Some(base.join(format!("{agent}-{}", policy.preset))))
 }
 
-fn protected(folder: &Path, names: &[(&str, ProtectedKind)]) -> Vec<Protected> {
-    names.iter().map(|(name, kind)| Protected { path: folder.join(name), kind: *kind }).collect()
+fn protected(folder: &Path, names: &[(&str, IfCreated)]) -> Vec<Protected> {
+    names
+        .iter()
+        .map(|(name, if_created)| Protected { path: folder.join(name), if_created: *if_created })
+        .collect()
 }
 
 /// Its settings (hooks, variables, servers) and what it loads as commands.
-const CLAUDE: &[(&str, ProtectedKind)] = &[
-    ("settings.json", ProtectedKind::File),
-    ("settings.local.json", ProtectedKind::File),
-    ("CLAUDE.md", ProtectedKind::File),
-    ("agents", ProtectedKind::Folder),
-    ("commands", ProtectedKind::Folder),
-    ("hooks", ProtectedKind::Folder),
-    ("skills", ProtectedKind::Folder),
-    ("plugins", ProtectedKind::IfPresent),
+const CLAUDE: &[(&str, IfCreated)] = &[
+    ("settings.json", IfCreated::QuarantineAtOnce),
+    ("settings.local.json", IfCreated::QuarantineAtOnce),
+    ("CLAUDE.md", IfCreated::QuarantineAtOnce),
+    ("agents", IfCreated::QuarantineAtOnce),
+    ("commands", IfCreated::QuarantineAtOnce),
+    ("hooks", IfCreated::QuarantineAtOnce),
+    ("skills", IfCreated::QuarantineAtOnce),
+    ("plugins", IfCreated::Keep),
 ];
-const CODEX: &[(&str, ProtectedKind)] = &[
-    ("config.toml", ProtectedKind::File),
-    ("hooks.json", ProtectedKind::File),
-    ("AGENTS.md", ProtectedKind::IfPresent),
-    ("rules", ProtectedKind::Folder),
-    ("prompts", ProtectedKind::Folder),
+const CODEX: &[(&str, IfCreated)] = &[
+    ("config.toml", IfCreated::QuarantineAtOnce),
+    ("hooks.json", IfCreated::QuarantineAtOnce),
+    ("AGENTS.md", IfCreated::Keep),
+    ("rules", IfCreated::QuarantineAtOnce),
+    ("prompts", IfCreated::QuarantineAtOnce),
 ];
-const GEMINI: &[(&str, ProtectedKind)] = &[
-    ("settings.json", ProtectedKind::File),
-    (".env", ProtectedKind::File),
-    ("GEMINI.md", ProtectedKind::IfPresent),
-    ("commands", ProtectedKind::Folder),
-    ("extensions", ProtectedKind::Folder),
-    ("policies", ProtectedKind::Folder),
+const GEMINI: &[(&str, IfCreated)] = &[
+    ("settings.json", IfCreated::QuarantineAtOnce),
+    (".env", IfCreated::QuarantineAtOnce),
+    ("GEMINI.md", IfCreated::Keep),
+    ("commands", IfCreated::QuarantineAtOnce),
+    ("extensions", IfCreated::QuarantineAtOnce),
+    ("policies", IfCreated::QuarantineAtOnce),
 ];

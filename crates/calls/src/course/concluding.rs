@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use model::{JobEnd, RunState, TreeEnd};
+use model::{JobEnd, Quarantined, RunReport, RunState, SandboxReport, TreeEnd};
 use store::{Finished, OnDisk, StoreError, Written};
 use supervisor::Spool;
 
@@ -89,9 +89,27 @@ impl Course<'_> {
         self.files.runs().iter().filter_map(end_of).max_by_key(doubt)
     }
 
+    /// Returns the report of the last run, with the quarantined paths of the earlier ones.
+    fn report(&self) -> Option<RunReport> {
+        let mut report = self.reported.report.clone()?;
+        let quarantined_in = |number: u32| match Spool::at(self.files.run(number)).status().ok()??.state {
+            RunState::Ended(RunReport { sandbox: Some(SandboxReport::Confined(confined)), .. }) => {
+                Some(confined.quarantined)
+            }
+            _ => None,
+        };
+        let earlier = self.files.runs().into_iter().filter(|number| *number != self.last_run);
+        let mut quarantined: Vec<Quarantined> = earlier.filter_map(quarantined_in).flatten().collect();
+        if let Some(SandboxReport::Confined(confined)) = &mut report.sandbox {
+            quarantined.append(&mut confined.quarantined);
+            confined.quarantined = quarantined;
+        }
+        Some(report)
+    }
+
     async fn finish(&self, end: JobEnd) -> Option<Written<Finished>> {
         let response = end.outcome.as_ref().map(|outcome| outcome.text.clone());
-        let metadata = self.reported.metadata(self.job.order.expose_stream, self.tree_end());
+        let metadata = self.reported.metadata(self.job.order.expose_stream, self.tree_end(), self.report());
         let mut end = JobEnd { metadata, ..end };
         if let Some(response) = response {
             end = end.with_exchange(self.job.order.call.prompt.clone(), response);

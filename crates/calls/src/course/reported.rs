@@ -50,12 +50,17 @@ impl Reported {
         Ok(())
     }
 
-    pub(super) fn metadata(&self, exposes_stream: bool, tree: Option<TreeEnd>) -> Option<String> {
+    pub(super) fn metadata(
+        &self,
+        exposes_stream: bool,
+        tree: Option<TreeEnd>,
+        report: Option<RunReport>,
+    ) -> Option<String> {
         let mut metadata = serde_json::Map::new();
         if let Some(tree) = tree {
             metadata.insert("tree".to_owned(), serde_json::to_value(tree).ok()?);
         }
-        if let Some(report) = &self.report {
+        if let Some(report) = report {
             metadata.insert("report".to_owned(), serde_json::to_value(report).ok()?);
         }
         if exposes_stream {

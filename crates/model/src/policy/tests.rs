@@ -74,7 +74,8 @@ fn a_network_is_everybody_nobody_or_a_list_in_which_every_word_is_a_host() {
 fn a_workspace_is_written_and_what_runs_commands_in_it_is_not() {
     let workspace = confined(Preset::Workspace);
     assert!(workspace.roots.contains(&Root::write("/home/ana/shop")));
-    let hooks = Protected { path: "/home/ana/shop/.git/hooks".into(), kind: ProtectedKind::Folder };
+    let hooks =
+        Protected { path: "/home/ana/shop/.git/hooks".into(), if_created: IfCreated::QuarantineAtOnce };
     assert!(workspace.protected.contains(&hooks));
     let observe = confined(Preset::Observe);
     assert!(observe.roots.contains(&Root::read("/home/ana/shop")));

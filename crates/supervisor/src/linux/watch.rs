@@ -1,4 +1,4 @@
-//! Word of changes in a spool, for those who read along.
+//! Word of changes in files and directories.
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
@@ -10,7 +10,7 @@ use rustix::io::{Errno, read};
 /// A report with the longest name of a file.
 const LONGEST_REPORT: usize = 16 + 256;
 
-/// Becomes readable when one of its files grows.
+/// Becomes readable when one of its files grows, or a name appears in one of its directories.
 #[derive(Debug)]
 pub struct Watch(OwnedFd);
 
@@ -18,13 +18,23 @@ impl Watch {
     /// Watches files, and not their folder: the supervisor writes its own there, too. One that is missing will not grow. None: the
     /// user has no watch left to give, and the reader has to look by itself.
     pub fn files(paths: &[&Path]) -> io::Result<Option<Self>> {
+        Self::new(paths, WatchFlags::MODIFY)
+    }
+
+    /// Watches directories for new names. None: as above.
+    pub fn directories(paths: &[&Path]) -> io::Result<Option<Self>> {
+        let new_names = WatchFlags::CREATE | WatchFlags::MOVED_TO;
+        Self::new(paths, new_names | WatchFlags::ONLYDIR | WatchFlags::DONT_FOLLOW)
+    }
+
+    fn new(paths: &[&Path], what: WatchFlags) -> io::Result<Option<Self>> {
         let fd = match init(CreateFlags::CLOEXEC | CreateFlags::NONBLOCK) {
             Ok(fd) => fd,
             Err(Errno::MFILE) => return Ok(None),
             Err(error) => return Err(error.into()),
         };
         for path in paths {
-            match add_watch(&fd, *path, WatchFlags::MODIFY) {
+            match add_watch(&fd, *path, what) {
                 Ok(_) | Err(Errno::NOENT) => {}
                 Err(Errno::NOSPC) => return Ok(None),
                 Err(error) => return Err(error.into()),

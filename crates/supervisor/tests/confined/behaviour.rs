@@ -18,7 +18,6 @@ crate::tests![
     its_peak_memory_is_seen,
     the_report_says_what_held_and_what_was_proven,
     a_proof_is_made_once_and_kept,
-    placeholders_are_there_during_the_run_and_gone_after_it,
     without_a_policy_it_is_said_aloud,
     agent_is_told_that_it_is_confined_in_either_tier,
     files_are_moved_and_linked_between_directories,
@@ -178,19 +177,6 @@ fn a_proof_is_made_once_and_kept() {
         let left: Vec<_> =
             fs::read_dir(scene.path("state/proofs")).unwrap().flatten().map(|entry| entry.path()).collect();
         assert_eq!(left.len(), 1, "{left:?}");
-    });
-}
-
-fn placeholders_are_there_during_the_run_and_gone_after_it() {
-    Scene::play(async |scene: &Scene| {
-        let report = scene.run(&scene.shell("ls -A . .git; cat .mcp.json")).await;
-        assert_eq!(report.exit, Some(Exit::Code(0)), "{}", scene.error());
-        assert!(scene.output().contains(".vscode") && scene.output().contains("mcpServers"));
-        let mut left: Vec<_> =
-            fs::read_dir(scene.workspace()).unwrap().flatten().map(|entry| entry.file_name()).collect();
-        left.sort();
-        assert_eq!(left, [".git"]);
-        assert_eq!(fs::read_dir(scene.workspace().join(".git")).unwrap().count(), 2);
     });
 }
 

@@ -11,7 +11,7 @@ use std::os::unix::net::{SocketAddr, UnixListener};
 use std::path::Path;
 use std::process::{Command, Stdio};
 
-use model::{CallPolicy, Confinement, Network, Policy, Preset, Requirement, Root, RunPlan};
+use model::{CallPolicy, Confined, Confinement, Network, Policy, Preset, Requirement, Root, RunPlan};
 
 use crate::scene::{Scene, confined};
 use crate::tries::{Results, TRIES, TRY, Targets};
@@ -40,7 +40,13 @@ const OPEN: &[(&str, &str)] = &[
         "it is a file of the workspace; only a scan of link counts would tell",
     ),
     ("read the agent's own login", "the agent needs it; only a proxy that holds the login would change that"),
+    ("lead git to another configuration", QUARANTINED),
+    ("make a protected file that is missing", QUARANTINED),
+    ("make settings of an agent that are missing", QUARANTINED),
 ];
+
+/// Judged after the run, by [`nothing_is_planted`].
+const QUARANTINED: &str = "it does not exist, so nothing holds it; it is moved to quarantine";
 
 fn is_root() -> bool {
     rustix::process::geteuid().is_root()
@@ -66,6 +72,7 @@ fn under_observe_nothing_is_written() {
         let results = let_loose(scene, scene.confinement(Preset::Observe)).await;
         let mut open = open_under_workspace();
         open.remove("use a hardlink that was there before");
+        open.retain(|_, why| *why != QUARANTINED);
         expect(&results, &open, &["write the workspace"]);
         assert!(!scene.workspace().join("works").exists());
     });
@@ -89,20 +96,9 @@ const OPEN_WITHOUT_NAMESPACES: &[(&str, &str)] = &[
     ("change the rights of a file outside", "Landlock does not handle it"),
     ("change the times of a file outside", "Landlock does not handle it"),
     ("connect to a socket in the file system", "Landlock handles it from version 9 on"),
-    (
-        "lead git to another configuration",
-        "Landlock cannot take away what is in a folder that can be written",
-    ),
-    (
-        "make a protected file that is missing",
-        "Landlock cannot take away what is in a folder that can be written",
-    ),
-    (
-        "make settings of an agent that are missing",
-        "Landlock cannot take away what is in a folder that can be written",
-    ),
     ("plant a hook", "Landlock cannot take away what is in a folder that can be written"),
     ("read the arguments of a process outside", "there is no pid namespace"),
+    ("remove a protected file", "Landlock cannot take away what is in a folder that can be written"),
     ("rename .git away", "Landlock cannot take away what is in a folder that can be written"),
     (
         "rename something over a protected file",
@@ -307,9 +303,7 @@ async fn let_loose(scene: &Scene, mut confinement: Confinement) -> Results {
     let mut names: Vec<_> = fs::read_dir(&outside).unwrap().map(|entry| entry.unwrap().file_name()).collect();
     names.sort();
     assert_eq!(names, ["file", "old", "s"]);
-    if namespaces {
-        nothing_is_planted(scene);
-    }
+    nothing_is_planted(scene, &results, confined(&report), namespaces);
     assert!(victim.try_wait().unwrap().is_none(), "the victim was killed");
     victim.kill().unwrap();
     victim.wait().unwrap();
@@ -324,12 +318,26 @@ async fn let_loose(scene: &Scene, mut confinement: Confinement) -> Results {
     results
 }
 
-fn nothing_is_planted(scene: &Scene) {
-    let config = fs::read_to_string(scene.workspace().join(".git/config")).unwrap();
-    assert_eq!(config, "as it was");
-    assert_eq!(fs::read_dir(scene.workspace().join(".git/hooks")).unwrap().count(), 0);
-    for name in [".mcp.json", ".envrc", ".claude", ".git/commondir"] {
-        assert!(!scene.workspace().join(name).exists(), "{name} was planted");
+fn nothing_is_planted(scene: &Scene, results: &Results, confined: &Confined, namespaces: bool) {
+    if namespaces {
+        let config = fs::read_to_string(scene.workspace().join(".git/config")).unwrap();
+        assert_eq!(config, "as it was");
+        assert_eq!(fs::read_dir(scene.workspace().join(".git/hooks")).unwrap().count(), 0);
+    }
+    let created = [
+        (".mcp.json", "make a protected file that is missing"),
+        (".claude", "make settings of an agent that are missing"),
+        (".git/commondir", "lead git to another configuration"),
+    ];
+    for (name, attempt) in created {
+        let path = scene.workspace().join(name);
+        assert!(fs::symlink_metadata(&path).is_err(), "{name} was planted");
+        // Without mounts, `.git` can be replaced as a whole.
+        if results[attempt].is_none() && (namespaces || name != ".git/commondir") {
+            let entry = confined.quarantined.iter().find(|entry| entry.path == path);
+            let moved_to = entry.and_then(|entry| entry.moved_to.as_ref()).expect(name);
+            assert!(moved_to.starts_with(scene.spool()) && moved_to.exists(), "{entry:?}");
+        }
     }
 }
 

@@ -13,6 +13,7 @@ mod lifetime;
 #[path = "../faults/ordinary_user.rs"]
 mod ordinary_user;
 mod packages;
+mod quarantine;
 mod scene;
 mod tries;
 
@@ -51,8 +52,15 @@ fn main() -> ExitCode {
 
 fn trials() -> Vec<Trial> {
     let lacks = scene::lacks();
-    let all =
-        [behaviour::TESTS, lifetime::TESTS, escapes::TESTS, hosts::TESTS, bounds::TESTS, packages::TESTS];
+    let all = [
+        behaviour::TESTS,
+        lifetime::TESTS,
+        escapes::TESTS,
+        hosts::TESTS,
+        bounds::TESTS,
+        packages::TESTS,
+        quarantine::TESTS,
+    ];
     let mut trials = Vec::new();
     for &(name, body) in all.into_iter().flatten() {
         if let Some(reason) = &lacks {

@@ -232,11 +232,7 @@ pub const TRIES: &[(&str, Try)] = &[
     ("ask the kernel to reboot", |_| OpenOptions::new().write(true).open("/proc/sysrq-trigger").map(drop)),
     ("plant a hook", |t| fs::write(t.workspace.join(".git/hooks/pre-commit"), "x")),
     ("change the configuration of git", |t| append(&t.workspace.join(".git/config"))),
-    ("lead git to another configuration", |t| {
-        let file = t.workspace.join(".git/commondir");
-        fs::remove_file(&file)?;
-        fs::write(file, "../other")
-    }),
+    ("lead git to another configuration", |t| fs::write(t.workspace.join(".git/commondir"), "../other")),
     ("rename .git away", |t| fs::rename(t.workspace.join(".git"), t.workspace.join("elsewhere"))),
     ("replace .git by a link", |t| {
         fs::remove_dir_all(t.workspace.join(".git"))?;
@@ -244,13 +240,14 @@ pub const TRIES: &[(&str, Try)] = &[
     }),
     ("rename the workspace away", |t| fs::rename(&t.workspace, t.workspace.with_extension("away"))),
     ("make settings of an agent that are missing", |t| {
+        fs::create_dir_all(t.workspace.join(".claude"))?;
         fs::write(t.workspace.join(".claude/settings.json"), "{}")
     }),
     ("make a protected file that is missing", |t| append(&t.workspace.join(".mcp.json"))),
-    ("remove a placeholder", |t| fs::remove_file(t.workspace.join(".envrc"))),
+    ("remove a protected file", |t| fs::remove_file(t.workspace.join(".git/config"))),
     ("rename something over a protected file", |t| {
         fs::write(t.workspace.join("mine"), "x")?;
-        fs::rename(t.workspace.join("mine"), t.workspace.join(".envrc"))
+        fs::rename(t.workspace.join("mine"), t.workspace.join(".git/config"))
     }),
     ("write a file that is too long", |t| {
         // The signal that comes with it would end this program.

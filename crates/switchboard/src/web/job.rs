@@ -296,6 +296,7 @@ fn confinement(sandbox: &Sandbox) -> Markup {
                 }
             }
         }
+        @for note in sandbox.notes() { p { (visible(&note)) } }
         @if !sandbox.refused_hosts.is_empty() {
             p { "Hosts that it was kept from: " (visible(&sandbox.refused_hosts.join(", "))) }
         }

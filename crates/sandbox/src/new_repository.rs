@@ -1,0 +1,190 @@
+//! Tells a git repository that runs no commands from one that may.
+//!
+//! `git init` and a commit are ordinary work of an agent, so a new repository stays where it is if nothing in it makes git run a
+//! program. The rule is an allow-list: a key that is unknown here counts as one that runs something.
+
+use std::fs::{self, OpenOptions};
+use std::io::Read;
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::Path;
+
+use rustix::fs::OFlags;
+
+/// A configuration that `git init` and a few commands have written is not longer.
+const LONGEST_CONFIG: u64 = 64 << 10;
+
+/// Names in a repository that lead git to another configuration, or hold one.
+const LEADS_ELSEWHERE: [&str; 4] = ["commondir", "config.worktree", "modules", "worktrees"];
+
+/// Keys whose values git takes for nothing but a name, a number or a color. `*` is a subsection.
+const INERT_KEYS: [&str; 16] = [
+    "core.repositoryformatversion",
+    "core.filemode",
+    "core.bare",
+    "core.logallrefupdates",
+    "core.ignorecase",
+    "core.precomposeunicode",
+    "core.symlinks",
+    "core.autocrlf",
+    "core.eol",
+    "init.defaultbranch",
+    "user.name",
+    "user.email",
+    "commit.gpgsign",
+    "branch.*.remote",
+    "branch.*.merge",
+    "remote.*.fetch",
+];
+
+/// Returns whether nothing in a repository makes git run a program. False for anything else than a repository in a directory.
+pub(crate) fn is_inert(git: &Path) -> bool {
+    let is_directory = |path: &Path| fs::symlink_metadata(path).is_ok_and(|found| found.is_dir());
+    let is_missing = |name: &str| fs::symlink_metadata(git.join(name)).is_err();
+    is_directory(git)
+        && LEADS_ELSEWHERE.iter().all(|name| is_missing(name))
+        && (is_missing("hooks") || (is_directory(&git.join("hooks")) && has_only_samples(&git.join("hooks"))))
+        && (is_missing("config")
+            || read_config(&git.join("config")).is_some_and(|text| is_inert_config(&text)))
+}
+
+fn has_only_samples(hooks: &Path) -> bool {
+    let is_sample = |entry: fs::DirEntry| {
+        let is_file = entry.file_type().is_ok_and(|kind| kind.is_file());
+        is_file && entry.path().extension().is_some_and(|extension| extension == "sample")
+    };
+    fs::read_dir(hooks).is_ok_and(|mut entries| entries.all(|entry| entry.is_ok_and(is_sample)))
+}
+
+fn read_config(config: &Path) -> Option<String> {
+    let flags = (OFlags::NOFOLLOW | OFlags::NONBLOCK).bits().cast_signed();
+    let file = OpenOptions::new().read(true).custom_flags(flags).open(config).ok()?;
+    if !file.metadata().ok()?.is_file() {
+        return None;
+    }
+    let mut text = String::new();
+    file.take(LONGEST_CONFIG + 1).read_to_string(&mut text).ok()?;
+    (text.len() as u64 <= LONGEST_CONFIG).then_some(text)
+}
+
+/// Reads only the plain form that git itself writes: one section or one key a line. Whatever else it understands is refused.
+fn is_inert_config(text: &str) -> bool {
+    let mut section = None;
+    for line in text.lines().map(str::trim) {
+        if line.is_empty() || line.starts_with(['#', ';']) {
+            continue;
+        }
+        // The line goes on.
+        if line.ends_with('\\') {
+            return false;
+        }
+        if line.starts_with('[') {
+            section = section_name(line);
+            if section.is_none() {
+                return false;
+            }
+            continue;
+        }
+        let (key, value) = line.split_once('=').unwrap_or((line, ""));
+        let Some(section) = &section else { return false };
+        let key = format!("{section}.{}", key.trim().to_ascii_lowercase());
+        let is_plain_remote = key == "remote.*.url" && is_plain_url(value.trim());
+        if !INERT_KEYS.contains(&key.as_str()) && !is_plain_remote {
+            return false;
+        }
+    }
+    true
+}
+
+/// `core` for `[core]`, `branch.*` for `[branch "main"]`; none for every other form.
+fn section_name(line: &str) -> Option<String> {
+    let inner = line.strip_prefix('[')?.strip_suffix(']')?;
+    let is_word = |text: &str| !text.is_empty() && text.chars().all(|c| c.is_ascii_alphanumeric());
+    match inner.split_once(' ') {
+        None if is_word(inner) => Some(inner.to_ascii_lowercase()),
+        Some((name, rest)) if is_word(name) => {
+            let subsection = rest.strip_prefix('"')?.strip_suffix('"')?;
+            let is_plain = !subsection.contains(['"', '\\', ']', '[']);
+            is_plain.then(|| format!("{}.*", name.to_ascii_lowercase()))
+        }
+        _ => None,
+    }
+}
+
+/// No helper, no option in the place of a host.
+fn is_plain_url(url: &str) -> bool {
+    let rest = url.strip_prefix("https://").or_else(|| url.strip_prefix("git@"));
+    rest.is_some_and(|rest| rest.starts_with(|c: char| c.is_ascii_alphanumeric()) && !rest.contains("::"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn config_of_git_init_is_inert() {
+        let config = "[core]\n\trepositoryformatversion = 0\n\tfilemode = true\n\tbare = false\n\
+                      \tlogallrefupdates = true\n[user]\n\tname = A\n\temail = a@b\n[remote \"origin\"]\n\
+                      \turl = https://example.com/shop.git\n\tfetch = +refs/heads/*:refs/remotes/origin/*\n\
+                      [branch \"main\"]\n\tremote = origin\n\tmerge = refs/heads/main\n";
+        assert!(is_inert_config(config));
+    }
+
+    #[test]
+    fn config_that_runs_a_program_is_not_inert() {
+        let cases = [
+            "[core]\nfsmonitor = touch x",
+            "[core]\nhooksPath = .",
+            "[core] fsmonitor = touch x",
+            "[core]\nbare = \\\nfalse\nfsmonitor = x",
+            "[CORE]\nFsMonitor=x",
+            "[include]\npath = ../evil",
+            "[includeIf \"gitdir:.\"]\npath = ../evil",
+            "[alias]\nst = !touch x",
+            "[filter \"x\"]\nclean = touch x",
+            "[diff]\nexternal = touch x",
+            "[remote \"origin\"]\nurl = ext::sh -c touch% x",
+            "[remote \"origin\"]\nurl = https://-oProxyCommand=x",
+            "[remote \"origin\"]\nuploadpack = touch x",
+            "[extensions]\nworktreeConfig = true",
+            "fsmonitor = x",
+            "[core]\n[core \"a]\nfsmonitor = x",
+            "[user.x]\nname = a",
+        ];
+        for config in cases {
+            assert!(!is_inert_config(config), "{config}");
+        }
+    }
+
+    #[test]
+    fn repository_with_hook_or_link_is_not_inert() {
+        let directory = tempfile::tempdir().unwrap();
+        let git = directory.path().join(".git");
+        let reset = || {
+            let _ = fs::remove_dir_all(&git);
+            fs::create_dir_all(git.join("hooks")).unwrap();
+            fs::write(git.join("hooks/pre-commit.sample"), "").unwrap();
+            fs::write(git.join("config"), "[core]\nbare = false\n").unwrap();
+        };
+        reset();
+        assert!(is_inert(&git));
+        let spoil: [fn(&Path); 6] = [
+            |git| fs::write(git.join("hooks/pre-commit"), "").unwrap(),
+            |git| std::os::unix::fs::symlink("/bin/true", git.join("hooks/x.sample")).unwrap(),
+            |git| fs::write(git.join("commondir"), "../evil").unwrap(),
+            |git| fs::write(git.join("config"), "[core]\nfsmonitor = x\n").unwrap(),
+            |git| {
+                fs::rename(git.join("config"), git.join("other")).unwrap();
+                std::os::unix::fs::symlink("other", git.join("config")).unwrap();
+            },
+            |git| {
+                fs::rename(git, git.with_extension("moved")).unwrap();
+                std::os::unix::fs::symlink(".git.moved", git).unwrap();
+            },
+        ];
+        for (number, spoil) in spoil.into_iter().enumerate() {
+            reset();
+            spoil(&git);
+            assert!(!is_inert(&git), "{number}");
+        }
+    }
+}

@@ -1,0 +1,335 @@
+//! Moves paths that a run created and must not leave behind into the directory of the run.
+//!
+//! A mount needs something to be mounted on, so a path that does not exist cannot be protected by one. Instead, each missing protected
+//! path is remembered before the agent starts, and whatever is found there later is moved away: nothing of ours is ever in the
+//! workspace, and a killed supervisor leaves nothing but a list in its own directory, from which the recovery does the same.
+//!
+//! Nothing is deleted and nothing is overwritten. No symbolic link is followed: the parent directory is opened component by component,
+//! and everything else is relative to it.
+
+use std::ffi::{OsStr, OsString};
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, Read};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::os::unix::fs::{OpenOptionsExt, symlink};
+use std::path::{Component, Path, PathBuf};
+
+use model::Quarantined;
+use rustix::fs::{
+    AtFlags, FileType, Mode, OFlags, RenameFlags, Stat, fstat, mkdirat, openat, renameat_with, statat,
+};
+use rustix::io::Errno;
+use serde::{Deserialize, Serialize};
+
+use crate::new_repository;
+
+/// The directory of quarantined paths in the directory of a run.
+const DIRECTORY: &str = "quarantine";
+/// How many copies of one path are kept at most; a run is stopped long before.
+const COPIES: u32 = 100;
+/// How much is copied at most to another file system.
+const COPY_BYTES: u64 = 64 << 20;
+const COPY_ENTRIES: u32 = 10_000;
+const DIRECTORY_FLAGS: OFlags =
+    OFlags::PATH.union(OFlags::DIRECTORY).union(OFlags::NOFOLLOW).union(OFlags::CLOEXEC);
+
+/// When a path is moved to quarantine.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum QuarantineTime {
+    /// As soon as it appears.
+    AtOnce,
+    /// When the run is over.
+    AtEnd,
+    /// When the run is over, unless it is a git repository that runs no commands.
+    AtEndUnlessInert,
+}
+
+/// The protected paths that did not exist when a run started.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub struct Quarantine {
+    missing: Vec<(PathBuf, QuarantineTime)>,
+}
+
+/// The directory of a run, to which paths are moved.
+#[derive(Debug, Clone, Copy)]
+pub struct QuarantineStore<'a> {
+    /// The open directory.
+    pub directory: BorrowedFd<'a>,
+    /// Its absolute path, by which moved paths are reported.
+    pub path: &'a Path,
+    /// What tells names of this run from all others.
+    pub mark: &'a str,
+}
+
+impl Quarantine {
+    /// Adds a path that does not exist now.
+    pub(crate) fn add(&mut self, path: PathBuf, time: QuarantineTime) {
+        if !self.missing.iter().any(|(known, _)| *known == path) {
+            self.missing.push((path, time));
+        }
+    }
+
+    /// Returns the part of it that lies in a directory.
+    pub(crate) fn below(&self, directory: &Path) -> Self {
+        let missing = self.missing.iter().filter(|(path, _)| path.starts_with(directory));
+        Self { missing: missing.cloned().collect() }
+    }
+
+    /// Whether there is nothing to look for.
+    pub fn is_empty(&self) -> bool {
+        self.missing.is_empty()
+    }
+
+    /// Returns the directories in which a path may appear that is moved at once.
+    pub fn watched_directories(&self) -> Vec<&Path> {
+        let at_once = self.missing.iter().filter(|(_, time)| *time == QuarantineTime::AtOnce);
+        let mut directories: Vec<&Path> = at_once.filter_map(|(path, _)| path.parent()).collect();
+        directories.dedup();
+        directories
+    }
+
+    /// Moves the paths that must not even exist during the run, and returns those that were found.
+    pub fn move_at_once(&self, store: QuarantineStore<'_>) -> Vec<&Path> {
+        let at_once = self.missing.iter().filter(|(_, time)| *time == QuarantineTime::AtOnce);
+        let mut found = Vec::new();
+        for (path, _) in at_once {
+            // A path that cannot be moved now is tried again at the end, and reported then.
+            if matches!(displace(path, store), Ok(true) | Err(_)) {
+                found.push(path.as_path());
+            }
+        }
+        found
+    }
+
+    /// Moves all paths that exist now, when no process of the run is left, and returns all that were moved since the start of the
+    /// run. May be called again after a kill at any moment.
+    pub fn sweep(&self, store: QuarantineStore<'_>) -> Vec<Quarantined> {
+        let mut quarantined = Vec::new();
+        for (path, time) in &self.missing {
+            let is_inert = *time == QuarantineTime::AtEndUnlessInert && new_repository::is_inert(path);
+            let stays = !is_inert && displace(path, store).is_err();
+            bring_home(path, store);
+            quarantined.extend(moved(path, store));
+            if stays {
+                quarantined.push(Quarantined { path: path.clone(), moved_to: None });
+            }
+        }
+        quarantined
+    }
+}
+
+/// Moves a path into the store. Where that is impossible (another file system, a removed store), renames it in its place, so that no
+/// program obeys it any more. Returns whether there was something.
+fn displace(path: &Path, store: QuarantineStore<'_>) -> io::Result<bool> {
+    // One question for a path that is missing, as most are.
+    if matches!(fs::symlink_metadata(path), Err(error) if error.kind() == io::ErrorKind::NotFound) {
+        return Ok(false);
+    }
+    let (Some(parent), Some(name)) = (path.parent(), path.file_name()) else { return Ok(false) };
+    let parent = open_directory(parent)?;
+    let into_store = || {
+        let target = target_directory(path, store)?;
+        rename_to_free_name(parent.as_fd(), name, target.as_fd(), |copy| numbered(name, copy))
+    };
+    let in_place =
+        || rename_to_free_name(parent.as_fd(), name, parent.as_fd(), |copy| aside(name, store.mark, copy));
+    let moved = into_store().or_else(|_| in_place());
+    match moved {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(false),
+        Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {
+            // The agent may have taken the rights away that it takes to move a path.
+            let _restored = Permission::grant(parent.as_fd(), name);
+            into_store().or_else(|_| in_place()).map(|()| true)
+        }
+        other => other.map(|()| true),
+    }
+}
+
+/// Moves what was only renamed into the store, by copying it. What is too large or no ordinary file stays where it is.
+fn bring_home(path: &Path, store: QuarantineStore<'_>) {
+    let (Some(parent), Some(name)) = (path.parent(), path.file_name()) else { return };
+    for copy in 1..=COPIES {
+        let aside = aside(name, store.mark, copy);
+        let is_missing = fs::symlink_metadata(parent.join(&aside)).is_err();
+        if is_missing || copy_home(path, &aside, store).is_err() {
+            return;
+        }
+    }
+}
+
+fn copy_home(path: &Path, aside: &OsStr, store: QuarantineStore<'_>) -> io::Result<()> {
+    let (Some(parent), Some(name)) = (path.parent(), path.file_name()) else { return Ok(()) };
+    let (parent, target) = (open_directory(parent)?, target_directory(path, store)?);
+    let below = |directory: &OwnedFd, name: &OsStr| {
+        PathBuf::from(format!("/proc/self/fd/{}", directory.as_raw_fd())).join(name)
+    };
+    let (from, partial) = (below(&parent, aside), below(&target, OsStr::new(".partial")));
+    remove(&partial)?;
+    let mut room = Room { bytes: COPY_BYTES, entries: COPY_ENTRIES };
+    if let Err(error) = copy_tree(&from, &partial, &mut room) {
+        let _ = remove(&partial);
+        return Err(error);
+    }
+    rename_to_free_name(target.as_fd(), OsStr::new(".partial"), target.as_fd(), |copy| numbered(name, copy))?;
+    remove(&from)
+}
+
+/// What may still be copied.
+struct Room {
+    bytes: u64,
+    entries: u32,
+}
+
+fn copy_tree(from: &Path, to: &Path, room: &mut Room) -> io::Result<()> {
+    let too_much = || io::Error::other("too much to be copied");
+    room.entries = room.entries.checked_sub(1).ok_or_else(too_much)?;
+    let found = fs::symlink_metadata(from)?;
+    if found.is_dir() {
+        fs::create_dir(to)?;
+        for entry in fs::read_dir(from)? {
+            let name = entry?.file_name();
+            copy_tree(&from.join(&name), &to.join(&name), room)?;
+        }
+        return fs::set_permissions(to, found.permissions());
+    }
+    if found.is_symlink() {
+        return symlink(fs::read_link(from)?, to);
+    }
+    if !found.is_file() {
+        return Err(io::Error::other("no ordinary file"));
+    }
+    let flags = (OFlags::NOFOLLOW | OFlags::NONBLOCK).bits();
+    let file = OpenOptions::new().read(true).custom_flags(flags.cast_signed()).open(from)?;
+    let copied = io::copy(&mut file.take(room.bytes + 1), &mut File::create_new(to)?)?;
+    room.bytes = room.bytes.checked_sub(copied).ok_or_else(too_much)?;
+    fs::set_permissions(to, found.permissions())
+}
+
+fn remove(path: &Path) -> io::Result<()> {
+    match fs::symlink_metadata(path) {
+        Ok(found) if found.is_dir() => fs::remove_dir_all(path),
+        Ok(_) => fs::remove_file(path),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+        Err(error) => Err(error),
+    }
+}
+
+/// Returns where the copies of a path are: in the store, and those that could only be renamed.
+fn moved(path: &Path, store: QuarantineStore<'_>) -> Vec<Quarantined> {
+    let (Some(parent), Some(name)) = (path.parent(), path.file_name()) else { return Vec::new() };
+    let stored = store.path.join(DIRECTORY).join(relative(parent));
+    let exists = |path: &PathBuf| fs::symlink_metadata(path).is_ok();
+    let in_store = (1..=COPIES).map(|copy| stored.join(numbered(name, copy))).take_while(exists);
+    let in_place = (1..=COPIES).map(|copy| parent.join(aside(name, store.mark, copy))).take_while(exists);
+    let entry = |moved_to: PathBuf| Quarantined { path: path.to_owned(), moved_to: Some(moved_to) };
+    in_store.chain(in_place).map(entry).collect()
+}
+
+/// The name of a copy in the store: `hooks`, `hooks.2`, …
+fn numbered(name: &OsStr, copy: u32) -> OsString {
+    let mut name = name.to_owned();
+    if copy > 1 {
+        name.push(format!(".{copy}"));
+    }
+    name
+}
+
+/// The name of a copy that stays in its directory.
+fn aside(name: &OsStr, mark: &str, copy: u32) -> OsString {
+    let mut aside = name.to_owned();
+    aside.push(format!(".quarantined-{mark}"));
+    numbered(&aside, copy)
+}
+
+fn relative(path: &Path) -> PathBuf {
+    path.components().filter(|part| matches!(part, Component::Normal(_))).collect()
+}
+
+/// Opens a directory without following a link anywhere on the way.
+fn open_directory(path: &Path) -> io::Result<OwnedFd> {
+    let mut directory = openat(rustix::fs::CWD, "/", DIRECTORY_FLAGS, Mode::empty())?;
+    for part in relative(path).components() {
+        directory = openat(&directory, part.as_os_str(), DIRECTORY_FLAGS, Mode::empty())?;
+    }
+    Ok(directory)
+}
+
+/// Opens the directory in the store for a path, and makes it.
+fn target_directory(path: &Path, store: QuarantineStore<'_>) -> io::Result<OwnedFd> {
+    let parent = relative(path.parent().unwrap_or(Path::new("/")));
+    let mut directory = store.directory.try_clone_to_owned()?;
+    for part in Path::new(DIRECTORY).join(parent).components() {
+        match mkdirat(&directory, part.as_os_str(), Mode::RWXU) {
+            Ok(()) | Err(Errno::EXIST) => {}
+            Err(error) => return Err(error.into()),
+        }
+        directory = openat(&directory, part.as_os_str(), DIRECTORY_FLAGS, Mode::empty())?;
+    }
+    Ok(directory)
+}
+
+/// Renames to the first name that is free.
+fn rename_to_free_name(
+    from: BorrowedFd<'_>,
+    name: &OsStr,
+    to: BorrowedFd<'_>,
+    name_of: impl Fn(u32) -> OsString,
+) -> io::Result<()> {
+    for copy in 1..=COPIES {
+        let target = name_of(copy);
+        match renameat_with(from, name, to, &target, RenameFlags::NOREPLACE) {
+            Ok(()) => return Ok(()),
+            Err(Errno::EXIST) => {}
+            // A file system that cannot promise it. In the directory of the run nobody else makes names.
+            Err(Errno::INVAL) => match statat(to, &target, AtFlags::SYMLINK_NOFOLLOW) {
+                Err(Errno::NOENT) => return Ok(rustix::fs::renameat(from, name, to, &target)?),
+                Ok(_) => {}
+                Err(error) => return Err(error.into()),
+            },
+            Err(error) => return Err(error.into()),
+        }
+    }
+    Err(Errno::EXIST.into())
+}
+
+/// The rights that it takes to move a path out of its directory, until this is dropped.
+struct Permission(Option<(OwnedFd, Stat)>);
+
+impl Permission {
+    fn grant(parent: BorrowedFd<'_>, name: &OsStr) -> Self {
+        // A directory that moves to another one is written: its `..` changes.
+        if let Ok(entry) = openat(parent, name, DIRECTORY_FLAGS, Mode::empty())
+            && let Ok(found) = fstat(&entry)
+        {
+            set_mode(&entry, found.st_mode | Mode::RWXU.bits());
+        }
+        let Ok((parent, found)) = parent.try_clone_to_owned().and_then(|parent| {
+            let found = fstat(&parent)?;
+            Ok((parent, found))
+        }) else {
+            return Self(None);
+        };
+        set_mode(&parent, found.st_mode | Mode::RWXU.bits());
+        Self(Some((parent, found)))
+    }
+}
+
+impl Drop for Permission {
+    fn drop(&mut self) {
+        if let Some((parent, found)) = &self.0 {
+            set_mode(parent, found.st_mode);
+        }
+    }
+}
+
+/// Changes the mode of a directory that is open without any rights. A failure shows in the move that follows.
+fn set_mode(directory: &OwnedFd, mode: u32) {
+    if FileType::from_raw_mode(mode).is_dir() {
+        let path = format!("/proc/self/fd/{}", directory.as_raw_fd());
+        let _ = rustix::fs::chmod(path, Mode::from_raw_mode(mode & 0o7777));
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,95 @@
+//! Watches for protected paths that did not exist when a run started, and moves them to quarantine.
+
+use std::collections::BTreeMap;
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::path::{Path, PathBuf};
+
+use model::{Quarantined, RunId};
+use sandbox::{Quarantine, QuarantineStore};
+
+use crate::held::HeldSpool;
+use crate::os::Watch;
+
+/// How often a path is moved before the run is stopped: an agent that creates it in a loop would win against the user's shell prompt
+/// once.
+const MOST_SIGHTINGS: u32 = 3;
+
+/// The watch over the missing protected paths of one run.
+#[derive(Debug)]
+pub struct Guard {
+    quarantine: Quarantine,
+    directory: OwnedFd,
+    path: PathBuf,
+    mark: String,
+    /// None where nothing is to be moved at once, or the user has no inotify watch left.
+    watch: Option<Watch>,
+    sightings: BTreeMap<PathBuf, u32>,
+}
+
+impl Guard {
+    /// Writes the paths down for a recovery and begins to watch; none when there is nothing to watch for.
+    pub fn set(
+        spool: &HeldSpool,
+        folder: &Path,
+        run_id: RunId,
+        quarantine: &Quarantine,
+    ) -> io::Result<Option<Self>> {
+        if quarantine.is_empty() {
+            return Ok(None);
+        }
+        spool.write_quarantine(quarantine)?;
+        let directories = quarantine.watched_directories();
+        let watch = if directories.is_empty() { None } else { Watch::directories(&directories)? };
+        Ok(Some(Self { watch, ..Self::of(spool, folder, run_id, quarantine.clone())? }))
+    }
+
+    /// The paths that a killed supervisor has written down.
+    pub fn left_behind(spool: &HeldSpool, folder: &Path, run_id: RunId) -> io::Result<Option<Self>> {
+        spool.quarantine().map(|quarantine| Self::of(spool, folder, run_id, quarantine)).transpose()
+    }
+
+    fn of(spool: &HeldSpool, folder: &Path, run_id: RunId, quarantine: Quarantine) -> io::Result<Self> {
+        Ok(Self {
+            quarantine,
+            directory: spool.as_fd().try_clone_to_owned()?,
+            path: folder.to_owned(),
+            mark: run_id.to_string().chars().take(8).collect(),
+            watch: None,
+            sightings: BTreeMap::new(),
+        })
+    }
+
+    fn store(&self) -> QuarantineStore<'_> {
+        QuarantineStore { directory: self.directory.as_fd(), path: &self.path, mark: &self.mark }
+    }
+
+    /// Becomes readable when a path may have appeared.
+    pub fn as_fd(&self) -> Option<BorrowedFd<'_>> {
+        self.watch.as_ref().map(AsFd::as_fd)
+    }
+
+    /// Moves the paths that must not exist during the run. Returns one that comes back too often.
+    pub fn check(&mut self) -> Option<PathBuf> {
+        if let Some(watch) = &self.watch {
+            // Before the look, or a name that appears in between is missed.
+            let _ = watch.drain();
+        }
+        let found: Vec<PathBuf> =
+            self.quarantine.move_at_once(self.store()).into_iter().map(Path::to_owned).collect();
+        let mut violation = None;
+        for path in found {
+            let count = self.sightings.entry(path.clone()).or_default();
+            *count += 1;
+            if *count > MOST_SIGHTINGS {
+                violation = Some(path);
+            }
+        }
+        violation
+    }
+
+    /// Moves all that is left to be moved, when no process of the run is left. Returns what was moved since its start.
+    pub fn sweep(&self) -> Vec<Quarantined> {
+        self.quarantine.sweep(self.store())
+    }
+}

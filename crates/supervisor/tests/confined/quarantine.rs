@@ -1,0 +1,317 @@
+//! Protected paths that an agent creates: none of them is left, none of them is lost, and nothing of ours is ever in the workspace.
+
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use model::{
+    CallPolicy, Confinement, End, Exit, IfCreated, Policy, Preset, Protected, Quarantined, Requirement,
+    RunPlan, RunReport,
+};
+use rustix::process::{Pid, Signal, kill_process};
+
+use crate::scene::{Scene, confined};
+
+crate::tests![
+    nothing_of_ours_is_in_the_workspace_during_a_run,
+    created_files_stay_usable_until_the_run_is_over,
+    path_that_git_obeys_is_moved_at_once,
+    path_that_comes_back_again_and_again_stops_the_run,
+    quarantined_directory_is_no_way_out,
+    created_paths_are_moved_after_a_killed_supervisor,
+    path_in_directory_without_rights_is_moved,
+    user_file_that_existed_before_stays,
+    new_repository_is_kept_when_it_runs_no_commands,
+    new_repository_with_a_hook_is_moved,
+    without_namespaces_created_paths_are_moved_too,
+    settings_in_the_agents_state_are_moved_at_once,
+    call_in_a_subdirectory_commits,
+    call_in_a_subdirectory_cannot_write_beside_it,
+    call_in_a_submodule_commits,
+    repository_of_the_whole_home_is_read_only_and_reported,
+];
+
+/// The names below a directory, with their contents.
+fn tree(directory: &Path) -> Vec<(PathBuf, String)> {
+    let mut entries: Vec<_> = fs::read_dir(directory).unwrap().map(|entry| entry.unwrap().path()).collect();
+    entries.sort();
+    let below = |path: PathBuf| {
+        if path.is_dir() && !path.is_symlink() {
+            tree(&path)
+        } else {
+            vec![(path.clone(), fs::read_to_string(&path).unwrap_or_default())]
+        }
+    };
+    entries.into_iter().flat_map(below).collect()
+}
+
+fn names(report: &RunReport) -> Vec<&Path> {
+    confined(report).quarantined.iter().map(|entry| entry.path.as_path()).collect()
+}
+
+fn git(directory: &Path, args: &str) -> String {
+    let output = Command::new("git")
+        .arg("-C")
+        .arg(directory)
+        .args(["-c", "user.name=a", "-c", "user.email=a@b", "-c", "protocol.file.allow=always"])
+        .args(args.split(' '))
+        .env("HOME", directory)
+        .env("GIT_CONFIG_NOSYSTEM", "1")
+        .output()
+        .unwrap();
+    assert!(output.status.success(), "git {args}: {output:?}");
+    String::from_utf8(output.stdout).unwrap()
+}
+
+const COMMIT: &str = "git add -A && git -c user.name=a -c user.email=a@b commit -q -m work";
+
+fn nothing_of_ours_is_in_the_workspace_during_a_run() {
+    Scene::play(async |scene: &Scene| {
+        let before = tree(&scene.path("home"));
+        let run = scene
+            .start(&scene.shell("ls -A . .git; echo up; while [ ! -e stop ]; do sleep 0.01; done"))
+            .await;
+        scene.says("up").await;
+        assert_eq!(tree(&scene.path("home")), before);
+        assert!(scene.output().starts_with(".:\n.git\n"), "inside neither: {}", scene.output());
+        fs::write(scene.workspace().join("stop"), "").unwrap();
+        let report = run.wait().await.unwrap();
+        fs::remove_file(scene.workspace().join("stop")).unwrap();
+        assert_eq!((tree(&scene.path("home")), names(&report)), (before, vec![]));
+        assert!(!scene.spool().join("quarantine.json").exists());
+    });
+}
+
+fn created_files_stay_usable_until_the_run_is_over() {
+    Scene::play(async |scene: &Scene| {
+        let script = "mkdir .vscode; echo x > .vscode/launch.json; cat .vscode/launch.json; echo y > .envrc";
+        let report = scene.run(&scene.shell(script)).await;
+        assert_eq!((scene.output().as_str(), report.exit), ("x\n", Some(Exit::Code(0))), "{}", scene.error());
+        let (envrc, vscode) = (scene.workspace().join(".envrc"), scene.workspace().join(".vscode"));
+        assert!(!envrc.exists() && !vscode.exists());
+        assert_eq!(names(&report), [envrc.as_path(), &vscode]);
+        // As the result says, `mv` restores it.
+        let Quarantined { path, moved_to } = &confined(&report).quarantined[1];
+        fs::rename(moved_to.as_ref().unwrap(), path).unwrap();
+        assert_eq!(fs::read_to_string(vscode.join("launch.json")).unwrap(), "x\n");
+    });
+}
+
+fn path_that_git_obeys_is_moved_at_once() {
+    Scene::play(async |scene: &Scene| {
+        let script = "echo evil > .git/commondir; while [ -e .git/commondir ]; do sleep 0.01; done; echo gone; \
+                      mkdir .git/x; echo evil > .git/x/y; mv .git/x .git/config.worktree; \
+                      while [ -e .git/config.worktree ]; do sleep 0.01; done; echo gone again";
+        let report = scene.run(&scene.shell(script)).await;
+        assert_eq!(scene.output(), "gone\ngone again\n", "{}", scene.error());
+        let expected = ["config.worktree", "commondir"].map(|name| scene.workspace().join(".git").join(name));
+        assert_eq!(names(&report), expected);
+    });
+}
+
+fn path_that_comes_back_again_and_again_stops_the_run() {
+    Scene::play(async |scene: &Scene| {
+        let script = "while :; do echo evil > .git/commondir; while [ -e .git/commondir ]; do :; done; done";
+        let report = scene.run(&scene.shell(script)).await;
+        let path = scene.workspace().join(".git/commondir");
+        assert_eq!(report.end, End::PolicyViolation { path: path.clone() });
+        assert!(fs::symlink_metadata(&path).is_err());
+        assert!(names(&report).len() >= 4, "{report:?}");
+    });
+}
+
+/// The agent may stand in a directory while it is moved to ours.
+fn quarantined_directory_is_no_way_out() {
+    Scene::play(async |scene: &Scene| {
+        let script = format!(
+            "w=$PWD; mkdir .git/x; cd .git/x; mv $w/.git/x $w/.git/commondir; while [ -e $w/.git/commondir ]; do sleep 0.01; done; \
+             ls -a ..; ls ../..; echo x > ../planted; cat {0}/output; echo x > {0}/planted; echo x > planted; echo done",
+            scene.spool().display()
+        );
+        let report = scene.run(&scene.shell(&script)).await;
+        assert_eq!(scene.output(), "done\n", "{}", scene.error());
+        let moved_to = confined(&report).quarantined[0].moved_to.clone().unwrap();
+        let beside: Vec<_> = fs::read_dir(moved_to.parent().unwrap()).unwrap().collect();
+        assert_eq!(beside.len(), 1, "{beside:?}");
+        assert!(!scene.spool().join("planted").exists());
+    });
+}
+
+fn created_paths_are_moved_after_a_killed_supervisor() {
+    Scene::play(async |scene: &Scene| {
+        let script = "echo x > .envrc; mkdir .claude; echo up; while :; do sleep 1; done";
+        let run = scene.start(&scene.shell(script)).await;
+        scene.says("up").await;
+        let supervisor = run.spool().status().unwrap().unwrap().supervisor.pid;
+        kill_process(Pid::from_raw(supervisor).unwrap(), Signal::KILL).unwrap();
+        let report = run.wait().await.unwrap();
+        assert_eq!(report.end, End::SupervisorLost);
+        let expected = [".claude", ".envrc"].map(|name| scene.workspace().join(name));
+        assert_eq!(names(&report), expected);
+        let left: Vec<_> =
+            fs::read_dir(scene.workspace()).unwrap().map(|entry| entry.unwrap().file_name()).collect();
+        assert_eq!(left, [".git"]);
+        assert!(!scene.spool().join("quarantine.json").exists());
+        assert_eq!(supervisor::recover(&scene.spool()).unwrap(), report);
+    });
+}
+
+fn path_in_directory_without_rights_is_moved() {
+    Scene::play(async |scene: &Scene| {
+        let script = "mkdir .claude; echo x > .claude/settings.json; chmod 500 .claude .";
+        let report = scene.run(&scene.shell(script)).await;
+        let mode = fs::metadata(scene.workspace()).unwrap().permissions().mode() & 0o777;
+        fs::set_permissions(scene.workspace(), fs::Permissions::from_mode(0o700)).unwrap();
+        assert_eq!(mode, 0o500, "{}", scene.error());
+        assert_eq!(names(&report), [scene.workspace().join(".claude")]);
+        assert!(!scene.workspace().join(".claude").exists());
+    });
+}
+
+fn user_file_that_existed_before_stays() {
+    Scene::play(async |scene: &Scene| {
+        fs::write(scene.workspace().join(".envrc"), "as it was").unwrap();
+        let report = scene.run(&scene.shell("echo x > .envrc; rm -f .envrc; mv .envrc y; true")).await;
+        assert_eq!(fs::read_to_string(scene.workspace().join(".envrc")).unwrap(), "as it was");
+        assert_eq!(names(&report), Vec::<&Path>::new());
+    });
+}
+
+fn new_repository_is_kept_when_it_runs_no_commands() {
+    Scene::play(async |scene: &Scene| {
+        fs::remove_dir_all(scene.workspace().join(".git")).unwrap();
+        let script = format!("git init -q . && git config user.name a && echo x > file && {COMMIT}; echo $?");
+        let report = scene.run(&scene.shell(&script)).await;
+        assert_eq!(scene.output(), "0\n", "{}", scene.error());
+        assert_eq!(names(&report), Vec::<&Path>::new());
+        assert_eq!(git(&scene.workspace(), "show --format=%s --name-only").trim(), "work\n\nfile");
+    });
+}
+
+fn new_repository_with_a_hook_is_moved() {
+    Scene::play(async |scene: &Scene| {
+        fs::remove_dir_all(scene.workspace().join(".git")).unwrap();
+        let script =
+            format!("git init -q . && echo x > file && {COMMIT}; echo $?; echo evil > .git/hooks/pre-commit");
+        let report = scene.run(&scene.shell(&script)).await;
+        assert_eq!(scene.output(), "0\n", "{}", scene.error());
+        assert_eq!(names(&report), [scene.workspace().join(".git")]);
+        assert!(!scene.workspace().join(".git").exists() && scene.workspace().join("file").exists());
+    });
+}
+
+fn without_namespaces_created_paths_are_moved_too() {
+    Scene::play(async |scene: &Scene| {
+        let policy = CallPolicy { requirement: Requirement::BestEffort, ..Preset::Workspace.into() };
+        let confinement = Confinement { namespaces: false, ..scene.confinement(policy) };
+        let script = "echo x > .envrc; echo x > .git/commondir; while [ -e .git/commondir ]; do sleep 0.01; done; echo gone";
+        let plan = RunPlan { policy: Policy::Confined(Box::new(confinement)), ..scene.shell(script) };
+        let report = scene.run(&plan).await;
+        assert_eq!(scene.output(), "gone\n", "{}", scene.error());
+        let expected = [".git/commondir", ".envrc"].map(|name| scene.workspace().join(name));
+        assert_eq!(names(&report), expected);
+    });
+}
+
+fn settings_in_the_agents_state_are_moved_at_once() {
+    Scene::play(async |scene: &Scene| {
+        let mut confinement = scene.confinement(Preset::Workspace);
+        let path = scene.path("home/.agent/settings.json");
+        confinement.protected.push(Protected { path: path.clone(), if_created: IfCreated::QuarantineAtOnce });
+        let script =
+            format!("echo x > {0}; while [ -e {0} ]; do sleep 0.01; done; echo gone", path.display());
+        let plan = RunPlan { policy: Policy::Confined(Box::new(confinement)), ..scene.shell(&script) };
+        let report = scene.run(&plan).await;
+        assert_eq!(
+            (scene.output().as_str(), names(&report)),
+            ("gone\n", vec![path.as_path()]),
+            "{}",
+            scene.error()
+        );
+    });
+}
+
+/// A repository around the workspace, with a commit in it.
+fn repository_above(scene: &Scene) -> PathBuf {
+    let above = scene.path("home/mono");
+    fs::create_dir_all(above.join("web")).unwrap();
+    git(&above, "init -q");
+    for name in ["README", "web/page"] {
+        fs::write(above.join(name), "as it was").unwrap();
+    }
+    git(&above, "add -A");
+    git(&above, "commit -q -m first");
+    fs::rename(&above, scene.path("home/shop-above")).unwrap();
+    scene.path("home/shop-above")
+}
+
+fn in_directory(scene: &Scene, directory: &Path, script: &str) -> RunPlan {
+    let plan = scene.shell(script);
+    let Policy::Confined(mut confinement) = plan.policy else { panic!("no policy") };
+    let from = scene.workspace();
+    for root in confinement.roots.iter_mut().filter(|root| root.path == from) {
+        directory.clone_into(&mut root.path);
+    }
+    for protected in &mut confinement.protected {
+        if let Ok(rest) = protected.path.strip_prefix(&from) {
+            protected.path = directory.join(rest);
+        }
+    }
+    let mut env = plan.env;
+    env.insert("HOME".to_owned(), scene.path("home").to_str().unwrap().to_owned());
+    RunPlan { policy: Policy::Confined(confinement), cwd: directory.to_owned(), env, ..plan }
+}
+
+fn call_in_a_subdirectory_commits() {
+    Scene::play(async |scene: &Scene| {
+        let above = repository_above(scene);
+        let script = format!("echo x > new; {COMMIT}; echo $?");
+        let report = scene.run(&in_directory(scene, &above.join("web"), &script)).await;
+        assert_eq!(scene.output(), "0\n", "{}", scene.error());
+        assert_eq!(git(&above, "show --format=%s --name-status").trim(), "work\n\nA\tweb/new");
+        assert_eq!(git(&above, "status --porcelain --ignored"), "");
+        assert_eq!((names(&report), &confined(&report).git_read_only), (vec![], &None));
+    });
+}
+
+fn call_in_a_subdirectory_cannot_write_beside_it() {
+    Scene::play(async |scene: &Scene| {
+        let above = repository_above(scene);
+        let config = fs::read_to_string(above.join(".git/config")).unwrap();
+        let script = "echo x > ../README; echo x > ../new; echo x > ../.git/hooks/pre-commit; git config a.b c; \
+                      mv ../.git ../g; echo x > ../.git/commondir; while [ -e ../.git/commondir ]; do sleep 0.01; done; true";
+        let report = scene.run(&in_directory(scene, &above.join("web"), script)).await;
+        assert_eq!(git(&above, "status --porcelain --ignored"), "", "{}", scene.error());
+        assert_eq!(fs::read_to_string(above.join(".git/config")).unwrap(), config);
+        assert!(!above.join(".git/hooks/pre-commit").exists());
+        assert_eq!(names(&report), [above.join(".git/commondir")]);
+    });
+}
+
+fn call_in_a_submodule_commits() {
+    Scene::play(async |scene: &Scene| {
+        let lib = repository_above(scene);
+        let shop = scene.path("home/super");
+        fs::create_dir(&shop).unwrap();
+        git(&shop, "init -q");
+        git(&shop, &format!("submodule --quiet add {} lib", lib.display()));
+        let script = format!("echo x > new; {COMMIT}; echo $?");
+        scene.run(&in_directory(scene, &shop.join("lib/web"), &script)).await;
+        assert_eq!(scene.output(), "0\n", "{}", scene.error());
+        assert_eq!(git(&shop.join("lib"), "log -1 --format=%s").trim(), "work");
+    });
+}
+
+fn repository_of_the_whole_home_is_read_only_and_reported() {
+    Scene::play(async |scene: &Scene| {
+        git(&scene.path("home"), "init -q");
+        fs::create_dir(scene.path("home/project")).unwrap();
+        let script = format!("echo x > new; {COMMIT}; echo $?");
+        let report = scene.run(&in_directory(scene, &scene.path("home/project"), &script)).await;
+        assert_ne!(scene.output(), "0\n", "{}", scene.error());
+        let why = confined(&report).git_read_only.as_deref().unwrap();
+        assert!(why.contains("contains the home directory"), "{why}");
+        assert!(!scene.path("home/.git/index").exists());
+    });
+}
