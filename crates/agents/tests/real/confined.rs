@@ -25,7 +25,7 @@ crate::scenarios! {
 }
 
 /// Whether this machine can confine; says so when it cannot.
-fn can_confine() -> bool {
+pub fn can_confine() -> bool {
     let there = std::path::Path::new("/usr/bin/bwrap").exists();
     let made = || {
         let args =

@@ -13,6 +13,7 @@ mod confined;
 mod desk;
 mod endings;
 mod failures;
+mod leaves_nothing;
 mod outside;
 mod permissions;
 mod pinned;
@@ -79,6 +80,7 @@ fn trials(pinned: &[Pinned]) -> Vec<Trial> {
         failures::SCENARIOS,
         endings::SCENARIOS,
         confined::SCENARIOS,
+        leaves_nothing::SCENARIOS,
     ];
     let scenarios: Vec<Scenario> = scenarios.into_iter().flatten().copied().collect();
     pinned.iter().flat_map(|cli| scenarios.iter().map(|scenario| trial(scenario, cli))).collect()
