@@ -6,7 +6,7 @@ use std::fs::{self, File, OpenOptions};
 use std::io;
 use std::os::fd::AsRawFd;
 use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::{FileTypeExt, OpenOptionsExt};
+use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
 use crate::real::Real;
@@ -39,7 +39,8 @@ impl Address {
     }
 }
 
-/// Every socket in the file system that somebody has bound, as the kernel lists them for this network namespace.
+/// Every socket in the file system that somebody has bound, as the kernel lists them for this network namespace. Without those that
+/// nobody reaches in a sandbox: they need no cover, and nothing can be mounted there.
 pub(crate) fn bound() -> Vec<PathBuf> {
     let Ok(list) = fs::read("/proc/net/unix") else { return Vec::new() };
     let list = String::from_utf8_lossy(&list);
@@ -50,15 +51,55 @@ pub(crate) fn bound() -> Vec<PathBuf> {
         .filter_map(|line| line.split_once(" /").map(|(_, path)| PathBuf::from(format!("/{path}"))))
         .filter(|path| path.symlink_metadata().is_ok_and(|file| file.file_type().is_socket()))
         .filter_map(|path| Real::path(&path).ok())
+        .filter(|path| is_reachable(path))
         .collect();
     paths.sort();
     paths.dedup();
     paths
 }
 
+/// Whether the way to a path is open without capabilities, which root has outside of a sandbox and not inside.
+fn is_reachable(path: &Path) -> bool {
+    if !rustix::process::geteuid().is_root() {
+        // Seen by the same rights that it is looked for with.
+        return true;
+    }
+    let groups = rustix::process::getgroups().unwrap_or_default();
+    let groups: Vec<u32> =
+        groups.into_iter().chain([rustix::process::getegid()]).map(rustix::process::Gid::as_raw).collect();
+    let is_open = |directory: &Path| {
+        directory.metadata().is_ok_and(|found| {
+            let bit = match found.uid() {
+                0 => 0o100,
+                _ if groups.contains(&found.gid()) => 0o010,
+                _ => 0o001,
+            };
+            found.mode() & bit != 0
+        })
+    };
+    path.ancestors().skip(1).all(is_open)
+}
+
 #[cfg(test)]
 mod tests {
+    use std::os::unix::fs::PermissionsExt;
+
     use super::*;
+
+    #[test]
+    fn socket_in_another_users_private_directory_is_not_reachable() {
+        if !rustix::process::geteuid().is_root() {
+            return;
+        }
+        let folder = tempfile::tempdir().unwrap();
+        let private = folder.path().join("private");
+        fs::create_dir(&private).unwrap();
+        let path = private.join("s");
+        assert!(is_reachable(&path));
+        fs::set_permissions(&private, fs::Permissions::from_mode(0o700)).unwrap();
+        std::os::unix::fs::chown(&private, Some(65534), Some(65534)).unwrap();
+        assert!(!is_reachable(&path));
+    }
 
     #[test]
     fn a_socket_that_somebody_listens_on_is_listed() {
