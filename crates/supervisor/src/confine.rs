@@ -56,6 +56,13 @@ pub fn ready(
     sandbox::prepare(&job, settled).map_err(|refusal| refused(&refusal))
 }
 
+/// Releases the caches when no process of the run is left, so that a sweep does not have to wait for this process to exit.
+pub fn release_caches() {
+    if let Some(lease) = CACHES.get() {
+        let _ = rustix::fs::flock(lease, rustix::fs::FlockOperation::Unlock);
+    }
+}
+
 /// Hears out the one inside until the agent runs.
 pub fn begin(
     mut prepared: Prepared,

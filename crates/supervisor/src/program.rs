@@ -12,6 +12,7 @@ use model::{
     TreeUsage,
 };
 
+use crate::confine::release_caches;
 use crate::held::{ERROR, HeldSpool, OUTPUT, Order, StatusSlot};
 use crate::launch::{Launched, StreamFiles, launch};
 use crate::line::tell;
@@ -203,6 +204,7 @@ fn carry_out(folder: &OsStr, ready: &Ready) -> Result<(), GaveUp> {
     };
     let report = RunReport { sandbox: sandbox.clone(), ..report };
     let status = RunStatus { sandbox, state: RunState::Ended(report), ..status };
+    release_caches();
     let told = finish(&spool, last_slot, &status).map_err(GaveUp::Write)?;
     tell(&told);
     // Whoever has waited for it goes first; what is left to do here is to end.
