@@ -313,9 +313,9 @@ pub enum Refusal {
         /// Which.
         paths: Vec<PathBuf>,
     },
-    /// Switchboard's own files lie in a directory that the agent writes to, and without namespaces nothing keeps it from them.
+    /// Switchboard's own files lie in a directory that the agent is given, and without namespaces nothing keeps it from them.
     #[error(
-        "`{}` lies in the workspace `{}`, and without namespaces the agent could write to it",
+        "`{}` lies in the workspace `{}`, and without namespaces the agent could reach it",
         state.display(),
         workspace.display()
     )]

@@ -79,8 +79,8 @@ pub fn settle(
         }
     }
     // Landlock takes nothing away below a directory that is allowed.
-    let written = confinement.roots.iter().filter(|root| root.access == Access::Write);
-    if let Some(around) = written.map(|root| &root.path).find(|root| scratch.starts_with(root)) {
+    let mut given = confinement.roots.iter().map(|root| &root.path);
+    if let Some(around) = given.find(|root| scratch.starts_with(root)) {
         return Err(Refusal::StateInWorkspace { state: scratch.to_owned(), workspace: around.clone() });
     }
     proven(confinement, Tier::Rules, machine, scratch, executable)
