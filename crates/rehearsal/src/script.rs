@@ -10,7 +10,7 @@ use crate::json;
 use crate::mistake::Mistake;
 use crate::offspring::{Kinship, Offspring};
 use crate::signals::Signal;
-use crate::voice::{Failure, FailureKind, ToolCall, ToolInput};
+use crate::voice::{Failure, FailureKind, TaskChange, ToolCall, ToolInput};
 use crate::wire::Stream;
 use crate::words::Words;
 
@@ -26,7 +26,8 @@ pub(crate) enum Step {
     Tool(ToolCall),
     Deny(String),
     Stream { pieces: u64, bytes: usize, every: Duration },
-    RetryNotice,
+    RetryNotice { status: Option<u16> },
+    Background { change: TaskChange, task: String },
     Fail(Failure),
     MaxTurns,
     Delay(Duration),
@@ -103,7 +104,23 @@ pub(crate) const STEPS: &[Entry] = &[
         let bytes = size_in_memory(w, "BYTES")?;
         Ok(Step::Stream { pieces, bytes, every: w.duration("EVERY")? })
     }),
-    row("retry-notice", "retry-notice", "tell that a request is tried again", |_| Ok(Step::RetryNotice)),
+    row(
+        "retry-notice",
+        "retry-notice [STATUS]",
+        "report that a request is retried, after an HTTP status",
+        |w| {
+            let status = w
+                .next()?
+                .map(|word| word.parse().map_err(|_| w.mistake(format!("STATUS `{word}` is no number"))));
+            Ok(Step::RetryNotice { status: status.transpose()? })
+        },
+    ),
+    row(
+        "background",
+        "background start|completed|failed|stopped TASK",
+        "report that a background task has started or ended (claude only)",
+        background,
+    ),
     row("fail", "fail KIND [TEXT]", "end the turn with an error (kinds below)", fail),
     row("max-turns", "max-turns", "end the turn because the turn limit is reached (not codex)", |_| {
         Ok(Step::MaxTurns)
@@ -237,6 +254,14 @@ fn tool(words: &mut Words, failed: bool) -> Result<Step, Mistake> {
         return Err(words.mistake(format!("INPUT `{input}` is not valid JSON")));
     };
     Ok(Step::Tool(ToolCall { name, input, result, failed }))
+}
+
+fn background(words: &mut Words) -> Result<Step, Mistake> {
+    let word = words.word("change")?;
+    let Some(change) = TaskChange::parse(&word) else {
+        return Err(words.mistake(format!("change `{word}` is not known")));
+    };
+    Ok(Step::Background { change, task: words.some_text("TASK")? })
 }
 
 fn fail(words: &mut Words) -> Result<Step, Mistake> {

@@ -86,7 +86,10 @@ impl Stage {
             Step::Tool(call) => self.perform(|voice, out| voice.tool(&call, out)),
             Step::Deny(tool) => self.perform(|voice, out| voice.deny(&tool, out)),
             Step::Stream { pieces, bytes, every } => self.stream(pieces, bytes, every)?,
-            Step::RetryNotice => self.retry_notice()?,
+            Step::RetryNotice { status } => self.retry_notice(status)?,
+            Step::Background { change, task } => {
+                self.perform(|voice, out| voice.background(change, &task, out));
+            }
             Step::Fail(failure) => self.fail(&failure)?,
             Step::MaxTurns => {
                 self.open();
@@ -178,9 +181,9 @@ impl Stage {
         Ok(())
     }
 
-    fn retry_notice(&mut self) -> Result<(), Mishap> {
+    fn retry_notice(&mut self, status: Option<u16>) -> Result<(), Mishap> {
         self.open();
-        match self.voice.retry_notice(&mut self.out) {
+        match self.voice.retry_notice(status, &mut self.out) {
             Some(notice) => complain(&notice),
             None => Ok(()),
         }

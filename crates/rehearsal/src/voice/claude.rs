@@ -1,11 +1,16 @@
 //! `claude -p --output-format stream-json --verbose`.
 
-use super::{Closing, Failure, FailureKind, Session, ToolCall, Voice, line};
+use super::{Closing, Failure, FailureKind, Session, TaskChange, ToolCall, Voice, line};
 use crate::json::{Object, array, array_of_strings, quote};
 
 pub(super) struct Claude {
     session: Session,
     denials: Vec<String>,
+    /// Background tasks that are running.
+    tasks: Vec<String>,
+    retries: u32,
+    /// The tokens and turns that results have reported: each reports what came since the one before.
+    reported: (usize, usize, u32),
 }
 
 /// How a result event ends; the rest of it is always the same.
@@ -21,7 +26,7 @@ struct Verdict<'a> {
 
 impl Claude {
     pub(super) fn new(session: Session) -> Self {
-        Self { session, denials: Vec::new() }
+        Self { session, denials: Vec::new(), tasks: Vec::new(), retries: 0, reported: (0, 0, 0) }
     }
 
     fn assistant(&mut self, content: &str, out: &mut String) {
@@ -97,6 +102,28 @@ impl Claude {
             .done()
     }
 
+    fn usage_since_last_result(&mut self) -> String {
+        let (input, output) = (self.session.input_tokens(), self.session.output_tokens());
+        let usage = Object::new()
+            .json("input_tokens", input.saturating_sub(self.reported.0))
+            .json("cache_creation_input_tokens", 0)
+            .json("cache_read_input_tokens", 0)
+            .json("output_tokens", output.saturating_sub(self.reported.1))
+            .done();
+        self.reported = (input, output, self.session.turns);
+        usage
+    }
+
+    fn system(&mut self, subtype: &str, rest: Object, out: &mut String) {
+        let event = rest
+            .string("session_id", &self.session.id)
+            .string("uuid", &self.session.next_uuid())
+            .string("subtype", subtype)
+            .string("type", "system")
+            .done();
+        line(out, &event);
+    }
+
     fn model_usage(&self) -> String {
         let figures = Object::new()
             .json("inputTokens", self.session.input_tokens())
@@ -117,14 +144,14 @@ impl Claude {
             .json("is_error", verdict.is_error)
             .json("duration_ms", elapsed)
             .json("duration_api_ms", elapsed)
-            .json("num_turns", self.session.turns);
+            .json("num_turns", self.session.turns.saturating_sub(self.reported.2).max(1));
         if let Some(text) = verdict.result {
             result = result.string("result", text);
         }
         result = result
             .string("session_id", &self.session.id)
             .json("total_cost_usd", self.session.cost())
-            .json("usage", self.usage())
+            .json("usage", self.usage_since_last_result())
             .json("modelUsage", self.model_usage())
             .json("permission_denials", array(self.denials.iter().cloned()));
         if let Some(text) = verdict.errors {
@@ -139,6 +166,12 @@ impl Claude {
             .string("type", "result")
             .done();
         line(out, &result);
+    }
+
+    fn task_list(&mut self, out: &mut String) {
+        let task = |task: &String| Object::new().string("task_id", task).string("description", task).done();
+        let tasks = Object::new().json("tasks", array(self.tasks.iter().map(task)));
+        self.system("background_tasks_changed", tasks, out);
     }
 
     /// The model API refused: the error is told as a text of the agent, and the result repeats it.
@@ -249,15 +282,43 @@ impl Voice for Claude {
         self.stream_event(r#"{"type":"message_stop"}"#, out);
     }
 
-    fn retry_notice(&mut self, out: &mut String) -> Option<String> {
+    fn background(&mut self, change: TaskChange, task: &str, out: &mut String) {
+        let status = match change {
+            TaskChange::Start => {
+                self.tasks.push(task.to_owned());
+                self.task_list(out);
+                let started = Object::new()
+                    .string("task_id", task)
+                    .string("description", task)
+                    .json("is_backgrounded", true);
+                return self.system("task_started", started, out);
+            }
+            TaskChange::Completed => "completed",
+            TaskChange::Failed => "failed",
+            TaskChange::Stopped => "stopped",
+        };
+        self.tasks.retain(|running| running != task);
+        let ended = Object::new().string("task_id", task).string("status", status).string("summary", task);
+        self.system("task_notification", ended, out);
+        self.task_list(out);
+    }
+
+    fn retry_notice(&mut self, status: Option<u16>, out: &mut String) -> Option<String> {
+        self.retries += 1;
+        let error = match status.unwrap_or(529) {
+            401 => "authentication_failed",
+            429 => "rate_limit",
+            529 => "overloaded",
+            _ => "server_error",
+        };
         let event = Object::new()
             .string("type", "system")
             .string("subtype", "api_retry")
-            .json("attempt", 1)
+            .json("attempt", self.retries)
             .json("max_retries", 10)
             .json("retry_delay_ms", 591)
-            .json("error_status", 529)
-            .string("error", "overloaded")
+            .json("error_status", status.unwrap_or(529))
+            .string("error", error)
             .string("session_id", &self.session.id)
             .string("uuid", &self.session.next_uuid());
         line(out, &event.done());

@@ -120,7 +120,7 @@ impl Voice for Codex {
 
     fn end_pieces(&mut self, _whole: &str, _out: &mut String) {}
 
-    fn retry_notice(&mut self, out: &mut String) -> Option<String> {
+    fn retry_notice(&mut self, _status: Option<u16>, out: &mut String) -> Option<String> {
         top_level_error("Reconnecting... 1/5 (stream disconnected before completion)", out);
         None
     }

@@ -102,8 +102,8 @@ impl Voice for Gemini {
     fn end_pieces(&mut self, _whole: &str, _out: &mut String) {}
 
     /// Gemini tells a retry to people only.
-    fn retry_notice(&mut self, _out: &mut String) -> Option<String> {
-        Some("Attempt 1 failed with status 503. Retrying with backoff...".to_owned())
+    fn retry_notice(&mut self, status: Option<u16>, _out: &mut String) -> Option<String> {
+        Some(format!("Attempt 1 failed with status {}. Retrying with backoff...", status.unwrap_or(503)))
     }
 
     fn finish(&mut self, _text: &str, out: &mut String) {

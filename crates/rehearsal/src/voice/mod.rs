@@ -71,13 +71,36 @@ pub(crate) trait Voice {
     /// All pieces came; `whole` is what they add up to.
     fn end_pieces(&mut self, whole: &str, out: &mut String);
     /// A request is tried again. What is not an event of the vendor is returned, for stderr.
-    fn retry_notice(&mut self, out: &mut String) -> Option<String>;
+    fn retry_notice(&mut self, status: Option<u16>, out: &mut String) -> Option<String>;
+    /// A background task has started or ended. Only claude has events for it.
+    fn background(&mut self, _change: TaskChange, _task: &str, _out: &mut String) {}
     /// The turn ends well with this text.
     fn finish(&mut self, text: &str, out: &mut String);
     /// The turn ends with an error.
     fn fail(&mut self, failure: &Failure, out: &mut String) -> Closing;
     /// The turn ends at the turn limit.
     fn max_turns(&mut self, out: &mut String) -> Closing;
+}
+
+/// What happens to a background task.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum TaskChange {
+    Start,
+    Completed,
+    Failed,
+    Stopped,
+}
+
+impl TaskChange {
+    pub(crate) fn parse(word: &str) -> Option<Self> {
+        Some(match word {
+            "start" => Self::Start,
+            "completed" => Self::Completed,
+            "failed" => Self::Failed,
+            "stopped" => Self::Stopped,
+            _ => return None,
+        })
+    }
 }
 
 /// How a vendor's program ends after a failed turn.

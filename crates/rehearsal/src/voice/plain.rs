@@ -40,7 +40,7 @@ impl Voice for Plain {
         out.push('\n');
     }
 
-    fn retry_notice(&mut self, _out: &mut String) -> Option<String> {
+    fn retry_notice(&mut self, _status: Option<u16>, _out: &mut String) -> Option<String> {
         Some("trying again".to_owned())
     }
 
