@@ -15,6 +15,8 @@ const NOISE: [&str; 2] = ["[STARTUP] ", "Ripgrep is not available"];
 pub struct Normaliser {
     literals: Vec<(String, String)>,
     patterns: Vec<(Regex, &'static str)>,
+    /// Ids of claude's background tasks, by the key that introduces them.
+    tasks: [(Regex, &'static str); 2],
     uuid: Regex,
     uuids: Vec<String>,
 }
@@ -43,9 +45,13 @@ impl Normaliser {
             // A Node error shows the socket it was about.
             (pattern(r"(localPort|remotePort|bytesWritten|bytesRead): \d+")?, "$1: 1"),
             (pattern(r"/cc-socks/\d+\.sock")?, "/cc-socks/1.sock"),
+            (pattern(r#""end_time":\d+"#)?, r#""end_time":1"#),
+            (pattern(r"\(PID: \d+\)")?, "(PID: 1)"),
         ];
         let uuid = pattern("[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}")?;
-        Ok(Self { literals, patterns, uuid, uuids: Vec::new() })
+        let tasks =
+            [(pattern(r#""task_id":"([\w-]+)""#)?, "task"), (pattern(r#""run_id":"([\w-]+)""#)?, "run")];
+        Ok(Self { literals, patterns, tasks, uuid, uuids: Vec::new() })
     }
 
     /// A text with its stand-ins.
@@ -56,6 +62,17 @@ impl Normaliser {
         }
         for (pattern, stand_in) in &self.patterns {
             text = pattern.replace_all(&text, *stand_in).into_owned();
+        }
+        for (id, stand_in) in &self.tasks {
+            let mut ids: Vec<String> = Vec::new();
+            for found in id.captures_iter(&text).map(|found| found[1].to_owned()) {
+                if !ids.contains(&found) {
+                    ids.push(found);
+                }
+            }
+            for (number, id) in ids.iter().enumerate() {
+                text = text.replace(id, &format!("{stand_in}{}", number + 1));
+            }
         }
         let uuids = &mut self.uuids;
         let numbered = |found: &Captures<'_>| {
@@ -99,6 +116,13 @@ mod tests {
         let first = normaliser.text(&format!("{b} {a}"));
         assert_eq!(first, "00000000-0000-4000-8000-000000000001 00000000-0000-4000-8000-000000000002");
         assert_eq!(normaliser.text(a), "00000000-0000-4000-8000-000000000002");
+    }
+
+    #[test]
+    fn ids_of_background_tasks_get_stand_ins_wherever_they_occur() {
+        let text = r#"{"task_id":"b0m8","run_id":"0m-6"} ID: b0m8. {"task_id":"c1"}"#;
+        let expected = r#"{"task_id":"task1","run_id":"run1"} ID: task1. {"task_id":"task2"}"#;
+        assert_eq!(normaliser().text(text), expected);
     }
 
     #[test]

@@ -91,6 +91,7 @@ const ALL: &[Agent] = &[Claude, Codex, Gemini];
 pub fn all() -> Vec<Scenario> {
     let mut all = sessions();
     all.extend(tools());
+    all.extend(background());
     all.extend(limits());
     all.extend(refusals());
     all.extend(prompts());
@@ -184,6 +185,63 @@ fn tools() -> Vec<Scenario> {
     ]
 }
 
+/// Work that goes on after the tool call that started it has returned.
+fn background() -> Vec<Scenario> {
+    let asked = |name, agents, script| Scenario {
+        agents,
+        ..scenario(
+            name,
+            script,
+            Ask { prompt: "Build it, and look for the bug meanwhile.", ..Ask::default() },
+        )
+    };
+    let bash = |command: &str| {
+        Turn::tool("Bash", json!({"command": command, "description": "the build", "run_in_background": true}))
+    };
+    let answers = |start| {
+        Script::turns(vec![start, Turn::text("The bug is in line 12."), Turn::text("The build is done.")])
+    };
+    // A subagent is told apart by its prompt; everything else is the main conversation.
+    let subagent = |in_background| {
+        let input = json!({
+            "description": "the search", "prompt": "Search the sources.", "subagent_type": "general-purpose",
+            "run_in_background": in_background,
+        });
+        Script::by(move |request, _| {
+            let says = request.says(model_api::Role::User).join(" ");
+            if says.contains("Search the sources.") && !says.contains("Build it") {
+                Turn::text("Found nothing.")
+            } else if request.tool_results().is_empty() {
+                Turn::tool("Agent", input.clone())
+            } else {
+                Turn::text("The bug is in line 12.")
+            }
+        })
+    };
+    let stopped_by_model = Script::by(move |request, number| match number {
+        0 => bash("sleep 60; echo done > built.txt"),
+        1 => {
+            let started = request.tool_results().join(" ");
+            let id = started.split("with ID: ").nth(1).unwrap_or_default();
+            let id: String = id.chars().take_while(char::is_ascii_alphanumeric).collect();
+            Turn::tool("TaskStop", json!({"task_id": id}))
+        }
+        _ => Turn::text("I do not need the build."),
+    });
+    let terminal = json!({"cmd": "sleep 60; echo done > built.txt", "yield_time_ms": 300});
+    let shell = json!({"command": "sleep 60; echo done > built.txt", "is_background": true});
+    vec![
+        asked("background-task", &[Claude], answers(bash("sleep 2; echo done > built.txt"))),
+        asked("background-task-failed", &[Claude], answers(bash("sleep 2; exit 3"))),
+        asked("background-task-stopped-by-model", &[Claude], stopped_by_model),
+        asked("background-agent", &[Claude], subagent(true)),
+        asked("foreground-agent", &[Claude], subagent(false)),
+        asked("background-terminal", &[Codex], answers(Turn::tool("exec_command", terminal))),
+        asked("background-shell", &[Gemini], answers(Turn::tool("run_shell_command", shell))),
+        asked("background-ampersand", &[Codex, Gemini], answers(Turn::shell("sleep 60 & echo started"))),
+    ]
+}
+
 /// Leaves the planning mode by its own door, then tries to write by file tool and by shell.
 fn escape(enter: Option<Turn>) -> Vec<Turn> {
     let plan = Turn::tool("write_file", json!({"file_path": "plan.md", "content": "Write the word."}));
@@ -268,6 +326,10 @@ fn refusals() -> Vec<Scenario> {
             Script::turns(vec![Turn::cut_after("Half of an answer"), Turn::text("Hello after all.")]),
             Ask { retries: 1, ..Ask::default() },
         ),
+        Scenario {
+            agents: &[Claude],
+            ..scenario("retry-401", Script::always(Turn::refuse(401)), Ask { retries: 3, ..Ask::default() })
+        },
         Scenario { agents: &[Gemini], ..refused("invalid-key", Turn::refuse(400)) },
         scenario(
             "not-logged-in",
