@@ -104,6 +104,8 @@ fn end(agent: AgentKind, model: &str, number: u64, took: Duration) -> JobEnd {
         turns: Some(3),
         duration_ms: u64::try_from(took.as_millis()).unwrap_or(u64::MAX),
         permission_denials: Vec::new(),
+        background: Vec::new(),
+        refusals: Vec::new(),
         retries: 0,
         exit: Some(model::Exit::Code(0)),
     })

@@ -13,6 +13,7 @@
 //! A call that runs out of turns takes several runs: [`Relay`] says which is next, and what they come to together.
 
 pub mod doctor;
+mod early_stop;
 mod environment;
 mod hosts;
 mod launch;
@@ -25,13 +26,17 @@ mod setup;
 mod stderr;
 mod version;
 
+pub use early_stop::{EarlyStop, LINGER, early_stop};
 pub use environment::{environment, is_never_passed_on};
 pub use launch::{
     Launch, LaunchError, MAX_PROMPT_BYTES, MAX_PROMPT_BYTES_GEMINI, MAX_PROMPT_CHARS_CODEX, launch,
 };
 pub use models::{ModelTable, ModelTables, UnknownModel};
 pub use outcome::{Ended, judge};
-pub use parse::{Complaint, ComplaintCode, ParseLimits, Parser, Said, Summary};
+pub use parse::{
+    Complaint, ComplaintCode, ParseLimits, Parser, RefusedWrite, RefusedWrites, Said, Summary, TaskTracker,
+    WriteErrno,
+};
 pub use private_state::seed_private_state;
 pub use relay::{CONTINUE_PROMPT, MAX_RESUME_ATTEMPTS, Next, Relay};
 pub use setup::{Capabilities, Capability, Premises, Setup};

@@ -1,19 +1,23 @@
 //! What a run came to: the agent's own word, the supervisor's report and the words on stderr, weighed into one outcome.
 //!
 //! Owns the order in which they count. The stream is read before the exit code is looked at: an agent that said it was
-//! done is done, whatever ended its process afterwards; and without its word no exit code is a success.
+//! done is done, whatever ended its process afterwards, unless background work or a further turn was cut short; and
+//! without its word no exit code is a success. Something that was refused on the way is listed, and decides nothing.
 
+mod refusals;
 mod words;
 
 use std::time::Duration;
 
 use model::{
-    AgentKind, End, Exit, ExpectedSession, Failure, FailureKind, Outcome, PermissionDenial, RunReport,
+    AgentKind, BackgroundTask, End, Exit, ExpectedSession, Failure, FailureKind, Outcome, RunReport,
     SessionId, SessionMismatch, Totals, Usage, Verdict,
 };
 
+use crate::early_stop::is_login_refused;
 use crate::parse::{Complaint, ComplaintCode, Said, Summary};
 use crate::{Launch, Version};
+pub(crate) use refusals::joined as joined_refusals;
 use words::{kind_of_status, kind_of_words, retry_after};
 
 /// Since this version claude counts cost over the whole session.
@@ -79,9 +83,17 @@ pub fn judge(ended: &Ended<'_>) -> Outcome {
         turns: turns(summary),
         duration_ms: ended.report.duration_ms,
         permission_denials: summary.denials.clone(),
+        background: background(ended),
+        refusals: refusals::refusals(ended),
         retries: summary.retries,
-        exit: ended.report.exit,
+        exit: exit(ended),
     }
+}
+
+/// The exit status of an agent that was stopped after its last word is the doing of whoever stopped it.
+fn exit(ended: &Ended<'_>) -> Option<Exit> {
+    let is_its_own = ended.summary.said.is_none() || ended.report.end == End::Exited;
+    ended.report.exit.filter(|_| is_its_own)
 }
 
 fn verdict(ended: &Ended<'_>, mismatch: Option<&SessionMismatch>) -> Verdict {
@@ -105,7 +117,7 @@ fn done_but(ended: &Ended<'_>, mismatch: Option<&SessionMismatch>) -> Option<Fai
         let message = format!("asked to resume session {asked}, the agent began session {got}");
         return Some(failure(FailureKind::SessionNotFound, &message));
     }
-    if let Some(failure) = denied(&ended.summary.denials) {
+    if let Some(failure) = cut_short(ended) {
         return Some(failure);
     }
     if ended.summary.answer_is_lost() {
@@ -130,13 +142,38 @@ fn done_but(ended: &Ended<'_>, mismatch: Option<&SessionMismatch>) -> Option<Fai
     None
 }
 
-/// What speaks against an agent that was not allowed to use a tool.
-pub(crate) fn denied(denials: &[PermissionDenial]) -> Option<Failure> {
-    let denial = denials.first()?;
-    let detail = denial.detail.as_deref().unwrap_or_default();
-    let more = denials.len() - 1;
-    let others = if more == 0 { String::new() } else { format!(" (and {more} more)") };
-    Some(failure(FailureKind::PermissionDenied, &format!("`{}` was denied{others}: {detail}", denial.tool)))
+/// The failure of an agent that answered while work of it was still going on, and cut short.
+///
+/// If a limit or a stop did that, it is the end of the run. If the agent itself did, or its process exited, the run is
+/// incomplete; and it is, too, if the agent cut work short, answered knowing of it, and was stopped only afterwards.
+fn cut_short(ended: &Ended<'_>) -> Option<Failure> {
+    let (summary, end) = (ended.summary, &ended.report.end);
+    let (in_turn, tasks) = (summary.is_in_further_turn(), background(ended));
+    if !in_turn && (tasks.is_empty() || !summary.background.is_cut_short()) {
+        return None;
+    }
+    let after_answer = in_turn || summary.background.is_cut_short_after_answer();
+    if after_answer && *end != End::Exited {
+        return Some(ended_from_outside(ended, end));
+    }
+    let message = match tasks.as_slice() {
+        [] => "the agent answered and began a further turn, which never ended".to_owned(),
+        tasks => {
+            let names: Vec<_> = tasks.iter().map(BackgroundTask::to_string).collect();
+            format!("the agent answered, but background work did not complete: {}", names.join("; "))
+        }
+    };
+    Some(failure(FailureKind::Incomplete, &message))
+}
+
+/// The background tasks that did not complete. Gemini never reports the end of one; but one that is over leaves no process
+/// behind when gemini exits.
+fn background(ended: &Ended<'_>) -> Vec<BackgroundTask> {
+    let left_nothing = ended.report.end == End::Exited && ended.report.descendants_ended == 0;
+    if ended.agent == AgentKind::Gemini && left_nothing {
+        return Vec::new();
+    }
+    ended.summary.background.not_completed()
 }
 
 fn complained(ended: &Ended<'_>, complaint: &Complaint) -> Failure {
@@ -201,6 +238,14 @@ fn ended_from_outside(ended: &Ended<'_>, end: &End) -> Failure {
         End::SupervisorLost => FailureKind::SupervisorLost,
         End::PolicyViolation { .. } => FailureKind::PolicyViolation,
     };
+    if is_login_refused(ended.summary) && matches!(end, End::Stopped | End::Deadline { .. }) {
+        let trouble = ended.summary.last_trouble.as_deref().unwrap_or("authentication failed");
+        let times = ended.summary.login_refusals;
+        return failure(
+            FailureKind::Auth,
+            &format!("{trouble}, {times} times; stopped instead of retrying further"),
+        );
+    }
     // What the agent was struggling with when it was ended is most often why it took so long.
     match ended.summary.last_trouble.as_deref() {
         Some(trouble) => failure(kind, &format!("{end}; before that: {trouble}")),
@@ -311,11 +356,11 @@ fn counts_cost_of_session(ended: &Ended<'_>) -> bool {
 /// session with a past has no honest number: none is told.
 fn this_run(ended: &Ended<'_>) -> (Option<Usage>, Option<f64>) {
     let (mut usage, mut cost) = (ended.summary.usage, ended.summary.cost_usd);
+    if !has_past(ended) {
+        return (usage, cost.or(ended.summary.run_cost_usd));
+    }
     if let Some(cost) = ended.summary.run_cost_usd {
         return (usage, Some(cost));
-    }
-    if !has_past(ended) {
-        return (usage, cost);
     }
     let before = ended.before.unwrap_or_default();
     if ended.agent == AgentKind::Codex {

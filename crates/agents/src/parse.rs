@@ -3,17 +3,21 @@
 //! Owns the lines and the events. Judges nothing: what a run came to is [`crate::judge`]'s, from the [`Summary`] that is
 //! gathered here on the way.
 
+mod background;
 mod claude;
 mod codex;
 mod gemini;
 mod json;
 mod lines;
+mod refused_writes;
 mod summary;
 
 use model::{AgentEvent, AgentKind, AgentText, RawJson, ToolOutput, Unreadable};
 
+pub use background::TaskTracker;
 use lines::{Line, Lines};
 use memchr::memchr2;
+pub use refused_writes::{RefusedWrite, RefusedWrites, WriteErrno};
 pub use summary::{Complaint, ComplaintCode, Said, Summary};
 
 /// How much a parser may hold.
@@ -93,7 +97,7 @@ impl Parser {
     }
 
     /// How many bytes are held right now, of lines and of texts. At most twice [`ParseLimits::line_bytes`] (a line, and a
-    /// structured answer out of one), four times [`ParseLimits::text_bytes`], and a megabyte for all that is short.
+    /// structured answer out of one), six times [`ParseLimits::text_bytes`], and a megabyte for all that is short.
     pub fn held_bytes(&self) -> usize {
         self.lines.held_bytes() + self.reading.summary.held_bytes()
     }

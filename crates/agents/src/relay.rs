@@ -7,12 +7,12 @@
 use std::time::Duration;
 
 use model::{
-    CallSpec, Deadline, Failure, FailureKind, Outcome, SessionChoice, SessionId, ToolChoice, Totals, Usage,
-    Verdict,
+    BackgroundStatus, BackgroundTask, CallSpec, Deadline, Failure, FailureKind, Outcome, SessionChoice,
+    SessionId, ToolChoice, Totals, Usage, Verdict,
 };
 use serde::{Deserialize, Serialize};
 
-use crate::outcome::denied;
+use crate::outcome::joined_refusals;
 
 /// How often a call goes on by itself, unless somebody says otherwise.
 pub const MAX_RESUME_ATTEMPTS: u32 = 5;
@@ -38,7 +38,7 @@ const LONGEST_WAIT: u32 = 8;
 /// #         text: if resumed { "two".into() } else { "one".into() },
 /// #         text_cut: 0, structured_output: None, session: "s".parse().ok(), session_mismatch: None, model: None,
 /// #         usage: None, cost_usd: None, session_totals: None, turns: None, duration_ms: 1,
-/// #         permission_denials: vec![], retries: 0, exit: None,
+/// #         permission_denials: vec![], background: vec![], refusals: vec![], retries: 0, exit: None,
 /// #     }
 /// # }
 /// let spec = CallSpec::new(AgentKind::Claude, "Tidy up.", "/work");
@@ -239,10 +239,9 @@ fn joined(earlier: Outcome, last: Outcome) -> Outcome {
         matches!(&last.verdict, Verdict::Failed(Failure { kind: FailureKind::SessionNotFound, .. }));
     Outcome {
         agent: last.agent,
-        // Whether a tool was denied in this run or in an earlier one makes no difference to who asked for it.
-        verdict: match (last.verdict, denied(&permission_denials)) {
-            (Verdict::Success, Some(failure)) => Verdict::Failed(failure),
-            (verdict, _) => verdict,
+        verdict: match last.verdict {
+            Verdict::Success => incomplete(&earlier.background).map_or(Verdict::Success, Verdict::Failed),
+            failed @ Verdict::Failed(_) => failed,
         },
         text: join_texts(earlier.text, &last.text),
         text_cut: earlier.text_cut.saturating_add(last.text_cut),
@@ -250,15 +249,24 @@ fn joined(earlier: Outcome, last: Outcome) -> Outcome {
         session: last.session.or(earlier.session.filter(|_| !not_found)),
         session_mismatch: last.session_mismatch.or(earlier.session_mismatch),
         model: last.model.or(earlier.model),
-        usage: sum(earlier.usage, last.usage, add_usage),
+        usage: sum(earlier.usage, last.usage, Usage::plus),
         cost_usd: sum(earlier.cost_usd, last.cost_usd, |a, b| a + b),
         session_totals: last.session_totals.or(earlier.session_totals),
         turns: sum(earlier.turns, last.turns, u32::saturating_add),
         duration_ms: earlier.duration_ms.saturating_add(last.duration_ms),
         permission_denials,
+        background: [earlier.background, last.background].concat(),
+        refusals: joined_refusals(earlier.refusals, last.refusals),
         retries: earlier.retries.saturating_add(last.retries),
         exit: last.exit,
     }
+}
+
+/// The failure of a call whose earlier run ended with background work unfinished: no later run waits for it.
+fn incomplete(background: &[BackgroundTask]) -> Option<Failure> {
+    let task = background.iter().find(|task| task.status != BackgroundStatus::Failed)?;
+    let message = format!("background work of an earlier run did not complete: {task}");
+    Some(Failure { kind: FailureKind::Incomplete, message })
 }
 
 fn join_texts(mut earlier: String, last: &str) -> String {
@@ -273,14 +281,5 @@ fn sum<T>(one: Option<T>, other: Option<T>, add: impl FnOnce(T, T) -> T) -> Opti
     match (one, other) {
         (Some(one), Some(other)) => Some(add(one, other)),
         (one, other) => one.or(other),
-    }
-}
-
-fn add_usage(one: Usage, other: Usage) -> Usage {
-    Usage {
-        input: one.input.saturating_add(other.input),
-        output: one.output.saturating_add(other.output),
-        cached: one.cached.saturating_add(other.cached),
-        reasoning: one.reasoning.saturating_add(other.reasoning),
     }
 }

@@ -7,7 +7,10 @@ mod events;
 use std::path::Path;
 
 use agents::Relay;
-use model::{Deadline, Exit, FailureKind, Job, JobState, NotStartedReason, StateName, TreeEnd, Usage};
+use model::{
+    BackgroundTask, Deadline, Exit, FailureKind, Job, JobState, NotStartedReason, Outcome, RefusedAction,
+    StateName, TreeEnd, Usage,
+};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -48,7 +51,7 @@ pub struct Answer {
     /// The end of what the agent wrote to stderr, when it failed or said nothing.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub stderr: Option<String>,
-    /// The exit code of the agent's process. None when a signal ended it, or when it has not ended.
+    /// The exit code of the agent's process. None when a signal ended it, when it has not ended, or when it was stopped after its answer.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub exit_code: Option<i32>,
     /// The model that answered, or that was asked for.
@@ -69,7 +72,13 @@ pub struct Answer {
     /// What went wrong.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub error: Option<Problem>,
-    /// The tools that the agent wanted and was not allowed to use.
+    /// Background tasks of the agent that did not complete.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub background: Vec<UnfinishedTask>,
+    /// Tools, writes and hosts that were refused. The agent's own verdict decides the status, not these.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub refusals: Vec<ListedRefusal>,
+    /// The refused tools among `refusals`, one entry for each call.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub permission_denials: Vec<Denial>,
     /// How sure it is that nothing of the call is left running.
@@ -214,6 +223,29 @@ pub struct Denial {
     pub detail: Option<String>,
 }
 
+/// A background task that did not complete.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct UnfinishedTask {
+    /// The agent's own description of it.
+    pub description: String,
+    /// `stopped`: the agent stopped it; `killed`: it was killed with the run; `failed`: by itself; or `unknown`.
+    pub status: String,
+}
+
+/// Something that the agent tried and that was refused.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct ListedRefusal {
+    /// `tool`, `write` or `host`.
+    pub kind: String,
+    /// The tool, the path or the host.
+    pub subject: String,
+    /// What the first refusal said.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub detail: Option<String>,
+    /// How often it was refused.
+    pub count: u32,
+}
+
 /// How sure it is that nothing of a call is left running.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
@@ -289,6 +321,8 @@ impl Answer {
             usage: outcome.and_then(|outcome| outcome.usage).map(Tokens::from),
             cost_usd: outcome.and_then(|outcome| outcome.cost_usd),
             error: job.failure.as_ref().map(|failure| problem(job, failure)),
+            background: outcome.map(background).unwrap_or_default(),
+            refusals: outcome.map(refusals).unwrap_or_default(),
             permission_denials: outcome.map(denials).unwrap_or_default(),
             processes: metadata.as_ref().and_then(processes),
             sandbox: metadata
@@ -307,6 +341,7 @@ impl Answer {
             status_file: Some(path(files.status())),
             stream_events: None,
         };
+        let about_the_run = outcome.map(|outcome| notes(outcome, metadata.as_ref())).unwrap_or_default();
         let left_out_bytes = outcome.map_or(0, |outcome| outcome.text_cut);
         let events = metadata.and_then(StreamEvents::read);
         answer.leave_out(Truncated {
@@ -314,7 +349,7 @@ impl Answer {
             ..events.as_ref().map(StreamEvents::gap).unwrap_or_default()
         });
         answer.stream_events = events.map(|events| events.kept);
-        answer.note = note(&answer, activity);
+        answer.note = note(&answer, activity).or(Some(about_the_run).filter(|notes| !notes.is_empty()));
         if status.is_final() && (status != Standing::Completed || answer.output.is_empty()) {
             answer.stderr = stderr(files);
         }
@@ -380,12 +415,49 @@ fn problem(job: &Job, failure: &model::Failure) -> Problem {
     }
 }
 
-fn denials(outcome: &model::Outcome) -> Vec<Denial> {
+fn denials(outcome: &Outcome) -> Vec<Denial> {
     let denial = |denial: &model::PermissionDenial| Denial {
         tool: denial.tool.clone(),
         detail: denial.detail.clone(),
     };
     outcome.permission_denials.iter().map(denial).collect()
+}
+
+fn background(outcome: &Outcome) -> Vec<UnfinishedTask> {
+    let task = |task: &BackgroundTask| UnfinishedTask {
+        description: task.description.clone(),
+        status: task.status.name().to_owned(),
+    };
+    outcome.background.iter().map(task).collect()
+}
+
+fn refusals(outcome: &Outcome) -> Vec<ListedRefusal> {
+    let refusal = |refusal: &RefusedAction| ListedRefusal {
+        kind: refusal.kind.name().to_owned(),
+        subject: refusal.subject.clone(),
+        detail: refusal.detail.clone(),
+        count: refusal.count,
+    };
+    outcome.refusals.iter().map(refusal).collect()
+}
+
+/// What to know about a run that is over, in one line.
+fn notes(outcome: &Outcome, metadata: Option<&Value>) -> String {
+    let left_running = metadata.and_then(left_running).unwrap_or_default();
+    let mut notes = outcome.notes();
+    notes.extend(match left_running {
+        0 => None,
+        1 => Some("1 process that the agent left running was ended".to_owned()),
+        number => Some(format!("{number} processes that the agent left running were ended")),
+    });
+    notes.join("; ")
+}
+
+/// How many processes an agent left behind when it exited by itself.
+fn left_running(metadata: &Value) -> Option<u64> {
+    let report = metadata.get("report")?;
+    let exited = report.pointer("/end/how")?.as_str()? == "exited";
+    report.get("descendants_ended")?.as_u64().filter(|_| exited)
 }
 
 fn note(answer: &Answer, activity: Option<&Activity>) -> Option<String> {

@@ -32,13 +32,16 @@ mod settings;
 mod told;
 mod wait;
 
-pub use answer::{Answer, Denial, MAX_RESPONSE_CHARS, Problem, Processes, Standing, Tokens, Truncated};
+pub use answer::{
+    Answer, Denial, ListedRefusal, MAX_RESPONSE_CHARS, Problem, Processes, Standing, Tokens, Truncated,
+    UnfinishedTask,
+};
 pub use confinement::{Gap, QuarantinedPath, Sandbox};
 pub use desk::{Cancelled, Desk, Kept, Leave, Order, Placed};
 pub use error::CallError;
 pub use files::{JobFiles, Part, Status, Stream};
 pub use follow::{Follow, Followed};
-pub use live::Activity;
+pub use live::{Activity, describe_wait};
 pub use settings::Settings;
 // What a desk is opened, asked and answered with: whoever has a desk needs no store.
 pub use store::{

@@ -24,6 +24,10 @@ pub struct Activity {
     pub session: Option<SessionId>,
     /// The tokens so far, where the agent tells them on the way.
     pub usage: Option<Usage>,
+    /// The background tasks that are running.
+    pub background: Vec<String>,
+    /// Whether the agent has answered and has not begun a further turn.
+    pub(crate) answered: bool,
 }
 
 impl Activity {
@@ -45,9 +49,34 @@ impl Activity {
                 self.line = format!("trying again: {}", one_line(&reason.preview(PREVIEW_CHARS)));
             }
             AgentEvent::Usage(usage) => self.usage = Some(*usage),
+            AgentEvent::Finished { .. } => self.answered = true,
+            AgentEvent::BackgroundTasks { running } => {
+                self.background = running.iter().map(|task| one_line(&task.preview(PREVIEW_CHARS))).collect();
+            }
+            _ => {}
+        }
+        match event {
+            AgentEvent::Text { within: None, .. }
+            | AgentEvent::Thinking { .. }
+            | AgentEvent::ToolUse { .. } => {
+                self.answered = false;
+            }
+            AgentEvent::Finished { .. } | AgentEvent::BackgroundTasks { .. } if self.answered => {
+                self.line = describe_wait(&self.background).unwrap_or_else(|| std::mem::take(&mut self.line));
+            }
             _ => {}
         }
     }
+}
+
+/// Describes the wait of an agent that has answered; none when no background task is running.
+pub fn describe_wait(tasks: &[String]) -> Option<String> {
+    let count = match tasks.len() {
+        0 => return None,
+        1 => "1 background task".to_owned(),
+        number => format!("{number} background tasks"),
+    };
+    Some(format!("waiting for {count}: {}", tasks.join("; ")))
 }
 
 fn one_line(text: &str) -> String {
@@ -157,6 +186,23 @@ mod tests {
         assert_eq!(board.len(), 1);
         board.take_off(&later);
         assert_eq!(board.len(), 0);
+    }
+
+    #[test]
+    fn activity_names_background_tasks_that_an_answered_agent_waits_for() {
+        let tasks = |running: &[&'static str]| AgentEvent::BackgroundTasks {
+            running: running.iter().map(|task| (*task).into()).collect(),
+        };
+        let mut activity = Activity::default();
+        activity.take(&tasks(&["sleep 30", "npm test"]));
+        activity.take(&AgentEvent::Text { text: "found it".into(), part: Part::Whole, within: None });
+        assert_eq!(activity.line, "found it");
+        activity.take(&AgentEvent::Finished { how: model::Finish::Ok });
+        assert_eq!(activity.line, "waiting for 2 background tasks: sleep 30; npm test");
+        activity.take(&tasks(&["npm test"]));
+        assert_eq!(activity.line, "waiting for 1 background task: npm test");
+        activity.take(&AgentEvent::Text { text: "done".into(), part: Part::Whole, within: None });
+        assert_eq!(activity.line, "done");
     }
 
     #[test]

@@ -41,8 +41,8 @@ pub struct Settings {
     pub one_writer_per_folder: bool,
     /// For how long this desk counts as alive without a heartbeat.
     pub lease: Duration,
-    /// How long an agent that has said its last word may stay, silent, before it is ended: some hang then, or wait for a server
-    /// that they have started.
+    /// How long an agent that has answered may stay silent before it is stopped. An agent that waits for its own background tasks is
+    /// not stopped.
     pub lingers: Duration,
     /// Which ended jobs are kept.
     pub retention: Retention,
@@ -84,7 +84,7 @@ impl Settings {
             max_resume_attempts: 5,
             one_writer_per_folder: false,
             lease: Duration::from_secs(30),
-            lingers: Duration::from_secs(15),
+            lingers: agents::LINGER,
             retention: Retention::default(),
             cache_bytes: Some(Self::CACHE_BYTES),
             policy_ceiling: CallPolicy::default(),

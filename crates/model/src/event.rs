@@ -96,6 +96,11 @@ pub enum AgentEvent<'a> {
         /// Which of the two.
         how: Finish,
     },
+    /// The set of background tasks has changed.
+    BackgroundTasks {
+        /// Descriptions of those that are running now, oldest first.
+        running: Vec<AgentText<'a>>,
+    },
     /// Something that is worth a person's eye and changes nothing.
     Warning {
         /// The agent's own words.
@@ -207,6 +212,9 @@ impl AgentEvent<'_> {
             E::PermissionDenied(denial) => E::PermissionDenied(denial),
             E::Usage(usage) => E::Usage(usage),
             E::Finished { how } => E::Finished { how },
+            E::BackgroundTasks { running } => {
+                E::BackgroundTasks { running: running.into_iter().map(AgentText::into_owned).collect() }
+            }
             E::Warning { message } => E::Warning { message: message.into_owned() },
             E::Unreadable { why, line } => E::Unreadable { why, line: line.into_owned() },
             E::Unknown { kind, raw } => {
@@ -285,6 +293,7 @@ mod tests {
             AgentEvent::PermissionDenied(denial),
             AgentEvent::Usage(Usage { input: 1, ..Usage::default() }),
             AgentEvent::Finished { how: Finish::Error },
+            AgentEvent::BackgroundTasks { running: vec!["npm test".into()] },
             AgentEvent::Unreadable { why: Unreadable::Oversized { bytes: 9 }, line: "x".into() },
             AgentEvent::Unknown { kind: None, raw: RawJson::from_bytes(b"{}") },
         ] {

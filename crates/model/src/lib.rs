@@ -38,7 +38,10 @@ pub use job::{BadHome, Exchange, Home, Job, JobEnd, NewExchange, NewJob};
 pub use job_id::{BadJobId, ExchangeId, JobId, JobIdPrefix};
 pub use job_state::{BadStateName, Ended, JobState, StateName};
 pub use limits::{Deadline, Limits};
-pub use outcome::{Failure, FailureKind, Outcome, PermissionDenial, SessionMismatch, Totals, Usage, Verdict};
+pub use outcome::{
+    BackgroundStatus, BackgroundTask, Failure, FailureKind, Outcome, PermissionDenial, RefusedAction,
+    RefusedKind, SessionMismatch, Totals, Usage, Verdict,
+};
 pub use plan::{Lasts, Outlives, PlanError, RunPlan};
 pub use policy::{
     Access, Bounds, CallPolicy, Confinement, Ground, IfCreated, Network, PRIVATE_FOLDERS, Policy,

@@ -41,9 +41,17 @@ pub struct Outcome {
     pub duration_ms: u64,
     /// The tools that the agent wanted and was not allowed to use.
     pub permission_denials: Vec<PermissionDenial>,
+    /// Background tasks that did not complete; see [`FailureKind::Incomplete`] for what they mean for the verdict.
+    #[serde(default)]
+    pub background: Vec<BackgroundTask>,
+    /// Tools, writes and hosts that were refused, the same for every agent. A refusal alone is not a failure: the agent
+    /// was told, and its own verdict decides.
+    #[serde(default)]
+    pub refusals: Vec<RefusedAction>,
     /// How often it had to try again to reach its model.
     pub retries: u32,
-    /// How the process ended.
+    /// How the process exited. None when it was stopped from outside after it had answered: that exit status is not the
+    /// agent's.
     pub exit: Option<Exit>,
 }
 
@@ -61,10 +69,29 @@ impl Outcome {
         }
     }
 
+    /// Returns what else to know about the run: background tasks that did not complete, and refusals. One line each.
+    pub fn notes(&self) -> Vec<String> {
+        let tasks = list(&self.background).map(|tasks| {
+            let count = self.background.len();
+            format!("{count} background task{} did not complete: {tasks}", if count == 1 { "" } else { "s" })
+        });
+        let refused = list(&self.refusals).map(|refused| format!("refused: {refused}"));
+        tasks.into_iter().chain(refused).collect()
+    }
+
     /// What to do about a failure.
     pub fn hint(&self) -> Option<&'static str> {
         self.failure().map(|failure| failure.kind.hint(self.agent))
     }
+}
+
+/// Lists the first few items; none when there is none.
+fn list<T: fmt::Display>(items: &[T]) -> Option<String> {
+    const SHOWN: usize = 5;
+    let shown: Vec<_> = items.iter().take(SHOWN).map(T::to_string).collect();
+    let more = items.len().saturating_sub(SHOWN);
+    let rest = if more == 0 { String::new() } else { format!(" and {more} more") };
+    (!shown.is_empty()).then(|| format!("{}{rest}", shown.join(", ")))
 }
 
 /// How a run went.
@@ -106,8 +133,11 @@ pub enum FailureKind {
     },
     /// The vendor's servers have too much to do.
     Overloaded,
-    /// A tool that the agent wanted was denied.
+    /// A tool that the agent wanted was denied. Only in records of earlier versions: see [`Outcome::refusals`].
     PermissionDenied,
+    /// The agent answered, but work that it had started was stopped before it was done: a background task, or a further
+    /// turn. The answer is kept, and the session can be resumed.
+    Incomplete,
     /// There is no such conversation.
     SessionNotFound,
     /// Another process has the conversation.
@@ -154,6 +184,7 @@ impl FailureKind {
             Self::RateLimit { .. } => "rate_limit",
             Self::Overloaded => "overloaded",
             Self::PermissionDenied => "permission_denied",
+            Self::Incomplete => "incomplete",
             Self::SessionNotFound => "session_not_found",
             Self::SessionInUse => "session_in_use",
             Self::InvalidOutput => "invalid_output",
@@ -180,6 +211,9 @@ impl FailureKind {
             Self::RateLimit { .. } => "wait until the limit is reset, then resume the session",
             Self::Overloaded => "try again in a few minutes, or use another model",
             Self::PermissionDenied => "allow the tool, or ask for something that does not need it",
+            Self::Incomplete => {
+                "read the answer, then resume the session to finish the work that was stopped"
+            }
             Self::SessionNotFound => "check the id and the folder it was made in, or begin a new session",
             Self::SessionInUse => {
                 "wait until the other run of the session has ended, or call without the session"
@@ -244,6 +278,17 @@ pub struct Usage {
 }
 
 impl Usage {
+    /// Adds the tokens of further work.
+    #[must_use]
+    pub fn plus(self, further: Self) -> Self {
+        Self {
+            input: self.input.saturating_add(further.input),
+            output: self.output.saturating_add(further.output),
+            cached: self.cached.saturating_add(further.cached),
+            reasoning: self.reasoning.saturating_add(further.reasoning),
+        }
+    }
+
     /// What was added since `earlier`.
     #[must_use]
     pub fn since(self, earlier: Self) -> Self {
@@ -274,6 +319,91 @@ pub struct PermissionDenial {
     pub tool_use_id: Option<String>,
     /// What it would have been given, as JSON text, or why it was denied: what the agent says of it.
     pub detail: Option<String>,
+}
+
+/// Work that an agent started in the background and that did not complete.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct BackgroundTask {
+    /// The agent's own description of it.
+    pub description: String,
+    /// What became of it.
+    pub status: BackgroundStatus,
+}
+
+/// What became of a background task that did not complete.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum BackgroundStatus {
+    /// The agent reported that it was stopped or killed before it was done.
+    Stopped,
+    /// It was still running when the agent's process ended, and was killed with it.
+    Killed,
+    /// It ended by itself, with an error.
+    Failed,
+    /// The agent reported an end that this version does not know.
+    Unknown,
+}
+
+impl BackgroundStatus {
+    /// Returns its name on the wire.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Stopped => "stopped",
+            Self::Killed => "killed",
+            Self::Failed => "failed",
+            Self::Unknown => "unknown",
+        }
+    }
+}
+
+impl fmt::Display for BackgroundTask {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} ({})", self.description, self.status.name())
+    }
+}
+
+/// Something that an agent tried and that was refused.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RefusedAction {
+    /// What it tried.
+    pub kind: RefusedKind,
+    /// The tool, the path or the host.
+    pub subject: String,
+    /// What the first refusal said, where it said something.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub detail: Option<String>,
+    /// How often it was refused.
+    pub count: u32,
+}
+
+/// What an agent tried that was refused.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum RefusedKind {
+    /// To use a tool, refused by the agent's own permissions.
+    Tool,
+    /// To write a file, refused by the sandbox.
+    Write,
+    /// To connect to a host, refused by the sandbox.
+    Host,
+}
+
+impl RefusedKind {
+    /// Returns its name on the wire.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Tool => "tool",
+            Self::Write => "write",
+            Self::Host => "host",
+        }
+    }
+}
+
+impl fmt::Display for RefusedAction {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} {}", self.kind.name(), self.subject)?;
+        if self.count > 1 { write!(f, " ({} times)", self.count) } else { Ok(()) }
+    }
 }
 
 /// A conversation that is not the one asked for.
@@ -308,12 +438,24 @@ mod tests {
     fn the_name_of_a_kind_is_how_it_is_written() {
         for kind in [
             FailureKind::MaxTurns,
+            FailureKind::Incomplete,
             FailureKind::Deadline { which: Deadline::Idle },
             FailureKind::NotStarted { reason: NotStartedReason::Other },
             FailureKind::SupervisorLost,
         ] {
             let json = serde_json::to_value(&kind).unwrap();
             assert_eq!(json["kind"], kind.name());
+        }
+    }
+
+    #[test]
+    fn names_of_statuses_and_refusals_match_the_wire() {
+        use BackgroundStatus::{Failed, Killed, Stopped, Unknown};
+        for status in [Stopped, Killed, Failed, Unknown] {
+            assert_eq!(serde_json::to_value(status).unwrap(), status.name());
+        }
+        for kind in [RefusedKind::Tool, RefusedKind::Write, RefusedKind::Host] {
+            assert_eq!(serde_json::to_value(kind).unwrap(), kind.name());
         }
     }
 

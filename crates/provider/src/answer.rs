@@ -57,10 +57,23 @@ pub(crate) fn answer(told: Told) -> Result<OutgoingMessage, ProviderError> {
     let Told { outcome, .. } = &told;
     let verdict = outcome.verdict.clone();
     match verdict {
+        // The agent's own verdict decides for a call; a program is asked to decide for itself.
+        Verdict::Success if !outcome.permission_denials.is_empty() => Err(denied(told)),
         Verdict::Success if outcome.text.is_empty() => Ok(polite(told)),
         Verdict::Success => Ok(message(told)),
         Verdict::Failed(failure) => degraded(told, &failure).map_err(|told| error(*told, failure)),
     }
+}
+
+/// Tools were denied, and the agent says that it is done all the same.
+fn denied(told: Told) -> ProviderError {
+    let denials = &told.outcome.permission_denials;
+    let words = denials.first().map(|denial| {
+        let others =
+            if denials.len() > 1 { format!(" (and {} more)", denials.len() - 1) } else { String::new() };
+        format!("`{}` was denied{others}: {}", denial.tool, denial.detail.as_deref().unwrap_or_default())
+    });
+    error(told, Failure { kind: FailureKind::PermissionDenied, message: words.unwrap_or_default() })
 }
 
 /// The failures that are told as an answer, with a flag.
@@ -120,6 +133,8 @@ fn message(told: Told) -> OutgoingMessage {
             processing_time,
             resumes,
             permission_denials: outcome.permission_denials,
+            background: outcome.background,
+            refusals: outcome.refusals,
             sandbox: last.sandbox,
             warnings,
         },
@@ -148,6 +163,7 @@ fn error(told: Told, failure: Failure) -> ProviderError {
             let denials = so_far.metadata.permission_denials.clone();
             ProviderError::ToolPermission { agent, message, denials, so_far }
         }
+        FailureKind::Incomplete => ProviderError::Incomplete { agent, message, so_far },
         FailureKind::SessionNotFound => ProviderError::SessionNotFound { agent, message },
         FailureKind::SessionInUse => ProviderError::SessionInUse { agent, message },
         FailureKind::InvalidOutput | FailureKind::EmptyOutput => match exit {
@@ -211,6 +227,8 @@ mod tests {
                 turns: Some(2),
                 duration_ms: 900,
                 permission_denials: Vec::new(),
+                background: Vec::new(),
+                refusals: Vec::new(),
                 retries: 0,
                 exit: Some(Exit::Code(0)),
             },

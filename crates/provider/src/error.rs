@@ -116,6 +116,17 @@ pub enum ProviderError {
         /// How far it came.
         so_far: Box<OutgoingMessage>,
     },
+    /// The agent answered, but work that it had started was stopped before it was done. The answer is in `so_far`, and its
+    /// metadata names the background tasks.
+    #[error("{agent} CLI did not finish: {message}")]
+    Incomplete {
+        /// Who was asked.
+        agent: AgentKind,
+        /// What was stopped.
+        message: String,
+        /// The answer.
+        so_far: Box<OutgoingMessage>,
+    },
     /// A wait was over.
     #[error("{agent} CLI timed out after {}{}", seconds(*after), which(*deadline))]
     Timeout {
@@ -213,6 +224,7 @@ impl ProviderError {
             Self::Agent { agent, .. } => of_kind(FailureKind::AgentError, agent),
             Self::Environment { remedy, .. } => remedy.clone(),
             Self::ToolPermission { agent, .. } => of_kind(FailureKind::PermissionDenied, agent),
+            Self::Incomplete { agent, .. } => of_kind(FailureKind::Incomplete, agent),
             Self::Timeout { agent, deadline, .. } => {
                 of_kind(FailureKind::Deadline { which: *deadline }, agent)
             }
@@ -242,6 +254,7 @@ impl ProviderError {
             | Self::Exited { so_far, .. }
             | Self::Agent { so_far, .. }
             | Self::ToolPermission { so_far, .. }
+            | Self::Incomplete { so_far, .. }
             | Self::Timeout { so_far, .. }
             | Self::Cancelled { so_far, .. }
             | Self::MaxTurns { so_far, .. }

@@ -8,7 +8,9 @@ use std::io::Read;
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
 
-use agents::{Ended, Launch, Next, ParseLimits, Parser, Relay, Said, StderrTail, Summary, judge};
+use agents::{
+    Ended, LINGER, Launch, Next, ParseLimits, Parser, Relay, Said, StderrTail, Summary, early_stop, judge,
+};
 use futures_util::StreamExt;
 use futures_util::future::BoxFuture;
 use futures_util::stream::{self, BoxStream};
@@ -79,6 +81,10 @@ struct Leg {
     parser: Option<Parser>,
     launch: Launch,
     stderr: StderrTail,
+    /// When the agent last printed something.
+    heard: tokio::time::Instant,
+    /// Whether it was asked to stop because it is over.
+    stopped: bool,
 }
 
 /// What came of a leg.
@@ -240,7 +246,8 @@ impl Exchange {
         let run = started?;
         let events = run.events(Offsets::default()).map_err(supervisor::WaitError::Watch)?;
         let parser = Some(Parser::new(operator.kind, ParseLimits::default()));
-        self.stage = Stage::Running(Leg { run, events, parser, launch, stderr: StderrTail::default() });
+        let (heard, stderr) = (tokio::time::Instant::now(), StderrTail::default());
+        self.stage = Stage::Running(Leg { run, events, parser, launch, stderr, heard, stopped: false });
         Ok(())
     }
 
@@ -377,8 +384,22 @@ impl Leg {
         heard: &mut VecDeque<AgentEvent<'static>>,
     ) -> Result<Option<Arrived>, ProviderError> {
         let mut hear = |event: AgentEvent<'_>| heard.push_back(event.into_owned());
-        let report = match self.events.next().await? {
+        let over = self.parser.as_ref().and_then(|parser| early_stop(parser.summary(), LINGER));
+        let over = over.filter(|_| !self.stopped);
+        let silence = over.map_or(Duration::ZERO, |(_, silence)| silence);
+        let event = tokio::select! {
+            biased;
+            event = self.events.next() => event?,
+            () = tokio::time::sleep_until(self.heard + silence), if over.is_some() => {
+                self.stopped = true;
+                // One that cannot be stopped is ended by its limits.
+                let _ = self.run.stop();
+                return Ok(None);
+            }
+        };
+        let report = match event {
             Some(RunEvent::Output(bytes)) => {
+                self.heard = tokio::time::Instant::now();
                 if let Some(parser) = &mut self.parser {
                     parser.feed(&bytes, &mut hear);
                 }

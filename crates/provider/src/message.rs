@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use model::{AgentEvent, PermissionDenial, SandboxReport, SessionId, Usage};
+use model::{AgentEvent, BackgroundTask, PermissionDenial, RefusedAction, SandboxReport, SessionId, Usage};
 use serde::{Deserialize, Serialize};
 
 /// An answer.
@@ -35,6 +35,10 @@ pub struct Metadata {
     pub resumes: u32,
     /// The tools that the agent wanted and was not allowed to use.
     pub permission_denials: Vec<PermissionDenial>,
+    /// Background tasks of the agent that did not complete.
+    pub background: Vec<BackgroundTask>,
+    /// Tools, writes and hosts that were refused, the same for every agent.
+    pub refusals: Vec<RefusedAction>,
     /// What the operating system kept the agent from in its last run, and whether that held; none when nothing was started.
     pub sandbox: Option<SandboxReport>,
     /// What is odd about the answer; empty when all is as it should be.

@@ -7,8 +7,8 @@
 use std::fmt;
 
 use model::{
-    AgentName, CallSpec, JobEnd, NewJob, Outcome, PermissionDenial, SessionChoice, SessionId, ToolChoice,
-    Verdict,
+    AgentName, CallSpec, JobEnd, NewJob, Outcome, PermissionDenial, RefusedAction, SessionChoice, SessionId,
+    ToolChoice, Verdict,
 };
 use regex::Regex;
 
@@ -191,6 +191,10 @@ impl Redactor {
         let details = denials.flat_map(|PermissionDenial { tool, tool_use_id, detail }| {
             [tool].into_iter().chain(tool_use_id).chain(detail)
         });
+        let tasks = outcome.background.iter_mut().map(|task| &mut task.description);
+        let refusals = outcome.refusals.iter_mut();
+        let refused =
+            refusals.flat_map(|RefusedAction { subject, detail, .. }| [subject].into_iter().chain(detail));
         let failure = match &mut outcome.verdict {
             Verdict::Success => None,
             Verdict::Failed(failure) => Some(&mut failure.message),
@@ -202,6 +206,8 @@ impl Redactor {
             .chain(outcome.session_mismatch.as_mut().map(|mismatch| &mut mismatch.got))
             .chain(failure)
             .chain(details)
+            .chain(tasks)
+            .chain(refused)
             .map(|text| self.redact(text))
             .sum();
         // A conversation by another name is another one: this one cannot be taken up again.

@@ -42,8 +42,7 @@ impl Closing {
             }
             Some(Processes::NoneLeft) | None => None,
         };
-        let refused = answer.permission_denials.iter().map(|denial| denial.tool.as_str());
-        let hosts = answer.sandbox.iter().flat_map(|sandbox| &sandbox.refused_hosts).map(String::as_str);
+        let note = answer.note.as_deref().filter(|_| answer.status.is_final());
         Self {
             status: answer.status,
             duration_ms: answer.duration_ms,
@@ -54,11 +53,7 @@ impl Closing {
             cost_usd: answer.cost_usd,
             because: answer.error.as_ref().map(crate::view::because),
             hint: answer.error.as_ref().map(|error| error.hint.clone()),
-            notes: leftover
-                .map(|note| format!("note: {note}"))
-                .into_iter()
-                .chain(refusals(refused.chain(hosts)))
-                .collect(),
+            notes: leftover.into_iter().chain(note).map(|note| format!("note: {note}")).collect(),
             sandbox: answer.sandbox.clone(),
             resume: answer
                 .session_id
@@ -85,9 +80,7 @@ impl Closing {
             )
         });
         let sandbox = report.sandbox.as_ref().map(Sandbox::from);
-        let refused = outcome.permission_denials.iter().map(|denial| denial.tool.as_str());
-        let hosts = sandbox.iter().flat_map(|sandbox| &sandbox.refused_hosts).map(String::as_str);
-        let refusals = refusals(refused.chain(hosts));
+        let notes = outcome.notes().into_iter().map(|note| format!("note: {note}"));
         Self {
             status: match failure.map(|failure| &failure.kind) {
                 None => Standing::Completed,
@@ -103,7 +96,7 @@ impl Closing {
             cost_usd: outcome.cost_usd,
             because: failure.map(|failure| format!("{} ({})", failure.message, failure.kind)),
             hint: outcome.hint().map(str::to_owned),
-            notes: killed.into_iter().chain(left_alive).chain(refusals).collect(),
+            notes: notes.chain(killed).chain(left_alive).collect(),
             sandbox,
             resume: outcome
                 .session
@@ -165,22 +158,6 @@ impl Closing {
             _ => format!("{status} after {took}"),
         }
     }
-}
-
-/// The line that lists what the agent tried and was refused.
-fn refusals<'a>(subjects: impl Iterator<Item = &'a str>) -> Option<String> {
-    let mut counted: Vec<(&str, u32)> = Vec::new();
-    for subject in subjects {
-        match counted.iter_mut().find(|(known, _)| *known == subject) {
-            Some((_, count)) => *count += 1,
-            None => counted.push((subject, 1)),
-        }
-    }
-    let shown = |(subject, count): &(&str, u32)| {
-        if *count > 1 { format!("{subject} ({count}×)") } else { (*subject).to_owned() }
-    };
-    let shown: Vec<String> = counted.iter().map(shown).collect();
-    (!shown.is_empty()).then(|| format!("refused: {}", shown.join(", ")))
 }
 
 /// The command that resumes a session. Sessions belong to a directory.
@@ -268,15 +245,6 @@ mod tests {
         assert_eq!(shown(Standing::Running, true), "running for 12.3 s");
         assert_eq!(shown(Standing::Cancelled, false), "cancelled before it started");
         assert_eq!(shown(Standing::Queued, false), "queued");
-    }
-
-    #[test]
-    fn refusals_are_counted_and_named() {
-        assert_eq!(
-            refusals(["Bash", "Bash", "example.com"].into_iter()).unwrap(),
-            "refused: Bash (2×), example.com"
-        );
-        assert_eq!(refusals([].into_iter()), None);
     }
 
     #[test]

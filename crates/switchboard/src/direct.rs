@@ -5,12 +5,14 @@
 
 use std::path::PathBuf;
 use std::process::ExitCode;
+use std::time::Duration;
 
 use agents::doctor::{self, AgentCheck, Lookup, NotReady};
-use agents::{Ended, Launch, ParseLimits, Parser, Premises, Setup, StderrTail, judge};
+use agents::{Ended, LINGER, Launch, ParseLimits, Parser, Premises, Setup, StderrTail, early_stop, judge};
 use model::{CallSpec, Lasts, Outcome, RunPlan, RunReport};
 use supervisor::{Offsets, Run, RunEvent, Supervisor};
 use tokio::signal::unix::{SignalKind, signal};
+use tokio::time::{Instant, sleep_until};
 
 use crate::cli::Order;
 use crate::closing::Closing;
@@ -95,12 +97,19 @@ impl Call<'_> {
         let mut stderr = StderrTail::default();
         let mut view = View::new(How::of(order), self.spec.agent, self.spec.cwd.clone(), Timing::Live);
         let mut tick = call::ticks();
+        let (mut heard, mut stopped) = (Instant::now(), false);
         loop {
+            let over = early_stop(parser.summary(), LINGER).filter(|_| !stopped);
+            let silence = over.map_or(Duration::ZERO, |(_, silence)| silence);
             let event = tokio::select! {
                 biased; // an agent that never stops talking must not talk over Ctrl-C
                 _ = interrupted.recv() => None,
                 _ = terminated.recv() => None,
                 event = events.next() => Some(event?),
+                () = sleep_until(heard + silence), if over.is_some() => {
+                    stopped = true;
+                    None
+                }
                 _ = tick.tick() => { view.tick(); continue }
             };
             let report = match event {
@@ -109,6 +118,7 @@ impl Call<'_> {
                     continue;
                 }
                 Some(Some(RunEvent::Output(bytes))) => {
+                    heard = Instant::now();
                     parser.feed(&bytes, &mut |event| view.event(&wire::said(&event)));
                     continue;
                 }

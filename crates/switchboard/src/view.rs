@@ -6,7 +6,7 @@
 use std::io::{self, IsTerminal};
 use std::path::PathBuf;
 
-use calls::{Answer, Problem};
+use calls::{Answer, Problem, describe_wait};
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use model::AgentKind;
 use serde_json::Value;
@@ -73,6 +73,8 @@ pub struct View {
     tools: ToolLog,
     doing: String,
     tokens: u64,
+    /// The background tasks that are running.
+    background: Vec<String>,
 }
 
 impl View {
@@ -97,6 +99,7 @@ impl View {
             tools: ToolLog::new(directory, timing),
             doing: "waiting for its turn".to_owned(),
             tokens: 0,
+            background: Vec::new(),
         }
     }
 
@@ -131,7 +134,17 @@ impl View {
                 "answering".clone_into(&mut self.doing);
                 self.say(text("text"), text("part") == "whole");
             }
-            "finished" => self.break_off(),
+            "finished" => {
+                self.break_off();
+                if let Some(wait) = describe_wait(&self.background) {
+                    self.aside(&format!("· {wait}"));
+                    self.doing = wait;
+                }
+            }
+            "background_tasks" => {
+                let running = said["running"].as_array().into_iter().flatten();
+                self.background = running.filter_map(Value::as_str).map(paint::clean).collect();
+            }
             "thinking" => "thinking".clone_into(&mut self.doing),
             "session_started" => "started".clone_into(&mut self.doing),
             "tool_use" => {

@@ -3,6 +3,7 @@
 //! Owns its flags and the order of its permission branches.
 
 use std::collections::BTreeMap;
+use std::time::Duration;
 
 use model::{
     CallSpec, ExpectedSession, McpServer, Mode, PermissionMode, Preset, SessionChoice, SessionId,
@@ -30,6 +31,7 @@ pub(super) fn write(draft: &mut Draft<'_>) -> Result<(), LaunchError> {
     session(draft)?;
     prompts_and_folders(draft)?;
     limits(draft)?;
+    background_wait(draft);
     settings(draft)?;
     permissions(draft)?;
     mcp_config(draft)?;
@@ -115,6 +117,12 @@ fn limits(draft: &mut Draft<'_>) -> Result<(), LaunchError> {
         draft.variable("MCP_TOOL_TIMEOUT", timeout.as_millis().max(1).to_string());
     }
     Ok(())
+}
+
+/// How long claude itself waits for its background tasks: as long as the call may take, where 600 s are its default.
+fn background_wait(draft: &mut Draft<'_>) {
+    let wait = draft.spec.limits.wall.unwrap_or(Duration::from_hours(24));
+    draft.variable("CLAUDE_CODE_PRINT_BG_WAIT_CEILING_MS", wait.as_millis().to_string());
 }
 
 fn settings(draft: &mut Draft<'_>) -> Result<(), LaunchError> {

@@ -2,9 +2,10 @@
 //!
 //! The lines that make up nearly all of a stream, messages with texts and tool results, are read in one walk. The few
 //! that come once a run are walked over a second time for their own fields, leniently: a field of another type is a field
-//! that is missing. What the run came to is [`result`], and is not read leniently.
+//! that is missing. What the run came to is [`result`], and is not read leniently. Background tasks are [`tasks`].
 
 mod result;
+mod tasks;
 
 use std::time::Duration;
 
@@ -63,7 +64,7 @@ pub(super) fn read(
     walk(bytes, &mut line)?;
     match line.kind {
         Some(b"assistant") => assistant(line, summary, on_event),
-        Some(b"user") => user(line.message, on_event),
+        Some(b"user") => user(line.message, summary, on_event),
         Some(b"stream_event") => stream_event(line, summary, on_event),
         Some(b"system") => system(line.subtype, bytes, summary, on_event)?,
         Some(b"result") => result::read(bytes, summary, on_event)?,
@@ -166,11 +167,12 @@ fn delta<'a>(value: &mut Reader<'a>) -> Read<Delta<'a>> {
 fn assistant(line: Line<'_>, summary: &mut Summary, on_event: &mut impl FnMut(AgentEvent<'_>)) {
     let synthetic = line.message.model == Some(SYNTHETIC.as_bytes());
     let main = line.within.is_none();
-    if main
-        && !synthetic
-        && let Some(model) = line.message.model
-    {
-        note_model(summary, model);
+    if main && !synthetic {
+        summary.begin_further_turn();
+        summary.login_refusals = 0;
+        if let Some(model) = line.message.model {
+            note_model(summary, model);
+        }
     }
     for block in line.message.blocks {
         match (block.kind, block.text) {
@@ -183,12 +185,13 @@ fn assistant(line: Line<'_>, summary: &mut Summary, on_event: &mut impl FnMut(Ag
                 on_event(AgentEvent::Text { text, part: Part::Whole, within: line.within.clone() });
             }
             (b"thinking", Some(text)) => on_event(AgentEvent::Thinking { text, part: Part::Whole }),
-            (b"tool_use" | b"server_tool_use" | b"mcp_tool_use", _) => on_event(AgentEvent::ToolUse {
-                id: block.id.unwrap_or_else(|| "".into()),
-                name: block.name.unwrap_or_else(|| "".into()),
-                input: block.input.unwrap_or_else(|| RawJson::from_bytes(b"null")),
-                within: line.within.clone(),
-            }),
+            (b"tool_use" | b"server_tool_use" | b"mcp_tool_use", _) => {
+                let id = block.id.unwrap_or_else(|| "".into());
+                let name = block.name.unwrap_or_else(|| "".into());
+                let input = block.input.unwrap_or_else(|| RawJson::from_bytes(b"null"));
+                tasks::note_tool(&name, &input, summary);
+                on_event(AgentEvent::ToolUse { id, name, input, within: line.within.clone() });
+            }
             _ => {}
         }
     }
@@ -201,9 +204,12 @@ fn note_model(summary: &mut Summary, model: &[u8]) {
     }
 }
 
-fn user(message: Message<'_>, on_event: &mut impl FnMut(AgentEvent<'_>)) {
+fn user(message: Message<'_>, summary: &mut Summary, on_event: &mut impl FnMut(AgentEvent<'_>)) {
     for block in message.blocks {
         if block.kind == b"tool_result" {
+            if block.is_error {
+                summary.refused_writes.search(&block.output);
+            }
             let id = block.id.unwrap_or_else(|| "".into());
             let Block { output, is_error, .. } = block;
             let exit_code = is_error.then(|| exit_code_after("Exit code ", &output)).flatten();
@@ -217,6 +223,7 @@ fn stream_event(line: Line<'_>, summary: &mut Summary, on_event: &mut impl FnMut
     match line.delta.kind {
         Some(b"text_delta") => {
             if line.within.is_none() {
+                summary.begin_further_turn();
                 summary.saw_piece(&text);
             }
             on_event(AgentEvent::Text { text, part: Part::Partial, within: line.within });
@@ -236,6 +243,10 @@ fn system(
         Some(b"init") => init(bytes, summary, on_event)?,
         Some(b"api_retry") => retry(bytes, summary, on_event)?,
         Some(b"permission_denied") => denied(bytes, summary, on_event)?,
+        Some(b"task_started") => tasks::started(bytes, summary, on_event)?,
+        Some(b"task_updated") => tasks::updated(bytes, summary, on_event)?,
+        Some(b"task_notification") => tasks::notified(bytes, summary, on_event)?,
+        Some(b"background_tasks_changed") => tasks::changed(bytes, summary, on_event)?,
         Some(name) if name.ends_with(b"_fallback") => fallback(bytes, on_event)?,
         // Signs of life that say nothing which another event does not say.
         Some(b"status" | b"thinking_tokens") => {}
@@ -265,11 +276,17 @@ fn init(bytes: &[u8], summary: &mut Summary, on_event: &mut impl FnMut(AgentEven
         }
         Ok(())
     })?;
-    summary.session_id = session_id.as_ref().map(summary::name);
+    let session = session_id.as_ref().map(summary::name);
+    // Each turn begins with this line; after the first, it says nothing new.
+    let is_further = session.is_some() && session == summary.session_id;
+    summary.begin_further_turn();
+    summary.session_id = session;
     summary.agent_version = version.as_ref().map(summary::name);
     summary.model = model.as_ref().map(summary::name).or(summary.model.take());
-    let session_id = session_id.unwrap_or_else(|| "".into());
-    on_event(AgentEvent::SessionStarted { session_id, model, tools, mcp_servers });
+    if !is_further {
+        let session_id = session_id.unwrap_or_else(|| "".into());
+        on_event(AgentEvent::SessionStarted { session_id, model, tools, mcp_servers });
+    }
     Ok(())
 }
 
@@ -305,6 +322,8 @@ fn retry(bytes: &[u8], summary: &mut Summary, on_event: &mut impl FnMut(AgentEve
     })?;
     let reason = error.as_ref().map(|error| summary::words(&error.decode())).unwrap_or_default();
     summary.retries = summary.retries.saturating_add(1);
+    let is_refused_login = status == Some(401) || reason == "authentication_failed";
+    summary.login_refusals = if is_refused_login { summary.login_refusals.saturating_add(1) } else { 0 };
     summary.last_trouble =
         Some(status.map_or_else(|| reason.clone(), |status| format!("{reason} (HTTP {status})")));
     on_event(AgentEvent::Retry {

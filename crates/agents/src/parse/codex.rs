@@ -1,10 +1,12 @@
 //! Codex's stream (`exec --json`, seen with 0.166.0).
 //!
 //! Everything Codex does is an item that starts and completes. A top-level `error` is a notice of a retry or the herald of
-//! `turn.failed`, and an item of type `error` is a warning: only `turn.failed` is the end.
+//! `turn.failed`, and an item of type `error` is a warning: only `turn.failed` is the end. A command that has not completed
+//! when the turn does was left in a background terminal: codex exits at once, and takes it with it.
 
 use model::{AgentEvent, AgentText, Finish, Part, RawJson, ToolOutput, Usage};
 
+use super::background::TaskEnd;
 use super::json::{Read, Reader, strictly};
 use super::summary::{self, Complaint, ComplaintCode, Said, Summary};
 use super::{Lost, unknown};
@@ -54,7 +56,7 @@ pub(super) fn read(
         // Whatever was said before, this turn has its own end, and its own answer.
         Some(b"turn.started") => summary.begin_turn(),
         Some(b"item.updated") => {}
-        Some(b"item.started") => started(line.item, on_event),
+        Some(b"item.started") => started(line.item, summary, on_event),
         Some(b"item.completed") => completed(line.item, bytes, summary, on_event),
         Some(b"turn.completed" | b"turn.failed") => {
             strictly(bytes)?;
@@ -138,7 +140,10 @@ fn usage(value: &mut Reader<'_>) -> Read<Usage> {
     Ok(usage)
 }
 
-fn started(item: Item<'_>, on_event: &mut impl FnMut(AgentEvent<'_>)) {
+fn started(item: Item<'_>, summary: &mut Summary, on_event: &mut impl FnMut(AgentEvent<'_>)) {
+    if let (Some(b"command_execution"), Some(id)) = (item.kind, &item.id) {
+        summary.background.started(&summary::name(id), command(&item), Some(false));
+    }
     if let Some(name) = tool_name(&item) {
         on_event(AgentEvent::ToolUse {
             name,
@@ -147,6 +152,13 @@ fn started(item: Item<'_>, on_event: &mut impl FnMut(AgentEvent<'_>)) {
             within: None,
         });
     }
+}
+
+/// The command line of an item, for a person.
+fn command(item: &Item<'_>) -> String {
+    let raw = item.input.unwrap_or_default();
+    let inside = raw.strip_prefix(b"\"").and_then(|rest| rest.strip_suffix(b"\"")).unwrap_or(raw);
+    summary::name(&AgentText::from_json_string(inside, true))
 }
 
 /// Codex has no names for its own tools but the types of their items.
@@ -183,6 +195,9 @@ fn completed(item: Item<'_>, line: &[u8], summary: &mut Summary, on_event: &mut 
 }
 
 fn tool_result(item: Item<'_>, summary: &mut Summary, on_event: &mut impl FnMut(AgentEvent<'_>)) {
+    if let Some(id) = &item.id {
+        summary.background.ended(&summary::name(id), TaskEnd::Completed);
+    }
     let declined = item.status == Some(b"declined");
     if declined {
         let input = item.input.map(AgentText::from_bytes);
@@ -192,12 +207,12 @@ fn tool_result(item: Item<'_>, summary: &mut Summary, on_event: &mut impl FnMut(
     }
     let failed_exit = item.exit_code.is_some_and(|code| code != 0);
     let is_error = declined || failed_exit || item.failure.is_some() || item.status == Some(b"failed");
-    on_event(AgentEvent::ToolResult {
-        id: item.id.unwrap_or_else(|| "".into()),
-        output: item.failure.or(item.output).unwrap_or(ToolOutput::Nothing),
-        is_error,
-        exit_code: item.exit_code,
-    });
+    let output = item.failure.or(item.output).unwrap_or(ToolOutput::Nothing);
+    if is_error {
+        summary.refused_writes.search(&output);
+    }
+    let (id, exit_code) = (item.id.unwrap_or_else(|| "".into()), item.exit_code);
+    on_event(AgentEvent::ToolResult { id, output, is_error, exit_code });
 }
 
 /// Done only when the line says so and nothing in it speaks of an error.
@@ -210,6 +225,7 @@ fn ended(line: Line<'_>, summary: &mut Summary, on_event: &mut impl FnMut(AgentE
     }
     let words = line.message.map(|message| summary::words(&message.decode())).unwrap_or_default();
     let complaint = Complaint { code: ComplaintCode::Other, http_status: None, words };
+    summary.background.abandoned();
     summary.said = Some(if is_done { Said::Done } else { Said::Failed(complaint) });
     on_event(AgentEvent::Finished { how: if is_done { Finish::Ok } else { Finish::Error } });
 }

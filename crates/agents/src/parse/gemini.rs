@@ -2,9 +2,14 @@
 
 use model::{AgentEvent, AgentText, Finish, Part, RawJson, ToolOutput, Usage};
 
+use super::background::TaskEnd;
 use super::json::{Read, Reader, strictly};
 use super::summary::{self, Complaint, ComplaintCode, Said, Summary};
 use super::{Lost, exit_code_after, unknown};
+
+/// The tool that runs commands, and how its result begins when the command goes on in the background.
+const SHELL: &str = "run_shell_command";
+const MOVED: &str = "Command moved to background";
 
 /// Tools that change something. Without leave to use one, the CLI does not even register it, and answers the model that
 /// there is no such tool; of any other name that answer only means that the model made it up.
@@ -57,6 +62,7 @@ pub(super) fn read(
         Some(b"message") => message(line, summary, on_event),
         Some(b"tool_use") => {
             summary.end_text();
+            note_command(&line, summary)?;
             on_event(AgentEvent::ToolUse {
                 id: line.tool_id.unwrap_or_else(|| "".into()),
                 name: line.tool_name.unwrap_or_else(|| "".into()),
@@ -186,6 +192,27 @@ fn message(line: Line<'_>, summary: &mut Summary, on_event: &mut impl FnMut(Agen
     on_event(AgentEvent::Text { text, part, within: None });
 }
 
+/// A shell command may go on in the background; which one it was is known only here.
+fn note_command(line: &Line<'_>, summary: &mut Summary) -> Read<()> {
+    let (Some(name), Some(id), Some(parameters)) = (&line.tool_name, &line.tool_id, &line.parameters) else {
+        return Ok(());
+    };
+    if *name != *SHELL {
+        return Ok(());
+    }
+    let mut command = None;
+    let parameters = parameters.text();
+    Reader::new(parameters.as_bytes()).object_if(|key, value| {
+        match key {
+            b"command" => command = value.text()?.as_ref().map(summary::name),
+            _ => value.skip()?,
+        }
+        Ok(())
+    })?;
+    summary.background.started(&summary::name(id), command.unwrap_or_default(), Some(false));
+    Ok(())
+}
+
 fn tool_result(line: Line<'_>, summary: &mut Summary, on_event: &mut impl FnMut(AgentEvent<'_>)) {
     // The tool's use ended it already, but that line may have been lost.
     summary.end_text();
@@ -205,6 +232,15 @@ fn tool_result(line: Line<'_>, summary: &mut Summary, on_event: &mut impl FnMut(
     // To Gemini a command that fails is a tool that works. Only one that prints nothing is answered with its exit code.
     let exit_code = exit_code_after("Command exited with code: ", &output);
     let is_error = line.status == Some(b"error") || exit_code.is_some();
+    if is_error || tool == SHELL {
+        summary.refused_writes.search(&output);
+    }
+    let went_on = matches!(&output, ToolOutput::Text(text) if text.preview(MOVED.len()) == MOVED);
+    if went_on {
+        summary.background.moved_to_background(&words);
+    } else {
+        summary.background.ended(&words, TaskEnd::Completed);
+    }
     on_event(AgentEvent::ToolResult { id, output, is_error, exit_code });
 }
 
@@ -230,6 +266,7 @@ fn result(line: &Line<'_>, summary: &mut Summary, on_event: &mut impl FnMut(Agen
         }
         _ => Said::Unreadable("it names neither success nor error".to_owned()),
     };
+    summary.background.abandoned();
     on_event(AgentEvent::Finished { how: if said == Said::Done { Finish::Ok } else { Finish::Error } });
     summary.said = Some(said);
 }

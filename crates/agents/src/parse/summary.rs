@@ -2,6 +2,9 @@
 
 use model::{AgentText, PermissionDenial, Usage};
 
+use super::background::TaskTracker;
+use super::refused_writes::RefusedWrites;
+
 /// How much of stray output is kept, and how many denials.
 const STRAY_BYTES: usize = 16 << 10;
 const MAX_DENIALS: usize = 100;
@@ -9,6 +12,9 @@ const MAX_DENIALS: usize = 100;
 /// How much is kept of an id or a name, and of a message. Agents write them, and an agent may write anything.
 const NAME_BYTES: usize = 256;
 const MESSAGE_BYTES: usize = 4 << 10;
+
+/// Stands between the answers of two results.
+const BETWEEN_ANSWERS: &str = "\n\n";
 
 /// What an agent's stream came to, in one vocabulary for all agents.
 #[derive(Debug, Default)]
@@ -19,17 +25,23 @@ pub struct Summary {
     pub model: Option<String>,
     /// The version of the agent, where it says so.
     pub agent_version: Option<String>,
-    /// The agent's own last word; none when the stream ended without one. Of two the newer counts, and what it says is
-    /// about all that came before it: text that follows a last word is no part of the answer.
+    /// The agent's own last word; none when the stream ended without one. Of two the newer counts. Whether a further
+    /// turn has begun since is [`Summary::is_in_further_turn`].
     pub said: Option<Said>,
-    /// Tokens, as this agent counts them (see [`crate::judge`]).
+    /// Tokens of all results, as this agent counts them (see [`crate::judge`]).
     pub usage: Option<Usage>,
     /// Cost, as this agent counts it.
     pub cost_usd: Option<f64>,
     /// Cost of this run alone, where the agent tells it apart.
     pub run_cost_usd: Option<f64>,
-    /// Turns of the model.
+    /// Turns of the model, over all results.
     pub turns: Option<u32>,
+    /// Tasks that go on in the background.
+    pub background: TaskTracker,
+    /// Writes that failed as those do that a sandbox refuses.
+    pub refused_writes: RefusedWrites,
+    /// How many notices in a row say that the login was refused (HTTP 401) and the request is retried.
+    pub login_refusals: u32,
     /// What the agent was not allowed to do. At most 100, each with at most 4 KiB of detail.
     pub denials: Vec<PermissionDenial>,
     /// The answer that the agent says fits the schema, as JSON text. No longer than a line may be.
@@ -47,10 +59,16 @@ pub struct Summary {
     /// How many of them were no JSON.
     pub stray_lines: u64,
     stray: String,
+    /// The answers of earlier results of the same run.
+    earlier_answers: Pieces,
+    /// How many bytes each of them lacks.
+    earlier_cut: u64,
     last_text: LastText,
     loss: Loss,
     /// Whether something was said after the last word, which was not kept.
     spoke_on: bool,
+    /// Whether a turn has begun since the last word.
+    in_further_turn: bool,
 }
 
 /// Whether a line that could not be read may have held the answer, or a piece of it.
@@ -104,14 +122,25 @@ impl Summary {
         Self { last_text: LastText { cap: text_bytes.max(2), ..LastText::default() }, ..Self::default() }
     }
 
-    /// The agent's last text, with its middle left out when it is over the limit.
+    /// The answers of all results in order, or the last text before there is one, each with its middle left out when it
+    /// is over the limit.
     pub fn text(&self) -> String {
-        self.last_text.told().0
+        let (mut text, last) = (self.earlier_answers.text(), self.last_text.told().0);
+        if !text.is_empty() && !last.is_empty() {
+            text.push_str(BETWEEN_ANSWERS);
+        }
+        text.push_str(&last);
+        text
     }
 
     /// How many bytes were left out of [`Summary::text`].
     pub fn text_cut(&self) -> u64 {
-        self.last_text.told().1
+        self.earlier_cut.saturating_add(self.earlier_answers.cut).saturating_add(self.last_text.told().1)
+    }
+
+    /// Whether the agent has begun a further turn since its last word, and has not ended it.
+    pub fn is_in_further_turn(&self) -> bool {
+        self.in_further_turn
     }
 
     /// What was no JSON: the first 16 KiB of it.
@@ -137,7 +166,9 @@ impl Summary {
             let texts = [&denial.tool_use_id, &denial.detail];
             denial.tool.capacity() + texts.into_iter().flatten().map(String::capacity).sum::<usize>()
         });
-        self.stray.capacity() + self.last_text.held_bytes() + said + kept + denials.sum::<usize>()
+        let texts = self.earlier_answers.held_bytes() + self.last_text.held_bytes();
+        let work = self.background.held_bytes() + self.refused_writes.held_bytes();
+        self.stray.capacity() + texts + said + kept + denials.sum::<usize>() + work
     }
 
     pub(super) fn saw_line(&mut self) {
@@ -175,7 +206,7 @@ impl Summary {
 
     /// A whole text: it takes the place of the one before.
     pub(super) fn saw_text(&mut self, text: &AgentText<'_>) {
-        if self.said.is_some() {
+        if self.is_over() {
             self.spoke_on = true;
             return;
         }
@@ -185,7 +216,7 @@ impl Summary {
 
     /// A piece of a text that is not whole yet.
     pub(super) fn saw_piece(&mut self, text: &AgentText<'_>) {
-        if self.said.is_some() {
+        if self.is_over() {
             self.spoke_on = true;
             return;
         }
@@ -205,11 +236,20 @@ impl Summary {
 
     /// A line that may have held the answer could not be read. After the agent's last word none is expected.
     pub(super) fn lost_text(&mut self) {
-        if self.said.is_some() {
+        if self.is_over() {
             self.spoke_on = true;
         } else {
             self.loss = Loss::OfThisText;
         }
+    }
+
+    /// Whether the agent has had its last word, and no further turn has begun since.
+    fn is_over(&self) -> bool {
+        self.said.is_some() && !self.in_further_turn
+    }
+
+    pub(super) fn has_text(&self) -> bool {
+        !self.last_text.is_empty()
     }
 
     /// Another last word comes, which takes the place of the one before. It is about what was said in between, too, and
@@ -219,6 +259,33 @@ impl Summary {
             self.loss = Loss::OfThisText;
         }
         self.said.take()
+    }
+
+    /// Begins a further turn after a last word, unless that has happened. An answer that was given is kept; text of a turn
+    /// that failed is not.
+    pub(super) fn begin_further_turn(&mut self) {
+        if self.said.is_none() || self.in_further_turn {
+            return;
+        }
+        self.in_further_turn = true;
+        if self.said == Some(Said::Done) {
+            let (answer, cut) = self.last_text.told();
+            self.earlier_cut = self.earlier_cut.saturating_add(cut);
+            let half = self.last_text.cap / 2;
+            if !self.earlier_answers.is_empty() && !answer.is_empty() {
+                self.earlier_answers.push(BETWEEN_ANSWERS, half);
+            }
+            self.earlier_answers.push(&answer, half);
+        }
+        self.last_text.clear();
+        self.loss = Loss::None;
+    }
+
+    /// Takes the last word of a turn. The answers of the turns before it are kept.
+    pub(super) fn end_turn(&mut self, said: Said) {
+        self.in_further_turn = false;
+        self.background.answered();
+        self.said = Some(said);
     }
 
     /// The agent begins anew: what it said before is neither its last word nor its answer.
@@ -279,6 +346,10 @@ struct LastText {
 }
 
 impl LastText {
+    fn is_empty(&self) -> bool {
+        self.whole.is_empty() && self.pieces.is_empty()
+    }
+
     fn replace(&mut self, text: &AgentText<'_>) {
         let (raw, is_escaped) = text.raw();
         self.pieces.clear();
@@ -308,7 +379,7 @@ impl LastText {
     }
 
     fn held_bytes(&self) -> usize {
-        self.whole.capacity() + self.pieces.head.capacity() + self.pieces.tail.capacity()
+        self.whole.capacity() + self.pieces.held_bytes()
     }
 
     /// The text, and how many bytes are left out of it.
@@ -330,6 +401,14 @@ struct Pieces {
 }
 
 impl Pieces {
+    fn is_empty(&self) -> bool {
+        self.head.is_empty()
+    }
+
+    fn held_bytes(&self) -> usize {
+        self.head.capacity() + self.tail.capacity()
+    }
+
     fn clear(&mut self) {
         self.head.clear();
         self.tail.clear();

@@ -2,8 +2,9 @@
 
 use agents::{Ended, ParseLimits, Parser, Summary, judge};
 use model::{
-    AgentKind, Deadline, End, Exit, ExpectedSession, FailureKind, NotStarted, NotStartedReason, Outcome,
-    RunReport, Totals, TreeEnd, TreeUsage, Usage,
+    AgentKind, Bounds, Confined, Confinement, Deadline, End, Exit, ExpectedSession, FailureKind, Network,
+    NotStarted, NotStartedReason, Outcome, Preset, RefusedKind, Requirement, Root, RunReport, SandboxReport,
+    Totals, TreeEnd, TreeUsage, Usage,
 };
 
 const OLD: &str = "00000000-0000-4000-8000-00000000000a";
@@ -17,6 +18,7 @@ struct Run {
     session: ExpectedSession,
     has_schema: bool,
     before: Option<Totals>,
+    sandbox: Option<SandboxReport>,
 }
 
 impl Run {
@@ -30,6 +32,7 @@ impl Run {
             session: ExpectedSession::Any,
             has_schema: false,
             before: None,
+            sandbox: None,
         }
     }
 
@@ -50,7 +53,7 @@ impl Run {
             usage: TreeUsage::default(),
             descendants_ended: 0,
             tree: TreeEnd::ProvenEmpty,
-            sandbox: None,
+            sandbox: self.sandbox.clone(),
         };
         judge(&Ended {
             agent: self.agent,
@@ -142,14 +145,172 @@ fn the_ends_from_outside_keep_their_names_and_the_last_trouble() {
 }
 
 #[test]
-fn a_denied_tool_is_a_failure_although_the_agent_exits_with_0() {
-    let stdout = r#"{"type":"result","subtype":"success","is_error":false,"result":"could not","permission_denials":[{"tool_name":"Bash","tool_use_id":"t","tool_input":{"command":"ls"}}]}"#;
-    let run = Run::of(AgentKind::Claude, stdout);
-    assert_eq!(
-        run.failure(),
-        (FailureKind::PermissionDenied, r#"`Bash` was denied: {"command":"ls"}"#.to_owned())
-    );
-    assert_eq!((run.outcome().text.as_str(), run.outcome().permission_denials.len()), ("could not", 1));
+fn denied_tool_is_a_refusal_and_the_agents_verdict_decides() {
+    let claude = r#"{"type":"result","subtype":"success","is_error":false,"result":"could not","permission_denials":[{"tool_name":"Bash","tool_use_id":"t","tool_input":{"command":"ls"}},{"tool_name":"Bash","tool_use_id":"u","tool_input":{"command":"ls"}}]}"#;
+    let codex = r#"{"type":"item.completed","item":{"id":"1","type":"file_change","status":"declined","changes":[]}}
+{"type":"item.completed","item":{"type":"agent_message","text":"could not"}}
+{"type":"turn.completed","usage":{"input_tokens":1}}"#;
+    let gemini = r#"{"type":"tool_result","tool_id":"write_file__1","status":"error","error":{"type":"policy_violation","message":"no"}}
+{"type":"message","role":"assistant","content":"could not","delta":true}
+{"type":"result","status":"success","stats":{"input_tokens":1}}"#;
+    for (agent, stdout, tool, count) in [
+        (AgentKind::Claude, claude, "Bash", 2),
+        (AgentKind::Rehearsal, claude, "Bash", 2),
+        (AgentKind::Codex, codex, "file_change", 1),
+        (AgentKind::Gemini, gemini, "write_file", 1),
+    ] {
+        let outcome = Run::of(agent, stdout).outcome();
+        assert!(outcome.is_success(), "{outcome:?}");
+        let [refusal] = outcome.refusals.as_slice() else { panic!("{outcome:?}") };
+        assert_eq!((refusal.kind, refusal.subject.as_str(), refusal.count), (RefusedKind::Tool, tool, count));
+        assert_eq!(outcome.permission_denials.len(), count as usize, "{agent}");
+    }
+}
+
+#[test]
+fn refused_writes_and_hosts_are_listed_only_of_a_confined_run() {
+    let erofs = r#"{"type":"user","message":{"content":[{"type":"tool_result","is_error":true,"content":"bash: line 1: /etc/x: Read-only file system\nmkdir: cannot create directory '/opt/y': Permission denied\nmkdir: cannot create directory '/desk/work/z': Permission denied"}]}}"#;
+    let run = Run::of(AgentKind::Claude, [erofs, DONE].join("\n").leak());
+    assert_eq!(run.outcome().refusals, []);
+    let confined = Run { sandbox: Some(confined()), ..run };
+    let outcome = confined.outcome();
+    assert!(outcome.is_success(), "{outcome:?}");
+    let found: Vec<_> = outcome.refusals.iter().map(|r| (r.kind.name(), r.subject.as_str())).collect();
+    // Nothing says that the sandbox refused a path that the policy lets the agent write.
+    assert_eq!(found, [("write", "/etc/x"), ("write", "/opt/y"), ("host", "example.com:443")]);
+    assert_eq!(outcome.notes(), ["refused: write /etc/x, write /opt/y, host example.com:443"]);
+}
+
+fn confined() -> SandboxReport {
+    SandboxReport::Confined(Box::new(Confined {
+        policy: Confinement {
+            preset: Preset::Workspace,
+            requirement: Requirement::BestEffort,
+            must_hold: Vec::new(),
+            roots: vec![Root::write("/desk/work")],
+            hidden: Vec::new(),
+            protected: Vec::new(),
+            network: Network::Full,
+            unix_sockets: true,
+            namespaces: true,
+            bounds: Bounds::default(),
+            proofs: None,
+            env_if_held: std::collections::BTreeMap::new(),
+            caches: None,
+        },
+        safeguards: Vec::new(),
+        proof: None,
+        refused_hosts: vec!["example.com:443".to_owned()],
+        git_read_only: None,
+        quarantined: Vec::new(),
+    }))
+}
+
+const STARTED: &str = r#"{"type":"system","subtype":"task_started","task_id":"t1","description":"the build","is_backgrounded":true}"#;
+const TASK_DONE: &str =
+    r#"{"type":"system","subtype":"task_notification","task_id":"t1","status":"completed"}"#;
+const TASK_STOPPED: &str =
+    r#"{"type":"system","subtype":"task_notification","task_id":"t1","status":"stopped"}"#;
+const TASK_FAILED: &str =
+    r#"{"type":"system","subtype":"task_notification","task_id":"t1","status":"failed"}"#;
+const TASK_ODD: &str =
+    r#"{"type":"system","subtype":"task_notification","task_id":"t1","status":"vanished"}"#;
+const INIT: &str = r#"{"type":"system","subtype":"init","session_id":"s1"}"#;
+
+#[test]
+fn work_that_was_cut_short_is_never_a_success() {
+    let deadline = End::Deadline { which: Deadline::Wall };
+    let at_deadline = FailureKind::Deadline { which: Deadline::Wall };
+    let incomplete = Some(FailureKind::Incomplete);
+    let table: [(&[&str], End, _, &[&str]); 15] = [
+        (&[STARTED, TASK_DONE, DONE], End::Exited, None, &[]),
+        (&[STARTED, DONE, TASK_DONE], End::Exited, None, &[]),
+        (&[STARTED, DONE, TASK_DONE, INIT, DONE], End::Stopped, None, &[]),
+        (&[STARTED, DONE], End::Exited, incomplete.clone(), &["killed"]),
+        (&[STARTED, DONE, TASK_STOPPED], End::Exited, incomplete.clone(), &["stopped"]),
+        (&[STARTED, DONE, TASK_ODD], End::Exited, incomplete.clone(), &["unknown"]),
+        (&[STARTED, DONE, TASK_STOPPED, INIT, DONE], End::Exited, incomplete.clone(), &["stopped"]),
+        // Stopped for lingering, after an answer that takes the stopped task into account.
+        (&[STARTED, DONE, TASK_STOPPED, INIT, DONE], End::Stopped, incomplete.clone(), &["stopped"]),
+        (&[STARTED, TASK_FAILED, DONE], End::Exited, None, &["failed"]),
+        (&[STARTED, DONE, TASK_FAILED], End::Exited, incomplete.clone(), &["failed"]),
+        (&[STARTED, DONE], deadline.clone(), Some(at_deadline.clone()), &["killed"]),
+        (&[STARTED, DONE, TASK_STOPPED], deadline.clone(), Some(at_deadline.clone()), &["stopped"]),
+        (&[STARTED, DONE, TASK_STOPPED], End::Stopped, Some(FailureKind::Stopped), &["stopped"]),
+        (&[DONE, INIT], End::Exited, incomplete, &[]),
+        (&[DONE, INIT], deadline, Some(at_deadline), &[]),
+    ];
+    for (lines, end, kind, statuses) in table {
+        let run = Run { end: end.clone(), ..Run::of(AgentKind::Claude, lines.join("\n").leak()) };
+        let outcome = run.outcome();
+        assert_eq!(outcome.failure().map(|failure| failure.kind.clone()), kind, "{lines:?} {end}");
+        assert!(outcome.text.starts_with("fine") && outcome.session.is_some(), "{lines:?} {end}");
+        let found: Vec<_> = outcome.background.iter().map(|task| task.status.name()).collect();
+        assert_eq!(found, statuses, "{lines:?} {end}");
+    }
+}
+
+#[test]
+fn results_of_a_run_form_one_answer() {
+    let result = |text: &str, cost: f64, tokens: u64| {
+        format!(
+            r#"{{"type":"result","subtype":"success","is_error":false,"num_turns":2,"result":"{text}","total_cost_usd":{cost},"usage":{{"input_tokens":{tokens},"output_tokens":1}}}}"#
+        )
+    };
+    let lines = [result("one", 0.5, 10), INIT.to_owned(), result("two", 0.75, 5), result("three", 0.875, 0)];
+    let outcome = Run::of(AgentKind::Claude, lines.join("\n").leak()).outcome();
+    assert!(outcome.is_success(), "{outcome:?}");
+    assert_eq!(outcome.text, "one\n\ntwo\n\nthree");
+    assert_eq!((outcome.turns, outcome.cost_usd), (Some(6), Some(0.875)));
+    assert_eq!(outcome.usage, Some(Usage { input: 15, output: 3, ..Usage::default() }));
+}
+
+#[test]
+fn failed_later_result_fails_the_run_and_keeps_the_answer() {
+    let failed =
+        r#"{"type":"result","subtype":"success","is_error":true,"api_error_status":529,"result":"busy"}"#;
+    let run = Run::of(AgentKind::Claude, [STARTED, DONE, TASK_DONE, INIT, failed].join("\n").leak());
+    assert_eq!(run.failure(), (FailureKind::Overloaded, "busy".to_owned()));
+    assert_eq!(run.outcome().text, "fine");
+}
+
+#[test]
+fn exit_of_an_agent_stopped_after_its_answer_is_not_reported() {
+    for (end, exit) in [(End::Exited, Some(Exit::Code(143))), (End::Stopped, None)] {
+        let outcome = Run { end, code: 143, ..Run::of(AgentKind::Claude, DONE) }.outcome();
+        assert_eq!((outcome.is_success(), outcome.exit), (true, exit));
+    }
+    let outcome = Run { end: End::Stopped, code: 143, ..Run::of(AgentKind::Claude, INIT) }.outcome();
+    assert_eq!(outcome.exit, Some(Exit::Code(143)));
+}
+
+#[test]
+fn refused_login_is_auth_although_the_agent_was_stopped() {
+    let refused = r#"{"type":"system","subtype":"api_retry","attempt":1,"error_status":401,"error":"authentication_failed"}"#;
+    let run = Run { end: End::Stopped, ..Run::of(AgentKind::Claude, [refused, refused].join("\n").leak()) };
+    let (kind, message) = run.failure();
+    assert_eq!(kind, FailureKind::Auth);
+    assert!(message.starts_with("authentication_failed (HTTP 401), 2 times"), "{message}");
+    let lost = Run { end: End::SupervisorLost, ..run };
+    assert_eq!(lost.failure().0, FailureKind::SupervisorLost);
+}
+
+#[test]
+fn command_left_in_a_codex_terminal_is_incomplete() {
+    let started = r#"{"type":"item.started","item":{"id":"1","type":"command_execution","command":"sleep 60","status":"in_progress"}}"#;
+    let ended = r#"{"type":"item.completed","item":{"id":"1","type":"command_execution","command":"sleep 60","exit_code":0,"status":"completed"}}"#;
+    assert_eq!(answer(AgentKind::Codex, &[started, ended, SAID_A, TURN_DONE].join("\n")), "a");
+    let run = Run::of(AgentKind::Codex, [started, SAID_A, TURN_DONE].join("\n").leak());
+    assert_eq!(run.failure().0, FailureKind::Incomplete);
+    assert_eq!(run.outcome().background[0].to_string(), "sleep 60 (killed)");
+}
+
+#[test]
+fn result_whose_text_has_another_type_is_not_an_empty_answer() {
+    for text in [r#"{"a":1}"#, "null", "7"] {
+        let line = format!(r#"{{"type":"result","subtype":"success","is_error":false,"result":{text}}}"#);
+        invalid(AgentKind::Claude, &line);
+    }
 }
 
 #[test]
@@ -327,7 +488,8 @@ fn lone_surrogates_are_repaired_and_the_result_is_read_as_usual() {
     assert_eq!(run.failure(), (FailureKind::MaxTurns, "\u{fffd} x".to_owned()));
     assert_eq!(run.outcome().turns, Some(2));
     let denied = r#"{"type":"result","subtype":"success","is_error":false,"result":"x","permission_denials":[{"tool_name":"Bash","tool_input":{"command":"\ud83d"}}]}"#;
-    assert_eq!(Run::of(AgentKind::Claude, denied).failure().0, FailureKind::PermissionDenied);
+    let refused = &Run::of(AgentKind::Claude, denied).outcome().refusals[0];
+    assert_eq!(refused.detail.as_deref(), Some(r#"{"command":"\ud83d"}"#));
     let done = r#"{"type":"result","subtype":"success","is_error":false,"result":"a\ud83d","total_cost_usd":0.5,"num_turns":2,"usage":{"input_tokens":7},"structured_output":{"a":"\ud83d","b":"\ud83d\ude00"}}"#;
     let outcome = Run { has_schema: true, ..Run::of(AgentKind::Claude, done) }.outcome();
     assert!(outcome.is_success(), "{outcome:?}");
@@ -400,12 +562,17 @@ fn a_turn_that_began_takes_back_that_all_is_done() {
 }
 
 #[test]
-fn what_is_said_after_the_result_is_no_part_of_it_and_the_newer_of_two_results_counts() {
+fn text_after_a_result_is_of_a_further_turn() {
     let text = r#"{"type":"assistant","message":{"content":[{"type":"text","text":"later"}]}}"#;
     let piece = r#"{"type":"stream_event","event":{"delta":{"type":"text_delta","text":"later"}}}"#;
     let failed = r#"{"type":"result","subtype":"success","is_error":true,"result":"no"}"#;
-    assert_eq!(answer(AgentKind::Claude, &[DONE, text, piece].join("\n")), "fine");
-    assert_eq!(answer(AgentKind::Claude, &[DONE, text, &DONE.replace("fine", "newer")].join("\n")), "newer");
+    for later in [text, piece] {
+        let run = Run::of(AgentKind::Claude, [DONE, later].join("\n").leak());
+        assert_eq!(run.failure().0, FailureKind::Incomplete);
+        assert_eq!(run.outcome().text, "fine\n\nlater");
+    }
+    let newer = DONE.replace("fine", "newer");
+    assert_eq!(answer(AgentKind::Claude, &[DONE, text, &newer].join("\n")), "fine\n\nnewer");
     assert_eq!(answer(AgentKind::Claude, &[failed, DONE].join("\n")), "fine");
     let run = Run::of(AgentKind::Claude, [DONE, failed].join("\n").leak());
     assert_eq!(run.failure(), (FailureKind::AgentError, "no".to_owned()));

@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use agents::{CONTINUE_PROMPT, Next, Relay};
 use model::{
-    AgentKind, CallSpec, Deadline, Exit, Failure, FailureKind, Limits, Outcome, PermissionDenial,
-    SessionChoice, ToolChoice, Totals, Usage, Verdict,
+    AgentKind, BackgroundStatus, BackgroundTask, CallSpec, Deadline, Exit, Failure, FailureKind, Limits,
+    Outcome, PermissionDenial, RefusedAction, RefusedKind, SessionChoice, ToolChoice, Totals, Usage, Verdict,
 };
 use proptest::prelude::*;
 
@@ -29,6 +29,8 @@ fn done(text: &str) -> Outcome {
         turns: Some(3),
         duration_ms: 1000,
         permission_denials: Vec::new(),
+        background: Vec::new(),
+        refusals: Vec::new(),
         retries: 1,
         exit: Some(Exit::Code(0)),
     }
@@ -188,13 +190,35 @@ fn a_session_that_is_not_found_any_more_is_not_told_as_one_to_resume() {
 }
 
 #[test]
-fn a_tool_that_was_denied_in_an_earlier_run_counts_as_in_the_last() {
+fn refusals_of_all_runs_are_listed_and_decide_nothing() {
     let denial = |tool: &str| PermissionDenial { tool: tool.to_owned(), tool_use_id: None, detail: None };
+    let refusal =
+        |kind, subject: &str, count| RefusedAction { kind, subject: subject.to_owned(), detail: None, count };
+    let tool = |subject, count| refusal(RefusedKind::Tool, subject, count);
     let mut relay = Relay::new(spec(), 5);
-    relay.after(Outcome { permission_denials: vec![denial("Bash")], ..out_of_turns("one") });
-    let outcome = end(relay.after(Outcome { permission_denials: vec![denial("Write")], ..done("two") }));
-    assert_eq!(kind(&outcome), &FailureKind::PermissionDenied);
+    let first = vec![tool("Bash", 2), refusal(RefusedKind::Write, "/etc/x", 1)];
+    relay.after(Outcome { permission_denials: vec![denial("Bash")], refusals: first, ..out_of_turns("one") });
+    let outcome = end(relay.after(Outcome {
+        permission_denials: vec![denial("Write")],
+        refusals: vec![tool("Bash", 1), tool("Write", 1)],
+        ..done("two")
+    }));
+    assert!(outcome.is_success(), "{outcome:?}");
     assert_eq!(outcome.permission_denials, [denial("Bash"), denial("Write")]);
+    let all = [tool("Bash", 3), refusal(RefusedKind::Write, "/etc/x", 1), tool("Write", 1)];
+    assert_eq!(outcome.refusals, all);
+}
+
+#[test]
+fn background_task_killed_in_an_earlier_run_makes_the_call_incomplete() {
+    let task = |status| BackgroundTask { description: "the build".to_owned(), status };
+    for (status, incomplete) in [(BackgroundStatus::Killed, true), (BackgroundStatus::Failed, false)] {
+        let mut relay = Relay::new(spec(), 5);
+        relay.after(Outcome { background: vec![task(status)], ..out_of_turns("one") });
+        let outcome = end(relay.after(done("two")));
+        assert_eq!(outcome.failure().is_some(), incomplete, "{outcome:?}");
+        assert_eq!((outcome.text.as_str(), outcome.background), ("one\n\ntwo", vec![task(status)]));
+    }
 }
 
 #[test]

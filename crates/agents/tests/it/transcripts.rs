@@ -61,17 +61,22 @@ fn asked(folder: &Path) -> Asked {
 
 fn report(folder: &Path, output_bytes: u64) -> RunReport {
     let code = fs::read_to_string(folder.join("exit")).unwrap().trim().parse().unwrap();
-    // The recorder ended what hung, as a supervisor does after a silence.
-    let hung = name(folder).starts_with("hang");
+    let end = match name(folder) {
+        // The recorder ended what hung, as a supervisor does after a silence.
+        name if name.starts_with("hang") => End::Deadline { which: Deadline::Idle },
+        "background-terminated" => End::Stopped,
+        _ => End::Exited,
+    };
     RunReport {
-        end: if hung { End::Deadline { which: Deadline::Idle } } else { End::Exited },
+        end,
         exit: Some(Exit::Code(code)),
         ended_at_ms: 1_767_225_600_000,
         duration_ms: 1000,
         output_bytes,
         error_bytes: 0,
         usage: TreeUsage::default(),
-        descendants_ended: 0,
+        // Gemini leaves its background command behind, and says nothing of its end.
+        descendants_ended: u32::from(name(folder) == "background-shell"),
         tree: TreeEnd::ProvenEmpty,
         sandbox: None,
     }

@@ -4,7 +4,10 @@
 
 use std::fs;
 
-use model::{AgentKind, CallPolicy, CallSpec, Network, Policy, Preset, SandboxReport, SessionChoice};
+use model::{
+    AgentKind, CallPolicy, CallSpec, Network, Policy, Preset, RefusedAction, RefusedKind, SandboxReport,
+    SessionChoice,
+};
 use model_api::{Call, ModelApi, Script, Turn};
 use serde_json::json;
 
@@ -17,6 +20,7 @@ crate::scenarios! {
     in_a_sandbox_a_session_is_begun_and_taken_up_again;
     in_a_sandbox_tools_write_the_workspace_and_nothing_else;
     default_call_works_in_either_tier;
+    in_a_sandbox_a_refused_write_is_named;
     in_a_sandbox_a_server_is_used, not for Gemini: "gemini takes no servers of a call";
     under_the_policy_observe_no_tool_writes_anything;
     in_a_network_of_named_hosts_an_agent_reaches_its_own_api_and_nobody_else;
@@ -115,6 +119,24 @@ fn in_a_sandbox_tools_write_the_workspace_and_nothing_else(cli: &Pinned) {
         assert_eq!(fs::read_to_string(desk.workspace().join("inside")).unwrap(), "heron\n", "{done}");
         assert_eq!(fs::read_dir(&outside).unwrap().count(), 0, "{done}");
         assert!(!desk.has_file(".git/hooks/post-checkout") && !desk.has_file(".envrc"), "{done}");
+    });
+}
+
+fn in_a_sandbox_a_refused_write_is_named(cli: &Pinned) {
+    if !can_confine() {
+        return;
+    }
+    Desk::play(cli, async |desk| {
+        // Temporary directories of the sandbox are its own: only elsewhere is a write refused.
+        let path = "/etc/switchboard-refused-write";
+        let command = format!("echo heron > {path}");
+        let api = ModelApi::start(Script::call_then_text(Call::Shell { command }, "I could not.")).await;
+        let done = desk.ask(&api, &workspace(desk.spec("Write the word."))).await;
+        let refused = &done.succeeded().refusals;
+        let [RefusedAction { kind: RefusedKind::Write, subject, count: 1, .. }] = refused.as_slice() else {
+            panic!("{done}")
+        };
+        assert_eq!(subject, path, "{done}");
     });
 }
 

@@ -10,11 +10,14 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use agents::doctor::{self, AgentCheck, Lookup};
-use agents::{Ended, Launch, LaunchError, ModelTables, ParseLimits, Parser, Setup, judge};
+use agents::{
+    Ended, LINGER, Launch, LaunchError, ModelTables, ParseLimits, Parser, Setup, early_stop, judge,
+};
 use model::{AgentEvent, AgentKind, CallSpec, End, Limits, RunPlan, RunState, Totals, TreeEnd};
 use model_api::ModelApi;
 use supervisor::{Offsets, Run, RunEvent, Spool, Supervisor};
 use tempfile::TempDir;
+use tokio::time::{Instant, sleep_until};
 
 use crate::outside;
 use crate::pinned::Pinned;
@@ -194,9 +197,22 @@ impl Placed {
         let mut events = self.run.events(Offsets::default()).unwrap();
         let mut parser = Parser::new(self.kind, ParseLimits::default());
         let (mut said, mut stdout, mut stderr) = (Vec::new(), Vec::new(), Vec::new());
+        let (mut heard, mut stopped) = (Instant::now(), false);
         let report = loop {
-            match events.next().await.unwrap().expect("the events end with the report") {
+            let over = early_stop(parser.summary(), LINGER).filter(|_| !stopped);
+            let silence = over.map_or(Duration::ZERO, |(_, silence)| silence);
+            let event = tokio::select! {
+                biased;
+                event = events.next() => event.unwrap(),
+                () = sleep_until(heard + silence), if over.is_some() => {
+                    stopped = true;
+                    self.run.stop().unwrap();
+                    continue;
+                }
+            };
+            match event.expect("the events end with the report") {
                 RunEvent::Output(bytes) => {
+                    heard = Instant::now();
                     parser.feed(&bytes, &mut |event| said.push(event.into_owned()));
                     stdout.extend(bytes);
                 }

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use model::{AgentKind, Exit, FailureKind};
+use model::{AgentKind, End, Exit, FailureKind, RunPlan};
 use model_api::{ModelApi, Script, Turn};
 
 use crate::desk::Desk;
@@ -10,6 +10,8 @@ use crate::pinned::Pinned;
 
 crate::scenarios! {
     a_refused_key_is_an_auth_failure;
+    refused_login_is_auth_without_the_agents_retries,
+        not for Codex: "codex gives up by itself within seconds", not for Gemini: "gemini exits at once";
     a_rate_limit_is_told_as_one;
     a_broken_server_is_the_agents_error;
     an_overloaded_server_is_told_as_one;
@@ -18,6 +20,18 @@ crate::scenarios! {
 
 fn a_refused_key_is_an_auth_failure(cli: &Pinned) {
     fails(cli, Turn::refuse(401), &FailureKind::Auth);
+}
+
+fn refused_login_is_auth_without_the_agents_retries(cli: &Pinned) {
+    Desk::play(cli, async |desk| {
+        let api = ModelApi::start(Script::always(Turn::refuse(401))).await;
+        // As for a user: the ten retries of the CLI, which take three minutes.
+        let retrying = |plan: &mut RunPlan| drop(plan.env.remove("CLAUDE_CODE_MAX_RETRIES"));
+        let done = desk.place_with(&api, &desk.spec("Say hello."), retrying).await.end(None).await;
+        assert_eq!(*done.failed(), FailureKind::Auth, "{done}");
+        assert_eq!(done.report.end, End::Stopped, "{done}");
+        assert!(api.turns().len() < 5, "{} requests\n{done}", api.turns().len());
+    });
 }
 
 fn a_rate_limit_is_told_as_one(cli: &Pinned) {

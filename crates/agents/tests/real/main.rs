@@ -9,6 +9,7 @@
 #![expect(clippy::disallowed_methods, clippy::print_stderr, clippy::unwrap_used, reason = "a test may")]
 
 mod answers;
+mod background;
 mod confined;
 mod desk;
 mod endings;
@@ -77,6 +78,7 @@ fn trials(pinned: &[Pinned]) -> Vec<Trial> {
         prompts::SCENARIOS,
         answers::SCENARIOS,
         permissions::SCENARIOS,
+        background::SCENARIOS,
         failures::SCENARIOS,
         endings::SCENARIOS,
         confined::SCENARIOS,

@@ -4,7 +4,9 @@ use std::fs;
 use std::path::Path;
 
 use agents::LaunchError;
-use model::{AgentEvent, AgentKind, CallSpec, Exit, FailureKind, Mode, PermissionMode, ToolChoice};
+use model::{
+    AgentEvent, AgentKind, CallSpec, Exit, Mode, PermissionMode, RefusedAction, RefusedKind, ToolChoice,
+};
 use model_api::{Call, ModelApi, Script, Turn};
 use serde_json::json;
 
@@ -65,9 +67,12 @@ fn a_tool_that_is_not_allowed_is_denied(cli: &Pinned) {
                 |result: &String| result.contains("Read-only file system") || result.contains("denied");
             assert!(results.iter().any(refused), "{results:?}\n{done}");
         } else {
-            assert_eq!(*done.failed(), FailureKind::PermissionDenied, "{done}");
             let tool = if desk.kind() == AgentKind::Claude { "Bash" } else { "run_shell_command" };
-            assert_eq!(done.outcome.permission_denials[0].tool, tool, "{done}");
+            // The agent's own verdict decides; the refusal is listed.
+            let outcome = done.succeeded();
+            assert_eq!(outcome.permission_denials[0].tool, tool, "{done}");
+            let RefusedAction { kind, subject, .. } = &outcome.refusals[0];
+            assert_eq!((*kind, subject.as_str()), (RefusedKind::Tool, tool), "{done}");
         }
     });
 }

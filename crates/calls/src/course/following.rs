@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use agents::{Ended, ParseLimits, Parser, Summary, judge};
+use agents::{Ended, ParseLimits, Parser, Summary, early_stop, judge};
 use model::{Outcome, RunReport, SessionId};
 use supervisor::{Offsets, Run, RunEvent};
 use tokio::time::{Instant, sleep_until};
@@ -52,6 +52,8 @@ impl Course<'_> {
         }
         let mut kept = None;
         let report = loop {
+            let over = early_stop(parser.summary(), self.desk.settings.lingers).filter(|_| !told_to_stop);
+            let silence = over.map_or(Duration::ZERO, |(_, silence)| silence);
             let event = tokio::select! {
                 biased;
                 () = self.live.stop.cancelled(), if !told_to_stop => {
@@ -61,10 +63,9 @@ impl Course<'_> {
                 }
                 () = self.desk.leaving.cancelled() => return Err(Unfinished::Left),
                 event = events.next() => event,
-                () = sleep_until(heard + self.desk.settings.lingers), if !told_to_stop && parser.summary().said.is_some() => {
+                () = sleep_until(heard + silence), if over.is_some() => {
                     told_to_stop = true;
-                    tracing::info!(job = %self.job.id, "the agent has answered and stays: ending it");
-                    // Its answer counts, however it ends.
+                    tracing::info!(job = %self.job.id, why = ?over.map(|(why, _)| why), "stopping the agent");
                     self.stop(run);
                     continue;
                 }

@@ -156,6 +156,8 @@ fn an_agent_that_has_answered_and_stays_is_ended_and_its_answer_counts() {
             let answer = ended(&desk, job).await;
             assert_eq!((answer.status, answer.output.as_str()), (Standing::Completed, "the answer"));
             assert_eq!(answer.processes, Some(calls::Processes::NoneLeft));
+            // Whoever stopped it made that exit code.
+            assert_eq!(answer.exit_code, None);
             close(&desk).await;
         });
     }

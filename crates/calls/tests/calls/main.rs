@@ -11,6 +11,7 @@ mod recovering;
 mod resuming;
 mod scene;
 mod sharing;
+mod unfinished;
 
 use std::process::ExitCode;
 
@@ -46,6 +47,7 @@ fn main() -> ExitCode {
         resuming::TESTS,
         recovering::TESTS,
         sharing::TESTS,
+        unfinished::TESTS,
         killing::TESTS,
     ];
     let trial = |&(name, body): &Test| {

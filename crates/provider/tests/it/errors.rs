@@ -89,7 +89,7 @@ fn a_supervisor_that_is_missing_is_told() {
 fn each_failure_of_the_agent_is_its_own_error() {
     Scene::play(async |scene| {
         type Check = fn(&ProviderError) -> bool;
-        let table: [(&str, Check); 7] = [
+        let table: [(&str, Check); 9] = [
             ("fail auth", |e| matches!(e, ProviderError::Authentication { .. })),
             ("fail rate-limit", |e| matches!(e, ProviderError::RateLimit { .. })),
             ("fail overloaded", |e| matches!(e, ProviderError::Overloaded { .. })),
@@ -100,6 +100,14 @@ fn each_failure_of_the_agent_is_its_own_error() {
                 "deny Bash",
                 |e| matches!(e, ProviderError::ToolPermission { denials, .. } if denials[0].tool == "Bash"),
             ),
+            ("background start npm test", |e| {
+                let ProviderError::Incomplete { so_far, .. } = e else { return false };
+                so_far.metadata.background[0].description == "npm test"
+            }),
+            // The agent goes on retrying, and is not waited for.
+            ("retry-notice 401\n@rehearse retry-notice 401\n@rehearse hang", |e| {
+                matches!(e, ProviderError::Authentication { .. })
+            }),
         ];
         for (step, is_right) in table {
             let steps = format!("@rehearse say So far.\n@rehearse {step}");

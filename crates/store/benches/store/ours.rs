@@ -43,6 +43,8 @@ pub fn outcome() -> Outcome {
         turns: Some(2),
         duration_ms: 4_000,
         permission_denials: Vec::new(),
+        background: Vec::new(),
+        refusals: Vec::new(),
         retries: 0,
         exit: None,
     }

@@ -57,6 +57,8 @@ pub fn outcome(text: &str) -> Outcome {
         turns: Some(2),
         duration_ms: 1_200,
         permission_denials: Vec::new(),
+        background: Vec::new(),
+        refusals: Vec::new(),
         retries: 0,
         exit: Some(Exit::Code(0)),
     }

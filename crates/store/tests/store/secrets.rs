@@ -3,8 +3,8 @@
 use std::fs;
 
 use model::{
-    AgentKind, CallSpec, Failure, FailureKind, JobEnd, McpServer, NewJob, PermissionDenial, SessionChoice,
-    SessionMismatch, Verdict,
+    AgentKind, BackgroundStatus, BackgroundTask, CallSpec, Failure, FailureKind, JobEnd, McpServer, NewJob,
+    PermissionDenial, RefusedAction, RefusedKind, SessionChoice, SessionMismatch, Verdict,
 };
 use store::{Opening, Redactor, Store, StoreError};
 
@@ -50,13 +50,16 @@ async fn no_secret_reaches_the_store(bed: Bed) {
     said.structured_output = Some(serde_json::to_string(&laden()).unwrap());
     said.permission_denials =
         vec![PermissionDenial { tool: laden(), tool_use_id: Some(laden()), detail: Some(laden()) }];
+    said.background = vec![BackgroundTask { description: laden(), status: BackgroundStatus::Killed }];
+    let (kind, count) = (RefusedKind::Write, 1);
+    said.refusals = vec![RefusedAction { kind, subject: laden(), detail: Some(laden()), count }];
     said.model = Some(laden());
     said.session = Some(session(PLAIN_CANARY));
     let asked = session("asked-for");
     said.session_mismatch = Some(SessionMismatch { asked, got: laden() });
     let end = JobEnd { metadata: Some(serde_json::to_string(&[laden()]).unwrap()), ..JobEnd::from(said) };
     let found = store.finish(&claim, end.with_exchange(laden(), laden())).await.unwrap();
-    assert_eq!(found.redactions, 25, "two in each text, and the session");
+    assert_eq!(found.redactions, 31, "two in each text, and the session");
 
     let told = format!("{:?} {:?}", store.get(job.id).await.unwrap(), store.exchange(job.id).await.unwrap());
     assert!(!told.contains("canary-5e1f") && !told.contains("sk-ant-"), "{told}");

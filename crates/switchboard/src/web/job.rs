@@ -124,9 +124,13 @@ fn outcome(job: &Job, answer: &Answer) -> Markup {
                 @if !error.hint.is_empty() { p.hint { span.who { "What to do" } " " (page::words(&error.hint)) } }
             }
         }
-        @for denial in &answer.permission_denials {
-            p.note { span.who { "Not allowed" } " " (visible(&denial.tool))
-                @if let Some(detail) = &denial.detail { ": " (one_line(detail, 300)) } }
+        @for task in &answer.background {
+            p.note { span.who { "Background task " (task.status) } " " (one_line(&task.description, 300)) }
+        }
+        @for refusal in &answer.refusals {
+            p.note { span.who { "Refused " (refusal.kind) } " " (one_line(&refusal.subject, 300))
+                @if refusal.count > 1 { " (" (refusal.count) " times)" }
+                @if let Some(detail) = &refusal.detail { ": " (one_line(detail, 300)) } }
         }
         @if let Some(until) = answer.paused_until_ms {
             p.note { span.who { "Paused" } " until " (page::moment(until)) "; it goes on by itself." }

@@ -152,6 +152,13 @@ fn note(event: &AgentEvent<'_>) -> Option<Piece> {
             let detail = denial.detail.as_deref().map(|detail| format!(": {detail}")).unwrap_or_default();
             ("not allowed", bounded_text(&format!("{}{detail}", denial.tool)))
         }
+        AgentEvent::BackgroundTasks { running } if running.is_empty() => {
+            ("background", "no task is running".to_owned())
+        }
+        AgentEvent::BackgroundTasks { running } => {
+            let tasks: Vec<_> = running.iter().map(|task| task.preview(200)).collect();
+            ("background", bounded_text(&tasks.join("; ")))
+        }
         AgentEvent::Warning { message } => ("warning", bounded(message)),
         AgentEvent::Unreadable { why: Unreadable::NotJson, line } => ("printed", bounded(line)),
         AgentEvent::Unreadable { why: Unreadable::Oversized { bytes }, line } => {

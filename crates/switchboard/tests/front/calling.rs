@@ -41,6 +41,31 @@ fn a_call_starts_the_daemon_and_prints_the_answer_alone_on_stdout() {
 }
 
 #[test]
+fn unfinished_work_is_reported_by_both_ways_of_calling() {
+    let bed = Bed::new();
+    for direct in [&[][..], &["--direct"]] {
+        let run = |steps: &[&str]| {
+            let prompt: Vec<_> = steps.iter().map(|step| format!("@rehearse {step}")).collect();
+            bed.run(&[&["call", "rehearsal", &prompt.join("\n")], direct].concat())
+        };
+        let output = run(&["background start npm test", "answer found it"]);
+        assert_eq!((output.status.code(), stdout(&output).as_str()), (Some(1), "found it\n"), "{output:?}");
+        let aside = stderr(&output);
+        assert!(aside.contains("· waiting for 1 background task: npm test\n"), "{aside}");
+        assert!(aside.contains("(incomplete)"), "{aside}");
+        assert!(aside.contains("\nnote: 1 background task did not complete: npm test (killed)\n"), "{aside}");
+
+        let output = run(&["deny Bash", "answer could not"]);
+        assert_eq!((output.status.code(), stdout(&output).as_str()), (Some(0), "could not\n"), "{output:?}");
+        assert!(stderr(&output).contains("\nnote: refused: tool Bash\n"), "{output:?}");
+
+        let output = run(&["retry-notice 401", "retry-notice 401", "hang"]);
+        assert_eq!(output.status.code(), Some(1), "{output:?}");
+        assert!(stderr(&output).contains("(auth)"), "{output:?}");
+    }
+}
+
+#[test]
 fn a_call_is_confined_in_a_home_of_any_depth() {
     let bed = Bed::deep();
     for direct in [&[][..], &["--direct"]] {

@@ -1,4 +1,7 @@
-//! Claude's `result`: its last word, and what the run took.
+//! Claude's `result`: the last word of a turn, and what the turn took.
+//!
+//! A run has one result for the prompt, and a further one for each turn that the end of a background task brings about. All
+//! of them form one answer: texts in order, tokens and turns added up. Cost is cumulative in the vendor's own figure.
 //!
 //! Owns the rule of what counts as done: `subtype` is `success` and `is_error` is `false`, both said outright, in a line
 //! that is JSON to the letter. Builds no value of the line, which may be megabytes of small objects.
@@ -27,7 +30,7 @@ struct Line<'a> {
     structured_output: Option<&'a [u8]>,
 }
 
-/// What this run alone took: newer versions tell it, by model, and no difference is needed then.
+/// What this turn alone took: newer versions report it, by model, and no difference is needed then.
 #[derive(Default)]
 struct SinceLast {
     usage: Usage,
@@ -41,16 +44,19 @@ pub(super) fn read(
 ) -> Read<()> {
     strictly(bytes)?;
     let line = walk(bytes)?;
-    let said_before = summary.take_back_said().is_some();
+    summary.begin_further_turn();
+    summary.take_back_said();
     if let Some(id) = &line.session_id {
         summary.session_id = Some(summary::name(id));
     }
-    summary.turns = line.turns;
-    summary.cost_usd = line.cost_usd;
-    summary.run_cost_usd =
-        line.since_last.as_ref().map(|since| since.cost_usd).filter(|cost| cost.is_finite());
-    summary.usage = usage(&line);
-    summary.structured_output = line.structured_output.map(|raw| repaired(raw).into_owned());
+    let run_cost = line.since_last.as_ref().map(|since| since.cost_usd);
+    summary.turns = sum(summary.turns, line.turns, u32::saturating_add);
+    summary.cost_usd = line.cost_usd.or(summary.cost_usd);
+    summary.run_cost_usd = sum(summary.run_cost_usd, run_cost, |a, b| a + b).filter(|cost| cost.is_finite());
+    summary.usage = sum(summary.usage, usage(&line), Usage::plus);
+    if let Some(raw) = line.structured_output {
+        summary.structured_output = Some(repaired(raw).into_owned());
+    }
     if let Some(usage) = summary.usage {
         on_event(AgentEvent::Usage(usage));
     }
@@ -59,14 +65,22 @@ pub(super) fn read(
     if said == Said::Done {
         match &line.text {
             Some(text) => summary.saw_text(text),
-            // The text that is kept is the answer of the result before.
-            None if said_before => summary.lost_text(),
+            // A result without a text, or with one of another type, is no empty answer.
+            None if !summary.has_text() => summary.lost_text(),
             None => {}
         }
     }
     on_event(AgentEvent::Finished { how: if said == Said::Done { Finish::Ok } else { Finish::Error } });
-    summary.said = Some(said);
+    summary.end_turn(said);
     Ok(())
+}
+
+/// Adds up what is known.
+fn sum<T>(one: Option<T>, other: Option<T>, add: impl FnOnce(T, T) -> T) -> Option<T> {
+    match (one, other) {
+        (Some(one), Some(other)) => Some(add(one, other)),
+        (one, other) => one.or(other),
+    }
 }
 
 fn walk(bytes: &[u8]) -> Read<Line<'_>> {
@@ -191,12 +205,7 @@ fn since_last(raw: &[u8]) -> Read<SinceLast> {
     let mut sum = SinceLast::default();
     Reader::new(raw).object(|_, model| {
         let (usage, cost_usd) = of_model(model)?;
-        sum.usage = Usage {
-            input: sum.usage.input.saturating_add(usage.input),
-            output: sum.usage.output.saturating_add(usage.output),
-            cached: sum.usage.cached.saturating_add(usage.cached),
-            reasoning: sum.usage.reasoning.saturating_add(usage.reasoning),
-        };
+        sum.usage = sum.usage.plus(usage);
         sum.cost_usd += cost_usd;
         Ok(())
     })?;

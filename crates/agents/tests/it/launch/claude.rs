@@ -213,7 +213,14 @@ fn the_environment_is_the_allow_list_and_the_calls_own() {
         CallSpec { tool_timeout: Some(Duration::from_secs(5)), model: Some("OPUS".into()), ..claude() };
     let env: Vec<_> =
         launched(&spec).plan.env.into_iter().map(|(name, value)| format!("{name}={value}")).collect();
-    assert_eq!(env, ["ANTHROPIC_MODEL=claude-opus-4-5", "MCP_TOOL_TIMEOUT=5000", "MY_KEY=k", "PATH=/bin"]);
+    let expected = [
+        "ANTHROPIC_MODEL=claude-opus-4-5",
+        "CLAUDE_CODE_PRINT_BG_WAIT_CEILING_MS=3600000",
+        "MCP_TOOL_TIMEOUT=5000",
+        "MY_KEY=k",
+        "PATH=/bin",
+    ];
+    assert_eq!(env, expected);
 }
 
 #[test]

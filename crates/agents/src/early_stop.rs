@@ -1,0 +1,80 @@
+//! When a run is over although its process is alive.
+//!
+//! One decision for everything that follows a run: the daemon, the library and `call --direct`. Pure; the caller watches the
+//! clock and stops the run.
+
+use std::time::Duration;
+
+use crate::parse::Summary;
+
+/// How long an agent that has answered may stay silent before its process is stopped.
+pub const LINGER: Duration = Duration::from_secs(15);
+
+/// How many refused logins in a row end a run. The first may be a token that has expired and is renewed on the way.
+const LOGIN_REFUSALS: u32 = 2;
+
+/// Why a run may be stopped before its process exits.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum EarlyStop {
+    /// The agent has answered, nothing of it is running, and its process does not exit.
+    Answered,
+    /// The model's API refuses the login, and the agent keeps retrying for minutes.
+    LoginRefused,
+}
+
+/// Returns why a run may be stopped, and after how long a silence; none while it has work to do.
+///
+/// An agent with a running background task has work to do, and so has one that began a further turn, however long it
+/// stays silent: only the limits of the call end it.
+pub fn early_stop(summary: &Summary, linger: Duration) -> Option<(EarlyStop, Duration)> {
+    if is_login_refused(summary) {
+        return Some((EarlyStop::LoginRefused, Duration::ZERO));
+    }
+    let is_busy = summary.is_in_further_turn() || summary.background.running().next().is_some();
+    (summary.said.is_some() && !is_busy).then_some((EarlyStop::Answered, linger))
+}
+
+/// Whether the agent has no answer because its login is refused.
+pub(crate) fn is_login_refused(summary: &Summary) -> bool {
+    summary.login_refusals >= LOGIN_REFUSALS && (summary.said.is_none() || summary.is_in_further_turn())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{ParseLimits, Parser};
+    use model::AgentKind;
+
+    const DONE: &str = r#"{"type":"result","subtype":"success","is_error":false,"result":"fine"}"#;
+    const INIT: &str = r#"{"type":"system","subtype":"init","session_id":"s"}"#;
+    const STARTED: &str = r#"{"type":"system","subtype":"task_started","task_id":"t","description":"build","is_backgrounded":true}"#;
+    const ENDED: &str =
+        r#"{"type":"system","subtype":"task_notification","task_id":"t","status":"completed"}"#;
+    const REFUSED: &str = r#"{"type":"system","subtype":"api_retry","attempt":1,"error_status":401,"error":"authentication_failed"}"#;
+    const OVERLOADED: &str =
+        r#"{"type":"system","subtype":"api_retry","error_status":529,"error":"overloaded"}"#;
+
+    #[test]
+    fn run_may_be_stopped_only_when_nothing_is_left_to_do() {
+        let answered = Some((EarlyStop::Answered, LINGER));
+        let refused = Some((EarlyStop::LoginRefused, Duration::ZERO));
+        let table: [(&[&str], _); 11] = [
+            (&[], None),
+            (&[INIT], None),
+            (&[INIT, DONE], answered),
+            (&[INIT, STARTED, DONE], None),
+            (&[INIT, STARTED, DONE, ENDED], answered),
+            (&[INIT, STARTED, DONE, ENDED, INIT], None),
+            (&[INIT, STARTED, DONE, ENDED, INIT, DONE], answered),
+            (&[INIT, REFUSED], None),
+            (&[INIT, REFUSED, REFUSED], refused),
+            (&[INIT, REFUSED, OVERLOADED, REFUSED], None),
+            (&[INIT, REFUSED, REFUSED, DONE], answered),
+        ];
+        for (lines, expected) in table {
+            let mut parser = Parser::new(AgentKind::Claude, ParseLimits::default());
+            parser.feed(format!("{}\n", lines.join("\n")).as_bytes(), &mut |_| {});
+            assert_eq!(early_stop(parser.summary(), LINGER), expected, "{lines:?}");
+        }
+    }
+}
