@@ -90,6 +90,35 @@ const scenes = {
     nothingWrong(page);
   },
 
+  async gone() {
+    const page = await visit();
+    const job = place("@rehearse say up\n@rehearse hang");
+    await page.clock.install();
+    await go(page, `/jobs/${job}`);
+    await has(page, "#live", "Live");
+    let asked = 0;
+    page.on("request", () => { asked += 1; });
+    run("stop", "--now");
+    await has(page, "#live.is-lost", "Not connected");
+    const gone = page.locator("#live.is-lost", { hasText: "switchboard open" });
+    // Each step is longer than any pause between two tries.
+    for (let step = 0; step < 50 && !(await gone.isVisible()); step += 1) {
+      await page.clock.fastForward(31_000);
+      await page.waitForTimeout(50);
+    }
+    assert.ok(await gone.isVisible(), "the page says what to do");
+    assert.ok(asked <= 20, `it asked ${asked} times`);
+    await picture(page, "gone");
+    asked = 0;
+    await page.clock.fastForward(3_600_000);
+    await page.waitForTimeout(200);
+    assert.equal(asked, 0, "nothing is asked of a dead port");
+    await page.getByRole("button", { name: "Try again" }).click();
+    await page.waitForTimeout(200);
+    assert.ok(asked > 0, "it tries again when it is told to");
+    run("cancel", job);
+  },
+
   async transcript() {
     const page = await visit();
     const job = place(

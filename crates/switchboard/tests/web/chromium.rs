@@ -73,6 +73,11 @@ fn a_job_that_is_placed_later_appears_in_the_list() {
 }
 
 #[test]
+fn page_stops_asking_when_the_daemon_is_gone() {
+    plays("gone");
+}
+
+#[test]
 fn the_transcript_of_a_running_job_grows_and_its_end_is_seen() {
     plays("transcript");
 }

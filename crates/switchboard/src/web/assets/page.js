@@ -53,22 +53,53 @@ const say = (words, lost = false) => {
   live.classList.toggle("is-lost", lost);
 };
 
+// Whether the daemon answers, as far as this page knows. Without it nothing is asked again and again.
+let connected = false;
+// How many tries in a row may fail, about two minutes in all, before the daemon counts as gone.
+const TRIES = 8;
+const LONGEST_PAUSE = 30_000;
+
+// Says that the daemon is gone, and leaves the next try to the reader.
+const gone = (retry) => {
+  say("The daemon has stopped; `switchboard open` opens this page again. ", true);
+  const button = document.createElement("button");
+  button.textContent = "Try again";
+  button.addEventListener("click", retry);
+  live?.append(button);
+};
+
 // A browser opens few connections to one server, so only a page that is seen watches.
 const watch = (address, handlers) => {
   let source = null;
+  let timer = null;
+  let failures = 0;
   let over = false;
-  const close = () => { source?.close(); source = null; };
+  const close = () => {
+    clearTimeout(timer);
+    timer = null;
+    source?.close();
+    source = null;
+    connected = false;
+  };
   const stop = () => { over = true; close(); };
+  const retry = () => { close(); failures = 0; open(); };
   const open = () => {
     if (over || source || document.hidden) return;
     source = new EventSource(address());
-    source.onopen = () => say("Live");
-    source.onerror = () => say("Not connected", true);
+    source.onopen = () => { failures = 0; connected = true; say("Live"); };
+    // Not left to the browser, which would ask a dead port every few seconds for ever.
+    source.onerror = () => {
+      close();
+      failures += 1;
+      if (failures >= TRIES) { gone(retry); return; }
+      say("Not connected", true);
+      timer = setTimeout(open, Math.min(LONGEST_PAUSE, 500 * 2 ** failures));
+    };
     for (const [name, doing] of Object.entries(handlers)) {
       source.addEventListener(name, (event) => doing(JSON.parse(event.data), event, stop));
     }
   };
-  document.addEventListener("visibilitychange", () => (document.hidden ? close() : open()));
+  document.addEventListener("visibilitychange", () => (document.hidden ? close() : retry()));
   window.addEventListener("pagehide", close);
   open();
 };
@@ -216,7 +247,7 @@ if (job) {
   const tree = select("[data-again]");
   const again = async () => {
     if (!tree?.isConnected && !select("[data-again]")) return;
-    if (!document.hidden) {
+    if (!document.hidden && connected) {
       const answer = await fetch(select("[data-again]").dataset.again).catch(() => null);
       if (answer?.ok) {
         const template = document.createElement("template");
