@@ -22,7 +22,7 @@ pub(crate) use error::WITH_FILE_TOOLS;
 
 use crate::{Capability, Setup};
 
-/// How long a prompt may be.
+/// How long a prompt may be: no agent takes a longer one.
 pub const MAX_PROMPT_BYTES: usize = 10 * 1024 * 1024;
 
 /// How many characters of prompt codex takes.
@@ -30,6 +30,35 @@ pub const MAX_PROMPT_CHARS_CODEX: usize = 1_048_576;
 
 /// How long a prompt gemini takes: over about 4.19 MB it asks no model, answers nothing and calls that a success.
 pub const MAX_PROMPT_BYTES_GEMINI: usize = 4_000_000;
+
+/// How long a prompt an agent takes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum PromptLimit {
+    /// In bytes of UTF-8.
+    Bytes(usize),
+    /// In characters.
+    Chars(usize),
+}
+
+impl PromptLimit {
+    /// Returns the limit of an agent.
+    pub fn for_agent(agent: AgentKind) -> Self {
+        match agent {
+            AgentKind::Claude | AgentKind::Rehearsal => Self::Bytes(MAX_PROMPT_BYTES),
+            AgentKind::Codex => Self::Chars(MAX_PROMPT_CHARS_CODEX),
+            AgentKind::Gemini => Self::Bytes(MAX_PROMPT_BYTES_GEMINI),
+        }
+    }
+
+    /// Checks a prompt of that size; a caller that did not keep all of it gives the size alone.
+    pub fn check(self, agent: AgentKind, bytes: usize, chars: usize) -> Result<(), LaunchError> {
+        let (length, limit, unit) = match self {
+            Self::Bytes(limit) => (bytes, limit, "bytes"),
+            Self::Chars(limit) => (chars, limit, "characters"),
+        };
+        if length > limit { Err(LaunchError::PromptTooLong { agent, length, limit, unit }) } else { Ok(()) }
+    }
+}
 
 /// How long one argument may be: Linux refuses more than 128 KiB, flag and terminating NUL included.
 const MAX_ARGUMENT_BYTES: usize = 120 * 1024;
@@ -75,10 +104,8 @@ fn check(spec: &CallSpec) -> Result<(), LaunchError> {
     if spec.prompt.trim().is_empty() {
         return Err(LaunchError::EmptyPrompt);
     }
-    if spec.prompt.len() > MAX_PROMPT_BYTES {
-        let (length, limit) = (spec.prompt.len(), MAX_PROMPT_BYTES);
-        return Err(LaunchError::PromptTooLong { agent: spec.agent, length, limit, unit: "bytes" });
-    }
+    let limit = PromptLimit::for_agent(spec.agent);
+    limit.check(spec.agent, spec.prompt.len(), spec.prompt.chars().count())?;
     if spec.max_turns == Some(0) {
         return Err(LaunchError::BadLimit { option: "max_turns", value: "0".to_owned() });
     }

@@ -29,7 +29,8 @@ mod version;
 pub use early_stop::{EarlyStop, LINGER, early_stop};
 pub use environment::{environment, is_never_passed_on};
 pub use launch::{
-    Launch, LaunchError, MAX_PROMPT_BYTES, MAX_PROMPT_BYTES_GEMINI, MAX_PROMPT_CHARS_CODEX, launch,
+    Launch, LaunchError, MAX_PROMPT_BYTES, MAX_PROMPT_BYTES_GEMINI, MAX_PROMPT_CHARS_CODEX, PromptLimit,
+    launch,
 };
 pub use models::{ModelTable, ModelTables, UnknownModel};
 pub use outcome::{Ended, judge};

@@ -6,9 +6,9 @@ use std::io::{self, IsTerminal, Read};
 use std::process::ExitCode;
 use std::time::Duration;
 
-use agents::LaunchError;
+use agents::{LaunchError, PromptLimit};
 use calls::Answer;
-use model::{CallPolicy, CallSpec, Limits, Mode, Requirement, SessionChoice};
+use model::{AgentKind, CallPolicy, CallSpec, Limits, Mode, Requirement, SessionChoice};
 use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader};
 use tokio::net::UnixStream;
 use tokio::signal::unix::{SignalKind, signal};
@@ -27,6 +27,8 @@ use crate::{direct, output};
 
 /// How often the elapsed time is shown.
 const TICK: Duration = Duration::from_millis(100);
+/// How much of an oversized prompt is counted: stdin may have no end.
+const COUNTED_BYTES: u64 = 1 << 30;
 /// Over how many daemons in a row without a word of the job it is given up.
 const MOST_DAEMONS: u32 = 5;
 
@@ -280,15 +282,32 @@ fn prompt(order: &Order) -> Result<String, Failure> {
                 );
             }
             let mut bytes = Vec::new();
-            // One byte more than any agent takes is enough to be refused.
             let limit = agents::MAX_PROMPT_BYTES as u64 + 1;
-            io::stdin().take(limit).read_to_end(&mut bytes).map_err(Failure::Prompt)?;
+            let mut stdin = io::stdin().lock();
+            (&mut stdin).take(limit).read_to_end(&mut bytes).map_err(Failure::Prompt)?;
             if bytes.len() > agents::MAX_PROMPT_BYTES {
-                // Cut within a character, perhaps; too long all the same.
-                return Ok(String::from_utf8_lossy(&bytes).into_owned());
+                refuse_oversized(order.agent, &bytes, stdin.take(COUNTED_BYTES))?;
             }
             String::from_utf8(bytes).map_err(|_| Failure::PromptIsNoText)
         }
         Some(text) => Ok(text.to_owned()),
     }
+}
+
+/// Refuses a prompt that is longer than any agent takes, with its real size: the rest is counted and not kept.
+fn refuse_oversized(agent: AgentKind, head: &[u8], mut rest: impl Read) -> Result<(), Failure> {
+    // Every character has one byte that does not continue another.
+    let chars = |bytes: &[u8]| bytes.iter().filter(|&&byte| byte & 0xC0 != 0x80).count();
+    let (mut byte_count, mut char_count) = (head.len(), chars(head));
+    let mut buffer = vec![0; 64 * 1024];
+    loop {
+        match rest.read(&mut buffer).map_err(Failure::Prompt)? {
+            0 => break,
+            length => {
+                byte_count += length;
+                char_count += chars(&buffer[..length]);
+            }
+        }
+    }
+    Ok(PromptLimit::for_agent(agent).check(agent, byte_count, char_count)?)
 }

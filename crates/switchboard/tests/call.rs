@@ -52,6 +52,21 @@ fn the_prompt_can_come_from_stdin() {
 }
 
 #[test]
+fn oversized_prompt_is_refused_with_its_real_size() {
+    let home = tempfile::tempdir().unwrap();
+    let mut child: Child = switchboard(&home, &["call", "rehearsal", "-"])
+        .stdin(Stdio::piped())
+        .stdout(Stdio::null())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    child.stdin.take().unwrap().write_all(&vec![b'x'; 12_000_000]).unwrap();
+    let output = child.wait_with_output().unwrap();
+    let said = stderr(&output);
+    assert!(said.contains("the prompt has 12000000 bytes, and rehearsal takes 10485760"), "{said}");
+}
+
+#[test]
 fn what_the_agent_leaves_behind_is_ended_and_counted() {
     let home = tempfile::tempdir().unwrap();
     let output = call(&home, &["@rehearse spawn daemon\n@rehearse spawn setsid\n@rehearse answer done"]);

@@ -8,7 +8,7 @@ use model::{
     ExpectedSession, McpServer, Mode, PermissionMode, SessionChoice, SettingSource, Settings, ToolChoice,
 };
 
-use super::{Draft, LaunchError, MAX_PROMPT_CHARS_CODEX, path_text};
+use super::{Draft, LaunchError, path_text};
 use crate::{Capability, is_never_passed_on};
 
 pub(super) fn write(draft: &mut Draft<'_>) -> Result<(), LaunchError> {
@@ -37,11 +37,6 @@ pub(super) fn write(draft: &mut Draft<'_>) -> Result<(), LaunchError> {
 
 fn check(draft: &Draft<'_>) -> Result<(), LaunchError> {
     let spec = draft.spec;
-    let length = spec.prompt.chars().count();
-    if length > MAX_PROMPT_CHARS_CODEX {
-        let limit = MAX_PROMPT_CHARS_CODEX;
-        return Err(LaunchError::PromptTooLong { agent: spec.agent, length, limit, unit: "characters" });
-    }
     draft.refuse(spec.max_turns.is_some(), "max_turns")?;
     draft.refuse(spec.max_budget_usd.is_some(), "max_budget_usd")?;
     draft.refuse(spec.agent_name.is_some(), "agent_name")?;

@@ -6,7 +6,7 @@
 
 use model::{ExpectedSession, Mode, PermissionMode, SessionChoice, Settings, ToolChoice};
 
-use super::{Draft, LaunchError, MAX_PROMPT_BYTES_GEMINI, path_text};
+use super::{Draft, LaunchError, path_text};
 use crate::Capability;
 
 /// The built-in tools that change nothing and reach nobody.
@@ -52,10 +52,6 @@ pub(super) fn write(draft: &mut Draft<'_>) -> Result<(), LaunchError> {
 
 fn check(draft: &Draft<'_>) -> Result<(), LaunchError> {
     let spec = draft.spec;
-    if spec.prompt.len() > MAX_PROMPT_BYTES_GEMINI {
-        let (length, limit) = (spec.prompt.len(), MAX_PROMPT_BYTES_GEMINI);
-        return Err(LaunchError::PromptTooLong { agent: spec.agent, length, limit, unit: "bytes" });
-    }
     // Its hooks, servers and discovery commands run whatever the policy says, and only root can overrule them.
     if spec.mode == Mode::Observe && draft.setup.workspace_has_settings {
         return Err(LaunchError::WorkspaceSettings { agent: spec.agent, folder: spec.cwd.join(".gemini") });

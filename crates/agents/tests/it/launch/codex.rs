@@ -133,6 +133,9 @@ fn the_prompt_is_counted_in_characters() {
     assert_eq!(launched(&fits).plan.stdin.len(), 2_097_152);
     let error = refused(&CallSpec { prompt: "é".repeat(1_048_577), ..codex() });
     assert_eq!(error.to_string(), "the prompt has 1048577 characters, and codex takes 1048576");
+    // Longer than any agent takes: the limit is codex's own all the same.
+    let error = refused(&CallSpec { prompt: "é".repeat(6_000_000), ..codex() });
+    assert_eq!(error.to_string(), "the prompt has 6000000 characters, and codex takes 1048576");
 }
 
 #[test]

@@ -95,6 +95,8 @@ fn a_policy_allows_the_tools_of_the_call_and_denies_the_rest() {
 fn a_prompt_that_gemini_would_drop_in_silence_is_refused() {
     let error = refused(&CallSpec { prompt: "x".repeat(4_000_001), ..gemini() });
     assert_eq!(error.to_string(), "the prompt has 4000001 bytes, and gemini takes 4000000");
+    let error = refused(&CallSpec { prompt: "x".repeat(12_000_000), ..gemini() });
+    assert_eq!(error.to_string(), "the prompt has 12000000 bytes, and gemini takes 4000000");
 }
 
 #[test]
