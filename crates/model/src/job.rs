@@ -170,6 +170,8 @@ pub struct JobEnd {
     pub metadata: Option<String>,
     /// When the run was over that ended it; none when it ends by being told so.
     pub ended_at: Option<Timestamp>,
+    /// Whether the model answered, if only in part. Only then is the session the one that `continue_latest` resumes.
+    pub has_answer: bool,
 }
 
 impl JobEnd {
@@ -184,7 +186,8 @@ impl JobEnd {
     }
 
     fn new(how: Ended, failure: Option<Failure>, outcome: Option<Outcome>) -> Self {
-        Self { how, failure, outcome, exchange: None, metadata: None, ended_at: None }
+        let has_answer = outcome.as_ref().is_some_and(Outcome::has_answer);
+        Self { how, failure, outcome, exchange: None, metadata: None, ended_at: None, has_answer }
     }
 
     /// The same end, with what was said.

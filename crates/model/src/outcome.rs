@@ -61,6 +61,15 @@ impl Outcome {
         self.verdict == Verdict::Success
     }
 
+    /// Whether the model answered, if only in part: the conversation then exists, and can be resumed. An agent that was refused
+    /// by its vendor, or died before its first output, names a session that it never kept.
+    pub fn has_answer(&self) -> bool {
+        self.is_success()
+            || !self.text.is_empty()
+            || self.structured_output.is_some()
+            || self.usage.is_some_and(|usage| usage.output > 0)
+    }
+
     /// What went wrong, if anything.
     pub fn failure(&self) -> Option<&Failure> {
         match &self.verdict {

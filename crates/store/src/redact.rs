@@ -87,6 +87,12 @@ impl Redactor {
         self
     }
 
+    /// Whether a value is taken out already, or is too short to be.
+    pub(crate) fn knows(&self, value: &str) -> bool {
+        let value = value.trim();
+        value.len() < SHORTEST_SECRET || self.values.iter().any(|known| known == value)
+    }
+
     /// Takes the secrets out of a text, and says how many there were.
     pub fn redact(&self, text: &mut String) -> usize {
         let mut found = 0;

@@ -209,6 +209,8 @@ pub struct JobSummary {
     pub started_at: Option<Timestamp>,
     /// When it ended.
     pub completed_at: Option<Timestamp>,
+    /// How long its runs took, once it has ended.
+    pub duration: Option<Duration>,
     /// Until when it waits.
     pub paused_until: Option<Timestamp>,
     /// Whether somebody wants it to end.

@@ -4,6 +4,7 @@
 //! kept byte for byte and is not read where only a line is wanted.
 
 use std::str::FromStr;
+use std::time::Duration;
 
 use model::{
     AgentKind, Attempt, CallSpec, ExchangeId, Failure, Home, Job, JobEnd, JobId, JobState, Lease, NewJob,
@@ -88,6 +89,7 @@ pub struct LineRow {
     pub created_at: u64,
     pub started_at: Option<u64>,
     pub completed_at: Option<u64>,
+    pub duration_ms: Option<u64>,
     pub agent: String,
     pub model: Option<String>,
     pub tool: String,
@@ -123,6 +125,10 @@ pub struct JobRow {
 pub struct EndRow {
     pub model: Option<String>,
     pub session: Option<SessionId>,
+    /// How long its runs took; nothing when none was started.
+    pub duration_ms: u64,
+    /// Whether the session becomes the last of its task.
+    pub is_last_session: bool,
     pub usage: Option<Usage>,
     pub cost_usd: Option<f64>,
     pub failure: Option<String>,
@@ -141,11 +147,13 @@ pub struct ExchangeRow {
 
 impl EndRow {
     pub fn new(end: JobEnd, exchange: ExchangeId) -> Result<Self, StoreError> {
-        let JobEnd { failure, outcome, exchange: said, metadata, .. } = end;
+        let JobEnd { failure, outcome, exchange: said, metadata, has_answer, .. } = end;
         let of_outcome = outcome.as_ref();
         Ok(Self {
             model: of_outcome.and_then(|outcome| outcome.model.clone()),
             session: of_outcome.and_then(|outcome| outcome.session.clone()),
+            duration_ms: of_outcome.map_or(0, |outcome| outcome.duration_ms),
+            is_last_session: has_answer,
             usage: of_outcome.and_then(|outcome| outcome.usage).map(addable),
             cost_usd: of_outcome.and_then(|outcome| outcome.cost_usd),
             failure: failure.map(|failure| json("failure", &failure)).transpose()?,
@@ -171,6 +179,7 @@ impl JobRow {
             created_at: job.created_at.as_millis(),
             started_at: job.started_at.map(Timestamp::as_millis),
             completed_at: None,
+            duration_ms: None,
             agent: order.call.agent.name().to_owned(),
             model: order.call.model.clone(),
             tool: order.tool.clone(),
@@ -263,6 +272,7 @@ impl LineRow {
             created_at: Timestamp::from_millis(self.created_at),
             started_at: self.started_at.map(Timestamp::from_millis),
             completed_at: self.completed_at.map(Timestamp::from_millis),
+            duration: self.duration_ms.map(Duration::from_millis),
             paused_until: self.standing.paused_until.map(Timestamp::from_millis),
             cancel_requested: self.standing.cancel_requested_at.is_some(),
             failure,

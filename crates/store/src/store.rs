@@ -4,7 +4,7 @@
 //! writes SQL or `SurrealQL`.
 
 use std::path::PathBuf;
-use std::sync::Arc;
+use std::sync::{Arc, PoisonError, RwLock};
 use std::time::Duration;
 
 use model::{
@@ -68,7 +68,7 @@ impl Opening {
 pub struct Store {
     engine: Arc<dyn Engine>,
     clock: Clock,
-    redactor: Arc<Redactor>,
+    redactor: Arc<RwLock<Arc<Redactor>>>,
     ids: Arc<Ids>,
 }
 
@@ -85,7 +85,7 @@ impl Store {
             Setting::SqliteMemory => Arc::new(Sqlite::in_memory().await?),
             server => open_surreal(server, credentials, ca_file).await?,
         };
-        Ok(Self { engine, clock, redactor: Arc::new(redactor), ids: Arc::default() })
+        Ok(Self { engine, clock, redactor: Arc::new(RwLock::new(Arc::new(redactor))), ids: Arc::default() })
     }
 
     /// Whether [`Self::watch`] also tells of what other processes write.
@@ -103,7 +103,32 @@ impl Store {
     /// The same idempotency key gives the same job, which may have been asked for in other words. When the answer is
     /// [`StoreError::Unconfirmed`], the job may be there: ask again with the same key, or look for the id in the error.
     pub async fn place(&self, order: NewJob) -> Result<Placed, StoreError> {
-        self.keep(order, None).await?.kept().await
+        self.place_as(self.new_id()?, order, None).await?.kept().await
+    }
+
+    /// Takes these values out of everything that is kept from now on.
+    pub fn redact_values(&self, values: &[&str]) {
+        let known = self.redactor();
+        if values.iter().all(|value| known.knows(value)) {
+            return;
+        }
+        let mut redactor = self.redactor.write().unwrap_or_else(PoisonError::into_inner);
+        let more = Redactor::clone(&redactor).with_values(values);
+        *redactor = Arc::new(more);
+    }
+
+    /// Takes secrets out of a text, as they are taken out of what is kept.
+    pub fn redact(&self, text: &mut String) -> usize {
+        self.redactor().redact(text)
+    }
+
+    fn redactor(&self) -> Arc<Redactor> {
+        Arc::clone(&self.redactor.read().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// Returns an id for a job that is to be placed ([`Self::place_as`]), newer than all before it.
+    pub fn new_id(&self) -> Result<JobId, StoreError> {
+        self.ids.job(self.now())
     }
 
     /// Like [`Self::place`], by an owner that has room: it may get its next job, this one or an older one, in the same breath
@@ -116,18 +141,21 @@ impl Store {
         order: NewJob,
         request: ClaimRequest,
     ) -> Result<Written<Placed>, StoreError> {
-        self.keep(order, Some(request)).await
+        self.place_as(self.new_id()?, order, Some(request)).await
     }
 
-    async fn keep(
+    /// Places a job under an id of [`Self::new_id`], with or without a claim. Of a call that was placed before under its key, the id
+    /// is that of the earlier job.
+    pub async fn place_as(
         &self,
+        id: JobId,
         mut order: NewJob,
         request: Option<ClaimRequest>,
     ) -> Result<Written<Placed>, StoreError> {
         refuse_empty(&order)?;
-        let redactions = self.redactor.clean_order(&mut order)?;
+        let redactions = self.redactor().clean_order(&mut order)?;
         let now = self.now();
-        let job = Job::placed(self.ids.job(now)?, order, now);
+        let job = Job::placed(id, order, now);
         let placed = |Begun { job, is_new, claimed }| {
             let claimed = claimed.map(Box::new);
             Placed { job, is_new, redactions, claimed }
@@ -149,7 +177,7 @@ impl Store {
 
     /// Remembers the vendor's conversation as soon as it is known, so that the work can be taken up after a crash.
     pub async fn note_session(&self, claim: &Claim, session: &SessionId) -> Result<(), StoreError> {
-        self.redactor.check_session(session)?;
+        self.redactor().check_session(session)?;
         self.engine.note_session(claim.clone(), session.clone(), self.now()).await
     }
 
@@ -163,7 +191,7 @@ impl Store {
     /// disk takes it. Who waits for the job must not be answered before the disk has it.
     pub async fn write_end(&self, claim: &Claim, end: JobEnd) -> Result<Written<Finished>, StoreError> {
         let mut end = end;
-        let redactions = self.redactor.clean_end(&mut end);
+        let redactions = self.redactor().clean_end(&mut end);
         let step = Step::Finish { claim: claim.clone(), how: end.how };
         let now = self.now();
         // A run may end while nobody is there to say so. A clock that was ahead is not believed.
@@ -222,12 +250,17 @@ impl Store {
 
     /// Places an ended job again as a new one, whose parent it is. The secrets that were taken out of it stay out.
     pub async fn retry(&self, job: JobId) -> Result<Placed, StoreError> {
+        self.place(self.order_of_retry(job).await?).await
+    }
+
+    /// Returns what is placed when an ended job is placed again.
+    pub async fn order_of_retry(&self, job: JobId) -> Result<NewJob, StoreError> {
         let old = self.get(job).await?.ok_or(StoreError::NoSuchJob { job })?;
         if old.completed_at.is_none() {
             let refusal = Refusal::NoSuchStep { from: old.progress.state.name(), step: "retry" };
             return Err(StoreError::Refused { job, refusal });
         }
-        self.place(NewJob { idempotency_key: None, parent: Some(job), ..old.order }).await
+        Ok(NewJob { idempotency_key: None, parent: Some(job), ..old.order })
     }
 
     /// A job, with all that is known of it.

@@ -180,7 +180,18 @@ fn keep_end(
     end: &EndRow,
     now: Timestamp,
 ) -> Result<(), Failed> {
-    let EndRow { model, session, usage, cost_usd, failure, outcome, metadata, exchange } = end;
+    let EndRow {
+        model,
+        session,
+        duration_ms,
+        is_last_session,
+        usage,
+        cost_usd,
+        failure,
+        outcome,
+        metadata,
+        exchange,
+    } = end;
     let Standing { state, owner, attempt, requeues, paused_until, cancel_requested_at, .. } = &moved.standing;
     let tokens = |part: fn(&Usage) -> u64| usage.as_ref().map(part).map(int);
     connection
@@ -202,7 +213,7 @@ fn keep_end(
             cancel_requested_at.map(int),
             moved.started_at.map(int),
             moved.completed_at.map(int),
-            moved.duration_ms.map(int),
+            int(*duration_ms),
             int(moved.revision),
             model,
             session.as_ref().map(SessionId::as_str),
@@ -219,7 +230,7 @@ fn keep_end(
     if let Some(said) = exchange {
         keep_exchange(connection, job, said, now)?;
     }
-    if let Some(session) = session {
+    if let Some(session) = session.as_ref().filter(|_| *is_last_session) {
         keep_last_session(connection, job, session, now)?;
     }
     Ok(())

@@ -19,7 +19,7 @@ use crate::sqlite::jobs::int;
 use crate::stats::{DAY_MS, Stats, StatsRange, StatsRow};
 
 const LINE: &str = "id, state, job.owner, attempt, requeues, max_attempts, paused_until, cancel_requested_at,
-    created_at, started_at, completed_at, agent, model, tool, task, home, cwd, session, parent,
+    created_at, started_at, completed_at, duration_ms, agent, model, tool, task, home, cwd, session, parent,
     input_tokens, output_tokens, cached_tokens, reasoning_tokens, cost_usd, prompt_head, failure";
 
 const REST: &str =
@@ -355,6 +355,7 @@ impl Columns<'_> {
             created_at: self.unsigned()?,
             started_at: self.maybe_unsigned()?,
             completed_at: self.maybe_unsigned()?,
+            duration_ms: self.maybe_unsigned()?,
             agent: self.take()?,
             model: self.take()?,
             tool: self.take()?,

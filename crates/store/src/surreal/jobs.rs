@@ -187,8 +187,9 @@ impl Change {
         let before = head.standing().progress(job)?;
         let after = before.after(step, now).map_err(|refusal| StoreError::Refused { job, refusal })?;
         let op = op_name()?;
-        let mut patch = end.map(end_patch).unwrap_or_default();
-        patch.extend(step_patch(head, &after, &op, now));
+        // What the end says counts: a job may have waited for longer than its runs took.
+        let mut patch = step_patch(head, &after, &op, now);
+        patch.extend(end.map(end_patch).unwrap_or_default());
         let vars = Self::vars(head, job, patch);
         let vars = match end {
             Some(end) => with_end(vars, head, job, end, now),
@@ -303,8 +304,8 @@ fn with_end(vars: Vars, head: &LineRecord, job: JobId, end: &EndRow, now: Timest
         vars = vars.with("said_id", id).with("said", record);
     }
     match &end.session {
-        Some(session) => with_last_session(vars, head, job, session, now),
-        None => vars,
+        Some(session) if end.is_last_session => with_last_session(vars, head, job, session, now),
+        _ => vars,
     }
 }
 

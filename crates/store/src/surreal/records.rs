@@ -24,6 +24,7 @@ pub struct LineRecord {
     pub created_at: i64,
     pub started_at: Option<i64>,
     pub completed_at: Option<i64>,
+    pub duration_ms: Option<i64>,
     pub agent: String,
     pub model: Option<String>,
     pub tool: String,
@@ -58,7 +59,7 @@ pub struct RestRecord {
 
 /// The fields of [`LineRecord`], as a query names them, and the id of the record.
 pub const LINE: &str = "id, placed, revision, op, state, owner, attempt, requeues, max_attempts, paused_until,
-    cancel_requested_at, created_at, started_at, completed_at, agent, model, tool, task, home, cwd, session, parent,
+    cancel_requested_at, created_at, started_at, completed_at, duration_ms, agent, model, tool, task, home, cwd, session, parent,
     input_tokens, output_tokens, cached_tokens, reasoning_tokens, cost_usd, failure, prompt_head";
 
 /// A whole job.
@@ -162,6 +163,7 @@ impl LineRecord {
             created_at: unsigned(self.created_at),
             started_at: self.started_at.map(unsigned),
             completed_at: self.completed_at.map(unsigned),
+            duration_ms: self.duration_ms.map(unsigned),
             parent: self.parent.as_deref().and_then(|text| Uuid::parse_str(text).ok()),
             usage,
             agent: self.agent,
@@ -198,6 +200,7 @@ impl JobRecord {
                 created_at: int(line.created_at),
                 started_at: None,
                 completed_at: None,
+                duration_ms: None,
                 agent: line.agent,
                 model: line.model,
                 tool: line.tool,
@@ -294,7 +297,9 @@ pub fn end_patch(end: &EndRow) -> Object {
             patch.insert(name.to_owned(), value);
         }
     };
-    let EndRow { model, session, usage, cost_usd, failure, outcome, metadata, exchange } = end;
+    let EndRow { model, session, duration_ms, usage, cost_usd, failure, outcome, metadata, exchange, .. } =
+        end;
+    put("duration_ms", int(*duration_ms).into_value());
     put("model", model.clone().into_value());
     put("session", session.as_ref().map(|session| session.as_str().to_owned()).into_value());
     put("exchange", exchange.as_ref().map(|said| said.id.to_string()).into_value());

@@ -23,6 +23,7 @@ conformance![
     a_deadline_ends_as_timeout_and_keeps_the_failure,
     what_is_closed_is_there_when_it_is_opened_again,
     the_last_session_is_known_per_task_agent_and_home,
+    session_without_an_answer_is_not_the_last_one,
     a_session_is_kept_as_soon_as_it_is_known,
     a_job_is_found_by_the_beginning_of_its_id,
     an_ended_job_is_placed_again_as_its_child,
@@ -279,6 +280,34 @@ async fn the_last_session_is_known_per_task_agent_and_home(bed: Bed) {
     assert_eq!(last(AgentKind::Claude, "b", &here()).await.unwrap().session, session("s-2"));
     assert_eq!(last(AgentKind::Claude, "a", &gpu).await.unwrap().session, session("s-3"));
     assert_eq!(last(AgentKind::Codex, "a", &here()).await, None);
+}
+
+async fn session_without_an_answer_is_not_the_last_one(bed: Bed) {
+    let store = bed.open().await;
+    let refused = Failure { kind: FailureKind::Auth, message: "401".into() };
+    let silent = |id| model::Outcome {
+        session: Some(session(id)),
+        verdict: Verdict::Failed(refused.clone()),
+        usage: None,
+        ..outcome("")
+    };
+    let end = async |outcome: model::Outcome| {
+        store.place(order("do it")).await.unwrap();
+        let (job, claim) = claimed(&store, "a").await;
+        store.finish(&claim, outcome.into()).await.unwrap();
+        job.id
+    };
+    let last = async || store.last_session(AgentKind::Claude, "call_cc", &here()).await.unwrap();
+    let job = end(silent("refused")).await;
+    assert_eq!(last().await, None);
+    // The job itself still names it.
+    assert_eq!(store.get(job).await.unwrap().unwrap().session, Some(session("refused")));
+    end(model::Outcome { session: Some(session("answered")), ..outcome("x") }).await;
+    end(silent("refused-again")).await;
+    assert_eq!(last().await.unwrap().session, session("answered"));
+    // A call that was cut short after the model's first words can be resumed.
+    end(model::Outcome { text: "so far".into(), ..silent("cut-short") }).await;
+    assert_eq!(last().await.unwrap().session, session("cut-short"));
 }
 
 async fn a_session_is_kept_as_soon_as_it_is_known(bed: Bed) {

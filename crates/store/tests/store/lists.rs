@@ -139,6 +139,7 @@ async fn a_summary_has_what_fits_in_a_line(bed: Bed) {
     assert_eq!(line.model.as_deref(), Some("claude-haiku-4-5"), "the model that answered");
     assert_eq!(line.usage, Some(Usage { input: 100, output: 20, cached: 60, reasoning: 5 }));
     assert_eq!(line.cost_usd, Some(0.25));
+    assert_eq!(line.duration, Some(Duration::from_millis(1_200)), "the time of its runs");
     assert_eq!((line.cwd.as_str(), line.home), ("/home/ana/shop", here()));
     assert!(line.prompt_head.starts_with("first line second x"));
     assert!(line.prompt_head.len() < 200);
@@ -160,7 +161,7 @@ async fn sums_are_by_agent_model_day_and_end(bed: Bed) {
     assert_eq!(stats.in_state(StateName::Failed), 0);
     let rows: Vec<_> =
         stats.ended.iter().map(|row| (row.agent, row.jobs, row.duration_ms, row.usage.input)).collect();
-    assert_eq!(rows, [(AgentKind::Claude, 2, 6_000, 200), (AgentKind::Codex, 1, 3_000, 100)]);
+    assert_eq!(rows, [(AgentKind::Claude, 2, 2_400, 200), (AgentKind::Codex, 1, 1_200, 100)]);
     assert_eq!(stats.ended[0].model.as_deref(), Some("claude-haiku-4-5"));
     assert!((stats.ended[0].cost_usd - 0.5).abs() < 1e-9);
     assert_eq!(stats.ended[1].day.since(stats.ended[0].day), Duration::from_hours(24));
