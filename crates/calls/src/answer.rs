@@ -5,6 +5,7 @@
 mod events;
 
 use std::path::Path;
+use std::time::Duration;
 
 use agents::Relay;
 use model::{
@@ -18,6 +19,7 @@ use serde_json::Value;
 use crate::confinement::Sandbox;
 use crate::files::{JobFiles, PAUSE, Stream};
 use crate::live::Activity;
+use crate::wait_reason::WaitReason;
 use events::StreamEvents;
 
 /// How many characters of the agent's words are passed on when nobody says otherwise.
@@ -58,8 +60,11 @@ pub struct Answer {
     pub model: Option<String>,
     /// The conversation; give it as `resume_session_id` to go on with it.
     pub session_id: Option<String>,
-    /// From the first start of the agent to the end, or until now.
+    /// How long the agent has run, in all of its runs. Waits for a session, a slot or a quota are not counted.
     pub duration_ms: u64,
+    /// What the job waits for before its next run: a session, a directory, a slot or a quota. Left out while the agent runs.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub waiting: Option<String>,
     /// How many turns the model took.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub num_turns: Option<u32>,
@@ -316,7 +321,8 @@ impl Answer {
             }),
             model: outcome.and_then(|outcome| outcome.model.clone()).or_else(|| job.order.call.model.clone()),
             session_id: session.map(String::from),
-            duration_ms: duration_ms(job, now),
+            duration_ms: duration_ms(job, outcome, activity, now),
+            waiting: None,
             num_turns: outcome.and_then(|outcome| outcome.turns),
             usage: outcome.and_then(|outcome| outcome.usage).map(Tokens::from),
             cost_usd: outcome.and_then(|outcome| outcome.cost_usd),
@@ -356,6 +362,16 @@ impl Answer {
         answer
     }
 
+    /// Names what the job waits for, in the answer and in its note.
+    #[must_use]
+    pub(crate) fn waiting_for(mut self, reason: Option<&WaitReason>) -> Self {
+        self.waiting = reason.map(WaitReason::to_string);
+        if let Some(waiting) = &self.waiting {
+            self.note = Some(format!("{waiting}; wait for it with call_wait, or stop it with call_cancel"));
+        }
+        self
+    }
+
     /// The same answer with at most that many characters of output, and as many of events: the head and the tail of each. A line
     /// in the output says how much of it is missing and where all of it is; `truncated` says it of both.
     #[must_use]
@@ -389,10 +405,22 @@ impl Answer {
     }
 }
 
-fn duration_ms(job: &Job, now: model::Timestamp) -> u64 {
-    let Some(started) = job.started_at else { return 0 };
-    let millis = job.completed_at.unwrap_or(now).since(started).as_millis();
-    u64::try_from(millis).unwrap_or(u64::MAX)
+/// Returns how long the runs of a job took, or have taken by now.
+fn duration_ms(
+    job: &Job,
+    outcome: Option<&Outcome>,
+    activity: Option<&Activity>,
+    now: model::Timestamp,
+) -> u64 {
+    let millis = |time: Duration| u64::try_from(time.as_millis()).unwrap_or(u64::MAX);
+    match (activity, &job.progress.state) {
+        (Some(activity), state) if state.name().ended().is_none() => millis(activity.run_time(now)),
+        // It runs on another machine, which alone knows its waits.
+        (None, JobState::Running { .. }) => {
+            job.started_at.map_or(0, |started_at| millis(now.since(started_at)))
+        }
+        _ => outcome.map_or(0, |outcome| outcome.duration_ms),
+    }
 }
 
 fn problem(job: &Job, failure: &model::Failure) -> Problem {
@@ -467,8 +495,7 @@ fn note(answer: &Answer, activity: Option<&Activity>) -> Option<String> {
         Standing::Running => {
             format!("still running{doing}; wait for it with call_wait, or stop it with call_cancel")
         }
-        Standing::Queued => format!("waiting for its turn{doing}; wait for it with call_wait"),
-        Standing::Paused => "waiting for the reset of a quota; it goes on by itself".to_owned(),
+        Standing::Queued | Standing::Paused => format!("queued{doing}; wait for it with call_wait"),
         _ => {
             let notes = answer.sandbox.as_ref().map(Sandbox::notes).unwrap_or_default();
             return (!notes.is_empty()).then(|| notes.join("; "));

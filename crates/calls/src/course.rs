@@ -21,22 +21,23 @@ use serde::{Deserialize, Serialize};
 use store::{JobFilter, OnDisk, PageRequest};
 use supervisor::{AttachError, Run, Spool, SpoolError, StartError};
 
+use crate::caller_environment::CallerEnvironment;
 use crate::desk::Inner;
-use crate::files::{JobFiles, PAUSE};
+use crate::files::{ENVIRONMENT, JobFiles, PAUSE};
 use crate::live::{Activity, Live};
 use crate::locks::{Guard, Key};
 use crate::seats::Place;
+use crate::wait_reason::WaitReason;
 use next::{cancelled, with_what_was_said};
 use reported::Reported;
-use words::{
-    never_free, not_followed, not_kept, not_started, not_written, supervisor_gone, taken_up_again,
-    waiting_for,
-};
+use words::{never_free, not_followed, not_kept, not_started, not_written, supervisor_gone, taken_up_again};
 
 /// How long a run that cannot be read may take to end.
 const GIVEN_UP_WITHIN: Duration = Duration::from_mins(1);
 /// How long to wait before a run is looked for again that could not be followed.
 const TRY_AGAIN: Duration = Duration::from_secs(1);
+/// How often a waiting job checks which job has the lock.
+const HOLDER_CHECKED_EVERY: Duration = Duration::from_secs(1);
 
 /// What a run was started for, so that it can be judged by somebody who did not start it.
 #[derive(Debug, Clone, Serialize, Deserialize)]
@@ -110,6 +111,7 @@ pub(crate) async fn go(desk: Arc<Inner>, job: Job, begin: Begin, place: Place) {
         guards: Vec::new(),
         reported: Reported::default(),
         last_run: 0,
+        model_spoke: false,
     };
     let conclusion = course.run(begin).await;
     course.conclude(conclusion).await;
@@ -195,6 +197,8 @@ struct Course<'a> {
     on_disk: Option<OnDisk>,
     guards: Vec<Guard>,
     reported: Reported,
+    /// Whether the model said or did anything in a run that was followed.
+    model_spoke: bool,
     /// The number of the run that was followed to its end last, when none was begun since; otherwise 0.
     last_run: u32,
 }
@@ -220,14 +224,18 @@ impl Course<'_> {
         let goes_on_with = found.as_ref().map(|(number, ..)| *number);
         self.hear_earlier_runs(goes_on_with).await;
         loop {
-            let (number, run, note) = match found.take() {
-                Some(found) => found,
+            let ((number, run, note), started_at) = match found.take() {
+                Some(found) => {
+                    let status = found.1.spool().status().ok().flatten();
+                    (found, status.map(|status| Timestamp::from_millis(status.started_at_ms)))
+                }
                 None => match self.begin(&relay).await {
-                    Ok(started) => started,
+                    Ok(started) => (started, None),
                     Err(conclusion) => return with_what_was_said(conclusion, &relay),
                 },
             };
-            let (outcome, report) = match self.follow(number, &run, &note).await {
+            let started_at = started_at.unwrap_or_else(|| self.desk.store.now());
+            let (outcome, report) = match self.follow(number, &run, &note, started_at).await {
                 Ok(ended) => ended,
                 Err(Unfinished::Left) => return Conclusion::Left,
                 Err(Unfinished::Failed(failure)) => return with_what_was_said(self.failed(failure), &relay),
@@ -243,7 +251,7 @@ impl Course<'_> {
                 Err(conclusion) => return conclusion,
             };
             self.lead_to(number);
-            self.live.say("waiting before it goes on");
+            self.live.wait_for(WaitReason::Backoff { delay: wait }, self.desk.store.now());
             tokio::select! {
                 biased;
                 () = self.desk.leaving.cancelled() => return self.leave(&relay),
@@ -411,7 +419,12 @@ impl Course<'_> {
 
     async fn launch(&self, spec: &CallSpec, folder: &std::path::Path) -> Result<Launch, Conclusion> {
         let private = Spool::at(folder).private();
-        let setup = self.desk.setup(spec, private).await.map_err(|error| {
+        let environment = self.files.read::<CallerEnvironment>(ENVIRONMENT);
+        if let Some(environment) = &environment {
+            // Another daemon may have placed it.
+            self.desk.store.redact_values(&environment.secrets());
+        }
+        let setup = self.desk.setup(spec, environment.as_ref(), private).await.map_err(|error| {
             let kind = FailureKind::NotStarted { reason: NotStartedReason::ProgramMissing };
             self.failed(Failure { kind, message: format!("{error}; {}", error.hint()) })
         })?;
@@ -449,10 +462,18 @@ impl Course<'_> {
         }
     }
 
-    /// Its folder says, too, that the job is there: whoever placed it may look.
-    fn say_waiting(&self, what_for: &str) {
-        self.live.say(what_for);
+    /// Publishes why the job waits. Its folder says, too, that the job is there: whoever placed it may look.
+    fn say_waiting(&self, reason: WaitReason) {
+        self.live.wait_for(reason, self.desk.store.now());
         self.files.show(self.job);
+    }
+
+    fn lock_reason(&self, key: &Key) -> WaitReason {
+        let holder = self.desk.locks.holder(key);
+        match key {
+            Key::Session(_, session) => WaitReason::Session { session: session.clone(), holder },
+            Key::Folder(folder) => WaitReason::Directory { directory: folder.clone(), holder },
+        }
     }
 
     /// Waits until nobody else has the conversation, and, if the operator wants that, the folder.
@@ -474,18 +495,31 @@ impl Course<'_> {
                 self.guards.push(guard);
                 continue;
             }
-            self.say_waiting(&waiting_for(&key));
+            let mut reason = self.lock_reason(&key);
+            self.say_waiting(reason.clone());
             // Who only waits keeps nobody from working.
             self.place.step_aside();
             self.desk.wake.notify_one();
-            let guard = tokio::select! {
-                biased;
-                // First of all: who leaves lets go of what the others wait for, and its run goes on. A desk that closes begins nothing.
-                () = self.desk.leaving.cancelled() => return Err(Conclusion::Left),
-                () = self.live.stop.cancelled() => return Err(self.ended_between_runs(relay)),
-                () = self.desk.closing.cancelled() => return Err(self.leave(relay)),
-                guard = self.desk.locks.take(key.clone(), self.job.id) => guard,
-                () = tokio::time::sleep(patience) => return Err(self.failed(never_free(&key))),
+            let mut locked = std::pin::pin!(self.desk.locks.take(key.clone(), self.job.id));
+            let mut out_of_patience = std::pin::pin!(tokio::time::sleep(patience));
+            let guard = loop {
+                tokio::select! {
+                    biased;
+                    // First of all: who leaves lets go of what the others wait for, and its run goes on. A desk that closes begins nothing.
+                    () = self.desk.leaving.cancelled() => return Err(Conclusion::Left),
+                    () = self.live.stop.cancelled() => return Err(self.ended_between_runs(relay)),
+                    () = self.desk.closing.cancelled() => return Err(self.leave(relay)),
+                    guard = &mut locked => break guard,
+                    () = &mut out_of_patience => return Err(self.failed(never_free(&key))),
+                    // Another waiter may have got it first.
+                    () = tokio::time::sleep(HOLDER_CHECKED_EVERY) => {
+                        let now = self.lock_reason(&key);
+                        if now != reason {
+                            self.live.wait_for(now.clone(), self.desk.store.now());
+                            reason = now;
+                        }
+                    }
+                }
             };
             self.guards.push(guard);
         }
@@ -497,7 +531,10 @@ impl Course<'_> {
         if self.place.is_taken() {
             return Ok(());
         }
-        self.say_waiting("waiting for its turn");
+        let agent = self.job.order.call.agent;
+        if let Some(reason) = self.desk.slot_reason(agent) {
+            self.say_waiting(reason);
+        }
         self.place.step_aside();
         self.desk.wake.notify_one();
         tokio::select! {

@@ -5,9 +5,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use agents::Setup;
-use agents::doctor::{self, AgentCheck, NotReady};
+use agents::doctor::{self, AgentCheck, Lookup, NotReady};
 use model::{
-    AgentKind, CallSpec, Job, JobId, JobIdPrefix, NewJob, Owner, SessionChoice, StateName, Timestamp,
+    AgentKind, CallSpec, Job, JobId, JobIdPrefix, JobState, NewJob, Owner, SessionChoice, StateName,
+    Timestamp,
 };
 use store::{Found, JobFilter, Page, PageRequest, Stats, StatsRange, Store, Written};
 use supervisor::SeenProcess;
@@ -17,15 +18,17 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use crate::answer::Answer;
+use crate::caller_environment::CallerEnvironment;
 use crate::dispatch::{self, Handed};
 use crate::error::CallError;
-use crate::files::{JobFiles, Part, Stream, jobs};
+use crate::files::{ENVIRONMENT, JobFiles, Part, Stream, jobs};
 use crate::live::{Activity, Board, Live};
 use crate::locks::Locks;
 use crate::recent::Recent;
 use crate::recovery;
 use crate::seats::Seats;
 use crate::settings::Settings;
+use crate::wait_reason::WaitReason;
 
 /// How long what is known about an agent's program is believed without another look.
 const PROGRAM_KNOWN_FOR: Duration = Duration::from_secs(5);
@@ -50,6 +53,8 @@ pub struct Order {
     pub fire_and_forget: bool,
     /// Whether the caller wants the agent's events with the answer.
     pub expose_stream: bool,
+    /// What the caller's environment says about agents; none for the desk's own.
+    pub environment: Option<CallerEnvironment>,
 }
 
 impl Order {
@@ -63,6 +68,7 @@ impl Order {
             parent: None,
             fire_and_forget: false,
             expose_stream: false,
+            environment: None,
         }
     }
 }
@@ -153,8 +159,17 @@ pub(crate) struct Inner {
     pub leaving: CancellationToken,
     /// Nothing is held any more.
     pub closed: CancellationToken,
-    programs: std::sync::Mutex<Vec<(AgentKind, Instant, AgentCheck)>>,
+    programs: std::sync::Mutex<Vec<KnownProgram>>,
     tasks: Mutex<JoinSet<()>>,
+}
+
+/// An agent's program, as it was found in a search path a moment ago.
+#[derive(Debug)]
+struct KnownProgram {
+    agent: AgentKind,
+    path: String,
+    at: Instant,
+    check: AgentCheck,
 }
 
 impl Desk {
@@ -184,12 +199,13 @@ impl Desk {
             programs: std::sync::Mutex::default(),
             tasks: Mutex::default(),
         }));
+        let opened_at = desk.0.store.now();
         let found = recovery::take_over(&desk.0).await?;
         let mut tasks = desk.0.tasks.lock().await;
         tasks.spawn(dispatch::work(Arc::clone(&desk.0), found));
         tasks.spawn(dispatch::heartbeat(Arc::clone(&desk.0)));
         tasks.spawn(dispatch::tidy(Arc::clone(&desk.0)));
-        tasks.spawn(recovery::record_ends(Arc::clone(&desk.0)));
+        tasks.spawn(recovery::record_ends(Arc::clone(&desk.0), opened_at));
         tasks.spawn(recovery::remove_forgotten(Arc::clone(&desk.0)));
         drop(tasks);
         Ok(desk)
@@ -209,8 +225,12 @@ impl Desk {
     /// The same, and answers when the job is written. Nobody must be told of it before the disk has it, or has its end.
     pub async fn place_soon(&self, order: Order) -> Result<Written<Placed>, CallError> {
         let (asked, tool, key) = (order.call.clone(), order.tool.clone(), order.idempotency_key.clone());
+        let environment = order.environment.clone();
+        if let Some(environment) = &environment {
+            self.0.store.redact_values(&environment.secrets());
+        }
         let Written { value: placed, on_disk } = match self.checked(order).await {
-            Ok(order) => dispatch::keep(&self.0, order).await?,
+            Ok(order) => self.keep(order, environment).await?,
             // A call that was placed before is the same call, whatever has become of its folder or its agent.
             Err(error) => match self.keyed(key.as_deref()).await? {
                 Some(job) => {
@@ -228,9 +248,43 @@ impl Desk {
         Ok(Written { value: placed, on_disk })
     }
 
+    /// Keeps a job, and before it the environment of its caller: whoever claims the job finds it.
+    async fn keep(
+        &self,
+        order: NewJob,
+        environment: Option<CallerEnvironment>,
+    ) -> Result<Written<store::Placed>, CallError> {
+        let id = self.0.store.new_id()?;
+        let Some(environment) = environment else { return Ok(dispatch::keep(&self.0, id, order).await?) };
+        let files = self.files(id);
+        files
+            .make()
+            .and_then(|()| files.write(ENVIRONMENT, &environment))
+            .map_err(|source| CallError::Files { job: id, source })?;
+        let kept = dispatch::keep(&self.0, id, order).await;
+        let is_placed = match &kept {
+            Ok(kept) => kept.value.job.id == id,
+            // It may be there all the same.
+            Err(error) => matches!(error, store::StoreError::Unconfirmed { .. }),
+        };
+        if !is_placed {
+            files.remove_all();
+        }
+        Ok(kept?)
+    }
+
     /// What is kept of a call that could be launched right now.
     async fn checked(&self, order: Order) -> Result<NewJob, CallError> {
-        let Order { mut call, tool, task, idempotency_key, parent, fire_and_forget, expose_stream } = order;
+        let Order {
+            mut call,
+            tool,
+            task,
+            idempotency_key,
+            parent,
+            fire_and_forget,
+            expose_stream,
+            environment,
+        } = order;
         if self.0.closing.is_cancelled() {
             return Err(CallError::Closing);
         }
@@ -250,7 +304,7 @@ impl Desk {
         for folder in &mut call.add_dirs {
             *folder = real_folder(folder)?;
         }
-        self.0.check(&call).await?;
+        self.0.check(&call, environment.as_ref()).await?;
         Ok(NewJob {
             task,
             idempotency_key,
@@ -300,7 +354,31 @@ impl Desk {
     pub async fn answer_soon(&self, job: JobId) -> Result<(Answer, Kept), CallError> {
         let (job, kept) = self.find_soon(job).await?;
         let activity = self.activity(job.id).map(|activity| activity.borrow().clone());
-        Ok((Answer::of(&job, &self.files(job.id), activity.as_ref(), self.0.store.now()), kept))
+        let answer = Answer::of(&job, &self.files(job.id), activity.as_ref(), self.0.store.now());
+        Ok((answer.waiting_for(self.wait_reason(&job).as_ref()), kept))
+    }
+
+    /// Returns why a job waits before its next run; none while an agent runs, and once the job has ended.
+    pub fn wait_reason(&self, job: &Job) -> Option<WaitReason> {
+        let now = self.0.store.now();
+        match job.progress.state {
+            JobState::Paused { until } if until > now => {
+                Some(WaitReason::Quota { until, left: until.since(now) })
+            }
+            // A pause that is over leaves the job to the next free slot.
+            JobState::Queued | JobState::Paused { .. } => self.0.slot_reason(job.order.call.agent),
+            JobState::Running { .. } | JobState::Interrupted { .. } => {
+                self.activity(job.id)?.borrow().waiting.clone()
+            }
+            JobState::Ended { .. } => None,
+        }
+    }
+
+    /// Returns how long the runs of a job have taken that this desk holds.
+    pub fn run_time(&self, job: JobId) -> Option<Duration> {
+        let activity = self.activity(job)?;
+        let run_time = activity.borrow().run_time(self.0.store.now());
+        Some(run_time)
     }
 
     /// A job, with all that is known of it.
@@ -435,11 +513,19 @@ impl Desk {
         }
     }
 
-    /// Places an ended job again, as a new one.
-    pub async fn retry(&self, job: JobId) -> Result<Placed, CallError> {
-        let placed = self.0.store.retry(job).await?;
+    /// Places an ended job again, as a new one, with the environment of whoever asks for it.
+    pub async fn retry(
+        &self,
+        job: JobId,
+        environment: Option<CallerEnvironment>,
+    ) -> Result<Placed, CallError> {
+        if let Some(environment) = &environment {
+            self.0.store.redact_values(&environment.secrets());
+        }
+        let order = self.0.store.order_of_retry(job).await?;
+        let Written { value: placed, on_disk } = self.keep(order, environment).await?;
         let announced = self.announced(&placed);
-        self.0.wake.notify_one();
+        on_disk.reached().await?;
         Ok(announced)
     }
 
@@ -465,21 +551,37 @@ impl Desk {
 }
 
 impl Inner {
+    /// Returns which slots are all in use, when a job of that agent has to wait for one.
+    pub fn slot_reason(&self, agent: AgentKind) -> Option<WaitReason> {
+        let (used, limit, is_own) = self.seats.full(agent)?;
+        Some(WaitReason::Slot { used, limit, agent: is_own.then_some(agent) })
+    }
+
     pub fn files(&self, job: JobId) -> JobFiles {
         JobFiles::of(&self.settings.state, job)
     }
 
     /// What is to be known about an agent to launch it.
-    pub async fn setup(&self, spec: &CallSpec, private_folder: PathBuf) -> Result<Setup, NotReady> {
+    pub async fn setup(
+        &self,
+        spec: &CallSpec,
+        environment: Option<&CallerEnvironment>,
+        private_folder: PathBuf,
+    ) -> Result<Setup, NotReady> {
+        let mut lookup = self.settings.lookup.clone();
+        if let Some(environment) = environment {
+            lookup.inherited = environment.applied_to(&lookup.inherited, &self.settings.pass_on);
+        }
+        let inherited = lookup.inherited.clone();
         let AgentCheck { program, version, capabilities, findings, agent, .. } =
-            self.program(spec.agent).await;
+            self.program(spec.agent, lookup).await;
         let Some(program) = program else { return Err(NotReady { agent, findings }) };
         Ok(Setup {
             program,
             version,
             capabilities,
             models: self.settings.models.clone(),
-            inherited: self.settings.lookup.inherited.clone(),
+            inherited,
             pass_on: self.settings.pass_on.clone(),
             private_folder,
             workspace_has_settings: doctor::workspace_has_settings(spec.agent, &spec.cwd),
@@ -489,30 +591,33 @@ impl Inner {
     }
 
     /// An agent's program, looked for again from time to time: it may be installed or replaced while the desk is open.
-    async fn program(&self, kind: AgentKind) -> AgentCheck {
-        let known = |programs: &Vec<(AgentKind, Instant, AgentCheck)>| {
-            let fresh = |at: &Instant| at.elapsed() < PROGRAM_KNOWN_FOR;
-            programs.iter().find(|(of, at, _)| *of == kind && fresh(at)).map(|(_, _, check)| check.clone())
+    async fn program(&self, kind: AgentKind, lookup: Lookup) -> AgentCheck {
+        let path = lookup.inherited.get("PATH").cloned().unwrap_or_default();
+        let known = |programs: &Vec<KnownProgram>| {
+            let is_this = |known: &&KnownProgram| known.agent == kind && known.path == path;
+            let found = programs.iter().find(is_this).filter(|known| known.at.elapsed() < PROGRAM_KNOWN_FOR);
+            found.map(|known| known.check.clone())
         };
         if let Some(check) = known(&self.lock_programs()) {
             return check;
         }
-        let lookup = self.settings.lookup.clone();
         let looked = tokio::task::spawn_blocking(move || doctor::look_up(kind, &lookup)).await;
         // The look itself does not panic; were it to, the agent counts as not found, and the next call looks again.
         let Ok(check) = looked else {
-            return doctor::look_up(kind, &doctor::Lookup::default());
+            return doctor::look_up(kind, &Lookup::default());
         };
         let mut programs = self.lock_programs();
-        programs.retain(|(of, ..)| *of != kind);
+        programs.retain(|known| {
+            known.at.elapsed() < PROGRAM_KNOWN_FOR && (known.agent != kind || known.path != path)
+        });
         // One that is missing is looked for every time: it may be installed any moment.
         if check.program.is_some() {
-            programs.push((kind, Instant::now(), check.clone()));
+            programs.push(KnownProgram { agent: kind, path, at: Instant::now(), check: check.clone() });
         }
         check
     }
 
-    fn lock_programs(&self) -> std::sync::MutexGuard<'_, Vec<(AgentKind, Instant, AgentCheck)>> {
+    fn lock_programs(&self) -> std::sync::MutexGuard<'_, Vec<KnownProgram>> {
         self.programs.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
     }
 
@@ -520,7 +625,7 @@ impl Inner {
     fn asked_for_the_same(&self, job: &NewJob, call: &CallSpec, tool: &str) -> bool {
         let mut prompt = call.prompt.clone();
         // As it was kept.
-        self.settings.store.redactor.redact(&mut prompt);
+        self.store.redact(&mut prompt);
         // A folder that is gone was there when the call was placed.
         let same_folder = call.cwd.canonicalize().map_or(true, |cwd| cwd == job.call.cwd);
         let same_session = call.session == SessionChoice::ContinueLatest || call.session == job.call.session;
@@ -534,8 +639,8 @@ impl Inner {
     }
 
     /// Everything that would keep the call from being launched right now.
-    async fn check(&self, call: &CallSpec) -> Result<(), CallError> {
-        let setup = self.setup(call, PathBuf::from("/nonexistent/private")).await?;
+    async fn check(&self, call: &CallSpec, environment: Option<&CallerEnvironment>) -> Result<(), CallError> {
+        let setup = self.setup(call, environment, PathBuf::from("/nonexistent/private")).await?;
         agents::launch(call, &setup)?;
         Ok(())
     }
@@ -555,6 +660,7 @@ impl Inner {
         }
         let write = || {
             if record.completed_at.is_some() {
+                files.remove(ENVIRONMENT);
                 files.replace("result.json", &Answer::of(record, &files, None, self.store.now()))?;
             }
             files.write_status(record, record.progress.state.name(), None)

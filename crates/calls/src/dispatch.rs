@@ -54,14 +54,14 @@ impl Handed {
 
 /// Keeps a new job. When there is room, the next job is begun in the same breath: the usual call needs no second question, and
 /// its run is made ready while the disk takes it.
-pub(crate) async fn keep(desk: &Arc<Inner>, order: NewJob) -> Result<Written<Placed>, StoreError> {
+pub(crate) async fn keep(desk: &Arc<Inner>, id: JobId, order: NewJob) -> Result<Written<Placed>, StoreError> {
     let Some(seat) = desk.seats.take() else {
-        let placed = desk.store.place(order).await;
+        let placed = async { desk.store.place_as(id, order, None).await?.kept().await }.await;
         // A place may be free again by now, and who left it did not know that somebody waits.
         desk.wake.notify_one();
         return placed.map(Written::and_kept);
     };
-    let Written { value: mut placed, on_disk } = desk.store.place_and_claim(order, request(desk)).await?;
+    let Written { value: mut placed, on_disk } = desk.store.place_as(id, order, Some(request(desk))).await?;
     let begun = placed.claimed.take();
     let is_this = begun.as_ref().map(|job| job.id) == Some(placed.job.id);
     match begun.and_then(|job| Some((job.claim()?, job))) {

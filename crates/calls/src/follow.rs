@@ -12,6 +12,7 @@ use supervisor::{AttachError, Events, Offsets, RunEvent};
 
 use crate::desk::Desk;
 use crate::error::CallError;
+use crate::wait_reason::WaitReason;
 
 /// How often it is looked for the next run of a job.
 const LOOK_AGAIN: Duration = Duration::from_millis(100);
@@ -19,6 +20,8 @@ const LOOK_AGAIN: Duration = Duration::from_millis(100);
 /// Something that happened in a job.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Followed {
+    /// Nothing of it runs; the reason has changed.
+    Waiting(WaitReason),
     /// A run has begun, of that number.
     Run(u32),
     /// The agent said something.
@@ -38,6 +41,8 @@ pub struct Follow {
     run: u32,
     reading: Option<(Events, Parser)>,
     told: VecDeque<Followed>,
+    /// The reason that was told last.
+    waiting: Option<WaitReason>,
     ended: bool,
 }
 
@@ -46,7 +51,7 @@ impl Desk {
     pub async fn follow(&self, job: JobId) -> Result<Follow, CallError> {
         let agent = self.job(job).await?.order.call.agent;
         let (told, reading) = (VecDeque::new(), None);
-        Ok(Follow { desk: self.clone(), job, agent, run: 0, reading, told, ended: false })
+        Ok(Follow { desk: self.clone(), job, agent, run: 0, reading, told, waiting: None, ended: false })
     }
 }
 
@@ -96,7 +101,8 @@ impl Follow {
     /// Waits for the next run, or for the end of the job.
     async fn find_run(&mut self) -> Result<(), CallError> {
         // Before the runs are looked for: one that was started before the job ended is then seen.
-        let state = self.desk.job(self.job).await?.progress.state.name();
+        let job = self.desk.job(self.job).await?;
+        let state = job.progress.state.name();
         let files = self.desk.files(self.job);
         for next in files.runs().into_iter().filter(|run| *run > self.run) {
             let run = match supervisor::attach(&files.run(next)).await {
@@ -110,14 +116,21 @@ impl Follow {
                 .map_err(|source| CallError::Files { job: self.job, source })?;
             self.run = next;
             self.reading = Some((events, Parser::new(self.agent, ParseLimits::default())));
+            self.waiting = None;
             self.told.push_back(Followed::Run(next));
             return Ok(());
         }
         if state.ended().is_some() {
             self.ended = true;
             self.told.push_back(Followed::Ended(state));
-        } else {
+            return Ok(());
+        }
+        let waiting = self.desk.wait_reason(&job);
+        if waiting == self.waiting {
             tokio::time::sleep(LOOK_AGAIN).await;
+        } else {
+            self.told.extend(waiting.clone().map(Followed::Waiting));
+            self.waiting = waiting;
         }
         Ok(())
     }

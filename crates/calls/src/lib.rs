@@ -16,6 +16,7 @@
 //! with them ([`Desk::open`]).
 
 mod answer;
+mod caller_environment;
 mod confinement;
 mod course;
 mod desk;
@@ -31,11 +32,13 @@ mod seats;
 mod settings;
 mod told;
 mod wait;
+mod wait_reason;
 
 pub use answer::{
     Answer, Denial, ListedRefusal, MAX_RESPONSE_CHARS, Problem, Processes, Standing, Tokens, Truncated,
     UnfinishedTask,
 };
+pub use caller_environment::{CallerEnvironment, agent_variables, secret_values};
 pub use confinement::{Gap, QuarantinedPath, Sandbox};
 pub use desk::{Cancelled, Desk, Kept, Leave, Order, Placed};
 pub use error::CallError;
@@ -50,3 +53,4 @@ pub use store::{
 };
 pub use supervisor::SeenProcess;
 pub use wait::Until;
+pub use wait_reason::WaitReason;

@@ -4,11 +4,14 @@
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::time::Duration;
 
-use model::{AgentEvent, Claim, Job, JobId, SessionId, Usage};
+use model::{AgentEvent, Claim, Job, JobId, Part, SessionId, Timestamp, Usage};
 use store::OnDisk;
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
+
+use crate::wait_reason::WaitReason;
 
 /// How much of what an agent says is passed on as its activity.
 const PREVIEW_CHARS: usize = 120;
@@ -28,12 +31,41 @@ pub struct Activity {
     pub background: Vec<String>,
     /// Whether the agent has answered and has not begun a further turn.
     pub(crate) answered: bool,
+    /// Why nothing of the job runs; none while an agent does.
+    pub waiting: Option<WaitReason>,
+    /// Whether the model said or did anything in this run.
+    pub(crate) model_spoke: bool,
+    /// How long the earlier runs took.
+    pub(crate) ran_before: Duration,
+    /// When the run started that is under way.
+    pub(crate) run_started_at: Option<Timestamp>,
+    /// The last line of a text that arrives in pieces, as far as it is shown.
+    pub(crate) open_text: String,
 }
 
 impl Activity {
+    /// Returns how long the runs of the job have taken by `now`. Waits are not counted.
+    pub fn run_time(&self, now: Timestamp) -> Duration {
+        let running = self.run_started_at.map_or(Duration::ZERO, |started_at| now.since(started_at));
+        self.ran_before + running
+    }
+
     /// Takes in what the agent has just told.
     pub(crate) fn take(&mut self, event: &AgentEvent<'_>) {
         self.events += 1;
+        self.model_spoke |= matches!(
+            event,
+            AgentEvent::Text { .. } | AgentEvent::Thinking { .. } | AgentEvent::ToolUse { .. }
+        );
+        match event {
+            AgentEvent::Text { text, part: Part::Partial, within: None } => {
+                self.grow(&text.preview(4 * PREVIEW_CHARS));
+                return;
+            }
+            // Texts of a sub-agent may come in between.
+            AgentEvent::Text { within: Some(_), .. } | AgentEvent::Usage(_) => {}
+            _ => self.open_text.clear(),
+        }
         match event {
             AgentEvent::SessionStarted { session_id, model, .. } => {
                 self.session = session_id.decode().parse().ok();
@@ -79,6 +111,22 @@ pub fn describe_wait(tasks: &[String]) -> Option<String> {
     Some(format!("waiting for {count}: {}", tasks.join("; ")))
 }
 
+impl Activity {
+    /// Adds a piece of a text, and shows the end of its last line: what comes next changes what is shown.
+    fn grow(&mut self, piece: &str) {
+        self.open_text.push_str(piece);
+        if let Some(end) = self.open_text.trim_end().rfind('\n') {
+            self.open_text.drain(..=end);
+        }
+        let over = self.open_text.chars().count().saturating_sub(PREVIEW_CHARS);
+        if over > 0 {
+            let tail: String = self.open_text.chars().skip(over + 1).collect();
+            self.open_text = format!("…{tail}");
+        }
+        self.line = one_line(&self.open_text);
+    }
+}
+
 fn one_line(text: &str) -> String {
     text.split_whitespace().collect::<Vec<_>>().join(" ")
 }
@@ -106,9 +154,14 @@ impl Live {
         self.written.cancel();
     }
 
-    /// Says what is going on while no agent says anything.
-    pub fn say(&self, line: &str) {
-        self.activity.send_modify(|activity| line.clone_into(&mut activity.line));
+    /// Publishes why nothing of the job runs. The clock of its runs stands still meanwhile.
+    pub fn wait_for(&self, reason: WaitReason, now: Timestamp) {
+        self.activity.send_modify(|activity| {
+            activity.ran_before = activity.run_time(now);
+            activity.run_started_at = None;
+            activity.line = reason.to_string();
+            activity.waiting = Some(reason);
+        });
     }
 }
 
@@ -170,7 +223,7 @@ impl Board {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use model::{Attempt, Owner, Part, Timestamp};
+    use model::{Attempt, Owner};
 
     fn claim(attempt: u32) -> Claim {
         let job = JobId::new(Timestamp::from_millis(1), [0; 10]);
@@ -211,5 +264,26 @@ mod tests {
         let text = AgentEvent::Text { text: "a\n\n b".into(), part: Part::Whole, within: None };
         activity.take(&text);
         assert_eq!((activity.line.as_str(), activity.events), ("a b", 1));
+    }
+
+    #[test]
+    fn pieces_of_a_text_are_shown_as_the_text_so_far() {
+        let mut activity = Activity::default();
+        let mut lines = Vec::new();
+        for piece in ["He", "llo", " there"] {
+            activity.take(&AgentEvent::Text { text: piece.into(), part: Part::Partial, within: None });
+            lines.push(activity.line.clone());
+        }
+        assert_eq!(lines, ["He", "Hello", "Hello there"]);
+        // A tool call ends the text; the next piece belongs to another one.
+        activity.take(&AgentEvent::Finished { how: model::Finish::Ok });
+        activity.take(&AgentEvent::Text { text: "Next".into(), part: Part::Partial, within: None });
+        assert_eq!(activity.line, "Next");
+        activity.take(&AgentEvent::Text { text: " line\nand one".into(), part: Part::Partial, within: None });
+        assert_eq!(activity.line, "and one");
+        let long = format!("{}end", "x".repeat(200));
+        activity.take(&AgentEvent::Text { text: long.into(), part: Part::Partial, within: None });
+        assert_eq!(activity.line.chars().count(), PREVIEW_CHARS);
+        assert!(activity.line.starts_with('…') && activity.line.ends_with("end"), "{}", activity.line);
     }
 }

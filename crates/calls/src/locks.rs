@@ -16,17 +16,33 @@ pub(crate) enum Key {
     Folder(PathBuf),
 }
 
-/// The job that has it.
-type Slot = tokio::sync::Mutex<Option<JobId>>;
+/// One lock, and the job that has it: known also to those who wait.
+#[derive(Debug, Default)]
+struct Slot {
+    lock: Arc<tokio::sync::Mutex<()>>,
+    holder: Mutex<Option<JobId>>,
+}
+
+impl Slot {
+    fn holder(&self) -> std::sync::MutexGuard<'_, Option<JobId>> {
+        self.holder.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
 
 /// Held until it is dropped.
 #[derive(Debug)]
 pub(crate) struct Guard {
     key: Key,
-    inner: OwnedMutexGuard<Option<JobId>>,
+    slot: Arc<Slot>,
+    _locked: OwnedMutexGuard<()>,
 }
 
 impl Guard {
+    fn new(key: Key, job: JobId, slot: Arc<Slot>, locked: OwnedMutexGuard<()>) -> Self {
+        *slot.holder() = Some(job);
+        Self { key, slot, _locked: locked }
+    }
+
     pub fn key(&self) -> &Key {
         &self.key
     }
@@ -34,7 +50,8 @@ impl Guard {
 
 impl Drop for Guard {
     fn drop(&mut self) {
-        *self.inner = None;
+        // Before it is unlocked: the next holder has not named itself yet.
+        *self.slot.holder() = None;
     }
 }
 
@@ -44,16 +61,21 @@ pub(crate) struct Locks(Mutex<HashMap<Key, Weak<Slot>>>);
 impl Locks {
     /// Waits until nobody else has it.
     pub async fn take(&self, key: Key, job: JobId) -> Guard {
-        let mut inner = self.slot(&key).lock_owned().await;
-        *inner = Some(job);
-        Guard { key, inner }
+        let slot = self.slot(&key);
+        let locked = Arc::clone(&slot.lock).lock_owned().await;
+        Guard::new(key, job, slot, locked)
     }
 
     /// Takes it if nobody has it.
     pub fn try_take(&self, key: Key, job: JobId) -> Option<Guard> {
-        let mut inner = self.slot(&key).try_lock_owned().ok()?;
-        *inner = Some(job);
-        Some(Guard { key, inner })
+        let slot = self.slot(&key);
+        let locked = Arc::clone(&slot.lock).try_lock_owned().ok()?;
+        Some(Guard::new(key, job, slot, locked))
+    }
+
+    /// Returns the job that has it.
+    pub fn holder(&self, key: &Key) -> Option<JobId> {
+        *self.slot(key).holder()
     }
 
     fn slot(&self, key: &Key) -> Arc<Slot> {
@@ -84,8 +106,10 @@ mod tests {
         let (one, other) = (Key::Folder("/a".into()), Key::Folder("/b".into()));
         let first = locks.take(one.clone(), job(1)).await;
         assert!(locks.try_take(one.clone(), job(2)).is_none());
+        assert_eq!(locks.holder(&one), Some(job(1)));
         assert!(locks.try_take(other, job(2)).is_some());
         drop(first);
+        assert_eq!(locks.holder(&one), None);
         assert!(locks.try_take(one, job(2)).is_some());
         for number in 0..100 {
             drop(locks.try_take(Key::Folder(format!("/{number}").into()), job(3)));

@@ -193,7 +193,7 @@ fn begin(desk: &Inner, job: &Job, claim: &Claim, files: &JobFiles) -> Begin {
 }
 
 /// Writes the results of jobs that ended in the store while the daemon died over their files, however many there are.
-pub(crate) async fn record_ends(desk: Arc<Inner>) {
+pub(crate) async fn record_ends(desk: Arc<Inner>, opened_at: Timestamp) {
     let looking = Arc::clone(&desk);
     let looked = tokio::task::spawn_blocking(move || incomplete(&looking)).await;
     let jobs = looked.map_err(std::io::Error::other).and_then(|jobs| jobs);
@@ -205,12 +205,16 @@ pub(crate) async fn record_ends(desk: Arc<Inner>) {
         if desk.closed.is_cancelled() {
             return;
         }
-        // Of one that goes on, its course writes: what it says next must not be taken back.
-        if let Ok(Some(record)) = desk.store.get(job).await
-            && record.completed_at.is_some()
-            && desk.board.get(job).is_none()
-        {
-            desk.write_down(&record);
+        match desk.store.get(job).await {
+            // Of one that goes on, its course writes: what it says next must not be taken back.
+            Ok(Some(record)) if record.completed_at.is_some() && desk.board.get(job).is_none() => {
+                desk.write_down(&record);
+            }
+            // The daemon died before it had placed the job. The caller's secrets must not stay.
+            Ok(None) if job < JobId::first_of(opened_at) && desk.files(job).are_untouched() => {
+                desk.files(job).remove_all();
+            }
+            _ => {}
         }
     }
 }

@@ -55,6 +55,14 @@ impl Seats {
         self.lock_aside().get(&agent).copied().unwrap_or(0)
     }
 
+    /// Returns how many slots are in use and how many there are, when a job of that agent has to wait for one; and whether they are
+    /// the agent's own.
+    pub fn full(&self, agent: AgentKind) -> Option<(usize, usize, bool)> {
+        let of_agent = self.of_agents.get(&agent).filter(|row| row.used() >= row.room);
+        let row = of_agent.or_else(|| Some(&self.all).filter(|row| row.used() >= row.room))?;
+        Some((row.used(), row.room, of_agent.is_some() && self.all.room > row.room))
+    }
+
     fn lock_aside(&self) -> std::sync::MutexGuard<'_, BTreeMap<AgentKind, u32>> {
         self.aside.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -118,6 +126,7 @@ impl Drop for Place {
 /// Places of one kind. Who waits for one is served before those who only look whether one is free.
 #[derive(Debug)]
 struct Row {
+    room: usize,
     free: Semaphore,
     /// How many more are taken than there are.
     beyond: Mutex<usize>,
@@ -126,7 +135,12 @@ struct Row {
 impl Row {
     fn new(room: u32) -> Arc<Self> {
         let room = usize::try_from(room).unwrap_or(usize::MAX).clamp(1, Semaphore::MAX_PERMITS);
-        Arc::new(Self { free: Semaphore::new(room), beyond: Mutex::default() })
+        Arc::new(Self { room, free: Semaphore::new(room), beyond: Mutex::default() })
+    }
+
+    /// How many are taken, at most as many as there are.
+    fn used(&self) -> usize {
+        self.room - self.free.available_permits().min(self.room)
     }
 
     fn take(self: &Arc<Self>) -> Option<Seat> {
@@ -194,9 +208,11 @@ mod tests {
     fn those_that_were_found_running_count_even_beyond_the_room() {
         let seats = seats(1, Some(1));
         let (found, more) = (seats.make_room(AGENT), seats.make_room(AGENT));
+        assert_eq!(seats.full(AGENT), Some((1, 1, false)));
         drop(found);
         assert!(seats.take().is_none());
         drop(more);
+        assert_eq!(seats.full(AGENT), None);
         let seat = seats.take().unwrap();
         assert!(seats.offered(AGENT, seat).is_taken());
     }
@@ -207,6 +223,8 @@ mod tests {
         let mut first = seats.offered(AGENT, seats.take().unwrap());
         let mut second = seats.offered(AGENT, seats.take().unwrap());
         assert!(first.is_taken() && first.is_taken() && !second.is_taken());
+        assert_eq!(seats.full(AGENT), Some((1, 1, true)));
+        assert_eq!(seats.full(AgentKind::Claude), None);
         drop(first);
         assert!(second.is_taken());
     }

@@ -23,7 +23,7 @@ use crate::front::{self, Starter};
 use crate::tool_lines::Timing;
 use crate::view::{How, View};
 use crate::wire::{Line, Placed, Reply, Request, Role, Wanted};
-use crate::{direct, output};
+use crate::{direct, output, wire};
 
 /// How often the elapsed time is shown.
 const TICK: Duration = Duration::from_millis(100);
@@ -192,6 +192,8 @@ impl Follower {
                 Reply::Refused { about, why } => return Err(Failure::Refused { about, why }),
                 // How stderr comes in pieces depends on the moment, so it is not counted.
                 Reply::Stderr { .. } => {}
+                // Neither are waits: the next daemon does not tell again what is over.
+                Reply::Event { said } if wire::is_waiting(&said) => self.view.event(&said),
                 _ if known > 0 => known -= 1,
                 Reply::Event { said } => {
                     self.heard += 1;

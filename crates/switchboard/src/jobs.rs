@@ -126,6 +126,9 @@ fn describe(answer: &Answer) {
         line("model", model);
     }
     line("task", &answer.task_name);
+    if let Some(waiting) = &answer.waiting {
+        line("waiting", waiting);
+    }
     line("took", &paint::span(answer.duration_ms));
     if let Some(turns) = answer.num_turns {
         line("turns", &turns.to_string());

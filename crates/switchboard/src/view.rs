@@ -72,6 +72,8 @@ pub struct View {
     pieces: Pieces,
     tools: ToolLog,
     doing: String,
+    /// Whether the time that is shown is that of a wait.
+    has_waited: bool,
     tokens: u64,
     /// The background tasks that are running.
     background: Vec<String>,
@@ -97,7 +99,8 @@ impl View {
             open: String::new(),
             pieces: Pieces::default(),
             tools: ToolLog::new(directory, timing),
-            doing: "waiting for its turn".to_owned(),
+            doing: "starting".to_owned(),
+            has_waited: false,
             tokens: 0,
             background: Vec::new(),
         }
@@ -128,6 +131,15 @@ impl View {
 
     fn show(&mut self, said: &Value) {
         let text = |name: &str| said[name].as_str().unwrap_or_default();
+        if text("event") == "waiting" {
+            return self.wait(text("reason"));
+        }
+        if std::mem::take(&mut self.has_waited)
+            && let Some(bar) = &self.bar
+        {
+            // The wait is no part of the agent's time.
+            bar.reset_elapsed();
+        }
         match text("event") {
             "text" if !said["within"].is_null() => {}
             "text" => {
@@ -177,6 +189,15 @@ impl View {
         }
         if let Some(current) = self.tools.current() {
             self.doing = current;
+        }
+    }
+
+    /// Nothing of the job runs.
+    fn wait(&mut self, reason: &str) {
+        self.has_waited = true;
+        self.doing = paint::clean(reason);
+        if self.bar.is_none() {
+            output::aside(&format!("· {}", self.doing));
         }
     }
 

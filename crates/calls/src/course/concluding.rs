@@ -110,7 +110,8 @@ impl Course<'_> {
     async fn finish(&self, end: JobEnd) -> Option<Written<Finished>> {
         let response = end.outcome.as_ref().map(|outcome| outcome.text.clone());
         let metadata = self.reported.metadata(self.job.order.expose_stream, self.tree_end(), self.report());
-        let mut end = JobEnd { metadata, ..end };
+        let has_answer = end.has_answer || self.model_spoke;
+        let mut end = JobEnd { metadata, has_answer, ..end };
         if let Some(response) = response {
             end = end.with_exchange(self.job.order.call.prompt.clone(), response);
         }

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use agents::{Ended, ParseLimits, Parser, Summary, early_stop, judge};
-use model::{Outcome, RunReport, SessionId};
+use model::{Outcome, RunReport, SessionId, Timestamp};
 use supervisor::{Offsets, Run, RunEvent};
 use tokio::time::{Instant, sleep_until};
 
@@ -30,6 +30,7 @@ impl Course<'_> {
         number: u32,
         run: &Run,
         note: &RunNote,
+        started_at: Timestamp,
     ) -> Result<(Outcome, RunReport), Unfinished> {
         let agent = self.job.order.call.agent;
         let exposes_stream = self.job.order.expose_stream;
@@ -40,7 +41,9 @@ impl Course<'_> {
             }
         };
         let mut parser = Parser::new(agent, ParseLimits::default());
-        let mut activity = Activity { session: note.session.known().cloned(), ..Activity::default() };
+        let mut activity = first_activity(note, started_at);
+        // Whatever the job waited for before, it runs now.
+        self.live.activity.send_replace(activity.clone());
         let mut told_to_stop = false;
         let mut tries_left = TRIES_WHEN_STOPPED;
         let begun = Instant::now();
@@ -74,7 +77,8 @@ impl Course<'_> {
                     self.say_running(number, run);
                     continue;
                 }
-                () = sleep_until(begun + SESSION_KEPT_AFTER), if kept != activity.session => {
+                // Before the model speaks, the agent may not have kept the session, and nobody could resume it.
+                () = sleep_until(begun + SESSION_KEPT_AFTER), if activity.model_spoke && kept != activity.session => {
                     kept.clone_from(&activity.session);
                     self.keep_session(kept.as_ref()).await;
                     continue;
@@ -122,10 +126,12 @@ impl Course<'_> {
         };
         let reported = &mut self.reported;
         let summary = parser.finish(&mut |event| {
+            activity.take(&event);
             if exposes_stream {
                 reported.keep(&event);
             }
         });
+        self.model_spoke |= activity.model_spoke;
         Ok((self.judged(number, &summary, &report, note), report))
     }
 
@@ -157,5 +163,16 @@ impl Course<'_> {
         if let Err(error) = self.desk.store.note_session(&self.claim, session).await {
             tracing::warn!(job = %self.job.id, %error, "cannot keep the session of the job");
         }
+    }
+}
+
+/// What is known of a run before its agent says anything.
+fn first_activity(note: &RunNote, started_at: Timestamp) -> Activity {
+    let so_far = note.relay.so_far();
+    Activity {
+        session: note.session.known().cloned(),
+        ran_before: Duration::from_millis(so_far.map_or(0, |outcome| outcome.duration_ms)),
+        run_started_at: Some(started_at),
+        ..Activity::default()
     }
 }

@@ -17,13 +17,6 @@ pub(super) fn out_of_time() -> Failure {
     Failure { kind, message: "the time of the call was used up when its run was lost".to_owned() }
 }
 
-pub(super) fn waiting_for(key: &Key) -> String {
-    match key {
-        Key::Session(_, session) => format!("waiting until another call has finished with session {session}"),
-        Key::Folder(folder) => format!("waiting until another call has finished in {}", folder.display()),
-    }
-}
-
 pub(super) fn never_free(key: &Key) -> Failure {
     match key {
         Key::Session(_, session) => Failure {

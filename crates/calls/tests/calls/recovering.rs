@@ -290,6 +290,7 @@ fn restarts_of_the_daemon_while_a_job_waits_cost_it_no_attempt() {
         let first = desk.place(scene.order("say here\ndelay 1s\nanswer done")).await.unwrap().job;
         until_it_says(&desk, first, "here").await;
         let (second, waits) = waiting_behind(scene, &desk, first, "say mine\nhang").await;
+        let waits = waits.replace(&first.to_string(), &second.to_string());
         kill(scene.runs(first)[0].supervisor.pid);
         until_it_says(&desk, second, "mine").await;
         until_it_says(&desk, first, &waits).await;
@@ -446,7 +447,7 @@ fn what_earlier_runs_have_said_is_kept_when_the_next_cannot_be_begun() {
     Scene::play(async |scene| {
         let desk = scene.open().await;
         let job = desk.place(scene.order("say first part\nmax-turns")).await.unwrap().job;
-        until_it_says(&desk, job, "waiting before it goes on").await;
+        until_it_says(&desk, job, "resuming in 2 s: the last run used up its turns").await;
         // What the next run is for cannot be written down.
         fs::create_dir(folder(scene, job).join("runs/2.json")).unwrap();
         let answer = ended(&desk, job).await;

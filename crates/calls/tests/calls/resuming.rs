@@ -23,6 +23,7 @@ tests![
     a_job_whose_runs_are_lost_again_and_again_fails_with_what_was_there,
     after_a_reboot_the_job_is_begun_again,
     the_latest_session_of_a_task_is_gone_on_with,
+    session_without_an_answer_is_not_resumed,
     a_result_that_was_not_written_is_written_by_the_next_desk,
 ];
 
@@ -57,7 +58,7 @@ fn a_call_can_be_cancelled_while_it_waits_to_go_on() {
     Scene::play(async |scene| {
         let desk = scene.open().await;
         let job = desk.place(scene.order("say first part\nmax-turns")).await.unwrap().job;
-        until_it_says(&desk, job, "waiting before it goes on").await;
+        until_it_says(&desk, job, "resuming in 2 s: the last run used up its turns").await;
         desk.cancel(job).await.unwrap();
         let answer = ended(&desk, job).await;
         assert_eq!((answer.status, answer.output.as_str()), (Standing::Cancelled, "first part"));
@@ -200,6 +201,31 @@ fn the_latest_session_of_a_task_is_gone_on_with() {
         other.call.cwd = elsewhere;
         let refused = desk.place(other).await.unwrap_err();
         assert!(matches!(refused, CallError::SessionElsewhere { .. }), "{refused:?}");
+        close(&desk).await;
+    });
+}
+
+fn session_without_an_answer_is_not_resumed() {
+    Scene::play(async |scene| {
+        let desk = scene.open().await;
+        let order = |script: &str, session| Order::new(CallSpec { session, ..scene.call(script) }, "call_cc");
+        let latest = || SessionChoice::ContinueLatest;
+        // It is given an id for its session, and dies before it has used it.
+        let died = answered(&desk, order("exit 1", SessionChoice::New)).await;
+        assert_eq!(died.status, Standing::Failed);
+        let refused = desk.place(order("answer yes", latest())).await.unwrap_err();
+        assert!(matches!(refused, CallError::NoEarlierSession { .. }), "{refused:?}");
+        let first = answered(&desk, order("answer yes", SessionChoice::New)).await;
+        answered(&desk, order("exit 1", SessionChoice::New)).await;
+        let again = answered(&desk, order("answer yes", latest())).await;
+        assert_eq!(again.session_id, first.session_id);
+        // One that was cancelled at work can be resumed, though it has not answered.
+        let cut = desk.place(order("tool Bash {}\nhang", SessionChoice::New)).await.unwrap().job;
+        until_it_says(&desk, cut, "using Bash").await;
+        desk.cancel(cut).await.unwrap();
+        let cut = ended(&desk, cut).await;
+        let again = answered(&desk, order("answer yes", latest())).await;
+        assert_eq!(again.session_id, cut.session_id);
         close(&desk).await;
     });
 }

@@ -156,7 +156,7 @@ pub async fn waiting_behind(scene: &Scene, desk: &Desk, first: JobId, script: &s
     let mut order = scene.order(script);
     order.call.session = SessionChoice::Resume(session.parse().unwrap());
     let job = desk.place(order).await.unwrap().job;
-    let waits = format!("waiting until another call has finished with session {session}");
+    let waits = format!("waiting for session {session}, used by job {first}");
     until_it_says(desk, job, &waits).await;
     (job, waits)
 }

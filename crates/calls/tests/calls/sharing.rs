@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use calls::{Leave, Order, Standing, Until};
+use calls::{Followed, JobFilter, Leave, Order, PageRequest, Standing, Until};
 use model::{AgentKind, CallSpec, JobId, RunState, SessionChoice};
 
 use crate::scene::{LONG, Scene, answered, close, ended, until_it_says, waiting_behind};
@@ -19,6 +19,9 @@ tests![
     many_queued_jobs_are_drained_in_their_order,
     calls_that_wait_for_a_session_take_no_place_from_others,
     calls_that_have_waited_run_no_more_at_once_than_may,
+    waiting_job_names_the_job_that_uses_its_session,
+    duration_is_the_time_of_the_runs_without_waits,
+    queued_job_names_the_slots_in_use,
 ];
 
 fn no_more_run_at_once_than_may() {
@@ -204,7 +207,7 @@ async fn wait_for_its_session(
     for _ in 0..count {
         jobs.push(desk.place(resume.clone()).await.unwrap().job);
     }
-    let waits = format!("waiting until another call has finished with session {session}");
+    let waits = format!("waiting for session {session}, used by job {holder}");
     for &job in &jobs {
         until_it_says(desk, job, &waits).await;
     }
@@ -234,4 +237,58 @@ fn at_once(scene: &Scene, jobs: &[JobId]) -> usize {
         most = most.max(now);
     }
     usize::try_from(most).unwrap()
+}
+
+fn waiting_job_names_the_job_that_uses_its_session() {
+    Scene::play(async |scene| {
+        let desk = scene.open().await;
+        let first = desk.place(scene.order("say begun\nhang")).await.unwrap().job;
+        until_it_says(&desk, first, "begun").await;
+        let (second, expected) = waiting_behind(scene, &desk, first, "answer two").await;
+        let answer = desk.answer(second).await.unwrap();
+        assert_eq!(answer.waiting.as_deref(), Some(expected.as_str()), "{answer:?}");
+        assert!(answer.note.is_some_and(|note| note.starts_with(&expected)));
+        let mut follow = desk.follow(second).await.unwrap();
+        let Some(Followed::Waiting(reason)) = follow.next().await.unwrap() else { panic!("it waits") };
+        assert_eq!(reason.to_string(), expected);
+        desk.cancel(first).await.unwrap();
+        let answer = ended(&desk, second).await;
+        assert_eq!((answer.status, answer.waiting), (Standing::Completed, None));
+        close(&desk).await;
+    });
+}
+
+fn duration_is_the_time_of_the_runs_without_waits() {
+    Scene::play(async |scene| {
+        let desk = scene.open().await;
+        let first = desk.place(scene.order("say begun\nhang")).await.unwrap().job;
+        until_it_says(&desk, first, "begun").await;
+        let (second, _) = waiting_behind(scene, &desk, first, "say mine\nhang").await;
+        assert_eq!(desk.answer(second).await.unwrap().duration_ms, 0, "nothing of it has run");
+        desk.cancel(first).await.unwrap();
+        until_it_says(&desk, second, "mine").await;
+        desk.cancel(second).await.unwrap();
+        let answer = ended(&desk, second).await;
+        let RunState::Ended(report) = &scene.runs(second)[0].state else { panic!("it has ended") };
+        assert_eq!(answer.duration_ms, report.duration_ms);
+        let listed = desk.list(&JobFilter::default(), PageRequest::default()).await.unwrap().jobs;
+        let line = listed.iter().find(|line| line.id == second).unwrap();
+        assert_eq!(line.duration, Some(Duration::from_millis(report.duration_ms)));
+        close(&desk).await;
+    });
+}
+
+fn queued_job_names_the_slots_in_use() {
+    Scene::play(async |scene| {
+        let desk = scene.open_with(|settings| settings.at_once = 1).await;
+        let first = desk.place(scene.order("say begun\nhang")).await.unwrap().job;
+        until_it_says(&desk, first, "begun").await;
+        let second = desk.place(scene.order("answer two")).await.unwrap().job;
+        let answer = desk.answer(second).await.unwrap();
+        assert_eq!((answer.status, answer.duration_ms), (Standing::Queued, 0));
+        assert_eq!(answer.waiting.as_deref(), Some("queued: 1 of 1 slots in use"));
+        desk.cancel(first).await.unwrap();
+        assert_eq!(ended(&desk, second).await.status, Standing::Completed);
+        close(&desk).await;
+    });
 }

@@ -5,7 +5,10 @@
 use std::io;
 use std::time::Duration;
 
-use calls::{CallError, Desk, Followed, Found, JobFilter, JobSummary, Order, PageRequest, Stream, Until};
+use calls::{
+    CallError, CallerEnvironment, Desk, Followed, Found, JobFilter, JobSummary, Order, PageRequest, Stream,
+    Until,
+};
 use model::{Job, JobId, JobIdPrefix, Timestamp};
 use tokio::io::AsyncBufReadExt;
 use tokio::time::sleep;
@@ -29,7 +32,7 @@ pub async fn answer(desk: &Desk, request: Request, connection: &mut Connection) 
         Request::Follow { job } => follow(desk, &job, connection).await,
         Request::Output { job, stream, follow } => output(desk, &job, stream, follow, connection).await,
         Request::Wait { jobs, any, timeout_ms } => wait(desk, &jobs, any, timeout_ms, connection).await,
-        request => brief(desk, request).await.map(Some),
+        request => brief(desk, request, connection).await.map(Some),
     };
     match reply {
         Ok(Some(reply)) => connection.say(&Line { reply, more: false }).await,
@@ -94,9 +97,9 @@ pub fn refused(about: About, error: &dyn std::error::Error, hint: &str) -> Reply
 }
 
 /// What is answered by one line.
-async fn brief(desk: &Desk, request: Request) -> Result<Reply, Stopped> {
+async fn brief(desk: &Desk, request: Request, connection: &Connection) -> Result<Reply, Stopped> {
     Ok(match request {
-        Request::Place(wanted) => Reply::Placed(place(desk, *wanted).await?),
+        Request::Place(wanted) => Reply::Placed(place(desk, *wanted, connection.caller_environment()).await?),
         Request::Retry { job } => {
             let job = find(desk, &job).await?;
             if job.completed_at.is_none() {
@@ -105,7 +108,7 @@ async fn brief(desk: &Desk, request: Request) -> Result<Reply, Stopped> {
                     format!("`switchboard wait {0}` waits for it, `switchboard cancel {0}` ends it", job.id);
                 return Err(Stopped::Refused(About::Input, Complaint { message, hint }));
             }
-            Reply::Placed(placed(desk.retry(job.id).await?))
+            Reply::Placed(placed(desk.retry(job.id, connection.caller_environment()).await?))
         }
         Request::Job { job } => {
             let job = find(desk, &job).await?;
@@ -128,12 +131,17 @@ async fn brief(desk: &Desk, request: Request) -> Result<Reply, Stopped> {
     })
 }
 
-async fn place(desk: &Desk, wanted: Wanted) -> Result<Placed, CallError> {
+async fn place(
+    desk: &Desk,
+    wanted: Wanted,
+    environment: Option<CallerEnvironment>,
+) -> Result<Placed, CallError> {
     let Wanted { call, task, key, background } = wanted;
     let order = Order {
         task: Some(task),
         idempotency_key: Some(key),
         fire_and_forget: background,
+        environment,
         ..Order::new(call, TOOL)
     };
     desk.place(order).await.map(placed)
@@ -179,16 +187,15 @@ async fn jobs(desk: &Desk, search: Search) -> Result<Reply, Stopped> {
     let Search { states, agent, tool, task, limit } = search;
     let filter = JobFilter { states, agent, tool, task, ..JobFilter::default() };
     let page = desk.list(&filter, PageRequest { limit, before: None }).await?;
-    let now = desk.now();
     let total = desk.count(&filter).await?;
-    Ok(Reply::Jobs { jobs: page.jobs.into_iter().map(|job| line(job, now)).collect(), total })
+    Ok(Reply::Jobs { jobs: page.jobs.into_iter().map(|job| line(desk, job)).collect(), total })
 }
 
-fn line(job: JobSummary, now: Timestamp) -> JobLine {
+fn line(desk: &Desk, job: JobSummary) -> JobLine {
     JobLine {
         job_id: job.id.to_string(),
         status: job.state,
-        duration_ms: sums::duration_ms(&job, now),
+        duration_ms: sums::duration_ms(desk, &job),
         agent: job.agent,
         model: job.model,
         tool: job.tool,
@@ -213,6 +220,7 @@ async fn follow(desk: &Desk, job: &str, connection: &mut Connection) -> Result<O
             () = gone(connection) => return Ok(None),
         };
         let reply = match told {
+            Some(Followed::Waiting(reason)) => Reply::Event { said: wire::waiting(&reason.to_string()) },
             Some(Followed::Run(number)) => Reply::Run { number },
             Some(Followed::Event(event)) => Reply::Event { said: wire::said(&event) },
             Some(Followed::Error(bytes)) => {

@@ -1,11 +1,13 @@
 //! One front-end's connection: who it is, what it wants, and its lines.
 
+use std::collections::BTreeMap;
 use std::io;
 use std::path::PathBuf;
 use std::pin::Pin;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
+use calls::CallerEnvironment;
 use rustix::process::geteuid;
 use serde::Serialize;
 use tokio::io::{AsyncBufReadExt, AsyncRead, AsyncReadExt, AsyncWriteExt, BufReader, ReadBuf};
@@ -14,6 +16,7 @@ use tokio::net::unix::{OwnedReadHalf, OwnedWriteHalf};
 use tokio::time::timeout;
 
 use super::desk::Desk;
+use crate::front;
 use crate::wire::{Complaint, Greeting, Hello, LONGEST_GREETING, PROTOCOL, Role, Speaker, Welcome};
 
 /// How long a front-end may take over its greeting.
@@ -36,13 +39,19 @@ pub struct Connection {
     pub reader: BufReader<Watched>,
     /// To the front-end.
     pub writer: OwnedWriteHalf,
+    /// The variables for agents that it has greeted with, and as what.
+    variables: Option<(Role, BTreeMap<String, String>)>,
+    /// Its process, as the kernel says.
+    peer: Option<u32>,
 }
 
 impl Connection {
     /// Takes a connection in.
     pub fn new(stream: UnixStream, desk: &Desk) -> Self {
+        let peer = stream.peer_cred().ok().and_then(|peer| u32::try_from(peer.pid()?).ok());
         let (reader, writer) = stream.into_split();
-        Self { reader: BufReader::new(Watched { reader, desk: desk.clone() }), writer }
+        let reader = BufReader::new(Watched { reader, desk: desk.clone() });
+        Self { reader, writer, variables: None, peer }
     }
 
     /// The next line without its end; none when there is no more. A longer one is an error.
@@ -55,6 +64,21 @@ impl Connection {
             Some(_) if line.len() + 1 < longest => Err(io::ErrorKind::UnexpectedEof.into()),
             Some(_) => Err(io::Error::new(io::ErrorKind::InvalidData, "a line is too long")),
         }
+    }
+
+    /// Returns what the front-end's environment says about agents.
+    ///
+    /// It names the programs that are run. An agent inside a call could name one of its own, and have it run with fewer bounds than it
+    /// has itself: such a caller gets the daemon's environment.
+    pub fn caller_environment(&self) -> Option<CallerEnvironment> {
+        let (role, variables) = self.variables.clone()?;
+        if self.peer.is_none_or(front::is_inside_a_call) {
+            return None;
+        }
+        Some(match role {
+            Role::Control => CallerEnvironment::of_shell(variables),
+            Role::Mcp => CallerEnvironment::of_mcp_host(variables),
+        })
     }
 
     /// Says one JSON value.
@@ -107,6 +131,7 @@ pub async fn greet(connection: &mut Connection, desk: &Desk) -> io::Result<Optio
     let welcome = Welcome { speaker: Speaker::me(), pid: std::process::id(), owner, error };
     connection.say(&Greeting { switchboard: welcome }).await?;
     Ok(heard.ok().map(|hello| {
+        connection.variables = hello.environment.map(|variables| (hello.role, variables));
         let client =
             Client { version: hello.speaker.version, pid: hello.pid, cwd: hello.cwd.map(PathBuf::from) };
         (hello.role, client)

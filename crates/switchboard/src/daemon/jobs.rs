@@ -1,6 +1,5 @@
 //! The jobs of the daemon: a desk of `calls` as the configuration wants it, and what front-ends reach of it.
 
-use std::collections::BTreeMap;
 use std::io;
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -24,9 +23,6 @@ use crate::environment::Environment;
 use crate::home::Home;
 use crate::web::Web;
 use crate::wire::{About, Line, Reply, Request};
-
-/// What the name of a variable ends with that holds a secret.
-const SECRETS: [&str; 6] = ["_KEY", "_TOKEN", "_SECRET", "_PASSWORD", "_PASSWD", "_CREDENTIALS"];
 
 /// The desk, and how its tools are offered.
 pub struct Jobs {
@@ -133,8 +129,8 @@ impl Work for Jobs {
         client: Client,
         shutdown: CancellationToken,
     ) -> Turn<'_, io::Result<()>> {
+        let client = mcp::Client { cwd: client.cwd, environment: connection.caller_environment() };
         let stream = tokio::io::join(connection.reader, connection.writer);
-        let client = mcp::Client { cwd: client.cwd };
         let served = mcp::serve(stream, client, self.desk.clone(), Arc::clone(&self.options), shutdown);
         Box::pin(async move { served.await.map_err(io::Error::other) })
     }
@@ -150,7 +146,9 @@ fn settings(home: &Home, config: &Config, environment: &Environment) -> Result<S
     let store = Opening {
         credentials: Credentials::read(&source)?,
         ca_file: config.store_ca_file.clone(),
-        redactor: Redactor::usual().with_patterns(&config.redact)?.with_values(&secrets(&variables)),
+        redactor: Redactor::usual()
+            .with_patterns(&config.redact)?
+            .with_values(&calls::secret_values(&variables)),
         ..Opening::new(config.store.parse()?, home.database())
     };
     if store.setting.is_in_the_clear() {
@@ -197,12 +195,6 @@ fn options(config: &Config, environment: &Environment) -> mcp::Options {
         },
         ..mcp::Options::default()
     }
-}
-
-/// The values of variables that are secrets by their names.
-fn secrets(variables: &BTreeMap<String, String>) -> Vec<&str> {
-    let is_secret = |name: &str| SECRETS.iter().any(|end| name.ends_with(end));
-    variables.iter().filter(|(name, _)| is_secret(name)).map(|(_, value)| value.as_str()).collect()
 }
 
 /// Why the jobs cannot be looked after.

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use calls::{CallError, Desk, JobFilter, JobSummary, PageRequest, StatsRange};
-use model::{AgentKind, Ended, Timestamp};
+use model::{AgentKind, Ended, StateName, Timestamp};
 
 use crate::wire::{StatsLine, Sums, Taken};
 
@@ -76,7 +76,7 @@ async fn durations(
         for job in found.jobs.iter().filter(|job| job.completed_at.is_some()) {
             seen += 1;
             let day = job.created_at.as_millis() / DAY_MS * DAY_MS;
-            if let Some(millis) = duration_ms(job, job.created_at) {
+            if let Some(millis) = duration_ms(desk, job) {
                 taken.entry((job.agent, job.model.clone(), day)).or_default().push(millis);
             }
         }
@@ -90,9 +90,16 @@ async fn durations(
     }
 }
 
-/// How long a job took from its first claim, or has taken by now; none when it was never begun.
-pub fn duration_ms(job: &JobSummary, now: Timestamp) -> Option<u64> {
-    let taken = job.completed_at.unwrap_or(now).since(job.started_at?);
+/// How long the runs of a job took, or have taken by now; none when none was started.
+pub fn duration_ms(desk: &Desk, job: &JobSummary) -> Option<u64> {
+    let started_at = job.started_at?;
+    let taken = match (job.completed_at, desk.run_time(job.id)) {
+        (Some(_), _) => job.duration?,
+        (None, Some(run_time)) => run_time,
+        // It runs on another machine, which alone knows its waits.
+        (None, None) if job.state == StateName::Running => desk.now().since(started_at),
+        (None, None) => return None,
+    };
     u64::try_from(taken.as_millis()).ok()
 }
 

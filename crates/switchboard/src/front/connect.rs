@@ -1,5 +1,6 @@
 //! A connection to the daemon that runs.
 
+use std::collections::BTreeMap;
 use std::env;
 use std::io::{self, BufRead, BufReader, Read, Write};
 use std::os::unix::net::UnixStream;
@@ -29,14 +30,18 @@ pub struct Connection {
     pub process: Pid,
 }
 
-/// Connects to the daemon, if there is one.
-pub fn connect(home: &Home, role: Role) -> Result<Connection, ConnectError> {
+/// Connects to the daemon, if there is one, with the variables that calls carry.
+pub fn connect(
+    home: &Home,
+    role: Role,
+    environment: Option<&BTreeMap<String, String>>,
+) -> Result<Connection, ConnectError> {
     let stream = reach(home)?;
     let peer = socket_peercred(&stream).map_err(|errno| ConnectError::Broken(errno.into()))?;
     if peer.uid != geteuid() {
         return Err(ConnectError::NotYours { uid: peer.uid.as_raw() });
     }
-    greet(stream, peer.pid, role)
+    greet(stream, peer.pid, role, environment)
 }
 
 /// Tries the address in the lock, then the places in which this front-end would look itself.
@@ -63,13 +68,28 @@ fn nobody_listens(error: &io::Error) -> bool {
     )
 }
 
-fn greet(mut stream: UnixStream, process: Pid, role: Role) -> Result<Connection, ConnectError> {
+fn greet(
+    mut stream: UnixStream,
+    process: Pid,
+    role: Role,
+    environment: Option<&BTreeMap<String, String>>,
+) -> Result<Connection, ConnectError> {
     stream.set_read_timeout(Some(GREETING_WITHIN))?;
     stream.set_write_timeout(Some(GREETING_WITHIN))?;
     let cwd = env::current_dir().ok().and_then(|folder| folder.into_os_string().into_string().ok());
-    let hello = Hello { speaker: Speaker::me(), role, cwd, pid: std::process::id() };
-    let mut line = serde_json::to_vec(&Greeting { switchboard: hello }).map_err(io::Error::from)?;
-    line.push(b'\n');
+    let mut hello = Hello {
+        speaker: Speaker::me(),
+        role,
+        cwd,
+        pid: std::process::id(),
+        environment: environment.cloned(),
+    };
+    let mut line = greeting(&hello)?;
+    if line.len() >= LONGEST_GREETING {
+        // The call then uses the daemon's own variables, as those of an HTTP client do.
+        hello.environment = None;
+        line = greeting(&hello)?;
+    }
     // A daemon that turns this one away may have done so before it listened; its words are there all the same.
     let _ = stream.write_all(&line);
     let mut reader = BufReader::new(stream.try_clone()?);
@@ -87,6 +107,12 @@ fn greet(mut stream: UnixStream, process: Pid, role: Role) -> Result<Connection,
     stream.set_read_timeout(None)?;
     stream.set_write_timeout(None)?;
     Ok(Connection { reader, writer: stream, welcome, process })
+}
+
+fn greeting(hello: &Hello) -> io::Result<Vec<u8>> {
+    let mut line = serde_json::to_vec(&Greeting { switchboard: hello })?;
+    line.push(b'\n');
+    Ok(line)
 }
 
 fn understand(answer: &[u8], process: Pid) -> Result<Welcome, ConnectError> {

@@ -21,7 +21,7 @@ const GONE_WITHIN: Timespec = Timespec { tv_sec: 60, tv_nsec: 0 };
 /// Says how the daemon is. Starts none.
 pub fn status(order: &cli::Look) -> Result<ExitCode, Failure> {
     let home = Home::find(&Environment::of_this_process())?;
-    let asked = connect(&home, Role::Control).map_err(Failure::Connect).and_then(|mut connection| {
+    let asked = connect(&home, Role::Control, None).map_err(Failure::Connect).and_then(|mut connection| {
         Ok((say(&mut connection, &Request::Status, |_| {})?, connection.welcome.speaker))
     });
     let (status, speaker) = match asked {
@@ -78,7 +78,7 @@ fn up_for(seconds: u64) -> String {
 /// Ends the daemon, and returns when it is gone.
 pub fn stop(order: &cli::Stop) -> Result<ExitCode, Failure> {
     let home = Home::find(&Environment::of_this_process())?;
-    let mut connection = match connect(&home, Role::Control) {
+    let mut connection = match connect(&home, Role::Control, None) {
         Err(ConnectError::Nobody) => {
             output::line("no daemon is running");
             return Ok(ExitCode::SUCCESS);
@@ -110,7 +110,7 @@ fn stop_by_signal(home: &Home, pid: i32, complaint: &Complaint) -> Result<ExitCo
     let Some(daemon) = Pid::from_raw(pid) else { return Err(Failure::StillThere { pid }) };
     let process = hold(daemon)?;
     // It is still the one that listens, so what is held is not a later process with its number.
-    match connect(home, Role::Control) {
+    match connect(home, Role::Control, None) {
         Err(ConnectError::OtherProtocol { pid: again, .. }) if again == pid => {
             pidfd_send_signal(&process, Signal::TERM).map_err(|errno| broken(errno.into()))?;
         }

@@ -22,7 +22,16 @@ pub fn a_call(environment: &Environment) -> Option<u32> {
     if environment.get(RunId::VARIABLE).is_some() {
         return Some(std::process::id());
     }
-    let mut ancestor = std::process::id();
+    ancestor_of_a_run(std::process::id())
+}
+
+/// Whether another process of this user runs inside a call.
+pub fn is_inside_a_call(pid: u32) -> bool {
+    belongs_to_a_run(pid) || ancestor_of_a_run(pid).is_some()
+}
+
+fn ancestor_of_a_run(pid: u32) -> Option<u32> {
+    let mut ancestor = pid;
     for _ in 0..MOST_ANCESTORS {
         ancestor = parent(ancestor).filter(|&pid| pid > 1)?;
         if belongs_to_a_run(ancestor) {

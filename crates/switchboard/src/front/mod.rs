@@ -9,4 +9,5 @@ mod start;
 
 pub use connect::ConnectError;
 pub use control::{ask, ask_once, hear_out, status, stop};
+pub use inside::is_inside_a_call;
 pub use start::{FrontError, Starter, in_background};

@@ -3,6 +3,7 @@
 //! Front-ends that find none take the lock of starting in turn; the first starts it, the others find it. The new daemon says on a
 //! pipe that it answers, or why it never will.
 
+use std::collections::BTreeMap;
 use std::env;
 use std::ffi::OsString;
 use std::fs::File;
@@ -19,6 +20,7 @@ use rustix::pipe::{PipeFlags, pipe_with};
 
 use super::connect::{ConnectError, Connection, connect};
 use super::inside;
+use crate::config::Config;
 use crate::daemon::{DaemonError, Holder, READY, exclusive};
 use crate::environment::Environment;
 use crate::exit_status::ExitStatus;
@@ -42,13 +44,19 @@ const LONGEST_WORDS: u64 = 64 * 1024;
 pub struct Starter {
     home: Home,
     environment: Environment,
+    /// The variables that calls carry.
+    carried: BTreeMap<String, String>,
     started: Vec<Child>,
 }
 
 impl Starter {
     /// For the home that the environment says.
     pub fn new(environment: Environment) -> Result<Self, HomeError> {
-        Ok(Self { home: Home::find(&environment)?, environment, started: Vec::new() })
+        let home = Home::find(&environment)?;
+        // A configuration that cannot be read is told by the command that needs it.
+        let pass_env = Config::read(Some(&home), &environment, &[]).map(|config| config.pass_env);
+        let carried = calls::agent_variables(&environment.texts(), &pass_env.unwrap_or_default());
+        Ok(Self { home, environment, carried, started: Vec::new() })
     }
 
     /// Where everything is.
@@ -62,7 +70,7 @@ impl Starter {
         let give_up_at = Instant::now() + WITHIN;
         let mut pause = PAUSE;
         loop {
-            match connect(&self.home, role) {
+            match connect(&self.home, role, Some(&self.carried)) {
                 Err(ConnectError::Nobody) => {}
                 connection => return Ok(connection?),
             }
@@ -70,7 +78,7 @@ impl Starter {
                 return Err(FrontError::InsideACall { process });
             }
             if let Some(_turn) = self.turn_to_start()? {
-                match connect(&self.home, role) {
+                match connect(&self.home, role, Some(&self.carried)) {
                     Err(ConnectError::Nobody) => {}
                     connection => return Ok(connection?),
                 }
@@ -136,7 +144,7 @@ pub fn in_background(order: &cli::Serve) -> Result<ExitCode, Failure> {
         }
         other => other?,
     }
-    let connection = connect(&starter.home, Role::Control)?;
+    let connection = connect(&starter.home, Role::Control, None)?;
     output::line(&format!(
         "the daemon runs (pid {}, version {})",
         connection.process.as_raw_pid(),

@@ -37,7 +37,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use calls::Desk;
+use calls::{CallerEnvironment, Desk};
 use model::CallPolicy;
 use rmcp::service::ServerInitializeError;
 use tokio::io::{AsyncRead, AsyncWrite};
@@ -121,6 +121,8 @@ impl Default for Defaults {
 pub struct Client {
     /// The folder that it was started in: where its calls work that name none.
     pub cwd: Option<PathBuf>,
+    /// What its environment says about agents; none for the daemon's own.
+    pub environment: Option<CallerEnvironment>,
 }
 
 /// A connection that never came to be one.

@@ -7,7 +7,7 @@ use std::convert::Infallible;
 use std::time::Duration;
 
 use calls::{Activity, CallError, Desk};
-use model::{JobId, JobState, Timestamp};
+use model::{JobId, Timestamp};
 use rmcp::RoleServer;
 use rmcp::model::{ProgressNotificationParam, ProgressToken};
 use rmcp::service::RequestContext;
@@ -15,7 +15,6 @@ use tokio::sync::watch;
 use tokio::time::{Instant, sleep, sleep_until};
 
 use super::refusal::Refusal;
-use super::render;
 use super::server::Server;
 
 /// Where a bridge writes what makes a request that it says again, after the daemon died, one with the first.
@@ -167,13 +166,9 @@ impl Teller<'_> {
         if self.watched.is_some() {
             return "starting".to_owned();
         }
-        match self.desk.job(*job).await.map(|job| job.progress.state) {
-            // One that was put back is paused until now, and waits like all others.
-            Ok(JobState::Paused { until }) if until > self.desk.now() => {
-                format!("paused until {}, when the agent's quota is reset", render::moment(until))
-            }
-            _ => "waiting for its turn".to_owned(),
-        }
+        let job = self.desk.job(*job).await.ok();
+        let reason = job.and_then(|job| self.desk.wait_reason(&job));
+        reason.map_or_else(|| "queued".to_owned(), |reason| reason.to_string())
     }
 
     fn summary(&self) -> String {

@@ -121,7 +121,7 @@ pub async fn retry(
     if web.desk().job(job).await?.completed_at.is_none() {
         return Err(Refusal::conflict("This job has not ended", "wait for it, or cancel it first"));
     }
-    let placed = web.desk().retry(job).await?;
+    let placed = web.desk().retry(job, None).await?;
     tracing::info!(%job, again = %placed.job, "placed again on the web page");
     Ok(Redirect::to(&format!("/jobs/{}", placed.job)))
 }

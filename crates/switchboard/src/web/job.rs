@@ -134,6 +134,8 @@ fn outcome(job: &Job, answer: &Answer) -> Markup {
         }
         @if let Some(until) = answer.paused_until_ms {
             p.note { span.who { "Paused" } " until " (page::moment(until)) "; it goes on by itself." }
+        } @else if let Some(waiting) = &answer.waiting {
+            p.note.waiting { span.who { "Waiting" } " " (visible(waiting)) }
         }
     }
 }
@@ -220,7 +222,7 @@ fn facts(job: &Job, answer: &Answer) -> Markup {
         dl.facts-list {
             @if let Some(started) = job.started_at {
                 (fact("Started", page::moment(started.as_millis())))
-                (fact("Took", if job.completed_at.is_some() { text(&crate::paint::span(answer.duration_ms)) } else { page::growing(answer.duration_ms) }))
+                (fact("Took", if job.completed_at.is_some() || answer.waiting.is_some() { text(&crate::paint::span(answer.duration_ms)) } else { page::growing(answer.duration_ms) }))
             }
             @if let Some(ended) = job.completed_at { (fact("Ended", page::moment(ended.as_millis()))) }
             @if let Some(model) = &answer.model { (fact("Model", text(model))) }

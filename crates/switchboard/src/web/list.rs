@@ -4,7 +4,7 @@ use axum::extract::{Extension, Query, State};
 use axum::response::Response;
 use calls::{CallError, Desk, JobFilter, JobSummary, PageRequest};
 use maud::{Markup, html};
-use model::{AgentKind, JobId, StateName, Timestamp};
+use model::{AgentKind, JobId, StateName};
 use serde::Deserialize;
 
 use super::Web;
@@ -114,7 +114,6 @@ pub async fn show(
     let counts = counts(desk).await?;
     let all: u64 = counts.iter().map(|(_, count)| count).sum();
     let total = if wanted.leaves_something_out() { desk.count(&filter).await? } else { all };
-    let now = desk.now();
     let main = html! {
         div.head {
             h1 { "Jobs" }
@@ -136,7 +135,7 @@ pub async fn show(
                 span { "State" } span { "Task" } span.figure { "Took" } span.figure { "Tokens" } span.figure { "Cost" } span.figure { "Placed" }
             }
             ol.jobs #jobs aria-label="Jobs, the newest first" {
-                @for job in &found.jobs { (row(job, now)) }
+                @for job in &found.jobs { (row(desk, job)) }
             }
         }
         @if !found.unreadable.is_empty() {
@@ -223,9 +222,10 @@ fn pages(wanted: &Wanted, total: u64, shown: usize, next: Option<JobId>) -> Mark
 }
 
 /// A job in the list.
-pub fn row(job: &JobSummary, now: Timestamp) -> Markup {
-    let took = duration_ms(job, now);
-    let ended = job.completed_at.is_some();
+pub fn row(desk: &Desk, job: &JobSummary) -> Markup {
+    let took = duration_ms(desk, job);
+    let runs = job.completed_at.is_none()
+        && desk.activity(job.id).is_none_or(|activity| activity.borrow().waiting.is_none());
     let title = one_line(&job.prompt_head, 160);
     html! {
         li.job #{ "job-" (job.id) } data-state=(job.state.as_str()) {
@@ -242,7 +242,7 @@ pub fn row(job: &JobSummary, now: Timestamp) -> Markup {
             span.figure {
                 span.label { "took " }
                 @match took {
-                    Some(millis) if ended => (crate::paint::span(millis)),
+                    Some(millis) if !runs => (crate::paint::span(millis)),
                     Some(millis) => (page::growing(millis)),
                     None => { span.none { "–" } }
                 }

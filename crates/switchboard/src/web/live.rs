@@ -72,8 +72,7 @@ impl Watched {
         let page = PageRequest { limit: 1, before: Some(just_after(job)) };
         let desk = self.web.desk();
         let found = desk.list(&self.filter, page).await.ok().and_then(|mut page| page.jobs.pop());
-        let html =
-            found.filter(|found| found.id == job).map(|found| list::row(&found, desk.now()).into_string());
+        let html = found.filter(|found| found.id == job).map(|found| list::row(desk, &found).into_string());
         event("job", &json!({ "id": job, "html": html }))
     }
 }
@@ -103,8 +102,18 @@ pub async fn job(
     let last = headers.get("last-event-id").and_then(|id| id.to_str().ok()?.parse().ok());
     let (after, transcript) = (last.unwrap_or(after.told), Transcript::default());
     let watching = web.count_watcher();
-    let followed =
-        FollowedJob { web, job, follow, changes, transcript, after, over: false, _watching: watching };
+    let followed = FollowedJob {
+        web,
+        job,
+        follow,
+        changes,
+        transcript,
+        after,
+        waits: false,
+        changed: false,
+        over: false,
+        _watching: watching,
+    };
     Ok(stream(unfold(followed, |mut followed| async move { Some((Ok(followed.next().await?), followed)) })))
 }
 
@@ -115,6 +124,10 @@ struct FollowedJob {
     changes: Watch,
     transcript: Transcript,
     after: u64,
+    /// Whether the job waits.
+    waits: bool,
+    /// Whether the page is to be looked at again.
+    changed: bool,
     over: bool,
     _watching: Watching,
 }
@@ -123,6 +136,9 @@ impl FollowedJob {
     async fn next(&mut self) -> Option<Event> {
         let ended = self.web.0.ended.clone();
         while !self.over {
+            if std::mem::take(&mut self.changed) {
+                return Some(event("changed", &json!({})));
+            }
             tokio::select! {
                 () = ended.cancelled() => return None,
                 told = self.follow.next() => match told.ok().flatten() {
@@ -131,6 +147,9 @@ impl FollowedJob {
                         return Some(self.named(event("ended", &json!({}))));
                     }
                     Some(told) => {
+                        // What the job waits for stands on its page, and the store knows nothing of it.
+                        let waits = matches!(told, Followed::Waiting(_));
+                        self.changed = waits || std::mem::replace(&mut self.waits, waits);
                         let piece = self.transcript.take(&told);
                         let is_new = self.transcript.told > self.after;
                         if let Some(piece) = piece.filter(|_| is_new) {

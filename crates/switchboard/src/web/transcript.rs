@@ -61,10 +61,14 @@ pub struct Transcript {
 impl Transcript {
     /// What is to be shown of it, if anything.
     pub fn take(&mut self, told: &Followed) -> Option<Piece> {
+        // Not counted: a watcher that comes back is not told of a wait that is over.
+        if matches!(told, Followed::Waiting(_)) {
+            return None;
+        }
         self.told += 1;
         let was_growing = std::mem::take(&mut self.growing);
         match told {
-            Followed::Run(1) | Followed::Ended(_) => None,
+            Followed::Run(1) | Followed::Ended(_) | Followed::Waiting(_) => None,
             Followed::Run(number) => Some(Piece::Run(*number)),
             Followed::Error(bytes) => {
                 self.growing = was_growing;

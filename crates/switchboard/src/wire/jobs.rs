@@ -6,6 +6,9 @@ use model::{AgentEvent, AgentKind, CallSpec, StateName};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
+/// The kind of the events of [`waiting`].
+const WAITING: &str = "waiting";
+
 /// An event as it is told. One that is nested too deeply to be taken apart must not end the telling.
 pub fn said(event: &AgentEvent<'_>) -> Value {
     serde_json::to_value(event).unwrap_or_else(
@@ -146,6 +149,16 @@ pub struct StatsLine {
     pub output_tokens: u64,
     /// What it cost, where the agents tell it.
     pub cost_usd: f64,
+}
+
+/// Names what a job waits for, as an event among those of its agent. It is not repeated to a follower that comes back.
+pub fn waiting(reason: &str) -> Value {
+    json!({ "event": WAITING, "reason": reason })
+}
+
+/// Whether an event is one of [`waiting`].
+pub fn is_waiting(said: &Value) -> bool {
+    said["event"] == WAITING
 }
 
 /// Whose fault it is that something was refused, by which a program chooses its exit code.

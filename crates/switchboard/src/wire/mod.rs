@@ -6,10 +6,12 @@
 mod control;
 mod jobs;
 
+use std::collections::BTreeMap;
+
 use serde::{Deserialize, Serialize};
 
 pub use control::{Line, Phase, Reply, Request, Status, StopHow};
-pub use jobs::{About, JobLine, Placed, Search, StatsLine, Sums, Taken, Wanted, said};
+pub use jobs::{About, JobLine, Placed, Search, StatsLine, Sums, Taken, Wanted, is_waiting, said, waiting};
 
 /// The number of this protocol. It changes when an older program could no longer make sense of what is said.
 pub const PROTOCOL: u32 = 1;
@@ -17,7 +19,7 @@ pub const PROTOCOL: u32 = 1;
 /// The version of this program.
 pub const VERSION: &str = env!("CARGO_PKG_VERSION");
 
-/// How long a greeting may be: the longest path, every byte of it escaped, and the rest.
+/// How long a greeting may be: the longest path, every byte of it escaped, the variables for agents, and the rest.
 pub const LONGEST_GREETING: usize = 32 * 1024;
 
 /// What stands around every greeting, so that a stranger is recognised by its first line.
@@ -44,7 +46,7 @@ impl Speaker {
 }
 
 /// A front-end's greeting.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Hello {
     /// Who speaks.
     #[serde(flatten)]
@@ -56,6 +58,9 @@ pub struct Hello {
     pub cwd: Option<String>,
     /// Its process, for the log.
     pub pid: u32,
+    /// The variables of its own environment that agents may have; none when it has nothing to say about them.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub environment: Option<BTreeMap<String, String>>,
 }
 
 /// What a front-end wants to talk about.
@@ -139,7 +144,13 @@ mod tests {
 
     #[test]
     fn greetings_are_as_the_documents_say() {
-        let hello = Hello { speaker: Speaker::me(), role: Role::Mcp, cwd: Some("/abs".into()), pid: 7 };
+        let hello = Hello {
+            speaker: Speaker::me(),
+            role: Role::Mcp,
+            cwd: Some("/abs".into()),
+            pid: 7,
+            environment: None,
+        };
         assert_eq!(
             serde_json::to_string(&Greeting { switchboard: hello }).unwrap(),
             format!(

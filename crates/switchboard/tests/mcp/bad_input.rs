@@ -51,7 +51,6 @@ fn every_bad_argument_names_its_field_and_places_nothing() {
             ("timeout_ms", json!({ "prompt": "x", "timeout_ms": -5 }), "a whole number"),
             ("timeout_ms", json!({ "prompt": "x", "timeout_ms": "soon" }), "a whole number"),
             ("tool_timeout_ms", json!({ "prompt": "x", "tool_timeout_ms": 0 }), "give milliseconds"),
-            ("wait_ms", json!({ "prompt": "x", "wait_ms": 600_001 }), "at most 600000"),
             ("max_turns", json!({ "prompt": "x", "max_turns": 0 }), "above zero"),
             ("mode", json!({ "prompt": "x", "mode": "look" }), "execute, observe"),
             ("allowed_tools", json!({ "prompt": "x", "allowed_tools": "" }), "a list of texts"),
@@ -96,11 +95,9 @@ fn every_bad_argument_names_its_field_and_places_nothing() {
         }
         let refused = client.refused("call_wait", json!({ "job_ids": [id] })).await;
         assert_eq!(refused.field, "job_ids[0]", "{refused:?}");
-        for (field, arguments) in [
-            ("job_ids", json!({ "job_ids": [] })),
-            ("timeout_ms", json!({ "job_ids": [id], "timeout_ms": 50_001 })),
-            ("mode", json!({ "job_ids": [id], "mode": "some" })),
-        ] {
+        for (field, arguments) in
+            [("job_ids", json!({ "job_ids": [] })), ("mode", json!({ "job_ids": [id], "mode": "some" }))]
+        {
             assert_eq!(client.refused("call_wait", arguments).await.field, field);
         }
         for limit in [0, 101] {

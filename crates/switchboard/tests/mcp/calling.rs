@@ -25,6 +25,8 @@ crate::tests![
     what_the_agent_did_is_cut_like_the_answer_and_the_cut_is_named,
     the_operator_bounds_the_silence_of_calls,
     a_short_time_limit_counts_as_a_second,
+    durations_of_the_command_line_are_accepted,
+    every_call_tool_takes_session_id,
     every_parameter_reaches_the_agent,
     a_call_is_confined_by_the_policy_it_names_or_else_to_its_folder,
     a_ceiling_is_lifted_by_no_call,
@@ -269,6 +271,34 @@ fn a_short_time_limit_counts_as_a_second() {
         let job = answer["job_id"].as_str().unwrap().parse().unwrap();
         let wall = scene.desk.job(job).await.unwrap().order.call.limits.wall;
         assert_eq!(wall, Some(Duration::from_secs(1)));
+    });
+}
+
+fn durations_of_the_command_line_are_accepted() {
+    Scene::play(async |scene| {
+        let mut client = scene.client().await;
+        // `switchboard call --timeout 30d --wait 1h`, and `switchboard wait --timeout 1h`.
+        let (month, hour) = (Duration::from_hours(30 * 24), 3_600_000);
+        let millis = u64::try_from(month.as_millis()).unwrap();
+        let arguments =
+            json!({ "prompt": "Hello", "timeout_ms": millis, "tool_timeout_ms": millis, "wait_ms": hour });
+        let answer = client.done("call_rehearsal", arguments).await;
+        let job = answer["job_id"].as_str().unwrap();
+        let call = scene.desk.job(job.parse().unwrap()).await.unwrap().order.call;
+        assert_eq!((call.limits.wall, call.tool_timeout), (Some(month), Some(month)));
+        let waited = client.done("call_wait", json!({ "job_ids": [job], "timeout_ms": hour })).await;
+        assert_eq!(waited["done"], true, "{waited}");
+    });
+}
+
+fn every_call_tool_takes_session_id() {
+    Scene::play(async |scene| {
+        let mut client = scene.client().await;
+        for tool in ["call_cc", "call_codex", "call_gem", "call_rehearsal"] {
+            let arguments = json!({ "prompt": "x", "cwd": scene.work(), "session_id": "the last one" });
+            let refused = client.refused(tool, arguments).await;
+            assert!(refused.field == "session_id" && refused.text.contains("not a UUID"), "{refused:?}");
+        }
     });
 }
 

@@ -24,10 +24,8 @@ use crate::mcp::server::Server;
 use crate::mcp::tasks;
 use crate::mcp::waiting::{self, Waited};
 
-/// The longest `timeout_ms`: a week.
-const MAX_TIMEOUT_MS: u64 = 604_800_000;
-/// The longest `wait_ms`: ten minutes, more than any host waits.
-const MAX_WAIT_MS: u64 = 600_000;
+/// The longest wait of a call: ten minutes, more than any host waits.
+const MAX_WAIT: Duration = Duration::from_mins(10);
 /// The shortest limit on an agent: below it none would get to its first word.
 const MIN_TIMEOUT_MS: u64 = 1_000;
 const MAX_RESPONSE_CHARS: u64 = 1_000_000;
@@ -44,8 +42,6 @@ pub(super) struct CallTool {
     pub models: &'static str,
     /// Whether `cwd` must be given.
     pub needs_cwd: bool,
-    /// Whether `session_id` may stand for `resume_session_id`.
-    pub has_session_id: bool,
     /// Examples and typical mistakes, for `howto`.
     pub howto: &'static str,
 }
@@ -88,13 +84,12 @@ pub(super) struct Parameters {
     #[schemars(range(min = 1))]
     max_turns: Option<u32>,
     /// Hard limit on the agent in milliseconds; then it is ended with everything it started (status `timeout`). 1 to 999 count as 1000. Default: as the operator set it, else 3600000, an hour.
-    #[schemars(range(min = 1, max = 604_800_000))]
+    #[schemars(range(min = 1))]
     timeout_ms: Option<u64>,
     /// How long one tool of an MCP server of the agent may take, in milliseconds. Default: as the operator set it, else 300000.
-    #[schemars(range(min = 1, max = 604_800_000))]
+    #[schemars(range(min = 1))]
     tool_timeout_ms: Option<u64>,
-    /// How long this call blocks, in milliseconds, before it answers `running` with the `job_id`; the job goes on. 0 answers at once. Default: as the operator set it, else 50000, because many hosts give up after 60 s.
-    #[schemars(range(max = 600_000))]
+    /// How long this call blocks, in milliseconds, before it answers `running` with the `job_id`; the job goes on. 0 answers at once, and more than 600000 counts as 600000. Default: as the operator set it, else 50000, because many hosts give up after 60 s.
     wait_ms: Option<u64>,
     /// Answer as soon as the job is kept, with its `status_file`, `output_file` and `error_file`; do not wait at all.
     #[serde(default)]
@@ -129,11 +124,6 @@ impl CallTool {
                 "The folder the agent works in: an absolute path, `~/…`, or an alias of the configuration. It must exist.",
             );
             input["required"] = serde_json::json!(["prompt", "cwd"]);
-        }
-        if !self.has_session_id
-            && let Some(properties) = input["properties"].as_object_mut()
-        {
-            properties.remove("session_id");
         }
         tool.input_schema = input.into();
         tool
@@ -200,9 +190,7 @@ impl CallTool {
                     "give milliseconds, such as 600000 for ten minutes, or leave it out for what the operator set",
                 ));
             }
-            Some(millis) => {
-                Duration::from_millis(at_most("timeout_ms", millis, MAX_TIMEOUT_MS)?.max(MIN_TIMEOUT_MS))
-            }
+            Some(millis) => Duration::from_millis(millis.max(MIN_TIMEOUT_MS)),
             None => defaults.timeout,
         };
         let tool_timeout = match given.tool_timeout_ms {
@@ -213,7 +201,7 @@ impl CallTool {
                     "give milliseconds, or leave it out for five minutes",
                 ));
             }
-            Some(millis) => Duration::from_millis(at_most("tool_timeout_ms", millis, MAX_TIMEOUT_MS)?),
+            Some(millis) => Duration::from_millis(millis),
             None => defaults.tool_timeout,
         };
         let add_dirs = given.add_dirs.unwrap_or_default();
@@ -259,16 +247,17 @@ impl CallTool {
             idempotency_key: given.idempotency_key.map(|key| short("idempotency_key", &key)).transpose()?,
             fire_and_forget: given.fire_and_forget,
             expose_stream: given.expose_stream,
+            environment: server.client.environment.clone(),
             ..Order::new(call, self.name)
         };
-        let wait = given.wait_ms.map(|millis| at_most("wait_ms", millis, MAX_WAIT_MS)).transpose()?;
         let chars = given
             .max_response_chars
             .map(|chars| at_most("max_response_chars", chars, MAX_RESPONSE_CHARS))
             .transpose()?;
         Ok(Asked {
             order,
-            wait: wait.map(Duration::from_millis),
+            // A wait that is over ends no job, so a longer one is cut short instead of refused.
+            wait: given.wait_ms.map(|millis| Duration::from_millis(millis).min(MAX_WAIT)),
             max_response_chars: chars
                 .map_or(defaults.max_response_chars, |chars| usize::try_from(chars).unwrap_or(usize::MAX)),
         })

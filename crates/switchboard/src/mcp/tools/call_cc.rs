@@ -17,7 +17,6 @@ pub(super) const CALL: CallTool = CallTool {
         as resume_session_id. Runs for up to `timeout_ms`.",
     models: "haiku (default, unless the operator set another), sonnet or opus, in any case, or the full name of a model.",
     needs_cwd: false,
-    has_session_id: true,
     howto: "Examples:\n\
         - {\"prompt\": \"Find out why tests/login.rs fails and say what to change. Change nothing.\", \"mode\": \"observe\"}\n\
         - {\"prompt\": \"Apply the change you proposed.\", \"resume_session_id\": \"<session_id of the answer>\"}\n\

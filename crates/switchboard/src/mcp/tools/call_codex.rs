@@ -17,7 +17,6 @@ pub(super) const CALL: CallTool = CallTool {
         as resume_session_id. Codex has no turn limit, choice of tools or named agents: leave max_turns, allowed_tools and agent_name out.",
     models: "gpt-5.2-codex (default, unless the operator set another), or the full name of a model.",
     needs_cwd: true,
-    has_session_id: false,
     howto: "Examples:\n\
         - {\"prompt\": \"Review the last commit for races.\", \"cwd\": \"/home/ana/shop\", \"mode\": \"observe\"}\n\
         - {\"prompt\": \"Now fix the first one.\", \"cwd\": \"/home/ana/shop\", \"resume_session_id\": \"<session_id of the answer>\"}",

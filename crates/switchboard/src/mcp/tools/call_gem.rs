@@ -17,7 +17,6 @@ pub(super) const CALL: CallTool = CallTool {
         resume_session_id. Gemini has no turn limit: leave `max_turns` out.",
     models: "auto, pro, flash or flash-lite, or the full name of a model. Default: Gemini's own choice.",
     needs_cwd: false,
-    has_session_id: false,
     howto: "Examples:\n\
         - {\"prompt\": \"Read all of src/ and list the public functions that nothing calls.\", \"mode\": \"observe\"}\n\
         - {\"prompt\": \"Which of them are safe to remove?\", \"continue_latest\": true}",

@@ -15,7 +15,6 @@ pub(super) const CALL: CallTool = CallTool {
         `@rehearse delay 2s` or `@rehearse fail auth` (`rehearsal --help` lists them). Everything else is as in call_cc.",
     models: "haiku (default), sonnet or opus, in any case, or the full name of a model: only repeated.",
     needs_cwd: false,
-    has_session_id: true,
     howto: "Examples:\n\
         - {\"prompt\": \"Hello\"}\n\
         - {\"prompt\": \"@rehearse say working\\n@rehearse hang\", \"wait_ms\": 2000}",

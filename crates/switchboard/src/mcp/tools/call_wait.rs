@@ -15,7 +15,7 @@ use crate::mcp::{job_ids, render, waiting};
 
 pub(super) const NAME: &str = "call_wait";
 const ABOUT: &str = "Wait until jobs have ended, and get their answers. Use it after a call answered `running` or was placed with \
-    fire_and_forget, instead of asking call_status again and again. It answers after timeout_ms at the latest (at most 50000, \
+    fire_and_forget, instead of asking call_status again and again. It answers after timeout_ms at the latest (50000 at most, \
     because many hosts give up after 60 s): if `pending` is not empty then, call it again with those ids. Waiting ends no job, and \
     neither does giving up.";
 pub(super) const HOWTO: &str = "Examples:\n- {\"job_ids\": [\"01a1dde2\"]}\n- {\"job_ids\": [\"01a1dde2\", \"01a1dde3\"], \"mode\": \"any\"}\n\
@@ -34,8 +34,7 @@ pub(super) struct Parameters {
     /// `all` (default): until none is left. `any`: until one has ended.
     #[schemars(extend("enum" = ["any", "all"]))]
     mode: Option<String>,
-    /// How long to wait, in milliseconds, at most 50000. 0 only looks. Default: 50000.
-    #[schemars(range(max = 50_000))]
+    /// How long to wait, in milliseconds. 0 only looks, and more than 50000 counts as 50000. Default: 50000.
     timeout_ms: Option<u64>,
 }
 
@@ -72,14 +71,8 @@ pub(super) async fn call(mut request: Request<'_>) -> Result<CallToolResponse, R
         Some(mode) => one_of("mode", &mode, &[("any", Until::Any), ("all", Until::All)])?,
         None => Until::All,
     };
-    let timeout = timeout_ms.unwrap_or(MAX_TIMEOUT_MS);
-    if timeout > MAX_TIMEOUT_MS {
-        return Err(Refusal::of(
-            "timeout_ms",
-            format!("{timeout} is over its limit"),
-            "give at most 50000, and call call_wait again while jobs are pending",
-        ));
-    }
+    // A wait that is over ends no job, so a longer one is cut short instead of refused.
+    let timeout = timeout_ms.unwrap_or(MAX_TIMEOUT_MS).min(MAX_TIMEOUT_MS);
     let jobs = found(&request, &job_ids).await?;
     let time =
         Duration::from_millis(timeout).saturating_sub(waiting::waited(request.server, request.context));

@@ -1,0 +1,136 @@
+//! What the environment of a caller says about agents: where their programs are, and how they log in.
+//!
+//! A daemon lives longer than the shell that started it. A call carries the variables of its own shell instead, so that an agent
+//! that was installed or a key that was exported since is used. Owns how they are combined with the daemon's. They may hold
+//! secrets: they are kept in a file of the job that only the user can read, until the job has ended, and never in the store.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
+
+use model::AgentKind;
+use serde::{Deserialize, Serialize};
+
+/// What the name of a variable ends with that holds a secret.
+const SECRET_SUFFIXES: [&str; 6] = ["_KEY", "_TOKEN", "_SECRET", "_PASSWORD", "_PASSWD", "_CREDENTIALS"];
+
+/// The variables of a caller that agents may have.
+#[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct CallerEnvironment {
+    variables: BTreeMap<String, String>,
+    /// Whether a variable that is missing is not set. An MCP host hands hardly any on: what it leaves out says nothing.
+    is_complete: bool,
+}
+
+impl CallerEnvironment {
+    /// Takes the environment of a shell: what is not in it is not set.
+    pub fn of_shell(variables: BTreeMap<String, String>) -> Self {
+        Self { variables, is_complete: true }
+    }
+
+    /// Takes the environment of an MCP host's server, which the daemon's own completes.
+    pub fn of_mcp_host(variables: BTreeMap<String, String>) -> Self {
+        Self { variables, is_complete: false }
+    }
+
+    /// Returns the daemon's environment as the caller sees it. Only variables that agents may have are replaced.
+    pub(crate) fn applied_to(
+        &self,
+        own: &BTreeMap<String, String>,
+        pass_on: &BTreeSet<String>,
+    ) -> BTreeMap<String, String> {
+        let carried = agent_variables(&self.variables, pass_on);
+        let mut combined = own.clone();
+        if self.is_complete {
+            for name in agent_variables(own, pass_on).keys() {
+                combined.remove(name);
+            }
+            combined.extend(carried);
+            return combined;
+        }
+        let paths = [self.variables.get("PATH"), own.get("PATH")];
+        let path: Vec<&str> = paths.into_iter().flatten().map(String::as_str).collect();
+        combined.extend(carried);
+        if !path.is_empty() {
+            combined.insert("PATH".to_owned(), path.join(":"));
+        }
+        combined
+    }
+
+    /// Returns the values that must not be kept in texts.
+    pub(crate) fn secrets(&self) -> Vec<&str> {
+        secret_values(&self.variables)
+    }
+}
+
+/// Names the variables and none of their values.
+impl fmt::Debug for CallerEnvironment {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("CallerEnvironment")
+            .field("variables", &self.variables.keys())
+            .field("is_complete", &self.is_complete)
+            .finish()
+    }
+}
+
+/// Returns the variables that some agent may have, the operator's own (`pass_env`) included.
+pub fn agent_variables(
+    variables: &BTreeMap<String, String>,
+    pass_on: &BTreeSet<String>,
+) -> BTreeMap<String, String> {
+    let mut kept = BTreeMap::new();
+    for agent in AgentKind::ALL {
+        kept.extend(agents::environment(agent, variables));
+    }
+    let named = pass_on.iter().filter(|name| !agents::is_never_passed_on(name));
+    kept.extend(named.filter_map(|name| Some((name.clone(), variables.get(name)?.clone()))));
+    kept
+}
+
+/// Returns the values of variables that are secrets by their names.
+pub fn secret_values(variables: &BTreeMap<String, String>) -> Vec<&str> {
+    let is_secret = |name: &str| SECRET_SUFFIXES.iter().any(|suffix| name.ends_with(suffix));
+    variables.iter().filter(|(name, _)| is_secret(name)).map(|(_, value)| value.as_str()).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn variables(pairs: &[(&str, &str)]) -> BTreeMap<String, String> {
+        pairs.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect()
+    }
+
+    fn daemon() -> BTreeMap<String, String> {
+        variables(&[
+            ("PATH", "/usr/bin"),
+            ("ANTHROPIC_API_KEY", "old"),
+            ("HOME", "/home/ana"),
+            ("OTHER", "x"),
+        ])
+    }
+
+    #[test]
+    fn environment_of_a_shell_replaces_what_agents_may_have() {
+        let shell = variables(&[("PATH", "/opt/bin"), ("HOME", "/home/ana"), ("LD_PRELOAD", "/evil.so")]);
+        let combined = CallerEnvironment::of_shell(shell).applied_to(&daemon(), &BTreeSet::new());
+        assert_eq!(combined, variables(&[("PATH", "/opt/bin"), ("HOME", "/home/ana"), ("OTHER", "x")]));
+    }
+
+    #[test]
+    fn environment_of_an_mcp_host_is_completed_by_the_daemons() {
+        let host = variables(&[("PATH", "/opt/bin"), ("ANTHROPIC_API_KEY", "new")]);
+        let combined = CallerEnvironment::of_mcp_host(host).applied_to(&daemon(), &BTreeSet::new());
+        assert_eq!(combined["PATH"], "/opt/bin:/usr/bin");
+        assert_eq!((combined["ANTHROPIC_API_KEY"].as_str(), combined["HOME"].as_str()), ("new", "/home/ana"));
+    }
+
+    #[test]
+    fn variables_of_the_operator_are_carried_by_name() {
+        let shell = variables(&[("FAKE_KEY", "secret-value"), ("UNRELATED", "x")]);
+        let named = BTreeSet::from(["FAKE_KEY".to_owned()]);
+        assert_eq!(agent_variables(&shell, &named), variables(&[("FAKE_KEY", "secret-value")]));
+        let carried = CallerEnvironment::of_shell(shell);
+        assert_eq!(carried.secrets(), ["secret-value"]);
+        assert!(!format!("{carried:?}").contains("secret-value"));
+    }
+}

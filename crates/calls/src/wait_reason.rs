@@ -1,0 +1,111 @@
+//! Why a job waits before its next run.
+//!
+//! Owns the reasons and how they read. Knows nothing about how the wait ends.
+
+use std::fmt;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use model::{AgentKind, JobId, SessionId, Timestamp};
+
+const DAY: Duration = Duration::from_hours(24);
+
+/// What a job waits for while nothing of it runs. The wait is no part of its duration.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum WaitReason {
+    /// Another job uses the same session.
+    Session {
+        /// The session.
+        session: SessionId,
+        /// The job that uses it.
+        holder: Option<JobId>,
+    },
+    /// Another job may change the same directory, and the operator allows one at a time.
+    Directory {
+        /// The directory.
+        directory: PathBuf,
+        /// The job that works there.
+        holder: Option<JobId>,
+    },
+    /// All slots are in use.
+    Slot {
+        /// How many jobs have one.
+        used: usize,
+        /// How many slots there are.
+        limit: usize,
+        /// Whose slots; none when they are for all agents.
+        agent: Option<AgentKind>,
+    },
+    /// The account's quota is used up.
+    Quota {
+        /// When it resets.
+        until: Timestamp,
+        /// How long that is from now.
+        left: Duration,
+    },
+    /// The last run used up its turns, and the next one resumes its session.
+    Backoff {
+        /// How long the wait is.
+        delay: Duration,
+    },
+}
+
+impl fmt::Display for WaitReason {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let by =
+            |holder: &Option<JobId>| holder.map(|job| format!(", used by job {job}")).unwrap_or_default();
+        match self {
+            Self::Session { session, holder } => write!(f, "waiting for session {session}{}", by(holder)),
+            Self::Directory { directory, holder } => {
+                write!(f, "waiting for `{}`{}", directory.display(), by(holder))
+            }
+            Self::Slot { used, limit, agent } => {
+                let whose = agent.map(|agent| format!("{agent} ")).unwrap_or_default();
+                write!(f, "queued: {used} of {limit} {whose}slots in use")
+            }
+            Self::Quota { until, left } => {
+                let minutes = until.as_millis() / 60_000;
+                let (hour, minute) = (minutes / 60 % 24, minutes % 60);
+                let days = left.as_secs() / DAY.as_secs();
+                let later = if days > 0 { format!(" in {days} days") } else { String::new() };
+                write!(f, "paused until {hour:02}:{minute:02} UTC{later} (quota)")
+            }
+            Self::Backoff { delay } => {
+                write!(f, "resuming in {} s: the last run used up its turns", delay.as_secs())
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_reason_names_what_is_waited_for() {
+        let session: SessionId = "5f6d0c3e-6b5e-4a7e-9a39-0d5d7f6f8a11".parse().unwrap();
+        let holder = Some(JobId::first_of(Timestamp::from_millis(1_700_000_000_000)));
+        let until = Timestamp::from_millis(1_700_000_000_000);
+        let hour = Duration::from_hours(1);
+        for (reason, expected) in [
+            (
+                WaitReason::Session { session: session.clone(), holder },
+                "waiting for session 5f6d0c3e-6b5e-4a7e-9a39-0d5d7f6f8a11, used by job 018bcfe5-6800-7000-8000-000000000000",
+            ),
+            (WaitReason::Directory { directory: "/shop".into(), holder: None }, "waiting for `/shop`"),
+            (WaitReason::Slot { used: 4, limit: 4, agent: None }, "queued: 4 of 4 slots in use"),
+            (
+                WaitReason::Slot { used: 1, limit: 1, agent: Some(AgentKind::Claude) },
+                "queued: 1 of 1 claude slots in use",
+            ),
+            (WaitReason::Quota { until, left: hour }, "paused until 22:13 UTC (quota)"),
+            (WaitReason::Quota { until, left: hour * 50 }, "paused until 22:13 UTC in 2 days (quota)"),
+            (
+                WaitReason::Backoff { delay: Duration::from_secs(4) },
+                "resuming in 4 s: the last run used up its turns",
+            ),
+        ] {
+            assert_eq!(reason.to_string(), expected);
+        }
+    }
+}
