@@ -13,6 +13,7 @@ use supervisor::{ProvenSandbox, Supervisor};
 use crate::config::Config;
 use crate::environment::Environment;
 use crate::failure::Failure;
+use crate::front::ConfigDrift;
 use crate::home::{Home, HomeError};
 use crate::{cli, output, paint};
 
@@ -21,16 +22,25 @@ pub fn check(order: &cli::Checkup) -> Result<ExitCode, Failure> {
     let environment = Environment::of_this_process();
     let home = home(&environment)?;
     let config = Config::read(home.as_ref(), &environment, &[])?;
+    let drift = home.as_ref().and_then(|home| ConfigDrift::find(home, &environment));
     let Looked { checkup, sandbox } = Looking::new(home, environment, &config).look();
     if order.json {
         let (proof, problem) = match &sandbox {
             Ok(proven) => (Some(&proven.proof), None),
             Err(finding) => (None, Some(finding)),
         };
-        output::line(&serde_json::to_string_pretty(&Told { checkup: &checkup, proof, problem })?);
+        output::line(&serde_json::to_string_pretty(&Told {
+            checkup: &checkup,
+            proof,
+            problem,
+            drift: drift.as_ref(),
+        })?);
     } else {
         tell(&checkup);
         tell_sandbox(&sandbox);
+    }
+    if let Some(drift) = drift {
+        drift.print();
     }
     Ok(if checkup.any_ready() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
@@ -221,6 +231,8 @@ struct Told<'a> {
     proof: Option<&'a Proof>,
     #[serde(rename = "sandbox_problem")]
     problem: Option<&'a Finding>,
+    #[serde(rename = "config_drift", skip_serializing_if = "Option::is_none")]
+    drift: Option<&'a ConfigDrift>,
 }
 
 fn tell_sandbox(sandbox: &Result<ProvenSandbox, Finding>) {

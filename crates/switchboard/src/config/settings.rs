@@ -181,6 +181,17 @@ impl Settings {
         Ok(())
     }
 
+    /// Returns every setting by its name, as TOML; none for one that an option of the command line has set.
+    pub fn texts(&self) -> BTreeMap<String, Option<String>> {
+        let text = |(name, setting): (&Name, &Setting)| {
+            let (section, own) = name.parts();
+            let key = if section.is_empty() { own.to_owned() } else { format!("{section}.{own}") };
+            let is_option = matches!(setting.source, Source::Option { .. });
+            (key, (!is_option).then(|| setting.value.to_string()))
+        };
+        self.all.iter().map(text).collect()
+    }
+
     /// The value of a key.
     pub fn get(&self, name: &str) -> Option<&Value> {
         let path: Vec<&str> = name.split('.').collect();

@@ -10,6 +10,7 @@ use super::keys::{Default, KEYS, Key};
 use super::settings::Settings;
 use crate::environment::Environment;
 use crate::failure::Failure;
+use crate::front::ConfigDrift;
 use crate::home::{self, Home};
 use crate::{cli, output};
 
@@ -25,10 +26,18 @@ pub fn print(order: &cli::ShowConfig) -> Result<ExitCode, Failure> {
         output::aside(&format!("note: the variable {misspelt} is not known; did you mean {known}?"));
     }
     let settings = Settings::read(Some(&home), &environment, &[])?;
+    let drift = ConfigDrift::find(&home, &environment);
     if order.json {
-        output::line(&serde_json::to_string_pretty(&as_json(&home, &settings))?);
+        let mut told = as_json(&home, &settings);
+        if let Some(drift) = &drift {
+            told["config_drift"] = serde_json::to_value(drift)?;
+        }
+        output::line(&serde_json::to_string_pretty(&told)?);
     } else {
         output::piece(&as_toml(&home, &settings));
+    }
+    if let Some(drift) = drift {
+        drift.print();
     }
     Ok(ExitCode::SUCCESS)
 }
@@ -103,8 +112,13 @@ root), and nobody else may be able to write to it: it says which programs are ru
 
 A value comes from the first of these that has one: an option of the command line, a variable of the environment, the file, the
 default. A list in a variable is separated by commas. `switchboard config` prints every value that holds and where it came from
-(`--json` for programs). The daemon reads its configuration when it starts, with the environment of whoever started it:
-`switchboard stop` lets the next call start a new one, and running jobs survive that.
+(`--json` for programs). The daemon reads its configuration when it starts. When it has changed since, `switchboard status`, `config` and
+`doctor` name the keys that differ; `switchboard stop --now` lets the next call start a daemon with the new one, and running jobs go on.
+
+Agents are looked for and started with the environment of the caller, not of whoever started the daemon: `switchboard call` carries its
+`PATH`, proxies, locale, the agents' own variables (`ANTHROPIC_*`, `CODEX_HOME` …) and those of `pass_env`. So an agent that was installed or
+a key that was exported after the daemon started is used. `programs.*` is stronger than `PATH`. Calls over HTTP, from the web page and from
+inside another call use the daemon's environment.
 
 ```toml
 store = \"sqlite:\"

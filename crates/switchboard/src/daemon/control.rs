@@ -33,6 +33,10 @@ pub async fn serve(mut connection: Connection, desk: &Desk) -> io::Result<()> {
                 let status = desk.status().await;
                 last(&mut connection, Reply::Status(status)).await?;
             }
+            Ok(Request::Settings) => {
+                let settings = desk.settings().clone();
+                last(&mut connection, Reply::Settings { settings }).await?;
+            }
             Ok(Request::Stop { how }) => stop(&mut connection, desk, how).await?,
             Ok(request) => tokio::select! {
                 answered = desk.work().ask(request, &mut connection) => answered?,

@@ -1,5 +1,6 @@
 //! What every connection of the daemon shares: configuration, work, the phase it is in, and when somebody last asked.
 
+use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -9,7 +10,7 @@ use model::Owner;
 use tokio::sync::watch;
 
 use super::work::Work;
-use crate::config::Config;
+use crate::config::{Config, Settings};
 use crate::home::Home;
 use crate::wire::{PROTOCOL, Phase, Status, VERSION};
 
@@ -20,6 +21,8 @@ pub struct Desk(Arc<Inner>);
 struct Inner {
     home: Home,
     config: Config,
+    /// What was configured, for those who compare it with what holds now.
+    settings: BTreeMap<String, Option<String>>,
     owner: Owner,
     work: Arc<dyn Work>,
     phase: watch::Sender<Phase>,
@@ -32,10 +35,11 @@ struct Inner {
 
 impl Desk {
     /// A desk that is open.
-    pub fn new(home: Home, config: Config, owner: Owner, work: Arc<dyn Work>) -> Self {
+    pub fn new(home: Home, settings: &Settings, owner: Owner, work: Arc<dyn Work>) -> Self {
         Self(Arc::new(Inner {
             home,
-            config,
+            config: Config::of(settings),
+            settings: settings.texts(),
             owner,
             work,
             phase: watch::Sender::new(Phase::Open),
@@ -54,6 +58,11 @@ impl Desk {
     /// How everything is to be.
     pub fn config(&self) -> &Config {
         &self.0.config
+    }
+
+    /// Returns every setting that it started with, as TOML.
+    pub fn settings(&self) -> &BTreeMap<String, Option<String>> {
+        &self.0.settings
     }
 
     /// The name under which this daemon owns jobs, which no other ever had.

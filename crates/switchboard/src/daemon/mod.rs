@@ -31,7 +31,7 @@ pub use lock::{Holder, exclusive};
 pub use work::Work;
 
 use crate::cli;
-use crate::config::{Config, ConfigError, Given};
+use crate::config::{Config, ConfigError, Given, Settings};
 use crate::environment::Environment;
 use crate::exit_status::ExitStatus;
 use crate::home::{FolderError, Home, HomeError};
@@ -60,7 +60,8 @@ pub fn serve(order: &cli::Serve) -> Result<ExitCode, DaemonError> {
         key: "http.address",
         text: address.clone(),
     });
-    let config = Config::read(Some(&home), &environment, &http.collect::<Vec<_>>())?;
+    let settings = Settings::read(Some(&home), &environment, &http.collect::<Vec<_>>())?;
+    let config = Config::of(&settings);
     open_many_files();
     memory::give_back_large_blocks();
     let state = home.make()?;
@@ -82,7 +83,7 @@ pub fn serve(order: &cli::Serve) -> Result<ExitCode, DaemonError> {
                 None => None,
             };
             jobs.web().begin().await;
-            let desk = Desk::new(home, config, jobs.owner().clone(), jobs.clone());
+            let desk = Desk::new(home, &settings, jobs.owner().clone(), jobs.clone());
             let listener = Listener::bind(desk.home(), &state).map_err(DaemonError::Listen)?;
             let signals = Signals::listen().map_err(DaemonError::Runtime)?;
             listener.announce(&lock, &desk).map_err(DaemonError::Listen)?;

@@ -56,8 +56,8 @@ fn desk(text: &str, work: Arc<Scripted>) -> (tempfile::TempDir, Desk) {
     let root = tempfile::tempdir().unwrap();
     let home = Home::find(&[("SWITCHBOARD_HOME", root.path().to_str().unwrap())].into()).unwrap();
     std::fs::write(home.config_file(), text).unwrap();
-    let config = Config::read(Some(&home), &Environment::default(), &[]).unwrap();
-    let desk = Desk::new(home, config, Owner::new("test"), work);
+    let settings = Settings::read(Some(&home), &Environment::default(), &[]).unwrap();
+    let desk = Desk::new(home, &settings, Owner::new("test"), work);
     (root, desk)
 }
 

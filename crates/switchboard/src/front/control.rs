@@ -8,6 +8,7 @@ use rustix::fd::OwnedFd;
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 
 use super::connect::{ConnectError, Connection, connect};
+use super::drift::ConfigDrift;
 use super::start::Starter;
 use crate::environment::Environment;
 use crate::failure::Failure;
@@ -20,12 +21,14 @@ const GONE_WITHIN: Timespec = Timespec { tv_sec: 60, tv_nsec: 0 };
 
 /// Says how the daemon is. Starts none.
 pub fn status(order: &cli::Look) -> Result<ExitCode, Failure> {
-    let home = Home::find(&Environment::of_this_process())?;
+    let environment = Environment::of_this_process();
+    let home = Home::find(&environment)?;
     let asked = connect(&home, Role::Control, None).map_err(Failure::Connect).and_then(|mut connection| {
-        Ok((say(&mut connection, &Request::Status, |_| {})?, connection.welcome.speaker))
+        let status = say(&mut connection, &Request::Status, |_| {})?;
+        Ok((status, ConfigDrift::ask(&mut connection, &home, &environment), connection.welcome.speaker))
     });
-    let (status, speaker) = match asked {
-        Ok((Reply::Status(status), speaker)) => (status, speaker),
+    let (status, drift, speaker) = match asked {
+        Ok((Reply::Status(status), drift, speaker)) => (status, drift, speaker),
         // It ended just now.
         Ok(_) | Err(Failure::Connect(ConnectError::Nobody)) => {
             let none = if order.json {
@@ -39,9 +42,16 @@ pub fn status(order: &cli::Look) -> Result<ExitCode, Failure> {
         Err(failure) => return Err(failure),
     };
     if order.json {
-        output::line(&serde_json::to_string_pretty(&status)?);
+        let mut told = serde_json::to_value(&status)?;
+        if let Some(drift) = &drift {
+            told["config_drift"] = serde_json::to_value(drift)?;
+        }
+        output::line(&serde_json::to_string_pretty(&told)?);
     } else {
         tell(&status);
+    }
+    if let Some(drift) = drift {
+        drift.print();
     }
     if let Some(skew) = wire::skew(&speaker) {
         output::aside(&format!("note: {skew}"));
@@ -179,7 +189,7 @@ pub fn ask_once(starter: &mut Starter, request: &Request) -> Result<Reply, Failu
 }
 
 /// Asks, hears every line out, and returns the last.
-fn say(
+pub(super) fn say(
     connection: &mut Connection,
     request: &Request,
     mut heard: impl FnMut(&Reply),

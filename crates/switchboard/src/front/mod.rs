@@ -4,10 +4,12 @@
 
 mod connect;
 mod control;
+mod drift;
 mod inside;
 mod start;
 
 pub use connect::ConnectError;
 pub use control::{ask, ask_once, hear_out, status, stop};
+pub use drift::ConfigDrift;
 pub use inside::is_inside_a_call;
 pub use start::{FrontError, Starter, in_background};

@@ -1,5 +1,6 @@
 //! Control: one request to a line, answered by one line or more. All but the last say `more`.
 
+use std::collections::BTreeMap;
 use std::path::PathBuf;
 
 use calls::{Answer, Stream};
@@ -16,6 +17,8 @@ use super::jobs::{About, JobLine, Placed, Search, Sums, Wanted};
 pub enum Request {
     /// How it is.
     Status,
+    /// What it was configured with when it started.
+    Settings,
     /// To end.
     Stop {
         /// What becomes of the jobs that run.
@@ -101,6 +104,11 @@ pub struct Line {
 pub enum Reply {
     /// How it is.
     Status(Status),
+    /// What it was configured with.
+    Settings {
+        /// Every setting by its name, as TOML; none for one that an option of the command line has set.
+        settings: BTreeMap<String, Option<String>>,
+    },
     /// It will end, and waits for so many jobs.
     Draining {
         /// How many run.

@@ -1,6 +1,7 @@
 //! The daemon and its front-ends as real processes, and the bridge against a daemon that a test plays.
 #![expect(clippy::disallowed_methods, clippy::print_stdout, clippy::unwrap_used, reason = "a test may")]
 
+mod agreeing;
 mod bed;
 mod bridge;
 mod calling;

@@ -1,0 +1,165 @@
+//! The daemon and its callers agree: about programs, variables and the configuration.
+
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::process::Output;
+
+use serde_json::{Value, json};
+
+use crate::bed::{Bed, Host, stderr, stdout};
+
+/// Puts a `claude` into a directory: the scripted agent behind the words of the real one.
+fn install_claude(folder: &std::path::Path) {
+    fs::create_dir_all(folder).unwrap();
+    let flags = [
+        "--session-id",
+        "--resume",
+        "--fork-session",
+        "--model",
+        "--max-turns",
+        "--tools",
+        "--allowedTools",
+        "--mcp-config",
+        "--strict-mcp-config",
+        "--setting-sources",
+        "--settings",
+        "--permission-mode",
+        "--dangerously-skip-permissions",
+        "--include-partial-messages",
+        "--system-prompt",
+        "--append-system-prompt",
+        "--add-dir",
+    ]
+    .join(" ");
+    let script = format!(
+        "#!/bin/sh\ncase \"$1\" in\n--version) echo '2.1.325 (Claude Code)';;\n--help) echo '{flags}';;\n*) exec '{}' --as claude \"$@\";;\nesac\n",
+        env!("CARGO_BIN_EXE_rehearsal")
+    );
+    let program = folder.join("claude");
+    fs::write(&program, script).unwrap();
+    fs::set_permissions(&program, fs::Permissions::from_mode(0o755)).unwrap();
+}
+
+/// What an agent says a variable is, in a call with that environment.
+fn variable(bed: &Bed, name: &str, environment: &[(&str, &str)]) -> String {
+    let prompt = format!("@rehearse env {name}");
+    let mut command = bed.command(&["call", "rehearsal", &prompt]);
+    command.envs(environment.iter().copied());
+    stdout(&command.output().unwrap()).trim().to_owned()
+}
+
+#[test]
+fn agent_installed_after_the_daemon_started_is_found() {
+    let bed = Bed::new();
+    bed.daemon();
+    let folder = bed.scratch().join("bin");
+    install_claude(&folder);
+    let call = |path: &str| -> Output {
+        let mut command = bed.command(&["call", "claude", "Hello", "--policy", "off"]);
+        command.env("PATH", path).output().unwrap()
+    };
+    let path = format!("{}:/usr/bin:/bin", folder.display());
+    let output = call(&path);
+    assert_eq!(stdout(&output), "You said: Hello\n", "{output:?}");
+    // A shell that does not have it is told so, whatever another one has.
+    let output = call("/usr/bin:/bin");
+    assert_eq!(output.status.code(), Some(5), "{output:?}");
+    assert!(stderr(&output).contains("claude CLI not found in PATH"), "{output:?}");
+}
+
+#[test]
+fn variables_of_the_calling_shell_reach_the_agent() {
+    let bed = Bed::new();
+    let mut first = bed.command(&["serve", "--background"]);
+    assert!(first.env("REHEARSAL_WORD", "old").status().unwrap().success());
+    assert_eq!(variable(&bed, "REHEARSAL_WORD", &[("REHEARSAL_WORD", "new")]), "REHEARSAL_WORD=new");
+    assert_eq!(variable(&bed, "REHEARSAL_WORD", &[]), "REHEARSAL_WORD is not set");
+    // Others are no business of an agent.
+    assert_eq!(variable(&bed, "SOME_SECRET", &[("SOME_SECRET", "x")]), "SOME_SECRET is not set");
+}
+
+#[test]
+fn variables_of_an_mcp_host_complete_the_daemons() {
+    let bed = Bed::new();
+    bed.configure("rehearsal = true\n");
+    let mut first = bed.command(&["serve", "--background"]);
+    first.env("REHEARSAL_WORD", "old").env("REHEARSAL_OTHER", "kept");
+    assert!(first.status().unwrap().success());
+    let mut bridge = bed.command(&["mcp"]);
+    bridge.env("REHEARSAL_WORD", "new");
+    let mut host = Host::start(bridge);
+    host.greet();
+    for (name, expected) in [("REHEARSAL_WORD", "new"), ("REHEARSAL_OTHER", "kept")] {
+        let arguments = json!({ "prompt": format!("@rehearse env {name}"), "cwd": bed.scratch() });
+        host.ask(1, "tools/call", &json!({ "name": "call_rehearsal", "arguments": arguments }));
+        let answer = host.hear();
+        let output = &answer["result"]["structuredContent"]["output"];
+        assert_eq!(*output, format!("{name}={expected}"), "{answer}");
+    }
+}
+
+#[test]
+fn caller_inside_a_run_cannot_set_variables() {
+    let bed = Bed::new();
+    bed.daemon();
+    let inside = [("REHEARSAL_WORD", "mine"), ("SWITCHBOARD_RUN_ID", "01a1dde2-642d-7027-95b7-67d9f29d1836")];
+    assert_eq!(variable(&bed, "REHEARSAL_WORD", &inside), "REHEARSAL_WORD is not set");
+}
+
+#[test]
+fn queued_call_keeps_its_variables_across_a_restart() {
+    let bed = Bed::new();
+    bed.configure("[limits]\nat_once = 1\n");
+    let daemon = bed.daemon();
+    let first = stdout(&bed.run(&["call", "rehearsal", "--background", "@rehearse say up\n@rehearse hang"]));
+    let mut second = bed.command(&["call", "rehearsal", "--background", "@rehearse env REHEARSAL_KEY"]);
+    let second = stdout(&second.env("REHEARSAL_KEY", "hunter22").output().unwrap());
+    let kept = bed.state().join("jobs").join(second.trim()).join("environment.json");
+    assert_eq!(fs::metadata(&kept).unwrap().permissions().mode() & 0o777, 0o600);
+    daemon.kill();
+    // The next daemon has another environment.
+    assert!(bed.run(&["cancel", first.trim()]).status.success());
+    bed.run(&["wait", second.trim()]);
+    // A key is used, and taken out of what is kept.
+    let status = stdout(&bed.run(&["status", "--json", second.trim()]));
+    assert!(status.contains("REHEARSAL_KEY=[redacted]"), "{status}");
+    assert!(!kept.exists(), "secrets are gone with the end of the job");
+    let database = fs::read(bed.state().join("switchboard.db")).unwrap();
+    assert!(!database.windows(8).any(|bytes| bytes == b"hunter22"));
+}
+
+#[test]
+fn changed_configuration_is_named_with_the_remedy() {
+    let bed = Bed::new();
+    bed.configure("[limits]\nat_once = 3\n");
+    let daemon = bed.daemon();
+    assert!(!stderr(&bed.run(&["status"])).contains("configuration"));
+    bed.configure("[limits]\nat_once = 5\n");
+    let expected = format!(
+        "note: the configuration has changed since the daemon (pid {}) started: `limits.at_once` was 3 and is now 5\n  hint: `switchboard stop --now`",
+        daemon.pid.as_raw_pid()
+    );
+    for command in ["status", "config", "doctor"] {
+        let said = stderr(&bed.run(&[command]));
+        assert!(said.contains(&expected), "{command}: {said}");
+    }
+    let status: Value = serde_json::from_str(&stdout(&bed.run(&["status", "--json"]))).unwrap();
+    let changed = &status["config_drift"]["changed"][0];
+    assert_eq!(*changed, json!({ "key": "limits.at_once", "daemon": "3", "configured": "5" }));
+    assert!(bed.run(&["stop", "--now"]).status.success());
+    bed.daemon();
+    assert!(!stderr(&bed.run(&["status"])).contains("configuration"));
+}
+
+#[test]
+fn daemon_survives_an_invalid_configuration() {
+    let bed = Bed::new();
+    bed.daemon();
+    bed.configure("stroe = \"sqlite:\"\n");
+    let output = bed.run(&["status"]);
+    assert!(output.status.success(), "{output:?}");
+    let said = stderr(&output);
+    assert!(said.contains("keeps the configuration it started with") && said.contains("stroe"), "{said}");
+    bed.configure("");
+    assert_eq!(stdout(&bed.run(&["call", "rehearsal", "Hello"])), "You said: Hello\n");
+}
