@@ -70,7 +70,7 @@ pub struct Launch {
     pub plan: RunPlan,
     /// What is known in advance about the session.
     pub session: ExpectedSession,
-    /// The full name of the model that the agent was told; none when it chooses itself.
+    /// The model that the agent was given by name; none when it chooses itself.
     pub model: Option<String>,
 }
 

@@ -32,7 +32,7 @@ pub use launch::{
     Launch, LaunchError, MAX_PROMPT_BYTES, MAX_PROMPT_BYTES_GEMINI, MAX_PROMPT_CHARS_CODEX, PromptLimit,
     launch,
 };
-pub use models::{ModelTable, ModelTables, UnknownModel};
+pub use models::{BadModelName, ModelTable, ModelTables};
 pub use outcome::{Ended, judge};
 pub use parse::{
     Complaint, ComplaintCode, ParseLimits, Parser, RefusedWrite, RefusedWrites, Said, Summary, TaskTracker,

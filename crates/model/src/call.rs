@@ -93,7 +93,8 @@ pub struct CallSpec {
     pub prompt: String,
     /// The folder the agent works in, as an absolute path.
     pub cwd: PathBuf,
-    /// An alias (`haiku`) or a full model name; none for the agent's default in the model table.
+    /// An alias or the name of a model, as the vendor or the operator knows it; none, or an empty text, leaves the choice to
+    /// the agent.
     #[serde(default)]
     pub model: Option<String>,
     /// Which conversation it belongs to.

@@ -30,7 +30,7 @@ pub struct AgentSpec {
     pub access: Access,
     /// What the operating system keeps it from, whatever its tools are; none for the provider's.
     pub policy: Option<CallPolicy>,
-    /// The model; none for the provider's.
+    /// The model; none for the provider's, an empty text for the agent's own choice.
     pub model: Option<String>,
     /// Where the `file-tools` program is; none to look beside this program, and then in `PATH`.
     pub file_tools: Option<PathBuf>,

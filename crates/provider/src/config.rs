@@ -39,9 +39,9 @@ pub struct ProviderConfig {
     pub working_dir: Option<PathBuf>,
     /// How often a request whose turns are used up is continued.
     pub max_resume_attempts: u32,
-    /// The model, as an alias or a full name; none for the agent's default in the model table.
+    /// The model: an alias of the vendor such as `sonnet`, or a full name. None, or an empty text, leaves the choice to the agent.
     pub model: Option<String>,
-    /// What the aliases of models stand for.
+    /// Aliases of your own for models. None are built in.
     pub models: ModelTables,
     /// Whether events come piece by piece while a text is written. Claude can; gemini always does; codex refuses.
     pub partial_messages: bool,

@@ -36,7 +36,8 @@ pub struct Context {
     pub max_turns: Option<u32>,
     /// Which tools the agent may use: none for the provider's own choice, an empty list for no tools at all.
     pub allowed_tools: Option<Vec<String>>,
-    /// The model: an alias such as `haiku` or a full name.
+    /// The model: an alias of the vendor such as `haiku`, or a full name. None for that of the [`crate::ProviderConfig`];
+    /// an empty text leaves the choice to the agent.
     pub model: Option<String>,
     /// The conversation to go on with, which then remembers what came before by itself.
     pub session_id: Option<SessionId>,

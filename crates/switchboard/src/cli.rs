@@ -90,7 +90,7 @@ pub struct Order {
     /// The folder it works in
     #[arg(long, value_name = "FOLDER", default_value = ".")]
     pub cwd: PathBuf,
-    /// An alias (haiku, sonnet, opus) or the full name of a model
+    /// A model, by the vendor's alias (opus) or its full name; default: the agent's own choice
     #[arg(long)]
     pub model: Option<String>,
     /// Go on with this session

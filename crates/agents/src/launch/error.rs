@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use model::{AgentKind, BadName, PlanError, PolicyError, SessionId};
 
-use crate::{UnknownModel, Version};
+use crate::{BadModelName, Version};
 
 /// What to do where `file-tools` is missing. A daemon looks for it once, when it starts.
 pub(crate) const WITH_FILE_TOOLS: &str = "install all of Switchboard (`cargo install --path crates/switchboard`), which puts it beside `switchboard`; a daemon that runs finds it after `switchboard stop --now`";
@@ -28,9 +28,9 @@ pub enum LaunchError {
         /// What is counted.
         unit: &'static str,
     },
-    /// No such model.
+    /// A text that cannot be the name of a model.
     #[error(transparent)]
-    Model(#[from] UnknownModel),
+    Model(#[from] BadModelName),
     /// The name of an MCP server that cannot be one.
     #[error(transparent)]
     Name(#[from] BadName),

@@ -29,7 +29,7 @@ fn what_cannot_be_launched_is_refused_and_not_placed() {
             ("cwd", CallSpec { cwd: "relative".into(), ..good.clone() }),
             ("cwd", CallSpec { cwd: scene.workspace().join("missing"), ..good.clone() }),
             ("cwd", CallSpec { cwd: file, ..good.clone() }),
-            ("model", CallSpec { model: Some("hiaku".to_owned()), ..good.clone() }),
+            ("model", CallSpec { model: Some("--x".to_owned()), ..good.clone() }),
             ("continue_latest", CallSpec { session: SessionChoice::ContinueLatest, ..good.clone() }),
             (
                 "resume_session_id",

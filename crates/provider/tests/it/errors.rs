@@ -193,7 +193,7 @@ fn a_request_that_makes_no_sense_is_refused_before_anything_starts() {
             session_id: "0000abcd-0000-4000-8000-00000000000a".parse().ok(),
             ..Context::new("Hello.")
         };
-        let unknown = Context { model: Some("opuss".to_owned()), ..Context::new("Hello.") };
+        let unknown = Context { model: Some("--help".to_owned()), ..Context::new("Hello.") };
         for context in [Context::new(" \n"), both, unknown] {
             let error = scene.provider().complete(&context).await.unwrap_err();
             assert!(matches!(error, ProviderError::Request(_)), "{error:?}");

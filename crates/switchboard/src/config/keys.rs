@@ -268,16 +268,12 @@ pub const KEYS: &[Key] = &[
     key(
         "models.claude.<alias>",
         Kind::Text,
-        Default::Told("see `switchboard config`"),
-        "What an alias such as `haiku` stands for; `default` is the model of a call that names none.",
+        Default::NotSet,
+        "An alias of your own for a model; `default` is the model of a call that names none. Without a default claude chooses, and a name \
+         that is no alias here reaches it as it is: its own aliases (`opus`), full names.",
     ),
-    key("models.codex.<alias>", Kind::Text, Default::Told("see `switchboard config`"), "The same for codex."),
-    key(
-        "models.gemini.<alias>",
-        Kind::Text,
-        Default::Told("see `switchboard config`"),
-        "The same for gemini.",
-    ),
+    key("models.codex.<alias>", Kind::Text, Default::NotSet, "The same for codex."),
+    key("models.gemini.<alias>", Kind::Text, Default::NotSet, "The same for gemini."),
     key(
         "cwd_aliases.<name>",
         Kind::Path,

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 
-use agents::{ModelTable, ModelTables};
+use agents::{BadModelName, ModelTable};
 
 use super::error::{ConfigError, Source};
 use super::file;
@@ -96,11 +96,9 @@ impl Settings {
     fn check(&self) -> Result<(), ConfigError> {
         for section in ["models.claude", "models.codex", "models.gemini"] {
             let name = format!("{section}.default");
-            self.models(section).resolve(None).map_err(|unknown| {
-                let known: Vec<String> = unknown.known.iter().map(|alias| format!("`{alias}`")).collect();
-                let expected = format!("{} or the full name of a model", known.join(", "));
-                self.bad(&name, expected, &unknown.asked)
-            })?;
+            self.models(section)
+                .resolve(None)
+                .map_err(|bad| self.bad(&name, BadModelName::EXPECTED.to_owned(), &bad.asked))?;
         }
         let is_name = |name: &&String| {
             !name.is_empty() && !name.contains(|c: char| c == '=' || c.is_whitespace() || c.is_control())
@@ -137,25 +135,15 @@ impl Settings {
 
     fn built_in() -> Self {
         let mut settings = Self::default();
-        let mut put = |index, word: Option<&str>, value| {
-            settings.all.insert(Name::new(index, word), Setting { value, source: Source::BuiltIn });
+        let mut put = |index, value| {
+            settings.all.insert(Name::new(index, None), Setting { value, source: Source::BuiltIn });
         };
-        let models = ModelTables::default();
         for (index, key) in KEYS.iter().enumerate() {
             match key.name {
-                "host" => put(index, None, Value::Text(hostname())),
-                "models.claude.<alias>" => {
-                    model_words(&models.claude, |word, full| put(index, Some(word), full));
-                }
-                "models.codex.<alias>" => {
-                    model_words(&models.codex, |word, full| put(index, Some(word), full));
-                }
-                "models.gemini.<alias>" => {
-                    model_words(&models.gemini, |word, full| put(index, Some(word), full));
-                }
+                "host" => put(index, Value::Text(hostname())),
                 _ => {
                     if let Some(value) = key.default.value() {
-                        put(index, None, value);
+                        put(index, value);
                     }
                 }
             }
@@ -205,15 +193,6 @@ impl Settings {
             let word = name.word.as_deref()?;
             (name.parts().0 == section).then_some((word, &setting.value))
         })
-    }
-}
-
-fn model_words(table: &ModelTable, mut put: impl FnMut(&str, Value)) {
-    if let Some(default) = &table.default {
-        put("default", Value::Text(default.clone()));
-    }
-    for (alias, full) in &table.aliases {
-        put(alias, Value::Text(full.clone()));
     }
 }
 

@@ -159,14 +159,14 @@ fn a_file_that_others_can_write_to_is_refused() {
 }
 
 #[test]
-fn aliases_of_models_are_added_to_the_built_in_ones() {
+fn model_aliases_are_the_operators_own() {
     let models =
         config("[models.claude]\nHaiku = \"claude-haiku-9\"\ndefault = \"opus\"\nbest = \"claude-opus-9\"")
             .models;
     assert_eq!(models.claude.resolve(Some("haiku")).unwrap().as_deref(), Some("claude-haiku-9"));
     assert_eq!(models.claude.resolve(Some("best")).unwrap().as_deref(), Some("claude-opus-9"));
     assert_eq!(models.claude.default.as_deref(), Some("opus"));
-    assert!(models.claude.aliases.contains_key("sonnet"));
+    assert_eq!(models.claude.resolve(Some("sonnet")).unwrap().as_deref(), Some("sonnet"));
     assert_eq!(config("").models, ModelTables::default());
 }
 

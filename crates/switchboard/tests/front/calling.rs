@@ -34,7 +34,7 @@ fn a_call_starts_the_daemon_and_prints_the_answer_alone_on_stdout() {
     assert_eq!(stdout(&output), "done\n");
     let aside = stderr(&output);
     assert!(aside.contains("· Bash  ls  ✓ ") && aside.contains("\ncompleted in "), "{aside}");
-    assert!(aside.contains(" · claude-haiku-4-5 · 2 turns · ") && aside.contains("\nresume: "), "{aside}");
+    assert!(aside.contains(" · rehearsal · 2 turns · ") && aside.contains("\nresume: "), "{aside}");
     assert!(aside.contains("\npolicy: workspace ("), "{aside}");
     assert!(!aside.contains('\x1b'), "a pipe is not painted: {aside}");
     assert!(bed.running().is_some());

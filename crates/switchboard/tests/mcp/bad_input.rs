@@ -33,7 +33,7 @@ fn every_bad_argument_names_its_field_and_places_nothing() {
             ("prompt", json!({ "prompt": " \n " }), "`prompt` is a text"),
             ("prompt", json!({ "cwd": "/" }), "`prompt` is a text"),
             ("prompt", json!({ "prompt": 7 }), "`prompt` is a text"),
-            ("model", json!({ "prompt": "x", "model": "opuss" }), "use one of haiku, opus, sonnet"),
+            ("model", json!({ "prompt": "x", "model": "--help" }), "an alias or the name of a model"),
             (
                 "resume_session_id",
                 json!({ "prompt": "x", "resume_session_id": "the-last-one" }),

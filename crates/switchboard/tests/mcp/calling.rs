@@ -45,7 +45,7 @@ fn a_call_answers_with_everything_in_one_object() {
         assert_eq!(answer["status"], "completed", "{result}");
         assert_eq!(answer["output"], "You said: Hello");
         assert_eq!(answer["task_name"], "call_rehearsal");
-        assert_eq!(answer["model"], "claude-opus-4-5");
+        assert_eq!(answer["model"], "OPUS");
         assert_eq!(answer["exit_code"], 0);
         assert!(uuid::Uuid::parse_str(answer["session_id"].as_str().unwrap()).is_ok(), "{answer}");
         assert!(answer["usage"]["input_tokens"].is_u64() && answer["num_turns"].is_u64(), "{answer}");

@@ -2,7 +2,7 @@
 
 use super::*;
 
-const START: &str = "-p --output-format=stream-json --verbose --model=claude-haiku-4-5";
+const START: &str = "-p --output-format=stream-json --verbose";
 
 fn claude() -> CallSpec {
     spec(AgentKind::Claude)
@@ -128,7 +128,7 @@ fn each_branch_has_its_arguments() {
             },
             format!(
                 "-p --output-format=stream-json --verbose --include-partial-messages \
-                 --model=claude-haiku-4-5 --session-id={NEW} --system-prompt=--help \
+                 --session-id={NEW} --system-prompt=--help \
                  --append-system-prompt=be brief --json-schema={{\"type\":\"object\"}} --max-turns=3 \
                  --max-budget-usd=0.25 {skip}"
             ),
@@ -214,7 +214,7 @@ fn the_environment_is_the_allow_list_and_the_calls_own() {
     let env: Vec<_> =
         launched(&spec).plan.env.into_iter().map(|(name, value)| format!("{name}={value}")).collect();
     let expected = [
-        "ANTHROPIC_MODEL=claude-opus-4-5",
+        "ANTHROPIC_MODEL=OPUS",
         "CLAUDE_CODE_PRINT_BG_WAIT_CEILING_MS=3600000",
         "MCP_TOOL_TIMEOUT=5000",
         "MY_KEY=k",

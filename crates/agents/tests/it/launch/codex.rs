@@ -2,7 +2,7 @@
 
 use super::*;
 
-const START: &str = "exec --json --color=never --model=gpt-5.2-codex --cd=/w";
+const START: &str = "exec --json --color=never --cd=/w";
 
 fn codex() -> CallSpec {
     spec(AgentKind::Codex)

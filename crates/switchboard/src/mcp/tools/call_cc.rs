@@ -15,7 +15,7 @@ pub(super) const CALL: CallTool = CallTool {
         needs into `prompt`. It may change files and run commands unless `mode` is `observe`. When the answer says `running`, \
         the job goes on: call call_wait with its job_id, do not place the call again. To follow up, give the answer's session_id \
         as resume_session_id. Runs for up to `timeout_ms`.",
-    models: "haiku (default, unless the operator set another), sonnet or opus, in any case, or the full name of a model.",
+    models: "An alias that Claude Code knows (haiku, sonnet, opus), one of the operator, or the full name of a model. Default: as the operator set it, else Claude Code's own choice.",
     needs_cwd: false,
     howto: "Examples:\n\
         - {\"prompt\": \"Find out why tests/login.rs fails and say what to change. Change nothing.\", \"mode\": \"observe\"}\n\

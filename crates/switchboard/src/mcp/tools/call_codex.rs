@@ -15,7 +15,7 @@ pub(super) const CALL: CallTool = CallTool {
         needs into `prompt`. It may change files and run commands unless `mode` is `observe`. When the answer says `running`, \
         the job goes on: call call_wait with its job_id, do not place the call again. To follow up, give the answer's session_id \
         as resume_session_id. Codex has no turn limit, choice of tools or named agents: leave max_turns, allowed_tools and agent_name out.",
-    models: "gpt-5.2-codex (default, unless the operator set another), or the full name of a model.",
+    models: "The name of a model that Codex knows, or an alias of the operator. Default: as the operator set it, else Codex's own choice.",
     needs_cwd: true,
     howto: "Examples:\n\
         - {\"prompt\": \"Review the last commit for races.\", \"cwd\": \"/home/ana/shop\", \"mode\": \"observe\"}\n\

@@ -15,7 +15,7 @@ pub(super) const CALL: CallTool = CallTool {
         `prompt`. It may change files and run commands unless `mode` is `observe`. When the answer says `running`, the job goes \
         on: call call_wait with its job_id, do not place the call again. To follow up, give the answer's session_id as \
         resume_session_id. Gemini has no turn limit: leave `max_turns` out.",
-    models: "auto, pro, flash or flash-lite, or the full name of a model. Default: Gemini's own choice.",
+    models: "An alias that Gemini CLI knows (auto, pro, flash, flash-lite), one of the operator, or the full name of a model. Default: as the operator set it, else Gemini CLI's own choice.",
     needs_cwd: false,
     howto: "Examples:\n\
         - {\"prompt\": \"Read all of src/ and list the public functions that nothing calls.\", \"mode\": \"observe\"}\n\

@@ -13,7 +13,7 @@ pub(super) const CALL: CallTool = CallTool {
     about: "Call `rehearsal`, a scripted agent that needs no account and spends no tokens, to try out how calls, waiting and \
         cancelling work. It repeats what it is told; a line of the prompt that begins with `@rehearse ` is a step, such as \
         `@rehearse delay 2s` or `@rehearse fail auth` (`rehearsal --help` lists them). Everything else is as in call_cc.",
-    models: "haiku (default), sonnet or opus, in any case, or the full name of a model: only repeated.",
+    models: "Any name of a model: only repeated.",
     needs_cwd: false,
     howto: "Examples:\n\
         - {\"prompt\": \"Hello\"}\n\
