@@ -11,7 +11,7 @@ mod probe;
 mod sandbox;
 
 use std::collections::BTreeMap;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use model::AgentKind;
 use serde::Serialize;
@@ -146,18 +146,6 @@ pub fn look_up(kind: AgentKind, lookup: &Lookup) -> AgentCheck {
     let check = find_with(kind, lookup, &mut cache);
     cache.save();
     check
-}
-
-/// Whether a folder brings settings of its own for an agent.
-pub fn workspace_has_settings(kind: AgentKind, cwd: &Path) -> bool {
-    let own: &[&str] = match kind {
-        AgentKind::Claude => &[".claude", ".mcp.json"],
-        AgentKind::Codex => &[".codex"],
-        AgentKind::Gemini => &[".gemini"],
-        AgentKind::Rehearsal => &[],
-    };
-    // A link to nowhere counts too: it may lead somewhere by the time the agent looks.
-    own.iter().any(|name| cwd.join(name).symlink_metadata().is_ok())
 }
 
 /// The agent, ready for calls; or everything that stands in the way.

@@ -81,49 +81,62 @@ const GEMINI: &[&str] = &[
     "GOOGLE_VERTEX_BASE_URL",
 ];
 
-/// What would run code in the agent, lend it another login, or tell it that it runs inside another agent.
-const NEVER_PREFIXES: &[&str] =
-    &["LD_", "DYLD_", "GIT_", "SSH_", "AWS_", "DBUS_", "DOCKER_", "NPM_CONFIG_", "npm_"];
-const NEVER: &[&str] = &[
-    "XDG_RUNTIME_DIR",
-    "BASH_ENV",
-    "ENV",
-    "NODE_OPTIONS",
-    "NODE_PATH",
-    "PYTHONSTARTUP",
-    "PYTHONPATH",
-    "PERL5OPT",
-    "RUBYOPT",
-    "GH_TOKEN",
-    "GITHUB_TOKEN",
-    "CLAUDECODE",
-    "CLAUDE_CODE_ENTRYPOINT",
-    "CLAUDE_CODE_SSE_PORT",
-    "SWITCHBOARD_RUN_ID",
-];
+/// Allowed by a prefix, but names a directory of sockets.
+const NOT_BY_PREFIX: &str = "XDG_RUNTIME_DIR";
 
-/// Whether a variable is kept from every agent, even when the operator names it.
-pub fn is_never_passed_on(name: &str) -> bool {
-    NEVER.contains(&name) || NEVER_PREFIXES.iter().any(|prefix| name.starts_with(prefix))
+const RUNS_CODE: &str = "it would run code in the agent before any policy holds";
+const SET_BY_US: &str = "Switchboard sets it itself";
+const NESTED: &str = "it would tell the agent that it runs inside another agent";
+
+/// Returns why no agent can be given a variable, even when the operator names it; none when it can.
+pub fn forbidden_variable(name: &str) -> Option<&'static str> {
+    match name {
+        "BASH_ENV" | "ENV" | "NODE_OPTIONS" => Some(RUNS_CODE),
+        "CLAUDECODE" | "CLAUDE_CODE_ENTRYPOINT" | "CLAUDE_CODE_SSE_PORT" => Some(NESTED),
+        "SWITCHBOARD_RUN_ID" | "FILE_TOOLS_ROOT" => Some(SET_BY_US),
+        _ if name.starts_with("GIT_CONFIG_") => Some(SET_BY_US),
+        _ if name.starts_with("LD_") || name.starts_with("DYLD_") => Some(RUNS_CODE),
+        _ => None,
+    }
 }
 
-/// The variables of `inherited` that an agent may see: the common ones, and its own for login and configuration.
+/// The variables that an agent gets without being named by the operator.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct DefaultVariables {
+    /// Variables by name.
+    pub names: &'static [&'static str],
+    /// Variables by the start of their names.
+    pub prefixes: &'static [&'static str],
+}
+
+impl DefaultVariables {
+    /// Those that every agent gets, all but `XDG_RUNTIME_DIR`.
+    pub const COMMON: Self = Self { names: COMMON, prefixes: COMMON_PREFIXES };
+
+    fn contain(&self, name: &str) -> bool {
+        self.names.contains(&name) || self.prefixes.iter().any(|prefix| name.starts_with(prefix))
+    }
+}
+
+/// Returns the variables that only this agent gets: its login and its own configuration.
+pub fn default_variables(kind: AgentKind) -> DefaultVariables {
+    let (names, prefixes): (_, &[&str]) = match kind {
+        AgentKind::Claude => (CLAUDE, &[]),
+        AgentKind::Codex => (CODEX, &[]),
+        AgentKind::Gemini => (GEMINI, &[]),
+        AgentKind::Rehearsal => (&[] as &[&str], &["REHEARSAL_"]),
+    };
+    DefaultVariables { names, prefixes }
+}
+
+/// Returns the variables of `inherited` that an agent gets by default.
 pub fn environment(kind: AgentKind, inherited: &BTreeMap<String, String>) -> BTreeMap<String, String> {
-    let own = match kind {
-        AgentKind::Claude => CLAUDE,
-        AgentKind::Codex => CODEX,
-        AgentKind::Gemini => GEMINI,
-        AgentKind::Rehearsal => &[],
-    };
-    let may_pass = |name: &str| {
-        COMMON.contains(&name)
-            || COMMON_PREFIXES.iter().any(|prefix| name.starts_with(prefix))
-            || own.contains(&name)
-            || (kind == AgentKind::Rehearsal && name.starts_with("REHEARSAL_"))
-    };
+    let own = default_variables(kind);
+    let may_pass =
+        |name: &str| name != NOT_BY_PREFIX && (DefaultVariables::COMMON.contain(name) || own.contain(name));
     inherited
         .iter()
-        .filter(|(name, _)| may_pass(name) && !is_never_passed_on(name))
+        .filter(|(name, _)| may_pass(name))
         .map(|(name, value)| (name.clone(), value.clone()))
         .collect()
 }
@@ -138,7 +151,7 @@ mod tests {
     }
 
     #[test]
-    fn what_runs_code_or_lends_a_login_never_passes() {
+    fn unnamed_keys_and_code_do_not_pass() {
         let hostile = [
             "LD_PRELOAD",
             "DYLD_INSERT_LIBRARIES",
@@ -153,6 +166,7 @@ mod tests {
             "CLAUDECODE",
             "SOME_SECRET",
             "SWITCHBOARD_RUN_ID",
+            "XDG_RUNTIME_DIR",
         ];
         for kind in AgentKind::ALL {
             assert_eq!(passed(kind, &hostile), Vec::<String>::new(), "{kind}");
@@ -173,6 +187,16 @@ mod tests {
         let common = ["HOME", "HTTPS_PROXY", "LC_ALL", "PATH", "XDG_CONFIG_HOME", "no_proxy"];
         for kind in AgentKind::ALL {
             assert_eq!(passed(kind, &common), common, "{kind}");
+        }
+    }
+
+    #[test]
+    fn operator_may_name_keys_but_no_code() {
+        for name in ["GH_TOKEN", "AWS_SECRET_ACCESS_KEY", "SSH_AUTH_SOCK", "GIT_AUTHOR_NAME", "PYTHONPATH"] {
+            assert_eq!(forbidden_variable(name), None, "{name}");
+        }
+        for name in ["LD_PRELOAD", "DYLD_X", "BASH_ENV", "NODE_OPTIONS", "CLAUDECODE", "GIT_CONFIG_COUNT"] {
+            assert!(forbidden_variable(name).is_some(), "{name}");
         }
     }
 }

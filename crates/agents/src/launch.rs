@@ -15,12 +15,12 @@ mod gemini;
 
 use std::path::Path;
 
-use model::{AgentKind, CallSpec, ExpectedSession, RunPlan, SessionId};
+use model::{AgentKind, CallSpec, ExpectedSession, Mode, RunPlan, SessionId, SettingSource, Settings};
 
 pub use error::LaunchError;
 pub(crate) use error::WITH_FILE_TOOLS;
 
-use crate::{Capability, Setup};
+use crate::{Capability, Setup, forbidden_variable};
 
 /// How long a prompt may be: no agent takes a longer one.
 pub const MAX_PROMPT_BYTES: usize = 10 * 1024 * 1024;
@@ -77,6 +77,11 @@ pub struct Launch {
 /// Says how to start the agent for a call, or why it cannot be started as asked.
 pub fn launch(spec: &CallSpec, setup: &Setup) -> Result<Launch, LaunchError> {
     check(spec)?;
+    for name in &setup.pass_on {
+        if let Some(reason) = forbidden_variable(name) {
+            return Err(LaunchError::ForbiddenVariable { variable: name.clone(), reason });
+        }
+    }
     let spec = &confine::within_policy(spec, setup)?;
     let model = setup.models.of(spec.agent).resolve(spec.model.as_deref())?;
     let mut draft = Draft::new(spec, setup, model);
@@ -193,6 +198,27 @@ impl<'a> Draft<'a> {
             return Ok(());
         }
         Err(LaunchError::NotInThisVersion { agent: self.spec.agent, version: self.setup.version, option })
+    }
+
+    /// Returns the text for the system prompt beside the agent's own: instructions of the workspace that an agent does not read
+    /// by itself while the workspace is not trusted, and the text of the call.
+    fn appended_prompt(&self) -> Option<String> {
+        let given = self.spec.append_system_prompt.clone();
+        let instructions = &self.setup.workspace.instructions;
+        if instructions.is_empty() || !self.reads_instructions_for_the_agent() {
+            return given;
+        }
+        Some(given.map_or_else(|| instructions.clone(), |given| format!("{instructions}{given}")))
+    }
+
+    /// Whether settings are limited so that the agent does not read the workspace's instructions, although they are text.
+    fn reads_instructions_for_the_agent(&self) -> bool {
+        let sources = match &self.spec.settings {
+            Settings::Only(sources) => sources.as_slice(),
+            Settings::AgentDefault if self.spec.mode == Mode::Observe => &[SettingSource::User],
+            Settings::AgentDefault => return false,
+        };
+        sources.contains(&SettingSource::User) && !sources.contains(&SettingSource::Project)
     }
 
     /// Refuses an option that is set and that the agent has no means for.

@@ -1,7 +1,7 @@
 //! What each coding-agent CLI is: how it is found and checked, launched, read, and judged.
 //!
 //! Owns every fact about a vendor: flags, variables, event formats, exit codes, words of errors. All of it is pure, from
-//! values to values, but for [`doctor`], which looks at the machine. Starts no agent (see `supervisor`), keeps nothing
+//! values to values, but for [`doctor`] and [`inspect_workspace`], which look at the machine. Starts no agent (see `supervisor`), keeps nothing
 //! (see `store`).
 //!
 //! The way of a call through this crate:
@@ -25,9 +25,10 @@ mod relay;
 mod setup;
 mod stderr;
 mod version;
+mod workspace;
 
 pub use early_stop::{EarlyStop, LINGER, early_stop};
-pub use environment::{environment, is_never_passed_on};
+pub use environment::{DefaultVariables, default_variables, environment, forbidden_variable};
 pub use launch::{
     Launch, LaunchError, MAX_PROMPT_BYTES, MAX_PROMPT_BYTES_GEMINI, MAX_PROMPT_CHARS_CODEX, PromptLimit,
     launch,
@@ -43,3 +44,4 @@ pub use relay::{CONTINUE_PROMPT, MAX_RESUME_ATTEMPTS, Next, Relay};
 pub use setup::{Capabilities, Capability, Premises, Setup};
 pub use stderr::StderrTail;
 pub use version::{TestedRange, Version, VersionStanding};
+pub use workspace::{AgentDefinition, WorkspaceFiles, inspect_workspace};

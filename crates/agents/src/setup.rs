@@ -4,11 +4,12 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
+use std::time::Duration;
 
 use model::{AgentKind, CallPolicy, SessionId};
 use serde::{Deserialize, Serialize};
 
-use crate::{ModelTables, Version, environment, is_never_passed_on};
+use crate::{ModelTables, Version, WorkspaceFiles, environment};
 
 /// Everything [`crate::launch`] needs beside the call itself.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -23,12 +24,14 @@ pub struct Setup {
     pub models: ModelTables,
     /// The whole environment of the caller; the agent gets what [`environment`] lets through.
     pub inherited: BTreeMap<String, String>,
-    /// Further variables that the operator lets through by name (the `env_key` of a provider of one's own).
+    /// Further variables that the operator passes on by name; one of [`crate::forbidden_variable`] is refused.
     pub pass_on: BTreeSet<String>,
     /// The folder in which the run's private files will stand: `<spool>/private`, as an absolute path.
     pub private_folder: PathBuf,
-    /// Whether the folder of the call holds settings of the agent ([`crate::doctor::workspace_has_settings`]).
-    pub workspace_has_settings: bool,
+    /// The files of the call's workspace ([`crate::inspect_workspace`]).
+    pub workspace: WorkspaceFiles,
+    /// How long a call of an MCP tool may take when the call itself sets no limit; applied where the agent can be held to it.
+    pub tool_timeout: Option<Duration>,
     /// The id for a new session, freshly made: a UUID, which claude insists on.
     pub new_session: SessionId,
     /// What is Switchboard's own on this machine.
@@ -36,7 +39,7 @@ pub struct Setup {
 }
 
 /// What of a machine is Switchboard's own, and what its operator allows.
-#[derive(Debug, Clone, PartialEq, Eq, Default)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Premises {
     /// Folders that no confined agent sees: job files, database, configuration.
     pub state: Vec<PathBuf>,
@@ -52,12 +55,27 @@ pub struct Premises {
     pub ceiling: CallPolicy,
 }
 
+impl Default for Premises {
+    /// Nothing of our own, and no ceiling.
+    fn default() -> Self {
+        Self {
+            state: Vec::new(),
+            proofs: None,
+            private_state: None,
+            caches: None,
+            file_tools: None,
+            ceiling: CallPolicy::off(),
+        }
+    }
+}
+
 impl Setup {
     /// The environment that an agent starts with, before its own additions.
     pub(crate) fn base_environment(&self, kind: AgentKind) -> BTreeMap<String, String> {
         let mut env = environment(kind, &self.inherited);
-        let named = self.pass_on.iter().filter(|name| !is_never_passed_on(name));
-        env.extend(named.filter_map(|name| Some((name.clone(), self.inherited.get(name)?.clone()))));
+        env.extend(
+            self.pass_on.iter().filter_map(|name| Some((name.clone(), self.inherited.get(name)?.clone()))),
+        );
         env
     }
 }

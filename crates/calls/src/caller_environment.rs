@@ -81,7 +81,7 @@ pub fn agent_variables(
     for agent in AgentKind::ALL {
         kept.extend(agents::environment(agent, variables));
     }
-    let named = pass_on.iter().filter(|name| !agents::is_never_passed_on(name));
+    let named = pass_on.iter().filter(|name| agents::forbidden_variable(name).is_none());
     kept.extend(named.filter_map(|name| Some((name.clone(), variables.get(name)?.clone()))));
     kept
 }

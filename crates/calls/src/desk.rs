@@ -584,7 +584,8 @@ impl Inner {
             inherited,
             pass_on: self.settings.pass_on.clone(),
             private_folder,
-            workspace_has_settings: doctor::workspace_has_settings(spec.agent, &spec.cwd),
+            workspace: agents::inspect_workspace(spec, &self.settings.lookup.inherited),
+            tool_timeout: self.settings.tool_timeout,
             new_session: uuid::Uuid::new_v4().into(),
             premises: self.settings.premises(),
         })

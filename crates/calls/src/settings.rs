@@ -44,6 +44,8 @@ pub struct Settings {
     /// How long an agent that has answered may stay silent before it is stopped. An agent that waits for its own background tasks is
     /// not stopped.
     pub lingers: Duration,
+    /// How long a call of an MCP tool may take, where a job sets no limit and its agent can be held to one.
+    pub tool_timeout: Option<Duration>,
     /// Which ended jobs are kept.
     pub retention: Retention,
     /// How much the caches of confined runs may take up before the least recently used are removed; none for no bound.
@@ -85,9 +87,10 @@ impl Settings {
             one_writer_per_folder: false,
             lease: Duration::from_secs(30),
             lingers: agents::LINGER,
+            tool_timeout: Some(Duration::from_mins(5)),
             retention: Retention::default(),
             cache_bytes: Some(Self::CACHE_BYTES),
-            policy_ceiling: CallPolicy::default(),
+            policy_ceiling: CallPolicy::off(),
             file_tools: None,
         }
     }

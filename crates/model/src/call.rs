@@ -139,7 +139,7 @@ pub struct CallSpec {
     /// Whether somebody watches: the same as a wish. Who cannot send pieces sends wholes, and nothing is refused.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub watched: bool,
-    /// How long one tool of an MCP server may take.
+    /// How long one tool may take: a call of an MCP tool, or a shell command. Refused for agents that cannot be held to it.
     #[serde(default, rename = "tool_timeout_ms", with = "crate::event::opt_millis")]
     pub tool_timeout: Option<Duration>,
     /// How many turns the model may take.
@@ -157,19 +157,19 @@ pub struct CallSpec {
 }
 
 impl CallSpec {
-    /// The same call, whose agent obeys the settings of its workspace although it is confined: for an operator who trusts what
-    /// stands there. Who may only look obeys none, and gemini cannot be told.
+    /// Returns the same call with a trusted workspace: a confined agent loads its hooks, MCP servers and settings too. An agent
+    /// in mode `observe` never does.
     #[must_use]
     pub fn trusting_its_workspace(self) -> Self {
-        let can_be_told = self.agent != AgentKind::Gemini && self.mode == Mode::Execute;
-        if self.policy.is_off() || !can_be_told {
+        if self.policy.is_off() || self.mode == Mode::Observe {
             return self;
         }
         let all = vec![SettingSource::User, SettingSource::Project, SettingSource::Local];
         Self { settings: Settings::Only(all), ..self }
     }
 
-    /// A call with nothing but a prompt and a folder: a new session, the default model, full access, default limits.
+    /// A call with nothing but a prompt and a directory: a new session, the agent's own model, all tools, the default policy
+    /// and limits.
     pub fn new(agent: AgentKind, prompt: impl Into<String>, cwd: impl Into<PathBuf>) -> Self {
         Self {
             agent,
@@ -244,10 +244,11 @@ pub enum PermissionMode {
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Settings {
-    /// Whatever the agent reads by default, the workspace's own files included: only for a workspace that is trusted.
+    /// Those of the user; and with policy `off` whatever the agent reads by itself, those of the workspace included.
     #[default]
     AgentDefault,
-    /// These only. With none of them no hook, server or variable of a hostile workspace is obeyed.
+    /// These only. Hooks, MCP servers and variables of the workspace need [`SettingSource::Project`]. The workspace's
+    /// instructions (`CLAUDE.md`, `AGENTS.md`, `GEMINI.md`) are text and come with any source.
     Only(Vec<SettingSource>),
 }
 

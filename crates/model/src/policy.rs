@@ -172,11 +172,10 @@ pub enum Requirement {
 }
 
 /// A policy by name.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Hash, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Preset {
     /// No confinement at all.
-    #[default]
     Off,
     /// The folders of the call can be written, all else but hidden things can be read.
     Workspace,
@@ -250,7 +249,7 @@ impl FromStr for Preset {
 }
 
 /// The policy of a call: a preset and what is changed about it.
-#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct CallPolicy {
     /// Which one.
@@ -268,16 +267,31 @@ pub struct CallPolicy {
     pub hide: Vec<PathBuf>,
 }
 
+impl Default for CallPolicy {
+    /// `workspace`, as far as the machine can enforce it: the policy of every call that names none.
+    fn default() -> Self {
+        Self { requirement: Requirement::BestEffort, ..Preset::Workspace.into() }
+    }
+}
+
 impl From<Preset> for CallPolicy {
+    /// Returns the preset unchanged, and required.
     fn from(preset: Preset) -> Self {
-        Self { preset, ..Self::default() }
+        Self {
+            preset,
+            requirement: Requirement::Require,
+            network: Network::default(),
+            bounds: Bounds::default(),
+            private_state: false,
+            hide: Vec::new(),
+        }
     }
 }
 
 impl CallPolicy {
-    /// What a person's or a host's call has that names no policy: `workspace`, as far as the machine can enforce it.
-    pub fn usual() -> Self {
-        Self { requirement: Requirement::BestEffort, ..Preset::Workspace.into() }
+    /// Returns the policy that confines nothing.
+    pub fn off() -> Self {
+        Preset::Off.into()
     }
 
     /// Whether nothing is confined.

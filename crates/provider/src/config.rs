@@ -45,8 +45,8 @@ pub struct ProviderConfig {
     pub models: ModelTables,
     /// Whether events come piece by piece while a text is written. Claude can; gemini always does; codex refuses.
     pub partial_messages: bool,
-    /// What the agent may touch: nothing is confined unless it says so. An agent of a session may have its own
-    /// ([`crate::AgentSpec::policy`]).
+    /// What the agent may touch: by default `workspace`, as far as the machine can enforce it. `CallPolicy::off()` confines
+    /// nothing. An agent of a session may have its own ([`crate::AgentSpec::policy`]).
     pub policy: CallPolicy,
     /// The agent's executable; none to look for it in `PATH`.
     pub program: Option<PathBuf>,
@@ -67,8 +67,8 @@ pub struct ProviderConfig {
 /// Where the supervisor's program is.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub enum SupervisorProgram {
-    /// This program itself, if it has called [`crate::run_if_asked`]; else the `switchboard-supervisor` that is installed
-    /// beside it.
+    /// This program itself, if it has called [`crate::run_if_asked`]; else the `switchboard-supervisor` beside it or in
+    /// `PATH`.
     #[default]
     Auto,
     /// At this path.

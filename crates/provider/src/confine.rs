@@ -241,7 +241,7 @@ mod tests {
         let (all, reading) = (FileVerb::ALL.to_vec(), FileVerb::READING.to_vec());
         let of =
             |verbs: &[FileVerb], asked: CallPolicy| policy(&Access::FilesByShell(verbs.to_vec()), &asked);
-        let hopeful = CallPolicy { requirement: Requirement::BestEffort, ..CallPolicy::default() };
+        let hopeful = CallPolicy { requirement: Requirement::BestEffort, ..CallPolicy::off() };
         assert_eq!(of(&all, hopeful).unwrap(), Preset::Workspace.into());
         assert_eq!(of(&reading, Preset::Workspace.into()).unwrap(), Preset::Observe.into());
         assert_eq!(of(&all, Preset::Observe.into()).unwrap(), Preset::Observe.into());
@@ -251,7 +251,7 @@ mod tests {
             "{error}"
         );
         // Anybody else has what was asked for.
-        assert_eq!(policy(&Access::Full, &CallPolicy::default()).unwrap(), CallPolicy::default());
+        assert_eq!(policy(&Access::Full, &CallPolicy::off()).unwrap(), CallPolicy::off());
     }
 
     #[test]

@@ -297,7 +297,7 @@ impl From<StartError> for ProviderError {
         if let StartError::NoSupervisor { .. } = error {
             return Self::environment(
                 error.to_string(),
-                "call `provider::run_if_asked()` first in `main`, or install all of Switchboard beside the program",
+                "call `provider::run_if_asked()` first in `main`, or install `switchboard-supervisor` beside the program or in `PATH`: `cargo install --locked --path crates/switchboard`",
             );
         }
         let remedy = error.hint().to_owned();

@@ -31,7 +31,7 @@
 //!
 //! Each run of an agent has a supervisor: a small process that ends everything the agent has started, whatever happens to
 //! this program. It is this program itself, when `main` begins with [`run_if_asked`]: then a program of one file works. A
-//! program without that line uses the `switchboard-supervisor` that is installed beside it, or one that
+//! program without that line uses the `switchboard-supervisor` beside it or in `PATH`, or one that
 //! [`ProviderConfig::supervisor`] names.
 //!
 //! # Conversations
@@ -88,17 +88,16 @@
 //! # What the operating system keeps an agent from
 //!
 //! A [`CallPolicy`], in [`ProviderConfig::policy`] for every request or in [`AgentSpec::policy`] for a session, confines the agent
-//! whatever its tools are. Where it cannot be enforced nothing runs ([`ProviderError::NeedsSandbox`]); what held is in
-//! [`Metadata::sandbox`].
+//! whatever its tools are. By default it is `workspace`, as far as the machine can enforce it: the agent writes its directory and
+//! sees no keys. What held is in [`Metadata::sandbox`]. A policy that is required runs nothing where it cannot be enforced
+//! ([`ProviderError::NeedsSandbox`]), and `CallPolicy::off()` confines nothing.
 //!
 //! ```
-//! use provider::{ClaudeCodeProvider, Preset, ProviderConfig};
+//! use provider::{CallPolicy, ClaudeCodeProvider, Preset, ProviderConfig};
 //!
-//! let provider = ClaudeCodeProvider::from_config(ProviderConfig {
-//!     policy: Preset::Workspace.into(), // writes its folder, and sees no keys
-//!     ..ProviderConfig::default()
-//! });
-//! assert!(!provider.config().policy.is_off());
+//! assert!(!ClaudeCodeProvider::new().config().policy.is_off());
+//! let strict = ProviderConfig { policy: Preset::Observe.into(), ..ProviderConfig::default() }; // required
+//! let with_all_rights = ProviderConfig { policy: CallPolicy::off(), ..ProviderConfig::default() };
 //! ```
 //!
 //! # Watching

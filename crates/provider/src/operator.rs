@@ -84,7 +84,13 @@ impl Operator {
         match &self.config.supervisor {
             SupervisorProgram::At(program) => Ok(Supervisor::at(program)),
             SupervisorProgram::Auto if WILL_ANSWER.load(Ordering::Relaxed) => Ok(Supervisor::this_program()?),
-            SupervisorProgram::Auto => Ok(Supervisor::beside_this_program()?),
+            SupervisorProgram::Auto => Supervisor::beside_this_program().or_else(|error| {
+                let surroundings = self.config.surroundings();
+                let path = surroundings.get("PATH").map_or("", String::as_str);
+                doctor::find_in_path(Supervisor::EXECUTABLE, path)
+                    .map(Supervisor::at)
+                    .ok_or_else(|| error.into())
+            }),
         }
     }
 
@@ -191,10 +197,11 @@ impl Operator {
             version: check.version,
             capabilities: check.capabilities,
             models: self.config.models.clone(),
+            workspace: agents::inspect_workspace(spec, &inherited),
             inherited,
             pass_on: self.config.pass_on.clone(),
             private_folder: spool.private(),
-            workspace_has_settings: doctor::workspace_has_settings(spec.agent, &spec.cwd),
+            tool_timeout: None,
             new_session: uuid::Uuid::new_v4().into(),
             premises,
         })
@@ -326,9 +333,22 @@ mod tests {
 
     #[test]
     fn a_program_that_is_no_supervisor_and_has_none_beside_it_is_told_what_to_do() {
-        let error = operator(AgentKind::Claude, ProviderConfig::default()).supervisor().unwrap_err();
+        let nowhere = ProviderConfig { environment: Some(BTreeMap::new()), ..ProviderConfig::default() };
+        let error = operator(AgentKind::Claude, nowhere).supervisor().unwrap_err();
         assert!(error.to_string().starts_with("there is no supervisor at `"), "{error}");
         assert!(error.hint().contains("provider::run_if_asked()"), "{}", error.hint());
+    }
+
+    #[test]
+    fn supervisor_is_found_in_path() {
+        use std::os::unix::fs::PermissionsExt;
+        let bin = tempfile::tempdir().unwrap();
+        let program = bin.path().join(Supervisor::EXECUTABLE);
+        std::fs::write(&program, "").unwrap();
+        std::fs::set_permissions(&program, std::fs::Permissions::from_mode(0o755)).unwrap();
+        let path = BTreeMap::from([("PATH".to_owned(), bin.path().to_str().unwrap().to_owned())]);
+        let config = ProviderConfig { environment: Some(path), ..ProviderConfig::default() };
+        assert!(operator(AgentKind::Claude, config).supervisor().is_ok());
     }
 
     #[test]

@@ -27,7 +27,7 @@ pub(crate) fn of(
         private_state: state.as_ref().map(|state| state.join("agents")),
         caches: state.map(|state| state.join("caches")),
         file_tools: None,
-        ceiling: CallPolicy::default(),
+        ceiling: CallPolicy::off(),
     }
 }
 

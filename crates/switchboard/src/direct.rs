@@ -71,10 +71,11 @@ fn setup(
         version,
         capabilities,
         models: config.models,
+        workspace: agents::inspect_workspace(spec, &lookup.inherited),
         inherited: lookup.inherited,
         pass_on: config.pass_env,
         private_folder,
-        workspace_has_settings: doctor::workspace_has_settings(spec.agent, &spec.cwd),
+        tool_timeout: Some(config.limits.tool_timeout),
         new_session: uuid::Uuid::new_v4().into(),
         premises,
     })

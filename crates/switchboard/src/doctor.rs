@@ -112,7 +112,7 @@ impl Looking {
 
     /// The sandbox of a default call; of the policy `workspace`, when such a call has none.
     fn confinement(&self) -> Result<Box<Confinement>, Finding> {
-        let policy = if self.policy.is_off() { CallPolicy::usual() } else { self.policy.clone() };
+        let policy = if self.policy.is_off() { CallPolicy::default() } else { self.policy.clone() };
         let own = self.home.iter().map(|home| home.state().to_owned()).collect();
         let ground = Ground { own, home: self.environment.folder("HOME"), ..Ground::default() };
         match policy.confine(&ground) {

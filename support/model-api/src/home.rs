@@ -31,7 +31,8 @@ impl ModelApi {
         environment(home, &own)
     }
 
-    /// The environment for Codex with its home in `home`, where this writes `.codex/config.toml`.
+    /// The environment for Codex with its home in `home`, where this writes `.codex/config.toml`: the provider, and the text of
+    /// `.codex/more.toml` where a test has put one.
     pub fn codex_env(&self, home: &Path) -> io::Result<Environment> {
         let folder = home.join(".codex");
         fs::create_dir_all(&folder)?;
@@ -51,23 +52,32 @@ enabled = false
 
 [features]
 plugins = false
-"#,
-            self.url()
+
+{}"#,
+            self.url(),
+            fs::read_to_string(folder.join("more.toml")).unwrap_or_default()
         );
         fs::write(folder.join("config.toml"), config)?;
         environment(home, &[("CODEX_HOME", &*folder.to_string_lossy()), ("SCRIPTED_KEY", "dummy")])
     }
 
-    /// The environment for Gemini CLI with its home in `home`, where this writes `.gemini/settings.json`.
+    /// The environment for Gemini CLI with its home in `home`, where this writes `.gemini/settings.json`, with the keys of
+    /// `.gemini/more.json` where a test has put one.
     pub fn gemini_env(&self, home: &Path) -> io::Result<Environment> {
         let folder = home.join(".gemini");
         fs::create_dir_all(&folder)?;
-        let settings = json!({
+        let mut settings = json!({
             "general": {"enableAutoUpdate": false, "enableAutoUpdateNotification": false, "maxAttempts": 1},
             "privacy": {"usageStatisticsEnabled": false},
             "telemetry": {"enabled": false},
             "security": {"auth": {"selectedType": "gemini-api-key"}},
         });
+        if let Ok(more) = fs::read(folder.join("more.json")) {
+            let more: serde_json::Map<_, _> = serde_json::from_slice(&more)?;
+            for (key, value) in more {
+                settings[key] = value;
+            }
+        }
         fs::write(folder.join("settings.json"), format!("{settings:#}\n"))?;
         let own = [
             ("GEMINI_API_KEY", "dummy"),

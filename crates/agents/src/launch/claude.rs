@@ -2,17 +2,16 @@
 //!
 //! Owns its flags and the order of its permission branches.
 
-use std::collections::BTreeMap;
 use std::time::Duration;
 
 use model::{
     CallSpec, ExpectedSession, McpServer, Mode, PermissionMode, Preset, SessionChoice, SessionId,
     SettingSource, Settings, ToolChoice,
 };
-use serde::Serialize;
+use serde_json::{Map, Value, json};
 
 use super::{Draft, LaunchError, path_text};
-use crate::Capability;
+use crate::{Capability, WorkspaceFiles};
 
 /// The built-in tools that change nothing and reach nobody.
 const READ_ONLY: [&str; 3] = ["Read", "Grep", "Glob"];
@@ -92,8 +91,8 @@ fn prompts_and_folders(draft: &mut Draft<'_>) -> Result<(), LaunchError> {
     if let Some(prompt) = &draft.spec.system_prompt {
         draft.flag("--system-prompt", prompt)?;
     }
-    if let Some(prompt) = &draft.spec.append_system_prompt {
-        draft.flag("--append-system-prompt", prompt)?;
+    if let Some(prompt) = draft.appended_prompt() {
+        draft.flag("--append-system-prompt", &prompt)?;
     }
     for dir in &draft.spec.add_dirs {
         draft.flag("--add-dir", path_text(dir)?)?;
@@ -113,8 +112,16 @@ fn limits(draft: &mut Draft<'_>) -> Result<(), LaunchError> {
         draft.needs(Capability::Budget, "max_budget_usd")?;
         draft.flag("--max-budget-usd", &usd.to_string())?;
     }
-    if let Some(timeout) = draft.spec.tool_timeout {
+    if let Some(timeout) = draft.spec.tool_timeout.or(draft.setup.tool_timeout) {
         draft.variable("MCP_TOOL_TIMEOUT", timeout.as_millis().max(1).to_string());
+    }
+    // Claude's own limits on commands, of 2 to 10 minutes, hold unless the call sets one.
+    if let Some(timeout) = draft.spec.tool_timeout {
+        let millis = timeout.as_millis().max(1).to_string();
+        draft.variable("BASH_DEFAULT_TIMEOUT_MS", millis.clone());
+        draft.variable("BASH_MAX_TIMEOUT_MS", millis);
+        // Or a command that takes too long goes on in the background.
+        draft.variable("CLAUDE_CODE_DISABLE_BACKGROUND_TASKS", "1");
     }
     Ok(())
 }
@@ -146,12 +153,34 @@ fn settings(draft: &mut Draft<'_>) -> Result<(), LaunchError> {
         let names: Vec<_> = sources.iter().map(|source| source.name()).collect();
         draft.flag("--setting-sources", &names.join(","))?;
     }
+    if draft.reads_instructions_for_the_agent() {
+        instructions(draft)?;
+    }
     // A workspace's `.mcp.json` is obeyed even when no setting of the workspace is.
     let without_workspace = sources.is_some_and(|sources| !sources.contains(&SettingSource::Project));
     if observe || without_workspace || !draft.spec.mcp_servers.is_empty() {
         let option = if draft.spec.mcp_servers.is_empty() { asked_by(draft.spec) } else { "mcp_servers" };
         draft.needs(Capability::StrictMcp, option)?;
         draft.word("--strict-mcp-config");
+    }
+    Ok(())
+}
+
+/// Gives the agent the text of a workspace whose settings it does not load.
+///
+/// Of a directory that is added claude reads instructions when this variable is set, and neither settings nor hooks, servers,
+/// agents or skills (seen with both tested versions).
+fn instructions(draft: &mut Draft<'_>) -> Result<(), LaunchError> {
+    let WorkspaceFiles { instruction_dirs, agent, .. } = &draft.setup.workspace;
+    for dir in instruction_dirs.iter().filter(|dir| !draft.spec.add_dirs.contains(dir)) {
+        draft.flag("--add-dir", path_text(dir)?)?;
+    }
+    if !instruction_dirs.is_empty() {
+        draft.variable("CLAUDE_CODE_ADDITIONAL_DIRECTORIES_CLAUDE_MD", "1");
+    }
+    if let (Some(name), Some(definition)) = (&draft.spec.agent_name, agent) {
+        let agents = json!({ name.as_str(): definition });
+        draft.flag("--agents", &agents.to_string())?;
     }
     Ok(())
 }
@@ -305,30 +334,31 @@ fn is_one_rule(rule: &str) -> bool {
     false
 }
 
-#[derive(Serialize)]
-struct McpConfig<'a> {
-    #[serde(rename = "mcpServers")]
-    servers: BTreeMap<&'a str, StdioServer<'a>>,
-}
-
-#[derive(Serialize)]
-struct StdioServer<'a> {
-    #[serde(rename = "type")]
-    kind: &'static str,
-    command: &'a str,
-    args: &'a [String],
-    env: &'a BTreeMap<String, String>,
-}
-
 /// In a file of the run's own, because the variables of a server are often secrets and arguments are public.
 fn mcp_config(draft: &mut Draft<'_>) -> Result<(), LaunchError> {
-    if draft.spec.mcp_servers.is_empty() {
+    let of_the_call = |McpServer { name, command, args, env }: &McpServer| {
+        (name.clone(), json!({ "type": "stdio", "command": command, "args": args, "env": env }))
+    };
+    let servers: Map<String, Value> = if draft.spec.mcp_servers.is_empty() && loads_user_servers(draft.spec) {
+        draft.setup.workspace.user_servers.clone()
+    } else {
+        draft.spec.mcp_servers.iter().map(of_the_call).collect()
+    };
+    if servers.is_empty() {
         return Ok(());
     }
-    let servers = draft.spec.mcp_servers.iter().map(|McpServer { name, command, args, env }| {
-        (name.as_str(), StdioServer { kind: "stdio", command, args, env })
-    });
-    let config = serde_json::json!(McpConfig { servers: servers.collect() });
-    let path = draft.private_file("mcp.json", config.to_string())?;
+    let path = draft.private_file("mcp.json", json!({ "mcpServers": servers }).to_string())?;
     draft.flag("--mcp-config", &path)
+}
+
+/// Whether the user's own servers are handed over. A confined claude does not find them: the file that names them lies in the
+/// home, and its configuration directory is named. Without a policy it finds them itself.
+fn loads_user_servers(spec: &CallSpec) -> bool {
+    let by_settings =
+        matches!(&spec.settings, Settings::Only(sources) if sources.contains(&SettingSource::User));
+    !spec.policy.is_off()
+        && !spec.policy.private_state
+        && by_settings
+        && spec.mode == Mode::Execute
+        && spec.tools != ToolChoice::None
 }

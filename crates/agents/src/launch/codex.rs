@@ -9,7 +9,7 @@ use model::{
 };
 
 use super::{Draft, LaunchError, path_text};
-use crate::{Capability, is_never_passed_on};
+use crate::{Capability, forbidden_variable};
 
 pub(super) fn write(draft: &mut Draft<'_>) -> Result<(), LaunchError> {
     check(draft)?;
@@ -26,7 +26,6 @@ pub(super) fn write(draft: &mut Draft<'_>) -> Result<(), LaunchError> {
         draft.flag("--add-dir", path_text(dir)?)?;
     }
     prompts_and_schema(draft)?;
-    tool_timeout(draft);
     for server in &draft.spec.mcp_servers {
         mcp_server(draft, server)?;
     }
@@ -40,6 +39,8 @@ fn check(draft: &Draft<'_>) -> Result<(), LaunchError> {
     draft.refuse(spec.max_turns.is_some(), "max_turns")?;
     draft.refuse(spec.max_budget_usd.is_some(), "max_budget_usd")?;
     draft.refuse(spec.agent_name.is_some(), "agent_name")?;
+    // Only its MCP tools have a limit that can be set; a command runs for as long as the model lets it.
+    draft.refuse(spec.tool_timeout.is_some(), "tool_timeout")?;
     draft.refuse(spec.tools != ToolChoice::Full, "tools")?;
     draft.refuse(spec.available_tools.is_some(), "available_tools")?;
     draft.refuse(spec.partial_messages, "partial_messages")
@@ -102,10 +103,23 @@ fn settings(draft: &mut Draft<'_>) -> Result<(), LaunchError> {
         draft.word("--ignore-rules");
     }
     if observe || sources.is_some_and(|sources| !sources.contains(&SettingSource::Project)) {
-        let cwd = toml_text(path_text(&draft.spec.cwd)?);
-        config(draft, "projects", &format!("{{{cwd}={{trust_level=\"untrusted\"}}}}"))?;
+        set_trust(draft, "untrusted")
+    } else if sources.is_some() {
+        set_trust(draft, "trusted")
+    } else {
+        Ok(())
     }
-    Ok(())
+}
+
+/// Decides about the working directory and every one above it in the repository: codex loads the configuration of each, and
+/// the user may have trusted one of them.
+fn set_trust(draft: &mut Draft<'_>, level: &str) -> Result<(), LaunchError> {
+    let above = draft.setup.workspace.directories.iter().filter(|dir| **dir != draft.spec.cwd);
+    let projects: Vec<String> = above
+        .chain([&draft.spec.cwd])
+        .map(|dir| Ok(format!("{}={{trust_level=\"{level}\"}}", toml_text(path_text(dir)?))))
+        .collect::<Result<_, LaunchError>>()?;
+    config(draft, "projects", &format!("{{{}}}", projects.join(",")))
 }
 
 fn prompts_and_schema(draft: &mut Draft<'_>) -> Result<(), LaunchError> {
@@ -113,8 +127,8 @@ fn prompts_and_schema(draft: &mut Draft<'_>) -> Result<(), LaunchError> {
         let path = draft.private_file("system-prompt.md", prompt)?;
         config(draft, "model_instructions_file", &toml_text(&path))?;
     }
-    if let Some(prompt) = &draft.spec.append_system_prompt {
-        config(draft, "developer_instructions", &toml_text(prompt))?;
+    if let Some(prompt) = draft.appended_prompt() {
+        config(draft, "developer_instructions", &toml_text(&prompt))?;
     }
     if let Some(schema) = draft.spec.output_schema.clone() {
         draft.needs(Capability::OutputSchema, "output_schema")?;
@@ -124,20 +138,13 @@ fn prompts_and_schema(draft: &mut Draft<'_>) -> Result<(), LaunchError> {
     Ok(())
 }
 
-/// What older designs set. Version 0.166 does not read it: its own is a key of each server.
-fn tool_timeout(draft: &mut Draft<'_>) {
-    if let Some(timeout) = draft.spec.tool_timeout {
-        draft.variable("TOOL_TIMEOUT_SEC", timeout.as_secs().max(1).to_string());
-    }
-}
-
 /// Approved in advance, or every tool that does not call itself read-only is refused; required, or a server that does not
 /// start is passed over in silence. The values of a server's variables go through the environment of codex, and only their
 /// names into the arguments, which every process of the machine can read.
 fn mcp_server(draft: &mut Draft<'_>, server: &McpServer) -> Result<(), LaunchError> {
     let args: Vec<_> = server.args.iter().map(|arg| toml_text(arg)).collect();
     let names: Vec<_> = server.env.keys().map(|name| toml_text(name)).collect();
-    let timeout = draft.spec.tool_timeout.map(|timeout| timeout.as_secs().max(1));
+    let timeout = draft.setup.tool_timeout.map(|timeout| timeout.as_secs().max(1));
     let table = format!(
         "{{command={},args=[{}],env_vars=[{}],required=true,default_tools_approval_mode=\"approve\"{}}}",
         toml_text(&server.command),
@@ -149,7 +156,7 @@ fn mcp_server(draft: &mut Draft<'_>, server: &McpServer) -> Result<(), LaunchErr
     for (variable, value) in &server.env {
         let both = || (server.name.clone(), variable.clone());
         // Meant for the server, it would also run code in codex.
-        if is_never_passed_on(variable) {
+        if forbidden_variable(variable).is_some() {
             let (server, variable) = both();
             return Err(LaunchError::VariableForbidden { server, variable });
         }

@@ -23,7 +23,7 @@ pub(super) fn within_policy(spec: &CallSpec, setup: &Setup) -> Result<CallSpec, 
     }
     let mut spec = CallSpec { policy, ..spec.clone() };
     // A sandbox is for a workspace that is not trusted: its hooks, servers and variables would run before any tool does, and
-    // take the agent's key along. Who trusts it says so by naming the sources. Gemini has no flag for it, see `distrusted`.
+    // take the agent's key along. A call that trusts it names the sources. Gemini has no flag for it, see `distrusted`.
     if !spec.policy.is_off() && spec.settings == Settings::AgentDefault && spec.agent != AgentKind::Gemini {
         spec.settings = Settings::Only(vec![SettingSource::User]);
     }
@@ -56,7 +56,7 @@ fn without_shell(spec: CallSpec, setup: &Setup) -> Result<CallSpec, LaunchError>
         AgentKind::Codex => {
             Err(LaunchError::CannotDo { agent: spec.agent, option: "policy without a shell" })
         }
-        AgentKind::Gemini if setup.workspace_has_settings => {
+        AgentKind::Gemini if setup.workspace.has_settings => {
             Err(LaunchError::WorkspaceSettings { agent: spec.agent, folder: spec.cwd.join(".gemini") })
         }
         AgentKind::Gemini => {
@@ -122,7 +122,7 @@ pub(super) fn confine(draft: &mut Draft<'_>) -> Result<(), LaunchError> {
         home,
     };
     let hide = policy.hide.iter().cloned().chain(distrusted(draft, &ground)).collect();
-    let policy_here = CallPolicy { network: network(draft), hide, ..policy.clone() }.confine(&ground);
+    let policy_here = CallPolicy { network: network(draft)?, hide, ..policy.clone() }.confine(&ground);
     draft.plan.policy =
         policy_here.map_err(|error| LaunchError::Policy { option: asked_by(draft.spec, &error), error })?;
     // A sandbox has temporary folders of its own, and only those.
@@ -167,18 +167,32 @@ fn asked_by(spec: &CallSpec, error: &PolicyError) -> &'static str {
 
 /// What gemini would obey in a workspace. It has no flag against that, so it does not see it.
 fn distrusted(draft: &Draft<'_>, ground: &Ground) -> Vec<PathBuf> {
-    if draft.spec.agent != AgentKind::Gemini {
+    if draft.spec.agent != AgentKind::Gemini || draft.spec.settings != Settings::AgentDefault {
         return Vec::new();
     }
-    let names = ground.workspaces.iter().flat_map(|folder| [".gemini", ".env"].map(|name| folder.join(name)));
+    let above = draft.setup.workspace.directories.iter().filter(|dir| !ground.workspaces.contains(dir));
+    let names = ground
+        .workspaces
+        .iter()
+        .chain(above)
+        .flat_map(|folder| [".gemini", ".env"].map(|name| folder.join(name)));
     names.filter(|path| !ground.state.iter().any(|state| state.starts_with(path))).collect()
 }
 
-/// The network of the policy. Named hosts are what the task needs; whom the agent itself needs goes without saying.
-fn network(draft: &Draft<'_>) -> Network {
-    let Network::Hosts(hosts) = &draft.spec.policy.network else { return draft.spec.policy.network.clone() };
-    let own = own_hosts(draft.spec.agent, &draft.plan.env);
-    Network::Hosts(hosts.iter().chain(own.iter().filter(|host| !hosts.contains(host))).cloned().collect())
+/// Returns the network of the policy. Named hosts are those of the task; those of the agent itself are added. An agent that
+/// asks a model cannot work with none, not even with a model on this machine: the namespace has a loopback of its own.
+fn network(draft: &Draft<'_>) -> Result<Network, LaunchError> {
+    let agent = draft.spec.agent;
+    match &draft.spec.policy.network {
+        Network::Full => Ok(Network::Full),
+        Network::None if agent == AgentKind::Rehearsal => Ok(Network::None),
+        Network::None => Err(LaunchError::NoNetwork { agent }),
+        Network::Hosts(hosts) => {
+            let own = own_hosts(agent, &draft.plan.env);
+            let own = own.iter().filter(|host| !hosts.contains(host));
+            Ok(Network::Hosts(hosts.iter().chain(own).cloned().collect()))
+        }
+    }
 }
 
 /// Variables that name files which an agent cannot do without: certificates, and a login.

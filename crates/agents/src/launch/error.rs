@@ -48,7 +48,7 @@ pub enum LaunchError {
         /// The variable.
         variable: String,
     },
-    /// A variable that this agent would see too, and that would run code in it or lend it another login.
+    /// A variable that this agent would get too, and cannot be given.
     #[error(
         "variable `{variable}` of MCP server `{server}` cannot be given to it without giving it to the agent"
     )]
@@ -171,6 +171,20 @@ pub enum LaunchError {
     /// An agent without a shell has no files without `file-tools`.
     #[error("`file-tools` is not there, and an agent without a shell needs it")]
     NoFileTools,
+    /// A variable that no agent can be given.
+    #[error("variable `{variable}` cannot be passed on: {reason}")]
+    ForbiddenVariable {
+        /// Its name.
+        variable: String,
+        /// Why not.
+        reason: &'static str,
+    },
+    /// A network of nobody, for an agent that asks its vendor.
+    #[error("{agent} cannot work with network `none`: it has to reach its vendor")]
+    NoNetwork {
+        /// Who is called.
+        agent: AgentKind,
+    },
     /// A state folder of its own, and no place for it.
     #[error("there is no place for a private state folder")]
     NoPrivateState,
@@ -221,6 +235,11 @@ impl LaunchError {
                 "rename it, or reach it through a symbolic link with a plain name".to_owned()
             }
             Self::Policy { error, .. } => error.hint().to_owned(),
+            Self::ForbiddenVariable { .. } => "take it out of `pass_env`".to_owned(),
+            Self::NoNetwork { .. } => {
+                "name the hosts that the task needs (`--network github.com,…`): those of the vendor are added"
+                    .to_owned()
+            }
             Self::NoFileTools => WITH_FILE_TOOLS.to_owned(),
             Self::NoPrivateState => {
                 "let the operator's settings name one, or leave `private_state` out".to_owned()
@@ -232,7 +251,7 @@ impl LaunchError {
 
 fn cannot_do_hint(agent: AgentKind, option: &str) -> String {
     match (agent, option) {
-        (_, "max_turns" | "max_budget_usd") => {
+        (_, "max_turns" | "max_budget_usd" | "tool_timeout") => {
             "leave it out and bound the call by its time limits instead, or call claude".to_owned()
         }
         (AgentKind::Gemini, "mcp_servers") => {

@@ -4,7 +4,7 @@
 //! without anybody's leave, a policy cannot. MCP servers it takes from settings files only, and one that a call could
 //! bring along must belong to root; so calls that bring servers are refused.
 
-use model::{ExpectedSession, Mode, PermissionMode, SessionChoice, Settings, ToolChoice};
+use model::{ExpectedSession, Mode, PermissionMode, SessionChoice, SettingSource, Settings, ToolChoice};
 
 use super::{Draft, LaunchError, path_text};
 use crate::Capability;
@@ -33,6 +33,10 @@ pub(super) fn write(draft: &mut Draft<'_>) -> Result<(), LaunchError> {
     draft.variable("GEMINI_CLI_TRUST_WORKSPACE", "true");
     // The launcher in front of the real process would ignore signals for 20 s.
     draft.variable("GEMINI_CLI_NO_RELAUNCH", "true");
+    if draft.spec.mode == Mode::Observe || draft.spec.tools == ToolChoice::None {
+        // Starts none of the user's servers: no server has this name.
+        draft.flag("--allowed-mcp-server-names", "switchboard-none")?;
+    }
     session(draft)?;
     for dir in &draft.spec.add_dirs {
         let text = path_text(dir)?;
@@ -53,7 +57,7 @@ pub(super) fn write(draft: &mut Draft<'_>) -> Result<(), LaunchError> {
 fn check(draft: &Draft<'_>) -> Result<(), LaunchError> {
     let spec = draft.spec;
     // Its hooks, servers and discovery commands run whatever the policy says, and only root can overrule them.
-    if spec.mode == Mode::Observe && draft.setup.workspace_has_settings {
+    if spec.mode == Mode::Observe && draft.setup.workspace.has_settings {
         return Err(LaunchError::WorkspaceSettings { agent: spec.agent, folder: spec.cwd.join(".gemini") });
     }
     draft.refuse(spec.max_turns.is_some(), "max_turns")?;
@@ -63,7 +67,16 @@ fn check(draft: &Draft<'_>) -> Result<(), LaunchError> {
     draft.refuse(!spec.mcp_servers.is_empty(), "mcp_servers")?;
     draft.refuse(spec.append_system_prompt.is_some(), "append_system_prompt")?;
     draft.refuse(spec.output_schema.is_some(), "output_schema")?;
-    draft.refuse(spec.settings != Settings::AgentDefault, "settings")
+    draft.refuse(spec.tool_timeout.is_some(), "tool_timeout")?;
+    // It has no flag for settings: those of an untrusted workspace are hidden by the sandbox, or not at all.
+    let is_possible = match &spec.settings {
+        Settings::AgentDefault => true,
+        Settings::Only(sources) => {
+            let all = [SettingSource::User, SettingSource::Project, SettingSource::Local];
+            all.iter().all(|source| sources.contains(source))
+        }
+    };
+    draft.refuse(!is_possible, "settings")
 }
 
 /// The tools that a call may use; none when it may use them all.

@@ -3,10 +3,10 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use agents::{Capabilities, Launch, LaunchError, ModelTables, Setup, launch};
+use agents::{Capabilities, Launch, LaunchError, ModelTables, Setup, WorkspaceFiles, launch};
 use model::{
-    AgentKind, CallSpec, ExpectedSession, McpServer, Mode, PermissionMode, SessionChoice, SettingSource,
-    Settings, ToolChoice,
+    AgentKind, CallPolicy, CallSpec, ExpectedSession, McpServer, Mode, PermissionMode, SessionChoice,
+    SettingSource, Settings, ToolChoice,
 };
 
 const OLD: &str = "00000000-0000-4000-8000-00000000000a";
@@ -21,16 +21,17 @@ fn setup() -> Setup {
         inherited: [("PATH", "/bin"), ("CLAUDECODE", "1"), ("LD_PRELOAD", "x"), ("MY_KEY", "k")]
             .map(|(name, value)| (name.to_owned(), value.to_owned()))
             .into(),
-        pass_on: ["MY_KEY", "LD_PRELOAD", "ABSENT"].map(str::to_owned).into(),
+        pass_on: ["MY_KEY", "ABSENT"].map(str::to_owned).into(),
         private_folder: "/spool/private".into(),
-        workspace_has_settings: false,
+        workspace: WorkspaceFiles::default(),
+        tool_timeout: None,
         new_session: NEW.parse().unwrap(),
         premises: agents::Premises::default(),
     }
 }
 
 fn spec(agent: AgentKind) -> CallSpec {
-    CallSpec::new(agent, "hi", "/w")
+    CallSpec { policy: CallPolicy::off(), ..CallSpec::new(agent, "hi", "/w") }
 }
 
 fn launched(spec: &CallSpec) -> Launch {

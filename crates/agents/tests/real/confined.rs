@@ -69,7 +69,7 @@ fn default_call_works_in_either_tier(cli: &Pinned) {
                 written.display()
             );
             let api = ModelApi::start(Script::call_then_text(Call::Shell { command }, "Done.")).await;
-            let spec = CallSpec { policy: CallPolicy::usual(), ..desk.spec("Write a file.") };
+            let spec = CallSpec { policy: CallPolicy::default(), ..desk.spec("Write a file.") };
             let placed = desk.place_with(&api, &spec, |plan| {
                 if let Policy::Confined(confinement) = &mut plan.policy {
                     confinement.namespaces = namespaces;

@@ -13,7 +13,7 @@ use agents::doctor::{self, AgentCheck, Lookup};
 use agents::{
     Ended, LINGER, Launch, LaunchError, ModelTables, ParseLimits, Parser, Setup, early_stop, judge,
 };
-use model::{AgentEvent, AgentKind, CallSpec, End, Limits, RunPlan, RunState, Totals, TreeEnd};
+use model::{AgentEvent, AgentKind, CallPolicy, CallSpec, End, Limits, RunPlan, RunState, Totals, TreeEnd};
 use model_api::ModelApi;
 use supervisor::{Offsets, Run, RunEvent, Spool, Supervisor};
 use tempfile::TempDir;
@@ -112,7 +112,8 @@ impl Desk {
             grace: Duration::from_secs(2),
             ..Limits::default()
         };
-        CallSpec { limits, ..CallSpec::new(self.kind(), prompt, self.workspace()) }
+        let policy = CallPolicy::off();
+        CallSpec { limits, policy, ..CallSpec::new(self.kind(), prompt, self.workspace()) }
     }
 
     /// Says how the call is to be started, or why not.
@@ -122,16 +123,18 @@ impl Desk {
         // As root, a confined claude has to be told by us.
         let offline = offline.into_iter().filter(|(name, _)| name != "IS_SANDBOX" || spec.policy.is_off());
         let canaries = CANARIES.map(|name| (name.to_owned(), CANARY.to_owned()));
+        let inherited: BTreeMap<String, String> = offline.into_iter().chain(canaries).collect();
         let setup = Setup {
+            workspace: agents::inspect_workspace(spec, &inherited),
+            tool_timeout: Some(Duration::from_mins(5)),
             program: self.check.program.clone().unwrap(),
             version: self.check.version,
             capabilities: self.check.capabilities.clone(),
             models: ModelTables::default(),
-            inherited: offline.chain(canaries).collect(),
+            inherited,
             // The key of the scripted provider, which an operator of one's own provider would let through.
             pass_on: BTreeSet::from(["SCRIPTED_KEY".to_owned()]),
             private_folder: spool.private(),
-            workspace_has_settings: doctor::workspace_has_settings(spec.agent, &spec.cwd),
             new_session: uuid::Uuid::new_v4().into(),
             premises: agents::Premises {
                 private_state: Some(self.folder().join("states")),

@@ -98,7 +98,7 @@ fn make_repository(at: &Path) {
 }
 
 fn spec(desk: &Desk, prompt: &str) -> CallSpec {
-    CallSpec { policy: CallPolicy::usual(), ..desk.spec(prompt) }
+    CallSpec { policy: CallPolicy::default(), ..desk.spec(prompt) }
 }
 
 /// The agent's own state, without what the scripted API has written there.

@@ -15,6 +15,7 @@ mod desk;
 mod endings;
 mod failures;
 mod leaves_nothing;
+mod loading;
 mod outside;
 mod permissions;
 mod pinned;
@@ -83,6 +84,7 @@ fn trials(pinned: &[Pinned]) -> Vec<Trial> {
         endings::SCENARIOS,
         confined::SCENARIOS,
         leaves_nothing::SCENARIOS,
+        loading::SCENARIOS,
     ];
     let scenarios: Vec<Scenario> = scenarios.into_iter().flatten().copied().collect();
     pinned.iter().flat_map(|cli| scenarios.iter().map(|scenario| trial(scenario, cli))).collect()

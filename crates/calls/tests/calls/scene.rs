@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use agents::doctor::Lookup;
 use calls::{Answer, Desk, Leave, Order, Settings, Until};
-use model::{AgentKind, CallSpec, JobId, Limits, RunStatus, SessionChoice};
+use model::{AgentKind, CallPolicy, CallSpec, JobId, Limits, RunStatus, SessionChoice};
 use supervisor::Supervisor;
 use tempfile::TempDir;
 
@@ -123,6 +123,7 @@ pub fn call(workspace: &Path, pid_file: &Path, script: &str) -> CallSpec {
     let prompt: String = std::iter::once(pids).chain(lines).collect();
     CallSpec {
         limits: Limits { grace: Duration::from_millis(300), ..Limits::default() },
+        policy: CallPolicy::off(),
         ..CallSpec::new(AgentKind::Rehearsal, prompt, workspace)
     }
 }

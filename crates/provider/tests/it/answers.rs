@@ -39,10 +39,7 @@ fn the_model_asked_for_is_told_when_the_agent_does_not_echo_one() {
         let provider = scene.provider_with(|config| config.model = Some("opus".to_owned()));
         let message =
             provider.complete(&Context::new(format!("@rehearse raw {result}\n@rehearse cut"))).await.unwrap();
-        assert_eq!(
-            (message.text.as_str(), message.metadata.model.as_deref()),
-            ("ok", Some("opus"))
-        );
+        assert_eq!((message.text.as_str(), message.metadata.model.as_deref()), ("ok", Some("opus")));
     });
 }
 

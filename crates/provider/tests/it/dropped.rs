@@ -61,18 +61,16 @@ fn a_request_that_waits_to_go_on_can_be_dropped() {
 
 fn a_program_that_is_killed_leaves_nothing_running() {
     Scene::play(async |scene| {
-        let pids = scene.path("pids");
+        // Where a confined agent can write. Its pids are those of its own namespace.
+        let pids = scene.path("work/pids");
         let prompt = format!("@rehearse pidfile {}\n{STUBBORN}", pids.display());
         let mut program = crate::examples::command(scene, "ask", &["rehearsal", &prompt]).spawn().unwrap();
-        let descendants = || -> Vec<i32> {
-            let text = std::fs::read_to_string(&pids).unwrap_or_default();
-            text.lines().filter_map(|line| line.parse().ok()).collect()
-        };
-        let both = || Some(descendants()).filter(|pids| pids.len() == 2);
-        let descendants = outside::eventually("the agent is not up", both).await;
+        let both =
+            || std::fs::read_to_string(&pids).is_ok_and(|pids| pids.lines().count() == 2).then_some(());
+        outside::eventually("the agent is not up", both).await;
         // The program, its supervisor, the agent and what that has started.
         let all = outside::processes_of(&scene.path(""));
-        assert!(all.len() >= 5 && descendants.iter().all(|pid| outside::is_running(*pid)), "{all:?}");
+        assert!(all.len() >= 5, "{all:?}");
 
         program.kill().unwrap();
         program.wait().unwrap();

@@ -12,6 +12,7 @@ crate::tests! {
     the_example_restricted_executor_runs,
     the_example_restricted_executor_runs_by_shell_or_says_what_is_missing,
     an_example_without_its_agent_says_what_to_do,
+    first_program_of_the_documents_runs_as_written,
 }
 
 /// The example's executable, which cargo builds together with the tests.
@@ -110,5 +111,28 @@ fn an_example_without_its_agent_says_what_to_do() {
         assert!(!output.status.success());
         let stderr = String::from_utf8(output.stderr).unwrap();
         assert!(stderr.contains("rehearsal CLI not found in PATH") && stderr.contains("hint: "), "{stderr}");
+    });
+}
+
+fn first_program_of_the_documents_runs_as_written() {
+    Scene::play(async |scene| {
+        let root = concat!(env!("CARGO_MANIFEST_DIR"), "/../..");
+        let example = std::fs::read_to_string(format!("{root}/crates/provider/examples/hello.rs")).unwrap();
+        for page in ["README.md", "docs/provider.md"] {
+            let text = std::fs::read_to_string(format!("{root}/{page}")).unwrap();
+            let first = text.split("```rust\n").nth(1).and_then(|rest| rest.split("```").next()).unwrap();
+            assert!(example.ends_with(first), "{page} differs from examples/hello.rs");
+        }
+        let this = std::env::current_exe().unwrap();
+        // What the real one says of itself.
+        let body = format!(
+            "case \"$1\" in --version) echo '2.1.325 (Claude Code)'; exit;; --help) \
+             printf '  %s <x>\\n' --setting-sources --strict-mcp-config --session-id; exit;; esac\n\
+             exec '{}' {} --as claude \"$@\"",
+            this.display(),
+            rehearsal::CUE
+        );
+        scene.program("claude", &body);
+        assert_eq!(said(&run(scene, "hello", &[])), "You said: What is 2 + 2?\n");
     });
 }

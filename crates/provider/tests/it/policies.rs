@@ -3,8 +3,8 @@
 use std::process::Command;
 
 use provider::{
-    Access, AgentSpec, Bounds, CallPolicy, Context, FileVerb, Preset, Provider, ProviderError, Requirement,
-    SandboxReport,
+    Access, AgentSpec, Bounds, CallPolicy, Context, FileVerb, Preset, Provider, ProviderConfig,
+    ProviderError, Requirement, SandboxReport,
 };
 
 use crate::scene::Scene;
@@ -12,6 +12,7 @@ use crate::scene::Scene;
 crate::tests! {
     a_policy_that_cannot_be_enforced_runs_nothing_and_says_what_is_missing,
     a_confined_request_tells_what_held_and_writes_nothing_outside,
+    default_provider_run_is_confined,
     a_session_keeps_the_policy_that_it_was_made_with,
     a_shell_for_file_tools_is_refused_where_they_could_be_replaced,
 }
@@ -84,6 +85,23 @@ fn a_confined_request_tells_what_held_and_writes_nothing_outside() {
         let free = scene.provider().complete(&Context::new("@rehearse answer Four.")).await.unwrap();
         assert_eq!(free.metadata.sandbox, Some(SandboxReport::Off));
         assert!(outside.exists(), "without a policy it can be written");
+    });
+}
+
+fn default_provider_run_is_confined() {
+    if !can_confine() {
+        return;
+    }
+    Scene::play(async |scene| {
+        let outside = scene.path("outside");
+        scene.agent(&format!("touch {} 2>/dev/null", outside.display()));
+        let provider = scene.provider_with(|config| config.policy = ProviderConfig::default().policy);
+        let message = provider.complete(&Context::new("@rehearse answer Four.")).await.unwrap();
+        let Some(SandboxReport::Confined(confined)) = &message.metadata.sandbox else {
+            panic!("{:?}", message.metadata)
+        };
+        assert_eq!(confined.policy.preset, Preset::Workspace);
+        assert!(!outside.exists());
     });
 }
 

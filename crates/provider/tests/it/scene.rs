@@ -6,7 +6,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use provider::{ProviderConfig, RehearsalProvider};
+use provider::{CallPolicy, ProviderConfig, RehearsalProvider};
 use tempfile::TempDir;
 
 use crate::outside;
@@ -69,6 +69,7 @@ impl Scene {
             environment: Some(self.environment()),
             spools: Some(self.path("spools")),
             timeout: Duration::from_mins(1),
+            policy: CallPolicy::off(),
             ..ProviderConfig::default()
         }
     }

@@ -60,7 +60,7 @@ fn a_session_is_found_again_by_another_provider_of_the_same_kind() {
         let later = scene.provider();
         let found = later.resume_session(&id).await.unwrap().unwrap();
         // What the settings of the provider were is part of it by now.
-        let agent = AgentSpec { policy: Some(provider::CallPolicy::default()), ..full() };
+        let agent = AgentSpec { policy: Some(provider::CallPolicy::off()), ..full() };
         assert_eq!((found.agent(), found.id().unwrap().as_str()), (&agent, id.as_str()));
         let text = later.send_message(&found, "@rehearse args").await.unwrap().text;
         assert!(text.contains(&format!("--resume={id}")), "{text}");

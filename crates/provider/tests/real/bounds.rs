@@ -99,7 +99,10 @@ fn a_restricted_agent_uses_its_verbs_and_fails_at_everything_else(cli: &Pinned) 
         let requests = desk.api.turns();
         assert_eq!(requests.len(), turns.len(), "every way was tried");
         let offered = requests[0].tools();
-        assert!(offered.iter().all(|tool| tool.starts_with("mcp__files__")), "{offered:?}");
+        // Claude 2.1.325 lists this name for its own default model, whatever tools there are.
+        let is_its_own =
+            |tool: &&str| tool.starts_with("mcp__files__") || **tool == *"DeferredToolPlaceholder";
+        assert!(offered.iter().all(|tool| is_its_own(&&**tool)), "{offered:?}");
         let results = requests.last().unwrap().tool_results();
         assert_eq!(results.len(), turns.len() - 1);
         let (read, refused) = results.split_last().unwrap();

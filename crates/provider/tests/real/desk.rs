@@ -85,6 +85,7 @@ impl Desk {
             spools: Some(self.folder().join("spools")),
             sessions: Some(self.folder().join("sessions")),
             timeout: Duration::from_secs(90),
+            policy: provider::CallPolicy::off(),
             ..ProviderConfig::default()
         }
     }

@@ -39,6 +39,7 @@ pub fn talk_if_asked() -> Option<ExitCode> {
         pass_on: serde_json::from_value(order["pass_on"].clone()).unwrap(),
         spools: serde_json::from_value(order["spools"].clone()).unwrap(),
         sessions: serde_json::from_value(order["sessions"].clone()).unwrap(),
+        policy: provider::CallPolicy::off(),
         ..ProviderConfig::default()
     };
     let provider = of_kind(serde_json::from_value(order["kind"].clone()).unwrap(), config);

@@ -154,7 +154,7 @@ fn without_namespaces_a_policy_that_requires_them_runs_nothing() {
 
 fn without_namespaces_state_in_the_workspace_is_refused_with_a_remedy() {
     Scene::play(async |scene: &Scene| {
-        let mut confinement = Confinement { namespaces: false, ..scene.confinement(CallPolicy::usual()) };
+        let mut confinement = Confinement { namespaces: false, ..scene.confinement(CallPolicy::default()) };
         confinement.roots.push(Root::write(scene.path("state").parent().unwrap()));
         let report = scene.run(&scene.plan(confinement, &[TRY, "{}"])).await;
         let model::End::NotStarted(failure) = &report.end else { panic!("{report:?}") };

@@ -50,7 +50,7 @@ fn play_with(name: &str, version: &str, test: impl AsyncFn(&Tool, &Scene)) {
 impl Tool {
     /// A script under the default policy, with the tool first in `PATH`.
     fn plan(&self, scene: &Scene, env: &[(&str, String)], script: &str) -> RunPlan {
-        let confinement = scene.confinement(CallPolicy::usual());
+        let confinement = scene.confinement(CallPolicy::default());
         let plan = scene.shell(&format!("set -e\n{script}"));
         let bin = self.program.parent().unwrap().display();
         let mut variables = plan.env.clone();

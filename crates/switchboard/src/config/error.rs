@@ -55,6 +55,8 @@ pub enum ConfigError {
     UnknownKey { place: Source, key: String, nearest: Option<&'static str> },
     #[error("{place}: `{key}` takes {expected}, not {found}")]
     BadValue { place: Source, key: String, expected: String, found: String },
+    #[error("{place}: `pass_env` cannot name `{variable}`: {reason}")]
+    ForbiddenVariable { place: Source, variable: String, reason: &'static str },
 }
 
 impl ConfigError {
@@ -72,6 +74,7 @@ impl ConfigError {
             Self::UnknownKey { nearest: Some(known), .. } => {
                 format!("did you mean `{known}`? `switchboard config --reference` lists every key")
             }
+            Self::ForbiddenVariable { .. } => "take it out of `pass_env`".to_owned(),
             Self::UnknownKey { nearest: None, .. } | Self::BadValue { .. } => {
                 "`switchboard config --reference` lists every key and what it takes".to_owned()
             }

@@ -173,7 +173,7 @@ pub const KEYS: &[Key] = &[
         "pass_env",
         Kind::Texts,
         Default::Empty,
-        "Names of variables that agents get beside the usual ones, such as the key of a provider of your own.",
+        "Names of variables that agents get beside [their own](#variables-of-agents), such as `GH_TOKEN`. One that would run code in an agent is refused.",
     ),
     key(
         "redact",
@@ -204,7 +204,7 @@ pub const KEYS: &[Key] = &[
         "limits.tool_timeout",
         TIME,
         Default::Time(Duration::from_mins(5)),
-        "How long one tool of an agent's MCP servers may take, when the call does not say.",
+        "How long a call of an MCP tool may take, when the call sets no limit: all of claude's servers, and those that a call brings to codex. Gemini keeps to the `timeout` of each server in its own settings.",
     ),
     key(
         "limits.wait",
@@ -359,7 +359,7 @@ pub const KEYS: &[Key] = &[
         "sandbox.trust_workspaces",
         Kind::Flag,
         Default::Flag(false),
-        "Confined agents obey the settings of their workspace: claude's `CLAUDE.md`, hooks and servers, codex's project configuration.",
+        "Confined agents load the hooks, MCP servers and settings of their workspace. Its instructions are read anyway. See [sandbox.md](sandbox.md#what-an-agent-loads).",
     ),
     key(
         "sandbox.private_state",

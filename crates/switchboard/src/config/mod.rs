@@ -243,7 +243,7 @@ impl Says<'_> {
                 ..Bounds::default()
             },
             private_state: self.flag("sandbox.private_state"),
-            ..preset.unwrap_or_default().into()
+            ..preset.unwrap_or(Preset::Workspace).into()
         }
     }
 

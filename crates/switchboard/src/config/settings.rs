@@ -103,19 +103,28 @@ impl Settings {
         let is_name = |name: &&String| {
             !name.is_empty() && !name.contains(|c: char| c == '=' || c.is_whitespace() || c.is_control())
         };
-        match self.get("pass_env") {
-            Some(Value::Texts(names)) => names
-                .iter()
-                .find(|name| !is_name(name))
-                .map_or(Ok(()), |odd| Err(self.bad("pass_env", "names of variables".to_owned(), odd))),
-            _ => Ok(()),
+        let Some(Value::Texts(names)) = self.get("pass_env") else { return Ok(()) };
+        for name in names {
+            if !is_name(&name) {
+                return Err(self.bad("pass_env", "names of variables".to_owned(), name));
+            }
+            if let Some(reason) = agents::forbidden_variable(name) {
+                let (place, variable) = (self.source("pass_env"), name.clone());
+                return Err(ConfigError::ForbiddenVariable { place, variable, reason });
+            }
         }
+        Ok(())
+    }
+
+    /// Returns where the value of a key came from.
+    fn source(&self, name: &str) -> Source {
+        let path: Vec<&str> = name.split('.').collect();
+        let setting = keys::find(&path).and_then(|(index, word)| self.all.get(&Name::new(index, word)));
+        setting.map_or(Source::BuiltIn, |setting| setting.source.clone())
     }
 
     fn bad(&self, name: &str, expected: String, found: &str) -> ConfigError {
-        let path: Vec<&str> = name.split('.').collect();
-        let said = keys::find(&path).and_then(|(index, word)| self.all.get(&Name::new(index, word)));
-        let place = said.map_or(Source::BuiltIn, |setting| setting.source.clone());
+        let place = self.source(name);
         let found = format!("`{}`", found.escape_debug());
         ConfigError::BadValue { place, key: name.to_owned(), expected, found }
     }

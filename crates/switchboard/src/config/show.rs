@@ -3,7 +3,8 @@
 use std::fmt::Write;
 use std::process::ExitCode;
 
-use model::RunId;
+use agents::DefaultVariables;
+use model::{AgentKind, RunId};
 use serde_json::json;
 
 use super::keys::{Default, KEYS, Key};
@@ -163,7 +164,29 @@ fn reference() -> String {
             key.meaning
         );
     }
+    variables_of_agents(&mut text);
     text
+}
+
+/// The section about the environment of agents.
+fn variables_of_agents(text: &mut String) {
+    text.push_str(
+        "\n## Variables of agents\n\n\
+         An agent starts with these variables of whoever starts the daemon, those that `pass_env` names, and no other. `XDG_RUNTIME_DIR` is \
+         not among them. Nobody can pass on `LD_*`, `DYLD_*`, `BASH_ENV`, `ENV` and `NODE_OPTIONS`, which run code in the agent, \
+         `CLAUDECODE`, `CLAUDE_CODE_ENTRYPOINT` and `CLAUDE_CODE_SSE_PORT`, by which it takes itself for nested in another agent, and \
+         `GIT_CONFIG_*`, `FILE_TOOLS_ROOT` and `SWITCHBOARD_RUN_ID`, which Switchboard sets.\n\n\
+         | agent | variables |\n| --- | --- |\n",
+    );
+    let mut row = |agent: &str, own: DefaultVariables| {
+        let names = own.names.iter().map(|name| format!("`{name}`"));
+        let all: Vec<String> = names.chain(own.prefixes.iter().map(|start| format!("`{start}*`"))).collect();
+        let _ = writeln!(text, "| {agent} | {} |", all.join(", "));
+    };
+    row("every one", DefaultVariables::COMMON);
+    for agent in AgentKind::ALL {
+        row(agent.name(), agents::default_variables(agent));
+    }
 }
 
 fn default_in_words(default: &Default) -> String {

@@ -192,7 +192,7 @@ fn without_a_word_agents_are_confined_to_their_folders_as_far_as_can_be_and_no_c
     let Sandbox { policy, ceiling, trust_workspaces, cache_bytes } = config("").sandbox;
     assert_eq!(cache_bytes, Some(calls::Settings::CACHE_BYTES));
     assert!(!trust_workspaces);
-    assert_eq!(policy, CallPolicy::usual());
+    assert_eq!(policy, CallPolicy::default());
     assert_eq!(policy.within(&ceiling), policy);
     assert!(CallPolicy::from(Preset::Off).within(&ceiling).is_off());
 }

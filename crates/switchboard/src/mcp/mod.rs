@@ -73,7 +73,7 @@ impl Default for Options {
     /// No alias, no home, real agents only, confined to their folders as far as the machine can, jobs that outlive their clients, a word every 15 s.
     fn default() -> Self {
         Self {
-            policy: CallPolicy::usual(),
+            policy: CallPolicy::default(),
             trust_workspaces: false,
             cwd_aliases: BTreeMap::new(),
             home: None,
@@ -94,8 +94,6 @@ pub struct Defaults {
     pub idle: Option<Duration>,
     /// How long it may take until its first word; none for as long as it may stay silent.
     pub start: Option<Duration>,
-    /// How long one tool of the agent may take.
-    pub tool_timeout: Duration,
     /// How long a call blocks before it answers that the job runs.
     pub wait: Duration,
     /// How many characters of the agent's words are passed on.
@@ -103,13 +101,12 @@ pub struct Defaults {
 }
 
 impl Default for Defaults {
-    /// An hour, silent or not; 5 minutes; 50 s, because hosts give up at 60 s; 100,000.
+    /// An hour, silent or not; 50 s, because hosts give up at 60 s; 100,000.
     fn default() -> Self {
         Self {
             timeout: Duration::from_hours(1),
             idle: None,
             start: None,
-            tool_timeout: Duration::from_mins(5),
             wait: Duration::from_secs(50),
             max_response_chars: calls::MAX_RESPONSE_CHARS,
         }

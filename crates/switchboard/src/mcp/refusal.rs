@@ -113,6 +113,7 @@ fn field(error: &CallError) -> Option<&'static str> {
         CallError::Launch(LaunchError::ValueTooLong { flag, .. } | LaunchError::NulInValue { flag }) => {
             Some(flagged(flag))
         }
+        CallError::Launch(LaunchError::NoNetwork { .. }) => Some("network"),
         CallError::Launch(LaunchError::Contradiction { one, .. }) => Some(parameter(one)),
         CallError::Launch(LaunchError::NotReadOnly { .. } | LaunchError::BadTool { .. }) => {
             Some("allowed_tools")

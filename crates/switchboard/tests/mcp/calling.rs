@@ -333,7 +333,7 @@ fn every_parameter_reaches_the_agent() {
         let call = scene.desk.job(job).await.unwrap().order.call;
         assert_eq!(call.tools, model::ToolChoice::Full);
         assert_eq!(call.limits.wall, Some(Duration::from_hours(1)));
-        assert_eq!(call.tool_timeout, Some(Duration::from_mins(5)));
+        assert_eq!(call.tool_timeout, None);
     });
 }
 

@@ -213,14 +213,19 @@ fn the_environment_is_the_allow_list_and_the_calls_own() {
         CallSpec { tool_timeout: Some(Duration::from_secs(5)), model: Some("OPUS".into()), ..claude() };
     let env: Vec<_> =
         launched(&spec).plan.env.into_iter().map(|(name, value)| format!("{name}={value}")).collect();
-    let expected = [
-        "ANTHROPIC_MODEL=OPUS",
-        "CLAUDE_CODE_PRINT_BG_WAIT_CEILING_MS=3600000",
-        "MCP_TOOL_TIMEOUT=5000",
-        "MY_KEY=k",
-        "PATH=/bin",
-    ];
-    assert_eq!(env, expected);
+    assert_eq!(
+        env,
+        [
+            "ANTHROPIC_MODEL=OPUS",
+            "BASH_DEFAULT_TIMEOUT_MS=5000",
+            "BASH_MAX_TIMEOUT_MS=5000",
+            "CLAUDE_CODE_DISABLE_BACKGROUND_TASKS=1",
+            "CLAUDE_CODE_PRINT_BG_WAIT_CEILING_MS=3600000",
+            "MCP_TOOL_TIMEOUT=5000",
+            "MY_KEY=k",
+            "PATH=/bin"
+        ]
+    );
 }
 
 #[test]
@@ -296,4 +301,75 @@ fn who_is_watched_sends_pieces_where_its_version_can_and_is_refused_nowhere() {
     for agent in AgentKind::ALL {
         launched(&CallSpec { watched: true, ..spec(agent) });
     }
+}
+
+fn furnished() -> Setup {
+    let workspace = WorkspaceFiles {
+        directories: vec!["/r".into(), "/r/w".into()],
+        instruction_dirs: vec!["/r".into()],
+        instructions: "Private.\n".into(),
+        agent: Some(agents::AgentDefinition { prompt: "You help.".into(), ..Default::default() }),
+        user_servers: serde_json::from_str(r#"{"mine":{"type":"http","url":"https://x"}}"#).unwrap(),
+        ..WorkspaceFiles::default()
+    };
+    Setup { workspace, ..setup() }
+}
+
+#[test]
+fn untrusted_workspace_is_read_and_not_obeyed() {
+    let spec =
+        CallSpec { policy: CallPolicy::default(), agent_name: Some("helper".parse().unwrap()), ..claude() };
+    let plan = launch(&spec, &furnished()).unwrap().plan;
+    let args = plan.args.join(" ");
+    for expected in [
+        "--append-system-prompt=Private.\n",
+        "--setting-sources=user --add-dir=/r --agents={\"helper\":{\"description\":\"\",\"prompt\":\"You help.\"}}",
+        "--strict-mcp-config",
+        "--mcp-config=/spool/private/mcp.json",
+    ] {
+        assert!(args.contains(expected), "{expected}: {args}");
+    }
+    assert_eq!(plan.env["CLAUDE_CODE_ADDITIONAL_DIRECTORIES_CLAUDE_MD"], "1");
+    let servers = String::from_utf8(plan.private_files["mcp.json"].clone()).unwrap();
+    assert_eq!(servers, r#"{"mcpServers":{"mine":{"type":"http","url":"https://x"}}}"#);
+}
+
+#[test]
+fn trusted_workspace_is_left_to_claude() {
+    let spec = CallSpec { policy: CallPolicy::default(), ..claude() }.trusting_its_workspace();
+    let plan = launch(&spec, &furnished()).unwrap().plan;
+    let args = plan.args.join(" ");
+    assert!(!args.contains("--add-dir") && !args.contains("--strict-mcp-config"), "{args}");
+    assert!(args.contains("--mcp-config=/spool/private/mcp.json"), "{args}");
+}
+
+#[test]
+fn user_servers_stay_out_of_calls_that_limit_tools() {
+    let confined = CallSpec { policy: CallPolicy::default(), ..claude() };
+    let mut private = confined.clone();
+    private.policy.private_state = true;
+    let premises = agents::Premises { private_state: Some("/state".into()), ..agents::Premises::default() };
+    let setup = Setup { premises, ..furnished() };
+    for spec in [
+        CallSpec { mode: Mode::Observe, ..confined.clone() },
+        CallSpec { tools: ToolChoice::None, ..confined.clone() },
+        CallSpec { settings: Settings::Only(vec![]), ..confined.clone() },
+        private,
+        CallSpec { policy: CallPolicy::off(), ..confined.clone() },
+    ] {
+        let plan = launch(&spec, &setup).unwrap().plan;
+        assert!(!plan.private_files.contains_key("mcp.json"), "{:?}", plan.args);
+    }
+    // A call that brings servers has these and no others.
+    let own = launch(&CallSpec { mcp_servers: vec![server("files")], ..confined }, &setup).unwrap().plan;
+    let servers = String::from_utf8(own.private_files["mcp.json"].clone()).unwrap();
+    assert!(servers.contains("files") && !servers.contains("mine"), "{servers}");
+}
+
+#[test]
+fn default_tool_timeout_leaves_shell_commands_alone() {
+    let setup = Setup { tool_timeout: Some(Duration::from_secs(7)), ..setup() };
+    let env = launch(&claude(), &setup).unwrap().plan.env;
+    assert_eq!(env["MCP_TOOL_TIMEOUT"], "7000");
+    assert!(!env.contains_key("BASH_MAX_TIMEOUT_MS"), "{env:?}");
 }

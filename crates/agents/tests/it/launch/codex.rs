@@ -10,7 +10,7 @@ fn codex() -> CallSpec {
 
 #[test]
 fn a_variable_of_a_server_never_runs_code_in_codex() {
-    for name in ["LD_PRELOAD", "NODE_OPTIONS", "GIT_SSH_COMMAND", "BASH_ENV"] {
+    for name in ["LD_PRELOAD", "NODE_OPTIONS", "GIT_CONFIG_COUNT", "BASH_ENV"] {
         let server = McpServer { env: BTreeMap::from([(name.into(), "x".into())]), ..server("db") };
         let error = refused(&CallSpec { mcp_servers: vec![server], ..codex() });
         assert!(matches!(error, LaunchError::VariableForbidden { .. }), "{name}: {error}");
@@ -60,15 +60,11 @@ fn each_branch_has_its_arguments() {
         ),
         (
             "a server, its secrets by name only",
-            CallSpec {
-                mcp_servers: vec![server("files")],
-                tool_timeout: Some(Duration::from_millis(30_500)),
-                ..codex()
-            },
+            CallSpec { mcp_servers: vec![server("files")], ..codex() },
             format!(
                 "{write} --config=mcp_servers.files={{command=\"/bin/srv\",args=[\"--root\",\"a \
                  \\\"b\\\"\"],env_vars=[\"TOKEN\"],required=true,\
-                 default_tools_approval_mode=\"approve\",tool_timeout_sec=30}} -"
+                 default_tools_approval_mode=\"approve\"}} -"
             ),
         ),
         (
@@ -87,14 +83,48 @@ fn each_branch_has_its_arguments() {
 
 #[test]
 fn a_servers_variable_reaches_it_through_the_environment() {
-    let env = launched(&CallSpec {
-        mcp_servers: vec![server("a"), server("b")],
-        tool_timeout: Some(Duration::from_secs(9)),
-        ..codex()
-    })
-    .plan
-    .env;
-    assert_eq!((env["TOKEN"].as_str(), env["TOOL_TIMEOUT_SEC"].as_str()), ("sekret", "9"));
+    let env = launched(&CallSpec { mcp_servers: vec![server("a"), server("b")], ..codex() }).plan.env;
+    assert_eq!(env["TOKEN"], "sekret");
+}
+
+#[test]
+fn default_tool_timeout_bounds_the_servers_of_the_call() {
+    let setup = Setup { tool_timeout: Some(Duration::from_millis(30_500)), ..setup() };
+    assert!(launch(&codex(), &setup).is_ok());
+    let spec = CallSpec { mcp_servers: vec![server("files")], ..codex() };
+    let args = launch(&spec, &setup).unwrap().plan.args.join(" ");
+    assert!(args.contains("tool_timeout_sec=30}"), "{args}");
+}
+
+#[test]
+fn trust_covers_every_directory_of_the_repository() {
+    let workspace =
+        WorkspaceFiles { directories: vec!["/r".into(), "/r/w".into()], ..WorkspaceFiles::default() };
+    let setup = Setup { workspace, ..setup() };
+    let confined = CallSpec { cwd: "/r/w".into(), policy: CallPolicy::default(), ..codex() };
+    for (spec, level) in [(confined.clone(), "untrusted"), (confined.trusting_its_workspace(), "trusted")] {
+        let args = launch(&spec, &setup).unwrap().plan.args.join(" ");
+        let both =
+            format!("projects={{\"/r\"={{trust_level=\"{level}\"}},\"/r/w\"={{trust_level=\"{level}\"}}}}");
+        assert!(args.contains(&both), "{args}");
+    }
+}
+
+#[test]
+fn instructions_of_an_untrusted_workspace_come_before_the_calls_own() {
+    let workspace = WorkspaceFiles { instructions: "Use tabs.\n".into(), ..WorkspaceFiles::default() };
+    let setup = Setup { workspace, ..setup() };
+    let args = |spec: &CallSpec| launch(spec, &setup).unwrap().plan.args.join(" ");
+    let confined =
+        CallSpec { policy: CallPolicy::default(), append_system_prompt: Some("Be brief.".into()), ..codex() };
+    let developer = "developer_instructions=\"Use tabs.\\nBe brief.\"";
+    assert!(args(&confined).contains(developer), "{}", args(&confined));
+    // A trusted workspace, and one without a policy, are read by codex itself.
+    for spec in
+        [confined.clone().trusting_its_workspace(), CallSpec { policy: CallPolicy::off(), ..confined }]
+    {
+        assert!(!args(&spec).contains("Use tabs"), "{}", args(&spec));
+    }
 }
 
 #[test]

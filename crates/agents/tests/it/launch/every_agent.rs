@@ -35,7 +35,7 @@ fn bad_input_is_refused_before_anything_starts() {
         for (bad, message) in [
             (CallSpec { prompt: " \n".into(), ..spec(agent) }, "the prompt is empty"),
             (CallSpec { prompt: long.clone(), ..spec(agent) }, "the prompt has 10485761 bytes"),
-            (CallSpec { model: Some("gpt".into()), ..spec(agent) }, "unknown model `gpt`"),
+            (CallSpec { model: Some("--gpt".into()), ..spec(agent) }, "`--gpt` is not a model name"),
             (CallSpec { max_turns: Some(0), ..spec(agent) }, "`max_turns` cannot be 0"),
             (CallSpec { max_budget_usd: Some(f64::NAN), ..spec(agent) }, "`max_budget_usd` cannot be NaN"),
             (CallSpec { cwd: "w".into(), ..spec(agent) }, "cwd `w` is not an absolute path"),

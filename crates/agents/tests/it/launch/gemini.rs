@@ -11,6 +11,7 @@ fn each_branch_has_its_arguments() {
     let start = "--output-format=stream-json";
     let new = format!("--skip-trust --session-id={NEW}");
     let limited = "--approval-mode=default --policy=/spool/private/policy.toml";
+    let no_servers = new.replace("--skip-trust", "--skip-trust --allowed-mcp-server-names=switchboard-none");
     let table = [
         ("plain", gemini(), format!("{start} --approval-mode=yolo {new}")),
         (
@@ -35,8 +36,12 @@ fn each_branch_has_its_arguments() {
             CallSpec { session: SessionChoice::ContinueLatest, ..gemini() },
             format!("{start} --approval-mode=yolo --skip-trust --resume=latest"),
         ),
-        ("observe", CallSpec { mode: Mode::Observe, ..gemini() }, format!("{start} {limited} {new}")),
-        ("no tools", CallSpec { tools: ToolChoice::None, ..gemini() }, format!("{start} {limited} {new}")),
+        ("observe", CallSpec { mode: Mode::Observe, ..gemini() }, format!("{start} {limited} {no_servers}")),
+        (
+            "no tools",
+            CallSpec { tools: ToolChoice::None, ..gemini() },
+            format!("{start} {limited} {no_servers}"),
+        ),
         (
             "plan",
             CallSpec { permission_mode: Some(PermissionMode::Plan), ..gemini() },
@@ -114,7 +119,8 @@ fn what_gemini_cannot_enforce_is_refused() {
 
 #[test]
 fn a_workspace_with_settings_cannot_be_looked_at_only() {
-    let setup = Setup { workspace_has_settings: true, ..setup() };
+    let workspace = WorkspaceFiles { has_settings: true, ..WorkspaceFiles::default() };
+    let setup = Setup { workspace, ..setup() };
     assert!(launch(&gemini(), &setup).is_ok());
     let error = launch(&CallSpec { mode: Mode::Observe, ..gemini() }, &setup).unwrap_err();
     assert_eq!(

@@ -17,7 +17,7 @@ fn at_home() -> Setup {
         private_state: Some("/state/agents".into()),
         caches: Some("/state/caches".into()),
         file_tools: Some("/bin/file-tools".into()),
-        ceiling: CallPolicy::default(),
+        ceiling: CallPolicy::off(),
     };
     Setup { premises, ..setup }
 }
@@ -239,7 +239,7 @@ fn a_folder_that_is_named_twice_is_one_and_file_tools_can_be_seen() {
 }
 
 #[test]
-fn named_hosts_are_those_of_the_call_and_of_the_agents_own_vendor_and_no_list_stays_none() {
+fn named_hosts_are_those_of_the_call_and_of_the_agents_own_vendor_and_no_list_is_refused() {
     let network = |network: Network, agent| {
         let policy = CallPolicy { network, ..Preset::Workspace.into() };
         confinement(&plan(&CallSpec { policy, ..spec(agent) }, &at_home())).network.clone()
@@ -251,7 +251,16 @@ fn named_hosts_are_those_of_the_call_and_of_the_agents_own_vendor_and_no_list_st
         assert!(hosts.iter().any(|own| own == host), "{hosts:?}");
     }
     assert!(!hosts.iter().any(|host| host.contains("openai")), "{hosts:?}");
-    assert_eq!(network(Network::None, AgentKind::Claude), Network::None);
+    assert_eq!(network(Network::None, AgentKind::Rehearsal), Network::None);
+    for agent in [AgentKind::Claude, AgentKind::Codex, AgentKind::Gemini] {
+        let policy = CallPolicy { network: Network::None, ..Preset::Workspace.into() };
+        let error = launch(&CallSpec { policy, ..spec(agent) }, &at_home()).unwrap_err();
+        assert_eq!(
+            error.to_string(),
+            format!("{agent} cannot work with network `none`: it has to reach its vendor")
+        );
+        assert!(error.hint().contains("--network"), "{}", error.hint());
+    }
 }
 
 #[test]
@@ -261,4 +270,36 @@ fn gemini_does_not_see_what_its_workspace_would_have_it_obey() {
         assert!(hidden(AgentKind::Gemini).contains(&name.into()), "{name}");
         assert!(!hidden(AgentKind::Claude).contains(&name.into()), "{name}");
     }
+}
+
+#[test]
+fn trusted_workspace_hides_nothing_from_gemini() {
+    let trusted = with(AgentKind::Gemini, Preset::Workspace).trusting_its_workspace();
+    let plan = plan(&trusted, &at_home());
+    assert!(!confinement(&plan).hidden.contains(&"/w/.gemini".into()), "{plan:?}");
+}
+
+#[test]
+fn explicit_tool_timeout_is_refused_where_it_would_not_hold() {
+    let tool_timeout = Some(std::time::Duration::from_secs(3));
+    for agent in [AgentKind::Codex, AgentKind::Gemini] {
+        let error = launch(&CallSpec { tool_timeout, ..spec(agent) }, &at_home()).unwrap_err();
+        assert!(matches!(error, LaunchError::CannotDo { option: "tool_timeout", .. }), "{error}");
+    }
+}
+
+#[test]
+fn named_variables_are_passed_on_unless_they_run_code() {
+    let mut setup = at_home();
+    setup.inherited.insert("GH_TOKEN".to_owned(), "t".to_owned());
+    setup.pass_on.insert("GH_TOKEN".to_owned());
+    for agent in AgentKind::ALL {
+        assert_eq!(plan(&with(agent, Preset::Workspace), &setup).env["GH_TOKEN"], "t", "{agent}");
+    }
+    setup.pass_on.insert("LD_PRELOAD".to_owned());
+    let error = launch(&spec(AgentKind::Claude), &setup).unwrap_err();
+    assert!(
+        error.to_string().starts_with("variable `LD_PRELOAD` cannot be passed on: it would run"),
+        "{error}"
+    );
 }

@@ -86,7 +86,7 @@ pub(super) struct Parameters {
     /// Hard limit on the agent in milliseconds; then it is ended with everything it started (status `timeout`). 1 to 999 count as 1000. Default: as the operator set it, else 3600000, an hour.
     #[schemars(range(min = 1))]
     timeout_ms: Option<u64>,
-    /// How long one tool of an MCP server of the agent may take, in milliseconds. Default: as the operator set it, else 300000.
+    /// How long one tool of the agent may take, in milliseconds: an MCP tool or a shell command. Only claude can be held to it; codex and gemini refuse it. Default: MCP tools as the operator set it, else 300000, where the agent has such a limit; shell commands as the agent itself limits them.
     #[schemars(range(min = 1))]
     tool_timeout_ms: Option<u64>,
     /// How long this call blocks, in milliseconds, before it answers `running` with the `job_id`; the job goes on. 0 answers at once, and more than 600000 counts as 600000. Default: as the operator set it, else 50000, because many hosts give up after 60 s.
@@ -197,12 +197,12 @@ impl CallTool {
             Some(0) => {
                 return Err(Refusal::of(
                     "tool_timeout_ms",
-                    "a limit of 0 would end every tool before it begins",
-                    "give milliseconds, or leave it out for five minutes",
+                    "a limit of 0 would end every tool before it starts",
+                    "give milliseconds, or leave it out for the operator's limit",
                 ));
             }
-            Some(millis) => Duration::from_millis(millis),
-            None => defaults.tool_timeout,
+            Some(millis) => Some(Duration::from_millis(millis)),
+            None => None,
         };
         let add_dirs = given.add_dirs.unwrap_or_default();
         let add_dirs = add_dirs
@@ -231,7 +231,7 @@ impl CallTool {
             system_prompt: given.system_prompt,
             add_dirs,
             agent_name: given.agent_name.as_deref().map(agent_name).transpose()?,
-            tool_timeout: Some(tool_timeout),
+            tool_timeout,
             max_turns: given.max_turns,
             limits: Limits {
                 wall: Some(wall),

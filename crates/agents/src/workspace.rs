@@ -1,0 +1,295 @@
+//! Files of a workspace and of the user that a launch needs to know.
+//!
+//! Owns which files those are and how much of them is read; [`crate::launch`] decides what the agent is given. Touches the
+//! disk. A workspace is not trusted: its files are opened beneath the repository (`RESOLVE_BENEATH`), so that a link cannot show
+//! the agent a file that its sandbox hides, and read up to a limit.
+
+use std::collections::BTreeMap;
+use std::fmt::Write as _;
+use std::fs::File;
+use std::io::Read;
+use std::os::fd::OwnedFd;
+use std::path::{Path, PathBuf};
+
+use model::{AgentKind, CallSpec};
+use rustix::fs::{CWD, Mode, OFlags, ResolveFlags, openat2};
+use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value};
+
+/// How many bytes of instructions are passed on: as many as codex reads itself.
+const MAX_INSTRUCTIONS: u64 = 32 * 1024;
+/// How long the definition of an agent may be.
+const MAX_DEFINITION: u64 = 64 * 1024;
+/// How long the user's `.claude.json` may be: it holds the history of every project.
+const MAX_USER_FILE: u64 = 256 * 1024 * 1024;
+
+/// Findings in the workspace of a call, and in the user's configuration of the agent.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct WorkspaceFiles {
+    /// The directories from the root of the repository down to the working directory; outside of a repository that one alone.
+    pub directories: Vec<PathBuf>,
+    /// Whether the working directory holds settings that no flag of the agent switches off (gemini).
+    pub has_settings: bool,
+    /// The directories with instructions that claude reads when it is pointed to them.
+    pub instruction_dirs: Vec<PathBuf>,
+    /// Instructions that the agent does not read in an untrusted workspace: `AGENTS.md` (codex), `CLAUDE.local.md` (claude).
+    pub instructions: String,
+    /// The named agent of the call, where the workspace defines it.
+    pub agent: Option<AgentDefinition>,
+    /// The user's own MCP servers, as claude keeps them: those of every project and those of this one.
+    pub user_servers: Map<String, Value>,
+}
+
+/// A named agent without hooks and servers: what `claude --agents` takes.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct AgentDefinition {
+    /// When to use it.
+    pub description: String,
+    /// Its system prompt.
+    pub prompt: String,
+    /// The tools it has; none for all.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub tools: Option<Vec<String>>,
+    /// The tools it does not have.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub disallowed_tools: Option<Vec<String>>,
+    /// Its model.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub model: Option<String>,
+}
+
+/// Reads the files of a call's workspace, and of the user in whose environment it is placed.
+pub fn inspect_workspace(spec: &CallSpec, inherited: &BTreeMap<String, String>) -> WorkspaceFiles {
+    let directories = from_the_root_down(&spec.cwd);
+    let mut found = WorkspaceFiles::default();
+    match spec.agent {
+        AgentKind::Claude => {
+            let has_instructions = |dir: &&PathBuf| {
+                ["CLAUDE.md", ".claude/CLAUDE.md", ".claude/rules"].iter().any(|name| dir.join(name).exists())
+            };
+            found.instruction_dirs = directories.iter().filter(has_instructions).cloned().collect();
+            found.instructions = instructions(&directories, &["CLAUDE.local.md"]);
+            let name = spec.agent_name.as_ref().map(|name| format!(".claude/agents/{name}.md"));
+            found.agent = name.and_then(|name| nearest_definition(&directories, &name));
+            found.user_servers = user_servers(&directories, inherited);
+        }
+        AgentKind::Codex => {
+            found.instructions = instructions(&directories, &["AGENTS.override.md", "AGENTS.md"]);
+        }
+        AgentKind::Gemini => {
+            // A link to nowhere counts: it may lead somewhere by the time the agent looks.
+            found.has_settings = spec.cwd.join(".gemini").symlink_metadata().is_ok();
+        }
+        AgentKind::Rehearsal => {}
+    }
+    WorkspaceFiles { directories, ..found }
+}
+
+fn from_the_root_down(cwd: &Path) -> Vec<PathBuf> {
+    let root = cwd.ancestors().find(|dir| dir.join(".git").exists()).unwrap_or(cwd);
+    let mut directories: Vec<PathBuf> =
+        cwd.ancestors().take_while(|dir| dir.starts_with(root)).map(Path::to_owned).collect();
+    directories.reverse();
+    directories
+}
+
+/// The first of these files in each directory, each under its path.
+fn instructions(directories: &[PathBuf], names: &[&str]) -> String {
+    let Some(root) = directories.first() else { return String::new() };
+    let mut text = String::new();
+    for dir in directories {
+        let left = MAX_INSTRUCTIONS.saturating_sub(text.len() as u64);
+        let first = names
+            .iter()
+            .map(|name| dir.join(name))
+            .find_map(|path| Some((read_beneath(root, &path, left)?, path)));
+        if let Some((content, path)) = first.filter(|(content, _)| !content.trim().is_empty()) {
+            let (path, content) = (path.display(), content.trim());
+            // Writing to a text does not fail.
+            let _ = write!(text, "Contents of {path} (project instructions):\n\n{content}\n\n");
+        }
+    }
+    text
+}
+
+/// The text of a regular file that lies beneath `root`, links followed, up to a limit. Control characters become spaces: the
+/// text goes into an argument.
+fn read_beneath(root: &Path, path: &Path, limit: u64) -> Option<String> {
+    let relative = path.strip_prefix(root).ok()?;
+    let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    let root: OwnedFd = openat2(CWD, root, flags, Mode::empty(), ResolveFlags::empty()).ok()?;
+    // Not to wait for the writer of a FIFO.
+    let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::CLOEXEC;
+    let beneath = ResolveFlags::BENEATH | ResolveFlags::NO_MAGICLINKS;
+    let file = File::from(openat2(root, relative, flags, Mode::empty(), beneath).ok()?);
+    if !file.metadata().ok()?.is_file() {
+        return None;
+    }
+    let mut bytes = Vec::new();
+    file.take(limit).read_to_end(&mut bytes).ok()?;
+    let plain = |c: char| if c.is_control() && !matches!(c, '\n' | '\t') { ' ' } else { c };
+    Some(String::from_utf8_lossy(&bytes).chars().map(plain).collect())
+}
+
+fn nearest_definition(directories: &[PathBuf], name: &str) -> Option<AgentDefinition> {
+    let root = directories.first()?;
+    let texts =
+        directories.iter().rev().filter_map(|dir| read_beneath(root, &dir.join(name), MAX_DEFINITION));
+    texts.map(|text| AgentDefinition::parse(&text)).next()
+}
+
+impl AgentDefinition {
+    /// Reads the Markdown of a definition. Of its front matter only these keys count: hooks and servers would run code.
+    fn parse(text: &str) -> Self {
+        let body = |rest: &str| rest.trim_start_matches('-').trim().to_owned();
+        let Some((front, rest)) = text.strip_prefix("---\n").and_then(|text| text.split_once("\n---")) else {
+            return Self { prompt: text.trim().to_owned(), ..Self::default() };
+        };
+        let mut values: BTreeMap<&str, Vec<&str>> = BTreeMap::new();
+        let mut key = "";
+        for line in front.lines() {
+            match line.split_once(':') {
+                Some((name, value)) if !line.starts_with([' ', '\t', '-', '#']) => {
+                    key = name.trim();
+                    values.insert(key, vec![value]);
+                }
+                _ => values.entry(key).or_default().push(line),
+            }
+        }
+        let list = |key: &str| {
+            let words = values.get(key)?.iter().flat_map(|line| line.split(['[', ']', ',']));
+            let words = words.map(|word| unquoted(word.trim().trim_start_matches("- ")));
+            Some(words.filter(|word| !word.is_empty()).map(str::to_owned).collect())
+        };
+        let text = |key: &str| {
+            let lines = values.get(key)?.iter().map(|line| line.trim());
+            let lines: Vec<&str> = lines.filter(|line| !matches!(*line, "" | "|" | ">")).collect();
+            Some(unquoted(&lines.join(" ")).to_owned()).filter(|text| !text.is_empty())
+        };
+        Self {
+            description: text("description").unwrap_or_default(),
+            prompt: body(rest),
+            tools: list("tools"),
+            disallowed_tools: list("disallowedTools"),
+            model: text("model"),
+        }
+    }
+}
+
+fn unquoted(text: &str) -> &str {
+    let within = |quote| text.strip_prefix(quote).and_then(|text: &str| text.strip_suffix(quote));
+    within('"').or_else(|| within('\'')).unwrap_or(text)
+}
+
+/// The part of `.claude.json` that names servers.
+#[derive(Deserialize, Default)]
+struct ClaudeFile {
+    #[serde(rename = "mcpServers", default)]
+    servers: Map<String, Value>,
+    #[serde(default)]
+    projects: BTreeMap<PathBuf, ClaudeProject>,
+}
+
+#[derive(Deserialize, Default)]
+struct ClaudeProject {
+    #[serde(rename = "mcpServers", default)]
+    servers: Map<String, Value>,
+}
+
+/// Reads the user's servers. Claude finds them in the home unless its configuration directory is named, which it is in a
+/// sandbox.
+fn user_servers(directories: &[PathBuf], inherited: &BTreeMap<String, String>) -> Map<String, Value> {
+    let place = inherited.get("CLAUDE_CONFIG_DIR").or_else(|| inherited.get("HOME"));
+    let Some(path) = place.map(|dir| Path::new(dir).join(".claude.json")) else { return Map::new() };
+    let Ok(file) = File::open(path) else { return Map::new() };
+    let reader = std::io::BufReader::new(file.take(MAX_USER_FILE));
+    let file: ClaudeFile = serde_json::from_reader(reader).unwrap_or_default();
+    let of_project = directories.iter().filter_map(|dir| file.projects.get(dir));
+    let mut servers = file.servers;
+    servers.extend(of_project.flat_map(|project| project.servers.clone()));
+    servers
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+    use std::os::unix::fs::symlink;
+
+    use super::*;
+
+    fn at(agent: AgentKind, cwd: &Path) -> WorkspaceFiles {
+        inspect_workspace(&CallSpec::new(agent, "hi", cwd), &BTreeMap::new())
+    }
+
+    #[test]
+    fn instructions_come_from_the_repository_root_down() {
+        let place = tempfile::tempdir().unwrap();
+        let (root, sub) = (place.path().join("repo"), place.path().join("repo/a/b"));
+        fs::create_dir_all(&sub).unwrap();
+        fs::create_dir(root.join(".git")).unwrap();
+        fs::write(place.path().join("AGENTS.md"), "outside").unwrap();
+        fs::write(root.join("AGENTS.md"), "first").unwrap();
+        fs::write(sub.join("AGENTS.md"), "passed over").unwrap();
+        fs::write(sub.join("AGENTS.override.md"), "second\u{1b}[0m").unwrap();
+        let found = at(AgentKind::Codex, &sub);
+        assert_eq!(found.directories, [root.clone(), root.join("a"), sub.clone()]);
+        let expected = format!(
+            "Contents of {}/AGENTS.md (project instructions):\n\nfirst\n\n\
+             Contents of {}/AGENTS.override.md (project instructions):\n\nsecond [0m\n\n",
+            root.display(),
+            sub.display()
+        );
+        assert_eq!(found.instructions, expected);
+    }
+
+    #[test]
+    fn linked_instructions_outside_the_repository_are_not_read() {
+        let place = tempfile::tempdir().unwrap();
+        let work = place.path().join("work");
+        fs::create_dir(&work).unwrap();
+        fs::write(place.path().join("key"), "secret").unwrap();
+        symlink(place.path().join("key"), work.join("AGENTS.md")).unwrap();
+        assert_eq!(at(AgentKind::Codex, &work).instructions, "");
+        fs::remove_file(work.join("AGENTS.md")).unwrap();
+        fs::write(work.join("README.md"), "shared").unwrap();
+        symlink("README.md", work.join("AGENTS.md")).unwrap();
+        assert!(at(AgentKind::Codex, &work).instructions.contains("shared"));
+    }
+
+    #[test]
+    fn long_instructions_are_cut() {
+        let work = tempfile::tempdir().unwrap();
+        fs::write(work.path().join("AGENTS.md"), "x".repeat(100_000)).unwrap();
+        assert!(at(AgentKind::Codex, work.path()).instructions.len() < 40_000);
+    }
+
+    #[test]
+    fn definition_keeps_text_and_tools_and_drops_code() {
+        let text = "---\nname: helper\ndescription: \"Helps: a lot\"\ntools: Read, Bash(git *)\nmodel: opus\n\
+                    hooks:\n  Stop:\n    - command: evil\nmcpServers:\n  - evil\n---\n\nYou help.\n";
+        let expected = AgentDefinition {
+            description: "Helps: a lot".to_owned(),
+            prompt: "You help.".to_owned(),
+            tools: Some(vec!["Read".to_owned(), "Bash(git *)".to_owned()]),
+            disallowed_tools: None,
+            model: Some("opus".to_owned()),
+        };
+        assert_eq!(AgentDefinition::parse(text), expected);
+        let listed = AgentDefinition::parse("---\ndisallowedTools:\n  - Bash\n  - 'Edit'\n---\nx");
+        assert_eq!(listed.disallowed_tools, Some(vec!["Bash".to_owned(), "Edit".to_owned()]));
+        assert_eq!(AgentDefinition::parse("Just a prompt.").prompt, "Just a prompt.");
+    }
+
+    #[test]
+    fn user_servers_include_those_of_the_project() {
+        let home = tempfile::tempdir().unwrap();
+        let file = r#"{"numStartups":1,"mcpServers":{"a":{"command":"x"},"b":{"command":"y"}},
+            "projects":{"/w":{"mcpServers":{"b":{"command":"z"}}},"/other":{"mcpServers":{"c":{}}}}}"#;
+        fs::write(home.path().join(".claude.json"), file).unwrap();
+        let inherited = BTreeMap::from([("HOME".to_owned(), home.path().to_str().unwrap().to_owned())]);
+        let spec = CallSpec::new(AgentKind::Claude, "hi", "/w");
+        let servers = inspect_workspace(&spec, &inherited).user_servers;
+        assert_eq!(Value::from(servers), serde_json::json!({"a": {"command": "x"}, "b": {"command": "z"}}));
+    }
+}
