@@ -68,10 +68,10 @@ pub(crate) fn listed(options: &Options) -> impl Iterator<Item = &'static Tool> +
 /// Calls a tool of the table.
 pub(crate) async fn call(request: Request<'_>) -> Result<CallToolResponse, Refusal> {
     match request.tool.name.as_ref() {
-        call_cc::NAME => call_cc::CALL.call(request).await,
-        call_codex::NAME => call_codex::CALL.call(request).await,
-        call_gem::NAME => call_gem::CALL.call(request).await,
-        call_rehearsal::NAME => call_rehearsal::CALL.call(request).await,
+        call_cc::NAME => Box::pin(call_cc::CALL.call(request)).await,
+        call_codex::NAME => Box::pin(call_codex::CALL.call(request)).await,
+        call_gem::NAME => Box::pin(call_gem::CALL.call(request)).await,
+        call_rehearsal::NAME => Box::pin(call_rehearsal::CALL.call(request)).await,
         call_wait::NAME => call_wait::call(request).await,
         call_status::NAME => call_status::call(request).await,
         call_output::NAME => call_output::call(request).await,
