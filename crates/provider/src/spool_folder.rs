@@ -1,4 +1,4 @@
-//! The folder of a request: private, temporary, and gone when the request is.
+//! The folder of a request: private, temporary, and gone when the request is, but for paths in quarantine.
 //!
 //! Owns its removal, which is also what ends a run that nobody holds any more: a supervisor whose folder is gone ends its
 //! tree within a second. So a request that is dropped at any moment, even while its supervisor is being started, leaves
@@ -58,12 +58,38 @@ impl Drop for SpoolFolder {
         let Some(folder) = self.folder.take() else { return };
         // By hand, because a folder that is written to meanwhile is not empty when it is to be removed.
         let path = folder.keep();
-        for _ in 0..TRIES {
-            match std::fs::remove_dir_all(&path) {
-                Err(error) if error.kind() == io::ErrorKind::DirectoryNotEmpty => {}
-                // Gone, or not ours to remove any more.
-                _ => return,
-            }
+        let mut keeps = false;
+        for run in 1..=self.runs {
+            keeps |= remove_run(&Spool::at(path.join(format!("run-{run}"))));
+        }
+        if !keeps {
+            remove(&path);
+        }
+    }
+}
+
+/// Removes the files of a run. Returns whether some stay: what an agent created and the sandbox moved away is the user's, and the
+/// answer has named where it is.
+fn remove_run(spool: &Spool) -> bool {
+    let aside = spool.folder().with_extension("quarantine");
+    let keeps = std::fs::rename(spool.quarantine(), &aside).is_ok();
+    // The whole directory, even so: a supervisor that is still there stops its run when it misses it.
+    remove(spool.folder());
+    if keeps {
+        let restored =
+            std::fs::create_dir(spool.folder()).and_then(|()| std::fs::rename(&aside, spool.quarantine()));
+        // Where this fails the files stay beside their place; a destructor has nobody to report it to.
+        let _ = restored;
+    }
+    keeps
+}
+
+fn remove(path: &Path) {
+    for _ in 0..TRIES {
+        match std::fs::remove_dir_all(path) {
+            Err(error) if error.kind() == io::ErrorKind::DirectoryNotEmpty => {}
+            // Gone, or not ours to remove any more.
+            _ => return,
         }
     }
 }
@@ -84,6 +110,22 @@ mod tests {
         assert_ne!(folder.next().folder(), first.folder());
         drop(folder);
         assert_eq!(std::fs::read_dir(parent.path()).unwrap().count(), 0);
+    }
+
+    #[test]
+    fn quarantined_files_outlive_the_request() {
+        let parent = tempfile::tempdir().unwrap();
+        let config = ProviderConfig { spools: Some(parent.path().into()), ..ProviderConfig::default() };
+        let mut folder = SpoolFolder::make(&config, &BTreeMap::new()).unwrap();
+        let (first, second) = (folder.next(), folder.next());
+        for run in [&first, &second] {
+            std::fs::create_dir_all(run.private()).unwrap();
+        }
+        std::fs::create_dir_all(first.quarantine().join("home/shop")).unwrap();
+        std::fs::write(first.quarantine().join("home/shop/.envrc"), "work").unwrap();
+        drop(folder);
+        assert_eq!(std::fs::read(first.quarantine().join("home/shop/.envrc")).unwrap(), b"work");
+        assert!(!first.private().exists() && !second.folder().exists());
     }
 
     #[test]

@@ -45,7 +45,7 @@ pub use prepare::{Job, Prepared, Refusal, prepare};
 pub use probe::PROBE;
 pub use proof::{Settled, prove, settle};
 pub use proxy::Proxy;
-pub use quarantine::{Quarantine, QuarantineStore, QuarantineTime};
+pub use quarantine::{QUARANTINE_DIRECTORY, Quarantine, QuarantineStore, QuarantineTime};
 
 use std::process::ExitCode;
 

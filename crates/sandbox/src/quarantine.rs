@@ -23,8 +23,8 @@ use serde::{Deserialize, Serialize};
 
 use crate::new_repository;
 
-/// The directory of quarantined paths in the directory of a run.
-const DIRECTORY: &str = "quarantine";
+/// Names the directory of quarantined paths in the directory of a run.
+pub const QUARANTINE_DIRECTORY: &str = "quarantine";
 /// How many copies of one path are kept at most; a run is stopped long before.
 const COPIES: u32 = 100;
 /// How much is copied at most to another file system.
@@ -218,7 +218,7 @@ fn remove(path: &Path) -> io::Result<()> {
 /// Returns where the copies of a path are: in the store, and those that could only be renamed.
 fn moved(path: &Path, store: QuarantineStore<'_>) -> Vec<Quarantined> {
     let (Some(parent), Some(name)) = (path.parent(), path.file_name()) else { return Vec::new() };
-    let stored = store.path.join(DIRECTORY).join(relative(parent));
+    let stored = store.path.join(QUARANTINE_DIRECTORY).join(relative(parent));
     let exists = |path: &PathBuf| fs::symlink_metadata(path).is_ok();
     let in_store = (1..=COPIES).map(|copy| stored.join(numbered(name, copy))).take_while(exists);
     let in_place = (1..=COPIES).map(|copy| parent.join(aside(name, store.mark, copy))).take_while(exists);
@@ -259,7 +259,7 @@ fn open_directory(path: &Path) -> io::Result<OwnedFd> {
 fn target_directory(path: &Path, store: QuarantineStore<'_>) -> io::Result<OwnedFd> {
     let parent = relative(path.parent().unwrap_or(Path::new("/")));
     let mut directory = store.directory.try_clone_to_owned()?;
-    for part in Path::new(DIRECTORY).join(parent).components() {
+    for part in Path::new(QUARANTINE_DIRECTORY).join(parent).components() {
         match mkdirat(&directory, part.as_os_str(), Mode::RWXU) {
             Ok(()) | Err(Errno::EXIST) => {}
             Err(error) => return Err(error.into()),

@@ -59,6 +59,11 @@ impl Spool {
         self.folder.join("private")
     }
 
+    /// Returns where the paths are that were moved out of the workspace; missing unless there was one.
+    pub fn quarantine(&self) -> PathBuf {
+        self.folder.join(sandbox::QUARANTINE_DIRECTORY)
+    }
+
     /// What the supervisor last wrote down; none when it has written nothing yet.
     pub fn status(&self) -> Result<Option<RunStatus>, SpoolError> {
         self.read(STATUS)
