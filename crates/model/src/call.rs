@@ -151,8 +151,8 @@ pub struct CallSpec {
     /// What the process may spend.
     #[serde(default)]
     pub limits: Limits,
-    /// What it may touch.
-    #[serde(default, skip_serializing_if = "CallPolicy::is_default")]
+    /// What it may touch. Always written: a program of another version may have another default, and must not run the agent with more.
+    #[serde(default)]
     pub policy: CallPolicy,
 }
 
@@ -372,6 +372,13 @@ mod tests {
             assert!(bad.parse::<AgentName>().is_err(), "{bad:?}");
         }
         assert_eq!("code_reviewer-2".parse::<AgentName>().unwrap().as_str(), "code_reviewer-2");
+    }
+
+    #[test]
+    fn policy_is_always_written() {
+        let spec = CallSpec::new(AgentKind::Claude, "hi", "/w");
+        let json = serde_json::to_value(&spec).unwrap();
+        assert_eq!(json["policy"]["preset"], "workspace", "{json}");
     }
 
     #[test]

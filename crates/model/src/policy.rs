@@ -299,11 +299,6 @@ impl CallPolicy {
         self.preset == Preset::Off
     }
 
-    /// Whether it is what a call has that says nothing about it.
-    pub fn is_default(&self) -> bool {
-        *self == Self::default()
-    }
-
     /// This policy, with nothing in it that the operator's ceiling does not allow. A caller cannot lift it: whatever is
     /// asked, the result is at most the ceiling.
     #[must_use]

@@ -14,7 +14,7 @@ pub use control::{Line, Phase, Reply, Request, Status, StopHow};
 pub use jobs::{About, JobLine, Placed, Search, StatsLine, Sums, Taken, Wanted, is_waiting, said, waiting};
 
 /// The number of this protocol. It changes when an older program could no longer make sense of what is said.
-pub const PROTOCOL: u32 = 1;
+pub const PROTOCOL: u32 = 2;
 
 /// The version of this program.
 pub const VERSION: &str = env!("CARGO_PKG_VERSION");
@@ -154,13 +154,13 @@ mod tests {
         assert_eq!(
             serde_json::to_string(&Greeting { switchboard: hello }).unwrap(),
             format!(
-                r#"{{"switchboard":{{"protocol":1,"version":"{VERSION}","role":"mcp","cwd":"/abs","pid":7}}}}"#
+                r#"{{"switchboard":{{"protocol":2,"version":"{VERSION}","role":"mcp","cwd":"/abs","pid":7}}}}"#
             )
         );
         let welcome = Welcome { speaker: Speaker::me(), pid: 7, owner: "vm:1".into(), error: None };
         assert_eq!(
             serde_json::to_string(&Greeting { switchboard: welcome }).unwrap(),
-            format!(r#"{{"switchboard":{{"protocol":1,"version":"{VERSION}","pid":7,"owner":"vm:1"}}}}"#)
+            format!(r#"{{"switchboard":{{"protocol":2,"version":"{VERSION}","pid":7,"owner":"vm:1"}}}}"#)
         );
     }
 

@@ -28,7 +28,7 @@ impl Raw {
 
     fn greet(daemon: &Daemon) -> Self {
         let mut raw = Self::to(daemon);
-        raw.say("{\"switchboard\":{\"protocol\":1,\"version\":\"9.9.9\",\"role\":\"control\",\"pid\":1}}\n");
+        raw.say("{\"switchboard\":{\"protocol\":2,\"version\":\"9.9.9\",\"role\":\"control\",\"pid\":1}}\n");
         assert_eq!(raw.hear()["switchboard"]["error"], Value::Null);
         raw
     }
@@ -38,14 +38,14 @@ impl Raw {
 fn another_protocol_is_refused_by_the_daemon_with_both_versions_and_the_remedy() {
     let bed = Bed::new();
     let mut raw = Raw::to(&bed.daemon());
-    raw.say("{\"switchboard\":{\"protocol\":2,\"version\":\"9.9.9\",\"something\":\"new\"}}\n");
+    raw.say("{\"switchboard\":{\"protocol\":3,\"version\":\"9.9.9\",\"something\":\"new\"}}\n");
     let error = raw.hear()["switchboard"]["error"].clone();
     let message = error["message"].as_str().unwrap();
     let mine = env!("CARGO_PKG_VERSION");
     assert_eq!(
         message,
         format!(
-            "the front-end is version 9.9.9 and speaks protocol 2, the daemon is version {mine} and speaks protocol 1"
+            "the front-end is version 9.9.9 and speaks protocol 3, the daemon is version {mine} and speaks protocol 2"
         )
     );
     assert!(error["hint"].as_str().unwrap().contains("`switchboard stop --now`"), "{error}");
@@ -56,12 +56,12 @@ fn another_protocol_is_refused_by_the_front_end_too() {
     let bed = Bed::new();
     let played = Played::at(&bed);
     let output = std::thread::scope(|scope| {
-        scope.spawn(|| played.accept_as(2, "9.9.9"));
+        scope.spawn(|| played.accept_as(3, "9.9.9"));
         bed.run(&["status"])
     });
     assert_eq!(output.status.code(), Some(1));
     let text = stderr(&output);
-    assert!(text.contains("the daemon is version 9.9.9 and speaks protocol 2"), "{text}");
+    assert!(text.contains("the daemon is version 9.9.9 and speaks protocol 3"), "{text}");
     assert!(text.contains("this program is the older one"), "{text}");
 }
 
@@ -72,7 +72,7 @@ fn another_version_of_the_same_protocol_works_and_says_what_to_do() {
         let bed = Bed::new();
         let played = Played::at(&bed);
         let mut host = bed.bridge();
-        let mut line = played.accept_as(1, version);
+        let mut line = played.accept_as(2, version);
         assert_eq!(line.hello["switchboard"]["role"], "mcp");
         host.ask(1, "ping", &json!({}));
         let ping = line.hear();
@@ -95,7 +95,7 @@ fn strangers_are_told_so_and_nobody_waits_for_them() {
         ("\n".to_owned(), "this is not a greeting"),
         ("x".repeat(100_000), "a greeting is too long"),
         (
-            "{\"switchboard\":{\"protocol\":1,\"version\":\"1\",\"role\":\"king\",\"pid\":1}}\n".to_owned(),
+            "{\"switchboard\":{\"protocol\":2,\"version\":\"1\",\"role\":\"king\",\"pid\":1}}\n".to_owned(),
             "lacks something",
         ),
     ] {

@@ -25,7 +25,7 @@ impl Played {
     }
 
     pub fn accept(&self) -> Line {
-        self.accept_as(1, env!("CARGO_PKG_VERSION"))
+        self.accept_as(2, env!("CARGO_PKG_VERSION"))
     }
 
     /// Greets as a daemon of that protocol and version does.
