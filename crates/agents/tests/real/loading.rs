@@ -20,7 +20,7 @@ crate::scenarios! {
     trusted_workspace_is_loaded;
     call_without_a_policy_loads_what_the_agent_loads;
     observing_call_reads_instructions_and_starts_no_server, not for Codex: "codex cannot leave out the user's servers";
-    instructions_of_the_whole_repository_are_read, not for Gemini: "the stand-in for `.git` in the working directory ends its search";
+    instructions_of_the_whole_repository_are_read;
     named_agent_of_an_untrusted_workspace_is_found, not for Codex: "codex has no named agents", not for Gemini: "gemini has no named agents";
     tool_timeout_ends_a_command, not for Codex: "codex refuses it", not for Gemini: "gemini refuses it";
 }
