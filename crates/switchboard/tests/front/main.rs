@@ -14,6 +14,7 @@ mod known_holes;
 mod manual;
 mod pieces;
 mod played;
+mod promises;
 mod refusing;
 mod restricted;
 mod service;

@@ -1,0 +1,111 @@
+//! The promises in ordinary use, through the daemon and without it: background work of the real claude, and a workspace after kills.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::path::Path;
+use std::process::Command;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use model::RunStatus;
+use model_api::{ModelApi, Script};
+use rustix::process::{Pid, Signal, kill_process};
+use serde_json::Value;
+
+use crate::bed::{Bed, newest_claude, stdout};
+
+/// Longer than anything takes on a busy machine; a test that needs it has failed.
+const AT_MOST: Duration = Duration::from_mins(2);
+
+fn eventually(what: &str, mut holds: impl FnMut() -> bool) {
+    let give_up_at = Instant::now() + AT_MOST;
+    while !holds() {
+        assert!(Instant::now() < give_up_at, "{what}: not within {AT_MOST:?}");
+        thread::sleep(Duration::from_millis(5));
+    }
+}
+
+fn names_in(directory: &Path) -> BTreeSet<String> {
+    let entries = fs::read_dir(directory).unwrap();
+    entries.map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect()
+}
+
+/// Calls the real claude with a model that obeys the prompt, and returns the answer and the exit code.
+fn call_claude(prompt: &str, more: &[&str]) -> Option<(Value, Option<i32>)> {
+    let claude = newest_claude()?;
+    let bed = Bed::new();
+    let (person, work) = (bed.scratch().join("person"), bed.scratch().join("work"));
+    for directory in [&person, &work] {
+        fs::create_dir(directory).unwrap();
+    }
+    bed.configure(&format!("[programs]\nclaude = \"{}\"\n", claude.program.display()));
+    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
+    let api = runtime.block_on(ModelApi::start(Script::obey()));
+    let args = [&["call", "claude", prompt, "--json", "--cwd", work.to_str().unwrap()], more].concat();
+    let output = bed.command(&args).envs(claude.environment(&api, &person).unwrap()).output().unwrap();
+    let answer = serde_json::from_str(&stdout(&output)).unwrap_or_else(|_| panic!("{output:?}"));
+    let finished = work.join("finished").exists();
+    assert_eq!(finished, output.status.success(), "the task decides: {output:?}");
+    Some((answer, output.status.code()))
+}
+
+#[test]
+fn daemon_waits_for_background_work_of_claude() {
+    let Some((answer, code)) = call_claude("The answer is 42.\n& sleep 1; touch finished", &[]) else {
+        return;
+    };
+    assert_eq!((answer["status"].as_str(), code), (Some("completed"), Some(0)), "{answer}");
+    assert!(answer["output"].as_str().unwrap().starts_with("The answer is 42."), "{answer}");
+    assert_eq!((&answer["background"], &answer["exit_code"]), (&Value::Null, &Value::from(0)), "{answer}");
+}
+
+#[test]
+fn background_work_cut_by_a_limit_is_no_success() {
+    let prompt = "The answer is 42.\n& sleep 600; touch finished";
+    let Some((answer, code)) = call_claude(prompt, &["--timeout", "5s"]) else { return };
+    assert_ne!(code, Some(0), "{answer}");
+    assert_eq!(answer["status"], "timeout", "{answer}");
+    assert!(answer["output"].as_str().unwrap().starts_with("The answer is 42."), "{answer}");
+    assert_eq!(answer["background"][0]["description"], "sleep 600; touch finished", "{answer}");
+    assert_eq!(answer["exit_code"], Value::Null, "{answer}");
+}
+
+#[test]
+fn call_without_the_daemon_waits_for_background_work() {
+    let prompt = "The answer is 42.\n& sleep 1; touch finished";
+    let Some((answer, code)) = call_claude(prompt, &["--direct"]) else { return };
+    assert_eq!((answer["verdict"]["verdict"].as_str(), code), (Some("success"), Some(0)), "{answer}");
+}
+
+#[test]
+fn killed_daemon_and_supervisor_leave_nothing_of_ours() {
+    let bed = Bed::new();
+    bed.configure("[limits]\nattempts = 1\n");
+    let work = bed.scratch().join("work");
+    fs::create_dir(&work).unwrap();
+    assert!(Command::new("git").args(["init", "--quiet"]).arg(&work).status().unwrap().success());
+    let git_before = names_in(&work.join(".git"));
+    let prompt = "@rehearse write .envrc evil\n@rehearse write kept work\n@rehearse hang";
+    let cwd = work.to_str().unwrap();
+    let output = bed.run(&["call", "rehearsal", prompt, "--cwd", cwd, "--background"]);
+    let job = bed.state().join("jobs").join(stdout(&output).trim());
+    eventually("the agent has written", || work.join("kept").exists());
+    let during = BTreeSet::from([".git", ".envrc", "kept"].map(str::to_owned));
+    assert_eq!(names_in(&work), during, "the agent's own files, and nothing of ours");
+
+    let status: RunStatus =
+        serde_json::from_slice(&fs::read(job.join("runs/1/status.json")).unwrap()).unwrap();
+    bed.running().unwrap().kill();
+    kill_process(Pid::from_raw(status.supervisor.pid).unwrap(), Signal::KILL).unwrap();
+    assert_eq!(names_in(&work), during, "a kill adds nothing");
+
+    bed.daemon();
+    let id = job.file_name().unwrap().to_str().unwrap();
+    let waited = bed.run(&["wait", id, "--json"]);
+    let quarantined = job.join("runs/1/quarantine").join(work.strip_prefix("/").unwrap()).join(".envrc");
+    assert_eq!(fs::read_to_string(&quarantined).unwrap(), "evil", "{waited:?}");
+    let status = bed.run(&["status", id, "--json"]);
+    assert!(stdout(&status).contains(quarantined.to_str().unwrap()), "it is named: {status:?}");
+    assert_eq!(names_in(&work), BTreeSet::from([".git", "kept"].map(str::to_owned)));
+    assert_eq!(names_in(&work.join(".git")), git_before);
+}
