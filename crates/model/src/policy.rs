@@ -516,7 +516,7 @@ const PROTECTED: &[(&str, IfCreated)] = &[
     // Either leads git to another configuration.
     (".git/config.worktree", IfCreated::QuarantineAtOnce),
     (".git/commondir", IfCreated::QuarantineAtOnce),
-    (".git/modules", IfCreated::Keep),
+    (".git/modules", IfCreated::QuarantineAtEnd),
     (".git/worktrees", IfCreated::Keep),
     (".claude", IfCreated::QuarantineAtEnd),
     (".codex", IfCreated::QuarantineAtEnd),

@@ -23,6 +23,10 @@ const DIRECTORY: OFlags = OFlags::DIRECTORY.union(OFlags::NOFOLLOW).union(OFlags
 /// Creates the caches below `base` and adds their variables to an environment.
 pub(crate) fn create(caches: &Caches, base: &Path, env: &mut BTreeMap<String, String>) -> io::Result<()> {
     DirBuilder::new().recursive(true).mode(0o700).create(base)?;
+    // An agent may have taken the rights away, and must not spoil the caches for all later runs.
+    if fs::symlink_metadata(base)?.is_dir() {
+        fs::set_permissions(base, Permissions::from_mode(0o700))?;
+    }
     let opened = File::open(base)?;
     for cache in caches.variables.values() {
         match mkdirat(&opened, cache, Mode::RWXU) {

@@ -4,7 +4,7 @@
 //! program. The rule is an allow-list: a key that is unknown here counts as one that runs something.
 
 use std::fs::{self, OpenOptions};
-use std::io::Read;
+use std::io::{self, Read};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 
@@ -13,8 +13,9 @@ use rustix::fs::OFlags;
 /// A configuration that `git init` and a few commands have written is not longer.
 const LONGEST_CONFIG: u64 = 64 << 10;
 
-/// Names in a repository that lead git to another configuration, or hold one.
-const LEADS_ELSEWHERE: [&str; 4] = ["commondir", "config.worktree", "modules", "worktrees"];
+/// Names in a repository that lead git to another configuration or hold one, and those that hold commands of an unfinished rebase.
+const NOT_INERT: [&str; 7] =
+    ["commondir", "config.worktree", "modules", "worktrees", "rebase-merge", "rebase-apply", "sequencer"];
 
 /// Keys whose values git takes for nothing but a name, a number or a color. `*` is a subsection.
 const INERT_KEYS: [&str; 16] = [
@@ -39,9 +40,13 @@ const INERT_KEYS: [&str; 16] = [
 /// Returns whether nothing in a repository makes git run a program. False for anything else than a repository in a directory.
 pub(crate) fn is_inert(git: &Path) -> bool {
     let is_directory = |path: &Path| fs::symlink_metadata(path).is_ok_and(|found| found.is_dir());
-    let is_missing = |name: &str| fs::symlink_metadata(git.join(name)).is_err();
+    // A directory that cannot be entered hides its files, and holds them all the same.
+    let is_missing = |name: &str| {
+        let found = fs::symlink_metadata(git.join(name));
+        found.is_err_and(|error| error.kind() == io::ErrorKind::NotFound)
+    };
     is_directory(git)
-        && LEADS_ELSEWHERE.iter().all(|name| is_missing(name))
+        && NOT_INERT.iter().all(|name| is_missing(name))
         && (is_missing("hooks") || (is_directory(&git.join("hooks")) && has_only_samples(&git.join("hooks"))))
         && (is_missing("config")
             || read_config(&git.join("config")).is_some_and(|text| is_inert_config(&text)))

@@ -90,12 +90,13 @@ impl Repository {
 
     /// What in it makes git run commands, or leads it to another repository; and what belongs to other worktrees.
     pub fn protected(&self) -> Vec<Protected> {
-        use IfCreated::{Keep, QuarantineAtOnce};
+        use IfCreated::{Keep, QuarantineAtEnd, QuarantineAtOnce};
         let shared = [
             ("hooks", QuarantineAtOnce),
             ("config", QuarantineAtOnce),
             ("config.worktree", QuarantineAtOnce),
-            ("modules", Keep),
+            ("commondir", QuarantineAtOnce),
+            ("modules", QuarantineAtEnd),
             ("worktrees", Keep),
         ];
         let own = [

@@ -258,7 +258,7 @@ fn in_a_linked_worktree_git_commits_and_nothing_of_the_repository_that_runs_comm
         let script = format!(
             "git -c user.name=a -c user.email=a@b commit -q --allow-empty -m second; echo commit $?; cd {0}; \
              echo x > .git/hooks/post-commit; echo x >> .git/config; echo x > .git/config.worktree; mv .git/hooks .git/h; \
-             mv .git/worktrees .git/w; echo / > .git/worktrees/shop/commondir; git config a.b c; echo x > file; echo done",
+             mv .git/worktrees .git/w; echo x > .git/commondir; echo / > .git/worktrees/shop/commondir; git config a.b c; echo x > file; echo done",
             main.display()
         );
         let report = scene.run(&scene.shell(&script)).await;
@@ -267,7 +267,7 @@ fn in_a_linked_worktree_git_commits_and_nothing_of_the_repository_that_runs_comm
         assert!(String::from_utf8_lossy(&log.stdout).contains("second"), "{log:?}");
         assert_eq!(fs::read_to_string(main.join(".git/config")).unwrap(), before);
         assert_eq!(fs::read_to_string(main.join("file")).unwrap(), "as it was");
-        let missing = ["hooks/post-commit", "config.worktree", "h", "w"];
+        let missing = ["hooks/post-commit", "config.worktree", "commondir", "h", "w"];
         assert!(missing.iter().all(|name| !main.join(".git").join(name).exists()), "{}", scene.error());
         let leads = fs::read_to_string(main.join(".git/worktrees/shop/commondir")).unwrap();
         assert_eq!(leads, "../..\n");

@@ -143,7 +143,7 @@ fn is_filled(cache: &Path) -> bool {
 
 fn npm_installs_and_later_calls_share_its_cache() {
     play_with("npm", "--version", async |tool, scene| {
-        write(scene.path("local/package.json"), r#"{"name": "local", "version": "1.0.0"}"#);
+        write(scene.path("home/local/package.json"), r#"{"name": "local", "version": "1.0.0"}"#);
         write(scene.path("package/package.json"), r#"{"name": "heron", "version": "1.0.0"}"#);
         write(scene.path("package/index.js"), "console.log('heron')");
         outside(&scene.path(""), "tar", &["-czf", "heron.tgz", "package"]);
@@ -160,7 +160,7 @@ fn npm_installs_and_later_calls_share_its_cache() {
             ])
         });
         let install = format!("npm install --no-audit --no-fund --registry={registry} heron@1.0.0");
-        let local = scene.path("local");
+        let local = scene.path("home/local");
         let script =
             format!("{install} && npm install --no-audit {} && node node_modules/heron", local.display());
         let said = tool.run(scene, &[], &script).await;
@@ -180,18 +180,18 @@ fn cargo_builds_a_git_dependency_with_the_users_configuration() {
     let rustup = rustup.unwrap_or_default().display().to_string();
     play_with("cargo", "--version", async |tool, scene| {
         write(
-            scene.path("dep/Cargo.toml"),
+            scene.path("home/dep/Cargo.toml"),
             "[package]\nname = \"dep\"\nversion = \"1.0.0\"\nedition = \"2021\"\n",
         );
-        write(scene.path("dep/src/lib.rs"), "pub const WORD: &str = \"heron\";");
+        write(scene.path("home/dep/src/lib.rs"), "pub const WORD: &str = \"heron\";");
         for args in [&["init", "-q"][..], &["add", "."], &["commit", "-qm", "dep"]] {
             let all = ["-c", "user.name=a", "-c", "user.email=a@b"].into_iter().chain(args.iter().copied());
-            outside(&scene.path("dep"), "git", &all.collect::<Vec<_>>());
+            outside(&scene.path("home/dep"), "git", &all.collect::<Vec<_>>());
         }
         write(scene.path("home/.cargo/config.toml"), "[env]\nFROM_USER = \"and the user's own\"\n");
         let manifest = format!(
             "[package]\nname = \"app\"\nversion = \"1.0.0\"\nedition = \"2021\"\n[dependencies]\ndep = {{ git = \"file://{}\" }}\n",
-            scene.path("dep").display()
+            scene.path("home/dep").display()
         );
         write(scene.workspace().join("Cargo.toml"), &manifest);
         let main = "fn main() { println!(\"{} {}\", dep::WORD, env!(\"FROM_USER\")); }";
@@ -237,7 +237,7 @@ fn uv_installs_a_wheel_into_an_environment() {
 fn go_builds_with_a_module_and_its_cache_can_be_swept() {
     play_with("go", "version", async |tool, scene| {
         let module = "module example.com/heron\n\ngo 1.18\n";
-        let versions = "proxy/example.com/heron/@v";
+        let versions = "home/proxy/example.com/heron/@v";
         let source = "package heron\n\nconst Word = \"heron\"\n";
         let files =
             [("example.com/heron@v1.0.0/go.mod", module), ("example.com/heron@v1.0.0/heron.go", source)];
@@ -253,7 +253,7 @@ fn go_builds_with_a_module_and_its_cache_can_be_swept() {
         let main = "package main\n\nimport (\n\t\"fmt\"\n\n\t\"example.com/heron\"\n)\n\nfunc main() { fmt.Println(heron.Word) }\n";
         write(scene.workspace().join("main.go"), main);
         let env = [
-            ("GOPROXY", format!("file://{}", scene.path("proxy").display())),
+            ("GOPROXY", format!("file://{}", scene.path("home/proxy").display())),
             ("GONOSUMDB", "*".to_owned()),
             ("GOSUMDB", "off".to_owned()),
             ("GOFLAGS", "-mod=mod".to_owned()),

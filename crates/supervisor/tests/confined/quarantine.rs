@@ -6,8 +6,8 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use model::{
-    CallPolicy, Confinement, End, Exit, IfCreated, Policy, Preset, Protected, Quarantined, Requirement,
-    RunPlan, RunReport,
+    Caches, CallPolicy, Confinement, End, Exit, IfCreated, Policy, Preset, Protected, Quarantined,
+    Requirement, Root, RunPlan, RunReport,
 };
 use rustix::process::{Pid, Signal, kill_process};
 
@@ -24,6 +24,10 @@ crate::tests![
     user_file_that_existed_before_stays,
     new_repository_is_kept_when_it_runs_no_commands,
     new_repository_with_a_hook_is_moved,
+    new_repository_without_rights_is_moved,
+    new_repository_in_a_rebase_is_moved,
+    prepared_submodule_is_moved,
+    caches_without_rights_are_usable_by_the_next_run,
     without_namespaces_created_paths_are_moved_too,
     settings_in_the_agents_state_are_moved_at_once,
     call_in_a_subdirectory_commits,
@@ -198,6 +202,52 @@ fn new_repository_with_a_hook_is_moved() {
         assert_eq!(scene.output(), "0\n", "{}", scene.error());
         assert_eq!(names(&report), [scene.workspace().join(".git")]);
         assert!(!scene.workspace().join(".git").exists() && scene.workspace().join("file").exists());
+    });
+}
+
+fn new_repository_without_rights_is_moved() {
+    Scene::play(async |scene: &Scene| {
+        fs::remove_dir_all(scene.workspace().join(".git")).unwrap();
+        let script = "git init -q . && git config core.fsmonitor 'touch evil; false' && chmod 000 .git";
+        let report = scene.run(&scene.shell(script)).await;
+        assert_eq!(names(&report), [scene.workspace().join(".git")], "{}", scene.error());
+        assert!(fs::symlink_metadata(scene.workspace().join(".git")).is_err());
+    });
+}
+
+fn new_repository_in_a_rebase_is_moved() {
+    Scene::play(async |scene: &Scene| {
+        fs::remove_dir_all(scene.workspace().join(".git")).unwrap();
+        let script = "git init -q . && mkdir .git/rebase-merge && echo 'exec touch evil' > .git/rebase-merge/git-rebase-todo";
+        let report = scene.run(&scene.shell(script)).await;
+        assert_eq!(names(&report), [scene.workspace().join(".git")], "{}", scene.error());
+    });
+}
+
+fn prepared_submodule_is_moved() {
+    Scene::play(async |scene: &Scene| {
+        let script = "mkdir -p .git/modules/lib/hooks && echo evil > .git/modules/lib/hooks/post-checkout";
+        let report = scene.run(&scene.shell(script)).await;
+        let modules = scene.workspace().join(".git/modules");
+        assert_eq!(names(&report), [modules.as_path()], "{}", scene.error());
+        assert!(!modules.exists());
+    });
+}
+
+fn caches_without_rights_are_usable_by_the_next_run() {
+    Scene::play(async |scene: &Scene| {
+        let directory = scene.path("state/caches/workspace");
+        let plan = |script: &str| {
+            let confinement = scene.confinement(CallPolicy::default());
+            let caches = Caches::new(Some(directory.clone()), None, |_| false);
+            let roots = confinement.roots.iter().cloned().chain([Root::make(&directory)]).collect();
+            let confinement = Confinement { caches: Some(caches), roots, ..confinement };
+            RunPlan { policy: Policy::Confined(Box::new(confinement)), ..scene.shell(script) }
+        };
+        scene.run(&plan("chmod 000 $(dirname $npm_config_cache)")).await;
+        fs::remove_dir_all(scene.spool()).unwrap();
+        let report = scene.run(&plan("touch $npm_config_cache/x && echo fine")).await;
+        assert_eq!(scene.output(), "fine\n", "{report:?}");
     });
 }
 
