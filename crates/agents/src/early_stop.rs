@@ -10,7 +10,7 @@ use crate::parse::Summary;
 /// How long an agent that has answered may stay silent before its process is stopped.
 pub const LINGER: Duration = Duration::from_secs(15);
 
-/// How many refused logins in a row end a run. The first may be a token that has expired and is renewed on the way.
+/// How many refused tries of one request end a run. The first may be a token that has expired and is renewed on the way.
 const LOGIN_REFUSALS: u32 = 2;
 
 /// Why a run may be stopped before its process exits.
@@ -51,6 +51,7 @@ mod tests {
     const ENDED: &str =
         r#"{"type":"system","subtype":"task_notification","task_id":"t","status":"completed"}"#;
     const REFUSED: &str = r#"{"type":"system","subtype":"api_retry","attempt":1,"error_status":401,"error":"authentication_failed"}"#;
+    const REFUSED_AGAIN: &str = r#"{"type":"system","subtype":"api_retry","attempt":2,"error_status":401,"error":"authentication_failed"}"#;
     const OVERLOADED: &str =
         r#"{"type":"system","subtype":"api_retry","error_status":529,"error":"overloaded"}"#;
 
@@ -58,7 +59,7 @@ mod tests {
     fn run_may_be_stopped_only_when_nothing_is_left_to_do() {
         let answered = Some((EarlyStop::Answered, LINGER));
         let refused = Some((EarlyStop::LoginRefused, Duration::ZERO));
-        let table: [(&[&str], _); 11] = [
+        let table: [(&[&str], _); 12] = [
             (&[], None),
             (&[INIT], None),
             (&[INIT, DONE], answered),
@@ -67,9 +68,10 @@ mod tests {
             (&[INIT, STARTED, DONE, ENDED, INIT], None),
             (&[INIT, STARTED, DONE, ENDED, INIT, DONE], answered),
             (&[INIT, REFUSED], None),
-            (&[INIT, REFUSED, REFUSED], refused),
+            (&[INIT, REFUSED, REFUSED], None),
+            (&[INIT, REFUSED, REFUSED_AGAIN], refused),
             (&[INIT, REFUSED, OVERLOADED, REFUSED], None),
-            (&[INIT, REFUSED, REFUSED, DONE], answered),
+            (&[INIT, REFUSED, REFUSED_AGAIN, DONE], answered),
         ];
         for (lines, expected) in table {
             let mut parser = Parser::new(AgentKind::Claude, ParseLimits::default());

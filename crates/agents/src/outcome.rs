@@ -221,9 +221,10 @@ fn silent(ended: &Ended<'_>) -> Failure {
         lines => format!("; {lines} lines were over the limit and not read"),
     };
     let said = if words.is_empty() { ended.summary.stray() } else { words };
+    let said = if said.is_empty() { String::new() } else { format!(": {said}") };
     failure(
         FailureKind::InvalidOutput,
-        &format!("the stream ended without a result, with {exit}{oversized}: {said}"),
+        &format!("the stream ended without a result, with {exit}{oversized}{said}"),
     )
 }
 

@@ -323,7 +323,9 @@ fn retry(bytes: &[u8], summary: &mut Summary, on_event: &mut impl FnMut(AgentEve
     let reason = error.as_ref().map(|error| summary::words(&error.decode())).unwrap_or_default();
     summary.retries = summary.retries.saturating_add(1);
     let is_refused_login = status == Some(401) || reason == "authentication_failed";
-    summary.login_refusals = if is_refused_login { summary.login_refusals.saturating_add(1) } else { 0 };
+    // Counted by request: the first notices of two subagents are no second refusal.
+    let refusals = attempt.unwrap_or(summary.login_refusals.saturating_add(1));
+    summary.login_refusals = if is_refused_login { refusals } else { 0 };
     summary.last_trouble =
         Some(status.map_or_else(|| reason.clone(), |status| format!("{reason} (HTTP {status})")));
     on_event(AgentEvent::Retry {

@@ -152,7 +152,8 @@ fn main_model<'a>(value: &mut Reader<'a>) -> Read<Option<&'a [u8]>> {
             }
             Ok(())
         })?;
-        if model.is_none() || written > most {
+        // The router is asked first, and may write as much as the model that answers.
+        if model.is_none() || written >= most {
             (model, most) = (Some(name), written);
         }
         Ok(())
@@ -176,7 +177,8 @@ fn error<'a>(value: &mut Reader<'a>) -> Read<Error<'a>> {
 fn init(line: Line<'_>, summary: &mut Summary, on_event: &mut impl FnMut(AgentEvent<'_>)) {
     let session_id = line.session.unwrap_or_else(|| "".into());
     summary.session_id = Some(summary::name(&session_id));
-    summary.model = line.model.as_ref().map(summary::name);
+    // `auto` names the choice of a model, not a model.
+    summary.model = line.model.as_ref().map(summary::name).filter(|model| model != "auto");
     let (tools, mcp_servers) = (Vec::new(), Vec::new());
     on_event(AgentEvent::SessionStarted { session_id, model: line.model, tools, mcp_servers });
 }

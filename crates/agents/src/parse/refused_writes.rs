@@ -96,7 +96,10 @@ fn refused_write(line: &str) -> Option<RefusedWrite> {
     if errno == WriteErrno::Access && !speaks_of_a_write(&lower, before, after) {
         return None;
     }
-    let path = quoted(after).or_else(|| last_quoted(before)).or_else(|| last_segment(before));
+    // Of `symlink 'from' -> 'to'` the latter is written.
+    let target = after.split_once(" -> ").and_then(|(_, target)| quoted(target));
+    let path =
+        target.or_else(|| quoted(after)).or_else(|| last_quoted(before)).or_else(|| last_segment(before));
     let short = |text: &str, limit: usize| text.trim().chars().take(limit).collect::<String>();
     Some(RefusedWrite {
         path: path.map(|path| short(path, PATH_CHARS)),
@@ -140,8 +143,11 @@ fn last_quoted(text: &str) -> Option<&str> {
 
 /// `/etc/x` in `bash: line 1: /etc/x: `; none when what stands there is prose.
 fn last_segment(before: &str) -> Option<&str> {
-    let segment = before.trim_end().strip_suffix(':')?.rsplit(": ").next()?.trim();
-    let is_path = segment.contains('/') || (!segment.contains(' ') && segment.contains('.'));
+    let before = before.trim_end().strip_suffix(':')?;
+    let segment = before.rsplit(": ").next()?.trim();
+    // A shell that cannot redirect names the file as it was written: `bash: line 1: notes: `.
+    let by_shell = before.contains(": line ") && !segment.starts_with("line ");
+    let is_path = by_shell || segment.contains('/') || segment.contains('.');
     (is_path && !segment.contains(' ')).then_some(segment)
 }
 
@@ -171,6 +177,12 @@ mod tests {
             ),
             ("sh: 1: cannot create /etc/x: Permission denied", Access, None),
             ("bash: line 3: /etc/x: Permission denied", Access, Some("/etc/x")),
+            ("/bin/bash: line 1: notes: Read-only file system", ReadOnly, Some("notes")),
+            (
+                "npm error EROFS: read-only file system, symlink '../w/lib' -> '/usr/lib/node_modules/lib'",
+                ReadOnly,
+                Some("/usr/lib/node_modules/lib"),
+            ),
             ("something failed: Read-only file system", ReadOnly, None),
         ];
         for (line, errno, path) in table {

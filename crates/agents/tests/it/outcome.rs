@@ -286,8 +286,13 @@ fn exit_of_an_agent_stopped_after_its_answer_is_not_reported() {
 
 #[test]
 fn refused_login_is_auth_although_the_agent_was_stopped() {
-    let refused = r#"{"type":"system","subtype":"api_retry","attempt":1,"error_status":401,"error":"authentication_failed"}"#;
-    let run = Run { end: End::Stopped, ..Run::of(AgentKind::Claude, [refused, refused].join("\n").leak()) };
+    let refused = |attempt: u32| {
+        format!(
+            r#"{{"type":"system","subtype":"api_retry","attempt":{attempt},"error_status":401,"error":"authentication_failed"}}"#
+        )
+    };
+    let lines = [refused(1), refused(2)].join("\n");
+    let run = Run { end: End::Stopped, ..Run::of(AgentKind::Claude, lines.leak()) };
     let (kind, message) = run.failure();
     assert_eq!(kind, FailureKind::Auth);
     assert!(message.starts_with("authentication_failed (HTTP 401), 2 times"), "{message}");
