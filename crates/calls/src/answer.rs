@@ -44,7 +44,7 @@ pub struct Answer {
     pub cwd: Option<String>,
     /// The agent's answer, or as far as it came. Empty while it runs.
     pub output: String,
-    /// Said by Switchboard, not by the agent: what to do next, or what to know about this answer.
+    /// Said by Switchboard, not by the agent: what to do next, or what to know about this answer, a line each.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub note: Option<String>,
     /// The answer as JSON, when a schema was given.
@@ -347,7 +347,9 @@ impl Answer {
             status_file: Some(path(files.status())),
             stream_events: None,
         };
-        let about_the_run = outcome.map(|outcome| notes(outcome, metadata.as_ref())).unwrap_or_default();
+        let mut about_the_run =
+            outcome.map(|outcome| run_notes(outcome, metadata.as_ref())).unwrap_or_default();
+        about_the_run.extend(lost_runs(job.progress.requeues));
         let left_out_bytes = outcome.map_or(0, |outcome| outcome.text_cut);
         let events = metadata.and_then(StreamEvents::read);
         answer.leave_out(Truncated {
@@ -355,7 +357,13 @@ impl Answer {
             ..events.as_ref().map(StreamEvents::gap).unwrap_or_default()
         });
         answer.stream_events = events.map(|events| events.kept);
-        answer.note = note(&answer, activity).or(Some(about_the_run).filter(|notes| !notes.is_empty()));
+        answer.note = if status.is_final() {
+            let about_the_sandbox = answer.sandbox.as_ref().map(Sandbox::notes).unwrap_or_default();
+            let notes: Vec<String> = about_the_run.into_iter().chain(about_the_sandbox).collect();
+            (!notes.is_empty()).then(|| notes.join("\n"))
+        } else {
+            next_step(&answer, activity)
+        };
         if status.is_final() && (status != Standing::Completed || answer.output.is_empty()) {
             answer.stderr = stderr(files);
         }
@@ -469,8 +477,8 @@ fn refusals(outcome: &Outcome) -> Vec<ListedRefusal> {
     outcome.refusals.iter().map(refusal).collect()
 }
 
-/// What to know about a run that is over, in one line.
-fn notes(outcome: &Outcome, metadata: Option<&Value>) -> String {
+/// Returns what to know about a run that is over.
+fn run_notes(outcome: &Outcome, metadata: Option<&Value>) -> Vec<String> {
     let left_running = metadata.and_then(left_running).unwrap_or_default();
     let mut notes = outcome.notes();
     notes.extend(match left_running {
@@ -478,7 +486,19 @@ fn notes(outcome: &Outcome, metadata: Option<&Value>) -> String {
         1 => Some("1 process that the agent left running was ended".to_owned()),
         number => Some(format!("{number} processes that the agent left running were ended")),
     });
-    notes.join("; ")
+    notes
+}
+
+/// Names the runs that were lost before the last one: the work was started again, and nobody knows what they used.
+fn lost_runs(requeues: u32) -> Option<String> {
+    let times = match requeues {
+        0 => return None,
+        1 => "once".to_owned(),
+        number => format!("{number} times"),
+    };
+    Some(format!(
+        "started again {times} after a run was lost; tokens, turns and cost of lost runs are not included"
+    ))
 }
 
 /// How many processes an agent left behind when it exited by itself.
@@ -488,7 +508,8 @@ fn left_running(metadata: &Value) -> Option<u64> {
     report.get("descendants_ended")?.as_u64().filter(|_| exited)
 }
 
-fn note(answer: &Answer, activity: Option<&Activity>) -> Option<String> {
+/// Returns what to do about a job that is not over.
+fn next_step(answer: &Answer, activity: Option<&Activity>) -> Option<String> {
     let doing = activity.filter(|activity| !activity.line.is_empty());
     let doing = doing.map(|activity| format!(" ({})", activity.line)).unwrap_or_default();
     Some(match answer.status {
@@ -496,10 +517,7 @@ fn note(answer: &Answer, activity: Option<&Activity>) -> Option<String> {
             format!("still running{doing}; wait for it with call_wait, or stop it with call_cancel")
         }
         Standing::Queued | Standing::Paused => format!("queued{doing}; wait for it with call_wait"),
-        _ => {
-            let notes = answer.sandbox.as_ref().map(Sandbox::notes).unwrap_or_default();
-            return (!notes.is_empty()).then(|| notes.join("; "));
-        }
+        _ => return None,
     })
 }
 

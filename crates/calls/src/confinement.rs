@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-use model::{Hold, Preset, Proof, Quarantined, Safeguard, SandboxReport};
+use model::{Hold, Preset, Proof, Quarantined, Safeguard, SafeguardName, SandboxReport};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -80,17 +80,25 @@ impl Sandbox {
 }
 
 impl Sandbox {
-    /// Returns what the user may want to act on: a line for each quarantined path, and one for a read-only repository.
+    /// Returns what the user may want to act on, a line each: quarantined paths, protected paths that are links, a read-only repository.
     pub fn notes(&self) -> Vec<String> {
         let quarantined = self.quarantined.iter().map(|QuarantinedPath { path, moved_to }| match moved_to {
             Some(moved_to) => {
                 let (from, to) = (shell_word(moved_to), shell_word(path));
-                format!("quarantined: {to} can run commands later; restore it with `mv {from} {to}`")
+                format!(
+                    "quarantined: {to}, which could run commands later; restore it with `mv -nT {from} {to}`"
+                )
             }
-            None => format!("NOT quarantined: {} can run commands later; inspect it", shell_word(path)),
+            None => {
+                format!("NOT quarantined: {}, which could run commands later; inspect it", shell_word(path))
+            }
         });
+        // The policy line names what is open; a link in the workspace is the user's to replace.
+        let protected = SafeguardName::ProtectedPaths.to_string();
+        let links = self.gaps.iter().filter(|gap| !gap.open && gap.safeguard == protected);
+        let links = links.map(|gap| format!("protected paths: {}", gap.why));
         let git = self.git_read_only.iter().map(|why| format!("git: read-only, {why}"));
-        quarantined.chain(git).collect()
+        quarantined.chain(links).chain(git).collect()
     }
 }
 
@@ -147,8 +155,8 @@ mod tests {
             ..Sandbox::from(&SandboxReport::Off)
         };
         let expected = [
-            r"quarantined: /ws/.envrc can run commands later; restore it with `mv '/jobs/1/a b/it'\''s' /ws/.envrc`",
-            "NOT quarantined: /ws/.claude can run commands later; inspect it",
+            r"quarantined: /ws/.envrc, which could run commands later; restore it with `mv -nT '/jobs/1/a b/it'\''s' /ws/.envrc`",
+            "NOT quarantined: /ws/.claude, which could run commands later; inspect it",
             "git: read-only, it belongs to another user",
         ];
         assert_eq!(sandbox.notes(), expected);
