@@ -79,7 +79,11 @@ impl Scene {
         let text = |path: &Path| path.to_str().unwrap().to_owned();
         BTreeMap::from([
             ("HOME".to_owned(), text(&self.path("home"))),
-            ("PATH".to_owned(), format!("{}:/usr/bin:/bin", text(&self.path("bin")))),
+            // The directory of this program, too: a confined agent executes it, and below /tmp it sees only what PATH names.
+            (
+                "PATH".to_owned(),
+                format!("{}:/usr/bin:/bin:{}", text(&self.path("bin")), text(&own_directory())),
+            ),
         ])
     }
 
@@ -124,4 +128,8 @@ fn files_in(folder: &Path) -> Vec<PathBuf> {
             _ => vec![entry.path()],
         })
         .collect()
+}
+
+fn own_directory() -> PathBuf {
+    std::env::current_exe().unwrap().parent().unwrap().to_owned()
 }
