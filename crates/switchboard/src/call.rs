@@ -19,7 +19,7 @@ use crate::config::Config;
 use crate::environment::Environment;
 use crate::exit_status::ExitStatus;
 use crate::failure::{Failure, Kept};
-use crate::front::{self, Starter};
+use crate::front::{self, ConfigDrift, Starter};
 use crate::tool_lines::Timing;
 use crate::view::{How, View};
 use crate::wire::{Line, Placed, Reply, Request, Role, Wanted};
@@ -40,7 +40,9 @@ pub fn place(order: &Order) -> Result<ExitCode, Failure> {
     let environment = Environment::of_this_process();
     let mut starter = Starter::new(environment.clone()).map_err(front::FrontError::from)?;
     let config = Config::read(Some(starter.home()), &environment, &[])?;
-    let call = spec(order, &config)?;
+    let mut call = spec(order, &config)?;
+    // The daemon applies the ceiling that it started with; one that was set since counts, too.
+    call.policy = call.policy.within(&config.sandbox.ceiling);
     // By default every folder is a task of its own, so `--continue` goes on where one stands.
     let task = order.task.clone().unwrap_or_else(|| call.cwd.to_string_lossy().into_owned());
     let key = uuid::Uuid::now_v7().to_string();
@@ -49,6 +51,9 @@ pub fn place(order: &Order) -> Result<ExitCode, Failure> {
     let Reply::Placed(placed) = front::ask(&mut starter, &Request::Place(Box::new(wanted)))? else {
         return Err(Failure::Nonsense);
     };
+    if let Some(drift) = ConfigDrift::find(starter.home(), &environment) {
+        drift.print();
+    }
     if placed.redactions > 0 {
         output::aside(&format!("note: {} secrets were taken out of the prompt", placed.redactions));
     }

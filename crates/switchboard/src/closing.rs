@@ -5,7 +5,7 @@
 use std::io;
 use std::path::Path;
 
-use calls::{Answer, Processes, Sandbox, Standing};
+use calls::{Answer, Problem, Processes, Sandbox, Standing};
 use model::{FailureKind, Outcome, RunReport, TreeEnd};
 use unicode_width::UnicodeWidthStr;
 
@@ -42,7 +42,12 @@ impl Closing {
             }
             Some(Processes::NoneLeft) | None => None,
         };
-        let note = answer.note.as_deref().filter(|_| answer.status.is_final());
+        // Those of the sandbox have lines of their own.
+        let about_the_sandbox = answer.sandbox.as_ref().map(Sandbox::notes).unwrap_or_default();
+        let notes = answer.note.iter().filter(|_| answer.status.is_final()).flat_map(|note| note.lines());
+        let because = answer.error.as_ref().map(crate::view::because);
+        let notes = notes.filter(|note| !about_the_sandbox.iter().any(|known| known == note));
+        let notes = notes.filter(|note| !is_repeated(note, because.as_deref()));
         Self {
             status: answer.status,
             duration_ms: answer.duration_ms,
@@ -51,14 +56,14 @@ impl Closing {
             turns: answer.num_turns,
             tokens: answer.usage.map(|usage| (usage.input_tokens, usage.output_tokens)),
             cost_usd: answer.cost_usd,
-            because: answer.error.as_ref().map(crate::view::because),
+            because: because.clone(),
             hint: answer.error.as_ref().map(|error| error.hint.clone()),
-            notes: leftover.into_iter().chain(note).map(|note| format!("note: {note}")).collect(),
+            notes: leftover.into_iter().chain(notes).map(|note| format!("note: {note}")).collect(),
             sandbox: answer.sandbox.clone(),
             resume: answer
                 .session_id
                 .as_ref()
-                .filter(|_| answer.status.is_final())
+                .filter(|_| answer.status.is_final() && !answer.error.as_ref().is_some_and(leaves_no_session))
                 .map(|session| resume(&answer.agent, session, answer.cwd.as_deref().map(Path::new))),
             reference: format!("job: {}", answer.job_id),
         }
@@ -80,7 +85,9 @@ impl Closing {
             )
         });
         let sandbox = report.sandbox.as_ref().map(Sandbox::from);
-        let notes = outcome.notes().into_iter().map(|note| format!("note: {note}"));
+        let because = failure.map(|failure| format!("{} ({})", failure.message, failure.kind));
+        let notes = outcome.notes().into_iter().filter(|note| !is_repeated(note, because.as_deref()));
+        let notes: Vec<String> = notes.map(|note| format!("note: {note}")).collect();
         Self {
             status: match failure.map(|failure| &failure.kind) {
                 None => Standing::Completed,
@@ -94,9 +101,9 @@ impl Closing {
             turns: outcome.turns,
             tokens: outcome.usage.map(|usage| (usage.input, usage.output)),
             cost_usd: outcome.cost_usd,
-            because: failure.map(|failure| format!("{} ({})", failure.message, failure.kind)),
+            because,
             hint: outcome.hint().map(str::to_owned),
-            notes: notes.chain(killed).chain(left_alive).collect(),
+            notes: notes.into_iter().chain(killed).chain(left_alive).collect(),
             sandbox,
             resume: outcome
                 .session
@@ -158,6 +165,17 @@ impl Closing {
             _ => format!("{status} after {took}"),
         }
     }
+}
+
+/// Whether the reason of a failure lists the same things as a note: `2 background tasks did not complete: …`.
+fn is_repeated(note: &str, because: Option<&str>) -> bool {
+    let listed = note.split_once(": ").map_or(note, |(_, listed)| listed);
+    because.is_some_and(|because| because.contains(listed))
+}
+
+/// Whether the agent failed before the model took part in the session, so that it cannot be resumed.
+fn leaves_no_session(problem: &Problem) -> bool {
+    ["auth", "not_started", "session_not_found"].contains(&problem.kind.as_str())
 }
 
 /// The command that resumes a session. Sessions belong to a directory.

@@ -150,6 +150,9 @@ fn describe(answer: &Answer) {
         line("because", &because(error));
         line("hint", &error.hint);
     }
+    if answer.status.is_final() {
+        answer.note.iter().flat_map(|note| note.lines()).for_each(|note| line("note", note));
+    }
     if !answer.output.is_empty() {
         output::line("");
         output::line(&paint::for_stdout(&answer.output));
@@ -243,7 +246,7 @@ pub fn cancel(order: &cli::Cancel) -> Result<ExitCode, Failure> {
                 } else if now.ended().is_some() {
                     output::line(&format!("{job_id}: {}", now.as_str()));
                 } else {
-                    output::line(&format!("{job_id}: is being stopped"));
+                    output::line(&format!("{job_id}: stopping"));
                 }
             }
             Ok(_) => return Err(Failure::Nonsense),

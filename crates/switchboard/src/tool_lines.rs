@@ -58,6 +58,9 @@ pub struct ToolLog {
     open: Vec<OpenTool>,
 }
 
+/// The shortest duration that is shown: agents report the start of a call late, so that less says nothing.
+const SHOWN_FROM: Duration = Duration::from_millis(100);
+
 /// A tool call without a result yet.
 #[derive(Debug)]
 struct OpenTool {
@@ -65,7 +68,8 @@ struct OpenTool {
     name: String,
     argument: String,
     is_nested: bool,
-    is_refused: bool,
+    /// What is known of its outcome before its result: a refusal, or a command in the background.
+    foreseen: Option<ToolOutcome>,
     /// Whether its line was printed before the lines of its sub-agent.
     is_announced: bool,
     started: Instant,
@@ -81,6 +85,8 @@ enum ToolOutcome {
     Finished,
     /// A sub-agent was started.
     Started,
+    /// A command was started in the background.
+    StartedInBackground,
     /// It has no result so far.
     Running,
     /// The run ended before it did.
@@ -109,13 +115,16 @@ impl ToolLog {
         let parent = event["within"].as_str();
         let announced = parent.and_then(|parent| self.announce(parent));
         let name = text("name");
-        let argument = argument(&name, &parsed(&event["input"]), &self.directory);
+        let input = parsed(&event["input"]);
+        let argument = argument(&name, &input, &self.directory);
+        let is_background = ["run_in_background", "is_background"].iter().any(|flag| input[*flag] == true);
+        let foreseen = is_background.then_some(ToolOutcome::StartedInBackground);
         self.open.push(OpenTool {
             id: text("id"),
             name,
             argument,
             is_nested: parent.is_some(),
-            is_refused: false,
+            foreseen,
             is_announced: false,
             started: Instant::now(),
         });
@@ -132,7 +141,7 @@ impl ToolLog {
     pub fn refuse(&mut self, event: &Value) {
         let id = event["tool_use_id"].as_str();
         if let Some(tool) = self.open.iter_mut().find(|tool| Some(tool.id.as_str()) == id) {
-            tool.is_refused = true;
+            tool.foreseen = Some(ToolOutcome::Refused);
         }
     }
 
@@ -179,9 +188,10 @@ fn outcome(tool: &OpenTool, event: &Value) -> ToolOutcome {
     let output = &event["output"];
     let is_error = event["is_error"] == true;
     match event["exit_code"].as_i64() {
-        _ if tool.is_refused => ToolOutcome::Refused,
+        _ if tool.foreseen == Some(ToolOutcome::Refused) => ToolOutcome::Refused,
         Some(code) if is_error => ToolOutcome::Failed(format!("exit {code}")),
         None if is_error => ToolOutcome::Failed(complaint(output)),
+        _ if tool.foreseen.is_some() => ToolOutcome::StartedInBackground,
         // Gemini reports the failure of a command only when the command printed nothing.
         None if tool.name == "run_shell_command" && has_text(output) => ToolOutcome::Finished,
         _ => ToolOutcome::Succeeded,
@@ -292,7 +302,9 @@ impl ToolLine {
     pub fn render(&self, width: Option<usize>, stream: &impl IsTerminal) -> String {
         let width = width.unwrap_or(DEFAULT_WIDTH);
         let head = format!("{}· {}", if self.is_nested { "  " } else { "" }, self.label);
-        let took = self.took.map(|took| paint::span(u64::try_from(took.as_millis()).unwrap_or(u64::MAX)));
+        let took =
+            self.took.filter(|took| *took >= SHOWN_FROM && self.outcome != ToolOutcome::StartedInBackground);
+        let took = took.map(|took| paint::span(u64::try_from(took.as_millis()).unwrap_or(u64::MAX)));
         let room = |tail: &str| {
             let gaps = if tail.is_empty() { 2 } else { 4 };
             width.saturating_sub(head.width() + gaps + tail.width())
@@ -315,6 +327,7 @@ impl ToolLine {
             ToolOutcome::Refused => "✗ refused".to_owned(),
             ToolOutcome::Finished => "finished".to_owned(),
             ToolOutcome::Started => String::new(),
+            ToolOutcome::StartedInBackground => "started in the background".to_owned(),
             ToolOutcome::Running => "running".to_owned(),
             ToolOutcome::NoResult => "no result".to_owned(),
         }
@@ -443,11 +456,12 @@ mod tests {
             (failed("no such file"), "· Bash  cargo test  ✗ no such file, 4.2 s"),
             (ToolOutcome::Refused, "· Bash  cargo test  ✗ refused, 4.2 s"),
             (ToolOutcome::Finished, "· Bash  cargo test  finished, 4.2 s"),
+            (ToolOutcome::StartedInBackground, "· Bash  cargo test  started in the background"),
         ] {
             assert_eq!(line("Bash", "cargo test", outcome, 4200).render(Some(80), &plain()), expected);
         }
         let quiet = line("ExitPlanMode", "", ToolOutcome::Succeeded, 7);
-        assert_eq!(quiet.render(None, &plain()), "· ExitPlanMode  ✓ 7 ms");
+        assert_eq!(quiet.render(None, &plain()), "· ExitPlanMode  ✓");
     }
 
     #[test]

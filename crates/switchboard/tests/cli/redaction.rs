@@ -8,11 +8,13 @@ use crate::person;
 use crate::scene::PROGRAM;
 
 /// What is replaced by what, in this order, when jobs and places have their names.
-const WORDS: [(&str, &str); 15] = [
+const WORDS: [(&str, &str); 16] = [
     (r#""durations":\[.*?\]"#, r#""durations":[HOW LONG]"#),
     (r"\b[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}\b", "[SESSION]"),
     (r"\b\d{4}-\d\d-\d\d \d\d:\d\d:\d\d\b", "[MOMENT]"),
     (r"\b\d{4}-\d\d-\d\d\b", "[DAY]"),
+    // A duration is shown from a tenth of a second on, which a tool takes only on a busy machine.
+    (r"(?m)^(· .*?),? (\d+ ms|\d+(\.\d+)? s)$", "$1"),
     (r"\b(\d+ ms|\d+(\.\d+)? s|\d+m \d\ds)\b", "[TIME]"),
     (r#"("[a-z0-9_]*_ms"): ?\d+"#, "$1:[MS]"),
     (r"\bpid \d+", "pid [PID]"),

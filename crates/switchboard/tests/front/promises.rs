@@ -104,7 +104,7 @@ fn killed_daemon_and_supervisor_leave_nothing_of_ours() {
     let waited = bed.run(&["wait", id, "--json"]);
     let quarantined = job.join("runs/1/quarantine").join(work.strip_prefix("/").unwrap()).join(".envrc");
     assert_eq!(fs::read_to_string(&quarantined).unwrap(), "evil", "{waited:?}");
-    let status = bed.run(&["status", id, "--json"]);
+    let status = bed.run(&["status", id]);
     assert!(stdout(&status).contains(quarantined.to_str().unwrap()), "it is named: {status:?}");
     assert_eq!(names_in(&work), BTreeSet::from([".git", "kept"].map(str::to_owned)));
     assert_eq!(names_in(&work.join(".git")), git_before);

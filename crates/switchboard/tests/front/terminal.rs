@@ -99,8 +99,8 @@ fn tool_calls_leave_their_lines_on_the_terminal() {
         "@rehearse answer done'; echo it was $?"
     ));
     let screen = terminal.until("it was 0");
-    let failed = screen.find("\n· Bash  cargo test  ✗ exit 101, ").unwrap_or_else(|| panic!("{screen}"));
-    let edited = screen.find("\n· Edit  src/lib.rs  ✓ ").unwrap_or_else(|| panic!("{screen}"));
+    let failed = screen.find("\n· Bash  cargo test  ✗ exit 101").unwrap_or_else(|| panic!("{screen}"));
+    let edited = screen.find("\n· Edit  src/lib.rs  ✓").unwrap_or_else(|| panic!("{screen}"));
     let answer = screen.find("\ndone\n").unwrap_or_else(|| panic!("{screen}"));
     assert!(failed < edited && edited < answer, "{screen}");
 }
