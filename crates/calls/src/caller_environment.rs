@@ -17,12 +17,12 @@ const SECRET_SUFFIXES: [&str; 6] = ["_KEY", "_TOKEN", "_SECRET", "_PASSWORD", "_
 #[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct CallerEnvironment {
     variables: BTreeMap<String, String>,
-    /// Whether a variable that is missing is not set. An MCP host hands hardly any on: what it leaves out says nothing.
+    /// Whether a variable that is missing is not set. An MCP host passes hardly any on, so a missing one means nothing.
     is_complete: bool,
 }
 
 impl CallerEnvironment {
-    /// Takes the environment of a shell: what is not in it is not set.
+    /// Takes the environment of a shell: a variable that is missing is not set.
     pub fn of_shell(variables: BTreeMap<String, String>) -> Self {
         Self { variables, is_complete: true }
     }

@@ -93,7 +93,7 @@ impl Sandbox {
                 format!("NOT quarantined: {}, which could run commands later; inspect it", shell_word(path))
             }
         });
-        // The policy line names what is open; a link in the workspace is the user's to replace.
+        // The policy line names open safeguards; a link in the workspace is the user's to replace.
         let protected = SafeguardName::ProtectedPaths.to_string();
         let links = self.gaps.iter().filter(|gap| !gap.open && gap.safeguard == protected);
         let links = links.map(|gap| format!("protected paths: {}", gap.why));

@@ -513,7 +513,7 @@ impl Desk {
         }
     }
 
-    /// Places an ended job again, as a new one, with the environment of whoever asks for it.
+    /// Places an ended job again, as a new one, with the environment of the caller.
     pub async fn retry(
         &self,
         job: JobId,

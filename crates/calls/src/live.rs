@@ -112,7 +112,7 @@ pub fn describe_wait(tasks: &[String]) -> Option<String> {
 }
 
 impl Activity {
-    /// Adds a piece of a text, and shows the end of its last line: what comes next changes what is shown.
+    /// Adds a piece of a text, and shows the end of its last line, so that each piece changes the activity.
     fn grow(&mut self, piece: &str) {
         self.open_text.push_str(piece);
         if let Some(end) = self.open_text.trim_end().rfind('\n') {

@@ -74,7 +74,7 @@ pub fn lease_caches(caches: &Caches) -> io::Result<Option<File>> {
         DirBuilder::new().recursive(true).mode(0o700).create(above)?;
     }
     let lock = open_lock(directory)?;
-    // Whoever has it exclusively only renames something.
+    // A sweep holds it exclusively only for a rename.
     flock(&lock, FlockOperation::LockShared)?;
     Ok(Some(lock))
 }

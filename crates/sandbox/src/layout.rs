@@ -43,7 +43,7 @@ pub(crate) struct Layout {
     pub aliased: bool,
     /// What is to be protected and cannot be: a link is no folder that could be pinned.
     pub unprotected: Vec<PathBuf>,
-    /// What is to be protected and does not exist.
+    /// Protected paths that do not exist.
     pub quarantine: Quarantine,
     /// Why the repository around a workspace cannot be written.
     pub git_read_only: Option<String>,
@@ -149,7 +149,7 @@ impl Layout {
         self.mounts.push((path, if is_folder { Mount::HideFolder } else { Mount::HideFile }));
     }
 
-    /// Makes the repository around a workspace writable, except for what is protected in it. Only where there are mounts: the kernel's
+    /// Makes the repository around a workspace writable, except for its protected paths. Only where there are mounts: the kernel's
     /// rules alone could not take anything away again.
     fn repositories(&mut self, confinement: &Confinement, home: Option<&Path>, tier: Tier) {
         for root in confinement.roots.iter().filter(|root| root.access == Access::Write) {

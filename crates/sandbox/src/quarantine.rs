@@ -146,7 +146,7 @@ fn displace(path: &Path, store: QuarantineStore<'_>) -> io::Result<bool> {
     }
 }
 
-/// Moves what was only renamed into the store, by copying it. What is too large or no ordinary file stays where it is.
+/// Copies renamed paths into the store and removes them. A path that is too large, or no ordinary file, stays in its place.
 fn bring_home(path: &Path, store: QuarantineStore<'_>) {
     let (Some(parent), Some(name)) = (path.parent(), path.file_name()) else { return };
     for copy in 1..=COPIES {

@@ -122,7 +122,7 @@ pub(crate) fn has_repository(workspace: &Path) -> bool {
     git.is_file() || is_repository(&git)
 }
 
-/// What is protected in a directory where git finds none at `.git`, and looks whether the directory itself is one.
+/// Returns the protected paths of a directory without `.git`, which git may take for a bare repository.
 pub(crate) fn protected_of_directory(workspace: &Path) -> Vec<Protected> {
     let (names, if_created): (&[&str], _) = if is_repository(workspace) {
         (&["hooks", "config", "config.worktree", "commondir"], IfCreated::QuarantineAtOnce)
@@ -226,7 +226,7 @@ mod tests {
         fs::create_dir(root.join("evil")).unwrap();
         fs::copy(root.join("fix/.git"), root.join("evil/.git")).unwrap();
         assert!(Repository::around(&root.join("evil"), None).is_err());
-        // The repository itself, or any other directory, in the place of what is the worktree's own.
+        // The repository itself, or any other directory, in the place of the worktree's own.
         for other in ["main/.git", "main", "/"] {
             fs::write(root.join("evil/.git"), format!("gitdir: {}\n", root.join(other).display())).unwrap();
             assert!(Repository::around(&root.join("evil"), None).is_err(), "{other}");

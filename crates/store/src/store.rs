@@ -117,7 +117,7 @@ impl Store {
         *redactor = Arc::new(more);
     }
 
-    /// Takes secrets out of a text, as they are taken out of what is kept.
+    /// Redacts a text in the same way as stored texts.
     pub fn redact(&self, text: &mut String) -> usize {
         self.redactor().redact(text)
     }
@@ -253,7 +253,7 @@ impl Store {
         self.place(self.order_of_retry(job).await?).await
     }
 
-    /// Returns what is placed when an ended job is placed again.
+    /// Returns the order for running an ended job again.
     pub async fn order_of_retry(&self, job: JobId) -> Result<NewJob, StoreError> {
         let old = self.get(job).await?.ok_or(StoreError::NoSuchJob { job })?;
         if old.completed_at.is_none() {

@@ -88,7 +88,7 @@ impl Guard {
         violation
     }
 
-    /// Moves all that is left to be moved, when no process of the run is left. Returns what was moved since its start.
+    /// Performs the final sweep, when no process of the run is left. Returns all paths moved since its start.
     pub fn sweep(&self) -> Vec<Quarantined> {
         self.quarantine.sweep(self.store())
     }

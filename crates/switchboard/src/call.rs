@@ -197,7 +197,7 @@ impl Follower {
                 Reply::Refused { about, why } => return Err(Failure::Refused { about, why }),
                 // How stderr comes in pieces depends on the moment, so it is not counted.
                 Reply::Stderr { .. } => {}
-                // Neither are waits: the next daemon does not tell again what is over.
+                // Neither are waits: the next daemon does not repeat a wait that is over.
                 Reply::Event { said } if wire::is_waiting(&said) => self.view.event(&said),
                 _ if known > 0 => known -= 1,
                 Reply::Event { said } => {

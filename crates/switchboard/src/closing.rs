@@ -1,4 +1,4 @@
-//! The closing lines of a call: how it ended, what it used, what was refused, and how to resume it.
+//! The closing lines of a call: outcome, usage, refusals, and the command that resumes it.
 //!
 //! Owns their wording and order. Unknown figures are left out, and so is everything that went as usual.
 

@@ -122,7 +122,7 @@ impl Looking {
         }
     }
 
-    /// Runs a probe in the sandbox. Not what was proven earlier: the doctor looks anew.
+    /// Runs a probe in the sandbox, without the cached result: the doctor checks anew.
     fn prove(&self, confinement: &Confinement) -> Result<ProvenSandbox, Finding> {
         let no_place = || note("there is no place for what a probe needs", "set HOME, or SWITCHBOARD_HOME");
         let scratch = self.home.as_ref().ok_or_else(no_place)?.state().to_owned();

@@ -68,7 +68,7 @@ struct OpenTool {
     name: String,
     argument: String,
     is_nested: bool,
-    /// What is known of its outcome before its result: a refusal, or a command in the background.
+    /// The outcome as far as it is known before the result: a refusal, or a command in the background.
     foreseen: Option<ToolOutcome>,
     /// Whether its line was printed before the lines of its sub-agent.
     is_announced: bool,

@@ -1,4 +1,4 @@
-//! What was refused in a run, as one list for every agent: tools, writes, hosts.
+//! The refusals of a run, as one list for every agent: tools, writes, hosts.
 
 use std::path::Path;
 
@@ -14,7 +14,7 @@ const DETAIL_CHARS: usize = 200;
 /// The subject of a refused write whose message names no path.
 const NO_PATH: &str = "unknown path";
 
-/// Lists what was refused. Writes and hosts only of a confined run: nothing else refuses them.
+/// Lists the refusals. Writes and hosts only of a confined run: nothing else refuses them.
 pub(super) fn refusals(ended: &Ended<'_>) -> Vec<RefusedAction> {
     let mut refusals = Vec::new();
     for PermissionDenial { tool, detail, .. } in &ended.summary.denials {

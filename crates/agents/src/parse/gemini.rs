@@ -251,7 +251,7 @@ fn result(line: &Line<'_>, summary: &mut Summary, on_event: &mut impl FnMut(Agen
     summary.take_back_said();
     summary.usage = line.stats.as_ref().map(usage);
     summary.usage.into_iter().for_each(|usage| on_event(AgentEvent::Usage(usage)));
-    // The first line names what was asked for, such as `auto`.
+    // The first line names the requested model, such as `auto`.
     if let Some(model) = line.stats.as_ref().and_then(|stats| stats.model) {
         summary.model = Some(summary::name(&AgentText::from_bytes(model)));
     }

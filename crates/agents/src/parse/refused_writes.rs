@@ -42,7 +42,7 @@ pub enum WriteErrno {
 }
 
 impl RefusedWrites {
-    /// Returns what was found, in order.
+    /// Returns the refused writes in order.
     pub fn iter(&self) -> impl Iterator<Item = &RefusedWrite> {
         self.writes.iter()
     }

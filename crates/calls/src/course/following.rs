@@ -166,7 +166,7 @@ impl Course<'_> {
     }
 }
 
-/// What is known of a run before its agent says anything.
+/// The facts about a run before the first output of its agent.
 fn first_activity(note: &RunNote, started_at: Timestamp) -> Activity {
     let so_far = note.relay.so_far();
     Activity {

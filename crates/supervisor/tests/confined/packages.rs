@@ -64,7 +64,7 @@ impl Tool {
         RunPlan { env: variables, policy: Policy::Confined(Box::new(confinement)), ..plan }
     }
 
-    /// Runs a script to a good end, and returns what it printed.
+    /// Runs a script that must succeed, and returns its output.
     async fn run(&self, scene: &Scene, env: &[(&str, String)], script: &str) -> String {
         let report = scene.run(&self.plan(scene, env, script)).await;
         let (said, error) = (scene.output(), scene.error());

@@ -21,7 +21,7 @@ pub struct Desk(Arc<Inner>);
 struct Inner {
     home: Home,
     config: Config,
-    /// What was configured, for those who compare it with what holds now.
+    /// The settings at startup, to be compared with the current ones.
     settings: BTreeMap<String, Option<String>>,
     owner: Owner,
     work: Arc<dyn Work>,

@@ -17,7 +17,7 @@ use super::jobs::{About, JobLine, Placed, Search, Sums, Wanted};
 pub enum Request {
     /// How it is.
     Status,
-    /// What it was configured with when it started.
+    /// Its settings at startup.
     Settings,
     /// To end.
     Stop {
@@ -104,7 +104,7 @@ pub struct Line {
 pub enum Reply {
     /// How it is.
     Status(Status),
-    /// What it was configured with.
+    /// Its settings.
     Settings {
         /// Every setting by its name, as TOML; none for one that an option of the command line has set.
         settings: BTreeMap<String, Option<String>>,

@@ -120,7 +120,7 @@ fn queued_call_keeps_its_variables_across_a_restart() {
     // The next daemon has another environment.
     assert!(bed.run(&["cancel", first.trim()]).status.success());
     bed.run(&["wait", second.trim()]);
-    // A key is used, and taken out of what is kept.
+    // A key is used, and redacted in stored texts.
     let status = stdout(&bed.run(&["status", "--json", second.trim()]));
     assert!(status.contains("REHEARSAL_KEY=[redacted]"), "{status}");
     assert!(!kept.exists(), "secrets are gone with the end of the job");

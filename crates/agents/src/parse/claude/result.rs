@@ -75,7 +75,7 @@ pub(super) fn read(
     Ok(())
 }
 
-/// Adds up what is known.
+/// Adds up the known figures.
 fn sum<T>(one: Option<T>, other: Option<T>, add: impl FnOnce(T, T) -> T) -> Option<T> {
     match (one, other) {
         (Some(one), Some(other)) => Some(add(one, other)),
