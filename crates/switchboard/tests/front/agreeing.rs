@@ -90,7 +90,7 @@ fn variables_of_an_mcp_host_complete_the_daemons() {
     let mut host = Host::start(bridge);
     host.greet();
     for (name, expected) in [("REHEARSAL_WORD", "new"), ("REHEARSAL_OTHER", "kept")] {
-        let arguments = json!({ "prompt": format!("@rehearse env {name}"), "cwd": bed.scratch() });
+        let arguments = json!({ "prompt": format!("@rehearse env {name}"), "cwd": bed.work() });
         host.ask(1, "tools/call", &json!({ "name": "call_rehearsal", "arguments": arguments }));
         let answer = host.hear();
         let output = &answer["result"]["structuredContent"]["output"];

@@ -40,6 +40,13 @@ impl Bed {
         self.root.path()
     }
 
+    /// A directory for agents. Beside the state and not around it: without namespaces such a workspace is refused.
+    pub fn work(&self) -> PathBuf {
+        let work = self.scratch().join("work");
+        fs::create_dir_all(&work).unwrap();
+        work
+    }
+
     pub fn state(&self) -> PathBuf {
         self.home.join("state")
     }

@@ -273,8 +273,9 @@ fn slow_requests_that_are_piped_in_are_answered_too() {
     bed.configure("rehearsal = true\n");
     let mut host = bed.bridge();
     host.greet();
+    let work = bed.work();
     let call = |prompt: &str| {
-        let arguments = json!({"prompt": prompt, "cwd": bed.scratch()});
+        let arguments = json!({"prompt": prompt, "cwd": work});
         json!({"name": "call_rehearsal", "arguments": arguments})
     };
     host.ask(1, "tools/call", &call("@rehearse delay 1500ms\n@rehearse answer done"));

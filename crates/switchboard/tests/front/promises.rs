@@ -81,8 +81,7 @@ fn call_without_the_daemon_waits_for_background_work() {
 fn killed_daemon_and_supervisor_leave_nothing_of_ours() {
     let bed = Bed::new();
     bed.configure("[limits]\nattempts = 1\n");
-    let work = bed.scratch().join("work");
-    fs::create_dir(&work).unwrap();
+    let work = bed.work();
     assert!(Command::new("git").args(["init", "--quiet"]).arg(&work).status().unwrap().success());
     let git_before = names_in(&work.join(".git"));
     let prompt = "@rehearse write .envrc evil\n@rehearse write kept work\n@rehearse hang";

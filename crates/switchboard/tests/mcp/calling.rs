@@ -305,19 +305,19 @@ fn every_call_tool_takes_session_id() {
 fn every_parameter_reaches_the_agent() {
     Scene::play(async |scene| {
         let mut client = scene.client().await;
+        let added = tempfile::tempdir().unwrap();
         let arguments = json!({
             "prompt": "@rehearse args",
             "mode": "Observe",
             "allowed_tools": ["Read", "Grep"],
             "system_prompt": "Be brief.",
-            "add_dirs": [scene.folder.path()],
+            "add_dirs": [added.path()],
             "max_turns": 7,
             "tool_timeout_ms": 1234,
         });
         let answer = client.done("call_rehearsal", arguments).await;
         let output = answer["output"].as_str().unwrap();
-        for expected in ["--max-turns=7", "Be brief.", scene.folder.path().to_str().unwrap(), "Read", "Grep"]
-        {
+        for expected in ["--max-turns=7", "Be brief.", added.path().to_str().unwrap(), "Read", "Grep"] {
             assert!(output.contains(expected), "{expected}: {output}");
         }
         let job = answer["job_id"].as_str().unwrap().parse().unwrap();
