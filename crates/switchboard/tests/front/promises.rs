@@ -92,8 +92,9 @@ fn killed_daemon_and_supervisor_leave_nothing_of_ours() {
     let during = BTreeSet::from([".git", ".envrc", "kept"].map(str::to_owned));
     assert_eq!(names_in(&work), during, "the agent's own files, and nothing of ours");
 
-    let status: RunStatus =
-        serde_json::from_slice(&fs::read(job.join("runs/1/status.json")).unwrap()).unwrap();
+    let file = job.join("runs/1/status.json");
+    eventually("the supervisor has written its status", || file.exists());
+    let status: RunStatus = serde_json::from_slice(&fs::read(file).unwrap()).unwrap();
     bed.running().unwrap().kill();
     kill_process(Pid::from_raw(status.supervisor.pid).unwrap(), Signal::KILL).unwrap();
     assert_eq!(names_in(&work), during, "a kill adds nothing");
