@@ -181,7 +181,7 @@ fn cargo_builds_a_git_dependency_with_the_users_configuration() {
     play_with("cargo", "--version", async |tool, scene| {
         write(
             scene.path("home/dep/Cargo.toml"),
-            "[package]\nname = \"dep\"\nversion = \"1.0.0\"\nedition = \"2021\"\n",
+            "[package]\nname = \"dep\"\nversion = \"1.0.0\"\nedition = \"2021\"\n[workspace]\n",
         );
         write(scene.path("home/dep/src/lib.rs"), "pub const WORD: &str = \"heron\";");
         for args in [&["init", "-q"][..], &["add", "."], &["commit", "-qm", "dep"]] {
@@ -189,8 +189,9 @@ fn cargo_builds_a_git_dependency_with_the_users_configuration() {
             outside(&scene.path("home/dep"), "git", &all.collect::<Vec<_>>());
         }
         write(scene.path("home/.cargo/config.toml"), "[env]\nFROM_USER = \"and the user's own\"\n");
+        // A workspace of its own: the build directory may lie in a checkout of this project.
         let manifest = format!(
-            "[package]\nname = \"app\"\nversion = \"1.0.0\"\nedition = \"2021\"\n[dependencies]\ndep = {{ git = \"file://{}\" }}\n",
+            "[workspace]\n[package]\nname = \"app\"\nversion = \"1.0.0\"\nedition = \"2021\"\n[dependencies]\ndep = {{ git = \"file://{}\" }}\n",
             scene.path("home/dep").display()
         );
         write(scene.workspace().join("Cargo.toml"), &manifest);
