@@ -55,6 +55,8 @@ impl Tool {
         let bin = self.program.parent().unwrap().display();
         let mut variables = plan.env.clone();
         variables.insert("PATH".to_owned(), format!("{bin}:/usr/bin:/bin"));
+        // As a launch sets it: the sandbox leads it to the temporary directory of the run.
+        variables.insert("TMPDIR".to_owned(), "/tmp".to_owned());
         variables.extend(env.iter().map(|(name, value)| ((*name).to_owned(), value.clone())));
         let directory = scene.path("state/caches/workspace");
         let caches = Caches::new(Some(directory.clone()), Some(&scene.path("home/.cargo")), |_| false);
