@@ -11,6 +11,7 @@ use std::path::{Component, Path, PathBuf};
 use model::{Access, Confinement, IfCreated, PRIVATE_FOLDERS as PRIVATE, Protected};
 
 use crate::aliases::Mounts;
+use crate::git_index;
 use crate::machine::Tier;
 use crate::quarantine::{Quarantine, QuarantineTime};
 use crate::real::Real;
@@ -82,6 +83,7 @@ impl Layout {
         for protected in &confinement.protected {
             layout.protect(protected);
         }
+        layout.hold_index(tier);
         if tier == Tier::Namespaces && confinement.unix_sockets {
             layout.cover_sockets(confinement, &mounts);
         }
@@ -90,6 +92,29 @@ impl Layout {
             .sort_by_cached_key(|(path, mount)| (path.components().count(), path.clone(), mount.clone()));
         layout.mounts.dedup();
         Ok(layout)
+    }
+
+    /// Makes the repository of a workspace read-only where git tracks a file that the agent does not see: git would take it for
+    /// deleted, and commit that.
+    fn hold_index(&mut self, tier: Tier) {
+        if tier != Tier::Namespaces {
+            return;
+        }
+        let tracked = self.write.iter().find_map(|root| {
+            let git = root.join(".git");
+            let is_tracked = |hidden: &&PathBuf| {
+                hidden.strip_prefix(root).is_ok_and(|relative| git_index::is_tracked(&git, relative))
+            };
+            let hidden = self.hidden.iter().find(is_tracked)?;
+            Some((
+                git.clone(),
+                format!("a commit would delete `{}`, which the agent does not see", hidden.display()),
+            ))
+        });
+        if let Some((git, why)) = tracked {
+            self.git_read_only = Some(why);
+            self.mounts.push((git, Mount::Read));
+        }
     }
 
     /// Shows what lies in a private directory and must be seen. What the policy gives anyhow stays as it gives it.

@@ -17,6 +17,7 @@ mod caches;
 mod cgroup;
 mod description;
 mod door;
+mod git_index;
 mod inside;
 mod landlock;
 mod layout;

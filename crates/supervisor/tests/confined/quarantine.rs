@@ -34,6 +34,7 @@ crate::tests![
     call_in_a_subdirectory_cannot_write_beside_it,
     call_in_a_submodule_commits,
     repository_of_the_whole_home_is_read_only_and_reported,
+    tracked_file_that_is_hidden_is_not_committed_as_deleted,
 ];
 
 /// The names below a directory, with their contents.
@@ -363,5 +364,24 @@ fn repository_of_the_whole_home_is_read_only_and_reported() {
         let why = confined(&report).git_read_only.as_deref().unwrap();
         assert!(why.contains("contains the home directory"), "{why}");
         assert!(!scene.path("home/.git/index").exists());
+    });
+}
+
+fn tracked_file_that_is_hidden_is_not_committed_as_deleted() {
+    Scene::play(async |scene: &Scene| {
+        let work = scene.workspace();
+        fs::remove_dir_all(work.join(".git")).unwrap();
+        git(&work, "init -q .");
+        fs::write(work.join(".env"), "KEY=1").unwrap();
+        git(&work, "add -A");
+        git(&work, "commit -q -m base");
+        let policy = CallPolicy { hide: vec![work.join(".env")], ..CallPolicy::default() };
+        let confinement = scene.confinement(policy);
+        let script = format!("echo x > new; {COMMIT}; echo $?");
+        let plan = RunPlan { policy: Policy::Confined(Box::new(confinement)), ..scene.shell(&script) };
+        let report = scene.run(&plan).await;
+        assert_ne!(scene.output(), "0\n", "{}", scene.error());
+        assert_eq!(git(&work, "status --porcelain"), "?? new\n");
+        assert!(confined(&report).git_read_only.as_ref().unwrap().contains(".env"), "{report:?}");
     });
 }

@@ -1,0 +1,54 @@
+//! Finds out whether git tracks a path, from the index of its repository.
+//!
+//! Runs no git: what the configuration of a repository names would run with it.
+
+use std::fs::File;
+use std::io::Read;
+use std::path::Path;
+
+/// The longest index that is searched; that of a large repository has a few megabytes.
+const LONGEST_INDEX: u64 = 256 << 20;
+
+/// Returns whether the index of `git`, a repository's directory, has the path or one below it. An index of version 4, which shortens
+/// its paths, is not understood.
+pub(crate) fn is_tracked(git: &Path, relative: &Path) -> bool {
+    let mut index = Vec::new();
+    let read =
+        File::open(git.join("index")).and_then(|file| file.take(LONGEST_INDEX).read_to_end(&mut index));
+    let name = relative.as_os_str().as_encoded_bytes();
+    read.is_ok() && !name.is_empty() && has_entry(&index, name)
+}
+
+/// An entry ends with its path and a NUL; the low twelve bits before the path are its length.
+fn has_entry(index: &[u8], name: &[u8]) -> bool {
+    let starts_entry = |at: usize| {
+        let rest = &index[at..];
+        let length = rest.iter().position(|byte| *byte == 0).unwrap_or(rest.len());
+        let told = at
+            .checked_sub(2)
+            .map(|before| usize::from(index[before] & 0xf) << 8 | usize::from(index[before + 1]));
+        let is_below = rest.get(name.len()).is_some_and(|byte| matches!(byte, 0 | b'/'));
+        is_below && told == Some(length.min(0xfff))
+    };
+    index.windows(name.len()).enumerate().any(|(at, window)| window == name && starts_entry(at))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn index(paths: &[&str]) -> Vec<u8> {
+        let entry = |path: &&str| {
+            let length = u16::try_from(path.len()).unwrap().to_be_bytes();
+            [&[7; 60][..], &length, path.as_bytes(), &[0; 3]].concat()
+        };
+        paths.iter().flat_map(entry).collect()
+    }
+
+    #[test]
+    fn tracked_paths_are_found_and_others_are_not() {
+        let index = index(&["a/.env", ".environment", ".gemini/settings.json", "x.env"]);
+        assert!(has_entry(&index, b".gemini") && has_entry(&index, b"a/.env") && has_entry(&index, b"a"));
+        assert!(!has_entry(&index, b".env") && !has_entry(&index, b"settings.json"));
+    }
+}
