@@ -1,13 +1,17 @@
 //! What the environment of a caller says about agents: where their programs are, and how they log in.
 //!
 //! A daemon lives longer than the shell that started it. A call carries the variables of its own shell instead, so that an agent
-//! that was installed or a key that was exported since is used. Owns how they are combined with the daemon's. They may hold
-//! secrets: they are kept in a file of the job that only the user can read, until the job has ended, and never in the store.
+//! that was installed or a key that was exported since is used. Owns how they are combined with the daemon's, and where they are
+//! kept. They may hold secrets: each lies in a file that only the user can read, until its job has ended, and never in the store.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
+use std::fs::{self, OpenOptions};
+use std::io::{self, Write};
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Path, PathBuf};
 
-use model::AgentKind;
+use model::{AgentKind, JobId};
 use serde::{Deserialize, Serialize};
 
 /// What the name of a variable ends with that holds a secret.
@@ -69,6 +73,56 @@ impl fmt::Debug for CallerEnvironment {
             .field("variables", &self.variables.keys())
             .field("is_complete", &self.is_complete)
             .finish()
+    }
+}
+
+/// The directory of the callers' environments, one file per job.
+///
+/// A file is written before its job is placed, so that whoever claims the job finds it. The file of a job that was never placed is
+/// therefore removed by the next daemon ([`crate::recovery`]).
+#[derive(Debug)]
+pub(crate) struct CallerEnvironments {
+    directory: PathBuf,
+}
+
+impl CallerEnvironments {
+    /// Creates the directory below the state directory.
+    pub fn open(state: &Path) -> io::Result<Self> {
+        let directory = state.join("environments");
+        crate::files::make_private(&directory)?;
+        Ok(Self { directory })
+    }
+
+    pub fn write(&self, job: JobId, environment: &CallerEnvironment) -> io::Result<()> {
+        let text = serde_json::to_vec(environment)?;
+        let mut file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(self.file(job))?;
+        file.write_all(&text)
+    }
+
+    /// Returns the environment of a job's caller; none when it carried none.
+    pub fn read(&self, job: JobId) -> Option<CallerEnvironment> {
+        serde_json::from_slice(&fs::read(self.file(job)).ok()?).ok()
+    }
+
+    /// Removes the environment of a job, if there is one.
+    pub fn remove(&self, job: JobId) {
+        match fs::remove_file(self.file(job)) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => {
+                tracing::warn!(%job, %error, "cannot remove the environment of the job's caller");
+            }
+            _ => {}
+        }
+    }
+
+    /// Returns the jobs whose callers' environments are kept.
+    pub fn jobs(&self) -> io::Result<Vec<JobId>> {
+        let names =
+            fs::read_dir(&self.directory)?.filter_map(|entry| entry.ok()?.file_name().into_string().ok());
+        Ok(names.filter_map(|name| name.strip_suffix(".json")?.parse().ok()).collect())
+    }
+
+    fn file(&self, job: JobId) -> PathBuf {
+        self.directory.join(format!("{job}.json"))
     }
 }
 

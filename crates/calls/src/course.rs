@@ -21,9 +21,8 @@ use serde::{Deserialize, Serialize};
 use store::{JobFilter, OnDisk, PageRequest};
 use supervisor::{AttachError, Run, Spool, SpoolError, StartError};
 
-use crate::caller_environment::CallerEnvironment;
 use crate::desk::Inner;
-use crate::files::{ENVIRONMENT, JobFiles, PAUSE};
+use crate::files::{JobFiles, PAUSE};
 use crate::live::{Activity, Live};
 use crate::locks::{Guard, Key};
 use crate::seats::Place;
@@ -419,7 +418,7 @@ impl Course<'_> {
 
     async fn launch(&self, spec: &CallSpec, folder: &std::path::Path) -> Result<Launch, Conclusion> {
         let private = Spool::at(folder).private();
-        let environment = self.files.read::<CallerEnvironment>(ENVIRONMENT);
+        let environment = self.desk.environments.read(self.job.id);
         if let Some(environment) = &environment {
             // Another daemon may have placed it.
             self.desk.store.redact_values(&environment.secrets());

@@ -18,10 +18,10 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use crate::answer::Answer;
-use crate::caller_environment::CallerEnvironment;
+use crate::caller_environment::{CallerEnvironment, CallerEnvironments};
 use crate::dispatch::{self, Handed};
 use crate::error::CallError;
-use crate::files::{ENVIRONMENT, JobFiles, Part, Stream, jobs};
+use crate::files::{JobFiles, Part, Stream, jobs, make_private};
 use crate::live::{Activity, Board, Live};
 use crate::locks::Locks;
 use crate::recent::Recent;
@@ -145,6 +145,7 @@ pub(crate) struct Inner {
     pub settings: Settings,
     pub store: Store,
     pub owner: Owner,
+    pub environments: CallerEnvironments,
     pub board: Board,
     pub locks: Locks,
     pub recent: Recent,
@@ -181,6 +182,7 @@ impl Desk {
         let settings = Settings { supervisor: settings.supervisor.kept_warm(), ..settings };
         let cannot_use = |source| CallError::State { folder: settings.state.clone(), source };
         make_private(&jobs(&settings.state)).map_err(cannot_use)?;
+        let environments = CallerEnvironments::open(&settings.state).map_err(cannot_use)?;
         let store = Store::open(settings.store.clone()).await?;
         let owner = recovery::owner(&settings);
         let desk = Self(Arc::new(Inner {
@@ -188,6 +190,7 @@ impl Desk {
             settings,
             store,
             owner,
+            environments,
             board: Board::default(),
             locks: Locks::default(),
             recent: Recent::default(),
@@ -205,7 +208,8 @@ impl Desk {
         tasks.spawn(dispatch::work(Arc::clone(&desk.0), found));
         tasks.spawn(dispatch::heartbeat(Arc::clone(&desk.0)));
         tasks.spawn(dispatch::tidy(Arc::clone(&desk.0)));
-        tasks.spawn(recovery::record_ends(Arc::clone(&desk.0), opened_at));
+        tasks.spawn(recovery::record_ends(Arc::clone(&desk.0)));
+        tasks.spawn(recovery::remove_environments(Arc::clone(&desk.0), opened_at));
         tasks.spawn(recovery::remove_forgotten(Arc::clone(&desk.0)));
         drop(tasks);
         Ok(desk)
@@ -255,12 +259,10 @@ impl Desk {
         environment: Option<CallerEnvironment>,
     ) -> Result<Written<store::Placed>, CallError> {
         let id = self.0.store.new_id()?;
-        let Some(environment) = environment else { return Ok(dispatch::keep(&self.0, id, order).await?) };
-        let files = self.files(id);
-        files
-            .make()
-            .and_then(|()| files.write(ENVIRONMENT, &environment))
-            .map_err(|source| CallError::Files { job: id, source })?;
+        if let Some(environment) = environment {
+            let written = self.0.environments.write(id, &environment);
+            written.map_err(|source| CallError::Files { job: id, source })?;
+        }
         let kept = dispatch::keep(&self.0, id, order).await;
         let is_placed = match &kept {
             Ok(kept) => kept.value.job.id == id,
@@ -268,7 +270,7 @@ impl Desk {
             Err(error) => matches!(error, store::StoreError::Unconfirmed { .. }),
         };
         if !is_placed {
-            files.remove_all();
+            self.0.environments.remove(id);
         }
         Ok(kept?)
     }
@@ -661,7 +663,7 @@ impl Inner {
         }
         let write = || {
             if record.completed_at.is_some() {
-                files.remove(ENVIRONMENT);
+                self.environments.remove(record.id);
                 files.replace("result.json", &Answer::of(record, &files, None, self.store.now()))?;
             }
             files.write_status(record, record.progress.state.name(), None)
@@ -684,9 +686,4 @@ fn real_folder(folder: &Path) -> Result<PathBuf, CallError> {
     let real =
         folder.canonicalize().map_err(|source| CallError::Cwd { folder: folder.to_owned(), source })?;
     if real.is_dir() { Ok(real) } else { Err(CallError::CwdIsNoFolder { folder: folder.to_owned() }) }
-}
-
-fn make_private(folder: &Path) -> std::io::Result<()> {
-    use std::os::unix::fs::DirBuilderExt;
-    std::fs::DirBuilder::new().recursive(true).mode(0o700).create(folder)
 }

@@ -7,7 +7,6 @@
 //! | `result.json` | [`crate::Answer`], once the job has ended; written before `status.json` says so |
 //! | `runs/1`, `runs/2` … | the spool of each run; `runs/1.json` … say what each was for |
 //! | `pause.json` | how far the job had come, while it is paused |
-//! | `environment.json` | the caller's variables for agents, which may be secrets; removed when the job has ended |
 //!
 //! Owns these names. None of it is what the promise rests on: the store is. So nothing here is forced to the disk.
 
@@ -24,8 +23,6 @@ use supervisor::Spool;
 
 /// Says how far a paused job has come.
 pub(crate) const PAUSE: &str = "pause.json";
-/// Holds [`crate::CallerEnvironment`].
-pub(crate) const ENVIRONMENT: &str = "environment.json";
 /// In how much of its output an agent has told its session.
 const HEAD: u64 = 256 * 1024;
 
@@ -194,22 +191,6 @@ impl JobFiles {
         let _ = fs::remove_file(self.folder.join(name));
     }
 
-    /// Whether they are those of a job of which nothing ever ran. A call without a daemon keeps its files here, too, and other ones.
-    pub(crate) fn are_untouched(&self) -> bool {
-        let ours = ["runs", ENVIRONMENT];
-        let mut entries = fs::read_dir(&self.folder).into_iter().flatten().flatten();
-        self.folder.join("runs").exists()
-            && self.runs().is_empty()
-            && entries.all(|entry| ours.iter().any(|name| entry.file_name() == *name))
-    }
-
-    /// Removes everything, of a job that was not placed after all.
-    pub(crate) fn remove_all(&self) {
-        if let Err(error) = fs::remove_dir_all(&self.folder) {
-            tracing::warn!(folder = %self.folder.display(), %error, "cannot remove the directory of a job that was not placed");
-        }
-    }
-
     pub(crate) fn run(&self, number: u32) -> PathBuf {
         self.folder.join("runs").join(number.to_string())
     }
@@ -304,6 +285,11 @@ impl JobFiles {
         file.take(limit).read_to_end(&mut bytes)?;
         Ok(bytes)
     }
+}
+
+/// Creates a directory that only the user can read.
+pub(crate) fn make_private(directory: &Path) -> io::Result<()> {
+    fs::DirBuilder::new().recursive(true).mode(0o700).create(directory)
 }
 
 /// The folder of all jobs' folders.

@@ -193,7 +193,7 @@ fn begin(desk: &Inner, job: &Job, claim: &Claim, files: &JobFiles) -> Begin {
 }
 
 /// Writes the results of jobs that ended in the store while the daemon died over their files, however many there are.
-pub(crate) async fn record_ends(desk: Arc<Inner>, opened_at: Timestamp) {
+pub(crate) async fn record_ends(desk: Arc<Inner>) {
     let looking = Arc::clone(&desk);
     let looked = tokio::task::spawn_blocking(move || incomplete(&looking)).await;
     let jobs = looked.map_err(std::io::Error::other).and_then(|jobs| jobs);
@@ -210,11 +210,23 @@ pub(crate) async fn record_ends(desk: Arc<Inner>, opened_at: Timestamp) {
             Ok(Some(record)) if record.completed_at.is_some() && desk.board.get(job).is_none() => {
                 desk.write_down(&record);
             }
-            // The daemon died before it had placed the job. The caller's secrets must not stay.
-            Ok(None) if job < JobId::first_of(opened_at) && desk.files(job).are_untouched() => {
-                desk.files(job).remove_all();
-            }
             _ => {}
+        }
+    }
+}
+
+/// Removes the environments of callers whose jobs have ended, or were never placed because the daemon died first.
+pub(crate) async fn remove_environments(desk: Arc<Inner>, opened_at: Timestamp) {
+    let jobs = desk.environments.jobs().unwrap_or_else(|error| {
+        tracing::warn!(%error, "cannot list the environments of callers");
+        Vec::new()
+    });
+    // Those of this daemon's own jobs are removed when they end.
+    for job in jobs.into_iter().filter(|job| *job < JobId::first_of(opened_at)) {
+        match desk.store.get(job).await {
+            Ok(Some(record)) if record.completed_at.is_none() => {}
+            Ok(_) => desk.environments.remove(job),
+            Err(error) => tracing::warn!(%job, %error, "cannot look up the job of a caller's environment"),
         }
     }
 }

@@ -6,7 +6,7 @@ use std::process::Output;
 
 use serde_json::{Value, json};
 
-use crate::bed::{Bed, Host, stderr, stdout};
+use crate::bed::{Bed, Host, eventually, stderr, stdout};
 
 /// Puts a `claude` into a directory: the scripted agent behind the words of the real one.
 fn install_claude(folder: &std::path::Path) {
@@ -114,7 +114,7 @@ fn queued_call_keeps_its_variables_across_a_restart() {
     let first = stdout(&bed.run(&["call", "rehearsal", "--background", "@rehearse say up\n@rehearse hang"]));
     let mut second = bed.command(&["call", "rehearsal", "--background", "@rehearse env REHEARSAL_KEY"]);
     let second = stdout(&second.env("REHEARSAL_KEY", "hunter22").output().unwrap());
-    let kept = bed.state().join("jobs").join(second.trim()).join("environment.json");
+    let kept = bed.state().join("environments").join(format!("{}.json", second.trim()));
     assert_eq!(fs::metadata(&kept).unwrap().permissions().mode() & 0o777, 0o600);
     daemon.kill();
     // The next daemon has another environment.
@@ -126,6 +126,17 @@ fn queued_call_keeps_its_variables_across_a_restart() {
     assert!(!kept.exists(), "secrets are gone with the end of the job");
     let database = fs::read(bed.state().join("switchboard.db")).unwrap();
     assert!(!database.windows(8).any(|bytes| bytes == b"hunter22"));
+}
+
+#[test]
+fn variables_of_a_call_that_was_never_placed_are_removed() {
+    let bed = Bed::new();
+    bed.daemon().kill();
+    // What a daemon leaves that is killed between the two writes.
+    let left = bed.state().join("environments/01a1dde2-642d-7027-95b7-67d9f29d1836.json");
+    fs::write(&left, "{}").unwrap();
+    bed.daemon();
+    eventually("the variables are removed", || !left.exists());
 }
 
 #[test]

@@ -4,7 +4,8 @@ use std::fs::{self, File, OpenOptions};
 use std::io::{BufRead, BufReader, Read, Write};
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, ChildStdout, Command, Output, Stdio};
-use std::time::Duration;
+use std::thread;
+use std::time::{Duration, Instant};
 
 use model_api::cli::{Agent, Cli};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -13,6 +14,9 @@ use rustix::fs::{FlockOperation, flock};
 use rustix::process::{Pid, PidfdFlags, Signal, kill_process, pidfd_open};
 use serde_json::{Value, json};
 use tempfile::TempDir;
+
+/// How long a test waits for something.
+const LONGEST_WAIT: Duration = Duration::from_mins(2);
 
 /// Longer than anything takes on a busy machine; a test that needs it has failed.
 pub const AT_MOST: Timespec = Timespec { tv_sec: 60, tv_nsec: 0 };
@@ -209,6 +213,15 @@ impl Host {
         self.child.stderr.take().unwrap().read_to_string(&mut aside).unwrap();
         assert!(self.child.wait().unwrap().success());
         (rest, aside)
+    }
+}
+
+/// Waits until something holds, longer than anything takes on a busy machine; a test that needs all of it has failed.
+pub fn eventually(what: &str, mut holds: impl FnMut() -> bool) {
+    let give_up_at = Instant::now() + LONGEST_WAIT;
+    while !holds() {
+        assert!(Instant::now() < give_up_at, "{what}: not within {LONGEST_WAIT:?}");
+        thread::sleep(Duration::from_millis(5));
     }
 }
 

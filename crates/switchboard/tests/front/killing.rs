@@ -4,18 +4,16 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use model::{RunState, RunStatus};
 use serde_json::{Value, json};
 
-use crate::bed::{Bed, Host};
+use crate::bed::{Bed, Host, eventually};
 
 /// How many calls run while the daemon is killed, and through how many hosts.
 const CALLS: u64 = 20;
 const HOSTS: u64 = 4;
-/// Longer than anything takes on a busy machine; a test that needs it has failed.
-const AT_MOST: Duration = Duration::from_mins(2);
 
 fn bed() -> Bed {
     let bed = Bed::new();
@@ -81,14 +79,6 @@ fn only_run(job: &Path) -> RunStatus {
 fn is_running(pid: i32) -> bool {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
     stat.rsplit_once(") ").is_some_and(|(_, rest)| !rest.starts_with(['Z', 'X']))
-}
-
-fn eventually(what: &str, mut holds: impl FnMut() -> bool) {
-    let give_up_at = Instant::now() + AT_MOST;
-    while !holds() {
-        assert!(Instant::now() < give_up_at, "{what}: not within {AT_MOST:?}");
-        thread::sleep(Duration::from_millis(5));
-    }
 }
 
 /// The supervisors of all runs, every descendant of their agents, and those that were the daemon's own children.

@@ -4,26 +4,13 @@ use std::collections::BTreeSet;
 use std::fs;
 use std::path::Path;
 use std::process::Command;
-use std::thread;
-use std::time::{Duration, Instant};
 
 use model::RunStatus;
 use model_api::{ModelApi, Script};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 
-use crate::bed::{Bed, newest_claude, stdout};
-
-/// Longer than anything takes on a busy machine; a test that needs it has failed.
-const AT_MOST: Duration = Duration::from_mins(2);
-
-fn eventually(what: &str, mut holds: impl FnMut() -> bool) {
-    let give_up_at = Instant::now() + AT_MOST;
-    while !holds() {
-        assert!(Instant::now() < give_up_at, "{what}: not within {AT_MOST:?}");
-        thread::sleep(Duration::from_millis(5));
-    }
-}
+use crate::bed::{Bed, eventually, newest_claude, stdout};
 
 fn names_in(directory: &Path) -> BTreeSet<String> {
     let entries = fs::read_dir(directory).unwrap();
