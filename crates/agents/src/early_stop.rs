@@ -74,9 +74,34 @@ mod tests {
             (&[INIT, REFUSED, REFUSED_AGAIN, DONE], answered),
         ];
         for (lines, expected) in table {
-            let mut parser = Parser::new(AgentKind::Claude, ParseLimits::default());
-            parser.feed(format!("{}\n", lines.join("\n")).as_bytes(), &mut |_| {});
-            assert_eq!(early_stop(parser.summary(), LINGER), expected, "{lines:?}");
+            assert_eq!(decide(AgentKind::Claude, lines), expected, "{lines:?}");
+        }
+    }
+
+    fn decide(agent: AgentKind, lines: &[&str]) -> Option<(EarlyStop, Duration)> {
+        let mut parser = Parser::new(agent, ParseLimits::default());
+        parser.feed(format!("{}\n", lines.join("\n")).as_bytes(), &mut |_| {});
+        early_stop(parser.summary(), LINGER)
+    }
+
+    #[test]
+    fn codex_is_stopped_when_its_login_is_refused_twice() {
+        const TURN: &str = r#"{"type":"turn.started"}"#;
+        const FIRST: &str =
+            r#"{"type":"error","message":"Reconnecting... 1/5 (unexpected status 401 Unauthorized: no)"}"#;
+        const SECOND: &str =
+            r#"{"type":"error","message":"Reconnecting... 2/5 (unexpected status 401 Unauthorized: no)"}"#;
+        const TIMEOUT: &str = r#"{"type":"error","message":"Reconnecting... 2/5 (timeout)"}"#;
+        const SAID: &str = r#"{"type":"item.completed","item":{"type":"agent_message","text":"x"}}"#;
+        let refused = Some((EarlyStop::LoginRefused, Duration::ZERO));
+        let table: [(&[&str], _); 4] = [
+            (&[TURN, FIRST], None),
+            (&[TURN, FIRST, SECOND], refused),
+            (&[TURN, FIRST, TIMEOUT], None),
+            (&[TURN, FIRST, SECOND, SAID], None),
+        ];
+        for (lines, expected) in table {
+            assert_eq!(decide(AgentKind::Codex, lines), expected, "{lines:?}");
         }
     }
 }

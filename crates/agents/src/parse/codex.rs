@@ -56,8 +56,16 @@ pub(super) fn read(
         // Whatever was said before, this turn has its own end, and its own answer.
         Some(b"turn.started") => summary.begin_turn(),
         Some(b"item.updated") => {}
-        Some(b"item.started") => started(line.item, summary, on_event),
-        Some(b"item.completed") => completed(line.item, bytes, summary, on_event),
+        Some(kind @ (b"item.started" | b"item.completed")) => {
+            if line.item.kind != Some(b"error") {
+                // The model has answered, so its API takes the login.
+                summary.login_refusals = 0;
+            }
+            match kind {
+                b"item.started" => started(line.item, summary, on_event),
+                _ => completed(line.item, bytes, summary, on_event),
+            }
+        }
         Some(b"turn.completed" | b"turn.failed") => {
             strictly(bytes)?;
             ended(line, summary, on_event);
@@ -236,12 +244,21 @@ fn trouble(message: Option<AgentText<'_>>, summary: &mut Summary, on_event: &mut
     let words = message.to_string();
     match reconnecting(&words) {
         Some((attempt, of)) => {
+            let status = http_status(&words);
             summary.retries = summary.retries.saturating_add(1);
-            on_event(AgentEvent::Retry { attempt, of, delay: None, status: None, reason: message });
+            let refusals = attempt.unwrap_or(summary.login_refusals.saturating_add(1));
+            summary.login_refusals = if status == Some(401) { refusals } else { 0 };
+            on_event(AgentEvent::Retry { attempt, of, delay: None, status, reason: message });
         }
         None => on_event(AgentEvent::Warning { message }),
     }
-    summary.last_trouble = Some(summary::words(&words));
+    summary.last_trouble = Some(summary::words(retry_reason(&words)));
+}
+
+/// `timeout` in `Reconnecting... 1/5 (timeout)`; everything in other messages.
+fn retry_reason(words: &str) -> &str {
+    let reason = words.strip_prefix("Reconnecting").and_then(|rest| rest.split_once(" ("));
+    reason.and_then(|(_, reason)| reason.strip_suffix(')')).unwrap_or(words)
 }
 
 fn reconnecting(words: &str) -> Option<(Option<u32>, Option<u32>)> {
@@ -250,9 +267,21 @@ fn reconnecting(words: &str) -> Option<(Option<u32>, Option<u32>)> {
     Some((attempt.parse().ok(), of.parse().ok()))
 }
 
+/// Reads the status of `Reconnecting... 1/5 (unexpected status 401 Unauthorized: …`.
+fn http_status(words: &str) -> Option<u16> {
+    let (_, rest) = words.split_once("unexpected status ")?;
+    rest.split(' ').next()?.parse().ok()
+}
+
 #[cfg(test)]
 mod tests {
-    use super::reconnecting;
+    use super::{http_status, reconnecting};
+
+    #[test]
+    fn status_of_a_refused_request_is_read_from_its_words() {
+        assert_eq!(http_status("Reconnecting... 1/5 (unexpected status 401 Unauthorized: no)"), Some(401));
+        assert_eq!(http_status("Reconnecting... 1/5 (timeout)"), None);
+    }
 
     #[test]
     fn a_retry_is_told_from_an_error_by_its_words() {
