@@ -62,12 +62,10 @@ impl Outcome {
     }
 
     /// Whether the model answered, if only in part: the conversation then exists, and can be resumed. An agent that was refused
-    /// by its vendor, or died before its first output, names a session that it never kept.
+    /// by its vendor, or died before its first output, names a session that it never kept. Tokens prove nothing: gemini counts those
+    /// of the model that routes a request, too.
     pub fn has_answer(&self) -> bool {
-        self.is_success()
-            || !self.text.is_empty()
-            || self.structured_output.is_some()
-            || self.usage.is_some_and(|usage| usage.output > 0)
+        self.is_success() || !self.text.is_empty() || self.structured_output.is_some()
     }
 
     /// What went wrong, if anything.
