@@ -250,13 +250,13 @@ pub fn hold_lock(bed: &Bed) -> File {
     lock
 }
 
-/// The newest claude that is installed; says so when none is.
-pub fn newest_claude() -> Option<Cli> {
+/// Returns the newest installed version of an agent; prints that the test is skipped when there is none.
+pub fn newest(agent: Agent) -> Option<Cli> {
     let named = std::env::var_os("SWITCHBOARD_TOOLS").map(PathBuf::from);
     let tools = named.or_else(|| Some(std::env::home_dir()?.join(".cache/switchboard-tools")))?;
-    let found = Cli::installed(&tools).into_iter().rfind(|cli| cli.agent == Agent::Claude);
+    let found = Cli::installed(&tools).into_iter().rfind(|cli| cli.agent == agent);
     if found.is_none() {
-        println!("SKIPPED: claude is not installed; scripts/agents-install does that");
+        println!("SKIPPED: {} is not installed; scripts/agents-install does that", agent.name());
     }
     found
 }

@@ -15,6 +15,7 @@ mod manual;
 mod pieces;
 mod played;
 mod promises;
+mod real_agents;
 mod refusing;
 mod restricted;
 mod service;

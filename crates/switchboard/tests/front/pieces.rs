@@ -4,17 +4,18 @@
 
 use std::fs;
 
+use model_api::cli::Agent;
 use model_api::{ModelApi, Script, Turn};
 use serde_json::Value;
 
-use crate::bed::{Bed, newest_claude, stdout};
+use crate::bed::{Bed, newest, stdout};
 
 /// Long enough for several pieces.
 const STORY: &str = "A heron stood in the shallow water and waited.\n\nThen it flew away.";
 
 #[test]
 fn claude_sends_pieces_to_who_watches_and_every_reader_has_the_words_once() {
-    let Some(claude) = newest_claude() else { return };
+    let Some(claude) = newest(Agent::Claude) else { return };
     let bed = Bed::new();
     let (person, work) = (bed.scratch().join("person"), bed.scratch().join("work"));
     for folder in [&person, &work] {

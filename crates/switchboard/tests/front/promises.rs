@@ -6,11 +6,12 @@ use std::path::Path;
 use std::process::Command;
 
 use model::RunStatus;
+use model_api::cli::Agent;
 use model_api::{ModelApi, Script};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 
-use crate::bed::{Bed, eventually, newest_claude, stdout};
+use crate::bed::{Bed, eventually, newest, stdout};
 
 fn names_in(directory: &Path) -> BTreeSet<String> {
     let entries = fs::read_dir(directory).unwrap();
@@ -19,7 +20,7 @@ fn names_in(directory: &Path) -> BTreeSet<String> {
 
 /// Calls the real claude with a model that obeys the prompt, and returns the answer and the exit code.
 fn call_claude(prompt: &str, more: &[&str]) -> Option<(Value, Option<i32>)> {
-    let claude = newest_claude()?;
+    let claude = newest(Agent::Claude)?;
     let bed = Bed::new();
     let (person, work) = (bed.scratch().join("person"), bed.scratch().join("work"));
     for directory in [&person, &work] {

@@ -7,7 +7,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use model_api::cli::Cli;
+use model_api::cli::{Agent, Cli};
 use model_api::{Call, ModelApi, Script, Turn};
 use serde_json::{Value, json};
 use tokio::runtime::Runtime;
@@ -15,7 +15,7 @@ use tokio::runtime::Runtime;
 use crate::bed::{self, Bed, Host};
 
 fn claude() -> Option<Cli> {
-    bed::newest_claude().filter(|_| can_confine())
+    bed::newest(Agent::Claude).filter(|_| can_confine())
 }
 
 fn can_confine() -> bool {
