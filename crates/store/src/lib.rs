@@ -53,6 +53,7 @@ mod stats;
 mod store;
 #[cfg(feature = "surreal")]
 mod surreal;
+mod token_formats;
 mod watch;
 mod written;
 

@@ -4,47 +4,84 @@
 //! holds one is refused, because a changed name would mean something else; so is what an MCP server is started with, because
 //! it would not work. What an agent is given is what the store holds, so a secret in a prompt does not reach the agent either.
 
+use std::borrow::Cow;
 use std::fmt;
+use std::sync::{LazyLock, OnceLock};
 
 use model::{
     AgentName, CallSpec, JobEnd, NewJob, Outcome, PermissionDenial, RefusedAction, SessionChoice, SessionId,
     ToolChoice, Verdict,
 };
-use regex::Regex;
+use regex::{Captures, Regex};
 
 use crate::StoreError;
+use crate::token_formats::{TOKEN_FORMATS, TokenFormat, secret};
 
 const REPLACEMENT: &str = "[redacted]";
 
 /// A shorter value would be found in texts that have nothing to do with it.
 const SHORTEST_SECRET: usize = 6;
 
-/// What common secrets look like.
-const USUAL_PATTERNS: [&str; 8] = [
-    r"sk-[A-Za-z0-9_-]{20,}",
-    r"\bgh[pousr]_[A-Za-z0-9]{30,}",
-    r"\bgithub_pat_[A-Za-z0-9_]{40,}",
-    r"\bAKIA[A-Z0-9]{16}\b",
-    r"\bAIza[A-Za-z0-9_-]{35}",
-    r"\bxox[abprs]-[A-Za-z0-9-]{10,}",
-    r"\beyJ[A-Za-z0-9_-]{10,}\.eyJ[A-Za-z0-9_-]{10,}\.[A-Za-z0-9_-]{10,}",
-    r"(?s)-----BEGIN [A-Z ]*PRIVATE KEY-----.*?-----END [A-Z ]*PRIVATE KEY-----",
-];
-
 /// Finds secrets and takes them out.
 #[derive(Clone, Default)]
 pub struct Redactor {
     /// What is known to be one, the longest first.
     values: Vec<String>,
-    /// What looks like one.
+    /// What looks like one to the operator.
     patterns: Vec<Regex>,
+    /// What looks like one of the usual vendors'.
+    formats: Option<&'static Formats>,
+}
+
+/// The known formats. Each is compiled when the first text may hold such a secret.
+struct Formats(Vec<(&'static TokenFormat, OnceLock<Option<Regex>>)>);
+
+static FORMATS: LazyLock<Formats> =
+    LazyLock::new(|| Formats(TOKEN_FORMATS.iter().map(|format| (format, OnceLock::new())).collect()));
+
+impl Formats {
+    /// Returns the formats that a text may hold secrets of.
+    fn possible(&self, text: &str) -> impl Iterator<Item = (&'static TokenFormat, &Regex)> {
+        let possible = self.0.iter().filter(|(format, _)| format.may_be_in(text));
+        // The patterns are ours, and a test compiles each.
+        possible.filter_map(|(format, compiled)| {
+            Some((*format, compiled.get_or_init(|| format.compile().ok()).as_ref()?))
+        })
+    }
+
+    /// Takes the secrets of the known formats out of a text, and returns how many there were.
+    fn redact(&self, text: &mut String) -> usize {
+        let mut found = 0;
+        let possible: Vec<_> = self.possible(text).collect();
+        for (format, pattern) in possible {
+            let replaced = pattern.replace_all(text, |captures: &Captures<'_>| {
+                if !(format.is_secret)(captures) {
+                    return captures[0].to_owned();
+                }
+                found += 1;
+                captures[0].replace(secret(captures), REPLACEMENT)
+            });
+            if let Cow::Owned(replaced) = replaced {
+                *text = replaced;
+            }
+        }
+        found
+    }
+
+    fn finds(&self, text: &str) -> bool {
+        self.possible(text)
+            .any(|(format, pattern)| pattern.captures_iter(text).any(|found| (format.is_secret)(&found)))
+    }
 }
 
 /// Says how many secrets it knows, and none of them.
 impl fmt::Debug for Redactor {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let values = format_args!("{} values", self.values.len());
-        f.debug_struct("Redactor").field("values", &values).field("patterns", &self.patterns).finish()
+        f.debug_struct("Redactor")
+            .field("values", &values)
+            .field("patterns", &self.patterns)
+            .finish_non_exhaustive()
     }
 }
 
@@ -56,9 +93,7 @@ impl Redactor {
 
     /// One that knows what the keys of the usual vendors look like.
     pub fn usual() -> Self {
-        // The patterns are ours, and a test compiles each.
-        let patterns = USUAL_PATTERNS.iter().filter_map(|pattern| Regex::new(pattern).ok()).collect();
-        Self { patterns, ..Self::default() }
+        Self { formats: Some(&FORMATS), ..Self::default() }
     }
 
     /// Also takes out what these regular expressions find.
@@ -110,12 +145,13 @@ impl Redactor {
                 found += here;
             }
         }
-        found
+        found + self.formats.map_or(0, |formats| formats.redact(text))
     }
 
     fn finds(&self, text: &str) -> bool {
         self.values.iter().any(|value| text.contains(value.as_str()))
             || self.patterns.iter().any(|pattern| pattern.is_match(text))
+            || self.formats.is_some_and(|formats| formats.finds(text))
     }
 
     /// Takes the secrets out of the texts of a job, and refuses one that has some in its names.
@@ -264,23 +300,10 @@ mod tests {
     }
 
     #[test]
-    fn every_usual_pattern_compiles() {
-        assert_eq!(Redactor::usual().patterns.len(), USUAL_PATTERNS.len());
-    }
-
-    #[test]
-    fn keys_of_the_usual_vendors_are_taken_out() {
-        let redactor = Redactor::usual();
-        for key in [
-            format!("sk-ant-api03-{}", "a".repeat(40)),
-            format!("ghp_{}", "A1".repeat(18)),
-            format!("AKIA{}", "A".repeat(16)),
-            "-----BEGIN RSA PRIVATE KEY-----\nMIIE\nxyz\n-----END RSA PRIVATE KEY-----".to_owned(),
-        ] {
-            assert_eq!(redacted(&redactor, &format!("a {key} b")), "a [redacted] b", "{key}");
+    fn every_format_compiles() {
+        for format in TOKEN_FORMATS {
+            format.compile().unwrap();
         }
-        let harmless = "task-force, risk-averse, sk-short and 01a1dde2-642d-7027-95b7-67d9f29d1836";
-        assert_eq!(redacted(&redactor, harmless), harmless);
     }
 
     #[test]

@@ -1,0 +1,325 @@
+//! What the secrets of common vendors look like.
+//!
+//! Owns the table of formats. A format is a prefix or a context that nothing else has: what is taken out of a prompt never reaches the
+//! agent, so a harmless text that is mistaken for a secret does damage, too. The named group `secret` of a pattern is what is taken
+//! out, or the whole match where it has none. Classes and word boundaries are those of ASCII: a text of 100 kB with other letters takes
+//! less than a millisecond that way.
+
+use regex::{Captures, Regex, RegexBuilder};
+
+/// A kind of secret, and how it is found.
+pub(crate) struct TokenFormat {
+    /// One of these is in every text that has such a secret.
+    markers: &'static [&'static str],
+    pattern: &'static str,
+    /// Tells a secret from what only looks like one.
+    pub is_secret: fn(&Captures<'_>) -> bool,
+}
+
+impl TokenFormat {
+    /// Whether a text may hold such a secret, in a moment: most texts hold none of any format.
+    pub fn may_be_in(&self, text: &str) -> bool {
+        self.markers.iter().any(|marker| text.contains(marker))
+    }
+
+    pub fn compile(&self) -> Result<Regex, regex::Error> {
+        RegexBuilder::new(self.pattern).unicode(false).build()
+    }
+}
+
+const fn format(
+    _vendor: &'static str,
+    markers: &'static [&'static str],
+    pattern: &'static str,
+) -> TokenFormat {
+    TokenFormat { markers, pattern, is_secret: |_| true }
+}
+
+/// A format that words and identifiers have, too.
+const fn random(
+    _vendor: &'static str,
+    markers: &'static [&'static str],
+    pattern: &'static str,
+) -> TokenFormat {
+    TokenFormat { markers, pattern, is_secret: |found| is_random(secret(found)) }
+}
+
+/// Every format that is known.
+pub(crate) const TOKEN_FORMATS: &[TokenFormat] = &[
+    // Model vendors.
+    format(
+        "Anthropic, OpenAI, OpenRouter",
+        &["sk-"],
+        r"\bsk-(?:admin|ant|or|proj|svcacct)-[A-Za-z0-9_-]{20,}",
+    ),
+    random("OpenAI and others", &["sk-"], r"\bsk-[A-Za-z0-9_-]{20,}"),
+    format("Google API key", &["AIza"], r"\bAIza[A-Za-z0-9_-]{35}"),
+    format("Groq", &["gsk_"], r"\bgsk_[A-Za-z0-9]{40,}"),
+    format("Hugging Face", &["hf_", "api_org_"], r"\b(?:hf|api_org)_[A-Za-z0-9]{30,}"),
+    format("Perplexity", &["pplx-"], r"\bpplx-[A-Za-z0-9]{40,}"),
+    format("Replicate", &["r8_"], r"\br8_[A-Za-z0-9]{37}"),
+    format("xAI", &["xai-"], r"\bxai-[A-Za-z0-9]{60,}"),
+    // Code and packages.
+    format("Artifactory", &["AKCp"], r"\bAKCp[A-Za-z0-9]{60,}"),
+    format("Atlassian", &["ATATT3"], r"\bATATT3[A-Za-z0-9_=-]{100,}"),
+    format("Buildkite", &["bkua_"], r"\bbkua_[a-z0-9]{40}"),
+    format("CircleCI", &["CCIPAT_"], r"\bCCIPAT_[A-Za-z0-9]{20,}_[a-f0-9]{40}"),
+    random("crates.io", &["cio"], r"\bcio[A-Za-z0-9]{32}\b"),
+    format("Docker Hub", &["dckr_"], r"\bdckr_[op]at_[A-Za-z0-9_-]{27,}"),
+    format("GitHub", &["ghp_", "gho_", "ghu_", "ghs_", "ghr_"], r"\bgh[pousr]_[A-Za-z0-9]{30,}"),
+    format("GitHub, fine-grained", &["github_pat_"], r"\bgithub_pat_[A-Za-z0-9_]{40,}"),
+    format("GitLab", &["gl"], r"\bgl(?:agent|cbt|dt|ffct|ft|imt|oas|pat|ptt|rt|soat)-[A-Za-z0-9_.=-]{20,}"),
+    format("GitLab runner", &["GR1348941"], r"\bGR1348941[A-Za-z0-9_-]{20}"),
+    format("npm", &["npm_"], r"\bnpm_[A-Za-z0-9]{36}"),
+    format("PyPI", &["pypi-AgE"], r"\bpypi-AgE[A-Za-z0-9_-]{50,}"),
+    format("RubyGems", &["rubygems_"], r"\brubygems_[a-f0-9]{48}"),
+    format("SonarQube", &["sqa_", "sqp_", "squ_"], r"\bsq[apu]_[a-f0-9]{40}"),
+    // Clouds.
+    // An access key of AWS.
+    TokenFormat {
+        markers: &["AKIA", "ASIA", "ABIA", "ACCA", "A3T"],
+        pattern: r"\b(?:A3T[A-Z0-9]|ABIA|ACCA|AKIA|ASIA)[A-Z0-9]{16}\b",
+        // The vendor's own documents use keys that say so.
+        is_secret: |found| !secret(found).ends_with("EXAMPLE"),
+    },
+    // A secret key of AWS.
+    TokenFormat {
+        markers: &["ecret", "ECRET", "aws_sec", "AWS_SEC"],
+        pattern: r#"(?i)aws_?(?:secret|sec)[a-z_ -]{0,24}["']?\s{0,3}(?:=>|[:=])\s{0,3}["']?(?<secret>[A-Za-z0-9/+]{40})\b"#,
+        is_secret: |found| is_random(secret(found)) && !secret(found).ends_with("EXAMPLEKEY"),
+    },
+    format(
+        "AWS session",
+        &["oken", "OKEN"],
+        r#"(?i)aws_?session_?token["']?\s{0,3}[:=]\s{0,3}["']?(?<secret>[A-Za-z0-9/+=]{100,})"#,
+    ),
+    format("Azure storage", &["ccount", "CCOUNT"], r"(?i)\bAccountKey=(?<secret>[A-Za-z0-9+/]{86}==)"),
+    format("Azure application", &["8Q~"], r"\b[A-Za-z0-9_~.]{3}8Q~[A-Za-z0-9_~.-]{34}"),
+    format("Databricks", &["dapi"], r"\bdapi[a-f0-9]{32}\b"),
+    format("DigitalOcean", &["_v1_"], r"\bdo[opr]_v1_[a-f0-9]{64}"),
+    format("Fly.io", &["fm1_", "fm2_"], r"\bfm[12]_[A-Za-z0-9+/=_-]{100,}"),
+    format("Google OAuth secret", &["GOCSPX-"], r"\bGOCSPX-[A-Za-z0-9_-]{28}"),
+    format("Google OAuth access", &["ya29."], r"\bya29\.[A-Za-z0-9_-]{30,}"),
+    format("Google OAuth refresh", &["1//0"], r"\b1//0[A-Za-z0-9_-]{40,}"),
+    format("Heroku", &["HRKU-AA"], r"\bHRKU-AA[A-Za-z0-9_-]{50,}"),
+    format("Netlify", &["nf"], r"\bnf[a-z]_[A-Za-z0-9]{36,}"),
+    format("PlanetScale", &["pscale_"], r"\bpscale_(?:oauth|pw|tkn)_[A-Za-z0-9_.-]{32,}"),
+    format("Pulumi", &["pul-"], r"\bpul-[a-f0-9]{40}\b"),
+    format("Supabase", &["sbp_", "sb_secret_"], r"\bsb(?:p_[a-f0-9]{40}|_secret_[A-Za-z0-9_-]{20,})"),
+    format("Tailscale", &["tskey-"], r"\btskey-[a-z]+-[A-Za-z0-9]{10,}-[A-Za-z0-9]{20,}"),
+    format("Terraform Cloud", &[".atlasv1."], r"\b[A-Za-z0-9]{14}\.atlasv1\.[A-Za-z0-9_=-]{60,}"),
+    format("Vault", &["hvb.", "hvs.", "hvr."], r"\bhv[bsr]\.[A-Za-z0-9_-]{24,}"),
+    random("Vault before 1.10", &["b.", "s."], r"\b[bs]\.[A-Za-z0-9]{24}\b"),
+    format("Vercel", &["vc"], r"\bvc[aikpr]_[A-Za-z0-9]{24,}"),
+    // Payment, mail and messages.
+    format("Discord bot", &["."], r"\b[MNO][A-Za-z0-9_-]{23,25}\.[A-Za-z0-9_-]{6}\.[A-Za-z0-9_-]{27,38}"),
+    format(
+        "Discord webhook",
+        &["/webhooks/"],
+        r"https://(?:\w+\.)?discord(?:app)?\.com/api/webhooks/\d+/(?<secret>[A-Za-z0-9_-]{60,})",
+    ),
+    format("Mailchimp", &["-us"], r"\b[a-f0-9]{32}-us\d{1,2}\b"),
+    format("Mailgun", &["key-"], r"\bkey-[a-f0-9]{32}\b"),
+    format("SendGrid", &["SG."], r"\bSG\.[A-Za-z0-9_-]{16,32}\.[A-Za-z0-9_-]{32,64}"),
+    format("Shopify", &["shpat_", "shpca_", "shppa_", "shpss_"], r"\bshp(?:at|ca|pa|ss)_[a-fA-F0-9]{32}"),
+    format("Slack", &["xox"], r"\bxox[a-z](?:\.xox[a-z])?-[A-Za-z0-9-]{10,}"),
+    format("Slack app", &["xapp-"], r"\bxapp-\d-[A-Z0-9]+-\d+-[a-f0-9]{32,}"),
+    format(
+        "Slack webhook",
+        &["hooks.slack"],
+        r"https://hooks\.slack(?:-gov)?\.com/(?:services|workflows|triggers)/(?<secret>[A-Za-z0-9/+_-]{40,})",
+    ),
+    format("Square", &["sq0"], r"\bsq0(?:atp|csp)-[A-Za-z0-9_-]{22,}"),
+    format("Stripe", &["k_live_", "k_prod_", "k_test_"], r"\b[rs]k_(?:live|prod|test)_[A-Za-z0-9]{10,}"),
+    format("Stripe webhook", &["whsec_"], r"\bwhsec_[A-Za-z0-9+/=]{24,}"),
+    format("Telegram bot", &[":AA"], r"\b\d{8,10}:AA[A-Za-z0-9_-]{33}"),
+    format("Twilio", &["SK"], r"\bSK[a-f0-9]{32}\b"),
+    // Tools for teams.
+    format("1Password", &["ops_eyJ"], r"\bops_eyJ[A-Za-z0-9+/=_-]{100,}"),
+    format("age", &["AGE-SECRET-KEY-1"], r"\bAGE-SECRET-KEY-1[0-9A-Z]{58}"),
+    format("Airtable", &["pat"], r"\bpat[A-Za-z0-9]{14}\.[a-f0-9]{64}"),
+    format("Doppler", &["dp."], r"\bdp\.[a-z]{2,6}\.[A-Za-z0-9]{40,}"),
+    format("Dropbox", &["sl."], r"\bsl\.(?:u\.)?[A-Za-z0-9_-]{100,}"),
+    format("Figma", &["fig"], r"\bfig[dor]_[A-Za-z0-9_-]{40,}"),
+    format("Grafana", &["glc_", "glsa_"], r"\bgl(?:c_[A-Za-z0-9+/=]{32,}|sa_[A-Za-z0-9]{32}_[a-f0-9]{8})"),
+    format("Linear", &["lin_"], r"\blin_(?:api|oauth)_[A-Za-z0-9]{32,}"),
+    format("New Relic", &["NRAK-"], r"\bNRAK-[A-Z0-9]{27}"),
+    format("Notion", &["ntn_", "secret_"], r"\b(?:ntn_[A-Za-z0-9]{40,}|secret_[A-Za-z0-9]{43}\b)"),
+    format("Postman", &["PMAK-"], r"\bPMAK-[a-f0-9]{24}-[a-f0-9]{34}"),
+    format("Sentry", &["sntry"], r"\bsntry[su]_[A-Za-z0-9+/=_-]{40,}"),
+    // Of no vendor.
+    format("JSON web token", &["eyJ"], r"\beyJ[A-Za-z0-9_-]{10,}\.eyJ[A-Za-z0-9_-]{10,}\.[A-Za-z0-9_-]{10,}"),
+    format(
+        "private key",
+        &["PRIVATE KEY"],
+        r"-----BEGIN [A-Z ]*PRIVATE KEY(?: BLOCK)?-----(?su:.)*?-----END [A-Z ]*PRIVATE KEY(?: BLOCK)?-----",
+    ),
+    random("Bearer", &["earer", "EARER"], r"(?i)\bbearer\s+(?<secret>[A-Za-z0-9._~+/-]{16,}=*)"),
+    format("Basic", &["asic", "ASIC"], r"(?i)\bauthorization:\s*basic\s+(?<secret>[A-Za-z0-9+/]{8,}=*)"),
+    // A password in an address.
+    TokenFormat {
+        markers: &["://"],
+        pattern: r#"\b[a-z][a-z0-9+.-]{1,20}://(?<user>(?u:[^\s:/@"'`<>])*):(?<secret>(?u:[^\s:/@"'`<>]){6,})@(?<host>[A-Za-z0-9.-]+)"#,
+        is_secret: |found| {
+            let host = &found["host"];
+            let is_local = matches!(host, "localhost" | "127.0.0.1" | "db" | "postgres" | "redis" | "host")
+                || host.contains("example");
+            // A variable, or a word that stands for a password.
+            let stands_for_it =
+                |text: &str| text.contains(['$', '{', '*', '[', '%']) || text.to_lowercase().contains("pass");
+            !is_local && !stands_for_it(secret(found)) && secret(found) != &found["user"]
+        },
+    },
+];
+
+/// Returns the part of a match that is taken out.
+pub(crate) fn secret<'t>(found: &Captures<'t>) -> &'t str {
+    found.name("secret").or_else(|| found.get(0)).map_or("", |secret| secret.as_str())
+}
+
+/// Whether a text looks as if it were drawn at random, and not written by a person: letters and digits change often.
+fn is_random(text: &str) -> bool {
+    let is_letter = |c: u8| c.is_ascii_alphabetic();
+    let changes = text.as_bytes().windows(2).filter(|two| {
+        let [one, other] = [two[0], two[1]];
+        (is_letter(one) && other.is_ascii_digit()) || (one.is_ascii_digit() && is_letter(other))
+    });
+    let mut letters = text.bytes().collect::<Vec<_>>();
+    letters.sort_unstable();
+    letters.dedup();
+    changes.count() >= 2 && letters.len() >= 8
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use crate::Redactor;
+
+    fn redacted(text: &str) -> String {
+        let mut text = text.to_owned();
+        Redactor::usual().redact(&mut text);
+        text
+    }
+
+    /// Letters and digits that follow no pattern, and are no secret.
+    fn noise(alphabet: &str, length: usize) -> String {
+        let alphabet: Vec<char> = alphabet.chars().collect();
+        let numbers = std::iter::successors(Some(0x2545_f491_u64), |x| {
+            Some(x.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407))
+        });
+        numbers
+            .skip(3)
+            .take(length)
+            .map(|x| alphabet[usize::try_from(x >> 33).unwrap() % alphabet.len()])
+            .collect()
+    }
+
+    const WORD: &str = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789";
+    const HEX: &str = "0123456789abcdef";
+
+    /// One token of each format, put together here: no file of ours holds anything that looks like a secret.
+    fn tokens() -> Vec<String> {
+        let (word, hex) = (|length| noise(WORD, length), |length| noise(HEX, length));
+        vec![
+            format!("sk-ant-{}-{}", "api03", word(80)),
+            format!("sk-{}", word(48)),
+            format!("AIza{}", word(35)),
+            format!("gsk_{}", word(52)),
+            format!("hf_{}", word(34)),
+            format!("r8_{}", word(37)),
+            format!("xai-{}", word(80)),
+            format!("ghp_{}", word(36)),
+            format!("github_pat_{}", word(82)),
+            format!("glpat-{}", word(20)),
+            format!("npm_{}", word(36)),
+            format!("pypi-AgEIcHlwaS5vcmc{}", word(120)),
+            format!("cio{}", word(32)),
+            format!("dckr_pat_{}", word(27)),
+            format!("AKIA{}", noise("ABCDEFGHIJKLMNOPQRSTUVWXYZ234567", 16)),
+            format!("dapi{}", hex(32)),
+            format!("dop_v1_{}", hex(64)),
+            format!("ya29.{}", word(120)),
+            format!("hvs.{}", word(90)),
+            format!("s.{}", word(24)),
+            format!("sbp_{}", hex(40)),
+            format!("{}.atlasv1.{}", word(14), word(67)),
+            format!("SG.{}.{}", word(22), word(43)),
+            format!("xoxb-{}-{}", noise("0123456789", 12), word(24)),
+            format!("sk_live_{}", word(24)),
+            format!("whsec_{}", word(32)),
+            format!("{}:AA{}", noise("123456789", 10), word(33)),
+            format!("SK{}", hex(32)),
+            format!("key-{}", hex(32)),
+            format!("lin_api_{}", word(40)),
+            format!("AGE-SECRET-KEY-1{}", noise("023456789ACDEFGHJKLMNPQRSTUVWXYZ", 58)),
+            format!("eyJ{}.eyJ{}.{}", word(20), word(40), word(43)),
+            format!("-----BEGIN {key}-----\n{}\n-----END {key}-----", word(64), key = "OPENSSH PRIVATE KEY"),
+        ]
+    }
+
+    #[test]
+    fn tokens_of_known_vendors_are_taken_out_whole() {
+        for token in tokens() {
+            for (before, after) in [("a ", " b"), ("KEY=\"", "\"\n"), ("('", "')"), ("", "")] {
+                let text = format!("{before}{token}{after}");
+                assert_eq!(redacted(&text), format!("{before}[redacted]{after}"), "{token}");
+            }
+        }
+    }
+
+    #[test]
+    fn secrets_in_a_context_are_taken_out_of_it() {
+        let word = noise(WORD, 40);
+        for (text, secret) in [
+            (format!("Authorization: Bearer {word}"), word.as_str()),
+            (format!("aws_secret_access_key = {word}"), &word),
+            (format!("\"AWS_SECRET_ACCESS_KEY\": \"{word}\""), &word),
+            (format!("AccountKey={word}{word}{}==", &word[..6]), &format!("{word}{word}{}==", &word[..6])),
+            (format!("postgres://shop:{}@db.shop.io/main", &word[..8]), &word[..8]),
+            (format!("https://ana:{}@git.shop.io/x.git", &word[..8]), &word[..8]),
+            (format!("https://hooks.slack.com/services/T0{word}"), &format!("T0{word}")),
+        ] {
+            assert_eq!(redacted(&text), text.replace(secret, "[redacted]"));
+        }
+    }
+
+    #[test]
+    fn harmless_texts_are_left_alone() {
+        for harmless in [
+            "task-force-of-many-people-in-twenty-offices, risk-averse, sk-short, 01a1dde2-642d-7027-95b7-67d9f29d1836",
+            "<div class=\"sk-folding-cube-animation-wrapper\">",
+            "bearer of bad news; Bearer authentication-is-required; Authorization: Bearer $TOKEN_OF_THE_USER_HERE",
+            "postgres://postgres:postgres@localhost:5432/app, redis://default:secret123@127.0.0.1, mysql://root:password@db.io",
+            "https://example.com:8080/a@b, ssh://git@github.com:22/x, http://user:hunter2222@example.com",
+            "AKIAIOSFODNN7EXAMPLE wJalrXUtnFEMI/K7MDENG/bPxRfiCYEXAMPLEKEY s.querySelectorAllElements s.map(x)",
+            "da39a3ee5e6b4b0d3255bfef95601890afd80709 e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855",
+            "npm_config_registry npm_lifecycle_event hf_hub_download do_v1_something glpat-short",
+        ] {
+            assert_eq!(redacted(harmless), harmless);
+        }
+    }
+
+    /// What agents and people really write: this project's own files, and the directory that `REDACTION_SAMPLES` names.
+    #[test]
+    fn files_of_this_project_hold_nothing_that_looks_like_a_secret() {
+        let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
+        let (mut read, mut found) = (0, Vec::new());
+        let mut open = vec![root.join("crates"), root.join("docs"), root.join("support")];
+        open.extend(std::env::var_os("REDACTION_SAMPLES").map(Into::into));
+        while let Some(path) = open.pop() {
+            if path.is_dir() {
+                open.extend(std::fs::read_dir(path).unwrap().map(|entry| entry.unwrap().path()));
+            } else if let Ok(text) = std::fs::read_to_string(&path) {
+                read += text.len();
+                let is_changed = redacted(&text) != text;
+                let lines = text.lines().filter(|line| is_changed && redacted(line) != *line);
+                found.extend(lines.map(|line| format!("{}: {line}", path.display())));
+            }
+        }
+        assert!(read > 1_000_000, "{read} bytes are too few to measure anything");
+        // The header of a test.
+        found.retain(|line| !line.contains("Bearer 0123456789abcdef"));
+        assert!(found.is_empty(), "{found:#?}");
+    }
+}
