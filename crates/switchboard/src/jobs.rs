@@ -44,8 +44,7 @@ pub fn list(order: &cli::ListJobs) -> Result<ExitCode, Failure> {
             output::line(&serde_json::to_string(&serde_json::json!({ "jobs": jobs, "total": total }))?);
         } else {
             if order.watch {
-                // To the upper left corner, and everything below it away.
-                output::piece("\x1b[H\x1b[J");
+                output::clear_screen();
             }
             tell(&jobs, total);
         }
@@ -155,7 +154,7 @@ fn describe(answer: &Answer) {
     }
     if !answer.output.is_empty() {
         output::line("");
-        output::line(&paint::for_stdout(&answer.output));
+        output::line(&answer.output);
     }
 }
 
@@ -165,7 +164,9 @@ pub fn logs(order: &cli::Logs) -> Result<ExitCode, Failure> {
     if order.raw || order.error {
         let stream = if order.error { Stream::Error } else { Stream::Output };
         let request = Request::Output { job: order.id.clone(), stream, follow: order.follow };
-        front::hear_out(&mut starter, &request, print_bytes)?;
+        let mut open = Vec::new();
+        front::hear_out(&mut starter, &request, |reply| print_bytes(&mut open, reply))?;
+        output::piece(&String::from_utf8_lossy(&open));
         call::told_of(&order.id)?;
         return Ok(ExitCode::SUCCESS);
     }
@@ -181,9 +182,11 @@ pub fn logs(order: &cli::Logs) -> Result<ExitCode, Failure> {
     so_far(&mut starter, &answer, view)
 }
 
-fn print_bytes(reply: &Reply) {
+/// Prints a piece of a stream, and keeps in `open` what belongs to the next one.
+fn print_bytes(open: &mut Vec<u8>, reply: &Reply) {
     if let Reply::Bytes { latin1 } = reply {
-        output::bytes(&bytes(latin1));
+        open.extend(bytes(latin1));
+        open.drain(..output::bytes(open));
     }
 }
 

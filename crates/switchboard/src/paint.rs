@@ -1,9 +1,7 @@
 //! How things look on a terminal: colours where they are wanted, spans and sums as a person reads them.
 //!
-//! A colour never says anything that the word does not. What agents say is hostile: on a terminal its control characters are
-//! taken out, in a pipe it stays as it is.
+//! A colour never says anything that the word does not.
 
-use std::borrow::Cow;
 use std::io::{self, IsTerminal};
 use std::sync::OnceLock;
 
@@ -30,7 +28,13 @@ pub fn set(colour: Colour) {
     let _ = WANTED.set(wanted);
 }
 
-fn paints(stream: &impl IsTerminal) -> bool {
+/// Whether a stream is read by a person: a terminal, or something that is said to be as good as one.
+pub fn is_for_eyes(stream: &impl IsTerminal) -> bool {
+    WANTED.get() == Some(&Colour::Always) || stream.is_terminal()
+}
+
+/// Whether a stream is printed in colors.
+pub fn paints(stream: &impl IsTerminal) -> bool {
     match WANTED.get() {
         Some(Colour::Always) => true,
         Some(Colour::Never) | None => false,
@@ -71,16 +75,6 @@ pub fn heading(text: &str) -> String {
 /// Returns a text in one line, without escape sequences and with other invisible characters made visible.
 pub fn clean(text: &str) -> String {
     visible(text).replace(['\n', '\t'], " ")
-}
-
-/// An agent's words for stdout: as they are, but for what a terminal would obey when it is one.
-pub fn for_stdout(text: &str) -> Cow<'_, str> {
-    let obeyed = |c: char| c.is_control() && c != '\n' && c != '\t';
-    if io::stdout().is_terminal() && text.contains(obeyed) {
-        text.chars().filter(|c| !obeyed(*c)).collect::<String>().into()
-    } else {
-        text.into()
-    }
 }
 
 /// A span of time.

@@ -14,7 +14,7 @@ const NAME: &str = "switchboard";
 pub fn completions(order: &Completions) -> ExitCode {
     let mut script = Vec::new();
     clap_complete::generate(order.shell, &mut Cli::command(), NAME, &mut script);
-    output::bytes(&script);
+    output::raw(&script);
     ExitCode::SUCCESS
 }
 
@@ -28,6 +28,6 @@ pub fn man(order: &Man) -> Result<ExitCode, Failure> {
     }
     let mut page = Vec::new();
     clap_mangen::Man::new(Cli::command()).render(&mut page).map_err(Failure::Runtime)?;
-    output::bytes(&page);
+    output::raw(&page);
     Ok(ExitCode::SUCCESS)
 }

@@ -1,28 +1,46 @@
-//! What agents say, made harmless for a person's eye. Everything that an agent says is hostile input.
+//! Makes text of agents harmless for a person's eye. Everything that an agent writes is hostile input, file names too.
 //!
-//! Owns what becomes of characters that are not seen: sequences for a terminal are dropped, other controls and those that turn the
-//! direction of a line are shown. That nothing becomes markup is maud's part: no page is put together in another way.
+//! Owns which characters are replaced: escape sequences are dropped, other controls and characters that change the direction or the
+//! lines of a text are shown by name. Everything that reaches a terminal passes [`for_terminal`], which [`crate::output`] calls; a
+//! page shows [`visible`] text, and maud keeps it from becoming markup.
 
 use std::borrow::Cow;
 use std::fmt::Write;
 use std::iter::Peekable;
 use std::str::Chars;
 
-/// A text without anything that hides or pretends.
+/// The colors and styles of our own that a terminal is sent, clap's among them: all that an agent could ever forge.
+const OWN_STYLES: [&str; 7] = ["0", "1", "4", "31", "32", "33", "36"];
+
+/// Returns a text without anything that hides or pretends.
 pub fn visible(text: &str) -> Cow<'_, str> {
-    if !text.contains(|c: char| is_hidden(c)) {
+    sanitized(text, None)
+}
+
+/// Returns what of a text may reach a terminal: the same, and our own colors.
+pub fn for_terminal(text: &str) -> Cow<'_, str> {
+    sanitized(text, Some(&OWN_STYLES))
+}
+
+fn sanitized<'a>(text: &'a str, styles: Option<&[&str]>) -> Cow<'a, str> {
+    if !text.contains(is_hidden) {
         return Cow::Borrowed(text);
     }
     let (mut shown, mut rest) = (String::with_capacity(text.len()), text.chars().peekable());
     while let Some(c) = rest.next() {
         match c {
-            '\u{1b}' => skip_sequence(&mut rest),
+            '\u{1b}' => match skip_sequence(&mut rest) {
+                Some(style) if styles.is_some_and(|own| own.contains(&style.as_str())) => {
+                    // Writing to a string does not fail.
+                    let _ = write!(shown, "\u{1b}[{style}m");
+                }
+                _ => {}
+            },
             // The end of a line as some write it.
             '\r' if rest.peek() == Some(&'\n') => {}
             '\0'..='\u{1f}' if is_hidden(c) => shown.extend(char::from_u32(u32::from(c) + 0x2400)),
             '\u{7f}' => shown.push('␡'),
             c if is_hidden(c) => {
-                // Writing to a string does not fail.
                 let _ = write!(shown, "⟨U+{:04X}⟩", u32::from(c));
             }
             c => shown.push(c),
@@ -31,22 +49,28 @@ pub fn visible(text: &str) -> Cow<'_, str> {
     Cow::Owned(shown)
 }
 
-/// Controls, and what changes the direction in which a line is read.
+/// Whether a character is a control, ends a line unseen, or changes the direction in which a line is read.
 fn is_hidden(c: char) -> bool {
     (c.is_control() && c != '\n' && c != '\t')
-        || matches!(c, '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
+        || matches!(c, '\u{61c}' | '\u{200e}' | '\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
 }
 
-/// Passes over what a terminal would have obeyed.
-fn skip_sequence(rest: &mut Peekable<Chars<'_>>) {
+/// Passes over an escape sequence, and returns its parameters if it sets a style.
+fn skip_sequence(rest: &mut Peekable<Chars<'_>>) -> Option<String> {
     match rest.peek() {
         Some('[') => {
             rest.next();
-            while rest.next_if(|c| matches!(c, '\u{20}'..='\u{3f}')).is_some() {}
-            rest.next_if(|c| matches!(c, '\u{40}'..='\u{7e}'));
+            let mut parameters = String::new();
+            while let Some(c) = rest.next_if(|c| matches!(c, '\u{20}'..='\u{3f}')) {
+                parameters.push(c);
+            }
+            return rest
+                .next_if(|c| matches!(c, '\u{40}'..='\u{7e}'))
+                .filter(|c| *c == 'm')
+                .map(|_| parameters);
         }
-        // A title, a link: to its end, which is a bell or another escape.
-        Some(']' | 'P' | '_' | '^') => {
+        // A title, a link, the clipboard: to its end, which is a bell or another escape.
+        Some(']' | 'P' | 'X' | '_' | '^') => {
             while rest.next_if(|c| !matches!(c, '\u{7}' | '\u{1b}' | '\n')).is_some() {}
             if rest.next_if_eq(&'\u{1b}').is_some() {
                 rest.next_if_eq(&'\\');
@@ -57,6 +81,7 @@ fn skip_sequence(rest: &mut Peekable<Chars<'_>>) {
         Some('\u{20}'..='\u{7e}') => drop(rest.next()),
         _ => {}
     }
+    None
 }
 
 /// The same text with at most that many characters, and how many are missing.
@@ -125,7 +150,18 @@ mod tests {
         assert_eq!(visible("plain\n\ttext äöü 👩‍🔧"), "plain\n\ttext äöü 👩‍🔧");
         assert_eq!(visible("\u{1b}[31;1mred\u{1b}[0m \u{1b}]0;title\u{7}x\u{1b}]8;;u\u{1b}\\y"), "red xy");
         assert_eq!(visible("a\r\nb\rc\0\u{8}\u{7f}\u{9b}"), "a\nb␍c␀␈␡⟨U+009B⟩");
-        assert_eq!(visible("user\u{202e}nimda"), "user⟨U+202E⟩nimda");
+        assert_eq!(visible("user\u{202e}nimda\u{2028}x"), "user⟨U+202E⟩nimda⟨U+2028⟩x");
+    }
+
+    #[test]
+    fn terminal_gets_own_colors_and_no_other_sequence() {
+        assert_eq!(for_terminal("\u{1b}[32mok\u{1b}[0m"), "\u{1b}[32mok\u{1b}[0m");
+        for hostile in
+            ["\u{1b}[8m", "\u{1b}[1;31m", "\u{1b}[2J", "\u{1b}]52;c;eA==\u{7}", "\u{1b}Pq\u{1b}\\", "\u{1b}c"]
+        {
+            assert_eq!(for_terminal(&format!("a{hostile}b")), "ab", "{hostile:?}");
+        }
+        assert_eq!(for_terminal("\u{9b}2J\u{9d}52;c;eA==\u{9c}"), "⟨U+009B⟩2J⟨U+009D⟩52;c;eA==⟨U+009C⟩");
     }
 
     #[test]

@@ -117,7 +117,7 @@ impl View {
     fn message(&self) -> String {
         let doing: String = self.doing.chars().take(DOING_CHARS).collect();
         let used = if self.tokens > 0 { format!(" · {} tokens", self.tokens) } else { String::new() };
-        format!("{} · {doing}{used}", self.agent)
+        paint::clean(&format!("{} · {doing}{used}", self.agent))
     }
 
     /// The agent said something.
@@ -235,14 +235,14 @@ impl View {
         let Some(bar) = self.bar.as_ref().filter(|_| self.together) else {
             self.open.push_str(words);
             self.open.drain(..self.open.rfind('\n').map_or(0, |end| end + 1));
-            return output::piece(&paint::for_stdout(words));
+            return output::piece(words);
         };
         let was_open = !self.open.is_empty();
         self.open.push_str(words);
         if let Some(end) = self.open.rfind('\n') {
             let rest = self.open.split_off(end + 1);
             let lines = std::mem::replace(&mut self.open, rest);
-            bar.suspend(|| output::piece(&paint::for_stdout(&lines)));
+            bar.suspend(|| output::piece(&lines));
         }
         if was_open == self.open.is_empty() {
             bar.set_style(style(if self.open.is_empty() { ALONE } else { BELOW }));

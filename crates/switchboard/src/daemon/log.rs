@@ -19,6 +19,7 @@ use tracing_subscriber::util::SubscriberInitExt;
 
 use crate::config;
 use crate::home::OpenFolder;
+use crate::output;
 
 /// Where else the log goes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -36,7 +37,7 @@ pub fn begin(path: &Path, settings: &config::Log, beside: Beside) -> io::Result<
     }
     let file = Mutex::new(RotatingFile::open(path, settings, beside)?);
     let writer = match beside {
-        Beside::Terminal => BoxMakeWriter::new(file.and(|| Unfailing(io::stderr()))),
+        Beside::Terminal => BoxMakeWriter::new(file.and(Stderr::default)),
         Beside::TakesStderr => BoxMakeWriter::new(file),
     };
     // What cannot be written is lost, and nothing else with it: complaining to a stderr that is gone would be a panic.
@@ -52,16 +53,17 @@ pub fn begin(path: &Path, settings: &config::Log, beside: Beside) -> io::Result<
 }
 
 /// A terminal or a pipe that may be gone.
-struct Unfailing<W>(W);
+#[derive(Default)]
+struct Stderr;
 
-impl<W: Write> Write for Unfailing<W> {
+impl Write for Stderr {
+    /// Takes whole lines: that is how they are traced.
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        let _ = self.0.write_all(bytes);
+        output::aside(String::from_utf8_lossy(bytes).trim_end_matches('\n'));
         Ok(bytes.len())
     }
 
     fn flush(&mut self) -> io::Result<()> {
-        let _ = self.0.flush();
         Ok(())
     }
 }

@@ -1,11 +1,12 @@
 //! A person at a real terminal: tmux types, and what the screen shows is read.
 
+use std::fs;
 use std::path::PathBuf;
 use std::process::{Command, Output};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
-use crate::bed::{Bed, stdout};
+use crate::bed::{Bed, eventually, stdout};
 
 /// Longer than anything takes on a busy machine.
 const PATIENCE: Duration = Duration::from_mins(1);
@@ -142,4 +143,83 @@ fn words_are_on_the_screen_before_their_line_ends_and_once_when_it_has() {
     );
     terminal.enter("stty -a");
     terminal.until(" echoctl");
+}
+
+/// Everything that a terminal obeys or that hides something, each kind at least once.
+fn hostile() -> String {
+    let controls = (1..0x20).chain(0x7f..0xa0).filter_map(char::from_u32).filter(|c| !"\n\t\r".contains(*c));
+    let sequences = [
+        "\u{1b}]52;c;SEVMRA==\u{7}",
+        "\u{1b}]0;title\u{1b}\\",
+        "\u{1b}[2J",
+        "\u{1b}[8mX",
+        "\u{1b}P1$q\u{1b}\\",
+        "\u{1b}c",
+    ];
+    let turns = "\u{61c}\u{200e}\u{200f}\u{202a}\u{202b}\u{202d}\u{202e}\u{2028}\u{2029}\u{2066}\u{2069}";
+    format!("<{}{}{turns}>", sequences.concat(), controls.collect::<String>())
+}
+
+/// Fails when bytes that a terminal was sent contain more than text and what our own drawing needs.
+fn assert_harmless(sent: &str) {
+    let own = ["[0m", "[1m", "[31m", "[32m", "[33m", "[36m", "[2K", "[1A", "[J", "[H", "[G"];
+    let mut rest = sent;
+    while let Some(at) = rest.find(|c: char| c.is_control() && !"\n\r\t".contains(c)) {
+        let from = &rest[at..];
+        let sequence =
+            from.strip_prefix('\u{1b}').and_then(|from| own.iter().find(|own| from.starts_with(**own)));
+        let Some(sequence) = sequence else {
+            panic!("{:?} after {:?}", from.chars().take(12).collect::<String>(), &rest[..at])
+        };
+        rest = &from[1 + sequence.len()..];
+    }
+    let turn = |c: char| matches!(c, '\u{61c}' | '\u{200e}' | '\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}');
+    assert!(!sent.contains(turn), "{sent}");
+}
+
+#[test]
+fn nothing_an_agent_writes_is_obeyed_by_a_terminal() {
+    let bed = Bed::new();
+    let Some(terminal) = Terminal::open(&bed) else { return };
+    let hostile = hostile();
+    let directory = bed.scratch().join(hostile.replace(['/', '<', '>'], "_"));
+    fs::create_dir(&directory).unwrap();
+    let input = serde_json::json!({ "command": hostile, "file_path": hostile });
+    let prompt = format!(
+        "{hostile}\n@rehearse think {hostile}\n@rehearse tool-error Bash {input} => {hostile}\n@rehearse tool {hostile} {input}\n\
+         @rehearse say {hostile}\n@rehearse raw {hostile}\n@rehearse fail other {hostile}"
+    );
+    fs::write(bed.scratch().join("prompt"), &prompt).unwrap();
+    fs::write(bed.scratch().join("hostile"), &hostile).unwrap();
+    bed.run(&["call", "rehearsal", &prompt]);
+    let jobs: serde_json::Value = serde_json::from_str(&stdout(&bed.run(&["jobs", "--json"]))).unwrap();
+    let id = jobs["jobs"][0]["job_id"].as_str().unwrap_or_else(|| panic!("{jobs}"));
+    // What its stderr would be.
+    fs::write(bed.state().join("jobs").join(id).join("runs/1/error"), &hostile).unwrap();
+    let script = format!(
+        "cd '{scratch}'; H=$(cat hostile); echo it starts\n\
+         switchboard call rehearsal --cwd '{cwd}' \"$(cat prompt)\"\n\
+         switchboard call rehearsal --direct --cwd '{cwd}' \"$(cat prompt)\"\n\
+         for how in '' --raw --error --json -f; do switchboard logs $how {id}; done\n\
+         switchboard jobs; switchboard jobs --json; switchboard status {id}; switchboard wait {id}; switchboard stats\n\
+         switchboard status \"$H\"; switchboard \"$H\"; switchboard call \"$H\" x; switchboard call rehearsal --cwd \"/$H\" x\n\
+         switchboard call rehearsal --model \"$H\" --session \"$H\" x; switchboard cancel \"$H\"; switchboard config; switchboard doctor\n\
+         echo it is over\n",
+        scratch = bed.scratch().display(),
+        cwd = directory.display(),
+    );
+    fs::write(bed.scratch().join("script"), script).unwrap();
+    let sent = bed.scratch().join("sent");
+    terminal.tmux(&["pipe-pane", &format!("cat > '{}'", sent.display())]);
+    terminal.enter(&format!("sh '{}/script'", bed.scratch().display()));
+    eventually("the commands are over", || {
+        fs::read(&sent).is_ok_and(|sent| String::from_utf8_lossy(&sent).contains("it is over"))
+    });
+    let sent = fs::read(sent).unwrap();
+    let sent = String::from_utf8(sent).unwrap();
+    // What is before and after is the shell's.
+    let (_, sent) = sent.split_once("it starts\r\n").unwrap();
+    let (sent, _) = sent.split_once("it is over").unwrap();
+    assert!(sent.contains("␇") && sent.contains("⟨U+202E⟩"), "{sent}");
+    assert_harmless(sent);
 }
