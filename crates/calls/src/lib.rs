@@ -45,7 +45,7 @@ pub use error::CallError;
 pub use files::{JobFiles, Part, Status, Stream};
 pub use follow::{Follow, Followed};
 pub use live::{Activity, describe_wait};
-pub use settings::Settings;
+pub use settings::{PolicyCeiling, Settings};
 // What a desk is opened, asked and answered with: whoever has a desk needs no store.
 pub use store::{
     BadPattern, CredentialSource, Credentials, CredentialsError, Found, JobFilter, JobSummary, Opening, Page,

@@ -1,7 +1,9 @@
 //! What a desk is told when it opens.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::time::Duration;
 
 use agents::doctor::Lookup;
@@ -51,9 +53,36 @@ pub struct Settings {
     /// How much the caches of confined runs may take up before the least recently used are removed; none for no bound.
     pub cache_bytes: Option<u64>,
     /// What no call can go beyond, whatever it asks for.
-    pub policy_ceiling: CallPolicy,
+    pub policy_ceiling: PolicyCeiling,
     /// The program `file-tools`, for agents without a shell.
     pub file_tools: Option<PathBuf>,
+}
+
+/// The policy that no call goes beyond, read anew for each launch: a ceiling that the operator sets later counts at once.
+#[derive(Clone)]
+pub struct PolicyCeiling(Arc<dyn Fn() -> CallPolicy + Send + Sync>);
+
+impl PolicyCeiling {
+    /// Reads the ceiling with a function. It is called on the runtime, so it must not block for long.
+    pub fn new(read: impl Fn() -> CallPolicy + Send + Sync + 'static) -> Self {
+        Self(Arc::new(read))
+    }
+
+    fn read(&self) -> CallPolicy {
+        (self.0)()
+    }
+}
+
+impl From<CallPolicy> for PolicyCeiling {
+    fn from(ceiling: CallPolicy) -> Self {
+        Self::new(move || ceiling.clone())
+    }
+}
+
+impl fmt::Debug for PolicyCeiling {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("PolicyCeiling").field(&self.read()).finish()
+    }
 }
 
 impl Settings {
@@ -90,7 +119,7 @@ impl Settings {
             tool_timeout: Some(Duration::from_mins(5)),
             retention: Retention::default(),
             cache_bytes: Some(Self::CACHE_BYTES),
-            policy_ceiling: CallPolicy::off(),
+            policy_ceiling: CallPolicy::off().into(),
             file_tools: None,
         }
     }
@@ -103,7 +132,7 @@ impl Settings {
             private_state: Some(self.state.join("agents")),
             caches: Some(self.caches()),
             file_tools: self.file_tools.clone(),
-            ceiling: self.policy_ceiling.clone(),
+            ceiling: self.policy_ceiling.read(),
         }
     }
 

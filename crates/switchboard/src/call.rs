@@ -41,7 +41,7 @@ pub fn place(order: &Order) -> Result<ExitCode, Failure> {
     let mut starter = Starter::new(environment.clone()).map_err(front::FrontError::from)?;
     let config = Config::read(Some(starter.home()), &environment, &[])?;
     let mut call = spec(order, &config)?;
-    // The daemon applies the ceiling that it started with; one that was set since counts, too.
+    // The daemon applies the ceiling of the configuration; it does not see a variable of this shell.
     call.policy = call.policy.within(&config.sandbox.ceiling);
     // By default every folder is a task of its own, so `--continue` goes on where one stands.
     let task = order.task.clone().unwrap_or_else(|| call.cwd.to_string_lossy().into_owned());

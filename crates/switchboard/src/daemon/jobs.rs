@@ -2,11 +2,11 @@
 
 use std::io;
 use std::net::SocketAddr;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 
 use calls::{
     BadPattern, CallError, CredentialSource, Credentials, CredentialsError, JobFilter, Leave, Opening,
-    Redactor, SettingError, Settings,
+    PolicyCeiling, Redactor, SettingError, Settings,
 };
 use model::StateName;
 use supervisor::{StartError, Supervisor};
@@ -167,7 +167,7 @@ fn settings(home: &Home, config: &Config, environment: &Environment) -> Result<S
         max_attempts: config.limits.attempts,
         max_resume_attempts: config.limits.max_resume_attempts,
         file_tools: doctor::file_tools(),
-        policy_ceiling: config.sandbox.ceiling.clone(),
+        policy_ceiling: ceiling(home, config, environment),
         one_writer_per_folder: config.one_writer_per_folder,
         retention: calls::Retention {
             max_age: config.retention.max_age,
@@ -175,6 +175,20 @@ fn settings(home: &Home, config: &Config, environment: &Environment) -> Result<S
         },
         cache_bytes: config.sandbox.cache_bytes,
         ..base
+    })
+}
+
+/// Returns the ceiling that the daemon started with, narrowed by the one that the configuration names now. While that cannot be read,
+/// the last one counts.
+fn ceiling(home: &Home, config: &Config, environment: &Environment) -> PolicyCeiling {
+    let (home, environment, started) = (home.clone(), environment.clone(), config.sandbox.ceiling.clone());
+    let last = Mutex::new(started.clone());
+    PolicyCeiling::new(move || {
+        let mut last = last.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Ok(now) = Config::read(Some(&home), &environment, &[]) {
+            *last = started.within(&now.sandbox.ceiling);
+        }
+        last.clone()
     })
 }
 

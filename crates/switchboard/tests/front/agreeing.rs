@@ -1,6 +1,8 @@
 //! The daemon and its callers agree: about programs, variables and the configuration.
 
 use std::fs;
+use std::io::{Read, Write};
+use std::net::TcpStream;
 use std::os::unix::fs::PermissionsExt;
 use std::process::Output;
 
@@ -173,4 +175,78 @@ fn daemon_survives_an_invalid_configuration() {
     assert!(said.contains("keeps the configuration it started with") && said.contains("stroe"), "{said}");
     bed.configure("");
     assert_eq!(stdout(&bed.run(&["call", "rehearsal", "Hello"])), "You said: Hello\n");
+}
+
+/// Posts a message to the daemon's HTTP endpoint and returns the response up to the answer of that message.
+fn post(bed: &Bed, session: &str, message: &Value) -> String {
+    let log = bed.log();
+    let (_, after) = log.split_once("address=127.0.0.1:").unwrap();
+    let port: u16 = after.split_once(' ').unwrap().0.parse().unwrap();
+    let token = fs::read_to_string(bed.state().join("http-token")).unwrap();
+    let body = message.to_string();
+    let head = format!(
+        "POST /mcp HTTP/1.1\r\nHost: 127.0.0.1:{port}\r\nAuthorization: Bearer {}\r\nContent-Type: application/json\r\n\
+         Accept: application/json, text/event-stream\r\n{session}Content-Length: {}\r\nConnection: close\r\n\r\n",
+        token.trim(),
+        body.len()
+    );
+    let mut stream = TcpStream::connect(("127.0.0.1", port)).unwrap();
+    stream.write_all(format!("{head}{body}").as_bytes()).unwrap();
+    let (mut response, mut piece) = (Vec::new(), [0; 4096]);
+    while !String::from_utf8_lossy(&response).contains("\"result\":") {
+        match stream.read(&mut piece).unwrap() {
+            0 => break,
+            count => response.extend_from_slice(&piece[..count]),
+        }
+    }
+    String::from_utf8_lossy(&response).into_owned()
+}
+
+#[test]
+fn ceiling_set_while_the_daemon_runs_counts_for_every_caller() {
+    let bed = Bed::new();
+    bed.configure("rehearsal = true\n");
+    assert!(bed.run(&["serve", "--background", "--http", "127.0.0.1:0"]).status.success());
+    let work = bed.work();
+    let prompt = |name: &str| format!("@rehearse write {name} x");
+    let call = |name: &str| {
+        bed.run(&["call", "rehearsal", &prompt(name), "--policy", "off", "--cwd", work.to_str().unwrap()])
+    };
+    let mut host = bed.bridge();
+    host.greet();
+    let arguments = |name: &str| json!({ "prompt": prompt(name), "cwd": work, "policy": "off" });
+    let request = |name: &str| json!({ "name": "call_rehearsal", "arguments": arguments(name) });
+    let mut over_mcp = |name: &str| {
+        host.ask(1, "tools/call", &request(name));
+        host.hear()
+    };
+    let client = json!({ "name": "a test", "version": "1" });
+    let params = json!({ "protocolVersion": "2025-06-18", "capabilities": {}, "clientInfo": client });
+    let greeted =
+        post(&bed, "", &json!({ "jsonrpc": "2.0", "id": 0, "method": "initialize", "params": params }));
+    let session = greeted.lines().find(|line| line.starts_with("mcp-session-id:")).unwrap();
+    let session = format!("{}\r\n", session.trim());
+    let over_http = |name: &str| {
+        post(
+            &bed,
+            &session,
+            &json!({ "jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": request(name) }),
+        )
+    };
+
+    over_mcp("before");
+    assert!(work.join("before").exists(), "no ceiling yet");
+    bed.configure("rehearsal = true\n\n[sandbox]\nceiling = \"observe\"\n");
+    let said = format!("{:?}\n{}\n{}", call("cli"), over_mcp("bridge"), over_http("http"));
+    for name in ["cli", "bridge", "http"] {
+        assert!(!work.join(name).exists(), "{name} is not below the ceiling: {said}");
+    }
+    // The last ceiling that could be read counts.
+    bed.configure("ceilling\n");
+    over_mcp("unreadable");
+    assert!(!work.join("unreadable").exists());
+    // One that came after the start of the daemon also goes without a restart.
+    bed.configure("rehearsal = true\n");
+    over_mcp("lifted");
+    assert!(work.join("lifted").exists());
 }

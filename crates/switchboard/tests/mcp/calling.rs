@@ -397,7 +397,7 @@ fn a_call_is_confined_by_the_policy_it_names_or_else_to_its_folder() {
 
 fn a_ceiling_is_lifted_by_no_call() {
     let settings = |folder: &std::path::Path| calls::Settings {
-        policy_ceiling: model::Preset::Observe.into(),
+        policy_ceiling: model::CallPolicy::from(model::Preset::Observe).into(),
         ..crate::scene::settings(folder)
     };
     Scene::play_at(settings, Options { rehearsal: true, ..Options::default() }, async |scene| {
