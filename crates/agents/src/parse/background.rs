@@ -118,6 +118,12 @@ impl TaskTracker {
         }
     }
 
+    /// Returns the description of a task that has not ended.
+    pub(super) fn open_description(&self, id: &str) -> Option<&str> {
+        let task = self.tasks.iter().find(|task| task.id == id && task.end.is_none())?;
+        Some(&task.description)
+    }
+
     /// Notes that a task was moved to the background.
     pub(super) fn moved_to_background(&mut self, id: &str) {
         if let Some(task) = self.find(id) {

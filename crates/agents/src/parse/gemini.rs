@@ -234,8 +234,10 @@ fn tool_result(line: Line<'_>, summary: &mut Summary, on_event: &mut impl FnMut(
     // To Gemini a command that fails is a tool that works. Only one that prints nothing is answered with its exit code.
     let exit_code = exit_code_after("Command exited with code: ", &output);
     let is_error = line.status == Some(b"error") || exit_code.is_some();
-    if is_error || tool == SHELL {
+    if is_error {
         summary.refused_writes.search(&output);
+    } else if let Some(command) = summary.background.open_description(&words) {
+        summary.refused_writes.search_output_of(command, &output);
     }
     let went_on = matches!(&output, ToolOutput::Text(text) if text.preview(MOVED.len()) == MOVED);
     if went_on {

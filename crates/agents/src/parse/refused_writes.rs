@@ -53,8 +53,20 @@ impl RefusedWrites {
         self.writes.iter().map(held).sum()
     }
 
-    /// Searches the output of a tool. A path counts once a call, however often the output repeats it.
+    /// Searches the output of a failed tool. A path counts once a call, however often the output repeats it.
     pub(super) fn search(&mut self, output: &ToolOutput<'_>) {
+        self.search_for(output, |_| true);
+    }
+
+    /// Searches the output of a command that may have failed. A message counts only if the command names its path: others may be part
+    /// of a file that the command printed.
+    pub(super) fn search_output_of(&mut self, command: &str, output: &ToolOutput<'_>) {
+        let is_named =
+            |write: &RefusedWrite| write.path.as_deref().is_some_and(|path| command.contains(path));
+        self.search_for(output, is_named);
+    }
+
+    fn search_for(&mut self, output: &ToolOutput<'_>, counts: impl Fn(&RefusedWrite) -> bool) {
         let text = match output {
             ToolOutput::Text(text) => text.preview(SEARCHED_CHARS),
             ToolOutput::Json(json) => {
@@ -64,7 +76,7 @@ impl RefusedWrites {
             ToolOutput::Nothing => return,
         };
         let mut seen: Vec<RefusedWrite> = Vec::new();
-        for write in text.lines().filter_map(refused_write) {
+        for write in text.lines().filter_map(refused_write).filter(counts) {
             if seen.len() < MAX_PATHS && !seen.iter().any(|known| known.path == write.path) {
                 seen.push(write);
             }

@@ -168,6 +168,28 @@ fn denied_tool_is_a_refusal_and_the_agents_verdict_decides() {
 }
 
 #[test]
+fn printed_message_of_gemini_is_no_refused_write() {
+    let call = |number: u32, command: &str, output: &str| {
+        let id = format!("run_shell_command__{number}");
+        format!(
+            r#"{{"type":"tool_use","tool_name":"run_shell_command","tool_id":"{id}","parameters":{{"command":"{command}"}}}}
+{{"type":"tool_result","tool_id":"{id}","status":"success","output":"{output}"}}"#
+        )
+    };
+    let lines = [
+        call(1, "cat build.log", "touch: cannot touch '/etc/a': Read-only file system"),
+        call(2, "grep -r touch .", "something failed: Read-only file system"),
+        call(3, "echo x > /etc/b; cat build.log", "bash: line 1: /etc/b: Read-only file system"),
+        r#"{"type":"result","status":"success"}"#.to_owned(),
+    ];
+    let run = Run { sandbox: Some(confined()), ..Run::of(AgentKind::Gemini, lines.join("\n").leak()) };
+    let outcome = run.outcome();
+    let writes = outcome.refusals.iter().filter(|refusal| refusal.kind == RefusedKind::Write);
+    let found: Vec<_> = writes.map(|refusal| refusal.subject.as_str()).collect();
+    assert_eq!(found, ["/etc/b"]);
+}
+
+#[test]
 fn refused_writes_and_hosts_are_listed_only_of_a_confined_run() {
     let erofs = r#"{"type":"user","message":{"content":[{"type":"tool_result","is_error":true,"content":"bash: line 1: /etc/x: Read-only file system\nmkdir: cannot create directory '/opt/y': Permission denied\nmkdir: cannot create directory '/desk/work/z': Permission denied"}]}}"#;
     let run = Run::of(AgentKind::Claude, [erofs, DONE].join("\n").leak());
