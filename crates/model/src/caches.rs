@@ -22,7 +22,7 @@ const VARIABLES: &[(&str, &str)] = &[
     ("npm_config_cache", "npm"),
 ];
 
-/// Where cargo keeps its configuration below its home: registries and mirrors, and no credentials.
+/// Where cargo keeps its configuration below its home: registries and mirrors. Credentials belong elsewhere, but may be in it.
 const CARGO_CONFIG: &str = "config.toml";
 
 /// Private caches for the package managers of a confined agent.
@@ -33,7 +33,7 @@ pub struct Caches {
     pub directory: Option<PathBuf>,
     /// Variables of the agent, each with the directory of a cache.
     pub variables: BTreeMap<String, String>,
-    /// A configuration of the user that cargo finds in `CARGO_HOME` alone, and of which the cache gets a copy.
+    /// A configuration of the user that cargo finds in `CARGO_HOME` alone, and of which the cache gets a copy without its secrets.
     pub cargo_config: Option<PathBuf>,
 }
 

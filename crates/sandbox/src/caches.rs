@@ -18,6 +18,8 @@ use rustix::fs::{AtFlags, FlockOperation, Mode, OFlags, flock, mkdirat, openat, 
 use rustix::io::Errno;
 
 const REMOVED: &str = "removed-";
+/// The keys of `[registry]` and `[registries.NAME]` that log in.
+const REGISTRY_SECRETS: [&str; 3] = ["token", "secret-key", "secret-key-subject"];
 const DIRECTORY: OFlags = OFlags::DIRECTORY.union(OFlags::NOFOLLOW).union(OFlags::CLOEXEC);
 
 /// Creates the caches below `base` and adds their variables to an environment.
@@ -47,7 +49,7 @@ pub(crate) fn name(caches: &Caches, base: &Path, env: &mut BTreeMap<String, Stri
     env.extend(named.map(|(variable, cache)| (variable.clone(), base.join(cache).display().to_string())));
 }
 
-/// Brings the user's configuration of cargo to the cache, or takes away one that the user has no longer.
+/// Brings the user's configuration of cargo to the cache, without its secrets, or takes away one that the user has no longer.
 fn copy_cargo_config(from: &Path, base: &File) -> io::Result<()> {
     let (cache, name) = Caches::cargo_config_copy();
     let directory = match openat(base, cache, OFlags::RDONLY | DIRECTORY, Mode::empty()) {
@@ -55,7 +57,8 @@ fn copy_cargo_config(from: &Path, base: &File) -> io::Result<()> {
         Err(Errno::LOOP | Errno::NOTDIR) => return Ok(()),
         directory => directory?,
     };
-    let Ok(config) = fs::read(from) else {
+    let config = fs::read_to_string(from).ok().and_then(|config| without_secrets(&config));
+    let Some(config) = config else {
         let _ = unlinkat(&directory, name, AtFlags::empty());
         return Ok(());
     };
@@ -63,8 +66,23 @@ fn copy_cargo_config(from: &Path, base: &File) -> io::Result<()> {
     let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     let _ = unlinkat(&directory, &*next, AtFlags::empty());
     let mut file = File::from(openat(&directory, &*next, flags, Mode::RUSR | Mode::WUSR)?);
-    file.write_all(&config)?;
+    file.write_all(config.as_bytes())?;
     Ok(renameat(&directory, &*next, &directory, name)?)
+}
+
+/// Returns a configuration of cargo without the tokens of registries. They publish packages, and no build needs them. None for a file
+/// that cargo could not read either.
+fn without_secrets(config: &str) -> Option<String> {
+    let mut config: toml::Table = config.parse().ok()?;
+    let forget = |registry: &mut toml::Value| {
+        if let Some(registry) = registry.as_table_mut() {
+            registry.retain(|key, _| !REGISTRY_SECRETS.contains(&key));
+        }
+    };
+    config.get_mut("registry").into_iter().for_each(forget);
+    let registries = config.get_mut("registries").and_then(toml::Value::as_table_mut);
+    registries.into_iter().flat_map(toml::Table::iter_mut).for_each(|(_, registry)| forget(registry));
+    toml::to_string(&config).ok()
 }
 
 /// Leases the caches of a policy: as long as the file is open, no sweep moves one of them away. None where they go with the run.
@@ -259,9 +277,9 @@ mod tests {
             create(&caches(directory.path()), &base, &mut env).unwrap();
             env
         };
-        fs::write(users.join("config.toml"), "[net]\n").unwrap();
+        fs::write(users.join("config.toml"), "[net]\nretry = 2\n").unwrap();
         assert_eq!(create()["CARGO_HOME"], base.join("cargo").display().to_string());
-        assert_eq!(fs::read_to_string(base.join("cargo/config.toml")).unwrap(), "[net]\n");
+        assert_eq!(fs::read_to_string(base.join("cargo/config.toml")).unwrap(), "[net]\nretry = 2\n");
         fs::remove_file(users.join("config.toml")).unwrap();
         create();
         assert!(!base.join("cargo/config.toml").exists());
@@ -269,5 +287,25 @@ mod tests {
         std::os::unix::fs::symlink(&users, base.join("cargo")).unwrap();
         create();
         assert_eq!(fs::read_dir(&users).unwrap().count(), 0);
+    }
+
+    #[test]
+    fn tokens_of_registries_are_not_copied() {
+        let directory = tempfile::tempdir().unwrap();
+        let (base, users) = (directory.path().join("workspace"), directory.path().join("users"));
+        fs::create_dir(&users).unwrap();
+        let config = "registry.token = \"hunter1\"\n[registries.shop]\nindex = \"sparse+https://shop.example/\"\n\
+                      token = \"hunter2\"\nsecret-key = \"hunter3\"\n[build]\njobs = 2\n";
+        fs::write(users.join("config.toml"), config).unwrap();
+        fs::write(users.join("credentials.toml"), "[registry]\ntoken = \"hunter4\"\n").unwrap();
+        create(&caches(directory.path()), &base, &mut BTreeMap::new()).unwrap();
+        let copy = fs::read_to_string(base.join("cargo/config.toml")).unwrap();
+        assert!(!copy.contains("hunter"), "{copy}");
+        assert!(copy.contains("https://shop.example/") && copy.contains("jobs = 2"), "{copy}");
+        assert_eq!(fs::read_dir(base.join("cargo")).unwrap().count(), 1);
+
+        fs::write(users.join("config.toml"), "token = hunter5").unwrap();
+        create(&caches(directory.path()), &base, &mut BTreeMap::new()).unwrap();
+        assert!(!base.join("cargo/config.toml").exists(), "nobody can tell its secrets from the rest");
     }
 }
