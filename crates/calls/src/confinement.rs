@@ -37,11 +37,14 @@ pub struct QuarantinedPath {
     /// Where it is now; left out when it could not be moved.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub moved_to: Option<PathBuf>,
+    /// Whether it is a directory that could not be examined, so that what was created in it is not known.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub unexamined: bool,
 }
 
 impl From<&Quarantined> for QuarantinedPath {
     fn from(entry: &Quarantined) -> Self {
-        Self { path: entry.path.clone(), moved_to: entry.moved_to.clone() }
+        Self { path: entry.path.clone(), moved_to: entry.moved_to.clone(), unexamined: entry.unexamined }
     }
 }
 
@@ -82,7 +85,10 @@ impl Sandbox {
 impl Sandbox {
     /// Returns what the user may want to act on, a line each: quarantined paths, protected paths that are links, a read-only repository.
     pub fn notes(&self) -> Vec<String> {
-        let quarantined = self.quarantined.iter().map(|QuarantinedPath { path, moved_to }| match moved_to {
+        let quarantined = self.quarantined.iter().map(|QuarantinedPath { path, moved_to, unexamined }| match moved_to {
+            _ if *unexamined => {
+                format!("NOT examined: {}, where files that run commands later may have been created; inspect it", shell_word(path))
+            }
             Some(moved_to) => {
                 let (from, to) = (shell_word(moved_to), shell_word(path));
                 format!(
@@ -148,15 +154,22 @@ mod tests {
         let moved = |path: &str, to: Option<&str>| QuarantinedPath {
             path: path.into(),
             moved_to: to.map(PathBuf::from),
+            unexamined: false,
         };
+        let locked = QuarantinedPath { unexamined: true, ..moved("/ws/locked", None) };
         let sandbox = Sandbox {
-            quarantined: vec![moved("/ws/.envrc", Some("/jobs/1/a b/it's")), moved("/ws/.claude", None)],
+            quarantined: vec![
+                moved("/ws/.envrc", Some("/jobs/1/a b/it's")),
+                moved("/ws/.claude", None),
+                locked,
+            ],
             git_read_only: Some("it belongs to another user".to_owned()),
             ..Sandbox::from(&SandboxReport::Off)
         };
         let expected = [
             r"quarantined: /ws/.envrc, which could run commands later; restore it with `mv -nT '/jobs/1/a b/it'\''s' /ws/.envrc`",
             "NOT quarantined: /ws/.claude, which could run commands later; inspect it",
+            "NOT examined: /ws/locked, where files that run commands later may have been created; inspect it",
             "git: read-only, it belongs to another user",
         ];
         assert_eq!(sandbox.notes(), expected);

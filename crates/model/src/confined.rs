@@ -47,6 +47,9 @@ pub struct Quarantined {
     pub path: PathBuf,
     /// Where it is now; none when it could not be moved.
     pub moved_to: Option<PathBuf>,
+    /// Whether it is a directory that could not be examined: paths that were created in it are not known.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub unexamined: bool,
 }
 
 impl Confined {

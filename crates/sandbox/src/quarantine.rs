@@ -7,6 +7,7 @@
 //! Nothing is deleted and nothing is overwritten. No symbolic link is followed: the parent directory is opened component by component,
 //! and everything else is relative to it.
 
+use std::collections::BTreeSet;
 use std::ffi::{OsStr, OsString};
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Read};
@@ -94,6 +95,7 @@ impl Quarantine {
         let at_once = self.missing.iter().filter(|(_, time)| *time == QuarantineTime::AtOnce);
         let mut found = Vec::new();
         for (path, _) in at_once {
+            let Ok(_unlocked) = unlock(path) else { continue };
             // A path that cannot be moved now is tried again at the end, and reported then.
             if matches!(displace(path, store), Ok(true) | Err(_)) {
                 found.push(path.as_path());
@@ -105,16 +107,25 @@ impl Quarantine {
     /// Moves all paths that exist now, when no process of the run is left, and returns all that were moved since the start of the
     /// run. May be called again after a kill at any moment.
     pub fn sweep(&self, store: QuarantineStore<'_>) -> Vec<Quarantined> {
-        let mut quarantined = Vec::new();
+        let (mut quarantined, mut unexamined) = (Vec::new(), BTreeSet::new());
         for (path, time) in &self.missing {
+            let _unlocked = match unlock(path) {
+                Ok(unlocked) => unlocked,
+                Err(directory) => {
+                    unexamined.insert(directory);
+                    continue;
+                }
+            };
             let is_inert = *time == QuarantineTime::AtEndUnlessInert && new_repository::is_inert(path);
             let stays = !is_inert && displace(path, store).is_err();
             bring_home(path, store);
             quarantined.extend(moved(path, store));
             if stays {
-                quarantined.push(Quarantined { path: path.clone(), moved_to: None });
+                quarantined.push(Quarantined { path: path.clone(), moved_to: None, unexamined: false });
             }
         }
+        let unexamined = unexamined.into_iter();
+        quarantined.extend(unexamined.map(|path| Quarantined { path, moved_to: None, unexamined: true }));
         quarantined
     }
 }
@@ -135,15 +146,52 @@ fn displace(path: &Path, store: QuarantineStore<'_>) -> io::Result<bool> {
     let in_place =
         || rename_to_free_name(parent.as_fd(), name, parent.as_fd(), |copy| aside(name, store.mark, copy));
     let moved = into_store().or_else(|_| in_place());
-    match moved {
-        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(false),
+    let moved = match moved {
         Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {
             // The agent may have taken the rights away that it takes to move a path.
-            let _restored = Permission::grant(parent.as_fd(), name);
-            into_store().or_else(|_| in_place()).map(|()| true)
+            let _restored = Permission::grant_move(parent.as_fd(), name);
+            into_store().or_else(|_| in_place())
         }
-        other => other.map(|()| true),
+        moved => moved,
+    };
+    match moved {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(false),
+        moved => moved.map(|()| true),
     }
+}
+
+/// Grants the rights that it takes to look at a path, until the result is dropped: the agent may have taken them away. Fails with the
+/// directory that cannot be examined.
+fn unlock(path: &Path) -> Result<Vec<Permission>, PathBuf> {
+    let mut unlocked = Vec::new();
+    let is_locked = |found: io::Result<_>| {
+        found.is_err_and(|error: io::Error| error.kind() == io::ErrorKind::PermissionDenied)
+    };
+    if !is_locked(fs::symlink_metadata(path)) {
+        return Ok(unlocked);
+    }
+    let mut examined = PathBuf::from("/");
+    let Ok(mut directory) = openat(rustix::fs::CWD, "/", DIRECTORY_FLAGS, Mode::empty()) else {
+        return Err(examined);
+    };
+    for part in relative(path).components() {
+        let open = || openat(&directory, part.as_os_str(), DIRECTORY_FLAGS, Mode::empty());
+        let opened = match open() {
+            Err(Errno::ACCESS) => {
+                unlocked.push(Permission::grant(directory.as_fd()));
+                open()
+            }
+            opened => opened,
+        };
+        directory = match opened {
+            Ok(opened) => opened,
+            Err(Errno::ACCESS) => return Err(examined),
+            // It is missing, a file or a link: nothing below it is looked at.
+            Err(_) => break,
+        };
+        examined.push(part);
+    }
+    Ok(unlocked)
 }
 
 /// Copies renamed paths into the store and removes them. A path that is too large, or no ordinary file, stays in its place.
@@ -222,7 +270,11 @@ fn moved(path: &Path, store: QuarantineStore<'_>) -> Vec<Quarantined> {
     let exists = |path: &PathBuf| fs::symlink_metadata(path).is_ok();
     let in_store = (1..=COPIES).map(|copy| stored.join(numbered(name, copy))).take_while(exists);
     let in_place = (1..=COPIES).map(|copy| parent.join(aside(name, store.mark, copy))).take_while(exists);
-    let entry = |moved_to: PathBuf| Quarantined { path: path.to_owned(), moved_to: Some(moved_to) };
+    let entry = |moved_to: PathBuf| Quarantined {
+        path: path.to_owned(),
+        moved_to: Some(moved_to),
+        unexamined: false,
+    };
     in_store.chain(in_place).map(entry).collect()
 }
 
@@ -293,32 +345,37 @@ fn rename_to_free_name(
     Err(Errno::EXIST.into())
 }
 
-/// The rights that it takes to move a path out of its directory, until this is dropped.
+/// All rights of the owner of a directory, until this is dropped.
 struct Permission(Option<(OwnedFd, Stat)>);
 
 impl Permission {
-    fn grant(parent: BorrowedFd<'_>, name: &OsStr) -> Self {
+    /// Grants the rights that it takes to move a path out of its directory.
+    fn grant_move(parent: BorrowedFd<'_>, name: &OsStr) -> Self {
         // A directory that moves to another one is written: its `..` changes.
         if let Ok(entry) = openat(parent, name, DIRECTORY_FLAGS, Mode::empty())
             && let Ok(found) = fstat(&entry)
         {
             set_mode(&entry, found.st_mode | Mode::RWXU.bits());
         }
-        let Ok((parent, found)) = parent.try_clone_to_owned().and_then(|parent| {
-            let found = fstat(&parent)?;
-            Ok((parent, found))
+        Self::grant(parent)
+    }
+
+    fn grant(directory: BorrowedFd<'_>) -> Self {
+        let Ok((directory, found)) = directory.try_clone_to_owned().and_then(|directory| {
+            let found = fstat(&directory)?;
+            Ok((directory, found))
         }) else {
             return Self(None);
         };
-        set_mode(&parent, found.st_mode | Mode::RWXU.bits());
-        Self(Some((parent, found)))
+        set_mode(&directory, found.st_mode | Mode::RWXU.bits());
+        Self(Some((directory, found)))
     }
 }
 
 impl Drop for Permission {
     fn drop(&mut self) {
-        if let Some((parent, found)) = &self.0 {
-            set_mode(parent, found.st_mode);
+        if let Some((directory, found)) = &self.0 {
+            set_mode(directory, found.st_mode);
         }
     }
 }

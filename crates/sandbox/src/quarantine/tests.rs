@@ -106,6 +106,66 @@ fn directory_without_rights_does_not_keep_a_path() {
     assert_eq!(mode & 0o777, 0o500);
 }
 
+/// Runs a test as an ordinary user: nothing is locked to root. Only one thread changes its user.
+fn as_ordinary_user(test: impl FnOnce() + Send) {
+    let ordinary = || {
+        if rustix::process::geteuid().is_root() {
+            let nobody = rustix::process::Uid::from_raw(65534);
+            rustix::thread::set_thread_res_uid(nobody, nobody, nobody).unwrap();
+        }
+        test();
+    };
+    std::thread::scope(|scope| {
+        if let Err(panic) = scope.spawn(ordinary).join() {
+            std::panic::resume_unwind(panic);
+        }
+    });
+}
+
+#[test]
+fn locked_workspace_yields_created_paths_and_no_others() {
+    as_ordinary_user(|| {
+        let scene = Scene::new();
+        let missing = ["ws/.envrc", "ws/.claude", "ws/.git/hooks", "ws/.git/config.worktree"];
+        let quarantine = scene.quarantine(&missing.map(|name| (name, QuarantineTime::AtOnce)));
+        fs::write(scene.path("ws/.envrc"), "").unwrap();
+        fs::create_dir(scene.path("ws/.git/hooks")).unwrap();
+        let set = |name: &str, mode| {
+            fs::set_permissions(scene.path(name), fs::Permissions::from_mode(mode)).unwrap();
+        };
+        set("ws/.git", 0o000);
+        set("ws", 0o000);
+        let found = scene.with_store("run", |store| quarantine.move_at_once(store).len());
+        let swept = scene.sweep(&quarantine);
+        let mode = fs::metadata(scene.path("ws")).unwrap().permissions().mode();
+        set("ws", 0o700);
+        set("ws/.git", 0o700);
+        let moved = ["ws/.envrc", "ws/.git/hooks"].map(|name| (scene.path(name), Some(scene.stored(name))));
+        assert_eq!((found, swept), (2, moved.to_vec()));
+        assert_eq!(mode & 0o777, 0, "the mode is restored");
+    });
+}
+
+#[test]
+fn unexamined_directory_is_reported_once() {
+    if !rustix::process::geteuid().is_root() {
+        return;
+    }
+    let scene = Scene::new();
+    let quarantine = scene.quarantine(&["ws/.envrc", "ws/.claude"].map(|name| (name, QuarantineTime::AtEnd)));
+    let parents = [scene.folder.path(), &scene.path("run")];
+    for directory in parents {
+        fs::set_permissions(directory, fs::Permissions::from_mode(0o777)).unwrap();
+    }
+    // It belongs to root, so an ordinary user cannot unlock it.
+    fs::set_permissions(scene.path("ws"), fs::Permissions::from_mode(0o700)).unwrap();
+    as_ordinary_user(|| {
+        let swept = scene.with_store("run", |store| quarantine.sweep(store));
+        assert_eq!(swept, [Quarantined { path: scene.path("ws"), moved_to: None, unexamined: true }]);
+        assert_eq!(scene.with_store("run", |store| quarantine.move_at_once(store).len()), 0);
+    });
+}
+
 #[test]
 fn new_repository_stays_unless_it_runs_commands() {
     let scene = Scene::new();

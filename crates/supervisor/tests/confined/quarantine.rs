@@ -97,7 +97,7 @@ fn created_files_stay_usable_until_the_run_is_over() {
         assert!(!envrc.exists() && !vscode.exists());
         assert_eq!(names(&report), [envrc.as_path(), &vscode]);
         // As the result says, `mv` restores it.
-        let Quarantined { path, moved_to } = &confined(&report).quarantined[1];
+        let Quarantined { path, moved_to, .. } = &confined(&report).quarantined[1];
         fs::rename(moved_to.as_ref().unwrap(), path).unwrap();
         assert_eq!(fs::read_to_string(vscode.join("launch.json")).unwrap(), "x\n");
     });
