@@ -19,6 +19,7 @@ mod loading;
 mod outside;
 mod permissions;
 mod pinned;
+mod profiles;
 mod prompts;
 mod server;
 mod sessions;
@@ -85,6 +86,7 @@ fn trials(pinned: &[Pinned]) -> Vec<Trial> {
         confined::SCENARIOS,
         leaves_nothing::SCENARIOS,
         loading::SCENARIOS,
+        profiles::SCENARIOS,
     ];
     let scenarios: Vec<Scenario> = scenarios.into_iter().flatten().copied().collect();
     pinned.iter().flat_map(|cli| scenarios.iter().map(|scenario| trial(scenario, cli))).collect()
