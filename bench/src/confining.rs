@@ -4,7 +4,10 @@ use std::fs;
 use std::path::Path;
 use std::time::Duration;
 
-use model::{CallPolicy, Confinement, Ground, Policy, Preset, Requirement, RunPlan, SandboxReport};
+use model::{
+    AgentState, CallPolicy, Confinement, Ground, KeptPath, Policy, Preset, Requirement, RunPlan,
+    SandboxReport,
+};
 use supervisor::Supervisor;
 
 use crate::Failure;
@@ -125,7 +128,12 @@ impl Scene {
         let home = self.work.join("home");
         let ground = Ground {
             workspaces: vec![home.join("shop")],
-            state: vec![home.join(".agent")],
+            state: Some(AgentState {
+                directory: home.join(".agent"),
+                variable: None,
+                kept: vec![KeptPath::Directory("sessions".into())],
+                discarded: Vec::new(),
+            }),
             own: vec![self.work.join("state")],
             proofs: Some(self.work.join("state/proofs")),
             home: Some(home),

@@ -23,6 +23,7 @@ mod parse;
 mod private_state;
 mod relay;
 mod setup;
+mod state;
 mod stderr;
 mod version;
 mod workspace;

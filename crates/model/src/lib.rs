@@ -3,6 +3,7 @@
 //! Owns what things are and how they are written down (serde). Refuses I/O, clocks, randomness and async: a value here is
 //! made from other values, so that all of it is tested without a process.
 
+mod agent_state;
 mod agent_text;
 mod caches;
 mod call;
@@ -24,6 +25,7 @@ mod session;
 mod status;
 mod timestamp;
 
+pub use agent_state::{AgentState, KeptPath};
 pub use agent_text::{AgentText, RawJson};
 pub use caches::Caches;
 pub use call::{

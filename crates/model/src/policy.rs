@@ -10,7 +10,7 @@ use std::str::FromStr;
 
 use serde::{Deserialize, Serialize};
 
-use crate::{BadName, Caches, HostRule, SafeguardName};
+use crate::{AgentState, BadName, Caches, HostRule, SafeguardName};
 
 /// Folders that every sandbox with namespaces has its own of.
 pub const PRIVATE_FOLDERS: [&str; 3] = ["/tmp", "/var/tmp", "/run"];
@@ -62,6 +62,9 @@ pub struct Confinement {
     /// Caches for package managers, which cannot write to the user's.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub caches: Option<Caches>,
+    /// The agent's own state.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub state: Option<AgentState>,
 }
 
 /// A folder or file that an agent is given.
@@ -376,10 +379,8 @@ impl Bounds {
 pub struct Ground {
     /// The folders that the call works in.
     pub workspaces: Vec<PathBuf>,
-    /// The agent's own state, which it writes.
-    pub state: Vec<PathBuf>,
-    /// What in its state makes it run commands, and stays as it is.
-    pub state_protected: Vec<Protected>,
+    /// The agent's own state.
+    pub state: Option<AgentState>,
     /// The state of other agents, with their logins.
     pub foreign_state: Vec<PathBuf>,
     /// The user's home.
@@ -424,7 +425,6 @@ impl CallPolicy {
             if self.preset.writes() { Root::write(path) } else { Root::read(path) }
         };
         let roots = ground.workspaces.iter().map(workspace);
-        let roots = roots.chain(ground.state.iter().map(Root::make));
         let caches = ground.caches.iter().filter_map(|caches| caches.directory.as_ref());
         let roots = roots.chain(caches.map(Root::make));
         let roots = roots.chain(ground.visible.iter().map(Root::read)).collect();
@@ -436,7 +436,7 @@ impl CallPolicy {
             must_hold: ground.must_hold.clone(),
             roots,
             hidden,
-            protected: protected.chain(ground.state_protected.iter().cloned()).collect(),
+            protected: protected.collect(),
             network: self.network.clone(),
             unix_sockets: self.preset == Preset::Workspace,
             namespaces: true,
@@ -444,12 +444,13 @@ impl CallPolicy {
             proofs: ground.proofs.clone(),
             env_if_held: ground.env_if_held.clone(),
             caches: ground.caches.clone(),
+            state: ground.state.clone(),
         })))
     }
 
     fn hidden(&self, ground: &Ground) -> Vec<PathBuf> {
         let secrets = ground.home.iter().flat_map(|home| SECRETS.iter().map(|name| home.join(name)));
-        let is_its_own = |path: &PathBuf| ground.state.iter().any(|state| state.starts_with(path));
+        let is_its_own = |path: &PathBuf| ground.state.iter().any(|state| state.directory.starts_with(path));
         let foreign = ground.foreign_state.iter().filter(|path| !is_its_own(path)).cloned();
         secrets.chain(foreign).chain(ground.own.iter().cloned()).chain(self.hide.iter().cloned()).collect()
     }

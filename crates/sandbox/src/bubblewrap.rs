@@ -32,6 +32,12 @@ pub(crate) fn arguments(layout: &Layout, network: &Network, has_landlock: bool) 
         match mount {
             Mount::Write => args.mount("--bind", path),
             Mount::Read => args.mount("--ro-bind", path),
+            Mount::WriteFrom(source) => {
+                args.add([OsStr::new("--bind"), source.as_os_str(), path.as_os_str()]);
+            }
+            Mount::ReadFrom(source) => {
+                args.add([OsStr::new("--ro-bind"), source.as_os_str(), path.as_os_str()]);
+            }
             Mount::HideFile => args.add([OsStr::new("--ro-bind"), OsStr::new("/dev/null"), path.as_os_str()]),
             Mount::HideFolder => {
                 args.add([

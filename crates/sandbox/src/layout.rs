@@ -16,6 +16,7 @@ use crate::machine::Tier;
 use crate::quarantine::{Quarantine, QuarantineTime};
 use crate::real::Real;
 use crate::sockets;
+use crate::state::StateView;
 use crate::worktree::{Repository, has_repository, protected_of_directory};
 
 /// One mount. For the same path, later ones of this list win.
@@ -25,6 +26,10 @@ pub(crate) enum Mount {
     Write,
     /// As it is, to be read.
     Read,
+    /// Another path in its place, to be written.
+    WriteFrom(PathBuf),
+    /// Another path in its place, to be read.
+    ReadFrom(PathBuf),
     /// Nothing, in place of a file or a socket.
     HideFile,
     /// An empty folder in its place.
@@ -57,19 +62,25 @@ pub(crate) struct Around<'a> {
     pub needed: &'a [PathBuf],
     /// The user's home.
     pub home: Option<&'a Path>,
+    /// The agent's own state.
+    pub state: Option<&'a StateView>,
     pub tier: Tier,
 }
 
 impl Layout {
     /// Lays the view out.
     pub fn of(confinement: &Confinement, around: Around<'_>) -> io::Result<Self> {
-        let Around { needed, home, tier } = around;
+        let Around { needed, home, state, tier } = around;
         let mut layout = Self::default();
         let hidden = hidden(confinement)?;
         for root in &confinement.roots {
             layout.root(&root.path, root.access, &hidden)?;
         }
         layout.show(needed);
+        if let Some(state) = state {
+            layout.mounts.extend(state.mounts.iter().cloned());
+            layout.unprotected.extend(state.unprotected.iter().cloned());
+        }
         let mounts = Mounts::look();
         for (_, Real { path, is_folder }) in hidden {
             for other in mounts.others(&path).into_iter().filter(|other| !is_root(confinement, other)) {
@@ -363,10 +374,11 @@ mod tests {
             proofs: None,
             env_if_held: std::collections::BTreeMap::new(),
             caches: None,
+            state: None,
         }
     }
 
-    const AROUND: Around<'static> = Around { needed: &[], home: None, tier: Tier::Namespaces };
+    const AROUND: Around<'static> = Around { needed: &[], home: None, state: None, tier: Tier::Namespaces };
 
     fn laid_out(root: &Path) -> Layout {
         Layout::of(&confinement(root), AROUND).unwrap()

@@ -35,6 +35,7 @@ mod report;
 mod request;
 mod seccomp;
 mod sockets;
+mod state;
 mod worktree;
 
 pub use caches::{CacheSweep, lease_caches, remove_tree, sweep_caches};

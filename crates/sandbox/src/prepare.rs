@@ -8,7 +8,9 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 
-use model::{Access, Confined, Confinement, Escape, Network, PRIVATE_FOLDERS as PRIVATE, Requirement};
+use model::{
+    Access, AgentState, Confined, Confinement, Escape, Network, PRIVATE_FOLDERS as PRIVATE, Requirement,
+};
 use rustix::io::{FdFlags, fcntl_setfd};
 use rustix::pipe::{PipeFlags, pipe_with};
 
@@ -25,7 +27,9 @@ use crate::needed::needed;
 use crate::proof::Settled;
 use crate::proxy::Proxy;
 use crate::quarantine::Quarantine;
+use crate::real::Real;
 use crate::report::Facts;
+use crate::state::StateView;
 
 /// Temporary directories of the machine, which a run without namespaces shares with others.
 const SHARED_TEMPORARY: [&str; 2] = ["/tmp", "/var/tmp"];
@@ -111,7 +115,8 @@ pub fn prepare(job: &Job<'_>, settled: Settled) -> Result<Prepared, Refusal> {
     let own = executable_directory(job.executable);
     let needed = needed(job.program, &job.env, own.as_deref());
     let home = job.env.get("HOME").map(Path::new);
-    let around = Around { needed: &needed, home, tier: settled.tier };
+    let state = build_state(job, settled.tier)?;
+    let around = Around { needed: &needed, home, state: state.as_ref(), tier: settled.tier };
     let layout = Layout::of(confinement, around).map_err(Refusal::Layout)?;
     if confinement.requirement == Requirement::Require && !layout.unprotected.is_empty() {
         return Err(Refusal::Unprotectable { paths: layout.unprotected });
@@ -131,6 +136,9 @@ pub fn prepare(job: &Job<'_>, settled: Settled) -> Result<Prepared, Refusal> {
     };
     let temporary = if namespaces { Temporary::Own } else { Temporary::of_rules(job, &layout) };
     let mut description = Description { door, ..describe(job, &layout, settled.tier, &temporary) };
+    if let (Some(view), Some(state)) = (&state, &confinement.state) {
+        allow_state(view, state, settled.tier, &mut description);
+    }
     if let Temporary::Directory(directory) = &temporary {
         DirBuilder::new().recursive(true).mode(0o700).create(directory).map_err(Refusal::Files)?;
         // The agent was told of a `/tmp` of its own.
@@ -190,6 +198,36 @@ pub fn prepare(job: &Job<'_>, settled: Settled) -> Result<Prepared, Refusal> {
         shares_temporary: matches!(temporary, Temporary::Shared),
         git_read_only,
     })
+}
+
+/// Builds the view of the agent's own state, in the directory of the run's temporary files.
+fn build_state(job: &Job<'_>, tier: Tier) -> Result<Option<StateView>, Refusal> {
+    let Some(state) = &job.confinement.state else { return Ok(None) };
+    let no_directory = || Refusal::Files(io::Error::other("the run has no directory for temporary files"));
+    let directory = job.temporary.ok_or_else(no_directory)?;
+    let hidden: Vec<PathBuf> =
+        job.confinement.hidden.iter().filter_map(|path| Real::path(path).ok()).collect();
+    StateView::build(state, directory, &hidden, tier).map(Some).map_err(Refusal::Files)
+}
+
+/// Allows what a view shows. Without namespaces, the agent's variable leads to the view.
+fn allow_state(view: &StateView, state: &AgentState, tier: Tier, description: &mut Description) {
+    let rules = &mut description.rules;
+    if tier == Tier::Namespaces {
+        rules.write.push(view.place.clone());
+        return;
+    }
+    rules.write.push(view.private.clone());
+    rules.write.extend(view.kept.iter().cloned());
+    if let Some(read) = &mut rules.read {
+        read.extend(view.shown.iter().cloned());
+    }
+    let variable = state.variable.as_ref().and_then(|name| description.env.get_mut(name));
+    if let Some(value) = variable
+        && let Some(private) = view.variable_value(state, value)
+    {
+        *value = private.display().to_string();
+    }
 }
 
 /// Returns the directory of the executable that is started again, where Switchboard's other programs are too.

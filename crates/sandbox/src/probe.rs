@@ -26,6 +26,10 @@ pub(crate) const VICTIM: &str = "victim";
 const LINGER: &str = "linger";
 /// Protected paths that do not exist and that a probe creates.
 pub(crate) const PLANTED: [&str; 2] = [".mcp.json", ".git/commondir"];
+/// Paths of the agent's own state that a probe changes or creates; the first one exists.
+pub(crate) const PLANTED_IN_STATE: [&str; 3] = ["settings", "rules/planted", "planted"];
+/// The directory of the agent's own state that outlives a run.
+pub(crate) const STATE_KEPT: &str = "sessions";
 /// The last thing that a probe says.
 pub(crate) const DONE: &str = "done";
 
@@ -38,6 +42,8 @@ pub(crate) struct Errand {
     pub secret: PathBuf,
     /// A folder that can be written, with protected paths in it.
     pub workspace: PathBuf,
+    /// The agent's own state.
+    pub state: PathBuf,
     /// Folders of the policy itself in which nothing must be seen.
     pub hidden: Vec<PathBuf>,
     pub victim: i32,
@@ -111,8 +117,13 @@ fn run(errand: &Errand) {
     }
     // Both succeed, and must be gone when the run is over.
     let _ = append(&errand.workspace.join(PLANTED[0])).and(append(&errand.workspace.join(PLANTED[1])));
+    // Some succeed, in a private copy.
+    for name in PLANTED_IN_STATE {
+        let _ = append(&errand.state.join(name));
+    }
     // The other way round: a sandbox that stops everything would pass all of the above.
     let works = fs::write(errand.workspace.join("works"), "x");
+    let works = works.and(fs::write(errand.state.join(STATE_KEPT).join("works"), "x"));
     let mut out = io::stdout();
     for escape in &escapes {
         let _ = writeln!(out, "{}", serde_json::to_string(escape).unwrap_or_default());
@@ -120,7 +131,7 @@ fn run(errand: &Errand) {
     match works {
         Ok(()) if !errand.namespaces || linger() => drop(writeln!(out, "{DONE}")),
         Ok(()) => drop(writeln!(out, "no process can be started")),
-        Err(error) => drop(writeln!(out, "the workspace cannot be written: {error}")),
+        Err(error) => drop(writeln!(out, "the workspace or the state cannot be written: {error}")),
     }
     let _ = out.flush();
     // Ended from outside, with everything that it has left.

@@ -17,15 +17,15 @@ use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use model::{
-    Access, Confinement, Escape, IfCreated, Network, Proof, Protected, Quarantined, Requirement, Root,
-    SafeguardName,
+    Access, AgentState, Confinement, Escape, IfCreated, KeptPath, Network, Proof, Protected, Quarantined,
+    Requirement, Root, SafeguardName,
 };
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use serde::{Deserialize, Serialize};
 
 use crate::machine::{Machine, Tier};
 use crate::prepare::{Job, Prepared, Refusal, prepare};
-use crate::probe::{DONE, Errand, PLANTED, PROBE, VICTIM};
+use crate::probe::{DONE, Errand, PLANTED, PLANTED_IN_STATE, PROBE, STATE_KEPT, VICTIM};
 use crate::quarantine::QuarantineStore;
 use crate::sockets::Address;
 
@@ -287,7 +287,7 @@ pub fn prove(
         args: &[PROBE.to_owned(), errand],
         env: BTreeMap::new(),
         cwd: &stage.workspace(),
-        temporary: None,
+        temporary: Some(&stage.folder.join("temporary")),
         executable,
     };
     // The probe is ended by its namespace; a cgroup is what it would take to end it otherwise.
@@ -325,10 +325,11 @@ impl Stage {
         let _ = fs::remove_dir_all(&folder);
         let mut make = DirBuilder::new();
         make.recursive(true).mode(0o700);
-        for name in ["outside", "hidden", "workspace/.git/hooks"] {
+        for name in ["outside", "hidden", "workspace/.git/hooks", "state/rules"] {
             make.create(folder.join(name))?;
         }
-        for name in ["outside/file", "hidden/secret", "workspace/.git/config"] {
+        let settings = format!("state/{}", PLANTED_IN_STATE[0]);
+        for name in ["outside/file", "hidden/secret", "workspace/.git/config", &settings] {
             fs::write(folder.join(name), "as it was")?;
         }
         let abstract_name = format!("switchboard-probe-{id}");
@@ -375,6 +376,7 @@ impl Stage {
             outside: self.folder.join("outside"),
             secret: self.folder.join("hidden/secret"),
             workspace: self.workspace(),
+            state: self.folder.join("state"),
             hidden: dark.cloned().collect(),
             victim: i32::try_from(self.victim.id()).unwrap_or_default(),
             socket: self.folder.join("outside/s"),
@@ -388,6 +390,12 @@ impl Stage {
         let protected = |name: &str, if_created| Protected { path: self.workspace().join(name), if_created };
         let mut probed = policy.clone();
         probed.caches = None;
+        probed.state = Some(AgentState {
+            directory: self.folder.join("state"),
+            variable: None,
+            kept: vec![KeptPath::Directory(STATE_KEPT.into())],
+            discarded: Vec::new(),
+        });
         probed.roots.extend([Root::read(self.folder.join("outside")), Root::write(self.workspace())]);
         probed.hidden.push(self.folder.join("hidden"));
         probed.protected.extend([
@@ -426,6 +434,9 @@ impl Stage {
         let planted =
             self.folder.join("workspace/.git/hooks/pre-commit").exists() || changed("workspace/.git/config");
         seen(planted, "plant a protected path", SafeguardName::ProtectedPaths);
+        let [settings, new @ ..] = PLANTED_IN_STATE.map(|name| format!("state/{name}"));
+        let planted = changed(&settings) || new.iter().any(|name| self.folder.join(name).exists());
+        seen(planted, "plant something in the agent's state", SafeguardName::Writes);
         seen(!matches!(self.victim.try_wait(), Ok(None)), "kill a process outside", SafeguardName::Processes);
         seen(
             self.socket.accept().is_ok(),

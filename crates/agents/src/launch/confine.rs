@@ -1,19 +1,17 @@
-//! The policy of a call, with the agent's own folders filled in.
-//!
-//! Owns what each agent writes of its own, and what in there makes it run commands: the former can be written, the latter
-//! cannot, or an agent could leave hooks for the next call, which is not confined perhaps.
+//! The policy of a call, with the agent's own directories filled in.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use model::{
-    AgentKind, Caches, CallPolicy, CallSpec, Ground, IfCreated, McpServer, Mode, Network, PolicyError,
-    Preset, Protected, SafeguardName, SettingSource, Settings, ToolChoice,
+    AgentKind, Caches, CallPolicy, CallSpec, Ground, McpServer, Mode, Network, PolicyError, Preset,
+    SafeguardName, SettingSource, Settings, ToolChoice,
 };
 
 use super::{Draft, LaunchError, gemini, path_text};
 use crate::Setup;
 use crate::hosts::own_hosts;
+use crate::state::StateDirectory;
 
 /// The call as its policy lets it be placed.
 pub(super) fn within_policy(spec: &CallSpec, setup: &Setup) -> Result<CallSpec, LaunchError> {
@@ -85,9 +83,11 @@ pub(super) fn confine(draft: &mut Draft<'_>) -> Result<(), LaunchError> {
     if policy.is_off() {
         return Ok(());
     }
-    let place = State::of(draft.spec.agent, policy, draft.setup)?;
-    for (name, value) in &place.variables {
-        draft.variable(name, path_text(value)?);
+    let private = private_state(draft.spec.agent, policy, draft.setup)?;
+    let state = StateDirectory::find(draft.spec.agent, private, &draft.setup.inherited);
+    let agent_state = state.as_ref().map(|state| state.profile(draft.spec, &draft.session)).transpose()?;
+    if let Some(state) = &state {
+        draft.variable(state.variable, path_text(&state.variable_value)?);
     }
     let home = draft.plan.env.get("HOME").map(PathBuf::from);
     let foreign = home
@@ -101,8 +101,7 @@ pub(super) fn confine(draft: &mut Draft<'_>) -> Result<(), LaunchError> {
     let is_worked_on = |program: &PathBuf| workspaces.iter().any(|folder| program.starts_with(folder));
     let file_tools = premises.file_tools.iter().filter(|program| !is_worked_on(program));
     let ground = Ground {
-        state: place.folder.iter().cloned().collect(),
-        state_protected: place.protected,
+        state: agent_state,
         foreign_state: foreign.collect(),
         own: premises.state.clone(),
         visible: visible(draft).into_iter().chain(file_tools.cloned()).collect(),
@@ -176,7 +175,7 @@ fn distrusted(draft: &Draft<'_>, ground: &Ground) -> Vec<PathBuf> {
         .iter()
         .chain(above)
         .flat_map(|folder| [".gemini", ".env"].map(|name| folder.join(name)));
-    names.filter(|path| !ground.state.iter().any(|state| state.starts_with(path))).collect()
+    names.filter(|path| !ground.state.iter().any(|state| state.directory.starts_with(path))).collect()
 }
 
 /// Returns the network of the policy. Named hosts are those of the task; those of the agent itself are added. An agent that
@@ -227,52 +226,6 @@ fn quiet_git(draft: &mut Draft<'_>) {
     }
 }
 
-/// The folder of an agent's own state.
-struct State {
-    folder: Option<PathBuf>,
-    protected: Vec<Protected>,
-    variables: Vec<(&'static str, PathBuf)>,
-}
-
-impl State {
-    fn of(agent: AgentKind, policy: &CallPolicy, setup: &Setup) -> Result<Self, LaunchError> {
-        let own = private_state(agent, policy, setup)?;
-        let given =
-            |name: &str| setup.inherited.get(name).map(PathBuf::from).filter(|path| path.is_absolute());
-        let home = given("HOME");
-        let in_home = |name: &str| home.as_ref().map(|home| home.join(name));
-        let (variable, folder, protected) = match agent {
-            AgentKind::Claude => {
-                // Said aloud, or it would keep a file in the home itself, which it replaces and which is not to be written.
-                let folder = own.or_else(|| given("CLAUDE_CONFIG_DIR")).or_else(|| in_home(".claude"));
-                ("CLAUDE_CONFIG_DIR", folder, CLAUDE)
-            }
-            AgentKind::Codex => {
-                ("CODEX_HOME", own.or_else(|| given("CODEX_HOME")).or_else(|| in_home(".codex")), CODEX)
-            }
-            AgentKind::Gemini => {
-                let base = own.or_else(|| given("GEMINI_CLI_HOME")).or_else(|| home.clone());
-                let Some(base) = base else { return Ok(Self::none()) };
-                let folder = base.join(".gemini");
-                let protected = protected(&folder, GEMINI);
-                return Ok(Self {
-                    folder: Some(folder),
-                    protected,
-                    variables: vec![("GEMINI_CLI_HOME", base)],
-                });
-            }
-            AgentKind::Rehearsal => return Ok(Self::none()),
-        };
-        let Some(folder) = folder else { return Ok(Self::none()) };
-        let protected = self::protected(&folder, protected);
-        Ok(Self { protected, variables: vec![(variable, folder.clone())], folder: Some(folder) })
-    }
-
-    fn none() -> Self {
-        Self { folder: None, protected: Vec::new(), variables: Vec::new() }
-    }
-}
-
 /// The folder of this policy alone, where the call wants one.
 pub(super) fn private_state(
     agent: AgentKind,
@@ -285,37 +238,3 @@ pub(super) fn private_state(
     let base = setup.premises.private_state.as_ref().ok_or(LaunchError::NoPrivateState)?;
     Ok(Some(base.join(format!("{agent}-{}", policy.preset))))
 }
-
-fn protected(folder: &Path, names: &[(&str, IfCreated)]) -> Vec<Protected> {
-    names
-        .iter()
-        .map(|(name, if_created)| Protected { path: folder.join(name), if_created: *if_created })
-        .collect()
-}
-
-/// Its settings (hooks, variables, servers) and what it loads as commands.
-const CLAUDE: &[(&str, IfCreated)] = &[
-    ("settings.json", IfCreated::QuarantineAtOnce),
-    ("settings.local.json", IfCreated::QuarantineAtOnce),
-    ("CLAUDE.md", IfCreated::QuarantineAtOnce),
-    ("agents", IfCreated::QuarantineAtOnce),
-    ("commands", IfCreated::QuarantineAtOnce),
-    ("hooks", IfCreated::QuarantineAtOnce),
-    ("skills", IfCreated::QuarantineAtOnce),
-    ("plugins", IfCreated::Keep),
-];
-const CODEX: &[(&str, IfCreated)] = &[
-    ("config.toml", IfCreated::QuarantineAtOnce),
-    ("hooks.json", IfCreated::QuarantineAtOnce),
-    ("AGENTS.md", IfCreated::Keep),
-    ("rules", IfCreated::QuarantineAtOnce),
-    ("prompts", IfCreated::QuarantineAtOnce),
-];
-const GEMINI: &[(&str, IfCreated)] = &[
-    ("settings.json", IfCreated::QuarantineAtOnce),
-    (".env", IfCreated::QuarantineAtOnce),
-    ("GEMINI.md", IfCreated::Keep),
-    ("commands", IfCreated::QuarantineAtOnce),
-    ("extensions", IfCreated::QuarantineAtOnce),
-    ("policies", IfCreated::QuarantineAtOnce),
-];

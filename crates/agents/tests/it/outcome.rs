@@ -219,6 +219,7 @@ fn confined() -> SandboxReport {
             proofs: None,
             env_if_held: std::collections::BTreeMap::new(),
             caches: None,
+            state: None,
         },
         safeguards: Vec::new(),
         proof: None,

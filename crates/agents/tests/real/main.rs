@@ -19,6 +19,7 @@ mod loading;
 mod outside;
 mod permissions;
 mod pinned;
+mod planting;
 mod profiles;
 mod prompts;
 mod server;
@@ -86,6 +87,7 @@ fn trials(pinned: &[Pinned]) -> Vec<Trial> {
         confined::SCENARIOS,
         leaves_nothing::SCENARIOS,
         loading::SCENARIOS,
+        planting::SCENARIOS,
         profiles::SCENARIOS,
     ];
     let scenarios: Vec<Scenario> = scenarios.into_iter().flatten().copied().collect();

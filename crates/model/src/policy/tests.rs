@@ -5,7 +5,12 @@ use super::*;
 fn ground() -> Ground {
     Ground {
         workspaces: vec!["/home/ana/shop".into()],
-        state: vec!["/home/ana/.claude".into()],
+        state: Some(AgentState {
+            directory: "/home/ana/.claude".into(),
+            variable: None,
+            kept: Vec::new(),
+            discarded: Vec::new(),
+        }),
         foreign_state: vec!["/home/ana/.claude".into(), "/home/ana/.codex".into()],
         home: Some("/home/ana".into()),
         own: vec!["/home/ana/.local/state/switchboard".into()],

@@ -15,6 +15,7 @@ mod ordinary_user;
 mod packages;
 mod quarantine;
 mod scene;
+mod state;
 mod tries;
 
 use std::process::ExitCode;
@@ -60,6 +61,7 @@ fn trials() -> Vec<Trial> {
         bounds::TESTS,
         packages::TESTS,
         quarantine::TESTS,
+        state::TESTS,
     ];
     let mut trials = Vec::new();
     for &(name, body) in all.into_iter().flatten() {

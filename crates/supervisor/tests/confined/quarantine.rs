@@ -6,8 +6,8 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use model::{
-    Caches, CallPolicy, Confinement, End, Exit, IfCreated, Policy, Preset, Protected, Quarantined,
-    Requirement, Root, RunPlan, RunReport,
+    Caches, CallPolicy, Confinement, End, Exit, Policy, Preset, Quarantined, Requirement, Root, RunPlan,
+    RunReport,
 };
 use rustix::process::{Pid, Signal, kill_process};
 
@@ -29,7 +29,6 @@ crate::tests![
     prepared_submodule_is_moved,
     caches_without_rights_are_usable_by_the_next_run,
     without_namespaces_created_paths_are_moved_too,
-    settings_in_the_agents_state_are_moved_at_once,
     call_in_a_subdirectory_commits,
     call_in_a_subdirectory_cannot_write_beside_it,
     call_in_a_submodule_commits,
@@ -262,24 +261,6 @@ fn without_namespaces_created_paths_are_moved_too() {
         assert_eq!(scene.output(), "gone\n", "{}", scene.error());
         let expected = [".git/commondir", ".envrc"].map(|name| scene.workspace().join(name));
         assert_eq!(names(&report), expected);
-    });
-}
-
-fn settings_in_the_agents_state_are_moved_at_once() {
-    Scene::play(async |scene: &Scene| {
-        let mut confinement = scene.confinement(Preset::Workspace);
-        let path = scene.path("home/.agent/settings.json");
-        confinement.protected.push(Protected { path: path.clone(), if_created: IfCreated::QuarantineAtOnce });
-        let script =
-            format!("echo x > {0}; while [ -e {0} ]; do sleep 0.01; done; echo gone", path.display());
-        let plan = RunPlan { policy: Policy::Confined(Box::new(confinement)), ..scene.shell(&script) };
-        let report = scene.run(&plan).await;
-        assert_eq!(
-            (scene.output().as_str(), names(&report)),
-            ("gone\n", vec![path.as_path()]),
-            "{}",
-            scene.error()
-        );
     });
 }
 

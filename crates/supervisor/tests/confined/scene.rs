@@ -5,7 +5,8 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use model::{
-    CallPolicy, Confined, Confinement, Ground, Limits, Policy, Preset, RunPlan, RunReport, SandboxReport,
+    AgentState, CallPolicy, Confined, Confinement, Ground, KeptPath, Limits, Policy, Preset, RunPlan,
+    RunReport, SandboxReport,
 };
 use sandbox::{Machine, Tier};
 use supervisor::{Run, Supervisor};
@@ -71,7 +72,12 @@ impl Scene {
     pub fn confinement(&self, policy: impl Into<CallPolicy>) -> Confinement {
         let ground = Ground {
             workspaces: vec![self.workspace()],
-            state: vec![self.path("home/.agent")],
+            state: Some(AgentState {
+                directory: self.path("home/.agent"),
+                variable: Some("AGENT_HOME".to_owned()),
+                kept: vec![KeptPath::Directory("sessions".into()), KeptPath::File("login".into())],
+                discarded: vec!["snapshots".to_owned()],
+            }),
             home: Some(self.path("home")),
             own: vec![self.path("state")],
             visible: vec![self.spool().join("private")],

@@ -281,7 +281,7 @@ pub const TRIES: &[(&str, Try)] = &[
     ("write a temporary file", |_| {
         fs::write("/tmp/works", "x").and_then(|()| fs::read("/tmp/works").map(drop))
     }),
-    ("write its own state", |t| fs::write(t.workspace.parent().unwrap().join(".agent/works"), "x")),
+    ("write its own state", |t| fs::write(t.workspace.parent().unwrap().join(".agent/sessions/works"), "x")),
     ("read a program of the system", |_| File::open("/bin/sh")?.read(&mut [0; 4]).map(drop)),
 ];
 

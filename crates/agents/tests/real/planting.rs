@@ -1,0 +1,199 @@
+//! A confined agent plants nothing in its own state that a later call, confined or not, would obey.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use model::{AgentKind, CallPolicy, CallSpec, Policy, Preset, Requirement, SessionChoice};
+use model_api::{ModelApi, Script, Turn};
+
+use crate::confined::can_confine;
+use crate::desk::Desk;
+use crate::pinned::Pinned;
+
+crate::scenarios! {
+    agent_plants_nothing_in_its_own_state;
+    agent_plants_nothing_in_its_own_state_without_namespaces;
+    planted_env_file_runs_nothing_later, not for Claude: "it reads no such file", not for Gemini: "its shell obeys no such file";
+    sessions_and_state_survive_confined_calls;
+}
+
+/// Paths in the home directory that the agent obeys in some way, by settings, text, or running them.
+fn obeyed(kind: AgentKind) -> &'static [&'static str] {
+    match kind {
+        AgentKind::Claude => &[
+            ".claude/.claude.json",
+            ".claude/.config.json",
+            ".claude/settings.json",
+            ".claude/settings.local.json",
+            ".claude/CLAUDE.md",
+            ".claude/agents/evil.md",
+            ".claude/commands/evil.md",
+            ".claude/hooks/evil.sh",
+            ".claude/local/claude",
+            ".claude/output-styles/evil.md",
+            ".claude/plugins/evil/plugin.json",
+            ".claude/rules/evil.md",
+            ".claude/session-env/00000000-0000-4000-8000-000000000000/sessionstart-hook-0.sh",
+            ".claude/shell-snapshots/snapshot-bash-evil.sh",
+            ".claude/skills/evil/SKILL.md",
+            ".claude/workflows/evil.js",
+            ".claude/projects/-elsewhere/memory/MEMORY.md",
+            ".claude.json",
+        ],
+        AgentKind::Codex => &[
+            ".codex/.env",
+            ".codex/AGENTS.md",
+            ".codex/AGENTS.override.md",
+            ".codex/agents/evil.toml",
+            ".codex/config.toml",
+            ".codex/environments.toml",
+            ".codex/hooks.json",
+            ".codex/memories/evil.md",
+            ".codex/packages/evil/codex",
+            ".codex/prompts/evil.md",
+            ".codex/rules/evil.rules",
+            ".codex/shell_snapshots/evil.sh",
+            ".codex/skills/evil/SKILL.md",
+            ".codex/tmp/arg0-linux/evil/git",
+            ".agents/skills/evil/SKILL.md",
+        ],
+        _ => &[
+            ".gemini/.env",
+            ".gemini/GEMINI.md",
+            ".gemini/agents/evil.md",
+            ".gemini/commands/evil.toml",
+            ".gemini/extensions/evil/gemini-extension.json",
+            ".gemini/history/evil/.git/config",
+            ".gemini/policies/evil.toml",
+            ".gemini/settings.json",
+            ".gemini/skills/evil/SKILL.md",
+            ".gemini/tmp/bin/rg",
+            ".gemini/tmp/elsewhere/memory/GEMINI.md",
+            ".gemini/trustedFolders.json",
+            ".gemini/trusted_hooks.json",
+            ".env",
+        ],
+    }
+}
+
+/// The directory whose text later sessions of this project obey.
+fn memory(desk: &Desk) -> Option<PathBuf> {
+    let cwd = desk.workspace();
+    match desk.kind() {
+        AgentKind::Claude => {
+            let name: String = cwd
+                .to_str()
+                .unwrap()
+                .chars()
+                .map(|c| if c.is_ascii_alphanumeric() { c } else { '-' })
+                .collect();
+            Some(desk.folder().join("home/.claude/projects").join(name).join("memory"))
+        }
+        AgentKind::Gemini => Some(desk.folder().join("home/.gemini/tmp/work/memory")),
+        _ => None,
+    }
+}
+
+fn plant(cli: &Pinned, namespaces: bool) {
+    Desk::play(cli, async |desk| {
+        let home = desk.folder().join("home");
+        let paths: Vec<PathBuf> = obeyed(desk.kind()).iter().map(|name| home.join(name)).collect();
+        let memory = memory(desk).filter(|_| namespaces).map(|memory| memory.join("MEMORY.md"));
+        let paths: Vec<PathBuf> = paths.into_iter().chain(memory).collect();
+        let list = paths.iter().map(|path| path.display().to_string()).collect::<Vec<_>>().join(" ");
+        // By name, and by the variable that leads the agent to its state.
+        let command = format!(
+            "for p in {list}; do mkdir -p $(dirname $p); echo planted-evil >> $p; done; \
+             for d in $CLAUDE_CONFIG_DIR $CODEX_HOME $GEMINI_CLI_HOME/.gemini; do \
+             echo planted-evil >> $d/.env; echo planted-evil >> $d/settings.json; done; echo tried"
+        );
+        // First where nothing exists, then where every directory does.
+        for exists in [false, true] {
+            for preset in [Preset::Workspace, Preset::Observe] {
+                for path in paths.iter().filter(|_| exists) {
+                    fs::create_dir_all(path.parent().unwrap()).unwrap();
+                }
+                let api =
+                    ModelApi::start(Script::turns(vec![Turn::shell(&command), Turn::text("Done.")])).await;
+                let policy = CallPolicy { requirement: Requirement::BestEffort, ..preset.into() };
+                let spec = CallSpec { policy, ..desk.spec("Plant something.") };
+                let placed = desk.place_with(&api, &spec, |plan| {
+                    if let Policy::Confined(confinement) = &mut plan.policy {
+                        confinement.namespaces = namespaces;
+                    }
+                });
+                let done = placed.await.end(None).await;
+                assert_eq!(done.succeeded().text, "Done.", "{done}");
+                let is_planted = |path: &&PathBuf| contains(path, "planted-evil");
+                let planted: Vec<_> = paths.iter().filter(is_planted).collect();
+                assert!(planted.is_empty(), "{preset}, exists {exists}: {planted:?}\n{done}");
+            }
+        }
+    });
+}
+
+fn contains(path: &Path, text: &str) -> bool {
+    fs::read_to_string(path).is_ok_and(|found| found.contains(text))
+}
+
+fn agent_plants_nothing_in_its_own_state(cli: &Pinned) {
+    if can_confine() {
+        plant(cli, true);
+    }
+}
+
+fn agent_plants_nothing_in_its_own_state_without_namespaces(cli: &Pinned) {
+    plant(cli, false);
+}
+
+/// Codex loads `.env` from its state, and a shell then obeys `BASH_ENV`.
+fn planted_env_file_runs_nothing_later(cli: &Pinned) {
+    if !can_confine() {
+        return;
+    }
+    Desk::play(cli, async |desk| {
+        let (script, mark) = (desk.workspace().join("evil.sh"), desk.folder().join("mark"));
+        fs::write(&script, format!("touch {}\n", mark.display())).unwrap();
+        let command = format!("echo BASH_ENV={} > $CODEX_HOME/.env", script.display());
+        let api = ModelApi::start(Script::turns(vec![Turn::shell(&command), Turn::text("Done.")])).await;
+        let spec = CallSpec { policy: Preset::Workspace.into(), ..desk.spec("Plant it.") };
+        assert_eq!(desk.ask(&api, &spec).await.succeeded().text, "Done.");
+        let api = ModelApi::start(Script::turns(vec![Turn::shell("true"), Turn::text("Done.")])).await;
+        let done = desk.ask(&api, &desk.spec("Run something, unconfined.")).await;
+        assert_eq!(done.succeeded().text, "Done.", "{done}");
+        assert!(!mark.exists(), "the planted file ran unconfined: {done}");
+    });
+}
+
+/// Sessions of confined calls are resumed by confined and by unconfined ones, and the other way round; from another directory too
+/// where the agent can.
+fn sessions_and_state_survive_confined_calls(cli: &Pinned) {
+    if !can_confine() {
+        return;
+    }
+    Desk::play(cli, async |desk| {
+        let api = ModelApi::start(Script::text("Noted.")).await;
+        let off = CallPolicy::off();
+        let workspace = CallPolicy::from(Preset::Workspace);
+        let observe = CallPolicy::from(Preset::Observe);
+        let rules = CallPolicy::default();
+        let mut session = None;
+        for (turn, policy) in [&off, &workspace, &rules, &observe, &workspace, &off].into_iter().enumerate() {
+            let prompt = format!("The word number {turn} is heron-{turn}.");
+            let choice = session.clone().map_or(SessionChoice::New, SessionChoice::Resume);
+            let spec = CallSpec { session: choice, policy: policy.clone(), ..desk.spec(&prompt) };
+            let placed = desk.place_with(&api, &spec, |plan| {
+                if let Policy::Confined(confinement) = &mut plan.policy {
+                    confinement.namespaces = turn != 2;
+                }
+            });
+            let done = placed.await.end(None).await;
+            assert_eq!(done.succeeded().text, "Noted.", "turn {turn}: {done}");
+            session = Some(done.session());
+            let body = api.turns().last().unwrap().body.to_string();
+            for earlier in 0..=turn {
+                assert!(body.contains(&format!("heron-{earlier}.")), "turn {turn}, word {earlier}: {done}");
+            }
+        }
+    });
+}

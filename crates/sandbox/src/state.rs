@@ -1,0 +1,361 @@
+//! The view that a confined agent has of its own state directory.
+//!
+//! A private directory of the run takes the place of the state directory. It gets a copy of each file, so the agent can rewrite its
+//! settings and caches for as long as the run lasts; a directory is shown read-only; only the kept paths are the real ones.
+//! With namespaces the view is made of mounts at the usual place. Without, it is made of symbolic links, the agent's variable leads
+//! to it, and Landlock allows writes to the kept paths alone.
+
+use std::fs::{self, DirBuilder, File, OpenOptions};
+use std::io::{self, Read, Write};
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt, PermissionsExt, symlink};
+use std::path::{Path, PathBuf};
+
+use model::{AgentState, KeptPath};
+
+use crate::layout::Mount;
+use crate::machine::Tier;
+use crate::real::Real;
+
+/// The largest file that is copied; a larger one is shown read-only.
+const MAX_COPY: u64 = 16 << 20;
+/// The largest file that names the owner of a directory.
+const MAX_MARKER: u64 = 4096;
+/// How many names are tried for a new project directory.
+const MAX_NAMES: usize = 1000;
+
+/// A state directory as one run sees it.
+#[derive(Debug, Default)]
+pub(crate) struct StateView {
+    /// The place of the state directory inside of the sandbox.
+    pub place: PathBuf,
+    /// The private directory that takes its place.
+    pub private: PathBuf,
+    /// Mounts on the private directory, itself included. Empty without namespaces.
+    pub mounts: Vec<(PathBuf, Mount)>,
+    /// The real paths that can be written.
+    pub kept: Vec<PathBuf>,
+    /// The real paths that are shown read-only.
+    pub shown: Vec<PathBuf>,
+    /// Directories that were to stay read-only and cannot: something else is in their place.
+    pub unprotected: Vec<PathBuf>,
+}
+
+/// A kept path, relative to the state directory.
+struct Kept {
+    path: PathBuf,
+    is_directory: bool,
+    read_only: Vec<String>,
+}
+
+impl StateView {
+    /// Builds the view in a directory of the run, which is made anew. Nothing that leads into one of the `hidden` paths is shown.
+    pub fn build(
+        state: &AgentState,
+        run_directory: &Path,
+        hidden: &[PathBuf],
+        tier: Tier,
+    ) -> io::Result<Self> {
+        create_directory(&state.directory)?;
+        let real = Real::path(&state.directory)?;
+        let name = state.directory.file_name().unwrap_or_default();
+        // Beside nothing else, since a variable may lead to the directory above.
+        let private = run_directory.join("agent").join(name);
+        remove_if_present(&private)?;
+        create_directory(&private)?;
+        let mut view = Self { place: real.clone(), private, ..Self::default() };
+        if tier == Tier::Namespaces {
+            view.mounts.push((real.clone(), Mount::WriteFrom(view.private.clone())));
+        }
+        let kept = find_kept(state, &real)?;
+        for entry in fs::read_dir(&real)? {
+            let name = entry?.file_name();
+            let is_kept = kept.iter().any(|kept| kept.path.starts_with(&name));
+            if !is_kept && !name.to_str().is_some_and(|name| state.is_discarded(name)) {
+                view.show(&real, Path::new(&name), hidden, tier)?;
+            }
+        }
+        for kept in kept {
+            view.keep(&real, &kept, tier)?;
+        }
+        Ok(view)
+    }
+
+    /// Shows an entry of the state directory: a copy of a file, a directory as it is. What cannot be read is left out.
+    fn show(&mut self, state: &Path, name: &Path, hidden: &[PathBuf], tier: Tier) -> io::Result<()> {
+        // The user may keep settings elsewhere and link to them.
+        let Ok(found) = Real::of(&state.join(name)) else { return Ok(()) };
+        if hidden.iter().any(|hidden| found.path.starts_with(hidden)) {
+            return Ok(());
+        }
+        if !found.is_folder && copy_file(&found.path, &self.private.join(name))? {
+            return Ok(());
+        }
+        let is_shown = found.is_folder || found.path.metadata().is_ok_and(|file| file.is_file());
+        if is_shown {
+            self.add(name, &found.path, found.is_folder, Mount::ReadFrom, tier)?;
+            self.shown.push(found.path);
+        }
+        Ok(())
+    }
+
+    /// Lets the agent write a path of its real state.
+    fn keep(&mut self, state: &Path, kept: &Kept, tier: Tier) -> io::Result<()> {
+        let source = state.join(&kept.path);
+        if kept.is_directory {
+            create_directory(&source)?;
+        }
+        let source = Real::path(&source)?;
+        self.add(&kept.path, &source, kept.is_directory, Mount::WriteFrom, tier)?;
+        for name in &kept.read_only {
+            let path = source.join(name);
+            // The agent writes around it, so a link is its own.
+            match path.symlink_metadata() {
+                Err(error) if error.kind() == io::ErrorKind::NotFound => create_directory(&path)?,
+                Ok(found) if found.is_dir() => {}
+                _ => {
+                    self.unprotected.push(path);
+                    continue;
+                }
+            }
+            if tier == Tier::Namespaces {
+                self.mounts.push((self.place.join(&kept.path).join(name), Mount::ReadFrom(path)));
+            } else {
+                self.unprotected.push(path);
+            }
+        }
+        self.kept.push(source);
+        Ok(())
+    }
+
+    /// Puts a real path into the view.
+    fn add(
+        &mut self,
+        name: &Path,
+        source: &Path,
+        is_directory: bool,
+        mount: fn(PathBuf) -> Mount,
+        tier: Tier,
+    ) -> io::Result<()> {
+        let target = self.private.join(name);
+        if let Some(above) = target.parent() {
+            create_directory(above)?;
+        }
+        if tier == Tier::Rules {
+            return symlink(source, target);
+        }
+        if is_directory {
+            create_directory(&target)?;
+        } else {
+            File::create(&target)?;
+        }
+        self.mounts.push((self.place.join(name), mount(source.to_owned())));
+        Ok(())
+    }
+
+    /// Returns where a variable leads that names the state directory, or the one above it.
+    pub fn variable_value(&self, state: &AgentState, value: &str) -> Option<PathBuf> {
+        let value = Path::new(value);
+        if value == state.directory {
+            return Some(self.private.clone());
+        }
+        (Some(value) == state.directory.parent()).then(|| self.private.parent().map(Path::to_owned))?
+    }
+}
+
+/// Finds the kept paths in a state directory.
+fn find_kept(state: &AgentState, real: &Path) -> io::Result<Vec<Kept>> {
+    let mut found: Vec<Kept> = Vec::new();
+    let mut add = |path: PathBuf, is_directory: bool, read_only: &[String]| {
+        if !found.iter().any(|kept| kept.path == path) {
+            found.push(Kept { path, is_directory, read_only: read_only.to_vec() });
+        }
+    };
+    for kept in &state.kept {
+        match kept {
+            KeptPath::Directory(path) => add(path.clone(), true, &[]),
+            KeptPath::File(path) => {
+                if real.join(path).is_file() {
+                    add(path.clone(), false, &[]);
+                }
+            }
+            KeptPath::Project { path, read_only } => add(path.clone(), true, read_only),
+            KeptPath::Containing { parent, entry, read_only } => {
+                for name in directories_in(&real.join(parent)) {
+                    let path = parent.join(name);
+                    if real.join(&path).join(entry).is_file() {
+                        add(path, true, read_only);
+                    }
+                }
+            }
+            KeptPath::Owned { parent, marker, owner, name, read_only } => {
+                let name = owned_directory(&real.join(parent), marker, owner, name)?;
+                add(parent.join(name), true, read_only);
+            }
+        }
+    }
+    Ok(found)
+}
+
+/// Returns the name of the directory that belongs to the owner, made when there is none.
+fn owned_directory(parent: &Path, marker: &str, owner: &str, name: &str) -> io::Result<PathBuf> {
+    let is_owned = |name: &PathBuf| read_marker(&parent.join(name).join(marker)).as_deref() == Some(owner);
+    if let Some(found) = directories_in(parent).into_iter().find(is_owned) {
+        return Ok(found);
+    }
+    create_directory(parent)?;
+    for number in 0..MAX_NAMES {
+        let name = if number == 0 { name.to_owned() } else { format!("{name}-{number}") };
+        match DirBuilder::new().mode(0o700).create(parent.join(&name)) {
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
+            created => {
+                created?;
+                let path = parent.join(&name).join(marker);
+                let mut file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(path)?;
+                file.write_all(owner.as_bytes())?;
+                return Ok(name.into());
+            }
+        }
+    }
+    Err(io::Error::other(format!("no free name for a project in `{}`", parent.display())))
+}
+
+fn read_marker(path: &Path) -> Option<String> {
+    let mut text = String::new();
+    open_regular(path)?.take(MAX_MARKER).read_to_string(&mut text).ok()?;
+    Some(text.trim().to_owned())
+}
+
+/// Opens a regular file that is no link, without waiting for the writer of a FIFO.
+fn open_regular(path: &Path) -> Option<File> {
+    let flags = libc::O_NONBLOCK | libc::O_NOFOLLOW;
+    let file = OpenOptions::new().read(true).custom_flags(flags).open(path).ok()?;
+    file.metadata().ok()?.is_file().then_some(file)
+}
+
+fn directories_in(parent: &Path) -> Vec<PathBuf> {
+    let entries = fs::read_dir(parent).into_iter().flatten().flatten();
+    let directories = entries.filter(|entry| entry.file_type().is_ok_and(|kind| kind.is_dir()));
+    directories.map(|entry| PathBuf::from(entry.file_name())).collect()
+}
+
+/// Copies a regular file with its mode; not one that is too large.
+fn copy_file(from: &Path, to: &Path) -> io::Result<bool> {
+    let Some(mut source) = open_regular(from) else { return Ok(false) };
+    let found = source.metadata()?;
+    if found.len() > MAX_COPY {
+        return Ok(false);
+    }
+    let mode = found.permissions().mode() & 0o700 | 0o600;
+    let mut target = OpenOptions::new().write(true).create_new(true).mode(mode).open(to)?;
+    io::copy(&mut source, &mut target)?;
+    Ok(true)
+}
+
+fn create_directory(path: &Path) -> io::Result<()> {
+    DirBuilder::new().recursive(true).mode(0o700).create(path)
+}
+
+fn remove_if_present(path: &Path) -> io::Result<()> {
+    match fs::remove_dir_all(path) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+        removed => removed,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    struct Stage {
+        directory: tempfile::TempDir,
+    }
+
+    impl Stage {
+        fn new() -> Self {
+            let stage = Self { directory: tempfile::tempdir().unwrap() };
+            for name in ["state/rules", "state/sessions", "state/tmp/other", "elsewhere", "hidden"] {
+                fs::create_dir_all(stage.path(name)).unwrap();
+            }
+            for name in ["state/settings", "state/index.sqlite", "state/login", "hidden/key"] {
+                fs::write(stage.path(name), name).unwrap();
+            }
+            fs::write(stage.path("state/tmp/other/.owner"), "/other").unwrap();
+            symlink("../hidden", stage.path("state/keys")).unwrap();
+            symlink("../elsewhere", stage.path("state/linked")).unwrap();
+            stage
+        }
+
+        fn path(&self, name: &str) -> PathBuf {
+            self.directory.path().canonicalize().unwrap().join(name)
+        }
+
+        fn build(&self, tier: Tier) -> StateView {
+            let owned = KeptPath::Owned {
+                parent: "tmp".into(),
+                marker: ".owner".into(),
+                owner: "/work/shop".into(),
+                name: "other".into(),
+                read_only: vec!["memory".into()],
+            };
+            let kept = vec![KeptPath::Directory("sessions".into()), KeptPath::File("login".into()), owned];
+            let state = AgentState {
+                directory: self.path("state"),
+                variable: None,
+                kept,
+                discarded: vec!["*.sqlite".into()],
+            };
+            StateView::build(&state, &self.path("run"), &[self.path("hidden")], tier).unwrap()
+        }
+    }
+
+    #[test]
+    fn only_kept_paths_are_the_real_ones() {
+        let stage = Stage::new();
+        let view = stage.build(Tier::Namespaces);
+        let at = |name: &str| stage.path("state").join(name);
+        let mount =
+            |name: &str| view.mounts.iter().find(|(path, _)| *path == at(name)).map(|(_, mount)| mount);
+        for name in ["sessions", "login", "tmp/other-1"] {
+            assert_eq!(mount(name), Some(&Mount::WriteFrom(at(name))), "{view:?}");
+        }
+        assert_eq!(mount("rules"), Some(&Mount::ReadFrom(at("rules"))));
+        assert_eq!(mount("linked"), Some(&Mount::ReadFrom(stage.path("elsewhere"))));
+        let memory = at("tmp/other-1/memory");
+        assert_eq!(mount("tmp/other-1/memory"), Some(&Mount::ReadFrom(memory)));
+        assert_eq!(fs::read_to_string(view.private.join("settings")).unwrap(), "state/settings");
+        for name in ["index.sqlite", "keys", "tmp/other"] {
+            assert!(mount(name).is_none() && !view.private.join(name).exists(), "{name}: {view:?}");
+        }
+    }
+
+    #[test]
+    fn project_directory_is_found_again_by_its_owner() {
+        let stage = Stage::new();
+        let kept = |view: StateView| view.kept;
+        assert_eq!(kept(stage.build(Tier::Namespaces)), kept(stage.build(Tier::Namespaces)));
+        assert_eq!(fs::read_to_string(stage.path("state/tmp/other-1/.owner")).unwrap(), "/work/shop");
+    }
+
+    #[test]
+    fn view_without_namespaces_is_made_of_links() {
+        let stage = Stage::new();
+        let view = stage.build(Tier::Rules);
+        assert!(view.mounts.is_empty());
+        assert_eq!(view.private.join("sessions").read_link().unwrap(), stage.path("state/sessions"));
+        assert_eq!(view.private.join("rules").read_link().unwrap(), stage.path("state/rules"));
+        assert!(view.private.join("settings").is_file());
+        assert_eq!(view.unprotected, [stage.path("state/tmp/other-1/memory")]);
+    }
+
+    #[test]
+    fn link_in_place_of_a_read_only_directory_is_not_followed() {
+        let stage = Stage::new();
+        let memory = stage.path("state/tmp/other-1/memory");
+        stage.build(Tier::Namespaces);
+        fs::remove_dir(&memory).unwrap();
+        symlink(stage.path("hidden"), &memory).unwrap();
+        let view = stage.build(Tier::Namespaces);
+        assert_eq!(view.unprotected, std::slice::from_ref(&memory));
+        assert!(!view.mounts.iter().any(|(at, _)| *at == memory), "{view:?}");
+    }
+}

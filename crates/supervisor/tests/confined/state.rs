@@ -1,0 +1,136 @@
+//! The agent's own state: a run keeps its sessions and its login there, and plants nothing.
+
+use std::fs;
+
+use model::{CallPolicy, Confinement, Policy, Preset, Requirement, RunPlan};
+
+use crate::scene::{Scene, confined};
+
+crate::tests! {
+    only_listed_paths_of_the_state_outlive_a_run,
+    only_listed_paths_of_the_state_outlive_a_run_without_namespaces,
+    program_in_the_state_directory_stays_as_it_is,
+    login_that_is_replaced_by_rename_is_kept_in_place,
+    state_survives_a_killed_run_unchanged,
+}
+
+/// The policies under which an agent has its state.
+const POLICIES: [Preset; 4] = [Preset::Workspace, Preset::Observe, Preset::Restricted, Preset::Sealed];
+
+/// Everything that an agent may try to leave: a changed file, a new one, one in an existing directory, one in a directory that is
+/// discarded, one in a place that is moved away first.
+const PLANT: &str = "\
+    cd $AGENT_HOME; \
+    echo evil > settings; echo evil > new; echo evil > rules/new; mkdir -p snapshots; echo evil > snapshots/new; \
+    mv rules rules-2 && mkdir rules && echo evil > rules/moved; \
+    ln -s /etc/passwd link; rm -f settings; ln -s evil settings; \
+    echo kept > sessions/new; echo token-2 > login; cat snapshots/old; echo done";
+
+/// Lays out a state directory.
+fn prepare(scene: &Scene) {
+    let state = scene.path("home/.agent");
+    for name in ["rules", "snapshots", "sessions", "local"] {
+        fs::create_dir_all(state.join(name)).unwrap();
+    }
+    for name in ["settings", "rules/old", "snapshots/old", "sessions/old", "login", "local/program"] {
+        fs::write(state.join(name), "as it was").unwrap();
+    }
+}
+
+/// Everything below the state directory, with the text of each file.
+fn contents(scene: &Scene) -> Vec<(String, String)> {
+    let state = scene.path("home/.agent");
+    let mut found = Vec::new();
+    let mut left = vec![state.clone()];
+    while let Some(path) = left.pop() {
+        if path.is_symlink() || path.is_file() {
+            let name = path.strip_prefix(&state).unwrap().display().to_string();
+            found.push((name, fs::read_to_string(&path).unwrap_or_default()));
+        } else {
+            left.extend(fs::read_dir(&path).unwrap().map(|entry| entry.unwrap().path()));
+        }
+    }
+    found.sort();
+    found
+}
+
+fn plan(scene: &Scene, script: &str, preset: Preset, namespaces: bool) -> RunPlan {
+    let requirement = if namespaces { Requirement::Require } else { Requirement::BestEffort };
+    let policy = CallPolicy { requirement, ..preset.into() };
+    let confinement = Confinement { namespaces, ..scene.confinement(policy) };
+    let mut plan = RunPlan { policy: Policy::Confined(Box::new(confinement)), ..scene.shell(script) };
+    plan.env.insert("AGENT_HOME".to_owned(), scene.path("home/.agent").display().to_string());
+    plan
+}
+
+fn plant(preset: Preset, namespaces: bool) {
+    Scene::play(async |scene: &Scene| {
+        prepare(scene);
+        let before = contents(scene);
+        let report = scene.run(&plan(scene, PLANT, preset, namespaces)).await;
+        confined(&report);
+        assert_eq!(scene.output(), "done\n", "{preset}: {}", scene.error());
+        let changed: Vec<_> = contents(scene).into_iter().filter(|entry| !before.contains(entry)).collect();
+        let expected = [("login", "token-2\n"), ("sessions/new", "kept\n")];
+        let expected = expected.map(|(name, text)| (name.to_owned(), text.to_owned()));
+        assert_eq!(changed, expected, "{preset}: {}", scene.error());
+        assert_eq!(contents(scene).len(), before.len() + 1, "{preset}");
+        assert!(!scene.spool().join("tmp").exists(), "the private copy is left: {preset}");
+    });
+}
+
+fn only_listed_paths_of_the_state_outlive_a_run() {
+    for preset in POLICIES {
+        plant(preset, true);
+    }
+}
+
+fn only_listed_paths_of_the_state_outlive_a_run_without_namespaces() {
+    for preset in [Preset::Workspace, Preset::Observe] {
+        plant(preset, false);
+    }
+}
+
+fn program_in_the_state_directory_stays_as_it_is() {
+    Scene::play(async |scene: &Scene| {
+        prepare(scene);
+        let script = "cd $AGENT_HOME/local; echo evil > program; echo evil > new; rm -f program; cat program";
+        for namespaces in [true, false] {
+            scene.run(&plan(scene, script, Preset::Workspace, namespaces)).await;
+            assert_eq!(scene.output(), "as it was", "{}", scene.error());
+            let names: Vec<_> = fs::read_dir(scene.path("home/.agent/local")).unwrap().collect();
+            assert_eq!(names.len(), 1, "{names:?}");
+            fs::remove_dir_all(scene.spool()).unwrap();
+        }
+    });
+}
+
+/// An agent that cannot replace the file writes it in place, as claude does.
+fn login_that_is_replaced_by_rename_is_kept_in_place() {
+    Scene::play(async |scene: &Scene| {
+        prepare(scene);
+        let script = "cd $AGENT_HOME; echo token-2 > login.tmp; mv -T login.tmp login 2> /dev/null || cp login.tmp login";
+        scene.run(&plan(scene, script, Preset::Workspace, true)).await;
+        assert_eq!(fs::read_to_string(scene.path("home/.agent/login")).unwrap(), "token-2\n");
+    });
+}
+
+fn state_survives_a_killed_run_unchanged() {
+    Scene::play(async |scene: &Scene| {
+        prepare(scene);
+        let before = contents(scene);
+        let script = "cd $AGENT_HOME; echo evil > settings; echo evil > new; echo ready; sleep 600";
+        let run = scene.start(&plan(scene, script, Preset::Workspace, true)).await;
+        scene.says("ready").await;
+        assert_eq!(contents(scene), before);
+        let supervisor = run.spool().status().unwrap().unwrap().supervisor.pid;
+        rustix::process::kill_process(
+            rustix::process::Pid::from_raw(supervisor).unwrap(),
+            rustix::process::Signal::KILL,
+        )
+        .unwrap();
+        run.wait().await.unwrap();
+        assert_eq!(contents(scene), before);
+        assert!(!scene.spool().join("tmp").exists(), "the private copy is left");
+    });
+}
