@@ -106,6 +106,7 @@ fn end(agent: AgentKind, model: &str, number: u64, took: Duration) -> JobEnd {
         permission_denials: Vec::new(),
         background: Vec::new(),
         refusals: Vec::new(),
+        implausible: Vec::new(),
         retries: 0,
         exit: Some(model::Exit::Code(0)),
     })

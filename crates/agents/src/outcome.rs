@@ -4,6 +4,7 @@
 //! done is done, whatever ended its process afterwards, unless background work or a further turn was cut short; and
 //! without its word no exit code is a success. Something that was refused on the way is listed, and decides nothing.
 
+mod figures;
 mod refusals;
 mod words;
 
@@ -17,6 +18,7 @@ use model::{
 use crate::early_stop::is_login_refused;
 use crate::parse::{Complaint, ComplaintCode, Said, Summary};
 use crate::{Launch, Version};
+use figures::Figures;
 pub(crate) use refusals::joined as joined_refusals;
 use words::{kind_of_status, kind_of_words, retry_after};
 
@@ -68,6 +70,7 @@ pub fn judge(ended: &Ended<'_>) -> Outcome {
     let mismatch = mismatch(ended);
     let verdict = verdict(ended, mismatch.as_ref());
     let (usage, cost_usd) = this_run(ended);
+    let Figures { usage, cost_usd, implausible } = Figures::check(usage, cost_usd);
     Outcome {
         agent: ended.agent,
         session: session(ended, &verdict),
@@ -85,6 +88,7 @@ pub fn judge(ended: &Ended<'_>) -> Outcome {
         permission_denials: summary.denials.clone(),
         background: background(ended),
         refusals: refusals::refusals(ended),
+        implausible,
         retries: summary.retries,
         exit: exit(ended),
     }
@@ -341,9 +345,10 @@ fn structured_output(ended: &Ended<'_>) -> Option<String> {
 
 /// What the agent's own counters say, where they count the session and not the run.
 fn totals(ended: &Ended<'_>) -> Option<Totals> {
+    let counted = Figures::check(ended.summary.usage, ended.summary.cost_usd);
     let totals = Totals {
-        usage: ended.summary.usage.filter(|_| ended.agent == AgentKind::Codex),
-        cost_usd: ended.summary.cost_usd.filter(|_| counts_cost_of_session(ended)),
+        usage: counted.usage.filter(|_| ended.agent == AgentKind::Codex),
+        cost_usd: counted.cost_usd.filter(|_| counts_cost_of_session(ended)),
     };
     (totals != Totals::default()).then_some(totals)
 }

@@ -38,7 +38,7 @@ const LONGEST_WAIT: u32 = 8;
 /// #         text: if resumed { "two".into() } else { "one".into() },
 /// #         text_cut: 0, structured_output: None, session: "s".parse().ok(), session_mismatch: None, model: None,
 /// #         usage: None, cost_usd: None, session_totals: None, turns: None, duration_ms: 1,
-/// #         permission_denials: vec![], background: vec![], refusals: vec![], retries: 0, exit: None,
+/// #         permission_denials: vec![], background: vec![], refusals: vec![], implausible: vec![], retries: 0, exit: None,
 /// #     }
 /// # }
 /// let spec = CallSpec::new(AgentKind::Claude, "Tidy up.", "/work");
@@ -257,6 +257,7 @@ fn joined(earlier: Outcome, last: Outcome) -> Outcome {
         permission_denials,
         background: [earlier.background, last.background].concat(),
         refusals: joined_refusals(earlier.refusals, last.refusals),
+        implausible: [earlier.implausible, last.implausible].concat(),
         retries: earlier.retries.saturating_add(last.retries),
         exit: last.exit,
     }

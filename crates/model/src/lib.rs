@@ -41,8 +41,8 @@ pub use job_id::{BadJobId, ExchangeId, JobId, JobIdPrefix};
 pub use job_state::{BadStateName, Ended, JobState, StateName};
 pub use limits::{Deadline, Limits};
 pub use outcome::{
-    BackgroundStatus, BackgroundTask, Failure, FailureKind, Outcome, PermissionDenial, RefusedAction,
-    RefusedKind, SessionMismatch, Totals, Usage, Verdict,
+    BackgroundStatus, BackgroundTask, Failure, FailureKind, HIGHEST_COST_USD, MOST_TOKENS, Outcome,
+    PermissionDenial, RefusedAction, RefusedKind, SessionMismatch, Totals, Usage, Verdict,
 };
 pub use plan::{Lasts, Outlives, PlanError, RunPlan};
 pub use policy::{

@@ -48,6 +48,9 @@ pub struct Outcome {
     /// was told, and its own verdict decides.
     #[serde(default)]
     pub refusals: Vec<RefusedAction>,
+    /// Figures that the agent reported and that cannot be true. They are left out of [`Outcome::usage`] and [`Outcome::cost_usd`].
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub implausible: Vec<String>,
     /// How often it had to try again to reach its model.
     pub retries: u32,
     /// How the process exited. None when it was stopped from outside after it had answered: that exit status is not the
@@ -83,7 +86,10 @@ impl Outcome {
             format!("{count} background task{} did not complete: {tasks}", if count == 1 { "" } else { "s" })
         });
         let refused = list(&self.refusals).map(|refused| format!("refused: {refused}"));
-        tasks.into_iter().chain(refused).collect()
+        let implausible = list(&self.implausible).map(|figures| {
+            format!("the agent reported figures that cannot be true and are not counted: {figures}")
+        });
+        tasks.into_iter().chain(refused).chain(implausible).collect()
     }
 
     /// What to do about a failure.
@@ -307,6 +313,12 @@ impl Usage {
         }
     }
 }
+
+/// The highest cost of one call, in dollars, that is believed: a single false figure would spoil every sum.
+pub const HIGHEST_COST_USD: f64 = 100_000.0;
+
+/// The largest number of tokens of one call that is believed.
+pub const MOST_TOKENS: u64 = 100_000_000_000;
 
 /// What an agent counts over a whole session.
 #[derive(Debug, Clone, Copy, PartialEq, Default, Serialize, Deserialize)]

@@ -229,6 +229,7 @@ mod tests {
                 permission_denials: Vec::new(),
                 background: Vec::new(),
                 refusals: Vec::new(),
+                implausible: Vec::new(),
                 retries: 0,
                 exit: Some(Exit::Code(0)),
             },

@@ -634,8 +634,8 @@ fn counts_beyond_all_numbers_neither_panic_nor_wrap() {
         [(AgentKind::Claude, claude), (AgentKind::Claude, by_model), (AgentKind::Gemini, gemini)]
     {
         let outcome = Run::of(agent, stdout.leak()).outcome();
-        assert_eq!(outcome.usage.unwrap().input, MAX);
-        assert!(outcome.cost_usd.is_none_or(f64::is_finite));
+        assert_eq!((outcome.usage, outcome.cost_usd), (None, None), "such figures are not believed");
+        assert!(outcome.notes().concat().contains("18446744073709551615 tokens in"), "{:?}", outcome.notes());
     }
     let words = r#"{"type":"turn.failed","error":{"message":"rate limit, retry after 18446744073709549568s 18446744073709549568s"}}"#;
     let retry_after = Some(std::time::Duration::MAX);

@@ -31,6 +31,7 @@ fn done(text: &str) -> Outcome {
         permission_denials: Vec::new(),
         background: Vec::new(),
         refusals: Vec::new(),
+        implausible: Vec::new(),
         retries: 1,
         exit: Some(Exit::Code(0)),
     }

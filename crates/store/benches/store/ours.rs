@@ -45,6 +45,7 @@ pub fn outcome() -> Outcome {
         permission_denials: Vec::new(),
         background: Vec::new(),
         refusals: Vec::new(),
+        implausible: Vec::new(),
         retries: 0,
         exit: None,
     }

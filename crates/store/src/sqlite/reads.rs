@@ -5,7 +5,8 @@
 use std::cmp::Reverse;
 
 use model::{
-    AgentKind, Exchange, ExchangeId, Home, Job, JobId, JobIdPrefix, NewExchange, StateName, Timestamp, Usage,
+    AgentKind, Exchange, ExchangeId, HIGHEST_COST_USD, Home, Job, JobId, JobIdPrefix, MOST_TOKENS,
+    NewExchange, StateName, Timestamp, Usage,
 };
 use rusqlite::types::{FromSql, Value};
 use rusqlite::{Connection, OptionalExtension, Row, params, params_from_iter};
@@ -250,12 +251,19 @@ fn ended(connection: &Connection, filter: &JobFilter) -> Result<Vec<StatsRow>, F
     let mut conditions = Conditions::of(filter);
     conditions.and("completed_at IS NOT NULL", []);
     conditions.values.insert(0, Value::Integer(int(DAY_MS)));
-    // `sum` fails when it runs over; `total` is a floating number, and the cast stops at the largest whole one.
+    // `sum` fails when it runs over; `total` is a floating number, and the cast stops at the largest whole one. Figures that cannot
+    // be true are in no sum: earlier versions stored them.
+    let tokens = |column: &str| {
+        format!("CAST(total(CASE WHEN {column} <= {MOST_TOKENS} THEN {column} END) AS INTEGER)")
+    };
     let statement = format!(
         "SELECT created_at / ? AS day, state, agent, model, count(*), CAST(total(duration_ms) AS INTEGER),
-            CAST(total(input_tokens) AS INTEGER), CAST(total(output_tokens) AS INTEGER),
-            CAST(total(cached_tokens) AS INTEGER), CAST(total(reasoning_tokens) AS INTEGER), total(cost_usd)
+            {}, {}, {}, {}, total(CASE WHEN cost_usd <= {HIGHEST_COST_USD} THEN cost_usd END)
         FROM agent_jobs AS job{} GROUP BY day, agent, model, state ORDER BY day, agent, model, state",
+        tokens("input_tokens"),
+        tokens("output_tokens"),
+        tokens("cached_tokens"),
+        tokens("reasoning_tokens"),
         conditions.clause()
     );
     let mut statement = connection.prepare_cached(&statement)?;

@@ -1,7 +1,8 @@
 //! What is read: jobs, lists, sums.
 
 use model::{
-    AgentKind, Exchange, ExchangeId, Home, Job, JobId, JobIdPrefix, NewExchange, StateName, Timestamp, Usage,
+    AgentKind, Exchange, ExchangeId, HIGHEST_COST_USD, Home, Job, JobId, JobIdPrefix, MOST_TOKENS,
+    NewExchange, StateName, Timestamp, Usage,
 };
 use surrealdb::types::SurrealValue;
 
@@ -216,11 +217,11 @@ pub async fn stats(wire: &Wire, range: StatsRange) -> Result<Stats, StoreError> 
         "SELECT state, count() AS jobs FROM agent_jobs{all} GROUP BY state;
         SELECT agent, model, <int> math::floor(created_at / $day_ms) AS day, state, count() AS jobs,
             <float> math::sum(<float> (duration_ms ?? 0)) AS duration,
-            <float> math::sum(<float> (input_tokens ?? 0)) AS input,
-            <float> math::sum(<float> (output_tokens ?? 0)) AS output,
-            <float> math::sum(<float> (cached_tokens ?? 0)) AS cached,
-            <float> math::sum(<float> (reasoning_tokens ?? 0)) AS reasoning,
-            <float> math::sum(<float> (cost_usd ?? 0)) AS cost
+            <float> math::sum(IF (input_tokens ?? 0) <= {MOST_TOKENS} THEN <float> (input_tokens ?? 0) ELSE 0f END) AS input,
+            <float> math::sum(IF (output_tokens ?? 0) <= {MOST_TOKENS} THEN <float> (output_tokens ?? 0) ELSE 0f END) AS output,
+            <float> math::sum(IF (cached_tokens ?? 0) <= {MOST_TOKENS} THEN <float> (cached_tokens ?? 0) ELSE 0f END) AS cached,
+            <float> math::sum(IF (reasoning_tokens ?? 0) <= {MOST_TOKENS} THEN <float> (reasoning_tokens ?? 0) ELSE 0f END) AS reasoning,
+            <float> math::sum(IF (cost_usd ?? 0) <= {HIGHEST_COST_USD} THEN <float> (cost_usd ?? 0) ELSE 0f END) AS cost
         FROM agent_jobs{} GROUP BY agent, model, day, state;",
         conditions.clause()
     );

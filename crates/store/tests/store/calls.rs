@@ -59,6 +59,7 @@ pub fn outcome(text: &str) -> Outcome {
         permission_denials: Vec::new(),
         background: Vec::new(),
         refusals: Vec::new(),
+        implausible: Vec::new(),
         retries: 0,
         exit: Some(Exit::Code(0)),
     }

@@ -1,0 +1,33 @@
+//! Figures that an agent reports, and whether they can be true.
+
+use model::{HIGHEST_COST_USD, MOST_TOKENS, Usage};
+
+/// What a run used, as far as it is believed.
+pub(super) struct Figures {
+    pub usage: Option<Usage>,
+    pub cost_usd: Option<f64>,
+    /// The figures that are not believed, in words.
+    pub implausible: Vec<String>,
+}
+
+impl Figures {
+    /// Leaves out the figures that cannot be true.
+    pub fn check(usage: Option<Usage>, cost_usd: Option<f64>) -> Self {
+        let is_cost = |cost: &f64| (0.0..=HIGHEST_COST_USD).contains(cost);
+        let is_usage = |usage: &Usage| {
+            [usage.input, usage.output, usage.cached, usage.reasoning]
+                .iter()
+                .all(|tokens| *tokens <= MOST_TOKENS)
+        };
+        let cost = cost_usd.filter(|cost| !is_cost(cost)).map(|cost| format!("a cost of ${cost:e}"));
+        let tokens = usage.filter(|usage| !is_usage(usage)).map(|usage| {
+            let Usage { input, output, .. } = usage;
+            format!("{input} tokens in and {output} out")
+        });
+        Self {
+            usage: usage.filter(is_usage),
+            cost_usd: cost_usd.filter(is_cost),
+            implausible: cost.into_iter().chain(tokens).collect(),
+        }
+    }
+}
