@@ -142,7 +142,8 @@ impl Follower {
         let mut in_vain = 0;
         loop {
             let before = self.heard;
-            match self.hear().await? {
+            let heard = self.hear().await.inspect_err(|_| self.view.lose_sight(&self.job))?;
+            match heard {
                 Heard::Answer(answer) => {
                     self.view.end(&answer)?;
                     told_of(&self.job)?;
@@ -154,7 +155,8 @@ impl Follower {
                     return Ok(ExitStatus::StillRunning.into());
                 }
                 Heard::Nothing if self.heard == before && in_vain >= MOST_DAEMONS => {
-                    return Err(Failure::Nonsense);
+                    self.view.lose_sight(&self.job);
+                    return Err(Failure::DaemonsDied { count: MOST_DAEMONS });
                 }
                 Heard::Nothing => in_vain = if self.heard == before { in_vain + 1 } else { 0 },
             }

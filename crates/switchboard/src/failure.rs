@@ -46,6 +46,8 @@ pub enum Failure {
     Refused { about: About, why: Complaint },
     #[error("the daemon gave no answer that can be understood")]
     Nonsense,
+    #[error("{count} daemons in a row have died")]
+    DaemonsDied { count: u32 },
     #[error("the daemon (pid {pid}) has said that it ends, and is still there")]
     StillThere { pid: i32 },
     #[error(transparent)]
@@ -109,6 +111,9 @@ impl Failure {
                 format!("what the agent printed is kept in `{}`", folder.join("output").display())
             }
             Self::Nonsense => format!("try again; {}", crate::wire::RENEW),
+            Self::DaemonsDied { .. } => {
+                "see the log of the daemon (`switchboard config` prints its path)".to_owned()
+            }
             Self::StillThere { pid } => {
                 format!("see its log; `kill -9 {pid}` ends it, and running jobs survive that")
             }
@@ -156,6 +161,7 @@ impl Failure {
             | Self::StillThere { .. }
             | Self::Refused { about: About::Other, .. }
             | Self::Nonsense
+            | Self::DaemonsDied { .. }
             | Self::Start(_)
             | Self::Wait(_)
             | Self::Runtime(_)

@@ -278,6 +278,12 @@ impl View {
         }
     }
 
+    /// Nothing more is heard of the job, which is not lost.
+    pub fn lose_sight(&mut self, job: &str) {
+        self.close(false);
+        output::aside(&format!("lost sight of job {job}; `switchboard logs -f {job}` comes back to it"));
+    }
+
     /// The person goes, the job stays, or is being stopped.
     pub fn leave(&mut self, job: &str, cancelled: bool) {
         self.close(false);

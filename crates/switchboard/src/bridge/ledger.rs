@@ -16,6 +16,8 @@ const MOST_TRIES: u32 = 5;
 struct Open {
     id: String,
     line: Line,
+    /// The key under which its job is placed, if it places one.
+    key: Option<String>,
     tries: u32,
     /// The host wants no answer any more. Kept, with the number of the next request, until an answer to a later one proves that
     /// the daemon has read this; should the daemon die before, the next one has to hear both.
@@ -57,15 +59,16 @@ impl Ledger {
             // Two answers under one id cannot be told apart, and the job of one of the two would be nobody's.
             Message::Request { id, .. } if self.is_waiting_for(&id) => FromHost::Refused(twice(&id)),
             Message::Request { id, method } => {
-                if method == "tools/call" {
-                    // It begins with when the host asked: a daemon that hears it later knows how much of the host's patience is left.
-                    mark(&mut line, &uuid::Uuid::now_v7().to_string());
+                // It begins with when the host asked: a daemon that hears it later knows how much of the host's patience is left.
+                let key = (method == "tools/call").then(|| uuid::Uuid::now_v7().to_string());
+                if let Some(key) = &key {
+                    mark(&mut line, key);
                 }
                 let line = Arc::new(line);
                 if method == "initialize" {
                     (self.initialize, self.initialized) = (Some((id.clone(), line.clone(), false)), None);
                 }
-                self.open(id, line.clone());
+                self.open(id, line.clone(), key);
                 FromHost::Kept(line)
             }
             Message::Notification { method, .. } if method == "notifications/initialized" => {
@@ -81,11 +84,11 @@ impl Ledger {
         }
     }
 
-    fn open(&mut self, id: String, line: Line) {
+    fn open(&mut self, id: String, line: Line, key: Option<String>) {
         if let Some(former) = self.by_id.insert(id.clone(), self.next) {
             self.open.remove(&former);
         }
-        self.open.insert(self.next, Open { id, line, tries: 0, cancelled: None });
+        self.open.insert(self.next, Open { id, line, key, tries: 0, cancelled: None });
         self.next += 1;
     }
 
@@ -185,10 +188,18 @@ impl Ledger {
             .filter(|(_, open)| open.tries >= MOST_TRIES)
             .map(|(number, _)| *number)
             .collect();
-        let message = format!(
-            "the daemon ended {MOST_TRIES} times while this request was open. hint: see its log (`switchboard config` says where)"
-        );
-        worn.into_iter().filter_map(|number| self.give_up(number, &message)).collect()
+        worn.into_iter().filter_map(|number| self.give_up(number, &self.worn_out(number))).collect()
+    }
+
+    /// Says why a request is given up, and how its job is found, should it have placed one.
+    fn worn_out(&self, number: u64) -> String {
+        let key = self.open.get(&number).and_then(|open| open.key.as_deref());
+        let job = key.map_or_else(String::new, |key| {
+            format!("; a call that it placed goes on: the same request with idempotency_key `{key}` returns that job")
+        });
+        format!(
+            "the daemon ended {MOST_TRIES} times while this request was open{job}. hint: see its log (`switchboard config` prints the path)"
+        )
     }
 
     /// Gives up every request, and answers it.
@@ -346,7 +357,7 @@ mod tests {
     #[test]
     fn a_request_that_ends_every_daemon_is_given_up() {
         let mut ledger = Ledger::default();
-        host(&mut ledger, r#"{"id":"x","method":"tools/call","params":{}}"#);
+        let asked = host(&mut ledger, r#"{"id":"x","method":"tools/call","params":{}}"#).unwrap();
         for _ in 0..MOST_TRIES {
             assert!(ledger.give_up_worn().is_empty());
             ledger.again();
@@ -355,6 +366,10 @@ mod tests {
         let answer: serde_json::Value = serde_json::from_slice(&answers[0]).unwrap();
         assert_eq!(answer["id"], "x");
         assert_eq!(answer["error"]["code"], -32000);
+        // The key with which the host finds the job that may be there.
+        let asked: serde_json::Value = serde_json::from_str(&asked).unwrap();
+        let key = asked["params"]["_meta"]["switchboard/request"].as_str().unwrap();
+        assert!(answer["error"]["message"].as_str().unwrap().contains(key), "{answer}");
         assert!(!ledger.is_waiting());
     }
 }

@@ -176,7 +176,7 @@ pub fn hear_out(
             said => return said,
         }
     }
-    Err(Failure::Nonsense)
+    Err(Failure::DaemonsDied { count: MOST_DAEMONS })
 }
 
 /// Asks for what must not be asked twice.

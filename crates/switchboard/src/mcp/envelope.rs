@@ -42,11 +42,12 @@ impl Envelope {
         serde_json::from_slice(self.id.as_ref()?).ok()
     }
 
-    /// Whether it asks for something under an id under which nothing can be answered: neither a text nor a whole number. A notification
-    /// asks for nothing, whatever stands there.
+    /// Whether it asks for something under an id under which nothing can be answered: neither a whole number nor a text, or one with half
+    /// a surrogate pair in it. A notification asks for nothing, whatever stands there.
     pub fn asks_without_usable_id(&self) -> bool {
-        let is_none =
-            self.id.as_ref().is_some_and(|id| !id.trim_ascii().starts_with(b"\"") && self.id().is_none());
+        // A text that is longer than what is kept of it may be a good one.
+        let is_known = |id: &[u8]| id.len() < KEPT_BYTES || !id.trim_ascii().starts_with(b"\"");
+        let is_none = self.id.as_ref().is_some_and(|id| is_known(id) && self.id().is_none());
         is_none && self.method().is_some_and(|method| !method.starts_with("notifications/"))
     }
 
@@ -151,7 +152,8 @@ mod tests {
 
     #[test]
     fn who_asks_under_an_id_that_is_none_is_told_from_who_does_not_ask() {
-        for id in ["1.5", "null", "{}", "[7]", "true", "99999999999999999999"] {
+        for id in ["1.5", "null", "{}", "[7]", "true", "99999999999999999999", r#""\ud800""#, r#""a\udc00b""#]
+        {
             let asks = |method: &str| {
                 Envelope::of(format!(r#"{{"id":{id},"method":"{method}"}}"#).as_bytes())
                     .asks_without_usable_id()

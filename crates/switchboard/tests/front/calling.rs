@@ -7,6 +7,7 @@ use std::process::{Command, Stdio};
 use serde_json::Value;
 
 use crate::bed::{Bed, stderr, stdout};
+use crate::played::Played;
 
 fn json(text: &str) -> Value {
     serde_json::from_str(text).unwrap_or_else(|error| panic!("{error}: {text}"))
@@ -376,4 +377,33 @@ fn on_a_terminal_the_answer_stands_above_a_line_that_goes_away() {
     let text = stdout(&output);
     assert!(text.contains("You said: hello there\r\n"), "{text:?}");
     assert!(text.contains("\x1b[32mcompleted\x1b[0m in "), "{text:?}");
+}
+
+#[test]
+fn error_after_many_dead_daemons_names_the_job() {
+    let bed = Bed::new();
+    let played = Played::at(&bed);
+    let mut call = bed.command(&["call", "rehearsal", "x"]);
+    let call = call.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    let job = "01a1dde2-642d-7027-95b7-67d9f29d1836";
+    // Places the call, and dies whenever the call is followed: five times, and a last one.
+    let mut followed = 0;
+    while followed < 6 {
+        let mut line = played.accept();
+        match line.hear()["request"].as_str() {
+            Some("place") => {
+                let file = |name: &str| format!("/nowhere/{name}");
+                line.say(&serde_json::json!({
+                    "reply": "placed", "job_id": job, "folder": "/nowhere", "status_file": file("status.json"),
+                    "output_file": file("output"), "error_file": file("error"), "result_file": file("result.json"),
+                }));
+            }
+            Some("follow") => followed += 1,
+            _ => {}
+        }
+    }
+    let output = call.wait_with_output().unwrap();
+    let told = stderr(&output);
+    assert!(told.contains(&format!("lost sight of job {job}")), "{told}");
+    assert!(told.contains("5 daemons in a row have died"), "{told}");
 }
