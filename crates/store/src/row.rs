@@ -17,6 +17,8 @@ use uuid::Uuid;
 use crate::error::{Cause, StoreError};
 use crate::requests::JobSummary;
 
+/// The limit on a tool that every call had by default.
+const FORMER_TOOL_TIMEOUT: Duration = Duration::from_mins(5);
 /// How much of a prompt stands in a list.
 const HEAD_CHARS: usize = 120;
 
@@ -219,7 +221,7 @@ impl JobRow {
             expires_at: Timestamp::from_millis(millis),
         });
         let order = NewJob {
-            call: CallSpec { prompt: self.prompt, ..call },
+            call: CallSpec { prompt: self.prompt, ..without_former_default(call) },
             tool: line.tool,
             task: line.task,
             home: reader.parse("home", &line.home)?,
@@ -328,6 +330,14 @@ fn json(field: &'static str, value: &impl Serialize) -> Result<String, StoreErro
     serde_json::to_string(value).map_err(|error| StoreError::Unstorable { field, source: error.into() })
 }
 
+/// Removes a limit that earlier versions put into every call. The caller did not ask for it, and codex and gemini now refuse the calls
+/// that do: such a job could be neither run nor retried.
+fn without_former_default(call: CallSpec) -> CallSpec {
+    let is_refused = matches!(call.agent, AgentKind::Codex | AgentKind::Gemini);
+    let asked_for = |timeout: &Duration| !is_refused || *timeout != FORMER_TOOL_TIMEOUT;
+    CallSpec { tool_timeout: call.tool_timeout.filter(asked_for), ..call }
+}
+
 /// The beginning of a prompt in one line.
 fn head(prompt: &str) -> String {
     prompt.chars().take(HEAD_CHARS).map(|c| if c.is_control() { ' ' } else { c }).collect()
@@ -350,6 +360,22 @@ mod tests {
     #[test]
     fn a_job_reads_back_from_its_columns() {
         assert_eq!(JobRow::placed(&job()).unwrap().job().unwrap(), job());
+    }
+
+    #[test]
+    fn former_default_of_the_tool_timeout_is_no_wish() {
+        let minutes = |number| Some(Duration::from_mins(number));
+        for (agent, stored, read) in [
+            (AgentKind::Codex, minutes(5), None),
+            (AgentKind::Gemini, minutes(5), None),
+            (AgentKind::Codex, minutes(7), minutes(7)),
+            (AgentKind::Claude, minutes(5), minutes(5)),
+        ] {
+            let mut job = job();
+            job.order.call.agent = agent;
+            job.order.call.tool_timeout = stored;
+            assert_eq!(JobRow::placed(&job).unwrap().job().unwrap().order.call.tool_timeout, read, "{agent}");
+        }
     }
 
     #[test]
