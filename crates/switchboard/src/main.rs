@@ -11,7 +11,6 @@ mod config;
 mod daemon;
 mod direct;
 mod doctor;
-mod duration;
 mod echo;
 mod environment;
 mod exit_status;
@@ -36,7 +35,7 @@ use std::env;
 use std::process::ExitCode;
 
 use clap::Parser;
-use switchboard::text;
+use switchboard::{duration, text};
 
 use crate::cli::{Cli, Command, Look};
 use crate::failure::{Failure, Kept};

@@ -92,6 +92,7 @@ fn is_absent(property: &Value, value: &Value) -> bool {
 fn meaning(name: &str, known: &JsonObject) -> String {
     let Some(property) = known.get(name) else { return "see the tool's schema".to_owned() };
     let kind = match property["type"].as_str().unwrap_or("value") {
+        _ if property["type"].is_array() => "a number of milliseconds, or a text such as `10m`",
         "string" => "a text",
         "integer" => "a whole number",
         "boolean" => "true or false",

@@ -21,6 +21,7 @@ mod cancelled;
 mod envelope;
 pub mod http;
 mod job_ids;
+mod millis;
 mod origins;
 mod refusal;
 mod render;

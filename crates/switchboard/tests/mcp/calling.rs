@@ -288,6 +288,17 @@ fn durations_of_the_command_line_are_accepted() {
         assert_eq!((call.limits.wall, call.tool_timeout), (Some(month), Some(month)));
         let waited = client.done("call_wait", json!({ "job_ids": [job], "timeout_ms": hour })).await;
         assert_eq!(waited["done"], true, "{waited}");
+        // The same times as texts.
+        let arguments =
+            json!({ "prompt": "Hello", "timeout_ms": "30d", "tool_timeout_ms": "90s", "wait_ms": "1h" });
+        let answer = client.done("call_rehearsal", arguments).await;
+        let job = answer["job_id"].as_str().unwrap();
+        let call = scene.desk.job(job.parse().unwrap()).await.unwrap().order.call;
+        assert_eq!((call.limits.wall, call.tool_timeout), (Some(month), Some(Duration::from_secs(90))));
+        let waited = client.done("call_wait", json!({ "job_ids": [job], "timeout_ms": "10s" })).await;
+        assert_eq!(waited["done"], true, "{waited}");
+        let refused = client.refused("call_rehearsal", json!({ "prompt": "x", "timeout_ms": "soon" })).await;
+        assert!(refused.field == "timeout_ms" && refused.text.contains("`10m`"), "{refused:?}");
     });
 }
 

@@ -17,6 +17,7 @@ use tokio::time::Instant;
 
 use super::{Effect, Request, define};
 use crate::mcp::arguments::one_of;
+use crate::mcp::millis::Millis;
 use crate::mcp::refusal::Refusal;
 use crate::mcp::render;
 use crate::mcp::schema;
@@ -83,14 +84,14 @@ pub(super) struct Parameters {
     /// How many turns the model may take. When they are used up the call fails with `max_turns`; left out, it goes on by itself.
     #[schemars(range(min = 1))]
     max_turns: Option<u32>,
-    /// Hard limit on the agent in milliseconds; then it is ended with everything it started (status `timeout`). 1 to 999 count as 1000. Default: as the operator set it, else 3600000, an hour.
+    /// Hard limit on the agent, in milliseconds or as a text with a unit such as `10m`; then it is ended with everything it started (status `timeout`). 1 to 999 count as 1000. Default: as the operator set it, else 3600000, an hour.
     #[schemars(range(min = 1))]
-    timeout_ms: Option<u64>,
-    /// How long one tool of the agent may take, in milliseconds: an MCP tool or a shell command. Only claude can be held to it; codex and gemini refuse it. Default: MCP tools as the operator set it, else 300000, where the agent has such a limit; shell commands as the agent itself limits them.
+    timeout_ms: Option<Millis>,
+    /// How long one tool of the agent may take, in milliseconds or as a text with a unit such as `90s`: an MCP tool or a shell command. Only claude can be held to it; codex and gemini refuse it. Default: MCP tools as the operator set it, else 300000, where the agent has such a limit; shell commands as the agent itself limits them.
     #[schemars(range(min = 1))]
-    tool_timeout_ms: Option<u64>,
-    /// How long this call blocks, in milliseconds, before it answers `running` with the `job_id`; the job goes on. 0 answers at once, and more than 600000 counts as 600000. Default: as the operator set it, else 50000, because many hosts give up after 60 s.
-    wait_ms: Option<u64>,
+    tool_timeout_ms: Option<Millis>,
+    /// How long this call blocks, in milliseconds or as a text with a unit such as `50s`, before it answers `running` with the `job_id`; the job goes on. 0 answers at once, and more than 600000 counts as 600000. Default: as the operator set it, else 50000, because many hosts give up after 60 s.
+    wait_ms: Option<Millis>,
     /// Answer as soon as the job is kept, with its `status_file`, `output_file` and `error_file`; do not wait at all.
     #[serde(default)]
     fire_and_forget: bool,
@@ -183,25 +184,25 @@ impl CallTool {
         let defaults = server.options.defaults;
         let session = session(&given)?;
         let wall = match given.timeout_ms {
-            Some(0) => {
+            Some(Millis(0)) => {
                 return Err(Refusal::of(
                     "timeout_ms",
                     "a limit of 0 would end the agent before it begins",
                     "give milliseconds, such as 600000 for ten minutes, or leave it out for what the operator set",
                 ));
             }
-            Some(millis) => Duration::from_millis(millis.max(MIN_TIMEOUT_MS)),
+            Some(Millis(millis)) => Duration::from_millis(millis.max(MIN_TIMEOUT_MS)),
             None => defaults.timeout,
         };
         let tool_timeout = match given.tool_timeout_ms {
-            Some(0) => {
+            Some(Millis(0)) => {
                 return Err(Refusal::of(
                     "tool_timeout_ms",
                     "a limit of 0 would end every tool before it starts",
                     "give milliseconds, or leave it out for the operator's limit",
                 ));
             }
-            Some(millis) => Some(Duration::from_millis(millis)),
+            Some(Millis(millis)) => Some(Duration::from_millis(millis)),
             None => None,
         };
         let add_dirs = given.add_dirs.unwrap_or_default();
@@ -257,7 +258,7 @@ impl CallTool {
         Ok(Asked {
             order,
             // A wait that is over ends no job, so a longer one is cut short instead of refused.
-            wait: given.wait_ms.map(|millis| Duration::from_millis(millis).min(MAX_WAIT)),
+            wait: given.wait_ms.map(|Millis(millis)| Duration::from_millis(millis).min(MAX_WAIT)),
             max_response_chars: chars
                 .map_or(defaults.max_response_chars, |chars| usize::try_from(chars).unwrap_or(usize::MAX)),
         })

@@ -10,6 +10,7 @@ use serde::{Deserialize, Serialize};
 
 use super::{Effect, Request, define};
 use crate::mcp::arguments::one_of;
+use crate::mcp::millis::Millis;
 use crate::mcp::refusal::Refusal;
 use crate::mcp::{job_ids, render, waiting};
 
@@ -34,8 +35,8 @@ pub(super) struct Parameters {
     /// `all` (default): until none is left. `any`: until one has ended.
     #[schemars(extend("enum" = ["any", "all"]))]
     mode: Option<String>,
-    /// How long to wait, in milliseconds. 0 only looks, and more than 50000 counts as 50000. Default: 50000.
-    timeout_ms: Option<u64>,
+    /// How long to wait, in milliseconds or as a text with a unit such as `50s`. 0 only looks, and more than 50000 counts as 50000. Default: 50000.
+    timeout_ms: Option<Millis>,
 }
 
 /// What has become of the jobs.
@@ -72,7 +73,7 @@ pub(super) async fn call(mut request: Request<'_>) -> Result<CallToolResponse, R
         None => Until::All,
     };
     // A wait that is over ends no job, so a longer one is cut short instead of refused.
-    let timeout = timeout_ms.unwrap_or(MAX_TIMEOUT_MS).min(MAX_TIMEOUT_MS);
+    let timeout = timeout_ms.map_or(MAX_TIMEOUT_MS, |Millis(millis)| millis).min(MAX_TIMEOUT_MS);
     let jobs = found(&request, &job_ids).await?;
     let time =
         Duration::from_millis(timeout).saturating_sub(waiting::waited(request.server, request.context));

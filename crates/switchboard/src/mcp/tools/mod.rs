@@ -115,6 +115,7 @@ fn define<P: JsonSchema, A: JsonSchema>(
 #[cfg(test)]
 mod tests {
     use super::*;
+    use serde_json::json;
 
     #[test]
     fn the_scripted_agent_is_listed_only_where_the_operator_wants_it() {
@@ -137,10 +138,13 @@ mod tests {
             assert!(annotations.read_only_hint.is_some() && annotations.destructive_hint.is_some(), "{name}");
             assert!(annotations.idempotent_hint.is_some() && annotations.open_world_hint.is_some(), "{name}");
             for (parameter, schema) in tool.input_schema["properties"].as_object().unwrap() {
+                let is_time = parameter.ends_with("_ms");
+                let types = if is_time { json!(["integer", "string"]) } else { schema["type"].clone() };
                 assert!(
-                    schema["description"].is_string() && schema["type"].is_string(),
+                    schema["description"].is_string() && schema["type"] == types && !types.is_null(),
                     "{name}.{parameter}: {schema}"
                 );
+                assert!(is_time || types.is_string(), "{name}.{parameter}: {schema}");
             }
             let text = serde_json::to_string(tool).unwrap();
             assert!(
