@@ -64,10 +64,12 @@ fn sandbox(draft: &mut Draft<'_>) -> Result<(), LaunchError> {
         }
     } else if !draft.spec.policy.is_off() {
         inside_ours(draft)?;
-    } else if spec.permission_mode == Some(PermissionMode::Bypass) {
-        draft.word("--dangerously-bypass-approvals-and-sandbox");
     } else {
-        draft.flag("--sandbox", "workspace-write")?;
+        match spec.permission_mode {
+            // Whoever asks for no policy gets all of the user's permissions, from every agent.
+            None | Some(PermissionMode::Bypass) => draft.word("--dangerously-bypass-approvals-and-sandbox"),
+            Some(_) => draft.flag("--sandbox", "workspace-write")?,
+        }
     }
     settings(draft)
 }

@@ -5,7 +5,8 @@ use std::path::Path;
 
 use agents::LaunchError;
 use model::{
-    AgentEvent, AgentKind, CallSpec, Exit, Mode, PermissionMode, RefusedAction, RefusedKind, ToolChoice,
+    AgentEvent, AgentKind, CallPolicy, CallSpec, Exit, Mode, PermissionMode, RefusedAction, RefusedKind,
+    ToolChoice,
 };
 use model_api::{Call, ModelApi, Script, Turn};
 use serde_json::json;
@@ -16,6 +17,7 @@ use crate::pinned::Pinned;
 
 crate::scenarios! {
     full_access_runs_what_the_model_asks_for;
+    policy_off_gives_all_permissions_of_the_user;
     a_tool_that_is_not_allowed_is_denied;
     observing_changes_nothing;
     a_hostile_workspace_runs_nothing_while_observing;
@@ -42,6 +44,21 @@ fn full_access_runs_what_the_model_asks_for(cli: &Pinned) {
         let answered =
             |event: &AgentEvent<'_>| matches!(event, AgentEvent::ToolResult { is_error: false, .. });
         assert!(done.events.iter().any(answered), "{done}");
+    });
+}
+
+/// No sandbox of the agent's own is left, either.
+fn policy_off_gives_all_permissions_of_the_user(cli: &Pinned) {
+    Desk::play(cli, async |desk| {
+        // Not below /tmp, which codex lets its commands write.
+        let outside = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
+        let file = outside.path().join("made");
+        let call = Call::Shell { command: format!("echo heron > {}", file.display()) };
+        let api = ModelApi::start(Script::call_then_text(call, "Done.")).await;
+        let spec = CallSpec { policy: CallPolicy::off(), ..desk.spec("Write the word.") };
+        let done = desk.ask(&api, &spec).await;
+        assert_eq!(fs::read_to_string(&file).unwrap_or_default().trim(), "heron", "{done}");
+        done.succeeded();
     });
 }
 

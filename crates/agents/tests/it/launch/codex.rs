@@ -19,7 +19,7 @@ fn a_variable_of_a_server_never_runs_code_in_codex() {
 
 #[test]
 fn each_branch_has_its_arguments() {
-    let write = format!("{START} --sandbox=workspace-write --skip-git-repo-check");
+    let write = format!("{START} --dangerously-bypass-approvals-and-sandbox --skip-git-repo-check");
     let table = [
         ("plain", codex(), format!("{write} -")),
         ("resume", CallSpec { session: resume(), ..codex() }, format!("{write} resume {OLD} -")),
@@ -40,7 +40,12 @@ fn each_branch_has_its_arguments() {
         (
             "bypass",
             CallSpec { permission_mode: Some(PermissionMode::Bypass), ..codex() },
-            format!("{START} --dangerously-bypass-approvals-and-sandbox --skip-git-repo-check -"),
+            format!("{write} -"),
+        ),
+        (
+            "edits only",
+            CallSpec { permission_mode: Some(PermissionMode::AcceptEdits), ..codex() },
+            format!("{START} --sandbox=workspace-write --skip-git-repo-check -"),
         ),
         (
             "folders, prompts, schema",
@@ -71,7 +76,7 @@ fn each_branch_has_its_arguments() {
             "no settings",
             CallSpec { settings: Settings::Only(vec![]), ..codex() },
             format!(
-                "{START} --sandbox=workspace-write --ignore-user-config --ignore-rules --config=projects={{\"/w\"={{trust_level=\"untrusted\"}}}} \
+                "{START} --dangerously-bypass-approvals-and-sandbox --ignore-user-config --ignore-rules --config=projects={{\"/w\"={{trust_level=\"untrusted\"}}}} \
                  --skip-git-repo-check -"
             ),
         ),
