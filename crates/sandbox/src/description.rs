@@ -13,6 +13,8 @@ use model::{Bounds, Exit};
 use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, memfd_create};
 use serde::{Deserialize, Serialize};
 
+use crate::mount_plan::PlannedMount;
+
 /// What the one inside is to do.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -21,8 +23,8 @@ pub(crate) struct Description {
     pub args: Vec<String>,
     pub env: BTreeMap<String, String>,
     pub cwd: PathBuf,
-    /// Whether it is the first process of a namespace, and stays until the last one has gone.
-    pub is_init: bool,
+    /// The mounts to make, where it is the first process of a namespace and stays until the last one has gone.
+    pub mounts: Option<Vec<PlannedMount>>,
     /// The line over which it hands out a door to named hosts.
     pub door: Option<RawFd>,
     pub rules: Rules,
@@ -32,8 +34,10 @@ pub(crate) struct Description {
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Rules {
-    /// What can be read; none for everything.
-    pub read: Option<Vec<PathBuf>>,
+    /// What can be read.
+    pub read: Vec<PathBuf>,
+    /// Where directories can be listed, whatever can be read of their files.
+    pub list: Vec<PathBuf>,
     /// What can be written.
     pub write: Vec<PathBuf>,
     /// Whether sockets with a name in the file system can be made.
@@ -84,6 +88,8 @@ pub struct Applied {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Step {
+    /// Making the mounts, or checking them.
+    Mounts,
     /// Putting the rules on.
     Rules,
     /// Entering the folder.
@@ -106,7 +112,7 @@ impl Description {
 }
 
 /// A file in memory that nobody can change any more.
-pub(crate) fn sealed(bytes: &[u8]) -> io::Result<OwnedFd> {
+fn sealed(bytes: &[u8]) -> io::Result<OwnedFd> {
     let file = memfd_create("switchboard", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)?;
     let mut file = File::from(file);
     file.write_all(bytes)?;

@@ -2,9 +2,9 @@
 //!
 //! Runs no git: what the configuration of a repository names would run with it.
 
-use std::fs::File;
-use std::io::Read;
 use std::path::Path;
+
+use crate::beneath::read_ordinary_file;
 
 /// The longest index that is searched; that of a large repository has a few megabytes.
 const LONGEST_INDEX: u64 = 256 << 20;
@@ -12,11 +12,9 @@ const LONGEST_INDEX: u64 = 256 << 20;
 /// Returns whether the index of `git`, a repository's directory, has the path or one below it. An index of version 4, which shortens
 /// its paths, is not understood.
 pub(crate) fn is_tracked(git: &Path, relative: &Path) -> bool {
-    let mut index = Vec::new();
-    let read =
-        File::open(git.join("index")).and_then(|file| file.take(LONGEST_INDEX).read_to_end(&mut index));
     let name = relative.as_os_str().as_encoded_bytes();
-    read.is_ok() && !name.is_empty() && has_entry(&index, name)
+    let index = read_ordinary_file(&git.join("index"), LONGEST_INDEX);
+    !name.is_empty() && index.is_some_and(|index| has_entry(&index, name))
 }
 
 /// An entry ends with its path and a NUL; the low twelve bits before the path are its length.

@@ -14,6 +14,7 @@ use model::Exit;
 use rustix::process::{Pid, WaitOptions, wait};
 
 use crate::description::{Applied, Description, Step, Word};
+use crate::mounts::make_mounts;
 use crate::{door, landlock, limits, seccomp};
 
 /// The first argument with which a program is asked to be the one inside.
@@ -61,6 +62,9 @@ fn at<E: Into<io::Error>>(step: Step) -> impl FnOnce(E) -> Failed {
 
 fn carry_out(description: OwnedFd, words: &mut Words) -> Result<(), Failed> {
     let mut description = Description::read(description).map_err(at(Step::Rules))?;
+    if let Some(plan) = &description.mounts {
+        make_mounts(plan).map_err(at(Step::Mounts))?;
+    }
     if let Some(line) = description.door.take() {
         door::open(adopt(line).as_fd(), &mut description.env).map_err(at(Step::Rules))?;
     }
@@ -68,7 +72,7 @@ fn carry_out(description: OwnedFd, words: &mut Words) -> Result<(), Failed> {
     std::env::set_current_dir(&description.cwd).map_err(at(Step::Folder))?;
     let applied = put_on_rules(&description)?;
     words.say(&Word::Applied(applied));
-    if description.is_init {
+    if description.mounts.is_some() {
         stay(&description, words)
     } else {
         let error = command(&description).exec();
@@ -78,9 +82,10 @@ fn carry_out(description: OwnedFd, words: &mut Words) -> Result<(), Failed> {
 
 fn put_on_rules(description: &Description) -> Result<Applied, Failed> {
     let rules = &description.rules;
-    limits::bound(rules.bounds, description.is_init).map_err(at(Step::Rules))?;
+    let is_init = description.mounts.is_some();
+    limits::bound(rules.bounds, is_init).map_err(at(Step::Rules))?;
     limits::give_up_privileges().map_err(at(Step::Rules))?;
-    if description.is_init {
+    if is_init {
         limits::be_private().map_err(at(Step::Rules))?;
     }
     let refused = |message: String| Failed { step: Step::Rules, error: io::Error::other(message) };

@@ -1,19 +1,22 @@
 //! Landlock: what this process and its descendants may do with files, and whom outside they may reach.
 //!
-//! The rules of one layer are a union, so nothing can be taken away below a folder that is allowed. Where namespaces hide
-//! things, one layer says what is written and everything else is theirs; where there are none, what can be read is the list
-//! of everything *beside* the hidden paths ([`beside`]).
+//! The rules of one layer are a union, so nothing can be taken away below a directory that is allowed. What can be read is therefore
+//! the list of everything *beside* the hidden paths ([`beside`]). Where namespaces hide them too, this is a second barrier: it holds
+//! when an empty mount goes away with the file that it stood on.
 
 use std::collections::BTreeSet;
 use std::fs;
+use std::os::fd::AsFd;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 use landlock::{
-    ABI, AccessFs, BitFlags, CompatLevel, Compatible, PathBeneath, PathFd, Ruleset, RulesetAttr,
-    RulesetCreated, RulesetCreatedAttr, RulesetStatus, Scope,
+    ABI, AccessFs, BitFlags, CompatLevel, Compatible, PathBeneath, Ruleset, RulesetAttr, RulesetCreated,
+    RulesetCreatedAttr, RulesetError, RulesetStatus, Scope,
 };
+use rustix::fs::{Mode, OFlags, open};
 
+use crate::beneath::open_without_links;
 use crate::description::Rules;
 
 /// The newest whose rights of files are handled here.
@@ -30,37 +33,60 @@ pub(crate) fn apply(rules: &Rules) -> Result<(bool, bool), String> {
     // An older kernel has none; that is an answer.
     let has_scopes = scoped.is_ok();
     let ruleset = scoped.unwrap_or_default().set_compatibility(CompatLevel::BestEffort);
-    let is_enforced = enforce(ruleset, rules).map_err(|error| error.to_string())?;
+    let is_enforced = enforce(ruleset, rules)?;
     if rules.required && !(is_enforced && has_scopes) {
         return Err("the kernel took Landlock's rules only in part".to_owned());
     }
     Ok((is_enforced, is_enforced && has_scopes))
 }
 
-fn enforce(ruleset: Ruleset, rules: &Rules) -> Result<bool, landlock::RulesetError> {
+fn enforce(ruleset: Ruleset, rules: &Rules) -> Result<bool, String> {
     let (read, write) = (AccessFs::from_read(FILES), AccessFs::from_write(FILES));
-    let handled = if rules.read.is_some() { read | write } else { write };
-    let mut ruleset = ruleset.handle_access(handled)?.create()?;
-    for path in rules.read.iter().flatten() {
+    let create = |ruleset: Ruleset| ruleset.handle_access(read | write)?.create();
+    let mut ruleset = create(ruleset).map_err(|error| error.to_string())?;
+    for path in &rules.list {
+        ruleset = allow(ruleset, path, AccessFs::ReadDir.into())?;
+    }
+    for path in &rules.read {
         ruleset = allow(ruleset, path, read)?;
     }
     for path in &rules.write {
-        ruleset = allow(ruleset, path, handled)?;
+        ruleset = allow(ruleset, path, read | write)?;
     }
-    let status = ruleset.restrict_self()?;
+    // The prompt may be opened anew (`/dev/stdin`), and the probe runs this very program, wherever the two are.
+    ruleset = allow_file(ruleset, rustix::stdio::stdin(), AccessFs::ReadFile.into())
+        .map_err(|error| error.to_string())?;
+    if let Ok(program) = open("/proc/self/exe", OFlags::PATH | OFlags::CLOEXEC, Mode::empty()) {
+        ruleset = allow_file(ruleset, program, read).map_err(|error| error.to_string())?;
+    }
+    let status = ruleset.restrict_self().map_err(|error| error.to_string())?;
     Ok(status.ruleset == RulesetStatus::FullyEnforced)
 }
 
-/// A path that has gone in the meantime, or that this user cannot even open, needs no leave.
-fn allow(
+/// Allows access below a path. One that has gone in the meantime, or that this user cannot even open, needs no rule. One that has become
+/// a link was swapped by another run, and would allow access somewhere else.
+fn allow(ruleset: RulesetCreated, path: &Path, access: BitFlags<AccessFs>) -> Result<RulesetCreated, String> {
+    match open_without_links(path) {
+        Ok(opened) => allow_file(ruleset, opened, access).map_err(|error| error.to_string()),
+        Err(error) if error.raw_os_error() == Some(libc::ELOOP) => {
+            Err(format!("`{}` was exchanged for a link", path.display()))
+        }
+        Err(_) => Ok(ruleset),
+    }
+}
+
+fn allow_file(
     ruleset: RulesetCreated,
-    path: &Path,
+    opened: impl AsFd,
     access: BitFlags<AccessFs>,
-) -> Result<RulesetCreated, landlock::RulesetError> {
-    let Ok(opened) = PathFd::new(path) else { return Ok(ruleset) };
+) -> Result<RulesetCreated, RulesetError> {
     let Ok(found) = rustix::fs::fstat(&opened) else { return Ok(ruleset) };
-    let is_folder = rustix::fs::FileType::from_raw_mode(found.st_mode).is_dir();
-    let access = if is_folder { access } else { access & AccessFs::from_file(FILES) };
+    let kind = rustix::fs::FileType::from_raw_mode(found.st_mode);
+    // Those have no path that a rule could be about.
+    if kind.is_fifo() || kind.is_socket() {
+        return Ok(ruleset);
+    }
+    let access = if kind.is_dir() { access } else { access & AccessFs::from_file(FILES) };
     ruleset.add_rule(PathBeneath::new(opened, access))
 }
 

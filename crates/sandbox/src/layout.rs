@@ -9,6 +9,7 @@ use std::os::unix::fs::{DirBuilderExt, MetadataExt};
 use std::path::{Component, Path, PathBuf};
 
 use model::{Access, Confinement, IfCreated, PRIVATE_FOLDERS as PRIVATE, Protected};
+use serde::{Deserialize, Serialize};
 
 use crate::aliases::Mounts;
 use crate::git_index;
@@ -20,8 +21,10 @@ use crate::state::StateView;
 use crate::worktree::{Repository, has_repository, protected_of_directory};
 
 /// One mount. For the same path, later ones of this list win.
-#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub(crate) enum Mount {
+    /// An empty directory of the run's own, to be written.
+    Private,
     /// As it is, to be written; also a folder that is pinned to its place by being a mount of its own.
     Write,
     /// As it is, to be read.
@@ -76,7 +79,7 @@ impl Layout {
         for root in &confinement.roots {
             layout.root(&root.path, root.access, &hidden)?;
         }
-        layout.show(needed);
+        layout.show(needed, &hidden);
         if let Some(state) = state {
             layout.mounts.extend(state.mounts.iter().cloned());
             layout.unprotected.extend(state.unprotected.iter().cloned());
@@ -94,6 +97,7 @@ impl Layout {
         for protected in &confinement.protected {
             layout.protect(protected);
         }
+        layout.pin_hidden();
         layout.hold_index(tier);
         if tier == Tier::Namespaces && confinement.unix_sockets {
             layout.cover_sockets(confinement, &mounts);
@@ -129,15 +133,36 @@ impl Layout {
     }
 
     /// Shows what lies in a private directory and must be seen. What the policy gives anyhow stays as it gives it.
-    fn show(&mut self, needed: &[PathBuf]) {
+    fn show(&mut self, needed: &[PathBuf], hidden: &[(&Path, Real)]) {
         let roots: Vec<PathBuf> = self.mounts.iter().map(|(root, _)| root.clone()).collect();
-        for path in needed {
+        for path in needed.iter().filter(|path| !self.write.iter().any(|root| path.starts_with(root))) {
+            let Ok(real) = Real::path(path) else { continue };
+            let leads_into = |(name, hidden): &(&Path, Real)| {
+                real.starts_with(&hidden.path) && !path.starts_with(name) && !path.starts_with(&hidden.path)
+            };
+            if hidden.iter().any(leads_into) {
+                continue;
+            }
             // By the name that is used, too, where a directory above it is a link.
-            let names = [Some(path.clone()), Real::path(path).ok()].into_iter().flatten();
-            let shown =
-                names.filter(|path| path.exists() && !roots.iter().any(|root| path.starts_with(root)));
-            let shown: Vec<_> = shown.map(|path| (path, Mount::Read)).collect();
-            self.mounts.extend(shown);
+            let names = [path.clone(), real].into_iter();
+            let shown = names.filter(|path| !roots.iter().any(|root| path.starts_with(root)));
+            self.mounts.extend(shown.map(|path| (path, Mount::Read)));
+        }
+    }
+
+    /// Holds every directory between a writable root and a hidden path in its place: one that is renamed takes the hidden path along,
+    /// and the next run would look for it by its old name.
+    fn pin_hidden(&mut self) {
+        for hidden in self.hidden.clone() {
+            let Some((mut path, rest)) = self.below_a_root(&hidden) else { continue };
+            for part in rest.parent().into_iter().flat_map(Path::components) {
+                path.push(part);
+                let is_held = self.mounts.iter().any(|(at, mount)| *at == path && *mount != Mount::Write);
+                if is_held || !path.symlink_metadata().is_ok_and(|found| found.is_dir()) {
+                    break;
+                }
+                self.mounts.push((path.clone(), Mount::Write));
+            }
         }
     }
 

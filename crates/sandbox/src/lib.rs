@@ -4,7 +4,7 @@
 //! limits, closed files. Knows no vendor and no plan; whoever starts a process ([`prepare`]) is `supervisor`.
 //!
 //! ```text
-//! supervisor ─► bwrap ─► inside (pid 1 of its namespace: rules on itself, then starts) ─► agent ─► its tools …
+//! supervisor ─► bwrap ─► inside (pid 1 of its namespace: mounts, rules on itself, then starts) ─► agent ─► its tools …
 //! supervisor ─► inside (rules on itself, then becomes) agent ─► its tools …               without namespaces
 //! ```
 //! `inside` is the supervisor's own executable, started again with another first argument: rules are never put on a
@@ -12,6 +12,7 @@
 //! its size. What it is to do comes through an open file, not by arguments that every process can read.
 
 mod aliases;
+mod beneath;
 mod bubblewrap;
 mod caches;
 mod cgroup;
@@ -23,6 +24,9 @@ mod landlock;
 mod layout;
 mod limits;
 mod machine;
+mod mount_plan;
+mod mountinfo;
+mod mounts;
 mod needed;
 mod new_repository;
 mod prepare;

@@ -3,12 +3,11 @@
 //! `git init` and a commit are ordinary work of an agent, so a new repository stays where it is if nothing in it makes git run a
 //! program. The rule is an allow-list: a key that is unknown here counts as one that runs something.
 
-use std::fs::{self, OpenOptions};
-use std::io::{self, Read};
-use std::os::unix::fs::OpenOptionsExt;
+use std::fs;
+use std::io;
 use std::path::Path;
 
-use rustix::fs::OFlags;
+use crate::beneath::read_ordinary_file;
 
 /// A configuration that `git init` and a few commands have written is not longer.
 const LONGEST_CONFIG: u64 = 64 << 10;
@@ -61,14 +60,7 @@ fn has_only_samples(hooks: &Path) -> bool {
 }
 
 fn read_config(config: &Path) -> Option<String> {
-    let flags = (OFlags::NOFOLLOW | OFlags::NONBLOCK).bits().cast_signed();
-    let file = OpenOptions::new().read(true).custom_flags(flags).open(config).ok()?;
-    if !file.metadata().ok()?.is_file() {
-        return None;
-    }
-    let mut text = String::new();
-    file.take(LONGEST_CONFIG + 1).read_to_string(&mut text).ok()?;
-    (text.len() as u64 <= LONGEST_CONFIG).then_some(text)
+    String::from_utf8(read_ordinary_file(config, LONGEST_CONFIG)?).ok()
 }
 
 /// Reads only the plain form that git itself writes: one section or one key a line. Whatever else it understands is refused.

@@ -17,12 +17,13 @@ use rustix::pipe::{PipeFlags, pipe_with};
 use crate::bubblewrap;
 use crate::caches;
 use crate::cgroup::Cgroup;
-use crate::description::{Applied, Description, Rules, sealed};
+use crate::description::{Applied, Description, Rules};
 use crate::door;
 use crate::inside::INSIDE;
 use crate::landlock;
-use crate::layout::{Around, Layout};
+use crate::layout::{Around, Layout, Mount};
 use crate::machine::{Machine, Tier};
+use crate::mount_plan::plan_mounts;
 use crate::needed::needed;
 use crate::proof::Settled;
 use crate::proxy::Proxy;
@@ -135,12 +136,15 @@ pub fn prepare(job: &Job<'_>, settled: Settled) -> Result<Prepared, Refusal> {
         _ => (None, None),
     };
     let temporary = if namespaces { Temporary::Own } else { Temporary::of_rules(job, &layout) };
-    let mut description = Description { door, ..describe(job, &layout, settled.tier, &temporary) };
+    if let Temporary::Directory(directory) = &temporary {
+        DirBuilder::new().recursive(true).mode(0o700).create(directory).map_err(Refusal::Files)?;
+    }
+    let description = describe(job, &layout, settled.tier, &temporary).map_err(Refusal::Layout)?;
+    let mut description = Description { door, ..description };
     if let (Some(view), Some(state)) = (&state, &confinement.state) {
         allow_state(view, state, settled.tier, &mut description);
     }
     if let Temporary::Directory(directory) = &temporary {
-        DirBuilder::new().recursive(true).mode(0o700).create(directory).map_err(Refusal::Files)?;
         // The agent was told of a `/tmp` of its own.
         let named = description.env.values_mut().filter(|value| *value == "/tmp");
         named.for_each(|value| *value = directory.display().to_string());
@@ -151,7 +155,7 @@ pub fn prepare(job: &Job<'_>, settled: Settled) -> Result<Prepared, Refusal> {
         match base {
             Some(base) => {
                 caches::create(caches, &base, &mut description.env).map_err(Refusal::Files)?;
-                description.rules.write.push(base);
+                description.rules.write.push(Real::path(&base).map_err(Refusal::Files)?);
             }
             // Created by whoever uses them.
             None if namespaces => caches::name(caches, Path::new("/tmp/caches"), &mut description.env),
@@ -167,11 +171,9 @@ pub fn prepare(job: &Job<'_>, settled: Settled) -> Result<Prepared, Refusal> {
     let inside = [INSIDE.to_owned(), description.to_string(), speaker.to_string()].map(OsString::from);
     let (program, args) = match machine.bubblewrap.clone().filter(|_| namespaces) {
         Some(bubblewrap) => {
-            let arguments = bubblewrap::arguments(&layout, &confinement.network, machine.landlock > 0);
-            let arguments = sealed(&bubblewrap::joined(&arguments)).map_err(Refusal::Files)?;
-            let arguments = inherited.add(arguments).map_err(Refusal::Files)?;
-            let start = ["--args".to_owned(), arguments.to_string(), "--".to_owned()].map(OsString::from);
-            (bubblewrap, start.into_iter().chain([again.into_os_string()]).chain(inside).collect())
+            let start = bubblewrap::arguments(&confinement.network).into_iter().chain(["--"]);
+            let start = start.map(OsString::from).chain([again.into_os_string()]);
+            (bubblewrap, start.chain(inside).collect())
         }
         None => (again, inside.to_vec()),
     };
@@ -219,9 +221,7 @@ fn allow_state(view: &StateView, state: &AgentState, tier: Tier, description: &m
     }
     rules.write.push(view.private.clone());
     rules.write.extend(view.kept.iter().cloned());
-    if let Some(read) = &mut rules.read {
-        read.extend(view.shown.iter().cloned());
-    }
+    rules.read.extend(view.shown.iter().cloned());
     let variable = state.variable.as_ref().and_then(|name| description.env.get_mut(name));
     if let Some(value) = variable
         && let Some(private) = view.variable_value(state, value)
@@ -278,34 +278,44 @@ impl Temporary {
     }
 }
 
-fn describe(job: &Job<'_>, layout: &Layout, tier: Tier, temporary: &Temporary) -> Description {
+fn describe(job: &Job<'_>, layout: &Layout, tier: Tier, temporary: &Temporary) -> io::Result<Description> {
     let confinement = job.confinement;
     let namespaces = tier == Tier::Namespaces;
     // Nothing in /proc belongs to every program: it holds the settings of the kernel, which root could change.
     let common: Vec<&str> = if namespaces { vec!["/dev"] } else { SHARED.to_vec() };
     let common = common.into_iter().map(PathBuf::from).chain(temporary.writable());
-    let seen =
-        confinement.roots.iter().filter(|root| root.access == Access::Read).map(|root| root.path.clone());
-    let read = || {
-        let hidden: Vec<PathBuf> = layout.hidden.iter().cloned().chain([PathBuf::from("/dev")]).collect();
-        landlock::beside(&hidden, layout.aliased).into_iter().chain(seen).collect()
-    };
-    Description {
+    // No agent can write to a directory above them, so what they lead to now, they lead to inside.
+    let common = common.filter_map(|path| Real::path(&path).ok());
+    Ok(Description {
         program: job.program.to_owned(),
         args: job.args.to_vec(),
         env: job.env.clone(),
         cwd: job.cwd.to_owned(),
-        is_init: namespaces,
+        mounts: namespaces.then(|| plan_mounts(&layout.mounts)).transpose()?,
         door: None,
         rules: Rules {
-            read: (!namespaces).then(read),
+            read: readable(layout, tier),
+            // Hidden directories are empty there.
+            list: namespaces.then(|| PathBuf::from("/")).into_iter().collect(),
             write: layout.write.iter().cloned().chain(common).collect(),
             unix_sockets: confinement.unix_sockets,
             internet: namespaces || confinement.network == Network::Full,
             bounds: confinement.bounds,
             required: confinement.requirement == Requirement::Require,
         },
-    }
+    })
+}
+
+/// Returns everything beside the hidden paths, and what is shown inside of those.
+fn readable(layout: &Layout, tier: Tier) -> Vec<PathBuf> {
+    // What can be written can be read, and nothing is taken away below it.
+    let is_written = |path: &&PathBuf| layout.write.iter().any(|root| path.starts_with(root));
+    let devices = (tier == Tier::Rules).then(|| PathBuf::from("/dev"));
+    let hidden = layout.hidden.iter().filter(|path| !is_written(path)).cloned().chain(devices);
+    let hidden: Vec<PathBuf> = hidden.collect();
+    let is_shown = |mount: &Mount| matches!(mount, Mount::Read | Mount::ReadFrom(_));
+    let shown = layout.mounts.iter().filter(|(_, mount)| is_shown(mount)).map(|(path, _)| path.clone());
+    landlock::beside(&hidden, layout.aliased).into_iter().chain(shown).collect()
 }
 
 impl Prepared {

@@ -62,6 +62,7 @@ impl StateView {
         let private = run_directory.join("agent").join(name);
         remove_if_present(&private)?;
         create_directory(&private)?;
+        let private = Real::path(&private)?;
         let mut view = Self { place: real.clone(), private, ..Self::default() };
         if tier == Tier::Namespaces {
             view.mounts.push((real.clone(), Mount::WriteFrom(view.private.clone())));

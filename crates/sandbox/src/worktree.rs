@@ -4,11 +4,12 @@
 //! A `.git` file only names a repository, and anybody may have written it. It is believed when the repository names the worktree from
 //! its side, where nobody writes who works in the workspace.
 
-use std::fs;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 use model::{IfCreated, Protected};
+
+use crate::beneath::read_ordinary_file;
 
 /// No file of git that names a directory is longer.
 const MOST_BYTES: u64 = 8192;
@@ -147,13 +148,13 @@ fn named(file: &Path, before: Option<&str>, from: &Path) -> Option<PathBuf> {
 }
 
 fn read(file: &Path) -> Option<String> {
-    let found = file.symlink_metadata().ok().filter(|found| found.is_file() && found.len() <= MOST_BYTES)?;
-    fs::read_to_string(file).ok().filter(|text| text.len() as u64 == found.len())
+    String::from_utf8(read_ordinary_file(file, MOST_BYTES)?).ok()
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::fs;
 
     fn stage() -> (tempfile::TempDir, PathBuf) {
         let folder = tempfile::tempdir().unwrap();

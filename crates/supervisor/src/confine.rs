@@ -139,7 +139,7 @@ fn complaint(error: &OwnedFd) -> String {
 fn failed(step: Step, errno: Option<i32>, message: &str, plan: &RunPlan) -> NotStarted {
     let error = errno.map_or_else(|| io::Error::other(message.to_owned()), io::Error::from_raw_os_error);
     match step {
-        Step::Rules => not_confined(message),
+        Step::Mounts | Step::Rules => not_confined(message),
         Step::Program => explain(plan, &error),
         Step::Folder => {
             let reason = match error.kind() {

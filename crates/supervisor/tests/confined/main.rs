@@ -16,6 +16,7 @@ mod packages;
 mod quarantine;
 mod scene;
 mod state;
+mod swaps;
 mod tries;
 
 use std::process::ExitCode;
@@ -62,6 +63,7 @@ fn trials() -> Vec<Trial> {
         packages::TESTS,
         quarantine::TESTS,
         state::TESTS,
+        swaps::TESTS,
     ];
     let mut trials = Vec::new();
     for &(name, body) in all.into_iter().flatten() {

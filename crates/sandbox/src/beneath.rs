@@ -1,0 +1,87 @@
+//! Opens paths without following a symbolic link anywhere on the way.
+//!
+//! Another run may swap a directory for a link at any moment. A path that was checked before leads to the same place here, or nowhere.
+
+use std::fs::File;
+use std::io::{self, Read};
+use std::os::fd::{AsFd, OwnedFd};
+use std::path::Path;
+
+use rustix::fs::{CWD, Mode, OFlags, ResolveFlags, open, openat2};
+
+/// Opens an absolute path.
+pub(crate) fn open_without_links(path: &Path) -> io::Result<OwnedFd> {
+    resolve(CWD, path, ResolveFlags::NO_SYMLINKS)
+}
+
+/// Opens a path relative to a directory and below it; an empty path opens the directory itself.
+pub(crate) fn open_beneath(directory: impl AsFd, relative: &Path) -> io::Result<OwnedFd> {
+    let relative = if relative.as_os_str().is_empty() { Path::new(".") } else { relative };
+    resolve(directory, relative, ResolveFlags::NO_SYMLINKS | ResolveFlags::BENEATH)
+}
+
+fn resolve(directory: impl AsFd, path: &Path, resolve: ResolveFlags) -> io::Result<OwnedFd> {
+    // Without `O_NOFOLLOW`, by which the kernel would open a link that comes last instead of refusing it.
+    let flags = OFlags::PATH | OFlags::CLOEXEC;
+    loop {
+        match openat2(directory.as_fd(), path, flags, Mode::empty(), resolve) {
+            // A rename on the way, which may have led out: the kernel asks for another look.
+            Err(rustix::io::Errno::AGAIN | rustix::io::Errno::INTR) => {}
+            opened => return Ok(opened?),
+        }
+    }
+}
+
+/// Reads an ordinary file of at most so many bytes that an agent may have replaced: a link in its place is not followed, and a FIFO is
+/// not waited for.
+pub(crate) fn read_ordinary_file(path: &Path, most_bytes: u64) -> Option<Vec<u8>> {
+    let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
+    let file = File::from(open(path, flags, Mode::empty()).ok()?);
+    if !file.metadata().ok()?.is_file() {
+        return None;
+    }
+    let mut bytes = Vec::new();
+    file.take(most_bytes + 1).read_to_end(&mut bytes).ok()?;
+    (bytes.len() as u64 <= most_bytes).then_some(bytes)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+    use std::os::unix::fs::symlink;
+
+    use super::*;
+
+    #[test]
+    fn link_anywhere_in_a_path_is_refused() {
+        let directory = tempfile::tempdir().unwrap();
+        let root = directory.path().canonicalize().unwrap();
+        fs::create_dir_all(root.join("a/b")).unwrap();
+        symlink("a", root.join("link")).unwrap();
+        symlink("b", root.join("a/last")).unwrap();
+        assert!(open_without_links(&root.join("a/b")).is_ok());
+        let opened = open_without_links(&root).unwrap();
+        assert!(open_beneath(&opened, Path::new("a/b")).is_ok());
+        assert!(open_beneath(&opened, Path::new("")).is_ok());
+        for name in ["link/b", "link", "a/last"] {
+            let error = open_without_links(&root.join(name)).unwrap_err();
+            assert_eq!(error.raw_os_error(), Some(libc::ELOOP), "{name}");
+            assert!(open_beneath(&opened, Path::new(name)).is_err(), "{name}");
+        }
+        assert!(open_beneath(&opened, Path::new("a/../..")).is_err());
+    }
+
+    #[test]
+    fn fifo_or_link_in_place_of_a_file_is_not_read() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = |name: &str| directory.path().join(name);
+        fs::write(path("file"), "text").unwrap();
+        symlink("file", path("link")).unwrap();
+        let kind = rustix::fs::FileType::Fifo;
+        rustix::fs::mknodat(CWD, path("fifo"), kind, Mode::RUSR | Mode::WUSR, 0).unwrap();
+        assert_eq!(read_ordinary_file(&path("file"), 4).unwrap(), b"text");
+        for (name, most) in [("file", 3), ("link", 4), ("fifo", 4), (".", 4), ("missing", 4)] {
+            assert_eq!(read_ordinary_file(&path(name), most), None, "{name}");
+        }
+    }
+}
