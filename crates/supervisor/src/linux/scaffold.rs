@@ -31,9 +31,8 @@ impl Scaffold {
     pub fn around(outermost: ProcessIdentity, words: OwnedFd, heard: Vec<u8>) -> io::Result<Self> {
         ioctl_fionbio(&words, true)?;
         let first_child = |of: ProcessIdentity| children(of.pid).into_iter().find_map(identity_of);
-        let gone = || io::Error::other("the sandbox has ended");
-        let first_inside = first_child(outermost).ok_or_else(gone)?;
-        // One that has ended already, and been waited for, is nobody any more.
+        // A short agent may have ended already, and the sandbox with it. Its exit status is in the words.
+        let first_inside = first_child(outermost).unwrap_or(outermost);
         let agent = first_child(first_inside).unwrap_or(first_inside);
         Ok(Self { outermost, first_inside, agent, words: Some(words), heard, killed: false })
     }
