@@ -105,14 +105,15 @@ impl Checkup {
     }
 }
 
-/// Checks the three vendors' agents, `file-tools` and what there is to confine them with.
-pub fn check(lookup: &Lookup) -> Checkup {
-    check_while(lookup, &|| true)
+/// Checks the three vendors' agents, `file-tools` and what there is to confine them with. The caller names the bubblewrap that the
+/// sandbox would use.
+pub fn check(lookup: &Lookup, bubblewrap: Option<PathBuf>) -> Checkup {
+    check_while(lookup, bubblewrap, &|| true)
 }
 
 /// The same, for who may lose interest: it is asked before each agent, since one that does not answer takes its time. Agents that
 /// it does not come to are left out.
-pub fn check_while(lookup: &Lookup, goes_on: &dyn Fn() -> bool) -> Checkup {
+pub fn check_while(lookup: &Lookup, bubblewrap: Option<PathBuf>, goes_on: &dyn Fn() -> bool) -> Checkup {
     let mut cache = ProbeCache::open(lookup.cache_file.as_deref());
     let agents = [AgentKind::Claude, AgentKind::Codex, AgentKind::Gemini]
         .into_iter()
@@ -121,7 +122,7 @@ pub fn check_while(lookup: &Lookup, goes_on: &dyn Fn() -> bool) -> Checkup {
         .collect();
     cache.save();
     let file_tools = find_own("file-tools", lookup);
-    let sandbox = SandboxPrimitives::look(lookup.inherited.get("PATH").map_or("", String::as_str));
+    let sandbox = SandboxPrimitives::new(bubblewrap);
     let mut findings = sandbox.findings();
     if file_tools.is_none() {
         findings.push(Finding::notice(

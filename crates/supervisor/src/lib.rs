@@ -71,6 +71,6 @@ pub use os::{SeenProcess, close_inherited_files};
 pub use program::{main, run_if_asked};
 pub use proving::{NoSandbox, ProvenSandbox};
 pub use recovery::{RecoverError, recover};
-pub use sandbox::{CacheSweep, sweep_caches};
+pub use sandbox::{CacheSweep, find_bubblewrap, sweep_caches};
 pub use spool::{Spool, SpoolError};
 pub use start::{Laid, StartError, Supervisor};

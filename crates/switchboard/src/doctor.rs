@@ -81,12 +81,12 @@ impl Looking {
 
     /// Looks. Asks programs, so it may take seconds.
     pub fn look(&self) -> Looked {
-        self.with_sandbox(agents::doctor::check(&self.lookup))
+        self.with_sandbox(agents::doctor::check(&self.lookup, bubblewrap(&self.lookup)))
     }
 
     /// The same for who may lose interest; none when that happens.
     pub fn look_while(&self, goes_on: &dyn Fn() -> bool) -> Option<Looked> {
-        let checkup = agents::doctor::check_while(&self.lookup, goes_on);
+        let checkup = agents::doctor::check_while(&self.lookup, bubblewrap(&self.lookup), goes_on);
         goes_on().then(|| self.with_sandbox(checkup))
     }
 
@@ -178,7 +178,8 @@ pub fn agents(order: &cli::Checkup) -> Result<ExitCode, Failure> {
     let environment = Environment::of_this_process();
     let home = home(&environment)?;
     let config = Config::read(home.as_ref(), &environment, &[])?;
-    let checkup = agents::doctor::check(&lookup(&environment, home.as_ref(), &config));
+    let lookup = lookup(&environment, home.as_ref(), &config);
+    let checkup = agents::doctor::check(&lookup, bubblewrap(&lookup));
     let row = |agent: &AgentCheck| {
         let first = agent.findings.iter().find(|finding| finding.blocks);
         vec![
@@ -202,6 +203,11 @@ pub fn lookup(environment: &Environment, home: Option<&Home>, config: &Config) -
         programs: config.programs.clone(),
         cache_file: home.map(Home::agents_cache),
     }
+}
+
+/// Returns the bubblewrap that confines agents, as the supervisor finds it.
+fn bubblewrap(lookup: &Lookup) -> Option<PathBuf> {
+    supervisor::find_bubblewrap(lookup.inherited.get("PATH").map_or("", String::as_str), &[])
 }
 
 /// What is Switchboard's own, and kept from agents that are confined.

@@ -19,12 +19,8 @@ pub struct SandboxPrimitives {
 }
 
 impl SandboxPrimitives {
-    pub(super) fn look(path: &str) -> Self {
-        Self {
-            bubblewrap: sandbox::find_bubblewrap(path, &[]),
-            landlock: landlock(),
-            user_namespaces: user_namespaces(),
-        }
+    pub(super) fn new(bubblewrap: Option<PathBuf>) -> Self {
+        Self { bubblewrap, landlock: landlock(), user_namespaces: user_namespaces() }
     }
 
     pub(super) fn findings(&self) -> Vec<Finding> {

@@ -60,7 +60,7 @@ fn a_missing_agent_has_a_remedy_and_is_named_in_the_error() {
     let error = validate_environment(AgentKind::Claude, &desk.lookup()).unwrap_err();
     assert_eq!(error.to_string(), "claude CLI not found in PATH");
     assert_eq!(error.hint(), "install it with `npm install -g @anthropic-ai/claude-code`");
-    let checkup = check(&desk.lookup());
+    let checkup = check(&desk.lookup(), None);
     assert!(!checkup.any_ready());
     let findings = checkup.agents.iter().flat_map(|agent| &agent.findings).chain(&checkup.findings);
     for finding in findings {
@@ -74,11 +74,11 @@ fn where_file_tools_is_missing_it_is_said_how_it_comes_there_and_is_found() {
     let missing = |checkup: &agents::doctor::Checkup| {
         checkup.findings.iter().find(|finding| finding.problem.contains("`file-tools`")).cloned()
     };
-    let finding = missing(&check(&desk.lookup())).unwrap();
+    let finding = missing(&check(&desk.lookup(), None)).unwrap();
     assert!(finding.remedy.starts_with("install all of Switchboard (`cargo install"), "{finding:?}");
     assert!(finding.remedy.contains("`switchboard stop --now`"), "{finding:?}");
     desk.script("bin/file-tools", "true");
-    assert_eq!(missing(&check(&desk.lookup())), None);
+    assert_eq!(missing(&check(&desk.lookup(), None)), None);
 }
 
 #[test]
