@@ -48,6 +48,7 @@ mod tests {
     const DONE: &str = r#"{"type":"result","subtype":"success","is_error":false,"result":"fine"}"#;
     const INIT: &str = r#"{"type":"system","subtype":"init","session_id":"s"}"#;
     const STARTED: &str = r#"{"type":"system","subtype":"task_started","task_id":"t","description":"build","is_backgrounded":true}"#;
+    const LISTED: &str = r#"{"type":"system","subtype":"background_tasks_changed","tasks":[{"task_id":"t","description":"build"}]}"#;
     const ENDED: &str =
         r#"{"type":"system","subtype":"task_notification","task_id":"t","status":"completed"}"#;
     const REFUSED: &str = r#"{"type":"system","subtype":"api_retry","attempt":1,"error_status":401,"error":"authentication_failed"}"#;
@@ -59,11 +60,13 @@ mod tests {
     fn run_may_be_stopped_only_when_nothing_is_left_to_do() {
         let answered = Some((EarlyStop::Answered, LINGER));
         let refused = Some((EarlyStop::LoginRefused, Duration::ZERO));
-        let table: [(&[&str], _); 12] = [
+        let table: [(&[&str], _); 14] = [
             (&[], None),
             (&[INIT], None),
             (&[INIT, DONE], answered),
             (&[INIT, STARTED, DONE], None),
+            (&[INIT, LISTED, DONE], None),
+            (&[INIT, LISTED, DONE, ENDED], answered),
             (&[INIT, STARTED, DONE, ENDED], answered),
             (&[INIT, STARTED, DONE, ENDED, INIT], None),
             (&[INIT, STARTED, DONE, ENDED, INIT, DONE], answered),

@@ -1,0 +1,92 @@
+//! Refused tools, writes and hosts: listed, and no failure.
+
+use model::{
+    AgentKind, Bounds, Confined, Confinement, Network, Preset, RefusedKind, Requirement, Root, SandboxReport,
+};
+
+use super::{DONE, Run};
+
+#[test]
+fn denied_tool_is_a_refusal_and_the_agents_verdict_decides() {
+    let claude = r#"{"type":"result","subtype":"success","is_error":false,"result":"could not","permission_denials":[{"tool_name":"Bash","tool_use_id":"t","tool_input":{"command":"ls"}},{"tool_name":"Bash","tool_use_id":"u","tool_input":{"command":"ls"}}]}"#;
+    let codex = r#"{"type":"item.completed","item":{"id":"1","type":"file_change","status":"declined","changes":[]}}
+{"type":"item.completed","item":{"type":"agent_message","text":"could not"}}
+{"type":"turn.completed","usage":{"input_tokens":1}}"#;
+    let gemini = r#"{"type":"tool_result","tool_id":"write_file__1","status":"error","error":{"type":"policy_violation","message":"no"}}
+{"type":"message","role":"assistant","content":"could not","delta":true}
+{"type":"result","status":"success","stats":{"input_tokens":1}}"#;
+    for (agent, stdout, tool, count) in [
+        (AgentKind::Claude, claude, "Bash", 2),
+        (AgentKind::Rehearsal, claude, "Bash", 2),
+        (AgentKind::Codex, codex, "file_change", 1),
+        (AgentKind::Gemini, gemini, "write_file", 1),
+    ] {
+        let outcome = Run::of(agent, stdout).outcome();
+        assert!(outcome.is_success(), "{outcome:?}");
+        let [refusal] = outcome.refusals.as_slice() else { panic!("{outcome:?}") };
+        assert_eq!((refusal.kind, refusal.subject.as_str(), refusal.count), (RefusedKind::Tool, tool, count));
+        assert_eq!(outcome.permission_denials.len(), count as usize, "{agent}");
+    }
+}
+
+#[test]
+fn printed_message_of_gemini_is_no_refused_write() {
+    let call = |number: u32, command: &str, output: &str| {
+        let id = format!("run_shell_command__{number}");
+        format!(
+            r#"{{"type":"tool_use","tool_name":"run_shell_command","tool_id":"{id}","parameters":{{"command":"{command}"}}}}
+{{"type":"tool_result","tool_id":"{id}","status":"success","output":"{output}"}}"#
+        )
+    };
+    let lines = [
+        call(1, "cat build.log", "touch: cannot touch '/etc/a': Read-only file system"),
+        call(2, "grep -r touch .", "something failed: Read-only file system"),
+        call(3, "echo x > /etc/b; cat build.log", "bash: line 1: /etc/b: Read-only file system"),
+        r#"{"type":"result","status":"success"}"#.to_owned(),
+    ];
+    let run = Run { sandbox: Some(confined()), ..Run::of(AgentKind::Gemini, lines.join("\n").leak()) };
+    let outcome = run.outcome();
+    let writes = outcome.refusals.iter().filter(|refusal| refusal.kind == RefusedKind::Write);
+    let found: Vec<_> = writes.map(|refusal| refusal.subject.as_str()).collect();
+    assert_eq!(found, ["/etc/b"]);
+}
+
+#[test]
+fn refused_writes_and_hosts_are_listed_only_of_a_confined_run() {
+    let erofs = r#"{"type":"user","message":{"content":[{"type":"tool_result","is_error":true,"content":"bash: line 1: /etc/x: Read-only file system\nmkdir: cannot create directory '/opt/y': Permission denied\nmkdir: cannot create directory '/desk/work/z': Permission denied"}]}}"#;
+    let run = Run::of(AgentKind::Claude, [erofs, DONE].join("\n").leak());
+    assert_eq!(run.outcome().refusals, []);
+    let confined = Run { sandbox: Some(confined()), ..run };
+    let outcome = confined.outcome();
+    assert!(outcome.is_success(), "{outcome:?}");
+    let found: Vec<_> = outcome.refusals.iter().map(|r| (r.kind.name(), r.subject.as_str())).collect();
+    // Nothing says that the sandbox refused a path that the policy lets the agent write.
+    assert_eq!(found, [("write", "/etc/x"), ("write", "/opt/y"), ("host", "example.com:443")]);
+    assert_eq!(outcome.notes(), ["refused: write /etc/x, write /opt/y, host example.com:443"]);
+}
+
+fn confined() -> SandboxReport {
+    SandboxReport::Confined(Box::new(Confined {
+        policy: Confinement {
+            preset: Preset::Workspace,
+            requirement: Requirement::BestEffort,
+            must_hold: Vec::new(),
+            roots: vec![Root::write("/desk/work")],
+            hidden: Vec::new(),
+            protected: Vec::new(),
+            network: Network::Full,
+            unix_sockets: true,
+            namespaces: true,
+            bounds: Bounds::default(),
+            proofs: None,
+            env_if_held: std::collections::BTreeMap::new(),
+            caches: None,
+            state: None,
+        },
+        safeguards: Vec::new(),
+        proof: None,
+        refused_hosts: vec!["example.com:443".to_owned()],
+        git_read_only: None,
+        quarantined: Vec::new(),
+    }))
+}
