@@ -16,6 +16,7 @@ use crate::confined::can_confine;
 use crate::desk::Desk;
 use crate::outside;
 use crate::pinned::Pinned;
+use crate::story::Done;
 
 crate::scenarios! {
     default_call_commits_its_own_file_and_nothing_else;
@@ -97,6 +98,24 @@ fn make_repository(at: &Path) {
     fs::write(at.join("ignored"), "by git").unwrap();
 }
 
+/// Plays a scenario in a repository, where agents can be confined.
+fn in_repository(cli: &Pinned, scenario: impl AsyncFnOnce(&Desk, &Path)) {
+    if can_confine() {
+        Desk::play(cli, async |desk| {
+            make_repository(&desk.workspace());
+            scenario(desk, &desk.workspace()).await;
+        });
+    }
+}
+
+/// Places a call whose model runs one command, and waits for its success.
+async fn run_shell(desk: &Desk, spec: &CallSpec, command: &str) -> Done {
+    let api = ModelApi::start(Script::turns(vec![Turn::shell(command), Turn::text("Done.")])).await;
+    let done = desk.ask(&api, spec).await;
+    assert_eq!(done.succeeded().text, "Done.", "{done}");
+    done
+}
+
 fn spec(desk: &Desk, prompt: &str) -> CallSpec {
     CallSpec { policy: CallPolicy::default(), ..desk.spec(prompt) }
 }
@@ -125,18 +144,13 @@ const WORK: &str = "echo heron > own; touch .git/waiting; while [ -e .git/waitin
                     git add -A && git -c user.name=a -c user.email=a@b commit -q -m own; echo committed $?";
 
 fn default_call_commits_its_own_file_and_nothing_else(cli: &Pinned) {
-    if !can_confine() {
-        return;
-    }
-    Desk::play(cli, async |desk| {
-        let work = desk.workspace();
-        make_repository(&work);
-        let before = Seen::of(&work);
+    in_repository(cli, async |desk, work| {
+        let before = Seen::of(work);
         let api = ModelApi::start(Script::turns(vec![Turn::shell(WORK), Turn::text("Done.")])).await;
         let placed = desk.place(&api, &spec(desk, "Commit the word.")).await;
         let waiting = work.join(".git/waiting");
         outside::eventually("the agent has worked", || waiting.exists().then_some(())).await;
-        let during = Seen::of(&work);
+        let during = Seen::of(work);
         assert_eq!(before.added_in(&during), [Path::new("own")]);
         assert_eq!(during.git.difference(&before.git).collect::<Vec<_>>(), [Path::new(".git/waiting")]);
         assert_eq!((during.status.as_str(), &during.objects), ("?? own\n!! ignored\n", &before.objects));
@@ -144,11 +158,11 @@ fn default_call_commits_its_own_file_and_nothing_else(cli: &Pinned) {
         fs::remove_file(&waiting).unwrap();
         let done = placed.end(None).await;
         assert_eq!(done.succeeded().text, "Done.", "{done}");
-        let after = Seen::of(&work);
+        let after = Seen::of(work);
         assert_eq!(before.added_in(&after), [Path::new("own")], "{done}");
         assert!(before.tree.iter().all(|(name, seen)| after.tree.get(name) == Some(seen)), "{done}");
         assert_eq!((&after.git, &after.status), (&before.git, &"!! ignored\n".to_owned()), "{done}");
-        assert_eq!(git_in(&work, "show --format=%s --name-status").trim(), "own\n\nA\town", "{done}");
+        assert_eq!(git_in(work, "show --format=%s --name-status").trim(), "own\n\nA\town", "{done}");
         // A commit, its tree, and the one file.
         assert_eq!(after.objects.difference(&before.objects).count(), 3, "{done}");
         assert_eq!(quarantined(&done.report), Vec::<PathBuf>::new(), "{done}");
@@ -157,13 +171,8 @@ fn default_call_commits_its_own_file_and_nothing_else(cli: &Pinned) {
 }
 
 fn default_call_leaves_nothing_after_a_killed_supervisor(cli: &Pinned) {
-    if !can_confine() {
-        return;
-    }
-    Desk::play(cli, async |desk| {
-        let work = desk.workspace();
-        make_repository(&work);
-        let before = Seen::of(&work);
+    in_repository(cli, async |desk, work| {
+        let before = Seen::of(work);
         let command = "echo heron > own; while :; do sleep 1; done";
         let api = ModelApi::start(Script::turns(vec![Turn::shell(command), Turn::text("Done.")])).await;
         let placed = desk.place(&api, &spec(desk, "Wait.")).await;
@@ -177,7 +186,7 @@ fn default_call_leaves_nothing_after_a_killed_supervisor(cli: &Pinned) {
             if recovered {
                 assert_eq!(placed.run.wait().await.unwrap().end, End::SupervisorLost);
             }
-            let after = Seen::of(&work);
+            let after = Seen::of(work);
             assert_eq!(before.added_in(&after), [Path::new("own")]);
             assert_eq!((&after.git, &after.objects), (&before.git, &before.objects));
             assert_eq!(after.status, "?? own\n!! ignored\n");
@@ -187,19 +196,12 @@ fn default_call_leaves_nothing_after_a_killed_supervisor(cli: &Pinned) {
 }
 
 fn created_settings_are_quarantined_and_reported(cli: &Pinned) {
-    if !can_confine() {
-        return;
-    }
-    Desk::play(cli, async |desk| {
-        let work = desk.workspace();
-        make_repository(&work);
-        let before = Seen::of(&work);
+    in_repository(cli, async |desk, work| {
+        let before = Seen::of(work);
         let command = "echo x > .envrc; mkdir -p .claude .vscode; echo '{}' > .claude/settings.json; \
                        echo '{}' > .vscode/launch.json; cat .vscode/launch.json; echo x > .git/commondir";
-        let api = ModelApi::start(Script::turns(vec![Turn::shell(command), Turn::text("Done.")])).await;
-        let done = desk.ask(&api, &spec(desk, "Set it up.")).await;
-        assert_eq!(done.succeeded().text, "Done.", "{done}");
-        assert_eq!(Seen::of(&work), before, "{done}");
+        let done = run_shell(desk, &spec(desk, "Set it up."), command).await;
+        assert_eq!(Seen::of(work), before, "{done}");
         let expected = [".git/commondir", ".claude", ".envrc", ".vscode"].map(|name| work.join(name));
         let found: BTreeSet<_> = quarantined(&done.report).into_iter().collect();
         assert_eq!(found, expected.into(), "{done}");
@@ -207,31 +209,20 @@ fn created_settings_are_quarantined_and_reported(cli: &Pinned) {
 }
 
 fn call_in_a_subdirectory_commits(cli: &Pinned) {
-    if !can_confine() {
-        return;
-    }
-    Desk::play(cli, async |desk| {
-        let work = desk.workspace();
-        make_repository(&work);
-        let before = Seen::of(&work);
+    in_repository(cli, async |desk, work| {
+        let before = Seen::of(work);
         let command = "echo heron > own; git add -A && git -c user.name=a -c user.email=a@b commit -q -m own";
-        let api = ModelApi::start(Script::turns(vec![Turn::shell(command), Turn::text("Done.")])).await;
-        let done = desk.ask(&api, &CallSpec { cwd: work.join("web"), ..spec(desk, "Commit.") }).await;
-        assert_eq!(done.succeeded().text, "Done.", "{done}");
-        let after = Seen::of(&work);
-        assert_eq!(git_in(&work, "show --format=%s --name-status").trim(), "own\n\nA\tweb/own", "{done}");
+        let done =
+            run_shell(desk, &CallSpec { cwd: work.join("web"), ..spec(desk, "Commit.") }, command).await;
+        let after = Seen::of(work);
+        assert_eq!(git_in(work, "show --format=%s --name-status").trim(), "own\n\nA\tweb/own", "{done}");
         assert_eq!((&after.git, &after.status), (&before.git, &"!! ignored\n".to_owned()), "{done}");
     });
 }
 
 /// Settings that the project has for every agent are neither obeyed nor changed, and a commit of everything does not delete them.
 fn tracked_settings_stay_as_they_are_in_a_commit(cli: &Pinned) {
-    if !can_confine() {
-        return;
-    }
-    Desk::play(cli, async |desk| {
-        let work = desk.workspace();
-        make_repository(&work);
+    in_repository(cli, async |desk, work| {
         let settings = [
             ".claude/settings.json",
             ".codex/config.toml",
@@ -245,17 +236,15 @@ fn tracked_settings_stay_as_they_are_in_a_commit(cli: &Pinned) {
             fs::create_dir_all(work.join(name).parent().unwrap()).unwrap();
             fs::write(work.join(name), if name.ends_with("json") { "{}\n" } else { "# nothing\n" }).unwrap();
         }
-        git_in(&work, "add -A");
-        git_in(&work, "commit -q -m settings");
-        let before = Seen::of(&work);
+        git_in(work, "add -A");
+        git_in(work, "commit -q -m settings");
+        let before = Seen::of(work);
         let command = "git status --porcelain > status; echo heron > own; git add -A && \
                        git -c user.name=a -c user.email=a@b commit -q -m own";
-        let api = ModelApi::start(Script::turns(vec![Turn::shell(command), Turn::text("Done.")])).await;
-        let done = desk.ask(&api, &spec(desk, "Commit.")).await;
-        assert_eq!(done.succeeded().text, "Done.", "{done}");
-        let committed = git_in(&work, "show --format=%s --name-status");
+        let done = run_shell(desk, &spec(desk, "Commit."), command).await;
+        let committed = git_in(work, "show --format=%s --name-status");
         assert_eq!(committed.trim(), "own\n\nA\town\nA\tstatus", "{done}");
-        let after = Seen::of(&work);
+        let after = Seen::of(work);
         assert!(before.tree.iter().all(|(name, seen)| after.tree.get(name) == Some(seen)), "{done}");
         assert_eq!(fs::read_to_string(work.join("status")).unwrap(), "?? status\n", "{done}");
     });
