@@ -1,8 +1,13 @@
 //! What a run does without a sandbox, it does in one.
 
 use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
 
-use model::{End, Exit, Hold, Limits, NotStartedReason, Preset, RunPlan, SafeguardName, TreeEnd};
+use model::{
+    Confinement, End, Exit, Hold, Limits, NotStartedReason, Policy, Preset, Requirement, RunPlan,
+    SafeguardName, TreeEnd,
+};
 
 use crate::scene::{Scene, confined};
 
@@ -19,6 +24,8 @@ crate::tests![
     the_report_says_what_held_and_what_was_proven,
     a_proof_is_made_once_and_kept,
     without_a_policy_it_is_said_aloud,
+    program_and_interpreter_below_tmp_are_found_in_either_tier,
+    home_and_state_below_tmp_are_confined_in_either_tier,
     agent_is_told_that_it_is_confined_in_either_tier,
     files_are_moved_and_linked_between_directories,
     private_files_are_seen_and_the_rest_of_our_state_is_not,
@@ -182,20 +189,56 @@ fn a_proof_is_made_once_and_kept() {
 
 fn without_a_policy_it_is_said_aloud() {
     Scene::play(async |scene: &Scene| {
-        let report = scene.run(&RunPlan { policy: model::Policy::Off, ..scene.shell("true") }).await;
+        let report = scene.run(&RunPlan { policy: Policy::Off, ..scene.shell("true") }).await;
         assert_eq!(report.sandbox, Some(model::SandboxReport::Off));
     });
+}
+
+/// Returns the plan with namespaces, or with the kernel's rules alone.
+fn in_tier(plan: RunPlan, namespaces: bool) -> RunPlan {
+    let Policy::Confined(confinement) = plan.policy else { panic!("no policy") };
+    let confinement = Confinement { namespaces, requirement: Requirement::BestEffort, ..*confinement };
+    RunPlan { policy: Policy::Confined(Box::new(confinement)), ..plan }
+}
+
+fn program_and_interpreter_below_tmp_are_found_in_either_tier() {
+    for namespaces in [true, false] {
+        Scene::play(async |scene: &Scene| {
+            let installed = tempfile::tempdir_in("/tmp").unwrap();
+            let bin = installed.path().join("prefix/bin");
+            fs::create_dir_all(&bin).unwrap();
+            fs::copy("/bin/sh", bin.join("interpreter")).unwrap();
+            let program = bin.join("agent");
+            fs::write(&program, format!("#!{}/interpreter\necho it runs\n", bin.display())).unwrap();
+            fs::set_permissions(&program, fs::Permissions::from_mode(0o755)).unwrap();
+            let plan = RunPlan { program, args: Vec::new(), ..scene.shell("") };
+            let report = scene.run(&in_tier(plan, namespaces)).await;
+            assert_eq!(scene.output(), "it runs\n", "namespaces {namespaces}: {report:?}");
+        });
+    }
+}
+
+fn home_and_state_below_tmp_are_confined_in_either_tier() {
+    for namespaces in [true, false] {
+        Scene::play_in(Path::new("/tmp"), async |scene: &Scene| {
+            let script = "echo own > own; (echo x > ../outside/file) || echo refused; echo x > \"$TMPDIR/x\" && echo done";
+            let mut plan = scene.shell(script);
+            plan.env.insert("TMPDIR".to_owned(), "/tmp".to_owned());
+            let report = scene.run(&in_tier(plan, namespaces)).await;
+            assert_eq!(scene.output(), "refused\ndone\n", "namespaces {namespaces}: {report:?}");
+            assert!(scene.workspace().join("own").exists());
+            assert_eq!(fs::read_to_string(scene.path("home/outside/file")).unwrap(), "as it was");
+        });
+    }
 }
 
 fn agent_is_told_that_it_is_confined_in_either_tier() {
     for namespaces in [true, false] {
         Scene::play(async |scene: &Scene| {
-            let plan = scene.shell("echo \"told: $IS_SANDBOX\"");
-            let model::Policy::Confined(mut confinement) = plan.policy.clone() else { panic!("no policy") };
-            confinement.namespaces = namespaces;
-            confinement.requirement = model::Requirement::BestEffort;
+            let mut plan = in_tier(scene.shell("echo \"told: $IS_SANDBOX\""), namespaces);
+            let Policy::Confined(confinement) = &mut plan.policy else { panic!("no policy") };
             confinement.env_if_held.insert("IS_SANDBOX".to_owned(), "1".to_owned());
-            let report = scene.run(&RunPlan { policy: model::Policy::Confined(confinement), ..plan }).await;
+            let report = scene.run(&plan).await;
             assert_eq!(scene.output(), "told: 1\n", "namespaces {namespaces}: {report:?}");
         });
     }
@@ -206,11 +249,7 @@ fn files_are_moved_and_linked_between_directories() {
     for namespaces in [true, false] {
         Scene::play(async |scene: &Scene| {
             let script = "mkdir a b && echo x > a/x && ln a/x b/linked && perl -e 'rename(\"a/x\", \"b/moved\") or die $!'";
-            let plan = scene.shell(script);
-            let model::Policy::Confined(mut confinement) = plan.policy.clone() else { panic!("no policy") };
-            confinement.namespaces = namespaces;
-            confinement.requirement = model::Requirement::BestEffort;
-            let report = scene.run(&RunPlan { policy: model::Policy::Confined(confinement), ..plan }).await;
+            let report = scene.run(&in_tier(scene.shell(script), namespaces)).await;
             assert_eq!(report.exit, Some(Exit::Code(0)), "namespaces {namespaces}: {}", scene.error());
             assert!(
                 scene.workspace().join("b/moved").exists() && scene.workspace().join("b/linked").exists()

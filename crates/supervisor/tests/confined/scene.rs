@@ -44,7 +44,12 @@ pub struct Scene {
 
 impl Scene {
     pub fn play<F: AsyncFnOnce(&Scene)>(test: F) {
-        let scene = Scene { folder: tempfile::Builder::new().prefix("sb-").tempdir_in(base()).unwrap() };
+        Self::play_in(&base(), test);
+    }
+
+    /// Plays a test in a place below a directory.
+    pub fn play_in<F: AsyncFnOnce(&Scene)>(base: &Path, test: F) {
+        let scene = Scene { folder: tempfile::Builder::new().prefix("sb-").tempdir_in(base).unwrap() };
         for name in ["home/shop/.git/hooks", "home/.ssh", "home/.agent", "home/outside", "state"] {
             fs::create_dir_all(scene.path(name)).unwrap();
         }
