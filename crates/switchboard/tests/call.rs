@@ -60,7 +60,8 @@ fn oversized_prompt_is_refused_with_its_real_size() {
         .stderr(Stdio::piped())
         .spawn()
         .unwrap();
-    child.stdin.take().unwrap().write_all(&vec![b'x'; 12_000_000]).unwrap();
+    // A program that refuses it before it has read all of it closes the pipe.
+    let _ = child.stdin.take().unwrap().write_all(&vec![b'x'; 12_000_000]);
     let output = child.wait_with_output().unwrap();
     let said = stderr(&output);
     assert!(said.contains("the prompt has 12000000 bytes, and rehearsal takes 10485760"), "{said}");
@@ -232,16 +233,44 @@ fn the_doctor_fails_when_no_agent_is_ready_and_says_what_to_do() {
     }
 }
 
+/// Puts a `claude` into a directory that answers the questions of the doctor, and asks it.
+fn doctor_with_claude_in(home: &TempDir, bin: &Path) -> Output {
+    fs::create_dir_all(bin).unwrap();
+    let script = "#!/bin/sh\ncase $1 in --version) echo '2.1.325 (Claude Code)';; *) echo '  --session-id <uuid>  x';; esac\n";
+    fs::write(bin.join("claude"), script).unwrap();
+    fs::set_permissions(bin.join("claude"), fs::Permissions::from_mode(0o755)).unwrap();
+    let mut doctor = switchboard(home, &["doctor", "--json"]);
+    doctor.env("PATH", bin).env("ANTHROPIC_API_KEY", "canary-4711").output().unwrap()
+}
+
+#[test]
+fn doctor_predicts_that_claude_refuses_root_without_a_sandbox() {
+    let home = tempfile::tempdir().unwrap();
+    fs::write(home.path().join("config.toml"), "[sandbox]\npolicy = \"off\"\n").unwrap();
+    let output = doctor_with_claude_in(&home, &home.path().join("bin"));
+    let is_root = rustix::process::geteuid().is_root();
+    let predicted =
+        String::from_utf8_lossy(&output.stdout).contains("as root, claude runs only in a sandbox");
+    assert_eq!(predicted, is_root, "{output:?}");
+    assert_eq!(output.status.success(), !is_root, "{output:?}");
+}
+
+#[test]
+fn doctor_predicts_that_a_hidden_program_cannot_be_started() {
+    let home = tempfile::tempdir().unwrap();
+    let output = doctor_with_claude_in(&home, &home.path().join("state/bin"));
+    assert_eq!(output.status.code(), Some(1), "{output:?}");
+    assert!(
+        String::from_utf8_lossy(&output.stdout).contains("which confined agents do not see"),
+        "{output:?}"
+    );
+}
+
 #[test]
 fn the_doctor_finds_an_agent_and_its_version() {
     let home = tempfile::tempdir().unwrap();
     let bin = home.path().join("bin");
-    fs::create_dir(&bin).unwrap();
-    let script = "#!/bin/sh\ncase $1 in --version) echo '2.1.325 (Claude Code)';; *) echo '  --session-id <uuid>  x';; esac\n";
-    fs::write(bin.join("claude"), script).unwrap();
-    fs::set_permissions(bin.join("claude"), fs::Permissions::from_mode(0o755)).unwrap();
-    let mut doctor = switchboard(&home, &["doctor", "--json"]);
-    let output = doctor.env("PATH", &bin).env("ANTHROPIC_API_KEY", "canary-4711").output().unwrap();
+    let output = doctor_with_claude_in(&home, &bin);
     assert_eq!(output.status.code(), Some(0), "{output:?}");
     let text = String::from_utf8(output.stdout).unwrap();
     assert!(!text.contains("canary-4711"));

@@ -159,6 +159,14 @@ fn a_file_that_others_can_write_to_is_refused() {
 }
 
 #[test]
+fn variable_that_no_agent_may_have_is_refused_with_the_reason() {
+    let error = refusal("pass_env = [\"GH_TOKEN\", \"LD_PRELOAD\"]");
+    assert!(matches!(error, ConfigError::ForbiddenVariable { .. }), "{error}");
+    assert!(error.to_string().contains("cannot name `LD_PRELOAD`: it would run code"), "{error}");
+    assert!(config("pass_env = [\"GH_TOKEN\"]").pass_env.contains("GH_TOKEN"));
+}
+
+#[test]
 fn model_aliases_are_the_operators_own() {
     let models =
         config("[models.claude]\nHaiku = \"claude-haiku-9\"\ndefault = \"opus\"\nbest = \"claude-opus-9\"")
