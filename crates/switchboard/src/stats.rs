@@ -9,6 +9,8 @@ use crate::text::dollars;
 use crate::wire::{Reply, Request, StatsLine, Sums};
 use crate::{cli, front, jobs, output, paint};
 
+/// The columns that a narrow terminal does without, in this order.
+const SPARED: [&str; 4] = ["P95", "P50", "READ", "WRITTEN"];
 /// How wide the longest bar is.
 const BAR: usize = 40;
 
@@ -37,11 +39,8 @@ fn tell(sums: &Sums) {
     if sums.rows.is_empty() {
         return;
     }
-    let heads =
-        ["DAY (UTC)", "AGENT", "MODEL", "CALLS", "COMPLETED", "P50", "P95", "READ", "WRITTEN", "COST"];
-    let rows: Vec<Vec<String>> = sums.rows.iter().map(row).collect();
     output::line("");
-    output::line(&paint::table(&heads, &rows, paint::width()).join("\n"));
+    output::line(&table(&sums.rows, paint::width()).join("\n"));
     output::line("");
     output::line(&bars(&sums.rows).join("\n"));
     let ended: u64 = sums.rows.iter().map(|row| row.calls).sum();
@@ -51,6 +50,14 @@ fn tell(sums: &Sums) {
             sums.quantiles_from
         ));
     }
+}
+
+/// Lays out the rows. A narrow terminal gets fewer columns; `--json` has all figures.
+fn table(lines: &[StatsLine], width: Option<usize>) -> Vec<String> {
+    let heads =
+        ["DAY (UTC)", "AGENT", "MODEL", "CALLS", "COMPLETED", "P50", "P95", "READ", "WRITTEN", "COST"];
+    let (heads, rows) = paint::fitting(&heads, lines.iter().map(row).collect(), &SPARED, width);
+    paint::table(&heads, &rows, width)
 }
 
 fn row(line: &StatsLine) -> Vec<String> {
@@ -102,6 +109,22 @@ mod tests {
             output_tokens: 0,
             cost_usd: 0.0,
         }
+    }
+
+    #[test]
+    fn table_fits_80_columns_and_keeps_the_cost() {
+        let line = StatsLine {
+            model: Some("claude-haiku-4-5".to_owned()),
+            p50_ms: Some(61_000),
+            p95_ms: Some(610_000),
+            input_tokens: 1_234_567,
+            output_tokens: 123_456,
+            cost_usd: 12.3456,
+            ..line("2026-01-02", 123)
+        };
+        let table = table(&[line], Some(80));
+        assert!(table.iter().all(|line| line.chars().count() <= 80), "{table:#?}");
+        assert!(table[1].ends_with(&dollars(12.3456)), "{table:#?}");
     }
 
     #[test]
