@@ -29,7 +29,10 @@ use crate::seats::Place;
 use crate::wait_reason::WaitReason;
 use next::{cancelled, with_what_was_said};
 use reported::Reported;
-use words::{never_free, not_followed, not_kept, not_started, not_written, supervisor_gone, taken_up_again};
+use words::{
+    held_by_parent, never_free, not_followed, not_kept, not_started, not_written, supervisor_gone,
+    taken_up_again,
+};
 
 /// How long a run that cannot be read may take to end.
 const GIVEN_UP_WITHIN: Duration = Duration::from_mins(1);
@@ -493,6 +496,13 @@ impl Course<'_> {
             if let Some(guard) = self.desk.locks.try_take(key.clone(), self.job.id) {
                 self.guards.push(guard);
                 continue;
+            }
+            // A parent waits for this very job, so there is no use in waiting for the parent.
+            if self.desk.locks.holder(&key).is_some_and(|holder| self.desk.is_above(holder, self.job)) {
+                match key {
+                    Key::Folder(_) => continue,
+                    Key::Session(..) => return Err(self.failed(held_by_parent())),
+                }
             }
             let mut reason = self.lock_reason(&key);
             self.say_waiting(reason.clone());

@@ -150,6 +150,7 @@ impl Inner {
         }
         let write = || {
             if record.completed_at.is_some() {
+                self.return_slot(record.order.parent, record.id);
                 self.environments.remove(record.id);
                 files.replace("result.json", &Answer::of(record, &files, None, self.store.now()))?;
             }

@@ -104,6 +104,12 @@ pub enum CallError {
         /// Why.
         source: io::Error,
     },
+    /// An agent places a call from within a call, and so on.
+    #[error("calls are nested more than {levels} deep")]
+    NestedTooDeep {
+        /// How deep they may be.
+        levels: usize,
+    },
     /// The desk is closing.
     #[error("the daemon is stopping and takes no new calls")]
     Closing,
@@ -140,6 +146,9 @@ impl CallError {
             Self::Store(error) => error.hint().to_owned(),
             Self::Files { .. } => "check that the folder of the job is still there".to_owned(),
             Self::State { .. } => "check that it exists, belongs to you and can be written".to_owned(),
+            Self::NestedTooDeep { .. } => {
+                "let the outermost agent place the call: each level keeps one more agent running".to_owned()
+            }
             Self::Closing => {
                 "it waits for what runs; `switchboard stop --now` ends it at once, what runs goes on, and the next call starts a new one"
                     .to_owned()

@@ -26,6 +26,7 @@ mod files;
 mod follow;
 mod live;
 mod locks;
+mod nested;
 mod recent;
 mod recovery;
 mod seats;

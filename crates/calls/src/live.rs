@@ -2,15 +2,16 @@
 //!
 //! Owns the wish to stop and the last word about each. Keeps nothing: what must last is in the store and in the files.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::Duration;
 
-use model::{AgentEvent, Claim, Job, JobId, Part, SessionId, Timestamp, Usage};
+use model::{AgentEvent, AgentKind, Claim, Job, JobId, Part, SessionId, Timestamp, Usage};
 use store::OnDisk;
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
+use crate::seats::Loan;
 use crate::wait_reason::WaitReason;
 
 /// How much of what an agent says is passed on as its activity.
@@ -144,9 +145,36 @@ pub(crate) struct Live {
     pub written: CancellationToken,
     /// Cancelled when this desk has done with it: its end is in the store and in its files, or it waits to be claimed again.
     pub off: CancellationToken,
+    /// The run that is under way, and the calls that its agent has placed.
+    pub(crate) nesting: Mutex<Nesting>,
+}
+
+/// The calls that the agent of a job has placed while it runs.
+#[derive(Debug, Default)]
+pub(crate) struct Nesting {
+    /// The run that is under way.
+    pub run: Option<ParentRun>,
+    /// The calls that have not ended.
+    pub calls: HashSet<JobId>,
+    /// The place of the job, lent for as long as there are any.
+    pub loan: Option<Loan>,
+}
+
+/// A run whose agent may place calls.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct ParentRun {
+    pub agent: AgentKind,
+    /// The process of its supervisor.
+    pub supervisor: u32,
+    /// The job on whose behalf it was placed itself.
+    pub parent: Option<JobId>,
 }
 
 impl Live {
+    pub fn nesting(&self) -> std::sync::MutexGuard<'_, Nesting> {
+        self.nesting.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     /// Its end is written, and in its files.
     pub fn has_ended(&self, job: Arc<Job>, on_disk: OnDisk) {
         // A job ends once.
@@ -182,6 +210,7 @@ impl Board {
             written: CancellationToken::new(),
             off: CancellationToken::new(),
             claim: claim.clone(),
+            nesting: Mutex::default(),
         });
         self.lock().insert(claim.job, Arc::clone(&live));
         live
@@ -194,6 +223,7 @@ impl Board {
             jobs.remove(&live.claim.job);
         }
         drop(jobs);
+        *live.nesting() = Nesting::default();
         live.off.cancel();
         live.written.cancel();
     }

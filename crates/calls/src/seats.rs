@@ -50,6 +50,20 @@ impl Seats {
         place
     }
 
+    /// Lends the place of a running job to the calls that are placed on its behalf.
+    pub fn lend(self: &Arc<Self>, agent: AgentKind) -> Loan {
+        for row in self.rows(agent) {
+            row.release();
+        }
+        *self.lock_aside().entry(agent).or_default() += 1;
+        Loan { seats: Arc::clone(self), agent }
+    }
+
+    /// The rows in which a job of that agent has a place.
+    fn rows(&self, agent: AgentKind) -> impl Iterator<Item = &Arc<Row>> {
+        [Some(&self.all), self.of_agents.get(&agent)].into_iter().flatten()
+    }
+
     /// How many jobs of that agent are claimed and have no place.
     pub fn aside(&self, agent: AgentKind) -> u32 {
         self.lock_aside().get(&agent).copied().unwrap_or(0)
@@ -65,6 +79,24 @@ impl Seats {
 
     fn lock_aside(&self) -> std::sync::MutexGuard<'_, BTreeMap<AgentKind, u32>> {
         self.aside.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// A place that is lent, until this is dropped. The job that has lent it runs all the time, so it takes it back whether or not it is free.
+#[derive(Debug)]
+pub(crate) struct Loan {
+    seats: Arc<Seats>,
+    agent: AgentKind,
+}
+
+impl Drop for Loan {
+    fn drop(&mut self) {
+        if let Some(aside) = self.seats.lock_aside().get_mut(&self.agent) {
+            *aside -= 1;
+        }
+        for row in self.seats.rows(self.agent) {
+            row.occupy();
+        }
     }
 }
 
@@ -161,11 +193,27 @@ impl Row {
     }
 
     fn make_room(self: &Arc<Self>) -> Seat {
+        self.occupy();
+        Seat(Arc::clone(self))
+    }
+
+    /// Counts one more as taken, whether or not there is one.
+    fn occupy(&self) {
         let mut beyond = self.beyond.lock().unwrap_or_else(PoisonError::into_inner);
-        self.take().unwrap_or_else(|| {
-            *beyond += 1;
-            Seat(Arc::clone(self))
-        })
+        match self.free.try_acquire() {
+            Ok(permit) => permit.forget(),
+            Err(TryAcquireError::NoPermits | TryAcquireError::Closed) => *beyond += 1,
+        }
+    }
+
+    /// Counts one less as taken.
+    fn release(&self) {
+        let mut beyond = self.beyond.lock().unwrap_or_else(PoisonError::into_inner);
+        // One that was beyond the room has it now.
+        match beyond.checked_sub(1) {
+            Some(fewer) => *beyond = fewer,
+            None => self.free.add_permits(1),
+        }
     }
 }
 
@@ -175,12 +223,7 @@ pub(crate) struct Seat(Arc<Row>);
 
 impl Drop for Seat {
     fn drop(&mut self) {
-        let mut beyond = self.0.beyond.lock().unwrap_or_else(PoisonError::into_inner);
-        // One that was beyond the room has it now.
-        match beyond.checked_sub(1) {
-            Some(fewer) => *beyond = fewer,
-            None => self.0.free.add_permits(1),
-        }
+        self.0.release();
     }
 }
 
@@ -227,6 +270,23 @@ mod tests {
         assert_eq!(seats.full(AgentKind::Claude), None);
         drop(first);
         assert!(second.is_taken());
+    }
+
+    #[test]
+    fn lent_place_is_free_until_it_is_returned() {
+        let seats = seats(1, Some(1));
+        let mut parent = seats.offered(AGENT, seats.take().unwrap());
+        assert!(parent.is_taken() && seats.take().is_none());
+        let loan = seats.lend(AGENT);
+        assert_eq!(seats.aside(AGENT), 1);
+        let mut nested = seats.offered(AGENT, seats.take().unwrap());
+        assert!(nested.is_taken() && seats.take().is_none());
+        drop(loan);
+        assert_eq!(seats.aside(AGENT), 0);
+        drop(nested);
+        assert!(seats.take().is_none(), "the parent has its place back");
+        drop(parent);
+        assert!(seats.take().is_some());
     }
 
     #[tokio::test]

@@ -32,6 +32,7 @@ impl Course<'_> {
         note: &RunNote,
         started_at: Timestamp,
     ) -> Result<(Outcome, RunReport), Unfinished> {
+        self.desk.note_run(self.job, run);
         let agent = self.job.order.call.agent;
         let exposes_stream = self.job.order.expose_stream;
         let mut events = loop {

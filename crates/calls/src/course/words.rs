@@ -33,6 +33,12 @@ pub(super) fn never_free(key: &Key) -> Failure {
     }
 }
 
+pub(super) fn held_by_parent() -> Failure {
+    let message =
+        "the call that placed this one has the session, and cannot go on with it meanwhile".to_owned();
+    Failure { kind: FailureKind::SessionInUse, message }
+}
+
 pub(super) fn not_started(error: &dyn std::error::Error, hint: &str) -> Failure {
     let kind = FailureKind::NotStarted { reason: NotStartedReason::Other };
     Failure { kind, message: format!("{}; {hint}", model::in_full(error)) }

@@ -123,6 +123,8 @@ impl Desk {
             let written = self.0.environments.write(id, &environment);
             written.map_err(|source| CallError::Files { job: id, source })?;
         }
+        let parent = order.parent;
+        self.0.lend_slot(parent, id);
         let kept = dispatch::keep(&self.0, id, order).await;
         let is_placed = match &kept {
             Ok(kept) => kept.value.job.id == id,
@@ -130,6 +132,7 @@ impl Desk {
             Err(error) => matches!(error, store::StoreError::Unconfirmed { .. }),
         };
         if !is_placed {
+            self.0.return_slot(parent, id);
             self.0.environments.remove(id);
         }
         Ok(kept?)
@@ -150,6 +153,7 @@ impl Desk {
         if self.0.closing.is_cancelled() {
             return Err(CallError::Closing);
         }
+        self.0.check_nesting(parent)?;
         let task = task.unwrap_or_else(|| tool.clone());
         let home = self.0.settings.home();
         call.cwd = real_folder(&call.cwd)?;

@@ -22,7 +22,67 @@ tests![
     waiting_job_names_the_job_that_uses_its_session,
     duration_is_the_time_of_the_runs_without_waits,
     queued_job_names_the_slots_in_use,
+    nested_call_does_not_wait_for_the_slot_of_its_parent,
+    nested_call_does_not_wait_for_the_folder_of_its_parent,
+    calls_nested_too_deep_are_refused,
 ];
+
+fn nested_call_does_not_wait_for_the_slot_of_its_parent() {
+    Scene::play(async |scene| {
+        let limits = BTreeMap::from([(AgentKind::Rehearsal, 1)]);
+        for per_agent in [BTreeMap::new(), limits] {
+            let desk =
+                scene.open_with(|settings| (settings.at_once, settings.per_agent) = (1, per_agent)).await;
+            let parent = desk.place(scene.order("say here\nhang")).await.unwrap().job;
+            until_it_says(&desk, parent, "here").await;
+            for _ in 0..2 {
+                let nested = Order { parent: Some(parent), ..scene.order("answer nested") };
+                assert_eq!(answered(&desk, nested).await.output, "nested");
+            }
+            // The slot is the parent's again.
+            let other = desk.place(scene.order("answer other")).await.unwrap().job;
+            assert_eq!(desk.wait(&[other], Until::All, Duration::from_millis(300)).await.unwrap(), []);
+            desk.cancel(parent).await.unwrap();
+            assert_eq!(ended(&desk, other).await.output, "other");
+            close(&desk).await;
+        }
+    });
+}
+
+fn nested_call_does_not_wait_for_the_folder_of_its_parent() {
+    Scene::play(async |scene| {
+        let desk = scene.open_with(|settings| settings.one_writer_per_folder = true).await;
+        let parent = desk.place(scene.order("say here\nhang")).await.unwrap().job;
+        until_it_says(&desk, parent, "here").await;
+        let nested = Order { parent: Some(parent), ..scene.order("answer nested") };
+        assert_eq!(answered(&desk, nested).await.output, "nested");
+        desk.cancel(parent).await.unwrap();
+        ended(&desk, parent).await;
+        close(&desk).await;
+    });
+}
+
+fn calls_nested_too_deep_are_refused() {
+    Scene::play(async |scene| {
+        let desk = scene.open_with(|settings| settings.at_once = 1).await;
+        let mut jobs: Vec<JobId> = Vec::new();
+        let refused = loop {
+            let order = Order { parent: jobs.last().copied(), ..scene.order("say here\nhang") };
+            match desk.place(order).await {
+                Ok(placed) => jobs.push(placed.job),
+                Err(error) => break error,
+            }
+            until_it_says(&desk, *jobs.last().unwrap(), "here").await;
+            assert!(jobs.len() < 10, "there is no end to it");
+        };
+        assert!(matches!(refused, calls::CallError::NestedTooDeep { .. }), "{refused:?}");
+        for job in jobs {
+            desk.cancel(job).await.unwrap();
+            ended(&desk, job).await;
+        }
+        close(&desk).await;
+    });
+}
 
 fn no_more_run_at_once_than_may() {
     Scene::play(async |scene| {

@@ -5,10 +5,7 @@
 use std::io;
 use std::time::Duration;
 
-use calls::{
-    CallError, CallerEnvironment, Desk, Followed, Found, JobFilter, JobSummary, Order, PageRequest, Stream,
-    Until,
-};
+use calls::{CallError, Desk, Followed, Found, JobFilter, JobSummary, Order, PageRequest, Stream, Until};
 use model::{Job, JobId, JobIdPrefix, Timestamp};
 use tokio::io::AsyncBufReadExt;
 use tokio::time::sleep;
@@ -99,7 +96,7 @@ pub fn refused(about: About, error: &dyn std::error::Error, hint: &str) -> Reply
 /// What is answered by one line.
 async fn brief(desk: &Desk, request: Request, connection: &Connection) -> Result<Reply, Stopped> {
     Ok(match request {
-        Request::Place(wanted) => Reply::Placed(place(desk, *wanted, connection.caller_environment()).await?),
+        Request::Place(wanted) => Reply::Placed(place(desk, *wanted, connection).await?),
         Request::Retry { job } => {
             let job = find(desk, &job).await?;
             if job.completed_at.is_none() {
@@ -131,17 +128,14 @@ async fn brief(desk: &Desk, request: Request, connection: &Connection) -> Result
     })
 }
 
-async fn place(
-    desk: &Desk,
-    wanted: Wanted,
-    environment: Option<CallerEnvironment>,
-) -> Result<Placed, CallError> {
+async fn place(desk: &Desk, wanted: Wanted, connection: &Connection) -> Result<Placed, CallError> {
     let Wanted { call, task, key, background } = wanted;
     let order = Order {
         task: Some(task),
         idempotency_key: Some(key),
         fire_and_forget: background,
-        environment,
+        environment: connection.caller_environment(),
+        parent: connection.parent(desk),
         ..Order::new(call, TOOL)
     };
     desk.place(order).await.map(placed)

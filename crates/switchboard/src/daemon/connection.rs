@@ -8,6 +8,7 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 use calls::CallerEnvironment;
+use model::JobId;
 use rustix::process::geteuid;
 use serde::Serialize;
 use tokio::io::{AsyncBufReadExt, AsyncRead, AsyncReadExt, AsyncWriteExt, BufReader, ReadBuf};
@@ -15,8 +16,8 @@ use tokio::net::UnixStream;
 use tokio::net::unix::{OwnedReadHalf, OwnedWriteHalf};
 use tokio::time::timeout;
 
+use super::caller::Caller;
 use super::desk::Desk;
-use crate::front;
 use crate::wire::{Complaint, Greeting, Hello, LONGEST_GREETING, PROTOCOL, Role, Speaker, Welcome};
 
 /// How long a front-end may take over its greeting.
@@ -41,17 +42,17 @@ pub struct Connection {
     pub writer: OwnedWriteHalf,
     /// The variables for agents that it has greeted with, and as what.
     variables: Option<(Role, BTreeMap<String, String>)>,
-    /// Its process, as the kernel says.
-    peer: Option<u32>,
+    /// Its process, as the kernel knows it.
+    caller: Caller,
 }
 
 impl Connection {
     /// Takes a connection in.
     pub fn new(stream: UnixStream, desk: &Desk) -> Self {
-        let peer = stream.peer_cred().ok().and_then(|peer| u32::try_from(peer.pid()?).ok());
+        let caller = Caller::identify(&stream);
         let (reader, writer) = stream.into_split();
         let reader = BufReader::new(Watched { reader, desk: desk.clone() });
-        Self { reader, writer, variables: None, peer }
+        Self { reader, writer, variables: None, caller }
     }
 
     /// The next line without its end; none when there is no more. A longer one is an error.
@@ -72,13 +73,26 @@ impl Connection {
     /// has itself: such a caller gets the daemon's environment.
     pub fn caller_environment(&self) -> Option<CallerEnvironment> {
         let (role, variables) = self.variables.clone()?;
-        if self.peer.is_none_or(front::is_inside_a_call) {
+        if self.caller != Caller::Outside {
             return None;
         }
         Some(match role {
             Role::Control => CallerEnvironment::of_shell(variables),
             Role::Mcp => CallerEnvironment::of_mcp_host(variables),
         })
+    }
+
+    /// Returns the job from whose agent the connection comes.
+    pub fn parent(&self, desk: &calls::Desk) -> Option<JobId> {
+        match &self.caller {
+            Caller::Unconfined { ancestors } => desk.job_of_processes(ancestors),
+            Caller::Outside | Caller::Confined => None,
+        }
+    }
+
+    /// Returns the process that has made the connection.
+    pub fn caller(&self) -> &Caller {
+        &self.caller
     }
 
     /// Says one JSON value.
@@ -139,11 +153,24 @@ pub async fn greet(connection: &mut Connection, desk: &Desk) -> io::Result<Optio
 }
 
 /// Says that nobody else can be served now.
-pub async fn turn_away(mut connection: Connection, desk: &Desk) -> io::Result<()> {
+pub async fn turn_away(connection: Connection, desk: &Desk) -> io::Result<()> {
     let error = Complaint {
         message: "the daemon has as many connections as it takes".to_owned(),
         hint: "close an MCP host or two, or look with `switchboard status` at what is connected".to_owned(),
     };
+    refuse(connection, desk, error).await
+}
+
+/// Refuses a process of a confined run: whatever it asked for, it would get the rights of the user.
+pub async fn refuse_confined(connection: Connection, desk: &Desk) -> io::Result<()> {
+    let error = Complaint {
+        message: "the daemon serves no process inside a confined call".to_owned(),
+        hint: "place the call outside, or run the outer one with `--policy off`".to_owned(),
+    };
+    refuse(connection, desk, error).await
+}
+
+async fn refuse(mut connection: Connection, desk: &Desk, error: Complaint) -> io::Result<()> {
     let owner = desk.owner().as_str().to_owned();
     let welcome = Welcome { speaker: Speaker::me(), pid: std::process::id(), owner, error: Some(error) };
     connection.say(&Greeting { switchboard: welcome }).await

@@ -129,7 +129,11 @@ impl Work for Jobs {
         client: Client,
         shutdown: CancellationToken,
     ) -> Turn<'_, io::Result<()>> {
-        let client = mcp::Client { cwd: client.cwd, environment: connection.caller_environment() };
+        let client = mcp::Client {
+            cwd: client.cwd,
+            environment: connection.caller_environment(),
+            parent: connection.parent(&self.desk),
+        };
         let stream = tokio::io::join(connection.reader, connection.writer);
         let served = mcp::serve(stream, client, self.desk.clone(), Arc::clone(&self.options), shutdown);
         Box::pin(async move { served.await.map_err(io::Error::other) })

@@ -13,7 +13,8 @@ use tokio::task::JoinSet;
 use tokio::time::{MissedTickBehavior, interval, sleep, timeout};
 use tokio_util::sync::CancellationToken;
 
-use super::connection::{Connection, greet, is_ours, turn_away};
+use super::caller::Caller;
+use super::connection::{Connection, greet, is_ours, refuse_confined, turn_away};
 use super::control;
 use super::desk::Desk;
 use super::lock::{DaemonLock, Holder};
@@ -163,7 +164,14 @@ impl Attended {
         let (permit, desk) = (self.room.clone().try_acquire_owned(), desk.clone());
         self.tasks.spawn(async move {
             let attended = match (is_ours(&stream), permit) {
-                (Ok(true), Ok(_permit)) => attend(Connection::new(stream, &desk), &desk).await,
+                (Ok(true), Ok(_permit)) => match Connection::new(stream, &desk) {
+                    connection if *connection.caller() == Caller::Confined => {
+                        tracing::warn!("a process inside a confined call was refused");
+                        let refused = refuse_confined(connection, &desk);
+                        timeout(LAST_WORDS_WITHIN, refused).await.unwrap_or(Ok(()))
+                    }
+                    connection => attend(connection, &desk).await,
+                },
                 (Ok(true), Err(_)) => {
                     let told = turn_away(Connection::new(stream, &desk), &desk);
                     timeout(LAST_WORDS_WITHIN, told).await.unwrap_or(Ok(()))

@@ -4,6 +4,7 @@
 //! MCP says (see `mcp`). It may be killed at any moment: runs go on under their supervisors, and the next daemon takes them up.
 
 mod asking;
+mod caller;
 mod connection;
 mod control;
 mod desk;

@@ -5,6 +5,7 @@
 //! is no honest way out of a subreaper. So inside a call the daemon that placed it is used, and none is ever started.
 
 use std::fs;
+use std::io;
 use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
 
@@ -25,15 +26,10 @@ pub fn a_call(environment: &Environment) -> Option<u32> {
     ancestor_of_a_run(std::process::id())
 }
 
-/// Whether another process of this user runs inside a call.
-pub fn is_inside_a_call(pid: u32) -> bool {
-    belongs_to_a_run(pid) || ancestor_of_a_run(pid).is_some()
-}
-
 fn ancestor_of_a_run(pid: u32) -> Option<u32> {
     let mut ancestor = pid;
     for _ in 0..MOST_ANCESTORS {
-        ancestor = parent(ancestor).filter(|&pid| pid > 1)?;
+        ancestor = parent(ancestor).ok().filter(|&pid| pid > 1)?;
         if belongs_to_a_run(ancestor) {
             return Some(ancestor);
         }
@@ -41,13 +37,15 @@ fn ancestor_of_a_run(pid: u32) -> Option<u32> {
     None
 }
 
-fn parent(pid: u32) -> Option<u32> {
-    let status = fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
-    status.lines().find_map(|line| line.strip_prefix("PPid:")?.trim().parse().ok())
+/// Returns the parent of a process; 0 for one that cannot be seen from here.
+pub fn parent(pid: u32) -> io::Result<u32> {
+    let status = fs::read_to_string(format!("/proc/{pid}/status"))?;
+    let parent = status.lines().find_map(|line| line.strip_prefix("PPid:")?.trim().parse().ok());
+    parent.ok_or_else(|| io::ErrorKind::InvalidData.into())
 }
 
-/// Another user's process cannot be read, and is none of ours.
-fn belongs_to_a_run(pid: u32) -> bool {
+/// Whether a process is a supervisor, or has the variable of a run. Another user's process cannot be read, and is none of ours.
+pub fn belongs_to_a_run(pid: u32) -> bool {
     let environment = fs::read(format!("/proc/{pid}/environ")).unwrap_or_default();
     let marker = format!("{}=", RunId::VARIABLE);
     let program: PathBuf = fs::read_link(format!("/proc/{pid}/exe")).unwrap_or_default();

@@ -11,5 +11,5 @@ mod start;
 pub use connect::ConnectError;
 pub use control::{ask, ask_once, hear_out, status, stop};
 pub use drift::ConfigDrift;
-pub use inside::is_inside_a_call;
+pub use inside::{belongs_to_a_run, parent};
 pub use start::{FrontError, Starter, in_background};

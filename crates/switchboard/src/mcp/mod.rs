@@ -121,6 +121,8 @@ pub struct Client {
     pub cwd: Option<PathBuf>,
     /// What its environment says about agents; none for the daemon's own.
     pub environment: Option<CallerEnvironment>,
+    /// The job whose agent it belongs to; none for a client outside of all calls.
+    pub parent: Option<model::JobId>,
 }
 
 /// A connection that never came to be one.

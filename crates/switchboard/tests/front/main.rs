@@ -12,6 +12,7 @@ mod hosts;
 mod killing;
 mod known_holes;
 mod manual;
+mod nested;
 mod pieces;
 mod played;
 mod promises;

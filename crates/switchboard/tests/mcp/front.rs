@@ -31,7 +31,7 @@ pub fn serve_if_asked() -> Option<ExitCode> {
         let desk =
             Desk::open(crate::host::settings_of(&folder).unwrap_or_else(|| settings(&folder))).await.unwrap();
         let options = Arc::new(Options { rehearsal: true, ..Options::default() });
-        let client = mcp::Client { cwd: Some(std::env::current_dir().unwrap()), environment: None };
+        let client = mcp::Client { cwd: Some(std::env::current_dir().unwrap()), ..mcp::Client::default() };
         let stdio = tokio::io::join(tokio::io::stdin(), tokio::io::stdout());
         mcp::serve(stdio, client, desk.clone(), options, CancellationToken::new()).await.unwrap();
         desk.close(Leave::Now).await;

@@ -84,7 +84,7 @@ impl Scene {
     where
         S: tokio::io::AsyncRead + tokio::io::AsyncWrite + Send + 'static,
     {
-        let client = mcp::Client { cwd: Some(self.work()), environment: None };
+        let client = mcp::Client { cwd: Some(self.work()), ..mcp::Client::default() };
         let (desk, options, shutdown) = (self.desk.clone(), Arc::clone(&self.options), self.shutdown.clone());
         self.served.lock().await.spawn(async move {
             mcp::serve(stream, client, desk, options, shutdown).await.unwrap();

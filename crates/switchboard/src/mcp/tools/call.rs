@@ -249,6 +249,7 @@ impl CallTool {
             fire_and_forget: given.fire_and_forget,
             expose_stream: given.expose_stream,
             environment: server.client.environment.clone(),
+            parent: server.client.parent,
             ..Order::new(call, self.name)
         };
         let chars = given

@@ -1,0 +1,107 @@
+//! Calls that are placed from inside a call: what the daemon grants them, whatever they say about themselves.
+
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::process::Command;
+
+use crate::bed::{Bed, stderr, stdout};
+
+/// Makes an agent that runs a shell command when its prompt starts with `sh:`, and is the scripted one otherwise. Its answer is what the
+/// command prints.
+fn install_shell_agent(bed: &Bed, more: &str) {
+    let program = bed.scratch().join("shell-agent");
+    let rehearsal = env!("CARGO_BIN_EXE_rehearsal");
+    let script = format!(
+        r#"#!/bin/sh
+case "$*" in *--version*|*--help*) exec {rehearsal} "$@";; esac
+prompt=$(cat)
+case "$prompt" in
+sh:*) answer=$(sh -c "${{prompt#sh:}}" 2>&1 | tr '\n"' '  '); printf '@rehearse answer %s' "$answer" | {rehearsal} "$@";;
+*) printf '%s' "$prompt" | {rehearsal} "$@";;
+esac
+"#
+    );
+    fs::write(&program, script).unwrap();
+    fs::set_permissions(&program, fs::Permissions::from_mode(0o755)).unwrap();
+    bed.configure(&format!("{more}\n[programs]\nrehearsal = \"{}\"\n", program.display()));
+}
+
+/// A shell command that places a call without a policy.
+fn nested_call(bed: &Bed) -> String {
+    let (home, program) = (bed.home.display(), env!("CARGO_BIN_EXE_switchboard"));
+    let inner = "@rehearse answer inner";
+    format!("env -i SWITCHBOARD_HOME={home} {program} call rehearsal --policy off \"{inner}\"")
+}
+
+#[test]
+fn nested_call_takes_the_slot_of_its_parent() {
+    let bed = Bed::new();
+    install_shell_agent(&bed, "[limits]\nat_once = 1");
+    let prompt = format!("sh:{}", nested_call(&bed));
+    let output = bed.run(&["call", "rehearsal", "--policy", "off", &prompt]);
+    assert!(stdout(&output).starts_with("inner"), "{output:?}");
+}
+
+/// The bit is what a sandbox sets; the shell above has the variable of a run.
+#[test]
+fn process_of_a_confined_run_is_refused() {
+    let bed = Bed::new();
+    bed.daemon();
+    let call = |prefix: &str| {
+        let mut command = Command::new("sh");
+        command
+            .env_clear()
+            .env("PATH", "/usr/bin:/bin")
+            .env("SWITCHBOARD_HOME", &bed.home)
+            .env("SWITCHBOARD_RUN_ID", "0190a3b400004000800000000000000a")
+            .args(["-c", &format!("{prefix} {}; exit $?", nested_call(&bed))]);
+        command.output().unwrap()
+    };
+    assert_eq!(stdout(&call("")), "inner\n");
+    let refused = call("setpriv --no-new-privs");
+    assert!(!refused.status.success(), "{refused:?}");
+    let said = stderr(&refused);
+    assert!(said.contains("the daemon serves no process inside a confined call"), "{said}");
+    assert!(said.contains("place the call outside"), "{said}");
+}
+
+/// A child that exits leaves its connection to its parent; its number says nothing about who speaks then.
+#[test]
+fn connection_of_a_process_that_has_exited_is_refused() {
+    let bed = Bed::new();
+    let socket = bed.daemon().socket.unwrap();
+    let script = format!(
+        "import os, socket, time\ns = socket.socket(socket.AF_UNIX)\nos.fork() or (s.connect({:?}), os._exit(0))\nos.wait()\n\
+         s.sendall(b'{{}}\\n')\ntime.sleep(0.2)\nprint(s.recv(65536).decode())",
+        socket.display().to_string()
+    );
+    let output = Command::new("python3").args(["-c", &script]).output().unwrap();
+    assert!(stdout(&output).contains("no process inside a confined call"), "{output:?}");
+}
+
+/// Without bubblewrap nothing hides the socket of the daemon from a confined agent.
+#[test]
+fn confined_agent_without_namespaces_cannot_place_calls() {
+    if !rustix::process::geteuid().is_root() {
+        return;
+    }
+    let bed = Bed::new();
+    install_shell_agent(&bed, "");
+    let prompt = format!("sh:{}; echo done", nested_call(&bed));
+    let without_bubblewrap = "mount --bind /dev/null /usr/bin/bwrap 2>/dev/null; exec \"$0\" \"$@\"";
+    let mut command = Command::new("unshare");
+    command
+        .args(["--mount", "sh", "-c", without_bubblewrap, env!("CARGO_BIN_EXE_switchboard")])
+        .args(["call", "rehearsal", "--policy", "workspace", "--cwd"])
+        .arg(bed.work())
+        .arg(&prompt)
+        .env_clear()
+        .env("PATH", "/usr/bin:/bin")
+        .env("SWITCHBOARD_HOME", &bed.home);
+    let output = command.output().unwrap();
+    if stderr(&output).contains("unshare failed") {
+        return;
+    }
+    let said = format!("{}{}", stdout(&output), stderr(&output));
+    assert!(!said.contains("inner") && said.contains("done"), "{said}");
+}
