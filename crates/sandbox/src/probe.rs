@@ -7,6 +7,7 @@ use std::fs::{self, OpenOptions};
 use std::io::{self, Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::os::linux::net::SocketAddrExt;
+use std::os::unix::fs::symlink;
 use std::os::unix::net::{SocketAddr as UnixAddr, UnixStream};
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode, Stdio};
@@ -90,6 +91,9 @@ fn run(errand: &Errand) {
         rewrite(Path::new("/proc/sys/kernel/core_pattern")),
     );
     tried("read a hidden file", SafeguardName::HiddenPaths, fs::read(&errand.secret).map(drop));
+    let link = errand.workspace.join("link");
+    let through_link = symlink(&errand.secret, &link).and_then(|()| fs::read(&link).map(drop));
+    tried("read a hidden file through a link", SafeguardName::HiddenPaths, through_link);
     for hidden in &errand.hidden {
         tried(&format!("look into {}", hidden.display()), SafeguardName::HiddenPaths, look_into(hidden));
     }
@@ -114,6 +118,8 @@ fn run(errand: &Errand) {
         );
         let (git, other) = (errand.workspace.join(".git"), errand.workspace.join("other"));
         tried("rename the folder of protected paths", SafeguardName::ProtectedPaths, fs::rename(git, other));
+        let (above, other) = (errand.workspace.join("deploy"), errand.workspace.join("moved"));
+        tried("rename a directory above a hidden one", SafeguardName::HiddenPaths, fs::rename(above, other));
     }
     // Both succeed, and must be gone when the run is over.
     let _ = append(&errand.workspace.join(PLANTED[0])).and(append(&errand.workspace.join(PLANTED[1])));

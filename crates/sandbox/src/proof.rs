@@ -325,7 +325,7 @@ impl Stage {
         let _ = fs::remove_dir_all(&folder);
         let mut make = DirBuilder::new();
         make.recursive(true).mode(0o700);
-        for name in ["outside", "hidden", "workspace/.git/hooks", "state/rules"] {
+        for name in ["outside", "hidden", "workspace/.git/hooks", "workspace/deploy/secrets", "state/rules"] {
             make.create(folder.join(name))?;
         }
         let settings = format!("state/{}", PLANTED_IN_STATE[0]);
@@ -397,7 +397,7 @@ impl Stage {
             discarded: Vec::new(),
         });
         probed.roots.extend([Root::read(self.folder.join("outside")), Root::write(self.workspace())]);
-        probed.hidden.push(self.folder.join("hidden"));
+        probed.hidden.extend([self.folder.join("hidden"), self.workspace().join("deploy/secrets")]);
         probed.protected.extend([
             protected(".git/hooks", IfCreated::QuarantineAtOnce),
             protected(".git/config", IfCreated::QuarantineAtOnce),

@@ -48,6 +48,26 @@ const OPEN: &[(&str, &str)] = &[
 /// Judged after the run, by [`nothing_is_planted`].
 const QUARANTINED: &str = "it does not exist, so nothing holds it; it is moved to quarantine";
 
+/// What other runs in the same workspace take away or add, so that it says nothing about this one.
+const SHARED: [&str; 7] = [
+    "plant a hook",
+    "change the configuration of git",
+    "rename .git away",
+    "replace .git by a link",
+    "remove a protected file",
+    "rename something over a protected file",
+    "start more processes than allowed",
+];
+
+/// Whether a try may work in a workspace that other runs write to.
+pub fn is_open_beside_others(name: &str, namespaces: bool) -> bool {
+    let is_in = |list: &[(&str, &str)]| list.iter().any(|(open, _)| *open == name);
+    WORKS.contains(&name)
+        || SHARED.contains(&name)
+        || is_in(OPEN)
+        || (!namespaces && is_in(OPEN_WITHOUT_NAMESPACES))
+}
+
 fn is_root() -> bool {
     rustix::process::geteuid().is_root()
 }
@@ -277,6 +297,7 @@ async fn let_loose(scene: &Scene, mut confinement: Confinement) -> Results {
     let targets = Targets {
         workspace: scene.workspace(),
         key: scene.path("home/.ssh/id"),
+        sealed: None,
         database: scene.path("state/database"),
         state: scene.path("state"),
         victim: i32::try_from(victim.id()).unwrap(),

@@ -5,6 +5,7 @@
 //! ignored, with the reason in its name.
 #![expect(clippy::disallowed_methods, clippy::print_stdout, clippy::unwrap_used, reason = "a test may")]
 
+mod attack;
 mod behaviour;
 mod bounds;
 mod escapes;
@@ -44,7 +45,7 @@ fn main() -> ExitCode {
     if let Some(code) = hosts::run_if_asked() {
         return code;
     }
-    if let Some(code) = tries::run_if_asked() {
+    if let Some(code) = tries::run_if_asked().or_else(attack::run_if_asked) {
         return code;
     }
     let mut arguments = Arguments::from_args();
@@ -64,6 +65,7 @@ fn trials() -> Vec<Trial> {
         quarantine::TESTS,
         state::TESTS,
         swaps::TESTS,
+        attack::TESTS,
     ];
     let mut trials = Vec::new();
     for &(name, body) in all.into_iter().flatten() {

@@ -49,6 +49,15 @@ impl Scene {
 
     /// Plays a test in a place below a directory.
     pub fn play_in<F: AsyncFnOnce(&Scene)>(base: &Path, test: F) {
+        Self::play_at(base, Duration::from_mins(3), test);
+    }
+
+    /// Plays a test that may take so long.
+    pub fn play_within<F: AsyncFnOnce(&Scene)>(time: Duration, test: F) {
+        Self::play_at(&base(), time, test);
+    }
+
+    fn play_at<F: AsyncFnOnce(&Scene)>(base: &Path, time: Duration, test: F) {
         let scene = Scene { folder: tempfile::Builder::new().prefix("sb-").tempdir_in(base).unwrap() };
         for name in ["home/shop/.git/hooks", "home/.ssh", "home/.agent", "home/outside", "state"] {
             fs::create_dir_all(scene.path(name)).unwrap();
@@ -58,7 +67,7 @@ impl Scene {
         }
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
         runtime.block_on(async {
-            tokio::time::timeout(Duration::from_mins(3), test(&scene)).await.expect("the test hangs");
+            tokio::time::timeout(time, test(&scene)).await.expect("the test hangs");
         });
     }
 

@@ -31,6 +31,8 @@ pub struct Targets {
     pub workspace: PathBuf,
     pub outside: PathBuf,
     pub key: PathBuf,
+    /// A file of the workspace that is hidden.
+    pub sealed: Option<PathBuf>,
     pub database: PathBuf,
     pub state: PathBuf,
     pub victim: i32,
@@ -94,6 +96,11 @@ pub const TRIES: &[(&str, Try)] = &[
     ("write to the prompt through its open file", |_| append(Path::new("/proc/self/fd/0"))),
     ("write to the spool", |t| append(&t.spool.join("output"))),
     ("read a key", |t| fs::read(&t.key).map(drop)),
+    ("read a hidden file of the workspace", |t| match &t.sealed {
+        Some(path) => fs::read(path).map(drop),
+        None => Err(io::Error::other("there is none")),
+    }),
+    ("find something hidden through the workspace", |t| find_hidden(t)),
     ("see that a key is there", |t| fs::metadata(&t.key).map(drop)),
     ("read the database", |t| fs::read(&t.database).map(drop)),
     ("list our own state", |t| {
@@ -284,6 +291,33 @@ pub const TRIES: &[(&str, Try)] = &[
     ("write its own state", |t| fs::write(t.workspace.parent().unwrap().join(".agent/sessions/works"), "x")),
     ("read a program of the system", |_| File::open("/bin/sh")?.read(&mut [0; 4]).map(drop)),
 ];
+
+/// Looks at everything that the workspace leads to, links included, for what lies in hidden directories alone.
+fn find_hidden(targets: &Targets) -> io::Result<()> {
+    let names = [&targets.key, &targets.database].map(|path| path.file_name().unwrap());
+    let mut next = vec![(targets.workspace.clone(), 0)];
+    let mut seen = 0;
+    while let Some((directory, depth)) = next.pop() {
+        for entry in fs::read_dir(&directory).into_iter().flatten().flatten() {
+            let path = entry.path();
+            let Ok(found) = fs::metadata(&path) else { continue };
+            if found.is_dir() && depth < 5 {
+                next.push((path, depth + 1));
+            } else if found.is_file() && names.contains(&entry.file_name().as_os_str()) {
+                if fs::read(&path)? == b"as it was" {
+                    return Ok(());
+                }
+            } else if found.file_type().is_socket() && path.ends_with("daemon.sock") {
+                return UnixStream::connect(&path).map(drop);
+            }
+            seen += 1;
+            if seen > 3000 {
+                return Err(io::Error::other("there is too much"));
+            }
+        }
+    }
+    Err(io::Error::other("there is nothing"))
+}
 
 fn append(path: &Path) -> io::Result<()> {
     OpenOptions::new().append(true).create(true).open(path)?.write_all(b"x")
