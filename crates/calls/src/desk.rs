@@ -9,7 +9,7 @@ mod programs;
 
 use std::sync::Arc;
 
-use model::{AgentKind, Job, JobId, Owner};
+use model::{AgentKind, Home, Job, JobId, Owner};
 use store::Store;
 use tokio::sync::{Mutex, Notify};
 use tokio::task::JoinSet;
@@ -42,6 +42,10 @@ pub(crate) struct Inner {
     pub settings: Settings,
     pub store: Store,
     pub owner: Owner,
+    /// The home of a job that is placed here.
+    pub home: Home,
+    /// All homes that are served here, that one first.
+    pub homes: Vec<Home>,
     pub environments: CallerEnvironments,
     pub board: Board,
     pub locks: Locks,
@@ -72,12 +76,17 @@ impl Desk {
         make_private(&jobs(&settings.state)).map_err(cannot_use)?;
         let environments = CallerEnvironments::open(&settings.state).map_err(cannot_use)?;
         let store = Store::open(settings.store.clone()).await?;
-        let owner = recovery::owner(&settings);
+        let predecessors = recovery::find_predecessors(&settings, &store).await?;
+        let owner = predecessors.identity.new_owner();
+        let home = settings.host.clone().map_or_else(|| predecessors.identity.home(), Home::Host);
+        let homes = predecessors.homes(&settings, &home);
         let desk = Self(Arc::new(Inner {
             seats: Seats::new(settings.at_once, &settings.per_agent),
             settings,
             store,
             owner,
+            home,
+            homes,
             environments,
             board: Board::default(),
             locks: Locks::default(),
@@ -91,7 +100,7 @@ impl Desk {
             tasks: Mutex::default(),
         }));
         let opened_at = desk.0.store.now();
-        let found = recovery::take_over(&desk.0).await?;
+        let found = recovery::take_over(&desk.0, predecessors).await?;
         let mut tasks = desk.0.tasks.lock().await;
         tasks.spawn(dispatch::work(Arc::clone(&desk.0), found));
         tasks.spawn(dispatch::heartbeat(Arc::clone(&desk.0)));

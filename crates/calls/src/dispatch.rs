@@ -193,7 +193,7 @@ fn request(desk: &Inner) -> ClaimRequest {
     };
     ClaimRequest {
         owner: desk.owner.clone(),
-        homes: settings.homes(),
+        homes: desk.homes.clone(),
         agents: AgentKind::ALL.into_iter().map(capacity).collect(),
         lease: settings.lease,
     }
@@ -248,7 +248,7 @@ pub(crate) async fn tidy(desk: Arc<Inner>) {
     // Of a store that nobody else writes to, this desk knows what it has written.
     let mut changes = if desk.store.is_shared() { desk.store.watch().await.ok() } else { None };
     let labels = desk.settings.labels.iter().cloned().map(Home::Label).collect();
-    let mut told = Told::new(desk.settings.home(), labels);
+    let mut told = Told::new(desk.home.clone(), labels);
     let mut next = Instant::now() + Duration::from_mins(1);
     loop {
         let look_at = told.look_at();

@@ -110,6 +110,12 @@ pub enum CallError {
         /// How deep they may be.
         levels: usize,
     },
+    /// The state directory is a copy, and the original is alive.
+    #[error("the state directory `{}` is a copy: the original is in use, and shares its store", folder.display())]
+    Copied {
+        /// The copy.
+        folder: PathBuf,
+    },
     /// The desk is closing.
     #[error("the daemon is stopping and takes no new calls")]
     Closing,
@@ -145,6 +151,9 @@ impl CallError {
             }
             Self::Store(error) => error.hint().to_owned(),
             Self::Files { .. } => "check that the folder of the job is still there".to_owned(),
+            Self::Copied { folder } => {
+                format!("if this is the copy, remove {}: it gets an identity of its own", folder.join("identity.json").display())
+            }
             Self::State { .. } => "check that it exists, belongs to you and can be written".to_owned(),
             Self::NestedTooDeep { .. } => {
                 "let the outermost agent place the call: each level keeps one more agent running".to_owned()
@@ -160,7 +169,9 @@ impl CallError {
     pub fn is_storage_failure(&self) -> bool {
         matches!(
             self,
-            Self::State { .. } | Self::Store(StoreError::Full { .. } | StoreError::CannotOpen { .. })
+            Self::State { .. }
+                | Self::Copied { .. }
+                | Self::Store(StoreError::Full { .. } | StoreError::CannotOpen { .. })
         )
     }
 

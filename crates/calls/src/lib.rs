@@ -24,6 +24,7 @@ mod dispatch;
 mod error;
 mod files;
 mod follow;
+mod identity;
 mod live;
 mod locks;
 mod nested;

@@ -4,36 +4,126 @@
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
+use std::time::Duration;
 
-use model::{Claim, Failure, FailureKind, Job, JobEnd, JobId, Owner, Refusal, StateName, Timestamp};
-use store::{Held, JobFilter, PageRequest, RescueRequest, StoreError};
+use model::{Claim, Failure, FailureKind, Home, Job, JobEnd, JobId, Owner, Refusal, StateName, Timestamp};
+use store::{Held, JobFilter, PageRequest, RescueRequest, Store, StoreError};
 
 use crate::course::{self, Begin, RunNote, locks_of, note_of};
 use crate::desk::Inner;
 use crate::dispatch;
 use crate::error::CallError;
 use crate::files::JobFiles;
+use crate::identity::{self, Identity, Opened};
 use crate::settings::Settings;
 
+/// How often it is looked whether an earlier owner is alive.
+const LOOK_AGAIN: Duration = Duration::from_millis(200);
 /// How many folders are removed before it is looked whether the desk closes.
 const AT_A_TIME: usize = 100;
 
-/// A name that no other desk has ever had: the machine, the folder, and this very opening.
-pub(crate) fn owner(settings: &Settings) -> Owner {
-    Owner::new(format!("{}{}", owners_of(settings), uuid::Uuid::new_v4()))
+/// What earlier desks of this state directory have left.
+pub(crate) struct Predecessors {
+    pub identity: Identity,
+    owners: Vec<Owner>,
+    /// The jobs that they hold.
+    jobs: BTreeSet<JobId>,
+    /// The homes of all jobs that have not ended, where the store is this directory's own.
+    homes: BTreeSet<Home>,
 }
 
-/// How the names of all desks of this folder begin.
-fn owners_of(settings: &Settings) -> String {
-    format!("{}:{}#", settings.host, settings.state.display())
+impl Predecessors {
+    /// Returns the homes that a desk serves. In a store of its own these are all: a machine that was renamed has no other.
+    pub fn homes(&self, settings: &Settings, home: &Home) -> Vec<Home> {
+        let labels = settings.labels.iter().cloned().map(Home::Label);
+        let mut homes: Vec<Home> = std::iter::once(home.clone()).chain(labels).collect();
+        for found in &self.homes {
+            if matches!(found, Home::Host(_)) && !homes.contains(found) {
+                homes.push(found.clone());
+            }
+        }
+        homes
+    }
+}
+
+/// Finds out which directory this is, and what its earlier desks have left. The caller holds the directory's lock.
+pub(crate) async fn find_predecessors(settings: &Settings, store: &Store) -> Result<Predecessors, CallError> {
+    let cannot_use = |source| CallError::State { folder: settings.state.clone(), source };
+    let Opened { identity, is_in_place } = Identity::open(&settings.state).map_err(cannot_use)?;
+    if !is_in_place && !settings.owns_store() {
+        no_original_is_alive(&identity, settings, store).await?;
+    }
+    let mut found =
+        Predecessors { owners: Vec::new(), jobs: BTreeSet::new(), homes: BTreeSet::new(), identity };
+    // Those of earlier versions are named after the machine and the path.
+    let former = format!("{}:{}#", identity::host_name(), settings.state.display());
+    let is_ours = |owner: &Owner, identity: &Identity| {
+        let starts = |prefix: &str| owner.as_str().starts_with(prefix);
+        settings.owns_store() || starts(&identity.owners()) || starts(&former)
+    };
+    let mut page = PageRequest::default();
+    loop {
+        let states = vec![StateName::Queued, StateName::Paused, StateName::Running, StateName::Interrupted];
+        let unfinished = store.list(&JobFilter { states, ..JobFilter::default() }, page).await?;
+        for line in &unfinished.jobs {
+            if settings.owns_store() {
+                found.homes.insert(line.home.clone());
+            }
+            if !matches!(line.state, StateName::Running | StateName::Interrupted) {
+                continue;
+            }
+            let claim = match store.get(line.id).await {
+                Ok(job) => job.and_then(|job| job.claim()),
+                // One that nobody understands ends with the rescue of what its owner held. It keeps no other from going on.
+                Err(error @ StoreError::Unreadable { .. }) => {
+                    tracing::warn!(job = %line.id, %error, "cannot tell who holds the job");
+                    None
+                }
+                Err(error) => return Err(error.into()),
+            };
+            let Some(Claim { job, owner, .. }) = claim else { continue };
+            if is_ours(&owner, &found.identity) {
+                found.jobs.insert(job);
+                if !found.owners.contains(&owner) {
+                    found.owners.push(owner);
+                }
+            }
+        }
+        let Some(next) = unfinished.next else { return Ok(found) };
+        page.before = Some(next);
+    }
+}
+
+/// Waits until the leases of all earlier owners are over, and refuses to go on when one of them is renewed: the directory is a copy,
+/// and the original shares its store.
+async fn no_original_is_alive(
+    identity: &Identity,
+    settings: &Settings,
+    store: &Store,
+) -> Result<(), CallError> {
+    let until = store.now().plus(settings.lease);
+    let mut living = store.living_owners(&identity.owners()).await?;
+    if !living.is_empty() {
+        tracing::info!(
+            "the state directory was moved or copied: waiting until its earlier daemon is known to be gone"
+        );
+    }
+    while !living.is_empty() && store.now() < until {
+        tokio::time::sleep(LOOK_AGAIN).await;
+        living = store.living_owners(&identity.owners()).await?;
+    }
+    if living.is_empty() { Ok(()) } else { Err(CallError::Copied { folder: settings.state.clone() }) }
 }
 
 /// Takes over the jobs of the desks before, and says how each goes on.
-pub(crate) async fn take_over(desk: &Arc<Inner>) -> Result<Vec<(Job, Begin)>, CallError> {
+pub(crate) async fn take_over(
+    desk: &Arc<Inner>,
+    predecessors: Predecessors,
+) -> Result<Vec<(Job, Begin)>, CallError> {
     let settings = &desk.settings;
-    let Left { owners: dead, jobs: left_here } = what_is_left(desk).await?;
+    let Predecessors { owners: dead, jobs: left_here, .. } = predecessors;
     let request =
-        RescueRequest { rescuer: desk.owner.clone(), homes: settings.homes(), dead, lease: settings.lease };
+        RescueRequest { rescuer: desk.owner.clone(), homes: desk.homes.clone(), dead, lease: settings.lease };
     let mut found = Vec::new();
     for job in desk.store.rescue(request).await? {
         let files = desk.files(job.id);
@@ -65,7 +155,7 @@ pub(crate) async fn take_over(desk: &Arc<Inner>) -> Result<Vec<(Job, Begin)>, Ca
 pub(crate) async fn rescue_others(desk: &Inner) {
     let request = RescueRequest {
         rescuer: desk.owner.clone(),
-        homes: desk.settings.homes(),
+        homes: desk.homes.clone(),
         dead: Vec::new(),
         lease: desk.settings.lease,
     };
@@ -134,47 +224,6 @@ pub(crate) async fn take_care_of(desk: &Inner, held: &Held) {
     {
         desk.write_down(&record);
     }
-}
-
-/// What earlier desks of this folder hold.
-#[derive(Default)]
-struct Left {
-    owners: Vec<Owner>,
-    jobs: BTreeSet<JobId>,
-}
-
-async fn what_is_left(desk: &Inner) -> Result<Left, CallError> {
-    let ours = owners_of(&desk.settings);
-    let mut left = Left::default();
-    for home in desk.settings.homes() {
-        let states = vec![StateName::Running, StateName::Interrupted];
-        let filter = JobFilter { states, home: Some(home), ..JobFilter::default() };
-        let mut page = PageRequest::default();
-        loop {
-            let found = desk.store.list(&filter, page).await?;
-            for line in &found.jobs {
-                let claim = match desk.store.get(line.id).await {
-                    Ok(job) => job.and_then(|job| job.claim()),
-                    // One that nobody understands ends with the rescue of what its owner held. It keeps no other from going on.
-                    Err(error @ StoreError::Unreadable { .. }) => {
-                        tracing::warn!(job = %line.id, %error, "cannot tell who holds the job");
-                        None
-                    }
-                    Err(error) => return Err(error.into()),
-                };
-                let Some(Claim { job, owner, .. }) = claim else { continue };
-                if owner.as_str().starts_with(&ours) {
-                    left.jobs.insert(job);
-                    if !left.owners.contains(&owner) {
-                        left.owners.push(owner);
-                    }
-                }
-            }
-            let Some(next) = found.next else { break };
-            page.before = Some(next);
-        }
-    }
-    Ok(left)
 }
 
 /// How a job goes on: with its newest run, if one was ever to be started; else with a new one, which is then its first.

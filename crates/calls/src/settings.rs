@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use agents::doctor::Lookup;
 use agents::{ModelTables, Premises};
-use model::{AgentKind, CallPolicy, Home, NewJob};
+use model::{AgentKind, CallPolicy, NewJob};
 use store::{Opening, Retention, Setting};
 use supervisor::Supervisor;
 
@@ -27,8 +27,8 @@ pub struct Settings {
     pub models: ModelTables,
     /// Further variables that agents may have.
     pub pass_on: BTreeSet<String>,
-    /// The name of this machine. Jobs that are placed here can be run here only: their folders are here.
-    pub host: String,
+    /// The name under which this desk takes its jobs, where several share a store; none for the identity of the state directory.
+    pub host: Option<String>,
     /// The labels that this machine answers to.
     pub labels: Vec<String>,
     /// How many jobs run at once, in all.
@@ -107,7 +107,7 @@ impl Settings {
             lookup: Lookup::default(),
             models: ModelTables::default(),
             pass_on: BTreeSet::new(),
-            host: "localhost".to_owned(),
+            host: None,
             labels: Vec::new(),
             at_once: Self::AT_ONCE,
             per_agent: BTreeMap::new(),
@@ -141,13 +141,8 @@ impl Settings {
         self.state.join("caches")
     }
 
-    /// The home of a job that is placed here.
-    pub(crate) fn home(&self) -> Home {
-        Home::Host(self.host.clone())
-    }
-
-    /// All homes that are served here.
-    pub(crate) fn homes(&self) -> Vec<Home> {
-        std::iter::once(self.home()).chain(self.labels.iter().cloned().map(Home::Label)).collect()
+    /// Whether nobody but the desks of this state directory can have the store.
+    pub(crate) fn owns_store(&self) -> bool {
+        matches!(self.store.setting, Setting::Sqlite { path: None } | Setting::SqliteMemory)
     }
 }

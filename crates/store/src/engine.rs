@@ -40,6 +40,8 @@ pub trait Engine: Send + Sync + std::fmt::Debug {
     async fn place(&self, job: Job, request: Option<ClaimRequest>) -> Result<Written<Begun>, StoreError>;
     async fn claim(&self, request: ClaimRequest, now: Timestamp) -> Result<Option<Job>, StoreError>;
     async fn renew(&self, owner: Owner, expires_at: Timestamp) -> Result<Vec<Held>, StoreError>;
+    /// The owners whose leases end later than that, and whose names begin like this.
+    async fn owners(&self, prefix: String, after: Timestamp) -> Result<Vec<Owner>, StoreError>;
     /// Takes a step; with what a `Finish` brings along.
     async fn step(
         &self,

@@ -175,6 +175,11 @@ impl Store {
         self.engine.renew(owner.clone(), self.now().plus(lease)).await
     }
 
+    /// Returns the owners that count as alive and whose names begin like this.
+    pub async fn living_owners(&self, prefix: &str) -> Result<Vec<Owner>, StoreError> {
+        self.engine.owners(prefix.to_owned(), self.now()).await
+    }
+
     /// Remembers the vendor's conversation as soon as it is known, so that the work can be taken up after a crash.
     pub async fn note_session(&self, claim: &Claim, session: &SessionId) -> Result<(), StoreError> {
         self.redactor().check_session(session)?;

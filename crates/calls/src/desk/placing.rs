@@ -155,7 +155,7 @@ impl Desk {
         }
         self.0.check_nesting(parent)?;
         let task = task.unwrap_or_else(|| tool.clone());
-        let home = self.0.settings.home();
+        let home = self.0.home.clone();
         call.cwd = real_folder(&call.cwd)?;
         if call.session == SessionChoice::ContinueLatest {
             let last = self.0.store.last_session(call.agent, &task, &home).await?;
@@ -185,7 +185,7 @@ impl Desk {
     /// The job of an earlier call with that key.
     async fn keyed(&self, key: Option<&str>) -> Result<Option<Job>, CallError> {
         let Some(key) = key else { return Ok(None) };
-        Ok(self.0.store.keyed(&self.0.settings.home(), key).await?)
+        Ok(self.0.store.keyed(&self.0.home, key).await?)
     }
 
     /// A job that was placed, with its folder: who goes away instead of waiting may look into it at once. A disk that refuses

@@ -5,6 +5,7 @@
 
 mod answering;
 mod ending;
+mod identity;
 mod killing;
 mod placing;
 mod recovering;
@@ -46,6 +47,7 @@ fn main() -> ExitCode {
         ending::TESTS,
         resuming::TESTS,
         recovering::TESTS,
+        identity::TESTS,
         sharing::TESTS,
         unfinished::TESTS,
         killing::TESTS,

@@ -409,7 +409,7 @@ fn a_job_that_the_desk_holds_without_knowing_is_run() {
         let lease = Duration::from_secs(3);
         let desk = scene.open_with(|settings| settings.lease = lease).await;
         let settings = scene.settings();
-        let homes = vec![Home::Host(settings.host.clone())];
+        let homes = vec![Home::Host(settings.host.clone().unwrap())];
         let agents = AgentKind::ALL.map(|agent| Capacity { agent, at_once: 9 }).to_vec();
         let request = ClaimRequest { owner: desk.owner().clone(), homes: homes.clone(), agents, lease };
         let store = Store::open(settings.store).await.unwrap();

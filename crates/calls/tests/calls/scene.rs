@@ -112,7 +112,7 @@ pub fn settings(state: &Path) -> Settings {
             inherited: BTreeMap::from([("PATH".to_owned(), "/usr/bin:/bin".to_owned())]),
             ..Lookup::default()
         },
-        host: "here".to_owned(),
+        host: Some("here".to_owned()),
         ..Settings::new(state, Supervisor::this_program().unwrap())
     }
 }

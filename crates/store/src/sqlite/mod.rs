@@ -216,6 +216,10 @@ impl Engine for Sqlite {
             .await
     }
 
+    async fn owners(&self, prefix: String, after: Timestamp) -> Result<Vec<Owner>, StoreError> {
+        self.read(move |connection| rescue::owners(connection, &prefix, after)).await
+    }
+
     async fn step(
         &self,
         job: JobId,

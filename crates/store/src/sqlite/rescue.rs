@@ -21,6 +21,14 @@ pub fn heartbeat(connection: &Connection, owner: &Owner, expires_at: Timestamp) 
     Ok(())
 }
 
+/// The owners whose leases end later than that, and whose names begin like this.
+pub fn owners(connection: &Connection, prefix: &str, after: Timestamp) -> Result<Vec<Owner>, Failed> {
+    let mut statement = connection.prepare_cached("SELECT owner FROM agent_workers WHERE expires_at > ?1")?;
+    let names = statement.query_map([int(after.as_millis())], |row| row.get::<_, String>(0))?;
+    let names: Vec<String> = names.collect::<Result<_, _>>()?;
+    Ok(names.into_iter().filter(|name| name.starts_with(prefix)).map(Owner::new).collect())
+}
+
 /// All that the owner holds.
 pub fn held_by(connection: &Connection, owner: &Owner) -> Result<Vec<Held>, Failed> {
     let mut statement = connection.prepare_cached(

@@ -198,6 +198,21 @@ pub async fn renew(wire: &Wire, owner: &Owner, expires_at: Timestamp) -> Result<
 
 #[derive(Debug, SurrealValue)]
 #[surreal(crate = "surrealdb::types")]
+struct Living {
+    owner: String,
+}
+
+/// The owners whose leases end later than that, and whose names begin like this.
+pub async fn owners(wire: &Wire, prefix: &str, after: Timestamp) -> Result<Vec<Owner>, StoreError> {
+    let vars = Vars::new().with("after", int(after.as_millis()));
+    let query = "SELECT record::id(id) AS owner FROM agent_workers WHERE expires_at > $after;";
+    let mut answer = wire.read(query, vars).await?;
+    let names = answer.readable::<Living>(0)?.into_iter().map(|living| living.owner);
+    Ok(names.filter(|name| name.starts_with(prefix)).map(Owner::new).collect())
+}
+
+#[derive(Debug, SurrealValue)]
+#[surreal(crate = "surrealdb::types")]
 struct Abandoned {
     placed: String,
     owner: Option<String>,

@@ -83,6 +83,10 @@ impl Engine for Surreal {
         claim::renew(&self.wire, &owner, expires_at).await
     }
 
+    async fn owners(&self, prefix: String, after: Timestamp) -> Result<Vec<Owner>, StoreError> {
+        claim::owners(&self.wire, &prefix, after).await
+    }
+
     async fn step(
         &self,
         job: JobId,

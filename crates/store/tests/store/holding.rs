@@ -11,6 +11,7 @@ use crate::conformance;
 
 conformance![
     the_oldest_is_claimed_first,
+    living_owners_are_found_by_the_start_of_their_names,
     a_claimed_job_is_given_as_it_is_kept,
     who_places_with_room_gets_the_oldest_and_nothing_is_lost,
     a_call_that_was_placed_before_gives_its_placer_nothing_to_do,
@@ -105,6 +106,23 @@ async fn a_job_ends_when_its_run_was_over_and_never_later_than_now(bed: Bed) {
     let sums = store.stats(store::StatsRange::default()).await.unwrap();
     // The time of the runs, however long the jobs were held.
     assert_eq!(sums.ended[0].duration_ms, 2 * 1_200);
+}
+
+async fn living_owners_are_found_by_the_start_of_their_names(bed: Bed) {
+    let store = bed.open().await;
+    for owner in ["one#a", "one#b", "oneself#a"] {
+        store.renew(&Owner::new(owner), LEASE).await.unwrap();
+    }
+    bed.clock.advance(LEASE / 2);
+    store.renew(&Owner::new("one#b"), LEASE).await.unwrap();
+    let living = async || {
+        let mut owners = store.living_owners("one#").await.unwrap();
+        owners.sort();
+        owners
+    };
+    assert_eq!(living().await, [Owner::new("one#a"), Owner::new("one#b")]);
+    bed.clock.advance(LEASE / 2);
+    assert_eq!(living().await, [Owner::new("one#b")], "the other lease is over");
 }
 
 async fn the_oldest_is_claimed_first(bed: Bed) {

@@ -141,8 +141,9 @@ pub const KEYS: &[Key] = &[
     key(
         "host",
         Kind::Text,
-        Default::Told("this machine's name"),
-        "The name under which this machine takes its jobs, when several share a store.",
+        Default::NotSet,
+        "The name under which this machine takes its jobs, when several share a store. Not set: an identity that is kept in the state \
+         directory, and does not change with the name of the machine.",
     ),
     key("labels", Kind::Texts, Default::Empty, "Further names under which this machine takes jobs."),
     key(

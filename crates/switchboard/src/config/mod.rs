@@ -36,7 +36,7 @@ pub struct Config {
     /// Who may vouch for a `wss://` server.
     pub store_ca_file: Option<PathBuf>,
     /// The name under which this machine takes its jobs.
-    pub host: String,
+    pub host: Option<String>,
     /// Further such names.
     pub labels: Vec<String>,
     /// How long the daemon may be idle before it ends.
@@ -162,7 +162,7 @@ impl Config {
             store: says.text("store").unwrap_or_default(),
             store_credentials_file: says.path("store_credentials_file"),
             store_ca_file: says.path("store_ca_file"),
-            host: says.text("host").unwrap_or_default(),
+            host: says.text("host"),
             labels: says.texts("labels"),
             idle_stop: says.time("idle_stop"),
             one_writer_per_folder: says.flag("one_writer_per_folder"),

@@ -148,13 +148,8 @@ impl Settings {
             settings.all.insert(Name::new(index, None), Setting { value, source: Source::BuiltIn });
         };
         for (index, key) in KEYS.iter().enumerate() {
-            match key.name {
-                "host" => put(index, Value::Text(hostname())),
-                _ => {
-                    if let Some(value) = key.default.value() {
-                        put(index, value);
-                    }
-                }
+            if let Some(value) = key.default.value() {
+                put(index, value);
             }
         }
         settings
@@ -203,10 +198,4 @@ impl Settings {
             (name.parts().0 == section).then_some((word, &setting.value))
         })
     }
-}
-
-/// The name of this machine.
-fn hostname() -> String {
-    let name = rustix::system::uname().nodename().to_string_lossy().into_owned();
-    if name.is_empty() { "localhost".to_owned() } else { name }
 }

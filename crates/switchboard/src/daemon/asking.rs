@@ -67,6 +67,7 @@ impl From<CallError> for Stopped {
             | CallError::StoppedUnkept { .. }
             | CallError::Files { .. }
             | CallError::State { .. }
+            | CallError::Copied { .. }
             | CallError::Closing => About::Other,
             _ => About::Input,
         };

@@ -9,7 +9,7 @@ use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 
 use super::connect::{ConnectError, Connection, connect};
 use super::drift::ConfigDrift;
-use super::start::Starter;
+use super::start::{FrontError, Starter};
 use crate::environment::Environment;
 use crate::failure::Failure;
 use crate::home::Home;
@@ -89,6 +89,11 @@ fn up_for(seconds: u64) -> String {
 pub fn stop(order: &cli::Stop) -> Result<ExitCode, Failure> {
     let home = Home::find(&Environment::of_this_process())?;
     let mut connection = match connect(&home, Role::Control, None) {
+        // Jobs go on without a daemon, and only a daemon can tell that all of them are gone.
+        Err(ConnectError::Nobody) if order.cancel && home.state().join("jobs").exists() => {
+            let mut starter = Starter::new(Environment::of_this_process()).map_err(FrontError::from)?;
+            starter.connect_or_start(Role::Control)?
+        }
         Err(ConnectError::Nobody) => {
             output::line("no daemon is running");
             return Ok(ExitCode::SUCCESS);

@@ -93,7 +93,10 @@ impl From<CallError> for Refusal {
     fn from(error: CallError) -> Self {
         let fault = match &error {
             CallError::NoSuchJob { .. } => Fault::Missing,
-            CallError::Store(_) | CallError::Files { .. } | CallError::State { .. } => Fault::Ours,
+            CallError::Store(_)
+            | CallError::Files { .. }
+            | CallError::State { .. }
+            | CallError::Copied { .. } => Fault::Ours,
             _ => Fault::Caller,
         };
         let field = field(&error).map(str::to_owned);

@@ -8,7 +8,7 @@ use crate::person;
 use crate::scene::PROGRAM;
 
 /// What is replaced by what, in this order, when jobs and places have their names.
-const WORDS: [(&str, &str); 16] = [
+const WORDS: [(&str, &str); 15] = [
     (r#""durations":\[.*?\]"#, r#""durations":[HOW LONG]"#),
     (r"\b[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}\b", "[SESSION]"),
     (r"\b\d{4}-\d\d-\d\d \d\d:\d\d:\d\d\b", "[MOMENT]"),
@@ -25,7 +25,6 @@ const WORDS: [(&str, &str); 16] = [
     (r"(?m)^policy: (\w+) \(.*(\n  .*)*", "policy: $1 ([ENFORCED])"),
     (r"(?m)^machine\n(  .*\n)+", ""),
     (r"(?m)^sandbox: .*(\n  .*)*", "sandbox: [WHAT HOLDS HERE]"),
-    (r#"(?m)^host = ".*?""#, "host = [HOST]"),
     (r"(?m)^connections: \d+", "connections: [NUMBER]"),
 ];
 

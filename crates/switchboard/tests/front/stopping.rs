@@ -1,12 +1,13 @@
 //! How daemons end.
 
+use std::fs;
 use std::process::Stdio;
 
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::process::{PidfdFlags, Signal, pidfd_open};
 use serde_json::json;
 
-use crate::bed::{AT_MOST, Bed, stderr, stdout};
+use crate::bed::{AT_MOST, Bed, eventually, stderr, stdout};
 
 #[test]
 fn stop_returns_when_the_daemon_is_gone() {
@@ -31,6 +32,31 @@ fn without_a_daemon_stop_and_status_say_so_and_start_none() {
     let status = bed.run(&["status"]);
     assert_eq!(status.status.code(), Some(1));
     assert!(!bed.state().exists(), "a look leaves nothing behind");
+}
+
+#[test]
+fn stop_cancels_jobs_that_go_on_without_a_daemon() {
+    let bed = Bed::new();
+    let pids = bed.scratch().join("pids");
+    let prompt = format!(
+        "@rehearse pidfile {}\n@rehearse spawn setsid\n@rehearse say up\n@rehearse hang",
+        pids.display()
+    );
+    let call = ["call", "rehearsal", "--background", "--policy", "off", &prompt];
+    let job = stdout(&bed.run(&call)).trim().to_owned();
+    let output = bed.state().join("jobs").join(&job).join("output");
+    eventually("the agent runs", || fs::read_to_string(&output).is_ok_and(|said| said.contains("up")));
+    bed.running().unwrap().kill();
+    // By another spelling of the same directory.
+    let mut stop = bed.command(&["stop", "--cancel"]);
+    let stopped = stop.env("SWITCHBOARD_HOME", bed.home.join("../home/.")).output().unwrap();
+    assert!(stopped.status.success(), "{stopped:?}");
+    assert!(bed.running().is_none());
+    let result = fs::read_to_string(bed.state().join("jobs").join(&job).join("status.json")).unwrap();
+    assert!(result.contains("cancelled"), "{result}");
+    for pid in fs::read_to_string(&pids).unwrap().lines() {
+        assert!(!std::path::Path::new("/proc").join(pid.trim()).exists(), "process {pid} is left");
+    }
 }
 
 #[test]
@@ -66,7 +92,7 @@ fn a_daemon_whose_state_folder_is_removed_ends_what_it_runs_and_itself() {
     let id = stdout(&placed);
     let status = bed.state().join("jobs").join(id.trim()).join("status.json");
     let supervisor = loop {
-        let status: serde_json::Value = serde_json::from_slice(&std::fs::read(&status).unwrap()).unwrap();
+        let status: serde_json::Value = serde_json::from_slice(&fs::read(&status).unwrap()).unwrap();
         if let Some(pid) = status["pid"].as_i64() {
             break rustix::process::Pid::from_raw(i32::try_from(pid).unwrap()).unwrap();
         }
@@ -74,7 +100,7 @@ fn a_daemon_whose_state_folder_is_removed_ends_what_it_runs_and_itself() {
     };
     let watched = pidfd_open(supervisor, PidfdFlags::empty()).unwrap();
     let daemon = bed.running().unwrap();
-    std::fs::remove_dir_all(bed.state()).unwrap();
+    fs::remove_dir_all(bed.state()).unwrap();
     daemon.wait();
     let mut gone = [PollFd::new(&watched, PollFlags::IN)];
     assert_eq!(poll(&mut gone, Some(&AT_MOST)), Ok(1), "the run goes on, and nobody knows of it");

@@ -1,0 +1,146 @@
+//! Which state directory this is, however its path is spelled and whatever the machine is called.
+//!
+//! Owns `identity.json`: an id that never changes, and the home under which jobs of this directory are placed. Whoever opens the
+//! directory holds its lock, so every earlier owner with its id is dead, unless the directory is a copy: then the original may be alive
+//! and share a store with it. A copy lies in another place, which the file tells.
+
+use std::fs::{self, File};
+use std::io::{self, Write};
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+use std::path::Path;
+
+use model::{Home, Owner};
+use serde::{Deserialize, Serialize};
+use uuid::Uuid;
+
+const FILE: &str = "identity.json";
+
+/// The identity of a state directory.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Identity {
+    id: Uuid,
+    /// The host part of the home of its jobs: its id, or the name of the machine for a directory that is older than its id.
+    home: String,
+    /// Where it was when it was last opened.
+    place: Place,
+}
+
+/// Where a directory is: a copy of it is somewhere else, and a restart of the machine makes every place a new one.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+struct Place {
+    boot: String,
+    device: u64,
+    inode: u64,
+}
+
+/// An identity, as a desk found it.
+#[derive(Debug)]
+pub(crate) struct Opened {
+    pub identity: Identity,
+    /// Whether the directory is where it was when it was last opened.
+    pub is_in_place: bool,
+}
+
+impl Identity {
+    /// Reads the identity of a directory, or gives it one. The caller holds the directory's lock.
+    pub fn open(state: &Path) -> io::Result<Opened> {
+        let place = Place::of(state)?;
+        let known: Option<Self> = match fs::read(state.join(FILE)) {
+            Ok(text) => Some(serde_json::from_slice(&text)?),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => None,
+            Err(error) => return Err(error),
+        };
+        let Some(known) = known else {
+            let identity = Self::new(state, place);
+            identity.write(state)?;
+            return Ok(Opened { identity, is_in_place: true });
+        };
+        let is_in_place = known.place == place;
+        let identity = Self { place, ..known };
+        if !is_in_place {
+            identity.write(state)?;
+        }
+        Ok(Opened { identity, is_in_place })
+    }
+
+    fn new(state: &Path, place: Place) -> Self {
+        let id = Uuid::new_v4();
+        let has_jobs = fs::read_dir(state.join("jobs")).is_ok_and(|mut jobs| jobs.next().is_some());
+        let home = if has_jobs { host_name() } else { id.to_string() };
+        Self { id, home, place }
+    }
+
+    /// Replaces the file as a whole, on the disk too: an identity that is lost makes every job a stranger's.
+    fn write(&self, state: &Path) -> io::Result<()> {
+        let next = state.join(format!(".{FILE}"));
+        let mut file = File::options().write(true).create(true).truncate(true).mode(0o600).open(&next)?;
+        file.write_all(&serde_json::to_vec(self)?)?;
+        file.sync_all()?;
+        fs::rename(next, state.join(FILE))?;
+        File::open(state)?.sync_all()
+    }
+
+    /// The home of the jobs that are placed here, unless the operator has named one.
+    pub fn home(&self) -> Home {
+        Home::Host(self.home.clone())
+    }
+
+    /// Returns the name of a desk that no other desk has ever had.
+    pub fn new_owner(&self) -> Owner {
+        Owner::new(format!("{}{}", self.owners(), Uuid::new_v4()))
+    }
+
+    /// How the names of all desks of this directory begin.
+    pub fn owners(&self) -> String {
+        format!("{}#", self.id)
+    }
+}
+
+impl Place {
+    fn of(directory: &Path) -> io::Result<Self> {
+        let found = fs::metadata(directory)?;
+        // Where there is none, a restart cannot be told from a crash, which only costs a wait.
+        let boot = fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
+        Ok(Self { boot: boot.trim().to_owned(), device: found.dev(), inode: found.ino() })
+    }
+}
+
+/// Returns the name under which earlier versions placed the jobs of this machine.
+pub(crate) fn host_name() -> String {
+    let name = rustix::system::uname().nodename().to_string_lossy().into_owned();
+    if name.is_empty() { "localhost".to_owned() } else { name }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn identity_stays_the_same_under_every_spelling() {
+        let directory = tempfile::tempdir().unwrap();
+        let first = Identity::open(directory.path()).unwrap();
+        let link = directory.path().join("link");
+        std::os::unix::fs::symlink(directory.path(), &link).unwrap();
+        for spelling in [directory.path().join("."), link.join("."), link] {
+            let again = Identity::open(&spelling).unwrap();
+            assert_eq!((again.identity, again.is_in_place), (first.identity.clone(), true));
+        }
+    }
+
+    #[test]
+    fn copy_is_told_from_the_original() {
+        let (one, other) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+        let first = Identity::open(one.path()).unwrap().identity;
+        fs::copy(one.path().join(FILE), other.path().join(FILE)).unwrap();
+        let copy = Identity::open(other.path()).unwrap();
+        assert_eq!((copy.identity.id, copy.is_in_place), (first.id, false));
+        assert!(Identity::open(other.path()).unwrap().is_in_place, "told once");
+    }
+
+    #[test]
+    fn jobs_of_an_older_version_keep_their_home() {
+        let directory = tempfile::tempdir().unwrap();
+        fs::create_dir_all(directory.path().join("jobs/one")).unwrap();
+        assert_eq!(Identity::open(directory.path()).unwrap().identity.home(), Home::Host(host_name()));
+    }
+}
