@@ -15,6 +15,7 @@
 pub mod doctor;
 mod early_stop;
 mod environment;
+mod git_settings;
 mod hosts;
 mod launch;
 mod models;
@@ -30,6 +31,7 @@ mod workspace;
 
 pub use early_stop::{EarlyStop, LINGER, early_stop};
 pub use environment::{DefaultVariables, default_variables, environment, forbidden_variable};
+pub use git_settings::GitSettings;
 pub use launch::{
     Launch, LaunchError, MAX_PROMPT_BYTES, MAX_PROMPT_BYTES_GEMINI, MAX_PROMPT_CHARS_CODEX, PromptLimit,
     launch,

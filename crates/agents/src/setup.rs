@@ -53,6 +53,10 @@ pub struct Premises {
     pub file_tools: Option<PathBuf>,
     /// What no call can go beyond.
     pub ceiling: CallPolicy,
+    /// Paths of the home directory that confined agents may read; the rest of it is absent.
+    pub expose: Vec<PathBuf>,
+    /// Directories of state and configuration that no confined call works in, or above.
+    pub guarded: Vec<PathBuf>,
 }
 
 impl Default for Premises {
@@ -65,6 +69,8 @@ impl Default for Premises {
             caches: None,
             file_tools: None,
             ceiling: CallPolicy::off(),
+            expose: Vec::new(),
+            guarded: Vec::new(),
         }
     }
 }

@@ -16,6 +16,8 @@ use rustix::fs::{CWD, Mode, OFlags, ResolveFlags, openat2};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
+use crate::GitSettings;
+
 /// How many bytes of instructions are passed on: as many as codex reads itself.
 const MAX_INSTRUCTIONS: u64 = 32 * 1024;
 /// How long the definition of an agent may be.
@@ -38,6 +40,10 @@ pub struct WorkspaceFiles {
     pub agent: Option<AgentDefinition>,
     /// The user's own MCP servers, as claude keeps them: those of every project and those of this one.
     pub user_servers: Map<String, Value>,
+    /// Absolute paths of programs and scripts in the user's own MCP servers.
+    pub user_programs: Vec<PathBuf>,
+    /// The user's git settings.
+    pub git: GitSettings,
 }
 
 /// A named agent without hooks and servers: what `claude --agents` takes.
@@ -73,17 +79,77 @@ pub fn inspect_workspace(spec: &CallSpec, inherited: &BTreeMap<String, String>) 
             let name = spec.agent_name.as_ref().map(|name| format!(".claude/agents/{name}.md"));
             found.agent = name.and_then(|name| nearest_definition(&directories, &name));
             found.user_servers = user_servers(&directories, inherited);
+            found.user_programs = server_programs(found.user_servers.values());
         }
         AgentKind::Codex => {
             found.instructions = instructions(&directories, &["AGENTS.override.md", "AGENTS.md"]);
+            found.user_programs = codex_programs(inherited);
         }
         AgentKind::Gemini => {
             // A link to nowhere counts: it may lead somewhere by the time the agent looks.
             found.has_settings = spec.cwd.join(".gemini").symlink_metadata().is_ok();
+            found.user_programs = gemini_programs(inherited);
         }
         AgentKind::Rehearsal => {}
     }
-    WorkspaceFiles { directories, ..found }
+    let git = GitSettings::read(inherited);
+    WorkspaceFiles { directories, git, ..found }
+}
+
+/// How long a user's configuration with servers may be.
+const MAX_CONFIGURATION: u64 = 4 * 1024 * 1024;
+
+/// Endings of scripts that an MCP server's arguments name.
+const SCRIPTS: &[&str] = &["cjs", "js", "mjs", "py", "rb", "sh", "ts"];
+
+/// The programs of servers: their commands, and the scripts among their arguments.
+fn server_programs<'a>(servers: impl Iterator<Item = &'a Value>) -> Vec<PathBuf> {
+    let texts = servers.flat_map(|server| {
+        let args = server["args"].as_array().into_iter().flatten();
+        server["command"].as_str().into_iter().chain(args.filter_map(Value::as_str))
+    });
+    texts.map(PathBuf::from).filter(|path| is_program(path)).collect()
+}
+
+fn is_program(path: &Path) -> bool {
+    use std::os::unix::fs::PermissionsExt;
+    let is_script = path.extension().is_some_and(|end| SCRIPTS.iter().any(|script| end == *script));
+    let Some(found) = path.metadata().ok().filter(|_| path.is_absolute()) else { return false };
+    found.is_file() && (is_script || found.permissions().mode() & 0o111 != 0)
+}
+
+fn read_configuration(path: &Path) -> Option<String> {
+    let file = File::open(path).ok()?;
+    let mut text = String::new();
+    file.take(MAX_CONFIGURATION).read_to_string(&mut text).ok()?;
+    Some(text)
+}
+
+/// The programs of gemini's servers.
+fn gemini_programs(inherited: &BTreeMap<String, String>) -> Vec<PathBuf> {
+    let base = inherited.get("GEMINI_CLI_HOME").or_else(|| inherited.get("HOME"));
+    let settings = base.and_then(|base| read_configuration(&Path::new(base).join(".gemini/settings.json")));
+    let settings: Value = settings.and_then(|text| serde_json::from_str(&text).ok()).unwrap_or_default();
+    server_programs(settings["mcpServers"].as_object().into_iter().flat_map(Map::values))
+}
+
+/// The programs of codex's servers. Of its TOML only the quoted texts in tables of servers are read.
+fn codex_programs(inherited: &BTreeMap<String, String>) -> Vec<PathBuf> {
+    let own = inherited.get("CODEX_HOME").map(PathBuf::from);
+    let own = own.or_else(|| Some(Path::new(inherited.get("HOME")?).join(".codex")));
+    let text = own.and_then(|own| read_configuration(&own.join("config.toml"))).unwrap_or_default();
+    let mut programs = Vec::new();
+    let mut is_server = false;
+    for line in text.lines().map(str::trim) {
+        if line.starts_with('[') && !line.starts_with("[\"") {
+            is_server = line.starts_with("[mcp_servers.");
+        }
+        if is_server {
+            let quoted = line.split(['"', '\'']).skip(1).step_by(2).map(PathBuf::from);
+            programs.extend(quoted.filter(|path| is_program(path)));
+        }
+    }
+    programs
 }
 
 fn from_the_root_down(cwd: &Path) -> Vec<PathBuf> {

@@ -56,6 +56,10 @@ pub struct Settings {
     pub policy_ceiling: PolicyCeiling,
     /// The program `file-tools`, for agents without a shell.
     pub file_tools: Option<PathBuf>,
+    /// Paths of the home directory that confined agents may read.
+    pub expose: Vec<PathBuf>,
+    /// Directories of state and configuration that no confined call works in, or above.
+    pub guarded: Vec<PathBuf>,
 }
 
 /// The policy that no call goes beyond, read anew for each launch: a ceiling that the operator sets later counts at once.
@@ -121,18 +125,22 @@ impl Settings {
             cache_bytes: Some(Self::CACHE_BYTES),
             policy_ceiling: CallPolicy::off().into(),
             file_tools: None,
+            expose: Vec::new(),
+            guarded: Vec::new(),
         }
     }
 
     /// What is this desk's own, and kept from agents that are confined.
     pub(crate) fn premises(&self) -> Premises {
         Premises {
-            state: vec![self.state.clone()],
+            state: std::iter::once(self.state.clone()).chain(self.guarded.iter().cloned()).collect(),
             proofs: Some(self.state.join("proofs")),
             private_state: Some(self.state.join("agents")),
             caches: Some(self.caches()),
             file_tools: self.file_tools.clone(),
             ceiling: self.policy_ceiling.read(),
+            expose: self.expose.clone(),
+            guarded: std::iter::once(self.state.clone()).chain(self.guarded.iter().cloned()).collect(),
         }
     }
 

@@ -38,6 +38,9 @@ pub struct Confined {
     /// Why the repository around the workspace was read-only; none when it was writable or there is none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub git_read_only: Option<String>,
+    /// The paths of the home directory that the agent could read; the rest of it was absent.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub exposed: Vec<PathBuf>,
 }
 
 /// A path that could run commands later, moved away after it was created.

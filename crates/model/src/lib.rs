@@ -10,6 +10,7 @@ mod call;
 mod causes;
 mod confined;
 mod event;
+mod home_view;
 mod hosts;
 mod job;
 mod job_id;
@@ -35,6 +36,7 @@ pub use call::{
 pub use causes::in_full;
 pub use confined::{Confined, Escape, Hold, Proof, Quarantined, Safeguard, SafeguardName, SandboxReport};
 pub use event::{AgentEvent, Finish, McpServerState, Part, ToolOutput, Unreadable};
+pub use home_view::HomeView;
 pub use hosts::{HostRule, is_public};
 pub use job::{BadHome, Exchange, Home, Job, JobEnd, NewExchange, NewJob};
 pub use job_id::{BadJobId, ExchangeId, JobId, JobIdPrefix};

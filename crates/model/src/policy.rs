@@ -10,7 +10,7 @@ use std::str::FromStr;
 
 use serde::{Deserialize, Serialize};
 
-use crate::{AgentState, BadName, Caches, HostRule, SafeguardName};
+use crate::{AgentState, BadName, Caches, HomeView, HostRule, SafeguardName};
 
 /// Folders that every sandbox with namespaces has its own of.
 pub const PRIVATE_FOLDERS: [&str; 3] = ["/tmp", "/var/tmp", "/run"];
@@ -65,6 +65,9 @@ pub struct Confinement {
     /// The agent's own state.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub state: Option<AgentState>,
+    /// The parts of the home directory that are exposed; none where the home directory is not known.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub home: Option<HomeView>,
 }
 
 /// A folder or file that an agent is given.
@@ -385,8 +388,14 @@ pub struct Ground {
     pub foreign_state: Vec<PathBuf>,
     /// The user's home.
     pub home: Option<PathBuf>,
+    /// Paths in the home directory that the operator exposes or the agent needs ([`HomeView::exposed`]).
+    pub exposed: Vec<PathBuf>,
+    /// Programs in the home directory that run besides the agent ([`HomeView::programs`]).
+    pub programs: Vec<PathBuf>,
     /// What is ours and not the agent's: job files, database, configuration.
     pub own: Vec<PathBuf>,
+    /// Directories that no workspace may contain either: a call could write the configuration that bounds it.
+    pub guarded: Vec<PathBuf>,
     /// What it must see in spite of that.
     pub visible: Vec<PathBuf>,
     /// What must hold, whatever else the machine cannot enforce.
@@ -416,8 +425,12 @@ impl CallPolicy {
                 let (folder, hidden) = (workspace.clone(), hidden.clone());
                 return Err(PolicyError::HiddenWorkspace { folder, hidden });
             }
+            if let Some(own) = ground.guarded.iter().find(|own| own.starts_with(workspace)) {
+                let (folder, own) = (workspace.clone(), own.clone());
+                return Err(PolicyError::AboveOwnFiles { folder, own });
+            }
             let is_home = ground.home.as_ref().is_some_and(|home| home.starts_with(workspace));
-            if self.preset.writes() && (is_home || workspace.parent().is_none()) {
+            if is_home || (self.preset.writes() && workspace.parent().is_none()) {
                 return Err(PolicyError::TooMuch { folder: workspace.clone() });
             }
         }
@@ -445,6 +458,11 @@ impl CallPolicy {
             env_if_held: ground.env_if_held.clone(),
             caches: ground.caches.clone(),
             state: ground.state.clone(),
+            home: ground.home.clone().map(|directory| HomeView {
+                directory,
+                exposed: ground.exposed.clone(),
+                programs: ground.programs.clone(),
+            }),
         })))
     }
 
@@ -544,11 +562,19 @@ pub enum PolicyError {
         /// What is hidden.
         hidden: PathBuf,
     },
+    /// The workspace contains Switchboard's own state or configuration.
+    #[error("`{}` contains `{}`, the state or configuration of Switchboard", folder.display(), own.display())]
+    AboveOwnFiles {
+        /// The workspace.
+        folder: PathBuf,
+        /// The directory of state or configuration.
+        own: PathBuf,
+    },
     /// Something in the list of hosts that is none.
     #[error(transparent)]
     Host(BadName),
     /// A workspace that holds the whole home, or all there is.
-    #[error("`{}` holds the whole home, so writing to it cannot be confined", folder.display())]
+    #[error("`{}` contains the home directory, which is kept from agents", folder.display())]
     TooMuch {
         /// The workspace.
         folder: PathBuf,
@@ -559,10 +585,13 @@ impl PolicyError {
     /// What to do about it.
     pub fn hint(&self) -> &'static str {
         match self {
-            Self::HiddenWorkspace { .. } => "work in another folder",
+            Self::HiddenWorkspace { .. } => "work in another directory",
+            Self::AboveOwnFiles { .. } => {
+                "work in another directory, or set SWITCHBOARD_HOME to one outside of it"
+            }
             Self::Host(error) => error.hint(),
             Self::TooMuch { .. } => {
-                "work in a folder below it, or name the policy: `observe` only looks, `off` confines nothing"
+                "work in a directory below the home directory, or set the policy to `off`, which confines nothing"
             }
         }
     }

@@ -28,6 +28,8 @@ pub(crate) fn of(
         caches: state.map(|state| state.join("caches")),
         file_tools: None,
         ceiling: CallPolicy::off(),
+        expose: Vec::new(),
+        guarded: Vec::new(),
     }
 }
 

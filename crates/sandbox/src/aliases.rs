@@ -18,8 +18,15 @@ impl Mounts {
         Self(read_mounts().unwrap_or_default())
     }
 
-    /// Where else a real path, or something below it, can be seen.
+    /// Where else a real path, or something below it, can be seen; not within the path itself.
     pub fn others(&self, path: &Path) -> Vec<PathBuf> {
+        let mut others = self.aliases(path);
+        others.retain(|other| !other.starts_with(path));
+        others
+    }
+
+    /// Where else a real path, or something below it, can be seen; within the path, too.
+    pub fn aliases(&self, path: &Path) -> Vec<PathBuf> {
         let mut others = self.possible(path);
         // What is mounted over another mount hides that.
         others.retain(|(other, below)| is_same(&path.join(below), other));
@@ -41,7 +48,7 @@ impl Mounts {
             // Only a part of it is mounted there.
             Some((mount.at.clone(), mount.root.strip_prefix(&within).ok()?.to_owned()))
         };
-        same.filter_map(other).filter(|(other, _)| !other.starts_with(path)).collect()
+        same.filter_map(other).collect()
     }
 }
 

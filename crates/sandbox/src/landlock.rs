@@ -90,6 +90,16 @@ fn allow_file(
     ruleset.add_rule(PathBeneath::new(opened, access))
 }
 
+/// Returns the paths that show a directory without the hidden paths in it.
+pub(crate) fn below(path: &Path, hidden: &[PathBuf]) -> Vec<PathBuf> {
+    let inside: Vec<PathBuf> =
+        hidden.iter().filter(|hidden| hidden.starts_with(path) && *hidden != path).cloned().collect();
+    if inside.is_empty() {
+        return vec![path.to_owned()];
+    }
+    beside(&inside, false).into_iter().filter(|found| found.starts_with(path)).collect()
+}
+
 /// Everything beside the hidden paths: the siblings of each, and of each of the folders above it.
 ///
 /// `aliased`: something of it has two names, and each thing is looked at, whatever it is called.

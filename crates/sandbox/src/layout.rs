@@ -3,6 +3,7 @@
 //! Paths are taken as they really are (links followed) at this moment. A deeper path comes later, so it counts: something
 //! that must be seen shows in something hidden, and something hidden stays hidden in something that can be written.
 
+use std::collections::BTreeSet;
 use std::fs::{self, DirBuilder};
 use std::io;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt};
@@ -12,7 +13,9 @@ use model::{Access, Confinement, IfCreated, PRIVATE_FOLDERS as PRIVATE, Protecte
 use serde::{Deserialize, Serialize};
 
 use crate::aliases::Mounts;
+use crate::git_includes::included_by;
 use crate::git_index;
+use crate::home::AbsentHome;
 use crate::machine::Tier;
 use crate::quarantine::{Quarantine, QuarantineTime};
 use crate::real::Real;
@@ -37,6 +40,15 @@ pub(crate) enum Mount {
     HideFile,
     /// An empty folder in its place.
     HideFolder,
+    /// An empty home directory, also where there is none.
+    Home,
+}
+
+impl Mount {
+    /// Returns whether nothing of the machine is seen there.
+    fn hides(&self) -> bool {
+        matches!(self, Self::HideFile | Self::HideFolder | Self::Home)
+    }
 }
 
 /// The view of an agent.
@@ -56,6 +68,8 @@ pub(crate) struct Layout {
     pub quarantine: Quarantine,
     /// Why the repository around a workspace cannot be written.
     pub git_read_only: Option<String>,
+    /// What lies in the absent home directory and is shown: parts of it, and the repository around a workspace.
+    pub exposed: Vec<PathBuf>,
 }
 
 /// What a layout is made for, besides its policy.
@@ -67,37 +81,55 @@ pub(crate) struct Around<'a> {
     pub home: Option<&'a Path>,
     /// The agent's own state.
     pub state: Option<&'a StateView>,
+    /// The home directory without the parts that are not exposed.
+    pub absent: Option<&'a AbsentHome>,
     pub tier: Tier,
 }
 
 impl Layout {
     /// Lays the view out.
     pub fn of(confinement: &Confinement, around: Around<'_>) -> io::Result<Self> {
-        let Around { needed, home, state, tier } = around;
+        let Around { needed, home, state, absent, tier } = around;
         let mut layout = Self::default();
         let hidden = hidden(confinement)?;
         for root in &confinement.roots {
             layout.root(&root.path, root.access, &hidden)?;
         }
         layout.show(needed, &hidden);
+        if let Some(absent) = absent {
+            layout.leave_out_home(absent);
+        }
         if let Some(state) = state {
             layout.mounts.extend(state.mounts.iter().cloned());
             layout.unprotected.extend(state.unprotected.iter().cloned());
         }
+        layout.hidden = hidden.iter().map(|(_, real)| real.path.clone()).collect();
+        layout.repositories(confinement, home, absent, tier);
         let mounts = Mounts::look();
+        for home in absent.iter().flat_map(|absent| &absent.directories) {
+            for other in mounts.aliases(home).into_iter().filter(|other| !is_root(confinement, other)) {
+                layout.aliased = true;
+                layout.hide(other.clone(), other.is_dir());
+            }
+        }
         for (_, Real { path, is_folder }) in hidden {
             for other in mounts.others(&path).into_iter().filter(|other| !is_root(confinement, other)) {
                 layout.aliased = true;
                 layout.hide(other.clone(), other.is_dir());
             }
-            layout.hide(path, is_folder);
+            let is_listed = layout.exposed.contains(&path);
+            // Each mount takes time, and most of what is hidden lies in a home directory that is absent.
+            if layout.is_seen(&path) && !is_listed {
+                let mount = if is_folder { Mount::HideFolder } else { Mount::HideFile };
+                layout.mounts.push((path, mount));
+            }
         }
-        layout.repositories(confinement, home, tier);
         layout.directories_as_repositories(confinement);
         for protected in &confinement.protected {
             layout.protect(protected);
         }
         layout.pin_hidden();
+        layout.protect_includes(home);
         layout.hold_index(tier);
         if tier == Tier::Namespaces && confinement.unix_sockets {
             layout.cover_sockets(confinement, &mounts);
@@ -107,6 +139,29 @@ impl Layout {
             .sort_by_cached_key(|(path, mount)| (path.components().count(), path.clone(), mount.clone()));
         layout.mounts.dedup();
         Ok(layout)
+    }
+
+    /// Shows nothing of the home directory but what is exposed.
+    fn leave_out_home(&mut self, absent: &AbsentHome) {
+        self.mounts.extend(absent.directories.iter().map(|home| (home.clone(), Mount::Home)));
+        for (name, real) in &absent.exposed {
+            // Something that the policy gives, such as a workspace, stays as it is.
+            if !self.mounts.iter().any(|(at, mount)| at == name && *mount != Mount::Home) {
+                self.mounts.push((name.clone(), Mount::ReadFrom(real.clone())));
+            }
+            self.exposed.push(real.clone());
+        }
+        self.mounts.extend(absent.files.iter().map(|(at, copy)| (at.clone(), Mount::ReadFrom(copy.clone()))));
+    }
+
+    /// Protects the files that the configuration of a repository includes, where they lie in a directory that can be written.
+    fn protect_includes(&mut self, home: Option<&Path>) {
+        let directories = self.write.iter().flat_map(|root| [root.join(".git"), root.clone()]);
+        let configs = directories.flat_map(|git| ["config", "config.worktree"].map(|name| git.join(name)));
+        let included: BTreeSet<PathBuf> = configs.flat_map(|config| included_by(&config, home)).collect();
+        for path in included {
+            self.protect(&Protected { path, if_created: IfCreated::QuarantineAtOnce });
+        }
     }
 
     /// Makes the repository of a workspace read-only where git tracks a file that the agent does not see: git would take it for
@@ -144,9 +199,12 @@ impl Layout {
                 continue;
             }
             // By the name that is used, too, where a directory above it is a link.
-            let names = [path.clone(), real].into_iter();
-            let shown = names.filter(|path| !roots.iter().any(|root| path.starts_with(root)));
-            self.mounts.extend(shown.map(|path| (path, Mount::Read)));
+            for name in [path, &real] {
+                if !roots.iter().any(|root| name.starts_with(root)) {
+                    let mount = if *name == real { Mount::Read } else { Mount::ReadFrom(real.clone()) };
+                    self.mounts.push((name.clone(), mount));
+                }
+            }
         }
     }
 
@@ -212,7 +270,20 @@ impl Layout {
 
     /// Makes the repository around a workspace writable, except for its protected paths. Only where there are mounts: the kernel's
     /// rules alone could not take anything away again.
-    fn repositories(&mut self, confinement: &Confinement, home: Option<&Path>, tier: Tier) {
+    fn repositories(
+        &mut self,
+        confinement: &Confinement,
+        home: Option<&Path>,
+        absent: Option<&AbsentHome>,
+        tier: Tier,
+    ) {
+        let is_absent = |path: &Path| absent.is_some_and(|home| home.contains(path));
+        let only_looks = !confinement.preset.writes();
+        for root in confinement.roots.iter().filter(|root| only_looks && root.access == Access::Read) {
+            if let Ok(Some(repository)) = Repository::around(&root.path, home) {
+                self.show_repository(&repository, is_absent);
+            }
+        }
         for root in confinement.roots.iter().filter(|root| root.access == Access::Write) {
             let repository = match Repository::around(&root.path, home) {
                 Ok(Some(repository)) => repository,
@@ -222,6 +293,7 @@ impl Layout {
                     continue;
                 }
             };
+            self.show_repository(&repository, is_absent);
             let common = &repository.common;
             if tier == Tier::Rules {
                 self.git_read_only =
@@ -237,11 +309,24 @@ impl Layout {
                 self.mounts.push((repository.worktree.clone(), Mount::Read));
             }
             for directory in [common, &repository.own] {
+                self.mounts.retain(|mount| *mount != (directory.clone(), Mount::Read));
                 self.write.push(directory.clone());
                 self.mounts.push((directory.clone(), Mount::Write));
             }
             for protected in repository.protected() {
                 self.protect(&protected);
+            }
+        }
+    }
+
+    /// Shows a repository that lies in the absent home directory, as git needs it.
+    fn show_repository(&mut self, repository: &Repository, is_absent: impl Fn(&Path) -> bool) {
+        for path in [&repository.worktree, &repository.common, &repository.own] {
+            let is_hidden = self.hidden.iter().any(|hidden| path.starts_with(hidden));
+            let is_given = self.mounts.iter().any(|(at, mount)| path.starts_with(at) && !mount.hides());
+            if is_absent(path) && !is_hidden && !is_given {
+                self.mounts.push((path.clone(), Mount::Read));
+                self.exposed.push(path.clone());
             }
         }
     }
@@ -269,8 +354,9 @@ impl Layout {
                 Err(_) => {
                     let time = match protected.if_created {
                         IfCreated::Keep => return,
-                        // The only protected paths with a directory around them are those of `.git`.
-                        _ if !is_last => QuarantineTime::AtEndUnlessInert,
+                        _ if !is_last && path.ends_with(".git") => QuarantineTime::AtEndUnlessInert,
+                        // A directory on the way to a file that the configuration of git includes.
+                        _ if !is_last => QuarantineTime::AtEnd,
                         IfCreated::QuarantineAtOnce => QuarantineTime::AtOnce,
                         IfCreated::QuarantineAtEnd => QuarantineTime::AtEnd,
                     };
@@ -364,10 +450,7 @@ impl Layout {
     /// Whether what is at a path now can be seen inside: the deepest mount above it says so.
     fn is_seen(&self, path: &Path) -> bool {
         let private = PRIVATE.iter().map(|folder| (Path::new(folder), false));
-        let mounts = self
-            .mounts
-            .iter()
-            .map(|(at, mount)| (at.as_path(), !matches!(mount, Mount::HideFolder | Mount::HideFile)));
+        let mounts = self.mounts.iter().map(|(at, mount)| (at.as_path(), !mount.hides()));
         let above = private.chain(mounts).filter(|(at, _)| path.starts_with(at));
         above.max_by_key(|(at, shows)| (at.components().count(), !shows)).is_none_or(|(_, shows)| shows)
     }
@@ -400,10 +483,12 @@ mod tests {
             env_if_held: std::collections::BTreeMap::new(),
             caches: None,
             state: None,
+            home: None,
         }
     }
 
-    const AROUND: Around<'static> = Around { needed: &[], home: None, state: None, tier: Tier::Namespaces };
+    const AROUND: Around<'static> =
+        Around { needed: &[], home: None, state: None, absent: None, tier: Tier::Namespaces };
 
     fn laid_out(root: &Path) -> Layout {
         Layout::of(&confinement(root), AROUND).unwrap()
@@ -467,7 +552,9 @@ mod tests {
     #[test]
     fn what_must_be_seen_in_something_hidden_comes_after_it() {
         let (_folder, root) = stage();
-        let layout = laid_out(&root);
+        let mut policy = confinement(&root);
+        policy.roots.push(Root::read(&root));
+        let layout = Layout::of(&policy, AROUND).unwrap();
         let place = |path: &str| layout.mounts.iter().position(|(at, _)| *at == root.join(path)).unwrap();
         assert!(place("state") < place("state/jobs/1"));
     }

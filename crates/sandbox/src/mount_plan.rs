@@ -29,7 +29,7 @@ pub(crate) struct PlannedMount {
 impl PlannedMount {
     /// Whether a mount point below it may be missing and is made there: it shows something else than the machine does.
     pub fn is_own(&self) -> bool {
-        matches!(self.mount, Mount::Private | Mount::HideFolder) || self.source != self.at
+        matches!(self.mount, Mount::Private | Mount::HideFolder | Mount::Home) || self.source != self.at
     }
 
     /// Whether it can be read and not written.
@@ -60,10 +60,7 @@ pub(crate) fn plan_mounts(layout: &[(PathBuf, Mount)]) -> io::Result<Vec<Planned
         }
         let source = match mount {
             Mount::WriteFrom(source) | Mount::ReadFrom(source) => source.clone(),
-            // In a directory of the run's own, a path through a link has to be there by that name.
-            Mount::Write | Mount::Read if around.is_some_and(|around| plan[around].is_own()) => {
-                Real::path(at)?
-            }
+            // Not resolved again: another run may have exchanged it since it was checked.
             _ => at.clone(),
         };
         places.insert(at.clone(), plan.len());
@@ -78,14 +75,14 @@ fn changes_nothing(at: &Path, mount: &Mount, around: Option<&PlannedMount>) -> b
     match mount {
         Mount::Read => matches!(kind, None | Some(Mount::Read)),
         Mount::HideFile | Mount::HideFolder => match (kind, around) {
-            (Some(Mount::HideFolder | Mount::Private), _) => true,
+            (Some(Mount::HideFolder | Mount::Private | Mount::Home), _) => true,
             (Some(_), Some(around)) => {
                 let below = at.strip_prefix(&around.at).unwrap_or(at);
                 around.source != around.at && around.source.join(below).symlink_metadata().is_err()
             }
             _ => false,
         },
-        Mount::Write | Mount::WriteFrom(_) | Mount::ReadFrom(_) | Mount::Private => false,
+        Mount::Write | Mount::WriteFrom(_) | Mount::ReadFrom(_) | Mount::Private | Mount::Home => false,
     }
 }
 

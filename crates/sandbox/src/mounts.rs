@@ -78,7 +78,8 @@ pub(crate) fn make_mounts(plan: &[PlannedMount]) -> Result<(), MountFailure> {
         attach(planned, tree, around, root.as_fd())?;
     }
     // Only now: mount points were made in them.
-    for (planned, tree) in plan.iter().zip(&trees).filter(|(planned, _)| planned.mount == Mount::HideFolder) {
+    let is_filled = |planned: &PlannedMount| matches!(planned.mount, Mount::HideFolder | Mount::Home);
+    for (planned, tree) in plan.iter().zip(&trees).filter(|(planned, _)| is_filled(planned)) {
         set_attributes(tree.mount.as_fd(), Attributes { is_recursive: false, ..READ_ONLY })
             .map_err(failed(planned))?;
     }
@@ -115,7 +116,7 @@ fn clone_trees(plan: &[PlannedMount]) -> Result<Vec<Tree>, MountFailure> {
                 set_attributes(tree.as_fd(), Attributes { set: READ_ONLY.set | NO_DEVICES, ..READ_ONLY })?;
                 Ok(tree)
             })),
-            Mount::Private => own(new_directory("0755")),
+            Mount::Private | Mount::Home => own(new_directory("0755")),
             Mount::HideFolder if holding.contains(&index) => own(new_directory("0755")),
             // One file system is enough for all of them, and a clone is cheaper.
             Mount::HideFolder => own(clone_tree(&empty)),
@@ -166,6 +167,7 @@ fn attach(
     let is_made = around.is_some_and(|(above, _)| above.is_own());
     let mount_point = match &tree.source {
         Some(source) if is_made => make_mount_point(directory, below, source.is_directory),
+        None if is_made && planned.mount == Mount::Home => make_mount_point(directory, below, true),
         _ => open_beneath(directory, below),
     };
     let mount_point = mount_point.map_err(failed(planned))?;

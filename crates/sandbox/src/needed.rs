@@ -1,7 +1,7 @@
 //! What a run needs although it lies in a directory that a sandbox has its own of, such as `/tmp`.
 //!
 //! Everywhere else the machine can be read as it is. Below a private directory only these are bound through: the agent's program with
-//! its installation and its interpreter, Switchboard's own programs, the directories of `PATH`, and the home.
+//! its installation and its interpreter, Switchboard's own programs, and the directories of `PATH`.
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -24,7 +24,6 @@ pub(crate) fn needed(program: &Path, env: &BTreeMap<String, String>, own: Option
         needed.extend(installed(&interpreter));
     }
     needed.extend(own.map(Path::to_owned));
-    needed.extend(env.get("HOME").map(PathBuf::from).filter(|home| home.is_absolute()));
     needed.retain(|path| is_below_private(path));
     needed.sort();
     // What lies in another of them is shown with it, links as links.
@@ -72,7 +71,7 @@ fn prefix(directory: &Path) -> Option<PathBuf> {
 }
 
 /// Returns the interpreter that the first line of a script names, looked up in `PATH` behind `env`.
-fn interpreter(program: &Path, search_path: &str) -> Option<PathBuf> {
+pub(crate) fn interpreter(program: &Path, search_path: &str) -> Option<PathBuf> {
     let mut head = [0; 512];
     let count = File::open(program).ok()?.read(&mut head).ok()?;
     let line = head[..count].strip_prefix(b"#!")?.split(|byte| *byte == b'\n').next()?;
@@ -109,7 +108,7 @@ mod tests {
         symlink("../lib/node_modules/agent/dist/agent.js", root.join("tools/bin/agent")).unwrap();
         let env = env(&[("PATH", &root.join("node/bin")), ("HOME", &root.join("home"))]);
         let needed = needed(&root.join("tools/bin/agent"), &env, Some(Path::new("/usr/bin")));
-        assert_eq!(needed, ["home", "node", "tools"].map(|name| root.join(name)));
+        assert_eq!(needed, ["node", "tools"].map(|name| root.join(name)));
     }
 
     #[test]

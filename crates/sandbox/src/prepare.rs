@@ -19,6 +19,7 @@ use crate::caches;
 use crate::cgroup::Cgroup;
 use crate::description::{Applied, Description, Rules};
 use crate::door;
+use crate::home::{AbsentHome, HomeNeeds};
 use crate::inside::INSIDE;
 use crate::landlock;
 use crate::layout::{Around, Layout, Mount};
@@ -93,6 +94,7 @@ pub struct Prepared {
     unprotected: Vec<PathBuf>,
     shares_temporary: bool,
     git_read_only: Option<String>,
+    exposed: Vec<PathBuf>,
 }
 
 /// Open files for one process. Until they are dropped, any other process that is started has them too.
@@ -114,10 +116,15 @@ pub fn prepare(job: &Job<'_>, settled: Settled) -> Result<Prepared, Refusal> {
     let machine = settled.machine.clone();
     let namespaces = settled.tier == Tier::Namespaces;
     let own = executable_directory(job.executable);
-    let needed = needed(job.program, &job.env, own.as_deref());
+    let absent = find_home(job, own.as_deref())?;
+    let mut needed = needed(job.program, &job.env, own.as_deref());
+    if let Some(absent) = &absent {
+        needed.retain(|path| !absent.contains(path) && !absent.directories.contains(path));
+    }
     let home = job.env.get("HOME").map(Path::new);
     let state = build_state(job, settled.tier)?;
-    let around = Around { needed: &needed, home, state: state.as_ref(), tier: settled.tier };
+    let around =
+        Around { needed: &needed, home, state: state.as_ref(), absent: absent.as_ref(), tier: settled.tier };
     let layout = Layout::of(confinement, around).map_err(Refusal::Layout)?;
     if confinement.requirement == Requirement::Require && !layout.unprotected.is_empty() {
         return Err(Refusal::Unprotectable { paths: layout.unprotected });
@@ -139,8 +146,13 @@ pub fn prepare(job: &Job<'_>, settled: Settled) -> Result<Prepared, Refusal> {
     if let Temporary::Directory(directory) = &temporary {
         DirBuilder::new().recursive(true).mode(0o700).create(directory).map_err(Refusal::Files)?;
     }
-    let description = describe(job, &layout, settled.tier, &temporary).map_err(Refusal::Layout)?;
+    let homes = absent.as_ref().map_or(&[][..], |absent| &absent.directories);
+    let description = describe(job, &layout, homes, settled.tier, &temporary).map_err(Refusal::Layout)?;
     let mut description = Description { door, ..description };
+    if let (Some(absent), Tier::Rules) = (&absent, settled.tier) {
+        let linked = link_home(job, absent, &mut description.env).map_err(Refusal::Files)?;
+        description.rules.read.extend(linked);
+    }
     if let (Some(view), Some(state)) = (&state, &confinement.state) {
         allow_state(view, state, settled.tier, &mut description);
     }
@@ -181,7 +193,7 @@ pub fn prepare(job: &Job<'_>, settled: Settled) -> Result<Prepared, Refusal> {
     let place = machine.cgroup.as_ref().filter(|place| place.is_worth_it(confinement.bounds, namespaces));
     let cgroup = place.and_then(|place| place.make(confinement.bounds).ok());
     let machine = Machine { cgroup: machine.cgroup.clone().filter(|_| cgroup.is_some()), ..machine };
-    let Layout { unprotected, quarantine, git_read_only, .. } = layout;
+    let Layout { unprotected, quarantine, git_read_only, exposed, .. } = layout;
     let tier = settled.tier;
     let confinement = confinement.clone();
     Ok(Prepared {
@@ -199,7 +211,42 @@ pub fn prepare(job: &Job<'_>, settled: Settled) -> Result<Prepared, Refusal> {
         unprotected,
         shares_temporary: matches!(temporary, Temporary::Shared),
         git_read_only,
+        exposed,
     })
+}
+
+/// Finds the parts of the home directory that the run sees.
+fn find_home(job: &Job<'_>, own: Option<&Path>) -> Result<Option<AbsentHome>, Refusal> {
+    let Some(view) = &job.confinement.home else { return Ok(None) };
+    let hidden = real_paths(&job.confinement.hidden);
+    let written = job.confinement.roots.iter().filter(|root| root.access != Access::Read);
+    let written: Vec<PathBuf> = written.filter_map(|root| Real::path(&root.path).ok()).collect();
+    let (program, env) = (job.program, &job.env);
+    let mut home =
+        AbsentHome::find(HomeNeeds { view, program, env, own, hidden: &hidden, written: &written });
+    if let Some(directory) = job.temporary {
+        home.copy_files(&directory.join("files")).map_err(Refusal::Files)?;
+    }
+    Ok(Some(home))
+}
+
+/// Leads the programs of a run without namespaces to a home directory of links.
+fn link_home(
+    job: &Job<'_>,
+    absent: &AbsentHome,
+    env: &mut BTreeMap<String, String>,
+) -> io::Result<Vec<PathBuf>> {
+    let (Some(directory), Some(home)) = (job.temporary, env.get_mut("HOME")) else { return Ok(Vec::new()) };
+    let directory = directory.join("home");
+    let roots: Vec<&Path> = job.confinement.roots.iter().map(|root| root.path.as_path()).collect();
+    absent.link(&directory, &roots)?;
+    *home = directory.display().to_string();
+    let copies = absent.files.iter().map(|(_, copy)| copy.as_path());
+    std::iter::once(directory.as_path()).chain(copies).map(Real::path).collect()
+}
+
+fn real_paths(paths: &[PathBuf]) -> Vec<PathBuf> {
+    paths.iter().filter_map(|path| Real::path(path).ok()).collect()
 }
 
 /// Builds the view of the agent's own state, in the directory of the run's temporary files.
@@ -207,8 +254,7 @@ fn build_state(job: &Job<'_>, tier: Tier) -> Result<Option<StateView>, Refusal> 
     let Some(state) = &job.confinement.state else { return Ok(None) };
     let no_directory = || Refusal::Files(io::Error::other("the run has no directory for temporary files"));
     let directory = job.temporary.ok_or_else(no_directory)?;
-    let hidden: Vec<PathBuf> =
-        job.confinement.hidden.iter().filter_map(|path| Real::path(path).ok()).collect();
+    let hidden = real_paths(&job.confinement.hidden);
     StateView::build(state, directory, &hidden, tier).map(Some).map_err(Refusal::Files)
 }
 
@@ -278,7 +324,13 @@ impl Temporary {
     }
 }
 
-fn describe(job: &Job<'_>, layout: &Layout, tier: Tier, temporary: &Temporary) -> io::Result<Description> {
+fn describe(
+    job: &Job<'_>,
+    layout: &Layout,
+    homes: &[PathBuf],
+    tier: Tier,
+    temporary: &Temporary,
+) -> io::Result<Description> {
     let confinement = job.confinement;
     let namespaces = tier == Tier::Namespaces;
     // Nothing in /proc belongs to every program: it holds the settings of the kernel, which root could change.
@@ -294,7 +346,7 @@ fn describe(job: &Job<'_>, layout: &Layout, tier: Tier, temporary: &Temporary) -
         mounts: namespaces.then(|| plan_mounts(&layout.mounts)).transpose()?,
         door: None,
         rules: Rules {
-            read: readable(layout, tier),
+            read: readable(layout, homes, tier),
             // Hidden directories are empty there.
             list: namespaces.then(|| PathBuf::from("/")).into_iter().collect(),
             write: layout.write.iter().cloned().chain(common).collect(),
@@ -306,15 +358,22 @@ fn describe(job: &Job<'_>, layout: &Layout, tier: Tier, temporary: &Temporary) -
     })
 }
 
-/// Returns everything beside the hidden paths, and what is shown inside of those.
-fn readable(layout: &Layout, tier: Tier) -> Vec<PathBuf> {
+/// Returns everything beside the hidden paths and the home directory, and what is shown inside of those.
+fn readable(layout: &Layout, homes: &[PathBuf], tier: Tier) -> Vec<PathBuf> {
     // What can be written can be read, and nothing is taken away below it.
     let is_written = |path: &&PathBuf| layout.write.iter().any(|root| path.starts_with(root));
     let devices = (tier == Tier::Rules).then(|| PathBuf::from("/dev"));
-    let hidden = layout.hidden.iter().filter(|path| !is_written(path)).cloned().chain(devices);
+    let hidden = layout.hidden.iter().filter(|path| !is_written(path)).chain(homes).cloned().chain(devices);
     let hidden: Vec<PathBuf> = hidden.collect();
-    let is_shown = |mount: &Mount| matches!(mount, Mount::Read | Mount::ReadFrom(_));
-    let shown = layout.mounts.iter().filter(|(_, mount)| is_shown(mount)).map(|(path, _)| path.clone());
+    let is_shown = |(path, mount): &&(PathBuf, Mount)| match mount {
+        Mount::Read => true,
+        // Without mounts, a path is what it is on the machine.
+        Mount::ReadFrom(source) => tier == Tier::Namespaces || path == source,
+        _ => false,
+    };
+    let shown = layout.mounts.iter().filter(is_shown).map(|(path, _)| path);
+    let shown = shown.chain(layout.exposed.iter().filter(|_| tier == Tier::Rules));
+    let shown = shown.flat_map(|path| landlock::below(path, &layout.hidden));
     landlock::beside(&hidden, layout.aliased).into_iter().chain(shown).collect()
 }
 
@@ -337,6 +396,7 @@ impl Prepared {
             unprotected: &self.unprotected,
             shares_temporary: self.shares_temporary,
             git_read_only: self.git_read_only.as_deref(),
+            exposed: &self.exposed,
         }
         .confined(self.settled.proof.clone())
     }

@@ -31,6 +31,8 @@ pub(crate) const PLANTED: [&str; 2] = [".mcp.json", ".git/commondir"];
 pub(crate) const PLANTED_IN_STATE: [&str; 3] = ["settings", "rules/planted", "planted"];
 /// The directory of the agent's own state that outlives a run.
 pub(crate) const STATE_KEPT: &str = "sessions";
+/// The file in the home directory that is exposed.
+pub(crate) const EXPOSED: &str = "exposed";
 /// The last thing that a probe says.
 pub(crate) const DONE: &str = "done";
 
@@ -45,6 +47,8 @@ pub(crate) struct Errand {
     pub workspace: PathBuf,
     /// The agent's own state.
     pub state: PathBuf,
+    /// A home directory with a secret and an exposed file.
+    pub home: PathBuf,
     /// Folders of the policy itself in which nothing must be seen.
     pub hidden: Vec<PathBuf>,
     pub victim: i32,
@@ -94,6 +98,11 @@ fn run(errand: &Errand) {
     let link = errand.workspace.join("link");
     let through_link = symlink(&errand.secret, &link).and_then(|()| fs::read(&link).map(drop));
     tried("read a hidden file through a link", SafeguardName::HiddenPaths, through_link);
+    tried(
+        "read the home directory",
+        SafeguardName::HiddenPaths,
+        fs::read(errand.home.join("secret")).map(drop),
+    );
     for hidden in &errand.hidden {
         tried(&format!("look into {}", hidden.display()), SafeguardName::HiddenPaths, look_into(hidden));
     }
@@ -130,6 +139,7 @@ fn run(errand: &Errand) {
     // The other way round: a sandbox that stops everything would pass all of the above.
     let works = fs::write(errand.workspace.join("works"), "x");
     let works = works.and(fs::write(errand.state.join(STATE_KEPT).join("works"), "x"));
+    let works = works.and(fs::read(errand.home.join(EXPOSED)).map(drop));
     let mut out = io::stdout();
     for escape in &escapes {
         let _ = writeln!(out, "{}", serde_json::to_string(escape).unwrap_or_default());
@@ -137,7 +147,7 @@ fn run(errand: &Errand) {
     match works {
         Ok(()) if !errand.namespaces || linger() => drop(writeln!(out, "{DONE}")),
         Ok(()) => drop(writeln!(out, "no process can be started")),
-        Err(error) => drop(writeln!(out, "the workspace or the state cannot be written: {error}")),
+        Err(error) => drop(writeln!(out, "the workspace or the state cannot be used: {error}")),
     }
     let _ = out.flush();
     // Ended from outside, with everything that it has left.

@@ -17,15 +17,15 @@ use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use model::{
-    Access, AgentState, Confinement, Escape, IfCreated, KeptPath, Network, Proof, Protected, Quarantined,
-    Requirement, Root, SafeguardName,
+    Access, AgentState, Confinement, Escape, HomeView, IfCreated, KeptPath, Network, Proof, Protected,
+    Quarantined, Requirement, Root, SafeguardName,
 };
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use serde::{Deserialize, Serialize};
 
 use crate::machine::{Machine, Tier};
 use crate::prepare::{Job, Prepared, Refusal, prepare};
-use crate::probe::{DONE, Errand, PLANTED, PLANTED_IN_STATE, PROBE, STATE_KEPT, VICTIM};
+use crate::probe::{DONE, EXPOSED, Errand, PLANTED, PLANTED_IN_STATE, PROBE, STATE_KEPT, VICTIM};
 use crate::quarantine::QuarantineStore;
 use crate::sockets::Address;
 
@@ -325,13 +325,16 @@ impl Stage {
         let _ = fs::remove_dir_all(&folder);
         let mut make = DirBuilder::new();
         make.recursive(true).mode(0o700);
-        for name in ["outside", "hidden", "workspace/.git/hooks", "workspace/deploy/secrets", "state/rules"] {
+        for name in
+            ["outside", "hidden", "workspace/.git/hooks", "workspace/deploy/secrets", "state/rules", "home"]
+        {
             make.create(folder.join(name))?;
         }
         let settings = format!("state/{}", PLANTED_IN_STATE[0]);
-        for name in ["outside/file", "hidden/secret", "workspace/.git/config", &settings] {
+        for name in ["outside/file", "hidden/secret", "workspace/.git/config", &settings, "home/secret"] {
             fs::write(folder.join(name), "as it was")?;
         }
+        fs::write(folder.join("home").join(EXPOSED), "as it was")?;
         let abstract_name = format!("switchboard-probe-{id}");
         let listeners = (|| {
             let address = Address::of(&folder.join("outside/s"))?;
@@ -377,6 +380,7 @@ impl Stage {
             secret: self.folder.join("hidden/secret"),
             workspace: self.workspace(),
             state: self.folder.join("state"),
+            home: self.folder.join("home"),
             hidden: dark.cloned().collect(),
             victim: i32::try_from(self.victim.id()).unwrap_or_default(),
             socket: self.folder.join("outside/s"),
@@ -390,6 +394,11 @@ impl Stage {
         let protected = |name: &str, if_created| Protected { path: self.workspace().join(name), if_created };
         let mut probed = policy.clone();
         probed.caches = None;
+        probed.home = Some(HomeView {
+            directory: self.folder.join("home"),
+            exposed: vec![self.folder.join("home").join(EXPOSED)],
+            programs: Vec::new(),
+        });
         probed.state = Some(AgentState {
             directory: self.folder.join("state"),
             variable: None,

@@ -18,6 +18,7 @@ pub(crate) struct Facts<'a> {
     /// Whether its temporary files are among those of other programs.
     pub shares_temporary: bool,
     pub git_read_only: Option<&'a str>,
+    pub exposed: &'a [PathBuf],
 }
 
 type Verdict = (SafeguardName, Hold, String);
@@ -44,6 +45,7 @@ impl Facts<'_> {
             refused_hosts: Vec::new(),
             quarantined: Vec::new(),
             git_read_only: self.git_read_only.map(str::to_owned),
+            exposed: self.exposed.to_vec(),
         }
     }
 

@@ -213,13 +213,21 @@ fn bubblewrap(lookup: &Lookup) -> Option<PathBuf> {
 /// What is Switchboard's own, and kept from agents that are confined.
 pub fn premises(home: &Home, config: &Config) -> Premises {
     Premises {
-        state: vec![home.state().to_owned()],
+        state: own_directories(home),
         proofs: Some(home.state().join("proofs")),
         private_state: Some(home.state().join("agents")),
         caches: Some(home.state().join("caches")),
         file_tools: file_tools(),
         ceiling: config.sandbox.ceiling.clone(),
+        expose: config.sandbox.expose.clone(),
+        guarded: own_directories(home),
     }
+}
+
+/// The directories of state and configuration.
+pub fn own_directories(home: &Home) -> Vec<PathBuf> {
+    let config = home.config_file().parent().map(Path::to_owned);
+    std::iter::once(home.state().to_owned()).chain(config).collect()
 }
 
 /// The `file-tools` beside this program.

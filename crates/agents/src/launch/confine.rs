@@ -104,6 +104,7 @@ pub(super) fn confine(draft: &mut Draft<'_>) -> Result<(), LaunchError> {
         state: agent_state,
         foreign_state: foreign.collect(),
         own: premises.state.clone(),
+        guarded: premises.guarded.clone(),
         visible: visible(draft).into_iter().chain(file_tools.cloned()).collect(),
         workspaces,
         // Its sandbox is off within ours, and it has no other means of only looking.
@@ -118,6 +119,8 @@ pub(super) fn confine(draft: &mut Draft<'_>) -> Result<(), LaunchError> {
             _ => BTreeMap::new(),
         },
         caches: caches(draft, home.as_deref()),
+        exposed: exposed(draft, home.as_deref()),
+        programs: draft.setup.workspace.user_programs.clone(),
         home,
     };
     let hide = policy.hide.iter().cloned().chain(distrusted(draft, &ground)).collect();
@@ -132,7 +135,23 @@ pub(super) fn confine(draft: &mut Draft<'_>) -> Result<(), LaunchError> {
     let root = path_text(&draft.spec.cwd)?.to_owned();
     draft.variable("FILE_TOOLS_ROOT", root);
     quiet_git(draft);
+    let settings = draft.setup.workspace.git.to_config();
+    let path = draft.private_file("gitconfig", settings)?;
+    draft.variable("GIT_CONFIG_GLOBAL", path);
     Ok(())
+}
+
+/// The paths of the home directory that the agent reads: those of the operator, and the user's skills and logins for this agent that lie
+/// outside of its state directory.
+fn exposed(draft: &Draft<'_>, home: Option<&Path>) -> Vec<PathBuf> {
+    let own: &[&str] = match draft.spec.agent {
+        AgentKind::Claude => &[".config/anthropic"],
+        AgentKind::Codex | AgentKind::Gemini => &[".agents"],
+        AgentKind::Rehearsal => &[],
+    };
+    let own = home.into_iter().flat_map(|home| own.iter().map(|name| home.join(name)));
+    let ignored = draft.setup.workspace.git.excludes_file();
+    draft.setup.premises.expose.iter().cloned().chain(own).chain(ignored).collect()
 }
 
 /// The caches for package managers: those of the policy, or under one that only looks its own for each run. Without a shell there is
@@ -155,12 +174,16 @@ fn caches(draft: &Draft<'_>, home: Option<&Path>) -> Option<Caches> {
 fn asked_by(spec: &CallSpec, error: &PolicyError) -> &'static str {
     match error {
         PolicyError::Host(_) => "network",
-        PolicyError::HiddenWorkspace { folder, .. } | PolicyError::TooMuch { folder }
+        PolicyError::HiddenWorkspace { folder, .. }
+        | PolicyError::TooMuch { folder }
+        | PolicyError::AboveOwnFiles { folder, .. }
             if *folder == spec.cwd =>
         {
             "cwd"
         }
-        PolicyError::HiddenWorkspace { .. } | PolicyError::TooMuch { .. } => "add_dirs",
+        PolicyError::HiddenWorkspace { .. }
+        | PolicyError::TooMuch { .. }
+        | PolicyError::AboveOwnFiles { .. } => "add_dirs",
     }
 }
 

@@ -106,7 +106,8 @@ fn a_workspace_that_is_a_hidden_place_or_the_whole_home_is_refused() {
     for folder in ["/", "/home", "/home/ana"] {
         let error = CallPolicy::from(Preset::Workspace).confine(&with(folder)).unwrap_err();
         assert!(matches!(error, PolicyError::TooMuch { .. }), "{folder}");
-        CallPolicy::from(Preset::Observe).confine(&with(folder)).unwrap();
+        let error = CallPolicy::from(Preset::Observe).confine(&with(folder)).unwrap_err();
+        assert!(matches!(error, PolicyError::TooMuch { .. }), "{folder}");
     }
     CallPolicy::from(Preset::Workspace).confine(&with("/home/ana/.sshd")).unwrap();
 }
@@ -118,4 +119,29 @@ fn a_confinement_with_an_unknown_field_cannot_be_read() {
     assert_eq!(serde_json::from_str::<Policy>(&json).unwrap(), policy);
     let newer = json.replace(r#""unix_sockets""#, r#""walls":3,"unix_sockets""#);
     assert!(serde_json::from_str::<Policy>(&newer).unwrap_err().to_string().contains("walls"));
+}
+
+#[test]
+fn workspace_around_our_own_files_is_refused() {
+    let own = ["/srv/switchboard/state", "/etc/opt/switchboard"].map(PathBuf::from).to_vec();
+    for preset in [Preset::Workspace, Preset::Observe, Preset::Restricted, Preset::Sealed] {
+        let confine = |folder: &str| {
+            let ground = Ground {
+                workspaces: vec![folder.into()],
+                own: own.clone(),
+                guarded: own.clone(),
+                ..ground()
+            };
+            CallPolicy::from(preset).confine(&ground)
+        };
+        for folder in ["/srv", "/srv/switchboard", "/etc/opt"] {
+            let error = confine(folder).unwrap_err();
+            assert!(matches!(error, PolicyError::AboveOwnFiles { .. }), "{folder}: {error}");
+        }
+        for folder in ["/srv/switchboard/state", "/etc/opt/switchboard/sub"] {
+            let error = confine(folder).unwrap_err();
+            assert!(matches!(error, PolicyError::HiddenWorkspace { .. } | PolicyError::AboveOwnFiles { .. }));
+        }
+        confine("/srv/switchboard/other").unwrap();
+    }
 }

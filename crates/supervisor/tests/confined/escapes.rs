@@ -217,19 +217,22 @@ fn what_is_hidden_is_hidden_by_every_name_that_it_has() {
             assert!(Command::new("mount").arg("--bind").arg(what).arg(at).status().unwrap().success());
         }
         assert_eq!(fs::read_to_string(homes.join(".ssh/id")).unwrap(), "as it was");
+        fs::write(homes.join("beside"), "secret").unwrap();
         let script = format!(
-            "cat '{}/.ssh/id' '{}/id' '{}/outside/file'; true",
+            "cat '{}/.ssh/id' '{}/id' '{}/beside' '{}'; true",
             homes.display(),
             keys.display(),
-            homes.display()
+            homes.display(),
+            scene.path("home/outside/file").display()
         );
         for namespaces in [true, false] {
             let policy = CallPolicy { requirement: Requirement::BestEffort, ..Preset::Workspace.into() };
-            let confinement = Confinement { namespaces, ..scene.confinement(policy) };
+            let mut confinement = Confinement { namespaces, ..scene.confinement(policy) };
+            // The mounts lie in a part of the home directory that is exposed.
+            confinement.home.as_mut().unwrap().exposed.push(scene.path("home/outside"));
             let plan = RunPlan { policy: Policy::Confined(Box::new(confinement)), ..scene.shell(&script) };
             let report = scene.run(&plan).await;
             confined(&report);
-            // What is beside the keys is seen by that name too.
             assert_eq!(scene.output(), "as it was", "namespaces: {namespaces}; {}", scene.error());
             fs::remove_dir_all(scene.spool()).unwrap();
         }

@@ -9,6 +9,7 @@ mod attack;
 mod behaviour;
 mod bounds;
 mod escapes;
+mod home;
 mod hosts;
 mod lifetime;
 #[path = "../faults/ordinary_user.rs"]
@@ -66,6 +67,7 @@ fn trials() -> Vec<Trial> {
         state::TESTS,
         swaps::TESTS,
         attack::TESTS,
+        home::TESTS,
     ];
     let mut trials = Vec::new();
     for &(name, body) in all.into_iter().flatten() {

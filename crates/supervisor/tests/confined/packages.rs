@@ -9,7 +9,7 @@ use std::net::TcpListener;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use model::{Caches, CallPolicy, Confinement, Exit, Policy, Preset, Requirement, Root, RunPlan};
+use model::{Caches, CallPolicy, Confinement, Exit, HomeView, Policy, Preset, Requirement, Root, RunPlan};
 
 use crate::scene::Scene;
 
@@ -62,7 +62,12 @@ impl Tool {
         let caches = Caches::new(Some(directory.clone()), Some(&scene.path("home/.cargo")), |_| false);
         let roots = confinement.roots.iter().cloned().chain([Root::make(directory)]).collect();
         let namespaces = self.namespaces;
-        let confinement = Confinement { namespaces, caches: Some(caches), roots, ..confinement };
+        // Packages of this machine, as an operator would expose them.
+        let home = confinement.home.clone().map(|home| HomeView {
+            exposed: ["local", "dep", "proxy"].map(|name| home.directory.join(name)).to_vec(),
+            ..home
+        });
+        let confinement = Confinement { namespaces, home, caches: Some(caches), roots, ..confinement };
         RunPlan { env: variables, policy: Policy::Confined(Box::new(confinement)), ..plan }
     }
 

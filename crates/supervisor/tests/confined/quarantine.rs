@@ -34,6 +34,7 @@ crate::tests![
     call_in_a_submodule_commits,
     repository_of_the_whole_home_is_read_only_and_reported,
     tracked_file_that_is_hidden_is_not_committed_as_deleted,
+    included_git_configuration_is_protected,
 ];
 
 /// The names below a directory, with their contents.
@@ -364,5 +365,23 @@ fn tracked_file_that_is_hidden_is_not_committed_as_deleted() {
         assert_ne!(scene.output(), "0\n", "{}", scene.error());
         assert_eq!(git(&work, "status --porcelain"), "?? new\n");
         assert!(confined(&report).git_read_only.as_ref().unwrap().contains(".env"), "{report:?}");
+    });
+}
+
+/// Git obeys an included file as it obeys the configuration that includes it.
+fn included_git_configuration_is_protected() {
+    Scene::play(async |scene: &Scene| {
+        let workspace = scene.workspace();
+        let config = "[include]\n\tpath = ../.gitconfig\n[includeIf \"onbranch:*\"]\n\tpath = ../later\n[include]\n\tpath = ../new/config\n";
+        fs::write(workspace.join(".git/config"), config).unwrap();
+        fs::write(workspace.join(".gitconfig"), "as it was").unwrap();
+        let script = "echo x >> .gitconfig; rm -f .gitconfig; mv .gitconfig other; mkdir new; echo x > new/config; \
+                      echo x > later; while [ -e later ]; do sleep 0.01; done; echo gone";
+        let report = scene.run(&scene.shell(script)).await;
+        assert_eq!(scene.output(), "gone\n", "{}", scene.error());
+        assert_eq!(fs::read_to_string(workspace.join(".gitconfig")).unwrap(), "as it was");
+        let expected = ["later", "new"].map(|name| workspace.join(name));
+        assert_eq!(names(&report), expected);
+        assert!(!workspace.join("later").exists() && !workspace.join("new").exists());
     });
 }

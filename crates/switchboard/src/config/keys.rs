@@ -339,6 +339,12 @@ pub const KEYS: &[Key] = &[
         "Such as `github.com`, `*.crates.io` or `10.0.0.5:8080`; for the ports 443 and 80 unless one is named.",
     ),
     key(
+        "sandbox.expose",
+        Kind::Paths,
+        Default::Empty,
+        "Further paths of the home directory that confined agents may read. Toolchains are found by themselves; the rest is absent. See [sandbox.md](sandbox.md#the-home-directory).",
+    ),
+    key(
         "sandbox.processes",
         Kind::Count { least: 1, most: 1 << 22, may_be_off: true },
         Default::Count(4096),

@@ -123,6 +123,8 @@ pub struct Sandbox {
     pub policy: CallPolicy,
     /// What no call can go beyond.
     pub ceiling: CallPolicy,
+    /// Paths of the home directory that confined agents may read.
+    pub expose: Vec<PathBuf>,
     /// Whether confined agents obey the settings of their workspace.
     pub trust_workspaces: bool,
     /// How much the private caches of package managers may take up.
@@ -205,6 +207,7 @@ impl Config {
             sandbox: Sandbox {
                 policy: says.policy("sandbox.policy"),
                 ceiling: says.policy("sandbox.ceiling"),
+                expose: says.texts("sandbox.expose").into_iter().map(PathBuf::from).collect(),
                 trust_workspaces: says.flag("sandbox.trust_workspaces"),
                 cache_bytes: says.count("sandbox.cache_bytes"),
             },

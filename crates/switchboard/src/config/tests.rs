@@ -49,6 +49,7 @@ fn another(key: &Key) -> (String, String) {
             return (number.into(), number.into());
         }
         Kind::Texts => return (r#"["one", "two"]"#.into(), "one, two".into()),
+        Kind::Paths => return (r#"["/opt/one", "/opt/two"]"#.into(), "/opt/one, /opt/two".into()),
     };
     (format!("\"{text}\""), text.into())
 }
@@ -197,10 +198,23 @@ fn no_agent_may_run_more_often_than_all_together() {
 
 #[test]
 fn without_a_word_agents_are_confined_to_their_folders_as_far_as_can_be_and_no_ceiling_is_set() {
-    let Sandbox { policy, ceiling, trust_workspaces, cache_bytes } = config("").sandbox;
+    let Sandbox { policy, ceiling, expose, trust_workspaces, cache_bytes } = config("").sandbox;
     assert_eq!(cache_bytes, Some(calls::Settings::CACHE_BYTES));
-    assert!(!trust_workspaces);
+    assert!(!trust_workspaces && expose.is_empty());
     assert_eq!(policy, CallPolicy::default());
     assert_eq!(policy.within(&ceiling), policy);
     assert!(CallPolicy::from(Preset::Off).within(&ceiling).is_off());
+}
+
+#[test]
+fn home_directory_as_a_whole_cannot_be_exposed() {
+    let environment: Environment = [("HOME", "/home/ana")].into();
+    let exposed = |paths: &str| {
+        let settings = read(&format!("[sandbox]\nexpose = [{paths}]"), &environment)?;
+        Ok::<_, ConfigError>(Config::of(&settings).sandbox.expose)
+    };
+    assert_eq!(exposed("\"~/.m2\", \"/srv/tools\"").unwrap(), ["/home/ana/.m2", "/srv/tools"].map(Path::new));
+    for refused in ["/", "/home", "/home/ana", "~/", "~/..", "~/a/../..", "relative", ""] {
+        assert!(exposed(&format!("\"{refused}\"")).is_err(), "{refused}");
+    }
 }

@@ -30,10 +30,18 @@ pub enum Kind {
     Path,
     Address,
     Choice(&'static [&'static str]),
-    Count { least: u64, most: u64, may_be_off: bool },
+    Count {
+        least: u64,
+        most: u64,
+        may_be_off: bool,
+    },
     Flag,
-    Time { may_be_off: bool },
+    Time {
+        may_be_off: bool,
+    },
     Texts,
+    /// Absolute paths, kept as texts; not `/` and not the whole home directory.
+    Paths,
 }
 
 const OFF: &str = "off";
@@ -59,7 +67,14 @@ impl Kind {
                 };
                 items.iter().map(text).collect::<Result<_, _>>().map(Value::Texts)
             }
-            (Self::Flag | Self::Texts, _) => Err(found()),
+            (Self::Paths, DeValue::Array(items)) => {
+                let text = |item: &toml::Spanned<DeValue<'_>>| {
+                    let text = item.get_ref().as_str().ok_or_else(|| self::found(item.get_ref()))?;
+                    part(text, user)
+                };
+                items.iter().map(text).collect::<Result<_, _>>().map(Value::Texts)
+            }
+            (Self::Flag | Self::Texts | Self::Paths, _) => Err(found()),
             (_, DeValue::String(text)) => self.read_text(text, user),
             _ => Err(found()),
         }
@@ -92,6 +107,10 @@ impl Kind {
                 let items = text.split(',').map(str::trim).filter(|item| !item.is_empty());
                 Ok(Value::Texts(items.map(str::to_owned).collect()))
             }
+            Self::Paths => {
+                let items = text.split(',').map(str::trim).filter(|item| !item.is_empty());
+                items.map(|item| part(item, user)).collect::<Result<_, _>>().map(Value::Texts)
+            }
         }
     }
 }
@@ -103,6 +122,18 @@ fn path(text: &str, user: Option<&Path>) -> Option<PathBuf> {
         None => PathBuf::from(text),
     };
     path.is_absolute().then_some(path)
+}
+
+/// A path that is less than the home directory.
+fn part(text: &str, user: Option<&Path>) -> Result<String, String> {
+    let found = || format!("`{text}`");
+    let path = path(text, user).ok_or_else(found)?;
+    let has_dots = path.components().any(|part| part == std::path::Component::ParentDir);
+    let is_too_much = path.parent().is_none() || user.is_some_and(|home| home.starts_with(&path));
+    if has_dots || is_too_much {
+        return Err(found());
+    }
+    path.into_os_string().into_string().map_err(|_| found())
 }
 
 fn found(value: &DeValue<'_>) -> String {
@@ -133,6 +164,9 @@ impl fmt::Display for Kind {
             Self::Flag => f.write_str("`true` or `false`"),
             Self::Time { may_be_off } => write!(f, "a time such as `\"90s\"`{}", or_off(*may_be_off)),
             Self::Texts => f.write_str("a list of texts"),
+            Self::Paths => {
+                f.write_str("a list of paths from `/` or `~/` on, below the home directory or elsewhere")
+            }
         }
     }
 }

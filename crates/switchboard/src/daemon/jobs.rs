@@ -171,6 +171,8 @@ fn settings(home: &Home, config: &Config, environment: &Environment) -> Result<S
         max_attempts: config.limits.attempts,
         max_resume_attempts: config.limits.max_resume_attempts,
         file_tools: doctor::file_tools(),
+        expose: config.sandbox.expose.clone(),
+        guarded: doctor::own_directories(home),
         policy_ceiling: ceiling(home, config, environment),
         one_writer_per_folder: config.one_writer_per_folder,
         retention: calls::Retention {

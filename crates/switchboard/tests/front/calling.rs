@@ -151,7 +151,7 @@ fn a_call_that_names_no_policy_writes_its_folder_and_nothing_else_and_says_so() 
 }
 
 #[test]
-fn a_home_as_a_whole_is_not_written_by_default_and_the_ways_out_are_named() {
+fn call_in_the_home_directory_is_refused_and_the_way_out_named() {
     let bed = Bed::new();
     let home = bed.scratch().join("person");
     std::fs::create_dir(&home).unwrap();
@@ -159,10 +159,29 @@ fn a_home_as_a_whole_is_not_written_by_default_and_the_ways_out_are_named() {
         let args = [&["call", "rehearsal", "hi", "--cwd", home.to_str().unwrap(), "--direct"], more].concat();
         bed.command(&args).env("HOME", &home).output().unwrap()
     };
-    let refused = stderr(&call(&[]));
-    assert!(refused.contains("holds the whole home") && refused.contains("`observe`"), "{refused}");
-    for more in [&["--observe"][..], &["--policy", "observe"], &["--policy", "off"]] {
-        assert_eq!(stdout(&call(more)), "You said: hi\n", "{more:?}");
+    for more in [&[][..], &["--observe"], &["--policy", "observe"]] {
+        let refused = stderr(&call(more));
+        assert!(refused.contains("contains the home directory") && refused.contains("`off`"), "{refused}");
+    }
+    assert_eq!(stdout(&call(&["--policy", "off"])), "You said: hi\n");
+}
+
+#[test]
+fn call_in_our_own_directories_is_refused() {
+    let bed = Bed::new();
+    let root = bed.scratch().join("own");
+    std::fs::create_dir_all(root.join("sub")).unwrap();
+    for cwd in [&root, &root.join("sub"), &bed.scratch().to_path_buf()] {
+        let call = |more: &[&str]| {
+            let args = [&["call", "rehearsal", "hi", "--direct"], more].concat();
+            bed.command(&args).env("SWITCHBOARD_HOME", &root).output().unwrap()
+        };
+        let cwd = cwd.to_str().unwrap();
+        for more in [&["--cwd", cwd][..], &["--cwd", cwd, "--observe"]] {
+            let refused = stderr(&call(more));
+            let is_named = refused.contains("of Switchboard") || refused.contains("kept from agents");
+            assert!(is_named && refused.contains("work in another directory"), "{more:?}: {refused}");
+        }
     }
 }
 

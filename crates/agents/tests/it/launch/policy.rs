@@ -18,6 +18,8 @@ fn at_home() -> Setup {
         caches: Some("/state/caches".into()),
         file_tools: Some("/bin/file-tools".into()),
         ceiling: CallPolicy::off(),
+        expose: vec!["/home/ana/exposed".into()],
+        guarded: vec!["/state".into()],
     };
     Setup { premises, ..setup }
 }

@@ -82,11 +82,13 @@ fn confined() -> SandboxReport {
             env_if_held: std::collections::BTreeMap::new(),
             caches: None,
             state: None,
+            home: None,
         },
         safeguards: Vec::new(),
         proof: None,
         refused_hosts: vec!["example.com:443".to_owned()],
         git_read_only: None,
+        exposed: Vec::new(),
         quarantined: Vec::new(),
     }))
 }

@@ -1,0 +1,173 @@
+//! The part of the user's git configuration that a confined agent gets: who commits, and how text is stored.
+//!
+//! The configuration itself is not shown: it may hold credential helpers, tokens in addresses, and commands. Includes are not
+//! followed. Touches the disk.
+
+use std::collections::BTreeMap;
+use std::fmt::Write as _;
+use std::fs::File;
+use std::io::Read;
+use std::path::{Path, PathBuf};
+
+/// The settings that are passed on. None of them runs a command or names a secret.
+const PASSED_ON: &[&str] = &[
+    "core.autocrlf",
+    "core.eol",
+    "core.excludesfile",
+    "core.quotepath",
+    "core.safecrlf",
+    "diff.algorithm",
+    "fetch.prune",
+    "init.defaultbranch",
+    "merge.conflictstyle",
+    "merge.ff",
+    "pull.ff",
+    "pull.rebase",
+    "push.default",
+    "rebase.autosquash",
+    "safe.directory",
+    "user.email",
+    "user.name",
+];
+
+/// How long a configuration may be.
+const MAX_BYTES: u64 = 1 << 20;
+
+/// Git settings of the user, fit for a confined agent.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct GitSettings {
+    /// Settings in order; a name may appear more than once.
+    settings: Vec<(String, String)>,
+}
+
+impl GitSettings {
+    /// Reads the configuration of the user in whose environment a call is placed.
+    pub fn read(inherited: &BTreeMap<String, String>) -> Self {
+        let given = |name: &str| inherited.get(name).map(PathBuf::from).filter(|path| path.is_absolute());
+        let Some(home) = given("HOME") else { return Self::default() };
+        let config = given("XDG_CONFIG_HOME").unwrap_or_else(|| home.join(".config"));
+        let mut found = Self::default();
+        for path in [config.join("git/config"), home.join(".gitconfig")] {
+            found.settings.extend(parse(&read_text(&path).unwrap_or_default()));
+        }
+        found.resolve_excludes(&home);
+        found
+    }
+
+    /// Makes the path of the user's ignore file absolute.
+    fn resolve_excludes(&mut self, home: &Path) {
+        for (name, value) in &mut self.settings {
+            if let Some(rest) = value.strip_prefix("~/").filter(|_| name == "core.excludesfile") {
+                *value = home.join(rest).display().to_string();
+            }
+        }
+    }
+
+    /// Returns the user's ignore file, which the agent has to see: or it would commit what the user ignores everywhere.
+    pub fn excludes_file(&self) -> Option<PathBuf> {
+        let named = self.settings.iter().rev().find(|(name, _)| name == "core.excludesfile");
+        named.map(|(_, path)| PathBuf::from(path)).filter(|path| path.is_absolute())
+    }
+
+    /// Returns the settings as a configuration file.
+    pub fn to_config(&self) -> String {
+        let mut text = String::new();
+        for (name, value) in &self.settings {
+            let Some((section, key)) = name.split_once('.') else { continue };
+            let value = value.replace('\\', "\\\\").replace('"', "\\\"");
+            // Writing to a text does not fail.
+            let _ = writeln!(text, "[{section}]\n\t{key} = \"{value}\"");
+        }
+        text
+    }
+}
+
+fn read_text(path: &Path) -> Option<String> {
+    let file = File::open(path).ok()?;
+    if !file.metadata().ok()?.is_file() {
+        return None;
+    }
+    let mut text = String::new();
+    file.take(MAX_BYTES).read_to_string(&mut text).ok()?;
+    Some(text)
+}
+
+/// Reads the settings that are passed on.
+fn parse(text: &str) -> Vec<(String, String)> {
+    let mut found = Vec::new();
+    let mut section = String::new();
+    for line in text.replace("\\\n", "").lines().map(str::trim) {
+        if let Some(rest) = line.strip_prefix('[') {
+            // A subsection has a quote in it, and none of its settings is passed on.
+            section = rest.split(']').next().unwrap_or_default().trim().to_ascii_lowercase();
+            continue;
+        }
+        let Some((key, value)) = line.split_once('=') else { continue };
+        let name = format!("{section}.{}", key.trim().to_ascii_lowercase());
+        let value = unquote(value.trim());
+        if PASSED_ON.contains(&name.as_str()) && !value.chars().any(char::is_control) {
+            found.push((name, value));
+        }
+    }
+    found
+}
+
+/// Returns a value without quotes, escapes and comments.
+fn unquote(value: &str) -> String {
+    let (mut plain, mut is_quoted) = (String::new(), false);
+    let mut chars = value.chars();
+    while let Some(c) = chars.next() {
+        match c {
+            '"' => is_quoted = !is_quoted,
+            '\\' => plain.extend(chars.next()),
+            '#' | ';' if !is_quoted => break,
+            c => plain.push(c),
+        }
+    }
+    if is_quoted || value.ends_with('"') { plain } else { plain.trim_end().to_owned() }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const CONFIG: &str = "\
+[user]
+	name = Ana \"the \\\"first\\\"\" # me
+	email = ana@example.com
+	signingkey = ABC
+[core]
+	excludesFile = ~/.gitignore
+	sshCommand = evil
+	pager = evil
+[credential]
+	helper = store
+[credential \"https://example.com\"]
+	helper = !evil
+[url \"https://token@example.com/\"]
+	insteadOf = https://example.com/
+[include]
+	path = ~/.gitconfig-work
+[alias]
+	st = !evil
+[safe]
+	directory = /srv/a
+	directory = /srv/b
+";
+
+    #[test]
+    fn identity_is_passed_on_without_commands_and_credentials() {
+        let directory = tempfile::tempdir().unwrap();
+        std::fs::write(directory.path().join(".gitconfig"), CONFIG).unwrap();
+        let home = directory.path().display().to_string();
+        let settings = GitSettings::read(&BTreeMap::from([("HOME".to_owned(), home)]));
+        assert_eq!(settings.excludes_file(), Some(directory.path().join(".gitignore")));
+        let config = settings.to_config();
+        for leaked in ["evil", "store", "token", "include", "ABC"] {
+            assert!(!config.contains(leaked), "{config}");
+        }
+        assert_eq!(parse(&config), settings.settings);
+        assert_eq!(settings.settings[0], ("user.name".to_owned(), "Ana the \"first\"".to_owned()));
+        assert_eq!(settings.settings.iter().filter(|(name, _)| name == "safe.directory").count(), 2);
+    }
+}

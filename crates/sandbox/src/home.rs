@@ -1,0 +1,540 @@
+//! The parts of the home directory that a confined run sees.
+//!
+//! The home directory is absent: an empty directory takes its place, or Landlock has no rule for it. These parts are exposed,
+//! read-only: the listed paths of the policy, known roots of toolchains, the directories of `PATH` with the installations that
+//! their programs lead to, and the agent's program with its own installation and interpreter.
+
+use std::collections::BTreeMap;
+use std::fs::{self, File};
+use std::io::{self, Read};
+use std::os::unix::fs::{PermissionsExt, symlink};
+use std::path::{Path, PathBuf};
+
+use model::{HomeView, PRIVATE_FOLDERS};
+
+use crate::home_files::sanitized;
+use crate::needed::interpreter;
+use crate::real::Real;
+
+/// Toolchains and their configuration without credentials, below the home directory.
+const TOOLCHAINS: &[&str] = &[
+    ".asdf",
+    ".bun/bin",
+    ".bun/install/global",
+    ".cargo/bin",
+    ".cargo/env",
+    ".conda/envs",
+    ".config/git/attributes",
+    ".config/git/ignore",
+    ".config/go",
+    ".deno/bin",
+    ".dotnet/tools",
+    ".elan",
+    ".fnm",
+    ".ghcup",
+    ".goenv",
+    ".jenv",
+    ".juliaup",
+    ".linuxbrew",
+    ".local/bin",
+    ".local/lib",
+    ".local/share/fnm",
+    ".local/share/mise",
+    ".local/share/pipx",
+    ".local/share/pnpm",
+    ".local/share/uv/python",
+    ".local/share/uv/tools",
+    ".local/state/fnm_multishells",
+    ".nix-profile",
+    ".nodenv",
+    ".npm-global",
+    ".nvm/alias",
+    ".nvm/nvm.sh",
+    ".nvm/versions",
+    ".opam",
+    ".pyenv",
+    ".rbenv",
+    ".rustup",
+    ".sdkman/candidates",
+    ".tool-versions",
+    ".volta",
+    "anaconda3",
+    "go/bin",
+    "mambaforge",
+    "miniconda3",
+    "miniforge3",
+    "sdk",
+];
+
+/// Directories that programs share with everything else of the user, so that a `bin` in one says nothing about the rest.
+const SHARED: &[&str] = &["", ".cache", ".cargo", ".config", ".local", ".local/share", "go"];
+
+/// What the programs of a `bin` directory load from beside it.
+const BESIDE_BIN: &[&str] = &["include", "lib", "lib64", "libexec", "pyvenv.cfg", "share"];
+
+/// How many entries of one directory of `PATH` are followed.
+const MAX_ENTRIES: usize = 1000;
+/// How many links lead to a program at most.
+const MAX_LINKS: usize = 16;
+
+/// The home directory as a run sees it.
+#[derive(Debug, Default)]
+pub(crate) struct AbsentHome {
+    /// The directories that are absent: the home of the environment, and that of the user database. Without links.
+    pub directories: Vec<PathBuf>,
+    /// The same as they are named.
+    names: Vec<PathBuf>,
+    /// Directories that the run writes to, in which nothing else is shown.
+    written: Vec<PathBuf>,
+    /// The parts that are exposed: where each appears, and its real path.
+    pub exposed: Vec<(PathBuf, PathBuf)>,
+    /// Files of which the run sees a copy without credentials: where each appears, and the copy.
+    pub files: Vec<(PathBuf, PathBuf)>,
+}
+
+/// What decides which parts are exposed.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct HomeNeeds<'a> {
+    pub view: &'a HomeView,
+    /// The agent's program.
+    pub program: &'a Path,
+    pub env: &'a BTreeMap<String, String>,
+    /// The directory of Switchboard's own programs.
+    pub own: Option<&'a Path>,
+    /// Real paths that are not exposed unless the policy lists them.
+    pub hidden: &'a [PathBuf],
+    /// Real paths of the directories that the run writes to.
+    pub written: &'a [PathBuf],
+}
+
+impl AbsentHome {
+    /// Finds the parts that a run needs.
+    pub fn find(needs: HomeNeeds<'_>) -> Self {
+        let named = [Some(needs.view.directory.clone()), home_of_user()];
+        let names: Vec<PathBuf> = named.into_iter().flatten().collect();
+        let mut directories: Vec<PathBuf> = Vec::new();
+        for directory in names.iter().filter_map(|path| Real::path(path).ok()) {
+            if can_be_absent(&directory) && !directories.contains(&directory) {
+                directories.push(directory);
+            }
+        }
+        let written = needs.written.to_vec();
+        let mut home = Self { directories, names, written, ..Self::default() };
+        for path in &needs.view.exposed {
+            home.expose(path, &[]);
+        }
+        home.expose_toolchains(needs);
+        home.expose_programs(needs);
+        home.drop_nested();
+        home
+    }
+
+    /// Writes copies of configuration files without credentials to a directory of the run.
+    pub fn copy_files(&mut self, directory: &Path) -> io::Result<()> {
+        let Some(home) = self.directories.first().cloned() else { return Ok(()) };
+        for (number, (name, text)) in sanitized(&home).into_iter().enumerate() {
+            let at = home.join(name);
+            if self.exposed.iter().any(|(exposed, _)| at.starts_with(exposed)) {
+                continue;
+            }
+            fs::create_dir_all(directory)?;
+            let copy = directory.join(number.to_string());
+            fs::write(&copy, text)?;
+            self.files.push((at, copy));
+        }
+        Ok(())
+    }
+
+    /// Builds a home directory of links, for a run without namespaces: programs look for their files in `HOME`, and would fail where a
+    /// file exists that they cannot read. `roots` are shown besides.
+    pub fn link(&self, directory: &Path, roots: &[&Path]) -> io::Result<()> {
+        fs::create_dir_all(directory)?;
+        let Some(home) = self.directories.first() else { return Ok(()) };
+        let roots = roots.iter().map(|root| (root.to_path_buf(), root.to_path_buf()));
+        for (at, target) in self.exposed.iter().chain(&self.files).cloned().chain(roots) {
+            let Ok(way) = at.strip_prefix(home) else { continue };
+            let link = directory.join(way);
+            if let Some(above) = link.parent() {
+                fs::create_dir_all(above)?;
+            }
+            match symlink(target, link) {
+                // A part of another that is linked already.
+                Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
+                linked => linked?,
+            }
+        }
+        Ok(())
+    }
+
+    /// Returns whether a path lies in an absent directory.
+    pub fn contains(&self, path: &Path) -> bool {
+        self.directories.iter().any(|home| path.starts_with(home) && path != home)
+    }
+
+    fn expose_toolchains(&mut self, needs: HomeNeeds<'_>) {
+        for home in self.directories.clone() {
+            for name in TOOLCHAINS {
+                self.expose(&home.join(name), needs.hidden);
+            }
+        }
+        // Cargo finds it from a workspace below, and fails where it cannot read it.
+        for home in self.directories.clone() {
+            let config = home.join(".cargo/config.toml");
+            let has_secret =
+                |text: String| ["token", "secret", "password"].iter().any(|word| text.contains(word));
+            if fs::read_to_string(&config).is_ok_and(|text| !has_secret(text)) {
+                self.expose(&config, needs.hidden);
+            }
+        }
+        if let Some(rustup) = needs.env.get("RUSTUP_HOME") {
+            self.expose(Path::new(rustup), needs.hidden);
+        }
+    }
+
+    fn expose_programs(&mut self, needs: HomeNeeds<'_>) {
+        let search_path = needs.env.get("PATH").map_or("", String::as_str);
+        for directory in std::env::split_paths(search_path).filter(|directory| directory.is_absolute()) {
+            self.expose_directory_of_programs(&directory, needs.hidden);
+        }
+        let mut programs = vec![needs.program.to_owned()];
+        programs.extend(interpreter(needs.program, search_path));
+        for path in
+            programs.iter().filter(|program| is_executable(program)).flat_map(|program| links(program))
+        {
+            let directory = path.parent().map(Path::to_owned).unwrap_or_default();
+            // A link stays a link: some programs find their files by it.
+            let part = match self.installation(&path) {
+                part if part == path && !self.is_shared(&directory) => directory,
+                part => part,
+            };
+            self.expose(&part, needs.hidden);
+        }
+        for script in &needs.view.programs {
+            if let Some(script) = self.plain(script) {
+                let part = self.project(&script);
+                self.expose(&part, needs.hidden);
+            }
+        }
+        if let Some(own) = needs.own {
+            self.expose(own, needs.hidden);
+        }
+    }
+
+    /// Exposes a directory of `PATH`. Agents may have written to one in a project of the user, so links are followed in known places
+    /// only: anywhere else they could lead to whatever an agent wants to see.
+    fn expose_directory_of_programs(&mut self, directory: &Path, hidden: &[PathBuf]) {
+        let Ok(real) = Real::path(directory) else { return };
+        if !self.contains(&real) {
+            return;
+        }
+        if self.is_trusted(&real) {
+            self.expose(&real, hidden);
+            self.follow_entries(&real, hidden);
+            return;
+        }
+        let Some(directory) = self.plain(directory) else { return };
+        self.expose(&directory, hidden);
+        if let Some(modules) = outermost_modules(&directory) {
+            self.expose(modules, hidden);
+        }
+        if let Some(prefix) = prefix(&directory).filter(|prefix| !self.is_shared(prefix)) {
+            for name in BESIDE_BIN {
+                if let Some(path) = self.plain(&prefix.join(name)) {
+                    self.expose(&path, hidden);
+                }
+            }
+        }
+    }
+
+    /// Exposes the installations that links and first lines of scripts in a directory lead to.
+    fn follow_entries(&mut self, directory: &Path, hidden: &[PathBuf]) {
+        for entry in fs::read_dir(directory).into_iter().flatten().flatten().take(MAX_ENTRIES) {
+            let path = entry.path();
+            let is_link = entry.file_type().is_ok_and(|kind| kind.is_symlink());
+            let mut parts = if is_link { links(&path) } else { Vec::new() };
+            let target = parts.last().unwrap_or(&path).clone();
+            if let Some(interpreter) = absolute_interpreter(&target) {
+                parts.extend(links(&interpreter));
+            }
+            let is_part = |part: &&PathBuf| **part != path && is_executable(part);
+            for part in parts.iter().filter(is_part) {
+                let part = self.installation(part);
+                self.expose(&part, hidden);
+            }
+        }
+    }
+
+    /// Returns whether a directory is a known place of programs, in which no agent works.
+    fn is_trusted(&self, directory: &Path) -> bool {
+        let known = |home: &PathBuf| {
+            let mut places = TOOLCHAINS.iter().chain(&["bin"]).map(|name| home.join(name));
+            places.any(|place| directory.starts_with(place))
+        };
+        self.directories.iter().any(known)
+    }
+
+    /// Returns a path of the home directory without links. None where there is one on the way.
+    fn plain(&self, path: &Path) -> Option<PathBuf> {
+        let ways = self.names.iter().chain(&self.directories).filter_map(|home| path.strip_prefix(home).ok());
+        let mut paths = ways.flat_map(|way| self.directories.iter().map(move |home| home.join(way)));
+        paths.find(|path| Real::path(path).is_ok_and(|real| real == *path))
+    }
+
+    /// Exposes a path that lies in the home directory, by the name that is used and by its real one.
+    fn expose(&mut self, path: &Path, hidden: &[PathBuf]) {
+        let Ok(real) = Real::path(path) else { return };
+        let is_absent = self.directories.iter().any(|home| home.starts_with(&real));
+        let is_given = self.written.iter().any(|root| real.starts_with(root));
+        if is_absent || is_given || hidden.iter().any(|hidden| real.starts_with(hidden)) {
+            return;
+        }
+        // A link in the home directory is absent, too.
+        let named = path.parent().and_then(|above| Some(Real::path(above).ok()?.join(path.file_name()?)));
+        for name in [Some(real.clone()), named].into_iter().flatten() {
+            if self.contains(&name) && !self.exposed.iter().any(|(known, _)| *known == name) {
+                self.exposed.push((name, real.clone()));
+            }
+        }
+    }
+
+    /// Leaves out what another part shows.
+    fn drop_nested(&mut self) {
+        self.exposed.sort();
+        let mut kept: Vec<(PathBuf, PathBuf)> = Vec::new();
+        for (name, real) in std::mem::take(&mut self.exposed) {
+            let is_shown = |(above, above_real): &(PathBuf, PathBuf)| {
+                above == above_real && name == real && name.starts_with(above)
+            };
+            if !kept.iter().any(is_shown) {
+                kept.push((name, real));
+            }
+        }
+        self.exposed = kept;
+    }
+
+    /// Returns what a program loads: all of the outermost `node_modules`, or of the prefix of its `bin`; else the program alone.
+    fn installation(&self, program: &Path) -> PathBuf {
+        if let Some(modules) = outermost_modules(program) {
+            return modules.to_owned();
+        }
+        let prefix = program.parent().and_then(prefix);
+        match prefix {
+            Some(prefix) if !self.is_shared(prefix) && self.depth(prefix) >= 2 => prefix.to_owned(),
+            _ => program.to_owned(),
+        }
+    }
+
+    /// Returns the project that a script belongs to, by its manifest; else its installation.
+    fn project(&self, script: &Path) -> PathBuf {
+        let above = script.ancestors().skip(1).take(4).filter(|above| !self.is_shared(above));
+        let is_project =
+            |above: &&Path| ["package.json", "pyproject.toml"].iter().any(|name| above.join(name).is_file());
+        above
+            .filter(|above| self.contains(above))
+            .find(is_project)
+            .map_or_else(|| self.installation(script), Path::to_owned)
+    }
+
+    /// Returns whether a directory holds more than programs.
+    fn is_shared(&self, directory: &Path) -> bool {
+        !self.contains(directory)
+            || self.directories.iter().any(|home| {
+                directory
+                    .strip_prefix(home)
+                    .is_ok_and(|way| SHARED.iter().any(|shared| way == Path::new(shared)))
+            })
+    }
+
+    /// Returns how far below the home directory a path is.
+    fn depth(&self, path: &Path) -> usize {
+        let ways = self.directories.iter().filter_map(|home| path.strip_prefix(home).ok());
+        ways.map(|way| way.components().count()).min().unwrap_or_default()
+    }
+}
+
+/// Returns whether a directory can be taken away without the system itself. A directory that is the sandbox's own anyhow needs not be.
+fn can_be_absent(directory: &Path) -> bool {
+    let is_of_the_system = ["/bin/sh", "/etc", "/usr", "/proc", "/dev"]
+        .iter()
+        .any(|path| Real::path(Path::new(path)).unwrap_or_else(|_| path.into()).starts_with(directory));
+    directory.is_dir() && !is_of_the_system && !PRIVATE_FOLDERS.iter().any(|own| directory == Path::new(own))
+}
+
+/// Returns whether a path leads to a program. Keys and tokens are none.
+fn is_executable(path: &Path) -> bool {
+    path.metadata().is_ok_and(|found| found.is_file() && found.permissions().mode() & 0o111 != 0)
+}
+
+/// Returns the home directory that the user database has for this user.
+fn home_of_user() -> Option<PathBuf> {
+    let user = rustix::process::geteuid().as_raw().to_string();
+    let users = fs::read_to_string("/etc/passwd").ok()?;
+    let home = users.lines().find_map(|line| {
+        let fields: Vec<&str> = line.split(':').collect();
+        (fields.get(2) == Some(&user.as_str())).then(|| fields.get(5).copied())?
+    })?;
+    Some(PathBuf::from(home)).filter(|home| home.is_absolute())
+}
+
+/// Returns a path and every path that it leads to, link by link.
+fn links(path: &Path) -> Vec<PathBuf> {
+    let mut found = vec![path.to_owned()];
+    let mut last = path.to_owned();
+    while let (Ok(target), true) = (last.read_link(), found.len() <= MAX_LINKS) {
+        last = last.parent().unwrap_or(Path::new("/")).join(target);
+        // Without the `..` of relative links.
+        let above = last.parent().and_then(|above| Real::path(above).ok());
+        if let (Some(above), Some(name)) = (above, last.file_name()) {
+            last = above.join(name);
+        }
+        found.push(last.clone());
+    }
+    found
+}
+
+fn outermost_modules(path: &Path) -> Option<&Path> {
+    path.ancestors().filter(|above| above.ends_with("node_modules")).last()
+}
+
+/// Returns the prefix of a directory of programs.
+fn prefix(directory: &Path) -> Option<&Path> {
+    let is_bin = ["bin", "sbin", "shims"].iter().any(|name| directory.ends_with(name));
+    directory.parent().filter(|_| is_bin)
+}
+
+/// Returns the interpreter of a script by its absolute path, as installers of python programs write it.
+fn absolute_interpreter(script: &Path) -> Option<PathBuf> {
+    let mut head = [0; 256];
+    let count = File::open(script).ok()?.read(&mut head).ok()?;
+    let line = head[..count].strip_prefix(b"#!")?.split(|byte| *byte == b'\n').next()?;
+    let path = std::str::from_utf8(line).ok()?.split_ascii_whitespace().next()?;
+    Some(PathBuf::from(path)).filter(|path| path.is_absolute())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    struct Stage {
+        directory: tempfile::TempDir,
+    }
+
+    impl Stage {
+        fn new(files: &[&str]) -> Self {
+            let stage = Self { directory: tempfile::tempdir().unwrap() };
+            fs::create_dir(stage.path("home")).unwrap();
+            for name in files {
+                fs::create_dir_all(stage.path(name).parent().unwrap()).unwrap();
+                fs::write(stage.path(name), "").unwrap();
+                if name.contains("/bin/")
+                    || name.ends_with("agent")
+                    || name.ends_with("1.0")
+                    || name.ends_with(".js")
+                {
+                    fs::set_permissions(stage.path(name), fs::Permissions::from_mode(0o755)).unwrap();
+                }
+            }
+            stage
+        }
+
+        fn path(&self, name: &str) -> PathBuf {
+            self.directory.path().canonicalize().unwrap().join(name)
+        }
+
+        /// The exposed parts, below the home directory.
+        fn exposed(&self, search_path: &[&str], program: &str) -> Vec<String> {
+            let view = HomeView { directory: self.path("home"), exposed: Vec::new(), programs: Vec::new() };
+            let search_path: Vec<_> = search_path.iter().map(|name| self.path(name)).collect();
+            let search_path = std::env::join_paths(search_path).unwrap().into_string().unwrap();
+            let env = BTreeMap::from([("PATH".to_owned(), search_path)]);
+            let program = self.path(program);
+            let written = [self.path("home/work")];
+            let needs = HomeNeeds {
+                view: &view,
+                program: &program,
+                env: &env,
+                own: None,
+                hidden: &[],
+                written: &written,
+            };
+            let home = self.path("home");
+            let names = AbsentHome::find(needs).exposed.into_iter().map(|(name, _)| name);
+            names.filter_map(|name| Some(name.strip_prefix(&home).ok()?.display().to_string())).collect()
+        }
+    }
+
+    #[test]
+    fn home_without_toolchains_exposes_nothing() {
+        let stage = Stage::new(&["home/.npmrc", "home/.config/gh/hosts.yml", "home/notes"]);
+        assert_eq!(stage.exposed(&[], "bin/agent"), Vec::<String>::new());
+    }
+
+    #[test]
+    fn directory_in_path_exposes_what_its_links_lead_to() {
+        let stage = Stage::new(&[
+            "home/.local/share/tool/versions/1.0",
+            "home/.local/share/kwalletd/wallet",
+            "home/.nvm/versions/node/v22/bin/node",
+            "home/tools/bin/x",
+            "home/tools/lib/y",
+            "home/tools/secret",
+            "home/.local/bin/script",
+        ]);
+        symlink("../share/tool/versions/1.0", stage.path("home/.local/bin/tool")).unwrap();
+        let exposed = stage
+            .exposed(&["home/.local/bin", "home/.nvm/versions/node/v22/bin", "home/tools/bin"], "bin/agent");
+        let expected =
+            [".local/bin", ".local/share/tool/versions/1.0", ".nvm/versions", "tools/bin", "tools/lib"];
+        assert_eq!(exposed, expected);
+    }
+
+    #[test]
+    fn agent_is_exposed_with_its_packages_and_interpreter() {
+        let stage = Stage::new(&[
+            "home/agents/a/node_modules/agent/cli.js",
+            "home/node/22/bin/node",
+            "home/node/22/lib/x",
+        ]);
+        fs::write(stage.path("home/agents/a/node_modules/agent/cli.js"), "#!/usr/bin/env node\n").unwrap();
+        symlink("node_modules/agent/cli.js", stage.path("home/agents/a/program")).unwrap();
+        let exposed = stage.exposed(&["home/node/22/bin"], "home/agents/a/program");
+        assert_eq!(exposed, ["agents/a", "node/22"]);
+    }
+
+    /// An agent that works in a project may have put links into a directory that `PATH` names.
+    #[test]
+    fn links_in_a_project_expose_nothing() {
+        let stage = Stage::new(&[
+            "home/.npmrc",
+            "home/.config/token",
+            "home/secret/bin/deploy",
+            "home/secret/key",
+            "home/shop/node_modules/.bin/x",
+            "home/shop/venv/bin/python",
+            "home/shop/venv/lib/x",
+            "home/shop/.env",
+            "home/work/bin/x",
+        ]);
+        symlink(stage.path("home/.npmrc"), stage.path("home/shop/node_modules/.bin/a")).unwrap();
+        symlink(stage.path("home/secret/bin/deploy"), stage.path("home/shop/node_modules/.bin/b")).unwrap();
+        symlink(stage.path("home/.config"), stage.path("home/shop/tools")).unwrap();
+        symlink(stage.path("home/secret"), stage.path("home/shop/venv/share")).unwrap();
+        let path = ["home/shop/node_modules/.bin", "home/shop/tools", "home/shop/venv/bin", "home/work/bin"];
+        let exposed = stage.exposed(&path, "bin/agent");
+        assert_eq!(exposed, ["shop/node_modules", "shop/venv/bin", "shop/venv/lib"]);
+    }
+
+    #[test]
+    fn home_itself_is_never_exposed() {
+        let stage = Stage::new(&["home/agent", "home/bin/x"]);
+        let exposed = stage.exposed(&["home", "home/bin", ""], "home/agent");
+        assert_eq!(exposed, ["agent", "bin"]);
+    }
+
+    #[test]
+    fn system_directories_cannot_be_absent() {
+        for path in ["/", "/usr", "/etc", "/tmp"] {
+            assert!(!can_be_absent(Path::new(path)), "{path}");
+        }
+    }
+}

@@ -1,0 +1,72 @@
+//! Configuration files of package managers in the home directory, without credentials.
+//!
+//! They name the registries that a project is built from, and often hold tokens in the next line. A run gets a copy with the lines
+//! that are known to be harmless.
+
+use std::fs::File;
+use std::io::Read;
+use std::path::Path;
+
+/// A file below the home directory, and the keys of it that are passed on.
+const FILES: &[(&str, &[&str])] = &[(".npmrc", NPM), (".pip/pip.conf", PIP), (".config/pip/pip.conf", PIP)];
+
+const NPM: &[&str] = &["audit", "cafile", "engine-strict", "fund", "registry", "save-exact", "strict-ssl"];
+const PIP: &[&str] =
+    &["cert", "extra-index-url", "find-links", "index-url", "no-index", "timeout", "trusted-host"];
+
+/// How long a file may be.
+const MAX_BYTES: u64 = 256 * 1024;
+
+/// Returns the files that exist below a home directory, each with its text without credentials.
+pub(crate) fn sanitized(home: &Path) -> Vec<(&'static str, String)> {
+    let copy = |(name, keys): &(&'static str, &[&str])| {
+        let text = read(&home.join(name))?;
+        let lines = text.lines().filter(|line| is_harmless(line, keys));
+        Some((*name, lines.flat_map(|line| [line, "\n"]).collect()))
+    };
+    FILES.iter().filter_map(copy).collect()
+}
+
+fn read(path: &Path) -> Option<String> {
+    let file = File::open(path).ok()?;
+    if !file.metadata().ok()?.is_file() {
+        return None;
+    }
+    let mut text = String::new();
+    file.take(MAX_BYTES).read_to_string(&mut text).ok()?;
+    Some(text)
+}
+
+/// Returns whether a line is a section, or sets a known key to a value without a user name or a variable in it.
+fn is_harmless(line: &str, keys: &[&str]) -> bool {
+    let line = line.trim();
+    if line.starts_with('[') && line.ends_with(']') {
+        return line[1..line.len() - 1].chars().all(|c| c.is_ascii_alphanumeric() || c == '-');
+    }
+    let Some((key, value)) = line.split_once('=') else { return false };
+    // Of npm, a scope may have a registry of its own.
+    let key = key.trim();
+    let name = key.strip_prefix('@').and_then(|scoped| scoped.split_once(':')).map_or(key, |(_, name)| name);
+    keys.contains(&name) && !value.contains(['@', '$'])
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::fs;
+
+    #[test]
+    fn registries_are_kept_and_tokens_are_not() {
+        let home = tempfile::tempdir().unwrap();
+        let npm = "registry=https://npm.example.com/\n@shop:registry = https://shop.example.com\n\
+                   //npm.example.com/:_authToken=secret\n_auth=secret\nregistry=https://me:secret@example.com/\nemail=a\nsecret\n";
+        fs::write(home.path().join(".npmrc"), npm).unwrap();
+        fs::create_dir_all(home.path().join(".config/pip")).unwrap();
+        let pip = "[global]\nindex-url = https://example.com/simple\nextra-index-url = https://u:secret@example.com/\npassword = secret\n";
+        fs::write(home.path().join(".config/pip/pip.conf"), pip).unwrap();
+        let found = sanitized(home.path());
+        let npm = "registry=https://npm.example.com/\n@shop:registry = https://shop.example.com\n".to_owned();
+        let pip = "[global]\nindex-url = https://example.com/simple\n".to_owned();
+        assert_eq!(found, [(".npmrc", npm), (".config/pip/pip.conf", pip)]);
+    }
+}
