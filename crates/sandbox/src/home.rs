@@ -110,8 +110,8 @@ pub(crate) struct HomeNeeds<'a> {
 impl AbsentHome {
     /// Finds the parts that a run needs.
     pub fn find(needs: HomeNeeds<'_>) -> Self {
-        let named = [Some(needs.view.directory.clone()), home_of_user()];
-        let names: Vec<PathBuf> = named.into_iter().flatten().collect();
+        let names: Vec<PathBuf> =
+            [Some(needs.view.directory.clone()), home_of_user()].into_iter().flatten().collect();
         let mut directories: Vec<PathBuf> = Vec::new();
         for directory in names.iter().filter_map(|path| Real::path(path).ok()) {
             if can_be_absent(&directory) && !directories.contains(&directory) {
@@ -426,11 +426,7 @@ mod tests {
             for name in files {
                 fs::create_dir_all(stage.path(name).parent().unwrap()).unwrap();
                 fs::write(stage.path(name), "").unwrap();
-                if name.contains("/bin/")
-                    || name.ends_with("agent")
-                    || name.ends_with("1.0")
-                    || name.ends_with(".js")
-                {
+                if ["/bin/", "agent", "/1.0", "cli.js"].iter().any(|part| name.contains(part)) {
                     fs::set_permissions(stage.path(name), fs::Permissions::from_mode(0o755)).unwrap();
                 }
             }
