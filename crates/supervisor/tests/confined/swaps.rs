@@ -21,6 +21,7 @@ crate::tests![
     workspace_swapped_for_a_link_writes_nothing_outside,
     workspace_swapped_for_a_link_is_held_by_landlock_alone,
     parent_of_a_hidden_directory_cannot_be_renamed,
+    hidden_path_replaced_during_a_run_stays_hidden,
 ];
 
 /// How many runs start during the swaps. Before mounts went by descriptor, about one in fifteen broke out.
@@ -164,5 +165,24 @@ fn parent_of_a_hidden_directory_cannot_be_renamed() {
             assert_eq!(scene.output(), "done\n", "{}", scene.error());
             fs::remove_dir_all(scene.spool()).unwrap();
         }
+    });
+}
+
+/// The kernel takes an empty mount away with the file or directory that it stood on. An editor or a login replaces those.
+fn hidden_path_replaced_during_a_run_stays_hidden() {
+    Scene::play(async |scene: &Scene| {
+        let (file, directory) = (scene.path("home/.netrc"), scene.path("home/.ssh"));
+        fs::write(&file, "as it was").unwrap();
+        let script = "echo up; while [ ! -e go ]; do sleep 0.01; done; cat ../.netrc ../.ssh/id; echo done";
+        let run = scene.start(&scene.shell(script)).await;
+        scene.says("up").await;
+        fs::write(scene.path("home/new"), "as it was").unwrap();
+        fs::rename(scene.path("home/new"), &file).unwrap();
+        fs::rename(&directory, scene.path("home/old")).unwrap();
+        fs::create_dir(&directory).unwrap();
+        fs::write(directory.join("id"), "as it was").unwrap();
+        fs::write(scene.workspace().join("go"), "").unwrap();
+        run.wait().await.unwrap();
+        assert_eq!(scene.output(), "up\ndone\n", "{}", scene.error());
     });
 }
