@@ -228,6 +228,7 @@ impl Course<'_> {
         loop {
             let ((number, run, note), started_at) = match found.take() {
                 Some(found) => {
+                    self.desk.resume_nesting(self.job, &found.1).await;
                     let status = found.1.spool().status().ok().flatten();
                     (found, status.map(|status| Timestamp::from_millis(status.started_at_ms)))
                 }

@@ -4,6 +4,7 @@
 //! each other for good. So a parent lends its slot to the calls that are placed on its behalf, and they count towards it.
 
 use model::{Job, JobId};
+use store::{JobFilter, PageRequest};
 use supervisor::Run;
 
 use crate::desk::{Desk, Inner};
@@ -12,6 +13,8 @@ use crate::live::ParentRun;
 
 /// How deep calls may be nested: each level takes up one more slot than the operator allows.
 const MOST_LEVELS: usize = 4;
+/// How many calls of one agent are looked at after a restart, the newest first.
+const MOST_RESUMED: u32 = 100;
 
 impl Desk {
     /// Returns the job whose supervisor is among these processes.
@@ -29,6 +32,19 @@ impl Inner {
         if let (Some(live), Some(supervisor)) = (self.board.get(job.id), supervisor) {
             let agent = job.order.call.agent;
             live.nesting().run = Some(ParentRun { agent, supervisor, parent: job.order.parent });
+        }
+    }
+
+    /// Takes up the nesting of a run that an earlier desk has started: its agent may wait for calls that it placed there.
+    pub(crate) async fn resume_nesting(&self, job: &Job, run: &Run) {
+        self.note_run(job, run);
+        let filter = JobFilter { parent: Some(job.id), ..JobFilter::default() };
+        match self.store.list(&filter, PageRequest { limit: MOST_RESUMED, before: None }).await {
+            Ok(page) => {
+                let waiting = page.jobs.into_iter().filter(|nested| nested.state.ended().is_none());
+                waiting.for_each(|nested| self.lend_slot(Some(job.id), nested.id));
+            }
+            Err(error) => tracing::warn!(job = %job.id, %error, "cannot list the calls of a running agent"),
         }
     }
 

@@ -25,7 +25,29 @@ tests![
     nested_call_does_not_wait_for_the_slot_of_its_parent,
     nested_call_does_not_wait_for_the_folder_of_its_parent,
     calls_nested_too_deep_are_refused,
+    nested_call_has_the_slot_of_its_parent_after_a_restart,
 ];
+
+fn nested_call_has_the_slot_of_its_parent_after_a_restart() {
+    Scene::play(async |scene| {
+        let desk = scene.open_with(|settings| settings.at_once = 1).await;
+        let hang = || scene.order("say here\nhang");
+        let parent = desk.place(hang()).await.unwrap().job;
+        until_it_says(&desk, parent, "here").await;
+        let first = desk.place(Order { parent: Some(parent), ..hang() }).await.unwrap().job;
+        until_it_says(&desk, first, "here").await;
+        let second = Order { parent: Some(parent), ..scene.order("answer nested") };
+        let second = desk.place(second).await.unwrap().job;
+        desk.close(Leave::Now).await;
+        let desk = scene.open_with(|settings| settings.at_once = 1).await;
+        until_it_says(&desk, parent, "here").await;
+        desk.cancel(first).await.unwrap();
+        assert_eq!(ended(&desk, second).await.output, "nested");
+        desk.cancel(parent).await.unwrap();
+        ended(&desk, parent).await;
+        close(&desk).await;
+    });
+}
 
 fn nested_call_does_not_wait_for_the_slot_of_its_parent() {
     Scene::play(async |scene| {
