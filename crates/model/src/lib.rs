@@ -55,5 +55,5 @@ pub use progress::{Attempt, Claim, Lease, Owner, Progress, Refusal, Step};
 pub use report::{End, Exit, NotStarted, NotStartedReason, RunReport, TreeEnd, TreeUsage};
 pub use run_id::{BadRunId, RunId};
 pub use session::{BadSessionId, ExpectedSession, SessionChoice, SessionId};
-pub use status::{ProcessIdentity, RunState, RunStatus, STATUS_VERSION};
+pub use status::{LimitClock, ProcessIdentity, RunState, RunStatus, STATUS_VERSION};
 pub use timestamp::Timestamp;

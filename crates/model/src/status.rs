@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::{RunId, RunReport, SandboxReport};
+use crate::{Limits, RunId, RunReport, SandboxReport};
 
 /// The version of the format that this crate writes; a reader refuses any other.
 pub const STATUS_VERSION: u32 = 1;
@@ -23,8 +23,20 @@ pub struct RunStatus {
     /// What confines it; none when nothing was started, or when an older version wrote this down.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub sandbox: Option<SandboxReport>,
+    /// What lets another process enforce the limits; none when an older version wrote this down.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub limits: Option<LimitClock>,
     /// Where the run is.
     pub state: RunState,
+}
+
+/// The limits of a run and the moment they count from.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LimitClock {
+    /// The limits.
+    pub limits: Limits,
+    /// When the run started, in milliseconds of `CLOCK_MONOTONIC`; means something within one boot.
+    pub started_monotonic_ms: u64,
 }
 
 /// Where a run is.

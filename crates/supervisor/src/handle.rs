@@ -2,16 +2,18 @@
 //!
 //! Knows a run only through its spool and its supervisor's process, so both kinds of handle are the same.
 
+use std::fs;
 use std::io;
-use std::path::Path;
+use std::path::{Path, PathBuf};
+use std::pin::pin;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
-use model::{ProcessIdentity, RunId, RunReport, RunState, RunStatus};
+use model::{End, LimitClock, ProcessIdentity, RunId, RunReport, RunState, RunStatus};
 use tokio::io::unix::AsyncFd;
 use tokio::process::Child;
-use tokio::time::sleep;
+use tokio::time::{sleep, sleep_until};
 
 use crate::events::{Events, Offsets};
 use crate::line::Line;
@@ -19,6 +21,7 @@ use crate::os::{self, Former, ProcessHandle, SeenProcess, Survivors};
 use crate::readiness::until_readable;
 use crate::recovery::{RecoverError, is_final, recover_run, sweep};
 use crate::spool::{Spool, SpoolError};
+use crate::watchdog::{Measure, Observed, Watchdog};
 
 /// How long a supervisor that has its order may take until its first word.
 const FIRST_WORD: Duration = Duration::from_secs(10);
@@ -44,6 +47,10 @@ struct Handle {
     line: Option<Line>,
     /// Only in a program whose child the supervisor is, which must therefore reap it.
     child: Mutex<Option<Child>>,
+    /// Enforces the limits when the supervisor does not.
+    watchdog: Mutex<Watchdog>,
+    /// The end of a run whose supervisor this program has killed.
+    forced_end: OnceLock<End>,
     /// Whether the end was heard: the supervisor may be there for a moment longer, and there is nothing left to stop.
     ended: AtomicBool,
     stop_on_drop: AtomicBool,
@@ -77,10 +84,14 @@ pub async fn attach(folder: &Path) -> Result<Run, AttachError> {
         }
         match spool.order()? {
             // Nobody will carry the order out any more.
-            Some(order) if !held => return Ok(Run::new(spool, order.run_id, None, None, None, None)),
+            Some(order) if !held => return Ok(Run::new(spool, order.run_id, None, None, None, None, None)),
             None if !held => return Err(AttachError::NoRun { spool }),
             // Its starter or its supervisor is about to write.
-            _ if Instant::now() > give_up_at => return Err(AttachError::NoWord { spool }),
+            _ if Instant::now() > give_up_at => {
+                // It may have been suspended before its first status; the next attempt finds that one.
+                os::continue_whose_stdin_is(spool.folder());
+                return Err(AttachError::NoWord { spool });
+            }
             _ => sleep(LOOK_AGAIN).await,
         }
     }
@@ -90,14 +101,28 @@ impl Run {
     fn new(
         spool: Spool,
         id: RunId,
+        limits: Option<&LimitClock>,
         identity: Option<ProcessIdentity>,
         supervisor: Option<AsyncFd<ProcessHandle>>,
         line: Option<Line>,
         child: Option<Child>,
     ) -> Self {
+        let watchdog = Mutex::new(Watchdog::new(limits, os::monotonic_ms(), Instant::now()));
+        let forced_end = OnceLock::new();
         let (child, ended, stop_on_drop) =
             (Mutex::new(child), AtomicBool::new(false), AtomicBool::new(false));
-        Self(Arc::new(Handle { spool, id, identity, supervisor, line, child, ended, stop_on_drop }))
+        Self(Arc::new(Handle {
+            spool,
+            id,
+            identity,
+            supervisor,
+            line,
+            child,
+            watchdog,
+            forced_end,
+            ended,
+            stop_on_drop,
+        }))
     }
 
     /// The handle of a program that has just started the supervisor and heard its first word.
@@ -120,7 +145,7 @@ impl Run {
         let identity = this_boot.then_some(status.supervisor);
         let process = identity.map(ProcessHandle::open).transpose().map_err(AttachError::Watch)?.flatten();
         let supervisor = process.map(until_readable).transpose().map_err(AttachError::Watch)?;
-        Ok(Self::new(spool, status.run_id, identity, supervisor, line, child))
+        Ok(Self::new(spool, status.run_id, status.limits.as_ref(), identity, supervisor, line, child))
     }
 
     /// The run's own id.
@@ -167,13 +192,34 @@ impl Run {
     /// When the supervisor was killed, this ends what it had left (see [`crate::recover`]) and reports
     /// [`model::End::SupervisorLost`]; when its folder is gone too, it ends what it had left and is an error. May be called
     /// any number of times, also at the same time; dropping the future changes nothing.
+    ///
+    /// Enforces the limits of the run and a stop request when the supervisor is suspended.
     pub async fn wait(&self) -> Result<RunReport, WaitError> {
+        let mut supervised = pin!(self.wait_for_supervisor());
+        let report = loop {
+            tokio::select! {
+                biased;
+                report = &mut supervised => break report?,
+                () = self.0.until_next_check() => self.enforce_limits().await?,
+            }
+        };
+        if let Some(report) = report {
+            return Ok(report);
+        }
+        let handle = Arc::clone(&self.0);
+        // Recovery reads all of /proc, some times over.
+        let recovered = tokio::task::spawn_blocking(move || handle.recover()).await;
+        Ok(recovered.map_err(|error| WaitError::Watch(io::Error::other(error)))??)
+    }
+
+    /// Waits until the supervisor has reported the end or is gone; none when it has left no report.
+    async fn wait_for_supervisor(&self) -> Result<Option<RunReport>, WaitError> {
         if let Some(line) = &self.0.line {
             line.last_word().await.map_err(WaitError::Watch)?;
             // Its last word is its report: the process itself is about to end, having nothing left to do.
             if let Some(report) = self.final_report()? {
                 self.reap();
-                return Ok(report);
+                return Ok(Some(report));
             }
         }
         if let Some(supervisor) = &self.0.supervisor {
@@ -181,13 +227,14 @@ impl Run {
             supervisor.readable().await.map_err(WaitError::Watch)?.retain_ready();
         }
         self.reap();
-        if let Some(report) = self.final_report()? {
-            return Ok(report);
-        }
+        Ok(self.final_report()?)
+    }
+
+    async fn enforce_limits(&self) -> Result<(), WaitError> {
+        let Some(end) = self.0.check_limits() else { return Ok(()) };
         let handle = Arc::clone(&self.0);
-        // Recovery reads all of /proc, some times over.
-        let recovered = tokio::task::spawn_blocking(move || handle.recover()).await;
-        Ok(recovered.map_err(|error| WaitError::Watch(io::Error::other(error)))??)
+        let killed = tokio::task::spawn_blocking(move || handle.kill(end)).await;
+        killed.map_err(io::Error::other).and_then(|killed| killed).map_err(WaitError::Watch)
     }
 
     /// What the supervisor reported, if nothing about it can change any more.
@@ -210,7 +257,52 @@ impl Run {
 }
 
 impl Handle {
+    fn watchdog(&self) -> MutexGuard<'_, Watchdog> {
+        self.watchdog.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    async fn until_next_check(&self) {
+        let next_check = self.watchdog().next_check();
+        sleep_until(next_check.into()).await;
+    }
+
+    /// Checks the limits, if it is time, and continues an overdue supervisor. Returns the end of a run that must be killed.
+    fn check_limits(&self) -> Option<End> {
+        let (supervisor, identity) = (self.supervisor.as_ref()?, self.identity?);
+        let size = |path: PathBuf| fs::metadata(path).map_or(0, |file| file.len());
+        let printed = size(self.spool.output()) + size(self.spool.error());
+        // A machine without a free descriptor gets another check.
+        let suspended = os::is_suspended(identity.pid).unwrap_or(false);
+        let mut watchdog = self.watchdog();
+        let now = Instant::now();
+        if now < watchdog.next_check() {
+            return None;
+        }
+        match watchdog.check(Observed { printed, suspended }, now) {
+            Measure::Wait => None,
+            Measure::Continue => {
+                // One that has ended since needs no signal.
+                let _ = supervisor.get_ref().resume();
+                None
+            }
+            Measure::Kill(end) => Some(end),
+        }
+    }
+
+    /// Kills the supervisor and its process tree. The tree first: while its subreaper is there, no process can leave the tree.
+    fn kill(&self, end: End) -> io::Result<()> {
+        let (Some(supervisor), Some(identity)) = (&self.supervisor, self.identity) else { return Ok(()) };
+        // A second program or an earlier check may have decided the end already.
+        let _ = self.forced_end.set(end);
+        supervisor.get_ref().suspend()?;
+        // Processes that are left are found again and reported by the recovery.
+        sweep(|| os::kill_below(identity))?;
+        supervisor.get_ref().kill()?;
+        Ok(())
+    }
+
     fn stop(&self) -> io::Result<StopReply> {
+        self.watchdog().request_stop(Instant::now());
         match &self.supervisor {
             Some(supervisor)
                 if !self.ended.load(Ordering::Relaxed) && supervisor.get_ref().terminate()? =>
@@ -223,11 +315,13 @@ impl Handle {
 
     fn recover(&self) -> Result<RunReport, RecoverError> {
         let seen_to_die = self.supervisor.is_some();
-        let recovered = recover_run(self.spool.folder(), seen_to_die);
+        let end = self.forced_end.get().cloned().unwrap_or(End::SupervisorLost);
+        let recovered = recover_run(self.spool.folder(), seen_to_die, &end);
         if let Err(RecoverError::Open { .. } | RecoverError::NoRun { .. }) = &recovered {
             // The folder is gone; who is to be looked for is known all the same.
             let former = self.identity.map(|identity| Former { identity, seen_to_die });
-            sweep(&Survivors::of(self.id, former)).map_err(RecoverError::Sweep)?;
+            let survivors = Survivors::of(self.id, former);
+            sweep(|| survivors.kill()).map_err(RecoverError::Sweep)?;
         }
         recovered
     }

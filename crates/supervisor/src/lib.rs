@@ -27,6 +27,12 @@
 //! # Ok(()) }
 //! ```
 //!
+//! # When the supervisor is suspended
+//!
+//! A suspended supervisor (SIGSTOP) enforces no limit. [`Run::wait`] and [`Events`] then do it for it: a second after a deadline
+//! or a stop request they continue the supervisor, and when that has not helped three times, they kill it with all its
+//! processes. The run ends as the deadline or the stop that was due.
+//!
 //! # What holds when the supervisor itself is killed with SIGKILL
 //!
 //! The kernel kills the agent's own process with it. What the agent had started lives on until somebody recovers the run:
@@ -55,6 +61,7 @@ mod recovery;
 mod spool;
 mod start;
 mod supervision;
+mod watchdog;
 
 #[cfg(target_os = "linux")]
 mod linux;

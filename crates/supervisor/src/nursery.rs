@@ -21,7 +21,9 @@ use rustix::net::{
     SendAncillaryMessage, SendFlags, SocketFlags, SocketType, recvmsg, sendmsg, socketpair,
 };
 use rustix::pipe::{PipeFlags, pipe_with};
-use rustix::process::{Pid, Signal, WaitOptions, getpid, kill_process_group, setsid, wait};
+use rustix::process::{
+    Pid, Signal, WaitOptions, WaitStatus, getpid, kill_process, kill_process_group, setsid, wait,
+};
 use rustix::stdio::{dup2_stdin, dup2_stdout};
 use tokio::process::Child;
 
@@ -78,14 +80,29 @@ impl Nursery {
         Ok(())
     }
 
+    /// Returns whether it is suspended, and so would fork no supervisor.
+    pub fn is_suspended(&self) -> bool {
+        let pid = self.process.id().and_then(|id| i32::try_from(id).ok());
+        pid.is_some_and(|pid| os::is_suspended(pid).unwrap_or(false))
+    }
+
+    /// Continues it and the supervisors that wait, if they are suspended.
+    pub fn resume(&self) {
+        self.signal(Signal::CONT);
+    }
+
     /// Ends it and the supervisors that wait, with the orders that nobody has heard. Those that have a folder have left its process
     /// group, and live on.
     pub fn end(self) {
+        self.signal(Signal::KILL);
+    }
+
+    fn signal(&self, signal: Signal) {
         // Not waited for yet, so the number is that of its group and of no other.
         let group = self.process.id().and_then(|id| Pid::from_raw(i32::try_from(id).ok()?));
         if let Some(group) = group {
             // One that has ended already is as good.
-            let _ = kill_process_group(group, Signal::KILL);
+            let _ = kill_process_group(group, signal);
         }
     }
 }
@@ -146,10 +163,10 @@ pub(crate) fn bear_supervisors() -> io::Result<Option<Born>> {
             if signals.take()?.stop {
                 return Ok(None);
             }
-            let gone = reaped();
+            let gone = gone(&waiting);
             let before = waiting.len();
             waiting.retain(|child| !gone.contains(child));
-            // Somebody ended them before they had a folder, or they could not get ready.
+            // They were killed or suspended before they had a folder, or could not get ready.
             lost += before - waiting.len();
         }
         if by_line {
@@ -159,10 +176,20 @@ pub(crate) fn bear_supervisors() -> io::Result<Option<Born>> {
     Ok(None)
 }
 
-/// Waits for those that have ended: their processor time then counts as that of the program which they worked for.
-fn reaped() -> Vec<i32> {
-    let ended = std::iter::from_fn(|| wait(WaitOptions::NOHANG).ok().flatten());
-    ended.map(|(child, _)| child.as_raw_pid()).collect()
+/// Returns the children that take no folder any more: those that have ended, whose processor time then counts as that of the program
+/// they worked for, and suspended ones among the waiting, which are killed. A suspended one could swallow the wake-up for a folder.
+fn gone(waiting: &[i32]) -> Vec<i32> {
+    let changed = std::iter::from_fn(|| wait(WaitOptions::NOHANG | WaitOptions::UNTRACED).ok().flatten());
+    let is_gone = |(child, status): (Pid, WaitStatus)| {
+        let pid = child.as_raw_pid();
+        if status.stopped() && waiting.contains(&pid) {
+            // Not waited for yet, so the pid is still its own.
+            let _ = kill_process(child, Signal::KILL);
+            return Some(pid);
+        }
+        (!status.stopped()).then_some(pid)
+    };
+    changed.filter_map(is_gone).collect()
 }
 
 /// A supervisor that is wanted.

@@ -8,8 +8,8 @@ use std::process::ExitCode;
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
 use model::{
-    End, ProcessIdentity, RunPlan, RunReport, RunState, RunStatus, STATUS_VERSION, SandboxReport, TreeEnd,
-    TreeUsage,
+    End, LimitClock, ProcessIdentity, RunPlan, RunReport, RunState, RunStatus, STATUS_VERSION, SandboxReport,
+    TreeEnd, TreeUsage,
 };
 
 use crate::confine::release_caches;
@@ -163,6 +163,7 @@ fn carry_out(folder: &OsStr, ready: &Ready) -> Result<(), GaveUp> {
         supervisor: ready.this,
         started_at_ms: now_ms(),
         sandbox: None,
+        limits: Some(LimitClock { limits: plan.limits.clone(), started_monotonic_ms: os::monotonic_ms() }),
         state: RunState::Ended(never_started(End::Stopped)),
     };
     let since = Instant::now();

@@ -14,7 +14,7 @@ use model::{
 use crate::guard::Guard;
 use crate::held::{ERROR, HeldSpool, OUTPUT};
 use crate::lack::is_a_lack;
-use crate::os::{self, Former, Survivors};
+use crate::os::{self, Former, Found, Survivors};
 use crate::program::now_ms;
 use crate::spool::{Spool, SpoolError};
 
@@ -35,11 +35,11 @@ const LOOKS: u32 = 40;
 ///
 /// Blocks for as long as the processes take to die, some ten seconds at most. Any number of programs may call it at once.
 pub fn recover(folder: &Path) -> Result<RunReport, RecoverError> {
-    recover_run(folder, false)
+    recover_run(folder, false, &End::SupervisorLost)
 }
 
-/// The same, for one who may have seen the supervisor die.
-pub(crate) fn recover_run(folder: &Path, seen_to_die: bool) -> Result<RunReport, RecoverError> {
+/// The same, for a program that may have seen the supervisor die, or has killed it for the given reason.
+pub(crate) fn recover_run(folder: &Path, seen_to_die: bool, end: &End) -> Result<RunReport, RecoverError> {
     // Whoever holds the folder is its writer, so nobody else is: neither a supervisor nor another recovery.
     let held = become_the_writer(&Spool::at(folder))?;
     let boot_id = os::boot_id().map_err(RecoverError::Sweep)?;
@@ -57,14 +57,17 @@ pub(crate) fn recover_run(folder: &Path, seen_to_die: bool) -> Result<RunReport,
             return Ok(report.clone());
         }
         RunState::Ended(report) if matches!(report.tree, TreeEnd::LeftAlive { .. }) => {
-            let (tree, _) = sweep(&Survivors::of(status.run_id, former)).map_err(RecoverError::Sweep)?;
+            let survivors = Survivors::of(status.run_id, former);
+            let (tree, _) = sweep(|| survivors.kill()).map_err(RecoverError::Sweep)?;
             RunReport { tree, ..report.clone() }
         }
         _ => {
-            let (tree, ended) = sweep(&Survivors::of(status.run_id, former)).map_err(RecoverError::Sweep)?;
+            let survivors = Survivors::of(status.run_id, former);
+            let (tree, ended) = sweep(|| survivors.kill()).map_err(RecoverError::Sweep)?;
             // In this boot its processes may have gone on until now. In an earlier one nothing did after its last word.
             let ran_until = if status.boot_id == boot_id { None } else { held.last_written() };
-            RunReport { descendants_ended: ended, ..lost(&held, &status, tree, ran_until) }
+            let end = end.clone();
+            RunReport { end, descendants_ended: ended, ..lost(&held, &status, tree, ran_until) }
         }
     };
     let mut report = report;
@@ -113,6 +116,7 @@ fn unannounced(run_id: RunId, boot_id: &str) -> RunStatus {
         supervisor: nobody,
         started_at_ms: now_ms(),
         sandbox: None,
+        limits: None,
         state: RunState::Running { agent: nobody },
     }
 }
@@ -141,13 +145,13 @@ fn become_the_writer(spool: &Spool) -> Result<HeldSpool, RecoverError> {
 }
 
 /// Kills what is found until nothing is found any more; says how sure that is, and how many there were.
-pub(crate) fn sweep(survivors: &Survivors) -> io::Result<(TreeEnd, u32)> {
+pub(crate) fn sweep(kill: impl Fn() -> io::Result<Found>) -> io::Result<(TreeEnd, u32)> {
     let give_up_at = Instant::now() + PATIENCE;
     let count = |number: usize| u32::try_from(number).unwrap_or(u32::MAX);
     let mut ended = HashSet::new();
     let (mut clean, mut looks) = (0, 0);
     loop {
-        let found = survivors.kill()?;
+        let found = kill()?;
         ended.extend(found.killed.iter().copied());
         if !found.killed.is_empty() {
             if Instant::now() > give_up_at {

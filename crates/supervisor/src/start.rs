@@ -5,6 +5,7 @@ use std::ffi::OsStr;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
+use std::pin::pin;
 use std::process::Stdio;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -21,6 +22,7 @@ use crate::os;
 use crate::program::ASKED;
 use crate::recovery::recover;
 use crate::spool::{Spool, SpoolError};
+use crate::watchdog::CHECK_EVERY;
 
 /// How long a supervisor may take until the agent runs. Long enough for any machine that is not lost.
 const FIRST_WORD: Duration = Duration::from_mins(1);
@@ -105,7 +107,8 @@ impl Supervisor {
         })?;
         // From here on the folder is in the supervisor's hands alone.
         drop(held);
-        let word = tokio::time::timeout(self.first_word, line.first_word()).await;
+        let word =
+            tokio::time::timeout(self.first_word, self.first_word_of(&line, &spool, child.is_none())).await;
         // While the agent begins: the next run will find it ready.
         self.prepare_nursery();
         let said = match word {
@@ -141,10 +144,31 @@ impl Supervisor {
         Err(StartError::GaveUp { said })
     }
 
+    /// Hears the first word, and continues a supervisor that was suspended before it.
+    async fn first_word_of(&self, line: &Line, spool: &Spool, from_nursery: bool) -> io::Result<FirstWord> {
+        let mut word = pin!(line.first_word());
+        loop {
+            tokio::select! {
+                biased;
+                word = &mut word => return word,
+                () = tokio::time::sleep(CHECK_EVERY) => {}
+            }
+            if from_nursery && let Some(Some(nursery)) = self.nursery().as_deref() {
+                nursery.resume();
+            }
+            os::continue_whose_stdin_is(spool.folder());
+        }
+    }
+
     /// Has a supervisor begin on a folder: one from the nursery, or else one that is a process of ours.
     fn order(&self, spool: &Spool, held: &HeldSpool) -> io::Result<(Line, Option<Child>)> {
         let (line, voice) = Line::new()?;
         let mut nursery = self.nursery();
+        if let Some(suspended) =
+            nursery.as_deref_mut().and_then(|nursery| nursery.take_if(|it| it.is_suspended()))
+        {
+            suspended.end();
+        }
         if let Some(bearing) = nursery.as_deref().and_then(Option::as_ref) {
             if bearing.bear(held, spool.folder(), voice.as_fd()).is_ok() {
                 return Ok((line, None));

@@ -7,6 +7,7 @@ use std::sync::OnceLock;
 
 use model::ProcessIdentity;
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
+use rustix::time::{ClockId, clock_gettime};
 
 use crate::lack::is_a_lack;
 
@@ -19,6 +20,8 @@ pub struct Entry {
     pub session: i32,
     /// A zombie holds its pid but runs nothing; one whose first thread alone has ended still does.
     pub dead: bool,
+    /// By a signal or a debugger.
+    pub suspended: bool,
 }
 
 /// The id of this boot of the machine; pids and start times mean nothing across boots.
@@ -47,6 +50,18 @@ pub fn this_process() -> io::Result<ProcessIdentity> {
 /// Whether that very process is still running.
 pub fn is_alive(identity: ProcessIdentity) -> io::Result<bool> {
     Ok(entry(identity.pid)?.is_some_and(|entry| entry.identity == identity && !entry.dead))
+}
+
+/// Returns whether the process with that pid is suspended.
+pub fn is_suspended(pid: i32) -> io::Result<bool> {
+    Ok(entry(pid)?.is_some_and(|entry| entry.suspended))
+}
+
+/// Returns the time of `CLOCK_MONOTONIC`, which all processes of a boot share.
+pub fn monotonic_ms() -> u64 {
+    let now = clock_gettime(ClockId::Monotonic);
+    let part = |number: i64| u64::try_from(number).unwrap_or_default();
+    part(now.tv_sec) * 1_000 + part(now.tv_nsec) / 1_000_000
 }
 
 /// The line of one process, if it exists. Who has no descriptor left to look with learns nothing about it.
@@ -88,12 +103,14 @@ fn parse(pid: i32, stat: &[u8]) -> Option<Entry> {
     let text = str::from_utf8(stat.get(name_end + 1..)?).ok()?;
     let fields: Vec<&str> = text.split_ascii_whitespace().collect();
     let number = |index: usize| fields.get(index)?.parse::<i32>().ok();
+    let state = *fields.first()?;
     Some(Entry {
         identity: ProcessIdentity { pid, start_ticks: fields.get(19)?.parse().ok()? },
         parent: number(1)?,
         group: number(2)?,
         session: number(3)?,
-        dead: matches!(*fields.first()?, "Z" | "X") && number(17)? <= 1,
+        dead: matches!(state, "Z" | "X") && number(17)? <= 1,
+        suspended: matches!(state, "T" | "t"),
     })
 }
 
@@ -117,6 +134,21 @@ impl ProcessHandle {
     /// Asks it to end, also when somebody has suspended it. False: it has already ended.
     pub fn terminate(&self) -> io::Result<bool> {
         Ok(self.signal(Signal::TERM)? && self.signal(Signal::CONT)?)
+    }
+
+    /// Lets it run again after it was suspended.
+    pub fn resume(&self) -> io::Result<bool> {
+        self.signal(Signal::CONT)
+    }
+
+    /// Suspends it.
+    pub fn suspend(&self) -> io::Result<bool> {
+        self.signal(Signal::STOP)
+    }
+
+    /// Kills it.
+    pub fn kill(&self) -> io::Result<bool> {
+        self.signal(Signal::KILL)
     }
 
     pub(super) fn signal(&self, signal: Signal) -> io::Result<bool> {

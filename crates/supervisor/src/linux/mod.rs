@@ -16,13 +16,13 @@ mod tree;
 mod watch;
 
 pub use forking::{Forked, fork};
-pub use identity::{ProcessHandle, boot_id, is_alive, this_process};
+pub use identity::{ProcessHandle, boot_id, is_alive, is_suspended, monotonic_ms, this_process};
 pub use inherited::close_inherited_files;
 pub use pipe::{Moved, move_bytes};
 pub use seen::{SeenProcess, processes_below};
 pub use signals::{Signals, heed_what_was_ignored, let_signals_act};
 pub use starter::Starter;
-pub use survivors::{Former, Survivors, kill_whose_stdin_is};
+pub use survivors::{Former, Found, Survivors, continue_whose_stdin_is, kill_below, kill_whose_stdin_is};
 pub use tree::{Children, Pipes, Tree, count_alive, leave_the_caller, usage};
 pub use watch::Watch;
 

@@ -9,7 +9,7 @@ use model::{ProcessIdentity, RunId};
 use rustix::io::Errno;
 use rustix::process::Signal;
 
-use super::identity::{Entry, ProcessHandle, Table, table};
+use super::identity::{Entry, ProcessHandle, Table, is_alive, table};
 use super::tree::below;
 use crate::lack::is_a_lack;
 
@@ -49,14 +49,7 @@ impl Survivors {
     pub fn kill(&self) -> io::Result<Found> {
         let mut table = table()?;
         let killed = self.find(&mut table)?;
-        for identity in &killed {
-            match ProcessHandle::open(*identity)?.map(|handle| handle.signal(Signal::KILL)) {
-                // Another user's: it stays in the list, so that it is reported as left alive.
-                Some(Err(error)) if error.kind() == io::ErrorKind::PermissionDenied => {}
-                Some(Err(error)) => return Err(error),
-                Some(Ok(_)) | None => {}
-            }
-        }
+        kill_all(&killed)?;
         Ok(Found { killed, torn: table.torn })
     }
 
@@ -112,8 +105,41 @@ impl Survivors {
     }
 }
 
+/// Kills every process below a suspended supervisor. It is their subreaper, so none of them can leave it.
+pub fn kill_below(supervisor: ProcessIdentity) -> io::Result<Found> {
+    let table = table()?;
+    if !is_alive(supervisor)? {
+        return Ok(Found { killed: Vec::new(), torn: false });
+    }
+    let family = below(HashSet::from([supervisor.pid]), &table.entries);
+    let killed: Vec<_> = family.into_iter().map(|entry| entry.identity).collect();
+    kill_all(&killed)?;
+    Ok(Found { killed, torn: table.torn })
+}
+
+fn kill_all(processes: &[ProcessIdentity]) -> io::Result<()> {
+    for identity in processes {
+        match ProcessHandle::open(*identity)?.map(|handle| handle.signal(Signal::KILL)) {
+            // Another user's: it stays in the list, so that it is reported as left alive.
+            Some(Err(error)) if error.kind() == io::ErrorKind::PermissionDenied => {}
+            Some(Err(error)) => return Err(error),
+            Some(Ok(_)) | None => {}
+        }
+    }
+    Ok(())
+}
+
 /// Kills the supervisor of a folder, which has it as its stdin, whoever that is.
 pub fn kill_whose_stdin_is(folder: &Path) {
+    signal_whose_stdin_is(folder, Signal::KILL);
+}
+
+/// Continues the supervisor of a folder, which has it as its stdin, if it is suspended.
+pub fn continue_whose_stdin_is(folder: &Path) {
+    signal_whose_stdin_is(folder, Signal::CONT);
+}
+
+fn signal_whose_stdin_is(folder: &Path, signal: Signal) {
     let Ok(table) = table() else { return };
     for entry in table.entries {
         let stdin = format!("/proc/{}/fd/0", entry.identity.pid);
@@ -121,7 +147,7 @@ pub fn kill_whose_stdin_is(folder: &Path) {
             // Looked at again, by its start time, so that nobody else is hit who was given its pid.
             && let Ok(Some(process)) = ProcessHandle::open(entry.identity)
         {
-            let _ = process.signal(Signal::KILL);
+            let _ = process.signal(signal);
         }
     }
 }

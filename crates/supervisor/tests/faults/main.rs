@@ -14,6 +14,7 @@ mod spawning;
 mod spooling;
 mod stopping;
 mod streams;
+mod suspended;
 mod trees;
 mod waiting;
 
@@ -55,6 +56,7 @@ fn trials() -> Vec<Trial> {
         trees::TESTS,
         streams::TESTS,
         deadlines::TESTS,
+        suspended::TESTS,
         spooling::TESTS,
         stopping::TESTS,
         lost::TESTS,

@@ -154,6 +154,12 @@ pub fn is_running(pid: i32) -> bool {
     threads.filter_map(Result::ok).any(|thread| thread_is_running(&thread.path()))
 }
 
+/// Whether a process is suspended by a signal.
+pub fn is_suspended(pid: i32) -> bool {
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+    stat.rsplit(')').next().is_some_and(|fields| fields.trim_start().starts_with('T'))
+}
+
 fn thread_is_running(thread: &Path) -> bool {
     fs::read_to_string(thread.join("stat")).is_ok_and(|stat| {
         !matches!(stat.rsplit(')').next().unwrap().trim_start().chars().next(), Some('Z' | 'X'))

@@ -4,16 +4,20 @@ use std::time::Duration;
 
 use model::{End, RunReport, TreeEnd};
 use rustix::process::{Pid, Signal, kill_process};
-use supervisor::{Run, StartError, Supervisor};
+use supervisor::{Run, Supervisor};
 
-use crate::scene::{Scene, children_of, children_of_this_process, eventually, is_running, parent_of};
+use crate::scene::{
+    Scene, children_of, children_of_this_process, eventually, is_running, is_suspended, parent_of,
+};
 
 crate::tests![
     supervisors_come_from_the_process_that_waits,
     one_that_was_killed_while_it_waited_is_no_loss,
     what_it_has_borne_outlives_it,
     a_supervisor_that_was_killed_before_it_had_a_folder_is_replaced,
-    one_that_does_not_answer_is_ended_and_its_order_with_it,
+    suspended_waiting_supervisor_is_passed_over,
+    suspended_nursery_is_passed_over,
+    suspended_nursery_and_supervisor_are_passed_over,
     a_supervisor_that_was_killed_in_its_run_is_recovered_like_any_other,
     many_runs_at_once_come_from_one,
     it_ends_with_whoever_keeps_it,
@@ -109,21 +113,35 @@ fn a_supervisor_that_was_killed_before_it_had_a_folder_is_replaced() {
     });
 }
 
-fn one_that_does_not_answer_is_ended_and_its_order_with_it() {
-    Scene::play(async |scene: &Scene| {
-        let supervisor = warm().first_word_within(Duration::from_secs(2));
+/// Starts a second run after the given processes of the nursery were suspended; they are gone afterwards.
+fn run_starts_although_suspended(which: fn(nursery: i32, waiting: i32) -> Vec<i32>) {
+    Scene::play(async move |scene: &Scene| {
+        let supervisor = warm().first_word_within(Duration::from_secs(5));
         let nursery = nursery_of(scene, &supervisor).await;
-        let suspended = waiting_in(nursery).await;
-        send(nursery, Signal::STOP);
-        send(suspended, Signal::STOP);
-        let folder = scene.folder().join("second");
-        let refused = supervisor.start(&folder, &scene.agent("answer two")).await;
-        assert!(matches!(refused, Err(StartError::GaveUp { .. })), "{refused:?}");
-        eventually("both are gone", || !is_running(suspended) && !is_running(nursery)).await;
-        assert!(!folder.join("plan.json").exists(), "somebody could still carry the order out");
+        let suspended = which(nursery, waiting_in(nursery).await);
+        for pid in &suspended {
+            send(*pid, Signal::STOP);
+            // The nursery kills a waiting one as soon as it sees it.
+            eventually("it is suspended", || is_suspended(*pid) || !is_running(*pid)).await;
+        }
+        let second = start(scene, &supervisor, "second", "answer two").await;
+        assert_eq!(report(&second).await.end, End::Exited);
+        eventually("they are gone", || !suspended.iter().any(|pid| is_running(*pid))).await;
         let third = start(scene, &supervisor, "third", "answer three").await;
         assert_eq!(report(&third).await.end, End::Exited);
     });
+}
+
+fn suspended_waiting_supervisor_is_passed_over() {
+    run_starts_although_suspended(|_, waiting| vec![waiting]);
+}
+
+fn suspended_nursery_is_passed_over() {
+    run_starts_although_suspended(|nursery, _| vec![nursery]);
+}
+
+fn suspended_nursery_and_supervisor_are_passed_over() {
+    run_starts_although_suspended(|nursery, waiting| vec![nursery, waiting]);
 }
 
 fn a_supervisor_that_was_killed_in_its_run_is_recovered_like_any_other() {

@@ -1,0 +1,95 @@
+//! Limits and stop requests hold while the supervisor is suspended.
+
+use std::time::Duration;
+
+use model::{Deadline, End, Limits, RunPlan, TreeEnd};
+use rustix::process::{Pid, Signal, kill_process};
+use supervisor::{Run, attach};
+
+use crate::scene::{Scene, eventually};
+
+crate::tests![
+    suspended_supervisor_meets_the_wall_deadline,
+    suspended_supervisor_meets_the_idle_deadline,
+    suspended_supervisor_meets_the_start_deadline,
+    suspended_supervisor_of_an_earlier_program_meets_its_deadline,
+    supervisor_that_is_kept_suspended_is_killed_with_its_tree,
+    supervisor_that_is_kept_suspended_is_killed_on_a_stop,
+];
+
+const SHORT: Option<Duration> = Some(Duration::from_millis(400));
+
+fn suspend(run: &Run) {
+    let supervisor = run.supervisor().unwrap().pid;
+    kill_process(Pid::from_raw(supervisor).unwrap(), Signal::STOP).unwrap();
+}
+
+fn suspended_run_ends_as(which: Deadline, script: &'static str, limits: Limits) {
+    Scene::play(async move |scene: &Scene| {
+        let plan = scene.agent(script);
+        let run = scene.start(&RunPlan { limits, ..plan }).await;
+        eventually("the agent has printed", || scene.text() == "hello\n" || which == Deadline::Start).await;
+        suspend(&run);
+        let report = run.wait().await.unwrap();
+        assert_eq!((report.end, report.tree), (End::Deadline { which }, TreeEnd::ProvenEmpty));
+    });
+}
+
+fn suspended_supervisor_meets_the_wall_deadline() {
+    let limits = Limits { wall: Some(Duration::from_secs(1)), ..Limits::default() };
+    suspended_run_ends_as(Deadline::Wall, "say hello\nhang", limits);
+}
+
+fn suspended_supervisor_meets_the_idle_deadline() {
+    let limits = Limits { idle: Some(Duration::from_secs(1)), ..Limits::default() };
+    suspended_run_ends_as(Deadline::Idle, "say hello\nhang", limits);
+}
+
+fn suspended_supervisor_meets_the_start_deadline() {
+    suspended_run_ends_as(Deadline::Start, "hang", Limits { start: SHORT, ..Limits::default() });
+}
+
+fn suspended_supervisor_of_an_earlier_program_meets_its_deadline() {
+    Scene::play(async |scene: &Scene| {
+        let limits = Limits { wall: Some(Duration::from_secs(1)), ..Limits::default() };
+        let plan = scene.agent("hang");
+        let first = scene.start(&RunPlan { limits, ..plan }).await;
+        suspend(&first);
+        drop(first);
+        let report = attach(&scene.spool()).await.unwrap().wait().await.unwrap();
+        assert_eq!(report.end, End::Deadline { which: Deadline::Wall });
+    });
+}
+
+/// An agent that suspends its supervisor for as long as both live, and has a descendant without any trace of the run.
+fn hostile_agent(scene: &Scene, limits: Limits) -> RunPlan {
+    let hidden = format!("env -i setsid sleep 600 & echo $! > {}", scene.pid_file().display());
+    let script = format!("{hidden}; echo up; while :; do kill -STOP $PPID; done");
+    let env = [("PATH".to_owned(), "/usr/bin:/bin".to_owned())].into();
+    RunPlan { args: vec!["-c".into(), script], env, limits, ..RunPlan::new("/bin/sh", "/") }
+}
+
+fn supervisor_that_is_kept_suspended_is_killed_with_its_tree() {
+    Scene::play(async |scene: &Scene| {
+        let grace = Duration::from_millis(300);
+        let run =
+            scene.start(&hostile_agent(scene, Limits { wall: SHORT, grace, ..Limits::default() })).await;
+        let report = run.wait().await.unwrap();
+        assert_eq!(report.end, End::Deadline { which: Deadline::Wall });
+        assert_ne!(report.tree, TreeEnd::LeftAlive { processes: 1 });
+        // That nothing is left, the hidden descendant included, is checked at the end of every test here.
+        assert_eq!(attach(&scene.spool()).await.unwrap().wait().await.unwrap(), report);
+    });
+}
+
+fn supervisor_that_is_kept_suspended_is_killed_on_a_stop() {
+    Scene::play(async |scene: &Scene| {
+        let run = scene.start(&hostile_agent(scene, Limits::default())).await;
+        eventually("the descendant is there", || scene.descendants().len() == 1).await;
+        suspend(&run);
+        run.stop().unwrap();
+        let report = run.wait().await.unwrap();
+        assert_eq!(report.end, End::Stopped);
+        assert!(!matches!(report.tree, TreeEnd::LeftAlive { .. }), "{report:?}");
+    });
+}
