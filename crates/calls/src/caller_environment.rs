@@ -101,7 +101,7 @@ impl CallerEnvironments {
 
     /// Returns the environment of a job's caller; none when it carried none.
     pub fn read(&self, job: JobId) -> Option<CallerEnvironment> {
-        serde_json::from_slice(&fs::read(self.file(job)).ok()?).ok()
+        serde_json::from_slice(&supervisor::read_regular(&self.file(job)).ok()?).ok()
     }
 
     /// Removes the environment of a job, if there is one.

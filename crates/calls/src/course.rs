@@ -303,6 +303,25 @@ impl Course<'_> {
                 )) if matches!(Spool::at(self.files.run(number)).is_held(), Ok(false)) => {
                     return Err(self.failed(not_followed(&error)));
                 }
+                // Nor does a FIFO or a directory in place of a file. Its supervisor can still be found.
+                Err(error @ (AttachError::Spool(SpoolError::Unreadable { .. }) | AttachError::Folder(_)))
+                    if !error.may_pass() =>
+                {
+                    self.end_unreadable(number).await?;
+                    return Err(self.failed(not_followed(&error)));
+                }
+                Err(error) => self.breathe(&error).await.map_err(|_| Conclusion::Left)?,
+            }
+        }
+    }
+
+    /// Ends a run that can only be found by its directory. Repeated until it is known to be gone.
+    async fn end_unreadable(&self, number: u32) -> Result<(), Conclusion> {
+        loop {
+            let folder = self.files.run(number);
+            let ended = tokio::task::spawn_blocking(move || supervisor::end_unreadable(&folder)).await;
+            match ended.map_err(std::io::Error::other).and_then(|ended| ended) {
+                Ok(()) => return Ok(()),
                 Err(error) => self.breathe(&error).await.map_err(|_| Conclusion::Left)?,
             }
         }

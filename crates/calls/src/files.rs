@@ -10,16 +10,16 @@
 //!
 //! Owns these names. None of it is what the promise rests on: the store is. So nothing here is forced to the disk.
 
-use std::fs::{self, File, OpenOptions};
+use std::fs;
 use std::io::{self, Read, Seek, SeekFrom, Write};
-use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt, symlink};
+use std::os::unix::fs::{DirBuilderExt, symlink};
 use std::path::{Path, PathBuf};
 
 use model::{Job, JobId, StateName, Timestamp};
 use schemars::JsonSchema;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
-use supervisor::Spool;
+use supervisor::{Spool, create_regular, open_regular, read_regular};
 
 /// Says how far a paused job has come.
 pub(crate) const PAUSE: &str = "pause.json";
@@ -172,18 +172,12 @@ impl JobFiles {
     pub(crate) fn write(&self, name: &str, content: &impl Serialize) -> io::Result<()> {
         let mut text = serde_json::to_vec(content)?;
         text.push(b'\n');
-        let file = OpenOptions::new()
-            .write(true)
-            .create(true)
-            .truncate(true)
-            .mode(0o600)
-            .open(self.folder.join(name));
-        file?.write_all(&text)
+        create_regular(&self.folder.join(name))?.write_all(&text)
     }
 
     /// What such a file says; none when it is not there or cannot be understood.
     pub(crate) fn read<T: DeserializeOwned>(&self, name: &str) -> Option<T> {
-        serde_json::from_slice(&fs::read(self.folder.join(name)).ok()?).ok()
+        serde_json::from_slice(&read_regular(&self.folder.join(name)).ok()?).ok()
     }
 
     pub(crate) fn remove(&self, name: &str) {
@@ -244,7 +238,7 @@ impl JobFiles {
                 Stream::Output => spool.output(),
                 Stream::Error => spool.error(),
             };
-            let mut file = match File::open(path) {
+            let mut file = match open_regular(&path) {
                 Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
                 file => file?,
             };
@@ -264,7 +258,7 @@ impl JobFiles {
     /// How the output of a run begins.
     pub(crate) fn head_of_run(&self, number: u32) -> io::Result<Vec<u8>> {
         let mut bytes = Vec::new();
-        File::open(Spool::at(self.run(number)).output())?.take(HEAD).read_to_end(&mut bytes)?;
+        open_regular(&Spool::at(self.run(number)).output())?.take(HEAD).read_to_end(&mut bytes)?;
         Ok(bytes)
     }
 
@@ -275,7 +269,7 @@ impl JobFiles {
 
     /// The end of what a run wrote to stderr; nothing when it is missing.
     pub(crate) fn error_tail(&self, run: u32, limit: u64) -> io::Result<Vec<u8>> {
-        let mut file = match File::open(Spool::at(self.run(run)).error()) {
+        let mut file = match open_regular(&Spool::at(self.run(run)).error()) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
             file => file?,
         };

@@ -15,6 +15,7 @@ use tokio::time::{Instant, sleep, sleep_until};
 use crate::handle::{Run, WaitError};
 use crate::os::Watch;
 use crate::readiness::until_readable;
+use crate::regular::open_regular;
 
 /// How much one event carries at most, and how much the first ones do: most agents print little.
 const CHUNK: usize = 64 * 1024;
@@ -173,7 +174,7 @@ impl Reader {
 
 /// A run that was lost before its files were made has none; then there is nothing to read.
 fn open(path: &Path) -> io::Result<File> {
-    match File::open(path) {
+    match open_regular(path) {
         Err(error) if error.kind() == ErrorKind::NotFound => File::open("/dev/null"),
         other => other,
     }

@@ -16,6 +16,7 @@ use tokio::process::Child;
 use tokio::time::{sleep, sleep_until};
 
 use crate::events::{Events, Offsets};
+use crate::lack::is_a_lack;
 use crate::line::Line;
 use crate::os::{self, Former, ProcessHandle, SeenProcess, Survivors};
 use crate::readiness::until_readable;
@@ -363,6 +364,16 @@ pub enum AttachError {
 }
 
 impl AttachError {
+    /// Whether it may pass: the supervisor is late, or the machine lacks something for now.
+    pub fn may_pass(&self) -> bool {
+        match self {
+            Self::NoRun { .. } => false,
+            Self::NoWord { .. } | Self::Watch(_) => true,
+            Self::Spool(error) => error.may_pass(),
+            Self::Folder(error) => is_a_lack(error),
+        }
+    }
+
     /// What to do about it.
     pub fn hint(&self) -> &'static str {
         match self {

@@ -24,7 +24,8 @@ use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
 use crate::os::this_process;
-use crate::spool::{SpoolError, parse};
+use crate::regular::open_regular_at;
+use crate::spool::{SpoolError, open_directory, parse};
 
 pub const STATUS: &str = "status.json";
 pub const PLAN: &str = "plan.json";
@@ -47,7 +48,6 @@ const RESERVED_BYTES: u64 = 64 * 1024;
 const SLOT: OFlags = OFlags::WRONLY.union(OFlags::CREATE).union(OFlags::TRUNC);
 /// How long those who only ask are waited for, all in all: each of them takes microseconds.
 const ASKERS: Duration = Duration::from_secs(5);
-const FILE: Mode = Mode::RUSR.union(Mode::WUSR);
 const FOLDER: Mode = Mode::RWXU;
 
 /// A file that says which format it has.
@@ -105,7 +105,7 @@ impl HeldSpool {
 
     /// Becomes the one writer of a folder; none when somebody else is.
     pub fn take(path: &Path) -> io::Result<Option<Self>> {
-        let folder: OwnedFd = File::open(path)?.into();
+        let folder = open_directory(path)?;
         let give_up_at = Instant::now() + ASKERS;
         // Who asks whether a folder has a writer shares its lock for the moment of the question, and must not be taken for one.
         while !lock(&folder, FlockOperation::NonBlockingLockExclusive)? {
@@ -334,7 +334,10 @@ fn lock(folder: &OwnedFd, how: FlockOperation) -> io::Result<bool> {
 }
 
 fn open_in(folder: impl AsFd, name: &str, flags: OFlags) -> io::Result<File> {
-    Ok(openat(folder, name, flags | OFlags::CLOEXEC | OFlags::NOFOLLOW, FILE)?.into())
+    if flags.contains(OFlags::DIRECTORY) {
+        return Ok(openat(folder, name, flags | OFlags::CLOEXEC | OFlags::NOFOLLOW, Mode::empty())?.into());
+    }
+    open_regular_at(folder, Path::new(name), flags)
 }
 
 /// A place for one status.

@@ -38,6 +38,30 @@ pub fn recover(folder: &Path) -> Result<RunReport, RecoverError> {
     recover_run(folder, false, &End::SupervisorLost)
 }
 
+/// Ends a run whose status cannot be read, so that its supervisor and processes are only known by the open directory that the
+/// supervisor has as its stdin. It is asked first; one that still holds the directory after ten seconds is killed with its tree.
+///
+/// Blocks for as long as that takes.
+pub fn end_unreadable(folder: &Path) -> io::Result<()> {
+    let give_up_at = Instant::now() + PATIENCE;
+    let supervisors = os::find_whose_stdin_is(folder)?;
+    for (supervisor, _) in &supervisors {
+        supervisor.terminate()?;
+    }
+    for (supervisor, identity) in supervisors {
+        while os::is_alive(identity)? {
+            if Instant::now() > give_up_at {
+                supervisor.suspend()?;
+                sweep(|| os::kill_below(identity))?;
+                supervisor.kill()?;
+                break;
+            }
+            std::thread::sleep(LOOK_AGAIN);
+        }
+    }
+    Ok(())
+}
+
 /// The same, for a program that may have seen the supervisor die, or has killed it for the given reason.
 pub(crate) fn recover_run(folder: &Path, seen_to_die: bool, end: &End) -> Result<RunReport, RecoverError> {
     // Whoever holds the folder is its writer, so nobody else is: neither a supervisor nor another recovery.

@@ -11,16 +11,17 @@
 //! Folders are for the user alone (0700), files too (0600): they hold prompts and, for a moment, secrets. Whoever holds the
 //! lock on the folder is its one writer (see `held`).
 
-use std::fs::{self, File};
 use std::io;
+use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 
 use model::{RunStatus, STATUS_VERSION};
-use rustix::fs::{FlockOperation, flock};
+use rustix::fs::{CWD, FlockOperation, Mode, OFlags, flock, openat};
 use rustix::io::Errno;
 
 use crate::held::{Order, STATUS, Versioned};
 use crate::lack::is_a_lack;
+use crate::regular::read_regular;
 
 /// A run's folder, by its path. Making one of these touches nothing.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -76,7 +77,7 @@ impl Spool {
 
     fn read<T: Versioned>(&self, name: &str) -> Result<Option<T>, SpoolError> {
         let path = self.folder.join(name);
-        match fs::read(&path) {
+        match read_regular(&path) {
             // Empty is what a loss of power leaves of a file that had just been written.
             Ok(bytes) if bytes.iter().all(|byte| *byte == 0) => Ok(None),
             Ok(bytes) => parse(path, &bytes).map(Some),
@@ -87,7 +88,7 @@ impl Spool {
 
     /// Whether somebody writes to the folder: a supervisor or a recovery.
     pub fn is_held(&self) -> io::Result<bool> {
-        let folder = File::open(&self.folder)?;
+        let folder = open_directory(&self.folder)?;
         // Shared, so that two who ask do not take each other for a writer.
         match flock(&folder, FlockOperation::NonBlockingLockShared) {
             Ok(()) => Ok(false),
@@ -95,6 +96,12 @@ impl Spool {
             Err(error) => Err(error.into()),
         }
     }
+}
+
+/// Opens the directory of a run. A FIFO or a link in its place is refused.
+pub(crate) fn open_directory(path: &Path) -> io::Result<OwnedFd> {
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    Ok(openat(CWD, path, flags, Mode::empty())?)
 }
 
 /// Reads what a program of this version has written.

@@ -1,10 +1,11 @@
 //! Reading along with a run, to its end.
 
+use std::io::ErrorKind;
 use std::time::Duration;
 
 use agents::{Ended, ParseLimits, Parser, Summary, early_stop, judge};
 use model::{Outcome, RunReport, SessionId, Timestamp};
-use supervisor::{Offsets, Run, RunEvent};
+use supervisor::{Events, Offsets, Run, RunEvent};
 use tokio::time::{Instant, sleep_until};
 
 use super::words::unreadable;
@@ -35,12 +36,7 @@ impl Course<'_> {
         self.desk.note_run(self.job, run);
         let agent = self.job.order.call.agent;
         let exposes_stream = self.job.order.expose_stream;
-        let mut events = loop {
-            match run.events(Offsets::default()) {
-                Ok(events) => break events,
-                Err(error) => self.breathe(&error).await?,
-            }
-        };
+        let mut events = self.open_events(run).await?;
         let mut parser = Parser::new(agent, ParseLimits::default());
         let mut activity = first_activity(note, started_at);
         // Whatever the job waited for before, it runs now.
@@ -134,6 +130,21 @@ impl Course<'_> {
         });
         self.model_spoke |= activity.model_spoke;
         Ok((self.judged(number, &summary, &report, note), report))
+    }
+
+    /// Opens the streams of a run, and tries again while the machine lacks something.
+    async fn open_events(&self, run: &Run) -> Result<Events, Unfinished> {
+        loop {
+            match run.events(Offsets::default()) {
+                Ok(events) => return Ok(events),
+                // A directory or a FIFO in place of a stream does not become one.
+                Err(error) if error.kind() == ErrorKind::InvalidInput => {
+                    end_unreadable(run).await;
+                    return Err(unreadable(&error));
+                }
+                Err(error) => self.breathe(&error).await?,
+            }
+        }
     }
 
     /// One that has ended keeps its outcome; one that cannot be told is told by its deadline.

@@ -1,7 +1,6 @@
 //! What is kept with the end of a job beside its outcome: the supervisor's report, and the agent's events when they are wanted.
 
 use std::collections::VecDeque;
-use std::fs::File;
 use std::io::{self, Read};
 use std::path::Path;
 
@@ -34,7 +33,7 @@ impl Reported {
 
     /// Keeps the events of a run that was followed by nobody who is here now.
     pub(super) fn keep_all_of(&mut self, output: &Path, agent: AgentKind) -> io::Result<()> {
-        let mut file = match File::open(output) {
+        let mut file = match supervisor::open_regular(output) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
             file => file?,
         };

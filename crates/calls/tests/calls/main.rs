@@ -9,6 +9,7 @@ mod identity;
 mod killing;
 mod placing;
 mod recovering;
+mod replaced;
 mod resuming;
 mod scene;
 mod sharing;
@@ -48,6 +49,7 @@ fn main() -> ExitCode {
         resuming::TESTS,
         recovering::TESTS,
         identity::TESTS,
+        replaced::TESTS,
         sharing::TESTS,
         unfinished::TESTS,
         killing::TESTS,

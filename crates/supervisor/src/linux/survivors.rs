@@ -140,14 +140,22 @@ pub fn continue_whose_stdin_is(folder: &Path) {
 }
 
 fn signal_whose_stdin_is(folder: &Path, signal: Signal) {
-    let Ok(table) = table() else { return };
-    for entry in table.entries {
+    for (process, _) in find_whose_stdin_is(folder).unwrap_or_default() {
+        let _ = process.signal(signal);
+    }
+}
+
+/// Finds the supervisor of a folder, which has it as its stdin.
+pub fn find_whose_stdin_is(folder: &Path) -> io::Result<Vec<(ProcessHandle, ProcessIdentity)>> {
+    let mut found = Vec::new();
+    for entry in table()?.entries {
         let stdin = format!("/proc/{}/fd/0", entry.identity.pid);
         if fs::read_link(stdin).is_ok_and(|stdin| stdin == folder)
             // Looked at again, by its start time, so that nobody else is hit who was given its pid.
-            && let Ok(Some(process)) = ProcessHandle::open(entry.identity)
+            && let Some(process) = ProcessHandle::open(entry.identity)?
         {
-            let _ = process.signal(signal);
+            found.push((process, entry.identity));
         }
     }
+    Ok(found)
 }

@@ -6,6 +6,7 @@ use std::path::Path;
 use std::process::Command;
 
 use model::{End, Exit, RunPlan, RunState, TreeEnd};
+use rustix::fs::{CWD, FileType, Mode, mknodat};
 use supervisor::{AttachError, RecoverError, SpoolError, StartError, Supervisor, WaitError, attach, recover};
 
 use crate::scene::{Scene, eventually, is_running, read_along};
@@ -20,6 +21,7 @@ crate::tests![
     what_was_laid_down_and_not_started_was_never_there,
     a_supervisor_makes_what_an_older_starter_has_not,
     a_spool_holds_one_run_only,
+    fifo_in_place_of_a_file_is_not_waited_for,
     an_empty_folder_is_no_run,
     a_status_of_another_format_is_refused,
     a_damaged_status_is_refused,
@@ -28,6 +30,25 @@ crate::tests![
     the_events_are_the_files,
     reading_goes_on_where_it_was_left,
 ];
+
+fn fifo_in_place_of_a_file_is_not_waited_for() {
+    Scene::play(async |scene: &Scene| {
+        let supervisor = Supervisor::this_program().unwrap();
+        for name in ["stdin", "output", "error", "plan.json"] {
+            let spool = scene.folder().join(name);
+            let plan = scene.agent("answer done");
+            let laid = supervisor.lay_down(&spool, &plan).unwrap();
+            fs::remove_file(spool.join(name)).unwrap();
+            mknodat(CWD, spool.join(name), FileType::Fifo, Mode::RWXU, 0).unwrap();
+            let end = match laid.start().await {
+                Ok(run) => Some(run.wait().await.unwrap().end),
+                Err(StartError::GaveUp { .. }) => None,
+                Err(error) => panic!("{name}: {error:?}"),
+            };
+            assert!(matches!(end, None | Some(End::NotStarted(_))), "{name}: {end:?}");
+        }
+    });
+}
 
 fn a_full_disk_ends_the_run_and_is_told() {
     Scene::play(async |scene: &Scene| {
