@@ -141,6 +141,11 @@ pub fn check_agent(kind: AgentKind, lookup: &Lookup) -> AgentCheck {
     check
 }
 
+/// Finds the program that a call would start, without asking it anything.
+pub fn find_program(kind: AgentKind, lookup: &Lookup) -> Option<PathBuf> {
+    program(kind, lookup)
+}
+
 /// Finds one agent and what it can do, for a call: whether it is logged in is left to its own word.
 pub fn look_up(kind: AgentKind, lookup: &Lookup) -> AgentCheck {
     let mut cache = ProbeCache::open(lookup.cache_file.as_deref());

@@ -6,7 +6,7 @@
 use std::collections::BTreeMap;
 use std::fs::{self, DirBuilder, OpenOptions};
 use std::io::Write;
-use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::time::UNIX_EPOCH;
 
@@ -16,7 +16,7 @@ use serde::{Deserialize, Serialize};
 use super::probe::{Probe, ProbeError};
 
 /// Changed whenever the shape of the file or the questions change.
-const FORMAT: u32 = 1;
+const FORMAT: u32 = 2;
 
 /// What programs said about themselves, by path and age.
 #[derive(Debug)]
@@ -34,9 +34,16 @@ struct Kept {
 
 #[derive(Debug, Serialize, Deserialize)]
 struct Entry {
+    file: FileState,
+    probe: Probe,
+}
+
+/// What tells a file from the one that was at its path before. A link is followed.
+#[derive(Debug, PartialEq, Eq, Serialize, Deserialize)]
+struct FileState {
+    inode: u64,
     modified_ns: u128,
     bytes: u64,
-    probe: Probe,
 }
 
 impl ProbeCache {
@@ -58,15 +65,15 @@ impl ProbeCache {
         program: &Path,
         inherited: &BTreeMap<String, String>,
     ) -> Result<Probe, ProbeError> {
-        let age = age(program);
-        if let (Some((modified_ns, bytes)), Some(entry)) = (age, self.kept.programs.get(program))
-            && (entry.modified_ns, entry.bytes) == (modified_ns, bytes)
+        let file = FileState::read(program);
+        if let (Some(file), Some(entry)) = (&file, self.kept.programs.get(program))
+            && entry.file == *file
         {
             return Ok(entry.probe.clone());
         }
         let probe = Probe::ask(kind, program, inherited)?;
-        if let Some((modified_ns, bytes)) = age {
-            let entry = Entry { modified_ns, bytes, probe: probe.clone() };
+        if let Some(file) = file {
+            let entry = Entry { file, probe: probe.clone() };
             self.kept.programs.insert(program.to_owned(), entry);
             self.changed = true;
         }
@@ -92,9 +99,10 @@ impl ProbeCache {
     }
 }
 
-/// When the file behind a path was changed, and how long it is. An update in place changes one or the other.
-fn age(program: &Path) -> Option<(u128, u64)> {
-    let file = fs::metadata(program).ok()?;
-    let modified = file.modified().ok()?.duration_since(UNIX_EPOCH).ok()?;
-    Some((modified.as_nanos(), file.len()))
+impl FileState {
+    fn read(program: &Path) -> Option<Self> {
+        let file = fs::metadata(program).ok()?;
+        let modified = file.modified().ok()?.duration_since(UNIX_EPOCH).ok()?;
+        Some(Self { inode: file.ino(), modified_ns: modified.as_nanos(), bytes: file.len() })
+    }
 }

@@ -1,6 +1,8 @@
 //! Finds the programs of agents, and remembers them for a moment.
 
+use std::os::unix::fs::MetadataExt;
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::time::Duration;
 
 use agents::Setup;
@@ -11,16 +13,35 @@ use tokio::time::Instant;
 use super::Inner;
 use crate::caller_environment::CallerEnvironment;
 
-/// How long what is known about an agent's program is believed without another look.
+/// How long the answers of a program are believed: other files of its package may change while its own does not.
 const PROGRAM_KNOWN_FOR: Duration = Duration::from_secs(5);
 
-/// An agent's program, as it was found in a search path a moment ago.
+/// An agent's program, as it answered a moment ago.
 #[derive(Debug)]
 pub(super) struct KnownProgram {
     agent: AgentKind,
-    path: String,
+    file: ProgramFile,
     at: Instant,
     check: AgentCheck,
+}
+
+/// The file of a program. A link that points to another file, a file that was replaced and one that was changed are not equal.
+#[derive(Debug, PartialEq, Eq)]
+struct ProgramFile {
+    path: PathBuf,
+    device: u64,
+    inode: u64,
+    modified: (i64, i64),
+    bytes: u64,
+}
+
+impl ProgramFile {
+    fn find(kind: AgentKind, lookup: &Lookup) -> Option<Self> {
+        let path = doctor::find_program(kind, lookup)?;
+        let file = std::fs::metadata(&path).ok()?;
+        let modified = (file.mtime(), file.mtime_nsec());
+        Some(Self { path, device: file.dev(), inode: file.ino(), modified, bytes: file.len() })
+    }
 }
 
 impl Inner {
@@ -54,13 +75,18 @@ impl Inner {
         })
     }
 
-    /// An agent's program, looked for again from time to time: it may be installed or replaced while the desk is open.
+    /// Returns what is known of an agent's program. `PATH` is searched for every call, since the program may be installed, replaced or
+    /// removed at any moment; only the answers of the same file are remembered.
     async fn program(&self, kind: AgentKind, lookup: Lookup) -> AgentCheck {
-        let path = lookup.inherited.get("PATH").cloned().unwrap_or_default();
+        let lookup = Arc::new(lookup);
+        let found = {
+            let lookup = Arc::clone(&lookup);
+            tokio::task::spawn_blocking(move || ProgramFile::find(kind, &lookup)).await.ok().flatten()
+        };
         let known = |programs: &Vec<KnownProgram>| {
-            let is_this = |known: &&KnownProgram| known.agent == kind && known.path == path;
-            let found = programs.iter().find(is_this).filter(|known| known.at.elapsed() < PROGRAM_KNOWN_FOR);
-            found.map(|known| known.check.clone())
+            let is_this = |known: &&KnownProgram| known.agent == kind && Some(&known.file) == found.as_ref();
+            let known = programs.iter().find(is_this).filter(|known| known.at.elapsed() < PROGRAM_KNOWN_FOR);
+            known.map(|known| known.check.clone())
         };
         if let Some(check) = known(&self.lock_programs()) {
             return check;
@@ -71,12 +97,10 @@ impl Inner {
             return doctor::look_up(kind, &Lookup::default());
         };
         let mut programs = self.lock_programs();
-        programs.retain(|known| {
-            known.at.elapsed() < PROGRAM_KNOWN_FOR && (known.agent != kind || known.path != path)
-        });
-        // One that is missing is looked for every time: it may be installed any moment.
-        if check.program.is_some() {
-            programs.push(KnownProgram { agent: kind, path, at: Instant::now(), check: check.clone() });
+        programs
+            .retain(|known| known.at.elapsed() < PROGRAM_KNOWN_FOR && Some(&known.file) != found.as_ref());
+        if let Some(file) = found.filter(|file| check.program.as_ref() == Some(&file.path)) {
+            programs.push(KnownProgram { agent: kind, file, at: Instant::now(), check: check.clone() });
         }
         check
     }

@@ -147,6 +147,18 @@ fn continue_skips_a_refused_session_of_gemini() {
     continue_skips_a_refused_session(Agent::Gemini);
 }
 
+#[test]
+fn removed_agent_is_not_started_again() {
+    let script = Script::by(|_, _| Turn::text("Answered."));
+    let Some(user) = User::new(Agent::Claude, script) else { return };
+    user.install_agent();
+    let (first, _) = user.call("First question.", &[]);
+    assert_eq!(first["status"], "completed", "{first}");
+    fs::remove_file(user.bed.scratch().join("bin/claude")).unwrap();
+    let (_, output) = user.call("Second question.", &[]);
+    assert!(stderr(&output).contains("claude CLI not found"), "{output:?}");
+}
+
 fn refused_login_is_reported_early(agent: Agent, login: &str) {
     let Some(mut user) = User::new(agent, Script::always(Turn::refuse(401))) else { return };
     user.install_agent();
