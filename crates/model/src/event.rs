@@ -63,6 +63,9 @@ pub enum AgentEvent<'a> {
         /// The exit code of the command it ran, when the agent reports one.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         exit_code: Option<i32>,
+        /// Whether its command is still running, in the background.
+        #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+        in_background: bool,
     },
     /// The agent tries again to reach its model.
     Retry {
@@ -198,9 +201,13 @@ impl AgentEvent<'_> {
                 input: input.into_owned(),
                 within: within.map(AgentText::into_owned),
             },
-            E::ToolResult { id, output, is_error, exit_code } => {
-                E::ToolResult { id: id.into_owned(), output: output.into_owned(), is_error, exit_code }
-            }
+            E::ToolResult { id, output, is_error, exit_code, in_background } => E::ToolResult {
+                id: id.into_owned(),
+                output: output.into_owned(),
+                is_error,
+                exit_code,
+                in_background,
+            },
             E::Retry { attempt, of, delay, status, reason } => {
                 E::Retry { attempt, of, delay, status, reason: reason.into_owned() }
             }
@@ -282,6 +289,7 @@ mod tests {
                 output: ToolOutput::Nothing,
                 is_error: true,
                 exit_code: Some(101),
+                in_background: true,
             },
             AgentEvent::Retry {
                 attempt: Some(1),

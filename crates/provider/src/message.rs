@@ -167,6 +167,7 @@ mod tests {
             output: ToolOutput::Nothing,
             is_error: true,
             exit_code: None,
+            in_background: false,
         };
         uses.hear(&failed);
         assert_eq!(uses.0[0].failed, Some(true));

@@ -191,7 +191,7 @@ fn outcome(tool: &OpenTool, event: &Value) -> ToolOutcome {
         _ if tool.foreseen == Some(ToolOutcome::Refused) => ToolOutcome::Refused,
         Some(code) if is_error => ToolOutcome::Failed(format!("exit {code}")),
         None if is_error => ToolOutcome::Failed(complaint(output)),
-        _ if tool.foreseen.is_some() => ToolOutcome::StartedInBackground,
+        _ if tool.foreseen.is_some() || event["in_background"] == true => ToolOutcome::StartedInBackground,
         // Gemini reports the failure of a command only when the command printed nothing.
         None if tool.name == "run_shell_command" && has_text(output) => ToolOutcome::Finished,
         _ => ToolOutcome::Succeeded,
@@ -212,6 +212,9 @@ fn complaint(output: &Value) -> String {
     let json = parsed(&output["json"]);
     let blocks = || json.as_array()?.iter().find_map(|block| block["text"].as_str());
     let text = output["text"].as_str().or_else(blocks).or(json["message"].as_str()).unwrap_or_default();
+    // Our own file tools answer in JSON.
+    let answer: Option<Value> = text.starts_with('{').then(|| serde_json::from_str(text).ok()).flatten();
+    let text = answer.as_ref().and_then(|answer| answer["error"]["message"].as_str()).unwrap_or(text);
     let text = text.trim_start().trim_start_matches("<tool_use_error>").trim_start_matches("Error: ");
     let line = text.lines().next().unwrap_or_default().trim_end_matches("</tool_use_error>");
     let line = line.trim_end().trim_end_matches('.');

@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use model::{Access, Confined, PermissionDenial, RefusedAction, RefusedKind, SandboxReport};
+use model::{Access, AgentKind, Confined, PermissionDenial, RefusedAction, RefusedKind, SandboxReport};
 
 use super::Ended;
 use crate::parse::{RefusedWrite, WriteErrno};
@@ -10,6 +10,9 @@ use crate::parse::{RefusedWrite, WriteErrno};
 /// How many are listed, and how many characters of a detail.
 const MAX_REFUSALS: usize = 100;
 const DETAIL_CHARS: usize = 200;
+
+/// The name of codex's commands in its stream.
+const CODEX_COMMAND: &str = "command_execution";
 
 /// The subject of a refused write whose message names no path.
 const NO_PATH: &str = "unknown path";
@@ -19,6 +22,11 @@ pub(super) fn refusals(ended: &Ended<'_>) -> Vec<RefusedAction> {
     let mut refusals = Vec::new();
     for PermissionDenial { tool, detail, .. } in &ended.summary.denials {
         add(&mut refusals, RefusedKind::Tool, tool, detail.as_deref(), 1);
+    }
+    if ended.agent == AgentKind::Codex {
+        for message in ended.stderr_tail.lines().filter_map(rejected_command) {
+            add(&mut refusals, RefusedKind::Tool, CODEX_COMMAND, Some(&message), 1);
+        }
     }
     if let Some(SandboxReport::Confined(confined)) = &ended.report.sandbox {
         for write in ended.summary.refused_writes.iter().filter(|write| is_refused_by(confined, write)) {
@@ -30,6 +38,16 @@ pub(super) fn refusals(ended: &Ended<'_>) -> Vec<RefusedAction> {
         }
     }
     refusals
+}
+
+/// Reads the message about a command that codex rejected by a rule of its own. Its stream has no item for such a command; what commands
+/// print themselves is not on its stderr.
+fn rejected_command(line: &str) -> Option<String> {
+    let (_, error) = line.split_once(" ERROR codex_core::tools::router: ")?;
+    let (_, message) = error.split_once(r#"message: "Rejected(\""#)?;
+    let message = message.strip_suffix(r#"\")" }"#)?;
+    // Two levels of `Debug`.
+    Some(message.replace(r#"\\\""#, "\"").replace(r"\\n", " "))
 }
 
 /// Joins the refusals of two runs of a call.
@@ -69,6 +87,10 @@ fn is_refused_by(confined: &Confined, write: &RefusedWrite) -> bool {
             let is_protected = policy.protected.iter().any(|protected| path.starts_with(&protected.path));
             is_protected || !writable.into_iter().any(|root| path.starts_with(&root.path))
         }
-        (WriteErrno::Access, _) => false,
+        // Programs name the path relative to their own working directory.
+        (WriteErrno::Busy, Some(path)) => {
+            policy.protected.iter().any(|protected| protected.path.ends_with(path))
+        }
+        (WriteErrno::Access, _) | (WriteErrno::Busy, None) => false,
     }
 }

@@ -19,6 +19,8 @@ pub struct TaskTracker {
 struct Task {
     id: String,
     description: String,
+    /// The tool call that started its command.
+    tool_use_id: Option<String>,
     /// Whether the agent goes on while it runs. A foreground task ends with its tool call and is not waited for.
     in_background: bool,
     /// Whether the model itself asked to stop it. Its end is then what the model wanted.
@@ -92,7 +94,10 @@ impl TaskTracker {
     }
 
     pub(super) fn held_bytes(&self) -> usize {
-        let tasks = self.tasks.iter().map(|task| task.id.capacity() + task.description.capacity());
+        let tasks = self.tasks.iter().map(|task| {
+            let tool_use = task.tool_use_id.as_ref().map_or(0, String::capacity);
+            task.id.capacity() + task.description.capacity() + tool_use
+        });
         tasks.chain(self.listed.iter().map(String::capacity)).sum()
     }
 
@@ -110,12 +115,26 @@ impl TaskTracker {
             None => self.tasks.push(Task {
                 id: id.to_owned(),
                 description,
+                tool_use_id: None,
                 in_background: in_background.unwrap_or(true),
                 stop_requested: false,
                 end: None,
                 ended_after_answer: false,
             }),
         }
+    }
+
+    /// Notes which tool call started the command of a task.
+    pub(super) fn started_by(&mut self, id: &str, tool_use_id: &str) {
+        if let Some(task) = self.find(id) {
+            task.tool_use_id = Some(tool_use_id.to_owned());
+        }
+    }
+
+    /// Returns whether the command of a tool call is running in the background.
+    pub(super) fn is_command_running(&self, tool_use_id: &str) -> bool {
+        let mut running = self.tasks.iter().filter(|task| task.is_running());
+        running.any(|task| task.tool_use_id.as_deref() == Some(tool_use_id))
     }
 
     /// Returns the description of a task that has not ended.

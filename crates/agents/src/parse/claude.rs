@@ -18,6 +18,14 @@ use super::{Lost, exit_code_after, unknown};
 /// Who speaks when the CLI itself reports an error in the place of the model.
 const SYNTHETIC: &str = "<synthetic>";
 
+/// How the names of our own file tools start, in a call without a shell.
+const FILE_TOOLS: &str = "mcp__files__";
+/// Those of them that only read.
+const READING_FILE_TOOLS: [&str; 4] = ["read", "list", "search", "stat"];
+
+/// The longest refusal of a file tool that is read: paths are at most 4 KiB long.
+const MAX_REFUSAL_CHARS: usize = 16 << 10;
+
 /// How many tools and servers are told. There are dozens; a line of nothing else would take many times its own room.
 const MAX_LISTED: usize = 1000;
 
@@ -190,6 +198,9 @@ fn assistant(line: Line<'_>, summary: &mut Summary, on_event: &mut impl FnMut(Ag
                 let name = block.name.unwrap_or_else(|| "".into());
                 let input = block.input.unwrap_or_else(|| RawJson::from_bytes(b"null"));
                 tasks::note_tool(&name, &input, summary);
+                if name.decode().starts_with(FILE_TOOLS) {
+                    summary.saw_file_tool(&id, &name);
+                }
                 on_event(AgentEvent::ToolUse { id, name, input, within: line.within.clone() });
             }
             _ => {}
@@ -207,15 +218,61 @@ fn note_model(summary: &mut Summary, model: &[u8]) {
 fn user(message: Message<'_>, summary: &mut Summary, on_event: &mut impl FnMut(AgentEvent<'_>)) {
     for block in message.blocks {
         if block.kind == b"tool_result" {
-            if block.is_error {
-                summary.refused_writes.search(&block.output);
-            }
             let id = block.id.unwrap_or_else(|| "".into());
             let Block { output, is_error, .. } = block;
+            let file_tool = summary.take_file_tool(&id);
+            if is_error {
+                summary.refused_writes.search(&output);
+                let denial = disabled_tool(&output).or_else(|| refused_file(&file_tool?, &output, summary));
+                if let Some((tool, detail)) = denial {
+                    let denial =
+                        summary::denial(Some(&tool.into()), Some(&id), Some(&detail.as_str().into()));
+                    summary.saw_denial(denial.clone());
+                    on_event(AgentEvent::PermissionDenied(denial));
+                }
+            }
             let exit_code = is_error.then(|| exit_code_after("Exit code ", &output)).flatten();
-            on_event(AgentEvent::ToolResult { id, output, is_error, exit_code });
+            let in_background = summary.background.is_command_running(&summary::name(&id));
+            on_event(AgentEvent::ToolResult { id, output, is_error, exit_code, in_background });
         }
     }
+}
+
+/// Returns the tool that the call disabled and the model used all the same, and the CLI's message. Of a name that the model made up the
+/// message says only that there is no such tool.
+fn disabled_tool(output: &ToolOutput<'_>) -> Option<(String, String)> {
+    let ToolOutput::Text(text) = output else { return None };
+    let text = text.preview(1000);
+    let text = text.strip_prefix("<tool_use_error>")?.strip_suffix("</tool_use_error>")?;
+    let message = text.strip_prefix("Error: ").unwrap_or(text);
+    let (tool, why) = message.strip_prefix("No such tool available: ")?.split_once(". ")?;
+    let why = why.strip_prefix(tool)?;
+    // 2.1.325 and 2.1.197.
+    let is_disabled = why.starts_with(" is disabled") || why.starts_with(" exists but is not enabled");
+    is_disabled.then(|| (tool.to_owned(), message.to_owned()))
+}
+
+/// Returns the file tool that may not read a path, and its message. A path that may not be written is noted as a refused write.
+fn refused_file(tool: &str, output: &ToolOutput<'_>, summary: &mut Summary) -> Option<(String, String)> {
+    #[derive(serde::Deserialize)]
+    struct Answer {
+        error: Refused,
+    }
+    #[derive(serde::Deserialize)]
+    struct Refused {
+        code: String,
+        message: String,
+    }
+    let ToolOutput::Text(text) = output else { return None };
+    let Answer { error } = serde_json::from_str(&text.preview(MAX_REFUSAL_CHARS)).ok()?;
+    if !["path_outside_workspace", "protected_path"].contains(&error.code.as_str()) {
+        return None;
+    }
+    if READING_FILE_TOOLS.iter().any(|verb| tool.strip_prefix(FILE_TOOLS) == Some(verb)) {
+        return Some((tool.to_owned(), error.message));
+    }
+    summary.refused_writes.refused_by_file_tool(&error.message);
+    None
 }
 
 fn stream_event(line: Line<'_>, summary: &mut Summary, on_event: &mut impl FnMut(AgentEvent<'_>)) {

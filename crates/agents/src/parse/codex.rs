@@ -220,7 +220,7 @@ fn tool_result(item: Item<'_>, summary: &mut Summary, on_event: &mut impl FnMut(
         summary.refused_writes.search(&output);
     }
     let (id, exit_code) = (item.id.unwrap_or_else(|| "".into()), item.exit_code);
-    on_event(AgentEvent::ToolResult { id, output, is_error, exit_code });
+    on_event(AgentEvent::ToolResult { id, output, is_error, exit_code, in_background: false });
 }
 
 /// Done only when the line says so and nothing in it speaks of an error.

@@ -11,6 +11,14 @@ use super::{Lost, exit_code_after, unknown};
 const SHELL: &str = "run_shell_command";
 const MOVED: &str = "Command moved to background";
 
+/// The whole output of a command that was never started.
+const BLOCKED: &str = "Blocked: command substitution detected in shell command.";
+/// The syntax that it is blocked for. A command without it has printed the message itself.
+const SUBSTITUTIONS: [&str; 4] = ["$(", "`", "<(", ">("];
+/// The whole output of a command that printed nothing until gemini ended it, but for the number of minutes in between.
+const CANCELED: (&str, &str) =
+    ("Command was automatically cancelled because it exceeded the timeout of ", " minutes without output.");
+
 /// Tools that change something. Without leave to use one, the CLI does not even register it, and answers the model that
 /// there is no such tool; of any other name that answer only means that the model made it up.
 const NEEDS_LEAVE: [&[u8]; 4] = [b"run_shell_command", b"write_file", b"replace", b"web_fetch"];
@@ -231,9 +239,17 @@ fn tool_result(line: Line<'_>, summary: &mut Summary, on_event: &mut impl FnMut(
     }
     let failure = line.error.message.map(ToolOutput::Text);
     let output = line.output.or(failure).unwrap_or(ToolOutput::Nothing);
+    // Gemini reports both as a success.
+    let blocked = blocked_command(summary.background.open_description(&words), &output);
+    if let Some(message) = &blocked {
+        let denial = summary::denial(Some(&SHELL.into()), Some(&id), Some(message));
+        summary.saw_denial(denial.clone());
+        on_event(AgentEvent::PermissionDenied(denial));
+    }
+    let is_canceled = is_canceled_command(tool, &output);
     // To Gemini a command that fails is a tool that works. Only one that prints nothing is answered with its exit code.
     let exit_code = exit_code_after("Command exited with code: ", &output);
-    let is_error = line.status == Some(b"error") || exit_code.is_some();
+    let is_error = line.status == Some(b"error") || exit_code.is_some() || blocked.is_some() || is_canceled;
     if is_error {
         summary.refused_writes.search(&output);
     } else if let Some(command) = summary.background.open_description(&words) {
@@ -245,7 +261,25 @@ fn tool_result(line: Line<'_>, summary: &mut Summary, on_event: &mut impl FnMut(
     } else {
         summary.background.ended(&words, TaskEnd::Completed);
     }
-    on_event(AgentEvent::ToolResult { id, output, is_error, exit_code });
+    on_event(AgentEvent::ToolResult { id, output, is_error, exit_code, in_background: went_on });
+}
+
+/// Returns the message about a command that gemini refused to start.
+fn blocked_command<'a>(command: Option<&str>, output: &ToolOutput<'a>) -> Option<AgentText<'a>> {
+    let ToolOutput::Text(message) = output else { return None };
+    let command = command?;
+    let is_cut = command.len() + 4 > summary::NAME_BYTES;
+    let has_substitution = is_cut || SUBSTITUTIONS.iter().any(|syntax| command.contains(syntax));
+    (has_substitution && *message == *BLOCKED).then(|| message.clone())
+}
+
+fn is_canceled_command(tool: &str, output: &ToolOutput<'_>) -> bool {
+    let ToolOutput::Text(text) = output else { return false };
+    let (start, end) = CANCELED;
+    // A little longer than the message; the output may be megabytes.
+    let text = text.preview(start.len() + end.len() + 20);
+    let minutes = text.strip_prefix(start).and_then(|rest| rest.strip_suffix(end));
+    tool == SHELL && minutes.is_some_and(|minutes| minutes.parse::<f64>().is_ok())
 }
 
 /// Done only when the line says so and nothing in it speaks of an error.

@@ -39,6 +39,8 @@ pub enum WriteErrno {
     ReadOnly,
     /// `EACCES`: a Landlock rule, or ordinary permissions.
     Access,
+    /// `EBUSY`: a rename onto a mount, as protected files are.
+    Busy,
 }
 
 impl RefusedWrites {
@@ -64,6 +66,18 @@ impl RefusedWrites {
         let is_named =
             |write: &RefusedWrite| write.path.as_deref().is_some_and(|path| command.contains(path));
         self.search_for(output, is_named);
+    }
+
+    /// Adds the refusal of a file tool, whose message quotes the path.
+    pub(super) fn refused_by_file_tool(&mut self, message: &str) {
+        let short = |text: &str, limit: usize| text.chars().take(limit).collect::<String>();
+        let path = quoted(message).map(|path| short(path, PATH_CHARS));
+        self.add(RefusedWrite {
+            path,
+            line: short(message, LINE_CHARS),
+            errno: WriteErrno::ReadOnly,
+            count: 1,
+        });
     }
 
     fn search_for(&mut self, output: &ToolOutput<'_>, counts: impl Fn(&RefusedWrite) -> bool) {
@@ -99,13 +113,16 @@ impl RefusedWrites {
 /// Reads one line of output.
 fn refused_write(line: &str) -> Option<RefusedWrite> {
     let lower = line.to_ascii_lowercase();
-    let phrases =
-        [("read-only file system", WriteErrno::ReadOnly), ("permission denied", WriteErrno::Access)];
+    let phrases = [
+        ("read-only file system", WriteErrno::ReadOnly),
+        ("permission denied", WriteErrno::Access),
+        ("device or resource busy", WriteErrno::Busy),
+    ];
     let (at, phrase, errno) =
         phrases.into_iter().find_map(|(phrase, errno)| Some((lower.find(phrase)?, phrase, errno)))?;
     let (before, after) = (&line[..at], &line[at + phrase.len()..]);
-    // `Permission denied` is also the answer to a read, to `exec` and to a login.
-    if errno == WriteErrno::Access && !speaks_of_a_write(&lower, before, after) {
+    // `Permission denied` is also the answer to a read, to `exec` and to a login; a device is busy for many reasons.
+    if errno != WriteErrno::ReadOnly && !speaks_of_a_write(&lower, before, after) {
         return None;
     }
     // Of `symlink 'from' -> 'to'` the latter is written.
@@ -156,6 +173,10 @@ fn last_quoted(text: &str) -> Option<&str> {
 /// `/etc/x` in `bash: line 1: /etc/x: `; none when what stands there is prose.
 fn last_segment(before: &str) -> Option<&str> {
     let before = before.trim_end().strip_suffix(':')?;
+    // Git: `could not lock config file .git/config: `.
+    if let Some((_, path)) = before.split_once(" config file ") {
+        return Some(path).filter(|path| !path.is_empty());
+    }
     let segment = before.rsplit(": ").next()?.trim();
     // A shell that cannot redirect names the file as it was written: `bash: line 1: notes: `.
     let by_shell = before.contains(": line ") && !segment.starts_with("line ");
@@ -169,7 +190,7 @@ mod tests {
 
     #[test]
     fn refused_paths_are_found_in_messages_of_common_programs() {
-        use WriteErrno::{Access, ReadOnly};
+        use WriteErrno::{Access, Busy, ReadOnly};
         let table = [
             ("/bin/bash: line 1: /etc/x: Read-only file system", ReadOnly, Some("/etc/x")),
             ("touch: cannot touch '/etc/x y': Read-only file system", ReadOnly, Some("/etc/x y")),
@@ -196,6 +217,16 @@ mod tests {
                 Some("/usr/lib/node_modules/lib"),
             ),
             ("something failed: Read-only file system", ReadOnly, None),
+            (
+                "error: could not lock config file .git/config: Read-only file system",
+                ReadOnly,
+                Some(".git/config"),
+            ),
+            (
+                "error: could not write config file .git/config: Device or resource busy",
+                Busy,
+                Some(".git/config"),
+            ),
         ];
         for (line, errno, path) in table {
             let found = refused_write(line).unwrap_or_else(|| panic!("{line}"));
@@ -210,6 +241,7 @@ mod tests {
             "git@example.com: Permission denied (publickey).",
             "bash: ./run.sh: Permission denied",
             "ls: cannot open directory '/root': Permission denied",
+            "umount: /mnt: Device or resource busy",
             "all is well",
         ] {
             assert_eq!(refused_write(line), None, "{line}");

@@ -10,7 +10,7 @@ const STRAY_BYTES: usize = 16 << 10;
 const MAX_DENIALS: usize = 100;
 
 /// How much is kept of an id or a name, and of a message. Agents write them, and an agent may write anything.
-const NAME_BYTES: usize = 256;
+pub(super) const NAME_BYTES: usize = 256;
 const MESSAGE_BYTES: usize = 4 << 10;
 
 /// Stands between the answers of two results.
@@ -58,6 +58,8 @@ pub struct Summary {
     pub oversized: u64,
     /// How many of them were no JSON.
     pub stray_lines: u64,
+    /// The calls of our own file tools that have no result yet: id and name.
+    file_tools: Vec<(String, String)>,
     stray: String,
     /// The answers of earlier results of the same run.
     earlier_answers: Pieces,
@@ -168,7 +170,8 @@ impl Summary {
         });
         let texts = self.earlier_answers.held_bytes() + self.last_text.held_bytes();
         let work = self.background.held_bytes() + self.refused_writes.held_bytes();
-        self.stray.capacity() + texts + said + kept + denials.sum::<usize>() + work
+        let tools = self.file_tools.iter().map(|(id, tool)| id.capacity() + tool.capacity()).sum::<usize>();
+        self.stray.capacity() + texts + said + kept + denials.sum::<usize>() + work + tools
     }
 
     pub(super) fn saw_line(&mut self) {
@@ -202,6 +205,18 @@ impl Summary {
 
     pub(super) fn has_room_for_denials(&self) -> bool {
         self.denials.len() < MAX_DENIALS
+    }
+
+    pub(super) fn saw_file_tool(&mut self, id: &AgentText<'_>, tool: &AgentText<'_>) {
+        if self.file_tools.len() < MAX_DENIALS {
+            self.file_tools.push((name(id), name(tool)));
+        }
+    }
+
+    /// Returns the name of the file tool that a result is of.
+    pub(super) fn take_file_tool(&mut self, id: &AgentText<'_>) -> Option<String> {
+        let at = self.file_tools.iter().position(|(known, _)| *id == *known.as_str())?;
+        Some(self.file_tools.remove(at).1)
     }
 
     /// A whole text: it takes the place of the one before.

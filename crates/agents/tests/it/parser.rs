@@ -168,6 +168,113 @@ fn failed_command_keeps_its_exit_code() {
     }
 }
 
+/// Feeds one call of a tool and its result, and returns the denied tools and whether the result is an error.
+fn denied_tools(kind: AgentKind, stream: &str) -> (Vec<String>, bool) {
+    let mut parser = Parser::new(kind, ParseLimits::default());
+    let mut failed = false;
+    parser.feed(stream.as_bytes(), &mut |event| {
+        failed |= matches!(event, AgentEvent::ToolResult { is_error: true, .. });
+    });
+    let summary = parser.finish(&mut |_| {});
+    (summary.denials.into_iter().map(|denial| denial.tool).collect(), failed)
+}
+
+#[test]
+fn gemini_command_that_never_ran_is_refused() {
+    let blocked = "Blocked: command substitution detected in shell command.";
+    let canceled =
+        "Command was automatically cancelled because it exceeded the timeout of 5.0 minutes without output.";
+    let long = format!("echo {} $(date)", "x".repeat(1000));
+    for (command, output, refused, failed) in [
+        ("echo $(date)", blocked, true, true),
+        ("echo `date`", blocked, true, true),
+        (long.as_str(), blocked, true, true),
+        // Printed by the command itself.
+        ("cat notes", blocked, false, false),
+        ("cat <(date)", "Blocked: command substitution detected in shell command. No.", false, false),
+        ("sleep 900", canceled, false, true),
+        ("cat log", "Command was automatically cancelled because it exceeded the timeout of", false, false),
+    ] {
+        let stream = format!(
+            r#"{{"type":"tool_use","tool_name":"run_shell_command","tool_id":"run_shell_command__1","parameters":{{"command":"{command}"}}}}
+{{"type":"tool_result","tool_id":"run_shell_command__1","status":"success","output":"{output}"}}
+"#
+        );
+        let expected = if refused { vec!["run_shell_command".to_owned()] } else { Vec::new() };
+        assert_eq!(denied_tools(AgentKind::Gemini, &stream), (expected, failed), "{command}: {output}");
+    }
+}
+
+#[test]
+fn disabled_tool_of_claude_is_refused() {
+    let error = |message: &str| {
+        format!(
+            r#"{{"type":"user","message":{{"content":[{{"type":"tool_result","tool_use_id":"1","content":"{message}","is_error":true}}]}}}}
+"#
+        )
+    };
+    let disabled = "<tool_use_error>Error: No such tool available: Bash. Bash is disabled for this session, in subagents as well as here.</tool_use_error>";
+    let invented = "<tool_use_error>Error: No such tool available: Shell</tool_use_error>";
+    let printed = format!(r"Exit code 1\n{disabled}");
+    for (message, expected) in [(disabled, vec!["Bash".to_owned()]), (invented, vec![]), (&printed, vec![])] {
+        assert_eq!(denied_tools(AgentKind::Claude, &error(message)), (expected, true), "{message}");
+    }
+}
+
+#[test]
+fn refused_path_of_a_file_tool_is_listed() {
+    let stream = |tool: &str, code: &str| {
+        format!(
+            r#"{{"type":"assistant","message":{{"content":[{{"type":"tool_use","id":"1","name":"{tool}","input":{{}}}}]}}}}
+{{"type":"user","message":{{"content":[{{"type":"tool_result","tool_use_id":"1","content":"{{\"error\":{{\"code\":\"{code}\",\"hint\":\"h\",\"message\":\"`.envrc` is protected\"}}}}","is_error":true}}]}}}}
+"#
+        )
+    };
+    for (tool, code, denied, written) in [
+        ("mcp__files__create", "protected_path", None, Some(".envrc")),
+        ("mcp__files__move", "path_outside_workspace", None, Some(".envrc")),
+        ("mcp__files__read", "path_outside_workspace", Some("mcp__files__read"), None),
+        ("mcp__files__write", "file_not_found", None, None),
+        // The server of somebody else.
+        ("mcp__other__write", "protected_path", None, None),
+    ] {
+        let mut parser = Parser::new(AgentKind::Claude, ParseLimits::default());
+        parser.feed(stream(tool, code).as_bytes(), &mut |_| {});
+        let summary = parser.finish(&mut |_| {});
+        let denials: Vec<_> = summary.denials.iter().map(|denial| denial.tool.as_str()).collect();
+        let writes: Vec<_> =
+            summary.refused_writes.iter().filter_map(|write| write.path.as_deref()).collect();
+        assert_eq!((denials, writes), (Vec::from_iter(denied), Vec::from_iter(written)), "{tool} {code}");
+    }
+}
+
+#[test]
+fn command_moved_to_the_background_says_so_in_its_result() {
+    let task = |kind: &str, background: &str| {
+        format!(
+            r#"{{"type":"system","subtype":"task_started","task_id":"b","tool_use_id":"1","description":"d"{background},"task_type":"{kind}"}}
+{{"type":"user","message":{{"content":[{{"type":"tool_result","tool_use_id":"1","content":"moved"}}]}}}}
+"#
+        )
+    };
+    let in_background = r#","is_backgrounded":true"#;
+    let in_foreground = r#","is_backgrounded":false"#;
+    for (kind, background, expected) in [
+        ("local_bash", in_background, true),
+        ("local_bash", "", true),
+        ("local_bash", in_foreground, false),
+        ("local_agent", "", false),
+    ] {
+        let (events, _) =
+            read(AgentKind::Claude, &[task(kind, background).as_bytes()], ParseLimits::default());
+        let result = events.iter().find_map(|event| match event {
+            AgentEvent::ToolResult { in_background, .. } => Some(*in_background),
+            _ => None,
+        });
+        assert_eq!(result, Some(expected), "{kind} {background}");
+    }
+}
+
 #[test]
 fn gemini_model_is_the_one_that_answered() {
     let stream = br#"{"type":"init","session_id":"s","model":"auto"}

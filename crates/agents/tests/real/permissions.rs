@@ -19,6 +19,7 @@ crate::scenarios! {
     full_access_runs_what_the_model_asks_for;
     policy_off_gives_all_permissions_of_the_user;
     a_tool_that_is_not_allowed_is_denied;
+    command_that_the_agent_itself_rejects_is_a_refusal;
     observing_changes_nothing;
     a_hostile_workspace_runs_nothing_while_observing;
     no_tools_means_none_is_offered, not for Codex: "codex cannot say which tools there are";
@@ -91,6 +92,26 @@ fn a_tool_that_is_not_allowed_is_denied(cli: &Pinned) {
             let RefusedAction { kind, subject, .. } = &outcome.refusals[0];
             assert_eq!((*kind, subject.as_str()), (RefusedKind::Tool, tool), "{done}");
         }
+    });
+}
+
+fn command_that_the_agent_itself_rejects_is_a_refusal(cli: &Pinned) {
+    Desk::play(cli, async |desk| {
+        let (command, tool) = match desk.kind() {
+            AgentKind::Claude => ("echo heron > made", "Bash"),
+            AgentKind::Codex => ("rm -rf made; echo heron > made", "command_execution"),
+            _ => ("echo $(echo heron) > made", "run_shell_command"),
+        };
+        let call = Call::Shell { command: command.to_owned() };
+        let api = ModelApi::start(Script::call_then_text(call, "I tried.")).await;
+        let mode = if desk.kind() == AgentKind::Claude { Mode::Observe } else { Mode::Execute };
+        let done = desk.ask(&api, &CallSpec { mode, ..desk.spec("Write the word.") }).await;
+        assert!(!desk.has_file("made"), "{done}");
+        let outcome = done.succeeded();
+        let [RefusedAction { kind, subject, detail, count: 1 }] = outcome.refusals.as_slice() else {
+            panic!("{done}")
+        };
+        assert_eq!((*kind, subject.as_str(), detail.is_some()), (RefusedKind::Tool, tool, true), "{done}");
     });
 }
 

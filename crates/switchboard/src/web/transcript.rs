@@ -97,7 +97,7 @@ impl Transcript {
                 name: name.preview(100),
                 input: bounded_text(&input.text()),
             }),
-            AgentEvent::ToolResult { id, output, is_error, exit_code } => {
+            AgentEvent::ToolResult { id, output, is_error, exit_code, .. } => {
                 let output = match output {
                     ToolOutput::Text(text) => bounded(text),
                     ToolOutput::Json(json) => bounded_text(&json.text()),
@@ -389,6 +389,7 @@ mod tests {
                 output: ToolOutput::Text("</pre><script>alert(1)</script>".into()),
                 is_error: true,
                 exit_code: Some(3),
+                in_background: false,
             }),
         ];
         let shown = read(&told).render().into_string();

@@ -19,6 +19,8 @@ struct TaskLine {
     /// What the CLI does for itself, such as a plugin refresh: nothing waits for it.
     is_housekeeping: bool,
     in_background: Option<bool>,
+    tool_use_id: String,
+    is_command: bool,
     status: Option<String>,
 }
 
@@ -32,6 +34,10 @@ pub(super) fn started(
         report_change(summary, on_event, |summary| {
             summary.background.started(&line.id, line.description, line.in_background);
         });
+        // 2.1.197 does not say whether a subagent runs in the foreground; a command that does is no task.
+        if line.is_command {
+            summary.background.started_by(&line.id, &line.tool_use_id);
+        }
     }
     Ok(())
 }
@@ -127,6 +133,8 @@ fn read(value: &mut Reader<'_>) -> Read<TaskLine> {
             // Work that goes on elsewhere does not need this process either.
             b"ambient" | b"skip_transcript" | b"off_host" => line.is_housekeeping |= value.is_true()?,
             b"is_backgrounded" => line.in_background = value.flag()?,
+            b"tool_use_id" => line.tool_use_id = name(value)?,
+            b"task_type" => line.is_command = value.word()? == Some(b"local_bash"),
             b"status" => line.status = Some(name(value)?),
             _ => value.skip()?,
         }
