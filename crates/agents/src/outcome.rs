@@ -251,6 +251,12 @@ fn ended_from_outside(ended: &Ended<'_>, end: &End) -> Failure {
             &format!("{trouble}, {times} times; stopped instead of retrying further"),
         );
     }
+    if let (End::Deadline { .. }, true, Some(trouble)) =
+        (end, ended.summary.is_retrying, ended.summary.last_trouble.as_deref())
+        && kind_of_words(trouble) == Some(FailureKind::Network)
+    {
+        return failure(FailureKind::Network, &format!("{trouble}; stopped at the {end}"));
+    }
     // What the agent was struggling with when it was ended is most often why it took so long.
     match ended.summary.last_trouble.as_deref() {
         Some(trouble) => failure(kind, &format!("{end}; before that: {trouble}")),
@@ -300,7 +306,8 @@ fn last_line(text: &str) -> &str {
     text.lines().rev().find(|line| !line.trim().is_empty()).unwrap_or("the agent said nothing about it")
 }
 
-/// The session that can be resumed: what the agent named, or what it was told to use if it said nothing.
+/// Returns the session that can be resumed: the one that the agent named, or the one that was resumed. A new session exists only once
+/// the agent has named it.
 fn session(ended: &Ended<'_>, verdict: &Verdict) -> Option<SessionId> {
     if let Verdict::Failed(Failure { kind, .. }) = verdict {
         let began_another = ended.summary.said == Some(Said::Done);
@@ -312,12 +319,21 @@ fn session(ended: &Ended<'_>, verdict: &Verdict) -> Option<SessionId> {
         }
     }
     let told = ended.summary.session_id.as_deref().and_then(|id| id.parse().ok());
-    told.or_else(|| ended.session.known().cloned())
+    told.or_else(|| match ended.session {
+        ExpectedSession::Resumed(session) => Some(session.clone()),
+        _ => None,
+    })
 }
 
-/// Claude counts the turn that it was not allowed to take.
+/// Claude counts the turn that it was not allowed to take, and one in which no model answered because nobody is logged in.
 fn turns(summary: &Summary) -> Option<u32> {
+    let used_nothing = summary.usage.is_none_or(|usage| usage == Usage::default());
     match &summary.said {
+        Some(Said::Failed(Complaint { code: ComplaintCode::Other, .. }))
+            if used_nothing && summary.turns == Some(1) =>
+        {
+            None
+        }
         Some(Said::Failed(Complaint { code: ComplaintCode::MaxTurns, .. })) => {
             summary.turns.map(|turns| turns.saturating_sub(1))
         }

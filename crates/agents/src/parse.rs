@@ -20,6 +20,9 @@ use memchr::memchr2;
 pub use refused_writes::{RefusedWrite, RefusedWrites, WriteErrno};
 pub use summary::{Complaint, ComplaintCode, Said, Summary};
 
+/// The trouble of an agent that gets no answer from the API of its model, where its own words say nothing.
+pub(crate) const UNREACHABLE: &str = "the model's API cannot be reached";
+
 /// How much a parser may hold.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ParseLimits {

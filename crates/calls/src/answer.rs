@@ -299,7 +299,8 @@ impl Answer {
         let so_far = if job.outcome.is_none() { files.read::<Relay>(PAUSE) } else { None };
         let outcome = job.outcome.as_ref().or_else(|| so_far.as_ref()?.so_far());
         let path = |path: std::path::PathBuf| path.to_string_lossy().into_owned();
-        let known = || activity.and_then(|activity| activity.session.clone());
+        // The session that a run is told to use exists only once the agent has named it.
+        let known = || activity.filter(|_| !status.is_final()).and_then(|activity| activity.session.clone());
         let told = || outcome.and_then(|outcome| outcome.session.clone());
         let session = job.session.clone().or_else(known).or_else(told);
         let metadata: Option<Value> =
@@ -350,6 +351,7 @@ impl Answer {
         let mut about_the_run =
             outcome.map(|outcome| run_notes(outcome, metadata.as_ref())).unwrap_or_default();
         about_the_run.extend(lost_runs(job.progress.requeues));
+        about_the_run.extend(redacted_prompt(&job.order.call.prompt));
         let left_out_bytes = outcome.map_or(0, |outcome| outcome.text_cut);
         let events = metadata.and_then(StreamEvents::read);
         answer.leave_out(Truncated {
@@ -489,6 +491,18 @@ fn run_notes(outcome: &Outcome, metadata: Option<&Value>) -> Vec<String> {
     notes
 }
 
+/// Counts the secrets that were taken out of a prompt. The prompt is kept as the agent got it, so that the mark says so for good; one that
+/// the caller has written counts, too.
+fn redacted_prompt(prompt: &str) -> Option<String> {
+    match prompt.matches(store::REDACTED).count() {
+        0 => None,
+        1 => Some("1 secret was taken out of the prompt: the agent got `[redacted]` in its place".to_owned()),
+        number => Some(format!(
+            "{number} secrets were taken out of the prompt: the agent got `[redacted]` in their place"
+        )),
+    }
+}
+
 /// Names the runs that were lost before the last one: the work was started again, and nobody knows what they used.
 fn lost_runs(requeues: u32) -> Option<String> {
     let times = match requeues {
@@ -497,7 +511,7 @@ fn lost_runs(requeues: u32) -> Option<String> {
         number => format!("{number} times"),
     };
     Some(format!(
-        "started again {times} after a run was lost; tokens, turns and cost of lost runs are not included"
+        "started again {times} after a run was lost; time, tokens, turns and cost of lost runs are not included"
     ))
 }
 
@@ -568,6 +582,14 @@ mod tests {
         let (text, left_out) = cut("0123456789ä", 6, somewhere).unwrap();
         assert_eq!(left_out, 5);
         assert_eq!(text, "0123\n[… 5 characters left out; it is f …]\n9ä");
+    }
+
+    #[test]
+    fn redacted_prompt_is_noted_with_the_number_of_secrets() {
+        assert_eq!(redacted_prompt("push it"), None);
+        let noted = |prompt| redacted_prompt(prompt).unwrap_or_default();
+        assert!(noted("KEY=[redacted]").starts_with("1 secret was taken out of the prompt"));
+        assert!(noted("[redacted], [redacted]").starts_with("2 secrets were taken out of the prompt"));
     }
 
     #[test]

@@ -243,7 +243,9 @@ impl FailureKind {
             Self::Deadline { which: Deadline::Idle } => {
                 "the agent fell silent: resume its session, or allow longer silences"
             }
-            Self::Deadline { which: Deadline::Wall } => "resume the session to go on, or allow more time",
+            Self::Deadline { which: Deadline::Wall } => {
+                "allow more time, or resume the session if there is one"
+            }
             Self::OutputLimit => "ask for less output, or raise the output limit",
             Self::Stopped => "resume the session to go on",
             Self::NotStarted { reason } => reason.hint(),

@@ -64,7 +64,7 @@ pub use credentials::{
 };
 pub use error::{Cause, Certainty, StoreError, SweepError};
 pub use folders::remove_job_folders;
-pub use redact::{BadPattern, Redactor};
+pub use redact::{BadPattern, REPLACEMENT as REDACTED, Redactor};
 pub use requests::{
     CancelReply, Capacity, ClaimRequest, Finished, Found, Held, JobFilter, JobSummary, LastSession, Page,
     PageRequest, Placed, RescueRequest, Retention,

@@ -17,7 +17,8 @@ use regex::{Captures, Regex};
 use crate::StoreError;
 use crate::token_formats::{TOKEN_FORMATS, TokenFormat, secret};
 
-const REPLACEMENT: &str = "[redacted]";
+/// What a text has in the place of a secret.
+pub const REPLACEMENT: &str = "[redacted]";
 
 /// A shorter value would be found in texts that have nothing to do with it.
 const SHORTEST_SECRET: usize = 6;

@@ -54,10 +54,10 @@ pub fn place(order: &Order) -> Result<ExitCode, Failure> {
     if let Some(drift) = ConfigDrift::find(starter.home(), &environment) {
         drift.print();
     }
-    if placed.redactions > 0 {
-        output::aside(&format!("note: {} secrets were taken out of the prompt", placed.redactions));
-    }
     if order.background {
+        if placed.redactions > 0 {
+            output::aside(&format!("note: {}", crate::text::redactions_note(placed.redactions)));
+        }
         return in_background(order, &placed);
     }
     let view = View::new(How::of(order), agent, directory, Timing::Live);

@@ -4,6 +4,8 @@ use std::collections::BTreeMap;
 use std::process::ExitCode;
 use std::time::{SystemTime, UNIX_EPOCH};
 
+use serde_json::Value;
+
 use crate::failure::Failure;
 use crate::text::dollars;
 use crate::wire::{Reply, Request, StatsLine, Sums};
@@ -23,11 +25,22 @@ pub fn print(order: &cli::Statistics) -> Result<ExitCode, Failure> {
     let reply = front::ask(&mut jobs::starter()?, &Request::Stats { since_ms })?;
     let Reply::Stats(sums) = reply else { return Err(Failure::Nonsense) };
     if order.json {
-        output::line(&serde_json::to_string(&sums)?);
+        output::line(&with_unknown_costs(&sums)?.to_string());
     } else {
         tell(&sums);
     }
     Ok(ExitCode::SUCCESS)
+}
+
+/// Returns the sums as JSON, with `null` in place of a cost that no agent reported.
+fn with_unknown_costs(sums: &Sums) -> serde_json::Result<Value> {
+    let mut sums = serde_json::to_value(sums)?;
+    for row in sums["rows"].as_array_mut().into_iter().flatten() {
+        if row["cost_usd"] == 0.0 {
+            row["cost_usd"] = Value::Null;
+        }
+    }
+    Ok(sums)
 }
 
 fn tell(sums: &Sums) {
@@ -125,6 +138,14 @@ mod tests {
         let table = table(&[line], Some(80));
         assert!(table.iter().all(|line| line.chars().count() <= 80), "{table:#?}");
         assert!(table[1].ends_with(&dollars(12.3456)), "{table:#?}");
+    }
+
+    #[test]
+    fn unknown_cost_is_null_in_json() {
+        let known = StatsLine { cost_usd: 0.5, ..line("2026-01-02", 1) };
+        let sums = Sums { rows: vec![known, line("2026-01-02", 1)], ..Sums::default() };
+        let json = with_unknown_costs(&sums).unwrap();
+        assert_eq!((&json["rows"][0]["cost_usd"], &json["rows"][1]["cost_usd"]), (&0.5.into(), &Value::Null));
     }
 
     #[test]

@@ -141,6 +141,12 @@ pub fn counted(number: u32, one: &str, many: &str) -> String {
     format!("{number} {}", if number == 1 { one } else { many })
 }
 
+/// Returns the note about secrets that were taken out of a prompt, for a call that has not ended.
+pub fn redactions_note(redactions: usize) -> String {
+    let was = if redactions == 1 { "secret was" } else { "secrets were" };
+    format!("{redactions} {was} taken out of the prompt before it was kept or passed on")
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

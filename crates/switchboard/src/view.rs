@@ -158,7 +158,12 @@ impl View {
                 self.background = running.filter_map(Value::as_str).map(paint::clean).collect();
             }
             "thinking" => "thinking".clone_into(&mut self.doing),
-            "session_started" => "started".clone_into(&mut self.doing),
+            "session_started" => {
+                // Another run: the tools of the one before it have no result any more.
+                let lost = self.tools.drain(true);
+                self.show_tools(lost);
+                "started".clone_into(&mut self.doing);
+            }
             "tool_use" => {
                 self.break_off();
                 let announced = self.tools.start(said);

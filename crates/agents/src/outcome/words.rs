@@ -53,6 +53,7 @@ const PHRASES: &[(&str, Phrase)] = &[
     ("must specify the gemini_api_key", Phrase::Auth),
     ("please set an auth method", Phrase::Auth),
     ("forbidden", Phrase::Auth),
+    ("api cannot be reached", Phrase::Network),
     ("econnrefused", Phrase::Network),
     ("econnreset", Phrase::Network),
     ("enotfound", Phrase::Network),

@@ -13,7 +13,7 @@ use model::{AgentEvent, AgentText, McpServerState, Part, RawJson, ToolOutput};
 
 use super::json::{Malformed, Read, Reader};
 use super::summary::{self, Summary};
-use super::{Lost, exit_code_after, unknown};
+use super::{Lost, UNREACHABLE, exit_code_after, unknown};
 
 /// Who speaks when the CLI itself reports an error in the place of the model.
 const SYNTHETIC: &str = "<synthetic>";
@@ -178,6 +178,7 @@ fn assistant(line: Line<'_>, summary: &mut Summary, on_event: &mut impl FnMut(Ag
     if main && !synthetic {
         summary.begin_further_turn();
         summary.login_refusals = 0;
+        summary.is_retrying = false;
         if let Some(model) = line.message.model {
             note_model(summary, model);
         }
@@ -379,12 +380,17 @@ fn retry(bytes: &[u8], summary: &mut Summary, on_event: &mut impl FnMut(AgentEve
     })?;
     let reason = error.as_ref().map(|error| summary::words(&error.decode())).unwrap_or_default();
     summary.retries = summary.retries.saturating_add(1);
+    summary.is_retrying = true;
     let is_refused_login = status == Some(401) || reason == "authentication_failed";
     // Counted by request: the first notices of two subagents are no second refusal.
     let refusals = attempt.unwrap_or(summary.login_refusals.saturating_add(1));
     summary.login_refusals = if is_refused_login { refusals } else { 0 };
-    summary.last_trouble =
-        Some(status.map_or_else(|| reason.clone(), |status| format!("{reason} (HTTP {status})")));
+    summary.last_trouble = Some(match status {
+        Some(status) => format!("{reason} (HTTP {status})"),
+        // No answer at all.
+        None if reason == "unknown" => UNREACHABLE.to_owned(),
+        None => reason.clone(),
+    });
     on_event(AgentEvent::Retry {
         attempt,
         of,

@@ -60,6 +60,7 @@ pub(super) fn read(
             if line.item.kind != Some(b"error") {
                 // The model has answered, so its API takes the login.
                 summary.login_refusals = 0;
+                summary.is_retrying = false;
             }
             match kind {
                 b"item.started" => started(line.item, summary, on_event),
@@ -246,6 +247,7 @@ fn trouble(message: Option<AgentText<'_>>, summary: &mut Summary, on_event: &mut
         Some((attempt, of)) => {
             let status = http_status(&words);
             summary.retries = summary.retries.saturating_add(1);
+            summary.is_retrying = true;
             let refusals = attempt.unwrap_or(summary.login_refusals.saturating_add(1));
             summary.login_refusals = if status == Some(401) { refusals } else { 0 };
             on_event(AgentEvent::Retry { attempt, of, delay: None, status, reason: message });

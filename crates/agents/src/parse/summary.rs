@@ -42,6 +42,8 @@ pub struct Summary {
     pub refused_writes: RefusedWrites,
     /// How many notices in a row say that the login was refused (HTTP 401) and the request is retried.
     pub login_refusals: u32,
+    /// Whether the agent's newest request to its model failed and is retried.
+    pub is_retrying: bool,
     /// What the agent was not allowed to do. At most 100, each with at most 4 KiB of detail.
     pub denials: Vec<PermissionDenial>,
     /// The answer that the agent says fits the schema, as JSON text. No longer than a line may be.

@@ -232,3 +232,46 @@ fn claude_that_refuses_root_says_what_to_do() {
     assert_eq!(failure.kind, FailureKind::AgentError);
     assert!(failure.message.contains("work as an ordinary user"), "{}", failure.message);
 }
+
+const CLAUDE_INIT: &str = r#"{"type":"system","subtype":"init","session_id":"s1"}
+"#;
+const CLAUDE_UNREACHABLE: &str = r#"{"type":"system","subtype":"api_retry","attempt":3,"max_retries":10,"retry_delay_ms":100,"error_status":null,"error":"unknown"}
+"#;
+
+#[test]
+fn api_that_cannot_be_reached_is_a_network_failure_at_the_deadline() {
+    let end = End::Deadline { which: Deadline::Wall };
+    let answered = r#"{"type":"assistant","message":{"content":[{"type":"text","text":"here"}]}}"#;
+    let codex = r#"{"type":"error","message":"Reconnecting... 2/5 (error sending request for url (http://127.0.0.1:9/v1))"}"#;
+    let retrying = [CLAUDE_INIT, CLAUDE_UNREACHABLE].concat();
+    let recovered = [retrying.as_str(), answered].concat();
+    for (agent, stdout, kind) in [
+        (AgentKind::Claude, retrying.as_str(), FailureKind::Network),
+        (AgentKind::Codex, codex, FailureKind::Network),
+        (AgentKind::Claude, recovered.as_str(), FailureKind::Deadline { which: Deadline::Wall }),
+    ] {
+        let run = Run { end: end.clone(), ..Run::of(agent, stdout.to_owned().leak()) };
+        let (found, message) = run.failure();
+        assert_eq!(found, kind, "{stdout}: {message}");
+        assert!(!message.contains("unknown"), "{message}");
+    }
+}
+
+#[test]
+fn session_is_known_once_the_agent_has_named_it() {
+    let end = End::Deadline { which: Deadline::Start };
+    let assigned = ExpectedSession::Assigned(OLD.parse().unwrap());
+    for (stdout, session, expected) in
+        [("", assigned.clone(), None), (CLAUDE_INIT, assigned, Some("s1")), ("", resumed(), Some(OLD))]
+    {
+        let outcome = Run { end: end.clone(), session, ..Run::of(AgentKind::Claude, stdout) }.outcome();
+        assert_eq!(outcome.session.as_ref().map(model::SessionId::as_str), expected, "{stdout}");
+    }
+}
+
+#[test]
+fn turn_without_a_model_is_not_counted() {
+    let result = r#"{"type":"result","subtype":"success","is_error":true,"num_turns":1,"result":"Not logged in · Please run /login","usage":{"input_tokens":0,"output_tokens":0}}"#;
+    let outcome = Run { code: 1, ..Run::of(AgentKind::Claude, result) }.outcome();
+    assert_eq!((outcome.failure().unwrap().kind.clone(), outcome.turns), (FailureKind::Auth, None));
+}

@@ -180,7 +180,7 @@ pub const KEYS: &[Key] = &[
         "redact",
         Kind::Texts,
         Default::Empty,
-        "Further regular expressions; what they match is taken out of what is kept.",
+        "Further regular expressions; what they match is taken out of what is kept, and out of the prompt that the agent gets.",
     ),
     key("limits.at_once", AT_ONCE, Default::Count(8), "How many calls run at once, in all."),
     key(

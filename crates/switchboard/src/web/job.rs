@@ -286,7 +286,8 @@ fn confinement(sandbox: &Sandbox) -> Markup {
     html! {
         p { "Policy " strong { (sandbox.policy) } ": "
             @match open {
-                0 => "all of it held",
+                0 if sandbox.gaps.is_empty() => "fully enforced",
+                0 => "enforced, some of it in part",
                 1 => "one safeguard did not hold",
                 several => { (several) " safeguards did not hold" },
             }

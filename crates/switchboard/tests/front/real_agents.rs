@@ -148,6 +148,15 @@ fn continue_skips_a_refused_session_of_gemini() {
 }
 
 #[test]
+fn session_that_never_started_is_not_offered() {
+    let script = Script::by(|_, _| Turn::text("Answered."));
+    let Some(user) = User::new(Agent::Gemini, script) else { return };
+    user.install_agent();
+    let (answer, _) = user.call("First question.", &["--start", "50ms"]);
+    assert_eq!((&answer["status"], &answer["session_id"]), (&"timeout".into(), &Value::Null), "{answer}");
+}
+
+#[test]
 fn removed_agent_is_not_started_again() {
     let script = Script::by(|_, _| Turn::text("Answered."));
     let Some(user) = User::new(Agent::Claude, script) else { return };
@@ -155,7 +164,7 @@ fn removed_agent_is_not_started_again() {
     let (first, _) = user.call("First question.", &[]);
     assert_eq!(first["status"], "completed", "{first}");
     fs::remove_file(user.bed.scratch().join("bin/claude")).unwrap();
-    let (_, output) = user.call("Second question.", &[]);
+    let output = user.command("Second question.", &[]).output().unwrap();
     assert!(stderr(&output).contains("claude CLI not found"), "{output:?}");
 }
 

@@ -50,7 +50,7 @@ pub(super) struct CallTool {
 /// The parameters of a call.
 #[derive(Debug, Deserialize, JsonSchema)]
 pub(super) struct Parameters {
-    /// What the agent is to do. It knows nothing of your conversation: say what is wanted, which files matter, and what to answer. It reaches the agent as it is.
+    /// What the agent is to do. It knows nothing of your conversation: say what is wanted, which files matter, and what to answer. It reaches the agent as it is, but for secrets: `[redacted]` stands in their place.
     prompt: String,
     /// The folder the agent works in: an absolute path, `~/…`, or an alias of the configuration. It must exist. Default: the folder of your own host.
     cwd: Option<String>,
@@ -305,11 +305,9 @@ fn note(answer: &Answer, placed: &Placed, by_another: bool, fire_and_forget: boo
     if by_another {
         notes.push("an earlier call with the same idempotency_key has placed this job".to_owned());
     }
-    if placed.redactions > 0 {
-        notes.push(format!(
-            "{} secrets were taken out of the prompt before it was kept or passed on",
-            placed.redactions
-        ));
+    // The note of an ended job says so itself.
+    if placed.redactions > 0 && !answer.status.is_final() {
+        notes.push(crate::text::redactions_note(placed.redactions));
     }
     if fire_and_forget {
         notes.push(

@@ -13,7 +13,7 @@ pub(super) const CALL: CallTool = CallTool {
     about: "Hand a task to Claude Code (the `claude` CLI on this machine) and get its answer. Use it to delegate work, to get a \
         second opinion, or to work in another folder. It starts with no knowledge of your conversation, so put everything it \
         needs into `prompt`. It may change files and run commands unless `mode` is `observe`. When the answer says `running`, \
-        the job goes on: call call_wait with its job_id, do not place the call again. To follow up, give the answer's session_id \
+        the job goes on: call call_wait with its job_id in job_ids, do not place the call again. To follow up, give the answer's session_id \
         as resume_session_id. Runs for up to `timeout_ms`.",
     models: "An alias that Claude Code knows (haiku, sonnet, opus), one of the operator, or the full name of a model. Default: as the operator set it, else Claude Code's own choice.",
     needs_cwd: false,

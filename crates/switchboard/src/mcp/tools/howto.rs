@@ -24,7 +24,7 @@ Placing a call: call_cc (Claude Code), call_codex (Codex), call_gem (Gemini). Ea
 prompt and answers {status, job_id, output, session_id, …}. A call is a durable job: once it is placed it goes on, even when you \
 stop waiting, the client ends or the daemon restarts.
 
-Waiting: a call blocks for wait_ms (50 s) and then answers `running`. Do not place it again: call call_wait with its job_id, as \
+Waiting: a call blocks for wait_ms (50 s) and then answers `running`. Do not place it again: call call_wait with its job_id in job_ids, as \
 often as needed. For several at once place each with fire_and_forget or wait_ms 0, then call call_wait with all ids.
 
 Going on: give the session_id of an answer as resume_session_id (with the same cwd), or use continue_latest with the same \
