@@ -4,11 +4,14 @@
 //! Only a descendant that leaves its process group outlives it; the supervisor, which holds those too, starts agents.
 
 use std::collections::BTreeMap;
+use std::fs::DirBuilder;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::fs::DirBuilderExt;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
 use model::AgentKind;
@@ -84,9 +87,36 @@ impl Probe {
         program: &Path,
         inherited: &BTreeMap<String, String>,
     ) -> Result<Self, ProbeError> {
-        let env = environment(kind, inherited);
+        let mut env = environment(kind, inherited);
+        let home = (kind == AgentKind::Gemini).then(|| ScratchHome::create(inherited)).flatten();
+        if let Some(ScratchHome(home)) = &home {
+            env.insert("GEMINI_CLI_HOME".to_owned(), home.to_string_lossy().into_owned());
+        }
         let help: &[&str] = if kind == AgentKind::Codex { &["exec", "--help"] } else { &["--help"] };
         Ok(Self { version: run(program, &["--version"], &env)?, help: run(program, help, &env)? })
+    }
+}
+
+/// A home for gemini, which leaves temporary files there even when it only prints its version. Removed when it is dropped.
+struct ScratchHome(PathBuf);
+
+impl ScratchHome {
+    /// Returns none where no directory can be created: then the user's home has to do.
+    fn create(inherited: &BTreeMap<String, String>) -> Option<Self> {
+        static NUMBER: AtomicU32 = AtomicU32::new(0);
+        let number = NUMBER.fetch_add(1, Ordering::Relaxed);
+        let directory = inherited.get("TMPDIR").filter(|path| path.starts_with('/'));
+        let directory = directory.map_or("/tmp", String::as_str);
+        let home = Path::new(directory).join(format!("switchboard-probe-{}-{number}", std::process::id()));
+        DirBuilder::new().mode(0o700).create(&home).ok()?;
+        Some(Self(home))
+    }
+}
+
+impl Drop for ScratchHome {
+    fn drop(&mut self) {
+        // The group of the program was killed, so nothing writes there any more.
+        let _ = std::fs::remove_dir_all(&self.0);
     }
 }
 

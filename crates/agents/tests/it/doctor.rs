@@ -162,6 +162,18 @@ fn a_program_that_fails_says_so_in_its_own_words() {
 }
 
 #[test]
+fn version_of_gemini_leaves_nothing_in_the_home() {
+    let desk = Desk::new("gemini-home");
+    let leave = r#"home="${GEMINI_CLI_HOME:-$HOME}"; : > "$home/projects.json.tmp"; echo "$home" > "$PATH/seen"; echo 0.61.0"#;
+    desk.script("bin/gemini", leave);
+    let check = check_agent(AgentKind::Gemini, &desk.lookup());
+    assert_eq!(check.version, Some(Version(0, 61, 0)));
+    assert!(!desk.0.join("projects.json.tmp").exists());
+    let scratch = fs::read_to_string(desk.0.join("bin/seen")).unwrap();
+    assert!(scratch.contains("switchboard-probe-") && !Path::new(scratch.trim()).exists(), "{scratch}");
+}
+
+#[test]
 fn the_native_program_is_found_behind_the_wrapper_of_npm() {
     let desk = Desk::new("native");
     let arch = match std::env::consts::ARCH {
