@@ -77,7 +77,9 @@ impl Activity {
             AgentEvent::Thinking { .. } if !self.line.starts_with("thinking") => {
                 "thinking".clone_into(&mut self.line);
             }
-            AgentEvent::ToolUse { name, .. } => self.line = format!("using {}", name.preview(PREVIEW_CHARS)),
+            AgentEvent::ToolUse { name, .. } => {
+                self.line = format!("using {}", tool_label(&name.preview(PREVIEW_CHARS)));
+            }
             AgentEvent::Retry { reason, .. } => {
                 self.line = format!("trying again: {}", one_line(&reason.preview(PREVIEW_CHARS)));
             }
@@ -247,6 +249,15 @@ impl Board {
 
     fn lock(&self) -> std::sync::MutexGuard<'_, HashMap<JobId, Arc<Live>>> {
         self.jobs.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Returns the name of a tool for a person: codex and gemini name their shells after their protocols.
+fn tool_label(name: &str) -> &str {
+    match name {
+        "command_execution" | "run_shell_command" => "shell",
+        "file_change" => "edit",
+        name => name,
     }
 }
 

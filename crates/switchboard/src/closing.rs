@@ -80,8 +80,9 @@ impl Closing {
         };
         let killed = (report.descendants_ended > 0).then(|| {
             format!(
-                "note: killed {} that it left running",
-                counted(report.descendants_ended, "process", "processes")
+                "note: {} that the agent left running {} ended",
+                counted(report.descendants_ended, "process", "processes"),
+                if report.descendants_ended == 1 { "was" } else { "were" }
             )
         });
         let sandbox = report.sandbox.as_ref().map(Sandbox::from);
@@ -142,11 +143,10 @@ impl Closing {
             self.status == Standing::Completed || self.turns.is_some() || self.tokens.is_some();
         figures.extend(self.model.as_deref().filter(|_| has_answered).map(paint::clean));
         figures.extend(self.turns.map(|turns| counted(turns, "turn", "turns")));
-        figures.extend(
-            self.tokens
-                .filter(|tokens| *tokens != (0, 0))
-                .map(|(input, output)| format!("{} tokens in, {} out", brief(input), brief(output))),
-        );
+        figures.extend(self.tokens.filter(|tokens| *tokens != (0, 0)).map(|(input, output)| {
+            let tokens = if input == 1 { "token" } else { "tokens" };
+            format!("{} {tokens} in, {} out", brief(input), brief(output))
+        }));
         figures.extend(self.cost_usd.filter(|cost| *cost > 0.0).map(dollars));
         figures
     }

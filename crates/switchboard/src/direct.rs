@@ -1,6 +1,6 @@
 //! `switchboard call --direct`: one call without the daemon, the agent under a supervisor of this program's own.
 //!
-//! For places where no daemon may be started, such as inside another call. There is no job of the run: nothing lists it, waits for
+//! For places where no daemon may be started, such as inside a call with policy `off`. There is no job of the run: nothing lists it, waits for
 //! it or takes it up again. So it ends with this program, however that ends; its files stay.
 
 use std::path::PathBuf;

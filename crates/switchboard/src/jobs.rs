@@ -126,7 +126,8 @@ fn describe(answer: &Answer) {
     }
     line("task", &answer.task_name);
     if let Some(waiting) = &answer.waiting {
-        line("waiting", waiting);
+        // It starts with the state: `queued: …`, `waiting for …`, `paused until …`.
+        output::line(&paint::clean(waiting));
     }
     line("took", &paint::span(answer.duration_ms));
     if let Some(turns) = answer.num_turns {

@@ -70,7 +70,7 @@ fn main() -> ExitCode {
         Command::Man(order) => reference::man(&order),
         Command::Config(order) => config::print(&order),
         Command::Mcp => bridge::run(),
-        Command::Serve(order) if order.background => front::in_background(&order),
+        Command::Serve(order) if order.background => front::serve_in_background(&order),
         Command::Serve(order) => daemon::serve(&order).map_err(Failure::from),
         Command::Status(Look { id: Some(id), json }) => jobs::status(&id, json),
         Command::Status(order) => front::status(&order),

@@ -71,7 +71,10 @@ fn oversized_prompt_is_refused_with_its_real_size() {
 fn what_the_agent_leaves_behind_is_ended_and_counted() {
     let home = tempfile::tempdir().unwrap();
     let output = call(&home, &["@rehearse spawn daemon\n@rehearse spawn setsid\n@rehearse answer done"]);
-    assert!(stderr(&output).contains("note: killed 2 processes that it left running"), "{output:?}");
+    assert!(
+        stderr(&output).contains("note: 2 processes that the agent left running were ended"),
+        "{output:?}"
+    );
 }
 
 #[test]

@@ -8,6 +8,7 @@ use model::{
     SafeguardName, SettingSource, Settings, ToolChoice,
 };
 
+use super::error::NO_SHELL;
 use super::{Draft, LaunchError, gemini, path_text};
 use crate::Setup;
 use crate::hosts::own_hosts;
@@ -51,9 +52,7 @@ fn without_shell(spec: CallSpec, setup: &Setup) -> Result<CallSpec, LaunchError>
     }
     match spec.agent {
         // Which tools it has depends on the model, and a shell is always among them.
-        AgentKind::Codex => {
-            Err(LaunchError::CannotDo { agent: spec.agent, option: "policy without a shell" })
-        }
+        AgentKind::Codex => Err(LaunchError::CannotDo { agent: spec.agent, option: NO_SHELL }),
         AgentKind::Gemini if setup.workspace.has_settings => {
             Err(LaunchError::WorkspaceSettings { agent: spec.agent, folder: spec.cwd.join(".gemini") })
         }

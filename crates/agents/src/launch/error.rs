@@ -7,6 +7,9 @@ use model::{AgentKind, BadName, PlanError, PolicyError, SessionId};
 
 use crate::{BadModelName, Version};
 
+/// The option that a policy asks for: file tools, and no shell.
+pub(super) const NO_SHELL: &str = "policy without a shell";
+
 /// What to do where `file-tools` is missing. A daemon looks for it once, when it starts.
 pub(crate) const WITH_FILE_TOOLS: &str = "install all of Switchboard (`cargo install --path crates/switchboard`), which puts it beside `switchboard`; a daemon that runs finds it after `switchboard stop --now`";
 
@@ -67,7 +70,7 @@ pub enum LaunchError {
         folder: PathBuf,
     },
     /// The agent has no means for it.
-    #[error("{agent} cannot do `{option}`")]
+    #[error("{agent} does not support {}", shown(option))]
     CannotDo {
         /// Who is called.
         agent: AgentKind,
@@ -246,6 +249,15 @@ impl LaunchError {
             }
             Self::Plan(error) => error.hint().to_owned(),
         }
+    }
+}
+
+/// Returns an option as its caller knows it: by the parameter of a tool and by the option of the command line.
+fn shown(option: &str) -> String {
+    match option {
+        "max_turns" => "`max_turns` (`--max-turns`)".to_owned(),
+        NO_SHELL => "policies without a shell (`restricted`, `sealed`)".to_owned(),
+        option => format!("`{option}`"),
     }
 }
 

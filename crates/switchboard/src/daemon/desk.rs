@@ -1,9 +1,10 @@
 //! What every connection of the daemon shares: configuration, work, the phase it is in, and when somebody last asked.
 
 use std::collections::BTreeMap;
+use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
 use model::Owner;
@@ -12,7 +13,7 @@ use tokio::sync::watch;
 use super::work::Work;
 use crate::config::{Config, Settings};
 use crate::home::Home;
-use crate::wire::{PROTOCOL, Phase, Status, VERSION};
+use crate::wire::{HttpStatus, PROTOCOL, Phase, Status, VERSION};
 
 /// The daemon, seen from a connection. Copies are the same desk.
 #[derive(Clone)]
@@ -31,6 +32,7 @@ struct Inner {
     last_asked: AtomicU64,
     connections: AtomicU64,
     socket: Mutex<PathBuf>,
+    http: OnceLock<SocketAddr>,
 }
 
 impl Desk {
@@ -47,6 +49,7 @@ impl Desk {
             last_asked: AtomicU64::new(0),
             connections: AtomicU64::new(0),
             socket: Mutex::default(),
+            http: OnceLock::new(),
         }))
     }
 
@@ -120,6 +123,11 @@ impl Desk {
         Counted(self.clone())
     }
 
+    /// Notes the address of HTTP, for `switchboard status`.
+    pub fn note_http(&self, address: SocketAddr) {
+        let _ = self.0.http.set(address);
+    }
+
     /// How the daemon is.
     pub async fn status(&self) -> Status {
         let load = self.work().load().await;
@@ -132,6 +140,10 @@ impl Desk {
             state: self.home().state().to_owned(),
             socket: self.0.socket.lock().unwrap_or_else(PoisonError::into_inner).clone(),
             log: self.home().log_file(),
+            http: self.0.http.get().map(|address| HttpStatus {
+                url: format!("http://{address}/mcp"),
+                token_file: self.home().http_token(),
+            }),
             connections: self.0.connections.load(Ordering::Relaxed),
             running: load.running,
             queued: load.queued,

@@ -85,6 +85,9 @@ pub fn serve(order: &cli::Serve) -> Result<ExitCode, DaemonError> {
             };
             jobs.web().begin().await;
             let desk = Desk::new(home, &settings, jobs.owner().clone(), jobs.clone());
+            if let Some(Ok(address)) = http.as_ref().map(|(listener, _)| listener.local_addr()) {
+                desk.note_http(address);
+            }
             let listener = Listener::bind(desk.home(), &state).map_err(DaemonError::Listen)?;
             let signals = Signals::listen().map_err(DaemonError::Runtime)?;
             listener.announce(&lock, &desk).map_err(DaemonError::Listen)?;

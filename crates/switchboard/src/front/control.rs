@@ -9,7 +9,8 @@ use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 
 use super::connect::{ConnectError, Connection, connect};
 use super::drift::ConfigDrift;
-use super::start::{FrontError, Starter};
+use super::inside;
+use super::start::{self, FrontError, Starter};
 use crate::environment::Environment;
 use crate::failure::Failure;
 use crate::home::Home;
@@ -33,6 +34,8 @@ pub fn status(order: &cli::Look) -> Result<ExitCode, Failure> {
         Ok(_) | Err(Failure::Connect(ConnectError::Nobody)) => {
             let none = if order.json {
                 r#"{"running":false}"#
+            } else if inside::a_call(&environment).is_some() {
+                "no daemon can be reached from inside a call"
             } else {
                 "no daemon is running; the next call starts one"
             };
@@ -59,6 +62,17 @@ pub fn status(order: &cli::Look) -> Result<ExitCode, Failure> {
     Ok(ExitCode::SUCCESS)
 }
 
+/// Starts the daemon and says where it is.
+pub fn serve_in_background(order: &cli::Serve) -> Result<ExitCode, Failure> {
+    let mut connection = start::in_background(order)?;
+    let pid = connection.process.as_raw_pid();
+    output::line(&format!("the daemon runs (pid {pid}, version {})", wire::VERSION));
+    if let Reply::Status(Status { http: Some(http), .. }) = say(&mut connection, &Request::Status, |_| {})? {
+        output::line(&format!("http: {http}"));
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
 fn tell(status: &Status) {
     let up = up_for(status.uptime_ms / 1000);
     let phase = match status.phase {
@@ -75,6 +89,9 @@ fn tell(status: &Status) {
     output::line(&format!("state: {}", status.state.display()));
     output::line(&format!("socket: {}", status.socket.display()));
     output::line(&format!("log: {}", status.log.display()));
+    if let Some(http) = &status.http {
+        output::line(&format!("http: {http}"));
+    }
 }
 
 fn up_for(seconds: u64) -> String {
@@ -87,11 +104,16 @@ fn up_for(seconds: u64) -> String {
 
 /// Ends the daemon, and returns when it is gone.
 pub fn stop(order: &cli::Stop) -> Result<ExitCode, Failure> {
-    let home = Home::find(&Environment::of_this_process())?;
+    let environment = Environment::of_this_process();
+    // A daemon that drains waits for every call, this one too.
+    if !order.now && !order.cancel && inside::a_call(&environment).is_some() {
+        return Err(FrontError::StopInsideACall.into());
+    }
+    let home = Home::find(&environment)?;
     let mut connection = match connect(&home, Role::Control, None) {
         // Jobs go on without a daemon, and only a daemon can tell that all of them are gone.
         Err(ConnectError::Nobody) if order.cancel && home.state().join("jobs").exists() => {
-            let mut starter = Starter::new(Environment::of_this_process()).map_err(FrontError::from)?;
+            let mut starter = Starter::new(environment).map_err(FrontError::from)?;
             starter.connect_or_start(Role::Control)?
         }
         Err(ConnectError::Nobody) => {
@@ -111,12 +133,21 @@ pub fn stop(order: &cli::Stop) -> Result<ExitCode, Failure> {
     };
     say(&mut connection, &Request::Stop { how }, |reply| {
         if let Reply::Draining { running: running @ 1.. } = reply {
-            output::aside(&format!(
-                "waiting for {running} running; `switchboard stop --now` leaves them to the next daemon"
-            ));
+            output::aside(&waiting_line(*running, how));
         }
     })?;
     until_gone(&process, connection.process)
+}
+
+fn waiting_line(running: u64, how: StopHow) -> String {
+    match (how, running) {
+        (StopHow::Cancel, 1) => "waiting until 1 running job is canceled".to_owned(),
+        (StopHow::Cancel, jobs) => format!("waiting until {jobs} running jobs are canceled"),
+        (_, 1) => "waiting for 1 job; `switchboard stop --now` leaves it to the next daemon".to_owned(),
+        (_, jobs) => {
+            format!("waiting for {jobs} jobs; `switchboard stop --now` leaves them to the next daemon")
+        }
+    }
 }
 
 /// Ends a daemon that cannot be talked to. What runs goes on.

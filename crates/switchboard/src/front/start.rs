@@ -10,7 +10,7 @@ use std::fs::File;
 use std::io::{self, Read};
 use std::os::unix::ffi::OsStringExt;
 use std::path::PathBuf;
-use std::process::{Child, Command, ExitCode, Stdio};
+use std::process::{Child, Command, Stdio};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
@@ -20,14 +20,14 @@ use rustix::pipe::{PipeFlags, pipe_with};
 
 use super::connect::{ConnectError, Connection, connect};
 use super::inside;
+use crate::cli;
 use crate::config::Config;
 use crate::daemon::{DaemonError, Holder, READY, exclusive};
 use crate::environment::Environment;
 use crate::exit_status::ExitStatus;
 use crate::failure::Failure;
 use crate::home::{Home, HomeError};
-use crate::wire::{self, Role};
-use crate::{cli, output};
+use crate::wire::Role;
 
 /// The exit code of a daemon that found another.
 const TAKEN: Option<i32> = Some(ExitStatus::DaemonRunning as i32);
@@ -74,8 +74,8 @@ impl Starter {
                 Err(ConnectError::Nobody) => {}
                 connection => return Ok(connection?),
             }
-            if let Some(process) = inside::a_call(&self.environment) {
-                return Err(FrontError::InsideACall { process });
+            if inside::a_call(&self.environment).is_some() {
+                return Err(FrontError::InsideACall);
             }
             if let Some(_turn) = self.turn_to_start()? {
                 match connect(&self.home, role, Some(&self.carried)) {
@@ -127,10 +127,10 @@ impl Starter {
 }
 
 /// `switchboard serve --background`: starts one and returns when it answers.
-pub fn in_background(order: &cli::Serve) -> Result<ExitCode, Failure> {
+pub fn in_background(order: &cli::Serve) -> Result<Connection, Failure> {
     let environment = Environment::of_this_process();
-    if let Some(process) = inside::a_call(&environment) {
-        return Err(FrontError::InsideACall { process }.into());
+    if inside::a_call(&environment).is_some() {
+        return Err(FrontError::InsideACall.into());
     }
     let mut starter = Starter::new(environment)?;
     starter.home.make()?;
@@ -144,13 +144,7 @@ pub fn in_background(order: &cli::Serve) -> Result<ExitCode, Failure> {
         }
         other => other?,
     }
-    let connection = connect(&starter.home, Role::Control, None)?;
-    output::line(&format!(
-        "the daemon runs (pid {}, version {})",
-        connection.process.as_raw_pid(),
-        wire::VERSION
-    ));
-    Ok(ExitCode::SUCCESS)
+    Ok(connect(&starter.home, Role::Control, None)?)
 }
 
 /// This program's file. An update may have put another in its place, which is the one to start then.
@@ -203,8 +197,10 @@ pub enum FrontError {
     Home(#[from] HomeError),
     #[error(transparent)]
     Connect(#[from] ConnectError),
-    #[error("no daemon is running, and none is started from inside a call (see process {process})")]
-    InsideACall { process: u32 },
+    #[error("no daemon can be reached from inside a call, and none is started there")]
+    InsideACall,
+    #[error("`switchboard stop` would wait for the call that it runs in")]
+    StopInsideACall,
     #[error("cannot start the daemon `{}`", program.display())]
     Spawn { program: PathBuf, source: io::Error },
     #[error("cannot prepare the start of the daemon")]
@@ -221,8 +217,12 @@ impl FrontError {
         match self {
             Self::Home(error) => error.hint(),
             Self::Connect(error) => error.hint(),
-            Self::InsideACall { .. } => {
-                "it would end with the call: start it outside, with `switchboard serve --background`, or `switchboard call --direct` without one"
+            Self::InsideACall => {
+                "start the daemon outside the call with `switchboard serve --background`; a sandboxed call does not reach it"
+                    .to_owned()
+            }
+            Self::StopInsideACall => {
+                "run it outside the call, or leave running jobs to the next daemon with `switchboard stop --now`"
                     .to_owned()
             }
             Self::Spawn { .. } => "check that processes can still be started".to_owned(),

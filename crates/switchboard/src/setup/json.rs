@@ -34,14 +34,26 @@ pub fn with(text: &str, servers: &str, name: &str, entry: &[(&str, Value)]) -> R
     Ok(root.to_string())
 }
 
-/// The file without that entry.
+/// Returns the file without that entry, and without the object of servers if nothing is left in it.
 pub fn without(text: &str, servers: &str, name: &str) -> Result<String, String> {
     let root = parse(text)?;
-    let entry = root.object_value().and_then(|all| all.object_value(servers)).and_then(|all| all.get(name));
-    if let Some(entry) = entry {
+    let Some(all) = root.object_value() else { return Ok(root.to_string()) };
+    let Some(object) = all.object_value(servers) else { return Ok(root.to_string()) };
+    if let Some(entry) = object.get(name) {
         entry.remove();
     }
+    if is_blank(&object.to_string())
+        && let Some(servers) = all.get(servers)
+    {
+        servers.remove();
+    }
     Ok(root.to_string())
+}
+
+/// Returns whether a file or an object has neither an entry nor a comment.
+pub fn is_blank(text: &str) -> bool {
+    let inside = text.trim().strip_prefix('{').and_then(|text| text.strip_suffix('}'));
+    inside.is_some_and(|inside| inside.trim().is_empty())
 }
 
 fn parse(text: &str) -> Result<CstRootNode, String> {
@@ -79,6 +91,16 @@ mod tests {
 
     fn entry() -> Vec<(&'static str, Value)> {
         vec![("command", "/bin/s".into()), ("args", serde_json::json!(["mcp"]))]
+    }
+
+    #[test]
+    fn removed_entry_leaves_no_empty_object() {
+        let alone = with("", "mcpServers", "switchboard", &entry()).unwrap();
+        let left = without(&alone, "mcpServers", "switchboard").unwrap();
+        assert!(is_blank(&left), "{left}");
+        let theirs = with("{\n  \"theme\": \"dark\"\n}\n", "mcpServers", "switchboard", &entry()).unwrap();
+        let left = without(&theirs, "mcpServers", "switchboard").unwrap();
+        assert!(left.contains("dark") && !left.contains("mcpServers"), "{left}");
     }
 
     #[test]

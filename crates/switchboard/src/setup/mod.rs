@@ -95,6 +95,11 @@ impl Bench {
                 self.finish(host, &file)?;
                 self.tell(host, &file);
             }
+            Change::Write(text) if self.remove && is_ours(&file, text) => {
+                let cannot = |source| SetupError::Write { file: file.clone(), source };
+                fs::remove_file(&file).map_err(cannot)?;
+                self.tell(host, &file);
+            }
             Change::Write(text) => {
                 keep_copy(&file)?;
                 replace(&file, text)?;
@@ -168,11 +173,20 @@ impl Bench {
     }
 }
 
-/// Copies a file that is going to be changed. The first copy is the one that counts: it is as the user had it.
-fn keep_copy(file: &Path) -> Result<(), SetupError> {
+/// Returns whether a file that has nothing left in it was created by an earlier setup: there was nothing to copy then.
+fn is_ours(file: &Path, left: &str) -> bool {
+    json::is_blank(left) && !backup(file).exists() && !file.is_symlink()
+}
+
+fn backup(file: &Path) -> PathBuf {
     let mut name = file.as_os_str().to_owned();
     name.push(".switchboard-backup");
-    let copy = PathBuf::from(name);
+    PathBuf::from(name)
+}
+
+/// Copies a file that is going to be changed. The first copy is the one that counts: it is as the user had it.
+fn keep_copy(file: &Path) -> Result<(), SetupError> {
+    let copy = backup(file);
     if copy.exists() || !file.exists() {
         return Ok(());
     }

@@ -1,6 +1,7 @@
 //! Control: one request to a line, answered by one line or more. All but the last say `more`.
 
 use std::collections::BTreeMap;
+use std::fmt;
 use std::path::PathBuf;
 
 use calls::{Answer, Stream};
@@ -200,6 +201,9 @@ pub struct Status {
     pub socket: PathBuf,
     /// Its log.
     pub log: PathBuf,
+    /// Where it serves HTTP; none when it does not.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub http: Option<HttpStatus>,
     /// How many front-ends are connected, the one that asks included.
     pub connections: u64,
     /// How many jobs run.
@@ -208,6 +212,21 @@ pub struct Status {
     pub queued: u64,
     /// Whether it takes on work.
     pub phase: Phase,
+}
+
+/// Where a daemon serves HTTP.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct HttpStatus {
+    /// The address of the MCP endpoint.
+    pub url: String,
+    /// The file of the token that a request needs.
+    pub token_file: PathBuf,
+}
+
+impl fmt::Display for HttpStatus {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} (token in {})", self.url, self.token_file.display())
+    }
 }
 
 /// Where a daemon is between its first and its last moment.

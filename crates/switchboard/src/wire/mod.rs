@@ -10,7 +10,7 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
-pub use control::{Line, Phase, Reply, Request, Status, StopHow};
+pub use control::{HttpStatus, Line, Phase, Reply, Request, Status, StopHow};
 pub use jobs::{About, JobLine, Placed, Search, StatsLine, Sums, Taken, Wanted, is_waiting, said, waiting};
 
 /// The number of this protocol. It changes when an older program could no longer make sense of what is said.

@@ -77,6 +77,11 @@ fn http_is_served_to_who_has_the_token() {
         after.split_once(' ')?.0.parse::<u16>().ok()
     };
     let port = std::iter::repeat_with(port).find_map(|port| port).unwrap();
+    let token_file = bed.state().join("http-token");
+    let line = format!("http: http://127.0.0.1:{port}/mcp (token in {})\n", token_file.display());
+    for told in [stdout(&output), stdout(&bed.run(&["status"]))] {
+        assert!(told.contains(&line), "{told}");
+    }
     let refused = post(port, "127.0.0.1", "wrong");
     assert!(refused.starts_with("HTTP/1.1 401 "), "{refused}");
     for host in ["127.0.0.1", "box.example"] {

@@ -135,6 +135,30 @@ fn an_idle_daemon_ends_though_a_bridge_is_connected() {
 }
 
 #[test]
+fn stop_inside_a_call_does_not_wait_for_that_call() {
+    let bed = Bed::new();
+    assert!(bed.run(&["serve", "--background"]).status.success());
+    let output = bed.command(&["stop"]).env("SWITCHBOARD_RUN_ID", "0").output().unwrap();
+    assert!(!output.status.success(), "{output:?}");
+    assert!(stderr(&output).contains("would wait for the call that it runs in"), "{output:?}");
+    assert!(bed.run(&["status"]).status.success());
+}
+
+#[test]
+fn stop_with_cancel_says_what_it_waits_for() {
+    let bed = Bed::new();
+    let played = crate::played::Played::at(&bed);
+    let stop = ["stop", "--cancel"];
+    let child = bed.command(&stop).stderr(Stdio::piped()).stdout(Stdio::null()).spawn().unwrap();
+    let mut line = played.accept();
+    assert_eq!(line.hear(), json!({"request": "stop", "how": "cancel"}));
+    line.say(&json!({"reply": "draining", "running": 1, "more": true}));
+    line.say(&json!({"reply": "error", "message": "no", "hint": "ask later"}));
+    let text = stderr(&child.wait_with_output().unwrap());
+    assert!(text.contains("waiting until 1 running job is canceled"), "{text}");
+}
+
+#[test]
 fn stop_tells_what_is_waited_for_and_what_is_refused() {
     let bed = Bed::new();
     let played = crate::played::Played::at(&bed);
@@ -145,7 +169,7 @@ fn stop_tells_what_is_waited_for_and_what_is_refused() {
     line.say(&json!({"reply": "error", "message": "no", "hint": "ask later"}));
     let output = child.wait_with_output().unwrap();
     let text = stderr(&output);
-    assert!(text.contains("waiting for 2 running"), "{text}");
+    assert!(text.contains("waiting for 2 jobs"), "{text}");
     assert!(text.contains("the daemon refuses: no") && text.contains("hint: ask later"), "{text}");
 }
 
