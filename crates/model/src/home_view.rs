@@ -16,4 +16,7 @@ pub struct HomeView {
     pub exposed: Vec<PathBuf>,
     /// Programs and scripts that run in the sandbox besides the agent; each is exposed with its installation.
     pub programs: Vec<PathBuf>,
+    /// Files of the home directory that another file stands in for: each with its place.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub copies: Vec<(PathBuf, PathBuf)>,
 }

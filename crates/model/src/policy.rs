@@ -392,6 +392,8 @@ pub struct Ground {
     pub exposed: Vec<PathBuf>,
     /// Programs in the home directory that run besides the agent ([`HomeView::programs`]).
     pub programs: Vec<PathBuf>,
+    /// Files that stand in for those of the home directory ([`HomeView::copies`]).
+    pub copies: Vec<(PathBuf, PathBuf)>,
     /// What is ours and not the agent's: job files, database, configuration.
     pub own: Vec<PathBuf>,
     /// Directories that no workspace may contain either: a call could write the configuration that bounds it.
@@ -462,6 +464,7 @@ impl CallPolicy {
                 directory,
                 exposed: ground.exposed.clone(),
                 programs: ground.programs.clone(),
+                copies: ground.copies.clone(),
             }),
         })))
     }

@@ -123,6 +123,12 @@ impl AbsentHome {
         for path in &needs.view.exposed {
             home.expose(path, &[]);
         }
+        for (place, copy) in &needs.view.copies {
+            let place = place.strip_prefix(&needs.view.directory).ok().zip(home.directories.first());
+            if let (Some((name, home_directory)), Ok(copy)) = (place, Real::path(copy)) {
+                home.files.push((home_directory.join(name), copy));
+            }
+        }
         home.expose_toolchains(needs);
         home.expose_programs(needs);
         home.drop_nested();
@@ -291,7 +297,8 @@ impl AbsentHome {
         // A link in the home directory is absent, too.
         let named = path.parent().and_then(|above| Some(Real::path(above).ok()?.join(path.file_name()?)));
         for name in [Some(real.clone()), named].into_iter().flatten() {
-            if self.contains(&name) && !self.exposed.iter().any(|(known, _)| *known == name) {
+            let is_given = self.written.iter().any(|root| name.starts_with(root));
+            if self.contains(&name) && !is_given && !self.exposed.iter().any(|(known, _)| *known == name) {
                 self.exposed.push((name, real.clone()));
             }
         }
@@ -302,9 +309,9 @@ impl AbsentHome {
         self.exposed.sort();
         let mut kept: Vec<(PathBuf, PathBuf)> = Vec::new();
         for (name, real) in std::mem::take(&mut self.exposed) {
-            let is_shown = |(above, above_real): &(PathBuf, PathBuf)| {
-                above == above_real && name == real && name.starts_with(above)
-            };
+            // A link in a directory that is shown is there already, as a link.
+            let is_shown =
+                |(above, above_real): &(PathBuf, PathBuf)| above == above_real && name.starts_with(above);
             if !kept.iter().any(is_shown) {
                 kept.push((name, real));
             }
@@ -439,7 +446,12 @@ mod tests {
 
         /// The exposed parts, below the home directory.
         fn exposed(&self, search_path: &[&str], program: &str) -> Vec<String> {
-            let view = HomeView { directory: self.path("home"), exposed: Vec::new(), programs: Vec::new() };
+            let view = HomeView {
+                directory: self.path("home"),
+                exposed: Vec::new(),
+                programs: Vec::new(),
+                copies: Vec::new(),
+            };
             let search_path: Vec<_> = search_path.iter().map(|name| self.path(name)).collect();
             let search_path = std::env::join_paths(search_path).unwrap().into_string().unwrap();
             let env = BTreeMap::from([("PATH".to_owned(), search_path)]);
@@ -495,6 +507,15 @@ mod tests {
         symlink("node_modules/agent/cli.js", stage.path("home/agents/a/program")).unwrap();
         let exposed = stage.exposed(&["home/node/22/bin"], "home/agents/a/program");
         assert_eq!(exposed, ["agents/a", "node/22"]);
+    }
+
+    #[test]
+    fn link_in_an_exposed_directory_stays_a_link() {
+        let stage = Stage::new(&["home/agents/a/node_modules/agent/cli.js", "home/.local/bin/x"]);
+        symlink("node_modules/agent/cli.js", stage.path("home/agents/a/program")).unwrap();
+        symlink(stage.path("home/agents/a/program"), stage.path("home/.local/bin/agent")).unwrap();
+        let exposed = stage.exposed(&["home/.local/bin"], "home/.local/bin/agent");
+        assert_eq!(exposed, [".local/bin", "agents/a"]);
     }
 
     /// An agent that works in a project may have put links into a directory that `PATH` names.

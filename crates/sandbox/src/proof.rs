@@ -398,6 +398,7 @@ impl Stage {
             directory: self.folder.join("home"),
             exposed: vec![self.folder.join("home").join(EXPOSED)],
             programs: Vec::new(),
+            copies: Vec::new(),
         });
         probed.state = Some(AgentState {
             directory: self.folder.join("state"),

@@ -88,6 +88,7 @@ pub(super) fn confine(draft: &mut Draft<'_>) -> Result<(), LaunchError> {
     if let Some(state) = &state {
         draft.variable(state.variable, path_text(&state.variable_value)?);
     }
+    let git_config = PathBuf::from(draft.private_file("gitconfig", draft.setup.workspace.git.to_config())?);
     let home = draft.plan.env.get("HOME").map(PathBuf::from);
     let foreign = home
         .iter()
@@ -120,6 +121,8 @@ pub(super) fn confine(draft: &mut Draft<'_>) -> Result<(), LaunchError> {
         caches: caches(draft, home.as_deref()),
         exposed: exposed(draft, home.as_deref()),
         programs: draft.setup.workspace.user_programs.clone(),
+        // For programs that do not pass the variable on.
+        copies: home.iter().map(|home| (home.join(".gitconfig"), git_config.clone())).collect(),
         home,
     };
     let hide = policy.hide.iter().cloned().chain(distrusted(draft, &ground)).collect();
@@ -134,9 +137,7 @@ pub(super) fn confine(draft: &mut Draft<'_>) -> Result<(), LaunchError> {
     let root = path_text(&draft.spec.cwd)?.to_owned();
     draft.variable("FILE_TOOLS_ROOT", root);
     quiet_git(draft);
-    let settings = draft.setup.workspace.git.to_config();
-    let path = draft.private_file("gitconfig", settings)?;
-    draft.variable("GIT_CONFIG_GLOBAL", path);
+    draft.variable("GIT_CONFIG_GLOBAL", path_text(&git_config)?);
     Ok(())
 }
 

@@ -14,6 +14,7 @@ mod confined;
 mod desk;
 mod endings;
 mod failures;
+mod home;
 mod leaves_nothing;
 mod loading;
 mod outside;
@@ -89,6 +90,7 @@ fn trials(pinned: &[Pinned]) -> Vec<Trial> {
         loading::SCENARIOS,
         planting::SCENARIOS,
         profiles::SCENARIOS,
+        home::SCENARIOS,
     ];
     let scenarios: Vec<Scenario> = scenarios.into_iter().flatten().copied().collect();
     pinned.iter().flat_map(|cli| scenarios.iter().map(|scenario| trial(scenario, cli))).collect()
