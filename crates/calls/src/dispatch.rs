@@ -15,6 +15,7 @@ use tokio_util::task::TaskTracker;
 
 use crate::course::{self, Begin};
 use crate::desk::Inner;
+use crate::direct_runs;
 use crate::files::jobs;
 use crate::live::Live;
 use crate::recovery;
@@ -308,6 +309,20 @@ async fn sweep(desk: &Inner) {
     };
     desk.recent.forget(&removed);
     remove_folders(desk, removed).await;
+    if let Some(max_count) = retention.max_count {
+        sweep_direct_runs(desk, max_count).await;
+    }
+}
+
+/// Removes old directories of `call --direct`, which count like those of jobs.
+async fn sweep_direct_runs(desk: &Inner, max_count: u64) {
+    let folder = jobs(&desk.settings.state);
+    let outdated = tokio::task::spawn_blocking(move || direct_runs::outdated(&folder, max_count)).await;
+    match outdated {
+        Ok(Ok(runs)) if !runs.is_empty() => remove_folders(desk, runs).await,
+        Ok(Err(error)) => tracing::warn!(%error, "cannot look for old runs without a job"),
+        _ => {}
+    }
 }
 
 /// Removes the least recently used caches of confined runs where all of them take up too much.

@@ -20,6 +20,7 @@ mod caller_environment;
 mod confinement;
 mod course;
 mod desk;
+mod direct_runs;
 mod dispatch;
 mod error;
 mod files;

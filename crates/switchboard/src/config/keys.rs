@@ -250,7 +250,7 @@ pub const KEYS: &[Key] = &[
         "retention.max_count",
         Kind::Count { least: 1, most: u64::MAX, may_be_off: true },
         Default::Count(10_000),
-        "How many ended jobs are kept, the newest.",
+        "How many ended jobs are kept, the newest; directories of `call --direct` count, too.",
     ),
     key(
         "programs.claude",
