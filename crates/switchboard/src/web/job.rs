@@ -286,6 +286,7 @@ fn confinement(sandbox: &Sandbox) -> Markup {
     html! {
         p { "Policy " strong { (sandbox.policy) } ": "
             @match open {
+                _ if sandbox.policy == "off" => "no sandbox, the agent had all of your permissions",
                 0 if sandbox.gaps.is_empty() => "fully enforced",
                 0 => "enforced, some of it in part",
                 1 => "one safeguard did not hold",
@@ -345,4 +346,22 @@ async fn stream(
         (CONTENT_DISPOSITION, format!("attachment; filename=\"{id}-{name}\"")),
     ];
     Ok((headers, part.bytes).into_response())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn policy_that_held_in_part_is_not_called_fully_enforced() {
+        let sandbox = |policy: &str, gaps: serde_json::Value| {
+            let sandbox = serde_json::json!({ "policy": policy, "gaps": gaps });
+            confinement(&serde_json::from_value(sandbox).unwrap()).into_string()
+        };
+        let gap = |open: bool| serde_json::json!([{ "safeguard": "unix sockets", "open": open, "why": "w" }]);
+        assert!(sandbox("workspace", serde_json::json!([])).contains("fully enforced"));
+        assert!(sandbox("workspace", gap(false)).contains("enforced, some of it in part"));
+        assert!(sandbox("workspace", gap(true)).contains("one safeguard did not hold"));
+        assert!(sandbox("off", serde_json::json!([])).contains("no sandbox"));
+    }
 }
