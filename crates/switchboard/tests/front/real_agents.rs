@@ -10,10 +10,11 @@ use std::process::{Command, Output, Stdio};
 use model::{RunState, RunStatus};
 use model_api::cli::{Agent, Cli};
 use model_api::{ModelApi, Role, Script, Turn};
+use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 use tokio::runtime::Runtime;
 
-use crate::bed::{Bed, newest, stderr, stdout};
+use crate::bed::{Bed, eventually, newest, stderr, stdout};
 
 /// A user with one agent in `PATH`, which talks to a scripted model.
 struct User {
@@ -145,6 +146,34 @@ fn continue_skips_a_refused_session_of_codex() {
 #[test]
 fn continue_skips_a_refused_session_of_gemini() {
     continue_skips_a_refused_session(Agent::Gemini);
+}
+
+#[test]
+fn logs_print_tools_of_a_lost_run_before_the_next_run() {
+    let script = Script::by(|_, number| match number {
+        0 => Turn::shell("touch started; while ! [ -e never ]; do sleep 0.1; done"),
+        _ => Turn::text("Answered."),
+    });
+    let Some(user) = User::new(Agent::Claude, script) else { return };
+    user.install_agent();
+    let output = user.command("Work.", &["--background"]).output().unwrap();
+    let id = stdout(&output).trim().to_owned();
+    eventually("the command runs", || user.bed.work().join("started").exists());
+    let run = user.bed.state().join("jobs").join(&id).join("runs/1/status.json");
+    let status: RunStatus = serde_json::from_slice(&fs::read(run).unwrap()).unwrap();
+    kill_process(Pid::from_raw(status.supervisor.pid).unwrap(), Signal::KILL).unwrap();
+
+    let waited = answer(&stdout(&user.bed.run(&["wait", &id, "--json"])));
+    let note = waited[0]["note"].as_str().unwrap_or_default();
+    assert!(note.contains("time, tokens, turns and cost of lost runs are not included"), "{waited}");
+    let logs = user.bed.scratch().join("logs");
+    let file = fs::File::create(&logs).unwrap();
+    let mut command = user.bed.command(&["logs", &id]);
+    command.stdout(file.try_clone().unwrap()).stderr(file);
+    assert!(command.status().unwrap().success());
+    let logs = fs::read_to_string(logs).unwrap();
+    let (lost, answered) = (logs.find("no result").unwrap(), logs.find("Answered.").unwrap());
+    assert!(lost < answered, "{logs}");
 }
 
 #[test]
