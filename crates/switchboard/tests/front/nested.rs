@@ -69,11 +69,18 @@ fn process_of_a_confined_run_is_refused() {
 #[test]
 fn connection_of_a_process_that_has_exited_is_refused() {
     let bed = Bed::new();
-    let socket = bed.daemon().socket.unwrap();
+    let daemon = bed.daemon();
+    // The daemon accepts the connection only after the process that made it has exited.
     let script = format!(
-        "import os, socket, time\ns = socket.socket(socket.AF_UNIX)\nos.fork() or (s.connect({:?}), os._exit(0))\nos.wait()\n\
-         s.sendall(b'{{}}\\n')\ntime.sleep(0.2)\nprint(s.recv(65536).decode())",
-        socket.display().to_string()
+        "import os, signal, socket\n\
+         s = socket.socket(socket.AF_UNIX)\n\
+         os.kill({pid}, signal.SIGSTOP)\n\
+         os.fork() or (s.connect({socket:?}), os._exit(0))\n\
+         os.wait()\n\
+         os.kill({pid}, signal.SIGCONT)\n\
+         print(s.recv(65536).decode())",
+        pid = daemon.pid,
+        socket = daemon.socket.as_ref().unwrap().display().to_string()
     );
     let output = Command::new("python3").args(["-c", &script]).output().unwrap();
     assert!(stdout(&output).contains("no process inside a confined call"), "{output:?}");
