@@ -121,7 +121,7 @@ fn done_but(ended: &Ended<'_>, mismatch: Option<&SessionMismatch>) -> Option<Fai
         let message = format!("asked to resume session {asked}, the agent began session {got}");
         return Some(failure(FailureKind::SessionNotFound, &message));
     }
-    if let Some(failure) = cut_short(ended) {
+    if let Some(failure) = cut_short(ended).or_else(|| killed_after_result(ended)) {
         return Some(failure);
     }
     if ended.summary.answer_is_lost() {
@@ -168,6 +168,20 @@ fn cut_short(ended: &Ended<'_>) -> Option<Failure> {
         }
     };
     Some(failure(FailureKind::Incomplete, &message))
+}
+
+/// The failure of an agent that a signal ended after its result, and not through us. A process of its own tools can print a result in its
+/// name and kill it.
+fn killed_after_result(ended: &Ended<'_>) -> Option<Failure> {
+    let signal = match ended.report.exit? {
+        Exit::Signal(signal) => signal,
+        // As a program reports it that handles the signal.
+        Exit::Code(code @ 129..=159) => code - 128,
+        Exit::Code(_) => return None,
+    };
+    let message =
+        format!("the agent was killed (signal {signal}) after a result was printed: it may not be its own");
+    (ended.report.end == End::Exited).then(|| failure(FailureKind::Incomplete, &message))
 }
 
 /// The background tasks that did not complete. Gemini never reports the end of one; but one that is over leaves no process

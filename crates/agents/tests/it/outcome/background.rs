@@ -117,12 +117,20 @@ fn text_after_a_result_is_of_a_further_turn() {
 
 #[test]
 fn exit_of_an_agent_stopped_after_its_answer_is_not_reported() {
-    for (end, exit) in [(End::Exited, Some(Exit::Code(143))), (End::Stopped, None)] {
-        let outcome = Run { end, code: 143, ..Run::of(AgentKind::Claude, DONE) }.outcome();
-        assert_eq!((outcome.is_success(), outcome.exit), (true, exit));
-    }
+    let outcome = Run { end: End::Stopped, code: 143, ..Run::of(AgentKind::Claude, DONE) }.outcome();
+    assert_eq!((outcome.is_success(), outcome.exit), (true, None));
     let outcome = Run { end: End::Stopped, code: 143, ..Run::of(AgentKind::Claude, INIT) }.outcome();
     assert_eq!(outcome.exit, Some(Exit::Code(143)));
+}
+
+#[test]
+fn agent_that_is_killed_after_a_result_has_not_completed() {
+    for code in [137, 143] {
+        let outcome = Run { code, ..Run::of(AgentKind::Claude, DONE) }.outcome();
+        assert_eq!(outcome.failure().map(|failure| &failure.kind), Some(&FailureKind::Incomplete));
+        assert_eq!(outcome.exit, Some(Exit::Code(code)));
+    }
+    assert!(Run { code: 1, ..Run::of(AgentKind::Claude, DONE) }.outcome().is_success());
 }
 
 #[test]
