@@ -7,10 +7,10 @@ mod ending;
 mod placing;
 mod programs;
 
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use model::{AgentKind, Home, Job, JobId, Owner};
-use store::Store;
+use store::{Store, StoreLoss};
 use tokio::sync::{Mutex, Notify};
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
@@ -47,6 +47,8 @@ pub(crate) struct Inner {
     /// All homes that are served here, that one first.
     pub homes: Vec<Home>,
     pub environments: CallerEnvironments,
+    /// Set for good once the store was found lost: no call is accepted and no job is claimed any more.
+    pub store_loss: OnceLock<StoreLoss>,
     pub board: Board,
     pub locks: Locks,
     pub recent: Recent,
@@ -88,6 +90,7 @@ impl Desk {
             home,
             homes,
             environments,
+            store_loss: OnceLock::new(),
             board: Board::default(),
             locks: Locks::default(),
             recent: Recent::default(),
@@ -117,6 +120,11 @@ impl Desk {
         &self.0.owner
     }
 
+    /// Returns how the store was lost, if it was removed, replaced or emptied while this desk had it open.
+    pub fn store_loss(&self) -> Option<StoreLoss> {
+        self.0.check_store().err()
+    }
+
     /// The files of a job, which need not be there.
     pub fn files(&self, job: JobId) -> JobFiles {
         JobFiles::of(&self.0.settings.state, job)
@@ -134,6 +142,14 @@ impl Desk {
 }
 
 impl Inner {
+    /// Refuses to go on with a store that is no longer the one that was opened.
+    pub fn check_store(&self) -> Result<(), StoreLoss> {
+        match self.store_loss.get() {
+            Some(loss) => Err(loss.clone()),
+            None => self.store.verify_files(),
+        }
+    }
+
     /// Returns which slots are all in use, when a job of that agent has to wait for one.
     pub fn slot_reason(&self, agent: AgentKind) -> Option<WaitReason> {
         let (used, limit, is_own) = self.seats.full(agent)?;

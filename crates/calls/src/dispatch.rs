@@ -119,6 +119,7 @@ pub(crate) async fn work(desk: Arc<Inner>, found: Vec<(Job, Begin)>) {
         }
         while look
             && !desk.closing.is_cancelled()
+            && desk.store_loss.get().is_none()
             && let Some(seat) = desk.seats.take()
         {
             match desk.store.claim(request(&desk)).await {
@@ -203,11 +204,13 @@ fn request(desk: &Inner) -> ClaimRequest {
 /// Says that this desk is alive, and hears what it has lost and what it is to stop.
 pub(crate) async fn heartbeat(desk: Arc<Inner>) {
     let mut unknown: Vec<Claim> = Vec::new();
+    let mut has_renewed = false;
     loop {
         tokio::select! {
             () = desk.closed.cancelled() => return,
             () = sleep(desk.settings.lease / 3) => {}
         }
+        check_store(&desk, has_renewed).await;
         recovery::rescue_others(&desk).await;
         let held = match desk.store.renew(&desk.owner, desk.settings.lease).await {
             Ok(held) => held,
@@ -216,6 +219,7 @@ pub(crate) async fn heartbeat(desk: Arc<Inner>) {
                 continue;
             }
         };
+        has_renewed = true;
         for live in desk.board.all() {
             match held.iter().find(|held| held.claim == live.claim) {
                 Some(held) if !held.cancel_requested => {}
@@ -232,6 +236,22 @@ pub(crate) async fn heartbeat(desk: Arc<Inner>) {
             recovery::take_care_of(&desk, held).await;
         }
         unknown = now_unknown.into_iter().map(|held| held.claim).collect();
+    }
+}
+
+/// Notes for good that the store was lost. Whatever else fails is told by the next write.
+async fn check_store(desk: &Inner, has_renewed: bool) {
+    let checked = if has_renewed {
+        desk.store.verify(&desk.owner).await
+    } else {
+        desk.store.verify_files().map_err(StoreError::from)
+    };
+    let Err(error @ StoreError::Lost(_)) = checked else { return };
+    let hint = error.hint();
+    if let StoreError::Lost(loss) = error
+        && desk.store_loss.set(loss.clone()).is_ok()
+    {
+        tracing::error!(%loss, hint, "no call is accepted any more");
     }
 }
 

@@ -171,7 +171,7 @@ impl CallError {
             self,
             Self::State { .. }
                 | Self::Copied { .. }
-                | Self::Store(StoreError::Full { .. } | StoreError::CannotOpen { .. })
+                | Self::Store(StoreError::Full { .. } | StoreError::CannotOpen { .. } | StoreError::Lost(_))
         )
     }
 

@@ -9,6 +9,7 @@ use model::{
 };
 
 use crate::error::{StoreError, SweepError};
+use crate::loss::StoreLoss;
 use crate::requests::{
     ClaimRequest, Found, Held, JobFilter, LastSession, Page, PageRequest, RescueRequest, Retention,
 };
@@ -86,6 +87,14 @@ pub trait Engine: Send + Sync + std::fmt::Debug {
     }
     /// Brings all that was written to the disk; an engine that answers no sooner has nothing to do.
     async fn bring_to_disk(&self) -> Result<(), StoreError> {
+        Ok(())
+    }
+    /// Checks that the files of the store are those that were opened. Fast enough for every call.
+    fn verify_files(&self) -> Result<(), StoreLoss> {
+        Ok(())
+    }
+    /// Checks that the heartbeat of an owner, which has been written, is still there.
+    async fn verify_heartbeat(&self, _owner: Owner) -> Result<(), StoreError> {
         Ok(())
     }
     async fn check(&self) -> Result<(), StoreError>;

@@ -5,6 +5,7 @@ use std::path::PathBuf;
 
 use model::{JobId, Refusal};
 
+use crate::loss::StoreLoss;
 use crate::setting::SettingError;
 
 /// What an engine gave as the reason.
@@ -71,6 +72,9 @@ pub enum StoreError {
         /// What was found.
         source: Cause,
     },
+    /// The store is no longer the one that was opened.
+    #[error(transparent)]
+    Lost(#[from] StoreLoss),
     /// Somebody else has held the store for too long.
     #[error("the store `{place}` is locked by another process")]
     Locked {
@@ -250,6 +254,9 @@ impl StoreError {
             Self::Foreign { .. } => "name one that does not exist yet",
             Self::Damaged { .. } => {
                 "move the file and its -wal and -shm away, or put a backup in their place; the spool folders still hold every output"
+            }
+            Self::Lost(_) => {
+                "stop the daemon with `switchboard stop --now` and put the file back; the job directories still hold every output and result"
             }
             Self::Locked { .. } => "end the other program that uses this store; one daemon owns it",
             Self::Full { .. } => "make room on that disk, then try again; nothing was half written",

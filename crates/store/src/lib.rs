@@ -44,6 +44,7 @@ mod engine;
 mod error;
 mod folders;
 mod ids;
+mod loss;
 mod redact;
 mod requests;
 mod row;
@@ -64,6 +65,7 @@ pub use credentials::{
 };
 pub use error::{Cause, Certainty, StoreError, SweepError};
 pub use folders::remove_job_folders;
+pub use loss::{Loss, StoreLoss};
 pub use redact::{BadPattern, REPLACEMENT as REDACTED, Redactor};
 pub use requests::{
     CancelReply, Capacity, ClaimRequest, Finished, Found, Held, JobFilter, JobSummary, LastSession, Page,

@@ -17,6 +17,7 @@ use crate::credentials::Credentials;
 use crate::engine::{Begun, Engine};
 use crate::error::{StoreError, SweepError};
 use crate::ids::Ids;
+use crate::loss::StoreLoss;
 use crate::redact::Redactor;
 use crate::requests::{
     CancelReply, ClaimRequest, Finished, Found, Held, JobFilter, LastSession, Page, PageRequest, Placed,
@@ -329,6 +330,18 @@ impl Store {
     /// ([`Written::on_disk`]): once this answers, it has that, too.
     pub async fn bring_to_disk(&self) -> Result<(), StoreError> {
         self.engine.bring_to_disk().await
+    }
+
+    /// Checks that the files of the store are still those that were opened: not removed, replaced or truncated. Costs some
+    /// microseconds.
+    pub fn verify_files(&self) -> Result<(), StoreLoss> {
+        self.engine.verify_files()
+    }
+
+    /// Checks the files, and that the heartbeat of an owner that has renewed its lease is still there.
+    pub async fn verify(&self, owner: &Owner) -> Result<(), StoreError> {
+        self.engine.verify_files()?;
+        self.engine.verify_heartbeat(owner.clone()).await
     }
 
     /// Reads the whole store and says whether it is sound.

@@ -13,8 +13,9 @@ use supervisor::{ProvenSandbox, Supervisor};
 use crate::config::Config;
 use crate::environment::Environment;
 use crate::failure::Failure;
-use crate::front::ConfigDrift;
+use crate::front::{self, ConfigDrift};
 use crate::home::{Home, HomeError};
+use crate::wire::Complaint;
 use crate::{cli, output, paint};
 
 /// Looks at the machine and says what it found.
@@ -23,6 +24,7 @@ pub fn check(order: &cli::Checkup) -> Result<ExitCode, Failure> {
     let home = home(&environment)?;
     let config = Config::read(home.as_ref(), &environment, &[])?;
     let drift = home.as_ref().and_then(|home| ConfigDrift::find(home, &environment));
+    let daemon_problem = home.as_ref().and_then(front::daemon_problem);
     let Looked { checkup, sandbox } = Looking::new(home, environment, &config).look();
     if order.json {
         let (proof, problem) = match &sandbox {
@@ -34,6 +36,7 @@ pub fn check(order: &cli::Checkup) -> Result<ExitCode, Failure> {
             proof,
             problem,
             drift: drift.as_ref(),
+            daemon_problem: daemon_problem.as_ref(),
         })?);
     } else {
         tell(&checkup);
@@ -42,7 +45,11 @@ pub fn check(order: &cli::Checkup) -> Result<ExitCode, Failure> {
     if let Some(drift) = drift {
         drift.print();
     }
-    Ok(if checkup.any_ready() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+    if let Some(problem) = &daemon_problem {
+        output::aside(&format!("error: the daemon accepts no calls: {}", problem.message));
+        output::aside(&format!("  hint: {}", problem.hint));
+    }
+    Ok(if checkup.any_ready() && daemon_problem.is_none() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
 /// Where Switchboard's files are. Without a place for what they say, the agents are simply asked again.
@@ -247,6 +254,8 @@ struct Told<'a> {
     problem: Option<&'a Finding>,
     #[serde(rename = "config_drift", skip_serializing_if = "Option::is_none")]
     drift: Option<&'a ConfigDrift>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    daemon_problem: Option<&'a Complaint>,
 }
 
 fn tell_sandbox(sandbox: &Result<ProvenSandbox, Finding>) {

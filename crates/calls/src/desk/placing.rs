@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use model::{CallSpec, Job, JobId, NewJob, SessionChoice, Timestamp};
-use store::Written;
+use store::{StoreError, Written};
 
 use super::{Desk, Inner};
 use crate::caller_environment::CallerEnvironment;
@@ -72,6 +72,7 @@ impl Desk {
 
     /// The same, and answers when the job is written. Nobody must be told of it before the disk has it, or has its end.
     pub async fn place_soon(&self, order: Order) -> Result<Written<Placed>, CallError> {
+        self.0.check_store().map_err(StoreError::from)?;
         let (asked, tool, key) = (order.call.clone(), order.tool.clone(), order.idempotency_key.clone());
         let environment = order.environment.clone();
         if let Some(environment) = &environment {
@@ -129,7 +130,7 @@ impl Desk {
         let is_placed = match &kept {
             Ok(kept) => kept.value.job.id == id,
             // It may be there all the same.
-            Err(error) => matches!(error, store::StoreError::Unconfirmed { .. }),
+            Err(error) => matches!(error, StoreError::Unconfirmed { .. }),
         };
         if !is_placed {
             self.0.return_slot(parent, id);

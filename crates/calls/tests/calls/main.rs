@@ -7,6 +7,7 @@ mod answering;
 mod ending;
 mod identity;
 mod killing;
+mod losing;
 mod placing;
 mod recovering;
 mod replaced;
@@ -50,6 +51,7 @@ fn main() -> ExitCode {
         recovering::TESTS,
         identity::TESTS,
         replaced::TESTS,
+        losing::TESTS,
         sharing::TESTS,
         unfinished::TESTS,
         killing::TESTS,

@@ -1,9 +1,9 @@
 //! The file: made for the user alone, opened, set up, and read from.
 
-use std::fs::{self, DirBuilder, OpenOptions};
+use std::fs::{self, DirBuilder, Metadata, OpenOptions};
 use std::io;
 use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt, PermissionsExt};
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -13,6 +13,7 @@ use rusqlite::{Connection, OpenFlags};
 use tokio::sync::Semaphore;
 
 use crate::error::StoreError;
+use crate::loss::{Loss, StoreLoss};
 use crate::sqlite::faults::Place;
 use crate::sqlite::log::{Log, LogFile, NoLog};
 use crate::sqlite::{Failed, schema};
@@ -27,6 +28,9 @@ const STATEMENTS_KEPT: usize = 64;
 
 /// After how many pages the log is brought into the file at the latest: 16 MB.
 const LONGEST_LOG: u32 = 4_000;
+
+/// The size of the header of a database; a file that is shorter holds none.
+const HEADER: u64 = 100;
 
 /// Opens the file for writing; makes it and its folders when they are missing, and brings it to our version.
 pub fn open(path: &Path) -> Result<Connection, StoreError> {
@@ -49,15 +53,58 @@ pub fn in_memory() -> Result<Connection, StoreError> {
     Ok(connection)
 }
 
-/// The log of a file that was opened.
-pub fn log_of(connection: &Connection, path: &Path) -> Result<Arc<dyn Log>, StoreError> {
+/// The log of a file that was opened, and whether it has one.
+pub fn log_of(connection: &Connection, path: &Path) -> Result<(Arc<dyn Log>, bool), StoreError> {
     let place = Place::file(path);
     let mode = connection.pragma_query_value(None, "journal_mode", |row| row.get::<_, String>(0));
     if mode.map_err(|error| place.failed(error))? != "wal" {
-        return Ok(Arc::new(NoLog));
+        return Ok((Arc::new(NoLog), false));
     }
     let log = LogFile::open(&beside(path, "-wal"));
-    Ok(Arc::new(log.map_err(|source| StoreError::CannotOpen { place: place.name(), source: source.into() })?))
+    let log = log.map_err(|source| StoreError::CannotOpen { place: place.name(), source: source.into() })?;
+    Ok((Arc::new(log), true))
+}
+
+/// The files of an open database, to be compared with those at their paths.
+#[derive(Debug)]
+pub struct OpenFiles {
+    path: PathBuf,
+    database: Metadata,
+    log: Option<Metadata>,
+}
+
+impl OpenFiles {
+    /// Notes which files have just been opened.
+    pub fn note(path: &Path, has_log: bool) -> io::Result<Self> {
+        let log = has_log.then(|| fs::metadata(beside(path, "-wal"))).transpose()?;
+        Ok(Self { path: path.to_owned(), database: fs::metadata(path)?, log })
+    }
+
+    /// Returns the error for a loss of this database.
+    pub fn lost(&self, loss: Loss) -> StoreLoss {
+        StoreLoss { place: Place::file(&self.path).name(), loss }
+    }
+
+    /// Compares them with those that are there now.
+    pub fn verify(&self) -> Result<(), StoreLoss> {
+        let lost = |loss| Err(self.lost(loss));
+        let is_same = |one: &Metadata, other: &Metadata| (one.dev(), one.ino()) == (other.dev(), other.ino());
+        match fs::metadata(&self.path) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return lost(Loss::Removed),
+            Ok(found) if !is_same(&found, &self.database) => return lost(Loss::Replaced),
+            Ok(found) if found.len() < HEADER && self.database.len() >= HEADER => {
+                return lost(Loss::Truncated);
+            }
+            // A machine that lacks memory says nothing about the file.
+            Ok(_) | Err(_) => {}
+        }
+        let Some(log) = &self.log else { return Ok(()) };
+        match fs::metadata(beside(&self.path, "-wal")) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => lost(Loss::LogLost),
+            Ok(found) if !is_same(&found, log) => lost(Loss::LogLost),
+            Ok(_) | Err(_) => Ok(()),
+        }
+    }
 }
 
 /// Looks whose file it is before anything about it is changed, be it only its mode.

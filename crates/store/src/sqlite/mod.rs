@@ -24,6 +24,7 @@ use tokio::sync::{broadcast, oneshot};
 
 use crate::engine::{Begun, Engine, Taken};
 use crate::error::{StoreError, SweepError};
+use crate::loss::{Loss, StoreLoss};
 use crate::requests::{
     ClaimRequest, Found, Held, JobFilter, LastSession, Page, PageRequest, RescueRequest, Retention,
 };
@@ -32,7 +33,7 @@ use crate::stats::{Stats, StatsRange};
 use crate::watch::{Change, Watch};
 use crate::written::{OnDisk, Written};
 use faults::Place;
-use file::Readers;
+use file::{OpenFiles, Readers};
 use log::{Log, NoLog};
 use writer::{Afterwards, Durability, Ledger, Writer};
 
@@ -46,6 +47,8 @@ pub struct Sqlite {
     readers: Option<Arc<Readers>>,
     writer: Writer,
     changes: broadcast::Sender<Change>,
+    /// None for a database in memory.
+    files: Option<OpenFiles>,
 }
 
 impl Sqlite {
@@ -54,11 +57,17 @@ impl Sqlite {
         let readers = Readers::of(path.clone());
         let opened = tokio::task::spawn_blocking(move || {
             let connection = file::open(&path)?;
-            let log = file::log_of(&connection, &path)?;
-            Ok::<_, StoreError>((connection, log))
+            let (log, has_log) = file::log_of(&connection, &path)?;
+            let files = OpenFiles::note(&path, has_log);
+            let files = files.map_err(|source| StoreError::CannotOpen {
+                place: Place::file(&path).name(),
+                source: source.into(),
+            })?;
+            Ok::<_, StoreError>((connection, log, files))
         });
-        let (connection, log) = opened.await.map_err(|_| StoreError::Closed)??;
-        Self::start(connection, log, place, Some(Arc::new(readers)))
+        let (connection, log, files) = opened.await.map_err(|_| StoreError::Closed)??;
+        let store = Self::start(connection, log, place, Some(Arc::new(readers)))?;
+        Ok(Self { files: Some(files), ..store })
     }
 
     /// A database in memory has one connection, so reads go through the writer.
@@ -76,7 +85,7 @@ impl Sqlite {
     ) -> Result<Self, StoreError> {
         let (changes, _) = broadcast::channel(CHANGES_KEPT);
         let writer = Writer::start(connection, log, place, changes.clone())?;
-        Ok(Self { readers, writer, changes })
+        Ok(Self { readers, writer, changes, files: None })
     }
 
     async fn read<T, F>(&self, read: F) -> Result<T, StoreError>
@@ -336,6 +345,18 @@ impl Engine for Sqlite {
 
     async fn bring_to_disk(&self) -> Result<(), StoreError> {
         self.writer.write(Durability::Full, |_: &mut Ledger<'_>| Ok(())).await
+    }
+
+    fn verify_files(&self) -> Result<(), StoreLoss> {
+        self.files.as_ref().map_or(Ok(()), OpenFiles::verify)
+    }
+
+    async fn verify_heartbeat(&self, owner: Owner) -> Result<(), StoreError> {
+        let is_there = self.read(move |connection| rescue::has_heartbeat(connection, &owner)).await?;
+        match &self.files {
+            Some(files) if !is_there => Err(files.lost(Loss::HeartbeatLost).into()),
+            _ => Ok(()),
+        }
     }
 
     async fn check(&self) -> Result<(), StoreError> {

@@ -29,6 +29,12 @@ pub fn owners(connection: &Connection, prefix: &str, after: Timestamp) -> Result
     Ok(names.into_iter().filter(|name| name.starts_with(prefix)).map(Owner::new).collect())
 }
 
+/// Returns whether the row of an owner is there.
+pub fn has_heartbeat(connection: &Connection, owner: &Owner) -> Result<bool, Failed> {
+    let mut statement = connection.prepare_cached("SELECT 1 FROM agent_workers WHERE owner = ?1")?;
+    Ok(statement.exists([owner.as_str()])?)
+}
+
 /// All that the owner holds.
 pub fn held_by(connection: &Connection, owner: &Owner) -> Result<Vec<Held>, Failed> {
     let mut statement = connection.prepare_cached(

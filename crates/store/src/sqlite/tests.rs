@@ -245,3 +245,59 @@ async fn more_than_can_wait_is_kept_waiting_outside() -> Result<(), Box<dyn std:
     assert_eq!(store.writer.room(), room + 1);
     Ok(())
 }
+
+/// Opens a store in a file, writes a heartbeat, and returns what is found after something was done to the file.
+async fn loss_after(harm: impl FnOnce(&Path)) -> Result<Result<(), StoreError>, Box<dyn std::error::Error>> {
+    let folder = tempfile::tempdir()?;
+    let path = folder.path().join("switchboard.db");
+    let store = Sqlite::open(path.clone()).await?;
+    let owner = Owner::new("daemon-1");
+    store.renew(owner.clone(), NOW).await?;
+    let verify = async || {
+        store.verify_files()?;
+        store.verify_heartbeat(owner.clone()).await
+    };
+    verify().await?;
+    harm(&path);
+    Ok(verify().await)
+}
+
+#[tokio::test]
+async fn lost_database_is_noticed_while_it_is_open() -> Result<(), Box<dyn std::error::Error>> {
+    type Harm = fn(&Path);
+    let harms: [(Harm, Loss); 6] = [
+        (|path| std::fs::remove_file(path).unwrap(), Loss::Removed),
+        (|path| std::fs::rename(path, path.with_extension("moved")).unwrap(), Loss::Removed),
+        (
+            |path| {
+                std::fs::copy(path, path.with_extension("copy")).unwrap();
+                std::fs::rename(path.with_extension("copy"), path).unwrap();
+            },
+            Loss::Replaced,
+        ),
+        (|path| std::fs::write(path, "").unwrap(), Loss::Truncated),
+        (|path| std::fs::remove_file(path.with_extension("db-wal")).unwrap(), Loss::LogLost),
+        (
+            |path| {
+                let other = rusqlite::Connection::open(path).unwrap();
+                other.execute_batch("DELETE FROM agent_jobs; DELETE FROM agent_workers;").unwrap();
+            },
+            Loss::HeartbeatLost,
+        ),
+    ];
+    for (harm, expected) in harms {
+        let found = loss_after(harm).await?;
+        assert!(matches!(&found, Err(StoreError::Lost(lost)) if lost.loss == expected), "{found:?}");
+    }
+    Ok(())
+}
+
+#[tokio::test]
+async fn checkpoint_and_vacuum_are_no_loss() -> Result<(), Box<dyn std::error::Error>> {
+    let tidy = |path: &Path| {
+        let other = rusqlite::Connection::open(path).unwrap();
+        other.execute_batch("PRAGMA wal_checkpoint(TRUNCATE); VACUUM;").unwrap();
+    };
+    loss_after(tidy).await??;
+    Ok(())
+}

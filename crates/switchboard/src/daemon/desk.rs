@@ -148,6 +148,7 @@ impl Desk {
             running: load.running,
             queued: load.queued,
             phase: self.phase(),
+            problem: self.work().problem(),
         }
     }
 }

@@ -22,7 +22,7 @@ use crate::doctor::{self, Looking};
 use crate::environment::Environment;
 use crate::home::Home;
 use crate::web::Web;
-use crate::wire::{About, Line, Reply, Request};
+use crate::wire::{About, Complaint, Line, Reply, Request};
 
 /// The desk, and how its tools are offered.
 pub struct Jobs {
@@ -94,6 +94,11 @@ impl Work for Jobs {
             let queued = self.desk.count(&waiting).await.unwrap_or(1);
             Load { running: self.desk.running() as u64, queued }
         })
+    }
+
+    fn problem(&self) -> Option<Complaint> {
+        let error = CallError::Store(self.desk.store_loss()?.into());
+        Some(Complaint { message: error.to_string(), hint: error.hint() })
     }
 
     fn drain(&self) -> Turn<'_> {

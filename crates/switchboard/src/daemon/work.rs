@@ -7,7 +7,7 @@ use std::pin::Pin;
 use tokio_util::sync::CancellationToken;
 
 use super::connection::{Client, Connection};
-use crate::wire::Request;
+use crate::wire::{Complaint, Request};
 
 /// Something that takes its time.
 pub type Turn<'a, T = ()> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
@@ -32,6 +32,10 @@ impl Load {
 pub trait Work: Send + Sync {
     /// How much there is to do.
     fn load(&self) -> Turn<'_, Load>;
+    /// Returns why no call is accepted.
+    fn problem(&self) -> Option<Complaint> {
+        None
+    }
     /// Begins no further job, and is over when none runs. Jobs that wait stay for the next daemon.
     fn drain(&self) -> Turn<'_>;
     /// Cancels what runs. Over when the wish is durable; [`Work::drain`] waits for the end.

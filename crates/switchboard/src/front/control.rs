@@ -73,6 +73,15 @@ pub fn serve_in_background(order: &cli::Serve) -> Result<ExitCode, Failure> {
     Ok(ExitCode::SUCCESS)
 }
 
+/// Returns why the running daemon accepts no calls; none when it does, or none runs.
+pub fn daemon_problem(home: &Home) -> Option<Complaint> {
+    let mut connection = connect(home, Role::Control, None).ok()?;
+    match say(&mut connection, &Request::Status, |_| {}) {
+        Ok(Reply::Status(status)) => status.problem,
+        _ => None,
+    }
+}
+
 fn tell(status: &Status) {
     let up = up_for(status.uptime_ms / 1000);
     let phase = match status.phase {
@@ -85,6 +94,10 @@ fn tell(status: &Status) {
         status.pid, status.version
     ));
     output::line(&format!("jobs: {} running, {} queued", status.running, status.queued));
+    if let Some(problem) = &status.problem {
+        output::line(&format!("no call is accepted: {}", problem.message));
+        output::line(&format!("  hint: {}", problem.hint));
+    }
     output::line(&format!("connections: {}", status.connections));
     output::line(&format!("state: {}", status.state.display()));
     output::line(&format!("socket: {}", status.socket.display()));

@@ -9,7 +9,7 @@ mod inside;
 mod start;
 
 pub use connect::ConnectError;
-pub use control::{ask, ask_once, hear_out, serve_in_background, status, stop};
+pub use control::{ask, ask_once, daemon_problem, hear_out, serve_in_background, status, stop};
 pub use drift::ConfigDrift;
 pub use inside::{belongs_to_a_run, parent};
 pub use start::{FrontError, Starter};

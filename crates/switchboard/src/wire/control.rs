@@ -212,6 +212,9 @@ pub struct Status {
     pub queued: u64,
     /// Whether it takes on work.
     pub phase: Phase,
+    /// Why it accepts no calls; none when it does, or is too old to say.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub problem: Option<Complaint>,
 }
 
 /// Where a daemon serves HTTP.

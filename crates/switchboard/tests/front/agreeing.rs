@@ -165,6 +165,23 @@ fn changed_configuration_is_named_with_the_remedy() {
 }
 
 #[test]
+fn daemon_without_its_database_says_so_everywhere() {
+    let bed = Bed::new();
+    bed.daemon();
+    assert_eq!(stdout(&bed.run(&["call", "rehearsal", "Hello"])), "You said: Hello\n");
+    fs::remove_file(bed.state().join("switchboard.db")).unwrap();
+    let refused = bed.run(&["call", "rehearsal", "Hello"]);
+    assert_eq!(refused.status.code(), Some(10), "{refused:?}");
+    for said in [stderr(&refused), stdout(&bed.run(&["status"])), stderr(&bed.run(&["doctor"]))] {
+        assert!(said.contains("its file was removed"), "{said}");
+        assert!(said.contains("hint: stop the daemon"), "{said}");
+    }
+    let status: Value = serde_json::from_str(&stdout(&bed.run(&["status", "--json"]))).unwrap();
+    assert!(status["problem"]["message"].as_str().unwrap().contains("was lost"), "{status}");
+    assert!(bed.run(&["stop", "--now"]).status.success());
+}
+
+#[test]
 fn daemon_survives_an_invalid_configuration() {
     let bed = Bed::new();
     bed.daemon();
