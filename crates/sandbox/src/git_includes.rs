@@ -1,9 +1,9 @@
 //! Files that the configuration of a repository includes, which git obeys as it obeys the configuration itself.
 
 use std::collections::BTreeSet;
-use std::fs::File;
-use std::io::Read;
 use std::path::{Component, Path, PathBuf};
+
+use crate::beneath::read_ordinary_file;
 
 /// How deep git follows includes.
 const MAX_DEPTH: usize = 10;
@@ -83,14 +83,9 @@ fn resolve(path: &str, file: &Path, home: Option<&Path>) -> Option<PathBuf> {
     Some(plain)
 }
 
+/// Reads a configuration, unless it is a pipe that an agent has put there: nobody may ever write into it.
 fn read(path: &Path) -> Option<String> {
-    let file = File::open(path).ok()?;
-    if !file.metadata().ok()?.is_file() {
-        return None;
-    }
-    let mut bytes = Vec::new();
-    file.take(MAX_BYTES).read_to_end(&mut bytes).ok()?;
-    Some(String::from_utf8_lossy(&bytes).into_owned())
+    Some(String::from_utf8_lossy(&read_ordinary_file(path, MAX_BYTES)?).into_owned())
 }
 
 #[cfg(test)]
