@@ -125,7 +125,7 @@ pub fn prepare(job: &Job<'_>, settled: Settled) -> Result<Prepared, Refusal> {
     let state = build_state(job, settled.tier)?;
     let around =
         Around { needed: &needed, home, state: state.as_ref(), absent: absent.as_ref(), tier: settled.tier };
-    let layout = Layout::of(confinement, around).map_err(Refusal::Layout)?;
+    let mut layout = Layout::of(confinement, around).map_err(Refusal::Layout)?;
     if confinement.requirement == Requirement::Require && !layout.unprotected.is_empty() {
         return Err(Refusal::Unprotectable { paths: layout.unprotected });
     }
@@ -155,6 +155,7 @@ pub fn prepare(job: &Job<'_>, settled: Settled) -> Result<Prepared, Refusal> {
     }
     if let (Some(view), Some(state)) = (&state, &confinement.state) {
         allow_state(view, state, settled.tier, &mut description);
+        layout.quarantine.keep_plain(&view.kept, &view.private).map_err(Refusal::Files)?;
     }
     if let Temporary::Directory(directory) = &temporary {
         // The agent was told of a `/tmp` of its own.

@@ -12,7 +12,7 @@ use std::ffi::{OsStr, OsString};
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Read};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
-use std::os::unix::fs::{OpenOptionsExt, symlink};
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt, symlink};
 use std::path::{Component, Path, PathBuf};
 
 use model::Quarantined;
@@ -46,11 +46,18 @@ pub enum QuarantineTime {
     AtEndUnlessInert,
 }
 
-/// The protected paths that did not exist when a run started.
+/// What a run must not leave behind.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct Quarantine {
+    /// The protected paths that did not exist when the run started.
     missing: Vec<(PathBuf, QuarantineTime)>,
+    /// The directories of the agent's state that are kept, and when the run started.
+    #[serde(default)]
+    kept_state: Option<(Vec<PathBuf>, ChangeTime)>,
 }
+
+/// When a file was last changed, created or moved, by a clock that no agent sets: seconds and nanoseconds.
+type ChangeTime = (i64, i64);
 
 /// The directory of a run, to which paths are moved.
 #[derive(Debug, Clone, Copy)]
@@ -74,12 +81,23 @@ impl Quarantine {
     /// Returns the part of it that lies in a directory.
     pub(crate) fn below(&self, directory: &Path) -> Self {
         let missing = self.missing.iter().filter(|(path, _)| path.starts_with(directory));
-        Self { missing: missing.cloned().collect() }
+        Self { missing: missing.cloned().collect(), kept_state: None }
+    }
+
+    /// Lets the run leave nothing but ordinary files in kept directories of its agent's state. Through a link there, the agent's next
+    /// session would write somewhere else, and that agent may not be confined.
+    ///
+    /// `new` is a directory that was just made for the run: it tells the time by the clock of the file system.
+    pub(crate) fn keep_plain(&mut self, directories: &[PathBuf], new: &Path) -> io::Result<()> {
+        if !directories.is_empty() {
+            self.kept_state = Some((directories.to_vec(), change_time(&fs::metadata(new)?)));
+        }
+        Ok(())
     }
 
     /// Whether there is nothing to look for.
     pub fn is_empty(&self) -> bool {
-        self.missing.is_empty()
+        self.missing.is_empty() && self.kept_state.is_none()
     }
 
     /// Returns the directories in which a path may appear that is moved at once.
@@ -124,10 +142,43 @@ impl Quarantine {
                 quarantined.push(Quarantined { path: path.clone(), moved_to: None, unexamined: false });
             }
         }
+        for path in self.links_in_kept_state() {
+            let stays = displace(&path, store).is_err();
+            bring_home(&path, store);
+            quarantined.extend(moved(&path, store));
+            if stays {
+                quarantined.push(Quarantined { path, moved_to: None, unexamined: false });
+            }
+        }
         let unexamined = unexamined.into_iter();
         quarantined.extend(unexamined.map(|path| Quarantined { path, moved_to: None, unexamined: true }));
         quarantined
     }
+}
+
+impl Quarantine {
+    /// Returns the links, pipes and the like that appeared in the kept state since the run started.
+    fn links_in_kept_state(&self) -> Vec<PathBuf> {
+        let Some((directories, started)) = &self.kept_state else { return Vec::new() };
+        let (mut open, mut found) = (directories.clone(), Vec::new());
+        while let Some(directory) = open.pop() {
+            for entry in fs::read_dir(directory).into_iter().flatten().flatten() {
+                match entry.file_type() {
+                    Ok(kind) if kind.is_dir() => open.push(entry.path()),
+                    Ok(kind) if kind.is_file() => {}
+                    _ => {
+                        let is_new = entry.metadata().is_ok_and(|found| change_time(&found) >= *started);
+                        found.extend(is_new.then(|| entry.path()));
+                    }
+                }
+            }
+        }
+        found
+    }
+}
+
+fn change_time(found: &fs::Metadata) -> ChangeTime {
+    (found.ctime(), found.ctime_nsec())
 }
 
 /// Moves a path into the store. Where that is impossible (another file system, a removed store), renames it in its place, so that no

@@ -11,6 +11,7 @@ crate::tests! {
     only_listed_paths_of_the_state_outlive_a_run_without_namespaces,
     program_in_the_state_directory_stays_as_it_is,
     login_that_is_replaced_by_rename_is_kept_in_place,
+    link_in_a_kept_directory_is_quarantined,
     state_survives_a_killed_run_unchanged,
 }
 
@@ -112,6 +113,33 @@ fn login_that_is_replaced_by_rename_is_kept_in_place() {
         let script = "cd $AGENT_HOME; echo token-2 > login.tmp; mv -T login.tmp login 2> /dev/null || cp login.tmp login";
         scene.run(&plan(scene, script, Preset::Workspace, true)).await;
         assert_eq!(fs::read_to_string(scene.path("home/.agent/login")).unwrap(), "token-2\n");
+    });
+}
+
+/// The next session, which may not be confined, would write through it.
+fn link_in_a_kept_directory_is_quarantined() {
+    Scene::play(async |scene: &Scene| {
+        for namespaces in [true, false] {
+            prepare(scene);
+            let sessions = scene.path("home/.agent/sessions");
+            fs::create_dir_all(sessions.join("2026/11")).unwrap();
+            std::os::unix::fs::symlink("old", sessions.join("of-the-user")).unwrap();
+            let script = "cd $AGENT_HOME/sessions/2026; ln -s /etc 12; mkfifo 13; mv 11 x; ln -s /tmp 11; echo new > x/log";
+            let report = scene.run(&plan(scene, script, Preset::Workspace, namespaces)).await;
+            let mut moved: Vec<_> =
+                confined(&report).quarantined.iter().map(|entry| entry.path.clone()).collect();
+            moved.sort();
+            assert_eq!(
+                moved,
+                ["11", "12", "13"].map(|name| sessions.join("2026").join(name)),
+                "{}",
+                scene.error()
+            );
+            assert_eq!(fs::read_to_string(sessions.join("2026/x/log")).unwrap(), "new\n");
+            assert!(sessions.join("of-the-user").is_symlink());
+            fs::remove_dir_all(scene.path("home/.agent")).unwrap();
+            fs::remove_dir_all(scene.spool()).unwrap();
+        }
     });
 }
 
