@@ -23,7 +23,12 @@ impl TokenFormat {
     }
 
     pub fn compile(&self) -> Result<Regex, regex::Error> {
-        RegexBuilder::new(self.pattern).unicode(false).build()
+        // In a text within JSON, a line break is a backslash and a letter, behind which no word starts.
+        let pattern = match self.pattern.strip_prefix(r"\b") {
+            Some(rest) if !rest.contains("(?<secret>") => format!(r"(?:\b|\\[bfnrt])(?<secret>{rest})"),
+            _ => self.pattern.to_owned(),
+        };
+        RegexBuilder::new(&pattern).unicode(false).build()
     }
 }
 
@@ -56,6 +61,7 @@ pub(crate) const TOKEN_FORMATS: &[TokenFormat] = &[
     format("Google API key", &["AIza"], r"\bAIza[A-Za-z0-9_-]{35}"),
     format("Groq", &["gsk_"], r"\bgsk_[A-Za-z0-9]{40,}"),
     format("Hugging Face", &["hf_", "api_org_"], r"\b(?:hf|api_org)_[A-Za-z0-9]{30,}"),
+    format("NVIDIA", &["nvapi-"], r"\bnvapi-[A-Za-z0-9_-]{40,}"),
     format("Perplexity", &["pplx-"], r"\bpplx-[A-Za-z0-9]{40,}"),
     format("Replicate", &["r8_"], r"\br8_[A-Za-z0-9]{37}"),
     format("xAI", &["xai-"], r"\bxai-[A-Za-z0-9]{60,}"),
@@ -71,6 +77,7 @@ pub(crate) const TOKEN_FORMATS: &[TokenFormat] = &[
     format("GitLab", &["gl"], r"\bgl(?:agent|cbt|dt|ffct|ft|imt|oas|pat|ptt|rt|soat)-[A-Za-z0-9_.=-]{20,}"),
     format("GitLab runner", &["GR1348941"], r"\bGR1348941[A-Za-z0-9_-]{20}"),
     format("npm", &["npm_"], r"\bnpm_[A-Za-z0-9]{36}"),
+    format("npm, in its settings", &["_authToken"], r"_authToken\s*=\s*(?<secret>[A-Za-z0-9_.-]{20,})"),
     format("PyPI", &["pypi-AgE"], r"\bpypi-AgE[A-Za-z0-9_-]{50,}"),
     format("RubyGems", &["rubygems_"], r"\brubygems_[a-f0-9]{48}"),
     format("SonarQube", &["sqa_", "sqp_", "squ_"], r"\bsq[apu]_[a-f0-9]{40}"),
@@ -261,7 +268,9 @@ mod tests {
     #[test]
     fn tokens_of_known_vendors_are_taken_out_whole() {
         for token in tokens() {
-            for (before, after) in [("a ", " b"), ("KEY=\"", "\"\n"), ("('", "')"), ("", "")] {
+            for (before, after) in
+                [("a ", " b"), ("KEY=\"", "\"\n"), ("('", "')"), ("", ""), (r"a\n", r"\nb"), (r"\t", "")]
+            {
                 let text = format!("{before}{token}{after}");
                 assert_eq!(redacted(&text), format!("{before}[redacted]{after}"), "{token}");
             }
