@@ -49,10 +49,11 @@ fn sanitized<'a>(text: &'a str, styles: Option<&[&str]>) -> Cow<'a, str> {
     Cow::Owned(shown)
 }
 
-/// Whether a character is a control, ends a line unseen, or changes the direction in which a line is read.
+/// Whether a character is a control, ends a line unseen, changes the direction in which a line is read, or spells words that nobody
+/// sees (tags).
 fn is_hidden(c: char) -> bool {
     (c.is_control() && c != '\n' && c != '\t')
-        || matches!(c, '\u{61c}' | '\u{200e}' | '\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
+        || matches!(c, '\u{61c}' | '\u{200e}' | '\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}' | '\u{e0000}'..='\u{e007f}')
 }
 
 /// Passes over an escape sequence, and returns its parameters if it sets a style.
@@ -157,6 +158,7 @@ mod tests {
         assert_eq!(visible("\u{1b}[31;1mred\u{1b}[0m \u{1b}]0;title\u{7}x\u{1b}]8;;u\u{1b}\\y"), "red xy");
         assert_eq!(visible("a\r\nb\rc\0\u{8}\u{7f}\u{9b}"), "a\nb␍c␀␈␡⟨U+009B⟩");
         assert_eq!(visible("user\u{202e}nimda\u{2028}x"), "user⟨U+202E⟩nimda⟨U+2028⟩x");
+        assert_eq!(visible("a\u{e0041}b"), "a⟨U+E0041⟩b");
     }
 
     #[test]

@@ -156,7 +156,8 @@ fn hostile() -> String {
         "\u{1b}P1$q\u{1b}\\",
         "\u{1b}c",
     ];
-    let turns = "\u{61c}\u{200e}\u{200f}\u{202a}\u{202b}\u{202d}\u{202e}\u{2028}\u{2029}\u{2066}\u{2069}";
+    let turns =
+        "\u{61c}\u{200e}\u{200f}\u{202a}\u{202b}\u{202d}\u{202e}\u{2028}\u{2029}\u{2066}\u{2069}\u{e0041}";
     format!("<{}{}{turns}>", sequences.concat(), controls.collect::<String>())
 }
 
@@ -173,7 +174,7 @@ fn assert_harmless(sent: &str) {
         };
         rest = &from[1 + sequence.len()..];
     }
-    let turn = |c: char| matches!(c, '\u{61c}' | '\u{200e}' | '\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}');
+    let turn = |c: char| matches!(c, '\u{61c}' | '\u{200e}' | '\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}' | '\u{e0000}'..='\u{e007f}');
     assert!(!sent.contains(turn), "{sent}");
 }
 
