@@ -197,7 +197,9 @@ fn an_agent_that_is_not_installed_is_named_with_the_way_to_install_it() {
 
 /// A program in the agent's place that prints a recorded transcript.
 fn playing_back(home: &TempDir, agent: &str, transcript: &str) -> Output {
-    let bin = home.path().join("bin");
+    // Not below the configuration, which agents do not see.
+    let programs = tempfile::tempdir().unwrap();
+    let bin = programs.path().join("bin");
     fs::create_dir(&bin).unwrap();
     // Beside the program, where its sandbox shows it wherever this checkout is.
     let recorded = bin.join("recorded");

@@ -75,9 +75,12 @@ fn what_a_call_cannot_have_is_told_by_the_parameter() {
     let nul = call(json!({ "system_prompt": "be\0brief" }));
     assert!(nul.starts_with("error in `system_prompt`: ") && nul.contains("holds a NUL character"), "{nul}");
     let home = call(json!({ "cwd": "~/" }));
-    assert!(home.starts_with("error in `cwd`: ") && home.contains("holds the whole home"), "{home}");
+    assert!(home.starts_with("error in `cwd`: ") && home.contains("contains the home directory"), "{home}");
     let hidden = call(json!({ "cwd": person.join(".ssh") }));
     assert!(hidden.starts_with("error in `cwd`: ") && hidden.contains("is kept from agents"), "{hidden}");
     let added = call(json!({ "add_dirs": [person] }));
-    assert!(added.starts_with("error in `add_dirs`: ") && added.contains("holds the whole home"), "{added}");
+    assert!(
+        added.starts_with("error in `add_dirs`: ") && added.contains("contains the home directory"),
+        "{added}"
+    );
 }
