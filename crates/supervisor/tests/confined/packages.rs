@@ -40,6 +40,9 @@ fn play_with(name: &str, version: &str, test: impl AsyncFn(&Tool, &Scene)) {
         println!("SKIPPED: {name} is not installed for this user");
         return;
     };
+    // Links in a directory of `PATH` in the home directory lead nowhere in a run, unless it is a known one. A proxy has another name.
+    let real = program.canonicalize().unwrap();
+    let program = if real.file_name() == program.file_name() { real } else { program };
     for namespaces in [true, false] {
         Scene::play(async |scene: &Scene| {
             test(&Tool { program: program.clone(), namespaces }, scene).await;
@@ -232,7 +235,10 @@ fn pip_installs_from_an_index_into_an_environment() {
 
 fn uv_installs_a_wheel_into_an_environment() {
     play_with("uv", "--version", async |tool, scene| {
-        let wheels = wheel(scene).parent().unwrap().display().to_string();
+        let wheel = wheel(scene);
+        // Where the run sees it, wherever the build directory lies.
+        fs::copy(&wheel, scene.workspace().join(wheel.file_name().unwrap())).unwrap();
+        let wheels = scene.workspace().display().to_string();
         let script = format!(
             "uv venv -q --offline .venv\nuv pip install -q --no-index --find-links={wheels} heron\n.venv/bin/python -c 'import heron; print(heron.WORD)'"
         );
