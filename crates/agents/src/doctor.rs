@@ -37,6 +37,28 @@ pub struct Lookup {
     pub cache_file: Option<PathBuf>,
 }
 
+impl Lookup {
+    /// Leaves out the directories of `PATH` that lie in workspaces: a confined agent may have put a program there, and programs are asked
+    /// for their version outside of any sandbox. What the operator names is taken wherever it is.
+    #[must_use]
+    pub fn outside_of<'a>(mut self, workspaces: impl IntoIterator<Item = &'a PathBuf>) -> Self {
+        let workspaces: Vec<&PathBuf> = workspaces.into_iter().collect();
+        if let Some(path) = self.inherited.get_mut("PATH") {
+            let is_outside = |directory: &PathBuf| {
+                let real = directory.canonicalize().unwrap_or_else(|_| directory.clone());
+                !workspaces.iter().any(|root| directory.starts_with(root) || real.starts_with(root))
+            };
+            let outside: Vec<String> = path
+                .split(':')
+                .filter(|directory| is_outside(&PathBuf::from(directory)))
+                .map(str::to_owned)
+                .collect();
+            *path = outside.join(":");
+        }
+        self
+    }
+}
+
 /// What is known about one agent on this machine.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct AgentCheck {

@@ -63,8 +63,9 @@ fn setup(
     premises: Premises,
 ) -> Result<Setup, Failure> {
     // Whether it is logged in is left to the agent itself: asking first would cost more than its own refusal.
+    let outside = lookup.clone().outside_of([&spec.cwd].into_iter().chain(&spec.add_dirs));
     let AgentCheck { program, version, capabilities, findings, agent, .. } =
-        doctor::look_up(spec.agent, &lookup);
+        doctor::look_up(spec.agent, &outside);
     let Some(program) = program else { return Err(NotReady { agent, findings }.into()) };
     Ok(Setup {
         program,

@@ -83,7 +83,9 @@ impl Looking {
     /// As somebody with this environment and configuration does.
     pub fn new(home: Option<Home>, environment: Environment, config: &Config) -> Self {
         let policy = config.sandbox.policy.within(&config.sandbox.ceiling);
-        Self { lookup: lookup(&environment, home.as_ref(), config), home, environment, policy }
+        // As a call in this directory finds them.
+        let lookup = lookup(&environment, home.as_ref(), config).outside_of(&env::current_dir().ok());
+        Self { lookup, home, environment, policy }
     }
 
     /// Looks. Asks programs, so it may take seconds.

@@ -267,3 +267,25 @@ fn ceiling_set_while_the_daemon_runs_counts_for_every_caller() {
     over_mcp("lifted");
     assert!(work.join("lifted").exists());
 }
+
+#[test]
+fn program_in_the_workspace_is_not_taken_for_an_agent() {
+    let bed = Bed::new();
+    let work = bed.work();
+    // As a confined call would leave it: the next one must not ask it for its version.
+    install_claude(&work.join("node_modules/.bin"));
+    let asked = work.join("asked");
+    let planted = work.join("node_modules/.bin/codex");
+    fs::write(&planted, format!("#!/bin/sh\ntouch {}\n", asked.display())).unwrap();
+    fs::set_permissions(&planted, PermissionsExt::from_mode(0o755)).unwrap();
+    let path = format!("{}:/usr/bin:/bin", work.join("node_modules/.bin").display());
+    for how in [&["call", "codex"][..], &["call", "codex", "--direct"], &["doctor"]] {
+        let mut command = bed.command(how);
+        if how[0] == "call" {
+            command.args(["--cwd", work.to_str().unwrap(), "hello"]);
+        }
+        let output = command.current_dir(&work).env("PATH", &path).output().unwrap();
+        assert!(!output.status.success(), "{output:?}");
+        assert!(!asked.exists(), "{how:?} ran the program: {output:?}");
+    }
+}
