@@ -52,7 +52,7 @@ fn plays(scene: &str) {
         .env("PLAYWRIGHT", playwright)
         .env("SWITCHBOARD", env!("CARGO_BIN_EXE_switchboard"))
         .env("SWITCHBOARD_HOME", &bed.home)
-        .env("WORK", bed.scratch())
+        .env("WORK", bed.work())
         .env("ARTEFACTS", artefacts())
         // Chromium writes to its home, which is nobody's here.
         .env("HOME", bed.scratch())

@@ -152,9 +152,18 @@ impl Watcher {
 
 /// Places a call of the scripted agent and waits for nothing; its id.
 pub fn place(bed: &Bed, prompt: &str, task: &str) -> String {
-    let cwd = bed.scratch().to_str().unwrap();
-    let output =
-        bed.run(&["call", "rehearsal", prompt, "--cwd", cwd, "--task", task, "--background", "--json"]);
+    let cwd = bed.work();
+    let output = bed.run(&[
+        "call",
+        "rehearsal",
+        prompt,
+        "--cwd",
+        cwd.to_str().unwrap(),
+        "--task",
+        task,
+        "--background",
+        "--json",
+    ]);
     assert!(output.status.success(), "{output:?}");
     let placed: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
     placed["job_id"].as_str().unwrap().to_owned()
