@@ -1,7 +1,7 @@
 //! Makes text of agents harmless for a person's eye. Everything that an agent writes is hostile input, file names too.
 //!
 //! Owns which characters are replaced: escape sequences are dropped, other controls and characters that change the direction or the
-//! lines of a text are shown by name. Everything that reaches a terminal passes [`for_terminal`], which [`crate::output`] calls; a
+//! lines of a text are shown by name. Everything that reaches a terminal passes [`for_terminal`], which the command line calls before it prints; a
 //! page shows [`visible`] text, and maud keeps it from becoming markup.
 
 use std::borrow::Cow;
