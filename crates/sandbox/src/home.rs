@@ -210,7 +210,10 @@ impl AbsentHome {
             let directory = path.parent().map(Path::to_owned).unwrap_or_default();
             // A link stays a link: some programs find their files by it.
             let part = match self.installation(&path) {
-                part if part == path && !self.is_shared(&directory) => directory,
+                // A directory with the home directory in it is not exposed; then the program alone is.
+                part if part == path && !self.is_shared(&directory) && !self.is_above_home(&directory) => {
+                    directory
+                }
                 part => part,
             };
             self.expose(&part, needs.hidden);
@@ -289,9 +292,8 @@ impl AbsentHome {
     /// Exposes a path that lies in the home directory, by the name that is used and by its real one.
     fn expose(&mut self, path: &Path, hidden: &[PathBuf]) {
         let Ok(real) = Real::path(path) else { return };
-        let is_absent = self.directories.iter().any(|home| home.starts_with(&real));
         let is_given = self.written.iter().any(|root| real.starts_with(root));
-        if is_absent || is_given || hidden.iter().any(|hidden| real.starts_with(hidden)) {
+        if self.is_above_home(&real) || is_given || hidden.iter().any(|hidden| real.starts_with(hidden)) {
             return;
         }
         // A link in the home directory is absent, too.
@@ -302,6 +304,11 @@ impl AbsentHome {
                 self.exposed.push((name, real.clone()));
             }
         }
+    }
+
+    /// Returns whether a home directory lies in a directory.
+    fn is_above_home(&self, directory: &Path) -> bool {
+        self.directories.iter().any(|home| home.starts_with(directory))
     }
 
     /// Leaves out what another part shows.
