@@ -63,7 +63,7 @@ impl GitSettings {
         }
     }
 
-    /// Returns the user's ignore file, which the agent has to see: or it would commit what the user ignores everywhere.
+    /// Returns the user's ignore file, which the agent has to see: without it, it would commit files that the user ignores everywhere.
     pub fn excludes_file(&self) -> Option<PathBuf> {
         let named = self.settings.iter().rev().find(|(name, _)| name == "core.excludesfile");
         named.map(|(_, path)| PathBuf::from(path)).filter(|path| path.is_absolute())

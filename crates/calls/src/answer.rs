@@ -503,7 +503,7 @@ fn redacted_prompt(prompt: &str) -> Option<String> {
     }
 }
 
-/// Names the runs that were lost before the last one: the work was started again, and nobody knows what they used.
+/// Names the runs that were lost before the last one: the work was started again, and their usage is unknown.
 fn lost_runs(requeues: u32) -> Option<String> {
     let times = match requeues {
         0 => return None,

@@ -37,7 +37,7 @@ pub struct QuarantinedPath {
     /// Where it is now; left out when it could not be moved.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub moved_to: Option<PathBuf>,
-    /// Whether it is a directory that could not be examined, so that what was created in it is not known.
+    /// Whether it is a directory that could not be examined: new paths in it are unknown.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub unexamined: bool,
 }
@@ -83,7 +83,7 @@ impl Sandbox {
 }
 
 impl Sandbox {
-    /// Returns what the user may want to act on, a line each: quarantined paths, protected paths that are links, a read-only repository.
+    /// Returns notes for the user, a line each: quarantined paths, protected paths that are links, a read-only repository.
     pub fn notes(&self) -> Vec<String> {
         let quarantined = self.quarantined.iter().map(|QuarantinedPath { path, moved_to, unexamined }| match moved_to {
             _ if *unexamined => {

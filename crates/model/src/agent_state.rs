@@ -1,7 +1,7 @@
 //! The state directory of a confined agent: which of its paths outlive the run.
 //!
 //! An agent obeys most of its own state: settings, instructions, shell snapshots, programs that it installs there. So the list says
-//! what is kept, and everything else is read-only or a private copy that is discarded with the run. `sandbox` builds that view.
+//! the kept paths, and everything else is read-only or a private copy that is discarded with the run. `sandbox` builds that view.
 
 use std::path::PathBuf;
 

@@ -1,6 +1,6 @@
 //! The home directory of a confined run: absent, except for the parts that are exposed.
 //!
-//! A list of secrets can never be complete, so the list says what is shown. `sandbox` adds the toolchains that `PATH` leads to.
+//! A list of secrets can never be complete, so this is a list of exposed paths. `sandbox` adds the toolchains that `PATH` leads to.
 
 use std::path::PathBuf;
 

@@ -16,7 +16,7 @@ pub(crate) fn arguments(network: &Network) -> Vec<&'static str> {
     if *network != Network::Full {
         args.push("--unshare-net");
     }
-    // Made read-only inside, once what can be written has been cloned.
+    // Made read-only inside, after the writable paths have been cloned.
     args.extend(["--bind", "/", "/", "--dev", "/dev"]);
     // Root owns the kernel's settings in there, in every namespace; nobody else has any use for writing to it.
     args.extend(["--proc", "/proc", "--remount-ro", "/proc"]);

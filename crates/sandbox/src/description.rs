@@ -36,7 +36,7 @@ pub(crate) struct Description {
 pub(crate) struct Rules {
     /// What can be read.
     pub read: Vec<PathBuf>,
-    /// Where directories can be listed, whatever can be read of their files.
+    /// Directories that can be listed, even if their files cannot be read.
     pub list: Vec<PathBuf>,
     /// What can be written.
     pub write: Vec<PathBuf>,

@@ -43,7 +43,7 @@ fn includes(file: &Path, home: Option<&Path>) -> Vec<PathBuf> {
     found
 }
 
-/// Returns where a section ends: a condition may have a bracket in its quotes.
+/// Returns the end of a section: a condition may have a bracket in its quotes.
 fn closing_bracket(text: &str) -> Option<usize> {
     let mut is_quoted = false;
     text.char_indices().find_map(|(at, c)| {

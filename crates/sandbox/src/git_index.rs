@@ -1,6 +1,6 @@
 //! Finds out whether git tracks a path, from the index of its repository.
 //!
-//! Runs no git: what the configuration of a repository names would run with it.
+//! Runs no git: it would run the commands in the configuration of the repository.
 
 use std::path::Path;
 

@@ -230,7 +230,7 @@ impl AbsentHome {
     }
 
     /// Exposes a directory of `PATH`. Agents may have written to one in a project of the user, so links are followed in known places
-    /// only: anywhere else they could lead to whatever an agent wants to see.
+    /// only: anywhere else they could lead to any path of an agent's choice.
     fn expose_directory_of_programs(&mut self, directory: &Path, hidden: &[PathBuf]) {
         let Ok(real) = Real::path(directory) else { return };
         if !self.contains(&real) {
@@ -326,7 +326,7 @@ impl AbsentHome {
         self.exposed = kept;
     }
 
-    /// Returns what a program loads: all of the outermost `node_modules`, or of the prefix of its `bin`; else the program alone.
+    /// Returns the installation of a program: all of the outermost `node_modules`, or of the prefix of its `bin`; else the program alone.
     fn installation(&self, program: &Path) -> PathBuf {
         if let Some(modules) = outermost_modules(program) {
             return modules.to_owned();

@@ -118,7 +118,7 @@ impl Layout {
                 layout.hide(other.clone(), other.is_dir());
             }
             let is_listed = layout.exposed.contains(&path);
-            // Each mount takes time, and most of what is hidden lies in a home directory that is absent.
+            // Each mount takes time, and most hidden paths lie in a home directory that is absent.
             if layout.is_seen(&path) && !is_listed {
                 let mount = if is_folder { Mount::HideFolder } else { Mount::HideFile };
                 layout.mounts.push((path, mount));
@@ -141,7 +141,7 @@ impl Layout {
         Ok(layout)
     }
 
-    /// Shows nothing of the home directory but what is exposed.
+    /// Shows only the exposed paths of the home directory.
     fn leave_out_home(&mut self, absent: &AbsentHome) {
         self.mounts.extend(absent.directories.iter().map(|home| (home.clone(), Mount::Home)));
         for (name, real) in &absent.exposed {

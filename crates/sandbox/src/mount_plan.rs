@@ -1,6 +1,6 @@
 //! The mounts of a sandbox in the order in which they are made.
 //!
-//! A plan names each mount point once, parents before children, and leaves out what changes nothing. It is made outside, where the
+//! A plan names each mount point once, parents before children, and leaves out mounts that change nothing. It is made outside, where the
 //! policy is known, and carried out inside ([`crate::mounts`]).
 
 use std::collections::HashMap;
@@ -69,7 +69,7 @@ pub(crate) fn plan_mounts(layout: &[(PathBuf, Mount)]) -> io::Result<Vec<Planned
     Ok(plan)
 }
 
-/// Whether a mount point looks the same without the mount: the machine is read-only, and what is not there need not be hidden.
+/// Whether a mount point looks the same without the mount: the machine is read-only, and a missing path need not be hidden.
 fn changes_nothing(at: &Path, mount: &Mount, around: Option<&PlannedMount>) -> bool {
     let kind = around.map(|around| &around.mount);
     match mount {
@@ -90,7 +90,7 @@ fn is_real_directory(path: &Path) -> bool {
     Real::of(path).is_ok_and(|real| real.is_folder && real.path == path)
 }
 
-/// Returns what programs need of `/run`, where the sockets of the system are: how names are looked up, and on some systems the
+/// Returns the paths of `/run` that programs need, where the sockets of the system are: how names are looked up, and on some systems the
 /// programs themselves.
 fn needed_of_run() -> Vec<PathBuf> {
     let resolver = fs::canonicalize("/etc/resolv.conf").ok().filter(|path| path.starts_with("/run"));

@@ -137,7 +137,7 @@ fn clone_path(path: &Path) -> io::Result<Tree> {
     Ok(Tree { mount: clone_tree(&opened)?, source: Some(source) })
 }
 
-/// Clones what is open with everything that is mounted below it.
+/// Clones an open directory with every mount below it.
 fn clone_tree(opened: &OwnedFd) -> io::Result<OwnedFd> {
     let flags = OpenTreeFlags::OPEN_TREE_CLONE
         | OpenTreeFlags::OPEN_TREE_CLOEXEC

@@ -259,7 +259,7 @@ fn build_state(job: &Job<'_>, tier: Tier) -> Result<Option<StateView>, Refusal> 
     StateView::build(state, directory, &hidden, tier).map(Some).map_err(Refusal::Files)
 }
 
-/// Allows what a view shows. Without namespaces, the agent's variable leads to the view.
+/// Allows the paths of a view. Without namespaces, the agent's variable leads to the view.
 fn allow_state(view: &StateView, state: &AgentState, tier: Tier, description: &mut Description) {
     let rules = &mut description.rules;
     if tier == Tier::Namespaces {
@@ -337,7 +337,7 @@ fn describe(
     // Nothing in /proc belongs to every program: it holds the settings of the kernel, which root could change.
     let common: Vec<&str> = if namespaces { vec!["/dev"] } else { SHARED.to_vec() };
     let common = common.into_iter().map(PathBuf::from).chain(temporary.writable());
-    // No agent can write to a directory above them, so what they lead to now, they lead to inside.
+    // No agent can write to a directory above them, so they lead to the same targets inside.
     let common = common.filter_map(|path| Real::path(&path).ok());
     Ok(Description {
         program: job.program.to_owned(),
@@ -359,7 +359,7 @@ fn describe(
     })
 }
 
-/// Returns everything beside the hidden paths and the home directory, and what is shown inside of those.
+/// Returns everything beside the hidden paths and the home directory, and the exposed paths inside of those.
 fn readable(layout: &Layout, homes: &[PathBuf], tier: Tier) -> Vec<PathBuf> {
     // What can be written can be read, and nothing is taken away below it.
     let is_written = |path: &&PathBuf| layout.write.iter().any(|root| path.starts_with(root));
@@ -368,7 +368,7 @@ fn readable(layout: &Layout, homes: &[PathBuf], tier: Tier) -> Vec<PathBuf> {
     let hidden: Vec<PathBuf> = hidden.collect();
     let is_shown = |(path, mount): &&(PathBuf, Mount)| match mount {
         Mount::Read => true,
-        // Without mounts, a path is what it is on the machine.
+        // Without mounts, a path leads to the same file as on the machine.
         Mount::ReadFrom(source) => tier == Tier::Namespaces || path == source,
         _ => false,
     };

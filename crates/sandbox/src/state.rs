@@ -153,7 +153,7 @@ impl StateView {
         Ok(())
     }
 
-    /// Returns where a variable leads that names the state directory, or the one above it.
+    /// Returns the new value of a variable that names the state directory, or the one above it.
     pub fn variable_value(&self, state: &AgentState, value: &str) -> Option<PathBuf> {
         let value = Path::new(value);
         if value == state.directory {

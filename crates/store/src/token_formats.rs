@@ -1,6 +1,6 @@
 //! What the secrets of common vendors look like.
 //!
-//! Owns the table of formats. A format is a prefix or a context that nothing else has: what is taken out of a prompt never reaches the
+//! Owns the table of formats. A format is a prefix or a context that nothing else has: a redacted part of a prompt never reaches the
 //! agent, so a harmless text that is mistaken for a secret does damage, too. The named group `secret` of a pattern is what is taken
 //! out, or the whole match where it has none. Classes and word boundaries are those of ASCII: a text of 100 kB with other letters takes
 //! less than a millisecond that way.

@@ -1,6 +1,6 @@
 //! What the user sees. The one place that writes to the terminal: answers to stdout, everything else to stderr.
 //!
-//! On a terminal, everything passes [`text::for_terminal`]: what an agent wrote cannot move the cursor, set the clipboard or reverse
+//! On a terminal, everything passes [`text::for_terminal`]: text of an agent cannot move the cursor, set the clipboard or reverse
 //! a line. In a pipe it stays as it is.
 //!
 //! A reader that has gone away (`switchboard … | head`) is no failure; nobody is left to be told. Anything else that keeps an

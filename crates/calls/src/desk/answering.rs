@@ -19,7 +19,7 @@ use crate::wait_reason::WaitReason;
 /// How long the disk may take to keep an end before it is told all the same.
 const UNTIL_KEPT: Duration = Duration::from_secs(5);
 
-/// Whether the disk has what a job has come to.
+/// Whether the outcome of a job is durable.
 #[derive(Debug)]
 #[must_use = "the disk may not have it yet"]
 pub struct Kept {

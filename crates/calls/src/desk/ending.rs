@@ -17,9 +17,9 @@ pub struct Cancelled {
 /// How a desk closes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Leave {
-    /// What runs is waited for; what is queued stays queued.
+    /// Waits for running jobs; queued jobs stay queued.
     WhenDone,
-    /// At once: what runs goes on under its supervisors, and the next desk takes it up.
+    /// At once: running jobs go on under their supervisors, and the next desk adopts them.
     Now,
 }
 

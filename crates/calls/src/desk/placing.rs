@@ -237,7 +237,7 @@ impl Inner {
     }
 }
 
-/// A folder without links in its path: what an agent is confined to must not depend on where a link leads later.
+/// A directory without links in its path: the bounds of an agent must not depend on a link that may change later.
 fn real_folder(folder: &Path) -> Result<PathBuf, CallError> {
     if !folder.is_absolute() {
         return Err(CallError::CwdIsRelative { folder: folder.to_owned() });

@@ -76,7 +76,7 @@ impl Inner {
         })
     }
 
-    /// Returns what is known of an agent's program. `PATH` is searched for every call, since the program may be installed, replaced or
+    /// Checks an agent's program. `PATH` is searched for every call, since the program may be installed, replaced or
     /// removed at any moment; only the answers of the same file are remembered.
     async fn program(&self, kind: AgentKind, lookup: Lookup) -> AgentCheck {
         let lookup = Arc::new(lookup);

@@ -246,7 +246,7 @@ async fn more_than_can_wait_is_kept_waiting_outside() -> Result<(), Box<dyn std:
     Ok(())
 }
 
-/// Opens a store in a file, writes a heartbeat, and returns what is found after something was done to the file.
+/// Opens a store in a file, writes a heartbeat, and returns the loss that is found after a change to the file.
 async fn loss_after(harm: impl FnOnce(&Path)) -> Result<Result<(), StoreError>, Box<dyn std::error::Error>> {
     let folder = tempfile::tempdir()?;
     let path = folder.path().join("switchboard.db");

@@ -24,7 +24,7 @@ crate::tests![runs_beside_swapping_ones_do_not_break_out];
 const SWAP: &str = "--swap-paths";
 /// For how many seconds the campaign goes on.
 const SECONDS: &str = "ATTACK_SECONDS";
-/// For how long one swapping run lasts. What it may do depends on what was there when it started.
+/// For how long one swapping run lasts. Its rights depend on the files at its start.
 const SWAPPING_FOR: Duration = Duration::from_millis(1500);
 /// How many runs swap at the same time.
 const SWAPPING_RUNS: usize = 2;
@@ -199,7 +199,7 @@ impl<'a> Campaign<'a> {
         }
     }
 
-    /// Makes what a run needs to start at all, where a swap has just taken it away.
+    /// Recreates the directories that a run needs to start, after a swap has taken them away.
     fn repair(&self) {
         for name in WORKSPACES.into_iter().chain([".git/hooks"]) {
             let _ = make_directories(&self.scene.workspace(), name);

@@ -1,4 +1,4 @@
-//! The home directory of a confined run: nothing of it can be read but what the run needs and what the operator exposes.
+//! The home directory of a confined run: a run can read only its toolchains and the paths that the operator exposes.
 
 use std::fs;
 use std::os::unix::fs::{PermissionsExt, symlink};
@@ -252,7 +252,7 @@ fn exposed_paths_can_be_read_and_are_reported() {
             change_home(&mut plan, |view| view.exposed = vec![home.join(".m2")]);
             let report = scene.run(&plan).await;
             assert_eq!(scene.output(), ".m2/repository", "{}", scene.error());
-            // Besides the toolchains of whoever runs the test.
+            // Besides the toolchains of the user who runs the test.
             let exposed = confined(&report).exposed.iter().filter(|path| path.starts_with(&home));
             assert_eq!(exposed.collect::<Vec<_>>(), [&home.join(".m2")]);
             assert!(!home.join(".m2/new").exists());

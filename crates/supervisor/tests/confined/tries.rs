@@ -292,7 +292,7 @@ pub const TRIES: &[(&str, Try)] = &[
     ("read a program of the system", |_| File::open("/bin/sh")?.read(&mut [0; 4]).map(drop)),
 ];
 
-/// Looks at everything that the workspace leads to, links included, for what lies in hidden directories alone.
+/// Looks at everything that the workspace leads to, links included, for files of hidden directories.
 fn find_hidden(targets: &Targets) -> io::Result<()> {
     let names = [&targets.key, &targets.database].map(|path| path.file_name().unwrap());
     let mut next = vec![(targets.workspace.clone(), 0)];

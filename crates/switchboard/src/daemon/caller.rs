@@ -1,4 +1,4 @@
-//! Identifies the process at the other end of a connection by what the kernel knows about it.
+//! Identifies the process at the other end of a connection by facts of the kernel.
 //!
 //! A greeting contains whatever its sender likes. An agent that is led astray may connect from inside its run and ask for a call with
 //! fewer bounds than it has. It cannot change its ancestors, nor drop the bit that forbids new privileges.
@@ -39,7 +39,7 @@ impl Caller {
         // Held until the end: while it lives, nobody else has its number.
         let Ok(process) = peer_process(stream, pid) else { return Self::Confined };
         let caller = (0..TRIES).find_map(|_| look_up(pid).ok());
-        // One that has exited leaves its socket to somebody who cannot be told.
+        // One that has exited leaves its socket to an unknown process.
         if is_gone(&process) { Self::Confined } else { caller.unwrap_or(Self::Confined) }
     }
 }

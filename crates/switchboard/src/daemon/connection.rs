@@ -161,7 +161,7 @@ pub async fn turn_away(connection: Connection, desk: &Desk) -> io::Result<()> {
     refuse(connection, desk, error).await
 }
 
-/// Refuses a process of a confined run: whatever it asked for, it would get the rights of the user.
+/// Refuses a process of a confined run: any call it places would get the rights of the user.
 pub async fn refuse_confined(connection: Connection, desk: &Desk) -> io::Result<()> {
     let error = Complaint {
         message: "the daemon serves no process inside a confined call".to_owned(),

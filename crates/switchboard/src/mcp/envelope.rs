@@ -43,9 +43,9 @@ impl Envelope {
     }
 
     /// Whether it asks for something under an id under which nothing can be answered: neither a whole number nor a text, or one with half
-    /// a surrogate pair in it. A notification asks for nothing, whatever stands there.
+    /// a surrogate pair in it. A notification asks for nothing, even with an id.
     pub fn asks_without_usable_id(&self) -> bool {
-        // A text that is longer than what is kept of it may be a good one.
+        // A text that is longer than its kept part may be a good one.
         let is_known = |id: &[u8]| id.len() < KEPT_BYTES || !id.trim_ascii().starts_with(b"\"");
         let is_none = self.id.as_ref().is_some_and(|id| is_known(id) && self.id().is_none());
         is_none && self.method().is_some_and(|method| !method.starts_with("notifications/"))

@@ -1,4 +1,4 @@
-//! Calls that are placed from inside a call: what the daemon grants them, whatever they say about themselves.
+//! Calls that are placed from inside a call: the rights that the daemon grants them, whatever they claim about themselves.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -42,7 +42,7 @@ fn nested_call_takes_the_slot_of_its_parent() {
     assert!(stdout(&output).starts_with("inner"), "{output:?}");
 }
 
-/// The bit is what a sandbox sets; the shell above has the variable of a run.
+/// A sandbox sets the bit; the shell above has the variable of a run.
 #[test]
 fn process_of_a_confined_run_is_refused() {
     let bed = Bed::new();
