@@ -43,7 +43,8 @@ pub struct Setup {
 pub struct Premises {
     /// Folders that no confined agent sees: job files, database, configuration.
     pub state: Vec<PathBuf>,
-    /// Where it is kept that a sandbox was proven to hold; below one of the folders above, or agents could forge it.
+    /// The directory of proofs that a sandbox holds and of the lists of active runs; below one of the directories above, or agents could
+    /// forge them.
     pub proofs: Option<PathBuf>,
     /// Where the state folders of policies are made that have their own ([`CallPolicy::private_state`]).
     pub private_state: Option<PathBuf>,

@@ -54,7 +54,8 @@ pub struct Confinement {
     pub namespaces: bool,
     /// What it may use up.
     pub bounds: Bounds,
-    /// The folder where it is kept that the sandbox has been proven; none to prove it every time.
+    /// The directory of proofs that the sandbox holds, and of the lists by which active runs know each other's missing paths. None to
+    /// prove it every time, and to know of no other run.
     pub proofs: Option<PathBuf>,
     /// Variables that the agent gets only where writes are held: they tell it that it is confined.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
@@ -402,7 +403,7 @@ pub struct Ground {
     pub visible: Vec<PathBuf>,
     /// What must hold, whatever else the machine cannot enforce.
     pub must_hold: Vec<SafeguardName>,
-    /// Where proofs are kept.
+    /// The directory of proofs and lists ([`Confinement::proofs`]).
     pub proofs: Option<PathBuf>,
     /// Variables for where writes are held ([`Confinement::env_if_held`]).
     pub env_if_held: BTreeMap<String, String>,

@@ -33,6 +33,12 @@ impl Mounts {
         others.into_iter().map(|(other, _)| other).collect()
     }
 
+    /// Other names of a directory itself, by which its entries can be changed, too.
+    pub fn names(&self, directory: &Path) -> Vec<PathBuf> {
+        let whole = self.possible(directory).into_iter().filter(|(_, below)| below.as_os_str().is_empty());
+        whole.map(|(other, _)| other).filter(|other| is_same(directory, other)).collect()
+    }
+
     /// Each with the way to it from the path.
     fn possible(&self, path: &Path) -> Vec<(PathBuf, PathBuf)> {
         // Later ones cover earlier ones at the same place.

@@ -17,6 +17,7 @@ use crate::git_includes::included_by;
 use crate::git_index;
 use crate::home::AbsentHome;
 use crate::machine::Tier;
+use crate::overlap::UntrustedPaths;
 use crate::quarantine::{Quarantine, QuarantineTime};
 use crate::real::Real;
 use crate::sockets;
@@ -70,6 +71,8 @@ pub(crate) struct Layout {
     pub git_read_only: Option<String>,
     /// What lies in the absent home directory and is shown: parts of it, and the repository around a workspace.
     pub exposed: Vec<PathBuf>,
+    /// What other active runs may have created.
+    untrusted: UntrustedPaths,
 }
 
 /// What a layout is made for, besides its policy.
@@ -83,14 +86,17 @@ pub(crate) struct Around<'a> {
     pub state: Option<&'a StateView>,
     /// The home directory without the parts that are not exposed.
     pub absent: Option<&'a AbsentHome>,
+    /// The missing paths of other active runs.
+    pub others: &'a [Quarantine],
     pub tier: Tier,
 }
 
 impl Layout {
     /// Lays the view out.
     pub fn of(confinement: &Confinement, around: Around<'_>) -> io::Result<Self> {
-        let Around { needed, home, state, absent, tier } = around;
-        let mut layout = Self::default();
+        let Around { needed, home, state, absent, others, tier } = around;
+        let mounts = Mounts::look();
+        let mut layout = Self { untrusted: UntrustedPaths::find(others, &mounts), ..Self::default() };
         let hidden = hidden(confinement)?;
         for root in &confinement.roots {
             layout.root(&root.path, root.access, &hidden)?;
@@ -105,7 +111,6 @@ impl Layout {
         }
         layout.hidden = hidden.iter().map(|(_, real)| real.path.clone()).collect();
         layout.repositories(confinement, home, absent, tier);
-        let mounts = Mounts::look();
         for home in absent.iter().flat_map(|absent| &absent.directories) {
             for other in mounts.aliases(home).into_iter().filter(|other| !is_root(confinement, other)) {
                 layout.aliased = true;
@@ -131,6 +136,9 @@ impl Layout {
         layout.pin_hidden();
         layout.protect_includes(home);
         layout.hold_index(tier);
+        for (path, time) in layout.untrusted.below(&layout.write) {
+            layout.quarantine.add(path, time);
+        }
         if tier == Tier::Namespaces && confinement.unix_sockets {
             layout.cover_sockets(confinement, &mounts);
         }
@@ -158,6 +166,7 @@ impl Layout {
     fn protect_includes(&mut self, home: Option<&Path>) {
         let directories = self.write.iter().flat_map(|root| [root.join(".git"), root.clone()]);
         let configs = directories.flat_map(|git| ["config", "config.worktree"].map(|name| git.join(name)));
+        let configs = configs.filter(|config| !self.untrusted.hold(config));
         let included: BTreeSet<PathBuf> = configs.flat_map(|config| included_by(&config, home)).collect();
         for path in included {
             self.protect(&Protected { path, if_created: IfCreated::QuarantineAtOnce });
@@ -286,6 +295,11 @@ impl Layout {
         }
         for root in confinement.roots.iter().filter(|root| root.access == Access::Write) {
             let repository = match Repository::around(&root.path, home) {
+                Ok(Some(Repository { worktree, .. })) if self.untrusted.contains(&worktree.join(".git")) => {
+                    let git = worktree.join(".git");
+                    self.git_read_only = Some(format!("another run may have created `{}`", git.display()));
+                    continue;
+                }
                 Ok(Some(repository)) => repository,
                 Ok(None) => continue,
                 Err(why) => {
@@ -339,7 +353,11 @@ impl Layout {
         while let Some(Component::Normal(name)) = rest.next() {
             path.push(name);
             let is_last = rest.peek().is_none();
-            let found = path.symlink_metadata();
+            let found = if self.untrusted.contains(&path) {
+                Err(io::ErrorKind::NotFound.into())
+            } else {
+                path.symlink_metadata()
+            };
             if found.as_ref().is_ok_and(fs::Metadata::is_symlink) {
                 self.unprotected.push(path);
                 return;
@@ -488,7 +506,7 @@ mod tests {
     }
 
     const AROUND: Around<'static> =
-        Around { needed: &[], home: None, state: None, absent: None, tier: Tier::Namespaces };
+        Around { needed: &[], home: None, state: None, absent: None, others: &[], tier: Tier::Namespaces };
 
     fn laid_out(root: &Path) -> Layout {
         Layout::of(&confinement(root), AROUND).unwrap()

@@ -32,6 +32,7 @@ mod mountinfo;
 mod mounts;
 mod needed;
 mod new_repository;
+mod overlap;
 mod prepare;
 mod probe;
 mod proof;

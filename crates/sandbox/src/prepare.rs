@@ -63,6 +63,8 @@ pub struct Job<'a> {
     pub env: BTreeMap<String, String>,
     /// Its folder.
     pub cwd: &'a Path,
+    /// The missing paths of other active runs: whatever is found there is not the user's. None where they are not known.
+    pub others: Option<&'a [Quarantine]>,
     /// A directory for its temporary files, where it has no `/tmp` of its own and cannot share the machine's. Created when needed.
     pub temporary: Option<&'a Path>,
     /// The executable that is started again as the one inside, opened; its `main` calls [`crate::run_if_asked`].
@@ -92,6 +94,7 @@ pub struct Prepared {
     confinement: Confinement,
     machine: Machine,
     unprotected: Vec<PathBuf>,
+    knows_others: bool,
     shares_temporary: bool,
     git_read_only: Option<String>,
     exposed: Vec<PathBuf>,
@@ -123,8 +126,14 @@ pub fn prepare(job: &Job<'_>, settled: Settled) -> Result<Prepared, Refusal> {
     }
     let home = job.env.get("HOME").map(Path::new);
     let state = build_state(job, settled.tier)?;
-    let around =
-        Around { needed: &needed, home, state: state.as_ref(), absent: absent.as_ref(), tier: settled.tier };
+    let around = Around {
+        needed: &needed,
+        home,
+        state: state.as_ref(),
+        absent: absent.as_ref(),
+        others: job.others.unwrap_or_default(),
+        tier: settled.tier,
+    };
     let mut layout = Layout::of(confinement, around).map_err(Refusal::Layout)?;
     if confinement.requirement == Requirement::Require && !layout.unprotected.is_empty() {
         return Err(Refusal::Unprotectable { paths: layout.unprotected });
@@ -155,26 +164,15 @@ pub fn prepare(job: &Job<'_>, settled: Settled) -> Result<Prepared, Refusal> {
     }
     if let (Some(view), Some(state)) = (&state, &confinement.state) {
         allow_state(view, state, settled.tier, &mut description);
-        layout.quarantine.keep_plain(&view.kept, &view.private).map_err(Refusal::Files)?;
+        let kept = layout.quarantine.keep_plain(&view.kept, &view.private, job.others.unwrap_or_default());
+        kept.map_err(Refusal::Files)?;
     }
     if let Temporary::Directory(directory) = &temporary {
         // The agent was told of a `/tmp` of its own.
         let named = description.env.values_mut().filter(|value| *value == "/tmp");
         named.for_each(|value| *value = directory.display().to_string());
     }
-    if let Some(caches) = &confinement.caches {
-        let own = || if namespaces { None } else { job.temporary };
-        let base = caches.directory.clone().or_else(|| Some(own()?.join("caches")));
-        match base {
-            Some(base) => {
-                caches::create(caches, &base, &mut description.env).map_err(Refusal::Files)?;
-                description.rules.write.push(Real::path(&base).map_err(Refusal::Files)?);
-            }
-            // Created by whoever uses them.
-            None if namespaces => caches::name(caches, Path::new("/tmp/caches"), &mut description.env),
-            None => {}
-        }
-    }
+    set_caches(job, namespaces, &mut description).map_err(Refusal::Files)?;
     if machine.holds_writes(settled.tier) {
         description.env.extend(confinement.env_if_held.clone());
     }
@@ -210,6 +208,7 @@ pub fn prepare(job: &Job<'_>, settled: Settled) -> Result<Prepared, Refusal> {
         confinement,
         machine,
         unprotected,
+        knows_others: job.others.is_some(),
         shares_temporary: matches!(temporary, Temporary::Shared),
         git_read_only,
         exposed,
@@ -275,6 +274,23 @@ fn allow_state(view: &StateView, state: &AgentState, tier: Tier, description: &m
     {
         *value = private.display().to_string();
     }
+}
+
+/// Names the caches of package managers, and creates those that outlive the run or have no `/tmp` of its own.
+fn set_caches(job: &Job<'_>, namespaces: bool, description: &mut Description) -> io::Result<()> {
+    let Some(caches) = &job.confinement.caches else { return Ok(()) };
+    let own = || if namespaces { None } else { job.temporary };
+    let base = caches.directory.clone().or_else(|| Some(own()?.join("caches")));
+    match base {
+        Some(base) => {
+            caches::create(caches, &base, &mut description.env)?;
+            description.rules.write.push(Real::path(&base)?);
+        }
+        // Created by whoever uses them.
+        None if namespaces => caches::name(caches, Path::new("/tmp/caches"), &mut description.env),
+        None => {}
+    }
+    Ok(())
 }
 
 /// Returns the directory of the executable that is started again, where Switchboard's other programs are too.
@@ -395,6 +411,7 @@ impl Prepared {
             confinement: &self.confinement,
             machine: &self.machine,
             unprotected: &self.unprotected,
+            knows_others: self.knows_others,
             shares_temporary: self.shares_temporary,
             git_read_only: self.git_read_only.as_deref(),
             exposed: &self.exposed,

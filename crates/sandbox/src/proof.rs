@@ -287,6 +287,7 @@ pub fn prove(
         args: &[PROBE.to_owned(), errand],
         env: BTreeMap::new(),
         cwd: &stage.workspace(),
+        others: None,
         temporary: Some(&stage.folder.join("temporary")),
         executable,
     };

@@ -34,8 +34,8 @@ const COPY_ENTRIES: u32 = 10_000;
 const DIRECTORY_FLAGS: OFlags =
     OFlags::PATH.union(OFlags::DIRECTORY).union(OFlags::NOFOLLOW).union(OFlags::CLOEXEC);
 
-/// When a path is moved to quarantine.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+/// When a path is moved to quarantine, the strictest first.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum QuarantineTime {
     /// As soon as it appears.
@@ -78,6 +78,11 @@ impl Quarantine {
         }
     }
 
+    /// Returns the protected paths that did not exist when the run started.
+    pub(crate) fn missing(&self) -> &[(PathBuf, QuarantineTime)] {
+        &self.missing
+    }
+
     /// Returns the part of it that lies in a directory.
     pub(crate) fn below(&self, directory: &Path) -> Self {
         let missing = self.missing.iter().filter(|(path, _)| path.starts_with(directory));
@@ -87,10 +92,21 @@ impl Quarantine {
     /// Lets the run leave nothing but ordinary files in kept directories of its agent's state. Through a link there, the agent's next
     /// session would write somewhere else, and that agent may not be confined.
     ///
-    /// `new` is a directory that was just made for the run: it tells the time by the clock of the file system.
-    pub(crate) fn keep_plain(&mut self, directories: &[PathBuf], new: &Path) -> io::Result<()> {
+    /// `new` is a directory that was just made for the run: it tells the time by the clock of the file system. A link that another
+    /// active run may have left counts, too: the agents of both could keep it from the other's sweep by renaming directories.
+    pub(crate) fn keep_plain(
+        &mut self,
+        directories: &[PathBuf],
+        new: &Path,
+        others: &[Self],
+    ) -> io::Result<()> {
         if !directories.is_empty() {
-            self.kept_state = Some((directories.to_vec(), change_time(&fs::metadata(new)?)));
+            let shares =
+                |kept: &Path| directories.iter().any(|own| own.starts_with(kept) || kept.starts_with(own));
+            let others = others.iter().filter_map(|other| other.kept_state.as_ref());
+            let others = others.filter(|(kept, _)| kept.iter().any(|kept| shares(kept)));
+            let started = others.map(|(_, started)| *started).chain([change_time(&fs::metadata(new)?)]);
+            self.kept_state = started.min().map(|started| (directories.to_vec(), started));
         }
         Ok(())
     }

@@ -15,6 +15,8 @@ pub(crate) struct Facts<'a> {
     pub confinement: &'a Confinement,
     pub machine: &'a Machine,
     pub unprotected: &'a [PathBuf],
+    /// Whether the missing paths of other active runs were known at the start.
+    pub knows_others: bool,
     /// Whether its temporary files are among those of other programs.
     pub shares_temporary: bool,
     pub git_read_only: Option<&'a str>,
@@ -81,6 +83,12 @@ impl Facts<'_> {
     fn protected(&self) -> Verdict {
         let (hold, why) = match (self.namespaces(), self.unprotected) {
             _ if self.confinement.protected.is_empty() => (Hold::Held, "nothing is protected".to_owned()),
+            (true, []) if !self.knows_others => (
+                Hold::Partly,
+                "read-only mounts; new ones are quarantined, but not when two runs create them at the same time: \
+                 there is no directory for the lists of active runs"
+                    .to_owned(),
+            ),
             (true, []) => (Hold::Held, "read-only mounts; new ones are quarantined".to_owned()),
             (true, links) => {
                 (Hold::Partly, format!("read-only mounts; not what is a link: {}", list_of(links)))

@@ -7,11 +7,14 @@ use std::path::Path;
 use std::sync::OnceLock;
 use std::time::{Duration, Instant};
 
-use model::{Confinement, NotStarted, NotStartedReason, RunId, RunPlan, SandboxReport};
+use model::{
+    Confined, Confinement, NotStarted, NotStartedReason, Quarantined, RunId, RunPlan, SandboxReport,
+};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use sandbox::{Job, Prepared, Proxy, Refusal, Step, Tier, Word};
 
+use crate::active_runs::{ActiveRuns, Publication};
 use crate::held::TEMPORARY;
 use crate::launch::explain;
 use crate::os::{self, Tree};
@@ -30,13 +33,23 @@ pub struct Begun {
     pub proxy: Option<Proxy>,
 }
 
+/// A sandbox that is ready for an agent.
+#[derive(Debug)]
+pub struct ReadySandbox {
+    pub prepared: Prepared,
+    /// The list of paths that other runs must not take for the user's; none where there is no place for it.
+    pub publication: Option<Publication>,
+    /// What was moved for killed runs that nobody else has recovered.
+    pub recovered: Vec<Quarantined>,
+}
+
 /// Makes a sandbox ready that has been proven to hold.
 pub fn ready(
     confinement: &Confinement,
     plan: &RunPlan,
     run_id: RunId,
     spool: &Path,
-) -> Result<Prepared, NotStarted> {
+) -> Result<ReadySandbox, NotStarted> {
     let executable = File::open(os::THIS_PROGRAM).map_err(|error| not_confined(&error.to_string()))?;
     let scratch = confinement.proofs.as_deref().unwrap_or(spool);
     let search_path = plan.env.get("PATH").map_or("", String::as_str);
@@ -52,8 +65,24 @@ pub fn ready(
     let (program, args, cwd) = (&plan.program, &plan.args, &plan.cwd);
     let temporary = Some(spool.join(TEMPORARY));
     let temporary = temporary.as_deref();
-    let job = Job { confinement, program, args, env, cwd, temporary, executable: executable.as_fd() };
-    sandbox::prepare(&job, settled).map_err(|refusal| refused(&refusal))
+    let cannot_list = |error: io::Error| not_confined(&format!("cannot list the run: {error}"));
+    let active = confinement.proofs.as_ref().map(|proofs| ActiveRuns::lock(proofs, run_id));
+    let mut active = match active.transpose() {
+        // Like a proof, the list of a run is kept where that is possible; the report says so where it is not.
+        Err(error) if is_not_writable(&error) => None,
+        active => active.map_err(cannot_list)?,
+    };
+    let others = active.as_ref().map(|active| &active.others[..]);
+    let executable = executable.as_fd();
+    let job = Job { confinement, program, args, env, cwd, others, temporary, executable };
+    let prepared = sandbox::prepare(&job, settled).map_err(|refusal| refused(&refusal))?;
+    let recovered = active.as_mut().map_or_else(Vec::new, |active| std::mem::take(&mut active.recovered));
+    let publication = active.map(|active| active.publish(spool, &prepared.quarantine));
+    Ok(ReadySandbox { prepared, publication: publication.transpose().map_err(cannot_list)?, recovered })
+}
+
+fn is_not_writable(error: &io::Error) -> bool {
+    matches!(error.kind(), io::ErrorKind::PermissionDenied | io::ErrorKind::ReadOnlyFilesystem)
 }
 
 /// Releases the caches when no process of the run is left, so that a sweep does not have to wait for this process to exit.
@@ -66,6 +95,7 @@ pub fn release_caches() {
 /// Hears out the one inside until the agent runs.
 pub fn begin(
     mut prepared: Prepared,
+    recovered: Vec<Quarantined>,
     tree: &mut Tree,
     error: &OwnedFd,
     plan: &RunPlan,
@@ -99,7 +129,8 @@ pub fn begin(
     // Without namespaces, the one inside has become the agent when it can speak no more.
     let runs = applied.filter(|_| closed == (prepared.tier == Tier::Rules));
     let Some(applied) = runs else { return Err(not_confined(&complaint(error))) };
-    let sandbox = SandboxReport::Confined(Box::new(prepared.report(applied)));
+    let confined = Confined { quarantined: recovered, ..prepared.report(applied) };
+    let sandbox = SandboxReport::Confined(Box::new(confined));
     let proxy = prepared.proxy().map_err(cannot_hear)?;
     if prepared.tier == Tier::Namespaces {
         tree.stands_in_a_scaffold(prepared.words, heard).map_err(cannot_hear)?;

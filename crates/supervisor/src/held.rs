@@ -36,7 +36,7 @@ const PRIVATE: &str = "private";
 /// The agent's temporary files, where it has no `/tmp` of its own.
 pub const TEMPORARY: &str = "tmp";
 const LOG: &str = "supervisor.log";
-const QUARANTINE: &str = "quarantine.json";
+pub const QUARANTINE: &str = "quarantine.json";
 
 /// The names under which a status is written before it is one.
 const FIRST: &str = "status.first";

@@ -9,7 +9,8 @@ use model::{NotStarted, NotStartedReason, Policy, RunId, RunPlan, SandboxReport}
 use rustix::fs::{Access, access};
 use rustix::io::Errno;
 
-use crate::confine::{Begun, begin, ready};
+use crate::active_runs::Publication;
+use crate::confine::{Begun, ReadySandbox, begin, ready};
 use crate::copy::Stream;
 use crate::guard::Guard;
 use crate::held::HeldSpool;
@@ -29,6 +30,8 @@ pub struct Launched {
     pub sandbox: SandboxReport,
     /// The protected paths that did not exist when it started.
     pub guard: Option<Guard>,
+    /// The list of these paths for other runs.
+    pub publication: Option<Publication>,
     /// The way to named hosts, where the policy names some.
     pub proxy: Option<sandbox::Proxy>,
 }
@@ -54,10 +57,12 @@ pub fn launch(
     loop {
         tries_left -= 1;
         match started(spool, folder, plan, run_id) {
-            Ok(Started { tree, pipes, guard, begun: Begun { sandbox, proxy } }) => {
+            Ok(Started { tree, pipes, guard, publication, begun: Begun { sandbox, proxy } }) => {
                 return match (Stream::new(pipes.output, files.output), Stream::new(pipes.error, files.error))
                 {
-                    (Ok(output), Ok(error)) => Ok(Launched { tree, output, error, sandbox, guard, proxy }),
+                    (Ok(output), Ok(error)) => {
+                        Ok(Launched { tree, output, error, sandbox, guard, publication, proxy })
+                    }
                     (Err(refusal), _) | (_, Err(refusal)) => {
                         tree.abandon();
                         Err(explain(plan, &refusal))
@@ -75,6 +80,7 @@ struct Started {
     tree: Tree,
     pipes: Pipes,
     guard: Option<Guard>,
+    publication: Option<Publication>,
     begun: Begun,
 }
 
@@ -86,20 +92,22 @@ fn started(spool: &HeldSpool, folder: &Path, plan: &RunPlan, run_id: RunId) -> R
     };
     // Written down before the agent can create anything.
     let guard = match &prepared {
-        Some(prepared) => {
+        Some(ReadySandbox { prepared, .. }) => {
             Guard::set(spool, folder, run_id, &prepared.quarantine).map_err(|error| explain(plan, &error))?
         }
         None => None,
     };
     let stdin = spool.stdin().map_err(|error| explain(plan, &error))?;
-    let started = Tree::spawn(plan, run_id, stdin.as_fd(), prepared.as_ref());
+    let started = Tree::spawn(plan, run_id, stdin.as_fd(), prepared.as_ref().map(|ready| &ready.prepared));
     let (mut tree, pipes) = started.map_err(|error| explain(plan, &error))?;
-    let begun = match prepared {
-        None => Ok(Begun { sandbox: SandboxReport::Off, proxy: None }),
-        Some(prepared) => begin(prepared, &mut tree, &pipes.error, plan),
+    let (begun, publication) = match prepared {
+        None => (Ok(Begun { sandbox: SandboxReport::Off, proxy: None }), None),
+        Some(ReadySandbox { prepared, publication, recovered }) => {
+            (begin(prepared, recovered, &mut tree, &pipes.error, plan), publication)
+        }
     };
     match begun {
-        Ok(begun) => Ok(Started { tree, pipes, guard, begun }),
+        Ok(begun) => Ok(Started { tree, pipes, guard, publication, begun }),
         Err(failure) => {
             tree.abandon();
             Err(NotBegun { again: failure.reason == NotStartedReason::NotConfined, failure })

@@ -43,6 +43,7 @@
 //! A run that is confined ([`model::Policy::Confined`], where bubblewrap is) has a pid namespace, and all of it goes with the
 //! supervisor, whatever it did to hide.
 
+mod active_runs;
 mod confine;
 mod copy;
 mod deadlines;

@@ -12,6 +12,7 @@ use model::{
     TreeEnd, TreeUsage,
 };
 
+use crate::active_runs::Publication;
 use crate::confine::release_caches;
 use crate::held::{ERROR, HeldSpool, OUTPUT, Order, StatusSlot};
 use crate::launch::{Launched, StreamFiles, launch};
@@ -184,6 +185,7 @@ fn carry_out(folder: &OsStr, ready: &Ready) -> Result<(), GaveUp> {
             let proxy = launched.proxy.take();
             // Closed with the process: whoever closes a watch waits for the kernel.
             guard = launched.guard.take();
+            let publication = launched.publication.take();
             let status = RunStatus { sandbox: Some(sandbox.clone()), ..status.clone() };
             let announced = announce(&spool, &plan, &status, &launched);
             let mut supervision =
@@ -198,7 +200,10 @@ fn carry_out(folder: &OsStr, ready: &Ready) -> Result<(), GaveUp> {
                 confined.refused_hosts = proxy.close();
             }
             if let (Some(guard), SandboxReport::Confined(confined)) = (&guard, &mut sandbox) {
-                confined.quarantined = guard.sweep();
+                confined.quarantined.extend(guard.sweep());
+            }
+            if !matches!(report.tree, TreeEnd::LeftAlive { .. }) {
+                publication.iter().for_each(Publication::withdraw);
             }
             (report, Some(sandbox))
         }

@@ -203,3 +203,35 @@ fn copy_to_another_file_system_is_whole_or_stays_renamed() {
     let left: Vec<_> = fs::read_dir(shm.path()).unwrap().map(|entry| entry.unwrap().file_name()).collect();
     assert_eq!(left, [".vscode.quarantined-r1"]);
 }
+
+#[test]
+fn link_of_another_active_run_in_kept_state_is_moved() {
+    let scene = Scene::new();
+    let (kept, other) = (scene.path("sessions"), scene.path("other"));
+    for directory in [&kept, &other, &scene.path("first")] {
+        fs::create_dir(directory).unwrap();
+    }
+    let mut first = Quarantine::default();
+    first.keep_plain(std::slice::from_ref(&kept), &scene.path("first"), &[]).unwrap();
+    let link = kept.join("link");
+    symlink("/etc", &link).unwrap();
+    let second = scene.path("second");
+    let link_time = change_time(&fs::symlink_metadata(&link).unwrap());
+    // The clock of the file system has ticks.
+    loop {
+        fs::create_dir(&second).unwrap();
+        if change_time(&fs::metadata(&second).unwrap()) > link_time {
+            break;
+        }
+        fs::remove_dir(&second).unwrap();
+    }
+    let swept = |directory: &Path, others: &[Quarantine]| {
+        let mut quarantine = Quarantine::default();
+        quarantine.keep_plain(&[directory.to_owned()], &second, others).unwrap();
+        scene.sweep(&quarantine).len()
+    };
+    assert_eq!(swept(&kept, &[]), 0, "it is older than the run");
+    assert_eq!(swept(&other, std::slice::from_ref(&first)), 0, "it is not in the directory of the run");
+    assert_eq!(swept(&kept, &[first]), 1);
+    assert!(fs::symlink_metadata(&link).is_err());
+}

@@ -35,7 +35,7 @@ impl Watch {
         };
         for path in paths {
             match add_watch(&fd, *path, what) {
-                Ok(_) | Err(Errno::NOENT) => {}
+                Ok(_) | Err(Errno::NOENT | Errno::NOTDIR) => {}
                 Err(Errno::NOSPC) => return Ok(None),
                 Err(error) => return Err(error.into()),
             }

@@ -14,6 +14,7 @@ mod hosts;
 mod lifetime;
 #[path = "../faults/ordinary_user.rs"]
 mod ordinary_user;
+mod overlap;
 mod packages;
 mod quarantine;
 mod scene;
@@ -64,6 +65,7 @@ fn trials() -> Vec<Trial> {
         bounds::TESTS,
         packages::TESTS,
         quarantine::TESTS,
+        overlap::TESTS,
         state::TESTS,
         swaps::TESTS,
         attack::TESTS,

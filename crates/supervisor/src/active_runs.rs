@@ -1,0 +1,178 @@
+//! Tells a run that starts which protected paths other active runs may have created.
+//!
+//! Each confined run publishes its list of missing paths in a directory that no agent sees, and its supervisor keeps the file locked. A
+//! run that starts reads the lists of all others, decides what it protects itself, and publishes its own list, all under one lock: of two
+//! runs, one always knows the list of the other. A list counts until the paths on it have been moved: as long as its supervisor lives, and
+//! after a kill for as long as the run has not been recovered. If nobody recovers a killed run, the next start does; if that is impossible,
+//! the list is dropped.
+
+use std::collections::BTreeSet;
+use std::fs::{self, DirBuilder, File, OpenOptions};
+use std::io::{self, Read, Write};
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use model::{Quarantined, RunId, RunReport, SandboxReport};
+use rustix::fs::{FlockOperation, OFlags, flock};
+use rustix::io::Errno;
+use sandbox::Quarantine;
+use serde::{Deserialize, Serialize};
+
+use crate::held::QUARANTINE;
+use crate::recovery::recover;
+
+/// The directory of the lists, in the directory of proofs.
+const DIRECTORY: &str = "active";
+/// The time another run may take to prepare its sandbox.
+const PATIENCE: Duration = Duration::from_secs(10);
+/// The time that the owner of a killed run has to recover it.
+const GRACE: Duration = Duration::from_secs(1);
+const RETRY_EVERY: Duration = Duration::from_millis(1);
+
+/// The lists of all other active runs. No run starts until this is dropped.
+#[derive(Debug)]
+pub struct ActiveRuns {
+    /// The file for the list of this run; closed before others may read it.
+    own: File,
+    path: PathBuf,
+    _lock: File,
+    /// What the other runs must not leave behind.
+    pub others: Vec<Quarantine>,
+    /// What was moved for killed runs that nobody else has recovered.
+    pub recovered: Vec<Quarantined>,
+}
+
+/// The published list of one run.
+#[derive(Debug, Serialize, Deserialize)]
+struct PublishedList {
+    /// The directory of the run.
+    spool: PathBuf,
+    quarantine: Quarantine,
+}
+
+/// The own list of a run. Its lock ends with the process.
+#[derive(Debug)]
+pub struct Publication {
+    path: PathBuf,
+    _lock: File,
+}
+
+impl Publication {
+    /// Withdraws the list when its paths have been moved. A file that cannot be removed counts no more when this process has ended.
+    pub fn withdraw(&self) {
+        let _ = fs::remove_file(&self.path);
+    }
+}
+
+impl ActiveRuns {
+    /// Waits until no other run is about to start, and reads the lists of all but this run.
+    ///
+    /// Fails with [`io::ErrorKind::PermissionDenied`] or [`io::ErrorKind::ReadOnlyFilesystem`] where no list can be written.
+    pub fn lock(proofs: &Path, run_id: RunId) -> io::Result<Self> {
+        let directory = proofs.join(DIRECTORY);
+        let path = directory.join(format!("{run_id}.json"));
+        DirBuilder::new().recursive(true).mode(0o700).create(&directory)?;
+        let (mut tried, mut recovered) = (BTreeSet::new(), Vec::new());
+        let started = Instant::now();
+        loop {
+            let lock = lock_directory(&directory)?;
+            let own = OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(&path)?;
+            flock(&own, FlockOperation::NonBlockingLockExclusive)?;
+            let lists = read_lists(&directory, &path)?;
+            let is_lost = |list: &&FoundList| !list.is_locked && !tried.contains(&list.published.spool);
+            let lost: Vec<&FoundList> = lists.iter().filter(is_lost).collect();
+            if lost.is_empty() {
+                let others = lists.into_iter().map(|list| list.published.quarantine).collect();
+                return Ok(Self { own, path, _lock: lock, others, recovered });
+            }
+            // In this order: nobody finds a list that is locked and empty.
+            drop(own);
+            drop(lock);
+            if started.elapsed() < GRACE {
+                std::thread::sleep(RETRY_EVERY);
+                continue;
+            }
+            for FoundList { path, published: PublishedList { spool, .. }, .. } in lost {
+                match recover(spool) {
+                    Ok(RunReport { sandbox: Some(SandboxReport::Confined(confined)), .. }) => {
+                        recovered.extend(confined.quarantined);
+                    }
+                    // A list that counts after that is treated like that of a living run.
+                    Ok(_) => {}
+                    Err(error) if error.may_pass() => {}
+                    // Or it would delay every start, and one day take a file of the user for the agent's.
+                    Err(_) => drop(fs::remove_file(path)),
+                }
+                tried.insert(spool.clone());
+            }
+        }
+    }
+
+    /// Publishes the list of this run, and lets others start.
+    pub fn publish(mut self, spool: &Path, quarantine: &Quarantine) -> io::Result<Publication> {
+        let list = PublishedList { spool: std::path::absolute(spool)?, quarantine: quarantine.clone() };
+        self.own.write_all(&serde_json::to_vec(&list)?)?;
+        Ok(Publication { path: self.path, _lock: self.own })
+    }
+}
+
+fn lock_directory(path: &Path) -> io::Result<File> {
+    let directory = File::open(path)?;
+    let give_up_at = Instant::now() + PATIENCE;
+    loop {
+        match flock(&directory, FlockOperation::NonBlockingLockExclusive) {
+            Ok(()) => return Ok(directory),
+            Err(Errno::WOULDBLOCK) if Instant::now() < give_up_at => std::thread::sleep(RETRY_EVERY),
+            Err(Errno::WOULDBLOCK) => {
+                return Err(io::Error::other("another run has been starting for ten seconds"));
+            }
+            Err(error) => return Err(error.into()),
+        }
+    }
+}
+
+/// A list that counts.
+struct FoundList {
+    path: PathBuf,
+    published: PublishedList,
+    /// Whether its supervisor lives.
+    is_locked: bool,
+}
+
+/// Reads all lists that count, and removes the others.
+fn read_lists(directory: &Path, own: &Path) -> io::Result<Vec<FoundList>> {
+    let mut lists = Vec::new();
+    for entry in fs::read_dir(directory)? {
+        let path = entry?.path();
+        if path == own {
+            continue;
+        }
+        let flags = OFlags::NOFOLLOW | OFlags::NONBLOCK;
+        let file = OpenOptions::new().read(true).custom_flags(flags.bits().cast_signed()).open(&path);
+        let mut file = match file {
+            // Its run has just withdrawn it.
+            Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
+            file => file?,
+        };
+        let is_locked = match flock(&file, FlockOperation::NonBlockingLockShared) {
+            Ok(()) => false,
+            Err(Errno::WOULDBLOCK) => true,
+            Err(error) => return Err(error.into()),
+        };
+        let mut json = Vec::new();
+        file.read_to_end(&mut json)?;
+        match serde_json::from_slice::<PublishedList>(&json) {
+            Ok(published) if is_locked || published.spool.join(QUARANTINE).exists() => {
+                lists.push(FoundList { path, published, is_locked });
+            }
+            Err(error) if is_locked => {
+                let why = format!("cannot read the list of an active run `{}`: {error}", path.display());
+                return Err(io::Error::other(why));
+            }
+            // Recovered, or killed before its agent started.
+            _ => drop(fs::remove_file(&path)),
+        }
+    }
+    Ok(lists)
+}
