@@ -72,10 +72,10 @@ impl Sandbox {
         }
         let open: Vec<&str> =
             self.gaps.iter().filter(|gap| gap.open).map(|gap| gap.safeguard.as_str()).collect();
-        let enforced = if open.is_empty() {
-            "fully enforced".to_owned()
-        } else {
-            format!("NOT enforced: {}", open.join(", "))
+        let enforced = match open.as_slice() {
+            [] if self.has_unprotected_paths() => "enforced in part: protected paths".to_owned(),
+            [] => "fully enforced".to_owned(),
+            open => format!("NOT enforced: {}", open.join(", ")),
         };
         let Self { policy, ways_out_stopped, .. } = self;
         format!("policy: {policy} ({enforced}; {ways_out_stopped} escape attempts blocked)")
@@ -83,6 +83,13 @@ impl Sandbox {
 }
 
 impl Sandbox {
+    /// Returns whether a protected path was a link, a path could not be moved to quarantine, or a directory could not be examined.
+    pub fn has_unprotected_paths(&self) -> bool {
+        let protected = SafeguardName::ProtectedPaths.to_string();
+        self.gaps.iter().any(|gap| gap.safeguard == protected)
+            || self.quarantined.iter().any(|path| path.moved_to.is_none())
+    }
+
     /// Returns notes for the user, a line each: quarantined paths, protected paths that are links, a read-only repository.
     pub fn notes(&self) -> Vec<String> {
         let quarantined = self.quarantined.iter().map(|QuarantinedPath { path, moved_to, unexamined }| match moved_to {
@@ -173,5 +180,13 @@ mod tests {
             "git: read-only, it belongs to another user",
         ];
         assert_eq!(sandbox.notes(), expected);
+    }
+
+    #[test]
+    fn unexamined_directory_is_not_full_enforcement() {
+        let mut sandbox = Sandbox { policy: "workspace".to_owned(), ..Sandbox::from(&SandboxReport::Off) };
+        assert!(sandbox.told().contains("(fully enforced;"));
+        sandbox.quarantined = vec![QuarantinedPath { path: "/ws".into(), moved_to: None, unexamined: true }];
+        assert!(sandbox.told().contains("(enforced in part: protected paths;"), "{}", sandbox.told());
     }
 }

@@ -539,7 +539,6 @@ const PROTECTED: &[(&str, IfCreated)] = &[
     // Either leads git to another configuration.
     (".git/config.worktree", IfCreated::QuarantineAtOnce),
     (".git/commondir", IfCreated::QuarantineAtOnce),
-    (".git/modules", IfCreated::QuarantineAtEnd),
     (".git/worktrees", IfCreated::Keep),
     (".claude", IfCreated::QuarantineAtEnd),
     (".codex", IfCreated::QuarantineAtEnd),
@@ -549,7 +548,8 @@ const PROTECTED: &[(&str, IfCreated)] = &[
     (".vscode", IfCreated::QuarantineAtEnd),
 ];
 
-fn protected_in(workspace: &Path) -> impl Iterator<Item = Protected> {
+/// Returns the protected paths of a workspace, or of a repository in it.
+pub fn protected_in(workspace: &Path) -> impl Iterator<Item = Protected> {
     PROTECTED
         .iter()
         .map(|(name, if_created)| Protected { path: workspace.join(name), if_created: *if_created })

@@ -11,18 +11,27 @@ use rustix::fs::{CWD, Mode, OFlags, ResolveFlags, open, openat2};
 
 /// Opens an absolute path.
 pub(crate) fn open_without_links(path: &Path) -> io::Result<OwnedFd> {
-    resolve(CWD, path, ResolveFlags::NO_SYMLINKS)
+    resolve(CWD, path, OFlags::PATH, ResolveFlags::NO_SYMLINKS)
 }
 
 /// Opens a path relative to a directory and below it; an empty path opens the directory itself.
 pub(crate) fn open_beneath(directory: impl AsFd, relative: &Path) -> io::Result<OwnedFd> {
-    let relative = if relative.as_os_str().is_empty() { Path::new(".") } else { relative };
-    resolve(directory, relative, ResolveFlags::NO_SYMLINKS | ResolveFlags::BENEATH)
+    resolve(directory, or_itself(relative), OFlags::PATH, ResolveFlags::NO_SYMLINKS | ResolveFlags::BENEATH)
 }
 
-fn resolve(directory: impl AsFd, path: &Path, resolve: ResolveFlags) -> io::Result<OwnedFd> {
+/// Opens a directory in the same way, to list its entries.
+pub(crate) fn list_beneath(directory: impl AsFd, relative: &Path) -> io::Result<OwnedFd> {
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY;
+    resolve(directory, or_itself(relative), flags, ResolveFlags::NO_SYMLINKS | ResolveFlags::BENEATH)
+}
+
+fn or_itself(relative: &Path) -> &Path {
+    if relative.as_os_str().is_empty() { Path::new(".") } else { relative }
+}
+
+fn resolve(directory: impl AsFd, path: &Path, flags: OFlags, resolve: ResolveFlags) -> io::Result<OwnedFd> {
     // Without `O_NOFOLLOW`, by which the kernel would open a link that comes last instead of refusing it.
-    let flags = OFlags::PATH | OFlags::CLOEXEC;
+    let flags = flags | OFlags::CLOEXEC;
     loop {
         match openat2(directory.as_fd(), path, flags, Mode::empty(), resolve) {
             // A rename on the way, which may have led out: the kernel asks for another look.

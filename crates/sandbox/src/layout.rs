@@ -89,12 +89,14 @@ pub(crate) struct Around<'a> {
     /// The missing paths of other active runs.
     pub others: &'a [Quarantine],
     pub tier: Tier,
+    /// A directory of the run for copies of files that it must see changed; none where it sees the files themselves.
+    pub copies: Option<&'a Path>,
 }
 
 impl Layout {
     /// Lays the view out.
     pub fn of(confinement: &Confinement, around: Around<'_>) -> io::Result<Self> {
-        let Around { needed, home, state, absent, others, tier } = around;
+        let Around { needed, home, state, absent, others, tier, copies } = around;
         let mounts = Mounts::look();
         let mut layout = Self { untrusted: UntrustedPaths::find(others, &mounts), ..Self::default() };
         let hidden = hidden(confinement)?;
@@ -133,6 +135,7 @@ impl Layout {
         for protected in &confinement.protected {
             layout.protect(protected);
         }
+        layout.protect_repositories(confinement, copies)?;
         layout.pin_hidden();
         layout.protect_includes(home);
         layout.hold_index(tier);
@@ -146,6 +149,8 @@ impl Layout {
             .mounts
             .sort_by_cached_key(|(path, mount)| (path.components().count(), path.clone(), mount.clone()));
         layout.mounts.dedup();
+        layout.unprotected.sort();
+        layout.unprotected.dedup();
         Ok(layout)
     }
 
@@ -347,7 +352,7 @@ impl Layout {
 
     /// Holds a path, and every directory between it and the root that can be written: a directory that could be renamed would take
     /// its contents along, and another could be made in its place. A path that does not exist is left to the quarantine.
-    fn protect(&mut self, protected: &Protected) {
+    pub fn protect(&mut self, protected: &Protected) {
         let Some((mut path, rest)) = self.below_a_root(&protected.path) else { return };
         let mut rest = rest.components().peekable();
         while let Some(Component::Normal(name)) = rest.next() {
@@ -386,7 +391,7 @@ impl Layout {
     }
 
     /// The outermost root that can be written and holds the path, and the way from there.
-    fn below_a_root(&self, path: &Path) -> Option<(PathBuf, PathBuf)> {
+    pub fn below_a_root(&self, path: &Path) -> Option<(PathBuf, PathBuf)> {
         // Within the workspace itself links are not followed, but seen and refused.
         let written = |root: &&PathBuf| path.starts_with(root);
         if let Some(root) = self.write.iter().filter(written).min_by_key(|root| root.components().count()) {
@@ -505,8 +510,15 @@ mod tests {
         }
     }
 
-    const AROUND: Around<'static> =
-        Around { needed: &[], home: None, state: None, absent: None, others: &[], tier: Tier::Namespaces };
+    const AROUND: Around<'static> = Around {
+        needed: &[],
+        home: None,
+        state: None,
+        absent: None,
+        others: &[],
+        tier: Tier::Namespaces,
+        copies: None,
+    };
 
     fn laid_out(root: &Path) -> Layout {
         Layout::of(&confinement(root), AROUND).unwrap()
@@ -539,7 +551,7 @@ mod tests {
         expected.add(root.join("ws/HEAD"), QuarantineTime::AtEnd);
         expected.add(root.join("ws/.git"), QuarantineTime::AtEndUnlessInert);
         expected.add(root.join("ws/.mcp.json"), QuarantineTime::AtEnd);
-        assert_eq!(laid_out(&root).quarantine, expected);
+        assert_eq!(laid_out(&root).quarantine.below(&root), expected);
         fs::create_dir(root.join("ws/.git")).unwrap();
         let directories = laid_out(&root).quarantine;
         assert_eq!(directories.watched_directories(), [root.join("ws/.git")]);

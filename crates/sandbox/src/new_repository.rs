@@ -5,19 +5,20 @@
 
 use std::fs;
 use std::io;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use crate::beneath::read_ordinary_file;
+use crate::rebase::{REBASE_STATES, commands_in};
+use crate::worktree::named;
 
 /// A configuration that `git init` and a few commands have written is not longer.
 const LONGEST_CONFIG: u64 = 64 << 10;
 
-/// Names in a repository that lead git to another configuration or hold one, and those that hold commands of an unfinished rebase.
-const NOT_INERT: [&str; 7] =
-    ["commondir", "config.worktree", "modules", "worktrees", "rebase-merge", "rebase-apply", "sequencer"];
+/// Names in a repository that lead git to another configuration or hold one. Those in `modules` are repositories of their own.
+const NOT_INERT: [&str; 3] = ["commondir", "config.worktree", "worktrees"];
 
 /// Keys whose values git takes for nothing but a name, a number or a color. `*` is a subsection.
-const INERT_KEYS: [&str; 16] = [
+const INERT_KEYS: [&str; 29] = [
     "core.repositoryformatversion",
     "core.filemode",
     "core.bare",
@@ -33,22 +34,65 @@ const INERT_KEYS: [&str; 16] = [
     "commit.gpgsign",
     "branch.*.remote",
     "branch.*.merge",
+    "branch.*.rebase",
     "remote.*.fetch",
+    "remote.*.tagopt",
+    "remote.*.promisor",
+    "remote.*.partialclonefilter",
+    "extensions.objectformat",
+    "extensions.refstorage",
+    "extensions.partialclone",
+    "submodule.active",
+    "submodule.*.active",
+    "pull.rebase",
+    "push.default",
+    "push.autosetupremote",
+    "gc.auto",
 ];
 
+/// Keys that hold the address of another repository.
+const ADDRESS_KEYS: [&str; 2] = ["remote.*.url", "submodule.*.url"];
+
+/// What an address may start with: no helper (`ext::`), no option in the place of a host.
+const PLAIN_ADDRESSES: [&str; 7] = ["https://", "http://", "ssh://", "git://", "git@", "file:///", "/"];
+
 /// Returns whether nothing in a repository makes git run a program. False for anything else than a repository in a directory.
-pub(crate) fn is_inert(git: &Path) -> bool {
+///
+/// `workspaces` are the directories that its files may lie in.
+pub(crate) fn is_inert(git: &Path, workspaces: &[PathBuf]) -> bool {
     let is_directory = |path: &Path| fs::symlink_metadata(path).is_ok_and(|found| found.is_dir());
-    // A directory that cannot be entered hides its files, and holds them all the same.
-    let is_missing = |name: &str| {
-        let found = fs::symlink_metadata(git.join(name));
-        found.is_err_and(|error| error.kind() == io::ErrorKind::NotFound)
+    let is_plain_worktree = |path: &str| {
+        let real = git.join(path).canonicalize();
+        real.is_ok_and(|real| workspaces.iter().any(|root| real != *root && real.starts_with(root)))
     };
     is_directory(git)
-        && NOT_INERT.iter().all(|name| is_missing(name))
-        && (is_missing("hooks") || (is_directory(&git.join("hooks")) && has_only_samples(&git.join("hooks"))))
-        && (is_missing("config")
-            || read_config(&git.join("config")).is_some_and(|text| is_inert_config(&text)))
+        && NOT_INERT.iter().all(|name| is_missing(&git.join(name)))
+        && has_no_commands(git)
+        && (is_missing(&git.join("hooks"))
+            || (is_directory(&git.join("hooks")) && has_only_samples(&git.join("hooks"))))
+        && (is_missing(&git.join("config"))
+            || read_config(&git.join("config")).is_some_and(|text| is_inert_config(&text, is_plain_worktree)))
+}
+
+/// Returns whether a `.git` file leads to a repository that runs no program, or to one that the run could not change.
+pub(crate) fn is_inert_link(link: &Path, workspaces: &[PathBuf], is_known: impl Fn(&Path) -> bool) -> bool {
+    let Some(git) = link.parent().and_then(|from| named(link, Some("gitdir: "), from)) else { return false };
+    let is_linked_worktree = || {
+        let common = named(&git.join("commondir"), None, &git);
+        common.is_some_and(|common| is_known(&common))
+            && is_missing(&git.join("config.worktree"))
+            && has_no_commands(&git)
+    };
+    is_known(&git) || is_linked_worktree() || is_inert(&git, workspaces)
+}
+
+/// A directory that cannot be entered hides its files, and holds them all the same.
+fn is_missing(path: &Path) -> bool {
+    fs::symlink_metadata(path).is_err_and(|error| error.kind() == io::ErrorKind::NotFound)
+}
+
+fn has_no_commands(git: &Path) -> bool {
+    REBASE_STATES.iter().all(|(name, list)| commands_in(&git.join(name), list).is_empty())
 }
 
 fn has_only_samples(hooks: &Path) -> bool {
@@ -64,7 +108,7 @@ fn read_config(config: &Path) -> Option<String> {
 }
 
 /// Reads only the plain form that git itself writes: one section or one key a line. Whatever else it understands is refused.
-fn is_inert_config(text: &str) -> bool {
+fn is_inert_config(text: &str, is_plain_worktree: impl Fn(&str) -> bool) -> bool {
     let mut section = None;
     for line in text.lines().map(str::trim) {
         if line.is_empty() || line.starts_with(['#', ';']) {
@@ -84,8 +128,13 @@ fn is_inert_config(text: &str) -> bool {
         let (key, value) = line.split_once('=').unwrap_or((line, ""));
         let Some(section) = &section else { return false };
         let key = format!("{section}.{}", key.trim().to_ascii_lowercase());
-        let is_plain_remote = key == "remote.*.url" && is_plain_url(value.trim());
-        if !INERT_KEYS.contains(&key.as_str()) && !is_plain_remote {
+        let is_plain = match key.as_str() {
+            // A checkout in another directory could overwrite any file of the user.
+            "core.worktree" => is_plain_worktree(value.trim()),
+            key if ADDRESS_KEYS.contains(&key) => is_plain_address(value.trim()),
+            key => INERT_KEYS.contains(&key),
+        };
+        if !is_plain {
             return false;
         }
     }
@@ -107,9 +156,8 @@ fn section_name(line: &str) -> Option<String> {
     }
 }
 
-/// No helper, no option in the place of a host.
-fn is_plain_url(url: &str) -> bool {
-    let rest = url.strip_prefix("https://").or_else(|| url.strip_prefix("git@"));
+fn is_plain_address(address: &str) -> bool {
+    let rest = PLAIN_ADDRESSES.iter().find_map(|start| address.strip_prefix(start));
     rest.is_some_and(|rest| rest.starts_with(|c: char| c.is_ascii_alphanumeric()) && !rest.contains("::"))
 }
 
@@ -123,7 +171,7 @@ mod tests {
                       \tlogallrefupdates = true\n[user]\n\tname = A\n\temail = a@b\n[remote \"origin\"]\n\
                       \turl = https://example.com/shop.git\n\tfetch = +refs/heads/*:refs/remotes/origin/*\n\
                       [branch \"main\"]\n\tremote = origin\n\tmerge = refs/heads/main\n";
-        assert!(is_inert_config(config));
+        assert!(is_inert_config(config, |_| false));
     }
 
     #[test]
@@ -141,6 +189,9 @@ mod tests {
             "[diff]\nexternal = touch x",
             "[remote \"origin\"]\nurl = ext::sh -c touch% x",
             "[remote \"origin\"]\nurl = https://-oProxyCommand=x",
+            "[remote \"origin\"]\nurl = ssh://-oProxyCommand=x",
+            "[submodule \"lib\"]\nupdate = !touch x",
+            "[core]\nworktree = ../../..",
             "[remote \"origin\"]\nuploadpack = touch x",
             "[extensions]\nworktreeConfig = true",
             "fsmonitor = x",
@@ -148,7 +199,7 @@ mod tests {
             "[user.x]\nname = a",
         ];
         for config in cases {
-            assert!(!is_inert_config(config), "{config}");
+            assert!(!is_inert_config(config, |_| false), "{config}");
         }
     }
 
@@ -163,7 +214,7 @@ mod tests {
             fs::write(git.join("config"), "[core]\nbare = false\n").unwrap();
         };
         reset();
-        assert!(is_inert(&git));
+        assert!(is_inert(&git, &[]));
         let spoil: [fn(&Path); 6] = [
             |git| fs::write(git.join("hooks/pre-commit"), "").unwrap(),
             |git| std::os::unix::fs::symlink("/bin/true", git.join("hooks/x.sample")).unwrap(),
@@ -181,7 +232,7 @@ mod tests {
         for (number, spoil) in spoil.into_iter().enumerate() {
             reset();
             spoil(&git);
-            assert!(!is_inert(&git), "{number}");
+            assert!(!is_inert(&git, &[]), "{number}");
         }
     }
 }

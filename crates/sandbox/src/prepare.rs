@@ -133,6 +133,7 @@ pub fn prepare(job: &Job<'_>, settled: Settled) -> Result<Prepared, Refusal> {
         absent: absent.as_ref(),
         others: job.others.unwrap_or_default(),
         tier: settled.tier,
+        copies: job.temporary.filter(|_| namespaces),
     };
     let mut layout = Layout::of(confinement, around).map_err(Refusal::Layout)?;
     if confinement.requirement == Requirement::Require && !layout.unprotected.is_empty() {
@@ -193,12 +194,11 @@ pub fn prepare(job: &Job<'_>, settled: Settled) -> Result<Prepared, Refusal> {
     let cgroup = place.and_then(|place| place.make(confinement.bounds).ok());
     let machine = Machine { cgroup: machine.cgroup.clone().filter(|_| cgroup.is_some()), ..machine };
     let Layout { unprotected, quarantine, git_read_only, exposed, .. } = layout;
-    let tier = settled.tier;
     let confinement = confinement.clone();
     Ok(Prepared {
         program,
         args,
-        tier,
+        tier: settled.tier,
         words,
         inherited,
         quarantine,

@@ -11,6 +11,7 @@ use std::collections::BTreeSet;
 use std::ffi::{OsStr, OsString};
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Read};
+use std::mem;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt, symlink};
 use std::path::{Component, Path, PathBuf};
@@ -23,6 +24,7 @@ use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
 
 use crate::new_repository;
+use crate::repository_watch::RepositoryWatch;
 
 /// Names the directory of quarantined paths in the directory of a run.
 pub const QUARANTINE_DIRECTORY: &str = "quarantine";
@@ -54,10 +56,13 @@ pub struct Quarantine {
     /// The directories of the agent's state that are kept, and when the run started.
     #[serde(default)]
     kept_state: Option<(Vec<PathBuf>, ChangeTime)>,
+    /// The repositories in the workspaces.
+    #[serde(default)]
+    pub(crate) repositories: RepositoryWatch,
 }
 
 /// When a file was last changed, created or moved, by a clock that no agent sets: seconds and nanoseconds.
-type ChangeTime = (i64, i64);
+pub(crate) type ChangeTime = (i64, i64);
 
 /// The directory of a run, to which paths are moved.
 #[derive(Debug, Clone, Copy)]
@@ -86,7 +91,7 @@ impl Quarantine {
     /// Returns the part of it that lies in a directory.
     pub(crate) fn below(&self, directory: &Path) -> Self {
         let missing = self.missing.iter().filter(|(path, _)| path.starts_with(directory));
-        Self { missing: missing.cloned().collect(), kept_state: None }
+        Self { missing: missing.cloned().collect(), ..Self::default() }
     }
 
     /// Lets the run leave nothing but ordinary files in kept directories of its agent's state. Through a link there, the agent's next
@@ -113,7 +118,7 @@ impl Quarantine {
 
     /// Whether there is nothing to look for.
     pub fn is_empty(&self) -> bool {
-        self.missing.is_empty() && self.kept_state.is_none()
+        self.missing.is_empty() && self.kept_state.is_none() && self.repositories.is_empty()
     }
 
     /// Returns the directories in which a path may appear that is moved at once.
@@ -150,7 +155,7 @@ impl Quarantine {
                     continue;
                 }
             };
-            let is_inert = *time == QuarantineTime::AtEndUnlessInert && new_repository::is_inert(path);
+            let is_inert = *time == QuarantineTime::AtEndUnlessInert && new_repository::is_inert(path, &[]);
             let stays = !is_inert && displace(path, store).is_err();
             bring_home(path, store);
             quarantined.extend(moved(path, store));
@@ -158,7 +163,17 @@ impl Quarantine {
                 quarantined.push(Quarantined { path: path.clone(), moved_to: None, unexamined: false });
             }
         }
-        for path in self.links_in_kept_state() {
+        let mut planted = self.repositories.find_planted();
+        unexamined.append(&mut planted.unexamined);
+        // Not what was only renamed in its place.
+        let is_moved = |path: &Path| {
+            quarantined
+                .iter()
+                .filter_map(|entry| entry.moved_to.as_ref())
+                .any(|moved| path.starts_with(moved))
+        };
+        planted.paths.retain(|path| !is_moved(path));
+        for path in self.links_in_kept_state().into_iter().chain(mem::take(&mut planted.paths)) {
             let stays = displace(&path, store).is_err();
             bring_home(&path, store);
             quarantined.extend(moved(&path, store));
@@ -193,7 +208,7 @@ impl Quarantine {
     }
 }
 
-fn change_time(found: &fs::Metadata) -> ChangeTime {
+pub(crate) fn change_time(found: &fs::Metadata) -> ChangeTime {
     (found.ctime(), found.ctime_nsec())
 }
 
@@ -413,7 +428,8 @@ fn rename_to_free_name(
 }
 
 /// All rights of the owner of a directory, until this is dropped.
-struct Permission(Option<(OwnedFd, Stat)>);
+#[derive(Debug)]
+pub(crate) struct Permission(Option<(OwnedFd, Stat)>);
 
 impl Permission {
     /// Grants the rights that it takes to move a path out of its directory.
@@ -427,7 +443,8 @@ impl Permission {
         Self::grant(parent)
     }
 
-    fn grant(directory: BorrowedFd<'_>) -> Self {
+    /// Grants them to a directory that is open without any rights.
+    pub(crate) fn grant(directory: BorrowedFd<'_>) -> Self {
         let Ok((directory, found)) = directory.try_clone_to_owned().and_then(|directory| {
             let found = fstat(&directory)?;
             Ok((directory, found))

@@ -54,7 +54,8 @@ impl Repository {
         Ok(None)
     }
 
-    fn linked(worktree: &Path) -> Option<Self> {
+    /// The repository of a linked worktree.
+    pub fn linked(worktree: &Path) -> Option<Self> {
         let link = worktree.join(".git");
         let own = named(&link, Some("gitdir: "), worktree)?;
         let common = named(&own.join("commondir"), None, &own)?;
@@ -91,19 +92,13 @@ impl Repository {
 
     /// What in it makes git run commands, or leads it to another repository; and what belongs to other worktrees.
     pub fn protected(&self) -> Vec<Protected> {
-        use IfCreated::{Keep, QuarantineAtEnd, QuarantineAtOnce};
+        use IfCreated::{Keep, QuarantineAtOnce};
         let shared = [
             ("hooks", QuarantineAtOnce),
             ("config", QuarantineAtOnce),
             ("config.worktree", QuarantineAtOnce),
             ("commondir", QuarantineAtOnce),
-            ("modules", QuarantineAtEnd),
             ("worktrees", Keep),
-        ];
-        let own = [
-            ("config.worktree", QuarantineAtOnce),
-            ("commondir", QuarantineAtOnce),
-            ("gitdir", QuarantineAtOnce),
         ];
         let below = |directory: &Path, (name, if_created): (&str, IfCreated)| Protected {
             path: directory.join(name),
@@ -112,8 +107,15 @@ impl Repository {
         shared
             .map(|thing| below(&self.common, thing))
             .into_iter()
-            .chain(own.map(|thing| below(&self.own, thing)))
+            .chain(self.protected_of_worktree())
             .collect()
+    }
+
+    /// What leads the worktree to another repository or configuration.
+    pub fn protected_of_worktree(&self) -> impl Iterator<Item = Protected> {
+        let if_created = IfCreated::QuarantineAtOnce;
+        let names = ["config.worktree", "commondir", "gitdir"];
+        names.into_iter().map(move |name| Protected { path: self.own.join(name), if_created })
     }
 }
 
@@ -125,12 +127,16 @@ pub(crate) fn has_repository(workspace: &Path) -> bool {
 
 /// Returns the protected paths of a directory without `.git`, which git may take for a bare repository.
 pub(crate) fn protected_of_directory(workspace: &Path) -> Vec<Protected> {
-    let (names, if_created): (&[&str], _) = if is_repository(workspace) {
-        (&["hooks", "config", "config.worktree", "commondir"], IfCreated::QuarantineAtOnce)
-    } else {
-        (&["HEAD"], IfCreated::QuarantineAtEnd)
-    };
-    names.iter().map(|name| Protected { path: workspace.join(name), if_created }).collect()
+    if is_repository(workspace) {
+        return protected_of_bare(workspace);
+    }
+    vec![Protected { path: workspace.join("HEAD"), if_created: IfCreated::QuarantineAtEnd }]
+}
+
+/// Returns the protected paths of a repository without a worktree of its own.
+pub(crate) fn protected_of_bare(git: &Path) -> Vec<Protected> {
+    let protected = |name| Protected { path: git.join(name), if_created: IfCreated::QuarantineAtOnce };
+    ["hooks", "config", "config.worktree", "commondir"].map(protected).to_vec()
 }
 
 /// As git tells a repository from another folder.
@@ -141,7 +147,7 @@ fn is_repository(folder: &Path) -> bool {
 }
 
 /// The path that a file of git names, as it really is.
-fn named(file: &Path, before: Option<&str>, from: &Path) -> Option<PathBuf> {
+pub(crate) fn named(file: &Path, before: Option<&str>, from: &Path) -> Option<PathBuf> {
     let text = read(file)?;
     let path = before.map_or(Some(text.as_str()), |before| text.strip_prefix(before))?.trim_end_matches('\n');
     from.join(path).canonicalize().ok()

@@ -17,6 +17,7 @@ mod ordinary_user;
 mod overlap;
 mod packages;
 mod quarantine;
+mod repositories;
 mod scene;
 mod state;
 mod swaps;
@@ -66,6 +67,7 @@ fn trials() -> Vec<Trial> {
         packages::TESTS,
         quarantine::TESTS,
         overlap::TESTS,
+        repositories::TESTS,
         state::TESTS,
         swaps::TESTS,
         attack::TESTS,

@@ -146,8 +146,8 @@ fn repository_that_both_runs_create_is_moved() {
 fn submodule_that_both_runs_prepare_is_moved() {
     Scene::play(async |scene: &Scene| {
         let create = "mkdir -p .git/modules/lib && echo evil > .git/modules/lib/config";
-        let scripts = (create.to_owned(), once_gone(".git/modules", create));
-        let expected = in_workspace(scene, [".git/modules"]);
+        let scripts = (create.to_owned(), once_gone(".git/modules/lib", create));
+        let expected = in_workspace(scene, [".git/modules/lib"]);
         assert_eq!(play_both(scene, scripts, |plan| plan).await, [expected.clone(), expected.clone()]);
         assert!(!expected[0].exists());
     });

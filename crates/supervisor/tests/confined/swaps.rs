@@ -103,11 +103,11 @@ fn link_beside(path: &Path, target: &Path) -> PathBuf {
 
 fn protected_directory_swapped_for_a_link_shows_no_key() {
     Scene::play(async |scene: &Scene| {
-        let modules = scene.workspace().join(".git/modules");
-        fs::create_dir(&modules).unwrap();
-        let link = link_beside(&modules, &scene.path("home/.ssh"));
-        let plan = scene.shell("cat .git/modules/id .git/link/id ../.ssh/id");
-        let output = run_during_swaps(scene, (modules, link), &plan).await;
+        let worktrees = scene.workspace().join(".git/worktrees");
+        fs::create_dir(&worktrees).unwrap();
+        let link = link_beside(&worktrees, &scene.path("home/.ssh"));
+        let plan = scene.shell("cat .git/worktrees/id .git/link/id ../.ssh/id");
+        let output = run_during_swaps(scene, (worktrees, link), &plan).await;
         assert!(!output.contains("as it was"), "{output}");
     });
 }

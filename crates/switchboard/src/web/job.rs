@@ -287,7 +287,7 @@ fn confinement(sandbox: &Sandbox) -> Markup {
         p { "Policy " strong { (sandbox.policy) } ": "
             @match open {
                 _ if sandbox.policy == "off" => "no sandbox, the agent had all of your permissions",
-                0 if sandbox.gaps.is_empty() => "fully enforced",
+                0 if sandbox.gaps.is_empty() && !sandbox.has_unprotected_paths() => "fully enforced",
                 0 => "enforced, some of it in part",
                 1 => "one safeguard did not hold",
                 several => { (several) " safeguards did not hold" },

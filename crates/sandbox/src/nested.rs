@@ -1,0 +1,119 @@
+//! Protects the repositories in a workspace as its own is.
+
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+
+use model::{Access, Confinement, protected_in};
+
+use crate::beneath::read_ordinary_file;
+use crate::layout::{Layout, Mount};
+use crate::repositories::{Extent, FoundRepository, RepositoryKind, RepositoryWalk};
+use crate::repository_watch::RepositoryWatch;
+use crate::worktree::{Repository, named, protected_of_bare};
+
+/// How many repositories are protected by mounts; each costs about six. What is changed in another one is quarantined.
+const MAX_PROTECTED: usize = 200;
+
+/// The configuration of a submodule is not longer.
+const LONGEST_CONFIG: u64 = 1 << 20;
+
+impl Layout {
+    /// Protects the repositories in the workspaces, and those in the `modules` of a repository around one. All of them can be committed
+    /// to.
+    pub fn protect_repositories(
+        &mut self,
+        confinement: &Confinement,
+        copies: Option<&Path>,
+    ) -> io::Result<()> {
+        let written = confinement.roots.iter().filter(|root| root.access == Access::Write);
+        let written: Vec<PathBuf> = written.map(|root| root.path.clone()).collect();
+        // What lies in another workspace is searched with that one.
+        let is_outermost =
+            |root: &&PathBuf| !written.iter().any(|other| other != *root && root.starts_with(other));
+        let workspaces: Vec<PathBuf> = written.iter().filter(is_outermost).cloned().collect();
+        let mut watch = RepositoryWatch::new(workspaces.clone());
+        let walks = workspaces.iter().map(|root| RepositoryWalk::below(root, Extent::Sources));
+        let mut found: Vec<FoundRepository> = walks.flat_map(|walk| walk.repositories).collect();
+        let around = self.write.iter().filter(|path| !written.iter().any(|root| path.starts_with(root)));
+        let around = around.filter(|path| path.join("HEAD").exists());
+        for git in around.cloned().collect::<Vec<_>>() {
+            watch.add_known(git.clone());
+            let modules = git.join("modules");
+            found.extend(RepositoryWalk::of_modules(&modules, Extent::Sources).repositories);
+            watch.add_modules(modules);
+        }
+        // No mount for one that is hidden or read-only as a whole, or it would not be any more.
+        found.retain(|found| self.can_be_written(&found.path));
+        for FoundRepository { path, kind } in found.into_iter().take(MAX_PROTECTED) {
+            match kind {
+                RepositoryKind::Entry => self.protect_nested(&path, &mut watch),
+                RepositoryKind::Bare => self.protect_bare(&path),
+                RepositoryKind::Module => {
+                    self.protect_bare(&path);
+                    self.forget_worktree(&path.join("config"), copies)?;
+                }
+            }
+            watch.add_known(path);
+        }
+        self.quarantine.repositories = watch;
+        Ok(())
+    }
+
+    /// Shows the configuration of a submodule without its `core.worktree`. `git submodule update` writes that key each time when it is
+    /// there, which fails, and git finds the worktree without.
+    fn forget_worktree(&mut self, config: &Path, copies: Option<&Path>) -> io::Result<()> {
+        let is_mounted = self.mounts.contains(&(config.to_owned(), Mount::Read));
+        let Some(directory) = copies.filter(|_| is_mounted).map(|copies| copies.join("modules")) else {
+            return Ok(());
+        };
+        let text = read_ordinary_file(config, LONGEST_CONFIG).and_then(|text| String::from_utf8(text).ok());
+        let Some(text) = text.filter(|text| !text.contains("\\\n")) else { return Ok(()) };
+        let is_kept = |line: &&str| {
+            let key = line.split('=').next().unwrap_or_default();
+            !key.trim().eq_ignore_ascii_case("worktree")
+        };
+        let without: String = text.split_inclusive('\n').filter(is_kept).collect();
+        fs::create_dir_all(&directory)?;
+        let copy = directory.join(self.mounts.len().to_string());
+        fs::write(&copy, without)?;
+        self.mounts.push((config.to_owned(), Mount::ReadFrom(copy)));
+        Ok(())
+    }
+
+    fn protect_nested(&mut self, git: &Path, watch: &mut RepositoryWatch) {
+        let Some(worktree) = git.parent() else { return };
+        for protected in protected_in(worktree) {
+            self.protect(&protected);
+        }
+        if !git.is_file() {
+            return;
+        }
+        let is_ours = |git: &Path| self.write.iter().any(|root| git.starts_with(root));
+        if let Some(linked) = Repository::linked(worktree).filter(|linked| is_ours(&linked.own)) {
+            // Its directory lies in `worktrees`, which is read-only.
+            self.mounts.push((linked.own.clone(), Mount::Write));
+            for protected in linked.protected_of_worktree() {
+                self.protect(&protected);
+            }
+            watch.add_known(linked.own);
+        } else if let Some(git) =
+            named(git, Some("gitdir: "), worktree).filter(|git| self.can_be_written(git))
+        {
+            self.protect_bare(&git);
+            watch.add_known(git);
+        }
+    }
+
+    fn protect_bare(&mut self, git: &Path) {
+        for protected in protected_of_bare(git) {
+            self.protect(&protected);
+        }
+    }
+
+    fn can_be_written(&self, path: &Path) -> bool {
+        let above = self.mounts.iter().filter(|(at, _)| path.starts_with(at));
+        let innermost = above.max_by_key(|(at, mount)| (at.components().count(), mount));
+        innermost.is_some_and(|(_, mount)| *mount == Mount::Write)
+    }
+}

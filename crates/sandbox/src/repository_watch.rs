@@ -1,0 +1,185 @@
+//! Finds what a run has left for git to run: new repositories that run commands, and such steps in an unfinished rebase.
+//!
+//! Git runs commands of a repository below the current one, too: `git status` asks each submodule for its state, and a commit is all it
+//! takes to make a directory one.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use serde::{Deserialize, Serialize};
+
+use crate::new_repository::{is_inert, is_inert_link};
+use crate::quarantine::{ChangeTime, change_time};
+use crate::rebase::{REBASE_STATES, commands_in};
+use crate::repositories::{Extent, FoundRepository, RepositoryKind, RepositoryWalk};
+
+/// By how much the clock of a file server may be behind.
+const CLOCK_SLACK: Duration = Duration::from_mins(1);
+
+/// The repositories in the workspaces of a run when it started.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub(crate) struct RepositoryWatch {
+    workspaces: Vec<PathBuf>,
+    /// The `modules` of a repository around a workspace.
+    modules: Vec<PathBuf>,
+    known: Vec<KnownRepository>,
+    /// Shortly before the run started.
+    started: ChangeTime,
+}
+
+/// A repository that was protected when the run started.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+struct KnownRepository {
+    path: PathBuf,
+    /// Its inode and time of birth: another run may have it moved to quarantine and put another one in its place.
+    identity: (u64, u64),
+    /// The steps of its unfinished rebase that run commands.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    commands: Vec<String>,
+}
+
+/// What is to be moved to quarantine.
+#[derive(Debug, Default)]
+pub(crate) struct Planted {
+    pub paths: Vec<PathBuf>,
+    /// Workspaces that could not be searched completely.
+    pub unexamined: BTreeSet<PathBuf>,
+    /// Keeps directories without rights open until the paths are moved.
+    walks: Vec<RepositoryWalk>,
+}
+
+impl RepositoryWatch {
+    pub fn new(workspaces: Vec<PathBuf>) -> Self {
+        let since_epoch = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        let started = since_epoch.saturating_sub(CLOCK_SLACK);
+        let started = (started.as_secs().cast_signed(), started.subsec_nanos().into());
+        Self { workspaces, started, ..Self::default() }
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.workspaces.is_empty() && self.modules.is_empty()
+    }
+
+    /// Adds the `modules` of a repository outside of the workspaces.
+    pub fn add_modules(&mut self, modules: PathBuf) {
+        self.modules.push(modules);
+    }
+
+    /// Adds a repository that is protected during the run.
+    pub fn add_known(&mut self, path: PathBuf) {
+        let Some(identity) = identity(&path) else { return };
+        if !self.is_known(&path) {
+            let commands = commands_of(&path).flat_map(|(_, commands)| commands).collect();
+            self.known.push(KnownRepository { path, identity, commands });
+        }
+    }
+
+    /// Finds what is to be moved, when no process of the run is left.
+    pub fn find_planted(&self) -> Planted {
+        let mut planted = Planted::default();
+        let below = |root: &PathBuf| (root.clone(), RepositoryWalk::below(root, Extent::Everything));
+        let modules = |root: &PathBuf| (root.clone(), RepositoryWalk::of_modules(root, Extent::Everything));
+        for (root, walk) in self.workspaces.iter().map(below).chain(self.modules.iter().map(modules)) {
+            planted.paths.extend(walk.repositories.iter().filter_map(|found| self.planted_path(found)));
+            planted.unexamined.extend(walk.is_incomplete.then_some(root));
+            planted.walks.push(walk);
+        }
+        for known in &self.known {
+            let is_new = |commands: &[String]| commands.iter().any(|step| !known.commands.contains(step));
+            let states = commands_of(&known.path).filter(|(_, commands)| is_new(commands));
+            planted.paths.extend(states.map(|(state, _)| state));
+        }
+        planted
+    }
+
+    /// Returns what makes a directory a repository that runs commands of the agent; none for all others.
+    fn planted_path(&self, found: &FoundRepository) -> Option<PathBuf> {
+        let FoundRepository { path, kind } = found;
+        if self.is_known(path) || !self.has_changed(path) {
+            return None;
+        }
+        let is_file = fs::symlink_metadata(path).is_ok_and(|found| found.is_file());
+        let is_inert = if *kind == RepositoryKind::Entry && is_file {
+            is_inert_link(path, &self.workspaces, |git| self.is_known(git))
+        } else {
+            is_inert(path, &self.workspaces)
+        };
+        let path = match kind {
+            // Without it, git takes the directory for none; the rest of it may be the user's.
+            RepositoryKind::Bare => path.join("HEAD"),
+            RepositoryKind::Entry | RepositoryKind::Module => path.clone(),
+        };
+        (!is_inert).then_some(path)
+    }
+
+    fn is_known(&self, path: &Path) -> bool {
+        let known = self.known.iter().find(|known| known.path == path);
+        known.is_some_and(|known| identity(path) == Some(known.identity))
+    }
+
+    /// Whether the run may have changed what makes git run commands there. An agent sets the time of a file, but not that of its last
+    /// change.
+    fn has_changed(&self, git: &Path) -> bool {
+        let is_new =
+            |path: &Path| fs::symlink_metadata(path).is_ok_and(|found| change_time(&found) >= self.started);
+        let names = ["config", "config.worktree", "commondir", "hooks"].map(|name| git.join(name));
+        let hooks = fs::read_dir(git.join("hooks")).into_iter().flatten().flatten().map(|hook| hook.path());
+        is_new(git) || names.iter().any(|path| is_new(path)) || hooks.into_iter().any(|hook| is_new(&hook))
+    }
+}
+
+/// The states of unfinished rebases in a repository, with their steps that run commands.
+fn commands_of(git: &Path) -> impl Iterator<Item = (PathBuf, Vec<String>)> {
+    REBASE_STATES.into_iter().map(move |(name, list)| {
+        let state = git.join(name);
+        let commands = commands_in(&state, list);
+        (state, commands)
+    })
+}
+
+fn identity(path: &Path) -> Option<(u64, u64)> {
+    let found = fs::symlink_metadata(path).ok()?;
+    let born = found.created().ok().and_then(|time| time.duration_since(UNIX_EPOCH).ok());
+    let born = born.and_then(|born| u64::try_from(born.as_nanos()).ok());
+    Some((found.ino(), born.unwrap_or_default()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn unknown_repository_counts_when_it_was_changed_since_the_start() {
+        let directory = tempfile::tempdir().unwrap();
+        let root = directory.path().canonicalize().unwrap();
+        let git = root.join("node_modules/lib/.git");
+        fs::create_dir_all(git.join("hooks")).unwrap();
+        fs::write(git.join("hooks/pre-commit"), "").unwrap();
+        let watch = RepositoryWatch::new(vec![root]);
+        assert_eq!(watch.find_planted().paths, [git]);
+        let later = watch.started.0 + 3600;
+        assert!(RepositoryWatch { started: (later, 0), ..watch }.find_planted().paths.is_empty());
+    }
+
+    #[test]
+    fn known_repository_counts_when_another_is_in_its_place() {
+        let directory = tempfile::tempdir().unwrap();
+        let root = directory.path().canonicalize().unwrap();
+        let git = root.join(".git");
+        let make = || {
+            fs::create_dir(&git).unwrap();
+            fs::write(git.join("config"), "[core]\nfsmonitor = x\n").unwrap();
+        };
+        make();
+        let mut watch = RepositoryWatch::new(vec![root.clone()]);
+        watch.add_known(git.clone());
+        assert!(watch.find_planted().paths.is_empty());
+        // While the first exists, the second has another inode.
+        fs::rename(&git, root.join("moved")).unwrap();
+        make();
+        assert_eq!(watch.find_planted().paths, [git]);
+    }
+}

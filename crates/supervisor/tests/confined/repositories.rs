@@ -1,0 +1,294 @@
+//! Repositories in the workspace besides its own: git works in them, and the user's git runs nothing that the agent left there.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use model::Quarantined;
+
+use crate::quarantine::{COMMIT, git, in_directory, names};
+use crate::scene::{Scene, confined};
+
+crate::tests![
+    repository_in_the_workspace_keeps_its_hooks_and_config,
+    repository_in_the_workspace_can_be_committed_to,
+    submodule_is_committed_and_updated_from_its_superproject,
+    submodule_of_a_repository_above_can_be_committed_to,
+    submodule_keeps_its_hooks_and_config,
+    linked_worktree_in_the_workspace_can_be_committed_to,
+    new_repository_below_is_kept_when_it_runs_no_commands,
+    repository_added_as_a_submodule_runs_nothing,
+    repository_hidden_among_packages_is_moved,
+    git_file_that_leads_to_commands_is_moved,
+    directory_that_became_a_repository_is_none_afterwards,
+    repository_in_a_locked_directory_is_moved,
+    unfinished_rebase_with_new_commands_is_moved,
+    unfinished_rebase_without_new_commands_stays,
+];
+
+const IDENTITY: &str = "git config user.name a && git config user.email a@b";
+
+/// A repository with a commit.
+fn repository(directory: &Path) {
+    fs::create_dir_all(directory).unwrap();
+    git(directory, "init -q .");
+    fs::write(directory.join("file"), "as it was").unwrap();
+    git(directory, "add -A");
+    git(directory, "commit -q -m first");
+}
+
+/// Makes the workspace a repository.
+fn workspace(scene: &Scene) -> PathBuf {
+    fs::remove_dir_all(scene.workspace().join(".git")).unwrap();
+    repository(&scene.workspace());
+    scene.workspace()
+}
+
+/// A command that leaves a trace outside of the workspace.
+fn leaves_trace(scene: &Scene) -> String {
+    format!("touch {}; false", trace(scene).display())
+}
+
+fn trace(scene: &Scene) -> PathBuf {
+    scene.path("home/outside/trace")
+}
+
+/// Does what a user, a prompt and an editor do in a repository. Nothing may run, whether git succeeds or not.
+fn use_git(scene: &Scene, directory: &Path) {
+    for args in ["status --porcelain", "diff", "commit -q --allow-empty -m mine", "log -1"] {
+        let output = Command::new("git")
+            .arg("-C")
+            .arg(directory)
+            .args(["-c", "user.name=a", "-c", "user.email=a@b"])
+            .args(args.split(' '))
+            .env("HOME", scene.path("home/outside"))
+            .env("GIT_CONFIG_NOSYSTEM", "1")
+            .output()
+            .unwrap();
+        assert!(!trace(scene).exists(), "git {args} ran a planted command: {output:?}");
+    }
+}
+
+fn plant(scene: &Scene) -> String {
+    let command = leaves_trace(scene);
+    format!(
+        "git config core.fsmonitor '{command}'; printf '[core]\\n\\tfsmonitor = \"{command}\"\\n' >> $(git rev-parse --git-dir)/config; \
+         printf '#!/bin/sh\\n{command}\\n' > $(git rev-parse --git-dir)/hooks/pre-commit; \
+         chmod +x $(git rev-parse --git-dir)/hooks/pre-commit; "
+    )
+}
+
+fn repository_in_the_workspace_keeps_its_hooks_and_config() {
+    Scene::play(async |scene: &Scene| {
+        fs::remove_dir_all(scene.workspace().join(".git")).unwrap();
+        let lib = scene.workspace().join("src/lib");
+        repository(&lib);
+        let script = format!(
+            "cd src/lib; {} echo x > .envrc; mkdir .claude; for p in .git ../lib ../../src; do mv $p $p.x && mv $p.x $p; done; true",
+            plant(scene)
+        );
+        let report = scene.run(&scene.shell(&script)).await;
+        use_git(scene, &lib);
+        assert_eq!(names(&report), [".claude", ".envrc"].map(|name| lib.join(name)), "{}", scene.error());
+    });
+}
+
+fn repository_in_the_workspace_can_be_committed_to() {
+    Scene::play(async |scene: &Scene| {
+        let lib = workspace(scene).join("lib");
+        repository(&lib);
+        let script =
+            format!("cd lib && echo x > new && {COMMIT} && git branch b && git switch -q b; echo $?");
+        let report = scene.run(&scene.shell(&script)).await;
+        assert_eq!(scene.output(), "0\n", "{}", scene.error());
+        assert_eq!(git(&lib, "show --format=%s --name-only").trim(), "work\n\nnew");
+        assert_eq!(names(&report), Vec::<&Path>::new());
+    });
+}
+
+/// A superproject with a submodule `lib`.
+fn superproject(scene: &Scene) -> PathBuf {
+    repository(&scene.path("home/origin"));
+    let shop = workspace(scene);
+    git(&shop, &format!("submodule --quiet add {} lib", scene.path("home/origin").display()));
+    git(&shop, "commit -q -m submodule");
+    shop
+}
+
+fn submodule_is_committed_and_updated_from_its_superproject() {
+    Scene::play(async |scene: &Scene| {
+        let shop = superproject(scene);
+        let script = format!(
+            "cd lib && echo x > new && {COMMIT} && cd .. && git -c user.name=a -c user.email=a@b commit -q -am bump && \
+             git -C lib checkout -q HEAD~1 && git submodule --quiet update && ls lib; echo $?"
+        );
+        let report = scene.run(&scene.shell(&script)).await;
+        assert_eq!(scene.output(), "file\nnew\n0\n", "{}", scene.error());
+        assert_eq!(git(&shop.join("lib"), "log -1 --format=%s").trim(), "work");
+        assert_eq!(git(&shop, "status --porcelain"), "");
+        assert_eq!((names(&report), &confined(&report).git_read_only), (vec![], &None));
+    });
+}
+
+fn submodule_of_a_repository_above_can_be_committed_to() {
+    Scene::play(async |scene: &Scene| {
+        let mono = scene.path("home/mono");
+        repository(&scene.path("home/origin"));
+        repository(&mono);
+        git(&mono, &format!("submodule --quiet add {} web/lib", scene.path("home/origin").display()));
+        let script = format!("cd lib && echo x > new && {COMMIT}; echo $?; {}", plant(scene));
+        let report = scene.run(&in_directory(scene, &mono.join("web"), &script)).await;
+        assert_eq!(scene.output(), "0\n", "{}", scene.error());
+        assert_eq!(names(&report), Vec::<&Path>::new());
+        use_git(scene, &mono);
+        use_git(scene, &mono.join("web/lib"));
+    });
+}
+
+fn submodule_keeps_its_hooks_and_config() {
+    Scene::play(async |scene: &Scene| {
+        let shop = superproject(scene);
+        let script = format!("cd lib; {} mv ../.git/modules ../.git/m; rm -f .git; true", plant(scene));
+        let report = scene.run(&scene.shell(&script)).await;
+        use_git(scene, &shop);
+        use_git(scene, &shop.join("lib"));
+        assert_eq!(names(&report), Vec::<&Path>::new(), "{}", scene.error());
+    });
+}
+
+fn linked_worktree_in_the_workspace_can_be_committed_to() {
+    Scene::play(async |scene: &Scene| {
+        let shop = workspace(scene);
+        git(&shop, "worktree add -q fix");
+        let script = format!(
+            "cd fix && echo x > new && {COMMIT}; echo $?; echo /elsewhere > ../.git/worktrees/fix/commondir; \
+             rm -f .git ../.git/worktrees/fix/gitdir; true"
+        );
+        let report = scene.run(&scene.shell(&script)).await;
+        assert_eq!(scene.output(), "0\n", "{}", scene.error());
+        assert_eq!(git(&shop.join("fix"), "log -1 --format=%s").trim(), "work");
+        assert_eq!(names(&report), Vec::<&Path>::new());
+    });
+}
+
+fn new_repository_below_is_kept_when_it_runs_no_commands() {
+    Scene::play(async |scene: &Scene| {
+        let shop = workspace(scene);
+        let script = format!(
+            "mkdir a && cd a && git init -q . && {IDENTITY} && echo x > file && {COMMIT} && cd .. && git clone -q $PWD/a b && \
+             git init -q --bare c.git && git worktree add -q d; echo $?"
+        );
+        let report = scene.run(&scene.shell(&script)).await;
+        assert_eq!(scene.output(), "0\n", "{}", scene.error());
+        assert_eq!(names(&report), Vec::<&Path>::new());
+        for name in ["a", "b", "d"] {
+            git(&shop.join(name), "log -1");
+        }
+    });
+}
+
+/// `git status` above runs `git status` in each submodule.
+fn repository_added_as_a_submodule_runs_nothing() {
+    Scene::play(async |scene: &Scene| {
+        let shop = workspace(scene);
+        let script = format!(
+            "mkdir lib && cd lib && git init -q . && {IDENTITY} && echo x > file && {COMMIT} && {} cd .. && \
+             git -c core.fsmonitor= add lib && git -c user.name=a -c user.email=a@b commit -q -m link; git ls-files -s lib",
+            plant(scene)
+        );
+        let report = scene.run(&scene.shell(&script)).await;
+        assert!(scene.output().starts_with("160000 "), "{}", scene.error());
+        use_git(scene, &shop);
+        use_git(scene, &shop.join("lib"));
+        assert_eq!(names(&report), [shop.join("lib/.git")]);
+    });
+}
+
+fn repository_hidden_among_packages_is_moved() {
+    Scene::play(async |scene: &Scene| {
+        let shop = workspace(scene);
+        let deep = "node_modules/a/b/c/d/e/f/g/h/i/j/k/l/m/n/o/p";
+        let script = format!("mkdir -p {deep} && cd {deep} && git init -q . && {} true", plant(scene));
+        let report = scene.run(&scene.shell(&script)).await;
+        use_git(scene, &shop.join(deep));
+        assert_eq!(names(&report), [shop.join(deep).join(".git")], "{}", scene.error());
+    });
+}
+
+fn git_file_that_leads_to_commands_is_moved() {
+    Scene::play(async |scene: &Scene| {
+        let shop = workspace(scene);
+        let script = format!(
+            "git init -q .git/evil && cd .git/evil && {} cd ../.. && mv .git/evil/.git .git/other && mkdir lib && \
+             echo 'gitdir: ../.git/other' > lib/.git",
+            plant(scene)
+        );
+        let report = scene.run(&scene.shell(&script)).await;
+        use_git(scene, &shop.join("lib"));
+        assert_eq!(names(&report), [shop.join("lib/.git")], "{}", scene.error());
+    });
+}
+
+fn directory_that_became_a_repository_is_none_afterwards() {
+    Scene::play(async |scene: &Scene| {
+        let shop = workspace(scene);
+        fs::create_dir(shop.join("src")).unwrap();
+        fs::write(shop.join("src/code"), "as it was").unwrap();
+        let command = leaves_trace(scene);
+        let script = format!(
+            "cd src && mkdir objects refs && echo 'ref: refs/heads/main' > HEAD && \
+             printf '[core]\\n\\tbare = false\\n\\tworktree = '$PWD'\\n\\tfsmonitor = \"{command}\"\\n' > config"
+        );
+        let report = scene.run(&scene.shell(&script)).await;
+        use_git(scene, &shop.join("src"));
+        assert_eq!(names(&report), [shop.join("src/HEAD")], "{}", scene.error());
+        assert!(shop.join("src/code").exists());
+    });
+}
+
+/// Git enters a directory that it can search, whether it can list it or not.
+fn repository_in_a_locked_directory_is_moved() {
+    Scene::play(async |scene: &Scene| {
+        let shop = workspace(scene);
+        let script = format!(
+            "mkdir -p a/lib && cd a/lib && git init -q . && {} cd ../.. && chmod 100 a/lib && chmod 100 a",
+            plant(scene)
+        );
+        let report = scene.run(&scene.shell(&script)).await;
+        use_git(scene, &shop.join("a/lib"));
+        assert_eq!(names(&report), [shop.join("a/lib/.git")], "{}", scene.error());
+    });
+}
+
+fn unfinished_rebase_with_new_commands_is_moved() {
+    Scene::play(async |scene: &Scene| {
+        let shop = workspace(scene);
+        let script = format!(
+            "mkdir .git/rebase-merge && cd .git/rebase-merge && git rev-parse HEAD > onto && cp onto orig-head && \
+             echo refs/heads/master > head-name && echo 'exec {}' > git-rebase-todo && touch interactive done && \
+             echo 1 > msgnum && echo 1 > end",
+            leaves_trace(scene)
+        );
+        let report = scene.run(&scene.shell(&script)).await;
+        let _ = Command::new("git").arg("-C").arg(&shop).args(["rebase", "--continue"]).output().unwrap();
+        assert!(!trace(scene).exists());
+        assert_eq!(names(&report), [shop.join(".git/rebase-merge")], "{}", scene.error());
+        let Quarantined { moved_to, .. } = &confined(&report).quarantined[0];
+        assert!(moved_to.as_ref().unwrap().join("git-rebase-todo").exists());
+    });
+}
+
+fn unfinished_rebase_without_new_commands_stays() {
+    Scene::play(async |scene: &Scene| {
+        let shop = workspace(scene);
+        // The user's own, with a command that is theirs.
+        let state = shop.join(".git/rebase-merge");
+        fs::create_dir(&state).unwrap();
+        fs::write(state.join("git-rebase-todo"), "exec make test\npick 1a2b3c4 first\n").unwrap();
+        let script = "echo 'exec make test' > .git/rebase-merge/git-rebase-todo; mkdir -p .git/sequencer; \
+                      echo 'pick 1a2b3c4 x' > .git/sequencer/todo";
+        let report = scene.run(&scene.shell(script)).await;
+        assert_eq!(names(&report), Vec::<&Path>::new(), "{}", scene.error());
+        assert!(state.exists() && shop.join(".git/sequencer").exists());
+    });
+}
