@@ -30,6 +30,8 @@ use crate::repository_watch::RepositoryWatch;
 pub const QUARANTINE_DIRECTORY: &str = "quarantine";
 /// How many copies of one path are kept at most; a run is stopped long before.
 const COPIES: u32 = 100;
+/// How many directories of the kept state are unlocked at most at the same time: each takes an open file.
+const UNLOCKED_DIRECTORIES: usize = 64;
 /// How much is copied at most to another file system.
 const COPY_BYTES: u64 = 64 << 20;
 const COPY_ENTRIES: u32 = 10_000;
@@ -173,7 +175,9 @@ impl Quarantine {
                 .any(|moved| path.starts_with(moved))
         };
         planted.paths.retain(|path| !is_moved(path));
-        for path in self.links_in_kept_state().into_iter().chain(mem::take(&mut planted.paths)) {
+        let KeptLinks { links, locked, unlocked: _unlocked } = self.links_in_kept_state();
+        unexamined.extend(locked);
+        for path in links.into_iter().chain(mem::take(&mut planted.paths)) {
             let stays = displace(&path, store).is_err();
             bring_home(&path, store);
             quarantined.extend(moved(&path, store));
@@ -187,20 +191,47 @@ impl Quarantine {
     }
 }
 
+/// Links, pipes and the like in the kept state.
+#[derive(Default)]
+struct KeptLinks {
+    links: Vec<PathBuf>,
+    /// The directories that cannot be read.
+    locked: Vec<PathBuf>,
+    /// The rights that the agent had taken away, until this is dropped.
+    unlocked: Vec<Permission>,
+}
+
 impl Quarantine {
     /// Returns the links, pipes and the like that appeared in the kept state since the run started.
-    fn links_in_kept_state(&self) -> Vec<PathBuf> {
-        let Some((directories, started)) = &self.kept_state else { return Vec::new() };
-        let (mut open, mut found) = (directories.clone(), Vec::new());
+    fn links_in_kept_state(&self) -> KeptLinks {
+        let mut found = KeptLinks::default();
+        let Some((directories, started)) = &self.kept_state else { return found };
+        let mut open = directories.clone();
         while let Some(directory) = open.pop() {
-            for entry in fs::read_dir(directory).into_iter().flatten().flatten() {
+            let is_locked = |found: fs::Metadata| found.mode() & Mode::RWXU.bits() != Mode::RWXU.bits();
+            if fs::symlink_metadata(&directory).is_ok_and(is_locked)
+                && found.unlocked.len() < UNLOCKED_DIRECTORIES
+                && let Ok(opened) = open_directory(&directory)
+            {
+                found.unlocked.push(Permission::grant(opened.as_fd()));
+            }
+            let entries = match fs::read_dir(&directory) {
+                Ok(entries) => entries,
+                Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {
+                    found.locked.push(directory);
+                    continue;
+                }
+                Err(_) => continue,
+            };
+            for entry in entries.flatten() {
                 match entry.file_type() {
                     Ok(kind) if kind.is_dir() => open.push(entry.path()),
                     Ok(kind) if kind.is_file() => {}
-                    _ => {
-                        let is_new = entry.metadata().is_ok_and(|found| change_time(&found) >= *started);
-                        found.extend(is_new.then(|| entry.path()));
+                    // One that cannot be examined counts as new: its directory can be read and not searched.
+                    _ if entry.metadata().map_or(true, |found| change_time(&found) >= *started) => {
+                        found.links.push(entry.path());
                     }
+                    _ => {}
                 }
             }
         }

@@ -1,6 +1,7 @@
 //! The agent's own state: a run keeps its sessions and its login there, and plants nothing.
 
 use std::fs;
+use std::os::unix::fs::PermissionsExt;
 
 use model::{CallPolicy, Confinement, Policy, Preset, Requirement, RunPlan};
 
@@ -12,6 +13,7 @@ crate::tests! {
     program_in_the_state_directory_stays_as_it_is,
     login_that_is_replaced_by_rename_is_kept_in_place,
     link_in_a_kept_directory_is_quarantined,
+    link_in_a_locked_directory_is_quarantined,
     state_survives_a_killed_run_unchanged,
 }
 
@@ -140,6 +142,26 @@ fn link_in_a_kept_directory_is_quarantined() {
             fs::remove_dir_all(scene.path("home/.agent")).unwrap();
             fs::remove_dir_all(scene.spool()).unwrap();
         }
+    });
+}
+
+/// The next run could unlock the directory, and would find a link that is older than itself.
+fn link_in_a_locked_directory_is_quarantined() {
+    Scene::play(async |scene: &Scene| {
+        prepare(scene);
+        let sessions = scene.path("home/.agent/sessions");
+        let script = "cd $AGENT_HOME/sessions; mkdir -p a/b c; ln -s /etc a/b/link; ln -s /etc c/link; chmod 400 c; chmod 000 a/b a";
+        let report = scene.run(&plan(scene, script, Preset::Workspace, true)).await;
+        let mode = |name: &str| fs::metadata(sessions.join(name)).unwrap().permissions().mode() & 0o777;
+        assert_eq!((mode("a"), mode("c")), (0o000, 0o400), "{}", scene.error());
+        for name in ["a", "a/b", "c"] {
+            fs::set_permissions(sessions.join(name), fs::Permissions::from_mode(0o700)).unwrap();
+        }
+        let mut moved: Vec<_> =
+            confined(&report).quarantined.iter().map(|entry| entry.path.clone()).collect();
+        moved.sort();
+        assert_eq!(moved, ["a/b/link", "c/link"].map(|name| sessions.join(name)));
+        assert!(!sessions.join("a/b/link").is_symlink() && !sessions.join("c/link").is_symlink());
     });
 }
 
