@@ -97,6 +97,23 @@ mod tests {
     }
 
     #[test]
+    fn mount_of_a_part_is_no_name_of_the_whole() {
+        let folder = tempfile::tempdir().unwrap();
+        let whole = folder.path().canonicalize().unwrap();
+        std::fs::create_dir(whole.join("part")).unwrap();
+        // The same directory by another path, as a bind mount would show it.
+        let list = format!(
+            "20 1 254:0 / / rw - ext4 /dev/vda rw\n21 20 254:0 / /proc/self/root rw - ext4 /dev/vda rw\n\
+             22 20 254:0 {0}/part /proc/thread-self/root{0}/part rw - ext4 /dev/vda rw",
+            whole.display()
+        );
+        let mounts = Mounts(parse_mounts(list.as_bytes()));
+        let other = PathBuf::from(format!("/proc/self/root{}", whole.display()));
+        assert_eq!(mounts.names(&whole), [other]);
+        assert_eq!(mounts.names(&whole.join("part")).len(), 2);
+    }
+
+    #[test]
     fn what_leads_elsewhere_is_no_other_name() {
         let folder = tempfile::tempdir().unwrap();
         // No such mounts are here.
