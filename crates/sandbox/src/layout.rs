@@ -136,6 +136,9 @@ impl Layout {
             layout.protect(protected);
         }
         layout.protect_repositories(confinement, copies)?;
+        for other in others {
+            layout.quarantine.repositories.distrust(&other.repositories);
+        }
         layout.pin_hidden();
         layout.protect_includes(home);
         layout.hold_index(tier);

@@ -77,6 +77,24 @@ impl RepositoryWatch {
         }
     }
 
+    /// Distrusts what another active run may have created before this one started: changes count from the start of the other run, and
+    /// steps of a rebase that were not there at that time count as new.
+    pub fn distrust(&mut self, other: &Self) {
+        let shares = |root: &PathBuf| {
+            let mut roots = other.workspaces.iter().chain(&other.modules);
+            roots.any(|other| root.starts_with(other) || other.starts_with(root))
+        };
+        if !self.workspaces.iter().chain(&self.modules).any(shares) {
+            return;
+        }
+        self.started = self.started.min(other.started);
+        for known in &mut self.known {
+            if let Some(earlier) = other.known.iter().find(|earlier| earlier.path == known.path) {
+                known.commands.retain(|step| earlier.commands.contains(step));
+            }
+        }
+    }
+
     /// Finds what is to be moved, when no process of the run is left.
     pub fn find_planted(&self) -> Planted {
         let mut planted = Planted::default();
@@ -162,6 +180,22 @@ mod tests {
         assert_eq!(watch.find_planted().paths, [git]);
         let later = watch.started.0 + 3600;
         assert!(RepositoryWatch { started: (later, 0), ..watch }.find_planted().paths.is_empty());
+    }
+
+    #[test]
+    fn changes_since_the_start_of_another_active_run_count() {
+        let directory = tempfile::tempdir().unwrap();
+        let root = directory.path().canonicalize().unwrap();
+        let git = root.join("node_modules/lib/.git");
+        fs::create_dir_all(git.join("hooks")).unwrap();
+        fs::write(git.join("hooks/pre-commit"), "").unwrap();
+        let first = RepositoryWatch::new(vec![root.clone()]);
+        let later = (first.started.0 + 3600, 0);
+        for (workspace, count) in [(root.join("node_modules"), 1), ("/elsewhere".into(), 0)] {
+            let mut second = RepositoryWatch { started: later, ..RepositoryWatch::new(vec![root.clone()]) };
+            second.distrust(&RepositoryWatch { workspaces: vec![workspace], ..first.clone() });
+            assert_eq!(second.find_planted().paths.len(), count);
+        }
     }
 
     #[test]

@@ -14,6 +14,8 @@ crate::tests![
     files_that_both_runs_create_are_moved_without_namespaces,
     repository_that_both_runs_create_is_moved,
     submodule_that_both_runs_prepare_is_moved,
+    rebase_that_both_runs_prepare_is_moved,
+    nested_repository_that_both_runs_create_is_moved,
     files_are_moved_when_the_first_run_is_killed,
     run_above_the_workspace_of_another_moves_its_files,
     run_below_a_new_repository_cannot_write_it,
@@ -148,6 +150,27 @@ fn submodule_that_both_runs_prepare_is_moved() {
         let create = "mkdir -p .git/modules/lib && echo evil > .git/modules/lib/config";
         let scripts = (create.to_owned(), once_gone(".git/modules/lib", create));
         let expected = in_workspace(scene, [".git/modules/lib"]);
+        assert_eq!(play_both(scene, scripts, |plan| plan).await, [expected.clone(), expected.clone()]);
+        assert!(!expected[0].exists());
+    });
+}
+
+fn rebase_that_both_runs_prepare_is_moved() {
+    Scene::play(async |scene: &Scene| {
+        let create = "mkdir .git/rebase-merge && echo exec evil > .git/rebase-merge/git-rebase-todo";
+        let scripts = (create.to_owned(), once_gone(".git/rebase-merge", create));
+        let expected = in_workspace(scene, [".git/rebase-merge"]);
+        assert_eq!(play_both(scene, scripts, |plan| plan).await, [expected.clone(), expected.clone()]);
+        assert!(!expected[0].exists());
+    });
+}
+
+fn nested_repository_that_both_runs_create_is_moved() {
+    Scene::play(async |scene: &Scene| {
+        fs::create_dir(scene.workspace().join("lib")).unwrap();
+        let create = "git init -q lib && git -C lib config core.fsmonitor evil";
+        let scripts = (create.to_owned(), once_gone("lib/.git", create));
+        let expected = in_workspace(scene, ["lib/.git"]);
         assert_eq!(play_both(scene, scripts, |plan| plan).await, [expected.clone(), expected.clone()]);
         assert!(!expected[0].exists());
     });
