@@ -23,22 +23,39 @@ pub(crate) fn included_by(config: &Path, home: Option<&Path>) -> BTreeSet<PathBu
 }
 
 fn includes(file: &Path, home: Option<&Path>) -> Vec<PathBuf> {
+    let Some(directory) = file.parent() else { return Vec::new() };
+    let entries = read_entries(file).into_iter();
+    let paths = entries.filter(|entry| entry.section.starts_with("include") && entry.key == "path");
+    paths.filter_map(|entry| resolve(&entry.value, directory, home)).collect()
+}
+
+/// One setting of a configuration file.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct ConfigEntry {
+    /// In lower case, without a subsection.
+    pub section: String,
+    /// In lower case.
+    pub key: String,
+    pub value: String,
+}
+
+/// Reads the settings of a configuration file; none when it is missing or no ordinary file.
+pub(crate) fn read_entries(file: &Path) -> Vec<ConfigEntry> {
     let Some(text) = read(file) else { return Vec::new() };
-    let mut is_include = false;
+    let mut section = String::new();
     let mut found = Vec::new();
     for line in text.replace("\\\n", "").lines() {
         let mut line = line.trim();
         // A section and its first key may share a line.
         while let Some(rest) = line.strip_prefix('[') {
-            let name = rest.trim_start().to_ascii_lowercase();
-            is_include = name.starts_with("include");
+            let name = rest.trim_start().split([' ', '\t', '.', '"', ']']).next().unwrap_or_default();
+            section = name.to_ascii_lowercase();
             let end = closing_bracket(rest).unwrap_or(rest.len());
             line = rest.get(end + 1..).unwrap_or_default().trim();
         }
-        let Some((key, value)) = line.split_once('=').filter(|_| is_include) else { continue };
-        if key.trim().eq_ignore_ascii_case("path") {
-            found.extend(resolve(&unquote(value.trim()), file, home));
-        }
+        let Some((key, value)) = line.split_once('=') else { continue };
+        let (key, value) = (key.trim().to_ascii_lowercase(), unquote(value.trim()));
+        found.push(ConfigEntry { section: section.clone(), key, value });
     }
     found
 }
@@ -58,7 +75,7 @@ fn unquote(value: &str) -> String {
     while let Some(c) = chars.next() {
         match c {
             '"' => is_quoted = !is_quoted,
-            '\\' => plain.extend(chars.next()),
+            '\\' => plain.extend(chars.next().map(|c| if matches!(c, 'n' | 't') { ' ' } else { c })),
             '#' | ';' if !is_quoted => break,
             c => plain.push(c),
         }
@@ -66,11 +83,11 @@ fn unquote(value: &str) -> String {
     plain.trim().to_owned()
 }
 
-/// Resolves a path relative to the file that names it, without looking at links.
-fn resolve(path: &str, file: &Path, home: Option<&Path>) -> Option<PathBuf> {
+/// Resolves a path that is named in a directory, without looking at links.
+pub(crate) fn resolve(path: &str, directory: &Path, home: Option<&Path>) -> Option<PathBuf> {
     let path = match path.strip_prefix("~/") {
         Some(rest) => home?.join(rest),
-        None => file.parent()?.join(path),
+        None => directory.join(path),
     };
     let mut plain = PathBuf::new();
     for part in path.components() {

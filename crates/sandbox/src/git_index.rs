@@ -2,16 +2,43 @@
 //!
 //! Runs no git: it would run the commands in the configuration of the repository.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use crate::beneath::read_ordinary_file;
+use crate::layout::{Layout, Mount};
+use crate::machine::Tier;
 
 /// The longest index that is searched; that of a large repository has a few megabytes.
 const LONGEST_INDEX: u64 = 256 << 20;
 
+impl Layout {
+    /// Makes the repository of a workspace read-only where git tracks a file that the agent does not see: git would take it for
+    /// deleted, and commit that.
+    pub fn hold_index(&mut self, tier: Tier) {
+        if tier != Tier::Namespaces {
+            return;
+        }
+        let tracked = self.write.iter().find_map(|root| {
+            let git = root.join(".git");
+            let is_tracked = |hidden: &&PathBuf| {
+                hidden.strip_prefix(root).is_ok_and(|relative| is_tracked(&git, relative))
+            };
+            let hidden = self.hidden.iter().find(is_tracked)?;
+            Some((
+                git.clone(),
+                format!("a commit would delete `{}`, which the agent does not see", hidden.display()),
+            ))
+        });
+        if let Some((git, why)) = tracked {
+            self.git_read_only = Some(why);
+            self.mounts.push((git, Mount::Read));
+        }
+    }
+}
+
 /// Returns whether the index of `git`, a repository's directory, has the path or one below it. An index of version 4, which shortens
 /// its paths, is not understood.
-pub(crate) fn is_tracked(git: &Path, relative: &Path) -> bool {
+fn is_tracked(git: &Path, relative: &Path) -> bool {
     let name = relative.as_os_str().as_encoded_bytes();
     let index = read_ordinary_file(&git.join("index"), LONGEST_INDEX);
     !name.is_empty() && index.is_some_and(|index| has_entry(&index, name))

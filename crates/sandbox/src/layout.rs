@@ -3,7 +3,6 @@
 //! Paths are taken as they really are (links followed) at this moment. A deeper path comes later, so it counts: something
 //! that must be seen shows in something hidden, and something hidden stays hidden in something that can be written.
 
-use std::collections::BTreeSet;
 use std::fs::{self, DirBuilder};
 use std::io;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt};
@@ -13,8 +12,6 @@ use model::{Access, Confinement, IfCreated, PRIVATE_FOLDERS as PRIVATE, Protecte
 use serde::{Deserialize, Serialize};
 
 use crate::aliases::Mounts;
-use crate::git_includes::included_by;
-use crate::git_index;
 use crate::home::AbsentHome;
 use crate::machine::Tier;
 use crate::overlap::UntrustedPaths;
@@ -22,7 +19,7 @@ use crate::quarantine::{Quarantine, QuarantineTime};
 use crate::real::Real;
 use crate::sockets;
 use crate::state::StateView;
-use crate::worktree::{Repository, has_repository, protected_of_directory};
+use crate::worktree::Repository;
 
 /// One mount. For the same path, later ones of this list win.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
@@ -72,7 +69,7 @@ pub(crate) struct Layout {
     /// What lies in the absent home directory and is shown: parts of it, and the repository around a workspace.
     pub exposed: Vec<PathBuf>,
     /// What other active runs may have created.
-    untrusted: UntrustedPaths,
+    pub untrusted: UntrustedPaths,
 }
 
 /// What a layout is made for, besides its policy.
@@ -135,12 +132,12 @@ impl Layout {
         for protected in &confinement.protected {
             layout.protect(protected);
         }
-        layout.protect_repositories(confinement, copies)?;
+        let repositories = layout.protect_repositories(confinement, home, copies)?;
         for other in others {
             layout.quarantine.repositories.distrust(&other.repositories);
         }
         layout.pin_hidden();
-        layout.protect_includes(home);
+        layout.protect_configured(&repositories, home);
         layout.hold_index(tier);
         for (path, time) in layout.untrusted.below(&layout.write) {
             layout.quarantine.add(path, time);
@@ -168,40 +165,6 @@ impl Layout {
             self.exposed.push(real.clone());
         }
         self.mounts.extend(absent.files.iter().map(|(at, copy)| (at.clone(), Mount::ReadFrom(copy.clone()))));
-    }
-
-    /// Protects the files that the configuration of a repository includes, where they lie in a directory that can be written.
-    fn protect_includes(&mut self, home: Option<&Path>) {
-        let directories = self.write.iter().flat_map(|root| [root.join(".git"), root.clone()]);
-        let configs = directories.flat_map(|git| ["config", "config.worktree"].map(|name| git.join(name)));
-        let configs = configs.filter(|config| !self.untrusted.hold(config));
-        let included: BTreeSet<PathBuf> = configs.flat_map(|config| included_by(&config, home)).collect();
-        for path in included {
-            self.protect(&Protected { path, if_created: IfCreated::QuarantineAtOnce });
-        }
-    }
-
-    /// Makes the repository of a workspace read-only where git tracks a file that the agent does not see: git would take it for
-    /// deleted, and commit that.
-    fn hold_index(&mut self, tier: Tier) {
-        if tier != Tier::Namespaces {
-            return;
-        }
-        let tracked = self.write.iter().find_map(|root| {
-            let git = root.join(".git");
-            let is_tracked = |hidden: &&PathBuf| {
-                hidden.strip_prefix(root).is_ok_and(|relative| git_index::is_tracked(&git, relative))
-            };
-            let hidden = self.hidden.iter().find(is_tracked)?;
-            Some((
-                git.clone(),
-                format!("a commit would delete `{}`, which the agent does not see", hidden.display()),
-            ))
-        });
-        if let Some((git, why)) = tracked {
-            self.git_read_only = Some(why);
-            self.mounts.push((git, Mount::Read));
-        }
     }
 
     /// Shows what lies in a private directory and must be seen. What the policy gives anyhow stays as it gives it.
@@ -267,17 +230,6 @@ impl Layout {
             self.mounts.push((path, Mount::Write));
         }
         Ok(())
-    }
-
-    /// Keeps a workspace without a repository from becoming one itself: git takes a directory with the right names in it for one, and
-    /// obeys the configuration beside them. One that is a repository already keeps what makes git run commands.
-    fn directories_as_repositories(&mut self, confinement: &Confinement) {
-        let workspaces = confinement.roots.iter().filter(|root| root.access == Access::Write);
-        for root in workspaces.filter(|root| !has_repository(&root.path)) {
-            for protected in protected_of_directory(&root.path) {
-                self.protect(&protected);
-            }
-        }
     }
 
     fn hide(&mut self, path: PathBuf, is_folder: bool) {

@@ -18,6 +18,7 @@ mod caches;
 mod cgroup;
 mod description;
 mod door;
+mod git_commands;
 mod git_includes;
 mod git_index;
 mod home;

@@ -7,10 +7,11 @@ use std::path::{Path, PathBuf};
 use model::{Access, Confinement, protected_in};
 
 use crate::beneath::read_ordinary_file;
+use crate::git_commands::ConfiguredRepository;
 use crate::layout::{Layout, Mount};
 use crate::repositories::{Extent, FoundRepository, RepositoryKind, RepositoryWalk};
 use crate::repository_watch::RepositoryWatch;
-use crate::worktree::{Repository, named, protected_of_bare};
+use crate::worktree::{Repository, has_repository, named, protected_of_bare, protected_of_directory};
 
 /// How many repositories are protected by mounts; each costs about six. What is changed in another one is quarantined.
 const MAX_PROTECTED: usize = 200;
@@ -20,12 +21,13 @@ const LONGEST_CONFIG: u64 = 1 << 20;
 
 impl Layout {
     /// Protects the repositories in the workspaces, and those in the `modules` of a repository around one. All of them can be committed
-    /// to.
+    /// to. Returns those whose configuration counts in the workspaces.
     pub fn protect_repositories(
         &mut self,
         confinement: &Confinement,
+        home: Option<&Path>,
         copies: Option<&Path>,
-    ) -> io::Result<()> {
+    ) -> io::Result<Vec<ConfiguredRepository>> {
         let written = confinement.roots.iter().filter(|root| root.access == Access::Write);
         let written: Vec<PathBuf> = written.map(|root| root.path.clone()).collect();
         // What lies in another workspace is searched with that one.
@@ -44,11 +46,18 @@ impl Layout {
             watch.add_modules(modules);
         }
         // No mount for one that is hidden or read-only as a whole, or it would not be any more.
-        found.retain(|found| self.can_be_written(&found.path));
+        found.retain(|found| self.can_be_written(&found.path) && !self.untrusted.hold(&found.path));
+        let around = written.iter().filter_map(|root| Repository::around(root, home).ok()?);
+        let around =
+            around.map(|around| ConfiguredRepository { git: around.common, worktree: around.worktree });
+        let mut configured: Vec<ConfiguredRepository> = around.collect();
         for FoundRepository { path, kind } in found.into_iter().take(MAX_PROTECTED) {
             match kind {
-                RepositoryKind::Entry => self.protect_nested(&path, &mut watch),
-                RepositoryKind::Bare => self.protect_bare(&path),
+                RepositoryKind::Entry => configured.extend(self.protect_nested(&path, &mut watch)),
+                RepositoryKind::Bare => {
+                    self.protect_bare(&path);
+                    configured.push(ConfiguredRepository { git: path.clone(), worktree: path.clone() });
+                }
                 RepositoryKind::Module => {
                     self.protect_bare(&path);
                     self.forget_worktree(&path.join("config"), copies)?;
@@ -57,7 +66,7 @@ impl Layout {
             watch.add_known(path);
         }
         self.quarantine.repositories = watch;
-        Ok(())
+        Ok(configured)
     }
 
     /// Shows the configuration of a submodule without its `core.worktree`. `git submodule update` writes that key each time when it is
@@ -81,28 +90,39 @@ impl Layout {
         Ok(())
     }
 
-    fn protect_nested(&mut self, git: &Path, watch: &mut RepositoryWatch) {
-        let Some(worktree) = git.parent() else { return };
+    /// Protects a repository by its `.git`, and returns those whose configuration counts in the directory.
+    fn protect_nested(&mut self, git: &Path, watch: &mut RepositoryWatch) -> Vec<ConfiguredRepository> {
+        let Some(worktree) = git.parent() else { return Vec::new() };
         for protected in protected_in(worktree) {
             self.protect(&protected);
         }
+        let configured =
+            |git: &Path| ConfiguredRepository { git: git.to_owned(), worktree: worktree.to_owned() };
         if !git.is_file() {
+            return vec![configured(git)];
+        }
+        if let Some(linked) = Repository::linked(worktree) {
+            self.protect_linked(&linked, watch);
+            return vec![configured(&linked.common), configured(&linked.own)];
+        }
+        let Some(git) = named(git, Some("gitdir: "), worktree) else { return Vec::new() };
+        if self.can_be_written(&git) {
+            self.protect_bare(&git);
+            watch.add_known(git.clone());
+        }
+        vec![configured(&git)]
+    }
+
+    /// Lets a linked worktree be committed to: its directory lies in `worktrees`, which is read-only.
+    fn protect_linked(&mut self, linked: &Repository, watch: &mut RepositoryWatch) {
+        if !self.write.iter().any(|root| linked.own.starts_with(root)) {
             return;
         }
-        let is_ours = |git: &Path| self.write.iter().any(|root| git.starts_with(root));
-        if let Some(linked) = Repository::linked(worktree).filter(|linked| is_ours(&linked.own)) {
-            // Its directory lies in `worktrees`, which is read-only.
-            self.mounts.push((linked.own.clone(), Mount::Write));
-            for protected in linked.protected_of_worktree() {
-                self.protect(&protected);
-            }
-            watch.add_known(linked.own);
-        } else if let Some(git) =
-            named(git, Some("gitdir: "), worktree).filter(|git| self.can_be_written(git))
-        {
-            self.protect_bare(&git);
-            watch.add_known(git);
+        self.mounts.push((linked.own.clone(), Mount::Write));
+        for protected in linked.protected_of_worktree() {
+            self.protect(&protected);
         }
+        watch.add_known(linked.own.clone());
     }
 
     fn protect_bare(&mut self, git: &Path) {
@@ -115,5 +135,16 @@ impl Layout {
         let above = self.mounts.iter().filter(|(at, _)| path.starts_with(at));
         let innermost = above.max_by_key(|(at, mount)| (at.components().count(), mount));
         innermost.is_some_and(|(_, mount)| *mount == Mount::Write)
+    }
+
+    /// Keeps a workspace without a repository from becoming one itself: git takes a directory with the right names in it for one, and
+    /// obeys the configuration beside them. One that is a repository already keeps what makes git run commands.
+    pub fn directories_as_repositories(&mut self, confinement: &Confinement) {
+        let workspaces = confinement.roots.iter().filter(|root| root.access == Access::Write);
+        for root in workspaces.filter(|root| !has_repository(&root.path)) {
+            for protected in protected_of_directory(&root.path) {
+                self.protect(&protected);
+            }
+        }
     }
 }

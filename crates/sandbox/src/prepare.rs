@@ -434,7 +434,7 @@ pub enum Refusal {
         what: Vec<String>,
     },
     /// Paths that cannot be protected.
-    #[error("a link cannot be protected: {}", list_of(paths))]
+    #[error("neither a link nor the workspace itself can be protected: {}", list_of(paths))]
     Unprotectable {
         /// Which.
         paths: Vec<PathBuf>,

@@ -187,6 +187,11 @@ fn is_product(name: &Path) -> bool {
     PRODUCTS.iter().any(|product| name == Path::new(product))
 }
 
+/// Whether a path lies in a directory of packages or build products.
+pub(crate) fn is_in_products(relative: &Path) -> bool {
+    relative.iter().any(|name| is_product(Path::new(name)))
+}
+
 fn read_names(directory: &OwnedFd) -> io::Result<Names> {
     let mut names = Names::default();
     let mut buffer = [MaybeUninit::uninit(); 16 << 10];

@@ -8,6 +8,7 @@
 mod attack;
 mod behaviour;
 mod bounds;
+mod configured;
 mod escapes;
 mod home;
 mod hosts;
@@ -68,6 +69,7 @@ fn trials() -> Vec<Trial> {
         quarantine::TESTS,
         overlap::TESTS,
         repositories::TESTS,
+        configured::TESTS,
         state::TESTS,
         swaps::TESTS,
         attack::TESTS,

@@ -29,7 +29,7 @@ crate::tests![
 const IDENTITY: &str = "git config user.name a && git config user.email a@b";
 
 /// A repository with a commit.
-fn repository(directory: &Path) {
+pub fn repository(directory: &Path) {
     fs::create_dir_all(directory).unwrap();
     git(directory, "init -q .");
     fs::write(directory.join("file"), "as it was").unwrap();
@@ -38,23 +38,23 @@ fn repository(directory: &Path) {
 }
 
 /// Makes the workspace a repository.
-fn workspace(scene: &Scene) -> PathBuf {
+pub fn workspace(scene: &Scene) -> PathBuf {
     fs::remove_dir_all(scene.workspace().join(".git")).unwrap();
     repository(&scene.workspace());
     scene.workspace()
 }
 
 /// A command that leaves a trace outside of the workspace.
-fn leaves_trace(scene: &Scene) -> String {
+pub fn leaves_trace(scene: &Scene) -> String {
     format!("touch {}; false", trace(scene).display())
 }
 
-fn trace(scene: &Scene) -> PathBuf {
+pub fn trace(scene: &Scene) -> PathBuf {
     scene.path("home/outside/trace")
 }
 
 /// Does what a user, a prompt and an editor do in a repository. Nothing may run, whether git succeeds or not.
-fn use_git(scene: &Scene, directory: &Path) {
+pub fn use_git(scene: &Scene, directory: &Path) {
     for args in ["status --porcelain", "diff", "commit -q --allow-empty -m mine", "log -1"] {
         let output = Command::new("git")
             .arg("-C")
@@ -237,7 +237,7 @@ fn directory_that_became_a_repository_is_none_afterwards() {
         let command = leaves_trace(scene);
         let script = format!(
             "cd src && mkdir objects refs && echo 'ref: refs/heads/main' > HEAD && \
-             printf '[core]\\n\\tbare = false\\n\\tworktree = '$PWD'\\n\\tfsmonitor = \"{command}\"\\n' > config"
+             printf '[core]\\n\\trepositoryformatversion = 0\\n\\tbare = false\\n\\tworktree = '$PWD'\\n\\tfsmonitor = \"{command}\"\\n' > config"
         );
         let report = scene.run(&scene.shell(&script)).await;
         use_git(scene, &shop.join("src"));

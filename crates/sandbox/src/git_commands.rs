@@ -1,0 +1,165 @@
+//! Protects the programs in a workspace that the configuration of git names: hooks, filters, drivers, monitors.
+//!
+//! Every key counts but those that are known to hold data: one that git adds later may run a program. A word of a value that is no path
+//! in the workspace does no harm.
+
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
+
+use model::{IfCreated, Protected};
+
+use crate::git_includes::{ConfigEntry, included_by, read_entries, resolve};
+use crate::layout::Layout;
+use crate::repositories::is_in_products;
+
+/// Configuration of the user that counts in every repository, in the home directory.
+const GLOBAL: [&str; 2] = [".gitconfig", ".config/git/config"];
+
+/// Sections whose values are names, addresses and credentials.
+const DATA_SECTIONS: [&str; 8] =
+    ["remote", "branch", "submodule", "user", "url", "http", "include", "includeif"];
+
+/// How a command names the worktree, in which git starts it.
+const WORKTREE: [&str; 5] = [
+    "$(git rev-parse --show-toplevel)/",
+    "`git rev-parse --show-toplevel`/",
+    "${PWD}/",
+    "$PWD/",
+    "$GIT_DIR/../",
+];
+
+/// Characters that end a word in a shell.
+const DELIMITERS: &str = "\"'`$(){};&|<>=,";
+
+/// A repository and the worktree that it is used in.
+#[derive(Debug)]
+pub(crate) struct ConfiguredRepository {
+    pub git: PathBuf,
+    pub worktree: PathBuf,
+}
+
+/// A path that the configuration names.
+#[derive(Debug, PartialEq, Eq)]
+enum NamedPath {
+    /// The directory of the hooks.
+    Hooks(PathBuf),
+    /// A program, or a file that one reads.
+    Program(PathBuf),
+    /// The same in a command that only the user starts.
+    Alias(PathBuf),
+}
+
+impl Layout {
+    /// Protects what the configuration of repositories includes and names, where it lies in a directory that can be written.
+    pub fn protect_configured(&mut self, repositories: &[ConfiguredRepository], home: Option<&Path>) {
+        let global: Vec<PathBuf> = home.iter().flat_map(|home| GLOBAL.map(|name| home.join(name))).collect();
+        let mut included: BTreeSet<PathBuf> =
+            global.iter().flat_map(|file| included_by(file, home)).collect();
+        let global: Vec<ConfigEntry> =
+            global.iter().chain(&included).flat_map(|file| read_entries(file)).collect();
+        let mut named = Vec::new();
+        for ConfiguredRepository { git, worktree } in repositories {
+            let files = ["config", "config.worktree"].map(|name| git.join(name));
+            let files: Vec<_> = files.into_iter().filter(|file| !self.untrusted.hold(file)).collect();
+            let below: BTreeSet<PathBuf> = files.iter().flat_map(|file| included_by(file, home)).collect();
+            let own: Vec<ConfigEntry> =
+                files.iter().chain(&below).flat_map(|file| read_entries(file)).collect();
+            named.extend(own.iter().chain(&global).flat_map(|entry| named_paths(entry, worktree, home)));
+            included.extend(below);
+        }
+        for path in included {
+            self.protect(&Protected { path, if_created: IfCreated::QuarantineAtOnce });
+        }
+        for named in named {
+            self.protect_named(&named);
+        }
+    }
+
+    fn protect_named(&mut self, named: &NamedPath) {
+        let (NamedPath::Hooks(path) | NamedPath::Program(path) | NamedPath::Alias(path)) = named;
+        let Some((_, rest)) = self.below_a_root(path) else { return };
+        if rest.as_os_str().is_empty() {
+            // Hooks beside the files of the workspace.
+            self.unprotected.extend(matches!(named, NamedPath::Hooks(_)).then(|| path.clone()));
+            return;
+        }
+        let found = path.symlink_metadata();
+        let is_protected = match (named, &found) {
+            (NamedPath::Hooks(_), _) | (NamedPath::Program(_), Err(_)) => true,
+            (_, Ok(found)) => !found.is_dir(),
+            (NamedPath::Alias(_), Err(_)) => false,
+        };
+        // Packages are replaced as a whole, and run each other's files.
+        if is_protected && !is_in_products(&rest) {
+            self.protect(&Protected { path: path.clone(), if_created: IfCreated::QuarantineAtEnd });
+        }
+    }
+}
+
+/// Returns the paths that one setting names, which need not exist.
+fn named_paths(entry: &ConfigEntry, worktree: &Path, home: Option<&Path>) -> Vec<NamedPath> {
+    let ConfigEntry { section, key, value } = entry;
+    let is_data = DATA_SECTIONS.contains(&section.as_str()) || key.ends_with("file") || key == "worktree";
+    let is_plain_alias = section == "alias" && !value.starts_with('!');
+    if is_data || is_plain_alias {
+        return Vec::new();
+    }
+    if section == "core" && key == "hookspath" {
+        let hooks = resolve(value, worktree, home).map(|path| match path.file_name() {
+            // Husky's wrappers in `_` run the hooks beside it.
+            Some(name) if name == "_" => path.parent().map(Path::to_owned).unwrap_or(path),
+            _ => path,
+        });
+        return hooks.into_iter().map(NamedPath::Hooks).collect();
+    }
+    let kind = if section == "alias" { NamedPath::Alias } else { NamedPath::Program };
+    let plain =
+        WORKTREE.iter().fold(value.trim_start_matches('!').to_owned(), |text, name| text.replace(name, "./"));
+    let words = plain.split(|c: char| c.is_whitespace() || DELIMITERS.contains(c));
+    words.filter(|word| is_path(word)).filter_map(|word| resolve(word, worktree, home)).map(kind).collect()
+}
+
+/// Whether a word may be a path: a command without a slash is looked up in `PATH`, but a script that an interpreter reads is not.
+fn is_path(word: &str) -> bool {
+    let has_name = word.chars().any(char::is_alphanumeric);
+    let is_other = word.contains("://") || word.contains(['%', '*', '^', '\\', '?', '+', ':', '@']);
+    has_name && !is_other && !word.starts_with('-') && word.contains(['/', '.'])
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn paths_in_commands_are_found() {
+        let paths = |section: &str, key: &str, value: &str| {
+            let entry = ConfigEntry { section: section.into(), key: key.into(), value: value.into() };
+            named_paths(&entry, Path::new("/ws"), Some(Path::new("/home/a")))
+        };
+        let programs =
+            |names: &[&str]| -> Vec<_> { names.iter().map(|name| NamedPath::Program(name.into())).collect() };
+        assert_eq!(paths("core", "hookspath", ".husky/_"), [NamedPath::Hooks("/ws/.husky".into())]);
+        assert_eq!(paths("core", "hookspath", "git hooks"), [NamedPath::Hooks("/ws/git hooks".into())]);
+        assert_eq!(paths("core", "hookspath", "~/hooks"), [NamedPath::Hooks("/home/a/hooks".into())]);
+        let cases: [(&str, &str, &str, &[&str]); 8] = [
+            ("core", "fsmonitor", "true", &[]),
+            ("core", "fsmonitor", "./tools/monitor", &["/ws/tools/monitor"]),
+            ("filter", "clean", "python3 clean.py --in=%f", &["/ws/clean.py"]),
+            (
+                "merge",
+                "driver",
+                "\"$(git rev-parse --show-toplevel)/tools/merge\" %O %A",
+                &["/ws/tools/merge"],
+            ),
+            ("diff", "textconv", "sh -c 'cat tools/a;tools/b'", &["/ws/tools/a", "/ws/tools/b"]),
+            ("remote", "url", "../origin", &[]),
+            ("core", "excludesfile", ".gitignore_local", &[]),
+            ("http", "extraheader", "Authorization: a/b", &[]),
+        ];
+        for (section, key, value, expected) in cases {
+            assert_eq!(paths(section, key, value), programs(expected), "{section}.{key} = {value}");
+        }
+        assert_eq!(paths("alias", "up", "!sh tools/up.sh"), [NamedPath::Alias("/ws/tools/up.sh".into())]);
+        assert_eq!(paths("alias", "lg", "log --format=a/b"), []);
+    }
+}

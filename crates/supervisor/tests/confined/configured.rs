@@ -1,0 +1,141 @@
+//! Programs in the workspace that the configuration of git names: the user's git runs none that the agent changed or created.
+
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+
+use crate::quarantine::{COMMIT, git, names};
+use crate::repositories::{leaves_trace, repository, trace, use_git, workspace};
+use crate::scene::Scene;
+
+crate::tests![
+    hooks_in_the_workspace_stay_as_they_are,
+    hooks_that_wrappers_run_stay_as_they_are,
+    new_hooks_are_moved,
+    hooks_of_the_global_configuration_stay_as_they_are,
+    programs_that_git_runs_stay_as_they_are,
+    programs_of_a_nested_repository_stay_as_they_are,
+    new_program_that_git_runs_is_moved,
+    repository_with_hooks_in_the_workspace_is_committed_to,
+];
+
+/// Writes a program that does nothing.
+fn program(path: &Path) -> PathBuf {
+    fs::create_dir_all(path.parent().unwrap()).unwrap();
+    fs::write(path, "#!/bin/sh\nexit 0\n").unwrap();
+    fs::set_permissions(path, fs::Permissions::from_mode(0o755)).unwrap();
+    path.to_owned()
+}
+
+/// A script that tries to have `paths` leave a trace, by changing and by replacing them.
+fn infect(scene: &Scene, paths: &str) -> String {
+    let command = leaves_trace(scene);
+    format!(
+        "for p in {paths}; do mkdir -p $(dirname $p); printf '#!/bin/sh\\n{command}\\n' > evil; chmod +x evil; \
+         cat evil > $p; chmod +x $p; cp -f evil $p; mv -f evil $p; done 2>&1 | sort -u"
+    )
+}
+
+fn hooks_in_the_workspace_stay_as_they_are() {
+    Scene::play(async |scene: &Scene| {
+        let shop = workspace(scene);
+        program(&shop.join(".githooks/pre-commit"));
+        git(&shop, "config core.hooksPath .githooks");
+        let script = infect(scene, ".githooks/pre-commit .githooks/post-commit");
+        let report = scene.run(&scene.shell(&format!("{script}; mv .githooks x && mv x .githooks"))).await;
+        use_git(scene, &shop);
+        assert!(scene.output().contains("Read-only file system"), "{}", scene.output());
+        assert_eq!(names(&report), Vec::<&Path>::new());
+    });
+}
+
+/// As husky sets it up: git runs `.husky/_/pre-commit`, and that runs `.husky/pre-commit`.
+fn hooks_that_wrappers_run_stay_as_they_are() {
+    Scene::play(async |scene: &Scene| {
+        let shop = workspace(scene);
+        program(&shop.join(".husky/pre-commit"));
+        let wrapper = program(&shop.join(".husky/_/pre-commit"));
+        fs::write(&wrapper, "#!/bin/sh\nsh .husky/pre-commit\n").unwrap();
+        git(&shop, "config core.hooksPath .husky/_");
+        scene.run(&scene.shell(&infect(scene, ".husky/pre-commit .husky/_/pre-commit"))).await;
+        use_git(scene, &shop);
+    });
+}
+
+fn new_hooks_are_moved() {
+    Scene::play(async |scene: &Scene| {
+        let shop = workspace(scene);
+        git(&shop, "config core.hooksPath .githooks");
+        let report = scene.run(&scene.shell(&infect(scene, ".githooks/pre-commit"))).await;
+        use_git(scene, &shop);
+        assert_eq!(names(&report), [shop.join(".githooks")], "{}", scene.output());
+    });
+}
+
+fn hooks_of_the_global_configuration_stay_as_they_are() {
+    Scene::play(async |scene: &Scene| {
+        let shop = workspace(scene);
+        program(&shop.join(".githooks/pre-commit"));
+        fs::write(scene.path("home/.gitconfig"), "[core]\n\thooksPath = .githooks\n").unwrap();
+        let before = fs::read(shop.join(".githooks/pre-commit")).unwrap();
+        scene.run(&scene.shell(&infect(scene, ".githooks/pre-commit"))).await;
+        assert_eq!(fs::read(shop.join(".githooks/pre-commit")).unwrap(), before);
+    });
+}
+
+fn programs_that_git_runs_stay_as_they_are() {
+    Scene::play(async |scene: &Scene| {
+        let shop = workspace(scene);
+        for name in ["tools/monitor", "tools/clean.sh", "tools/included"] {
+            program(&shop.join(name));
+        }
+        let config = "[include]\n\tpath = ../team.gitconfig\n[core]\n\tfsmonitor = tools/monitor\n\
+                      [filter \"x\"]\n\tclean = sh tools/clean.sh %f\n\tsmudge = cat\n";
+        let own = fs::read_to_string(shop.join(".git/config")).unwrap();
+        fs::write(shop.join(".git/config"), own + config).unwrap();
+        fs::write(shop.join("team.gitconfig"), "[diff \"y\"]\n\ttextconv = ./tools/included\n").unwrap();
+        fs::write(shop.join(".gitattributes"), "* filter=x diff=y\n").unwrap();
+        let script = infect(scene, "tools/monitor tools/clean.sh tools/included");
+        scene
+            .run(&scene.shell(&format!("{script}; echo changed > file; echo new > tools/other; echo $?")))
+            .await;
+        use_git(scene, &shop);
+        assert!(scene.output().ends_with("0\n"), "the rest can be written: {}", scene.output());
+        assert_eq!(fs::read_to_string(shop.join("file")).unwrap(), "changed\n");
+    });
+}
+
+fn programs_of_a_nested_repository_stay_as_they_are() {
+    Scene::play(async |scene: &Scene| {
+        let lib = workspace(scene).join("lib");
+        repository(&lib);
+        program(&lib.join("hooks/pre-commit"));
+        git(&lib, "config core.hooksPath hooks");
+        scene.run(&scene.shell(&infect(scene, "lib/hooks/pre-commit"))).await;
+        use_git(scene, &lib);
+    });
+}
+
+fn new_program_that_git_runs_is_moved() {
+    Scene::play(async |scene: &Scene| {
+        let shop = workspace(scene);
+        fs::create_dir(shop.join("tools")).unwrap();
+        git(&shop, "config core.fsmonitor ./tools/monitor");
+        let report = scene.run(&scene.shell(&infect(scene, "tools/monitor"))).await;
+        use_git(scene, &shop);
+        assert_eq!(names(&report), [shop.join("tools/monitor")], "{}", scene.output());
+    });
+}
+
+fn repository_with_hooks_in_the_workspace_is_committed_to() {
+    Scene::play(async |scene: &Scene| {
+        let shop = workspace(scene);
+        let hook = program(&shop.join(".githooks/pre-commit"));
+        fs::write(&hook, "#!/bin/sh\ntouch checked\n").unwrap();
+        git(&shop, "config core.hooksPath .githooks");
+        let report = scene.run(&scene.shell(&format!("echo x > new; {COMMIT}; echo $?"))).await;
+        assert_eq!(scene.output(), "0\n", "{}", scene.error());
+        assert!(shop.join("checked").exists() && !trace(scene).exists());
+        assert_eq!(names(&report), Vec::<&Path>::new());
+    });
+}
