@@ -14,6 +14,7 @@ use serde::{Deserialize, Serialize};
 use crate::aliases::Mounts;
 use crate::home::AbsentHome;
 use crate::machine::Tier;
+use crate::nested::NestedRepositories;
 use crate::overlap::UntrustedPaths;
 use crate::quarantine::{Quarantine, QuarantineTime};
 use crate::real::Real;
@@ -86,6 +87,8 @@ pub(crate) struct Around<'a> {
     /// The missing paths of other active runs.
     pub others: &'a [Quarantine],
     pub tier: Tier,
+    /// The repositories in the workspaces, found before.
+    pub repositories: &'a NestedRepositories,
     /// A directory of the run for copies of files that it must see changed; none where it sees the files themselves.
     pub copies: Option<&'a Path>,
 }
@@ -93,7 +96,7 @@ pub(crate) struct Around<'a> {
 impl Layout {
     /// Lays the view out.
     pub fn of(confinement: &Confinement, around: Around<'_>) -> io::Result<Self> {
-        let Around { needed, home, state, absent, others, tier, copies } = around;
+        let Around { needed, home, state, absent, others, tier, repositories, copies } = around;
         let mounts = Mounts::look();
         let mut layout = Self { untrusted: UntrustedPaths::find(others, &mounts), ..Self::default() };
         let hidden = hidden(confinement)?;
@@ -132,7 +135,7 @@ impl Layout {
         for protected in &confinement.protected {
             layout.protect(protected);
         }
-        let repositories = layout.protect_repositories(confinement, home, copies)?;
+        let repositories = layout.protect_repositories(confinement, repositories, home, copies)?;
         for other in others {
             layout.quarantine.repositories.distrust(&other.repositories);
         }
@@ -472,6 +475,7 @@ mod tests {
         absent: None,
         others: &[],
         tier: Tier::Namespaces,
+        repositories: &NestedRepositories::NONE,
         copies: None,
     };
 

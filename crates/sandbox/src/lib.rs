@@ -56,6 +56,7 @@ pub use cgroup::{Cgroup, Delegated};
 pub use description::{Applied, Step, Word};
 pub use inside::INSIDE;
 pub use machine::{Machine, Tier, find_bubblewrap};
+pub use nested::NestedRepositories;
 pub use prepare::{Job, Prepared, Refusal, prepare};
 pub use probe::PROBE;
 pub use proof::{Settled, prove, settle};

@@ -19,24 +19,49 @@ const MAX_PROTECTED: usize = 200;
 /// The configuration of a submodule is not longer.
 const LONGEST_CONFIG: u64 = 1 << 20;
 
+/// The repositories in the workspaces of a run.
+#[derive(Debug)]
+pub struct NestedRepositories {
+    workspaces: Vec<PathBuf>,
+    found: Vec<FoundRepository>,
+}
+
+impl NestedRepositories {
+    #[cfg(test)]
+    pub(crate) const NONE: Self = Self { workspaces: Vec::new(), found: Vec::new() };
+
+    /// Looks for them, which takes its time in a large workspace. No other run has to wait for it: a run whose agent has created one of
+    /// them has published its list before.
+    pub fn find(confinement: &Confinement) -> Self {
+        let written = written_by(confinement);
+        // What lies in another workspace is searched with that one.
+        let is_outermost =
+            |root: &&PathBuf| !written.iter().any(|other| other != *root && root.starts_with(other));
+        let workspaces: Vec<PathBuf> = written.iter().filter(is_outermost).cloned().collect();
+        let walks = workspaces.iter().map(|root| RepositoryWalk::below(root, Extent::Sources));
+        let found = walks.flat_map(|walk| walk.repositories).collect();
+        Self { workspaces, found }
+    }
+}
+
+fn written_by(confinement: &Confinement) -> Vec<PathBuf> {
+    let written = confinement.roots.iter().filter(|root| root.access == Access::Write);
+    written.map(|root| root.path.clone()).collect()
+}
+
 impl Layout {
     /// Protects the repositories in the workspaces, and those in the `modules` of a repository around one. All of them can be committed
     /// to. Returns those whose configuration counts in the workspaces.
     pub fn protect_repositories(
         &mut self,
         confinement: &Confinement,
+        repositories: &NestedRepositories,
         home: Option<&Path>,
         copies: Option<&Path>,
     ) -> io::Result<Vec<ConfiguredRepository>> {
-        let written = confinement.roots.iter().filter(|root| root.access == Access::Write);
-        let written: Vec<PathBuf> = written.map(|root| root.path.clone()).collect();
-        // What lies in another workspace is searched with that one.
-        let is_outermost =
-            |root: &&PathBuf| !written.iter().any(|other| other != *root && root.starts_with(other));
-        let workspaces: Vec<PathBuf> = written.iter().filter(is_outermost).cloned().collect();
-        let mut watch = RepositoryWatch::new(workspaces.clone());
-        let walks = workspaces.iter().map(|root| RepositoryWalk::below(root, Extent::Sources));
-        let mut found: Vec<FoundRepository> = walks.flat_map(|walk| walk.repositories).collect();
+        let written = written_by(confinement);
+        let NestedRepositories { workspaces, found } = repositories;
+        let (mut watch, mut found) = (RepositoryWatch::new(workspaces.clone()), found.clone());
         let around = self.write.iter().filter(|path| !written.iter().any(|root| path.starts_with(root)));
         let around = around.filter(|path| path.join("HEAD").exists());
         for git in around.cloned().collect::<Vec<_>>() {

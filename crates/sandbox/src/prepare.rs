@@ -26,6 +26,7 @@ use crate::layout::{Around, Layout, Mount};
 use crate::machine::{Machine, Tier};
 use crate::mount_plan::plan_mounts;
 use crate::needed::needed;
+use crate::nested::NestedRepositories;
 use crate::proof::Settled;
 use crate::proxy::Proxy;
 use crate::quarantine::Quarantine;
@@ -63,6 +64,8 @@ pub struct Job<'a> {
     pub env: BTreeMap<String, String>,
     /// Its folder.
     pub cwd: &'a Path,
+    /// The repositories in its workspaces, found before the missing paths of other runs were read.
+    pub repositories: &'a NestedRepositories,
     /// The missing paths of other active runs: whatever is found there is not the user's. None where they are not known.
     pub others: Option<&'a [Quarantine]>,
     /// A directory for its temporary files, where it has no `/tmp` of its own and cannot share the machine's. Created when needed.
@@ -133,6 +136,7 @@ pub fn prepare(job: &Job<'_>, settled: Settled) -> Result<Prepared, Refusal> {
         absent: absent.as_ref(),
         others: job.others.unwrap_or_default(),
         tier: settled.tier,
+        repositories: job.repositories,
         copies: job.temporary.filter(|_| namespaces),
     };
     let mut layout = Layout::of(confinement, around).map_err(Refusal::Layout)?;

@@ -24,6 +24,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use serde::{Deserialize, Serialize};
 
 use crate::machine::{Machine, Tier};
+use crate::nested::NestedRepositories;
 use crate::prepare::{Job, Prepared, Refusal, prepare};
 use crate::probe::{DONE, EXPOSED, Errand, PLANTED, PLANTED_IN_STATE, PROBE, STATE_KEPT, VICTIM};
 use crate::quarantine::QuarantineStore;
@@ -287,6 +288,7 @@ pub fn prove(
         args: &[PROBE.to_owned(), errand],
         env: BTreeMap::new(),
         cwd: &stage.workspace(),
+        repositories: &NestedRepositories::find(&probed),
         others: None,
         temporary: Some(&stage.folder.join("temporary")),
         executable,

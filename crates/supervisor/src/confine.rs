@@ -12,7 +12,7 @@ use model::{
 };
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
-use sandbox::{Job, Prepared, Proxy, Refusal, Step, Tier, Word};
+use sandbox::{Job, NestedRepositories, Prepared, Proxy, Refusal, Step, Tier, Word};
 
 use crate::active_runs::{ActiveRuns, Publication};
 use crate::held::TEMPORARY;
@@ -65,6 +65,7 @@ pub fn ready(
     let (program, args, cwd) = (&plan.program, &plan.args, &plan.cwd);
     let temporary = Some(spool.join(TEMPORARY));
     let temporary = temporary.as_deref();
+    let repositories = &NestedRepositories::find(confinement);
     let cannot_list = |error: io::Error| not_confined(&format!("cannot list the run: {error}"));
     let active = confinement.proofs.as_ref().map(|proofs| ActiveRuns::lock(proofs, run_id));
     let mut active = match active.transpose() {
@@ -74,7 +75,7 @@ pub fn ready(
     };
     let others = active.as_ref().map(|active| &active.others[..]);
     let executable = executable.as_fd();
-    let job = Job { confinement, program, args, env, cwd, others, temporary, executable };
+    let job = Job { confinement, program, args, env, cwd, repositories, others, temporary, executable };
     let prepared = sandbox::prepare(&job, settled).map_err(|refusal| refused(&refusal))?;
     let recovered = active.as_mut().map_or_else(Vec::new, |active| std::mem::take(&mut active.recovered));
     let publication = active.map(|active| active.publish(spool, &prepared.quarantine));
