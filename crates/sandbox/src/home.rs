@@ -12,7 +12,7 @@ use std::path::{Path, PathBuf};
 
 use model::{HomeView, PRIVATE_FOLDERS};
 
-use crate::home_files::sanitized;
+use crate::home_files::{profile, sanitized};
 use crate::needed::interpreter;
 use crate::real::Real;
 
@@ -88,7 +88,7 @@ pub(crate) struct AbsentHome {
     written: Vec<PathBuf>,
     /// The parts that are exposed: where each appears, and its real path.
     pub exposed: Vec<(PathBuf, PathBuf)>,
-    /// Files of which the run sees a copy without credentials: where each appears, and the copy.
+    /// Files of which the run sees a version of its own: where each appears, and that version.
     pub files: Vec<(PathBuf, PathBuf)>,
 }
 
@@ -135,10 +135,11 @@ impl AbsentHome {
         home
     }
 
-    /// Writes copies of configuration files without credentials to a directory of the run.
-    pub fn copy_files(&mut self, directory: &Path) -> io::Result<()> {
+    /// Writes the run's versions of files to a directory of the run: configuration without credentials, and a profile.
+    pub fn write_files(&mut self, directory: &Path, env: &BTreeMap<String, String>) -> io::Result<()> {
         let Some(home) = self.directories.first().cloned() else { return Ok(()) };
-        for (number, (name, text)) in sanitized(&home).into_iter().enumerate() {
+        let profile = env.get("PATH").map(|search_path| profile(search_path));
+        for (number, (name, text)) in sanitized(&home).into_iter().chain(profile).enumerate() {
             let at = home.join(name);
             if self.exposed.iter().any(|(exposed, _)| at.starts_with(exposed)) {
                 continue;

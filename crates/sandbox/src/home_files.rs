@@ -1,7 +1,10 @@
-//! Configuration files of package managers in the home directory, without credentials.
+//! The files of the home directory that a run gets in a version of its own.
 //!
-//! They name the registries that a project is built from, and often hold tokens in the next line. A run gets a copy with the lines
-//! that are known to be harmless.
+//! Configuration files of package managers name the registries that a project is built from, and often hold tokens in the next
+//! line. A run gets a copy with the lines that are known to be harmless.
+//!
+//! A login shell, which codex runs every command in, forgets the `PATH` of its caller: `/etc/profile` of Debian sets another one,
+//! and the user's own profile, which would add the toolchains to it, is absent. A run gets a profile that restores its `PATH`.
 
 use std::fs::File;
 use std::io::Read;
@@ -25,6 +28,11 @@ pub(crate) fn sanitized(home: &Path) -> Vec<(&'static str, String)> {
         Some((*name, lines.flat_map(|line| [line, "\n"]).collect()))
     };
     FILES.iter().filter_map(copy).collect()
+}
+
+/// Returns the profile of login shells in a run with this `PATH`.
+pub(crate) fn profile(search_path: &str) -> (&'static str, String) {
+    (".profile", format!("PATH='{}'\nexport PATH\n", search_path.replace('\'', r"'\''")))
 }
 
 fn read(path: &Path) -> Option<String> {
@@ -54,6 +62,16 @@ fn is_harmless(line: &str, keys: &[&str]) -> bool {
 mod tests {
     use super::*;
     use std::fs;
+
+    #[test]
+    #[expect(clippy::disallowed_methods, reason = "a shell reads the profile")]
+    fn profile_restores_any_search_path() {
+        let path = "/home/o'brien/bin:/usr/bin:$(touch x)";
+        let (_, text) = profile(path);
+        let script = format!("PATH=lost; {text}printf %s \"$PATH\"");
+        let output = std::process::Command::new("/bin/sh").args(["-c", &script]).output().unwrap();
+        assert_eq!(String::from_utf8(output.stdout).unwrap(), path);
+    }
 
     #[test]
     fn registries_are_kept_and_tokens_are_not() {

@@ -229,7 +229,7 @@ fn find_home(job: &Job<'_>, own: Option<&Path>) -> Result<Option<AbsentHome>, Re
     let mut home =
         AbsentHome::find(HomeNeeds { view, program, env, own, hidden: &hidden, written: &written });
     if let Some(directory) = job.temporary {
-        home.copy_files(&directory.join("files")).map_err(Refusal::Files)?;
+        home.write_files(&directory.join("files"), &job.env).map_err(Refusal::Files)?;
     }
     Ok(Some(home))
 }

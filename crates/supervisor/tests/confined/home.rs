@@ -15,6 +15,7 @@ crate::tests! {
     exposed_paths_can_be_read_and_are_reported,
     hidden_path_within_an_exposed_one_stays_hidden,
     toolchains_in_the_home_directory_run,
+    login_shell_finds_toolchains_of_the_home_directory,
     home_directory_that_is_a_link_is_absent,
     home_directory_of_the_user_database_is_absent,
     repository_above_the_workspace_is_seen_in_the_home_directory,
@@ -160,7 +161,6 @@ const CREDENTIALS: &[&str] = &[
     ".zshenv",
     ".zshrc",
     ".bashrc",
-    ".profile",
     "Documents/passwords.kdbx",
     "Downloads/key.pem",
     "snap/firefox/common/logins.json",
@@ -323,6 +323,22 @@ fn toolchains_in_the_home_directory_run() {
             plan.env.insert("PATH".to_owned(), format!("{}:/usr/bin:/bin", path.join(":")));
             scene.run(&plan).await;
             assert_eq!(scene.output(), "nvm\npyenv\npipx\nlinked\ncargo\nown\n", "{}", scene.error());
+        });
+    }
+}
+
+/// Codex runs every command in a login shell, whose `/etc/profile` sets a `PATH` of its own.
+fn login_shell_finds_toolchains_of_the_home_directory() {
+    for namespaces in [true, false] {
+        Scene::play(async |scene: &Scene| {
+            let bin = scene.path("home/.cargo/bin");
+            write_program(&bin.join("cargo-x"), "#!/bin/sh\necho cargo\n");
+            fs::write(scene.path("home/.profile"), "echo the profile of the user\n").unwrap();
+            let script = "sh -lc cargo-x; bash -lc cargo-x";
+            let mut plan = plan(scene, script, Preset::Workspace, namespaces);
+            plan.env.insert("PATH".to_owned(), format!("{}:/usr/bin:/bin", bin.display()));
+            scene.run(&plan).await;
+            assert_eq!(scene.output(), "cargo\ncargo\n", "{}", scene.error());
         });
     }
 }
