@@ -3,6 +3,7 @@
 //! Owns what a person sees of it and what Ctrl-C means. The job is the daemon's: whatever becomes of this program, it goes on.
 
 use std::io::{self, IsTerminal, Read};
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Duration;
 
@@ -233,12 +234,9 @@ impl Follower {
 
 /// What is asked, in the words of the model.
 pub fn spec(order: &Order, config: &Config) -> Result<CallSpec, Failure> {
-    let cwd =
-        order.cwd.canonicalize().map_err(|source| Failure::Cwd { folder: order.cwd.clone(), source })?;
-    // The daemon is asked in JSON, which could not even name it.
-    if cwd.to_str().is_none() {
-        return Err(LaunchError::NotUnicode { folder: cwd }.into());
-    }
+    let cwd = real_directory("--cwd", &order.cwd)?;
+    let add_dirs = order.add_dir.iter().map(|directory| real_directory("--add-dir", directory));
+    let add_dirs = add_dirs.collect::<Result<_, _>>()?;
     if let Some(policy) = order.policy.filter(|policy| order.observe && policy.contradicts_observe()) {
         return Err(Failure::ObserveWrites { policy });
     }
@@ -248,6 +246,7 @@ pub fn spec(order: &Order, config: &Config) -> Result<CallSpec, Failure> {
         (None, false) => SessionChoice::New,
     };
     let call = CallSpec {
+        add_dirs,
         model: order.model.clone(),
         session,
         mode: if order.observe { Mode::Observe } else { Mode::Execute },
@@ -264,6 +263,17 @@ pub fn spec(order: &Order, config: &Config) -> Result<CallSpec, Failure> {
     };
     let trusted = order.trust_workspace || config.sandbox.trust_workspaces;
     Ok(if trusted { call.trusting_its_workspace() } else { call })
+}
+
+/// Returns the real path of a directory that an option names.
+fn real_directory(option: &'static str, folder: &Path) -> Result<PathBuf, Failure> {
+    let real = folder.canonicalize();
+    let real = real.map_err(|source| Failure::Directory { option, folder: folder.to_owned(), source })?;
+    // The daemon is asked in JSON, which could not even name it.
+    if real.to_str().is_none() {
+        return Err(LaunchError::NotUnicode { folder: real }.into());
+    }
+    Ok(real)
 }
 
 /// The policy that is named, or the operator's.

@@ -90,6 +90,9 @@ pub struct Order {
     /// The folder it works in
     #[arg(long, value_name = "FOLDER", default_value = ".")]
     pub cwd: PathBuf,
+    /// A further directory that it may work in; may be given several times
+    #[arg(long, value_name = "DIRECTORY")]
+    pub add_dir: Vec<PathBuf>,
     /// A model, by the vendor's alias (opus) or its full name; default: the agent's own choice
     #[arg(long)]
     pub model: Option<String>,

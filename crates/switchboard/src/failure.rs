@@ -25,7 +25,7 @@ pub enum Failure {
     #[error("the prompt is not UTF-8 text")]
     PromptIsNoText,
     #[error("cannot work in `{}`", folder.display())]
-    Cwd { folder: PathBuf, source: io::Error },
+    Directory { option: &'static str, folder: PathBuf, source: io::Error },
     #[error("`--observe` and `--policy {policy}` contradict each other: the policy lets the agent write")]
     ObserveWrites { policy: Preset },
     #[error(transparent)]
@@ -87,7 +87,7 @@ impl Failure {
     pub fn hint(&self) -> Option<String> {
         Some(match self {
             Self::PromptIsNoText => "convert it to UTF-8 first, with `iconv` for example".to_owned(),
-            Self::Cwd { .. } => "pass an existing directory with `--cwd`".to_owned(),
+            Self::Directory { option, .. } => format!("pass an existing directory with `{option}`"),
             Self::ObserveWrites { .. } => {
                 "leave one of them out, or use `--policy observe` or `--policy sealed`".to_owned()
             }
@@ -132,7 +132,9 @@ impl Failure {
 
     fn exit_status(&self) -> ExitStatus {
         match self {
-            Self::Cwd { .. } | Self::Refused { about: About::Directory, .. } => ExitStatus::BadDirectory,
+            Self::Directory { .. } | Self::Refused { about: About::Directory, .. } => {
+                ExitStatus::BadDirectory
+            }
             Self::Launch(error) if error.is_about_cwd() => ExitStatus::BadDirectory,
             Self::Home(HomeError::Folder(FolderError::Cannot { .. }))
             | Self::Front(FrontError::Home(HomeError::Folder(FolderError::Cannot { .. })))

@@ -42,6 +42,24 @@ fn a_call_starts_the_daemon_and_prints_the_answer_alone_on_stdout() {
 }
 
 #[test]
+fn added_directories_reach_the_agent_and_must_exist() {
+    let bed = Bed::new();
+    let (one, other) = (bed.scratch().join("one"), bed.scratch().join("other"));
+    for direct in [&[][..], &["--direct"]] {
+        std::fs::create_dir_all(&one).unwrap();
+        std::fs::create_dir_all(&other).unwrap();
+        let (one, other) = (one.to_str().unwrap(), other.to_str().unwrap());
+        let arguments = ["call", "rehearsal", "--add-dir", one, "--add-dir", other, "@rehearse args"];
+        let output = bed.run(&[&arguments, direct].concat());
+        assert!(stdout(&output).contains(one) && stdout(&output).contains(other), "{output:?}");
+        std::fs::remove_dir(other).unwrap();
+        let output = bed.run(&[&arguments, direct].concat());
+        assert_eq!(output.status.code(), Some(9), "{output:?}");
+        assert!(stderr(&output).contains("pass an existing directory with `--add-dir`"), "{output:?}");
+    }
+}
+
+#[test]
 fn unfinished_work_is_reported_by_both_ways_of_calling() {
     let bed = Bed::new();
     for direct in [&[][..], &["--direct"]] {
