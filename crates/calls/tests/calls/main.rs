@@ -14,6 +14,7 @@ mod replaced;
 mod resuming;
 mod scene;
 mod sharing;
+mod tidying;
 mod unfinished;
 
 use std::process::ExitCode;
@@ -53,6 +54,7 @@ fn main() -> ExitCode {
         replaced::TESTS,
         losing::TESTS,
         sharing::TESTS,
+        tidying::TESTS,
         unfinished::TESTS,
         killing::TESTS,
     ];

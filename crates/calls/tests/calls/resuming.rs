@@ -1,6 +1,7 @@
 //! Jobs of several runs: out of turns, out of quota, interrupted.
 
 use std::fs;
+use std::time::Duration;
 
 use calls::{CallError, Leave, Order, Standing};
 use model::{CallSpec, JobState, RunState, SessionChoice, StateName};
@@ -59,6 +60,10 @@ fn a_call_can_be_cancelled_while_it_waits_to_go_on() {
         let desk = scene.open().await;
         let job = desk.place(scene.order("say first part\nmax-turns")).await.unwrap().job;
         until_it_says(&desk, job, "resuming in 2 s: the last run used up its turns").await;
+        // The wait is not counted as the agent's time.
+        let ran = desk.answer(job).await.unwrap().duration_ms;
+        tokio::time::sleep(Duration::from_millis(100)).await;
+        assert_eq!(desk.answer(job).await.unwrap().duration_ms, ran);
         desk.cancel(job).await.unwrap();
         let answer = ended(&desk, job).await;
         assert_eq!((answer.status, answer.output.as_str()), (Standing::Cancelled, "first part"));

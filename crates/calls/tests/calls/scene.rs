@@ -28,6 +28,13 @@ impl Scene {
         scene.nothing_is_left();
     }
 
+    /// Plays a test that may put its clock forward: only a runtime of one thread has a clock of its own.
+    pub fn play_with_own_clock<F: AsyncFnOnce(&Scene)>(test: F) {
+        let scene = Scene { folder: tempfile::tempdir().unwrap() };
+        tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap().block_on(test(&scene));
+        scene.nothing_is_left();
+    }
+
     pub fn state(&self) -> PathBuf {
         self.folder.path().join("state")
     }

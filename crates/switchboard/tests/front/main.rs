@@ -23,5 +23,6 @@ mod service;
 mod starting;
 mod stopping;
 mod terminal;
+mod unconfined;
 mod unwritten;
 mod whose;

@@ -1,0 +1,61 @@
+//! Calls on a machine without bubblewrap.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use crate::bed::{Bed, stderr, stdout};
+
+/// A command of Switchboard that sees no bubblewrap of the system, in a mount namespace of its own.
+fn without_bubblewrap(bed: &Bed, args: &[&str]) -> Command {
+    let places = ["/usr/bin/bwrap", "/usr/local/bin/bwrap", "/run/current-system/sw/bin/bwrap"];
+    let there = places.into_iter().filter(|place| Path::new(place).exists()).collect::<Vec<_>>().join(" ");
+    let mut command = Command::new("unshare");
+    command
+        .env_clear()
+        .env("PATH", format!("{}:/usr/sbin:/usr/bin:/sbin:/bin", programs(bed).display()))
+        .env("SWITCHBOARD_HOME", &bed.home);
+    command.args(["--map-current-user", "--user", "--mount", "--keep-caps", "sh", "-c"]);
+    command
+        .arg(format!("for place in {there}; do mount --bind /dev/null $place; done; exec \"$@\""))
+        .arg("sh")
+        .arg(env!("CARGO_BIN_EXE_switchboard"))
+        .args(args);
+    command
+}
+
+/// A directory of `PATH` that nobody else can write to.
+fn programs(bed: &Bed) -> PathBuf {
+    bed.scratch().join("bin")
+}
+
+#[test]
+fn doctor_and_calls_look_for_bubblewrap_in_the_same_places() {
+    let bed = Bed::new();
+    let work = bed.work();
+    let call = |direct: &[&str]| {
+        let call = ["call", "rehearsal", "--require", "--cwd", work.to_str().unwrap(), "hello"];
+        without_bubblewrap(&bed, &[&call, direct].concat()).output().unwrap()
+    };
+    let doctor = || stdout(&without_bubblewrap(&bed, &["doctor"]).output().unwrap());
+    let found = doctor();
+    assert!(found.contains("bubblewrap is not there"), "{found}");
+    for direct in [&[][..], &["--direct"]] {
+        let refused = call(direct);
+        assert_eq!(refused.status.code(), Some(8), "{refused:?}");
+        assert!(stderr(&refused).contains("bubblewrap"), "{refused:?}");
+    }
+    assert_eq!(fs::read_dir(&work).unwrap().count(), 0);
+
+    if !Path::new("/usr/bin/bwrap").is_file() {
+        return;
+    }
+    fs::create_dir(programs(&bed)).unwrap();
+    fs::copy("/usr/bin/bwrap", programs(&bed).join("bwrap")).unwrap();
+    let found = doctor();
+    assert!(found.contains("by namespaces (bubblewrap)"), "{found}");
+    for direct in [&[][..], &["--direct"]] {
+        let done = call(direct);
+        assert_eq!(done.status.code(), Some(0), "{done:?}");
+    }
+}
