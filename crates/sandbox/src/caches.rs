@@ -31,6 +31,13 @@ pub(crate) fn create(caches: &Caches, base: &Path, env: &mut BTreeMap<String, St
     }
     let opened = File::open(base)?;
     for cache in caches.variables.values() {
+        // An agent may have put a link or a file in its place, which would lead every later run astray.
+        if matches!(
+            openat(&opened, cache, OFlags::PATH | DIRECTORY, Mode::empty()),
+            Err(Errno::LOOP | Errno::NOTDIR)
+        ) {
+            unlinkat(&opened, cache, AtFlags::empty())?;
+        }
         match mkdirat(&opened, cache, Mode::RWXU) {
             Ok(()) | Err(Errno::EXIST) => {}
             Err(error) => return Err(error.into()),
@@ -53,7 +60,7 @@ pub(crate) fn name(caches: &Caches, base: &Path, env: &mut BTreeMap<String, Stri
 fn copy_cargo_config(from: &Path, base: &File) -> io::Result<()> {
     let (cache, name) = Caches::cargo_config_copy();
     let directory = match openat(base, cache, OFlags::RDONLY | DIRECTORY, Mode::empty()) {
-        // Whatever an agent has put in its place is the agent's own affair.
+        // An agent of another run has exchanged it just now.
         Err(Errno::LOOP | Errno::NOTDIR) => return Ok(()),
         directory => directory?,
     };
@@ -287,6 +294,7 @@ mod tests {
         std::os::unix::fs::symlink(&users, base.join("cargo")).unwrap();
         create();
         assert_eq!(fs::read_dir(&users).unwrap().count(), 0);
+        assert!(base.join("cargo").symlink_metadata().unwrap().is_dir());
     }
 
     #[test]

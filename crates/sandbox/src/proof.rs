@@ -322,7 +322,7 @@ struct Stage {
 impl Stage {
     fn set(scratch: &Path, confinement: &Confinement, executable: BorrowedFd<'_>) -> io::Result<Self> {
         let id = format!("{}-{}", std::process::id(), Instant::now().elapsed().as_nanos());
-        fs::create_dir_all(scratch)?;
+        DirBuilder::new().recursive(true).mode(0o700).create(scratch)?;
         let folder = scratch.canonicalize()?.join(format!("probe-{}", std::process::id()));
         // What a killed one of the same number has left.
         let _ = fs::remove_dir_all(&folder);
