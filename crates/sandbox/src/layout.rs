@@ -18,6 +18,7 @@ use crate::nested::NestedRepositories;
 use crate::overlap::UntrustedPaths;
 use crate::quarantine::{Quarantine, QuarantineTime};
 use crate::real::Real;
+use crate::root_secrets::root_secrets;
 use crate::sockets;
 use crate::state::StateView;
 use crate::worktree::Repository;
@@ -99,7 +100,8 @@ impl Layout {
         let Around { needed, home, state, absent, others, tier, repositories, copies } = around;
         let mounts = Mounts::look();
         let mut layout = Self { untrusted: UntrustedPaths::find(others, &mounts), ..Self::default() };
-        let hidden = hidden(confinement)?;
+        let secrets = root_secrets();
+        let hidden = hidden(confinement.hidden.iter().chain(&secrets))?;
         for root in &confinement.roots {
             layout.root(&root.path, root.access, &hidden)?;
         }
@@ -412,9 +414,9 @@ fn is_root(confinement: &Confinement, path: &Path) -> bool {
 }
 
 /// What is to be hidden and is there: by its name, and as it really is.
-fn hidden(confinement: &Confinement) -> io::Result<Vec<(&Path, Real)>> {
+fn hidden<'a>(paths: impl Iterator<Item = &'a PathBuf>) -> io::Result<Vec<(&'a Path, Real)>> {
     let mut hidden = Vec::new();
-    for path in &confinement.hidden {
+    for path in paths {
         match Real::of(path) {
             Ok(real) => hidden.push((path.as_path(), real)),
             // What this user cannot see is hidden already.

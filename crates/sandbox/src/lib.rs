@@ -46,6 +46,7 @@ mod report;
 mod repositories;
 mod repository_watch;
 mod request;
+mod root_secrets;
 mod seccomp;
 mod sockets;
 mod state;

@@ -16,6 +16,7 @@ crate::tests! {
     hidden_path_within_an_exposed_one_stays_hidden,
     toolchains_in_the_home_directory_run,
     login_shell_finds_toolchains_of_the_home_directory,
+    secrets_of_the_system_are_hidden_from_root,
     home_directory_that_is_a_link_is_absent,
     home_directory_of_the_user_database_is_absent,
     repository_above_the_workspace_is_seen_in_the_home_directory,
@@ -339,6 +340,17 @@ fn login_shell_finds_toolchains_of_the_home_directory() {
             plan.env.insert("PATH".to_owned(), format!("{}:/usr/bin:/bin", bin.display()));
             scene.run(&plan).await;
             assert_eq!(scene.output(), "cargo\ncargo\n", "{}", scene.error());
+        });
+    }
+}
+
+fn secrets_of_the_system_are_hidden_from_root() {
+    for namespaces in [true, false] {
+        Scene::play(async |scene: &Scene| {
+            let script = "cat /etc/shadow /etc/gshadow /etc/ssl/private/* 2> /dev/null; wc -l < /etc/passwd";
+            scene.run(&plan(scene, script, Preset::Workspace, namespaces)).await;
+            let users = fs::read_to_string("/etc/passwd").unwrap().lines().count();
+            assert_eq!(scene.output(), format!("{users}\n"), "{}", scene.error());
         });
     }
 }
