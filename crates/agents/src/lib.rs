@@ -39,8 +39,8 @@ pub use launch::{
 pub use models::{BadModelName, ModelTable, ModelTables};
 pub use outcome::{Ended, judge};
 pub use parse::{
-    Complaint, ComplaintCode, ParseLimits, Parser, RefusedWrite, RefusedWrites, Said, Summary, TaskTracker,
-    WriteErrno,
+    Complaint, ComplaintCode, ParseLimits, Parser, RefusedErrno, RefusedPath, RefusedPaths, Said, Summary,
+    TaskTracker,
 };
 pub use private_state::seed_private_state;
 pub use relay::{CONTINUE_PROMPT, MAX_RESUME_ATTEMPTS, Next, Relay};

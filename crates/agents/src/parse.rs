@@ -9,7 +9,7 @@ mod codex;
 mod gemini;
 mod json;
 mod lines;
-mod refused_writes;
+mod refused_paths;
 mod summary;
 
 use model::{AgentEvent, AgentKind, AgentText, RawJson, ToolOutput, Unreadable};
@@ -17,7 +17,7 @@ use model::{AgentEvent, AgentKind, AgentText, RawJson, ToolOutput, Unreadable};
 pub use background::TaskTracker;
 use lines::{Line, Lines};
 use memchr::memchr2;
-pub use refused_writes::{RefusedWrite, RefusedWrites, WriteErrno};
+pub use refused_paths::{RefusedErrno, RefusedPath, RefusedPaths};
 pub use summary::{Complaint, ComplaintCode, Said, Summary};
 
 /// The trouble of an agent that gets no answer from the API of its model, where its own words say nothing.

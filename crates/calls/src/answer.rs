@@ -80,7 +80,7 @@ pub struct Answer {
     /// Background tasks of the agent that did not complete.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub background: Vec<UnfinishedTask>,
-    /// Tools, writes and hosts that were refused. The agent's own verdict decides the status, not these.
+    /// Tools, writes, hosts and paths of the home directory that were refused. The agent's own verdict decides the status, not these.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub refusals: Vec<ListedRefusal>,
     /// The refused tools among `refusals`, one entry for each call.
@@ -240,7 +240,7 @@ pub struct UnfinishedTask {
 /// Something that the agent tried and that was refused.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct ListedRefusal {
-    /// `tool`, `write` or `host`.
+    /// `tool`, `write`, `read` or `host`.
     pub kind: String,
     /// The tool, the path or the host.
     pub subject: String,

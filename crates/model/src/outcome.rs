@@ -86,10 +86,12 @@ impl Outcome {
             format!("{count} background task{} did not complete: {tasks}", if count == 1 { "" } else { "s" })
         });
         let refused = list(&self.refusals).map(|refused| format!("refused: {refused}"));
+        let is_read = |refusal: &RefusedAction| refusal.kind == RefusedKind::Read;
+        let expose = self.refusals.iter().any(is_read).then(|| EXPOSE.to_owned());
         let implausible = list(&self.implausible).map(|figures| {
             format!("the agent reported figures that cannot be true and are not counted: {figures}")
         });
-        tasks.into_iter().chain(refused).chain(implausible).collect()
+        tasks.into_iter().chain(refused).chain(expose).chain(implausible).collect()
     }
 
     /// What to do about a failure.
@@ -97,6 +99,9 @@ impl Outcome {
         self.failure().map(|failure| failure.kind.hint(self.agent))
     }
 }
+
+/// What to do about a path of the home directory that could not be read.
+const EXPOSE: &str = "the home directory is absent in the sandbox: list a path that agents need in `sandbox.expose` of the configuration";
 
 /// Lists the first few items; none when there is none.
 fn list<T: fmt::Display>(items: &[T]) -> Option<String> {
@@ -405,6 +410,8 @@ pub enum RefusedKind {
     Tool,
     /// To write a file, refused by the sandbox.
     Write,
+    /// To read a path of the home directory that the sandbox does not expose.
+    Read,
     /// To connect to a host, refused by the sandbox.
     Host,
 }
@@ -415,6 +422,7 @@ impl RefusedKind {
         match self {
             Self::Tool => "tool",
             Self::Write => "write",
+            Self::Read => "read",
             Self::Host => "host",
         }
     }
@@ -475,7 +483,7 @@ mod tests {
         for status in [Stopped, Killed, Failed, Unknown] {
             assert_eq!(serde_json::to_value(status).unwrap(), status.name());
         }
-        for kind in [RefusedKind::Tool, RefusedKind::Write, RefusedKind::Host] {
+        for kind in [RefusedKind::Tool, RefusedKind::Write, RefusedKind::Read, RefusedKind::Host] {
             assert_eq!(serde_json::to_value(kind).unwrap(), kind.name());
         }
     }

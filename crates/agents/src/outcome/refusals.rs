@@ -5,7 +5,7 @@ use std::path::Path;
 use model::{Access, AgentKind, Confined, PermissionDenial, RefusedAction, RefusedKind, SandboxReport};
 
 use super::Ended;
-use crate::parse::{RefusedWrite, WriteErrno};
+use crate::parse::{RefusedErrno, RefusedPath};
 
 /// How many are listed, and how many characters of a detail.
 const MAX_REFUSALS: usize = 100;
@@ -17,7 +17,7 @@ const CODEX_COMMAND: &str = "command_execution";
 /// The subject of a refused write whose message names no path.
 const NO_PATH: &str = "unknown path";
 
-/// Lists the refusals. Writes and hosts only of a confined run: nothing else refuses them.
+/// Lists the refusals. Paths and hosts only of a confined run: nothing else refuses them.
 pub(super) fn refusals(ended: &Ended<'_>) -> Vec<RefusedAction> {
     let mut refusals = Vec::new();
     for PermissionDenial { tool, detail, .. } in &ended.summary.denials {
@@ -29,9 +29,11 @@ pub(super) fn refusals(ended: &Ended<'_>) -> Vec<RefusedAction> {
         }
     }
     if let Some(SandboxReport::Confined(confined)) = &ended.report.sandbox {
-        for write in ended.summary.refused_writes.iter().filter(|write| is_refused_by(confined, write)) {
-            let path = write.path.as_deref().unwrap_or(NO_PATH);
-            add(&mut refusals, RefusedKind::Write, path, Some(&write.line), write.count);
+        for refused in ended.summary.refused_paths.iter().filter(|refused| is_refused_by(confined, refused)) {
+            let path = refused.path.as_deref().unwrap_or(NO_PATH);
+            let is_missing = refused.errno == RefusedErrno::Missing;
+            let kind = if is_missing { RefusedKind::Read } else { RefusedKind::Write };
+            add(&mut refusals, kind, path, Some(&refused.line), refused.count);
         }
         for host in &confined.refused_hosts {
             add(&mut refusals, RefusedKind::Host, host, None, 1);
@@ -75,22 +77,34 @@ fn add(
     }
 }
 
-/// Whether the sandbox can have refused a write. Ordinary permissions answer `EACCES`, too: it is counted only for a path
+/// Whether the sandbox can have refused a path. Ordinary permissions answer `EACCES`, too: it is counted only for a path
 /// that the policy does not let the agent write.
-fn is_refused_by(confined: &Confined, write: &RefusedWrite) -> bool {
+fn is_refused_by(confined: &Confined, refused: &RefusedPath) -> bool {
     let policy = &confined.policy;
-    match (write.errno, &write.path) {
-        (WriteErrno::ReadOnly, _) => true,
-        (WriteErrno::Access, Some(path)) if path.starts_with('/') => {
+    match (refused.errno, &refused.path) {
+        (RefusedErrno::ReadOnly, _) => true,
+        (RefusedErrno::Access, Some(path)) if path.starts_with('/') => {
             let path = Path::new(path);
             let writable = policy.roots.iter().filter(|root| root.access != Access::Read);
             let is_protected = policy.protected.iter().any(|protected| path.starts_with(&protected.path));
             is_protected || !writable.into_iter().any(|root| path.starts_with(&root.path))
         }
         // Programs name the path relative to their own working directory.
-        (WriteErrno::Busy, Some(path)) => {
+        (RefusedErrno::Busy, Some(path)) => {
             policy.protected.iter().any(|protected| protected.path.ends_with(path))
         }
-        (WriteErrno::Access, _) | (WriteErrno::Busy, None) => false,
+        (RefusedErrno::Missing, Some(path)) => is_absent(confined, Path::new(path)),
+        (RefusedErrno::Access, _) | (RefusedErrno::Busy | RefusedErrno::Missing, None) => false,
     }
+}
+
+/// Whether a path exists in the home directory and the run did not see it. The agent's state is its own matter.
+fn is_absent(confined: &Confined, path: &Path) -> bool {
+    let Some(home) = &confined.policy.home else { return false };
+    let roots = confined.policy.roots.iter().map(|root| &root.path);
+    let state = confined.policy.state.iter().map(|state| &state.directory);
+    let mut seen = roots.chain(&confined.exposed).chain(state);
+    path.starts_with(&home.directory)
+        && !seen.any(|seen| path.starts_with(seen))
+        && path.symlink_metadata().is_ok()
 }

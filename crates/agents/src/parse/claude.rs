@@ -223,7 +223,7 @@ fn user(message: Message<'_>, summary: &mut Summary, on_event: &mut impl FnMut(A
             let Block { output, is_error, .. } = block;
             let file_tool = summary.take_file_tool(&id);
             if is_error {
-                summary.refused_writes.search(&output);
+                summary.refused_paths.search(&output);
                 let denial = disabled_tool(&output).or_else(|| refused_file(&file_tool?, &output, summary));
                 if let Some((tool, detail)) = denial {
                     let denial =
@@ -272,7 +272,7 @@ fn refused_file(tool: &str, output: &ToolOutput<'_>, summary: &mut Summary) -> O
     if READING_FILE_TOOLS.iter().any(|verb| tool.strip_prefix(FILE_TOOLS) == Some(verb)) {
         return Some((tool.to_owned(), error.message));
     }
-    summary.refused_writes.refused_by_file_tool(&error.message);
+    summary.refused_paths.refused_by_file_tool(&error.message);
     None
 }
 

@@ -218,7 +218,7 @@ fn tool_result(item: Item<'_>, summary: &mut Summary, on_event: &mut impl FnMut(
     let is_error = declined || failed_exit || item.failure.is_some() || item.status == Some(b"failed");
     let output = item.failure.or(item.output).unwrap_or(ToolOutput::Nothing);
     if is_error {
-        summary.refused_writes.search(&output);
+        summary.refused_paths.search(&output);
     }
     let (id, exit_code) = (item.id.unwrap_or_else(|| "".into()), item.exit_code);
     on_event(AgentEvent::ToolResult { id, output, is_error, exit_code, in_background: false });

@@ -251,9 +251,9 @@ fn tool_result(line: Line<'_>, summary: &mut Summary, on_event: &mut impl FnMut(
     let exit_code = exit_code_after("Command exited with code: ", &output);
     let is_error = line.status == Some(b"error") || exit_code.is_some() || blocked.is_some() || is_canceled;
     if is_error {
-        summary.refused_writes.search(&output);
+        summary.refused_paths.search(&output);
     } else if let Some(command) = summary.background.open_description(&words) {
-        summary.refused_writes.search_output_of(command, &output);
+        summary.refused_paths.search_output_of(command, &output);
     }
     let went_on = matches!(&output, ToolOutput::Text(text) if text.preview(MOVED.len()) == MOVED);
     if went_on {

@@ -3,7 +3,7 @@
 use model::{AgentText, PermissionDenial, Usage};
 
 use super::background::TaskTracker;
-use super::refused_writes::RefusedWrites;
+use super::refused_paths::RefusedPaths;
 
 /// How much of stray output is kept, and how many denials.
 const STRAY_BYTES: usize = 16 << 10;
@@ -39,7 +39,7 @@ pub struct Summary {
     /// Tasks that go on in the background.
     pub background: TaskTracker,
     /// Writes that failed as those do that a sandbox refuses.
-    pub refused_writes: RefusedWrites,
+    pub refused_paths: RefusedPaths,
     /// How many notices in a row say that the login was refused (HTTP 401) and the request is retried.
     pub login_refusals: u32,
     /// Whether the agent's newest request to its model failed and is retried.
@@ -171,7 +171,7 @@ impl Summary {
             denial.tool.capacity() + texts.into_iter().flatten().map(String::capacity).sum::<usize>()
         });
         let texts = self.earlier_answers.held_bytes() + self.last_text.held_bytes();
-        let work = self.background.held_bytes() + self.refused_writes.held_bytes();
+        let work = self.background.held_bytes() + self.refused_paths.held_bytes();
         let tools = self.file_tools.iter().map(|(id, tool)| id.capacity() + tool.capacity()).sum::<usize>();
         self.stray.capacity() + texts + said + kept + denials.sum::<usize>() + work + tools
     }

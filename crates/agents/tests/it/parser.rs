@@ -242,8 +242,7 @@ fn refused_path_of_a_file_tool_is_listed() {
         parser.feed(stream(tool, code).as_bytes(), &mut |_| {});
         let summary = parser.finish(&mut |_| {});
         let denials: Vec<_> = summary.denials.iter().map(|denial| denial.tool.as_str()).collect();
-        let writes: Vec<_> =
-            summary.refused_writes.iter().filter_map(|write| write.path.as_deref()).collect();
+        let writes: Vec<_> = summary.refused_paths.iter().filter_map(|write| write.path.as_deref()).collect();
         assert_eq!((denials, writes), (Vec::from_iter(denied), Vec::from_iter(written)), "{tool} {code}");
     }
 }

@@ -1,7 +1,8 @@
 //! Refused tools, writes and hosts: listed, and no failure.
 
 use model::{
-    AgentKind, Bounds, Confined, Confinement, Network, Preset, RefusedKind, Requirement, Root, SandboxReport,
+    AgentKind, AgentState, Bounds, Confined, Confinement, HomeView, Network, Preset, RefusedKind,
+    Requirement, Root, SandboxReport,
 };
 
 use super::{DONE, Run};
@@ -63,6 +64,41 @@ fn refused_writes_and_hosts_are_listed_only_of_a_confined_run() {
     // Nothing says that the sandbox refused a path that the policy lets the agent write.
     assert_eq!(found, [("write", "/etc/x"), ("write", "/opt/y"), ("host", "example.com:443")]);
     assert_eq!(outcome.notes(), ["refused: write /etc/x, write /opt/y, host example.com:443"]);
+}
+
+#[test]
+fn missing_path_of_the_home_directory_names_the_setting() {
+    let home = tempfile::tempdir().unwrap();
+    for name in ["notes", "shown", ".claude/x"] {
+        std::fs::create_dir_all(home.path().join(name)).unwrap();
+    }
+    let at = |name: &str| home.path().join(name);
+    let lines = ["notes", "shown", ".claude/x", "nowhere"]
+        .map(|name| format!("cat: {}: No such file or directory", at(name).display()));
+    let error = serde_json::json!({"type": "user", "message": {"content": [
+        {"type": "tool_result", "is_error": true, "content": lines.join("\n")}
+    ]}});
+    let SandboxReport::Confined(mut report) = confined() else { unreachable!() };
+    report.refused_hosts.clear();
+    report.exposed.push(at("shown"));
+    report.policy.state = Some(AgentState {
+        directory: at(".claude"),
+        variable: None,
+        kept: Vec::new(),
+        discarded: Vec::new(),
+    });
+    report.policy.home = Some(HomeView {
+        directory: home.path().to_owned(),
+        exposed: Vec::new(),
+        programs: Vec::new(),
+        copies: Vec::new(),
+    });
+    let stream = format!("{error}\n{DONE}");
+    let run =
+        Run { sandbox: Some(SandboxReport::Confined(report)), ..Run::of(AgentKind::Claude, stream.leak()) };
+    let [refused, expose] = &run.outcome().notes()[..] else { panic!("{:?}", run.outcome()) };
+    assert_eq!(*refused, format!("refused: read {}", at("notes").display()));
+    assert!(expose.contains("`sandbox.expose`"), "{expose}");
 }
 
 fn confined() -> SandboxReport {

@@ -1,58 +1,62 @@
-//! Writes that the sandbox refused, recognized in the output of failed tools.
+//! Paths that the sandbox refused, recognized in the output of failed tools.
 //!
-//! The kernel reports a refused write to the program that tried it and to nobody else, so the program's own message is all
-//! there is. Owns the phrases and where they name the path. Whether the run was confined at all is not known here.
+//! The kernel reports a refusal to the program that met it and to nobody else, so the program's own message is all there is. Owns the phrases and where they name the path. Whether the run was confined at all is not known here.
 
 use model::ToolOutput;
 
 /// How many different paths are kept.
 const MAX_PATHS: usize = 100;
+/// How many of them may be missing ones, most of which no sandbox is the cause of.
+const MAX_MISSING: usize = 20;
 /// How many characters of a tool's output are searched. The message stands near its start or is repeated.
 const SEARCHED_CHARS: usize = 64 << 10;
 /// The longest path and the longest line that are kept.
 const PATH_CHARS: usize = 256;
 const LINE_CHARS: usize = 200;
 
-/// The writes that failed as writes in a sandbox do.
+/// The paths that could not be written or read, as is usual in a sandbox.
 #[derive(Debug, Default)]
-pub struct RefusedWrites {
-    writes: Vec<RefusedWrite>,
+pub struct RefusedPaths {
+    paths: Vec<RefusedPath>,
 }
 
-/// A path that could not be written.
+/// A path that could not be written or read.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct RefusedWrite {
+pub struct RefusedPath {
     /// The path as the program named it; none when the message names none.
     pub path: Option<String>,
     /// The first message.
     pub line: String,
     /// What the kernel answered.
-    pub errno: WriteErrno,
+    pub errno: RefusedErrno,
     /// How many tool calls met it.
     pub count: u32,
 }
 
-/// What the kernel answers to a write that a sandbox refuses.
+/// What the kernel answers when a sandbox refuses a path.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum WriteErrno {
+pub enum RefusedErrno {
     /// `EROFS`: a read-only mount.
     ReadOnly,
     /// `EACCES`: a Landlock rule, or ordinary permissions.
     Access,
     /// `EBUSY`: a rename onto a mount, as protected files are.
     Busy,
+    /// `ENOENT`: an absolute path that is missing, as the home directory is.
+    Missing,
 }
 
-impl RefusedWrites {
-    /// Returns the refused writes in order.
-    pub fn iter(&self) -> impl Iterator<Item = &RefusedWrite> {
-        self.writes.iter()
+impl RefusedPaths {
+    /// Returns them in order.
+    pub fn iter(&self) -> impl Iterator<Item = &RefusedPath> {
+        self.paths.iter()
     }
 
     pub(super) fn held_bytes(&self) -> usize {
-        let held =
-            |write: &RefusedWrite| write.line.capacity() + write.path.as_ref().map_or(0, String::capacity);
-        self.writes.iter().map(held).sum()
+        let held = |refused: &RefusedPath| {
+            refused.line.capacity() + refused.path.as_ref().map_or(0, String::capacity)
+        };
+        self.paths.iter().map(held).sum()
     }
 
     /// Searches the output of a failed tool. A path counts once a call, however often the output repeats it.
@@ -64,7 +68,7 @@ impl RefusedWrites {
     /// of a file that the command printed.
     pub(super) fn search_output_of(&mut self, command: &str, output: &ToolOutput<'_>) {
         let is_named =
-            |write: &RefusedWrite| write.path.as_deref().is_some_and(|path| command.contains(path));
+            |refused: &RefusedPath| refused.path.as_deref().is_some_and(|path| command.contains(path));
         self.search_for(output, is_named);
     }
 
@@ -72,15 +76,15 @@ impl RefusedWrites {
     pub(super) fn refused_by_file_tool(&mut self, message: &str) {
         let short = |text: &str, limit: usize| text.chars().take(limit).collect::<String>();
         let path = quoted(message).map(|path| short(path, PATH_CHARS));
-        self.add(RefusedWrite {
+        self.add(RefusedPath {
             path,
             line: short(message, LINE_CHARS),
-            errno: WriteErrno::ReadOnly,
+            errno: RefusedErrno::ReadOnly,
             count: 1,
         });
     }
 
-    fn search_for(&mut self, output: &ToolOutput<'_>, counts: impl Fn(&RefusedWrite) -> bool) {
+    fn search_for(&mut self, output: &ToolOutput<'_>, counts: impl Fn(&RefusedPath) -> bool) {
         let text = match output {
             ToolOutput::Text(text) => text.preview(SEARCHED_CHARS),
             ToolOutput::Json(json) => {
@@ -89,8 +93,8 @@ impl RefusedWrites {
             }
             ToolOutput::Nothing => return,
         };
-        let mut seen: Vec<RefusedWrite> = Vec::new();
-        for write in text.lines().filter_map(refused_write).filter(counts) {
+        let mut seen: Vec<RefusedPath> = Vec::new();
+        for write in text.lines().filter_map(refused_path).filter(counts) {
             if seen.len() < MAX_PATHS && !seen.iter().any(|known| known.path == write.path) {
                 seen.push(write);
             }
@@ -100,37 +104,48 @@ impl RefusedWrites {
         }
     }
 
-    fn add(&mut self, write: RefusedWrite) {
-        let is_same = |known: &&mut RefusedWrite| known.path == write.path && known.errno == write.errno;
-        if let Some(known) = self.writes.iter_mut().find(is_same) {
+    fn missing(&self) -> usize {
+        self.paths.iter().filter(|refused| refused.errno == RefusedErrno::Missing).count()
+    }
+
+    fn add(&mut self, refused: RefusedPath) {
+        let is_same = |known: &&mut RefusedPath| known.path == refused.path && known.errno == refused.errno;
+        if let Some(known) = self.paths.iter_mut().find(is_same) {
             known.count = known.count.saturating_add(1);
-        } else if self.writes.len() < MAX_PATHS {
-            self.writes.push(write);
+        } else if self.paths.len() < MAX_PATHS
+            && (refused.errno != RefusedErrno::Missing || self.missing() < MAX_MISSING)
+        {
+            self.paths.push(refused);
         }
     }
 }
 
 /// Reads one line of output.
-fn refused_write(line: &str) -> Option<RefusedWrite> {
+fn refused_path(line: &str) -> Option<RefusedPath> {
     let lower = line.to_ascii_lowercase();
     let phrases = [
-        ("read-only file system", WriteErrno::ReadOnly),
-        ("permission denied", WriteErrno::Access),
-        ("device or resource busy", WriteErrno::Busy),
+        ("read-only file system", RefusedErrno::ReadOnly),
+        ("permission denied", RefusedErrno::Access),
+        ("device or resource busy", RefusedErrno::Busy),
+        ("no such file or directory", RefusedErrno::Missing),
     ];
     let (at, phrase, errno) =
         phrases.into_iter().find_map(|(phrase, errno)| Some((lower.find(phrase)?, phrase, errno)))?;
     let (before, after) = (&line[..at], &line[at + phrase.len()..]);
     // `Permission denied` is also the answer to a read, to `exec` and to a login; a device is busy for many reasons.
-    if errno != WriteErrno::ReadOnly && !speaks_of_a_write(&lower, before, after) {
+    let is_clear = matches!(errno, RefusedErrno::ReadOnly | RefusedErrno::Missing);
+    if !is_clear && !speaks_of_a_write(&lower, before, after) {
         return None;
     }
     // Of `symlink 'from' -> 'to'` the latter is written.
     let target = after.split_once(" -> ").and_then(|(_, target)| quoted(target));
     let path =
         target.or_else(|| quoted(after)).or_else(|| last_quoted(before)).or_else(|| last_segment(before));
+    if errno == RefusedErrno::Missing && !path.is_some_and(|path| path.starts_with('/')) {
+        return None;
+    }
     let short = |text: &str, limit: usize| text.trim().chars().take(limit).collect::<String>();
-    Some(RefusedWrite {
+    Some(RefusedPath {
         path: path.map(|path| short(path, PATH_CHARS)),
         line: short(line, LINE_CHARS),
         errno,
@@ -190,7 +205,7 @@ mod tests {
 
     #[test]
     fn refused_paths_are_found_in_messages_of_common_programs() {
-        use WriteErrno::{Access, Busy, ReadOnly};
+        use RefusedErrno::{Access, Busy, Missing, ReadOnly};
         let table = [
             ("/bin/bash: line 1: /etc/x: Read-only file system", ReadOnly, Some("/etc/x")),
             ("touch: cannot touch '/etc/x y': Read-only file system", ReadOnly, Some("/etc/x y")),
@@ -217,6 +232,13 @@ mod tests {
                 Some("/usr/lib/node_modules/lib"),
             ),
             ("something failed: Read-only file system", ReadOnly, None),
+            ("cat: /home/ana/notes: No such file or directory", Missing, Some("/home/ana/notes")),
+            ("Error: ENOENT: no such file or directory, open '/home/ana/x'", Missing, Some("/home/ana/x")),
+            (
+                "FileNotFoundError: [Errno 2] No such file or directory: '/home/ana/y'",
+                Missing,
+                Some("/home/ana/y"),
+            ),
             (
                 "error: could not lock config file .git/config: Read-only file system",
                 ReadOnly,
@@ -229,7 +251,7 @@ mod tests {
             ),
         ];
         for (line, errno, path) in table {
-            let found = refused_write(line).unwrap_or_else(|| panic!("{line}"));
+            let found = refused_path(line).unwrap_or_else(|| panic!("{line}"));
             assert_eq!((found.errno, found.path.as_deref()), (errno, path), "{line}");
         }
     }
@@ -244,13 +266,13 @@ mod tests {
             "umount: /mnt: Device or resource busy",
             "all is well",
         ] {
-            assert_eq!(refused_write(line), None, "{line}");
+            assert_eq!(refused_path(line), None, "{line}");
         }
     }
 
     #[test]
     fn path_counts_once_per_tool_call() {
-        let mut writes = RefusedWrites::default();
+        let mut writes = RefusedPaths::default();
         let line = "touch: cannot touch '/etc/x': Read-only file system\n";
         writes.search(&ToolOutput::Text(line.repeat(3).as_str().into()));
         writes.search(&ToolOutput::Text(line.into()));
@@ -260,7 +282,7 @@ mod tests {
 
     #[test]
     fn kept_paths_are_bounded() {
-        let mut writes = RefusedWrites::default();
+        let mut writes = RefusedPaths::default();
         for number in 0..1000 {
             let line =
                 format!("touch: cannot touch '/{number}{}': Read-only file system", "x".repeat(10_000));
