@@ -546,6 +546,8 @@ const PROTECTED: &[(&str, IfCreated)] = &[
     (".mcp.json", IfCreated::QuarantineAtEnd),
     (".envrc", IfCreated::QuarantineAtEnd),
     (".vscode", IfCreated::QuarantineAtEnd),
+    (".cursor/hooks.json", IfCreated::QuarantineAtEnd),
+    (".cursor/mcp.json", IfCreated::QuarantineAtEnd),
 ];
 
 /// Returns the protected paths of a workspace, or of a repository in it.

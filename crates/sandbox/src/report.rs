@@ -91,7 +91,7 @@ impl Facts<'_> {
             ),
             (true, []) => (Hold::Held, "read-only mounts; new ones are quarantined".to_owned()),
             (true, links) => {
-                (Hold::Partly, format!("read-only mounts; not a link or the workspace itself: {}", list_of(links)))
+                (Hold::Partly, format!("read-only mounts, except for links and the workspace itself: {}", list_of(links)))
             }
             (false, _) => (Hold::Open, "existing ones need bubblewrap; new ones are quarantined".to_owned()),
         };

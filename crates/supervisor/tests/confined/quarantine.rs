@@ -21,6 +21,7 @@ crate::tests![
     quarantined_directory_is_no_way_out,
     created_paths_are_moved_after_a_killed_supervisor,
     path_in_directory_without_rights_is_moved,
+    hooks_of_an_editor_are_held_and_its_rules_are_not,
     user_file_that_existed_before_stays,
     new_repository_is_kept_when_it_runs_no_commands,
     new_repository_with_a_hook_is_moved,
@@ -171,6 +172,19 @@ fn path_in_directory_without_rights_is_moved() {
         assert_eq!(mode, 0o500, "{}", scene.error());
         assert_eq!(names(&report), [scene.workspace().join(".claude")]);
         assert!(!scene.workspace().join(".claude").exists());
+    });
+}
+
+fn hooks_of_an_editor_are_held_and_its_rules_are_not() {
+    Scene::play(async |scene: &Scene| {
+        let cursor = scene.workspace().join(".cursor");
+        fs::create_dir(&cursor).unwrap();
+        fs::write(cursor.join("mcp.json"), "as it was").unwrap();
+        let script = "for name in hooks.json mcp.json rules; do echo x > .cursor/$name; done; true";
+        let report = scene.run(&scene.shell(script)).await;
+        assert_eq!(names(&report), [cursor.join("hooks.json")], "{}", scene.error());
+        assert_eq!(fs::read_to_string(cursor.join("mcp.json")).unwrap(), "as it was");
+        assert!(cursor.join("rules").exists());
     });
 }
 
