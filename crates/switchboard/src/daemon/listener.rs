@@ -18,6 +18,7 @@ use super::connection::{Connection, greet, is_ours, refuse_confined, turn_away};
 use super::control;
 use super::desk::Desk;
 use super::lock::{DaemonLock, Holder};
+use super::memory;
 use crate::home::{Home, OpenFolder, socket};
 use crate::wire::{Phase, Role, VERSION};
 
@@ -67,6 +68,10 @@ impl Listener {
                 biased; // an end is not to be put off by a crowd
                 () = desk.reached(Phase::Ending) => break,
                 _ = looks.tick() => {
+                    // What the last requests have left. An idle daemon has nothing to return.
+                    if desk.unasked_for() < 3 * LOOK_EVERY {
+                        memory::give_back_free_pages();
+                    }
                     if lock.is_in(desk.home().state()) {
                         self.look_after(lock, desk);
                     } else {

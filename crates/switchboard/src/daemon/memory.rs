@@ -1,4 +1,4 @@
-//! Large blocks of memory go back to the system when they are freed.
+//! Memory goes back to the system when it is freed.
 //!
 //! glibc maps a large block by itself, but takes the first that is freed for a sign that such blocks come and go, and serves the
 //! next of that size from the heap of the thread. There whatever is allocated behind one keeps it from ever being given back. A
@@ -20,6 +20,19 @@ pub fn give_back_large_blocks() {
 /// Other allocators than glibc's need not be told.
 #[cfg(not(target_env = "gnu"))]
 pub fn give_back_large_blocks() {}
+
+/// Returns the free pages of the heap to the system. glibc returns only those at its end, and after a thousand requests that waited at
+/// once, something small is always behind them.
+#[cfg(target_env = "gnu")]
+#[expect(unsafe_code, reason = "there is no safe wrapper for malloc_trim")]
+pub fn give_back_free_pages() {
+    // SAFETY: it takes the locks of the allocator, and touches only what is free.
+    unsafe { libc::malloc_trim(0) };
+}
+
+/// Other allocators than glibc's need not be told.
+#[cfg(not(target_env = "gnu"))]
+pub fn give_back_free_pages() {}
 
 #[cfg(test)]
 #[cfg(target_env = "gnu")]
@@ -47,5 +60,17 @@ mod tests {
         drop(block);
         assert!(held() < before + BLOCK / 2, "{} bytes, before {before}", held());
         drop(behind);
+    }
+
+    #[test]
+    fn free_pages_between_live_blocks_are_given_back() {
+        let small = || std::hint::black_box(vec![1_u8; 1 << 10]);
+        let mut blocks: Vec<Vec<u8>> = (0..BLOCK / (1 << 10)).map(|_| small()).collect();
+        let last = blocks.pop();
+        drop(blocks);
+        let before = held();
+        give_back_free_pages();
+        assert!(held() + BLOCK / 2 < before, "{} bytes, before {before}", held());
+        drop(last);
     }
 }
