@@ -232,6 +232,18 @@ pub const KEYS: &[Key] = &[
         "How often a run that came to its turn limit is gone on with by itself.",
     ),
     key(
+        "limits.max_connections",
+        Kind::Count { least: 1, most: 100_000, may_be_off: false },
+        Default::Count(512),
+        "How many commands and MCP hosts may be connected to the daemon, and as many clients over HTTP that have brought the token. The next is refused.",
+    ),
+    key(
+        "limits.max_waits",
+        Kind::Count { least: 0, most: 100_000, may_be_off: false },
+        Default::Count(1024),
+        "How many requests of MCP clients may wait for jobs, beyond 8 that each client may always have. The next is answered at once, with where its job stands.",
+    ),
+    key(
         "limits.per_agent.claude",
         AT_ONCE,
         Default::Told("`limits.at_once`"),
@@ -300,6 +312,12 @@ pub const KEYS: &[Key] = &[
         Kind::Texts,
         Default::Empty,
         "Origins of web pages that may use it, such as `http://localhost:3000`.",
+    ),
+    key(
+        "http.max_sessions",
+        Kind::Count { least: 1, most: 100_000, may_be_off: false },
+        Default::Count(256),
+        "How many sessions MCP clients over HTTP may have. For the next, the one that was idle for longest is closed; its client has to initialize again.",
     ),
     key(
         "web.port",

@@ -94,6 +94,10 @@ pub struct CallLimits {
     pub attempts: u32,
     /// How often a run that came to its turn limit is gone on with.
     pub max_resume_attempts: u32,
+    /// How many front-ends may be connected, and how many clients over HTTP.
+    pub max_connections: usize,
+    /// How many requests may wait for jobs, beyond those that each client may always have.
+    pub max_waits: usize,
 }
 
 /// How long ended jobs are kept.
@@ -114,6 +118,8 @@ pub struct Http {
     pub allowed_hosts: Vec<String>,
     /// The web pages that may use it.
     pub allowed_origins: Vec<String>,
+    /// How many sessions there may be.
+    pub max_sessions: usize,
 }
 
 /// What agents may touch.
@@ -180,12 +186,11 @@ impl Config {
                 start: says.time("limits.start"),
                 tool_timeout: says.time("limits.tool_timeout").unwrap_or_default(),
                 wait: says.time("limits.wait").unwrap_or_default(),
-                max_response_chars: says
-                    .count("limits.max_response_chars")
-                    .and_then(|number| number.try_into().ok())
-                    .unwrap_or(usize::MAX),
+                max_response_chars: says.size("limits.max_response_chars"),
                 attempts: says.small("limits.attempts").unwrap_or(1),
                 max_resume_attempts: says.small("limits.max_resume_attempts").unwrap_or_default(),
+                max_connections: says.size("limits.max_connections"),
+                max_waits: says.size("limits.max_waits"),
             },
             retention: Retention {
                 max_age: says.time("retention.max_age"),
@@ -202,6 +207,7 @@ impl Config {
                 address: says.text("http.address").and_then(|text| text.parse().ok()),
                 allowed_hosts: says.texts("http.allowed_hosts"),
                 allowed_origins: says.texts("http.allowed_origins"),
+                max_sessions: says.size("http.max_sessions"),
             },
             web_port: says.count("web.port").and_then(|port| u16::try_from(port).ok()),
             sandbox: Sandbox {
@@ -260,6 +266,11 @@ impl Says<'_> {
 
     fn small(&self, name: &str) -> Option<u32> {
         self.count(name).map(|number| u32::try_from(number).unwrap_or(u32::MAX))
+    }
+
+    /// How much there may be of something; without a word, any amount.
+    fn size(&self, name: &str) -> usize {
+        self.count(name).and_then(|number| number.try_into().ok()).unwrap_or(usize::MAX)
     }
 
     fn time(&self, name: &str) -> Option<Duration> {

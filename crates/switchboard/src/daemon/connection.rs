@@ -156,7 +156,7 @@ pub async fn greet(connection: &mut Connection, desk: &Desk) -> io::Result<Optio
 pub async fn turn_away(connection: Connection, desk: &Desk) -> io::Result<()> {
     let error = Complaint {
         message: "the daemon has as many connections as it takes".to_owned(),
-        hint: "close an MCP host or two, or look with `switchboard status` at what is connected".to_owned(),
+        hint: "close an MCP host or two, or raise `limits.max_connections`".to_owned(),
     };
     refuse(connection, desk, error).await
 }

@@ -59,10 +59,7 @@ impl Jobs {
         asked: impl Fn() + Clone + Send + Sync + 'static,
     ) {
         let options = Arc::clone(&self.options);
-        let served = http::serve(listener, self.desk.clone(), options, gate, shutdown, asked);
-        if let Err(error) = served.await {
-            tracing::error!(%error, "HTTP broke off");
-        }
+        http::serve(listener, self.desk.clone(), options, gate, shutdown, asked).await;
     }
 }
 
@@ -74,6 +71,10 @@ pub async fn listen(
 ) -> Result<(TcpListener, http::Gate), JobsError> {
     let token = http::Token::in_file(&home.http_token())?;
     let mut gate = http::Gate::loopback(token);
+    gate.limits = http::ClientLimits {
+        max_connections: config.limits.max_connections,
+        max_sessions: config.http.max_sessions,
+    };
     gate.allowed_hosts.extend(config.http.allowed_hosts.iter().cloned());
     gate.allowed_origins.extend(config.http.allowed_origins.iter().cloned());
     if !address.ip().is_loopback() {
@@ -218,6 +219,7 @@ fn options(config: &Config, environment: &Environment) -> mcp::Options {
             wait: config.limits.wait,
             max_response_chars: config.limits.max_response_chars,
         },
+        capacity: Arc::new(mcp::RequestCapacity::new(config.limits.max_waits)),
         ..mcp::Options::default()
     }
 }

@@ -22,8 +22,6 @@ use super::memory;
 use crate::home::{Home, OpenFolder, socket};
 use crate::wire::{Phase, Role, VERSION};
 
-/// How many front-ends may be connected.
-const MOST_CONNECTIONS: usize = 512;
 /// How often the socket is looked for. A runtime folder is cleared when its user logs out, and `/tmp` by age.
 const LOOK_EVERY: Duration = Duration::from_secs(5);
 /// How long last words may take.
@@ -60,7 +58,7 @@ impl Listener {
 
     /// Takes connections in until the daemon ends, and leaves no socket behind.
     pub async fn listen(mut self, lock: &DaemonLock, desk: &Desk) {
-        let mut attended = Attended::default();
+        let mut attended = Attended::new(desk.config().limits.max_connections);
         let mut looks = interval(LOOK_EVERY);
         looks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
@@ -158,13 +156,11 @@ struct Attended {
     tasks: JoinSet<()>,
 }
 
-impl Default for Attended {
-    fn default() -> Self {
-        Self { room: Arc::new(Semaphore::new(MOST_CONNECTIONS)), tasks: JoinSet::new() }
-    }
-}
-
 impl Attended {
+    fn new(max_connections: usize) -> Self {
+        Self { room: Arc::new(Semaphore::new(max_connections)), tasks: JoinSet::new() }
+    }
+
     fn take_in(&mut self, stream: UnixStream, desk: &Desk) {
         let (permit, desk) = (self.room.clone().try_acquire_owned(), desk.clone());
         self.tasks.spawn(async move {

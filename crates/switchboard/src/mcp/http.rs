@@ -28,13 +28,12 @@ use tokio::time::{sleep, timeout};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
-use super::envelope::Envelope;
+use super::request_body::{read_message, too_long};
 use super::server::Server;
-use super::{Client, MAX_MESSAGE_BYTES, Options, origins, stream};
-use crate::listener::Bounded;
+use super::sessions::{BoundedSessions, bound_sessions};
+use super::{Client, MAX_MESSAGE_BYTES, Options, origins};
+use crate::listener::{HttpLimits, HttpPeer, retry_later, serve_http};
 
-/// How much of a message that is too long is read to its end, so that the client hears the answer instead of a broken pipe.
-const MAX_DRAINED_BYTES: usize = 256 * 1024 * 1024;
 /// How long a refusal of rmcp may be.
 const MAX_REFUSAL_BYTES: usize = 64 * 1024;
 /// How long those who wait for an answer may take to hear that the daemon ends.
@@ -156,6 +155,8 @@ pub struct Gate {
     pub allowed_hosts: Vec<String>,
     /// The web pages that may use it (`Origin`), such as `https://app.example.com:443`.
     pub allowed_origins: Vec<String>,
+    /// How many there may be.
+    pub limits: ClientLimits,
 }
 
 impl Gate {
@@ -163,7 +164,23 @@ impl Gate {
     pub fn loopback(token: Token) -> Self {
         let allowed_hosts = ["localhost", "127.0.0.1", "::1"].map(str::to_owned).to_vec();
         let origins = ["http://localhost:*", "http://127.0.0.1:*", "http://[::1]:*"];
-        Self { token, allowed_hosts, allowed_origins: origins.map(str::to_owned).to_vec() }
+        let allowed_origins = origins.map(str::to_owned).to_vec();
+        Self { token, allowed_hosts, allowed_origins, limits: ClientLimits::default() }
+    }
+}
+
+/// How many clients there may be.
+#[derive(Debug, Clone, Copy)]
+pub struct ClientLimits {
+    /// How many connections whose clients have brought the token.
+    pub max_connections: usize,
+    /// How many sessions.
+    pub max_sessions: usize,
+}
+
+impl Default for ClientLimits {
+    fn default() -> Self {
+        Self { max_connections: 512, max_sessions: 256 }
     }
 }
 
@@ -176,8 +193,9 @@ pub async fn serve(
     gate: Gate,
     shutdown: CancellationToken,
     asked: impl Fn() + Clone + Send + Sync + 'static,
-) -> io::Result<()> {
+) {
     let (answers, cut) = (TaskTracker::new(), CancellationToken::new());
+    let limits = HttpLimits { max_connections: gate.limits.max_connections, silence: SILENCE };
     let ask = move |request: Request, next: Next| {
         let asked = asked.clone();
         async move {
@@ -200,19 +218,12 @@ pub async fn serve(
         cut.cancel();
         sleep(CLOSED_WITHIN).await;
     };
-    let served = axum::serve(Bounded::new(listener, SILENCE), router)
-        .with_graceful_shutdown(shutdown.clone().cancelled_owned())
-        .into_future();
-    let served = tokio::select! {
-        served = served => served,
-        () = over => {
-            tracing::debug!("a client over HTTP was left in the middle of a word");
-            Ok(())
-        }
-    };
+    tokio::select! {
+        () = serve_http(listener, router, limits, shutdown.clone()) => {}
+        () = over => tracing::debug!("a client over HTTP was left in the middle of a word"),
+    }
     // Also when nobody was there to be let go.
     cut.cancel();
-    served
 }
 
 /// Counts an answer as open until its last byte was taken. What a client listens to without having asked (`GET`) has no end.
@@ -243,12 +254,15 @@ pub fn router(
     shutdown: CancellationToken,
     cut: CancellationToken,
 ) -> Router {
-    let Gate { token, allowed_hosts, allowed_origins } = gate;
+    let Gate { token, allowed_hosts, allowed_origins, limits } = gate;
     let pages: Arc<[String]> = allowed_origins.clone().into();
-    let mut sessions = LocalSessionManager::default();
+    let mut manager = LocalSessionManager::default();
     let mut patient = SessionConfig::default();
     patient.keep_alive = Some(FORGOTTEN_AFTER);
-    sessions.session_config = patient;
+    manager.session_config = patient;
+    let manager = Arc::new(manager);
+    let sessions = Arc::new(BoundedSessions::new(Arc::clone(&manager), limits.max_sessions));
+    let capacity = Arc::clone(&options.capacity);
     let config = StreamableHttpServerConfig::default()
         .with_allowed_hosts(allowed_hosts)
         .with_allowed_origins(allowed_origins)
@@ -264,12 +278,12 @@ pub fn router(
             CancellationToken::new(),
         ))
     };
-    let service = StreamableHttpService::new(server, Arc::new(sessions), config);
+    let service = StreamableHttpService::new(server, manager, config);
     Router::new()
         .route_service("/mcp", service)
         .fallback(nothing_here)
-        .layer(from_fn(with_usable_id))
-        .layer(from_fn(in_bounds))
+        .layer(from_fn_with_state(sessions, bound_sessions))
+        .layer(from_fn_with_state(capacity, read_message))
         .layer(from_fn_with_state(token, with_token))
         .layer(from_fn(as_json))
         // Before the token: a browser asks without it.
@@ -283,53 +297,18 @@ async fn nothing_here() -> Response {
 /// Lets through who brings the token.
 async fn with_token(State(token): State<Token>, request: Request, next: Next) -> Response {
     if token.is_brought_by(request.headers()) {
-        return next.run(request).await;
+        if HttpPeer::authenticate(&request) {
+            return next.run(request).await;
+        }
+        let message = "the daemon has as many HTTP connections as it serves";
+        let hint = "close one, or raise `limits.max_connections`";
+        return retry_later(refuse(StatusCode::SERVICE_UNAVAILABLE, message, hint));
     }
     let hint =
         "send `Authorization: Bearer TOKEN`; the token is in the file that the daemon names at its start";
     let mut response = refuse(StatusCode::UNAUTHORIZED, "the bearer token is missing or wrong", hint);
     response.headers_mut().insert(WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
     response
-}
-
-/// Refuses a request that cannot be answered under its id. rmcp takes it for a notification.
-async fn with_usable_id(request: Request, next: Next) -> Response {
-    if request.method() != Method::POST {
-        return next.run(request).await;
-    }
-    let (parts, body) = request.into_parts();
-    // One that breaks off in the middle is told so, too, and does not hear it.
-    let Ok(message) = to_bytes(body, MAX_MESSAGE_BYTES).await else { return too_long() };
-    if Envelope::of(&message).asks_without_usable_id() {
-        return error(StatusCode::BAD_REQUEST, &stream::no_usable_id().text());
-    }
-    next.run(Request::from_parts(parts, Body::from(message))).await
-}
-
-/// Refuses what is announced as too long. What is not announced is counted as it is read.
-async fn in_bounds(request: Request, next: Next) -> Response {
-    let announced =
-        request.headers().get(CONTENT_LENGTH).and_then(|value| value.to_str().ok()?.parse::<usize>().ok());
-    if announced.is_none_or(|length| length <= MAX_MESSAGE_BYTES) {
-        return next.run(request).await;
-    }
-    drain(request.into_body()).await;
-    too_long()
-}
-
-/// Reads a body to its end and keeps nothing of it.
-async fn drain(mut body: Body) {
-    let mut left = MAX_DRAINED_BYTES;
-    while let Some(Ok(frame)) = body.frame().await {
-        left = left.saturating_sub(frame.data_ref().map_or(0, axum::body::Bytes::len));
-        if left == 0 {
-            return;
-        }
-    }
-}
-
-fn too_long() -> Response {
-    error(StatusCode::PAYLOAD_TOO_LARGE, &stream::too_long().text())
 }
 
 /// Makes JSON of every refusal: rmcp's are plain text.
@@ -359,6 +338,10 @@ async fn as_json(request: Request, next: Next) -> Response {
         StatusCode::FORBIDDEN if text.contains("Host") => {
             not_named(text, host.as_ref(), "http.allowed_hosts")
         }
+        StatusCode::NOT_FOUND if text.contains("Session") => {
+            let hint = "initialize again: a session is closed when it was idle for a day, or for longer than `http.max_sessions` others";
+            refuse(status, "there is no such session", hint)
+        }
         _ => error(status, text),
     };
     // What rmcp has said in headers (`Allow`) counts still; how long its text was does not.
@@ -379,12 +362,12 @@ fn not_named(text: &str, value: Option<&HeaderValue>, key: &str) -> Response {
     refuse(StatusCode::FORBIDDEN, &format!("{text}: `{}`", shown.escape_debug()), &hint)
 }
 
-fn refuse(status: StatusCode, message: &str, hint: &str) -> Response {
+pub(super) fn refuse(status: StatusCode, message: &str, hint: &str) -> Response {
     error(status, &format!("{message}\nhint: {hint}"))
 }
 
 /// An error of JSON-RPC whose request is not known.
-fn error(status: StatusCode, message: &str) -> Response {
+pub(super) fn error(status: StatusCode, message: &str) -> Response {
     let body = json!({ "jsonrpc": "2.0", "id": null, "error": { "code": -32600, "message": message } });
     (status, [(CONTENT_TYPE, "application/json")], body.to_string()).into_response()
 }

@@ -11,13 +11,16 @@
 //! | `arguments`, `schema` | from JSON to parameters: blanks, unknown names, wrong types |
 //! | `refusal` | what a caller is told that can be mended: field, message, hint |
 //! | `waiting` | waiting for jobs, with progress, until somebody loses patience |
+//! | `capacity` | how many requests, long messages and waits clients may have open |
 //! | `cancelled` | which requests their client has cancelled, and did not merely leave |
 //! | `resources`, `tasks` | jobs as resources and as SEP-2663 tasks: views of the store, no records of their own |
 //! | `stream`, `envelope` | one message a line, bounded; what cannot be read is answered all the same |
 //! | `http`, `origins` | streamable HTTP behind a token; what browsers want to know before a page may use it |
+//! | `sessions`, `request_body` | how many sessions there may be over HTTP, and how long a request may be and take |
 
 mod arguments;
 mod cancelled;
+mod capacity;
 mod envelope;
 pub mod http;
 mod job_ids;
@@ -25,9 +28,11 @@ mod millis;
 mod origins;
 mod refusal;
 mod render;
+mod request_body;
 mod resources;
 mod schema;
 mod server;
+mod sessions;
 mod stream;
 mod tasks;
 mod tools;
@@ -44,6 +49,7 @@ use rmcp::service::ServerInitializeError;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio_util::sync::CancellationToken;
 
+pub use capacity::RequestCapacity;
 pub use tools::reference;
 
 /// How long a message may be: a prompt of the longest kind, and what JSON makes of it.
@@ -68,6 +74,8 @@ pub struct Options {
     pub heartbeat: Duration,
     /// What a call gets that does not say otherwise.
     pub defaults: Defaults,
+    /// How much clients may have open, all together.
+    pub capacity: Arc<RequestCapacity>,
 }
 
 impl Default for Options {
@@ -82,6 +90,7 @@ impl Default for Options {
             cancel_on_disconnect: false,
             heartbeat: Duration::from_secs(15),
             defaults: Defaults::default(),
+            capacity: Arc::default(),
         }
     }
 }
@@ -150,8 +159,8 @@ where
     S: AsyncRead + AsyncWrite + Send + 'static,
 {
     let gone = CancellationToken::new();
+    let transport = stream::Lines::new(stream, gone.clone(), Arc::clone(&options.capacity));
     let server = server::Server::new(desk, client, options, shutdown.clone(), gone.clone());
-    let transport = stream::Lines::new(stream, gone.clone());
     // A token of its own: rmcp cancels what it was given when the connection ends.
     let running = match rmcp::service::serve_server_with_ct(server, transport, shutdown.child_token()).await {
         Ok(running) => running,

@@ -19,6 +19,7 @@ use rmcp::service::{NotificationContext, RequestContext};
 use tokio_util::sync::CancellationToken;
 
 use super::cancelled::Cancelled;
+use super::capacity::ClientWaits;
 use super::refusal::Refusal;
 use super::tools::{self, Request};
 use super::{Client, Options, arguments, resources, tasks};
@@ -50,6 +51,8 @@ pub(crate) struct Server {
     pub(crate) gone: CancellationToken,
     /// What the client has cancelled.
     pub(crate) cancelled: Arc<Cancelled>,
+    /// How many of its requests may wait for jobs.
+    pub(crate) waits: Arc<ClientWaits>,
 }
 
 impl Server {
@@ -61,7 +64,8 @@ impl Server {
         shutdown: CancellationToken,
         gone: CancellationToken,
     ) -> Self {
-        Self { desk, client, options, shutdown, gone, cancelled: Arc::default() }
+        let waits = Arc::new(ClientWaits::new(Arc::clone(&options.capacity)));
+        Self { desk, client, options, shutdown, gone, cancelled: Arc::default(), waits }
     }
 }
 

@@ -14,6 +14,7 @@ use rmcp::service::RequestContext;
 use tokio::sync::watch;
 use tokio::time::{Instant, sleep, sleep_until};
 
+use super::capacity::{OWN_WAITS, RequestSlot};
 use super::refusal::Refusal;
 use super::server::Server;
 
@@ -37,6 +38,8 @@ pub(crate) enum Waited {
     Gone,
     /// The daemon stops; the jobs go on.
     Shutdown,
+    /// Too many requests wait already.
+    NotAdmitted,
 }
 
 /// What its bridge calls a request, the first time and again.
@@ -55,8 +58,39 @@ pub(crate) fn waited(server: &Server, context: &RequestContext<RoleServer>) -> D
     asked_at(context).map_or(Duration::ZERO, |asked| server.desk.now().since(asked))
 }
 
-/// Waits for jobs: for `ended`, which is the desk's word of them.
+/// Waits for jobs: for `ended`, which is the desk's word of them. Other requests of the connection are read meanwhile.
 pub(crate) async fn wait(
+    server: &Server,
+    context: &RequestContext<RoleServer>,
+    jobs: &[JobId],
+    ended: impl Future<Output = Result<Vec<JobId>, CallError>>,
+) -> Result<Waited, Refusal> {
+    let Some(_admitted) = server.waits.admit() else { return Ok(Waited::NotAdmitted) };
+    let slot = context.extensions.get::<RequestSlot>();
+    if let Some(slot) = slot {
+        slot.release();
+    }
+    let waited = wait_without_slot(server, context, jobs, ended).await;
+    if let Some(slot) = slot {
+        tokio::select! {
+            () = slot.reacquire() => {}
+            // There is no answer to write.
+            () = server.gone.cancelled() => {}
+            () = context.ct.cancelled() => {}
+        }
+    }
+    waited
+}
+
+/// Tells a caller why its request did not wait.
+pub(crate) fn not_admitted(server: &Server) -> String {
+    format!(
+        "not waited for: this client has {OWN_WAITS} requests that wait, and all clients together {} more (`limits.max_waits`)",
+        server.options.capacity.max_waits()
+    )
+}
+
+async fn wait_without_slot(
     server: &Server,
     context: &RequestContext<RoleServer>,
     jobs: &[JobId],

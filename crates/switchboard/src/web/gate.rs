@@ -15,6 +15,8 @@ use axum::http::{HeaderMap, HeaderValue, Method, StatusCode};
 use axum::middleware::Next;
 use axum::response::Response;
 
+use switchboard::listener::{HttpPeer, retry_later};
+
 use super::Web;
 use super::login::Visitor;
 use super::refusal::refuse;
@@ -87,6 +89,11 @@ fn is_foreign(method: &Method, headers: &HeaderMap, host: &str) -> bool {
 /// Lets through who has been let in, and tells the page who it is.
 pub async fn only_visitors(State(web): State<Web>, mut request: Request, next: Next) -> Response {
     match visitor(&web, request.headers()) {
+        Some(_) if !HttpPeer::authenticate(&request) => retry_later(refuse(
+            StatusCode::SERVICE_UNAVAILABLE,
+            "Too many pages are open",
+            "close some of them; this one then loads",
+        )),
         Some(visitor) => {
             request.extensions_mut().insert(visitor);
             next.run(request).await

@@ -31,7 +31,7 @@ use axum::http::StatusCode;
 use axum::middleware::{Next, from_fn, from_fn_with_state};
 use axum::routing::{get, post};
 use model::Timestamp;
-use switchboard::listener::Bounded;
+use switchboard::listener::{HttpLimits, serve_http};
 use tokio::net::TcpListener;
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
@@ -42,6 +42,8 @@ use login::Doors;
 
 /// How long nothing may pass on a connection. Who watches hears something every 15 s.
 const SILENCE: Duration = Duration::from_secs(90);
+/// How many connections browsers may have that are logged in. A browser has six, and one for each page that it watches.
+const MAX_CONNECTIONS: usize = 256;
 /// How long answers that are under way may take when the daemon ends. Whoever watches is told to go at once.
 const LAST_WORDS_WITHIN: Duration = Duration::from_secs(2);
 
@@ -128,8 +130,8 @@ impl Web {
             listener = taken_up.recv() => listener,
         };
         let Some(listener) = listener else { return };
-        let served = axum::serve(Bounded::new(listener, SILENCE), self.router(asked))
-            .with_graceful_shutdown(shutdown.clone().cancelled_owned());
+        let limits = HttpLimits { max_connections: MAX_CONNECTIONS, silence: SILENCE };
+        let served = serve_http(listener, self.router(asked), limits, shutdown.clone());
         let over = async {
             shutdown.cancelled().await;
             self.0.ended.cancel();
@@ -137,11 +139,7 @@ impl Web {
             tokio::time::sleep(LAST_WORDS_WITHIN).await;
         };
         tokio::select! {
-            served = served => {
-                if let Err(error) = served {
-                    tracing::error!(%error, "the web page broke off");
-                }
-            }
+            () = served => {}
             () = over => tracing::debug!("a browser was left in the middle of a word"),
         }
         // Also when nobody was there to be let go.

@@ -15,6 +15,7 @@ mod manual;
 mod nested;
 mod pieces;
 mod played;
+mod pressure;
 mod promises;
 mod real_agents;
 mod refusing;

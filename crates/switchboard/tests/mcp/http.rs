@@ -36,6 +36,10 @@ pub struct Door {
 
 impl Door {
     pub async fn open(scene: &Scene) -> Self {
+        Self::open_with(scene, |_| {}).await
+    }
+
+    pub async fn open_with(scene: &Scene, limit: impl FnOnce(&mut http::ClientLimits)) -> Self {
         let token = Token::in_file(&scene.folder.path().join("token")).unwrap();
         let word = token.reveal().to_owned();
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
@@ -46,8 +50,10 @@ impl Door {
         let ask = move || {
             count.fetch_add(1, Ordering::SeqCst);
         };
-        let served = http::serve(listener, desk, options, Gate::loopback(token), scene.shutdown.clone(), ask);
-        scene.served.lock().await.spawn(async { served.await.unwrap() });
+        let mut gate = Gate::loopback(token);
+        limit(&mut gate.limits);
+        let served = http::serve(listener, desk, options, gate, scene.shutdown.clone(), ask);
+        scene.served.lock().await.spawn(served);
         Self { address, token: word, asked }
     }
 
@@ -66,7 +72,9 @@ impl Door {
             usual.iter().filter(|(name, _)| !headers.iter().any(|(own, _)| own.eq_ignore_ascii_case(name)));
         let given = usual.chain(headers).filter(|(_, value)| !value.is_empty());
         let lines = given.map(|(name, value)| format!("{name}: {value}\r\n")).collect::<Vec<_>>().concat();
-        format!("POST /mcp HTTP/1.1\r\n{lines}Content-Length: {}\r\n\r\n{body}", body.len())
+        let length = format!("Content-Length: {}\r\n", body.len());
+        let length = if lines.contains("Content-Length") { "" } else { &length };
+        format!("POST /mcp HTTP/1.1\r\n{lines}{length}\r\n{body}")
     }
 
     pub async fn post(&self, headers: &[(&str, &str)], body: &Value) -> Reply {
@@ -124,7 +132,7 @@ impl Reply {
     }
 }
 
-fn introduction() -> Value {
+pub fn introduction() -> Value {
     json!({
         "jsonrpc": "2.0", "id": 1, "method": "initialize",
         "params": { "protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": { "name": "t", "version": "1" } },

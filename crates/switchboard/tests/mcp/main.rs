@@ -15,6 +15,7 @@ mod host;
 mod http;
 mod looking;
 mod page;
+mod pressure;
 mod scene;
 mod sdks;
 mod tasks;
@@ -53,6 +54,7 @@ fn trials() -> Vec<Trial> {
         http::TESTS,
         looking::TESTS,
         page::TESTS,
+        pressure::TESTS,
         tasks::TESTS,
         tools::TESTS,
         waiting::TESTS,

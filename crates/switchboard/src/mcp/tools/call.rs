@@ -287,17 +287,25 @@ async fn wait_for(
 ) -> Result<(Answer, Kept), Refusal> {
     let jobs = [job];
     let ended = server.desk.wait_soon(&jobs, Until::All, time);
-    let is_unwanted = !time.is_zero()
-        && match waiting::wait(server, request.context, &jobs, ended).await? {
-            Waited::Cancelled => true,
-            Waited::Gone => server.options.cancel_on_disconnect,
-            Waited::Ended(_) | Waited::Shutdown => false,
-        };
+    let waited = if time.is_zero() {
+        Waited::Ended(Vec::new())
+    } else {
+        waiting::wait(server, request.context, &jobs, ended).await?
+    };
+    let is_unwanted = match waited {
+        Waited::Cancelled => true,
+        Waited::Gone => server.options.cancel_on_disconnect,
+        Waited::Ended(_) | Waited::Shutdown | Waited::NotAdmitted => false,
+    };
     if is_unwanted && let Err(error) = server.desk.cancel(job).await {
         // It ended by itself in between.
         tracing::debug!(%job, %error, "the job of a cancelled request is not cancelled");
     }
-    Ok(server.desk.answer_soon(job).await?)
+    let (mut answer, kept) = server.desk.answer_soon(job).await?;
+    if waited == Waited::NotAdmitted && !answer.status.is_final() {
+        answer.note = Some(waiting::not_admitted(server));
+    }
+    Ok((answer, kept))
 }
 
 fn note(answer: &Answer, placed: &Placed, by_another: bool, fire_and_forget: bool) -> Option<String> {

@@ -79,8 +79,13 @@ pub(super) async fn call(mut request: Request<'_>) -> Result<CallToolResponse, R
         Duration::from_millis(timeout).saturating_sub(waiting::waited(request.server, request.context));
     // However the wait ended, where the jobs stand is the answer; and nobody's giving up ends a job.
     let ended = request.server.desk.wait(&jobs, until, time);
-    waiting::wait(request.server, request.context, &jobs, ended).await?;
-    let waited = standing(&request, &jobs, until).await?;
+    let how = waiting::wait(request.server, request.context, &jobs, ended).await?;
+    let mut waited = standing(&request, &jobs, until).await?;
+    if how == waiting::Waited::NotAdmitted {
+        for pending in &mut waited.pending {
+            pending.note = Some(waiting::not_admitted(request.server));
+        }
+    }
     let text = text(&waited);
     Ok(render::result(&waited, text).into())
 }

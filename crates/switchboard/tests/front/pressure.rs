@@ -1,0 +1,54 @@
+//! A host that floods its bridge and does not read.
+
+use std::io::{ErrorKind, Write};
+use std::thread;
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::io::ioctl_fionbio;
+use serde_json::json;
+
+use crate::bed::Bed;
+
+/// So many requests fit into no pipe or socket on their way.
+const FLOOD: u64 = 20_000;
+/// For how long nothing is taken from a host whose bridge has stopped reading. A bridge that is only slow makes no test fail.
+const STALLED: Timespec = Timespec { tv_sec: 3, tv_nsec: 0 };
+
+#[test]
+fn unread_answers_block_the_host_and_nobody_else() {
+    let bed = Bed::new();
+    bed.daemon();
+    let mut host = bed.bridge();
+    host.greet();
+    let requests: String = (1..=FLOOD)
+        .map(|id| json!({"jsonrpc": "2.0", "id": id, "method": "ping"}).to_string() + "\n")
+        .collect();
+    let mut input = host.input.take().unwrap();
+    ioctl_fionbio(&input, true).unwrap();
+    let mut unwritten = requests.as_bytes();
+    while !unwritten.is_empty() {
+        match input.write(unwritten) {
+            Ok(written) => unwritten = &unwritten[written..],
+            Err(error) if error.kind() == ErrorKind::WouldBlock => {
+                if poll(&mut [PollFd::new(&input, PollFlags::OUT)], Some(&STALLED)) == Ok(0) {
+                    break;
+                }
+            }
+            Err(error) => panic!("{error}"),
+        }
+    }
+    assert!(!unwritten.is_empty(), "all requests were read although no answer was");
+
+    let mut other = bed.bridge();
+    other.greet();
+    other.ask(1, "tools/list", &json!({}));
+    assert!(other.hear()["result"]["tools"].is_array());
+
+    ioctl_fionbio(&input, false).unwrap();
+    let mut ids: Vec<u64> = thread::scope(|scope| {
+        scope.spawn(|| input.write_all(unwritten).unwrap());
+        (1..=FLOOD).map(|_| host.hear()["id"].as_u64().unwrap()).collect()
+    });
+    ids.sort_unstable();
+    assert!(ids.into_iter().eq(1..=FLOOD), "not every request was answered once");
+}
