@@ -11,7 +11,7 @@ mod probe;
 mod sandbox;
 
 use std::collections::BTreeMap;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use model::AgentKind;
 use serde::Serialize;
@@ -35,24 +35,31 @@ pub struct Lookup {
     pub own_folder: Option<PathBuf>,
     /// Where answers of `--version` and `--help` are kept; none to ask every time.
     pub cache_file: Option<PathBuf>,
+    /// The directories of `PATH` that [`Self::outside_of`] left out.
+    pub left_out: Vec<PathBuf>,
 }
 
 impl Lookup {
     /// Leaves out the directories of `PATH` that lie in workspaces: a confined agent may have put a program there, and programs are asked
     /// for their version outside of any sandbox. What the operator names is taken wherever it is.
+    ///
+    /// No confined agent works in a directory that contains the home directory, where most programs of a user are.
     #[must_use]
     pub fn outside_of<'a>(mut self, workspaces: impl IntoIterator<Item = &'a PathBuf>) -> Self {
-        let workspaces: Vec<&PathBuf> = workspaces.into_iter().collect();
+        let real = |path: &Path| path.canonicalize().unwrap_or_else(|_| path.to_owned());
+        let home = self.inherited.get("HOME").map(|home| real(Path::new(home)));
+        let can_be_workspace =
+            |root: &&PathBuf| !home.as_ref().is_some_and(|home| home.starts_with(real(root)));
+        let workspaces: Vec<&PathBuf> = workspaces.into_iter().filter(can_be_workspace).collect();
         if let Some(path) = self.inherited.get_mut("PATH") {
-            let is_outside = |directory: &PathBuf| {
-                let real = directory.canonicalize().unwrap_or_else(|_| directory.clone());
-                !workspaces.iter().any(|root| directory.starts_with(root) || real.starts_with(root))
+            let is_inside = |directory: &&str| {
+                let directory = Path::new(directory);
+                let is_in =
+                    |root: &&&PathBuf| directory.starts_with(root) || real(directory).starts_with(root);
+                workspaces.iter().any(|root| is_in(&root))
             };
-            let outside: Vec<String> = path
-                .split(':')
-                .filter(|directory| is_outside(&PathBuf::from(directory)))
-                .map(str::to_owned)
-                .collect();
+            let (inside, outside): (Vec<&str>, Vec<&str>) = path.split(':').partition(is_inside);
+            self.left_out = inside.into_iter().map(PathBuf::from).collect();
             *path = outside.join(":");
         }
         self
@@ -225,7 +232,7 @@ fn find_with(kind: AgentKind, lookup: &Lookup, cache: &mut ProbeCache) -> AgentC
         findings: Vec::new(),
     };
     let Some(program) = check.program.clone() else {
-        check.findings.push(Finding::blocking(format!("{kind} CLI not found in PATH"), install_remedy(kind)));
+        check.findings.push(not_found(kind, lookup));
         return check;
     };
     if kind == AgentKind::Rehearsal {
@@ -236,6 +243,20 @@ fn find_with(kind: AgentKind, lookup: &Lookup, cache: &mut ProbeCache) -> AgentC
         Err(error) => check.findings.push(Finding::blocking(error.to_string(), error.hint(kind))),
     }
     check
+}
+
+fn not_found(kind: AgentKind, lookup: &Lookup) -> Finding {
+    let left_out = lookup.left_out.iter().map(|directory| directory.join(kind.name()));
+    match left_out.into_iter().find(|program| find::is_program(program)) {
+        Some(program) => Finding::blocking(
+            format!("{kind} is only in the workspace (`{}`), where agents can replace it", program.display()),
+            format!(
+                "install it elsewhere, or name it in the configuration: `[programs] {kind} = \"{}\"`",
+                program.display()
+            ),
+        ),
+        None => Finding::blocking(format!("{kind} CLI not found in PATH"), install_remedy(kind)),
+    }
 }
 
 fn take_probe(check: &mut AgentCheck, probe: &Probe) {

@@ -211,6 +211,7 @@ pub fn lookup(environment: &Environment, home: Option<&Home>, config: &Config) -
         own_folder: env::current_exe().ok().and_then(|program| Some(program.parent()?.to_owned())),
         programs: config.programs.clone(),
         cache_file: home.map(Home::agents_cache),
+        left_out: Vec::new(),
     }
 }
 

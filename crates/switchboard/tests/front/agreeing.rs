@@ -287,5 +287,30 @@ fn program_in_the_workspace_is_not_taken_for_an_agent() {
         let output = command.current_dir(&work).env("PATH", &path).output().unwrap();
         assert!(!output.status.success(), "{output:?}");
         assert!(!asked.exists(), "{how:?} ran the program: {output:?}");
+        let told = stdout(&output) + &stderr(&output);
+        assert!(
+            told.contains("codex is only in the workspace") && told.contains("[programs] codex ="),
+            "{told}"
+        );
+    }
+}
+
+/// No confined agent works there, and most programs of a user lie below.
+#[test]
+fn program_is_found_from_the_home_directory() {
+    let bed = Bed::new();
+    let person = bed.work();
+    install_claude(&person.join(".local/bin"));
+    let path = format!("{}:/usr/bin:/bin", person.join(".local/bin").display());
+    let run = |how: &[&str]| {
+        let mut command = bed.command(how);
+        command.current_dir(&person).env("PATH", &path).env("HOME", &person).output().unwrap()
+    };
+    let doctor = run(&["doctor"]);
+    assert!(stdout(&doctor).contains(person.join(".local/bin/claude").to_str().unwrap()), "{doctor:?}");
+    for direct in [&[][..], &["--direct"]] {
+        // It was asked for its version, and cannot do what a call needs.
+        let refused = run(&[&["call", "claude", "hello"], direct].concat());
+        assert!(stderr(&refused).contains("the installed claude 2.1.325 cannot do"), "{refused:?}");
     }
 }
