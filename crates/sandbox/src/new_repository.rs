@@ -18,7 +18,7 @@ const LONGEST_CONFIG: u64 = 64 << 10;
 const NOT_INERT: [&str; 3] = ["commondir", "config.worktree", "worktrees"];
 
 /// Keys whose values git takes for nothing but a name, a number or a color. `*` is a subsection.
-const INERT_KEYS: [&str; 29] = [
+const INERT_KEYS: [&str; 26] = [
     "core.repositoryformatversion",
     "core.filemode",
     "core.bare",
@@ -37,11 +37,8 @@ const INERT_KEYS: [&str; 29] = [
     "branch.*.rebase",
     "remote.*.fetch",
     "remote.*.tagopt",
-    "remote.*.promisor",
-    "remote.*.partialclonefilter",
     "extensions.objectformat",
     "extensions.refstorage",
-    "extensions.partialclone",
     "submodule.active",
     "submodule.*.active",
     "pull.rebase",
@@ -75,15 +72,18 @@ pub(crate) fn is_inert(git: &Path, workspaces: &[PathBuf]) -> bool {
 }
 
 /// Returns whether a `.git` file leads to a repository that runs no program, or to one that the run could not change.
+///
+/// One outside of the workspaces does not count: a later run that can write to it may not know that it is used from here.
 pub(crate) fn is_inert_link(link: &Path, workspaces: &[PathBuf], is_known: impl Fn(&Path) -> bool) -> bool {
     let Some(git) = link.parent().and_then(|from| named(link, Some("gitdir: "), from)) else { return false };
     let is_linked_worktree = || {
         let common = named(&git.join("commondir"), None, &git);
-        common.is_some_and(|common| is_known(&common))
+        common.is_some_and(|common| is_known(&common) && git.parent() == Some(&common.join("worktrees")))
             && is_missing(&git.join("config.worktree"))
             && has_no_commands(&git)
     };
-    is_known(&git) || is_linked_worktree() || is_inert(&git, workspaces)
+    let is_inside = workspaces.iter().any(|root| git.starts_with(root));
+    is_known(&git) || is_linked_worktree() || (is_inside && is_inert(&git, workspaces))
 }
 
 /// A directory that cannot be entered hides its files, and holds them all the same.

@@ -121,7 +121,8 @@ impl RepositoryWatch {
         }
         let is_file = fs::symlink_metadata(path).is_ok_and(|found| found.is_file());
         let is_inert = if *kind == RepositoryKind::Entry && is_file {
-            is_inert_link(path, &self.workspaces, |git| self.is_known(git))
+            let roots = [self.workspaces.as_slice(), &self.modules].concat();
+            is_inert_link(path, &roots, |git| self.is_known(git))
         } else {
             is_inert(path, &self.workspaces)
         };
@@ -196,6 +197,24 @@ mod tests {
             second.distrust(&RepositoryWatch { workspaces: vec![workspace], ..first.clone() });
             assert_eq!(second.find_planted().paths.len(), count);
         }
+    }
+
+    #[test]
+    fn git_file_that_leads_out_of_the_workspace_counts() {
+        let directory = tempfile::tempdir().unwrap();
+        let root = directory.path().canonicalize().unwrap();
+        let workspace = root.join("ws");
+        fs::create_dir_all(workspace.join("lib")).unwrap();
+        for name in ["cache/lib", "ws/own"] {
+            fs::create_dir_all(root.join(name)).unwrap();
+            fs::write(root.join(name).join("config"), "[core]\nbare = false\n").unwrap();
+        }
+        let link = workspace.join("lib/.git");
+        let watch = RepositoryWatch::new(vec![workspace]);
+        fs::write(&link, "gitdir: ../own\n").unwrap();
+        assert!(watch.find_planted().paths.is_empty());
+        fs::write(&link, "gitdir: ../../cache/lib\n").unwrap();
+        assert_eq!(watch.find_planted().paths, [link]);
     }
 
     #[test]
