@@ -4,7 +4,8 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use model::Quarantined;
+use model::{CallPolicy, Confinement, Policy, Preset, Quarantined, Requirement, RunPlan};
+use rustix::process::{Pid, Signal, kill_process};
 
 use crate::quarantine::{COMMIT, git, in_directory, names};
 use crate::scene::{Scene, confined};
@@ -22,6 +23,8 @@ crate::tests![
     git_file_that_leads_to_commands_is_moved,
     directory_that_became_a_repository_is_none_afterwards,
     repository_in_a_locked_directory_is_moved,
+    repository_is_moved_after_a_killed_supervisor,
+    repository_is_moved_without_namespaces_too,
     unfinished_rebase_with_new_commands_is_moved,
     unfinished_rebase_without_new_commands_stays,
 ];
@@ -257,6 +260,36 @@ fn repository_in_a_locked_directory_is_moved() {
         let report = scene.run(&scene.shell(&script)).await;
         use_git(scene, &shop.join("a/lib"));
         assert_eq!(names(&report), [shop.join("a/lib/.git")], "{}", scene.error());
+    });
+}
+
+fn repository_is_moved_after_a_killed_supervisor() {
+    Scene::play(async |scene: &Scene| {
+        let shop = workspace(scene);
+        let script = format!(
+            "mkdir lib && cd lib && git init -q . && {} echo up; while :; do sleep 1; done",
+            plant(scene)
+        );
+        let run = scene.start(&scene.shell(&script)).await;
+        scene.says("up").await;
+        let supervisor = run.spool().status().unwrap().unwrap().supervisor.pid;
+        kill_process(Pid::from_raw(supervisor).unwrap(), Signal::KILL).unwrap();
+        let report = run.wait().await.unwrap();
+        use_git(scene, &shop.join("lib"));
+        assert_eq!(names(&report), [shop.join("lib/.git")]);
+    });
+}
+
+fn repository_is_moved_without_namespaces_too() {
+    Scene::play(async |scene: &Scene| {
+        let shop = workspace(scene);
+        let policy = CallPolicy { requirement: Requirement::BestEffort, ..Preset::Workspace.into() };
+        let confinement = Confinement { namespaces: false, ..scene.confinement(policy) };
+        let script = format!("mkdir lib && cd lib && git init -q . && {} true", plant(scene));
+        let plan = RunPlan { policy: Policy::Confined(Box::new(confinement)), ..scene.shell(&script) };
+        let report = scene.run(&plan).await;
+        use_git(scene, &shop.join("lib"));
+        assert_eq!(names(&report), [shop.join("lib/.git")], "{}", scene.error());
     });
 }
 
