@@ -84,12 +84,14 @@ impl RepositoryWatch {
             let mut roots = other.workspaces.iter().chain(&other.modules);
             roots.any(|other| root.starts_with(other) || other.starts_with(root))
         };
-        if !self.workspaces.iter().chain(&self.modules).any(shares) {
-            return;
+        if self.workspaces.iter().chain(&self.modules).any(shares) {
+            self.started = self.started.min(other.started);
         }
-        self.started = self.started.min(other.started);
         for known in &mut self.known {
-            if let Some(earlier) = other.known.iter().find(|earlier| earlier.path == known.path) {
+            // The other run may have come to it by another mount.
+            let is_same =
+                |earlier: &&KnownRepository| earlier.path == known.path || earlier.identity == known.identity;
+            if let Some(earlier) = other.known.iter().find(is_same) {
                 known.commands.retain(|step| earlier.commands.contains(step));
             }
         }
