@@ -235,7 +235,7 @@ pub const KEYS: &[Key] = &[
         "limits.max_connections",
         Kind::Count { least: 1, most: 100_000, may_be_off: false },
         Default::Count(512),
-        "How many commands and MCP hosts may be connected to the daemon, and as many clients over HTTP that have brought the token. The next is refused.",
+        "How many commands and MCP hosts may be connected to the daemon, and as many clients over HTTP that have brought the token. The next is refused; commands have 16 more.",
     ),
     key(
         "limits.max_waits",

@@ -128,11 +128,18 @@ pub fn is_ours(stream: &UnixStream) -> io::Result<bool> {
     Ok(stream.peer_cred()?.uid() == geteuid().as_raw())
 }
 
-/// Exchanges greetings; none when the front-end was refused, and told why.
-pub async fn greet(connection: &mut Connection, desk: &Desk) -> io::Result<Option<(Role, Client)>> {
+/// Exchanges greetings; none when the front-end was refused, and told why. A daemon that is full serves only commands.
+pub async fn greet(
+    connection: &mut Connection,
+    desk: &Desk,
+    is_full: bool,
+) -> io::Result<Option<(Role, Client)>> {
     let line = timeout(GREETING_WITHIN, connection.line(LONGEST_GREETING)).await;
     let heard = match line {
-        Ok(Ok(Some(line))) => understand(&line),
+        Ok(Ok(Some(line))) => match understand(&line) {
+            Ok(hello) if is_full && hello.role == Role::Mcp => Err(full()),
+            heard => heard,
+        },
         Ok(Ok(None)) => return Ok(None),
         Ok(Err(error)) if error.kind() == io::ErrorKind::InvalidData => {
             Err(stranger("a greeting is too long"))
@@ -154,11 +161,14 @@ pub async fn greet(connection: &mut Connection, desk: &Desk) -> io::Result<Optio
 
 /// Says that nobody else can be served now.
 pub async fn turn_away(connection: Connection, desk: &Desk) -> io::Result<()> {
-    let error = Complaint {
+    refuse(connection, desk, full()).await
+}
+
+fn full() -> Complaint {
+    Complaint {
         message: "the daemon has as many connections as it takes".to_owned(),
         hint: "close an MCP host or two, or raise `limits.max_connections`".to_owned(),
-    };
-    refuse(connection, desk, error).await
+    }
 }
 
 /// Refuses a process of a confined run: any call it places would get the rights of the user.

@@ -22,6 +22,8 @@ use super::memory;
 use crate::home::{Home, OpenFolder, socket};
 use crate::wire::{Phase, Role, VERSION};
 
+/// How many commands are served when there are as many connections as there may be.
+const RESERVED_FOR_COMMANDS: usize = 16;
 /// How often the socket is looked for. A runtime folder is cleared when its user logs out, and `/tmp` by age.
 const LOOK_EVERY: Duration = Duration::from_secs(5);
 /// How long last words may take.
@@ -153,16 +155,22 @@ fn bind(home: &Home, name: &OsString) -> io::Result<(PathBuf, u64, UnixListener)
 /// The connections that are being attended.
 struct Attended {
     room: Arc<Semaphore>,
+    /// For commands, when there is no room: `switchboard stop` and `status` work even then.
+    reserve: Arc<Semaphore>,
     tasks: JoinSet<()>,
 }
 
 impl Attended {
     fn new(max_connections: usize) -> Self {
-        Self { room: Arc::new(Semaphore::new(max_connections)), tasks: JoinSet::new() }
+        let (room, reserve) = (Semaphore::new(max_connections), Semaphore::new(RESERVED_FOR_COMMANDS));
+        Self { room: Arc::new(room), reserve: Arc::new(reserve), tasks: JoinSet::new() }
     }
 
     fn take_in(&mut self, stream: UnixStream, desk: &Desk) {
-        let (permit, desk) = (self.room.clone().try_acquire_owned(), desk.clone());
+        let room = self.room.clone().try_acquire_owned().ok();
+        let is_full = room.is_none();
+        let permit = room.map_or_else(|| self.reserve.clone().try_acquire_owned(), Ok);
+        let desk = desk.clone();
         self.tasks.spawn(async move {
             let attended = match (is_ours(&stream), permit) {
                 (Ok(true), Ok(_permit)) => match Connection::new(stream, &desk) {
@@ -171,7 +179,7 @@ impl Attended {
                         let refused = refuse_confined(connection, &desk);
                         timeout(LAST_WORDS_WITHIN, refused).await.unwrap_or(Ok(()))
                     }
-                    connection => attend(connection, &desk).await,
+                    connection => attend(connection, &desk, is_full).await,
                 },
                 (Ok(true), Err(_)) => {
                     let told = turn_away(Connection::new(stream, &desk), &desk);
@@ -201,10 +209,10 @@ impl Attended {
     }
 }
 
-async fn attend(mut connection: Connection, desk: &Desk) -> io::Result<()> {
+async fn attend(mut connection: Connection, desk: &Desk, is_full: bool) -> io::Result<()> {
     let greeted = tokio::select! {
         () = desk.reached(Phase::Ending) => None,
-        greeted = greet(&mut connection, desk) => greeted?,
+        greeted = greet(&mut connection, desk, is_full) => greeted?,
     };
     let Some((role, client)) = greeted else { return Ok(()) };
     let _counted = desk.count_connection();

@@ -125,10 +125,27 @@ fn a_request_that_is_not_understood_costs_only_itself() {
 }
 
 #[test]
+fn full_daemon_refuses_hosts_and_obeys_commands() {
+    let bed = Bed::new();
+    bed.configure("[limits]\nmax_connections = 8\n");
+    let daemon = bed.daemon();
+    let _crowd: Vec<Raw> = (0..8).map(|_| Raw::greet(&daemon)).collect();
+    let mut host = Raw::to(&daemon);
+    host.say("{\"switchboard\":{\"protocol\":2,\"version\":\"9.9.9\",\"role\":\"mcp\",\"pid\":1}}\n");
+    let error = host.hear()["switchboard"]["error"].clone();
+    assert!(error["hint"].as_str().unwrap().contains("`limits.max_connections`"), "{error}");
+    assert!(stdout(&bed.run(&["status"])).contains("the daemon runs"));
+    assert!(bed.run(&["stop"]).status.success());
+    daemon.wait();
+}
+
+#[test]
 fn more_connections_than_there_is_room_for_are_turned_away_and_told() {
     let bed = Bed::new();
+    bed.configure("[limits]\nmax_connections = 8\n");
     let daemon = bed.daemon();
-    let crowd: Vec<Raw> = (0..512).map(|_| Raw::greet(&daemon)).collect();
+    // Those that are reserved for commands, too.
+    let crowd: Vec<Raw> = (0..8 + 16).map(|_| Raw::greet(&daemon)).collect();
     let output = bed.run(&["status"]);
     assert_eq!(output.status.code(), Some(1));
     assert!(stderr(&output).contains("as many connections as it takes"), "{output:?}");
