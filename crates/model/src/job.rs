@@ -114,6 +114,9 @@ pub struct Job {
     pub started_at: Option<Timestamp>,
     /// When it ended.
     pub completed_at: Option<Timestamp>,
+    /// How long its runs took in milliseconds, once it has ended.
+    #[serde(default)]
+    pub duration_ms: Option<u64>,
     /// The vendor's conversation, as soon as it is known.
     pub session: Option<SessionId>,
     /// What went wrong, if anything.
@@ -139,6 +142,7 @@ impl Job {
             created_at: at,
             started_at: None,
             completed_at: None,
+            duration_ms: None,
             session: None,
             failure: None,
             outcome: None,

@@ -41,6 +41,10 @@ pub trait Engine: Send + Sync + std::fmt::Debug {
     async fn place(&self, job: Job, request: Option<ClaimRequest>) -> Result<Written<Begun>, StoreError>;
     async fn claim(&self, request: ClaimRequest, now: Timestamp) -> Result<Option<Job>, StoreError>;
     async fn renew(&self, owner: Owner, expires_at: Timestamp) -> Result<Vec<Held>, StoreError>;
+    /// Notes that an owner closes the store. Only an engine that can lose its log needs to know.
+    async fn release(&self, _owner: Owner) -> Result<(), StoreError> {
+        Ok(())
+    }
     /// The owners whose leases end later than that, and whose names begin like this.
     async fn owners(&self, prefix: String, after: Timestamp) -> Result<Vec<Owner>, StoreError>;
     /// Takes a step; with what a `Finish` brings along.

@@ -253,10 +253,10 @@ impl StoreError {
             }
             Self::Foreign { .. } => "name one that does not exist yet",
             Self::Damaged { .. } => {
-                "move the file and its -wal and -shm away, or put a backup in their place; the spool folders still hold every output"
+                "rebuild it from the job directories with `switchboard recover`, or put a backup in its place"
             }
             Self::Lost(_) => {
-                "stop the daemon with `switchboard stop --now` and put the file back; the job directories still hold every output and result"
+                "stop the daemon with `switchboard stop --now`, then rebuild the database with `switchboard recover`, or put the file back"
             }
             Self::Locked { .. } => "end the other program that uses this store; one daemon owns it",
             Self::Full { .. } => "make room on that disk, then try again; nothing was half written",

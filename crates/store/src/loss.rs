@@ -1,4 +1,4 @@
-//! The loss of a database under a program that has it open.
+//! The loss of a database, under a program that has it open or while none has.
 //!
 //! `SQLite` keeps writing to a file that was removed or replaced: every call would be accepted, and none would be there after a
 //! restart. So the open files are compared with those at their paths.
@@ -28,6 +28,8 @@ pub enum Loss {
     LogLost,
     /// The heartbeat that this program wrote is gone, so other records may be, too.
     HeartbeatLost,
+    /// The heartbeat of the last owner is not in the file: it was emptied, replaced by an older one, or its log was removed.
+    OutOfDate,
 }
 
 impl fmt::Display for Loss {
@@ -38,6 +40,9 @@ impl fmt::Display for Loss {
             Self::Truncated => "its file was truncated",
             Self::LogLost => "its write-ahead log (-wal) was removed or replaced",
             Self::HeartbeatLost => "its records were deleted",
+            Self::OutOfDate => {
+                "it was emptied or replaced by an older one, or its write-ahead log (-wal) was removed"
+            }
         })
     }
 }

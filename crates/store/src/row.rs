@@ -171,42 +171,42 @@ impl EndRow {
 }
 
 impl JobRow {
-    /// The columns of a job that was just placed, and may have been given to somebody in the same breath.
-    pub fn placed(job: &Job) -> Result<Self, StoreError> {
-        let order = &job.order;
+    /// Returns the columns of a job.
+    pub fn new(job: &Job) -> Result<Self, StoreError> {
+        let (order, outcome) = (&job.order, job.outcome.as_ref());
         let call = CallSpec { prompt: String::new(), ..order.call.clone() };
         let line = LineRow {
             id: job.id.as_uuid(),
             standing: Standing::from(&job.progress),
             created_at: job.created_at.as_millis(),
             started_at: job.started_at.map(Timestamp::as_millis),
-            completed_at: None,
-            duration_ms: None,
+            completed_at: job.completed_at.map(Timestamp::as_millis),
+            duration_ms: job.duration_ms,
             agent: order.call.agent.name().to_owned(),
-            model: order.call.model.clone(),
+            model: outcome.and_then(|outcome| outcome.model.clone()).or_else(|| order.call.model.clone()),
             tool: order.tool.clone(),
             task: order.task.clone(),
             home: order.home.to_string(),
             cwd: order.call.cwd.to_string_lossy().into_owned(),
-            session: None,
+            session: job.session.as_ref().map(|session| session.as_str().to_owned()),
             parent: order.parent.map(JobId::as_uuid),
-            usage: None,
-            cost_usd: None,
-            failure: None,
+            usage: outcome.and_then(|outcome| outcome.usage).map(addable),
+            cost_usd: outcome.and_then(|outcome| outcome.cost_usd),
+            failure: job.failure.as_ref().map(|failure| json("failure", failure)).transpose()?,
             prompt_head: head(&order.call.prompt),
         };
         Ok(Self {
             line,
             revision: job.revision,
             lease_expires_at: None,
-            exchange: None,
+            exchange: job.exchange.map(ExchangeId::as_uuid),
             idempotency_key: order.idempotency_key.clone(),
             fire_and_forget: order.fire_and_forget,
             expose_stream: order.expose_stream,
             prompt: order.call.prompt.clone(),
             call: json("call", &call)?,
-            outcome: None,
-            metadata: None,
+            outcome: outcome.map(|outcome| json("outcome", outcome)).transpose()?,
+            metadata: job.metadata.clone(),
         })
     }
 
@@ -239,6 +239,7 @@ impl JobRow {
             created_at: Timestamp::from_millis(line.created_at),
             started_at: line.started_at.map(Timestamp::from_millis),
             completed_at: line.completed_at.map(Timestamp::from_millis),
+            duration_ms: line.duration_ms,
             session: reader.maybe("session", line.session.as_deref())?,
             failure: line.failure.map(|text| reader.json("failure", &text)).transpose()?,
             outcome: self.outcome.map(|text| reader.json("outcome", &text)).transpose()?,
@@ -359,7 +360,7 @@ mod tests {
 
     #[test]
     fn a_job_reads_back_from_its_columns() {
-        assert_eq!(JobRow::placed(&job()).unwrap().job().unwrap(), job());
+        assert_eq!(JobRow::new(&job()).unwrap().job().unwrap(), job());
     }
 
     #[test]
@@ -374,13 +375,13 @@ mod tests {
             let mut job = job();
             job.order.call.agent = agent;
             job.order.call.tool_timeout = stored;
-            assert_eq!(JobRow::placed(&job).unwrap().job().unwrap().order.call.tool_timeout, read, "{agent}");
+            assert_eq!(JobRow::new(&job).unwrap().job().unwrap().order.call.tool_timeout, read, "{agent}");
         }
     }
 
     #[test]
     fn a_column_that_makes_no_sense_is_named() {
-        let mut row = JobRow::placed(&job()).unwrap();
+        let mut row = JobRow::new(&job()).unwrap();
         row.line.standing.state = "running".into();
         let error = row.job().unwrap_err();
         assert!(error.to_string().starts_with("the owner of record "), "{error}");
@@ -388,6 +389,6 @@ mod tests {
 
     #[test]
     fn the_head_of_a_prompt_is_one_line() {
-        assert_eq!(JobRow::placed(&job()).unwrap().line.prompt_head, "one two three");
+        assert_eq!(JobRow::new(&job()).unwrap().line.prompt_head, "one two three");
     }
 }

@@ -176,6 +176,12 @@ impl Store {
         self.engine.renew(owner.clone(), self.now().plus(lease)).await
     }
 
+    /// Notes that the owner is about to close the store and writes nothing more. Without it, a write-ahead log that is missing later
+    /// was lost ([`crate::DatabaseFile::find_loss`]).
+    pub async fn release(&self, owner: &Owner) -> Result<(), StoreError> {
+        self.engine.release(owner.clone()).await
+    }
+
     /// Returns the owners that count as alive and whose names begin like this.
     pub async fn living_owners(&self, prefix: &str) -> Result<Vec<Owner>, StoreError> {
         self.engine.owners(prefix.to_owned(), self.now()).await

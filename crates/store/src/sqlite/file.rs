@@ -30,7 +30,7 @@ const STATEMENTS_KEPT: usize = 64;
 const LONGEST_LOG: u32 = 4_000;
 
 /// The size of the header of a database; a file that is shorter holds none.
-const HEADER: u64 = 100;
+pub const HEADER: u64 = 100;
 
 /// Opens the file for writing; makes it and its folders when they are missing, and brings it to our version.
 pub fn open(path: &Path) -> Result<Connection, StoreError> {
@@ -108,20 +108,26 @@ impl OpenFiles {
 }
 
 /// Looks whose file it is before anything about it is changed, be it only its mode.
-fn refuse_foreign(path: &Path, place: &Place) -> Result<(), StoreError> {
+pub fn refuse_foreign(path: &Path, place: &Place) -> Result<(), StoreError> {
     // What is missing or empty becomes ours; what cannot be looked at is told by the opening itself.
     if fs::metadata(path).map_or(0, |found| found.len()) == 0 {
         return Ok(());
     }
     let failed = |error| place.failed(error);
-    let flags =
-        OpenFlags::SQLITE_OPEN_READ_ONLY | OpenFlags::SQLITE_OPEN_NO_MUTEX | OpenFlags::SQLITE_OPEN_URI;
-    let connection = Connection::open_with_flags(as_it_lies(path), flags).map_err(failed)?;
-    connection.busy_timeout(PATIENCE).map_err(failed)?;
+    let connection = open_as_it_lies(path).map_err(failed)?;
     if schema::is_ours(&connection).map_err(failed)? {
         return Ok(());
     }
     Err(StoreError::Foreign { place: place.name() })
+}
+
+/// Opens the file for reading, and changes nothing beside it.
+pub fn open_as_it_lies(path: &Path) -> rusqlite::Result<Connection> {
+    let flags =
+        OpenFlags::SQLITE_OPEN_READ_ONLY | OpenFlags::SQLITE_OPEN_NO_MUTEX | OpenFlags::SQLITE_OPEN_URI;
+    let connection = Connection::open_with_flags(as_it_lies(path), flags)?;
+    connection.busy_timeout(PATIENCE)?;
+    Ok(connection)
 }
 
 /// The file as an address. Without a log beside it, it is read as something that nobody changes: even a reader would make the
@@ -135,16 +141,21 @@ fn as_it_lies(path: &Path) -> String {
             byte => address.extend(['%', hex(byte >> 4), hex(byte & 0xf)]),
         }
     }
-    let has_log = fs::metadata(beside(path, "-wal")).is_ok_and(|log| log.len() > 0);
-    address.push_str(if has_log { "?mode=ro" } else { "?immutable=1" });
+    address.push_str(if has_log(path) { "?mode=ro" } else { "?immutable=1" });
     address
+}
+
+/// Returns whether the file has a write-ahead log with something in it.
+pub fn has_log(path: &Path) -> bool {
+    fs::metadata(beside(path, "-wal")).is_ok_and(|log| log.len() > 0)
 }
 
 fn hex(digit: u8) -> char {
     char::from_digit(digit.into(), 16).unwrap_or('0')
 }
 
-fn beside(path: &Path, ending: &str) -> PathBuf {
+/// Returns the path of the file that belongs to a database and has this ending.
+pub fn beside(path: &Path, ending: &str) -> PathBuf {
     let mut name = path.as_os_str().to_owned();
     name.push(ending);
     name.into()

@@ -86,7 +86,7 @@ pub fn take_step(
 }
 
 /// What a step changes in a record.
-struct Moved {
+pub struct Moved {
     standing: Standing,
     started_at: Option<u64>,
     completed_at: Option<u64>,
@@ -95,6 +95,18 @@ struct Moved {
 }
 
 impl Moved {
+    /// Returns where a restored job stands.
+    pub fn restored(row: &JobRow) -> Self {
+        let LineRow { standing, started_at, completed_at, duration_ms, .. } = &row.line;
+        Self {
+            standing: standing.clone(),
+            started_at: *started_at,
+            completed_at: *completed_at,
+            duration_ms: *duration_ms,
+            revision: row.revision,
+        }
+    }
+
     fn to(after: &Progress, started_at: Option<u64>, revision: u64, now: Timestamp) -> Self {
         let state = after.state.name();
         // The time of the first claim.
@@ -112,7 +124,7 @@ impl Moved {
     }
 }
 
-fn keep_step(connection: &Connection, job: JobId, moved: &Moved) -> Result<(), Failed> {
+pub fn keep_step(connection: &Connection, job: JobId, moved: &Moved) -> Result<(), Failed> {
     let Standing { state, owner, attempt, requeues, paused_until, cancel_requested_at, .. } = &moved.standing;
     connection
         .prepare_cached(
@@ -236,7 +248,7 @@ fn keep_end(
     Ok(())
 }
 
-fn keep_exchange(
+pub fn keep_exchange(
     connection: &Connection,
     job: JobId,
     said: &ExchangeRow,
@@ -278,7 +290,7 @@ pub fn note_session(
     Ok(())
 }
 
-fn keep_last_session(
+pub fn keep_last_session(
     connection: &Connection,
     job: JobId,
     session: &SessionId,

@@ -8,6 +8,7 @@ mod faults;
 mod file;
 mod jobs;
 mod log;
+mod offline;
 mod reads;
 mod rescue;
 mod schema;
@@ -35,6 +36,7 @@ use crate::written::{OnDisk, Written};
 use faults::Place;
 use file::{OpenFiles, Readers};
 use log::{Log, NoLog};
+pub use offline::{DatabaseFile, RestoredJob};
 use writer::{Afterwards, Durability, Ledger, Writer};
 
 /// How many changes a slow watcher may be behind before it misses some.
@@ -180,7 +182,7 @@ impl Engine for Sqlite {
                 request.as_ref().map_or(Ok(None), |request| claim::at_once(ledger, &placed, request, now));
             let at_once = despite_others(at_once)?;
             let job = at_once.as_ref().unwrap_or(&placed);
-            let (row, state) = (JobRow::placed(job)?, job.progress.state.name());
+            let (row, state) = (JobRow::new(job)?, job.progress.state.name());
             let earlier = jobs::insert(ledger.connection, &row)?;
             if earlier.is_some() {
                 return Ok((earlier, None));
@@ -223,6 +225,12 @@ impl Engine for Sqlite {
                 rescue::held_by(ledger.connection, &owner)
             })
             .await
+    }
+
+    async fn release(&self, owner: Owner) -> Result<(), StoreError> {
+        // The close that follows brings it to the disk with all that is in the log.
+        let run = move |ledger: &mut Ledger<'_>| rescue::release(ledger.connection, &owner);
+        self.writer.write(Durability::Relaxed, run).await
     }
 
     async fn owners(&self, prefix: String, after: Timestamp) -> Result<Vec<Owner>, StoreError> {

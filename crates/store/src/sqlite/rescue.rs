@@ -1,7 +1,7 @@
 //! Who is alive, and what is taken from those who are not.
 
 use model::{Attempt, Claim, Job, JobId, Owner, Step, Timestamp};
-use rusqlite::{Connection, params};
+use rusqlite::{Connection, OptionalExtension, params};
 use uuid::Uuid;
 
 use crate::requests::{Held, RescueRequest};
@@ -27,6 +27,23 @@ pub fn owners(connection: &Connection, prefix: &str, after: Timestamp) -> Result
     let names = statement.query_map([int(after.as_millis())], |row| row.get::<_, String>(0))?;
     let names: Vec<String> = names.collect::<Result<_, _>>()?;
     Ok(names.into_iter().filter(|name| name.starts_with(prefix)).map(Owner::new).collect())
+}
+
+/// The lease of an owner that has closed the store.
+pub const RELEASED: i64 = 0;
+
+/// Notes that the owner has closed the store: its last write.
+pub fn release(connection: &Connection, owner: &Owner) -> Result<(), Failed> {
+    connection
+        .prepare_cached("UPDATE agent_workers SET expires_at = ?2 WHERE owner = ?1")?
+        .execute(params![owner.as_str(), RELEASED])?;
+    Ok(())
+}
+
+/// Returns the end of an owner's lease; none when its row is not there.
+pub fn lease_of(connection: &Connection, owner: &Owner) -> Result<Option<i64>, Failed> {
+    let mut statement = connection.prepare_cached("SELECT expires_at FROM agent_workers WHERE owner = ?1")?;
+    Ok(statement.query_row([owner.as_str()], |row| row.get(0)).optional()?)
 }
 
 /// Returns whether the row of an owner is there.

@@ -126,6 +126,11 @@ fn version(connection: &Connection) -> rusqlite::Result<Option<usize>> {
     Ok(usize::try_from(number(connection)?).ok())
 }
 
+/// Returns whether the file has our tables: a new one has none.
+pub fn has_tables(connection: &Connection) -> rusqlite::Result<bool> {
+    Ok(number(connection)? > 0)
+}
+
 /// Ours, or empty.
 pub fn is_ours(connection: &Connection) -> rusqlite::Result<bool> {
     let application: i64 = connection.pragma_query_value(None, "application_id", |row| row.get(0))?;

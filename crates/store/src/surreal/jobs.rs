@@ -19,7 +19,7 @@ use crate::surreal::{op_name, reads};
 
 /// Keeps a new job, or finds the earlier one with its key. With the same id this can be asked any number of times.
 pub async fn place(wire: &Wire, job: Job) -> Result<(Job, bool), StoreError> {
-    let record = JobRecord::new(JobRow::placed(&job)?, op_name()?);
+    let record = JobRecord::new(JobRow::new(&job)?, op_name()?);
     let home = job.order.home.to_string();
     let key = job.order.idempotency_key.as_deref().map(|key| scoped_key(&home, key));
     let vars = Vars::new()

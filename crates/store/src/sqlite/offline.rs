@@ -1,0 +1,244 @@
+//! The database file while no daemon has it open: finds losses, and restores the jobs of a lost file.
+//!
+//! Restores in one transaction: a restore that is killed leaves the file as it was.
+
+use std::collections::HashMap;
+use std::fs::{self, File};
+use std::io;
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+
+use model::{Job, JobId, Owner, Timestamp, Usage};
+use rusqlite::{Connection, OptionalExtension, TransactionBehavior, params};
+use uuid::Uuid;
+
+use crate::error::StoreError;
+use crate::loss::{Loss, StoreLoss};
+use crate::row::{ExchangeRow, JobRow};
+use crate::setting::Setting;
+use crate::sqlite::faults::Place;
+use crate::sqlite::jobs::{self, Moved, int};
+use crate::sqlite::{Failed, file, reads, rescue, schema};
+use crate::store::Opening;
+
+/// Where the header of a database says whether it has a write-ahead log, and how it says so.
+const READ_VERSION: (u64, [u8; 2]) = (18, [2, 2]);
+
+/// The file of the embedded store, which no daemon has open.
+#[derive(Debug, Clone)]
+pub struct DatabaseFile {
+    path: PathBuf,
+}
+
+/// A job as its directory holds it.
+#[derive(Debug, Clone, PartialEq)]
+pub struct RestoredJob {
+    /// The job.
+    pub job: Job,
+    /// Whether its session is one that `continue_latest` may resume.
+    pub has_answer: bool,
+}
+
+impl DatabaseFile {
+    /// Returns the file that an opening names; none for a store that is not a file of its own.
+    pub fn named_by(opening: &Opening) -> Option<Self> {
+        match &opening.setting {
+            Setting::Sqlite { path } => {
+                Some(Self { path: path.clone().unwrap_or_else(|| opening.default_file.clone()) })
+            }
+            _ => None,
+        }
+    }
+
+    /// The path of the file.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Returns what the file has lost since `owner`, the last one, opened it.
+    ///
+    /// The heartbeat of that owner has to be there; and the write-ahead log, unless the owner closed the file, which empties the log
+    /// and removes it. Another program that opens and closes the file removes the log, too, without a loss: whoever is told of
+    /// a lost log checks what is missing.
+    pub fn find_loss(&self, owner: &Owner) -> Result<Option<StoreLoss>, StoreError> {
+        let lost = |loss| Ok(Some(StoreLoss { place: self.place().name(), loss }));
+        match fs::metadata(&self.path) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return lost(Loss::Removed),
+            Err(error) => return Err(self.cannot_open(error)),
+            Ok(found) if found.len() < file::HEADER => return lost(Loss::Truncated),
+            Ok(_) => {}
+        }
+        let uses_log = self.uses_log().map_err(|error| self.cannot_open(error))?;
+        let has_log = file::has_log(&self.path);
+        let lease = self.read(|connection| {
+            if schema::has_tables(connection)? { rescue::lease_of(connection, owner) } else { Ok(None) }
+        })?;
+        match lease {
+            None => lost(Loss::OutOfDate),
+            Some(lease) if lease != rescue::RELEASED && uses_log && !has_log => lost(Loss::LogLost),
+            Some(_) => Ok(None),
+        }
+    }
+
+    /// Returns the revision of every job in the file; nothing when there is no file.
+    pub fn revisions(&self) -> Result<HashMap<JobId, u64>, StoreError> {
+        if fs::metadata(&self.path).map_or(0, |found| found.len()) < file::HEADER {
+            return Ok(HashMap::new());
+        }
+        self.read(|connection| {
+            if !schema::has_tables(connection)? {
+                return Ok(HashMap::new());
+            }
+            let mut statement = connection.prepare("SELECT id, revision FROM agent_jobs")?;
+            let rows =
+                statement.query_map([], |row| Ok((row.get::<_, [u8; 16]>(0)?, row.get::<_, i64>(1)?)))?;
+            let revision = |(id, revision): ([u8; 16], i64)| {
+                (JobId::from_uuid(Uuid::from_bytes(id)), u64::try_from(revision).unwrap_or(0))
+            };
+            Ok(rows.map(|row| row.map(revision)).collect::<Result<_, _>>()?)
+        })
+    }
+
+    /// Reads all of the file and checks that it is sound. One that is missing is not.
+    pub fn check(&self) -> Result<(), StoreError> {
+        if fs::metadata(&self.path).map_or(0, |found| found.len()) < file::HEADER {
+            let source = "there is no database in it".into();
+            return Err(StoreError::Damaged { place: self.place().name(), source });
+        }
+        file::refuse_foreign(&self.path, &self.place())?;
+        self.read(reads::check)
+    }
+
+    /// Moves the file and its log to a name that is free, and returns it; none when there is nothing to move.
+    pub fn set_aside(&self) -> io::Result<Option<PathBuf>> {
+        let parts = ["-wal", "-shm", ""];
+        let is_there = |part: &&str| fs::symlink_metadata(file::beside(&self.path, part)).is_ok();
+        if !parts.iter().any(is_there) {
+            return Ok(None);
+        }
+        let mut numbers = 1_u32..;
+        let aside = loop {
+            let Some(number) = numbers.next() else { return Err(io::ErrorKind::AlreadyExists.into()) };
+            let aside = file::beside(&self.path, &format!(".lost-{number}"));
+            if !parts.iter().any(|part| fs::symlink_metadata(file::beside(&aside, part)).is_ok()) {
+                break aside;
+            }
+        };
+        // The log goes first: beside a new file, SQLite would take it for that file's own.
+        for part in parts.iter().copied().filter(|part| is_there(part)) {
+            fs::rename(file::beside(&self.path, part), file::beside(&aside, part))?;
+        }
+        Ok(Some(aside))
+    }
+
+    /// Adds the jobs that the file lacks and replaces those of which it has an older revision. Makes the file when it is missing.
+    /// Returns how many jobs were written.
+    pub fn restore(&self, jobs: impl Iterator<Item = RestoredJob>) -> Result<u64, StoreError> {
+        let place = self.place();
+        let mut connection = file::open(&self.path)?;
+        let failed = |error| place.failed(error);
+        connection.pragma_update(None, "synchronous", "full").map_err(failed)?;
+        let transaction =
+            connection.transaction_with_behavior(TransactionBehavior::Immediate).map_err(failed)?;
+        let mut written = 0;
+        for job in jobs {
+            let restored = restore(&transaction, &job).map_err(|failed| match failed {
+                Failed::Sqlite(error) => place.failed(error),
+                Failed::Store(error) => error,
+            })?;
+            written += u64::from(restored);
+        }
+        transaction.commit().map_err(|error| place.commit_failed(error))?;
+        connection.close().map_err(|(_, error)| place.failed(error))?;
+        Ok(written)
+    }
+
+    fn read<T>(&self, read: impl FnOnce(&Connection) -> Result<T, Failed>) -> Result<T, StoreError> {
+        let place = self.place();
+        let connection = file::open_as_it_lies(&self.path).map_err(|error| place.failed(error))?;
+        read(&connection).map_err(|failed| match failed {
+            Failed::Sqlite(error) => place.failed(error),
+            Failed::Store(error) => error,
+        })
+    }
+
+    fn uses_log(&self) -> io::Result<bool> {
+        let (at, with_log) = READ_VERSION;
+        let mut versions = [0; 2];
+        File::open(&self.path)?.read_exact_at(&mut versions, at)?;
+        Ok(versions == with_log)
+    }
+
+    fn place(&self) -> Place {
+        Place::file(&self.path)
+    }
+
+    fn cannot_open(&self, error: io::Error) -> StoreError {
+        StoreError::CannotOpen { place: self.place().name(), source: error.into() }
+    }
+}
+
+/// Returns whether the job was written: one that is there in the same or a newer revision is left alone.
+fn restore(connection: &Connection, restored: &RestoredJob) -> Result<bool, Failed> {
+    let RestoredJob { job, has_answer } = restored;
+    let id = job.id.as_uuid();
+    let mut row = JobRow::new(job)?;
+    let known: Option<i64> = connection
+        .prepare_cached("SELECT revision FROM agent_jobs WHERE id = ?1")?
+        .query_row([id.as_bytes()], |row| row.get(0))
+        .optional()?;
+    if known.is_some_and(|known| known >= int(row.revision)) {
+        return Ok(false);
+    }
+    for older in ["DELETE FROM agent_exchanges WHERE job = ?1", "DELETE FROM agent_jobs WHERE id = ?1"] {
+        connection.prepare_cached(older)?.execute([id.as_bytes()])?;
+    }
+    if reads::row_of_key(connection, &row.line.home, row.idempotency_key.as_deref())?.is_some() {
+        // A later call took the key when the database was lost.
+        row.idempotency_key = None;
+    }
+    jobs::insert(connection, &row)?;
+    jobs::keep_step(connection, job.id, &Moved::restored(&row))?;
+    let tokens = |part: fn(&Usage) -> u64| row.line.usage.as_ref().map(part).map(int);
+    connection
+        .prepare_cached(
+            "UPDATE agent_jobs SET session = ?2, exchange = ?3, input_tokens = ?4, output_tokens = ?5, cached_tokens = ?6,
+                reasoning_tokens = ?7, cost_usd = ?8, failure = ?9, outcome = ?10, metadata = ?11
+            WHERE id = ?1",
+        )?
+        .execute(params![
+            id.as_bytes(),
+            row.line.session,
+            row.exchange.as_ref().map(Uuid::as_bytes),
+            tokens(|usage| usage.input),
+            tokens(|usage| usage.output),
+            tokens(|usage| usage.cached),
+            tokens(|usage| usage.reasoning),
+            row.line.cost_usd,
+            row.line.failure,
+            row.outcome,
+            row.metadata,
+        ])?;
+    let ended_at = job.completed_at.unwrap_or(job.created_at);
+    if let (Some(exchange), Some(outcome)) = (job.exchange, &job.outcome) {
+        let said = ExchangeRow {
+            id: exchange,
+            prompt: job.order.call.prompt.clone(),
+            response: outcome.text.clone(),
+        };
+        jobs::keep_exchange(connection, job.id, &said, ended_at)?;
+    }
+    if let Some(session) =
+        job.session.as_ref().filter(|_| *has_answer && is_newest(connection, job, ended_at))
+    {
+        jobs::keep_last_session(connection, job.id, session, ended_at)?;
+    }
+    Ok(true)
+}
+
+/// Returns whether no later job of the task has a session: directories are read in the order of their ids, not of their ends.
+fn is_newest(connection: &Connection, job: &Job, ended_at: Timestamp) -> bool {
+    let order = &job.order;
+    let last = reads::last_session(connection, order.call.agent, &order.task, &order.home);
+    last.is_ok_and(|last| last.is_none_or(|last| last.at <= ended_at))
+}
