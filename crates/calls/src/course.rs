@@ -14,20 +14,21 @@ use std::time::Duration;
 
 use agents::{Launch, ParseLimits, Parser, Relay};
 use model::{
-    CallSpec, Claim, ExpectedSession, Failure, FailureKind, Job, JobEnd, Mode, NotStartedReason, Outlives,
-    RunPlan, RunState, SessionChoice, SessionId, StateName, Timestamp, Totals,
+    Attempt, CallSpec, Claim, ExpectedSession, Failure, FailureKind, Job, JobEnd, Mode, NotStartedReason,
+    Outlives, RunPlan, RunState, SessionChoice, SessionId, StateName, Timestamp, Totals,
 };
 use serde::{Deserialize, Serialize};
 use store::{JobFilter, OnDisk, PageRequest};
 use supervisor::{AttachError, Run, Spool, SpoolError, StartError};
 
 use crate::desk::Inner;
-use crate::files::{JobFiles, PAUSE};
+use crate::files::{JobFiles, PAUSE, RECORD};
 use crate::live::{Activity, Live};
 use crate::locks::{Guard, Key};
 use crate::seats::Place;
 use crate::wait_reason::WaitReason;
 use next::{cancelled, with_what_was_said};
+pub(crate) use reported::MODEL_SPOKE;
 use reported::Reported;
 use words::{
     held_by_parent, never_free, not_followed, not_kept, not_started, not_written, supervisor_gone,
@@ -54,6 +55,11 @@ pub(crate) struct RunNote {
 }
 
 impl RunNote {
+    /// Which claim of the job the run belongs to; 0 when an earlier version has not said so.
+    pub(crate) fn attempt(&self) -> Attempt {
+        Attempt::new(self.attempt)
+    }
+
     /// Whether the run belongs to that claim, as far as is known. One of an earlier claim has ended and was judged.
     pub(crate) fn is_of(&self, claim: &Claim) -> bool {
         self.attempt == 0 || self.attempt >= claim.attempt.number()
@@ -390,7 +396,12 @@ impl Course<'_> {
         let attempt = self.claim.attempt.number();
         let note = RunNote { relay: relay.clone(), session, model, before, attempt };
         // Nobody looks at the note of a run that has no folder yet.
-        let written = self.files.make().and_then(|()| self.files.write(&note_of(number), &note));
+        let written = self.files.make().and_then(|()| {
+            if !self.files.has_record() {
+                self.files.replace(RECORD, self.job)?;
+            }
+            self.files.write(&note_of(number), &note)
+        });
         written.map_err(|error| self.failed(not_written(&error)))?;
         // What a job comes to is kept by the store, which outlives the power.
         let plan = RunPlan { status_outlives: Outlives::Processes, ..plan };

@@ -20,13 +20,14 @@ use crate::answer::Answer;
 use crate::caller_environment::CallerEnvironments;
 use crate::dispatch::{self, Handed};
 use crate::error::CallError;
-use crate::files::{JobFiles, jobs, make_private};
+use crate::files::{JobFiles, RECORD, jobs, make_private};
 use crate::live::Board;
 use crate::locks::Locks;
 use crate::recent::Recent;
 use crate::recovery;
 use crate::seats::Seats;
 use crate::settings::Settings;
+use crate::store_loss;
 use crate::wait_reason::WaitReason;
 
 pub use answering::Kept;
@@ -77,6 +78,11 @@ impl Desk {
         let cannot_use = |source| CallError::State { folder: settings.state.clone(), source };
         make_private(&jobs(&settings.state)).map_err(cannot_use)?;
         let environments = CallerEnvironments::open(&settings.state).map_err(cannot_use)?;
+        // A database that cannot be read is reported by its opening.
+        if let Ok(Some(lost)) = store_loss::find_lost_jobs(&settings.state, &settings.store) {
+            tracing::error!(error = %lost, hint = lost.hint(&settings.state), "cannot use the store");
+            return Err(CallError::JobsLost { folder: settings.state, lost });
+        }
         let store = Store::open(settings.store.clone()).await?;
         let predecessors = recovery::find_predecessors(&settings, &store).await?;
         let owner = predecessors.identity.new_owner();
@@ -104,6 +110,8 @@ impl Desk {
         }));
         let opened_at = desk.0.store.now();
         let found = recovery::take_over(&desk.0, predecessors).await?;
+        // Its heartbeat is in the store by now.
+        store_loss::note_owner(&desk.0.settings.state, &desk.0.settings.store, &desk.0.owner);
         let mut tasks = desk.0.tasks.lock().await;
         tasks.spawn(dispatch::work(Arc::clone(&desk.0), found));
         tasks.spawn(dispatch::heartbeat(Arc::clone(&desk.0)));
@@ -179,7 +187,10 @@ impl Inner {
                 self.environments.remove(record.id);
                 files.replace("result.json", &Answer::of(record, &files, None, self.store.now()))?;
             }
-            files.write_status(record, record.progress.state.name(), None)
+            // A disk that has no room for the record may have some for the status.
+            let recorded = files.replace(RECORD, record);
+            files.write_status(record, record.progress.state.name(), None)?;
+            recorded
         };
         let written = match write() {
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => files.make().and_then(|()| write()),

@@ -8,6 +8,8 @@ use agents::doctor::NotReady;
 use model::{AgentKind, JobId, StateName};
 use store::StoreError;
 
+use crate::store_loss::LostJobs;
+
 /// Why the desk did not do what it was asked.
 #[derive(Debug, thiserror::Error)]
 pub enum CallError {
@@ -116,6 +118,17 @@ pub enum CallError {
         /// The copy.
         folder: PathBuf,
     },
+    /// The database was lost while no desk had it open.
+    #[error("{lost}")]
+    JobsLost {
+        /// The state directory.
+        folder: PathBuf,
+        /// What was lost.
+        lost: LostJobs,
+    },
+    /// The store is a server, or in memory.
+    #[error("only the embedded store can be rebuilt from the job directories")]
+    NotEmbedded,
     /// The desk is closing.
     #[error("the daemon is stopping and takes no new calls")]
     Closing,
@@ -154,6 +167,8 @@ impl CallError {
             Self::Copied { folder } => {
                 format!("if this is the copy, remove {}: it gets an identity of its own", folder.join("identity.json").display())
             }
+            Self::JobsLost { folder, lost } => lost.hint(folder),
+            Self::NotEmbedded => "restore the server's database from its own backup".to_owned(),
             Self::State { .. } => "check that it exists, belongs to you and can be written".to_owned(),
             Self::NestedTooDeep { .. } => {
                 "let the outermost agent place the call: each level keeps one more agent running".to_owned()
@@ -171,6 +186,7 @@ impl CallError {
             self,
             Self::State { .. }
                 | Self::Copied { .. }
+                | Self::JobsLost { .. }
                 | Self::Store(StoreError::Full { .. } | StoreError::CannotOpen { .. } | StoreError::Lost(_))
         )
     }

@@ -6,9 +6,11 @@
 //! | `output`, `error` | what the agent prints, byte for byte: links to the files of the newest run |
 //! | `result.json` | [`crate::Answer`], once the job has ended; written before `status.json` says so |
 //! | `runs/1`, `runs/2` … | the spool of each run; `runs/1.json` … say what each was for |
+//! | `record.json` | [`Job`] as the store has it, written when the job is placed or begun, paused, requeued and ended |
 //! | `pause.json` | how far the job had come, while it is paused |
 //!
-//! Owns these names. None of it is what the promise rests on: the store is. So nothing here is forced to the disk.
+//! Owns these names. The store is what a promise rests on, so nothing here is fsynced. A store that was lost is rebuilt from the
+//! records ([`crate::recover_store`]); what a power cut takes of them, the next desk writes again from the store.
 
 use std::fs;
 use std::io::{self, Read, Seek, SeekFrom, Write};
@@ -21,6 +23,8 @@ use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use supervisor::{Spool, create_regular, open_regular, read_regular};
 
+/// The job as the store has it.
+pub(crate) const RECORD: &str = "record.json";
 /// Says how far a paused job has come.
 pub(crate) const PAUSE: &str = "pause.json";
 /// In how much of its output an agent has told its session.
@@ -130,7 +134,23 @@ impl JobFiles {
     /// Whether everything is written that there is to say about a job that has ended.
     pub(crate) fn are_complete(&self) -> bool {
         let status: Option<Status> = self.read("status.json");
-        status.is_some_and(|status| status.status.ended().is_some()) && self.result().exists()
+        status.is_some_and(|status| status.status.ended().is_some())
+            && self.result().exists()
+            && self.has_record()
+    }
+
+    /// Returns whether there is a record. An empty one, which a power cut may leave, is none.
+    pub(crate) fn has_record(&self) -> bool {
+        fs::metadata(self.folder.join(RECORD)).is_ok_and(|record| record.len() > 0)
+    }
+
+    /// Writes the record of a job that has none. Its course may write a later one at the same time, which stays.
+    pub(crate) fn write_first_record(&self, job: &Job) -> io::Result<()> {
+        match fs::metadata(self.folder.join(RECORD)) {
+            Ok(record) if record.len() > 0 => Ok(()),
+            Ok(_) => self.replace(RECORD, job),
+            Err(_) => self.write_first(RECORD, job),
+        }
     }
 
     pub(crate) fn write_status(&self, job: &Job, now: StateName, pid: Option<i32>) -> io::Result<()> {
@@ -139,15 +159,21 @@ impl JobFiles {
 
     /// Makes the folder of a job that was placed. A disk that refuses is no reason to lose the job: its course will say so.
     pub(crate) fn show(&self, job: &Job) {
-        if let Err(error) = self.make().and_then(|()| self.write_first_status(job)) {
+        let write = || self.write_first_status(job).and_then(|()| self.write_first_record(job));
+        if let Err(error) = self.make().and_then(|()| write()) {
             tracing::warn!(job = %job.id, %error, "cannot make the folder of the job");
         }
     }
 
     /// Writes the status of a job that has just been placed, unless its course has already written a later one.
     fn write_first_status(&self, job: &Job) -> io::Result<()> {
-        let first = self.write_beside("placed.json", &Status::of(job, job.progress.state.name(), None))?;
-        let linked = fs::hard_link(&first, self.status());
+        self.write_first("status.json", &Status::of(job, job.progress.state.name(), None))
+    }
+
+    /// Writes a file unless it is there already.
+    fn write_first(&self, name: &str, content: &impl Serialize) -> io::Result<()> {
+        let first = self.write_beside(&format!("placed-{name}"), content)?;
+        let linked = fs::hard_link(&first, self.folder.join(name));
         fs::remove_file(first)?;
         match linked {
             Err(error) if error.kind() == io::ErrorKind::AlreadyExists => Ok(()),
@@ -286,9 +312,31 @@ pub(crate) fn make_private(directory: &Path) -> io::Result<()> {
     fs::DirBuilder::new().recursive(true).mode(0o700).create(directory)
 }
 
+/// Replaces a file as a whole and fsyncs it and its directory.
+pub(crate) fn replace_durably(directory: &Path, name: &str, content: &impl Serialize) -> io::Result<()> {
+    let next = directory.join(format!(".{name}"));
+    let mut file = create_regular(&next)?;
+    file.write_all(&serde_json::to_vec(content)?)?;
+    file.sync_all()?;
+    fs::rename(next, directory.join(name))?;
+    fs::File::open(directory)?.sync_all()
+}
+
 /// The folder of all jobs' folders.
 pub(crate) fn jobs(state: &Path) -> PathBuf {
     state.join("jobs")
+}
+
+/// Returns the jobs that have a directory, the oldest first.
+pub(crate) fn job_directories(state: &Path) -> io::Result<Vec<JobId>> {
+    let entries = match fs::read_dir(jobs(state)) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
+        entries => entries?,
+    };
+    let mut ids: Vec<JobId> =
+        entries.filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok()).collect();
+    ids.sort_unstable();
+    Ok(ids)
 }
 
 /// Where a stream of a run is, seen from the folder of the job.

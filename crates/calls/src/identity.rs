@@ -4,14 +4,16 @@
 //! directory holds its lock, so every earlier owner with its id is dead, unless the directory is a copy: then the original may be alive
 //! and share a store with it. A copy lies in another place, which the file tells.
 
-use std::fs::{self, File};
-use std::io::{self, Write};
-use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+use std::fs;
+use std::io;
+use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
 use model::{Home, Owner};
 use serde::{Deserialize, Serialize};
 use uuid::Uuid;
+
+use crate::files::replace_durably;
 
 const FILE: &str = "identity.json";
 
@@ -70,14 +72,9 @@ impl Identity {
         Self { id, home, place }
     }
 
-    /// Replaces the file as a whole, on the disk too: an identity that is lost makes every job a stranger's.
+    /// Replaces the file durably: an identity that is lost makes every job a stranger's.
     fn write(&self, state: &Path) -> io::Result<()> {
-        let next = state.join(format!(".{FILE}"));
-        let mut file = File::options().write(true).create(true).truncate(true).mode(0o600).open(&next)?;
-        file.write_all(&serde_json::to_vec(self)?)?;
-        file.sync_all()?;
-        fs::rename(next, state.join(FILE))?;
-        File::open(state)?.sync_all()
+        replace_durably(state, FILE, self)
     }
 
     /// The home of the jobs that are placed here, unless the operator has named one.

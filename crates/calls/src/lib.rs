@@ -26,13 +26,16 @@ mod error;
 mod files;
 mod follow;
 mod identity;
+mod job_directory;
 mod live;
 mod locks;
 mod nested;
 mod recent;
+mod recover;
 mod recovery;
 mod seats;
 mod settings;
+mod store_loss;
 mod told;
 mod wait;
 mod wait_reason;
@@ -48,12 +51,14 @@ pub use error::CallError;
 pub use files::{JobFiles, Part, Status, Stream};
 pub use follow::{Follow, Followed};
 pub use live::{Activity, describe_wait};
+pub use recover::{RecoveryReport, SkippedDirectory, recover_store};
 pub use settings::{PolicyCeiling, Settings};
 // What a desk is opened, asked and answered with: whoever has a desk needs no store.
 pub use store::{
     BadPattern, CredentialSource, Credentials, CredentialsError, Found, JobFilter, JobSummary, Opening, Page,
     PageRequest, Redactor, Retention, Setting, SettingError, Stats, StatsRange, Watch, WatchEvent, Written,
 };
+pub use store_loss::{LostJobs, find_lost_jobs};
 pub use supervisor::SeenProcess;
 pub use wait::Until;
 pub use wait_reason::WaitReason;

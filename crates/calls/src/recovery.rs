@@ -13,7 +13,7 @@ use crate::course::{self, Begin, RunNote, locks_of, note_of};
 use crate::desk::Inner;
 use crate::dispatch;
 use crate::error::CallError;
-use crate::files::JobFiles;
+use crate::files::{JobFiles, job_directories};
 use crate::identity::{self, Identity, Opened};
 use crate::settings::Settings;
 
@@ -241,7 +241,8 @@ fn begin(desk: &Inner, job: &Job, claim: &Claim, files: &JobFiles) -> Begin {
     }
 }
 
-/// Writes the results of jobs that ended in the store while the daemon died over their files, however many there are.
+/// Writes the results of jobs that ended in the store while the daemon died over their files, however many there are, and the records
+/// that are missing.
 pub(crate) async fn record_ends(desk: Arc<Inner>) {
     let looking = Arc::clone(&desk);
     let looked = tokio::task::spawn_blocking(move || incomplete(&looking)).await;
@@ -258,6 +259,11 @@ pub(crate) async fn record_ends(desk: Arc<Inner>) {
             // Of one that goes on, its course writes: what it says next must not be taken back.
             Ok(Some(record)) if record.completed_at.is_some() && desk.board.get(job).is_none() => {
                 desk.write_down(&record);
+            }
+            Ok(Some(record)) => {
+                if let Err(error) = desk.files(job).write_first_record(&record) {
+                    tracing::warn!(%job, %error, "cannot write the record of the job");
+                }
             }
             _ => {}
         }
@@ -288,7 +294,7 @@ pub(crate) async fn remove_forgotten(desk: Arc<Inner>) {
     let kept_from = now.saturating_sub(u64::try_from(max_age.as_millis()).unwrap_or(u64::MAX));
     let oldest_kept = JobId::first_of(Timestamp::from_millis(kept_from));
     let looking = Arc::clone(&desk);
-    let found = tokio::task::spawn_blocking(move || folders(&looking)).await;
+    let found = tokio::task::spawn_blocking(move || job_directories(&looking.settings.state)).await;
     let mut forgotten = Vec::new();
     for job in found.ok().and_then(Result::ok).unwrap_or_default() {
         if desk.closing.is_cancelled() {
@@ -312,17 +318,11 @@ pub(crate) async fn remove_forgotten(desk: Arc<Inner>) {
     }
 }
 
-/// The jobs that have a folder.
-fn folders(desk: &Inner) -> std::io::Result<Vec<JobId>> {
-    let entries = std::fs::read_dir(crate::files::jobs(&desk.settings.state))?;
-    Ok(entries.filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok()).collect())
-}
-
 /// The jobs whose folders do not say the last word.
 fn incomplete(desk: &Inner) -> std::io::Result<Vec<JobId>> {
-    let mut ids = folders(desk)?;
-    // By time, the newest first: what a dead daemon was about to write is among them.
-    ids.sort_unstable_by(|one, other| other.cmp(one));
+    let mut ids = job_directories(&desk.settings.state)?;
+    // The newest first: the files that a dead daemon was about to write are among them.
+    ids.reverse();
     ids.retain(|id| !desk.files(*id).are_complete());
     Ok(ids)
 }

@@ -109,8 +109,13 @@ impl Course<'_> {
 
     async fn finish(&self, end: JobEnd) -> Option<Written<Finished>> {
         let response = end.outcome.as_ref().map(|outcome| outcome.text.clone());
-        let metadata = self.reported.metadata(self.job.order.expose_stream, self.tree_end(), self.report());
         let has_answer = end.has_answer || self.model_spoke;
+        let metadata = self.reported.metadata(
+            self.job.order.expose_stream,
+            self.tree_end(),
+            self.report(),
+            self.model_spoke && !end.has_answer,
+        );
         let mut end = JobEnd { metadata, has_answer, ..end };
         if let Some(response) = response {
             end = end.with_exchange(self.job.order.call.prompt.clone(), response);

@@ -15,6 +15,9 @@ const TAIL_BYTES: usize = 324 << 10;
 /// How much of a file is read at once.
 const CHUNK: usize = 64 << 10;
 
+/// Under which name it is kept that the model spoke, in a job whose outcome has no answer.
+pub(crate) const MODEL_SPOKE: &str = "model_spoke";
+
 /// What is kept with the end beside the outcome.
 #[derive(Debug, Default)]
 pub(super) struct Reported {
@@ -54,8 +57,12 @@ impl Reported {
         exposes_stream: bool,
         tree: Option<TreeEnd>,
         report: Option<RunReport>,
+        model_spoke: bool,
     ) -> Option<String> {
         let mut metadata = serde_json::Map::new();
+        if model_spoke {
+            metadata.insert(MODEL_SPOKE.to_owned(), true.into());
+        }
         if let Some(tree) = tree {
             metadata.insert("tree".to_owned(), serde_json::to_value(tree).ok()?);
         }

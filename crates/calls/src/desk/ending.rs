@@ -72,5 +72,8 @@ impl Desk {
         }
         let mut tasks = self.0.tasks.lock().await;
         while tasks.join_next().await.is_some() {}
+        if let Err(error) = self.0.store.release(&self.0.owner).await {
+            tracing::warn!(%error, "cannot note that the store was closed");
+        }
     }
 }

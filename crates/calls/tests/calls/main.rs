@@ -9,6 +9,7 @@ mod identity;
 mod killing;
 mod losing;
 mod placing;
+mod rebuilding;
 mod recovering;
 mod replaced;
 mod resuming;
@@ -50,6 +51,7 @@ fn main() -> ExitCode {
         ending::TESTS,
         resuming::TESTS,
         recovering::TESTS,
+        rebuilding::TESTS,
         identity::TESTS,
         replaced::TESTS,
         losing::TESTS,

@@ -1,0 +1,102 @@
+//! `switchboard recover`: rebuilds a lost, empty or damaged database from the job directories.
+//!
+//! A database that is sound is completed; any other is moved aside first. Starts no job and ends none: a run that goes on is adopted by
+//! the next desk, as after a crash.
+
+use std::collections::HashMap;
+use std::path::{Path, PathBuf};
+
+use model::{JobId, Owner, StateName};
+use serde::Serialize;
+use store::{DatabaseFile, Opening, RestoredJob, StoreError};
+
+use crate::error::CallError;
+use crate::files::job_directories;
+use crate::identity::Identity;
+use crate::job_directory::{Content, read_directory};
+use crate::store_loss;
+
+/// What [`recover_store`] found and did.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize)]
+pub struct RecoveryReport {
+    /// How many jobs were written to the database.
+    pub restored: u64,
+    /// How many of those have ended.
+    pub ended: u64,
+    /// How many of those were running. The next daemon adopts their runs.
+    pub running: u64,
+    /// How many of those wait in the queue or for a quota.
+    pub waiting: u64,
+    /// How many jobs the database had already, in the same or a newer state.
+    pub unchanged: u64,
+    /// How many directories are those of calls without a job.
+    pub direct_runs: u64,
+    /// The directories whose jobs could not be recovered.
+    pub skipped: Vec<SkippedDirectory>,
+    /// Where the old database is now, if it could not be used.
+    pub set_aside: Option<PathBuf>,
+    /// The database.
+    pub database: PathBuf,
+}
+
+/// A directory whose job could not be recovered.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct SkippedDirectory {
+    /// The job.
+    pub job: JobId,
+    /// Why.
+    pub reason: String,
+}
+
+/// Rebuilds the embedded store from the job directories of `state`; with `dry_run`, only reports what it would do. Can be repeated.
+///
+/// The caller holds the lock of the state directory. Blocks.
+pub fn recover_store(state: &Path, opening: &Opening, dry_run: bool) -> Result<RecoveryReport, CallError> {
+    let database = DatabaseFile::named_by(opening).ok_or(CallError::NotEmbedded)?;
+    let cannot_use = |source| CallError::State { folder: state.to_owned(), source };
+    let identity = if dry_run { None } else { Some(Identity::open(state).map_err(cannot_use)?.identity) };
+    let owner = identity.map_or_else(|| Owner::new("dry-run"), |identity| identity.new_owner());
+    let mut report = RecoveryReport { database: database.path().to_owned(), ..RecoveryReport::default() };
+    let known = match database.check().and_then(|()| database.revisions()) {
+        Ok(known) => known,
+        Err(StoreError::Damaged { .. } | StoreError::Foreign { .. }) => {
+            if !dry_run {
+                report.set_aside = database.set_aside().map_err(cannot_use)?;
+            }
+            HashMap::new()
+        }
+        Err(error) => return Err(error.into()),
+    };
+    let directories = job_directories(state).map_err(cannot_use)?;
+    let jobs = directories.into_iter().filter_map(|id| match read_directory(state, id, &owner) {
+        Content::Job(restored) => {
+            let RestoredJob { job, .. } = &*restored;
+            if known.get(&id).is_some_and(|known| *known >= job.revision) {
+                report.unchanged += 1;
+                return None;
+            }
+            match job.progress.state.name() {
+                StateName::Running | StateName::Interrupted => report.running += 1,
+                StateName::Queued | StateName::Paused => report.waiting += 1,
+                _ => report.ended += 1,
+            }
+            report.restored += 1;
+            Some(*restored)
+        }
+        Content::DirectRun => {
+            report.direct_runs += 1;
+            None
+        }
+        Content::Nothing { reason } => {
+            report.skipped.push(SkippedDirectory { job: id, reason });
+            None
+        }
+    });
+    if dry_run {
+        jobs.for_each(drop);
+    } else {
+        database.restore(jobs)?;
+        store_loss::forget_owner(state).map_err(cannot_use)?;
+    }
+    Ok(report)
+}

@@ -1,0 +1,104 @@
+//! Finds out that the database was lost while no desk had it open.
+//!
+//! Owns `store.json`, which names the database and its last owner. The heartbeat of that owner has to be in the database, and a
+//! write-ahead log beside it unless the owner closed it. Where they are not, the records of the job directories prove the loss: a desk
+//! refuses to open only when one of them is newer than the database. So a copy of the state, a restored backup without later jobs and a
+//! log that another program removed by closing the database raise no alarm.
+
+use std::fmt;
+use std::io;
+use std::path::{Path, PathBuf};
+
+use model::{JobId, Owner};
+use serde::{Deserialize, Serialize};
+use store::{DatabaseFile, Opening, Setting, StoreError, StoreLoss};
+use supervisor::read_regular;
+
+use crate::files::{job_directories, replace_durably};
+use crate::job_directory::{Content, read_directory};
+
+const FILE: &str = "store.json";
+
+/// Which database a desk of this directory used last, and as whom.
+#[derive(Debug, Serialize, Deserialize)]
+struct LastUse {
+    /// The file that the configuration names; none for the default one, which moves with the directory.
+    path: Option<PathBuf>,
+    owner: Owner,
+}
+
+/// Jobs that the job directories hold and the database has lost.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct LostJobs {
+    /// What happened to the database.
+    pub loss: StoreLoss,
+    /// How many jobs are missing or out of date in it.
+    pub jobs: usize,
+}
+
+impl LostJobs {
+    /// What to do about it.
+    pub fn hint(&self, state: &Path) -> String {
+        format!(
+            "rebuild it from the job directories with `switchboard recover`; to start afresh, move `{}` away",
+            crate::files::jobs(state).display()
+        )
+    }
+}
+
+impl fmt::Display for LostJobs {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let jobs = if self.jobs == 1 {
+            "1 job that it lacks".to_owned()
+        } else {
+            format!("{} jobs that it lacks", self.jobs)
+        };
+        write!(f, "{}; the job directories hold {jobs}", self.loss)
+    }
+}
+
+/// Returns the jobs that the database has lost since a desk last used it. Reads only.
+pub fn find_lost_jobs(state: &Path, opening: &Opening) -> Result<Option<LostJobs>, StoreError> {
+    let Some(database) = DatabaseFile::named_by(opening) else { return Ok(None) };
+    // The directory of a desk that was never open, or one whose note the power took, says nothing.
+    let last = read_regular(&state.join(FILE)).ok();
+    let last: Option<LastUse> = last.and_then(|text| serde_json::from_slice(&text).ok());
+    let Some(last) = last.filter(|last| last.path == configured_path(opening)) else { return Ok(None) };
+    let Some(loss) = database.find_loss(&last.owner)? else { return Ok(None) };
+    let known = database.revisions()?;
+    let is_lost = |id: &JobId| match read_directory(state, *id, &last.owner) {
+        Content::Job(restored) => known.get(id).is_none_or(|known| *known < restored.job.revision),
+        Content::DirectRun | Content::Nothing { .. } => false,
+    };
+    let jobs = job_directories(state).unwrap_or_default().into_iter().filter(is_lost).count();
+    if jobs == 0 {
+        tracing::warn!(%loss, "no job is missing in the store");
+    }
+    Ok((jobs > 0).then_some(LostJobs { loss, jobs }))
+}
+
+/// Notes the owner whose heartbeat the database holds from now on.
+pub(crate) fn note_owner(state: &Path, opening: &Opening, owner: &Owner) {
+    if DatabaseFile::named_by(opening).is_none() {
+        return;
+    }
+    let last = LastUse { path: configured_path(opening), owner: owner.clone() };
+    if let Err(error) = replace_durably(state, FILE, &last) {
+        tracing::warn!(%error, "cannot note who uses the store: a loss of it would not be found");
+    }
+}
+
+/// Forgets the last owner: the database was rebuilt, and the next desk notes itself.
+pub(crate) fn forget_owner(state: &Path) -> io::Result<()> {
+    match std::fs::remove_file(state.join(FILE)) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
+        _ => Ok(()),
+    }
+}
+
+fn configured_path(opening: &Opening) -> Option<PathBuf> {
+    match &opening.setting {
+        Setting::Sqlite { path } => path.clone(),
+        _ => None,
+    }
+}
