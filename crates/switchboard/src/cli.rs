@@ -67,6 +67,8 @@ pub enum Command {
     Serve(Serve),
     /// End the daemon when what runs has ended
     Stop(Stop),
+    /// Rebuild a lost or damaged database from the job directories
+    Recover(Recover),
     /// Print the completions of a shell
     Completions(Completions),
     /// Print the manual page, or write all of them into a folder
@@ -371,6 +373,22 @@ pub enum HostChoice {
 pub enum Scope {
     User,
     Project,
+}
+
+#[derive(Debug, Args)]
+#[command(
+    after_help = "Works on the embedded store, while no daemon runs. A database that is sound gets the jobs that it lacks. Any other \
+                        is moved aside, never overwritten. Jobs that still run are adopted by the next daemon.\n\
+                        Exit codes: 0 the database holds every job that could be read, 1 it could not be rebuilt, 2 the store is not the \
+                        embedded one, 6 a daemon is running, 10 the state directory cannot be written."
+)]
+pub struct Recover {
+    /// Only print what would be recovered
+    #[arg(long)]
+    pub dry_run: bool,
+    /// Print the report as one JSON object
+    #[arg(long)]
+    pub json: bool,
 }
 
 #[derive(Debug, Args)]

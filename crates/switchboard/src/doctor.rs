@@ -16,7 +16,7 @@ use crate::failure::Failure;
 use crate::front::{self, ConfigDrift};
 use crate::home::{Home, HomeError};
 use crate::wire::Complaint;
-use crate::{cli, output, paint};
+use crate::{cli, output, paint, recover};
 
 /// Looks at the machine and says what it found.
 pub fn check(order: &cli::Checkup) -> Result<ExitCode, Failure> {
@@ -24,7 +24,9 @@ pub fn check(order: &cli::Checkup) -> Result<ExitCode, Failure> {
     let home = home(&environment)?;
     let config = Config::read(home.as_ref(), &environment, &[])?;
     let drift = home.as_ref().and_then(|home| ConfigDrift::find(home, &environment));
-    let daemon_problem = home.as_ref().and_then(front::daemon_problem);
+    let store_problem = |home: &Home| recover::store_problem(home, &config);
+    let daemon_problem =
+        home.as_ref().and_then(|home| front::daemon_problem(home).or_else(|| store_problem(home)));
     let Looked { checkup, sandbox } = Looking::new(home, environment, &config).look();
     if order.json {
         let (proof, problem) = match &sandbox {

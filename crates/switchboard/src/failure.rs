@@ -14,6 +14,7 @@ use crate::daemon::DaemonError;
 use crate::exit_status::ExitStatus;
 use crate::front::{ConnectError, FrontError};
 use crate::home::{FolderError, HomeError};
+use crate::recover::RecoverError;
 use crate::setup::SetupError;
 use crate::wire::{About, Complaint};
 
@@ -40,6 +41,8 @@ pub enum Failure {
     Connect(#[from] ConnectError),
     #[error(transparent)]
     Setup(#[from] SetupError),
+    #[error(transparent)]
+    Recover(#[from] RecoverError),
     #[error("cannot write the manual into `{}`", folder.display())]
     Manual { folder: PathBuf, source: io::Error },
     #[error("{}", why.message)]
@@ -97,6 +100,7 @@ impl Failure {
             Self::Front(error) => error.hint(),
             Self::Connect(error) => error.hint(),
             Self::Setup(error) => error.hint(),
+            Self::Recover(error) => error.hint(),
             Self::Manual { .. } => "pass a directory that you can write to".to_owned(),
             Self::Refused { why, .. } => why.hint.clone(),
             Self::Unwritten { kept: Kept::Nowhere, .. } => {
@@ -157,6 +161,7 @@ impl Failure {
             | Self::Launch(_) => ExitStatus::BadInput,
             Self::NotReady(_) | Self::Refused { about: About::Agent, .. } => ExitStatus::NotInstalled,
             Self::Setup(error) => error.exit_status(),
+            Self::Recover(error) => error.exit_status(),
             Self::Daemon(error) => error.exit_status(),
             Self::Front(_)
             | Self::Connect(_)

@@ -22,6 +22,7 @@ mod open;
 mod output;
 mod paint;
 mod pieces;
+mod recover;
 mod reference;
 mod setup;
 mod stats;
@@ -75,6 +76,7 @@ fn main() -> ExitCode {
         Command::Status(Look { id: Some(id), json }) => jobs::status(&id, json),
         Command::Status(order) => front::status(&order),
         Command::Stop(order) => front::stop(&order),
+        Command::Recover(order) => recover::run(&order),
     };
     done(result)
 }

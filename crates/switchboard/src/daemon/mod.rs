@@ -168,7 +168,8 @@ async fn idle_for_too_long(desk: &Desk) {
     }
 }
 
-fn take_lock(home: &Home) -> Result<DaemonLock, DaemonError> {
+/// Takes the lock of the state directory: nobody else is or becomes the daemon while it is held.
+pub fn take_lock(home: &Home) -> Result<DaemonLock, DaemonError> {
     let cannot = |source| DaemonError::Lock { state: home.state().to_owned(), source };
     let lock = DaemonLock::take(home.state()).map_err(cannot)?;
     let lock = lock.ok_or_else(|| DaemonError::Taken {

@@ -18,6 +18,7 @@ mod played;
 mod pressure;
 mod promises;
 mod real_agents;
+mod recovering;
 mod refusing;
 mod restricted;
 mod service;

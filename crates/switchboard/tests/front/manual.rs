@@ -6,7 +6,7 @@ use crate::bed::{Bed, stdout};
 
 /// Where the generated part begins.
 const BEGIN: &str = "<!-- generated: the commands -->\n";
-const COMMANDS: [&str; 19] = [
+const COMMANDS: [&str; 20] = [
     "call",
     "jobs",
     "status",
@@ -26,6 +26,7 @@ const COMMANDS: [&str; 19] = [
     "mcp",
     "serve",
     "stop",
+    "recover",
 ];
 
 /// The words of all commands.
