@@ -84,6 +84,11 @@ bench-page *ARGS:
     cargo build --release --locked -p switchboard -p bench
     {{ target }}/release/bench page --save {{ ARGS }}
 
+# Measure `switchboard recover` with 10,000 jobs, and keep the table
+bench-recover *ARGS:
+    cargo build --release --locked -p switchboard -p bench
+    {{ target }}/release/bench recover --save {{ ARGS }}
+
 # Swap folders for links under the file verbs for so many seconds, and try so many odd paths
 escapes SECONDS="3" PATHS="100000":
     FILE_TOOLS_RACE_SECONDS={{ SECONDS }} cargo test --release --locked -p file-tools --test tools -- --nocapture no_swap

@@ -23,6 +23,7 @@ mod paging;
 mod peers;
 mod plot;
 mod process;
+mod recovering;
 mod report;
 mod scale;
 mod serving;
@@ -78,6 +79,8 @@ enum Bench {
     Scale(ScaleOptions),
     /// What the web page costs with 10,000 jobs: first byte, all of it, watchers; and the start of the command line
     Page(Common),
+    /// What `switchboard recover` costs with 10,000 jobs: time and memory
+    Recover(Common),
     /// Fill a new home with jobs of the past weeks, to look at; nothing is measured
     Fill(Past),
 }
@@ -177,6 +180,7 @@ fn main() -> ExitCode {
         Bench::Sandbox(common) => measure_confining(&common),
         Bench::Serving(options) => measure_serving(&options),
         Bench::Page(common) => measure_paging(&common),
+        Bench::Recover(common) => measure_recovering(&common),
         Bench::Fill(past) => fill(&past),
         Bench::Library(common) => measure_library(&common),
         Bench::Faults(options) => try_faults(&options),
@@ -255,6 +259,15 @@ fn measure_paging(common: &Common) -> Result<(), Failure> {
             let interruption = Interruption::listen()?;
             paging::measure(executables, folder, &scale, interruption).await
         })
+    })
+}
+
+fn measure_recovering(common: &Common) -> Result<(), Failure> {
+    let scale = if common.quick { recovering::Scale::QUICK } else { recovering::Scale::FULL };
+    let page = Page { title: "What a recovery costs", file: "recover.md", method: scale.method() };
+    page.fill(common, |executables, folder| {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+        runtime.block_on(recovering::measure(executables, folder, &scale))
     })
 }
 
