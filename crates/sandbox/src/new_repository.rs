@@ -5,6 +5,7 @@
 
 use std::fs;
 use std::io;
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 use crate::beneath::read_ordinary_file;
@@ -68,7 +69,9 @@ pub(crate) fn is_inert(git: &Path, workspaces: &[PathBuf]) -> bool {
         && (is_missing(&git.join("hooks"))
             || (is_directory(&git.join("hooks")) && has_only_samples(&git.join("hooks"))))
         && (is_missing(&git.join("config"))
-            || read_config(&git.join("config")).is_some_and(|text| is_inert_config(&text, is_plain_worktree)))
+            || (has_one_name(&git.join("config"))
+                && read_config(&git.join("config"))
+                    .is_some_and(|text| is_inert_config(&text, is_plain_worktree))))
 }
 
 /// Returns whether a `.git` file leads to a repository that runs no program, or to one that the run could not change.
@@ -79,11 +82,18 @@ pub(crate) fn is_inert_link(link: &Path, workspaces: &[PathBuf], is_known: impl 
     let is_linked_worktree = || {
         let common = named(&git.join("commondir"), None, &git);
         common.is_some_and(|common| is_known(&common) && git.parent() == Some(&common.join("worktrees")))
+            && has_one_name(&git.join("commondir"))
             && is_missing(&git.join("config.worktree"))
             && has_no_commands(&git)
     };
     let is_inside = workspaces.iter().any(|root| git.starts_with(root));
-    is_known(&git) || is_linked_worktree() || (is_inside && is_inert(&git, workspaces))
+    has_one_name(link)
+        && (is_known(&git) || is_linked_worktree() || (is_inside && is_inert(&git, workspaces)))
+}
+
+/// Whether a file has no hard link, by which a later run could change it.
+fn has_one_name(path: &Path) -> bool {
+    fs::symlink_metadata(path).is_ok_and(|found| found.nlink() == 1)
 }
 
 /// A directory that cannot be entered hides its files, and holds them all the same.
@@ -208,14 +218,15 @@ mod tests {
         let directory = tempfile::tempdir().unwrap();
         let git = directory.path().join(".git");
         let reset = || {
-            let _ = fs::remove_dir_all(&git);
+            let _ = (fs::remove_dir_all(&git), fs::remove_file(git.with_file_name("notes")));
             fs::create_dir_all(git.join("hooks")).unwrap();
             fs::write(git.join("hooks/pre-commit.sample"), "").unwrap();
             fs::write(git.join("config"), "[core]\nbare = false\n").unwrap();
         };
         reset();
         assert!(is_inert(&git, &[]));
-        let spoil: [fn(&Path); 6] = [
+        let spoil: [fn(&Path); 7] = [
+            |git| fs::hard_link(git.join("config"), git.with_file_name("notes")).unwrap(),
             |git| fs::write(git.join("hooks/pre-commit"), "").unwrap(),
             |git| std::os::unix::fs::symlink("/bin/true", git.join("hooks/x.sample")).unwrap(),
             |git| fs::write(git.join("commondir"), "../evil").unwrap(),
