@@ -9,6 +9,7 @@ mod find;
 mod login;
 mod probe;
 mod sandbox;
+mod workspaces;
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -40,23 +41,17 @@ pub struct Lookup {
 }
 
 impl Lookup {
-    /// Leaves out the directories of `PATH` that lie in workspaces: a confined agent may have put a program there, and programs are asked
-    /// for their version outside of any sandbox. What the operator names is taken wherever it is.
-    ///
-    /// No confined agent works in a directory that contains the home directory, where most programs of a user are.
+    /// Leaves out the directories of `PATH` that lie in workspaces, these and earlier ones: a confined agent may have put a program there,
+    /// and programs are asked for their version outside of any sandbox. What the operator names is taken wherever it is.
     #[must_use]
     pub fn outside_of<'a>(mut self, workspaces: impl IntoIterator<Item = &'a PathBuf>) -> Self {
-        let real = |path: &Path| path.canonicalize().unwrap_or_else(|_| path.to_owned());
-        let home = self.inherited.get("HOME").map(|home| real(Path::new(home)));
-        let can_be_workspace =
-            |root: &&PathBuf| !home.as_ref().is_some_and(|home| home.starts_with(real(root)));
-        let workspaces: Vec<&PathBuf> = workspaces.into_iter().filter(can_be_workspace).collect();
+        let mut roots = self.workspaces_file().map(|file| workspaces::read(&file)).unwrap_or_default();
+        roots.extend(self.without_home(workspaces).into_iter().map(Path::to_owned));
         if let Some(path) = self.inherited.get_mut("PATH") {
             let is_inside = |directory: &&str| {
                 let directory = Path::new(directory);
-                let is_in =
-                    |root: &&&PathBuf| directory.starts_with(root) || real(directory).starts_with(root);
-                workspaces.iter().any(|root| is_in(&root))
+                let real = real(directory);
+                roots.iter().any(|root| directory.starts_with(root) || real.starts_with(root))
             };
             let (inside, outside): (Vec<&str>, Vec<&str>) = path.split(':').partition(is_inside);
             self.left_out = inside.into_iter().map(PathBuf::from).collect();
@@ -64,6 +59,29 @@ impl Lookup {
         }
         self
     }
+
+    /// Remembers the directories that an agent is about to work in, for all later lookups. No call starts with a state that cannot be
+    /// written, so an error is left to the next step.
+    pub fn remember_workspaces<'a>(&self, workspaces: impl IntoIterator<Item = &'a PathBuf>) {
+        if let Some(file) = self.workspaces_file() {
+            let _ = workspaces::add(&file, &self.without_home(workspaces));
+        }
+    }
+
+    fn workspaces_file(&self) -> Option<PathBuf> {
+        self.cache_file.as_ref().map(|file| file.with_file_name("workspaces"))
+    }
+
+    /// Leaves out the directories that contain the home directory: no confined agent works there, and most programs of a user lie below.
+    fn without_home<'a>(&self, workspaces: impl IntoIterator<Item = &'a PathBuf>) -> Vec<&'a Path> {
+        let home = self.inherited.get("HOME").map(|home| real(Path::new(home)));
+        let is_above_home = |root: &PathBuf| home.as_ref().is_some_and(|home| home.starts_with(real(root)));
+        workspaces.into_iter().filter(|root| !is_above_home(root)).map(PathBuf::as_path).collect()
+    }
+}
+
+fn real(path: &Path) -> PathBuf {
+    path.canonicalize().unwrap_or_else(|_| path.to_owned())
 }
 
 /// What is known about one agent on this machine.
@@ -249,7 +267,10 @@ fn not_found(kind: AgentKind, lookup: &Lookup) -> Finding {
     let left_out = lookup.left_out.iter().map(|directory| directory.join(kind.name()));
     match left_out.into_iter().find(|program| find::is_program(program)) {
         Some(program) => Finding::blocking(
-            format!("{kind} is only in the workspace (`{}`), where agents can replace it", program.display()),
+            format!(
+                "{kind} is only at `{}`, where agents have worked and can have replaced it",
+                program.display()
+            ),
             format!(
                 "install it elsewhere, or name it in the configuration: `[programs] {kind} = \"{}\"`",
                 program.display()

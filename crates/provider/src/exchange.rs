@@ -222,7 +222,8 @@ impl Exchange {
         let Some(relay) = &self.relay else { return Ok(()) };
         let (operator, spec) = (&self.operator, relay.spec());
         let supervisor = operator.supervisor()?;
-        let check = operator.look_up(self.surroundings.clone()).await?;
+        let workspaces = [std::slice::from_ref(&spec.cwd), &spec.add_dirs].concat();
+        let check = operator.look_up(self.surroundings.clone(), &workspaces).await?;
         let folder = match &mut self.folder {
             Some(folder) => folder,
             none => none.insert(SpoolFolder::make(&operator.config, &self.surroundings)?),

@@ -54,14 +54,21 @@ impl Operator {
     /// Says whether a request can be placed now: the agent is here, works and is logged in, and there is a supervisor.
     pub async fn validate(self: &Arc<Self>) -> Result<(), ProviderError> {
         self.supervisor()?;
-        let (kind, lookup) = (self.kind, self.lookup(self.config.surroundings()));
+        let (kind, lookup) = (self.kind, self.lookup(self.config.surroundings()).outside_of(&[]));
         aside(move || doctor::validate_environment(kind, &lookup)).await??;
         Ok(())
     }
 
-    /// Finds the agent and what it can do. Whether it is logged in is left to its own word.
-    pub async fn look_up(&self, surroundings: BTreeMap<String, String>) -> Result<AgentCheck, ProviderError> {
+    /// Finds the agent, outside of the directories that it is to work in, and what it can do. Whether it is logged in is left to its
+    /// own word.
+    pub async fn look_up(
+        &self,
+        surroundings: BTreeMap<String, String>,
+        workspaces: &[PathBuf],
+    ) -> Result<AgentCheck, ProviderError> {
         let (kind, lookup) = (self.kind, self.lookup(surroundings));
+        lookup.remember_workspaces(workspaces);
+        let lookup = lookup.outside_of(workspaces);
         let check = aside(move || doctor::look_up(kind, &lookup)).await?;
         if check.is_ready() {
             return Ok(check);
@@ -76,6 +83,7 @@ impl Operator {
             own_folder: own_folder(),
             // The one that the command line keeps: asking an agent for its version takes up to seconds.
             cache_file: state_folder(&surroundings).map(|state| state.join("agents.json")),
+            left_out: Vec::new(),
             inherited: surroundings,
         }
     }
@@ -171,7 +179,7 @@ impl Operator {
         let search_path = surroundings.get("PATH").cloned().unwrap_or_default();
         let session = Session::new(self.name, agent.clone(), workspace.to_owned());
         let relay = self.message(&session, "?", &surroundings)?;
-        let check = self.look_up(surroundings.clone()).await?;
+        let check = self.look_up(surroundings.clone(), &[workspace.to_owned()]).await?;
         let mut folder = SpoolFolder::make(&self.config, &surroundings)?;
         let spool = folder.next();
         let setup =

@@ -130,7 +130,7 @@ impl<V: Vendor> Provider for CliProvider<V> {
     }
 
     async fn is_available(&self) -> bool {
-        self.operator.look_up(self.operator.config.surroundings()).await.is_ok()
+        self.operator.look_up(self.operator.config.surroundings(), &[]).await.is_ok()
     }
 
     fn complete_stream(&self, context: &Context) -> Updates<OutgoingMessage> {

@@ -189,7 +189,7 @@ pub fn agents(order: &cli::Checkup) -> Result<ExitCode, Failure> {
     let environment = Environment::of_this_process();
     let home = home(&environment)?;
     let config = Config::read(home.as_ref(), &environment, &[])?;
-    let lookup = lookup(&environment, home.as_ref(), &config);
+    let lookup = lookup(&environment, home.as_ref(), &config).outside_of(&env::current_dir().ok());
     let checkup = agents::doctor::check(&lookup, bubblewrap(&lookup));
     let row = |agent: &AgentCheck| {
         let first = agent.findings.iter().find(|finding| finding.blocks);
@@ -213,7 +213,7 @@ pub fn lookup(environment: &Environment, home: Option<&Home>, config: &Config) -
         own_folder: env::current_exe().ok().and_then(|program| Some(program.parent()?.to_owned())),
         programs: config.programs.clone(),
         cache_file: home.map(Home::agents_cache),
-        left_out: Vec::new(),
+        ..Lookup::default()
     }
 }
 

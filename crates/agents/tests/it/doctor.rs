@@ -35,6 +35,7 @@ impl Desk {
         Lookup {
             inherited: inherited.into(),
             cache_file: Some(self.0.join("cache.json")),
+            left_out: Vec::new(),
             programs: BTreeMap::new(),
             own_folder: None,
         }

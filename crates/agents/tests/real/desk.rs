@@ -71,9 +71,9 @@ impl Desk {
                 ("PATH".to_owned(), std::env::var("PATH").unwrap()),
             ]),
             programs: BTreeMap::from([(cli.kind, program)]),
-            own_folder: None,
             // Shared by all trials: asking gemini takes as long as calling it.
             cache_file: Some(Path::new(env!("CARGO_TARGET_TMPDIR")).join("probes.json")),
+            ..Lookup::default()
         };
         let check = doctor::look_up(cli.kind, &lookup);
         assert!(check.is_ready() && check.findings.is_empty(), "{check:?}");

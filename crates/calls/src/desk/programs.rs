@@ -57,7 +57,9 @@ impl Inner {
             lookup.inherited = environment.applied_to(&lookup.inherited, &self.settings.pass_on);
         }
         let inherited = lookup.inherited.clone();
-        let lookup = lookup.outside_of([&spec.cwd].into_iter().chain(&spec.add_dirs));
+        let workspaces = || [&spec.cwd].into_iter().chain(&spec.add_dirs);
+        lookup.remember_workspaces(workspaces());
+        let lookup = lookup.outside_of(workspaces());
         let AgentCheck { program, version, capabilities, findings, agent, .. } =
             self.program(spec.agent, lookup).await;
         let Some(program) = program else { return Err(NotReady { agent, findings }) };

@@ -13,6 +13,7 @@ use crate::scene::Scene;
 
 crate::tests! {
     an_agent_that_is_not_installed_is_told_with_how_to_install_it,
+    program_in_the_workspace_is_not_taken_for_an_agent,
     an_agent_that_is_not_logged_in_is_told_before_a_session,
     the_check_of_the_cli_looks_in_the_programs_own_path,
     a_supervisor_that_is_missing_is_told,
@@ -46,6 +47,22 @@ fn an_agent_that_is_not_installed_is_told_with_how_to_install_it() {
                 assert!(error.hint().contains("npm install"), "{}", error.hint());
             }
         }
+    });
+}
+
+/// As a confined agent would leave it: nothing may run it outside of a sandbox, not even to learn its version.
+fn program_in_the_workspace_is_not_taken_for_an_agent() {
+    Scene::play(async |scene| {
+        let asked = scene.path("asked");
+        scene.program("codex", &format!("touch '{}'", asked.display()));
+        let provider = CodexProvider::from_config(ProviderConfig {
+            working_dir: Some(scene.path("bin")),
+            ..scene.config()
+        });
+        let ask = provider.complete(&Context::new("Hello.")).await.map(drop);
+        let error = ask.unwrap_err();
+        assert!(error.to_string().contains("codex is only at `"), "{error}");
+        assert!(!asked.exists());
     });
 }
 

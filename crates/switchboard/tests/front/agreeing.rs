@@ -4,6 +4,7 @@ use std::fs;
 use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
 use std::process::Output;
 
 use serde_json::{Value, json};
@@ -11,7 +12,7 @@ use serde_json::{Value, json};
 use crate::bed::{Bed, Host, eventually, stderr, stdout};
 
 /// Puts a `claude` into a directory: the scripted agent behind the words of the real one.
-fn install_claude(folder: &std::path::Path) {
+fn install_claude(folder: &Path) {
     fs::create_dir_all(folder).unwrap();
     let flags = [
         "--session-id",
@@ -288,10 +289,30 @@ fn program_in_the_workspace_is_not_taken_for_an_agent() {
         assert!(!output.status.success(), "{output:?}");
         assert!(!asked.exists(), "{how:?} ran the program: {output:?}");
         let told = stdout(&output) + &stderr(&output);
-        assert!(
-            told.contains("codex is only in the workspace") && told.contains("[programs] codex ="),
-            "{told}"
-        );
+        assert!(told.contains("codex is only at `") && told.contains("[programs] codex ="), "{told}");
+    }
+}
+
+#[test]
+fn program_in_an_earlier_workspace_is_not_taken_for_an_agent() {
+    for direct in [&[][..], &["--direct"]] {
+        let bed = Bed::new();
+        let (earlier, work) = (bed.scratch().join("earlier"), bed.work());
+        let bin = earlier.join("node_modules/.bin");
+        fs::create_dir_all(&earlier).unwrap();
+        let path = format!("{}:/usr/bin:/bin", bin.display());
+        let run =
+            |how: &[&str], cwd: &Path| bed.command(how).current_dir(cwd).env("PATH", &path).output().unwrap();
+        let output = run(&[&["call", "rehearsal", "hello"], direct].concat(), &earlier);
+        assert!(output.status.success(), "{output:?}");
+        install_claude(&bin);
+        for how in [&["call", "claude", "hello"][..], &["call", "claude", "hello", "--direct"], &["doctor"]] {
+            let output = run(how, &work);
+            let told = stdout(&output) + &stderr(&output);
+            assert!(told.contains("claude is only at `"), "{told}");
+        }
+        let listed = stdout(&run(&["agents"], &work));
+        assert!(listed.contains("claude  -        not ready"), "{listed}");
     }
 }
 
