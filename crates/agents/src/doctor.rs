@@ -38,6 +38,8 @@ pub struct Lookup {
     pub cache_file: Option<PathBuf>,
     /// The directories of `PATH` that [`Self::outside_of`] left out.
     pub left_out: Vec<PathBuf>,
+    /// The directories that agents have worked in, or are about to.
+    pub workspaces: Vec<PathBuf>,
 }
 
 impl Lookup {
@@ -47,6 +49,7 @@ impl Lookup {
     pub fn outside_of<'a>(mut self, workspaces: impl IntoIterator<Item = &'a PathBuf>) -> Self {
         let mut roots = self.workspaces_file().map(|file| workspaces::read(&file)).unwrap_or_default();
         roots.extend(self.without_home(workspaces).into_iter().map(Path::to_owned));
+        self.workspaces.clone_from(&roots);
         if let Some(path) = self.inherited.get_mut("PATH") {
             let is_inside = |directory: &&str| {
                 let directory = Path::new(directory);
@@ -265,7 +268,8 @@ fn find_with(kind: AgentKind, lookup: &Lookup, cache: &mut ProbeCache) -> AgentC
 
 fn not_found(kind: AgentKind, lookup: &Lookup) -> Finding {
     let left_out = lookup.left_out.iter().map(|directory| directory.join(kind.name()));
-    match left_out.into_iter().find(|program| find::is_program(program)) {
+    let linked = lookup.inherited.get("PATH").and_then(|path| find_in_path(kind.name(), path));
+    match left_out.chain(linked.map(|link| real(&link))).find(|program| find::is_program(program)) {
         Some(program) => Finding::blocking(
             format!(
                 "{kind} is only at `{}`, where agents have worked and can have replaced it",
@@ -326,7 +330,10 @@ fn program(kind: AgentKind, lookup: &Lookup) -> Option<PathBuf> {
     if kind == AgentKind::Rehearsal {
         return find_own(kind.name(), lookup);
     }
-    find_agent(kind, lookup.inherited.get("PATH")?)
+    let program = find_agent(kind, lookup.inherited.get("PATH")?)?;
+    // A link in `PATH` may lead to a directory that agents write to.
+    let real = real(&program);
+    (!lookup.workspaces.iter().any(|root| real.starts_with(root))).then_some(program)
 }
 
 fn find_own(name: &str, lookup: &Lookup) -> Option<PathBuf> {

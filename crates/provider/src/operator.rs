@@ -84,6 +84,7 @@ impl Operator {
             // The one that the command line keeps: asking an agent for its version takes up to seconds.
             cache_file: state_folder(&surroundings).map(|state| state.join("agents.json")),
             left_out: Vec::new(),
+            workspaces: Vec::new(),
             inherited: surroundings,
         }
     }

@@ -36,6 +36,7 @@ impl Desk {
             inherited: inherited.into(),
             cache_file: Some(self.0.join("cache.json")),
             left_out: Vec::new(),
+            workspaces: Vec::new(),
             programs: BTreeMap::new(),
             own_folder: None,
         }

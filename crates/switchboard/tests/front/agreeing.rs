@@ -305,7 +305,16 @@ fn program_in_an_earlier_workspace_is_not_taken_for_an_agent() {
             |how: &[&str], cwd: &Path| bed.command(how).current_dir(cwd).env("PATH", &path).output().unwrap();
         let output = run(&[&["call", "rehearsal", "hello"], direct].concat(), &earlier);
         assert!(output.status.success(), "{output:?}");
+        // A directory of `PATH`, and a link that leads there.
         install_claude(&bin);
+        let linked = bed.scratch().join("linked");
+        fs::create_dir_all(&linked).unwrap();
+        std::os::unix::fs::symlink(bin.join("claude"), linked.join("claude")).unwrap();
+        let by_link = format!("{}:/usr/bin:/bin", linked.display());
+        let output =
+            bed.command(&["call", "claude", "hello"]).current_dir(&work).env("PATH", by_link).output();
+        let told = stderr(&output.unwrap());
+        assert!(told.contains("claude is only at `"), "{told}");
         for how in [&["call", "claude", "hello"][..], &["call", "claude", "hello", "--direct"], &["doctor"]] {
             let output = run(how, &work);
             let told = stdout(&output) + &stderr(&output);
