@@ -70,19 +70,25 @@ impl Sandbox {
         if self.policy == Preset::Off.name() {
             return "policy: OFF (no sandbox: the agent had all of your permissions)".to_owned();
         }
-        let open: Vec<&str> =
-            self.gaps.iter().filter(|gap| gap.open).map(|gap| gap.safeguard.as_str()).collect();
-        let enforced = match open.as_slice() {
-            [] if self.has_unprotected_paths() => "enforced in part: protected paths".to_owned(),
-            [] => "fully enforced".to_owned(),
-            open => format!("NOT enforced: {}", open.join(", ")),
-        };
+        let enforced = self.enforcement();
         let Self { policy, ways_out_stopped, .. } = self;
         format!("policy: {policy} ({enforced}; {ways_out_stopped} escape attempts blocked)")
     }
 }
 
 impl Sandbox {
+    /// Returns how much of the policy was enforced, in the same words for every reader. Limits that a safeguard always has on this kernel
+    /// are in `gaps` and in the documents, and not named here.
+    pub fn enforcement(&self) -> String {
+        let open: Vec<&str> =
+            self.gaps.iter().filter(|gap| gap.open).map(|gap| gap.safeguard.as_str()).collect();
+        match open.as_slice() {
+            [] if self.has_unprotected_paths() => "enforced in part: protected paths".to_owned(),
+            [] => "fully enforced".to_owned(),
+            open => format!("NOT enforced: {}", open.join(", ")),
+        }
+    }
+
     /// Returns whether a protected path was a link, a path could not be moved to quarantine, or a directory could not be examined.
     pub fn has_unprotected_paths(&self) -> bool {
         let protected = SafeguardName::ProtectedPaths.to_string();

@@ -142,6 +142,9 @@ fn describe(answer: &Answer) {
     if let Some(session) = &answer.session_id {
         line("session", session);
     }
+    if let Some(sandbox) = &answer.sandbox {
+        output::line(&paint::clean(&sandbox.told()));
+    }
     line("output", &answer.output_file);
     if let Some(file) = &answer.error_file {
         line("error", file);

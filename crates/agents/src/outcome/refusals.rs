@@ -31,8 +31,10 @@ pub(super) fn refusals(ended: &Ended<'_>) -> Vec<RefusedAction> {
     if let Some(SandboxReport::Confined(confined)) = &ended.report.sandbox {
         for refused in ended.summary.refused_paths.iter().filter(|refused| is_refused_by(confined, refused)) {
             let path = refused.path.as_deref().unwrap_or(NO_PATH);
-            let is_missing = refused.errno == RefusedErrno::Missing;
-            let kind = if is_missing { RefusedKind::Read } else { RefusedKind::Write };
+            // One that does not exist was to be created.
+            let is_read =
+                refused.errno == RefusedErrno::Missing && Path::new(path).symlink_metadata().is_ok();
+            let kind = if is_read { RefusedKind::Read } else { RefusedKind::Write };
             add(&mut refusals, kind, path, Some(&refused.line), refused.count);
         }
         for host in &confined.refused_hosts {
@@ -98,7 +100,7 @@ fn is_refused_by(confined: &Confined, refused: &RefusedPath) -> bool {
     }
 }
 
-/// Whether a path exists in the home directory and the run did not see it. The agent's state is its own matter.
+/// Whether a path of the home directory exists, or could be created, and the run did not see it. The agent's state is its own matter.
 fn is_absent(confined: &Confined, path: &Path) -> bool {
     let Some(home) = &confined.policy.home else { return false };
     let roots = confined.policy.roots.iter().map(|root| &root.path);
@@ -106,5 +108,6 @@ fn is_absent(confined: &Confined, path: &Path) -> bool {
     let mut seen = roots.chain(&confined.exposed).chain(state);
     path.starts_with(&home.directory)
         && !seen.any(|seen| path.starts_with(seen))
-        && path.symlink_metadata().is_ok()
+        && (path.symlink_metadata().is_ok()
+            || path.parent().is_some_and(|above| above != home.directory && above.is_dir()))
 }

@@ -20,6 +20,9 @@ pub(super) fn kind_of_status(status: u16) -> Option<FailureKind> {
 
 /// Phrases in lower case, the more telling ones first.
 const PHRASES: &[(&str, Phrase)] = &[
+    // Our own proxy, to an agent whose API is at a host that the policy does not list. It comes with the status 403.
+    ("switchboard: the policy does not list this host", Phrase::RefusedHost),
+    ("switchboard: the host leads to an address that the policy does not list", Phrase::RefusedHost),
     ("no conversation found with session id", Phrase::SessionNotFound),
     ("no rollout found for", Phrase::SessionNotFound),
     ("requires a valid session id", Phrase::SessionNotFound),
@@ -73,6 +76,7 @@ const PHRASES: &[(&str, Phrase)] = &[
 
 #[derive(Clone, Copy)]
 enum Phrase {
+    RefusedHost,
     Auth,
     MaxBudget,
     MaxTurns,
@@ -94,6 +98,7 @@ pub(super) fn kind_of_words(words: &str) -> Option<FailureKind> {
         Some((_, Phrase::SessionInUse)) => Some(FailureKind::SessionInUse),
         Some((_, Phrase::MaxTurns)) => Some(FailureKind::MaxTurns),
         Some((_, Phrase::MaxBudget)) => Some(FailureKind::MaxBudget),
+        Some((_, Phrase::RefusedHost)) => Some(FailureKind::Network),
         _ if by_status.as_ref().is_some_and(|kind| *kind != FailureKind::AgentError) => by_status,
         Some((_, Phrase::RateLimit)) => Some(FailureKind::RateLimit { retry_after: None }),
         Some((_, Phrase::Overloaded)) => Some(FailureKind::Overloaded),
@@ -164,6 +169,10 @@ mod tests {
             ("Not logged in · Please run /login", FailureKind::Auth),
             ("Invalid API key · Fix external API key", FailureKind::Auth),
             ("Failed to authenticate. API Error: 403 Your API key does not have", FailureKind::Auth),
+            (
+                "unexpected status 403 Forbidden: switchboard: the policy does not list this host, url: http://127.0.0.1:45267/v1/responses",
+                FailureKind::Network,
+            ),
             ("unexpected status 401 Unauthorized: bad key, url: http://x/", FailureKind::Auth),
             ("exceeded retry limit, last status: 429 Too Many Requests", limited.clone()),
             ("API Error: Request rejected (429) · This request would exceed", limited.clone()),

@@ -68,7 +68,7 @@ impl RefusedPaths {
     /// of a file that the command printed.
     pub(super) fn search_output_of(&mut self, command: &str, output: &ToolOutput<'_>) {
         let is_named =
-            |refused: &RefusedPath| refused.path.as_deref().is_some_and(|path| command.contains(path));
+            |refused: &RefusedPath| refused.path.as_deref().is_some_and(|path| names(command, path));
         self.search_for(output, is_named);
     }
 
@@ -118,6 +118,13 @@ impl RefusedPaths {
             self.paths.push(refused);
         }
     }
+}
+
+/// Returns whether a command names a path, as it is or from the home directory.
+fn names(command: &str, path: &str) -> bool {
+    let from_home =
+        |word: &str| word.strip_prefix("~/").is_some_and(|rest| !rest.is_empty() && path.ends_with(rest));
+    command.contains(path) || command.split_whitespace().any(from_home)
 }
 
 /// Reads one line of output.

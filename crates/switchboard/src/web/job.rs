@@ -282,20 +282,14 @@ fn sandbox(job: &Job, answer: &Answer) -> Markup {
 }
 
 fn confinement(sandbox: &Sandbox) -> Markup {
-    let open = sandbox.gaps.iter().filter(|gap| gap.open).count();
+    let enforcement = sandbox.enforcement();
     html! {
         p { "Policy " strong { (sandbox.policy) } ": "
-            @match open {
-                _ if sandbox.policy == "off" => "no sandbox, the agent had all of your permissions",
-                0 if sandbox.gaps.is_empty() && !sandbox.has_unprotected_paths() => "fully enforced",
-                0 => "enforced, some of it in part",
-                1 => "one safeguard did not hold",
-                several => { (several) " safeguards did not hold" },
-            }
+            @if sandbox.policy == "off" { "no sandbox, the agent had all of your permissions" } @else { (enforcement) }
             @if sandbox.ways_out_stopped > 0 { "; " (sandbox.ways_out_stopped) " ways out that were tried were stopped" } "." }
         @if !sandbox.gaps.is_empty() {
             details {
-                summary { "What did not hold in full" }
+                summary { "What the safeguards do not cover" }
                 ul.safeguards {
                     @for gap in &sandbox.gaps {
                         li { span.hold { (if gap.open { "open" } else { "in part" }) } " " strong { (gap.safeguard) } " "
@@ -353,15 +347,15 @@ mod tests {
     use super::*;
 
     #[test]
-    fn policy_that_held_in_part_is_not_called_fully_enforced() {
+    fn policy_is_described_in_the_words_of_the_terminal() {
         let sandbox = |policy: &str, gaps: serde_json::Value| {
             let sandbox = serde_json::json!({ "policy": policy, "gaps": gaps });
             confinement(&serde_json::from_value(sandbox).unwrap()).into_string()
         };
         let gap = |open: bool| serde_json::json!([{ "safeguard": "unix sockets", "open": open, "why": "w" }]);
         assert!(sandbox("workspace", serde_json::json!([])).contains("fully enforced"));
-        assert!(sandbox("workspace", gap(false)).contains("enforced, some of it in part"));
-        assert!(sandbox("workspace", gap(true)).contains("one safeguard did not hold"));
+        assert!(sandbox("workspace", gap(false)).contains("fully enforced"));
+        assert!(sandbox("workspace", gap(true)).contains("NOT enforced: unix sockets"));
         assert!(sandbox("off", serde_json::json!([])).contains("no sandbox"));
     }
 }

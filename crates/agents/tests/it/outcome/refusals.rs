@@ -73,7 +73,7 @@ fn missing_path_of_the_home_directory_names_the_setting() {
         std::fs::create_dir_all(home.path().join(name)).unwrap();
     }
     let at = |name: &str| home.path().join(name);
-    let lines = ["notes", "shown", ".claude/x", "nowhere"]
+    let lines = ["notes", "shown", ".claude/x", "nowhere", "notes/new", "no/where"]
         .map(|name| format!("cat: {}: No such file or directory", at(name).display()));
     let error = serde_json::json!({"type": "user", "message": {"content": [
         {"type": "tool_result", "is_error": true, "content": lines.join("\n")}
@@ -97,7 +97,8 @@ fn missing_path_of_the_home_directory_names_the_setting() {
     let run =
         Run { sandbox: Some(SandboxReport::Confined(report)), ..Run::of(AgentKind::Claude, stream.leak()) };
     let [refused, expose] = &run.outcome().notes()[..] else { panic!("{:?}", run.outcome()) };
-    assert_eq!(*refused, format!("refused: read {}", at("notes").display()));
+    let expected = format!("refused: read {}, write {}", at("notes").display(), at("notes/new").display());
+    assert_eq!(*refused, expected);
     assert!(expose.contains("`sandbox.expose`"), "{expose}");
 }
 
