@@ -8,46 +8,63 @@
 //! Agents write below `caches/workspace`, so nothing in there is followed by name: a link could lead anywhere.
 
 use std::collections::BTreeMap;
-use std::fs::{self, DirBuilder, File, OpenOptions, Permissions};
+use std::fs::{self, DirBuilder, File, OpenOptions};
 use std::io::{self, Write};
-use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt, PermissionsExt};
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
+use std::time::{SystemTime, UNIX_EPOCH};
 
 use model::Caches;
-use rustix::fs::{AtFlags, FlockOperation, Mode, OFlags, flock, mkdirat, openat, renameat, unlinkat};
+use rustix::fs::{AtFlags, CWD, FlockOperation, Mode, OFlags, flock, mkdirat, openat, renameat, unlinkat};
 use rustix::io::Errno;
+
+use crate::remove_tree::{open_unlocked, remove_tree};
 
 const REMOVED: &str = "removed-";
 /// The keys of `[registry]` and `[registries.NAME]` that log in.
 const REGISTRY_SECRETS: [&str; 3] = ["token", "secret-key", "secret-key-subject"];
 const DIRECTORY: OFlags = OFlags::DIRECTORY.union(OFlags::NOFOLLOW).union(OFlags::CLOEXEC);
 
-/// Creates the caches below `base` and adds their variables to an environment.
+/// Creates the caches below `base` and adds their variables to an environment. Whatever an agent did in a cache, the next run starts.
 pub(crate) fn create(caches: &Caches, base: &Path, env: &mut BTreeMap<String, String>) -> io::Result<()> {
     DirBuilder::new().recursive(true).mode(0o700).create(base)?;
-    // An agent may have taken the rights away, and must not spoil the caches for all later runs.
-    if fs::symlink_metadata(base)?.is_dir() {
-        fs::set_permissions(base, Permissions::from_mode(0o700))?;
-    }
-    let opened = File::open(base)?;
+    let opened = open_unlocked(CWD, base)?;
     for cache in caches.variables.values() {
-        // An agent may have put a link or a file in its place, which would lead every later run astray.
-        if matches!(
-            openat(&opened, cache, OFlags::PATH | DIRECTORY, Mode::empty()),
-            Err(Errno::LOOP | Errno::NOTDIR)
-        ) {
-            unlinkat(&opened, cache, AtFlags::empty())?;
-        }
-        match mkdirat(&opened, cache, Mode::RWXU) {
-            Ok(()) | Err(Errno::EXIST) => {}
-            Err(error) => return Err(error.into()),
+        if create_one(caches, cache, &opened).is_err() {
+            // The sweep removes it. If that fails, too, the agent has to do without this cache.
+            let _ = set_aside(cache, &opened, base).and_then(|()| create_one(caches, cache, &opened));
         }
     }
     name(caches, base, env);
-    if let Some(config) = &caches.cargo_config {
-        copy_cargo_config(config, &opened)?;
-    }
     Ok(())
+}
+
+fn create_one(caches: &Caches, cache: &str, base: &OwnedFd) -> io::Result<()> {
+    // An agent may have put a link or a file in its place, which would lead every later run astray.
+    if matches!(
+        openat(base, cache, OFlags::PATH | DIRECTORY, Mode::empty()),
+        Err(Errno::LOOP | Errno::NOTDIR)
+    ) {
+        unlinkat(base, cache, AtFlags::empty())?;
+    }
+    match mkdirat(base, cache, Mode::RWXU) {
+        Ok(()) | Err(Errno::EXIST) => {}
+        Err(error) => return Err(error.into()),
+    }
+    let directory = open_unlocked(base, cache)?;
+    match &caches.cargo_config {
+        Some(config) if cache == Caches::cargo_config_copy().0 => copy_cargo_config(config, &directory),
+        _ => Ok(()),
+    }
+}
+
+/// Moves a cache to where the next sweep removes it.
+fn set_aside(cache: &str, base: &OwnedFd, path: &Path) -> io::Result<()> {
+    let Some(above) = path.parent() else { return Ok(()) };
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_nanos();
+    let aside = above.join(format!("{REMOVED}{}-{now}", std::process::id()));
+    Ok(renameat(base, cache, CWD, &aside)?)
 }
 
 /// Adds the variables of caches below `base` to an environment.
@@ -57,24 +74,26 @@ pub(crate) fn name(caches: &Caches, base: &Path, env: &mut BTreeMap<String, Stri
 }
 
 /// Brings the user's configuration of cargo to the cache, without its secrets, or takes away one that the user has no longer.
-fn copy_cargo_config(from: &Path, base: &File) -> io::Result<()> {
-    let (cache, name) = Caches::cargo_config_copy();
-    let directory = match openat(base, cache, OFlags::RDONLY | DIRECTORY, Mode::empty()) {
-        // An agent of another run has exchanged it just now.
-        Err(Errno::LOOP | Errno::NOTDIR) => return Ok(()),
-        directory => directory?,
-    };
+fn copy_cargo_config(from: &Path, directory: &OwnedFd) -> io::Result<()> {
+    let (_, name) = Caches::cargo_config_copy();
+    // An agent may have put a directory in its place.
+    let remove =
+        |name| remove_tree(&PathBuf::from(format!("/proc/self/fd/{}/{name}", directory.as_raw_fd())));
     let config = fs::read_to_string(from).ok().and_then(|config| without_secrets(&config));
-    let Some(config) = config else {
-        let _ = unlinkat(&directory, name, AtFlags::empty());
-        return Ok(());
-    };
+    let Some(config) = config else { return remove(name) };
     let next = format!("{name}.{}", std::process::id());
+    remove(&next)?;
     let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-    let _ = unlinkat(&directory, &*next, AtFlags::empty());
-    let mut file = File::from(openat(&directory, &*next, flags, Mode::RUSR | Mode::WUSR)?);
+    let mut file = File::from(openat(directory, &*next, flags, Mode::RUSR | Mode::WUSR)?);
     file.write_all(config.as_bytes())?;
-    Ok(renameat(&directory, &*next, &directory, name)?)
+    let rename = || renameat(directory, &*next, directory, name);
+    match rename() {
+        Err(Errno::ISDIR) => {
+            remove(name)?;
+            Ok(rename()?)
+        }
+        renamed => Ok(renamed?),
+    }
 }
 
 /// Returns a configuration of cargo without the tokens of registries. They publish packages, and no build needs them. None for a file
@@ -132,6 +151,7 @@ pub fn sweep_caches(caches: &Path, max_bytes: u64) -> io::Result<CacheSweep> {
             // Of a sweep that did not get to its end.
             remove_tree(&entry)?;
         } else if is_directory(&entry) {
+            open_unlocked(CWD, &entry)?;
             found.extend(entries(&entry)?.into_iter().map(|cache| (Usage::of(&cache), cache)));
         }
     }
@@ -159,6 +179,8 @@ fn move_away(cache: &Path, away: &Path) -> io::Result<bool> {
         Err(Errno::WOULDBLOCK) => return Ok(false),
         locked => locked?,
     }
+    // A directory that moves to another one is written: its `..` changes.
+    let _ = open_unlocked(CWD, cache);
     fs::rename(cache, away)?;
     Ok(true)
 }
@@ -189,21 +211,6 @@ impl Usage {
     }
 }
 
-/// Removes a directory with everything in it, also what its owner may not write to, as in the module cache of Go.
-pub fn remove_tree(directory: &Path) -> io::Result<()> {
-    match fs::remove_dir_all(directory) {
-        Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {}
-        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
-        removed => return removed,
-    }
-    let mut left = vec![directory.to_owned()];
-    while let Some(directory) = left.pop() {
-        fs::set_permissions(&directory, Permissions::from_mode(0o700))?;
-        left.extend(entries(&directory)?.into_iter().filter(|path| is_directory(path)));
-    }
-    fs::remove_dir_all(directory)
-}
-
 fn is_directory(path: &Path) -> bool {
     path.symlink_metadata().is_ok_and(|found| found.is_dir())
 }
@@ -218,7 +225,9 @@ fn entries(directory: &Path) -> io::Result<Vec<PathBuf>> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::time::{Duration, SystemTime};
+    use std::fs::Permissions;
+    use std::os::unix::fs::PermissionsExt;
+    use std::time::Duration;
 
     fn caches(directory: &Path) -> Caches {
         Caches::new(Some(directory.join("workspace")), Some(&directory.join("users")), |_| false)
@@ -258,22 +267,6 @@ mod tests {
     }
 
     #[test]
-    fn read_only_directories_are_removed_and_links_are_not_followed() {
-        let directory = tempfile::tempdir().unwrap();
-        let (tree, outside) = (directory.path().join("tree"), directory.path().join("outside"));
-        fs::create_dir_all(tree.join("mod/cache")).unwrap();
-        fs::create_dir(&outside).unwrap();
-        fs::write(outside.join("file"), "x").unwrap();
-        fs::write(tree.join("mod/cache/file"), "x").unwrap();
-        std::os::unix::fs::symlink(&outside, tree.join("mod/link")).unwrap();
-        for name in ["mod/cache", "mod"] {
-            fs::set_permissions(tree.join(name), Permissions::from_mode(0o555)).unwrap();
-        }
-        remove_tree(&tree).unwrap();
-        assert!(!tree.exists() && outside.join("file").exists());
-    }
-
-    #[test]
     fn cargo_config_is_copied_anew_and_never_through_a_link() {
         let directory = tempfile::tempdir().unwrap();
         let base = directory.path().join("workspace");
@@ -295,6 +288,48 @@ mod tests {
         create();
         assert_eq!(fs::read_dir(&users).unwrap().count(), 0);
         assert!(base.join("cargo").symlink_metadata().unwrap().is_dir());
+    }
+
+    #[test]
+    fn whatever_an_agent_did_in_its_caches_the_next_run_starts() {
+        let directory = tempfile::tempdir().unwrap();
+        let (base, users) = (directory.path().join("workspace"), directory.path().join("users"));
+        fs::create_dir(&users).unwrap();
+        fs::write(users.join("config.toml"), "[net]\nretry = 2\n").unwrap();
+        let create = || create(&caches(directory.path()), &base, &mut BTreeMap::new()).unwrap();
+        let lock = |path: &Path| fs::set_permissions(path, Permissions::from_mode(0o000)).unwrap();
+        let cargo = base.join("cargo");
+        let copy = cargo.join("config.toml");
+        let spoils: [&dyn Fn(); 4] = [
+            &|| {
+                fs::remove_file(&copy).unwrap();
+                fs::create_dir_all(copy.join("x/y")).unwrap();
+                lock(&copy.join("x"));
+            },
+            &|| fs::create_dir(cargo.join(format!("config.toml.{}", std::process::id()))).unwrap(),
+            &|| lock(&cargo),
+            &|| lock(&base),
+        ];
+        create();
+        for spoil in spoils {
+            spoil();
+            create();
+            assert_eq!(fs::read_to_string(&copy).unwrap(), "[net]\nretry = 2\n");
+            assert_eq!(cargo.metadata().unwrap().mode() & 0o777, 0o700);
+        }
+    }
+
+    #[test]
+    fn sweep_removes_files_and_caches_without_rights() {
+        let directory = tempfile::tempdir().unwrap();
+        let base = directory.path().join("workspace");
+        fill(directory.path(), "npm", 100);
+        fs::write(base.join("file"), "x").unwrap();
+        for path in [&base.join("npm"), &base] {
+            fs::set_permissions(path, Permissions::from_mode(0o000)).unwrap();
+        }
+        assert_eq!(sweep_caches(directory.path(), 0).unwrap().removed.len(), 2);
+        assert_eq!(fs::read_dir(&base).unwrap().count(), 0);
     }
 
     #[test]

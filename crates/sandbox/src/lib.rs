@@ -42,6 +42,7 @@ mod proxy;
 mod quarantine;
 mod real;
 mod rebase;
+mod remove_tree;
 mod report;
 mod repositories;
 mod repository_watch;
@@ -52,7 +53,7 @@ mod sockets;
 mod state;
 mod worktree;
 
-pub use caches::{CacheSweep, lease_caches, remove_tree, sweep_caches};
+pub use caches::{CacheSweep, lease_caches, sweep_caches};
 pub use cgroup::{Cgroup, Delegated};
 pub use description::{Applied, Step, Word};
 pub use inside::INSIDE;
@@ -63,6 +64,7 @@ pub use probe::PROBE;
 pub use proof::{Settled, prove, settle};
 pub use proxy::Proxy;
 pub use quarantine::{QUARANTINE_DIRECTORY, Quarantine, QuarantineStore, QuarantineTime};
+pub use remove_tree::remove_tree;
 
 use std::process::ExitCode;
 

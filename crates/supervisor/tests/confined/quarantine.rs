@@ -28,7 +28,7 @@ crate::tests![
     new_repository_without_rights_is_moved,
     new_repository_in_a_rebase_is_moved,
     prepared_submodule_is_moved,
-    caches_without_rights_are_usable_by_the_next_run,
+    spoiled_caches_are_usable_by_the_next_run,
     without_namespaces_created_paths_are_moved_too,
     call_in_a_subdirectory_commits,
     call_in_a_subdirectory_cannot_write_beside_it,
@@ -249,20 +249,32 @@ fn prepared_submodule_is_moved() {
     });
 }
 
-fn caches_without_rights_are_usable_by_the_next_run() {
+fn spoiled_caches_are_usable_by_the_next_run() {
     Scene::play(async |scene: &Scene| {
-        let directory = scene.path("state/caches/workspace");
+        let (directory, users) = (scene.path("state/caches/workspace"), scene.path("home/.cargo"));
+        fs::create_dir(&users).unwrap();
+        fs::write(users.join("config.toml"), "[net]\nretry = 2\n").unwrap();
         let plan = |script: &str| {
             let confinement = scene.confinement(CallPolicy::default());
-            let caches = Caches::new(Some(directory.clone()), None, |_| false);
+            let caches = Caches::new(Some(directory.clone()), Some(&users), |_| false);
             let roots = confinement.roots.iter().cloned().chain([Root::make(&directory)]).collect();
             let confinement = Confinement { caches: Some(caches), roots, ..confinement };
             RunPlan { policy: Policy::Confined(Box::new(confinement)), ..scene.shell(script) }
         };
-        scene.run(&plan("chmod 000 $(dirname $npm_config_cache)")).await;
-        fs::remove_dir_all(scene.spool()).unwrap();
-        let report = scene.run(&plan("touch $npm_config_cache/x && echo fine")).await;
-        assert_eq!(scene.output(), "fine\n", "{report:?}");
+        for spoil in [
+            "chmod 000 $(dirname $npm_config_cache)",
+            "chmod 000 $npm_config_cache $CARGO_HOME",
+            "rm $CARGO_HOME/config.toml && mkdir -p $CARGO_HOME/config.toml/x && chmod 000 $CARGO_HOME/config.toml",
+            "rm -r $CARGO_HOME && mkfifo $CARGO_HOME",
+            "rm -r $CARGO_HOME && ln -s $HOME/.cargo $CARGO_HOME",
+        ] {
+            let report = scene.run(&plan(&format!("{spoil} && echo spoiled"))).await;
+            assert_eq!(scene.output(), "spoiled\n", "{spoil}: {report:?}");
+            fs::remove_dir_all(scene.spool()).unwrap();
+            let report = scene.run(&plan("touch $npm_config_cache/x && cat $CARGO_HOME/config.toml")).await;
+            assert_eq!(scene.output(), "[net]\nretry = 2\n", "{spoil}: {report:?}");
+            fs::remove_dir_all(scene.spool()).unwrap();
+        }
     });
 }
 
