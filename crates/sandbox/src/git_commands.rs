@@ -10,6 +10,7 @@ use model::{IfCreated, Protected};
 
 use crate::git_includes::{ConfigEntry, included_by, read_entries, resolve};
 use crate::layout::Layout;
+use crate::link_targets::FollowedPath;
 use crate::repositories::is_in_products;
 
 /// Configuration of the user that counts in every repository, in the home directory.
@@ -50,14 +51,14 @@ enum NamedPath {
 }
 
 impl Layout {
-    /// Protects what the configuration of repositories includes and names, where it lies in a directory that can be written.
+    /// Protects what the configuration of repositories includes and names, their hooks that are links, and the user's configuration, where
+    /// it lies in a directory that can be written.
     pub fn protect_configured(&mut self, repositories: &[ConfiguredRepository], home: Option<&Path>) {
         let global: Vec<PathBuf> = home.iter().flat_map(|home| GLOBAL.map(|name| home.join(name))).collect();
-        let mut included: BTreeSet<PathBuf> =
-            global.iter().flat_map(|file| included_by(file, home)).collect();
-        let global: Vec<ConfigEntry> =
-            global.iter().chain(&included).flat_map(|file| read_entries(file)).collect();
-        let mut named = Vec::new();
+        let mut obeyed: BTreeSet<PathBuf> = global.iter().flat_map(|file| included_by(file, home)).collect();
+        obeyed.extend(global);
+        let global: Vec<ConfigEntry> = obeyed.iter().flat_map(|file| read_entries(file)).collect();
+        let (mut named, mut hooks) = (Vec::new(), Vec::new());
         for ConfiguredRepository { git, worktree } in repositories {
             let files = ["config", "config.worktree"].map(|name| git.join(name));
             let files: Vec<_> = files.into_iter().filter(|file| !self.untrusted.hold(file)).collect();
@@ -65,34 +66,42 @@ impl Layout {
             let own: Vec<ConfigEntry> =
                 files.iter().chain(&below).flat_map(|file| read_entries(file)).collect();
             named.extend(own.iter().chain(&global).flat_map(|entry| named_paths(entry, worktree, home)));
-            included.extend(below);
+            obeyed.extend(below);
+            obeyed.extend(files);
+            hooks.push(git.join("hooks"));
         }
-        for path in included {
-            self.protect(&Protected { path, if_created: IfCreated::QuarantineAtOnce });
-        }
-        for named in named {
-            self.protect_named(&named);
-        }
+        obeyed.extend(hooks.iter().cloned());
+        let programs: Vec<PathBuf> = named.iter().filter_map(|named| self.protected_path(named)).collect();
+        hooks.extend(named.into_iter().filter_map(|named| match named {
+            NamedPath::Hooks(path) => Some(path),
+            NamedPath::Program(_) | NamedPath::Alias(_) => None,
+        }));
+        let protected = |if_created| move |path| Protected { path, if_created };
+        let obeyed = obeyed.into_iter().map(protected(IfCreated::QuarantineAtOnce));
+        let programs = programs.into_iter().map(protected(IfCreated::QuarantineAtEnd));
+        self.protect_followed(obeyed.chain(programs));
+        // The links themselves are held by their directory, which is read-only now.
+        let links = hooks.iter().flat_map(|hooks| self.linked_hooks(hooks)).collect::<Vec<_>>();
+        self.protect_followed(links.into_iter().map(protected(IfCreated::QuarantineAtEnd)));
     }
 
-    fn protect_named(&mut self, named: &NamedPath) {
+    /// Returns the path of a program, unless it need not be protected.
+    fn protected_path(&mut self, named: &NamedPath) -> Option<PathBuf> {
         let (NamedPath::Hooks(path) | NamedPath::Program(path) | NamedPath::Alias(path)) = named;
-        let Some((_, rest)) = self.below_a_root(path) else { return };
+        let end = FollowedPath::of(path).end;
+        let (_, rest) = self.below_a_root(&end)?;
         if rest.as_os_str().is_empty() {
             // Hooks beside the files of the workspace.
             self.unprotected.extend(matches!(named, NamedPath::Hooks(_)).then(|| path.clone()));
-            return;
+            return None;
         }
-        let found = path.symlink_metadata();
-        let is_protected = match (named, &found) {
+        let is_protected = match (named, end.symlink_metadata()) {
             (NamedPath::Hooks(_), _) | (NamedPath::Program(_), Err(_)) => true,
             (_, Ok(found)) => !found.is_dir(),
             (NamedPath::Alias(_), Err(_)) => false,
         };
         // Packages are replaced as a whole, and run each other's files.
-        if is_protected && !is_in_products(&rest) {
-            self.protect(&Protected { path: path.clone(), if_created: IfCreated::QuarantineAtEnd });
-        }
+        (is_protected && !is_in_products(&rest)).then(|| path.clone())
     }
 }
 

@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 use std::path::{Component, Path, PathBuf};
 
 use crate::beneath::read_ordinary_file;
+use crate::link_targets::FollowedPath;
 
 /// How deep git follows includes.
 const MAX_DEPTH: usize = 10;
@@ -100,9 +101,10 @@ pub(crate) fn resolve(path: &str, directory: &Path, home: Option<&Path>) -> Opti
     Some(plain)
 }
 
-/// Reads a configuration, unless it is a pipe that an agent has put there: nobody may ever write into it.
+/// Reads a configuration by links, as git does, unless it is a pipe that an agent has put there: nobody may ever write into it.
 fn read(path: &Path) -> Option<String> {
-    Some(String::from_utf8_lossy(&read_ordinary_file(path, MAX_BYTES)?).into_owned())
+    let FollowedPath { end, .. } = FollowedPath::of(path);
+    Some(String::from_utf8_lossy(&read_ordinary_file(&end, MAX_BYTES)?).into_owned())
 }
 
 #[cfg(test)]

@@ -27,6 +27,7 @@ mod inside;
 mod landlock;
 mod layout;
 mod limits;
+mod link_targets;
 mod machine;
 mod mount_plan;
 mod mountinfo;

@@ -156,7 +156,7 @@ impl Layout {
         }
     }
 
-    fn can_be_written(&self, path: &Path) -> bool {
+    pub fn can_be_written(&self, path: &Path) -> bool {
         let above = self.mounts.iter().filter(|(at, _)| path.starts_with(at));
         let innermost = above.max_by_key(|(at, mount)| (at.components().count(), mount));
         innermost.is_some_and(|(_, mount)| *mount == Mount::Write)

@@ -20,7 +20,7 @@ crate::tests![
 ];
 
 /// Writes a program that does nothing.
-fn program(path: &Path) -> PathBuf {
+pub fn program(path: &Path) -> PathBuf {
     fs::create_dir_all(path.parent().unwrap()).unwrap();
     fs::write(path, "#!/bin/sh\nexit 0\n").unwrap();
     fs::set_permissions(path, fs::Permissions::from_mode(0o755)).unwrap();
@@ -28,7 +28,7 @@ fn program(path: &Path) -> PathBuf {
 }
 
 /// A script that tries to have `paths` leave a trace, by changing and by replacing them.
-fn infect(scene: &Scene, paths: &str) -> String {
+pub fn infect(scene: &Scene, paths: &str) -> String {
     let command = leaves_trace(scene);
     format!(
         "for p in {paths}; do mkdir -p $(dirname $p); printf '#!/bin/sh\\n{command}\\n' > evil; chmod +x evil; \

@@ -13,6 +13,7 @@ mod escapes;
 mod home;
 mod hosts;
 mod lifetime;
+mod links;
 #[path = "../faults/ordinary_user.rs"]
 mod ordinary_user;
 mod overlap;
@@ -70,6 +71,7 @@ fn trials() -> Vec<Trial> {
         overlap::TESTS,
         repositories::TESTS,
         configured::TESTS,
+        links::TESTS,
         state::TESTS,
         swaps::TESTS,
         attack::TESTS,

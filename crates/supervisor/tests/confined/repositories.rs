@@ -110,7 +110,7 @@ fn repository_in_the_workspace_can_be_committed_to() {
 }
 
 /// A superproject with a submodule `lib`.
-fn superproject(scene: &Scene) -> PathBuf {
+pub fn superproject(scene: &Scene) -> PathBuf {
     repository(&scene.path("home/origin"));
     let shop = workspace(scene);
     git(&shop, &format!("submodule --quiet add {} lib", scene.path("home/origin").display()));

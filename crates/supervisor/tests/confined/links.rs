@@ -1,0 +1,152 @@
+//! Symbolic links from what git obeys into the workspace: the agent cannot change where they lead.
+
+use std::fs;
+use std::os::unix::fs::symlink;
+use std::path::Path;
+
+use model::{CallPolicy, Policy, Preset, Requirement, RunPlan, RunReport};
+
+use crate::configured::{infect, program};
+use crate::quarantine::{git, names};
+use crate::repositories::{repository, superproject, use_git, workspace};
+use crate::scene::{Scene, confined};
+
+crate::tests![
+    hook_that_is_a_link_stays_as_it_is,
+    hook_that_is_a_link_of_a_link_is_reported,
+    hook_that_is_a_dangling_link_is_moved_once_created,
+    linked_hooks_of_a_configured_directory_stay_as_they_are,
+    linked_hooks_outside_of_the_workspace_stay_as_they_are,
+    linked_hooks_of_nested_repositories_stay_as_they_are,
+    hooks_directory_that_is_a_link_stays_as_it_is,
+    global_configuration_in_the_workspace_stays_as_it_is,
+];
+
+/// A plan that starts although not everything can be protected.
+fn best_effort(scene: &Scene, script: &str) -> RunPlan {
+    let policy = CallPolicy { requirement: Requirement::BestEffort, ..Preset::Workspace.into() };
+    let policy = Policy::Confined(Box::new(scene.confinement(policy)));
+    RunPlan { policy, ..scene.shell(script) }
+}
+
+/// Whether the result says that the agent could replace a link.
+fn reports_links(report: &RunReport) -> bool {
+    confined(report).gaps().any(|gap| gap.why.contains("except for links"))
+}
+
+fn hook_that_is_a_link_stays_as_it_is() {
+    Scene::play(async |scene: &Scene| {
+        let shop = workspace(scene);
+        program(&shop.join("scripts/pre-commit"));
+        symlink("../../scripts/pre-commit", shop.join(".git/hooks/pre-commit")).unwrap();
+        let script = infect(scene, "scripts/pre-commit");
+        let script = format!("{script}; mv scripts x && mv x scripts; echo new > scripts/other; echo $?");
+        let report = scene.run(&scene.shell(&script)).await;
+        use_git(scene, &shop);
+        assert!(scene.output().contains("Read-only file system"), "{}", scene.output());
+        assert!(scene.output().ends_with("0\n"), "the rest can be written: {}", scene.output());
+        assert_eq!(names(&report), Vec::<&Path>::new());
+    });
+}
+
+/// A link in the workspace can be replaced, which no mount prevents: the result says so, and where it leads is held all the same.
+fn hook_that_is_a_link_of_a_link_is_reported() {
+    Scene::play(async |scene: &Scene| {
+        let shop = workspace(scene);
+        program(&shop.join("scripts/real"));
+        symlink("real", shop.join("scripts/pre-commit")).unwrap();
+        symlink("../../scripts/pre-commit", shop.join(".git/hooks/pre-commit")).unwrap();
+        let report = scene.run(&best_effort(scene, &infect(scene, "scripts/real"))).await;
+        use_git(scene, &shop);
+        assert!(reports_links(&report), "{report:?}");
+    });
+}
+
+fn hook_that_is_a_dangling_link_is_moved_once_created() {
+    Scene::play(async |scene: &Scene| {
+        let shop = workspace(scene);
+        fs::create_dir(shop.join("scripts")).unwrap();
+        symlink("../../scripts/pre-commit", shop.join(".git/hooks/pre-commit")).unwrap();
+        symlink(shop.join("tools/post-commit"), shop.join(".git/hooks/post-commit")).unwrap();
+        let report = scene.run(&scene.shell(&infect(scene, "scripts/pre-commit tools/post-commit"))).await;
+        use_git(scene, &shop);
+        assert_eq!(names(&report), ["scripts/pre-commit", "tools"].map(|name| shop.join(name)));
+    });
+}
+
+fn linked_hooks_of_a_configured_directory_stay_as_they_are() {
+    Scene::play(async |scene: &Scene| {
+        let shop = workspace(scene);
+        program(&shop.join("tools/check"));
+        fs::create_dir(shop.join("hooks")).unwrap();
+        symlink("../tools/check", shop.join("hooks/pre-commit")).unwrap();
+        git(&shop, "config core.hooksPath hooks");
+        scene.run(&scene.shell(&infect(scene, "tools/check"))).await;
+        use_git(scene, &shop);
+    });
+}
+
+fn linked_hooks_outside_of_the_workspace_stay_as_they_are() {
+    Scene::play(async |scene: &Scene| {
+        let shop = workspace(scene);
+        program(&shop.join("tools/check"));
+        let hooks = scene.path("home/outside/hooks");
+        fs::create_dir(&hooks).unwrap();
+        symlink(shop.join("tools/check"), hooks.join("pre-commit")).unwrap();
+        git(&shop, &format!("config core.hooksPath {}", hooks.display()));
+        scene.run(&scene.shell(&infect(scene, "tools/check"))).await;
+        use_git(scene, &shop);
+    });
+}
+
+fn linked_hooks_of_nested_repositories_stay_as_they_are() {
+    Scene::play(async |scene: &Scene| {
+        let shop = superproject(scene);
+        repository(&shop.join("own"));
+        program(&shop.join("tools/check"));
+        for hooks in [".git/modules/lib/hooks", "own/.git/hooks"] {
+            symlink(shop.join("tools/check"), shop.join(hooks).join("pre-commit")).unwrap();
+        }
+        scene.run(&scene.shell(&infect(scene, "tools/check"))).await;
+        use_git(scene, &shop.join("lib"));
+        use_git(scene, &shop.join("own"));
+    });
+}
+
+fn hooks_directory_that_is_a_link_stays_as_it_is() {
+    Scene::play(async |scene: &Scene| {
+        let shop = workspace(scene);
+        program(&shop.join("githooks/pre-commit"));
+        fs::remove_dir_all(shop.join(".git/hooks")).unwrap();
+        symlink("../githooks", shop.join(".git/hooks")).unwrap();
+        let script = infect(scene, "githooks/pre-commit githooks/post-commit");
+        let report = scene.run(&best_effort(scene, &script)).await;
+        use_git(scene, &shop);
+        assert!(reports_links(&report), "{report:?}");
+    });
+}
+
+fn global_configuration_in_the_workspace_stays_as_it_is() {
+    Scene::play(async |scene: &Scene| {
+        let shop = workspace(scene);
+        for (name, text) in [
+            ("gitconfig", "[include]\n\tpath = ~/shop/team\n"),
+            ("team", "[core]\n\tfsmonitor = tools/monitor\n"),
+            ("xdg/config", "[user]\n\tname = a\n"),
+        ] {
+            let file = shop.join(name);
+            fs::create_dir_all(file.parent().unwrap()).unwrap();
+            fs::write(file, text).unwrap();
+        }
+        program(&shop.join("tools/monitor"));
+        symlink("shop/gitconfig", scene.path("home/.gitconfig")).unwrap();
+        fs::create_dir_all(scene.path("home/.config")).unwrap();
+        symlink(shop.join("xdg"), scene.path("home/.config/git")).unwrap();
+        let files = ["gitconfig", "team", "xdg/config", "tools/monitor"];
+        let contents = || files.map(|name| fs::read_to_string(shop.join(name)).unwrap());
+        let before = contents();
+        let report = scene.run(&scene.shell(&infect(scene, &files.join(" ")))).await;
+        assert_eq!(contents(), before);
+        assert_eq!(names(&report), Vec::<&Path>::new());
+    });
+}
