@@ -9,7 +9,7 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 use crate::beneath::read_ordinary_file;
-use crate::rebase::{REBASE_STATES, commands_in};
+use crate::rebase::rebase_commands;
 use crate::worktree::named;
 
 /// A configuration that `git init` and a few commands have written is not longer.
@@ -65,7 +65,7 @@ pub(crate) fn is_inert(git: &Path, workspaces: &[PathBuf]) -> bool {
     };
     is_directory(git)
         && NOT_INERT.iter().all(|name| is_missing(&git.join(name)))
-        && has_no_commands(git)
+        && rebase_commands(git).is_empty()
         && (is_missing(&git.join("hooks"))
             || (is_directory(&git.join("hooks")) && has_only_samples(&git.join("hooks"))))
         && (is_missing(&git.join("config"))
@@ -84,7 +84,7 @@ pub(crate) fn is_inert_link(link: &Path, workspaces: &[PathBuf], is_known: impl 
         common.is_some_and(|common| is_known(&common) && git.parent() == Some(&common.join("worktrees")))
             && has_one_name(&git.join("commondir"))
             && is_missing(&git.join("config.worktree"))
-            && has_no_commands(&git)
+            && rebase_commands(&git).is_empty()
     };
     let is_inside = workspaces.iter().any(|root| git.starts_with(root));
     has_one_name(link)
@@ -99,10 +99,6 @@ fn has_one_name(path: &Path) -> bool {
 /// A directory that cannot be entered hides its files, and holds them all the same.
 fn is_missing(path: &Path) -> bool {
     fs::symlink_metadata(path).is_err_and(|error| error.kind() == io::ErrorKind::NotFound)
-}
-
-fn has_no_commands(git: &Path) -> bool {
-    REBASE_STATES.iter().all(|(name, list)| commands_in(&git.join(name), list).is_empty())
 }
 
 fn has_only_samples(hooks: &Path) -> bool {

@@ -1,4 +1,4 @@
-//! Finds what a run has left for git to run: new repositories that run commands, and such steps in an unfinished rebase.
+//! Finds what a run has left for git to run: new repositories that run commands, and such steps and options in an unfinished rebase.
 //!
 //! Git runs commands of a repository below the current one, too: `git status` asks each submodule for its state, and a commit is all it
 //! takes to make a directory one.
@@ -13,7 +13,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::new_repository::{is_inert, is_inert_link};
 use crate::quarantine::{ChangeTime, change_time};
-use crate::rebase::{REBASE_STATES, commands_in};
+use crate::rebase::{RebaseCommand, rebase_commands};
 use crate::repositories::{Extent, FoundRepository, RepositoryKind, RepositoryWalk};
 
 /// By how much the clock of a file server may be behind.
@@ -36,7 +36,7 @@ struct KnownRepository {
     path: PathBuf,
     /// Its inode and time of birth: another run may have it moved to quarantine and put another one in its place.
     identity: (u64, u64),
-    /// The steps of its unfinished rebase that run commands.
+    /// What in its unfinished rebase runs programs.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     commands: Vec<String>,
 }
@@ -72,7 +72,7 @@ impl RepositoryWatch {
     pub fn add_known(&mut self, path: PathBuf) {
         let Some(identity) = identity(&path) else { return };
         if !self.is_known(&path) {
-            let commands = commands_of(&path).flat_map(|(_, commands)| commands).collect();
+            let commands = rebase_commands(&path).into_iter().map(|command| command.text).collect();
             self.known.push(KnownRepository { path, identity, commands });
         }
     }
@@ -108,9 +108,12 @@ impl RepositoryWatch {
             planted.walks.push(walk);
         }
         for known in &self.known {
-            let is_new = |commands: &[String]| commands.iter().any(|step| !known.commands.contains(step));
-            let states = commands_of(&known.path).filter(|(_, commands)| is_new(commands));
-            planted.paths.extend(states.map(|(state, _)| state));
+            let is_new = |command: &RebaseCommand| !known.commands.contains(&command.text);
+            let new = rebase_commands(&known.path).into_iter().filter(is_new);
+            let places: BTreeSet<PathBuf> = new.map(|command| command.place).collect();
+            // What lies in a directory that is moved goes with it.
+            let is_outermost = |place: &&PathBuf| !place.parent().is_some_and(|above| places.contains(above));
+            planted.paths.extend(places.iter().filter(is_outermost).cloned());
         }
         planted
     }
@@ -150,15 +153,6 @@ impl RepositoryWatch {
         let hooks = fs::read_dir(git.join("hooks")).into_iter().flatten().flatten().map(|hook| hook.path());
         is_new(git) || names.iter().any(|path| is_new(path)) || hooks.into_iter().any(|hook| is_new(&hook))
     }
-}
-
-/// The states of unfinished rebases in a repository, with their steps that run commands.
-fn commands_of(git: &Path) -> impl Iterator<Item = (PathBuf, Vec<String>)> {
-    REBASE_STATES.into_iter().map(move |(name, list)| {
-        let state = git.join(name);
-        let commands = commands_in(&state, list);
-        (state, commands)
-    })
 }
 
 fn identity(path: &Path) -> Option<(u64, u64)> {

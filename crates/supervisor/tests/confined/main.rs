@@ -24,6 +24,7 @@ mod scene;
 mod state;
 mod swaps;
 mod tries;
+mod unfinished;
 
 use std::process::ExitCode;
 
@@ -72,6 +73,7 @@ fn trials() -> Vec<Trial> {
         repositories::TESTS,
         configured::TESTS,
         links::TESTS,
+        unfinished::TESTS,
         state::TESTS,
         swaps::TESTS,
         attack::TESTS,
