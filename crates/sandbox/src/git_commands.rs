@@ -29,8 +29,11 @@ const WORKTREE: [&str; 5] = [
     "$GIT_DIR/../",
 ];
 
-/// Characters that end a word in a shell.
-const DELIMITERS: &str = "\"'`$(){};&|<>=,";
+/// How a command names the home directory.
+const HOME: [&str; 2] = ["$HOME/", "${HOME}/"];
+
+/// Characters that end a word in a shell, or an expansion.
+const DELIMITERS: &str = "'`(){};&|<>=,";
 
 /// A repository and the worktree that it is used in.
 #[derive(Debug)]
@@ -46,8 +49,9 @@ enum NamedPath {
     Hooks(PathBuf),
     /// A program, or a file that one reads.
     Program(PathBuf),
-    /// The same in a command that only the user starts.
-    Alias(PathBuf),
+    /// The same, but only a file that exists counts: in a command that only the user starts, or behind an expansion that only the shell
+    /// knows.
+    IfExists(PathBuf),
 }
 
 impl Layout {
@@ -74,7 +78,7 @@ impl Layout {
         let programs: Vec<PathBuf> = named.iter().filter_map(|named| self.protected_path(named)).collect();
         hooks.extend(named.into_iter().filter_map(|named| match named {
             NamedPath::Hooks(path) => Some(path),
-            NamedPath::Program(_) | NamedPath::Alias(_) => None,
+            NamedPath::Program(_) | NamedPath::IfExists(_) => None,
         }));
         let protected = |if_created| move |path| Protected { path, if_created };
         let obeyed = obeyed.into_iter().map(protected(IfCreated::QuarantineAtOnce));
@@ -87,7 +91,7 @@ impl Layout {
 
     /// Returns the path of a program, unless it need not be protected.
     fn protected_path(&mut self, named: &NamedPath) -> Option<PathBuf> {
-        let (NamedPath::Hooks(path) | NamedPath::Program(path) | NamedPath::Alias(path)) = named;
+        let (NamedPath::Hooks(path) | NamedPath::Program(path) | NamedPath::IfExists(path)) = named;
         let end = FollowedPath::of(path).end;
         let (_, rest) = self.below_a_root(&end)?;
         if rest.as_os_str().is_empty() {
@@ -98,7 +102,7 @@ impl Layout {
         let is_protected = match (named, end.symlink_metadata()) {
             (NamedPath::Hooks(_), _) | (NamedPath::Program(_), Err(_)) => true,
             (_, Ok(found)) => !found.is_dir(),
-            (NamedPath::Alias(_), Err(_)) => false,
+            (NamedPath::IfExists(_), Err(_)) => false,
         };
         // Packages are replaced as a whole, and run each other's files.
         (is_protected && !is_in_products(&rest)).then(|| path.clone())
@@ -121,11 +125,20 @@ fn named_paths(entry: &ConfigEntry, worktree: &Path, home: Option<&Path>) -> Vec
         });
         return hooks.into_iter().map(NamedPath::Hooks).collect();
     }
-    let kind = if section == "alias" { NamedPath::Alias } else { NamedPath::Program };
-    let plain =
-        WORKTREE.iter().fold(value.trim_start_matches('!').to_owned(), |text, name| text.replace(name, "./"));
+    let kind = if section == "alias" { NamedPath::IfExists } else { NamedPath::Program };
+    // In a shell, a quote does not end a word.
+    let plain = value.trim_start_matches('!').replace('"', "");
+    let plain = WORKTREE.iter().fold(plain, |text, name| text.replace(name, "./"));
+    let plain = HOME.iter().fold(plain, |text, name| text.replace(name, "~/")).replace('$', " $");
     let words = plain.split(|c: char| c.is_whitespace() || DELIMITERS.contains(c));
-    words.filter(|word| is_path(word)).filter_map(|word| resolve(word, worktree, home)).map(kind).collect()
+    let paths = words.filter(|word| is_path(word)).flat_map(|word| {
+        let path = resolve(word, worktree, home).filter(|_| !word.starts_with('$')).map(kind);
+        // `$(…)/tools/x` or `$DIRECTORY/tools/x`: the directory may be the worktree.
+        let rest = word.split_once('/').filter(|(before, _)| before.is_empty() || before.starts_with('$'));
+        let rest = rest.and_then(|(_, rest)| resolve(rest.trim_start_matches('/'), worktree, home));
+        path.into_iter().chain(rest.map(NamedPath::IfExists))
+    });
+    paths.collect()
 }
 
 /// Whether a word may be a path: a command without a slash is looked up in `PATH`, but a script that an interpreter reads is not.
@@ -168,7 +181,19 @@ mod tests {
         for (section, key, value, expected) in cases {
             assert_eq!(paths(section, key, value), programs(expected), "{section}.{key} = {value}");
         }
-        assert_eq!(paths("alias", "up", "!sh tools/up.sh"), [NamedPath::Alias("/ws/tools/up.sh".into())]);
+        assert_eq!(paths("alias", "up", "!sh tools/up.sh"), [NamedPath::IfExists("/ws/tools/up.sh".into())]);
         assert_eq!(paths("alias", "lg", "log --format=a/b"), []);
+        let expansions: [(&str, &[&str], &[&str]); 5] = [
+            ("\"$(git rev-parse --show-toplevel)\"/tools/a", &["/ws/tools/a"], &[]),
+            ("\"${GIT_PREFIX:-.}\"/tools/a", &["/tools/a"], &["/ws/tools/a"]),
+            ("sh `dirname x`/tools/a.sh", &["/tools/a.sh"], &["/ws/tools/a.sh"]),
+            ("\"$TOP/tools/a\" $1", &[], &["/ws/tools/a"]),
+            ("\"$HOME\"/tools/a", &["/home/a/tools/a"], &[]),
+        ];
+        for (value, named, existing) in expansions {
+            let existing = existing.iter().map(|name| NamedPath::IfExists(name.into()));
+            let expected: Vec<_> = programs(named).into_iter().chain(existing).collect();
+            assert_eq!(paths("core", "fsmonitor", value), expected, "{value}");
+        }
     }
 }

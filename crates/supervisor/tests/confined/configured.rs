@@ -14,6 +14,7 @@ crate::tests![
     new_hooks_are_moved,
     hooks_of_the_global_configuration_stay_as_they_are,
     programs_that_git_runs_stay_as_they_are,
+    programs_behind_shell_expansions_stay_as_they_are,
     programs_of_a_nested_repository_stay_as_they_are,
     new_program_that_git_runs_is_moved,
     repository_with_hooks_in_the_workspace_is_committed_to,
@@ -102,6 +103,25 @@ fn programs_that_git_runs_stay_as_they_are() {
         use_git(scene, &shop);
         assert!(scene.output().ends_with("0\n"), "the rest can be written: {}", scene.output());
         assert_eq!(fs::read_to_string(shop.join("file")).unwrap(), "changed\n");
+    });
+}
+
+fn programs_behind_shell_expansions_stay_as_they_are() {
+    Scene::play(async |scene: &Scene| {
+        let shop = workspace(scene);
+        let names = ["tools/monitor", "tools/clean", "tools/alias", "tools/home"];
+        let programs = names.map(|name| program(&shop.join(name)));
+        let config = "[core]\n\tfsmonitor = \"\\\"$(git rev-parse --show-toplevel)\\\"/tools/monitor\"\n\
+                      [filter \"x\"]\n\tclean = \"\\\"$(pwd -P)\\\"/tools/clean %f\"\n\
+                      [diff]\n\texternal = \"$HOME/shop/tools/home\"\n\
+                      [alias]\n\ta = \"!\\\"${GIT_PREFIX:-.}\\\"/tools/alias\"\n";
+        let own = fs::read_to_string(shop.join(".git/config")).unwrap();
+        fs::write(shop.join(".git/config"), own + config).unwrap();
+        fs::write(shop.join(".gitattributes"), "* filter=x\n").unwrap();
+        let before = programs.each_ref().map(|path| fs::read_to_string(path).unwrap());
+        scene.run(&scene.shell(&format!("{}; echo changed > file", infect(scene, &names.join(" "))))).await;
+        use_git(scene, &shop);
+        assert_eq!(programs.map(|path| fs::read_to_string(path).unwrap()), before);
     });
 }
 
