@@ -7,7 +7,7 @@ use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
 
-use crate::Confinement;
+use crate::{Confinement, exact_path};
 
 /// How a run was confined.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -39,7 +39,7 @@ pub struct Confined {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub git_read_only: Option<String>,
     /// The paths of the home directory that the agent could read; the rest of it was absent.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[serde(default, skip_serializing_if = "Vec::is_empty", with = "exact_path")]
     pub exposed: Vec<PathBuf>,
 }
 
@@ -47,8 +47,10 @@ pub struct Confined {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Quarantined {
     /// Where it was created.
+    #[serde(with = "exact_path")]
     pub path: PathBuf,
     /// Where it is now; none when it could not be moved.
+    #[serde(default, with = "exact_path")]
     pub moved_to: Option<PathBuf>,
     /// Whether it is a directory that could not be examined: paths that were created in it are not known.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]

@@ -10,6 +10,7 @@ mod call;
 mod causes;
 mod confined;
 mod event;
+pub mod exact_path;
 mod home_view;
 mod hosts;
 mod job;

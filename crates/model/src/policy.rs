@@ -42,6 +42,7 @@ pub struct Confinement {
     /// What may be written, and what must be visible although it lies in something hidden.
     pub roots: Vec<Root>,
     /// What cannot be read, not even seen.
+    #[serde(with = "crate::exact_path")]
     pub hidden: Vec<PathBuf>,
     /// Paths that stay as they are, although they lie in a directory that can be written.
     pub protected: Vec<Protected>,
@@ -76,6 +77,7 @@ pub struct Confinement {
 #[serde(deny_unknown_fields)]
 pub struct Root {
     /// Where it is.
+    #[serde(with = "crate::exact_path")]
     pub path: PathBuf,
     /// What may be done with it.
     pub access: Access,
@@ -115,6 +117,7 @@ pub enum Access {
 #[serde(deny_unknown_fields)]
 pub struct Protected {
     /// The absolute path, which need not exist.
+    #[serde(with = "crate::exact_path")]
     pub path: PathBuf,
     /// What happens when the path does not exist at the start of a run and is created during it.
     #[serde(alias = "kind")]

@@ -66,6 +66,7 @@ pub enum End {
     /// A protected path was created again each time it had been moved to quarantine.
     PolicyViolation {
         /// The path.
+        #[serde(with = "crate::exact_path")]
         path: PathBuf,
     },
 }
@@ -82,7 +83,11 @@ impl fmt::Display for End {
             Self::StarterGone => f.write_str("the program that had started it ended"),
             Self::SupervisorLost => f.write_str("supervisor lost"),
             Self::PolicyViolation { path } => {
-                write!(f, "policy violation: `{}` was created again and again", path.display())
+                write!(
+                    f,
+                    "policy violation: `{}` was created again and again",
+                    crate::exact_path::show_path(path)
+                )
             }
         }
     }

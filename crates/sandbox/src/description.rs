@@ -19,9 +19,11 @@ use crate::mount_plan::PlannedMount;
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Description {
+    #[serde(with = "model::exact_path")]
     pub program: PathBuf,
     pub args: Vec<String>,
     pub env: BTreeMap<String, String>,
+    #[serde(with = "model::exact_path")]
     pub cwd: PathBuf,
     /// The mounts to make, where it is the first process of a namespace and stays until the last one has gone.
     pub mounts: Option<Vec<PlannedMount>>,
@@ -35,10 +37,13 @@ pub(crate) struct Description {
 #[serde(deny_unknown_fields)]
 pub(crate) struct Rules {
     /// What can be read.
+    #[serde(with = "model::exact_path")]
     pub read: Vec<PathBuf>,
     /// Directories that can be listed, even if their files cannot be read.
+    #[serde(with = "model::exact_path")]
     pub list: Vec<PathBuf>,
     /// What can be written.
+    #[serde(with = "model::exact_path")]
     pub write: Vec<PathBuf>,
     /// Whether sockets with a name in the file system can be made.
     pub unix_sockets: bool,

@@ -33,9 +33,9 @@ pub(crate) enum Mount {
     /// As it is, to be read.
     Read,
     /// Another path in its place, to be written.
-    WriteFrom(PathBuf),
+    WriteFrom(#[serde(with = "model::exact_path")] PathBuf),
     /// Another path in its place, to be read.
-    ReadFrom(PathBuf),
+    ReadFrom(#[serde(with = "model::exact_path")] PathBuf),
     /// Nothing, in place of a file or a socket.
     HideFile,
     /// An empty folder in its place.

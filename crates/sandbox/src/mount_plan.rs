@@ -18,8 +18,10 @@ use crate::real::Real;
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct PlannedMount {
     /// The mount point.
+    #[serde(with = "model::exact_path")]
     pub at: PathBuf,
     /// The contents, where those are the machine's.
+    #[serde(with = "model::exact_path")]
     pub source: PathBuf,
     pub mount: Mount,
     /// The mount of this plan that the mount point lies on; none for the machine's own.

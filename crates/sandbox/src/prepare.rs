@@ -8,6 +8,7 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 
+use model::exact_path::show_path;
 use model::{
     Access, AgentState, Confined, Confinement, Escape, Network, PRIVATE_FOLDERS as PRIVATE, Requirement,
 };
@@ -425,7 +426,7 @@ impl Prepared {
 }
 
 pub(crate) fn list_of(paths: &[PathBuf]) -> String {
-    paths.iter().map(|path| path.display().to_string()).collect::<Vec<_>>().join(", ")
+    paths.iter().map(|path| show_path(path)).collect::<Vec<_>>().join(", ")
 }
 
 /// Why nothing is run.

@@ -54,9 +54,10 @@ pub enum QuarantineTime {
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct Quarantine {
     /// The protected paths that did not exist when the run started.
+    #[serde(with = "model::exact_path")]
     missing: Vec<(PathBuf, QuarantineTime)>,
     /// The directories of the agent's state that are kept, and when the run started.
-    #[serde(default)]
+    #[serde(default, with = "model::exact_path")]
     kept_state: Option<(Vec<PathBuf>, ChangeTime)>,
     /// The repositories in the workspaces.
     #[serde(default)]

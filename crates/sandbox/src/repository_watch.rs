@@ -22,8 +22,10 @@ const CLOCK_SLACK: Duration = Duration::from_mins(1);
 /// The repositories in the workspaces of a run when it started.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub(crate) struct RepositoryWatch {
+    #[serde(with = "model::exact_path")]
     workspaces: Vec<PathBuf>,
     /// The `modules` of a repository around a workspace.
+    #[serde(with = "model::exact_path")]
     modules: Vec<PathBuf>,
     known: Vec<KnownRepository>,
     /// Shortly before the run started.
@@ -33,6 +35,7 @@ pub(crate) struct RepositoryWatch {
 /// A repository that was protected when the run started.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 struct KnownRepository {
+    #[serde(with = "model::exact_path")]
     path: PathBuf,
     /// Its inode and time of birth: another run may have it moved to quarantine and put another one in its place.
     identity: (u64, u64),

@@ -47,6 +47,7 @@ pub struct ActiveRuns {
 #[derive(Debug, Serialize, Deserialize)]
 struct PublishedList {
     /// The directory of the run.
+    #[serde(with = "model::exact_path")]
     spool: PathBuf,
     quarantine: Quarantine,
 }

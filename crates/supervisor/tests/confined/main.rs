@@ -14,6 +14,7 @@ mod home;
 mod hosts;
 mod lifetime;
 mod links;
+mod odd_paths;
 #[path = "../faults/ordinary_user.rs"]
 mod ordinary_user;
 mod overlap;
@@ -69,6 +70,7 @@ fn trials() -> Vec<Trial> {
         bounds::TESTS,
         packages::TESTS,
         quarantine::TESTS,
+        odd_paths::TESTS,
         overlap::TESTS,
         repositories::TESTS,
         configured::TESTS,
