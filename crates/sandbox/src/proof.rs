@@ -302,7 +302,7 @@ pub fn prove(
     let mut escapes = let_loose(prepared, tier)?;
     let directory = fs::File::open(&stage.folder).map_err(unproven)?;
     let store = QuarantineStore { directory: directory.as_fd(), path: &stage.folder, mark: "probe" };
-    let quarantined = quarantine.sweep(store);
+    let quarantined = quarantine.sweep(store, |_| ());
     stage.judge(&quarantined, &mut escapes);
     Ok(escapes)
 }

@@ -147,8 +147,11 @@ impl Quarantine {
     }
 
     /// Moves all paths that exist now, when no process of the run is left, and returns all that were moved since the start of the
-    /// run. May be called again after a kill at any moment.
-    pub fn sweep(&self, store: QuarantineStore<'_>) -> Vec<Quarantined> {
+    /// run.
+    ///
+    /// Paths that are only found now are recorded before they are moved: after a kill at any moment, a sweep by the recorded list
+    /// returns them, too.
+    pub fn sweep(&self, store: QuarantineStore<'_>, record: impl FnOnce(&Self)) -> Vec<Quarantined> {
         let (mut quarantined, mut unexamined) = (Vec::new(), BTreeSet::new());
         for (path, time) in &self.missing {
             let _unlocked = match unlock(path) {
@@ -178,7 +181,15 @@ impl Quarantine {
         planted.paths.retain(|path| !is_moved(path));
         let KeptLinks { links, locked, unlocked: _unlocked } = self.links_in_kept_state();
         unexamined.extend(locked);
-        for path in links.into_iter().chain(mem::take(&mut planted.paths)) {
+        let found: Vec<PathBuf> = links.into_iter().chain(mem::take(&mut planted.paths)).collect();
+        if !found.is_empty() {
+            let mut recorded = self.clone();
+            for path in &found {
+                recorded.add(path.clone(), QuarantineTime::AtEnd);
+            }
+            record(&recorded);
+        }
+        for path in found {
             let stays = displace(&path, store).is_err();
             bring_home(&path, store);
             quarantined.extend(moved(&path, store));

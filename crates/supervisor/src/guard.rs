@@ -89,7 +89,8 @@ impl Guard {
     }
 
     /// Performs the final sweep, when no process of the run is left. Returns all paths moved since its start.
-    pub fn sweep(&self) -> Vec<Quarantined> {
-        self.quarantine.sweep(self.store())
+    pub fn sweep(&self, spool: &HeldSpool) -> Vec<Quarantined> {
+        // On a full disk the paths are moved all the same, and named unless this process is killed at once.
+        self.quarantine.sweep(self.store(), |found| drop(spool.write_quarantine(found)))
     }
 }

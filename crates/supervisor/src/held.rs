@@ -37,6 +37,7 @@ const PRIVATE: &str = "private";
 pub const TEMPORARY: &str = "tmp";
 const LOG: &str = "supervisor.log";
 pub const QUARANTINE: &str = "quarantine.json";
+const QUARANTINE_NEXT: &str = "quarantine.next";
 
 /// The names under which a status is written before it is one.
 const FIRST: &str = "status.first";
@@ -233,19 +234,20 @@ impl HeldSpool {
     /// Writes down which paths a recovery has to move to quarantine.
     pub fn write_quarantine(&self, quarantine: &Quarantine) -> io::Result<()> {
         let json = serde_json::to_vec(quarantine)?;
-        self.open(QUARANTINE, OFlags::WRONLY | OFlags::CREATE | OFlags::TRUNC)?.write_all(&json)
+        self.open(QUARANTINE_NEXT, SLOT)?.write_all(&json)?;
+        Ok(renameat(&self.folder, QUARANTINE_NEXT, &self.folder, QUARANTINE)?)
     }
 
     /// Reads what a killed supervisor had to move to quarantine; none when there was nothing.
     pub fn quarantine(&self) -> Option<Quarantine> {
         let mut json = Vec::new();
         self.open(QUARANTINE, OFlags::RDONLY).ok()?.read_to_end(&mut json).ok()?;
-        // Cut short only if it was killed while it wrote, before the agent started.
         serde_json::from_slice(&json).ok()
     }
 
     /// Removes the list, when everything on it has been moved.
     pub fn forget_quarantine(&self) -> io::Result<()> {
+        self.remove(QUARANTINE_NEXT)?;
         self.remove(QUARANTINE)
     }
 

@@ -200,7 +200,7 @@ fn carry_out(folder: &OsStr, ready: &Ready) -> Result<(), GaveUp> {
                 confined.refused_hosts = proxy.close();
             }
             if let (Some(guard), SandboxReport::Confined(confined)) = (&guard, &mut sandbox) {
-                confined.quarantined.extend(guard.sweep());
+                confined.quarantined.extend(guard.sweep(&spool));
             }
             if !matches!(report.tree, TreeEnd::LeftAlive { .. }) {
                 publication.iter().for_each(Publication::withdraw);

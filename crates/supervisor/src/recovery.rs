@@ -7,8 +7,8 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use model::{
-    End, Outlives, ProcessIdentity, RunId, RunReport, RunState, RunStatus, STATUS_VERSION, SandboxReport,
-    TreeEnd, TreeUsage,
+    End, Hold, Outlives, ProcessIdentity, RunId, RunReport, RunState, RunStatus, STATUS_VERSION, Safeguard,
+    SafeguardName, SandboxReport, TreeEnd, TreeUsage,
 };
 
 use crate::guard::Guard;
@@ -98,9 +98,11 @@ pub(crate) fn recover_run(folder: &Path, seen_to_die: bool, end: &End) -> Result
     // Only now: a process that was left could have created them again.
     let folder = std::path::absolute(folder).unwrap_or_else(|_| folder.to_owned());
     if let Some(guard) = Guard::left_behind(&held, &folder, status.run_id).map_err(RecoverError::Sweep)? {
-        let quarantined = guard.sweep();
+        let quarantined = guard.sweep(&held);
         if let Some(SandboxReport::Confined(confined)) = &mut report.sandbox {
-            confined.quarantined = quarantined;
+            // Beside those of killed runs that it had recovered itself.
+            confined.quarantined.retain(|entry| !quarantined.contains(entry));
+            confined.quarantined.extend(quarantined);
         }
     }
     write_down(&held, status, &report).map_err(|source| RecoverError::Write { folder, source })?;
@@ -205,8 +207,24 @@ fn lost(held: &HeldSpool, status: &RunStatus, tree: TreeEnd, ran_until: Option<u
         usage: TreeUsage::default(),
         descendants_ended: 0,
         tree,
-        sandbox: status.sandbox.clone(),
+        sandbox: status.sandbox.clone().map(without_supervisor),
     }
+}
+
+/// Returns what held of a sandbox whose supervisor was killed: nobody moved new paths until now.
+fn without_supervisor(mut sandbox: SandboxReport) -> SandboxReport {
+    if let SandboxReport::Confined(confined) = &mut sandbox
+        && !confined.policy.protected.is_empty()
+    {
+        let is_held = |safeguard: &&mut Safeguard| {
+            safeguard.name == SafeguardName::ProtectedPaths && safeguard.hold == Hold::Held
+        };
+        for safeguard in confined.safeguards.iter_mut().filter(is_held) {
+            safeguard.hold = Hold::Partly;
+            safeguard.why.push_str(" only when the run was recovered, since its supervisor was killed");
+        }
+    }
+    sandbox
 }
 
 /// Why a run could not be recovered.

@@ -34,7 +34,7 @@ impl Scene {
     }
 
     fn sweep(&self, quarantine: &Quarantine) -> Vec<(PathBuf, Option<PathBuf>)> {
-        let swept = self.with_store("run", |store| quarantine.sweep(store));
+        let swept = self.with_store("run", |store| quarantine.sweep(store, |_| ()));
         swept.into_iter().map(|entry| (entry.path, entry.moved_to)).collect()
     }
 
@@ -160,7 +160,7 @@ fn unexamined_directory_is_reported_once() {
     // It belongs to root, so an ordinary user cannot unlock it.
     fs::set_permissions(scene.path("ws"), fs::Permissions::from_mode(0o700)).unwrap();
     as_ordinary_user(|| {
-        let swept = scene.with_store("run", |store| quarantine.sweep(store));
+        let swept = scene.with_store("run", |store| quarantine.sweep(store, |_| ()));
         assert_eq!(swept, [Quarantined { path: scene.path("ws"), moved_to: None, unexamined: true }]);
         assert_eq!(scene.with_store("run", |store| quarantine.move_at_once(store).len()), 0);
     });
@@ -234,4 +234,22 @@ fn link_of_another_active_run_in_kept_state_is_moved() {
     assert_eq!(swept(&other, std::slice::from_ref(&first)), 0, "it is not in the directory of the run");
     assert_eq!(swept(&kept, &[first]), 1);
     assert!(fs::symlink_metadata(&link).is_err());
+}
+
+#[test]
+fn path_found_by_the_sweep_is_recorded_before_it_is_moved() {
+    let scene = Scene::new();
+    let git = scene.path("ws/.git");
+    fs::write(git.join("config"), "[core]\nfsmonitor = x\n").unwrap();
+    let repositories = RepositoryWatch::new(vec![scene.path("ws")]);
+    let quarantine = Quarantine { repositories, ..Quarantine::default() };
+    let mut recorded = None;
+    let record = |list: &Quarantine| {
+        assert!(git.exists());
+        recorded = Some(list.clone());
+    };
+    let swept = scene.with_store("run", |store| quarantine.sweep(store, record));
+    assert_eq!(swept.len(), 1);
+    // After a kill, the recovery knows only the list.
+    assert_eq!(scene.sweep(&recorded.unwrap()), [(git, Some(scene.stored("ws/.git")))]);
 }
