@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-use model::{Hold, Preset, Proof, Quarantined, Safeguard, SafeguardName, SandboxReport};
+use model::{Hold, Preset, Proof, Quarantined, Safeguard, SafeguardName, SandboxReport, exact_path};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -33,9 +33,12 @@ pub struct Sandbox {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct QuarantinedPath {
     /// Where it was created.
+    #[serde(with = "exact_path")]
+    #[schemars(with = "PathBuf")]
     pub path: PathBuf,
     /// Where it is now; left out when it could not be moved.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(default, skip_serializing_if = "Option::is_none", with = "exact_path")]
+    #[schemars(with = "Option<PathBuf>")]
     pub moved_to: Option<PathBuf>,
     /// Whether it is a directory that could not be examined: new paths in it are unknown.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
@@ -115,17 +118,27 @@ impl Sandbox {
         // The policy line names open safeguards; a link in the workspace is the user's to replace.
         let protected = SafeguardName::ProtectedPaths.to_string();
         let links = self.gaps.iter().filter(|gap| !gap.open && gap.safeguard == protected);
-        let links = links.map(|gap| format!("protected paths: {}", gap.why));
-        let git = self.git_read_only.iter().map(|why| format!("git: read-only, {why}"));
+        let links = links.map(|gap| format!("protected paths: {}", one_line(&gap.why)));
+        let git = self.git_read_only.iter().map(|why| format!("git: read-only, {}", one_line(why)));
         quarantined.chain(links).chain(git).collect()
     }
 }
 
 /// Quotes a path for a shell where it needs that.
 fn shell_word(path: &Path) -> String {
-    let text = path.display().to_string();
+    let text = exact_path::show_path(path);
     let is_plain = |c: char| c.is_ascii_alphanumeric() || "/._-+@,:=".contains(c);
-    if text.chars().all(is_plain) { text } else { format!("'{}'", text.replace('\'', r"'\''")) }
+    if text.chars().all(is_plain) || Path::new(&text) != path {
+        text
+    } else {
+        format!("'{}'", text.replace('\'', r"'\''"))
+    }
+}
+
+/// Escapes control characters: a path in a message may contain a newline.
+fn one_line(text: &str) -> String {
+    let shown = |c: char| if c.is_control() { c.escape_default().to_string() } else { c.to_string() };
+    text.chars().map(shown).collect()
 }
 
 impl From<&SandboxReport> for Sandbox {
@@ -160,6 +173,10 @@ impl From<&SandboxReport> for Sandbox {
 
 #[cfg(test)]
 mod tests {
+    use std::ffi::OsStr;
+    use std::os::unix::ffi::OsStrExt;
+    use std::process::Command;
+
     use super::*;
 
     #[test]
@@ -186,6 +203,42 @@ mod tests {
             "git: read-only, it belongs to another user",
         ];
         assert_eq!(sandbox.notes(), expected);
+    }
+
+    #[test]
+    fn control_characters_in_a_path_forge_no_note() {
+        let path = PathBuf::from(OsStr::from_bytes(b"/ws/a\nnote: all is well\x1b[2K\xff/.git"));
+        let moved = QuarantinedPath { path: path.clone(), moved_to: Some(path), unexamined: false };
+        let sandbox = Sandbox {
+            quarantined: vec![moved],
+            git_read_only: Some("`/ws/a\nnote: b` is hidden".to_owned()),
+            ..Sandbox::from(&SandboxReport::Off)
+        };
+        let shown = r"$'/ws/a\x0anote: all is well\x1b[2K\xff/.git'";
+        let expected = [
+            format!(
+                "quarantined: {shown}, which could run commands later; restore it with `mv -nT {shown} {shown}`"
+            ),
+            r"git: read-only, `/ws/a\nnote: b` is hidden".to_owned(),
+        ];
+        assert_eq!(sandbox.notes(), expected);
+        let json = serde_json::to_string(&sandbox).unwrap();
+        assert_eq!(serde_json::from_str::<Sandbox>(&json).unwrap(), sandbox);
+    }
+
+    #[test]
+    #[expect(clippy::disallowed_methods, reason = "a test may")]
+    fn bash_reads_a_quoted_path_as_it_is() {
+        for name in ["a b", "it's", "$'x'", "a\nb\\x41\u{1b}", "\u{e4}\u{202e}"]
+            .map(str::as_bytes)
+            .into_iter()
+            .chain([b"\xff\n\xfe'1".as_slice()])
+        {
+            let path = Path::new(OsStr::from_bytes(name));
+            let script = format!("printf %s {}", shell_word(path));
+            let printed = Command::new("bash").args(["-c", &script]).output().unwrap();
+            assert_eq!(printed.stdout, name, "{script}");
+        }
     }
 
     #[test]
