@@ -11,6 +11,7 @@ use crate::scene::Scene;
 crate::tests![
     hooks_in_the_workspace_stay_as_they_are,
     hooks_that_wrappers_run_stay_as_they_are,
+    directory_of_hooks_stays_read_only_around_a_program,
     new_hooks_are_moved,
     hooks_of_the_global_configuration_stay_as_they_are,
     programs_that_git_runs_stay_as_they_are,
@@ -47,6 +48,21 @@ fn hooks_in_the_workspace_stay_as_they_are() {
         use_git(scene, &shop);
         assert!(scene.output().contains("Read-only file system"), "{}", scene.output());
         assert_eq!(names(&report), Vec::<&Path>::new());
+    });
+}
+
+/// A directory that is pinned on the way to the monitor must not become writable by that.
+fn directory_of_hooks_stays_read_only_around_a_program() {
+    Scene::play(async |scene: &Scene| {
+        let shop = workspace(scene);
+        program(&shop.join("hooks/lib/monitor"));
+        program(&shop.join("hooks/lib/check"));
+        let hook = program(&shop.join("hooks/pre-commit"));
+        fs::write(hook, "#!/bin/sh\nhooks/lib/check\n").unwrap();
+        git(&shop, "config core.hooksPath hooks");
+        git(&shop, "config core.fsmonitor hooks/lib/monitor");
+        scene.run(&scene.shell(&infect(scene, "hooks/lib/check hooks/lib/monitor"))).await;
+        use_git(scene, &shop);
     });
 }
 
