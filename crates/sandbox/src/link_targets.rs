@@ -7,7 +7,7 @@ use std::path::{Component, Path, PathBuf};
 
 use model::Protected;
 
-use crate::layout::Layout;
+use crate::layout::{Layout, Mount};
 use crate::repositories::is_in_products;
 
 /// How many links the kernel follows in one path.
@@ -69,8 +69,19 @@ impl Layout {
         for protected in ends {
             if self.can_be_written(&protected.path) {
                 self.protect(&protected);
+                self.unpin_below(&protected.path);
             }
         }
+    }
+
+    /// Leaves no directory writable in one that is read-only as a whole, such as one that was pinned for a repository in it.
+    fn unpin_below(&mut self, directory: &Path) {
+        if self.can_be_written(directory) {
+            return;
+        }
+        let Self { mounts, write, .. } = self;
+        let is_pin = |at: &PathBuf| at != directory && at.starts_with(directory) && !write.contains(at);
+        mounts.retain(|(at, mount)| *mount != Mount::Write || !is_pin(at));
     }
 
     /// Returns the links in a directory of hooks, unless they lead to packages, which are replaced as a whole.

@@ -12,6 +12,7 @@ crate::tests![
     hooks_in_the_workspace_stay_as_they_are,
     hooks_that_wrappers_run_stay_as_they_are,
     directory_of_hooks_stays_read_only_around_a_program,
+    directory_of_hooks_stays_read_only_around_a_repository,
     new_hooks_are_moved,
     hooks_of_the_global_configuration_stay_as_they_are,
     programs_that_git_runs_stay_as_they_are,
@@ -62,6 +63,19 @@ fn directory_of_hooks_stays_read_only_around_a_program() {
         git(&shop, "config core.hooksPath hooks");
         git(&shop, "config core.fsmonitor hooks/lib/monitor");
         scene.run(&scene.shell(&infect(scene, "hooks/lib/check hooks/lib/monitor"))).await;
+        use_git(scene, &shop);
+    });
+}
+
+fn directory_of_hooks_stays_read_only_around_a_repository() {
+    Scene::play(async |scene: &Scene| {
+        let shop = workspace(scene);
+        repository(&shop.join("hooks/lib"));
+        program(&shop.join("hooks/lib/check"));
+        let hook = program(&shop.join("hooks/pre-commit"));
+        fs::write(hook, "#!/bin/sh\nhooks/lib/check\n").unwrap();
+        git(&shop, "config core.hooksPath hooks");
+        scene.run(&scene.shell(&infect(scene, "hooks/lib/check"))).await;
         use_git(scene, &shop);
     });
 }
