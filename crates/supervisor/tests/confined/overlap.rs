@@ -7,7 +7,7 @@ use model::{Confinement, End, Exit, Hold, Policy, Requirement, Root, RunPlan, Ru
 use rustix::process::{Pid, Signal, kill_process};
 use supervisor::{Run, Supervisor};
 
-use crate::scene::{Scene, confined, eventually};
+use crate::scene::{Scene, confined, eventually, is_running};
 
 crate::tests![
     files_that_both_runs_create_are_moved,
@@ -55,9 +55,11 @@ impl Beside {
         eventually(&format!("it says {text}"), || self.output().contains(text)).await;
     }
 
-    fn kill_supervisor(&self) {
+    /// Kills the supervisor and waits for its death: until then, its list counts as that of a living run.
+    async fn kill_supervisor(&self) {
         let supervisor = self.run.spool().status().unwrap().unwrap().supervisor.pid;
         kill_process(Pid::from_raw(supervisor).unwrap(), Signal::KILL).unwrap();
+        eventually("the supervisor is dead", || !is_running(supervisor)).await;
     }
 
     async fn wait(self) -> RunReport {
@@ -180,7 +182,7 @@ fn files_are_moved_when_the_first_run_is_killed() {
     Scene::play(async |scene: &Scene| {
         let first = Beside::start(scene, "first", &scene.shell(&format!("{FILES}; {UNTIL_STOPPED}"))).await;
         let second = Beside::start(scene, "second", &scene.shell(&once_gone(".vscode", FILES))).await;
-        first.kill_supervisor();
+        first.kill_supervisor().await;
         let first = first.wait().await;
         assert_eq!(first.end, End::SupervisorLost);
         second.says("again").await;
@@ -260,7 +262,7 @@ fn harmless_repository_outlives_both_runs() {
 fn killed_run_is_recovered_by_the_next_start() {
     Scene::play(async |scene: &Scene| {
         let first = Beside::start(scene, "first", &scene.shell(&format!("{FILES}; {UNTIL_STOPPED}"))).await;
-        first.kill_supervisor();
+        first.kill_supervisor().await;
         let second = Beside::start(scene, "second", &scene.shell("ls -A; echo up")).await;
         assert_eq!(second.output(), ".git\nup\n");
         let expected = in_workspace(scene, [".claude", ".envrc", ".mcp.json", ".vscode"]);
@@ -275,7 +277,7 @@ fn user_file_stays_after_a_killed_run() {
         for removed in [false, true] {
             let plan = scene.shell(UNTIL_STOPPED);
             let first = Beside::start(scene, "first", &plan).await;
-            first.kill_supervisor();
+            first.kill_supervisor().await;
             if removed {
                 eventually("its processes are gone", || fs::remove_dir_all(&first.spool).is_ok()).await;
             } else {
