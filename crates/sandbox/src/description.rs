@@ -14,6 +14,7 @@ use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, memfd_create};
 use serde::{Deserialize, Serialize};
 
 use crate::mount_plan::PlannedMount;
+use crate::quarantine::WritableRoot;
 
 /// What the one inside is to do.
 #[derive(Debug, Clone, Serialize, Deserialize)]
@@ -45,6 +46,8 @@ pub(crate) struct Rules {
     /// What can be written.
     #[serde(with = "model::exact_path")]
     pub write: Vec<PathBuf>,
+    /// Which directory each of them must be, where that counts.
+    pub roots: Vec<WritableRoot>,
     /// Whether sockets with a name in the file system can be made.
     pub unix_sockets: bool,
     /// Whether sockets of the internet can be made.

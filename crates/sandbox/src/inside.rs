@@ -63,7 +63,7 @@ fn at<E: Into<io::Error>>(step: Step) -> impl FnOnce(E) -> Failed {
 fn carry_out(description: OwnedFd, words: &mut Words) -> Result<(), Failed> {
     let mut description = Description::read(description).map_err(at(Step::Rules))?;
     if let Some(plan) = &description.mounts {
-        make_mounts(plan).map_err(at(Step::Mounts))?;
+        make_mounts(plan, &description.rules.roots).map_err(at(Step::Mounts))?;
     }
     if let Some(line) = description.door.take() {
         door::open(adopt(line).as_fd(), &mut description.env).map_err(at(Step::Rules))?;

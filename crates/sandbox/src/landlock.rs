@@ -18,6 +18,7 @@ use rustix::fs::{Mode, OFlags, open};
 
 use crate::beneath::open_without_links;
 use crate::description::Rules;
+use crate::quarantine::WritableRoot;
 
 /// The newest whose rights of files are handled here.
 const FILES: ABI = ABI::V3;
@@ -51,7 +52,7 @@ fn enforce(ruleset: Ruleset, rules: &Rules) -> Result<bool, String> {
         ruleset = allow(ruleset, path, read)?;
     }
     for path in &rules.write {
-        ruleset = allow(ruleset, path, read | write)?;
+        ruleset = allow_root(ruleset, path, read | write, &rules.roots)?;
     }
     // The prompt may be opened anew (`/dev/stdin`), and the probe runs this very program, wherever the two are.
     ruleset = allow_file(ruleset, rustix::stdio::stdin(), AccessFs::ReadFile.into())
@@ -66,7 +67,20 @@ fn enforce(ruleset: Ruleset, rules: &Rules) -> Result<bool, String> {
 /// Allows access below a path. One that has gone in the meantime, or that this user cannot even open, needs no rule. One that has become
 /// a link was swapped by another run, and would allow access somewhere else.
 fn allow(ruleset: RulesetCreated, path: &Path, access: BitFlags<AccessFs>) -> Result<RulesetCreated, String> {
+    allow_root(ruleset, path, access, &[])
+}
+
+/// Does so for a path that must lead to the directory that the layout has found there, if it is one of the roots.
+fn allow_root(
+    ruleset: RulesetCreated,
+    path: &Path,
+    access: BitFlags<AccessFs>,
+    roots: &[WritableRoot],
+) -> Result<RulesetCreated, String> {
     match open_without_links(path) {
+        Ok(opened) if !WritableRoot::allows(roots, path, &opened).unwrap_or(false) => {
+            Err(format!("`{}` was exchanged while the sandbox was made", path.display()))
+        }
         Ok(opened) => allow_file(ruleset, opened, access).map_err(|error| error.to_string()),
         Err(error) if error.raw_os_error() == Some(libc::ELOOP) => {
             Err(format!("`{}` was exchanged for a link", path.display()))

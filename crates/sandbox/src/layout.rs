@@ -16,7 +16,7 @@ use crate::home::AbsentHome;
 use crate::machine::Tier;
 use crate::nested::NestedRepositories;
 use crate::overlap::UntrustedPaths;
-use crate::quarantine::{Quarantine, QuarantineTime};
+use crate::quarantine::{HeldRoots, Quarantine, QuarantineTime};
 use crate::real::Real;
 use crate::root_secrets::root_secrets;
 use crate::sockets;
@@ -66,6 +66,8 @@ pub(crate) struct Layout {
     pub unprotected: Vec<PathBuf>,
     /// Protected paths that do not exist.
     pub quarantine: Quarantine,
+    /// What can be written, open.
+    pub held_roots: HeldRoots,
     /// Why the repository around a workspace cannot be written.
     pub git_read_only: Option<String>,
     /// What lies in the absent home directory and is shown: parts of it, and the repository around a workspace.
@@ -115,6 +117,7 @@ impl Layout {
         }
         layout.hidden = hidden.iter().map(|(_, real)| real.path.clone()).collect();
         layout.repositories(confinement, home, absent, tier);
+        layout.held_roots = layout.quarantine.add_roots(&layout.write)?;
         for home in absent.iter().flat_map(|absent| &absent.directories) {
             for other in mounts.aliases(home).into_iter().filter(|other| !is_root(confinement, other)) {
                 layout.aliased = true;

@@ -64,7 +64,7 @@ pub use prepare::{Job, Prepared, Refusal, prepare};
 pub use probe::PROBE;
 pub use proof::{Settled, prove, settle};
 pub use proxy::Proxy;
-pub use quarantine::{QUARANTINE_DIRECTORY, Quarantine, QuarantineStore, QuarantineTime};
+pub use quarantine::{HeldRoots, QUARANTINE_DIRECTORY, Quarantine, QuarantineStore, QuarantineTime};
 pub use remove_tree::remove_tree;
 
 use std::process::ExitCode;

@@ -27,6 +27,7 @@ use crate::mount_plan::PlannedMount;
 use crate::mountinfo::{
     ExpectedMount, ExpectedSource, MountDifference, MountEntry, compare_mounts, read_mounts,
 };
+use crate::quarantine::WritableRoot;
 
 /// A mount that cannot be made, or that is not as planned.
 #[derive(Debug, thiserror::Error)]
@@ -64,14 +65,14 @@ struct Source {
 }
 
 /// Carries out a plan in a mount namespace of this process's own, and checks the result. Needs the capability to mount.
-pub(crate) fn make_mounts(plan: &[PlannedMount]) -> Result<(), MountFailure> {
+pub(crate) fn make_mounts(plan: &[PlannedMount], roots: &[WritableRoot]) -> Result<(), MountFailure> {
     enter_own_namespace()?;
     let root = open_without_links(Path::new("/")).map_err(namespace)?;
     // What is mounted outside from now on does not appear here.
     set_attributes(root.as_fd(), PRIVATE).map_err(namespace)?;
     let before = read_mounts().map_err(namespace)?;
     // While nothing is covered and everything has the rights that it has outside.
-    let trees = clone_trees(plan)?;
+    let trees = clone_trees(plan, roots)?;
     set_attributes(root.as_fd(), READ_ONLY).map_err(namespace)?;
     for (planned, tree) in plan.iter().zip(&trees) {
         let around = planned.around.map(|around| (&plan[around], trees[around].mount.as_fd()));
@@ -100,7 +101,7 @@ fn failed<E: Into<io::Error>>(planned: &PlannedMount) -> impl FnOnce(E) -> Mount
     move |error| MountFailure::Mount { path: planned.at.clone(), error: error.into() }
 }
 
-fn clone_trees(plan: &[PlannedMount]) -> Result<Vec<Tree>, MountFailure> {
+fn clone_trees(plan: &[PlannedMount], roots: &[WritableRoot]) -> Result<Vec<Tree>, MountFailure> {
     let holding: HashSet<usize> = plan.iter().filter_map(|planned| planned.around).collect();
     let empty = new_directory("0555").map_err(namespace)?;
     let null = open_without_links(Path::new("/dev/null")).map_err(namespace)?;
@@ -121,7 +122,14 @@ fn clone_trees(plan: &[PlannedMount]) -> Result<Vec<Tree>, MountFailure> {
             // One file system is enough for all of them, and a clone is cheaper.
             Mount::HideFolder => own(clone_tree(&empty)),
         };
-        tree.map_err(failed(planned))
+        let tree = tree.map_err(failed(planned))?;
+        // Or the sweep at the end would look at another directory than the agent wrote to.
+        if tree.source.is_some()
+            && !WritableRoot::allows(roots, &planned.source, &tree.mount).map_err(failed(planned))?
+        {
+            return Err(MountFailure::Exchanged { path: planned.at.clone() });
+        }
+        Ok(tree)
     };
     plan.iter().enumerate().map(clone).collect()
 }

@@ -30,7 +30,7 @@ use crate::needed::needed;
 use crate::nested::NestedRepositories;
 use crate::proof::Settled;
 use crate::proxy::Proxy;
-use crate::quarantine::Quarantine;
+use crate::quarantine::{HeldRoots, Quarantine};
 use crate::real::Real;
 use crate::report::Facts;
 use crate::state::StateView;
@@ -90,6 +90,8 @@ pub struct Prepared {
     pub inherited: Inherited,
     /// The protected paths that do not exist, which is to be written down before the process starts.
     pub quarantine: Quarantine,
+    /// The directories that the process may write.
+    pub held_roots: HeldRoots,
     /// What counts, bounds and kills it as a whole, where that is delegated. The process is to enter it before it becomes anything.
     pub cgroup: Option<Cgroup>,
     /// Where the door to named hosts is handed out.
@@ -198,7 +200,7 @@ pub fn prepare(job: &Job<'_>, settled: Settled) -> Result<Prepared, Refusal> {
     let place = machine.cgroup.as_ref().filter(|place| place.is_worth_it(confinement.bounds, namespaces));
     let cgroup = place.and_then(|place| place.make(confinement.bounds).ok());
     let machine = Machine { cgroup: machine.cgroup.clone().filter(|_| cgroup.is_some()), ..machine };
-    let Layout { unprotected, quarantine, git_read_only, exposed, .. } = layout;
+    let Layout { unprotected, quarantine, held_roots, git_read_only, exposed, .. } = layout;
     let confinement = confinement.clone();
     Ok(Prepared {
         program,
@@ -207,6 +209,7 @@ pub fn prepare(job: &Job<'_>, settled: Settled) -> Result<Prepared, Refusal> {
         words,
         inherited,
         quarantine,
+        held_roots,
         cgroup,
         line,
         settled,
@@ -372,6 +375,7 @@ fn describe(
             // Hidden directories are empty there.
             list: namespaces.then(|| PathBuf::from("/")).into_iter().collect(),
             write: layout.write.iter().cloned().chain(common).collect(),
+            roots: layout.quarantine.roots().to_vec(),
             unix_sockets: confinement.unix_sockets,
             internet: namespaces || confinement.network == Network::Full,
             bounds: confinement.bounds,

@@ -27,7 +27,7 @@ use crate::machine::{Machine, Tier};
 use crate::nested::NestedRepositories;
 use crate::prepare::{Job, Prepared, Refusal, prepare};
 use crate::probe::{DONE, EXPOSED, Errand, PLANTED, PLANTED_IN_STATE, PROBE, STATE_KEPT, VICTIM};
-use crate::quarantine::QuarantineStore;
+use crate::quarantine::{HeldRoots, QuarantineStore};
 use crate::sockets::Address;
 
 /// How long a probe may take on a slow machine.
@@ -302,7 +302,7 @@ pub fn prove(
     let mut escapes = let_loose(prepared, tier)?;
     let directory = fs::File::open(&stage.folder).map_err(unproven)?;
     let store = QuarantineStore { directory: directory.as_fd(), path: &stage.folder, mark: "probe" };
-    let quarantined = quarantine.sweep(store, |_| ());
+    let quarantined = quarantine.sweep(&HeldRoots::default(), store, |_| ());
     stage.judge(&quarantined, &mut escapes);
     Ok(escapes)
 }

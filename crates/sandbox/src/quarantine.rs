@@ -26,6 +26,11 @@ use serde::{Deserialize, Serialize};
 use crate::new_repository;
 use crate::repository_watch::RepositoryWatch;
 
+mod writable_roots;
+
+pub use writable_roots::HeldRoots;
+pub(crate) use writable_roots::WritableRoot;
+
 /// Names the directory of quarantined paths in the directory of a run.
 pub const QUARANTINE_DIRECTORY: &str = "quarantine";
 /// How many copies of one path are kept at most; a run is stopped long before.
@@ -62,6 +67,9 @@ pub struct Quarantine {
     /// The repositories in the workspaces.
     #[serde(default)]
     pub(crate) repositories: RepositoryWatch,
+    /// The directories that the run may write.
+    #[serde(default)]
+    roots: Vec<WritableRoot>,
 }
 
 /// When a file was last changed, created or moved, by a clock that no agent sets: seconds and nanoseconds.
@@ -133,14 +141,15 @@ impl Quarantine {
     }
 
     /// Moves the paths that must not even exist during the run, and returns those that were found.
-    pub fn move_at_once(&self, store: QuarantineStore<'_>) -> Vec<&Path> {
-        let at_once = self.missing.iter().filter(|(_, time)| *time == QuarantineTime::AtOnce);
+    pub fn move_at_once(&self, roots: &HeldRoots, store: QuarantineStore<'_>) -> Vec<PathBuf> {
+        let (present, _) = self.relocate(roots);
+        let at_once = present.missing.into_iter().filter(|(_, time)| *time == QuarantineTime::AtOnce);
         let mut found = Vec::new();
         for (path, _) in at_once {
-            let Ok(_unlocked) = unlock(path) else { continue };
+            let Ok(_unlocked) = unlock(&path) else { continue };
             // A path that cannot be moved now is tried again at the end, and reported then.
-            if matches!(displace(path, store), Ok(true) | Err(_)) {
-                found.push(path.as_path());
+            if matches!(displace(&path, store), Ok(true) | Err(_)) {
+                found.push(path);
             }
         }
         found
@@ -151,8 +160,29 @@ impl Quarantine {
     ///
     /// Paths that are only found now are recorded before they are moved: after a kill at any moment, a sweep by the recorded list
     /// returns them, too.
-    pub fn sweep(&self, store: QuarantineStore<'_>, record: impl FnOnce(&Self)) -> Vec<Quarantined> {
-        let (mut quarantined, mut unexamined) = (Vec::new(), BTreeSet::new());
+    pub fn sweep(
+        &self,
+        roots: &HeldRoots,
+        store: QuarantineStore<'_>,
+        record: impl FnOnce(&Self),
+    ) -> Vec<Quarantined> {
+        let (present, lost) = self.relocate(roots);
+        let mut quarantined = present.sweep_present(store, lost, record);
+        // Those that were moved before their root was renamed have another name in the store.
+        let is_elsewhere = |path: &&PathBuf| !present.missing.iter().any(|(present, _)| present == *path);
+        let elsewhere = self.missing.iter().map(|(path, _)| path).filter(is_elsewhere);
+        quarantined.extend(elsewhere.flat_map(|path| moved(path, store)));
+        quarantined
+    }
+
+    /// Sweeps where the paths are those of this moment.
+    fn sweep_present(
+        &self,
+        store: QuarantineStore<'_>,
+        mut unexamined: BTreeSet<PathBuf>,
+        record: impl FnOnce(&Self),
+    ) -> Vec<Quarantined> {
+        let mut quarantined = Vec::new();
         for (path, time) in &self.missing {
             let _unlocked = match unlock(path) {
                 Ok(unlocked) => unlocked,

@@ -66,6 +66,18 @@ impl RepositoryWatch {
         self.workspaces.is_empty() && self.modules.is_empty()
     }
 
+    /// Whether a path lies in a workspace.
+    pub fn covers(&self, path: &Path) -> bool {
+        self.workspaces.iter().any(|workspace| path.starts_with(workspace))
+    }
+
+    /// Adds a workspace that does not lie in another one.
+    pub fn add_workspace(&mut self, path: &Path) {
+        if !self.covers(path) {
+            self.workspaces.push(path.to_owned());
+        }
+    }
+
     /// Adds the `modules` of a repository outside of the workspaces.
     pub fn add_modules(&mut self, modules: PathBuf) {
         self.modules.push(modules);
@@ -97,6 +109,20 @@ impl RepositoryWatch {
             if let Some(earlier) = other.known.iter().find(is_same) {
                 known.commands.retain(|step| earlier.commands.contains(step));
             }
+        }
+    }
+
+    /// Returns the watch with the present paths; without those that have none.
+    pub fn relocate(&self, locate: impl Fn(&Path) -> Option<PathBuf>) -> Self {
+        let locate_all = |paths: &[PathBuf]| paths.iter().filter_map(|path| locate(path)).collect();
+        let known = self.known.iter();
+        let known =
+            known.filter_map(|known| Some(KnownRepository { path: locate(&known.path)?, ..known.clone() }));
+        Self {
+            workspaces: locate_all(&self.workspaces),
+            modules: locate_all(&self.modules),
+            known: known.collect(),
+            started: self.started,
         }
     }
 

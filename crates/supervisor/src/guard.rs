@@ -6,7 +6,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
 
 use model::{Quarantined, RunId};
-use sandbox::{Quarantine, QuarantineStore};
+use sandbox::{HeldRoots, Quarantine, QuarantineStore};
 
 use crate::held::HeldSpool;
 use crate::os::Watch;
@@ -19,6 +19,8 @@ const MOST_SIGHTINGS: u32 = 3;
 #[derive(Debug)]
 pub struct Guard {
     quarantine: Quarantine,
+    /// The directories that the agent writes to; none after a kill.
+    roots: HeldRoots,
     directory: OwnedFd,
     path: PathBuf,
     mark: String,
@@ -34,6 +36,7 @@ impl Guard {
         folder: &Path,
         run_id: RunId,
         quarantine: &Quarantine,
+        roots: HeldRoots,
     ) -> io::Result<Option<Self>> {
         if quarantine.is_empty() {
             return Ok(None);
@@ -41,7 +44,7 @@ impl Guard {
         spool.write_quarantine(quarantine)?;
         let directories = quarantine.watched_directories();
         let watch = if directories.is_empty() { None } else { Watch::directories(&directories)? };
-        Ok(Some(Self { watch, ..Self::of(spool, folder, run_id, quarantine.clone())? }))
+        Ok(Some(Self { roots, watch, ..Self::of(spool, folder, run_id, quarantine.clone())? }))
     }
 
     /// The paths that a killed supervisor has written down.
@@ -52,6 +55,7 @@ impl Guard {
     fn of(spool: &HeldSpool, folder: &Path, run_id: RunId, quarantine: Quarantine) -> io::Result<Self> {
         Ok(Self {
             quarantine,
+            roots: HeldRoots::default(),
             directory: spool.as_fd().try_clone_to_owned()?,
             path: folder.to_owned(),
             mark: run_id.to_string().chars().take(8).collect(),
@@ -75,8 +79,7 @@ impl Guard {
             // Before the look, or a name that appears in between is missed.
             let _ = watch.drain();
         }
-        let found: Vec<PathBuf> =
-            self.quarantine.move_at_once(self.store()).into_iter().map(Path::to_owned).collect();
+        let found = self.quarantine.move_at_once(&self.roots, self.store());
         let mut violation = None;
         for path in found {
             let count = self.sightings.entry(path.clone()).or_default();
@@ -91,6 +94,6 @@ impl Guard {
     /// Performs the final sweep, when no process of the run is left. Returns all paths moved since its start.
     pub fn sweep(&self, spool: &HeldSpool) -> Vec<Quarantined> {
         // On a full disk the paths are moved all the same, and named unless this process is killed at once.
-        self.quarantine.sweep(self.store(), |found| drop(spool.write_quarantine(found)))
+        self.quarantine.sweep(&self.roots, self.store(), |found| drop(spool.write_quarantine(found)))
     }
 }

@@ -86,14 +86,16 @@ struct Started {
 
 /// Starts the agent, or the sandbox with the agent inside.
 fn started(spool: &HeldSpool, folder: &Path, plan: &RunPlan, run_id: RunId) -> Result<Started, NotBegun> {
-    let prepared = match &plan.policy {
+    let mut prepared = match &plan.policy {
         Policy::Off => None,
         Policy::Confined(confinement) => Some(ready(confinement, plan, run_id, folder)?),
     };
     // Written down before the agent can create anything.
-    let guard = match &prepared {
+    let guard = match &mut prepared {
         Some(ReadySandbox { prepared, .. }) => {
-            Guard::set(spool, folder, run_id, &prepared.quarantine).map_err(|error| explain(plan, &error))?
+            let roots = std::mem::take(&mut prepared.held_roots);
+            Guard::set(spool, folder, run_id, &prepared.quarantine, roots)
+                .map_err(|error| explain(plan, &error))?
         }
         None => None,
     };

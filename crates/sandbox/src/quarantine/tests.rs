@@ -34,7 +34,7 @@ impl Scene {
     }
 
     fn sweep(&self, quarantine: &Quarantine) -> Vec<(PathBuf, Option<PathBuf>)> {
-        let swept = self.with_store("run", |store| quarantine.sweep(store, |_| ()));
+        let swept = self.with_store("run", |store| quarantine.sweep(&HeldRoots::default(), store, |_| ()));
         swept.into_iter().map(|entry| (entry.path, entry.moved_to)).collect()
     }
 
@@ -64,7 +64,8 @@ fn second_copy_does_not_overwrite_the_first() {
     let quarantine = scene.quarantine(&[("ws/.git/commondir", QuarantineTime::AtOnce)]);
     for text in ["one", "two"] {
         fs::write(scene.path("ws/.git/commondir"), text).unwrap();
-        let found = scene.with_store("run", |store| quarantine.move_at_once(store).len());
+        let found =
+            scene.with_store("run", |store| quarantine.move_at_once(&HeldRoots::default(), store).len());
         assert_eq!(found, 1);
     }
     assert_eq!(fs::read_to_string(scene.stored("ws/.git/commondir")).unwrap(), "one");
@@ -135,7 +136,8 @@ fn locked_workspace_yields_created_paths_and_no_others() {
         };
         set("ws/.git", 0o000);
         set("ws", 0o000);
-        let found = scene.with_store("run", |store| quarantine.move_at_once(store).len());
+        let found =
+            scene.with_store("run", |store| quarantine.move_at_once(&HeldRoots::default(), store).len());
         let swept = scene.sweep(&quarantine);
         let mode = fs::metadata(scene.path("ws")).unwrap().permissions().mode();
         set("ws", 0o700);
@@ -160,9 +162,12 @@ fn unexamined_directory_is_reported_once() {
     // It belongs to root, so an ordinary user cannot unlock it.
     fs::set_permissions(scene.path("ws"), fs::Permissions::from_mode(0o700)).unwrap();
     as_ordinary_user(|| {
-        let swept = scene.with_store("run", |store| quarantine.sweep(store, |_| ()));
+        let swept = scene.with_store("run", |store| quarantine.sweep(&HeldRoots::default(), store, |_| ()));
         assert_eq!(swept, [Quarantined { path: scene.path("ws"), moved_to: None, unexamined: true }]);
-        assert_eq!(scene.with_store("run", |store| quarantine.move_at_once(store).len()), 0);
+        assert_eq!(
+            scene.with_store("run", |store| quarantine.move_at_once(&HeldRoots::default(), store).len()),
+            0
+        );
     });
 }
 
@@ -248,7 +253,7 @@ fn path_found_by_the_sweep_is_recorded_before_it_is_moved() {
         assert!(git.exists());
         recorded = Some(list.clone());
     };
-    let swept = scene.with_store("run", |store| quarantine.sweep(store, record));
+    let swept = scene.with_store("run", |store| quarantine.sweep(&HeldRoots::default(), store, record));
     assert_eq!(swept.len(), 1);
     // After a kill, the recovery knows only the list.
     assert_eq!(scene.sweep(&recorded.unwrap()), [(git, Some(scene.stored("ws/.git")))]);

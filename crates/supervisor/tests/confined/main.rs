@@ -14,6 +14,7 @@ mod home;
 mod hosts;
 mod lifetime;
 mod links;
+mod moved;
 mod odd_paths;
 #[path = "../faults/ordinary_user.rs"]
 mod ordinary_user;
@@ -72,6 +73,7 @@ fn trials() -> Vec<Trial> {
         quarantine::TESTS,
         odd_paths::TESTS,
         overlap::TESTS,
+        moved::TESTS,
         repositories::TESTS,
         configured::TESTS,
         links::TESTS,

@@ -30,24 +30,29 @@ crate::tests![
 const FILES: &str = "echo x > .envrc; echo {} > .mcp.json; mkdir .claude .vscode; echo {} > .claude/settings.json; \
                      echo {} > .vscode/tasks.json";
 /// Waits for the test.
-const UNTIL_STOPPED: &str = "echo up; while [ ! -e stop ]; do sleep 0.01; done";
+pub const UNTIL_STOPPED: &str = "echo up; while [ ! -e stop ]; do sleep 0.01; done";
 
 /// A run beside others.
-struct Beside {
-    run: Run,
+pub struct Beside {
+    pub run: Run,
     spool: PathBuf,
 }
 
 impl Beside {
-    async fn start(scene: &Scene, name: &str, plan: &RunPlan) -> Self {
-        let spool = scene.path("state").join(name);
-        let run = Supervisor::this_program().unwrap().start(&spool, plan).await.unwrap();
-        let beside = Self { run, spool };
+    pub async fn start(scene: &Scene, name: &str, plan: &RunPlan) -> Self {
+        let beside = Self::launch(scene, name, plan).await;
         beside.says("up").await;
         beside
     }
 
-    fn output(&self) -> String {
+    /// Starts it without waiting for its agent.
+    pub async fn launch(scene: &Scene, name: &str, plan: &RunPlan) -> Self {
+        let spool = scene.path("state").join(name);
+        let run = Supervisor::this_program().unwrap().start(&spool, plan).await.unwrap();
+        Self { run, spool }
+    }
+
+    pub fn output(&self) -> String {
         fs::read_to_string(self.spool.join("output")).unwrap_or_default()
     }
 
@@ -56,13 +61,13 @@ impl Beside {
     }
 
     /// Kills the supervisor and waits for its death: until then, its list counts as that of a living run.
-    async fn kill_supervisor(&self) {
+    pub async fn kill_supervisor(&self) {
         let supervisor = self.run.spool().status().unwrap().unwrap().supervisor.pid;
         kill_process(Pid::from_raw(supervisor).unwrap(), Signal::KILL).unwrap();
         eventually("the supervisor is dead", || !is_running(supervisor)).await;
     }
 
-    async fn wait(self) -> RunReport {
+    pub async fn wait(self) -> RunReport {
         let report = self.run.wait().await.unwrap();
         let error = fs::read_to_string(self.spool.join("error")).unwrap();
         assert!(matches!(report.end, End::Exited | End::SupervisorLost), "{report:?}: {error}");
@@ -71,7 +76,7 @@ impl Beside {
     }
 }
 
-fn names(report: &RunReport) -> Vec<PathBuf> {
+pub fn names(report: &RunReport) -> Vec<PathBuf> {
     let mut names: Vec<_> = confined(report).quarantined.iter().map(|entry| entry.path.clone()).collect();
     names.sort();
     names
@@ -95,7 +100,7 @@ fn change(plan: RunPlan, change: impl FnOnce(Confinement) -> Confinement) -> Run
     RunPlan { policy: Policy::Confined(Box::new(change(*confinement))), ..plan }
 }
 
-fn without_namespaces(plan: RunPlan) -> RunPlan {
+pub fn without_namespaces(plan: RunPlan) -> RunPlan {
     change(plan, |confinement| Confinement {
         namespaces: false,
         requirement: Requirement::BestEffort,
@@ -210,7 +215,7 @@ fn run_above_the_workspace_of_another_moves_its_files() {
 }
 
 /// Moves the roots and protected paths of a plan to another directory.
-fn in_directory(scene: &Scene, directory: &Path, script: &str) -> RunPlan {
+pub fn in_directory(scene: &Scene, directory: &Path, script: &str) -> RunPlan {
     let from = scene.workspace();
     let plan = change(scene.shell(script), |mut confinement| {
         for root in confinement.roots.iter_mut().filter(|root| root.path == from) {

@@ -33,13 +33,13 @@ const STARTED: usize = 10;
 
 /// Exchanges two paths until it is dropped, after pauses from none to a few milliseconds: as long as a layout takes. Without
 /// a pause, a layout would nearly always meet the link and refuse before the moment that is on trial.
-struct Swapping {
+pub struct Swapping {
     stop: Arc<AtomicBool>,
     thread: Option<JoinHandle<()>>,
 }
 
 impl Swapping {
-    fn start(one: PathBuf, other: PathBuf) -> Self {
+    pub fn start(one: PathBuf, other: PathBuf) -> Self {
         let stop = Arc::new(AtomicBool::new(false));
         let stopped = Arc::clone(&stop);
         let thread = std::thread::spawn(move || {

@@ -1,0 +1,163 @@
+//! Workspaces that are renamed while a run lasts: what the agent creates there is found in the new place, and what is in the old place
+//! belongs to the user.
+
+use std::fs;
+use std::path::PathBuf;
+
+use model::{End, NotStartedReason, RunPlan, RunState};
+
+use crate::overlap::{Beside, UNTIL_STOPPED, in_directory, names, without_namespaces};
+use crate::scene::{Scene, confined, eventually};
+use crate::swaps::Swapping;
+
+crate::tests![
+    workspace_that_another_run_renames_is_swept,
+    workspace_that_the_user_renames_is_swept,
+    workspace_that_the_user_renames_is_swept_without_namespaces,
+    workspace_below_a_renamed_directory_is_swept,
+    path_in_a_renamed_workspace_is_moved_at_once,
+    renamed_workspace_is_unexamined_after_a_kill,
+    removed_workspace_is_unexamined,
+    workspace_exchanged_while_a_run_starts_is_swept,
+    workspace_exchanged_while_a_run_starts_is_swept_without_namespaces,
+];
+
+/// Waits for the test, and leaves what the user's tools would run.
+const PLANT: &str = "echo up; while [ ! -e go ]; do sleep 0.01; done; echo evil > .envrc; \
+                     mkdir lib; git init -q lib && git -C lib config core.fsmonitor evil";
+const PLANTED: [&str; 2] = [".envrc", "lib/.git"];
+
+fn workspace_that_another_run_renames_is_swept() {
+    Scene::play(async |scene: &Scene| {
+        let (inner, renamed) = (scene.workspace().join("sub"), scene.workspace().join("sub2"));
+        fs::create_dir(&inner).unwrap();
+        let second = Beside::start(scene, "second", &in_directory(scene, &inner, PLANT)).await;
+        let first = Beside::start(scene, "first", &scene.shell("mv sub sub2 && mkdir sub; echo up")).await;
+        assert_eq!(names(&first.wait().await), Vec::<PathBuf>::new());
+        fs::write(renamed.join("go"), "").unwrap();
+        assert_eq!(names(&second.wait().await), PLANTED.map(|name| renamed.join(name)));
+        assert!(PLANTED.iter().all(|name| !renamed.join(name).exists()));
+        assert!(renamed.join("lib").exists() && inner.exists());
+    });
+}
+
+/// Renames a directory while a run lasts, and puts a file of the user where its workspace was.
+fn rename(directory: &'static str, to: &'static str, tier: fn(RunPlan) -> RunPlan) {
+    Scene::play(async |scene: &Scene| {
+        let workspace = scene.workspace();
+        fs::write(workspace.join(".mcp.json"), "by the user").unwrap();
+        let run = Beside::start(scene, "run", &tier(scene.shell(PLANT))).await;
+        fs::rename(scene.path(directory), scene.path(to)).unwrap();
+        fs::create_dir_all(&workspace).unwrap();
+        fs::write(workspace.join(".envrc"), "by the user").unwrap();
+        let below = workspace.strip_prefix(scene.path(directory)).unwrap().components();
+        let renamed: PathBuf = scene.path(to).components().chain(below).collect();
+        fs::write(renamed.join("go"), "").unwrap();
+        assert_eq!(names(&run.wait().await), PLANTED.map(|name| renamed.join(name)));
+        assert!(PLANTED.iter().all(|name| !renamed.join(name).exists()));
+        for file in [workspace.join(".envrc"), renamed.join(".mcp.json")] {
+            assert_eq!(fs::read_to_string(file).unwrap(), "by the user");
+        }
+    });
+}
+
+fn workspace_that_the_user_renames_is_swept() {
+    rename("home/shop", "home/shop2", |plan| plan);
+}
+
+fn workspace_that_the_user_renames_is_swept_without_namespaces() {
+    rename("home/shop", "home/shop2", without_namespaces);
+}
+
+fn workspace_below_a_renamed_directory_is_swept() {
+    rename("home", "home2", |plan| plan);
+}
+
+fn path_in_a_renamed_workspace_is_moved_at_once() {
+    Scene::play(async |scene: &Scene| {
+        fs::remove_dir(scene.workspace().join(".git/hooks")).unwrap();
+        let create = "mkdir .git/hooks; while [ -e .git/hooks ]; do sleep 0.01; done";
+        let script = format!("{create}; echo up; while [ ! -e go ]; do sleep 0.01; done; {create}");
+        let run = Beside::start(scene, "run", &scene.shell(&script)).await;
+        let renamed = scene.path("home/shop2");
+        fs::rename(scene.workspace(), &renamed).unwrap();
+        fs::write(renamed.join("go"), "").unwrap();
+        let expected = [scene.workspace(), renamed].map(|root| root.join(".git/hooks"));
+        assert_eq!(names(&run.wait().await), expected);
+    });
+}
+
+fn renamed_workspace_is_unexamined_after_a_kill() {
+    Scene::play(async |scene: &Scene| {
+        let run = Beside::start(scene, "run", &scene.shell(UNTIL_STOPPED)).await;
+        run.kill_supervisor().await;
+        let workspace = scene.workspace();
+        fs::rename(&workspace, scene.path("home/shop2")).unwrap();
+        fs::create_dir(&workspace).unwrap();
+        fs::write(workspace.join(".envrc"), "by the user").unwrap();
+        let report = run.wait().await;
+        assert_eq!(report.end, End::SupervisorLost);
+        let [entry] = &confined(&report).quarantined[..] else { panic!("{report:?}") };
+        assert!(entry.unexamined && entry.path == workspace, "{entry:?}");
+        assert_eq!(fs::read_to_string(workspace.join(".envrc")).unwrap(), "by the user");
+    });
+}
+
+/// As after `mv` to another file system.
+fn removed_workspace_is_unexamined() {
+    Scene::play(async |scene: &Scene| {
+        let workspace = scene.workspace();
+        let run = Beside::start(scene, "run", &scene.shell("echo up; sleep 1000")).await;
+        fs::remove_dir_all(&workspace).unwrap();
+        run.run.stop().unwrap();
+        let report = run.run.wait().await.unwrap();
+        let [entry] = &confined(&report).quarantined[..] else { panic!("{report:?}") };
+        assert!(entry.unexamined && entry.path == workspace, "{entry:?}");
+    });
+}
+
+/// How many runs are started during the exchanges.
+const ATTEMPTS: usize = 30;
+
+fn exchange(tier: fn(RunPlan) -> RunPlan) {
+    Scene::play(async |scene: &Scene| {
+        let places = [scene.workspace(), scene.path("home/other")];
+        fs::create_dir(&places[1]).unwrap();
+        fs::remove_dir_all(places[0].join(".git")).unwrap();
+        let mut moved = 0;
+        for attempt in 0..ATTEMPTS {
+            let swapping = Swapping::start(places[0].clone(), places[1].clone());
+            let run = Beside::launch(scene, &format!("run{attempt}"), &tier(scene.shell(PLANT))).await;
+            let has_ended = || {
+                let status = run.run.spool().status().unwrap();
+                status.is_some_and(|status| matches!(status.state, RunState::Ended(_)))
+            };
+            eventually("its agent runs, or it has ended", || run.output().contains("up") || has_ended())
+                .await;
+            drop(swapping);
+            for place in &places {
+                fs::write(place.join("go"), "").unwrap();
+            }
+            let report = run.run.wait().await.unwrap();
+            match &report.end {
+                End::NotStarted(why) => assert_eq!(why.reason, NotStartedReason::NotConfined, "{why:?}"),
+                // Not in all of them: some can write nothing in their working directory.
+                _ => moved += names(&report).len(),
+            }
+            for place in &places {
+                assert!(PLANTED.iter().all(|name| !place.join(name).exists()), "{}", place.display());
+                fs::remove_file(place.join("go")).unwrap();
+                let _ = fs::remove_dir_all(place.join("lib"));
+            }
+        }
+        assert!(moved > 0, "no run left anything");
+    });
+}
+
+fn workspace_exchanged_while_a_run_starts_is_swept() {
+    exchange(|plan| plan);
+}
+
+fn workspace_exchanged_while_a_run_starts_is_swept_without_namespaces() {
+    exchange(without_namespaces);
+}
