@@ -7,9 +7,7 @@ use std::path::Path;
 use std::sync::OnceLock;
 use std::time::{Duration, Instant};
 
-use model::{
-    Confined, Confinement, NotStarted, NotStartedReason, Quarantined, RunId, RunPlan, SandboxReport,
-};
+use model::{Confinement, NotStarted, NotStartedReason, Quarantined, RunId, RunPlan, SandboxReport};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use sandbox::{Job, NestedRepositories, Prepared, Proxy, Refusal, Step, Tier, Word};
@@ -39,16 +37,15 @@ pub struct ReadySandbox {
     pub prepared: Prepared,
     /// The list of paths that other runs must not take for the user's; none where there is no place for it.
     pub publication: Option<Publication>,
-    /// What was moved for killed runs that nobody else has recovered.
-    pub recovered: Vec<Quarantined>,
 }
 
-/// Makes a sandbox ready that has been proven to hold.
+/// Makes a sandbox ready that has been proven to hold. Adds to `recovered` what was moved for killed runs that nobody else has recovered.
 pub fn ready(
     confinement: &Confinement,
     plan: &RunPlan,
     run_id: RunId,
     spool: &Path,
+    recovered: &mut Vec<Quarantined>,
 ) -> Result<ReadySandbox, NotStarted> {
     let executable = File::open(os::THIS_PROGRAM).map_err(|error| not_confined(&error.to_string()))?;
     let scratch = confinement.proofs.as_deref().unwrap_or(spool);
@@ -73,13 +70,15 @@ pub fn ready(
         Err(error) if is_not_writable(&error) => None,
         active => active.map_err(cannot_list)?,
     };
+    if let Some(active) = &mut active {
+        recovered.append(&mut active.recovered);
+    }
     let others = active.as_ref().map(|active| &active.others[..]);
     let executable = executable.as_fd();
     let job = Job { confinement, program, args, env, cwd, repositories, others, temporary, executable };
     let prepared = sandbox::prepare(&job, settled).map_err(|refusal| refused(&refusal))?;
-    let recovered = active.as_mut().map_or_else(Vec::new, |active| std::mem::take(&mut active.recovered));
     let publication = active.map(|active| active.publish(spool, &prepared.quarantine));
-    Ok(ReadySandbox { prepared, publication: publication.transpose().map_err(cannot_list)?, recovered })
+    Ok(ReadySandbox { prepared, publication: publication.transpose().map_err(cannot_list)? })
 }
 
 fn is_not_writable(error: &io::Error) -> bool {
@@ -96,7 +95,6 @@ pub fn release_caches() {
 /// Hears out the one inside until the agent runs.
 pub fn begin(
     mut prepared: Prepared,
-    recovered: Vec<Quarantined>,
     tree: &mut Tree,
     error: &OwnedFd,
     plan: &RunPlan,
@@ -130,8 +128,7 @@ pub fn begin(
     // Without namespaces, the one inside has become the agent when it can speak no more.
     let runs = applied.filter(|_| closed == (prepared.tier == Tier::Rules));
     let Some(applied) = runs else { return Err(not_confined(&complaint(error))) };
-    let confined = Confined { quarantined: recovered, ..prepared.report(applied) };
-    let sandbox = SandboxReport::Confined(Box::new(confined));
+    let sandbox = SandboxReport::Confined(Box::new(prepared.report(applied)));
     let proxy = prepared.proxy().map_err(cannot_hear)?;
     if prepared.tier == Tier::Namespaces {
         tree.stands_in_a_scaffold(prepared.words, heard).map_err(cannot_hear)?;

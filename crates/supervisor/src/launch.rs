@@ -5,7 +5,7 @@ use std::io;
 use std::os::fd::AsFd;
 use std::path::Path;
 
-use model::{NotStarted, NotStartedReason, Policy, RunId, RunPlan, SandboxReport};
+use model::{NotStarted, NotStartedReason, Policy, Quarantined, RunId, RunPlan, SandboxReport};
 use rustix::fs::{Access, access};
 use rustix::io::Errno;
 
@@ -54,10 +54,15 @@ pub fn launch(
 ) -> Result<Launched, NotStarted> {
     check_folder(&plan.cwd)?;
     let mut tries_left = TRIES;
+    // Kept over all attempts: the first one recovers killed runs, and another may be the one that starts the agent.
+    let mut recovered = Vec::new();
     loop {
         tries_left -= 1;
-        match started(spool, folder, plan, run_id) {
-            Ok(Started { tree, pipes, guard, publication, begun: Begun { sandbox, proxy } }) => {
+        match started(spool, folder, plan, run_id, &mut recovered) {
+            Ok(Started { tree, pipes, guard, publication, begun: Begun { mut sandbox, proxy } }) => {
+                if let SandboxReport::Confined(confined) = &mut sandbox {
+                    confined.quarantined = recovered;
+                }
                 return match (Stream::new(pipes.output, files.output), Stream::new(pipes.error, files.error))
                 {
                     (Ok(output), Ok(error)) => {
@@ -85,10 +90,16 @@ struct Started {
 }
 
 /// Starts the agent, or the sandbox with the agent inside.
-fn started(spool: &HeldSpool, folder: &Path, plan: &RunPlan, run_id: RunId) -> Result<Started, NotBegun> {
+fn started(
+    spool: &HeldSpool,
+    folder: &Path,
+    plan: &RunPlan,
+    run_id: RunId,
+    recovered: &mut Vec<Quarantined>,
+) -> Result<Started, NotBegun> {
     let mut prepared = match &plan.policy {
         Policy::Off => None,
-        Policy::Confined(confinement) => Some(ready(confinement, plan, run_id, folder)?),
+        Policy::Confined(confinement) => Some(ready(confinement, plan, run_id, folder, recovered)?),
     };
     // Written down before the agent can create anything.
     let guard = match &mut prepared {
@@ -104,8 +115,8 @@ fn started(spool: &HeldSpool, folder: &Path, plan: &RunPlan, run_id: RunId) -> R
     let (mut tree, pipes) = started.map_err(|error| explain(plan, &error))?;
     let (begun, publication) = match prepared {
         None => (Ok(Begun { sandbox: SandboxReport::Off, proxy: None }), None),
-        Some(ReadySandbox { prepared, publication, recovered }) => {
-            (begin(prepared, recovered, &mut tree, &pipes.error, plan), publication)
+        Some(ReadySandbox { prepared, publication }) => {
+            (begin(prepared, &mut tree, &pipes.error, plan), publication)
         }
     };
     match begun {

@@ -8,6 +8,7 @@ use rustix::process::{Pid, Signal, kill_process};
 use supervisor::{Run, Supervisor};
 
 use crate::scene::{Scene, confined, eventually, is_running};
+use crate::swaps::Swapping;
 
 crate::tests![
     files_that_both_runs_create_are_moved,
@@ -21,6 +22,7 @@ crate::tests![
     run_below_a_new_repository_cannot_write_it,
     harmless_repository_outlives_both_runs,
     killed_run_is_recovered_by_the_next_start,
+    recovered_paths_are_named_after_a_failed_attempt,
     user_file_stays_after_a_killed_run,
     lists_are_gone_after_the_runs,
     run_that_cannot_know_of_others_reports_it,
@@ -31,6 +33,9 @@ const FILES: &str = "echo x > .envrc; echo {} > .mcp.json; mkdir .claude .vscode
                      echo {} > .vscode/tasks.json";
 /// Waits for the test.
 pub const UNTIL_STOPPED: &str = "echo up; while [ ! -e stop ]; do sleep 0.01; done";
+
+/// How many runs are started while a directory is exchanged; about every third needs more than one attempt.
+const STARTS: usize = 8;
 
 /// A run beside others.
 pub struct Beside {
@@ -273,6 +278,29 @@ fn killed_run_is_recovered_by_the_next_start() {
         let expected = in_workspace(scene, [".claude", ".envrc", ".mcp.json", ".vscode"]);
         assert_eq!(names(&second.wait().await), expected, "named to the user");
         assert_eq!(names(&first.wait().await), expected, "and to the owner");
+    });
+}
+
+/// The first attempt to make a sandbox recovers the killed run. It fails in some of these starts, and a later one succeeds.
+fn recovered_paths_are_named_after_a_failed_attempt() {
+    Scene::play(async |scene: &Scene| {
+        let hooks = scene.workspace().join(".git/hooks");
+        let other = hooks.with_file_name("other");
+        fs::create_dir(&other).unwrap();
+        let expected = in_workspace(scene, [".claude", ".envrc", ".mcp.json", ".vscode"]);
+        for _ in 0..STARTS {
+            let script = format!("{FILES}; {UNTIL_STOPPED}");
+            let first = Beside::start(scene, "first", &scene.shell(&script)).await;
+            first.kill_supervisor().await;
+            let swapping = Swapping::start(hooks.clone(), other.clone());
+            let second = Beside::start(scene, "second", &scene.shell("echo up")).await;
+            drop(swapping);
+            assert_eq!(names(&second.wait().await), expected);
+            first.wait().await;
+            for name in ["first", "second"] {
+                fs::remove_dir_all(scene.path("state").join(name)).unwrap();
+            }
+        }
     });
 }
 
