@@ -113,7 +113,7 @@ pub struct Order {
     /// Whom it may reach: full, none, or hosts with commas between them, beside its own vendor [default: as configured, else full]
     #[arg(long, value_name = "NETWORK")]
     pub network: Option<Network>,
-    /// Load hooks, MCP servers and settings of the workspace [default: as configured, else not]
+    /// Load hooks (git hooks, too), MCP servers and settings of the workspace [default: as configured, else not]
     #[arg(long)]
     pub trust_workspace: bool,
     /// Run also where the machine cannot enforce all of the policy, and say what held [default: as configured, else so]

@@ -238,14 +238,23 @@ fn visible(draft: &Draft<'_>) -> Vec<PathBuf> {
     std::iter::once(draft.setup.private_folder.clone()).chain(given).collect()
 }
 
-/// Agents ask git about a workspace before they do anything, and git runs what the configuration of a repository names. What
-/// stands in variables wins over it.
+/// Keeps git from running what the configuration of a repository names, unless the workspace is trusted: agents ask git about a
+/// workspace before they do anything. Variables win over the configuration.
 fn quiet_git(draft: &mut Draft<'_>) {
+    let is_trusted =
+        matches!(&draft.spec.settings, Settings::Only(sources) if sources.contains(&SettingSource::Project));
+    if is_trusted {
+        return;
+    }
     let settings = [("core.fsmonitor", "false"), ("core.hooksPath", "/dev/null")];
     draft.variable("GIT_CONFIG_COUNT", settings.len().to_string());
     for (number, (key, value)) in settings.into_iter().enumerate() {
         draft.variable(&format!("GIT_CONFIG_KEY_{number}"), key);
         draft.variable(&format!("GIT_CONFIG_VALUE_{number}"), value);
+    }
+    // `npm install` would fail where one of these sets hooks up: the configuration of git is read-only.
+    for (variable, value) in [("HUSKY", "0"), ("LEFTHOOK", "0"), ("SKIP_INSTALL_SIMPLE_GIT_HOOKS", "1")] {
+        draft.variable(variable, value);
     }
 }
 

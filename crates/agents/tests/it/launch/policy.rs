@@ -52,6 +52,16 @@ fn without_a_policy_nothing_is_changed() {
 }
 
 #[test]
+fn hooks_of_git_run_only_in_a_trusted_workspace() {
+    for agent in AgentKind::ALL {
+        let spec = CallSpec { policy: Preset::Workspace.into(), ..spec(agent) };
+        let hooks = |spec: &CallSpec| plan(spec, &at_home()).env.contains_key("GIT_CONFIG_COUNT");
+        assert!(hooks(&spec), "{agent}");
+        assert!(!hooks(&spec.trusting_its_workspace()), "{agent}");
+    }
+}
+
+#[test]
 fn an_agent_writes_its_workspace_and_its_own_state_and_sees_no_other_agents() {
     let cases = [
         (AgentKind::Claude, "/home/ana/.claude", "CLAUDE_CONFIG_DIR", "/home/ana/.codex"),
