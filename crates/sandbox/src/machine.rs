@@ -33,10 +33,10 @@ pub struct Machine {
 }
 
 impl Machine {
-    /// Looks. Bubblewrap is searched for in `search_path`, and is none that an agent could write to (`written`).
-    pub fn look(search_path: &str, written: &[&Path]) -> Self {
+    /// Looks. Bubblewrap is searched for in `search_path`, too.
+    pub fn look(search_path: &str) -> Self {
         Self {
-            bubblewrap: find_bubblewrap(search_path, written),
+            bubblewrap: find_bubblewrap(search_path),
             landlock: landlock_abi(),
             seccomp: seccomp(),
             cgroup: Delegated::look(),
@@ -102,14 +102,15 @@ const SYSTEM_BUBBLEWRAP: [&str; 3] =
 
 /// Returns the bubblewrap of the system, else the first one in a search path that can be trusted.
 ///
-/// Bubblewrap runs unconfined, so one in `PATH` counts only if nobody but root and this user can replace it, and if it does not lie
-/// in a directory that the agent writes to (`written`).
-pub fn find_bubblewrap(search_path: &str, written: &[&Path]) -> Option<PathBuf> {
+/// Bubblewrap runs unconfined, so one in `PATH` counts only if this user cannot replace it: a confined agent may have written anywhere
+/// that the user works. Root can replace everything, and uses that of the system only.
+pub fn find_bubblewrap(search_path: &str) -> Option<PathBuf> {
     let system = SYSTEM_BUBBLEWRAP.map(PathBuf::from).into_iter().find(|path| is_program(path));
     system.or_else(|| {
         let directories = std::env::split_paths(search_path).filter(|directory| directory.is_absolute());
         let mut programs = directories.filter_map(|directory| directory.join("bwrap").canonicalize().ok());
-        programs.find(|program| is_program(program) && is_trusted(program, written))
+        let is_root = rustix::process::geteuid().is_root();
+        programs.find(|program| !is_root && is_program(program) && belongs_to(program, 0))
     })
 }
 
@@ -117,16 +118,16 @@ fn is_program(path: &Path) -> bool {
     fs::metadata(path).is_ok_and(|file| file.is_file() && file.permissions().mode() & 0o111 != 0)
 }
 
-fn is_trusted(program: &Path, written: &[&Path]) -> bool {
-    let user = rustix::process::geteuid().as_raw();
-    let belongs_to_us = |path: &Path| {
+/// Returns whether a file and every directory above it belong to a user or to root, and nobody else can replace one of them.
+fn belongs_to(program: &Path, user: u32) -> bool {
+    let is_theirs = |path: &Path| {
         path.symlink_metadata().is_ok_and(|found| {
-            // In a sticky directory, others replace nothing of ours.
+            // In a sticky directory, others replace nothing of theirs.
             let is_shared = found.mode() & 0o022 != 0 && !(found.is_dir() && found.mode() & 0o1000 != 0);
             [0, user].contains(&found.uid()) && !is_shared
         })
     };
-    program.ancestors().all(belongs_to_us) && !written.iter().any(|directory| program.starts_with(directory))
+    program.ancestors().all(is_theirs)
 }
 
 /// The kernel's own answer; the security file system may not be mounted.
@@ -154,7 +155,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn bubblewrap_in_path_is_used_only_if_it_can_be_trusted() {
+    fn bubblewrap_in_path_is_used_only_if_nobody_can_replace_it() {
         let directory = tempfile::tempdir().unwrap();
         let bin = directory.path().canonicalize().unwrap().join("bin");
         let program = bin.join("bwrap");
@@ -164,19 +165,20 @@ mod tests {
             |path: &Path, mode| fs::set_permissions(path, fs::Permissions::from_mode(mode)).unwrap();
         set_mode(&bin, 0o755);
         set_mode(&program, 0o755);
-        let nowhere: &[&Path] = &[];
-        assert!(is_trusted(&program, nowhere));
-        assert!(!is_trusted(&program, &[&bin]), "the agent writes there");
+        let user = rustix::process::geteuid();
+        let is_ours = || belongs_to(&program, user.as_raw());
+        assert!(is_ours());
+        assert_eq!(belongs_to(&program, 0), user.is_root());
         set_mode(&bin, 0o777);
-        assert!(!is_trusted(&program, nowhere), "anybody can replace it");
+        assert!(!is_ours(), "anybody can replace it");
         set_mode(&bin, 0o1777);
-        assert!(is_trusted(&program, nowhere), "in a sticky directory nobody can");
+        assert!(is_ours(), "in a sticky directory nobody can");
         set_mode(&program, 0o775);
-        assert!(!is_trusted(&program, nowhere), "a group can write to it");
+        assert!(!is_ours(), "a group can write to it");
         set_mode(&program, 0o755);
-        let found = find_bubblewrap(&format!("relative:/nonexistent:{}", bin.display()), nowhere);
+        let found = find_bubblewrap(&format!("relative:/nonexistent:{}", bin.display()));
         let system = SYSTEM_BUBBLEWRAP.map(PathBuf::from).into_iter().find(|path| is_program(path));
-        assert_eq!(found, system.or(Some(program)));
+        assert_eq!(found, system, "this user can replace it");
     }
 
     #[test]

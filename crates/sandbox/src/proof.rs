@@ -17,8 +17,8 @@ use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use model::{
-    Access, AgentState, Confinement, Escape, HomeView, IfCreated, KeptPath, Network, Proof, Protected,
-    Quarantined, Requirement, Root, SafeguardName,
+    AgentState, Confinement, Escape, HomeView, IfCreated, KeptPath, Network, Proof, Protected, Quarantined,
+    Requirement, Root, SafeguardName,
 };
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use serde::{Deserialize, Serialize};
@@ -53,9 +53,7 @@ pub fn settle(
     executable: BorrowedFd<'_>,
     search_path: &str,
 ) -> Result<Settled, Refusal> {
-    let written = confinement.roots.iter().filter(|root| root.access != Access::Read);
-    let written: Vec<&Path> = written.map(|root| root.path.as_path()).collect();
-    let machine = &Machine::look(search_path, &written);
+    let machine = &Machine::look(search_path);
     let missing = machine.missing_for(confinement);
     let required = confinement.requirement == Requirement::Require;
     let unbounded = machine.missing_for_bounds(confinement.bounds, rustix::process::geteuid().is_root());

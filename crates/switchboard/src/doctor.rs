@@ -219,7 +219,7 @@ pub fn lookup(environment: &Environment, home: Option<&Home>, config: &Config) -
 
 /// Returns the bubblewrap that confines agents, as the supervisor finds it.
 fn bubblewrap(lookup: &Lookup) -> Option<PathBuf> {
-    supervisor::find_bubblewrap(lookup.inherited.get("PATH").map_or("", String::as_str), &[])
+    supervisor::find_bubblewrap(lookup.inherited.get("PATH").map_or("", String::as_str))
 }
 
 /// What is Switchboard's own, and kept from agents that are confined.

@@ -29,7 +29,7 @@ impl SandboxPrimitives {
             findings.push(Finding::notice(
                 "bubblewrap is not there, so agents cannot be confined in namespaces",
                 "install it: `apt install bubblewrap`, `dnf install bubblewrap` or `pacman -S bubblewrap`; one elsewhere in PATH is used if \
-                 nobody but you and root can write to it",
+                 it belongs to root",
             ));
         }
         if self.landlock == Some(false) {

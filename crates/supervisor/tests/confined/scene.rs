@@ -14,7 +14,7 @@ use tempfile::TempDir;
 
 /// Why nothing can be tried here.
 pub fn lacks() -> Option<String> {
-    let missing = Machine::look("", &[]).missing(Tier::Namespaces);
+    let missing = Machine::look("").missing(Tier::Namespaces);
     if !missing.is_empty() {
         return Some(missing.join("; "));
     }

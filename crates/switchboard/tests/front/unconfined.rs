@@ -1,6 +1,7 @@
 //! Calls on a machine without bubblewrap.
 
 use std::fs;
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -47,15 +48,14 @@ fn doctor_and_calls_look_for_bubblewrap_in_the_same_places() {
     }
     assert_eq!(fs::read_dir(&work).unwrap().count(), 0);
 
-    if !Path::new("/usr/bin/bwrap").is_file() {
-        return;
-    }
+    // One that this user can replace is not used: a confined agent may have left it.
     fs::create_dir(programs(&bed)).unwrap();
-    fs::copy("/usr/bin/bwrap", programs(&bed).join("bwrap")).unwrap();
-    let found = doctor();
-    assert!(found.contains("by namespaces (bubblewrap)"), "{found}");
+    fs::write(programs(&bed).join("bwrap"), format!("#!/bin/sh\ntouch {}\n", work.join("ran").display()))
+        .unwrap();
+    fs::set_permissions(programs(&bed).join("bwrap"), PermissionsExt::from_mode(0o755)).unwrap();
+    assert!(doctor().contains("bubblewrap is not there"));
     for direct in [&[][..], &["--direct"]] {
-        let done = call(direct);
-        assert_eq!(done.status.code(), Some(0), "{done:?}");
+        assert_eq!(call(direct).status.code(), Some(8));
     }
+    assert!(!work.join("ran").exists());
 }
