@@ -154,42 +154,36 @@ fn bind(home: &Home, name: &OsString) -> io::Result<(PathBuf, u64, UnixListener)
 
 /// The connections that are being attended.
 struct Attended {
-    room: Arc<Semaphore>,
+    room: Room,
+    tasks: JoinSet<()>,
+}
+
+/// How many connections there may be.
+#[derive(Clone)]
+struct Room {
+    all: Arc<Semaphore>,
     /// For commands, when there is no room: `switchboard stop` and `status` work even then.
     reserve: Arc<Semaphore>,
-    tasks: JoinSet<()>,
 }
 
 impl Attended {
     fn new(max_connections: usize) -> Self {
-        let (room, reserve) = (Semaphore::new(max_connections), Semaphore::new(RESERVED_FOR_COMMANDS));
-        Self { room: Arc::new(room), reserve: Arc::new(reserve), tasks: JoinSet::new() }
+        let [all, reserve] = [max_connections, RESERVED_FOR_COMMANDS].map(|room| Arc::new(Semaphore::new(room)));
+        Self { room: Room { all, reserve }, tasks: JoinSet::new() }
     }
 
+    /// Attends a connection, if it is of this user and there is room. One of a confined process takes up no room: an agent must not be
+    /// able to keep its user from the daemon.
     fn take_in(&mut self, stream: UnixStream, desk: &Desk) {
-        let room = self.room.clone().try_acquire_owned().ok();
-        let is_full = room.is_none();
-        let permit = room.map_or_else(|| self.reserve.clone().try_acquire_owned(), Ok);
-        let desk = desk.clone();
+        let (room, desk) = (self.room.clone(), desk.clone());
         self.tasks.spawn(async move {
-            let attended = match (is_ours(&stream), permit) {
-                (Ok(true), Ok(_permit)) => match Connection::new(stream, &desk) {
-                    connection if *connection.caller() == Caller::Confined => {
-                        tracing::warn!("a process inside a confined call was refused");
-                        let refused = refuse_confined(connection, &desk);
-                        timeout(LAST_WORDS_WITHIN, refused).await.unwrap_or(Ok(()))
-                    }
-                    connection => attend(connection, &desk, is_full).await,
-                },
-                (Ok(true), Err(_)) => {
-                    let told = turn_away(Connection::new(stream, &desk), &desk);
-                    timeout(LAST_WORDS_WITHIN, told).await.unwrap_or(Ok(()))
-                }
-                (Ok(false), _) => {
+            let attended = match is_ours(&stream) {
+                Ok(true) => admit(Connection::new(stream, &desk), room, &desk).await,
+                Ok(false) => {
                     tracing::warn!("another user was turned away");
                     Ok(())
                 }
-                (Err(error), _) => Err(error),
+                Err(error) => Err(error),
             };
             if let Err(error) = attended {
                 tracing::debug!(%error, "a connection broke");
@@ -206,6 +200,20 @@ impl Attended {
     async fn end(mut self) {
         let _ = timeout(LAST_WORDS_WITHIN, async { while self.tasks.join_next().await.is_some() {} }).await;
         self.tasks.shutdown().await;
+    }
+}
+
+async fn admit(connection: Connection, room: Room, desk: &Desk) -> io::Result<()> {
+    if *connection.caller() == Caller::Confined {
+        tracing::warn!("a process inside a confined call was refused");
+        return timeout(LAST_WORDS_WITHIN, refuse_confined(connection, desk)).await.unwrap_or(Ok(()));
+    }
+    if let Ok(_permit) = room.all.try_acquire_owned() {
+        attend(connection, desk, false).await
+    } else if let Ok(_permit) = room.reserve.try_acquire_owned() {
+        attend(connection, desk, true).await
+    } else {
+        timeout(LAST_WORDS_WITHIN, turn_away(connection, desk)).await.unwrap_or(Ok(()))
     }
 }
 
