@@ -16,6 +16,8 @@ use crate::layout::Mount;
 use crate::machine::Tier;
 use crate::real::Real;
 
+/// The instructions of the user to an agent. An agent that changed its copy would report a success that is discarded with the run.
+const INSTRUCTIONS: [&str; 3] = ["AGENTS.md", "CLAUDE.md", "GEMINI.md"];
 /// The largest file that is copied; a larger one is shown read-only.
 const MAX_COPY: u64 = 16 << 20;
 /// The largest file that names the owner of a directory.
@@ -78,7 +80,28 @@ impl StateView {
         for kept in kept {
             view.keep(&real, &kept, tier)?;
         }
+        for name in INSTRUCTIONS {
+            view.hold(name, tier)?;
+        }
         Ok(view)
+    }
+
+    /// Makes a copied file read-only, or an empty one in its place, so that a write fails and is reported.
+    fn hold(&mut self, name: &str, tier: Tier) -> io::Result<()> {
+        let copy = self.private.join(name);
+        match copy.symlink_metadata() {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => drop(File::create(&copy)?),
+            Ok(found) if found.is_file() => {}
+            _ => return Ok(()),
+        }
+        if tier == Tier::Rules {
+            return fs::set_permissions(&copy, fs::Permissions::from_mode(0o444));
+        }
+        let at = self.place.join(name);
+        if !self.mounts.iter().any(|(known, _)| *known == at) {
+            self.mounts.push((at, Mount::ReadFrom(copy)));
+        }
+        Ok(())
     }
 
     /// Shows an entry of the state directory: a copy of a file, a directory as it is. What cannot be read is left out.
@@ -324,6 +347,8 @@ mod tests {
         let memory = at("tmp/other-1/memory");
         assert_eq!(mount("tmp/other-1/memory"), Some(&Mount::ReadFrom(memory)));
         assert_eq!(fs::read_to_string(view.private.join("settings")).unwrap(), "state/settings");
+        let instructions = view.private.join("CLAUDE.md");
+        assert_eq!(mount("CLAUDE.md"), Some(&Mount::ReadFrom(instructions)), "{view:?}");
         for name in ["index.sqlite", "keys", "tmp/other"] {
             assert!(mount(name).is_none() && !view.private.join(name).exists(), "{name}: {view:?}");
         }

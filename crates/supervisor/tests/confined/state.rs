@@ -11,6 +11,7 @@ crate::tests! {
     only_listed_paths_of_the_state_outlive_a_run,
     only_listed_paths_of_the_state_outlive_a_run_without_namespaces,
     program_in_the_state_directory_stays_as_it_is,
+    instructions_of_the_user_are_read_only,
     login_that_is_replaced_by_rename_is_kept_in_place,
     link_in_a_kept_directory_is_quarantined,
     link_in_a_locked_directory_is_quarantined,
@@ -64,6 +65,19 @@ fn plan(scene: &Scene, script: &str, preset: Preset, namespaces: bool) -> RunPla
     let mut plan = RunPlan { policy: Policy::Confined(Box::new(confinement)), ..scene.shell(script) };
     plan.env.insert("AGENT_HOME".to_owned(), scene.path("home/.agent").display().to_string());
     plan
+}
+
+/// A copy that is discarded would let an agent report a success that is none.
+fn instructions_of_the_user_are_read_only() {
+    Scene::play(async |scene: &Scene| {
+        prepare(scene);
+        fs::write(scene.path("home/.agent/CLAUDE.md"), "as it was").unwrap();
+        let script = "cd $AGENT_HOME; cat CLAUDE.md GEMINI.md; for f in CLAUDE.md GEMINI.md; do echo x >> $f; mv new $f; done";
+        scene.run(&plan(scene, script, Preset::Workspace, true)).await;
+        assert_eq!(scene.output(), "as it was", "{}", scene.error());
+        assert_eq!(scene.error().matches("Read-only file system").count(), 2, "{}", scene.error());
+        assert!(!scene.path("home/.agent/GEMINI.md").exists());
+    });
 }
 
 fn plant(preset: Preset, namespaces: bool) {
