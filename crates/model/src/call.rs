@@ -168,6 +168,11 @@ impl CallSpec {
         Self { settings: Settings::Only(all), ..self }
     }
 
+    /// Returns whether a confined agent writes to the directories of the call.
+    pub fn writes_confined(&self) -> bool {
+        self.mode == Mode::Execute && self.policy.preset.contradicts_observe()
+    }
+
     /// A call with nothing but a prompt and a directory: a new session, the agent's own model, all tools, the default policy
     /// and limits.
     pub fn new(agent: AgentKind, prompt: impl Into<String>, cwd: impl Into<PathBuf>) -> Self {

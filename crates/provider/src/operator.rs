@@ -67,10 +67,10 @@ impl Operator {
         workspaces: &[PathBuf],
     ) -> Result<AgentCheck, ProviderError> {
         let (kind, lookup) = (self.kind, self.lookup(surroundings));
-        lookup.remember_workspaces(workspaces);
-        let lookup = lookup.outside_of(workspaces);
-        let check = aside(move || doctor::look_up(kind, &lookup)).await?;
+        let outside = lookup.clone().outside_of(workspaces);
+        let check = aside(move || doctor::look_up(kind, &outside)).await?;
         if check.is_ready() {
+            lookup.remember_workspaces(workspaces);
             return Ok(check);
         }
         let findings = check.findings.into_iter().filter(|finding| finding.blocks).collect();

@@ -64,11 +64,13 @@ fn setup(
 ) -> Result<Setup, Failure> {
     // Whether it is logged in is left to the agent itself: asking first would cost more than its own refusal.
     let workspaces = || [&spec.cwd].into_iter().chain(&spec.add_dirs);
-    lookup.remember_workspaces(workspaces());
     let outside = lookup.clone().outside_of(workspaces());
     let AgentCheck { program, version, capabilities, findings, agent, .. } =
         doctor::look_up(spec.agent, &outside);
     let Some(program) = program else { return Err(NotReady { agent, findings }.into()) };
+    if spec.writes_confined() {
+        lookup.remember_workspaces(workspaces());
+    }
     Ok(Setup {
         program,
         version,

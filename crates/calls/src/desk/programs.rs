@@ -58,11 +58,13 @@ impl Inner {
         }
         let inherited = lookup.inherited.clone();
         let workspaces = || [&spec.cwd].into_iter().chain(&spec.add_dirs);
-        lookup.remember_workspaces(workspaces());
-        let lookup = lookup.outside_of(workspaces());
+        let outside = lookup.clone().outside_of(workspaces());
         let AgentCheck { program, version, capabilities, findings, agent, .. } =
-            self.program(spec.agent, lookup).await;
+            self.program(spec.agent, outside).await;
         let Some(program) = program else { return Err(NotReady { agent, findings }) };
+        if spec.writes_confined() {
+            lookup.remember_workspaces(workspaces());
+        }
         Ok(Setup {
             program,
             version,

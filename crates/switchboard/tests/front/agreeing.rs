@@ -325,6 +325,23 @@ fn program_in_an_earlier_workspace_is_not_taken_for_an_agent() {
     }
 }
 
+#[test]
+fn directory_that_no_agent_could_write_to_stays_trusted() {
+    let bed = Bed::new();
+    let (bin, work) = (bed.scratch().join("bin"), bed.work());
+    install_claude(&bin);
+    let path = format!("{}:/usr/bin:/bin", bin.display());
+    let run =
+        |how: &[&str], cwd: &Path| bed.command(how).current_dir(cwd).env("PATH", &path).output().unwrap();
+    // Refused, and read-only.
+    let refused = run(&["call", "claude", "hello"], &bin);
+    assert!(stderr(&refused).contains("claude is only at `"), "{refused:?}");
+    let output = run(&["call", "rehearsal", "--observe", "hello"], &bin);
+    assert!(output.status.success(), "{output:?}");
+    let found = run(&["call", "claude", "hello"], &work);
+    assert!(stderr(&found).contains("the installed claude 2.1.325 cannot do"), "{found:?}");
+}
+
 /// No confined agent works there, and most programs of a user lie below.
 #[test]
 fn program_is_found_from_the_home_directory() {
