@@ -225,6 +225,10 @@ pub fn wait(order: &cli::Wait) -> Result<ExitCode, Failure> {
         for answer in &answers {
             let status = paint::standing(answer.status, &io::stdout());
             output::line(&format!("{}: {status} after {}", answer.job_id, paint::span(answer.duration_ms)));
+            for note in answer.note.iter().filter(|_| answer.status.is_final()).flat_map(|note| note.lines())
+            {
+                output::aside(&format!("note: {note}"));
+            }
         }
     }
     Ok(waited(&answers, order.any))

@@ -180,7 +180,9 @@ impl View {
                 self.aside(&retry_line(said));
             }
             "usage" => {
-                self.tokens = ["input", "output"].iter().filter_map(|name| said[name].as_u64()).sum();
+                let figures = ["input", "output"].iter().filter_map(|name| said[name].as_u64());
+                // The agent's own figures, which need not be true.
+                self.tokens = figures.fold(0, u64::saturating_add);
             }
             _ => {}
         }
@@ -352,6 +354,13 @@ mod tests {
         assert_eq!(retry_line(&told), "· retry 3/10 in 4.1 s: HTTP 429 rate limit");
         let silent = serde_json::json!({ "attempt": 1, "of": null, "reason": "unknown" });
         assert_eq!(retry_line(&silent), "· retry 1: the model's API cannot be reached");
+    }
+
+    #[test]
+    fn implausible_token_counts_are_shown_without_a_panic() {
+        let mut view = View::new(How::Words, AgentKind::Claude, PathBuf::from("/"), Timing::Live);
+        view.event(&serde_json::json!({ "event": "usage", "input": u64::MAX, "output": u64::MAX }));
+        assert_eq!(view.tokens, u64::MAX);
     }
 
     #[test]

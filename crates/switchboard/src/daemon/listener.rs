@@ -168,7 +168,8 @@ struct Room {
 
 impl Attended {
     fn new(max_connections: usize) -> Self {
-        let [all, reserve] = [max_connections, RESERVED_FOR_COMMANDS].map(|room| Arc::new(Semaphore::new(room)));
+        let [all, reserve] =
+            [max_connections, RESERVED_FOR_COMMANDS].map(|room| Arc::new(Semaphore::new(room)));
         Self { room: Room { all, reserve }, tasks: JoinSet::new() }
     }
 

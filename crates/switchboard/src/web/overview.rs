@@ -84,7 +84,8 @@ fn dates(now: Timestamp, days: u16) -> Vec<String> {
 fn tiles(sums: &Sums) -> Markup {
     let ended: u64 = sums.rows.iter().map(|row| row.calls).sum();
     let completed: u64 = sums.rows.iter().map(|row| row.completed).sum();
-    let tokens: u64 = sums.rows.iter().map(|row| row.input_tokens + row.output_tokens).sum();
+    let tokens =
+        sums.rows.iter().flat_map(|row| [row.input_tokens, row.output_tokens]).fold(0, u64::saturating_add);
     let spent: u64 = sums.rows.iter().map(|row| row.duration_ms).sum();
     let cost: f64 = sums.rows.iter().map(|row| row.cost_usd).sum();
     let open: u64 =
