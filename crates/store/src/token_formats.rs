@@ -23,9 +23,11 @@ impl TokenFormat {
     }
 
     pub fn compile(&self) -> Result<Regex, regex::Error> {
-        // In a text within JSON, a line break is a backslash and a letter, behind which no word starts.
+        // No word starts behind an escape of JSON (a line break is a backslash and a letter), nor behind a sequence that sets a color.
         let pattern = match self.pattern.strip_prefix(r"\b") {
-            Some(rest) if !rest.contains("(?<secret>") => format!(r"(?:\b|\\[bfnrt])(?<secret>{rest})"),
+            Some(rest) if !rest.contains("(?<secret>") => {
+                format!(r"(?:\b|\\[bfnrt]|\\u[0-9a-f]{{4}}|\[[0-9;]*m)(?<secret>{rest})")
+            }
             _ => self.pattern.to_owned(),
         };
         RegexBuilder::new(&pattern).unicode(false).build()
@@ -268,9 +270,17 @@ mod tests {
     #[test]
     fn tokens_of_known_vendors_are_taken_out_whole() {
         for token in tokens() {
-            for (before, after) in
-                [("a ", " b"), ("KEY=\"", "\"\n"), ("('", "')"), ("", ""), (r"a\n", r"\nb"), (r"\t", "")]
-            {
+            for (before, after) in [
+                ("a ", " b"),
+                ("KEY=\"", "\"\n"),
+                ("('", "')"),
+                ("", ""),
+                (r"a\n", r"\nb"),
+                (r"\t", ""),
+                ("\x1b[31m", "\x1b[0m"),
+                (r"\u001b[1;31m", r"\u001b[0m"),
+                (r"KEY\u003d", ""),
+            ] {
                 let text = format!("{before}{token}{after}");
                 assert_eq!(redacted(&text), format!("{before}[redacted]{after}"), "{token}");
             }
