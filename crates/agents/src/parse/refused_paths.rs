@@ -64,12 +64,14 @@ impl RefusedPaths {
         self.search_for(output, |_| true);
     }
 
-    /// Searches the output of a command that may have failed. A message counts only if the command names its path: others may be part
-    /// of a file that the command printed.
+    /// Searches the output of a command that may have failed. If the command prints files, a message counts only if the command names its
+    /// path: others may be part of such a file.
     pub(super) fn search_output_of(&mut self, command: &str, output: &ToolOutput<'_>) {
-        let is_named =
-            |refused: &RefusedPath| refused.path.as_deref().is_some_and(|path| names(command, path));
-        self.search_for(output, is_named);
+        let prints_files = prints_files(command);
+        let is_own = |refused: &RefusedPath| {
+            !prints_files || refused.path.as_deref().is_some_and(|path| names(command, path))
+        };
+        self.search_for(output, is_own);
     }
 
     /// Adds the refusal of a file tool, whose message quotes the path.
@@ -118,6 +120,18 @@ impl RefusedPaths {
             self.paths.push(refused);
         }
     }
+}
+
+/// Commands that print texts which somebody wrote before.
+const PRINTERS: [&str; 16] = [
+    "awk", "bat", "cat", "diff", "echo", "grep", "head", "jq", "less", "log", "more", "printf", "rg", "sed",
+    "show", "tail",
+];
+
+/// Returns whether a command prints files, messages or the history of a repository.
+fn prints_files(command: &str) -> bool {
+    let words = command.split(|c: char| c.is_whitespace() || ";|&()$`".contains(c));
+    words.filter_map(|word| word.rsplit('/').next()).any(|word| PRINTERS.contains(&word))
 }
 
 /// Returns whether a command names a path, as it is or from the home directory.

@@ -43,13 +43,14 @@ fn printed_message_of_gemini_is_no_refused_write() {
         call(1, "cat build.log", "touch: cannot touch '/etc/a': Read-only file system"),
         call(2, "grep -r touch .", "something failed: Read-only file system"),
         call(3, "echo x > /etc/b; cat build.log", "bash: line 1: /etc/b: Read-only file system"),
+        call(4, "npm install", "npm error EROFS: read-only file system, open '/ws/package-lock.json'"),
         r#"{"type":"result","status":"success"}"#.to_owned(),
     ];
     let run = Run { sandbox: Some(confined()), ..Run::of(AgentKind::Gemini, lines.join("\n").leak()) };
     let outcome = run.outcome();
     let writes = outcome.refusals.iter().filter(|refusal| refusal.kind == RefusedKind::Write);
     let found: Vec<_> = writes.map(|refusal| refusal.subject.as_str()).collect();
-    assert_eq!(found, ["/etc/b"]);
+    assert_eq!(found, ["/etc/b", "/ws/package-lock.json"]);
 }
 
 #[test]
