@@ -169,6 +169,9 @@ impl CallError {
             }
             Self::JobsLost { folder, lost } => lost.hint(folder),
             Self::NotEmbedded => "restore the server's database from its own backup".to_owned(),
+            Self::State { source, .. } if source.kind() == io::ErrorKind::StorageFull => {
+                "make room on the disk".to_owned()
+            }
             Self::State { .. } => "check that it exists, belongs to you and can be written".to_owned(),
             Self::NestedTooDeep { .. } => {
                 "let the outermost agent place the call: each level keeps one more agent running".to_owned()

@@ -122,7 +122,8 @@ impl Desk {
         let id = self.0.store.new_id()?;
         if let Some(environment) = environment {
             let written = self.0.environments.write(id, &environment);
-            written.map_err(|source| CallError::Files { job: id, source })?;
+            let folder = &self.0.settings.state;
+            written.map_err(|source| CallError::State { folder: folder.clone(), source })?;
         }
         let parent = order.parent;
         self.0.lend_slot(parent, id);

@@ -1,6 +1,6 @@
 //! Answers that stdout does not take.
 
-use std::fs::OpenOptions;
+use std::fs::{self, OpenOptions};
 use std::io::{BufRead, BufReader};
 use std::process::{Command, Output, Stdio};
 
@@ -81,7 +81,7 @@ fn who_could_not_be_answered_is_told_where_the_answer_is() {
     }
     let aside = stderr(&on_a_full_disk(&bed, &["call", "rehearsal", "Hello", "--direct"]));
     let (_, after) = aside.split_once("what the agent printed is kept in `").unwrap();
-    let printed = std::fs::read_to_string(after.split_once('`').unwrap().0).unwrap();
+    let printed = fs::read_to_string(after.split_once('`').unwrap().0).unwrap();
     assert!(printed.contains("You said: Hello"), "{printed}");
 }
 
@@ -96,4 +96,18 @@ fn a_reader_that_has_gone_away_is_no_failure() {
     let output = call.wait_with_output().unwrap();
     assert_eq!((line.as_str(), output.status.code()), ("one\n", Some(0)), "{output:?}");
     assert!(!stderr(&output).contains("error:"), "{output:?}");
+}
+
+#[test]
+fn state_that_cannot_be_written_refuses_a_call_with_its_own_code() {
+    let bed = Bed::new();
+    bed.daemon();
+    // As on a full disk: the first thing that is written of a call.
+    let environments = bed.state().join("environments");
+    fs::remove_dir_all(&environments).unwrap();
+    fs::write(&environments, "").unwrap();
+    let output = bed.run(&["call", "rehearsal", "hello"]);
+    assert_eq!(output.status.code(), Some(10), "{output:?}");
+    assert!(stderr(&output).contains("cannot use the state folder"), "{output:?}");
+    assert_eq!(stdout(&bed.run(&["jobs"])), "no jobs\n");
 }
