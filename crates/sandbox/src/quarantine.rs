@@ -172,7 +172,19 @@ impl Quarantine {
         let is_elsewhere = |path: &&PathBuf| !present.missing.iter().any(|(present, _)| present == *path);
         let elsewhere = self.missing.iter().map(|(path, _)| path).filter(is_elsewhere);
         quarantined.extend(elsewhere.flat_map(|path| moved(path, store)));
+        self.remove_empty_sessions();
         quarantined
+    }
+
+    /// Removes the directory that was made for the tasks of a session, if the agent left none. No other run has the same session.
+    fn remove_empty_sessions(&self) {
+        let directories = self.kept_state.iter().flat_map(|(directories, _)| directories);
+        for directory in
+            directories.filter(|path| path.parent().is_some_and(|above| above.ends_with("tasks")))
+        {
+            // Fails for one that is not empty.
+            let _ = fs::remove_dir(directory);
+        }
     }
 
     /// Sweeps where the paths are those of this moment.

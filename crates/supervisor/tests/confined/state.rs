@@ -3,7 +3,7 @@
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
 
-use model::{CallPolicy, Confinement, Policy, Preset, Requirement, RunPlan};
+use model::{CallPolicy, Confinement, KeptPath, Policy, Preset, Requirement, RunPlan};
 
 use crate::scene::{Scene, confined};
 
@@ -12,6 +12,7 @@ crate::tests! {
     only_listed_paths_of_the_state_outlive_a_run_without_namespaces,
     program_in_the_state_directory_stays_as_it_is,
     instructions_of_the_user_are_read_only,
+    directory_of_a_session_without_tasks_is_removed,
     login_that_is_replaced_by_rename_is_kept_in_place,
     link_in_a_kept_directory_is_quarantined,
     link_in_a_locked_directory_is_quarantined,
@@ -78,6 +79,20 @@ fn instructions_of_the_user_are_read_only() {
         assert_eq!(scene.error().matches("Read-only file system").count(), 2, "{}", scene.error());
         assert!(!scene.path("home/.agent/GEMINI.md").exists());
     });
+}
+
+fn directory_of_a_session_without_tasks_is_removed() {
+    for (script, is_kept) in [("true", false), ("echo x > $AGENT_HOME/tasks/1/task", true)] {
+        Scene::play(async |scene: &Scene| {
+            prepare(scene);
+            let mut plan = plan(scene, script, Preset::Workspace, true);
+            let Policy::Confined(confinement) = &mut plan.policy else { panic!("not confined") };
+            confinement.state.as_mut().unwrap().kept.push(KeptPath::Directory("tasks/1".into()));
+            scene.run(&plan).await;
+            let tasks = scene.path("home/.agent/tasks/1");
+            assert_eq!(tasks.exists(), is_kept, "{}", scene.error());
+        });
+    }
 }
 
 fn plant(preset: Preset, namespaces: bool) {
