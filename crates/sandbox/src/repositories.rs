@@ -5,16 +5,18 @@
 
 use std::collections::VecDeque;
 use std::ffi::OsStr;
+use std::fs::Metadata;
 use std::io;
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 use rustix::fs::{AtFlags, FileType, RawDir, fstat, statat};
 
 use crate::beneath::{list_beneath, open_beneath, open_without_links};
-use crate::quarantine::Permission;
+use crate::quarantine::{ChangeTime, Permission, change_time};
 
 /// How many directories are read at most.
 const MAX_DIRECTORIES: usize = 50_000;
@@ -57,6 +59,8 @@ pub(crate) struct RepositoryWalk {
     /// Whether there were too many directories, or one of the user's could not be read.
     pub is_incomplete: bool,
     unlocked: Vec<Permission>,
+    /// Device and inode of each directory that was unlocked, and when it was last changed before that.
+    changed_before: Vec<((u64, u64), ChangeTime)>,
 }
 
 /// What a directory of the walk is.
@@ -154,6 +158,13 @@ impl RepositoryWalk {
         }
     }
 
+    /// Returns when a path was last changed, not by this walk itself.
+    pub fn change_time(&self, found: &Metadata) -> ChangeTime {
+        let identity = (found.dev(), found.ino());
+        let before = self.changed_before.iter().find(|(known, _)| *known == identity);
+        before.map_or_else(|| change_time(found), |(_, changed)| *changed)
+    }
+
     /// Reads a directory; none when it has gone, is none, or belongs to somebody who keeps it from the agent too.
     fn read(&mut self, root: &OwnedFd, relative: &Path, extent: Extent) -> io::Result<Option<Names>> {
         let opened = match list_beneath(root, relative) {
@@ -162,9 +173,12 @@ impl RepositoryWalk {
                     return Ok(None);
                 }
                 let locked = open_beneath(root, relative)?;
-                if fstat(&locked)?.st_uid != rustix::process::geteuid().as_raw() {
+                let found = fstat(&locked)?;
+                if found.st_uid != rustix::process::geteuid().as_raw() {
                     return Ok(None);
                 }
+                let changed = (found.st_ctime, i64::try_from(found.st_ctime_nsec).unwrap_or_default());
+                self.changed_before.push(((found.st_dev, found.st_ino), changed));
                 self.unlocked.push(Permission::grant(locked.as_fd()));
                 list_beneath(root, relative)
             }

@@ -12,7 +12,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use serde::{Deserialize, Serialize};
 
 use crate::new_repository::{is_inert, is_inert_link};
-use crate::quarantine::{ChangeTime, change_time};
+use crate::quarantine::ChangeTime;
 use crate::rebase::{RebaseCommand, rebase_commands};
 use crate::repositories::{Extent, FoundRepository, RepositoryKind, RepositoryWalk};
 
@@ -132,7 +132,9 @@ impl RepositoryWatch {
         let below = |root: &PathBuf| (root.clone(), RepositoryWalk::below(root, Extent::Everything));
         let modules = |root: &PathBuf| (root.clone(), RepositoryWalk::of_modules(root, Extent::Everything));
         for (root, walk) in self.workspaces.iter().map(below).chain(self.modules.iter().map(modules)) {
-            planted.paths.extend(walk.repositories.iter().filter_map(|found| self.planted_path(found)));
+            planted
+                .paths
+                .extend(walk.repositories.iter().filter_map(|found| self.planted_path(found, &walk)));
             planted.unexamined.extend(walk.is_incomplete.then_some(root));
             planted.walks.push(walk);
         }
@@ -148,9 +150,9 @@ impl RepositoryWatch {
     }
 
     /// Returns what makes a directory a repository that runs commands of the agent; none for all others.
-    fn planted_path(&self, found: &FoundRepository) -> Option<PathBuf> {
+    fn planted_path(&self, found: &FoundRepository, walk: &RepositoryWalk) -> Option<PathBuf> {
         let FoundRepository { path, kind } = found;
-        if self.is_known(path) || !self.has_changed(path) {
+        if self.is_known(path) || !self.has_changed(path, walk) {
             return None;
         }
         let is_file = fs::symlink_metadata(path).is_ok_and(|found| found.is_file());
@@ -175,9 +177,10 @@ impl RepositoryWatch {
 
     /// Whether the run may have changed what makes git run commands there. An agent sets the time of a file, but not that of its last
     /// change.
-    fn has_changed(&self, git: &Path) -> bool {
-        let is_new =
-            |path: &Path| fs::symlink_metadata(path).is_ok_and(|found| change_time(&found) >= self.started);
+    fn has_changed(&self, git: &Path, walk: &RepositoryWalk) -> bool {
+        let is_new = |path: &Path| {
+            fs::symlink_metadata(path).is_ok_and(|found| walk.change_time(&found) >= self.started)
+        };
         let names = ["config", "config.worktree", "commondir", "hooks"].map(|name| git.join(name));
         let hooks = fs::read_dir(git.join("hooks")).into_iter().flatten().flatten().map(|hook| hook.path());
         is_new(git) || names.iter().any(|path| is_new(path)) || hooks.into_iter().any(|hook| is_new(&hook))
@@ -193,7 +196,10 @@ fn identity(path: &Path) -> Option<(u64, u64)> {
 
 #[cfg(test)]
 mod tests {
+    use std::os::unix::fs::PermissionsExt;
+
     use super::*;
+    use crate::quarantine::change_time;
 
     #[test]
     fn unknown_repository_counts_when_it_was_changed_since_the_start() {
@@ -222,6 +228,22 @@ mod tests {
             second.distrust(&RepositoryWatch { workspaces: vec![workspace], ..first.clone() });
             assert_eq!(second.find_planted().paths.len(), count);
         }
+    }
+
+    /// To look into a locked directory takes a change of its rights. Root looks without.
+    #[test]
+    fn locked_repository_that_nobody_changed_stays() {
+        let directory = tempfile::tempdir().unwrap();
+        let root = directory.path().canonicalize().unwrap();
+        let git = root.join("lib/.git");
+        fs::create_dir_all(&git).unwrap();
+        fs::write(git.join("config"), "[core]\nfsmonitor = x\n").unwrap();
+        fs::set_permissions(&git, fs::Permissions::from_mode(0o000)).unwrap();
+        let made = change_time(&fs::metadata(&git).unwrap());
+        let watch = RepositoryWatch { started: (made.0, made.1 + 1), ..RepositoryWatch::new(vec![root]) };
+        assert!(watch.find_planted().paths.is_empty());
+        fs::set_permissions(&git, fs::Permissions::from_mode(0o700)).unwrap();
+        assert_eq!(watch.find_planted().paths, [git]);
     }
 
     #[test]
