@@ -44,7 +44,7 @@ pub struct Lookup {
 
 impl Lookup {
     /// Leaves out the directories of `PATH` that lie in workspaces, these and earlier ones: a confined agent may have put a program there,
-    /// and programs are asked for their version outside of any sandbox. What the operator names is taken wherever it is.
+    /// and programs are asked for their version outside of any sandbox. A program that the operator names is taken wherever it is.
     #[must_use]
     pub fn outside_of<'a>(mut self, workspaces: impl IntoIterator<Item = &'a PathBuf>) -> Self {
         let mut roots = self.workspaces_file().map(|file| workspaces::read(&file)).unwrap_or_default();

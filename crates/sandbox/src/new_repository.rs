@@ -51,7 +51,7 @@ const INERT_KEYS: [&str; 26] = [
 /// Keys that hold the address of another repository.
 const ADDRESS_KEYS: [&str; 2] = ["remote.*.url", "submodule.*.url"];
 
-/// What an address may start with: no helper (`ext::`), no option in the place of a host.
+/// The start of an address: no helper (`ext::`), no option in the place of a host.
 const PLAIN_ADDRESSES: [&str; 7] = ["https://", "http://", "ssh://", "git://", "git@", "file:///", "/"];
 
 /// Returns whether nothing in a repository makes git run a program. False for anything else than a repository in a directory.

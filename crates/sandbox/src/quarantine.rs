@@ -55,7 +55,7 @@ pub enum QuarantineTime {
     AtEndUnlessInert,
 }
 
-/// What a run must not leave behind.
+/// The paths that a run must not leave behind.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct Quarantine {
     /// The protected paths that did not exist when the run started.

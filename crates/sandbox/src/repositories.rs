@@ -63,7 +63,7 @@ pub(crate) struct RepositoryWalk {
     changed_before: Vec<((u64, u64), ChangeTime)>,
 }
 
-/// What a directory of the walk is.
+/// The kind of a directory of the walk.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Place {
     Ordinary,

@@ -1,4 +1,4 @@
-//! Finds what a run has left for git to run: new repositories that run commands, and such steps and options in an unfinished rebase.
+//! Finds commands that a run has left for git: new repositories that run commands, and such steps and options in an unfinished rebase.
 //!
 //! Git runs commands of a repository below the current one, too: `git status` asks each submodule for its state, and a commit is all it
 //! takes to make a directory one.
@@ -44,7 +44,7 @@ struct KnownRepository {
     commands: Vec<String>,
 }
 
-/// What is to be moved to quarantine.
+/// The paths that are to be moved to quarantine.
 #[derive(Debug, Default)]
 pub(crate) struct Planted {
     pub paths: Vec<PathBuf>,
@@ -126,7 +126,7 @@ impl RepositoryWatch {
         }
     }
 
-    /// Finds what is to be moved, when no process of the run is left.
+    /// Finds the paths that are to be moved, when no process of the run is left.
     pub fn find_planted(&self) -> Planted {
         let mut planted = Planted::default();
         let below = |root: &PathBuf| (root.clone(), RepositoryWalk::below(root, Extent::Everything));
@@ -142,7 +142,7 @@ impl RepositoryWatch {
             let is_new = |command: &RebaseCommand| !known.commands.contains(&command.text);
             let new = rebase_commands(&known.path).into_iter().filter(is_new);
             let places: BTreeSet<PathBuf> = new.map(|command| command.place).collect();
-            // What lies in a directory that is moved goes with it.
+            // The contents of a directory that is moved go with it.
             let is_outermost = |place: &&PathBuf| !place.parent().is_some_and(|above| places.contains(above));
             planted.paths.extend(places.iter().filter(is_outermost).cloned());
         }

@@ -37,9 +37,9 @@ pub struct ActiveRuns {
     own: File,
     path: PathBuf,
     _lock: File,
-    /// What the other runs must not leave behind.
+    /// The paths that the other runs must not leave behind.
     pub others: Vec<Quarantine>,
-    /// What was moved for killed runs that nobody else has recovered.
+    /// The paths that were moved for killed runs that nobody else has recovered.
     pub recovered: Vec<Quarantined>,
 }
 

@@ -39,7 +39,7 @@ pub struct ReadySandbox {
     pub publication: Option<Publication>,
 }
 
-/// Makes a sandbox ready that has been proven to hold. Adds to `recovered` what was moved for killed runs that nobody else has recovered.
+/// Makes a sandbox ready that has been proven to hold. Adds to `recovered` the paths that were moved for killed runs that nobody else has recovered.
 pub fn ready(
     confinement: &Confinement,
     plan: &RunPlan,

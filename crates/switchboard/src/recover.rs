@@ -15,7 +15,7 @@ use crate::home::Home;
 use crate::wire::Complaint;
 use crate::{cli, output, text};
 
-/// Rebuilds the database and prints what was recovered.
+/// Rebuilds the database and prints the recovered jobs.
 pub fn run(order: &cli::Recover) -> Result<ExitCode, Failure> {
     let environment = Environment::of_this_process();
     let home = Home::find(&environment)?;

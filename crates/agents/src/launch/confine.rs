@@ -238,7 +238,7 @@ fn visible(draft: &Draft<'_>) -> Vec<PathBuf> {
     std::iter::once(draft.setup.private_folder.clone()).chain(given).collect()
 }
 
-/// Keeps git from running what the configuration of a repository names, unless the workspace is trusted: agents ask git about a
+/// Keeps git from running commands that the configuration of a repository names, unless the workspace is trusted: agents ask git about a
 /// workspace before they do anything. Variables win over the configuration.
 fn quiet_git(draft: &mut Draft<'_>) {
     let is_trusted =

@@ -33,7 +33,7 @@ pub struct RefusedPath {
     pub count: u32,
 }
 
-/// What the kernel answers when a sandbox refuses a path.
+/// The answer of the kernel when a sandbox refuses a path.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum RefusedErrno {
     /// `EROFS`: a read-only mount.

@@ -1,4 +1,4 @@
-//! What a desk removes by itself as time passes.
+//! Files that a desk removes by itself as time passes.
 
 use std::fs;
 use std::time::Duration;

@@ -1,4 +1,4 @@
-//! Symbolic links from what git obeys into the workspace: the agent cannot change where they lead.
+//! Symbolic links from git's files into the workspace: the agent cannot change where they lead.
 
 use std::fs;
 use std::os::unix::fs::symlink;

@@ -1,4 +1,4 @@
-//! Workspaces that are renamed while a run lasts: what the agent creates there is found in the new place, and what is in the old place
+//! Workspaces that are renamed while a run lasts: the agent's new files are found in the new place, and what is in the old place
 //! belongs to the user.
 
 use std::fs;
@@ -22,7 +22,7 @@ crate::tests![
     workspace_exchanged_while_a_run_starts_is_swept_without_namespaces,
 ];
 
-/// Waits for the test, and leaves what the user's tools would run.
+/// Waits for the test, and leaves files that the user's tools would run.
 const PLANT: &str = "echo up; while [ ! -e go ]; do sleep 0.01; done; echo evil > .envrc; \
                      mkdir lib; git init -q lib && git -C lib config core.fsmonitor evil";
 const PLANTED: [&str; 2] = [".envrc", "lib/.git"];

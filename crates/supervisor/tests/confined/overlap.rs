@@ -1,4 +1,4 @@
-//! Two runs at the same time in one workspace: what one of them creates is not the user's for the other.
+//! Two runs at the same time in one workspace: the new files of one are not the user's for the other.
 
 use std::fs;
 use std::path::{Path, PathBuf};

@@ -56,7 +56,7 @@ pub fn trace(scene: &Scene) -> PathBuf {
     scene.path("home/outside/trace")
 }
 
-/// Does what a user, a prompt and an editor do in a repository. Nothing may run, whether git succeeds or not.
+/// Uses git in a repository as a user, a prompt and an editor do. Nothing may run, whether git succeeds or not.
 pub fn use_git(scene: &Scene, directory: &Path) {
     for args in ["status --porcelain", "diff", "commit -q --allow-empty -m mine", "log -1"] {
         let output = Command::new("git")

@@ -68,7 +68,7 @@ impl Listener {
                 biased; // an end is not to be put off by a crowd
                 () = desk.reached(Phase::Ending) => break,
                 _ = looks.tick() => {
-                    // What the last requests have left. An idle daemon has nothing to return.
+                    // The remains of the last requests. An idle daemon has nothing to return.
                     if desk.unasked_for() < 3 * LOOK_EVERY {
                         memory::give_back_free_pages();
                     }

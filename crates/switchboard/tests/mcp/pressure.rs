@@ -1,4 +1,4 @@
-//! Clients that ask for more than they read, or never finish their requests: what they cost, and that others are served meanwhile.
+//! Clients that ask for more than they read, or never finish their requests: their cost, and that others are served meanwhile.
 
 use std::sync::Arc;
 use std::time::Duration;
