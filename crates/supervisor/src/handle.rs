@@ -20,7 +20,7 @@ use crate::lack::is_a_lack;
 use crate::line::Line;
 use crate::os::{self, Former, ProcessHandle, SeenProcess, Survivors};
 use crate::readiness::until_readable;
-use crate::recovery::{RecoverError, is_final, recover_run, sweep};
+use crate::recovery::{RecoverError, is_final, kill_with_tree, recover_run, sweep};
 use crate::spool::{Spool, SpoolError};
 use crate::watchdog::{Measure, Observed, Watchdog};
 
@@ -90,7 +90,7 @@ pub async fn attach(folder: &Path) -> Result<Run, AttachError> {
             // Its starter or its supervisor is about to write.
             _ if Instant::now() > give_up_at => {
                 // It may have been suspended before its first status; the next attempt finds that one.
-                os::continue_whose_stdin_is(spool.folder());
+                os::resume_supervisor(spool.folder());
                 return Err(AttachError::NoWord { spool });
             }
             _ => sleep(LOOK_AGAIN).await,
@@ -290,16 +290,12 @@ impl Handle {
         }
     }
 
-    /// Kills the supervisor and its process tree. The tree first: while its subreaper is there, no process can leave the tree.
+    /// Kills the supervisor and its process tree.
     fn kill(&self, end: End) -> io::Result<()> {
         let (Some(supervisor), Some(identity)) = (&self.supervisor, self.identity) else { return Ok(()) };
         // A second program or an earlier check may have decided the end already.
         let _ = self.forced_end.set(end);
-        supervisor.get_ref().suspend()?;
-        // Processes that are left are found again and reported by the recovery.
-        sweep(|| os::kill_below(identity))?;
-        supervisor.get_ref().kill()?;
-        Ok(())
+        kill_with_tree(supervisor.get_ref(), identity)
     }
 
     fn stop(&self) -> io::Result<StopReply> {

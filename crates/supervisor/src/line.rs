@@ -45,6 +45,8 @@ pub(crate) enum FirstWord {
     Ready,
     /// There is none, for this reason.
     GaveUp(String),
+    /// Nothing, and nothing will be, for this reason.
+    Nothing(String),
 }
 
 impl Line {

@@ -14,7 +14,7 @@ use model::{
 use crate::guard::Guard;
 use crate::held::{ERROR, HeldSpool, OUTPUT};
 use crate::lack::is_a_lack;
-use crate::os::{self, Former, Found, Survivors};
+use crate::os::{self, Former, Found, ProcessHandle, Survivors};
 use crate::program::now_ms;
 use crate::spool::{Spool, SpoolError};
 
@@ -51,9 +51,7 @@ pub fn end_unreadable(folder: &Path) -> io::Result<()> {
     for (supervisor, identity) in supervisors {
         while os::is_alive(identity)? {
             if Instant::now() > give_up_at {
-                supervisor.suspend()?;
-                sweep(|| os::kill_below(identity))?;
-                supervisor.kill()?;
+                kill_with_tree(&supervisor, identity)?;
                 break;
             }
             std::thread::sleep(LOOK_AGAIN);
@@ -62,7 +60,24 @@ pub fn end_unreadable(folder: &Path) -> io::Result<()> {
     Ok(())
 }
 
-/// The same, for a program that may have seen the supervisor die, or has killed it for the given reason.
+/// Kills the supervisor of a folder, which is only known by the open directory that it has as its stdin, with its tree.
+pub(crate) fn kill_supervisor(folder: &Path) -> io::Result<()> {
+    for (supervisor, identity) in os::find_whose_stdin_is(folder)? {
+        kill_with_tree(&supervisor, identity)?;
+    }
+    Ok(())
+}
+
+/// Kills a supervisor and its process tree. The tree first: while its subreaper is there, no process can leave the tree.
+/// Processes that are left are found again and reported by the recovery.
+pub(crate) fn kill_with_tree(supervisor: &ProcessHandle, identity: ProcessIdentity) -> io::Result<()> {
+    supervisor.suspend()?;
+    sweep(|| os::kill_below(identity))?;
+    supervisor.kill()?;
+    Ok(())
+}
+
+/// Recovers a run for a program that may have seen its supervisor die, or has killed it for the given reason.
 pub(crate) fn recover_run(folder: &Path, seen_to_die: bool, end: &End) -> Result<RunReport, RecoverError> {
     // Whoever holds the folder is its writer, so nobody else is: neither a supervisor nor another recovery.
     let held = become_the_writer(&Spool::at(folder))?;

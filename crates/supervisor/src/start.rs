@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use std::pin::pin;
 use std::process::Stdio;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use model::{PlanError, RunId, RunPlan};
 use rustix::rand::{GetRandomFlags, getrandom};
@@ -20,9 +20,9 @@ use crate::line::{FirstWord, Line};
 use crate::nursery::{NURSERY, Nursery};
 use crate::os;
 use crate::program::ASKED;
-use crate::recovery::recover;
+use crate::recovery::{kill_supervisor, recover};
 use crate::spool::{Spool, SpoolError};
-use crate::watchdog::CHECK_EVERY;
+use crate::watchdog::{CHECK_EVERY, STRIKES};
 
 /// How long a supervisor may take until the agent runs. Long enough for any machine that is not lost.
 const FIRST_WORD: Duration = Duration::from_mins(1);
@@ -107,23 +107,22 @@ impl Supervisor {
         })?;
         // From here on the folder is in the supervisor's hands alone.
         drop(held);
-        let word =
-            tokio::time::timeout(self.first_word, self.first_word_of(&line, &spool, child.is_none())).await;
+        let word = self.first_word_of(&line, &spool, child.is_none()).await;
         // While the agent begins: the next run will find it ready.
         self.prepare_nursery();
         let said = match word {
-            Ok(Ok(FirstWord::Status(status))) => return Ok(Run::started(spool, &status, line, child)?),
-            Ok(Ok(FirstWord::Ready)) => {
+            Ok(FirstWord::Status(status)) => return Ok(Run::started(spool, &status, line, child)?),
+            Ok(FirstWord::Ready) => {
                 // It runs, whether or not its word can be read.
                 let status = spool.status().map_err(AttachError::from)?;
                 let status = status.ok_or_else(|| AttachError::NoRun { spool: spool.clone() })?;
                 return Ok(Run::started(spool, &status, line, child)?);
             }
-            Ok(Ok(FirstWord::GaveUp(said))) => said,
-            Ok(Err(error)) => return Err(StartError::Listen(error)),
-            Err(_too_long) => {
-                self.end_silent(&spool, child.as_ref());
-                format!("it said nothing for {} s", self.first_word.as_secs())
+            Ok(FirstWord::GaveUp(said)) => said,
+            Err(error) => return Err(StartError::Listen(error)),
+            Ok(FirstWord::Nothing(why)) => {
+                self.end_silent(&spool, child.as_ref()).await;
+                why
             }
         };
         // It has closed its stdout or was killed, so it is at its end. It may have started the agent before.
@@ -144,19 +143,29 @@ impl Supervisor {
         Err(StartError::GaveUp { said })
     }
 
-    /// Hears the first word, and continues a supervisor that was suspended before it.
+    /// Hears the first word. Continues a supervisor that is suspended before it, and gives one up that is suspended again and
+    /// again: an agent that runs already may do that, and would never let it speak.
     async fn first_word_of(&self, line: &Line, spool: &Spool, from_nursery: bool) -> io::Result<FirstWord> {
+        let give_up_at = Instant::now() + self.first_word;
         let mut word = pin!(line.first_word());
+        let mut strikes = 0;
         loop {
             tokio::select! {
                 biased;
                 word = &mut word => return word,
-                () = tokio::time::sleep(CHECK_EVERY) => {}
+                () = tokio::time::sleep(CHECK_EVERY.min(self.first_word)) => {}
             }
             if from_nursery && let Some(Some(nursery)) = self.nursery().as_deref() {
                 nursery.resume();
             }
-            os::continue_whose_stdin_is(spool.folder());
+            strikes += u32::from(os::resume_supervisor(spool.folder()));
+            if strikes > STRIKES {
+                return Ok(FirstWord::Nothing("it was suspended again and again".to_owned()));
+            }
+            if Instant::now() >= give_up_at {
+                let seconds = self.first_word.as_secs();
+                return Ok(FirstWord::Nothing(format!("it said nothing for {seconds} s")));
+            }
         }
     }
 
@@ -198,15 +207,17 @@ impl Supervisor {
         }
     }
 
-    /// Ends a supervisor that says nothing. It may be suspended, and must not wake up later with an order that was given to
-    /// another; and the nursery may be, with the order in its hands.
-    fn end_silent(&self, spool: &Spool, child: Option<&Child>) {
+    /// Ends a supervisor that says nothing, with the agent that it may have started. It may be suspended, and must not wake up
+    /// later with an order that was given to another; and the nursery may be, with the order in its hands.
+    async fn end_silent(&self, spool: &Spool, child: Option<&Child>) {
         if child.is_none()
             && let Some(nursery) = self.nursery().and_then(|mut nursery| nursery.take())
         {
             nursery.end();
         }
-        os::kill_whose_stdin_is(spool.folder());
+        let folder = spool.folder().to_owned();
+        // What cannot be killed here is found again by the recovery.
+        let _ = tokio::task::spawn_blocking(move || kill_supervisor(&folder)).await;
     }
 
     #[expect(clippy::disallowed_methods, reason = "the one place where a supervisor is started")]

@@ -15,7 +15,7 @@ pub const CHECK_EVERY: Duration = Duration::from_secs(1);
 /// The time a working supervisor has to notice a deadline or a stop request itself.
 const REACTION: Duration = Duration::from_secs(1);
 /// The number of checks that may find an overdue supervisor suspended before it is killed.
-const STRIKES: u32 = 3;
+pub const STRIKES: u32 = 3;
 /// The time an overdue supervisor that is not suspended has to end the tree, beyond the grace of the plan.
 const OVERTIME: Duration = Duration::from_mins(1);
 

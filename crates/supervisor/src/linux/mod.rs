@@ -22,9 +22,7 @@ pub use pipe::{Moved, move_bytes};
 pub use seen::{SeenProcess, processes_below};
 pub use signals::{Signals, heed_what_was_ignored, let_signals_act};
 pub use starter::Starter;
-pub use survivors::{
-    Former, Found, Survivors, continue_whose_stdin_is, find_whose_stdin_is, kill_below, kill_whose_stdin_is,
-};
+pub use survivors::{Former, Found, Survivors, find_whose_stdin_is, kill_below, resume_supervisor};
 pub use tree::{Children, Pipes, Tree, count_alive, leave_the_caller, usage};
 pub use watch::Watch;
 

@@ -9,7 +9,7 @@ use model::{ProcessIdentity, RunId};
 use rustix::io::Errno;
 use rustix::process::Signal;
 
-use super::identity::{Entry, ProcessHandle, Table, is_alive, table};
+use super::identity::{Entry, ProcessHandle, Table, is_alive, is_suspended, table};
 use super::tree::below;
 use crate::lack::is_a_lack;
 
@@ -129,20 +129,17 @@ fn kill_all(processes: &[ProcessIdentity]) -> io::Result<()> {
     Ok(())
 }
 
-/// Kills the supervisor of a folder, which has it as its stdin, whoever that is.
-pub fn kill_whose_stdin_is(folder: &Path) {
-    signal_whose_stdin_is(folder, Signal::KILL);
-}
-
-/// Continues the supervisor of a folder, which has it as its stdin, if it is suspended.
-pub fn continue_whose_stdin_is(folder: &Path) {
-    signal_whose_stdin_is(folder, Signal::CONT);
-}
-
-fn signal_whose_stdin_is(folder: &Path, signal: Signal) {
-    for (process, _) in find_whose_stdin_is(folder).unwrap_or_default() {
-        let _ = process.signal(signal);
+/// Continues the supervisor of a folder if it is suspended. Returns whether it was.
+pub fn resume_supervisor(folder: &Path) -> bool {
+    let mut was_suspended = false;
+    for (supervisor, identity) in find_whose_stdin_is(folder).unwrap_or_default() {
+        if is_suspended(identity.pid).unwrap_or(false) {
+            was_suspended = true;
+            // One that has ended since needs no signal.
+            let _ = supervisor.resume();
+        }
     }
+    was_suspended
 }
 
 /// Finds the supervisor of a folder, which has it as its stdin.
