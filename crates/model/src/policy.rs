@@ -5,12 +5,17 @@
 
 use std::collections::BTreeMap;
 use std::fmt;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::str::FromStr;
 
 use serde::{Deserialize, Serialize};
 
 use crate::{AgentState, BadName, Caches, HomeView, HostRule, SafeguardName};
+
+mod known_paths;
+
+use known_paths::SECRETS;
+pub use known_paths::protected_in;
 
 /// Folders that every sandbox with namespaces has its own of.
 pub const PRIVATE_FOLDERS: [&str; 3] = ["/tmp", "/var/tmp", "/run"];
@@ -479,85 +484,6 @@ impl CallPolicy {
         let foreign = ground.foreign_state.iter().filter(|path| !is_its_own(path)).cloned();
         secrets.chain(foreign).chain(ground.own.iter().cloned()).chain(self.hide.iter().cloned()).collect()
     }
-}
-
-/// What in a home lends somebody else's power: keys, logins, browsers, and what was typed.
-const SECRETS: &[&str] = &[
-    ".ssh",
-    ".aws",
-    ".azure",
-    ".gnupg",
-    ".kube",
-    ".docker",
-    ".netrc",
-    ".pgpass",
-    ".pypirc",
-    ".git-credentials",
-    ".vault-token",
-    ".password-store",
-    ".1password",
-    ".my.cnf",
-    ".oci",
-    ".s3cfg",
-    ".boto",
-    ".cargo/credentials",
-    ".cargo/credentials.toml",
-    ".gem/credentials",
-    ".terraform.d/credentials.tfrc.json",
-    ".config/containers/auth.json",
-    ".config/git/credentials",
-    ".config/rclone",
-    ".config/sops",
-    ".config/gcloud",
-    ".config/gh",
-    ".config/hub",
-    ".config/op",
-    ".local/share/keyrings",
-    ".bash_history",
-    ".zsh_history",
-    ".local/share/fish/fish_history",
-    ".mysql_history",
-    ".psql_history",
-    ".python_history",
-    ".mozilla",
-    ".thunderbird",
-    ".config/BraveSoftware",
-    ".config/chromium",
-    ".config/google-chrome",
-    ".config/microsoft-edge",
-    ".config/opera",
-    ".config/vivaldi",
-    "snap/chromium",
-    "snap/firefox",
-    ".var/app",
-];
-
-/// What in a workspace makes git, an agent, an editor or a shell run commands, with the rights of whoever comes next.
-///
-/// Git runs in shell prompts and editors without being asked, so a new path that it obeys is moved at once. The other programs ask
-/// the user first, and an agent may have been asked to write their files.
-const PROTECTED: &[(&str, IfCreated)] = &[
-    (".git/hooks", IfCreated::QuarantineAtOnce),
-    (".git/config", IfCreated::QuarantineAtOnce),
-    // Either leads git to another configuration.
-    (".git/config.worktree", IfCreated::QuarantineAtOnce),
-    (".git/commondir", IfCreated::QuarantineAtOnce),
-    (".git/worktrees", IfCreated::Keep),
-    (".claude", IfCreated::QuarantineAtEnd),
-    (".codex", IfCreated::QuarantineAtEnd),
-    (".gemini", IfCreated::QuarantineAtEnd),
-    (".mcp.json", IfCreated::QuarantineAtEnd),
-    (".envrc", IfCreated::QuarantineAtEnd),
-    (".vscode", IfCreated::QuarantineAtEnd),
-    (".cursor/hooks.json", IfCreated::QuarantineAtEnd),
-    (".cursor/mcp.json", IfCreated::QuarantineAtEnd),
-];
-
-/// Returns the protected paths of a workspace, or of a repository in it.
-pub fn protected_in(workspace: &Path) -> impl Iterator<Item = Protected> {
-    PROTECTED
-        .iter()
-        .map(|(name, if_created)| Protected { path: workspace.join(name), if_created: *if_created })
 }
 
 /// A policy that a call cannot have where it is to work.

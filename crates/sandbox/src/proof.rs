@@ -4,31 +4,27 @@
 //! sandbox of the policy, and then it is looked what has become of the stage. A probe that was not stopped fails the
 //! sandbox closed. What was proven is kept for as long as nothing changes: the boot, the programs, the kind of the policy.
 
+mod record;
+mod stage;
+
 use std::collections::BTreeMap;
-use std::fs::{self, DirBuilder};
+use std::fs;
 use std::io::{self, Read};
-use std::net::TcpListener;
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
-use std::os::linux::net::SocketAddrExt;
-use std::os::unix::fs::{DirBuilderExt, MetadataExt};
-use std::os::unix::net::{SocketAddr as UnixAddr, UnixListener};
+use std::os::fd::{AsFd, BorrowedFd};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-use model::{
-    AgentState, Confinement, Escape, HomeView, IfCreated, KeptPath, Network, Proof, Protected, Quarantined,
-    Requirement, Root, SafeguardName,
-};
+use model::{Confinement, Escape, Proof, Requirement, SafeguardName};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use serde::{Deserialize, Serialize};
 
 use crate::machine::{Machine, Tier};
 use crate::nested::NestedRepositories;
 use crate::prepare::{Job, Prepared, Refusal, prepare};
-use crate::probe::{DONE, EXPOSED, Errand, PLANTED, PLANTED_IN_STATE, PROBE, STATE_KEPT, VICTIM};
+use crate::probe::{DONE, PROBE};
 use crate::quarantine::{HeldRoots, QuarantineStore};
-use crate::sockets::Address;
+use record::{Found, Record};
+use stage::Stage;
 
 /// How long a probe may take on a slow machine.
 const PATIENCE: Duration = Duration::from_secs(30);
@@ -154,117 +150,6 @@ fn answers_for(landlock: i32, tier: Tier, safeguard: SafeguardName) -> bool {
     }
 }
 
-/// What a proof is valid for.
-#[derive(Debug, Serialize, Deserialize, PartialEq)]
-struct Record {
-    boot: String,
-    kernel: String,
-    user: u32,
-    bubblewrap: Option<String>,
-    landlock: i32,
-    executable: String,
-    tier: String,
-    kind: String,
-    /// What the kernel says about who may make namespaces.
-    #[serde(default)]
-    namespaces: String,
-    #[serde(default)]
-    escapes: Vec<Escape>,
-    /// Why it could not be proven, when that is what is known.
-    #[serde(default)]
-    unproven: Option<String>,
-}
-
-/// What is known from earlier.
-enum Found {
-    Proof(Vec<Escape>),
-    Unproven(String),
-}
-
-/// For how long it is believed that nothing could be proven: somebody may mend it.
-const UNPROVEN_FOR: Duration = Duration::from_mins(10);
-
-/// What decides whether namespaces can be made; a change of it is a reason to try again.
-const NAMESPACES: [&str; 3] = [
-    "/proc/sys/user/max_user_namespaces",
-    "/proc/sys/kernel/unprivileged_userns_clone",
-    "/proc/sys/kernel/apparmor_restrict_unprivileged_userns",
-];
-
-impl Record {
-    fn of(confinement: &Confinement, tier: Tier, machine: &Machine, executable: BorrowedFd<'_>) -> Self {
-        let text = |file: &str| fs::read_to_string(file).unwrap_or_default().trim().to_owned();
-        let looks = |path: &Path| {
-            let file = fs::metadata(path).ok()?;
-            // Not when its inode changed: a link to it is no other program.
-            let times = (file.mtime(), file.mtime_nsec());
-            Some(format!("{}:{}:{}:{times:?}", file.dev(), file.ino(), file.len()))
-        };
-        let opened = PathBuf::from(format!("/proc/self/fd/{}", executable.as_raw_fd()));
-        let Confinement { preset, requirement, must_hold, network, unix_sockets, bounds, .. } = confinement;
-        // Whichever hosts are named, the namespace is the same.
-        let reach = match network {
-            Network::Full => "full",
-            Network::None => "none",
-            Network::Hosts(_) => "hosts",
-        };
-        Self {
-            boot: text("/proc/sys/kernel/random/boot_id"),
-            kernel: text("/proc/sys/kernel/version"),
-            user: rustix::process::geteuid().as_raw(),
-            bubblewrap: machine.bubblewrap.as_deref().and_then(looks),
-            landlock: machine.landlock,
-            executable: looks(&opened).unwrap_or_default(),
-            tier: format!("{tier:?}"),
-            kind: format!("{preset} {requirement:?} {must_hold:?} {reach} {unix_sockets} {bounds:?}"),
-            namespaces: NAMESPACES.map(text).join(" "),
-            escapes: Vec::new(),
-            unproven: None,
-        }
-    }
-
-    /// One file for each kind: a newer proof takes the place of one that is not valid any more.
-    fn file_name(&self) -> String {
-        let word = |text: &str| {
-            text.chars().map(|c| if c.is_ascii_alphanumeric() { c } else { '-' }).collect::<String>()
-        };
-        let mut name = format!("proof-{}-{}-{}", self.user, word(&self.tier), word(&self.kind));
-        name.truncate(200);
-        name + ".json"
-    }
-
-    fn read(&self, kept: &Path) -> Option<Found> {
-        let mut found: Self = serde_json::from_slice(&fs::read(kept).ok()?).ok()?;
-        let escapes = std::mem::take(&mut found.escapes);
-        let unproven = found.unproven.take();
-        if found != *self || self.boot.is_empty() || self.executable.is_empty() {
-            return None;
-        }
-        match unproven {
-            None => Some(Found::Proof(escapes)),
-            Some(why) => {
-                let age = fs::metadata(kept).ok()?.modified().ok()?.elapsed().ok()?;
-                (age < UNPROVEN_FOR).then_some(Found::Unproven(why))
-            }
-        }
-    }
-
-    fn keep(&self, kept: &Path, escapes: &[Escape], unproven: Option<&str>) -> io::Result<()> {
-        if let Some(folder) = kept.parent() {
-            DirBuilder::new().recursive(true).mode(0o700).create(folder)?;
-        }
-        let json = serde_json::to_vec(&Self {
-            escapes: escapes.to_vec(),
-            unproven: unproven.map(str::to_owned),
-            ..serde_json::from_value(serde_json::to_value(self)?)?
-        })?;
-        // Whole or not at all: others may read it at the same time.
-        let next = kept.with_extension(format!("{}.next", std::process::id()));
-        fs::write(&next, json)?;
-        fs::rename(&next, kept)
-    }
-}
-
 /// Lets a probe loose in the sandbox of a policy, and says what it came to.
 pub fn prove(
     confinement: &Confinement,
@@ -305,165 +190,6 @@ pub fn prove(
     Ok(escapes)
 }
 
-/// What a probe is to leave alone.
-struct Stage {
-    folder: PathBuf,
-    victim: Child,
-    socket: UnixListener,
-    /// By which the socket is listed, and so covered.
-    _address: Address,
-    abstract_name: String,
-    abstract_socket: UnixListener,
-    listener: Option<TcpListener>,
-}
-
-impl Stage {
-    fn set(scratch: &Path, confinement: &Confinement, executable: BorrowedFd<'_>) -> io::Result<Self> {
-        let id = format!("{}-{}", std::process::id(), Instant::now().elapsed().as_nanos());
-        DirBuilder::new().recursive(true).mode(0o700).create(scratch)?;
-        let folder = scratch.canonicalize()?.join(format!("probe-{}", std::process::id()));
-        // What a killed one of the same number has left.
-        let _ = fs::remove_dir_all(&folder);
-        let mut make = DirBuilder::new();
-        make.recursive(true).mode(0o700);
-        for name in
-            ["outside", "hidden", "workspace/.git/hooks", "workspace/deploy/secrets", "state/rules", "home"]
-        {
-            make.create(folder.join(name))?;
-        }
-        let settings = format!("state/{}", PLANTED_IN_STATE[0]);
-        for name in ["outside/file", "hidden/secret", "workspace/.git/config", &settings, "home/secret"] {
-            fs::write(folder.join(name), "as it was")?;
-        }
-        fs::write(folder.join("home").join(EXPOSED), "as it was")?;
-        let abstract_name = format!("switchboard-probe-{id}");
-        let listeners = (|| {
-            let address = Address::of(&folder.join("outside/s"))?;
-            let socket = UnixListener::bind(&address.path)?;
-            let abstract_socket = UnixListener::bind_addr(&UnixAddr::from_abstract_name(&abstract_name)?)?;
-            let listener = (confinement.network != Network::Full)
-                .then(|| TcpListener::bind("127.0.0.1:0"))
-                .transpose()?;
-            socket.set_nonblocking(true)?;
-            abstract_socket.set_nonblocking(true)?;
-            listener.as_ref().map(|listener| listener.set_nonblocking(true)).transpose()?;
-            Ok::<_, io::Error>(((socket, address), abstract_socket, listener, victim(executable)?))
-        })();
-        match listeners {
-            Ok(((socket, address), abstract_socket, listener, victim)) => Ok(Self {
-                folder,
-                victim,
-                socket,
-                _address: address,
-                abstract_name,
-                abstract_socket,
-                listener,
-            }),
-            Err(error) => {
-                let _ = fs::remove_dir_all(&folder);
-                Err(error)
-            }
-        }
-    }
-
-    fn workspace(&self) -> PathBuf {
-        self.folder.join("workspace")
-    }
-
-    fn errand(&self, tier: Tier, confinement: &Confinement) -> Errand {
-        // A folder that holds something to be seen is not empty, and this stage stands in one of them perhaps.
-        let shows = |path: &Path| {
-            self.folder.starts_with(path) || confinement.roots.iter().any(|root| root.path.starts_with(path))
-        };
-        let dark = confinement.hidden.iter().filter(|path| path.exists() && !shows(path));
-        Errand {
-            outside: self.folder.join("outside"),
-            secret: self.folder.join("hidden/secret"),
-            workspace: self.workspace(),
-            state: self.folder.join("state"),
-            home: self.folder.join("home"),
-            hidden: dark.cloned().collect(),
-            victim: i32::try_from(self.victim.id()).unwrap_or_default(),
-            socket: self.folder.join("outside/s"),
-            abstract_socket: self.abstract_name.clone(),
-            listener: self.listener.as_ref().and_then(|listener| listener.local_addr().ok()),
-            namespaces: tier == Tier::Namespaces,
-        }
-    }
-
-    fn confinement(&self, policy: &Confinement) -> Confinement {
-        let protected = |name: &str, if_created| Protected { path: self.workspace().join(name), if_created };
-        let mut probed = policy.clone();
-        probed.caches = None;
-        probed.home = Some(HomeView {
-            directory: self.folder.join("home"),
-            exposed: vec![self.folder.join("home").join(EXPOSED)],
-            programs: Vec::new(),
-            copies: Vec::new(),
-        });
-        probed.state = Some(AgentState {
-            directory: self.folder.join("state"),
-            variable: None,
-            kept: vec![KeptPath::Directory(STATE_KEPT.into())],
-            discarded: Vec::new(),
-        });
-        probed.roots.extend([Root::read(self.folder.join("outside")), Root::write(self.workspace())]);
-        probed.hidden.extend([self.folder.join("hidden"), self.workspace().join("deploy/secrets")]);
-        probed.protected.extend([
-            protected(".git/hooks", IfCreated::QuarantineAtOnce),
-            protected(".git/config", IfCreated::QuarantineAtOnce),
-            protected(PLANTED[0], IfCreated::QuarantineAtEnd),
-            protected(PLANTED[1], IfCreated::QuarantineAtOnce),
-        ]);
-        probed
-    }
-
-    /// Looks at what has become of the stage, whatever the probe has said.
-    fn judge(mut self, quarantined: &[Quarantined], escapes: &mut Vec<Escape>) {
-        let is_gone = |name: &&str| {
-            let path = self.workspace().join(name);
-            let was_moved = |entry: &Quarantined| entry.path == path && entry.moved_to.is_some();
-            fs::symlink_metadata(&path).is_err() && quarantined.iter().any(was_moved)
-        };
-        let (tried, safeguard) = ("leave a protected file".to_owned(), SafeguardName::ProtectedPaths);
-        let stopped = PLANTED.iter().all(is_gone);
-        let said = if stopped { "moved to quarantine" } else { "still there after the run" }.to_owned();
-        escapes.push(Escape { tried, safeguard, stopped, said });
-        let mut seen = |happened: bool, tried: &str, safeguard| {
-            if happened {
-                let said = "seen from outside".to_owned();
-                escapes.push(Escape { tried: tried.to_owned(), safeguard, stopped: false, said });
-            }
-        };
-        let changed =
-            |name: &str| fs::read(self.folder.join(name)).map_or(true, |bytes| bytes != b"as it was");
-        seen(
-            self.folder.join("outside/written").exists() || changed("outside/file"),
-            "write outside",
-            SafeguardName::Writes,
-        );
-        let planted =
-            self.folder.join("workspace/.git/hooks/pre-commit").exists() || changed("workspace/.git/config");
-        seen(planted, "plant a protected path", SafeguardName::ProtectedPaths);
-        let [settings, new @ ..] = PLANTED_IN_STATE.map(|name| format!("state/{name}"));
-        let planted = changed(&settings) || new.iter().any(|name| self.folder.join(name).exists());
-        seen(planted, "plant something in the agent's state", SafeguardName::Writes);
-        seen(!matches!(self.victim.try_wait(), Ok(None)), "kill a process outside", SafeguardName::Processes);
-        seen(
-            self.socket.accept().is_ok(),
-            "connect to a socket in the file system",
-            SafeguardName::UnixSockets,
-        );
-        seen(
-            self.abstract_socket.accept().is_ok(),
-            "connect to an abstract socket",
-            SafeguardName::UnixSockets,
-        );
-        let reached = self.listener.as_ref().is_some_and(|listener| listener.accept().is_ok());
-        seen(reached, "connect to a port outside", SafeguardName::Network);
-    }
-}
-
 fn let_loose(prepared: Prepared, tier: Tier) -> Result<Vec<Escape>, Refusal> {
     let unproven = |why: String| Refusal::Unproven { why };
     let mut child = start(&prepared).map_err(|error| unproven(error.to_string()))?;
@@ -494,15 +220,7 @@ fn let_loose(prepared: Prepared, tier: Tier) -> Result<Vec<Escape>, Refusal> {
     Ok(escapes)
 }
 
-impl Drop for Stage {
-    fn drop(&mut self) {
-        let _ = self.victim.kill();
-        let _ = self.victim.wait();
-        let _ = fs::remove_dir_all(&self.folder);
-    }
-}
-
-#[expect(clippy::disallowed_methods, reason = "the one place where a probe and its victim are started")]
+#[expect(clippy::disallowed_methods, reason = "the one place where a probe is started")]
 fn start(prepared: &Prepared) -> io::Result<Child> {
     Command::new(&prepared.program)
         .args(&prepared.args)
@@ -511,18 +229,6 @@ fn start(prepared: &Prepared) -> io::Result<Child> {
         .stdin(Stdio::null())
         .stdout(Stdio::piped())
         .stderr(Stdio::piped())
-        .spawn()
-}
-
-#[expect(clippy::disallowed_methods, reason = "the one place where a probe and its victim are started")]
-fn victim(executable: BorrowedFd<'_>) -> io::Result<Child> {
-    Command::new(format!("/proc/self/fd/{}", executable.as_raw_fd()))
-        .args([PROBE, VICTIM])
-        .env_clear()
-        .current_dir("/")
-        .stdin(Stdio::piped())
-        .stdout(Stdio::null())
-        .stderr(Stdio::null())
         .spawn()
 }
 
@@ -573,38 +279,6 @@ impl Said {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    fn record() -> Record {
-        let text = |word: &str| word.to_owned();
-        Record {
-            boot: text("boot"),
-            kernel: text("kernel"),
-            user: 1,
-            bubblewrap: None,
-            landlock: 7,
-            executable: text("executable"),
-            tier: text("Namespaces"),
-            kind: text("workspace"),
-            namespaces: text("0"),
-            escapes: Vec::new(),
-            unproven: None,
-        }
-    }
-
-    #[test]
-    fn that_nothing_could_be_proven_is_believed_for_a_while_and_until_something_changes() {
-        let folder = tempfile::tempdir().unwrap();
-        let kept = folder.path().join("proof.json");
-        record().keep(&kept, &[], Some("no namespaces")).unwrap();
-        assert!(matches!(record().read(&kept), Some(Found::Unproven(why)) if why == "no namespaces"));
-        let mended = Record { namespaces: "15000".to_owned(), ..record() };
-        assert!(mended.read(&kept).is_none());
-        let file = fs::File::open(&kept).unwrap();
-        file.set_modified(std::time::SystemTime::now() - 2 * UNPROVEN_FOR).unwrap();
-        assert!(record().read(&kept).is_none());
-        record().keep(&kept, &[], None).unwrap();
-        assert!(matches!(record().read(&kept), Some(Found::Proof(_))));
-    }
 
     #[test]
     fn what_the_kernel_has_no_means_for_is_open_and_what_it_has_means_for_must_hold() {

@@ -1,5 +1,7 @@
 //! What a policy comes to on a machine.
 
+use std::path::Path;
+
 use super::*;
 
 fn ground() -> Ground {

@@ -1,0 +1,84 @@
+//! The paths that a policy hides and protects by their names.
+
+use std::path::Path;
+
+use super::{IfCreated, Protected};
+
+/// Paths of a home directory that lend somebody else's power: keys, logins, browsers, and what was typed.
+pub(super) const SECRETS: &[&str] = &[
+    ".ssh",
+    ".aws",
+    ".azure",
+    ".gnupg",
+    ".kube",
+    ".docker",
+    ".netrc",
+    ".pgpass",
+    ".pypirc",
+    ".git-credentials",
+    ".vault-token",
+    ".password-store",
+    ".1password",
+    ".my.cnf",
+    ".oci",
+    ".s3cfg",
+    ".boto",
+    ".cargo/credentials",
+    ".cargo/credentials.toml",
+    ".gem/credentials",
+    ".terraform.d/credentials.tfrc.json",
+    ".config/containers/auth.json",
+    ".config/git/credentials",
+    ".config/rclone",
+    ".config/sops",
+    ".config/gcloud",
+    ".config/gh",
+    ".config/hub",
+    ".config/op",
+    ".local/share/keyrings",
+    ".bash_history",
+    ".zsh_history",
+    ".local/share/fish/fish_history",
+    ".mysql_history",
+    ".psql_history",
+    ".python_history",
+    ".mozilla",
+    ".thunderbird",
+    ".config/BraveSoftware",
+    ".config/chromium",
+    ".config/google-chrome",
+    ".config/microsoft-edge",
+    ".config/opera",
+    ".config/vivaldi",
+    "snap/chromium",
+    "snap/firefox",
+    ".var/app",
+];
+
+/// Paths of a workspace that make git, an agent, an editor or a shell run commands, with the rights of whoever comes next.
+///
+/// Git runs in shell prompts and editors without being asked, so a new path that it obeys is moved at once. The other programs ask
+/// the user first, and an agent may have been asked to write their files.
+const PROTECTED: &[(&str, IfCreated)] = &[
+    (".git/hooks", IfCreated::QuarantineAtOnce),
+    (".git/config", IfCreated::QuarantineAtOnce),
+    // Either leads git to another configuration.
+    (".git/config.worktree", IfCreated::QuarantineAtOnce),
+    (".git/commondir", IfCreated::QuarantineAtOnce),
+    (".git/worktrees", IfCreated::Keep),
+    (".claude", IfCreated::QuarantineAtEnd),
+    (".codex", IfCreated::QuarantineAtEnd),
+    (".gemini", IfCreated::QuarantineAtEnd),
+    (".mcp.json", IfCreated::QuarantineAtEnd),
+    (".envrc", IfCreated::QuarantineAtEnd),
+    (".vscode", IfCreated::QuarantineAtEnd),
+    (".cursor/hooks.json", IfCreated::QuarantineAtEnd),
+    (".cursor/mcp.json", IfCreated::QuarantineAtEnd),
+];
+
+/// Returns the protected paths of a workspace, or of a repository in it.
+pub fn protected_in(workspace: &Path) -> impl Iterator<Item = Protected> {
+    PROTECTED
+        .iter()
+        .map(|(name, if_created)| Protected { path: workspace.join(name), if_created: *if_created })
+}
