@@ -6,6 +6,7 @@
 
 use std::collections::VecDeque;
 use std::io;
+use std::net::SocketAddr;
 use std::pin::Pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll};
@@ -21,8 +22,8 @@ use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::service::TowerToHyperService;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore};
-use tokio::task::JoinSet;
+use tokio::sync::{Notify, OnceCell, OwnedSemaphorePermit, Semaphore};
+use tokio::task::{JoinSet, spawn_blocking};
 use tokio::time::{Instant, Sleep, sleep, timeout_at};
 use tokio_util::sync::CancellationToken;
 
@@ -48,6 +49,28 @@ pub struct HttpLimits {
     pub max_connections: usize,
     /// How long nothing may pass on a connection while a request is handled.
     pub silence: Duration,
+    /// Tells whether the client is a process inside a confined call. It may read `/proc`.
+    pub is_confined: fn(TcpEnds) -> bool,
+}
+
+/// The addresses of a connection.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct TcpEnds {
+    /// The address of the server.
+    pub server: SocketAddr,
+    /// The address of the client.
+    pub client: SocketAddr,
+}
+
+/// The decision about a request that brings the token or the cookie.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Admission {
+    /// It is served.
+    Admitted,
+    /// There are as many authenticated connections as there may be.
+    Full,
+    /// Its client runs inside a confined call, which must not get more rights than it has.
+    Confined,
 }
 
 /// Serves HTTP/1.1 until `shutdown`, and then until the last connection is closed.
@@ -57,7 +80,7 @@ pub async fn serve_http(
     limits: HttpLimits,
     shutdown: CancellationToken,
 ) {
-    let connections = Arc::new(Connections::new(limits.max_connections));
+    let connections = Arc::new(Connections::new(limits));
     let service = TowerToHyperService::new(router);
     let mut tasks = JoinSet::new();
     loop {
@@ -68,7 +91,7 @@ pub async fn serve_http(
         };
         match accepted {
             Ok(stream) => {
-                let connection = Connections::open(&connections);
+                let connection = Connections::open(&connections, ends_of(&stream));
                 let io = TimedStream::new(stream, limits.silence);
                 tasks.spawn(serve_connection(io, connection, service.clone(), shutdown.clone()));
             }
@@ -85,6 +108,10 @@ pub async fn serve_http(
 async fn accept(listener: &TcpListener, connections: &Connections) -> io::Result<TcpStream> {
     connections.make_room().await;
     Ok(listener.accept().await?.0)
+}
+
+fn ends_of(stream: &TcpStream) -> Option<TcpEnds> {
+    Some(TcpEnds { server: stream.local_addr().ok()?, client: stream.peer_addr().ok()? })
 }
 
 async fn serve_connection(
@@ -122,12 +149,14 @@ struct Connections {
     /// Told when one of them is closed or authenticates.
     left: Notify,
     authenticated: Arc<Semaphore>,
+    is_confined: fn(TcpEnds) -> bool,
 }
 
 impl Connections {
-    fn new(max_authenticated: usize) -> Self {
-        let authenticated = Arc::new(Semaphore::new(max_authenticated));
-        Self { anonymous: Mutex::default(), left: Notify::new(), authenticated }
+    fn new(limits: HttpLimits) -> Self {
+        let authenticated = Arc::new(Semaphore::new(limits.max_connections));
+        let is_confined = limits.is_confined;
+        Self { anonymous: Mutex::default(), left: Notify::new(), authenticated, is_confined }
     }
 
     fn anonymous(&self) -> MutexGuard<'_, VecDeque<HttpPeer>> {
@@ -153,9 +182,11 @@ impl Connections {
         }
     }
 
-    fn open(connections: &Arc<Self>) -> OpenConnection {
+    fn open(connections: &Arc<Self>, ends: Option<TcpEnds>) -> OpenConnection {
         let peer = HttpPeer {
             connections: Arc::clone(connections),
+            ends,
+            is_confined: Arc::default(),
             since: Instant::now(),
             evicted: Arc::new(CancellationToken::new()),
             permit: Arc::default(),
@@ -174,6 +205,10 @@ impl Connections {
 #[derive(Debug, Clone)]
 pub struct HttpPeer {
     connections: Arc<Connections>,
+    /// None when the client has closed the connection already.
+    ends: Option<TcpEnds>,
+    /// Whether the client is confined, once it was asked.
+    is_confined: Arc<OnceCell<bool>>,
     since: Instant,
     evicted: Arc<CancellationToken>,
     /// Of an authenticated connection, for as long as it is open.
@@ -181,9 +216,24 @@ pub struct HttpPeer {
 }
 
 impl HttpPeer {
-    /// Counts the connection of a request as authenticated. False: there are as many as there may be.
-    pub fn authenticate(request: &axum::extract::Request) -> bool {
-        request.extensions().get::<Self>().is_none_or(Self::is_admitted)
+    /// Counts the connection of a request as authenticated, if it may be.
+    pub fn authenticate(request: &axum::extract::Request) -> impl Future<Output = Admission> + use<> {
+        let peer = request.extensions().get::<Self>().cloned();
+        async move {
+            let Some(peer) = peer else { return Admission::Admitted };
+            if peer.is_confined().await {
+                tracing::warn!("an HTTP client inside a confined call was refused");
+                return Admission::Confined;
+            }
+            if peer.is_admitted() { Admission::Admitted } else { Admission::Full }
+        }
+    }
+
+    async fn is_confined(&self) -> bool {
+        let Some(ends) = self.ends else { return true };
+        let is_confined = self.connections.is_confined;
+        let look_up = || async move { spawn_blocking(move || is_confined(ends)).await.unwrap_or(true) };
+        *self.is_confined.get_or_init(look_up).await
     }
 
     fn is_admitted(&self) -> bool {
@@ -341,8 +391,10 @@ mod tests {
 
     #[tokio::test]
     async fn oldest_anonymous_connection_makes_room() {
-        let connections = Arc::new(Connections::new(1));
-        let open: Vec<OpenConnection> = (0..MAX_ANONYMOUS).map(|_| Connections::open(&connections)).collect();
+        let limits = HttpLimits { max_connections: 1, silence: SHORT, is_confined: |_| false };
+        let connections = Arc::new(Connections::new(limits));
+        let open: Vec<OpenConnection> =
+            (0..MAX_ANONYMOUS).map(|_| Connections::open(&connections, None)).collect();
         connections.make_room().await;
         let evicted: Vec<bool> = open.iter().map(|open| open.0.evicted.is_cancelled()).collect();
         assert!(evicted[0] && !evicted[1..].contains(&true));

@@ -5,9 +5,12 @@
 
 use std::fs;
 use std::io;
+use std::net::{IpAddr, SocketAddr};
 use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd};
+use std::path::PathBuf;
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use switchboard::listener::TcpEnds;
 use tokio::net::UnixStream;
 
 use crate::front;
@@ -99,6 +102,78 @@ fn look_up(pid: u32) -> io::Result<Caller> {
         true if may_gain_privileges(pid)? => Caller::Unconfined { ancestors },
         true => Caller::Confined,
     })
+}
+
+/// Tells whether a client of the HTTP server is a process inside a confined call, or may be one.
+///
+/// TCP does not name the process at the other end, so the processes that are confined are asked whether they have its socket open. A
+/// client on another machine is not, and neither is one in a namespace of its own: it has no way to this server.
+pub fn is_confined_client(ends: TcpEnds) -> bool {
+    match socket_of(ends) {
+        // One that nobody has open any more may have been a confined process's.
+        Some(0) => true,
+        Some(inode) => {
+            processes().any(|pid| may_be_confined(pid) && may_hold(pid, inode) && is_confined(pid))
+        }
+        None => false,
+    }
+}
+
+/// Returns the inode of the client's socket, if it is one of this machine.
+fn socket_of(ends: TcpEnds) -> Option<u64> {
+    let ends = [ends.client, ends.server].map(canonical);
+    ["/proc/self/net/tcp", "/proc/self/net/tcp6"].into_iter().find_map(|table| {
+        let table = fs::read_to_string(table).ok()?;
+        table.lines().skip(1).find_map(|line| socket_in(line, ends))
+    })
+}
+
+/// Returns the inode in a line of the kernel's table of TCP sockets, if it is that of a connection between these addresses.
+fn socket_in(line: &str, ends: [SocketAddr; 2]) -> Option<u64> {
+    let mut fields = line.split_ascii_whitespace().skip(1);
+    let is_it = ends.iter().all(|end| fields.next().and_then(address) == Some(*end));
+    is_it.then(|| fields.nth(6)?.parse().ok())?
+}
+
+/// Reads an address of that table: the words of the address in the order of this machine, each in hexadecimal, and the port.
+fn address(text: &str) -> Option<SocketAddr> {
+    let (address, port) = text.split_once(':')?;
+    let words: Option<Vec<u32>> = (0..address.len() / 8)
+        .map(|word| u32::from_str_radix(address.get(8 * word..8 * (word + 1))?, 16).ok())
+        .collect();
+    let bytes: Vec<u8> = words?.into_iter().flat_map(u32::to_ne_bytes).collect();
+    let address = <[u8; 4]>::try_from(&*bytes).map(IpAddr::from);
+    let address = address.or_else(|_| <[u8; 16]>::try_from(&*bytes).map(IpAddr::from)).ok()?;
+    Some(canonical(SocketAddr::new(address, u16::from_str_radix(port, 16).ok()?)))
+}
+
+/// Returns an address without what only one end knows: the form of IPv4 within IPv6, and the scope.
+fn canonical(address: SocketAddr) -> SocketAddr {
+    SocketAddr::new(address.ip().to_canonical(), address.port())
+}
+
+fn processes() -> impl Iterator<Item = u32> {
+    let entries = fs::read_dir("/proc").into_iter().flatten().flatten();
+    entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok())
+}
+
+/// Whether a process has the bit of every sandbox, or is a supervisor, whose proxy connects for its agent.
+fn may_be_confined(pid: u32) -> bool {
+    front::is_supervisor(pid) || may_gain_privileges(pid).is_ok_and(|may_gain| !may_gain)
+}
+
+/// Whether a process has a socket open. One that does not let its files be seen may have it.
+fn may_hold(pid: u32, inode: u64) -> bool {
+    let name = PathBuf::from(format!("socket:[{inode}]"));
+    match fs::read_dir(format!("/proc/{pid}/fd")) {
+        Ok(files) => files.flatten().any(|file| fs::read_link(file.path()).is_ok_and(|link| link == name)),
+        Err(error) => error.kind() == io::ErrorKind::PermissionDenied,
+    }
+}
+
+fn is_confined(pid: u32) -> bool {
+    let caller = (0..TRIES).find_map(|_| look_up(pid).ok());
+    front::is_supervisor(pid) || caller.is_some_and(|caller| caller == Caller::Confined)
 }
 
 /// Whether a process is without the bit that every sandbox sets and that no descendant gets rid of.

@@ -15,6 +15,7 @@ use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
 
 use super::asking;
+use super::caller::is_confined_client;
 use super::connection::{Client, Connection};
 use super::work::{Load, Turn, Work};
 use crate::config::Config;
@@ -71,6 +72,7 @@ pub async fn listen(
 ) -> Result<(TcpListener, http::Gate), JobsError> {
     let token = http::Token::in_file(&home.http_token())?;
     let mut gate = http::Gate::loopback(token);
+    gate.is_confined = is_confined_client;
     gate.limits = http::ClientLimits {
         max_connections: config.limits.max_connections,
         max_sessions: config.http.max_sessions,

@@ -27,6 +27,7 @@ use tokio::signal::unix::{SignalKind, signal};
 use tokio::time::sleep;
 use tokio_util::sync::CancellationToken;
 
+pub use caller::is_confined_client;
 pub use desk::Desk;
 pub use lock::{Holder, exclusive};
 pub use work::Work;

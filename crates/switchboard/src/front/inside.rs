@@ -44,14 +44,17 @@ pub fn parent(pid: u32) -> io::Result<u32> {
     parent.ok_or_else(|| io::ErrorKind::InvalidData.into())
 }
 
+/// Whether a process is a supervisor.
+pub fn is_supervisor(pid: u32) -> bool {
+    let program: PathBuf = fs::read_link(format!("/proc/{pid}/exe")).unwrap_or_default();
+    let name = program.file_name().unwrap_or_default().as_bytes();
+    name.starts_with(supervisor::Supervisor::EXECUTABLE.as_bytes())
+}
+
 /// Whether a process is a supervisor, or has the variable of a run. Another user's process cannot be read, and is none of ours.
 pub fn belongs_to_a_run(pid: u32) -> bool {
     let environment = fs::read(format!("/proc/{pid}/environ")).unwrap_or_default();
     let marker = format!("{}=", RunId::VARIABLE);
-    let program: PathBuf = fs::read_link(format!("/proc/{pid}/exe")).unwrap_or_default();
-    let is_supervisor = program
-        .file_name()
-        .is_some_and(|name| name.as_bytes().starts_with(supervisor::Supervisor::EXECUTABLE.as_bytes()));
-    is_supervisor
+    is_supervisor(pid)
         || environment.split(|&byte| byte == 0).any(|variable| variable.starts_with(marker.as_bytes()))
 }

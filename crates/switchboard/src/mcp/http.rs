@@ -32,7 +32,7 @@ use super::request_body::{read_message, too_long};
 use super::server::Server;
 use super::sessions::{BoundedSessions, bound_sessions};
 use super::{Client, MAX_MESSAGE_BYTES, Options, origins};
-use crate::listener::{HttpLimits, HttpPeer, retry_later, serve_http};
+use crate::listener::{Admission, HttpLimits, HttpPeer, TcpEnds, retry_later, serve_http};
 
 /// How long a refusal of rmcp may be.
 const MAX_REFUSAL_BYTES: usize = 64 * 1024;
@@ -157,6 +157,8 @@ pub struct Gate {
     pub allowed_origins: Vec<String>,
     /// How many there may be.
     pub limits: ClientLimits,
+    /// Tells whether a client is a process inside a confined call (see [`HttpLimits::is_confined`]).
+    pub is_confined: fn(TcpEnds) -> bool,
 }
 
 impl Gate {
@@ -165,7 +167,13 @@ impl Gate {
         let allowed_hosts = ["localhost", "127.0.0.1", "::1"].map(str::to_owned).to_vec();
         let origins = ["http://localhost:*", "http://127.0.0.1:*", "http://[::1]:*"];
         let allowed_origins = origins.map(str::to_owned).to_vec();
-        Self { token, allowed_hosts, allowed_origins, limits: ClientLimits::default() }
+        Self {
+            token,
+            allowed_hosts,
+            allowed_origins,
+            limits: ClientLimits::default(),
+            is_confined: |_| false,
+        }
     }
 }
 
@@ -195,7 +203,11 @@ pub async fn serve(
     asked: impl Fn() + Clone + Send + Sync + 'static,
 ) {
     let (answers, cut) = (TaskTracker::new(), CancellationToken::new());
-    let limits = HttpLimits { max_connections: gate.limits.max_connections, silence: SILENCE };
+    let limits = HttpLimits {
+        max_connections: gate.limits.max_connections,
+        silence: SILENCE,
+        is_confined: gate.is_confined,
+    };
     let ask = move |request: Request, next: Next| {
         let asked = asked.clone();
         async move {
@@ -254,7 +266,7 @@ pub fn router(
     shutdown: CancellationToken,
     cut: CancellationToken,
 ) -> Router {
-    let Gate { token, allowed_hosts, allowed_origins, limits } = gate;
+    let Gate { token, allowed_hosts, allowed_origins, limits, .. } = gate;
     let pages: Arc<[String]> = allowed_origins.clone().into();
     let mut manager = LocalSessionManager::default();
     let mut patient = SessionConfig::default();
@@ -297,12 +309,18 @@ async fn nothing_here() -> Response {
 /// Lets through who brings the token.
 async fn with_token(State(token): State<Token>, request: Request, next: Next) -> Response {
     if token.is_brought_by(request.headers()) {
-        if HttpPeer::authenticate(&request) {
-            return next.run(request).await;
-        }
-        let message = "the daemon has as many HTTP connections as it serves";
-        let hint = "close one, or raise `limits.max_connections`";
-        return retry_later(refuse(StatusCode::SERVICE_UNAVAILABLE, message, hint));
+        return match HttpPeer::authenticate(&request).await {
+            Admission::Admitted => next.run(request).await,
+            Admission::Full => {
+                let message = "the daemon has as many HTTP connections as it serves";
+                let hint = "close one, or raise `limits.max_connections`";
+                retry_later(refuse(StatusCode::SERVICE_UNAVAILABLE, message, hint))
+            }
+            Admission::Confined => {
+                let message = "the daemon serves no process inside a confined call";
+                refuse(StatusCode::FORBIDDEN, message, "place the call outside")
+            }
+        };
     }
     let hint =
         "send `Authorization: Bearer TOKEN`; the token is in the file that the daemon names at its start";

@@ -15,7 +15,7 @@ use axum::http::{HeaderMap, HeaderValue, Method, StatusCode};
 use axum::middleware::Next;
 use axum::response::Response;
 
-use switchboard::listener::{HttpPeer, retry_later};
+use switchboard::listener::{Admission, HttpPeer, retry_later};
 
 use super::Web;
 use super::login::Visitor;
@@ -88,20 +88,27 @@ fn is_foreign(method: &Method, headers: &HeaderMap, host: &str) -> bool {
 
 /// Lets through who has been let in, and tells the page who it is.
 pub async fn only_visitors(State(web): State<Web>, mut request: Request, next: Next) -> Response {
-    match visitor(&web, request.headers()) {
-        Some(_) if !HttpPeer::authenticate(&request) => retry_later(refuse(
+    let Some(visitor) = visitor(&web, request.headers()) else {
+        return refuse(
+            StatusCode::UNAUTHORIZED,
+            "You are not logged in",
+            "run `switchboard open` in a terminal; the link that it prints lets this browser in",
+        );
+    };
+    match HttpPeer::authenticate(&request).await {
+        Admission::Admitted => {
+            request.extensions_mut().insert(visitor);
+            next.run(request).await
+        }
+        Admission::Full => retry_later(refuse(
             StatusCode::SERVICE_UNAVAILABLE,
             "Too many pages are open",
             "close some of them; this one then loads",
         )),
-        Some(visitor) => {
-            request.extensions_mut().insert(visitor);
-            next.run(request).await
-        }
-        None => refuse(
-            StatusCode::UNAUTHORIZED,
-            "You are not logged in",
-            "run `switchboard open` in a terminal; the link that it prints lets this browser in",
+        Admission::Confined => refuse(
+            StatusCode::FORBIDDEN,
+            "This came from inside a confined call",
+            "open the page in a browser outside",
         ),
     }
 }

@@ -36,6 +36,7 @@ use tokio::net::TcpListener;
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
+use crate::daemon::is_confined_client;
 use crate::doctor::Looking;
 use crate::home::Home;
 use login::Doors;
@@ -130,7 +131,11 @@ impl Web {
             listener = taken_up.recv() => listener,
         };
         let Some(listener) = listener else { return };
-        let limits = HttpLimits { max_connections: MAX_CONNECTIONS, silence: SILENCE };
+        let limits = HttpLimits {
+            max_connections: MAX_CONNECTIONS,
+            silence: SILENCE,
+            is_confined: is_confined_client,
+        };
         let served = serve_http(listener, self.router(asked), limits, shutdown.clone());
         let over = async {
             shutdown.cancelled().await;

@@ -61,7 +61,7 @@ fn process_of_a_confined_run_is_refused() {
     let refused = call("setpriv --no-new-privs");
     assert!(!refused.status.success(), "{refused:?}");
     let said = stderr(&refused);
-    assert!(said.contains("the daemon serves no process inside a confined call"), "{said}");
+    assert!(said.contains(CONFINED), "{said}");
     assert!(said.contains("place the call outside"), "{said}");
 }
 
@@ -84,6 +84,64 @@ fn connection_of_a_process_that_has_exited_is_refused() {
     );
     let output = Command::new("python3").args(["-c", &script]).output().unwrap();
     assert!(stdout(&output).contains("no process inside a confined call"), "{output:?}");
+}
+
+/// Asks the HTTP server for something, with its token, and prints how it refuses.
+const HTTP_CLIENT: &str = "
+import sys, urllib.request, urllib.error
+request = urllib.request.Request(sys.argv[1], method='POST', data=b'{}')
+request.add_header('Authorization', 'Bearer ' + sys.argv[2])
+request.add_header('Content-Type', 'application/json')
+try: urllib.request.urlopen(request)
+except urllib.error.HTTPError as error: print(error.code, error.read().decode())
+";
+
+const CONFINED: &str = "the daemon serves no process inside a confined call";
+
+/// Starts a daemon with an HTTP server, and returns the address and the token.
+fn serve_http(bed: &Bed) -> (String, String) {
+    let started = stdout(&bed.run(&["serve", "--background", "--http", "127.0.0.1:0"]));
+    let url = started.split_ascii_whitespace().find(|word| word.starts_with("http://")).unwrap();
+    (url.to_owned(), fs::read_to_string(bed.state().join("http-token")).unwrap())
+}
+
+/// A token in the agent's own configuration gives a confined agent no more rights than it has.
+#[test]
+fn http_client_inside_a_confined_run_is_refused() {
+    let bed = Bed::new();
+    let (url, token) = serve_http(&bed);
+    let ask = |prefix: &[&str], variable: &str| {
+        let mut command = Command::new("env");
+        command.env_clear().env("PATH", "/usr/bin:/bin").env(variable, "0190a3b400004000800000000000000a");
+        command.args(prefix).args(["python3", "-c", HTTP_CLIENT, &url, &token]).output().unwrap()
+    };
+    let no_new_privileges = ["setpriv", "--no-new-privs"];
+    for (prefix, variable, is_refused) in [
+        (&no_new_privileges[..], "SWITCHBOARD_RUN_ID", true),
+        (&no_new_privileges, "OTHER", false),
+        (&[], "SWITCHBOARD_RUN_ID", false),
+    ] {
+        let said = stdout(&ask(prefix, variable));
+        assert!(!said.is_empty());
+        assert_eq!(said.starts_with("403") && said.contains(CONFINED), is_refused, "{said}");
+    }
+}
+
+#[test]
+fn confined_agent_with_the_http_token_is_refused() {
+    let bed = Bed::new();
+    install_shell_agent(&bed, "");
+    let (url, token) = serve_http(&bed);
+    fs::write(bed.work().join("client.py"), HTTP_CLIENT).unwrap();
+    let prompt = format!("sh:python3 client.py {url} {token}");
+    for (policy, is_refused) in [("workspace", true), ("off", false)] {
+        let work = bed.work();
+        let output =
+            bed.run(&["call", "rehearsal", "--policy", policy, "--cwd", work.to_str().unwrap(), &prompt]);
+        let said = stdout(&output);
+        assert!(said.starts_with('4'), "{output:?}");
+        assert_eq!(said.contains(CONFINED), is_refused, "{said}");
+    }
 }
 
 /// Without bubblewrap nothing hides the socket of the daemon from a confined agent.
