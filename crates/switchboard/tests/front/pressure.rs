@@ -9,8 +9,8 @@ use serde_json::json;
 
 use crate::bed::Bed;
 
-/// So many requests fit into no pipe or socket on their way.
-const FLOOD: u64 = 20_000;
+/// So many requests and their answers fit into no pipe or socket on their way.
+const FLOOD: u64 = 5_000;
 /// For how long nothing is taken from a host whose bridge has stopped reading. A bridge that is only slow makes no test fail.
 const STALLED: Timespec = Timespec { tv_sec: 3, tv_nsec: 0 };
 
@@ -20,8 +20,9 @@ fn unread_answers_block_the_host_and_nobody_else() {
     bed.daemon();
     let mut host = bed.bridge();
     host.greet();
+    let params = json!({"_meta": {"padding": "x".repeat(400)}});
     let requests: String = (1..=FLOOD)
-        .map(|id| json!({"jsonrpc": "2.0", "id": id, "method": "ping"}).to_string() + "\n")
+        .map(|id| json!({"jsonrpc": "2.0", "id": id, "method": "ping", "params": params}).to_string() + "\n")
         .collect();
     let mut input = host.input.take().unwrap();
     ioctl_fionbio(&input, true).unwrap();
