@@ -15,8 +15,10 @@ mod summary;
 use model::{AgentEvent, AgentKind, AgentText, RawJson, ToolOutput, Unreadable};
 
 pub use background::TaskTracker;
+use json::Reader;
 use lines::{Line, Lines};
 use memchr::memchr2;
+pub(crate) use refused_paths::refused_paths;
 pub use refused_paths::{RefusedErrno, RefusedPath, RefusedPaths};
 pub use summary::{Complaint, ComplaintCode, Said, Summary};
 
@@ -188,4 +190,18 @@ fn exit_code_after(prefix: &str, output: &ToolOutput<'_>) -> Option<i32> {
     // Longer than any prefix and code together; the rest of the output may be megabytes.
     let head = text.preview(60);
     head.strip_prefix(prefix)?.lines().next()?.trim().parse().ok()
+}
+
+/// Returns a parameter of a tool that is a text, by the first of its names, as far as it is kept.
+fn parameter(input: &RawJson<'_>, names: &[&[u8]]) -> Option<String> {
+    let input = input.text();
+    let mut found = None;
+    let read = Reader::new(input.as_bytes()).object_if(|key, value| {
+        if names.contains(&key) && found.is_none() {
+            found = value.text()?.as_ref().map(summary::name);
+            return Ok(());
+        }
+        value.skip()
+    });
+    read.ok().and(found)
 }

@@ -86,12 +86,14 @@ impl Outcome {
             format!("{count} background task{} did not complete: {tasks}", if count == 1 { "" } else { "s" })
         });
         let refused = list(&self.refusals).map(|refused| format!("refused: {refused}"));
-        let is_read = |refusal: &RefusedAction| refusal.kind == RefusedKind::Read;
-        let expose = self.refusals.iter().any(is_read).then(|| EXPOSE.to_owned());
+        let is_hidden = |refusal: &RefusedAction| refusal.kind == RefusedKind::Read && !refusal.by_agent;
+        let expose = self.refusals.iter().any(is_hidden).then(|| EXPOSE.to_owned());
+        let is_outside = |refusal: &RefusedAction| refusal.kind != RefusedKind::Tool && refusal.by_agent;
+        let outside = self.refusals.iter().any(is_outside).then(|| OUTSIDE.to_owned());
         let implausible = list(&self.implausible).map(|figures| {
             format!("the agent reported figures that cannot be true and are not counted: {figures}")
         });
-        tasks.into_iter().chain(refused).chain(expose).chain(implausible).collect()
+        tasks.into_iter().chain(refused).chain(expose).chain(outside).chain(implausible).collect()
     }
 
     /// What to do about a failure.
@@ -102,6 +104,10 @@ impl Outcome {
 
 /// What to do about a path of the home directory that could not be read.
 const EXPOSE: &str = "the home directory is absent in the sandbox: list a path that agents need in `sandbox.expose` of the configuration";
+
+/// What to do about a path that a file tool of the agent does not open.
+const OUTSIDE: &str =
+    "the agent's file tools open only its working directory: add other directories to the call";
 
 /// Lists the first few items; none when there is none.
 fn list<T: fmt::Display>(items: &[T]) -> Option<String> {
@@ -400,6 +406,17 @@ pub struct RefusedAction {
     pub detail: Option<String>,
     /// How often it was refused.
     pub count: u32,
+    /// Whether a rule that is built into the agent refused it: not the sandbox, and not the permissions of the call.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub by_agent: bool,
+}
+
+impl RefusedAction {
+    /// Returns an action that was refused once, by the sandbox or for want of a permission.
+    pub fn new(kind: RefusedKind, subject: &str, detail: Option<&str>) -> Self {
+        let detail = detail.map(str::to_owned);
+        Self { kind, subject: subject.to_owned(), detail, count: 1, by_agent: false }
+    }
 }
 
 /// What an agent tried that was refused.
@@ -410,7 +427,7 @@ pub enum RefusedKind {
     Tool,
     /// To write a file, refused by the sandbox.
     Write,
-    /// To read a path of the home directory that the sandbox does not expose.
+    /// To read a path of the home directory that the sandbox does not expose, or one that the agent's file tools do not open.
     Read,
     /// To connect to a host, refused by the sandbox.
     Host,
@@ -431,6 +448,9 @@ impl RefusedKind {
 impl fmt::Display for RefusedAction {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{} {}", self.kind.name(), self.subject)?;
+        if self.by_agent {
+            f.write_str(" (a rule of the agent)")?;
+        }
         if self.count > 1 { write!(f, " ({} times)", self.count) } else { Ok(()) }
     }
 }

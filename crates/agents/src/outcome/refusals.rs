@@ -5,77 +5,125 @@ use std::path::Path;
 use model::{Access, AgentKind, Confined, PermissionDenial, RefusedAction, RefusedKind, SandboxReport};
 
 use super::Ended;
-use crate::parse::{RefusedErrno, RefusedPath};
+use crate::parse::{RefusedErrno, RefusedPath, refused_paths};
 
 /// How many are listed, and how many characters of a detail.
 const MAX_REFUSALS: usize = 100;
 const DETAIL_CHARS: usize = 200;
+/// How many characters of a rejected command are part of its subject.
+const COMMAND_CHARS: usize = 100;
 
 /// The name of codex's commands in its stream.
 const CODEX_COMMAND: &str = "command_execution";
 
+/// How codex reports a patch that names a file which it cannot read.
+const UNREAD_PATCH: &str = "apply_patch verification failed: Failed to read file";
+
 /// The subject of a refused write whose message names no path.
 const NO_PATH: &str = "unknown path";
 
-/// Lists the refusals. Paths and hosts only of a confined run: nothing else refuses them.
+/// Lists the refusals. The sandbox refuses paths and hosts only of a confined run.
 pub(super) fn refusals(ended: &Ended<'_>) -> Vec<RefusedAction> {
     let mut refusals = Vec::new();
     for PermissionDenial { tool, detail, .. } in &ended.summary.denials {
-        add(&mut refusals, RefusedKind::Tool, tool, detail.as_deref(), 1);
+        add(&mut refusals, refused_tool(tool, detail.as_deref()));
     }
-    if ended.agent == AgentKind::Codex {
-        for message in ended.stderr_tail.lines().filter_map(rejected_command) {
-            add(&mut refusals, RefusedKind::Tool, CODEX_COMMAND, Some(&message), 1);
-        }
+    let codex_errors: Vec<&str> = match ended.agent {
+        AgentKind::Codex => ended.stderr_tail.lines().filter_map(codex_error).collect(),
+        _ => Vec::new(),
+    };
+    for message in codex_errors.iter().filter_map(|error| rejected_command(error)) {
+        add(&mut refusals, refused_tool(CODEX_COMMAND, Some(&message)));
+    }
+    let unread = codex_errors.iter().filter(|error| error.starts_with(UNREAD_PATCH));
+    let unread = unread.flat_map(|error| refused_paths(error));
+    let unread = unread.map(|refused| RefusedPath { errno: RefusedErrno::MissingInput, ..refused });
+    let unread: Vec<_> = unread.collect();
+    for refused in ended.summary.refused_paths.iter().chain(&unread) {
+        add_path(&mut refusals, ended, refused);
     }
     if let Some(SandboxReport::Confined(confined)) = &ended.report.sandbox {
-        for refused in ended.summary.refused_paths.iter().filter(|refused| is_refused_by(confined, refused)) {
-            let path = refused.path.as_deref().unwrap_or(NO_PATH);
-            // One that does not exist was to be created.
-            let is_read =
-                refused.errno == RefusedErrno::Missing && Path::new(path).symlink_metadata().is_ok();
-            let kind = if is_read { RefusedKind::Read } else { RefusedKind::Write };
-            add(&mut refusals, kind, path, Some(&refused.line), refused.count);
-        }
         for host in &confined.refused_hosts {
-            add(&mut refusals, RefusedKind::Host, host, None, 1);
+            add(&mut refusals, RefusedAction::new(RefusedKind::Host, host, None));
         }
     }
     refusals
 }
 
-/// Reads the message about a command that codex rejected by a rule of its own. Its stream has no item for such a command; what commands
-/// print themselves is not on its stderr.
-fn rejected_command(line: &str) -> Option<String> {
-    let (_, error) = line.split_once(" ERROR codex_core::tools::router: ")?;
+/// Adds a path that a tool could not open, if the sandbox or a rule of the agent is the reason.
+fn add_path(refusals: &mut Vec<RefusedAction>, ended: &Ended<'_>, refused: &RefusedPath) {
+    let path = refused.path.as_deref().unwrap_or(NO_PATH);
+    if let RefusedErrno::AgentRule { writes } = refused.errno {
+        let kind = if writes { RefusedKind::Write } else { RefusedKind::Read };
+        let refusal = RefusedAction::new(kind, path, Some(&refused.line));
+        return add(refusals, RefusedAction { by_agent: true, count: refused.count, ..refusal });
+    }
+    let Some(SandboxReport::Confined(confined)) = &ended.report.sandbox else { return };
+    if !is_refused_by(confined, refused) {
+        return;
+    }
+    // One that does not exist was to be created.
+    let is_read = match refused.errno {
+        RefusedErrno::MissingInput => true,
+        RefusedErrno::Missing => Path::new(path).symlink_metadata().is_ok(),
+        _ => false,
+    };
+    let kind = if is_read { RefusedKind::Read } else { RefusedKind::Write };
+    let (path, line) = with_original(confined, path, &refused.line);
+    let detail = Some(line.as_str()).filter(|line| !line.is_empty());
+    let refusal = RefusedAction::new(kind, &path, detail);
+    add(refusals, RefusedAction { count: refused.count, ..refusal });
+}
+
+/// Returns the user's own file in the place of a copy that the agent was given, in a path and in the message about it.
+fn with_original(confined: &Confined, path: &str, line: &str) -> (String, String) {
+    let copies = confined.policy.home.iter().flat_map(|home| &home.copies);
+    let found = copies.into_iter().find(|(_, copy)| Path::new(path) == copy);
+    match found.and_then(|(original, _)| original.to_str()) {
+        Some(original) => (original.to_owned(), line.replace(path, original)),
+        None => (path.to_owned(), line.to_owned()),
+    }
+}
+
+/// Returns an error of one of codex's tools. What commands print themselves is not on its stderr.
+fn codex_error(line: &str) -> Option<&str> {
+    line.split_once(" ERROR codex_core::tools::router: error=").map(|(_, error)| error)
+}
+
+/// Reads the message about a command that codex rejected by a rule of its own. Its stream has no item for such a command.
+fn rejected_command(error: &str) -> Option<String> {
     let (_, message) = error.split_once(r#"message: "Rejected(\""#)?;
     let message = message.strip_suffix(r#"\")" }"#)?;
     // Two levels of `Debug`.
     Some(message.replace(r#"\\\""#, "\"").replace(r"\\n", " "))
 }
 
+/// Returns the refusal of a tool. A message such as "`rm -rf x` rejected: …" is of a rule that is built into the agent, and the command
+/// is part of the subject.
+fn refused_tool(tool: &str, message: Option<&str>) -> RefusedAction {
+    let refusal = RefusedAction::new(RefusedKind::Tool, tool, message);
+    let quoted = message.and_then(|message| message.strip_prefix('`')?.split_once("` rejected: "));
+    let Some((command, _)) = quoted else { return refusal };
+    let command: String = command.chars().take(COMMAND_CHARS).collect();
+    RefusedAction { subject: format!("{tool}: {command}"), by_agent: true, ..refusal }
+}
+
 /// Joins the refusals of two runs of a call.
 pub(crate) fn joined(earlier: Vec<RefusedAction>, later: Vec<RefusedAction>) -> Vec<RefusedAction> {
     let mut refusals = earlier;
-    for RefusedAction { kind, subject, detail, count } in later {
-        add(&mut refusals, kind, &subject, detail.as_deref(), count);
+    for refusal in later {
+        add(&mut refusals, refusal);
     }
     refusals
 }
 
-fn add(
-    refusals: &mut Vec<RefusedAction>,
-    kind: RefusedKind,
-    subject: &str,
-    detail: Option<&str>,
-    count: u32,
-) {
-    let is_same = |known: &&mut RefusedAction| known.kind == kind && known.subject == subject;
+fn add(refusals: &mut Vec<RefusedAction>, refusal: RefusedAction) {
+    let is_same = |known: &&mut RefusedAction| known.kind == refusal.kind && known.subject == refusal.subject;
     if let Some(known) = refusals.iter_mut().find(is_same) {
-        known.count = known.count.saturating_add(count);
+        known.count = known.count.saturating_add(refusal.count);
     } else if refusals.len() < MAX_REFUSALS {
-        let detail = detail.map(|detail| detail.chars().take(DETAIL_CHARS).collect());
-        refusals.push(RefusedAction { kind, subject: subject.to_owned(), detail, count });
+        let detail = refusal.detail.map(|detail| detail.chars().take(DETAIL_CHARS).collect());
+        refusals.push(RefusedAction { detail, ..refusal });
     }
 }
 
@@ -84,7 +132,7 @@ fn add(
 fn is_refused_by(confined: &Confined, refused: &RefusedPath) -> bool {
     let policy = &confined.policy;
     match (refused.errno, &refused.path) {
-        (RefusedErrno::ReadOnly, _) => true,
+        (RefusedErrno::ReadOnly | RefusedErrno::AgentRule { .. }, _) => true,
         (RefusedErrno::Access, Some(path)) if path.starts_with('/') => {
             let path = Path::new(path);
             let writable = policy.roots.iter().filter(|root| root.access != Access::Read);
@@ -96,7 +144,12 @@ fn is_refused_by(confined: &Confined, refused: &RefusedPath) -> bool {
             policy.protected.iter().any(|protected| protected.path.ends_with(path))
         }
         (RefusedErrno::Missing, Some(path)) => is_absent(confined, Path::new(path)),
-        (RefusedErrno::Access, _) | (RefusedErrno::Busy | RefusedErrno::Missing, None) => false,
+        (RefusedErrno::MissingInput, Some(path)) => {
+            let path = Path::new(path);
+            path.symlink_metadata().is_ok() && is_absent(confined, path)
+        }
+        (RefusedErrno::Access, _)
+        | (RefusedErrno::Busy | RefusedErrno::Missing | RefusedErrno::MissingInput, None) => false,
     }
 }
 

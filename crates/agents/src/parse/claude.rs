@@ -12,8 +12,9 @@ use std::time::Duration;
 use model::{AgentEvent, AgentText, McpServerState, Part, RawJson, ToolOutput};
 
 use super::json::{Malformed, Read, Reader};
-use super::summary::{self, Summary};
-use super::{Lost, UNREACHABLE, exit_code_after, unknown};
+use super::refused_paths::RefusedErrno;
+use super::summary::{self, FileToolCall, Summary};
+use super::{Lost, UNREACHABLE, exit_code_after, parameter, unknown};
 
 /// Who speaks when the CLI itself reports an error in the place of the model.
 const SYNTHETIC: &str = "<synthetic>";
@@ -22,6 +23,9 @@ const SYNTHETIC: &str = "<synthetic>";
 const FILE_TOOLS: &str = "mcp__files__";
 /// Those of them that only read.
 const READING_FILE_TOOLS: [&str; 4] = ["read", "list", "search", "stat"];
+
+/// Claude's own tools that open one file.
+const OWN_FILE_TOOLS: [&str; 4] = ["Read", "Edit", "Write", "NotebookEdit"];
 
 /// The longest refusal of a file tool that is read: paths are at most 4 KiB long.
 const MAX_REFUSAL_CHARS: usize = 16 << 10;
@@ -200,7 +204,10 @@ fn assistant(line: Line<'_>, summary: &mut Summary, on_event: &mut impl FnMut(Ag
                 let input = block.input.unwrap_or_else(|| RawJson::from_bytes(b"null"));
                 tasks::note_tool(&name, &input, summary);
                 if name.decode().starts_with(FILE_TOOLS) {
-                    summary.saw_file_tool(&id, &name);
+                    summary.saw_file_tool(&id, &name, None);
+                } else if OWN_FILE_TOOLS.contains(&&*name.decode()) {
+                    let target = parameter(&input, &[b"file_path", b"notebook_path"]);
+                    summary.saw_file_tool(&id, &name, target);
                 }
                 on_event(AgentEvent::ToolUse { id, name, input, within: line.within.clone() });
             }
@@ -223,8 +230,14 @@ fn user(message: Message<'_>, summary: &mut Summary, on_event: &mut impl FnMut(A
             let Block { output, is_error, .. } = block;
             let file_tool = summary.take_file_tool(&id);
             if is_error {
-                summary.refused_paths.search(&output);
-                let denial = disabled_tool(&output).or_else(|| refused_file(&file_tool?, &output, summary));
+                match &file_tool {
+                    Some(FileToolCall { tool, target: Some(target), .. }) => {
+                        summary.refused_paths.search_file_tool(target, tool == "Read", &output);
+                    }
+                    _ => summary.refused_paths.search(&output),
+                }
+                let denial =
+                    disabled_tool(&output).or_else(|| refused_file(&file_tool?.tool, &output, summary));
                 if let Some((tool, detail)) = denial {
                     let denial =
                         summary::denial(Some(&tool.into()), Some(&id), Some(&detail.as_str().into()));
@@ -272,7 +285,7 @@ fn refused_file(tool: &str, output: &ToolOutput<'_>, summary: &mut Summary) -> O
     if READING_FILE_TOOLS.iter().any(|verb| tool.strip_prefix(FILE_TOOLS) == Some(verb)) {
         return Some((tool.to_owned(), error.message));
     }
-    summary.refused_paths.refused_by_file_tool(&error.message);
+    summary.refused_paths.refused_by_file_tool(&error.message, RefusedErrno::ReadOnly);
     None
 }
 

@@ -220,8 +220,30 @@ fn tool_result(item: Item<'_>, summary: &mut Summary, on_event: &mut impl FnMut(
     if is_error {
         summary.refused_paths.search(&output);
     }
+    if is_error && item.kind == Some(b"file_change") {
+        // The item has no message, but it names the files.
+        for path in changed_paths(item.input.unwrap_or_default()) {
+            summary.refused_paths.failed_to_write(&path);
+        }
+    }
     let (id, exit_code) = (item.id.unwrap_or_else(|| "".into()), item.exit_code);
     on_event(AgentEvent::ToolResult { id, output, is_error, exit_code, in_background: false });
+}
+
+/// Returns the files of a change: `[{"path":"/srv/x","kind":"add"}]`.
+fn changed_paths(changes: &[u8]) -> Vec<String> {
+    let mut paths = Vec::new();
+    // As far as it goes.
+    let _ = Reader::new(changes).array_if(|change| {
+        change.object_if(|key, value| {
+            match key {
+                b"path" => paths.extend(value.text()?.as_ref().map(summary::name)),
+                _ => value.skip()?,
+            }
+            Ok(())
+        })
+    });
+    paths
 }
 
 /// Done only when the line says so and nothing in it speaks of an error.

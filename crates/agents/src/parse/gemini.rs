@@ -4,8 +4,9 @@ use model::{AgentEvent, AgentText, Finish, Part, RawJson, ToolOutput, Usage};
 
 use super::background::TaskEnd;
 use super::json::{Read, Reader, strictly};
+use super::refused_paths::RefusedErrno;
 use super::summary::{self, Complaint, ComplaintCode, Said, Summary};
-use super::{Lost, exit_code_after, unknown};
+use super::{Lost, exit_code_after, parameter, unknown};
 
 /// The tool that runs commands, and how its result begins when the command goes on in the background.
 const SHELL: &str = "run_shell_command";
@@ -18,6 +19,13 @@ const SUBSTITUTIONS: [&str; 4] = ["$(", "`", "<(", ">("];
 /// The whole output of a command that printed nothing until gemini ended it, but for the number of minutes in between.
 const CANCELED: (&str, &str) =
     ("Command was automatically cancelled because it exceeded the timeout of ", " minutes without output.");
+
+/// How the message of a file tool starts that opens no path outside of its directories.
+const OUTSIDE: &str = "Path not in workspace";
+/// The file tools that write.
+const WRITING_FILE_TOOLS: [&str; 2] = ["write_file", "replace"];
+/// The longest such message that is read.
+const MAX_REFUSAL_CHARS: usize = 4 << 10;
 
 /// Tools that change something. Without leave to use one, the CLI does not even register it, and answers the model that
 /// there is no such tool; of any other name that answer only means that the model made it up.
@@ -70,7 +78,7 @@ pub(super) fn read(
         Some(b"message") => message(line, summary, on_event),
         Some(b"tool_use") => {
             summary.end_text();
-            note_command(&line, summary)?;
+            note_tool(&line, summary);
             on_event(AgentEvent::ToolUse {
                 id: line.tool_id.unwrap_or_else(|| "".into()),
                 name: line.tool_name.unwrap_or_else(|| "".into()),
@@ -202,25 +210,17 @@ fn message(line: Line<'_>, summary: &mut Summary, on_event: &mut impl FnMut(Agen
     on_event(AgentEvent::Text { text, part, within: None });
 }
 
-/// A shell command may go on in the background; which one it was is known only here.
-fn note_command(line: &Line<'_>, summary: &mut Summary) -> Read<()> {
+/// A shell command may go on in the background, and the message of a file tool may name no path: what they are given is known only here.
+fn note_tool(line: &Line<'_>, summary: &mut Summary) {
     let (Some(name), Some(id), Some(parameters)) = (&line.tool_name, &line.tool_id, &line.parameters) else {
-        return Ok(());
+        return;
     };
-    if *name != *SHELL {
-        return Ok(());
+    if *name == *SHELL {
+        let command = parameter(parameters, &[b"command"]).unwrap_or_default();
+        summary.background.started(&summary::name(id), command, Some(false));
+    } else if let Some(target) = parameter(parameters, &[b"file_path"]) {
+        summary.saw_file_tool(id, name, Some(target));
     }
-    let mut command = None;
-    let parameters = parameters.text();
-    Reader::new(parameters.as_bytes()).object_if(|key, value| {
-        match key {
-            b"command" => command = value.text()?.as_ref().map(summary::name),
-            _ => value.skip()?,
-        }
-        Ok(())
-    })?;
-    summary.background.started(&summary::name(id), command.unwrap_or_default(), Some(false));
-    Ok(())
 }
 
 fn tool_result(line: Line<'_>, summary: &mut Summary, on_event: &mut impl FnMut(AgentEvent<'_>)) {
@@ -242,7 +242,7 @@ fn tool_result(line: Line<'_>, summary: &mut Summary, on_event: &mut impl FnMut(
     // Gemini reports both as a success.
     let blocked = blocked_command(summary.background.open_description(&words), &output);
     if let Some(message) = &blocked {
-        let denial = summary::denial(Some(&SHELL.into()), Some(&id), Some(message));
+        let denial = summary::denial(Some(&SHELL.into()), Some(&id), Some(&message.as_str().into()));
         summary.saw_denial(denial.clone());
         on_event(AgentEvent::PermissionDenied(denial));
     }
@@ -250,7 +250,13 @@ fn tool_result(line: Line<'_>, summary: &mut Summary, on_event: &mut impl FnMut(
     // To Gemini a command that fails is a tool that works. Only one that prints nothing is answered with its exit code.
     let exit_code = exit_code_after("Command exited with code: ", &output);
     let is_error = line.status == Some(b"error") || exit_code.is_some() || blocked.is_some() || is_canceled;
-    if is_error {
+    let file_tool = summary.take_file_tool(&id).and_then(|call| call.target);
+    let writes = WRITING_FILE_TOOLS.contains(&tool);
+    if is_error && let Some(message) = outside_workspace(&output) {
+        summary.refused_paths.refused_by_file_tool(&message, RefusedErrno::AgentRule { writes });
+    } else if let (true, Some(target)) = (is_error, file_tool) {
+        summary.refused_paths.search_file_tool(&target, !writes, &output);
+    } else if is_error {
         summary.refused_paths.search(&output);
     } else if let Some(command) = summary.background.open_description(&words) {
         summary.refused_paths.search_output_of(command, &output);
@@ -264,13 +270,19 @@ fn tool_result(line: Line<'_>, summary: &mut Summary, on_event: &mut impl FnMut(
     on_event(AgentEvent::ToolResult { id, output, is_error, exit_code, in_background: went_on });
 }
 
-/// Returns the message about a command that gemini refused to start.
-fn blocked_command<'a>(command: Option<&str>, output: &ToolOutput<'a>) -> Option<AgentText<'a>> {
+/// Returns the message of a file tool about a path outside of its directories.
+fn outside_workspace(output: &ToolOutput<'_>) -> Option<String> {
+    let ToolOutput::Text(text) = output else { return None };
+    Some(text.preview(MAX_REFUSAL_CHARS)).filter(|text| text.starts_with(OUTSIDE))
+}
+
+/// Returns a message about a command that gemini refused to start.
+fn blocked_command(command: Option<&str>, output: &ToolOutput<'_>) -> Option<String> {
     let ToolOutput::Text(message) = output else { return None };
     let command = command?;
     let is_cut = command.len() + 4 > summary::NAME_BYTES;
     let has_substitution = is_cut || SUBSTITUTIONS.iter().any(|syntax| command.contains(syntax));
-    (has_substitution && *message == *BLOCKED).then(|| message.clone())
+    (has_substitution && *message == *BLOCKED).then(|| format!("`{command}` rejected: {BLOCKED}"))
 }
 
 fn is_canceled_command(tool: &str, output: &ToolOutput<'_>) -> bool {

@@ -44,6 +44,13 @@ pub enum RefusedErrno {
     Busy,
     /// `ENOENT`: an absolute path that is missing, as the home directory is.
     Missing,
+    /// `ENOENT` for a program that only reads: a file tool, or git with a repository.
+    MissingInput,
+    /// No answer of the kernel: a file tool of the agent opens only its own directories.
+    AgentRule {
+        /// Whether the tool writes.
+        writes: bool,
+    },
 }
 
 impl RefusedPaths {
@@ -74,29 +81,34 @@ impl RefusedPaths {
         self.search_for(output, is_own);
     }
 
+    /// Searches the output of a failed file tool. Its target is the path: the message may name none, or a temporary file beside it.
+    pub(super) fn search_file_tool(&mut self, target: &str, reads: bool, output: &ToolOutput<'_>) {
+        let text = searched_text(output);
+        let is_missing = text.lines().next().is_some_and(|line| line.contains("File does not exist"));
+        let errno = match text.lines().find_map(refused_path) {
+            _ if is_missing => RefusedErrno::MissingInput,
+            Some(refused) if !reads => refused.errno,
+            Some(RefusedPath { errno: RefusedErrno::Missing | RefusedErrno::Access, .. }) => {
+                RefusedErrno::MissingInput
+            }
+            _ => return,
+        };
+        self.add(RefusedPath::new(Some(target), &text, errno));
+    }
+
     /// Adds the refusal of a file tool, whose message quotes the path.
-    pub(super) fn refused_by_file_tool(&mut self, message: &str) {
-        let short = |text: &str, limit: usize| text.chars().take(limit).collect::<String>();
-        let path = quoted(message).map(|path| short(path, PATH_CHARS));
-        self.add(RefusedPath {
-            path,
-            line: short(message, LINE_CHARS),
-            errno: RefusedErrno::ReadOnly,
-            count: 1,
-        });
+    pub(super) fn refused_by_file_tool(&mut self, message: &str, errno: RefusedErrno) {
+        self.add(RefusedPath::new(quoted(message), message, errno));
+    }
+
+    /// Adds a path that a file tool failed to write, for whatever reason.
+    pub(super) fn failed_to_write(&mut self, path: &str) {
+        self.add(RefusedPath::new(Some(path), "", RefusedErrno::Access));
     }
 
     fn search_for(&mut self, output: &ToolOutput<'_>, counts: impl Fn(&RefusedPath) -> bool) {
-        let text = match output {
-            ToolOutput::Text(text) => text.preview(SEARCHED_CHARS),
-            ToolOutput::Json(json) => {
-                let raw: String = json.text().chars().take(SEARCHED_CHARS).collect();
-                raw.replace("\\n", "\n").replace("\\\"", "\"")
-            }
-            ToolOutput::Nothing => return,
-        };
         let mut seen: Vec<RefusedPath> = Vec::new();
-        for write in text.lines().filter_map(refused_path).filter(counts) {
+        for write in refused_paths(&searched_text(output)).filter(counts) {
             if seen.len() < MAX_PATHS && !seen.iter().any(|known| known.path == write.path) {
                 seen.push(write);
             }
@@ -107,7 +119,7 @@ impl RefusedPaths {
     }
 
     fn missing(&self) -> usize {
-        self.paths.iter().filter(|refused| refused.errno == RefusedErrno::Missing).count()
+        self.paths.iter().filter(|refused| refused.errno.is_missing()).count()
     }
 
     fn add(&mut self, refused: RefusedPath) {
@@ -115,7 +127,7 @@ impl RefusedPaths {
         if let Some(known) = self.paths.iter_mut().find(is_same) {
             known.count = known.count.saturating_add(1);
         } else if self.paths.len() < MAX_PATHS
-            && (refused.errno != RefusedErrno::Missing || self.missing() < MAX_MISSING)
+            && (!refused.errno.is_missing() || self.missing() < MAX_MISSING)
         {
             self.paths.push(refused);
         }
@@ -141,8 +153,71 @@ fn names(command: &str, path: &str) -> bool {
     command.contains(path) || command.split_whitespace().any(from_home)
 }
 
+impl RefusedErrno {
+    fn is_missing(self) -> bool {
+        matches!(self, Self::Missing | Self::MissingInput)
+    }
+}
+
+impl RefusedPath {
+    fn new(path: Option<&str>, message: &str, errno: RefusedErrno) -> Self {
+        let short = |text: &str, limit: usize| text.trim().chars().take(limit).collect::<String>();
+        let line = message.trim().lines().next().unwrap_or_default();
+        Self {
+            path: path.map(|path| short(path, PATH_CHARS)),
+            line: short(line, LINE_CHARS),
+            errno,
+            count: 1,
+        }
+    }
+}
+
+/// Returns the part of an output that is searched.
+fn searched_text(output: &ToolOutput<'_>) -> String {
+    match output {
+        ToolOutput::Text(text) => text.preview(SEARCHED_CHARS),
+        ToolOutput::Json(json) => {
+            let raw: String = json.text().chars().take(SEARCHED_CHARS).collect();
+            raw.replace("\\n", "\n").replace("\\\"", "\"")
+        }
+        ToolOutput::Nothing => String::new(),
+    }
+}
+
+/// Reads every line of a text. A line that names no path is the cause of what a line shortly before it says.
+pub(crate) fn refused_paths(text: &str) -> impl Iterator<Item = RefusedPath> {
+    let mut before: [&str; 3] = [""; 3];
+    text.lines().filter_map(move |line| {
+        let found = refused_path(line).map(|refused| {
+            let path = refused.path.clone().or_else(|| before.iter().find_map(|line| absolute_path(line)));
+            RefusedPath { path, ..refused }
+        });
+        before = [line, before[0], before[1]];
+        found
+    })
+}
+
+/// Returns the path that a message names: a quoted one, or its last word.
+fn absolute_path(line: &str) -> Option<String> {
+    let last_word = line.trim_end_matches([':', '.', ',']).rsplit(' ').next();
+    let path = quoted(line).filter(|path| path.starts_with('/')).or(last_word)?;
+    path.starts_with('/').then(|| path.chars().take(PATH_CHARS).collect())
+}
+
+/// Reads the message of git about a repository that it cannot find: `fatal: repository '/srv/lib' does not exist`.
+fn missing_repository(line: &str) -> Option<RefusedPath> {
+    let message = line.strip_prefix("fatal: ")?;
+    let names_repository = message.ends_with("' does not appear to be a git repository")
+        || (message.starts_with("repository '") && message.ends_with("' does not exist"));
+    let path = quoted(message).filter(|path| names_repository && path.starts_with('/'))?;
+    Some(RefusedPath::new(Some(path), line, RefusedErrno::MissingInput))
+}
+
 /// Reads one line of output.
 fn refused_path(line: &str) -> Option<RefusedPath> {
+    if let Some(missing) = missing_repository(line) {
+        return Some(missing);
+    }
     let lower = line.to_ascii_lowercase();
     let phrases = [
         ("read-only file system", RefusedErrno::ReadOnly),
@@ -165,13 +240,7 @@ fn refused_path(line: &str) -> Option<RefusedPath> {
     if errno == RefusedErrno::Missing && !path.is_some_and(|path| path.starts_with('/')) {
         return None;
     }
-    let short = |text: &str, limit: usize| text.trim().chars().take(limit).collect::<String>();
-    Some(RefusedPath {
-        path: path.map(|path| short(path, PATH_CHARS)),
-        line: short(line, LINE_CHARS),
-        errno,
-        count: 1,
-    })
+    Some(RefusedPath::new(path, line, errno))
 }
 
 fn speaks_of_a_write(line: &str, before: &str, after: &str) -> bool {
@@ -217,7 +286,11 @@ fn last_segment(before: &str) -> Option<&str> {
     // A shell that cannot redirect names the file as it was written: `bash: line 1: notes: `.
     let by_shell = before.contains(": line ") && !segment.starts_with("line ");
     let is_path = by_shell || segment.contains('/') || segment.contains('.');
-    (is_path && !segment.contains(' ')).then_some(segment)
+    if is_path && !segment.contains(' ') {
+        return Some(segment);
+    }
+    // `sh: 1: cannot create /etc/x: `.
+    segment.rsplit(' ').next().filter(|word| word.starts_with('/'))
 }
 
 #[cfg(test)]
@@ -226,7 +299,7 @@ mod tests {
 
     #[test]
     fn refused_paths_are_found_in_messages_of_common_programs() {
-        use RefusedErrno::{Access, Busy, Missing, ReadOnly};
+        use RefusedErrno::{Access, Busy, Missing, MissingInput, ReadOnly};
         let table = [
             ("/bin/bash: line 1: /etc/x: Read-only file system", ReadOnly, Some("/etc/x")),
             ("touch: cannot touch '/etc/x y': Read-only file system", ReadOnly, Some("/etc/x y")),
@@ -244,7 +317,7 @@ mod tests {
                 ReadOnly,
                 Some("/opt/t"),
             ),
-            ("sh: 1: cannot create /etc/x: Permission denied", Access, None),
+            ("sh: 1: cannot create /etc/x: Permission denied", Access, Some("/etc/x")),
             ("bash: line 3: /etc/x: Permission denied", Access, Some("/etc/x")),
             ("/bin/bash: line 1: notes: Read-only file system", ReadOnly, Some("notes")),
             (
@@ -270,6 +343,12 @@ mod tests {
                 Busy,
                 Some(".git/config"),
             ),
+            ("fatal: repository '/home/ana/lib' does not exist", MissingInput, Some("/home/ana/lib")),
+            (
+                "fatal: '/home/ana/lib.git' does not appear to be a git repository",
+                MissingInput,
+                Some("/home/ana/lib.git"),
+            ),
         ];
         for (line, errno, path) in table {
             let found = refused_path(line).unwrap_or_else(|| panic!("{line}"));
@@ -285,9 +364,22 @@ mod tests {
             "bash: ./run.sh: Permission denied",
             "ls: cannot open directory '/root': Permission denied",
             "umount: /mnt: Device or resource busy",
+            "fatal: 'origin' does not appear to be a git repository",
+            "fatal: path 'src/x' does not exist in 'HEAD'",
             "all is well",
         ] {
             assert_eq!(refused_path(line), None, "{line}");
+        }
+    }
+
+    #[test]
+    fn cause_is_of_the_path_that_was_named_before_it() {
+        for text in [
+            "error: cannot use the folder `/home/ana/.state`\n  because: Read-only file system (os error 30)",
+            "error: failed to write /home/ana/.state\n\nCaused by:\n  Read-only file system (os error 30)",
+        ] {
+            let found: Vec<_> = refused_paths(text).map(|refused| refused.path).collect();
+            assert_eq!(found, [Some("/home/ana/.state".to_owned())], "{text}");
         }
     }
 

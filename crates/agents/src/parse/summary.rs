@@ -60,8 +60,8 @@ pub struct Summary {
     pub oversized: u64,
     /// How many of them were no JSON.
     pub stray_lines: u64,
-    /// The calls of our own file tools that have no result yet: id and name.
-    file_tools: Vec<(String, String)>,
+    /// The calls of file tools that have no result yet.
+    file_tools: Vec<FileToolCall>,
     stray: String,
     /// The answers of earlier results of the same run.
     earlier_answers: Pieces,
@@ -73,6 +73,15 @@ pub struct Summary {
     spoke_on: bool,
     /// Whether a turn has begun since the last word.
     in_further_turn: bool,
+}
+
+/// A call of a file tool: the agent's own, or one of ours.
+#[derive(Debug)]
+pub(super) struct FileToolCall {
+    id: String,
+    pub(super) tool: String,
+    /// The file or directory that it is given, where the call names one.
+    pub(super) target: Option<String>,
 }
 
 /// Whether a line that could not be read may have held the answer, or a piece of it.
@@ -172,7 +181,10 @@ impl Summary {
         });
         let texts = self.earlier_answers.held_bytes() + self.last_text.held_bytes();
         let work = self.background.held_bytes() + self.refused_paths.held_bytes();
-        let tools = self.file_tools.iter().map(|(id, tool)| id.capacity() + tool.capacity()).sum::<usize>();
+        let tools = self.file_tools.iter().map(|FileToolCall { id, tool, target }| {
+            id.capacity() + tool.capacity() + target.as_ref().map_or(0, String::capacity)
+        });
+        let tools = tools.sum::<usize>();
         self.stray.capacity() + texts + said + kept + denials.sum::<usize>() + work + tools
     }
 
@@ -209,16 +221,16 @@ impl Summary {
         self.denials.len() < MAX_DENIALS
     }
 
-    pub(super) fn saw_file_tool(&mut self, id: &AgentText<'_>, tool: &AgentText<'_>) {
+    pub(super) fn saw_file_tool(&mut self, id: &AgentText<'_>, tool: &AgentText<'_>, target: Option<String>) {
         if self.file_tools.len() < MAX_DENIALS {
-            self.file_tools.push((name(id), name(tool)));
+            self.file_tools.push(FileToolCall { id: name(id), tool: name(tool), target });
         }
     }
 
-    /// Returns the name of the file tool that a result is of.
-    pub(super) fn take_file_tool(&mut self, id: &AgentText<'_>) -> Option<String> {
-        let at = self.file_tools.iter().position(|(known, _)| *id == *known.as_str())?;
-        Some(self.file_tools.remove(at).1)
+    /// Returns the call of a file tool that a result is of.
+    pub(super) fn take_file_tool(&mut self, id: &AgentText<'_>) -> Option<FileToolCall> {
+        let at = self.file_tools.iter().position(|call| *id == *call.id.as_str())?;
+        Some(self.file_tools.remove(at))
     }
 
     /// A whole text: it takes the place of the one before.

@@ -194,7 +194,7 @@ fn a_session_that_is_not_found_any_more_is_not_told_as_one_to_resume() {
 fn refusals_of_all_runs_are_listed_and_decide_nothing() {
     let denial = |tool: &str| PermissionDenial { tool: tool.to_owned(), tool_use_id: None, detail: None };
     let refusal =
-        |kind, subject: &str, count| RefusedAction { kind, subject: subject.to_owned(), detail: None, count };
+        |kind, subject: &str, count| RefusedAction { count, ..RefusedAction::new(kind, subject, None) };
     let tool = |subject, count| refusal(RefusedKind::Tool, subject, count);
     let mut relay = Relay::new(spec(), 5);
     let first = vec![tool("Bash", 2), refusal(RefusedKind::Write, "/etc/x", 1)];

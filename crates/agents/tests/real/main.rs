@@ -23,6 +23,7 @@ mod pinned;
 mod planting;
 mod profiles;
 mod prompts;
+mod refusals;
 mod server;
 mod sessions;
 mod story;
@@ -91,6 +92,7 @@ fn trials(pinned: &[Pinned]) -> Vec<Trial> {
         planting::SCENARIOS,
         profiles::SCENARIOS,
         home::SCENARIOS,
+        refusals::SCENARIOS,
     ];
     let scenarios: Vec<Scenario> = scenarios.into_iter().flatten().copied().collect();
     pinned.iter().flat_map(|cli| scenarios.iter().map(|scenario| trial(scenario, cli))).collect()

@@ -108,10 +108,17 @@ fn command_that_the_agent_itself_rejects_is_a_refusal(cli: &Pinned) {
         let done = desk.ask(&api, &CallSpec { mode, ..desk.spec("Write the word.") }).await;
         assert!(!desk.has_file("made"), "{done}");
         let outcome = done.succeeded();
-        let [RefusedAction { kind, subject, detail, count: 1 }] = outcome.refusals.as_slice() else {
+        let [RefusedAction { kind: RefusedKind::Tool, subject, detail: Some(_), count: 1, by_agent }] =
+            outcome.refusals.as_slice()
+        else {
             panic!("{done}")
         };
-        assert_eq!((*kind, subject.as_str(), detail.is_some()), (RefusedKind::Tool, tool, true), "{done}");
+        if desk.kind() == AgentKind::Claude {
+            // Denied by the permissions of the call.
+            assert_eq!((subject.as_str(), *by_agent), (tool, false), "{done}");
+        } else {
+            assert!(subject.starts_with(tool) && subject.contains(command) && *by_agent, "{done}");
+        }
     });
 }
 

@@ -52,7 +52,8 @@ async fn no_secret_reaches_the_store(bed: Bed) {
         vec![PermissionDenial { tool: laden(), tool_use_id: Some(laden()), detail: Some(laden()) }];
     said.background = vec![BackgroundTask { description: laden(), status: BackgroundStatus::Killed }];
     let (kind, count) = (RefusedKind::Write, 1);
-    said.refusals = vec![RefusedAction { kind, subject: laden(), detail: Some(laden()), count }];
+    said.refusals =
+        vec![RefusedAction { kind, subject: laden(), detail: Some(laden()), count, by_agent: false }];
     said.model = Some(laden());
     said.session = Some(session(PLAIN_CANARY));
     let asked = session("asked-for");

@@ -1,0 +1,113 @@
+//! Paths that a confined run could not open, named in the same way for every agent.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use model::{AgentKind, CallPolicy, CallSpec, RefusedAction, RefusedKind};
+use model_api::{ModelApi, Script, Turn};
+use serde_json::json;
+
+use crate::confined::can_confine;
+use crate::desk::Desk;
+use crate::pinned::Pinned;
+use crate::story::Done;
+
+crate::scenarios! {
+    file_tool_on_a_hidden_path_is_a_refused_read;
+    refused_write_of_a_file_tool_names_its_target;
+    git_repository_in_a_hidden_path_is_a_refused_read;
+    refused_write_names_the_users_git_configuration, not for Gemini: "it gives git no settings of the user";
+}
+
+fn file_tool_on_a_hidden_path_is_a_refused_read(cli: &Pinned) {
+    refuses(cli, |desk| {
+        let hidden = hidden_directory(desk).join("notes");
+        fs::write(&hidden, "heron\n").unwrap();
+        let missing = hidden.with_file_name("missing");
+        let read = |path: &Path| match desk.kind() {
+            AgentKind::Claude => Turn::tool("Read", json!({"file_path": path})),
+            AgentKind::Codex => patch(&format!("*** Update File: {}\n@@\n-heron\n+stork", path.display())),
+            _ => Turn::tool("read_file", json!({"file_path": path})),
+        };
+        // Gemini's tools do not look whether a path outside of the workspace exists.
+        let others = if desk.kind() == AgentKind::Gemini { vec![] } else { vec![read(&missing)] };
+        (vec![read(&hidden)].into_iter().chain(others).collect(), RefusedKind::Read, hidden)
+    });
+}
+
+fn refused_write_of_a_file_tool_names_its_target(cli: &Pinned) {
+    refuses(cli, |desk| {
+        let path = PathBuf::from("/etc/switchboard-refused-write");
+        let write = match desk.kind() {
+            AgentKind::Claude => Turn::tool("Write", json!({"file_path": path, "content": "heron"})),
+            AgentKind::Codex => patch(&format!("*** Add File: {}\n+heron", path.display())),
+            _ => Turn::tool("write_file", json!({"file_path": path, "content": "heron"})),
+        };
+        (vec![write], RefusedKind::Write, path)
+    });
+}
+
+fn git_repository_in_a_hidden_path_is_a_refused_read(cli: &Pinned) {
+    refuses(cli, |desk| {
+        let remote = hidden_directory(desk).join("remote.git");
+        git(&["init", "-q", "--bare", remote.to_str().unwrap()], desk.folder());
+        git(&["init", "-q"], &desk.workspace());
+        git(&["remote", "add", "origin", remote.to_str().unwrap()], &desk.workspace());
+        let clone = format!("git clone {} copy", remote.display());
+        (vec![Turn::shell("git fetch origin"), Turn::shell(clone)], RefusedKind::Read, remote)
+    });
+}
+
+fn refused_write_names_the_users_git_configuration(cli: &Pinned) {
+    refuses(cli, |desk| {
+        let config = desk.folder().join("home/.gitconfig");
+        fs::create_dir_all(config.parent().unwrap()).unwrap();
+        fs::write(&config, "[user]\n\tname = Ana\n").unwrap();
+        (vec![Turn::shell("git config --global alias.st status")], RefusedKind::Write, config)
+    });
+}
+
+/// Plays turns that meet one refused path, and compares kind, path and count.
+fn refuses(cli: &Pinned, script: impl FnOnce(&Desk) -> (Vec<Turn>, RefusedKind, PathBuf)) {
+    if !can_confine() {
+        return;
+    }
+    Desk::play(cli, async |desk| {
+        let (mut turns, kind, path) = script(desk);
+        let calls = turns.len();
+        turns.push(Turn::text("I could not."));
+        let api = ModelApi::start(Script::turns(turns)).await;
+        let spec = CallSpec { policy: CallPolicy::default(), ..desk.spec("Try it.") };
+        let done = desk.ask(&api, &spec).await;
+        assert_eq!(api.turns().len(), calls + 1, "{done}");
+        let [refused] = done.succeeded().refusals.as_slice() else { panic!("{done}") };
+        assert_eq!((refused.kind, Path::new(&refused.subject)), (kind, path.as_path()), "{done}");
+        is_explained(&done, refused);
+    });
+}
+
+/// The detail names no file of Switchboard, and a read comes with a hint that helps.
+fn is_explained(done: &Done, refused: &RefusedAction) {
+    let detail = refused.detail.as_deref().unwrap_or_default();
+    assert!(!detail.contains("private/"), "{done}");
+    let notes = done.outcome.notes().join("\n");
+    assert_eq!(notes.contains("add other directories to the call"), refused.by_agent, "{done}");
+    let is_hidden = refused.kind == RefusedKind::Read && !refused.by_agent;
+    assert_eq!(notes.contains("`sandbox.expose`"), is_hidden, "{done}");
+}
+
+fn hidden_directory(desk: &Desk) -> PathBuf {
+    let directory = desk.folder().join("home/other");
+    fs::create_dir_all(&directory).unwrap();
+    directory
+}
+
+fn patch(change: &str) -> Turn {
+    Turn::shell(format!("apply_patch <<'EOF'\n*** Begin Patch\n{change}\n*** End Patch\nEOF"))
+}
+
+fn git(arguments: &[&str], directory: &Path) {
+    let git = Command::new("git").args(arguments).current_dir(directory).status();
+    assert!(git.unwrap().success());
+}
