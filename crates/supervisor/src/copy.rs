@@ -1,4 +1,4 @@
-//! One stream of the agent, on its way from a pipe into the spool.
+//! One stream of the agent, on its way from a socket or a pipe into the spool.
 
 use std::fs::File;
 use std::io;
@@ -6,17 +6,11 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::MetadataExt;
 
 use rustix::fs::{OFlags, fcntl_getfl, fcntl_setfl};
-use rustix::pipe::fcntl_setpipe_size;
 
-use crate::os::{Moved, move_bytes};
+use crate::os::{CHUNK, Moved, copy_bytes};
 
 /// How much is moved before the other things the supervisor waits for get a look.
 const AT_ONCE: usize = 1 << 20;
-
-/// What a pipe holds at first, and what one that was found full is given: fewer wake-ups for those who print much. Not more,
-/// and not from the start, since a user may have only so many pages in pipes.
-const FULL: u64 = 64 * 1024;
-const LARGER: usize = 512 * 1024;
 
 /// How many more bytes a run may print, on all its streams.
 #[derive(Debug)]
@@ -49,20 +43,19 @@ pub enum Copied {
     OverBudget,
 }
 
-/// A pipe and the file its bytes go to.
+/// A socket or a pipe, and the file its bytes go to.
 #[derive(Debug)]
 pub struct Stream {
     pipe: Option<OwnedFd>,
     file: File,
     bytes: u64,
-    enlarged: bool,
 }
 
 impl Stream {
     /// Joins a pipe to an empty file.
     pub fn new(pipe: OwnedFd, file: File) -> io::Result<Self> {
         fcntl_setfl(&pipe, fcntl_getfl(&pipe)? | OFlags::NONBLOCK)?;
-        Ok(Self { pipe: Some(pipe), file, bytes: 0, enlarged: false })
+        Ok(Self { pipe: Some(pipe), file, bytes: 0 })
     }
 
     /// The pipe, for as long as somebody may write to it.
@@ -96,13 +89,13 @@ impl Stream {
                 }
                 break;
             }
-            match move_bytes(pipe, &self.file, most)? {
+            match copy_bytes(pipe, &self.file, most)? {
                 Moved::Bytes(count) => {
                     self.bytes += count as u64;
                     budget.spend(count);
                     // All that was there: the next byte wakes this up again. An agent that prints line by line is asked once a
                     // line then, and not twice.
-                    if (count as u64) < FULL && count < most {
+                    if count < CHUNK.min(most) {
                         break;
                     }
                 }
@@ -110,18 +103,7 @@ impl Stream {
                 Moved::End => self.pipe = None,
             }
         }
-        if self.bytes - before >= FULL {
-            self.enlarge();
-        }
         Ok(if self.bytes > before { Copied::Bytes } else { Copied::Nothing })
-    }
-
-    fn enlarge(&mut self) {
-        if let Some(pipe) = self.pipe.as_ref().filter(|_| !self.enlarged) {
-            // One that may not be is used as it is.
-            let _ = fcntl_setpipe_size(pipe, LARGER);
-            self.enlarged = true;
-        }
     }
 
     /// Reads no more; a writer finds the pipe broken.

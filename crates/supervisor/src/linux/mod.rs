@@ -2,10 +2,10 @@
 //!
 //! A port to another system gives these functions a sibling module; nothing outside this folder names a Linux interface.
 
+mod copying;
 mod forking;
 mod identity;
 mod inherited;
-mod pipe;
 mod scaffold;
 mod seen;
 mod signals;
@@ -15,10 +15,10 @@ mod survivors;
 mod tree;
 mod watch;
 
+pub use copying::{CHUNK, Moved, copy_bytes};
 pub use forking::{Forked, fork};
 pub use identity::{ProcessHandle, boot_id, is_alive, is_suspended, monotonic_ms, this_process};
 pub use inherited::close_inherited_files;
-pub use pipe::{Moved, move_bytes};
 pub use seen::{SeenProcess, processes_below};
 pub use signals::{Signals, heed_what_was_ignored, let_signals_act};
 pub use starter::Starter;

@@ -12,6 +12,7 @@ use model::{Exit, ProcessIdentity, RunId, RunPlan, TreeUsage};
 use nix::sys::resource::{UsageWho, getrusage};
 use nix::sys::time::TimeValLike;
 use rustix::io::Errno;
+use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
 use rustix::pipe::{PipeFlags, pipe_with};
 use rustix::process::{
     Pid, Signal, WaitId, WaitIdOptions, WaitOptions, getpid, kill_process_group, set_child_subreaper, setsid,
@@ -55,7 +56,7 @@ pub struct Tree {
     cgroup: Option<Cgroup>,
 }
 
-/// The ends of the agent's pipes that stay here.
+/// The ends of the agent's stdout and stderr that stay here.
 #[derive(Debug)]
 pub struct Pipes {
     pub output: OwnedFd,
@@ -71,7 +72,10 @@ impl Tree {
         stdin: BorrowedFd<'_>,
         prepared: Option<&Prepared>,
     ) -> io::Result<(Self, Pipes)> {
-        let (output, its_output) = pipe_with(PipeFlags::CLOEXEC)?;
+        // A socket, because no process can open it a second time: any process of the same user may open the pipe of another by its name in
+        // `/proc`, and the agent's tools could print a result in its place.
+        let (output, its_output) =
+            socketpair(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None)?;
         let (error, its_error) = pipe_with(PipeFlags::CLOEXEC)?;
         let streams = [stdin, its_output.as_fd(), its_error.as_fd()];
         let child = program(plan, run_id, prepared, streams)?.spawn()?;

@@ -17,6 +17,7 @@ crate::tests![
     a_flood_of_stderr_does_not_hold_stdout_up,
     an_agent_that_closes_stdout_and_lives_on_meets_its_deadline,
     what_is_printed_last_is_not_lost,
+    output_cannot_be_forged_by_other_processes,
 ];
 
 fn limited(plan: RunPlan, bytes: u64) -> RunPlan {
@@ -110,4 +111,13 @@ fn what_is_printed_last_is_not_lost() {
             assert_eq!(fs::read(scene.spool().join("error")).unwrap(), b"late");
         });
     }
+}
+
+/// A tool of an agent could otherwise print a result in the agent's place, and suspend it.
+fn output_cannot_be_forged_by_other_processes() {
+    Scene::play(async |scene: &Scene| {
+        let forge = "sh -c 'echo forged > /proc/$PPID/fd/1; cat > /proc/$PPID/fd/1' </dev/null; echo own";
+        scene.run(&RunPlan { args: vec!["-c".into(), forge.into()], ..RunPlan::new("/bin/sh", "/") }).await;
+        assert_eq!(scene.text(), "own\n");
+    });
 }

@@ -1,0 +1,67 @@
+//! Copying bytes from a stream of the agent to a file, in constant memory.
+
+use std::fs::File;
+use std::io::{self, Write};
+use std::mem::MaybeUninit;
+use std::os::fd::OwnedFd;
+
+use rustix::io::Errno;
+
+/// How much is copied at once.
+pub const CHUNK: usize = 16 * 1024;
+
+/// What one step came to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Moved {
+    /// So many bytes.
+    Bytes(usize),
+    /// The stream is empty for now.
+    Nothing,
+    /// Nobody can write to the stream any more.
+    End,
+}
+
+/// Copies at most `most` bytes, and at most [`CHUNK`], from a non-blocking stream to the end of a file.
+pub fn copy_bytes(stream: &OwnedFd, mut file: &File, most: usize) -> io::Result<Moved> {
+    let mut buffer = [MaybeUninit::uninit(); CHUNK];
+    match rustix::io::read(stream, &mut buffer[..most.min(CHUNK)]) {
+        Ok(([], _)) => Ok(Moved::End),
+        Ok((bytes, _)) => {
+            let mut written = 0;
+            while written < bytes.len() {
+                match file.write(&bytes[written..]) {
+                    Ok(step) => written += step,
+                    // What is in the file is counted; the next write fails again and ends the run.
+                    Err(_) if written > 0 => break,
+                    Err(error) => return Err(error),
+                }
+            }
+            Ok(Moved::Bytes(written))
+        }
+        Err(Errno::AGAIN | Errno::INTR) => Ok(Moved::Nothing),
+        Err(error) => Err(error.into()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::io::Read;
+
+    use rustix::pipe::{PipeFlags, pipe_with};
+
+    #[test]
+    fn bytes_are_copied_up_to_the_limit_until_the_end() {
+        let (reader, writer) = pipe_with(PipeFlags::NONBLOCK).unwrap();
+        let mut file = tempfile::tempfile().unwrap();
+        assert_eq!(copy_bytes(&reader, &file, 10).unwrap(), Moved::Nothing);
+        File::from(writer).write_all(b"hello\0\xff").unwrap();
+        assert_eq!(copy_bytes(&reader, &file, 5).unwrap(), Moved::Bytes(5));
+        assert_eq!(copy_bytes(&reader, &file, 10).unwrap(), Moved::Bytes(2));
+        assert_eq!(copy_bytes(&reader, &file, 10).unwrap(), Moved::End);
+        let mut bytes = Vec::new();
+        io::Seek::rewind(&mut file).unwrap();
+        file.read_to_end(&mut bytes).unwrap();
+        assert_eq!(bytes, b"hello\0\xff");
+    }
+}
