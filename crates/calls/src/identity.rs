@@ -44,7 +44,8 @@ pub(crate) struct Opened {
 }
 
 impl Identity {
-    /// Reads the identity of a directory, or gives it one. The caller holds the directory's lock.
+    /// Reads the identity of a directory, or gives it one. The caller holds the directory's lock, and writes the identity of one that is
+    /// in a new place once it is known to be no copy of a directory in use.
     pub fn open(state: &Path) -> io::Result<Opened> {
         let place = Place::of(state)?;
         let known: Option<Self> = match fs::read(state.join(FILE)) {
@@ -58,11 +59,7 @@ impl Identity {
             return Ok(Opened { identity, is_in_place: true });
         };
         let is_in_place = known.place == place;
-        let identity = Self { place, ..known };
-        if !is_in_place {
-            identity.write(state)?;
-        }
-        Ok(Opened { identity, is_in_place })
+        Ok(Opened { identity: Self { place, ..known }, is_in_place })
     }
 
     fn new(state: &Path, place: Place) -> Self {
@@ -73,7 +70,7 @@ impl Identity {
     }
 
     /// Replaces the file durably: an identity that is lost makes every job a stranger's.
-    fn write(&self, state: &Path) -> io::Result<()> {
+    pub fn write(&self, state: &Path) -> io::Result<()> {
         replace_durably(state, FILE, self)
     }
 
@@ -131,7 +128,9 @@ mod tests {
         fs::copy(one.path().join(FILE), other.path().join(FILE)).unwrap();
         let copy = Identity::open(other.path()).unwrap();
         assert_eq!((copy.identity.id, copy.is_in_place), (first.id, false));
-        assert!(Identity::open(other.path()).unwrap().is_in_place, "told once");
+        assert!(!Identity::open(other.path()).unwrap().is_in_place, "told until it is written");
+        copy.identity.write(other.path()).unwrap();
+        assert!(Identity::open(other.path()).unwrap().is_in_place);
     }
 
     #[test]

@@ -50,8 +50,11 @@ impl Predecessors {
 pub(crate) async fn find_predecessors(settings: &Settings, store: &Store) -> Result<Predecessors, CallError> {
     let cannot_use = |source| CallError::State { folder: settings.state.clone(), source };
     let Opened { identity, is_in_place } = Identity::open(&settings.state).map_err(cannot_use)?;
-    if !is_in_place && !settings.owns_store() {
-        no_original_is_alive(&identity, settings, store).await?;
+    if !is_in_place {
+        if !settings.owns_store() {
+            no_original_is_alive(&identity, settings, store).await?;
+        }
+        identity.write(&settings.state).map_err(cannot_use)?;
     }
     let mut found =
         Predecessors { owners: Vec::new(), jobs: BTreeSet::new(), homes: BTreeSet::new(), identity };

@@ -79,10 +79,12 @@ fn copy_of_a_directory_in_use_is_refused() {
         fs::copy(scene.state().join("identity.json"), copy.join("identity.json")).unwrap();
         let mut of_copy = settings(&copy);
         shared(scene)(&mut of_copy);
-        let error = Desk::open(of_copy.clone()).await.unwrap_err();
-        assert!(matches!(error, CallError::Copied { .. }), "{error:?}");
-        assert!(error.hint().contains("identity.json"), "{}", error.hint());
         // It is refused for as long as the original is alive, and with an identity of its own it is another directory.
+        for _ in 0..2 {
+            let error = Desk::open(of_copy.clone()).await.unwrap_err();
+            assert!(matches!(error, CallError::Copied { .. }), "{error:?}");
+            assert!(error.hint().contains("identity.json"), "{}", error.hint());
+        }
         fs::remove_file(copy.join("identity.json")).unwrap();
         close(&Desk::open(of_copy).await.unwrap()).await;
         close(&desk).await;
