@@ -55,7 +55,12 @@ impl Listener {
     pub fn announce(&self, lock: &DaemonLock, desk: &Desk) -> io::Result<()> {
         desk.listens_at(self.path.clone());
         let socket = Some(self.path.clone());
-        lock.announce(&Holder { pid: std::process::id(), version: VERSION.to_owned(), socket })
+        lock.announce(Holder {
+            pid: std::process::id(),
+            version: VERSION.to_owned(),
+            socket,
+            directory: None,
+        })
     }
 
     /// Takes connections in until the daemon ends, and leaves no socket behind.
@@ -93,9 +98,15 @@ impl Listener {
         attended.end().await;
     }
 
-    /// Makes the socket again when somebody removed it.
+    /// Makes the socket and the file that names it again when somebody removed them.
     fn look_after(&mut self, lock: &DaemonLock, desk: &Desk) {
         if inode(&self.path).is_ok_and(|inode| inode == self.inode) {
+            if !lock.is_announced() {
+                tracing::warn!("`daemon.lock` was removed and is made again");
+                if let Err(error) = self.announce(lock, desk) {
+                    tracing::error!(%error, "cannot say where the socket is");
+                }
+            }
             return;
         }
         match bind(&self.home, &self.name) {

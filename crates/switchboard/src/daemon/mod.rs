@@ -29,7 +29,7 @@ use tokio_util::sync::CancellationToken;
 
 pub use caller::is_confined_client;
 pub use desk::Desk;
-pub use lock::{Holder, exclusive};
+pub use lock::{Holder, exclusive, is_held};
 pub use work::Work;
 
 use crate::cli;
@@ -177,8 +177,12 @@ pub fn take_lock(home: &Home) -> Result<DaemonLock, DaemonError> {
         state: home.state().to_owned(),
         holder: Holder::last(home.state()),
     })?;
-    let holder = Holder { pid: std::process::id(), version: VERSION.to_owned(), socket: None };
-    lock.announce(&holder).map_err(cannot)?;
+    if let Some(original) = Holder::of_original(home.state()) {
+        return Err(DaemonError::Copied { state: home.state().to_owned(), pid: original.pid });
+    }
+    let holder =
+        Holder { pid: std::process::id(), version: VERSION.to_owned(), socket: None, directory: None };
+    lock.announce(holder).map_err(cannot)?;
     Ok(lock)
 }
 
@@ -241,6 +245,8 @@ pub enum DaemonError {
     Lock { state: PathBuf, source: io::Error },
     #[error("a daemon is running for `{}` already ({})", state.display(), who(holder.as_ref()))]
     Taken { state: PathBuf, holder: Option<Holder> },
+    #[error("the state directory `{}` is a copy of one whose daemon is running (pid {pid})", state.display())]
+    Copied { state: PathBuf, pid: u32 },
     #[error(transparent)]
     Jobs(#[from] JobsError),
     #[error("cannot write the log `{}`", path.display())]
@@ -278,6 +284,10 @@ impl DaemonError {
             Self::Config(error) => error.hint(),
             Self::Taken { .. } => {
                 "use it as it is; or `switchboard stop` first, or set SWITCHBOARD_HOME to another folder"
+                    .to_owned()
+            }
+            Self::Copied { .. } => {
+                "stop the original first, with its SWITCHBOARD_HOME: `switchboard stop`; else both would run its unfinished jobs"
                     .to_owned()
             }
             Self::Jobs(error) => error.hint(),

@@ -5,17 +5,23 @@ use std::env;
 use std::io::{self, BufRead, BufReader, Read, Write};
 use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
-use std::time::Duration;
+use std::thread::sleep;
+use std::time::{Duration, Instant};
 
 use rustix::net::sockopt::socket_peercred;
 use rustix::process::{Pid, geteuid};
 
-use crate::daemon::Holder;
+use crate::daemon::{Holder, is_held};
 use crate::home::{Home, socket};
 use crate::wire::{Complaint, Greeting, Hello, LONGEST_GREETING, PROTOCOL, Role, Speaker, Welcome};
 
 /// How long a daemon may take over its greeting.
 const GREETING_WITHIN: Duration = Duration::from_secs(10);
+
+/// How long a daemon is waited for that is alive and has no socket: one that was removed is made again within 5 s.
+const SOCKET_WITHIN: Duration = Duration::from_secs(7);
+/// How long to wait before the next look.
+const PAUSE: Duration = Duration::from_millis(50);
 
 /// A greeted daemon.
 #[derive(Debug)]
@@ -42,6 +48,19 @@ pub fn connect(
         return Err(ConnectError::NotYours { uid: peer.uid.as_raw() });
     }
     greet(stream, peer.pid, role, environment)
+}
+
+/// Connects to the daemon like [`connect`], and waits for one that is alive and cannot be reached yet.
+pub fn connect_patiently(home: &Home, role: Role) -> Result<Connection, ConnectError> {
+    let give_up_at = Instant::now() + SOCKET_WITHIN;
+    loop {
+        match connect(home, role, None) {
+            Err(ConnectError::Nobody) if is_held(home.state()) && Instant::now() < give_up_at => {
+                sleep(PAUSE);
+            }
+            connection => return connection,
+        }
+    }
 }
 
 /// Tries the address in the lock, then the places in which this front-end would look itself.

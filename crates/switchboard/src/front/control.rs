@@ -7,7 +7,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fd::OwnedFd;
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 
-use super::connect::{ConnectError, Connection, connect};
+use super::connect::{ConnectError, Connection, connect, connect_patiently};
 use super::drift::ConfigDrift;
 use super::inside;
 use super::start::{self, FrontError, Starter};
@@ -24,10 +24,11 @@ const GONE_WITHIN: Timespec = Timespec { tv_sec: 60, tv_nsec: 0 };
 pub fn status(order: &cli::Look) -> Result<ExitCode, Failure> {
     let environment = Environment::of_this_process();
     let home = Home::find(&environment)?;
-    let asked = connect(&home, Role::Control, None).map_err(Failure::Connect).and_then(|mut connection| {
-        let status = say(&mut connection, &Request::Status, |_| {})?;
-        Ok((status, ConfigDrift::ask(&mut connection, &home, &environment), connection.welcome.speaker))
-    });
+    let asked =
+        connect_patiently(&home, Role::Control).map_err(Failure::Connect).and_then(|mut connection| {
+            let status = say(&mut connection, &Request::Status, |_| {})?;
+            Ok((status, ConfigDrift::ask(&mut connection, &home, &environment), connection.welcome.speaker))
+        });
     let (status, drift, speaker) = match asked {
         Ok((Reply::Status(status), drift, speaker)) => (status, drift, speaker),
         // It ended just now.
@@ -123,7 +124,7 @@ pub fn stop(order: &cli::Stop) -> Result<ExitCode, Failure> {
         return Err(FrontError::StopInsideACall.into());
     }
     let home = Home::find(&environment)?;
-    let mut connection = match connect(&home, Role::Control, None) {
+    let mut connection = match connect_patiently(&home, Role::Control) {
         // Jobs go on without a daemon, and only a daemon can tell that all of them are gone.
         Err(ConnectError::Nobody) if order.cancel && home.state().join("jobs").exists() => {
             let mut starter = Starter::new(environment).map_err(FrontError::from)?;

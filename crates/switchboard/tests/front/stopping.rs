@@ -108,6 +108,49 @@ fn a_daemon_whose_state_folder_is_removed_ends_what_it_runs_and_itself() {
 }
 
 #[test]
+fn removed_lock_and_socket_end_no_job() {
+    let bed = Bed::new();
+    let placed = bed.run(&["call", "rehearsal", "--background", "@rehearse say up\n@rehearse hang"]);
+    let id = stdout(&placed);
+    let daemon = bed.running().unwrap();
+    for name in ["daemon.lock", "start.lock"] {
+        fs::remove_file(bed.state().join(name)).unwrap();
+    }
+    fs::remove_file(daemon.socket.as_ref().unwrap()).unwrap();
+    let status = bed.run(&["status"]);
+    assert!(stdout(&status).contains(&format!("(pid {}", daemon.pid.as_raw_pid())), "{status:?}");
+    assert!(stdout(&status).contains("jobs: 1 running"), "{status:?}");
+    let job = bed.run(&["status", "--json", id.trim()]);
+    assert!(stdout(&job).contains("\"running\""), "{job:?}");
+    assert_eq!(bed.ready(), 1, "a second daemon was started");
+    let stopped = bed.run(&["stop", "--cancel"]);
+    assert!(stopped.status.success(), "{stopped:?}");
+    daemon.wait();
+}
+
+#[test]
+fn copied_directory_is_refused_while_the_original_runs() {
+    let bed = Bed::new();
+    let daemon = bed.daemon();
+    let copy = bed.scratch().join("copy");
+    let copied = std::process::Command::new("cp").arg("-a").arg(&bed.home).arg(&copy).status().unwrap();
+    assert!(copied.success());
+    let run = |args: &[&str]| bed.command(args).env("SWITCHBOARD_HOME", &copy).output().unwrap();
+    let status = run(&["status"]);
+    assert_eq!(stdout(&status), "no daemon is running; the next call starts one\n");
+    // Refused every time, and not only the first.
+    for _ in 0..2 {
+        let refused = run(&["call", "rehearsal", "hi"]);
+        let expected = format!("is a copy of one whose daemon is running (pid {})", daemon.pid.as_raw_pid());
+        assert!(!refused.status.success() && stderr(&refused).contains(&expected), "{refused:?}");
+    }
+    assert!(bed.run(&["stop"]).status.success());
+    let served = run(&["call", "rehearsal", "hi"]);
+    assert!(served.status.success(), "{served:?}");
+    assert!(run(&["stop"]).status.success());
+}
+
+#[test]
 fn an_idle_bridge_does_not_start_what_was_stopped_until_its_host_asks() {
     let bed = Bed::new();
     let mut host = bed.bridge();
