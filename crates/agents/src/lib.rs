@@ -15,6 +15,7 @@
 pub mod doctor;
 mod early_stop;
 mod environment;
+mod file_references;
 mod git_settings;
 mod hosts;
 mod launch;
@@ -31,6 +32,7 @@ mod workspace;
 
 pub use early_stop::{EarlyStop, LINGER, early_stop};
 pub use environment::{DefaultVariables, default_variables, environment, forbidden_variable};
+pub use file_references::FileReferences;
 pub use git_settings::GitSettings;
 pub use launch::{
     Launch, LaunchError, MAX_PROMPT_BYTES, MAX_PROMPT_BYTES_GEMINI, MAX_PROMPT_CHARS_CODEX, PromptLimit,

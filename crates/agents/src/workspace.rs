@@ -16,7 +16,7 @@ use rustix::fs::{CWD, Mode, OFlags, ResolveFlags, openat2};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
-use crate::GitSettings;
+use crate::{FileReferences, GitSettings};
 
 /// How many bytes of instructions are passed on: as many as codex reads itself.
 const MAX_INSTRUCTIONS: u64 = 32 * 1024;
@@ -44,6 +44,8 @@ pub struct WorkspaceFiles {
     pub user_programs: Vec<PathBuf>,
     /// The user's git settings.
     pub git: GitSettings,
+    /// References in the prompt that gemini would replace by files.
+    pub references: FileReferences,
 }
 
 /// A named agent without hooks and servers: what `claude --agents` takes.
@@ -89,6 +91,9 @@ pub fn inspect_workspace(spec: &CallSpec, inherited: &BTreeMap<String, String>) 
             // A link to nowhere counts: it may lead somewhere by the time the agent looks.
             found.has_settings = spec.cwd.join(".gemini").symlink_metadata().is_ok();
             found.user_programs = gemini_programs(inherited);
+            let searched: Vec<_> =
+                [&spec.cwd].into_iter().chain(&spec.add_dirs).map(PathBuf::as_path).collect();
+            found.references = FileReferences::find(&spec.prompt, &searched);
         }
         AgentKind::Rehearsal => {}
     }

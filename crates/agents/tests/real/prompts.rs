@@ -10,6 +10,7 @@ crate::scenarios! {
     a_prompt_that_looks_like_a_flag_is_text;
     a_prompt_that_looks_like_a_command_is_text;
     a_prompt_of_a_megabyte_arrives_whole;
+    address_in_a_prompt_pulls_in_no_file;
     the_system_prompt_reaches_the_model;
     named_model_reaches_the_vendor;
     unnamed_model_is_the_agents_own_choice;
@@ -31,6 +32,22 @@ fn a_prompt_of_a_megabyte_arrives_whole(cli: &Pinned) {
         (0..).map(|number| format!("line {number:08}")).take(80_000).collect::<Vec<_>>().join("\n");
     lines.truncate(1_000_000 - "end.".len());
     arrives(cli, &format!("{lines}end."), &format!("{lines}end."));
+}
+
+/// Gemini would take `@g` for any file with a `g` in its path. It knows no other way to be told than a backslash, which the model sees.
+fn address_in_a_prompt_pulls_in_no_file(cli: &Pinned) {
+    Desk::play(cli, async |desk| {
+        std::fs::write(desk.workspace().join("sup.log"), "heron").unwrap();
+        let prompt = "git -c user.email=g@g commit, mail me@example.com\n";
+        let api = ModelApi::start(Script::text("Understood.")).await;
+        let done = desk.ask(&api, &desk.spec(prompt)).await;
+        done.succeeded();
+        let first = &api.turns()[0];
+        let is_gemini = desk.kind() == AgentKind::Gemini;
+        let expected = if is_gemini { prompt.replace("g@g", "g\\@g") } else { prompt.to_owned() };
+        assert_eq!(first.prompt().as_deref(), Some(expected.as_str()), "{done}");
+        assert!(!first.body.to_string().contains("heron"), "{done}");
+    });
 }
 
 fn arrives(cli: &Pinned, prompt: &str, as_text: &str) {

@@ -1,0 +1,158 @@
+//! File references in a prompt for gemini: `@name`.
+//!
+//! Headless gemini 0.61.0 replaces a reference by the path of any file whose path contains the name, and appends the content of that file.
+//! No flag stops it; a backslash before the `@` does, and the model sees the backslash. So only references that gemini would resolve get
+//! one. Owns the grammar of references. Errs on the side of the backslash. Touches the disk.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::path::Path;
+
+/// How many files of the workspace are looked at, and how many different names of a prompt. Beyond, every reference counts as resolved.
+const MAX_ENTRIES: usize = 20_000;
+const MAX_NAMES: usize = 1000;
+/// The longest name that is looked for.
+const MAX_NAME_BYTES: usize = 200;
+
+/// Directories that gemini does not search.
+const SKIPPED: [&str; 5] = ["node_modules", ".git", "bower_components", ".svn", ".hg"];
+/// Characters that end a name. A dot ends it only before white space and at the end of the prompt.
+const TERMINATORS: &str = " \t\n\r,;!?()[]{}";
+
+/// The references of a prompt that gemini would resolve.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct FileReferences {
+    names: BTreeSet<String>,
+    is_too_much: bool,
+}
+
+impl FileReferences {
+    /// Searches the directories that gemini works in for the names in a prompt.
+    pub fn find(prompt: &str, directories: &[&Path]) -> Self {
+        let names: BTreeSet<&str> =
+            prompt.match_indices('@').filter_map(|(at, _)| name_at(prompt, at)).collect();
+        let names: Vec<&str> = names.into_iter().filter(|name| is_plain(name)).collect();
+        if names.is_empty() {
+            return Self::default();
+        }
+        let mut paths = Vec::new();
+        let is_complete = directories.iter().all(|directory| list(directory, "", &mut paths));
+        if names.len() > MAX_NAMES || !is_complete {
+            return Self { is_too_much: true, ..Self::default() };
+        }
+        let is_resolved = |name: &&str| {
+            let part = name.to_lowercase();
+            paths.iter().any(|path| path.contains(&part)) || is_there(name, directories)
+        };
+        let names = names.into_iter().filter(is_resolved).map(str::to_owned).collect();
+        Self { names, is_too_much: false }
+    }
+
+    /// Returns the prompt with a backslash before each reference that would be resolved.
+    pub fn escape(&self, prompt: &str) -> String {
+        let (mut escaped, mut copied, mut next) = (String::with_capacity(prompt.len()), 0, 0);
+        while let Some(at) = prompt[next..].find('@').map(|found| next + found) {
+            next = at + 1;
+            let Some(name) = name_at(prompt, at) else { continue };
+            if self.is_too_much || !is_plain(name) || self.names.contains(name) {
+                escaped.push_str(&prompt[copied..at]);
+                escaped.push('\\');
+                copied = at;
+            } else {
+                // Another `@` within a name starts no reference.
+                next += name.len();
+            }
+        }
+        escaped.push_str(&prompt[copied..]);
+        escaped
+    }
+}
+
+/// Returns the name of the reference that starts at an `@`, up to a byte more than the longest.
+fn name_at(prompt: &str, at: usize) -> Option<&str> {
+    if prompt[..at].ends_with('\\') {
+        return None;
+    }
+    let rest = &prompt[at + 1..];
+    let ends_name = |(position, c): (usize, char)| {
+        let ends_sentence =
+            || rest[position + 1..].chars().next().is_none_or(|next| " \t\n\r".contains(next));
+        TERMINATORS.contains(c) || position > MAX_NAME_BYTES || (c == '.' && ends_sentence())
+    };
+    let end = rest.char_indices().find(|&found| ends_name(found)).map_or(rest.len(), |(end, _)| end);
+    Some(&rest[..end]).filter(|name| !name.is_empty())
+}
+
+/// Returns whether a name stands for itself: it is short and has no quotes, escapes and wildcards.
+fn is_plain(name: &str) -> bool {
+    name.len() <= MAX_NAME_BYTES && !name.contains(['"', '\\', '*']) && !name.contains("...")
+}
+
+/// Adds the paths below a directory in lower case; returns whether all of them were added.
+fn list(directory: &Path, above: &str, paths: &mut Vec<String>) -> bool {
+    let Ok(entries) = fs::read_dir(directory) else { return true };
+    entries.flatten().all(|entry| {
+        let name = entry.file_name();
+        let path = format!("{above}/{}", name.to_string_lossy().to_lowercase());
+        let is_directory = entry.file_type().is_ok_and(|kind| kind.is_dir());
+        if is_directory && SKIPPED.iter().any(|skipped| name == *skipped) {
+            return true;
+        }
+        let is_complete = !is_directory || list(&entry.path(), &path, paths);
+        paths.push(path);
+        is_complete && paths.len() < MAX_ENTRIES
+    })
+}
+
+/// Returns whether a name is a path from one of the directories, and not one that leads elsewhere from the root.
+fn is_there(name: &str, directories: &[&Path]) -> bool {
+    directories.iter().any(|directory| {
+        let path = directory.join(name);
+        path.starts_with(directory) && path.symlink_metadata().is_ok()
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_references_that_match_a_file_are_escaped() {
+        let workspace = tempfile::tempdir().unwrap();
+        fs::create_dir_all(workspace.path().join("node_modules/types")).unwrap();
+        for name in ["sup.log", "README.md", "node_modules/types/node.ts"] {
+            fs::write(workspace.path().join(name), "").unwrap();
+        }
+        for (prompt, expected) in [
+            ("mail g@g, then me@example.com.", r"mail g\@g, then me@example.com."),
+            ("read @README.md.", r"read \@README.md."),
+            ("read @readme", r"read \@readme"),
+            (r"read \@README.md", r"read \@README.md"),
+            ("a@b@sup.log", "a@b@sup.log"),
+            ("a@README@sup.log", "a@README@sup.log"),
+            ("npm i @types/node @scope/*", r"npm i @types/node \@scope/*"),
+            (r#"read @"a b""#, r#"read \@"a b""#),
+            ("HEAD@{1}, @ and @.", "HEAD@{1}, @ and @."),
+            ("@/etc/hostname", "@/etc/hostname"),
+            ("naïve@é.com @", "naïve@é.com @"),
+        ] {
+            let found = FileReferences::find(prompt, &[workspace.path()]);
+            assert_eq!(found.escape(prompt), expected, "{prompt}");
+        }
+    }
+
+    #[test]
+    fn reference_within_an_escaped_one_is_escaped_too() {
+        let workspace = tempfile::tempdir().unwrap();
+        fs::write(workspace.path().join("a@b"), "").unwrap();
+        let prompt = "x@a@b";
+        assert_eq!(FileReferences::find(prompt, &[workspace.path()]).escape(prompt), r"x\@a\@b");
+    }
+
+    #[test]
+    fn long_name_is_escaped() {
+        let prompt = "@".repeat(1000);
+        let escaped = FileReferences::find(&prompt, &[Path::new("/nowhere")]).escape(&prompt);
+        assert!(escaped.starts_with(r"\@\@"), "{}", &escaped[..20]);
+    }
+}
