@@ -20,7 +20,7 @@ use crate::parse::{Complaint, ComplaintCode, Said, Summary};
 use crate::{Launch, Version};
 use figures::Figures;
 pub(crate) use refusals::joined as joined_refusals;
-use words::{kind_of_status, kind_of_words, retry_after};
+use words::{kind_of_status, kind_of_words, retried_request, retry_after};
 
 /// Since this version claude counts cost over the whole session.
 const CLAUDE_COUNTS_SESSIONS_SINCE: Version = Version(2, 1, 325);
@@ -272,7 +272,8 @@ fn ended_from_outside(ended: &Ended<'_>, end: &End) -> Failure {
         return failure(FailureKind::Network, &format!("{trouble}; stopped at the {end}"));
     }
     // What the agent was struggling with when it was ended is most often why it took so long.
-    match ended.summary.last_trouble.as_deref() {
+    let retried = || retried_request(ended.stderr_tail).filter(|_| ended.agent == AgentKind::Gemini);
+    match ended.summary.last_trouble.clone().or_else(retried) {
         Some(trouble) => failure(kind, &format!("{end}; before that: {trouble}")),
         None => failure(kind, &end.to_string()),
     }

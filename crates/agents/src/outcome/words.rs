@@ -119,6 +119,29 @@ fn status_in(words: &str) -> Option<u16> {
     })
 }
 
+/// Returns the reason of gemini's newest retry, which it names on stderr alone: `Attempt 2 failed with status 429. Retrying with backoff...
+/// _ApiError: {…}`, `Attempt 2 failed: …`.
+pub(super) fn retried_request(stderr: &str) -> Option<String> {
+    #[derive(serde::Deserialize)]
+    struct ApiError {
+        error: ApiErrorBody,
+    }
+    #[derive(serde::Deserialize)]
+    struct ApiErrorBody {
+        code: u16,
+        message: String,
+    }
+    let is_retry = |line: &&str| line.starts_with("Attempt ") && line.contains(" failed");
+    let (_, reason) = stderr.lines().rev().find(is_retry)?.split_once(" failed")?;
+    let json = reason.find('{').and_then(|at| serde_json::from_str::<ApiError>(&reason[at..]).ok());
+    if let Some(ApiError { error }) = json {
+        return Some(format!("{} (HTTP {})", error.message, error.code));
+    }
+    let reason = reason.split("Retrying").next().unwrap_or_default();
+    let reason = reason.trim_matches([':', ' ', '.']).trim_start_matches("with ");
+    Some(reason.to_owned()).filter(|reason| !reason.is_empty())
+}
+
 /// How long the words say to wait: `retry after 30s`, `try again in 3 days 2 hours`, `limit reached|1767225600`.
 pub(super) fn retry_after(words: &str, now: u64) -> Option<Duration> {
     let words = words.to_lowercase();
@@ -194,6 +217,24 @@ mod tests {
             assert_eq!(kind_of_words(words), Some(kind), "{words}");
         }
         assert_eq!(kind_of_words("TypeError: x is not a function"), None);
+    }
+
+    #[test]
+    fn newest_retry_of_gemini_names_its_reason() {
+        let notice = |status: u16| {
+            format!(
+                "Attempt 1 failed with status {status}. Retrying with backoff... _ApiError: \
+                 {{\"error\":{{\"code\":{status},\"message\":\"no quota\",\"status\":\"X\"}}}}\n    at x (y.js:1:2)"
+            )
+        };
+        let both = format!("Warning: x\n{}\n{}\n", notice(503), notice(429));
+        assert_eq!(retried_request(&both).as_deref(), Some("no quota (HTTP 429)"));
+        assert_eq!(retried_request("Attempt 3 failed: You exceeded it").as_deref(), Some("You exceeded it"));
+        assert_eq!(
+            retried_request("Attempt 1 failed with status 500. Retrying with backoff... Error").as_deref(),
+            Some("status 500")
+        );
+        assert_eq!(retried_request("Warning: x\n"), None);
     }
 
     #[test]

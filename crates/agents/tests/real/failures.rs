@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use model::{AgentKind, End, Exit, FailureKind, RunPlan};
+use model::{AgentKind, CallSpec, Deadline, End, Exit, FailureKind, Limits, RunPlan};
 use model_api::{ModelApi, Script, Turn};
 
 use crate::desk::Desk;
@@ -16,6 +16,7 @@ crate::scenarios! {
     a_broken_server_is_the_agents_error;
     an_overloaded_server_is_told_as_one;
     a_cut_connection_is_a_network_failure;
+    timeout_names_the_limit_that_the_agent_kept_meeting, not for Codex: "codex retries for seconds and says nothing of it";
 }
 
 fn a_refused_key_is_an_auth_failure(cli: &Pinned) {
@@ -64,5 +65,26 @@ fn fails(cli: &Pinned, turn: Turn, kind: &FailureKind) {
         assert!(!api.turns().is_empty(), "{done}");
         // The session outlives the failure: the hint is to take it up again.
         assert!(done.outcome.session.is_some(), "{done}");
+    });
+}
+
+/// As for a user: with the retries of the CLI, which take minutes.
+fn timeout_names_the_limit_that_the_agent_kept_meeting(cli: &Pinned) {
+    Desk::play(cli, async |desk| {
+        let api = ModelApi::start(Script::always(Turn::rate_limited(None))).await;
+        let limits = Limits { wall: Some(Duration::from_secs(20)), ..desk.spec("").limits };
+        let spec = CallSpec { limits, ..desk.spec("Say hello.") };
+        let retrying = |plan: &mut RunPlan| {
+            plan.env.remove("CLAUDE_CODE_MAX_RETRIES");
+            let settings = desk.folder().join("home/.gemini/settings.json");
+            if let Ok(text) = std::fs::read_to_string(&settings) {
+                std::fs::write(&settings, text.replace("maxAttempts", "unused")).unwrap();
+            }
+        };
+        let done = desk.place_with(&api, &spec, retrying).await.end(None).await;
+        assert_eq!(*done.failed(), FailureKind::Deadline { which: Deadline::Wall }, "{done}");
+        let message = &done.outcome.failure().unwrap().message;
+        assert!(message.starts_with("wall deadline; before that: "), "{done}");
+        assert!(message.ends_with("(HTTP 429)"), "{done}");
     });
 }
