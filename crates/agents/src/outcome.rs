@@ -219,6 +219,17 @@ fn silent(ended: &Ended<'_>) -> Failure {
     let exit = ended.report.exit.map_or_else(|| "an unknown exit".to_owned(), |exit| exit.to_string());
     let trouble = ended.summary.last_trouble.as_deref().unwrap_or_default();
     let words = if trouble.is_empty() { stderr } else { trouble };
+    // 137 is how a shell or a launcher reports it.
+    let signal = match ended.report.exit {
+        Some(Exit::Signal(signal)) => Some(signal),
+        Some(Exit::Code(137)) => Some(9),
+        _ => None,
+    };
+    if let Some(signal) = signal {
+        let said = if words.is_empty() { String::new() } else { format!(": {words}") };
+        let message = format!("the agent was killed (signal {signal}) before it gave a result{said}");
+        return failure(FailureKind::Killed { signal }, &message);
+    }
     let told = exit_kind(ended).or_else(|| kind_of_words(words)).or_else(|| kind_of_words(stderr));
     if let Some(kind) = told {
         return failure(with_wait(kind, ended, words), words);

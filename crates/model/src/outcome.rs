@@ -168,6 +168,11 @@ pub enum FailureKind {
     SessionInUse,
     /// The stream ended without a result, or with one that cannot be read or does not fit the schema.
     InvalidOutput,
+    /// A signal from elsewhere ended the agent before its result; the session can be resumed.
+    Killed {
+        /// Its number.
+        signal: i32,
+    },
     /// Nothing came on stdout.
     EmptyOutput,
     /// The model's API could not be reached.
@@ -212,6 +217,7 @@ impl FailureKind {
             Self::SessionNotFound => "session_not_found",
             Self::SessionInUse => "session_in_use",
             Self::InvalidOutput => "invalid_output",
+            Self::Killed { .. } => "killed",
             Self::EmptyOutput => "empty_output",
             Self::Network => "network",
             Self::AgentError => "agent_error",
@@ -244,6 +250,9 @@ impl FailureKind {
             }
             Self::InvalidOutput => {
                 "see the raw output of the run; `switchboard doctor` says whether the version is known"
+            }
+            Self::Killed { .. } => {
+                "find out what kills it (`journalctl -k` lists kills for want of memory), then resume the session"
             }
             Self::EmptyOutput => "see what the agent wrote on stderr; `switchboard doctor` checks its setup",
             Self::Network => "check the connection, the proxy variables and the agent's base URL",
@@ -491,6 +500,7 @@ mod tests {
             FailureKind::Deadline { which: Deadline::Idle },
             FailureKind::NotStarted { reason: NotStartedReason::Other },
             FailureKind::SupervisorLost,
+            FailureKind::Killed { signal: 9 },
         ] {
             let json = serde_json::to_value(&kind).unwrap();
             assert_eq!(json["kind"], kind.name());

@@ -166,6 +166,9 @@ fn error(told: Told, failure: Failure) -> ProviderError {
         FailureKind::Incomplete => ProviderError::Incomplete { agent, message, so_far },
         FailureKind::SessionNotFound => ProviderError::SessionNotFound { agent, message },
         FailureKind::SessionInUse => ProviderError::SessionInUse { agent, message },
+        FailureKind::Killed { signal } => {
+            ProviderError::Exited { agent, exit: Exit::Signal(signal), stderr: message, so_far }
+        }
         FailureKind::InvalidOutput | FailureKind::EmptyOutput => match exit {
             Some(exit) if !spoke && exit != Exit::Code(0) => {
                 let stderr = if stderr.is_empty() { message } else { stderr };

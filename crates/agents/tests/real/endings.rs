@@ -12,6 +12,7 @@ use crate::pinned::Pinned;
 crate::scenarios! {
     a_stop_ends_a_tool_that_left_its_session_and_its_environment;
     a_silent_model_is_ended_by_the_clock;
+    agent_killed_from_outside_is_told_as_killed;
 }
 
 fn a_stop_ends_a_tool_that_left_its_session_and_its_environment(cli: &Pinned) {
@@ -48,5 +49,19 @@ fn a_silent_model_is_ended_by_the_clock(cli: &Pinned) {
         assert_eq!(*done.failed(), FailureKind::Deadline { which: Deadline::Wall }, "{done}");
         assert!(!api.turns().is_empty(), "the model was not asked within {wall:?}: {done}");
         assert!(done.outcome.session.is_some() && done.outcome.text.is_empty(), "{done}");
+    });
+}
+
+fn agent_killed_from_outside_is_told_as_killed(cli: &Pinned) {
+    Desk::play(cli, async |desk| {
+        let api = ModelApi::start(Script::always(Turn::HangBeforeFirstByte)).await;
+        let placed = desk.place(&api, &desk.spec("Say hello.")).await;
+        api.turn(0).await;
+        let agent = rustix::process::Pid::from_raw(placed.agent()).unwrap();
+        rustix::process::kill_process(agent, rustix::process::Signal::KILL).unwrap();
+        let done = placed.end(None).await;
+        assert_eq!(*done.failed(), FailureKind::Killed { signal: 9 }, "{done}");
+        assert!(done.outcome.hint().unwrap().contains("journalctl -k"), "{done}");
+        assert!(done.outcome.session.is_some(), "{done}");
     });
 }
