@@ -9,15 +9,18 @@ use std::fmt::Write;
 use std::iter::Peekable;
 use std::str::Chars;
 
+/// Switches all colors and styles off.
+const RESET: &str = "0";
+
 /// The colors and styles of our own that a terminal is sent, clap's among them: all that an agent could ever forge.
-const OWN_STYLES: [&str; 7] = ["0", "1", "4", "31", "32", "33", "36"];
+const OWN_STYLES: [&str; 7] = [RESET, "1", "4", "31", "32", "33", "36"];
 
 /// Returns a text without anything that hides or pretends.
 pub fn visible(text: &str) -> Cow<'_, str> {
     sanitized(text, None)
 }
 
-/// Returns what of a text may reach a terminal: the same, and our own colors.
+/// Returns what of a text may reach a terminal: the same, and our own colors. A color that a text leaves on is switched off at its end.
 pub fn for_terminal(text: &str) -> Cow<'_, str> {
     sanitized(text, Some(&OWN_STYLES))
 }
@@ -27,10 +30,12 @@ fn sanitized<'a>(text: &'a str, styles: Option<&[&str]>) -> Cow<'a, str> {
         return Cow::Borrowed(text);
     }
     let (mut shown, mut rest) = (String::with_capacity(text.len()), text.chars().peekable());
+    let mut is_styled = false;
     while let Some(c) = rest.next() {
         match c {
             '\u{1b}' => match skip_sequence(&mut rest) {
                 Some(style) if styles.is_some_and(|own| own.contains(&style.as_str())) => {
+                    is_styled = style != RESET;
                     // Writing to a string does not fail.
                     let _ = write!(shown, "\u{1b}[{style}m");
                 }
@@ -46,14 +51,21 @@ fn sanitized<'a>(text: &'a str, styles: Option<&[&str]>) -> Cow<'a, str> {
             c => shown.push(c),
         }
     }
+    if is_styled {
+        // Before the end of the line, which a terminal would fill with the color.
+        let at = shown.trim_end_matches('\n').len();
+        shown.insert_str(at, &format!("\u{1b}[{RESET}m"));
+    }
     Cow::Owned(shown)
 }
 
-/// Whether a character is a control, ends a line unseen, changes the direction in which a line is read, or spells words that nobody
-/// sees (tags).
+/// Whether a character is a control, ends a line unseen, changes the direction in which a line is read, takes no room, looks like a space and
+/// is none, or spells words that nobody sees (tags). Not the joiners, without which some scripts and symbols fall apart.
 fn is_hidden(c: char) -> bool {
     (c.is_control() && c != '\n' && c != '\t')
         || matches!(c, '\u{61c}' | '\u{200e}' | '\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}' | '\u{e0000}'..='\u{e007f}')
+        || matches!(c, '\u{ad}' | '\u{34f}' | '\u{180e}' | '\u{200b}' | '\u{2060}'..='\u{2064}' | '\u{feff}' | '\u{fff9}'..='\u{fffb}')
+        || matches!(c, '\u{115f}' | '\u{1160}' | '\u{3164}' | '\u{ffa0}')
 }
 
 /// Passes over an escape sequence, and returns its parameters if it sets a style.
@@ -159,11 +171,15 @@ mod tests {
         assert_eq!(visible("a\r\nb\rc\0\u{8}\u{7f}\u{9b}"), "a\nb␍c␀␈␡⟨U+009B⟩");
         assert_eq!(visible("user\u{202e}nimda\u{2028}x"), "user⟨U+202E⟩nimda⟨U+2028⟩x");
         assert_eq!(visible("a\u{e0041}b"), "a⟨U+E0041⟩b");
+        for unseen in "\u{ad}\u{34f}\u{115f}\u{180e}\u{200b}\u{2060}\u{3164}\u{feff}".chars() {
+            assert_eq!(visible(&format!("a{unseen}b")), format!("a⟨U+{:04X}⟩b", u32::from(unseen)));
+        }
     }
 
     #[test]
     fn terminal_gets_own_colors_and_no_other_sequence() {
         assert_eq!(for_terminal("\u{1b}[32mok\u{1b}[0m"), "\u{1b}[32mok\u{1b}[0m");
+        assert_eq!(for_terminal("\u{1b}[0m \u{1b}[1mloud\n"), "\u{1b}[0m \u{1b}[1mloud\u{1b}[0m\n");
         for hostile in
             ["\u{1b}[8m", "\u{1b}[1;31m", "\u{1b}[2J", "\u{1b}]52;c;eA==\u{7}", "\u{1b}Pq\u{1b}\\", "\u{1b}c"]
         {
