@@ -16,6 +16,9 @@ use crate::repositories::is_in_products;
 /// Configuration of the user that counts in every repository, in the home directory.
 const GLOBAL: [&str; 2] = [".gitconfig", ".config/git/config"];
 
+/// The same, in `XDG_CONFIG_HOME`.
+const GLOBAL_OF_XDG: &str = "git/config";
+
 /// Sections whose values are names, addresses and credentials.
 const DATA_SECTIONS: [&str; 8] =
     ["remote", "branch", "submodule", "user", "url", "http", "include", "includeif"];
@@ -45,7 +48,7 @@ pub(crate) struct ConfiguredRepository {
 /// A path that the configuration names.
 #[derive(Debug, PartialEq, Eq)]
 enum NamedPath {
-    /// The directory of the hooks.
+    /// A directory with hooks, or one that git copies into new repositories with the hooks in it.
     Hooks(PathBuf),
     /// A program, or a file that one reads.
     Program(PathBuf),
@@ -57,12 +60,22 @@ enum NamedPath {
 impl Layout {
     /// Protects what the configuration of repositories includes and names, their hooks that are links, and the user's configuration, where
     /// it lies in a directory that can be written.
-    pub fn protect_configured(&mut self, repositories: &[ConfiguredRepository], home: Option<&Path>) {
-        let global: Vec<PathBuf> = home.iter().flat_map(|home| GLOBAL.map(|name| home.join(name))).collect();
+    pub fn protect_configured(
+        &mut self,
+        repositories: &[ConfiguredRepository],
+        home: Option<&Path>,
+        xdg_config: Option<&Path>,
+    ) {
+        let global = home.iter().flat_map(|home| GLOBAL.map(|name| home.join(name)));
+        let global: Vec<PathBuf> = global.chain(xdg_config.map(|xdg| xdg.join(GLOBAL_OF_XDG))).collect();
         let mut obeyed: BTreeSet<PathBuf> = global.iter().flat_map(|file| included_by(file, home)).collect();
         obeyed.extend(global);
         let global: Vec<ConfigEntry> = obeyed.iter().flat_map(|file| read_entries(file)).collect();
-        let (mut named, mut hooks) = (Vec::new(), Vec::new());
+        let mut hooks = Vec::new();
+        // The user's own settings count without a repository, too.
+        let anywhere = home.unwrap_or(Path::new("/"));
+        let mut named: Vec<NamedPath> =
+            global.iter().flat_map(|entry| named_paths(entry, anywhere, home)).collect();
         for ConfiguredRepository { git, worktree } in repositories {
             let files = ["config", "config.worktree"].map(|name| git.join(name));
             let files: Vec<_> = files.into_iter().filter(|file| !self.untrusted.hold(file)).collect();
@@ -125,6 +138,9 @@ fn named_paths(entry: &ConfigEntry, worktree: &Path, home: Option<&Path>) -> Vec
         });
         return hooks.into_iter().map(NamedPath::Hooks).collect();
     }
+    if section == "init" && key == "templatedir" {
+        return resolve(value, worktree, home).into_iter().map(NamedPath::Hooks).collect();
+    }
     let kind = if section == "alias" { NamedPath::IfExists } else { NamedPath::Program };
     // In a shell, a quote does not end a word.
     let plain = value.trim_start_matches('!').replace('"', "");
@@ -163,6 +179,7 @@ mod tests {
         assert_eq!(paths("core", "hookspath", ".husky/_"), [NamedPath::Hooks("/ws/.husky".into())]);
         assert_eq!(paths("core", "hookspath", "git hooks"), [NamedPath::Hooks("/ws/git hooks".into())]);
         assert_eq!(paths("core", "hookspath", "~/hooks"), [NamedPath::Hooks("/home/a/hooks".into())]);
+        assert_eq!(paths("init", "templatedir", "~/t"), [NamedPath::Hooks("/home/a/t".into())]);
         let cases: [(&str, &str, &str, &[&str]); 8] = [
             ("core", "fsmonitor", "true", &[]),
             ("core", "fsmonitor", "./tools/monitor", &["/ws/tools/monitor"]),

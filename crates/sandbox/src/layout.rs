@@ -81,8 +81,12 @@ pub(crate) struct Layout {
 pub(crate) struct Around<'a> {
     /// What must be seen besides, such as the program itself.
     pub needed: &'a [PathBuf],
+    /// Switchboard's own programs.
+    pub own_programs: &'a [PathBuf],
     /// The user's home.
     pub home: Option<&'a Path>,
+    /// The user's `XDG_CONFIG_HOME`.
+    pub xdg_config: Option<&'a Path>,
     /// The agent's own state.
     pub state: Option<&'a StateView>,
     /// The home directory without the parts that are not exposed.
@@ -99,7 +103,7 @@ pub(crate) struct Around<'a> {
 impl Layout {
     /// Lays the view out.
     pub fn of(confinement: &Confinement, around: Around<'_>) -> io::Result<Self> {
-        let Around { needed, home, state, absent, others, tier, repositories, copies } = around;
+        let Around { needed, home, state, absent, others, tier, repositories, copies, .. } = around;
         let mounts = Mounts::look();
         let mut layout = Self { untrusted: UntrustedPaths::find(others, &mounts), ..Self::default() };
         let secrets = root_secrets();
@@ -140,12 +144,15 @@ impl Layout {
         for protected in &confinement.protected {
             layout.protect(protected);
         }
+        for path in around.own_programs {
+            layout.protect(&Protected { path: path.clone(), if_created: IfCreated::QuarantineAtEnd });
+        }
         let repositories = layout.protect_repositories(confinement, repositories, home, copies)?;
         for other in others {
             layout.quarantine.repositories.distrust(&other.repositories);
         }
         layout.pin_hidden();
-        layout.protect_configured(&repositories, home);
+        layout.protect_configured(&repositories, home, around.xdg_config);
         layout.hold_index(tier);
         for (path, time) in layout.untrusted.below(&layout.write) {
             layout.quarantine.add(path, time);

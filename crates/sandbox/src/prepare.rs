@@ -52,6 +52,9 @@ const SHARED: [&str; 9] = [
     "/dev/shm",
 ];
 
+/// Switchboard's programs, which are installed in one directory.
+const OWN_PROGRAMS: [&str; 4] = ["switchboard", "switchboard-supervisor", "file-tools", "rehearsal"];
+
 /// What is to run in the sandbox.
 #[derive(Debug)]
 pub struct Job<'a> {
@@ -131,10 +134,13 @@ pub fn prepare(job: &Job<'_>, settled: Settled) -> Result<Prepared, Refusal> {
         needed.retain(|path| !absent.contains(path) && !absent.directories.contains(path));
     }
     let home = job.env.get("HOME").map(Path::new);
+    let own_programs = own_programs(job.executable);
     let state = build_state(job, settled.tier)?;
     let around = Around {
         needed: &needed,
+        own_programs: &own_programs,
         home,
+        xdg_config: job.env.get("XDG_CONFIG_HOME").map(Path::new).filter(|path| path.is_absolute()),
         state: state.as_ref(),
         absent: absent.as_ref(),
         others: job.others.unwrap_or_default(),
@@ -143,8 +149,10 @@ pub fn prepare(job: &Job<'_>, settled: Settled) -> Result<Prepared, Refusal> {
         copies: job.temporary.filter(|_| namespaces),
     };
     let mut layout = Layout::of(confinement, around).map_err(Refusal::Layout)?;
-    if confinement.requirement == Requirement::Require && !layout.unprotected.is_empty() {
-        return Err(Refusal::Unprotectable { paths: layout.unprotected });
+    if confinement.requirement == Requirement::Require {
+        if !layout.unprotected.is_empty() {
+            return Err(Refusal::Unprotectable { paths: layout.unprotected });
+        }
     }
     let mut inherited = Inherited::default();
     let (words, speaker) = pipe_with(PipeFlags::CLOEXEC).map_err(refused)?;
@@ -299,6 +307,13 @@ fn set_caches(job: &Job<'_>, namespaces: bool, description: &mut Description) ->
         None => {}
     }
     Ok(())
+}
+
+/// Returns the executable that is started again and Switchboard's programs beside it: the next run starts them outside of any sandbox.
+fn own_programs(executable: BorrowedFd<'_>) -> Vec<PathBuf> {
+    let Some(directory) = executable_directory(executable) else { return Vec::new() };
+    let running = std::fs::read_link(format!("/proc/self/fd/{}", executable.as_raw_fd()));
+    OWN_PROGRAMS.map(|name| directory.join(name)).into_iter().chain(running.ok()).collect()
 }
 
 /// Returns the directory of the executable that is started again, where Switchboard's other programs are too.

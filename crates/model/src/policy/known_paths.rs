@@ -72,6 +72,8 @@ const PROTECTED: &[(&str, IfCreated)] = &[
     (".mcp.json", IfCreated::QuarantineAtEnd),
     (".envrc", IfCreated::QuarantineAtEnd),
     (".vscode", IfCreated::QuarantineAtEnd),
+    (".opencode", IfCreated::QuarantineAtEnd),
+    (".hg/hgrc", IfCreated::QuarantineAtEnd),
     (".cursor/hooks.json", IfCreated::QuarantineAtEnd),
     (".cursor/mcp.json", IfCreated::QuarantineAtEnd),
 ];

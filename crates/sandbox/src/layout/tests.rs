@@ -28,6 +28,8 @@ fn confinement(root: &Path) -> Confinement {
 }
 
 const AROUND: Around<'static> = Around {
+    own_programs: &[],
+    xdg_config: None,
     needed: &[],
     home: None,
     state: None,

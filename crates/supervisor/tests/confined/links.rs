@@ -20,6 +20,7 @@ crate::tests![
     linked_hooks_of_nested_repositories_stay_as_they_are,
     hooks_directory_that_is_a_link_stays_as_it_is,
     global_configuration_in_the_workspace_stays_as_it_is,
+    files_of_other_git_settings_stay_as_they_are,
 ];
 
 /// A plan that starts although not everything can be protected.
@@ -147,6 +148,29 @@ fn global_configuration_in_the_workspace_stays_as_it_is() {
         let before = contents();
         let report = scene.run(&scene.shell(&infect(scene, &files.join(" ")))).await;
         assert_eq!(contents(), before);
+        assert_eq!(names(&report), Vec::<&Path>::new());
+    });
+}
+
+/// Without a repository in the workspace: the user's settings count everywhere.
+fn files_of_other_git_settings_stay_as_they_are() {
+    Scene::play(async |scene: &Scene| {
+        let shop = scene.workspace();
+        fs::remove_dir_all(shop.join(".git")).unwrap();
+        fs::write(scene.path("home/.gitconfig"), "[init]\n\ttemplateDir = ~/shop/template\n").unwrap();
+        let settings = shop.join("config/git/config");
+        fs::create_dir_all(settings.parent().unwrap()).unwrap();
+        fs::write(&settings, "[user]\n\tname = a\n").unwrap();
+        let hook = program(&shop.join("template/hooks/post-checkout"));
+        let read = || [&settings, &hook].map(|path| fs::read_to_string(path).unwrap());
+        let before = read();
+        let script =
+            infect(scene, "config/git/config template/hooks/post-checkout template/hooks/pre-commit");
+        let mut plan = scene.shell(&script);
+        plan.env.insert("XDG_CONFIG_HOME".to_owned(), shop.join("config").display().to_string());
+        let report = scene.run(&plan).await;
+        assert_eq!(read(), before);
+        assert!(!shop.join("template/hooks/pre-commit").exists());
         assert_eq!(names(&report), Vec::<&Path>::new());
     });
 }

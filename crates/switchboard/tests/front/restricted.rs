@@ -170,3 +170,31 @@ fn under_a_ceiling_claude_is_restricted_whatever_a_call_names() {
     let answer = stage.call(&json!({ "policy": "off" }));
     stage.judge(&answer);
 }
+
+/// A checkout with its build products, for one: the next call would start a replaced program outside of any sandbox.
+#[test]
+fn own_programs_in_the_workspace_stay_as_they_are() {
+    if !can_confine() {
+        return;
+    }
+    let bed = Bed::new();
+    let programs = bed.work().join("bin");
+    fs::create_dir(&programs).unwrap();
+    for program in [
+        env!("CARGO_BIN_EXE_switchboard"),
+        env!("CARGO_BIN_EXE_switchboard-supervisor"),
+        env!("CARGO_BIN_EXE_rehearsal"),
+    ] {
+        fs::copy(program, programs.join(Path::new(program).file_name().unwrap())).unwrap();
+    }
+    fs::write(programs.join("file-tools"), "as it was").unwrap();
+    let script = "@rehearse write bin/file-tools x\n@rehearse write bin/other x\n@rehearse answer done";
+    let output = Command::new(programs.join("switchboard"))
+        .env_clear()
+        .env("SWITCHBOARD_HOME", &bed.home)
+        .args(["call", "rehearsal", "--direct", "--require", "--cwd", bed.work().to_str().unwrap(), script])
+        .output()
+        .unwrap();
+    assert_eq!(fs::read_to_string(programs.join("file-tools")).unwrap(), "as it was", "{output:?}");
+    assert_eq!(fs::read_to_string(programs.join("other")).unwrap(), "x", "{output:?}");
+}
