@@ -11,8 +11,8 @@ mod words;
 use std::time::Duration;
 
 use model::{
-    AgentKind, BackgroundTask, End, Exit, ExpectedSession, Failure, FailureKind, Outcome, RunReport,
-    SessionId, SessionMismatch, Totals, Usage, Verdict,
+    AgentKind, BackgroundTask, End, Exit, ExpectedSession, Failure, FailureKind, Outcome, Requirement,
+    RunReport, SandboxReport, SessionId, SessionMismatch, Totals, Usage, Verdict,
 };
 
 use crate::early_stop::is_login_refused;
@@ -121,7 +121,8 @@ fn done_but(ended: &Ended<'_>, mismatch: Option<&SessionMismatch>) -> Option<Fai
         let message = format!("asked to resume session {asked}, the agent began session {got}");
         return Some(failure(FailureKind::SessionNotFound, &message));
     }
-    if let Some(failure) = cut_short(ended).or_else(|| killed_after_result(ended)) {
+    let unfinished = cut_short(ended).or_else(|| killed_after_result(ended));
+    if let Some(failure) = unfinished.or_else(|| not_enforced(ended)) {
         return Some(failure);
     }
     if ended.summary.answer_is_lost() {
@@ -182,6 +183,20 @@ fn killed_after_result(ended: &Ended<'_>) -> Option<Failure> {
     let message =
         format!("the agent was killed (signal {signal}) after a result was printed: it may not be its own");
     (ended.report.end == End::Exited).then(|| failure(FailureKind::Incomplete, &message))
+}
+
+/// The failure of a run whose policy was required, and was not enforced in full after all: what its agent created could not be examined or
+/// moved away.
+fn not_enforced(ended: &Ended<'_>) -> Option<Failure> {
+    let Some(SandboxReport::Confined(confined)) = &ended.report.sandbox else { return None };
+    let is_required = confined.policy.requirement == Requirement::Require;
+    let left = confined.quarantined.iter().find(|left| is_required && left.moved_to.is_none())?;
+    let done = if left.unexamined { "examined" } else { "moved to quarantine" };
+    let message = format!(
+        "the policy was required and could not be enforced in full: `{}` could not be {done}",
+        left.path.display()
+    );
+    Some(failure(FailureKind::PolicyViolation, &message))
 }
 
 /// The background tasks that did not complete. Gemini never reports the end of one; but one that is over leaves no process

@@ -199,7 +199,8 @@ pub enum FailureKind {
     SupervisorLost,
     /// Switchboard itself failed: a bug.
     Internal,
-    /// It kept creating a path that its policy protects, so it was stopped.
+    /// It kept creating a path that its policy protects, so it was stopped; or its policy was required, and what it created could not be
+    /// examined or moved away.
     PolicyViolation,
 }
 
@@ -275,7 +276,7 @@ impl FailureKind {
                 "see the daemon's log and report the bug; `switchboard retry` runs the job again"
             }
             Self::PolicyViolation => {
-                "inspect the quarantined copies: something made the agent write there in a loop"
+                "inspect what the result names: the agent created paths that could run commands later"
             }
         }
     }

@@ -24,11 +24,13 @@ const LONGEST_CONFIG: u64 = 1 << 20;
 pub struct NestedRepositories {
     workspaces: Vec<PathBuf>,
     found: Vec<FoundRepository>,
+    /// The workspaces that could not be searched as a whole.
+    pub(crate) unexamined: Vec<PathBuf>,
 }
 
 impl NestedRepositories {
     #[cfg(test)]
-    pub(crate) const NONE: Self = Self { workspaces: Vec::new(), found: Vec::new() };
+    pub(crate) const NONE: Self = Self { workspaces: Vec::new(), found: Vec::new(), unexamined: Vec::new() };
 
     /// Looks for them, which takes its time in a large workspace. No other run has to wait for it: a run whose agent has created one of
     /// them has published its list before.
@@ -38,9 +40,13 @@ impl NestedRepositories {
         let is_outermost =
             |root: &&PathBuf| !written.iter().any(|other| other != *root && root.starts_with(other));
         let workspaces: Vec<PathBuf> = written.iter().filter(is_outermost).cloned().collect();
-        let walks = workspaces.iter().map(|root| RepositoryWalk::below(root, Extent::Sources));
-        let found = walks.flat_map(|walk| walk.repositories).collect();
-        Self { workspaces, found }
+        let (mut found, mut unexamined) = (Vec::new(), Vec::new());
+        for root in &workspaces {
+            let mut walk = RepositoryWalk::below(root, Extent::Sources);
+            found.append(&mut walk.repositories);
+            unexamined.extend(walk.is_incomplete.then(|| root.clone()));
+        }
+        Self { workspaces, found, unexamined }
     }
 }
 
@@ -60,7 +66,7 @@ impl Layout {
         copies: Option<&Path>,
     ) -> io::Result<Vec<ConfiguredRepository>> {
         let written = written_by(confinement);
-        let NestedRepositories { workspaces, found } = repositories;
+        let NestedRepositories { workspaces, found, .. } = repositories;
         let (mut watch, mut found) = (RepositoryWatch::new(workspaces.clone()), found.clone());
         let around = self.write.iter().filter(|path| !written.iter().any(|root| path.starts_with(root)));
         let around = around.filter(|path| path.join("HEAD").exists());

@@ -33,6 +33,7 @@ use crate::proxy::Proxy;
 use crate::quarantine::{HeldRoots, Quarantine};
 use crate::real::Real;
 use crate::report::Facts;
+use crate::repositories::MAX_DIRECTORIES;
 use crate::state::StateView;
 
 /// Temporary directories of the machine, which a run without namespaces shares with others.
@@ -149,11 +150,7 @@ pub fn prepare(job: &Job<'_>, settled: Settled) -> Result<Prepared, Refusal> {
         copies: job.temporary.filter(|_| namespaces),
     };
     let mut layout = Layout::of(confinement, around).map_err(Refusal::Layout)?;
-    if confinement.requirement == Requirement::Require {
-        if !layout.unprotected.is_empty() {
-            return Err(Refusal::Unprotectable { paths: layout.unprotected });
-        }
-    }
+    refuse_gaps(job, &layout)?;
     let mut inherited = Inherited::default();
     let (words, speaker) = pipe_with(PipeFlags::CLOEXEC).map_err(refused)?;
     let executable = inherited
@@ -229,6 +226,21 @@ pub fn prepare(job: &Job<'_>, settled: Settled) -> Result<Prepared, Refusal> {
         git_read_only,
         exposed,
     })
+}
+
+/// Refuses a policy that is required and cannot be enforced as a whole in these workspaces.
+fn refuse_gaps(job: &Job<'_>, layout: &Layout) -> Result<(), Refusal> {
+    if job.confinement.requirement != Requirement::Require {
+        return Ok(());
+    }
+    if let Some(workspace) = job.repositories.unexamined.first() {
+        return Err(Refusal::Unexaminable { workspace: workspace.clone() });
+    }
+    if layout.unprotected.is_empty() {
+        Ok(())
+    } else {
+        Err(Refusal::Unprotectable { paths: layout.unprotected.clone() })
+    }
 }
 
 /// Finds the parts of the home directory that the run sees.
@@ -463,6 +475,12 @@ pub enum Refusal {
         /// Which.
         paths: Vec<PathBuf>,
     },
+    /// A workspace cannot be searched for repositories.
+    #[error("cannot examine `{}`, which has more than {MAX_DIRECTORIES} directories", workspace.display())]
+    Unexaminable {
+        /// The workspace.
+        workspace: PathBuf,
+    },
     /// Switchboard's own files lie in a directory that the agent is given, and without namespaces nothing keeps it from them.
     #[error(
         "`{}` lies in the workspace `{}`, and without namespaces the agent could reach it",
@@ -502,6 +520,9 @@ impl Refusal {
             Self::Missing { .. } => "add what is missing, or let the policy be `best-effort`",
             Self::Unprotectable { .. } => {
                 "put the thing itself in the place of the link, or let the policy be `best-effort`"
+            }
+            Self::Unexaminable { .. } => {
+                "call the agent in a smaller directory, or let the policy be `best-effort`"
             }
             Self::StateInWorkspace { .. } => {
                 "install bubblewrap, work in another directory, or set SWITCHBOARD_HOME to one outside of it"

@@ -19,7 +19,7 @@ use crate::beneath::{list_beneath, open_beneath, open_without_links};
 use crate::quarantine::{ChangeTime, Permission, change_time};
 
 /// How many directories are read at most.
-const MAX_DIRECTORIES: usize = 50_000;
+pub(crate) const MAX_DIRECTORIES: usize = 50_000;
 
 /// Directories of packages and build products. They may hold most directories of a workspace, and tests remove and recreate repositories in
 /// them.

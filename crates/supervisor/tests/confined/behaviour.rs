@@ -19,6 +19,7 @@ crate::tests![
     an_agent_that_obeys_term_ends_by_itself,
     what_an_agent_leaves_behind_is_asked_to_end_and_counted,
     a_missing_program_and_a_missing_folder_have_their_reasons,
+    workspace_that_is_too_large_is_refused_when_required,
     a_deadline_ends_it,
     its_peak_memory_is_seen,
     the_report_says_what_held_and_what_was_proven,
@@ -134,6 +135,18 @@ fn a_missing_program_and_a_missing_folder_have_their_reasons() {
         reason_of(|scene, plan| RunPlan { cwd: scene.path("state/spool"), ..plan }),
         NotStartedReason::CwdMissing
     );
+}
+
+fn workspace_that_is_too_large_is_refused_when_required() {
+    // In memory, where so many directories are made in a moment.
+    Scene::play_in(Path::new("/dev/shm"), async |scene: &Scene| {
+        let many = scene.workspace().join("many");
+        (0..=50_000).for_each(|number| fs::create_dir_all(many.join(number.to_string())).unwrap());
+        let report = scene.run(&scene.shell("true")).await;
+        let End::NotStarted(failure) = &report.end else { panic!("{report:?}") };
+        assert_eq!(failure.reason, NotStartedReason::NotConfined);
+        assert!(failure.message.contains("more than 50000 directories"), "{}", failure.message);
+    });
 }
 
 fn a_deadline_ends_it() {

@@ -1,8 +1,8 @@
 //! Refused tools, writes and hosts: listed, and no failure.
 
 use model::{
-    AgentKind, AgentState, Bounds, Confined, Confinement, HomeView, Network, Preset, RefusedKind,
-    Requirement, Root, SandboxReport,
+    AgentKind, AgentState, Bounds, Confined, Confinement, FailureKind, HomeView, Network, Preset,
+    Quarantined, RefusedKind, Requirement, Root, SandboxReport,
 };
 
 use super::{DONE, Run};
@@ -101,6 +101,23 @@ fn missing_path_of_the_home_directory_names_the_setting() {
     let expected = format!("refused: read {}, write {}", at("notes").display(), at("notes/new").display());
     assert_eq!(*refused, expected);
     assert!(expose.contains("`sandbox.expose`"), "{expose}");
+}
+
+#[test]
+fn required_policy_that_was_not_enforced_is_no_success() {
+    for (requirement, moved_to, kind) in [
+        (Requirement::Require, None, Some(FailureKind::PolicyViolation)),
+        (Requirement::Require, Some("/job/quarantine/big".into()), None),
+        (Requirement::BestEffort, None, None),
+    ] {
+        let SandboxReport::Confined(mut report) = confined() else { unreachable!() };
+        report.policy.requirement = requirement;
+        report.quarantined = vec![Quarantined { path: "/desk/work/big".into(), moved_to, unexamined: true }];
+        let sandbox = Some(SandboxReport::Confined(report));
+        let outcome = Run { sandbox, ..Run::of(AgentKind::Claude, DONE) }.outcome();
+        assert_eq!(outcome.failure().map(|failure| failure.kind.clone()), kind);
+        assert_eq!(outcome.text, "fine");
+    }
 }
 
 fn confined() -> SandboxReport {
