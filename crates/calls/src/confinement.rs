@@ -27,6 +27,12 @@ pub struct Sandbox {
     /// Why the git repository around the working directory was read-only.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub git_read_only: Option<String>,
+    /// How many commits were made without the hooks of their repository.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub commits_without_hooks: u32,
+    /// How many commits were made without a signature, though the user's git configuration asks for one.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub unsigned_commits: u32,
 }
 
 /// A path that was created during a call and moved away.
@@ -99,7 +105,8 @@ impl Sandbox {
             || self.quarantined.iter().any(|path| path.moved_to.is_none())
     }
 
-    /// Returns notes for the user, a line each: quarantined paths, protected paths that are links, a read-only repository.
+    /// Returns notes for the user, a line each: quarantined paths, protected paths that are links, a read-only repository, commits that
+    /// the user's own git would have made otherwise.
     pub fn notes(&self) -> Vec<String> {
         let quarantined = self.quarantined.iter().map(|QuarantinedPath { path, moved_to, unexamined }| match moved_to {
             _ if *unexamined => {
@@ -120,8 +127,24 @@ impl Sandbox {
         let links = self.gaps.iter().filter(|gap| !gap.open && gap.safeguard == protected);
         let links = links.map(|gap| format!("protected paths: {}", one_line(&gap.why)));
         let git = self.git_read_only.iter().map(|why| format!("git: read-only, {}", one_line(why)));
-        quarantined.chain(links).chain(git).collect()
+        let commits =
+            |number: u32| if number == 1 { "1 commit".to_owned() } else { format!("{number} commits") };
+        let hooks = (self.commits_without_hooks > 0).then(|| {
+            let number = commits(self.commits_without_hooks);
+            format!(
+                "git: hooks did not run for {number}; they run in a trusted workspace (`--trust-workspace`)"
+            )
+        });
+        let unsigned = (self.unsigned_commits > 0).then(|| {
+            format!("git: {} not signed, since the sandbox hides your keys", commits(self.unsigned_commits))
+        });
+        quarantined.chain(links).chain(git).chain(hooks).chain(unsigned).collect()
     }
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "the signature serde asks for")]
+fn is_zero(number: &u32) -> bool {
+    *number == 0
 }
 
 /// Quotes a path for a shell where it needs that.
@@ -152,6 +175,8 @@ impl From<&SandboxReport> for Sandbox {
                 refused_hosts: Vec::new(),
                 quarantined: Vec::new(),
                 git_read_only: None,
+                commits_without_hooks: 0,
+                unsigned_commits: 0,
             };
         };
         let gap = |gap: &Safeguard| Gap {
@@ -167,6 +192,8 @@ impl From<&SandboxReport> for Sandbox {
             refused_hosts: confined.refused_hosts.clone(),
             quarantined: confined.quarantined.iter().map(QuarantinedPath::from).collect(),
             git_read_only: confined.git_read_only.clone(),
+            commits_without_hooks: confined.commits_without_hooks,
+            unsigned_commits: confined.unsigned_commits,
         }
     }
 }
@@ -194,6 +221,8 @@ mod tests {
                 locked,
             ],
             git_read_only: Some("it belongs to another user".to_owned()),
+            commits_without_hooks: 2,
+            unsigned_commits: 1,
             ..Sandbox::from(&SandboxReport::Off)
         };
         let expected = [
@@ -201,6 +230,8 @@ mod tests {
             "NOT quarantined: /ws/.claude, which could run commands later; inspect it",
             "NOT examined: /ws/locked, where files that run commands later may have been created; inspect it",
             "git: read-only, it belongs to another user",
+            "git: hooks did not run for 2 commits; they run in a trusted workspace (`--trust-workspace`)",
+            "git: 1 commit not signed, since the sandbox hides your keys",
         ];
         assert_eq!(sandbox.notes(), expected);
     }

@@ -41,6 +41,12 @@ pub struct Confined {
     /// The paths of the home directory that the agent could read; the rest of it was absent.
     #[serde(default, skip_serializing_if = "Vec::is_empty", with = "exact_path")]
     pub exposed: Vec<PathBuf>,
+    /// How many commits were made without the hooks of their repository.
+    #[serde(default)]
+    pub commits_without_hooks: u32,
+    /// How many commits were made without a signature, though the user's configuration asks for one.
+    #[serde(default)]
+    pub unsigned_commits: u32,
 }
 
 /// A path that could run commands later, moved away after it was created.

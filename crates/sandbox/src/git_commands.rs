@@ -14,7 +14,7 @@ use crate::link_targets::FollowedPath;
 use crate::repositories::is_in_products;
 
 /// Configuration of the user that counts in every repository, in the home directory.
-const GLOBAL: [&str; 2] = [".gitconfig", ".config/git/config"];
+pub(crate) const GLOBAL: [&str; 2] = [".gitconfig", ".config/git/config"];
 
 /// The same, in `XDG_CONFIG_HOME`.
 const GLOBAL_OF_XDG: &str = "git/config";
@@ -122,6 +122,16 @@ impl Layout {
     }
 }
 
+/// Returns the directory of the hooks that `core.hooksPath` leads to.
+pub(crate) fn hooks_directory(value: &str, worktree: &Path, home: Option<&Path>) -> Option<PathBuf> {
+    let path = resolve(value, worktree, home)?;
+    // Husky's wrappers in `_` run the hooks beside it.
+    Some(match path.file_name() {
+        Some(name) if name == "_" => path.parent().map(Path::to_owned).unwrap_or(path),
+        _ => path,
+    })
+}
+
 /// Returns the paths that one setting names, which need not exist.
 fn named_paths(entry: &ConfigEntry, worktree: &Path, home: Option<&Path>) -> Vec<NamedPath> {
     let ConfigEntry { section, key, value } = entry;
@@ -131,12 +141,7 @@ fn named_paths(entry: &ConfigEntry, worktree: &Path, home: Option<&Path>) -> Vec
         return Vec::new();
     }
     if section == "core" && key == "hookspath" {
-        let hooks = resolve(value, worktree, home).map(|path| match path.file_name() {
-            // Husky's wrappers in `_` run the hooks beside it.
-            Some(name) if name == "_" => path.parent().map(Path::to_owned).unwrap_or(path),
-            _ => path,
-        });
-        return hooks.into_iter().map(NamedPath::Hooks).collect();
+        return hooks_directory(value, worktree, home).into_iter().map(NamedPath::Hooks).collect();
     }
     if section == "init" && key == "templatedir" {
         return resolve(value, worktree, home).into_iter().map(NamedPath::Hooks).collect();

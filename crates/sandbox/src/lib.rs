@@ -16,6 +16,7 @@ mod beneath;
 mod bubblewrap;
 mod caches;
 mod cgroup;
+mod commits;
 mod description;
 mod door;
 mod git_commands;
@@ -56,6 +57,7 @@ mod worktree;
 
 pub use caches::{CacheSweep, lease_caches, sweep_caches};
 pub use cgroup::{Cgroup, Delegated};
+pub use commits::{CommitWatch, CountedCommits};
 pub use description::{Applied, Step, Word};
 pub use inside::INSIDE;
 pub use machine::{Machine, Tier, find_bubblewrap};

@@ -48,6 +48,8 @@ impl Facts<'_> {
             quarantined: Vec::new(),
             git_read_only: self.git_read_only.map(str::to_owned),
             exposed: self.exposed.to_vec(),
+            commits_without_hooks: 0,
+            unsigned_commits: 0,
         }
     }
 

@@ -29,6 +29,16 @@ impl Repository {
     /// Finds the repository that git uses in a workspace; none when it lies in the workspace or there is none. The error says why it
     /// must stay read-only.
     pub fn around(workspace: &Path, home: Option<&Path>) -> Result<Option<Self>, String> {
+        match Self::find(workspace)? {
+            Some(repository) if !repository.common.starts_with(workspace) => {
+                repository.may_be_written(home).map(Some)
+            }
+            _ => Ok(None),
+        }
+    }
+
+    /// Finds the repository that git uses in a directory. The error says why the one that is named there is not believed.
+    pub fn find(workspace: &Path) -> Result<Option<Self>, String> {
         let device = |path: &Path| path.symlink_metadata().ok().map(|found| found.dev());
         // Git itself does not look beyond a file system.
         let above = workspace.ancestors().take_while(|directory| device(directory) == device(workspace));
@@ -43,13 +53,8 @@ impl Repository {
             } else {
                 Self::linked(worktree).or_else(|| Self::submodule(worktree))
             };
-            let Some(repository) = repository else {
-                return Err(format!("`{}` names a repository that does not name it back", git.display()));
-            };
-            if repository.common.starts_with(workspace) {
-                return Ok(None);
-            }
-            return repository.may_be_written(home).map(Some);
+            let named = || format!("`{}` names a repository that does not name it back", git.display());
+            return repository.ok_or_else(named).map(Some);
         }
         Ok(None)
     }

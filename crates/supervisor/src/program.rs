@@ -8,9 +8,10 @@ use std::process::ExitCode;
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
 use model::{
-    End, LimitClock, ProcessIdentity, RunPlan, RunReport, RunState, RunStatus, STATUS_VERSION, SandboxReport,
-    TreeEnd, TreeUsage,
+    End, LimitClock, Policy, ProcessIdentity, RunPlan, RunReport, RunState, RunStatus, STATUS_VERSION,
+    SandboxReport, TreeEnd, TreeUsage,
 };
+use sandbox::{CommitWatch, CountedCommits};
 
 use crate::active_runs::Publication;
 use crate::confine::release_caches;
@@ -170,6 +171,10 @@ fn carry_out(folder: &OsStr, ready: &Ready) -> Result<(), GaveUp> {
     let since = Instant::now();
     let stopped = signals.take().map_err(GaveUp::Setup)?.stop;
     let starter = Starter::hold(starter).map_err(GaveUp::Setup)?;
+    let commits = match &plan.policy {
+        Policy::Confined(_) => CommitWatch::start(&plan.cwd, &plan.env),
+        Policy::Off => None,
+    };
     let launched = if stopped {
         Err(End::Stopped)
     } else if starter.is_gone() {
@@ -201,6 +206,10 @@ fn carry_out(folder: &OsStr, ready: &Ready) -> Result<(), GaveUp> {
             }
             if let (Some(guard), SandboxReport::Confined(confined)) = (&guard, &mut sandbox) {
                 confined.quarantined.extend(guard.sweep(&spool));
+            }
+            if let (Some(commits), SandboxReport::Confined(confined)) = (&commits, &mut sandbox) {
+                let CountedCommits { without_hooks, unsigned } = commits.count();
+                (confined.commits_without_hooks, confined.unsigned_commits) = (without_hooks, unsigned);
             }
             if !matches!(report.tree, TreeEnd::LeftAlive { .. }) {
                 publication.iter().for_each(Publication::withdraw);

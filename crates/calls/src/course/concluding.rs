@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use model::{JobEnd, Quarantined, RunReport, RunState, SandboxReport, TreeEnd};
+use model::{JobEnd, RunReport, RunState, SandboxReport, TreeEnd};
 use store::{Finished, OnDisk, StoreError, Written};
 use supervisor::Spool;
 
@@ -89,18 +89,23 @@ impl Course<'_> {
         self.files.runs().iter().filter_map(end_of).max_by_key(doubt)
     }
 
-    /// Returns the report of the last run, with the quarantined paths of the earlier ones.
+    /// Returns the report of the last run, with the quarantined paths and the counted commits of the earlier ones.
     fn report(&self) -> Option<RunReport> {
         let mut report = self.reported.report.clone()?;
-        let quarantined_in = |number: u32| match Spool::at(self.files.run(number)).status().ok()??.state {
+        let confined_in = |number: u32| match Spool::at(self.files.run(number)).status().ok()??.state {
             RunState::Ended(RunReport { sandbox: Some(SandboxReport::Confined(confined)), .. }) => {
-                Some(confined.quarantined)
+                Some(confined)
             }
             _ => None,
         };
-        let earlier = self.files.runs().into_iter().filter(|number| *number != self.last_run);
-        let mut quarantined: Vec<Quarantined> = earlier.filter_map(quarantined_in).flatten().collect();
         if let Some(SandboxReport::Confined(confined)) = &mut report.sandbox {
+            let mut quarantined = Vec::new();
+            let earlier = self.files.runs().into_iter().filter(|number| *number != self.last_run);
+            for mut earlier in earlier.filter_map(confined_in) {
+                quarantined.append(&mut earlier.quarantined);
+                confined.commits_without_hooks += earlier.commits_without_hooks;
+                confined.unsigned_commits += earlier.unsigned_commits;
+            }
             quarantined.append(&mut confined.quarantined);
             confined.quarantined = quarantined;
         }

@@ -4,9 +4,11 @@ use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
+use model::{Confined, RunPlan};
+
 use crate::quarantine::{COMMIT, git, names};
 use crate::repositories::{leaves_trace, repository, trace, use_git, workspace};
-use crate::scene::Scene;
+use crate::scene::{Scene, confined};
 
 crate::tests![
     hooks_in_the_workspace_stay_as_they_are,
@@ -20,6 +22,8 @@ crate::tests![
     programs_of_a_nested_repository_stay_as_they_are,
     new_program_that_git_runs_is_moved,
     repository_with_hooks_in_the_workspace_is_committed_to,
+    commits_without_hooks_are_counted,
+    commits_without_signature_are_counted,
 ];
 
 /// Writes a program that does nothing.
@@ -187,5 +191,59 @@ fn repository_with_hooks_in_the_workspace_is_committed_to() {
         assert_eq!(scene.output(), "0\n", "{}", scene.error());
         assert!(shop.join("checked").exists() && !trace(scene).exists());
         assert_eq!(names(&report), Vec::<&Path>::new());
+    });
+}
+
+/// A script that commits twice, in an agent whose git runs no hooks.
+fn commits_twice(scene: &Scene) -> RunPlan {
+    let mut plan = scene.shell(&format!("for n in 1 2; do echo $n > new && {COMMIT} || exit; done"));
+    plan.env.extend(
+        [("COUNT", "1"), ("KEY_0", "core.hooksPath"), ("VALUE_0", "/dev/null")]
+            .map(|(name, value)| (format!("GIT_CONFIG_{name}"), value.to_owned())),
+    );
+    plan
+}
+
+/// Runs a plan in a spool of its own.
+async fn run_again(scene: &Scene, plan: &RunPlan) -> Confined {
+    let report = scene.run(plan).await;
+    fs::remove_dir_all(scene.spool()).unwrap();
+    confined(&report).clone()
+}
+
+fn commits_without_hooks_are_counted() {
+    Scene::play(async |scene: &Scene| {
+        let shop = workspace(scene);
+        let counted = async |plan| run_again(scene, &plan).await.commits_without_hooks;
+        program(&shop.join(".git/hooks/pre-push"));
+        fs::write(shop.join(".git/hooks/commit-msg"), "not executable").unwrap();
+        assert_eq!(counted(commits_twice(scene)).await, 0, "no hook would have run");
+        program(&shop.join(".git/hooks/pre-commit"));
+        assert_eq!(counted(commits_twice(scene)).await, 2);
+        assert_eq!(counted(scene.shell("git log --oneline; echo x > new")).await, 0, "nothing is committed");
+        let plain = scene.shell(&format!("echo 3 > new && {COMMIT}"));
+        assert_eq!(counted(plain).await, 0, "the hook has run");
+        fs::remove_file(shop.join(".git/hooks/pre-commit")).unwrap();
+        fs::create_dir_all(shop.join(".husky/_")).unwrap();
+        fs::write(shop.join(".husky/pre-commit"), "npm test\n").unwrap();
+        git(&shop, "config core.hooksPath .husky/_");
+        assert_eq!(counted(commits_twice(scene)).await, 2, "husky");
+    });
+}
+
+fn commits_without_signature_are_counted() {
+    Scene::play(async |scene: &Scene| {
+        let shop = workspace(scene);
+        fs::write(scene.path("home/.gitconfig"), "[commit]\n\tgpgSign = true\n").unwrap();
+        let mut plan = commits_twice(scene);
+        // What a confined agent gets of it.
+        plan.env.insert("GIT_CONFIG_GLOBAL".to_owned(), "/dev/null".to_owned());
+        assert_eq!(run_again(scene, &plan).await.unsigned_commits, 2);
+        git(&shop, "config commit.gpgSign false");
+        assert_eq!(
+            run_again(scene, &plan).await.unsigned_commits,
+            0,
+            "unsigned by the repository's own wish"
+        );
     });
 }

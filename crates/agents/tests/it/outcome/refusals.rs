@@ -145,5 +145,7 @@ fn confined() -> SandboxReport {
         git_read_only: None,
         exposed: Vec::new(),
         quarantined: Vec::new(),
+        commits_without_hooks: 0,
+        unsigned_commits: 0,
     }))
 }

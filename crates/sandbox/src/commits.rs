@@ -1,0 +1,97 @@
+//! Counts the commits of a run that would have been made otherwise without it: with the user's hooks, or signed.
+//!
+//! Reads the log of `HEAD` before and after the run. Runs no git, and believes what the agent wrote there: the counts inform the user and
+//! decide nothing. A commit that the user makes meanwhile counts, too.
+
+use std::collections::BTreeMap;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+
+use crate::beneath::read_ordinary_file;
+use crate::git_commands::{GLOBAL, hooks_directory};
+use crate::git_includes::{ConfigEntry, read_entries};
+use crate::worktree::Repository;
+
+/// The hooks that `git commit` runs.
+const COMMIT_HOOKS: [&str; 4] = ["pre-commit", "prepare-commit-msg", "commit-msg", "post-commit"];
+
+/// The longest log that is read.
+const LONGEST_LOG: u64 = 64 << 20;
+
+/// A repository whose commits differ in a run.
+#[derive(Debug)]
+pub struct CommitWatch {
+    log: PathBuf,
+    bytes_before: usize,
+    has_hooks: bool,
+    is_signed: bool,
+}
+
+/// The commits of a run that differ.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct CountedCommits {
+    /// Commits for which no hook ran, though the repository has some.
+    pub without_hooks: u32,
+    /// Commits without a signature, though the user signs.
+    pub unsigned: u32,
+}
+
+impl CommitWatch {
+    /// Starts to watch the repository around a working directory; none where commits are the same in the run.
+    pub fn start(cwd: &Path, env: &BTreeMap<String, String>) -> Option<Self> {
+        let repository = Repository::find(cwd).ok()??;
+        let home = env.get("HOME").map(Path::new);
+        let global: Vec<PathBuf> = home.iter().flat_map(|home| GLOBAL.map(|name| home.join(name))).collect();
+        let own = ["config", "config.worktree"].map(|name| repository.common.join(name));
+        let is_silenced = |(name, value): (&String, &String)| {
+            name.starts_with("GIT_CONFIG_KEY_") && value.eq_ignore_ascii_case("core.hookspath")
+        };
+        let has_hooks = env.iter().any(is_silenced) && {
+            let path = last_value(&own, "core", "hookspath");
+            let path = path.or_else(|| last_value(&global, "core", "hookspath"));
+            has_commit_hooks(&repository, path.as_deref(), home)
+        };
+        // A repository that asks for signatures itself gets them, or the commit fails.
+        let is_signed = last_value(&own, "commit", "gpgsign").is_none()
+            && last_value(&global, "commit", "gpgsign").is_some_and(|value| is_true(&value));
+        let log = repository.own.join("logs/HEAD");
+        let bytes_before = read_ordinary_file(&log, LONGEST_LOG).map_or(0, |log| log.len());
+        (has_hooks || is_signed).then_some(Self { log, bytes_before, has_hooks, is_signed })
+    }
+
+    /// Counts the commits since the start.
+    pub fn count(&self) -> CountedCommits {
+        let log = read_ordinary_file(&self.log, LONGEST_LOG).unwrap_or_default();
+        let new = String::from_utf8_lossy(log.get(self.bytes_before..).unwrap_or_default());
+        let is_commit =
+            |line: &&str| line.split_once('\t').is_some_and(|(_, what)| what.starts_with("commit"));
+        let commits = u32::try_from(new.lines().filter(is_commit).count()).unwrap_or(u32::MAX);
+        CountedCommits {
+            without_hooks: if self.has_hooks { commits } else { 0 },
+            unsigned: if self.is_signed { commits } else { 0 },
+        }
+    }
+}
+
+/// Returns whether git runs a program for a commit. Those of husky need not be executable: its wrappers run them.
+fn has_commit_hooks(repository: &Repository, path: Option<&str>, home: Option<&Path>) -> bool {
+    let is_husky = path.is_some_and(|path| path.trim_end_matches('/').ends_with("/_"));
+    let hooks = path.and_then(|path| hooks_directory(path, &repository.worktree, home));
+    let hooks = hooks.unwrap_or_else(|| repository.common.join("hooks"));
+    let runs = |path: PathBuf| {
+        path.metadata()
+            .is_ok_and(|found| found.is_file() && (is_husky || found.permissions().mode() & 0o111 != 0))
+    };
+    COMMIT_HOOKS.iter().any(|name| runs(hooks.join(name)))
+}
+
+/// Returns the last value of a setting in configuration files. Includes are not followed: their conditions are not known here.
+fn last_value(files: &[PathBuf], section: &str, key: &str) -> Option<String> {
+    let entries = files.iter().flat_map(|file| read_entries(file));
+    let values = entries.filter(|entry| entry.section == section && entry.key == key);
+    values.map(|ConfigEntry { value, .. }| value).next_back()
+}
+
+fn is_true(value: &str) -> bool {
+    ["true", "yes", "on", "1"].iter().any(|word| value.eq_ignore_ascii_case(word))
+}
