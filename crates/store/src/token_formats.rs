@@ -165,18 +165,16 @@ pub(crate) const TOKEN_FORMATS: &[TokenFormat] = &[
     ),
     random("Bearer", &["earer", "EARER"], r"(?i)\bbearer\s+(?<secret>[A-Za-z0-9._~+/-]{16,}=*)"),
     format("Basic", &["asic", "ASIC"], r"(?i)\bauthorization:\s*basic\s+(?<secret>[A-Za-z0-9+/]{8,}=*)"),
-    // A password in an address.
+    // A password in an address. One that a person typed may have an `@` in it: the last one counts.
     TokenFormat {
         markers: &["://"],
-        pattern: r#"\b[a-z][a-z0-9+.-]{1,20}://(?<user>(?u:[^\s:/@"'`<>])*):(?<secret>(?u:[^\s:/@"'`<>]){6,})@(?<host>[A-Za-z0-9.-]+)"#,
+        pattern: r#"(?i)\b[a-z][a-z0-9+.-]{1,20}://(?<user>(?u:[^\s:/@"'`<>])*):(?<secret>(?u:[^\s/"'`<>]){4,})@(?<host>\[[0-9a-f:.]+\]|[a-z0-9._-]+)"#,
         is_secret: |found| {
-            let host = &found["host"];
-            let is_local = matches!(host, "localhost" | "127.0.0.1" | "db" | "postgres" | "redis" | "host")
-                || host.contains("example");
-            // A variable, or a word that stands for a password.
-            let stands_for_it =
-                |text: &str| text.contains(['$', '{', '*', '[', '%']) || text.to_lowercase().contains("pass");
-            !is_local && !stands_for_it(secret(found)) && secret(found) != &found["user"]
+            let is_local = matches!(
+                &found["host"],
+                "localhost" | "127.0.0.1" | "[::1]" | "db" | "postgres" | "redis" | "host"
+            );
+            !is_local && !is_placeholder(secret(found)) && secret(found) != &found["user"]
         },
     },
 ];
@@ -184,6 +182,21 @@ pub(crate) const TOKEN_FORMATS: &[TokenFormat] = &[
 /// Returns the part of a match that is taken out.
 pub(crate) fn secret<'t>(found: &Captures<'t>) -> &'t str {
     found.name("secret").or_else(|| found.get(0)).map_or("", |secret| secret.as_str())
+}
+
+/// Whether a text stands for a password: a variable, a mask, or a word such as `your_password`.
+fn is_placeholder(text: &str) -> bool {
+    let is_word = text.bytes().all(|byte| byte.is_ascii_alphabetic() || matches!(byte, b'-' | b'_' | b'.'));
+    let text = text.to_lowercase();
+    // What is not two hexadecimal digits belongs to a template, as in `%s` and `%(password)s`.
+    let is_encoded =
+        |rest: &str| rest.len() >= 2 && rest.bytes().take(2).all(|byte| byte.is_ascii_hexdigit());
+    let stands_for_it = ["pass", "pwd", "secret", "token", "changeme", "..."];
+    text.starts_with('$')
+        || text.contains(['{', '*', '['])
+        || text.contains("$(")
+        || !text.split('%').skip(1).all(is_encoded)
+        || (is_word && stands_for_it.iter().any(|word| text.contains(word)))
 }
 
 /// Whether a text looks as if it were drawn at random, and not written by a person: letters and digits change often.
@@ -297,9 +310,24 @@ mod tests {
             (format!("AccountKey={word}{word}{}==", &word[..6]), &format!("{word}{word}{}==", &word[..6])),
             (format!("postgres://shop:{}@db.shop.io/main", &word[..8]), &word[..8]),
             (format!("https://ana:{}@git.shop.io/x.git", &word[..8]), &word[..8]),
+            (format!("x HTTPS://ana:{}@db.example.com:5432/x end", &word[..4]), &word[..4]),
             (format!("https://hooks.slack.com/services/T0{word}"), &format!("T0{word}")),
         ] {
             assert_eq!(redacted(&text), text.replace(secret, "[redacted]"));
+        }
+    }
+
+    #[test]
+    fn passwords_in_addresses_are_taken_out() {
+        for (before, password, after) in [
+            ("redis://:", "hunter2secret", "@example.com"),
+            ("x mysql://root:", "Password1", "@10.0.0.7/x y"),
+            ("amqp://a:", "p%40s%2Fs", "@mq.shop.io, b@c.io"),
+            ("HTTPS://a:", "x:y@z!1", "@[2001:db8::7]:5432"),
+            (r#"{"url":"https://bob:"#, "pw12", r#"@shop.io/r.git"}"#),
+        ] {
+            let text = [before, password, after].concat();
+            assert_eq!(redacted(&text), [before, "[redacted]", after].concat(), "{text}");
         }
     }
 
@@ -310,7 +338,8 @@ mod tests {
             "<div class=\"sk-folding-cube-animation-wrapper\">",
             "bearer of bad news; Bearer authentication-is-required; Authorization: Bearer $TOKEN_OF_THE_USER_HERE",
             "postgres://postgres:postgres@localhost:5432/app, redis://default:secret123@127.0.0.1, mysql://root:password@db.io",
-            "https://example.com:8080/a@b, ssh://git@github.com:22/x, http://user:hunter2222@example.com",
+            "https://example.com:8080/a@b, ssh://git@github.com:22/x, http://user:your-password@example.com",
+            "https://bob:$PW@shop.io ftp://u:%s@shop.io ftp://u:%(pw)s@shop.io http://u:${PW}@shop.io http://u:****@shop.io http://u:...@x.io",
             "AKIAIOSFODNN7EXAMPLE wJalrXUtnFEMI/K7MDENG/bPxRfiCYEXAMPLEKEY s.querySelectorAllElements s.map(x)",
             "da39a3ee5e6b4b0d3255bfef95601890afd80709 e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855",
             "npm_config_registry npm_lifecycle_event hf_hub_download do_v1_something glpat-short",
