@@ -436,13 +436,14 @@ impl CallPolicy {
                 let (folder, hidden) = (workspace.clone(), hidden.clone());
                 return Err(PolicyError::HiddenWorkspace { folder, hidden });
             }
-            if let Some(own) = ground.guarded.iter().find(|own| own.starts_with(workspace)) {
-                let (folder, own) = (workspace.clone(), own.clone());
-                return Err(PolicyError::AboveOwnFiles { folder, own });
-            }
+            // Before our own files, which usually lie in the home directory: moving them elsewhere would not help.
             let is_home = ground.home.as_ref().is_some_and(|home| home.starts_with(workspace));
             if is_home || (self.preset.writes() && workspace.parent().is_none()) {
                 return Err(PolicyError::TooMuch { folder: workspace.clone() });
+            }
+            if let Some(own) = ground.guarded.iter().find(|own| own.starts_with(workspace)) {
+                let (folder, own) = (workspace.clone(), own.clone());
+                return Err(PolicyError::AboveOwnFiles { folder, own });
             }
         }
         let workspace = |path: &PathBuf| {

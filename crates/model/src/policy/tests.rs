@@ -105,6 +105,8 @@ fn a_workspace_that_is_a_hidden_place_or_the_whole_home_is_refused() {
         let error = CallPolicy::from(Preset::Observe).confine(&with(folder)).unwrap_err();
         assert!(matches!(error, PolicyError::HiddenWorkspace { .. }), "{folder}");
     }
+    let with =
+        |folder: &str| Ground { guarded: vec!["/home/ana/.local/state/switchboard".into()], ..with(folder) };
     for folder in ["/", "/home", "/home/ana"] {
         let error = CallPolicy::from(Preset::Workspace).confine(&with(folder)).unwrap_err();
         assert!(matches!(error, PolicyError::TooMuch { .. }), "{folder}");
