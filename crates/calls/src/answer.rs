@@ -483,12 +483,17 @@ fn refusals(outcome: &Outcome) -> Vec<ListedRefusal> {
 fn run_notes(outcome: &Outcome, metadata: Option<&Value>) -> Vec<String> {
     let left_running = metadata.and_then(left_running).unwrap_or_default();
     let mut notes = outcome.notes();
-    notes.extend(match left_running {
+    notes.extend(left_running_note(left_running));
+    notes
+}
+
+/// Returns a note about the processes that an agent left running.
+pub fn left_running_note(number: u64) -> Option<String> {
+    match number {
         0 => None,
         1 => Some("1 process that the agent left running was ended".to_owned()),
         number => Some(format!("{number} processes that the agent left running were ended")),
-    });
-    notes
+    }
 }
 
 /// Counts the secrets that were taken out of a prompt. The prompt is kept as the agent got it, so that the mark says so for good; one that
@@ -515,11 +520,9 @@ fn lost_runs(requeues: u32) -> Option<String> {
     ))
 }
 
-/// How many processes an agent left behind when it exited by itself.
+/// Returns how many processes an agent left running, whatever ended it.
 fn left_running(metadata: &Value) -> Option<u64> {
-    let report = metadata.get("report")?;
-    let exited = report.pointer("/end/how")?.as_str()? == "exited";
-    report.get("descendants_ended")?.as_u64().filter(|_| exited)
+    metadata.pointer("/report/descendants_ended")?.as_u64()
 }
 
 /// Returns what to do about a job that is not over.

@@ -109,6 +109,11 @@ fn process_that_the_agent_leaves_running_is_noted() {
         let answer = answered(&desk, scene.order("spawn setsid\nanswer up and running")).await;
         assert_eq!(answer.status, Standing::Completed);
         assert_eq!(answer.note.as_deref(), Some("1 process that the agent left running was ended"));
+        let mut hanging = scene.order("spawn setsid\nspawn daemon\nhang");
+        hanging.call.limits.wall = Some(Duration::from_secs(2));
+        let answer = answered(&desk, hanging).await;
+        assert_eq!(answer.status, Standing::Timeout);
+        assert_eq!(answer.note.as_deref(), Some("2 processes that the agent left running were ended"));
         close(&desk).await;
     });
 }
