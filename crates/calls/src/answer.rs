@@ -16,7 +16,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use crate::confinement::Sandbox;
+use crate::confinement::{Sandbox, ceiling_note};
 use crate::files::{JobFiles, PAUSE, Stream};
 use crate::live::Activity;
 use crate::wait_reason::WaitReason;
@@ -352,6 +352,9 @@ impl Answer {
             outcome.map(|outcome| run_notes(outcome, metadata.as_ref())).unwrap_or_default();
         about_the_run.extend(lost_runs(job.progress.requeues));
         about_the_run.extend(redacted_prompt(&job.order.call.prompt));
+        let asked = job.order.call.asked_preset();
+        about_the_run
+            .extend(answer.sandbox.as_ref().and_then(|sandbox| ceiling_note(asked, &sandbox.policy)));
         let left_out_bytes = outcome.map_or(0, |outcome| outcome.text_cut);
         let events = metadata.and_then(StreamEvents::read);
         answer.leave_out(Truncated {

@@ -142,6 +142,15 @@ impl Sandbox {
     }
 }
 
+/// Returns a note about a policy that is stricter than the one that was asked for.
+pub fn ceiling_note(asked: Preset, policy: &str) -> Option<String> {
+    (asked.name() != policy).then(|| {
+        format!(
+            "the policy is `{policy}`, not `{asked}`: `sandbox.ceiling` of the configuration allows no more"
+        )
+    })
+}
+
 #[expect(clippy::trivially_copy_pass_by_ref, reason = "the signature serde asks for")]
 fn is_zero(number: &u32) -> bool {
     *number == 0

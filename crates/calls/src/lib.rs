@@ -42,10 +42,10 @@ mod wait_reason;
 
 pub use answer::{
     Answer, Denial, ListedRefusal, MAX_RESPONSE_CHARS, Problem, Processes, Standing, Tokens, Truncated,
-    UnfinishedTask,
+    UnfinishedTask, left_running_note,
 };
 pub use caller_environment::{CallerEnvironment, agent_variables, secret_values};
-pub use confinement::{Gap, QuarantinedPath, Sandbox};
+pub use confinement::{Gap, QuarantinedPath, Sandbox, ceiling_note};
 pub use desk::{Cancelled, Desk, Kept, Leave, Order, Placed};
 pub use error::CallError;
 pub use files::{JobFiles, Part, Status, Stream};

@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use crate::{CallPolicy, Limits, SessionChoice};
+use crate::{CallPolicy, Limits, Preset, SessionChoice};
 
 /// A coding-agent program that can be called.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
@@ -166,6 +166,14 @@ impl CallSpec {
         }
         let all = vec![SettingSource::User, SettingSource::Project, SettingSource::Local];
         Self { settings: Settings::Only(all), ..self }
+    }
+
+    /// Returns the preset that the call asks for. Mode `observe` narrows a sandbox, and makes none.
+    pub fn asked_preset(&self) -> Preset {
+        match (self.mode, self.policy.preset) {
+            (Mode::Observe, preset) if preset != Preset::Off => preset.within(Preset::Observe),
+            (_, preset) => preset,
+        }
     }
 
     /// Returns whether a confined agent writes to the directories of the call.

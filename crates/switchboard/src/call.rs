@@ -26,6 +26,8 @@ use crate::view::{How, View};
 use crate::wire::{Line, Placed, Reply, Request, Role, Wanted};
 use crate::{direct, output, wire};
 
+/// The variable of the configuration's `sandbox.ceiling`.
+const CEILING_VARIABLE: &str = "SWITCHBOARD_SANDBOX_CEILING";
 /// How often the elapsed time is shown.
 const TICK: Duration = Duration::from_millis(100);
 /// How much of an oversized prompt is counted: stdin may have no end.
@@ -42,8 +44,14 @@ pub fn place(order: &Order) -> Result<ExitCode, Failure> {
     let mut starter = Starter::new(environment.clone()).map_err(front::FrontError::from)?;
     let config = Config::read(Some(starter.home()), &environment, &[])?;
     let mut call = spec(order, &config)?;
-    // The daemon applies the ceiling of the configuration; it does not see a variable of this shell.
-    call.policy = call.policy.within(&config.sandbox.ceiling);
+    // The daemon applies the ceiling of the file, and the result says so. It does not see a variable of this shell.
+    if environment.get(CEILING_VARIABLE).is_some() {
+        let asked = call.asked_preset();
+        call.policy = call.policy.within(&config.sandbox.ceiling);
+        if let Some(note) = calls::ceiling_note(asked, call.asked_preset().name()) {
+            output::aside(&format!("note: {note}"));
+        }
+    }
     // By default every folder is a task of its own, so `--continue` goes on where one stands.
     let task = order.task.clone().unwrap_or_else(|| call.cwd.to_string_lossy().into_owned());
     let key = uuid::Uuid::now_v7().to_string();

@@ -6,7 +6,7 @@ use std::io;
 use std::path::Path;
 
 use calls::{Answer, Problem, Processes, Sandbox, Standing};
-use model::{FailureKind, Outcome, RunReport, TreeEnd};
+use model::{CallSpec, FailureKind, Outcome, RunReport, TreeEnd};
 use unicode_width::UnicodeWidthStr;
 
 use crate::text::{brief, counted, dollars, shell_word};
@@ -70,7 +70,7 @@ impl Closing {
     }
 
     /// Collects the facts of a call without the daemon, whose files are in `directory`.
-    pub fn from_outcome(outcome: &Outcome, report: &RunReport, cwd: &Path, directory: &Path) -> Self {
+    pub fn from_outcome(outcome: &Outcome, report: &RunReport, call: &CallSpec, directory: &Path) -> Self {
         let failure = outcome.failure();
         let left_alive = match report.tree {
             TreeEnd::LeftAlive { processes } => {
@@ -78,17 +78,14 @@ impl Closing {
             }
             TreeEnd::ProvenEmpty | TreeEnd::SweptByIdentity => None,
         };
-        let killed = (report.descendants_ended > 0).then(|| {
-            format!(
-                "note: {} that the agent left running {} ended",
-                counted(report.descendants_ended, "process", "processes"),
-                if report.descendants_ended == 1 { "was" } else { "were" }
-            )
-        });
+        let killed = calls::left_running_note(report.descendants_ended.into());
         let sandbox = report.sandbox.as_ref().map(Sandbox::from);
+        let lowered =
+            sandbox.as_ref().and_then(|sandbox| calls::ceiling_note(call.asked_preset(), &sandbox.policy));
         let because = failure.map(|failure| format!("{} ({})", failure.message, failure.kind));
         let notes = outcome.notes().into_iter().filter(|note| !is_repeated(note, because.as_deref()));
-        let notes: Vec<String> = notes.map(|note| format!("note: {note}")).collect();
+        let notes = notes.chain(killed).chain(lowered).map(|note| format!("note: {note}"));
+        let notes = notes.chain(left_alive).collect();
         Self {
             status: match failure.map(|failure| &failure.kind) {
                 None => Standing::Completed,
@@ -104,12 +101,12 @@ impl Closing {
             cost_usd: outcome.cost_usd,
             because,
             hint: outcome.hint().map(str::to_owned),
-            notes: notes.into_iter().chain(killed).chain(left_alive).collect(),
+            notes,
             sandbox,
             resume: outcome
                 .session
                 .as_ref()
-                .map(|session| resume(outcome.agent.name(), session.as_str(), Some(cwd))),
+                .map(|session| resume(outcome.agent.name(), session.as_str(), Some(&call.cwd))),
             reference: format!("files: {}", directory.display()),
         }
     }

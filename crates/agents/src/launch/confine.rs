@@ -16,11 +16,9 @@ use crate::state::StateDirectory;
 
 /// The call as its policy lets it be placed.
 pub(super) fn within_policy(spec: &CallSpec, setup: &Setup) -> Result<CallSpec, LaunchError> {
-    let mut policy = spec.policy.within(&setup.premises.ceiling);
-    if spec.mode == Mode::Observe && !policy.is_off() {
-        policy.preset = policy.preset.within(Preset::Observe);
-    }
+    let policy = spec.policy.within(&setup.premises.ceiling);
     let mut spec = CallSpec { policy, ..spec.clone() };
+    spec.policy.preset = spec.asked_preset();
     // A sandbox is for a workspace that is not trusted: its hooks, servers and variables would run before any tool does, and
     // take the agent's key along. A call that trusts it names the sources. Gemini has no flag for it, see `distrusted`.
     if !spec.policy.is_off() && spec.settings == Settings::AgentDefault && spec.agent != AgentKind::Gemini {

@@ -255,9 +255,10 @@ fn ceiling_set_while_the_daemon_runs_counts_for_every_caller() {
     over_mcp("before");
     assert!(work.join("before").exists(), "no ceiling yet");
     bed.configure("rehearsal = true\n\n[sandbox]\nceiling = \"observe\"\n");
-    let said = format!("{:?}\n{}\n{}", call("cli"), over_mcp("bridge"), over_http("http"));
-    for name in ["cli", "bridge", "http"] {
+    let said = [stderr(&call("cli")), over_mcp("bridge").to_string(), over_http("http")];
+    for (name, said) in ["cli", "bridge", "http"].into_iter().zip(said) {
         assert!(!work.join(name).exists(), "{name} is not below the ceiling: {said}");
+        assert!(said.contains("the policy is `observe`, not `off`: `sandbox.ceiling`"), "{name}: {said}");
     }
     // The last ceiling that could be read counts.
     bed.configure("ceilling\n");
