@@ -1,6 +1,7 @@
-//! Compares the configuration that the running daemon started with and the one that holds now.
+//! Compares the program and the configuration that the running daemon started with and those that are there now.
 //!
-//! The daemon reads its configuration once. A file or a variable that was changed since has no effect on it, and nothing else would say so.
+//! The daemon reads its configuration once. A file or a variable that was changed since has no effect on it, and neither has a new program;
+//! nothing else would say so.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -15,7 +16,12 @@ use crate::home::Home;
 use crate::output;
 use crate::wire::{Reply, Request, Role};
 
-const APPLY: &str = "`switchboard stop --now` ends the daemon and the next call starts one with the new configuration; running jobs go on";
+/// What a restart of the daemon brings.
+fn restart(brings: &str) -> String {
+    format!(
+        "`switchboard stop --now` ends the daemon and the next call starts one with the {brings}; running jobs go on"
+    )
+}
 
 /// A setting that the daemon has otherwise.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
@@ -38,6 +44,9 @@ pub struct ConfigDrift {
     /// Why the configuration cannot be read now; the daemon keeps the one that it has.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub unreadable: Option<String>,
+    /// Whether the daemon's program was replaced, by an upgrade for instance. Settings may differ for that reason, and are not compared.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub program_replaced: bool,
 }
 
 impl ConfigDrift {
@@ -49,13 +58,17 @@ impl ConfigDrift {
     /// Asks a daemon that is connected.
     pub fn ask(connection: &mut Connection, home: &Home, environment: &Environment) -> Option<Self> {
         let pid = connection.process.as_raw_pid();
+        if is_program_replaced(pid) {
+            return Some(Self { pid, changed: Vec::new(), unreadable: None, program_replaced: true });
+        }
         let Ok(Reply::Settings { settings: daemon }) = say(connection, &Request::Settings, |_| {}) else {
             return None;
         };
-        let drift = match Settings::read(Some(home), environment, &[]) {
-            Ok(settings) => Self { pid, changed: changed(&daemon, &settings.texts()), unreadable: None },
-            Err(error) => Self { pid, changed: Vec::new(), unreadable: Some(model::in_full(&error)) },
+        let (changed, unreadable) = match Settings::read(Some(home), environment, &[]) {
+            Ok(settings) => (changed(&daemon, &settings.texts()), None),
+            Err(error) => (Vec::new(), Some(model::in_full(&error))),
         };
+        let drift = Self { pid, changed, unreadable, program_replaced: false };
         (!drift.changed.is_empty() || drift.unreadable.is_some()).then_some(drift)
     }
 
@@ -63,7 +76,8 @@ impl ConfigDrift {
     pub fn print(&self) {
         output::aside(&format!("note: {self}"));
         if self.unreadable.is_none() {
-            output::aside(&format!("  hint: {APPLY}"));
+            let brings = if self.program_replaced { "new program" } else { "new configuration" };
+            output::aside(&format!("  hint: {}", restart(brings)));
         }
     }
 }
@@ -71,6 +85,12 @@ impl ConfigDrift {
 impl fmt::Display for ConfigDrift {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let pid = self.pid;
+        if self.program_replaced {
+            return write!(
+                f,
+                "the program was replaced since the daemon (pid {pid}) started, which still runs the old one"
+            );
+        }
         if let Some(why) = &self.unreadable {
             return write!(f, "the daemon (pid {pid}) keeps the configuration it started with: {why}");
         }
@@ -87,6 +107,12 @@ impl fmt::Display for ConfigDrift {
             changed.join(", ")
         )
     }
+}
+
+/// Returns whether the file that a process was started from is no longer there, or is another one: the kernel says so in the link.
+fn is_program_replaced(pid: i32) -> bool {
+    std::fs::read_link(format!("/proc/{pid}/exe"))
+        .is_ok_and(|program| program.as_os_str().as_encoded_bytes().ends_with(b" (deleted)"))
 }
 
 /// Returns the keys whose values differ. What an option of `serve` has set is not told by the daemon.
@@ -120,7 +146,12 @@ mod tests {
             settings(&[("a", Some("1")), ("b", Some("2")), ("gone", Some("3")), ("http.address", None)]);
         let now =
             settings(&[("a", Some("1")), ("b", Some("9")), ("new", Some("4")), ("http.address", Some("x"))]);
-        let drift = ConfigDrift { pid: 7, changed: changed(&daemon, &now), unreadable: None };
+        let drift = ConfigDrift {
+            pid: 7,
+            changed: changed(&daemon, &now),
+            unreadable: None,
+            program_replaced: false,
+        };
         assert_eq!(
             drift.to_string(),
             "the configuration has changed since the daemon (pid 7) started: `b` was 2 and is now 9, \

@@ -5,7 +5,7 @@ use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
-use std::process::Output;
+use std::process::{Command, Output};
 
 use serde_json::{Value, json};
 
@@ -163,6 +163,38 @@ fn changed_configuration_is_named_with_the_remedy() {
     assert!(bed.run(&["stop", "--now"]).status.success());
     bed.daemon();
     assert!(!stderr(&bed.run(&["status"])).contains("configuration"));
+}
+
+#[test]
+fn replaced_program_is_named_and_not_its_settings() {
+    let bed = Bed::new();
+    let program = bed.work().join("switchboard");
+    let link = |built: &str, to: &Path| {
+        fs::hard_link(built, to).or_else(|_| fs::copy(built, to).map(drop)).unwrap();
+    };
+    link(env!("CARGO_BIN_EXE_switchboard-supervisor"), &program.with_file_name("switchboard-supervisor"));
+    let install = || link(env!("CARGO_BIN_EXE_switchboard"), &program);
+    let run = |args: &[&str]| {
+        let mut command = Command::new(&program);
+        command.env_clear().env("SWITCHBOARD_HOME", &bed.home).args(args).output().unwrap()
+    };
+    install();
+    assert!(run(&["serve", "--background"]).status.success());
+    let daemon = bed.running().unwrap();
+    assert!(!stderr(&run(&["status"])).contains("note:"));
+    fs::remove_file(&program).unwrap();
+    install();
+    // As a new program may have other defaults.
+    bed.configure("[limits]\nat_once = 5\n");
+    let expected = format!(
+        "note: the program was replaced since the daemon (pid {}) started, which still runs the old one\n  hint: `switchboard stop --now`",
+        daemon.pid.as_raw_pid()
+    );
+    for command in ["status", "config", "doctor"] {
+        let said = stderr(&run(&[command]));
+        assert!(said.contains(&expected) && !said.contains("configuration has changed"), "{command}: {said}");
+    }
+    assert!(run(&["stop", "--now"]).status.success());
 }
 
 #[test]
