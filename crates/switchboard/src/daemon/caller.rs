@@ -99,7 +99,7 @@ fn look_up(pid: u32) -> io::Result<Caller> {
     }
     Ok(match is_inside {
         false => Caller::Outside,
-        true if may_gain_privileges(pid)? => Caller::Unconfined { ancestors },
+        true if front::may_gain_privileges(pid)? => Caller::Unconfined { ancestors },
         true => Caller::Confined,
     })
 }
@@ -159,7 +159,7 @@ fn processes() -> impl Iterator<Item = u32> {
 
 /// Whether a process has the bit of every sandbox, or is a supervisor, whose proxy connects for its agent.
 fn may_be_confined(pid: u32) -> bool {
-    front::is_supervisor(pid) || may_gain_privileges(pid).is_ok_and(|may_gain| !may_gain)
+    front::is_supervisor(pid) || front::may_gain_privileges(pid).is_ok_and(|may_gain| !may_gain)
 }
 
 /// Whether a process has a socket open. One that does not let its files be seen may have it.
@@ -174,12 +174,6 @@ fn may_hold(pid: u32, inode: u64) -> bool {
 fn is_confined(pid: u32) -> bool {
     let caller = (0..TRIES).find_map(|_| look_up(pid).ok());
     front::is_supervisor(pid) || caller.is_some_and(|caller| caller == Caller::Confined)
-}
-
-/// Whether a process is without the bit that every sandbox sets and that no descendant gets rid of.
-fn may_gain_privileges(pid: u32) -> io::Result<bool> {
-    let status = fs::read_to_string(format!("/proc/{pid}/status"))?;
-    Ok(status.lines().any(|line| line.strip_prefix("NoNewPrivs:").is_some_and(|bit| bit.trim() == "0")))
 }
 
 #[cfg(test)]

@@ -35,8 +35,10 @@ pub fn status(order: &cli::Look) -> Result<ExitCode, Failure> {
         Ok(_) | Err(Failure::Connect(ConnectError::Nobody)) => {
             let none = if order.json {
                 r#"{"running":false}"#
+            } else if inside::a_confined_call(&environment) {
+                "the daemon cannot be reached from inside a confined call"
             } else if inside::a_call(&environment).is_some() {
-                "no daemon can be reached from inside a call"
+                "no daemon is running, and none is started inside a call"
             } else {
                 "no daemon is running; the next call starts one"
             };

@@ -26,6 +26,17 @@ pub fn a_call(environment: &Environment) -> Option<u32> {
     ancestor_of_a_run(std::process::id())
 }
 
+/// Returns whether this program runs in a sandbox, where it can place no call. Every sandbox forbids new privileges.
+pub fn a_confined_call(environment: &Environment) -> bool {
+    a_call(environment).is_some() && !may_gain_privileges(std::process::id()).unwrap_or(true)
+}
+
+/// Returns whether a process is without the bit that every sandbox sets and that no descendant gets rid of.
+pub fn may_gain_privileges(pid: u32) -> io::Result<bool> {
+    let status = fs::read_to_string(format!("/proc/{pid}/status"))?;
+    Ok(status.lines().any(|line| line.strip_prefix("NoNewPrivs:").is_some_and(|bit| bit.trim() == "0")))
+}
+
 fn ancestor_of_a_run(pid: u32) -> Option<u32> {
     let mut ancestor = pid;
     for _ in 0..MOST_ANCESTORS {

@@ -11,5 +11,5 @@ mod start;
 pub use connect::ConnectError;
 pub use control::{ask, ask_once, daemon_problem, hear_out, serve_in_background, status, stop};
 pub use drift::ConfigDrift;
-pub use inside::{belongs_to_a_run, is_supervisor, parent};
+pub use inside::{belongs_to_a_run, is_supervisor, may_gain_privileges, parent};
 pub use start::{FrontError, Starter};

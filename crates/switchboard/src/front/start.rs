@@ -74,9 +74,7 @@ impl Starter {
                 Err(ConnectError::Nobody) => {}
                 connection => return Ok(connection?),
             }
-            if inside::a_call(&self.environment).is_some() {
-                return Err(FrontError::InsideACall);
-            }
+            refuse_inside_a_call(&self.environment)?;
             if let Some(_turn) = self.turn_to_start()? {
                 match connect(&self.home, role, Some(&self.carried)) {
                     Err(ConnectError::Nobody) => {}
@@ -129,9 +127,7 @@ impl Starter {
 /// `switchboard serve --background`: starts one and returns when it answers.
 pub fn in_background(order: &cli::Serve) -> Result<Connection, Failure> {
     let environment = Environment::of_this_process();
-    if inside::a_call(&environment).is_some() {
-        return Err(FrontError::InsideACall.into());
-    }
+    refuse_inside_a_call(&environment)?;
     let mut starter = Starter::new(environment)?;
     starter.home.make()?;
     let options = order.http.iter().flat_map(|address| ["--http".to_owned(), address.clone()]);
@@ -190,6 +186,17 @@ fn words(heard: &mut rustix::fd::OwnedFd, give_up_at: Instant) -> io::Result<Opt
     Ok(Some(String::from_utf8_lossy(&words).into_owned()))
 }
 
+/// Refuses to start a daemon inside a call.
+fn refuse_inside_a_call(environment: &Environment) -> Result<(), FrontError> {
+    if inside::a_confined_call(environment) {
+        Err(FrontError::InsideAConfinedCall)
+    } else if inside::a_call(environment).is_some() {
+        Err(FrontError::InsideACall)
+    } else {
+        Ok(())
+    }
+}
+
 /// Why there is no daemon to talk to.
 #[derive(Debug, thiserror::Error)]
 pub enum FrontError {
@@ -197,7 +204,9 @@ pub enum FrontError {
     Home(#[from] HomeError),
     #[error(transparent)]
     Connect(#[from] ConnectError),
-    #[error("no daemon can be reached from inside a call, and none is started there")]
+    #[error("the daemon cannot be reached from inside a confined call")]
+    InsideAConfinedCall,
+    #[error("no daemon is running, and none is started inside a call")]
     InsideACall,
     #[error("`switchboard stop` would wait for the call that it runs in")]
     StopInsideACall,
@@ -217,9 +226,11 @@ impl FrontError {
         match self {
             Self::Home(error) => error.hint(),
             Self::Connect(error) => error.hint(),
+            Self::InsideAConfinedCall => {
+                "place the call outside, or run the outer one with `--policy off`".to_owned()
+            }
             Self::InsideACall => {
-                "start the daemon outside the call with `switchboard serve --background`; a sandboxed call does not reach it"
-                    .to_owned()
+                "start the daemon outside the call with `switchboard serve --background`".to_owned()
             }
             Self::StopInsideACall => {
                 "run it outside the call, or leave running jobs to the next daemon with `switchboard stop --now`"

@@ -65,6 +65,28 @@ fn process_of_a_confined_run_is_refused() {
     assert!(said.contains("place the call outside"), "{said}");
 }
 
+#[test]
+fn error_inside_a_call_names_the_way_out() {
+    let bed = Bed::new();
+    let call = |prefix: &[&str]| {
+        let mut command = Command::new(prefix[0]);
+        command.args(&prefix[1..]).arg(env!("CARGO_BIN_EXE_switchboard")).args(["call", "rehearsal", "x"]);
+        let variables =
+            [("PATH", "/usr/bin:/bin"), ("SWITCHBOARD_RUN_ID", "0190a3b400004000800000000000000a")];
+        command.env_clear().env("SWITCHBOARD_HOME", &bed.home).envs(variables);
+        stderr(&command.output().unwrap())
+    };
+    // A sandbox hides the daemon, whether it runs or not.
+    assert_eq!(
+        call(&["setpriv", "--no-new-privs"]),
+        "error: the daemon cannot be reached from inside a confined call\n  hint: place the call outside, or run the outer one with `--policy off`\n"
+    );
+    assert_eq!(
+        call(&["env"]),
+        "error: no daemon is running, and none is started inside a call\n  hint: start the daemon outside the call with `switchboard serve --background`\n"
+    );
+}
+
 /// A child that exits leaves its connection to its parent; its number says nothing about who speaks then.
 #[test]
 fn connection_of_a_process_that_has_exited_is_refused() {

@@ -123,7 +123,7 @@ fn inside_a_call_no_daemon_is_started_but_one_that_runs_is_used() {
     let bed = Bed::new();
     for keep in [true, false] {
         let message = inside_a_call(&bed, keep).ping(1)["error"]["message"].to_string();
-        assert!(message.contains("none is started there"), "{message}");
+        assert!(message.contains("none is started inside a call"), "{message}");
         assert!(message.contains("switchboard serve --background"), "{message}");
     }
     assert!(bed.running().is_none());
