@@ -104,7 +104,8 @@ pub struct Order {
     /// Go on with the last session of the task
     #[arg(long = "continue")]
     pub go_on: bool,
-    /// Read-only: the agent cannot change anything. Excludes the policies workspace and restricted
+    /// Read-only, and for claude and gemini without a shell, which `--policy observe` leaves them. Excludes the policies workspace and
+    /// restricted
     #[arg(long)]
     pub observe: bool,
     /// What it may touch: off, workspace, observe, restricted or sealed [default: as configured, else workspace]

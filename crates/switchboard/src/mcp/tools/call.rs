@@ -65,7 +65,7 @@ pub(super) struct Parameters {
     continue_latest: bool,
     /// A name for the task, shown in lists; `continue_latest` finds the conversation by it. Default: the name of the tool.
     task_name: Option<String>,
-    /// `execute` (default): the agent may change files and run commands without asking. `observe`: it can only look, which is enforced.
+    /// `execute` (default): the agent may change files and run commands without asking. `observe`: it can only look, which is enforced; claude and gemini have no shell then, which policy `observe` leaves them.
     #[schemars(extend("enum" = ["execute", "observe"]))]
     mode: Option<String>,
     /// What the operating system lets the agent touch. `workspace`: it writes in its folders only, and does not see keys and logins of others. `observe`: it writes nothing. `restricted`: no shell, only file tools on its folders. `sealed`: the last two together. `off`: it has all rights of the user. Default: as the operator set it, else `workspace`; the operator may also have set a limit that no call can lift.
