@@ -82,7 +82,7 @@ impl Closing {
         let sandbox = report.sandbox.as_ref().map(Sandbox::from);
         let lowered =
             sandbox.as_ref().and_then(|sandbox| calls::ceiling_note(call.asked_preset(), &sandbox.policy));
-        let because = failure.map(|failure| format!("{} ({})", failure.message, failure.kind));
+        let because = failure.map(|failure| format!("{} ({})", failure.message, failure.kind.name()));
         let notes = outcome.notes().into_iter().filter(|note| !is_repeated(note, because.as_deref()));
         let notes = notes.chain(killed).chain(lowered).map(|note| format!("note: {note}"));
         let notes = notes.chain(left_alive).collect();
