@@ -13,7 +13,7 @@ use model::{AgentEvent, AgentText, McpServerState, Part, RawJson, ToolOutput};
 
 use super::json::{Malformed, Read, Reader};
 use super::refused_paths::RefusedErrno;
-use super::summary::{self, FileToolCall, Summary};
+use super::summary::{self, PendingCall, Summary};
 use super::{Lost, UNREACHABLE, exit_code_after, parameter, unknown};
 
 /// Who speaks when the CLI itself reports an error in the place of the model.
@@ -23,6 +23,9 @@ const SYNTHETIC: &str = "<synthetic>";
 const FILE_TOOLS: &str = "mcp__files__";
 /// Those of them that only read.
 const READING_FILE_TOOLS: [&str; 4] = ["read", "list", "search", "stat"];
+
+/// Claude's tool that runs commands. One that succeeds may contain commands that failed.
+const SHELL: &str = "Bash";
 
 /// Claude's own tools that open one file.
 const OWN_FILE_TOOLS: [&str; 4] = ["Read", "Edit", "Write", "NotebookEdit"];
@@ -204,10 +207,12 @@ fn assistant(line: Line<'_>, summary: &mut Summary, on_event: &mut impl FnMut(Ag
                 let input = block.input.unwrap_or_else(|| RawJson::from_bytes(b"null"));
                 tasks::note_tool(&name, &input, summary);
                 if name.decode().starts_with(FILE_TOOLS) {
-                    summary.saw_file_tool(&id, &name, None);
+                    summary.saw_call(&id, &name, None);
                 } else if OWN_FILE_TOOLS.contains(&&*name.decode()) {
                     let target = parameter(&input, &[b"file_path", b"notebook_path"]);
-                    summary.saw_file_tool(&id, &name, target);
+                    summary.saw_call(&id, &name, target);
+                } else if name == *SHELL {
+                    summary.saw_call(&id, &name, parameter(&input, &[b"command"]));
                 }
                 on_event(AgentEvent::ToolUse { id, name, input, within: line.within.clone() });
             }
@@ -228,16 +233,19 @@ fn user(message: Message<'_>, summary: &mut Summary, on_event: &mut impl FnMut(A
         if block.kind == b"tool_result" {
             let id = block.id.unwrap_or_else(|| "".into());
             let Block { output, is_error, .. } = block;
-            let file_tool = summary.take_file_tool(&id);
-            if is_error {
-                match &file_tool {
-                    Some(FileToolCall { tool, target: Some(target), .. }) => {
-                        summary.refused_paths.search_file_tool(target, tool == "Read", &output);
-                    }
-                    _ => summary.refused_paths.search(&output),
+            let call = summary.take_call(&id);
+            match &call {
+                Some(PendingCall { tool, target: Some(command), .. }) if tool == SHELL && !is_error => {
+                    summary.refused_paths.search_output_of(command, &output);
                 }
-                let denial =
-                    disabled_tool(&output).or_else(|| refused_file(&file_tool?.tool, &output, summary));
+                Some(PendingCall { tool, target: Some(target), .. }) if tool != SHELL && is_error => {
+                    summary.refused_paths.search_file_tool(target, tool == "Read", &output);
+                }
+                _ if is_error => summary.refused_paths.search(&output),
+                _ => {}
+            }
+            if is_error {
+                let denial = disabled_tool(&output).or_else(|| refused_file(&call?.tool, &output, summary));
                 if let Some((tool, detail)) = denial {
                     let denial =
                         summary::denial(Some(&tool.into()), Some(&id), Some(&detail.as_str().into()));

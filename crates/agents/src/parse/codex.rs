@@ -216,9 +216,13 @@ fn tool_result(item: Item<'_>, summary: &mut Summary, on_event: &mut impl FnMut(
     }
     let failed_exit = item.exit_code.is_some_and(|code| code != 0);
     let is_error = declined || failed_exit || item.failure.is_some() || item.status == Some(b"failed");
+    let command = command(&item);
     let output = item.failure.or(item.output).unwrap_or(ToolOutput::Nothing);
     if is_error {
         summary.refused_paths.search(&output);
+    } else if item.kind == Some(b"command_execution") {
+        // One that succeeds may contain commands that failed.
+        summary.refused_paths.search_output_of(&command, &output);
     }
     if is_error && item.kind == Some(b"file_change") {
         // The item has no message, but it names the files.

@@ -219,7 +219,7 @@ fn note_tool(line: &Line<'_>, summary: &mut Summary) {
         let command = parameter(parameters, &[b"command"]).unwrap_or_default();
         summary.background.started(&summary::name(id), command, Some(false));
     } else if let Some(target) = parameter(parameters, &[b"file_path"]) {
-        summary.saw_file_tool(id, name, Some(target));
+        summary.saw_call(id, name, Some(target));
     }
 }
 
@@ -250,7 +250,7 @@ fn tool_result(line: Line<'_>, summary: &mut Summary, on_event: &mut impl FnMut(
     // To Gemini a command that fails is a tool that works. Only one that prints nothing is answered with its exit code.
     let exit_code = exit_code_after("Command exited with code: ", &output);
     let is_error = line.status == Some(b"error") || exit_code.is_some() || blocked.is_some() || is_canceled;
-    let file_tool = summary.take_file_tool(&id).and_then(|call| call.target);
+    let file_tool = summary.take_call(&id).and_then(|call| call.target);
     let writes = WRITING_FILE_TOOLS.contains(&tool);
     if is_error && let Some(message) = outside_workspace(&output) {
         summary.refused_paths.refused_by_file_tool(&message, RefusedErrno::AgentRule { writes });

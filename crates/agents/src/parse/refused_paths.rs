@@ -71,7 +71,7 @@ impl RefusedPaths {
         self.search_for(output, |_| true);
     }
 
-    /// Searches the output of a command that may have failed. If the command prints files, a message counts only if the command names its
+    /// Searches the output of a command of which a part may have failed. If the command prints files, a message counts only if the command names its
     /// path: others may be part of such a file.
     pub(super) fn search_output_of(&mut self, command: &str, output: &ToolOutput<'_>) {
         let prints_files = prints_files(command);
@@ -107,8 +107,18 @@ impl RefusedPaths {
     }
 
     fn search_for(&mut self, output: &ToolOutput<'_>, counts: impl Fn(&RefusedPath) -> bool) {
+        let text = searched_text(output);
+        let lower = text.to_ascii_lowercase();
+        if !PHRASES
+            .iter()
+            .map(|(phrase, _)| *phrase)
+            .chain(REPOSITORY_PHRASES)
+            .any(|phrase| lower.contains(phrase))
+        {
+            return;
+        }
         let mut seen: Vec<RefusedPath> = Vec::new();
-        for write in refused_paths(&searched_text(output)).filter(counts) {
+        for write in refused_paths(&text).filter(counts) {
             if seen.len() < MAX_PATHS && !seen.iter().any(|known| known.path == write.path) {
                 seen.push(write);
             }
@@ -140,10 +150,17 @@ const PRINTERS: [&str; 16] = [
     "show", "tail",
 ];
 
-/// Returns whether a command prints files, messages or the history of a repository.
+/// Returns whether a command prints files, messages or the history of a repository. `npm install | tail` does not: what follows a pipe
+/// filters the output of what is before it.
 fn prints_files(command: &str) -> bool {
-    let words = command.split(|c: char| c.is_whitespace() || ";|&()$`".contains(c));
-    words.filter_map(|word| word.rsplit('/').next()).any(|word| PRINTERS.contains(&word))
+    let is_printer = |word: &str| word.rsplit('/').next().is_some_and(|name| PRINTERS.contains(&name));
+    let is_gap = |c: char| c.is_whitespace() || "()$`'\"".contains(c);
+    command.replace("||", ";").split([';', '&', '\n']).any(|pipeline| {
+        pipeline.split('|').enumerate().any(|(stage, part)| {
+            let words = part.split(is_gap).filter(|word| !word.is_empty());
+            words.skip(usize::from(stage > 0)).any(is_printer)
+        })
+    })
 }
 
 /// Returns whether a command names a path, as it is or from the home directory.
@@ -204,11 +221,23 @@ fn absolute_path(line: &str) -> Option<String> {
     path.starts_with('/').then(|| path.chars().take(PATH_CHARS).collect())
 }
 
+/// How messages name the answer of the kernel, in lower case.
+const PHRASES: [(&str, RefusedErrno); 4] = [
+    ("read-only file system", RefusedErrno::ReadOnly),
+    ("permission denied", RefusedErrno::Access),
+    ("device or resource busy", RefusedErrno::Busy),
+    ("no such file or directory", RefusedErrno::Missing),
+];
+
+/// How git names a repository that it cannot find.
+const REPOSITORY_PHRASES: [&str; 2] = ["' does not appear to be a git repository", "' does not exist"];
+
 /// Reads the message of git about a repository that it cannot find: `fatal: repository '/srv/lib' does not exist`.
 fn missing_repository(line: &str) -> Option<RefusedPath> {
     let message = line.strip_prefix("fatal: ")?;
-    let names_repository = message.ends_with("' does not appear to be a git repository")
-        || (message.starts_with("repository '") && message.ends_with("' does not exist"));
+    let [no_repository, missing] = REPOSITORY_PHRASES;
+    let names_repository = message.ends_with(no_repository)
+        || (message.starts_with("repository '") && message.ends_with(missing));
     let path = quoted(message).filter(|path| names_repository && path.starts_with('/'))?;
     Some(RefusedPath::new(Some(path), line, RefusedErrno::MissingInput))
 }
@@ -219,14 +248,8 @@ fn refused_path(line: &str) -> Option<RefusedPath> {
         return Some(missing);
     }
     let lower = line.to_ascii_lowercase();
-    let phrases = [
-        ("read-only file system", RefusedErrno::ReadOnly),
-        ("permission denied", RefusedErrno::Access),
-        ("device or resource busy", RefusedErrno::Busy),
-        ("no such file or directory", RefusedErrno::Missing),
-    ];
     let (at, phrase, errno) =
-        phrases.into_iter().find_map(|(phrase, errno)| Some((lower.find(phrase)?, phrase, errno)))?;
+        PHRASES.into_iter().find_map(|(phrase, errno)| Some((lower.find(phrase)?, phrase, errno)))?;
     let (before, after) = (&line[..at], &line[at + phrase.len()..]);
     // `Permission denied` is also the answer to a read, to `exec` and to a login; a device is busy for many reasons.
     let is_clear = matches!(errno, RefusedErrno::ReadOnly | RefusedErrno::Missing);
@@ -369,6 +392,25 @@ mod tests {
             "all is well",
         ] {
             assert_eq!(refused_path(line), None, "{line}");
+        }
+    }
+
+    #[test]
+    fn commands_that_print_files_are_told_from_filters() {
+        for command in [
+            "cat x",
+            "npm test; cat log",
+            "git log | head",
+            "find . | xargs cat",
+            "a || tail x",
+            "bash -c 'cat x'",
+        ] {
+            assert!(prints_files(command), "{command}");
+        }
+        for command in
+            ["npm install 2>&1 | tail -5", "cargo build | grep -v warning | head", "touch /etc/x || true"]
+        {
+            assert!(!prints_files(command), "{command}");
         }
     }
 

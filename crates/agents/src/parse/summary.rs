@@ -60,8 +60,8 @@ pub struct Summary {
     pub oversized: u64,
     /// How many of them were no JSON.
     pub stray_lines: u64,
-    /// The calls of file tools that have no result yet.
-    file_tools: Vec<FileToolCall>,
+    /// The calls of file tools and of claude's shell that have no result yet.
+    pending_calls: Vec<PendingCall>,
     stray: String,
     /// The answers of earlier results of the same run.
     earlier_answers: Pieces,
@@ -75,12 +75,12 @@ pub struct Summary {
     in_further_turn: bool,
 }
 
-/// A call of a file tool: the agent's own, or one of ours.
+/// A call of a tool whose result is searched for refused paths.
 #[derive(Debug)]
-pub(super) struct FileToolCall {
+pub(super) struct PendingCall {
     id: String,
     pub(super) tool: String,
-    /// The file or directory that it is given, where the call names one.
+    /// The file or the command that it is given, where the call names one.
     pub(super) target: Option<String>,
 }
 
@@ -181,7 +181,7 @@ impl Summary {
         });
         let texts = self.earlier_answers.held_bytes() + self.last_text.held_bytes();
         let work = self.background.held_bytes() + self.refused_paths.held_bytes();
-        let tools = self.file_tools.iter().map(|FileToolCall { id, tool, target }| {
+        let tools = self.pending_calls.iter().map(|PendingCall { id, tool, target }| {
             id.capacity() + tool.capacity() + target.as_ref().map_or(0, String::capacity)
         });
         let tools = tools.sum::<usize>();
@@ -221,16 +221,16 @@ impl Summary {
         self.denials.len() < MAX_DENIALS
     }
 
-    pub(super) fn saw_file_tool(&mut self, id: &AgentText<'_>, tool: &AgentText<'_>, target: Option<String>) {
-        if self.file_tools.len() < MAX_DENIALS {
-            self.file_tools.push(FileToolCall { id: name(id), tool: name(tool), target });
+    pub(super) fn saw_call(&mut self, id: &AgentText<'_>, tool: &AgentText<'_>, target: Option<String>) {
+        if self.pending_calls.len() < MAX_DENIALS {
+            self.pending_calls.push(PendingCall { id: name(id), tool: name(tool), target });
         }
     }
 
-    /// Returns the call of a file tool that a result is of.
-    pub(super) fn take_file_tool(&mut self, id: &AgentText<'_>) -> Option<FileToolCall> {
-        let at = self.file_tools.iter().position(|call| *id == *call.id.as_str())?;
-        Some(self.file_tools.remove(at))
+    /// Returns the call that a result is of.
+    pub(super) fn take_call(&mut self, id: &AgentText<'_>) -> Option<PendingCall> {
+        let at = self.pending_calls.iter().position(|call| *id == *call.id.as_str())?;
+        Some(self.pending_calls.remove(at))
     }
 
     /// A whole text: it takes the place of the one before.

@@ -17,6 +17,7 @@ crate::scenarios! {
     file_tool_on_a_hidden_path_is_a_refused_read;
     refused_write_of_a_file_tool_names_its_target;
     git_repository_in_a_hidden_path_is_a_refused_read;
+    refused_write_within_a_successful_command_is_named;
     refused_write_names_the_users_git_configuration, not for Gemini: "it gives git no settings of the user";
 }
 
@@ -56,6 +57,14 @@ fn git_repository_in_a_hidden_path_is_a_refused_read(cli: &Pinned) {
         git(&["remote", "add", "origin", remote.to_str().unwrap()], &desk.workspace());
         let clone = format!("git clone {} copy", remote.display());
         (vec![Turn::shell("git fetch origin"), Turn::shell(clone)], RefusedKind::Read, remote)
+    });
+}
+
+fn refused_write_within_a_successful_command_is_named(cli: &Pinned) {
+    refuses(cli, |_| {
+        let path = PathBuf::from("/etc/switchboard-refused-write");
+        let command = format!("touch {} 2>&1 | tail -5", path.display());
+        (vec![Turn::shell(command)], RefusedKind::Write, path)
     });
 }
 
