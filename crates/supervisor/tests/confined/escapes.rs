@@ -59,13 +59,17 @@ const SHARED: [&str; 7] = [
     "start more processes than allowed",
 ];
 
+/// What a run without namespaces may do when another one has moved its directory and made a new one at the old path, which then lies in
+/// the directory that was moved: the kernel's rules are about directories and not about paths.
+const MOVED: &str = "rename the workspace away";
+
 /// Whether a try may work in a workspace that other runs write to.
 pub fn is_open_beside_others(name: &str, namespaces: bool) -> bool {
     let is_in = |list: &[(&str, &str)]| list.iter().any(|(open, _)| *open == name);
     WORKS.contains(&name)
         || SHARED.contains(&name)
         || is_in(OPEN)
-        || (!namespaces && is_in(OPEN_WITHOUT_NAMESPACES))
+        || (!namespaces && (name == MOVED || is_in(OPEN_WITHOUT_NAMESPACES)))
 }
 
 fn is_root() -> bool {

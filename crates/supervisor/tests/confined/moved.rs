@@ -20,6 +20,7 @@ crate::tests![
     removed_workspace_is_unexamined,
     workspace_exchanged_while_a_run_starts_is_swept,
     workspace_exchanged_while_a_run_starts_is_swept_without_namespaces,
+    moved_directory_is_all_that_is_written_without_namespaces,
 ];
 
 /// Waits for the test, and leaves files that the user's tools would run.
@@ -160,4 +161,30 @@ fn workspace_exchanged_while_a_run_starts_is_swept() {
 
 fn workspace_exchanged_while_a_run_starts_is_swept_without_namespaces() {
     exchange(without_namespaces);
+}
+
+/// The kernel's rules are about directories: a run may write to its own wherever that is, and to nothing else.
+fn moved_directory_is_all_that_is_written_without_namespaces() {
+    Scene::play(async |scene: &Scene| {
+        let shop = scene.workspace();
+        let [above, inner, moved] = ["a", "a/b", "moved"].map(|name| shop.join(name));
+        fs::create_dir_all(&inner).unwrap();
+        let script = format!(
+            "echo up; while [ ! -e go ]; do sleep 0.01; done; \
+             for path in {above}/b {shop}/other; do mv $path $path.away && echo moved $path; done 2>/dev/null; true",
+            above = above.display(),
+            shop = shop.display()
+        );
+        let plan = without_namespaces(in_directory(scene, &inner, &script));
+        let run = Beside::start(scene, "run", &plan).await;
+        // The run's directory takes the place of the one above it, and another one is at its old path.
+        fs::rename(&inner, &moved).unwrap();
+        fs::rename(&above, shop.join("other")).unwrap();
+        fs::rename(&moved, &above).unwrap();
+        fs::create_dir(&inner).unwrap();
+        fs::write(above.join("go"), "").unwrap();
+        run.wait().await;
+        assert!(above.join("b.away").exists() && !inner.exists());
+        assert!(shop.join("other").exists() && !shop.join("other.away").exists());
+    });
 }
