@@ -18,7 +18,6 @@ pub use background::TaskTracker;
 use json::Reader;
 use lines::{Line, Lines};
 use memchr::memchr2;
-pub(crate) use refused_paths::refused_paths;
 pub use refused_paths::{RefusedErrno, RefusedPath, RefusedPaths};
 pub use summary::{Complaint, ComplaintCode, Said, Summary};
 

@@ -5,7 +5,7 @@ use std::path::Path;
 use model::{Access, AgentKind, Confined, PermissionDenial, RefusedAction, RefusedKind, SandboxReport};
 
 use super::Ended;
-use crate::parse::{RefusedErrno, RefusedPath, refused_paths};
+use crate::parse::{RefusedErrno, RefusedPath};
 
 /// How many are listed, and how many characters of a detail.
 const MAX_REFUSALS: usize = 100;
@@ -17,7 +17,7 @@ const COMMAND_CHARS: usize = 100;
 const CODEX_COMMAND: &str = "command_execution";
 
 /// How codex reports a patch that names a file which it cannot read.
-const UNREAD_PATCH: &str = "apply_patch verification failed: Failed to read file";
+const UNREAD_PATCH: &str = "apply_patch verification failed: Failed to read file to update ";
 
 /// The subject of a refused write whose message names no path.
 const NO_PATH: &str = "unknown path";
@@ -35,10 +35,7 @@ pub(super) fn refusals(ended: &Ended<'_>) -> Vec<RefusedAction> {
     for message in codex_errors.iter().filter_map(|error| rejected_command(error)) {
         add(&mut refusals, refused_tool(CODEX_COMMAND, Some(&message)));
     }
-    let unread = codex_errors.iter().filter(|error| error.starts_with(UNREAD_PATCH));
-    let unread = unread.flat_map(|error| refused_paths(error));
-    let unread = unread.map(|refused| RefusedPath { errno: RefusedErrno::MissingInput, ..refused });
-    let unread: Vec<_> = unread.collect();
+    let unread: Vec<_> = codex_errors.iter().filter_map(|error| unread_file(error)).collect();
     for refused in ended.summary.refused_paths.iter().chain(&unread) {
         add_path(&mut refusals, ended, refused);
     }
@@ -96,6 +93,12 @@ fn rejected_command(error: &str) -> Option<String> {
     let message = message.strip_suffix(r#"\")" }"#)?;
     // Two levels of `Debug`.
     Some(message.replace(r#"\\\""#, "\"").replace(r"\\n", " "))
+}
+
+/// Reads the message about a patch that names a file which codex cannot read.
+fn unread_file(error: &str) -> Option<RefusedPath> {
+    let (path, _) = error.strip_prefix(UNREAD_PATCH)?.rsplit_once(": ")?;
+    Some(RefusedPath::new(Some(path), error, RefusedErrno::MissingInput))
 }
 
 /// Returns the refusal of a tool. A message such as "`rm -rf x` rejected: …" is of a rule that is built into the agent, and the command

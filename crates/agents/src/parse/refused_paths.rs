@@ -177,7 +177,8 @@ impl RefusedErrno {
 }
 
 impl RefusedPath {
-    fn new(path: Option<&str>, message: &str, errno: RefusedErrno) -> Self {
+    /// Returns a path that one tool call met, with the first line of the message.
+    pub(crate) fn new(path: Option<&str>, message: &str, errno: RefusedErrno) -> Self {
         let short = |text: &str, limit: usize| text.trim().chars().take(limit).collect::<String>();
         let line = message.trim().lines().next().unwrap_or_default();
         Self {
@@ -202,7 +203,7 @@ fn searched_text(output: &ToolOutput<'_>) -> String {
 }
 
 /// Reads every line of a text. A line that names no path is the cause of what a line shortly before it says.
-pub(crate) fn refused_paths(text: &str) -> impl Iterator<Item = RefusedPath> {
+fn refused_paths(text: &str) -> impl Iterator<Item = RefusedPath> {
     let mut before: [&str; 3] = [""; 3];
     text.lines().filter_map(move |line| {
         let found = refused_path(line).map(|refused| {
@@ -267,8 +268,19 @@ fn refused_path(line: &str) -> Option<RefusedPath> {
 }
 
 fn speaks_of_a_write(line: &str, before: &str, after: &str) -> bool {
-    let verbs =
-        ["creat", "touch", "write", "mkdir", "remove", "unlink", "rename", "move", "delet", "overwrite"];
+    let verbs = [
+        "creat",
+        "touch",
+        "write",
+        "mkdir",
+        "remove",
+        "unlink",
+        "rename",
+        "move",
+        "delet",
+        "overwrite",
+        "could not lock",
+    ];
     // Node names the system call: `EACCES: permission denied, open '/etc/x'`.
     let node = before.trim_end().ends_with("EACCES:") && after.starts_with(", open ");
     // A shell that cannot redirect: `bash: line 1: /etc/x: Permission denied`.
@@ -360,6 +372,11 @@ mod tests {
                 "error: could not lock config file .git/config: Read-only file system",
                 ReadOnly,
                 Some(".git/config"),
+            ),
+            (
+                "error: could not lock config file /run/gitconfig: Permission denied",
+                Access,
+                Some("/run/gitconfig"),
             ),
             (
                 "error: could not write config file .git/config: Device or resource busy",

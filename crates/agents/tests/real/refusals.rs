@@ -4,7 +4,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use model::{AgentKind, CallPolicy, CallSpec, RefusedAction, RefusedKind};
+use model::{AgentKind, CallPolicy, CallSpec, Policy, RefusedAction, RefusedKind};
 use model_api::{ModelApi, Script, Turn};
 use serde_json::json;
 
@@ -77,23 +77,32 @@ fn refused_write_names_the_users_git_configuration(cli: &Pinned) {
     });
 }
 
-/// Plays turns that meet one refused path, and compares kind, path and count.
-fn refuses(cli: &Pinned, script: impl FnOnce(&Desk) -> (Vec<Turn>, RefusedKind, PathBuf)) {
-    if !can_confine() {
-        return;
+/// Plays turns that meet one refused path, with namespaces and without, and compares kind and path.
+fn refuses(cli: &Pinned, script: impl Fn(&Desk) -> (Vec<Turn>, RefusedKind, PathBuf)) {
+    for namespaces in [true, false] {
+        if namespaces && !can_confine() {
+            continue;
+        }
+        Desk::play(cli, async |desk| {
+            let (mut turns, kind, path) = script(desk);
+            let calls = turns.len();
+            turns.push(Turn::text("I could not."));
+            let api = ModelApi::start(Script::turns(turns)).await;
+            let spec = CallSpec { policy: CallPolicy::default(), ..desk.spec("Try it.") };
+            let placed = desk.place_with(&api, &spec, |plan| {
+                if let Policy::Confined(confinement) = &mut plan.policy {
+                    confinement.namespaces = namespaces;
+                }
+            });
+            let done = placed.await.end(None).await;
+            assert_eq!(api.turns().len(), calls + 1, "{done}");
+            let [refused] = done.succeeded().refusals.as_slice() else {
+                panic!("namespaces {namespaces}: {done}")
+            };
+            assert_eq!((refused.kind, Path::new(&refused.subject)), (kind, path.as_path()), "{done}");
+            is_explained(&done, refused);
+        });
     }
-    Desk::play(cli, async |desk| {
-        let (mut turns, kind, path) = script(desk);
-        let calls = turns.len();
-        turns.push(Turn::text("I could not."));
-        let api = ModelApi::start(Script::turns(turns)).await;
-        let spec = CallSpec { policy: CallPolicy::default(), ..desk.spec("Try it.") };
-        let done = desk.ask(&api, &spec).await;
-        assert_eq!(api.turns().len(), calls + 1, "{done}");
-        let [refused] = done.succeeded().refusals.as_slice() else { panic!("{done}") };
-        assert_eq!((refused.kind, Path::new(&refused.subject)), (kind, path.as_path()), "{done}");
-        is_explained(&done, refused);
-    });
 }
 
 /// The detail names no file of Switchboard, and a read comes with a hint that helps.
