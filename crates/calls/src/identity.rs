@@ -11,6 +11,7 @@ use std::path::Path;
 
 use model::{Home, Owner};
 use serde::{Deserialize, Serialize};
+use supervisor::read_regular;
 use uuid::Uuid;
 
 use crate::files::replace_durably;
@@ -48,8 +49,9 @@ impl Identity {
     /// in a new place once it is known to be no copy of a directory in use.
     pub fn open(state: &Path) -> io::Result<Opened> {
         let place = Place::of(state)?;
-        let known: Option<Self> = match fs::read(state.join(FILE)) {
-            Ok(text) => Some(serde_json::from_slice(&text)?),
+        let damaged = |error| io::Error::other(format!("`{FILE}` is damaged: {error}"));
+        let known: Option<Self> = match read_regular(&state.join(FILE)) {
+            Ok(text) => Some(serde_json::from_slice(&text).map_err(damaged)?),
             Err(error) if error.kind() == io::ErrorKind::NotFound => None,
             Err(error) => return Err(error),
         };

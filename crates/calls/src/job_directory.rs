@@ -1,16 +1,19 @@
 //! A job as its directory holds it, for a database that has lost it.
 
 use std::fs;
-use std::io;
+use std::io::{self, Read};
 use std::path::Path;
 
 use model::{Job, JobId, JobState, Outcome, Owner, RunStatus, Timestamp};
 use serde_json::Value;
 use store::RestoredJob;
-use supervisor::read_regular;
+use supervisor::open_regular;
 
 use crate::course::{MODEL_SPOKE, RunNote, note_of};
 use crate::files::{JobFiles, RECORD, Status};
+
+/// A longer record is no job's: prompts and answers are shorter by far.
+const LONGEST_RECORD: u64 = 256 << 20;
 
 /// The content of a directory.
 pub(crate) enum Content {
@@ -30,7 +33,7 @@ pub(crate) fn read_directory(state: &Path, id: JobId, owner: &Owner) -> Content 
     if !fs::symlink_metadata(files.folder()).is_ok_and(|found| found.is_dir()) {
         return nothing("it is not a directory".to_owned());
     }
-    let record = match read_regular(&files.folder().join(RECORD)) {
+    let record = match read_record(&files.folder().join(RECORD)) {
         Ok(record) => record,
         Err(error) if error.kind() == io::ErrorKind::NotFound && is_direct_run(&files) => {
             return Content::DirectRun;
@@ -49,6 +52,16 @@ pub(crate) fn read_directory(state: &Path, id: JobId, owner: &Owner) -> Content 
     }
     let has_answer = job.outcome.as_ref().is_some_and(Outcome::has_answer) || model_spoke(&job);
     Content::Job(Box::new(RestoredJob { job: as_it_stands(job, &files, owner), has_answer }))
+}
+
+fn read_record(path: &Path) -> io::Result<Vec<u8>> {
+    let file = open_regular(path)?;
+    if file.metadata()?.len() > LONGEST_RECORD {
+        return Err(io::Error::other("it is too long"));
+    }
+    let mut record = Vec::new();
+    file.take(LONGEST_RECORD).read_to_end(&mut record)?;
+    Ok(record)
 }
 
 /// Returns the job as it stands now: one that was claimed after its record was written is running.

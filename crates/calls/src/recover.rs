@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 
 use model::{JobId, Owner, StateName};
 use serde::Serialize;
-use store::{DatabaseFile, Opening, RestoredJob, StoreError};
+use store::{DatabaseFile, Opening, RejectedJob, RestoredJob, StoreError};
 
 use crate::error::CallError;
 use crate::files::job_directories;
@@ -37,6 +37,16 @@ pub struct RecoveryReport {
     pub set_aside: Option<PathBuf>,
     /// The database.
     pub database: PathBuf,
+}
+
+impl RecoveryReport {
+    fn count(&mut self, state: StateName) -> &mut u64 {
+        match state {
+            StateName::Running | StateName::Interrupted => &mut self.running,
+            StateName::Queued | StateName::Paused => &mut self.waiting,
+            _ => &mut self.ended,
+        }
+    }
 }
 
 /// A directory whose job could not be recovered.
@@ -75,11 +85,7 @@ pub fn recover_store(state: &Path, opening: &Opening, dry_run: bool) -> Result<R
                 report.unchanged += 1;
                 return None;
             }
-            match job.progress.state.name() {
-                StateName::Running | StateName::Interrupted => report.running += 1,
-                StateName::Queued | StateName::Paused => report.waiting += 1,
-                _ => report.ended += 1,
-            }
+            *report.count(job.progress.state.name()) += 1;
             report.restored += 1;
             Some(*restored)
         }
@@ -95,7 +101,11 @@ pub fn recover_store(state: &Path, opening: &Opening, dry_run: bool) -> Result<R
     if dry_run {
         jobs.for_each(drop);
     } else {
-        database.restore(jobs)?;
+        for RejectedJob { job, state, reason } in database.restore(jobs)? {
+            *report.count(state) -= 1;
+            report.restored -= 1;
+            report.skipped.push(SkippedDirectory { job, reason });
+        }
         store_loss::forget_owner(state).map_err(cannot_use)?;
     }
     Ok(report)

@@ -72,7 +72,7 @@ pub use requests::{
     PageRequest, Placed, RescueRequest, Retention,
 };
 pub use setting::{Setting, SettingError};
-pub use sqlite::{DatabaseFile, RestoredJob};
+pub use sqlite::{DatabaseFile, RejectedJob, RestoredJob};
 pub use stats::{Stats, StatsRange, StatsRow};
 pub use store::{Opening, Store};
 pub use watch::{Change, Watch, WatchEvent};

@@ -36,7 +36,7 @@ use crate::written::{OnDisk, Written};
 use faults::Place;
 use file::{OpenFiles, Readers};
 use log::{Log, NoLog};
-pub use offline::{DatabaseFile, RestoredJob};
+pub use offline::{DatabaseFile, RejectedJob, RestoredJob};
 use writer::{Afterwards, Durability, Ledger, Writer};
 
 /// How many changes a slow watcher may be behind before it misses some.

@@ -8,8 +8,8 @@ use std::io;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
-use model::{Job, JobId, Owner, Timestamp, Usage};
-use rusqlite::{Connection, OptionalExtension, TransactionBehavior, params};
+use model::{Job, JobId, Owner, StateName, Timestamp, Usage};
+use rusqlite::{Connection, ErrorCode, OptionalExtension, TransactionBehavior, params};
 use uuid::Uuid;
 
 use crate::error::StoreError;
@@ -37,6 +37,17 @@ pub struct RestoredJob {
     pub job: Job,
     /// Whether its session is one that `continue_latest` may resume.
     pub has_answer: bool,
+}
+
+/// A job that could not be restored.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct RejectedJob {
+    /// The job.
+    pub job: JobId,
+    /// Its state in its directory.
+    pub state: StateName,
+    /// Why.
+    pub reason: String,
 }
 
 impl DatabaseFile {
@@ -82,7 +93,7 @@ impl DatabaseFile {
 
     /// Returns the revision of every job in the file; nothing when there is no file.
     pub fn revisions(&self) -> Result<HashMap<JobId, u64>, StoreError> {
-        if fs::metadata(&self.path).map_or(0, |found| found.len()) < file::HEADER {
+        if !self.has_header() {
             return Ok(HashMap::new());
         }
         self.read(|connection| {
@@ -101,7 +112,7 @@ impl DatabaseFile {
 
     /// Reads all of the file and checks that it is sound. One that is missing is not.
     pub fn check(&self) -> Result<(), StoreError> {
-        if fs::metadata(&self.path).map_or(0, |found| found.len()) < file::HEADER {
+        if !self.has_header() {
             let source = "there is no database in it".into();
             return Err(StoreError::Damaged { place: self.place().name(), source });
         }
@@ -132,25 +143,34 @@ impl DatabaseFile {
     }
 
     /// Adds the jobs that the file lacks and replaces those of which it has an older revision. Makes the file when it is missing.
-    /// Returns how many jobs were written.
-    pub fn restore(&self, jobs: impl Iterator<Item = RestoredJob>) -> Result<u64, StoreError> {
+    /// Returns the jobs that contradict others, such as one that a copied directory holds; they are left out.
+    pub fn restore(&self, jobs: impl Iterator<Item = RestoredJob>) -> Result<Vec<RejectedJob>, StoreError> {
         let place = self.place();
         let mut connection = file::open(&self.path)?;
         let failed = |error| place.failed(error);
         connection.pragma_update(None, "synchronous", "full").map_err(failed)?;
-        let transaction =
+        let mut transaction =
             connection.transaction_with_behavior(TransactionBehavior::Immediate).map_err(failed)?;
-        let mut written = 0;
+        let mut rejected = Vec::new();
         for job in jobs {
-            let restored = restore(&transaction, &job).map_err(|failed| match failed {
-                Failed::Sqlite(error) => place.failed(error),
-                Failed::Store(error) => error,
-            })?;
-            written += u64::from(restored);
+            // Rolled back when it is dropped.
+            let savepoint = transaction.savepoint().map_err(failed)?;
+            match restore(&savepoint, &job) {
+                Ok(()) => savepoint.commit().map_err(failed)?,
+                Err(Failed::Sqlite(error))
+                    if error.sqlite_error_code() == Some(ErrorCode::ConstraintViolation) =>
+                {
+                    let (job, state) = (job.job.id, job.job.progress.state.name());
+                    let reason = format!("it contradicts another job: {error}");
+                    rejected.push(RejectedJob { job, state, reason });
+                }
+                Err(Failed::Sqlite(error)) => return Err(place.failed(error)),
+                Err(Failed::Store(error)) => return Err(error),
+            }
         }
         transaction.commit().map_err(|error| place.commit_failed(error))?;
         connection.close().map_err(|(_, error)| place.failed(error))?;
-        Ok(written)
+        Ok(rejected)
     }
 
     fn read<T>(&self, read: impl FnOnce(&Connection) -> Result<T, Failed>) -> Result<T, StoreError> {
@@ -160,6 +180,11 @@ impl DatabaseFile {
             Failed::Sqlite(error) => place.failed(error),
             Failed::Store(error) => error,
         })
+    }
+
+    /// Whether the file is one and long enough for a database.
+    fn has_header(&self) -> bool {
+        fs::metadata(&self.path).is_ok_and(|found| found.is_file() && found.len() >= file::HEADER)
     }
 
     fn uses_log(&self) -> io::Result<bool> {
@@ -178,8 +203,8 @@ impl DatabaseFile {
     }
 }
 
-/// Returns whether the job was written: one that is there in the same or a newer revision is left alone.
-fn restore(connection: &Connection, restored: &RestoredJob) -> Result<bool, Failed> {
+/// Writes a job; one that is there in the same or a newer revision is left alone.
+fn restore(connection: &Connection, restored: &RestoredJob) -> Result<(), Failed> {
     let RestoredJob { job, has_answer } = restored;
     let id = job.id.as_uuid();
     let mut row = JobRow::new(job)?;
@@ -188,7 +213,7 @@ fn restore(connection: &Connection, restored: &RestoredJob) -> Result<bool, Fail
         .query_row([id.as_bytes()], |row| row.get(0))
         .optional()?;
     if known.is_some_and(|known| known >= int(row.revision)) {
-        return Ok(false);
+        return Ok(());
     }
     for older in ["DELETE FROM agent_exchanges WHERE job = ?1", "DELETE FROM agent_jobs WHERE id = ?1"] {
         connection.prepare_cached(older)?.execute([id.as_bytes()])?;
@@ -233,7 +258,7 @@ fn restore(connection: &Connection, restored: &RestoredJob) -> Result<bool, Fail
     {
         jobs::keep_last_session(connection, job.id, session, ended_at)?;
     }
-    Ok(true)
+    Ok(())
 }
 
 /// Returns whether no later job of the task has a session: directories are read in the order of their ids, not of their ends.

@@ -15,6 +15,7 @@ use std::time::Duration;
 use rustix::fs::{FlockOperation, flock};
 use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
+use supervisor::read_regular;
 
 use crate::home::socket;
 
@@ -50,7 +51,7 @@ impl Holder {
     }
 
     fn announced(state: &Path) -> Option<Self> {
-        serde_json::from_slice(&fs::read(path(state)).ok()?).ok()
+        serde_json::from_slice(&read_regular(&path(state)).ok()?).ok()
     }
 
     fn is_of(&self, state: &Path) -> bool {

@@ -141,6 +141,10 @@ fn old_database_is_moved_aside_and_never_overwritten() {
         assert_eq!(fs::read_to_string(aside).unwrap(), content);
     }
     assert_eq!(fs::read_to_string(bed.state().join("switchboard.db.lost-1")).unwrap(), "first");
+    remove_database(&bed);
+    fs::create_dir(database(&bed)).unwrap();
+    assert_eq!(recover(&bed)["restored"], 1);
+    assert!(bed.state().join("switchboard.db.lost-3").is_dir());
 }
 
 #[test]
@@ -226,6 +230,49 @@ fn damaged_job_directories_are_named_and_skipped() {
         assert!(said.contains(&format!("skipped: {id}: {reason}")), "{reason}: {said}");
     }
     assert_eq!(self::ids(&stdout(&bed.run(&["jobs", "--json"]))), ids[5..], "the daemon starts");
+}
+
+#[test]
+fn copied_and_oversized_records_are_named_and_skipped() {
+    let bed = Bed::new();
+    for _ in 0..2 {
+        call(&bed, &[], "Hello");
+    }
+    let ids = ids(&stdout(&bed.run(&["jobs", "--json"])));
+    bed.run(&["stop"]);
+    remove_database(&bed);
+    let record = |id: &str| bed.state().join("jobs").join(id).join("record.json");
+    let copy = "f0000000-0000-7000-8000-000000000000";
+    fs::create_dir(record(copy).parent().unwrap()).unwrap();
+    fs::write(record(copy), fs::read_to_string(record(&ids[0])).unwrap().replace(&ids[0], copy)).unwrap();
+    fs::File::options().write(true).open(record(&ids[1])).unwrap().set_len(1 << 40).unwrap();
+    let recovered = bed.run(&["recover"]);
+    let said = stdout(&recovered);
+    assert!(said.starts_with("recovered 1 job: 1 ended, 0 running, 0 waiting\n"), "{recovered:?}");
+    assert!(said.contains(&format!("skipped: {copy}: it contradicts another job")), "{said}");
+    assert!(
+        said.contains(&format!("skipped: {}: cannot read record.json: it is too long", ids[1])),
+        "{said}"
+    );
+}
+
+#[test]
+fn fifo_in_the_state_directory_is_not_waited_for() {
+    let bed = Bed::new();
+    call(&bed, &[], "Hello");
+    bed.run(&["stop"]);
+    for name in ["identity.json", "daemon.lock"] {
+        let path = bed.state().join(name);
+        let text = fs::read(&path).unwrap();
+        fs::remove_file(&path).unwrap();
+        mknodat(CWD, &path, FileType::Fifo, Mode::from_raw_mode(0o600), 0).unwrap();
+        let refused = bed.run(&["recover"]);
+        assert!(!refused.status.success(), "{name}: {refused:?}");
+        assert!(!bed.run(&["status"]).status.success(), "{name}");
+        fs::remove_file(&path).unwrap();
+        fs::write(&path, text).unwrap();
+    }
+    assert!(bed.run(&["recover"]).status.success());
 }
 
 #[test]
