@@ -121,7 +121,8 @@ pub(crate) fn joined(earlier: Vec<RefusedAction>, later: Vec<RefusedAction>) -> 
 }
 
 fn add(refusals: &mut Vec<RefusedAction>, refusal: RefusedAction) {
-    let is_same = |known: &&mut RefusedAction| known.kind == refusal.kind && known.subject == refusal.subject;
+    let key = |refusal: &RefusedAction| (refusal.kind, refusal.subject.clone(), refusal.by_agent);
+    let is_same = |known: &&mut RefusedAction| key(known) == key(&refusal);
     if let Some(known) = refusals.iter_mut().find(is_same) {
         known.count = known.count.saturating_add(refusal.count);
     } else if refusals.len() < MAX_REFUSALS {

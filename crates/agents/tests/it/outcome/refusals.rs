@@ -54,6 +54,21 @@ fn printed_message_of_gemini_is_no_refused_write() {
 }
 
 #[test]
+fn rule_of_the_agent_and_the_sandbox_are_listed_apart() {
+    let stream = r#"{"type":"tool_use","tool_name":"write_file","tool_id":"write_file__1","parameters":{"file_path":"/etc/x","content":""}}
+{"type":"tool_result","tool_id":"write_file__1","status":"error","output":"Path not in workspace: Attempted path \"/etc/x\" resolves outside","error":{"type":"invalid_tool_params","message":"Path not in workspace: Attempted path \"/etc/x\" resolves outside"}}
+{"type":"tool_use","tool_name":"run_shell_command","tool_id":"run_shell_command__2","parameters":{"command":"touch /etc/x"}}
+{"type":"tool_result","tool_id":"run_shell_command__2","status":"success","output":"touch: cannot touch '/etc/x': Read-only file system"}
+{"type":"result","status":"success"}"#;
+    let outcome = Run { sandbox: Some(confined()), ..Run::of(AgentKind::Gemini, stream) }.outcome();
+    let notes = outcome.notes();
+    assert_eq!(
+        notes[0], "refused: write /etc/x (a rule of the agent), write /etc/x, host example.com:443",
+        "{outcome:?}"
+    );
+}
+
+#[test]
 fn refused_writes_and_hosts_are_listed_only_of_a_confined_run() {
     let erofs = r#"{"type":"user","message":{"content":[{"type":"tool_result","is_error":true,"content":"bash: line 1: /etc/x: Read-only file system\nmkdir: cannot create directory '/opt/y': Permission denied\nmkdir: cannot create directory '/desk/work/z': Permission denied"}]}}"#;
     let run = Run::of(AgentKind::Claude, [erofs, DONE].join("\n").leak());
