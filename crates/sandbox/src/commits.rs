@@ -54,9 +54,12 @@ impl CommitWatch {
         // A repository that asks for signatures itself gets them, or the commit fails.
         let is_signed = last_value(&own, "commit", "gpgsign").is_none()
             && last_value(&global, "commit", "gpgsign").is_some_and(|value| is_true(&value));
+        if !has_hooks && !is_signed {
+            return None;
+        }
         let log = repository.own.join("logs/HEAD");
         let bytes_before = read_ordinary_file(&log, LONGEST_LOG).map_or(0, |log| log.len());
-        (has_hooks || is_signed).then_some(Self { log, bytes_before, has_hooks, is_signed })
+        Some(Self { log, bytes_before, has_hooks, is_signed })
     }
 
     /// Counts the commits since the start.
