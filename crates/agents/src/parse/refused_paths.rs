@@ -167,7 +167,8 @@ fn prints_files(command: &str) -> bool {
 fn names(command: &str, path: &str) -> bool {
     let from_home =
         |word: &str| word.strip_prefix("~/").is_some_and(|rest| !rest.is_empty() && path.ends_with(rest));
-    command.contains(path) || command.split_whitespace().any(from_home)
+    let mut words = command.split(|c: char| c.is_whitespace() || ";&|<>()'\"`".contains(c));
+    command.contains(path) || words.any(from_home)
 }
 
 impl RefusedErrno {
@@ -409,6 +410,18 @@ mod tests {
             "all is well",
         ] {
             assert_eq!(refused_path(line), None, "{line}");
+        }
+    }
+
+    #[test]
+    fn command_names_a_path_from_the_home_directory() {
+        for command in
+            ["cat ~/x/key", "echo x > ~/x/key; echo y", "echo x >~/x/key", "(cat '/home/ana/x/key')"]
+        {
+            assert!(names(command, "/home/ana/x/key"), "{command}");
+        }
+        for command in ["cat ~/", "cat ~/x/keys", "cat key"] {
+            assert!(!names(command, "/home/ana/x/key"), "{command}");
         }
     }
 
