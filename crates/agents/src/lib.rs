@@ -24,6 +24,7 @@ mod outcome;
 mod parse;
 mod private_state;
 mod relay;
+mod settings_programs;
 mod setup;
 mod state;
 mod stderr;

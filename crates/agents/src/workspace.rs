@@ -16,6 +16,7 @@ use rustix::fs::{CWD, Mode, OFlags, ResolveFlags, openat2};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
+use crate::settings_programs::settings_programs;
 use crate::{FileReferences, GitSettings};
 
 /// How many bytes of instructions are passed on: as many as codex reads itself.
@@ -42,6 +43,8 @@ pub struct WorkspaceFiles {
     pub user_servers: Map<String, Value>,
     /// Absolute paths of programs and scripts in the user's own MCP servers.
     pub user_programs: Vec<PathBuf>,
+    /// Files in the directories of the call that the user's settings of any agent name in a command.
+    pub settings_programs: Vec<PathBuf>,
     /// The user's git settings.
     pub git: GitSettings,
     /// References in the prompt that gemini would replace by files.
@@ -70,7 +73,11 @@ pub struct AgentDefinition {
 /// Reads the files of a call's workspace, and of the user in whose environment it is placed.
 pub fn inspect_workspace(spec: &CallSpec, inherited: &BTreeMap<String, String>) -> WorkspaceFiles {
     let directories = from_the_root_down(&spec.cwd);
+    let workspaces: Vec<_> = [&spec.cwd].into_iter().chain(&spec.add_dirs).map(PathBuf::as_path).collect();
     let mut found = WorkspaceFiles::default();
+    if !spec.policy.is_off() && spec.agent != AgentKind::Rehearsal {
+        found.settings_programs = settings_programs(&workspaces, inherited);
+    }
     match spec.agent {
         AgentKind::Claude => {
             let has_instructions = |dir: &&PathBuf| {
@@ -91,9 +98,7 @@ pub fn inspect_workspace(spec: &CallSpec, inherited: &BTreeMap<String, String>) 
             // A link to nowhere counts: it may lead somewhere by the time the agent looks.
             found.has_settings = spec.cwd.join(".gemini").symlink_metadata().is_ok();
             found.user_programs = gemini_programs(inherited);
-            let searched: Vec<_> =
-                [&spec.cwd].into_iter().chain(&spec.add_dirs).map(PathBuf::as_path).collect();
-            found.references = FileReferences::find(&spec.prompt, &searched);
+            found.references = FileReferences::find(&spec.prompt, &workspaces);
         }
         AgentKind::Rehearsal => {}
     }
@@ -123,7 +128,7 @@ fn is_program(path: &Path) -> bool {
     found.is_file() && (is_script || found.permissions().mode() & 0o111 != 0)
 }
 
-fn read_configuration(path: &Path) -> Option<String> {
+pub(crate) fn read_configuration(path: &Path) -> Option<String> {
     let file = File::open(path).ok()?;
     let mut text = String::new();
     file.take(MAX_CONFIGURATION).read_to_string(&mut text).ok()?;

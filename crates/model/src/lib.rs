@@ -50,7 +50,7 @@ pub use outcome::{
 pub use plan::{Lasts, Outlives, PlanError, RunPlan};
 pub use policy::{
     Access, Bounds, CallPolicy, Confinement, Ground, IfCreated, Network, PRIVATE_FOLDERS, Policy,
-    PolicyError, Preset, Protected, Requirement, Root, protected_in,
+    PolicyError, Preset, Protected, Requirement, Root, is_in_products, protected_in,
 };
 pub use progress::{Attempt, Claim, Lease, Owner, Progress, Refusal, Step};
 pub use report::{End, Exit, NotStarted, NotStartedReason, RunReport, TreeEnd, TreeUsage};

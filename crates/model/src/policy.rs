@@ -15,7 +15,7 @@ use crate::{AgentState, BadName, Caches, HomeView, HostRule, SafeguardName};
 mod known_paths;
 
 use known_paths::SECRETS;
-pub use known_paths::protected_in;
+pub use known_paths::{is_in_products, protected_in};
 
 /// Folders that every sandbox with namespaces has its own of.
 pub const PRIVATE_FOLDERS: [&str; 3] = ["/tmp", "/var/tmp", "/run"];
@@ -403,6 +403,8 @@ pub struct Ground {
     pub programs: Vec<PathBuf>,
     /// Files that stand in for those of the home directory ([`HomeView::copies`]).
     pub copies: Vec<(PathBuf, PathBuf)>,
+    /// Files in the workspaces that the user's settings of agents name in a command.
+    pub settings_programs: Vec<PathBuf>,
     /// What is ours and not the agent's: job files, database, configuration.
     pub own: Vec<PathBuf>,
     /// Directories that no workspace may contain either: a call could write the configuration that bounds it.
@@ -455,6 +457,8 @@ impl CallPolicy {
         let roots = roots.chain(ground.visible.iter().map(Root::read)).collect();
         let protected = ground.workspaces.iter().filter(|_| self.preset.writes());
         let protected = protected.flat_map(|workspace| protected_in(workspace));
+        let programs = ground.settings_programs.iter().filter(|_| self.preset.writes()).cloned();
+        let protected = protected.chain(programs.map(|path| Protected { path, if_created: IfCreated::Keep }));
         Ok(Policy::Confined(Box::new(Confinement {
             preset: self.preset,
             requirement: self.requirement,

@@ -6,12 +6,11 @@
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
-use model::{IfCreated, Protected};
+use model::{IfCreated, Protected, is_in_products};
 
 use crate::git_includes::{ConfigEntry, included_by, read_entries, resolve};
 use crate::layout::Layout;
 use crate::link_targets::FollowedPath;
-use crate::repositories::is_in_products;
 
 /// Configuration of the user that counts in every repository, in the home directory.
 pub(crate) const GLOBAL: [&str; 2] = [".gitconfig", ".config/git/config"];

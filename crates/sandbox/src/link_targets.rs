@@ -5,10 +5,9 @@ use std::ffi::OsString;
 use std::fs;
 use std::path::{Component, Path, PathBuf};
 
-use model::Protected;
+use model::{Protected, is_in_products};
 
 use crate::layout::{Layout, Mount};
-use crate::repositories::is_in_products;
 
 /// How many links the kernel follows in one path.
 const MAX_LINKS: usize = 40;

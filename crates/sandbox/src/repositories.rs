@@ -13,6 +13,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
+use model::is_in_products;
 use rustix::fs::{AtFlags, FileType, RawDir, fstat, statat};
 
 use crate::beneath::{list_beneath, open_beneath, open_without_links};
@@ -20,10 +21,6 @@ use crate::quarantine::{ChangeTime, Permission, change_time};
 
 /// How many directories are read at most.
 pub(crate) const MAX_DIRECTORIES: usize = 50_000;
-
-/// Directories of packages and build products. They may hold most directories of a workspace, and tests remove and recreate repositories in
-/// them.
-const PRODUCTS: [&str; 6] = ["node_modules", "target", ".venv", "venv", ".tox", "__pycache__"];
 
 /// How git comes to take a path for a repository.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -152,7 +149,7 @@ impl RepositoryWalk {
                 found(&relative, RepositoryKind::Bare);
                 queue.push_back((relative.join("modules"), Place::Modules));
             }
-            let is_read = |name: &&PathBuf| extent == Extent::Everything || !is_product(name);
+            let is_read = |name: &&PathBuf| extent == Extent::Everything || !is_in_products(name);
             let below = names.directories.iter().filter(is_read);
             queue.extend(below.map(|name| (relative.join(name), Place::Ordinary)));
         }
@@ -195,15 +192,6 @@ impl RepositoryWalk {
 fn is_no_directory(error: &io::Error) -> bool {
     error.kind() == io::ErrorKind::NotFound
         || matches!(error.raw_os_error(), Some(libc::ENOTDIR | libc::ELOOP | libc::EXDEV))
-}
-
-fn is_product(name: &Path) -> bool {
-    PRODUCTS.iter().any(|product| name == Path::new(product))
-}
-
-/// Whether a path lies in a directory of packages or build products.
-pub(crate) fn is_in_products(relative: &Path) -> bool {
-    relative.iter().any(|name| is_product(Path::new(name)))
 }
 
 fn read_names(directory: &OwnedFd) -> io::Result<Names> {

@@ -119,6 +119,7 @@ pub(super) fn confine(draft: &mut Draft<'_>) -> Result<(), LaunchError> {
         caches: caches(draft, home.as_deref()),
         exposed: exposed(draft, home.as_deref()),
         programs: draft.setup.workspace.user_programs.clone(),
+        settings_programs: draft.setup.workspace.settings_programs.clone(),
         // For programs that do not pass the variable on.
         copies: home.iter().map(|home| (home.join(".gitconfig"), git_config.clone())).collect(),
         home,

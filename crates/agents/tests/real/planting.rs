@@ -14,6 +14,7 @@ crate::scenarios! {
     agent_plants_nothing_in_its_own_state;
     agent_plants_nothing_in_its_own_state_without_namespaces;
     planted_env_file_runs_nothing_later, not for Claude: "it reads no such file", not for Gemini: "its shell obeys no such file";
+    programs_that_settings_name_stay_as_they_are;
     sessions_and_state_survive_confined_calls;
 }
 
@@ -162,6 +163,31 @@ fn planted_env_file_runs_nothing_later(cli: &Pinned) {
         let done = desk.ask(&api, &desk.spec("Run something, unconfined.")).await;
         assert_eq!(done.succeeded().text, "Done.", "{done}");
         assert!(!mark.exists(), "the planted file ran unconfined: {done}");
+    });
+}
+
+/// A hook in the user's settings of claude runs in every later session, outside of any sandbox.
+fn programs_that_settings_name_stay_as_they_are(cli: &Pinned) {
+    if !can_confine() {
+        return;
+    }
+    Desk::play(cli, async |desk| {
+        let (hook, other) = (desk.workspace().join("hook.sh"), desk.workspace().join("other.sh"));
+        for file in [&hook, &other] {
+            fs::write(file, "as it was\n").unwrap();
+        }
+        let settings = desk.folder().join("home/.claude/settings.json");
+        fs::create_dir_all(settings.parent().unwrap()).unwrap();
+        let command = format!("sh {}", hook.display());
+        // In a field that claude itself does not know: this call must not run it.
+        fs::write(&settings, format!(r#"{{"later": {{"command": "{command}"}}}}"#)).unwrap();
+        let command = "echo evil >> hook.sh; mv hook.sh away.sh; echo evil >> other.sh; echo tried";
+        let api = ModelApi::start(Script::turns(vec![Turn::shell(command), Turn::text("Done.")])).await;
+        let spec = CallSpec { policy: Preset::Workspace.into(), ..desk.spec("Change the scripts.") };
+        let done = desk.ask(&api, &spec).await;
+        assert_eq!(done.succeeded().text, "Done.", "{done}");
+        assert_eq!(fs::read_to_string(&hook).unwrap(), "as it was\n", "{done}");
+        assert!(contains(&other, "evil"), "{done}");
     });
 }
 

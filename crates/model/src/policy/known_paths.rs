@@ -84,3 +84,12 @@ pub fn protected_in(workspace: &Path) -> impl Iterator<Item = Protected> {
         .iter()
         .map(|(name, if_created)| Protected { path: workspace.join(name), if_created: *if_created })
 }
+
+/// Directories of packages and build products. They may hold most directories of a workspace, they are replaced as a whole, and tests
+/// remove and recreate repositories in them.
+const PRODUCTS: [&str; 6] = ["node_modules", "target", ".venv", "venv", ".tox", "__pycache__"];
+
+/// Returns whether a relative path is, or lies in, a directory of packages or build products.
+pub fn is_in_products(relative: &Path) -> bool {
+    relative.iter().any(|name| PRODUCTS.iter().any(|product| name == *product))
+}
