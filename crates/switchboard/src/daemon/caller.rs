@@ -104,7 +104,7 @@ fn look_up(pid: u32) -> io::Result<Caller> {
     })
 }
 
-/// Tells whether a client of the HTTP server is a process inside a confined call, or may be one.
+/// Tells whether a client of the HTTP server is a process inside a confined call.
 ///
 /// TCP does not name the process at the other end, so the processes that are confined are asked whether they have its socket open. A
 /// client on another machine is not, and neither is one in a namespace of its own: it has no way to this server.
@@ -112,9 +112,7 @@ pub fn is_confined_client(ends: TcpEnds) -> bool {
     match socket_of(ends) {
         // One that nobody has open any more may have been a confined process's.
         Some(0) => true,
-        Some(inode) => {
-            processes().any(|pid| may_be_confined(pid) && may_hold(pid, inode) && is_confined(pid))
-        }
+        Some(inode) => processes().any(|pid| may_be_confined(pid) && holds(pid, inode) && is_confined(pid)),
         None => false,
     }
 }
@@ -162,13 +160,12 @@ fn may_be_confined(pid: u32) -> bool {
     front::is_supervisor(pid) || front::may_gain_privileges(pid).is_ok_and(|may_gain| !may_gain)
 }
 
-/// Whether a process has a socket open. One that does not let its files be seen may have it.
-fn may_hold(pid: u32, inode: u64) -> bool {
+/// Whether a process has a socket open. One whose open files cannot be seen has not: bubblewrap itself is such a process in every sandbox of
+/// an ordinary user, and an agent inside its namespaces cannot become one.
+fn holds(pid: u32, inode: u64) -> bool {
     let name = PathBuf::from(format!("socket:[{inode}]"));
-    match fs::read_dir(format!("/proc/{pid}/fd")) {
-        Ok(files) => files.flatten().any(|file| fs::read_link(file.path()).is_ok_and(|link| link == name)),
-        Err(error) => error.kind() == io::ErrorKind::PermissionDenied,
-    }
+    let files = fs::read_dir(format!("/proc/{pid}/fd")).into_iter().flatten().flatten();
+    files.into_iter().any(|file| fs::read_link(file.path()).is_ok_and(|link| link == name))
 }
 
 fn is_confined(pid: u32) -> bool {
