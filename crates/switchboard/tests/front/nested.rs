@@ -127,11 +127,25 @@ fn serve_http(bed: &Bed) -> (String, String) {
     (url.to_owned(), fs::read_to_string(bed.state().join("http-token")).unwrap())
 }
 
-/// A token in the agent's own configuration gives a confined agent no more rights than it has.
+/// A token in the agent's own configuration gives a confined agent no more rights than it has. Clients outside are served while it runs.
 #[test]
 fn http_client_inside_a_confined_run_is_refused() {
     let bed = Bed::new();
     let (url, token) = serve_http(&bed);
+    let work = bed.work();
+    let placed = bed.run(&[
+        "call",
+        "rehearsal",
+        "--background",
+        "--cwd",
+        work.to_str().unwrap(),
+        "@rehearse say up\n@rehearse hang",
+    ]);
+    let job = stdout(&placed);
+    let is_up = || stdout(&bed.run(&["logs", job.trim()])).contains("up");
+    while !is_up() {
+        std::thread::sleep(std::time::Duration::from_millis(20));
+    }
     let ask = |prefix: &[&str], variable: &str| {
         let mut command = Command::new("env");
         command.env_clear().env("PATH", "/usr/bin:/bin").env(variable, "0190a3b400004000800000000000000a");
@@ -147,6 +161,7 @@ fn http_client_inside_a_confined_run_is_refused() {
         assert!(!said.is_empty());
         assert_eq!(said.starts_with("403") && said.contains(CONFINED), is_refused, "{said}");
     }
+    assert!(bed.run(&["cancel", job.trim()]).status.success());
 }
 
 #[test]
