@@ -1,0 +1,63 @@
+//! Notes about a job: facts that its state and its answer do not show.
+
+use model::Outcome;
+use serde_json::Value;
+
+/// Returns the notes about a run that is over.
+pub(super) fn run_notes(outcome: &Outcome, metadata: Option<&Value>) -> Vec<String> {
+    let left_running = metadata.and_then(left_running).unwrap_or_default();
+    let mut notes = outcome.notes();
+    notes.extend(left_running_note(left_running));
+    notes
+}
+
+/// Returns a note about the processes that an agent left running.
+pub fn left_running_note(number: u64) -> Option<String> {
+    match number {
+        0 => None,
+        1 => Some("1 process that the agent left running was ended".to_owned()),
+        number => Some(format!("{number} processes that the agent left running were ended")),
+    }
+}
+
+/// Counts the secrets that were taken out of a prompt. The prompt is kept as the agent got it, so that the mark says so for good; one that
+/// the caller has written counts, too.
+pub(super) fn redacted_prompt(prompt: &str) -> Option<String> {
+    match prompt.matches(store::REDACTED).count() {
+        0 => None,
+        1 => Some("1 secret was taken out of the prompt: the agent got `[redacted]` in its place".to_owned()),
+        number => Some(format!(
+            "{number} secrets were taken out of the prompt: the agent got `[redacted]` in their place"
+        )),
+    }
+}
+
+/// Names the runs that were lost before the last one: the work was started again, and their usage is unknown.
+pub(super) fn lost_runs(requeues: u32) -> Option<String> {
+    let times = match requeues {
+        0 => return None,
+        1 => "once".to_owned(),
+        number => format!("{number} times"),
+    };
+    Some(format!(
+        "started again {times} after a run was lost; time, tokens, turns and cost of lost runs are not included"
+    ))
+}
+
+/// Returns how many processes an agent left running, whatever ended it.
+fn left_running(metadata: &Value) -> Option<u64> {
+    metadata.pointer("/report/descendants_ended")?.as_u64()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn redacted_prompt_is_noted_with_the_number_of_secrets() {
+        assert_eq!(redacted_prompt("push it"), None);
+        let noted = |prompt| redacted_prompt(prompt).unwrap_or_default();
+        assert!(noted("KEY=[redacted]").starts_with("1 secret was taken out of the prompt"));
+        assert!(noted("[redacted], [redacted]").starts_with("2 secrets were taken out of the prompt"));
+    }
+}
