@@ -1,8 +1,8 @@
 //! Finds the programs in a workspace that the user's own settings of agents name: hooks, helpers, notifiers.
 //!
 //! The user's next session runs them, and so does a call without a policy, outside of any sandbox. So no confined agent may change them,
-//! whichever agent's settings name them. The programs of MCP servers are left out: a server in the workspace is often what the agent works
-//! on.
+//! whichever agent's settings name them. The programs of MCP servers are left out: agents often work on a server
+//! in the workspace.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};

@@ -1,6 +1,6 @@
 //! Counts the commits of a run that would have been made otherwise without it: with the user's hooks, or signed.
 //!
-//! Reads the log of `HEAD` before and after the run. Runs no git, and believes what the agent wrote there: the counts inform the user and
+//! Reads the log of `HEAD` before and after the run. Runs no git, and believes the agent's entries: the counts inform the user and
 //! decide nothing. A commit that the user makes meanwhile counts, too.
 
 use std::collections::BTreeMap;

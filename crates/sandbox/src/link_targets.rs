@@ -50,7 +50,7 @@ impl FollowedPath {
 }
 
 impl Layout {
-    /// Protects paths and what they lead to, where an agent could write to it. Links on the way that an agent could replace are reported
+    /// Protects paths and their targets, where an agent could write to them. Links on the way that an agent could replace are reported
     /// as unprotected.
     pub fn protect_followed(&mut self, protected: impl IntoIterator<Item = Protected>) {
         let mut ends = Vec::new();
@@ -63,7 +63,7 @@ impl Layout {
             }
             ends.push(Protected { path: end, if_created });
         }
-        // A directory that is read-only as a whole comes before what lies in it, which then needs no mount.
+        // A directory that is read-only as a whole comes before its contents, which then need no mount.
         ends.sort_by_key(|protected| protected.path.components().count());
         for protected in ends {
             if self.can_be_written(&protected.path) {

@@ -93,7 +93,7 @@ pub(crate) fn rebase_commands(git: &Path) -> Vec<RebaseCommand> {
 /// Returns the options in a state that make git run a program.
 fn options_of(state: &Path) -> impl Iterator<Item = RebaseCommand> {
     let strategy = lines_of(state, "strategy", |text| !OWN_STRATEGIES.contains(&text));
-    // Git's own strategies take options for what they are.
+    // Git's own strategies run no program for their options.
     let strategy_options =
         if strategy.is_empty() { Vec::new() } else { lines_of(state, "strategy_opts", |_| true) };
     let program_options = PROGRAM_OPTIONS.map(|name| (name, lines_of(state, name, |_| true)));

@@ -39,7 +39,7 @@ struct KnownRepository {
     path: PathBuf,
     /// Its inode and time of birth: another run may have it moved to quarantine and put another one in its place.
     identity: (u64, u64),
-    /// What in its unfinished rebase runs programs.
+    /// The commands of its unfinished rebase.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     commands: Vec<String>,
 }

@@ -216,7 +216,7 @@ impl Supervisor {
             nursery.end();
         }
         let folder = spool.folder().to_owned();
-        // What cannot be killed here is found again by the recovery.
+        // The recovery finds the processes that cannot be killed here.
         let _ = tokio::task::spawn_blocking(move || kill_supervisor(&folder)).await;
     }
 

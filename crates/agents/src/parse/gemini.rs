@@ -210,7 +210,7 @@ fn message(line: Line<'_>, summary: &mut Summary, on_event: &mut impl FnMut(Agen
     on_event(AgentEvent::Text { text, part, within: None });
 }
 
-/// A shell command may go on in the background, and the message of a file tool may name no path: what they are given is known only here.
+/// Notes the command or the path of a tool, because its result may name neither: a shell command may go on in the background.
 fn note_tool(line: &Line<'_>, summary: &mut Summary) {
     let (Some(name), Some(id), Some(parameters)) = (&line.tool_name, &line.tool_id, &line.parameters) else {
         return;

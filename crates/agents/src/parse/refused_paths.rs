@@ -150,8 +150,8 @@ const PRINTERS: [&str; 16] = [
     "show", "tail",
 ];
 
-/// Returns whether a command prints files, messages or the history of a repository. `npm install | tail` does not: what follows a pipe
-/// filters the output of what is before it.
+/// Returns whether a command prints files, messages or the history of a repository. `npm install | tail` does not: a
+/// command behind a pipe filters the output of the one before it.
 fn prints_files(command: &str) -> bool {
     let is_printer = |word: &str| word.rsplit('/').next().is_some_and(|name| PRINTERS.contains(&name));
     let is_gap = |c: char| c.is_whitespace() || "()$`'\"".contains(c);
@@ -203,7 +203,7 @@ fn searched_text(output: &ToolOutput<'_>) -> String {
     }
 }
 
-/// Reads every line of a text. A line that names no path is the cause of what a line shortly before it says.
+/// Reads every line of a text. A line that names no path is the cause of an error in a line shortly before it.
 fn refused_paths(text: &str) -> impl Iterator<Item = RefusedPath> {
     let mut before: [&str; 3] = [""; 3];
     text.lines().filter_map(move |line| {

@@ -14,7 +14,7 @@ use crate::wait_reason::WaitReason;
 const HOLDER_CHECKED_EVERY: Duration = Duration::from_secs(1);
 
 impl Course<'_> {
-    /// Publishes why the job waits. Its folder says, too, that the job is there: whoever placed it may look.
+    /// Publishes why the job waits. The job's directory shows it, too, for the caller.
     fn say_waiting(&self, reason: WaitReason) {
         self.live.wait_for(reason, self.desk.store.now());
         self.files.show(self.job);
@@ -56,7 +56,7 @@ impl Course<'_> {
             }
             let mut reason = self.lock_reason(&key);
             self.say_waiting(reason.clone());
-            // Who only waits keeps nobody from working.
+            // A job that only waits needs no slot.
             self.place.step_aside();
             self.desk.wake.notify_one();
             let mut locked = std::pin::pin!(self.desk.locks.take(key.clone(), self.job.id));
@@ -64,7 +64,7 @@ impl Course<'_> {
             let guard = loop {
                 tokio::select! {
                     biased;
-                    // First of all: who leaves lets go of what the others wait for, and its run goes on. A desk that closes begins nothing.
+                    // First of all: a desk that leaves releases its locks, and its runs go on. A desk that closes starts nothing.
                     () = self.desk.leaving.cancelled() => return Err(Conclusion::Left),
                     () = self.live.stop.cancelled() => return Err(self.ended_between_runs(relay)),
                     () = self.desk.closing.cancelled() => return Err(self.leave(relay)),
@@ -85,7 +85,7 @@ impl Course<'_> {
         Ok(())
     }
 
-    /// Waits until there is room for what is about to run, if the job has no place or has given it away.
+    /// Waits for a slot, if the job has none or has given it away.
     pub(super) async fn take_place(&mut self, relay: &Relay) -> Result<(), Conclusion> {
         if self.place.is_taken() {
             return Ok(());

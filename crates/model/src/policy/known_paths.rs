@@ -4,7 +4,7 @@ use std::path::Path;
 
 use super::{IfCreated, Protected};
 
-/// Paths of a home directory that lend somebody else's power: keys, logins, browsers, and what was typed.
+/// Paths of a home directory that lend somebody else's power: keys, logins, browsers, and histories of commands.
 pub(super) const SECRETS: &[&str] = &[
     ".ssh",
     ".aws",
@@ -55,7 +55,7 @@ pub(super) const SECRETS: &[&str] = &[
     ".var/app",
 ];
 
-/// Paths of a workspace that make git, an agent, an editor or a shell run commands, with the rights of whoever comes next.
+/// Paths of a workspace that make git, an agent, an editor or a shell run commands, with the rights of the user.
 ///
 /// Git runs in shell prompts and editors without being asked, so a new path that it obeys is moved at once. The other programs ask
 /// the user first, and an agent may have been asked to write their files.

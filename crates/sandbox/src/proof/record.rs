@@ -1,4 +1,4 @@
-//! Proofs that are kept, and what each is valid for.
+//! Proofs that are kept, each with the circumstances that it is valid for.
 
 use std::fs::{self, DirBuilder};
 use std::io;
@@ -12,7 +12,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::machine::{Machine, Tier};
 
-/// What a proof is valid for.
+/// The circumstances that a proof is valid for.
 #[derive(Debug, Serialize, Deserialize, PartialEq)]
 pub(super) struct Record {
     boot: String,
@@ -23,17 +23,17 @@ pub(super) struct Record {
     executable: String,
     tier: String,
     kind: String,
-    /// What the kernel says about who may make namespaces.
+    /// The kernel's settings for new namespaces.
     #[serde(default)]
     namespaces: String,
     #[serde(default)]
     escapes: Vec<Escape>,
-    /// Why it could not be proven, when that is what is known.
+    /// The reason why nothing could be proven; none for a proof.
     #[serde(default)]
     unproven: Option<String>,
 }
 
-/// What is known from earlier.
+/// An earlier result.
 pub(super) enum Found {
     Proof(Vec<Escape>),
     Unproven(String),

@@ -20,7 +20,7 @@ use crate::machine::Tier;
 use crate::probe::{EXPOSED, Errand, PLANTED, PLANTED_IN_STATE, PROBE, STATE_KEPT, VICTIM};
 use crate::sockets::Address;
 
-/// What a probe is to leave alone.
+/// The targets of a probe.
 pub(super) struct Stage {
     pub folder: PathBuf,
     victim: Child,
@@ -37,7 +37,7 @@ impl Stage {
         let id = format!("{}-{}", std::process::id(), Instant::now().elapsed().as_nanos());
         DirBuilder::new().recursive(true).mode(0o700).create(scratch)?;
         let folder = scratch.canonicalize()?.join(format!("probe-{}", std::process::id()));
-        // What a killed one of the same number has left.
+        // A killed process of the same number may have left it.
         let _ = fs::remove_dir_all(&folder);
         let mut make = DirBuilder::new();
         make.recursive(true).mode(0o700);
@@ -133,7 +133,7 @@ impl Stage {
         probed
     }
 
-    /// Looks at what has become of the stage, whatever the probe has said.
+    /// Checks the stage afterwards, whatever the probe has reported.
     pub fn judge(mut self, quarantined: &[Quarantined], escapes: &mut Vec<Escape>) {
         let is_gone = |name: &&str| {
             let path = self.workspace().join(name);

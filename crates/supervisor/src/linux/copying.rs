@@ -10,7 +10,7 @@ use rustix::io::Errno;
 /// How much is copied at once.
 pub const CHUNK: usize = 16 * 1024;
 
-/// What one step came to.
+/// The result of one step.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Moved {
     /// So many bytes.
@@ -31,7 +31,7 @@ pub fn copy_bytes(stream: &OwnedFd, mut file: &File, most: usize) -> io::Result<
             while written < bytes.len() {
                 match file.write(&bytes[written..]) {
                     Ok(step) => written += step,
-                    // What is in the file is counted; the next write fails again and ends the run.
+                    // The bytes in the file are counted; the next write fails again and ends the run.
                     Err(_) if written > 0 => break,
                     Err(error) => return Err(error),
                 }

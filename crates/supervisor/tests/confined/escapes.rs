@@ -59,7 +59,7 @@ const SHARED: [&str; 7] = [
     "start more processes than allowed",
 ];
 
-/// What a run without namespaces may do when another one has moved its directory and made a new one at the old path, which then lies in
+/// A try that may work without namespaces when another one has moved its directory and made a new one at the old path, which then lies in
 /// the directory that was moved: the kernel's rules are about directories and not about paths.
 const MOVED: &str = "rename the workspace away";
 

@@ -1,5 +1,5 @@
-//! Workspaces that are renamed while a run lasts: the agent's new files are found in the new place, and what is in the old place
-//! belongs to the user.
+//! Workspaces that are renamed while a run lasts: the agent's new files are found in the new place, and files in the old place
+//! belong to the user.
 
 use std::fs;
 use std::path::PathBuf;

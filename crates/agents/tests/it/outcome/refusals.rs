@@ -70,7 +70,7 @@ fn rule_of_the_agent_and_the_sandbox_are_listed_apart() {
 
 #[test]
 fn refused_writes_and_hosts_are_listed_only_of_a_confined_run() {
-    let erofs = r#"{"type":"user","message":{"content":[{"type":"tool_result","is_error":true,"content":"bash: line 1: /etc/x: Read-only file system\nmkdir: cannot create directory '/opt/y': Permission denied\nmkdir: cannot create directory '/desk/work/z': Permission denied"}]}}"#;
+    let erofs = r#"{"type":"user","message":{"content":[{"type":"tool_result","is_error":true,"content":"bash: line 1: /etc/x: Read-only file system\nmkdir: cannot create directory '/opt/y': Permission denied\nmkdir: cannot create directory '/desk/shop/z': Permission denied"}]}}"#;
     let run = Run::of(AgentKind::Claude, [erofs, DONE].join("\n").leak());
     assert_eq!(run.outcome().refusals, []);
     let confined = Run { sandbox: Some(confined()), ..run };
@@ -127,7 +127,7 @@ fn required_policy_that_was_not_enforced_is_no_success() {
     ] {
         let SandboxReport::Confined(mut report) = confined() else { unreachable!() };
         report.policy.requirement = requirement;
-        report.quarantined = vec![Quarantined { path: "/desk/work/big".into(), moved_to, unexamined: true }];
+        report.quarantined = vec![Quarantined { path: "/desk/shop/big".into(), moved_to, unexamined: true }];
         let sandbox = Some(SandboxReport::Confined(report));
         let outcome = Run { sandbox, ..Run::of(AgentKind::Claude, DONE) }.outcome();
         assert_eq!(outcome.failure().map(|failure| failure.kind.clone()), kind);
@@ -141,7 +141,7 @@ fn confined() -> SandboxReport {
             preset: Preset::Workspace,
             requirement: Requirement::BestEffort,
             must_hold: Vec::new(),
-            roots: vec![Root::write("/desk/work")],
+            roots: vec![Root::write("/desk/shop")],
             hidden: Vec::new(),
             protected: Vec::new(),
             network: Network::Full,
