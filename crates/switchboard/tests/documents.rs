@@ -147,17 +147,21 @@ fn code(folder: &Path) -> String {
 }
 
 #[test]
-fn every_test_that_a_document_names_is_there() {
+fn tests_named_in_documents_exist() {
     let code = code(&root().join("crates"));
-    let page = read("docs/comparison.md");
-    let named: Vec<&str> =
-        page.split('`').filter(|word| !word.contains(' ') && word.matches('_').count() > 3).collect();
-    assert!(named.len() > 10, "{named:?}");
-    for name in named {
-        let missing = !code.contains(&format!("fn {}(", name.trim_start_matches('…')));
-        // The end of a name stands for the one before it.
-        let end = name.starts_with('…') && code.contains(&format!("{}(", name.trim_start_matches('…')));
-        assert!(!missing || end, "docs/comparison.md names the test `{name}`, which is not there");
+    for document in ["docs/comparison.md", "docs/threat-model.md"] {
+        let page = read(document);
+        let named: Vec<&str> =
+            page.split('`').filter(|word| !word.contains(' ') && word.matches('_').count() > 3).collect();
+        assert!(named.len() > 10, "{document}: {named:?}");
+        for name in named {
+            // A name after an ellipsis is the end of a longer one.
+            let found = match name.strip_prefix('…') {
+                Some(end) => code.contains(&format!("{end}(")),
+                None => code.contains(&format!("fn {name}(")),
+            };
+            assert!(found, "{document} names the test `{name}`, which does not exist");
+        }
     }
 }
 
