@@ -1,4 +1,4 @@
-//! The command line: every word that a person can type.
+//! Defines the command line: commands, options and their help texts.
 
 use std::path::PathBuf;
 use std::str::FromStr;
@@ -15,297 +15,308 @@ use crate::exit_status::ExitStatus;
 #[derive(Debug, Parser)]
 #[command(version, max_term_width = 100)]
 pub struct Cli {
-    /// Whether to paint; a colour never says more than the word
+    /// When to use colors
     #[arg(long, global = true, value_enum, default_value_t = Colour::Auto, value_name = "WHEN")]
     pub color: Colour,
     #[command(subcommand)]
     pub command: Command,
 }
 
-/// When to paint.
+/// When to use colors.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum Colour {
     /// On a terminal, unless `NO_COLOR` is set
     Auto,
-    /// Also in a pipe
+    /// Even when the output is not a terminal
     Always,
-    /// Not at all
+    /// Never
     Never,
 }
 
 #[derive(Debug, Subcommand)]
 pub enum Command {
-    /// Hand a prompt to an agent and print its answer as it comes
+    /// Send a prompt to an agent and stream its answer
     Call(Box<Order>),
-    /// List the jobs, the newest first
+    /// List jobs, newest first
     Jobs(ListJobs),
-    /// Say how a job is, or how the daemon is
+    /// Show the status of a job or of the daemon
     Status(Look),
-    /// Print what a job's agent said
+    /// Print a job's output
     Logs(Logs),
-    /// Wait until jobs have ended
+    /// Wait for jobs to finish
     Wait(Wait),
-    /// End jobs, and everything that they have started
+    /// Cancel jobs and kill their process trees
     Cancel(Cancel),
-    /// Place an ended job again, as a new one
+    /// Rerun a finished job as a new job
     Retry(Retry),
-    /// Add up what the jobs came to
+    /// Show usage statistics
     Stats(Statistics),
-    /// Open the web page: the jobs, live, and what they came to
+    /// Open the web dashboard
     Open(OpenPage),
-    /// Say in a line each which agents are here
+    /// List installed agents
     Agents(Checkup),
-    /// Say which agents are here, whether they are ready, and what to do about what is missing
+    /// Check installed agents and the sandbox, and suggest fixes
     Doctor(Checkup),
-    /// Register the MCP server with a host, in the host's own configuration
+    /// Register the MCP server in a host's configuration
     Setup(Setup),
-    /// Print the configuration that holds, and where each value came from
+    /// Print the effective configuration and the source of each value
     Config(ShowConfig),
-    /// Speak MCP on stdin and stdout, for a host that starts this; the daemon does the work
+    /// Run the MCP server over stdio (started by an MCP host)
     Mcp,
-    /// Be the daemon, which runs the jobs and answers every front-end; they start it themselves when there is none
+    /// Run the daemon (started automatically when needed)
     Serve(Serve),
-    /// End the daemon when what runs has ended
+    /// Stop the daemon after running jobs finish
     Stop(Stop),
     /// Rebuild a lost or damaged database from the job directories
     Recover(Recover),
-    /// Print the completions of a shell
+    /// Print a shell completion script
     Completions(Completions),
-    /// Print the manual page, or write all of them into a folder
+    /// Print the manual page, or write all manual pages to a directory
     Man(Man),
 }
 
 #[derive(Debug, Args)]
 #[command(
     after_help = format!(
-        "Press Ctrl-C to cancel the call and wait for cleanup; press it again to detach.\n\n{}",
+        "The configuration can change the defaults of --policy, --network, --trust-workspace and --best-effort.\n\
+         Press Ctrl-C to cancel the call and wait for cleanup; press it again to detach.\n\n{}",
         ExitStatus::table()
     )
 )]
 #[expect(clippy::struct_excessive_bools, reason = "each is a flag of its own")]
 pub struct Order {
-    /// The agent to call: claude, codex, gemini, or rehearsal, the scripted one that needs no account
+    /// Agent: claude, codex, gemini, or rehearsal (scripted, needs no account)
     #[arg(value_parser = one_of::<AgentKind>(&AgentKind::ALL.map(AgentKind::name)), ignore_case = true, hide_possible_values = true)]
     pub agent: AgentKind,
-    /// What to ask it; `-` or nothing reads stdin
+    /// Prompt; reads stdin if omitted or `-`
     pub prompt: Option<String>,
-    /// The folder it works in
-    #[arg(long, value_name = "FOLDER", default_value = ".")]
+    /// Working directory of the agent
+    #[arg(long, value_name = "DIRECTORY", default_value = ".")]
     pub cwd: PathBuf,
-    /// A further directory that it may work in; may be given several times
+    /// Additional directory the agent may work in; repeatable
     #[arg(long, value_name = "DIRECTORY")]
     pub add_dir: Vec<PathBuf>,
-    /// A model, by the vendor's alias (opus) or its full name; default: the agent's own choice
+    /// Model: an alias such as opus, or a full name [default: the agent's choice]
     #[arg(long)]
     pub model: Option<String>,
-    /// Go on with this session
+    /// Resume this session
     #[arg(long, value_name = "ID", conflicts_with = "go_on")]
     pub session: Option<SessionId>,
-    /// Go on with the last session of the task
+    /// Resume the task's most recent session
     #[arg(long = "continue")]
     pub go_on: bool,
-    /// Read-only, and for claude and gemini without a shell, which `--policy observe` leaves them. Excludes the policies workspace and
-    /// restricted
+    /// Read-only: the agent cannot change anything; claude and gemini get no shell
+    ///
+    /// Conflicts with the policies workspace and restricted. `--policy observe` is read-only, too, but leaves claude and gemini a shell.
     #[arg(long)]
     pub observe: bool,
-    /// What it may touch: off, workspace, observe, restricted or sealed [default: as configured, else workspace]
+    /// Sandbox policy: off, workspace, observe, restricted, sealed [default: workspace]
     #[arg(long, value_name = "POLICY", value_parser = one_of::<Preset>(&Preset::ALL.map(Preset::name)), hide_possible_values = true)]
     pub policy: Option<Preset>,
-    /// Whom it may reach: full, none, or hosts with commas between them, beside its own vendor [default: as configured, else full]
+    /// Network access: full, none, or a comma-separated list of hosts [default: full]
+    ///
+    /// A list always includes the hosts of the agent's vendor.
     #[arg(long, value_name = "NETWORK")]
     pub network: Option<Network>,
-    /// Load hooks (git hooks, too), MCP servers and settings of the workspace [default: as configured, else not]
+    /// Load the workspace's hooks (including git hooks), MCP servers and settings
     #[arg(long)]
     pub trust_workspace: bool,
-    /// Run also where the machine cannot enforce all of the policy, and say what held [default: as configured, else so]
+    /// Run even if the policy cannot be fully enforced, and report the gaps [default]
     #[arg(long, conflicts_with = "require")]
     pub best_effort: bool,
-    /// Run nothing where the machine cannot enforce all of the policy, and say what is missing. The one exception: root, whom the
-    /// kernel holds to no number of processes without a cgroup, unless the configuration names that number
+    /// Refuse to run unless the policy can be fully enforced
+    ///
+    /// Exception: without a cgroup the process limit does not apply to root, unless the configuration sets it.
     #[arg(long)]
     pub require: bool,
-    /// How many turns the model may take
+    /// Maximum number of model turns
     #[arg(long, value_name = "N")]
     pub max_turns: Option<u32>,
-    /// How long it may take: 90s, 10m, 1h [default: `limits.timeout` of the configuration]
+    /// Total time limit, such as 90s, 10m or 1h [default: `limits.timeout`]
     #[arg(long, value_name = "TIME", value_parser = duration::read)]
     pub timeout: Option<Duration>,
-    /// How long it may stay silent, before its first word too unless --start says otherwise [default: `limits.idle`, else for ever]
+    /// Idle timeout: max time without output [default: `limits.idle`, else none]
     #[arg(long, value_name = "TIME", value_parser = duration::read)]
     pub idle: Option<Duration>,
-    /// How long it may take until its first word [default: `limits.start`, else as long as it may stay silent]
+    /// Startup timeout: max time until the first output [default: `limits.start`]
+    ///
+    /// If neither is set, the idle timeout applies.
     #[arg(long, value_name = "TIME", value_parser = duration::read)]
     pub start: Option<Duration>,
-    /// What to call the task, in lists and for --continue [default: the folder]
+    /// Task name, for lists and --continue [default: the working directory]
     #[arg(long, value_name = "NAME")]
     pub task: Option<String>,
-    /// Stay no longer than that; the job goes on
+    /// Stop waiting after this long; the job keeps running
     #[arg(long, value_name = "TIME", value_parser = duration::read)]
     pub wait: Option<Duration>,
-    /// Print the job's id and the names of its files, and do not wait
+    /// Print the job id and its file paths, and return immediately
     #[arg(long, conflicts_with = "wait")]
     pub background: bool,
-    /// Run it without the daemon: there is no job of it, and --continue is up to the agent
+    /// Run without the daemon; no job is recorded
+    ///
+    /// With --continue, the agent itself chooses the session.
     #[arg(long, conflicts_with_all = ["background", "wait", "task"])]
     pub direct: bool,
-    /// Print what the call came to as one JSON object
+    /// Print the result as JSON
     #[arg(long, conflicts_with = "events")]
     pub json: bool,
-    /// Print every event as a line of JSON, and what the call came to as the last
+    /// Stream events as JSON lines; the last line is the result
     #[arg(long)]
     pub events: bool,
 }
 
 #[derive(Debug, Args)]
-#[command(after_help = "Exit codes: 0 at least one agent is ready, 1 none is.")]
+#[command(after_help = "Exit codes: 0 at least one agent is ready, 1 no agent is ready.")]
 pub struct Checkup {
-    /// Print everything as one JSON object
+    /// Print the report as JSON
     #[arg(long)]
     pub json: bool,
 }
 
 #[derive(Debug, Args)]
 pub struct ShowConfig {
-    /// Print it as one JSON object
+    /// Print the configuration as JSON
     #[arg(long, conflicts_with = "reference")]
     pub json: bool,
-    /// Print the reference of all keys instead, in Markdown
+    /// Print the reference of all keys, in Markdown
     #[arg(long)]
     pub reference: bool,
 }
 
 #[derive(Debug, Args)]
-#[command(after_help = "Ctrl-C or SIGTERM ends it; what runs goes on, and the next daemon takes it up.\n\
-                        Exit codes: 0 it has ended in order, 1 it could not begin, 6 there is one already.")]
+#[command(
+    after_help = "Stops on Ctrl-C or SIGTERM. Running jobs continue and are recovered by the next daemon.\n\
+                        Exit codes: 0 clean shutdown, 1 startup failed, 6 already running."
+)]
 pub struct Serve {
-    /// Serve MCP over HTTP, too: 127.0.0.1:7878
+    /// Also serve MCP over HTTP on this address, such as 127.0.0.1:7878
     #[arg(long, value_name = "ADDRESS")]
     pub http: Option<String>,
-    /// Start it in a session of its own, and return when it answers
+    /// Run in the background; return once the daemon accepts connections
     #[arg(long)]
     pub background: bool,
-    /// Started by a front-end, which listens on stdout
+    /// Run detached from the client that started the daemon and reads its stdout
     #[arg(long, hide = true, conflicts_with = "background")]
     pub detached: bool,
 }
 
 #[derive(Debug, Args)]
-#[command(after_help = "Exit codes, of a job: those of `switchboard call --help`; 2 there is no such job.\n\
-                        Of the daemon: 0 it is running, 1 it is not.")]
+#[command(after_help = "Exit codes for a job: see `switchboard call --help`; 2 no such job.\n\
+                        Exit codes for the daemon: 0 running, 1 not running.")]
 pub struct Look {
-    /// The job, or as much of the beginning of its id as is enough; the daemon, when it is left out
+    /// Job id or unique prefix; omit to show the daemon
     pub id: Option<String>,
-    /// Print everything as one JSON object
+    /// Print the status as JSON
     #[arg(long)]
     pub json: bool,
 }
 
 #[derive(Debug, Args)]
 pub struct ListJobs {
-    /// Only jobs in this state; may be given several times
+    /// Only jobs in this state; repeatable
     #[arg(long, value_name = "STATE", value_parser = state())]
     pub status: Vec<StateName>,
     /// Only jobs of this agent
     #[arg(long, value_parser = one_of::<AgentKind>(&AgentKind::ALL.map(AgentKind::name)), ignore_case = true)]
     pub agent: Option<AgentKind>,
-    /// Only jobs that were placed through this tool: `cli`, `call_cc`, `call_codex` …
+    /// Only jobs submitted through this tool: `cli` or the name of an MCP tool
     #[arg(long)]
     pub tool: Option<String>,
     /// Only jobs of this task
     #[arg(long)]
     pub task: Option<String>,
-    /// How many at most
+    /// Maximum number of jobs to list
     #[arg(long, value_name = "N", default_value_t = 20, value_parser = clap::value_parser!(u32).range(1..=1000))]
     pub limit: u32,
-    /// Look again every second, until Ctrl-C
+    /// Refresh every second until Ctrl-C
     #[arg(long, conflicts_with = "json")]
     pub watch: bool,
-    /// Print them as one JSON object
+    /// Print the list as JSON
     #[arg(long)]
     pub json: bool,
 }
 
 #[derive(Debug, Args)]
-#[command(after_help = "Ctrl-C leaves the job alone.\n\
-                        Exit codes: those of the job with -f, else 0; 2 there is no such job.")]
+#[command(after_help = "Ctrl-C stops following; the job keeps running.\n\
+                        Exit codes: with -f that of the job, otherwise 0; 2 no such job.")]
 #[expect(clippy::struct_excessive_bools, reason = "each is a flag of its own")]
 pub struct Logs {
-    /// The job, or as much of the beginning of its id as is enough
+    /// Job id or unique prefix
     pub id: String,
-    /// Go on until the job has ended
+    /// Follow the output until the job finishes
     #[arg(long, short)]
     pub follow: bool,
-    /// Print what the agent printed, byte for byte
+    /// Print the agent's raw stdout
     #[arg(long, conflicts_with = "error")]
     pub raw: bool,
-    /// Print what the agent wrote to stderr
+    /// Print the agent's stderr
     #[arg(long)]
     pub error: bool,
-    /// Print every event as a line of JSON, and the answer as the last
+    /// Print events as JSON lines; the last line is the result
     #[arg(long, conflicts_with_all = ["raw", "error"])]
     pub json: bool,
 }
 
 #[derive(Debug, Args)]
 #[command(
-    after_help = "Exit codes: 0 all that ended were completed, otherwise that of the first which was not, as in \
-                        `switchboard call --help`; 7 the time was over first; 2 there is no such job."
+    after_help = "Exit codes: 0 if all finished jobs completed, otherwise the exit code of the first that did not \
+                        (see `switchboard call --help`); 7 timed out while jobs were running; 2 no such job."
 )]
 pub struct Wait {
-    /// The jobs, or as much of the beginnings of their ids as is enough
+    /// Job ids or unique prefixes
     #[arg(required = true)]
     pub ids: Vec<String>,
-    /// One is enough
+    /// Return as soon as one job has finished
     #[arg(long)]
     pub any: bool,
-    /// How long at most
+    /// Stop waiting after this long
     #[arg(long, value_name = "TIME", value_parser = duration::read)]
     pub timeout: Option<Duration>,
-    /// Print their answers as a JSON array
+    /// Print the results as a JSON array
     #[arg(long)]
     pub json: bool,
 }
 
 #[derive(Debug, Args)]
 #[command(
-    after_help = "Exit codes: 0 all are cancelled or being stopped, 2 one was not there or had ended already."
+    after_help = "Exit codes: 0 all jobs are cancelled or being stopped, 2 a job does not exist or had already finished."
 )]
 pub struct Cancel {
-    /// The jobs, or as much of the beginnings of their ids as is enough
+    /// Job ids or unique prefixes
     #[arg(required = true)]
     pub ids: Vec<String>,
-    /// Print what became of each as a line of JSON
+    /// Print the result for each job as a line of JSON
     #[arg(long)]
     pub json: bool,
 }
 
 #[derive(Debug, Args)]
-#[command(after_help = "Prints the id of the new job; `switchboard logs -f ID` follows it.")]
+#[command(after_help = "Prints the id of the new job. Follow it with `switchboard logs -f ID`.")]
 pub struct Retry {
-    /// The job, or as much of the beginning of its id as is enough
+    /// Job id or unique prefix
     pub id: String,
-    /// Print the new job and its files as one JSON object
+    /// Print the new job and its files as JSON
     #[arg(long)]
     pub json: bool,
 }
 
 #[derive(Debug, Args)]
 pub struct Statistics {
-    /// Only jobs that were placed within that time: 7d, 24h
+    /// Only jobs submitted within this time, such as 7d or 24h
     #[arg(long, value_name = "TIME", value_parser = duration::read)]
     pub since: Option<Duration>,
-    /// Print them as one JSON object
+    /// Print the statistics as JSON
     #[arg(long)]
     pub json: bool,
 }
 
 #[derive(Debug, Args)]
 #[command(
-    after_help = "The link lets one browser in, once, within five minutes; who has it can see and end your jobs.\n\
-                        Exit codes: 0 the link is printed, 1 there is none."
+    after_help = "The link is valid once, for five minutes. Anyone who has it can view and cancel your jobs.\n\
+                        Exit codes: 0 the link was printed, 1 the dashboard is not available."
 )]
 pub struct OpenPage {
-    /// Print the link, and start no browser
+    /// Print the link without starting a browser
     #[arg(long)]
     pub print: bool,
 }
@@ -315,49 +326,49 @@ pub struct OpenPage {
     args_conflicts_with_subcommands = true,
     subcommand_negates_reqs = true,
     disable_help_subcommand = true,
-    after_help = "A file that is changed is copied first, with the ending `.switchboard-backup`. Done twice, it is the same.\n\
-                        Exit codes: 0 done, 1 the host failed, 2 it cannot be done like that, 5 the host is not installed."
+    after_help = "Modified files are backed up to `*.switchboard-backup`. The command is idempotent.\n\
+                        Exit codes: 0 done, 1 the host's command failed, 2 not supported, 5 host not installed."
 )]
 pub struct Setup {
     #[command(subcommand)]
     pub other: Option<SetupOther>,
-    /// The host; `all` is every one that is here
+    /// Host to configure; `all` for every installed host
     #[arg(value_enum, required = true)]
     pub host: Option<HostChoice>,
-    /// For the user, or for the project in the current folder
+    /// Configure the user's hosts, or only the project in the current directory
     #[arg(long, value_enum, default_value_t = Scope::User)]
     pub scope: Scope,
-    /// Only show what would be done
+    /// Print the changes without applying them
     #[arg(long)]
     pub print: bool,
-    /// Take the registration back
+    /// Unregister the server
     #[arg(long)]
     pub remove: bool,
 }
 
-/// What is set up besides hosts.
+/// The targets of `setup` that are not hosts.
 #[derive(Debug, Subcommand)]
 pub enum SetupOther {
-    /// Print a file that makes the daemon a service of your session
+    /// Print a service file that starts the daemon at login
     Service(Service),
 }
 
 #[derive(Debug, Args)]
 #[command(
-    after_help = "Nothing is installed: the first lines of the file say where it belongs and how it is started. It has the path of \
-                  this program and your PATH, with which the daemon finds the agents.\n\
-                  Front-ends start a daemon by themselves when there is none; a service is for those who want it at login."
+    after_help = "Installs nothing: the first lines of the file say where to save it and how to start it. The file contains the \
+                  path of this program and your PATH, which the daemon uses to find agents.\n\
+                  A service is optional: commands and MCP hosts start the daemon when needed."
 )]
 pub struct Service {
-    /// A unit of systemd, for Linux [default]
+    /// Print a systemd unit, for Linux [default]
     #[arg(long)]
     pub systemd: bool,
-    /// A property list of launchd, for macOS
+    /// Print a launchd property list, for macOS
     #[arg(long, conflicts_with = "systemd")]
     pub launchd: bool,
 }
 
-/// Which host is meant.
+/// The host to configure.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum HostChoice {
     Claude,
@@ -369,7 +380,7 @@ pub enum HostChoice {
     All,
 }
 
-/// For whom a host is set up.
+/// The scope of a registration.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum Scope {
     User,
@@ -378,35 +389,35 @@ pub enum Scope {
 
 #[derive(Debug, Args)]
 #[command(
-    after_help = "Works on the embedded store, while no daemon runs. A database that is sound gets the jobs that it lacks. Any other \
-                        is moved aside, never overwritten. Jobs that still run are adopted by the next daemon.\n\
-                        Exit codes: 0 the database holds every job that could be read, 1 it could not be rebuilt, 2 the store is not the \
-                        embedded one, 6 a daemon is running, 10 the state directory cannot be written."
+    after_help = "Requires the embedded store and a stopped daemon. Adds missing jobs to an intact database; moves a damaged \
+                        one aside and never overwrites it. The next daemon adopts jobs that are still running.\n\
+                        Exit codes: 0 every readable job is in the database, 1 the database could not be rebuilt, 2 the store is not \
+                        the embedded one, 6 a daemon is running, 10 the state directory is not writable."
 )]
 pub struct Recover {
-    /// Only print what would be recovered
+    /// Print the jobs that would be recovered, without changing anything
     #[arg(long)]
     pub dry_run: bool,
-    /// Print the report as one JSON object
+    /// Print the report as JSON
     #[arg(long)]
     pub json: bool,
 }
 
 #[derive(Debug, Args)]
 pub struct Completions {
-    /// The shell
+    /// Shell to complete for
     #[arg(value_enum)]
     pub shell: clap_complete::Shell,
 }
 
 #[derive(Debug, Args)]
 pub struct Man {
-    /// Write a page for every command to this directory, which is created if it does not exist
+    /// Write a page for each command to this directory; created if missing
     #[arg(long, value_name = "DIRECTORY")]
     pub out: Option<PathBuf>,
 }
 
-/// One of these words: they are listed in errors, and shells complete them.
+/// Parses one of these words. Errors list them, and shells complete them.
 fn one_of<T>(words: &[&'static str]) -> impl TypedValueParser<Value = T>
 where
     T: FromStr<Err = BadName> + Clone + Send + Sync + 'static,
@@ -430,12 +441,12 @@ fn state() -> impl TypedValueParser<Value = StateName> {
 }
 
 #[derive(Debug, Args)]
-#[command(after_help = "Whatever waits in the queue stays there for the next daemon.")]
+#[command(after_help = "Queued jobs stay in the queue for the next daemon.")]
 pub struct Stop {
-    /// Do not wait: what runs goes on, and the next daemon takes it up
+    /// Exit immediately; running jobs continue and the next daemon adopts them
     #[arg(long, conflicts_with = "cancel")]
     pub now: bool,
-    /// Cancel what runs first
+    /// Cancel running jobs first
     #[arg(long)]
     pub cancel: bool,
 }

@@ -9,11 +9,11 @@ pub fn read(text: &str) -> Result<Duration, String> {
     let unit_at = text.find(|character: char| !character.is_ascii_digit()).unwrap_or(text.len());
     let (number, unit) = text.split_at(unit_at);
     let Some((_, millis)) = UNITS.iter().find(|(name, _)| *name == unit) else {
-        return Err("a time is a number and a unit: 500ms, 90s, 10m, 1h or 30d".to_owned());
+        return Err("expected a number with a unit, such as 500ms, 90s, 10m, 1h or 30d".to_owned());
     };
     match number.parse::<u64>().ok().and_then(|number| number.checked_mul(*millis)) {
-        None => Err(format!("`{number}` is not a number of {unit} that can be counted")),
-        Some(0) => Err("a time of nothing is over before it begins".to_owned()),
+        None => Err(format!("`{number}{unit}` is out of range")),
+        Some(0) => Err("the duration must be greater than zero".to_owned()),
         Some(millis) => Ok(Duration::from_millis(millis)),
     }
 }

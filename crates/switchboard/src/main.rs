@@ -5,7 +5,6 @@
 
 mod bridge;
 mod call;
-mod cli;
 mod closing;
 mod config;
 mod daemon;
@@ -13,7 +12,6 @@ mod direct;
 mod doctor;
 mod echo;
 mod environment;
-mod exit_status;
 mod failure;
 mod front;
 mod home;
@@ -36,7 +34,7 @@ use std::env;
 use std::process::ExitCode;
 
 use clap::Parser;
-use switchboard::{duration, text};
+use switchboard::{cli, duration, exit_status, text};
 
 use crate::cli::{Cli, Command, Look};
 use crate::failure::{Failure, Kept};

@@ -2,6 +2,9 @@
 
 use std::fmt::Write;
 
+use clap::{Arg, Command, CommandFactory};
+use switchboard::cli::Cli;
+
 use crate::bed::{Bed, stdout};
 
 /// Where the generated part begins.
@@ -28,6 +31,9 @@ const COMMANDS: [&str; 20] = [
     "stop",
     "recover",
 ];
+
+/// The longest first line of a help text.
+const MAX_SUMMARY_CHARS: usize = 80;
 
 /// The words of all commands.
 fn words() -> impl Iterator<Item = &'static str> {
@@ -95,4 +101,23 @@ fn every_command_is_in_the_reference_in_the_completions_and_in_the_manual() {
     for name in COMMANDS {
         assert!(folder.join(format!("switchboard-{}.1", name.replace(' ', "-"))).is_file(), "{name}");
     }
+}
+
+/// Returns the summaries of a command, its options and its subcommands that are too long.
+fn long_summaries(command: &Command) -> Vec<String> {
+    let about = command.get_about().map(ToString::to_string);
+    let options: Vec<&Arg> = command.get_arguments().collect();
+    let values = options.iter().flat_map(|option| option.get_possible_values());
+    let values = values.filter_map(|value| value.get_help().map(ToString::to_string));
+    let options = options.iter().filter_map(|option| option.get_help().map(ToString::to_string));
+    let is_long = |text: &String| text.lines().next().unwrap_or_default().chars().count() > MAX_SUMMARY_CHARS;
+    let own = about.into_iter().chain(options).chain(values).filter(is_long);
+    own.chain(command.get_subcommands().flat_map(long_summaries)).collect()
+}
+
+#[test]
+fn help_summaries_have_at_most_80_characters() {
+    let command = Cli::command();
+    assert!(command.get_subcommands().count() >= 19);
+    assert_eq!(long_summaries(&command), Vec::<String>::new());
 }
