@@ -22,6 +22,7 @@ pub use find::{find_agent, find_in_path};
 pub use login::Login;
 pub use probe::{Probe, ProbeError};
 pub use sandbox::SandboxPrimitives;
+pub use workspaces::KnownWorkspaces;
 
 use crate::{Capabilities, TestedRange, Version, VersionStanding};
 
@@ -39,7 +40,7 @@ pub struct Lookup {
     /// The directories of `PATH` that [`Self::outside_of`] left out.
     pub left_out: Vec<PathBuf>,
     /// The directories that agents have worked in, or are about to.
-    pub workspaces: Vec<PathBuf>,
+    pub workspaces: KnownWorkspaces,
 }
 
 impl Lookup {
@@ -47,19 +48,15 @@ impl Lookup {
     /// and programs are asked for their version outside of any sandbox. A program that the operator names is taken wherever it is.
     #[must_use]
     pub fn outside_of<'a>(mut self, workspaces: impl IntoIterator<Item = &'a PathBuf>) -> Self {
-        let mut roots = self.workspaces_file().map(|file| workspaces::read(&file)).unwrap_or_default();
-        roots.extend(self.without_home(workspaces).into_iter().map(Path::to_owned));
-        self.workspaces.clone_from(&roots);
+        let mut known = self.workspaces_file().map(|file| KnownWorkspaces::read(&file)).unwrap_or_default();
+        known.extend(self.without_home(workspaces));
         if let Some(path) = self.inherited.get_mut("PATH") {
-            let is_inside = |directory: &&str| {
-                let directory = Path::new(directory);
-                let real = real(directory);
-                roots.iter().any(|root| directory.starts_with(root) || real.starts_with(root))
-            };
+            let is_inside = |directory: &&str| known.contains(Path::new(directory));
             let (inside, outside): (Vec<&str>, Vec<&str>) = path.split(':').partition(is_inside);
             self.left_out = inside.into_iter().map(PathBuf::from).collect();
             *path = outside.join(":");
         }
+        self.workspaces = known;
         self
     }
 
@@ -67,7 +64,7 @@ impl Lookup {
     /// written, so an error is left to the next step.
     pub fn remember_workspaces<'a>(&self, workspaces: impl IntoIterator<Item = &'a PathBuf>) {
         if let Some(file) = self.workspaces_file() {
-            let _ = workspaces::add(&file, &self.without_home(workspaces));
+            let _ = workspaces::remember(&file, &self.without_home(workspaces));
         }
     }
 
@@ -332,8 +329,7 @@ fn program(kind: AgentKind, lookup: &Lookup) -> Option<PathBuf> {
     }
     let program = find_agent(kind, lookup.inherited.get("PATH")?)?;
     // A link in `PATH` may lead to a directory that agents write to.
-    let real = real(&program);
-    (!lookup.workspaces.iter().any(|root| real.starts_with(root))).then_some(program)
+    (!lookup.workspaces.contains(&program)).then_some(program)
 }
 
 fn find_own(name: &str, lookup: &Lookup) -> Option<PathBuf> {

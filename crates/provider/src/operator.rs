@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use agents::doctor::{self, AgentCheck, Lookup, NotReady};
+use agents::doctor::{self, AgentCheck, KnownWorkspaces, Lookup, NotReady};
 use agents::{Premises, Relay, Setup};
 use model::{AgentKind, CallPolicy, CallSpec, Policy, SessionChoice, ToolChoice};
 use supervisor::{Spool, Supervisor};
@@ -84,7 +84,7 @@ impl Operator {
             // The one that the command line keeps: asking an agent for its version takes up to seconds.
             cache_file: state_folder(&surroundings).map(|state| state.join("agents.json")),
             left_out: Vec::new(),
-            workspaces: Vec::new(),
+            workspaces: KnownWorkspaces::default(),
             inherited: surroundings,
         }
     }

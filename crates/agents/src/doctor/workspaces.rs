@@ -1,34 +1,121 @@
 //! The directories that agents have worked in, kept in a file of the state.
 //!
 //! A confined agent may leave a program there that is named like an agent. Programs are asked for their version outside of any sandbox,
-//! so none is taken from such a directory, whichever directory the next call is for.
+//! so none is taken from such a directory, whichever directory the next call is for. A directory is known by its path and by its
+//! identity, so that one that was renamed after the call is known as well.
 
+use std::collections::HashSet;
 use std::fs::{self, DirBuilder, OpenOptions};
 use std::io::{self, Write};
-use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
+use std::time::UNIX_EPOCH;
+
+use serde::{Deserialize, Serialize};
 
 /// How long the file may grow before directories that are gone are taken out of it.
 const MAX_BYTES: u64 = 256 * 1024;
 
-/// Returns the directories, as they were added.
-pub(super) fn read(file: &Path) -> Vec<PathBuf> {
-    let lines = fs::read_to_string(file).unwrap_or_default();
-    lines.lines().filter_map(|line| serde_json::from_str(line).ok()).collect()
+/// The directories that agents have worked in, or are about to.
+#[derive(Debug, Clone, Default)]
+pub struct KnownWorkspaces {
+    paths: Vec<PathBuf>,
+    identities: HashSet<DirectoryId>,
 }
 
-/// Adds directories that are not known yet.
-pub(super) fn add(file: &Path, directories: &[&Path]) -> io::Result<()> {
-    let known = read(file);
-    let is_known = |directory: &Path| known.iter().any(|known| directory.starts_with(known));
-    let new: Vec<&Path> = directories.iter().copied().filter(|directory| !is_known(directory)).collect();
+/// Identifies a directory whatever its path is. The number of a removed directory is used again, so its time of creation belongs to it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+struct DirectoryId {
+    device: u64,
+    inode: u64,
+    created_nanos: u64,
+}
+
+/// A line of the file. Lines of earlier versions are only a path.
+#[derive(Serialize, Deserialize)]
+#[serde(untagged)]
+enum Entry {
+    Path(PathBuf),
+    Directory { path: PathBuf, id: Option<DirectoryId> },
+}
+
+impl KnownWorkspaces {
+    /// Reads the directories that were added.
+    pub(super) fn read(file: &Path) -> Self {
+        let mut known = Self::default();
+        entries(file).for_each(|entry| known.insert(entry));
+        known
+    }
+
+    /// Adds directories that an agent is about to work in.
+    pub(super) fn extend<'a>(&mut self, directories: impl IntoIterator<Item = &'a Path>) {
+        directories.into_iter().for_each(|directory| self.insert(Entry::new(directory)));
+    }
+
+    /// Returns whether a path is one of the directories or lies below one, by its name or where it really is.
+    pub(super) fn contains(&self, path: &Path) -> bool {
+        let real = super::real(path);
+        self.contains_name(path) || self.contains_name(&real) || self.contains_directory(&real)
+    }
+
+    fn insert(&mut self, entry: Entry) {
+        let (path, id) = match entry {
+            Entry::Path(path) => (path, None),
+            Entry::Directory { path, id } => (path, id),
+        };
+        self.paths.push(path);
+        self.identities.extend(id);
+    }
+
+    fn contains_name(&self, path: &Path) -> bool {
+        self.paths.iter().any(|known| path.starts_with(known))
+    }
+
+    fn contains_directory(&self, path: &Path) -> bool {
+        let is_known =
+            |above: &Path| DirectoryId::read(above).is_some_and(|id| self.identities.contains(&id));
+        !self.identities.is_empty() && path.ancestors().any(is_known)
+    }
+}
+
+impl DirectoryId {
+    /// Returns none where the file system does not keep the time of creation.
+    fn read(directory: &Path) -> Option<Self> {
+        let found = fs::metadata(directory).ok()?;
+        let created = found.created().ok()?.duration_since(UNIX_EPOCH).ok()?;
+        let created_nanos = u64::try_from(created.as_nanos()).ok()?;
+        Some(Self { device: found.dev(), inode: found.ino(), created_nanos })
+    }
+}
+
+impl Entry {
+    fn new(directory: &Path) -> Self {
+        Self::Directory { path: directory.to_owned(), id: DirectoryId::read(directory) }
+    }
+
+    fn path(&self) -> &Path {
+        match self {
+            Self::Path(path) | Self::Directory { path, .. } => path,
+        }
+    }
+}
+
+/// Adds directories that are not known yet, or not by their identity.
+pub(super) fn remember(file: &Path, directories: &[&Path]) -> io::Result<()> {
+    let known = KnownWorkspaces::read(file);
+    let is_known = |directory: &Path| {
+        known.contains_name(directory)
+            && (DirectoryId::read(directory).is_none() || known.contains_directory(directory))
+    };
+    let new: Vec<Entry> =
+        directories.iter().filter(|directory| !is_known(directory)).map(|path| Entry::new(path)).collect();
     if new.is_empty() {
         return Ok(());
     }
     if fs::metadata(file).is_ok_and(|found| found.len() > MAX_BYTES) {
-        let kept: Vec<&Path> = known.iter().map(PathBuf::as_path).filter(|known| known.is_dir()).collect();
+        let present: Vec<Entry> = entries(file).filter(|entry| entry.path().is_dir()).collect();
         let next = file.with_extension(format!("new-{}", std::process::id()));
-        fs::write(&next, lines(&kept)?)?;
+        fs::write(&next, lines(&present)?)?;
         fs::rename(next, file)?;
     }
     if let Some(state) = file.parent() {
@@ -39,8 +126,14 @@ pub(super) fn add(file: &Path, directories: &[&Path]) -> io::Result<()> {
     file.write_all(lines(&new)?.as_bytes())
 }
 
-fn lines(directories: &[&Path]) -> io::Result<String> {
-    let lines: Result<Vec<String>, _> = directories.iter().map(serde_json::to_string).collect();
+fn entries(file: &Path) -> impl Iterator<Item = Entry> {
+    let text = fs::read_to_string(file).unwrap_or_default();
+    let entries: Vec<Entry> = text.lines().filter_map(|line| serde_json::from_str(line).ok()).collect();
+    entries.into_iter()
+}
+
+fn lines(entries: &[Entry]) -> io::Result<String> {
+    let lines: Result<Vec<String>, _> = entries.iter().map(serde_json::to_string).collect();
     Ok(lines?.iter().flat_map(|line| [line.as_str(), "\n"]).collect())
 }
 
@@ -48,20 +141,65 @@ fn lines(directories: &[&Path]) -> io::Result<String> {
 mod tests {
     use super::*;
 
+    fn paths(file: &Path) -> Vec<PathBuf> {
+        KnownWorkspaces::read(file).paths
+    }
+
     #[test]
     fn directories_are_added_once_and_those_that_are_gone_are_forgotten() {
         let directory = tempfile::tempdir().unwrap();
         let file = directory.path().join("workspaces");
-        assert_eq!(read(&file), Vec::<PathBuf>::new());
+        assert_eq!(paths(&file), Vec::<PathBuf>::new());
         let kept = directory.path().join("a\nb");
         fs::create_dir(&kept).unwrap();
         for path in [&kept, &kept, &kept.join("below")] {
-            add(&file, &[path]).unwrap();
+            remember(&file, &[path]).unwrap();
         }
-        assert_eq!(read(&file), std::slice::from_ref(&kept));
+        assert_eq!(paths(&file), std::slice::from_ref(&kept));
         let gone: Vec<PathBuf> = (0..10_000).map(|number| format!("/gone/{number:030}").into()).collect();
-        add(&file, &gone.iter().map(PathBuf::as_path).collect::<Vec<_>>()).unwrap();
-        add(&file, &[Path::new("/new")]).unwrap();
-        assert_eq!(read(&file), [kept, "/new".into()]);
+        remember(&file, &gone.iter().map(PathBuf::as_path).collect::<Vec<_>>()).unwrap();
+        remember(&file, &[Path::new("/new")]).unwrap();
+        assert_eq!(paths(&file), [kept, "/new".into()]);
+    }
+
+    #[test]
+    fn renamed_workspace_is_known() {
+        let directory = tempfile::tempdir().unwrap();
+        let (file, first, second) = (
+            directory.path().join("workspaces"),
+            directory.path().join("first"),
+            directory.path().join("second"),
+        );
+        fs::create_dir_all(first.join("bin")).unwrap();
+        remember(&file, &[&first]).unwrap();
+        fs::rename(&first, &second).unwrap();
+        assert!(KnownWorkspaces::read(&file).contains(&second.join("bin")));
+        assert!(!KnownWorkspaces::read(&file).contains(directory.path()));
+    }
+
+    #[test]
+    fn directory_in_place_of_a_renamed_workspace_is_added() {
+        let directory = tempfile::tempdir().unwrap();
+        let (file, workspace) = (directory.path().join("workspaces"), directory.path().join("workspace"));
+        for away in ["one", "two"] {
+            fs::create_dir(&workspace).unwrap();
+            remember(&file, &[&workspace]).unwrap();
+            fs::rename(&workspace, directory.path().join(away)).unwrap();
+        }
+        let known = KnownWorkspaces::read(&file);
+        assert!(["one", "two"].iter().all(|away| known.contains(&directory.path().join(away))));
+    }
+
+    #[test]
+    fn line_of_an_earlier_version_is_read_and_completed() {
+        let directory = tempfile::tempdir().unwrap();
+        let (file, workspace) = (directory.path().join("workspaces"), directory.path().join("workspace"));
+        fs::create_dir(&workspace).unwrap();
+        fs::write(&file, format!("{}\n", serde_json::to_string(&workspace).unwrap())).unwrap();
+        assert!(KnownWorkspaces::read(&file).contains(&workspace.join("bin")));
+        remember(&file, &[&workspace]).unwrap();
+        let away = directory.path().join("away");
+        fs::rename(&workspace, &away).unwrap();
+        assert!(KnownWorkspaces::read(&file).contains(&away));
     }
 }

@@ -5,7 +5,9 @@ use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
-use agents::doctor::{Login, Lookup, check, check_agent, find_agent, find_in_path, validate_environment};
+use agents::doctor::{
+    KnownWorkspaces, Login, Lookup, check, check_agent, find_agent, find_in_path, validate_environment,
+};
 use agents::{Capability, Version, VersionStanding};
 use model::AgentKind;
 
@@ -36,7 +38,7 @@ impl Desk {
             inherited: inherited.into(),
             cache_file: Some(self.0.join("cache.json")),
             left_out: Vec::new(),
-            workspaces: Vec::new(),
+            workspaces: KnownWorkspaces::default(),
             programs: BTreeMap::new(),
             own_folder: None,
         }

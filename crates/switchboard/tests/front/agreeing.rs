@@ -359,6 +359,22 @@ fn program_in_an_earlier_workspace_is_not_taken_for_an_agent() {
 }
 
 #[test]
+fn program_in_a_renamed_workspace_is_not_taken_for_an_agent() {
+    let bed = Bed::new();
+    let (earlier, renamed) = (bed.scratch().join("earlier"), bed.scratch().join("renamed"));
+    install_claude(&earlier.join("bin"));
+    let output = bed.command(&["call", "rehearsal", "hello"]).current_dir(&earlier).output().unwrap();
+    assert!(output.status.success(), "{output:?}");
+    fs::rename(&earlier, &renamed).unwrap();
+    let path = format!("{}:/usr/bin:/bin", renamed.join("bin").display());
+    for how in [&["call", "claude", "hello"][..], &["call", "claude", "hello", "--direct"], &["doctor"]] {
+        let output = bed.command(how).current_dir(bed.work()).env("PATH", &path).output().unwrap();
+        let told = stdout(&output) + &stderr(&output);
+        assert!(told.contains("claude is only at `"), "{told}");
+    }
+}
+
+#[test]
 fn directory_that_no_agent_could_write_to_stays_trusted() {
     let bed = Bed::new();
     let (bin, work) = (bed.scratch().join("bin"), bed.work());
