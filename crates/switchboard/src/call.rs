@@ -32,7 +32,7 @@ const CEILING_VARIABLE: &str = "SWITCHBOARD_SANDBOX_CEILING";
 const TICK: Duration = Duration::from_millis(100);
 /// How much of an oversized prompt is counted: stdin may have no end.
 const COUNTED_BYTES: u64 = 1 << 30;
-/// Over how many daemons in a row without a word of the job it is given up.
+/// The number of daemons in a row without an event of the job after which the client gives up.
 const MOST_DAEMONS: u32 = 5;
 
 /// Places the call, stays until it is over, and turns its answer into an exit code.
@@ -58,7 +58,7 @@ pub fn place(order: &Order) -> Result<ExitCode, Failure> {
     let (agent, directory) = (call.agent, call.cwd.clone());
     let wanted = Wanted { call, task, key, background: order.background };
     let Reply::Placed(placed) = front::ask(&mut starter, &Request::Place(Box::new(wanted)))? else {
-        return Err(Failure::Nonsense);
+        return Err(Failure::UnexpectedReply);
     };
     if let Some(drift) = ConfigDrift::find(starter.home(), &environment) {
         drift.print();
@@ -164,8 +164,9 @@ impl Follower {
                     return Ok(ExitStatus::StillRunning.into());
                 }
                 Heard::Nothing if self.heard == before && in_vain >= MOST_DAEMONS => {
-                    self.view.lose_sight(&self.job);
-                    return Err(Failure::DaemonsDied { count: MOST_DAEMONS });
+                    self.view.close(false);
+                    let job = Some(self.job.clone());
+                    return Err(Failure::DaemonUnavailable { attempts: MOST_DAEMONS, job });
                 }
                 Heard::Nothing => in_vain = if self.heard == before { in_vain + 1 } else { 0 },
             }

@@ -39,7 +39,7 @@ pub fn place(order: &Order) -> Result<ExitCode, Failure> {
     home.make()?;
     // Without the login there, the agent itself says what is missing.
     if let Err(error) = agents::seed_private_state(&spec, &setup) {
-        output::aside(&format!("note: cannot bring the login to the private state of the policy: {error}"));
+        output::aside(&format!("note: cannot copy the login into the policy's private state: {error}"));
     }
     let launch = agents::launch(&spec, &setup)?;
     let runtime =
@@ -98,7 +98,7 @@ impl Call<'_> {
         // Made once: a signal that comes between two looks is kept.
         let mut interrupted = signal(SignalKind::interrupt()).map_err(Failure::Runtime)?;
         let mut terminated = signal(SignalKind::terminate()).map_err(Failure::Runtime)?;
-        let mut events = run.events(Offsets::default()).map_err(Failure::Runtime)?;
+        let mut events = run.events(Offsets::default()).map_err(Failure::Follow)?;
         let mut parser = Parser::new(self.spec.agent, ParseLimits::default());
         let mut stderr = StderrTail::default();
         let mut view = View::new(How::of(order), self.spec.agent, self.spec.cwd.clone(), Timing::Live);
@@ -120,7 +120,7 @@ impl Call<'_> {
             };
             let report = match event {
                 None => {
-                    run.stop().map_err(Failure::Runtime)?;
+                    run.stop().map_err(Failure::StopRun)?;
                     continue;
                 }
                 Some(Some(RunEvent::Output(bytes))) => {

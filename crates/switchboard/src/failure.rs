@@ -1,4 +1,4 @@
-//! Everything that can keep a command from being carried out.
+//! The errors of all commands, with their hints and exit codes.
 
 use std::io;
 use std::path::PathBuf;
@@ -18,16 +18,16 @@ use crate::recover::RecoverError;
 use crate::setup::SetupError;
 use crate::wire::{About, Complaint};
 
-/// Why a command was not carried out.
+/// Why a command failed.
 #[derive(Debug, thiserror::Error)]
 pub enum Failure {
     #[error("cannot read the prompt from stdin")]
     Prompt(#[source] io::Error),
-    #[error("the prompt is not UTF-8 text")]
+    #[error("the prompt is not valid UTF-8")]
     PromptIsNoText,
-    #[error("cannot work in `{}`", folder.display())]
+    #[error("cannot use directory `{}`", folder.display())]
     Directory { option: &'static str, folder: PathBuf, source: io::Error },
-    #[error("`--observe` and `--policy {policy}` contradict each other: the policy lets the agent write")]
+    #[error("`--observe` conflicts with `--policy {policy}`, which lets the agent write")]
     ObserveWrites { policy: Preset },
     #[error(transparent)]
     Home(#[from] HomeError),
@@ -43,15 +43,15 @@ pub enum Failure {
     Setup(#[from] SetupError),
     #[error(transparent)]
     Recover(#[from] RecoverError),
-    #[error("cannot write the manual into `{}`", folder.display())]
+    #[error("cannot write the manual pages to `{}`", folder.display())]
     Manual { folder: PathBuf, source: io::Error },
     #[error("{}", why.message)]
     Refused { about: About, why: Complaint },
-    #[error("the daemon gave no answer that can be understood")]
-    Nonsense,
-    #[error("{count} daemons in a row have died")]
-    DaemonsDied { count: u32 },
-    #[error("the daemon (pid {pid}) has said that it ends, and is still there")]
+    #[error("unexpected reply from the daemon")]
+    UnexpectedReply,
+    #[error("the daemon exited {attempts} times in a row{}", while_handling(job.as_deref()))]
+    DaemonUnavailable { attempts: u32, job: Option<String> },
+    #[error("the daemon (pid {pid}) did not exit within 60 s")]
     StillThere { pid: i32 },
     #[error(transparent)]
     NotReady(#[from] NotReady),
@@ -59,40 +59,48 @@ pub enum Failure {
     Launch(#[from] LaunchError),
     #[error("cannot start the call")]
     Start(#[from] StartError),
-    #[error("lost sight of the call")]
+    #[error("lost track of the run")]
     Wait(#[from] WaitError),
-    #[error("cannot listen for Ctrl-C or wait for the call")]
+    #[error("cannot follow the run")]
+    Follow(#[source] io::Error),
+    #[error("cannot stop the run")]
+    StopRun(#[source] io::Error),
+    #[error("cannot start the async runtime")]
     Runtime(#[source] io::Error),
-    #[error("cannot write the answer")]
+    #[error("cannot write to stdout")]
     Unwritten { kept: Kept, source: io::Error },
-    #[error("cannot write the answer as JSON")]
+    #[error("cannot encode or decode JSON")]
     Json(#[from] serde_json::Error),
 }
 
-/// Where an answer that could not be written is all the same.
+/// The place of a result that could not be printed.
 #[derive(Debug)]
 pub enum Kept {
-    /// It has to be asked for again.
+    /// Nowhere: run the command again.
     Nowhere,
-    /// With a job of the daemon.
+    /// A job of the daemon.
     Job(String),
-    /// In the folder of a call without the daemon.
+    /// The directory of a call without the daemon.
     Folder(PathBuf),
 }
 
+fn while_handling(job: Option<&str>) -> String {
+    job.map(|job| format!(" while handling job {job}")).unwrap_or_default()
+}
+
 impl Failure {
-    /// Stdout did not take the answer.
+    /// Creates the error of a result that stdout did not accept.
     pub fn unwritten(source: io::Error, kept: Kept) -> Self {
         Self::Unwritten { kept, source }
     }
 
-    /// What to do about it.
+    /// Returns the remedy, as an imperative.
     pub fn hint(&self) -> Option<String> {
         Some(match self {
-            Self::PromptIsNoText => "convert it to UTF-8 first, with `iconv` for example".to_owned(),
+            Self::PromptIsNoText => "convert it to UTF-8, for example with `iconv`".to_owned(),
             Self::Directory { option, .. } => format!("pass an existing directory with `{option}`"),
             Self::ObserveWrites { .. } => {
-                "leave one of them out, or use `--policy observe` or `--policy sealed`".to_owned()
+                "omit one of them, or use `--policy observe` or `--policy sealed`".to_owned()
             }
             Self::Home(error) => error.hint(),
             Self::Config(error) => error.hint(),
@@ -101,31 +109,34 @@ impl Failure {
             Self::Connect(error) => error.hint(),
             Self::Setup(error) => error.hint(),
             Self::Recover(error) => error.hint(),
-            Self::Manual { .. } => "pass a directory that you can write to".to_owned(),
+            Self::Manual { .. } => "pass a directory you can write to".to_owned(),
             Self::Refused { why, .. } => why.hint.clone(),
             Self::Unwritten { kept: Kept::Nowhere, .. } => {
-                "send stdout to where it can be written, and ask again".to_owned()
+                "redirect stdout to a writable file and retry".to_owned()
             }
             Self::Unwritten { kept: Kept::Job(job), .. } => {
-                format!(
-                    "the job keeps it: `switchboard logs {job}` prints it, `switchboard status {job}` says how it is"
-                )
+                format!("the result is stored with the job; print it with `switchboard logs {job}`")
             }
             Self::Unwritten { kept: Kept::Folder(folder), .. } => {
-                format!("what the agent printed is kept in `{}`", folder.join("output").display())
+                format!("the agent's output is in `{}`", folder.join("output").display())
             }
-            Self::Nonsense => format!("try again; {}", crate::wire::RENEW),
-            Self::DaemonsDied { .. } => {
-                "see the log of the daemon (`switchboard config` prints its path)".to_owned()
+            Self::UnexpectedReply => format!("retry; if that does not help, {}", crate::wire::UPGRADE_DAEMON),
+            Self::DaemonUnavailable { job: None, .. } => {
+                "see the daemon log (`switchboard config` prints its path), then retry".to_owned()
             }
+            Self::DaemonUnavailable { job: Some(job), .. } => format!(
+                "see the daemon log (`switchboard config` prints its path), then run `switchboard status {job}`"
+            ),
             Self::StillThere { pid } => {
-                format!("see its log; `kill -9 {pid}` ends it, and running jobs survive that")
+                format!("see its log; `kill -9 {pid}` kills it, and running jobs continue")
             }
             Self::NotReady(error) => error.hint().to_owned(),
             Self::Launch(error) => error.hint(),
             Self::Start(error) => error.hint().to_owned(),
             Self::Wait(error) => error.hint().to_owned(),
-            Self::Prompt(_) | Self::Runtime(_) | Self::Json(_) => return None,
+            Self::Prompt(_) | Self::Follow(_) | Self::StopRun(_) | Self::Runtime(_) | Self::Json(_) => {
+                return None;
+            }
         })
     }
 
@@ -167,10 +178,12 @@ impl Failure {
             | Self::Connect(_)
             | Self::StillThere { .. }
             | Self::Refused { about: About::Other, .. }
-            | Self::Nonsense
-            | Self::DaemonsDied { .. }
+            | Self::UnexpectedReply
+            | Self::DaemonUnavailable { .. }
             | Self::Start(_)
             | Self::Wait(_)
+            | Self::Follow(_)
+            | Self::StopRun(_)
             | Self::Runtime(_)
             | Self::Json(_) => ExitStatus::Failed,
         }

@@ -39,7 +39,7 @@ pub fn list(order: &cli::ListJobs) -> Result<ExitCode, Failure> {
     };
     loop {
         let reply = front::ask(&mut starter, &Request::Jobs(search.clone()))?;
-        let Reply::Jobs { jobs, total } = reply else { return Err(Failure::Nonsense) };
+        let Reply::Jobs { jobs, total } = reply else { return Err(Failure::UnexpectedReply) };
         if order.json {
             output::line(&serde_json::to_string(&serde_json::json!({ "jobs": jobs, "total": total }))?);
         } else {
@@ -113,7 +113,7 @@ pub fn status(id: &str, json: bool) -> Result<ExitCode, Failure> {
 fn answer(starter: &mut Starter, id: &str) -> Result<Box<Answer>, Failure> {
     match front::ask(starter, &Request::Job { job: id.to_owned() })? {
         Reply::Answer(answer) => Ok(answer),
-        _ => Err(Failure::Nonsense),
+        _ => Err(Failure::UnexpectedReply),
     }
 }
 
@@ -176,7 +176,7 @@ pub fn logs(order: &cli::Logs) -> Result<ExitCode, Failure> {
     }
     let answer = answer(&mut starter, &order.id)?;
     let how = if order.json { How::Events } else { How::Words };
-    let agent = answer.agent.parse().map_err(|_| Failure::Nonsense)?;
+    let agent = answer.agent.parse().map_err(|_| Failure::UnexpectedReply)?;
     let directory = answer.cwd.clone().unwrap_or_default().into();
     let view = View::new(how, agent, directory, Timing::Replayed);
     if order.follow || answer.status.is_final() {
@@ -200,7 +200,7 @@ fn bytes(latin1: &str) -> Vec<u8> {
 
 /// What a job that goes on has said by now, read from what it printed.
 fn so_far(starter: &mut Starter, answer: &Answer, mut view: View) -> Result<ExitCode, Failure> {
-    let agent = answer.agent.parse().map_err(|_| Failure::Nonsense)?;
+    let agent = answer.agent.parse().map_err(|_| Failure::UnexpectedReply)?;
     let mut parser = Parser::new(agent, ParseLimits::default());
     let request = Request::Output { job: answer.job_id.clone(), stream: Stream::Output, follow: false };
     front::hear_out(starter, &request, |reply| {
@@ -218,7 +218,7 @@ pub fn wait(order: &cli::Wait) -> Result<ExitCode, Failure> {
     let timeout_ms = order.timeout.map(|time| u64::try_from(time.as_millis()).unwrap_or(u64::MAX));
     let request = Request::Wait { jobs: order.ids.clone(), any: order.any, timeout_ms };
     let reply = front::ask(&mut starter()?, &request)?;
-    let Reply::Answers { answers } = reply else { return Err(Failure::Nonsense) };
+    let Reply::Answers { answers } = reply else { return Err(Failure::UnexpectedReply) };
     if order.json {
         output::line(&serde_json::to_string(&answers)?);
     } else {
@@ -260,7 +260,7 @@ pub fn cancel(order: &cli::Cancel) -> Result<ExitCode, Failure> {
                     output::line(&format!("{job_id}: stopping"));
                 }
             }
-            Ok(_) => return Err(Failure::Nonsense),
+            Ok(_) => return Err(Failure::UnexpectedReply),
             Err(failure @ Failure::Refused { .. }) => {
                 output::complain(&failure);
                 code = failure.exit_code();
@@ -275,7 +275,7 @@ pub fn cancel(order: &cli::Cancel) -> Result<ExitCode, Failure> {
 pub fn retry(order: &cli::Retry) -> Result<ExitCode, Failure> {
     // Asked twice, it would be two jobs.
     let reply = front::ask_once(&mut starter()?, &Request::Retry { job: order.id.clone() })?;
-    let Reply::Placed(placed) = reply else { return Err(Failure::Nonsense) };
+    let Reply::Placed(placed) = reply else { return Err(Failure::UnexpectedReply) };
     if order.json {
         output::line(&serde_json::to_string(&placed)?);
     } else {

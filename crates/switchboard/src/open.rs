@@ -14,7 +14,7 @@ const OPENERS: [&str; 2] = ["xdg-open", "open"];
 pub fn page(order: &cli::OpenPage) -> Result<ExitCode, Failure> {
     // Asked twice, there are two links, of which one is never used.
     let reply = front::ask(&mut jobs::starter()?, &Request::Open)?;
-    let Reply::Link { url } = reply else { return Err(Failure::Nonsense) };
+    let Reply::Link { url } = reply else { return Err(Failure::UnexpectedReply) };
     output::line(&url);
     let environment = Environment::of_this_process();
     let display = ["DISPLAY", "WAYLAND_DISPLAY"].iter().any(|name| environment.get(name).is_some());

@@ -54,7 +54,10 @@ fn jobs(count: u64) -> String {
 fn print(report: &RecoveryReport, dry_run: bool) {
     let RecoveryReport { restored, ended, running, waiting, unchanged, direct_runs, skipped, .. } = report;
     let verb = if dry_run { "would recover" } else { "recovered" };
-    output::line(&format!("{verb} {}: {ended} ended, {running} running, {waiting} waiting", jobs(*restored)));
+    output::line(&format!(
+        "{verb} {}: {ended} finished, {running} running, {waiting} waiting",
+        jobs(*restored)
+    ));
     output::line(&format!("database: {}", report.database.display()));
     if *unchanged > 0 {
         output::line(&format!("unchanged: {}", jobs(*unchanged)));
@@ -63,30 +66,31 @@ fn print(report: &RecoveryReport, dry_run: bool) {
         output::line(&format!("old database: {}", aside.display()));
     }
     if *direct_runs > 0 {
-        output::line(&format!("without a job: {direct_runs} directories of `switchboard call --direct`"));
+        let directories = if *direct_runs == 1 { "directory" } else { "directories" };
+        output::line(&format!("not jobs: {direct_runs} {directories} of `switchboard call --direct`"));
     }
     for directory in skipped {
         output::line(&format!("skipped: {}: {}", directory.job, directory.reason));
     }
 }
 
-/// Why the database was not rebuilt.
+/// Why the database could not be rebuilt.
 #[derive(Debug, thiserror::Error)]
 pub enum RecoverError {
     #[error(transparent)]
     Locked(DaemonError),
-    #[error("the configuration's `store` cannot be used")]
+    #[error("`store` in the configuration is invalid")]
     Setting(#[source] SettingError),
     #[error(transparent)]
     Calls(CallError),
 }
 
 impl RecoverError {
-    /// What to do about it.
+    /// Returns the remedy, as an imperative.
     pub fn hint(&self) -> String {
         match self {
             Self::Locked(DaemonError::Taken { .. }) => {
-                "stop it with `switchboard stop`, or with `switchboard stop --now` while jobs run; then try again"
+                "stop it with `switchboard stop`, or with `switchboard stop --now` if jobs are running; then retry"
                     .to_owned()
             }
             Self::Locked(error) => error.hint(),

@@ -23,7 +23,7 @@ pub fn print(order: &cli::Statistics) -> Result<ExitCode, Failure> {
         u64::try_from(now.saturating_sub(span).as_millis()).unwrap_or_default()
     });
     let reply = front::ask(&mut jobs::starter()?, &Request::Stats { since_ms })?;
-    let Reply::Stats(sums) = reply else { return Err(Failure::Nonsense) };
+    let Reply::Stats(sums) = reply else { return Err(Failure::UnexpectedReply) };
     if order.json {
         output::line(&with_unknown_costs(&sums)?.to_string());
     } else {

@@ -293,7 +293,7 @@ fn a_mistake_names_the_thing_and_the_remedy() {
     let home = tempfile::tempdir().unwrap();
     let output = call(&home, &["hi", "--cwd", "/nowhere"]);
     let text = stderr(&output);
-    assert!(text.starts_with("error: cannot work in `/nowhere`\n"), "{text}");
+    assert!(text.starts_with("error: cannot use directory `/nowhere`\n"), "{text}");
     assert!(text.contains("because: No such file"), "{text}");
     assert!(text.contains("hint: pass an existing directory"), "{text}");
     assert!(!home.path().join("state").exists(), "nothing is placed");

@@ -1,4 +1,4 @@
-//! What can be wrong with a configuration. Every mistake says where it stands.
+//! The errors of a configuration. Each names the file and line, the variable or the option.
 
 use std::fmt;
 use std::io;
@@ -34,7 +34,7 @@ pub enum Source {
 impl fmt::Display for Source {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::BuiltIn => f.write_str("built in"),
+            Self::BuiltIn => f.write_str("default"),
             Self::File { path, line } => write!(f, "{} line {line}", path.display()),
             Self::Variable { name } => write!(f, "variable {name}"),
             Self::Option { name } => write!(f, "option {name}"),
@@ -42,41 +42,41 @@ impl fmt::Display for Source {
     }
 }
 
-/// Why there is no configuration.
+/// Why the configuration cannot be read.
 #[derive(Debug, thiserror::Error)]
 pub enum ConfigError {
-    #[error("cannot read the configuration `{}`", path.display())]
+    #[error("cannot read configuration file `{}`", path.display())]
     Unreadable { path: PathBuf, source: io::Error },
-    #[error("the configuration `{}` could be written by others (owner {owner}, mode {mode:04o})", path.display())]
+    #[error("configuration file `{}` is writable by other users (owner {owner}, mode {mode:04o})", path.display())]
     NotYours { path: PathBuf, owner: u32, mode: u32 },
-    #[error("{}: this is not TOML: {message}", Source::File { path: path.clone(), line: *line })]
+    #[error("{}: invalid TOML: {message}", Source::File { path: path.clone(), line: *line })]
     NotToml { path: PathBuf, line: usize, message: String },
-    #[error("{place}: there is no key `{key}`")]
+    #[error("{place}: unknown key `{key}`")]
     UnknownKey { place: Source, key: String, nearest: Option<&'static str> },
-    #[error("{place}: `{key}` takes {expected}, not {found}")]
+    #[error("{place}: `{key}` must be {expected}, not {found}")]
     BadValue { place: Source, key: String, expected: String, found: String },
-    #[error("{place}: `pass_env` cannot name `{variable}`: {reason}")]
+    #[error("{place}: `pass_env` must not contain `{variable}`: {reason}")]
     ForbiddenVariable { place: Source, variable: String, reason: &'static str },
 }
 
 impl ConfigError {
-    /// What to do about it.
+    /// Returns the remedy, as an imperative.
     pub fn hint(&self) -> String {
         match self {
             Self::Unreadable { .. } => "check that it is a readable text file".to_owned(),
             Self::NotYours { path, .. } => {
                 format!(
-                    "it says which programs are run: make it yours, then `chmod go-w '{}'`",
+                    "it decides which programs run: make yourself its owner and run `chmod go-w '{}'`",
                     path.display()
                 )
             }
-            Self::NotToml { .. } => "mend that line; see https://toml.io for the format".to_owned(),
+            Self::NotToml { .. } => "fix that line; see https://toml.io for the format".to_owned(),
             Self::UnknownKey { nearest: Some(known), .. } => {
-                format!("did you mean `{known}`? `switchboard config --reference` lists every key")
+                format!("did you mean `{known}`? list all keys with `switchboard config --reference`")
             }
-            Self::ForbiddenVariable { .. } => "take it out of `pass_env`".to_owned(),
+            Self::ForbiddenVariable { .. } => "remove it from `pass_env`".to_owned(),
             Self::UnknownKey { nearest: None, .. } | Self::BadValue { .. } => {
-                "`switchboard config --reference` lists every key and what it takes".to_owned()
+                "see all keys and their values with `switchboard config --reference`".to_owned()
             }
         }
     }

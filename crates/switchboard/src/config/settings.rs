@@ -106,7 +106,7 @@ impl Settings {
         let Some(Value::Texts(names)) = self.get("pass_env") else { return Ok(()) };
         for name in names {
             if !is_name(&name) {
-                return Err(self.bad("pass_env", "names of variables".to_owned(), name));
+                return Err(self.bad("pass_env", "a list of variable names".to_owned(), name));
             }
             if let Some(reason) = agents::forbidden_variable(name) {
                 let (place, variable) = (self.source("pass_env"), name.clone());

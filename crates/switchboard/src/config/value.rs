@@ -84,7 +84,7 @@ impl Kind {
     pub fn read_text(self, text: &str, user: Option<&Path>) -> Result<Value, String> {
         let found = || format!("`{text}`");
         match self {
-            Self::Text if text.trim().is_empty() => Err("nothing".to_owned()),
+            Self::Text if text.trim().is_empty() => Err("an empty string".to_owned()),
             Self::Text => Ok(Value::Text(text.to_owned())),
             Self::Path => path(text, user).map(Value::Path).ok_or_else(found),
             Self::Address => {
@@ -138,7 +138,7 @@ fn part(text: &str, user: Option<&Path>) -> Result<String, String> {
 
 fn found(value: &DeValue<'_>) -> String {
     match value {
-        DeValue::String(text) => format!("the text `{}`", text.chars().take(100).collect::<String>()),
+        DeValue::String(text) => format!("the string `{}`", text.chars().take(100).collect::<String>()),
         DeValue::Boolean(flag) => format!("`{flag}`"),
         DeValue::Integer(number) => format!("the number `{}`", number.as_str()),
         DeValue::Array(_) => "a list".to_owned(),
@@ -151,22 +151,22 @@ fn found(value: &DeValue<'_>) -> String {
 impl fmt::Display for Kind {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Text => f.write_str("text"),
-            Self::Path => f.write_str("a path from `/` or `~/` on"),
-            Self::Address => f.write_str("an address and a port"),
+            Self::Text => f.write_str("a string"),
+            Self::Path => f.write_str("a path that starts with `/` or `~/`"),
+            Self::Address => f.write_str("an IP address with a port"),
             Self::Choice(known) => write!(f, "one of {}", quoted_words(known)),
             Self::Count { least, most: u64::MAX, may_be_off } => {
-                write!(f, "a number from {least}{}", or_off(*may_be_off))
+                write!(f, "a number of at least {least}{}", or_off(*may_be_off))
             }
             Self::Count { least, most, may_be_off } => {
                 write!(f, "a number from {least} to {most}{}", or_off(*may_be_off))
             }
             Self::Flag => f.write_str("`true` or `false`"),
-            Self::Time { may_be_off } => write!(f, "a time such as `\"90s\"`{}", or_off(*may_be_off)),
-            Self::Texts => f.write_str("a list of texts"),
-            Self::Paths => {
-                f.write_str("a list of paths from `/` or `~/` on, below the home directory or elsewhere")
-            }
+            Self::Time { may_be_off } => write!(f, "a duration such as `\"90s\"`{}", or_off(*may_be_off)),
+            Self::Texts => f.write_str("a list of strings"),
+            Self::Paths => f.write_str(
+                "a list of paths that start with `/` or `~/`; not `/` or the home directory itself",
+            ),
         }
     }
 }

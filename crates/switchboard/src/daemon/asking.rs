@@ -20,6 +20,8 @@ const TOOL: &str = "cli";
 const PIECE: usize = 64 * 1024;
 /// How often it is looked for more of a stream.
 const LOOK_AGAIN: Duration = Duration::from_millis(100);
+/// The hint about an unknown job.
+const LIST_JOBS: &str = "list jobs with `switchboard jobs`; old jobs are removed after a while";
 /// Longer than anybody waits.
 const FOR_EVER: Duration = Duration::from_hours(24 * 365);
 
@@ -73,16 +75,16 @@ impl From<CallError> for Stopped {
         };
         let hint = match &error {
             CallError::NoEarlierSession { .. } => {
-                "leave `--continue` out to begin one, or name the session with `--session`".to_owned()
+                "omit `--continue` to start a session, or pass one with `--session`".to_owned()
             }
             CallError::SessionElsewhere { .. } => {
-                "give its folder with `--cwd`, or name the session with `--session`".to_owned()
+                "pass its directory with `--cwd`, or a session with `--session`".to_owned()
             }
             CallError::StoppedUnkept { job, source } => {
-                format!("`switchboard status {job}` tells what becomes of it; then {}", source.hint())
+                format!("check it with `switchboard status {job}`; then {}", source.hint())
             }
-            CallError::NoSuchJob { .. } => "`switchboard jobs` lists the jobs there are".to_owned(),
-            CallError::AlreadyEnded { job, .. } => format!("`switchboard status {job}` shows its answer"),
+            CallError::NoSuchJob { .. } => LIST_JOBS.to_owned(),
+            CallError::AlreadyEnded { job, .. } => format!("see its result with `switchboard status {job}`"),
             error => error.hint(),
         };
         Self::Refused(about, Complaint { message: model::in_full(&error), hint })
@@ -101,9 +103,11 @@ async fn brief(desk: &Desk, request: Request, connection: &Connection) -> Result
         Request::Retry { job } => {
             let job = find(desk, &job).await?;
             if job.completed_at.is_none() {
-                let message = format!("job {} has not ended", job.id);
-                let hint =
-                    format!("`switchboard wait {0}` waits for it, `switchboard cancel {0}` ends it", job.id);
+                let message = format!("job {} has not finished", job.id);
+                let hint = format!(
+                    "wait for it with `switchboard wait {0}`, or cancel it with `switchboard cancel {0}`",
+                    job.id
+                );
                 return Err(Stopped::Refused(About::Input, Complaint { message, hint }));
             }
             Reply::Placed(placed(desk.retry(job.id, connection.caller_environment()).await?))
@@ -123,7 +127,7 @@ async fn brief(desk: &Desk, request: Request, connection: &Connection) -> Result
         }
         // Those are answered elsewhere.
         request => {
-            let message = format!("this is no request about jobs: {request:?}");
+            let message = format!("unexpected request: {request:?}");
             return Err(Stopped::Refused(About::Other, Complaint { message, hint: String::new() }));
         }
     })
@@ -164,15 +168,12 @@ async fn find(desk: &Desk, given: &str) -> Result<Job, Stopped> {
         .map_err(|error: model::BadJobId| refused(error.to_string(), error.hint().to_owned()))?;
     match desk.find(prefix).await? {
         Found::One(job) => Ok(*job),
-        Found::Nothing => Err(refused(
-            format!("there is no job {given}"),
-            "`switchboard jobs` lists the jobs there are; old ones are removed after a while".to_owned(),
-        )),
+        Found::Nothing => Err(refused(format!("there is no job {given}"), LIST_JOBS.to_owned())),
         Found::Several(ids) => {
             let ids: Vec<String> = ids.iter().map(JobId::to_string).collect();
             Err(refused(
-                format!("several jobs begin with {given}"),
-                format!("give more of it: {}", ids.join(", ")),
+                format!("several job ids start with {given}"),
+                format!("pass a longer prefix of one of them: {}", ids.join(", ")),
             ))
         }
     }

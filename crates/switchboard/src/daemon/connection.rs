@@ -137,15 +137,15 @@ pub async fn greet(
     let line = timeout(GREETING_WITHIN, connection.line(LONGEST_GREETING)).await;
     let heard = match line {
         Ok(Ok(Some(line))) => match understand(&line) {
-            Ok(hello) if is_full && hello.role == Role::Mcp => Err(full()),
+            Ok(hello) if is_full && hello.role == Role::Mcp => Err(full(desk)),
             heard => heard,
         },
         Ok(Ok(None)) => return Ok(None),
         Ok(Err(error)) if error.kind() == io::ErrorKind::InvalidData => {
-            Err(stranger("a greeting is too long"))
+            Err(stranger("the greeting is too long"))
         }
         Ok(Err(error)) => return Err(error),
-        Err(_) => Err(stranger("no greeting came in time")),
+        Err(_) => Err(stranger("no greeting arrived in time")),
     };
     let error = heard.as_ref().err().cloned();
     let owner = desk.owner().as_str().to_owned();
@@ -161,21 +161,22 @@ pub async fn greet(
 
 /// Says that nobody else can be served now.
 pub async fn turn_away(connection: Connection, desk: &Desk) -> io::Result<()> {
-    refuse(connection, desk, full()).await
+    refuse(connection, desk, full(desk)).await
 }
 
-fn full() -> Complaint {
+fn full(desk: &Desk) -> Complaint {
+    let limit = desk.config().limits.max_connections;
     Complaint {
-        message: "the daemon has as many connections as it takes".to_owned(),
-        hint: "close an MCP host or two, or raise `limits.max_connections`".to_owned(),
+        message: format!("the daemon has reached its connection limit ({limit})"),
+        hint: "close some MCP hosts, or raise `limits.max_connections`".to_owned(),
     }
 }
 
 /// Refuses a process of a confined run: any call it places would get the rights of the user.
 pub async fn refuse_confined(connection: Connection, desk: &Desk) -> io::Result<()> {
     let error = Complaint {
-        message: "the daemon serves no process inside a confined call".to_owned(),
-        hint: "place the call outside, or run the outer one with `--policy off`".to_owned(),
+        message: "the daemon does not serve processes inside a sandboxed call".to_owned(),
+        hint: "place the call outside, or run the outer call with policy `off`".to_owned(),
     };
     refuse(connection, desk, error).await
 }
@@ -188,20 +189,20 @@ async fn refuse(mut connection: Connection, desk: &Desk, error: Complaint) -> io
 
 fn understand(line: &[u8]) -> Result<Hello, Complaint> {
     // The speaker first: another protocol may have another greeting.
-    let Greeting { switchboard: speaker } =
-        serde_json::from_slice::<Greeting<Speaker>>(line).map_err(|_| stranger("this is not a greeting"))?;
+    let Greeting { switchboard: speaker } = serde_json::from_slice::<Greeting<Speaker>>(line)
+        .map_err(|_| stranger("the first line is not a greeting"))?;
     if speaker.protocol != PROTOCOL {
         return Err(Complaint::other_protocol(&speaker, &Speaker::me()));
     }
     let hello = serde_json::from_slice::<Greeting<Hello>>(line);
     hello
         .map(|greeting| greeting.switchboard)
-        .map_err(|error| stranger(&format!("a greeting lacks something: {error}")))
+        .map_err(|error| stranger(&format!("invalid greeting: {error}")))
 }
 
 fn stranger(message: &str) -> Complaint {
     Complaint {
         message: message.to_owned(),
-        hint: "this socket is for `switchboard mcp` and the other commands; start those".to_owned(),
+        hint: "this socket speaks Switchboard's protocol; use the `switchboard` commands".to_owned(),
     }
 }

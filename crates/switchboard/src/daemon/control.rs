@@ -55,8 +55,8 @@ async fn last(connection: &mut Connection, reply: Reply) -> io::Result<()> {
 
 fn misunderstood(error: &serde_json::Error) -> Complaint {
     Complaint {
-        message: format!("this request is not understood: {error}"),
-        hint: format!("the daemon may be older than what asks; {}", crate::wire::RENEW),
+        message: format!("request not understood: {error}"),
+        hint: format!("if the daemon is older than this program, {}", crate::wire::UPGRADE_DAEMON),
     }
 }
 

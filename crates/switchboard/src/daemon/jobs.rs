@@ -226,16 +226,16 @@ fn options(config: &Config, environment: &Environment) -> mcp::Options {
     }
 }
 
-/// Why the jobs cannot be looked after.
+/// Why the daemon cannot run jobs.
 #[derive(Debug, thiserror::Error)]
 pub enum JobsError {
     #[error(transparent)]
     Desk(#[from] CallError),
-    #[error("the configuration's `store` cannot be used")]
+    #[error("`store` in the configuration is invalid")]
     Store(#[from] SettingError),
     #[error(transparent)]
     Credentials(#[from] CredentialsError),
-    #[error("the configuration's `redact` cannot be used")]
+    #[error("`redact` in the configuration is invalid")]
     Redact(#[from] BadPattern),
     #[error(transparent)]
     Supervisor(#[from] StartError),
@@ -246,7 +246,7 @@ pub enum JobsError {
 }
 
 impl JobsError {
-    /// What to do about it.
+    /// Returns the remedy, as an imperative.
     pub fn hint(&self) -> String {
         match self {
             Self::Desk(error) => error.hint(),
@@ -255,7 +255,9 @@ impl JobsError {
             Self::Redact(error) => error.hint().to_owned(),
             Self::Supervisor(error) => error.hint().to_owned(),
             Self::Token(error) => error.hint().to_owned(),
-            Self::Address { .. } => "use another port with `--http 127.0.0.1:PORT`; 0 takes any".to_owned(),
+            Self::Address { .. } => {
+                "use another port with `--http 127.0.0.1:PORT`; port 0 picks a free one".to_owned()
+            }
         }
     }
 }

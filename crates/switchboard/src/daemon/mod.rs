@@ -232,34 +232,34 @@ impl Signals {
     }
 }
 
-/// Why there is no daemon.
+/// Why the daemon did not start.
 #[derive(Debug, thiserror::Error)]
 pub enum DaemonError {
     #[error(transparent)]
     Home(#[from] HomeError),
     #[error(transparent)]
     Config(#[from] ConfigError),
-    #[error("cannot leave the process that starts the daemon")]
+    #[error("cannot detach the daemon")]
     Detach(#[source] io::Error),
     #[error("cannot lock `{}`", state.display())]
     Lock { state: PathBuf, source: io::Error },
-    #[error("a daemon is running for `{}` already ({})", state.display(), who(holder.as_ref()))]
+    #[error("a daemon is already running for `{}` ({})", state.display(), who(holder.as_ref()))]
     Taken { state: PathBuf, holder: Option<Holder> },
     #[error("the state directory `{}` is a copy of one whose daemon is running (pid {pid})", state.display())]
     Copied { state: PathBuf, pid: u32 },
     #[error(transparent)]
     Jobs(#[from] JobsError),
-    #[error("cannot write the log `{}`", path.display())]
+    #[error("cannot write log file `{}`", path.display())]
     Log { path: PathBuf, source: io::Error },
-    #[error("cannot listen for front-ends")]
+    #[error("cannot bind the daemon socket")]
     Listen(#[source] io::Error),
-    #[error("cannot wait for anything")]
+    #[error("cannot start the async runtime")]
     Runtime(#[source] io::Error),
 }
 
 fn who(holder: Option<&Holder>) -> String {
     holder.map_or_else(
-        || "it has only just begun".to_owned(),
+        || "still starting".to_owned(),
         |holder| format!("pid {}, version {}", holder.pid, holder.version),
     )
 }
@@ -277,25 +277,25 @@ impl DaemonError {
         }
     }
 
-    /// What to do about it.
+    /// Returns the remedy, as an imperative.
     pub fn hint(&self) -> String {
         match self {
             Self::Home(error) => error.hint(),
             Self::Config(error) => error.hint(),
             Self::Taken { .. } => {
-                "use it as it is; or `switchboard stop` first, or set SWITCHBOARD_HOME to another folder"
+                "use the running daemon, stop it with `switchboard stop`, or set SWITCHBOARD_HOME to another directory"
                     .to_owned()
             }
             Self::Copied { .. } => {
-                "stop the original first, with its SWITCHBOARD_HOME: `switchboard stop`; else both would run its unfinished jobs"
+                "stop the original daemon first (run `switchboard stop` with its SWITCHBOARD_HOME); otherwise both would run its unfinished jobs"
                     .to_owned()
             }
             Self::Jobs(error) => error.hint(),
             Self::Listen(_) => {
-                "check that the state folder is on a file system that can hold sockets".to_owned()
+                "check that the state directory is on a file system that supports sockets".to_owned()
             }
             Self::Detach(_) | Self::Lock { .. } | Self::Log { .. } | Self::Runtime(_) => {
-                "check that files can still be opened and that the disk has room".to_owned()
+                "check the limit on open files and the free disk space".to_owned()
             }
         }
     }

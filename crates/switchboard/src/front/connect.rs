@@ -155,34 +155,36 @@ fn understand(answer: &[u8], process: Pid) -> Result<Welcome, ConnectError> {
 pub enum ConnectError {
     #[error("no daemon is running")]
     Nobody,
-    #[error("the daemon at the socket is user {uid}'s")]
+    #[error("the daemon on the socket belongs to user {uid}")]
     NotYours { uid: u32 },
-    #[error("the daemon (pid {pid}) does not answer")]
+    #[error("the daemon (pid {pid}) does not respond")]
     Silent { pid: i32 },
-    #[error("what listens at the daemon's socket (pid {pid}) is no Switchboard daemon")]
+    #[error("the process listening on the daemon's socket (pid {pid}) is not a Switchboard daemon")]
     Stranger { pid: i32 },
-    #[error("the daemon refuses: {}", .0.message)]
+    #[error("the daemon rejected the request: {}", .0.message)]
     Refused(Complaint),
     #[error("{}", complaint.message)]
     OtherProtocol { pid: i32, complaint: Complaint },
-    #[error("the connection to the daemon broke")]
+    #[error("lost the connection to the daemon")]
     Broken(#[from] io::Error),
 }
 
 impl ConnectError {
-    /// What to do about it.
+    /// Returns the remedy, as an imperative.
     pub fn hint(&self) -> String {
         match self {
-            Self::Nobody => "`switchboard serve` starts one".to_owned(),
-            Self::NotYours { .. } => "set SWITCHBOARD_HOME to a folder of your own".to_owned(),
+            Self::Nobody => "start one with `switchboard serve`".to_owned(),
+            Self::NotYours { .. } => "set SWITCHBOARD_HOME to a directory of your own".to_owned(),
             Self::Silent { pid } => {
                 format!(
-                    "`kill -CONT {pid}` if it was suspended, else `kill {pid}`; running jobs survive that"
+                    "run `kill -CONT {pid}` if it is suspended, otherwise `kill {pid}`; running jobs continue"
                 )
             }
-            Self::Stranger { pid } => format!("see what process {pid} is, and end it"),
+            Self::Stranger { pid } => format!("check what process {pid} is, and stop it"),
             Self::Refused(complaint) | Self::OtherProtocol { complaint, .. } => complaint.hint.clone(),
-            Self::Broken(_) => "try again; the log in the state folder says more".to_owned(),
+            Self::Broken(_) => {
+                "retry; see the daemon log for details (`switchboard config` prints its path)".to_owned()
+            }
         }
     }
 }

@@ -36,9 +36,9 @@ pub fn status(order: &cli::Look) -> Result<ExitCode, Failure> {
             let none = if order.json {
                 r#"{"running":false}"#
             } else if inside::a_confined_call(&environment) {
-                "the daemon cannot be reached from inside a confined call"
+                "the daemon cannot be reached from inside a sandboxed call"
             } else if inside::a_call(&environment).is_some() {
-                "no daemon is running, and none is started inside a call"
+                "no daemon is running, and none can be started inside a call"
             } else {
                 "no daemon is running; the next call starts one"
             };
@@ -169,7 +169,7 @@ fn waiting_line(running: u64, how: StopHow) -> String {
 /// Ends a daemon that cannot be talked to. What runs goes on.
 fn stop_by_signal(home: &Home, pid: i32, complaint: &Complaint) -> Result<ExitCode, Failure> {
     output::aside(&format!("{}; it is ended by SIGTERM, and what runs goes on", complaint.message));
-    let Some(daemon) = Pid::from_raw(pid) else { return Err(Failure::StillThere { pid }) };
+    let Some(daemon) = Pid::from_raw(pid) else { return Err(Failure::UnexpectedReply) };
     let process = hold(daemon)?;
     // It is still the one that listens, so what is held is not a later process with its number.
     match connect(home, Role::Control, None) {
@@ -177,7 +177,9 @@ fn stop_by_signal(home: &Home, pid: i32, complaint: &Complaint) -> Result<ExitCo
             pidfd_send_signal(&process, Signal::TERM).map_err(|errno| broken(errno.into()))?;
         }
         Err(ConnectError::Nobody) => {}
-        _ => return Err(Failure::StillThere { pid }),
+        Err(error) => return Err(Failure::Connect(error)),
+        // Another daemon has taken over meanwhile.
+        Ok(_) => return Err(Failure::UnexpectedReply),
     }
     until_gone(&process, daemon)
 }
@@ -199,7 +201,7 @@ fn broken(error: io::Error) -> Failure {
     Failure::Connect(ConnectError::Broken(error))
 }
 
-/// Over how many daemons a request may go.
+/// The number of daemons that may die over one request.
 const MOST_DAEMONS: u32 = 5;
 
 /// Asks the daemon, which is started when there is none, what is answered by one line. Only for what may be asked twice: a daemon
@@ -224,18 +226,18 @@ pub fn hear_out(
         });
         match said {
             Ok(Reply::Ending) | Err(Failure::Connect(ConnectError::Broken(_))) if !begun => {}
-            Ok(Reply::Ending) => return Err(Failure::Nonsense),
+            Ok(Reply::Ending) => return Err(Failure::UnexpectedReply),
             said => return said,
         }
     }
-    Err(Failure::DaemonsDied { count: MOST_DAEMONS })
+    Err(Failure::DaemonUnavailable { attempts: MOST_DAEMONS, job: request.job().map(str::to_owned) })
 }
 
 /// Asks for what must not be asked twice.
 pub fn ask_once(starter: &mut Starter, request: &Request) -> Result<Reply, Failure> {
     let mut connection = starter.connect_or_start(Role::Control)?;
     match say(&mut connection, request, |_| {})? {
-        Reply::Ending => Err(Failure::Nonsense),
+        Reply::Ending => Err(Failure::UnexpectedReply),
         reply => Ok(reply),
     }
 }

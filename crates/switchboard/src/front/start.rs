@@ -204,46 +204,47 @@ pub enum FrontError {
     Home(#[from] HomeError),
     #[error(transparent)]
     Connect(#[from] ConnectError),
-    #[error("the daemon cannot be reached from inside a confined call")]
+    #[error("the daemon cannot be reached from inside a sandboxed call")]
     InsideAConfinedCall,
-    #[error("no daemon is running, and none is started inside a call")]
+    #[error("no daemon is running, and none can be started inside a call")]
     InsideACall,
-    #[error("`switchboard stop` would wait for the call that it runs in")]
+    #[error("`switchboard stop` would wait for the call it runs in")]
     StopInsideACall,
     #[error("cannot start the daemon `{}`", program.display())]
     Spawn { program: PathBuf, source: io::Error },
-    #[error("cannot prepare the start of the daemon")]
+    #[error("cannot prepare to start the daemon")]
     Turn(#[source] io::Error),
-    #[error("the daemon gave up: {}", if said.is_empty() { "it was ended by somebody" } else { said })]
+    #[error("the daemon failed to start: {}", if said.is_empty() { "it was killed" } else { said })]
     GaveUp { said: String, code: Option<i32> },
-    #[error("no daemon answers{}", holder.as_ref().map(|holder| format!("; the last was process {}", holder.pid)).unwrap_or_default())]
+    #[error("the daemon did not become ready in time{}", holder.as_ref().map(|holder| format!(" (last known pid {})", holder.pid)).unwrap_or_default())]
     Late { holder: Option<Holder> },
 }
 
 impl FrontError {
-    /// What to do about it.
+    /// Returns the remedy, as an imperative.
     pub fn hint(&self) -> String {
         match self {
             Self::Home(error) => error.hint(),
             Self::Connect(error) => error.hint(),
             Self::InsideAConfinedCall => {
-                "place the call outside, or run the outer one with `--policy off`".to_owned()
+                "place the call outside, or run the outer call with policy `off`".to_owned()
             }
             Self::InsideACall => {
-                "start the daemon outside the call with `switchboard serve --background`".to_owned()
-            }
-            Self::StopInsideACall => {
-                "run it outside the call, or leave running jobs to the next daemon with `switchboard stop --now`"
+                "start one outside the call with `switchboard serve --background`; a daemon started here would be killed when the call ends"
                     .to_owned()
             }
-            Self::Spawn { .. } => "check that processes can still be started".to_owned(),
-            Self::Turn(_) => "check that files can still be opened and that the disk has room".to_owned(),
+            Self::StopInsideACall => {
+                "run it outside the call, or use `switchboard stop --now`, which leaves running jobs to the next daemon"
+                    .to_owned()
+            }
+            Self::Spawn { .. } => "check the limits on processes and memory".to_owned(),
+            Self::Turn(_) => "check the limit on open files and the free disk space".to_owned(),
             // It has said itself what to do.
             Self::GaveUp { said, .. } if said.contains("hint: ") => String::new(),
             Self::GaveUp { .. } => {
-                "mend that, and try again; `switchboard serve` shows it directly".to_owned()
+                "fix that and retry; `switchboard serve` runs in the foreground and shows the error".to_owned()
             }
-            Self::Late { .. } => "see `logs/daemon.log` in the state folder".to_owned(),
+            Self::Late { .. } => "see the daemon log (`switchboard config` prints its path)".to_owned(),
         }
     }
 }

@@ -59,27 +59,28 @@ impl OpenFolder {
     }
 }
 
-/// Why a folder is not used.
+/// Why a directory cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum FolderError {
-    #[error("cannot use the folder `{}`", path.display())]
+    #[error("cannot use directory `{}`", path.display())]
     Cannot { path: PathBuf, source: io::Error },
-    #[error("the folder `{}` belongs to user {owner}, and you are user {you}", path.display())]
+    #[error("directory `{}` belongs to user {owner}, but you are user {you}", path.display())]
     NotYours { path: PathBuf, owner: u32, you: u32 },
-    #[error("others can write to the folder `{}` (mode {mode:04o})", path.display())]
+    #[error("directory `{}` is writable by other users (mode {mode:04o})", path.display())]
     WritableByOthers { path: PathBuf, mode: u32 },
 }
 
 impl FolderError {
-    /// What to do about it.
+    /// Returns the remedy, as an imperative.
     pub fn hint(&self) -> String {
         match self {
             Self::Cannot { .. } => {
-                "check that it can be made and read, or set SWITCHBOARD_HOME to another".to_owned()
+                "check that it can be created and read, or set SWITCHBOARD_HOME to another directory"
+                    .to_owned()
             }
-            Self::NotYours { .. } => "set SWITCHBOARD_HOME to a folder of your own".to_owned(),
+            Self::NotYours { .. } => "set SWITCHBOARD_HOME to a directory of your own".to_owned(),
             Self::WritableByOthers { path, .. } => format!(
-                "look at what is in it, then `chmod go-w '{}'`; or set SWITCHBOARD_HOME to another",
+                "inspect its contents, then run `chmod go-w '{}'`; or set SWITCHBOARD_HOME to another directory",
                 path.display()
             ),
         }

@@ -127,26 +127,26 @@ impl Home {
     }
 }
 
-/// Why there is no place for Switchboard's files.
+/// Why there is no directory for Switchboard's files.
 #[derive(Debug, thiserror::Error)]
 pub enum HomeError {
-    #[error("there is no place for Switchboard's files")]
+    #[error("cannot determine a state directory")]
     None,
-    #[error("SWITCHBOARD_HOME is `{}`, which is not an absolute path", .0.display())]
+    #[error("SWITCHBOARD_HOME (`{}`) is not an absolute path", .0.display())]
     Relative(PathBuf),
-    #[error("Switchboard's files would be in `{}`, which is not UTF-8 text", .0.display())]
+    #[error("the path of Switchboard's files, `{}`, is not valid UTF-8", .0.display())]
     NoText(PathBuf),
     #[error(transparent)]
     Folder(#[from] FolderError),
 }
 
 impl HomeError {
-    /// What to do about it.
+    /// Returns the remedy, as an imperative.
     pub fn hint(&self) -> String {
         match self {
-            Self::None => "set HOME, or SWITCHBOARD_HOME to a folder of your own".to_owned(),
-            Self::Relative(_) => "give it from the root on, such as /home/ana/switchboard".to_owned(),
-            Self::NoText(_) => "set SWITCHBOARD_HOME to a folder whose whole path is UTF-8 text".to_owned(),
+            Self::None => "set HOME, or set SWITCHBOARD_HOME to a directory of your own".to_owned(),
+            Self::Relative(_) => "use an absolute path, for example /home/ana/switchboard".to_owned(),
+            Self::NoText(_) => "set SWITCHBOARD_HOME to a path that is valid UTF-8".to_owned(),
             Self::Folder(error) => error.hint(),
         }
     }

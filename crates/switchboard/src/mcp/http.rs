@@ -317,7 +317,7 @@ async fn with_token(State(token): State<Token>, request: Request, next: Next) ->
                 retry_later(refuse(StatusCode::SERVICE_UNAVAILABLE, message, hint))
             }
             Admission::Confined => {
-                let message = "the daemon serves no process inside a confined call";
+                let message = "the daemon does not serve processes inside a sandboxed call";
                 refuse(StatusCode::FORBIDDEN, message, "place the call outside")
             }
         };

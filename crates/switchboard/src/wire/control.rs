@@ -76,6 +76,21 @@ pub enum Request {
     },
 }
 
+impl Request {
+    /// Returns the job that the request names, if it names one.
+    pub fn job(&self) -> Option<&str> {
+        match self {
+            Self::Follow { job }
+            | Self::Job { job }
+            | Self::Output { job, .. }
+            | Self::Cancel { job }
+            | Self::Retry { job } => Some(job),
+            Self::Wait { jobs, .. } => jobs.first().filter(|_| jobs.len() == 1).map(String::as_str),
+            _ => None,
+        }
+    }
+}
+
 /// What becomes of the jobs that run when the daemon is to end.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]

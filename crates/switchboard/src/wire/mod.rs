@@ -98,17 +98,17 @@ pub struct Complaint {
     pub hint: String,
 }
 
-/// What to do when the daemon is the older side. Not a stop that waits for the jobs: it refuses calls for as long as the longest runs.
-pub const RENEW: &str = "`switchboard stop --now` ends the old daemon, and the next call starts the new one, which takes up the jobs \
-    that run";
-/// What to do when the daemon is the newer side: another one would be no other.
-const CATCH_UP: &str = "this program is the older one: restart what has started it, such as the MCP host, or install the new \
-    version here, too";
+/// The remedy when the daemon is the older side. Not a drain, which would reject calls until the longest job finishes.
+pub const UPGRADE_DAEMON: &str = "stop the old daemon with `switchboard stop --now`; the next call starts the new one, which adopts \
+    running jobs";
+/// The remedy when the daemon is the newer side: a restart would start the same one.
+const UPGRADE_CLIENT: &str = "this program is older than the daemon: upgrade it, or restart the process that started it, such as \
+    the MCP host";
 
-/// What to do when the two sides are not of one version.
+/// Returns the remedy when the two sides differ in version.
 fn remedy(front_end: &Speaker, daemon: &Speaker) -> &'static str {
     let age = |speaker: &Speaker| (speaker.protocol, numbers(&speaker.version));
-    if age(daemon) > age(front_end) { CATCH_UP } else { RENEW }
+    if age(daemon) > age(front_end) { UPGRADE_CLIENT } else { UPGRADE_DAEMON }
 }
 
 /// The numbers of a version, so that 0.10 comes after 0.9. What follows them does not count.
@@ -118,11 +118,11 @@ fn numbers(version: &str) -> Vec<u64> {
 }
 
 impl Complaint {
-    /// The two sides cannot talk.
+    /// Reports that the two sides use different protocols.
     pub fn other_protocol(front_end: &Speaker, daemon: &Speaker) -> Self {
         Self {
             message: format!(
-                "the front-end is version {} and speaks protocol {}, the daemon is version {} and speaks protocol {}",
+                "protocol mismatch: the client (version {}) uses protocol {}, the daemon (version {}) uses protocol {}",
                 front_end.version, front_end.protocol, daemon.version, daemon.protocol
             ),
             hint: remedy(front_end, daemon).to_owned(),
@@ -130,11 +130,14 @@ impl Complaint {
     }
 }
 
-/// What to say when two versions talk that understand each other; none when they are the same.
+/// Describes a version difference that the protocol allows; none when the versions are the same.
 pub fn skew(daemon: &Speaker) -> Option<String> {
     (daemon.version != VERSION).then(|| {
         let remedy = remedy(&Speaker::me(), daemon);
-        format!("this is version {VERSION}, the running daemon is version {}; {remedy}", daemon.version)
+        format!(
+            "this program is version {VERSION}, but the running daemon is version {}; {remedy}",
+            daemon.version
+        )
     })
 }
 
@@ -181,9 +184,9 @@ mod tests {
         let (old, new) = (speaker(1, "0.9.3"), speaker(1, "0.10.0-rc.1"));
         assert!(said(&new, &old).contains("`switchboard stop --now`"));
         assert!(said(&old, &new).contains("restart") && !said(&old, &new).contains("switchboard stop"));
-        assert_eq!(said(&speaker(2, "0.1"), &speaker(1, "0.2")), RENEW, "the protocol says more");
-        assert_eq!(said(&speaker(1, "0.2"), &speaker(2, "0.1")), CATCH_UP);
-        assert_eq!(said(&speaker(1, "unknown"), &speaker(1, "?")), RENEW);
+        assert_eq!(said(&speaker(2, "0.1"), &speaker(1, "0.2")), UPGRADE_DAEMON, "the protocol says more");
+        assert_eq!(said(&speaker(1, "0.2"), &speaker(2, "0.1")), UPGRADE_CLIENT);
+        assert_eq!(said(&speaker(1, "unknown"), &speaker(1, "?")), UPGRADE_DAEMON);
     }
 
     #[test]

@@ -17,7 +17,7 @@ fn every_value_is_printed_with_where_it_came_from() {
     let line = |start: &str| text.lines().find(|line| line.starts_with(start)).unwrap().to_owned();
     assert!(line("at_once = 3 ").ends_with(&format!("# {} line 2", bed.home.join("config.toml").display())));
     assert!(line("level = \"debug\"").ends_with("# variable SWITCHBOARD_LOG_LEVEL"));
-    assert!(line("timeout = \"1h\"").ends_with("# built in"));
+    assert!(line("timeout = \"1h\"").ends_with("# default"));
 }
 
 #[test]
@@ -44,7 +44,7 @@ fn a_mistake_in_the_file_stops_every_command_that_reads_it() {
         let output = bed.run(args);
         assert!(!output.status.success(), "{args:?}");
         let text = stderr(&output);
-        assert!(text.contains("config.toml line 1: there is no key `stroe`"), "{args:?}: {text}");
+        assert!(text.contains("config.toml line 1: unknown key `stroe`"), "{args:?}: {text}");
         assert!(text.contains("did you mean `store`?"), "{args:?}: {text}");
     }
     assert!(bed.run(&["config", "--reference"]).status.success(), "the reference is there all the same");
@@ -122,6 +122,6 @@ fn post(port: u16, host: &str, token: &str) -> String {
 fn an_address_that_is_none_is_named() {
     let bed = Bed::new();
     let output = bed.run(&["serve", "--http", "nowhere"]);
-    let expected = "option --http: `http.address` takes an address and a port, not `nowhere`";
+    let expected = "option --http: `http.address` must be an IP address with a port, not `nowhere`";
     assert!(stderr(&output).contains(expected), "{output:?}");
 }

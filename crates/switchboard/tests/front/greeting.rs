@@ -45,7 +45,7 @@ fn another_protocol_is_refused_by_the_daemon_with_both_versions_and_the_remedy()
     assert_eq!(
         message,
         format!(
-            "the front-end is version 9.9.9 and speaks protocol 3, the daemon is version {mine} and speaks protocol 2"
+            "protocol mismatch: the client (version 9.9.9) uses protocol 3, the daemon (version {mine}) uses protocol 2"
         )
     );
     assert!(error["hint"].as_str().unwrap().contains("`switchboard stop --now`"), "{error}");
@@ -61,13 +61,14 @@ fn another_protocol_is_refused_by_the_front_end_too() {
     });
     assert_eq!(output.status.code(), Some(1));
     let text = stderr(&output);
-    assert!(text.contains("the daemon is version 9.9.9 and speaks protocol 3"), "{text}");
-    assert!(text.contains("this program is the older one"), "{text}");
+    assert!(text.contains("the daemon (version 9.9.9) uses protocol 3"), "{text}");
+    assert!(text.contains("this program is older than the daemon"), "{text}");
 }
 
 #[test]
 fn another_version_of_the_same_protocol_works_and_says_what_to_do() {
-    for (version, remedy) in [("9.9.9", "restart what has started it"), ("0.0.1", "`switchboard stop --now`")]
+    for (version, remedy) in
+        [("9.9.9", "restart the process that started it"), ("0.0.1", "`switchboard stop --now`")]
     {
         let bed = Bed::new();
         let played = Played::at(&bed);
@@ -91,12 +92,12 @@ fn strangers_are_told_so_and_nobody_waits_for_them() {
     // Silent for as long as it likes.
     let _silent = Raw::to(&daemon);
     for (said, expected) in [
-        ("GET / HTTP/1.1\r\n\r\n".to_owned(), "this is not a greeting"),
-        ("\n".to_owned(), "this is not a greeting"),
-        ("x".repeat(100_000), "a greeting is too long"),
+        ("GET / HTTP/1.1\r\n\r\n".to_owned(), "not a greeting"),
+        ("\n".to_owned(), "not a greeting"),
+        ("x".repeat(100_000), "greeting is too long"),
         (
             "{\"switchboard\":{\"protocol\":2,\"version\":\"1\",\"role\":\"king\",\"pid\":1}}\n".to_owned(),
-            "lacks something",
+            "invalid greeting",
         ),
     ] {
         let mut raw = Raw::to(&daemon);
@@ -148,7 +149,7 @@ fn more_connections_than_there_is_room_for_are_turned_away_and_told() {
     let crowd: Vec<Raw> = (0..8 + 16).map(|_| Raw::greet(&daemon)).collect();
     let output = bed.run(&["status"]);
     assert_eq!(output.status.code(), Some(1));
-    assert!(stderr(&output).contains("as many connections as it takes"), "{output:?}");
+    assert!(stderr(&output).contains("has reached its connection limit ("), "{output:?}");
     drop(crowd);
     // The daemon sees them go in its own time.
     while !bed.run(&["status"]).status.success() {

@@ -79,11 +79,11 @@ fn error_inside_a_call_names_the_way_out() {
     // A sandbox hides the daemon, whether it runs or not.
     assert_eq!(
         call(&["setpriv", "--no-new-privs"]),
-        "error: the daemon cannot be reached from inside a confined call\n  hint: place the call outside, or run the outer one with `--policy off`\n"
+        "error: the daemon cannot be reached from inside a sandboxed call\n  hint: place the call outside, or run the outer call with policy `off`\n"
     );
     assert_eq!(
         call(&["env"]),
-        "error: no daemon is running, and none is started inside a call\n  hint: start the daemon outside the call with `switchboard serve --background`\n"
+        "error: no daemon is running, and none can be started inside a call\n  hint: start one outside the call with `switchboard serve --background`; a daemon started here would be killed when the call ends\n"
     );
 }
 
@@ -105,7 +105,7 @@ fn connection_of_a_process_that_has_exited_is_refused() {
         socket = daemon.socket.as_ref().unwrap().display().to_string()
     );
     let output = Command::new("python3").args(["-c", &script]).output().unwrap();
-    assert!(stdout(&output).contains("no process inside a confined call"), "{output:?}");
+    assert!(stdout(&output).contains("processes inside a sandboxed call"), "{output:?}");
 }
 
 /// Asks the HTTP server for something, with its token, and prints how it refuses.
@@ -118,7 +118,7 @@ try: urllib.request.urlopen(request)
 except urllib.error.HTTPError as error: print(error.code, error.read().decode())
 ";
 
-const CONFINED: &str = "the daemon serves no process inside a confined call";
+const CONFINED: &str = "the daemon does not serve processes inside a sandboxed call";
 
 /// Starts a daemon with an HTTP server, and returns the address and the token.
 fn serve_http(bed: &Bed) -> (String, String) {

@@ -114,7 +114,7 @@ fn lost_database_is_rebuilt_from_job_directories() {
         damage(&database(&bed), &database(&empty));
         assert_refused(&bed, why);
         let would = stdout(&bed.run(&["recover", "--dry-run"]));
-        assert!(would.starts_with("would recover 5 jobs: 5 ended, 0 running, 0 waiting\n"), "{would}");
+        assert!(would.starts_with("would recover 5 jobs: 5 finished, 0 running, 0 waiting\n"), "{would}");
         let report = recover(&bed);
         assert_eq!((&report["restored"], &report["direct_runs"]), (&5.into(), &1.into()), "{report}");
         assert_eq!(report["set_aside"].is_string(), is_set_aside, "{report}");
@@ -218,7 +218,7 @@ fn damaged_job_directories_are_named_and_skipped() {
     let recovered = bed.run(&["recover"]);
     assert!(recovered.status.success());
     let said = stdout(&recovered);
-    assert!(said.starts_with("recovered 1 job: 1 ended, 0 running, 0 waiting\n"), "{said}");
+    assert!(said.starts_with("recovered 1 job: 1 finished, 0 running, 0 waiting\n"), "{said}");
     let reasons = [
         format!("record.json is that of job {}", ids[1]),
         "it has no record.json".to_owned(),
@@ -248,7 +248,7 @@ fn copied_and_oversized_records_are_named_and_skipped() {
     fs::File::options().write(true).open(record(&ids[1])).unwrap().set_len(1 << 40).unwrap();
     let recovered = bed.run(&["recover"]);
     let said = stdout(&recovered);
-    assert!(said.starts_with("recovered 1 job: 1 ended, 0 running, 0 waiting\n"), "{recovered:?}");
+    assert!(said.starts_with("recovered 1 job: 1 finished, 0 running, 0 waiting\n"), "{recovered:?}");
     assert!(said.contains(&format!("skipped: {copy}: it contradicts another job")), "{said}");
     assert!(
         said.contains(&format!("skipped: {}: cannot read record.json: it is too long", ids[1])),

@@ -31,7 +31,7 @@ fn a_second_daemon_refuses_and_names_the_first() {
         let output = bed.run(args);
         assert!(!output.status.success());
         let text = stderr(&output);
-        assert!(text.contains("a daemon is running for"), "{text}");
+        assert!(text.contains("a daemon is already running for"), "{text}");
         assert!(text.contains(&format!("pid {}", daemon.pid.as_raw_pid())), "{text}");
     }
     assert_eq!(bed.running().unwrap().pid, daemon.pid);
@@ -87,7 +87,7 @@ fn a_host_hears_why_there_is_no_daemon_and_later_requests_try_again() {
         let answer = host.ping(id);
         assert_eq!(answer["id"], id);
         let message = answer["error"]["message"].as_str().unwrap();
-        assert!(message.contains("line 2: there is no key `limits.at_onec`"), "{message}");
+        assert!(message.contains("line 2: unknown key `limits.at_onec`"), "{message}");
         assert!(message.contains("did you mean `limits.at_once`?"), "{message}");
     }
     bed.configure("[limits]\nat_once = 3\n");
@@ -101,7 +101,7 @@ fn without_a_home_every_request_is_answered_with_what_to_set() {
     command.env_remove("SWITCHBOARD_HOME");
     let mut host = Host::start(command);
     let message = host.ping(1)["error"]["message"].to_string();
-    assert!(message.contains("set HOME, or SWITCHBOARD_HOME"), "{message}");
+    assert!(message.contains("set HOME, or set SWITCHBOARD_HOME"), "{message}");
 }
 
 /// A bridge whose parent has the run's id in its environment, as an agent has; itself it has it only when told to.
@@ -123,7 +123,7 @@ fn inside_a_call_no_daemon_is_started_but_one_that_runs_is_used() {
     let bed = Bed::new();
     for keep in [true, false] {
         let message = inside_a_call(&bed, keep).ping(1)["error"]["message"].to_string();
-        assert!(message.contains("none is started inside a call"), "{message}");
+        assert!(message.contains("none can be started inside a call"), "{message}");
         assert!(message.contains("switchboard serve --background"), "{message}");
     }
     assert!(bed.running().is_none());

@@ -183,7 +183,7 @@ fn stop_inside_a_call_does_not_wait_for_that_call() {
     assert!(bed.run(&["serve", "--background"]).status.success());
     let output = bed.command(&["stop"]).env("SWITCHBOARD_RUN_ID", "0").output().unwrap();
     assert!(!output.status.success(), "{output:?}");
-    assert!(stderr(&output).contains("would wait for the call that it runs in"), "{output:?}");
+    assert!(stderr(&output).contains("would wait for the call it runs in"), "{output:?}");
     assert!(bed.run(&["status"]).status.success());
 }
 
@@ -213,7 +213,10 @@ fn stop_tells_what_is_waited_for_and_what_is_refused() {
     let output = child.wait_with_output().unwrap();
     let text = stderr(&output);
     assert!(text.contains("waiting for 2 jobs"), "{text}");
-    assert!(text.contains("the daemon refuses: no") && text.contains("hint: ask later"), "{text}");
+    assert!(
+        text.contains("the daemon rejected the request: no") && text.contains("hint: ask later"),
+        "{text}"
+    );
 }
 
 #[test]
@@ -224,7 +227,7 @@ fn a_daemon_that_does_not_answer_is_named() {
     let output = bed.run(&["status"]);
     let text = stderr(&output);
     assert!(
-        text.contains(&format!("the daemon (pid {}) does not answer", daemon.pid.as_raw_pid())),
+        text.contains(&format!("the daemon (pid {}) does not respond", daemon.pid.as_raw_pid())),
         "{text}"
     );
     assert!(text.contains("kill -CONT"), "{text}");
@@ -256,7 +259,7 @@ fn a_daemon_of_another_protocol_is_stopped_all_the_same() {
     std::io::Read::read_exact(old.stdout.as_mut().unwrap(), &mut said).unwrap();
     let output = bed.run(&["stop"]);
     assert!(output.status.success(), "{output:?}");
-    assert!(stderr(&output).contains("the daemon is version 0.0.1 and speaks protocol 0"), "{output:?}");
+    assert!(stderr(&output).contains("the daemon (version 0.0.1) uses protocol 0"), "{output:?}");
     assert_eq!(stdout(&output), format!("the daemon (pid {}) has ended\n", old.id()));
     assert_eq!(std::os::unix::process::ExitStatusExt::signal(&old.wait().unwrap()), Some(15));
 }

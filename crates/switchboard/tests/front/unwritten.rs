@@ -26,7 +26,7 @@ fn closed(bed: &Bed, args: &[&str]) -> Output {
 fn assert_told(args: &[&str], output: &Output, because: &str) {
     let aside = stderr(output);
     assert_eq!(output.status.code(), Some(10), "{args:?}: {aside}");
-    let told = format!("error: cannot write the answer\n  because: {because}");
+    let told = format!("error: cannot write to stdout\n  because: {because}");
     assert!(aside.contains(&told), "{args:?}: {aside}");
 }
 
@@ -80,7 +80,7 @@ fn who_could_not_be_answered_is_told_where_the_answer_is() {
         assert_eq!(stdout(&bed.run(&["logs", "-f", id])), "You said: Hello\n", "{aside}");
     }
     let aside = stderr(&on_a_full_disk(&bed, &["call", "rehearsal", "Hello", "--direct"]));
-    let (_, after) = aside.split_once("what the agent printed is kept in `").unwrap();
+    let (_, after) = aside.split_once("the agent's output is in `").unwrap();
     let printed = fs::read_to_string(after.split_once('`').unwrap().0).unwrap();
     assert!(printed.contains("You said: Hello"), "{printed}");
 }

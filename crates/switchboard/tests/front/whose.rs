@@ -74,9 +74,9 @@ fn a_home_that_others_can_write_to_is_refused() {
     fs::set_permissions(&bed.home, Permissions::from_mode(0o777)).unwrap();
     let output = bed.run(&["serve"]);
     let text = stderr(&output);
-    assert!(text.contains("others can write to the folder") && text.contains("chmod go-w"), "{text}");
+    assert!(text.contains("is writable by other users") && text.contains("chmod go-w"), "{text}");
     let message = bed.bridge().ping(1)["error"]["message"].to_string();
-    assert!(message.contains("others can write to the folder"), "{message}");
+    assert!(message.contains("is writable by other users"), "{message}");
     assert!(!bed.state().exists());
 }
 
@@ -86,9 +86,9 @@ fn a_home_of_another_user_is_refused_by_both() {
     let theirs = other.home();
     let bed = Bed::new();
     let output = bed.command(&["serve"]).env("SWITCHBOARD_HOME", &theirs).output().unwrap();
-    assert!(stderr(&output).contains("belongs to user 65534, and you are user 0"), "{output:?}");
+    assert!(stderr(&output).contains("belongs to user 65534, but you are user 0"), "{output:?}");
     let output = other.command(other.scratch.path(), &["serve"]).output().unwrap();
-    assert!(stderr(&output).contains("belongs to user 0, and you are user 65534"), "{output:?}");
+    assert!(stderr(&output).contains("belongs to user 0, but you are user 65534"), "{output:?}");
 }
 
 #[test]
@@ -100,7 +100,7 @@ fn an_ordinary_user_has_a_daemon_of_his_own_and_root_is_not_served_by_it() {
     let bed = Bed::new();
     // Root can go through any folder; the daemon turns it away, and so does the front-end.
     let output = bed.command(&["status"]).env("SWITCHBOARD_HOME", &home).output().unwrap();
-    assert!(stderr(&output).contains("user 65534's"), "{output:?}");
+    assert!(stderr(&output).contains("belongs to user 65534"), "{output:?}");
     let holder: serde_json::Value =
         serde_json::from_slice(&fs::read(home.join("state/daemon.lock")).unwrap()).unwrap();
     let socket = std::os::unix::net::UnixStream::connect(holder["socket"].as_str().unwrap()).unwrap();
