@@ -3,7 +3,7 @@
 use std::error::Error;
 
 /// What went wrong, and why, down to the first cause.
-pub fn in_full(error: &dyn Error) -> String {
+pub fn error_chain(error: &dyn Error) -> String {
     let mut text = error.to_string();
     let mut cause = error.source();
     while let Some(deeper) = cause {

@@ -34,7 +34,7 @@ pub use call::{
     AgentKind, AgentName, BadName, CallSpec, McpServer, Mode, PermissionMode, SettingSource, Settings,
     ToolChoice,
 };
-pub use causes::in_full;
+pub use causes::error_chain;
 pub use confined::{Confined, Escape, Hold, Proof, Quarantined, Safeguard, SafeguardName, SandboxReport};
 pub use event::{AgentEvent, Finish, McpServerState, Part, ToolOutput, Unreadable};
 pub use home_view::HomeView;

@@ -41,16 +41,17 @@ pub(super) fn held_by_parent() -> Failure {
 
 pub(super) fn not_started(error: &dyn std::error::Error, hint: &str) -> Failure {
     let kind = FailureKind::NotStarted { reason: NotStartedReason::Other };
-    Failure { kind, message: format!("{}; {hint}", model::in_full(error)) }
+    Failure { kind, message: format!("{}; {hint}", model::error_chain(error)) }
 }
 
 pub(super) fn not_kept(error: &dyn std::error::Error) -> Failure {
-    let message = format!("nothing was started, since the call may not be kept: {}", model::in_full(error));
+    let message =
+        format!("nothing was started, since the call may not be kept: {}", model::error_chain(error));
     Failure { kind: FailureKind::SpoolFailed, message }
 }
 
 pub(super) fn supervisor_gone(error: &dyn std::error::Error) -> Failure {
-    Failure { kind: FailureKind::SupervisorLost, message: model::in_full(error) }
+    Failure { kind: FailureKind::SupervisorLost, message: model::error_chain(error) }
 }
 
 pub(super) fn not_written(error: &std::io::Error) -> Failure {
@@ -58,7 +59,7 @@ pub(super) fn not_written(error: &std::io::Error) -> Failure {
 }
 
 pub(super) fn not_followed(error: &dyn std::error::Error) -> Failure {
-    let message = format!("cannot follow the run: {}", model::in_full(error));
+    let message = format!("cannot follow the run: {}", model::error_chain(error));
     Failure { kind: FailureKind::SpoolFailed, message }
 }
 

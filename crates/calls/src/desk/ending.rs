@@ -59,7 +59,7 @@ impl Desk {
             match self.cancel(job).await {
                 // One that has just ended need not be cancelled.
                 Ok(_) | Err(CallError::AlreadyEnded { .. } | CallError::NoSuchJob { .. }) => {}
-                Err(error) => tracing::warn!(%job, error = model::in_full(&error), "it is stopped"),
+                Err(error) => tracing::warn!(%job, error = model::error_chain(&error), "it is stopped"),
             }
         }
     }

@@ -87,13 +87,13 @@ impl From<CallError> for Stopped {
             CallError::AlreadyEnded { job, .. } => format!("see its result with `switchboard status {job}`"),
             error => error.hint(),
         };
-        Self::Refused(about, Complaint { message: model::in_full(&error), hint })
+        Self::Refused(about, Complaint { message: model::error_chain(&error), hint })
     }
 }
 
 /// Says that something was refused, and why.
 pub fn refused(about: About, error: &dyn std::error::Error, hint: &str) -> Reply {
-    Reply::Refused { about, why: Complaint { message: model::in_full(error), hint: hint.to_owned() } }
+    Reply::Refused { about, why: Complaint { message: model::error_chain(error), hint: hint.to_owned() } }
 }
 
 /// What is answered by one line.

@@ -66,7 +66,7 @@ impl ConfigDrift {
         };
         let (changed, unreadable) = match Settings::read(Some(home), environment, &[]) {
             Ok(settings) => (changed(&daemon, &settings.texts()), None),
-            Err(error) => (Vec::new(), Some(model::in_full(&error))),
+            Err(error) => (Vec::new(), Some(model::error_chain(&error))),
         };
         let drift = Self { pid, changed, unreadable, program_replaced: false };
         (!drift.changed.is_empty() || drift.unreadable.is_some()).then_some(drift)

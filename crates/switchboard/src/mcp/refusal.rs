@@ -100,7 +100,7 @@ impl From<CallError> for Refusal {
             _ => Fault::Caller,
         };
         let field = field(&error).map(str::to_owned);
-        Self { field, message: model::in_full(&error), hint: error.hint(), fault }
+        Self { field, message: model::error_chain(&error), hint: error.hint(), fault }
     }
 }
 
