@@ -34,7 +34,7 @@ pub async fn measure(
     scale: &Scale,
     interruption: &mut Interruption,
 ) -> Result<Vec<Row>, Failure> {
-    let original = Original::lay_down(scene.work(), scale.megabytes)?;
+    let original = Original::prepare(scene.work(), scale.megabytes)?;
     let (mut by_dd, mut by_large_dd, mut ours) = (Vec::new(), Vec::new(), Vec::new());
     for _ in 0..scale.rounds {
         interruption.check()?;
@@ -75,7 +75,7 @@ pub async fn measure(
 }
 
 impl Original {
-    fn lay_down(work: &Path, megabytes: u32) -> Result<Self, Failure> {
+    fn prepare(work: &Path, megabytes: u32) -> Result<Self, Failure> {
         let file = work.join("original");
         let mut writer = File::create_new(&file)?;
         let block: Vec<u8> = (0..=u8::MAX).cycle().take(1_000_000).collect();

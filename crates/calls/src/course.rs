@@ -400,7 +400,7 @@ impl Course<'_> {
         written.map_err(|error| self.failed(not_written(&error)))?;
         // What a job comes to is kept by the store, which outlives the power.
         let plan = RunPlan { status_outlives: Outlives::Processes, ..plan };
-        let laid = self.desk.settings.supervisor.lay_down(&folder, &plan);
+        let laid = self.desk.settings.supervisor.prepare(&folder, &plan);
         let laid = laid.map_err(|error| self.failed(not_started(&error, error.hint())))?;
         self.until_it_is_kept().await?;
         if self.desk.leaving.is_cancelled() {

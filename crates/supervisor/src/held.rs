@@ -148,7 +148,7 @@ impl HeldSpool {
     }
 
     /// Lays a plan and its files down for a supervisor.
-    pub fn lay_down(&self, run_id: RunId, plan: &RunPlan) -> io::Result<()> {
+    pub fn prepare(&self, run_id: RunId, plan: &RunPlan) -> io::Result<()> {
         if !plan.private_files.is_empty() {
             mkdirat(&self.folder, PRIVATE, FOLDER)?;
         }
@@ -170,7 +170,7 @@ impl HeldSpool {
     }
 
     /// Takes back what was laid down for a run that never came to be, or of which nobody knows more than its status says.
-    pub fn take_back(&self) -> io::Result<()> {
+    pub fn discard(&self) -> io::Result<()> {
         // The secrets first.
         self.remove(PLAN)?;
         self.clear_private()?;

@@ -83,4 +83,4 @@ pub use recovery::{RecoverError, end_unreadable, recover};
 pub use regular::{create_regular, open_regular, read_regular};
 pub use sandbox::{CacheSweep, find_bubblewrap, sweep_caches};
 pub use spool::{Spool, SpoolError};
-pub use start::{Laid, StartError, Supervisor};
+pub use start::{PreparedRun, StartError, Supervisor};

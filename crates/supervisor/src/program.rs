@@ -66,13 +66,13 @@ fn supervise(folder: Option<&OsStr>) -> ExitCode {
     panic::set_hook(Box::new(|defect| complain(&defect.to_string())));
     let done = if folder == NURSERY {
         match bear_supervisors() {
-            Ok(Some(Born { folder, ready })) => carry_out(&folder, &ready),
+            Ok(Some(Born { folder, ready })) => execute(&folder, &ready),
             Ok(None) => Ok(()),
             Err(error) => Err(GaveUp::Setup(error)),
         }
     } else {
         let ready = os::close_inherited_files().and_then(|()| Ready::get());
-        ready.map_err(GaveUp::Setup).and_then(|ready| carry_out(folder, &ready))
+        ready.map_err(GaveUp::Setup).and_then(|ready| execute(folder, &ready))
     };
     match done {
         Ok(()) => ExitCode::SUCCESS,
@@ -148,7 +148,7 @@ impl HalfReady {
     }
 }
 
-fn carry_out(folder: &OsStr, ready: &Ready) -> Result<(), GaveUp> {
+fn execute(folder: &OsStr, ready: &Ready) -> Result<(), GaveUp> {
     let signals = &ready.signals;
     os::leave_the_caller().map_err(GaveUp::Setup)?;
     let name = || folder.display().to_string();

@@ -85,21 +85,21 @@ impl Supervisor {
     /// Dropping the future leaves a run that may have started: [`crate::attach`] finds it. Writes the prompt to a file before
     /// it awaits anything, which takes a moment for a large one.
     pub async fn start(&self, folder: &Path, plan: &RunPlan) -> Result<Run, StartError> {
-        self.lay_down(folder, plan)?.start().await
+        self.prepare(folder, plan)?.start().await
     }
 
     /// Makes everything ready for a run, so that nothing but its start is left to be done. For programs that have to wait for
     /// something else before they may start it.
-    pub fn lay_down(&self, folder: &Path, plan: &RunPlan) -> Result<Laid<'_>, StartError> {
+    pub fn prepare(&self, folder: &Path, plan: &RunPlan) -> Result<PreparedRun<'_>, StartError> {
         plan.check()?;
         let spool = Spool::at(std::path::absolute(folder).map_err(StartError::Folder)?);
         let run_id = RunId::from_random(random_bytes().map_err(StartError::Random)?);
-        let (held, is_new) = lay_down(&spool, run_id, plan)?;
-        Ok(Laid { supervisor: self, spool, held: Some(held), is_new })
+        let (held, is_new) = prepare(&spool, run_id, plan)?;
+        Ok(PreparedRun { supervisor: self, spool, held: Some(held), is_new })
     }
 
     /// Has a supervisor begin on what was laid down, and hears its first word.
-    async fn carry_out(&self, spool: Spool, held: HeldSpool, is_new: bool) -> Result<Run, StartError> {
+    async fn execute(&self, spool: Spool, held: HeldSpool, is_new: bool) -> Result<Run, StartError> {
         let cannot_spawn = |source| StartError::Spawn { program: self.program.clone(), source };
         let (line, child) = self.order(&spool, &held).map_err(|error| {
             forget(&held, is_new.then_some(spool.folder()));
@@ -235,7 +235,7 @@ impl Supervisor {
 /// A run that is ready to be started. Dropped, it is taken back: there was never one.
 #[derive(Debug)]
 #[must_use = "nothing is started yet"]
-pub struct Laid<'a> {
+pub struct PreparedRun<'a> {
     supervisor: &'a Supervisor,
     spool: Spool,
     /// None once it is in the supervisor's hands.
@@ -244,16 +244,16 @@ pub struct Laid<'a> {
     is_new: bool,
 }
 
-impl Laid<'_> {
+impl PreparedRun<'_> {
     /// Starts it (see [`Supervisor::start`]).
     pub async fn start(mut self) -> Result<Run, StartError> {
         let taken = || SpoolError::Taken { folder: self.spool.folder().to_owned() };
         let held = self.held.take().ok_or_else(taken)?;
-        self.supervisor.carry_out(self.spool.clone(), held, self.is_new).await
+        self.supervisor.execute(self.spool.clone(), held, self.is_new).await
     }
 }
 
-impl Drop for Laid<'_> {
+impl Drop for PreparedRun<'_> {
     fn drop(&mut self) {
         if let Some(held) = &self.held {
             forget(held, self.is_new.then_some(self.spool.folder()));
@@ -262,7 +262,7 @@ impl Drop for Laid<'_> {
 }
 
 /// Takes the folder and writes down what is to be run. A folder that holds a run already is refused. Answers also whether it was made.
-fn lay_down(spool: &Spool, run_id: RunId, plan: &RunPlan) -> Result<(HeldSpool, bool), SpoolError> {
+fn prepare(spool: &Spool, run_id: RunId, plan: &RunPlan) -> Result<(HeldSpool, bool), SpoolError> {
     let cannot_write = |source| SpoolError::CannotWrite { path: spool.folder().to_owned(), source };
     let taken = || SpoolError::Taken { folder: spool.folder().to_owned() };
     let is_new = HeldSpool::make(spool.folder()).map_err(cannot_write)?;
@@ -273,7 +273,7 @@ fn lay_down(spool: &Spool, run_id: RunId, plan: &RunPlan) -> Result<(HeldSpool, 
         }
         held.shut_out_others().map_err(cannot_write)?;
     }
-    if let Err(error) = held.lay_down(run_id, plan) {
+    if let Err(error) = held.prepare(run_id, plan) {
         forget(&held, is_new.then_some(spool.folder()));
         return Err(cannot_write(error));
     }
@@ -283,7 +283,7 @@ fn lay_down(spool: &Spool, run_id: RunId, plan: &RunPlan) -> Result<(HeldSpool, 
 /// Leaves no secret of a run that never was, and not its folder if it was made for it; but the words of a supervisor stay. A disk that
 /// refuses this has refused more before.
 fn forget(held: &HeldSpool, made: Option<&Path>) {
-    let _ = held.take_back();
+    let _ = held.discard();
     let _ = made.map(std::fs::remove_dir);
 }
 

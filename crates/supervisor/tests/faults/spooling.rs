@@ -37,7 +37,7 @@ fn fifo_in_place_of_a_file_is_not_waited_for() {
         for name in ["stdin", "output", "error", "plan.json"] {
             let spool = scene.folder().join(name);
             let plan = scene.agent("answer done");
-            let laid = supervisor.lay_down(&spool, &plan).unwrap();
+            let laid = supervisor.prepare(&spool, &plan).unwrap();
             fs::remove_file(spool.join(name)).unwrap();
             mknodat(CWD, spool.join(name), FileType::Fifo, Mode::RWXU, 0).unwrap();
             let end = match laid.start().await {
@@ -201,19 +201,19 @@ fn what_was_laid_down_and_not_started_was_never_there() {
         let supervisor = Supervisor::this_program().unwrap();
         let mut plan = scene.agent("answer hello");
         plan.private_files.insert("secret".into(), b"token".to_vec());
-        let laid = supervisor.lay_down(&scene.spool(), &plan).unwrap();
+        let laid = supervisor.prepare(&scene.spool(), &plan).unwrap();
         assert!(scene.spool().join("private/secret").exists());
-        let again = supervisor.lay_down(&scene.spool(), &plan);
+        let again = supervisor.prepare(&scene.spool(), &plan);
         assert!(matches!(again, Err(StartError::Spool(SpoolError::Taken { .. }))), "{again:?}");
         drop(laid);
         assert!(!scene.spool().exists());
         assert!(matches!(attach(&scene.spool()).await, Err(AttachError::NoRun { .. })));
         // A folder that was there before stays.
         fs::create_dir(scene.spool()).unwrap();
-        drop(supervisor.lay_down(&scene.spool(), &plan).unwrap());
+        drop(supervisor.prepare(&scene.spool(), &plan).unwrap());
         assert_eq!(fs::read_dir(scene.spool()).unwrap().count(), 0);
         assert!(matches!(attach(&scene.spool()).await, Err(AttachError::NoRun { .. })));
-        let run = supervisor.lay_down(&scene.spool(), &plan).unwrap().start().await.unwrap();
+        let run = supervisor.prepare(&scene.spool(), &plan).unwrap().start().await.unwrap();
         assert_eq!(run.wait().await.unwrap().end, End::Exited);
         assert_eq!(scene.text(), "hello\n");
     });
@@ -222,7 +222,7 @@ fn what_was_laid_down_and_not_started_was_never_there() {
 fn a_supervisor_makes_what_an_older_starter_has_not() {
     Scene::play(async |scene: &Scene| {
         let supervisor = Supervisor::this_program().unwrap();
-        let laid = supervisor.lay_down(&scene.spool(), &scene.agent("answer hello")).unwrap();
+        let laid = supervisor.prepare(&scene.spool(), &scene.agent("answer hello")).unwrap();
         for name in ["output", "error", "status.next"] {
             fs::remove_file(scene.spool().join(name)).unwrap();
         }
