@@ -74,7 +74,7 @@ impl Desk {
     /// The caller makes sure that no other desk has the state folder: that is what makes every earlier owner of it a dead one.
     /// Must be called within a tokio runtime.
     pub async fn open(settings: Settings) -> Result<Self, CallError> {
-        let settings = Settings { supervisor: settings.supervisor.kept_warm(), ..settings };
+        let settings = Settings { supervisor: settings.supervisor.with_fork_server(), ..settings };
         let cannot_use = |source| CallError::State { folder: settings.state.clone(), source };
         make_private(&jobs(&settings.state)).map_err(cannot_use)?;
         let environments = CallerEnvironments::open(&settings.state).map_err(cannot_use)?;

@@ -15,10 +15,10 @@ use sandbox::{CommitWatch, CountedCommits};
 
 use crate::active_runs::Publication;
 use crate::confine::release_caches;
+use crate::fork_server::{ForkedSupervisor, NURSERY, bear_supervisors};
 use crate::held::{ERROR, HeldSpool, OUTPUT, Order, StatusSlot};
 use crate::launch::{Launched, StreamFiles, launch};
 use crate::line::tell;
-use crate::nursery::{Born, NURSERY, bear_supervisors};
 use crate::os::{self, Signals, Starter};
 use crate::spool::SpoolError;
 use crate::supervision::Supervision;
@@ -66,7 +66,7 @@ fn supervise(folder: Option<&OsStr>) -> ExitCode {
     panic::set_hook(Box::new(|defect| complain(&defect.to_string())));
     let done = if folder == NURSERY {
         match bear_supervisors() {
-            Ok(Some(Born { folder, ready })) => execute(&folder, &ready),
+            Ok(Some(ForkedSupervisor { folder, ready })) => execute(&folder, &ready),
             Ok(None) => Ok(()),
             Err(error) => Err(GaveUp::Setup(error)),
         }

@@ -14,10 +14,10 @@ use model::{PlanError, RunId, RunPlan};
 use rustix::rand::{GetRandomFlags, getrandom};
 use tokio::process::{Child, Command};
 
+use crate::fork_server::{ForkServer, NURSERY};
 use crate::handle::{AttachError, Run};
 use crate::held::HeldSpool;
 use crate::line::{FirstWord, Line};
-use crate::nursery::{NURSERY, Nursery};
 use crate::os;
 use crate::program::ASKED;
 use crate::recovery::{kill_supervisor, recover};
@@ -34,7 +34,7 @@ pub struct Supervisor {
     asked: bool,
     first_word: Duration,
     /// Where supervisors come from, when that is to be kept.
-    nursery: Option<Arc<Mutex<Option<Nursery>>>>,
+    fork_server: Option<Arc<Mutex<Option<ForkServer>>>>,
 }
 
 impl Supervisor {
@@ -43,7 +43,7 @@ impl Supervisor {
 
     /// The executable at that path, whose `main` is [`crate::main`].
     pub fn at(program: impl Into<PathBuf>) -> Self {
-        Self { program: program.into(), asked: false, first_word: FIRST_WORD, nursery: None }
+        Self { program: program.into(), asked: false, first_word: FIRST_WORD, fork_server: None }
     }
 
     /// The `switchboard-supervisor` that was installed beside the running program.
@@ -62,8 +62,8 @@ impl Supervisor {
     /// Keeps a process from which supervisors are forked, so that the second run and all later ones start in less than half
     /// the time. For programs that start many; it ends with the last copy of this value, or with the program. Copies share it.
     #[must_use]
-    pub fn kept_warm(self) -> Self {
-        Self { nursery: Some(Arc::default()), ..self }
+    pub fn with_fork_server(self) -> Self {
+        Self { fork_server: Some(Arc::default()), ..self }
     }
 
     /// Gives a supervisor that long until the agent runs, instead of a minute.
@@ -155,8 +155,8 @@ impl Supervisor {
                 word = &mut word => return word,
                 () = tokio::time::sleep(CHECK_EVERY.min(self.first_word)) => {}
             }
-            if from_nursery && let Some(Some(nursery)) = self.nursery().as_deref() {
-                nursery.resume();
+            if from_nursery && let Some(Some(fork_server)) = self.fork_server().as_deref() {
+                fork_server.resume();
             }
             strikes += u32::from(os::resume_supervisor(spool.folder()));
             if strikes > STRIKES {
@@ -169,51 +169,51 @@ impl Supervisor {
         }
     }
 
-    /// Has a supervisor begin on a folder: one from the nursery, or else one that is a process of ours.
+    /// Has a supervisor begin on a folder: one from the fork_server, or else one that is a process of ours.
     fn order(&self, spool: &Spool, held: &HeldSpool) -> io::Result<(Line, Option<Child>)> {
         let (line, voice) = Line::new()?;
-        let mut nursery = self.nursery();
+        let mut fork_server = self.fork_server();
         if let Some(suspended) =
-            nursery.as_deref_mut().and_then(|nursery| nursery.take_if(|it| it.is_suspended()))
+            fork_server.as_deref_mut().and_then(|fork_server| fork_server.take_if(|it| it.is_suspended()))
         {
             suspended.end();
         }
-        if let Some(bearing) = nursery.as_deref().and_then(Option::as_ref) {
-            if bearing.bear(held, spool.folder(), voice.as_fd()).is_ok() {
+        if let Some(bearing) = fork_server.as_deref().and_then(Option::as_ref) {
+            if bearing.fork_supervisor(held, spool.folder(), voice.as_fd()).is_ok() {
                 return Ok((line, None));
             }
             // It is gone, or so far behind that it is of no use.
-            nursery.as_deref_mut().and_then(Option::take);
+            fork_server.as_deref_mut().and_then(Option::take);
         }
-        drop(nursery);
+        drop(fork_server);
         Ok((
             line,
             Some(self.command(spool.folder().as_os_str()).stdin(held.hand_over()?).stdout(voice).spawn()?),
         ))
     }
 
-    fn nursery(&self) -> Option<MutexGuard<'_, Option<Nursery>>> {
-        Some(self.nursery.as_ref()?.lock().unwrap_or_else(PoisonError::into_inner))
+    fn fork_server(&self) -> Option<MutexGuard<'_, Option<ForkServer>>> {
+        Some(self.fork_server.as_ref()?.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
     /// Without one, the next run starts as it would have without any of this.
     fn prepare_nursery(&self) {
-        if let Some(mut nursery) = self.nursery()
-            && nursery.is_none()
+        if let Some(mut fork_server) = self.fork_server()
+            && fork_server.is_none()
         {
             let spawn =
                 |line: OwnedFd| self.command(OsStr::new(NURSERY)).stdin(line).stdout(Stdio::null()).spawn();
-            *nursery = Nursery::start(spawn).ok();
+            *fork_server = ForkServer::start(spawn).ok();
         }
     }
 
     /// Ends a supervisor that says nothing, with the agent that it may have started. It may be suspended, and must not wake up
-    /// later with an order that was given to another; and the nursery may be, with the order in its hands.
+    /// later with an order that was given to another; and the fork_server may be, with the order in its hands.
     async fn end_silent(&self, spool: &Spool, child: Option<&Child>) {
         if child.is_none()
-            && let Some(nursery) = self.nursery().and_then(|mut nursery| nursery.take())
+            && let Some(fork_server) = self.fork_server().and_then(|mut fork_server| fork_server.take())
         {
-            nursery.end();
+            fork_server.end();
         }
         let folder = spool.folder().to_owned();
         // The recovery finds the processes that cannot be killed here.

@@ -24,7 +24,7 @@ crate::tests![
 ];
 
 fn warm() -> Supervisor {
-    Supervisor::this_program().unwrap().kept_warm()
+    Supervisor::this_program().unwrap().with_fork_server()
 }
 
 async fn start(scene: &Scene, supervisor: &Supervisor, name: &str, script: &str) -> Run {
@@ -49,10 +49,10 @@ async fn nursery_of(scene: &Scene, supervisor: &Supervisor) -> i32 {
 }
 
 /// The supervisor that has no folder yet.
-async fn waiting_in(nursery: i32) -> i32 {
+async fn waiting_in(fork_server: i32) -> i32 {
     let mut waiting = Vec::new();
     eventually("one waits", || {
-        waiting = children_of(nursery).into_iter().filter(|pid| is_running(*pid)).collect();
+        waiting = children_of(fork_server).into_iter().filter(|pid| is_running(*pid)).collect();
         waiting.len() == 1
     })
     .await;
@@ -62,10 +62,10 @@ async fn waiting_in(nursery: i32) -> i32 {
 fn supervisors_come_from_the_process_that_waits() {
     Scene::play(async |scene: &Scene| {
         let supervisor = warm();
-        let nursery = nursery_of(scene, &supervisor).await;
+        let fork_server = nursery_of(scene, &supervisor).await;
         for name in ["second", "third"] {
             let run = start(scene, &supervisor, name, "spawn setsid\nanswer two\nhang").await;
-            assert_eq!(parent_of(run.supervisor().unwrap().pid), Some(nursery));
+            assert_eq!(parent_of(run.supervisor().unwrap().pid), Some(fork_server));
             let said = || std::fs::read_to_string(run.spool().output()).unwrap();
             eventually("it has answered", || said() == "two\n").await;
             run.stop().unwrap();
@@ -103,25 +103,25 @@ fn what_it_has_borne_outlives_it() {
 fn a_supervisor_that_was_killed_before_it_had_a_folder_is_replaced() {
     Scene::play(async |scene: &Scene| {
         let supervisor = warm();
-        let nursery = nursery_of(scene, &supervisor).await;
-        let first = waiting_in(nursery).await;
+        let fork_server = nursery_of(scene, &supervisor).await;
+        let first = waiting_in(fork_server).await;
         send(first, Signal::KILL);
         eventually("it is gone", || !is_running(first)).await;
         let second = start(scene, &supervisor, "second", "answer two").await;
-        assert_eq!(parent_of(waiting_in(nursery).await), Some(nursery));
+        assert_eq!(parent_of(waiting_in(fork_server).await), Some(fork_server));
         assert_eq!(report(&second).await.end, End::Exited);
     });
 }
 
-/// Starts a second run after the given processes of the nursery were suspended; they are gone afterwards.
-fn run_starts_although_suspended(which: fn(nursery: i32, waiting: i32) -> Vec<i32>) {
+/// Starts a second run after the given processes of the fork_server were suspended; they are gone afterwards.
+fn run_starts_although_suspended(which: fn(fork_server: i32, waiting: i32) -> Vec<i32>) {
     Scene::play(async move |scene: &Scene| {
         let supervisor = warm().first_word_within(Duration::from_secs(5));
-        let nursery = nursery_of(scene, &supervisor).await;
-        let suspended = which(nursery, waiting_in(nursery).await);
+        let fork_server = nursery_of(scene, &supervisor).await;
+        let suspended = which(fork_server, waiting_in(fork_server).await);
         for pid in &suspended {
             send(*pid, Signal::STOP);
-            // The nursery kills a waiting one as soon as it sees it.
+            // The fork_server kills a waiting one as soon as it sees it.
             eventually("it is suspended", || is_suspended(*pid) || !is_running(*pid)).await;
         }
         let second = start(scene, &supervisor, "second", "answer two").await;
@@ -137,11 +137,11 @@ fn suspended_waiting_supervisor_is_passed_over() {
 }
 
 fn suspended_nursery_is_passed_over() {
-    run_starts_although_suspended(|nursery, _| vec![nursery]);
+    run_starts_although_suspended(|fork_server, _| vec![fork_server]);
 }
 
 fn suspended_nursery_and_supervisor_are_passed_over() {
-    run_starts_although_suspended(|nursery, waiting| vec![nursery, waiting]);
+    run_starts_although_suspended(|fork_server, waiting| vec![fork_server, waiting]);
 }
 
 fn a_supervisor_that_was_killed_in_its_run_is_recovered_like_any_other() {
@@ -170,10 +170,10 @@ fn many_runs_at_once_come_from_one() {
 fn it_ends_with_whoever_keeps_it() {
     Scene::play(async |scene: &Scene| {
         let supervisor = warm();
-        let nursery = nursery_of(scene, &supervisor).await;
-        let waiting = waiting_in(nursery).await;
+        let fork_server = nursery_of(scene, &supervisor).await;
+        let waiting = waiting_in(fork_server).await;
         drop(supervisor);
-        eventually("both end", || !is_running(waiting) && !is_running(nursery)).await;
+        eventually("both end", || !is_running(waiting) && !is_running(fork_server)).await;
     });
 }
 

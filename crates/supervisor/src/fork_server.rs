@@ -4,8 +4,8 @@
 //! begins. A program that starts many runs (a daemon) keeps one process that has all this behind it, at the other end of a
 //! socket. From it a supervisor is forked ahead of time, which waits for a folder at the same socket, gets ready as far as that
 //! goes without one, and goes on as if it had just been started with it. Once it has one it says so, and the next is forked; some
-//! wait when many are wanted at once. A nursery whose starter goes away ends by itself, as do those that wait; those that have a
-//! folder live on, as they do without a nursery.
+//! wait when many are wanted at once. A fork_server whose starter goes away ends by itself, as do those that wait; those that have a
+//! folder live on, as they do without a fork_server.
 
 use std::ffi::OsString;
 use std::io::{self, IoSlice, IoSliceMut};
@@ -32,8 +32,8 @@ use crate::os::{self, Forked, Signals};
 use crate::program::{HalfReady, Ready};
 use crate::readiness::is_readable;
 
-/// The argument of a supervisor that is to be a nursery.
-pub(crate) const NURSERY: &str = "--nursery";
+/// The argument of a supervisor that is to be a fork_server.
+pub(crate) const NURSERY: &str = "--fork_server";
 
 /// How long the path of a folder can be.
 const LONGEST_PATH: usize = 4096;
@@ -42,21 +42,21 @@ const LONGEST_PATH: usize = 4096;
 const TRY_AGAIN: Timespec = Timespec { tv_sec: 0, tv_nsec: 20_000_000 };
 
 /// How many supervisors in a row may be lost before they have a folder. Then something is wrong, and the starter is better off
-/// without a nursery.
+/// without a fork_server.
 const MOST_LOST: usize = 5;
 
 /// How many wait at most, when more are wanted than one after the other.
 const MOST_WAITING: usize = 4;
 
-/// A nursery, as its starter holds it.
+/// A fork_server, as its starter holds it.
 #[derive(Debug)]
-pub(crate) struct Nursery {
+pub(crate) struct ForkServer {
     line: OwnedFd,
     /// Reaped by the runtime, once it has ended.
     process: Child,
 }
 
-impl Nursery {
+impl ForkServer {
     /// Starts one; `spawn` is given its end of the line, which is to be its stdin.
     pub fn start(spawn: impl FnOnce(OwnedFd) -> io::Result<Child>) -> io::Result<Self> {
         let kind = SocketType::SEQPACKET;
@@ -66,7 +66,7 @@ impl Nursery {
 
     /// Asks for a supervisor of that folder, which is to speak to `voice`. One that is no longer there, or is too busy to
     /// listen, is an error, and nothing has happened.
-    pub fn bear(&self, held: &HeldSpool, folder: &Path, voice: BorrowedFd<'_>) -> io::Result<()> {
+    pub fn fork_supervisor(&self, held: &HeldSpool, folder: &Path, voice: BorrowedFd<'_>) -> io::Result<()> {
         let handles = [held.as_fd(), voice];
         let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(2))];
         let mut attached = SendAncillaryBuffer::new(&mut space);
@@ -108,16 +108,16 @@ impl Nursery {
 }
 
 /// A supervisor that has its folder, which is its stdin.
-pub(crate) struct Born {
+pub(crate) struct ForkedSupervisor {
     pub folder: OsString,
     pub ready: Ready,
 }
 
-/// In the nursery: bears supervisors, until its starter has gone away. In each of those: its folder, once it has one; none when
+/// In the fork_server: bears supervisors, until its starter has gone away. In each of those: its folder, once it has one; none when
 /// there will be none.
 ///
 /// Must be the first thing that a process does: nothing but this may have opened a file or started a thread.
-pub(crate) fn bear_supervisors() -> io::Result<Option<Born>> {
+pub(crate) fn bear_supervisors() -> io::Result<Option<ForkedSupervisor>> {
     os::close_inherited_files()?;
     // A terminal's signals are not for it.
     setsid()?;
@@ -200,7 +200,7 @@ struct Wanted {
 }
 
 /// In a supervisor without a folder. Until it has one, a signal ends it as it would any process: there is nothing to be seen to.
-fn wait_for_a_folder(has_taken: &OwnedFd) -> io::Result<Option<Born>> {
+fn wait_for_a_folder(has_taken: &OwnedFd) -> io::Result<Option<ForkedSupervisor>> {
     let half_ready = HalfReady::get()?;
     Order::practise();
     os::let_signals_act()?;
@@ -209,9 +209,9 @@ fn wait_for_a_folder(has_taken: &OwnedFd) -> io::Result<Option<Born>> {
     let ready = half_ready.listens()?;
     dup2_stdin(&open)?;
     dup2_stdout(&voice)?;
-    // A nursery that is gone needs no other one to wait.
+    // A fork_server that is gone needs no other one to wait.
     let _ = rustix::io::write(has_taken, &getpid().as_raw_pid().to_ne_bytes());
-    Ok(Some(Born { folder, ready }))
+    Ok(Some(ForkedSupervisor { folder, ready }))
 }
 
 /// Takes the next; none when nobody can want one any more.
