@@ -306,7 +306,7 @@ impl Course<'_> {
                 }
                 // Nor does a FIFO or a directory in place of a file. Its supervisor can still be found.
                 Err(error @ (AttachError::Spool(SpoolError::Unreadable { .. }) | AttachError::Folder(_)))
-                    if !error.may_pass() =>
+                    if !error.is_transient() =>
                 {
                     self.end_unreadable(number).await?;
                     return Err(self.failed(not_followed(&error)));

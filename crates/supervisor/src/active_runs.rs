@@ -101,7 +101,7 @@ impl ActiveRuns {
                     }
                     // A list that counts after that is treated like that of a living run.
                     Ok(_) => {}
-                    Err(error) if error.may_pass() => {}
+                    Err(error) if error.is_transient() => {}
                     // Or it would delay every start, and one day take a file of the user for the agent's.
                     Err(_) => drop(fs::remove_file(path)),
                 }

@@ -16,7 +16,7 @@ use tokio::process::Child;
 use tokio::time::{sleep, sleep_until};
 
 use crate::events::{Events, Offsets};
-use crate::lack::is_a_lack;
+use crate::lack::is_resource_exhaustion;
 use crate::line::Line;
 use crate::os::{self, Former, ProcessHandle, SeenProcess, Survivors};
 use crate::readiness::until_readable;
@@ -361,12 +361,12 @@ pub enum AttachError {
 
 impl AttachError {
     /// Whether it may pass: the supervisor is late, or the machine lacks something for now.
-    pub fn may_pass(&self) -> bool {
+    pub fn is_transient(&self) -> bool {
         match self {
             Self::NoRun { .. } => false,
             Self::NoWord { .. } | Self::Watch(_) => true,
-            Self::Spool(error) => error.may_pass(),
-            Self::Folder(error) => is_a_lack(error),
+            Self::Spool(error) => error.is_transient(),
+            Self::Folder(error) => is_resource_exhaustion(error),
         }
     }
 
@@ -398,10 +398,10 @@ pub enum WaitError {
 
 impl WaitError {
     /// Whether it is trouble of ours that may pass: nothing is known about the run, which may be alive or have ended as it should.
-    pub fn may_pass(&self) -> bool {
+    pub fn is_transient(&self) -> bool {
         match self {
-            Self::Spool(error) => error.may_pass(),
-            Self::Recover(error) => error.may_pass(),
+            Self::Spool(error) => error.is_transient(),
+            Self::Recover(error) => error.is_transient(),
             Self::Watch(_) => true,
         }
     }

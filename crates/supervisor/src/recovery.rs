@@ -13,7 +13,7 @@ use model::{
 
 use crate::guard::Guard;
 use crate::held::{ERROR, HeldSpool, OUTPUT};
-use crate::lack::is_a_lack;
+use crate::lack::is_resource_exhaustion;
 use crate::os::{self, Former, Found, ProcessHandle, Survivors};
 use crate::program::now_ms;
 use crate::spool::{Spool, SpoolError};
@@ -283,12 +283,14 @@ pub enum RecoverError {
 
 impl RecoverError {
     /// Whether it may pass: the run lives, or the machine lacks something for now.
-    pub fn may_pass(&self) -> bool {
+    pub fn is_transient(&self) -> bool {
         match self {
             Self::StillRunning { .. } => true,
             Self::NoRun { .. } => false,
-            Self::Spool(error) => error.may_pass(),
-            Self::Open { source, .. } | Self::Sweep(source) | Self::Write { source, .. } => is_a_lack(source),
+            Self::Spool(error) => error.is_transient(),
+            Self::Open { source, .. } | Self::Sweep(source) | Self::Write { source, .. } => {
+                is_resource_exhaustion(source)
+            }
         }
     }
 

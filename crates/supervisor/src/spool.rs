@@ -20,7 +20,7 @@ use rustix::fs::{CWD, FlockOperation, Mode, OFlags, flock, openat};
 use rustix::io::Errno;
 
 use crate::held::{Order, STATUS, Versioned};
-use crate::lack::is_a_lack;
+use crate::lack::is_resource_exhaustion;
 use crate::regular::read_regular;
 
 /// A run's folder, by its path. Making one of these touches nothing.
@@ -158,9 +158,11 @@ pub enum SpoolError {
 
 impl SpoolError {
     /// Whether it may pass: the machine lacks something for now.
-    pub fn may_pass(&self) -> bool {
+    pub fn is_transient(&self) -> bool {
         match self {
-            Self::Unreadable { source, .. } | Self::CannotWrite { source, .. } => is_a_lack(source),
+            Self::Unreadable { source, .. } | Self::CannotWrite { source, .. } => {
+                is_resource_exhaustion(source)
+            }
             Self::Damaged { .. } | Self::OtherVersion { .. } | Self::Taken { .. } => false,
         }
     }

@@ -89,7 +89,7 @@ impl Course<'_> {
             let event = match event {
                 Ok(event) => event,
                 // Trouble of ours, such as too many open files, is no end of the run.
-                Err(error) if error.may_pass() && tries_left > 0 => {
+                Err(error) if error.is_transient() && tries_left > 0 => {
                     tries_left -= u32::from(told_to_stop);
                     self.breathe(&error).await?;
                     continue;

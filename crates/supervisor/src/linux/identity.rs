@@ -9,7 +9,7 @@ use model::ProcessIdentity;
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 use rustix::time::{ClockId, clock_gettime};
 
-use crate::lack::is_a_lack;
+use crate::lack::is_resource_exhaustion;
 
 /// One line of the process table.
 #[derive(Debug, Clone, Copy)]
@@ -70,7 +70,7 @@ pub fn entry(pid: i32) -> io::Result<Option<Entry>> {
     let mut line = [0; 1024];
     match File::open(format!("/proc/{pid}/stat")).and_then(|mut file| file.read(&mut line)) {
         Ok(length) => Ok(parse(pid, &line[..length])),
-        Err(error) if is_a_lack(&error) => Err(error),
+        Err(error) if is_resource_exhaustion(&error) => Err(error),
         Err(_gone) => Ok(None),
     }
 }

@@ -11,7 +11,7 @@ use rustix::process::Signal;
 
 use super::identity::{Entry, ProcessHandle, Table, is_alive, is_suspended, table};
 use super::tree::below;
-use crate::lack::is_a_lack;
+use crate::lack::is_resource_exhaustion;
 
 /// The processes of one run whose supervisor is gone.
 #[derive(Debug)]
@@ -60,7 +60,7 @@ impl Survivors {
                 Ok(environment) if self.is_in(&environment) => drop(marked.insert(entry.identity.pid)),
                 Ok(_) => {}
                 // Who cannot look must not say that nothing is there.
-                Err(error) if is_a_lack(&error) => return Err(error),
+                Err(error) if is_resource_exhaustion(&error) => return Err(error),
                 // Unreadable is another user's; missing has just ended, and so has one that went while it was read.
                 Err(error) => {
                     let gone = Errno::from_io_error(&error) == Some(Errno::SRCH);
