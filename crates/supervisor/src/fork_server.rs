@@ -27,7 +27,7 @@ use rustix::process::{
 use rustix::stdio::{dup2_stdin, dup2_stdout};
 use tokio::process::Child;
 
-use crate::held::{HeldSpool, Order};
+use crate::held::{LockedSpool, Order};
 use crate::os::{self, Forked, Signals};
 use crate::program::{HalfReady, Ready};
 use crate::readiness::is_readable;
@@ -66,7 +66,12 @@ impl ForkServer {
 
     /// Asks for a supervisor of that folder, which is to speak to `voice`. One that is no longer there, or is too busy to
     /// listen, is an error, and nothing has happened.
-    pub fn fork_supervisor(&self, held: &HeldSpool, folder: &Path, voice: BorrowedFd<'_>) -> io::Result<()> {
+    pub fn fork_supervisor(
+        &self,
+        held: &LockedSpool,
+        folder: &Path,
+        voice: BorrowedFd<'_>,
+    ) -> io::Result<()> {
         let handles = [held.as_fd(), voice];
         let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(2))];
         let mut attached = SendAncillaryBuffer::new(&mut space);

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use model::{Quarantined, RunId};
 use sandbox::{HeldRoots, Quarantine, QuarantineStore};
 
-use crate::held::HeldSpool;
+use crate::held::LockedSpool;
 use crate::os::Watch;
 
 /// How often a path is moved before the run is stopped: an agent that creates it in a loop would win against the user's shell prompt
@@ -32,7 +32,7 @@ pub struct Guard {
 impl Guard {
     /// Writes the paths down for a recovery and begins to watch; none when there is nothing to watch for.
     pub fn set(
-        spool: &HeldSpool,
+        spool: &LockedSpool,
         folder: &Path,
         run_id: RunId,
         quarantine: &Quarantine,
@@ -48,11 +48,11 @@ impl Guard {
     }
 
     /// The paths that a killed supervisor has written down.
-    pub fn left_behind(spool: &HeldSpool, folder: &Path, run_id: RunId) -> io::Result<Option<Self>> {
+    pub fn left_behind(spool: &LockedSpool, folder: &Path, run_id: RunId) -> io::Result<Option<Self>> {
         spool.quarantine().map(|quarantine| Self::of(spool, folder, run_id, quarantine)).transpose()
     }
 
-    fn of(spool: &HeldSpool, folder: &Path, run_id: RunId, quarantine: Quarantine) -> io::Result<Self> {
+    fn of(spool: &LockedSpool, folder: &Path, run_id: RunId, quarantine: Quarantine) -> io::Result<Self> {
         Ok(Self {
             quarantine,
             roots: HeldRoots::default(),
@@ -92,7 +92,7 @@ impl Guard {
     }
 
     /// Performs the final sweep, when no process of the run is left. Returns all paths moved since its start.
-    pub fn sweep(&self, spool: &HeldSpool) -> Vec<Quarantined> {
+    pub fn sweep(&self, spool: &LockedSpool) -> Vec<Quarantined> {
         // On a full disk the paths are moved all the same, and named unless this process is killed at once.
         self.quarantine.sweep(&self.roots, self.store(), |found| drop(spool.write_quarantine(found)))
     }

@@ -90,11 +90,11 @@ impl Versioned for Order {
 
 /// A run's folder and the right to write to it, which ends with this value and its copies in other processes.
 #[derive(Debug)]
-pub struct HeldSpool {
+pub struct LockedSpool {
     folder: OwnedFd,
 }
 
-impl HeldSpool {
+impl LockedSpool {
     /// Makes the folder when it is missing. Whether it was.
     pub fn make(path: &Path) -> io::Result<bool> {
         match mkdir(path, FOLDER) {
@@ -345,7 +345,7 @@ fn open_in(folder: impl AsFd, name: &str, flags: OFlags) -> io::Result<File> {
 /// A place for one status.
 #[derive(Debug)]
 pub struct StatusSlot<'a> {
-    spool: &'a HeldSpool,
+    spool: &'a LockedSpool,
     file: File,
     name: &'static str,
     outlives: Outlives,
@@ -387,7 +387,7 @@ mod tests {
     fn a_complaint_is_for_the_user_alone_and_a_second_one_follows_it() {
         let folder = tempfile::tempdir().unwrap();
         for complaint in ["one ", "two"] {
-            let mut log = HeldSpool::log_of(File::open(folder.path()).unwrap()).unwrap();
+            let mut log = LockedSpool::log_of(File::open(folder.path()).unwrap()).unwrap();
             log.write_all(complaint.as_bytes()).unwrap();
         }
         let log = folder.path().join(LOG);
@@ -411,7 +411,7 @@ mod tests {
             }
             let mut refused = 0;
             while asked.load(Ordering::Relaxed) < 50_000 {
-                refused += usize::from(HeldSpool::take(folder.path()).unwrap().is_none());
+                refused += usize::from(LockedSpool::take(folder.path()).unwrap().is_none());
             }
             done.store(true, Ordering::Relaxed);
             assert_eq!(refused, 0);
@@ -422,11 +422,11 @@ mod tests {
     fn a_folder_has_one_writer_and_it_shows() {
         let folder = tempfile::tempdir().unwrap();
         let spool = Spool::at(folder.path());
-        let writer = HeldSpool::take(folder.path()).unwrap();
+        let writer = LockedSpool::take(folder.path()).unwrap();
         assert!(writer.is_some() && spool.is_held().unwrap());
-        assert!(HeldSpool::take(folder.path()).unwrap().is_none());
+        assert!(LockedSpool::take(folder.path()).unwrap().is_none());
         drop(writer);
         assert!(!spool.is_held().unwrap());
-        assert!(HeldSpool::take(folder.path()).unwrap().is_some());
+        assert!(LockedSpool::take(folder.path()).unwrap().is_some());
     }
 }

@@ -13,7 +13,7 @@ use crate::active_runs::Publication;
 use crate::confine::{Begun, ReadySandbox, begin, ready};
 use crate::copy::Stream;
 use crate::guard::Guard;
-use crate::held::HeldSpool;
+use crate::held::LockedSpool;
 use crate::os::{Pipes, Tree};
 
 /// How often a sandbox is tried to be made: what was there when it was laid out (a socket that is to be covered) may be gone
@@ -46,7 +46,7 @@ pub struct StreamFiles {
 /// Starts the agent. Its stdin is the file in the spool itself: the agent finds its end by itself, at its own pace, and no
 /// prompt can be too long for a pipe. When it fails, nothing runs.
 pub fn launch(
-    spool: &HeldSpool,
+    spool: &LockedSpool,
     folder: &Path,
     plan: &RunPlan,
     run_id: RunId,
@@ -91,7 +91,7 @@ struct Started {
 
 /// Starts the agent, or the sandbox with the agent inside.
 fn started(
-    spool: &HeldSpool,
+    spool: &LockedSpool,
     folder: &Path,
     plan: &RunPlan,
     run_id: RunId,

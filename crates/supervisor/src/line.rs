@@ -38,7 +38,7 @@ pub(crate) struct Line(AsyncFd<Ear>);
 
 /// What was heard first.
 #[derive(Debug)]
-pub(crate) enum FirstWord {
+pub(crate) enum StartupReply {
     /// The run is there.
     Status(Box<RunStatus>),
     /// The same, and its status is in the spool.
@@ -58,7 +58,7 @@ impl Line {
     }
 
     /// Hears the supervisor out: a status, or why there is none.
-    pub async fn first_word(&self) -> io::Result<FirstWord> {
+    pub async fn first_word(&self) -> io::Result<StartupReply> {
         let mut said = Vec::new();
         while !said.ends_with(b"\n") {
             let mut ready = self.0.readable().await?;
@@ -97,14 +97,14 @@ impl Line {
 }
 
 /// An agent that ended at once has said both.
-fn understood(said: &[u8]) -> FirstWord {
+fn understood(said: &[u8]) -> StartupReply {
     let first = said.split(|byte| *byte == b'\n').next().unwrap_or_default();
     if READY.strip_suffix(b"\n") == Some(first) {
-        return FirstWord::Ready;
+        return StartupReply::Ready;
     }
     serde_json::from_slice(first).map_or_else(
-        |_| FirstWord::GaveUp(String::from_utf8_lossy(said).trim().to_owned()),
-        FirstWord::Status,
+        |_| StartupReply::GaveUp(String::from_utf8_lossy(said).trim().to_owned()),
+        StartupReply::Status,
     )
 }
 

@@ -16,7 +16,7 @@ use sandbox::{CommitWatch, CountedCommits};
 use crate::active_runs::Publication;
 use crate::confine::release_caches;
 use crate::fork_server::{ForkedSupervisor, NURSERY, bear_supervisors};
-use crate::held::{ERROR, HeldSpool, OUTPUT, Order, StatusSlot};
+use crate::held::{ERROR, LockedSpool, OUTPUT, Order, StatusSlot};
 use crate::launch::{Launched, StreamFiles, launch};
 use crate::line::tell;
 use crate::os::{self, Signals, Starter};
@@ -94,7 +94,7 @@ fn supervise(folder: Option<&OsStr>) -> ExitCode {
 /// Writes to the log in the spool, which is this process's stdin; it is made for the first complaint.
 pub(crate) fn complain(text: &str) {
     let told =
-        HeldSpool::log_of(io::stdin()).and_then(|mut log| writeln!(log, "switchboard-supervisor: {text}"));
+        LockedSpool::log_of(io::stdin()).and_then(|mut log| writeln!(log, "switchboard-supervisor: {text}"));
     if told.is_err() {
         let _ = writeln!(io::stderr(), "switchboard-supervisor: {text}");
     }
@@ -152,7 +152,7 @@ fn execute(folder: &OsStr, ready: &Ready) -> Result<(), GaveUp> {
     let signals = &ready.signals;
     os::leave_the_caller().map_err(GaveUp::Setup)?;
     let name = || folder.display().to_string();
-    let spool = HeldSpool::handed_over().map_err(GaveUp::Setup)?.ok_or_else(|| GaveUp::Held(name()))?;
+    let spool = LockedSpool::handed_over().map_err(GaveUp::Setup)?.ok_or_else(|| GaveUp::Held(name()))?;
     let Order { run_id, plan, starter, .. } = spool.order()?.ok_or_else(|| GaveUp::NoPlan(name()))?;
     let files = open_streams(&spool).map_err(GaveUp::Write)?;
     // Its room was taken before the agent can fill the disk.
@@ -229,7 +229,7 @@ fn execute(folder: &OsStr, ready: &Ready) -> Result<(), GaveUp> {
 
 /// From here on the run can be found without the plan. Answers what was written down.
 fn announce(
-    spool: &HeldSpool,
+    spool: &LockedSpool,
     plan: &RunPlan,
     status: &RunStatus,
     launched: &Launched,
@@ -240,7 +240,7 @@ fn announce(
     Ok(told)
 }
 
-fn finish(spool: &HeldSpool, slot: StatusSlot<'_>, status: &RunStatus) -> io::Result<Vec<u8>> {
+fn finish(spool: &LockedSpool, slot: StatusSlot<'_>, status: &RunStatus) -> io::Result<Vec<u8>> {
     // Secrets first: a status that says "ended" must be true of them too.
     let cleared = spool.clear_private().and_then(|()| spool.forget_plan());
     let told = slot.publish(status)?;
@@ -254,7 +254,7 @@ fn finish(spool: &HeldSpool, slot: StatusSlot<'_>, status: &RunStatus) -> io::Re
     Ok(told)
 }
 
-fn open_streams(spool: &HeldSpool) -> io::Result<StreamFiles> {
+fn open_streams(spool: &LockedSpool) -> io::Result<StreamFiles> {
     Ok(StreamFiles { output: spool.stream(OUTPUT)?, error: spool.stream(ERROR)? })
 }
 

@@ -12,7 +12,7 @@ use model::{
 };
 
 use crate::guard::Guard;
-use crate::held::{ERROR, HeldSpool, OUTPUT};
+use crate::held::{ERROR, LockedSpool, OUTPUT};
 use crate::lack::is_resource_exhaustion;
 use crate::os::{self, Former, Found, ProcessHandle, Survivors};
 use crate::program::now_ms;
@@ -124,7 +124,7 @@ pub(crate) fn recover_run(folder: &Path, seen_to_die: bool, end: &End) -> Result
     Ok(report)
 }
 
-fn write_down(held: &HeldSpool, status: RunStatus, report: &RunReport) -> io::Result<()> {
+fn write_down(held: &LockedSpool, status: RunStatus, report: &RunReport) -> io::Result<()> {
     held.clear_private()?;
     held.forget_plan()?;
     held.clear_first_status()?;
@@ -164,11 +164,11 @@ fn unannounced(run_id: RunId, boot_id: &str) -> RunStatus {
 
 /// Waits until nobody else writes to the spool: a living supervisor is an error, one that is dying and another recovery are
 /// soon done.
-fn become_the_writer(spool: &Spool) -> Result<HeldSpool, RecoverError> {
+fn become_the_writer(spool: &Spool) -> Result<LockedSpool, RecoverError> {
     let begun = Instant::now();
     loop {
         let open = |source| RecoverError::Open { folder: spool.folder().into(), source };
-        if let Some(held) = HeldSpool::take(spool.folder()).map_err(open)? {
+        if let Some(held) = LockedSpool::take(spool.folder()).map_err(open)? {
             return Ok(held);
         }
         let alive = match spool.status()? {
@@ -210,7 +210,7 @@ pub(crate) fn sweep(kill: impl Fn() -> io::Result<Found>) -> io::Result<(TreeEnd
     }
 }
 
-fn lost(held: &HeldSpool, status: &RunStatus, tree: TreeEnd, ran_until: Option<u64>) -> RunReport {
+fn lost(held: &LockedSpool, status: &RunStatus, tree: TreeEnd, ran_until: Option<u64>) -> RunReport {
     let ended_at_ms = now_ms();
     RunReport {
         end: End::SupervisorLost,

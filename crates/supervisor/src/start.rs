@@ -16,8 +16,8 @@ use tokio::process::{Child, Command};
 
 use crate::fork_server::{ForkServer, NURSERY};
 use crate::handle::{AttachError, Run};
-use crate::held::HeldSpool;
-use crate::line::{FirstWord, Line};
+use crate::held::LockedSpool;
+use crate::line::{Line, StartupReply};
 use crate::os;
 use crate::program::ASKED;
 use crate::recovery::{kill_supervisor, recover};
@@ -99,7 +99,7 @@ impl Supervisor {
     }
 
     /// Has a supervisor begin on what was laid down, and hears its first word.
-    async fn execute(&self, spool: Spool, held: HeldSpool, is_new: bool) -> Result<Run, StartError> {
+    async fn execute(&self, spool: Spool, held: LockedSpool, is_new: bool) -> Result<Run, StartError> {
         let cannot_spawn = |source| StartError::Spawn { program: self.program.clone(), source };
         let (line, child) = self.order(&spool, &held).map_err(|error| {
             forget(&held, is_new.then_some(spool.folder()));
@@ -111,16 +111,16 @@ impl Supervisor {
         // While the agent begins: the next run will find it ready.
         self.prepare_nursery();
         let said = match word {
-            Ok(FirstWord::Status(status)) => return Ok(Run::started(spool, &status, line, child)?),
-            Ok(FirstWord::Ready) => {
+            Ok(StartupReply::Status(status)) => return Ok(Run::started(spool, &status, line, child)?),
+            Ok(StartupReply::Ready) => {
                 // It runs, whether or not its word can be read.
                 let status = spool.status().map_err(AttachError::from)?;
                 let status = status.ok_or_else(|| AttachError::NoRun { spool: spool.clone() })?;
                 return Ok(Run::started(spool, &status, line, child)?);
             }
-            Ok(FirstWord::GaveUp(said)) => said,
+            Ok(StartupReply::GaveUp(said)) => said,
             Err(error) => return Err(StartError::Listen(error)),
-            Ok(FirstWord::Nothing(why)) => {
+            Ok(StartupReply::Nothing(why)) => {
                 self.end_silent(&spool, child.as_ref()).await;
                 why
             }
@@ -132,7 +132,7 @@ impl Supervisor {
         let folder = spool.folder().to_owned();
         let recovered = tokio::task::spawn_blocking(move || {
             let recovered = recover(&folder);
-            if let Ok(Some(held)) = HeldSpool::take(&folder) {
+            if let Ok(Some(held)) = LockedSpool::take(&folder) {
                 // What its supervisor has said may be there, and who counts the runs of something counts this one.
                 forget(&held, None);
             }
@@ -145,7 +145,12 @@ impl Supervisor {
 
     /// Hears the first word. Continues a supervisor that is suspended before it, and gives one up that is suspended again and
     /// again: an agent that runs already may do that, and would never let it speak.
-    async fn first_word_of(&self, line: &Line, spool: &Spool, from_nursery: bool) -> io::Result<FirstWord> {
+    async fn first_word_of(
+        &self,
+        line: &Line,
+        spool: &Spool,
+        from_nursery: bool,
+    ) -> io::Result<StartupReply> {
         let give_up_at = Instant::now() + self.first_word;
         let mut word = pin!(line.first_word());
         let mut strikes = 0;
@@ -160,17 +165,17 @@ impl Supervisor {
             }
             strikes += u32::from(os::resume_supervisor(spool.folder()));
             if strikes > STRIKES {
-                return Ok(FirstWord::Nothing("it was suspended again and again".to_owned()));
+                return Ok(StartupReply::Nothing("it was suspended again and again".to_owned()));
             }
             if Instant::now() >= give_up_at {
                 let seconds = self.first_word.as_secs();
-                return Ok(FirstWord::Nothing(format!("it said nothing for {seconds} s")));
+                return Ok(StartupReply::Nothing(format!("it said nothing for {seconds} s")));
             }
         }
     }
 
     /// Has a supervisor begin on a folder: one from the fork_server, or else one that is a process of ours.
-    fn order(&self, spool: &Spool, held: &HeldSpool) -> io::Result<(Line, Option<Child>)> {
+    fn order(&self, spool: &Spool, held: &LockedSpool) -> io::Result<(Line, Option<Child>)> {
         let (line, voice) = Line::new()?;
         let mut fork_server = self.fork_server();
         if let Some(suspended) =
@@ -239,7 +244,7 @@ pub struct PreparedRun<'a> {
     supervisor: &'a Supervisor,
     spool: Spool,
     /// None once it is in the supervisor's hands.
-    held: Option<HeldSpool>,
+    held: Option<LockedSpool>,
     /// Whether the folder was made for it.
     is_new: bool,
 }
@@ -262,11 +267,11 @@ impl Drop for PreparedRun<'_> {
 }
 
 /// Takes the folder and writes down what is to be run. A folder that holds a run already is refused. Answers also whether it was made.
-fn prepare(spool: &Spool, run_id: RunId, plan: &RunPlan) -> Result<(HeldSpool, bool), SpoolError> {
+fn prepare(spool: &Spool, run_id: RunId, plan: &RunPlan) -> Result<(LockedSpool, bool), SpoolError> {
     let cannot_write = |source| SpoolError::CannotWrite { path: spool.folder().to_owned(), source };
     let taken = || SpoolError::Taken { folder: spool.folder().to_owned() };
-    let is_new = HeldSpool::make(spool.folder()).map_err(cannot_write)?;
-    let held = HeldSpool::take(spool.folder()).map_err(cannot_write)?.ok_or_else(taken)?;
+    let is_new = LockedSpool::make(spool.folder()).map_err(cannot_write)?;
+    let held = LockedSpool::take(spool.folder()).map_err(cannot_write)?.ok_or_else(taken)?;
     if !is_new {
         if held.is_used() {
             return Err(taken());
@@ -282,7 +287,7 @@ fn prepare(spool: &Spool, run_id: RunId, plan: &RunPlan) -> Result<(HeldSpool, b
 
 /// Leaves no secret of a run that never was, and not its folder if it was made for it; but the words of a supervisor stay. A disk that
 /// refuses this has refused more before.
-fn forget(held: &HeldSpool, made: Option<&Path>) {
+fn forget(held: &LockedSpool, made: Option<&Path>) {
     let _ = held.discard();
     let _ = made.map(std::fs::remove_dir);
 }
