@@ -10,7 +10,7 @@
 //!                                                   │                   └──► Summary ─┐
 //!                                                   └─ RunReport, tail of stderr ─────┴─judge─► Outcome
 //! ```
-//! A call that runs out of turns takes several runs: [`Relay`] says which is next, and what they come to together.
+//! A call that runs out of turns takes several runs: [`RunSequence`] says which is next, and what they come to together.
 
 pub mod doctor;
 mod early_stop;
@@ -46,7 +46,7 @@ pub use parse::{
     TaskTracker,
 };
 pub use private_state::seed_private_state;
-pub use relay::{CONTINUE_PROMPT, MAX_RESUME_ATTEMPTS, Next, Relay};
+pub use relay::{CONTINUE_PROMPT, MAX_RESUME_ATTEMPTS, Next, RunSequence};
 pub use setup::{Capabilities, Capability, Premises, Setup};
 pub use stderr::StderrTail;
 pub use version::{TestedRange, Version, VersionStanding};

@@ -1,8 +1,8 @@
 //! A call that may take several runs: one that is out of turns goes on in the session it has.
 //!
 //! Owns when a call goes on, with what, after how long a wait, and what all its runs come to together. Pure: it starts
-//! nothing and waits for nothing. Whoever carries a call out asks for the next run ([`Relay::spec`]), tells what it came to
-//! ([`Relay::after`]), and may keep the relay (serde) between the two, so that the call goes on after a restart.
+//! nothing and waits for nothing. Whoever carries a call out asks for the next run ([`RunSequence::spec`]), tells what it came to
+//! ([`RunSequence::after`]), and may keep the relay (serde) between the two, so that the call goes on after a restart.
 
 use std::time::Duration;
 
@@ -27,7 +27,7 @@ const LONGEST_WAIT: u32 = 8;
 /// A call and the runs it has taken so far.
 ///
 /// ```
-/// use agents::{MAX_RESUME_ATTEMPTS, Next, Relay};
+/// use agents::{MAX_RESUME_ATTEMPTS, Next, RunSequence};
 /// # use model::{AgentKind, CallSpec, Failure, FailureKind, Outcome, SessionChoice, Verdict};
 /// # fn run(spec: &CallSpec) -> Outcome {
 /// #     let resumed = spec.session != SessionChoice::New;
@@ -42,7 +42,7 @@ const LONGEST_WAIT: u32 = 8;
 /// #     }
 /// # }
 /// let spec = CallSpec::new(AgentKind::Claude, "Tidy up.", "/work");
-/// let mut relay = Relay::new(spec, MAX_RESUME_ATTEMPTS).turns_per_run(25);
+/// let mut relay = RunSequence::new(spec, MAX_RESUME_ATTEMPTS).turns_per_run(25);
 /// let outcome = loop {
 ///     match relay.after(run(relay.spec())) {
 ///         Next::Resume { after } => assert_eq!(after.as_secs(), 2), // and wait for so long
@@ -53,7 +53,7 @@ const LONGEST_WAIT: u32 = 8;
 /// ```
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Relay {
+pub struct RunSequence {
     /// The run that is next.
     spec: CallSpec,
     /// How long the call may take in all, whatever its runs are given.
@@ -77,14 +77,14 @@ pub struct Relay {
 pub enum Next {
     /// Nothing: this is what the call came to.
     Done(Outcome),
-    /// Another run, as [`Relay::spec`] now says, after a wait.
+    /// Another run, as [`RunSequence::spec`] now says, after a wait.
     Resume {
         /// How long to wait first.
         after: Duration,
     },
 }
 
-impl Relay {
+impl RunSequence {
     /// A call that has not begun. A turn limit in it is the caller's own: a call that has one never goes on by itself.
     pub fn new(spec: CallSpec, max_resume_attempts: u32) -> Self {
         Self {
@@ -140,7 +140,7 @@ impl Relay {
     }
 
     /// Counts what a run took that was lost with all it had said. The next run has what is left, be it next to nothing.
-    pub fn charge(&mut self, time: Duration) {
+    pub fn add_elapsed(&mut self, time: Duration) {
         self.waited += time;
         self.spec.limits.wall =
             self.wall.map(|wall| wall.saturating_sub(self.spent()).max(Duration::from_millis(1)));

@@ -8,7 +8,7 @@ mod notes;
 use std::path::Path;
 use std::time::Duration;
 
-use agents::Relay;
+use agents::RunSequence;
 use model::{
     BackgroundTask, Deadline, Exit, FailureKind, Job, JobState, NotStartedReason, Outcome, RefusedAction,
     StateName, TreeEnd, Usage,
@@ -299,7 +299,7 @@ impl Answer {
     ) -> Self {
         let status = Standing::from(job.progress.state.name());
         // What a paused job has said so far stands beside it.
-        let so_far = if job.outcome.is_none() { files.read::<Relay>(PAUSE) } else { None };
+        let so_far = if job.outcome.is_none() { files.read::<RunSequence>(PAUSE) } else { None };
         let outcome = job.outcome.as_ref().or_else(|| so_far.as_ref()?.so_far());
         let path = |path: std::path::PathBuf| path.to_string_lossy().into_owned();
         // The session that a run is told to use exists only once the agent has named it.

@@ -13,7 +13,7 @@ mod words;
 use std::sync::Arc;
 use std::time::Duration;
 
-use agents::{Launch, ParseLimits, Parser, Relay};
+use agents::{Launch, ParseLimits, Parser, RunSequence};
 use model::{
     Attempt, CallSpec, Claim, ExpectedSession, Failure, FailureKind, Job, JobEnd, Mode, NotStartedReason,
     Outlives, RunPlan, RunState, SessionChoice, SessionId, StateName, Timestamp, Totals,
@@ -40,7 +40,7 @@ const TRY_AGAIN: Duration = Duration::from_secs(1);
 /// What a run was started for, so that it can be judged by somebody who did not start it.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub(crate) struct RunNote {
-    relay: Relay,
+    relay: RunSequence,
     session: ExpectedSession,
     model: Option<String>,
     before: Option<Totals>,
@@ -343,21 +343,21 @@ impl Course<'_> {
     }
 
     /// What the job is to do now: what it was asked, or what is left of it.
-    fn relay(&self) -> Relay {
+    fn relay(&self) -> RunSequence {
         let call = &self.job.order.call;
-        let afresh = || Relay::new(call.clone(), self.desk.settings.max_resume_attempts);
+        let afresh = || RunSequence::new(call.clone(), self.desk.settings.max_resume_attempts);
         if self.is_untouched() {
             return afresh();
         }
         // It stays until the next run is about to start: whoever dies before leaves it to the next desk.
-        if let Some(relay) = self.files.read::<Relay>(PAUSE) {
+        if let Some(relay) = self.files.read::<RunSequence>(PAUSE) {
             return relay;
         }
         let Some(lost) = self.files.runs().last().copied() else { return afresh() };
         // What the runs before the lost one have said and spent stands in its note.
         let note = self.files.read::<RunNote>(&note_of(lost));
         let mut relay = note.map_or_else(afresh, |note| note.relay);
-        relay.charge(self.time_of(lost));
+        relay.add_elapsed(self.time_of(lost));
         if let Some(session) = session_told(&self.files, lost, call.agent)
             && relay.spec().agent_name.is_none()
         {
@@ -375,7 +375,7 @@ impl Course<'_> {
     }
 
     /// Starts the next run, or says why there is none.
-    async fn begin(&mut self, relay: &Relay) -> Result<(u32, Run, RunNote), Conclusion> {
+    async fn begin(&mut self, relay: &RunSequence) -> Result<(u32, Run, RunNote), Conclusion> {
         self.last_run = 0;
         self.take_locks(relay).await?;
         self.take_place(relay).await?;
@@ -464,7 +464,7 @@ impl Course<'_> {
     }
 
     /// What the vendor had counted for the session before this run.
-    async fn totals_before(&self, relay: &Relay) -> Option<Totals> {
+    async fn totals_before(&self, relay: &RunSequence) -> Option<Totals> {
         if relay.so_far().is_some() {
             return relay.totals_before();
         }
@@ -500,11 +500,11 @@ impl Course<'_> {
 
     /// Somebody ended the job while nothing of it ran; what its runs have said so far is kept.
     #[expect(clippy::unused_self, reason = "reads like the others")]
-    fn ended_between_runs(&self, relay: &Relay) -> Conclusion {
+    fn ended_between_runs(&self, relay: &RunSequence) -> Conclusion {
         Conclusion::Ended(Box::new(relay.so_far().cloned().map_or_else(JobEnd::cancelled, cancelled)))
     }
 
-    fn pause(&self, relay: &Relay, wait: Duration) -> Conclusion {
+    fn pause(&self, relay: &RunSequence, wait: Duration) -> Conclusion {
         match self.files.replace(PAUSE, relay) {
             Ok(()) => Conclusion::Paused { until: self.desk.store.now().plus(wait) },
             Err(error) => with_what_was_said(self.failed(not_written(&error)), relay),
@@ -512,7 +512,7 @@ impl Course<'_> {
     }
 
     /// Leaves a job of which nothing runs to the next desk. Where that cannot be written down, it finds the job as it was.
-    fn leave(&self, relay: &Relay) -> Conclusion {
+    fn leave(&self, relay: &RunSequence) -> Conclusion {
         match self.pause(relay, Duration::ZERO) {
             paused @ Conclusion::Paused { .. } => paused,
             _not_written => Conclusion::Left,

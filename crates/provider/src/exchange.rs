@@ -9,7 +9,8 @@ use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
 
 use agents::{
-    Ended, LINGER, Launch, Next, ParseLimits, Parser, Relay, Said, StderrTail, Summary, early_stop, judge,
+    Ended, LINGER, Launch, Next, ParseLimits, Parser, RunSequence, Said, StderrTail, Summary, early_stop,
+    judge,
 };
 use futures_util::StreamExt;
 use futures_util::future::BoxFuture;
@@ -42,7 +43,7 @@ pub(crate) struct Exchange {
     operator: Arc<Operator>,
     question: Question,
     stage: Stage,
-    relay: Option<Relay>,
+    relay: Option<RunSequence>,
     surroundings: BTreeMap<String, String>,
     heard: VecDeque<AgentEvent<'static>>,
     tools: ToolUses,
@@ -322,7 +323,7 @@ impl Exchange {
             Question::In(session, _) => session.totals(),
             Question::Of(_) => None,
         };
-        self.relay.as_ref().and_then(Relay::totals_before).or_else(of_session)
+        self.relay.as_ref().and_then(RunSequence::totals_before).or_else(of_session)
     }
 
     fn tell(

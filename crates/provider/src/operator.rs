@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use agents::doctor::{self, AgentCheck, KnownWorkspaces, Lookup, NotReady};
-use agents::{Premises, Relay, Setup};
+use agents::{Premises, RunSequence, Setup};
 use model::{AgentKind, CallPolicy, CallSpec, Policy, SessionChoice, ToolChoice};
 use supervisor::{Spool, Supervisor};
 
@@ -108,7 +108,7 @@ impl Operator {
     }
 
     /// The call that a request asks for.
-    pub fn call(&self, context: &Context) -> Result<Relay, ProviderError> {
+    pub fn call(&self, context: &Context) -> Result<RunSequence, ProviderError> {
         let config = &self.config;
         let tools = match &context.allowed_tools {
             Some(tools) if tools.is_empty() => ToolChoice::None,
@@ -134,7 +134,7 @@ impl Operator {
         session: &Session,
         text: &str,
         surroundings: &BTreeMap<String, String>,
-    ) -> Result<Relay, ProviderError> {
+    ) -> Result<RunSequence, ProviderError> {
         let agent = session.agent();
         let mut spec = CallSpec {
             session: session.id().map_or(SessionChoice::New, SessionChoice::Resume),
@@ -155,8 +155,8 @@ impl Operator {
         }
     }
 
-    fn relay(&self, spec: CallSpec) -> Relay {
-        let relay = Relay::new(spec, self.config.max_resume_attempts);
+    fn relay(&self, spec: CallSpec) -> RunSequence {
+        let relay = RunSequence::new(spec, self.config.max_resume_attempts);
         match self.config.turns_per_run(self.kind) {
             Some(turns) => relay.turns_per_run(turns),
             None => relay,

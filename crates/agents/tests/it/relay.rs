@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use agents::{CONTINUE_PROMPT, Next, Relay};
+use agents::{CONTINUE_PROMPT, Next, RunSequence};
 use model::{
     AgentKind, BackgroundStatus, BackgroundTask, CallSpec, Deadline, Exit, Failure, FailureKind, Limits,
     Outcome, PermissionDenial, RefusedAction, RefusedKind, SessionChoice, ToolChoice, Totals, Usage, Verdict,
@@ -66,14 +66,14 @@ fn kind(outcome: &Outcome) -> &FailureKind {
 
 #[test]
 fn a_call_that_is_done_takes_one_run_and_is_told_as_it_was() {
-    let mut relay = Relay::new(spec(), 5);
+    let mut relay = RunSequence::new(spec(), 5);
     assert_eq!(*relay.spec(), spec());
     assert_eq!(relay.after(done("all")), Next::Done(done("all")));
 }
 
 #[test]
 fn what_is_out_of_turns_goes_on_in_its_session_and_adds_up() {
-    let mut relay = Relay::new(CallSpec { session: SessionChoice::ContinueLatest, ..spec() }, 5);
+    let mut relay = RunSequence::new(CallSpec { session: SessionChoice::ContinueLatest, ..spec() }, 5);
     assert_eq!(wait(&relay.after(out_of_turns("one"))), 2);
     assert_eq!(relay.spec().prompt, CONTINUE_PROMPT);
     assert_eq!(relay.spec().session, SessionChoice::Resume("session-1".parse().unwrap()));
@@ -100,7 +100,7 @@ fn everything_else_that_was_asked_stays_as_it_was() {
         output_schema: Some("{}".to_owned()),
         ..spec()
     };
-    let mut relay = Relay::new(asked.clone(), 5).turns_per_run(25);
+    let mut relay = RunSequence::new(asked.clone(), 5).turns_per_run(25);
     let started = relay.spec().clone();
     assert_eq!(started, CallSpec { max_turns: Some(25), ..asked });
     relay.after(out_of_turns("one"));
@@ -114,7 +114,7 @@ fn everything_else_that_was_asked_stays_as_it_was() {
 
 #[test]
 fn a_turn_limit_of_the_caller_is_never_gone_beyond() {
-    let mut relay = Relay::new(CallSpec { max_turns: Some(3), ..spec() }, 5).turns_per_run(25);
+    let mut relay = RunSequence::new(CallSpec { max_turns: Some(3), ..spec() }, 5).turns_per_run(25);
     assert_eq!(relay.spec().max_turns, Some(3));
     let outcome = end(relay.after(out_of_turns("so far")));
     assert_eq!((kind(&outcome), outcome.text.as_str()), (&FailureKind::MaxTurns, "so far"));
@@ -123,13 +123,13 @@ fn a_turn_limit_of_the_caller_is_never_gone_beyond() {
 #[test]
 fn without_a_session_nothing_goes_on() {
     let without = Outcome { session: None, ..out_of_turns("one") };
-    assert_eq!(Relay::new(spec(), 5).after(without.clone()), Next::Done(without));
+    assert_eq!(RunSequence::new(spec(), 5).after(without.clone()), Next::Done(without));
 }
 
 #[test]
 fn a_named_agent_goes_on_in_the_session_that_keeps_it() {
     let agent_name = Some("reviewer".parse().unwrap());
-    let mut relay = Relay::new(CallSpec { agent_name, tools: ToolChoice::None, ..spec() }, 5);
+    let mut relay = RunSequence::new(CallSpec { agent_name, tools: ToolChoice::None, ..spec() }, 5);
     relay.after(out_of_turns("one"));
     // Named again together with a session it would be refused.
     assert_eq!((&relay.spec().agent_name, &relay.spec().tools), (&None, &ToolChoice::Full));
@@ -137,7 +137,7 @@ fn a_named_agent_goes_on_in_the_session_that_keeps_it() {
 
 #[test]
 fn the_budget_of_the_call_is_the_budget_of_all_its_runs() {
-    let mut relay = Relay::new(CallSpec { max_budget_usd: Some(0.5), ..spec() }, 5);
+    let mut relay = RunSequence::new(CallSpec { max_budget_usd: Some(0.5), ..spec() }, 5);
     relay.after(out_of_turns("one"));
     assert_eq!(relay.spec().max_budget_usd, Some(0.25), "a run costs a quarter");
     let outcome = end(relay.after(out_of_turns("two")));
@@ -155,13 +155,13 @@ fn no_other_failure_is_resumed() {
         FailureKind::SupervisorLost,
     ] {
         let outcome = failed(kind, "so far");
-        assert_eq!(Relay::new(spec(), 5).after(outcome.clone()), Next::Done(outcome));
+        assert_eq!(RunSequence::new(spec(), 5).after(outcome.clone()), Next::Done(outcome));
     }
 }
 
 #[test]
 fn at_the_limit_the_failure_stays_max_turns_and_the_text_is_kept() {
-    let mut relay = Relay::new(spec(), 5);
+    let mut relay = RunSequence::new(spec(), 5);
     let waits: Vec<_> = (0..5).map(|run| wait(&relay.after(out_of_turns(&run.to_string())))).collect();
     assert_eq!(waits, [2, 4, 8, 16, 32]);
     assert_eq!(relay.resumes(), 5);
@@ -173,7 +173,7 @@ fn at_the_limit_the_failure_stays_max_turns_and_the_text_is_kept() {
 
 #[test]
 fn new_session_ids_are_followed() {
-    let mut relay = Relay::new(spec(), 5);
+    let mut relay = RunSequence::new(spec(), 5);
     relay.after(out_of_turns("one"));
     relay.after(Outcome { session: Some("session-2".parse().unwrap()), ..out_of_turns("two") });
     assert_eq!(relay.spec().session, SessionChoice::Resume("session-2".parse().unwrap()));
@@ -184,7 +184,7 @@ fn new_session_ids_are_followed() {
 
 #[test]
 fn a_session_that_is_not_found_any_more_is_not_told_as_one_to_resume() {
-    let mut relay = Relay::new(spec(), 5);
+    let mut relay = RunSequence::new(spec(), 5);
     relay.after(out_of_turns("one"));
     let lost = Outcome { session: None, ..failed(FailureKind::SessionNotFound, "") };
     assert_eq!(end(relay.after(lost)).session, None);
@@ -196,7 +196,7 @@ fn refusals_of_all_runs_are_listed_and_decide_nothing() {
     let refusal =
         |kind, subject: &str, count| RefusedAction { count, ..RefusedAction::new(kind, subject, None) };
     let tool = |subject, count| refusal(RefusedKind::Tool, subject, count);
-    let mut relay = Relay::new(spec(), 5);
+    let mut relay = RunSequence::new(spec(), 5);
     let first = vec![tool("Bash", 2), refusal(RefusedKind::Write, "/etc/x", 1)];
     relay.after(Outcome { permission_denials: vec![denial("Bash")], refusals: first, ..out_of_turns("one") });
     let outcome = end(relay.after(Outcome {
@@ -214,7 +214,7 @@ fn refusals_of_all_runs_are_listed_and_decide_nothing() {
 fn background_task_killed_in_an_earlier_run_makes_the_call_incomplete() {
     let task = |status| BackgroundTask { description: "the build".to_owned(), status };
     for (status, incomplete) in [(BackgroundStatus::Killed, true), (BackgroundStatus::Failed, false)] {
-        let mut relay = Relay::new(spec(), 5);
+        let mut relay = RunSequence::new(spec(), 5);
         relay.after(Outcome { background: vec![task(status)], ..out_of_turns("one") });
         let outcome = end(relay.after(done("two")));
         assert_eq!(outcome.failure().is_some(), incomplete, "{outcome:?}");
@@ -225,7 +225,7 @@ fn background_task_killed_in_an_earlier_run_makes_the_call_incomplete() {
 #[test]
 fn the_time_of_the_call_is_the_time_of_all_its_runs_and_waits() {
     let limits = Limits { wall: Some(Duration::from_secs(10)), ..Limits::default() };
-    let mut relay = Relay::new(CallSpec { limits, ..spec() }, 5);
+    let mut relay = RunSequence::new(CallSpec { limits, ..spec() }, 5);
     relay.after(Outcome { duration_ms: 3000, ..out_of_turns("one") });
     assert_eq!(
         relay.spec().limits.wall,
@@ -240,7 +240,7 @@ fn the_time_of_the_call_is_the_time_of_all_its_runs_and_waits() {
 #[test]
 fn the_counters_of_the_session_are_handed_to_the_next_run() {
     let totals = Totals { usage: None, cost_usd: Some(0.75) };
-    let mut relay = Relay::new(spec(), 5);
+    let mut relay = RunSequence::new(spec(), 5);
     assert_eq!(relay.totals_before(), None);
     relay.after(Outcome { session_totals: Some(totals), ..out_of_turns("one") });
     assert_eq!(relay.totals_before(), Some(totals));
@@ -269,7 +269,7 @@ proptest! {
         runs in proptest::collection::vec(any_outcome(), 1..9),
         limit in 0_u32..7,
     ) {
-        let mut relay = Relay::new(spec(), limit);
+        let mut relay = RunSequence::new(spec(), limit);
         let mut kept = relay.clone();
         for (run, outcome) in runs.iter().enumerate() {
             let json = serde_json::to_string(&kept).unwrap();
@@ -294,7 +294,7 @@ proptest! {
 #[test]
 fn a_pause_is_no_resume_and_ends_with_the_time_of_the_call() {
     let limits = Limits { wall: Some(Duration::from_secs(100)), ..Limits::default() };
-    let mut relay = Relay::new(CallSpec { limits, ..spec() }, 0);
+    let mut relay = RunSequence::new(CallSpec { limits, ..spec() }, 0);
     let limited = || failed(FailureKind::RateLimit { retry_after: None }, "so far");
     assert_eq!(wait(&relay.after_pause(limited(), Duration::from_mins(1))), 60);
     assert_eq!((relay.resumes(), relay.spec().limits.wall), (0, Some(Duration::from_secs(39))));
@@ -306,7 +306,7 @@ fn a_pause_is_no_resume_and_ends_with_the_time_of_the_call() {
 
 #[test]
 fn what_paused_before_it_had_a_session_is_asked_again() {
-    let mut relay = Relay::new(spec(), 5);
+    let mut relay = RunSequence::new(spec(), 5);
     let limited = Outcome { session: None, ..failed(FailureKind::RateLimit { retry_after: None }, "") };
     assert_eq!(wait(&relay.after_pause(limited, Duration::from_secs(1))), 1);
     assert_eq!((relay.spec().prompt.as_str(), &relay.spec().session), ("Tidy up.", &SessionChoice::New));

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use agents::{Next, Relay};
+use agents::{Next, RunSequence};
 use model::{Ended, FailureKind, JobEnd, Outcome, Verdict};
 
 use super::words::out_of_time;
@@ -10,7 +10,11 @@ use super::{Conclusion, Course};
 
 impl Course<'_> {
     /// How long to wait before the next run; or how the course ends.
-    pub(super) fn what_follows(&self, relay: &mut Relay, outcome: Outcome) -> Result<Duration, Conclusion> {
+    pub(super) fn what_follows(
+        &self,
+        relay: &mut RunSequence,
+        outcome: Outcome,
+    ) -> Result<Duration, Conclusion> {
         let kind = outcome.failure().map(|failure| failure.kind.clone());
         if self.live.stop.is_cancelled() {
             return Err(stopped(relay, outcome, kind.as_ref()));
@@ -25,8 +29,9 @@ impl Course<'_> {
             }
             Some(FailureKind::SessionNotFound) if self.was_taken_up(relay) => {
                 let spent = relay.spent() + Duration::from_millis(outcome.duration_ms);
-                *relay = Relay::new(self.job.order.call.clone(), self.desk.settings.max_resume_attempts);
-                relay.charge(spent);
+                *relay =
+                    RunSequence::new(self.job.order.call.clone(), self.desk.settings.max_resume_attempts);
+                relay.add_elapsed(spent);
                 Ok(Duration::ZERO)
             }
             _ => match relay.after(outcome) {
@@ -37,14 +42,14 @@ impl Course<'_> {
     }
 
     /// Whether the session was not the caller's own wish but an attempt to save the work of a lost run.
-    fn was_taken_up(&self, relay: &Relay) -> bool {
+    fn was_taken_up(&self, relay: &RunSequence) -> bool {
         relay.so_far().is_none() && relay.spec().session != self.job.order.call.session
     }
 }
 
 /// What follows a run when somebody wants the job to end. A run that came to its own end keeps it; one that would be gone on with
 /// is not, and neither is one that was lost begun again.
-fn stopped(relay: &mut Relay, outcome: Outcome, kind: Option<&FailureKind>) -> Conclusion {
+fn stopped(relay: &mut RunSequence, outcome: Outcome, kind: Option<&FailureKind>) -> Conclusion {
     let was_lost = kind == Some(&FailureKind::SupervisorLost);
     let next = match kind {
         Some(FailureKind::RateLimit { retry_after: Some(wait) }) => relay.after_pause(outcome.clone(), *wait),
@@ -64,7 +69,7 @@ pub(super) fn cancelled(outcome: Outcome) -> JobEnd {
 }
 
 /// An end that no run has brought about, with what the runs before have said.
-pub(super) fn with_what_was_said(conclusion: Conclusion, relay: &Relay) -> Conclusion {
+pub(super) fn with_what_was_said(conclusion: Conclusion, relay: &RunSequence) -> Conclusion {
     let fill = |mut end: Box<JobEnd>| {
         if let (None, Some(said)) = (&end.outcome, relay.so_far()) {
             let verdict = end.failure.clone().map_or_else(|| said.verdict.clone(), Verdict::Failed);
@@ -80,7 +85,7 @@ pub(super) fn with_what_was_said(conclusion: Conclusion, relay: &Relay) -> Concl
 }
 
 /// What follows the loss of a run: another attempt, as long as the call has time for it.
-fn lost(relay: &mut Relay, outcome: Outcome) -> Conclusion {
+fn lost(relay: &mut RunSequence, outcome: Outcome) -> Conclusion {
     let has_time = relay.has_time_after(Duration::from_millis(outcome.duration_ms));
     let outcome = match relay.after(outcome.clone()) {
         Next::Done(outcome) => outcome,

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use agents::Relay;
+use agents::RunSequence;
 use model::{Mode, SessionChoice};
 
 use super::words::{held_by_parent, never_free};
@@ -29,7 +29,7 @@ impl Course<'_> {
     }
 
     /// Waits until nobody else has the conversation, and, if the operator wants that, the folder.
-    pub(super) async fn take_locks(&mut self, relay: &Relay) -> Result<(), Conclusion> {
+    pub(super) async fn take_locks(&mut self, relay: &RunSequence) -> Result<(), Conclusion> {
         let spec = relay.spec();
         let mut keys = Vec::new();
         if let SessionChoice::Resume(session) = &spec.session {
@@ -86,7 +86,7 @@ impl Course<'_> {
     }
 
     /// Waits for a slot, if the job has none or has given it away.
-    pub(super) async fn take_place(&mut self, relay: &Relay) -> Result<(), Conclusion> {
+    pub(super) async fn take_place(&mut self, relay: &RunSequence) -> Result<(), Conclusion> {
         if self.place.is_taken() {
             return Ok(());
         }
