@@ -99,7 +99,7 @@ fn read() -> Result<BTreeMap<String, Counts>, Failure> {
 }
 
 fn write(baselines: &BTreeMap<String, Counts>) -> Result<(), Failure> {
-    let head = "# Instructions of one of each hot path, by the way of building. Written by `bench instructions --keep`.\n";
+    let head = "# Instructions of one of each hot path, by the way of building. Committed by `bench instructions --keep`.\n";
     let text: String = iter::once(head.to_owned()).chain(iter::once(toml::to_string(baselines)?)).collect();
     fs::create_dir_all(file().parent().ok_or("the baselines are in no folder")?)?;
     Ok(fs::write(file(), text)?)

@@ -19,7 +19,7 @@ use model::{
     Outlives, RunPlan, RunState, SessionChoice, SessionId, StateName, Timestamp, Totals,
 };
 use serde::{Deserialize, Serialize};
-use store::{JobFilter, OnDisk, PageRequest};
+use store::{FlushTicket, JobFilter, PageRequest};
 use supervisor::{AttachError, Run, Spool, SpoolError, StartError};
 
 use crate::desk::Inner;
@@ -72,7 +72,7 @@ pub(crate) enum Begin {
     /// With a run of its own.
     Anew,
     /// The same, and it is on the board already; one that was placed a moment ago, the disk may not have yet.
-    Handed { live: Arc<Live>, on_disk: Option<OnDisk> },
+    Handed { live: Arc<Live>, flush: Option<FlushTicket> },
     /// With a run that an earlier desk has started.
     With { number: u32, note: Box<RunNote>, guards: Vec<Guard> },
 }
@@ -98,8 +98,8 @@ enum Unfinished {
 /// Brings a claimed job as far as it goes.
 pub(crate) async fn go(desk: Arc<Inner>, job: Job, begin: Begin, place: Place) {
     let Some(claim) = job.claim() else { return };
-    let (live, on_disk) = match &begin {
-        Begin::Handed { live, on_disk } => (Arc::clone(live), on_disk.clone()),
+    let (live, flush) = match &begin {
+        Begin::Handed { live, flush } => (Arc::clone(live), flush.clone()),
         Begin::Anew | Begin::With { .. } => (put_on_the_board(&desk, &claim).await, None),
     };
     let files = desk.files(job.id);
@@ -110,7 +110,7 @@ pub(crate) async fn go(desk: Arc<Inner>, job: Job, begin: Begin, place: Place) {
         claim,
         job: &job,
         place,
-        on_disk,
+        flush,
         guards: Vec::new(),
         reported: Reported::default(),
         last_run: 0,
@@ -197,7 +197,7 @@ struct Course<'a> {
     job: &'a Job,
     place: Place,
     /// What has to be waited for before anything is started, of a job that was placed a moment ago.
-    on_disk: Option<OnDisk>,
+    flush: Option<FlushTicket>,
     guards: Vec<Guard>,
     reported: Reported,
     /// Whether the model said or did anything in a run that was followed.
@@ -339,7 +339,7 @@ impl Course<'_> {
 
     /// Whether there is no run of it yet, and nothing of one.
     fn is_untouched(&self) -> bool {
-        self.on_disk.is_some()
+        self.flush.is_some()
     }
 
     /// What the job is to do now: what it was asked, or what is left of it.
@@ -441,8 +441,8 @@ impl Course<'_> {
 
     /// Waits until the disk has the call: nothing is started that a power cut could make forgotten.
     async fn until_it_is_kept(&mut self) -> Result<(), Conclusion> {
-        let Some(on_disk) = self.on_disk.take() else { return Ok(()) };
-        on_disk.reached().await.map_err(|error| self.failed(not_kept(&error)))
+        let Some(flush) = self.flush.take() else { return Ok(()) };
+        flush.flushed().await.map_err(|error| self.failed(not_kept(&error)))
     }
 
     async fn launch(&self, spec: &CallSpec, folder: &std::path::Path) -> Result<Launch, Conclusion> {

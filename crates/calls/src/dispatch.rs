@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use futures_util::FutureExt;
 use model::{AgentKind, Claim, Home, Job, JobId, NewJob};
-use store::{Capacity, ClaimRequest, Held, OnDisk, Placed, StoreError, WatchEvent, Written};
+use store::{Capacity, ClaimRequest, Committed, FlushTicket, Held, Placed, StoreError, WatchEvent};
 use tokio::sync::Notify;
 use tokio::task::{Id, JoinError, JoinSet};
 use tokio::time::{Instant, sleep, sleep_until};
@@ -55,32 +55,36 @@ impl Handed {
 
 /// Keeps a new job. When there is room, the next job is begun in the same breath: the usual call needs no second question, and
 /// its run is made ready while the disk takes it.
-pub(crate) async fn keep(desk: &Arc<Inner>, id: JobId, order: NewJob) -> Result<Written<Placed>, StoreError> {
+pub(crate) async fn keep(
+    desk: &Arc<Inner>,
+    id: JobId,
+    order: NewJob,
+) -> Result<Committed<Placed>, StoreError> {
     let Some(seat) = desk.seats.take() else {
-        let placed = async { desk.store.place_as(id, order, None).await?.kept().await }.await;
+        let placed = async { desk.store.place_as(id, order, None).await?.flushed().await }.await;
         // A place may be free again by now, and who left it did not know that somebody waits.
         desk.wake.notify_one();
-        return placed.map(Written::and_kept);
+        return placed.map(Committed::already_flushed);
     };
-    let Written { value: mut placed, on_disk } = desk.store.place_as(id, order, Some(request(desk))).await?;
+    let Committed { value: mut placed, flush } = desk.store.place_as(id, order, Some(request(desk))).await?;
     let begun = placed.claimed.take();
     let is_this = begun.as_ref().map(|job| job.id) == Some(placed.job.id);
     match begun.and_then(|job| Some((job.claim()?, job))) {
-        Some((claim, job)) => begin(desk, *job, claim, seat, is_this.then(|| on_disk.clone())).await,
+        Some((claim, job)) => begin(desk, *job, claim, seat, is_this.then(|| flush.clone())).await,
         None => drop(seat),
     }
     if !is_this {
         // It waits, or a place was kept from one that does.
         desk.wake.notify_one();
     }
-    Ok(Written { value: placed, on_disk })
+    Ok(Committed { value: placed, flush })
 }
 
 /// Begins the course of a job at once, instead of having it begun by who sees to all others.
-async fn begin(desk: &Arc<Inner>, job: Job, claim: Claim, seat: Seat, on_disk: Option<OnDisk>) {
+async fn begin(desk: &Arc<Inner>, job: Job, claim: Claim, seat: Seat, flush: Option<FlushTicket>) {
     let live = desk.board.put(&claim);
     let place = desk.seats.offered(job.order.call.agent, seat);
-    let handed = Begin::Handed { live: Arc::clone(&live), on_disk };
+    let handed = Begin::Handed { live: Arc::clone(&live), flush };
     let course = course::go(Arc::clone(desk), job, handed, place);
     if !desk.handed.begin(to_its_end(Arc::clone(desk), claim.clone(), course)) {
         // The desk has closed in between: the job is for the next one.

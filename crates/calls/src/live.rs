@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::Duration;
 
 use model::{AgentEvent, AgentKind, Claim, Job, JobId, Part, SessionId, Timestamp, Usage};
-use store::OnDisk;
+use store::FlushTicket;
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
@@ -142,7 +142,7 @@ pub(crate) struct Live {
     pub stop: CancellationToken,
     pub activity: watch::Sender<Activity>,
     /// The job as it has ended, once that is written and in its files; the disk may not have it yet.
-    pub end: OnceLock<(Arc<Job>, OnDisk)>,
+    pub end: OnceLock<(Arc<Job>, FlushTicket)>,
     /// Cancelled with that, or when this desk has done with it.
     pub written: CancellationToken,
     /// Cancelled when this desk has done with it: its end is in the store and in its files, or it waits to be claimed again.
@@ -178,9 +178,9 @@ impl Live {
     }
 
     /// Its end is written, and in its files.
-    pub fn has_ended(&self, job: Arc<Job>, on_disk: OnDisk) {
+    pub fn has_ended(&self, job: Arc<Job>, flush: FlushTicket) {
         // A job ends once.
-        let _ = self.end.set((job, on_disk));
+        let _ = self.end.set((job, flush));
         self.written.cancel();
     }
 

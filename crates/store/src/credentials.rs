@@ -203,7 +203,7 @@ fn of_variables(variables: &BTreeMap<String, String>) -> Result<Option<Credentia
 /// What stands in a credentials file.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Written {
+struct WrittenCredentials {
     user: Option<String>,
     password: Option<String>,
     level: Option<String>,
@@ -216,7 +216,7 @@ fn of_file(path: &Path) -> Result<Credentials, CredentialsError> {
         let before = error.span().and_then(|span| text.get(..span.start)).unwrap_or_default();
         CredentialsError::BadFile { path: path.to_owned(), line: before.matches('\n').count() + 1 }
     };
-    let Written { user, password, level } = toml::from_str(&text).map_err(bad)?;
+    let WrittenCredentials { user, password, level } = toml::from_str(&text).map_err(bad)?;
     let needed = |value: Option<String>, missing| {
         value.filter(|value| !value.is_empty()).ok_or(CredentialsError::Incomplete { missing })
     };

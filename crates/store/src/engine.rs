@@ -8,6 +8,7 @@ use model::{
     AgentKind, Claim, Exchange, Home, Job, JobId, JobIdPrefix, Owner, Progress, SessionId, Step, Timestamp,
 };
 
+use crate::committed::Committed;
 use crate::error::{StoreError, SweepError};
 use crate::loss::StoreLoss;
 use crate::requests::{
@@ -16,7 +17,6 @@ use crate::requests::{
 use crate::row::EndRow;
 use crate::stats::{Stats, StatsRange};
 use crate::watch::Watch;
-use crate::written::Written;
 
 /// A step of a job that was taken: where it stood, and where it stands.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -38,7 +38,7 @@ pub trait Engine: Send + Sync + std::fmt::Debug {
     /// Keeps a new job, or finds the earlier one with the same key. With a request, the owner may also be given a job, this one
     /// or an older one; an engine that cannot do both at once leaves the claim to be made.
     /// Answers once it is written; an engine that answers no sooner than the disk says so.
-    async fn place(&self, job: Job, request: Option<ClaimRequest>) -> Result<Written<Begun>, StoreError>;
+    async fn place(&self, job: Job, request: Option<ClaimRequest>) -> Result<Committed<Begun>, StoreError>;
     async fn claim(&self, request: ClaimRequest, now: Timestamp) -> Result<Option<Job>, StoreError>;
     async fn renew(&self, owner: Owner, expires_at: Timestamp) -> Result<Vec<Held>, StoreError>;
     /// Notes that an owner closes the store. Only an engine that can lose its log needs to know.
@@ -62,9 +62,9 @@ pub trait Engine: Send + Sync + std::fmt::Debug {
         step: Step,
         end: EndRow,
         now: Timestamp,
-    ) -> Result<Written<Job>, StoreError> {
+    ) -> Result<Committed<Job>, StoreError> {
         self.step(job, step, Some(end), now).await?;
-        self.get(job).await?.map(Written::and_kept).ok_or(StoreError::NoSuchJob { job })
+        self.get(job).await?.map(Committed::already_flushed).ok_or(StoreError::NoSuchJob { job })
     }
     async fn note_session(&self, claim: Claim, session: SessionId, now: Timestamp) -> Result<(), StoreError>;
     async fn rescue(&self, request: RescueRequest, now: Timestamp) -> Result<Vec<Job>, StoreError>;
@@ -90,7 +90,7 @@ pub trait Engine: Send + Sync + std::fmt::Debug {
         false
     }
     /// Brings all that was written to the disk; an engine that answers no sooner has nothing to do.
-    async fn bring_to_disk(&self) -> Result<(), StoreError> {
+    async fn sync(&self) -> Result<(), StoreError> {
         Ok(())
     }
     /// Checks that the files of the store are those that were opened. Fast enough for every call.

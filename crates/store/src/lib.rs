@@ -39,6 +39,7 @@
 //! or whether nobody knows ([`StoreError::certainty`]).
 
 mod clock;
+mod committed;
 mod credentials;
 mod engine;
 mod error;
@@ -56,9 +57,9 @@ mod store;
 mod surreal;
 mod token_formats;
 mod watch;
-mod written;
 
 pub use clock::{Clock, ManualClock};
+pub use committed::{Committed, FlushTicket};
 pub use credentials::{
     CredentialLevel, CredentialSource, Credentials, CredentialsError, FILE_VARIABLE, LEVEL_VARIABLE,
     PASSWORD_VARIABLE, USER_VARIABLE,
@@ -76,4 +77,3 @@ pub use sqlite::{DatabaseFile, RejectedJob, RestoredJob};
 pub use stats::{Stats, StatsRange, StatsRow};
 pub use store::{Opening, Store};
 pub use watch::{Change, Watch, WatchEvent};
-pub use written::{OnDisk, Written};

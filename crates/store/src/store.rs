@@ -13,6 +13,7 @@ use model::{
 };
 
 use crate::clock::Clock;
+use crate::committed::Committed;
 use crate::credentials::Credentials;
 use crate::engine::{Begun, Engine};
 use crate::error::{StoreError, SweepError};
@@ -28,7 +29,6 @@ use crate::setting::Setting;
 use crate::sqlite::Sqlite;
 use crate::stats::{Stats, StatsRange};
 use crate::watch::Watch;
-use crate::written::Written;
 
 /// Which store is opened, and how.
 #[derive(Debug, Clone)]
@@ -104,7 +104,7 @@ impl Store {
     /// The same idempotency key gives the same job, which may have been asked for in other words. When the answer is
     /// [`StoreError::Unconfirmed`], the job may be there: ask again with the same key, or look for the id in the error.
     pub async fn place(&self, order: NewJob) -> Result<Placed, StoreError> {
-        self.place_as(self.new_id()?, order, None).await?.kept().await
+        self.place_as(self.new_id()?, order, None).await?.flushed().await
     }
 
     /// Takes these values out of everything that is kept from now on.
@@ -136,12 +136,12 @@ impl Store {
     /// ([`Placed::claimed`]). When it gets none, there may be one all the same: ask [`Self::claim`].
     ///
     /// Answers when it is written, so that the owner can get ready to run it. What is to last must not be begun, and the caller
-    /// not be answered, before the disk has it ([`Written::on_disk`]).
+    /// not be answered, before the disk has it ([`Committed::flush`]).
     pub async fn place_and_claim(
         &self,
         order: NewJob,
         request: ClaimRequest,
-    ) -> Result<Written<Placed>, StoreError> {
+    ) -> Result<Committed<Placed>, StoreError> {
         self.place_as(self.new_id()?, order, Some(request)).await
     }
 
@@ -152,7 +152,7 @@ impl Store {
         id: JobId,
         mut order: NewJob,
         request: Option<ClaimRequest>,
-    ) -> Result<Written<Placed>, StoreError> {
+    ) -> Result<Committed<Placed>, StoreError> {
         refuse_empty(&order)?;
         let redactions = self.redactor().clean_order(&mut order)?;
         let now = self.now();
@@ -196,12 +196,12 @@ impl Store {
     /// Brings a job to its end, which was when its last run was over, if that is told. Refused when the claim no longer holds it; the
     /// first end stays. Answers the job as it is kept.
     pub async fn finish(&self, claim: &Claim, end: JobEnd) -> Result<Finished, StoreError> {
-        self.write_end(claim, end).await?.kept().await
+        self.write_end(claim, end).await?.flushed().await
     }
 
     /// Like [`Self::finish`], and answers when it is written, so that whatever else follows from the end can be done while the
     /// disk takes it. Who waits for the job must not be answered before the disk has it.
-    pub async fn write_end(&self, claim: &Claim, end: JobEnd) -> Result<Written<Finished>, StoreError> {
+    pub async fn write_end(&self, claim: &Claim, end: JobEnd) -> Result<Committed<Finished>, StoreError> {
         let mut end = end;
         let redactions = self.redactor().clean_end(&mut end);
         let step = Step::Finish { claim: claim.clone(), how: end.how };
@@ -333,9 +333,9 @@ impl Store {
     }
 
     /// Brings all that was written to the disk. For those who were told that it did not confirm something
-    /// ([`Written::on_disk`]): once this answers, it has that, too.
-    pub async fn bring_to_disk(&self) -> Result<(), StoreError> {
-        self.engine.bring_to_disk().await
+    /// ([`Committed::flush`]): once this answers, it has that, too.
+    pub async fn sync(&self) -> Result<(), StoreError> {
+        self.engine.sync().await
     }
 
     /// Checks that the files of the store are still those that were opened: not removed, replaced or truncated. Costs some

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use model::{JobEnd, RunReport, RunState, SandboxReport, TreeEnd};
-use store::{Finished, OnDisk, StoreError, Written};
+use store::{Committed, Finished, FlushTicket, StoreError};
 use supervisor::Spool;
 
 use super::{Conclusion, Course};
@@ -33,12 +33,12 @@ impl Course<'_> {
             Conclusion::Interrupted(end) => self.interrupted(*end).await,
         };
         match ended {
-            Some(Written { value: Finished { job, .. }, on_disk }) => {
+            Some(Committed { value: Finished { job, .. }, flush }) => {
                 // While the disk takes it, and whoever waits for it makes an answer of it.
                 self.desk.write_down(&job);
                 let job = Arc::new(job);
-                self.live.has_ended(Arc::clone(&job), on_disk.clone());
-                if self.until_it_is_on(&on_disk).await {
+                self.live.has_ended(Arc::clone(&job), flush.clone());
+                if self.until_it_is_on(&flush).await {
                     self.desk.recent.keep(job);
                 }
             }
@@ -47,21 +47,21 @@ impl Course<'_> {
     }
 
     /// Waits until the disk has the end of the job. Whether it has, when this desk lets go of everything.
-    async fn until_it_is_on(&self, on_disk: &OnDisk) -> bool {
-        let mut kept = on_disk.reached().await;
+    async fn until_it_is_on(&self, flush: &FlushTicket) -> bool {
+        let mut kept = flush.flushed().await;
         while let Err(error) = kept {
             tracing::warn!(job = %self.job.id, %error, "the disk has not confirmed the end of the job; trying again");
             tokio::select! {
                 () = self.desk.leaving.cancelled() => return false,
                 () = tokio::time::sleep(TELL_AGAIN) => {}
             }
-            kept = self.desk.store.bring_to_disk().await;
+            kept = self.desk.store.sync().await;
         }
         true
     }
 
     /// The run was lost, and nothing of it is left: the job is queued again while attempts are left.
-    async fn interrupted(&self, end: JobEnd) -> Option<Written<Finished>> {
+    async fn interrupted(&self, end: JobEnd) -> Option<Committed<Finished>> {
         match self.insist(|| recovery::requeue(self.desk, &self.claim)).await {
             Ok(()) => {
                 self.desk.wake.notify_one();
@@ -112,7 +112,7 @@ impl Course<'_> {
         Some(report)
     }
 
-    async fn finish(&self, end: JobEnd) -> Option<Written<Finished>> {
+    async fn finish(&self, end: JobEnd) -> Option<Committed<Finished>> {
         let response = end.outcome.as_ref().map(|outcome| outcome.text.clone());
         let has_answer = end.has_answer || self.model_spoke;
         let metadata = self.reported.metadata(

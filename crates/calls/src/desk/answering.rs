@@ -40,7 +40,7 @@ impl Kept {
         let Some(live) = self.live else { return true };
         let kept = async {
             match live.end.get() {
-                Some((_, on_disk)) if on_disk.reached().await.is_ok() => {}
+                Some((_, flush)) if flush.flushed().await.is_ok() => {}
                 // It is brought there again until the disk confirms it.
                 _ => live.off.cancelled().await,
             }

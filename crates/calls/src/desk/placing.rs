@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use model::{CallSpec, Job, JobId, NewJob, SessionChoice, Timestamp};
-use store::{StoreError, Written};
+use store::{Committed, StoreError};
 
 use super::{Desk, Inner};
 use crate::caller_environment::CallerEnvironment;
@@ -67,24 +67,29 @@ impl Desk {
     /// Places a call. Everything that can be known to be wrong with it is told before; once this answers, the job survives
     /// whatever happens.
     pub async fn place(&self, order: Order) -> Result<Placed, CallError> {
-        Ok(self.place_soon(order).await?.kept().await?)
+        Ok(self.place_soon(order).await?.flushed().await?)
     }
 
     /// The same, and answers when the job is written. Nobody must be told of it before the disk has it, or has its end.
-    pub async fn place_soon(&self, order: Order) -> Result<Written<Placed>, CallError> {
+    pub async fn place_soon(&self, order: Order) -> Result<Committed<Placed>, CallError> {
         self.0.check_store().map_err(StoreError::from)?;
         let (asked, tool, key) = (order.call.clone(), order.tool.clone(), order.idempotency_key.clone());
         let environment = order.environment.clone();
         if let Some(environment) = &environment {
             self.0.store.redact_values(&environment.secrets());
         }
-        let Written { value: placed, on_disk } = match self.checked(order).await {
+        let Committed { value: placed, flush } = match self.checked(order).await {
             Ok(order) => self.keep(order, environment).await?,
             // A call that was placed before is the same call, whatever has become of its folder or its agent.
             Err(error) => match self.keyed(key.as_deref()).await? {
                 Some(job) => {
-                    self.0.store.bring_to_disk().await?;
-                    Written::and_kept(store::Placed { job, is_new: false, redactions: 0, claimed: None })
+                    self.0.store.sync().await?;
+                    Committed::already_flushed(store::Placed {
+                        job,
+                        is_new: false,
+                        redactions: 0,
+                        claimed: None,
+                    })
                 }
                 None => return Err(error),
             },
@@ -94,7 +99,7 @@ impl Desk {
         } else {
             self.placed_before(&placed.job, &asked, &tool, &key.unwrap_or_default())?
         };
-        Ok(Written { value: placed, on_disk })
+        Ok(Committed { value: placed, flush })
     }
 
     /// Places an ended job again, as a new one, with the environment of the caller.
@@ -107,9 +112,9 @@ impl Desk {
             self.0.store.redact_values(&environment.secrets());
         }
         let order = self.0.store.order_of_retry(job).await?;
-        let Written { value: placed, on_disk } = self.keep(order, environment).await?;
+        let Committed { value: placed, flush } = self.keep(order, environment).await?;
         let announced = self.announced(&placed);
-        on_disk.reached().await?;
+        flush.flushed().await?;
         Ok(announced)
     }
 
@@ -118,7 +123,7 @@ impl Desk {
         &self,
         order: NewJob,
         environment: Option<CallerEnvironment>,
-    ) -> Result<Written<store::Placed>, CallError> {
+    ) -> Result<Committed<store::Placed>, CallError> {
         let id = self.0.store.new_id()?;
         if let Some(environment) = environment {
             let written = self.0.environments.write(id, &environment);

@@ -46,7 +46,7 @@ fn a_call_is_answered_with_all_that_is_known() {
 fn the_files_of_a_job_say_the_same_as_its_answer() {
     Scene::play(async |scene| {
         let desk = scene.open().await;
-        let answer = answered(&desk, scene.order("answer Written down.")).await;
+        let answer = answered(&desk, scene.order("answer Committed down.")).await;
         // The record comes before the files: the daemon's word is the store's.
         close(&desk).await;
         let files = desk.files(answer.job_id.parse().unwrap());
@@ -57,7 +57,7 @@ fn the_files_of_a_job_say_the_same_as_its_answer() {
         assert_eq!((status.status, status.attempt), (StateName::Completed, 1));
         assert!(status.completed_at_ms >= status.started_at_ms && status.started_at_ms.is_some());
         let output = String::from_utf8(read(files.stream(Stream::Output))).unwrap();
-        assert!(output.lines().count() > 2 && output.contains("Written down."), "{output}");
+        assert!(output.lines().count() > 2 && output.contains("Committed down."), "{output}");
         assert_eq!(answer.output_file, files.stream(Stream::Output).to_str().unwrap());
         let mode = |path: &std::path::Path| fs::metadata(path).unwrap().permissions().mode() & 0o777;
         assert_eq!(

@@ -23,6 +23,7 @@ use async_trait::async_trait;
 use model::{AgentKind, Claim, Exchange, Home, Job, JobId, JobIdPrefix, Owner, SessionId, Step, Timestamp};
 use tokio::sync::{broadcast, oneshot};
 
+use crate::committed::{Committed, FlushTicket};
 use crate::engine::{Begun, Engine, Taken};
 use crate::error::{StoreError, SweepError};
 use crate::loss::{Loss, StoreLoss};
@@ -32,7 +33,6 @@ use crate::requests::{
 use crate::row::{EndRow, JobRow};
 use crate::stats::{Stats, StatsRange};
 use crate::watch::{Change, Watch};
-use crate::written::{OnDisk, Written};
 use faults::Place;
 use file::{OpenFiles, Readers};
 use log::{Log, NoLog};
@@ -169,7 +169,7 @@ impl From<StoreError> for Failed {
 
 #[async_trait]
 impl Engine for Sqlite {
-    async fn place(&self, job: Job, request: Option<ClaimRequest>) -> Result<Written<Begun>, StoreError> {
+    async fn place(&self, job: Job, request: Option<ClaimRequest>) -> Result<Committed<Begun>, StoreError> {
         let (id, now) = (job.id, job.created_at);
         let (afterwards, placed) = (self.writer.afterwards()?, job.clone());
         let run = move |ledger: &mut Ledger<'_>| {
@@ -194,18 +194,18 @@ impl Engine for Sqlite {
             };
             Ok((None, claimed))
         };
-        let wrap = move |(earlier, claimed): (Option<JobRow>, Option<Job>), on_disk: OnDisk| {
-            (earlier, claimed.map(|job| Undelivered::new(job, afterwards, now)), on_disk)
+        let wrap = move |(earlier, claimed): (Option<JobRow>, Option<Job>), flush: FlushTicket| {
+            (earlier, claimed.map(|job| Undelivered::new(job, afterwards, now)), flush)
         };
         let written = self.writer.write_then(Durability::Soon, run, wrap).await;
-        let (earlier, claimed, on_disk) = written.map_err(|error| naming(error, id))?;
+        let (earlier, claimed, flush) = written.map_err(|error| naming(error, id))?;
         let claimed = claimed.and_then(Undelivered::deliver);
         let begun = match earlier {
             Some(row) => Begun { job: row.job()?, is_new: false, claimed },
             None => Begun { job, is_new: true, claimed },
         };
-        let on_disk = on_disk.of(begun.job.id);
-        Ok(Written { value: begun, on_disk })
+        let flush = flush.of(begun.job.id);
+        Ok(Committed { value: begun, flush })
     }
 
     async fn claim(&self, request: ClaimRequest, now: Timestamp) -> Result<Option<Job>, StoreError> {
@@ -258,13 +258,13 @@ impl Engine for Sqlite {
         step: Step,
         end: EndRow,
         now: Timestamp,
-    ) -> Result<Written<Job>, StoreError> {
+    ) -> Result<Committed<Job>, StoreError> {
         let written = self.writer.write_soon(move |ledger: &mut Ledger<'_>| {
             jobs::take_step(ledger, job, &step, Some(&end), now)?;
             Ok(reads::job(ledger.connection, job)?.ok_or(StoreError::NoSuchJob { job })?)
         });
-        let Written { value, on_disk } = written.await.map_err(|error| naming(error, job))?;
-        Ok(Written { value, on_disk: on_disk.of(job) })
+        let Committed { value, flush } = written.await.map_err(|error| naming(error, job))?;
+        Ok(Committed { value, flush: flush.of(job) })
     }
 
     async fn note_session(&self, claim: Claim, session: SessionId, now: Timestamp) -> Result<(), StoreError> {
@@ -351,7 +351,7 @@ impl Engine for Sqlite {
         }
     }
 
-    async fn bring_to_disk(&self) -> Result<(), StoreError> {
+    async fn sync(&self) -> Result<(), StoreError> {
         self.writer.write(Durability::Full, |_: &mut Ledger<'_>| Ok(())).await
     }
 

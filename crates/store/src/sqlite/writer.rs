@@ -20,13 +20,13 @@ use rusqlite::Connection;
 use tokio::runtime::Handle;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, broadcast, oneshot};
 
+use crate::committed::{Committed, FlushNotifier, FlushTicket};
 use crate::error::StoreError;
 use crate::sqlite::Failed;
 use crate::sqlite::faults::Place;
 use crate::sqlite::log::Log;
 use crate::sqlite::transactions::{Transactions, again};
 use crate::watch::Change;
-use crate::written::{OnDisk, OnTheWay, Written};
 
 /// How much goes into one transaction. More would make the first of them wait for too long.
 const MOST_AT_ONCE: usize = 256;
@@ -128,12 +128,12 @@ impl Writer {
     }
 
     /// Has the work done in a transaction, and answers after the commit, while it is on its way to the disk.
-    pub async fn write_soon<T, F>(&self, run: F) -> Result<Written<T>, StoreError>
+    pub async fn write_soon<T, F>(&self, run: F) -> Result<Committed<T>, StoreError>
     where
         T: Send + 'static,
         F: FnOnce(&mut Ledger<'_>) -> Result<T, Failed> + Send + 'static,
     {
-        self.write_then(Durability::Soon, run, |value, on_disk| Written { value, on_disk }).await
+        self.write_then(Durability::Soon, run, |value, flush| Committed { value, flush }).await
     }
 
     /// Like [`Self::write`]; `wrap` makes the answer of what was committed, and is not called before.
@@ -147,7 +147,7 @@ impl Writer {
         T: Send + 'static,
         R: Send + 'static,
         F: FnOnce(&mut Ledger<'_>) -> Result<T, Failed> + Send + 'static,
-        W: FnOnce(T, OnDisk) -> R + Send + 'static,
+        W: FnOnce(T, FlushTicket) -> R + Send + 'static,
     {
         let room = self.room.clone().acquire_owned().await.map_err(|_| StoreError::Closed)?;
         let (reply, answer) = oneshot::channel();
@@ -157,7 +157,7 @@ impl Writer {
         let order = Box::new(order);
         let is_for_now = durability == Durability::Soon;
         let left = if is_for_now { self.at_once(order) } else { Some(Message::Work(order)) };
-        // What was written already and is not brought to the disk any more is told by its `OnDisk`.
+        // What was written already and is not brought to the disk any more is told by its `FlushTicket`.
         if let Some(Err(SendError(Message::Work(_)))) = left.map(|left| work.send(left)) {
             return Err(StoreError::Closed);
         }
@@ -186,8 +186,8 @@ impl Writer {
             Ok(done) => {
                 drop(transactions);
                 let mut done = done?;
-                let (on_the_way, changes) = (OnTheWay::new(self.place.name()), done.changes());
-                done.settle(&self.place, on_the_way.on_disk());
+                let (on_the_way, changes) = (FlushNotifier::new(self.place.name()), done.changes());
+                done.settle(&self.place, on_the_way.flush());
                 Some(Message::Sync(on_the_way, changes))
             }
         }
@@ -199,7 +199,7 @@ enum Message {
     /// All of it.
     Work(Box<dyn Work>),
     /// To bring to the disk what was written, and to tell of it then.
-    Sync(OnTheWay, Vec<Change>),
+    Sync(FlushNotifier, Vec<Change>),
 }
 
 /// A way to hand over work for which nobody waits.
@@ -242,7 +242,7 @@ pub trait Work: Send {
     fn run(&mut self, connection: &Connection) -> Result<(), Option<rusqlite::Error>>;
     /// What it has changed, to be told once.
     fn changes(&mut self) -> Vec<Change>;
-    fn settle(self: Box<Self>, place: &Place, on_disk: OnDisk);
+    fn settle(self: Box<Self>, place: &Place, flush: FlushTicket);
     fn refuse(self: Box<Self>, error: StoreError);
 }
 
@@ -262,7 +262,7 @@ where
     T: Send,
     R: Send,
     F: FnOnce(&mut Ledger<'_>) -> Result<T, Failed> + Send,
-    W: FnOnce(T, OnDisk) -> R + Send,
+    W: FnOnce(T, FlushTicket) -> R + Send,
 {
     fn durability(&self) -> Durability {
         self.durability
@@ -286,9 +286,9 @@ where
     }
 
     /// A caller that has gone away no longer needs its answer.
-    fn settle(self: Box<Self>, place: &Place, on_disk: OnDisk) {
+    fn settle(self: Box<Self>, place: &Place, flush: FlushTicket) {
         let answer = match self.result {
-            Some(Ok(value)) => Ok((self.wrap)(value, on_disk)),
+            Some(Ok(value)) => Ok((self.wrap)(value, flush)),
             Some(Err(Failed::Store(error))) => Err(error),
             Some(Err(Failed::Sqlite(error))) => Err(place.failed(error)),
             None => Err(StoreError::Closed),
@@ -313,7 +313,7 @@ struct Desk {
 #[derive(Default)]
 struct Batch {
     work: Vec<Box<dyn Work>>,
-    on_the_way: Vec<OnTheWay>,
+    on_the_way: Vec<FlushNotifier>,
     untold: Vec<Change>,
 }
 
@@ -362,8 +362,8 @@ impl Desk {
         let Batch { work, mut on_the_way, mut untold } = batch;
         let mut waiting = Vec::new();
         for mut work in work {
-            let own = OnTheWay::new(self.place.name());
-            let on_disk = own.on_disk();
+            let own = FlushNotifier::new(self.place.name());
+            let flush = own.flush();
             match work.durability() {
                 Durability::Full => {
                     waiting.push(work);
@@ -375,17 +375,17 @@ impl Desk {
                 }
                 Durability::Relaxed => self.tell(work.changes()),
             }
-            work.settle(&self.place, on_disk);
+            work.settle(&self.place, flush);
         }
         if waiting.is_empty() && on_the_way.is_empty() {
             return;
         }
-        let doubt = self.bring_to_disk().err();
+        let doubt = self.sync().err();
         self.tell(untold);
         for mut work in waiting {
             self.tell(work.changes());
             match &doubt {
-                None => work.settle(&self.place, OnDisk::there()),
+                None => work.settle(&self.place, FlushTicket::there()),
                 Some(doubt) => work.refuse(self.place.not_on_disk(doubt)),
             }
         }
@@ -404,7 +404,7 @@ impl Desk {
         }
     }
 
-    fn bring_to_disk(&self) -> std::io::Result<()> {
+    fn sync(&self) -> std::io::Result<()> {
         let synced = self.log.sync();
         let mut transactions = self.transactions();
         if synced.is_err() {

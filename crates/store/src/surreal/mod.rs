@@ -25,6 +25,7 @@ use async_trait::async_trait;
 use model::{AgentKind, Claim, Exchange, Home, Job, JobId, JobIdPrefix, Owner, SessionId, Step, Timestamp};
 use tokio::sync::Mutex;
 
+use crate::committed::Committed;
 use crate::engine::{Begun, Engine, Taken};
 use crate::error::{StoreError, SweepError};
 use crate::requests::{
@@ -34,7 +35,6 @@ use crate::row::EndRow;
 use crate::setting::Setting;
 use crate::stats::{Stats, StatsRange};
 use crate::watch::Watch;
-use crate::written::Written;
 pub use connecting::Trust;
 use wire::{Vars, Wire};
 
@@ -66,9 +66,9 @@ fn op_name() -> Result<String, StoreError> {
 
 #[async_trait]
 impl Engine for Surreal {
-    async fn place(&self, job: Job, _request: Option<ClaimRequest>) -> Result<Written<Begun>, StoreError> {
+    async fn place(&self, job: Job, _request: Option<ClaimRequest>) -> Result<Committed<Begun>, StoreError> {
         let (job, is_new) = jobs::place(&self.wire, job).await?;
-        Ok(Written::and_kept(Begun { job, is_new, claimed: None }))
+        Ok(Committed::already_flushed(Begun { job, is_new, claimed: None }))
     }
 
     fn is_shared(&self) -> bool {

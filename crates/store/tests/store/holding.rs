@@ -55,7 +55,7 @@ async fn a_claimed_job_is_given_as_it_is_kept(bed: Bed) {
 async fn who_places_with_room_gets_the_oldest_and_nothing_is_lost(bed: Bed) {
     let store = bed.open().await;
     let first = store.place(order("first")).await.unwrap().job.id;
-    let placed = store.place_and_claim(order("second"), request("a")).await.unwrap().kept().await.unwrap();
+    let placed = store.place_and_claim(order("second"), request("a")).await.unwrap().flushed().await.unwrap();
     // An engine that cannot do both at once leaves the claim to be made.
     let claimed = match placed.claimed {
         Some(job) => *job,
@@ -72,7 +72,7 @@ async fn a_call_that_was_placed_before_gives_its_placer_nothing_to_do(bed: Bed) 
     let store = bed.open().await;
     let keyed = NewJob { idempotency_key: Some("once".into()), ..order("x") };
     let first = store.place(keyed.clone()).await.unwrap().job.id;
-    let again = store.place_and_claim(keyed, request("a")).await.unwrap().kept().await.unwrap();
+    let again = store.place_and_claim(keyed, request("a")).await.unwrap().flushed().await.unwrap();
     assert_eq!((again.job.id, again.is_new, again.claimed), (first, false, None));
     assert_eq!(store.get(first).await.unwrap().unwrap().progress.state, JobState::Queued);
 }
@@ -84,7 +84,7 @@ async fn the_end_of_a_job_is_told_as_it_is_kept(bed: Bed) {
     let written = store.write_end(&claim, success("done")).await.unwrap();
     // Before the disk has it, too: who is told that it is written finds it.
     assert_eq!(store.get(job.id).await.unwrap().unwrap(), written.value.job);
-    let finished = written.kept().await.unwrap();
+    let finished = written.flushed().await.unwrap();
     assert!(finished.job.completed_at.is_some());
 }
 
@@ -303,7 +303,7 @@ async fn who_takes_a_job_is_alive_for_a_whole_lease(bed: Bed) {
     assert_eq!(store.claim(request("a")).await.unwrap(), None);
     assert_eq!(alive_until(first).await, bed.clock.now().plus(LEASE));
     moment();
-    let placed = store.place_and_claim(order("second"), request("a")).await.unwrap().kept().await.unwrap();
+    let placed = store.place_and_claim(order("second"), request("a")).await.unwrap().flushed().await.unwrap();
     if placed.claimed.is_none() {
         claimed(&store, "a").await;
     }

@@ -5,7 +5,7 @@
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use calls::{Answer, CallError, Kept, Order, Placed, Until, Written};
+use calls::{Answer, CallError, Committed, Kept, Order, Placed, Until};
 use model::{
     AgentKind, AgentName, CallPolicy, CallSpec, JobId, Limits, Mode, Preset, SessionChoice, SessionId,
     ToolChoice,
@@ -139,7 +139,7 @@ impl CallTool {
         let mark = waiting::mark(request.context);
         asked.order.idempotency_key = asked.order.idempotency_key.or(mark.map(str::to_owned));
         let fire_and_forget = asked.order.fire_and_forget;
-        let Written { value: placed, on_disk } = place(server, asked.order).await?;
+        let Committed { value: placed, flush } = place(server, asked.order).await?;
         let job = placed.job;
         let wants_task = !fire_and_forget && tasks::are_declared(request.context);
         let wait = match asked.wait {
@@ -159,7 +159,7 @@ impl CallTool {
         let (answer, kept) = match wait_for(server, &request, job, wait).await {
             Ok(found) => found,
             Err(refusal) => {
-                on_disk.reached().await.map_err(CallError::from)?;
+                flush.flushed().await.map_err(CallError::from)?;
                 return Err(known(refusal));
             }
         };
@@ -172,7 +172,7 @@ impl CallTool {
         let answered = render::answered(&answer).into();
         let is_final = answer.status.is_final();
         if !is_final || !kept.by(until).await {
-            on_disk.reached().await.map_err(CallError::from)?;
+            flush.flushed().await.map_err(CallError::from)?;
         }
         if wants_task && !is_final {
             return tasks::created(server, job).await.map_err(known);
@@ -267,7 +267,7 @@ impl CallTool {
 }
 
 /// Places the call. What is wrong with a folder is told of the parameter that named it.
-async fn place(server: &Server, order: Order) -> Result<Written<Placed>, Refusal> {
+async fn place(server: &Server, order: Order) -> Result<Committed<Placed>, Refusal> {
     let cwd = order.call.cwd.clone();
     server.desk.place_soon(order).await.map_err(|error| match &error {
         CallError::Cwd { folder, .. } | CallError::CwdIsNoFolder { folder } if *folder != cwd => {

@@ -11,34 +11,34 @@ use crate::error::StoreError;
 /// Something that was written: it survives the end of this process, and a power cut once the disk has it.
 #[derive(Debug)]
 #[must_use = "it is not on the disk yet"]
-pub struct Written<T> {
+pub struct Committed<T> {
     /// What was written.
     pub value: T,
     /// Tells when the disk has it.
-    pub on_disk: OnDisk,
+    pub flush: FlushTicket,
 }
 
-impl<T> Written<T> {
+impl<T> Committed<T> {
     /// What is on the disk already.
-    pub fn and_kept(value: T) -> Self {
-        Self { value, on_disk: OnDisk::there() }
+    pub fn already_flushed(value: T) -> Self {
+        Self { value, flush: FlushTicket::there() }
     }
 
     /// The same, as its user sees it.
-    pub fn map<U>(self, as_seen: impl FnOnce(T) -> U) -> Written<U> {
-        Written { value: as_seen(self.value), on_disk: self.on_disk }
+    pub fn map<U>(self, as_seen: impl FnOnce(T) -> U) -> Committed<U> {
+        Committed { value: as_seen(self.value), flush: self.flush }
     }
 
     /// Waits until the disk has it.
-    pub async fn kept(self) -> Result<T, StoreError> {
-        self.on_disk.reached().await?;
+    pub async fn flushed(self) -> Result<T, StoreError> {
+        self.flush.flushed().await?;
         Ok(self.value)
     }
 }
 
 /// Whether the disk has what was written. Copies tell the same.
 #[derive(Debug, Clone)]
-pub struct OnDisk {
+pub struct FlushTicket {
     job: Option<JobId>,
     /// In which store it is awaited; none when there is nothing to wait for.
     arrival: Option<(String, watch::Receiver<Arrival>)>,
@@ -53,9 +53,9 @@ enum Arrival {
     Doubtful(String),
 }
 
-impl OnDisk {
+impl FlushTicket {
     /// Waits until the disk has it. After an error nobody knows: a power cut may take it back ([`StoreError::Unconfirmed`]).
-    pub async fn reached(&self) -> Result<(), StoreError> {
+    pub async fn flushed(&self) -> Result<(), StoreError> {
         let Some((place, mut arrival)) = self.arrival.clone() else { return Ok(()) };
         let doubt = match arrival.wait_for(|arrival| !matches!(arrival, Arrival::Awaited)).await.as_deref() {
             Ok(Arrival::Doubtful(reason)) => reason.clone(),
@@ -78,19 +78,19 @@ impl OnDisk {
 
 /// The writer's end.
 #[derive(Debug)]
-pub struct OnTheWay {
+pub struct FlushNotifier {
     place: String,
     arrival: watch::Sender<Arrival>,
 }
 
-impl OnTheWay {
+impl FlushNotifier {
     /// To the disk of that store.
     pub fn new(place: String) -> Self {
         Self { place, arrival: watch::Sender::new(Arrival::Awaited) }
     }
 
-    pub fn on_disk(&self) -> OnDisk {
-        OnDisk { job: None, arrival: Some((self.place.clone(), self.arrival.subscribe())) }
+    pub fn flush(&self) -> FlushTicket {
+        FlushTicket { job: None, arrival: Some((self.place.clone(), self.arrival.subscribe())) }
     }
 
     pub fn arrived(self) {
