@@ -34,9 +34,9 @@ pub use answering::Kept;
 pub use ending::{Cancelled, Leave};
 pub use placing::{Order, Placed};
 
-/// Where calls are placed and asked about. Copies are the same desk. It works until it is closed ([`Desk::close`]).
+/// Where calls are placed and asked about. Copies are the same desk. It works until it is closed ([`JobService::close`]).
 #[derive(Debug, Clone)]
-pub struct Desk(pub(crate) Arc<Inner>);
+pub struct JobService(pub(crate) Arc<Inner>);
 
 #[derive(Debug)]
 pub(crate) struct Inner {
@@ -68,7 +68,7 @@ pub(crate) struct Inner {
     tasks: Mutex<JoinSet<()>>,
 }
 
-impl Desk {
+impl JobService {
     /// Opens the store, takes up what an earlier desk has left, and begins to work.
     ///
     /// The caller makes sure that no other desk has the state folder: that is what makes every earlier owner of it a dead one.

@@ -10,7 +10,7 @@ use agents::{ParseLimits, Parser};
 use model::{AgentEvent, AgentKind, JobId, StateName};
 use supervisor::{AttachError, Events, Offsets, RunEvent};
 
-use crate::desk::Desk;
+use crate::desk::JobService;
 use crate::error::CallError;
 use crate::wait_reason::WaitReason;
 
@@ -35,7 +35,7 @@ pub enum Followed {
 /// The events of a job. Dropping it ends nothing but itself.
 #[derive(Debug)]
 pub struct Follow {
-    desk: Desk,
+    desk: JobService,
     job: JobId,
     agent: AgentKind,
     run: u32,
@@ -46,7 +46,7 @@ pub struct Follow {
     ended: bool,
 }
 
-impl Desk {
+impl JobService {
     /// Follows a job from its beginning.
     pub async fn follow(&self, job: JobId) -> Result<Follow, CallError> {
         let agent = self.job(job).await?.order.call.agent;

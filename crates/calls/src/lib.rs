@@ -1,7 +1,7 @@
 //! The use cases of Switchboard: place a call, run it, wait for it, watch it, cancel it, take it up again after a crash.
 //!
 //! Owns the way of a job from the moment it is asked for to its answer, and what is done about everything that can happen in
-//! between. Knows no protocol and no terminal: whoever serves one has a [`Desk`]. Starts no process itself (see
+//! between. Knows no protocol and no terminal: whoever serves one has a [`JobService`]. Starts no process itself (see
 //! `supervisor`), knows no vendor (see `agents`), writes no query (see `store`).
 //!
 //! ```text
@@ -13,7 +13,7 @@
 //!
 //! A job is in the store before anything of it runs, and its end is in the store before anybody is told. What runs does so
 //! under a supervisor, which outlives the desk: a desk that opens again finds the runs of the one before and goes on
-//! with them ([`Desk::open`]).
+//! with them ([`JobService::open`]).
 
 mod answer;
 mod caller_environment;
@@ -46,7 +46,7 @@ pub use answer::{
 };
 pub use caller_environment::{CallerEnvironment, agent_variables, secret_values};
 pub use confinement::{Gap, QuarantinedPath, Sandbox, ceiling_note};
-pub use desk::{Cancelled, Desk, Kept, Leave, Order, Placed};
+pub use desk::{Cancelled, JobService, Kept, Leave, Order, Placed};
 pub use error::CallError;
 pub use files::{JobFiles, Part, Status, Stream};
 pub use follow::{Follow, Followed};

@@ -7,7 +7,7 @@ use model::{Job, JobId};
 use store::{JobFilter, PageRequest};
 use supervisor::Run;
 
-use crate::desk::{Desk, Inner};
+use crate::desk::{Inner, JobService};
 use crate::error::CallError;
 use crate::live::ParentRun;
 
@@ -16,7 +16,7 @@ const MOST_LEVELS: usize = 4;
 /// How many calls of one agent are looked at after a restart, the newest first.
 const MOST_RESUMED: u32 = 100;
 
-impl Desk {
+impl JobService {
     /// Returns the job whose supervisor is among these processes.
     pub fn job_of_processes(&self, processes: &[u32]) -> Option<JobId> {
         let jobs = self.0.board.all();

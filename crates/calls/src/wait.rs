@@ -11,7 +11,7 @@ use store::{Watch, WatchEvent};
 use tokio::time::{Instant, sleep, sleep_until, timeout_at};
 use tokio_util::sync::CancellationToken;
 
-use crate::desk::Desk;
+use crate::desk::JobService;
 use crate::error::CallError;
 
 /// How often it is looked at jobs although nobody has told of a change.
@@ -26,7 +26,7 @@ pub enum Until {
     All,
 }
 
-impl Desk {
+impl JobService {
     /// Waits until one or all of the jobs have ended, and answers which have by then. When the time is over first, those that
     /// have ended until then. An unknown job is an error, at once.
     ///

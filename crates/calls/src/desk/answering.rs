@@ -9,7 +9,7 @@ use supervisor::SeenProcess;
 use tokio::sync::watch;
 use tokio::time::Instant;
 
-use super::Desk;
+use super::JobService;
 use crate::answer::Answer;
 use crate::error::CallError;
 use crate::files::{Part, Stream};
@@ -49,7 +49,7 @@ impl Kept {
     }
 }
 
-impl Desk {
+impl JobService {
     /// What a job has come to so far.
     pub async fn answer(&self, job: JobId) -> Result<Answer, CallError> {
         let (answer, kept) = self.answer_soon(job).await?;

@@ -2,7 +2,7 @@
 
 use model::{JobId, StateName};
 
-use super::Desk;
+use super::JobService;
 use crate::error::CallError;
 
 /// What a cancellation came to.
@@ -23,7 +23,7 @@ pub enum Leave {
     Now,
 }
 
-impl Desk {
+impl JobService {
     /// Wants a job to end: durable first, signalled second. One that runs is stopped with everything that it has started. Asked
     /// again, it is the same; a job that has ended otherwise is an error.
     pub async fn cancel(&self, job: JobId) -> Result<Cancelled, CallError> {

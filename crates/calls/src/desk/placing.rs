@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use model::{CallSpec, Job, JobId, NewJob, SessionChoice, Timestamp};
 use store::{Committed, StoreError};
 
-use super::{Desk, Inner};
+use super::{Inner, JobService};
 use crate::caller_environment::CallerEnvironment;
 use crate::dispatch;
 use crate::error::CallError;
@@ -63,7 +63,7 @@ pub struct Placed {
     pub files: JobFiles,
 }
 
-impl Desk {
+impl JobService {
     /// Places a call. Everything that can be known to be wrong with it is told before; once this answers, the job survives
     /// whatever happens.
     pub async fn place(&self, order: Order) -> Result<Placed, CallError> {

@@ -5,7 +5,7 @@ use std::os::unix::fs::symlink;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use calls::{CallError, Desk, Leave, Standing};
+use calls::{CallError, JobService, Leave, Standing};
 use store::Setting;
 
 use crate::scene::{Scene, close, ended, settings, until_it_says};
@@ -30,7 +30,7 @@ fn job_is_taken_over_under_every_spelling_of_the_directory() {
         until_it_says(&desk, job, "here").await;
         desk.close(Leave::Now).await;
         for spelling in [spelled("//"), spelled("/."), spelled("/../state"), link] {
-            let desk = Desk::open(settings(&spelling)).await.unwrap();
+            let desk = JobService::open(settings(&spelling)).await.unwrap();
             until_it_says(&desk, job, "here").await;
             assert_eq!(scene.runs(job).len(), 1, "no second agent beside the first: {}", spelling.display());
             desk.close(Leave::Now).await;
@@ -81,12 +81,12 @@ fn copy_of_a_directory_in_use_is_refused() {
         shared(scene)(&mut of_copy);
         // It is refused for as long as the original is alive, and with an identity of its own it is another directory.
         for _ in 0..2 {
-            let error = Desk::open(of_copy.clone()).await.unwrap_err();
+            let error = JobService::open(of_copy.clone()).await.unwrap_err();
             assert!(matches!(error, CallError::Copied { .. }), "{error:?}");
             assert!(error.hint().contains("identity.json"), "{}", error.hint());
         }
         fs::remove_file(copy.join("identity.json")).unwrap();
-        close(&Desk::open(of_copy).await.unwrap()).await;
+        close(&JobService::open(of_copy).await.unwrap()).await;
         close(&desk).await;
     });
 }

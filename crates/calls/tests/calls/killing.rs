@@ -6,7 +6,7 @@ use std::path::Path;
 use std::process::{Child, ChildStdout, Command, ExitCode, Stdio};
 use std::time::Duration;
 
-use calls::{Desk, Order, Standing};
+use calls::{JobService, Order, Standing};
 use model::{JobId, RunState};
 
 use crate::scene::{Scene, call, close, ended, eventually, is_running, processes, runs, runtime, settings};
@@ -29,7 +29,7 @@ pub fn serve_if_asked() -> Option<ExitCode> {
     runtime().block_on(async {
         let mut settings = settings(Path::new(&state));
         settings.at_once = 32;
-        let desk = Desk::open(settings).await.unwrap();
+        let desk = JobService::open(settings).await.unwrap();
         println!("open");
         let lines = std::io::stdin().lines();
         for line in lines {

@@ -2,7 +2,7 @@
 
 use std::fs;
 
-use calls::{Desk, RecoveryReport, Settings, Standing, recover_store};
+use calls::{JobService, RecoveryReport, Settings, Standing, recover_store};
 use model::{AgentKind, Exchange, Home, Job, JobId, Mode};
 use store::{JobFilter, LastSession, PageRequest, Retention, StatsRange, Store};
 
@@ -55,7 +55,7 @@ fn recover(settings: &Settings) -> RecoveryReport {
     recover_store(&settings.state, &settings.store, false).unwrap()
 }
 
-async fn answer_task(scene: &Scene, desk: &Desk, task: &str, script: &str) {
+async fn answer_task(scene: &Scene, desk: &JobService, task: &str, script: &str) {
     let mut order = scene.order(script);
     order.task = Some(task.to_owned());
     order.expose_stream = true;

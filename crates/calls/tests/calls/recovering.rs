@@ -5,7 +5,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::PathBuf;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use calls::{Desk, Leave, Standing};
+use calls::{JobService, Leave, Standing};
 use model::{AgentKind, Home, JobId, NewJob, Owner, RunState, RunStatus, StateName, Timestamp};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
@@ -234,7 +234,7 @@ fn what_earlier_runs_have_said_outlives_the_loss_of_a_later_one() {
     });
 }
 
-async fn open_with_agent(scene: &Scene, program: PathBuf) -> Desk {
+async fn open_with_agent(scene: &Scene, program: PathBuf) -> JobService {
     scene.open_with(|settings| drop(settings.lookup.programs.insert(AgentKind::Rehearsal, program))).await
 }
 

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use agents::doctor::Lookup;
-use calls::{Answer, Desk, Leave, Order, Settings, Until};
+use calls::{Answer, JobService, Leave, Order, Settings, Until};
 use model::{AgentKind, CallPolicy, CallSpec, JobId, Limits, RunStatus, SessionChoice};
 use supervisor::Supervisor;
 use tempfile::TempDir;
@@ -55,14 +55,14 @@ impl Scene {
         settings(&self.state())
     }
 
-    pub async fn open(&self) -> Desk {
+    pub async fn open(&self) -> JobService {
         self.open_with(|_| {}).await
     }
 
-    pub async fn open_with(&self, change: impl FnOnce(&mut Settings)) -> Desk {
+    pub async fn open_with(&self, change: impl FnOnce(&mut Settings)) -> JobService {
         let mut settings = self.settings();
         change(&mut settings);
-        Desk::open(settings).await.unwrap_or_else(|error| panic!("{error:?}"))
+        JobService::open(settings).await.unwrap_or_else(|error| panic!("{error:?}"))
     }
 
     /// A call to the scripted agent: one step a line.
@@ -136,12 +136,12 @@ pub fn call(workspace: &Path, pid_file: &Path, script: &str) -> CallSpec {
 }
 
 /// Places a call and waits for its end.
-pub async fn answered(desk: &Desk, order: Order) -> Answer {
+pub async fn answered(desk: &JobService, order: Order) -> Answer {
     let job = desk.place(order).await.unwrap_or_else(|error| panic!("{error:?}")).job;
     ended(desk, job).await
 }
 
-pub async fn ended(desk: &Desk, job: JobId) -> Answer {
+pub async fn ended(desk: &JobService, job: JobId) -> Answer {
     assert_eq!(desk.wait(&[job], Until::All, LONG).await.unwrap(), [job]);
     desk.answer(job).await.unwrap()
 }
@@ -154,12 +154,12 @@ pub async fn files_of_an_ended_job(scene: &Scene) -> calls::JobFiles {
     desk.files(answer.job_id.parse().unwrap())
 }
 
-pub async fn close(desk: &Desk) {
+pub async fn close(desk: &JobService) {
     desk.close(Leave::WhenDone).await;
 }
 
 /// Places a call that has to wait until a running one has finished with its session, and what it says meanwhile.
-pub async fn waiting_behind(scene: &Scene, desk: &Desk, first: JobId, script: &str) -> (JobId, String) {
+pub async fn waiting_behind(scene: &Scene, desk: &JobService, first: JobId, script: &str) -> (JobId, String) {
     let session = desk.answer(first).await.unwrap().session_id.unwrap();
     let mut order = scene.order(script);
     order.call.session = SessionChoice::Resume(session.parse().unwrap());
@@ -170,7 +170,7 @@ pub async fn waiting_behind(scene: &Scene, desk: &Desk, first: JobId, script: &s
 }
 
 /// Waits until the agent of a job says so.
-pub async fn until_it_says(desk: &Desk, job: JobId, text: &str) {
+pub async fn until_it_says(desk: &JobService, job: JobId, text: &str) {
     eventually_async("the agent says its line", async || {
         desk.activity(job).is_some_and(|activity| activity.borrow().line == text)
     })

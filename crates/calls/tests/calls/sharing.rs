@@ -274,7 +274,7 @@ fn calls_that_have_waited_run_no_more_at_once_than_may() {
 
 /// Places calls that go on with the session of a job that runs, and waits until all of them say that they wait for it.
 async fn wait_for_its_session(
-    desk: &calls::Desk,
+    desk: &calls::JobService,
     scene: &Scene,
     holder: JobId,
     count: usize,
@@ -294,7 +294,7 @@ async fn wait_for_its_session(
     jobs
 }
 
-async fn place(desk: &calls::Desk, scene: &Scene, count: usize, script: &str) -> Vec<JobId> {
+async fn place(desk: &calls::JobService, scene: &Scene, count: usize, script: &str) -> Vec<JobId> {
     let mut jobs = Vec::new();
     for _ in 0..count {
         jobs.push(desk.place(scene.order(script)).await.unwrap().job);

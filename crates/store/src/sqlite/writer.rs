@@ -94,7 +94,7 @@ impl Writer {
         let transactions = Transactions::new(connection, Arc::clone(&log), place.clone());
         let owned = Arc::new(Mutex::new(transactions));
         let transactions = Arc::downgrade(&owned);
-        let desk = Desk { transactions: owned, log, place: place.clone(), changes };
+        let desk = WriterThread { transactions: owned, log, place: place.clone(), changes };
         let thread = thread::Builder::new()
             .name("store-writer".to_owned())
             .spawn(move || {
@@ -302,7 +302,7 @@ where
 }
 
 /// The thread's side.
-struct Desk {
+struct WriterThread {
     transactions: Arc<Mutex<Transactions>>,
     log: Arc<dyn Log>,
     place: Place,
@@ -329,7 +329,7 @@ impl Batch {
     }
 }
 
-impl Desk {
+impl WriterThread {
     fn serve(&self, messages: &Receiver<Message>) {
         while let Some(first) = self.next(messages) {
             let mut batch = Batch::default();

@@ -5,7 +5,9 @@
 use std::io;
 use std::time::Duration;
 
-use calls::{CallError, Desk, Followed, Found, JobFilter, JobSummary, Order, PageRequest, Stream, Until};
+use calls::{
+    CallError, Followed, Found, JobFilter, JobService, JobSummary, Order, PageRequest, Stream, Until,
+};
 use model::{Job, JobId, JobIdPrefix, Timestamp};
 use tokio::io::AsyncBufReadExt;
 use tokio::time::sleep;
@@ -26,7 +28,7 @@ const LIST_JOBS: &str = "list jobs with `switchboard jobs`; old jobs are removed
 const FOR_EVER: Duration = Duration::from_hours(24 * 365);
 
 /// Answers to the last line. An error is the connection's.
-pub async fn answer(desk: &Desk, request: Request, connection: &mut Connection) -> io::Result<()> {
+pub async fn answer(desk: &JobService, request: Request, connection: &mut Connection) -> io::Result<()> {
     let reply = match request {
         Request::Follow { job } => follow(desk, &job, connection).await,
         Request::Output { job, stream, follow } => output(desk, &job, stream, follow, connection).await,
@@ -97,7 +99,7 @@ pub fn refused(about: About, error: &dyn std::error::Error, hint: &str) -> Reply
 }
 
 /// What is answered by one line.
-async fn brief(desk: &Desk, request: Request, connection: &Connection) -> Result<Reply, Stopped> {
+async fn brief(desk: &JobService, request: Request, connection: &Connection) -> Result<Reply, Stopped> {
     Ok(match request {
         Request::Place(wanted) => Reply::Placed(place(desk, *wanted, connection).await?),
         Request::Retry { job } => {
@@ -133,7 +135,7 @@ async fn brief(desk: &Desk, request: Request, connection: &Connection) -> Result
     })
 }
 
-async fn place(desk: &Desk, wanted: Wanted, connection: &Connection) -> Result<Placed, CallError> {
+async fn place(desk: &JobService, wanted: Wanted, connection: &Connection) -> Result<Placed, CallError> {
     let Wanted { call, task, key, background } = wanted;
     let order = Order {
         task: Some(task),
@@ -160,7 +162,7 @@ fn placed(placed: calls::Placed) -> Placed {
 }
 
 /// The job that is meant.
-async fn find(desk: &Desk, given: &str) -> Result<Job, Stopped> {
+async fn find(desk: &JobService, given: &str) -> Result<Job, Stopped> {
     let refused = |message: String, hint: String| Stopped::Refused(About::Input, Complaint { message, hint });
     let prefix: JobIdPrefix = given
         .trim()
@@ -179,7 +181,7 @@ async fn find(desk: &Desk, given: &str) -> Result<Job, Stopped> {
     }
 }
 
-async fn jobs(desk: &Desk, search: Search) -> Result<Reply, Stopped> {
+async fn jobs(desk: &JobService, search: Search) -> Result<Reply, Stopped> {
     let Search { states, agent, tool, task, limit } = search;
     let filter = JobFilter { states, agent, tool, task, ..JobFilter::default() };
     let page = desk.list(&filter, PageRequest { limit, before: None }).await?;
@@ -187,7 +189,7 @@ async fn jobs(desk: &Desk, search: Search) -> Result<Reply, Stopped> {
     Ok(Reply::Jobs { jobs: page.jobs.into_iter().map(|job| line(desk, job)).collect(), total })
 }
 
-fn line(desk: &Desk, job: JobSummary) -> JobLine {
+fn line(desk: &JobService, job: JobSummary) -> JobLine {
     JobLine {
         job_id: job.id.to_string(),
         status: job.state,
@@ -207,7 +209,7 @@ fn line(desk: &Desk, job: JobSummary) -> JobLine {
 }
 
 /// Tells everything that happens in a job; none when nobody listens any more.
-async fn follow(desk: &Desk, job: &str, connection: &mut Connection) -> Result<Option<Reply>, Stopped> {
+async fn follow(desk: &JobService, job: &str, connection: &mut Connection) -> Result<Option<Reply>, Stopped> {
     let job = find(desk, job).await?.id;
     let mut events = desk.follow(job).await?;
     loop {
@@ -239,7 +241,7 @@ async fn gone(connection: &mut Connection) {
 }
 
 async fn output(
-    desk: &Desk,
+    desk: &JobService,
     job: &str,
     stream: Stream,
     follow: bool,
@@ -267,7 +269,7 @@ async fn output(
 }
 
 async fn wait(
-    desk: &Desk,
+    desk: &JobService,
     given: &[String],
     any: bool,
     timeout_ms: Option<u64>,

@@ -17,7 +17,7 @@ use tokio::net::unix::{OwnedReadHalf, OwnedWriteHalf};
 use tokio::time::timeout;
 
 use super::caller::Caller;
-use super::desk::Desk;
+use super::state::DaemonState;
 use crate::wire::{Complaint, Greeting, Hello, LONGEST_GREETING, PROTOCOL, Role, Speaker, Welcome};
 
 /// How long a front-end may take over its greeting.
@@ -48,7 +48,7 @@ pub struct Connection {
 
 impl Connection {
     /// Takes a connection in.
-    pub fn new(stream: UnixStream, desk: &Desk) -> Self {
+    pub fn new(stream: UnixStream, desk: &DaemonState) -> Self {
         let caller = Caller::identify(&stream);
         let (reader, writer) = stream.into_split();
         let reader = BufReader::new(Watched { reader, desk: desk.clone() });
@@ -83,7 +83,7 @@ impl Connection {
     }
 
     /// Returns the job from whose agent the connection comes.
-    pub fn parent(&self, desk: &calls::Desk) -> Option<JobId> {
+    pub fn parent(&self, desk: &calls::JobService) -> Option<JobId> {
         match &self.caller {
             Caller::Unconfined { ancestors } => desk.job_of_processes(ancestors),
             Caller::Outside | Caller::Confined => None,
@@ -106,7 +106,7 @@ impl Connection {
 /// The reading half; it tells the desk that somebody asked for something.
 pub struct Watched {
     reader: OwnedReadHalf,
-    desk: Desk,
+    desk: DaemonState,
 }
 
 impl AsyncRead for Watched {
@@ -131,7 +131,7 @@ pub fn is_ours(stream: &UnixStream) -> io::Result<bool> {
 /// Exchanges greetings; none when the front-end was refused, and told why. A daemon that is full serves only commands.
 pub async fn greet(
     connection: &mut Connection,
-    desk: &Desk,
+    desk: &DaemonState,
     is_full: bool,
 ) -> io::Result<Option<(Role, Client)>> {
     let line = timeout(GREETING_WITHIN, connection.line(LONGEST_GREETING)).await;
@@ -160,11 +160,11 @@ pub async fn greet(
 }
 
 /// Says that nobody else can be served now.
-pub async fn turn_away(connection: Connection, desk: &Desk) -> io::Result<()> {
+pub async fn turn_away(connection: Connection, desk: &DaemonState) -> io::Result<()> {
     refuse(connection, desk, full(desk)).await
 }
 
-fn full(desk: &Desk) -> Complaint {
+fn full(desk: &DaemonState) -> Complaint {
     let limit = desk.config().limits.max_connections;
     Complaint {
         message: format!("the daemon has reached its connection limit ({limit})"),
@@ -173,7 +173,7 @@ fn full(desk: &Desk) -> Complaint {
 }
 
 /// Refuses a process of a confined run: any call it places would get the rights of the user.
-pub async fn refuse_confined(connection: Connection, desk: &Desk) -> io::Result<()> {
+pub async fn refuse_confined(connection: Connection, desk: &DaemonState) -> io::Result<()> {
     let error = Complaint {
         message: "the daemon does not serve processes inside a sandboxed call".to_owned(),
         hint: "place the call outside, or run the outer call with policy `off`".to_owned(),
@@ -181,7 +181,7 @@ pub async fn refuse_confined(connection: Connection, desk: &Desk) -> io::Result<
     refuse(connection, desk, error).await
 }
 
-async fn refuse(mut connection: Connection, desk: &Desk, error: Complaint) -> io::Result<()> {
+async fn refuse(mut connection: Connection, desk: &DaemonState, error: Complaint) -> io::Result<()> {
     let owner = desk.owner().as_str().to_owned();
     let welcome = Welcome { speaker: Speaker::me(), pid: std::process::id(), owner, error: Some(error) };
     connection.say(&Greeting { switchboard: welcome }).await

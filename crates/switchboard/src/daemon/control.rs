@@ -6,7 +6,7 @@ use std::time::Duration;
 use tokio::time::{sleep, timeout};
 
 use super::connection::Connection;
-use super::desk::Desk;
+use super::state::DaemonState;
 use crate::wire::{Complaint, Line, Phase, Reply, Request, StopHow};
 
 /// How long a request may be: a prompt of the longest kind, and what JSON makes of it.
@@ -17,7 +17,7 @@ const SILENCE: Duration = Duration::from_mins(1);
 const NEWS_EVERY: Duration = Duration::from_millis(200);
 
 /// Answers until the front-end goes away.
-pub async fn serve(mut connection: Connection, desk: &Desk) -> io::Result<()> {
+pub async fn serve(mut connection: Connection, desk: &DaemonState) -> io::Result<()> {
     loop {
         let line = tokio::select! {
             () = desk.reached(Phase::Ending) => break,
@@ -61,7 +61,7 @@ fn misunderstood(error: &serde_json::Error) -> Complaint {
 }
 
 /// Lets the daemon end, and tells until then what is still running. A front-end that goes away changes nothing any more.
-async fn stop(connection: &mut Connection, desk: &Desk, how: StopHow) -> io::Result<()> {
+async fn stop(connection: &mut Connection, desk: &DaemonState, how: StopHow) -> io::Result<()> {
     tracing::info!(?how, "asked to stop");
     match how {
         StopHow::Now => desk.go_on_to(Phase::Ending),

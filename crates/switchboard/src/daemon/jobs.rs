@@ -27,7 +27,7 @@ use crate::wire::{About, Complaint, Line, Reply, Request};
 
 /// The desk, and how its tools are offered.
 pub struct Jobs {
-    desk: calls::Desk,
+    desk: calls::JobService,
     options: Arc<mcp::Options>,
     web: Web,
 }
@@ -35,7 +35,7 @@ pub struct Jobs {
 impl Jobs {
     /// Opens the desk and takes up what an earlier daemon has left. Only for the holder of the lock.
     pub async fn open(home: &Home, config: &Config, environment: &Environment) -> Result<Self, JobsError> {
-        let desk = calls::Desk::open(settings(home, config, environment)?).await?;
+        let desk = calls::JobService::open(settings(home, config, environment)?).await?;
         let looking = Looking::new(Some(home.clone()), environment.clone(), config);
         let web = Web::new(desk.clone(), home.clone(), config.web_port, looking);
         Ok(Self { desk, options: Arc::new(options(config, environment)), web })
@@ -230,7 +230,7 @@ fn options(config: &Config, environment: &Environment) -> mcp::Options {
 #[derive(Debug, thiserror::Error)]
 pub enum JobsError {
     #[error(transparent)]
-    Desk(#[from] CallError),
+    Service(#[from] CallError),
     #[error("`store` in the configuration is invalid")]
     Store(#[from] SettingError),
     #[error(transparent)]
@@ -249,7 +249,7 @@ impl JobsError {
     /// Returns the remedy, as an imperative.
     pub fn hint(&self) -> String {
         match self {
-            Self::Desk(error) => error.hint(),
+            Self::Service(error) => error.hint(),
             Self::Store(error) => error.hint().to_owned(),
             Self::Credentials(error) => error.hint(),
             Self::Redact(error) => error.hint().to_owned(),

@@ -16,9 +16,9 @@ use tokio_util::sync::CancellationToken;
 use super::caller::Caller;
 use super::connection::{Connection, greet, is_ours, refuse_confined, turn_away};
 use super::control;
-use super::desk::Desk;
 use super::lock::{DaemonLock, Holder};
 use super::memory;
+use super::state::DaemonState;
 use crate::home::{Home, OpenFolder, socket};
 use crate::wire::{Phase, Role, VERSION};
 
@@ -52,7 +52,7 @@ impl Listener {
     }
 
     /// Says in the lock where it is.
-    pub fn announce(&self, lock: &DaemonLock, desk: &Desk) -> io::Result<()> {
+    pub fn announce(&self, lock: &DaemonLock, desk: &DaemonState) -> io::Result<()> {
         desk.listens_at(self.path.clone());
         let socket = Some(self.path.clone());
         lock.announce(Holder {
@@ -64,7 +64,7 @@ impl Listener {
     }
 
     /// Takes connections in until the daemon ends, and leaves no socket behind.
-    pub async fn listen(mut self, lock: &DaemonLock, desk: &Desk) {
+    pub async fn listen(mut self, lock: &DaemonLock, desk: &DaemonState) {
         let mut attended = Attended::new(desk.config().limits.max_connections);
         let mut looks = interval(LOOK_EVERY);
         looks.set_missed_tick_behavior(MissedTickBehavior::Delay);
@@ -99,7 +99,7 @@ impl Listener {
     }
 
     /// Makes the socket and the file that names it again when somebody removed them.
-    fn look_after(&mut self, lock: &DaemonLock, desk: &Desk) {
+    fn look_after(&mut self, lock: &DaemonLock, desk: &DaemonState) {
         if inode(&self.path).is_ok_and(|inode| inode == self.inode) {
             if !lock.is_announced() {
                 tracing::warn!("`daemon.lock` was removed and is made again");
@@ -130,7 +130,7 @@ impl Listener {
 }
 
 /// Whoever removed the state folder took the jobs with it, and the next daemon has a lock of its own: what runs here is nobody's.
-async fn give_way(desk: &Desk) {
+async fn give_way(desk: &DaemonState) {
     tracing::error!(state = %desk.home().state().display(), "the state folder was removed: ending all that runs");
     desk.work().cancel().await;
     desk.go_on_to(Phase::Draining);
@@ -186,7 +186,7 @@ impl Attended {
 
     /// Attends a connection, if it is of this user and there is room. One of a confined process takes up no room: an agent must not be
     /// able to keep its user from the daemon.
-    fn take_in(&mut self, stream: UnixStream, desk: &Desk) {
+    fn take_in(&mut self, stream: UnixStream, desk: &DaemonState) {
         let (room, desk) = (self.room.clone(), desk.clone());
         self.tasks.spawn(async move {
             let attended = match is_ours(&stream) {
@@ -215,7 +215,7 @@ impl Attended {
     }
 }
 
-async fn admit(connection: Connection, room: Room, desk: &Desk) -> io::Result<()> {
+async fn admit(connection: Connection, room: Room, desk: &DaemonState) -> io::Result<()> {
     if *connection.caller() == Caller::Confined {
         tracing::warn!("a process inside a confined call was refused");
         return timeout(LAST_WORDS_WITHIN, refuse_confined(connection, desk)).await.unwrap_or(Ok(()));
@@ -229,7 +229,7 @@ async fn admit(connection: Connection, room: Room, desk: &Desk) -> io::Result<()
     }
 }
 
-async fn attend(mut connection: Connection, desk: &Desk, is_full: bool) -> io::Result<()> {
+async fn attend(mut connection: Connection, desk: &DaemonState, is_full: bool) -> io::Result<()> {
     let greeted = tokio::select! {
         () = desk.reached(Phase::Ending) => None,
         greeted = greet(&mut connection, desk, is_full) => greeted?,

@@ -7,12 +7,12 @@ mod asking;
 mod caller;
 mod connection;
 mod control;
-mod desk;
 mod jobs;
 mod listener;
 mod lock;
 mod log;
 mod memory;
+mod state;
 pub mod sums;
 mod work;
 
@@ -28,8 +28,8 @@ use tokio::time::sleep;
 use tokio_util::sync::CancellationToken;
 
 pub use caller::is_confined_client;
-pub use desk::Desk;
 pub use lock::{Holder, exclusive, is_held};
+pub use state::DaemonState;
 pub use work::Work;
 
 use crate::cli;
@@ -85,7 +85,7 @@ pub fn serve(order: &cli::Serve) -> Result<ExitCode, DaemonError> {
                 None => None,
             };
             jobs.web().begin().await;
-            let desk = Desk::new(home, &settings, jobs.owner().clone(), jobs.clone());
+            let desk = DaemonState::new(home, &settings, jobs.owner().clone(), jobs.clone());
             if let Some(Ok(address)) = http.as_ref().map(|(listener, _)| listener.local_addr()) {
                 desk.note_http(address);
             }
@@ -132,7 +132,7 @@ pub fn serve(order: &cli::Serve) -> Result<ExitCode, DaemonError> {
 }
 
 /// Everything between the first and the last moment.
-async fn live(listener: Listener, signals: Signals, lock: &DaemonLock, desk: &Desk) {
+async fn live(listener: Listener, signals: Signals, lock: &DaemonLock, desk: &DaemonState) {
     let ends = async {
         tokio::select! {
             () = signals.ask_to_end() => tracing::info!("a signal asks to end"),
@@ -148,13 +148,13 @@ async fn live(listener: Listener, signals: Signals, lock: &DaemonLock, desk: &De
 }
 
 /// Over when the daemon was asked to wait for its jobs, and none runs any more.
-async fn drained(desk: &Desk) {
+async fn drained(desk: &DaemonState) {
     desk.reached(Phase::Draining).await;
     desk.work().drain().await;
 }
 
 /// Over when nothing is to be done and nobody has asked for anything for as long as the configuration says.
-async fn idle_for_too_long(desk: &Desk) {
+async fn idle_for_too_long(desk: &DaemonState) {
     let Some(patience) = desk.config().idle_stop else { return std::future::pending().await };
     loop {
         let left = patience.saturating_sub(desk.unasked_for());
@@ -272,7 +272,7 @@ impl DaemonError {
             Self::Home(HomeError::Folder(FolderError::Cannot { .. }))
             | Self::Lock { .. }
             | Self::Log { .. } => ExitStatus::NotWritten,
-            Self::Jobs(JobsError::Desk(error)) if error.is_storage_failure() => ExitStatus::NotWritten,
+            Self::Jobs(JobsError::Service(error)) if error.is_storage_failure() => ExitStatus::NotWritten,
             _ => ExitStatus::Failed,
         }
     }

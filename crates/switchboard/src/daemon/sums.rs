@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use calls::{CallError, Desk, JobFilter, JobSummary, PageRequest, StatsRange};
+use calls::{CallError, JobFilter, JobService, JobSummary, PageRequest, StatsRange};
 use model::{AgentKind, Ended, StateName, Timestamp};
 
 use crate::wire::{StatsLine, Sums, Taken};
@@ -15,7 +15,7 @@ const DAY_MS: u64 = 24 * 60 * 60 * 1000;
 type Key = (AgentKind, Option<String>, u64);
 
 /// The sums of the jobs that were placed since then.
-pub async fn of(desk: &Desk, since: Option<Timestamp>) -> Result<Sums, CallError> {
+pub async fn of(desk: &JobService, since: Option<Timestamp>) -> Result<Sums, CallError> {
     let stats = desk.stats(StatsRange { since, until: None }).await?;
     let (durations, quantiles_from) = durations(desk, since).await?;
     let mut lines: BTreeMap<Key, StatsLine> = BTreeMap::new();
@@ -65,7 +65,7 @@ fn spread(taken: impl Iterator<Item = u64>) -> Vec<Taken> {
 
 /// How long the newest jobs took, shortest first, and how many were looked at.
 async fn durations(
-    desk: &Desk,
+    desk: &JobService,
     since: Option<Timestamp>,
 ) -> Result<(BTreeMap<Key, Vec<u64>>, u64), CallError> {
     let filter = JobFilter { since, ..JobFilter::default() };
@@ -91,7 +91,7 @@ async fn durations(
 }
 
 /// How long the runs of a job took, or have taken by now; none when none was started.
-pub fn duration_ms(desk: &Desk, job: &JobSummary) -> Option<u64> {
+pub fn duration_ms(desk: &JobService, job: &JobSummary) -> Option<u64> {
     let started_at = job.started_at?;
     let taken = match (job.completed_at, desk.run_time(job.id)) {
         (Some(_), _) => job.duration?,

@@ -52,12 +52,12 @@ impl Work for Scripted {
     }
 }
 
-fn desk(text: &str, work: Arc<Scripted>) -> (tempfile::TempDir, Desk) {
+fn desk(text: &str, work: Arc<Scripted>) -> (tempfile::TempDir, DaemonState) {
     let root = tempfile::tempdir().unwrap();
     let home = Home::find(&[("SWITCHBOARD_HOME", root.path().to_str().unwrap())].into()).unwrap();
     std::fs::write(home.config_file(), text).unwrap();
     let settings = Settings::read(Some(&home), &Environment::default(), &[]).unwrap();
-    let desk = Desk::new(home, &settings, Owner::new("test"), work);
+    let desk = DaemonState::new(home, &settings, Owner::new("test"), work);
     (root, desk)
 }
 

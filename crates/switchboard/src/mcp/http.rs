@@ -17,7 +17,7 @@ use axum::http::header::{AUTHORIZATION, CONTENT_LENGTH, CONTENT_TYPE, HOST, ORIG
 use axum::http::{HeaderMap, HeaderValue, Method, StatusCode};
 use axum::middleware::{Next, from_fn, from_fn_with_state};
 use axum::response::{IntoResponse, Response};
-use calls::Desk;
+use calls::JobService;
 use http_body_util::BodyExt;
 use rmcp::transport::streamable_http_server::session::local::{LocalSessionManager, SessionConfig};
 use rmcp::transport::{StreamableHttpServerConfig, StreamableHttpService};
@@ -196,7 +196,7 @@ impl Default for ClientLimits {
 /// can put that off. `asked` is told of every request that is let in.
 pub async fn serve(
     listener: TcpListener,
-    desk: Desk,
+    desk: JobService,
     options: Arc<Options>,
     gate: Gate,
     shutdown: CancellationToken,
@@ -260,7 +260,7 @@ async fn until_answered(State(answers): State<TaskTracker>, request: Request, ne
 /// The server at `/mcp`. Sessions live until `cut`, however silent a call in them is; one in which nobody has asked anything for a
 /// day is forgotten.
 pub fn router(
-    desk: Desk,
+    desk: JobService,
     options: Arc<Options>,
     gate: Gate,
     shutdown: CancellationToken,

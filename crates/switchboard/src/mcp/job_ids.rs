@@ -1,12 +1,12 @@
 //! Which job a caller means: by its id, or by as much of its beginning as is enough.
 
-use calls::{Desk, Found};
+use calls::{Found, JobService};
 use model::{Job, JobId, JobIdPrefix};
 
 use super::refusal::Refusal;
 
 /// The job that is meant.
-pub(crate) async fn find(desk: &Desk, given: &str) -> Result<Job, Refusal> {
+pub(crate) async fn find(desk: &JobService, given: &str) -> Result<Job, Refusal> {
     let given = given.trim();
     let prefix: JobIdPrefix = given
         .parse()

@@ -43,7 +43,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use calls::{CallerEnvironment, Desk};
+use calls::{CallerEnvironment, JobService};
 use model::CallPolicy;
 use rmcp::service::ServerInitializeError;
 use tokio::io::{AsyncRead, AsyncWrite};
@@ -151,7 +151,7 @@ pub enum ServeError {
 pub async fn serve<S>(
     stream: S,
     client: Client,
-    desk: Desk,
+    desk: JobService,
     options: Arc<Options>,
     shutdown: CancellationToken,
 ) -> Result<(), ServeError>

@@ -8,7 +8,7 @@
 //!
 //! Views of the store and of the jobs' files; nothing is kept here.
 
-use calls::{Desk, JobFilter, JobSummary, PageRequest, Stream};
+use calls::{JobFilter, JobService, JobSummary, PageRequest, Stream};
 use model::JobId;
 use rmcp::model::{
     ErrorData, ListResourceTemplatesResult, ListResourcesResult, MetaObject, ReadResourceResult, Resource,
@@ -35,7 +35,7 @@ struct Address<'a> {
 }
 
 /// A page of the jobs, the newest first.
-pub(crate) async fn list(desk: &Desk, cursor: Option<&str>) -> Result<ListResourcesResult, ErrorData> {
+pub(crate) async fn list(desk: &JobService, cursor: Option<&str>) -> Result<ListResourcesResult, ErrorData> {
     let before = match cursor {
         Some(cursor) => Some(cursor.parse::<JobId>().map_err(|_| {
             ErrorData::invalid_params("the cursor is none that was given; begin without one", None)

@@ -4,7 +4,7 @@
 
 use std::sync::Arc;
 
-use calls::Desk;
+use calls::JobService;
 use rmcp::RoleServer;
 use rmcp::handler::server::ServerHandler;
 use rmcp::model::{
@@ -42,7 +42,7 @@ const METHODS: [&str; 6] = [
 /// The server of one client.
 #[derive(Debug, Clone)]
 pub(crate) struct Server {
-    pub(crate) desk: Desk,
+    pub(crate) desk: JobService,
     pub(crate) client: Client,
     pub(crate) options: Arc<Options>,
     /// The daemon stops.
@@ -58,7 +58,7 @@ pub(crate) struct Server {
 impl Server {
     /// A server for a client, over whatever connection. `gone` is cancelled by whoever watches the connection.
     pub fn new(
-        desk: Desk,
+        desk: JobService,
         client: Client,
         options: Arc<Options>,
         shutdown: CancellationToken,

@@ -6,7 +6,7 @@
 use std::convert::Infallible;
 use std::time::Duration;
 
-use calls::{Activity, CallError, Desk};
+use calls::{Activity, CallError, JobService};
 use model::{JobId, Timestamp};
 use rmcp::RoleServer;
 use rmcp::model::{ProgressNotificationParam, ProgressToken};
@@ -176,7 +176,7 @@ fn notification(token: &ProgressToken, number: f64, line: &str) -> ProgressNotif
 
 /// What goes on in some jobs, in a line.
 struct Teller<'a> {
-    desk: &'a Desk,
+    desk: &'a JobService,
     jobs: &'a [JobId],
     /// For one job: what its agent does, as long as it runs.
     watched: Option<watch::Receiver<Activity>>,

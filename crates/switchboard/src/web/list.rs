@@ -2,7 +2,7 @@
 
 use axum::extract::{Extension, Query, State};
 use axum::response::Response;
-use calls::{CallError, Desk, JobFilter, JobSummary, PageRequest};
+use calls::{CallError, JobFilter, JobService, JobSummary, PageRequest};
 use maud::{Markup, html};
 use model::{AgentKind, JobId, StateName};
 use serde::Deserialize;
@@ -94,7 +94,7 @@ fn encoded(value: &str) -> String {
 }
 
 /// How many jobs are in each state. Asked one by one, each is a look at an index; the sums of all jobs would read them all.
-async fn counts(desk: &Desk) -> Result<Vec<(StateName, u64)>, CallError> {
+async fn counts(desk: &JobService) -> Result<Vec<(StateName, u64)>, CallError> {
     let mut counts = Vec::new();
     for state in StateName::ALL {
         counts.push((state, desk.count(&JobFilter { states: vec![state], ..JobFilter::default() }).await?));
@@ -223,7 +223,7 @@ fn pages(wanted: &Wanted, total: u64, shown: usize, next: Option<JobId>) -> Mark
 }
 
 /// A job in the list.
-pub fn row(desk: &Desk, job: &JobSummary) -> Markup {
+pub fn row(desk: &JobService, job: &JobSummary) -> Markup {
     let took = duration_ms(desk, job);
     let runs = job.completed_at.is_none()
         && desk.activity(job.id).is_none_or(|activity| activity.borrow().waiting.is_none());

@@ -53,7 +53,7 @@ const LAST_WORDS_WITHIN: Duration = Duration::from_secs(2);
 pub struct Web(Arc<Inner>);
 
 struct Inner {
-    desk: calls::Desk,
+    desk: calls::JobService,
     home: Home,
     port: Option<u16>,
     doors: Doors,
@@ -71,7 +71,7 @@ struct Inner {
 
 impl Web {
     /// A page of these jobs, which nobody can reach yet. Without a port there never will be one.
-    pub fn new(desk: calls::Desk, home: Home, port: Option<u16>, looking: Looking) -> Self {
+    pub fn new(desk: calls::JobService, home: Home, port: Option<u16>, looking: Looking) -> Self {
         let (listeners, taken_up) = mpsc::channel(1);
         Self(Arc::new(Inner {
             began: desk.now(),
@@ -186,7 +186,7 @@ impl Web {
             .with_state(self.clone())
     }
 
-    fn desk(&self) -> &calls::Desk {
+    fn desk(&self) -> &calls::JobService {
         &self.0.desk
     }
 

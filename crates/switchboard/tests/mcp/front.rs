@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
 
-use calls::{Desk, Leave};
+use calls::{JobService, Leave};
 use switchboard::mcp::{self, Options};
 use tokio_util::sync::CancellationToken;
 
@@ -28,8 +28,9 @@ pub fn serve_if_asked() -> Option<ExitCode> {
     let folder = PathBuf::from(arguments.next()?);
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
     runtime.block_on(async {
-        let desk =
-            Desk::open(crate::host::settings_of(&folder).unwrap_or_else(|| settings(&folder))).await.unwrap();
+        let desk = JobService::open(crate::host::settings_of(&folder).unwrap_or_else(|| settings(&folder)))
+            .await
+            .unwrap();
         let options = Arc::new(Options { rehearsal: true, ..Options::default() });
         let client = mcp::Client { cwd: Some(std::env::current_dir().unwrap()), ..mcp::Client::default() };
         let stdio = tokio::io::join(tokio::io::stdin(), tokio::io::stdout());

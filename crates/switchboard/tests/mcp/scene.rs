@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use agents::doctor::Lookup;
-use calls::{Desk, Leave, Settings};
+use calls::{JobService, Leave, Settings};
 use model::AgentKind;
 use supervisor::Supervisor;
 use switchboard::mcp::{self, Options};
@@ -21,7 +21,7 @@ pub const LONG: Duration = Duration::from_mins(1);
 
 pub struct Scene {
     pub folder: TempDir,
-    pub desk: Desk,
+    pub desk: JobService,
     pub options: Arc<Options>,
     pub shutdown: CancellationToken,
     pub served: tokio::sync::Mutex<JoinSet<()>>,
@@ -48,7 +48,7 @@ impl Scene {
         runtime.block_on(async {
             let folder = tempfile::tempdir().unwrap();
             std::fs::create_dir(folder.path().join("work")).unwrap();
-            let desk = Desk::open(settings(folder.path())).await.unwrap();
+            let desk = JobService::open(settings(folder.path())).await.unwrap();
             let scene = Scene {
                 folder,
                 desk,

@@ -17,7 +17,7 @@ use crate::wire::{HttpStatus, PROTOCOL, Phase, Status, VERSION};
 
 /// The daemon, seen from a connection. Copies are the same desk.
 #[derive(Clone)]
-pub struct Desk(Arc<Inner>);
+pub struct DaemonState(Arc<Inner>);
 
 struct Inner {
     home: Home,
@@ -35,7 +35,7 @@ struct Inner {
     http: OnceLock<SocketAddr>,
 }
 
-impl Desk {
+impl DaemonState {
     /// A desk that is open.
     pub fn new(home: Home, settings: &Settings, owner: Owner, work: Arc<dyn Work>) -> Self {
         Self(Arc::new(Inner {
@@ -158,7 +158,7 @@ fn millis(duration: Duration) -> u64 {
 }
 
 /// A connection that is being counted.
-pub struct Counted(Desk);
+pub struct Counted(DaemonState);
 
 impl Drop for Counted {
     fn drop(&mut self) {
