@@ -31,7 +31,7 @@ use crate::store_loss;
 use crate::wait_reason::WaitReason;
 
 pub use answering::Kept;
-pub use ending::{Cancelled, Leave};
+pub use ending::{Cancelled, ShutdownMode};
 pub use placing::{Order, Placed};
 
 /// Where calls are placed and asked about. Copies are the same desk. It works until it is closed ([`JobService::close`]).

@@ -16,11 +16,11 @@ pub struct Cancelled {
 
 /// How a desk closes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Leave {
+pub enum ShutdownMode {
     /// Waits for running jobs; queued jobs stay queued.
-    WhenDone,
+    Drain,
     /// At once: running jobs go on under their supervisors, and the next desk adopts them.
-    Now,
+    Detach,
 }
 
 impl JobService {
@@ -65,9 +65,9 @@ impl JobService {
     }
 
     /// Closes the desk. Afterwards every job is in the store or under a supervisor.
-    pub async fn close(&self, how: Leave) {
+    pub async fn close(&self, how: ShutdownMode) {
         self.0.closing.cancel();
-        if how == Leave::Now {
+        if how == ShutdownMode::Detach {
             self.0.leaving.cancel();
         }
         let mut tasks = self.0.tasks.lock().await;

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use calls::{CallError, Cancelled, Leave, Standing};
+use calls::{CallError, Cancelled, ShutdownMode, Standing};
 use model::StateName;
 
 use crate::scene::{Scene, answered, close, ended, eventually, is_running, until_it_says, waiting_behind};
@@ -169,7 +169,7 @@ fn a_desk_that_drains_waits_for_what_runs_and_leaves_the_queue() {
         let running = desk.place(scene.order("say here\ndelay 300ms\nanswer waited for")).await.unwrap().job;
         until_it_says(&desk, running, "here").await;
         let queued = desk.place(scene.order("answer later")).await.unwrap().job;
-        desk.close(Leave::WhenDone).await;
+        desk.close(ShutdownMode::Drain).await;
         assert_eq!(desk.answer(running).await.unwrap().output, "waited for");
         assert_eq!(desk.answer(queued).await.unwrap().status, Standing::Queued);
         drop(desk);
@@ -185,7 +185,7 @@ fn what_runs_goes_on_when_the_desk_leaves_and_is_taken_up_by_the_next() {
         let script = "say here\ndelay 500ms\nstream 50 100B 10ms\nanswer whole";
         let job = desk.place(scene.order(script)).await.unwrap().job;
         until_it_says(&desk, job, "here").await;
-        desk.close(Leave::Now).await;
+        desk.close(ShutdownMode::Detach).await;
         drop(desk);
         let supervisor = scene.runs(job)[0].supervisor.pid;
         assert!(is_running(supervisor), "the run outlives the desk");

@@ -5,7 +5,7 @@ use std::os::unix::fs::symlink;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use calls::{CallError, JobService, Leave, Standing};
+use calls::{CallError, JobService, ShutdownMode, Standing};
 use store::Setting;
 
 use crate::scene::{Scene, close, ended, settings, until_it_says};
@@ -28,12 +28,12 @@ fn job_is_taken_over_under_every_spelling_of_the_directory() {
         let desk = scene.open().await;
         let job = desk.place(scene.order("say here\nhang")).await.unwrap().job;
         until_it_says(&desk, job, "here").await;
-        desk.close(Leave::Now).await;
+        desk.close(ShutdownMode::Detach).await;
         for spelling in [spelled("//"), spelled("/."), spelled("/../state"), link] {
             let desk = JobService::open(settings(&spelling)).await.unwrap();
             until_it_says(&desk, job, "here").await;
             assert_eq!(scene.runs(job).len(), 1, "no second agent beside the first: {}", spelling.display());
-            desk.close(Leave::Now).await;
+            desk.close(ShutdownMode::Detach).await;
         }
         let desk = scene.open().await;
         desk.cancel(job).await.unwrap();
@@ -52,7 +52,7 @@ fn jobs_outlive_a_change_of_the_host_name() {
         let running = desk.place(scene.order("say here\ndelay 500ms\nanswer one")).await.unwrap().job;
         let queued = desk.place(scene.order("answer two")).await.unwrap().job;
         until_it_says(&desk, running, "here").await;
-        desk.close(Leave::Now).await;
+        desk.close(ShutdownMode::Detach).await;
         let desk = scene.open_with(named("new", 1)).await;
         assert_eq!(ended(&desk, running).await.output, "one");
         assert_eq!(scene.runs(running).len(), 1);
@@ -96,7 +96,7 @@ fn directory_that_was_moved_is_opened_when_its_lease_is_over() {
         let desk = scene.open_with(shared(scene)).await;
         let job = desk.place(scene.order("say here\ndelay 300ms\nanswer moved")).await.unwrap().job;
         until_it_says(&desk, job, "here").await;
-        desk.close(Leave::Now).await;
+        desk.close(ShutdownMode::Detach).await;
         // As a restart of the machine makes it another place.
         let identity = scene.state().join("identity.json");
         let text = fs::read_to_string(&identity).unwrap();

@@ -5,7 +5,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::PathBuf;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use calls::{JobService, Leave, Standing};
+use calls::{JobService, ShutdownMode, Standing};
 use model::{AgentKind, Home, JobId, NewJob, Owner, RunState, RunStatus, StateName, Timestamp};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
@@ -50,7 +50,7 @@ async fn left_alone(scene: &Scene, script: &str) -> JobId {
     let desk = scene.open().await;
     let job = desk.place(scene.order(script)).await.unwrap().job;
     until_it_says(&desk, job, "here").await;
-    desk.close(Leave::Now).await;
+    desk.close(ShutdownMode::Detach).await;
     job
 }
 
@@ -296,7 +296,7 @@ fn restarts_of_the_daemon_while_a_job_waits_cost_it_no_attempt() {
         until_it_says(&desk, first, &waits).await;
         let mut desk = desk;
         for _ in 0..3 {
-            desk.close(Leave::Now).await;
+            desk.close(ShutdownMode::Detach).await;
             drop(desk);
             desk = scene.open().await;
             until_it_says(&desk, first, &waits).await;
@@ -319,7 +319,7 @@ fn restarts_of_the_daemon_before_a_job_has_begun_cost_it_no_attempt() {
             until_it_says(&desk, second, &waits).await;
             let files = desk.files(second);
             eventually("its files can be looked at", || files.status().exists());
-            desk.close(Leave::Now).await;
+            desk.close(ShutdownMode::Detach).await;
             drop(desk);
             if !has_a_folder {
                 // As after a power cut, which takes folders that were just made.
@@ -342,7 +342,7 @@ fn a_record_that_makes_no_sense_does_not_keep_the_desk_closed() {
             let desk = scene.open().await;
             let other = desk.place(scene.order("say here\ndelay 2s\nanswer done")).await.unwrap().job;
             until_it_says(&desk, other, "here").await;
-            desk.close(Leave::Now).await;
+            desk.close(ShutdownMode::Detach).await;
             other
         };
         let from_the_future = "UPDATE agent_jobs SET call = '{\"of\": \"another version\"}' WHERE id = ?1";

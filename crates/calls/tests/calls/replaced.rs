@@ -44,7 +44,7 @@ fn replaced_file_fails_its_job(name: &'static str, kind: Kind) {
         let desk = scene.open().await;
         let job = desk.place(scene.order("spawn setsid\nsay here\nhang")).await.unwrap().job;
         until_it_says(&desk, job, "here").await;
-        desk.close(calls::Leave::Now).await;
+        desk.close(calls::ShutdownMode::Detach).await;
         replace(&folder(scene, job).join(name), kind);
         let desk = scene.open().await;
         let answer = ended(&desk, job).await;

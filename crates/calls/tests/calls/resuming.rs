@@ -3,7 +3,7 @@
 use std::fs;
 use std::time::Duration;
 
-use calls::{CallError, Leave, Order, Standing};
+use calls::{CallError, Order, ShutdownMode, Standing};
 use model::{CallSpec, JobState, RunState, SessionChoice, StateName};
 use rustix::process::{Pid, Signal, kill_process};
 
@@ -85,7 +85,7 @@ fn a_quota_pauses_the_job_until_it_is_reset() {
         assert_eq!(answer.status, Standing::Paused);
         assert!(answer.paused_until_ms.is_some());
         // A pause outlives the desk.
-        desk.close(Leave::Now).await;
+        desk.close(ShutdownMode::Detach).await;
         drop(desk);
         let desk = scene.open().await;
         let answer = ended(&desk, job).await;
@@ -170,7 +170,7 @@ fn after_a_reboot_the_job_is_begun_again() {
         let desk = scene.open().await;
         let job = desk.place(scene.order("say begun\ndelay 500ms\nanswer finished")).await.unwrap().job;
         until_it_says(&desk, job, "begun").await;
-        desk.close(Leave::Now).await;
+        desk.close(ShutdownMode::Detach).await;
         drop(desk);
         // All processes are gone, and the boot is another one.
         let mut status = scene.runs(job).remove(0);

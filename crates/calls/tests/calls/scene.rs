@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use agents::doctor::Lookup;
-use calls::{Answer, JobService, Leave, Order, Settings, Until};
+use calls::{Answer, JobService, Order, Settings, ShutdownMode, Until};
 use model::{AgentKind, CallPolicy, CallSpec, JobId, Limits, RunStatus, SessionChoice};
 use supervisor::Supervisor;
 use tempfile::TempDir;
@@ -155,7 +155,7 @@ pub async fn files_of_an_ended_job(scene: &Scene) -> calls::JobFiles {
 }
 
 pub async fn close(desk: &JobService) {
-    desk.close(Leave::WhenDone).await;
+    desk.close(ShutdownMode::Drain).await;
 }
 
 /// Places a call that has to wait until a running one has finished with its session, and what it says meanwhile.

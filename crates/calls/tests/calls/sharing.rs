@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use calls::{Followed, JobFilter, Leave, Order, PageRequest, Standing, Until};
+use calls::{Followed, JobFilter, Order, PageRequest, ShutdownMode, Standing, Until};
 use model::{AgentKind, CallSpec, JobId, RunState, SessionChoice};
 
 use crate::scene::{LONG, Scene, answered, close, ended, until_it_says, waiting_behind};
@@ -38,7 +38,7 @@ fn nested_call_has_the_slot_of_its_parent_after_a_restart() {
         until_it_says(&desk, first, "here").await;
         let second = Order { parent: Some(parent), ..scene.order("answer nested") };
         let second = desk.place(second).await.unwrap().job;
-        desk.close(Leave::Now).await;
+        desk.close(ShutdownMode::Detach).await;
         let desk = scene.open_with(|settings| settings.at_once = 1).await;
         until_it_says(&desk, parent, "here").await;
         desk.cancel(first).await.unwrap();
@@ -158,7 +158,7 @@ fn a_session_is_not_run_twice_at_once_after_a_restart_either() {
         let first = desk.place(scene.order("say begun\ndelay 500ms\nanswer one")).await.unwrap().job;
         until_it_says(&desk, first, "begun").await;
         let (second, _) = waiting_behind(scene, &desk, first, "answer two").await;
-        desk.close(Leave::Now).await;
+        desk.close(ShutdownMode::Detach).await;
         drop(desk);
         let desk = scene.open().await;
         desk.wait(&[first, second], Until::All, LONG).await.unwrap();

@@ -3,7 +3,7 @@
 use std::fs;
 use std::time::Duration;
 
-use calls::Leave;
+use calls::ShutdownMode;
 
 use crate::scene::{LONG, Scene};
 
@@ -32,6 +32,6 @@ fn caches_beyond_their_limit_are_removed() {
         .await
         .expect("the cache is still there");
         assert!(cache("cargo").exists());
-        desk.close(Leave::Now).await;
+        desk.close(ShutdownMode::Detach).await;
     });
 }

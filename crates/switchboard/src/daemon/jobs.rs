@@ -5,8 +5,8 @@ use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use calls::{
-    BadPattern, CallError, CredentialSource, Credentials, CredentialsError, JobFilter, Leave, Opening,
-    PolicyCeiling, Redactor, SettingError, Settings,
+    BadPattern, CallError, CredentialSource, Credentials, CredentialsError, JobFilter, Opening,
+    PolicyCeiling, Redactor, SettingError, Settings, ShutdownMode,
 };
 use model::StateName;
 use supervisor::{StartError, Supervisor};
@@ -105,7 +105,7 @@ impl Work for Jobs {
     }
 
     fn drain(&self) -> Turn<'_> {
-        Box::pin(self.desk.close(Leave::WhenDone))
+        Box::pin(self.desk.close(ShutdownMode::Drain))
     }
 
     fn cancel(&self) -> Turn<'_> {
@@ -113,7 +113,7 @@ impl Work for Jobs {
     }
 
     fn let_go(&self) -> Turn<'_> {
-        Box::pin(self.desk.close(Leave::Now))
+        Box::pin(self.desk.close(ShutdownMode::Detach))
     }
 
     fn ask<'a>(&'a self, request: Request, connection: &'a mut Connection) -> Turn<'a, io::Result<()>> {

@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
 
-use calls::{JobService, Leave};
+use calls::{JobService, ShutdownMode};
 use switchboard::mcp::{self, Options};
 use tokio_util::sync::CancellationToken;
 
@@ -35,7 +35,7 @@ pub fn serve_if_asked() -> Option<ExitCode> {
         let client = mcp::Client { cwd: Some(std::env::current_dir().unwrap()), ..mcp::Client::default() };
         let stdio = tokio::io::join(tokio::io::stdin(), tokio::io::stdout());
         mcp::serve(stdio, client, desk.clone(), options, CancellationToken::new()).await.unwrap();
-        desk.close(Leave::Now).await;
+        desk.close(ShutdownMode::Detach).await;
     });
     // The read of stdin that nobody waits for any more must not hold the process back.
     runtime.shutdown_background();

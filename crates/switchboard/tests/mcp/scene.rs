@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use agents::doctor::Lookup;
-use calls::{JobService, Leave, Settings};
+use calls::{JobService, Settings, ShutdownMode};
 use model::AgentKind;
 use supervisor::Supervisor;
 use switchboard::mcp::{self, Options};
@@ -103,7 +103,7 @@ impl Scene {
             let _ = self.desk.cancel(job.id).await;
         }
         self.shutdown.cancel();
-        tokio::time::timeout(LONG, self.desk.close(Leave::WhenDone)).await.expect("a job does not end");
+        tokio::time::timeout(LONG, self.desk.close(ShutdownMode::Drain)).await.expect("a job does not end");
         eventually("a process of a job is alive", || processes_of(self.folder.path()).is_empty()).await;
     }
 }
