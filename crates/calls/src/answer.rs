@@ -35,7 +35,7 @@ const STDERR_BYTES: u64 = 4 * 1024;
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Answer {
     /// completed, failed, timeout and cancelled are final; running, queued and paused are not.
-    pub status: Standing,
+    pub status: JobStatus,
     /// Names the job in `call_status`, `call_wait`, `call_output` and `call_cancel`.
     pub job_id: String,
     /// Which agent.
@@ -123,7 +123,7 @@ pub struct Answer {
 /// Where a job stands, as a caller sees it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
-pub enum Standing {
+pub enum JobStatus {
     /// The agent did it.
     Completed,
     /// The agent did not.
@@ -140,7 +140,7 @@ pub enum Standing {
     Paused,
 }
 
-impl Standing {
+impl JobStatus {
     /// Whether it will never change.
     pub fn is_final(self) -> bool {
         matches!(self, Self::Completed | Self::Failed | Self::Timeout | Self::Cancelled)
@@ -160,7 +160,7 @@ impl Standing {
     }
 }
 
-impl From<StateName> for Standing {
+impl From<StateName> for JobStatus {
     fn from(state: StateName) -> Self {
         match state {
             StateName::Completed => Self::Completed,
@@ -297,7 +297,7 @@ impl Answer {
         activity: Option<&Activity>,
         now: model::Timestamp,
     ) -> Self {
-        let status = Standing::from(job.progress.state.name());
+        let status = JobStatus::from(job.progress.state.name());
         // What a paused job has said so far stands beside it.
         let so_far = if job.outcome.is_none() { files.read::<RunSequence>(PAUSE) } else { None };
         let outcome = job.outcome.as_ref().or_else(|| so_far.as_ref()?.so_far());
@@ -372,7 +372,7 @@ impl Answer {
         } else {
             next_step(&answer, activity)
         };
-        if status.is_final() && (status != Standing::Completed || answer.output.is_empty()) {
+        if status.is_final() && (status != JobStatus::Completed || answer.output.is_empty()) {
             answer.stderr = stderr(files);
         }
         answer
@@ -490,10 +490,10 @@ fn next_step(answer: &Answer, activity: Option<&Activity>) -> Option<String> {
     let doing = activity.filter(|activity| !activity.line.is_empty());
     let doing = doing.map(|activity| format!(" ({})", activity.line)).unwrap_or_default();
     Some(match answer.status {
-        Standing::Running => {
+        JobStatus::Running => {
             format!("still running{doing}; wait for it with call_wait, or stop it with call_cancel")
         }
-        Standing::Queued | Standing::Paused => format!("queued{doing}; wait for it with call_wait"),
+        JobStatus::Queued | JobStatus::Paused => format!("queued{doing}; wait for it with call_wait"),
         _ => return None,
     })
 }

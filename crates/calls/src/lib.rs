@@ -41,7 +41,7 @@ mod wait;
 mod wait_reason;
 
 pub use answer::{
-    Answer, Denial, ListedRefusal, MAX_RESPONSE_CHARS, Problem, Processes, Standing, Tokens, Truncated,
+    Answer, Denial, JobStatus, ListedRefusal, MAX_RESPONSE_CHARS, Problem, Processes, Tokens, Truncated,
     UnfinishedTask, left_running_note,
 };
 pub use caller_environment::{CallerEnvironment, agent_variables, secret_values};

@@ -5,7 +5,7 @@
 use std::io;
 use std::path::Path;
 
-use calls::{Answer, Problem, Processes, Sandbox, Standing};
+use calls::{Answer, JobStatus, Problem, Processes, Sandbox};
 use model::{CallSpec, FailureKind, Outcome, RunReport, TreeEnd};
 use unicode_width::UnicodeWidthStr;
 
@@ -15,7 +15,7 @@ use crate::{output, paint};
 /// The facts of a call that is over, or that is looked at while it runs.
 #[derive(Debug)]
 pub struct Closing {
-    status: Standing,
+    status: JobStatus,
     duration_ms: u64,
     has_started: bool,
     model: Option<String>,
@@ -88,10 +88,10 @@ impl Closing {
         let notes = notes.chain(left_alive).collect();
         Self {
             status: match failure.map(|failure| &failure.kind) {
-                None => Standing::Completed,
-                Some(FailureKind::Deadline { .. }) => Standing::Timeout,
-                Some(FailureKind::Stopped) => Standing::Cancelled,
-                Some(_) => Standing::Failed,
+                None => JobStatus::Completed,
+                Some(FailureKind::Deadline { .. }) => JobStatus::Timeout,
+                Some(FailureKind::Stopped) => JobStatus::Cancelled,
+                Some(_) => JobStatus::Failed,
             },
             duration_ms: report.duration_ms,
             has_started: true,
@@ -137,7 +137,7 @@ impl Closing {
         let mut figures = vec![self.outcome()];
         // A model that took no turn is the one that was asked for, not the one that answered.
         let has_answered =
-            self.status == Standing::Completed || self.turns.is_some() || self.tokens.is_some();
+            self.status == JobStatus::Completed || self.turns.is_some() || self.tokens.is_some();
         figures.extend(self.model.as_deref().filter(|_| has_answered).map(paint::clean));
         figures.extend(self.turns.map(|turns| counted(turns, "turn", "turns")));
         figures.extend(self.tokens.filter(|tokens| *tokens != (0, 0)).map(|(input, output)| {
@@ -151,14 +151,14 @@ impl Closing {
     fn outcome(&self) -> String {
         let took = paint::span(self.duration_ms);
         let status = match self.status {
-            Standing::Timeout => paint::red("timed out", &io::stderr()),
+            JobStatus::Timeout => paint::red("timed out", &io::stderr()),
             status => paint::standing(status, &io::stderr()),
         };
         match self.status {
             _ if !self.has_started && self.status.is_final() => format!("{status} before it started"),
-            Standing::Queued => status,
-            Standing::Completed => format!("{status} in {took}"),
-            Standing::Running => format!("{status} for {took}"),
+            JobStatus::Queued => status,
+            JobStatus::Completed => format!("{status} in {took}"),
+            JobStatus::Running => format!("{status} for {took}"),
             _ => format!("{status} after {took}"),
         }
     }
@@ -210,7 +210,7 @@ mod tests {
 
     fn closing() -> Closing {
         Closing {
-            status: Standing::Completed,
+            status: JobStatus::Completed,
             duration_ms: 12_300,
             has_started: true,
             model: Some("claude-opus-5-5".to_owned()),
@@ -249,17 +249,17 @@ mod tests {
         let free = Closing { model: None, turns: None, tokens: None, cost_usd: Some(0.0), ..closing() };
         assert_eq!(free.lines(None), ["completed in 12.3 s", "job: 1"]);
         let silent =
-            Closing { status: Standing::Failed, turns: None, tokens: None, cost_usd: None, ..closing() };
+            Closing { status: JobStatus::Failed, turns: None, tokens: None, cost_usd: None, ..closing() };
         assert_eq!(silent.lines(None), ["failed after 12.3 s", "job: 1"]);
     }
 
     #[test]
     fn outcome_says_how_long_and_whether_it_ran() {
         let shown = |status, has_started| Closing { status, has_started, ..closing() }.outcome();
-        assert_eq!(shown(Standing::Timeout, true), "timed out after 12.3 s");
-        assert_eq!(shown(Standing::Running, true), "running for 12.3 s");
-        assert_eq!(shown(Standing::Cancelled, false), "cancelled before it started");
-        assert_eq!(shown(Standing::Queued, false), "queued");
+        assert_eq!(shown(JobStatus::Timeout, true), "timed out after 12.3 s");
+        assert_eq!(shown(JobStatus::Running, true), "running for 12.3 s");
+        assert_eq!(shown(JobStatus::Cancelled, false), "cancelled before it started");
+        assert_eq!(shown(JobStatus::Queued, false), "queued");
     }
 
     #[test]

@@ -5,7 +5,7 @@
 use std::fmt::Write;
 use std::process::ExitCode;
 
-use calls::{Answer, Standing};
+use calls::{Answer, JobStatus};
 use model::{FailureKind, NotStartedReason};
 
 /// How a command ended, for the program that started it.
@@ -68,17 +68,17 @@ impl ExitStatus {
     /// Returns the exit status for the result of a job.
     pub fn from_answer(answer: &Answer) -> Self {
         match answer.status {
-            Standing::Completed => Self::Completed,
-            Standing::Failed => answer.error.as_ref().map_or(Self::Failed, |error| {
+            JobStatus::Completed => Self::Completed,
+            JobStatus::Failed => answer.error.as_ref().map_or(Self::Failed, |error| {
                 match (error.kind.as_str(), error.reason) {
                     ("not_started", Some(reason)) => Self::from_not_started(reason),
                     ("spool_failed", _) => Self::NotWritten,
                     _ => Self::Failed,
                 }
             }),
-            Standing::Timeout => Self::TimedOut,
-            Standing::Cancelled => Self::Cancelled,
-            Standing::Running | Standing::Queued | Standing::Paused => Self::StillRunning,
+            JobStatus::Timeout => Self::TimedOut,
+            JobStatus::Cancelled => Self::Cancelled,
+            JobStatus::Running | JobStatus::Queued | JobStatus::Paused => Self::StillRunning,
         }
     }
 

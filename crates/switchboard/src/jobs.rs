@@ -6,7 +6,7 @@ use std::thread::sleep;
 use std::time::Duration;
 
 use agents::{ParseLimits, Parser};
-use calls::{Answer, Standing, Stream};
+use calls::{Answer, JobStatus, Stream};
 
 use crate::call::CtrlC;
 use crate::environment::Environment;
@@ -240,7 +240,7 @@ fn waited(answers: &[Answer], any: bool) -> ExitCode {
     if ended.is_empty() || (!any && !open.is_empty()) {
         return ExitStatus::StillRunning.into();
     }
-    let not_completed = ended.into_iter().find(|answer| answer.status != Standing::Completed);
+    let not_completed = ended.into_iter().find(|answer| answer.status != JobStatus::Completed);
     not_completed.map_or(ExitCode::SUCCESS, |answer| ExitStatus::from_answer(answer).into())
 }
 

@@ -5,7 +5,7 @@
 use std::io::{self, IsTerminal};
 use std::sync::OnceLock;
 
-use calls::Standing;
+use calls::JobStatus;
 
 use crate::cli::Colour;
 use crate::environment::Environment;
@@ -47,12 +47,12 @@ fn painted(code: u8, text: &str, stream: &impl IsTerminal) -> String {
 }
 
 /// Where a job stands.
-pub fn standing(standing: Standing, stream: &impl IsTerminal) -> String {
+pub fn standing(standing: JobStatus, stream: &impl IsTerminal) -> String {
     let code = match standing {
-        Standing::Completed => 32,
-        Standing::Failed | Standing::Timeout => 31,
-        Standing::Cancelled | Standing::Paused => 33,
-        Standing::Running | Standing::Queued => 36,
+        JobStatus::Completed => 32,
+        JobStatus::Failed | JobStatus::Timeout => 31,
+        JobStatus::Cancelled | JobStatus::Paused => 33,
+        JobStatus::Running | JobStatus::Queued => 36,
     };
     painted(code, standing.as_str(), stream)
 }

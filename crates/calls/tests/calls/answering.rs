@@ -4,7 +4,7 @@ use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::time::Duration;
 
-use calls::{Answer, CallError, Followed, Order, Standing, Status, Stream, Until};
+use calls::{Answer, CallError, Followed, JobStatus, Order, Status, Stream, Until};
 use model::{AgentEvent, JobId, StateName, Timestamp};
 
 use crate::scene::{Scene, answered, close, ended, until_it_says};
@@ -33,7 +33,7 @@ fn a_call_is_answered_with_all_that_is_known() {
     Scene::play(async |scene| {
         let desk = scene.open().await;
         let answer = answered(&desk, scene.order("answer It is done.")).await;
-        assert_eq!((answer.status, answer.output.as_str()), (Standing::Completed, "It is done."));
+        assert_eq!((answer.status, answer.output.as_str()), (JobStatus::Completed, "It is done."));
         assert_eq!((answer.exit_code, answer.num_turns), (Some(0), Some(1)));
         assert_eq!(answer.processes, Some(calls::Processes::NoneLeft));
         assert!(answer.session_id.is_some() && answer.usage.is_some() && answer.cost_usd.is_some());
@@ -71,11 +71,11 @@ fn a_failure_is_told_with_its_kind_and_a_hint() {
     Scene::play(async |scene| {
         let desk = scene.open().await;
         for (script, status, kind) in [
-            ("fail auth", Standing::Failed, "auth"),
-            ("say half\ncut", Standing::Failed, "invalid_output"),
-            ("cut", Standing::Failed, "empty_output"),
-            ("say half\nexit 3", Standing::Failed, "invalid_output"),
-            ("fail overloaded", Standing::Failed, "overloaded"),
+            ("fail auth", JobStatus::Failed, "auth"),
+            ("say half\ncut", JobStatus::Failed, "invalid_output"),
+            ("cut", JobStatus::Failed, "empty_output"),
+            ("say half\nexit 3", JobStatus::Failed, "invalid_output"),
+            ("fail overloaded", JobStatus::Failed, "overloaded"),
         ] {
             let answer = answered(&desk, scene.order(script)).await;
             let error = answer.error.expect(script);
@@ -85,7 +85,7 @@ fn a_failure_is_told_with_its_kind_and_a_hint() {
         let mut slow = scene.order("say half\nhang");
         slow.call.limits.wall = Some(Duration::from_millis(300));
         let answer = answered(&desk, slow).await;
-        assert_eq!((answer.status, answer.output.as_str()), (Standing::Timeout, "half"));
+        assert_eq!((answer.status, answer.output.as_str()), (JobStatus::Timeout, "half"));
         assert_eq!(answer.error.unwrap().deadline.as_deref(), Some("wall"));
         close(&desk).await;
     });
@@ -97,7 +97,7 @@ fn a_running_call_is_told_as_running() {
         let job = desk.place(scene.order("say working on it\nhang")).await.unwrap().job;
         until_it_says(&desk, job, "working on it").await;
         let answer = desk.answer(job).await.unwrap();
-        assert_eq!((answer.status, answer.output.as_str()), (Standing::Running, ""));
+        assert_eq!((answer.status, answer.output.as_str()), (JobStatus::Running, ""));
         assert!(answer.note.unwrap().contains("working on it"));
         assert!(answer.session_id.is_some(), "the session is known while it runs");
         desk.cancel(job).await.unwrap();
@@ -290,7 +290,7 @@ fn a_job_is_placed_again() {
         let first = answered(&desk, scene.order("answer again")).await;
         let second = desk.retry(first.job_id.parse().unwrap(), None).await.unwrap().job;
         let answer = ended(&desk, second).await;
-        assert_eq!((answer.status, answer.output.as_str()), (Standing::Completed, "again"));
+        assert_eq!((answer.status, answer.output.as_str()), (JobStatus::Completed, "again"));
         assert_ne!(answer.job_id, first.job_id);
         close(&desk).await;
     });

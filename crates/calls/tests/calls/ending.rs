@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use calls::{CallError, Cancelled, ShutdownMode, Standing};
+use calls::{CallError, Cancelled, JobStatus, ShutdownMode};
 use model::StateName;
 
 use crate::scene::{Scene, answered, close, ended, eventually, is_running, until_it_says, waiting_behind};
@@ -33,7 +33,7 @@ fn cancelling_ends_everything_that_the_agent_has_started() {
         let answer = ended(&desk, job).await;
         // The job says that it is over only when nothing is left of it.
         assert!(!scene.descendants().into_iter().any(is_running));
-        assert_eq!((answer.status, answer.output.as_str()), (Standing::Cancelled, "spawned"));
+        assert_eq!((answer.status, answer.output.as_str()), (JobStatus::Cancelled, "spawned"));
         close(&desk).await;
     });
 }
@@ -65,7 +65,7 @@ fn a_store_that_keeps_nothing_does_not_keep_an_agent_running() {
         eventually("everything of it has ended", || !scene.descendants().into_iter().any(is_running));
         scene.bring_the_store_back();
         let answer = ended(&desk, job).await;
-        assert_eq!((answer.status, answer.output.as_str()), (Standing::Cancelled, "here"));
+        assert_eq!((answer.status, answer.output.as_str()), (JobStatus::Cancelled, "here"));
         close(&desk).await;
     });
 }
@@ -87,13 +87,13 @@ fn a_desk_that_cancels_everything_misses_nothing_that_is_just_begun() {
         eventually("one of them has begun", || desk.held().len() > 2);
         desk.cancel_all().await;
         close(&desk).await;
-        assert_eq!(desk.answer(waiting).await.unwrap().status, Standing::Cancelled);
+        assert_eq!(desk.answer(waiting).await.unwrap().status, JobStatus::Cancelled);
         for placed in placing {
             match placed.await.unwrap() {
                 Ok(placed) => {
                     let state = desk.answer(placed.job).await.unwrap().status;
-                    let waits = matches!(state, Standing::Queued | Standing::Paused);
-                    assert!(state == Standing::Cancelled || waits, "{state:?}");
+                    let waits = matches!(state, JobStatus::Queued | JobStatus::Paused);
+                    assert!(state == JobStatus::Cancelled || waits, "{state:?}");
                 }
                 Err(error) => assert!(matches!(error, CallError::Closing), "{error:?}"),
             }
@@ -113,7 +113,7 @@ fn a_desk_that_drains_begins_nothing_that_waits_for_a_session() {
         drop(desk);
         let desk = scene.open().await;
         let answer = ended(&desk, second).await;
-        assert_eq!((answer.status, answer.output.as_str()), (Standing::Completed, "two"), "{answer:?}");
+        assert_eq!((answer.status, answer.output.as_str()), (JobStatus::Completed, "two"), "{answer:?}");
         close(&desk).await;
     });
 }
@@ -143,7 +143,7 @@ fn an_agent_that_has_answered_is_not_cancelled() {
         until_it_says(&desk, job, "the answer").await;
         desk.cancel(job).await.unwrap();
         let answer = ended(&desk, job).await;
-        assert_eq!((answer.status, answer.output.as_str()), (Standing::Completed, "the answer"));
+        assert_eq!((answer.status, answer.output.as_str()), (JobStatus::Completed, "the answer"));
         close(&desk).await;
     });
 }
@@ -154,7 +154,7 @@ fn an_agent_that_has_answered_and_stays_is_ended_and_its_answer_counts() {
             let desk = scene.open_with(|settings| settings.lingers = Duration::from_millis(200)).await;
             let job = desk.place(scene.order(&format!("answer the answer\n{stays}"))).await.unwrap().job;
             let answer = ended(&desk, job).await;
-            assert_eq!((answer.status, answer.output.as_str()), (Standing::Completed, "the answer"));
+            assert_eq!((answer.status, answer.output.as_str()), (JobStatus::Completed, "the answer"));
             assert_eq!(answer.processes, Some(calls::Processes::NoneLeft));
             // Whoever stopped it made that exit code.
             assert_eq!(answer.exit_code, None);
@@ -171,7 +171,7 @@ fn a_desk_that_drains_waits_for_what_runs_and_leaves_the_queue() {
         let queued = desk.place(scene.order("answer later")).await.unwrap().job;
         desk.close(ShutdownMode::Drain).await;
         assert_eq!(desk.answer(running).await.unwrap().output, "waited for");
-        assert_eq!(desk.answer(queued).await.unwrap().status, Standing::Queued);
+        assert_eq!(desk.answer(queued).await.unwrap().status, JobStatus::Queued);
         drop(desk);
         let desk = scene.open().await;
         assert_eq!(ended(&desk, queued).await.output, "later");
@@ -191,7 +191,7 @@ fn what_runs_goes_on_when_the_desk_leaves_and_is_taken_up_by_the_next() {
         assert!(is_running(supervisor), "the run outlives the desk");
         let desk = scene.open().await;
         let answer = ended(&desk, job).await;
-        assert_eq!((answer.status, answer.output.as_str()), (Standing::Completed, "whole"));
+        assert_eq!((answer.status, answer.output.as_str()), (JobStatus::Completed, "whole"));
         assert_eq!(scene.runs(job).len(), 1, "it ran once");
         close(&desk).await;
         eventually("the supervisor ends", || !is_running(supervisor));

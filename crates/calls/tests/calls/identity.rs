@@ -5,7 +5,7 @@ use std::os::unix::fs::symlink;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use calls::{CallError, JobService, ShutdownMode, Standing};
+use calls::{CallError, JobService, JobStatus, ShutdownMode};
 use store::Setting;
 
 use crate::scene::{Scene, close, ended, settings, until_it_says};
@@ -37,7 +37,7 @@ fn job_is_taken_over_under_every_spelling_of_the_directory() {
         }
         let desk = scene.open().await;
         desk.cancel(job).await.unwrap();
-        assert_eq!(ended(&desk, job).await.status, Standing::Cancelled);
+        assert_eq!(ended(&desk, job).await.status, JobStatus::Cancelled);
         close(&desk).await;
     });
 }

@@ -6,7 +6,7 @@ use std::path::Path;
 use std::process::{Child, ChildStdout, Command, ExitCode, Stdio};
 use std::time::Duration;
 
-use calls::{JobService, Order, Standing};
+use calls::{JobService, JobStatus, Order};
 use model::{JobId, RunState};
 
 use crate::scene::{Scene, call, close, ended, eventually, is_running, processes, runs, runtime, settings};
@@ -122,7 +122,7 @@ fn no_kill_of_the_daemon_loses_a_call_or_runs_it_twice() {
             let desk = scene.open_with(|settings| settings.at_once = 32).await;
             for (number, &job) in jobs.iter().enumerate() {
                 let answer = ended(&desk, job).await;
-                assert_eq!(answer.status, Standing::Completed, "{answer:?}");
+                assert_eq!(answer.status, JobStatus::Completed, "{answer:?}");
                 assert_eq!(answer.output, format!("call {number}"));
                 is_whole(&scene.state(), job, number);
             }

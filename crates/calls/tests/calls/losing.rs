@@ -3,7 +3,7 @@
 use std::fs;
 use std::time::Duration;
 
-use calls::{CallError, Standing};
+use calls::{CallError, JobStatus};
 use store::StoreError;
 
 use crate::scene::{Scene, answered, close, ended, eventually, until_it_says};
@@ -53,7 +53,7 @@ fn running_job_ends_although_the_database_was_removed() {
         let job = desk.place(scene.order("say here\ndelay 300ms\nanswer done")).await.unwrap().job;
         until_it_says(&desk, job, "here").await;
         fs::remove_file(scene.state().join("switchboard.db")).unwrap();
-        assert_eq!(ended(&desk, job).await.status, Standing::Completed);
+        assert_eq!(ended(&desk, job).await.status, JobStatus::Completed);
         assert!(desk.files(job).result().exists());
         close(&desk).await;
     });

@@ -2,7 +2,7 @@
 
 use std::fs;
 
-use calls::{CallError, Order, Standing};
+use calls::{CallError, JobStatus, Order};
 use model::{CallSpec, SessionChoice};
 use store::JobFilter;
 
@@ -53,7 +53,7 @@ fn the_same_key_is_the_same_job() {
         let first = desk.place(order.clone()).await.unwrap();
         let second = desk.place(order.clone()).await.unwrap();
         assert_eq!((first.job, first.is_new, second.is_new), (second.job, true, false));
-        assert_eq!(answered(&desk, order).await.status, Standing::Completed);
+        assert_eq!(answered(&desk, order).await.status, JobStatus::Completed);
         assert_eq!(scene.runs(first.job).len(), 1);
         close(&desk).await;
     });

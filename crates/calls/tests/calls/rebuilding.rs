@@ -2,7 +2,7 @@
 
 use std::fs;
 
-use calls::{JobService, RecoveryReport, Settings, Standing, recover_store};
+use calls::{JobService, JobStatus, RecoveryReport, Settings, recover_store};
 use model::{AgentKind, Exchange, Home, Job, JobId, Mode};
 use store::{JobFilter, LastSession, PageRequest, Retention, StatsRange, Store};
 
@@ -92,7 +92,7 @@ fn paused_job_is_recovered_with_its_pause() {
         let script = "say half\nfail rate-limit Too many requests, try again in 600 seconds";
         let job = desk.place(scene.order(script)).await.unwrap().job;
         eventually_async("the job is paused", async || {
-            desk.answer(job).await.unwrap().status == Standing::Paused
+            desk.answer(job).await.unwrap().status == JobStatus::Paused
         })
         .await;
         close(&desk).await;

@@ -5,7 +5,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::PathBuf;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use calls::{JobService, ShutdownMode, Standing};
+use calls::{JobService, JobStatus, ShutdownMode};
 use model::{AgentKind, Home, JobId, NewJob, Owner, RunState, RunStatus, StateName, Timestamp};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
@@ -64,7 +64,7 @@ fn a_cancellation_that_no_desk_has_read_ends_the_run_that_lives() {
         cancel_unheard(scene, job).await;
         let desk = scene.open().await;
         let answer = ended(&desk, job).await;
-        assert_eq!((answer.status, answer.output.as_str()), (Standing::Cancelled, "here"));
+        assert_eq!((answer.status, answer.output.as_str()), (JobStatus::Cancelled, "here"));
         assert!(!scene.descendants().into_iter().any(is_running));
         close(&desk).await;
     });
@@ -78,7 +78,11 @@ fn a_cancellation_that_no_desk_has_read_keeps_a_finished_run_from_going_on() {
             cancel_unheard(scene, job).await;
             let desk = scene.open().await;
             let answer = ended(&desk, job).await;
-            assert_eq!((answer.status, scene.runs(job).len()), (Standing::Cancelled, 1), "{end}: {answer:?}");
+            assert_eq!(
+                (answer.status, scene.runs(job).len()),
+                (JobStatus::Cancelled, 1),
+                "{end}: {answer:?}"
+            );
             assert!(answer.output.contains("here"), "{answer:?}");
             close(&desk).await;
         });
@@ -92,7 +96,7 @@ fn a_cancellation_that_no_desk_has_read_counts_more_than_the_loss_of_the_run() {
         kill(scene.runs(job)[0].supervisor.pid);
         let desk = scene.open().await;
         let answer = ended(&desk, job).await;
-        assert_eq!((answer.status, answer.output.as_str()), (Standing::Cancelled, "here"), "{answer:?}");
+        assert_eq!((answer.status, answer.output.as_str()), (JobStatus::Cancelled, "here"), "{answer:?}");
         assert_eq!((answer.error, scene.runs(job).len()), (None, 1));
         assert!(!scene.descendants().into_iter().any(is_running));
         close(&desk).await;
@@ -115,7 +119,7 @@ fn a_cancellation_that_no_desk_has_read_keeps_a_job_from_being_begun() {
         fs::remove_dir_all(folder(scene, job)).unwrap();
         let desk = scene.open().await;
         let answer = ended(&desk, job).await;
-        assert_eq!((answer.status, scene.runs(job).len()), (Standing::Cancelled, 0));
+        assert_eq!((answer.status, scene.runs(job).len()), (JobStatus::Cancelled, 0));
         eventually("the result is there", || desk.files(job).result().exists());
         close(&desk).await;
     });
@@ -128,7 +132,7 @@ fn an_answer_that_was_given_before_the_cancellation_was_read_counts() {
         cancel_unheard(scene, job).await;
         let desk = scene.open().await;
         let answer = ended(&desk, job).await;
-        assert_eq!((answer.status, answer.output.as_str()), (Standing::Completed, "done"));
+        assert_eq!((answer.status, answer.output.as_str()), (JobStatus::Completed, "done"));
         close(&desk).await;
     });
 }
@@ -175,7 +179,7 @@ fn a_lost_run_that_has_used_the_time_of_the_call_is_not_begun_again() {
         rewrite(scene, job, &RunStatus { started_at_ms: begun, ..status });
         let desk = scene.open().await;
         let answer = ended(&desk, job).await;
-        assert_eq!((answer.status, answer.output.as_str()), (Standing::Timeout, "here"), "{answer:?}");
+        assert_eq!((answer.status, answer.output.as_str()), (JobStatus::Timeout, "here"), "{answer:?}");
         assert_eq!(answer.error.unwrap().deadline.as_deref(), Some("wall"));
         assert_eq!(scene.runs(job).len(), 1);
         close(&desk).await;
@@ -201,7 +205,7 @@ fn a_run_that_was_lost_with_the_power_is_not_charged_for_the_time_without() {
         }
         let desk = scene.open().await;
         let answer = ended(&desk, job).await;
-        assert_eq!((answer.status, answer.output.as_str()), (Standing::Completed, "done"), "{answer:?}");
+        assert_eq!((answer.status, answer.output.as_str()), (JobStatus::Completed, "done"), "{answer:?}");
         let left = given(scene, job, 2);
         assert!(left <= Duration::from_mins(59) && left > Duration::from_mins(58), "{left:?}");
         close(&desk).await;
@@ -227,7 +231,7 @@ fn what_earlier_runs_have_said_outlives_the_loss_of_a_later_one() {
         eventually("the second run begins", || scene.runs(job).len() == 2 && marks.join("1").exists());
         kill(scene.runs(job)[1].supervisor.pid);
         let answer = ended(&desk, job).await;
-        assert_eq!(answer.status, Standing::Completed, "{answer:?}");
+        assert_eq!(answer.status, JobStatus::Completed, "{answer:?}");
         assert!(answer.output.starts_with("first part\n\nYou said: Continue"), "{}", answer.output);
         assert_eq!(scene.runs(job).len(), 3, "what the first run did is not done again");
         close(&desk).await;
@@ -278,7 +282,7 @@ fn a_run_whose_status_is_damaged_and_that_nobody_holds_fails_its_job() {
         fs::write(folder(scene, job).join("runs/1/status.json"), "no status").unwrap();
         let desk = scene.open().await;
         let answer = ended(&desk, job).await;
-        assert_eq!((answer.status, answer.error.unwrap().kind.as_str()), (Standing::Failed, "spool_failed"));
+        assert_eq!((answer.status, answer.error.unwrap().kind.as_str()), (JobStatus::Failed, "spool_failed"));
         close(&desk).await;
     });
 }
@@ -303,7 +307,7 @@ fn restarts_of_the_daemon_while_a_job_waits_cost_it_no_attempt() {
         }
         desk.cancel(second).await.unwrap();
         let answer = ended(&desk, first).await;
-        assert_eq!((answer.status, answer.output.as_str()), (Standing::Completed, "done"), "{answer:?}");
+        assert_eq!((answer.status, answer.output.as_str()), (JobStatus::Completed, "done"), "{answer:?}");
         assert_eq!(scene.runs(first).len(), 2);
         close(&desk).await;
     });
@@ -330,7 +334,7 @@ fn restarts_of_the_daemon_before_a_job_has_begun_cost_it_no_attempt() {
         until_it_says(&desk, second, &waits).await;
         desk.cancel(first).await.unwrap();
         let answer = ended(&desk, second).await;
-        assert_eq!((answer.status, answer.output.as_str()), (Standing::Completed, "done"), "{answer:?}");
+        assert_eq!((answer.status, answer.output.as_str()), (JobStatus::Completed, "done"), "{answer:?}");
         close(&desk).await;
     });
 }
@@ -398,7 +402,7 @@ fn a_lost_run_is_begun_again_although_the_store_was_away_when_it_was_lost() {
         tokio::time::sleep(Duration::from_millis(300)).await;
         scene.bring_the_store_back();
         let answer = ended(&desk, job).await;
-        assert_eq!((answer.status, answer.output.as_str()), (Standing::Completed, "done"), "{answer:?}");
+        assert_eq!((answer.status, answer.output.as_str()), (JobStatus::Completed, "done"), "{answer:?}");
         assert_eq!(scene.runs(job).len(), 2);
         close(&desk).await;
     });
@@ -435,9 +439,9 @@ fn a_job_that_the_desk_holds_without_knowing_is_run() {
         assert_eq!(store.rescue(rescue).await.unwrap().len(), 1);
         for job in [lost, taken_over] {
             let answer = ended(&desk, job).await;
-            assert_eq!((answer.status, answer.output.as_str()), (Standing::Completed, "done"), "{answer:?}");
+            assert_eq!((answer.status, answer.output.as_str()), (JobStatus::Completed, "done"), "{answer:?}");
         }
-        assert_eq!(ended(&desk, cancelled).await.status, Standing::Cancelled);
+        assert_eq!(ended(&desk, cancelled).await.status, JobStatus::Cancelled);
         eventually("its files say so, too", || desk.files(cancelled).result().exists());
         close(&desk).await;
     });
@@ -451,7 +455,7 @@ fn what_earlier_runs_have_said_is_kept_when_the_next_cannot_be_begun() {
         // What the next run is for cannot be written down.
         fs::create_dir(folder(scene, job).join("runs/2.json")).unwrap();
         let answer = ended(&desk, job).await;
-        assert_eq!((answer.status, answer.output.as_str()), (Standing::Failed, "first part"), "{answer:?}");
+        assert_eq!((answer.status, answer.output.as_str()), (JobStatus::Failed, "first part"), "{answer:?}");
         assert_eq!(answer.error.unwrap().kind, "spool_failed");
         close(&desk).await;
     });

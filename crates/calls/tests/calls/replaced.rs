@@ -4,7 +4,7 @@ use std::fs;
 use std::os::unix::fs::symlink;
 use std::path::Path;
 
-use calls::Standing;
+use calls::JobStatus;
 use model::JobId;
 use rustix::fs::{CWD, FileType, Mode, mknodat};
 
@@ -48,7 +48,7 @@ fn replaced_file_fails_its_job(name: &'static str, kind: Kind) {
         replace(&folder(scene, job).join(name), kind);
         let desk = scene.open().await;
         let answer = ended(&desk, job).await;
-        assert_eq!((answer.status, answer.error.unwrap().kind.as_str()), (Standing::Failed, "spool_failed"));
+        assert_eq!((answer.status, answer.error.unwrap().kind.as_str()), (JobStatus::Failed, "spool_failed"));
         close(&desk).await;
     });
 }
@@ -93,7 +93,7 @@ fn files_of_the_job_replaced_by_fifos_keep_nobody_waiting() {
         for name in [".status.json", "status.json", "result.json", ".result.json", "pause.json", "output"] {
             replace(&folder(scene, job).join(name), Kind::Fifo);
         }
-        assert_eq!(ended(&desk, job).await.status, Standing::Completed);
+        assert_eq!(ended(&desk, job).await.status, JobStatus::Completed);
         close(&desk).await;
     });
 }

@@ -3,7 +3,7 @@
 use std::fs;
 use std::time::Duration;
 
-use calls::{CallError, Order, ShutdownMode, Standing};
+use calls::{CallError, JobStatus, Order, ShutdownMode};
 use model::{CallSpec, JobState, RunState, SessionChoice, StateName};
 use rustix::process::{Pid, Signal, kill_process};
 
@@ -32,7 +32,7 @@ fn a_call_out_of_turns_goes_on_and_its_texts_are_joined() {
     Scene::play(async |scene| {
         let desk = scene.open().await;
         let answer = answered(&desk, scene.order("say first part\nmax-turns")).await;
-        assert_eq!(answer.status, Standing::Completed, "{answer:?}");
+        assert_eq!(answer.status, JobStatus::Completed, "{answer:?}");
         assert!(answer.output.starts_with("first part\n\nYou said: Continue"), "{}", answer.output);
         let job = answer.job_id.parse().unwrap();
         assert_eq!(scene.runs(job).len(), 2);
@@ -49,7 +49,7 @@ fn a_turn_limit_of_the_caller_is_kept() {
         order.call.max_turns = Some(3);
         let answer = answered(&desk, order).await;
         assert_eq!(answer.error.as_ref().unwrap().kind, "max_turns");
-        assert_eq!((answer.status, answer.output.as_str()), (Standing::Failed, "first part"));
+        assert_eq!((answer.status, answer.output.as_str()), (JobStatus::Failed, "first part"));
         assert_eq!(scene.runs(answer.job_id.parse().unwrap()).len(), 1);
         close(&desk).await;
     });
@@ -66,7 +66,7 @@ fn a_call_can_be_cancelled_while_it_waits_to_go_on() {
         assert_eq!(desk.answer(job).await.unwrap().duration_ms, ran);
         desk.cancel(job).await.unwrap();
         let answer = ended(&desk, job).await;
-        assert_eq!((answer.status, answer.output.as_str()), (Standing::Cancelled, "first part"));
+        assert_eq!((answer.status, answer.output.as_str()), (JobStatus::Cancelled, "first part"));
         assert_eq!(scene.runs(job).len(), 1);
         close(&desk).await;
     });
@@ -82,14 +82,14 @@ fn a_quota_pauses_the_job_until_it_is_reset() {
         })
         .await;
         let answer = desk.answer(job).await.unwrap();
-        assert_eq!(answer.status, Standing::Paused);
+        assert_eq!(answer.status, JobStatus::Paused);
         assert!(answer.paused_until_ms.is_some());
         // A pause outlives the desk.
         desk.close(ShutdownMode::Detach).await;
         drop(desk);
         let desk = scene.open().await;
         let answer = ended(&desk, job).await;
-        assert_eq!(answer.status, Standing::Completed, "{answer:?}");
+        assert_eq!(answer.status, JobStatus::Completed, "{answer:?}");
         assert!(answer.output.contains("You said: Continue"), "{}", answer.output);
         close(&desk).await;
     });
@@ -108,7 +108,7 @@ fn what_a_paused_job_has_said_is_told_and_kept_when_it_is_cancelled() {
         assert!(paused.output.contains("part one") && paused.session_id.is_some(), "{paused:?}");
         desk.cancel(job).await.unwrap();
         let answer = ended(&desk, job).await;
-        assert_eq!(answer.status, Standing::Cancelled);
+        assert_eq!(answer.status, JobStatus::Cancelled);
         assert_eq!((answer.output, answer.session_id), (paused.output, paused.session_id));
         close(&desk).await;
     });
@@ -119,7 +119,7 @@ fn a_quota_that_is_reset_too_late_fails_the_job() {
         let desk = scene.open().await;
         let answer = answered(&desk, scene.order("fail rate-limit Please try again in 3 days")).await;
         let error = answer.error.unwrap();
-        assert_eq!((answer.status, error.kind.as_str()), (Standing::Failed, "rate_limit"));
+        assert_eq!((answer.status, error.kind.as_str()), (JobStatus::Failed, "rate_limit"));
         assert_eq!(error.retry_after_ms, Some(3 * 86_400_000));
         close(&desk).await;
     });
@@ -135,7 +135,7 @@ fn a_lost_run_is_taken_up_in_its_session() {
         let session = desk.answer(job).await.unwrap().session_id.unwrap();
         kill(first.supervisor.pid);
         let answer = ended(&desk, job).await;
-        assert_eq!((answer.status, answer.output.as_str()), (Standing::Completed, "finished"), "{answer:?}");
+        assert_eq!((answer.status, answer.output.as_str()), (JobStatus::Completed, "finished"), "{answer:?}");
         assert_eq!(answer.session_id.as_deref(), Some(session.as_str()), "in the same session");
         assert_eq!(
             answer.processes,
@@ -159,7 +159,7 @@ fn a_job_whose_runs_are_lost_again_and_again_fails_with_what_was_there() {
             kill(scene.runs(job).pop().unwrap().supervisor.pid);
         }
         let answer = ended(&desk, job).await;
-        assert_eq!((answer.status, answer.output.as_str()), (Standing::Failed, "as far as it came"));
+        assert_eq!((answer.status, answer.output.as_str()), (JobStatus::Failed, "as far as it came"));
         assert_eq!(answer.error.unwrap().kind, "supervisor_lost");
         close(&desk).await;
     });
@@ -182,7 +182,7 @@ fn after_a_reboot_the_job_is_begun_again() {
         fs::write(file, serde_json::to_vec(&status).unwrap()).unwrap();
         let desk = scene.open().await;
         let answer = ended(&desk, job).await;
-        assert_eq!((answer.status, answer.output.as_str()), (Standing::Completed, "finished"));
+        assert_eq!((answer.status, answer.output.as_str()), (JobStatus::Completed, "finished"));
         assert_eq!(desk.job(job).await.unwrap().progress.attempt.number(), 2);
         close(&desk).await;
     });
@@ -198,7 +198,7 @@ fn the_latest_session_of_a_task_is_gone_on_with() {
         let shop = answered(&desk, order("shop", SessionChoice::New)).await;
         answered(&desk, order("garden", SessionChoice::New)).await;
         let again = answered(&desk, order("shop", SessionChoice::ContinueLatest)).await;
-        assert_eq!((again.status, again.session_id), (Standing::Completed, shop.session_id));
+        assert_eq!((again.status, again.session_id), (JobStatus::Completed, shop.session_id));
         // Who works elsewhere is not given what was said here.
         let elsewhere = scene.workspace().join("elsewhere");
         fs::create_dir(&elsewhere).unwrap();
@@ -217,7 +217,7 @@ fn session_without_an_answer_is_not_resumed() {
         let latest = || SessionChoice::ContinueLatest;
         // It is given an id for its session, and dies before it has used it.
         let died = answered(&desk, order("exit 1", SessionChoice::New)).await;
-        assert_eq!(died.status, Standing::Failed);
+        assert_eq!(died.status, JobStatus::Failed);
         let refused = desk.place(order("answer yes", latest())).await.unwrap_err();
         assert!(matches!(refused, CallError::NoEarlierSession { .. }), "{refused:?}");
         let first = answered(&desk, order("answer yes", SessionChoice::New)).await;

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use calls::{Followed, JobFilter, Order, PageRequest, ShutdownMode, Standing, Until};
+use calls::{Followed, JobFilter, JobStatus, Order, PageRequest, ShutdownMode, Until};
 use model::{AgentKind, CallSpec, JobId, RunState, SessionChoice};
 
 use crate::scene::{LONG, Scene, answered, close, ended, until_it_says, waiting_behind};
@@ -145,7 +145,7 @@ fn a_session_is_never_run_twice_at_once() {
         }
         desk.wait(&jobs, Until::All, LONG).await.unwrap();
         for &job in &jobs {
-            assert_eq!(desk.answer(job).await.unwrap().status, Standing::Completed);
+            assert_eq!(desk.answer(job).await.unwrap().status, JobStatus::Completed);
         }
         assert_eq!(at_once(scene, &jobs), 1);
         close(&desk).await;
@@ -242,7 +242,7 @@ fn calls_that_wait_for_a_session_take_no_place_from_others() {
             desk.cancel(first).await.unwrap();
             desk.wait(&waiting, Until::All, LONG).await.unwrap();
             for &job in &waiting {
-                assert_eq!(desk.answer(job).await.unwrap().status, Standing::Completed);
+                assert_eq!(desk.answer(job).await.unwrap().status, JobStatus::Completed);
             }
             close(&desk).await;
         });
@@ -333,7 +333,7 @@ fn waiting_job_names_the_job_that_uses_its_session() {
         assert_eq!(reason.to_string(), expected);
         desk.cancel(first).await.unwrap();
         let answer = ended(&desk, second).await;
-        assert_eq!((answer.status, answer.waiting), (Standing::Completed, None));
+        assert_eq!((answer.status, answer.waiting), (JobStatus::Completed, None));
         close(&desk).await;
     });
 }
@@ -365,10 +365,10 @@ fn queued_job_names_the_slots_in_use() {
         until_it_says(&desk, first, "begun").await;
         let second = desk.place(scene.order("answer two")).await.unwrap().job;
         let answer = desk.answer(second).await.unwrap();
-        assert_eq!((answer.status, answer.duration_ms), (Standing::Queued, 0));
+        assert_eq!((answer.status, answer.duration_ms), (JobStatus::Queued, 0));
         assert_eq!(answer.waiting.as_deref(), Some("queued: 1 of 1 slots in use"));
         desk.cancel(first).await.unwrap();
-        assert_eq!(ended(&desk, second).await.status, Standing::Completed);
+        assert_eq!(ended(&desk, second).await.status, JobStatus::Completed);
         close(&desk).await;
     });
 }

@@ -1,6 +1,6 @@
 //! Answers as a person or a model reads them, beside the structured form.
 
-use calls::{Answer, Standing, Truncated};
+use calls::{Answer, JobStatus, Truncated};
 use chrono::{DateTime, SecondsFormat};
 use model::Timestamp;
 use rmcp::model::{CallToolResult, ContentBlock};
@@ -19,7 +19,7 @@ pub(crate) fn result(structured: &impl Serialize, text: String) -> CallToolResul
 /// The result of a call. One that came to nothing is an error, so that a host shows it as one.
 pub(crate) fn answered(answer: &Answer) -> CallToolResult {
     let mut result = result(answer, answer_text(answer));
-    if matches!(answer.status, Standing::Failed | Standing::Timeout | Standing::Cancelled) {
+    if matches!(answer.status, JobStatus::Failed | JobStatus::Timeout | JobStatus::Cancelled) {
         result.is_error = Some(true);
     }
     result

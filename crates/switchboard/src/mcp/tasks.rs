@@ -3,7 +3,7 @@
 //! A task is a view of a job: its id is the job's, its state is read from the store whenever somebody asks, and it lives as long as
 //! the job is kept. rmcp's own task manager keeps tasks in memory and would lose them with the daemon, so it has no part in this.
 
-use calls::{Answer, CallError, Standing};
+use calls::{Answer, CallError, JobStatus};
 use model::{Job, JobId};
 use rmcp::RoleServer;
 use rmcp::model::{
@@ -37,10 +37,10 @@ pub(crate) async fn get(server: &Server, id: &str) -> Result<GetTaskResult, Erro
     let answer = server.desk.answer(job.id).await.map_err(failed)?;
     let answer = answer.cut_to(server.options.defaults.max_response_chars);
     let payload = match answer.status {
-        Standing::Running | Standing::Queued | Standing::Paused => TaskPayload::Working,
-        Standing::Cancelled => TaskPayload::Cancelled,
+        JobStatus::Running | JobStatus::Queued | JobStatus::Paused => TaskPayload::Working,
+        JobStatus::Cancelled => TaskPayload::Cancelled,
         // `failed` is for an error of the protocol; an agent that failed has an answer that says so.
-        Standing::Completed | Standing::Failed | Standing::Timeout => {
+        JobStatus::Completed | JobStatus::Failed | JobStatus::Timeout => {
             TaskPayload::Completed { result: result(&answer) }
         }
     };
@@ -73,9 +73,9 @@ async fn find(server: &Server, id: &str) -> Result<Job, ErrorData> {
 
 fn task(job: &Job, answer: &Answer) -> Task {
     let status = match answer.status {
-        Standing::Running | Standing::Queued | Standing::Paused => TaskStatus::Working,
-        Standing::Cancelled => TaskStatus::Cancelled,
-        Standing::Completed | Standing::Failed | Standing::Timeout => TaskStatus::Completed,
+        JobStatus::Running | JobStatus::Queued | JobStatus::Paused => TaskStatus::Working,
+        JobStatus::Cancelled => TaskStatus::Cancelled,
+        JobStatus::Completed | JobStatus::Failed | JobStatus::Timeout => TaskStatus::Completed,
     };
     let changed = job.completed_at.or(job.started_at).unwrap_or(job.created_at);
     let task = Task::new(job.id.to_string(), status, moment(job.created_at), moment(changed))

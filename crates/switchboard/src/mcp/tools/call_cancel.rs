@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use calls::{Cancelled, Standing, Until};
+use calls::{Cancelled, JobStatus, Until};
 use rmcp::model::{CallToolResponse, Tool};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -34,9 +34,9 @@ pub(super) struct Outcome {
     /// Which job.
     job_id: String,
     /// Where it stood before.
-    previous_status: Standing,
+    previous_status: JobStatus,
     /// Where it stands now.
-    new_status: Standing,
+    new_status: JobStatus,
     /// What that means.
     message: String,
 }
@@ -50,15 +50,15 @@ pub(super) async fn call(mut request: Request<'_>) -> Result<CallToolResponse, R
     let desk = &request.server.desk;
     let job = job_ids::find(desk, &job_id).await?.id;
     let Cancelled { previous, now } = desk.cancel(job).await?;
-    let mut now = Standing::from(now);
+    let mut now = JobStatus::from(now);
     if !now.is_final() {
         desk.wait(&[job], Until::All, PATIENCE).await?;
-        now = Standing::from(desk.job(job).await?.progress.state.name());
+        now = JobStatus::from(desk.job(job).await?.progress.state.name());
     }
-    let previous = Standing::from(previous);
+    let previous = JobStatus::from(previous);
     let message = match (previous, now) {
-        (Standing::Cancelled, _) => "the job was cancelled before",
-        (_, Standing::Cancelled) => "the job is cancelled, and nothing of it is left running",
+        (JobStatus::Cancelled, _) => "the job was cancelled before",
+        (_, JobStatus::Cancelled) => "the job is cancelled, and nothing of it is left running",
         (_, now) if now.is_final() => "the job ended by itself just before it could be stopped",
         _ => "the job is being stopped; call_status says when it is",
     };

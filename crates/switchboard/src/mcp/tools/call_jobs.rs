@@ -1,6 +1,6 @@
 //! `call_jobs`: the jobs there are.
 
-use calls::{JobFilter, JobSummary, PageRequest, Standing};
+use calls::{JobFilter, JobStatus, JobSummary, PageRequest};
 use model::{StateName, Timestamp};
 use rmcp::model::{CallToolResponse, Tool};
 use schemars::JsonSchema;
@@ -47,7 +47,7 @@ struct Line {
     /// Its id.
     job_id: String,
     /// Where it stands.
-    status: Standing,
+    status: JobStatus,
     /// Through which tool it was placed.
     tool_name: String,
     /// The caller's name for the task.

@@ -1,6 +1,6 @@
 //! `call_output`: what an agent has printed, in parts.
 
-use calls::{Part, Standing, Stream};
+use calls::{JobStatus, Part, Stream};
 use rmcp::model::{CallToolResponse, Tool};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -45,7 +45,7 @@ pub(crate) struct Output {
     /// Which job.
     pub job_id: String,
     /// Where it stands.
-    pub status: Standing,
+    pub status: JobStatus,
     /// The text; bytes that are no UTF-8 are shown as U+FFFD.
     pub text: String,
     /// Where it begins, in bytes.
@@ -98,13 +98,13 @@ pub(crate) async fn read(
     }
     // Before the bytes: one that has ended prints nothing more, so what is read then is all there is.
     let job = job_ids::find(&server.desk, job).await?;
-    let status = Standing::from(job.progress.state.name());
+    let status = JobStatus::from(job.progress.state.name());
     let limit = usize::try_from(limit).unwrap_or(usize::MAX).max(CHARACTER);
     let part = server.desk.output(job.id, stream, offset, limit).await?;
     Ok(output(job.id.to_string(), status, part))
 }
 
-fn output(job_id: String, status: Standing, part: Part) -> Output {
+fn output(job_id: String, status: JobStatus, part: Part) -> Output {
     let Part { mut bytes, offset, total } = part;
     let is_last = offset + bytes.len() as u64 >= total;
     // A character whose rest is still to come is left for the next part; at the very end nothing is to come.
@@ -141,7 +141,7 @@ fn whole_characters(bytes: &[u8]) -> usize {
 mod tests {
     use super::*;
 
-    fn part(bytes: &[u8], total: u64, status: Standing) -> Output {
+    fn part(bytes: &[u8], total: u64, status: JobStatus) -> Output {
         output("j".into(), status, Part { bytes: bytes.to_vec(), offset: 0, total })
     }
 
@@ -152,7 +152,7 @@ mod tests {
         let mut at = 0;
         let mut read = String::new();
         while at < bytes.len() {
-            let piece = part(&bytes[at..(at + 4).min(bytes.len())], 99, Standing::Running);
+            let piece = part(&bytes[at..(at + 4).min(bytes.len())], 99, JobStatus::Running);
             assert!(!piece.text.contains('\u{fffd}') && piece.next_offset > 0, "{piece:?}");
             read += &piece.text;
             at += usize::try_from(piece.next_offset).unwrap();
@@ -163,9 +163,9 @@ mod tests {
     #[test]
     fn half_a_character_at_the_end_of_an_ended_job_is_told_and_not_waited_for() {
         let bytes = b"a\xe2\x82";
-        let running = part(bytes, 3, Standing::Running);
+        let running = part(bytes, 3, JobStatus::Running);
         assert_eq!((running.text.as_str(), running.next_offset, running.eof), ("a", 1, false));
-        let ended = part(bytes, 3, Standing::Failed);
+        let ended = part(bytes, 3, JobStatus::Failed);
         assert_eq!((ended.text.as_str(), ended.next_offset, ended.eof), ("a\u{fffd}", 3, true));
     }
 

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use calls::{Answer, Standing, Until};
+use calls::{Answer, JobStatus, Until};
 use model::JobId;
 use rmcp::model::{CallToolResponse, Tool};
 use schemars::JsonSchema;
@@ -56,7 +56,7 @@ struct Pending {
     /// Its id.
     job_id: String,
     /// Where it stands.
-    status: Standing,
+    status: JobStatus,
     /// What goes on in it.
     #[serde(skip_serializing_if = "Option::is_none")]
     note: Option<String>,
