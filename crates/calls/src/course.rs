@@ -39,7 +39,7 @@ const GIVEN_UP_WITHIN: Duration = Duration::from_mins(1);
 const TRY_AGAIN: Duration = Duration::from_secs(1);
 /// What a run was started for, so that it can be judged by somebody who did not start it.
 #[derive(Debug, Clone, Serialize, Deserialize)]
-pub(crate) struct RunNote {
+pub(crate) struct RunRecord {
     relay: RunSequence,
     session: ExpectedSession,
     model: Option<String>,
@@ -49,7 +49,7 @@ pub(crate) struct RunNote {
     attempt: u32,
 }
 
-impl RunNote {
+impl RunRecord {
     /// Which claim of the job the run belongs to; 0 when an earlier version has not said so.
     pub(crate) fn attempt(&self) -> Attempt {
         Attempt::new(self.attempt)
@@ -74,7 +74,7 @@ pub(crate) enum Begin {
     /// The same, and it is on the board already; one that was placed a moment ago, the disk may not have yet.
     Handed { live: Arc<Live>, flush: Option<FlushTicket> },
     /// With a run that an earlier desk has started.
-    With { number: u32, note: Box<RunNote>, guards: Vec<Guard> },
+    With { number: u32, note: Box<RunRecord>, guards: Vec<Guard> },
 }
 
 /// What a course came to.
@@ -166,7 +166,7 @@ async fn end_unreadable(run: &Run) {
 }
 
 /// What must not be run twice while an earlier desk's run goes on: taken for all of them before anything new begins.
-pub(crate) fn locks_of(desk: &Inner, job: &Job, number: u32, note: &RunNote) -> Vec<Guard> {
+pub(crate) fn locks_of(desk: &Inner, job: &Job, number: u32, note: &RunRecord) -> Vec<Guard> {
     let CallSpec { agent, mode, cwd, .. } = &job.order.call;
     let told = || session_told(&desk.files(job.id), number, *agent);
     let session = note.session.known().cloned().or_else(told);
@@ -355,7 +355,7 @@ impl Course<'_> {
         }
         let Some(lost) = self.files.runs().last().copied() else { return afresh() };
         // What the runs before the lost one have said and spent stands in its note.
-        let note = self.files.read::<RunNote>(&note_of(lost));
+        let note = self.files.read::<RunRecord>(&note_of(lost));
         let mut relay = note.map_or_else(afresh, |note| note.relay);
         relay.add_elapsed(self.time_of(lost));
         if let Some(session) = session_told(&self.files, lost, call.agent)
@@ -375,7 +375,7 @@ impl Course<'_> {
     }
 
     /// Starts the next run, or says why there is none.
-    async fn begin(&mut self, relay: &RunSequence) -> Result<(u32, Run, RunNote), Conclusion> {
+    async fn begin(&mut self, relay: &RunSequence) -> Result<(u32, Run, RunRecord), Conclusion> {
         self.last_run = 0;
         self.take_locks(relay).await?;
         self.take_place(relay).await?;
@@ -389,7 +389,7 @@ impl Course<'_> {
         }
         let before = self.totals_before(relay).await;
         let attempt = self.claim.attempt.number();
-        let note = RunNote { relay: relay.clone(), session, model, before, attempt };
+        let note = RunRecord { relay: relay.clone(), session, model, before, attempt };
         // Nobody looks at the note of a run that has no folder yet.
         let written = self.files.make().and_then(|()| {
             if !self.files.has_record() {

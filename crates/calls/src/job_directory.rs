@@ -9,7 +9,7 @@ use serde_json::Value;
 use store::RestoredJob;
 use supervisor::open_regular;
 
-use crate::course::{MODEL_SPOKE, RunNote, note_of};
+use crate::course::{MODEL_SPOKE, RunRecord, note_of};
 use crate::files::{JobFiles, RECORD, Status};
 
 /// A longer record is no job's: prompts and answers are shorter by far.
@@ -66,7 +66,7 @@ fn read_record(path: &Path) -> io::Result<Vec<u8>> {
 
 /// Returns the job as it stands now: one that was claimed after its record was written is running.
 fn as_it_stands(mut job: Job, files: &JobFiles, owner: &Owner) -> Job {
-    let newest = files.runs().last().and_then(|run| files.read::<RunNote>(&note_of(*run)));
+    let newest = files.runs().last().and_then(|run| files.read::<RunRecord>(&note_of(*run)));
     let claimed = newest.map(|note| note.attempt()).filter(|attempt| *attempt > job.progress.attempt);
     if let Some(attempt) = claimed
         && job.completed_at.is_none()

@@ -9,7 +9,7 @@ use std::time::Duration;
 use model::{Claim, Failure, FailureKind, Home, Job, JobEnd, JobId, Owner, Refusal, StateName, Timestamp};
 use store::{Held, JobFilter, PageRequest, RescueRequest, Store, StoreError};
 
-use crate::course::{self, Begin, RunNote, locks_of, note_of};
+use crate::course::{self, Begin, RunRecord, locks_of, note_of};
 use crate::desk::Inner;
 use crate::dispatch;
 use crate::error::CallError;
@@ -232,7 +232,7 @@ pub(crate) async fn take_care_of(desk: &Inner, held: &Held) {
 /// How a job goes on: with its newest run, if one was ever to be started; else with a new one, which is then its first.
 fn begin(desk: &Inner, job: &Job, claim: &Claim, files: &JobFiles) -> Begin {
     let Some(number) = files.runs().last().copied() else { return Begin::Anew };
-    match files.read::<RunNote>(&note_of(number)) {
+    match files.read::<RunRecord>(&note_of(number)) {
         // It was judged, and the desk died before it had begun the next one.
         Some(note) if !note.is_of(claim) => Begin::Anew,
         Some(note) => {

@@ -9,7 +9,7 @@ use supervisor::{Events, Offsets, Run, RunEvent};
 use tokio::time::{Instant, sleep_until};
 
 use super::words::unreadable;
-use super::{Course, RunNote, Unfinished, end_unreadable};
+use super::{Course, RunRecord, Unfinished, end_unreadable};
 use crate::live::Activity;
 
 /// How much of the end of stderr is weighed in the outcome.
@@ -30,7 +30,7 @@ impl Course<'_> {
         &mut self,
         number: u32,
         run: &Run,
-        note: &RunNote,
+        note: &RunRecord,
         started_at: Timestamp,
     ) -> Result<(Outcome, RunReport), Unfinished> {
         self.desk.note_run(self.job, run);
@@ -154,7 +154,7 @@ impl Course<'_> {
         }
     }
 
-    fn judged(&self, number: u32, summary: &Summary, report: &RunReport, note: &RunNote) -> Outcome {
+    fn judged(&self, number: u32, summary: &Summary, report: &RunReport, note: &RunRecord) -> Outcome {
         let stderr = self.files.error_tail(number, STDERR_TAIL).unwrap_or_default();
         let stderr = String::from_utf8_lossy(&stderr);
         judge(&Ended {
@@ -179,7 +179,7 @@ impl Course<'_> {
 }
 
 /// The facts about a run before the first output of its agent.
-fn first_activity(note: &RunNote, started_at: Timestamp) -> Activity {
+fn first_activity(note: &RunRecord, started_at: Timestamp) -> Activity {
     let so_far = note.relay.so_far();
     Activity {
         session: note.session.known().cloned(),
