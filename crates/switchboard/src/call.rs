@@ -15,7 +15,7 @@ use tokio::net::UnixStream;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::time::{Instant, Interval, MissedTickBehavior, interval, sleep_until};
 
-use crate::cli::Order;
+use crate::cli::CallArgs;
 use crate::config::Config;
 use crate::environment::Environment;
 use crate::exit_status::ExitStatus;
@@ -36,7 +36,7 @@ const COUNTED_BYTES: u64 = 1 << 30;
 const MOST_DAEMONS: u32 = 5;
 
 /// Places the call, stays until it is over, and turns its answer into an exit code.
-pub fn place(order: &Order) -> Result<ExitCode, Failure> {
+pub fn place(order: &CallArgs) -> Result<ExitCode, Failure> {
     if order.direct {
         return direct::place(order);
     }
@@ -73,7 +73,7 @@ pub fn place(order: &Order) -> Result<ExitCode, Failure> {
     follow(starter, &placed.job_id, view, order.wait, CtrlC::Cancels)
 }
 
-fn in_background(order: &Order, placed: &Placed) -> Result<ExitCode, Failure> {
+fn in_background(order: &CallArgs, placed: &Placed) -> Result<ExitCode, Failure> {
     if order.json || order.events {
         output::line(&serde_json::to_string(placed)?);
     } else {
@@ -242,7 +242,7 @@ impl Follower {
 }
 
 /// What is asked, in the words of the model.
-pub fn spec(order: &Order, config: &Config) -> Result<CallSpec, Failure> {
+pub fn spec(order: &CallArgs, config: &Config) -> Result<CallSpec, Failure> {
     let cwd = real_directory("--cwd", &order.cwd)?;
     let add_dirs = order.add_dir.iter().map(|directory| real_directory("--add-dir", directory));
     let add_dirs = add_dirs.collect::<Result<_, _>>()?;
@@ -286,7 +286,7 @@ fn real_directory(option: &'static str, folder: &Path) -> Result<PathBuf, Failur
 }
 
 /// The policy that is named, or the operator's.
-fn policy(order: &Order, config: &Config) -> CallPolicy {
+fn policy(order: &CallArgs, config: &Config) -> CallPolicy {
     let default = config.sandbox.policy.clone();
     let requirement = match (order.require, order.best_effort) {
         (true, _) => Requirement::Require,
@@ -301,7 +301,7 @@ fn policy(order: &Order, config: &Config) -> CallPolicy {
     }
 }
 
-fn prompt(order: &Order) -> Result<String, Failure> {
+fn prompt(order: &CallArgs) -> Result<String, Failure> {
     match order.prompt.as_deref() {
         None | Some("-") => {
             if io::stdin().is_terminal() {

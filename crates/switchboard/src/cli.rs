@@ -36,7 +36,7 @@ pub enum Colour {
 #[derive(Debug, Subcommand)]
 pub enum Command {
     /// Send a prompt to an agent and stream its answer
-    Call(Box<Order>),
+    Call(Box<CallArgs>),
     /// List jobs, newest first
     Jobs(ListJobs),
     /// Show the status of a job or of the daemon
@@ -84,7 +84,7 @@ pub enum Command {
     )
 )]
 #[expect(clippy::struct_excessive_bools, reason = "each is a flag of its own")]
-pub struct Order {
+pub struct CallArgs {
     /// Agent: claude, codex, gemini, or rehearsal (scripted, needs no account)
     #[arg(value_parser = one_of::<AgentKind>(&AgentKind::ALL.map(AgentKind::name)), ignore_case = true, hide_possible_values = true)]
     pub agent: AgentKind,

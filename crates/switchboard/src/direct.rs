@@ -14,7 +14,7 @@ use supervisor::{Offsets, Run, RunEvent, Supervisor};
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::time::{Instant, sleep_until};
 
-use crate::cli::Order;
+use crate::cli::CallArgs;
 use crate::closing::Closing;
 use crate::config::Config;
 use crate::environment::Environment;
@@ -26,7 +26,7 @@ use crate::view::{How, View};
 use crate::{call, doctor as here, output, wire};
 
 /// Places the call, stays until it is over, and turns its outcome into an exit code.
-pub fn place(order: &Order) -> Result<ExitCode, Failure> {
+pub fn place(order: &CallArgs) -> Result<ExitCode, Failure> {
     let environment = Environment::of_this_process();
     let home = Home::find(&environment)?;
     let config = Config::read(Some(&home), &environment, &[])?;
@@ -94,7 +94,7 @@ struct Call<'a> {
 
 impl Call<'_> {
     /// Passes on what the agent says until the run is over. Ctrl-C asks it to stop; the end is waited for all the same.
-    async fn follow(&self, run: &Run, order: &Order) -> Result<(Outcome, RunReport), Failure> {
+    async fn follow(&self, run: &Run, order: &CallArgs) -> Result<(Outcome, RunReport), Failure> {
         // Made once: a signal that comes between two looks is kept.
         let mut interrupted = signal(SignalKind::interrupt()).map_err(Failure::Runtime)?;
         let mut terminated = signal(SignalKind::terminate()).map_err(Failure::Runtime)?;
@@ -144,7 +144,7 @@ impl Call<'_> {
     }
 }
 
-fn tell(order: &Order, outcome: &Outcome) -> Result<(), Failure> {
+fn tell(order: &CallArgs, outcome: &Outcome) -> Result<(), Failure> {
     if order.json || order.events {
         output::line(&serde_json::to_string(outcome)?);
     }

@@ -11,7 +11,7 @@ use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use model::AgentKind;
 use serde_json::Value;
 
-use crate::cli::Order;
+use crate::cli::CallArgs;
 use crate::closing::Closing;
 use crate::echo::NoMark;
 use crate::failure::Failure;
@@ -41,7 +41,7 @@ pub enum How {
 
 impl How {
     /// What an order wants.
-    pub fn of(order: &Order) -> Self {
+    pub fn of(order: &CallArgs) -> Self {
         match (order.json, order.events) {
             (true, _) => Self::Answer,
             (_, true) => Self::Events,

@@ -13,7 +13,7 @@ use crate::files::JobFiles;
 
 /// A call, and how it is placed.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Order {
+pub struct CallRequest {
     /// What is asked. With [`SessionChoice::ContinueLatest`] the last session of the task is gone on with.
     pub call: CallSpec,
     /// The tool through which it is asked.
@@ -32,7 +32,7 @@ pub struct Order {
     pub environment: Option<CallerEnvironment>,
 }
 
-impl Order {
+impl CallRequest {
     /// That call, through that tool, with nothing special about it.
     pub fn new(call: CallSpec, tool: impl Into<String>) -> Self {
         Self {
@@ -66,12 +66,12 @@ pub struct Placed {
 impl JobService {
     /// Places a call. Everything that can be known to be wrong with it is told before; once this answers, the job survives
     /// whatever happens.
-    pub async fn place(&self, order: Order) -> Result<Placed, CallError> {
+    pub async fn place(&self, order: CallRequest) -> Result<Placed, CallError> {
         Ok(self.place_soon(order).await?.flushed().await?)
     }
 
     /// The same, and answers when the job is written. Nobody must be told of it before the disk has it, or has its end.
-    pub async fn place_soon(&self, order: Order) -> Result<Committed<Placed>, CallError> {
+    pub async fn place_soon(&self, order: CallRequest) -> Result<Committed<Placed>, CallError> {
         self.0.check_store().map_err(StoreError::from)?;
         let (asked, tool, key) = (order.call.clone(), order.tool.clone(), order.idempotency_key.clone());
         let environment = order.environment.clone();
@@ -146,8 +146,8 @@ impl JobService {
     }
 
     /// What is kept of a call that could be launched right now.
-    async fn checked(&self, order: Order) -> Result<NewJob, CallError> {
-        let Order {
+    async fn checked(&self, order: CallRequest) -> Result<NewJob, CallError> {
+        let CallRequest {
             mut call,
             tool,
             task,

@@ -4,7 +4,7 @@ use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::time::Duration;
 
-use calls::{Answer, CallError, Followed, JobStatus, Order, Status, Stream, Until};
+use calls::{Answer, CallError, CallRequest, Followed, JobStatus, Status, Stream, Until};
 use model::{AgentEvent, JobId, StateName, Timestamp};
 
 use crate::scene::{Scene, answered, close, ended, until_it_says};
@@ -131,7 +131,8 @@ fn the_events_come_with_the_answer_when_asked_for() {
         let desk = scene.open().await;
         let order = scene.order("tool Bash ls => a b\nanswer two files");
         assert_eq!(answered(&desk, order.clone()).await.stream_events, None);
-        let events = answered(&desk, Order { expose_stream: true, ..order }).await.stream_events.unwrap();
+        let events =
+            answered(&desk, CallRequest { expose_stream: true, ..order }).await.stream_events.unwrap();
         let named = |name: &str| events.iter().any(|event| event["event"] == name);
         assert!(named("tool_use") && named("tool_result") && named("finished"), "{events:?}");
         close(&desk).await;
@@ -142,7 +143,7 @@ fn of_too_many_events_head_and_tail_are_kept_and_the_gap_is_named() {
     Scene::play(async |scene| {
         let desk = scene.open().await;
         let order =
-            Order { expose_stream: true, ..scene.order("flood events 4MB\nsay the end\nanswer done") };
+            CallRequest { expose_stream: true, ..scene.order("flood events 4MB\nsay the end\nanswer done") };
         let answer = answered(&desk, order).await;
         let events = answer.stream_events.as_ref().unwrap();
         assert!(serde_json::to_string(events).unwrap().len() < 2 << 20, "they are bounded");
@@ -159,7 +160,7 @@ fn of_too_many_events_head_and_tail_are_kept_and_the_gap_is_named() {
 fn events_are_cut_like_the_answer() {
     Scene::play(async |scene| {
         let desk = scene.open().await;
-        let order = Order { expose_stream: true, ..scene.order("flood events 100KB\nanswer done") };
+        let order = CallRequest { expose_stream: true, ..scene.order("flood events 100KB\nanswer done") };
         let answer = answered(&desk, order).await;
         let all = answer.stream_events.as_ref().unwrap().len();
         assert_eq!(answer.truncated, None, "so many are kept");
@@ -178,7 +179,7 @@ fn the_events_of_all_runs_come_with_the_answer() {
     Scene::play(async |scene| {
         let desk = scene.open().await;
         let script = "say so far\nfail rate-limit Too many requests, try again in 1 seconds";
-        let answer = answered(&desk, Order { expose_stream: true, ..scene.order(script) }).await;
+        let answer = answered(&desk, CallRequest { expose_stream: true, ..scene.order(script) }).await;
         let events = answer.stream_events.unwrap();
         let texts: Vec<_> = events.iter().filter(|event| event["event"] == "text").collect();
         assert!(texts.iter().any(|event| event["text"] == "so far"), "the first run is in {texts:?}");

@@ -6,7 +6,7 @@ use std::path::Path;
 use std::process::{Child, ChildStdout, Command, ExitCode, Stdio};
 use std::time::Duration;
 
-use calls::{JobService, JobStatus, Order};
+use calls::{CallRequest, JobService, JobStatus};
 use model::{JobId, RunState};
 
 use crate::scene::{Scene, call, close, ended, eventually, is_running, processes, runs, runtime, settings};
@@ -36,9 +36,9 @@ pub fn serve_if_asked() -> Option<ExitCode> {
             let line = line.unwrap();
             let (key, script) = line.split_once(' ').unwrap();
             let script = script.replace(';', "\n");
-            let order = Order {
+            let order = CallRequest {
                 idempotency_key: Some(key.to_owned()),
-                ..Order::new(call(Path::new(&workspace), Path::new(&pids), &script), "call_cc")
+                ..CallRequest::new(call(Path::new(&workspace), Path::new(&pids), &script), "call_cc")
             };
             let placed = desk.place(order).await.unwrap();
             println!("{}", placed.job);

@@ -2,7 +2,7 @@
 
 use std::fs;
 
-use calls::{CallError, JobStatus, Order};
+use calls::{CallError, CallRequest, JobStatus};
 use model::{CallSpec, SessionChoice};
 use store::JobFilter;
 
@@ -36,7 +36,7 @@ fn what_cannot_be_launched_is_refused_and_not_placed() {
                 CallSpec { session: SessionChoice::Resume("no-uuid".parse().unwrap()), ..good.clone() },
             ),
         ] {
-            let error = desk.place(Order::new(call, "call_cc")).await.unwrap_err();
+            let error = desk.place(CallRequest::new(call, "call_cc")).await.unwrap_err();
             assert_eq!(error.field(), Some(field), "{error:?}");
             assert!(!error.hint().is_empty());
         }
@@ -49,7 +49,7 @@ fn what_cannot_be_launched_is_refused_and_not_placed() {
 fn the_same_key_is_the_same_job() {
     Scene::play(async |scene| {
         let desk = scene.open().await;
-        let order = Order { idempotency_key: Some("k".to_owned()), ..scene.order("answer once") };
+        let order = CallRequest { idempotency_key: Some("k".to_owned()), ..scene.order("answer once") };
         let first = desk.place(order.clone()).await.unwrap();
         let second = desk.place(order.clone()).await.unwrap();
         assert_eq!((first.job, first.is_new, second.is_new), (second.job, true, false));
@@ -62,13 +62,13 @@ fn the_same_key_is_the_same_job() {
 fn the_key_of_another_call_is_refused() {
     Scene::play(async |scene| {
         let desk = scene.open().await;
-        let order = Order { idempotency_key: Some("k".to_owned()), ..scene.order("answer once") };
+        let order = CallRequest { idempotency_key: Some("k".to_owned()), ..scene.order("answer once") };
         answered(&desk, order.clone()).await;
         let other_prompt = CallSpec { prompt: "Something else.".to_owned(), ..order.call.clone() };
         for other in [
-            Order { tool: "call_gem".to_owned(), ..order.clone() },
-            Order { call: other_prompt, ..order.clone() },
-            Order { call: CallSpec { cwd: "/usr".into(), ..order.call.clone() }, ..order },
+            CallRequest { tool: "call_gem".to_owned(), ..order.clone() },
+            CallRequest { call: other_prompt, ..order.clone() },
+            CallRequest { call: CallSpec { cwd: "/usr".into(), ..order.call.clone() }, ..order },
         ] {
             let error = desk.place(other).await.unwrap_err();
             assert!(matches!(error, CallError::KeyOfAnother { .. }), "{error:?}");
@@ -83,7 +83,8 @@ fn a_call_that_was_placed_is_found_by_its_key_though_its_folder_is_gone() {
         let folder = scene.workspace().join("short-lived");
         fs::create_dir(&folder).unwrap();
         let call = CallSpec { cwd: folder.clone(), ..scene.call("answer once") };
-        let order = Order { idempotency_key: Some("k".to_owned()), ..Order::new(call, "call_cc") };
+        let order =
+            CallRequest { idempotency_key: Some("k".to_owned()), ..CallRequest::new(call, "call_cc") };
         let first = answered(&desk, order.clone()).await;
         fs::remove_dir(&folder).unwrap();
         assert_eq!(answered(&desk, order.clone()).await.job_id, first.job_id);

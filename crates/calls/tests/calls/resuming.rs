@@ -3,7 +3,7 @@
 use std::fs;
 use std::time::Duration;
 
-use calls::{CallError, JobStatus, Order, ShutdownMode};
+use calls::{CallError, CallRequest, JobStatus, ShutdownMode};
 use model::{CallSpec, JobState, RunState, SessionChoice, StateName};
 use rustix::process::{Pid, Signal, kill_process};
 
@@ -191,9 +191,9 @@ fn after_a_reboot_the_job_is_begun_again() {
 fn the_latest_session_of_a_task_is_gone_on_with() {
     Scene::play(async |scene| {
         let desk = scene.open().await;
-        let order = |task: &str, session| Order {
+        let order = |task: &str, session| CallRequest {
             task: Some(task.to_owned()),
-            ..Order::new(CallSpec { session, ..scene.call("answer yes") }, "call_cc")
+            ..CallRequest::new(CallSpec { session, ..scene.call("answer yes") }, "call_cc")
         };
         let shop = answered(&desk, order("shop", SessionChoice::New)).await;
         answered(&desk, order("garden", SessionChoice::New)).await;
@@ -213,7 +213,8 @@ fn the_latest_session_of_a_task_is_gone_on_with() {
 fn session_without_an_answer_is_not_resumed() {
     Scene::play(async |scene| {
         let desk = scene.open().await;
-        let order = |script: &str, session| Order::new(CallSpec { session, ..scene.call(script) }, "call_cc");
+        let order =
+            |script: &str, session| CallRequest::new(CallSpec { session, ..scene.call(script) }, "call_cc");
         let latest = || SessionChoice::ContinueLatest;
         // It is given an id for its session, and dies before it has used it.
         let died = answered(&desk, order("exit 1", SessionChoice::New)).await;

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use agents::doctor::Lookup;
-use calls::{Answer, JobService, Order, Settings, ShutdownMode, Until};
+use calls::{Answer, CallRequest, JobService, Settings, ShutdownMode, Until};
 use model::{AgentKind, CallPolicy, CallSpec, JobId, Limits, RunStatus, SessionChoice};
 use supervisor::Supervisor;
 use tempfile::TempDir;
@@ -70,8 +70,8 @@ impl Scene {
         call(&self.workspace(), &self.pid_file(), script)
     }
 
-    pub fn order(&self, script: &str) -> Order {
-        Order::new(self.call(script), "call_cc")
+    pub fn order(&self, script: &str) -> CallRequest {
+        CallRequest::new(self.call(script), "call_cc")
     }
 
     pub fn descendants(&self) -> Vec<i32> {
@@ -136,7 +136,7 @@ pub fn call(workspace: &Path, pid_file: &Path, script: &str) -> CallSpec {
 }
 
 /// Places a call and waits for its end.
-pub async fn answered(desk: &JobService, order: Order) -> Answer {
+pub async fn answered(desk: &JobService, order: CallRequest) -> Answer {
     let job = desk.place(order).await.unwrap_or_else(|error| panic!("{error:?}")).job;
     ended(desk, job).await
 }

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use calls::{Followed, JobFilter, JobStatus, Order, PageRequest, ShutdownMode, Until};
+use calls::{CallRequest, Followed, JobFilter, JobStatus, PageRequest, ShutdownMode, Until};
 use model::{AgentKind, CallSpec, JobId, RunState, SessionChoice};
 
 use crate::scene::{LONG, Scene, answered, close, ended, until_it_says, waiting_behind};
@@ -34,9 +34,9 @@ fn nested_call_has_the_slot_of_its_parent_after_a_restart() {
         let hang = || scene.order("say here\nhang");
         let parent = desk.place(hang()).await.unwrap().job;
         until_it_says(&desk, parent, "here").await;
-        let first = desk.place(Order { parent: Some(parent), ..hang() }).await.unwrap().job;
+        let first = desk.place(CallRequest { parent: Some(parent), ..hang() }).await.unwrap().job;
         until_it_says(&desk, first, "here").await;
-        let second = Order { parent: Some(parent), ..scene.order("answer nested") };
+        let second = CallRequest { parent: Some(parent), ..scene.order("answer nested") };
         let second = desk.place(second).await.unwrap().job;
         desk.close(ShutdownMode::Detach).await;
         let desk = scene.open_with(|settings| settings.at_once = 1).await;
@@ -58,7 +58,7 @@ fn nested_call_does_not_wait_for_the_slot_of_its_parent() {
             let parent = desk.place(scene.order("say here\nhang")).await.unwrap().job;
             until_it_says(&desk, parent, "here").await;
             for _ in 0..2 {
-                let nested = Order { parent: Some(parent), ..scene.order("answer nested") };
+                let nested = CallRequest { parent: Some(parent), ..scene.order("answer nested") };
                 assert_eq!(answered(&desk, nested).await.output, "nested");
             }
             // The slot is the parent's again.
@@ -76,7 +76,7 @@ fn nested_call_does_not_wait_for_the_folder_of_its_parent() {
         let desk = scene.open_with(|settings| settings.one_writer_per_folder = true).await;
         let parent = desk.place(scene.order("say here\nhang")).await.unwrap().job;
         until_it_says(&desk, parent, "here").await;
-        let nested = Order { parent: Some(parent), ..scene.order("answer nested") };
+        let nested = CallRequest { parent: Some(parent), ..scene.order("answer nested") };
         assert_eq!(answered(&desk, nested).await.output, "nested");
         desk.cancel(parent).await.unwrap();
         ended(&desk, parent).await;
@@ -89,7 +89,7 @@ fn calls_nested_too_deep_are_refused() {
         let desk = scene.open_with(|settings| settings.at_once = 1).await;
         let mut jobs: Vec<JobId> = Vec::new();
         let refused = loop {
-            let order = Order { parent: jobs.last().copied(), ..scene.order("say here\nhang") };
+            let order = CallRequest { parent: jobs.last().copied(), ..scene.order("say here\nhang") };
             match desk.place(order).await {
                 Ok(placed) => jobs.push(placed.job),
                 Err(error) => break error,
@@ -141,7 +141,7 @@ fn a_session_is_never_run_twice_at_once() {
         };
         let mut jobs = vec![first];
         for _ in 0..2 {
-            jobs.push(desk.place(Order::new(resume.clone(), "call_cc")).await.unwrap().job);
+            jobs.push(desk.place(CallRequest::new(resume.clone(), "call_cc")).await.unwrap().job);
         }
         desk.wait(&jobs, Until::All, LONG).await.unwrap();
         for &job in &jobs {

@@ -6,7 +6,7 @@ use std::io;
 use std::time::Duration;
 
 use calls::{
-    CallError, Followed, Found, JobFilter, JobService, JobSummary, Order, PageRequest, Stream, Until,
+    CallError, CallRequest, Followed, Found, JobFilter, JobService, JobSummary, PageRequest, Stream, Until,
 };
 use model::{Job, JobId, JobIdPrefix, Timestamp};
 use tokio::io::AsyncBufReadExt;
@@ -137,13 +137,13 @@ async fn brief(desk: &JobService, request: Request, connection: &Connection) -> 
 
 async fn place(desk: &JobService, wanted: Wanted, connection: &Connection) -> Result<Placed, CallError> {
     let Wanted { call, task, key, background } = wanted;
-    let order = Order {
+    let order = CallRequest {
         task: Some(task),
         idempotency_key: Some(key),
         fire_and_forget: background,
         environment: connection.caller_environment(),
         parent: connection.parent(desk),
-        ..Order::new(call, TOOL)
+        ..CallRequest::new(call, TOOL)
     };
     desk.place(order).await.map(placed)
 }

@@ -5,7 +5,7 @@
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use calls::{Answer, CallError, Committed, Kept, Order, Placed, Until};
+use calls::{Answer, CallError, CallRequest, Committed, Kept, Placed, Until};
 use model::{
     AgentKind, AgentName, CallPolicy, CallSpec, JobId, Limits, Mode, Preset, SessionChoice, SessionId,
     ToolChoice,
@@ -107,7 +107,7 @@ pub(super) struct Parameters {
 
 /// A call that can be placed, and how it is waited for.
 struct Asked {
-    order: Order,
+    order: CallRequest,
     wait: Option<Duration>,
     max_response_chars: usize,
 }
@@ -243,14 +243,14 @@ impl CallTool {
             ..CallSpec::new(self.agent, given.prompt, cwd(server, given.cwd.as_deref())?)
         };
         let call = if server.options.trust_workspaces { call.trusting_its_workspace() } else { call };
-        let order = Order {
+        let order = CallRequest {
             task: given.task_name.map(|name| short("task_name", name.trim())).transpose()?,
             idempotency_key: given.idempotency_key.map(|key| short("idempotency_key", &key)).transpose()?,
             fire_and_forget: given.fire_and_forget,
             expose_stream: given.expose_stream,
             environment: server.client.environment.clone(),
             parent: server.client.parent,
-            ..Order::new(call, self.name)
+            ..CallRequest::new(call, self.name)
         };
         let chars = given
             .max_response_chars
@@ -267,7 +267,7 @@ impl CallTool {
 }
 
 /// Places the call. What is wrong with a folder is told of the parameter that named it.
-async fn place(server: &Server, order: Order) -> Result<Committed<Placed>, Refusal> {
+async fn place(server: &Server, order: CallRequest) -> Result<Committed<Placed>, Refusal> {
     let cwd = order.call.cwd.clone();
     server.desk.place_soon(order).await.map_err(|error| match &error {
         CallError::Cwd { folder, .. } | CallError::CwdIsNoFolder { folder } if *folder != cwd => {
