@@ -27,7 +27,7 @@ use rustix::process::{
 use rustix::stdio::{dup2_stdin, dup2_stdout};
 use tokio::process::Child;
 
-use crate::held::{LockedSpool, Order};
+use crate::held::{LockedSpool, RunManifest};
 use crate::os::{self, Forked, Signals};
 use crate::program::{HalfReady, Ready};
 use crate::readiness::is_readable;
@@ -207,7 +207,7 @@ struct Wanted {
 /// In a supervisor without a folder. Until it has one, a signal ends it as it would any process: there is nothing to be seen to.
 fn wait_for_a_folder(has_taken: &OwnedFd) -> io::Result<Option<ForkedSupervisor>> {
     let half_ready = HalfReady::get()?;
-    Order::practise();
+    RunManifest::practise();
     os::let_signals_act()?;
     // One at a time is woken up, however many wait.
     let Some(Wanted { path: folder, folder: open, voice }) = next()? else { return Ok(None) };

@@ -64,7 +64,7 @@ impl Versioned for RunStatus {
 
 /// What stands in `plan.json`.
 #[derive(Debug, Serialize, Deserialize)]
-pub struct Order {
+pub struct RunManifest {
     version: u32,
     pub run_id: RunId,
     pub plan: RunPlan,
@@ -73,7 +73,7 @@ pub struct Order {
     pub starter: Option<ProcessIdentity>,
 }
 
-impl Order {
+impl RunManifest {
     /// Reads an order that means nothing, so that all it takes to read one is in memory when it counts.
     pub fn practise() {
         let (run_id, plan) = (RunId::from_random([0; 16]), RunPlan::new("/", "/"));
@@ -82,7 +82,7 @@ impl Order {
     }
 }
 
-impl Versioned for Order {
+impl Versioned for RunManifest {
     fn version(&self) -> u32 {
         self.version
     }
@@ -165,7 +165,7 @@ impl LockedSpool {
             Lasts::ToItsEnd => None,
             Lasts::AsLongAsItsStarter => Some(this_process()?),
         };
-        let order = Order { version: STATUS_VERSION, run_id, plan: plan.clone(), starter };
+        let order = RunManifest { version: STATUS_VERSION, run_id, plan: plan.clone(), starter };
         self.create(PLAN)?.write_all(&serde_json::to_vec(&order)?)
     }
 
@@ -183,7 +183,7 @@ impl LockedSpool {
     }
 
     /// What is to be run; none when it has been started already.
-    pub fn order(&self) -> Result<Option<Order>, SpoolError> {
+    pub fn order(&self) -> Result<Option<RunManifest>, SpoolError> {
         self.parse(PLAN)
     }
 

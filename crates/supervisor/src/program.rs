@@ -16,7 +16,7 @@ use sandbox::{CommitWatch, CountedCommits};
 use crate::active_runs::Publication;
 use crate::confine::release_caches;
 use crate::fork_server::{ForkedSupervisor, NURSERY, bear_supervisors};
-use crate::held::{ERROR, LockedSpool, OUTPUT, Order, StatusSlot};
+use crate::held::{ERROR, LockedSpool, OUTPUT, RunManifest, StatusSlot};
 use crate::launch::{Launched, StreamFiles, launch};
 use crate::line::tell;
 use crate::os::{self, Signals, Starter};
@@ -153,7 +153,7 @@ fn execute(folder: &OsStr, ready: &Ready) -> Result<(), GaveUp> {
     os::leave_the_caller().map_err(GaveUp::Setup)?;
     let name = || folder.display().to_string();
     let spool = LockedSpool::handed_over().map_err(GaveUp::Setup)?.ok_or_else(|| GaveUp::Held(name()))?;
-    let Order { run_id, plan, starter, .. } = spool.order()?.ok_or_else(|| GaveUp::NoPlan(name()))?;
+    let RunManifest { run_id, plan, starter, .. } = spool.order()?.ok_or_else(|| GaveUp::NoPlan(name()))?;
     let files = open_streams(&spool).map_err(GaveUp::Write)?;
     // Its room was taken before the agent can fill the disk.
     let last_slot = spool.last_status(plan.status_outlives).map_err(GaveUp::Write)?;

@@ -19,7 +19,7 @@ use model::{RunStatus, STATUS_VERSION};
 use rustix::fs::{CWD, FlockOperation, Mode, OFlags, flock, openat};
 use rustix::io::Errno;
 
-use crate::held::{Order, STATUS, Versioned};
+use crate::held::{RunManifest, STATUS, Versioned};
 use crate::lack::is_resource_exhaustion;
 use crate::regular::read_regular;
 
@@ -71,7 +71,7 @@ impl Spool {
     }
 
     /// What was asked for; none when the agent has been started already, or nothing was ever asked for.
-    pub(crate) fn order(&self) -> Result<Option<Order>, SpoolError> {
+    pub(crate) fn order(&self) -> Result<Option<RunManifest>, SpoolError> {
         self.read(crate::held::PLAN)
     }
 
