@@ -140,7 +140,7 @@ async fn keep(store: &Store, jobs: u32) -> Result<f64, Failure> {
     let began = Instant::now();
     for _ in 0..jobs {
         let call = CallSpec::new(AgentKind::Rehearsal, "What is 2 + 2?", "/tmp");
-        store.place(NewJob::new(call, "call", here.clone())).await?;
+        store.submit(NewJob::new(call, "call", here.clone())).await?;
         let request = ClaimRequest {
             owner: Owner::new("bench"),
             homes: vec![here.clone()],

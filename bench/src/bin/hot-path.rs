@@ -61,7 +61,7 @@ async fn cycle(times: u32) -> Result<(), Box<dyn Error>> {
     let here = Home::Host("this-machine".into());
     for _ in 0..times {
         let call = CallSpec::new(AgentKind::Rehearsal, "What is 2 + 2?", "/tmp");
-        store.place(NewJob::new(call, "call", here.clone())).await?;
+        store.submit(NewJob::new(call, "call", here.clone())).await?;
         let request = ClaimRequest {
             owner: Owner::new("daemon-1"),
             homes: vec![here.clone()],

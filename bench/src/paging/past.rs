@@ -64,7 +64,7 @@ async fn keep(store: &Store, clock: &ManualClock, number: u64) -> Result<(), Fai
     let (task, prompt) = ASKED[pick(scattered(number, 1000), ASKED.len())];
     let here = Home::Host("here".to_owned());
     let call = CallSpec { model: Some(model.to_owned()), ..CallSpec::new(agent, prompt, "/home/ana/shop") };
-    store.place(NewJob { task: task.to_owned(), ..NewJob::new(call, "cli", here.clone()) }).await?;
+    store.submit(NewJob { task: task.to_owned(), ..NewJob::new(call, "cli", here.clone()) }).await?;
     clock.advance(Duration::from_millis(20));
     let request = ClaimRequest {
         owner: Owner::new("bench"),

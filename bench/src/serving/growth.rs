@@ -119,7 +119,7 @@ async fn fill(database: &Path, jobs: u32) -> Result<(), Failure> {
 async fn keep(store: &Store) -> Result<(), Failure> {
     let elsewhere = Home::Host("elsewhere".into());
     let call = CallSpec::new(AgentKind::Rehearsal, "What is 2 + 2?", "/tmp");
-    store.place(NewJob::new(call, "call", elsewhere.clone())).await?;
+    store.submit(NewJob::new(call, "call", elsewhere.clone())).await?;
     let request = ClaimRequest {
         owner: Owner::new("elsewhere"),
         homes: vec![elsewhere],

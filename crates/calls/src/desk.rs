@@ -32,7 +32,7 @@ use crate::wait_reason::WaitReason;
 
 pub use answering::Kept;
 pub use ending::{Cancelled, ShutdownMode};
-pub use placing::{CallRequest, Placed};
+pub use placing::{CallRequest, SubmittedJob};
 
 /// Where calls are placed and asked about. Copies are the same desk. It works until it is closed ([`JobService::close`]).
 #[derive(Debug, Clone)]

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use futures_util::FutureExt;
 use model::{AgentKind, Claim, Home, Job, JobId, NewJob};
-use store::{Capacity, ClaimRequest, Committed, FlushTicket, Held, Placed, StoreError, WatchEvent};
+use store::{Capacity, ClaimRequest, Committed, FlushTicket, Held, StoreError, Submitted, WatchEvent};
 use tokio::sync::Notify;
 use tokio::task::{Id, JoinError, JoinSet};
 use tokio::time::{Instant, sleep, sleep_until};
@@ -59,14 +59,14 @@ pub(crate) async fn keep(
     desk: &Arc<Inner>,
     id: JobId,
     order: NewJob,
-) -> Result<Committed<Placed>, StoreError> {
+) -> Result<Committed<Submitted>, StoreError> {
     let Some(seat) = desk.seats.take() else {
-        let placed = async { desk.store.place_as(id, order, None).await?.flushed().await }.await;
+        let placed = async { desk.store.submit_as(id, order, None).await?.flushed().await }.await;
         // A place may be free again by now, and who left it did not know that somebody waits.
         desk.wake.notify_one();
         return placed.map(Committed::already_flushed);
     };
-    let Committed { value: mut placed, flush } = desk.store.place_as(id, order, Some(request(desk))).await?;
+    let Committed { value: mut placed, flush } = desk.store.submit_as(id, order, Some(request(desk))).await?;
     let begun = placed.claimed.take();
     let is_this = begun.as_ref().map(|job| job.id) == Some(placed.job.id);
     match begun.and_then(|job| Some((job.claim()?, job))) {

@@ -46,7 +46,7 @@ pub use answer::{
 };
 pub use caller_environment::{CallerEnvironment, agent_variables, secret_values};
 pub use confinement::{Gap, QuarantinedPath, Sandbox, ceiling_note};
-pub use desk::{CallRequest, Cancelled, JobService, Kept, Placed, ShutdownMode};
+pub use desk::{CallRequest, Cancelled, JobService, Kept, ShutdownMode, SubmittedJob};
 pub use error::CallError;
 pub use files::{JobFiles, Part, Status, Stream};
 pub use follow::{Follow, Followed};

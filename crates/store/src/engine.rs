@@ -38,7 +38,7 @@ pub trait Engine: Send + Sync + std::fmt::Debug {
     /// Keeps a new job, or finds the earlier one with the same key. With a request, the owner may also be given a job, this one
     /// or an older one; an engine that cannot do both at once leaves the claim to be made.
     /// Answers once it is written; an engine that answers no sooner than the disk says so.
-    async fn place(&self, job: Job, request: Option<ClaimRequest>) -> Result<Committed<Begun>, StoreError>;
+    async fn submit(&self, job: Job, request: Option<ClaimRequest>) -> Result<Committed<Begun>, StoreError>;
     async fn claim(&self, request: ClaimRequest, now: Timestamp) -> Result<Option<Job>, StoreError>;
     async fn renew(&self, owner: Owner, expires_at: Timestamp) -> Result<Vec<Held>, StoreError>;
     /// Notes that an owner closes the store. Only an engine that can lose its log needs to know.

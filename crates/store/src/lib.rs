@@ -17,7 +17,7 @@
 //! let store = Store::open(Opening::new("sqlite::memory:".parse()?, "unused")).await?;
 //! let here = Home::Host("this-machine".into());
 //! let call = CallSpec::new(AgentKind::Rehearsal, "What is 2 + 2?", "/tmp");
-//! let placed = store.place(NewJob::new(call, "call", here.clone())).await?;
+//! let placed = store.submit(NewJob::new(call, "call", here.clone())).await?;
 //!
 //! let request = ClaimRequest {
 //!     owner: Owner::new("daemon-1"),
@@ -70,7 +70,7 @@ pub use loss::{Loss, StoreLoss};
 pub use redact::{BadPattern, REPLACEMENT as REDACTED, Redactor};
 pub use requests::{
     CancelReply, Capacity, ClaimRequest, Finished, Found, Held, JobFilter, JobSummary, LastSession, Page,
-    PageRequest, Placed, RescueRequest, Retention,
+    PageRequest, RescueRequest, Retention, Submitted,
 };
 pub use setting::{Setting, SettingError};
 pub use sqlite::{DatabaseFile, RejectedJob, RestoredJob};

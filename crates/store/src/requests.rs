@@ -50,7 +50,7 @@ impl RescueRequest {
 
 /// What became of a call that was placed.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Placed {
+pub struct Submitted {
     /// The job, new or of an earlier call with the same key.
     pub job: Job,
     /// Whether this call made it.

@@ -21,8 +21,8 @@ use crate::ids::Ids;
 use crate::loss::StoreLoss;
 use crate::redact::Redactor;
 use crate::requests::{
-    CancelReply, ClaimRequest, Finished, Found, Held, JobFilter, LastSession, Page, PageRequest, Placed,
-    RescueRequest, Retention,
+    CancelReply, ClaimRequest, Finished, Found, Held, JobFilter, LastSession, Page, PageRequest,
+    RescueRequest, Retention, Submitted,
 };
 use crate::row::EndRow;
 use crate::setting::Setting;
@@ -103,8 +103,8 @@ impl Store {
     ///
     /// The same idempotency key gives the same job, which may have been asked for in other words. When the answer is
     /// [`StoreError::Unconfirmed`], the job may be there: ask again with the same key, or look for the id in the error.
-    pub async fn place(&self, order: NewJob) -> Result<Placed, StoreError> {
-        self.place_as(self.new_id()?, order, None).await?.flushed().await
+    pub async fn submit(&self, order: NewJob) -> Result<Submitted, StoreError> {
+        self.submit_as(self.new_id()?, order, None).await?.flushed().await
     }
 
     /// Takes these values out of everything that is kept from now on.
@@ -127,13 +127,13 @@ impl Store {
         Arc::clone(&self.redactor.read().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// Returns an id for a job that is to be placed ([`Self::place_as`]), newer than all before it.
+    /// Returns an id for a job that is to be placed ([`Self::submit_as`]), newer than all before it.
     pub fn new_id(&self) -> Result<JobId, StoreError> {
         self.ids.job(self.now())
     }
 
     /// Like [`Self::place`], by an owner that has room: it may get its next job, this one or an older one, in the same breath
-    /// ([`Placed::claimed`]). When it gets none, there may be one all the same: ask [`Self::claim`].
+    /// ([`Submitted::claimed`]). When it gets none, there may be one all the same: ask [`Self::claim`].
     ///
     /// Answers when it is written, so that the owner can get ready to run it. What is to last must not be begun, and the caller
     /// not be answered, before the disk has it ([`Committed::flush`]).
@@ -141,27 +141,27 @@ impl Store {
         &self,
         order: NewJob,
         request: ClaimRequest,
-    ) -> Result<Committed<Placed>, StoreError> {
-        self.place_as(self.new_id()?, order, Some(request)).await
+    ) -> Result<Committed<Submitted>, StoreError> {
+        self.submit_as(self.new_id()?, order, Some(request)).await
     }
 
     /// Places a job under an id of [`Self::new_id`], with or without a claim. Of a call that was placed before under its key, the id
     /// is that of the earlier job.
-    pub async fn place_as(
+    pub async fn submit_as(
         &self,
         id: JobId,
         mut order: NewJob,
         request: Option<ClaimRequest>,
-    ) -> Result<Committed<Placed>, StoreError> {
+    ) -> Result<Committed<Submitted>, StoreError> {
         refuse_empty(&order)?;
         let redactions = self.redactor().clean_order(&mut order)?;
         let now = self.now();
         let job = Job::placed(id, order, now);
         let placed = |Begun { job, is_new, claimed }| {
             let claimed = claimed.map(Box::new);
-            Placed { job, is_new, redactions, claimed }
+            Submitted { job, is_new, redactions, claimed }
         };
-        Ok(self.engine.place(job, request).await?.map(placed))
+        Ok(self.engine.submit(job, request).await?.map(placed))
     }
 
     /// Takes the oldest job that the owner can serve; none when there is none, or when the owner has as many as it can run.
@@ -261,8 +261,8 @@ impl Store {
     }
 
     /// Places an ended job again as a new one, whose parent it is. The secrets that were taken out of it stay out.
-    pub async fn retry(&self, job: JobId) -> Result<Placed, StoreError> {
-        self.place(self.order_of_retry(job).await?).await
+    pub async fn retry(&self, job: JobId) -> Result<Submitted, StoreError> {
+        self.submit(self.order_of_retry(job).await?).await
     }
 
     /// Returns the order for running an ended job again.

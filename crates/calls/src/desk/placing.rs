@@ -50,7 +50,7 @@ impl CallRequest {
 
 /// A call that was placed: from here on it is not lost.
 #[derive(Debug, Clone)]
-pub struct Placed {
+pub struct SubmittedJob {
     /// The job.
     pub job: JobId,
     /// When it was placed.
@@ -66,12 +66,12 @@ pub struct Placed {
 impl JobService {
     /// Places a call. Everything that can be known to be wrong with it is told before; once this answers, the job survives
     /// whatever happens.
-    pub async fn place(&self, order: CallRequest) -> Result<Placed, CallError> {
-        Ok(self.place_soon(order).await?.flushed().await?)
+    pub async fn submit(&self, order: CallRequest) -> Result<SubmittedJob, CallError> {
+        Ok(self.submit_unflushed(order).await?.flushed().await?)
     }
 
     /// The same, and answers when the job is written. Nobody must be told of it before the disk has it, or has its end.
-    pub async fn place_soon(&self, order: CallRequest) -> Result<Committed<Placed>, CallError> {
+    pub async fn submit_unflushed(&self, order: CallRequest) -> Result<Committed<SubmittedJob>, CallError> {
         self.0.check_store().map_err(StoreError::from)?;
         let (asked, tool, key) = (order.call.clone(), order.tool.clone(), order.idempotency_key.clone());
         let environment = order.environment.clone();
@@ -84,7 +84,7 @@ impl JobService {
             Err(error) => match self.keyed(key.as_deref()).await? {
                 Some(job) => {
                     self.0.store.sync().await?;
-                    Committed::already_flushed(store::Placed {
+                    Committed::already_flushed(store::Submitted {
                         job,
                         is_new: false,
                         redactions: 0,
@@ -107,7 +107,7 @@ impl JobService {
         &self,
         job: JobId,
         environment: Option<CallerEnvironment>,
-    ) -> Result<Placed, CallError> {
+    ) -> Result<SubmittedJob, CallError> {
         if let Some(environment) = &environment {
             self.0.store.redact_values(&environment.secrets());
         }
@@ -123,7 +123,7 @@ impl JobService {
         &self,
         order: NewJob,
         environment: Option<CallerEnvironment>,
-    ) -> Result<Committed<store::Placed>, CallError> {
+    ) -> Result<Committed<store::Submitted>, CallError> {
         let id = self.0.store.new_id()?;
         if let Some(environment) = environment {
             let written = self.0.environments.write(id, &environment);
@@ -197,23 +197,29 @@ impl JobService {
 
     /// A job that was placed, with its folder: who goes away instead of waiting may look into it at once. A disk that refuses
     /// is no reason to lose the job: its course will say so.
-    fn announced(&self, placed: &store::Placed) -> Placed {
+    fn announced(&self, placed: &store::Submitted) -> SubmittedJob {
         let (job, files) = (&placed.job, self.files(placed.job.id));
         // The course of one that has begun is about to make it.
         if job.order.fire_and_forget || self.0.board.get(job.id).is_none() {
             files.show(job);
         }
         let (job, created_at) = (job.id, job.created_at);
-        Placed { job, created_at, is_new: true, redactions: placed.redactions, files }
+        SubmittedJob { job, created_at, is_new: true, redactions: placed.redactions, files }
     }
 
     /// The job of an earlier call with the same key, if it asked for the same.
-    fn placed_before(&self, job: &Job, call: &CallSpec, tool: &str, key: &str) -> Result<Placed, CallError> {
+    fn placed_before(
+        &self,
+        job: &Job,
+        call: &CallSpec,
+        tool: &str,
+        key: &str,
+    ) -> Result<SubmittedJob, CallError> {
         if !self.0.asked_for_the_same(&job.order, call, tool) {
             return Err(CallError::KeyOfAnother { key: key.to_owned(), job: job.id });
         }
         let files = self.files(job.id);
-        Ok(Placed { job: job.id, created_at: job.created_at, is_new: false, redactions: 0, files })
+        Ok(SubmittedJob { job: job.id, created_at: job.created_at, is_new: false, redactions: 0, files })
     }
 }
 

@@ -94,7 +94,7 @@ fn a_failure_is_told_with_its_kind_and_a_hint() {
 fn a_running_call_is_told_as_running() {
     Scene::play(async |scene| {
         let desk = scene.open().await;
-        let job = desk.place(scene.order("say working on it\nhang")).await.unwrap().job;
+        let job = desk.submit(scene.order("say working on it\nhang")).await.unwrap().job;
         until_it_says(&desk, job, "working on it").await;
         let answer = desk.answer(job).await.unwrap();
         assert_eq!((answer.status, answer.output.as_str()), (JobStatus::Running, ""));
@@ -211,7 +211,7 @@ fn the_cut_of_an_answer_of_several_runs_names_where_all_of_it_is() {
 fn a_job_can_be_followed_while_it_runs_and_afterwards() {
     Scene::play(async |scene| {
         let desk = scene.open().await;
-        let job = desk.place(scene.order("say one\ndelay 200ms\nsay two\nanswer three")).await.unwrap().job;
+        let job = desk.submit(scene.order("say one\ndelay 200ms\nsay two\nanswer three")).await.unwrap().job;
         for _ in 0..2 {
             let mut follow = desk.follow(job).await.unwrap();
             let (mut texts, mut ends) = (Vec::new(), Vec::new());
@@ -236,8 +236,8 @@ fn a_job_can_be_followed_while_it_runs_and_afterwards() {
 fn waiting_for_any_ends_with_the_first() {
     Scene::play(async |scene| {
         let desk = scene.open().await;
-        let slow = desk.place(scene.order("hang")).await.unwrap().job;
-        let quick = desk.place(scene.order("answer quick")).await.unwrap().job;
+        let slow = desk.submit(scene.order("hang")).await.unwrap().job;
+        let quick = desk.submit(scene.order("answer quick")).await.unwrap().job;
         let ended = desk.wait(&[slow, quick], Until::Any, crate::scene::LONG).await.unwrap();
         assert_eq!(ended, [quick]);
         desk.cancel(slow).await.unwrap();
@@ -250,7 +250,7 @@ fn waiting_for_any_ends_with_the_first() {
 fn waiting_ends_with_its_time() {
     Scene::play(async |scene| {
         let desk = scene.open().await;
-        let job = desk.place(scene.order("hang")).await.unwrap().job;
+        let job = desk.submit(scene.order("hang")).await.unwrap().job;
         let ended = desk.wait(&[job], Until::All, Duration::from_millis(50)).await.unwrap();
         assert_eq!(ended, []);
         desk.cancel(job).await.unwrap();

@@ -25,7 +25,7 @@ fn cancelling_ends_everything_that_the_agent_has_started() {
     Scene::play(async |scene| {
         let desk = scene.open().await;
         let script = "spawn setsid ignore-term\nspawn daemon\nignore TERM\nsay spawned\nhang";
-        let job = desk.place(scene.order(script)).await.unwrap().job;
+        let job = desk.submit(scene.order(script)).await.unwrap().job;
         until_it_says(&desk, job, "spawned").await;
         assert_eq!(scene.descendants().len(), 2);
         let reply = desk.cancel(job).await.unwrap();
@@ -41,9 +41,9 @@ fn cancelling_ends_everything_that_the_agent_has_started() {
 fn a_queued_job_is_cancelled_at_once() {
     Scene::play(async |scene| {
         let desk = scene.open_with(|settings| settings.at_once = 1).await;
-        let running = desk.place(scene.order("say here\nhang")).await.unwrap().job;
+        let running = desk.submit(scene.order("say here\nhang")).await.unwrap().job;
         until_it_says(&desk, running, "here").await;
-        let queued = desk.place(scene.order("answer never")).await.unwrap().job;
+        let queued = desk.submit(scene.order("answer never")).await.unwrap().job;
         let reply = desk.cancel(queued).await.unwrap();
         assert_eq!(reply, Cancelled { previous: StateName::Queued, now: StateName::Cancelled });
         assert!(desk.files(queued).result().exists());
@@ -57,7 +57,7 @@ fn a_queued_job_is_cancelled_at_once() {
 fn a_store_that_keeps_nothing_does_not_keep_an_agent_running() {
     Scene::play(async |scene| {
         let desk = scene.open().await;
-        let job = desk.place(scene.order("spawn setsid\nsay here\nhang")).await.unwrap().job;
+        let job = desk.submit(scene.order("spawn setsid\nsay here\nhang")).await.unwrap().job;
         until_it_says(&desk, job, "here").await;
         scene.take_the_store_away();
         let error = desk.cancel(job).await.unwrap_err();
@@ -73,7 +73,7 @@ fn a_store_that_keeps_nothing_does_not_keep_an_agent_running() {
 fn a_desk_that_cancels_everything_misses_nothing_that_is_just_begun() {
     Scene::play(async |scene| {
         let desk = scene.open().await;
-        let first = desk.place(scene.order("say here\nhang")).await.unwrap().job;
+        let first = desk.submit(scene.order("say here\nhang")).await.unwrap().job;
         until_it_says(&desk, first, "here").await;
         // One that only waits is cancelled like the others, and not left to the next desk.
         let (waiting, _) = waiting_behind(scene, &desk, first, "answer never").await;
@@ -81,7 +81,7 @@ fn a_desk_that_cancels_everything_misses_nothing_that_is_just_begun() {
         let placing: Vec<_> = (0..12)
             .map(|_| {
                 let (desk, order) = (desk.clone(), scene.order("spawn setsid\nhang"));
-                tokio::spawn(async move { desk.place(order).await })
+                tokio::spawn(async move { desk.submit(order).await })
             })
             .collect();
         eventually("one of them has begun", || desk.held().len() > 2);
@@ -104,7 +104,7 @@ fn a_desk_that_cancels_everything_misses_nothing_that_is_just_begun() {
 fn a_desk_that_drains_begins_nothing_that_waits_for_a_session() {
     Scene::play(async |scene| {
         let desk = scene.open_with(|settings| settings.max_attempts = 1).await;
-        let first = desk.place(scene.order("say here\ndelay 2s\nanswer one")).await.unwrap().job;
+        let first = desk.submit(scene.order("say here\ndelay 2s\nanswer one")).await.unwrap().job;
         until_it_says(&desk, first, "here").await;
         let (second, _) = waiting_behind(scene, &desk, first, "answer two").await;
         close(&desk).await;
@@ -121,7 +121,7 @@ fn a_desk_that_drains_begins_nothing_that_waits_for_a_session() {
 fn cancelling_twice_is_the_same_and_after_the_end_an_error() {
     Scene::play(async |scene| {
         let desk = scene.open().await;
-        let job = desk.place(scene.order("say here\nhang")).await.unwrap().job;
+        let job = desk.submit(scene.order("say here\nhang")).await.unwrap().job;
         until_it_says(&desk, job, "here").await;
         desk.cancel(job).await.unwrap();
         desk.cancel(job).await.unwrap();
@@ -139,7 +139,7 @@ fn an_agent_that_has_answered_is_not_cancelled() {
     Scene::play(async |scene| {
         let desk = scene.open().await;
         // It has given its answer and does not go away.
-        let job = desk.place(scene.order("answer the answer\nhang")).await.unwrap().job;
+        let job = desk.submit(scene.order("answer the answer\nhang")).await.unwrap().job;
         until_it_says(&desk, job, "the answer").await;
         desk.cancel(job).await.unwrap();
         let answer = ended(&desk, job).await;
@@ -152,7 +152,7 @@ fn an_agent_that_has_answered_and_stays_is_ended_and_its_answer_counts() {
     for stays in ["hang", "close stdout\nhang"] {
         Scene::play(async |scene| {
             let desk = scene.open_with(|settings| settings.lingers = Duration::from_millis(200)).await;
-            let job = desk.place(scene.order(&format!("answer the answer\n{stays}"))).await.unwrap().job;
+            let job = desk.submit(scene.order(&format!("answer the answer\n{stays}"))).await.unwrap().job;
             let answer = ended(&desk, job).await;
             assert_eq!((answer.status, answer.output.as_str()), (JobStatus::Completed, "the answer"));
             assert_eq!(answer.processes, Some(calls::Processes::NoneLeft));
@@ -166,9 +166,9 @@ fn an_agent_that_has_answered_and_stays_is_ended_and_its_answer_counts() {
 fn a_desk_that_drains_waits_for_what_runs_and_leaves_the_queue() {
     Scene::play(async |scene| {
         let desk = scene.open_with(|settings| settings.at_once = 1).await;
-        let running = desk.place(scene.order("say here\ndelay 300ms\nanswer waited for")).await.unwrap().job;
+        let running = desk.submit(scene.order("say here\ndelay 300ms\nanswer waited for")).await.unwrap().job;
         until_it_says(&desk, running, "here").await;
-        let queued = desk.place(scene.order("answer later")).await.unwrap().job;
+        let queued = desk.submit(scene.order("answer later")).await.unwrap().job;
         desk.close(ShutdownMode::Drain).await;
         assert_eq!(desk.answer(running).await.unwrap().output, "waited for");
         assert_eq!(desk.answer(queued).await.unwrap().status, JobStatus::Queued);
@@ -183,7 +183,7 @@ fn what_runs_goes_on_when_the_desk_leaves_and_is_taken_up_by_the_next() {
     Scene::play(async |scene| {
         let desk = scene.open().await;
         let script = "say here\ndelay 500ms\nstream 50 100B 10ms\nanswer whole";
-        let job = desk.place(scene.order(script)).await.unwrap().job;
+        let job = desk.submit(scene.order(script)).await.unwrap().job;
         until_it_says(&desk, job, "here").await;
         desk.close(ShutdownMode::Detach).await;
         drop(desk);

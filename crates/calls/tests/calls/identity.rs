@@ -26,7 +26,7 @@ fn job_is_taken_over_under_every_spelling_of_the_directory() {
         symlink(&state, &link).unwrap();
         let spelled = |text: &str| PathBuf::from(format!("{}{text}", state.display()));
         let desk = scene.open().await;
-        let job = desk.place(scene.order("say here\nhang")).await.unwrap().job;
+        let job = desk.submit(scene.order("say here\nhang")).await.unwrap().job;
         until_it_says(&desk, job, "here").await;
         desk.close(ShutdownMode::Detach).await;
         for spelling in [spelled("//"), spelled("/."), spelled("/../state"), link] {
@@ -49,8 +49,8 @@ fn jobs_outlive_a_change_of_the_host_name() {
             move |settings: &mut calls::Settings| (settings.host, settings.at_once) = (Some(name), at_once)
         };
         let desk = scene.open_with(named("old", 1)).await;
-        let running = desk.place(scene.order("say here\ndelay 500ms\nanswer one")).await.unwrap().job;
-        let queued = desk.place(scene.order("answer two")).await.unwrap().job;
+        let running = desk.submit(scene.order("say here\ndelay 500ms\nanswer one")).await.unwrap().job;
+        let queued = desk.submit(scene.order("answer two")).await.unwrap().job;
         until_it_says(&desk, running, "here").await;
         desk.close(ShutdownMode::Detach).await;
         let desk = scene.open_with(named("new", 1)).await;
@@ -94,7 +94,7 @@ fn copy_of_a_directory_in_use_is_refused() {
 fn directory_that_was_moved_is_opened_when_its_lease_is_over() {
     Scene::play(async |scene| {
         let desk = scene.open_with(shared(scene)).await;
-        let job = desk.place(scene.order("say here\ndelay 300ms\nanswer moved")).await.unwrap().job;
+        let job = desk.submit(scene.order("say here\ndelay 300ms\nanswer moved")).await.unwrap().job;
         until_it_says(&desk, job, "here").await;
         desk.close(ShutdownMode::Detach).await;
         // As a restart of the machine makes it another place.

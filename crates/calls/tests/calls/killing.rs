@@ -40,7 +40,7 @@ pub fn serve_if_asked() -> Option<ExitCode> {
                 idempotency_key: Some(key.to_owned()),
                 ..CallRequest::new(call(Path::new(&workspace), Path::new(&pids), &script), "call_cc")
             };
-            let placed = desk.place(order).await.unwrap();
+            let placed = desk.submit(order).await.unwrap();
             println!("{}", placed.job);
         }
     });

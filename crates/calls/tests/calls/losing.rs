@@ -20,7 +20,7 @@ fn no_call_is_accepted_after_the_database_was_removed() {
         let desk = scene.open().await;
         answered(&desk, scene.order("answer one")).await;
         fs::remove_file(scene.state().join("switchboard.db")).unwrap();
-        let refused = desk.place(scene.order("answer two")).await;
+        let refused = desk.submit(scene.order("answer two")).await;
         assert!(matches!(refused, Err(CallError::Store(StoreError::Lost(_)))), "{refused:?}");
         assert!(desk.store_loss().is_some());
         close(&desk).await;
@@ -41,7 +41,7 @@ fn no_call_is_accepted_after_the_records_were_deleted() {
             scene.database().execute_batch("DELETE FROM agent_workers").unwrap();
             desk.store_loss().is_some()
         });
-        let refused = desk.place(scene.order("answer two")).await;
+        let refused = desk.submit(scene.order("answer two")).await;
         assert!(matches!(refused, Err(CallError::Store(StoreError::Lost(_)))), "{refused:?}");
         close(&desk).await;
     });
@@ -50,7 +50,7 @@ fn no_call_is_accepted_after_the_records_were_deleted() {
 fn running_job_ends_although_the_database_was_removed() {
     Scene::play(async |scene| {
         let desk = scene.open().await;
-        let job = desk.place(scene.order("say here\ndelay 300ms\nanswer done")).await.unwrap().job;
+        let job = desk.submit(scene.order("say here\ndelay 300ms\nanswer done")).await.unwrap().job;
         until_it_says(&desk, job, "here").await;
         fs::remove_file(scene.state().join("switchboard.db")).unwrap();
         assert_eq!(ended(&desk, job).await.status, JobStatus::Completed);

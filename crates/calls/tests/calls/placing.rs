@@ -36,7 +36,7 @@ fn what_cannot_be_launched_is_refused_and_not_placed() {
                 CallSpec { session: SessionChoice::Resume("no-uuid".parse().unwrap()), ..good.clone() },
             ),
         ] {
-            let error = desk.place(CallRequest::new(call, "call_cc")).await.unwrap_err();
+            let error = desk.submit(CallRequest::new(call, "call_cc")).await.unwrap_err();
             assert_eq!(error.field(), Some(field), "{error:?}");
             assert!(!error.hint().is_empty());
         }
@@ -50,8 +50,8 @@ fn the_same_key_is_the_same_job() {
     Scene::play(async |scene| {
         let desk = scene.open().await;
         let order = CallRequest { idempotency_key: Some("k".to_owned()), ..scene.order("answer once") };
-        let first = desk.place(order.clone()).await.unwrap();
-        let second = desk.place(order.clone()).await.unwrap();
+        let first = desk.submit(order.clone()).await.unwrap();
+        let second = desk.submit(order.clone()).await.unwrap();
         assert_eq!((first.job, first.is_new, second.is_new), (second.job, true, false));
         assert_eq!(answered(&desk, order).await.status, JobStatus::Completed);
         assert_eq!(scene.runs(first.job).len(), 1);
@@ -70,7 +70,7 @@ fn the_key_of_another_call_is_refused() {
             CallRequest { call: other_prompt, ..order.clone() },
             CallRequest { call: CallSpec { cwd: "/usr".into(), ..order.call.clone() }, ..order },
         ] {
-            let error = desk.place(other).await.unwrap_err();
+            let error = desk.submit(other).await.unwrap_err();
             assert!(matches!(error, CallError::KeyOfAnother { .. }), "{error:?}");
         }
         close(&desk).await;
@@ -90,7 +90,7 @@ fn a_call_that_was_placed_is_found_by_its_key_though_its_folder_is_gone() {
         assert_eq!(answered(&desk, order.clone()).await.job_id, first.job_id);
         close(&desk).await;
         // Nor does it need a desk that takes new calls.
-        assert_eq!(desk.place(order).await.unwrap().job.to_string(), first.job_id);
+        assert_eq!(desk.submit(order).await.unwrap().job.to_string(), first.job_id);
     });
 }
 
@@ -98,7 +98,7 @@ fn a_closing_desk_takes_no_calls() {
     Scene::play(async |scene| {
         let desk = scene.open().await;
         close(&desk).await;
-        let error = desk.place(scene.order("answer late")).await.unwrap_err();
+        let error = desk.submit(scene.order("answer late")).await.unwrap_err();
         assert!(matches!(error, CallError::Closing), "{error:?}");
     });
 }

@@ -72,7 +72,7 @@ fn rebuilt_store_holds_what_the_lost_one_held() {
         let mut observing = scene.order("answer three");
         observing.call.mode = Mode::Observe;
         answered(&desk, observing).await;
-        let cancelled = desk.place(scene.order("hang")).await.unwrap().job;
+        let cancelled = desk.submit(scene.order("hang")).await.unwrap().job;
         desk.cancel(cancelled).await.unwrap();
         close(&desk).await;
         drop(desk);
@@ -90,7 +90,7 @@ fn paused_job_is_recovered_with_its_pause() {
     Scene::play(async |scene| {
         let desk = scene.open().await;
         let script = "say half\nfail rate-limit Too many requests, try again in 600 seconds";
-        let job = desk.place(scene.order(script)).await.unwrap().job;
+        let job = desk.submit(scene.order(script)).await.unwrap().job;
         eventually_async("the job is paused", async || {
             desk.answer(job).await.unwrap().status == JobStatus::Paused
         })

@@ -48,7 +48,7 @@ async fn cancel_unheard(scene: &Scene, job: JobId) {
 /// Places a call, waits until its agent says `here`, and lets the desk go away from it.
 async fn left_alone(scene: &Scene, script: &str) -> JobId {
     let desk = scene.open().await;
-    let job = desk.place(scene.order(script)).await.unwrap().job;
+    let job = desk.submit(scene.order(script)).await.unwrap().job;
     until_it_says(&desk, job, "here").await;
     desk.close(ShutdownMode::Detach).await;
     job
@@ -148,7 +148,7 @@ fn the_time_of_a_call_is_one_for_all_its_attempts() {
     Scene::play(async |scene| {
         let desk = scene.open().await;
         let job = desk
-            .place(scene.order("say begun\ndelay 300ms\nsay on\ndelay 1s\nanswer done"))
+            .submit(scene.order("say begun\ndelay 300ms\nsay on\ndelay 1s\nanswer done"))
             .await
             .unwrap()
             .job;
@@ -227,7 +227,7 @@ fn what_earlier_runs_have_said_outlives_the_loss_of_a_later_one() {
         fs::write(&program, script).unwrap();
         fs::set_permissions(&program, fs::Permissions::from_mode(0o755)).unwrap();
         let desk = open_with_agent(scene, program).await;
-        let job = desk.place(scene.order("say first part\nmax-turns")).await.unwrap().job;
+        let job = desk.submit(scene.order("say first part\nmax-turns")).await.unwrap().job;
         eventually("the second run begins", || scene.runs(job).len() == 2 && marks.join("1").exists());
         kill(scene.runs(job)[1].supervisor.pid);
         let answer = ended(&desk, job).await;
@@ -291,7 +291,7 @@ fn restarts_of_the_daemon_while_a_job_waits_cost_it_no_attempt() {
     Scene::play(async |scene| {
         // Its run is lost while another call has its session, so it waits for that.
         let desk = scene.open_with(|settings| settings.max_attempts = 2).await;
-        let first = desk.place(scene.order("say here\ndelay 1s\nanswer done")).await.unwrap().job;
+        let first = desk.submit(scene.order("say here\ndelay 1s\nanswer done")).await.unwrap().job;
         until_it_says(&desk, first, "here").await;
         let (second, waits) = waiting_behind(scene, &desk, first, "say mine\nhang").await;
         let waits = waits.replace(&first.to_string(), &second.to_string());
@@ -316,7 +316,7 @@ fn restarts_of_the_daemon_while_a_job_waits_cost_it_no_attempt() {
 fn restarts_of_the_daemon_before_a_job_has_begun_cost_it_no_attempt() {
     Scene::play(async |scene| {
         let mut desk = scene.open_with(|settings| settings.max_attempts = 1).await;
-        let first = desk.place(scene.order("say here\nhang")).await.unwrap().job;
+        let first = desk.submit(scene.order("say here\nhang")).await.unwrap().job;
         until_it_says(&desk, first, "here").await;
         let (second, waits) = waiting_behind(scene, &desk, first, "answer done").await;
         for has_a_folder in [true, false, false] {
@@ -344,7 +344,7 @@ fn a_record_that_makes_no_sense_does_not_keep_the_desk_closed() {
         let job = left_alone(scene, "say here\ndelay 2s\nanswer done").await;
         let other = {
             let desk = scene.open().await;
-            let other = desk.place(scene.order("say here\ndelay 2s\nanswer done")).await.unwrap().job;
+            let other = desk.submit(scene.order("say here\ndelay 2s\nanswer done")).await.unwrap().job;
             until_it_says(&desk, other, "here").await;
             desk.close(ShutdownMode::Detach).await;
             other
@@ -394,7 +394,7 @@ fn folders_that_a_sweep_has_left_are_removed_by_the_next_desk() {
 fn a_lost_run_is_begun_again_although_the_store_was_away_when_it_was_lost() {
     Scene::play(async |scene| {
         let desk = scene.open_with(|settings| settings.max_attempts = 2).await;
-        let job = desk.place(scene.order("say here\ndelay 3s\nanswer done")).await.unwrap().job;
+        let job = desk.submit(scene.order("say here\ndelay 3s\nanswer done")).await.unwrap().job;
         until_it_says(&desk, job, "here").await;
         scene.take_the_store_away();
         kill(scene.runs(job)[0].supervisor.pid);
@@ -450,7 +450,7 @@ fn a_job_that_the_desk_holds_without_knowing_is_run() {
 fn what_earlier_runs_have_said_is_kept_when_the_next_cannot_be_begun() {
     Scene::play(async |scene| {
         let desk = scene.open().await;
-        let job = desk.place(scene.order("say first part\nmax-turns")).await.unwrap().job;
+        let job = desk.submit(scene.order("say first part\nmax-turns")).await.unwrap().job;
         until_it_says(&desk, job, "resuming in 2 s: the last run used up its turns").await;
         // What the next run is for cannot be written down.
         fs::create_dir(folder(scene, job).join("runs/2.json")).unwrap();

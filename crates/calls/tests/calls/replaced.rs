@@ -42,7 +42,7 @@ fn replace(path: &Path, kind: Kind) {
 fn replaced_file_fails_its_job(name: &'static str, kind: Kind) {
     Scene::play(async move |scene| {
         let desk = scene.open().await;
-        let job = desk.place(scene.order("spawn setsid\nsay here\nhang")).await.unwrap().job;
+        let job = desk.submit(scene.order("spawn setsid\nsay here\nhang")).await.unwrap().job;
         until_it_says(&desk, job, "here").await;
         desk.close(calls::ShutdownMode::Detach).await;
         replace(&folder(scene, job).join(name), kind);
@@ -88,7 +88,7 @@ fn run_replaced_by_a_fifo_fails_the_job() {
 fn files_of_the_job_replaced_by_fifos_keep_nobody_waiting() {
     Scene::play(async |scene| {
         let desk = scene.open().await;
-        let job = desk.place(scene.order("say here\ndelay 300ms\nanswer done")).await.unwrap().job;
+        let job = desk.submit(scene.order("say here\ndelay 300ms\nanswer done")).await.unwrap().job;
         until_it_says(&desk, job, "here").await;
         for name in [".status.json", "status.json", "result.json", ".result.json", "pause.json", "output"] {
             replace(&folder(scene, job).join(name), Kind::Fifo);

@@ -58,7 +58,7 @@ fn a_turn_limit_of_the_caller_is_kept() {
 fn a_call_can_be_cancelled_while_it_waits_to_go_on() {
     Scene::play(async |scene| {
         let desk = scene.open().await;
-        let job = desk.place(scene.order("say first part\nmax-turns")).await.unwrap().job;
+        let job = desk.submit(scene.order("say first part\nmax-turns")).await.unwrap().job;
         until_it_says(&desk, job, "resuming in 2 s: the last run used up its turns").await;
         // The wait is not counted as the agent's time.
         let ran = desk.answer(job).await.unwrap().duration_ms;
@@ -76,7 +76,7 @@ fn a_quota_pauses_the_job_until_it_is_reset() {
     Scene::play(async |scene| {
         let desk = scene.open().await;
         let script = "say so far\nfail rate-limit Too many requests, try again in 3 seconds";
-        let job = desk.place(scene.order(script)).await.unwrap().job;
+        let job = desk.submit(scene.order(script)).await.unwrap().job;
         eventually_async("the job pauses", async || {
             matches!(desk.job(job).await.unwrap().progress.state, JobState::Paused { .. })
         })
@@ -99,7 +99,7 @@ fn what_a_paused_job_has_said_is_told_and_kept_when_it_is_cancelled() {
     Scene::play(async |scene| {
         let desk = scene.open().await;
         let script = "say part one\nfail rate-limit Too many requests, try again in 5 minutes";
-        let job = desk.place(scene.order(script)).await.unwrap().job;
+        let job = desk.submit(scene.order(script)).await.unwrap().job;
         eventually_async("the job pauses", async || {
             matches!(desk.job(job).await.unwrap().progress.state, JobState::Paused { .. })
         })
@@ -129,7 +129,7 @@ fn a_lost_run_is_taken_up_in_its_session() {
     Scene::play(async |scene| {
         let desk = scene.open().await;
         // The second run finds the same steps in its prompt, and is not killed.
-        let job = desk.place(scene.order("say begun\ndelay 1s\nanswer finished")).await.unwrap().job;
+        let job = desk.submit(scene.order("say begun\ndelay 1s\nanswer finished")).await.unwrap().job;
         until_it_says(&desk, job, "begun").await;
         let first = scene.runs(job).remove(0);
         let session = desk.answer(job).await.unwrap().session_id.unwrap();
@@ -152,7 +152,7 @@ fn a_lost_run_is_taken_up_in_its_session() {
 fn a_job_whose_runs_are_lost_again_and_again_fails_with_what_was_there() {
     Scene::play(async |scene| {
         let desk = scene.open_with(|settings| settings.max_attempts = 2).await;
-        let job = desk.place(scene.order("say as far as it came\nhang")).await.unwrap().job;
+        let job = desk.submit(scene.order("say as far as it came\nhang")).await.unwrap().job;
         for attempt in 1..=2 {
             eventually("a run is there", || scene.runs(job).len() == attempt);
             until_it_says(&desk, job, "as far as it came").await;
@@ -168,7 +168,7 @@ fn a_job_whose_runs_are_lost_again_and_again_fails_with_what_was_there() {
 fn after_a_reboot_the_job_is_begun_again() {
     Scene::play(async |scene| {
         let desk = scene.open().await;
-        let job = desk.place(scene.order("say begun\ndelay 500ms\nanswer finished")).await.unwrap().job;
+        let job = desk.submit(scene.order("say begun\ndelay 500ms\nanswer finished")).await.unwrap().job;
         until_it_says(&desk, job, "begun").await;
         desk.close(ShutdownMode::Detach).await;
         drop(desk);
@@ -204,7 +204,7 @@ fn the_latest_session_of_a_task_is_gone_on_with() {
         fs::create_dir(&elsewhere).unwrap();
         let mut other = order("shop", SessionChoice::ContinueLatest);
         other.call.cwd = elsewhere;
-        let refused = desk.place(other).await.unwrap_err();
+        let refused = desk.submit(other).await.unwrap_err();
         assert!(matches!(refused, CallError::SessionElsewhere { .. }), "{refused:?}");
         close(&desk).await;
     });
@@ -219,14 +219,14 @@ fn session_without_an_answer_is_not_resumed() {
         // It is given an id for its session, and dies before it has used it.
         let died = answered(&desk, order("exit 1", SessionChoice::New)).await;
         assert_eq!(died.status, JobStatus::Failed);
-        let refused = desk.place(order("answer yes", latest())).await.unwrap_err();
+        let refused = desk.submit(order("answer yes", latest())).await.unwrap_err();
         assert!(matches!(refused, CallError::NoEarlierSession { .. }), "{refused:?}");
         let first = answered(&desk, order("answer yes", SessionChoice::New)).await;
         answered(&desk, order("exit 1", SessionChoice::New)).await;
         let again = answered(&desk, order("answer yes", latest())).await;
         assert_eq!(again.session_id, first.session_id);
         // One that was cancelled at work can be resumed, though it has not answered.
-        let cut = desk.place(order("tool Bash {}\nhang", SessionChoice::New)).await.unwrap().job;
+        let cut = desk.submit(order("tool Bash {}\nhang", SessionChoice::New)).await.unwrap().job;
         until_it_says(&desk, cut, "using Bash").await;
         desk.cancel(cut).await.unwrap();
         let cut = ended(&desk, cut).await;

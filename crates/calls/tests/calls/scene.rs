@@ -137,7 +137,7 @@ pub fn call(workspace: &Path, pid_file: &Path, script: &str) -> CallSpec {
 
 /// Places a call and waits for its end.
 pub async fn answered(desk: &JobService, order: CallRequest) -> Answer {
-    let job = desk.place(order).await.unwrap_or_else(|error| panic!("{error:?}")).job;
+    let job = desk.submit(order).await.unwrap_or_else(|error| panic!("{error:?}")).job;
     ended(desk, job).await
 }
 
@@ -163,7 +163,7 @@ pub async fn waiting_behind(scene: &Scene, desk: &JobService, first: JobId, scri
     let session = desk.answer(first).await.unwrap().session_id.unwrap();
     let mut order = scene.order(script);
     order.call.session = SessionChoice::Resume(session.parse().unwrap());
-    let job = desk.place(order).await.unwrap().job;
+    let job = desk.submit(order).await.unwrap().job;
     let waits = format!("waiting for session {session}, used by job {first}");
     until_it_says(desk, job, &waits).await;
     (job, waits)

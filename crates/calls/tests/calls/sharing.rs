@@ -32,12 +32,12 @@ fn nested_call_has_the_slot_of_its_parent_after_a_restart() {
     Scene::play(async |scene| {
         let desk = scene.open_with(|settings| settings.at_once = 1).await;
         let hang = || scene.order("say here\nhang");
-        let parent = desk.place(hang()).await.unwrap().job;
+        let parent = desk.submit(hang()).await.unwrap().job;
         until_it_says(&desk, parent, "here").await;
-        let first = desk.place(CallRequest { parent: Some(parent), ..hang() }).await.unwrap().job;
+        let first = desk.submit(CallRequest { parent: Some(parent), ..hang() }).await.unwrap().job;
         until_it_says(&desk, first, "here").await;
         let second = CallRequest { parent: Some(parent), ..scene.order("answer nested") };
-        let second = desk.place(second).await.unwrap().job;
+        let second = desk.submit(second).await.unwrap().job;
         desk.close(ShutdownMode::Detach).await;
         let desk = scene.open_with(|settings| settings.at_once = 1).await;
         until_it_says(&desk, parent, "here").await;
@@ -55,14 +55,14 @@ fn nested_call_does_not_wait_for_the_slot_of_its_parent() {
         for per_agent in [BTreeMap::new(), limits] {
             let desk =
                 scene.open_with(|settings| (settings.at_once, settings.per_agent) = (1, per_agent)).await;
-            let parent = desk.place(scene.order("say here\nhang")).await.unwrap().job;
+            let parent = desk.submit(scene.order("say here\nhang")).await.unwrap().job;
             until_it_says(&desk, parent, "here").await;
             for _ in 0..2 {
                 let nested = CallRequest { parent: Some(parent), ..scene.order("answer nested") };
                 assert_eq!(answered(&desk, nested).await.output, "nested");
             }
             // The slot is the parent's again.
-            let other = desk.place(scene.order("answer other")).await.unwrap().job;
+            let other = desk.submit(scene.order("answer other")).await.unwrap().job;
             assert_eq!(desk.wait(&[other], Until::All, Duration::from_millis(300)).await.unwrap(), []);
             desk.cancel(parent).await.unwrap();
             assert_eq!(ended(&desk, other).await.output, "other");
@@ -74,7 +74,7 @@ fn nested_call_does_not_wait_for_the_slot_of_its_parent() {
 fn nested_call_does_not_wait_for_the_folder_of_its_parent() {
     Scene::play(async |scene| {
         let desk = scene.open_with(|settings| settings.one_writer_per_folder = true).await;
-        let parent = desk.place(scene.order("say here\nhang")).await.unwrap().job;
+        let parent = desk.submit(scene.order("say here\nhang")).await.unwrap().job;
         until_it_says(&desk, parent, "here").await;
         let nested = CallRequest { parent: Some(parent), ..scene.order("answer nested") };
         assert_eq!(answered(&desk, nested).await.output, "nested");
@@ -90,7 +90,7 @@ fn calls_nested_too_deep_are_refused() {
         let mut jobs: Vec<JobId> = Vec::new();
         let refused = loop {
             let order = CallRequest { parent: jobs.last().copied(), ..scene.order("say here\nhang") };
-            match desk.place(order).await {
+            match desk.submit(order).await {
                 Ok(placed) => jobs.push(placed.job),
                 Err(error) => break error,
             }
@@ -132,7 +132,7 @@ fn a_session_is_never_run_twice_at_once() {
     Scene::play(async |scene| {
         let desk = scene.open().await;
         // The one that makes the session is still running when two others want to go on with it.
-        let first = desk.place(scene.order("say begun\ndelay 300ms\nanswer one")).await.unwrap().job;
+        let first = desk.submit(scene.order("say begun\ndelay 300ms\nanswer one")).await.unwrap().job;
         until_it_says(&desk, first, "begun").await;
         let session = desk.answer(first).await.unwrap().session_id.unwrap();
         let resume = CallSpec {
@@ -141,7 +141,7 @@ fn a_session_is_never_run_twice_at_once() {
         };
         let mut jobs = vec![first];
         for _ in 0..2 {
-            jobs.push(desk.place(CallRequest::new(resume.clone(), "call_cc")).await.unwrap().job);
+            jobs.push(desk.submit(CallRequest::new(resume.clone(), "call_cc")).await.unwrap().job);
         }
         desk.wait(&jobs, Until::All, LONG).await.unwrap();
         for &job in &jobs {
@@ -155,7 +155,7 @@ fn a_session_is_never_run_twice_at_once() {
 fn a_session_is_not_run_twice_at_once_after_a_restart_either() {
     Scene::play(async |scene| {
         let desk = scene.open().await;
-        let first = desk.place(scene.order("say begun\ndelay 500ms\nanswer one")).await.unwrap().job;
+        let first = desk.submit(scene.order("say begun\ndelay 500ms\nanswer one")).await.unwrap().job;
         until_it_says(&desk, first, "begun").await;
         let (second, _) = waiting_behind(scene, &desk, first, "answer two").await;
         desk.close(ShutdownMode::Detach).await;
@@ -170,7 +170,7 @@ fn a_session_is_not_run_twice_at_once_after_a_restart_either() {
 fn a_call_whose_session_is_never_free_fails_and_says_so() {
     Scene::play(async |scene| {
         let desk = scene.open().await;
-        let first = desk.place(scene.order("say begun\nhang")).await.unwrap().job;
+        let first = desk.submit(scene.order("say begun\nhang")).await.unwrap().job;
         until_it_says(&desk, first, "begun").await;
         let session = desk.answer(first).await.unwrap().session_id.unwrap();
         let mut second = scene.order("answer never");
@@ -230,7 +230,7 @@ fn calls_that_wait_for_a_session_take_no_place_from_others() {
     for limit in [Limit::InAll, Limit::OfTheAgent] {
         Scene::play(async |scene| {
             let desk = scene.open_with(|settings| limit.set(settings, 2)).await;
-            let first = desk.place(scene.order("say begun\nhang")).await.unwrap().job;
+            let first = desk.submit(scene.order("say begun\nhang")).await.unwrap().job;
             until_it_says(&desk, first, "begun").await;
             let waiting = wait_for_its_session(&desk, scene, first, 4, "answer after it").await;
             // Placed last: it comes after all those who wait.
@@ -255,7 +255,7 @@ fn calls_that_have_waited_run_no_more_at_once_than_may() {
             let desk = scene.open_with(|settings| limit.set(settings, 3)).await;
             let (mut holders, mut jobs) = (Vec::new(), Vec::new());
             for _ in 0..2 {
-                let holder = desk.place(scene.order("say begun\nhang")).await.unwrap().job;
+                let holder = desk.submit(scene.order("say begun\nhang")).await.unwrap().job;
                 until_it_says(&desk, holder, "begun").await;
                 jobs.extend(wait_for_its_session(&desk, scene, holder, 2, "delay 50ms\nanswer done").await);
                 holders.push(holder);
@@ -285,7 +285,7 @@ async fn wait_for_its_session(
     resume.call.session = SessionChoice::Resume(session.parse().unwrap());
     let mut jobs = Vec::new();
     for _ in 0..count {
-        jobs.push(desk.place(resume.clone()).await.unwrap().job);
+        jobs.push(desk.submit(resume.clone()).await.unwrap().job);
     }
     let waits = format!("waiting for session {session}, used by job {holder}");
     for &job in &jobs {
@@ -297,7 +297,7 @@ async fn wait_for_its_session(
 async fn place(desk: &calls::JobService, scene: &Scene, count: usize, script: &str) -> Vec<JobId> {
     let mut jobs = Vec::new();
     for _ in 0..count {
-        jobs.push(desk.place(scene.order(script)).await.unwrap().job);
+        jobs.push(desk.submit(scene.order(script)).await.unwrap().job);
     }
     jobs
 }
@@ -322,7 +322,7 @@ fn at_once(scene: &Scene, jobs: &[JobId]) -> usize {
 fn waiting_job_names_the_job_that_uses_its_session() {
     Scene::play(async |scene| {
         let desk = scene.open().await;
-        let first = desk.place(scene.order("say begun\nhang")).await.unwrap().job;
+        let first = desk.submit(scene.order("say begun\nhang")).await.unwrap().job;
         until_it_says(&desk, first, "begun").await;
         let (second, expected) = waiting_behind(scene, &desk, first, "answer two").await;
         let answer = desk.answer(second).await.unwrap();
@@ -341,7 +341,7 @@ fn waiting_job_names_the_job_that_uses_its_session() {
 fn duration_is_the_time_of_the_runs_without_waits() {
     Scene::play(async |scene| {
         let desk = scene.open().await;
-        let first = desk.place(scene.order("say begun\nhang")).await.unwrap().job;
+        let first = desk.submit(scene.order("say begun\nhang")).await.unwrap().job;
         until_it_says(&desk, first, "begun").await;
         let (second, _) = waiting_behind(scene, &desk, first, "say mine\nhang").await;
         assert_eq!(desk.answer(second).await.unwrap().duration_ms, 0, "nothing of it has run");
@@ -361,9 +361,9 @@ fn duration_is_the_time_of_the_runs_without_waits() {
 fn queued_job_names_the_slots_in_use() {
     Scene::play(async |scene| {
         let desk = scene.open_with(|settings| settings.at_once = 1).await;
-        let first = desk.place(scene.order("say begun\nhang")).await.unwrap().job;
+        let first = desk.submit(scene.order("say begun\nhang")).await.unwrap().job;
         until_it_says(&desk, first, "begun").await;
-        let second = desk.place(scene.order("answer two")).await.unwrap().job;
+        let second = desk.submit(scene.order("answer two")).await.unwrap().job;
         let answer = desk.answer(second).await.unwrap();
         assert_eq!((answer.status, answer.duration_ms), (JobStatus::Queued, 0));
         assert_eq!(answer.waiting.as_deref(), Some("queued: 1 of 1 slots in use"));

@@ -41,7 +41,7 @@ fn job_that_waits_for_a_background_task_can_be_cancelled() {
     Scene::play(async |scene| {
         let desk = scene.open_with(|settings| settings.lingers = Duration::from_millis(50)).await;
         let job =
-            desk.place(scene.order("background start npm test\nanswer found it\nhang")).await.unwrap().job;
+            desk.submit(scene.order("background start npm test\nanswer found it\nhang")).await.unwrap().job;
         until_it_says(&desk, job, "waiting for 1 background task: npm test").await;
         desk.cancel(job).await.unwrap();
         let answer = ended(&desk, job).await;

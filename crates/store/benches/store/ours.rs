@@ -79,7 +79,7 @@ impl Ours {
             let store = self.store.clone();
             filling.spawn(async move {
                 for number in (worker..jobs).step_by(64) {
-                    let placed = store.place(order("elsewhere")).await.unwrap().job;
+                    let placed = store.submit(order("elsewhere")).await.unwrap().job;
                     if number % 10 != 0 {
                         store.request_cancel(placed.id).await.unwrap();
                     }
@@ -108,7 +108,7 @@ impl Ours {
             let store = self.store.clone();
             placing.spawn(async move {
                 for _ in (worker..count).step_by(workers) {
-                    store.place(order(home)).await.unwrap();
+                    store.submit(order(home)).await.unwrap();
                 }
             });
         }

@@ -169,7 +169,7 @@ impl From<StoreError> for Failed {
 
 #[async_trait]
 impl Engine for Sqlite {
-    async fn place(&self, job: Job, request: Option<ClaimRequest>) -> Result<Committed<Begun>, StoreError> {
+    async fn submit(&self, job: Job, request: Option<ClaimRequest>) -> Result<Committed<Begun>, StoreError> {
         let (id, now) = (job.id, job.created_at);
         let (afterwards, placed) = (self.writer.afterwards()?, job.clone());
         let run = move |ledger: &mut Ledger<'_>| {

@@ -43,7 +43,7 @@ impl Disk {
         path: &Path,
     ) -> Result<(Sqlite, rusqlite::Connection), Box<dyn std::error::Error>> {
         let store = self.file(path)?;
-        store.place(job(1), None).await?.flushed().await?;
+        store.submit(job(1), None).await?.flushed().await?;
         let reader = rusqlite::Connection::open(path)?;
         reader.execute_batch("BEGIN; SELECT count(*) FROM agent_jobs;")?;
         Ok((store, reader))
@@ -82,7 +82,7 @@ async fn what_is_to_last_is_brought_to_the_disk() -> Result<(), Box<dyn std::err
     let disk = Disk::new();
     let store = disk.in_memory()?;
     let id = job(1).id;
-    store.place(job(1), None).await?.flushed().await?;
+    store.submit(job(1), None).await?.flushed().await?;
     assert_eq!(disk.synced(), 1, "place");
     let request = ClaimRequest {
         owner: Owner::new("a"),
@@ -104,12 +104,12 @@ async fn a_log_that_the_disk_did_not_take_is_left() -> Result<(), Box<dyn std::e
     let (folder, disk) = (tempfile::tempdir()?, Disk::new());
     let path = folder.path().join("jobs.db");
     let store = disk.file(&path)?;
-    store.place(job(1), None).await?.flushed().await?;
+    store.submit(job(1), None).await?.flushed().await?;
     let log = || std::fs::metadata(folder.path().join("jobs.db-wal")).map(|log| log.len());
     assert!(log()? > 0);
     disk.refuses.store(true, Relaxed);
     // The file itself takes it, and that is as good.
-    store.place(job(2), None).await?.flushed().await?;
+    store.submit(job(2), None).await?.flushed().await?;
     assert_eq!(log()?, 0);
     Ok(())
 }
@@ -119,16 +119,16 @@ async fn what_the_disk_does_not_confirm_is_not_answered_as_kept() -> Result<(), 
     let (folder, disk) = (tempfile::tempdir()?, Disk::new());
     let (store, reader) = disk.file_that_somebody_reads(&folder.path().join("jobs.db")).await?;
     disk.refuses.store(true, Relaxed);
-    let written = store.place(job(2), None).await?;
+    let written = store.submit(job(2), None).await?;
     let doubt = written.flushed().await.err().ok_or("it was confirmed")?;
     assert!(matches!(&doubt, StoreError::Unconfirmed { job: Some(id), .. } if *id == job(2).id), "{doubt}");
     let refused = store.step(job(1).id, Step::Cancel, None, NOW).await.err().ok_or("it was written")?;
     assert!(matches!(refused, StoreError::Locked { .. }), "{refused}");
     // Nothing is written after what may be missing, until the file has all of it.
     disk.refuses.store(false, Relaxed);
-    assert!(store.place(job(3), None).await.is_err());
+    assert!(store.submit(job(3), None).await.is_err());
     reader.execute_batch("ROLLBACK")?;
-    store.place(job(3), None).await?.flushed().await?;
+    store.submit(job(3), None).await?.flushed().await?;
     assert!(store.get(job(2).id).await?.is_some(), "what was in doubt is there after all");
     Ok(())
 }
@@ -156,9 +156,9 @@ async fn what_was_written_behind_something_doubtful_is_doubtful_too() -> Result<
     let (store, reader) = disk.file_that_somebody_reads(&folder.path().join("jobs.db")).await?;
     // Two are written before the thread comes to the first, whose sync fails; that of the second would succeed.
     let (go_on, busy) = disk.hold();
-    let first = store.place(job(2), None).await?;
+    let first = store.submit(job(2), None).await?;
     busy.recv()?;
-    let second = store.place(job(3), None).await?;
+    let second = store.submit(job(3), None).await?;
     disk.refuses.store(true, Relaxed);
     go_on.send(())?;
     assert!(first.flushed().await.is_err());
@@ -177,7 +177,7 @@ async fn the_log_grows_in_steps_and_what_is_added_is_nothing() -> Result<(), Box
     let store = Sqlite::open(path.clone()).await?;
     let mut lengths = std::collections::BTreeSet::new();
     for number in 1..=20 {
-        store.place(job(number), None).await?.flushed().await?;
+        store.submit(job(number), None).await?.flushed().await?;
         lengths.insert(log()?);
     }
     assert!((2..8).contains(&lengths.len()), "{lengths:?}");
@@ -190,7 +190,7 @@ async fn the_log_grows_in_steps_and_what_is_added_is_nothing() -> Result<(), Box
     for number in 1..=20 {
         assert!(copied.get(job(number).id).await?.is_some(), "{number}");
     }
-    copied.place(job(21), None).await?.flushed().await?;
+    copied.submit(job(21), None).await?.flushed().await?;
     assert!(copied.get(job(21).id).await?.is_some());
     Ok(())
 }

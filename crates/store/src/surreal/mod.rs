@@ -66,7 +66,7 @@ fn op_name() -> Result<String, StoreError> {
 
 #[async_trait]
 impl Engine for Surreal {
-    async fn place(&self, job: Job, _request: Option<ClaimRequest>) -> Result<Committed<Begun>, StoreError> {
+    async fn submit(&self, job: Job, _request: Option<ClaimRequest>) -> Result<Committed<Begun>, StoreError> {
         let (job, is_new) = jobs::place(&self.wire, job).await?;
         Ok(Committed::already_flushed(Begun { job, is_new, claimed: None }))
     }

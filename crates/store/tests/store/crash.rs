@@ -35,7 +35,7 @@ pub fn write_if_asked() -> Option<ExitCode> {
 async fn write_for_ever(store: Store, writer: usize) {
     let owner = format!("writer {writer} of {}", std::process::id());
     for round in 0.. {
-        let id = store.place(order(&"prompt ".repeat(round % 300))).await.unwrap().job.id;
+        let id = store.submit(order(&"prompt ".repeat(round % 300))).await.unwrap().job.id;
         say(id, StateName::Queued);
         if round % 4 == 3 {
             let reply = store.request_cancel(id).await.unwrap();

@@ -120,7 +120,7 @@ fn a_place_that_was_cut_off_is_never_denied() {
         for (round, (fault, times)) in (1..).zip(CASES) {
             let keyed = || NewJob { idempotency_key: Some(format!("key {round}")), ..order("x") };
             lines.way.fail(PLACE, fault, times);
-            let placed = lines.store.place(keyed()).await;
+            let placed = lines.store.submit(keyed()).await;
             assert!(lines.way.heal() > 0);
             let told = match placed {
                 Ok(placed) => Some(placed.job.id),
@@ -132,7 +132,7 @@ fn a_place_that_was_cut_off_is_never_denied() {
                 }
                 Err(error) => panic!("{fault:?} {times}: {error:?}"),
             };
-            let again = lines.store.place(keyed()).await.unwrap();
+            let again = lines.store.submit(keyed()).await.unwrap();
             assert_eq!(again.is_new, told.is_none());
             assert!(told.is_none_or(|told| told == again.job.id));
             assert_eq!(lines.direct.count(&JobFilter::default()).await.unwrap(), round);
@@ -144,7 +144,7 @@ fn a_claim_that_was_cut_off_is_found_by_its_owner() {
     block_on(async {
         let lines = Lines::new().await;
         for (fault, times) in CASES {
-            let id = lines.direct.place(order("x")).await.unwrap().job.id;
+            let id = lines.direct.submit(order("x")).await.unwrap().job.id;
             lines.way.fail(STEP, fault, times);
             let answer = lines.store.claim(request("a")).await;
             assert!(lines.way.heal() > 0);
@@ -171,7 +171,7 @@ fn a_finish_that_was_cut_off_counts_once() {
     block_on(async {
         let lines = Lines::new().await;
         for (fault, times) in CASES {
-            lines.direct.place(order("x")).await.unwrap();
+            lines.direct.submit(order("x")).await.unwrap();
             let (job, claim) = claimed(&lines.direct, "a").await;
             lines.way.fail(STEP, fault, times);
             let finished = lines.store.finish(&claim, success("done")).await;
@@ -195,7 +195,7 @@ fn a_cancel_that_was_cut_off_is_never_denied() {
         let lines = Lines::new().await;
         for (fault, times) in CASES {
             for (runs, after) in [(false, StateName::Cancelled), (true, StateName::Running)] {
-                let id = lines.direct.place(order("x")).await.unwrap().job.id;
+                let id = lines.direct.submit(order("x")).await.unwrap().job.id;
                 let claim = if runs { Some(claimed(&lines.direct, "a").await.1) } else { None };
                 lines.way.fail(STEP, fault, times);
                 let reply = lines.store.request_cancel(id).await;
@@ -223,7 +223,7 @@ fn a_rescue_that_was_cut_off_is_found_by_its_rescuer() {
     block_on(async {
         let lines = Lines::new().await;
         for (fault, times) in CASES {
-            let id = lines.direct.place(order("x")).await.unwrap().job.id;
+            let id = lines.direct.submit(order("x")).await.unwrap().job.id;
             claimed(&lines.direct, "dead").await;
             lines.clock.advance(LEASE * 2);
             lines.way.fail(STEP, fault, times);
@@ -250,7 +250,7 @@ fn a_request_that_arrives_late_changes_nothing_more() {
         let late = |words| lines.way.fail(words, Fault::Late, 1);
 
         late(PLACE);
-        let placed = lines.store.place(order("x")).await.unwrap().job.id;
+        let placed = lines.store.submit(order("x")).await.unwrap().job.id;
         let (job, claim) = claimed(&lines.direct, "a").await;
         assert_eq!(job.id, placed);
         lines.way.release().await;
@@ -264,7 +264,7 @@ fn a_request_that_arrives_late_changes_nothing_more() {
         assert_eq!(lines.direct.get(placed).await.unwrap(), ended);
         assert_eq!(lines.exchanges_of(placed).await, 1);
 
-        lines.direct.place(order("y")).await.unwrap();
+        lines.direct.submit(order("y")).await.unwrap();
         late(STEP);
         let (job, claim) = claimed(&lines.store, "b").await;
         lines.way.release().await;
@@ -282,7 +282,7 @@ fn a_request_that_arrives_late_changes_nothing_more() {
 fn a_lost_claim_of_a_dead_owner_is_rescued_and_stays_in_doubt() {
     block_on(async {
         let lines = Lines::new().await;
-        let id = lines.direct.place(order("x")).await.unwrap().job.id;
+        let id = lines.direct.submit(order("x")).await.unwrap().job.id;
         lines.way.fail(STEP, Fault::BeforeAnswer, 1);
         let claiming = tokio::spawn({
             let store = lines.store.clone();
@@ -307,7 +307,7 @@ fn a_sweep_that_was_cut_off_names_what_may_be_gone() {
         let lines = Lines::new().await;
         let all = Retention { max_age: None, max_count: Some(0) };
         for (fault, times) in CASES {
-            let id = lines.direct.place(order("x")).await.unwrap().job.id;
+            let id = lines.direct.submit(order("x")).await.unwrap().job.id;
             lines.direct.request_cancel(id).await.unwrap();
             lines.way.fail(SWEEP, fault, times);
             let swept = lines.store.sweep(all).await;
@@ -334,7 +334,7 @@ fn a_claim_that_nobody_waits_for_is_put_back_on_a_server() {
     block_on(async {
         let lines = Lines::new().await;
         for answered in [false, true] {
-            let id = lines.direct.place(order("x")).await.unwrap().job.id;
+            let id = lines.direct.submit(order("x")).await.unwrap().job.id;
             lines.way.fail(STEP, Fault::HeldAnswer, 1);
             let mut claiming = Box::pin(lines.store.claim(request("gone")));
             tokio::select! {
@@ -366,7 +366,7 @@ fn a_record_that_makes_no_sense_stops_no_other_on_a_server() {
         let (store, raw) = (&lines.store, lines.raw().await);
         let mut jobs = Vec::new();
         for _ in 0..9 {
-            jobs.push(store.place(order("x")).await.unwrap().job.id);
+            jobs.push(store.submit(order("x")).await.unwrap().job.id);
         }
         let spoil = async |what: &str, job: JobId| {
             let query = format!("UPDATE agent_jobs SET {what} WHERE placed = $placed RETURN VALUE id");
@@ -430,7 +430,7 @@ fn a_sweep_that_cannot_forget_owners_says_what_it_removed() {
         let lines = Lines::new().await;
         lines.store.renew(&Owner::new("long gone"), Duration::ZERO).await.unwrap();
         lines.clock.advance(Duration::from_hours(24 * 30));
-        let job = lines.store.place(order("x")).await.unwrap().job.id;
+        let job = lines.store.submit(order("x")).await.unwrap().job.id;
         lines.store.request_cancel(job).await.unwrap();
         let stop = "DEFINE EVENT stop ON agent_workers WHEN $event = 'DELETE' THEN { THROW 'no further' }";
         lines.raw().await.query(stop).await.unwrap().check().unwrap();
@@ -462,7 +462,7 @@ fn sums_that_run_over_stop_at_the_largest_number_on_a_server() {
     block_on(async {
         let lines = Lines::new().await;
         for _ in 0..2 {
-            lines.store.place(order("x")).await.unwrap();
+            lines.store.submit(order("x")).await.unwrap();
             let (_, claim) = claimed(&lines.store, "a").await;
             lines.store.finish(&claim, success("x")).await.unwrap();
         }
@@ -483,10 +483,10 @@ fn keys_of_a_first_version_on_a_server_become_those_of_their_homes() {
     block_on(async {
         let lines = Lines::new().await;
         let keyed = || NewJob { idempotency_key: Some("k".into()), ..order("x") };
-        let first = lines.store.place(keyed()).await.unwrap().job.id;
+        let first = lines.store.submit(keyed()).await.unwrap().job.id;
         let back = "UPDATE agent_jobs UNSET scoped_key; UPDATE switchboard:schema SET version = 1;";
         lines.raw().await.query(back).await.unwrap().check().unwrap();
-        let again = open(lines.server.port, &lines.clock).await.place(keyed()).await.unwrap();
+        let again = open(lines.server.port, &lines.clock).await.submit(keyed()).await.unwrap();
         assert_eq!((again.job.id, again.is_new), (first, false));
     });
 }

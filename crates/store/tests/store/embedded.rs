@@ -28,7 +28,7 @@ pub fn hold_if_asked() -> Option<ExitCode> {
     let setting: Setting = env::var(HOLD).ok()?.parse().unwrap();
     block_on(async {
         let store = Store::open(Opening::new(setting, "unused")).await.unwrap();
-        let id = store.place(order("held")).await.unwrap().job.id;
+        let id = store.submit(order("held")).await.unwrap().job.id;
         stdout().lock().write_all(format!("{id}\n").as_bytes()).unwrap();
         let ended = tokio::task::spawn_blocking(|| stdin().lines().count()).await;
         assert_eq!(ended.unwrap(), 0);
@@ -87,7 +87,7 @@ fn the_folder_is_for_its_user_alone() {
     block_on(async {
         let store = bed.open().await;
         for _ in 0..10 {
-            store.place(order(&"x".repeat(10_000))).await.unwrap();
+            store.submit(order(&"x".repeat(10_000))).await.unwrap();
         }
         let mut attribute = [0; 64];
         if rustix::fs::getxattr(&path, "system.posix_acl_default", &mut attribute).is_ok() {

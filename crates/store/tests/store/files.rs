@@ -47,7 +47,7 @@ fn the_file_is_for_its_user_alone() {
     let bed = Bed::new(Engine::SqliteFile);
     block_on(async {
         let store = bed.open().await;
-        store.place(order("x")).await.unwrap();
+        store.submit(order("x")).await.unwrap();
         let folder = bed.file().parent().unwrap().to_owned();
         assert_eq!(mode(&folder), 0o700);
         let files: Vec<_> = fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path()).collect();
@@ -93,7 +93,7 @@ fn a_file_of_an_older_version_is_brought_up_to_date() {
 
 fn a_file_of_a_newer_version_is_refused() {
     let bed = Bed::new(Engine::SqliteFile);
-    block_on(async { bed.open().await.place(order("x")).await.unwrap() });
+    block_on(async { bed.open().await.submit(order("x")).await.unwrap() });
     let connection = Connection::open(bed.file()).unwrap();
     connection.pragma_update(None, "user_version", 99).unwrap();
     let before = fs::read(bed.file()).unwrap();
@@ -126,7 +126,7 @@ fn a_database_of_another_program_is_refused() {
 
 fn what_a_crash_left_beside_the_file_is_shut_to_others() {
     let bed = Bed::new(Engine::SqliteFile);
-    block_on(async { bed.open().await.place(order("x")).await.unwrap() });
+    block_on(async { bed.open().await.submit(order("x")).await.unwrap() });
     // A connection that stays keeps the log and its index there, as a crash does.
     let other = Connection::open(bed.file()).unwrap();
     other.execute_batch("UPDATE agent_jobs SET task = 'y'").unwrap();
@@ -144,7 +144,7 @@ fn a_job_that_moves_is_in_a_list_exactly_once() {
     let bed = Bed::new(Engine::SqliteFile);
     block_on(async {
         let store = bed.open().await;
-        store.place(order("x")).await.unwrap();
+        store.submit(order("x")).await.unwrap();
         let mover = store.clone();
         let moving = tokio::spawn(async move {
             for _ in 0..300 {
@@ -168,7 +168,7 @@ fn a_sweep_that_fails_halfway_says_what_it_removed() {
         let store = bed.open().await;
         let mut jobs = Vec::new();
         for _ in 0..501 {
-            let job = store.place(order("x")).await.unwrap().job.id;
+            let job = store.submit(order("x")).await.unwrap().job.id;
             store.request_cancel(job).await.unwrap();
             bed.clock.advance(std::time::Duration::from_millis(1));
             jobs.push(job);
@@ -193,7 +193,7 @@ fn a_sweep_whose_commit_fails_names_what_may_be_gone() {
     let bed = Bed::new(Engine::SqliteFile);
     block_on(async {
         let store = bed.open().await;
-        let job = store.place(order("x")).await.unwrap().job.id;
+        let job = store.submit(order("x")).await.unwrap().job.id;
         store.request_cancel(job).await.unwrap();
         let other = Connection::open(bed.file()).unwrap();
         // A rule that is looked at only when all is written.
@@ -221,7 +221,7 @@ fn a_store_that_is_dropped_keeps_no_worker_waiting() {
         let other = Connection::open(bed.file()).unwrap();
         other.execute_batch("BEGIN IMMEDIATE").unwrap();
         {
-            let mut placing = std::pin::pin!(store.place(order("handed over")));
+            let mut placing = std::pin::pin!(store.submit(order("handed over")));
             let waited = tokio::time::timeout(std::time::Duration::from_millis(50), &mut placing).await;
             assert!(waited.is_err(), "{waited:?}");
         }
@@ -242,7 +242,7 @@ fn a_claim_that_nobody_waits_for_is_put_back() {
         let bed = Bed::new(Engine::SqliteFile);
         block_on(async {
             let store = bed.open().await;
-            let job = store.place(order("x")).await.unwrap().job.id;
+            let job = store.submit(order("x")).await.unwrap().job.id;
             let mut watch = store.watch().await.unwrap();
             let other = Connection::open(bed.file()).unwrap();
             // While the file is locked, the claim is on its way and cannot be answered.
@@ -279,7 +279,7 @@ fn a_record_that_makes_no_sense_stops_no_other() {
         let store = bed.open().await;
         let mut jobs = Vec::new();
         for _ in 0..4 {
-            jobs.push(store.place(order("x")).await.unwrap().job.id);
+            jobs.push(store.submit(order("x")).await.unwrap().job.id);
         }
         let other = Connection::open(bed.file()).unwrap();
         let spoil = |what: &str, job: model::JobId| {
@@ -326,7 +326,7 @@ fn a_damaged_file_is_found_out() {
     block_on(async {
         let store = bed.open().await;
         for _ in 0..200 {
-            store.place(order(&"x".repeat(500))).await.unwrap();
+            store.submit(order(&"x".repeat(500))).await.unwrap();
         }
     });
     let mut bytes = fs::read(bed.file()).unwrap();
@@ -346,11 +346,11 @@ fn a_locked_file_is_said_to_be() {
         let store = bed.open().await;
         let other = Connection::open(bed.file()).unwrap();
         other.execute_batch("BEGIN IMMEDIATE").unwrap();
-        let error = store.place(order("x")).await.unwrap_err();
+        let error = store.submit(order("x")).await.unwrap_err();
         assert!(matches!(error, StoreError::Locked { .. }), "{error:?}");
         assert_eq!(error.certainty(), Certainty::NotDone);
         other.execute_batch("ROLLBACK").unwrap();
-        store.place(order("y")).await.unwrap();
+        store.submit(order("y")).await.unwrap();
         assert_eq!(store.count(&JobFilter::default()).await.unwrap(), 1);
     });
 }
@@ -377,7 +377,7 @@ pub fn fill_if_asked() -> Option<ExitCode> {
         let store = Store::open(opening.clone()).await.unwrap();
         let mut placed = Vec::new();
         let error = loop {
-            match store.place(order(&"x".repeat(50_000))).await {
+            match store.submit(order(&"x".repeat(50_000))).await {
                 Ok(new) => placed.push(new.job.id),
                 Err(error) => break error,
             }
@@ -391,7 +391,7 @@ pub fn fill_if_asked() -> Option<ExitCode> {
         assert!((placed.len() as u64..=placed.len() as u64 + perhaps).contains(&there), "not half of a job");
         fs::remove_file(&ballast).unwrap();
         let acknowledged = placed.len() as u64 + 1;
-        let last = store.place(order("room again")).await.unwrap().job.id;
+        let last = store.submit(order("room again")).await.unwrap().job.id;
         drop(store);
         // As the file itself has it, not the process that wrote it.
         let store = Store::open(opening).await.unwrap();

@@ -43,7 +43,7 @@ fn refused(error: &StoreError) -> &Refusal {
 
 async fn a_claimed_job_is_given_as_it_is_kept(bed: Bed) {
     let store = bed.open().await;
-    store.place(order("x")).await.unwrap();
+    store.submit(order("x")).await.unwrap();
     for _ in 0..2 {
         bed.clock.advance(Duration::from_secs(1));
         let (job, claim) = claimed(&store, "a").await;
@@ -54,7 +54,7 @@ async fn a_claimed_job_is_given_as_it_is_kept(bed: Bed) {
 
 async fn who_places_with_room_gets_the_oldest_and_nothing_is_lost(bed: Bed) {
     let store = bed.open().await;
-    let first = store.place(order("first")).await.unwrap().job.id;
+    let first = store.submit(order("first")).await.unwrap().job.id;
     let placed = store.place_and_claim(order("second"), request("a")).await.unwrap().flushed().await.unwrap();
     // An engine that cannot do both at once leaves the claim to be made.
     let claimed = match placed.claimed {
@@ -71,7 +71,7 @@ async fn who_places_with_room_gets_the_oldest_and_nothing_is_lost(bed: Bed) {
 async fn a_call_that_was_placed_before_gives_its_placer_nothing_to_do(bed: Bed) {
     let store = bed.open().await;
     let keyed = NewJob { idempotency_key: Some("once".into()), ..order("x") };
-    let first = store.place(keyed.clone()).await.unwrap().job.id;
+    let first = store.submit(keyed.clone()).await.unwrap().job.id;
     let again = store.place_and_claim(keyed, request("a")).await.unwrap().flushed().await.unwrap();
     assert_eq!((again.job.id, again.is_new, again.claimed), (first, false, None));
     assert_eq!(store.get(first).await.unwrap().unwrap().progress.state, JobState::Queued);
@@ -79,7 +79,7 @@ async fn a_call_that_was_placed_before_gives_its_placer_nothing_to_do(bed: Bed) 
 
 async fn the_end_of_a_job_is_told_as_it_is_kept(bed: Bed) {
     let store = bed.open().await;
-    store.place(order("x")).await.unwrap();
+    store.submit(order("x")).await.unwrap();
     let (job, claim) = claimed(&store, "a").await;
     let written = store.write_end(&claim, success("done")).await.unwrap();
     // Before the disk has it, too: who is told that it is written finds it.
@@ -91,7 +91,7 @@ async fn the_end_of_a_job_is_told_as_it_is_kept(bed: Bed) {
 async fn a_job_ends_when_its_run_was_over_and_never_later_than_now(bed: Bed) {
     let store = bed.open().await;
     for _ in 0..2 {
-        store.place(order("x")).await.unwrap();
+        store.submit(order("x")).await.unwrap();
     }
     let run_took = Duration::from_secs(2);
     let (ahead, before) = (claimed(&store, "a").await, claimed(&store, "a").await);
@@ -130,7 +130,7 @@ async fn the_oldest_is_claimed_first(bed: Bed) {
     let mut placed = Vec::new();
     // Within one millisecond, too.
     for prompt in 0..20 {
-        placed.push(store.place(order(&prompt.to_string())).await.unwrap().job.id);
+        placed.push(store.submit(order(&prompt.to_string())).await.unwrap().job.id);
     }
     for id in placed {
         let (job, claim) = claimed(&store, "a").await;
@@ -146,7 +146,7 @@ async fn an_owner_gets_only_what_it_can_serve(bed: Bed) {
     let (there, gpu) = (Home::Host("there".into()), Home::Label("gpu".into()));
     for home in [there.clone(), gpu.clone(), here()] {
         for agent in [AgentKind::Codex, AgentKind::Claude] {
-            store.place(order_for(agent, home.clone())).await.unwrap();
+            store.submit(order_for(agent, home.clone())).await.unwrap();
         }
     }
     let only = |homes: &[Home], agent| ClaimRequest {
@@ -172,9 +172,9 @@ async fn an_owner_gets_only_what_it_can_serve(bed: Bed) {
 async fn no_more_of_an_agent_than_the_owner_runs_at_once(bed: Bed) {
     let store = bed.open().await;
     for _ in 0..3 {
-        store.place(order_for(AgentKind::Claude, here())).await.unwrap();
+        store.submit(order_for(AgentKind::Claude, here())).await.unwrap();
     }
-    store.place(order_for(AgentKind::Codex, here())).await.unwrap();
+    store.submit(order_for(AgentKind::Codex, here())).await.unwrap();
     let two = |owner: &str| ClaimRequest {
         agents: vec![
             Capacity { agent: AgentKind::Claude, at_once: 2 },
@@ -188,14 +188,14 @@ async fn no_more_of_an_agent_than_the_owner_runs_at_once(bed: Bed) {
     assert_eq!(agent_of("a").await, Some(AgentKind::Codex), "the third of claude has to wait");
     assert_eq!(agent_of("a").await, None);
     assert_eq!(agent_of("b").await, Some(AgentKind::Claude), "another owner has room of its own");
-    store.place(order_for(AgentKind::Claude, here())).await.unwrap();
+    store.submit(order_for(AgentKind::Claude, here())).await.unwrap();
     store.finish(&first.claim().unwrap(), success("x")).await.unwrap();
     assert_eq!(agent_of("a").await, Some(AgentKind::Claude));
 }
 
 async fn the_first_end_stays(bed: Bed) {
     let store = bed.open().await;
-    store.place(order("x")).await.unwrap();
+    store.submit(order("x")).await.unwrap();
     let (job, claim) = claimed(&store, "a").await;
     store.finish(&claim, success("first")).await.unwrap();
     let second = store.finish(&claim, success("second")).await.unwrap_err();
@@ -206,7 +206,7 @@ async fn the_first_end_stays(bed: Bed) {
 
 async fn only_the_holder_may_end_a_job(bed: Bed) {
     let store = bed.open().await;
-    store.place(order("x")).await.unwrap();
+    store.submit(order("x")).await.unwrap();
     let (_, claim) = claimed(&store, "a").await;
     let other = model::Claim { owner: Owner::new("b"), ..claim.clone() };
     let later = model::Claim { attempt: model::Attempt::new(2), ..claim.clone() };
@@ -221,7 +221,7 @@ async fn only_the_holder_may_end_a_job(bed: Bed) {
 
 async fn a_queued_job_is_cancelled_at_once(bed: Bed) {
     let store = bed.open().await;
-    let job = store.place(order("x")).await.unwrap().job;
+    let job = store.submit(order("x")).await.unwrap().job;
     let reply = store.request_cancel(job.id).await.unwrap();
     assert_eq!(reply, CancelReply { previous: StateName::Queued, now: StateName::Cancelled });
     assert!(!reply.needs_stop());
@@ -233,7 +233,7 @@ async fn a_queued_job_is_cancelled_at_once(bed: Bed) {
 
 async fn a_running_job_is_cancelled_by_its_holder(bed: Bed) {
     let store = bed.open().await;
-    store.place(order("x")).await.unwrap();
+    store.submit(order("x")).await.unwrap();
     let (job, claim) = claimed(&store, "a").await;
     let reply = store.request_cancel(job.id).await.unwrap();
     assert!(reply.needs_stop());
@@ -248,7 +248,7 @@ async fn a_running_job_is_cancelled_by_its_holder(bed: Bed) {
 
 async fn finished_beats_cancelled(bed: Bed) {
     let store = bed.open().await;
-    store.place(order("x")).await.unwrap();
+    store.submit(order("x")).await.unwrap();
     let (job, claim) = claimed(&store, "a").await;
     store.request_cancel(job.id).await.unwrap();
     store.finish(&claim, success("done after all")).await.unwrap();
@@ -259,8 +259,8 @@ async fn finished_beats_cancelled(bed: Bed) {
 
 async fn a_paused_job_waits_for_its_time(bed: Bed) {
     let store = bed.open().await;
-    let first = store.place(order("first")).await.unwrap().job.id;
-    let second = store.place(order("second")).await.unwrap().job.id;
+    let first = store.submit(order("first")).await.unwrap().job.id;
+    let second = store.submit(order("second")).await.unwrap().job.id;
     let (_, claim) = claimed(&store, "a").await;
     let until = bed.clock.now().plus(Duration::from_mins(10));
     assert_eq!(store.pause_until(&claim, until).await.unwrap(), JobState::Paused { until });
@@ -279,7 +279,7 @@ async fn a_paused_job_waits_for_its_time(bed: Bed) {
 async fn a_heartbeat_tells_what_is_held_and_what_is_to_stop(bed: Bed) {
     let store = bed.open().await;
     for prompt in ["one", "two", "three"] {
-        store.place(order(prompt)).await.unwrap();
+        store.submit(order(prompt)).await.unwrap();
     }
     let (one, two) = (claimed(&store, "a").await.1, claimed(&store, "a").await.1);
     claimed(&store, "b").await;
@@ -295,7 +295,7 @@ async fn a_heartbeat_tells_what_is_held_and_what_is_to_stop(bed: Bed) {
 async fn who_takes_a_job_is_alive_for_a_whole_lease(bed: Bed) {
     let store = bed.open().await;
     let alive_until = async |job| store.get(job).await.unwrap().unwrap().lease.unwrap().expires_at;
-    let first = store.place(order("first")).await.unwrap().job.id;
+    let first = store.submit(order("first")).await.unwrap().job.id;
     claimed(&store, "a").await;
     // However lately it has spoken.
     let moment = || bed.clock.advance(Duration::from_millis(1));
@@ -313,7 +313,7 @@ async fn who_takes_a_job_is_alive_for_a_whole_lease(bed: Bed) {
 async fn only_what_is_abandoned_is_rescued(bed: Bed) {
     let store = bed.open().await;
     for home in [here(), here(), Home::Host("there".into())] {
-        store.place(order_for(AgentKind::Claude, home)).await.unwrap();
+        store.submit(order_for(AgentKind::Claude, home)).await.unwrap();
     }
     let (silent, alive) = (claimed(&store, "silent").await.1, claimed(&store, "alive").await.1);
     let mut elsewhere = request("silent");
@@ -335,7 +335,7 @@ async fn only_what_is_abandoned_is_rescued(bed: Bed) {
 async fn a_lease_of_a_clock_that_was_ahead_does_not_hold_for_ever(bed: Bed) {
     let store = bed.open().await;
     let right = bed.clock.now();
-    store.place(order("x")).await.unwrap();
+    store.submit(order("x")).await.unwrap();
     bed.clock.advance(Duration::from_hours(24 * 365));
     let (job, _) = claimed(&store, "a").await;
     bed.clock.set(right);
@@ -345,7 +345,7 @@ async fn a_lease_of_a_clock_that_was_ahead_does_not_hold_for_ever(bed: Bed) {
 
 async fn the_proven_dead_need_no_expired_lease(bed: Bed) {
     let store = bed.open().await;
-    store.place(order("x")).await.unwrap();
+    store.submit(order("x")).await.unwrap();
     let (_, claim) = claimed(&store, "dead").await;
     let proven = RescueRequest { dead: vec![Owner::new("dead")], ..rescue_by("r") };
     assert_eq!(store.rescue(proven).await.unwrap()[0].id, claim.job);
@@ -353,7 +353,7 @@ async fn the_proven_dead_need_no_expired_lease(bed: Bed) {
 
 async fn a_rescuer_that_dies_is_rescued_in_turn(bed: Bed) {
     let store = bed.open().await;
-    store.place(order("x")).await.unwrap();
+    store.submit(order("x")).await.unwrap();
     let (_, claim) = claimed(&store, "a").await;
     bed.clock.advance(LEASE);
     assert_eq!(store.rescue(rescue_by("r1")).await.unwrap().len(), 1);
@@ -365,7 +365,7 @@ async fn a_rescuer_that_dies_is_rescued_in_turn(bed: Bed) {
 
 async fn the_late_word_of_a_rescued_owner_is_refused(bed: Bed) {
     let store = bed.open().await;
-    store.place(order("x")).await.unwrap();
+    store.submit(order("x")).await.unwrap();
     let (_, old) = claimed(&store, "slow").await;
     bed.clock.advance(LEASE);
     let rescued = store.rescue(rescue_by("r")).await.unwrap().remove(0).claim().unwrap();
@@ -385,7 +385,7 @@ async fn the_late_word_of_a_rescued_owner_is_refused(bed: Bed) {
 
 async fn a_live_run_is_adopted_as_the_same_attempt(bed: Bed) {
     let store = bed.open().await;
-    store.place(order("x")).await.unwrap();
+    store.submit(order("x")).await.unwrap();
     let (_, old) = claimed(&store, "daemon-1").await;
     let new = store.adopt(&old, &Owner::new("daemon-2"), LEASE).await.unwrap();
     assert_eq!(new.attempt, old.attempt);
@@ -403,7 +403,7 @@ async fn a_live_run_is_adopted_as_the_same_attempt(bed: Bed) {
 
 async fn an_interrupted_job_is_queued_again_while_attempts_are_left(bed: Bed) {
     let store = bed.open().await;
-    store.place(NewJob { max_attempts: 2, ..order("x") }).await.unwrap();
+    store.submit(NewJob { max_attempts: 2, ..order("x") }).await.unwrap();
     let (_, first) = claimed(&store, "a").await;
     assert_eq!(store.interrupt(&first).await.unwrap().name(), StateName::Interrupted);
     assert_eq!(store.claim(request("b")).await.unwrap(), None, "nobody gets it before it is cleared up");
@@ -420,7 +420,7 @@ async fn an_interrupted_job_is_queued_again_while_attempts_are_left(bed: Bed) {
 
 async fn an_interrupted_job_that_is_to_end_is_not_queued_again(bed: Bed) {
     let store = bed.open().await;
-    store.place(order("x")).await.unwrap();
+    store.submit(order("x")).await.unwrap();
     let (job, claim) = claimed(&store, "a").await;
     store.interrupt(&claim).await.unwrap();
     assert!(store.request_cancel(job.id).await.unwrap().needs_stop());

@@ -70,7 +70,7 @@ fn full_order() -> NewJob {
 
 async fn a_placed_job_reads_back_with_every_field(bed: Bed) {
     let store = bed.open().await;
-    let placed = store.place(full_order()).await.unwrap();
+    let placed = store.submit(full_order()).await.unwrap();
     assert!(placed.is_new);
     assert_eq!(placed.redactions, 0);
     let read = store.get(placed.job.id).await.unwrap().unwrap();
@@ -91,7 +91,7 @@ async fn any_text_survives_byte_for_byte(bed: Bed) {
         " ".to_owned(),
     ];
     for text in &texts {
-        let placed = store.place(order(text)).await.unwrap();
+        let placed = store.submit(order(text)).await.unwrap();
         let (job, claim) = claimed(&store, "a").await;
         assert_eq!(job.id, placed.job.id);
         assert!(job.order.call.prompt == *text, "{:?}…", text.chars().take(10).collect::<String>());
@@ -123,9 +123,9 @@ async fn what_looks_like_a_query_is_a_text(bed: Bed) {
                 Home::Label(text.into()),
             )
         };
-        let placed = store.place(hostile.clone()).await.unwrap();
+        let placed = store.submit(hostile.clone()).await.unwrap();
         assert_eq!(store.get(placed.job.id).await.unwrap().unwrap().order, hostile);
-        assert!(!store.place(hostile.clone()).await.unwrap().is_new);
+        assert!(!store.submit(hostile.clone()).await.unwrap().is_new);
         let filter =
             store::JobFilter { tool: Some(text.into()), task: Some(text.into()), ..Default::default() };
         assert_eq!(store.count(&filter).await.unwrap(), 1, "{text}");
@@ -141,16 +141,16 @@ async fn what_looks_like_a_query_is_a_text(bed: Bed) {
 async fn the_same_key_gives_the_same_job(bed: Bed) {
     let store = bed.open().await;
     let keyed = |prompt: &str, key: &str| NewJob { idempotency_key: Some(key.into()), ..order(prompt) };
-    let first = store.place(keyed("one", "k")).await.unwrap();
-    let again = store.place(keyed("other words", "k")).await.unwrap();
+    let first = store.submit(keyed("one", "k")).await.unwrap();
+    let again = store.submit(keyed("other words", "k")).await.unwrap();
     assert!(!again.is_new);
     assert_eq!(again.job, first.job);
     let home = &first.job.order.home;
     assert_eq!(store.keyed(home, "k").await.unwrap(), Some(first.job.clone()));
     assert_eq!(store.keyed(home, "none").await.unwrap(), None);
-    assert_ne!(store.place(keyed("one", "K")).await.unwrap().job.id, first.job.id);
+    assert_ne!(store.submit(keyed("one", "K")).await.unwrap().job.id, first.job.id);
     // Without a key, nothing is the same.
-    let (a, b) = (store.place(order("x")).await.unwrap(), store.place(order("x")).await.unwrap());
+    let (a, b) = (store.submit(order("x")).await.unwrap(), store.submit(order("x")).await.unwrap());
     assert_ne!(a.job.id, b.job.id);
     assert_eq!(store.count(&store::JobFilter::default()).await.unwrap(), 4);
 }
@@ -172,12 +172,12 @@ async fn a_key_names_a_job_of_its_home_alone(bed: Bed) {
     };
     let mut placed = Vec::new();
     for order in orders() {
-        let new = store.place(order).await.unwrap();
+        let new = store.submit(order).await.unwrap();
         assert!(new.is_new);
         placed.push(new.job.id);
     }
     for (order, first) in orders().into_iter().zip(placed) {
-        assert_eq!(store.place(order).await.unwrap().job.id, first);
+        assert_eq!(store.submit(order).await.unwrap().job.id, first);
     }
 }
 
@@ -188,7 +188,7 @@ async fn one_key_asked_by_many_at_once_is_one_job(bed: Bed) {
         let store = store.clone();
         racers.spawn(async move {
             let key = format!("key {}", racer % 8);
-            let placed = store.place(NewJob { idempotency_key: Some(key), ..order("race") }).await.unwrap();
+            let placed = store.submit(NewJob { idempotency_key: Some(key), ..order("race") }).await.unwrap();
             (racer % 8, placed.job.id, placed.is_new)
         });
     }
@@ -203,7 +203,7 @@ async fn one_key_asked_by_many_at_once_is_one_job(bed: Bed) {
 
 async fn an_end_is_kept_with_all_that_belongs_to_it(bed: Bed) {
     let store = bed.open().await;
-    store.place(order("do it")).await.unwrap();
+    store.submit(order("do it")).await.unwrap();
     bed.clock.advance(Duration::from_secs(1));
     let (job, claim) = claimed(&store, "a").await;
     assert_eq!(job.started_at, Some(bed.clock.now()));
@@ -229,7 +229,7 @@ async fn a_deadline_ends_as_timeout_and_keeps_the_failure(bed: Bed) {
     let store = bed.open().await;
     let failure =
         Failure { kind: FailureKind::Deadline { which: Deadline::Idle }, message: "silence".into() };
-    store.place(order("do it")).await.unwrap();
+    store.submit(order("do it")).await.unwrap();
     let (job, claim) = claimed(&store, "a").await;
     let late = model::Outcome { verdict: Verdict::Failed(failure.clone()), ..outcome("so far") };
     store.finish(&claim, late.into()).await.unwrap();
@@ -241,8 +241,8 @@ async fn a_deadline_ends_as_timeout_and_keeps_the_failure(bed: Bed) {
 
 async fn what_is_closed_is_there_when_it_is_opened_again(bed: Bed) {
     let store = bed.open().await;
-    let placed = store.place(full_order()).await.unwrap();
-    let waiting = store.place(order("second")).await.unwrap().job;
+    let placed = store.submit(full_order()).await.unwrap();
+    let waiting = store.submit(order("second")).await.unwrap().job;
     let (job, _) = claimed(&store, "a").await;
     assert_eq!(job.id, placed.job.id);
     drop(store);
@@ -261,7 +261,7 @@ async fn the_last_session_is_known_per_task_agent_and_home(bed: Bed) {
         [("a", here(), "s-1"), ("b", here(), "s-2"), ("a", gpu.clone(), "s-3"), ("a", here(), "s-4")]
     {
         store
-            .place(NewJob { task: task.into(), ..order_for(AgentKind::Claude, home.clone()) })
+            .submit(NewJob { task: task.into(), ..order_for(AgentKind::Claude, home.clone()) })
             .await
             .unwrap();
         let mut request = crate::calls::request("o");
@@ -292,7 +292,7 @@ async fn session_without_an_answer_is_not_the_last_one(bed: Bed) {
         ..outcome("")
     };
     let end = async |outcome: model::Outcome| {
-        store.place(order("do it")).await.unwrap();
+        store.submit(order("do it")).await.unwrap();
         let (job, claim) = claimed(&store, "a").await;
         store.finish(&claim, outcome.into()).await.unwrap();
         job.id
@@ -312,7 +312,7 @@ async fn session_without_an_answer_is_not_the_last_one(bed: Bed) {
 
 async fn a_session_is_kept_as_soon_as_it_is_known(bed: Bed) {
     let store = bed.open().await;
-    store.place(order("do it")).await.unwrap();
+    store.submit(order("do it")).await.unwrap();
     let (job, claim) = claimed(&store, "a").await;
     store.note_session(&claim, &session("early")).await.unwrap();
     assert_eq!(store.get(job.id).await.unwrap().unwrap().session, Some(session("early")));
@@ -327,9 +327,9 @@ async fn a_session_is_kept_as_soon_as_it_is_known(bed: Bed) {
 
 async fn a_job_is_found_by_the_beginning_of_its_id(bed: Bed) {
     let store = bed.open().await;
-    let first = store.place(order("one")).await.unwrap().job;
+    let first = store.submit(order("one")).await.unwrap().job;
     bed.clock.advance(Duration::from_hours(1));
-    let second = store.place(order("two")).await.unwrap().job;
+    let second = store.submit(order("two")).await.unwrap().job;
     let find = async |text: &str| store.find(text.parse().unwrap()).await.unwrap();
     assert_eq!(find(&first.id.to_string()).await, Found::One(Box::new(first.clone())));
     assert_eq!(find(&second.id.to_string()[..8]).await, Found::One(Box::new(second.clone())));
@@ -339,7 +339,7 @@ async fn a_job_is_found_by_the_beginning_of_its_id(bed: Bed) {
 
 async fn an_ended_job_is_placed_again_as_its_child(bed: Bed) {
     let store = bed.open().await;
-    let old = store.place(full_order()).await.unwrap().job;
+    let old = store.submit(full_order()).await.unwrap().job;
     let early = store.retry(old.id).await.unwrap_err();
     assert_eq!(
         early.to_string(),
@@ -370,7 +370,7 @@ async fn a_name_that_is_empty_is_refused(bed: Bed) {
         (NewJob { idempotency_key: Some(String::new()), ..order("x") }, "the idempotency key is empty"),
     ];
     for (order, says) in bad {
-        assert_eq!(store.place(order).await.unwrap_err().to_string(), says);
+        assert_eq!(store.submit(order).await.unwrap_err().to_string(), says);
     }
     assert_eq!(store.count(&store::JobFilter::default()).await.unwrap(), 0);
 }

@@ -30,7 +30,7 @@ async fn place_many(store: &Store, bed: &Bed, count: usize) -> Vec<JobId> {
     let mut ids = Vec::new();
     for number in 0..count {
         bed.clock.advance(Duration::from_millis(number as u64 % 2));
-        ids.push(store.place(order(&format!("job {number}"))).await.unwrap().job.id);
+        ids.push(store.submit(order(&format!("job {number}"))).await.unwrap().job.id);
     }
     ids
 }
@@ -63,7 +63,7 @@ async fn a_job_placed_between_two_pages_moves_nothing(bed: Bed) {
     let store = bed.open().await;
     let placed = place_many(&store, &bed, 4).await;
     let first = store.list(&JobFilter::default(), PageRequest { limit: 2, before: None }).await.unwrap();
-    store.place(order("late")).await.unwrap();
+    store.submit(order("late")).await.unwrap();
     let second =
         store.list(&JobFilter::default(), PageRequest { limit: 2, before: first.next }).await.unwrap();
     assert_eq!(second.jobs.iter().map(|job| job.id).collect::<Vec<_>>(), [placed[1], placed[0]]);
@@ -71,7 +71,7 @@ async fn a_job_placed_between_two_pages_moves_nothing(bed: Bed) {
 
 async fn every_filter_leaves_out_what_does_not_fit(bed: Bed) {
     let store = bed.open().await;
-    let parent = store.place(order("parent")).await.unwrap().job.id;
+    let parent = store.submit(order("parent")).await.unwrap().job.id;
     let (_, claim) = claimed(&store, "a").await;
     store.finish(&claim, success("x")).await.unwrap();
     bed.clock.advance(Duration::from_secs(10));
@@ -79,7 +79,7 @@ async fn every_filter_leaves_out_what_does_not_fit(bed: Bed) {
     let gpu = Home::Label("gpu".into());
     let child =
         NewJob { parent: Some(parent), task: "t".into(), ..order_for(AgentKind::Gemini, gpu.clone()) };
-    let child = store.place(child).await.unwrap().job.id;
+    let child = store.submit(child).await.unwrap().job.id;
 
     let ids = async |filter: JobFilter| {
         let page = store.list(&filter, PageRequest::default()).await.unwrap();
@@ -111,7 +111,7 @@ async fn words_are_found_in_tasks_and_prompts_as_they_are(bed: Bed) {
     let mut placed = Vec::new();
     for (task, prompt) in [("shop", "Mend the\nBasket"), (r"100%_\o/", "x"), ("1000 o", "x")] {
         let order = NewJob { task: task.into(), ..order(prompt) };
-        placed.push(store.place(order).await.unwrap().job.id);
+        placed.push(store.submit(order).await.unwrap().job.id);
         bed.clock.advance(Duration::from_millis(1));
     }
     let found = async |words: &str| {
@@ -131,7 +131,8 @@ async fn words_are_found_in_tasks_and_prompts_as_they_are(bed: Bed) {
 
 async fn a_summary_has_what_fits_in_a_line(bed: Bed) {
     let store = bed.open().await;
-    let placed = store.place(order(&format!("first line\nsecond {}", "x".repeat(10_000)))).await.unwrap().job;
+    let placed =
+        store.submit(order(&format!("first line\nsecond {}", "x".repeat(10_000)))).await.unwrap().job;
     let (_, claim) = claimed(&store, "a").await;
     store.finish(&claim, success("done")).await.unwrap();
     let line = store.list(&JobFilter::default(), PageRequest::default()).await.unwrap().jobs.remove(0);
@@ -149,12 +150,12 @@ async fn sums_are_by_agent_model_day_and_end(bed: Bed) {
     let store = bed.open().await;
     for (agent, days) in [(AgentKind::Claude, 0), (AgentKind::Claude, 0), (AgentKind::Codex, 1)] {
         bed.clock.advance(Duration::from_hours(24 * days));
-        store.place(order_for(agent, here())).await.unwrap();
+        store.submit(order_for(agent, here())).await.unwrap();
         let (_, claim) = claimed(&store, "a").await;
         bed.clock.advance(Duration::from_secs(3));
         store.finish(&claim, success("x")).await.unwrap();
     }
-    store.place(order("waits")).await.unwrap();
+    store.submit(order("waits")).await.unwrap();
     let stats = store.stats(StatsRange::default()).await.unwrap();
     assert_eq!(stats.in_state(StateName::Completed), 3);
     assert_eq!(stats.in_state(StateName::Queued), 1);
@@ -174,7 +175,7 @@ async fn figures_that_cannot_be_true_spoil_no_sum(bed: Bed) {
     let most = u64::MAX;
     let absurd = Usage { input: most, output: most, cached: most, reasoning: most };
     for (cost_usd, usage) in [(Some(0.25), None), (Some(1e308), Some(absurd)), (Some(1e308), None)] {
-        store.place(order("x")).await.unwrap();
+        store.submit(order("x")).await.unwrap();
         let (_, claim) = claimed(&store, "a").await;
         store.finish(&claim, JobEnd::from(Outcome { cost_usd, usage, ..outcome("x") })).await.unwrap();
     }
@@ -194,8 +195,8 @@ async fn old_ended_jobs_are_removed_and_no_others(bed: Bed) {
     let old = place_many(&store, &bed, 3).await;
     end_all(&store).await;
     let waiting =
-        store.place(order_for(AgentKind::Claude, Home::Label("nobody".into()))).await.unwrap().job.id;
-    let slow = store.place(order("slow")).await.unwrap().job.id;
+        store.submit(order_for(AgentKind::Claude, Home::Label("nobody".into()))).await.unwrap().job.id;
+    let slow = store.submit(order("slow")).await.unwrap().job.id;
     let (_, claim) = claimed(&store, "a").await;
     bed.clock.advance(Duration::from_hours(48));
     store.finish(&claim, JobEnd::cancelled()).await.unwrap();
@@ -219,7 +220,7 @@ async fn more_than_the_newest_so_many_are_removed(bed: Bed) {
     let store = bed.open().await;
     let placed = place_many(&store, &bed, 8).await;
     end_all(&store).await;
-    let waiting = store.place(order("waits")).await.unwrap().job.id;
+    let waiting = store.submit(order("waits")).await.unwrap().job.id;
     let five = Retention { max_age: None, max_count: Some(5) };
     let mut removed = store.sweep(five).await.unwrap();
     removed.sort();
@@ -232,7 +233,7 @@ async fn a_job_of_a_clock_that_was_ahead_is_removed_like_any_other(bed: Bed) {
     let store = bed.open().await;
     let right = bed.clock.now();
     bed.clock.advance(Duration::from_hours(24 * 365));
-    let job = store.place(order("from the future")).await.unwrap().job.id;
+    let job = store.submit(order("from the future")).await.unwrap().job.id;
     bed.clock.set(right);
     end_all(&store).await;
     bed.clock.advance(Duration::from_hours(48));
@@ -244,10 +245,10 @@ async fn the_newest_are_those_that_ended_last(bed: Bed) {
     let store = bed.open().await;
     let right = bed.clock.now();
     bed.clock.advance(Duration::from_hours(24 * 365));
-    let future = store.place(order("of a clock that was ahead")).await.unwrap().job.id;
+    let future = store.submit(order("of a clock that was ahead")).await.unwrap().job.id;
     bed.clock.set(right);
-    let slow = store.place(order("takes long")).await.unwrap().job.id;
-    let quick = store.place(order("quick")).await.unwrap().job.id;
+    let slow = store.submit(order("takes long")).await.unwrap().job.id;
+    let quick = store.submit(order("quick")).await.unwrap().job.id;
     for job in [future, quick, slow] {
         bed.clock.advance(Duration::from_secs(1));
         store.request_cancel(job).await.unwrap();
@@ -261,7 +262,7 @@ async fn the_newest_are_those_that_ended_last(bed: Bed) {
 async fn the_last_session_of_a_task_goes_with_its_job(bed: Bed) {
     let store = bed.open().await;
     for task in ["old", "new"] {
-        store.place(NewJob { task: task.into(), ..order("x") }).await.unwrap();
+        store.submit(NewJob { task: task.into(), ..order("x") }).await.unwrap();
         let (_, claim) = claimed(&store, "a").await;
         bed.clock.advance(Duration::from_secs(1));
         store.finish(&claim, success("x")).await.unwrap();
@@ -275,17 +276,17 @@ async fn the_last_session_of_a_task_goes_with_its_job(bed: Bed) {
 async fn a_removed_key_is_free_again(bed: Bed) {
     let store = bed.open().await;
     let keyed = || NewJob { idempotency_key: Some("k".into()), ..order("x") };
-    let first = store.place(keyed()).await.unwrap().job.id;
+    let first = store.submit(keyed()).await.unwrap().job.id;
     end_all(&store).await;
     store.sweep(Retention { max_age: None, max_count: Some(0) }).await.unwrap();
-    let second = store.place(keyed()).await.unwrap();
+    let second = store.submit(keyed()).await.unwrap();
     assert!(second.is_new && second.job.id != first);
 }
 
 async fn a_watcher_sees_every_change_after_it_was_written(bed: Bed) {
     let store = bed.open().await;
     let mut watch = store.watch().await.unwrap();
-    let job = store.place(order("x")).await.unwrap().job.id;
+    let job = store.submit(order("x")).await.unwrap().job.id;
     let (_, claim) = claimed(&store, "a").await;
     store.finish(&claim, success("x")).await.unwrap();
     let (mut states, mut last) = (Vec::new(), 0);

@@ -190,7 +190,7 @@ impl Real {
         match *act {
             Act::Place => {
                 let new = NewJob { max_attempts: MAX_ATTEMPTS, ..order("x") };
-                self.ids.push(store.place(new).await.unwrap().job.id);
+                self.ids.push(store.submit(new).await.unwrap().job.id);
                 true
             }
             Act::Claim { owner } => store.claim(request(OWNERS[owner])).await.unwrap().is_some(),

@@ -43,7 +43,7 @@ async fn place_all(store: &Store, count: usize) -> HashSet<JobId> {
         placing.spawn(async move {
             let mut placed = Vec::new();
             for _ in (share..count).step_by(32) {
-                placed.push(store.place(order("race")).await.unwrap().job.id);
+                placed.push(store.submit(order("race")).await.unwrap().job.id);
             }
             placed
         });
@@ -74,7 +74,7 @@ async fn cancel_against_finish_has_one_winner(bed: Bed) {
     let store = bed.open().await;
     let mut orders = HashSet::new();
     for round in 0..bed.scaled(1_000) {
-        store.place(order("race")).await.unwrap();
+        store.submit(order("race")).await.unwrap();
         let (job, claim) = claimed(&store, "a").await;
         let late = claim.clone();
         let (finishing, cancelling) = (store.clone(), store.clone());
@@ -117,7 +117,7 @@ async fn cancel_against_claim_has_one_winner(bed: Bed) {
     let store = bed.open().await;
     let mut outcomes = HashSet::new();
     for round in 0..bed.scaled(1_000) {
-        let job = store.place(order("race")).await.unwrap().job.id;
+        let job = store.submit(order("race")).await.unwrap().job.id;
         let (claiming, cancelling) = (store.clone(), store.clone());
         let claim = async move { claiming.claim(request("a")).await.unwrap() };
         let cancel = async move { cancelling.request_cancel(job).await.unwrap() };
@@ -159,7 +159,7 @@ pub fn work_if_asked() -> Option<ExitCode> {
         // Of those that all ask for, each is placed once.
         for key in 0..50 {
             let keyed = NewJob { idempotency_key: Some(format!("key {key}")), ..order("shared") };
-            store.place(keyed).await.unwrap();
+            store.submit(keyed).await.unwrap();
         }
         work(store, format!("process {}", std::process::id())).await
     });

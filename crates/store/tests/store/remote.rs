@@ -68,7 +68,7 @@ fn a_server_killed_in_mid_claim_loses_nothing() {
         let store = open(server.setting("kill")).await.unwrap();
         let mut placed = HashSet::new();
         for _ in 0..120 {
-            placed.insert(store.place(order("x")).await.unwrap().job.id);
+            placed.insert(store.submit(order("x")).await.unwrap().job.id);
         }
         let answers = Arc::new(Mutex::new(Answers::default()));
         let mut workers = JoinSet::new();
@@ -117,7 +117,7 @@ fn a_cut_connection_is_survived_or_told() {
                 tokio::time::sleep(Duration::from_millis(round % 4)).await;
                 way.cut().await;
             };
-            let (placed, ()) = tokio::join!(store.place(keyed()), cutting);
+            let (placed, ()) = tokio::join!(store.submit(keyed()), cutting);
             match placed {
                 Ok(placed) => {
                     assert!(direct.get(placed.job.id).await.unwrap().is_some(), "it was said to be");
@@ -125,7 +125,7 @@ fn a_cut_connection_is_survived_or_told() {
                 Err(error) => assert_eq!(error.certainty(), Certainty::Unknown, "{error:?}"),
             }
             // Asking again with the key leads to one job, whatever came of the first.
-            let again = store.place(keyed()).await.unwrap().job;
+            let again = store.submit(keyed()).await.unwrap().job;
             let (_, claim) = crate::calls::claimed(&store, "a").await;
             let (finished, ()) = tokio::join!(store.finish(&claim, success("x")), way.cut());
             let now = direct.get(again.id).await.unwrap().unwrap().progress.state.name();
@@ -144,14 +144,14 @@ fn a_watcher_goes_on_after_a_restart() {
     block_on(async {
         let store = open(server.setting("watch")).await.unwrap();
         let mut watch = store.watch().await.unwrap();
-        let first = store.place(order("x")).await.unwrap().job.id;
+        let first = store.submit(order("x")).await.unwrap().job.id;
         wait_for(&mut watch, |event| matches!(event, WatchEvent::Changed(change) if change.job == first))
             .await;
         server.kill();
         server.start_again();
-        let second = store.place(order("y")).await.unwrap().job.id;
+        let second = store.submit(order("y")).await.unwrap().job.id;
         wait_for(&mut watch, |event| matches!(event, WatchEvent::Missed)).await;
-        let third = store.place(order("z")).await.unwrap().job.id;
+        let third = store.submit(order("z")).await.unwrap().job.id;
         assert_ne!(second, third);
         wait_for(&mut watch, |event| matches!(event, WatchEvent::Changed(change) if change.job == third))
             .await;

@@ -39,7 +39,7 @@ async fn no_secret_reaches_the_store(bed: Bed) {
         output_schema: Some(laden()),
         ..CallSpec::new(AgentKind::Claude, laden(), "/w")
     };
-    let placed = store.place(NewJob::new(call, "call_cc", here())).await.unwrap();
+    let placed = store.submit(NewJob::new(call, "call_cc", here())).await.unwrap();
     assert_eq!(placed.redactions, 8);
     assert_eq!(placed.job.order.call.prompt, "before [redacted] between [redacted] after");
 
@@ -85,12 +85,12 @@ async fn a_name_with_a_secret_is_refused(bed: Bed) {
         ("agent name", named(|order| order.call.agent_name = PLAIN_CANARY.parse().ok())),
         ("session", named(|order| order.call.session = SessionChoice::Resume(session(PLAIN_CANARY)))),
     ] {
-        let error = store.place(order).await.unwrap_err();
+        let error = store.submit(order).await.unwrap_err();
         assert!(matches!(error, StoreError::SecretInName { field: named } if named == field), "{error}");
         assert!(!format!("{error:?}").contains("canary"));
     }
     assert_eq!(store.count(&store::JobFilter::default()).await.unwrap(), 0);
-    store.place(order("x")).await.unwrap();
+    store.submit(order("x")).await.unwrap();
     let (_, claim) = claimed(&store, "a").await;
     let error = store.note_session(&claim, &session(PLAIN_CANARY)).await.unwrap_err();
     assert!(matches!(error, StoreError::SecretInName { field: "session" }), "{error}");
@@ -114,7 +114,7 @@ async fn an_mcp_server_with_a_secret_is_refused_and_named(bed: Bed) {
         (with(|server| drop(server.env.insert("TOKEN".into(), laden()))), "variable TOKEN"),
         (with(|server| server.args.push(format!("--token={CANARY}"))), "argument 2"),
     ] {
-        let error = store.place(order).await.unwrap_err();
+        let error = store.submit(order).await.unwrap_err();
         let told = format!(
             "the {what} of the MCP server `tickets` holds what looks like a secret, and is not stored"
         );
@@ -123,6 +123,6 @@ async fn an_mcp_server_with_a_secret_is_refused_and_named(bed: Bed) {
         assert!(!format!("{error:?}").contains("canary"));
     }
     assert_eq!(store.count(&store::JobFilter::default()).await.unwrap(), 0);
-    let kept = store.place(with(|_| ())).await.unwrap().job;
+    let kept = store.submit(with(|_| ())).await.unwrap().job;
     assert_eq!(kept.order.call.mcp_servers[1], plain, "one without a secret is kept as it is");
 }

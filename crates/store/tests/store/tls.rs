@@ -122,7 +122,7 @@ fn a_server_behind_tls_is_used_like_any_other() {
         let door = Door::to(server.port, authority.sign(&certificate_for("127.0.0.1"))).await;
         let store = open("wss", door.port, Some(&authority.file)).await.unwrap();
         let mut watch = store.watch().await.unwrap();
-        let placed = store.place(order(&"through the door ".repeat(10_000))).await.unwrap().job;
+        let placed = store.submit(order(&"through the door ".repeat(10_000))).await.unwrap().job;
         let told = tokio::time::timeout(std::time::Duration::from_secs(30), watch.next()).await;
         assert!(
             matches!(told, Ok(Some(WatchEvent::Changed(ref change))) if change.job == placed.id),

@@ -145,10 +145,10 @@ async fn place(desk: &JobService, wanted: Wanted, connection: &Connection) -> Re
         parent: connection.parent(desk),
         ..CallRequest::new(call, TOOL)
     };
-    desk.place(order).await.map(placed)
+    desk.submit(order).await.map(placed)
 }
 
-fn placed(placed: calls::Placed) -> Placed {
+fn placed(placed: calls::SubmittedJob) -> Placed {
     let files = placed.files;
     Placed {
         job_id: placed.job.to_string(),

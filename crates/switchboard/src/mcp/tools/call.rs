@@ -5,7 +5,7 @@
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use calls::{Answer, CallError, CallRequest, Committed, Kept, Placed, Until};
+use calls::{Answer, CallError, CallRequest, Committed, Kept, SubmittedJob, Until};
 use model::{
     AgentKind, AgentName, CallPolicy, CallSpec, JobId, Limits, Mode, Preset, SessionChoice, SessionId,
     ToolChoice,
@@ -267,9 +267,9 @@ impl CallTool {
 }
 
 /// Places the call. What is wrong with a folder is told of the parameter that named it.
-async fn place(server: &Server, order: CallRequest) -> Result<Committed<Placed>, Refusal> {
+async fn place(server: &Server, order: CallRequest) -> Result<Committed<SubmittedJob>, Refusal> {
     let cwd = order.call.cwd.clone();
-    server.desk.place_soon(order).await.map_err(|error| match &error {
+    server.desk.submit_unflushed(order).await.map_err(|error| match &error {
         CallError::Cwd { folder, .. } | CallError::CwdIsNoFolder { folder } if *folder != cwd => {
             Refusal::from(error).about("add_dirs")
         }
@@ -308,7 +308,7 @@ async fn wait_for(
     Ok((answer, kept))
 }
 
-fn note(answer: &Answer, placed: &Placed, by_another: bool, fire_and_forget: bool) -> Option<String> {
+fn note(answer: &Answer, placed: &SubmittedJob, by_another: bool, fire_and_forget: bool) -> Option<String> {
     let mut notes: Vec<String> = answer.note.iter().cloned().collect();
     if by_another {
         notes.push("an earlier call with the same idempotency_key has placed this job".to_owned());
