@@ -24,7 +24,7 @@ pub use probe::{Probe, ProbeError};
 pub use sandbox::SandboxPrimitives;
 pub use workspaces::KnownWorkspaces;
 
-use crate::{Capabilities, TestedRange, Version, VersionStanding};
+use crate::{Capabilities, TestedRange, Version, VersionSupport};
 
 /// Where and with what to look.
 #[derive(Debug, Clone, Default)]
@@ -94,7 +94,7 @@ pub struct AgentCheck {
     /// Its version.
     pub version: Option<Version>,
     /// How that stands to the tested ones.
-    pub standing: Option<VersionStanding>,
+    pub standing: Option<VersionSupport>,
     /// What it can do.
     pub capabilities: Capabilities,
     /// Whether it is logged in, as far as can be told without a call.
@@ -134,7 +134,7 @@ impl Finding {
 
 /// What is known about the whole machine.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-pub struct Checkup {
+pub struct DoctorReport {
     /// Every agent that a call can name, but our own.
     pub agents: Vec<AgentCheck>,
     /// Where `file-tools` is.
@@ -145,7 +145,7 @@ pub struct Checkup {
     pub findings: Vec<Finding>,
 }
 
-impl Checkup {
+impl DoctorReport {
     /// Whether a call can be placed to at least one agent.
     pub fn any_ready(&self) -> bool {
         self.agents.iter().any(AgentCheck::is_ready)
@@ -154,13 +154,13 @@ impl Checkup {
 
 /// Checks the three vendors' agents, `file-tools` and what there is to confine them with. The caller names the bubblewrap that the
 /// sandbox would use.
-pub fn check(lookup: &Lookup, bubblewrap: Option<PathBuf>) -> Checkup {
+pub fn check(lookup: &Lookup, bubblewrap: Option<PathBuf>) -> DoctorReport {
     check_while(lookup, bubblewrap, &|| true)
 }
 
 /// The same, for who may lose interest: it is asked before each agent, since one that does not answer takes its time. Agents that
 /// it does not come to are left out.
-pub fn check_while(lookup: &Lookup, bubblewrap: Option<PathBuf>, goes_on: &dyn Fn() -> bool) -> Checkup {
+pub fn check_while(lookup: &Lookup, bubblewrap: Option<PathBuf>, goes_on: &dyn Fn() -> bool) -> DoctorReport {
     let mut cache = ProbeCache::open(lookup.cache_file.as_deref());
     let agents = [AgentKind::Claude, AgentKind::Codex, AgentKind::Gemini]
         .into_iter()
@@ -177,7 +177,7 @@ pub fn check_while(lookup: &Lookup, bubblewrap: Option<PathBuf>, goes_on: &dyn F
             crate::launch::WITH_FILE_TOOLS,
         ));
     }
-    Checkup { agents, file_tools, sandbox, findings }
+    DoctorReport { agents, file_tools, sandbox, findings }
 }
 
 /// Checks one agent.
@@ -296,12 +296,12 @@ fn take_probe(check: &mut AgentCheck, probe: &Probe) {
     let standing = range.standing(version);
     check.standing = Some(standing);
     match standing {
-        VersionStanding::Tested => {}
-        VersionStanding::Older => check.findings.push(Finding::notice(
+        VersionSupport::Tested => {}
+        VersionSupport::Older => check.findings.push(Finding::notice(
             format!("{kind} {version} is older than {}, the oldest that was tested", range.oldest),
             install_remedy(kind),
         )),
-        VersionStanding::Newer => check.findings.push(Finding::notice(
+        VersionSupport::Newer => check.findings.push(Finding::notice(
             format!("{kind} {version} is newer than {}, the newest that was tested", range.newest),
             "nothing, as long as calls work; what is new in its output is kept as it is",
         )),

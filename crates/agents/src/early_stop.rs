@@ -31,12 +31,12 @@ pub fn early_stop(summary: &Summary, linger: Duration) -> Option<(EarlyStop, Dur
         return Some((EarlyStop::LoginRefused, Duration::ZERO));
     }
     let is_busy = summary.is_in_further_turn() || summary.background.running().next().is_some();
-    (summary.said.is_some() && !is_busy).then_some((EarlyStop::Answered, linger))
+    (summary.reported.is_some() && !is_busy).then_some((EarlyStop::Answered, linger))
 }
 
 /// Whether the agent has no answer because its login is refused.
 pub(crate) fn is_login_refused(summary: &Summary) -> bool {
-    summary.login_refusals >= LOGIN_REFUSALS && (summary.said.is_none() || summary.is_in_further_turn())
+    summary.login_refusals >= LOGIN_REFUSALS && (summary.reported.is_none() || summary.is_in_further_turn())
 }
 
 #[cfg(test)]

@@ -1,7 +1,7 @@
 //! From a call to the process that carries it out.
 //!
 //! Owns the checks that every agent shares, before anything starts; each agent's own flags are in its module. Pure: the
-//! machine is looked at elsewhere ([`crate::doctor`]) and comes in as a [`Setup`].
+//! machine is looked at elsewhere ([`crate::doctor`]) and comes in as a [`LaunchSetup`].
 //!
 //! Three rules hold for every agent. The prompt goes on stdin, never into the arguments. A flag and its value are one
 //! argument (`--flag=value`), so that no value is ever read as a flag. What an agent cannot enforce is refused, never
@@ -20,7 +20,7 @@ use model::{AgentKind, CallSpec, ExpectedSession, Mode, RunPlan, SessionId, Sett
 pub use error::LaunchError;
 pub(crate) use error::WITH_FILE_TOOLS;
 
-use crate::{Capability, Setup, forbidden_variable};
+use crate::{Capability, LaunchSetup, forbidden_variable};
 
 /// How long a prompt may be: no agent takes a longer one.
 pub const MAX_PROMPT_BYTES: usize = 10 * 1024 * 1024;
@@ -75,7 +75,7 @@ pub struct Launch {
 }
 
 /// Says how to start the agent for a call, or why it cannot be started as asked.
-pub fn launch(spec: &CallSpec, setup: &Setup) -> Result<Launch, LaunchError> {
+pub fn launch(spec: &CallSpec, setup: &LaunchSetup) -> Result<Launch, LaunchError> {
     check(spec)?;
     for name in &setup.pass_on {
         if let Some(reason) = forbidden_variable(name) {
@@ -100,7 +100,7 @@ pub fn launch(spec: &CallSpec, setup: &Setup) -> Result<Launch, LaunchError> {
 }
 
 /// The private state folder of a call, where it has one.
-pub(crate) fn policy_folder(spec: &CallSpec, setup: &Setup) -> Option<std::path::PathBuf> {
+pub(crate) fn policy_folder(spec: &CallSpec, setup: &LaunchSetup) -> Option<std::path::PathBuf> {
     let spec = confine::within_policy(spec, setup).ok()?;
     confine::private_state(spec.agent, &spec.policy, setup).ok()?
 }
@@ -146,14 +146,14 @@ fn path_text(path: &Path) -> Result<&str, LaunchError> {
 /// A launch that is being written.
 struct Draft<'a> {
     spec: &'a CallSpec,
-    setup: &'a Setup,
+    setup: &'a LaunchSetup,
     model: Option<String>,
     plan: RunPlan,
     session: ExpectedSession,
 }
 
 impl<'a> Draft<'a> {
-    fn new(spec: &'a CallSpec, setup: &'a Setup, model: Option<String>) -> Self {
+    fn new(spec: &'a CallSpec, setup: &'a LaunchSetup, model: Option<String>) -> Self {
         let plan = RunPlan {
             env: setup.base_environment(spec.agent),
             stdin: spec.prompt.clone().into_bytes(),

@@ -23,7 +23,7 @@ mod models;
 mod outcome;
 mod parse;
 mod private_state;
-mod relay;
+mod sequence;
 mod settings_programs;
 mod setup;
 mod state;
@@ -40,14 +40,14 @@ pub use launch::{
     launch,
 };
 pub use models::{BadModelName, ModelTable, ModelTables};
-pub use outcome::{Ended, judge};
+pub use outcome::{FinishedRun, judge};
 pub use parse::{
-    Complaint, ComplaintCode, ParseLimits, Parser, RefusedErrno, RefusedPath, RefusedPaths, Said, Summary,
-    TaskTracker,
+    ParseLimits, Parser, RefusedErrno, RefusedPath, RefusedPaths, ReportedError, ReportedErrorCode,
+    ReportedResult, Summary, TaskTracker,
 };
 pub use private_state::seed_private_state;
-pub use relay::{CONTINUE_PROMPT, MAX_RESUME_ATTEMPTS, Next, RunSequence};
-pub use setup::{Capabilities, Capability, Premises, Setup};
+pub use sequence::{CONTINUE_PROMPT, MAX_RESUME_ATTEMPTS, RunSequence, SequenceStep};
+pub use setup::{Capabilities, Capability, HostConfig, LaunchSetup};
 pub use stderr::StderrTail;
-pub use version::{TestedRange, Version, VersionStanding};
+pub use version::{TestedRange, Version, VersionSupport};
 pub use workspace::{AgentDefinition, WorkspaceFiles, inspect_workspace};

@@ -16,7 +16,7 @@ use model::{
 };
 
 use crate::early_stop::is_login_refused;
-use crate::parse::{Complaint, ComplaintCode, Said, Summary};
+use crate::parse::{ReportedError, ReportedErrorCode, ReportedResult, Summary};
 use crate::{Launch, Version};
 use figures::Figures;
 pub(crate) use refusals::joined as joined_refusals;
@@ -30,7 +30,7 @@ const MESSAGE_CHARS: usize = 2000;
 
 /// Everything that is known about a run when it has ended.
 #[derive(Debug)]
-pub struct Ended<'a> {
+pub struct FinishedRun<'a> {
     /// Whose run it was.
     pub agent: AgentKind,
     /// What its stdout said.
@@ -50,7 +50,7 @@ pub struct Ended<'a> {
     pub before: Option<Totals>,
 }
 
-impl<'a> Ended<'a> {
+impl<'a> FinishedRun<'a> {
     /// What is known of a launch that has ended, for a call without a schema and a session without a past.
     pub fn new(
         agent: AgentKind,
@@ -65,7 +65,7 @@ impl<'a> Ended<'a> {
 }
 
 /// Judges a run.
-pub fn judge(ended: &Ended<'_>) -> Outcome {
+pub fn judge(ended: &FinishedRun<'_>) -> Outcome {
     let summary = ended.summary;
     let mismatch = mismatch(ended);
     let verdict = verdict(ended, mismatch.as_ref());
@@ -95,27 +95,27 @@ pub fn judge(ended: &Ended<'_>) -> Outcome {
 }
 
 /// The exit status of an agent that was stopped after its last word is the doing of whoever stopped it.
-fn exit(ended: &Ended<'_>) -> Option<Exit> {
-    let is_its_own = ended.summary.said.is_none() || ended.report.end == End::Exited;
+fn exit(ended: &FinishedRun<'_>) -> Option<Exit> {
+    let is_its_own = ended.summary.reported.is_none() || ended.report.end == End::Exited;
     ended.report.exit.filter(|_| is_its_own)
 }
 
-fn verdict(ended: &Ended<'_>, mismatch: Option<&SessionMismatch>) -> Verdict {
-    let failure = match (&ended.summary.said, &ended.report.end) {
-        (Some(Said::Done), _) => done_but(ended, mismatch),
-        (Some(Said::Failed(complaint)), _) => Some(complained(ended, complaint)),
-        (Some(Said::Unreadable(why)), End::Exited) => {
+fn verdict(ended: &FinishedRun<'_>, mismatch: Option<&SessionMismatch>) -> Verdict {
+    let failure = match (&ended.summary.reported, &ended.report.end) {
+        (Some(ReportedResult::Done), _) => done_but(ended, mismatch),
+        (Some(ReportedResult::Failed(complaint)), _) => Some(complained(ended, complaint)),
+        (Some(ReportedResult::Unreadable(why)), End::Exited) => {
             let message = format!("the agent's result cannot be read: {why}");
             Some(failure(FailureKind::InvalidOutput, &message))
         }
         (None, End::Exited) => Some(silent(ended)),
-        (None | Some(Said::Unreadable(_)), end) => Some(ended_from_outside(ended, end)),
+        (None | Some(ReportedResult::Unreadable(_)), end) => Some(ended_from_outside(ended, end)),
     };
     failure.map_or(Verdict::Success, Verdict::Failed)
 }
 
 /// What speaks against an agent that says it is done.
-fn done_but(ended: &Ended<'_>, mismatch: Option<&SessionMismatch>) -> Option<Failure> {
+fn done_but(ended: &FinishedRun<'_>, mismatch: Option<&SessionMismatch>) -> Option<Failure> {
     if let (Some(mismatch), ExpectedSession::Resumed(_)) = (mismatch, ended.session) {
         let SessionMismatch { asked, got } = mismatch;
         let message = format!("asked to resume session {asked}, the agent began session {got}");
@@ -151,7 +151,7 @@ fn done_but(ended: &Ended<'_>, mismatch: Option<&SessionMismatch>) -> Option<Fai
 ///
 /// If a limit or a stop did that, it is the end of the run. If the agent itself did, or its process exited, the run is
 /// incomplete; and it is, too, if the agent cut work short, answered knowing of it, and was stopped only afterwards.
-fn cut_short(ended: &Ended<'_>) -> Option<Failure> {
+fn cut_short(ended: &FinishedRun<'_>) -> Option<Failure> {
     let (summary, end) = (ended.summary, &ended.report.end);
     let (in_turn, tasks) = (summary.is_in_further_turn(), background(ended));
     if !in_turn && (tasks.is_empty() || !summary.background.is_cut_short()) {
@@ -173,7 +173,7 @@ fn cut_short(ended: &Ended<'_>) -> Option<Failure> {
 
 /// The failure of an agent that a signal ended after its result, and not through us. A process of its own tools can print a result in its
 /// name and kill it.
-fn killed_after_result(ended: &Ended<'_>) -> Option<Failure> {
+fn killed_after_result(ended: &FinishedRun<'_>) -> Option<Failure> {
     let signal = match ended.report.exit? {
         Exit::Signal(signal) => signal,
         // As a program reports it that handles the signal.
@@ -187,7 +187,7 @@ fn killed_after_result(ended: &Ended<'_>) -> Option<Failure> {
 
 /// The failure of a run whose policy was required, and was not enforced in full after all: what its agent created could not be examined or
 /// moved away.
-fn not_enforced(ended: &Ended<'_>) -> Option<Failure> {
+fn not_enforced(ended: &FinishedRun<'_>) -> Option<Failure> {
     let Some(SandboxReport::Confined(confined)) = &ended.report.sandbox else { return None };
     let is_required = confined.policy.requirement == Requirement::Require;
     let left = confined.quarantined.iter().find(|left| is_required && left.moved_to.is_none())?;
@@ -201,7 +201,7 @@ fn not_enforced(ended: &Ended<'_>) -> Option<Failure> {
 
 /// The background tasks that did not complete. Gemini never reports the end of one; but one that is over leaves no process
 /// behind when gemini exits.
-fn background(ended: &Ended<'_>) -> Vec<BackgroundTask> {
+fn background(ended: &FinishedRun<'_>) -> Vec<BackgroundTask> {
     let left_nothing = ended.report.end == End::Exited && ended.report.descendants_ended == 0;
     if ended.agent == AgentKind::Gemini && left_nothing {
         return Vec::new();
@@ -209,12 +209,12 @@ fn background(ended: &Ended<'_>) -> Vec<BackgroundTask> {
     ended.summary.background.not_completed()
 }
 
-fn complained(ended: &Ended<'_>, complaint: &Complaint) -> Failure {
+fn complained(ended: &FinishedRun<'_>, complaint: &ReportedError) -> Failure {
     let kind = match complaint.code {
-        ComplaintCode::MaxTurns => FailureKind::MaxTurns,
-        ComplaintCode::MaxBudget => FailureKind::MaxBudget,
-        ComplaintCode::SchemaNotMet => FailureKind::InvalidOutput,
-        ComplaintCode::Other => {
+        ReportedErrorCode::MaxTurns => FailureKind::MaxTurns,
+        ReportedErrorCode::MaxBudget => FailureKind::MaxBudget,
+        ReportedErrorCode::SchemaNotMet => FailureKind::InvalidOutput,
+        ReportedErrorCode::Other => {
             let told = complaint.http_status.or_else(|| exit_status(ended)).and_then(kind_of_status);
             // A refused key is a plain 400 to gemini: a status that may be many things leaves it to the words.
             let told = told.filter(|kind| *kind != FailureKind::AgentError);
@@ -228,7 +228,7 @@ fn complained(ended: &Ended<'_>, complaint: &Complaint) -> Failure {
 }
 
 /// The process ended by itself and the stream has no last word.
-fn silent(ended: &Ended<'_>) -> Failure {
+fn silent(ended: &FinishedRun<'_>) -> Failure {
     let stderr = without_notices(ended.stderr_tail);
     let stderr = stderr.trim();
     let exit = ended.report.exit.map_or_else(|| "an unknown exit".to_owned(), |exit| exit.to_string());
@@ -272,7 +272,7 @@ fn silent(ended: &Ended<'_>) -> Failure {
     )
 }
 
-fn ended_from_outside(ended: &Ended<'_>, end: &End) -> Failure {
+fn ended_from_outside(ended: &FinishedRun<'_>, end: &End) -> Failure {
     let kind = match end {
         End::Exited => FailureKind::InvalidOutput,
         End::Deadline { which } => FailureKind::Deadline { which: *which },
@@ -310,7 +310,7 @@ fn failure(kind: FailureKind, words: &str) -> Failure {
 }
 
 /// Gemini's exit codes: its own few, and the HTTP status modulo 256.
-fn exit_kind(ended: &Ended<'_>) -> Option<FailureKind> {
+fn exit_kind(ended: &FinishedRun<'_>) -> Option<FailureKind> {
     let (AgentKind::Gemini, Some(Exit::Code(code))) = (ended.agent, ended.report.exit) else { return None };
     match code {
         41 => Some(FailureKind::Auth),
@@ -320,14 +320,14 @@ fn exit_kind(ended: &Ended<'_>) -> Option<FailureKind> {
     }
 }
 
-fn exit_status(ended: &Ended<'_>) -> Option<u16> {
+fn exit_status(ended: &FinishedRun<'_>) -> Option<u16> {
     let (AgentKind::Gemini, Some(Exit::Code(code))) = (ended.agent, ended.report.exit) else { return None };
     // 128 and above, or it would be one of gemini's own; and below what a signal leaves behind a shell.
     u16::try_from(code).ok().filter(|code| (144..=255).contains(code)).map(|code| code + 256)
 }
 
 /// Adds to a rate limit how long it lasts.
-fn with_wait(kind: FailureKind, ended: &Ended<'_>, words: &str) -> FailureKind {
+fn with_wait(kind: FailureKind, ended: &FinishedRun<'_>, words: &str) -> FailureKind {
     let FailureKind::RateLimit { .. } = kind else { return kind };
     let now = ended.report.ended_at_ms / 1000;
     let until = ended.summary.limit_resets_at.map(|at| Duration::from_secs(at.saturating_sub(now)));
@@ -349,9 +349,9 @@ fn last_line(text: &str) -> &str {
 
 /// Returns the session that can be resumed: the one that the agent named, or the one that was resumed. A new session exists only once
 /// the agent has named it.
-fn session(ended: &Ended<'_>, verdict: &Verdict) -> Option<SessionId> {
+fn session(ended: &FinishedRun<'_>, verdict: &Verdict) -> Option<SessionId> {
     if let Verdict::Failed(Failure { kind, .. }) = verdict {
-        let began_another = ended.summary.said == Some(Said::Done);
+        let began_another = ended.summary.reported == Some(ReportedResult::Done);
         match kind {
             // An agent that finds no session echoes the id, or makes one up that it never keeps.
             FailureKind::SessionNotFound if !began_another => return None,
@@ -369,20 +369,20 @@ fn session(ended: &Ended<'_>, verdict: &Verdict) -> Option<SessionId> {
 /// Claude counts the turn that it was not allowed to take, and one in which no model answered because nobody is logged in.
 fn turns(summary: &Summary) -> Option<u32> {
     let used_nothing = summary.usage.is_none_or(|usage| usage == Usage::default());
-    match &summary.said {
-        Some(Said::Failed(Complaint { code: ComplaintCode::Other, .. }))
+    match &summary.reported {
+        Some(ReportedResult::Failed(ReportedError { code: ReportedErrorCode::Other, .. }))
             if used_nothing && summary.turns == Some(1) =>
         {
             None
         }
-        Some(Said::Failed(Complaint { code: ComplaintCode::MaxTurns, .. })) => {
+        Some(ReportedResult::Failed(ReportedError { code: ReportedErrorCode::MaxTurns, .. })) => {
             summary.turns.map(|turns| turns.saturating_sub(1))
         }
         _ => summary.turns,
     }
 }
 
-fn mismatch(ended: &Ended<'_>) -> Option<SessionMismatch> {
+fn mismatch(ended: &FinishedRun<'_>) -> Option<SessionMismatch> {
     let got = ended.summary.session_id.as_deref()?;
     let asked = ended.session.broken_by(got)?.clone();
     Some(SessionMismatch { asked, got: got.to_owned() })
@@ -390,9 +390,9 @@ fn mismatch(ended: &Ended<'_>) -> Option<SessionMismatch> {
 
 /// Codex has no field for it: its whole answer is the JSON. That it is JSON is all that is checked here. Claude checks the
 /// schema itself, and has no such field in its result when the schema was not kept to.
-fn structured_output(ended: &Ended<'_>) -> Option<String> {
+fn structured_output(ended: &FinishedRun<'_>) -> Option<String> {
     match ended.agent {
-        AgentKind::Codex if ended.has_schema && ended.summary.said == Some(Said::Done) => {
+        AgentKind::Codex if ended.has_schema && ended.summary.reported == Some(ReportedResult::Done) => {
             let text = ended.summary.text();
             serde_json::from_str::<serde::de::IgnoredAny>(&text).is_ok().then_some(text)
         }
@@ -401,7 +401,7 @@ fn structured_output(ended: &Ended<'_>) -> Option<String> {
 }
 
 /// What the agent's own counters say, where they count the session and not the run.
-fn totals(ended: &Ended<'_>) -> Option<Totals> {
+fn totals(ended: &FinishedRun<'_>) -> Option<Totals> {
     let counted = Figures::check(ended.summary.usage, ended.summary.cost_usd);
     let totals = Totals {
         usage: counted.usage.filter(|_| ended.agent == AgentKind::Codex),
@@ -410,14 +410,14 @@ fn totals(ended: &Ended<'_>) -> Option<Totals> {
     (totals != Totals::default()).then_some(totals)
 }
 
-fn counts_cost_of_session(ended: &Ended<'_>) -> bool {
+fn counts_cost_of_session(ended: &FinishedRun<'_>) -> bool {
     let version = ended.summary.agent_version.as_deref().and_then(Version::find);
     ended.agent == AgentKind::Claude && version.is_some_and(|version| version >= CLAUDE_COUNTS_SESSIONS_SINCE)
 }
 
 /// Counters of a session become this run's by the difference to what they were before it. When that is not known, a
 /// session with a past has no honest number: none is told.
-fn this_run(ended: &Ended<'_>) -> (Option<Usage>, Option<f64>) {
+fn this_run(ended: &FinishedRun<'_>) -> (Option<Usage>, Option<f64>) {
     let (mut usage, mut cost) = (ended.summary.usage, ended.summary.cost_usd);
     if !has_past(ended) {
         return (usage, cost.or(ended.summary.run_cost_usd));
@@ -435,7 +435,7 @@ fn this_run(ended: &Ended<'_>) -> (Option<Usage>, Option<f64>) {
     (usage, cost)
 }
 
-fn has_past(ended: &Ended<'_>) -> bool {
+fn has_past(ended: &FinishedRun<'_>) -> bool {
     match ended.session {
         // A fork begins with the counters of the session it came from.
         ExpectedSession::Resumed(_) | ExpectedSession::Forked { .. } | ExpectedSession::Latest => true,

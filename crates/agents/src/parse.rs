@@ -19,7 +19,7 @@ use json::Reader;
 use lines::{Line, Lines};
 use memchr::memchr2;
 pub use refused_paths::{RefusedErrno, RefusedPath, RefusedPaths};
-pub use summary::{Complaint, ComplaintCode, Said, Summary};
+pub use summary::{ReportedError, ReportedErrorCode, ReportedResult, Summary};
 
 /// The trouble of an agent that gets no answer from the API of its model, where its own words say nothing.
 pub(crate) const UNREACHABLE: &str = "the model's API cannot be reached";
@@ -160,7 +160,7 @@ impl Reading {
             Format::Gemini => gemini::lost(line),
         };
         match lost {
-            Lost::LastWord => self.summary.said = Some(Said::Unreadable(why.to_owned())),
+            Lost::LastWord => self.summary.reported = Some(ReportedResult::Unreadable(why.to_owned())),
             Lost::PerhapsText => self.summary.lost_text(),
             Lost::Other => {}
         }

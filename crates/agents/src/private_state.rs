@@ -12,7 +12,7 @@ use std::path::{Path, PathBuf};
 use model::{AgentKind, CallSpec};
 use serde_json::{Value, json};
 
-use crate::Setup;
+use crate::LaunchSetup;
 use crate::launch::policy_folder;
 
 /// The files of a login, in the state folder of each agent.
@@ -26,7 +26,7 @@ fn login_files(agent: AgentKind) -> &'static [&'static str] {
 }
 
 /// Makes the private state folder of a call that wants one, and brings the user's login to it. Does nothing otherwise.
-pub fn seed_private_state(spec: &CallSpec, setup: &Setup) -> io::Result<()> {
+pub fn seed_private_state(spec: &CallSpec, setup: &LaunchSetup) -> io::Result<()> {
     let Some(folder) = policy_folder(spec, setup) else { return Ok(()) };
     DirBuilder::new().recursive(true).mode(0o700).create(&folder)?;
     let Some(users) = users_folder(spec.agent, setup) else { return Ok(()) };
@@ -54,7 +54,7 @@ fn choose_login(from: &Path, to: &Path) -> io::Result<()> {
     write(to, chosen.as_bytes())
 }
 
-fn users_folder(agent: AgentKind, setup: &Setup) -> Option<PathBuf> {
+fn users_folder(agent: AgentKind, setup: &LaunchSetup) -> Option<PathBuf> {
     let given = |name: &str| setup.inherited.get(name).map(PathBuf::from);
     let home = given("HOME");
     match agent {

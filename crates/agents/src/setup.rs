@@ -13,7 +13,7 @@ use crate::{ModelTables, Version, WorkspaceFiles, environment};
 
 /// Everything [`crate::launch`] needs beside the call itself.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Setup {
+pub struct LaunchSetup {
     /// The executable, as an absolute path.
     pub program: PathBuf,
     /// Its version, when it was asked.
@@ -35,12 +35,12 @@ pub struct Setup {
     /// The id for a new session, freshly made: a UUID, which claude insists on.
     pub new_session: SessionId,
     /// What is Switchboard's own on this machine.
-    pub premises: Premises,
+    pub host: HostConfig,
 }
 
 /// What of a machine is Switchboard's own, and what its operator allows.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Premises {
+pub struct HostConfig {
     /// Folders that no confined agent sees: job files, database, configuration.
     pub state: Vec<PathBuf>,
     /// The directory of proofs that a sandbox holds and of the lists of active runs; below one of the directories above, or agents could
@@ -60,7 +60,7 @@ pub struct Premises {
     pub guarded: Vec<PathBuf>,
 }
 
-impl Default for Premises {
+impl Default for HostConfig {
     /// Nothing of our own, and no ceiling.
     fn default() -> Self {
         Self {
@@ -76,7 +76,7 @@ impl Default for Premises {
     }
 }
 
-impl Setup {
+impl LaunchSetup {
     /// The environment that an agent starts with, before its own additions.
     pub(crate) fn base_environment(&self, kind: AgentKind) -> BTreeMap<String, String> {
         let mut env = environment(kind, &self.inherited);

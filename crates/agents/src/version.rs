@@ -62,13 +62,13 @@ impl TestedRange {
     }
 
     /// Where a version stands.
-    pub fn standing(self, version: Version) -> VersionStanding {
+    pub fn standing(self, version: Version) -> VersionSupport {
         if version < self.oldest {
-            VersionStanding::Older
+            VersionSupport::Older
         } else if version > self.newest {
-            VersionStanding::Newer
+            VersionSupport::Newer
         } else {
-            VersionStanding::Tested
+            VersionSupport::Tested
         }
     }
 }
@@ -76,7 +76,7 @@ impl TestedRange {
 /// Where a version stands to those that were tested.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
-pub enum VersionStanding {
+pub enum VersionSupport {
     /// Among them.
     Tested,
     /// Before them: it may lack flags.
@@ -106,8 +106,8 @@ mod tests {
     #[test]
     fn versions_are_compared_by_number_and_not_by_text() {
         let range = TestedRange::of(AgentKind::Claude).unwrap();
-        assert_eq!(range.standing(Version(2, 1, 99)), VersionStanding::Older);
-        assert_eq!(range.standing(Version(2, 1, 200)), VersionStanding::Tested);
-        assert_eq!(range.standing(Version(2, 10, 0)), VersionStanding::Newer);
+        assert_eq!(range.standing(Version(2, 1, 99)), VersionSupport::Older);
+        assert_eq!(range.standing(Version(2, 1, 200)), VersionSupport::Tested);
+        assert_eq!(range.standing(Version(2, 10, 0)), VersionSupport::Newer);
     }
 }

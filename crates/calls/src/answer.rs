@@ -300,7 +300,7 @@ impl Answer {
         let status = JobStatus::from(job.progress.state.name());
         // What a paused job has said so far stands beside it.
         let so_far = if job.outcome.is_none() { files.read::<RunSequence>(PAUSE) } else { None };
-        let outcome = job.outcome.as_ref().or_else(|| so_far.as_ref()?.so_far());
+        let outcome = job.outcome.as_ref().or_else(|| so_far.as_ref()?.combined_outcome());
         let path = |path: std::path::PathBuf| path.to_string_lossy().into_owned();
         // The session that a run is told to use exists only once the agent has named it.
         let known = || activity.filter(|_| !status.is_final()).and_then(|activity| activity.session.clone());

@@ -361,7 +361,7 @@ impl Course<'_> {
         if let Some(session) = session_told(&self.files, lost, call.agent)
             && relay.spec().agent_name.is_none()
         {
-            relay.take_up(taken_up_again(&call.prompt), session);
+            relay.resume_lost_run(taken_up_again(&call.prompt), session);
         }
         relay
     }
@@ -465,7 +465,7 @@ impl Course<'_> {
 
     /// What the vendor had counted for the session before this run.
     async fn totals_before(&self, relay: &RunSequence) -> Option<Totals> {
-        if relay.so_far().is_some() {
+        if relay.combined_outcome().is_some() {
             return relay.totals_before();
         }
         let SessionChoice::Resume(session) = &relay.spec().session else { return None };
@@ -501,7 +501,9 @@ impl Course<'_> {
     /// Somebody ended the job while nothing of it ran; what its runs have said so far is kept.
     #[expect(clippy::unused_self, reason = "reads like the others")]
     fn ended_between_runs(&self, relay: &RunSequence) -> Conclusion {
-        Conclusion::Ended(Box::new(relay.so_far().cloned().map_or_else(JobEnd::cancelled, cancelled)))
+        Conclusion::Ended(Box::new(
+            relay.combined_outcome().cloned().map_or_else(JobEnd::cancelled, cancelled),
+        ))
     }
 
     fn pause(&self, relay: &RunSequence, wait: Duration) -> Conclusion {

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use agents::doctor::Lookup;
-use agents::{ModelTables, Premises};
+use agents::{HostConfig, ModelTables};
 use model::{AgentKind, CallPolicy, NewJob};
 use store::{Opening, Retention, Setting};
 use supervisor::Supervisor;
@@ -131,8 +131,8 @@ impl Settings {
     }
 
     /// What is this desk's own, and kept from agents that are confined.
-    pub(crate) fn premises(&self) -> Premises {
-        Premises {
+    pub(crate) fn premises(&self) -> HostConfig {
+        HostConfig {
             state: std::iter::once(self.state.clone()).chain(self.guarded.iter().cloned()).collect(),
             proofs: Some(self.state.join("proofs")),
             private_state: Some(self.state.join("agents")),

@@ -9,8 +9,8 @@ use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
 
 use agents::{
-    Ended, LINGER, Launch, Next, ParseLimits, Parser, RunSequence, Said, StderrTail, Summary, early_stop,
-    judge,
+    FinishedRun, LINGER, Launch, ParseLimits, Parser, ReportedResult, RunSequence, SequenceStep, StderrTail,
+    Summary, early_stop, judge,
 };
 use futures_util::StreamExt;
 use futures_util::future::BoxFuture;
@@ -305,16 +305,16 @@ impl Exchange {
         let before = self.totals_before();
         let Some(relay) = &mut self.relay else { return Ok(None) };
         let Arrived { summary, report, stderr, launch, .. } = arrived;
-        let ended = Ended::new(self.operator.kind, launch, summary, report, stderr);
-        let outcome = judge(&Ended { before, ..ended });
-        let next = relay.after(outcome);
+        let ended = FinishedRun::new(self.operator.kind, launch, summary, report, stderr);
+        let outcome = judge(&FinishedRun { before, ..ended });
+        let next = relay.next(outcome);
         let attempt = relay.resumes();
         match next {
-            Next::Resume { after } => {
-                self.stage = Stage::Pausing { attempt, after };
+            SequenceStep::Resume { delay } => {
+                self.stage = Stage::Pausing { attempt, after: delay };
                 Ok(None)
             }
-            Next::Done(outcome) => self.tell(outcome, arrived, attempt).map(Some),
+            SequenceStep::Done(outcome) => self.tell(outcome, arrived, attempt).map(Some),
         }
     }
 
@@ -344,8 +344,8 @@ impl Exchange {
             provider: self.operator.name,
             outcome,
             last: LastRun {
-                spoke: arrived.summary.said.is_some(),
-                refused_by_api: matches!(&arrived.summary.said, Some(Said::Failed(complaint)) if complaint.http_status.is_some()),
+                spoke: arrived.summary.reported.is_some(),
+                refused_by_api: matches!(&arrived.summary.reported, Some(ReportedResult::Failed(complaint)) if complaint.http_status.is_some()),
                 plain_text: arrived.plain_text.clone(),
                 plain_text_cut: arrived.report.output_bytes.saturating_sub(PLAIN_TEXT),
                 stderr: arrived.stderr.clone(),

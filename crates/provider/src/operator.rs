@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use agents::doctor::{self, AgentCheck, KnownWorkspaces, Lookup, NotReady};
-use agents::{Premises, RunSequence, Setup};
+use agents::{HostConfig, LaunchSetup, RunSequence};
 use model::{AgentKind, CallPolicy, CallSpec, Policy, SessionChoice, ToolChoice};
 use supervisor::{Spool, Supervisor};
 
@@ -158,7 +158,7 @@ impl Operator {
     fn relay(&self, spec: CallSpec) -> RunSequence {
         let relay = RunSequence::new(spec, self.config.max_resume_attempts);
         match self.config.turns_per_run(self.kind) {
-            Some(turns) => relay.turns_per_run(turns),
+            Some(turns) => relay.with_turns_per_run(turns),
             None => relay,
         }
     }
@@ -195,13 +195,13 @@ impl Operator {
     }
 
     /// Everything a launch needs beside the call.
-    pub fn setup(&self, spec: &CallSpec, site: Site<'_>) -> Result<Setup, ProviderError> {
+    pub fn setup(&self, spec: &CallSpec, site: Site<'_>) -> Result<LaunchSetup, ProviderError> {
         let Site { check, surroundings, agent, spool } = site;
         // One that is not there is not ready, and was refused before.
         let program = check.program.unwrap_or_default();
         let mut inherited = surroundings;
         let premises = self.premises(spec, agent, &program, &mut inherited, spool)?;
-        Ok(Setup {
+        Ok(LaunchSetup {
             program,
             version: check.version,
             capabilities: check.capabilities,
@@ -212,7 +212,7 @@ impl Operator {
             private_folder: spool.private(),
             tool_timeout: None,
             new_session: uuid::Uuid::new_v4().into(),
-            premises,
+            host: premises,
         })
     }
 
@@ -224,9 +224,9 @@ impl Operator {
         program: &Path,
         inherited: &mut BTreeMap<String, String>,
         spool: &Spool,
-    ) -> Result<Premises, ProviderError> {
+    ) -> Result<HostConfig, ProviderError> {
         if spec.policy.is_off() {
-            return Ok(Premises::default());
+            return Ok(HostConfig::default());
         }
         let found = confine::find(agent.unwrap_or(&AgentSpec::default()), inherited);
         let file_tools = match agent.map(|agent| &agent.access) {
@@ -242,7 +242,7 @@ impl Operator {
         let needed = [Some(spec.cwd.as_path()), Some(program), home.as_deref(), file_tools.as_deref()];
         let needed: Vec<&Path> = needed.into_iter().flatten().collect();
         let spools = spool.folder().ancestors().nth(2).unwrap_or(Path::new("/"));
-        Ok(Premises {
+        Ok(HostConfig {
             file_tools: file_tools.clone(),
             ..premises::of(&self.config, inherited, spools, &needed)
         })

@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use agents::Premises;
+use agents::HostConfig;
 use model::{CallPolicy, PRIVATE_FOLDERS};
 
 use crate::config::{ProviderConfig, state_folder};
@@ -18,10 +18,10 @@ pub(crate) fn of(
     surroundings: &BTreeMap<String, String>,
     spools: &Path,
     needed: &[&Path],
-) -> Premises {
+) -> HostConfig {
     let state = state_folder(surroundings);
     let own = state.iter().chain(&config.sessions).cloned();
-    Premises {
+    HostConfig {
         state: own.chain(requests_in(spools, needed)).collect(),
         proofs: state.as_ref().map(|state| state.join("proofs")),
         private_state: state.as_ref().map(|state| state.join("agents")),

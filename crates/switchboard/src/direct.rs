@@ -8,7 +8,9 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use agents::doctor::{self, AgentCheck, Lookup, NotReady};
-use agents::{Ended, LINGER, Launch, ParseLimits, Parser, Premises, Setup, StderrTail, early_stop, judge};
+use agents::{
+    FinishedRun, HostConfig, LINGER, Launch, LaunchSetup, ParseLimits, Parser, StderrTail, early_stop, judge,
+};
 use model::{CallSpec, Lasts, Outcome, RunPlan, RunReport};
 use supervisor::{Offsets, Run, RunEvent, Supervisor};
 use tokio::signal::unix::{SignalKind, signal};
@@ -60,8 +62,8 @@ fn setup(
     lookup: Lookup,
     config: Config,
     private_folder: PathBuf,
-    premises: Premises,
-) -> Result<Setup, Failure> {
+    premises: HostConfig,
+) -> Result<LaunchSetup, Failure> {
     // Whether it is logged in is left to the agent itself: asking first would cost more than its own refusal.
     let workspaces = || [&spec.cwd].into_iter().chain(&spec.add_dirs);
     let outside = lookup.clone().outside_of(workspaces());
@@ -71,7 +73,7 @@ fn setup(
     if spec.writes_confined() {
         lookup.remember_workspaces(workspaces());
     }
-    Ok(Setup {
+    Ok(LaunchSetup {
         program,
         version,
         capabilities,
@@ -82,7 +84,7 @@ fn setup(
         private_folder,
         tool_timeout: Some(config.limits.tool_timeout),
         new_session: uuid::Uuid::new_v4().into(),
-        premises,
+        host: premises,
     })
 }
 
@@ -138,7 +140,7 @@ impl Call<'_> {
             let summary = parser.finish(&mut |event| view.event(&wire::said(&event)));
             view.close(true);
             let stderr = stderr.text();
-            let ended = Ended::new(self.spec.agent, self.launch, &summary, &report, &stderr);
+            let ended = FinishedRun::new(self.spec.agent, self.launch, &summary, &report, &stderr);
             return Ok((judge(&ended), report));
         }
     }

@@ -4,8 +4,8 @@ use std::env;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-use agents::Premises;
-use agents::doctor::{AgentCheck, Checkup, Finding, Login, Lookup};
+use agents::HostConfig;
+use agents::doctor::{AgentCheck, DoctorReport, Finding, Login, Lookup};
 use model::{AgentKind, CallPolicy, Confinement, Ground, Policy, Proof};
 use serde::Serialize;
 use supervisor::{ProvenSandbox, Supervisor};
@@ -76,7 +76,7 @@ pub struct Looking {
 #[derive(Debug)]
 pub struct Looked {
     /// The agents, and what there is to confine them with.
-    pub checkup: Checkup,
+    pub checkup: DoctorReport,
     /// What a probe came to that tried to break out.
     pub sandbox: Result<ProvenSandbox, Finding>,
 }
@@ -102,7 +102,7 @@ impl Looking {
     }
 
     /// Proves the sandbox of a default call, and adds to each agent what such a call would fail on.
-    fn with_sandbox(&self, mut checkup: Checkup) -> Looked {
+    fn with_sandbox(&self, mut checkup: DoctorReport) -> Looked {
         let confinement = self.confinement();
         let sandbox =
             confinement.as_ref().map_err(Finding::clone).and_then(|confinement| self.prove(confinement));
@@ -223,8 +223,8 @@ fn bubblewrap(lookup: &Lookup) -> Option<PathBuf> {
 }
 
 /// What is Switchboard's own, and kept from agents that are confined.
-pub fn premises(home: &Home, config: &Config) -> Premises {
-    Premises {
+pub fn premises(home: &Home, config: &Config) -> HostConfig {
+    HostConfig {
         state: own_directories(home),
         proofs: Some(home.state().join("proofs")),
         private_state: Some(home.state().join("agents")),
@@ -252,7 +252,7 @@ pub fn file_tools() -> Option<PathBuf> {
 #[derive(Serialize)]
 struct Told<'a> {
     #[serde(flatten)]
-    checkup: &'a Checkup,
+    checkup: &'a DoctorReport,
     #[serde(rename = "sandbox_proof")]
     proof: Option<&'a Proof>,
     #[serde(rename = "sandbox_problem")]
@@ -294,7 +294,7 @@ fn tell_sandbox(sandbox: &Result<ProvenSandbox, Finding>) {
     }
 }
 
-fn tell(checkup: &Checkup) {
+fn tell(checkup: &DoctorReport) {
     for agent in &checkup.agents {
         output::line(&headline(agent));
         agent.findings.iter().for_each(tell_finding);

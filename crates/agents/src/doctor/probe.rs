@@ -128,15 +128,15 @@ pub(super) fn run(
 ) -> Result<String, ProbeError> {
     let cannot_start = |source| ProbeError::Start { program: program.to_owned(), source };
     let mut child = command(program, args, env).spawn().map_err(cannot_start)?;
-    let mut streams = [Said::new(child.stdout.take()), Said::new(child.stderr.take())];
+    let mut streams = [ReportedResult::new(child.stdout.take()), ReportedResult::new(child.stderr.take())];
     let ended = listen(&child, &mut streams);
     // Before it is waited for, its id is not given out again, and neither is its group's.
     if let Some(group) = pid(&child) {
         let _ = kill_process_group(group, Signal::KILL);
     }
     let status = child.wait().map_err(cannot_start)?;
-    streams.iter_mut().for_each(Said::read);
-    let [stdout, stderr] = streams.map(Said::text);
+    streams.iter_mut().for_each(ReportedResult::read);
+    let [stdout, stderr] = streams.map(ReportedResult::text);
     let (program, args) = (program.to_owned(), args.iter().map(|arg| (*arg).to_owned()).collect());
     match ended {
         false => Err(ProbeError::TooSlow { program, args }),
@@ -178,10 +178,10 @@ fn pid(child: &Child) -> Option<Pid> {
 }
 
 /// Hears it out. True: it has ended by itself.
-fn listen(child: &Child, streams: &mut [Said; 2]) -> bool {
+fn listen(child: &Child, streams: &mut [ReportedResult; 2]) -> bool {
     let give_up_at = Instant::now() + PATIENCE;
     while Instant::now() < give_up_at && streams.iter().all(|said| said.bytes.len() < MAX_OUTPUT) {
-        streams.iter_mut().for_each(Said::read);
+        streams.iter_mut().for_each(ReportedResult::read);
         let peek = WaitIdOptions::EXITED | WaitIdOptions::NOHANG | WaitIdOptions::NOWAIT;
         match pid(child).map(|pid| waitid(WaitId::Pid(pid), peek)) {
             Some(Ok(None)) => {}
@@ -197,12 +197,12 @@ fn listen(child: &Child, streams: &mut [Said; 2]) -> bool {
 }
 
 /// What came out of one pipe so far.
-struct Said {
+struct ReportedResult {
     pipe: Option<OwnedFd>,
     bytes: Vec<u8>,
 }
 
-impl Said {
+impl ReportedResult {
     fn new(pipe: Option<impl Into<OwnedFd>>) -> Self {
         let pipe = pipe.map(Into::into).filter(|pipe: &OwnedFd| ioctl_fionbio(pipe, true).is_ok());
         Self { pipe, bytes: Vec::new() }

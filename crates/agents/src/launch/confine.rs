@@ -10,13 +10,13 @@ use model::{
 
 use super::error::NO_SHELL;
 use super::{Draft, LaunchError, gemini, path_text};
-use crate::Setup;
+use crate::LaunchSetup;
 use crate::hosts::own_hosts;
 use crate::state::StateDirectory;
 
 /// The call as its policy lets it be placed.
-pub(super) fn within_policy(spec: &CallSpec, setup: &Setup) -> Result<CallSpec, LaunchError> {
-    let policy = spec.policy.within(&setup.premises.ceiling);
+pub(super) fn within_policy(spec: &CallSpec, setup: &LaunchSetup) -> Result<CallSpec, LaunchError> {
+    let policy = spec.policy.within(&setup.host.ceiling);
     let mut spec = CallSpec { policy, ..spec.clone() };
     spec.policy.preset = spec.asked_preset();
     // A sandbox is for a workspace that is not trusted: its hooks, servers and variables would run before any tool does, and
@@ -41,7 +41,7 @@ fn has_no_tool_of_its_own(spec: &CallSpec) -> bool {
 }
 
 /// File tools on the workspace, and nothing else.
-fn without_shell(spec: CallSpec, setup: &Setup) -> Result<CallSpec, LaunchError> {
+fn without_shell(spec: CallSpec, setup: &LaunchSetup) -> Result<CallSpec, LaunchError> {
     if !matches!(spec.tools, ToolChoice::Full | ToolChoice::None) || spec.available_tools.is_some() {
         return Err(LaunchError::Contradiction { one: "policy without a shell", other: "tools" });
     }
@@ -59,7 +59,7 @@ fn without_shell(spec: CallSpec, setup: &Setup) -> Result<CallSpec, LaunchError>
             Ok(CallSpec { tools: ToolChoice::Only(tools), ..spec })
         }
         AgentKind::Claude | AgentKind::Rehearsal => {
-            let program = setup.premises.file_tools.as_ref().ok_or(LaunchError::NoFileTools)?;
+            let program = setup.host.file_tools.as_ref().ok_or(LaunchError::NoFileTools)?;
             let root = path_text(&spec.cwd)?.to_owned();
             let files = McpServer {
                 name: "files".to_owned(),
@@ -91,18 +91,18 @@ pub(super) fn confine(draft: &mut Draft<'_>) -> Result<(), LaunchError> {
     let foreign = home
         .iter()
         .flat_map(|home| [".claude", ".claude.json", ".codex", ".gemini"].map(|name| home.join(name)));
-    let premises = &draft.setup.premises;
+    let host = &draft.setup.host;
     let added = draft.spec.add_dirs.iter().filter(|dir| **dir != draft.spec.cwd);
     let workspaces: Vec<PathBuf> = std::iter::once(&draft.spec.cwd).chain(added).cloned().collect();
     // The sandbox has temporary folders of its own, and `file-tools` may stand in one of the machine's. In a workspace it is seen
     // anyhow, and may be what is worked on.
     let is_worked_on = |program: &PathBuf| workspaces.iter().any(|folder| program.starts_with(folder));
-    let file_tools = premises.file_tools.iter().filter(|program| !is_worked_on(program));
+    let file_tools = host.file_tools.iter().filter(|program| !is_worked_on(program));
     let ground = Ground {
         state: agent_state,
         foreign_state: foreign.collect(),
-        own: premises.state.clone(),
-        guarded: premises.guarded.clone(),
+        own: host.state.clone(),
+        guarded: host.guarded.clone(),
         visible: visible(draft).into_iter().chain(file_tools.cloned()).collect(),
         workspaces,
         // Its sandbox is off within ours, and it has no other means of only looking.
@@ -110,7 +110,7 @@ pub(super) fn confine(draft: &mut Draft<'_>) -> Result<(), LaunchError> {
             (AgentKind::Codex, Mode::Observe) => vec![SafeguardName::Writes],
             _ => Vec::new(),
         },
-        proofs: premises.proofs.clone(),
+        proofs: host.proofs.clone(),
         // Claude runs as root without its own questions only when it is told so.
         env_if_held: match draft.spec.agent {
             AgentKind::Claude => BTreeMap::from([("IS_SANDBOX".to_owned(), "1".to_owned())]),
@@ -150,16 +150,16 @@ fn exposed(draft: &Draft<'_>, home: Option<&Path>) -> Vec<PathBuf> {
     };
     let own = home.into_iter().flat_map(|home| own.iter().map(|name| home.join(name)));
     let ignored = draft.setup.workspace.git.excludes_file();
-    draft.setup.premises.expose.iter().cloned().chain(own).chain(ignored).collect()
+    draft.setup.host.expose.iter().cloned().chain(own).chain(ignored).collect()
 }
 
 /// The caches for package managers: those of the policy, or under one that only looks its own for each run. Without a shell there is
 /// nothing that would use them.
 fn caches(draft: &Draft<'_>, home: Option<&Path>) -> Option<Caches> {
-    let Setup { premises, inherited, pass_on, .. } = draft.setup;
+    let LaunchSetup { host, inherited, pass_on, .. } = draft.setup;
     let preset = draft.spec.policy.preset;
     let directory = match preset {
-        Preset::Workspace => premises.caches.as_ref().map(|caches| caches.join(preset.name())),
+        Preset::Workspace => host.caches.as_ref().map(|caches| caches.join(preset.name())),
         Preset::Observe => None,
         Preset::Off | Preset::Restricted | Preset::Sealed => return None,
     };
@@ -230,7 +230,7 @@ fn visible(draft: &Draft<'_>) -> Vec<PathBuf> {
     let named = NAMED_FILES.iter().filter_map(|name| draft.plan.env.get(*name)).map(PathBuf::from);
     // What is hidden lies in the home or is ours, and naming it as a server must not bring it to light.
     let dark = draft.plan.env.get("HOME").map(PathBuf::from).into_iter();
-    let dark: Vec<PathBuf> = dark.chain(draft.setup.premises.state.iter().cloned()).collect();
+    let dark: Vec<PathBuf> = dark.chain(draft.setup.host.state.iter().cloned()).collect();
     let servers = draft.spec.mcp_servers.iter().map(|server| PathBuf::from(&server.command));
     let servers = servers.filter(|path| !dark.iter().any(|dark| path.starts_with(dark)));
     let given = named.chain(servers).filter(|path| path.is_absolute());
@@ -261,11 +261,11 @@ fn quiet_git(draft: &mut Draft<'_>) {
 pub(super) fn private_state(
     agent: AgentKind,
     policy: &CallPolicy,
-    setup: &Setup,
+    setup: &LaunchSetup,
 ) -> Result<Option<PathBuf>, LaunchError> {
     if !policy.private_state || agent == AgentKind::Rehearsal {
         return Ok(None);
     }
-    let base = setup.premises.private_state.as_ref().ok_or(LaunchError::NoPrivateState)?;
+    let base = setup.host.private_state.as_ref().ok_or(LaunchError::NoPrivateState)?;
     Ok(Some(base.join(format!("{agent}-{}", policy.preset))))
 }

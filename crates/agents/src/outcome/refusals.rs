@@ -4,7 +4,7 @@ use std::path::Path;
 
 use model::{Access, AgentKind, Confined, PermissionDenial, RefusedAction, RefusedKind, SandboxReport};
 
-use super::Ended;
+use super::FinishedRun;
 use crate::parse::{RefusedErrno, RefusedPath};
 
 /// How many are listed, and how many characters of a detail.
@@ -23,7 +23,7 @@ const UNREAD_PATCH: &str = "apply_patch verification failed: Failed to read file
 const NO_PATH: &str = "unknown path";
 
 /// Lists the refusals. The sandbox refuses paths and hosts only of a confined run.
-pub(super) fn refusals(ended: &Ended<'_>) -> Vec<RefusedAction> {
+pub(super) fn refusals(ended: &FinishedRun<'_>) -> Vec<RefusedAction> {
     let mut refusals = Vec::new();
     for PermissionDenial { tool, detail, .. } in &ended.summary.denials {
         add(&mut refusals, refused_tool(tool, detail.as_deref()));
@@ -48,7 +48,7 @@ pub(super) fn refusals(ended: &Ended<'_>) -> Vec<RefusedAction> {
 }
 
 /// Adds a path that a tool could not open, if the sandbox or a rule of the agent is the reason.
-fn add_path(refusals: &mut Vec<RefusedAction>, ended: &Ended<'_>, refused: &RefusedPath) {
+fn add_path(refusals: &mut Vec<RefusedAction>, ended: &FinishedRun<'_>, refused: &RefusedPath) {
     let path = refused.path.as_deref().unwrap_or(NO_PATH);
     if let RefusedErrno::AgentRule { writes } = refused.errno {
         let kind = if writes { RefusedKind::Write } else { RefusedKind::Read };

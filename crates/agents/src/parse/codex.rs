@@ -8,7 +8,7 @@ use model::{AgentEvent, AgentText, Finish, Part, RawJson, ToolOutput, Usage};
 
 use super::background::TaskEnd;
 use super::json::{Read, Reader, strictly};
-use super::summary::{self, Complaint, ComplaintCode, Said, Summary};
+use super::summary::{self, ReportedError, ReportedErrorCode, ReportedResult, Summary};
 use super::{Lost, unknown};
 
 #[derive(Default)]
@@ -184,7 +184,7 @@ fn completed(item: Item<'_>, line: &[u8], summary: &mut Summary, on_event: &mut 
     match item.kind {
         Some(b"agent_message") => {
             // Said after the end of a turn, it is of another, whose start was not seen: that one has yet to end.
-            if summary.said.is_some() {
+            if summary.reported.is_some() {
                 summary.begin_turn();
             }
             match &item.text {
@@ -259,9 +259,9 @@ fn ended(line: Line<'_>, summary: &mut Summary, on_event: &mut impl FnMut(AgentE
         line.usage.into_iter().for_each(|usage| on_event(AgentEvent::Usage(usage)));
     }
     let words = line.message.map(|message| summary::words(&message.decode())).unwrap_or_default();
-    let complaint = Complaint { code: ComplaintCode::Other, http_status: None, words };
+    let complaint = ReportedError { code: ReportedErrorCode::Other, http_status: None, words };
     summary.background.abandoned();
-    summary.said = Some(if is_done { Said::Done } else { Said::Failed(complaint) });
+    summary.reported = Some(if is_done { ReportedResult::Done } else { ReportedResult::Failed(complaint) });
     on_event(AgentEvent::Finished { how: if is_done { Finish::Ok } else { Finish::Error } });
 }
 

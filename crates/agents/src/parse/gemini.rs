@@ -5,7 +5,7 @@ use model::{AgentEvent, AgentText, Finish, Part, RawJson, ToolOutput, Usage};
 use super::background::TaskEnd;
 use super::json::{Read, Reader, strictly};
 use super::refused_paths::RefusedErrno;
-use super::summary::{self, Complaint, ComplaintCode, Said, Summary};
+use super::summary::{self, ReportedError, ReportedErrorCode, ReportedResult, Summary};
 use super::{Lost, exit_code_after, parameter, unknown};
 
 /// The tool that runs commands, and how its result begins when the command goes on in the background.
@@ -305,20 +305,22 @@ fn result(line: &Line<'_>, summary: &mut Summary, on_event: &mut impl FnMut(Agen
     }
     let is_error = line.error.kind.is_some() || line.error.message.is_some();
     let said = match line.status {
-        Some(b"success") if !is_error => Said::Done,
+        Some(b"success") if !is_error => ReportedResult::Done,
         Some(b"success" | b"error") => {
             let code = match line.error.kind {
-                Some(b"FatalTurnLimitedError") => ComplaintCode::MaxTurns,
-                _ => ComplaintCode::Other,
+                Some(b"FatalTurnLimitedError") => ReportedErrorCode::MaxTurns,
+                _ => ReportedErrorCode::Other,
             };
             let message = line.error.message.as_ref().map(AgentText::decode).unwrap_or_default();
-            Said::Failed(Complaint { code, http_status: None, words: summary::words(&message) })
+            ReportedResult::Failed(ReportedError { code, http_status: None, words: summary::words(&message) })
         }
-        _ => Said::Unreadable("it names neither success nor error".to_owned()),
+        _ => ReportedResult::Unreadable("it names neither success nor error".to_owned()),
     };
     summary.background.abandoned();
-    on_event(AgentEvent::Finished { how: if said == Said::Done { Finish::Ok } else { Finish::Error } });
-    summary.said = Some(said);
+    on_event(AgentEvent::Finished {
+        how: if said == ReportedResult::Done { Finish::Ok } else { Finish::Error },
+    });
+    summary.reported = Some(said);
 }
 
 /// Gemini counts cached input within `input_tokens`, and reasoning only in the total.

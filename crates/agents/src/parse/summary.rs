@@ -27,7 +27,7 @@ pub struct Summary {
     pub agent_version: Option<String>,
     /// The agent's own last word; none when the stream ended without one. Of two the newer counts. Whether a further
     /// turn has begun since is [`Summary::is_in_further_turn`].
-    pub said: Option<Said>,
+    pub reported: Option<ReportedResult>,
     /// Tokens of all results, as this agent counts them (see [`crate::judge`]).
     pub usage: Option<Usage>,
     /// Cost, as this agent counts it.
@@ -97,20 +97,20 @@ enum Loss {
 
 /// An agent's own last word.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Said {
+pub enum ReportedResult {
     /// It is done, and all is well.
     Done,
     /// It failed.
-    Failed(Complaint),
+    Failed(ReportedError),
     /// It had a last word, but which it was cannot be told. Says why.
     Unreadable(String),
 }
 
 /// What an agent says about its failure.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Complaint {
+pub struct ReportedError {
     /// What kind of failure the agent itself calls it.
-    pub code: ComplaintCode,
+    pub code: ReportedErrorCode,
     /// The HTTP status of its model's API.
     pub http_status: Option<u16>,
     /// Its own words: at most 4 KiB, with the middle left out of longer ones.
@@ -119,7 +119,7 @@ pub struct Complaint {
 
 /// The kinds of failures that an agent tells apart by a code, and not only in words.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum ComplaintCode {
+pub enum ReportedErrorCode {
     /// The turns are used up.
     MaxTurns,
     /// The budget is used up.
@@ -168,9 +168,11 @@ impl Summary {
     }
 
     pub(super) fn held_bytes(&self) -> usize {
-        let said = match &self.said {
-            Some(Said::Failed(Complaint { words, .. }) | Said::Unreadable(words)) => words.capacity(),
-            Some(Said::Done) | None => 0,
+        let said = match &self.reported {
+            Some(ReportedResult::Failed(ReportedError { words, .. }) | ReportedResult::Unreadable(words)) => {
+                words.capacity()
+            }
+            Some(ReportedResult::Done) | None => 0,
         };
         let names = [&self.session_id, &self.model, &self.agent_version];
         let texts = [&self.structured_output, &self.last_trouble];
@@ -274,7 +276,7 @@ impl Summary {
 
     /// Whether the agent has had its last word, and no further turn has begun since.
     fn is_over(&self) -> bool {
-        self.said.is_some() && !self.in_further_turn
+        self.reported.is_some() && !self.in_further_turn
     }
 
     pub(super) fn has_text(&self) -> bool {
@@ -283,21 +285,21 @@ impl Summary {
 
     /// Another last word comes, which takes the place of the one before. It is about what was said in between, too, and
     /// that was not kept.
-    pub(super) fn take_back_said(&mut self) -> Option<Said> {
+    pub(super) fn take_back_said(&mut self) -> Option<ReportedResult> {
         if std::mem::take(&mut self.spoke_on) {
             self.loss = Loss::OfThisText;
         }
-        self.said.take()
+        self.reported.take()
     }
 
     /// Begins a further turn after a last word, unless that has happened. An answer that was given is kept; text of a turn
     /// that failed is not.
     pub(super) fn begin_further_turn(&mut self) {
-        if self.said.is_none() || self.in_further_turn {
+        if self.reported.is_none() || self.in_further_turn {
             return;
         }
         self.in_further_turn = true;
-        if self.said == Some(Said::Done) {
+        if self.reported == Some(ReportedResult::Done) {
             let (answer, cut) = self.last_text.told();
             self.earlier_cut = self.earlier_cut.saturating_add(cut);
             let half = self.last_text.cap / 2;
@@ -311,15 +313,15 @@ impl Summary {
     }
 
     /// Takes the last word of a turn. The answers of the turns before it are kept.
-    pub(super) fn end_turn(&mut self, said: Said) {
+    pub(super) fn end_turn(&mut self, said: ReportedResult) {
         self.in_further_turn = false;
         self.background.answered();
-        self.said = Some(said);
+        self.reported = Some(said);
     }
 
     /// The agent begins anew: what it said before is neither its last word nor its answer.
     pub(super) fn begin_turn(&mut self) {
-        self.said = None;
+        self.reported = None;
         self.spoke_on = false;
         self.last_text.clear();
         self.loss = Loss::None;

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use agents::doctor::{
     KnownWorkspaces, Login, Lookup, check, check_agent, find_agent, find_in_path, validate_environment,
 };
-use agents::{Capability, Version, VersionStanding};
+use agents::{Capability, Version, VersionSupport};
 use model::AgentKind;
 
 /// A folder of the test's own, gone when the test is.
@@ -75,7 +75,7 @@ fn a_missing_agent_has_a_remedy_and_is_named_in_the_error() {
 #[test]
 fn where_file_tools_is_missing_it_is_said_how_it_comes_there_and_is_found() {
     let desk = Desk::new("file-tools");
-    let missing = |checkup: &agents::doctor::Checkup| {
+    let missing = |checkup: &agents::doctor::DoctorReport| {
         checkup.findings.iter().find(|finding| finding.problem.contains("`file-tools`")).cloned()
     };
     let finding = missing(&check(&desk.lookup(), None)).unwrap();
@@ -94,7 +94,7 @@ fn an_agent_is_asked_once_until_its_file_changes_and_sees_no_secret() {
     for _ in 0..3 {
         let check = validate_environment(AgentKind::Codex, &desk.lookup()).unwrap();
         assert_eq!(check.version, Some(Version(0, 166, 0)));
-        assert_eq!(check.standing, Some(VersionStanding::Tested));
+        assert_eq!(check.standing, Some(VersionSupport::Tested));
         assert_eq!(check.login, Login::ByFile);
         assert!(check.capabilities.has(Capability::ForkSession));
         assert!(!check.capabilities.has(Capability::Restricted));
@@ -103,7 +103,7 @@ fn an_agent_is_asked_once_until_its_file_changes_and_sees_no_secret() {
     assert_eq!(asked(), "asked \nasked \n");
     desk.script("bin/codex", &CODEX.replace("0.166.0", "0.170.1"));
     let check = check_agent(AgentKind::Codex, &desk.lookup());
-    assert_eq!(check.standing, Some(VersionStanding::Newer));
+    assert_eq!(check.standing, Some(VersionSupport::Newer));
     assert!(check.is_ready(), "a newer version is a notice, no obstacle: {:?}", check.findings);
     assert_eq!(asked().lines().count(), 4);
 }

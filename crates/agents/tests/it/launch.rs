@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use agents::{Capabilities, Launch, LaunchError, ModelTables, Setup, WorkspaceFiles, launch};
+use agents::{Capabilities, Launch, LaunchError, LaunchSetup, ModelTables, WorkspaceFiles, launch};
 use model::{
     AgentKind, CallPolicy, CallSpec, ExpectedSession, McpServer, Mode, PermissionMode, SessionChoice,
     SettingSource, Settings, ToolChoice,
@@ -12,8 +12,8 @@ use model::{
 const OLD: &str = "00000000-0000-4000-8000-00000000000a";
 const NEW: &str = "00000000-0000-4000-8000-00000000000b";
 
-fn setup() -> Setup {
-    Setup {
+fn setup() -> LaunchSetup {
+    LaunchSetup {
         program: "/bin/agent".into(),
         version: None,
         capabilities: Capabilities::NotAsked,
@@ -26,7 +26,7 @@ fn setup() -> Setup {
         workspace: WorkspaceFiles::default(),
         tool_timeout: None,
         new_session: NEW.parse().unwrap(),
-        premises: agents::Premises::default(),
+        host: agents::HostConfig::default(),
     }
 }
 

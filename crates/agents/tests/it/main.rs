@@ -5,5 +5,5 @@ mod doctor;
 mod launch;
 mod outcome;
 mod parser;
-mod relay;
+mod sequence;
 mod transcripts;

@@ -5,7 +5,7 @@ mod counters;
 mod refusals;
 mod unreadable;
 
-use agents::{Ended, ParseLimits, Parser, Summary, judge};
+use agents::{FinishedRun, ParseLimits, Parser, Summary, judge};
 use model::{
     AgentKind, Deadline, End, Exit, ExpectedSession, FailureKind, NotStarted, NotStartedReason, Outcome,
     RunReport, SandboxReport, Totals, TreeEnd, TreeUsage,
@@ -59,7 +59,7 @@ impl Run {
             tree: TreeEnd::ProvenEmpty,
             sandbox: self.sandbox.clone(),
         };
-        judge(&Ended {
+        judge(&FinishedRun {
             agent: self.agent,
             summary: &self.summary(),
             report: &report,

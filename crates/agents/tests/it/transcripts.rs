@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use agents::{Ended, ParseLimits, Parser, Summary, judge};
+use agents::{FinishedRun, ParseLimits, Parser, Summary, judge};
 use model::{
     AgentEvent, AgentKind, Deadline, End, Exit, ExpectedSession, Outcome, RunReport, TreeEnd, TreeUsage,
 };
@@ -89,7 +89,7 @@ fn line_of(event: &AgentEvent<'_>) -> String {
 }
 
 fn judged(agent: AgentKind, summary: &Summary, report: &RunReport, stderr: &str, asked: &Asked) -> Outcome {
-    judge(&Ended {
+    judge(&FinishedRun {
         agent,
         summary,
         report,

@@ -11,7 +11,8 @@ use std::time::Duration;
 
 use agents::doctor::{self, AgentCheck, Lookup};
 use agents::{
-    Ended, LINGER, Launch, LaunchError, ModelTables, ParseLimits, Parser, Setup, early_stop, judge,
+    FinishedRun, LINGER, Launch, LaunchError, LaunchSetup, ModelTables, ParseLimits, Parser, early_stop,
+    judge,
 };
 use model::{AgentEvent, AgentKind, CallPolicy, CallSpec, End, Limits, RunPlan, RunState, Totals, TreeEnd};
 use model_api::ModelApi;
@@ -124,7 +125,7 @@ impl Desk {
         let offline = offline.into_iter().filter(|(name, _)| name != "IS_SANDBOX" || spec.policy.is_off());
         let canaries = CANARIES.map(|name| (name.to_owned(), CANARY.to_owned()));
         let inherited: BTreeMap<String, String> = offline.into_iter().chain(canaries).collect();
-        let setup = Setup {
+        let setup = LaunchSetup {
             workspace: agents::inspect_workspace(spec, &inherited),
             tool_timeout: Some(Duration::from_mins(5)),
             program: self.check.program.clone().unwrap(),
@@ -136,10 +137,10 @@ impl Desk {
             pass_on: BTreeSet::from(["SCRIPTED_KEY".to_owned()]),
             private_folder: spool.private(),
             new_session: uuid::Uuid::new_v4().into(),
-            premises: agents::Premises {
+            host: agents::HostConfig {
                 private_state: Some(self.folder().join("states")),
                 caches: Some(self.folder().join("caches")),
-                ..agents::Premises::default()
+                ..agents::HostConfig::default()
             },
         };
         agents::seed_private_state(spec, &setup).unwrap();
@@ -225,8 +226,8 @@ impl Placed {
         };
         let summary = parser.finish(&mut |event| said.push(event.into_owned()));
         let stderr = String::from_utf8_lossy(&stderr).into_owned();
-        let ended = Ended::new(self.kind, &self.launch, &summary, &report, &stderr);
-        let outcome = judge(&Ended { has_schema: self.has_schema, before, ..ended });
+        let ended = FinishedRun::new(self.kind, &self.launch, &summary, &report, &stderr);
+        let outcome = judge(&FinishedRun { has_schema: self.has_schema, before, ..ended });
         let stdout = String::from_utf8_lossy(&stdout).into_owned();
         let done = Done { launch: self.launch, outcome, report, events: said, stdout, stderr };
         assert_eq!(done.report.tree, TreeEnd::ProvenEmpty, "{done}");

@@ -3,7 +3,7 @@
 use std::io::ErrorKind;
 use std::time::Duration;
 
-use agents::{Ended, ParseLimits, Parser, Summary, early_stop, judge};
+use agents::{FinishedRun, ParseLimits, Parser, Summary, early_stop, judge};
 use model::{Outcome, RunReport, SessionId, Timestamp};
 use supervisor::{Events, Offsets, Run, RunEvent};
 use tokio::time::{Instant, sleep_until};
@@ -157,7 +157,7 @@ impl Course<'_> {
     fn judged(&self, number: u32, summary: &Summary, report: &RunReport, note: &RunRecord) -> Outcome {
         let stderr = self.files.error_tail(number, STDERR_TAIL).unwrap_or_default();
         let stderr = String::from_utf8_lossy(&stderr);
-        judge(&Ended {
+        judge(&FinishedRun {
             agent: self.job.order.call.agent,
             summary,
             report,
@@ -180,7 +180,7 @@ impl Course<'_> {
 
 /// The facts about a run before the first output of its agent.
 fn first_activity(note: &RunRecord, started_at: Timestamp) -> Activity {
-    let so_far = note.relay.so_far();
+    let so_far = note.relay.combined_outcome();
     Activity {
         session: note.session.known().cloned(),
         ran_before: Duration::from_millis(so_far.map_or(0, |outcome| outcome.duration_ms)),

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use agents::{Next, RunSequence};
+use agents::{RunSequence, SequenceStep};
 use model::{Ended, FailureKind, JobEnd, Outcome, Verdict};
 
 use super::words::out_of_time;
@@ -22,28 +22,28 @@ impl Course<'_> {
         match kind {
             Some(FailureKind::SupervisorLost) => Err(lost(relay, outcome)),
             Some(FailureKind::RateLimit { retry_after: Some(wait) }) => {
-                match relay.after_pause(outcome, wait) {
-                    Next::Resume { after } => Err(self.pause(relay, after)),
-                    Next::Done(outcome) => Err(Conclusion::Ended(Box::new(outcome.into()))),
+                match relay.next_after_pause(outcome, wait) {
+                    SequenceStep::Resume { delay } => Err(self.pause(relay, delay)),
+                    SequenceStep::Done(outcome) => Err(Conclusion::Ended(Box::new(outcome.into()))),
                 }
             }
             Some(FailureKind::SessionNotFound) if self.was_taken_up(relay) => {
-                let spent = relay.spent() + Duration::from_millis(outcome.duration_ms);
+                let spent = relay.elapsed() + Duration::from_millis(outcome.duration_ms);
                 *relay =
                     RunSequence::new(self.job.order.call.clone(), self.desk.settings.max_resume_attempts);
                 relay.add_elapsed(spent);
                 Ok(Duration::ZERO)
             }
-            _ => match relay.after(outcome) {
-                Next::Resume { after } => Ok(after),
-                Next::Done(outcome) => Err(Conclusion::Ended(Box::new(outcome.into()))),
+            _ => match relay.next(outcome) {
+                SequenceStep::Resume { delay } => Ok(delay),
+                SequenceStep::Done(outcome) => Err(Conclusion::Ended(Box::new(outcome.into()))),
             },
         }
     }
 
     /// Whether the session was not the caller's own wish but an attempt to save the work of a lost run.
     fn was_taken_up(&self, relay: &RunSequence) -> bool {
-        relay.so_far().is_none() && relay.spec().session != self.job.order.call.session
+        relay.combined_outcome().is_none() && relay.spec().session != self.job.order.call.session
     }
 }
 
@@ -52,13 +52,15 @@ impl Course<'_> {
 fn stopped(relay: &mut RunSequence, outcome: Outcome, kind: Option<&FailureKind>) -> Conclusion {
     let was_lost = kind == Some(&FailureKind::SupervisorLost);
     let next = match kind {
-        Some(FailureKind::RateLimit { retry_after: Some(wait) }) => relay.after_pause(outcome.clone(), *wait),
-        _ => relay.after(outcome.clone()),
+        Some(FailureKind::RateLimit { retry_after: Some(wait) }) => {
+            relay.next_after_pause(outcome.clone(), *wait)
+        }
+        _ => relay.next(outcome.clone()),
     };
     let end = match next {
-        Next::Done(outcome) if was_lost => cancelled(outcome),
-        Next::Done(outcome) => outcome.into(),
-        Next::Resume { .. } => cancelled(relay.so_far().cloned().unwrap_or(outcome)),
+        SequenceStep::Done(outcome) if was_lost => cancelled(outcome),
+        SequenceStep::Done(outcome) => outcome.into(),
+        SequenceStep::Resume { .. } => cancelled(relay.combined_outcome().cloned().unwrap_or(outcome)),
     };
     Conclusion::Ended(Box::new(end))
 }
@@ -71,7 +73,7 @@ pub(super) fn cancelled(outcome: Outcome) -> JobEnd {
 /// An end that no run has brought about, with what the runs before have said.
 pub(super) fn with_what_was_said(conclusion: Conclusion, relay: &RunSequence) -> Conclusion {
     let fill = |mut end: Box<JobEnd>| {
-        if let (None, Some(said)) = (&end.outcome, relay.so_far()) {
+        if let (None, Some(said)) = (&end.outcome, relay.combined_outcome()) {
             let verdict = end.failure.clone().map_or_else(|| said.verdict.clone(), Verdict::Failed);
             end.outcome = Some(Outcome { verdict, ..said.clone() });
         }
@@ -86,10 +88,10 @@ pub(super) fn with_what_was_said(conclusion: Conclusion, relay: &RunSequence) ->
 
 /// What follows the loss of a run: another attempt, as long as the call has time for it.
 fn lost(relay: &mut RunSequence, outcome: Outcome) -> Conclusion {
-    let has_time = relay.has_time_after(Duration::from_millis(outcome.duration_ms));
-    let outcome = match relay.after(outcome.clone()) {
-        Next::Done(outcome) => outcome,
-        Next::Resume { .. } => relay.so_far().cloned().unwrap_or(outcome),
+    let has_time = relay.has_time_for(Duration::from_millis(outcome.duration_ms));
+    let outcome = match relay.next(outcome.clone()) {
+        SequenceStep::Done(outcome) => outcome,
+        SequenceStep::Resume { .. } => relay.combined_outcome().cloned().unwrap_or(outcome),
     };
     if has_time {
         return Conclusion::Interrupted(Box::new(outcome.into()));

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use agents::Setup;
+use agents::LaunchSetup;
 use agents::doctor::{self, AgentCheck, Lookup, NotReady};
 use model::{AgentKind, CallSpec};
 use tokio::time::Instant;
@@ -51,7 +51,7 @@ impl Inner {
         spec: &CallSpec,
         environment: Option<&CallerEnvironment>,
         private_folder: PathBuf,
-    ) -> Result<Setup, NotReady> {
+    ) -> Result<LaunchSetup, NotReady> {
         let mut lookup = self.settings.lookup.clone();
         if let Some(environment) = environment {
             lookup.inherited = environment.applied_to(&lookup.inherited, &self.settings.pass_on);
@@ -65,7 +65,7 @@ impl Inner {
         if spec.writes_confined() {
             lookup.remember_workspaces(workspaces());
         }
-        Ok(Setup {
+        Ok(LaunchSetup {
             program,
             version,
             capabilities,
@@ -76,7 +76,7 @@ impl Inner {
             workspace: agents::inspect_workspace(spec, &self.settings.lookup.inherited),
             tool_timeout: self.settings.tool_timeout,
             new_session: uuid::Uuid::new_v4().into(),
-            premises: self.settings.premises(),
+            host: self.settings.premises(),
         })
     }
 

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use agents::VersionStanding;
+use agents::VersionSupport;
 use agents::doctor::{AgentCheck, Finding};
 use axum::extract::{Extension, State};
 use axum::response::Response;
@@ -109,9 +109,9 @@ pub async fn show(State(web): State<Web>, Extension(visitor): Extension<Visitor>
 fn card(agent: &AgentCheck) -> Markup {
     let ready = agent.is_ready();
     let standing = agent.standing.map(|standing| match standing {
-        VersionStanding::Tested => "tested",
-        VersionStanding::Newer => "newer than the tested ones",
-        VersionStanding::Older => "older than the tested ones",
+        VersionSupport::Tested => "tested",
+        VersionSupport::Newer => "newer than the tested ones",
+        VersionSupport::Older => "older than the tested ones",
     });
     html! {
         li.agent {

@@ -10,7 +10,7 @@ use memchr::memchr;
 use model::{AgentEvent, AgentText, Finish, Usage};
 
 use crate::parse::json::{Read, Reader, repaired, strictly};
-use crate::parse::summary::{self, Complaint, ComplaintCode, Said, Summary};
+use crate::parse::summary::{self, ReportedError, ReportedErrorCode, ReportedResult, Summary};
 
 #[derive(Default)]
 struct Line<'a> {
@@ -62,7 +62,7 @@ pub(super) fn read(
     }
     line.denials.map_or(Ok(()), |raw| denials(raw, summary))?;
     let said = said(&line)?;
-    if said == Said::Done {
+    if said == ReportedResult::Done {
         match &line.text {
             Some(text) => summary.saw_text(text),
             // A result without a text, or with one of another type, is no empty answer.
@@ -70,7 +70,9 @@ pub(super) fn read(
             None => {}
         }
     }
-    on_event(AgentEvent::Finished { how: if said == Said::Done { Finish::Ok } else { Finish::Error } });
+    on_event(AgentEvent::Finished {
+        how: if said == ReportedResult::Done { Finish::Ok } else { Finish::Error },
+    });
     summary.end_turn(said);
     Ok(())
 }
@@ -115,22 +117,24 @@ fn walk(bytes: &[u8]) -> Read<Line<'_>> {
 
 /// An error of the API comes as `subtype: success` too, and `is_error` says so. What is neither a plain success nor an
 /// error (a field that is missing, or a subtype of tomorrow) is not taken for either.
-fn said(line: &Line<'_>) -> Read<Said> {
+fn said(line: &Line<'_>) -> Read<ReportedResult> {
     let subtype = String::from_utf8_lossy(line.subtype.unwrap_or_default());
     match (line.is_error, &*subtype) {
-        (Some(false), "success") => return Ok(Said::Done),
+        (Some(false), "success") => return Ok(ReportedResult::Done),
         (Some(true), _) => {}
         (_, error) if error.starts_with("error") => {}
         _ => {
             let subtype = summary::name(&(&*subtype).into());
-            return Ok(Said::Unreadable(format!("it names neither success nor error, but `{subtype}`")));
+            return Ok(ReportedResult::Unreadable(format!(
+                "it names neither success nor error, but `{subtype}`"
+            )));
         }
     }
     let code = match &*subtype {
-        "error_max_turns" => ComplaintCode::MaxTurns,
-        "error_max_budget_usd" => ComplaintCode::MaxBudget,
-        "error_max_structured_output_retries" => ComplaintCode::SchemaNotMet,
-        _ => ComplaintCode::Other,
+        "error_max_turns" => ReportedErrorCode::MaxTurns,
+        "error_max_budget_usd" => ReportedErrorCode::MaxBudget,
+        "error_max_structured_output_retries" => ReportedErrorCode::SchemaNotMet,
+        _ => ReportedErrorCode::Other,
     };
     let words = match &line.text {
         Some(text) if !text.is_empty() => summary::words(&text.decode()),
@@ -141,7 +145,7 @@ fn said(line: &Line<'_>) -> Read<Said> {
             .filter(|errors| !errors.is_empty())
             .unwrap_or_else(|| summary::words(&subtype)),
     };
-    Ok(Said::Failed(Complaint { code, http_status: line.http_status, words }))
+    Ok(ReportedResult::Failed(ReportedError { code, http_status: line.http_status, words }))
 }
 
 fn errors(raw: &[u8]) -> Read<String> {

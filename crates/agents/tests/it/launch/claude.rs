@@ -155,7 +155,7 @@ fn each_branch_has_its_arguments() {
 #[test]
 fn the_restricted_form_is_used_where_the_cli_has_it() {
     let help = "  --session-id <x>\n  --tools <x>\n  --setting-sources <x>\n  --strict-mcp-config\n  --restricted x\n";
-    let newest = Setup { capabilities: Capabilities::from_help(AgentKind::Claude, help), ..setup() };
+    let newest = LaunchSetup { capabilities: Capabilities::from_help(AgentKind::Claude, help), ..setup() };
     let strict = CallSpec { tools: ToolChoice::None, settings: Settings::Only(vec![]), ..claude() };
     let plan = launch(&strict, &newest).unwrap().plan;
     assert!(plan.args.contains(&"--restricted".to_owned()), "{:?}", plan.args);
@@ -164,8 +164,10 @@ fn the_restricted_form_is_used_where_the_cli_has_it() {
 
 #[test]
 fn what_an_old_version_lacks_is_refused_by_name() {
-    let old =
-        Setup { capabilities: Capabilities::from_help(AgentKind::Claude, "  --model <x>\n"), ..setup() };
+    let old = LaunchSetup {
+        capabilities: Capabilities::from_help(AgentKind::Claude, "  --model <x>\n"),
+        ..setup()
+    };
     let refused = |spec: CallSpec| launch(&spec, &old).unwrap_err().to_string();
     assert_eq!(
         refused(CallSpec { tools: ToolChoice::None, ..claude() }),
@@ -288,7 +290,7 @@ fn one_tool_is_one_tool() {
 #[test]
 fn who_is_watched_sends_pieces_where_its_version_can_and_is_refused_nowhere() {
     let sends = |spec: CallSpec, capabilities: Capabilities| {
-        let launched = launch(&spec, &Setup { capabilities, ..setup() });
+        let launched = launch(&spec, &LaunchSetup { capabilities, ..setup() });
         launched.map(|launch| launch.plan.args.contains(&"--include-partial-messages".to_owned()))
     };
     let none = || Capabilities::Known(std::collections::BTreeSet::new());
@@ -303,7 +305,7 @@ fn who_is_watched_sends_pieces_where_its_version_can_and_is_refused_nowhere() {
     }
 }
 
-fn furnished() -> Setup {
+fn furnished() -> LaunchSetup {
     let workspace = WorkspaceFiles {
         directories: vec!["/r".into(), "/r/w".into()],
         instruction_dirs: vec!["/r".into()],
@@ -312,7 +314,7 @@ fn furnished() -> Setup {
         user_servers: serde_json::from_str(r#"{"mine":{"type":"http","url":"https://x"}}"#).unwrap(),
         ..WorkspaceFiles::default()
     };
-    Setup { workspace, ..setup() }
+    LaunchSetup { workspace, ..setup() }
 }
 
 #[test]
@@ -348,8 +350,8 @@ fn user_servers_stay_out_of_calls_that_limit_tools() {
     let confined = CallSpec { policy: CallPolicy::default(), ..claude() };
     let mut private = confined.clone();
     private.policy.private_state = true;
-    let premises = agents::Premises { private_state: Some("/state".into()), ..agents::Premises::default() };
-    let setup = Setup { premises, ..furnished() };
+    let host = agents::HostConfig { private_state: Some("/state".into()), ..agents::HostConfig::default() };
+    let setup = LaunchSetup { host, ..furnished() };
     for spec in [
         CallSpec { mode: Mode::Observe, ..confined.clone() },
         CallSpec { tools: ToolChoice::None, ..confined.clone() },
@@ -368,7 +370,7 @@ fn user_servers_stay_out_of_calls_that_limit_tools() {
 
 #[test]
 fn default_tool_timeout_leaves_shell_commands_alone() {
-    let setup = Setup { tool_timeout: Some(Duration::from_secs(7)), ..setup() };
+    let setup = LaunchSetup { tool_timeout: Some(Duration::from_secs(7)), ..setup() };
     let env = launch(&claude(), &setup).unwrap().plan.env;
     assert_eq!(env["MCP_TOOL_TIMEOUT"], "7000");
     assert!(!env.contains_key("BASH_MAX_TIMEOUT_MS"), "{env:?}");

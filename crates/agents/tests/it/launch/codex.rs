@@ -94,7 +94,7 @@ fn a_servers_variable_reaches_it_through_the_environment() {
 
 #[test]
 fn default_tool_timeout_bounds_the_servers_of_the_call() {
-    let setup = Setup { tool_timeout: Some(Duration::from_millis(30_500)), ..setup() };
+    let setup = LaunchSetup { tool_timeout: Some(Duration::from_millis(30_500)), ..setup() };
     assert!(launch(&codex(), &setup).is_ok());
     let spec = CallSpec { mcp_servers: vec![server("files")], ..codex() };
     let args = launch(&spec, &setup).unwrap().plan.args.join(" ");
@@ -105,7 +105,7 @@ fn default_tool_timeout_bounds_the_servers_of_the_call() {
 fn trust_covers_every_directory_of_the_repository() {
     let workspace =
         WorkspaceFiles { directories: vec!["/r".into(), "/r/w".into()], ..WorkspaceFiles::default() };
-    let setup = Setup { workspace, ..setup() };
+    let setup = LaunchSetup { workspace, ..setup() };
     let confined = CallSpec { cwd: "/r/w".into(), policy: CallPolicy::default(), ..codex() };
     for (spec, level) in [(confined.clone(), "untrusted"), (confined.trusting_its_workspace(), "trusted")] {
         let args = launch(&spec, &setup).unwrap().plan.args.join(" ");
@@ -118,7 +118,7 @@ fn trust_covers_every_directory_of_the_repository() {
 #[test]
 fn instructions_of_an_untrusted_workspace_come_before_the_calls_own() {
     let workspace = WorkspaceFiles { instructions: "Use tabs.\n".into(), ..WorkspaceFiles::default() };
-    let setup = Setup { workspace, ..setup() };
+    let setup = LaunchSetup { workspace, ..setup() };
     let args = |spec: &CallSpec| launch(spec, &setup).unwrap().plan.args.join(" ");
     let confined =
         CallSpec { policy: CallPolicy::default(), append_system_prompt: Some("Be brief.".into()), ..codex() };

@@ -120,7 +120,7 @@ fn what_gemini_cannot_enforce_is_refused() {
 #[test]
 fn a_workspace_with_settings_cannot_be_looked_at_only() {
     let workspace = WorkspaceFiles { has_settings: true, ..WorkspaceFiles::default() };
-    let setup = Setup { workspace, ..setup() };
+    let setup = LaunchSetup { workspace, ..setup() };
     assert!(launch(&gemini(), &setup).is_ok());
     let error = launch(&CallSpec { mode: Mode::Observe, ..gemini() }, &setup).unwrap_err();
     assert_eq!(

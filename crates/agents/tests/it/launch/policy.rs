@@ -1,6 +1,6 @@
 //! What a policy changes about a launch.
 
-use agents::{LaunchError, Premises, Setup, launch};
+use agents::{HostConfig, LaunchError, LaunchSetup, launch};
 use model::{
     Access, AgentKind, CallPolicy, CallSpec, Confinement, Mode, Network, Policy, Preset, Requirement,
     RunPlan, Settings, ToolChoice,
@@ -8,10 +8,10 @@ use model::{
 
 use super::{setup, spec};
 
-fn at_home() -> Setup {
+fn at_home() -> LaunchSetup {
     let mut setup = setup();
     setup.inherited.insert("HOME".to_owned(), "/home/ana".to_owned());
-    let premises = Premises {
+    let host = HostConfig {
         state: vec!["/state".into()],
         proofs: Some("/state/proofs".into()),
         private_state: Some("/state/agents".into()),
@@ -21,14 +21,14 @@ fn at_home() -> Setup {
         expose: vec!["/home/ana/exposed".into()],
         guarded: vec!["/state".into()],
     };
-    Setup { premises, ..setup }
+    LaunchSetup { host, ..setup }
 }
 
 fn with(agent: AgentKind, preset: Preset) -> CallSpec {
     CallSpec { policy: preset.into(), ..spec(agent) }
 }
 
-fn plan(spec: &CallSpec, setup: &Setup) -> RunPlan {
+fn plan(spec: &CallSpec, setup: &LaunchSetup) -> RunPlan {
     launch(spec, setup).unwrap().plan
 }
 
@@ -131,7 +131,7 @@ fn to_observe_is_to_write_nothing_whatever_the_policy() {
 #[test]
 fn a_call_cannot_lift_the_ceiling() {
     let mut setup = at_home();
-    setup.premises.ceiling = Preset::Observe.into();
+    setup.host.ceiling = Preset::Observe.into();
     for preset in Preset::ALL {
         let asked = CallSpec {
             policy: CallPolicy { requirement: Requirement::BestEffort, ..preset.into() },
@@ -166,14 +166,14 @@ fn an_agent_without_a_shell_has_file_tools_and_nothing_else() {
         "{rules}"
     );
 
-    let refused = |spec: CallSpec, setup: &Setup| launch(&spec, setup).unwrap_err();
+    let refused = |spec: CallSpec, setup: &LaunchSetup| launch(&spec, setup).unwrap_err();
     let error = refused(with(AgentKind::Codex, Preset::Restricted), &at_home());
     assert!(matches!(error, LaunchError::CannotDo { .. }), "{error}");
     let only = ToolChoice::Only(vec!["Bash".into()]);
     let error = refused(CallSpec { tools: only, ..with(AgentKind::Claude, Preset::Restricted) }, &at_home());
     assert!(matches!(error, LaunchError::Contradiction { .. }), "{error}");
     let mut without = at_home();
-    without.premises.file_tools = None;
+    without.host.file_tools = None;
     let error = refused(with(AgentKind::Claude, Preset::Restricted), &without);
     assert!(matches!(error, LaunchError::NoFileTools), "{error}");
 }
@@ -189,7 +189,7 @@ fn a_policy_can_have_a_state_folder_of_its_own() {
     // Then the user's own is as foreign as that of others.
     assert!(confinement(&claude).hidden.contains(&"/home/ana/.claude".into()));
     let mut without = at_home();
-    without.premises.private_state = None;
+    without.host.private_state = None;
     let error = launch(&private(AgentKind::Codex), &without).unwrap_err();
     assert!(matches!(error, LaunchError::NoPrivateState), "{error}");
 }
@@ -204,7 +204,7 @@ fn a_private_state_folder_is_seeded_with_the_login_and_nothing_else() {
     }
     let mut setup = at_home();
     setup.inherited.insert("HOME".to_owned(), home.to_str().unwrap().to_owned());
-    setup.premises.private_state = Some(base.clone());
+    setup.host.private_state = Some(base.clone());
     let policy = CallPolicy { private_state: true, ..Preset::Observe.into() };
     agents::seed_private_state(&CallSpec { policy, ..spec(AgentKind::Claude) }, &setup).unwrap();
     let made = base.join("claude-observe");

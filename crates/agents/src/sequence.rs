@@ -2,7 +2,7 @@
 //!
 //! Owns when a call goes on, with what, after how long a wait, and what all its runs come to together. Pure: it starts
 //! nothing and waits for nothing. Whoever carries a call out asks for the next run ([`RunSequence::spec`]), tells what it came to
-//! ([`RunSequence::after`]), and may keep the relay (serde) between the two, so that the call goes on after a restart.
+//! ([`RunSequence::next`]), and may keep the sequence (serde) between the two, so that the call goes on after a restart.
 
 use std::time::Duration;
 
@@ -27,7 +27,7 @@ const LONGEST_WAIT: u32 = 8;
 /// A call and the runs it has taken so far.
 ///
 /// ```
-/// use agents::{MAX_RESUME_ATTEMPTS, Next, RunSequence};
+/// use agents::{MAX_RESUME_ATTEMPTS, RunSequence, SequenceStep};
 /// # use model::{AgentKind, CallSpec, Failure, FailureKind, Outcome, SessionChoice, Verdict};
 /// # fn run(spec: &CallSpec) -> Outcome {
 /// #     let resumed = spec.session != SessionChoice::New;
@@ -42,11 +42,11 @@ const LONGEST_WAIT: u32 = 8;
 /// #     }
 /// # }
 /// let spec = CallSpec::new(AgentKind::Claude, "Tidy up.", "/work");
-/// let mut relay = RunSequence::new(spec, MAX_RESUME_ATTEMPTS).turns_per_run(25);
+/// let mut sequence = RunSequence::new(spec, MAX_RESUME_ATTEMPTS).with_turns_per_run(25);
 /// let outcome = loop {
-///     match relay.after(run(relay.spec())) {
-///         Next::Resume { after } => assert_eq!(after.as_secs(), 2), // and wait for so long
-///         Next::Done(outcome) => break outcome,
+///     match sequence.next(run(sequence.spec())) {
+///         SequenceStep::Resume { delay } => assert_eq!(delay.as_secs(), 2), // and wait for so long
+///         SequenceStep::Done(outcome) => break outcome,
 ///     }
 /// };
 /// assert_eq!(outcome.text, "one\n\ntwo");
@@ -74,13 +74,13 @@ pub struct RunSequence {
 /// What follows a run.
 #[derive(Debug, Clone, PartialEq)]
 #[expect(clippy::large_enum_variant, reason = "one at a time, and taken apart at once")]
-pub enum Next {
+pub enum SequenceStep {
     /// Nothing: this is what the call came to.
     Done(Outcome),
     /// Another run, as [`RunSequence::spec`] now says, after a wait.
     Resume {
         /// How long to wait first.
-        after: Duration,
+        delay: Duration,
     },
 }
 
@@ -101,7 +101,7 @@ impl RunSequence {
 
     /// Bounds the turns of each run, where the caller named no limit; what is not finished then goes on in the next run.
     #[must_use]
-    pub fn turns_per_run(mut self, turns: u32) -> Self {
+    pub fn with_turns_per_run(mut self, turns: u32) -> Self {
         if !self.turns_are_the_callers {
             self.spec.max_turns = Some(turns);
         }
@@ -119,55 +119,55 @@ impl RunSequence {
     }
 
     /// What the runs before the next one came to together; none before the first.
-    pub fn so_far(&self) -> Option<&Outcome> {
+    pub fn combined_outcome(&self) -> Option<&Outcome> {
         self.so_far.as_ref()
     }
 
-    /// What the agent had counted for the session before the next run, for [`crate::Ended::before`].
+    /// What the agent had counted for the session before the next run, for [`crate::FinishedRun::before`].
     pub fn totals_before(&self) -> Option<Totals> {
         self.so_far.as_ref().and_then(|outcome| outcome.session_totals)
     }
 
     /// How much of its time the call has used, before the next run.
-    pub fn spent(&self) -> Duration {
+    pub fn elapsed(&self) -> Duration {
         let ran = self.so_far.as_ref().map_or(0, |outcome| outcome.duration_ms);
         Duration::from_millis(ran) + self.waited
     }
 
     /// Whether something of its time is left after so much more.
-    pub fn has_time_after(&self, more: Duration) -> bool {
-        left_of(self.wall, self.spent() + more).is_some()
+    pub fn has_time_for(&self, more: Duration) -> bool {
+        left_of(self.wall, self.elapsed() + more).is_some()
     }
 
     /// Counts what a run took that was lost with all it had said. The next run has what is left, be it next to nothing.
     pub fn add_elapsed(&mut self, time: Duration) {
         self.waited += time;
         self.spec.limits.wall =
-            self.wall.map(|wall| wall.saturating_sub(self.spent()).max(Duration::from_millis(1)));
+            self.wall.map(|wall| wall.saturating_sub(self.elapsed()).max(Duration::from_millis(1)));
     }
 
     /// Lets the next run go on in the session of one that was lost, told like this.
-    pub fn take_up(&mut self, prompt: String, session: SessionId) {
+    pub fn resume_lost_run(&mut self, prompt: String, session: SessionId) {
         self.spec.prompt = prompt;
         self.spec.session = SessionChoice::Resume(session);
     }
 
     /// Takes what a run came to, and says what follows.
-    pub fn after(&mut self, outcome: Outcome) -> Next {
+    pub fn next(&mut self, outcome: Outcome) -> SequenceStep {
         let outcome = match self.so_far.take() {
             None => outcome,
             Some(earlier) => joined(earlier, outcome),
         };
-        let Some(session) = self.to_resume(&outcome) else { return Next::Done(outcome) };
-        let after = Duration::from_secs(1 << (self.resumes + 1).min(LONGEST_WAIT));
-        let spent = Duration::from_millis(outcome.duration_ms) + self.waited + after;
-        let Some(left) = left_of(self.wall, spent) else { return Next::Done(out_of_time(outcome)) };
+        let Some(session) = self.to_resume(&outcome) else { return SequenceStep::Done(outcome) };
+        let delay = Duration::from_secs(1 << (self.resumes + 1).min(LONGEST_WAIT));
+        let spent = Duration::from_millis(outcome.duration_ms) + self.waited + delay;
+        let Some(left) = left_of(self.wall, spent) else { return SequenceStep::Done(out_of_time(outcome)) };
         let budget_left = self.budget_usd.map(|budget| budget - outcome.cost_usd.unwrap_or(0.0));
         if budget_left.is_some_and(|left| left <= 0.0) {
-            return Next::Done(out_of_budget(outcome));
+            return SequenceStep::Done(out_of_budget(outcome));
         }
         self.resumes += 1;
-        self.waited += after;
+        self.waited += delay;
         CONTINUE_PROMPT.clone_into(&mut self.spec.prompt);
         self.spec.session = SessionChoice::Resume(session);
         self.spec.limits.wall = left;
@@ -177,18 +177,18 @@ impl RunSequence {
             self.spec.tools = ToolChoice::Full;
         }
         self.so_far = Some(outcome);
-        Next::Resume { after }
+        SequenceStep::Resume { delay }
     }
 
     /// Goes on after a wait that the agent asked for, such as until a quota is reset. It does not count as one of the resumes:
     /// nothing of the work was done in vain. The last word is the run's own when the time of the call does not reach so far.
-    pub fn after_pause(&mut self, outcome: Outcome, wait: Duration) -> Next {
+    pub fn next_after_pause(&mut self, outcome: Outcome, wait: Duration) -> SequenceStep {
         let outcome = match self.so_far.take() {
             None => outcome,
             Some(earlier) => joined(earlier, outcome),
         };
         let spent = Duration::from_millis(outcome.duration_ms) + self.waited + wait;
-        let Some(left) = left_of(self.wall, spent) else { return Next::Done(outcome) };
+        let Some(left) = left_of(self.wall, spent) else { return SequenceStep::Done(outcome) };
         self.waited += wait;
         self.spec.limits.wall = left;
         if let Some(session) = outcome.session.clone().filter(|_| self.spec.agent_name.is_none()) {
@@ -196,7 +196,7 @@ impl RunSequence {
             self.spec.session = SessionChoice::Resume(session);
         }
         self.so_far = Some(outcome);
-        Next::Resume { after: wait }
+        SequenceStep::Resume { delay: wait }
     }
 
     /// The session in which the call goes on, if it does.

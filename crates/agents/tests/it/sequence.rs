@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use agents::{CONTINUE_PROMPT, Next, RunSequence};
+use agents::{CONTINUE_PROMPT, RunSequence, SequenceStep};
 use model::{
     AgentKind, BackgroundStatus, BackgroundTask, CallSpec, Deadline, Exit, Failure, FailureKind, Limits,
     Outcome, PermissionDenial, RefusedAction, RefusedKind, SessionChoice, ToolChoice, Totals, Usage, Verdict,
@@ -46,17 +46,17 @@ fn out_of_turns(text: &str) -> Outcome {
     failed(FailureKind::MaxTurns, text)
 }
 
-fn wait(next: &Next) -> u64 {
+fn wait(next: &SequenceStep) -> u64 {
     match next {
-        Next::Resume { after } => after.as_secs(),
-        Next::Done(outcome) => panic!("it does not go on: {outcome:?}"),
+        SequenceStep::Resume { delay } => delay.as_secs(),
+        SequenceStep::Done(outcome) => panic!("it does not go on: {outcome:?}"),
     }
 }
 
-fn end(next: Next) -> Outcome {
+fn end(next: SequenceStep) -> Outcome {
     match next {
-        Next::Done(outcome) => outcome,
-        Next::Resume { after } => panic!("it goes on after {after:?}"),
+        SequenceStep::Done(outcome) => outcome,
+        SequenceStep::Resume { delay } => panic!("it goes on after {delay:?}"),
     }
 }
 
@@ -66,18 +66,18 @@ fn kind(outcome: &Outcome) -> &FailureKind {
 
 #[test]
 fn a_call_that_is_done_takes_one_run_and_is_told_as_it_was() {
-    let mut relay = RunSequence::new(spec(), 5);
-    assert_eq!(*relay.spec(), spec());
-    assert_eq!(relay.after(done("all")), Next::Done(done("all")));
+    let mut sequence = RunSequence::new(spec(), 5);
+    assert_eq!(*sequence.spec(), spec());
+    assert_eq!(sequence.next(done("all")), SequenceStep::Done(done("all")));
 }
 
 #[test]
 fn what_is_out_of_turns_goes_on_in_its_session_and_adds_up() {
-    let mut relay = RunSequence::new(CallSpec { session: SessionChoice::ContinueLatest, ..spec() }, 5);
-    assert_eq!(wait(&relay.after(out_of_turns("one"))), 2);
-    assert_eq!(relay.spec().prompt, CONTINUE_PROMPT);
-    assert_eq!(relay.spec().session, SessionChoice::Resume("session-1".parse().unwrap()));
-    let outcome = end(relay.after(done("two")));
+    let mut sequence = RunSequence::new(CallSpec { session: SessionChoice::ContinueLatest, ..spec() }, 5);
+    assert_eq!(wait(&sequence.next(out_of_turns("one"))), 2);
+    assert_eq!(sequence.spec().prompt, CONTINUE_PROMPT);
+    assert_eq!(sequence.spec().session, SessionChoice::Resume("session-1".parse().unwrap()));
+    let outcome = end(sequence.next(done("two")));
     let expected = Outcome {
         text: "one\n\ntwo".to_owned(),
         text_cut: 2,
@@ -100,47 +100,47 @@ fn everything_else_that_was_asked_stays_as_it_was() {
         output_schema: Some("{}".to_owned()),
         ..spec()
     };
-    let mut relay = RunSequence::new(asked.clone(), 5).turns_per_run(25);
-    let started = relay.spec().clone();
+    let mut sequence = RunSequence::new(asked.clone(), 5).with_turns_per_run(25);
+    let started = sequence.spec().clone();
     assert_eq!(started, CallSpec { max_turns: Some(25), ..asked });
-    relay.after(out_of_turns("one"));
-    let (prompt, session) = (relay.spec().prompt.clone(), relay.spec().session.clone());
-    let wall = relay.spec().limits.wall;
+    sequence.next(out_of_turns("one"));
+    let (prompt, session) = (sequence.spec().prompt.clone(), sequence.spec().session.clone());
+    let wall = sequence.spec().limits.wall;
     assert_eq!(
-        *relay.spec(),
+        *sequence.spec(),
         CallSpec { prompt, session, limits: Limits { wall, ..started.limits }, ..started }
     );
 }
 
 #[test]
 fn a_turn_limit_of_the_caller_is_never_gone_beyond() {
-    let mut relay = RunSequence::new(CallSpec { max_turns: Some(3), ..spec() }, 5).turns_per_run(25);
-    assert_eq!(relay.spec().max_turns, Some(3));
-    let outcome = end(relay.after(out_of_turns("so far")));
+    let mut sequence = RunSequence::new(CallSpec { max_turns: Some(3), ..spec() }, 5).with_turns_per_run(25);
+    assert_eq!(sequence.spec().max_turns, Some(3));
+    let outcome = end(sequence.next(out_of_turns("so far")));
     assert_eq!((kind(&outcome), outcome.text.as_str()), (&FailureKind::MaxTurns, "so far"));
 }
 
 #[test]
 fn without_a_session_nothing_goes_on() {
     let without = Outcome { session: None, ..out_of_turns("one") };
-    assert_eq!(RunSequence::new(spec(), 5).after(without.clone()), Next::Done(without));
+    assert_eq!(RunSequence::new(spec(), 5).next(without.clone()), SequenceStep::Done(without));
 }
 
 #[test]
 fn a_named_agent_goes_on_in_the_session_that_keeps_it() {
     let agent_name = Some("reviewer".parse().unwrap());
-    let mut relay = RunSequence::new(CallSpec { agent_name, tools: ToolChoice::None, ..spec() }, 5);
-    relay.after(out_of_turns("one"));
+    let mut sequence = RunSequence::new(CallSpec { agent_name, tools: ToolChoice::None, ..spec() }, 5);
+    sequence.next(out_of_turns("one"));
     // Named again together with a session it would be refused.
-    assert_eq!((&relay.spec().agent_name, &relay.spec().tools), (&None, &ToolChoice::Full));
+    assert_eq!((&sequence.spec().agent_name, &sequence.spec().tools), (&None, &ToolChoice::Full));
 }
 
 #[test]
 fn the_budget_of_the_call_is_the_budget_of_all_its_runs() {
-    let mut relay = RunSequence::new(CallSpec { max_budget_usd: Some(0.5), ..spec() }, 5);
-    relay.after(out_of_turns("one"));
-    assert_eq!(relay.spec().max_budget_usd, Some(0.25), "a run costs a quarter");
-    let outcome = end(relay.after(out_of_turns("two")));
+    let mut sequence = RunSequence::new(CallSpec { max_budget_usd: Some(0.5), ..spec() }, 5);
+    sequence.next(out_of_turns("one"));
+    assert_eq!(sequence.spec().max_budget_usd, Some(0.25), "a run costs a quarter");
+    let outcome = end(sequence.next(out_of_turns("two")));
     assert_eq!((kind(&outcome), outcome.text.as_str()), (&FailureKind::MaxBudget, "one\n\ntwo"));
 }
 
@@ -155,17 +155,17 @@ fn no_other_failure_is_resumed() {
         FailureKind::SupervisorLost,
     ] {
         let outcome = failed(kind, "so far");
-        assert_eq!(RunSequence::new(spec(), 5).after(outcome.clone()), Next::Done(outcome));
+        assert_eq!(RunSequence::new(spec(), 5).next(outcome.clone()), SequenceStep::Done(outcome));
     }
 }
 
 #[test]
 fn at_the_limit_the_failure_stays_max_turns_and_the_text_is_kept() {
-    let mut relay = RunSequence::new(spec(), 5);
-    let waits: Vec<_> = (0..5).map(|run| wait(&relay.after(out_of_turns(&run.to_string())))).collect();
+    let mut sequence = RunSequence::new(spec(), 5);
+    let waits: Vec<_> = (0..5).map(|run| wait(&sequence.next(out_of_turns(&run.to_string())))).collect();
     assert_eq!(waits, [2, 4, 8, 16, 32]);
-    assert_eq!(relay.resumes(), 5);
-    let outcome = end(relay.after(out_of_turns("5")));
+    assert_eq!(sequence.resumes(), 5);
+    let outcome = end(sequence.next(out_of_turns("5")));
     assert_eq!(kind(&outcome), &FailureKind::MaxTurns);
     assert_eq!(outcome.text, "0\n\n1\n\n2\n\n3\n\n4\n\n5");
     assert_eq!(outcome.turns, Some(18));
@@ -173,21 +173,21 @@ fn at_the_limit_the_failure_stays_max_turns_and_the_text_is_kept() {
 
 #[test]
 fn new_session_ids_are_followed() {
-    let mut relay = RunSequence::new(spec(), 5);
-    relay.after(out_of_turns("one"));
-    relay.after(Outcome { session: Some("session-2".parse().unwrap()), ..out_of_turns("two") });
-    assert_eq!(relay.spec().session, SessionChoice::Resume("session-2".parse().unwrap()));
-    let outcome = end(relay.after(Outcome { session: None, ..failed(FailureKind::Stopped, "") }));
+    let mut sequence = RunSequence::new(spec(), 5);
+    sequence.next(out_of_turns("one"));
+    sequence.next(Outcome { session: Some("session-2".parse().unwrap()), ..out_of_turns("two") });
+    assert_eq!(sequence.spec().session, SessionChoice::Resume("session-2".parse().unwrap()));
+    let outcome = end(sequence.next(Outcome { session: None, ..failed(FailureKind::Stopped, "") }));
     assert_eq!(outcome.session, Some("session-2".parse().unwrap()), "the last that can be resumed");
     assert_eq!(outcome.text, "one\n\ntwo");
 }
 
 #[test]
 fn a_session_that_is_not_found_any_more_is_not_told_as_one_to_resume() {
-    let mut relay = RunSequence::new(spec(), 5);
-    relay.after(out_of_turns("one"));
+    let mut sequence = RunSequence::new(spec(), 5);
+    sequence.next(out_of_turns("one"));
     let lost = Outcome { session: None, ..failed(FailureKind::SessionNotFound, "") };
-    assert_eq!(end(relay.after(lost)).session, None);
+    assert_eq!(end(sequence.next(lost)).session, None);
 }
 
 #[test]
@@ -196,10 +196,14 @@ fn refusals_of_all_runs_are_listed_and_decide_nothing() {
     let refusal =
         |kind, subject: &str, count| RefusedAction { count, ..RefusedAction::new(kind, subject, None) };
     let tool = |subject, count| refusal(RefusedKind::Tool, subject, count);
-    let mut relay = RunSequence::new(spec(), 5);
+    let mut sequence = RunSequence::new(spec(), 5);
     let first = vec![tool("Bash", 2), refusal(RefusedKind::Write, "/etc/x", 1)];
-    relay.after(Outcome { permission_denials: vec![denial("Bash")], refusals: first, ..out_of_turns("one") });
-    let outcome = end(relay.after(Outcome {
+    sequence.next(Outcome {
+        permission_denials: vec![denial("Bash")],
+        refusals: first,
+        ..out_of_turns("one")
+    });
+    let outcome = end(sequence.next(Outcome {
         permission_denials: vec![denial("Write")],
         refusals: vec![tool("Bash", 1), tool("Write", 1)],
         ..done("two")
@@ -214,9 +218,9 @@ fn refusals_of_all_runs_are_listed_and_decide_nothing() {
 fn background_task_killed_in_an_earlier_run_makes_the_call_incomplete() {
     let task = |status| BackgroundTask { description: "the build".to_owned(), status };
     for (status, incomplete) in [(BackgroundStatus::Killed, true), (BackgroundStatus::Failed, false)] {
-        let mut relay = RunSequence::new(spec(), 5);
-        relay.after(Outcome { background: vec![task(status)], ..out_of_turns("one") });
-        let outcome = end(relay.after(done("two")));
+        let mut sequence = RunSequence::new(spec(), 5);
+        sequence.next(Outcome { background: vec![task(status)], ..out_of_turns("one") });
+        let outcome = end(sequence.next(done("two")));
         assert_eq!(outcome.failure().is_some(), incomplete, "{outcome:?}");
         assert_eq!((outcome.text.as_str(), outcome.background), ("one\n\ntwo", vec![task(status)]));
     }
@@ -225,14 +229,14 @@ fn background_task_killed_in_an_earlier_run_makes_the_call_incomplete() {
 #[test]
 fn the_time_of_the_call_is_the_time_of_all_its_runs_and_waits() {
     let limits = Limits { wall: Some(Duration::from_secs(10)), ..Limits::default() };
-    let mut relay = RunSequence::new(CallSpec { limits, ..spec() }, 5);
-    relay.after(Outcome { duration_ms: 3000, ..out_of_turns("one") });
+    let mut sequence = RunSequence::new(CallSpec { limits, ..spec() }, 5);
+    sequence.next(Outcome { duration_ms: 3000, ..out_of_turns("one") });
     assert_eq!(
-        relay.spec().limits.wall,
+        sequence.spec().limits.wall,
         Some(Duration::from_secs(5)),
         "3 s of work and 2 s of waiting are gone"
     );
-    let outcome = end(relay.after(Outcome { duration_ms: 1000, ..out_of_turns("two") }));
+    let outcome = end(sequence.next(Outcome { duration_ms: 1000, ..out_of_turns("two") }));
     assert_eq!(kind(&outcome), &FailureKind::Deadline { which: Deadline::Wall }, "the next wait is 4 s");
     assert_eq!(outcome.text, "one\n\ntwo");
 }
@@ -240,10 +244,10 @@ fn the_time_of_the_call_is_the_time_of_all_its_runs_and_waits() {
 #[test]
 fn the_counters_of_the_session_are_handed_to_the_next_run() {
     let totals = Totals { usage: None, cost_usd: Some(0.75) };
-    let mut relay = RunSequence::new(spec(), 5);
-    assert_eq!(relay.totals_before(), None);
-    relay.after(Outcome { session_totals: Some(totals), ..out_of_turns("one") });
-    assert_eq!(relay.totals_before(), Some(totals));
+    let mut sequence = RunSequence::new(spec(), 5);
+    assert_eq!(sequence.totals_before(), None);
+    sequence.next(Outcome { session_totals: Some(totals), ..out_of_turns("one") });
+    assert_eq!(sequence.totals_before(), Some(totals));
 }
 
 fn any_outcome() -> impl Strategy<Value = Outcome> {
@@ -269,15 +273,15 @@ proptest! {
         runs in proptest::collection::vec(any_outcome(), 1..9),
         limit in 0_u32..7,
     ) {
-        let mut relay = RunSequence::new(spec(), limit);
-        let mut kept = relay.clone();
+        let mut sequence = RunSequence::new(spec(), limit);
+        let mut kept = sequence.clone();
         for (run, outcome) in runs.iter().enumerate() {
             let json = serde_json::to_string(&kept).unwrap();
             kept = serde_json::from_str(&json).unwrap();
-            let next = relay.after(outcome.clone());
-            prop_assert_eq!(&kept.after(outcome.clone()), &next);
-            prop_assert!(relay.resumes() <= limit);
-            let Next::Done(told) = next else { continue };
+            let next = sequence.next(outcome.clone());
+            prop_assert_eq!(&kept.next(outcome.clone()), &next);
+            prop_assert!(sequence.resumes() <= limit);
+            let SequenceStep::Done(told) = next else { continue };
             let taken = &runs[..=run];
             let texts: Vec<_> = taken.iter().map(|run| &*run.text).filter(|text| !text.is_empty()).collect();
             prop_assert_eq!(&told.text, &texts.join("\n\n"));
@@ -294,20 +298,23 @@ proptest! {
 #[test]
 fn a_pause_is_no_resume_and_ends_with_the_time_of_the_call() {
     let limits = Limits { wall: Some(Duration::from_secs(100)), ..Limits::default() };
-    let mut relay = RunSequence::new(CallSpec { limits, ..spec() }, 0);
+    let mut sequence = RunSequence::new(CallSpec { limits, ..spec() }, 0);
     let limited = || failed(FailureKind::RateLimit { retry_after: None }, "so far");
-    assert_eq!(wait(&relay.after_pause(limited(), Duration::from_mins(1))), 60);
-    assert_eq!((relay.resumes(), relay.spec().limits.wall), (0, Some(Duration::from_secs(39))));
-    assert_eq!(relay.spec().session, SessionChoice::Resume("session-1".parse().unwrap()));
-    let outcome = end(relay.after_pause(limited(), Duration::from_mins(1)));
+    assert_eq!(wait(&sequence.next_after_pause(limited(), Duration::from_mins(1))), 60);
+    assert_eq!((sequence.resumes(), sequence.spec().limits.wall), (0, Some(Duration::from_secs(39))));
+    assert_eq!(sequence.spec().session, SessionChoice::Resume("session-1".parse().unwrap()));
+    let outcome = end(sequence.next_after_pause(limited(), Duration::from_mins(1)));
     assert_eq!(*kind(&outcome), FailureKind::RateLimit { retry_after: None });
     assert_eq!(outcome.text, "so far\n\nso far");
 }
 
 #[test]
 fn what_paused_before_it_had_a_session_is_asked_again() {
-    let mut relay = RunSequence::new(spec(), 5);
+    let mut sequence = RunSequence::new(spec(), 5);
     let limited = Outcome { session: None, ..failed(FailureKind::RateLimit { retry_after: None }, "") };
-    assert_eq!(wait(&relay.after_pause(limited, Duration::from_secs(1))), 1);
-    assert_eq!((relay.spec().prompt.as_str(), &relay.spec().session), ("Tidy up.", &SessionChoice::New));
+    assert_eq!(wait(&sequence.next_after_pause(limited, Duration::from_secs(1))), 1);
+    assert_eq!(
+        (sequence.spec().prompt.as_str(), &sequence.spec().session),
+        ("Tidy up.", &SessionChoice::New)
+    );
 }
