@@ -525,7 +525,7 @@ impl Course<'_> {
     fn failed(&self, failure: Failure) -> Conclusion {
         let mut end = JobEnd::failed(failure);
         if let Some(Failure { kind: FailureKind::Deadline { .. }, .. }) = &end.failure {
-            end.how = model::Ended::Timeout;
+            end.how = model::TerminalState::Timeout;
         }
         Conclusion::Ended(Box::new(end))
     }

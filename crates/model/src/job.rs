@@ -6,8 +6,8 @@ use std::str::FromStr;
 use serde::{Deserialize, Serialize};
 
 use crate::{
-    CallSpec, Claim, Ended, ExchangeId, Failure, FailureKind, JobId, Lease, Outcome, Progress, SessionId,
-    Timestamp, Verdict,
+    CallSpec, Claim, ExchangeId, Failure, FailureKind, JobId, Lease, Outcome, Progress, SessionId,
+    TerminalState, Timestamp, Verdict,
 };
 
 /// Where a job can be run.
@@ -163,7 +163,7 @@ impl Job {
 #[derive(Debug, Clone, PartialEq)]
 pub struct JobEnd {
     /// How it ended.
-    pub how: Ended,
+    pub how: TerminalState,
     /// What went wrong, if anything.
     pub failure: Option<Failure>,
     /// What the last run came to; none when there was no run. Session, tokens and cost are read from it.
@@ -181,15 +181,15 @@ pub struct JobEnd {
 impl JobEnd {
     /// The end of a job that no run has brought about.
     pub fn failed(failure: Failure) -> Self {
-        Self::new(Ended::Failed, Some(failure), None)
+        Self::new(TerminalState::Failed, Some(failure), None)
     }
 
     /// The end of a job that was cancelled while nothing of it ran any more.
     pub fn cancelled() -> Self {
-        Self::new(Ended::Cancelled, None, None)
+        Self::new(TerminalState::Cancelled, None, None)
     }
 
-    fn new(how: Ended, failure: Option<Failure>, outcome: Option<Outcome>) -> Self {
+    fn new(how: TerminalState, failure: Option<Failure>, outcome: Option<Outcome>) -> Self {
         let has_answer = outcome.as_ref().is_some_and(Outcome::has_answer);
         Self { how, failure, outcome, exchange: None, metadata: None, ended_at: None, has_answer }
     }
@@ -206,18 +206,18 @@ impl JobEnd {
 impl From<Outcome> for JobEnd {
     fn from(outcome: Outcome) -> Self {
         let (how, failure) = match &outcome.verdict {
-            Verdict::Success => (Ended::Completed, None),
+            Verdict::Success => (TerminalState::Completed, None),
             Verdict::Failed(failure) => (ended_by(&failure.kind), Some(failure.clone())),
         };
         Self::new(how, failure, Some(outcome))
     }
 }
 
-fn ended_by(kind: &FailureKind) -> Ended {
+fn ended_by(kind: &FailureKind) -> TerminalState {
     match kind {
-        FailureKind::Deadline { .. } => Ended::Timeout,
-        FailureKind::Stopped => Ended::Cancelled,
-        _ => Ended::Failed,
+        FailureKind::Deadline { .. } => TerminalState::Timeout,
+        FailureKind::Stopped => TerminalState::Cancelled,
+        _ => TerminalState::Failed,
     }
 }
 
@@ -260,8 +260,8 @@ mod tests {
 
     #[test]
     fn each_kind_of_failure_ends_a_job_in_its_own_way() {
-        assert_eq!(ended_by(&FailureKind::Deadline { which: Deadline::Idle }), Ended::Timeout);
-        assert_eq!(ended_by(&FailureKind::Stopped), Ended::Cancelled);
-        assert_eq!(ended_by(&FailureKind::Auth), Ended::Failed);
+        assert_eq!(ended_by(&FailureKind::Deadline { which: Deadline::Idle }), TerminalState::Timeout);
+        assert_eq!(ended_by(&FailureKind::Stopped), TerminalState::Cancelled);
+        assert_eq!(ended_by(&FailureKind::Auth), TerminalState::Failed);
     }
 }

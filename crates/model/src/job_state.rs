@@ -57,8 +57,8 @@ impl StateName {
     }
 
     /// How it ended, for the four states that are ends.
-    pub fn ended(self) -> Option<Ended> {
-        Ended::ALL.into_iter().find(|ended| ended.name() == self)
+    pub fn ended(self) -> Option<TerminalState> {
+        TerminalState::ALL.into_iter().find(|ended| ended.name() == self)
     }
 
     /// Whether the diagram has an arrow from this state to that one.
@@ -106,7 +106,7 @@ impl FromStr for StateName {
 /// How a job ended. Nothing follows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Ended {
+pub enum TerminalState {
     /// The agent did it.
     Completed,
     /// The agent did not.
@@ -117,7 +117,7 @@ pub enum Ended {
     Cancelled,
 }
 
-impl Ended {
+impl TerminalState {
     /// All of them.
     pub const ALL: [Self; 4] = [Self::Completed, Self::Failed, Self::Timeout, Self::Cancelled];
 
@@ -160,7 +160,7 @@ pub enum JobState {
     /// It is over.
     Ended {
         /// How.
-        how: Ended,
+        how: TerminalState,
     },
 }
 

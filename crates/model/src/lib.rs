@@ -41,7 +41,7 @@ pub use home_view::HomeView;
 pub use hosts::{HostRule, is_public};
 pub use job::{BadHome, Exchange, Home, Job, JobEnd, NewExchange, NewJob};
 pub use job_id::{BadJobId, ExchangeId, JobId, JobIdPrefix};
-pub use job_state::{BadStateName, Ended, JobState, StateName};
+pub use job_state::{BadStateName, JobState, StateName, TerminalState};
 pub use limits::{Deadline, Limits};
 pub use outcome::{
     BackgroundStatus, BackgroundTask, Failure, FailureKind, HIGHEST_COST_USD, MOST_TOKENS, Outcome,

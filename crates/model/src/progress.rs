@@ -16,7 +16,7 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-use crate::{Ended, JobId, JobState, StateName, Timestamp};
+use crate::{JobId, JobState, StateName, TerminalState, Timestamp};
 
 /// Who works on a job: one daemon, from its start to its end. A daemon that starts again is another owner.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
@@ -134,7 +134,7 @@ pub enum Step {
         /// The holder's right.
         claim: Claim,
         /// How it ended.
-        how: Ended,
+        how: TerminalState,
     },
     /// Somebody wants the job to end.
     Cancel,
@@ -162,7 +162,7 @@ impl Step {
 pub enum Refusal {
     /// The job has ended. Whatever ended it first stays.
     #[error("the job has already ended as {}", .0.name())]
-    Ended(Ended),
+    Ended(TerminalState),
     /// Somebody else holds the job by now, or nobody.
     #[error("the claim (attempt {attempt} of `{owner}`) no longer holds the job, which is {now}")]
     Stale {
@@ -288,7 +288,7 @@ impl Progress {
     /// A job that is to end does not wait for anything any more.
     fn unless_cancelled(self) -> Self {
         match self.cancel_requested_at {
-            Some(_) => Self { state: JobState::Ended { how: Ended::Cancelled }, ..self },
+            Some(_) => Self { state: JobState::Ended { how: TerminalState::Cancelled }, ..self },
             None => self,
         }
     }

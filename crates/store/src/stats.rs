@@ -1,6 +1,6 @@
 //! What the jobs came to, added up.
 
-use model::{AgentKind, Ended, StateName, Timestamp, Usage};
+use model::{AgentKind, StateName, TerminalState, Timestamp, Usage};
 
 /// Which jobs are added up, by when they were placed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -37,7 +37,7 @@ pub struct StatsRow {
     /// The first moment (UTC) of the day on which they were placed.
     pub day: Timestamp,
     /// How they ended.
-    pub how: Ended,
+    pub how: TerminalState,
     /// How many.
     pub jobs: u64,
     /// How long they took in all, from their first claim.

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use agents::{RunSequence, SequenceStep};
-use model::{Ended, FailureKind, JobEnd, Outcome, Verdict};
+use model::{FailureKind, JobEnd, Outcome, TerminalState, Verdict};
 
 use super::words::out_of_time;
 use super::{Conclusion, Course};
@@ -67,7 +67,7 @@ fn stopped(relay: &mut RunSequence, outcome: Outcome, kind: Option<&FailureKind>
 
 /// The end of a job that was cancelled, with what its runs have said.
 pub(super) fn cancelled(outcome: Outcome) -> JobEnd {
-    JobEnd { how: Ended::Cancelled, failure: None, ..outcome.into() }
+    JobEnd { how: TerminalState::Cancelled, failure: None, ..outcome.into() }
 }
 
 /// An end that no run has brought about, with what the runs before have said.

@@ -25,7 +25,7 @@ fn claimed_by(name: &str) -> Step {
     Step::Claim { owner: owner(name) }
 }
 
-fn finish(claim: Claim, how: Ended) -> Step {
+fn finish(claim: Claim, how: TerminalState) -> Step {
     Step::Finish { claim, how }
 }
 
@@ -39,7 +39,7 @@ fn every_step() -> Vec<Step> {
         Step::Rescue { from: owner("a"), rescuer: owner("b") },
         Step::Adopt { claim: held.clone(), owner: owner("b") },
         Step::Requeue { claim: held.clone() },
-        finish(held, Ended::Completed),
+        finish(held, TerminalState::Completed),
         Step::Cancel,
     ]
 }
@@ -68,17 +68,17 @@ fn no_step_leaves_the_diagram() {
 
 #[test]
 fn the_first_end_stays() {
-    let steps = [claimed_by("a"), finish(claim(1, "a"), Ended::Completed)];
+    let steps = [claimed_by("a"), finish(claim(1, "a"), TerminalState::Completed)];
     let done = taken(&steps).unwrap();
     for step in every_step() {
-        assert_eq!(done.after(&step, NOW), Err(Refusal::Ended(Ended::Completed)), "{}", step.name());
+        assert_eq!(done.after(&step, NOW), Err(Refusal::Ended(TerminalState::Completed)), "{}", step.name());
     }
 }
 
 #[test]
 fn a_queued_job_is_cancelled_at_once_and_a_running_one_by_its_holder() {
     let queued = taken(&[Step::Cancel]).unwrap();
-    assert_eq!(queued.state, JobState::Ended { how: Ended::Cancelled });
+    assert_eq!(queued.state, JobState::Ended { how: TerminalState::Cancelled });
     let running = taken(&[claimed_by("a"), Step::Cancel]).unwrap();
     assert_eq!(running.state.name(), StateName::Running);
     assert_eq!(running.cancel_requested_at, Some(NOW));
@@ -86,7 +86,7 @@ fn a_queued_job_is_cancelled_at_once_and_a_running_one_by_its_holder() {
 
 #[test]
 fn finished_beats_cancelled() {
-    let steps = [claimed_by("a"), Step::Cancel, finish(claim(1, "a"), Ended::Completed)];
+    let steps = [claimed_by("a"), Step::Cancel, finish(claim(1, "a"), TerminalState::Completed)];
     assert_eq!(taken(&steps).unwrap().state.name(), StateName::Completed);
 }
 
@@ -103,10 +103,10 @@ fn a_job_that_is_to_end_neither_pauses_nor_starts_again() {
 #[test]
 fn the_late_word_of_a_rescued_owner_is_refused() {
     let rescue = Step::Rescue { from: owner("a"), rescuer: owner("b") };
-    let late = taken(&[claimed_by("a"), rescue.clone(), finish(claim(1, "a"), Ended::Completed)]);
+    let late = taken(&[claimed_by("a"), rescue.clone(), finish(claim(1, "a"), TerminalState::Completed)]);
     assert!(matches!(late, Err(Refusal::Stale { now: StateName::Interrupted, .. })));
     // The rescuer found out that the run had ended well, and says so.
-    let found = taken(&[claimed_by("a"), rescue, finish(claim(1, "b"), Ended::Completed)]);
+    let found = taken(&[claimed_by("a"), rescue, finish(claim(1, "b"), TerminalState::Completed)]);
     assert_eq!(found.unwrap().state.name(), StateName::Completed);
 }
 
@@ -117,7 +117,7 @@ fn an_attempt_of_the_same_owner_is_fenced_off_too() {
         Step::Interrupt { claim: claim(1, "a") },
         Step::Requeue { claim: claim(1, "a") },
         claimed_by("a"),
-        finish(claim(1, "a"), Ended::Failed),
+        finish(claim(1, "a"), TerminalState::Failed),
     ];
     assert!(matches!(taken(&again), Err(Refusal::Stale { .. })));
 }

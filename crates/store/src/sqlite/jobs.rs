@@ -279,7 +279,7 @@ pub fn note_session(
     let head = reads::head(ledger.connection, job)?;
     let progress = head.standing.progress(job)?;
     // Whoever may interrupt or finish it may also say this.
-    let probe = Step::Finish { claim: claim.clone(), how: model::Ended::Completed };
+    let probe = Step::Finish { claim: claim.clone(), how: model::TerminalState::Completed };
     progress.after(&probe, now).map_err(|refusal| StoreError::Refused { job, refusal })?;
     ledger
         .connection

@@ -94,7 +94,7 @@ async fn what_is_to_last_is_brought_to_the_disk() -> Result<(), Box<dyn std::err
     assert_eq!(disk.synced(), 0, "claim");
     store.step(id, Step::Cancel, None, NOW).await?;
     assert_eq!(disk.synced(), 1, "cancel");
-    store.step(id, Step::Finish { claim, how: model::Ended::Completed }, None, NOW).await?;
+    store.step(id, Step::Finish { claim, how: model::TerminalState::Completed }, None, NOW).await?;
     assert_eq!(disk.synced(), 1, "finish");
     Ok(())
 }

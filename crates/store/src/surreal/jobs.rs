@@ -4,7 +4,7 @@
 //! the revision is still the one that was read. Each write carries a name of its own (`op`): when the connection breaks
 //! before the answer, the record itself tells whether the write was the last thing that happened to it.
 
-use model::{Claim, Ended, Job, JobId, Progress, SessionId, StateName, Step, Timestamp};
+use model::{Claim, Job, JobId, Progress, SessionId, StateName, Step, TerminalState, Timestamp};
 use surrealdb::types::{Object, RecordId, SurrealValue, Value};
 
 use crate::engine::Taken;
@@ -228,7 +228,7 @@ impl Change {
         let job = claim.job;
         let progress = head.standing().progress(job)?;
         // Whoever may finish it may also say this.
-        let probe = Step::Finish { claim: claim.clone(), how: Ended::Completed };
+        let probe = Step::Finish { claim: claim.clone(), how: TerminalState::Completed };
         progress.after(&probe, now).map_err(|refusal| StoreError::Refused { job, refusal })?;
         let op = op_name()?;
         let mut patch = Object::new();

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use model::{AgentKind, Ended, Home, JobEnd, JobState, NewJob, Owner, Refusal, StateName};
+use model::{AgentKind, Home, JobEnd, JobState, NewJob, Owner, Refusal, StateName, TerminalState};
 use store::{CancelReply, Capacity, ClaimRequest, Held, RescueRequest, StoreError};
 
 use crate::bed::Bed;
@@ -199,7 +199,7 @@ async fn the_first_end_stays(bed: Bed) {
     let (job, claim) = claimed(&store, "a").await;
     store.finish(&claim, success("first")).await.unwrap();
     let second = store.finish(&claim, success("second")).await.unwrap_err();
-    assert_eq!(refused(&second), &Refusal::Ended(Ended::Completed));
+    assert_eq!(refused(&second), &Refusal::Ended(TerminalState::Completed));
     assert_eq!(store.get(job.id).await.unwrap().unwrap().outcome.unwrap().text, "first");
     assert_eq!(store.exchange(job.id).await.unwrap().unwrap().said.response, "first");
 }
@@ -424,5 +424,5 @@ async fn an_interrupted_job_that_is_to_end_is_not_queued_again(bed: Bed) {
     let (job, claim) = claimed(&store, "a").await;
     store.interrupt(&claim).await.unwrap();
     assert!(store.request_cancel(job.id).await.unwrap().needs_stop());
-    assert_eq!(store.requeue(&claim).await.unwrap(), JobState::Ended { how: Ended::Cancelled });
+    assert_eq!(store.requeue(&claim).await.unwrap(), JobState::Ended { how: TerminalState::Cancelled });
 }

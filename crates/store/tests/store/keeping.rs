@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use model::{
-    AgentKind, CallSpec, Deadline, Ended, Failure, FailureKind, Home, JobEnd, JobId, Limits, McpServer, Mode,
-    NewJob, SessionChoice, StateName, Timestamp, ToolChoice, Verdict,
+    AgentKind, CallSpec, Deadline, Failure, FailureKind, Home, JobEnd, JobId, Limits, McpServer, Mode,
+    NewJob, SessionChoice, StateName, TerminalState, Timestamp, ToolChoice, Verdict,
 };
 use store::{Found, StoreError};
 
@@ -234,7 +234,7 @@ async fn a_deadline_ends_as_timeout_and_keeps_the_failure(bed: Bed) {
     let late = model::Outcome { verdict: Verdict::Failed(failure.clone()), ..outcome("so far") };
     store.finish(&claim, late.into()).await.unwrap();
     let ended = store.get(job.id).await.unwrap().unwrap();
-    assert_eq!(ended.progress.state, model::JobState::Ended { how: Ended::Timeout });
+    assert_eq!(ended.progress.state, model::JobState::Ended { how: TerminalState::Timeout });
     assert_eq!(ended.failure, Some(failure));
     assert!(store.exchange(job.id).await.unwrap().is_none());
 }

@@ -5,7 +5,7 @@
 use std::collections::HashMap;
 use std::time::Duration;
 
-use model::{Attempt, Claim, Ended, JobId, NewJob, Owner, StateName, Timestamp};
+use model::{Attempt, Claim, JobId, NewJob, Owner, StateName, TerminalState, Timestamp};
 use proptest::prelude::*;
 use proptest::test_runner::{Config, TestRunner};
 use store::{RescueRequest, Store};
@@ -293,7 +293,7 @@ async fn follow(engine: Engine, history: &[Act]) {
             assert_eq!(real.simple(number, start).await, expected, "step {step}: {act:?}, job {number}");
         }
     }
-    let ended = simplest.jobs.iter().filter(|job| job.state == Ended::Completed.name()).count();
+    let ended = simplest.jobs.iter().filter(|job| job.state == TerminalState::Completed.name()).count();
     let filter = store::JobFilter { states: vec![StateName::Completed], ..Default::default() };
     assert_eq!(real.store.count(&filter).await.unwrap(), ended as u64);
 }

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use calls::{CallError, JobFilter, JobService, JobSummary, PageRequest, StatsRange};
-use model::{AgentKind, Ended, StateName, Timestamp};
+use model::{AgentKind, StateName, TerminalState, Timestamp};
 
 use crate::wire::{StatsLine, Sums, Taken};
 
@@ -36,7 +36,7 @@ pub async fn of(desk: &JobService, since: Option<Timestamp>) -> Result<Sums, Cal
             cost_usd: 0.0,
         });
         line.calls += row.jobs;
-        if row.how == Ended::Completed {
+        if row.how == TerminalState::Completed {
             line.completed += row.jobs;
         }
         line.duration_ms += row.duration_ms;
