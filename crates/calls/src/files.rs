@@ -381,8 +381,7 @@ mod tests {
         let (_state, files) = files();
         let call = model::CallSpec::new(model::AgentKind::Rehearsal, "x", "/");
         let order = model::NewJob::new(call, "call", model::Home::Host("here".into()));
-        let job =
-            Job::placed(JobId::new(Timestamp::from_millis(1), [0; 10]), order, Timestamp::from_millis(1));
+        let job = Job::new(JobId::new(Timestamp::from_millis(1), [0; 10]), order, Timestamp::from_millis(1));
         let told = || serde_json::from_slice::<Status>(&fs::read(files.status()).unwrap()).unwrap().status;
         files.write_first_status(&job).unwrap();
         assert_eq!(told(), StateName::Queued);

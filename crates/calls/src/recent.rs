@@ -50,7 +50,7 @@ mod tests {
         let call = CallSpec::new(AgentKind::Rehearsal, prompt, "/");
         let order = NewJob::new(call, "call", Home::Host("here".into()));
         let at = Timestamp::from_millis(number);
-        Job { completed_at: Some(at), ..Job::placed(id, order, at) }
+        Job { completed_at: Some(at), ..Job::new(id, order, at) }
     }
 
     #[test]

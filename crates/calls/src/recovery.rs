@@ -6,7 +6,9 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
-use model::{Claim, Failure, FailureKind, Home, Job, JobEnd, JobId, Owner, Refusal, StateName, Timestamp};
+use model::{
+    Claim, Failure, FailureKind, Home, Job, JobEnd, JobId, Owner, StateName, Timestamp, TransitionError,
+};
 use store::{Held, JobFilter, PageRequest, RescueRequest, Store, StoreError};
 
 use crate::course::{self, Begin, RunRecord, locks_of, note_of};
@@ -198,7 +200,7 @@ pub(crate) async fn requeue(desk: &Inner, claim: &Claim) -> Result<(), StoreErro
 }
 
 pub(crate) fn has_no_attempt_left(error: &StoreError) -> bool {
-    matches!(error.refusal(), Some(Refusal::NoAttemptLeft { .. }))
+    matches!(error.refusal(), Some(TransitionError::NoAttemptLeft { .. }))
 }
 
 /// Lets go of a job that has not begun: a pause that is over, which costs it no attempt.

@@ -133,7 +133,7 @@ pub struct Job {
 
 impl Job {
     /// A job that has just been placed.
-    pub fn placed(id: JobId, order: NewJob, at: Timestamp) -> Self {
+    pub fn new(id: JobId, order: NewJob, at: Timestamp) -> Self {
         Self {
             id,
             progress: Progress::queued(order.max_attempts),

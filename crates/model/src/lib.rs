@@ -52,7 +52,7 @@ pub use policy::{
     Access, Bounds, CallPolicy, Confinement, Ground, IfCreated, Network, PRIVATE_FOLDERS, Policy,
     PolicyError, Preset, Protected, Requirement, Root, is_in_products, protected_in,
 };
-pub use progress::{Attempt, Claim, Lease, Owner, Progress, Refusal, Step};
+pub use progress::{Attempt, Claim, Lease, Owner, Progress, Transition, TransitionError};
 pub use report::{End, Exit, NotStarted, NotStartedReason, RunReport, TreeEnd, TreeUsage};
 pub use run_id::{BadRunId, RunId};
 pub use session::{BadSessionId, ExpectedSession, SessionChoice, SessionId};

@@ -1,6 +1,6 @@
 //! Where a job stands, and which steps lead on from there.
 //!
-//! Owns the state diagram as one pure function, [`Progress::after`]. A store keeps what the function answers and decides
+//! Owns the state diagram as one pure function, [`Progress::apply`]. A store keeps what the function answers and decides
 //! nothing itself, so every engine has the same diagram.
 //!
 //! ```text
@@ -90,7 +90,7 @@ pub struct Claim {
 
 /// A step that somebody wants a job to take.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Step {
+pub enum Transition {
     /// An owner takes a queued job.
     Claim {
         /// Who.
@@ -140,7 +140,7 @@ pub enum Step {
     Cancel,
 }
 
-impl Step {
+impl Transition {
     /// The step's name.
     pub fn name(&self) -> &'static str {
         match self {
@@ -159,7 +159,7 @@ impl Step {
 
 /// Why a step does not exist from where the job stands.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub enum Refusal {
+pub enum TransitionError {
     /// The job has ended. Whatever ended it first stays.
     #[error("the job has already ended as {}", .0.name())]
     Ended(TerminalState),
@@ -175,7 +175,7 @@ pub enum Refusal {
     },
     /// The diagram has no such arrow.
     #[error("a job that is {from} cannot take the step `{step}`")]
-    NoSuchStep {
+    NoSuchTransition {
         /// The state of the job.
         from: StateName,
         /// The step's name.
@@ -223,38 +223,38 @@ impl Progress {
     }
 
     /// Where the job stands after the step, or why it cannot take it.
-    pub fn after(&self, step: &Step, now: Timestamp) -> Result<Self, Refusal> {
+    pub fn apply(&self, step: &Transition, now: Timestamp) -> Result<Self, TransitionError> {
         if let JobState::Ended { how } = self.state {
-            return Err(Refusal::Ended(how));
+            return Err(TransitionError::Ended(how));
         }
         match step {
-            Step::Claim { owner } => self.claimed(owner).ok_or_else(|| self.no_such(step)),
-            Step::Wake => match self.state {
+            Transition::Claim { owner } => self.claimed(owner).ok_or_else(|| self.no_such(step)),
+            Transition::Wake => match self.state {
                 JobState::Paused { until } if until <= now => Ok(self.with(JobState::Queued)),
                 _ => Err(self.no_such(step)),
             },
-            Step::Rescue { from, rescuer } => match self.state.holder() {
+            Transition::Rescue { from, rescuer } => match self.state.holder() {
                 Some((attempt, owner)) if owner == from => {
                     Ok(self.with(JobState::Interrupted { attempt, owner: rescuer.clone() }))
                 }
                 _ => Err(self.no_such(step)),
             },
-            Step::Cancel => Ok(self.cancelled(now)),
-            Step::Pause { claim, until } => {
+            Transition::Cancel => Ok(self.cancelled(now)),
+            Transition::Pause { claim, until } => {
                 self.running(claim, step)?;
                 Ok(self.with(JobState::Paused { until: *until }).unless_cancelled())
             }
-            Step::Interrupt { claim } => {
+            Transition::Interrupt { claim } => {
                 self.running(claim, step)?;
                 let Claim { attempt, owner, .. } = claim.clone();
                 Ok(self.with(JobState::Interrupted { attempt, owner }))
             }
-            Step::Adopt { claim, owner } => {
+            Transition::Adopt { claim, owner } => {
                 self.held_by(claim)?;
                 Ok(self.with(JobState::Running { attempt: claim.attempt, owner: owner.clone() }))
             }
-            Step::Requeue { claim } => self.requeued(claim, step),
-            Step::Finish { claim, how } => {
+            Transition::Requeue { claim } => self.requeued(claim, step),
+            Transition::Finish { claim, how } => {
                 self.held_by(claim)?;
                 Ok(self.with(JobState::Ended { how: *how }))
             }
@@ -267,13 +267,13 @@ impl Progress {
         (self.state == JobState::Queued).then(|| Self { attempt, ..self.with(state) })
     }
 
-    fn requeued(&self, claim: &Claim, step: &Step) -> Result<Self, Refusal> {
+    fn requeued(&self, claim: &Claim, step: &Transition) -> Result<Self, TransitionError> {
         self.held_by(claim)?;
         if self.state.name() != StateName::Interrupted {
             return Err(self.no_such(step));
         }
         if self.cancel_requested_at.is_none() && !self.has_attempt_left() {
-            return Err(Refusal::NoAttemptLeft { max_attempts: self.max_attempts });
+            return Err(TransitionError::NoAttemptLeft { max_attempts: self.max_attempts });
         }
         Ok(Self { requeues: self.requeues + 1, ..self.with(JobState::Queued) }.unless_cancelled())
     }
@@ -297,21 +297,21 @@ impl Progress {
         Self { state, ..self.clone() }
     }
 
-    fn held_by(&self, claim: &Claim) -> Result<(), Refusal> {
+    fn held_by(&self, claim: &Claim) -> Result<(), TransitionError> {
         if self.state.holder() == Some((claim.attempt, &claim.owner)) {
             return Ok(());
         }
         let Claim { attempt, owner, .. } = claim.clone();
-        Err(Refusal::Stale { attempt, owner, now: self.state.name() })
+        Err(TransitionError::Stale { attempt, owner, now: self.state.name() })
     }
 
-    fn running(&self, claim: &Claim, step: &Step) -> Result<(), Refusal> {
+    fn running(&self, claim: &Claim, step: &Transition) -> Result<(), TransitionError> {
         self.held_by(claim)?;
         if self.state.name() == StateName::Running { Ok(()) } else { Err(self.no_such(step)) }
     }
 
-    fn no_such(&self, step: &Step) -> Refusal {
-        Refusal::NoSuchStep { from: self.state.name(), step: step.name() }
+    fn no_such(&self, step: &Transition) -> TransitionError {
+        TransitionError::NoSuchTransition { from: self.state.name(), step: step.name() }
     }
 }
 

@@ -5,7 +5,8 @@
 
 use async_trait::async_trait;
 use model::{
-    AgentKind, Claim, Exchange, Home, Job, JobId, JobIdPrefix, Owner, Progress, SessionId, Step, Timestamp,
+    AgentKind, Claim, Exchange, Home, Job, JobId, JobIdPrefix, Owner, Progress, SessionId, Timestamp,
+    Transition,
 };
 
 use crate::committed::Committed;
@@ -51,7 +52,7 @@ pub trait Engine: Send + Sync + std::fmt::Debug {
     async fn step(
         &self,
         job: JobId,
-        step: Step,
+        step: Transition,
         end: Option<EndRow>,
         now: Timestamp,
     ) -> Result<Taken, StoreError>;
@@ -59,7 +60,7 @@ pub trait Engine: Send + Sync + std::fmt::Debug {
     async fn finish(
         &self,
         job: JobId,
-        step: Step,
+        step: Transition,
         end: EndRow,
         now: Timestamp,
     ) -> Result<Committed<Job>, StoreError> {

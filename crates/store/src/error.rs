@@ -3,7 +3,7 @@
 use std::error::Error;
 use std::path::PathBuf;
 
-use model::{JobId, Refusal};
+use model::{JobId, TransitionError};
 
 use crate::loss::StoreLoss;
 use crate::setting::SettingError;
@@ -29,7 +29,7 @@ pub enum StoreError {
         /// Which job.
         job: JobId,
         /// Why.
-        refusal: Refusal,
+        refusal: TransitionError,
     },
     /// There is no such job.
     #[error("there is no job {job}")]
@@ -234,7 +234,7 @@ impl StoreError {
     }
 
     /// Why a job did not take the step, when that is all.
-    pub fn refusal(&self) -> Option<&Refusal> {
+    pub fn refusal(&self) -> Option<&TransitionError> {
         match self {
             Self::Refused { refusal, .. } => Some(refusal),
             _ => None,
@@ -289,11 +289,11 @@ impl StoreError {
     }
 }
 
-fn refusal_hint(refusal: &Refusal) -> &'static str {
+fn refusal_hint(refusal: &TransitionError) -> &'static str {
     match refusal {
-        Refusal::Ended(_) => "see its result; place a new call to do it again",
-        Refusal::Stale { .. } => "stop this run: another owner has the job",
-        Refusal::NoSuchStep { .. } => "look at the job's state first",
-        Refusal::NoAttemptLeft { .. } => "finish it as failed, with what is there",
+        TransitionError::Ended(_) => "see its result; place a new call to do it again",
+        TransitionError::Stale { .. } => "stop this run: another owner has the job",
+        TransitionError::NoSuchTransition { .. } => "look at the job's state first",
+        TransitionError::NoAttemptLeft { .. } => "finish it as failed, with what is there",
     }
 }

@@ -355,7 +355,7 @@ mod tests {
             ..NewJob::new(call, "call_cc", Home::Label("gpu".into()))
         };
         let at = Timestamp::from_millis(1_700_000_000_000);
-        Job::placed(JobId::new(at, [9; 10]), order, at)
+        Job::new(JobId::new(at, [9; 10]), order, at)
     }
 
     #[test]

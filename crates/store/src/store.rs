@@ -8,8 +8,8 @@ use std::sync::{Arc, PoisonError, RwLock};
 use std::time::Duration;
 
 use model::{
-    AgentKind, Claim, Exchange, Home, Job, JobEnd, JobId, JobIdPrefix, JobState, NewJob, Owner, Refusal,
-    SessionId, Step, Timestamp,
+    AgentKind, Claim, Exchange, Home, Job, JobEnd, JobId, JobIdPrefix, JobState, NewJob, Owner, SessionId,
+    Timestamp, Transition, TransitionError,
 };
 
 use crate::clock::Clock;
@@ -156,7 +156,7 @@ impl Store {
         refuse_empty(&order)?;
         let redactions = self.redactor().clean_order(&mut order)?;
         let now = self.now();
-        let job = Job::placed(id, order, now);
+        let job = Job::new(id, order, now);
         let placed = |Begun { job, is_new, claimed }| {
             let claimed = claimed.map(Box::new);
             Submitted { job, is_new, redactions, claimed }
@@ -204,7 +204,7 @@ impl Store {
     pub async fn write_end(&self, claim: &Claim, end: JobEnd) -> Result<Committed<Finished>, StoreError> {
         let mut end = end;
         let redactions = self.redactor().clean_end(&mut end);
-        let step = Step::Finish { claim: claim.clone(), how: end.how };
+        let step = Transition::Finish { claim: claim.clone(), how: end.how };
         let now = self.now();
         // A run may end while nobody is there to say so. A clock that was ahead is not believed.
         let ended_at = end.ended_at.map_or(now, |ended_at| ended_at.min(now));
@@ -216,11 +216,11 @@ impl Store {
     /// Wants a job to end. One that nobody holds is cancelled at once; for one that runs the wish is kept, and its holder has
     /// to be told ([`CancelReply::needs_stop`]). May be asked any number of times; an ended job stays as it is.
     pub async fn request_cancel(&self, job: JobId) -> Result<CancelReply, StoreError> {
-        match self.engine.step(job, Step::Cancel, None, self.now()).await {
+        match self.engine.step(job, Transition::Cancel, None, self.now()).await {
             Ok(taken) => {
                 Ok(CancelReply { previous: taken.before.state.name(), now: taken.after.state.name() })
             }
-            Err(StoreError::Refused { refusal: Refusal::Ended(how), .. }) => {
+            Err(StoreError::Refused { refusal: TransitionError::Ended(how), .. }) => {
                 Ok(CancelReply { previous: how.name(), now: how.name() })
             }
             Err(error) => Err(error),
@@ -230,18 +230,18 @@ impl Store {
     /// Lets a job wait for a moment, such as the reset of a quota; it is claimed again afterwards. One that is to be cancelled
     /// is, instead.
     pub async fn pause_until(&self, claim: &Claim, until: Timestamp) -> Result<JobState, StoreError> {
-        self.step(claim, Step::Pause { claim: claim.clone(), until }).await
+        self.step(claim, Transition::Pause { claim: claim.clone(), until }).await
     }
 
     /// Says that the run of a job was lost while its owner lives. The owner goes on holding it until nothing is left.
     pub async fn interrupt(&self, claim: &Claim) -> Result<JobState, StoreError> {
-        self.step(claim, Step::Interrupt { claim: claim.clone() }).await
+        self.step(claim, Transition::Interrupt { claim: claim.clone() }).await
     }
 
     /// Queues an interrupted job again, of whose run nothing is left. Refused when it was begun often enough: it is to be
     /// finished, then. One that is to be cancelled is, instead.
     pub async fn requeue(&self, claim: &Claim) -> Result<JobState, StoreError> {
-        self.step(claim, Step::Requeue { claim: claim.clone() }).await
+        self.step(claim, Transition::Requeue { claim: claim.clone() }).await
     }
 
     /// Goes on with a run that is alive though its owner is not, as the same attempt. The old claim is the proof: whoever
@@ -249,7 +249,7 @@ impl Store {
     pub async fn adopt(&self, claim: &Claim, owner: &Owner, lease: Duration) -> Result<Claim, StoreError> {
         // The heartbeat first: a job must not have an owner that looks dead.
         self.renew(owner, lease).await?;
-        self.step(claim, Step::Adopt { claim: claim.clone(), owner: owner.clone() }).await?;
+        self.step(claim, Transition::Adopt { claim: claim.clone(), owner: owner.clone() }).await?;
         Ok(Claim { owner: owner.clone(), ..claim.clone() })
     }
 
@@ -269,7 +269,8 @@ impl Store {
     pub async fn order_of_retry(&self, job: JobId) -> Result<NewJob, StoreError> {
         let old = self.get(job).await?.ok_or(StoreError::NoSuchJob { job })?;
         if old.completed_at.is_none() {
-            let refusal = Refusal::NoSuchStep { from: old.progress.state.name(), step: "retry" };
+            let refusal =
+                TransitionError::NoSuchTransition { from: old.progress.state.name(), step: "retry" };
             return Err(StoreError::Refused { job, refusal });
         }
         Ok(NewJob { idempotency_key: None, parent: Some(job), ..old.order })
@@ -355,7 +356,7 @@ impl Store {
         self.engine.check().await
     }
 
-    async fn step(&self, claim: &Claim, step: Step) -> Result<JobState, StoreError> {
+    async fn step(&self, claim: &Claim, step: Transition) -> Result<JobState, StoreError> {
         Ok(self.engine.step(claim.job, step, None, self.now()).await?.after.state)
     }
 }

@@ -1,6 +1,6 @@
 //! Keeps a job and its steps.
 
-use model::{Claim, Job, JobId, Lease, Owner, Progress, SessionId, StateName, Step, Timestamp, Usage};
+use model::{Claim, Job, JobId, Lease, Owner, Progress, SessionId, StateName, Timestamp, Transition, Usage};
 use rusqlite::{Connection, named_params, params};
 
 use crate::engine::Taken;
@@ -69,13 +69,13 @@ fn taken_id(row: &JobRow) -> StoreError {
 pub fn take_step(
     ledger: &mut Ledger<'_>,
     job: JobId,
-    step: &Step,
+    step: &Transition,
     end: Option<&EndRow>,
     now: Timestamp,
 ) -> Result<Taken, Failed> {
     let head = reads::head(ledger.connection, job)?;
     let before = head.standing.progress(job)?;
-    let after = before.after(step, now).map_err(|refusal| StoreError::Refused { job, refusal })?;
+    let after = before.apply(step, now).map_err(|refusal| StoreError::Refused { job, refusal })?;
     let moved = Moved::to(&after, head.started_at, head.revision, now);
     match end {
         Some(end) => keep_end(ledger.connection, job, &moved, end, now)?,
@@ -173,8 +173,8 @@ pub fn claim(
 
 /// The job as it is once the owner has it.
 pub fn given_to(job: Job, owner: &Owner, lease: Timestamp, now: Timestamp) -> Result<Job, StoreError> {
-    let step = Step::Claim { owner: owner.clone() };
-    let after = job.progress.after(&step, now);
+    let step = Transition::Claim { owner: owner.clone() };
+    let after = job.progress.apply(&step, now);
     Ok(Job {
         progress: after.map_err(|refusal| StoreError::Refused { job: job.id, refusal })?,
         lease: Some(Lease { owner: owner.clone(), expires_at: lease }),
@@ -279,8 +279,8 @@ pub fn note_session(
     let head = reads::head(ledger.connection, job)?;
     let progress = head.standing.progress(job)?;
     // Whoever may interrupt or finish it may also say this.
-    let probe = Step::Finish { claim: claim.clone(), how: model::TerminalState::Completed };
-    progress.after(&probe, now).map_err(|refusal| StoreError::Refused { job, refusal })?;
+    let probe = Transition::Finish { claim: claim.clone(), how: model::TerminalState::Completed };
+    progress.apply(&probe, now).map_err(|refusal| StoreError::Refused { job, refusal })?;
     ledger
         .connection
         .prepare_cached("UPDATE agent_jobs SET session = ?2, revision = ?3 WHERE id = ?1")?
@@ -310,9 +310,9 @@ pub fn keep_last_session(
 /// Queues a job again that was claimed and never begun. Its attempt's number is used up, none of its requeues is.
 pub fn put_back(ledger: &mut Ledger<'_>, claim: &Claim, now: Timestamp) -> Result<(), Failed> {
     let job = claim.job;
-    let paused = take_step(ledger, job, &Step::Pause { claim: claim.clone(), until: now }, None, now)?;
+    let paused = take_step(ledger, job, &Transition::Pause { claim: claim.clone(), until: now }, None, now)?;
     if paused.after.state.name() == StateName::Paused {
-        take_step(ledger, job, &Step::Wake, None, now)?;
+        take_step(ledger, job, &Transition::Wake, None, now)?;
     }
     if claim.attempt.number() == 1 {
         ledger
@@ -335,7 +335,7 @@ pub fn wake_due(ledger: &mut Ledger<'_>, now: Timestamp) -> Result<(), Failed> {
         .collect::<Result<_, _>>()?;
     for id in due {
         let job = JobId::from_uuid(uuid::Uuid::from_bytes(id));
-        match take_step(ledger, job, &Step::Wake, None, now) {
+        match take_step(ledger, job, &Transition::Wake, None, now) {
             Err(failed) if failed.is_of_record() => give_up(ledger, job, now)?,
             other => drop(other?),
         }

@@ -20,7 +20,9 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use async_trait::async_trait;
-use model::{AgentKind, Claim, Exchange, Home, Job, JobId, JobIdPrefix, Owner, SessionId, Step, Timestamp};
+use model::{
+    AgentKind, Claim, Exchange, Home, Job, JobId, JobIdPrefix, Owner, SessionId, Timestamp, Transition,
+};
 use tokio::sync::{broadcast, oneshot};
 
 use crate::committed::{Committed, FlushTicket};
@@ -240,7 +242,7 @@ impl Engine for Sqlite {
     async fn step(
         &self,
         job: JobId,
-        step: Step,
+        step: Transition,
         end: Option<EndRow>,
         now: Timestamp,
     ) -> Result<Taken, StoreError> {
@@ -255,7 +257,7 @@ impl Engine for Sqlite {
     async fn finish(
         &self,
         job: JobId,
-        step: Step,
+        step: Transition,
         end: EndRow,
         now: Timestamp,
     ) -> Result<Committed<Job>, StoreError> {

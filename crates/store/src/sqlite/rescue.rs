@@ -1,6 +1,6 @@
 //! Who is alive, and what is taken from those who are not.
 
-use model::{Attempt, Claim, Job, JobId, Owner, Step, Timestamp};
+use model::{Attempt, Claim, Job, JobId, Owner, Timestamp, Transition};
 use rusqlite::{Connection, OptionalExtension, params};
 use uuid::Uuid;
 
@@ -86,7 +86,7 @@ pub fn take_over(
         if owner == *rescuer || !homes.iter().any(|served| served.to_string() == home) {
             continue;
         }
-        match take(ledger, job, &Step::Rescue { from: owner, rescuer: rescuer.clone() }, now) {
+        match take(ledger, job, &Transition::Rescue { from: owner, rescuer: rescuer.clone() }, now) {
             Err(failed) if failed.is_of_record() => jobs::give_up(ledger, job, now)?,
             taken => jobs.extend(taken?),
         }
@@ -94,7 +94,12 @@ pub fn take_over(
     Ok(jobs)
 }
 
-fn take(ledger: &mut Ledger<'_>, job: JobId, step: &Step, now: Timestamp) -> Result<Option<Job>, Failed> {
+fn take(
+    ledger: &mut Ledger<'_>,
+    job: JobId,
+    step: &Transition,
+    now: Timestamp,
+) -> Result<Option<Job>, Failed> {
     jobs::take_step(ledger, job, step, None, now)?;
     reads::job(ledger.connection, job)
 }

@@ -74,7 +74,7 @@ impl Log for Disk {
 
 fn job(number: u64) -> Job {
     let order = NewJob::new(CallSpec::new(AgentKind::Claude, "x", "/w"), "call", Home::Host("here".into()));
-    Job::placed(JobId::first_of(Timestamp::from_millis(number)), order, NOW)
+    Job::new(JobId::first_of(Timestamp::from_millis(number)), order, NOW)
 }
 
 #[tokio::test]
@@ -92,9 +92,9 @@ async fn what_is_to_last_is_brought_to_the_disk() -> Result<(), Box<dyn std::err
     };
     let claim = store.claim(request, NOW).await?.and_then(|job| job.claim()).ok_or("nothing to claim")?;
     assert_eq!(disk.synced(), 0, "claim");
-    store.step(id, Step::Cancel, None, NOW).await?;
+    store.step(id, Transition::Cancel, None, NOW).await?;
     assert_eq!(disk.synced(), 1, "cancel");
-    store.step(id, Step::Finish { claim, how: model::TerminalState::Completed }, None, NOW).await?;
+    store.step(id, Transition::Finish { claim, how: model::TerminalState::Completed }, None, NOW).await?;
     assert_eq!(disk.synced(), 1, "finish");
     Ok(())
 }
@@ -122,7 +122,7 @@ async fn what_the_disk_does_not_confirm_is_not_answered_as_kept() -> Result<(), 
     let written = store.submit(job(2), None).await?;
     let doubt = written.flushed().await.err().ok_or("it was confirmed")?;
     assert!(matches!(&doubt, StoreError::Unconfirmed { job: Some(id), .. } if *id == job(2).id), "{doubt}");
-    let refused = store.step(job(1).id, Step::Cancel, None, NOW).await.err().ok_or("it was written")?;
+    let refused = store.step(job(1).id, Transition::Cancel, None, NOW).await.err().ok_or("it was written")?;
     assert!(matches!(refused, StoreError::Locked { .. }), "{refused}");
     // Nothing is written after what may be missing, until the file has all of it.
     disk.refuses.store(false, Relaxed);

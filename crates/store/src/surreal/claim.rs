@@ -1,6 +1,6 @@
 //! Finds the oldest job that an owner can serve, and tells who is alive.
 
-use model::{Attempt, Claim, Job, JobId, Owner, StateName, Step, Timestamp};
+use model::{Attempt, Claim, Job, JobId, Owner, StateName, Timestamp, Transition};
 use surrealdb::types::SurrealValue;
 
 use crate::error::StoreError;
@@ -135,7 +135,7 @@ async fn take(
     now: Timestamp,
 ) -> Result<Taken, StoreError> {
     let Ok(job) = head.job_id() else { return Ok(Taken::MadeNoSense) };
-    let step = Step::Claim { owner: request.owner.clone() };
+    let step = Transition::Claim { owner: request.owner.clone() };
     let claimed = jobs::take_step_from(wire, head, &step, now).await;
     read_taken(wire, job, claimed.map(|_| ()), now).await
 }
@@ -165,7 +165,7 @@ async fn read_taken(
 
 async fn wake(wire: &Wire, due: &[JobId], now: Timestamp) -> Result<(), StoreError> {
     for job in due {
-        match jobs::take_step(wire, *job, &Step::Wake, None, now).await {
+        match jobs::take_step(wire, *job, &Transition::Wake, None, now).await {
             // Another daemon woke it, or somebody cancelled it.
             Ok(_) | Err(StoreError::Refused { .. } | StoreError::NoSuchJob { .. }) => {}
             Err(StoreError::Unreadable { .. }) => jobs::give_up(wire, *job, now).await?,
@@ -270,7 +270,7 @@ async fn take_from(
         Err(job) => return jobs::give_up(wire, job, now).await.map(|()| None),
     };
     let Ok(job) = abandoned.placed.parse::<JobId>() else { return Ok(None) };
-    let step = Step::Rescue { from: abandoned.owner(), rescuer: request.rescuer.clone() };
+    let step = Transition::Rescue { from: abandoned.owner(), rescuer: request.rescuer.clone() };
     // Refused when its owner said a last word, or another rescuer was faster.
     let taken = jobs::take_step(wire, job, &step, None, now).await;
     Ok(match read_taken(wire, job, taken.map(|_| ()), now).await? {

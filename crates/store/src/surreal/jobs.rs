@@ -4,7 +4,7 @@
 //! the revision is still the one that was read. Each write carries a name of its own (`op`): when the connection breaks
 //! before the answer, the record itself tells whether the write was the last thing that happened to it.
 
-use model::{Claim, Job, JobId, Progress, SessionId, StateName, Step, TerminalState, Timestamp};
+use model::{Claim, Job, JobId, Progress, SessionId, StateName, TerminalState, Timestamp, Transition};
 use surrealdb::types::{Object, RecordId, SurrealValue, Value};
 
 use crate::engine::Taken;
@@ -60,7 +60,7 @@ pub fn unsure(wire: &Wire, job: JobId, source: Cause) -> StoreError {
 pub async fn take_step(
     wire: &Wire,
     job: JobId,
-    step: &Step,
+    step: &Transition,
     end: Option<&EndRow>,
     now: Timestamp,
 ) -> Result<Taken, StoreError> {
@@ -71,7 +71,7 @@ pub async fn take_step(
 pub async fn take_step_from(
     wire: &Wire,
     head: LineRecord,
-    step: &Step,
+    step: &Transition,
     now: Timestamp,
 ) -> Result<Taken, StoreError> {
     settle_from(wire, head.job_id()?, head, |head| Change::of(head, step, None, now)).await
@@ -182,10 +182,15 @@ struct Change {
 
 impl Change {
     /// What the step makes of a job that stands like this.
-    fn of(head: &LineRecord, step: &Step, end: Option<&EndRow>, now: Timestamp) -> Result<Self, StoreError> {
+    fn of(
+        head: &LineRecord,
+        step: &Transition,
+        end: Option<&EndRow>,
+        now: Timestamp,
+    ) -> Result<Self, StoreError> {
         let job = head.job_id()?;
         let before = head.standing().progress(job)?;
-        let after = before.after(step, now).map_err(|refusal| StoreError::Refused { job, refusal })?;
+        let after = before.apply(step, now).map_err(|refusal| StoreError::Refused { job, refusal })?;
         let op = op_name()?;
         // What the end says counts: a job may have waited for longer than its runs took.
         let mut patch = step_patch(head, &after, &op, now);
@@ -203,11 +208,11 @@ impl Change {
         let job = claim.job;
         let refused = |refusal| StoreError::Refused { job, refusal };
         let before = head.standing().progress(job)?;
-        let pause = Step::Pause { claim: claim.clone(), until: now };
-        let mut after = before.after(&pause, now).map_err(refused)?;
+        let pause = Transition::Pause { claim: claim.clone(), until: now };
+        let mut after = before.apply(&pause, now).map_err(refused)?;
         // One that is to be cancelled is, instead.
         if after.state.name() == StateName::Paused {
-            after = after.after(&Step::Wake, now).map_err(refused)?;
+            after = after.apply(&Transition::Wake, now).map_err(refused)?;
         }
         let op = op_name()?;
         let mut patch = step_patch(head, &after, &op, now);
@@ -228,8 +233,8 @@ impl Change {
         let job = claim.job;
         let progress = head.standing().progress(job)?;
         // Whoever may finish it may also say this.
-        let probe = Step::Finish { claim: claim.clone(), how: TerminalState::Completed };
-        progress.after(&probe, now).map_err(|refusal| StoreError::Refused { job, refusal })?;
+        let probe = Transition::Finish { claim: claim.clone(), how: TerminalState::Completed };
+        progress.apply(&probe, now).map_err(|refusal| StoreError::Refused { job, refusal })?;
         let op = op_name()?;
         let mut patch = Object::new();
         patch.insert("session".to_owned(), session.as_str().to_owned().into_value());

@@ -22,7 +22,9 @@ mod wire;
 use std::sync::Arc;
 
 use async_trait::async_trait;
-use model::{AgentKind, Claim, Exchange, Home, Job, JobId, JobIdPrefix, Owner, SessionId, Step, Timestamp};
+use model::{
+    AgentKind, Claim, Exchange, Home, Job, JobId, JobIdPrefix, Owner, SessionId, Timestamp, Transition,
+};
 use tokio::sync::Mutex;
 
 use crate::committed::Committed;
@@ -90,7 +92,7 @@ impl Engine for Surreal {
     async fn step(
         &self,
         job: JobId,
-        step: Step,
+        step: Transition,
         end: Option<EndRow>,
         now: Timestamp,
     ) -> Result<Taken, StoreError> {

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use model::{Claim, Job, JobId, NewJob, Owner, Refusal, StateName, TerminalState};
+use model::{Claim, Job, JobId, NewJob, Owner, StateName, TerminalState, TransitionError};
 use store::{
     Certainty, JobFilter, ManualClock, Opening, PageRequest, Redactor, Retention, StatsRange, Store,
     StoreError,
@@ -182,7 +182,7 @@ fn a_finish_that_was_cut_off_counts_once() {
                 lines.store.finish(&claim, success("done")).await.unwrap();
             }
             let late = lines.store.finish(&claim, success("again")).await.unwrap_err();
-            assert_eq!(late.refusal(), Some(&Refusal::Ended(TerminalState::Completed)));
+            assert_eq!(late.refusal(), Some(&TransitionError::Ended(TerminalState::Completed)));
             assert_eq!(lines.state(job.id).await, StateName::Completed);
             assert_eq!(lines.direct.exchange(job.id).await.unwrap().unwrap().said.response, "done");
             assert_eq!(lines.exchanges_of(job.id).await, 1);

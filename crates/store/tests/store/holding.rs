@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use model::{AgentKind, Home, JobEnd, JobState, NewJob, Owner, Refusal, StateName, TerminalState};
+use model::{AgentKind, Home, JobEnd, JobState, NewJob, Owner, StateName, TerminalState, TransitionError};
 use store::{CancelReply, Capacity, ClaimRequest, Held, RescueRequest, StoreError};
 
 use crate::bed::Bed;
@@ -37,7 +37,7 @@ conformance![
     an_interrupted_job_that_is_to_end_is_not_queued_again,
 ];
 
-fn refused(error: &StoreError) -> &Refusal {
+fn refused(error: &StoreError) -> &TransitionError {
     error.refusal().unwrap_or_else(|| panic!("{error}"))
 }
 
@@ -199,7 +199,7 @@ async fn the_first_end_stays(bed: Bed) {
     let (job, claim) = claimed(&store, "a").await;
     store.finish(&claim, success("first")).await.unwrap();
     let second = store.finish(&claim, success("second")).await.unwrap_err();
-    assert_eq!(refused(&second), &Refusal::Ended(TerminalState::Completed));
+    assert_eq!(refused(&second), &TransitionError::Ended(TerminalState::Completed));
     assert_eq!(store.get(job.id).await.unwrap().unwrap().outcome.unwrap().text, "first");
     assert_eq!(store.exchange(job.id).await.unwrap().unwrap().said.response, "first");
 }
@@ -212,7 +212,7 @@ async fn only_the_holder_may_end_a_job(bed: Bed) {
     let later = model::Claim { attempt: model::Attempt::new(2), ..claim.clone() };
     for wrong in [other, later] {
         let error = store.finish(&wrong, success("x")).await.unwrap_err();
-        assert!(matches!(refused(&error), Refusal::Stale { now: StateName::Running, .. }));
+        assert!(matches!(refused(&error), TransitionError::Stale { now: StateName::Running, .. }));
         assert!(store.pause_until(&wrong, bed.clock.now()).await.is_err());
         assert!(store.interrupt(&wrong).await.is_err());
     }
@@ -371,14 +371,14 @@ async fn the_late_word_of_a_rescued_owner_is_refused(bed: Bed) {
     let rescued = store.rescue(rescue_by("r")).await.unwrap().remove(0).claim().unwrap();
     assert!(matches!(
         refused(&store.finish(&old, success("late")).await.unwrap_err()),
-        Refusal::Stale { now: StateName::Interrupted, .. }
+        TransitionError::Stale { now: StateName::Interrupted, .. }
     ));
     assert_eq!(store.renew(&old.owner, LEASE).await.unwrap(), [], "it can see that it has lost the job");
     assert_eq!(store.requeue(&rescued).await.unwrap(), JobState::Queued);
     let (job, new) = claimed(&store, "slow").await;
     assert_eq!((new.job, new.attempt.number()), (old.job, 2));
     let late = store.finish(&old, success("late")).await.unwrap_err();
-    assert!(matches!(refused(&late), Refusal::Stale { .. }));
+    assert!(matches!(refused(&late), TransitionError::Stale { .. }));
     store.finish(&new, success("in time")).await.unwrap();
     assert_eq!(store.get(job.id).await.unwrap().unwrap().outcome.unwrap().text, "in time");
 }
@@ -412,7 +412,7 @@ async fn an_interrupted_job_is_queued_again_while_attempts_are_left(bed: Bed) {
     assert!(!job.progress.has_attempt_left());
     store.interrupt(&second).await.unwrap();
     let error = store.requeue(&second).await.unwrap_err();
-    assert_eq!(refused(&error), &Refusal::NoAttemptLeft { max_attempts: 2 });
+    assert_eq!(refused(&error), &TransitionError::NoAttemptLeft { max_attempts: 2 });
     let failure = model::Failure { kind: model::FailureKind::SupervisorLost, message: "lost twice".into() };
     store.finish(&second, JobEnd::failed(failure)).await.unwrap();
     assert_eq!(store.get(job.id).await.unwrap().unwrap().progress.state.name(), StateName::Failed);

@@ -7,7 +7,7 @@ use std::path::PathBuf;
 use std::process::{Command, ExitCode, Stdio};
 use std::sync::Arc;
 
-use model::{JobEnd, JobId, NewJob, Refusal, StateName, TerminalState};
+use model::{JobEnd, JobId, NewJob, StateName, TerminalState, TransitionError};
 use store::{JobFilter, Opening, Setting, Store};
 use tokio::task::JoinSet;
 
@@ -95,7 +95,7 @@ async fn cancel_against_finish_has_one_winner(bed: Bed) {
         assert_eq!(ended.progress.state.name(), StateName::Completed, "finished beats cancelled");
         assert!(matches!(reply.now, StateName::Running | StateName::Completed));
         let late = store.finish(&late, JobEnd::cancelled()).await.unwrap_err();
-        assert_eq!(late.refusal(), Some(&Refusal::Ended(TerminalState::Completed)));
+        assert_eq!(late.refusal(), Some(&TransitionError::Ended(TerminalState::Completed)));
     }
     // A server has its own pace; here, a race that only one can win would be none.
     assert!(!bed.engine.is_sqlite() || orders.len() == 2, "each came first at least once: {orders:?}");
