@@ -7,7 +7,7 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use agents::{ParseLimits, Parser};
-use model::{AgentKind, CallSpec, Home, JobEnd, NewJob, Owner};
+use model::{AgentKind, CallSpec, JobEnd, NewJob, Owner, Placement};
 use rusqlite::{Connection, params};
 use serde_json::Value;
 use store::{Capacity, ClaimRequest, Opening, Store};
@@ -136,7 +136,7 @@ fn read_plainly(stream: &[u8]) {
 
 /// The milliseconds of one job.
 async fn keep(store: &Store, jobs: u32) -> Result<f64, Failure> {
-    let here = Home::Host("here".into());
+    let here = Placement::Host("here".into());
     let began = Instant::now();
     for _ in 0..jobs {
         let call = CallSpec::new(AgentKind::Rehearsal, "What is 2 + 2?", "/tmp");

@@ -7,7 +7,7 @@ use std::hint::black_box;
 use std::time::Duration;
 
 use agents::{ParseLimits, Parser};
-use model::{AgentKind, CallSpec, Home, JobEnd, NewJob, Owner};
+use model::{AgentKind, CallSpec, JobEnd, NewJob, Owner, Placement};
 use rmcp::model::{CallToolResult, ClientJsonRpcMessage, RequestId, ServerJsonRpcMessage, ServerResult};
 use store::{Capacity, ClaimRequest, Opening, Store};
 
@@ -58,7 +58,7 @@ fn parse(kind: AgentKind, transcript: &[u8], piece: usize, times: u32) {
 /// Place, claim and finish, in memory.
 async fn cycle(times: u32) -> Result<(), Box<dyn Error>> {
     let store = Store::open(Opening::new("sqlite::memory:".parse()?, "unused")).await?;
-    let here = Home::Host("this-machine".into());
+    let here = Placement::Host("this-machine".into());
     for _ in 0..times {
         let call = CallSpec::new(AgentKind::Rehearsal, "What is 2 + 2?", "/tmp");
         store.submit(NewJob::new(call, "call", here.clone())).await?;

@@ -8,7 +8,7 @@ use std::path::Path;
 use std::time::{Duration, SystemTime};
 
 use model::{
-    AgentKind, CallSpec, Failure as AgentFailure, FailureKind, Home, JobEnd, NewJob, Outcome, Owner,
+    AgentKind, CallSpec, Failure as AgentFailure, FailureKind, JobEnd, NewJob, Outcome, Owner, Placement,
     Timestamp, Usage, Verdict,
 };
 use store::{Capacity, ClaimRequest, ManualClock, Opening, Setting, Store};
@@ -62,7 +62,7 @@ pub async fn fill(home: &Path, count: u64, days: u64) -> Result<(), Failure> {
 async fn keep(store: &Store, clock: &ManualClock, number: u64) -> Result<(), Failure> {
     let (agent, model) = AGENTS[pick(number * 7 + number / 11, AGENTS.len())];
     let (task, prompt) = ASKED[pick(scattered(number, 1000), ASKED.len())];
-    let here = Home::Host("here".to_owned());
+    let here = Placement::Host("here".to_owned());
     let call = CallSpec { model: Some(model.to_owned()), ..CallSpec::new(agent, prompt, "/home/ana/shop") };
     store.submit(NewJob { task: task.to_owned(), ..NewJob::new(call, "cli", here.clone()) }).await?;
     clock.advance(Duration::from_millis(20));

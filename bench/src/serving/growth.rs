@@ -3,7 +3,7 @@
 use std::path::Path;
 use std::time::Duration;
 
-use model::{AgentKind, CallSpec, Home, JobEnd, NewJob, Owner};
+use model::{AgentKind, CallSpec, JobEnd, NewJob, Owner, Placement};
 use store::{Capacity, ClaimRequest, Opening, Store};
 use tokio::task::JoinSet;
 
@@ -117,7 +117,7 @@ async fn fill(database: &Path, jobs: u32) -> Result<(), Failure> {
 }
 
 async fn keep(store: &Store) -> Result<(), Failure> {
-    let elsewhere = Home::Host("elsewhere".into());
+    let elsewhere = Placement::Host("elsewhere".into());
     let call = CallSpec::new(AgentKind::Rehearsal, "What is 2 + 2?", "/tmp");
     store.submit(NewJob::new(call, "call", elsewhere.clone())).await?;
     let request = ClaimRequest {

@@ -9,7 +9,7 @@ mod programs;
 
 use std::sync::{Arc, OnceLock};
 
-use model::{AgentKind, Home, Job, JobId, Owner};
+use model::{AgentKind, Job, JobId, Owner, Placement};
 use store::{Store, StoreLoss};
 use tokio::sync::{Mutex, Notify};
 use tokio::task::JoinSet;
@@ -44,9 +44,9 @@ pub(crate) struct Inner {
     pub store: Store,
     pub owner: Owner,
     /// The home of a job that is placed here.
-    pub home: Home,
+    pub home: Placement,
     /// All homes that are served here, that one first.
-    pub homes: Vec<Home>,
+    pub homes: Vec<Placement>,
     pub environments: CallerEnvironments,
     /// Set for good once the store was found lost: no call is accepted and no job is claimed any more.
     pub store_loss: OnceLock<StoreLoss>,
@@ -86,7 +86,7 @@ impl JobService {
         let store = Store::open(settings.store.clone()).await?;
         let predecessors = recovery::find_predecessors(&settings, &store).await?;
         let owner = predecessors.identity.new_owner();
-        let home = settings.host.clone().map_or_else(|| predecessors.identity.home(), Home::Host);
+        let home = settings.host.clone().map_or_else(|| predecessors.identity.home(), Placement::Host);
         let homes = predecessors.homes(&settings, &home);
         let desk = Self(Arc::new(Inner {
             seats: Seats::new(settings.at_once, &settings.per_agent),

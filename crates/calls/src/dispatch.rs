@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use futures_util::FutureExt;
-use model::{AgentKind, Claim, Home, Job, JobId, NewJob};
+use model::{AgentKind, Claim, Job, JobId, NewJob, Placement};
 use store::{Capacity, ClaimRequest, Committed, FlushTicket, Held, StoreError, Submitted, WatchEvent};
 use tokio::sync::Notify;
 use tokio::task::{Id, JoinError, JoinSet};
@@ -272,7 +272,7 @@ async fn stop_if_lost(desk: &Inner, live: &Live) {
 pub(crate) async fn tidy(desk: Arc<Inner>) {
     // Of a store that nobody else writes to, this desk knows what it has written.
     let mut changes = if desk.store.is_shared() { desk.store.watch().await.ok() } else { None };
-    let labels = desk.settings.labels.iter().cloned().map(Home::Label).collect();
+    let labels = desk.settings.labels.iter().cloned().map(Placement::Label).collect();
     let mut told = Told::new(desk.home.clone(), labels);
     let mut next = Instant::now() + Duration::from_mins(1);
     loop {

@@ -380,7 +380,7 @@ mod tests {
     fn the_first_status_takes_no_later_one_back() {
         let (_state, files) = files();
         let call = model::CallSpec::new(model::AgentKind::Rehearsal, "x", "/");
-        let order = model::NewJob::new(call, "call", model::Home::Host("here".into()));
+        let order = model::NewJob::new(call, "call", model::Placement::Host("here".into()));
         let job = Job::new(JobId::new(Timestamp::from_millis(1), [0; 10]), order, Timestamp::from_millis(1));
         let told = || serde_json::from_slice::<Status>(&fs::read(files.status()).unwrap()).unwrap().status;
         files.write_first_status(&job).unwrap();

@@ -9,7 +9,7 @@ use std::io;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
-use model::{Home, Owner};
+use model::{Owner, Placement};
 use serde::{Deserialize, Serialize};
 use supervisor::read_regular;
 use uuid::Uuid;
@@ -77,8 +77,8 @@ impl Identity {
     }
 
     /// The home of the jobs that are placed here, unless the operator has named one.
-    pub fn home(&self) -> Home {
-        Home::Host(self.home.clone())
+    pub fn home(&self) -> Placement {
+        Placement::Host(self.home.clone())
     }
 
     /// Returns the name of a desk that no other desk has ever had.
@@ -139,6 +139,6 @@ mod tests {
     fn jobs_of_an_older_version_keep_their_home() {
         let directory = tempfile::tempdir().unwrap();
         fs::create_dir_all(directory.path().join("jobs/one")).unwrap();
-        assert_eq!(Identity::open(directory.path()).unwrap().identity.home(), Home::Host(host_name()));
+        assert_eq!(Identity::open(directory.path()).unwrap().identity.home(), Placement::Host(host_name()));
     }
 }

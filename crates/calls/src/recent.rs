@@ -43,12 +43,12 @@ impl Recent {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use model::{AgentKind, CallSpec, Home, NewJob, Timestamp};
+    use model::{AgentKind, CallSpec, NewJob, Placement, Timestamp};
 
     fn ended(number: u64, prompt: &str) -> Job {
         let id = JobId::new(Timestamp::from_millis(number), [0; 10]);
         let call = CallSpec::new(AgentKind::Rehearsal, prompt, "/");
-        let order = NewJob::new(call, "call", Home::Host("here".into()));
+        let order = NewJob::new(call, "call", Placement::Host("here".into()));
         let at = Timestamp::from_millis(number);
         Job { completed_at: Some(at), ..Job::new(id, order, at) }
     }

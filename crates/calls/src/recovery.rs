@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use model::{
-    Claim, Failure, FailureKind, Home, Job, JobEnd, JobId, Owner, StateName, Timestamp, TransitionError,
+    Claim, Failure, FailureKind, Job, JobEnd, JobId, Owner, Placement, StateName, Timestamp, TransitionError,
 };
 use store::{Held, JobFilter, PageRequest, RescueRequest, Store, StoreError};
 
@@ -31,16 +31,16 @@ pub(crate) struct Predecessors {
     /// The jobs that they hold.
     jobs: BTreeSet<JobId>,
     /// The homes of all jobs that have not ended, where the store is this directory's own.
-    homes: BTreeSet<Home>,
+    homes: BTreeSet<Placement>,
 }
 
 impl Predecessors {
     /// Returns the homes that a desk serves. In a store of its own these are all: a machine that was renamed has no other.
-    pub fn homes(&self, settings: &Settings, home: &Home) -> Vec<Home> {
-        let labels = settings.labels.iter().cloned().map(Home::Label);
-        let mut homes: Vec<Home> = std::iter::once(home.clone()).chain(labels).collect();
+    pub fn homes(&self, settings: &Settings, home: &Placement) -> Vec<Placement> {
+        let labels = settings.labels.iter().cloned().map(Placement::Label);
+        let mut homes: Vec<Placement> = std::iter::once(home.clone()).chain(labels).collect();
         for found in &self.homes {
-            if matches!(found, Home::Host(_)) && !homes.contains(found) {
+            if matches!(found, Placement::Host(_)) && !homes.contains(found) {
                 homes.push(found.clone());
             }
         }

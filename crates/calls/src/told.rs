@@ -6,7 +6,7 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-use model::{Home, JobId, StateName};
+use model::{JobId, Placement, StateName};
 use store::WatchEvent;
 use tokio::time::Instant;
 
@@ -17,9 +17,9 @@ pub(crate) const SPREAD: Duration = Duration::from_millis(250);
 #[derive(Debug)]
 pub(crate) struct Told {
     /// This machine, for whose jobs nobody else looks.
-    own: Home,
+    own: Placement,
     /// The labels, to which others may answer, too.
-    shared: Vec<Home>,
+    shared: Vec<Placement>,
     waiting: BTreeSet<JobId>,
     /// Something may be there that nobody named.
     missed: bool,
@@ -27,7 +27,7 @@ pub(crate) struct Told {
 }
 
 impl Told {
-    pub fn new(own: Home, shared: Vec<Home>) -> Self {
+    pub fn new(own: Placement, shared: Vec<Placement>) -> Self {
         Self { own, shared, waiting: BTreeSet::new(), missed: false, look_at: None }
     }
 
@@ -71,23 +71,23 @@ mod tests {
     use store::Change;
 
     fn told() -> Told {
-        Told::new(Home::Host("here".into()), vec![Home::Label("gpu".into())])
+        Told::new(Placement::Host("here".into()), vec![Placement::Label("gpu".into())])
     }
 
-    fn change(number: u64, state: StateName, home: Home) -> WatchEvent {
+    fn change(number: u64, state: StateName, home: Placement) -> WatchEvent {
         let job = JobId::new(Timestamp::from_millis(number), [0; 10]);
         WatchEvent::Changed(Change { job, state, revision: 1, home: Some(home) })
     }
 
     fn shared(number: u64, state: StateName) -> WatchEvent {
-        change(number, state, Home::Label("gpu".into()))
+        change(number, state, Placement::Label("gpu".into()))
     }
 
     #[test]
     fn a_job_of_its_own_is_looked_for_at_once_and_one_of_another_machine_never() {
         let (mut told, now) = (told(), Instant::now());
-        assert!(told.hear(&change(1, StateName::Queued, Home::Host("here".into())), now, 0.5));
-        for home in [Home::Host("there".into()), Home::Label("here".into())] {
+        assert!(told.hear(&change(1, StateName::Queued, Placement::Host("here".into())), now, 0.5));
+        for home in [Placement::Host("there".into()), Placement::Label("here".into())] {
             assert!(!told.hear(&change(2, StateName::Queued, home), now, 0.5));
         }
         assert_eq!(told.look_at(), None);

@@ -13,14 +13,14 @@ use crate::{
 /// Where a job can be run.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Home {
+pub enum Placement {
     /// On that machine, where its folder is.
     Host(String),
     /// On every machine that answers to that label.
     Label(String),
 }
 
-impl fmt::Display for Home {
+impl fmt::Display for Placement {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Host(name) => write!(f, "host:{name}"),
@@ -32,23 +32,23 @@ impl fmt::Display for Home {
 /// A text that names no home.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("`{}` is neither a host nor a label", .0.escape_debug())]
-pub struct BadHome(String);
+pub struct BadPlacement(String);
 
-impl BadHome {
+impl BadPlacement {
     /// What to do about it.
     pub fn hint(&self) -> &'static str {
         "write host:NAME or label:NAME"
     }
 }
 
-impl FromStr for Home {
-    type Err = BadHome;
+impl FromStr for Placement {
+    type Err = BadPlacement;
 
     fn from_str(text: &str) -> Result<Self, Self::Err> {
         match text.split_once(':') {
             Some(("host", name)) if !name.is_empty() => Ok(Self::Host(name.to_owned())),
             Some(("label", name)) if !name.is_empty() => Ok(Self::Label(name.to_owned())),
-            _ => Err(BadHome(text.chars().take(64).collect())),
+            _ => Err(BadPlacement(text.chars().take(64).collect())),
         }
     }
 }
@@ -63,7 +63,7 @@ pub struct NewJob {
     /// What the caller calls the task; the last session is remembered by it.
     pub task: String,
     /// Where it can be run.
-    pub home: Home,
+    pub home: Placement,
     /// The caller's own name for this call: asked twice with the same key, it is one job.
     pub idempotency_key: Option<String>,
     /// The job on whose behalf it is asked.
@@ -81,7 +81,7 @@ impl NewJob {
     pub const MAX_ATTEMPTS: u32 = 3;
 
     /// A job with nothing but a call, a tool and a home. The task is called like the tool.
-    pub fn new(call: CallSpec, tool: impl Into<String>, home: Home) -> Self {
+    pub fn new(call: CallSpec, tool: impl Into<String>, home: Placement) -> Self {
         let tool = tool.into();
         Self {
             call,
@@ -250,11 +250,11 @@ mod tests {
 
     #[test]
     fn a_home_reads_back_from_its_text() {
-        for home in [Home::Host("ana:2".into()), Home::Label("gpu".into())] {
+        for home in [Placement::Host("ana:2".into()), Placement::Label("gpu".into())] {
             assert_eq!(home.to_string().parse(), Ok(home));
         }
         for bad in ["", "host:", "gpu", "Host:x"] {
-            assert!(bad.parse::<Home>().is_err(), "{bad:?}");
+            assert!(bad.parse::<Placement>().is_err(), "{bad:?}");
         }
     }
 

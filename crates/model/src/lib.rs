@@ -39,7 +39,7 @@ pub use confined::{Confined, Escape, Hold, Proof, Quarantined, Safeguard, Safegu
 pub use event::{AgentEvent, Finish, McpServerState, Part, ToolOutput, Unreadable};
 pub use home_view::HomeView;
 pub use hosts::{HostRule, is_public};
-pub use job::{BadHome, Exchange, Home, Job, JobEnd, NewExchange, NewJob};
+pub use job::{BadPlacement, Exchange, Job, JobEnd, NewExchange, NewJob, Placement};
 pub use job_id::{BadJobId, ExchangeId, JobId, JobIdPrefix};
 pub use job_state::{BadStateName, JobState, StateName, TerminalState};
 pub use limits::{Deadline, Limits};

@@ -1,11 +1,11 @@
 //! What an engine has to do. Both do it alike: the conformance suite in `tests/` holds them to it.
 //!
-//! An engine keeps records; it decides nothing. Where a job may go is [`model::Progress::after`]; an engine reads where it
+//! An engine keeps records; it decides nothing. Where a job may go is [`model::Progress::apply`]; an engine reads where it
 //! stands, asks that function, and writes the answer only if nobody else has written in between.
 
 use async_trait::async_trait;
 use model::{
-    AgentKind, Claim, Exchange, Home, Job, JobId, JobIdPrefix, Owner, Progress, SessionId, Timestamp,
+    AgentKind, Claim, Exchange, Job, JobId, JobIdPrefix, Owner, Placement, Progress, SessionId, Timestamp,
     Transition,
 };
 
@@ -71,7 +71,7 @@ pub trait Engine: Send + Sync + std::fmt::Debug {
     async fn rescue(&self, request: RescueRequest, now: Timestamp) -> Result<Vec<Job>, StoreError>;
 
     async fn get(&self, job: JobId) -> Result<Option<Job>, StoreError>;
-    async fn keyed(&self, home: Home, key: String) -> Result<Option<Job>, StoreError>;
+    async fn keyed(&self, home: Placement, key: String) -> Result<Option<Job>, StoreError>;
     async fn find(&self, prefix: JobIdPrefix) -> Result<Found, StoreError>;
     async fn list(&self, filter: JobFilter, page: PageRequest) -> Result<Page, StoreError>;
     async fn count(&self, filter: JobFilter) -> Result<u64, StoreError>;
@@ -80,7 +80,7 @@ pub trait Engine: Send + Sync + std::fmt::Debug {
         &self,
         agent: AgentKind,
         task: String,
-        home: Home,
+        home: Placement,
     ) -> Result<Option<LastSession>, StoreError>;
     async fn stats(&self, range: StatsRange) -> Result<Stats, StoreError>;
     async fn watch(&self) -> Result<Watch, StoreError>;

@@ -2,7 +2,9 @@
 
 use std::time::Duration;
 
-use model::{AgentKind, Claim, Failure, Home, Job, JobId, Owner, SessionId, StateName, Timestamp, Usage};
+use model::{
+    AgentKind, Claim, Failure, Job, JobId, Owner, Placement, SessionId, StateName, Timestamp, Usage,
+};
 
 use crate::row::LineRow;
 
@@ -12,7 +14,7 @@ pub struct ClaimRequest {
     /// Who asks.
     pub owner: Owner,
     /// The homes that it serves: its host and its labels.
-    pub homes: Vec<Home>,
+    pub homes: Vec<Placement>,
     /// The agents that it can run, and how many of each at once.
     pub agents: Vec<Capacity>,
     /// For how long the owner counts as alive from now on, without a further word.
@@ -34,7 +36,7 @@ pub struct RescueRequest {
     /// Who takes over.
     pub rescuer: Owner,
     /// The homes that it serves.
-    pub homes: Vec<Home>,
+    pub homes: Vec<Placement>,
     /// Owners that are proven dead, whatever their leases say.
     pub dead: Vec<Owner>,
     /// For how long the rescuer counts as alive from now on.
@@ -109,7 +111,7 @@ pub struct JobFilter {
     /// Of this task.
     pub task: Option<String>,
     /// With this home.
-    pub home: Option<Home>,
+    pub home: Option<Placement>,
     /// On behalf of this job.
     pub parent: Option<JobId>,
     /// In this conversation.
@@ -196,7 +198,7 @@ pub struct JobSummary {
     /// For which task.
     pub task: String,
     /// Where it can be run.
-    pub home: Home,
+    pub home: Placement,
     /// Its folder.
     pub cwd: String,
     /// The conversation.

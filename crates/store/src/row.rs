@@ -7,8 +7,8 @@ use std::str::FromStr;
 use std::time::Duration;
 
 use model::{
-    AgentKind, Attempt, CallSpec, ExchangeId, Failure, Home, Job, JobEnd, JobId, JobState, Lease, NewJob,
-    Owner, Progress, SessionId, StateName, Timestamp, Usage,
+    AgentKind, Attempt, CallSpec, ExchangeId, Failure, Job, JobEnd, JobId, JobState, Lease, NewJob, Owner,
+    Placement, Progress, SessionId, StateName, Timestamp, Usage,
 };
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -268,7 +268,7 @@ impl LineRow {
             model: self.model,
             tool: self.tool,
             task: self.task,
-            home: reader.parse::<Home>("home", &self.home)?,
+            home: reader.parse::<Placement>("home", &self.home)?,
             cwd: self.cwd,
             session: reader.maybe("session", self.session.as_deref())?,
             parent: self.parent.map(JobId::from_uuid),
@@ -352,7 +352,7 @@ mod tests {
         let call = CallSpec::new(AgentKind::Claude, "one\ntwo\0three", "/w");
         let order = NewJob {
             parent: Some(JobId::first_of(Timestamp::MAX)),
-            ..NewJob::new(call, "call_cc", Home::Label("gpu".into()))
+            ..NewJob::new(call, "call_cc", Placement::Label("gpu".into()))
         };
         let at = Timestamp::from_millis(1_700_000_000_000);
         Job::new(JobId::new(at, [9; 10]), order, at)

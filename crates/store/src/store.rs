@@ -8,8 +8,8 @@ use std::sync::{Arc, PoisonError, RwLock};
 use std::time::Duration;
 
 use model::{
-    AgentKind, Claim, Exchange, Home, Job, JobEnd, JobId, JobIdPrefix, JobState, NewJob, Owner, SessionId,
-    Timestamp, Transition, TransitionError,
+    AgentKind, Claim, Exchange, Job, JobEnd, JobId, JobIdPrefix, JobState, NewJob, Owner, Placement,
+    SessionId, Timestamp, Transition, TransitionError,
 };
 
 use crate::clock::Clock;
@@ -282,7 +282,7 @@ impl Store {
     }
 
     /// The job that a call at this home with this idempotency key has placed.
-    pub async fn keyed(&self, home: &Home, key: &str) -> Result<Option<Job>, StoreError> {
+    pub async fn keyed(&self, home: &Placement, key: &str) -> Result<Option<Job>, StoreError> {
         self.engine.keyed(home.clone(), key.to_owned()).await
     }
 
@@ -312,7 +312,7 @@ impl Store {
         &self,
         agent: AgentKind,
         task: &str,
-        home: &Home,
+        home: &Placement,
     ) -> Result<Option<LastSession>, StoreError> {
         self.engine.last_session(agent, task.to_owned(), home.clone()).await
     }
@@ -363,7 +363,7 @@ impl Store {
 
 /// What would not be read back as it was given.
 fn refuse_empty(order: &NewJob) -> Result<(), StoreError> {
-    let (Home::Host(home) | Home::Label(home)) = &order.home;
+    let (Placement::Host(home) | Placement::Label(home)) = &order.home;
     if home.is_empty() {
         return Err(StoreError::Empty { field: "home" });
     }

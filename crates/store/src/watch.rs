@@ -1,6 +1,6 @@
 //! The changes of jobs, as they happen.
 
-use model::{Home, JobId, StateName};
+use model::{JobId, Placement, StateName};
 use tokio::sync::{broadcast, mpsc};
 use tokio::task::JoinSet;
 
@@ -23,7 +23,7 @@ pub struct Change {
     /// Its revision now. One that is not greater than the last seen says nothing new.
     pub revision: u64,
     /// Where it can be run. A store that one process owns does not tell: whatever is in it is for that one.
-    pub home: Option<Home>,
+    pub home: Option<Placement>,
 }
 
 /// Changes as a stream. Dropping it ends the watch.

@@ -3,7 +3,7 @@
 use std::fs;
 
 use calls::{JobService, JobStatus, RecoveryReport, Settings, recover_store};
-use model::{AgentKind, Exchange, Home, Job, JobId, Mode};
+use model::{AgentKind, Exchange, Job, JobId, Mode, Placement};
 use store::{JobFilter, LastSession, PageRequest, Retention, StatsRange, Store};
 
 use crate::scene::{Scene, answered, close, eventually_async};
@@ -38,7 +38,8 @@ async fn held(scene: &Scene) -> Held {
         exchanges.push(store.exchange(line.id).await.unwrap());
     }
     for task in TASKS {
-        let last = store.last_session(AgentKind::Rehearsal, task, &Home::Host("here".into())).await.unwrap();
+        let last =
+            store.last_session(AgentKind::Rehearsal, task, &Placement::Host("here".into())).await.unwrap();
         sessions.push(last.map(|LastSession { session, job, .. }| (job, session.to_string())));
     }
     let stats = format!("{:?}", store.stats(StatsRange::default()).await.unwrap());

@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use calls::{JobService, JobStatus, ShutdownMode};
-use model::{AgentKind, Home, JobId, NewJob, Owner, RunState, RunStatus, StateName, Timestamp};
+use model::{AgentKind, JobId, NewJob, Owner, Placement, RunState, RunStatus, StateName, Timestamp};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 use store::{Capacity, ClaimRequest, RescueRequest, Store};
@@ -413,12 +413,12 @@ fn a_job_that_the_desk_holds_without_knowing_is_run() {
         let lease = Duration::from_secs(3);
         let desk = scene.open_with(|settings| settings.lease = lease).await;
         let settings = scene.settings();
-        let homes = vec![Home::Host(settings.host.clone().unwrap())];
+        let homes = vec![Placement::Host(settings.host.clone().unwrap())];
         let agents = AgentKind::ALL.map(|agent| Capacity { agent, at_once: 9 }).to_vec();
         let request = ClaimRequest { owner: desk.owner().clone(), homes: homes.clone(), agents, lease };
         let store = Store::open(settings.store).await.unwrap();
         let placed_for = async |request: &ClaimRequest, max_attempts| {
-            let new = NewJob::new(scene.call("answer done"), "call_cc", Home::Host("here".to_owned()));
+            let new = NewJob::new(scene.call("answer done"), "call_cc", Placement::Host("here".to_owned()));
             let new = NewJob { max_attempts, ..new };
             let placed = store.place_and_claim(new, request.clone()).await.unwrap().flushed().await.unwrap();
             assert!(placed.claimed.is_some());

@@ -3,7 +3,7 @@
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use model::{AgentKind, CallSpec, Home, JobEnd, NewJob, Outcome, Owner, Usage, Verdict};
+use model::{AgentKind, CallSpec, JobEnd, NewJob, Outcome, Owner, Placement, Usage, Verdict};
 use store::{Capacity, ClaimRequest, Credentials, JobFilter, Opening, PageRequest, Redactor, Setting, Store};
 use tokio::task::JoinSet;
 
@@ -23,7 +23,7 @@ fn order(home: &str) -> NewJob {
     NewJob::new(
         CallSpec::new(AgentKind::Claude, PROMPT, "/home/ana/shop"),
         "call_cc",
-        Home::Host(home.into()),
+        Placement::Host(home.into()),
     )
 }
 
@@ -54,7 +54,7 @@ pub fn outcome() -> Outcome {
 fn request(owner: usize) -> ClaimRequest {
     ClaimRequest {
         owner: Owner::new(format!("worker {owner}")),
-        homes: vec![Home::Host("here".into())],
+        homes: vec![Placement::Host("here".into())],
         agents: vec![Capacity { agent: AgentKind::Claude, at_once: 100 }],
         lease: Duration::from_secs(30),
     }

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use model::{AgentKind, Home, Job, JobId, Owner, Timestamp};
+use model::{AgentKind, Job, JobId, Owner, Placement, Timestamp};
 use rusqlite::{Connection, OptionalExtension, params};
 use uuid::Uuid;
 
@@ -95,7 +95,7 @@ fn held(connection: &Connection, owner: &str, agent: AgentKind) -> Result<i64, F
 }
 
 /// One home and one agent at a time: then the index has the oldest in front, however many wait.
-fn first_ready(connection: &Connection, home: &Home, agent: AgentKind) -> Result<Option<JobId>, Failed> {
+fn first_ready(connection: &Connection, home: &Placement, agent: AgentKind) -> Result<Option<JobId>, Failed> {
     let id: Option<[u8; 16]> = connection
         .prepare_cached(
             "SELECT id FROM agent_jobs WHERE state = 'queued' AND home = ?1 AND agent = ?2 ORDER BY id LIMIT 1",

@@ -21,7 +21,7 @@ use std::sync::Arc;
 
 use async_trait::async_trait;
 use model::{
-    AgentKind, Claim, Exchange, Home, Job, JobId, JobIdPrefix, Owner, SessionId, Timestamp, Transition,
+    AgentKind, Claim, Exchange, Job, JobId, JobIdPrefix, Owner, Placement, SessionId, Timestamp, Transition,
 };
 use tokio::sync::{broadcast, oneshot};
 
@@ -287,7 +287,7 @@ impl Engine for Sqlite {
         self.read(move |connection| reads::job(connection, job)).await
     }
 
-    async fn keyed(&self, home: Home, key: String) -> Result<Option<Job>, StoreError> {
+    async fn keyed(&self, home: Placement, key: String) -> Result<Option<Job>, StoreError> {
         let read = move |connection: &rusqlite::Connection| {
             let row = reads::row_of_key(connection, &home.to_string(), Some(&key))?;
             Ok(row.map(JobRow::job).transpose()?)
@@ -315,7 +315,7 @@ impl Engine for Sqlite {
         &self,
         agent: AgentKind,
         task: String,
-        home: Home,
+        home: Placement,
     ) -> Result<Option<LastSession>, StoreError> {
         self.read(move |connection| reads::last_session(connection, agent, &task, &home)).await
     }

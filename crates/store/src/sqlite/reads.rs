@@ -5,8 +5,8 @@
 use std::cmp::Reverse;
 
 use model::{
-    AgentKind, Exchange, ExchangeId, HIGHEST_COST_USD, Home, Job, JobId, JobIdPrefix, MOST_TOKENS,
-    NewExchange, StateName, Timestamp, Usage,
+    AgentKind, Exchange, ExchangeId, HIGHEST_COST_USD, Job, JobId, JobIdPrefix, MOST_TOKENS, NewExchange,
+    Placement, StateName, Timestamp, Usage,
 };
 use rusqlite::types::{FromSql, Value};
 use rusqlite::{Connection, OptionalExtension, Row, params, params_from_iter};
@@ -209,7 +209,7 @@ pub fn last_session(
     connection: &Connection,
     agent: AgentKind,
     task: &str,
-    home: &Home,
+    home: &Placement,
 ) -> Result<Option<LastSession>, Failed> {
     let found = connection
         .prepare_cached(

@@ -73,7 +73,8 @@ impl Log for Disk {
 }
 
 fn job(number: u64) -> Job {
-    let order = NewJob::new(CallSpec::new(AgentKind::Claude, "x", "/w"), "call", Home::Host("here".into()));
+    let order =
+        NewJob::new(CallSpec::new(AgentKind::Claude, "x", "/w"), "call", Placement::Host("here".into()));
     Job::new(JobId::first_of(Timestamp::from_millis(number)), order, NOW)
 }
 
@@ -86,7 +87,7 @@ async fn what_is_to_last_is_brought_to_the_disk() -> Result<(), Box<dyn std::err
     assert_eq!(disk.synced(), 1, "place");
     let request = ClaimRequest {
         owner: Owner::new("a"),
-        homes: vec![Home::Host("here".into())],
+        homes: vec![Placement::Host("here".into())],
         agents: vec![crate::Capacity { agent: AgentKind::Claude, at_once: 1 }],
         lease: std::time::Duration::from_secs(1),
     };

@@ -23,7 +23,7 @@ use std::sync::Arc;
 
 use async_trait::async_trait;
 use model::{
-    AgentKind, Claim, Exchange, Home, Job, JobId, JobIdPrefix, Owner, SessionId, Timestamp, Transition,
+    AgentKind, Claim, Exchange, Job, JobId, JobIdPrefix, Owner, Placement, SessionId, Timestamp, Transition,
 };
 use tokio::sync::Mutex;
 
@@ -111,7 +111,7 @@ impl Engine for Surreal {
         reads::job(&self.wire, job).await
     }
 
-    async fn keyed(&self, home: Home, key: String) -> Result<Option<Job>, StoreError> {
+    async fn keyed(&self, home: Placement, key: String) -> Result<Option<Job>, StoreError> {
         reads::job_of_key(&self.wire, &home, &key).await
     }
 
@@ -135,7 +135,7 @@ impl Engine for Surreal {
         &self,
         agent: AgentKind,
         task: String,
-        home: Home,
+        home: Placement,
     ) -> Result<Option<LastSession>, StoreError> {
         reads::last_session(&self.wire, agent, &task, &home).await
     }

@@ -1,8 +1,8 @@
 //! What is read: jobs, lists, sums.
 
 use model::{
-    AgentKind, Exchange, ExchangeId, HIGHEST_COST_USD, Home, Job, JobId, JobIdPrefix, MOST_TOKENS,
-    NewExchange, StateName, Timestamp, Usage,
+    AgentKind, Exchange, ExchangeId, HIGHEST_COST_USD, Job, JobId, JobIdPrefix, MOST_TOKENS, NewExchange,
+    Placement, StateName, Timestamp, Usage,
 };
 use surrealdb::types::SurrealValue;
 
@@ -27,7 +27,7 @@ pub async fn job(wire: &Wire, id: JobId) -> Result<Option<Job>, StoreError> {
 }
 
 /// A whole job by its home and its idempotency key.
-pub async fn job_of_key(wire: &Wire, home: &Home, key: &str) -> Result<Option<Job>, StoreError> {
+pub async fn job_of_key(wire: &Wire, home: &Placement, key: &str) -> Result<Option<Job>, StoreError> {
     let query = "SELECT VALUE placed FROM agent_jobs WHERE scoped_key = $key;";
     let vars = Vars::new().with("key", scoped_key(&home.to_string(), key));
     let placed = wire.read(query, vars).await?.rows::<String>(0)?.pop();
@@ -124,7 +124,7 @@ impl Conditions {
         conditions.maybe("agent = $agent", "agent", agent.map(|agent| agent.name().to_owned()));
         conditions.maybe("tool = $tool", "tool", tool.clone());
         conditions.maybe("task = $task", "task", task.clone());
-        conditions.maybe("home = $home", "home", home.as_ref().map(Home::to_string));
+        conditions.maybe("home = $home", "home", home.as_ref().map(Placement::to_string));
         conditions.maybe("parent = $parent", "parent", parent.map(|parent| parent.to_string()));
         let session = session.as_ref().map(|session| session.as_str().to_owned());
         conditions.maybe("session = $of_session", "of_session", session);
@@ -169,7 +169,7 @@ pub async fn last_session(
     wire: &Wire,
     agent: AgentKind,
     task: &str,
-    home: &Home,
+    home: &Placement,
 ) -> Result<Option<LastSession>, StoreError> {
     let id = session_id(agent.name(), task, &home.to_string());
     let mut answer = wire.read("SELECT * FROM $last;", Vars::new().with("last", id)).await?;

@@ -3,21 +3,22 @@
 use std::time::Duration;
 
 use model::{
-    AgentKind, CallSpec, Claim, Exit, Home, Job, JobEnd, NewJob, Outcome, Owner, SessionId, Usage, Verdict,
+    AgentKind, CallSpec, Claim, Exit, Job, JobEnd, NewJob, Outcome, Owner, Placement, SessionId, Usage,
+    Verdict,
 };
 use store::{Capacity, ClaimRequest, RescueRequest, Store};
 
 pub const LEASE: Duration = Duration::from_secs(30);
 
-pub fn here() -> Home {
-    Home::Host("here".into())
+pub fn here() -> Placement {
+    Placement::Host("here".into())
 }
 
 pub fn order(prompt: &str) -> NewJob {
     NewJob::new(CallSpec::new(AgentKind::Claude, prompt, "/home/ana/shop"), "call_cc", here())
 }
 
-pub fn order_for(agent: AgentKind, home: Home) -> NewJob {
+pub fn order_for(agent: AgentKind, home: Placement) -> NewJob {
     NewJob::new(CallSpec::new(agent, "do it", "/home/ana/shop"), "call", home)
 }
 

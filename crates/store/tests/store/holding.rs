@@ -2,7 +2,9 @@
 
 use std::time::Duration;
 
-use model::{AgentKind, Home, JobEnd, JobState, NewJob, Owner, StateName, TerminalState, TransitionError};
+use model::{
+    AgentKind, JobEnd, JobState, NewJob, Owner, Placement, StateName, TerminalState, TransitionError,
+};
 use store::{CancelReply, Capacity, ClaimRequest, Held, RescueRequest, StoreError};
 
 use crate::bed::Bed;
@@ -143,18 +145,18 @@ async fn the_oldest_is_claimed_first(bed: Bed) {
 
 async fn an_owner_gets_only_what_it_can_serve(bed: Bed) {
     let store = bed.open().await;
-    let (there, gpu) = (Home::Host("there".into()), Home::Label("gpu".into()));
+    let (there, gpu) = (Placement::Host("there".into()), Placement::Label("gpu".into()));
     for home in [there.clone(), gpu.clone(), here()] {
         for agent in [AgentKind::Codex, AgentKind::Claude] {
             store.submit(order_for(agent, home.clone())).await.unwrap();
         }
     }
-    let only = |homes: &[Home], agent| ClaimRequest {
+    let only = |homes: &[Placement], agent| ClaimRequest {
         homes: homes.to_vec(),
         agents: vec![Capacity { agent, at_once: 10 }],
         ..request("a")
     };
-    let asked = async |homes: &[Home], agent| {
+    let asked = async |homes: &[Placement], agent| {
         let job = store.claim(only(homes, agent)).await.unwrap();
         job.map(|job| (job.order.home, job.order.call.agent))
     };
@@ -312,12 +314,12 @@ async fn who_takes_a_job_is_alive_for_a_whole_lease(bed: Bed) {
 
 async fn only_what_is_abandoned_is_rescued(bed: Bed) {
     let store = bed.open().await;
-    for home in [here(), here(), Home::Host("there".into())] {
+    for home in [here(), here(), Placement::Host("there".into())] {
         store.submit(order_for(AgentKind::Claude, home)).await.unwrap();
     }
     let (silent, alive) = (claimed(&store, "silent").await.1, claimed(&store, "alive").await.1);
     let mut elsewhere = request("silent");
-    elsewhere.homes = vec![Home::Host("there".into())];
+    elsewhere.homes = vec![Placement::Host("there".into())];
     store.claim(elsewhere).await.unwrap().unwrap();
     assert_eq!(store.rescue(rescue_by("r")).await.unwrap(), []);
 

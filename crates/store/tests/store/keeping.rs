@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use model::{
-    AgentKind, CallSpec, Deadline, Failure, FailureKind, Home, JobEnd, JobId, Limits, McpServer, Mode,
-    NewJob, SessionChoice, StateName, TerminalState, Timestamp, ToolChoice, Verdict,
+    AgentKind, CallSpec, Deadline, Failure, FailureKind, JobEnd, JobId, Limits, McpServer, Mode, NewJob,
+    Placement, SessionChoice, StateName, TerminalState, Timestamp, ToolChoice, Verdict,
 };
 use store::{Found, StoreError};
 
@@ -120,7 +120,7 @@ async fn what_looks_like_a_query_is_a_text(bed: Bed) {
             ..NewJob::new(
                 CallSpec::new(AgentKind::Claude, text, format!("/w/{text}")),
                 text,
-                Home::Label(text.into()),
+                Placement::Label(text.into()),
             )
         };
         let placed = store.submit(hostile.clone()).await.unwrap();
@@ -157,17 +157,17 @@ async fn the_same_key_gives_the_same_job(bed: Bed) {
 
 async fn a_key_names_a_job_of_its_home_alone(bed: Bed) {
     let store = bed.open().await;
-    let at = |home: Home, key: &str| NewJob {
+    let at = |home: Placement, key: &str| NewJob {
         idempotency_key: Some(key.into()),
         ..order_for(AgentKind::Claude, home)
     };
     // However homes and keys are put together, no two of these are the same.
     let orders = || {
         [
-            at(Home::Host("a".into()), "k"),
-            at(Home::Label("a".into()), "k"),
-            at(Home::Host("ab".into()), "c"),
-            at(Home::Host("a".into()), "bc"),
+            at(Placement::Host("a".into()), "k"),
+            at(Placement::Label("a".into()), "k"),
+            at(Placement::Host("ab".into()), "c"),
+            at(Placement::Host("a".into()), "bc"),
         ]
     };
     let mut placed = Vec::new();
@@ -256,7 +256,7 @@ async fn what_is_closed_is_there_when_it_is_opened_again(bed: Bed) {
 
 async fn the_last_session_is_known_per_task_agent_and_home(bed: Bed) {
     let store = bed.open().await;
-    let gpu = Home::Label("gpu".into());
+    let gpu = Placement::Label("gpu".into());
     for (task, home, id) in
         [("a", here(), "s-1"), ("b", here(), "s-2"), ("a", gpu.clone(), "s-3"), ("a", here(), "s-4")]
     {
@@ -271,7 +271,8 @@ async fn the_last_session_is_known_per_task_agent_and_home(bed: Bed) {
         bed.clock.advance(Duration::from_secs(1));
         store.finish(&claim, named.into()).await.unwrap();
     }
-    let last = async |agent, task: &str, home: &Home| store.last_session(agent, task, home).await.unwrap();
+    let last =
+        async |agent, task: &str, home: &Placement| store.last_session(agent, task, home).await.unwrap();
     let known = last(AgentKind::Claude, "a", &here()).await.unwrap();
     assert_eq!(
         (known.session, known.cwd.as_str(), known.at),
@@ -365,8 +366,8 @@ async fn an_id_that_is_nobodys_is_said_to_be(bed: Bed) {
 async fn a_name_that_is_empty_is_refused(bed: Bed) {
     let store = bed.open().await;
     let bad = [
-        (NewJob { home: Home::Host(String::new()), ..order("x") }, "the home is empty"),
-        (NewJob { home: Home::Label(String::new()), ..order("x") }, "the home is empty"),
+        (NewJob { home: Placement::Host(String::new()), ..order("x") }, "the home is empty"),
+        (NewJob { home: Placement::Label(String::new()), ..order("x") }, "the home is empty"),
         (NewJob { idempotency_key: Some(String::new()), ..order("x") }, "the idempotency key is empty"),
     ];
     for (order, says) in bad {

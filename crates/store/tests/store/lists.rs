@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use model::{AgentKind, Home, JobEnd, JobId, NewJob, Outcome, StateName, Usage};
+use model::{AgentKind, JobEnd, JobId, NewJob, Outcome, Placement, StateName, Usage};
 use store::{JobFilter, PageRequest, Retention, StatsRange, Store, WatchEvent};
 
 use crate::bed::Bed;
@@ -76,7 +76,7 @@ async fn every_filter_leaves_out_what_does_not_fit(bed: Bed) {
     store.finish(&claim, success("x")).await.unwrap();
     bed.clock.advance(Duration::from_secs(10));
     let later = bed.clock.now();
-    let gpu = Home::Label("gpu".into());
+    let gpu = Placement::Label("gpu".into());
     let child =
         NewJob { parent: Some(parent), task: "t".into(), ..order_for(AgentKind::Gemini, gpu.clone()) };
     let child = store.submit(child).await.unwrap().job.id;
@@ -195,7 +195,7 @@ async fn old_ended_jobs_are_removed_and_no_others(bed: Bed) {
     let old = place_many(&store, &bed, 3).await;
     end_all(&store).await;
     let waiting =
-        store.submit(order_for(AgentKind::Claude, Home::Label("nobody".into()))).await.unwrap().job.id;
+        store.submit(order_for(AgentKind::Claude, Placement::Label("nobody".into()))).await.unwrap().job.id;
     let slow = store.submit(order("slow")).await.unwrap().job.id;
     let (_, claim) = claimed(&store, "a").await;
     bed.clock.advance(Duration::from_hours(48));
