@@ -15,7 +15,7 @@ mod gemini;
 
 use std::path::Path;
 
-use model::{AgentKind, CallSpec, ExpectedSession, Mode, RunPlan, SessionId, SettingSource, Settings};
+use model::{AgentKind, CallSpec, ExpectedSession, Mode, RunPlan, SessionId, SettingSource, SettingsChoice};
 
 pub use error::LaunchError;
 pub(crate) use error::WITH_FILE_TOOLS;
@@ -214,9 +214,9 @@ impl<'a> Draft<'a> {
     /// Whether settings are limited so that the agent does not read the workspace's instructions, although they are text.
     fn reads_instructions_for_the_agent(&self) -> bool {
         let sources = match &self.spec.settings {
-            Settings::Only(sources) => sources.as_slice(),
-            Settings::AgentDefault if self.spec.mode == Mode::Observe => &[SettingSource::User],
-            Settings::AgentDefault => return false,
+            SettingsChoice::Only(sources) => sources.as_slice(),
+            SettingsChoice::AgentDefault if self.spec.mode == Mode::Observe => &[SettingSource::User],
+            SettingsChoice::AgentDefault => return false,
         };
         sources.contains(&SettingSource::User) && !sources.contains(&SettingSource::Project)
     }

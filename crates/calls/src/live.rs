@@ -6,7 +6,7 @@ use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::Duration;
 
-use model::{AgentEvent, AgentKind, Claim, Job, JobId, Part, SessionId, Timestamp, Usage};
+use model::{AgentEvent, AgentKind, Claim, Job, JobId, SessionId, TextPart, Timestamp, Usage};
 use store::FlushTicket;
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
@@ -59,7 +59,7 @@ impl Activity {
             AgentEvent::Text { .. } | AgentEvent::Thinking { .. } | AgentEvent::ToolUse { .. }
         );
         match event {
-            AgentEvent::Text { text, part: Part::Partial, within: None } => {
+            AgentEvent::Text { text, part: TextPart::Partial, within: None } => {
                 self.grow(&text.preview(4 * PREVIEW_CHARS));
                 return;
             }
@@ -289,20 +289,20 @@ mod tests {
         };
         let mut activity = Activity::default();
         activity.take(&tasks(&["sleep 30", "npm test"]));
-        activity.take(&AgentEvent::Text { text: "found it".into(), part: Part::Whole, within: None });
+        activity.take(&AgentEvent::Text { text: "found it".into(), part: TextPart::Whole, within: None });
         assert_eq!(activity.line, "found it");
         activity.take(&AgentEvent::Finished { how: model::Finish::Ok });
         assert_eq!(activity.line, "waiting for 2 background tasks: sleep 30; npm test");
         activity.take(&tasks(&["npm test"]));
         assert_eq!(activity.line, "waiting for 1 background task: npm test");
-        activity.take(&AgentEvent::Text { text: "done".into(), part: Part::Whole, within: None });
+        activity.take(&AgentEvent::Text { text: "done".into(), part: TextPart::Whole, within: None });
         assert_eq!(activity.line, "done");
     }
 
     #[test]
     fn what_an_agent_says_in_several_lines_is_told_in_one() {
         let mut activity = Activity::default();
-        let text = AgentEvent::Text { text: "a\n\n b".into(), part: Part::Whole, within: None };
+        let text = AgentEvent::Text { text: "a\n\n b".into(), part: TextPart::Whole, within: None };
         activity.take(&text);
         assert_eq!((activity.line.as_str(), activity.events), ("a b", 1));
     }
@@ -312,18 +312,22 @@ mod tests {
         let mut activity = Activity::default();
         let mut lines = Vec::new();
         for piece in ["He", "llo", " there"] {
-            activity.take(&AgentEvent::Text { text: piece.into(), part: Part::Partial, within: None });
+            activity.take(&AgentEvent::Text { text: piece.into(), part: TextPart::Partial, within: None });
             lines.push(activity.line.clone());
         }
         assert_eq!(lines, ["He", "Hello", "Hello there"]);
         // A tool call ends the text; the next piece belongs to another one.
         activity.take(&AgentEvent::Finished { how: model::Finish::Ok });
-        activity.take(&AgentEvent::Text { text: "Next".into(), part: Part::Partial, within: None });
+        activity.take(&AgentEvent::Text { text: "Next".into(), part: TextPart::Partial, within: None });
         assert_eq!(activity.line, "Next");
-        activity.take(&AgentEvent::Text { text: " line\nand one".into(), part: Part::Partial, within: None });
+        activity.take(&AgentEvent::Text {
+            text: " line\nand one".into(),
+            part: TextPart::Partial,
+            within: None,
+        });
         assert_eq!(activity.line, "and one");
         let long = format!("{}end", "x".repeat(200));
-        activity.take(&AgentEvent::Text { text: long.into(), part: Part::Partial, within: None });
+        activity.take(&AgentEvent::Text { text: long.into(), part: TextPart::Partial, within: None });
         assert_eq!(activity.line.chars().count(), PREVIEW_CHARS);
         assert!(activity.line.starts_with('…') && activity.line.ends_with("end"), "{}", activity.line);
     }

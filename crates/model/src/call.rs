@@ -129,7 +129,7 @@ pub struct CallSpec {
     pub mcp_servers: Vec<McpServer>,
     /// Which of the vendor's settings files count.
     #[serde(default)]
-    pub settings: Settings,
+    pub settings: SettingsChoice,
     /// A JSON Schema, as text, that the answer must fit.
     #[serde(default)]
     pub output_schema: Option<String>,
@@ -165,7 +165,7 @@ impl CallSpec {
             return self;
         }
         let all = vec![SettingSource::User, SettingSource::Project, SettingSource::Local];
-        Self { settings: Settings::Only(all), ..self }
+        Self { settings: SettingsChoice::Only(all), ..self }
     }
 
     /// Returns the preset that the call asks for. Mode `observe` narrows a sandbox, and makes none.
@@ -199,7 +199,7 @@ impl CallSpec {
             add_dirs: Vec::new(),
             agent_name: None,
             mcp_servers: Vec::new(),
-            settings: Settings::default(),
+            settings: SettingsChoice::default(),
             output_schema: None,
             partial_messages: false,
             watched: false,
@@ -256,7 +256,7 @@ pub enum PermissionMode {
 /// Which of the vendor's settings files an agent reads.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Settings {
+pub enum SettingsChoice {
     /// Those of the user; and with policy `off` whatever the agent reads by itself, those of the workspace included.
     #[default]
     AgentDefault,

@@ -29,7 +29,7 @@ pub enum AgentEvent<'a> {
         /// The words.
         text: AgentText<'a>,
         /// Whether more of the same text follows.
-        part: Part,
+        part: TextPart,
         /// The tool call of the main agent in which a sub-agent said it; none for the main agent itself.
         within: Option<AgentText<'a>>,
     },
@@ -38,7 +38,7 @@ pub enum AgentEvent<'a> {
         /// The words.
         text: AgentText<'a>,
         /// Whether more of the same follows.
-        part: Part,
+        part: TextPart,
     },
     /// A tool is being used.
     ToolUse {
@@ -128,7 +128,7 @@ pub enum AgentEvent<'a> {
 /// Whether a text is whole.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Part {
+pub enum TextPart {
     /// A piece; the whole comes later, as an event of its own, where the agent sends one.
     Partial,
     /// All of it.
@@ -315,7 +315,7 @@ mod tests {
         let line = br"one\ntwo".to_vec();
         let event = AgentEvent::Text {
             text: AgentText::from_json_string(&line, true),
-            part: Part::Whole,
+            part: TextPart::Whole,
             within: None,
         }
         .into_owned();

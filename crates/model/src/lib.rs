@@ -31,12 +31,12 @@ pub use agent_state::{AgentState, KeptPath};
 pub use agent_text::{AgentText, RawJson};
 pub use caches::Caches;
 pub use call::{
-    AgentKind, AgentName, BadName, CallSpec, McpServer, Mode, PermissionMode, SettingSource, Settings,
+    AgentKind, AgentName, BadName, CallSpec, McpServer, Mode, PermissionMode, SettingSource, SettingsChoice,
     ToolChoice,
 };
 pub use causes::error_chain;
 pub use confined::{Confined, Escape, Hold, Proof, Quarantined, Safeguard, SafeguardName, SandboxReport};
-pub use event::{AgentEvent, Finish, McpServerState, Part, ToolOutput, Unreadable};
+pub use event::{AgentEvent, Finish, McpServerState, TextPart, ToolOutput, Unreadable};
 pub use home_view::HomeView;
 pub use hosts::{HostRule, is_public};
 pub use job::{BadPlacement, Exchange, Job, JobEnd, NewExchange, NewJob, Placement};
@@ -49,8 +49,8 @@ pub use outcome::{
 };
 pub use plan::{Lasts, Outlives, PlanError, RunPlan};
 pub use policy::{
-    Access, Bounds, CallPolicy, Confinement, Ground, IfCreated, Network, PRIVATE_FOLDERS, Policy,
-    PolicyError, Preset, Protected, Requirement, Root, is_in_products, protected_in,
+    Bounds, CallPolicy, Confinement, Ground, IfCreated, Network, PRIVATE_FOLDERS, Policy, PolicyError,
+    PolicyRoot, Preset, Protected, Requirement, RootAccess, is_in_products, protected_in,
 };
 pub use progress::{Attempt, Claim, Lease, Owner, Progress, Transition, TransitionError};
 pub use report::{End, Exit, NotStarted, NotStartedReason, RunReport, TreeEnd, TreeUsage};

@@ -45,7 +45,7 @@ pub struct Confinement {
     /// What must hold even so: the agent has no other means of keeping to what it was asked.
     pub must_hold: Vec<SafeguardName>,
     /// What may be written, and what must be visible although it lies in something hidden.
-    pub roots: Vec<Root>,
+    pub roots: Vec<PolicyRoot>,
     /// What cannot be read, not even seen.
     #[serde(with = "crate::exact_path")]
     pub hidden: Vec<PathBuf>,
@@ -80,41 +80,42 @@ pub struct Confinement {
 /// A folder or file that an agent is given.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Root {
+pub struct PolicyRoot {
     /// Where it is.
     #[serde(with = "crate::exact_path")]
     pub path: PathBuf,
     /// What may be done with it.
-    pub access: Access,
+    pub access: RootAccess,
 }
 
-impl Root {
+impl PolicyRoot {
     /// To be read only.
-    pub fn read(path: impl Into<PathBuf>) -> Self {
-        Self { path: path.into(), access: Access::Read }
+    pub fn read_only(path: impl Into<PathBuf>) -> Self {
+        Self { path: path.into(), access: RootAccess::Read }
     }
 
     /// To be read and written.
-    pub fn write(path: impl Into<PathBuf>) -> Self {
-        Self { path: path.into(), access: Access::Write }
+    pub fn writable(path: impl Into<PathBuf>) -> Self {
+        Self { path: path.into(), access: RootAccess::Write }
     }
 
     /// To be read and written, and made (for the user alone) when it is missing.
-    pub fn make(path: impl Into<PathBuf>) -> Self {
-        Self { path: path.into(), access: Access::Make }
+    pub fn created(path: impl Into<PathBuf>) -> Self {
+        Self { path: path.into(), access: RootAccess::Create }
     }
 }
 
 /// What may be done with a root.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Access {
+pub enum RootAccess {
     /// Read it.
     Read,
     /// Read and write it.
     Write,
     /// Read and write it; the folder is made when it is missing.
-    Make,
+    #[serde(rename = "make")]
+    Create,
 }
 
 /// A path that makes other programs run commands. An existing one is read-only; a new one is moved to quarantine.
@@ -449,12 +450,12 @@ impl CallPolicy {
             }
         }
         let workspace = |path: &PathBuf| {
-            if self.preset.writes() { Root::write(path) } else { Root::read(path) }
+            if self.preset.writes() { PolicyRoot::writable(path) } else { PolicyRoot::read_only(path) }
         };
         let roots = ground.workspaces.iter().map(workspace);
         let caches = ground.caches.iter().filter_map(|caches| caches.directory.as_ref());
-        let roots = roots.chain(caches.map(Root::make));
-        let roots = roots.chain(ground.visible.iter().map(Root::read)).collect();
+        let roots = roots.chain(caches.map(PolicyRoot::created));
+        let roots = roots.chain(ground.visible.iter().map(PolicyRoot::read_only)).collect();
         let protected = ground.workspaces.iter().filter(|_| self.preset.writes());
         let protected = protected.flat_map(|workspace| protected_in(workspace));
         let programs = ground.settings_programs.iter().filter(|_| self.preset.writes()).cloned();

@@ -7,7 +7,7 @@ use std::process::ExitCode;
 
 use futures_util::StreamExt;
 use provider::{
-    AgentEvent, ClaudeCodeProvider, Context, Part, Provider, ProviderConfig, ProviderError, Update,
+    AgentEvent, ClaudeCodeProvider, Context, Provider, ProviderConfig, ProviderError, TextPart, Update,
 };
 
 fn main() -> ExitCode {
@@ -45,7 +45,7 @@ async fn watch(provider: &dyn Provider, prompt: &str) -> Result<(), ProviderErro
     let mut shown = false;
     while let Some(update) = updates.next().await {
         match update? {
-            Update::Event(AgentEvent::Text { text, part: Part::Partial, .. }) => {
+            Update::Event(AgentEvent::Text { text, part: TextPart::Partial, .. }) => {
                 print!("{text}");
                 let _ = std::io::stdout().flush();
                 shown = true;

@@ -12,7 +12,7 @@ use std::path::{Path, PathBuf};
 
 use agents::LaunchError;
 use agents::doctor::find_in_path;
-use model::{AgentKind, CallPolicy, CallSpec, McpServer, Preset, Requirement, Settings, ToolChoice};
+use model::{AgentKind, CallPolicy, CallSpec, McpServer, Preset, Requirement, SettingsChoice, ToolChoice};
 
 use crate::agent_spec::{Access, AgentSpec, FileVerb};
 use crate::config::own_folder;
@@ -71,7 +71,7 @@ pub(crate) fn apply(
         Access::Tools(tools) if tools.is_empty() => call.tools = ToolChoice::None,
         Access::Tools(tools) => call.tools = ToolChoice::Only(tools.clone()),
         Access::FilesByShell(verbs) => {
-            call.settings = Settings::Only(Vec::new());
+            call.settings = SettingsChoice::Only(Vec::new());
             call.add_dirs = vec![call.cwd.clone()];
             if verbs.is_empty() {
                 call.tools = ToolChoice::None;
@@ -86,7 +86,7 @@ pub(crate) fn apply(
             let root = text(&call.cwd)?.to_owned();
             call.tools = ToolChoice::Only(verbs.iter().map(|verb| tool(*verb)).collect());
             call.available_tools = Some(Vec::new());
-            call.settings = Settings::Only(Vec::new());
+            call.settings = SettingsChoice::Only(Vec::new());
             call.mcp_servers = vec![McpServer {
                 name: SERVER.to_owned(),
                 command: text(&file_tools)?.to_owned(),
@@ -203,7 +203,7 @@ mod tests {
             system_prompt: Some("Be brief.".to_owned()),
             tools: ToolChoice::Only(vec!["mcp__files__read".to_owned(), "mcp__files__list".to_owned()]),
             available_tools: Some(Vec::new()),
-            settings: Settings::Only(Vec::new()),
+            settings: SettingsChoice::Only(Vec::new()),
             mcp_servers: vec![McpServer {
                 name: "files".to_owned(),
                 command: Path::new("/bin/true").canonicalize().unwrap().to_str().unwrap().to_owned(),
@@ -226,7 +226,7 @@ mod tests {
         let call = applied(&with(Access::FilesByShell(FileVerb::ALL.to_vec()))).unwrap();
         assert_eq!(call.tools, ToolChoice::Only(vec!["Bash(file-tools *)".to_owned()]));
         assert_eq!(call.available_tools, Some(vec!["Bash".to_owned()]));
-        assert_eq!((call.settings, call.add_dirs), (Settings::Only(Vec::new()), vec!["/ws".into()]));
+        assert_eq!((call.settings, call.add_dirs), (SettingsChoice::Only(Vec::new()), vec!["/ws".into()]));
         let some = applied(&with(Access::FilesByShell(vec![FileVerb::Read, FileVerb::Stat]))).unwrap();
         let rules = ["Bash(file-tools . read *)", "Bash(file-tools . stat *)", "Bash(file-tools --help)"]
             .map(str::to_owned)

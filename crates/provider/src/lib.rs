@@ -122,7 +122,7 @@
 //! ```
 //!
 //! With [`ProviderConfig::partial_messages`] the texts of claude come piece by piece while they are written
-//! ([`Part::Partial`]), and each once more when it is whole ([`Part::Whole`]): show one or the other. Gemini sends pieces only. The
+//! ([`TextPart::Partial`]), and each once more when it is whole ([`TextPart::Whole`]): show one or the other. Gemini sends pieces only. The
 //! answer in the end is whole either way, and has each text once.
 //!
 //! # Stopping
@@ -189,7 +189,7 @@ pub use error::ProviderError;
 pub use message::{MAX_TOOL_USES, Metadata, OutgoingMessage, Response, ToolUse, Update, Warning};
 pub use model::{
     AgentEvent, AgentKind, AgentName, AgentText, Bounds, CallPolicy, Deadline, Finish, McpServer, Network,
-    Part, PermissionDenial, Preset, RawJson, Requirement, SandboxReport, SessionId, ToolOutput, Usage,
+    PermissionDenial, Preset, RawJson, Requirement, SandboxReport, SessionId, TextPart, ToolOutput, Usage,
 };
 pub use operator::run_if_asked;
 pub use provider::{Provider, ToolResult, Updates};

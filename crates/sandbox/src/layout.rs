@@ -8,7 +8,7 @@ use std::io;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt};
 use std::path::{Component, Path, PathBuf};
 
-use model::{Access, Confinement, IfCreated, PRIVATE_FOLDERS as PRIVATE, Protected};
+use model::{Confinement, IfCreated, PRIVATE_FOLDERS as PRIVATE, Protected, RootAccess};
 use serde::{Deserialize, Serialize};
 
 use crate::aliases::Mounts;
@@ -220,8 +220,8 @@ impl Layout {
     }
 
     /// `hidden`: what is hidden, by its name and where that really is.
-    fn root(&mut self, path: &Path, access: Access, hidden: &[(&Path, Real)]) -> io::Result<()> {
-        if access == Access::Make {
+    fn root(&mut self, path: &Path, access: RootAccess, hidden: &[(&Path, Real)]) -> io::Result<()> {
+        if access == RootAccess::Create {
             DirBuilder::new().recursive(true).mode(0o700).create(path)?;
         }
         let given = path;
@@ -232,13 +232,13 @@ impl Layout {
         // What is checked by its name must be what is mounted: a link in a workspace is made by whoever worked there before.
         let leads_into =
             |(name, real): &(&Path, Real)| path.starts_with(&real.path) && !given.starts_with(name);
-        if (access == Access::Write && path != given) || hidden.iter().any(leads_into) {
+        if (access == RootAccess::Write && path != given) || hidden.iter().any(leads_into) {
             let (given, path) = (given.display(), path.display());
             return Err(io::Error::other(format!(
                 "`{given}` leads to `{path}`: the policy must name the real path"
             )));
         }
-        if access == Access::Read {
+        if access == RootAccess::Read {
             self.mounts.push((path, Mount::Read));
         } else {
             self.write.push(path.clone());
@@ -263,12 +263,12 @@ impl Layout {
     ) {
         let is_absent = |path: &Path| absent.is_some_and(|home| home.contains(path));
         let only_looks = !confinement.preset.writes();
-        for root in confinement.roots.iter().filter(|root| only_looks && root.access == Access::Read) {
+        for root in confinement.roots.iter().filter(|root| only_looks && root.access == RootAccess::Read) {
             if let Ok(Some(repository)) = Repository::around(&root.path, home) {
                 self.show_repository(&repository, is_absent);
             }
         }
-        for root in confinement.roots.iter().filter(|root| root.access == Access::Write) {
+        for root in confinement.roots.iter().filter(|root| root.access == RootAccess::Write) {
             let repository = match Repository::around(&root.path, home) {
                 Ok(Some(Repository { worktree, .. })) if self.untrusted.contains(&worktree.join(".git")) => {
                     let git = worktree.join(".git");
@@ -383,13 +383,13 @@ impl Layout {
     /// Covers the sockets of others: all but those in folders that the call was given to work in.
     fn cover_sockets(&mut self, confinement: &Confinement, mounts: &Mounts) {
         let roots = confinement.roots.iter();
-        let roots: Vec<(PathBuf, Access)> =
+        let roots: Vec<(PathBuf, RootAccess)> =
             roots.filter_map(|root| Some((Real::path(&root.path).ok()?, root.access))).collect();
         // The innermost root says what it is: something to be read may lie in a workspace.
         let is_given = |path: &Path| {
             let around = roots.iter().filter(|(root, _)| path.starts_with(root));
             let innermost = around.max_by_key(|(root, _)| root.components().count());
-            innermost.is_some_and(|(_, access)| *access == Access::Write)
+            innermost.is_some_and(|(_, access)| *access == RootAccess::Write)
         };
         let bound = sockets::bound().into_iter().flat_map(|path| {
             let mut names = mounts.others(&path);

@@ -4,7 +4,7 @@ use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 
-use model::{Access, Confinement, protected_in};
+use model::{Confinement, RootAccess, protected_in};
 
 use crate::beneath::read_ordinary_file;
 use crate::git_commands::ConfiguredRepository;
@@ -51,7 +51,7 @@ impl NestedRepositories {
 }
 
 fn written_by(confinement: &Confinement) -> Vec<PathBuf> {
-    let written = confinement.roots.iter().filter(|root| root.access == Access::Write);
+    let written = confinement.roots.iter().filter(|root| root.access == RootAccess::Write);
     written.map(|root| root.path.clone()).collect()
 }
 
@@ -171,7 +171,7 @@ impl Layout {
     /// Keeps a workspace without a repository from becoming one itself: git takes a directory with the right names in it for one, and
     /// obeys the configuration beside them. One that is a repository already keeps what makes git run commands.
     pub fn directories_as_repositories(&mut self, confinement: &Confinement) {
-        let workspaces = confinement.roots.iter().filter(|root| root.access == Access::Write);
+        let workspaces = confinement.roots.iter().filter(|root| root.access == RootAccess::Write);
         for root in workspaces.filter(|root| !has_repository(&root.path)) {
             for protected in protected_of_directory(&root.path) {
                 self.protect(&protected);

@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 
 use model::exact_path::show_path;
 use model::{
-    Access, AgentState, Confined, Confinement, Escape, Network, PRIVATE_FOLDERS as PRIVATE, Requirement,
+    AgentState, Confined, Confinement, Escape, Network, PRIVATE_FOLDERS as PRIVATE, Requirement, RootAccess,
 };
 use rustix::io::{FdFlags, fcntl_setfd};
 use rustix::pipe::{PipeFlags, pipe_with};
@@ -247,7 +247,7 @@ fn refuse_gaps(job: &Job<'_>, layout: &Layout) -> Result<(), Refusal> {
 fn find_home(job: &Job<'_>, own: Option<&Path>) -> Result<Option<AbsentHome>, Refusal> {
     let Some(view) = &job.confinement.home else { return Ok(None) };
     let hidden = real_paths(&job.confinement.hidden);
-    let written = job.confinement.roots.iter().filter(|root| root.access != Access::Read);
+    let written = job.confinement.roots.iter().filter(|root| root.access != RootAccess::Read);
     let written: Vec<PathBuf> = written.filter_map(|root| Real::path(&root.path).ok()).collect();
     let (program, env) = (job.program, &job.env);
     let mut home =
@@ -355,7 +355,7 @@ impl Temporary {
     /// Landlock takes nothing away below a directory that is allowed.
     fn of_rules(job: &Job<'_>, layout: &Layout) -> Self {
         let confinement = job.confinement;
-        let read = confinement.roots.iter().filter(|root| root.access == Access::Read);
+        let read = confinement.roots.iter().filter(|root| root.access == RootAccess::Read);
         let read = read.map(|root| root.path.as_path());
         let home = job.env.get("HOME").map(Path::new);
         let kept = read.chain(layout.hidden.iter().map(PathBuf::as_path)).chain(home);

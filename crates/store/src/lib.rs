@@ -11,11 +11,11 @@
 //! ```
 //! # async fn example() -> Result<(), Box<dyn std::error::Error>> {
 //! use std::time::Duration;
-//! use model::{AgentKind, CallSpec, Home, JobEnd, NewJob, Owner};
+//! use model::{AgentKind, CallSpec, JobEnd, NewJob, Owner, Placement};
 //! use store::{Capacity, ClaimRequest, Opening, Store};
 //!
 //! let store = Store::open(Opening::new("sqlite::memory:".parse()?, "unused")).await?;
-//! let here = Home::Host("this-machine".into());
+//! let here = Placement::Host("this-machine".into());
 //! let call = CallSpec::new(AgentKind::Rehearsal, "What is 2 + 2?", "/tmp");
 //! let placed = store.submit(NewJob::new(call, "call", here.clone())).await?;
 //!

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use model::{
     CallSpec, ExpectedSession, McpServer, Mode, PermissionMode, Preset, SessionChoice, SessionId,
-    SettingSource, Settings, ToolChoice,
+    SettingSource, SettingsChoice, ToolChoice,
 };
 use serde_json::{Map, Value, json};
 
@@ -135,7 +135,7 @@ fn background_wait(draft: &mut Draft<'_>) {
 fn settings(draft: &mut Draft<'_>) -> Result<(), LaunchError> {
     let observe = draft.spec.mode == Mode::Observe;
     let sources = match (&draft.spec.settings, draft.spec.mode) {
-        (Settings::Only(sources), Mode::Observe)
+        (SettingsChoice::Only(sources), Mode::Observe)
             if sources.iter().any(|source| *source != SettingSource::User) =>
         {
             return Err(LaunchError::Contradiction {
@@ -143,10 +143,10 @@ fn settings(draft: &mut Draft<'_>) -> Result<(), LaunchError> {
                 other: "settings of the workspace",
             });
         }
-        (Settings::Only(sources), _) => Some(sources.clone()),
+        (SettingsChoice::Only(sources), _) => Some(sources.clone()),
         // The hooks of a workspace run commands: who may only look must not obey them.
-        (Settings::AgentDefault, Mode::Observe) => Some(vec![SettingSource::User]),
-        (Settings::AgentDefault, Mode::Execute) => None,
+        (SettingsChoice::AgentDefault, Mode::Observe) => Some(vec![SettingSource::User]),
+        (SettingsChoice::AgentDefault, Mode::Execute) => None,
     };
     if let Some(sources) = &sources {
         draft.needs(Capability::SettingSources, asked_by(draft.spec))?;
@@ -248,7 +248,7 @@ fn no_tools(draft: &mut Draft<'_>) -> Result<(), LaunchError> {
 }
 
 fn no_built_in_tools(draft: &mut Draft<'_>) -> Result<(), LaunchError> {
-    let strict = draft.spec.settings == Settings::Only(Vec::new());
+    let strict = draft.spec.settings == SettingsChoice::Only(Vec::new());
     if strict && draft.setup.capabilities.has(Capability::Restricted) {
         draft.word("--restricted");
     }
@@ -355,7 +355,7 @@ fn mcp_config(draft: &mut Draft<'_>) -> Result<(), LaunchError> {
 /// home, and its configuration directory is named. Without a policy it finds them itself.
 fn loads_user_servers(spec: &CallSpec) -> bool {
     let by_settings =
-        matches!(&spec.settings, Settings::Only(sources) if sources.contains(&SettingSource::User));
+        matches!(&spec.settings, SettingsChoice::Only(sources) if sources.contains(&SettingSource::User));
     !spec.policy.is_off()
         && !spec.policy.private_state
         && by_settings

@@ -5,7 +5,8 @@
 //! tool or a script tool), so a call that names its tools is refused; the sandbox is what holds.
 
 use model::{
-    ExpectedSession, McpServer, Mode, PermissionMode, SessionChoice, SettingSource, Settings, ToolChoice,
+    ExpectedSession, McpServer, Mode, PermissionMode, SessionChoice, SettingSource, SettingsChoice,
+    ToolChoice,
 };
 
 use super::{Draft, LaunchError, path_text};
@@ -92,8 +93,8 @@ fn inside_ours(draft: &mut Draft<'_>) -> Result<(), LaunchError> {
 fn settings(draft: &mut Draft<'_>) -> Result<(), LaunchError> {
     let observe = draft.spec.mode == Mode::Observe;
     let sources = match &draft.spec.settings {
-        Settings::Only(sources) => Some(sources),
-        Settings::AgentDefault => None,
+        SettingsChoice::Only(sources) => Some(sources),
+        SettingsChoice::AgentDefault => None,
     };
     if observe && sources.is_some_and(|sources| sources.iter().any(|source| *source != SettingSource::User)) {
         return Err(LaunchError::Contradiction { one: "mode observe", other: "settings of the workspace" });

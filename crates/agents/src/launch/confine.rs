@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use model::{
     AgentKind, Caches, CallPolicy, CallSpec, Ground, McpServer, Mode, Network, PolicyError, Preset,
-    SafeguardName, SettingSource, Settings, ToolChoice,
+    SafeguardName, SettingSource, SettingsChoice, ToolChoice,
 };
 
 use super::error::NO_SHELL;
@@ -21,8 +21,11 @@ pub(super) fn within_policy(spec: &CallSpec, setup: &LaunchSetup) -> Result<Call
     spec.policy.preset = spec.asked_preset();
     // A sandbox is for a workspace that is not trusted: its hooks, servers and variables would run before any tool does, and
     // take the agent's key along. A call that trusts it names the sources. Gemini has no flag for it, see `distrusted`.
-    if !spec.policy.is_off() && spec.settings == Settings::AgentDefault && spec.agent != AgentKind::Gemini {
-        spec.settings = Settings::Only(vec![SettingSource::User]);
+    if !spec.policy.is_off()
+        && spec.settings == SettingsChoice::AgentDefault
+        && spec.agent != AgentKind::Gemini
+    {
+        spec.settings = SettingsChoice::Only(vec![SettingSource::User]);
     }
     if spec.policy.preset.has_shell() || has_no_tool_of_its_own(&spec) {
         return Ok(spec);
@@ -36,7 +39,7 @@ fn has_no_tool_of_its_own(spec: &CallSpec) -> bool {
     matches!(spec.agent, AgentKind::Claude | AgentKind::Rehearsal)
         && spec.agent_name.is_none()
         && spec.available_tools.as_ref().is_some_and(Vec::is_empty)
-        && spec.settings == Settings::Only(Vec::new())
+        && spec.settings == SettingsChoice::Only(Vec::new())
         && matches!(&spec.tools, ToolChoice::Only(tools) if by_servers(tools))
 }
 
@@ -68,7 +71,7 @@ fn without_shell(spec: CallSpec, setup: &LaunchSetup) -> Result<CallSpec, Launch
                 env: BTreeMap::from([("FILE_TOOLS_ROOT".to_owned(), root)]),
             };
             let mcp_servers = spec.mcp_servers.iter().cloned().chain([files]).collect();
-            let settings = Settings::Only(Vec::new());
+            let settings = SettingsChoice::Only(Vec::new());
             Ok(CallSpec { mode: Mode::Execute, tools: ToolChoice::None, settings, mcp_servers, ..spec })
         }
     }
@@ -188,7 +191,7 @@ fn asked_by(spec: &CallSpec, error: &PolicyError) -> &'static str {
 
 /// What gemini would obey in a workspace. It has no flag against that, so it does not see it.
 fn distrusted(draft: &Draft<'_>, ground: &Ground) -> Vec<PathBuf> {
-    if draft.spec.agent != AgentKind::Gemini || draft.spec.settings != Settings::AgentDefault {
+    if draft.spec.agent != AgentKind::Gemini || draft.spec.settings != SettingsChoice::AgentDefault {
         return Vec::new();
     }
     let above = draft.setup.workspace.directories.iter().filter(|dir| !ground.workspaces.contains(dir));
@@ -240,8 +243,7 @@ fn visible(draft: &Draft<'_>) -> Vec<PathBuf> {
 /// Keeps git from running commands that the configuration of a repository names, unless the workspace is trusted: agents ask git about a
 /// workspace before they do anything. Variables win over the configuration.
 fn quiet_git(draft: &mut Draft<'_>) {
-    let is_trusted =
-        matches!(&draft.spec.settings, Settings::Only(sources) if sources.contains(&SettingSource::Project));
+    let is_trusted = matches!(&draft.spec.settings, SettingsChoice::Only(sources) if sources.contains(&SettingSource::Project));
     if is_trusted {
         return;
     }

@@ -4,7 +4,9 @@
 //! without anybody's leave, a policy cannot. MCP servers it takes from settings files only, and one that a call could
 //! bring along must belong to root; so calls that bring servers are refused.
 
-use model::{ExpectedSession, Mode, PermissionMode, SessionChoice, SettingSource, Settings, ToolChoice};
+use model::{
+    ExpectedSession, Mode, PermissionMode, SessionChoice, SettingSource, SettingsChoice, ToolChoice,
+};
 
 use super::{Draft, LaunchError, path_text};
 use crate::Capability;
@@ -71,8 +73,8 @@ fn check(draft: &Draft<'_>) -> Result<(), LaunchError> {
     draft.refuse(spec.tool_timeout.is_some(), "tool_timeout")?;
     // It has no flag for settings: those of an untrusted workspace are hidden by the sandbox, or not at all.
     let is_possible = match &spec.settings {
-        Settings::AgentDefault => true,
-        Settings::Only(sources) => {
+        SettingsChoice::AgentDefault => true,
+        SettingsChoice::Only(sources) => {
             let all = [SettingSource::User, SettingSource::Project, SettingSource::Local];
             all.iter().all(|source| sources.contains(source))
         }

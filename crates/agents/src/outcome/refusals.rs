@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use model::{Access, AgentKind, Confined, PermissionDenial, RefusedAction, RefusedKind, SandboxReport};
+use model::{AgentKind, Confined, PermissionDenial, RefusedAction, RefusedKind, RootAccess, SandboxReport};
 
 use super::FinishedRun;
 use crate::parse::{RefusedErrno, RefusedPath};
@@ -139,7 +139,7 @@ fn is_refused_by(confined: &Confined, refused: &RefusedPath) -> bool {
         (RefusedErrno::ReadOnly | RefusedErrno::AgentRule { .. }, _) => true,
         (RefusedErrno::Access, Some(path)) if path.starts_with('/') => {
             let path = Path::new(path);
-            let writable = policy.roots.iter().filter(|root| root.access != Access::Read);
+            let writable = policy.roots.iter().filter(|root| root.access != RootAccess::Read);
             let is_protected = policy.protected.iter().any(|protected| path.starts_with(&protected.path));
             is_protected || !writable.into_iter().any(|root| path.starts_with(&root.path))
         }

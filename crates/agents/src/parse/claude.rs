@@ -9,7 +9,7 @@ mod tasks;
 
 use std::time::Duration;
 
-use model::{AgentEvent, AgentText, McpServerState, Part, RawJson, ToolOutput};
+use model::{AgentEvent, AgentText, McpServerState, RawJson, TextPart, ToolOutput};
 
 use super::json::{Malformed, Read, Reader};
 use super::refused_paths::RefusedErrno;
@@ -198,9 +198,9 @@ fn assistant(line: Line<'_>, summary: &mut Summary, on_event: &mut impl FnMut(Ag
                 if main {
                     summary.saw_text(&text);
                 }
-                on_event(AgentEvent::Text { text, part: Part::Whole, within: line.within.clone() });
+                on_event(AgentEvent::Text { text, part: TextPart::Whole, within: line.within.clone() });
             }
-            (b"thinking", Some(text)) => on_event(AgentEvent::Thinking { text, part: Part::Whole }),
+            (b"thinking", Some(text)) => on_event(AgentEvent::Thinking { text, part: TextPart::Whole }),
             (b"tool_use" | b"server_tool_use" | b"mcp_tool_use", _) => {
                 let id = block.id.unwrap_or_else(|| "".into());
                 let name = block.name.unwrap_or_else(|| "".into());
@@ -305,9 +305,9 @@ fn stream_event(line: Line<'_>, summary: &mut Summary, on_event: &mut impl FnMut
                 summary.begin_further_turn();
                 summary.saw_piece(&text);
             }
-            on_event(AgentEvent::Text { text, part: Part::Partial, within: line.within });
+            on_event(AgentEvent::Text { text, part: TextPart::Partial, within: line.within });
         }
-        Some(b"thinking_delta") => on_event(AgentEvent::Thinking { text, part: Part::Partial }),
+        Some(b"thinking_delta") => on_event(AgentEvent::Thinking { text, part: TextPart::Partial }),
         _ => {}
     }
 }

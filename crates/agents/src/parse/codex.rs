@@ -4,7 +4,7 @@
 //! `turn.failed`, and an item of type `error` is a warning: only `turn.failed` is the end. A command that has not completed
 //! when the turn does was left in a background terminal: codex exits at once, and takes it with it.
 
-use model::{AgentEvent, AgentText, Finish, Part, RawJson, ToolOutput, Usage};
+use model::{AgentEvent, AgentText, Finish, RawJson, TextPart, ToolOutput, Usage};
 
 use super::background::TaskEnd;
 use super::json::{Read, Reader, strictly};
@@ -191,9 +191,9 @@ fn completed(item: Item<'_>, line: &[u8], summary: &mut Summary, on_event: &mut 
                 Some(text) => summary.saw_text(text),
                 None => summary.lost_text(),
             }
-            on_event(AgentEvent::Text { text: text(), part: Part::Whole, within: None });
+            on_event(AgentEvent::Text { text: text(), part: TextPart::Whole, within: None });
         }
-        Some(b"reasoning") => on_event(AgentEvent::Thinking { text: text(), part: Part::Whole }),
+        Some(b"reasoning") => on_event(AgentEvent::Thinking { text: text(), part: TextPart::Whole }),
         Some(b"error") => on_event(AgentEvent::Warning { message: text() }),
         Some(b"todo_list") => {}
         Some(

@@ -1,6 +1,6 @@
 //! The Gemini CLI's stream (`--output-format stream-json`, seen with 0.61.0).
 
-use model::{AgentEvent, AgentText, Finish, Part, RawJson, ToolOutput, Usage};
+use model::{AgentEvent, AgentText, Finish, RawJson, TextPart, ToolOutput, Usage};
 
 use super::background::TaskEnd;
 use super::json::{Read, Reader, strictly};
@@ -206,7 +206,7 @@ fn message(line: Line<'_>, summary: &mut Summary, on_event: &mut impl FnMut(Agen
     } else {
         summary.saw_text(&text);
     }
-    let part = if line.is_delta { Part::Partial } else { Part::Whole };
+    let part = if line.is_delta { TextPart::Partial } else { TextPart::Whole };
     on_event(AgentEvent::Text { text, part, within: None });
 }
 

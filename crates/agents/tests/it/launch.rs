@@ -6,7 +6,7 @@ use std::time::Duration;
 use agents::{Capabilities, Launch, LaunchError, LaunchSetup, ModelTables, WorkspaceFiles, launch};
 use model::{
     AgentKind, CallPolicy, CallSpec, ExpectedSession, McpServer, Mode, PermissionMode, SessionChoice,
-    SettingSource, Settings, ToolChoice,
+    SettingSource, SettingsChoice, ToolChoice,
 };
 
 const OLD: &str = "00000000-0000-4000-8000-00000000000a";

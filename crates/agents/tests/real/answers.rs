@@ -4,7 +4,7 @@ use std::fs;
 use std::os::unix::fs::PermissionsExt;
 
 use agents::LaunchError;
-use model::{AgentEvent, AgentKind, CallSpec, FailureKind, Part, SessionChoice, SessionId, ToolChoice};
+use model::{AgentEvent, AgentKind, CallSpec, FailureKind, SessionChoice, SessionId, TextPart, ToolChoice};
 use model_api::{Block, Call, ModelApi, Script, Turn, Vendor};
 use serde_json::{Value, json};
 
@@ -115,7 +115,7 @@ fn who_is_watched_says_every_word_once_in_pieces_and_once_whole(cli: &Pinned) {
         let api = ModelApi::start(script).await;
         let done = desk.ask(&api, &CallSpec { watched: true, ..desk.spec("Tell a story.") }).await;
         done.succeeded();
-        let words = |wanted: Part| -> Vec<String> {
+        let words = |wanted: TextPart| -> Vec<String> {
             let said = done.events.iter().filter_map(|event| match event {
                 AgentEvent::Text { text, part, within: None } if *part == wanted => {
                     Some(text.decode().into())
@@ -124,7 +124,7 @@ fn who_is_watched_says_every_word_once_in_pieces_and_once_whole(cli: &Pinned) {
             });
             said.collect()
         };
-        let (pieces, wholes) = (words(Part::Partial), words(Part::Whole));
+        let (pieces, wholes) = (words(TextPart::Partial), words(TextPart::Whole));
         let told = [long.as_str(), "All of them flew away."];
         match desk.kind() {
             AgentKind::Codex => assert!(pieces.is_empty(), "{done}"),

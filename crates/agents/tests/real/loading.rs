@@ -6,7 +6,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use model::{AgentKind, CallPolicy, CallSpec, Mode, SettingSource, Settings};
+use model::{AgentKind, CallPolicy, CallSpec, Mode, SettingSource, SettingsChoice};
 use model_api::{ModelApi, Script};
 use serde_json::json;
 
@@ -221,7 +221,7 @@ fn named_agent_of_an_untrusted_workspace_is_found(cli: &Pinned) {
             let turns = api.turns();
             assert!(turns.last().unwrap().body.to_string().contains("the helper with the stork"), "{done}");
             let is_trusted =
-                matches!(&spec.settings, Settings::Only(all) if all.contains(&SettingSource::Project));
+                matches!(&spec.settings, SettingsChoice::Only(all) if all.contains(&SettingSource::Project));
             assert!(is_trusted || !marks(desk).contains(&"mark-agent-hook".to_owned()), "{done}");
         }
     });

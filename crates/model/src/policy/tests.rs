@@ -80,13 +80,13 @@ fn a_network_is_everybody_nobody_or_a_list_in_which_every_word_is_a_host() {
 #[test]
 fn a_workspace_is_written_and_what_runs_commands_in_it_is_not() {
     let workspace = confined(Preset::Workspace);
-    assert!(workspace.roots.contains(&Root::write("/home/ana/shop")));
+    assert!(workspace.roots.contains(&PolicyRoot::writable("/home/ana/shop")));
     let hooks =
         Protected { path: "/home/ana/shop/.git/hooks".into(), if_created: IfCreated::QuarantineAtOnce };
     assert!(workspace.protected.contains(&hooks));
     let observe = confined(Preset::Observe);
-    assert!(observe.roots.contains(&Root::read("/home/ana/shop")));
-    assert!(!observe.roots.iter().any(|root| root.access == Access::Write));
+    assert!(observe.roots.contains(&PolicyRoot::read_only("/home/ana/shop")));
+    assert!(!observe.roots.iter().any(|root| root.access == RootAccess::Write));
 }
 
 #[test]

@@ -6,7 +6,7 @@ use std::process::Command;
 
 use futures_util::StreamExt;
 use model_api::{Call, Role, Script, Turn};
-use provider::{AgentEvent, AgentKind, Context, Message, Part, ProviderConfig, ProviderError, Update};
+use provider::{AgentEvent, AgentKind, Context, Message, ProviderConfig, ProviderError, TextPart, Update};
 use serde_json::json;
 
 use crate::desk::{Desk, of_kind};
@@ -93,7 +93,7 @@ fn a_text_comes_in_pieces_while_it_is_written_and_is_answered_once(cli: &Pinned)
         let (mut pieces, mut wholes, mut answer) = (Vec::new(), Vec::new(), None);
         while let Some(update) = updates.next().await {
             match update.unwrap() {
-                Update::Event(AgentEvent::Text { text, part: Part::Partial, .. }) => {
+                Update::Event(AgentEvent::Text { text, part: TextPart::Partial, .. }) => {
                     assert!(wholes.is_empty(), "a piece after the whole");
                     pieces.push(text.decode().into_owned());
                 }

@@ -1,5 +1,5 @@
 use super::*;
-use model::{Bounds, Network, Preset, Requirement, Root};
+use model::{Bounds, Network, PolicyRoot, Preset, Requirement};
 
 fn confinement(root: &Path) -> Confinement {
     let protected = |name: &str, if_created| Protected { path: root.join("ws").join(name), if_created };
@@ -7,7 +7,7 @@ fn confinement(root: &Path) -> Confinement {
         preset: Preset::Workspace,
         requirement: Requirement::Require,
         must_hold: Vec::new(),
-        roots: vec![Root::write(root.join("ws")), Root::read(root.join("state/jobs/1"))],
+        roots: vec![PolicyRoot::writable(root.join("ws")), PolicyRoot::read_only(root.join("state/jobs/1"))],
         hidden: vec![root.join("state"), root.join("missing")],
         protected: vec![
             protected(".git/hooks", IfCreated::QuarantineAtOnce),
@@ -103,7 +103,7 @@ fn repository_above_is_writable_with_namespaces_only() {
 fn what_must_be_seen_in_something_hidden_comes_after_it() {
     let (_folder, root) = stage();
     let mut policy = confinement(&root);
-    policy.roots.push(Root::read(&root));
+    policy.roots.push(PolicyRoot::read_only(&root));
     let layout = Layout::of(&policy, AROUND).unwrap();
     let place = |path: &str| layout.mounts.iter().position(|(at, _)| *at == root.join(path)).unwrap();
     assert!(place("state") < place("state/jobs/1"));
@@ -116,9 +116,9 @@ fn a_workspace_that_leads_elsewhere_is_refused() {
     for (name, to) in [("root", Path::new("/")), ("hidden", &root.join("state/secret"))] {
         let link = root.join("ws").join(name);
         std::os::unix::fs::symlink(to, &link).unwrap();
-        for add in [Root::write(&link), Root::read(&link)] {
+        for add in [PolicyRoot::writable(&link), PolicyRoot::read_only(&link)] {
             let mut policy = confinement(&root);
-            let is_read = add.access == Access::Read;
+            let is_read = add.access == RootAccess::Read;
             policy.roots.push(add);
             let refused = Layout::of(&policy, AROUND).is_err();
             // To read everything is no more than it can anyhow; to read what is hidden is.
@@ -134,7 +134,7 @@ fn a_socket_in_what_is_read_is_covered_also_within_a_workspace_and_one_of_the_wo
     let bound = |path: &str| std::os::unix::net::UnixListener::bind(root.join(path)).unwrap();
     let _listeners = (bound("ws/own"), bound("ws/read/other"));
     let mut policy = Confinement { unix_sockets: true, ..confinement(&root) };
-    policy.roots.push(Root::read(root.join("ws/read")));
+    policy.roots.push(PolicyRoot::read_only(root.join("ws/read")));
     let layout = Layout::of(&policy, AROUND).unwrap();
     let is_covered = |path: &str| layout.mounts.contains(&(root.join(path), Mount::HideFile));
     assert!(is_covered("ws/read/other") && !is_covered("ws/own"), "{:?}", layout.mounts);

@@ -12,8 +12,8 @@ use std::process::{Child, Command, Stdio};
 use std::time::Instant;
 
 use model::{
-    AgentState, Confinement, Escape, HomeView, IfCreated, KeptPath, Network, Protected, Quarantined, Root,
-    SafeguardName,
+    AgentState, Confinement, Escape, HomeView, IfCreated, KeptPath, Network, PolicyRoot, Protected,
+    Quarantined, SafeguardName,
 };
 
 use crate::machine::Tier;
@@ -122,7 +122,10 @@ impl Stage {
             kept: vec![KeptPath::Directory(STATE_KEPT.into())],
             discarded: Vec::new(),
         });
-        probed.roots.extend([Root::read(self.folder.join("outside")), Root::write(self.workspace())]);
+        probed.roots.extend([
+            PolicyRoot::read_only(self.folder.join("outside")),
+            PolicyRoot::writable(self.workspace()),
+        ]);
         probed.hidden.extend([self.folder.join("hidden"), self.workspace().join("deploy/secrets")]);
         probed.protected.extend([
             protected(".git/hooks", IfCreated::QuarantineAtOnce),

@@ -12,7 +12,9 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitCode, Stdio};
 use std::time::{Duration, Instant};
 
-use model::{CallPolicy, Confinement, End, Lasts, NotStartedReason, Preset, Requirement, Root, RunPlan};
+use model::{
+    CallPolicy, Confinement, End, Lasts, NotStartedReason, PolicyRoot, Preset, Requirement, RunPlan,
+};
 use rustix::fs::{CWD, FileType, Mode, OFlags, RenameFlags, mkdirat, mknodat, openat, renameat_with};
 use supervisor::{Run, Supervisor};
 
@@ -229,7 +231,7 @@ impl<'a> Campaign<'a> {
         for root in confinement.roots.iter_mut().filter(|root| root.path == shop) {
             root.path.clone_from(&workspace);
         }
-        confinement.roots.push(Root::read(&outside));
+        confinement.roots.push(PolicyRoot::read_only(&outside));
         let spool = self.next_spool();
         let targets = Targets {
             workspace: workspace.clone(),

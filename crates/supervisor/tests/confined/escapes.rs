@@ -11,7 +11,7 @@ use std::os::unix::net::{SocketAddr, UnixListener};
 use std::path::Path;
 use std::process::{Command, Stdio};
 
-use model::{CallPolicy, Confined, Confinement, Network, Policy, Preset, Requirement, Root, RunPlan};
+use model::{CallPolicy, Confined, Confinement, Network, Policy, PolicyRoot, Preset, Requirement, RunPlan};
 
 use crate::scene::{Scene, confined};
 use crate::tries::{Results, TRIES, TRY, Targets};
@@ -179,7 +179,7 @@ fn without_namespaces_a_policy_that_requires_them_runs_nothing() {
 fn without_namespaces_state_in_the_workspace_is_refused_with_a_remedy() {
     Scene::play(async |scene: &Scene| {
         let mut confinement = Confinement { namespaces: false, ..scene.confinement(CallPolicy::default()) };
-        confinement.roots.push(Root::write(scene.path("state").parent().unwrap()));
+        confinement.roots.push(PolicyRoot::writable(scene.path("state").parent().unwrap()));
         let report = scene.run(&scene.plan(confinement, &[TRY, "{}"])).await;
         let model::End::NotStarted(failure) = &report.end else { panic!("{report:?}") };
         assert!(failure.message.contains("lies in the workspace"), "{failure}");
@@ -281,7 +281,7 @@ async fn let_loose(scene: &Scene, mut confinement: Confinement) -> Results {
     confinement.bounds.processes = (!is_root()).then_some(30);
     let outside = scene.path("home/outside");
     // Seen, so that a try fails by what holds and not because nothing is there.
-    confinement.roots.push(Root::read(&outside));
+    confinement.roots.push(PolicyRoot::read_only(&outside));
     fs::write(scene.path("home/.agent/login"), "token").unwrap();
     fs::write(outside.join("old"), "as it was").unwrap();
     fs::hard_link(outside.join("old"), scene.workspace().join("old-hardlink")).unwrap();

@@ -3,7 +3,9 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use model::{Confinement, End, Exit, Hold, Policy, Requirement, Root, RunPlan, RunReport, SafeguardName};
+use model::{
+    Confinement, End, Exit, Hold, Policy, PolicyRoot, Requirement, RunPlan, RunReport, SafeguardName,
+};
 use rustix::process::{Pid, Signal, kill_process};
 use supervisor::{Run, Supervisor};
 
@@ -208,7 +210,7 @@ fn run_above_the_workspace_of_another_moves_its_files() {
         let above = scene.path("home");
         let script = once_gone("shop/.envrc", "echo x > shop/.envrc");
         let plan = change(scene.shell(&script), |mut confinement| {
-            confinement.roots.push(Root::write(&above));
+            confinement.roots.push(PolicyRoot::writable(&above));
             Confinement { home: None, hidden: Vec::new(), ..confinement }
         });
         let second = Beside::start(scene, "second", &RunPlan { cwd: above, ..plan }).await;

@@ -9,7 +9,9 @@ use std::net::TcpListener;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use model::{Caches, CallPolicy, Confinement, Exit, HomeView, Policy, Preset, Requirement, Root, RunPlan};
+use model::{
+    Caches, CallPolicy, Confinement, Exit, HomeView, Policy, PolicyRoot, Preset, Requirement, RunPlan,
+};
 
 use crate::scene::Scene;
 
@@ -63,7 +65,7 @@ impl Tool {
         variables.extend(env.iter().map(|(name, value)| ((*name).to_owned(), value.clone())));
         let directory = scene.path("state/caches/workspace");
         let caches = Caches::new(Some(directory.clone()), Some(&scene.path("home/.cargo")), |_| false);
-        let roots = confinement.roots.iter().cloned().chain([Root::make(directory)]).collect();
+        let roots = confinement.roots.iter().cloned().chain([PolicyRoot::created(directory)]).collect();
         let namespaces = self.namespaces;
         // Packages of this machine, as an operator would expose them.
         let home = confinement.home.clone().map(|home| HomeView {

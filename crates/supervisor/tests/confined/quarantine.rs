@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use model::{
-    Caches, CallPolicy, Confinement, End, Exit, Hold, Policy, Preset, Quarantined, Requirement, Root,
+    Caches, CallPolicy, Confinement, End, Exit, Hold, Policy, PolicyRoot, Preset, Quarantined, Requirement,
     RunPlan, RunReport, SafeguardName,
 };
 use rustix::process::{Pid, Signal, kill_process};
@@ -259,7 +259,7 @@ fn spoiled_caches_are_usable_by_the_next_run() {
         let plan = |script: &str| {
             let confinement = scene.confinement(CallPolicy::default());
             let caches = Caches::new(Some(directory.clone()), Some(&users), |_| false);
-            let roots = confinement.roots.iter().cloned().chain([Root::make(&directory)]).collect();
+            let roots = confinement.roots.iter().cloned().chain([PolicyRoot::created(&directory)]).collect();
             let confinement = Confinement { caches: Some(caches), roots, ..confinement };
             RunPlan { policy: Policy::Confined(Box::new(confinement)), ..scene.shell(script) }
         };

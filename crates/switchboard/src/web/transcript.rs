@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use calls::{CallError, Follow, Followed};
 use maud::{Markup, html};
-use model::{AgentEvent, AgentText, McpServerState, Part, ToolOutput, Unreadable};
+use model::{AgentEvent, AgentText, McpServerState, TextPart, ToolOutput, Unreadable};
 use tokio::time::{Instant, timeout};
 
 use crate::pieces::{Pieces, Whole};
@@ -80,16 +80,16 @@ impl Transcript {
 
     fn event(&mut self, event: &AgentEvent<'_>, was_growing: bool) -> Option<Piece> {
         match event {
-            AgentEvent::Text { text, part: Part::Whole, within: Some(_) } => {
+            AgentEvent::Text { text, part: TextPart::Whole, within: Some(_) } => {
                 Some(Piece::Said { text: bounded(text), within: true })
             }
-            AgentEvent::Text { text, part: Part::Whole, within: None } => self.whole(text, was_growing),
-            AgentEvent::Text { text, part: Part::Partial, within: None } => {
+            AgentEvent::Text { text, part: TextPart::Whole, within: None } => self.whole(text, was_growing),
+            AgentEvent::Text { text, part: TextPart::Partial, within: None } => {
                 self.pieces.add(&text.decode());
                 self.growing = true;
                 Some(grown(bounded(text), was_growing))
             }
-            AgentEvent::Thinking { text, part: Part::Whole } if !text.is_empty() => {
+            AgentEvent::Thinking { text, part: TextPart::Whole } if !text.is_empty() => {
                 Some(Piece::Thought(bounded(text)))
             }
             AgentEvent::ToolUse { id, name, input, .. } => Some(Piece::Tool {
@@ -348,7 +348,7 @@ mod tests {
         Followed::Event(Box::new(event))
     }
 
-    fn text(text: &'static str, part: Part) -> Followed {
+    fn text(text: &'static str, part: TextPart) -> Followed {
         event(AgentEvent::Text { text: text.into(), part, within: None })
     }
 
@@ -362,19 +362,20 @@ mod tests {
 
     #[test]
     fn words_are_shown_once_whether_they_come_in_pieces_as_a_whole_or_as_both() {
-        let told = [text("a ", Part::Partial), text("b", Part::Partial), text("a b", Part::Whole)];
+        let told =
+            [text("a ", TextPart::Partial), text("b", TextPart::Partial), text("a b", TextPart::Whole)];
         let said = |text: &str| Piece::Said { text: text.to_owned(), within: false };
         for told in [&told[..], &told[..2], &told[2..]] {
             assert_eq!(read(told).pieces, [said("a b")], "{told:?}");
         }
-        let next = [told[0].clone(), told[1].clone(), told[2].clone(), text("c", Part::Partial)];
+        let next = [told[0].clone(), told[1].clone(), told[2].clone(), text("c", TextPart::Partial)];
         assert_eq!(read(&next).pieces, [said("a b"), said("c")], "the next words stand for themselves");
     }
 
     #[test]
     fn words_that_were_begun_again_are_shown_again() {
         let said = |text: &str| Piece::Said { text: text.to_owned(), within: false };
-        let told = [text("Half an ans", Part::Partial), text("Another answer", Part::Whole)];
+        let told = [text("Half an ans", TextPart::Partial), text("Another answer", TextPart::Whole)];
         assert_eq!(read(&told).pieces, [said("Half an ans"), said("Another answer")]);
     }
 
@@ -383,7 +384,7 @@ mod tests {
         let input = RawJson::from_bytes(br#"{"command":"<img src=x onerror=alert(1)>"}"#);
         let told = [
             event(AgentEvent::ToolUse { id: "1".into(), name: "<b>Bash</b>".into(), input, within: None }),
-            text("between", Part::Whole),
+            text("between", TextPart::Whole),
             event(AgentEvent::ToolResult {
                 id: "1".into(),
                 output: ToolOutput::Text("</pre><script>alert(1)</script>".into()),
@@ -402,7 +403,7 @@ mod tests {
 
     #[test]
     fn a_long_story_keeps_its_end() {
-        let many: Vec<Followed> = (0..MOST_PIECES + 5).map(|_| text("x", Part::Whole)).collect();
+        let many: Vec<Followed> = (0..MOST_PIECES + 5).map(|_| text("x", TextPart::Whole)).collect();
         let so_far = read(&many);
         assert_eq!((so_far.pieces.len(), so_far.left_out), (MOST_PIECES, 5));
     }

@@ -55,7 +55,7 @@ fn each_branch_has_its_arguments() {
                 tools: only(&["mcp__files__read", "mcp__files__list"]),
                 available_tools: Some(Vec::new()),
                 mcp_servers: vec![server("files"), server("other")],
-                settings: Settings::Only(Vec::new()),
+                settings: SettingsChoice::Only(Vec::new()),
                 ..claude()
             },
             format!(
@@ -135,13 +135,13 @@ fn each_branch_has_its_arguments() {
         ),
         (
             "no settings at all",
-            CallSpec { settings: Settings::Only(vec![]), ..claude() },
+            CallSpec { settings: SettingsChoice::Only(vec![]), ..claude() },
             format!("{new} --setting-sources= --strict-mcp-config {skip}"),
         ),
         (
             "settings of user and project keep the project's servers",
             CallSpec {
-                settings: Settings::Only(vec![SettingSource::User, SettingSource::Project]),
+                settings: SettingsChoice::Only(vec![SettingSource::User, SettingSource::Project]),
                 ..claude()
             },
             format!("{new} --setting-sources=user,project {skip}"),
@@ -156,7 +156,7 @@ fn each_branch_has_its_arguments() {
 fn the_restricted_form_is_used_where_the_cli_has_it() {
     let help = "  --session-id <x>\n  --tools <x>\n  --setting-sources <x>\n  --strict-mcp-config\n  --restricted x\n";
     let newest = LaunchSetup { capabilities: Capabilities::from_help(AgentKind::Claude, help), ..setup() };
-    let strict = CallSpec { tools: ToolChoice::None, settings: Settings::Only(vec![]), ..claude() };
+    let strict = CallSpec { tools: ToolChoice::None, settings: SettingsChoice::Only(vec![]), ..claude() };
     let plan = launch(&strict, &newest).unwrap().plan;
     assert!(plan.args.contains(&"--restricted".to_owned()), "{:?}", plan.args);
     assert!(!args(&strict).contains("--restricted"));
@@ -177,11 +177,14 @@ fn what_an_old_version_lacks_is_refused_by_name() {
         refused(CallSpec { mode: Mode::Observe, ..claude() }),
         "the installed claude cannot do `mode observe`"
     );
-    let confined =
-        CallSpec { policy: model::Preset::Workspace.into(), settings: Settings::Only(vec![]), ..claude() };
+    let confined = CallSpec {
+        policy: model::Preset::Workspace.into(),
+        settings: SettingsChoice::Only(vec![]),
+        ..claude()
+    };
     assert!(refused(confined).contains("cannot do `policy "));
     assert_eq!(
-        refused(CallSpec { settings: Settings::Only(vec![]), ..claude() }),
+        refused(CallSpec { settings: SettingsChoice::Only(vec![]), ..claude() }),
         "the installed claude cannot do `settings`"
     );
     // Without `--session-id` a call still works; its id is known later.
@@ -260,11 +263,12 @@ fn a_long_system_prompt_is_refused_before_the_kernel_does() {
 #[test]
 fn who_may_only_look_obeys_no_settings_of_the_workspace() {
     for source in [SettingSource::Project, SettingSource::Local] {
-        let settings = Settings::Only(vec![SettingSource::User, source]);
+        let settings = SettingsChoice::Only(vec![SettingSource::User, source]);
         let error = refused(&CallSpec { mode: Mode::Observe, settings, ..claude() });
         assert!(matches!(error, LaunchError::Contradiction { .. }), "{error}");
     }
-    let observed = args(&CallSpec { mode: Mode::Observe, settings: Settings::Only(vec![]), ..claude() });
+    let observed =
+        args(&CallSpec { mode: Mode::Observe, settings: SettingsChoice::Only(vec![]), ..claude() });
     assert!(observed.contains("--strict-mcp-config"), "{observed}");
 }
 
@@ -355,7 +359,7 @@ fn user_servers_stay_out_of_calls_that_limit_tools() {
     for spec in [
         CallSpec { mode: Mode::Observe, ..confined.clone() },
         CallSpec { tools: ToolChoice::None, ..confined.clone() },
-        CallSpec { settings: Settings::Only(vec![]), ..confined.clone() },
+        CallSpec { settings: SettingsChoice::Only(vec![]), ..confined.clone() },
         private,
         CallSpec { policy: CallPolicy::off(), ..confined.clone() },
     ] {

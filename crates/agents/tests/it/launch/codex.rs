@@ -74,7 +74,7 @@ fn each_branch_has_its_arguments() {
         ),
         (
             "no settings",
-            CallSpec { settings: Settings::Only(vec![]), ..codex() },
+            CallSpec { settings: SettingsChoice::Only(vec![]), ..codex() },
             format!(
                 "{START} --dangerously-bypass-approvals-and-sandbox --ignore-user-config --ignore-rules --config=projects={{\"/w\"={{trust_level=\"untrusted\"}}}} \
                  --skip-git-repo-check -"
@@ -176,7 +176,7 @@ fn the_prompt_is_counted_in_characters() {
 #[test]
 fn who_may_only_look_obeys_no_settings_of_the_workspace() {
     for source in [SettingSource::Project, SettingSource::Local] {
-        let settings = Settings::Only(vec![SettingSource::User, source]);
+        let settings = SettingsChoice::Only(vec![SettingSource::User, source]);
         let error = refused(&CallSpec { mode: Mode::Observe, settings, ..codex() });
         assert!(matches!(error, LaunchError::Contradiction { .. }), "{error}");
     }

@@ -110,7 +110,7 @@ fn what_gemini_cannot_enforce_is_refused() {
         CallSpec { mcp_servers: vec![server("a")], ..gemini() },
         CallSpec { max_turns: Some(1), ..gemini() },
         CallSpec { output_schema: Some("{}".into()), ..gemini() },
-        CallSpec { settings: Settings::Only(vec![]), ..gemini() },
+        CallSpec { settings: SettingsChoice::Only(vec![]), ..gemini() },
         CallSpec { session: fork(), ..gemini() },
     ] {
         assert!(matches!(refused(&bad), LaunchError::CannotDo { .. }), "{bad:?}");

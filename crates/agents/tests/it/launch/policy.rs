@@ -2,8 +2,8 @@
 
 use agents::{HostConfig, LaunchError, LaunchSetup, launch};
 use model::{
-    Access, AgentKind, CallPolicy, CallSpec, Confinement, Mode, Network, Policy, Preset, Requirement,
-    RunPlan, Settings, ToolChoice,
+    AgentKind, CallPolicy, CallSpec, Confinement, Mode, Network, Policy, Preset, Requirement, RootAccess,
+    RunPlan, SettingsChoice, ToolChoice,
 };
 
 use super::{setup, spec};
@@ -74,8 +74,8 @@ fn an_agent_writes_its_workspace_and_its_own_state_and_sees_no_other_agents() {
         let may = |path: &str, access| {
             policy.roots.iter().any(|root| root.path == std::path::Path::new(path) && root.access == access)
         };
-        assert!(may("/w", Access::Write), "{agent}: {policy:?}");
-        assert!(may("/spool/private", Access::Read), "{agent}");
+        assert!(may("/w", RootAccess::Write), "{agent}: {policy:?}");
+        assert!(may("/spool/private", RootAccess::Read), "{agent}");
         assert!(
             policy.hidden.contains(&foreign.into()) && policy.hidden.contains(&"/state".into()),
             "{agent}"
@@ -101,7 +101,7 @@ fn caches_are_shared_by_policy_temporary_when_observing_and_never_replace_named_
     let workspace = plan(&with(AgentKind::Claude, Preset::Workspace), &setup);
     assert_eq!(workspace.env["GOPATH"], "/srv/go");
     let root = confinement(&workspace).roots.iter().find(|root| root.path.starts_with("/state/caches"));
-    assert_eq!(root.unwrap().access, Access::Make);
+    assert_eq!(root.unwrap().access, RootAccess::Create);
     assert_eq!(caches(Preset::Observe).unwrap().directory, None);
     assert_eq!(caches(Preset::Restricted), None);
 }
@@ -111,7 +111,7 @@ fn a_confined_agent_does_not_obey_its_workspace_unless_it_is_named() {
     let args = |spec: &CallSpec| plan(spec, &at_home()).args.join(" ");
     let claude = with(AgentKind::Claude, Preset::Workspace);
     assert!(args(&claude).contains("--setting-sources=user --strict-mcp-config"), "{}", args(&claude));
-    let trusting = CallSpec { settings: Settings::Only(vec![model::SettingSource::Project]), ..claude };
+    let trusting = CallSpec { settings: SettingsChoice::Only(vec![model::SettingSource::Project]), ..claude };
     assert!(args(&trusting).contains("--setting-sources=project"));
     let codex = args(&with(AgentKind::Codex, Preset::Workspace));
     assert!(
@@ -125,7 +125,7 @@ fn to_observe_is_to_write_nothing_whatever_the_policy() {
     let spec = CallSpec { mode: Mode::Observe, ..with(AgentKind::Codex, Preset::Workspace) };
     let plan = plan(&spec, &at_home());
     assert_eq!(confinement(&plan).preset, Preset::Observe);
-    assert!(!confinement(&plan).roots.iter().any(|root| root.access == Access::Write));
+    assert!(!confinement(&plan).roots.iter().any(|root| root.access == RootAccess::Write));
 }
 
 #[test]
@@ -222,7 +222,7 @@ fn a_call_that_leaves_no_tool_but_those_of_its_server_is_without_a_shell_as_it_i
     let own = CallSpec {
         tools: ToolChoice::Only(tools.clone()),
         available_tools: Some(Vec::new()),
-        settings: Settings::Only(Vec::new()),
+        settings: SettingsChoice::Only(Vec::new()),
         ..with(AgentKind::Claude, Preset::Restricted)
     };
     let plan = plan(&own, &at_home());
@@ -232,7 +232,7 @@ fn a_call_that_leaves_no_tool_but_those_of_its_server_is_without_a_shell_as_it_i
     for not_enough in [
         CallSpec { available_tools: Some(vec!["Bash".to_owned()]), ..own.clone() },
         CallSpec { available_tools: None, ..own.clone() },
-        CallSpec { settings: Settings::AgentDefault, ..own.clone() },
+        CallSpec { settings: SettingsChoice::AgentDefault, ..own.clone() },
         CallSpec { tools: ToolChoice::Only(vec!["Bash".to_owned()]), ..own.clone() },
     ] {
         let error = launch(&not_enough, &at_home()).unwrap_err();

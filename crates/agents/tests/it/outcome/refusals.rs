@@ -1,8 +1,8 @@
 //! Refused tools, writes and hosts: listed, and no failure.
 
 use model::{
-    AgentKind, AgentState, Bounds, Confined, Confinement, FailureKind, HomeView, Network, Preset,
-    Quarantined, RefusedKind, Requirement, Root, SandboxReport,
+    AgentKind, AgentState, Bounds, Confined, Confinement, FailureKind, HomeView, Network, PolicyRoot, Preset,
+    Quarantined, RefusedKind, Requirement, SandboxReport,
 };
 
 use super::{DONE, Run};
@@ -141,7 +141,7 @@ fn confined() -> SandboxReport {
             preset: Preset::Workspace,
             requirement: Requirement::BestEffort,
             must_hold: Vec::new(),
-            roots: vec![Root::write("/desk/shop")],
+            roots: vec![PolicyRoot::writable("/desk/shop")],
             hidden: Vec::new(),
             protected: Vec::new(),
             network: Network::Full,
