@@ -5,7 +5,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use model::{
-    AgentState, CallPolicy, Confinement, Ground, KeptPath, Policy, Preset, Requirement, RunPlan,
+    AgentState, CallPolicy, Confinement, KeptPath, Policy, PolicyContext, Preset, Requirement, RunPlan,
     SandboxReport,
 };
 use supervisor::Supervisor;
@@ -126,7 +126,7 @@ struct Scene {
 impl Scene {
     fn confinement(&self, namespaces: bool) -> Result<Confinement, Failure> {
         let home = self.work.join("home");
-        let ground = Ground {
+        let ground = PolicyContext {
             workspaces: vec![home.join("shop")],
             state: Some(AgentState {
                 directory: home.join(".agent"),
@@ -137,7 +137,7 @@ impl Scene {
             own: vec![self.work.join("state")],
             proofs: Some(self.work.join("state/proofs")),
             home: Some(home),
-            ..Ground::default()
+            ..PolicyContext::default()
         };
         let requirement = if namespaces { Requirement::Require } else { Requirement::BestEffort };
         let policy = CallPolicy { requirement, ..Preset::Workspace.into() };

@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-use model::{Hold, Preset, Proof, Quarantined, Safeguard, SafeguardName, SandboxReport, exact_path};
+use model::{Enforcement, Preset, Proof, Quarantined, Safeguard, SafeguardName, SandboxReport, exact_path};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -190,7 +190,7 @@ impl From<&SandboxReport> for Sandbox {
         };
         let gap = |gap: &Safeguard| Gap {
             safeguard: gap.name.to_string(),
-            open: gap.hold == Hold::Open,
+            open: gap.enforcement == Enforcement::None,
             why: gap.why.clone(),
         };
         let stopped = |proof: &Proof| proof.escapes.iter().filter(|way| way.stopped).count();

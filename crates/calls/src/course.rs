@@ -16,7 +16,7 @@ use std::time::Duration;
 use agents::{Launch, ParseLimits, Parser, RunSequence};
 use model::{
     Attempt, CallSpec, Claim, ExpectedSession, Failure, FailureKind, Job, JobEnd, Mode, NotStartedReason,
-    Outlives, RunPlan, RunState, SessionChoice, SessionId, StateName, Timestamp, Totals,
+    RunPlan, RunState, SessionChoice, SessionId, StateName, StatusDurability, Timestamp, Totals,
 };
 use serde::{Deserialize, Serialize};
 use store::{FlushTicket, JobFilter, PageRequest};
@@ -399,7 +399,7 @@ impl Course<'_> {
         });
         written.map_err(|error| self.failed(not_written(&error)))?;
         // What a job comes to is kept by the store, which outlives the power.
-        let plan = RunPlan { status_outlives: Outlives::Processes, ..plan };
+        let plan = RunPlan { status_durability: StatusDurability::ProcessExit, ..plan };
         let laid = self.desk.settings.supervisor.prepare(&folder, &plan);
         let laid = laid.map_err(|error| self.failed(not_started(&error, error.hint())))?;
         self.until_it_is_kept().await?;

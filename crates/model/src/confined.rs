@@ -66,7 +66,7 @@ pub struct Quarantined {
 impl Confined {
     /// The safeguards that did not hold in full.
     pub fn gaps(&self) -> impl Iterator<Item = &Safeguard> {
-        self.safeguards.iter().filter(|safeguard| safeguard.hold != Hold::Held)
+        self.safeguards.iter().filter(|safeguard| safeguard.enforcement != Enforcement::Full)
     }
 }
 
@@ -75,22 +75,26 @@ impl Confined {
 pub struct Safeguard {
     /// Which one.
     pub name: SafeguardName,
-    /// Whether it holds.
-    pub hold: Hold,
-    /// By what, or why not.
+    /// Whether the machine enforces it.
+    #[serde(rename = "hold")]
+    pub enforcement: Enforcement,
+    /// The mechanism, or the reason why there is none.
     pub why: String,
 }
 
-/// Whether a safeguard holds.
+/// The degree to which a safeguard is enforced.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Hold {
-    /// It does.
-    Held,
-    /// It does, with the exception that is named.
-    Partly,
-    /// It does not.
-    Open,
+pub enum Enforcement {
+    /// Enforced.
+    #[serde(rename = "held")]
+    Full,
+    /// Enforced, with the exception that [`Safeguard::why`] names.
+    #[serde(rename = "partly")]
+    Partial,
+    /// Not enforced.
+    #[serde(rename = "open")]
+    None,
 }
 
 /// The names of the safeguards.

@@ -35,7 +35,9 @@ pub use call::{
     ToolChoice,
 };
 pub use causes::error_chain;
-pub use confined::{Confined, Escape, Hold, Proof, Quarantined, Safeguard, SafeguardName, SandboxReport};
+pub use confined::{
+    Confined, Enforcement, Escape, Proof, Quarantined, Safeguard, SafeguardName, SandboxReport,
+};
 pub use event::{AgentEvent, Finish, McpServerState, TextPart, ToolOutput, Unreadable};
 pub use home_view::HomeView;
 pub use hosts::{HostRule, is_public};
@@ -44,13 +46,13 @@ pub use job_id::{BadJobId, ExchangeId, JobId, JobIdPrefix};
 pub use job_state::{BadStateName, JobState, StateName, TerminalState};
 pub use limits::{Deadline, Limits};
 pub use outcome::{
-    BackgroundStatus, BackgroundTask, Failure, FailureKind, HIGHEST_COST_USD, MOST_TOKENS, Outcome,
+    BackgroundStatus, BackgroundTask, Failure, FailureKind, MAX_COST_USD, MAX_TOKENS, Outcome,
     PermissionDenial, RefusedAction, RefusedKind, SessionMismatch, Totals, Usage, Verdict,
 };
-pub use plan::{Lasts, Outlives, PlanError, RunPlan};
+pub use plan::{PlanError, RunLifetime, RunPlan, StatusDurability};
 pub use policy::{
-    Bounds, CallPolicy, Confinement, Ground, IfCreated, Network, PRIVATE_FOLDERS, Policy, PolicyError,
-    PolicyRoot, Preset, Protected, Requirement, RootAccess, is_in_products, protected_in,
+    Bounds, CallPolicy, Confinement, Network, OnCreate, PRIVATE_DIRECTORIES, Policy, PolicyContext,
+    PolicyError, PolicyRoot, Preset, Protected, Requirement, RootAccess, is_in_products, protected_in,
 };
 pub use progress::{Attempt, Claim, Lease, Owner, Progress, Transition, TransitionError};
 pub use report::{End, Exit, NotStarted, NotStartedReason, RunReport, TreeEnd, TreeUsage};

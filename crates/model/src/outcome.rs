@@ -338,10 +338,10 @@ impl Usage {
 }
 
 /// The highest cost of one call, in dollars, that is believed: a single false figure would spoil every sum.
-pub const HIGHEST_COST_USD: f64 = 100_000.0;
+pub const MAX_COST_USD: f64 = 100_000.0;
 
 /// The largest number of tokens of one call that is believed.
-pub const MOST_TOKENS: u64 = 100_000_000_000;
+pub const MAX_TOKENS: u64 = 100_000_000_000;
 
 /// What an agent counts over a whole session.
 #[derive(Debug, Clone, Copy, PartialEq, Default, Serialize, Deserialize)]

@@ -30,34 +30,38 @@ pub struct RunPlan {
     pub limits: Limits,
     /// What it may touch.
     pub policy: Policy,
-    /// What its status has to outlive.
-    #[serde(default)]
-    pub status_outlives: Outlives,
-    /// How long it may go on.
-    #[serde(default)]
-    pub lasts: Lasts,
+    /// The crash that its status file survives.
+    #[serde(default, rename = "status_outlives")]
+    pub status_durability: StatusDurability,
+    /// The lifetime of the run relative to its starter.
+    #[serde(default, rename = "lasts")]
+    pub lifetime: RunLifetime,
 }
 
-/// How long a run may go on, beside its limits.
+/// The lifetime of a run relative to the process that started it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Lasts {
-    /// To its own end, whatever becomes of its starter. For one that finds its runs again, or may be replaced.
+pub enum RunLifetime {
+    /// The run survives its starter. For a starter that re-attaches to its runs, or whose successor does.
     #[default]
-    ToItsEnd,
-    /// No longer than the process that starts it, however that ends: nobody would hear the answer.
-    AsLongAsItsStarter,
+    #[serde(rename = "to_its_end")]
+    Detached,
+    /// The run is stopped when its starter exits, for whatever reason: no process would read the result.
+    #[serde(rename = "as_long_as_its_starter")]
+    BoundToStarter,
 }
 
-/// What the status of a run has to outlive.
+/// The crash that the status file of a run survives.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Outlives {
-    /// A loss of power: it is forced to the disk before it counts.
+pub enum StatusDurability {
+    /// A power loss: each write is fsynced.
     #[default]
-    Power,
-    /// Every process. For a starter that keeps a record of its own, which outlives the power.
-    Processes,
+    #[serde(rename = "power")]
+    PowerLoss,
+    /// The exit of every process, but not a power loss: no fsync. For a starter with a durable record of its own.
+    #[serde(rename = "processes")]
+    ProcessExit,
 }
 
 impl RunPlan {
@@ -72,8 +76,8 @@ impl RunPlan {
             private_files: BTreeMap::new(),
             limits: Limits::default(),
             policy: Policy::default(),
-            status_outlives: Outlives::default(),
-            lasts: Lasts::default(),
+            status_durability: StatusDurability::default(),
+            lifetime: RunLifetime::default(),
         }
     }
 
@@ -177,7 +181,7 @@ mod tests {
     #[test]
     fn a_status_outlives_the_power_unless_somebody_says_otherwise() {
         let plan = RunPlan::new("/bin/true", "/");
-        assert_eq!(plan.status_outlives, Outlives::Power);
+        assert_eq!(plan.status_durability, StatusDurability::PowerLoss);
         let mut json = serde_json::to_value(&plan).unwrap();
         json.as_object_mut().unwrap().remove("status_outlives");
         assert_eq!(serde_json::from_value::<RunPlan>(json).unwrap(), plan);
@@ -187,7 +191,7 @@ mod tests {
     fn a_run_outlives_its_starter_unless_somebody_says_otherwise() {
         let mut json = serde_json::to_value(plan()).unwrap();
         json.as_object_mut().unwrap().remove("lasts");
-        assert_eq!(serde_json::from_value::<RunPlan>(json).unwrap().lasts, Lasts::ToItsEnd);
+        assert_eq!(serde_json::from_value::<RunPlan>(json).unwrap().lifetime, RunLifetime::Detached);
     }
 
     #[test]

@@ -18,7 +18,7 @@ use known_paths::SECRETS;
 pub use known_paths::{is_in_products, protected_in};
 
 /// Folders that every sandbox with namespaces has its own of.
-pub const PRIVATE_FOLDERS: [&str; 3] = ["/tmp", "/var/tmp", "/run"];
+pub const PRIVATE_DIRECTORIES: [&str; 3] = ["/tmp", "/var/tmp", "/run"];
 
 /// The confinement a run is carried out with.
 ///
@@ -126,14 +126,14 @@ pub struct Protected {
     #[serde(with = "crate::exact_path")]
     pub path: PathBuf,
     /// What happens when the path does not exist at the start of a run and is created during it.
-    #[serde(alias = "kind")]
-    pub if_created: IfCreated,
+    #[serde(rename = "if_created", alias = "kind")]
+    pub on_create: OnCreate,
 }
 
 /// What happens to a protected path that is created during a run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum IfCreated {
+pub enum OnCreate {
     /// It is quarantined as soon as it appears: a program that the user runs meanwhile would obey it.
     QuarantineAtOnce,
     /// It is quarantined when the run is over.
@@ -389,7 +389,7 @@ impl Bounds {
 
 /// What a policy is about: the folders of one call on one machine.
 #[derive(Debug, Clone, Default)]
-pub struct Ground {
+pub struct PolicyContext {
     /// The folders that the call works in.
     pub workspaces: Vec<PathBuf>,
     /// The agent's own state.
@@ -424,7 +424,7 @@ pub struct Ground {
 
 impl CallPolicy {
     /// The policy with all its paths, or why the call cannot have it there.
-    pub fn confine(&self, ground: &Ground) -> Result<Policy, PolicyError> {
+    pub fn confine(&self, ground: &PolicyContext) -> Result<Policy, PolicyError> {
         if self.is_off() {
             return Ok(Policy::Off);
         }
@@ -459,7 +459,7 @@ impl CallPolicy {
         let protected = ground.workspaces.iter().filter(|_| self.preset.writes());
         let protected = protected.flat_map(|workspace| protected_in(workspace));
         let programs = ground.settings_programs.iter().filter(|_| self.preset.writes()).cloned();
-        let protected = protected.chain(programs.map(|path| Protected { path, if_created: IfCreated::Keep }));
+        let protected = protected.chain(programs.map(|path| Protected { path, on_create: OnCreate::Keep }));
         Ok(Policy::Confined(Box::new(Confinement {
             preset: self.preset,
             requirement: self.requirement,
@@ -484,7 +484,7 @@ impl CallPolicy {
         })))
     }
 
-    fn hidden(&self, ground: &Ground) -> Vec<PathBuf> {
+    fn hidden(&self, ground: &PolicyContext) -> Vec<PathBuf> {
         let secrets = ground.home.iter().flat_map(|home| SECRETS.iter().map(|name| home.join(name)));
         let is_its_own = |path: &PathBuf| ground.state.iter().any(|state| state.directory.starts_with(path));
         let foreign = ground.foreign_state.iter().filter(|path| !is_its_own(path)).cloned();

@@ -15,7 +15,7 @@ use agents::{
 use futures_util::StreamExt;
 use futures_util::future::BoxFuture;
 use futures_util::stream::{self, BoxStream};
-use model::{AgentEvent, AgentKind, Lasts, Limits, Outcome, RunPlan, RunReport, SessionId, Totals};
+use model::{AgentEvent, AgentKind, Limits, Outcome, RunLifetime, RunPlan, RunReport, SessionId, Totals};
 use supervisor::{Events, Offsets, Run, RunEvent, Spool, StartError};
 
 use crate::answer::{LastRun, Told, answer};
@@ -240,7 +240,7 @@ impl Exchange {
         let _ = agents::seed_private_state(spec, &setup);
         let launch = agents::launch(spec, &setup)?;
         // Nobody but this program ever hears the answer, so nothing is to outlive it, even when it is killed.
-        let plan = RunPlan { lasts: Lasts::AsLongAsItsStarter, ..launch.plan.clone() };
+        let plan = RunPlan { lifetime: RunLifetime::BoundToStarter, ..launch.plan.clone() };
         let place = spool.folder().to_owned();
         let start = async move { supervisor.start(&place, &plan).await.map(Run::stop_on_drop) };
         let started = self.starting.insert(Box::pin(start)).await;

@@ -7,7 +7,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use agents::HostConfig;
-use model::{CallPolicy, PRIVATE_FOLDERS};
+use model::{CallPolicy, PRIVATE_DIRECTORIES};
 
 use crate::config::{ProviderConfig, state_folder};
 use crate::spool_folder::PREFIX;
@@ -36,7 +36,7 @@ pub(crate) fn of(
 /// The folders of requests: prompts, answers, and the secrets of servers for as long as they run.
 fn requests_in(spools: &Path, needed: &[&Path]) -> Vec<PathBuf> {
     // A sandbox has its own of these, and an empty one in its place would be in the agent's way.
-    if PRIVATE_FOLDERS.iter().any(|folder| spools.starts_with(folder)) {
+    if PRIVATE_DIRECTORIES.iter().any(|folder| spools.starts_with(folder)) {
         return Vec::new();
     }
     if !needed.iter().any(|path| path.starts_with(spools)) {

@@ -6,7 +6,7 @@
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
-use model::{IfCreated, Protected, is_in_products};
+use model::{OnCreate, Protected, is_in_products};
 
 use crate::git_includes::{ConfigEntry, included_by, read_entries, resolve};
 use crate::layout::Layout;
@@ -92,13 +92,13 @@ impl Layout {
             NamedPath::Hooks(path) => Some(path),
             NamedPath::Program(_) | NamedPath::IfExists(_) => None,
         }));
-        let protected = |if_created| move |path| Protected { path, if_created };
-        let obeyed = obeyed.into_iter().map(protected(IfCreated::QuarantineAtOnce));
-        let programs = programs.into_iter().map(protected(IfCreated::QuarantineAtEnd));
+        let protected = |on_create| move |path| Protected { path, on_create };
+        let obeyed = obeyed.into_iter().map(protected(OnCreate::QuarantineAtOnce));
+        let programs = programs.into_iter().map(protected(OnCreate::QuarantineAtEnd));
         self.protect_followed(obeyed.chain(programs));
         // The links themselves are held by their directory, which is read-only now.
         let links = hooks.iter().flat_map(|hooks| self.linked_hooks(hooks)).collect::<Vec<_>>();
-        self.protect_followed(links.into_iter().map(protected(IfCreated::QuarantineAtEnd)));
+        self.protect_followed(links.into_iter().map(protected(OnCreate::QuarantineAtEnd)));
     }
 
     /// Returns the path of a program, unless it need not be protected.

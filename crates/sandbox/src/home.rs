@@ -10,7 +10,7 @@ use std::io::{self, Read};
 use std::os::unix::fs::{PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
 
-use model::{HomeView, PRIVATE_FOLDERS};
+use model::{HomeView, PRIVATE_DIRECTORIES};
 
 use crate::home_files::{profile, sanitized};
 use crate::needed::interpreter;
@@ -372,7 +372,9 @@ fn can_be_absent(directory: &Path) -> bool {
     let is_of_the_system = ["/bin/sh", "/etc", "/usr", "/proc", "/dev"]
         .iter()
         .any(|path| Real::path(Path::new(path)).unwrap_or_else(|_| path.into()).starts_with(directory));
-    directory.is_dir() && !is_of_the_system && !PRIVATE_FOLDERS.iter().any(|own| directory == Path::new(own))
+    directory.is_dir()
+        && !is_of_the_system
+        && !PRIVATE_DIRECTORIES.iter().any(|own| directory == Path::new(own))
 }
 
 /// Returns whether a path leads to a program. Keys and tokens are none.

@@ -8,7 +8,7 @@ use std::io;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt};
 use std::path::{Component, Path, PathBuf};
 
-use model::{Confinement, IfCreated, PRIVATE_FOLDERS as PRIVATE, Protected, RootAccess};
+use model::{Confinement, OnCreate, PRIVATE_DIRECTORIES as PRIVATE, Protected, RootAccess};
 use serde::{Deserialize, Serialize};
 
 use crate::aliases::Mounts;
@@ -145,7 +145,7 @@ impl Layout {
             layout.protect(protected);
         }
         for path in around.own_programs {
-            layout.protect(&Protected { path: path.clone(), if_created: IfCreated::QuarantineAtEnd });
+            layout.protect(&Protected { path: path.clone(), on_create: OnCreate::QuarantineAtEnd });
         }
         let repositories = layout.protect_repositories(confinement, repositories, home, copies)?;
         for other in others {
@@ -345,13 +345,13 @@ impl Layout {
                     return;
                 }
                 Err(_) => {
-                    let time = match protected.if_created {
-                        IfCreated::Keep => return,
+                    let time = match protected.on_create {
+                        OnCreate::Keep => return,
                         _ if !is_last && path.ends_with(".git") => QuarantineTime::AtEndUnlessInert,
                         // A directory on the way to a file that the configuration of git includes.
                         _ if !is_last => QuarantineTime::AtEnd,
-                        IfCreated::QuarantineAtOnce => QuarantineTime::AtOnce,
-                        IfCreated::QuarantineAtEnd => QuarantineTime::AtEnd,
+                        OnCreate::QuarantineAtOnce => QuarantineTime::AtOnce,
+                        OnCreate::QuarantineAtEnd => QuarantineTime::AtEnd,
                     };
                     self.quarantine.add(path, time);
                     return;

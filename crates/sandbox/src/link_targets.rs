@@ -54,14 +54,14 @@ impl Layout {
     /// as unprotected.
     pub fn protect_followed(&mut self, protected: impl IntoIterator<Item = Protected>) {
         let mut ends = Vec::new();
-        for Protected { path, if_created } in protected {
+        for Protected { path, on_create } in protected {
             let FollowedPath { links, end } = FollowedPath::of(&path);
             for link in links {
                 if self.can_be_written(&link) {
-                    self.protect(&Protected { path: link, if_created });
+                    self.protect(&Protected { path: link, on_create });
                 }
             }
-            ends.push(Protected { path: end, if_created });
+            ends.push(Protected { path: end, on_create });
         }
         // A directory that is read-only as a whole comes before its contents, which then need no mount.
         ends.sort_by_key(|protected| protected.path.components().count());

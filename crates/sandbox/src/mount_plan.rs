@@ -8,7 +8,7 @@ use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 
-use model::PRIVATE_FOLDERS as PRIVATE;
+use model::PRIVATE_DIRECTORIES as PRIVATE;
 use serde::{Deserialize, Serialize};
 
 use crate::layout::Mount;

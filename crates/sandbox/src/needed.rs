@@ -8,7 +8,7 @@ use std::fs::File;
 use std::io::Read;
 use std::path::{Path, PathBuf};
 
-use model::PRIVATE_FOLDERS;
+use model::PRIVATE_DIRECTORIES;
 
 /// A link to a program leads over at most so many others.
 const MAX_LINKS: usize = 16;
@@ -38,7 +38,7 @@ pub(crate) fn needed(program: &Path, env: &BTreeMap<String, String>, own: Option
 
 /// Whether a sandbox with namespaces has its own of a directory above this path.
 pub(crate) fn is_below_private(path: &Path) -> bool {
-    PRIVATE_FOLDERS.iter().any(|private| path.starts_with(private) && path != Path::new(private))
+    PRIVATE_DIRECTORIES.iter().any(|private| path.starts_with(private) && path != Path::new(private))
 }
 
 /// Returns where a program is, and every link on the way to it: the installations, or the files alone where those are not in one.

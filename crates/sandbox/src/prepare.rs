@@ -10,7 +10,8 @@ use std::path::{Path, PathBuf};
 
 use model::exact_path::show_path;
 use model::{
-    AgentState, Confined, Confinement, Escape, Network, PRIVATE_FOLDERS as PRIVATE, Requirement, RootAccess,
+    AgentState, Confined, Confinement, Escape, Network, PRIVATE_DIRECTORIES as PRIVATE, Requirement,
+    RootAccess,
 };
 use rustix::io::{FdFlags, fcntl_setfd};
 use rustix::pipe::{PipeFlags, pipe_with};

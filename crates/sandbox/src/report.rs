@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use model::{Confined, Confinement, Hold, Network, Proof, Safeguard, SafeguardName};
+use model::{Confined, Confinement, Enforcement, Network, Proof, Safeguard, SafeguardName};
 
 use crate::description::Applied;
 use crate::machine::{Machine, Tier};
@@ -23,7 +23,7 @@ pub(crate) struct Facts<'a> {
     pub exposed: &'a [PathBuf],
 }
 
-type Verdict = (SafeguardName, Hold, String);
+type Verdict = (SafeguardName, Enforcement, String);
 
 impl Facts<'_> {
     pub fn confined(&self, proof: Proof) -> Confined {
@@ -36,10 +36,10 @@ impl Facts<'_> {
                 held(self.applied.privileges),
                 "no capabilities, no new privileges".to_owned(),
             ),
-            (SafeguardName::OpenFiles, Hold::Held, "closed when the agent starts".to_owned()),
+            (SafeguardName::OpenFiles, Enforcement::Full, "closed when the agent starts".to_owned()),
         ];
         let all = files.into_iter().chain(others).chain(rights).chain(self.bounds());
-        let safeguards = all.map(|(name, hold, why)| Safeguard { name, hold, why }).collect();
+        let safeguards = all.map(|(name, enforcement, why)| Safeguard { name, enforcement, why }).collect();
         Confined {
             policy: self.confinement.clone(),
             safeguards,
@@ -59,72 +59,73 @@ impl Facts<'_> {
 
     fn writes(&self) -> Verdict {
         let (hold, why) = match (self.namespaces(), self.applied.files) {
-            (true, true) => (Hold::Held, "read-only mounts, Landlock"),
-            (true, false) => (Hold::Held, "read-only mounts"),
+            (true, true) => (Enforcement::Full, "read-only mounts, Landlock"),
+            (true, false) => (Enforcement::Full, "read-only mounts"),
             (false, true) if self.shares_temporary => (
-                Hold::Partly,
+                Enforcement::Partial,
                 "Landlock; not the rights and times of files, and temporary folders and terminals are shared",
             ),
-            (false, true) => {
-                (Hold::Partly, "Landlock; not the rights and times of files, and terminals are shared")
-            }
-            (false, false) => (Hold::Open, "needs bubblewrap or Landlock"),
+            (false, true) => (
+                Enforcement::Partial,
+                "Landlock; not the rights and times of files, and terminals are shared",
+            ),
+            (false, false) => (Enforcement::None, "needs bubblewrap or Landlock"),
         };
         (SafeguardName::Writes, hold, why.to_owned())
     }
 
     fn hidden(&self) -> Verdict {
         let (hold, why) = match (self.namespaces(), self.applied.files) {
-            (true, _) => (Hold::Held, "empty mounts"),
-            (false, true) => (Hold::Partly, "Landlock; that a file is there can be seen"),
-            (false, false) => (Hold::Open, "needs bubblewrap or Landlock"),
+            (true, _) => (Enforcement::Full, "empty mounts"),
+            (false, true) => (Enforcement::Partial, "Landlock; that a file is there can be seen"),
+            (false, false) => (Enforcement::None, "needs bubblewrap or Landlock"),
         };
         (SafeguardName::HiddenPaths, hold, why.to_owned())
     }
 
     fn protected(&self) -> Verdict {
         let (hold, why) = match (self.namespaces(), self.unprotected) {
-            _ if self.confinement.protected.is_empty() => (Hold::Held, "nothing is protected".to_owned()),
+            _ if self.confinement.protected.is_empty() => (Enforcement::Full, "nothing is protected".to_owned()),
             (true, []) if !self.knows_others => (
-                Hold::Partly,
+                Enforcement::Partial,
                 "read-only mounts; new ones are quarantined, but not when two runs create them at the same time: \
                  there is no directory for the lists of active runs"
                     .to_owned(),
             ),
-            (true, []) => (Hold::Held, "read-only mounts; new ones are quarantined".to_owned()),
+            (true, []) => (Enforcement::Full, "read-only mounts; new ones are quarantined".to_owned()),
             (true, links) => {
-                (Hold::Partly, format!("read-only mounts, except for links and the workspace itself: {}", list_of(links)))
+                (Enforcement::Partial, format!("read-only mounts, except for links and the workspace itself: {}", list_of(links)))
             }
-            (false, _) => (Hold::Open, "existing ones need bubblewrap; new ones are quarantined".to_owned()),
+            (false, _) => (Enforcement::None, "existing ones need bubblewrap; new ones are quarantined".to_owned()),
         };
         (SafeguardName::ProtectedPaths, hold, why)
     }
 
     fn processes(&self) -> Verdict {
         let (hold, why) = match (self.namespaces(), self.applied.scopes) {
-            (true, _) => (Hold::Held, "pid namespace"),
-            (false, true) => (Hold::Partly, "Landlock holds signals; others can be seen"),
-            (false, false) => (Hold::Open, "needs bubblewrap, or Landlock 6"),
+            (true, _) => (Enforcement::Full, "pid namespace"),
+            (false, true) => (Enforcement::Partial, "Landlock holds signals; others can be seen"),
+            (false, false) => (Enforcement::None, "needs bubblewrap, or Landlock 6"),
         };
         (SafeguardName::Processes, hold, why.to_owned())
     }
 
     fn lifetime(&self) -> Verdict {
         if self.namespaces() {
-            (SafeguardName::Lifetime, Hold::Held, "pid namespace".to_owned())
+            (SafeguardName::Lifetime, Enforcement::Full, "pid namespace".to_owned())
         } else {
             let why =
                 "the supervisor; not a process that hides from the recovery after a kill of the supervisor";
-            (SafeguardName::Lifetime, Hold::Partly, why.to_owned())
+            (SafeguardName::Lifetime, Enforcement::Partial, why.to_owned())
         }
     }
 
     fn network(&self) -> Verdict {
         let (hold, why) = match (&self.confinement.network, self.namespaces()) {
-            (Network::Full, _) => (Hold::Held, "everybody may be reached"),
-            (Network::None, true) => (Hold::Held, "network namespace"),
+            (Network::Full, _) => (Enforcement::Full, "everybody may be reached"),
+            (Network::None, true) => (Enforcement::Full, "network namespace"),
             (Network::Hosts(_), true) => {
-                (Hold::Held, "network namespace, and a proxy that asks no other host")
+                (Enforcement::Full, "network namespace, and a proxy that asks no other host")
             }
             (Network::None, false) => (held(self.applied.seccomp), "seccomp: no socket of the internet"),
             (Network::Hosts(_), false) => {
@@ -139,14 +140,14 @@ impl Facts<'_> {
         let abstract_names =
             self.applied.scopes || (self.namespaces() && self.confinement.network != Network::Full);
         let (hold, why) = match (self.confinement.unix_sockets, self.namespaces()) {
-            (false, _) if self.applied.seccomp => (Hold::Held, "seccomp: none can be made"),
-            _ if !abstract_names => (Hold::Open, "abstract names need Landlock 6"),
+            (false, _) if self.applied.seccomp => (Enforcement::Full, "seccomp: none can be made"),
+            _ if !abstract_names => (Enforcement::None, "abstract names need Landlock 6"),
             (_, true) => (
-                Hold::Partly,
+                Enforcement::Partial,
                 "own /run and /tmp, and all that were bound at the start are covered; not what is bound elsewhere later",
             ),
             (_, false) => {
-                (Hold::Open, "Landlock holds abstract names; those in the file system need bubblewrap")
+                (Enforcement::None, "Landlock holds abstract names; those in the file system need bubblewrap")
             }
         };
         (SafeguardName::UnixSockets, hold, why.to_owned())
@@ -158,24 +159,26 @@ impl Facts<'_> {
         let processes = bounds.processes.map(|count| {
             let counted = self.machine.cgroup.as_ref().is_some_and(|cgroup| cgroup.processes);
             let (hold, why) = match (self.namespaces(), is_root) {
-                _ if counted => (Hold::Held, format!("cgroup: at most {count}")),
+                _ if counted => (Enforcement::Full, format!("cgroup: at most {count}")),
                 (false, _) => (
-                    Hold::Open,
+                    Enforcement::None,
                     "needs bubblewrap: without, all processes of the user would be counted".to_owned(),
                 ),
-                (true, true) => (Hold::Open, "the kernel does not hold root to it".to_owned()),
-                (true, false) => (Hold::Held, format!("at most {count}")),
+                (true, true) => (Enforcement::None, "the kernel does not hold root to it".to_owned()),
+                (true, false) => (Enforcement::Full, format!("at most {count}")),
             };
             (SafeguardName::ProcessCount, hold, why)
         });
         let file = bounds
             .file_bytes
-            .map(|bytes| (SafeguardName::FileSize, Hold::Held, format!("at most {bytes} bytes")));
+            .map(|bytes| (SafeguardName::FileSize, Enforcement::Full, format!("at most {bytes} bytes")));
         let memory = bounds.memory_bytes.map(|bytes| {
             let (hold, why) = match &self.machine.cgroup {
-                Some(cgroup) if cgroup.memory => (Hold::Held, format!("cgroup: at most {bytes} bytes")),
-                Some(_) => (Hold::Open, "the cgroup that is delegated counts no memory".to_owned()),
-                None => (Hold::Open, "no cgroup (version 2) is delegated to this user".to_owned()),
+                Some(cgroup) if cgroup.memory => {
+                    (Enforcement::Full, format!("cgroup: at most {bytes} bytes"))
+                }
+                Some(_) => (Enforcement::None, "the cgroup that is delegated counts no memory".to_owned()),
+                None => (Enforcement::None, "no cgroup (version 2) is delegated to this user".to_owned()),
             };
             (SafeguardName::Memory, hold, why)
         });
@@ -183,6 +186,6 @@ impl Facts<'_> {
     }
 }
 
-fn held(is_held: bool) -> Hold {
-    if is_held { Hold::Held } else { Hold::Open }
+fn held(is_held: bool) -> Enforcement {
+    if is_held { Enforcement::Full } else { Enforcement::None }
 }

@@ -7,7 +7,7 @@
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
-use model::{IfCreated, Protected};
+use model::{OnCreate, Protected};
 
 use crate::beneath::read_ordinary_file;
 
@@ -97,7 +97,7 @@ impl Repository {
 
     /// What in it makes git run commands, or leads it to another repository; and what belongs to other worktrees.
     pub fn protected(&self) -> Vec<Protected> {
-        use IfCreated::{Keep, QuarantineAtOnce};
+        use OnCreate::{Keep, QuarantineAtOnce};
         let shared = [
             ("hooks", QuarantineAtOnce),
             ("config", QuarantineAtOnce),
@@ -105,9 +105,9 @@ impl Repository {
             ("commondir", QuarantineAtOnce),
             ("worktrees", Keep),
         ];
-        let below = |directory: &Path, (name, if_created): (&str, IfCreated)| Protected {
+        let below = |directory: &Path, (name, on_create): (&str, OnCreate)| Protected {
             path: directory.join(name),
-            if_created,
+            on_create,
         };
         shared
             .map(|thing| below(&self.common, thing))
@@ -118,9 +118,9 @@ impl Repository {
 
     /// What leads the worktree to another repository or configuration.
     pub fn protected_of_worktree(&self) -> impl Iterator<Item = Protected> {
-        let if_created = IfCreated::QuarantineAtOnce;
+        let on_create = OnCreate::QuarantineAtOnce;
         let names = ["config.worktree", "commondir", "gitdir"];
-        names.into_iter().map(move |name| Protected { path: self.own.join(name), if_created })
+        names.into_iter().map(move |name| Protected { path: self.own.join(name), on_create })
     }
 }
 
@@ -135,12 +135,12 @@ pub(crate) fn protected_of_directory(workspace: &Path) -> Vec<Protected> {
     if is_repository(workspace) {
         return protected_of_bare(workspace);
     }
-    vec![Protected { path: workspace.join("HEAD"), if_created: IfCreated::QuarantineAtEnd }]
+    vec![Protected { path: workspace.join("HEAD"), on_create: OnCreate::QuarantineAtEnd }]
 }
 
 /// Returns the protected paths of a repository without a worktree of its own.
 pub(crate) fn protected_of_bare(git: &Path) -> Vec<Protected> {
-    let protected = |name| Protected { path: git.join(name), if_created: IfCreated::QuarantineAtOnce };
+    let protected = |name| Protected { path: git.join(name), on_create: OnCreate::QuarantineAtOnce };
     ["hooks", "config", "config.worktree", "commondir"].map(protected).to_vec()
 }
 

@@ -23,7 +23,7 @@ const FORMER_TOOL_TIMEOUT: Duration = Duration::from_mins(5);
 const HEAD_CHARS: usize = 120;
 
 /// More tokens than this are not believed of one job: sums of them stay exact, in whole numbers and in floating ones.
-const MOST_TOKENS: u64 = 1 << 53;
+const MAX_TOKENS: u64 = 1 << 53;
 
 /// The columns that a step of the job reads and writes.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -323,7 +323,7 @@ impl Reader {
 fn addable(usage: Usage) -> Usage {
     let Usage { input, output, cached, reasoning } = usage;
     let [input, output, cached, reasoning] =
-        [input, output, cached, reasoning].map(|tokens| tokens.min(MOST_TOKENS));
+        [input, output, cached, reasoning].map(|tokens| tokens.min(MAX_TOKENS));
     Usage { input, output, cached, reasoning }
 }
 

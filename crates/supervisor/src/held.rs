@@ -13,7 +13,7 @@ use std::path::Path;
 use std::process::Stdio;
 use std::time::{Duration, Instant};
 
-use model::{Lasts, Outlives, ProcessIdentity, RunId, RunPlan, RunStatus, STATUS_VERSION};
+use model::{ProcessIdentity, RunId, RunLifetime, RunPlan, RunStatus, STATUS_VERSION, StatusDurability};
 use rustix::fs::{
     AtFlags, Dir, FallocateFlags, FlockOperation, Mode, OFlags, fallocate, fchmod, flock, mkdir, mkdirat,
     openat, renameat, statat, unlinkat,
@@ -161,9 +161,9 @@ impl LockedSpool {
             self.create(name)?;
         }
         self.make_room()?;
-        let starter = match plan.lasts {
-            Lasts::ToItsEnd => None,
-            Lasts::AsLongAsItsStarter => Some(this_process()?),
+        let starter = match plan.lifetime {
+            RunLifetime::Detached => None,
+            RunLifetime::BoundToStarter => Some(this_process()?),
         };
         let order = RunManifest { version: STATUS_VERSION, run_id, plan: plan.clone(), starter };
         self.create(PLAN)?.write_all(&serde_json::to_vec(&order)?)
@@ -269,7 +269,7 @@ impl LockedSpool {
     }
 
     /// Writes the first status. A disk that is full refuses it, and the run is not to be.
-    pub fn first_status(&self, status: &RunStatus, outlives: Outlives) -> io::Result<Vec<u8>> {
+    pub fn first_status(&self, status: &RunStatus, outlives: StatusDurability) -> io::Result<Vec<u8>> {
         StatusSlot { spool: self, file: self.open(FIRST, SLOT)?, name: FIRST, outlives }.publish(status)
     }
 
@@ -285,7 +285,7 @@ impl LockedSpool {
     }
 
     /// The room that was taken for the last status when the run was laid down.
-    pub fn last_status(&self, outlives: Outlives) -> io::Result<StatusSlot<'_>> {
+    pub fn last_status(&self, outlives: StatusDurability) -> io::Result<StatusSlot<'_>> {
         let file = match self.open(NEXT, OFlags::WRONLY) {
             // As with the streams.
             Err(error) if error.kind() == io::ErrorKind::NotFound => self.make_room()?,
@@ -295,7 +295,7 @@ impl LockedSpool {
     }
 
     /// Takes the room for a status that somebody else than the supervisor has to write.
-    pub fn reserve_status(&self, outlives: Outlives) -> io::Result<StatusSlot<'_>> {
+    pub fn reserve_status(&self, outlives: StatusDurability) -> io::Result<StatusSlot<'_>> {
         Ok(StatusSlot { spool: self, file: self.make_room()?, name: NEXT, outlives })
     }
 
@@ -348,7 +348,7 @@ pub struct StatusSlot<'a> {
     spool: &'a LockedSpool,
     file: File,
     name: &'static str,
-    outlives: Outlives,
+    outlives: StatusDurability,
 }
 
 impl StatusSlot<'_> {
@@ -367,7 +367,7 @@ impl StatusSlot<'_> {
             // kept elsewhere, and otherwise every run would hold it for as long as it is kept.
             self.file.set_len(json.len() as u64)?;
         }
-        if self.outlives == Outlives::Power {
+        if self.outlives == StatusDurability::PowerLoss {
             self.file.sync_data()?;
         }
         renameat(&self.spool.folder, self.name, &self.spool.folder, STATUS)?;

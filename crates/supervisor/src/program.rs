@@ -156,7 +156,7 @@ fn execute(folder: &OsStr, ready: &Ready) -> Result<(), GaveUp> {
     let RunManifest { run_id, plan, starter, .. } = spool.order()?.ok_or_else(|| GaveUp::NoPlan(name()))?;
     let files = open_streams(&spool).map_err(GaveUp::Write)?;
     // Its room was taken before the agent can fill the disk.
-    let last_slot = spool.last_status(plan.status_outlives).map_err(GaveUp::Write)?;
+    let last_slot = spool.last_status(plan.status_durability).map_err(GaveUp::Write)?;
 
     let status = RunStatus {
         version: STATUS_VERSION,
@@ -235,7 +235,7 @@ fn announce(
     launched: &Launched,
 ) -> io::Result<Vec<u8>> {
     let status = RunStatus { state: RunState::Running { agent: launched.tree.agent() }, ..status.clone() };
-    let told = spool.first_status(&status, plan.status_outlives)?;
+    let told = spool.first_status(&status, plan.status_durability)?;
     spool.forget_plan()?;
     Ok(told)
 }

@@ -7,8 +7,8 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use model::{
-    End, Hold, Outlives, ProcessIdentity, RunId, RunReport, RunState, RunStatus, STATUS_VERSION, Safeguard,
-    SafeguardName, SandboxReport, TreeEnd, TreeUsage,
+    End, Enforcement, ProcessIdentity, RunId, RunReport, RunState, RunStatus, STATUS_VERSION, Safeguard,
+    SafeguardName, SandboxReport, StatusDurability, TreeEnd, TreeUsage,
 };
 
 use crate::guard::Guard;
@@ -129,7 +129,7 @@ fn write_down(held: &LockedSpool, status: RunStatus, report: &RunReport) -> io::
     held.forget_plan()?;
     held.clear_first_status()?;
     held.forget_quarantine()?;
-    held.reserve_status(Outlives::Power)?
+    held.reserve_status(StatusDurability::PowerLoss)?
         .publish(&RunStatus { state: RunState::Ended(report.clone()), ..status })?;
     Ok(())
 }
@@ -232,10 +232,10 @@ fn without_supervisor(mut sandbox: SandboxReport) -> SandboxReport {
         && !confined.policy.protected.is_empty()
     {
         let is_held = |safeguard: &&mut Safeguard| {
-            safeguard.name == SafeguardName::ProtectedPaths && safeguard.hold == Hold::Held
+            safeguard.name == SafeguardName::ProtectedPaths && safeguard.enforcement == Enforcement::Full
         };
         for safeguard in confined.safeguards.iter_mut().filter(is_held) {
-            safeguard.hold = Hold::Partly;
+            safeguard.enforcement = Enforcement::Partial;
             safeguard.why.push_str(" only when the run was recovered, since its supervisor was killed");
         }
     }

@@ -80,7 +80,7 @@ impl Supervisor {
     ///
     /// Returns when the agent is running or has failed to start; the latter is how the run *ended*
     /// ([`model::End::NotStarted`]) and no error here. The run goes on when this program ends,
-    /// unless the plan says otherwise ([`model::Lasts`]).
+    /// unless the plan says otherwise ([`model::RunLifetime`]).
     ///
     /// Dropping the future leaves a run that may have started: [`crate::attach`] finds it. Writes the prompt to a file before
     /// it awaits anything, which takes a moment for a large one.

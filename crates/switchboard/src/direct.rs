@@ -11,7 +11,7 @@ use agents::doctor::{self, AgentCheck, Lookup, NotReady};
 use agents::{
     FinishedRun, HostConfig, LINGER, Launch, LaunchSetup, ParseLimits, Parser, StderrTail, early_stop, judge,
 };
-use model::{CallSpec, Lasts, Outcome, RunPlan, RunReport};
+use model::{CallSpec, Outcome, RunLifetime, RunPlan, RunReport};
 use supervisor::{Offsets, Run, RunEvent, Supervisor};
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::time::{Instant, sleep_until};
@@ -47,7 +47,7 @@ pub fn place(order: &CallArgs) -> Result<ExitCode, Failure> {
     let runtime =
         tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(Failure::Runtime)?;
     runtime.block_on(async {
-        let plan = RunPlan { lasts: Lasts::AsLongAsItsStarter, ..launch.plan.clone() };
+        let plan = RunPlan { lifetime: RunLifetime::BoundToStarter, ..launch.plan.clone() };
         let run = Supervisor::beside_this_program()?.start(&folder, &plan).await?;
         let (outcome, report) = Call { spec: &spec, launch: &launch }.follow(&run, order).await?;
         tell(order, &outcome)?;

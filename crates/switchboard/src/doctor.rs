@@ -6,7 +6,7 @@ use std::process::ExitCode;
 
 use agents::HostConfig;
 use agents::doctor::{AgentCheck, DoctorReport, Finding, Login, Lookup};
-use model::{AgentKind, CallPolicy, Confinement, Ground, Policy, Proof};
+use model::{AgentKind, CallPolicy, Confinement, Policy, PolicyContext, Proof};
 use serde::Serialize;
 use supervisor::{ProvenSandbox, Supervisor};
 
@@ -125,7 +125,7 @@ impl Looking {
     fn confinement(&self) -> Result<Box<Confinement>, Finding> {
         let policy = if self.policy.is_off() { CallPolicy::default() } else { self.policy.clone() };
         let own = self.home.iter().map(|home| home.state().to_owned()).collect();
-        let ground = Ground { own, home: self.environment.folder("HOME"), ..Ground::default() };
+        let ground = PolicyContext { own, home: self.environment.folder("HOME"), ..PolicyContext::default() };
         match policy.confine(&ground) {
             Ok(Policy::Confined(confinement)) => Ok(confinement),
             Ok(Policy::Off) => Err(note("there is no policy", "")),

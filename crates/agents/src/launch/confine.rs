@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use model::{
-    AgentKind, Caches, CallPolicy, CallSpec, Ground, McpServer, Mode, Network, PolicyError, Preset,
+    AgentKind, Caches, CallPolicy, CallSpec, McpServer, Mode, Network, PolicyContext, PolicyError, Preset,
     SafeguardName, SettingSource, SettingsChoice, ToolChoice,
 };
 
@@ -101,7 +101,7 @@ pub(super) fn confine(draft: &mut Draft<'_>) -> Result<(), LaunchError> {
     // anyhow, and may be what is worked on.
     let is_worked_on = |program: &PathBuf| workspaces.iter().any(|folder| program.starts_with(folder));
     let file_tools = host.file_tools.iter().filter(|program| !is_worked_on(program));
-    let ground = Ground {
+    let ground = PolicyContext {
         state: agent_state,
         foreign_state: foreign.collect(),
         own: host.state.clone(),
@@ -190,7 +190,7 @@ fn asked_by(spec: &CallSpec, error: &PolicyError) -> &'static str {
 }
 
 /// What gemini would obey in a workspace. It has no flag against that, so it does not see it.
-fn distrusted(draft: &Draft<'_>, ground: &Ground) -> Vec<PathBuf> {
+fn distrusted(draft: &Draft<'_>, ground: &PolicyContext) -> Vec<PathBuf> {
     if draft.spec.agent != AgentKind::Gemini || draft.spec.settings != SettingsChoice::AgentDefault {
         return Vec::new();
     }

@@ -1,6 +1,6 @@
 //! Figures that an agent reports, and whether they can be true.
 
-use model::{HIGHEST_COST_USD, MOST_TOKENS, Usage};
+use model::{MAX_COST_USD, MAX_TOKENS, Usage};
 
 /// What a run used, as far as it is believed.
 pub(super) struct Figures {
@@ -13,11 +13,11 @@ pub(super) struct Figures {
 impl Figures {
     /// Leaves out the figures that cannot be true.
     pub fn check(usage: Option<Usage>, cost_usd: Option<f64>) -> Self {
-        let is_cost = |cost: &f64| (0.0..=HIGHEST_COST_USD).contains(cost);
+        let is_cost = |cost: &f64| (0.0..=MAX_COST_USD).contains(cost);
         let is_usage = |usage: &Usage| {
             [usage.input, usage.output, usage.cached, usage.reasoning]
                 .iter()
-                .all(|tokens| *tokens <= MOST_TOKENS)
+                .all(|tokens| *tokens <= MAX_TOKENS)
         };
         let cost = cost_usd.filter(|cost| !is_cost(cost)).map(|cost| format!("a cost of ${cost:e}"));
         let tokens = usage.filter(|usage| !is_usage(usage)).map(|usage| {

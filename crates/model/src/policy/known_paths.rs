@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use super::{IfCreated, Protected};
+use super::{OnCreate, Protected};
 
 /// Paths of a home directory that lend somebody else's power: keys, logins, browsers, and histories of commands.
 pub(super) const SECRETS: &[&str] = &[
@@ -59,30 +59,28 @@ pub(super) const SECRETS: &[&str] = &[
 ///
 /// Git runs in shell prompts and editors without being asked, so a new path that it obeys is moved at once. The other programs ask
 /// the user first, and an agent may have been asked to write their files.
-const PROTECTED: &[(&str, IfCreated)] = &[
-    (".git/hooks", IfCreated::QuarantineAtOnce),
-    (".git/config", IfCreated::QuarantineAtOnce),
+const PROTECTED: &[(&str, OnCreate)] = &[
+    (".git/hooks", OnCreate::QuarantineAtOnce),
+    (".git/config", OnCreate::QuarantineAtOnce),
     // Either leads git to another configuration.
-    (".git/config.worktree", IfCreated::QuarantineAtOnce),
-    (".git/commondir", IfCreated::QuarantineAtOnce),
-    (".git/worktrees", IfCreated::Keep),
-    (".claude", IfCreated::QuarantineAtEnd),
-    (".codex", IfCreated::QuarantineAtEnd),
-    (".gemini", IfCreated::QuarantineAtEnd),
-    (".mcp.json", IfCreated::QuarantineAtEnd),
-    (".envrc", IfCreated::QuarantineAtEnd),
-    (".vscode", IfCreated::QuarantineAtEnd),
-    (".opencode", IfCreated::QuarantineAtEnd),
-    (".hg/hgrc", IfCreated::QuarantineAtEnd),
-    (".cursor/hooks.json", IfCreated::QuarantineAtEnd),
-    (".cursor/mcp.json", IfCreated::QuarantineAtEnd),
+    (".git/config.worktree", OnCreate::QuarantineAtOnce),
+    (".git/commondir", OnCreate::QuarantineAtOnce),
+    (".git/worktrees", OnCreate::Keep),
+    (".claude", OnCreate::QuarantineAtEnd),
+    (".codex", OnCreate::QuarantineAtEnd),
+    (".gemini", OnCreate::QuarantineAtEnd),
+    (".mcp.json", OnCreate::QuarantineAtEnd),
+    (".envrc", OnCreate::QuarantineAtEnd),
+    (".vscode", OnCreate::QuarantineAtEnd),
+    (".opencode", OnCreate::QuarantineAtEnd),
+    (".hg/hgrc", OnCreate::QuarantineAtEnd),
+    (".cursor/hooks.json", OnCreate::QuarantineAtEnd),
+    (".cursor/mcp.json", OnCreate::QuarantineAtEnd),
 ];
 
 /// Returns the protected paths of a workspace, or of a repository in it.
 pub fn protected_in(workspace: &Path) -> impl Iterator<Item = Protected> {
-    PROTECTED
-        .iter()
-        .map(|(name, if_created)| Protected { path: workspace.join(name), if_created: *if_created })
+    PROTECTED.iter().map(|(name, on_create)| Protected { path: workspace.join(name), on_create: *on_create })
 }
 
 /// Directories of packages and build products. They may hold most directories of a workspace, they are replaced as a whole, and tests

@@ -4,8 +4,8 @@ use std::path::Path;
 
 use super::*;
 
-fn ground() -> Ground {
-    Ground {
+fn ground() -> PolicyContext {
+    PolicyContext {
         workspaces: vec!["/home/ana/shop".into()],
         state: Some(AgentState {
             directory: "/home/ana/.claude".into(),
@@ -16,7 +16,7 @@ fn ground() -> Ground {
         foreign_state: vec!["/home/ana/.claude".into(), "/home/ana/.codex".into()],
         home: Some("/home/ana".into()),
         own: vec!["/home/ana/.local/state/switchboard".into()],
-        ..Ground::default()
+        ..PolicyContext::default()
     }
 }
 
@@ -81,8 +81,7 @@ fn a_network_is_everybody_nobody_or_a_list_in_which_every_word_is_a_host() {
 fn a_workspace_is_written_and_what_runs_commands_in_it_is_not() {
     let workspace = confined(Preset::Workspace);
     assert!(workspace.roots.contains(&PolicyRoot::writable("/home/ana/shop")));
-    let hooks =
-        Protected { path: "/home/ana/shop/.git/hooks".into(), if_created: IfCreated::QuarantineAtOnce };
+    let hooks = Protected { path: "/home/ana/shop/.git/hooks".into(), on_create: OnCreate::QuarantineAtOnce };
     assert!(workspace.protected.contains(&hooks));
     let observe = confined(Preset::Observe);
     assert!(observe.roots.contains(&PolicyRoot::read_only("/home/ana/shop")));
@@ -100,13 +99,15 @@ fn keys_other_agents_and_our_own_files_are_hidden_and_its_own_state_is_not() {
 
 #[test]
 fn a_workspace_that_is_a_hidden_place_or_the_whole_home_is_refused() {
-    let with = |folder: &str| Ground { workspaces: vec![folder.into()], ..ground() };
+    let with = |folder: &str| PolicyContext { workspaces: vec![folder.into()], ..ground() };
     for folder in ["/home/ana/.ssh", "/home/ana/.ssh/keys", "/home/ana/.local/state/switchboard/jobs"] {
         let error = CallPolicy::from(Preset::Observe).confine(&with(folder)).unwrap_err();
         assert!(matches!(error, PolicyError::HiddenWorkspace { .. }), "{folder}");
     }
-    let with =
-        |folder: &str| Ground { guarded: vec!["/home/ana/.local/state/switchboard".into()], ..with(folder) };
+    let with = |folder: &str| PolicyContext {
+        guarded: vec!["/home/ana/.local/state/switchboard".into()],
+        ..with(folder)
+    };
     for folder in ["/", "/home", "/home/ana"] {
         let error = CallPolicy::from(Preset::Workspace).confine(&with(folder)).unwrap_err();
         assert!(matches!(error, PolicyError::TooMuch { .. }), "{folder}");
@@ -130,7 +131,7 @@ fn workspace_around_our_own_files_is_refused() {
     let own = ["/srv/switchboard/state", "/etc/opt/switchboard"].map(PathBuf::from).to_vec();
     for preset in [Preset::Workspace, Preset::Observe, Preset::Restricted, Preset::Sealed] {
         let confine = |folder: &str| {
-            let ground = Ground {
+            let ground = PolicyContext {
                 workspaces: vec![folder.into()],
                 own: own.clone(),
                 guarded: own.clone(),

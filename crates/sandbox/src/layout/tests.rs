@@ -2,7 +2,7 @@ use super::*;
 use model::{Bounds, Network, PolicyRoot, Preset, Requirement};
 
 fn confinement(root: &Path) -> Confinement {
-    let protected = |name: &str, if_created| Protected { path: root.join("ws").join(name), if_created };
+    let protected = |name: &str, on_create| Protected { path: root.join("ws").join(name), on_create };
     Confinement {
         preset: Preset::Workspace,
         requirement: Requirement::Require,
@@ -10,10 +10,10 @@ fn confinement(root: &Path) -> Confinement {
         roots: vec![PolicyRoot::writable(root.join("ws")), PolicyRoot::read_only(root.join("state/jobs/1"))],
         hidden: vec![root.join("state"), root.join("missing")],
         protected: vec![
-            protected(".git/hooks", IfCreated::QuarantineAtOnce),
-            protected(".git/config", IfCreated::QuarantineAtOnce),
-            protected(".mcp.json", IfCreated::QuarantineAtEnd),
-            protected(".git/modules", IfCreated::Keep),
+            protected(".git/hooks", OnCreate::QuarantineAtOnce),
+            protected(".git/config", OnCreate::QuarantineAtOnce),
+            protected(".mcp.json", OnCreate::QuarantineAtEnd),
+            protected(".git/modules", OnCreate::Keep),
         ],
         network: Network::Full,
         unix_sockets: false,

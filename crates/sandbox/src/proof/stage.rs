@@ -12,7 +12,7 @@ use std::process::{Child, Command, Stdio};
 use std::time::Instant;
 
 use model::{
-    AgentState, Confinement, Escape, HomeView, IfCreated, KeptPath, Network, PolicyRoot, Protected,
+    AgentState, Confinement, Escape, HomeView, KeptPath, Network, OnCreate, PolicyRoot, Protected,
     Quarantined, SafeguardName,
 };
 
@@ -107,7 +107,7 @@ impl Stage {
     }
 
     pub fn confinement(&self, policy: &Confinement) -> Confinement {
-        let protected = |name: &str, if_created| Protected { path: self.workspace().join(name), if_created };
+        let protected = |name: &str, on_create| Protected { path: self.workspace().join(name), on_create };
         let mut probed = policy.clone();
         probed.caches = None;
         probed.home = Some(HomeView {
@@ -128,10 +128,10 @@ impl Stage {
         ]);
         probed.hidden.extend([self.folder.join("hidden"), self.workspace().join("deploy/secrets")]);
         probed.protected.extend([
-            protected(".git/hooks", IfCreated::QuarantineAtOnce),
-            protected(".git/config", IfCreated::QuarantineAtOnce),
-            protected(PLANTED[0], IfCreated::QuarantineAtEnd),
-            protected(PLANTED[1], IfCreated::QuarantineAtOnce),
+            protected(".git/hooks", OnCreate::QuarantineAtOnce),
+            protected(".git/config", OnCreate::QuarantineAtOnce),
+            protected(PLANTED[0], OnCreate::QuarantineAtEnd),
+            protected(PLANTED[1], OnCreate::QuarantineAtOnce),
         ]);
         probed
     }

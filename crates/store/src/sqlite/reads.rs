@@ -5,7 +5,7 @@
 use std::cmp::Reverse;
 
 use model::{
-    AgentKind, Exchange, ExchangeId, HIGHEST_COST_USD, Job, JobId, JobIdPrefix, MOST_TOKENS, NewExchange,
+    AgentKind, Exchange, ExchangeId, Job, JobId, JobIdPrefix, MAX_COST_USD, MAX_TOKENS, NewExchange,
     Placement, StateName, Timestamp, Usage,
 };
 use rusqlite::types::{FromSql, Value};
@@ -254,11 +254,11 @@ fn ended(connection: &Connection, filter: &JobFilter) -> Result<Vec<StatsRow>, F
     // `sum` fails when it runs over; `total` is a floating number, and the cast stops at the largest whole one. Figures that cannot
     // be true are in no sum: earlier versions stored them.
     let tokens = |column: &str| {
-        format!("CAST(total(CASE WHEN {column} <= {MOST_TOKENS} THEN {column} END) AS INTEGER)")
+        format!("CAST(total(CASE WHEN {column} <= {MAX_TOKENS} THEN {column} END) AS INTEGER)")
     };
     let statement = format!(
         "SELECT created_at / ? AS day, state, agent, model, count(*), CAST(total(duration_ms) AS INTEGER),
-            {}, {}, {}, {}, total(CASE WHEN cost_usd <= {HIGHEST_COST_USD} THEN cost_usd END)
+            {}, {}, {}, {}, total(CASE WHEN cost_usd <= {MAX_COST_USD} THEN cost_usd END)
         FROM agent_jobs AS job{} GROUP BY day, agent, model, state ORDER BY day, agent, model, state",
         tokens("input_tokens"),
         tokens("output_tokens"),

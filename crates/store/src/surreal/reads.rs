@@ -1,7 +1,7 @@
 //! What is read: jobs, lists, sums.
 
 use model::{
-    AgentKind, Exchange, ExchangeId, HIGHEST_COST_USD, Job, JobId, JobIdPrefix, MOST_TOKENS, NewExchange,
+    AgentKind, Exchange, ExchangeId, Job, JobId, JobIdPrefix, MAX_COST_USD, MAX_TOKENS, NewExchange,
     Placement, StateName, Timestamp, Usage,
 };
 use surrealdb::types::SurrealValue;
@@ -217,11 +217,11 @@ pub async fn stats(wire: &Wire, range: StatsRange) -> Result<Stats, StoreError> 
         "SELECT state, count() AS jobs FROM agent_jobs{all} GROUP BY state;
         SELECT agent, model, <int> math::floor(created_at / $day_ms) AS day, state, count() AS jobs,
             <float> math::sum(<float> (duration_ms ?? 0)) AS duration,
-            <float> math::sum(IF (input_tokens ?? 0) <= {MOST_TOKENS} THEN <float> (input_tokens ?? 0) ELSE 0f END) AS input,
-            <float> math::sum(IF (output_tokens ?? 0) <= {MOST_TOKENS} THEN <float> (output_tokens ?? 0) ELSE 0f END) AS output,
-            <float> math::sum(IF (cached_tokens ?? 0) <= {MOST_TOKENS} THEN <float> (cached_tokens ?? 0) ELSE 0f END) AS cached,
-            <float> math::sum(IF (reasoning_tokens ?? 0) <= {MOST_TOKENS} THEN <float> (reasoning_tokens ?? 0) ELSE 0f END) AS reasoning,
-            <float> math::sum(IF (cost_usd ?? 0) <= {HIGHEST_COST_USD} THEN <float> (cost_usd ?? 0) ELSE 0f END) AS cost
+            <float> math::sum(IF (input_tokens ?? 0) <= {MAX_TOKENS} THEN <float> (input_tokens ?? 0) ELSE 0f END) AS input,
+            <float> math::sum(IF (output_tokens ?? 0) <= {MAX_TOKENS} THEN <float> (output_tokens ?? 0) ELSE 0f END) AS output,
+            <float> math::sum(IF (cached_tokens ?? 0) <= {MAX_TOKENS} THEN <float> (cached_tokens ?? 0) ELSE 0f END) AS cached,
+            <float> math::sum(IF (reasoning_tokens ?? 0) <= {MAX_TOKENS} THEN <float> (reasoning_tokens ?? 0) ELSE 0f END) AS reasoning,
+            <float> math::sum(IF (cost_usd ?? 0) <= {MAX_COST_USD} THEN <float> (cost_usd ?? 0) ELSE 0f END) AS cost
         FROM agent_jobs{} GROUP BY agent, model, day, state;",
         conditions.clause()
     );

@@ -13,7 +13,7 @@ use std::process::{Child, Command, ExitCode, Stdio};
 use std::time::{Duration, Instant};
 
 use model::{
-    CallPolicy, Confinement, End, Lasts, NotStartedReason, PolicyRoot, Preset, Requirement, RunPlan,
+    CallPolicy, Confinement, End, NotStartedReason, PolicyRoot, Preset, Requirement, RunLifetime, RunPlan,
 };
 use rustix::fs::{CWD, FileType, Mode, OFlags, RenameFlags, mkdirat, mknodat, openat, renameat_with};
 use supervisor::{Run, Supervisor};
@@ -204,7 +204,7 @@ impl<'a> Campaign<'a> {
             let args: Vec<&str> =
                 [SWAP, &workspace, &seed].into_iter().chain(targets.iter().map(String::as_str)).collect();
             let plan = self.scene.plan(self.confinement(Preset::Workspace), &args);
-            let plan = RunPlan { lasts: Lasts::AsLongAsItsStarter, ..plan };
+            let plan = RunPlan { lifetime: RunLifetime::BoundToStarter, ..plan };
             let spool = self.next_spool();
             let run = self.supervisor.start(&spool, &plan).await.unwrap();
             self.swapping.push((run, Instant::now() + SWAPPING_FOR));

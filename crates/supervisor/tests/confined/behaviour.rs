@@ -5,7 +5,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 
 use model::{
-    Confinement, End, Exit, Hold, Limits, NotStartedReason, Policy, Preset, Requirement, RunPlan,
+    Confinement, End, Enforcement, Exit, Limits, NotStartedReason, Policy, Preset, Requirement, RunPlan,
     SafeguardName, TreeEnd,
 };
 
@@ -173,11 +173,11 @@ fn the_report_says_what_held_and_what_was_proven() {
         let report = run.wait().await.unwrap();
         let confined = confined(&report);
         assert_eq!(confined.policy.preset, Preset::Workspace);
-        let open: Vec<_> = confined.gaps().map(|gap| (gap.name, gap.hold)).collect();
+        let open: Vec<_> = confined.gaps().map(|gap| (gap.name, gap.enforcement)).collect();
         let root = rustix::process::geteuid().is_root();
-        let count = root.then_some((SafeguardName::ProcessCount, Hold::Open));
+        let count = root.then_some((SafeguardName::ProcessCount, Enforcement::None));
         let expected: Vec<_> =
-            [(SafeguardName::UnixSockets, Hold::Partly)].into_iter().chain(count).collect();
+            [(SafeguardName::UnixSockets, Enforcement::Partial)].into_iter().chain(count).collect();
         assert_eq!(open, expected, "{:?}", confined.safeguards);
         let proof = confined.proof.as_ref().unwrap();
         assert!(proof.escapes.len() >= 10 && proof.escapes.iter().all(|escape| escape.stopped), "{proof:?}");

@@ -4,7 +4,8 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use model::{
-    Bounds, CallPolicy, End, Exit, Hold, Policy, Preset, Requirement, RunPlan, RunReport, SafeguardName,
+    Bounds, CallPolicy, End, Enforcement, Exit, Policy, Preset, Requirement, RunPlan, RunReport,
+    SafeguardName,
 };
 use sandbox::Delegated;
 
@@ -38,9 +39,9 @@ fn in_a_cgroup(scene: &Scene, script: &str) -> RunPlan {
     bounded(scene, Requirement::BestEffort, bounds, script)
 }
 
-fn held(report: &RunReport, name: SafeguardName) -> (Hold, &str) {
+fn held(report: &RunReport, name: SafeguardName) -> (Enforcement, &str) {
     let found = confined(report).safeguards.iter().find(|safeguard| safeguard.name == name).unwrap();
-    (found.hold, &found.why)
+    (found.enforcement, &found.why)
 }
 
 /// The folder of the cgroup that a process is in.
@@ -103,7 +104,7 @@ fn memory_beyond_its_bound_is_not_given() {
         let plan =
             bounded(scene, Requirement::Require, bounds, "head -c 400000000 /dev/zero | tail -n 1 | wc -c");
         let report = scene.run(&plan).await;
-        assert_eq!(held(&report, SafeguardName::Memory).0, Hold::Held);
+        assert_eq!(held(&report, SafeguardName::Memory).0, Enforcement::Full);
         assert!(!scene.output().contains("400000000"), "{}", scene.output());
         assert_ne!(report.exit, Some(Exit::Code(0)), "{}", scene.error());
     });
@@ -117,7 +118,7 @@ fn processes_beyond_their_bound_are_not_started_even_by_root() {
         let bounds = Bounds { processes: Some(20), ..Bounds::default() };
         let script = "i=0; while [ $i -lt 60 ]; do sleep 100 & i=$((i+1)); done; echo all";
         let report = scene.run(&bounded(scene, Requirement::Require, bounds, script)).await;
-        assert_eq!(held(&report, SafeguardName::ProcessCount).0, Hold::Held);
+        assert_eq!(held(&report, SafeguardName::ProcessCount).0, Enforcement::Full);
         assert!(!scene.output().contains("all"), "{}", scene.output());
     });
 }
@@ -131,7 +132,7 @@ fn where_memory_cannot_be_bounded_that_is_told_and_who_requires_it_runs_nothing(
         let bounds = Bounds { memory_bytes: Some(64 << 20), ..Bounds::default() };
         let report = scene.run(&bounded(scene, Requirement::BestEffort, bounds, "true")).await;
         let (hold, why) = held(&report, SafeguardName::Memory);
-        assert!(hold == Hold::Open && why.contains("cgroup"), "{why}");
+        assert!(hold == Enforcement::None && why.contains("cgroup"), "{why}");
         fs::remove_dir_all(scene.spool()).unwrap();
         let report = scene.run(&bounded(scene, Requirement::Require, bounds, "true")).await;
         let End::NotStarted(failure) = &report.end else { panic!("{report:?}") };

@@ -6,7 +6,7 @@ use std::process::ExitCode;
 use std::thread;
 use std::time::Duration;
 
-use model::{CallPolicy, Confinement, Hold, Network, Preset, Requirement, RunReport, SafeguardName};
+use model::{CallPolicy, Confinement, Enforcement, Network, Preset, Requirement, RunReport, SafeguardName};
 
 use crate::scene::{Scene, confined};
 
@@ -121,7 +121,7 @@ fn a_listed_host_is_reached_through_the_proxy_and_nobody_else_at_all() {
         assert!(expected.iter().all(|host| confined.refused_hosts.contains(host)), "{confined:?}");
         assert!(!confined.refused_hosts.contains(&listed.to_string()), "{confined:?}");
         let network = confined.safeguards.iter().find(|safeguard| safeguard.name == SafeguardName::Network);
-        assert_eq!(network.unwrap().hold, Hold::Held);
+        assert_eq!(network.unwrap().enforcement, Enforcement::Full);
         let tried = confined.proof.as_ref().unwrap().escapes.iter();
         assert!(tried.filter(|way| way.tried == "connect to a port outside").all(|way| way.stopped));
     });

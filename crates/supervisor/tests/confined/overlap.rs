@@ -4,7 +4,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use model::{
-    Confinement, End, Exit, Hold, Policy, PolicyRoot, Requirement, RunPlan, RunReport, SafeguardName,
+    Confinement, End, Enforcement, Exit, Policy, PolicyRoot, Requirement, RunPlan, RunReport, SafeguardName,
 };
 use rustix::process::{Pid, Signal, kill_process};
 use supervisor::{Run, Supervisor};
@@ -349,11 +349,11 @@ fn lists_are_gone_after_the_runs() {
 fn run_that_cannot_know_of_others_reports_it() {
     Scene::play(async |scene: &Scene| {
         let plan = change(scene.shell("true"), |confinement| Confinement { proofs: None, ..confinement });
-        for (plan, expected) in [(scene.shell("true"), Hold::Held), (plan, Hold::Partly)] {
+        for (plan, expected) in [(scene.shell("true"), Enforcement::Full), (plan, Enforcement::Partial)] {
             let report = scene.run(&plan).await;
             let mut safeguards = confined(&report).safeguards.iter();
             let protected = safeguards.find(|found| found.name == SafeguardName::ProtectedPaths).unwrap();
-            assert_eq!(protected.hold, expected, "{protected:?}");
+            assert_eq!(protected.enforcement, expected, "{protected:?}");
             fs::remove_dir_all(scene.spool()).unwrap();
         }
     });

@@ -6,8 +6,8 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use model::{
-    Caches, CallPolicy, Confinement, End, Exit, Hold, Policy, PolicyRoot, Preset, Quarantined, Requirement,
-    RunPlan, RunReport, SafeguardName,
+    Caches, CallPolicy, Confinement, End, Enforcement, Exit, Policy, PolicyRoot, Preset, Quarantined,
+    Requirement, RunPlan, RunReport, SafeguardName,
 };
 use rustix::process::{Pid, Signal, kill_process};
 
@@ -160,8 +160,8 @@ fn created_paths_are_moved_after_a_killed_supervisor() {
         assert_eq!(left, [".git"]);
         assert!(!scene.spool().join("quarantine.json").exists());
         assert_eq!(supervisor::recover(&scene.spool()).unwrap(), report);
-        let gaps: Vec<_> = confined(&report).gaps().map(|gap| (gap.name, gap.hold)).collect();
-        assert!(gaps.contains(&(SafeguardName::ProtectedPaths, Hold::Partly)), "{gaps:?}");
+        let gaps: Vec<_> = confined(&report).gaps().map(|gap| (gap.name, gap.enforcement)).collect();
+        assert!(gaps.contains(&(SafeguardName::ProtectedPaths, Enforcement::Partial)), "{gaps:?}");
     });
 }
 

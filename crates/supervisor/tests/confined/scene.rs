@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use model::{
-    AgentState, CallPolicy, Confined, Confinement, Ground, KeptPath, Limits, Policy, Preset, RunPlan,
+    AgentState, CallPolicy, Confined, Confinement, KeptPath, Limits, Policy, PolicyContext, Preset, RunPlan,
     RunReport, SandboxReport,
 };
 use sandbox::{Machine, Tier};
@@ -84,7 +84,7 @@ impl Scene {
     }
 
     pub fn confinement(&self, policy: impl Into<CallPolicy>) -> Confinement {
-        let ground = Ground {
+        let ground = PolicyContext {
             workspaces: vec![self.workspace()],
             state: Some(AgentState {
                 directory: self.path("home/.agent"),
@@ -96,7 +96,7 @@ impl Scene {
             own: vec![self.path("state")],
             visible: vec![self.spool().join("private")],
             proofs: Some(self.path("state/proofs")),
-            ..Ground::default()
+            ..PolicyContext::default()
         };
         match policy.into().confine(&ground).unwrap() {
             Policy::Confined(confinement) => *confinement,

@@ -4,7 +4,7 @@ use std::fs;
 use std::process::{Child, Command, ExitCode, Stdio};
 use std::time::Duration;
 
-use model::{End, Exit, Lasts, RunId, RunPlan, RunReport, RunState, RunStatus, TreeEnd};
+use model::{End, Exit, RunId, RunLifetime, RunPlan, RunReport, RunState, RunStatus, TreeEnd};
 use rustix::process::{Pid, Signal, kill_process};
 use supervisor::{AttachError, RecoverError, Run, StopReply, WaitError, attach, recover};
 
@@ -88,7 +88,7 @@ fn a_run_outlives_its_killed_parent_and_keeps_every_byte() {
 
 /// A starter in a process of its own, whose run is not to outlive it.
 fn bound_starter(scene: &Scene, script: &str) -> Child {
-    let plan = RunPlan { lasts: Lasts::AsLongAsItsStarter, ..scene.agent(script) };
+    let plan = RunPlan { lifetime: RunLifetime::BoundToStarter, ..scene.agent(script) };
     let mut starter = Command::new(std::env::current_exe().unwrap());
     starter.args(parent(scene, &plan)).stdin(Stdio::null()).stderr(Stdio::null()).spawn().unwrap()
 }
@@ -137,7 +137,7 @@ fn a_starter_that_is_killed_at_any_moment_leaves_nothing() {
 
 fn a_starter_that_exits_takes_its_run_with_it() {
     Scene::play(async |scene: &Scene| {
-        let plan = RunPlan { lasts: Lasts::AsLongAsItsStarter, ..scene.agent("say up\nhang") };
+        let plan = RunPlan { lifetime: RunLifetime::BoundToStarter, ..scene.agent("say up\nhang") };
         let mut arguments = parent(scene, &plan);
         DESERTER.clone_into(&mut arguments[0]);
         let left = Command::new(std::env::current_exe().unwrap()).args(arguments).status().unwrap();
