@@ -19,8 +19,8 @@ use rustix::io::Errno;
 use sandbox::Quarantine;
 use serde::{Deserialize, Serialize};
 
-use crate::held::QUARANTINE;
 use crate::recovery::recover;
+use crate::spool_files::QUARANTINE;
 
 /// The directory of the lists, in the directory of proofs.
 const DIRECTORY: &str = "active";

@@ -7,15 +7,15 @@ use std::path::Path;
 use std::sync::OnceLock;
 use std::time::{Duration, Instant};
 
-use model::{Confinement, NotStarted, NotStartedReason, Quarantined, RunId, RunPlan, SandboxReport};
+use model::{Confinement, NotStarted, Quarantined, RunId, RunPlan, SandboxReport};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
-use sandbox::{Job, NestedRepositories, Prepared, Proxy, Refusal, Step, Tier, Word};
+use sandbox::{Job, NestedRepositories, Prepared, Proxy, Tier, Word};
 
 use crate::active_runs::{ActiveRuns, Publication};
-use crate::held::TEMPORARY;
-use crate::launch::explain;
+use crate::not_started::{failed, not_confined, refused};
 use crate::os::{self, Tree};
+use crate::spool_files::TEMPORARY;
 
 /// How long a sandbox may take to be made on a slow machine.
 const PATIENCE: Duration = Duration::from_secs(30);
@@ -163,34 +163,4 @@ fn complaint(error: &OwnedFd) -> String {
     let count = error.try_clone().map(File::from).and_then(|mut file| file.read(&mut said));
     let said = String::from_utf8_lossy(&said[..count.unwrap_or_default()]).trim().to_owned();
     if said.is_empty() { "the sandbox ended before the agent began".to_owned() } else { said }
-}
-
-fn failed(step: Step, errno: Option<i32>, message: &str, plan: &RunPlan) -> NotStarted {
-    let error = errno.map_or_else(|| io::Error::other(message.to_owned()), io::Error::from_raw_os_error);
-    match step {
-        Step::Mounts | Step::Rules => not_confined(message),
-        Step::Program => explain(plan, &error),
-        Step::Folder => {
-            let reason = match error.kind() {
-                io::ErrorKind::NotFound => NotStartedReason::CwdMissing,
-                io::ErrorKind::NotADirectory => NotStartedReason::CwdNotADirectory,
-                io::ErrorKind::PermissionDenied => NotStartedReason::CwdForbidden,
-                _ => NotStartedReason::Other,
-            };
-            let cwd = plan.cwd.display();
-            NotStarted { reason, message: format!("cannot work in `{cwd}` inside the sandbox: {error}") }
-        }
-    }
-}
-
-fn refused(refusal: &Refusal) -> NotStarted {
-    let mut text = refusal.to_string();
-    if let Some(cause) = std::error::Error::source(refusal) {
-        text = format!("{text}: {cause}");
-    }
-    not_confined(&format!("{text}; {}", refusal.hint()))
-}
-
-fn not_confined(why: &str) -> NotStarted {
-    NotStarted { reason: NotStartedReason::NotConfined, message: format!("cannot confine the agent: {why}") }
 }

@@ -71,8 +71,15 @@ struct Reader {
     offset: u64,
 }
 
+impl Run {
+    /// Streams the output of the agent from the given offsets on, and finally the report of the run.
+    pub fn events(&self, from: Offsets) -> io::Result<Events> {
+        Events::new(self.clone(), from)
+    }
+}
+
 impl Events {
-    pub(crate) fn of(run: Run, from: Offsets) -> io::Result<Self> {
+    fn new(run: Run, from: Offsets) -> io::Result<Self> {
         let spool = run.spool().clone();
         Ok(Self {
             run,

@@ -27,10 +27,11 @@ use rustix::process::{
 use rustix::stdio::{dup2_stdin, dup2_stdout};
 use tokio::process::Child;
 
-use crate::held::{LockedSpool, RunManifest};
+use crate::locked_spool::LockedSpool;
+use crate::manifest::RunManifest;
 use crate::os::{self, Forked, Signals};
-use crate::program::{HalfReady, Ready};
 use crate::readiness::is_readable;
+use crate::setup::{HalfReady, Ready};
 
 /// The argument of a supervisor that is to be a fork_server.
 pub(crate) const NURSERY: &str = "--fork_server";

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use model::{Quarantined, RunId};
 use sandbox::{HeldRoots, Quarantine, QuarantineStore};
 
-use crate::held::LockedSpool;
+use crate::locked_spool::LockedSpool;
 use crate::os::Watch;
 
 /// How often a path is moved before the run is stopped: an agent that creates it in a loop would win against the user's shell prompt

@@ -15,13 +15,12 @@ use tokio::io::unix::AsyncFd;
 use tokio::process::Child;
 use tokio::time::{sleep, sleep_until};
 
-use crate::events::{Events, Offsets};
-use crate::lack::is_resource_exhaustion;
-use crate::line::Line;
+use crate::error::{SpoolError, is_resource_exhaustion};
 use crate::os::{self, Former, ProcessHandle, SeenProcess, Survivors};
 use crate::readiness::until_readable;
 use crate::recovery::{RecoverError, is_final, kill_with_tree, recover_run, sweep};
-use crate::spool::{Spool, SpoolError};
+use crate::spool::Spool;
+use crate::status_pipe::Line;
 use crate::watchdog::{Measure, Observed, Watchdog};
 
 /// How long a supervisor that has its order may take until its first word.
@@ -181,11 +180,6 @@ impl Run {
     /// called any number of times. A run that has finished keeps its outcome.
     pub fn stop(&self) -> io::Result<StopReply> {
         self.0.stop()
-    }
-
-    /// Reads along: what the agent has printed and prints, and in the end how it ended.
-    pub fn events(&self, from: Offsets) -> io::Result<Events> {
-        Events::of(self.clone(), from)
     }
 
     /// Waits for the end of the run.

@@ -1,19 +1,17 @@
 //! Starting the agent, or saying exactly why it cannot be.
 
-use std::fs::{self, File};
-use std::io;
+use std::fs::File;
 use std::os::fd::AsFd;
 use std::path::Path;
 
 use model::{NotStarted, NotStartedReason, Policy, Quarantined, RunId, RunPlan, SandboxReport};
-use rustix::fs::{Access, access};
-use rustix::io::Errno;
 
 use crate::active_runs::Publication;
 use crate::confine::{Begun, ReadySandbox, begin, ready};
 use crate::copy::Stream;
 use crate::guard::Guard;
-use crate::held::LockedSpool;
+use crate::locked_spool::LockedSpool;
+use crate::not_started::{check_folder, explain};
 use crate::os::{Pipes, Tree};
 
 /// How often a sandbox is tried to be made: what was there when it was laid out (a socket that is to be covered) may be gone
@@ -137,47 +135,5 @@ struct NotBegun {
 impl From<NotStarted> for NotBegun {
     fn from(failure: NotStarted) -> Self {
         Self { failure, again: false }
-    }
-}
-
-/// The kernel gives one error for a folder and for a program that cannot be used, so the folder is looked at first.
-fn check_folder(cwd: &Path) -> Result<(), NotStarted> {
-    let (reason, why) = match fs::metadata(cwd) {
-        Ok(metadata) if !metadata.is_dir() => {
-            (NotStartedReason::CwdNotADirectory, "it is not a directory".to_owned())
-        }
-        Ok(_) => match access(cwd, Access::EXEC_OK) {
-            Ok(()) => return Ok(()),
-            Err(error) => (NotStartedReason::CwdForbidden, io::Error::from(error).to_string()),
-        },
-        Err(error) if error.kind() == io::ErrorKind::NotFound => {
-            (NotStartedReason::CwdMissing, "it does not exist".to_owned())
-        }
-        Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {
-            (NotStartedReason::CwdForbidden, error.to_string())
-        }
-        Err(error) => (NotStartedReason::Other, error.to_string()),
-    };
-    Err(NotStarted { reason, message: format!("cannot work in `{}`: {why}", cwd.display()) })
-}
-
-pub(crate) fn explain(plan: &RunPlan, error: &io::Error) -> NotStarted {
-    let exists = plan.program.exists();
-    let (reason, why) = match error.raw_os_error().map(Errno::from_raw_os_error) {
-        Some(Errno::NOENT) if exists => (
-            NotStartedReason::ProgramMissing,
-            "the interpreter or loader that it needs does not exist".to_owned(),
-        ),
-        Some(Errno::NOENT | Errno::NOTDIR) => {
-            (NotStartedReason::ProgramMissing, "it does not exist".to_owned())
-        }
-        Some(Errno::ACCESS | Errno::NOEXEC) => {
-            (NotStartedReason::ProgramNotExecutable, "it is not executable".to_owned())
-        }
-        _ => (NotStartedReason::Other, error.to_string()),
-    };
-    NotStarted {
-        reason,
-        message: format!("cannot start `{}` in `{}`: {why}", plan.program.display(), plan.cwd.display()),
     }
 }

@@ -44,24 +44,30 @@
 //! supervisor, whatever it did to hide.
 
 mod active_runs;
+mod clock;
 mod confine;
 mod copy;
 mod deadlines;
+mod error;
 mod events;
 mod fork_server;
 mod guard;
 mod handle;
-mod held;
-mod lack;
 mod launch;
-mod line;
+mod locked_spool;
+mod log;
+mod manifest;
+mod not_started;
 mod program;
 mod proving;
 mod readiness;
 mod recovery;
 mod regular;
+mod setup;
 mod spool;
+mod spool_files;
 mod start;
+mod status_pipe;
 mod supervision;
 mod watchdog;
 
@@ -74,6 +80,7 @@ compile_error!(
     "the supervisor is built and proven on Linux; a port gives the functions of `linux` a sibling module"
 );
 
+pub use error::SpoolError;
 pub use events::{Events, Offsets, RunEvent};
 pub use handle::{AttachError, Run, StopReply, WaitError, attach};
 pub use os::{SeenProcess, close_inherited_files};
@@ -82,5 +89,5 @@ pub use proving::{NoSandbox, ProvenSandbox};
 pub use recovery::{RecoverError, end_unreadable, recover};
 pub use regular::{create_regular, open_regular, read_regular};
 pub use sandbox::{CacheSweep, find_bubblewrap, sweep_caches};
-pub use spool::{Spool, SpoolError};
+pub use spool::Spool;
 pub use start::{PreparedRun, StartError, Supervisor};

@@ -5,22 +5,27 @@ use std::ffi::OsStr;
 use std::io::{self, Write};
 use std::panic;
 use std::process::ExitCode;
-use std::time::{Instant, SystemTime, UNIX_EPOCH};
+use std::time::Instant;
 
 use model::{
-    End, LimitClock, Policy, ProcessIdentity, RunPlan, RunReport, RunState, RunStatus, STATUS_VERSION,
-    SandboxReport, TreeEnd, TreeUsage,
+    End, LimitClock, Policy, RunPlan, RunReport, RunState, RunStatus, STATUS_VERSION, SandboxReport, TreeEnd,
+    TreeUsage,
 };
 use sandbox::{CommitWatch, CountedCommits};
 
 use crate::active_runs::Publication;
+use crate::clock::now_ms;
 use crate::confine::release_caches;
+use crate::error::SpoolError;
 use crate::fork_server::{ForkedSupervisor, NURSERY, bear_supervisors};
-use crate::held::{ERROR, LockedSpool, OUTPUT, RunManifest, StatusSlot};
 use crate::launch::{Launched, StreamFiles, launch};
-use crate::line::tell;
-use crate::os::{self, Signals, Starter};
-use crate::spool::SpoolError;
+use crate::locked_spool::{LockedSpool, StatusSlot};
+use crate::log::log_error;
+use crate::manifest::RunManifest;
+use crate::os::{self, Starter};
+use crate::setup::Ready;
+use crate::spool_files::{ERROR, OUTPUT};
+use crate::status_pipe::tell;
 use crate::supervision::Supervision;
 
 /// The first argument with which a program is asked to be a supervisor instead of itself.
@@ -63,7 +68,7 @@ fn supervise(folder: Option<&OsStr>) -> ExitCode {
         let _ = writeln!(io::stderr(), "switchboard-supervisor: {usage}");
         return ExitCode::from(2);
     };
-    panic::set_hook(Box::new(|defect| complain(&defect.to_string())));
+    panic::set_hook(Box::new(|defect| log_error(&defect.to_string())));
     let done = if folder == NURSERY {
         match bear_supervisors() {
             Ok(Some(ForkedSupervisor { folder, ready })) => execute(&folder, &ready),
@@ -85,18 +90,9 @@ fn supervise(folder: Option<&OsStr>) -> ExitCode {
             }
             // Before the agent has started, the starter hears it on stdout; afterwards it stands in the log.
             let _ = io::stdout().write_all(text.as_bytes());
-            complain(&text);
+            log_error(&text);
             ExitCode::FAILURE
         }
-    }
-}
-
-/// Writes to the log in the spool, which is this process's stdin; it is made for the first complaint.
-pub(crate) fn complain(text: &str) {
-    let told =
-        LockedSpool::log_of(io::stdin()).and_then(|mut log| writeln!(log, "switchboard-supervisor: {text}"));
-    if told.is_err() {
-        let _ = writeln!(io::stderr(), "switchboard-supervisor: {text}");
     }
 }
 
@@ -113,39 +109,6 @@ enum GaveUp {
     Held(String),
     #[error("cannot write to the spool")]
     Write(#[source] io::Error),
-}
-
-/// What a supervisor is before it knows what is to be run.
-#[derive(Debug)]
-pub(crate) struct Ready {
-    signals: Signals,
-    this: ProcessIdentity,
-}
-
-impl Ready {
-    pub fn get() -> io::Result<Self> {
-        // First of all: a signal that was ignored until now must not end it.
-        let signals = Signals::listen()?;
-        os::heed_what_was_ignored();
-        let HalfReady { this } = HalfReady::get()?;
-        Ok(Self { signals, this })
-    }
-}
-
-/// The same, as far as it can be had without listening to signals, in a process that heeds them all.
-pub(crate) struct HalfReady {
-    this: ProcessIdentity,
-}
-
-impl HalfReady {
-    pub fn get() -> io::Result<Self> {
-        os::boot_id()?;
-        Ok(Self { this: os::this_process()? })
-    }
-
-    pub fn listens(self) -> io::Result<Ready> {
-        Ok(Ready { signals: Signals::listen()?, this: self.this })
-    }
 }
 
 fn execute(folder: &OsStr, ready: &Ready) -> Result<(), GaveUp> {
@@ -271,9 +234,4 @@ fn never_started(end: End) -> RunReport {
         tree: TreeEnd::ProvenEmpty,
         sandbox: None,
     }
-}
-
-pub(crate) fn now_ms() -> u64 {
-    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-    u64::try_from(since.as_millis()).unwrap_or(u64::MAX)
 }

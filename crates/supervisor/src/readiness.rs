@@ -1,18 +1,17 @@
 //! Whether there is something to be read: asked, or waited for in the async runtime.
 
 use std::io;
-use std::os::fd::{AsFd, AsRawFd};
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
 
-use crate::line::Ear;
 use crate::os::{ProcessHandle, Watch};
 
 /// A file whose descriptor stays open and the same for as long as the value lives.
 pub trait Waitable: AsRawFd {}
-impl Waitable for Ear {}
+impl Waitable for OwnedFd {}
 impl Waitable for ProcessHandle {}
 impl Waitable for Watch {}
 

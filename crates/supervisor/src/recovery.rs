@@ -11,12 +11,13 @@ use model::{
     SafeguardName, SandboxReport, StatusDurability, TreeEnd, TreeUsage,
 };
 
+use crate::clock::now_ms;
+use crate::error::{SpoolError, is_resource_exhaustion};
 use crate::guard::Guard;
-use crate::held::{ERROR, LockedSpool, OUTPUT};
-use crate::lack::is_resource_exhaustion;
+use crate::locked_spool::LockedSpool;
 use crate::os::{self, Former, Found, ProcessHandle, Survivors};
-use crate::program::now_ms;
-use crate::spool::{Spool, SpoolError};
+use crate::spool::Spool;
+use crate::spool_files::{ERROR, OUTPUT};
 
 /// How long processes that do not even end on SIGKILL are waited for.
 const PATIENCE: Duration = Duration::from_secs(10);

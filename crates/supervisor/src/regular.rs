@@ -5,7 +5,7 @@
 
 use std::fs::File;
 use std::io::{self, Read};
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::path::Path;
 
 use rustix::fs::{CWD, FileType, Mode, OFlags, fcntl_getfl, fcntl_setfl, fstat, openat};
@@ -49,6 +49,12 @@ pub(crate) fn open_regular_at(directory: impl AsFd, path: &Path, flags: OFlags) 
         file.set_len(0)?;
     }
     Ok(file)
+}
+
+/// Opens the directory of a run. A FIFO or a link in its place is refused.
+pub(crate) fn open_directory(path: &Path) -> io::Result<OwnedFd> {
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    Ok(openat(CWD, path, flags, Mode::empty())?)
 }
 
 fn not_regular() -> io::Error {

@@ -12,16 +12,16 @@
 //! lock on the folder is its one writer (see `held`).
 
 use std::io;
-use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 
-use model::{RunStatus, STATUS_VERSION};
-use rustix::fs::{CWD, FlockOperation, Mode, OFlags, flock, openat};
+use model::RunStatus;
+use rustix::fs::{FlockOperation, flock};
 use rustix::io::Errno;
 
-use crate::held::{RunManifest, STATUS, Versioned};
-use crate::lack::is_resource_exhaustion;
-use crate::regular::read_regular;
+use crate::error::SpoolError;
+use crate::manifest::RunManifest;
+use crate::regular::{open_directory, read_regular};
+use crate::spool_files::{PLAN, STATUS, Versioned, parse};
 
 /// A run's folder, by its path. Making one of these touches nothing.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -72,7 +72,7 @@ impl Spool {
 
     /// What was asked for; none when the agent has been started already, or nothing was ever asked for.
     pub(crate) fn order(&self) -> Result<Option<RunManifest>, SpoolError> {
-        self.read(crate::held::PLAN)
+        self.read(PLAN)
     }
 
     fn read<T: Versioned>(&self, name: &str) -> Result<Option<T>, SpoolError> {
@@ -94,89 +94,6 @@ impl Spool {
             Ok(()) => Ok(false),
             Err(Errno::WOULDBLOCK) => Ok(true),
             Err(error) => Err(error.into()),
-        }
-    }
-}
-
-/// Opens the directory of a run. A FIFO or a link in its place is refused.
-pub(crate) fn open_directory(path: &Path) -> io::Result<OwnedFd> {
-    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-    Ok(openat(CWD, path, flags, Mode::empty())?)
-}
-
-/// Reads what a program of this version has written.
-pub(crate) fn parse<T: Versioned>(path: PathBuf, bytes: &[u8]) -> Result<T, SpoolError> {
-    match serde_json::from_slice::<T>(bytes) {
-        Ok(value) if value.version() == STATUS_VERSION => Ok(value),
-        Ok(value) => Err(SpoolError::OtherVersion { path, version: value.version() }),
-        Err(source) => Err(SpoolError::Damaged { path, source }),
-    }
-}
-
-/// A spool that cannot be used.
-#[derive(Debug, thiserror::Error)]
-pub enum SpoolError {
-    /// The operating system refused.
-    #[error("cannot read `{}`", path.display())]
-    Unreadable {
-        /// The file.
-        path: PathBuf,
-        /// What it said.
-        source: io::Error,
-    },
-    /// Not what a supervisor writes.
-    #[error("`{}` is damaged", path.display())]
-    Damaged {
-        /// The file.
-        path: PathBuf,
-        /// Where it goes wrong.
-        source: serde_json::Error,
-    },
-    /// Written by another version of this program.
-    #[error("`{}` has format {version}, and this program reads format {STATUS_VERSION}", path.display())]
-    OtherVersion {
-        /// The file.
-        path: PathBuf,
-        /// Its version.
-        version: u32,
-    },
-    /// The operating system refused.
-    #[error("cannot write to the spool `{}`", path.display())]
-    CannotWrite {
-        /// The folder.
-        path: PathBuf,
-        /// What it said.
-        source: io::Error,
-    },
-    /// There is a run in it already.
-    #[error("the spool `{}` already holds a run", folder.display())]
-    Taken {
-        /// The folder.
-        folder: PathBuf,
-    },
-}
-
-impl SpoolError {
-    /// Whether it may pass: the machine lacks something for now.
-    pub fn is_transient(&self) -> bool {
-        match self {
-            Self::Unreadable { source, .. } | Self::CannotWrite { source, .. } => {
-                is_resource_exhaustion(source)
-            }
-            Self::Damaged { .. } | Self::OtherVersion { .. } | Self::Taken { .. } => false,
-        }
-    }
-
-    /// What to do about it.
-    pub fn hint(&self) -> &'static str {
-        match self {
-            Self::Unreadable { .. } => "check that the folder is there and belongs to you",
-            Self::Damaged { .. } => {
-                "the file was changed by another program; the output beside it is still readable"
-            }
-            Self::OtherVersion { .. } => "use the version of Switchboard that started the run",
-            Self::CannotWrite { .. } => "check the free space and the rights of the folder",
-            Self::Taken { .. } => "give every run a folder of its own",
         }
     }
 }

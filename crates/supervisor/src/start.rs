@@ -14,14 +14,15 @@ use model::{PlanError, RunId, RunPlan};
 use rustix::rand::{GetRandomFlags, getrandom};
 use tokio::process::{Child, Command};
 
+use crate::error::SpoolError;
 use crate::fork_server::{ForkServer, NURSERY};
 use crate::handle::{AttachError, Run};
-use crate::held::LockedSpool;
-use crate::line::{Line, StartupReply};
+use crate::locked_spool::LockedSpool;
 use crate::os;
 use crate::program::ASKED;
 use crate::recovery::{kill_supervisor, recover};
-use crate::spool::{Spool, SpoolError};
+use crate::spool::Spool;
+use crate::status_pipe::{Line, StartupReply};
 use crate::watchdog::{CHECK_EVERY, STRIKES};
 
 /// How long a supervisor may take until the agent runs. Long enough for any machine that is not lost.

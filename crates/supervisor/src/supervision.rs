@@ -11,12 +11,13 @@ use std::time::{Duration, Instant};
 use model::{End, Limits, RunReport, TreeEnd};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
+use crate::clock::now_ms;
 use crate::copy::{Budget, Copied, Stream};
 use crate::deadlines::Deadlines;
 use crate::guard::Guard;
 use crate::launch::Launched;
+use crate::log::log_error;
 use crate::os::{Children, Signals, Starter, Tree, count_alive, usage};
-use crate::program::{complain, now_ms};
 
 /// How often it is looked whether the spool is still there: a removed folder makes no file unwritable.
 const SPOOL_CHECK: Duration = Duration::from_secs(1);
@@ -113,7 +114,7 @@ impl<'a> Supervision<'a> {
     pub fn until_the_end(mut self) -> RunReport {
         let tree = loop {
             let woken = self.wait().unwrap_or_else(|error| {
-                complain(&format!("cannot wait: {error}"));
+                log_error(&format!("cannot wait: {error}"));
                 std::thread::sleep(KILL_AGAIN);
                 Woken::by_everything()
             });
@@ -249,7 +250,7 @@ impl<'a> Supervision<'a> {
                         self.end = Some(End::Exited);
                     }
                     Ok(_) => {}
-                    Err(error) => complain(&format!("cannot ask the tree to end: {error}")),
+                    Err(error) => log_error(&format!("cannot ask the tree to end: {error}")),
                 }
                 self.phase = Phase::Asked { kill_at: now + self.grace };
             }
@@ -268,7 +269,7 @@ impl<'a> Supervision<'a> {
 
     fn kill(&mut self) {
         if let Err(error) = self.tree.kill() {
-            complain(&format!("cannot kill the tree: {error}"));
+            log_error(&format!("cannot kill the tree: {error}"));
         }
     }
 

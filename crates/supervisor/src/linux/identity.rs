@@ -9,7 +9,7 @@ use model::ProcessIdentity;
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 use rustix::time::{ClockId, clock_gettime};
 
-use crate::lack::is_resource_exhaustion;
+use crate::error::is_resource_exhaustion;
 
 /// One line of the process table.
 #[derive(Debug, Clone, Copy)]

@@ -11,7 +11,7 @@ use rustix::process::Signal;
 
 use super::identity::{Entry, ProcessHandle, Table, is_alive, is_suspended, table};
 use super::tree::below;
-use crate::lack::is_resource_exhaustion;
+use crate::error::is_resource_exhaustion;
 
 /// The processes of one run whose supervisor is gone.
 #[derive(Debug)]

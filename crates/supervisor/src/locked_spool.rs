@@ -13,35 +13,22 @@ use std::path::Path;
 use std::process::Stdio;
 use std::time::{Duration, Instant};
 
-use model::{ProcessIdentity, RunId, RunLifetime, RunPlan, RunStatus, STATUS_VERSION, StatusDurability};
+use model::{RunId, RunLifetime, RunPlan, RunStatus, StatusDurability};
 use rustix::fs::{
     AtFlags, Dir, FallocateFlags, FlockOperation, Mode, OFlags, fallocate, fchmod, flock, mkdir, mkdirat,
     openat, renameat, statat, unlinkat,
 };
 use rustix::io::{Errno, fcntl_dupfd_cloexec};
 use sandbox::Quarantine;
-use serde::de::DeserializeOwned;
-use serde::{Deserialize, Serialize};
 
+use crate::error::SpoolError;
+use crate::manifest::RunManifest;
 use crate::os::this_process;
-use crate::regular::open_regular_at;
-use crate::spool::{SpoolError, open_directory, parse};
-
-pub const STATUS: &str = "status.json";
-pub const PLAN: &str = "plan.json";
-const STDIN: &str = "stdin";
-pub const OUTPUT: &str = "output";
-pub const ERROR: &str = "error";
-const PRIVATE: &str = "private";
-/// The agent's temporary files, where it has no `/tmp` of its own.
-pub const TEMPORARY: &str = "tmp";
-const LOG: &str = "supervisor.log";
-pub const QUARANTINE: &str = "quarantine.json";
-const QUARANTINE_NEXT: &str = "quarantine.next";
-
-/// The names under which a status is written before it is one.
-const FIRST: &str = "status.first";
-const NEXT: &str = "status.next";
+use crate::regular::{open_directory, open_regular_at};
+use crate::spool_files::{
+    ERROR, FIRST, NEXT, OUTPUT, PLAN, PRIVATE, QUARANTINE, QUARANTINE_NEXT, STATUS, STDIN, TEMPORARY,
+    Versioned, parse,
+};
 
 /// Room for a status with the paths of its policy in it, twice, and the longest of each; and, when it is given back, for whoever
 /// keeps a record of the end on the same disk.
@@ -50,43 +37,6 @@ const SLOT: OFlags = OFlags::WRONLY.union(OFlags::CREATE).union(OFlags::TRUNC);
 /// How long those who only ask are waited for, all in all: each of them takes microseconds.
 const ASKERS: Duration = Duration::from_secs(5);
 const FOLDER: Mode = Mode::RWXU;
-
-/// A file that says which format it has.
-pub trait Versioned: DeserializeOwned {
-    fn version(&self) -> u32;
-}
-
-impl Versioned for RunStatus {
-    fn version(&self) -> u32 {
-        self.version
-    }
-}
-
-/// What stands in `plan.json`.
-#[derive(Debug, Serialize, Deserialize)]
-pub struct RunManifest {
-    version: u32,
-    pub run_id: RunId,
-    pub plan: RunPlan,
-    /// The process that the run must not outlive, if there is one.
-    #[serde(default)]
-    pub starter: Option<ProcessIdentity>,
-}
-
-impl RunManifest {
-    /// Reads an order that means nothing, so that all it takes to read one is in memory when it counts.
-    pub fn practise() {
-        let (run_id, plan) = (RunId::from_random([0; 16]), RunPlan::new("/", "/"));
-        let order = Self { version: STATUS_VERSION, run_id, plan, starter: None };
-        let _ = serde_json::to_vec(&order).map(|json| serde_json::from_slice::<Self>(&json).map(drop));
-    }
-}
-
-impl Versioned for RunManifest {
-    fn version(&self) -> u32 {
-        self.version
-    }
-}
 
 /// A run's folder and the right to write to it, which ends with this value and its copies in other processes.
 #[derive(Debug)]
@@ -165,8 +115,8 @@ impl LockedSpool {
             RunLifetime::Detached => None,
             RunLifetime::BoundToStarter => Some(this_process()?),
         };
-        let order = RunManifest { version: STATUS_VERSION, run_id, plan: plan.clone(), starter };
-        self.create(PLAN)?.write_all(&serde_json::to_vec(&order)?)
+        let manifest = RunManifest::new(run_id, plan.clone(), starter);
+        self.create(PLAN)?.write_all(&serde_json::to_vec(&manifest)?)
     }
 
     /// Takes back what was laid down for a run that never came to be, or of which nobody knows more than its status says.
@@ -205,11 +155,6 @@ impl LockedSpool {
 
     fn create(&self, name: &str) -> io::Result<File> {
         self.open(name, OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL)
-    }
-
-    /// The file that the supervisor of an open folder complains to.
-    pub fn log_of(folder: impl AsFd) -> io::Result<File> {
-        open_in(folder, LOG, OFlags::WRONLY | OFlags::CREATE | OFlags::APPEND)
     }
 
     /// How long a file is; nothing when it is missing.
@@ -269,8 +214,8 @@ impl LockedSpool {
     }
 
     /// Writes the first status. A disk that is full refuses it, and the run is not to be.
-    pub fn first_status(&self, status: &RunStatus, outlives: StatusDurability) -> io::Result<Vec<u8>> {
-        StatusSlot { spool: self, file: self.open(FIRST, SLOT)?, name: FIRST, outlives }.publish(status)
+    pub fn first_status(&self, status: &RunStatus, durability: StatusDurability) -> io::Result<Vec<u8>> {
+        StatusSlot { spool: self, file: self.open(FIRST, SLOT)?, name: FIRST, durability }.publish(status)
     }
 
     /// Takes the room for the last status, so that a disk that fills up cannot keep it from being written.
@@ -285,18 +230,18 @@ impl LockedSpool {
     }
 
     /// The room that was taken for the last status when the run was laid down.
-    pub fn last_status(&self, outlives: StatusDurability) -> io::Result<StatusSlot<'_>> {
+    pub fn last_status(&self, durability: StatusDurability) -> io::Result<StatusSlot<'_>> {
         let file = match self.open(NEXT, OFlags::WRONLY) {
             // As with the streams.
             Err(error) if error.kind() == io::ErrorKind::NotFound => self.make_room()?,
             file => file?,
         };
-        Ok(StatusSlot { spool: self, file, name: NEXT, outlives })
+        Ok(StatusSlot { spool: self, file, name: NEXT, durability })
     }
 
     /// Takes the room for a status that somebody else than the supervisor has to write.
-    pub fn reserve_status(&self, outlives: StatusDurability) -> io::Result<StatusSlot<'_>> {
-        Ok(StatusSlot { spool: self, file: self.make_room()?, name: NEXT, outlives })
+    pub fn reserve_status(&self, durability: StatusDurability) -> io::Result<StatusSlot<'_>> {
+        Ok(StatusSlot { spool: self, file: self.make_room()?, name: NEXT, durability })
     }
 
     /// Removes what a dead supervisor had begun to write.
@@ -348,7 +293,7 @@ pub struct StatusSlot<'a> {
     spool: &'a LockedSpool,
     file: File,
     name: &'static str,
-    outlives: StatusDurability,
+    durability: StatusDurability,
 }
 
 impl StatusSlot<'_> {
@@ -367,7 +312,7 @@ impl StatusSlot<'_> {
             // kept elsewhere, and otherwise every run would hold it for as long as it is kept.
             self.file.set_len(json.len() as u64)?;
         }
-        if self.outlives == StatusDurability::PowerLoss {
+        if self.durability == StatusDurability::PowerLoss {
             self.file.sync_data()?;
         }
         renameat(&self.spool.folder, self.name, &self.spool.folder, STATUS)?;
@@ -377,23 +322,10 @@ impl StatusSlot<'_> {
 
 #[cfg(test)]
 mod tests {
-    use std::os::unix::fs::PermissionsExt;
     use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
     use super::*;
     use crate::spool::Spool;
-
-    #[test]
-    fn a_complaint_is_for_the_user_alone_and_a_second_one_follows_it() {
-        let folder = tempfile::tempdir().unwrap();
-        for complaint in ["one ", "two"] {
-            let mut log = LockedSpool::log_of(File::open(folder.path()).unwrap()).unwrap();
-            log.write_all(complaint.as_bytes()).unwrap();
-        }
-        let log = folder.path().join(LOG);
-        assert_eq!(std::fs::read_to_string(&log).unwrap(), "one two");
-        assert_eq!(log.metadata().unwrap().permissions().mode() & 0o777, 0o600);
-    }
 
     #[test]
     fn who_asks_whether_a_folder_is_held_keeps_nobody_from_holding_it() {

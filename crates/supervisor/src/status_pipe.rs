@@ -5,7 +5,7 @@
 //! supervisor's own exit at the end. Nothing depends on it: whoever has no line finds everything in the spool.
 
 use std::io::{self, Write};
-use std::os::fd::{AsFd, AsRawFd, OwnedFd, RawFd};
+use std::os::fd::OwnedFd;
 
 use model::RunStatus;
 use rustix::fs::{OFlags, fcntl_getfl, fcntl_setfl};
@@ -34,7 +34,7 @@ pub(crate) fn tell(status: &[u8]) {
 
 /// The starter's end.
 #[derive(Debug)]
-pub(crate) struct Line(AsyncFd<Ear>);
+pub(crate) struct Line(AsyncFd<OwnedFd>);
 
 /// What was heard first.
 #[derive(Debug)]
@@ -54,7 +54,7 @@ impl Line {
     pub fn new() -> io::Result<(Self, OwnedFd)> {
         let (ear, voice) = pipe_with(PipeFlags::CLOEXEC)?;
         fcntl_setfl(&ear, fcntl_getfl(&ear)? | OFlags::NONBLOCK)?;
-        Ok((Self(until_readable(Ear(ear))?), voice))
+        Ok((Self(until_readable(ear)?), voice))
     }
 
     /// Hears the supervisor out: a status, or why there is none.
@@ -64,7 +64,7 @@ impl Line {
             let mut ready = self.0.readable().await?;
             let before = said.len();
             said.resize(before + CHUNK, 0);
-            let read = ready.try_io(|ear| Ok(rustix::io::read(&ear.get_ref().0, &mut said[before..])?));
+            let read = ready.try_io(|ear| Ok(rustix::io::read(ear.get_ref(), &mut said[before..])?));
             let count = match read {
                 Ok(Ok(count)) => count,
                 Ok(Err(error)) if error.kind() == io::ErrorKind::Interrupted => 0,
@@ -87,7 +87,7 @@ impl Line {
         loop {
             let mut ready = self.0.readable().await?;
             // The first word may have left its mark. What is there now is left there, and so heard by everybody who waits.
-            if is_readable(&self.0.get_ref().0)? {
+            if is_readable(self.0.get_ref())? {
                 ready.retain_ready();
                 return Ok(());
             }
@@ -106,14 +106,4 @@ fn understood(said: &[u8]) -> StartupReply {
         |_| StartupReply::GaveUp(String::from_utf8_lossy(said).trim().to_owned()),
         StartupReply::Status,
     )
-}
-
-/// The end of the pipe that is listened to.
-#[derive(Debug)]
-pub(crate) struct Ear(OwnedFd);
-
-impl AsRawFd for Ear {
-    fn as_raw_fd(&self) -> RawFd {
-        self.0.as_fd().as_raw_fd()
-    }
 }

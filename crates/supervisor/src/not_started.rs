@@ -1,0 +1,82 @@
+//! Turns the errors of a start into [`NotStarted`], with a reason and a message for the user.
+
+use std::fs;
+use std::io;
+use std::path::Path;
+
+use model::{NotStarted, NotStartedReason, RunPlan};
+use rustix::fs::{Access, access};
+use rustix::io::Errno;
+use sandbox::{Refusal, Step};
+
+/// The kernel gives one error for a folder and for a program that cannot be used, so the folder is looked at first.
+pub fn check_folder(cwd: &Path) -> Result<(), NotStarted> {
+    let (reason, why) = match fs::metadata(cwd) {
+        Ok(metadata) if !metadata.is_dir() => {
+            (NotStartedReason::CwdNotADirectory, "it is not a directory".to_owned())
+        }
+        Ok(_) => match access(cwd, Access::EXEC_OK) {
+            Ok(()) => return Ok(()),
+            Err(error) => (NotStartedReason::CwdForbidden, io::Error::from(error).to_string()),
+        },
+        Err(error) if error.kind() == io::ErrorKind::NotFound => {
+            (NotStartedReason::CwdMissing, "it does not exist".to_owned())
+        }
+        Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {
+            (NotStartedReason::CwdForbidden, error.to_string())
+        }
+        Err(error) => (NotStartedReason::Other, error.to_string()),
+    };
+    Err(NotStarted { reason, message: format!("cannot work in `{}`: {why}", cwd.display()) })
+}
+
+pub fn explain(plan: &RunPlan, error: &io::Error) -> NotStarted {
+    let exists = plan.program.exists();
+    let (reason, why) = match error.raw_os_error().map(Errno::from_raw_os_error) {
+        Some(Errno::NOENT) if exists => (
+            NotStartedReason::ProgramMissing,
+            "the interpreter or loader that it needs does not exist".to_owned(),
+        ),
+        Some(Errno::NOENT | Errno::NOTDIR) => {
+            (NotStartedReason::ProgramMissing, "it does not exist".to_owned())
+        }
+        Some(Errno::ACCESS | Errno::NOEXEC) => {
+            (NotStartedReason::ProgramNotExecutable, "it is not executable".to_owned())
+        }
+        _ => (NotStartedReason::Other, error.to_string()),
+    };
+    NotStarted {
+        reason,
+        message: format!("cannot start `{}` in `{}`: {why}", plan.program.display(), plan.cwd.display()),
+    }
+}
+
+pub fn failed(step: Step, errno: Option<i32>, message: &str, plan: &RunPlan) -> NotStarted {
+    let error = errno.map_or_else(|| io::Error::other(message.to_owned()), io::Error::from_raw_os_error);
+    match step {
+        Step::Mounts | Step::Rules => not_confined(message),
+        Step::Program => explain(plan, &error),
+        Step::Folder => {
+            let reason = match error.kind() {
+                io::ErrorKind::NotFound => NotStartedReason::CwdMissing,
+                io::ErrorKind::NotADirectory => NotStartedReason::CwdNotADirectory,
+                io::ErrorKind::PermissionDenied => NotStartedReason::CwdForbidden,
+                _ => NotStartedReason::Other,
+            };
+            let cwd = plan.cwd.display();
+            NotStarted { reason, message: format!("cannot work in `{cwd}` inside the sandbox: {error}") }
+        }
+    }
+}
+
+pub fn refused(refusal: &Refusal) -> NotStarted {
+    let mut text = refusal.to_string();
+    if let Some(cause) = std::error::Error::source(refusal) {
+        text = format!("{text}: {cause}");
+    }
+    not_confined(&format!("{text}; {}", refusal.hint()))
+}
+
+pub fn not_confined(why: &str) -> NotStarted {
+    NotStarted { reason: NotStartedReason::NotConfined, message: format!("cannot confine the agent: {why}") }
+}

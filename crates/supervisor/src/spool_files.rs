@@ -1,0 +1,44 @@
+//! The names and the format of the files in a spool.
+
+use std::path::PathBuf;
+
+use model::{RunStatus, STATUS_VERSION};
+use serde::de::DeserializeOwned;
+
+use crate::error::SpoolError;
+
+pub const STATUS: &str = "status.json";
+pub const PLAN: &str = "plan.json";
+pub const STDIN: &str = "stdin";
+pub const OUTPUT: &str = "output";
+pub const ERROR: &str = "error";
+pub const PRIVATE: &str = "private";
+/// The agent's temporary files, where it has no `/tmp` of its own.
+pub const TEMPORARY: &str = "tmp";
+pub const LOG: &str = "supervisor.log";
+pub const QUARANTINE: &str = "quarantine.json";
+pub const QUARANTINE_NEXT: &str = "quarantine.next";
+
+/// The names under which a status is written before it is one.
+pub const FIRST: &str = "status.first";
+pub const NEXT: &str = "status.next";
+
+/// A file that says which format it has.
+pub trait Versioned: DeserializeOwned {
+    fn version(&self) -> u32;
+}
+
+impl Versioned for RunStatus {
+    fn version(&self) -> u32 {
+        self.version
+    }
+}
+
+/// Reads what a program of this version has written.
+pub(crate) fn parse<T: Versioned>(path: PathBuf, bytes: &[u8]) -> Result<T, SpoolError> {
+    match serde_json::from_slice::<T>(bytes) {
+        Ok(value) if value.version() == STATUS_VERSION => Ok(value),
+        Ok(value) => Err(SpoolError::OtherVersion { path, version: value.version() }),
+        Err(source) => Err(SpoolError::Damaged { path, source }),
+    }
+}
