@@ -301,13 +301,13 @@ impl Course<'_> {
                 // What nobody writes to any more does not become readable.
                 Err(AttachError::Spool(
                     error @ (SpoolError::Damaged { .. } | SpoolError::OtherVersion { .. }),
-                )) if matches!(Spool::at(self.files.run(number)).is_held(), Ok(false)) => {
+                )) if matches!(Spool::at(self.files.run(number)).is_locked(), Ok(false)) => {
                     return Err(self.failed(not_followed(&error)));
                 }
                 // Nor does a FIFO or a directory in place of a file. Its supervisor can still be found.
-                Err(error @ (AttachError::Spool(SpoolError::Unreadable { .. }) | AttachError::Folder(_)))
-                    if !error.is_transient() =>
-                {
+                Err(
+                    error @ (AttachError::Spool(SpoolError::Unreadable { .. }) | AttachError::Directory(_)),
+                ) if !error.is_transient() => {
                     self.end_unreadable(number).await?;
                     return Err(self.failed(not_followed(&error)));
                 }
@@ -320,7 +320,7 @@ impl Course<'_> {
     async fn end_unreadable(&self, number: u32) -> Result<(), Conclusion> {
         loop {
             let folder = self.files.run(number);
-            let ended = tokio::task::spawn_blocking(move || supervisor::end_unreadable(&folder)).await;
+            let ended = tokio::task::spawn_blocking(move || supervisor::stop_unreadable_run(&folder)).await;
             match ended.map_err(std::io::Error::other).and_then(|ended| ended) {
                 Ok(()) => return Ok(()),
                 Err(error) => self.breathe(&error).await.map_err(|_| Conclusion::Left)?,

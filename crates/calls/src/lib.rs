@@ -60,6 +60,6 @@ pub use store::{
     WatchEvent,
 };
 pub use store_loss::{LostJobs, find_lost_jobs};
-pub use supervisor::SeenProcess;
+pub use supervisor::ProcessInfo;
 pub use wait::Until;
 pub use wait_reason::WaitReason;

@@ -241,7 +241,7 @@ impl Exchange {
         let launch = agents::launch(spec, &setup)?;
         // Nobody but this program ever hears the answer, so nothing is to outlive it, even when it is killed.
         let plan = RunPlan { lifetime: RunLifetime::BoundToStarter, ..launch.plan.clone() };
-        let place = spool.folder().to_owned();
+        let place = spool.directory().to_owned();
         let start = async move { supervisor.start(&place, &plan).await.map(Run::stop_on_drop) };
         let started = self.starting.insert(Box::pin(start)).await;
         self.starting = None;

@@ -189,7 +189,7 @@ impl Operator {
             return Ok(());
         };
         let supervisor = self.supervisor()?;
-        let scratch = confinement.proofs.clone().unwrap_or_else(|| spool.folder().to_owned());
+        let scratch = confinement.proofs.clone().unwrap_or_else(|| spool.directory().to_owned());
         let proven = aside(move || supervisor.prove(&confinement, &scratch, &search_path).map(drop)).await?;
         proven.map_err(|error| ProviderError::NeedsSandbox { agent: self.kind, missing: error.to_string() })
     }
@@ -241,7 +241,7 @@ impl Operator {
         let home = folder_of(inherited, "HOME");
         let needed = [Some(spec.cwd.as_path()), Some(program), home.as_deref(), file_tools.as_deref()];
         let needed: Vec<&Path> = needed.into_iter().flatten().collect();
-        let spools = spool.folder().ancestors().nth(2).unwrap_or(Path::new("/"));
+        let spools = spool.directory().ancestors().nth(2).unwrap_or(Path::new("/"));
         Ok(HostConfig {
             file_tools: file_tools.clone(),
             ..premises::of(&self.config, inherited, spools, &needed)

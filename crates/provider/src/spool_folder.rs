@@ -71,13 +71,13 @@ impl Drop for SpoolFolder {
 /// Removes the files of a run. Returns whether some stay: what an agent created and the sandbox moved away is the user's, and the
 /// answer has named where it is.
 fn remove_run(spool: &Spool) -> bool {
-    let aside = spool.folder().with_extension("quarantine");
+    let aside = spool.directory().with_extension("quarantine");
     let keeps = std::fs::rename(spool.quarantine(), &aside).is_ok();
     // The whole directory, even so: a supervisor that is still there stops its run when it misses it.
-    remove(spool.folder());
+    remove(spool.directory());
     if keeps {
         let restored =
-            std::fs::create_dir(spool.folder()).and_then(|()| std::fs::rename(&aside, spool.quarantine()));
+            std::fs::create_dir(spool.directory()).and_then(|()| std::fs::rename(&aside, spool.quarantine()));
         // Where this fails the files stay beside their place; a destructor has nobody to report it to.
         let _ = restored;
     }
@@ -105,9 +105,9 @@ mod tests {
         let mut folder = SpoolFolder::make(&config, &BTreeMap::new()).unwrap();
         let first = folder.next();
         std::fs::create_dir_all(first.private()).unwrap();
-        let made = first.folder().parent().unwrap();
+        let made = first.directory().parent().unwrap();
         assert_eq!(std::fs::metadata(made).unwrap().permissions().mode() & 0o777, 0o700);
-        assert_ne!(folder.next().folder(), first.folder());
+        assert_ne!(folder.next().directory(), first.directory());
         drop(folder);
         assert_eq!(std::fs::read_dir(parent.path()).unwrap().count(), 0);
     }
@@ -125,7 +125,7 @@ mod tests {
         std::fs::write(first.quarantine().join("home/shop/.envrc"), "work").unwrap();
         drop(folder);
         assert_eq!(std::fs::read(first.quarantine().join("home/shop/.envrc")).unwrap(), b"work");
-        assert!(!first.private().exists() && !second.folder().exists());
+        assert!(!first.private().exists() && !second.directory().exists());
     }
 
     #[test]

@@ -25,10 +25,10 @@ use crate::spool_files::QUARANTINE;
 /// The directory of the lists, in the directory of proofs.
 const DIRECTORY: &str = "active";
 /// The time another run may take to prepare its sandbox.
-const PATIENCE: Duration = Duration::from_secs(10);
+const LOCK_TIMEOUT: Duration = Duration::from_secs(10);
 /// The time that the owner of a killed run has to recover it.
-const GRACE: Duration = Duration::from_secs(1);
-const RETRY_EVERY: Duration = Duration::from_millis(1);
+const RECOVERY_GRACE: Duration = Duration::from_secs(1);
+const RETRY_INTERVAL: Duration = Duration::from_millis(1);
 
 /// The lists of all other active runs. No run starts until this is dropped.
 #[derive(Debug)]
@@ -90,8 +90,8 @@ impl ActiveRuns {
             // In this order: nobody finds a list that is locked and empty.
             drop(own);
             drop(lock);
-            if started.elapsed() < GRACE {
-                std::thread::sleep(RETRY_EVERY);
+            if started.elapsed() < RECOVERY_GRACE {
+                std::thread::sleep(RETRY_INTERVAL);
                 continue;
             }
             for FoundList { path, published: PublishedList { spool, .. }, .. } in lost {
@@ -120,11 +120,11 @@ impl ActiveRuns {
 
 fn lock_directory(path: &Path) -> io::Result<File> {
     let directory = File::open(path)?;
-    let give_up_at = Instant::now() + PATIENCE;
+    let give_up_at = Instant::now() + LOCK_TIMEOUT;
     loop {
         match flock(&directory, FlockOperation::NonBlockingLockExclusive) {
             Ok(()) => return Ok(directory),
-            Err(Errno::WOULDBLOCK) if Instant::now() < give_up_at => std::thread::sleep(RETRY_EVERY),
+            Err(Errno::WOULDBLOCK) if Instant::now() < give_up_at => std::thread::sleep(RETRY_INTERVAL),
             Err(Errno::WOULDBLOCK) => {
                 return Err(io::Error::other("another run has been starting for ten seconds"));
             }

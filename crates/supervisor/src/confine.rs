@@ -13,19 +13,19 @@ use rustix::io::Errno;
 use sandbox::{Job, NestedRepositories, Prepared, Proxy, Tier, Word};
 
 use crate::active_runs::{ActiveRuns, Publication};
-use crate::not_started::{failed, not_confined, refused};
-use crate::os::{self, Tree};
+use crate::not_started::{not_confined, sandbox_rejection, step_failure};
+use crate::os::{self, ProcessTree};
 use crate::spool_files::TEMPORARY;
 
 /// How long a sandbox may take to be made on a slow machine.
-const PATIENCE: Duration = Duration::from_secs(30);
+const SETUP_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// The lease on the caches of this process's run.
 static CACHES: OnceLock<File> = OnceLock::new();
 
 /// An agent that runs in its sandbox.
 #[derive(Debug)]
-pub struct Begun {
+pub struct StartedSandbox {
     pub sandbox: SandboxReport,
     /// The way to named hosts.
     pub proxy: Option<Proxy>,
@@ -40,7 +40,7 @@ pub struct ReadySandbox {
 }
 
 /// Makes a sandbox ready that has been proven to hold. Adds to `recovered` the paths that were moved for killed runs that nobody else has recovered.
-pub fn ready(
+pub fn prepare_sandbox(
     confinement: &Confinement,
     plan: &RunPlan,
     run_id: RunId,
@@ -51,7 +51,7 @@ pub fn ready(
     let scratch = confinement.proofs.as_deref().unwrap_or(spool);
     let search_path = plan.env.get("PATH").map_or("", String::as_str);
     let settled = sandbox::settle(confinement, scratch, executable.as_fd(), search_path)
-        .map_err(|refusal| refused(&refusal))?;
+        .map_err(|refusal| sandbox_rejection(&refusal))?;
     if let Some(caches) = &confinement.caches {
         let lease = sandbox::lease_caches(caches).map_err(|error| not_confined(&error.to_string()))?;
         // This process carries out one run, and a lease ends with it, however it ends.
@@ -76,7 +76,7 @@ pub fn ready(
     let others = active.as_ref().map(|active| &active.others[..]);
     let executable = executable.as_fd();
     let job = Job { confinement, program, args, env, cwd, repositories, others, temporary, executable };
-    let prepared = sandbox::prepare(&job, settled).map_err(|refusal| refused(&refusal))?;
+    let prepared = sandbox::prepare(&job, settled).map_err(|refusal| sandbox_rejection(&refusal))?;
     let publication = active.map(|active| active.publish(spool, &prepared.quarantine));
     Ok(ReadySandbox { prepared, publication: publication.transpose().map_err(cannot_list)? })
 }
@@ -93,22 +93,22 @@ pub fn release_caches() {
 }
 
 /// Hears out the one inside until the agent runs.
-pub fn begin(
+pub fn wait_until_started(
     mut prepared: Prepared,
-    tree: &mut Tree,
+    tree: &mut ProcessTree,
     error: &OwnedFd,
     plan: &RunPlan,
-) -> Result<Begun, NotStarted> {
+) -> Result<StartedSandbox, NotStarted> {
     // The copies of its own files that this process had would keep it from hearing an end.
     drop(std::mem::take(&mut prepared.inherited));
-    tree.stands_in_a_cgroup(prepared.cgroup.take());
-    let cannot_hear = |error: io::Error| not_confined(&error.to_string());
-    let mut heard = Vec::new();
-    let give_up_at = Instant::now() + PATIENCE;
+    tree.set_cgroup(prepared.cgroup.take());
+    let cannot_read = |error: io::Error| not_confined(&error.to_string());
+    let mut received = Vec::new();
+    let give_up_at = Instant::now() + SETUP_TIMEOUT;
     let (applied, closed) = loop {
-        let words = Word::read(&heard);
+        let words = Word::read(&received);
         let failure = words.iter().find_map(|word| match word {
-            Word::Failed { step, errno, message } => Some(failed(*step, *errno, message, plan)),
+            Word::Failed { step, errno, message } => Some(step_failure(*step, *errno, message, plan)),
             _ => None,
         });
         if let Some(failure) = failure {
@@ -121,23 +121,23 @@ pub fn begin(
         if words.contains(&Word::Started) {
             break (applied, false);
         }
-        if hear(&prepared.words, &mut heard, give_up_at).map_err(cannot_hear)? == 0 {
+        if read_more(&prepared.words, &mut received, give_up_at).map_err(cannot_read)? == 0 {
             break (applied, true);
         }
     };
     // Without namespaces, the one inside has become the agent when it can speak no more.
     let runs = applied.filter(|_| closed == (prepared.tier == Tier::Rules));
-    let Some(applied) = runs else { return Err(not_confined(&complaint(error))) };
+    let Some(applied) = runs else { return Err(not_confined(&read_stderr(error))) };
     let sandbox = SandboxReport::Confined(Box::new(prepared.report(applied)));
-    let proxy = prepared.proxy().map_err(cannot_hear)?;
+    let proxy = prepared.proxy().map_err(cannot_read)?;
     if prepared.tier == Tier::Namespaces {
-        tree.stands_in_a_scaffold(prepared.words, heard).map_err(cannot_hear)?;
+        tree.enter_sandbox(prepared.words, received).map_err(cannot_read)?;
     }
-    Ok(Begun { sandbox, proxy })
+    Ok(StartedSandbox { sandbox, proxy })
 }
 
 /// Waits for more. Nothing: nobody can say anything any more.
-fn hear(words: &OwnedFd, heard: &mut Vec<u8>, give_up_at: Instant) -> io::Result<usize> {
+fn read_more(words: &OwnedFd, received: &mut Vec<u8>, give_up_at: Instant) -> io::Result<usize> {
     let left = give_up_at.saturating_duration_since(Instant::now());
     let left = Timespec::try_from(left).map_err(io::Error::other)?;
     let mut files = [PollFd::from_borrowed_fd(words.as_fd(), PollFlags::IN)];
@@ -146,10 +146,10 @@ fn hear(words: &OwnedFd, heard: &mut Vec<u8>, give_up_at: Instant) -> io::Result
         Ok(_) | Err(Errno::INTR) => {}
         Err(error) => return Err(error.into()),
     }
-    let mut piece = [0; 4096];
-    match rustix::io::read(words, &mut piece) {
+    let mut buffer = [0; 4096];
+    match rustix::io::read(words, &mut buffer) {
         Ok(count) => {
-            heard.extend_from_slice(&piece[..count]);
+            received.extend_from_slice(&buffer[..count]);
             Ok(count)
         }
         Err(Errno::INTR | Errno::AGAIN) => Ok(1),
@@ -157,10 +157,10 @@ fn hear(words: &OwnedFd, heard: &mut Vec<u8>, give_up_at: Instant) -> io::Result
     }
 }
 
-/// What bubblewrap said instead of starting anything.
-fn complaint(error: &OwnedFd) -> String {
-    let mut said = [0; 2000];
-    let count = error.try_clone().map(File::from).and_then(|mut file| file.read(&mut said));
-    let said = String::from_utf8_lossy(&said[..count.unwrap_or_default()]).trim().to_owned();
-    if said.is_empty() { "the sandbox ended before the agent began".to_owned() } else { said }
+/// What bubblewrap text instead of starting anything.
+fn read_stderr(error: &OwnedFd) -> String {
+    let mut text = [0; 2000];
+    let count = error.try_clone().map(File::from).and_then(|mut file| file.read(&mut text));
+    let text = String::from_utf8_lossy(&text[..count.unwrap_or_default()]).trim().to_owned();
+    if text.is_empty() { "the sandbox ended before the agent began".to_owned() } else { text }
 }

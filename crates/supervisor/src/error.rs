@@ -42,16 +42,16 @@ pub enum SpoolError {
     /// The operating system refused.
     #[error("cannot write to the spool `{}`", path.display())]
     CannotWrite {
-        /// The folder.
+        /// The directory.
         path: PathBuf,
         /// What it said.
         source: io::Error,
     },
     /// There is a run in it already.
-    #[error("the spool `{}` already holds a run", folder.display())]
+    #[error("the spool `{}` already holds a run", directory.display())]
     Taken {
-        /// The folder.
-        folder: PathBuf,
+        /// The directory.
+        directory: PathBuf,
     },
 }
 
@@ -69,13 +69,13 @@ impl SpoolError {
     /// What to do about it.
     pub fn hint(&self) -> &'static str {
         match self {
-            Self::Unreadable { .. } => "check that the folder is there and belongs to you",
+            Self::Unreadable { .. } => "check that the directory is there and belongs to you",
             Self::Damaged { .. } => {
                 "the file was changed by another program; the output beside it is still readable"
             }
             Self::OtherVersion { .. } => "use the version of Switchboard that started the run",
-            Self::CannotWrite { .. } => "check the free space and the rights of the folder",
-            Self::Taken { .. } => "give every run a folder of its own",
+            Self::CannotWrite { .. } => "check the free space and the rights of the directory",
+            Self::Taken { .. } => "give every run a directory of its own",
         }
     }
 }

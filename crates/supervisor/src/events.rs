@@ -13,15 +13,15 @@ use tokio::io::unix::AsyncFd;
 use tokio::time::{Instant, sleep, sleep_until};
 
 use crate::handle::{Run, WaitError};
-use crate::os::Watch;
-use crate::readiness::until_readable;
+use crate::os::InotifyWatch;
+use crate::readiness::register_readable;
 use crate::regular::open_regular;
 
 /// How much one event carries at most, and how much the first ones do: most agents print little.
 const CHUNK: usize = 64 * 1024;
 const FIRST_CHUNK: usize = 8 * 1024;
 /// After how long the files are looked at again, when there is no watch on them yet or the system has none to give.
-const LOOK_AGAIN: Duration = Duration::from_millis(25);
+const POLL_INTERVAL: Duration = Duration::from_millis(25);
 
 /// Something that happened in a run.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -47,26 +47,26 @@ pub struct Offsets {
 #[derive(Debug)]
 pub struct Events {
     run: Run,
-    watching: Watching,
-    output: Reader,
-    error: Reader,
+    watch_mode: WatchMode,
+    output: FileReader,
+    error: FileReader,
     buffer: Vec<u8>,
     report: Option<RunReport>,
-    told: bool,
+    end_reported: bool,
 }
 
 /// How it is noticed that a file has grown.
 #[derive(Debug)]
-enum Watching {
+enum WatchMode {
     /// By a look at a moment, and then by a watch: to make one and to take it away again costs more than a run that is over by then.
-    From(Instant),
-    By(AsyncFd<Watch>),
+    NotBefore(Instant),
+    Inotify(AsyncFd<InotifyWatch>),
     /// By a look from time to time: the system has no watch to give.
-    Never,
+    Poll,
 }
 
 #[derive(Debug)]
-struct Reader {
+struct FileReader {
     file: File,
     offset: u64,
 }
@@ -83,12 +83,12 @@ impl Events {
         let spool = run.spool().clone();
         Ok(Self {
             run,
-            watching: Watching::From(Instant::now() + LOOK_AGAIN),
-            output: Reader { file: open(&spool.output())?, offset: from.output },
-            error: Reader { file: open(&spool.error())?, offset: from.error },
+            watch_mode: WatchMode::NotBefore(Instant::now() + POLL_INTERVAL),
+            output: FileReader { file: open(&spool.output())?, offset: from.output },
+            error: FileReader { file: open(&spool.error())?, offset: from.error },
             buffer: vec![0; FIRST_CHUNK],
             report: None,
-            told: false,
+            end_reported: false,
         })
     }
 
@@ -106,37 +106,37 @@ impl Events {
                 return Ok(Some(event));
             }
             if let Some(report) = &self.report {
-                let first_time = !std::mem::replace(&mut self.told, true);
+                let first_time = !std::mem::replace(&mut self.end_reported, true);
                 return Ok(first_time.then(|| RunEvent::Ended(report.clone())));
             }
             // Once the run is over its files no longer grow, so one more look at them is the last.
             let ended = tokio::select! {
                 biased;
                 ended = self.run.wait() => Some(ended?),
-                changed = self.watching.changed() => { changed.map_err(WaitError::Watch)?; None }
+                changed = self.watch_mode.changed() => { changed.map_err(WaitError::Watch)?; None }
             };
-            if ended.is_none() && matches!(self.watching, Watching::From(_)) {
+            if ended.is_none() && matches!(self.watch_mode, WatchMode::NotBefore(_)) {
                 // The look that follows finds what was printed before this.
-                self.watching = self.watch().map_err(WaitError::Watch)?;
+                self.watch_mode = self.watch().map_err(WaitError::Watch)?;
             }
             self.report = ended;
         }
     }
 
-    fn watch(&self) -> io::Result<Watching> {
+    fn watch(&self) -> io::Result<WatchMode> {
         let spool = self.run.spool();
-        let watch = Watch::files(&[&spool.output(), &spool.error()])?;
-        Ok(watch.map(until_readable).transpose()?.map_or(Watching::Never, Watching::By))
+        let watch = InotifyWatch::files(&[&spool.output(), &spool.error()])?;
+        Ok(watch.map(register_readable).transpose()?.map_or(WatchMode::Poll, WatchMode::Inotify))
     }
 
     fn read(&mut self) -> io::Result<Option<RunEvent>> {
         let mut count = self.output.read(&mut self.buffer)?;
-        let of = if count.is_some() { RunEvent::Output } else { RunEvent::Error };
+        let to_event = if count.is_some() { RunEvent::Output } else { RunEvent::Error };
         if count.is_none() {
             count = self.error.read(&mut self.buffer)?;
         }
         let Some(count) = count else { return Ok(None) };
-        let event = of(self.buffer[..count].to_vec());
+        let event = to_event(self.buffer[..count].to_vec());
         if count == self.buffer.len() {
             self.buffer.resize(CHUNK, 0);
         }
@@ -148,7 +148,9 @@ impl Drop for Events {
     /// Whoever closes a watch is held by the kernel until every processor has passed on from it, which takes as long as ten short
     /// runs. So somebody else does.
     fn drop(&mut self) {
-        let Watching::By(watch) = std::mem::replace(&mut self.watching, Watching::Never) else { return };
+        let WatchMode::Inotify(watch) = std::mem::replace(&mut self.watch_mode, WatchMode::Poll) else {
+            return;
+        };
         let watch = watch.into_inner();
         if let Ok(runtime) = tokio::runtime::Handle::try_current() {
             runtime.spawn_blocking(|| drop(watch));
@@ -156,12 +158,12 @@ impl Drop for Events {
     }
 }
 
-impl Watching {
+impl WatchMode {
     async fn changed(&self) -> io::Result<()> {
         match self {
-            Self::From(moment) => sleep_until(*moment).await,
-            Self::Never => sleep(LOOK_AGAIN).await,
-            Self::By(watch) => {
+            Self::NotBefore(moment) => sleep_until(*moment).await,
+            Self::Poll => sleep(POLL_INTERVAL).await,
+            Self::Inotify(watch) => {
                 let mut ready = watch.readable().await?;
                 watch.get_ref().drain()?;
                 ready.clear_ready();
@@ -171,7 +173,7 @@ impl Watching {
     }
 }
 
-impl Reader {
+impl FileReader {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<Option<usize>> {
         let count = self.file.read_at(buffer, self.offset)?;
         self.offset += count as u64;

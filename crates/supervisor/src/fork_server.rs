@@ -2,10 +2,10 @@
 //!
 //! Starting a program takes longer than all the rest of starting a run: the kernel maps it, the loader binds it, the runtime
 //! begins. A program that starts many runs (a daemon) keeps one process that has all this behind it, at the other end of a
-//! socket. From it a supervisor is forked ahead of time, which waits for a folder at the same socket, gets ready as far as that
+//! socket. From it a supervisor is forked ahead of time, which waits for a directory at the same socket, gets setup as far as that
 //! goes without one, and goes on as if it had just been started with it. Once it has one it says so, and the next is forked; some
 //! wait when many are wanted at once. A fork_server whose starter goes away ends by itself, as do those that wait; those that have a
-//! folder live on, as they do without a fork_server.
+//! directory live on, as they do without a fork_server.
 
 use std::ffi::OsString;
 use std::io::{self, IoSlice, IoSliceMut};
@@ -29,57 +29,57 @@ use tokio::process::Child;
 
 use crate::locked_spool::LockedSpool;
 use crate::manifest::RunManifest;
-use crate::os::{self, Forked, Signals};
+use crate::os::{self, Forked, SignalReader};
 use crate::readiness::is_readable;
-use crate::setup::{HalfReady, Ready};
+use crate::setup::{PreforkSetup, ProcessSetup};
 
 /// The argument of a supervisor that is to be a fork_server.
-pub(crate) const NURSERY: &str = "--fork_server";
+pub(crate) const FORK_SERVER_ARG: &str = "--fork_server";
 
-/// How long the path of a folder can be.
-const LONGEST_PATH: usize = 4096;
+/// How long the path of a directory can be.
+const MAX_PATH_BYTES: usize = 4096;
 
 /// How soon another fork is tried.
-const TRY_AGAIN: Timespec = Timespec { tv_sec: 0, tv_nsec: 20_000_000 };
+const FORK_RETRY_INTERVAL: Timespec = Timespec { tv_sec: 0, tv_nsec: 20_000_000 };
 
-/// How many supervisors in a row may be lost before they have a folder. Then something is wrong, and the starter is better off
+/// How many supervisors in a row may be lost before they have a directory. Then something is wrong, and the starter is better off
 /// without a fork_server.
-const MOST_LOST: usize = 5;
+const MAX_LOST: usize = 5;
 
 /// How many wait at most, when more are wanted than one after the other.
-const MOST_WAITING: usize = 4;
+const MAX_IDLE: usize = 4;
 
 /// A fork_server, as its starter holds it.
 #[derive(Debug)]
 pub(crate) struct ForkServer {
-    line: OwnedFd,
+    socket: OwnedFd,
     /// Reaped by the runtime, once it has ended.
     process: Child,
 }
 
 impl ForkServer {
-    /// Starts one; `spawn` is given its end of the line, which is to be its stdin.
+    /// Starts one; `spawn` is given its end of the socket, which is to be its stdin.
     pub fn start(spawn: impl FnOnce(OwnedFd) -> io::Result<Child>) -> io::Result<Self> {
         let kind = SocketType::SEQPACKET;
-        let (line, its_end) = socketpair(AddressFamily::UNIX, kind, SocketFlags::CLOEXEC, None)?;
-        Ok(Self { process: spawn(its_end)?, line })
+        let (socket, peer) = socketpair(AddressFamily::UNIX, kind, SocketFlags::CLOEXEC, None)?;
+        Ok(Self { process: spawn(peer)?, socket })
     }
 
-    /// Asks for a supervisor of that folder, which is to speak to `voice`. One that is no longer there, or is too busy to
+    /// Asks for a supervisor of that directory, which is to speak to `status_pipe`. One that is no longer there, or is too busy to
     /// listen, is an error, and nothing has happened.
     pub fn fork_supervisor(
         &self,
-        held: &LockedSpool,
-        folder: &Path,
-        voice: BorrowedFd<'_>,
+        spool: &LockedSpool,
+        directory: &Path,
+        status_pipe: BorrowedFd<'_>,
     ) -> io::Result<()> {
-        let handles = [held.as_fd(), voice];
+        let files = [spool.as_fd(), status_pipe];
         let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(2))];
         let mut attached = SendAncillaryBuffer::new(&mut space);
-        attached.push(SendAncillaryMessage::ScmRights(&handles));
+        attached.push(SendAncillaryMessage::ScmRights(&files));
         sendmsg(
-            &self.line,
-            &[IoSlice::new(folder.as_os_str().as_bytes())],
+            &self.socket,
+            &[IoSlice::new(directory.as_os_str().as_bytes())],
             &mut attached,
             SendFlags::NOSIGNAL | SendFlags::DONTWAIT,
         )?;
@@ -97,14 +97,14 @@ impl ForkServer {
         self.signal(Signal::CONT);
     }
 
-    /// Ends it and the supervisors that wait, with the orders that nobody has heard. Those that have a folder have left its process
+    /// Ends it and the supervisors that wait, with the orders that nobody has heard. Those that have a directory have left its process
     /// group, and live on.
-    pub fn end(self) {
+    pub fn kill(self) {
         self.signal(Signal::KILL);
     }
 
     fn signal(&self, signal: Signal) {
-        // Not waited for yet, so the number is that of its group and of no other.
+        // Not waited for yet, so the pid is that of its group and of no other.
         let group = self.process.id().and_then(|id| Pid::from_raw(i32::try_from(id).ok()?));
         if let Some(group) = group {
             // One that has ended already is as good.
@@ -113,82 +113,82 @@ impl ForkServer {
     }
 }
 
-/// A supervisor that has its folder, which is its stdin.
+/// A supervisor that has its directory, which is its stdin.
 pub(crate) struct ForkedSupervisor {
-    pub folder: OsString,
-    pub ready: Ready,
+    pub directory: OsString,
+    pub setup: ProcessSetup,
 }
 
-/// In the fork_server: bears supervisors, until its starter has gone away. In each of those: its folder, once it has one; none when
+/// In the fork_server: bears supervisors, until its starter has gone away. In each of those: its directory, once it has one; none when
 /// there will be none.
 ///
 /// Must be the first thing that a process does: nothing but this may have opened a file or started a thread.
-pub(crate) fn bear_supervisors() -> io::Result<Option<ForkedSupervisor>> {
+pub(crate) fn serve_forks() -> io::Result<Option<ForkedSupervisor>> {
     os::close_inherited_files()?;
     // A terminal's signals are not for it.
     setsid()?;
-    let signals = Signals::listen()?;
+    let signals = SignalReader::block()?;
     // What every supervisor needs is then there for all of them.
-    os::heed_what_was_ignored();
+    os::reset_ignored_signals();
     os::boot_id()?;
-    let (taken, has_taken) = pipe_with(PipeFlags::CLOEXEC)?;
-    let (mut waiting, mut wanted, mut lost) = (Vec::new(), 1, 0);
-    while lost < MOST_LOST {
-        while waiting.len() < wanted {
+    let (assigned, report_assigned) = pipe_with(PipeFlags::CLOEXEC)?;
+    let (mut idle, mut wanted, mut lost) = (Vec::new(), 1, 0);
+    while lost < MAX_LOST {
+        while idle.len() < wanted {
             match os::fork() {
                 Ok(Forked::Child) => {
-                    drop((signals, taken));
-                    return wait_for_a_folder(&has_taken);
+                    drop((signals, assigned));
+                    return wait_for_spool(&report_assigned);
                 }
-                Ok(Forked::Parent(child)) => waiting.push(child.as_raw_pid()),
+                Ok(Forked::Parent(child)) => idle.push(child.as_raw_pid()),
                 // There may be room for another process in a moment; who wants a supervisor waits for it.
                 Err(_) => break,
             }
         }
-        let line = io::stdin();
+        let socket = io::stdin();
         let mut files = [
             PollFd::new(&signals, PollFlags::IN),
-            PollFd::new(&taken, PollFlags::IN),
-            // Whoever waits for a folder hears what comes. Here it is only heard that nothing will.
-            PollFd::new(&line, PollFlags::empty()),
+            PollFd::new(&assigned, PollFlags::IN),
+            // Whoever waits for a directory hears what comes. Here it is only heard that nothing will.
+            PollFd::new(&socket, PollFlags::empty()),
         ];
-        match poll(&mut files, waiting.is_empty().then_some(&TRY_AGAIN)) {
+        match poll(&mut files, idle.is_empty().then_some(&FORK_RETRY_INTERVAL)) {
             Ok(_) | Err(Errno::INTR) => {}
             Err(error) => return Err(error.into()),
         }
-        let [by_signal, by_child, by_line] = files.map(|file| !file.revents().is_empty());
+        let [by_signal, by_child, by_socket] = files.map(|file| !file.revents().is_empty());
         if by_child {
-            let mut number = [0; size_of::<i32>()];
-            rustix::io::read(&taken, &mut number)?;
-            waiting.retain(|child| *child != i32::from_ne_bytes(number));
-            // When there is more to be taken, one that waits is not enough.
-            wanted = if is_readable(&line)? { MOST_WAITING.min(wanted + 1) } else { 1 };
+            let mut pid = [0; size_of::<i32>()];
+            rustix::io::read(&assigned, &mut pid)?;
+            idle.retain(|child| *child != i32::from_ne_bytes(pid));
+            // When there is more to be assigned, one that waits is not enough.
+            wanted = if is_readable(&socket)? { MAX_IDLE.min(wanted + 1) } else { 1 };
             lost = 0;
         }
         if by_signal {
-            if signals.take()?.stop {
+            if signals.read_pending()?.stop {
                 return Ok(None);
             }
-            let gone = gone(&waiting);
-            let before = waiting.len();
-            waiting.retain(|child| !gone.contains(child));
-            // They were killed or suspended before they had a folder, or could not get ready.
-            lost += before - waiting.len();
+            let exited = reap(&idle);
+            let before = idle.len();
+            idle.retain(|child| !exited.contains(child));
+            // They were killed or suspended before they had a directory, or could not get setup.
+            lost += before - idle.len();
         }
-        if by_line {
+        if by_socket {
             return Ok(None);
         }
     }
     Ok(None)
 }
 
-/// Returns the children that take no folder any more: those that have ended, whose processor time then counts as that of the program
-/// they worked for, and suspended ones among the waiting, which are killed. A suspended one could swallow the wake-up for a folder.
-fn gone(waiting: &[i32]) -> Vec<i32> {
+/// Returns the children that take no directory any more: those that have ended, whose processor time then counts as that of the program
+/// they worked for, and suspended ones among the idle, which are killed. A suspended one could swallow the wake-up for a directory.
+fn reap(idle: &[i32]) -> Vec<i32> {
     let changed = std::iter::from_fn(|| wait(WaitOptions::NOHANG | WaitOptions::UNTRACED).ok().flatten());
     let is_gone = |(child, status): (Pid, WaitStatus)| {
         let pid = child.as_raw_pid();
-        if status.stopped() && waiting.contains(&pid) {
+        if status.stopped() && idle.contains(&pid) {
             // Not waited for yet, so the pid is still its own.
             let _ = kill_process(child, Signal::KILL);
             return Some(pid);
@@ -199,36 +199,38 @@ fn gone(waiting: &[i32]) -> Vec<i32> {
 }
 
 /// A supervisor that is wanted.
-struct Wanted {
+struct ForkRequest {
     path: OsString,
-    folder: OwnedFd,
-    voice: OwnedFd,
+    directory: OwnedFd,
+    status_pipe: OwnedFd,
 }
 
-/// In a supervisor without a folder. Until it has one, a signal ends it as it would any process: there is nothing to be seen to.
-fn wait_for_a_folder(has_taken: &OwnedFd) -> io::Result<Option<ForkedSupervisor>> {
-    let half_ready = HalfReady::get()?;
-    RunManifest::practise();
-    os::let_signals_act()?;
+/// In a supervisor without a directory. Until it has one, a signal ends it as it would any process: there is nothing to be seen to.
+fn wait_for_spool(report_assigned: &OwnedFd) -> io::Result<Option<ForkedSupervisor>> {
+    let prefork = PreforkSetup::new()?;
+    RunManifest::warm_up_parser();
+    os::unblock_signals()?;
     // One at a time is woken up, however many wait.
-    let Some(Wanted { path: folder, folder: open, voice }) = next()? else { return Ok(None) };
-    let ready = half_ready.listens()?;
+    let Some(ForkRequest { path: directory, directory: open, status_pipe }) = receive_request()? else {
+        return Ok(None);
+    };
+    let setup = prefork.block_signals()?;
     dup2_stdin(&open)?;
-    dup2_stdout(&voice)?;
+    dup2_stdout(&status_pipe)?;
     // A fork_server that is gone needs no other one to wait.
-    let _ = rustix::io::write(has_taken, &getpid().as_raw_pid().to_ne_bytes());
-    Ok(Some(ForkedSupervisor { folder, ready }))
+    let _ = rustix::io::write(report_assigned, &getpid().as_raw_pid().to_ne_bytes());
+    Ok(Some(ForkedSupervisor { directory, setup }))
 }
 
 /// Takes the next; none when nobody can want one any more.
-fn next() -> io::Result<Option<Wanted>> {
-    let mut path = vec![0; LONGEST_PATH];
+fn receive_request() -> io::Result<Option<ForkRequest>> {
+    let mut path = vec![0; MAX_PATH_BYTES];
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(2))];
     let mut attached = RecvAncillaryBuffer::new(&mut space);
-    let line = io::stdin();
+    let socket = io::stdin();
     let received = loop {
         let into = &mut [IoSliceMut::new(&mut path)];
-        match recvmsg(line.as_fd(), into, &mut attached, RecvFlags::CMSG_CLOEXEC) {
+        match recvmsg(socket.as_fd(), into, &mut attached, RecvFlags::CMSG_CLOEXEC) {
             Err(Errno::INTR) => {}
             received => break received?,
         }
@@ -240,9 +242,9 @@ fn next() -> io::Result<Option<Wanted>> {
         RecvAncillaryMessage::ScmRights(files) => files.collect::<Vec<_>>(),
         _ => Vec::new(),
     });
-    let (Some(folder), Some(voice)) = (files.next(), files.next()) else {
-        return Err(io::Error::other("the folder was not handed over"));
+    let (Some(directory), Some(status_pipe)) = (files.next(), files.next()) else {
+        return Err(io::Error::other("the directory was not handed over"));
     };
     path.truncate(received.bytes);
-    Ok(Some(Wanted { path: OsString::from_vec(path), folder, voice }))
+    Ok(Some(ForkRequest { path: OsString::from_vec(path), directory, status_pipe }))
 }

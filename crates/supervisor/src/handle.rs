@@ -16,16 +16,16 @@ use tokio::process::Child;
 use tokio::time::{sleep, sleep_until};
 
 use crate::error::{SpoolError, is_resource_exhaustion};
-use crate::os::{self, Former, ProcessHandle, SeenProcess, Survivors};
-use crate::readiness::until_readable;
+use crate::os::{self, DeadSupervisor, ProcessHandle, ProcessInfo, Survivors};
+use crate::readiness::register_readable;
 use crate::recovery::{RecoverError, is_final, kill_with_tree, recover_run, sweep};
 use crate::spool::Spool;
-use crate::status_pipe::Line;
+use crate::status_pipe::StatusPipe;
 use crate::watchdog::{Measure, Observed, Watchdog};
 
 /// How long a supervisor that has its order may take until its first word.
-const FIRST_WORD: Duration = Duration::from_secs(10);
-const LOOK_AGAIN: Duration = Duration::from_millis(5);
+const STATUS_TIMEOUT: Duration = Duration::from_secs(10);
+const POLL_INTERVAL: Duration = Duration::from_millis(5);
 
 /// One run.
 ///
@@ -33,10 +33,10 @@ const LOOK_AGAIN: Duration = Duration::from_millis(5);
 /// the last handle asks it to stop. In both cases nothing is left behind in this program: no file, no zombie (the runtime
 /// reaps the supervisor). Clones are the same handle.
 #[derive(Debug, Clone)]
-pub struct Run(Arc<Handle>);
+pub struct Run(Arc<RunHandle>);
 
 #[derive(Debug)]
-struct Handle {
+struct RunHandle {
     spool: Spool,
     id: RunId,
     /// Who the supervisor is, in this boot.
@@ -44,7 +44,7 @@ struct Handle {
     /// None when the supervisor was already gone.
     supervisor: Option<AsyncFd<ProcessHandle>>,
     /// Only in the program that started the supervisor.
-    line: Option<Line>,
+    pipe: Option<StatusPipe>,
     /// Only in a program whose child the supervisor is, which must therefore reap it.
     child: Mutex<Option<Child>>,
     /// Enforces the limits when the supervisor does not.
@@ -65,34 +65,36 @@ pub enum StopReply {
     AlreadyEnded,
 }
 
-/// Finds a run again by its folder, running or ended, from any process of the same user.
+/// Finds a run again by its directory, running or ended, from any process of the same user.
 ///
 /// Must be called within a tokio runtime with I/O enabled.
-pub async fn attach(folder: &Path) -> Result<Run, AttachError> {
-    let spool = Spool::at(std::path::absolute(folder).map_err(AttachError::Folder)?);
-    let give_up_at = Instant::now() + FIRST_WORD;
+pub async fn attach(directory: &Path) -> Result<Run, AttachError> {
+    let spool = Spool::at(std::path::absolute(directory).map_err(AttachError::Directory)?);
+    let give_up_at = Instant::now() + STATUS_TIMEOUT;
     loop {
         // Asked before the status is looked for: a supervisor that ends in between has written one.
-        let held = match spool.is_held() {
+        let is_locked = match spool.is_locked() {
             Err(error) if error.kind() == io::ErrorKind::NotFound => {
                 return Err(AttachError::NoRun { spool });
             }
-            held => held.map_err(AttachError::Folder)?,
+            is_locked => is_locked.map_err(AttachError::Directory)?,
         };
         if let Some(status) = spool.status()? {
             return Run::watch(spool, &status, None, None);
         }
-        match spool.order()? {
+        match spool.manifest()? {
             // Nobody will carry the order out any more.
-            Some(order) if !held => return Ok(Run::new(spool, order.run_id, None, None, None, None, None)),
-            None if !held => return Err(AttachError::NoRun { spool }),
+            Some(manifest) if !is_locked => {
+                return Ok(Run::new(spool, manifest.run_id, None, None, None, None, None));
+            }
+            None if !is_locked => return Err(AttachError::NoRun { spool }),
             // Its starter or its supervisor is about to write.
             _ if Instant::now() > give_up_at => {
                 // It may have been suspended before its first status; the next attempt finds that one.
-                os::resume_supervisor(spool.folder());
-                return Err(AttachError::NoWord { spool });
+                os::resume_supervisor(spool.directory());
+                return Err(AttachError::NoStatus { spool });
             }
-            _ => sleep(LOOK_AGAIN).await,
+            _ => sleep(POLL_INTERVAL).await,
         }
     }
 }
@@ -104,19 +106,19 @@ impl Run {
         limits: Option<&LimitClock>,
         identity: Option<ProcessIdentity>,
         supervisor: Option<AsyncFd<ProcessHandle>>,
-        line: Option<Line>,
+        pipe: Option<StatusPipe>,
         child: Option<Child>,
     ) -> Self {
         let watchdog = Mutex::new(Watchdog::new(limits, os::monotonic_ms(), Instant::now()));
         let forced_end = OnceLock::new();
         let (child, ended, stop_on_drop) =
             (Mutex::new(child), AtomicBool::new(false), AtomicBool::new(false));
-        Self(Arc::new(Handle {
+        Self(Arc::new(RunHandle {
             spool,
             id,
             identity,
             supervisor,
-            line,
+            pipe,
             child,
             watchdog,
             forced_end,
@@ -129,23 +131,23 @@ impl Run {
     pub(crate) fn started(
         spool: Spool,
         status: &RunStatus,
-        line: Line,
+        pipe: StatusPipe,
         child: Option<Child>,
     ) -> Result<Self, AttachError> {
-        Self::watch(spool, status, Some(line), child)
+        Self::watch(spool, status, Some(pipe), child)
     }
 
     fn watch(
         spool: Spool,
         status: &RunStatus,
-        line: Option<Line>,
+        pipe: Option<StatusPipe>,
         child: Option<Child>,
     ) -> Result<Self, AttachError> {
         let this_boot = os::boot_id().map_err(AttachError::Watch)? == status.boot_id;
         let identity = this_boot.then_some(status.supervisor);
         let process = identity.map(ProcessHandle::open).transpose().map_err(AttachError::Watch)?.flatten();
-        let supervisor = process.map(until_readable).transpose().map_err(AttachError::Watch)?;
-        Ok(Self::new(spool, status.run_id, status.limits.as_ref(), identity, supervisor, line, child))
+        let supervisor = process.map(register_readable).transpose().map_err(AttachError::Watch)?;
+        Ok(Self::new(spool, status.run_id, status.limits.as_ref(), identity, supervisor, pipe, child))
     }
 
     /// The run's own id.
@@ -159,11 +161,11 @@ impl Run {
     }
 
     /// The processes of the run that can be seen now, the supervisor's own left out; none once it is over.
-    pub fn processes(&self) -> io::Result<Vec<SeenProcess>> {
+    pub fn processes(&self) -> io::Result<Vec<ProcessInfo>> {
         self.0.identity.map_or_else(|| Ok(Vec::new()), os::processes_below)
     }
 
-    /// The folder with the run's files.
+    /// The directory with the run's files.
     pub fn spool(&self) -> &Spool {
         &self.0.spool
     }
@@ -185,7 +187,7 @@ impl Run {
     /// Waits for the end of the run.
     ///
     /// When the supervisor was killed, this ends what it had left (see [`crate::recover`]) and reports
-    /// [`model::End::SupervisorLost`]; when its folder is gone too, it ends what it had left and is an error. May be called
+    /// [`model::End::SupervisorLost`]; when its directory is gone too, it ends what it had left and is an error. May be called
     /// any number of times, also at the same time; dropping the future changes nothing.
     ///
     /// Enforces the limits of the run and a stop request when the supervisor is suspended.
@@ -195,7 +197,7 @@ impl Run {
             tokio::select! {
                 biased;
                 report = &mut supervised => break report?,
-                () = self.0.until_next_check() => self.enforce_limits().await?,
+                () = self.0.sleep_until_check() => self.enforce_limits().await?,
             }
         };
         if let Some(report) = report {
@@ -209,8 +211,8 @@ impl Run {
 
     /// Waits until the supervisor has reported the end or is gone; none when it has left no report.
     async fn wait_for_supervisor(&self) -> Result<Option<RunReport>, WaitError> {
-        if let Some(line) = &self.0.line {
-            line.last_word().await.map_err(WaitError::Watch)?;
+        if let Some(pipe) = &self.0.pipe {
+            pipe.wait_closed().await.map_err(WaitError::Watch)?;
             // Its last word is its report: the process itself is about to end, having nothing left to do.
             if let Some(report) = self.final_report()? {
                 self.reap();
@@ -251,12 +253,12 @@ impl Run {
     }
 }
 
-impl Handle {
+impl RunHandle {
     fn watchdog(&self) -> MutexGuard<'_, Watchdog> {
         self.watchdog.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    async fn until_next_check(&self) {
+    async fn sleep_until_check(&self) {
         let next_check = self.watchdog().next_check();
         sleep_until(next_check.into()).await;
     }
@@ -305,20 +307,20 @@ impl Handle {
     }
 
     fn recover(&self) -> Result<RunReport, RecoverError> {
-        let seen_to_die = self.supervisor.is_some();
+        let observed_exit = self.supervisor.is_some();
         let end = self.forced_end.get().cloned().unwrap_or(End::SupervisorLost);
-        let recovered = recover_run(self.spool.folder(), seen_to_die, &end);
+        let recovered = recover_run(self.spool.directory(), observed_exit, &end);
         if let Err(RecoverError::Open { .. } | RecoverError::NoRun { .. }) = &recovered {
-            // The folder is gone; who is to be looked for is known all the same.
-            let former = self.identity.map(|identity| Former { identity, seen_to_die });
-            let survivors = Survivors::of(self.id, former);
+            // The directory is gone; who is to be looked for is known all the same.
+            let dead = self.identity.map(|identity| DeadSupervisor { identity, observed_exit });
+            let survivors = Survivors::new(self.id, dead);
             sweep(|| survivors.kill()).map_err(RecoverError::Sweep)?;
         }
         recovered
     }
 }
 
-impl Drop for Handle {
+impl Drop for RunHandle {
     fn drop(&mut self) {
         if self.stop_on_drop.load(Ordering::Relaxed) {
             // One that cannot be told has ended.
@@ -331,23 +333,23 @@ impl Drop for Handle {
 #[derive(Debug, thiserror::Error)]
 pub enum AttachError {
     /// No run was ever started there.
-    #[error("there is no run in `{}`", spool.folder().display())]
+    #[error("there is no run in `{}`", spool.directory().display())]
     NoRun {
-        /// The folder that was looked at.
+        /// The directory that was looked at.
         spool: Spool,
     },
-    /// Somebody holds the folder and writes nothing.
-    #[error("the supervisor of `{}` has not said a word", spool.folder().display())]
-    NoWord {
-        /// The folder that was looked at.
+    /// Somebody holds the directory and writes nothing.
+    #[error("the supervisor of `{}` has not said a word", spool.directory().display())]
+    NoStatus {
+        /// The directory that was looked at.
         spool: Spool,
     },
     /// The spool cannot be read.
     #[error(transparent)]
     Spool(#[from] SpoolError),
-    /// The folder cannot be opened.
+    /// The directory cannot be opened.
     #[error("cannot open the spool")]
-    Folder(#[source] io::Error),
+    Directory(#[source] io::Error),
     /// The supervisor's process cannot be watched.
     #[error("cannot watch the supervisor")]
     Watch(#[source] io::Error),
@@ -358,19 +360,19 @@ impl AttachError {
     pub fn is_transient(&self) -> bool {
         match self {
             Self::NoRun { .. } => false,
-            Self::NoWord { .. } | Self::Watch(_) => true,
+            Self::NoStatus { .. } | Self::Watch(_) => true,
             Self::Spool(error) => error.is_transient(),
-            Self::Folder(error) => is_resource_exhaustion(error),
+            Self::Directory(error) => is_resource_exhaustion(error),
         }
     }
 
     /// What to do about it.
     pub fn hint(&self) -> &'static str {
         match self {
-            Self::NoRun { .. } => "check the path; every run has a folder of its own",
-            Self::NoWord { .. } => "the machine may be overloaded; try again",
+            Self::NoRun { .. } => "check the path; every run has a directory of its own",
+            Self::NoStatus { .. } => "the machine may be overloaded; try again",
             Self::Spool(error) => error.hint(),
-            Self::Folder(_) => "check that the folder is there and belongs to you",
+            Self::Directory(_) => "check that the directory is there and belongs to you",
             Self::Watch(_) => "check that /proc is mounted and that files can still be opened",
         }
     }

@@ -7,27 +7,27 @@ use std::path::Path;
 use model::{NotStarted, NotStartedReason, Policy, Quarantined, RunId, RunPlan, SandboxReport};
 
 use crate::active_runs::Publication;
-use crate::confine::{Begun, ReadySandbox, begin, ready};
-use crate::copy::Stream;
-use crate::guard::Guard;
+use crate::confine::{ReadySandbox, StartedSandbox, prepare_sandbox, wait_until_started};
 use crate::locked_spool::LockedSpool;
-use crate::not_started::{check_folder, explain};
-use crate::os::{Pipes, Tree};
+use crate::not_started::{check_working_directory, spawn_failure};
+use crate::os::{Pipes, ProcessTree};
+use crate::path_guard::PathGuard;
+use crate::spooled_stream::SpooledStream;
 
 /// How often a sandbox is tried to be made: what was there when it was laid out (a socket that is to be covered) may be gone
 /// when it is mounted.
-const TRIES: u32 = 10;
+const MAX_ATTEMPTS: u32 = 10;
 
 /// A started agent and its two streams.
 #[derive(Debug)]
 pub struct Launched {
-    pub tree: Tree,
-    pub output: Stream,
-    pub error: Stream,
+    pub tree: ProcessTree,
+    pub output: SpooledStream,
+    pub error: SpooledStream,
     /// What confines it.
     pub sandbox: SandboxReport,
     /// The protected paths that did not exist when it started.
-    pub guard: Option<Guard>,
+    pub guard: Option<PathGuard>,
     /// The list of these paths for other runs.
     pub publication: Option<Publication>,
     /// The way to named hosts, where the policy names some.
@@ -45,95 +45,106 @@ pub struct StreamFiles {
 /// prompt can be too long for a pipe. When it fails, nothing runs.
 pub fn launch(
     spool: &LockedSpool,
-    folder: &Path,
+    directory: &Path,
     plan: &RunPlan,
     run_id: RunId,
     files: StreamFiles,
 ) -> Result<Launched, NotStarted> {
-    check_folder(&plan.cwd)?;
-    let mut tries_left = TRIES;
+    check_working_directory(&plan.cwd)?;
+    let mut attempts_left = MAX_ATTEMPTS;
     // Kept over all attempts: the first one recovers killed runs, and another may be the one that starts the agent.
     let mut recovered = Vec::new();
     loop {
-        tries_left -= 1;
-        match started(spool, folder, plan, run_id, &mut recovered) {
-            Ok(Started { tree, pipes, guard, publication, begun: Begun { mut sandbox, proxy } }) => {
+        attempts_left -= 1;
+        match try_launch(spool, directory, plan, run_id, &mut recovered) {
+            Ok(Started {
+                tree,
+                pipes,
+                guard,
+                publication,
+                sandbox: StartedSandbox { mut sandbox, proxy },
+            }) => {
                 if let SandboxReport::Confined(confined) = &mut sandbox {
                     confined.quarantined = recovered;
                 }
-                return match (Stream::new(pipes.output, files.output), Stream::new(pipes.error, files.error))
-                {
+                return match (
+                    SpooledStream::new(pipes.output, files.output),
+                    SpooledStream::new(pipes.error, files.error),
+                ) {
                     (Ok(output), Ok(error)) => {
                         Ok(Launched { tree, output, error, sandbox, guard, publication, proxy })
                     }
                     (Err(refusal), _) | (_, Err(refusal)) => {
                         tree.abandon();
-                        Err(explain(plan, &refusal))
+                        Err(spawn_failure(plan, &refusal))
                     }
                 };
             }
-            Err(NotBegun { again: true, .. }) if tries_left > 0 => {}
-            Err(NotBegun { failure, .. }) => return Err(failure),
+            Err(FailedLaunch { can_retry: true, .. }) if attempts_left > 0 => {}
+            Err(FailedLaunch { failure, .. }) => return Err(failure),
         }
     }
 }
 
 /// An agent that runs.
 struct Started {
-    tree: Tree,
+    tree: ProcessTree,
     pipes: Pipes,
-    guard: Option<Guard>,
+    guard: Option<PathGuard>,
     publication: Option<Publication>,
-    begun: Begun,
+    sandbox: StartedSandbox,
 }
 
 /// Starts the agent, or the sandbox with the agent inside.
-fn started(
+fn try_launch(
     spool: &LockedSpool,
-    folder: &Path,
+    directory: &Path,
     plan: &RunPlan,
     run_id: RunId,
     recovered: &mut Vec<Quarantined>,
-) -> Result<Started, NotBegun> {
+) -> Result<Started, FailedLaunch> {
     let mut prepared = match &plan.policy {
         Policy::Off => None,
-        Policy::Confined(confinement) => Some(ready(confinement, plan, run_id, folder, recovered)?),
+        Policy::Confined(confinement) => {
+            Some(prepare_sandbox(confinement, plan, run_id, directory, recovered)?)
+        }
     };
     // Written down before the agent can create anything.
     let guard = match &mut prepared {
         Some(ReadySandbox { prepared, .. }) => {
             let roots = std::mem::take(&mut prepared.held_roots);
-            Guard::set(spool, folder, run_id, &prepared.quarantine, roots)
-                .map_err(|error| explain(plan, &error))?
+            PathGuard::start(spool, directory, run_id, &prepared.quarantine, roots)
+                .map_err(|error| spawn_failure(plan, &error))?
         }
         None => None,
     };
-    let stdin = spool.stdin().map_err(|error| explain(plan, &error))?;
-    let started = Tree::spawn(plan, run_id, stdin.as_fd(), prepared.as_ref().map(|ready| &ready.prepared));
-    let (mut tree, pipes) = started.map_err(|error| explain(plan, &error))?;
-    let (begun, publication) = match prepared {
-        None => (Ok(Begun { sandbox: SandboxReport::Off, proxy: None }), None),
+    let stdin = spool.stdin().map_err(|error| spawn_failure(plan, &error))?;
+    let started =
+        ProcessTree::spawn(plan, run_id, stdin.as_fd(), prepared.as_ref().map(|ready| &ready.prepared));
+    let (mut tree, pipes) = started.map_err(|error| spawn_failure(plan, &error))?;
+    let (sandbox, publication) = match prepared {
+        None => (Ok(StartedSandbox { sandbox: SandboxReport::Off, proxy: None }), None),
         Some(ReadySandbox { prepared, publication }) => {
-            (begin(prepared, &mut tree, &pipes.error, plan), publication)
+            (wait_until_started(prepared, &mut tree, &pipes.error, plan), publication)
         }
     };
-    match begun {
-        Ok(begun) => Ok(Started { tree, pipes, guard, publication, begun }),
+    match sandbox {
+        Ok(sandbox) => Ok(Started { tree, pipes, guard, publication, sandbox }),
         Err(failure) => {
             tree.abandon();
-            Err(NotBegun { again: failure.reason == NotStartedReason::NotConfined, failure })
+            Err(FailedLaunch { can_retry: failure.reason == NotStartedReason::NotConfined, failure })
         }
     }
 }
 
 /// Why nothing was started, and whether a second look may find it otherwise.
-struct NotBegun {
+struct FailedLaunch {
     failure: NotStarted,
-    again: bool,
+    can_retry: bool,
 }
 
-impl From<NotStarted> for NotBegun {
+impl From<NotStarted> for FailedLaunch {
     fn from(failure: NotStarted) -> Self {
-        Self { failure, again: false }
+        Self { failure, can_retry: false }
     }
 }

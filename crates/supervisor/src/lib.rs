@@ -3,7 +3,7 @@
 //! Owns the process tree: when a run has ended, no descendant of it is alive, and the report says how sure that is. Knows no
 //! vendor (what the bytes mean is read elsewhere) and no database.
 //!
-//! Two halves meet in the spool, a folder of plain files (see [`Spool`]):
+//! Two halves meet in the spool, a directory of plain files (see [`Spool`]):
 //!
 //! - the **supervisor**, a small process of its own ([`main`]), which carries out a [`model::RunPlan`] and outlives whoever
 //!   asked for it;
@@ -46,26 +46,26 @@
 mod active_runs;
 mod clock;
 mod confine;
-mod copy;
 mod deadlines;
 mod error;
 mod events;
 mod fork_server;
-mod guard;
 mod handle;
 mod launch;
 mod locked_spool;
 mod log;
 mod manifest;
 mod not_started;
+mod path_guard;
 mod program;
-mod proving;
 mod readiness;
 mod recovery;
 mod regular;
+mod self_test;
 mod setup;
 mod spool;
 mod spool_files;
+mod spooled_stream;
 mod start;
 mod status_pipe;
 mod supervision;
@@ -83,11 +83,11 @@ compile_error!(
 pub use error::SpoolError;
 pub use events::{Events, Offsets, RunEvent};
 pub use handle::{AttachError, Run, StopReply, WaitError, attach};
-pub use os::{SeenProcess, close_inherited_files};
+pub use os::{ProcessInfo, close_inherited_files};
 pub use program::{main, run_if_asked};
-pub use proving::{NoSandbox, ProvenSandbox};
-pub use recovery::{RecoverError, end_unreadable, recover};
+pub use recovery::{RecoverError, recover, stop_unreadable_run};
 pub use regular::{create_regular, open_regular, read_regular};
 pub use sandbox::{CacheSweep, find_bubblewrap, sweep_caches};
+pub use self_test::{NoSandbox, ProvenSandbox};
 pub use spool::Spool;
 pub use start::{PreparedRun, StartError, Supervisor};

@@ -1,8 +1,8 @@
-//! The folder of a run's files, in the hands of its one writer.
+//! The directory of a run's files, in the hands of its one writer.
 //!
-//! Everything is reached through the open folder and not by its path: a folder that was moved is still the same, and one that
-//! was removed and made again by somebody is not. The lock belongs to the open folder too. The starter takes it, lays the plan
-//! down and hands the open folder to the supervisor as its stdin, so there is no moment in which a run that is being started
+//! Everything is reached through the open directory and not by its path: a directory that was moved is still the same, and one that
+//! was removed and made again by somebody is not. The lock belongs to the open directory too. The starter takes it, lays the plan
+//! down and hands the open directory to the supervisor as its stdin, so there is no moment in which a run that is being started
 //! looks like one whose supervisor has died.
 
 use std::fs::{DirBuilder, File};
@@ -26,81 +26,87 @@ use crate::manifest::RunManifest;
 use crate::os::this_process;
 use crate::regular::{open_directory, open_regular_at};
 use crate::spool_files::{
-    ERROR, FIRST, NEXT, OUTPUT, PLAN, PRIVATE, QUARANTINE, QUARANTINE_NEXT, STATUS, STDIN, TEMPORARY,
-    Versioned, parse,
+    ERROR, OUTPUT, PLAN, PRIVATE, QUARANTINE, QUARANTINE_NEXT, STATUS, STATUS_FIRST, STATUS_NEXT, STDIN,
+    TEMPORARY, Versioned, parse,
 };
 
 /// Room for a status with the paths of its policy in it, twice, and the longest of each; and, when it is given back, for whoever
 /// keeps a record of the end on the same disk.
 const RESERVED_BYTES: u64 = 64 * 1024;
-const SLOT: OFlags = OFlags::WRONLY.union(OFlags::CREATE).union(OFlags::TRUNC);
+const CREATE_EMPTY: OFlags = OFlags::WRONLY.union(OFlags::CREATE).union(OFlags::TRUNC);
 /// How long those who only ask are waited for, all in all: each of them takes microseconds.
-const ASKERS: Duration = Duration::from_secs(5);
-const FOLDER: Mode = Mode::RWXU;
+const READER_TIMEOUT: Duration = Duration::from_secs(5);
+const DIRECTORY_MODE: Mode = Mode::RWXU;
 
-/// A run's folder and the right to write to it, which ends with this value and its copies in other processes.
+/// A run's directory and the right to write to it, which ends with this value and its copies in other processes.
 #[derive(Debug)]
 pub struct LockedSpool {
-    folder: OwnedFd,
+    directory: OwnedFd,
 }
 
 impl LockedSpool {
-    /// Makes the folder when it is missing. Whether it was.
-    pub fn make(path: &Path) -> io::Result<bool> {
-        match mkdir(path, FOLDER) {
+    /// Makes the directory when it is missing. Whether it was.
+    pub fn create_directory(path: &Path) -> io::Result<bool> {
+        match mkdir(path, DIRECTORY_MODE) {
             Ok(()) => Ok(true),
-            // Its parent may be missing, too; or something else than a folder is in its place.
-            Err(_) => DirBuilder::new().recursive(true).mode(FOLDER.bits()).create(path).map(|()| false),
+            // Its parent may be missing, too; or something else than a directory is in its place.
+            Err(_) => {
+                DirBuilder::new().recursive(true).mode(DIRECTORY_MODE.bits()).create(path).map(|()| false)
+            }
         }
     }
 
-    /// Becomes the one writer of a folder; none when somebody else is.
-    pub fn take(path: &Path) -> io::Result<Option<Self>> {
-        let folder = open_directory(path)?;
-        let give_up_at = Instant::now() + ASKERS;
-        // Who asks whether a folder has a writer shares its lock for the moment of the question, and must not be taken for one.
-        while !lock(&folder, FlockOperation::NonBlockingLockExclusive)? {
-            if !lock(&folder, FlockOperation::NonBlockingLockShared)? || Instant::now() > give_up_at {
+    /// Becomes the one writer of a directory; none when somebody else is.
+    pub fn try_lock(path: &Path) -> io::Result<Option<Self>> {
+        let directory = open_directory(path)?;
+        let give_up_at = Instant::now() + READER_TIMEOUT;
+        // Who asks whether a directory has a writer shares its lock for the moment of the question, and must not be taken for one.
+        while !flock_nonblocking(&directory, FlockOperation::NonBlockingLockExclusive)? {
+            if !flock_nonblocking(&directory, FlockOperation::NonBlockingLockShared)?
+                || Instant::now() > give_up_at
+            {
                 return Ok(None);
             }
-            flock(&folder, FlockOperation::Unlock)?;
+            flock(&directory, FlockOperation::Unlock)?;
             std::thread::yield_now();
         }
-        Ok(Some(Self { folder }))
+        Ok(Some(Self { directory }))
     }
 
-    /// The folder that the starter has handed to this process as its stdin; none when somebody else writes to it.
-    pub fn handed_over() -> io::Result<Option<Self>> {
-        let folder = fcntl_dupfd_cloexec(io::stdin(), 3)?;
-        // A lock that the same open folder holds already is simply held on.
-        let is_ours = lock(&folder, FlockOperation::NonBlockingLockExclusive)?;
-        Ok(is_ours.then_some(Self { folder }))
+    /// The directory that the starter has handed to this process as its stdin; none when somebody else writes to it.
+    pub fn from_stdin() -> io::Result<Option<Self>> {
+        let directory = fcntl_dupfd_cloexec(io::stdin(), 3)?;
+        // A lock that the same open directory holds already is simply held on.
+        let is_ours = flock_nonblocking(&directory, FlockOperation::NonBlockingLockExclusive)?;
+        Ok(is_ours.then_some(Self { directory }))
     }
 
-    /// The open folder itself, to be handed to another process.
+    /// The open directory itself, to be handed to another process.
     pub fn as_fd(&self) -> BorrowedFd<'_> {
-        self.folder.as_fd()
+        self.directory.as_fd()
     }
 
-    /// The open folder for another process, which then holds it too.
-    pub fn hand_over(&self) -> io::Result<Stdio> {
-        Ok(self.folder.try_clone()?.into())
+    /// The open directory for another process, which then holds it too.
+    pub fn to_stdio(&self) -> io::Result<Stdio> {
+        Ok(self.directory.try_clone()?.into())
     }
 
     /// Whether there is a run in it already, or what is left of one.
-    pub fn is_used(&self) -> bool {
-        [STATUS, PLAN, STDIN, OUTPUT].iter().any(|name| statat(&self.folder, *name, AtFlags::empty()).is_ok())
+    pub fn has_run(&self) -> bool {
+        [STATUS, PLAN, STDIN, OUTPUT]
+            .iter()
+            .any(|name| statat(&self.directory, *name, AtFlags::empty()).is_ok())
     }
 
-    /// Keeps others out of a folder that was there before.
-    pub fn shut_out_others(&self) -> io::Result<()> {
-        Ok(fchmod(&self.folder, FOLDER)?)
+    /// Keeps others out of a directory that was there before.
+    pub fn restrict_permissions(&self) -> io::Result<()> {
+        Ok(fchmod(&self.directory, DIRECTORY_MODE)?)
     }
 
     /// Lays a plan and its files down for a supervisor.
     pub fn prepare(&self, run_id: RunId, plan: &RunPlan) -> io::Result<()> {
         if !plan.private_files.is_empty() {
-            mkdirat(&self.folder, PRIVATE, FOLDER)?;
+            mkdirat(&self.directory, PRIVATE, DIRECTORY_MODE)?;
         }
         for (name, bytes) in &plan.private_files {
             self.create(&format!("{PRIVATE}/{name}"))?.write_all(bytes)?;
@@ -110,7 +116,7 @@ impl LockedSpool {
         for name in [OUTPUT, ERROR] {
             self.create(name)?;
         }
-        self.make_room()?;
+        self.reserve_status_file()?;
         let starter = match plan.lifetime {
             RunLifetime::Detached => None,
             RunLifetime::BoundToStarter => Some(this_process()?),
@@ -123,23 +129,23 @@ impl LockedSpool {
     pub fn discard(&self) -> io::Result<()> {
         // The secrets first.
         self.remove(PLAN)?;
-        self.clear_private()?;
-        self.forget_quarantine()?;
+        self.remove_private_files()?;
+        self.remove_quarantine_list()?;
         self.remove(STDIN)?;
-        if statat(&self.folder, STATUS, AtFlags::empty()).is_err() {
-            [OUTPUT, ERROR, NEXT].into_iter().try_for_each(|name| self.remove(name))?;
+        if statat(&self.directory, STATUS, AtFlags::empty()).is_err() {
+            [OUTPUT, ERROR, STATUS_NEXT].into_iter().try_for_each(|name| self.remove(name))?;
         }
         Ok(())
     }
 
     /// What is to be run; none when it has been started already.
-    pub fn order(&self) -> Result<Option<RunManifest>, SpoolError> {
-        self.parse(PLAN)
+    pub fn manifest(&self) -> Result<Option<RunManifest>, SpoolError> {
+        self.read_json(PLAN)
     }
 
     /// The last status.
     pub fn status(&self) -> Result<Option<RunStatus>, SpoolError> {
-        self.parse(STATUS)
+        self.read_json(STATUS)
     }
 
     /// The prompt, to be read.
@@ -159,28 +165,29 @@ impl LockedSpool {
 
     /// How long a file is; nothing when it is missing.
     pub fn size(&self, name: &str) -> u64 {
-        statat(&self.folder, name, AtFlags::empty())
+        statat(&self.directory, name, AtFlags::empty())
             .map_or(0, |stat| u64::try_from(stat.st_size).unwrap_or_default())
     }
 
     /// Until when the agent had last printed something, in milliseconds since 1970 and to the next full second; none when its files
     /// are gone.
-    pub fn last_written(&self) -> Option<u64> {
-        let written = |name| u64::try_from(statat(&self.folder, name, AtFlags::empty()).ok()?.st_mtime).ok();
+    pub fn last_output_ms(&self) -> Option<u64> {
+        let written =
+            |name| u64::try_from(statat(&self.directory, name, AtFlags::empty()).ok()?.st_mtime).ok();
         let last = [OUTPUT, ERROR].into_iter().filter_map(written).max()?;
         Some((last + 1) * 1_000)
     }
 
     /// Forgets the plan: it may hold secrets in its environment, and the status now says all that is needed.
-    pub fn forget_plan(&self) -> io::Result<()> {
+    pub fn remove_plan(&self) -> io::Result<()> {
         self.remove(PLAN)
     }
 
     /// Writes down which paths a recovery has to move to quarantine.
     pub fn write_quarantine(&self, quarantine: &Quarantine) -> io::Result<()> {
         let json = serde_json::to_vec(quarantine)?;
-        self.open(QUARANTINE_NEXT, SLOT)?.write_all(&json)?;
-        Ok(renameat(&self.folder, QUARANTINE_NEXT, &self.folder, QUARANTINE)?)
+        self.open(QUARANTINE_NEXT, CREATE_EMPTY)?.write_all(&json)?;
+        Ok(renameat(&self.directory, QUARANTINE_NEXT, &self.directory, QUARANTINE)?)
     }
 
     /// Reads what a killed supervisor had to move to quarantine; none when there was nothing.
@@ -191,18 +198,18 @@ impl LockedSpool {
     }
 
     /// Removes the list, when everything on it has been moved.
-    pub fn forget_quarantine(&self) -> io::Result<()> {
+    pub fn remove_quarantine_list(&self) -> io::Result<()> {
         self.remove(QUARANTINE_NEXT)?;
         self.remove(QUARANTINE)
     }
 
     /// Removes the private files, and the agent's temporary ones.
-    pub fn clear_private(&self) -> io::Result<()> {
-        let temporary = format!("/proc/self/fd/{}/{TEMPORARY}", self.folder.as_raw_fd());
+    pub fn remove_private_files(&self) -> io::Result<()> {
+        let temporary = format!("/proc/self/fd/{}/{TEMPORARY}", self.directory.as_raw_fd());
         sandbox::remove_tree(Path::new(&temporary))?;
         let private = match self.open(PRIVATE, OFlags::RDONLY | OFlags::DIRECTORY) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
-            folder => folder?,
+            directory => directory?,
         };
         for entry in Dir::read_from(&private)? {
             let entry = entry?;
@@ -210,17 +217,27 @@ impl LockedSpool {
                 unlinkat(&private, entry.file_name(), AtFlags::empty())?;
             }
         }
-        Ok(unlinkat(&self.folder, PRIVATE, AtFlags::REMOVEDIR)?)
+        Ok(unlinkat(&self.directory, PRIVATE, AtFlags::REMOVEDIR)?)
     }
 
     /// Writes the first status. A disk that is full refuses it, and the run is not to be.
-    pub fn first_status(&self, status: &RunStatus, durability: StatusDurability) -> io::Result<Vec<u8>> {
-        StatusSlot { spool: self, file: self.open(FIRST, SLOT)?, name: FIRST, durability }.publish(status)
+    pub fn publish_first_status(
+        &self,
+        status: &RunStatus,
+        durability: StatusDurability,
+    ) -> io::Result<Vec<u8>> {
+        StatusSlot {
+            spool: self,
+            file: self.open(STATUS_FIRST, CREATE_EMPTY)?,
+            name: STATUS_FIRST,
+            durability,
+        }
+        .publish(status)
     }
 
     /// Takes the room for the last status, so that a disk that fills up cannot keep it from being written.
-    fn make_room(&self) -> io::Result<File> {
-        let file = self.open(NEXT, SLOT)?;
+    fn reserve_status_file(&self) -> io::Result<File> {
+        let file = self.open(STATUS_NEXT, CREATE_EMPTY)?;
         // Without a size: the file is as long as what will be written to it.
         match fallocate(&file, FallocateFlags::KEEP_SIZE, 0, RESERVED_BYTES) {
             // A file system that cannot reserve leaves us with hope, as before.
@@ -230,37 +247,37 @@ impl LockedSpool {
     }
 
     /// The room that was taken for the last status when the run was laid down.
-    pub fn last_status(&self, durability: StatusDurability) -> io::Result<StatusSlot<'_>> {
-        let file = match self.open(NEXT, OFlags::WRONLY) {
+    pub fn final_status_slot(&self, durability: StatusDurability) -> io::Result<StatusSlot<'_>> {
+        let file = match self.open(STATUS_NEXT, OFlags::WRONLY) {
             // As with the streams.
-            Err(error) if error.kind() == io::ErrorKind::NotFound => self.make_room()?,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => self.reserve_status_file()?,
             file => file?,
         };
-        Ok(StatusSlot { spool: self, file, name: NEXT, durability })
+        Ok(StatusSlot { spool: self, file, name: STATUS_NEXT, durability })
     }
 
     /// Takes the room for a status that somebody else than the supervisor has to write.
-    pub fn reserve_status(&self, durability: StatusDurability) -> io::Result<StatusSlot<'_>> {
-        Ok(StatusSlot { spool: self, file: self.make_room()?, name: NEXT, durability })
+    pub fn new_status_slot(&self, durability: StatusDurability) -> io::Result<StatusSlot<'_>> {
+        Ok(StatusSlot { spool: self, file: self.reserve_status_file()?, name: STATUS_NEXT, durability })
     }
 
     /// Removes what a dead supervisor had begun to write.
-    pub fn clear_first_status(&self) -> io::Result<()> {
-        self.remove(FIRST)
+    pub fn remove_first_status(&self) -> io::Result<()> {
+        self.remove(STATUS_FIRST)
     }
 
     fn open(&self, name: &str, flags: OFlags) -> io::Result<File> {
-        open_in(&self.folder, name, flags)
+        open_at(&self.directory, name, flags)
     }
 
     fn remove(&self, name: &str) -> io::Result<()> {
-        match unlinkat(&self.folder, name, AtFlags::empty()) {
+        match unlinkat(&self.directory, name, AtFlags::empty()) {
             Ok(()) | Err(Errno::NOENT) => Ok(()),
             Err(error) => Err(error.into()),
         }
     }
 
-    fn parse<T: Versioned>(&self, name: &str) -> Result<Option<T>, SpoolError> {
+    fn read_json<T: Versioned>(&self, name: &str) -> Result<Option<T>, SpoolError> {
         let mut bytes = Vec::new();
         match self.open(name, OFlags::RDONLY).and_then(|mut file| file.read_to_end(&mut bytes)) {
             Ok(_) if bytes.iter().all(|byte| *byte == 0) => Ok(None),
@@ -272,19 +289,19 @@ impl LockedSpool {
 }
 
 /// Whether the lock was to be had.
-fn lock(folder: &OwnedFd, how: FlockOperation) -> io::Result<bool> {
-    match flock(folder, how) {
+fn flock_nonblocking(directory: &OwnedFd, operation: FlockOperation) -> io::Result<bool> {
+    match flock(directory, operation) {
         Ok(()) => Ok(true),
         Err(Errno::WOULDBLOCK) => Ok(false),
         Err(error) => Err(error.into()),
     }
 }
 
-fn open_in(folder: impl AsFd, name: &str, flags: OFlags) -> io::Result<File> {
+fn open_at(directory: impl AsFd, name: &str, flags: OFlags) -> io::Result<File> {
     if flags.contains(OFlags::DIRECTORY) {
-        return Ok(openat(folder, name, flags | OFlags::CLOEXEC | OFlags::NOFOLLOW, Mode::empty())?.into());
+        return Ok(openat(directory, name, flags | OFlags::CLOEXEC | OFlags::NOFOLLOW, Mode::empty())?.into());
     }
-    open_regular_at(folder, Path::new(name), flags)
+    open_regular_at(directory, Path::new(name), flags)
 }
 
 /// A place for one status.
@@ -307,7 +324,7 @@ impl StatusSlot<'_> {
     pub fn publish(self, status: &RunStatus) -> io::Result<Vec<u8>> {
         let json = serde_json::to_vec(status)?;
         self.file.write_all_at(&json, 0)?;
-        if self.name == NEXT {
+        if self.name == STATUS_NEXT {
             // What was reserved and not needed: on a disk that the agent has filled it is all the room there is for the end to be
             // kept elsewhere, and otherwise every run would hold it for as long as it is kept.
             self.file.set_len(json.len() as u64)?;
@@ -315,7 +332,7 @@ impl StatusSlot<'_> {
         if self.durability == StatusDurability::PowerLoss {
             self.file.sync_data()?;
         }
-        renameat(&self.spool.folder, self.name, &self.spool.folder, STATUS)?;
+        renameat(&self.spool.directory, self.name, &self.spool.directory, STATUS)?;
         Ok(json)
     }
 }
@@ -329,21 +346,21 @@ mod tests {
 
     #[test]
     fn who_asks_whether_a_folder_is_held_keeps_nobody_from_holding_it() {
-        let folder = tempfile::tempdir().unwrap();
-        let spool = Spool::at(folder.path());
+        let directory = tempfile::tempdir().unwrap();
+        let spool = Spool::at(directory.path());
         let (asked, done) = (AtomicUsize::new(0), AtomicBool::new(false));
         std::thread::scope(|scope| {
             for _ in 0..4 {
                 scope.spawn(|| {
                     while !done.load(Ordering::Relaxed) {
-                        spool.is_held().unwrap();
+                        spool.is_locked().unwrap();
                         asked.fetch_add(1, Ordering::Relaxed);
                     }
                 });
             }
             let mut refused = 0;
             while asked.load(Ordering::Relaxed) < 50_000 {
-                refused += usize::from(LockedSpool::take(folder.path()).unwrap().is_none());
+                refused += usize::from(LockedSpool::try_lock(directory.path()).unwrap().is_none());
             }
             done.store(true, Ordering::Relaxed);
             assert_eq!(refused, 0);
@@ -352,13 +369,13 @@ mod tests {
 
     #[test]
     fn a_folder_has_one_writer_and_it_shows() {
-        let folder = tempfile::tempdir().unwrap();
-        let spool = Spool::at(folder.path());
-        let writer = LockedSpool::take(folder.path()).unwrap();
-        assert!(writer.is_some() && spool.is_held().unwrap());
-        assert!(LockedSpool::take(folder.path()).unwrap().is_none());
+        let directory = tempfile::tempdir().unwrap();
+        let spool = Spool::at(directory.path());
+        let writer = LockedSpool::try_lock(directory.path()).unwrap();
+        assert!(writer.is_some() && spool.is_locked().unwrap());
+        assert!(LockedSpool::try_lock(directory.path()).unwrap().is_none());
         drop(writer);
-        assert!(!spool.is_held().unwrap());
-        assert!(LockedSpool::take(folder.path()).unwrap().is_some());
+        assert!(!spool.is_locked().unwrap());
+        assert!(LockedSpool::try_lock(directory.path()).unwrap().is_some());
     }
 }

@@ -9,8 +9,8 @@ use rustix::fs::{Access, access};
 use rustix::io::Errno;
 use sandbox::{Refusal, Step};
 
-/// The kernel gives one error for a folder and for a program that cannot be used, so the folder is looked at first.
-pub fn check_folder(cwd: &Path) -> Result<(), NotStarted> {
+/// The kernel gives one error for a directory and for a program that cannot be used, so the directory is looked at first.
+pub fn check_working_directory(cwd: &Path) -> Result<(), NotStarted> {
     let (reason, why) = match fs::metadata(cwd) {
         Ok(metadata) if !metadata.is_dir() => {
             (NotStartedReason::CwdNotADirectory, "it is not a directory".to_owned())
@@ -30,7 +30,7 @@ pub fn check_folder(cwd: &Path) -> Result<(), NotStarted> {
     Err(NotStarted { reason, message: format!("cannot work in `{}`: {why}", cwd.display()) })
 }
 
-pub fn explain(plan: &RunPlan, error: &io::Error) -> NotStarted {
+pub fn spawn_failure(plan: &RunPlan, error: &io::Error) -> NotStarted {
     let exists = plan.program.exists();
     let (reason, why) = match error.raw_os_error().map(Errno::from_raw_os_error) {
         Some(Errno::NOENT) if exists => (
@@ -51,11 +51,11 @@ pub fn explain(plan: &RunPlan, error: &io::Error) -> NotStarted {
     }
 }
 
-pub fn failed(step: Step, errno: Option<i32>, message: &str, plan: &RunPlan) -> NotStarted {
+pub fn step_failure(step: Step, errno: Option<i32>, message: &str, plan: &RunPlan) -> NotStarted {
     let error = errno.map_or_else(|| io::Error::other(message.to_owned()), io::Error::from_raw_os_error);
     match step {
         Step::Mounts | Step::Rules => not_confined(message),
-        Step::Program => explain(plan, &error),
+        Step::Program => spawn_failure(plan, &error),
         Step::Folder => {
             let reason = match error.kind() {
                 io::ErrorKind::NotFound => NotStartedReason::CwdMissing,
@@ -69,7 +69,7 @@ pub fn failed(step: Step, errno: Option<i32>, message: &str, plan: &RunPlan) -> 
     }
 }
 
-pub fn refused(refusal: &Refusal) -> NotStarted {
+pub fn sandbox_rejection(refusal: &Refusal) -> NotStarted {
     let mut text = refusal.to_string();
     if let Some(cause) = std::error::Error::source(refusal) {
         text = format!("{text}: {cause}");

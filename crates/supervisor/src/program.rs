@@ -17,21 +17,21 @@ use crate::active_runs::Publication;
 use crate::clock::now_ms;
 use crate::confine::release_caches;
 use crate::error::SpoolError;
-use crate::fork_server::{ForkedSupervisor, NURSERY, bear_supervisors};
+use crate::fork_server::{FORK_SERVER_ARG, ForkedSupervisor, serve_forks};
 use crate::launch::{Launched, StreamFiles, launch};
 use crate::locked_spool::{LockedSpool, StatusSlot};
 use crate::log::log_error;
 use crate::manifest::RunManifest;
-use crate::os::{self, Starter};
-use crate::setup::Ready;
+use crate::os::{self, StarterProcess};
+use crate::setup::ProcessSetup;
 use crate::spool_files::{ERROR, OUTPUT};
-use crate::status_pipe::tell;
+use crate::status_pipe;
 use crate::supervision::Supervision;
 
 /// The first argument with which a program is asked to be a supervisor instead of itself.
-pub(crate) const ASKED: &str = "--switchboard-supervisor";
+pub(crate) const SUPERVISOR_ARG: &str = "--switchboard-supervisor";
 
-/// The whole of the supervisor's program: `switchboard-supervisor <spool>`, with the held folder as its stdin.
+/// The whole of the supervisor's program: `switchboard-supervisor <spool>`, with the held directory as its stdin.
 ///
 /// Must be the first thing that a process does: it closes every other file it was handed.
 pub fn main() -> ExitCode {
@@ -59,25 +59,25 @@ pub fn run_if_asked() -> Option<ExitCode> {
         return Some(code);
     }
     let mut args = env::args_os().skip(1);
-    (args.next()? == ASKED).then(|| supervise(args.next().as_deref()))
+    (args.next()? == SUPERVISOR_ARG).then(|| supervise(args.next().as_deref()))
 }
 
-fn supervise(folder: Option<&OsStr>) -> ExitCode {
-    let Some(folder) = folder else {
+fn supervise(directory: Option<&OsStr>) -> ExitCode {
+    let Some(directory) = directory else {
         let usage = "the spool is missing\nhint: this program is started by Switchboard: `switchboard-supervisor <spool>`";
         let _ = writeln!(io::stderr(), "switchboard-supervisor: {usage}");
         return ExitCode::from(2);
     };
     panic::set_hook(Box::new(|defect| log_error(&defect.to_string())));
-    let done = if folder == NURSERY {
-        match bear_supervisors() {
-            Ok(Some(ForkedSupervisor { folder, ready })) => execute(&folder, &ready),
+    let done = if directory == FORK_SERVER_ARG {
+        match serve_forks() {
+            Ok(Some(ForkedSupervisor { directory, setup })) => execute(&directory, &setup),
             Ok(None) => Ok(()),
             Err(error) => Err(GaveUp::Setup(error)),
         }
     } else {
-        let ready = os::close_inherited_files().and_then(|()| Ready::get());
-        ready.map_err(GaveUp::Setup).and_then(|ready| execute(folder, &ready))
+        let setup = os::close_inherited_files().and_then(|()| ProcessSetup::new());
+        setup.map_err(GaveUp::Setup).and_then(|setup| execute(directory, &setup))
     };
     match done {
         Ok(()) => ExitCode::SUCCESS,
@@ -106,44 +106,45 @@ enum GaveUp {
     #[error("there is no plan in the spool `{0}`")]
     NoPlan(String),
     #[error("another supervisor holds the spool `{0}`")]
-    Held(String),
+    Locked(String),
     #[error("cannot write to the spool")]
     Write(#[source] io::Error),
 }
 
-fn execute(folder: &OsStr, ready: &Ready) -> Result<(), GaveUp> {
-    let signals = &ready.signals;
-    os::leave_the_caller().map_err(GaveUp::Setup)?;
-    let name = || folder.display().to_string();
-    let spool = LockedSpool::handed_over().map_err(GaveUp::Setup)?.ok_or_else(|| GaveUp::Held(name()))?;
-    let RunManifest { run_id, plan, starter, .. } = spool.order()?.ok_or_else(|| GaveUp::NoPlan(name()))?;
+fn execute(directory: &OsStr, setup: &ProcessSetup) -> Result<(), GaveUp> {
+    let signals = &setup.signals;
+    os::detach_from_caller().map_err(GaveUp::Setup)?;
+    let name = || directory.display().to_string();
+    let spool = LockedSpool::from_stdin().map_err(GaveUp::Setup)?.ok_or_else(|| GaveUp::Locked(name()))?;
+    let RunManifest { run_id, plan, starter, .. } =
+        spool.manifest()?.ok_or_else(|| GaveUp::NoPlan(name()))?;
     let files = open_streams(&spool).map_err(GaveUp::Write)?;
     // Its room was taken before the agent can fill the disk.
-    let last_slot = spool.last_status(plan.status_durability).map_err(GaveUp::Write)?;
+    let last_slot = spool.final_status_slot(plan.status_durability).map_err(GaveUp::Write)?;
 
     let status = RunStatus {
         version: STATUS_VERSION,
         run_id,
         boot_id: os::boot_id().map_err(GaveUp::Setup)?.to_owned(),
-        supervisor: ready.this,
+        supervisor: setup.identity,
         started_at_ms: now_ms(),
         sandbox: None,
         limits: Some(LimitClock { limits: plan.limits.clone(), started_monotonic_ms: os::monotonic_ms() }),
         state: RunState::Ended(never_started(End::Stopped)),
     };
     let since = Instant::now();
-    let stopped = signals.take().map_err(GaveUp::Setup)?.stop;
-    let starter = Starter::hold(starter).map_err(GaveUp::Setup)?;
+    let stopped = signals.read_pending().map_err(GaveUp::Setup)?.stop;
+    let starter = StarterProcess::track(starter).map_err(GaveUp::Setup)?;
     let commits = match &plan.policy {
         Policy::Confined(_) => CommitWatch::start(&plan.cwd, &plan.env),
         Policy::Off => None,
     };
     let launched = if stopped {
         Err(End::Stopped)
-    } else if starter.is_gone() {
+    } else if starter.has_exited() {
         Err(End::StarterGone)
     } else {
-        launch(&spool, folder.as_ref(), &plan, run_id, files).map_err(End::NotStarted)
+        launch(&spool, directory.as_ref(), &plan, run_id, files).map_err(End::NotStarted)
     };
     let mut guard;
     let (report, sandbox) = match launched {
@@ -159,11 +160,11 @@ fn execute(folder: &OsStr, ready: &Ready) -> Result<(), GaveUp> {
             let mut supervision =
                 Supervision::new(launched, &plan.limits, signals, starter, guard.as_mut(), since);
             match announced {
-                Ok(told) => tell(&told),
+                Ok(json) => status_pipe::send(&json),
                 // A run that nobody can find again is not to be.
                 Err(error) => supervision.spool_failed(&error),
             }
-            let report = supervision.until_the_end();
+            let report = supervision.run_to_end();
             if let (Some(proxy), SandboxReport::Confined(confined)) = (proxy, &mut sandbox) {
                 confined.refused_hosts = proxy.close();
             }
@@ -183,8 +184,8 @@ fn execute(folder: &OsStr, ready: &Ready) -> Result<(), GaveUp> {
     let report = RunReport { sandbox: sandbox.clone(), ..report };
     let status = RunStatus { sandbox, state: RunState::Ended(report), ..status };
     release_caches();
-    let told = finish(&spool, last_slot, &status).map_err(GaveUp::Write)?;
-    tell(&told);
+    let json = finish(&spool, last_slot, &status).map_err(GaveUp::Write)?;
+    status_pipe::send(&json);
     // Whoever has waited for it goes first; what is left to do here is to end.
     std::thread::yield_now();
     Ok(())
@@ -198,23 +199,23 @@ fn announce(
     launched: &Launched,
 ) -> io::Result<Vec<u8>> {
     let status = RunStatus { state: RunState::Running { agent: launched.tree.agent() }, ..status.clone() };
-    let told = spool.first_status(&status, plan.status_durability)?;
-    spool.forget_plan()?;
-    Ok(told)
+    let json = spool.publish_first_status(&status, plan.status_durability)?;
+    spool.remove_plan()?;
+    Ok(json)
 }
 
 fn finish(spool: &LockedSpool, slot: StatusSlot<'_>, status: &RunStatus) -> io::Result<Vec<u8>> {
     // Secrets first: a status that says "ended" must be true of them too.
-    let cleared = spool.clear_private().and_then(|()| spool.forget_plan());
-    let told = slot.publish(status)?;
+    let cleared = spool.remove_private_files().and_then(|()| spool.remove_plan());
+    let json = slot.publish(status)?;
     // After the status: killed in between, the recovery would report nothing of it.
     let is_over =
         matches!(&status.state, RunState::Ended(report) if !matches!(report.tree, TreeEnd::LeftAlive { .. }));
     if is_over {
-        spool.forget_quarantine()?;
+        spool.remove_quarantine_list()?;
     }
     cleared?;
-    Ok(told)
+    Ok(json)
 }
 
 fn open_streams(spool: &LockedSpool) -> io::Result<StreamFiles> {

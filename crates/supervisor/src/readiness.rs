@@ -7,17 +7,17 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
 
-use crate::os::{ProcessHandle, Watch};
+use crate::os::{InotifyWatch, ProcessHandle};
 
 /// A file whose descriptor stays open and the same for as long as the value lives.
 pub trait Waitable: AsRawFd {}
 impl Waitable for OwnedFd {}
 impl Waitable for ProcessHandle {}
-impl Waitable for Watch {}
+impl Waitable for InotifyWatch {}
 
 /// Registers a file with the runtime, to be waited for until it is readable.
 #[expect(unsafe_code, reason = "tokio cannot check that a file keeps its descriptor")]
-pub fn until_readable<T: Waitable>(file: T) -> io::Result<AsyncFd<T>> {
+pub fn register_readable<T: Waitable>(file: T) -> io::Result<AsyncFd<T>> {
     // SAFETY: `Waitable` is implemented here for three types only; each owns its descriptor, never replaces it, and closes it
     // when it is dropped.
     unsafe { AsyncFd::register_with_interest(file, Interest::READABLE) }.map_err(io::Error::from)

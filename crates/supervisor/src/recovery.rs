@@ -13,39 +13,39 @@ use model::{
 
 use crate::clock::now_ms;
 use crate::error::{SpoolError, is_resource_exhaustion};
-use crate::guard::Guard;
 use crate::locked_spool::LockedSpool;
-use crate::os::{self, Former, Found, ProcessHandle, Survivors};
+use crate::os::{self, DeadSupervisor, KillPass, ProcessHandle, Survivors};
+use crate::path_guard::PathGuard;
 use crate::spool::Spool;
 use crate::spool_files::{ERROR, OUTPUT};
 
 /// How long processes that do not even end on SIGKILL are waited for.
-const PATIENCE: Duration = Duration::from_secs(10);
-/// How long a supervisor that has just been killed may still hold its folder.
-const DYING: Duration = Duration::from_millis(500);
-const LOOK_AGAIN: Duration = Duration::from_millis(5);
-/// How many looks in a row must find nothing. A process that forks and ends between the reading of the table and the reading
+const KILL_TIMEOUT: Duration = Duration::from_secs(10);
+/// How long a supervisor that has just been killed may still hold its directory.
+const EXIT_GRACE: Duration = Duration::from_millis(500);
+const POLL_INTERVAL: Duration = Duration::from_millis(5);
+/// How many passes in a row must find nothing. A process that forks and ends between the reading of the table and the reading
 /// of its environment hides from one look, and its child from the same one; hardly from three.
-const CLEAN_LOOKS: u32 = 3;
-/// How many looks a machine on which processes come and go all the time gets for that.
-const LOOKS: u32 = 40;
+const CLEAN_PASSES: u32 = 3;
+/// How many passes a machine on which processes come and go all the time gets for that.
+const MAX_PASSES: u32 = 40;
 
 /// Ends every process that a dead supervisor has left of a run, writes the run's last status and returns its report. A run
 /// that has ended already is left as it is, unless some of its processes could not be ended then; one whose supervisor lives
 /// is refused.
 ///
 /// Blocks for as long as the processes take to die, some ten seconds at most. Any number of programs may call it at once.
-pub fn recover(folder: &Path) -> Result<RunReport, RecoverError> {
-    recover_run(folder, false, &End::SupervisorLost)
+pub fn recover(directory: &Path) -> Result<RunReport, RecoverError> {
+    recover_run(directory, false, &End::SupervisorLost)
 }
 
 /// Ends a run whose status cannot be read, so that its supervisor and processes are only known by the open directory that the
 /// supervisor has as its stdin. It is asked first; one that still holds the directory after ten seconds is killed with its tree.
 ///
 /// Blocks for as long as that takes.
-pub fn end_unreadable(folder: &Path) -> io::Result<()> {
-    let give_up_at = Instant::now() + PATIENCE;
-    let supervisors = os::find_whose_stdin_is(folder)?;
+pub fn stop_unreadable_run(directory: &Path) -> io::Result<()> {
+    let give_up_at = Instant::now() + KILL_TIMEOUT;
+    let supervisors = os::find_supervisors(directory)?;
     for (supervisor, _) in &supervisors {
         supervisor.terminate()?;
     }
@@ -55,15 +55,15 @@ pub fn end_unreadable(folder: &Path) -> io::Result<()> {
                 kill_with_tree(&supervisor, identity)?;
                 break;
             }
-            std::thread::sleep(LOOK_AGAIN);
+            std::thread::sleep(POLL_INTERVAL);
         }
     }
     Ok(())
 }
 
-/// Kills the supervisor of a folder, which is only known by the open directory that it has as its stdin, with its tree.
-pub(crate) fn kill_supervisor(folder: &Path) -> io::Result<()> {
-    for (supervisor, identity) in os::find_whose_stdin_is(folder)? {
+/// Kills the supervisor of a directory, which is only known by the open directory that it has as its stdin, with its tree.
+pub(crate) fn kill_supervisor(directory: &Path) -> io::Result<()> {
+    for (supervisor, identity) in os::find_supervisors(directory)? {
         kill_with_tree(&supervisor, identity)?;
     }
     Ok(())
@@ -79,58 +79,66 @@ pub(crate) fn kill_with_tree(supervisor: &ProcessHandle, identity: ProcessIdenti
 }
 
 /// Recovers a run for a program that may have seen its supervisor die, or has killed it for the given reason.
-pub(crate) fn recover_run(folder: &Path, seen_to_die: bool, end: &End) -> Result<RunReport, RecoverError> {
-    // Whoever holds the folder is its writer, so nobody else is: neither a supervisor nor another recovery.
-    let held = become_the_writer(&Spool::at(folder))?;
+pub(crate) fn recover_run(
+    directory: &Path,
+    observed_exit: bool,
+    end: &End,
+) -> Result<RunReport, RecoverError> {
+    // Whoever holds the directory is its writer, so nobody else is: neither a supervisor nor another recovery.
+    let locked = lock_spool(&Spool::at(directory))?;
     let boot_id = os::boot_id().map_err(RecoverError::Sweep)?;
-    let status = match held.status()? {
+    let status = match locked.status()? {
         Some(status) => status,
-        None => match held.order()? {
-            Some(order) => unannounced(order.run_id, boot_id),
-            None => return Err(RecoverError::NoRun { folder: folder.into() }),
+        None => match locked.manifest()? {
+            Some(manifest) => placeholder_status(manifest.run_id, boot_id),
+            None => return Err(RecoverError::NoRun { directory: directory.into() }),
         },
     };
-    let former = Former { identity: status.supervisor, seen_to_die };
-    let former = (status.boot_id == boot_id && former.identity.pid > 0).then_some(former);
+    let dead = DeadSupervisor { identity: status.supervisor, observed_exit };
+    let dead = (status.boot_id == boot_id && dead.identity.pid > 0).then_some(dead);
     let report = match &status.state {
-        RunState::Ended(report) if is_final(&Spool::at(folder), &status.boot_id, report) => {
+        RunState::Ended(report) if is_final(&Spool::at(directory), &status.boot_id, report) => {
             return Ok(report.clone());
         }
         RunState::Ended(report) if matches!(report.tree, TreeEnd::LeftAlive { .. }) => {
-            let survivors = Survivors::of(status.run_id, former);
+            let survivors = Survivors::new(status.run_id, dead);
             let (tree, _) = sweep(|| survivors.kill()).map_err(RecoverError::Sweep)?;
             RunReport { tree, ..report.clone() }
         }
         _ => {
-            let survivors = Survivors::of(status.run_id, former);
+            let survivors = Survivors::new(status.run_id, dead);
             let (tree, ended) = sweep(|| survivors.kill()).map_err(RecoverError::Sweep)?;
             // In this boot its processes may have gone on until now. In an earlier one nothing did after its last word.
-            let ran_until = if status.boot_id == boot_id { None } else { held.last_written() };
+            let ran_until = if status.boot_id == boot_id { None } else { locked.last_output_ms() };
             let end = end.clone();
-            RunReport { end, descendants_ended: ended, ..lost(&held, &status, tree, ran_until) }
+            RunReport { end, descendants_ended: ended, ..lost_report(&locked, &status, tree, ran_until) }
         }
     };
     let mut report = report;
     // Only now: a process that was left could have created them again.
-    let folder = std::path::absolute(folder).unwrap_or_else(|_| folder.to_owned());
-    if let Some(guard) = Guard::left_behind(&held, &folder, status.run_id).map_err(RecoverError::Sweep)? {
-        let quarantined = guard.sweep(&held);
+    let directory = std::path::absolute(directory).unwrap_or_else(|_| directory.to_owned());
+    if let Some(guard) =
+        PathGuard::from_spool(&locked, &directory, status.run_id).map_err(RecoverError::Sweep)?
+    {
+        let quarantined = guard.sweep(&locked);
         if let Some(SandboxReport::Confined(confined)) = &mut report.sandbox {
             // Beside those of killed runs that it had recovered itself.
             confined.quarantined.retain(|entry| !quarantined.contains(entry));
             confined.quarantined.extend(quarantined);
         }
     }
-    write_down(&held, status, &report).map_err(|source| RecoverError::Write { folder, source })?;
+    write_final_status(&locked, status, &report)
+        .map_err(|source| RecoverError::Write { directory, source })?;
     Ok(report)
 }
 
-fn write_down(held: &LockedSpool, status: RunStatus, report: &RunReport) -> io::Result<()> {
-    held.clear_private()?;
-    held.forget_plan()?;
-    held.clear_first_status()?;
-    held.forget_quarantine()?;
-    held.reserve_status(StatusDurability::PowerLoss)?
+fn write_final_status(locked: &LockedSpool, status: RunStatus, report: &RunReport) -> io::Result<()> {
+    locked.remove_private_files()?;
+    locked.remove_plan()?;
+    locked.remove_first_status()?;
+    locked.remove_quarantine_list()?;
+    locked
+        .new_status_slot(StatusDurability::PowerLoss)?
         .publish(&RunStatus { state: RunState::Ended(report.clone()), ..status })?;
     Ok(())
 }
@@ -138,8 +146,8 @@ fn write_down(held: &LockedSpool, status: RunStatus, report: &RunReport) -> io::
 /// Whether nothing about a run can change any more.
 ///
 /// Not so when some of its processes could not be ended; nor when its status says "ended" while the files beside it are
-/// shorter than it says: then it was written before the machine lost power, what is missing may have been the answer, and the
-/// run counts as lost.
+/// shorter than it says: then it was written before the machine lost_report power, what is missing may have been the answer, and the
+/// run counts as lost_report.
 pub(crate) fn is_final(spool: &Spool, boot_id: &str, report: &RunReport) -> bool {
     let same_boot = os::boot_id().is_ok_and(|now| now == boot_id);
     // A file that was removed is no loss of power.
@@ -149,7 +157,7 @@ pub(crate) fn is_final(spool: &Spool, boot_id: &str, report: &RunReport) -> bool
 }
 
 /// The supervisor was killed before its first word; the agent may have been started all the same.
-fn unannounced(run_id: RunId, boot_id: &str) -> RunStatus {
+fn placeholder_status(run_id: RunId, boot_id: &str) -> RunStatus {
     let nobody = ProcessIdentity { pid: 0, start_ticks: u64::MAX };
     RunStatus {
         version: STATUS_VERSION,
@@ -165,12 +173,12 @@ fn unannounced(run_id: RunId, boot_id: &str) -> RunStatus {
 
 /// Waits until nobody else writes to the spool: a living supervisor is an error, one that is dying and another recovery are
 /// soon done.
-fn become_the_writer(spool: &Spool) -> Result<LockedSpool, RecoverError> {
-    let begun = Instant::now();
+fn lock_spool(spool: &Spool) -> Result<LockedSpool, RecoverError> {
+    let started = Instant::now();
     loop {
-        let open = |source| RecoverError::Open { folder: spool.folder().into(), source };
-        if let Some(held) = LockedSpool::take(spool.folder()).map_err(open)? {
-            return Ok(held);
+        let open = |source| RecoverError::Open { directory: spool.directory().into(), source };
+        if let Some(locked) = LockedSpool::try_lock(spool.directory()).map_err(open)? {
+            return Ok(locked);
         }
         let alive = match spool.status()? {
             Some(RunStatus { state: RunState::Running { .. }, supervisor, .. }) => {
@@ -178,20 +186,20 @@ fn become_the_writer(spool: &Spool) -> Result<LockedSpool, RecoverError> {
             }
             _ => false,
         };
-        let patience = if alive { DYING } else { PATIENCE + PATIENCE };
-        if begun.elapsed() > patience {
-            return Err(RecoverError::StillRunning { folder: spool.folder().into() });
+        let patience = if alive { EXIT_GRACE } else { KILL_TIMEOUT + KILL_TIMEOUT };
+        if started.elapsed() > patience {
+            return Err(RecoverError::StillRunning { directory: spool.directory().into() });
         }
-        std::thread::sleep(LOOK_AGAIN);
+        std::thread::sleep(POLL_INTERVAL);
     }
 }
 
 /// Kills what is found until nothing is found any more; says how sure that is, and how many there were.
-pub(crate) fn sweep(kill: impl Fn() -> io::Result<Found>) -> io::Result<(TreeEnd, u32)> {
-    let give_up_at = Instant::now() + PATIENCE;
+pub(crate) fn sweep(kill: impl Fn() -> io::Result<KillPass>) -> io::Result<(TreeEnd, u32)> {
+    let give_up_at = Instant::now() + KILL_TIMEOUT;
     let count = |number: usize| u32::try_from(number).unwrap_or(u32::MAX);
     let mut ended = HashSet::new();
-    let (mut clean, mut looks) = (0, 0);
+    let (mut clean, mut passes) = (0, 0);
     loop {
         let found = kill()?;
         ended.extend(found.killed.iter().copied());
@@ -199,27 +207,27 @@ pub(crate) fn sweep(kill: impl Fn() -> io::Result<Found>) -> io::Result<(TreeEnd
             if Instant::now() > give_up_at {
                 return Ok((TreeEnd::LeftAlive { processes: count(found.killed.len()) }, count(ended.len())));
             }
-            (clean, looks) = (0, 0);
-            std::thread::sleep(LOOK_AGAIN);
+            (clean, passes) = (0, 0);
+            std::thread::sleep(POLL_INTERVAL);
             continue;
         }
-        looks += 1;
-        clean = if found.torn { 0 } else { clean + 1 };
-        if clean >= CLEAN_LOOKS || looks >= LOOKS {
+        passes += 1;
+        clean = if found.raced { 0 } else { clean + 1 };
+        if clean >= CLEAN_PASSES || passes >= MAX_PASSES {
             return Ok((TreeEnd::SweptByIdentity, count(ended.len())));
         }
     }
 }
 
-fn lost(held: &LockedSpool, status: &RunStatus, tree: TreeEnd, ran_until: Option<u64>) -> RunReport {
+fn lost_report(locked: &LockedSpool, status: &RunStatus, tree: TreeEnd, ran_until: Option<u64>) -> RunReport {
     let ended_at_ms = now_ms();
     RunReport {
         end: End::SupervisorLost,
         exit: None,
         ended_at_ms,
         duration_ms: ran_until.unwrap_or(ended_at_ms).saturating_sub(status.started_at_ms),
-        output_bytes: held.size(OUTPUT),
-        error_bytes: held.size(ERROR),
+        output_bytes: locked.size(OUTPUT),
+        error_bytes: locked.size(ERROR),
         usage: TreeUsage::default(),
         descendants_ended: 0,
         tree,
@@ -227,15 +235,15 @@ fn lost(held: &LockedSpool, status: &RunStatus, tree: TreeEnd, ran_until: Option
     }
 }
 
-/// Returns what held of a sandbox whose supervisor was killed: nobody moved new paths until now.
+/// Returns what locked of a sandbox whose supervisor was killed: nobody moved new paths until now.
 fn without_supervisor(mut sandbox: SandboxReport) -> SandboxReport {
     if let SandboxReport::Confined(confined) = &mut sandbox
         && !confined.policy.protected.is_empty()
     {
-        let is_held = |safeguard: &&mut Safeguard| {
+        let is_locked = |safeguard: &&mut Safeguard| {
             safeguard.name == SafeguardName::ProtectedPaths && safeguard.enforcement == Enforcement::Full
         };
-        for safeguard in confined.safeguards.iter_mut().filter(is_held) {
+        for safeguard in confined.safeguards.iter_mut().filter(is_locked) {
             safeguard.enforcement = Enforcement::Partial;
             safeguard.why.push_str(" only when the run was recovered, since its supervisor was killed");
         }
@@ -246,23 +254,23 @@ fn without_supervisor(mut sandbox: SandboxReport) -> SandboxReport {
 /// Why a run could not be recovered.
 #[derive(Debug, thiserror::Error)]
 pub enum RecoverError {
-    /// Nothing is lost yet.
-    #[error("the run in `{}` has a living supervisor", folder.display())]
+    /// Nothing is lost_report yet.
+    #[error("the run in `{}` has a living supervisor", directory.display())]
     StillRunning {
         /// The spool.
-        folder: PathBuf,
+        directory: PathBuf,
     },
     /// No run was ever started there, or all its files were removed.
-    #[error("there is no run in `{}`", folder.display())]
+    #[error("there is no run in `{}`", directory.display())]
     NoRun {
         /// The spool.
-        folder: PathBuf,
+        directory: PathBuf,
     },
     /// The spool is gone or not ours.
-    #[error("cannot open the spool `{}`", folder.display())]
+    #[error("cannot open the spool `{}`", directory.display())]
     Open {
         /// The spool.
-        folder: PathBuf,
+        directory: PathBuf,
         /// What the operating system said.
         source: io::Error,
     },
@@ -273,10 +281,10 @@ pub enum RecoverError {
     #[error("cannot look for the processes of the run")]
     Sweep(#[source] io::Error),
     /// The survivors are ended, but it could not be written down.
-    #[error("cannot write to the spool `{}`", folder.display())]
+    #[error("cannot write to the spool `{}`", directory.display())]
     Write {
         /// The spool.
-        folder: PathBuf,
+        directory: PathBuf,
         /// What the operating system said.
         source: io::Error,
     },
@@ -299,11 +307,11 @@ impl RecoverError {
     pub fn hint(&self) -> &'static str {
         match self {
             Self::StillRunning { .. } => "wait for the run, or stop it",
-            Self::NoRun { .. } => "check the path; every run has a folder of its own",
-            Self::Open { .. } => "check that the folder is there and belongs to you",
+            Self::NoRun { .. } => "check the path; every run has a directory of its own",
+            Self::Open { .. } => "check that the directory is there and belongs to you",
             Self::Spool(error) => error.hint(),
             Self::Sweep(_) => "check that /proc is mounted and that files can still be opened",
-            Self::Write { .. } => "check the free space and the rights of the folder",
+            Self::Write { .. } => "check the free space and the rights of the directory",
         }
     }
 }

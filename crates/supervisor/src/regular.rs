@@ -73,8 +73,8 @@ mod tests {
 
     #[test]
     fn anything_but_a_regular_file_is_refused_at_once() {
-        let folder = tempfile::tempdir().unwrap();
-        let at = |name: &str| folder.path().join(name);
+        let directory = tempfile::tempdir().unwrap();
+        let at = |name: &str| directory.path().join(name);
         mknodat(CWD, at("fifo"), FileType::Fifo, MODE, 0).unwrap();
         fs::create_dir(at("directory")).unwrap();
         fs::write(at("file"), "kept").unwrap();
@@ -90,8 +90,8 @@ mod tests {
 
     #[test]
     fn regular_file_is_opened_without_nonblock_and_truncated() {
-        let folder = tempfile::tempdir().unwrap();
-        let path = folder.path().join("file");
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("file");
         fs::write(&path, "old text").unwrap();
         let file = create_regular(&path).unwrap();
         assert!(!fcntl_getfl(&file).unwrap().contains(OFlags::NONBLOCK));

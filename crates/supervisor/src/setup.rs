@@ -4,37 +4,37 @@ use std::io;
 
 use model::ProcessIdentity;
 
-use crate::os::{self, Signals};
+use crate::os::{self, SignalReader};
 
 /// What a supervisor is before it knows what is to be run.
 #[derive(Debug)]
-pub struct Ready {
-    pub signals: Signals,
-    pub this: ProcessIdentity,
+pub struct ProcessSetup {
+    pub signals: SignalReader,
+    pub identity: ProcessIdentity,
 }
 
-impl Ready {
-    pub fn get() -> io::Result<Self> {
+impl ProcessSetup {
+    pub fn new() -> io::Result<Self> {
         // First of all: a signal that was ignored until now must not end it.
-        let signals = Signals::listen()?;
-        os::heed_what_was_ignored();
-        let HalfReady { this } = HalfReady::get()?;
-        Ok(Self { signals, this })
+        let signals = SignalReader::block()?;
+        os::reset_ignored_signals();
+        let PreforkSetup { identity } = PreforkSetup::new()?;
+        Ok(Self { signals, identity })
     }
 }
 
 /// The same, as far as it can be had without listening to signals, in a process that heeds them all.
-pub struct HalfReady {
-    this: ProcessIdentity,
+pub struct PreforkSetup {
+    identity: ProcessIdentity,
 }
 
-impl HalfReady {
-    pub fn get() -> io::Result<Self> {
+impl PreforkSetup {
+    pub fn new() -> io::Result<Self> {
         os::boot_id()?;
-        Ok(Self { this: os::this_process()? })
+        Ok(Self { identity: os::this_process()? })
     }
 
-    pub fn listens(self) -> io::Result<Ready> {
-        Ok(Ready { signals: Signals::listen()?, this: self.this })
+    pub fn block_signals(self) -> io::Result<ProcessSetup> {
+        Ok(ProcessSetup { signals: SignalReader::block()?, identity: self.identity })
     }
 }

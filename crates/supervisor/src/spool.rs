@@ -1,4 +1,4 @@
-//! The folder of a run's files, for those who read it.
+//! The directory of a run's files, for those who read it.
 //!
 //! | file | what it is | written by |
 //! | --- | --- | --- |
@@ -9,7 +9,7 @@
 //! | `supervisor.log` | only there when the supervisor had something to complain about | the supervisor |
 //!
 //! Folders are for the user alone (0700), files too (0600): they hold prompts and, for a moment, secrets. Whoever holds the
-//! lock on the folder is its one writer (see `held`).
+//! lock on the directory is its one writer (see `held`).
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -23,60 +23,60 @@ use crate::manifest::RunManifest;
 use crate::regular::{open_directory, read_regular};
 use crate::spool_files::{PLAN, STATUS, Versioned, parse};
 
-/// A run's folder, by its path. Making one of these touches nothing.
+/// A run's directory, by its path. Making one of these touches nothing.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Spool {
-    folder: PathBuf,
+    directory: PathBuf,
 }
 
 impl Spool {
-    /// The spool in that folder, which need not exist yet.
-    pub fn at(folder: impl Into<PathBuf>) -> Self {
-        Self { folder: folder.into() }
+    /// The spool in that directory, which need not exist yet.
+    pub fn at(directory: impl Into<PathBuf>) -> Self {
+        Self { directory: directory.into() }
     }
 
-    /// The folder itself.
-    pub fn folder(&self) -> &Path {
-        &self.folder
+    /// The directory itself.
+    pub fn directory(&self) -> &Path {
+        &self.directory
     }
 
     /// Where the agent's stdout is.
     pub fn output(&self) -> PathBuf {
-        self.folder.join("output")
+        self.directory.join("output")
     }
 
     /// Where the agent's stderr is.
     pub fn error(&self) -> PathBuf {
-        self.folder.join("error")
+        self.directory.join("error")
     }
 
     /// Where the status is.
     pub fn status_file(&self) -> PathBuf {
-        self.folder.join(STATUS)
+        self.directory.join(STATUS)
     }
 
     /// Where the private files of a plan are while it runs.
     pub fn private(&self) -> PathBuf {
-        self.folder.join("private")
+        self.directory.join("private")
     }
 
     /// Returns where the paths are that were moved out of the workspace; missing unless there was one.
     pub fn quarantine(&self) -> PathBuf {
-        self.folder.join(sandbox::QUARANTINE_DIRECTORY)
+        self.directory.join(sandbox::QUARANTINE_DIRECTORY)
     }
 
     /// What the supervisor last wrote down; none when it has written nothing yet.
     pub fn status(&self) -> Result<Option<RunStatus>, SpoolError> {
-        self.read(STATUS)
+        self.read_json(STATUS)
     }
 
     /// What was asked for; none when the agent has been started already, or nothing was ever asked for.
-    pub(crate) fn order(&self) -> Result<Option<RunManifest>, SpoolError> {
-        self.read(PLAN)
+    pub(crate) fn manifest(&self) -> Result<Option<RunManifest>, SpoolError> {
+        self.read_json(PLAN)
     }
 
-    fn read<T: Versioned>(&self, name: &str) -> Result<Option<T>, SpoolError> {
-        let path = self.folder.join(name);
+    fn read_json<T: Versioned>(&self, name: &str) -> Result<Option<T>, SpoolError> {
+        let path = self.directory.join(name);
         match read_regular(&path) {
             // Empty is what a loss of power leaves of a file that had just been written.
             Ok(bytes) if bytes.iter().all(|byte| *byte == 0) => Ok(None),
@@ -86,11 +86,11 @@ impl Spool {
         }
     }
 
-    /// Whether somebody writes to the folder: a supervisor or a recovery.
-    pub fn is_held(&self) -> io::Result<bool> {
-        let folder = open_directory(&self.folder)?;
+    /// Whether somebody writes to the directory: a supervisor or a recovery.
+    pub fn is_locked(&self) -> io::Result<bool> {
+        let directory = open_directory(&self.directory)?;
         // Shared, so that two who ask do not take each other for a writer.
-        match flock(&folder, FlockOperation::NonBlockingLockShared) {
+        match flock(&directory, FlockOperation::NonBlockingLockShared) {
             Ok(()) => Ok(false),
             Err(Errno::WOULDBLOCK) => Ok(true),
             Err(error) => Err(error.into()),

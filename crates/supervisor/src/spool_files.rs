@@ -20,8 +20,8 @@ pub const QUARANTINE: &str = "quarantine.json";
 pub const QUARANTINE_NEXT: &str = "quarantine.next";
 
 /// The names under which a status is written before it is one.
-pub const FIRST: &str = "status.first";
-pub const NEXT: &str = "status.next";
+pub const STATUS_FIRST: &str = "status.first";
+pub const STATUS_NEXT: &str = "status.next";
 
 /// A file that says which format it has.
 pub trait Versioned: DeserializeOwned {

@@ -1,8 +1,8 @@
-//! What a supervisor tells the program that started it: each status as it stands in the spool, a line each; or, before the first,
+//! What a supervisor tells the program that started it: each status as it stands in the spool, a message each; or, before the first,
 //! why it gave up.
 //!
 //! A pipe, the supervisor's stdout. It spares its starter a look into the spool at the beginning and the wait for the
-//! supervisor's own exit at the end. Nothing depends on it: whoever has no line finds everything in the spool.
+//! supervisor's own exit at the end. Nothing depends on it: whoever has no message finds everything in the spool.
 
 use std::io::{self, Write};
 use std::os::fd::OwnedFd;
@@ -12,9 +12,9 @@ use rustix::fs::{OFlags, fcntl_getfl, fcntl_setfl};
 use rustix::pipe::{PIPE_BUF, PipeFlags, pipe_with};
 use tokio::io::unix::AsyncFd;
 
-use crate::readiness::{is_readable, until_readable};
+use crate::readiness::{is_readable, register_readable};
 
-/// Said instead of a status that is too long for a line: it stands in the spool.
+/// Said instead of a status that is too long for a message: it stands in the spool.
 const READY: &[u8] = b"ready\n";
 
 /// How much is read at once.
@@ -22,19 +22,19 @@ const CHUNK: usize = 2 * PIPE_BUF;
 
 /// In the supervisor: lets its starter know what it has just written down. In one piece or not at all, and without waiting: the
 /// starter may be suspended, or gone.
-pub(crate) fn tell(status: &[u8]) {
-    let mut line = [status, b"\n"].concat();
-    if line.len() > PIPE_BUF {
-        line = READY.to_vec();
+pub(crate) fn send(status: &[u8]) {
+    let mut message = [status, b"\n"].concat();
+    if message.len() > PIPE_BUF {
+        message = READY.to_vec();
     }
     let mut stdout = io::stdout();
     let _ = fcntl_getfl(&stdout).and_then(|flags| fcntl_setfl(&stdout, flags | OFlags::NONBLOCK));
-    let _ = stdout.write_all(&line).and_then(|()| stdout.flush());
+    let _ = stdout.write_all(&message).and_then(|()| stdout.flush());
 }
 
 /// The starter's end.
 #[derive(Debug)]
-pub(crate) struct Line(AsyncFd<OwnedFd>);
+pub(crate) struct StatusPipe(AsyncFd<OwnedFd>);
 
 /// What was heard first.
 #[derive(Debug)]
@@ -49,41 +49,41 @@ pub(crate) enum StartupReply {
     Nothing(String),
 }
 
-impl Line {
-    /// A line, and what the supervisor is to have as its stdout.
+impl StatusPipe {
+    /// A message, and what the supervisor is to have as its stdout.
     pub fn new() -> io::Result<(Self, OwnedFd)> {
-        let (ear, voice) = pipe_with(PipeFlags::CLOEXEC)?;
-        fcntl_setfl(&ear, fcntl_getfl(&ear)? | OFlags::NONBLOCK)?;
-        Ok((Self(until_readable(ear)?), voice))
+        let (rx, tx) = pipe_with(PipeFlags::CLOEXEC)?;
+        fcntl_setfl(&rx, fcntl_getfl(&rx)? | OFlags::NONBLOCK)?;
+        Ok((Self(register_readable(rx)?), tx))
     }
 
     /// Hears the supervisor out: a status, or why there is none.
-    pub async fn first_word(&self) -> io::Result<StartupReply> {
-        let mut said = Vec::new();
-        while !said.ends_with(b"\n") {
+    pub async fn startup_reply(&self) -> io::Result<StartupReply> {
+        let mut received = Vec::new();
+        while !received.ends_with(b"\n") {
             let mut ready = self.0.readable().await?;
-            let before = said.len();
-            said.resize(before + CHUNK, 0);
-            let read = ready.try_io(|ear| Ok(rustix::io::read(ear.get_ref(), &mut said[before..])?));
+            let before = received.len();
+            received.resize(before + CHUNK, 0);
+            let read = ready.try_io(|rx| Ok(rustix::io::read(rx.get_ref(), &mut received[before..])?));
             let count = match read {
                 Ok(Ok(count)) => count,
                 Ok(Err(error)) if error.kind() == io::ErrorKind::Interrupted => 0,
                 Ok(Err(error)) => return Err(error),
                 Err(_not_yet) => {
-                    said.truncate(before);
+                    received.truncate(before);
                     continue;
                 }
             };
-            said.truncate(before + count);
+            received.truncate(before + count);
             if count == 0 {
                 break;
             }
         }
-        Ok(understood(&said))
+        Ok(parse_reply(&received))
     }
 
     /// Waits until there is a second word, or there will be none: in both cases the run is over, or its supervisor.
-    pub async fn last_word(&self) -> io::Result<()> {
+    pub async fn wait_closed(&self) -> io::Result<()> {
         loop {
             let mut ready = self.0.readable().await?;
             // The first word may have left its mark. What is there now is left there, and so heard by everybody who waits.
@@ -96,14 +96,14 @@ impl Line {
     }
 }
 
-/// An agent that ended at once has said both.
-fn understood(said: &[u8]) -> StartupReply {
-    let first = said.split(|byte| *byte == b'\n').next().unwrap_or_default();
+/// An agent that ended at once has received both.
+fn parse_reply(received: &[u8]) -> StartupReply {
+    let first = received.split(|byte| *byte == b'\n').next().unwrap_or_default();
     if READY.strip_suffix(b"\n") == Some(first) {
         return StartupReply::Ready;
     }
     serde_json::from_slice(first).map_or_else(
-        |_| StartupReply::GaveUp(String::from_utf8_lossy(said).trim().to_owned()),
+        |_| StartupReply::GaveUp(String::from_utf8_lossy(received).trim().to_owned()),
         StartupReply::Status,
     )
 }

@@ -12,29 +12,29 @@ use model::{End, Limits, RunReport, TreeEnd};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use crate::clock::now_ms;
-use crate::copy::{Budget, Copied, Stream};
 use crate::deadlines::Deadlines;
-use crate::guard::Guard;
 use crate::launch::Launched;
 use crate::log::log_error;
-use crate::os::{Children, Signals, Starter, Tree, count_alive, usage};
+use crate::os::{Children, ProcessTree, SignalReader, StarterProcess, count_descendants, usage};
+use crate::path_guard::PathGuard;
+use crate::spooled_stream::{Budget, Copied, SpooledStream};
 
-/// How often it is looked whether the spool is still there: a removed folder makes no file unwritable.
-const SPOOL_CHECK: Duration = Duration::from_secs(1);
+/// How often it is looked whether the spool is still there: a removed directory makes no file unwritable.
+const SPOOL_CHECK_INTERVAL: Duration = Duration::from_secs(1);
 /// How long processes that do not even end on SIGKILL are waited for.
-const PATIENCE: Duration = Duration::from_secs(10);
+const KILL_TIMEOUT: Duration = Duration::from_secs(10);
 /// How soon the kill is repeated, for what was started while the last one went round.
-const KILL_AGAIN: Duration = Duration::from_millis(10);
+const KILL_INTERVAL: Duration = Duration::from_millis(10);
 
 /// How often the pipes are looked at after the end; each time takes up to a megabyte a stream.
-const DRAIN_TURNS: u32 = 64;
+const MAX_DRAIN_ROUNDS: u32 = 64;
 
 /// How far the ending of the tree has come.
 #[derive(Debug, Clone, Copy)]
 enum Phase {
     Running,
     /// Everybody was asked to end.
-    Asked {
+    Terminating {
         kill_at: Instant,
     },
     /// Everybody is being killed.
@@ -45,16 +45,16 @@ enum Phase {
 
 /// What ended a sleep.
 #[derive(Debug, Clone, Copy)]
-struct Woken {
+struct WakeSources {
     /// By a signal, a new name in a watched directory, or the clock: then a process may have ended or a path may have appeared.
     by_signal: bool,
     by_output: bool,
     by_error: bool,
 }
 
-impl Woken {
+impl WakeSources {
     /// Nobody knows, so everything is looked at.
-    fn by_everything() -> Self {
+    fn all() -> Self {
         Self { by_signal: true, by_output: true, by_error: true }
     }
 }
@@ -62,12 +62,12 @@ impl Woken {
 /// One run under way.
 #[derive(Debug)]
 pub struct Supervision<'a> {
-    signals: &'a Signals,
-    starter: Starter,
-    tree: Tree,
-    guard: Option<&'a mut Guard>,
-    output: Stream,
-    error: Stream,
+    signals: &'a SignalReader,
+    starter: StarterProcess,
+    tree: ProcessTree,
+    guard: Option<&'a mut PathGuard>,
+    output: SpooledStream,
+    error: SpooledStream,
     budget: Budget,
     grace: Duration,
     deadlines: Deadlines,
@@ -82,9 +82,9 @@ impl<'a> Supervision<'a> {
     pub fn new(
         launched: Launched,
         limits: &Limits,
-        signals: &'a Signals,
-        starter: Starter,
-        guard: Option<&'a mut Guard>,
+        signals: &'a SignalReader,
+        starter: StarterProcess,
+        guard: Option<&'a mut PathGuard>,
         since: Instant,
     ) -> Self {
         Self {
@@ -111,24 +111,25 @@ impl<'a> Supervision<'a> {
 
     /// Stays until no process of the tree is left, and reports. An error of the operating system (no file or memory left for
     /// a moment) is no reason to leave the tree alone: it is written to the log, and the next turn tries again.
-    pub fn until_the_end(mut self) -> RunReport {
+    pub fn run_to_end(mut self) -> RunReport {
         let tree = loop {
             let woken = self.wait().unwrap_or_else(|error| {
                 log_error(&format!("cannot wait: {error}"));
-                std::thread::sleep(KILL_AGAIN);
-                Woken::by_everything()
+                std::thread::sleep(KILL_INTERVAL);
+                WakeSources::all()
             });
             // An agent that floods its pipes wakes this up often, and for nothing else.
-            let stop_requested = woken.by_signal && self.signals.take().is_ok_and(|pending| pending.stop);
+            let stop_requested =
+                woken.by_signal && self.signals.read_pending().is_ok_and(|pending| pending.stop);
             let children = if woken.by_signal { self.tree.reap().ok() } else { None };
-            let violation = self.guard.as_deref_mut().filter(|_| woken.by_signal).and_then(Guard::check);
+            let violation = self.guard.as_deref_mut().filter(|_| woken.by_signal).and_then(PathGuard::check);
             let now = Instant::now();
             let copied = self.copy(woken, now);
-            self.judge(stop_requested, copied, violation, now);
+            self.decide_end(stop_requested, copied, violation, now);
             if children == Some(Children::None) {
                 break TreeEnd::ProvenEmpty;
             }
-            if let Some(left) = self.end_the_tree(now) {
+            if let Some(left) = self.advance_shutdown(now) {
                 break left;
             }
         };
@@ -137,36 +138,36 @@ impl<'a> Supervision<'a> {
     }
 
     /// Sleeps until a stream, a signal or the clock has something to say.
-    fn wait(&mut self) -> io::Result<Woken> {
+    fn wait(&mut self) -> io::Result<WakeSources> {
         // A pipe that is closed has nothing to say; the signals stand in its place, to keep them all in their order.
         let signals = self.signals.as_fd();
-        let of = |stream: &'_ Stream| stream.pipe().is_some();
+        let is_open = |stream: &'_ SpooledStream| stream.pipe().is_some();
         let watched = |file| PollFd::from_borrowed_fd(file, PollFlags::IN);
         let mut files = [
             watched(signals),
             watched(self.output.pipe().unwrap_or(signals)),
             watched(self.error.pipe().unwrap_or(signals)),
-            watched(self.tree.words().unwrap_or(signals)),
-            watched(self.starter.end().unwrap_or(signals)),
-            watched(self.guard.as_deref().and_then(Guard::as_fd).unwrap_or(signals)),
+            watched(self.tree.status_fd().unwrap_or(signals)),
+            watched(self.starter.exit_fd().unwrap_or(signals)),
+            watched(self.guard.as_deref().and_then(PathGuard::as_fd).unwrap_or(signals)),
         ];
         let pause = self.wake_at().saturating_duration_since(Instant::now());
         let pause = Timespec::try_from(pause).map_err(io::Error::other)?;
         match poll(&mut files, Some(&pause)) {
             Ok(count) => {
                 let ready = |index: usize| !files[index].revents().is_empty();
-                let woken = Woken {
+                let woken = WakeSources {
                     by_signal: ready(0) || ready(3) || ready(5) || count == 0,
-                    by_output: ready(1) && of(&self.output),
-                    by_error: ready(2) && of(&self.error),
+                    by_output: ready(1) && is_open(&self.output),
+                    by_error: ready(2) && is_open(&self.error),
                 };
-                if ready(4) && self.starter.end().is_some() {
+                if ready(4) && self.starter.exit_fd().is_some() {
                     // Not asked again: its end would wake this up for as long as the tree takes to end.
-                    self.starter = Starter::Gone;
+                    self.starter = StarterProcess::Exited;
                 }
                 Ok(woken)
             }
-            Err(rustix::io::Errno::INTR) => Ok(Woken::by_everything()),
+            Err(rustix::io::Errno::INTR) => Ok(WakeSources::all()),
             Err(error) => Err(error.into()),
         }
     }
@@ -175,16 +176,16 @@ impl<'a> Supervision<'a> {
         match self.phase {
             Phase::Running if self.end.is_some() => self.started,
             Phase::Running => {
-                let check = self.spool_checked + SPOOL_CHECK;
+                let check = self.spool_checked + SPOOL_CHECK_INTERVAL;
                 self.deadlines.next().map_or(check, |(at, _)| at.min(check))
             }
-            Phase::Asked { kill_at } => kill_at,
-            Phase::Killing { .. } => Instant::now() + KILL_AGAIN,
+            Phase::Terminating { kill_at } => kill_at,
+            Phase::Killing { .. } => Instant::now() + KILL_INTERVAL,
         }
     }
 
     /// Moves what the agent has printed. What it prints after its end was decided still belongs to the record.
-    fn copy(&mut self, woken: Woken, now: Instant) -> Option<End> {
+    fn copy(&mut self, woken: WakeSources, now: Instant) -> Option<End> {
         let mut verdict = None;
         let ready = [(&mut self.output, woken.by_output), (&mut self.error, woken.by_error)];
         for stream in ready.into_iter().filter_map(|(stream, ready)| ready.then_some(stream)) {
@@ -206,7 +207,13 @@ impl<'a> Supervision<'a> {
     }
 
     /// Decides what ends the run, once; a run that has finished keeps its own end.
-    fn judge(&mut self, stop_requested: bool, copied: Option<End>, violation: Option<PathBuf>, now: Instant) {
+    fn decide_end(
+        &mut self,
+        stop_requested: bool,
+        copied: Option<End>,
+        violation: Option<PathBuf>,
+        now: Instant,
+    ) {
         if self.end.is_some() {
             return;
         }
@@ -218,7 +225,7 @@ impl<'a> Supervision<'a> {
             Some(End::PolicyViolation { path })
         } else if stop_requested {
             Some(End::Stopped)
-        } else if self.starter.is_gone() {
+        } else if self.starter.has_exited() {
             Some(End::StarterGone)
         } else if let Some(which) = self.deadlines.passed(now) {
             Some(End::Deadline { which })
@@ -228,7 +235,7 @@ impl<'a> Supervision<'a> {
     }
 
     fn spool_is_gone(&mut self, now: Instant) -> bool {
-        if now < self.spool_checked + SPOOL_CHECK {
+        if now < self.spool_checked + SPOOL_CHECK_INTERVAL {
             return false;
         }
         self.spool_checked = now;
@@ -236,7 +243,7 @@ impl<'a> Supervision<'a> {
     }
 
     /// Takes the ending of the tree one step further. Says what is left when it has to be left.
-    fn end_the_tree(&mut self, now: Instant) -> Option<TreeEnd> {
+    fn advance_shutdown(&mut self, now: Instant) -> Option<TreeEnd> {
         match self.phase {
             Phase::Running if self.end.is_none() => {}
             Phase::Running => {
@@ -252,16 +259,16 @@ impl<'a> Supervision<'a> {
                     Ok(_) => {}
                     Err(error) => log_error(&format!("cannot ask the tree to end: {error}")),
                 }
-                self.phase = Phase::Asked { kill_at: now + self.grace };
+                self.phase = Phase::Terminating { kill_at: now + self.grace };
             }
-            Phase::Asked { kill_at } if now < kill_at => {}
-            Phase::Asked { .. } => {
+            Phase::Terminating { kill_at } if now < kill_at => {}
+            Phase::Terminating { .. } => {
                 self.kill();
-                self.phase = Phase::Killing { give_up_at: now + PATIENCE };
+                self.phase = Phase::Killing { give_up_at: now + KILL_TIMEOUT };
             }
             Phase::Killing { give_up_at } if now < give_up_at => self.kill(),
             Phase::Killing { .. } => {
-                return Some(TreeEnd::LeftAlive { processes: count_alive().unwrap_or(1) });
+                return Some(TreeEnd::LeftAlive { processes: count_descendants().unwrap_or(1) });
             }
         }
         None
@@ -277,9 +284,9 @@ impl<'a> Supervision<'a> {
     /// was handed to a process outside the tree is left after a while.
     fn drain(&mut self) {
         let now = Instant::now();
-        for _ in 0..DRAIN_TURNS {
+        for _ in 0..MAX_DRAIN_ROUNDS {
             let before = self.output.bytes() + self.error.bytes();
-            if let Some(end) = self.copy(Woken::by_everything(), now) {
+            if let Some(end) = self.copy(WakeSources::all(), now) {
                 // Bytes of a finished agent were lost: its answer is not whole, whatever its exit says.
                 if matches!(self.end, None | Some(End::Exited)) {
                     self.end = Some(end);

@@ -51,7 +51,7 @@ pub fn place(order: &CallArgs) -> Result<ExitCode, Failure> {
         let run = Supervisor::beside_this_program()?.start(&folder, &plan).await?;
         let (outcome, report) = Call { spec: &spec, launch: &launch }.follow(&run, order).await?;
         tell(order, &outcome)?;
-        Closing::from_outcome(&outcome, &report, &spec, run.spool().folder()).print();
+        Closing::from_outcome(&outcome, &report, &spec, run.spool().directory()).print();
         output::written().map_err(|error| Failure::unwritten(error, Kept::Folder(folder.clone())))?;
         Ok(ExitStatus::from_failure(outcome.failure().map(|failure| &failure.kind)).into())
     })

@@ -163,7 +163,7 @@ impl Desk {
         let mut launch = self.launch(api, spec, &spool).unwrap_or_else(|error| panic!("{error}: {spec:?}"));
         change(&mut launch.plan);
         let supervisor = Supervisor::this_program().unwrap();
-        let run = supervisor.start(spool.folder(), &launch.plan).await.unwrap().stop_on_drop();
+        let run = supervisor.start(spool.directory(), &launch.plan).await.unwrap().stop_on_drop();
         Placed { kind: self.kind(), has_schema: spec.output_schema.is_some(), launch, run }
     }
 

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use model::{Job, JobId, JobIdPrefix, JobState, Timestamp};
 use store::{Found, JobFilter, Page, PageRequest, Stats, StatsRange};
-use supervisor::SeenProcess;
+use supervisor::ProcessInfo;
 use tokio::sync::watch;
 use tokio::time::Instant;
 
@@ -160,7 +160,7 @@ impl JobService {
     }
 
     /// The processes of a job's newest run that can be seen now; none when nothing of it runs on this machine.
-    pub async fn processes(&self, job: JobId) -> Result<Vec<SeenProcess>, CallError> {
+    pub async fn processes(&self, job: JobId) -> Result<Vec<ProcessInfo>, CallError> {
         let files = self.files(job);
         let Some(newest) = files.runs().pop() else { return Ok(Vec::new()) };
         // One that is just being made, or was removed, has none either.

@@ -1,7 +1,7 @@
 //! Processes told apart by pid and start time, so that a pid that was given out again is never taken for its predecessor.
 
-use std::fs::{self, File};
-use std::io::{self, Read};
+use std::fs;
+use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::OnceLock;
 
@@ -9,20 +9,7 @@ use model::ProcessIdentity;
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 use rustix::time::{ClockId, clock_gettime};
 
-use crate::error::is_resource_exhaustion;
-
-/// One line of the process table.
-#[derive(Debug, Clone, Copy)]
-pub struct Entry {
-    pub identity: ProcessIdentity,
-    pub parent: i32,
-    pub group: i32,
-    pub session: i32,
-    /// A zombie holds its pid but runs nothing; one whose first thread alone has ended still does.
-    pub dead: bool,
-    /// By a signal or a debugger.
-    pub suspended: bool,
-}
+use super::process_table::read_entry;
 
 /// The id of this boot of the machine; pids and start times mean nothing across boots.
 pub fn boot_id() -> io::Result<&'static str> {
@@ -36,7 +23,7 @@ pub fn boot_id() -> io::Result<&'static str> {
 
 /// The identity of a process that exists now and can be looked at.
 pub fn identity_of(pid: i32) -> Option<ProcessIdentity> {
-    entry(pid).ok().flatten().map(|entry| entry.identity)
+    read_entry(pid).ok().flatten().map(|entry| entry.identity)
 }
 
 /// The identity of the running process.
@@ -49,12 +36,12 @@ pub fn this_process() -> io::Result<ProcessIdentity> {
 
 /// Whether that very process is still running.
 pub fn is_alive(identity: ProcessIdentity) -> io::Result<bool> {
-    Ok(entry(identity.pid)?.is_some_and(|entry| entry.identity == identity && !entry.dead))
+    Ok(read_entry(identity.pid)?.is_some_and(|entry| entry.identity == identity && !entry.dead))
 }
 
 /// Returns whether the process with that pid is suspended.
 pub fn is_suspended(pid: i32) -> io::Result<bool> {
-    Ok(entry(pid)?.is_some_and(|entry| entry.suspended))
+    Ok(read_entry(pid)?.is_some_and(|entry| entry.suspended))
 }
 
 /// Returns the time of `CLOCK_MONOTONIC`, which all processes of a boot share.
@@ -62,56 +49,6 @@ pub fn monotonic_ms() -> u64 {
     let now = clock_gettime(ClockId::Monotonic);
     let part = |number: i64| u64::try_from(number).unwrap_or_default();
     part(now.tv_sec) * 1_000 + part(now.tv_nsec) / 1_000_000
-}
-
-/// The line of one process, if it exists. Who has no descriptor left to look with learns nothing about it.
-pub fn entry(pid: i32) -> io::Result<Option<Entry>> {
-    // In one piece: a line has some 300 bytes, and reading it with a growing buffer would be six calls.
-    let mut line = [0; 1024];
-    match File::open(format!("/proc/{pid}/stat")).and_then(|mut file| file.read(&mut line)) {
-        Ok(length) => Ok(parse(pid, &line[..length])),
-        Err(error) if is_resource_exhaustion(&error) => Err(error),
-        Err(_gone) => Ok(None),
-    }
-}
-
-/// Every process that can be seen, and whether one ended while the table was read: what it started meanwhile may be missing.
-pub fn table() -> io::Result<Table> {
-    let mut table = Table { entries: Vec::new(), torn: false };
-    for folder in fs::read_dir("/proc")? {
-        if let Some(pid) = folder?.file_name().to_str().and_then(|name| name.parse().ok()) {
-            match entry(pid)? {
-                Some(entry) => table.entries.push(entry),
-                None => table.torn = true,
-            }
-        }
-    }
-    Ok(table)
-}
-
-/// The processes of a moment.
-#[derive(Debug)]
-pub struct Table {
-    pub entries: Vec<Entry>,
-    /// Whether a process ended in that moment.
-    pub torn: bool,
-}
-
-/// Reads `pid (name) state ppid pgrp session …`. The name may hold spaces and parentheses, so fields count from the last `)`.
-fn parse(pid: i32, stat: &[u8]) -> Option<Entry> {
-    let name_end = stat.iter().rposition(|&byte| byte == b')')?;
-    let text = str::from_utf8(stat.get(name_end + 1..)?).ok()?;
-    let fields: Vec<&str> = text.split_ascii_whitespace().collect();
-    let number = |index: usize| fields.get(index)?.parse::<i32>().ok();
-    let state = *fields.first()?;
-    Some(Entry {
-        identity: ProcessIdentity { pid, start_ticks: fields.get(19)?.parse().ok()? },
-        parent: number(1)?,
-        group: number(2)?,
-        session: number(3)?,
-        dead: matches!(state, "Z" | "X") && number(17)? <= 1,
-        suspended: matches!(state, "T" | "t"),
-    })
 }
 
 /// A hold on one process: a signal through it reaches that process or nobody.
@@ -175,28 +112,11 @@ impl std::os::fd::AsRawFd for ProcessHandle {
 
 #[cfg(test)]
 mod tests {
+    use std::fs::File;
+
+    use super::super::process_table::ProcessTable;
     use super::*;
     use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
-
-    #[test]
-    fn a_name_with_spaces_and_parentheses_does_not_shift_the_fields() {
-        let line =
-            b"42 (a) b (c)) S 7 8 9 0 -1 4194304 1 2 3 4 5 6 7 8 20 0 1 0 777 1000 10 18446744073709551615";
-        let entry = parse(42, line).unwrap();
-        assert_eq!((entry.parent, entry.group, entry.session, entry.dead), (7, 8, 9, false));
-        assert_eq!(entry.identity, ProcessIdentity { pid: 42, start_ticks: 777 });
-    }
-
-    fn line(state: &str, threads: u32) -> Vec<u8> {
-        format!("42 (a) b (c)) {state} 7 8 9 0 -1 4194304 1 2 3 4 5 6 7 8 20 0 {threads} 0 777 1000 10")
-            .into_bytes()
-    }
-
-    #[test]
-    fn a_process_lives_as_long_as_one_of_its_threads() {
-        assert!(parse(42, &line("Z", 1)).unwrap().dead);
-        assert!(!parse(42, &line("Z", 2)).unwrap().dead);
-    }
 
     #[test]
     fn a_process_with_another_start_time_is_somebody_else() {
@@ -222,7 +142,7 @@ mod tests {
         // Enough for the hold itself, and not for the look at whom it holds.
         taken.pop();
         assert!(ProcessHandle::open(me).is_err());
-        assert!(table().is_err());
+        assert!(ProcessTable::read().is_err());
         drop(taken);
         assert!(is_alive(me).unwrap());
     }

@@ -1,30 +1,31 @@
 //! What only Linux has: the process tree of a subreaper, identities through `/proc`, pidfds, signals as a file.
 //!
-//! A port to another system gives these functions a sibling module; nothing outside this folder names a Linux interface.
+//! A port to another system gives these functions a sibling module; nothing outside this directory names a Linux interface.
 
-mod copying;
-mod forking;
+mod copy;
+mod fork;
 mod identity;
-mod inherited;
-mod scaffold;
-mod seen;
+mod inherited_files;
+mod inotify;
+mod process_info;
+mod process_table;
+mod sandbox_wrapper;
 mod signals;
-mod spawning;
+mod spawn;
 mod starter;
 mod survivors;
 mod tree;
-mod watch;
 
-pub use copying::{CHUNK, Moved, copy_bytes};
-pub use forking::{Forked, fork};
+pub use copy::{CHUNK, CopyStep, copy_bytes};
+pub use fork::{Forked, fork};
 pub use identity::{ProcessHandle, boot_id, is_alive, is_suspended, monotonic_ms, this_process};
-pub use inherited::close_inherited_files;
-pub use seen::{SeenProcess, processes_below};
-pub use signals::{Signals, heed_what_was_ignored, let_signals_act};
-pub use starter::Starter;
-pub use survivors::{Former, Found, Survivors, find_whose_stdin_is, kill_below, resume_supervisor};
-pub use tree::{Children, Pipes, Tree, count_alive, leave_the_caller, usage};
-pub use watch::Watch;
+pub use inherited_files::close_inherited_files;
+pub use inotify::InotifyWatch;
+pub use process_info::{ProcessInfo, processes_below};
+pub use signals::{SignalReader, reset_ignored_signals, unblock_signals};
+pub use starter::StarterProcess;
+pub use survivors::{DeadSupervisor, KillPass, Survivors, find_supervisors, kill_below, resume_supervisor};
+pub use tree::{Children, Pipes, ProcessTree, count_descendants, detach_from_caller, usage};
 
 /// The running program's own executable, also when its file has been replaced or removed since.
 pub const THIS_PROGRAM: &str = "/proc/self/exe";

@@ -8,19 +8,19 @@ use nix::sys::signalfd::{SfdFlags, SignalFd};
 
 /// The signals that a supervisor listens to.
 #[derive(Debug)]
-pub struct Signals(SignalFd);
+pub struct SignalReader(SignalFd);
 
 /// What has come since the last look.
 #[derive(Debug, Clone, Copy, Default)]
-pub struct Pending {
+pub struct PendingSignals {
     /// SIGTERM or SIGINT: somebody wants the run to end.
     pub stop: bool,
 }
 
-impl Signals {
+impl SignalReader {
     /// From here on, SIGTERM, SIGINT and SIGCHLD no longer act by themselves. SIGHUP does nothing: a terminal that closes is
     /// no reason to end a run. Nor does SIGXFSZ: a file over the caller's `ulimit -f` is an error of the write. A process that is started from here inherits the block and has to lift it.
-    pub fn listen() -> io::Result<Self> {
+    pub fn block() -> io::Result<Self> {
         let mut set = SigSet::empty();
         for signal in [Signal::SIGTERM, Signal::SIGINT, Signal::SIGHUP, Signal::SIGCHLD, Signal::SIGXFSZ] {
             set.add(signal);
@@ -30,8 +30,8 @@ impl Signals {
     }
 
     /// Takes everything that has come, without waiting.
-    pub fn take(&self) -> io::Result<Pending> {
-        let mut pending = Pending::default();
+    pub fn read_pending(&self) -> io::Result<PendingSignals> {
+        let mut pending = PendingSignals::default();
         while let Some(info) = self.0.read_signal()? {
             let number = i32::try_from(info.ssi_signo).unwrap_or_default();
             pending.stop |= number == Signal::SIGTERM as i32 || number == Signal::SIGINT as i32;
@@ -40,7 +40,7 @@ impl Signals {
     }
 }
 
-impl AsFd for Signals {
+impl AsFd for SignalReader {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.0.as_fd()
     }
@@ -52,21 +52,21 @@ impl AsFd for Signals {
     unsafe_code,
     reason = "changing what a signal does is unsafe when it installs a handler; this installs none"
 )]
-pub fn heed_what_was_ignored() {
+pub fn reset_ignored_signals() {
     for signal in (1..=libc::SIGRTMAX()).filter(|signal| *signal != libc::SIGPIPE) {
         // SAFETY: an action of zeros is a valid one, to be overwritten by the kernel. The default action runs no code of this
         // process. KILL and STOP refuse, which is as it should be.
         unsafe {
-            let mut now: libc::sigaction = std::mem::zeroed();
-            let known = libc::sigaction(signal, std::ptr::null(), &raw mut now) == 0;
-            if known && now.sa_sigaction == libc::SIG_IGN {
+            let mut action: libc::sigaction = std::mem::zeroed();
+            let known = libc::sigaction(signal, std::ptr::null(), &raw mut action) == 0;
+            if known && action.sa_sigaction == libc::SIG_IGN {
                 libc::signal(signal, libc::SIG_DFL);
             }
         }
     }
 }
 
-/// Takes back the block that [`Signals::listen`] has put on them.
-pub fn let_signals_act() -> io::Result<()> {
+/// Takes back the block that [`SignalReader::block`] has put on them.
+pub fn unblock_signals() -> io::Result<()> {
     Ok(SigSet::empty().thread_set_mask()?)
 }

@@ -9,112 +9,116 @@ use model::{ProcessIdentity, RunId};
 use rustix::io::Errno;
 use rustix::process::Signal;
 
-use super::identity::{Entry, ProcessHandle, Table, is_alive, is_suspended, table};
-use super::tree::below;
+use super::identity::{ProcessHandle, is_alive, is_suspended};
+use super::process_table::{ProcessEntry, ProcessTable};
 use crate::error::is_resource_exhaustion;
 
 /// The processes of one run whose supervisor is gone.
 #[derive(Debug)]
 pub struct Survivors {
     marker: Vec<u8>,
-    supervisor: Option<Former>,
+    supervisor: Option<DeadSupervisor>,
 }
 
 /// The supervisor that was.
 #[derive(Debug, Clone, Copy)]
-pub struct Former {
+pub struct DeadSupervisor {
     /// Who it was, in this boot.
     pub identity: ProcessIdentity,
     /// Whether the caller saw it die just now. If not, its pid may have been given out again in the meantime, and so may the
     /// id of the session that it led.
-    pub seen_to_die: bool,
+    pub observed_exit: bool,
 }
 
 /// What one look found.
 #[derive(Debug)]
-pub struct Found {
+pub struct KillPass {
     /// The processes, which have been sent SIGKILL.
     pub killed: Vec<ProcessIdentity>,
     /// Whether a process ended while it was looked, so that one it had just started may have been missed.
-    pub torn: bool,
+    pub raced: bool,
 }
 
 impl Survivors {
     /// Looks for the processes of a run.
-    pub fn of(run_id: RunId, supervisor: Option<Former>) -> Self {
+    pub fn new(run_id: RunId, supervisor: Option<DeadSupervisor>) -> Self {
         Self { marker: format!("{}={run_id}", RunId::VARIABLE).into_bytes(), supervisor }
     }
 
     /// Kills every process that is found now.
-    pub fn kill(&self) -> io::Result<Found> {
-        let mut table = table()?;
+    pub fn kill(&self) -> io::Result<KillPass> {
+        let mut table = ProcessTable::read()?;
         let killed = self.find(&mut table)?;
         kill_all(&killed)?;
-        Ok(Found { killed, torn: table.torn })
+        Ok(KillPass { killed, raced: table.raced })
     }
 
-    fn find(&self, table: &mut Table) -> io::Result<Vec<ProcessIdentity>> {
+    fn find(&self, table: &mut ProcessTable) -> io::Result<Vec<ProcessIdentity>> {
         let mut marked = HashSet::new();
         for entry in table.entries.iter().filter(|entry| !entry.dead) {
             match fs::read(format!("/proc/{}/environ", entry.identity.pid)) {
-                Ok(environment) if self.is_in(&environment) => drop(marked.insert(entry.identity.pid)),
+                Ok(environment) if self.is_marked(&environment) => drop(marked.insert(entry.identity.pid)),
                 Ok(_) => {}
                 // Who cannot look must not say that nothing is there.
                 Err(error) if is_resource_exhaustion(&error) => return Err(error),
                 // Unreadable is another user's; missing has just ended, and so has one that went while it was read.
                 Err(error) => {
                     let gone = Errno::from_io_error(&error) == Some(Errno::SRCH);
-                    table.torn |= gone || error.kind() == io::ErrorKind::NotFound;
+                    table.raced |= gone || error.kind() == io::ErrorKind::NotFound;
                 }
             }
         }
         let session: Vec<i32> =
             self.session(&marked, &table.entries).map(|entry| entry.identity.pid).collect();
         marked.extend(session);
-        let family = below(marked.clone(), &table.entries).into_iter();
-        let themselves =
+        let family = table.descendants_of(marked.clone()).into_iter();
+        let roots =
             table.entries.iter().filter(|entry| !entry.dead && marked.contains(&entry.identity.pid)).copied();
-        let found: HashSet<ProcessIdentity> = family.chain(themselves).map(|entry| entry.identity).collect();
+        let found: HashSet<ProcessIdentity> = family.chain(roots).map(|entry| entry.identity).collect();
         Ok(found.into_iter().collect())
     }
 
-    fn is_in(&self, environment: &[u8]) -> bool {
+    fn is_marked(&self, environment: &[u8]) -> bool {
         environment.split(|&byte| byte == 0).any(|variable| variable == self.marker)
     }
 
     /// The members of the session that the supervisor led, as far as it is sure to be that session still: its id is free for
     /// another once it has no member.
-    fn session<'a>(&self, marked: &HashSet<i32>, entries: &'a [Entry]) -> impl Iterator<Item = &'a Entry> {
-        let former = self.supervisor.filter(|former| {
-            let ours = |entry: &Entry| entry.session == former.identity.pid;
-            let pid_is_taken = entries
+    fn session<'a>(
+        &self,
+        marked: &HashSet<i32>,
+        entries: &'a [ProcessEntry],
+    ) -> impl Iterator<Item = &'a ProcessEntry> {
+        let dead = self.supervisor.filter(|dead| {
+            let ours = |entry: &ProcessEntry| entry.session == dead.identity.pid;
+            let pid_was_reused = entries
                 .iter()
-                .any(|entry| entry.identity.pid == former.identity.pid && entry.identity != former.identity);
-            let has_a_carrier =
+                .any(|entry| entry.identity.pid == dead.identity.pid && entry.identity != dead.identity);
+            let has_marked_member =
                 entries.iter().any(|entry| ours(entry) && marked.contains(&entry.identity.pid));
-            !pid_is_taken && (former.seen_to_die || has_a_carrier)
+            !pid_was_reused && (dead.observed_exit || has_marked_member)
         });
         entries.iter().filter(move |entry| {
-            former.is_some_and(|former| {
+            dead.is_some_and(|dead| {
                 !entry.dead
-                    && entry.session == former.identity.pid
-                    && entry.identity != former.identity
-                    && entry.identity.start_ticks >= former.identity.start_ticks
+                    && entry.session == dead.identity.pid
+                    && entry.identity != dead.identity
+                    && entry.identity.start_ticks >= dead.identity.start_ticks
             })
         })
     }
 }
 
 /// Kills every process below a suspended supervisor. It is their subreaper, so none of them can leave it.
-pub fn kill_below(supervisor: ProcessIdentity) -> io::Result<Found> {
-    let table = table()?;
+pub fn kill_below(supervisor: ProcessIdentity) -> io::Result<KillPass> {
+    let table = ProcessTable::read()?;
     if !is_alive(supervisor)? {
-        return Ok(Found { killed: Vec::new(), torn: false });
+        return Ok(KillPass { killed: Vec::new(), raced: false });
     }
-    let family = below(HashSet::from([supervisor.pid]), &table.entries);
+    let family = table.descendants_of(HashSet::from([supervisor.pid]));
     let killed: Vec<_> = family.into_iter().map(|entry| entry.identity).collect();
     kill_all(&killed)?;
-    Ok(Found { killed, torn: table.torn })
+    Ok(KillPass { killed, raced: table.raced })
 }
 
 fn kill_all(processes: &[ProcessIdentity]) -> io::Result<()> {
@@ -129,10 +133,10 @@ fn kill_all(processes: &[ProcessIdentity]) -> io::Result<()> {
     Ok(())
 }
 
-/// Continues the supervisor of a folder if it is suspended. Returns whether it was.
-pub fn resume_supervisor(folder: &Path) -> bool {
+/// Continues the supervisor of a directory if it is suspended. Returns whether it was.
+pub fn resume_supervisor(directory: &Path) -> bool {
     let mut was_suspended = false;
-    for (supervisor, identity) in find_whose_stdin_is(folder).unwrap_or_default() {
+    for (supervisor, identity) in find_supervisors(directory).unwrap_or_default() {
         if is_suspended(identity.pid).unwrap_or(false) {
             was_suspended = true;
             // One that has ended since needs no signal.
@@ -142,12 +146,12 @@ pub fn resume_supervisor(folder: &Path) -> bool {
     was_suspended
 }
 
-/// Finds the supervisor of a folder, which has it as its stdin.
-pub fn find_whose_stdin_is(folder: &Path) -> io::Result<Vec<(ProcessHandle, ProcessIdentity)>> {
+/// Finds the supervisor of a directory, which has it as its stdin.
+pub fn find_supervisors(directory: &Path) -> io::Result<Vec<(ProcessHandle, ProcessIdentity)>> {
     let mut found = Vec::new();
-    for entry in table()?.entries {
+    for entry in ProcessTable::read()?.entries {
         let stdin = format!("/proc/{}/fd/0", entry.identity.pid);
-        if fs::read_link(stdin).is_ok_and(|stdin| stdin == folder)
+        if fs::read_link(stdin).is_ok_and(|stdin| stdin == directory)
             // Looked at again, by its start time, so that nobody else is hit who was given its pid.
             && let Some(process) = ProcessHandle::open(entry.identity)?
         {

@@ -20,12 +20,13 @@ use rustix::process::{
 };
 use sandbox::{Cgroup, Prepared};
 
-use super::identity::{Entry, ProcessHandle, Table, identity_of, table};
-use super::scaffold::Scaffold;
-use super::spawning::Program;
+use super::identity::{ProcessHandle, identity_of};
+use super::process_table::{ProcessEntry, ProcessTable};
+use super::sandbox_wrapper::SandboxWrapper;
+use super::spawn::AgentCommand;
 
 /// Makes this process one that its caller's terminal, session and death do not touch, and to which orphans below it fall.
-pub fn leave_the_caller() -> io::Result<()> {
+pub fn detach_from_caller() -> io::Result<()> {
     setsid()?;
     set_child_subreaper(Some(getpid()))?;
     Ok(())
@@ -35,21 +36,21 @@ pub fn leave_the_caller() -> io::Result<()> {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Children {
     /// At least one.
-    Left,
+    Remaining,
     /// None; the kernel said so.
     None,
 }
 
 /// An agent and everything below it.
 #[derive(Debug)]
-pub struct Tree {
+pub struct ProcessTree {
     /// What was started here, until it has been waited for: the agent's own process, or the outermost of its sandbox. Until
     /// then its pid, which is also the id of its process group, cannot be given out again.
     child: Option<Pid>,
     /// What stands between this process and the agent, where it is confined in namespaces.
-    scaffold: Option<Scaffold>,
+    wrapper: Option<SandboxWrapper>,
     /// The agent's own process.
-    identity: ProcessIdentity,
+    agent: ProcessIdentity,
     exit: Option<Exit>,
     signalled: HashSet<ProcessIdentity>,
     /// What kills all of it at once, where there is one. It goes with the tree, when nobody is left in it.
@@ -63,7 +64,7 @@ pub struct Pipes {
     pub error: OwnedFd,
 }
 
-impl Tree {
+impl ProcessTree {
     /// Starts the agent in a process group of its own, with exactly the environment of the plan and the run's id. When it
     /// fails, nothing runs.
     pub fn spawn(
@@ -83,43 +84,43 @@ impl Tree {
         let unknown = ProcessIdentity { pid, start_ticks: 0 };
         let mut tree = Self {
             child: Some(child),
-            scaffold: None,
-            identity: unknown,
+            wrapper: None,
+            agent: unknown,
             exit: None,
             signalled: HashSet::new(),
             cgroup: None,
         };
         // Not waited for yet, so it is still in the process table even if it has ended.
-        let Some(identity) = identity_of(pid) else {
+        let Some(agent) = identity_of(pid) else {
             tree.abandon();
             return Err(io::Error::other("a process that was started cannot be watched"));
         };
-        tree.identity = identity;
+        tree.agent = agent;
         Ok((tree, Pipes { output, error }))
     }
 
-    /// Tells it that what was started here is the outermost of a sandbox, that the agent runs inside, and what was heard
+    /// Tells it that what was started here is the outermost of a sandbox, that the agent runs inside, and what was received
     /// from there so far.
-    pub fn stands_in_a_scaffold(&mut self, words: OwnedFd, heard: Vec<u8>) -> io::Result<()> {
-        let scaffold = Scaffold::around(self.identity, words, heard)?;
-        self.identity = scaffold.agent();
-        self.scaffold = Some(scaffold);
-        self.hear();
+    pub fn enter_sandbox(&mut self, status_fd: OwnedFd, received: Vec<u8>) -> io::Result<()> {
+        let wrapper = SandboxWrapper::new(self.agent, status_fd, received)?;
+        self.agent = wrapper.agent();
+        self.wrapper = Some(wrapper);
+        self.read_status();
         Ok(())
     }
 
     /// Gives it the cgroup that its first process has entered.
-    pub fn stands_in_a_cgroup(&mut self, cgroup: Option<Cgroup>) {
+    pub fn set_cgroup(&mut self, cgroup: Option<Cgroup>) {
         self.cgroup = cgroup;
     }
 
-    /// Where it is said that an agent in a sandbox has ended; none when there is nothing to be heard.
-    pub fn words(&self) -> Option<BorrowedFd<'_>> {
-        self.scaffold.as_ref().and_then(Scaffold::words)
+    /// Where it is said that an agent in a sandbox has ended; none when there is nothing to be received.
+    pub fn status_fd(&self) -> Option<BorrowedFd<'_>> {
+        self.wrapper.as_ref().and_then(SandboxWrapper::status_fd)
     }
 
-    fn hear(&mut self) {
-        if let Some(exit) = self.scaffold.as_mut().and_then(Scaffold::hear) {
+    fn read_status(&mut self) {
+        if let Some(exit) = self.wrapper.as_mut().and_then(SandboxWrapper::read_exit) {
             self.exit.get_or_insert(exit);
         }
     }
@@ -136,7 +137,7 @@ impl Tree {
 
     /// The agent's own process.
     pub fn agent(&self) -> ProcessIdentity {
-        self.identity
+        self.agent
     }
 
     /// How the agent's own process ended, once it has.
@@ -146,9 +147,8 @@ impl Tree {
 
     /// How many processes besides the agent's own were alive when they were signalled.
     pub fn descendants_signalled(&self) -> u32 {
-        let is_other = |identity: &&ProcessIdentity| {
-            **identity != self.identity
-                && !self.scaffold.as_ref().is_some_and(|scaffold| scaffold.has(**identity))
+        let is_other = |agent: &&ProcessIdentity| {
+            **agent != self.agent && !self.wrapper.as_ref().is_some_and(|wrapper| wrapper.contains(**agent))
         };
         let others = self.signalled.iter().filter(is_other).count();
         u32::try_from(others).unwrap_or(u32::MAX)
@@ -156,7 +156,7 @@ impl Tree {
 
     /// Waits for everything that has ended, without blocking.
     pub fn reap(&mut self) -> io::Result<Children> {
-        self.hear();
+        self.read_status();
         loop {
             match wait(WaitOptions::NOHANG) {
                 Ok(Some((pid, status))) if Some(pid) == self.child => {
@@ -166,8 +166,8 @@ impl Tree {
                         .map(Exit::Code)
                         .or_else(|| status.terminating_signal().map(Exit::Signal));
                     // What was said before the end is still in the pipe.
-                    self.hear();
-                    if self.scaffold.is_none() {
+                    self.read_status();
+                    if self.wrapper.is_none() {
                         self.exit = own;
                     } else if self.exit.is_none() {
                         // The kernel has ended the agent with the namespace.
@@ -175,7 +175,7 @@ impl Tree {
                     }
                 }
                 Ok(Some(_)) | Err(Errno::INTR) => {}
-                Ok(None) => return Ok(Children::Left),
+                Ok(None) => return Ok(Children::Remaining),
                 Err(Errno::CHILD) => return Ok(Children::None),
                 Err(error) => return Err(error.into()),
             }
@@ -198,10 +198,10 @@ impl Tree {
     }
 
     fn signal(&mut self, signal: Signal) -> io::Result<bool> {
-        let table = table();
+        let table = ProcessTable::read();
         let mut alive = table.as_ref().map(descendants).unwrap_or_default();
-        if let Some(scaffold) = &mut self.scaffold {
-            scaffold.spare(signal, &mut alive);
+        if let Some(wrapper) = &mut self.wrapper {
+            wrapper.exclude_from(signal, &mut alive);
         }
         self.signalled.extend(alive.iter().map(|entry| entry.identity));
         let ended_first = self.has_ended()?;
@@ -224,19 +224,19 @@ impl Tree {
     }
 
     /// The agent's process group, as long as it is sure to be that. In a sandbox another process waits for the agent, so its
-    /// identity is looked at; there, what forks past a signal cannot outlive the namespace.
+    /// agent is looked at; there, what forks past a signal cannot outlive the namespace.
     fn group(&self) -> Option<Pid> {
-        if self.scaffold.is_none() {
+        if self.wrapper.is_none() {
             return self.child;
         }
-        let is_the_agent = self.exit.is_none() && identity_of(self.identity.pid) == Some(self.identity);
-        Pid::from_raw(self.identity.pid).filter(|_| is_the_agent)
+        let is_the_agent = self.exit.is_none() && identity_of(self.agent.pid) == Some(self.agent);
+        Pid::from_raw(self.agent.pid).filter(|_| is_the_agent)
     }
 
     /// Whether the agent's own process has ended, without waiting for it: its pid stays taken.
     fn has_ended(&mut self) -> io::Result<bool> {
-        self.hear();
-        if self.scaffold.is_some() {
+        self.read_status();
+        if self.wrapper.is_some() {
             return Ok(self.exit.is_some());
         }
         let Some(agent) = self.child else { return Ok(true) };
@@ -266,32 +266,13 @@ fn ignore_missing<T>(result: io::Result<T>) -> io::Result<()> {
 }
 
 /// The living processes below this one.
-fn descendants(table: &Table) -> Vec<Entry> {
-    below(HashSet::from([getpid().as_raw_pid()]), &table.entries)
+fn descendants(table: &ProcessTable) -> Vec<ProcessEntry> {
+    table.descendants_of(HashSet::from([getpid().as_raw_pid()]))
 }
 
 /// How many processes of the tree are alive now.
-pub fn count_alive() -> io::Result<u32> {
-    Ok(u32::try_from(descendants(&table()?).len()).unwrap_or(u32::MAX))
-}
-
-/// The living processes below any of the given pids.
-pub(super) fn below(roots: HashSet<i32>, table: &[Entry]) -> Vec<Entry> {
-    let mut family = roots;
-    loop {
-        let before = family.len();
-        family.extend(
-            table
-                .iter()
-                .filter(|entry| family.contains(&entry.parent))
-                .map(|entry| entry.identity.pid)
-                .collect::<Vec<_>>(),
-        );
-        if family.len() == before {
-            break;
-        }
-    }
-    table.iter().filter(|entry| !entry.dead && family.contains(&entry.parent)).copied().collect()
+pub fn count_descendants() -> io::Result<u32> {
+    Ok(u32::try_from(descendants(&ProcessTable::read()?).len()).unwrap_or(u32::MAX))
 }
 
 /// What all processes that were waited for used together.
@@ -311,19 +292,19 @@ fn program<'a>(
     run_id: RunId,
     prepared: Option<&'a Prepared>,
     streams: [BorrowedFd<'a>; 3],
-) -> io::Result<Program<'a>> {
+) -> io::Result<AgentCommand<'a>> {
     let mut program = match prepared {
         None => {
-            let mut program = Program::new(plan.program.as_os_str(), plan.cwd.as_os_str(), streams)?;
+            let mut program = AgentCommand::new(plan.program.as_os_str(), plan.cwd.as_os_str(), streams)?;
             plan.args.iter().try_for_each(|arg| program.arg(arg))?;
             plan.env.iter().try_for_each(|(name, value)| program.env(name, value))?;
             program
         }
-        // What it is to start, in which folder and with which environment, is told to it another way.
+        // What it is to start, in which directory and with which environment, is told to it another way.
         Some(prepared) => {
-            let mut program = Program::new(prepared.program.as_os_str(), "/".as_ref(), streams)?;
+            let mut program = AgentCommand::new(prepared.program.as_os_str(), "/".as_ref(), streams)?;
             prepared.args.iter().try_for_each(|arg| program.arg(arg))?;
-            program.door(prepared.cgroup.as_ref().map(Cgroup::door));
+            program.cgroup_procs(prepared.cgroup.as_ref().map(Cgroup::door));
             program
         }
     };

@@ -316,7 +316,7 @@ fn make_directories(base: &Path, below: &str) -> rustix::io::Result<()> {
 async fn end_all(runs: Vec<(Run, Instant)>) {
     for (run, _) in runs {
         run.stop().unwrap();
-        let spool = run.spool().folder().to_owned();
+        let spool = run.spool().directory().to_owned();
         run.wait().await.unwrap();
         fs::remove_dir_all(spool).unwrap();
     }

@@ -119,8 +119,8 @@ fn is_suspended_before_its_first_word() -> bool {
     let is_suspended = Cell::new(false);
     Scene::play(async |scene: &Scene| {
         match scene.try_start(&hostile_agent(scene, Limits::default(), ":")).await {
-            Err(StartError::GaveUp { said }) => {
-                assert_eq!(said, "it was suspended again and again");
+            Err(StartError::GaveUp { message }) => {
+                assert_eq!(message, "it was suspended again and again");
                 assert_eq!(scene.descendants().len(), 1);
                 is_suspended.set(true);
             }

@@ -71,7 +71,7 @@ fn supervisors_come_from_the_process_that_waits() {
             run.stop().unwrap();
             let ended = report(&run).await;
             assert_eq!((ended.end, ended.descendants_ended), (End::Stopped, 1));
-            assert!(!run.spool().folder().join("supervisor.log").exists());
+            assert!(!run.spool().directory().join("supervisor.log").exists());
         }
     });
 }
@@ -116,7 +116,7 @@ fn a_supervisor_that_was_killed_before_it_had_a_folder_is_replaced() {
 /// Starts a second run after the given processes of the fork_server were suspended; they are gone afterwards.
 fn run_starts_although_suspended(which: fn(fork_server: i32, waiting: i32) -> Vec<i32>) {
     Scene::play(async move |scene: &Scene| {
-        let supervisor = warm().first_word_within(Duration::from_secs(5));
+        let supervisor = warm().with_startup_timeout(Duration::from_secs(5));
         let fork_server = nursery_of(scene, &supervisor).await;
         let suspended = which(fork_server, waiting_in(fork_server).await);
         for pid in &suspended {

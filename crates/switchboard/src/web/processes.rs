@@ -2,7 +2,7 @@
 
 use axum::extract::{Path, State};
 use axum::response::Html;
-use calls::SeenProcess;
+use calls::ProcessInfo;
 use maud::{Markup, html};
 use model::JobId;
 
@@ -24,7 +24,7 @@ pub async fn show(State(web): State<Web>, Path(job): Path<String>) -> Result<Htm
 }
 
 /// The section of a job's page; empty for a job that has ended.
-pub fn section(job: JobId, seen: &[SeenProcess], running: bool) -> Markup {
+pub fn section(job: JobId, seen: &[ProcessInfo], running: bool) -> Markup {
     html! {
         @if running {
             section.processes aria-labelledby="processes" data-again={ "/jobs/" (job) "/processes" } data-swap="processes" {
@@ -35,7 +35,7 @@ pub fn section(job: JobId, seen: &[SeenProcess], running: bool) -> Markup {
     }
 }
 
-fn tree(seen: &[SeenProcess]) -> Markup {
+fn tree(seen: &[ProcessInfo]) -> Markup {
     html! {
         @if seen.is_empty() {
             p.aside { "None of it runs right now." }
@@ -54,9 +54,9 @@ fn tree(seen: &[SeenProcess]) -> Markup {
 }
 
 /// Each below its parent, and how deep.
-fn in_order(seen: &[SeenProcess]) -> Vec<(&SeenProcess, usize)> {
-    let is_root = |process: &&SeenProcess| seen.iter().all(|other| other.pid != process.parent);
-    let mut open: Vec<(&SeenProcess, usize)> =
+fn in_order(seen: &[ProcessInfo]) -> Vec<(&ProcessInfo, usize)> {
+    let is_root = |process: &&ProcessInfo| seen.iter().all(|other| other.pid != process.parent);
+    let mut open: Vec<(&ProcessInfo, usize)> =
         seen.iter().filter(is_root).map(|process| (process, 0)).rev().collect();
     let mut ordered = Vec::new();
     while let Some((process, depth)) = open.pop() {
@@ -74,7 +74,7 @@ mod tests {
     #[test]
     fn children_stand_below_their_parents() {
         let process =
-            |pid, parent| SeenProcess { pid, parent, command: format!("<p{pid}>"), resident_bytes: 1 };
+            |pid, parent| ProcessInfo { pid, parent, command: format!("<p{pid}>"), resident_bytes: 1 };
         let seen = [process(2, 1), process(5, 1), process(3, 2), process(4, 3)];
         let order: Vec<(i32, usize)> =
             in_order(&seen).into_iter().map(|(process, depth)| (process.pid, depth)).collect();

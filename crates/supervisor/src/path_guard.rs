@@ -9,31 +9,31 @@ use model::{Quarantined, RunId};
 use sandbox::{HeldRoots, Quarantine, QuarantineStore};
 
 use crate::locked_spool::LockedSpool;
-use crate::os::Watch;
+use crate::os::InotifyWatch;
 
 /// How often a path is moved before the run is stopped: an agent that creates it in a loop would win against the user's shell prompt
 /// once.
-const MOST_SIGHTINGS: u32 = 3;
+const MAX_SIGHTINGS: u32 = 3;
 
 /// The watch over the missing protected paths of one run.
 #[derive(Debug)]
-pub struct Guard {
+pub struct PathGuard {
     quarantine: Quarantine,
     /// The directories that the agent writes to; none after a kill.
     roots: HeldRoots,
     directory: OwnedFd,
     path: PathBuf,
-    mark: String,
+    run_prefix: String,
     /// None where nothing is to be moved at once, or the user has no inotify watch left.
-    watch: Option<Watch>,
+    watch: Option<InotifyWatch>,
     sightings: BTreeMap<PathBuf, u32>,
 }
 
-impl Guard {
+impl PathGuard {
     /// Writes the paths down for a recovery and begins to watch; none when there is nothing to watch for.
-    pub fn set(
+    pub fn start(
         spool: &LockedSpool,
-        folder: &Path,
+        directory: &Path,
         run_id: RunId,
         quarantine: &Quarantine,
         roots: HeldRoots,
@@ -43,29 +43,29 @@ impl Guard {
         }
         spool.write_quarantine(quarantine)?;
         let directories = quarantine.watched_directories();
-        let watch = if directories.is_empty() { None } else { Watch::directories(&directories)? };
-        Ok(Some(Self { roots, watch, ..Self::of(spool, folder, run_id, quarantine.clone())? }))
+        let watch = if directories.is_empty() { None } else { InotifyWatch::directories(&directories)? };
+        Ok(Some(Self { roots, watch, ..Self::new(spool, directory, run_id, quarantine.clone())? }))
     }
 
     /// The paths that a killed supervisor has written down.
-    pub fn left_behind(spool: &LockedSpool, folder: &Path, run_id: RunId) -> io::Result<Option<Self>> {
-        spool.quarantine().map(|quarantine| Self::of(spool, folder, run_id, quarantine)).transpose()
+    pub fn from_spool(spool: &LockedSpool, directory: &Path, run_id: RunId) -> io::Result<Option<Self>> {
+        spool.quarantine().map(|quarantine| Self::new(spool, directory, run_id, quarantine)).transpose()
     }
 
-    fn of(spool: &LockedSpool, folder: &Path, run_id: RunId, quarantine: Quarantine) -> io::Result<Self> {
+    fn new(spool: &LockedSpool, directory: &Path, run_id: RunId, quarantine: Quarantine) -> io::Result<Self> {
         Ok(Self {
             quarantine,
             roots: HeldRoots::default(),
             directory: spool.as_fd().try_clone_to_owned()?,
-            path: folder.to_owned(),
-            mark: run_id.to_string().chars().take(8).collect(),
+            path: directory.to_owned(),
+            run_prefix: run_id.to_string().chars().take(8).collect(),
             watch: None,
             sightings: BTreeMap::new(),
         })
     }
 
     fn store(&self) -> QuarantineStore<'_> {
-        QuarantineStore { directory: self.directory.as_fd(), path: &self.path, mark: &self.mark }
+        QuarantineStore { directory: self.directory.as_fd(), path: &self.path, mark: &self.run_prefix }
     }
 
     /// Becomes readable when a path may have appeared.
@@ -84,7 +84,7 @@ impl Guard {
         for path in found {
             let count = self.sightings.entry(path.clone()).or_default();
             *count += 1;
-            if *count > MOST_SIGHTINGS {
+            if *count > MAX_SIGHTINGS {
                 violation = Some(path);
             }
         }

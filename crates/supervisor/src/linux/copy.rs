@@ -12,20 +12,20 @@ pub const CHUNK: usize = 16 * 1024;
 
 /// The result of one step.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Moved {
+pub enum CopyStep {
     /// So many bytes.
     Bytes(usize),
     /// The stream is empty for now.
-    Nothing,
+    WouldBlock,
     /// Nobody can write to the stream any more.
-    End,
+    EndOfStream,
 }
 
-/// Copies at most `most` bytes, and at most [`CHUNK`], from a non-blocking stream to the end of a file.
-pub fn copy_bytes(stream: &OwnedFd, mut file: &File, most: usize) -> io::Result<Moved> {
+/// Copies at limit `limit` bytes, and at limit [`CHUNK`], from a non-blocking stream to the end of a file.
+pub fn copy_bytes(stream: &OwnedFd, mut file: &File, limit: usize) -> io::Result<CopyStep> {
     let mut buffer = [MaybeUninit::uninit(); CHUNK];
-    match rustix::io::read(stream, &mut buffer[..most.min(CHUNK)]) {
-        Ok(([], _)) => Ok(Moved::End),
+    match rustix::io::read(stream, &mut buffer[..limit.min(CHUNK)]) {
+        Ok(([], _)) => Ok(CopyStep::EndOfStream),
         Ok((bytes, _)) => {
             let mut written = 0;
             while written < bytes.len() {
@@ -36,9 +36,9 @@ pub fn copy_bytes(stream: &OwnedFd, mut file: &File, most: usize) -> io::Result<
                     Err(error) => return Err(error),
                 }
             }
-            Ok(Moved::Bytes(written))
+            Ok(CopyStep::Bytes(written))
         }
-        Err(Errno::AGAIN | Errno::INTR) => Ok(Moved::Nothing),
+        Err(Errno::AGAIN | Errno::INTR) => Ok(CopyStep::WouldBlock),
         Err(error) => Err(error.into()),
     }
 }
@@ -54,11 +54,11 @@ mod tests {
     fn bytes_are_copied_up_to_the_limit_until_the_end() {
         let (reader, writer) = pipe_with(PipeFlags::NONBLOCK).unwrap();
         let mut file = tempfile::tempfile().unwrap();
-        assert_eq!(copy_bytes(&reader, &file, 10).unwrap(), Moved::Nothing);
+        assert_eq!(copy_bytes(&reader, &file, 10).unwrap(), CopyStep::WouldBlock);
         File::from(writer).write_all(b"hello\0\xff").unwrap();
-        assert_eq!(copy_bytes(&reader, &file, 5).unwrap(), Moved::Bytes(5));
-        assert_eq!(copy_bytes(&reader, &file, 10).unwrap(), Moved::Bytes(2));
-        assert_eq!(copy_bytes(&reader, &file, 10).unwrap(), Moved::End);
+        assert_eq!(copy_bytes(&reader, &file, 5).unwrap(), CopyStep::Bytes(5));
+        assert_eq!(copy_bytes(&reader, &file, 10).unwrap(), CopyStep::Bytes(2));
+        assert_eq!(copy_bytes(&reader, &file, 10).unwrap(), CopyStep::EndOfStream);
         let mut bytes = Vec::new();
         io::Seek::rewind(&mut file).unwrap();
         file.read_to_end(&mut bytes).unwrap();

@@ -6,15 +6,15 @@ use std::io;
 
 use model::ProcessIdentity;
 
-use super::identity::{is_alive, table};
-use super::tree::below;
+use super::identity::is_alive;
+use super::process_table::ProcessTable;
 
 /// How much of a command line is read.
-const LONGEST: usize = 512;
+const MAX_COMMAND_BYTES: usize = 512;
 
 /// A process of a run.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct SeenProcess {
+pub struct ProcessInfo {
     /// Its number.
     pub pid: i32,
     /// That of its parent.
@@ -26,32 +26,33 @@ pub struct SeenProcess {
 }
 
 /// Everything below that process, while it lives: parents before their children.
-pub fn processes_below(root: ProcessIdentity) -> io::Result<Vec<SeenProcess>> {
-    let table = table()?;
+pub fn processes_below(root: ProcessIdentity) -> io::Result<Vec<ProcessInfo>> {
+    let table = ProcessTable::read()?;
     // Looked at after the table: were the number given out again, nothing of the other's is shown.
     if !is_alive(root)? {
         return Ok(Vec::new());
     }
-    let mut left = below(HashSet::from([root.pid]), &table.entries);
-    left.sort_by_key(|entry| (entry.identity.start_ticks, entry.identity.pid));
-    let (mut seen, mut parents) = (Vec::new(), vec![root.pid]);
+    let mut remaining = table.descendants_of(HashSet::from([root.pid]));
+    remaining.sort_by_key(|entry| (entry.identity.start_ticks, entry.identity.pid));
+    let (mut processes, mut parents) = (Vec::new(), vec![root.pid]);
     while let Some(parent) = parents.pop() {
-        let (children, others): (Vec<_>, Vec<_>) = left.into_iter().partition(|entry| entry.parent == parent);
-        left = others;
-        seen.extend(children.iter().map(|entry| look_at(entry.identity.pid, entry.parent)));
+        let (children, others): (Vec<_>, Vec<_>) =
+            remaining.into_iter().partition(|entry| entry.parent == parent);
+        remaining = others;
+        processes.extend(children.iter().map(|entry| read_process(entry.identity.pid, entry.parent)));
         parents.extend(children.iter().rev().map(|entry| entry.identity.pid));
     }
-    Ok(seen)
+    Ok(processes)
 }
 
-fn look_at(pid: i32, parent: i32) -> SeenProcess {
-    let resident_bytes = resident(pid).unwrap_or_default();
-    SeenProcess { pid, parent, command: command(pid), resident_bytes }
+fn read_process(pid: i32, parent: i32) -> ProcessInfo {
+    let resident_bytes = resident_bytes(pid).unwrap_or_default();
+    ProcessInfo { pid, parent, command: command(pid), resident_bytes }
 }
 
 fn command(pid: i32) -> String {
     let mut line = fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
-    line.truncate(LONGEST);
+    line.truncate(MAX_COMMAND_BYTES);
     let words = line.split(|&byte| byte == 0).filter(|word| !word.is_empty());
     let words: Vec<_> = words.map(String::from_utf8_lossy).collect();
     if words.is_empty() {
@@ -61,7 +62,7 @@ fn command(pid: i32) -> String {
     words.join(" ")
 }
 
-fn resident(pid: i32) -> Option<u64> {
+fn resident_bytes(pid: i32) -> Option<u64> {
     let status = fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
     let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"))?;
     line.split_ascii_whitespace().next()?.parse::<u64>().ok()?.checked_mul(1024)

@@ -8,14 +8,14 @@ use rustix::fs::inotify::{CreateFlags, WatchFlags, add_watch, init};
 use rustix::io::{Errno, read};
 
 /// A report with the longest name of a file.
-const LONGEST_REPORT: usize = 16 + 256;
+const MAX_EVENT_BYTES: usize = 16 + 256;
 
 /// Becomes readable when one of its files grows, or a name appears in one of its directories.
 #[derive(Debug)]
-pub struct Watch(OwnedFd);
+pub struct InotifyWatch(OwnedFd);
 
-impl Watch {
-    /// Watches files, and not their folder: the supervisor writes its own there, too. One that is missing will not grow. None: the
+impl InotifyWatch {
+    /// Watches files, and not their directory: the supervisor writes its own there, too. One that is missing will not grow. None: the
     /// user has no watch left to give, and the reader has to look by itself.
     pub fn files(paths: &[&Path]) -> io::Result<Option<Self>> {
         Self::new(paths, WatchFlags::MODIFY)
@@ -27,14 +27,14 @@ impl Watch {
         Self::new(paths, new_names | WatchFlags::ONLYDIR | WatchFlags::DONT_FOLLOW)
     }
 
-    fn new(paths: &[&Path], what: WatchFlags) -> io::Result<Option<Self>> {
+    fn new(paths: &[&Path], flags: WatchFlags) -> io::Result<Option<Self>> {
         let fd = match init(CreateFlags::CLOEXEC | CreateFlags::NONBLOCK) {
             Ok(fd) => fd,
             Err(Errno::MFILE) => return Ok(None),
             Err(error) => return Err(error.into()),
         };
         for path in paths {
-            match add_watch(&fd, *path, what) {
+            match add_watch(&fd, *path, flags) {
                 Ok(_) | Err(Errno::NOENT | Errno::NOTDIR) => {}
                 Err(Errno::NOSPC) => return Ok(None),
                 Err(error) => return Err(error.into()),
@@ -43,13 +43,13 @@ impl Watch {
         Ok(Some(Self(fd)))
     }
 
-    /// Forgets what has been reported so far. What it was does not matter: the reader looks at all of its files.
+    /// Forgets flags has been reported so far. What it was does not matter: the reader looks at all of its files.
     pub fn drain(&self) -> io::Result<()> {
-        let mut reports = [0; 4096];
+        let mut events = [0; 4096];
         loop {
-            match read(&self.0, &mut reports) {
+            match read(&self.0, &mut events) {
                 // With room left for another there is none.
-                Ok(count) if count < reports.len() - LONGEST_REPORT => return Ok(()),
+                Ok(count) if count < events.len() - MAX_EVENT_BYTES => return Ok(()),
                 Ok(_) | Err(Errno::INTR) => {}
                 Err(Errno::AGAIN) => return Ok(()),
                 Err(error) => return Err(error.into()),
@@ -58,13 +58,13 @@ impl Watch {
     }
 }
 
-impl AsFd for Watch {
+impl AsFd for InotifyWatch {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.0.as_fd()
     }
 }
 
-impl AsRawFd for Watch {
+impl AsRawFd for InotifyWatch {
     fn as_raw_fd(&self) -> RawFd {
         self.0.as_raw_fd()
     }

@@ -7,10 +7,10 @@ use std::os::unix::fs::MetadataExt;
 
 use rustix::fs::{OFlags, fcntl_getfl, fcntl_setfl};
 
-use crate::os::{CHUNK, Moved, copy_bytes};
+use crate::os::{CHUNK, CopyStep, copy_bytes};
 
 /// How much is moved before the other things the supervisor waits for get a look.
-const AT_ONCE: usize = 1 << 20;
+const MAX_BYTES_PER_CALL: usize = 1 << 20;
 
 /// How many more bytes a run may print, on all its streams.
 #[derive(Debug)]
@@ -45,13 +45,13 @@ pub enum Copied {
 
 /// A socket or a pipe, and the file its bytes go to.
 #[derive(Debug)]
-pub struct Stream {
+pub struct SpooledStream {
     pipe: Option<OwnedFd>,
     file: File,
     bytes: u64,
 }
 
-impl Stream {
+impl SpooledStream {
     /// Joins a pipe to an empty file.
     pub fn new(pipe: OwnedFd, file: File) -> io::Result<Self> {
         fcntl_setfl(&pipe, fcntl_getfl(&pipe)? | OFlags::NONBLOCK)?;
@@ -76,10 +76,10 @@ impl Stream {
     /// Moves what is there, up to about a megabyte, without waiting.
     pub fn copy(&mut self, budget: &mut Budget) -> io::Result<Copied> {
         let before = self.bytes;
-        while self.bytes - before < AT_ONCE as u64 {
+        while self.bytes - before < MAX_BYTES_PER_CALL as u64 {
             let Some(pipe) = &self.pipe else { break };
-            let most = budget.left().min(AT_ONCE);
-            if most == 0 {
+            let limit = budget.left().min(MAX_BYTES_PER_CALL);
+            if limit == 0 {
                 // Only a byte too many is over the limit; an end is not.
                 match rustix::io::read(pipe, &mut [0_u8]) {
                     Ok(0) => self.pipe = None,
@@ -89,18 +89,18 @@ impl Stream {
                 }
                 break;
             }
-            match copy_bytes(pipe, &self.file, most)? {
-                Moved::Bytes(count) => {
+            match copy_bytes(pipe, &self.file, limit)? {
+                CopyStep::Bytes(count) => {
                     self.bytes += count as u64;
                     budget.spend(count);
                     // All that was there: the next byte wakes this up again. An agent that prints line by line is asked once a
                     // line then, and not twice.
-                    if count < CHUNK.min(most) {
+                    if count < CHUNK.min(limit) {
                         break;
                     }
                 }
-                Moved::Nothing => break,
-                Moved::End => self.pipe = None,
+                CopyStep::WouldBlock => break,
+                CopyStep::EndOfStream => self.pipe = None,
             }
         }
         Ok(if self.bytes > before { Copied::Bytes } else { Copied::Nothing })

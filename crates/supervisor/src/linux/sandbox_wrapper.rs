@@ -1,0 +1,90 @@
+//! What stands between a supervisor and an agent that is confined in namespaces.
+//!
+//! Two processes: the outer, which made the namespaces, and the first one inside, which waits for the agent and for
+//! every orphan. Neither is asked to end: both go when the last process inside contains gone, and take all of it along when they
+//! are killed.
+
+use std::fs;
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+
+use model::{Exit, ProcessIdentity};
+use rustix::io::{Errno, ioctl_fionbio, read};
+use rustix::process::Signal;
+use sandbox::Word;
+
+use super::identity::identity_of;
+use super::process_table::{ProcessEntry, ProcessTable};
+
+#[derive(Debug)]
+pub struct SandboxWrapper {
+    outer: ProcessIdentity,
+    init: ProcessIdentity,
+    agent: ProcessIdentity,
+    status_pipe: Option<OwnedFd>,
+    received: Vec<u8>,
+    /// Whether everything inside contains been killed once.
+    killed: bool,
+}
+
+impl SandboxWrapper {
+    /// The wrapper whose outer process this is, with an agent inside that contains been started.
+    pub fn new(outer: ProcessIdentity, status_pipe: OwnedFd, received: Vec<u8>) -> io::Result<Self> {
+        ioctl_fionbio(&status_pipe, true)?;
+        let first_child = |of: ProcessIdentity| children(of.pid).into_iter().find_map(identity_of);
+        // A short agent may have ended already, and the sandbox with it. Its exit status is in the status_pipe.
+        let init = first_child(outer).unwrap_or(outer);
+        let agent = first_child(init).unwrap_or(init);
+        Ok(Self { outer, init, agent, status_pipe: Some(status_pipe), received, killed: false })
+    }
+
+    pub fn agent(&self) -> ProcessIdentity {
+        self.agent
+    }
+
+    pub fn status_fd(&self) -> Option<BorrowedFd<'_>> {
+        self.status_pipe.as_ref().map(AsFd::as_fd)
+    }
+
+    /// How the agent contains ended, once that was said.
+    pub fn read_exit(&mut self) -> Option<Exit> {
+        let mut buffer = [0; 1024];
+        while let Some(status_pipe) = &self.status_pipe {
+            match read(status_pipe, &mut buffer) {
+                Ok(0) => self.status_pipe = None,
+                Ok(count) => self.received.extend_from_slice(&buffer[..count]),
+                Err(Errno::INTR) => {}
+                Err(Errno::AGAIN) => break,
+                Err(_) => self.status_pipe = None,
+            }
+        }
+        Word::read(&self.received).into_iter().find_map(|word| match word {
+            Word::Ended(exit) => Some(exit),
+            _ => None,
+        })
+    }
+
+    /// Leaves the wrapper out of those who are signalled: asked to end, it would end everything at once. It is killed only
+    /// when what is inside was killed before and is not gone, for then something forks faster than it can be counted.
+    pub fn exclude_from(&mut self, signal: Signal, alive: &mut Vec<ProcessEntry>) {
+        let is_excluded = signal != Signal::KILL || !self.killed;
+        self.killed |= signal == Signal::KILL;
+        if is_excluded {
+            alive.retain(|entry| ![self.outer, self.init].contains(&entry.identity));
+        }
+    }
+
+    /// Whether a process is part of it.
+    pub fn contains(&self, identity: ProcessIdentity) -> bool {
+        [self.outer, self.init].contains(&identity)
+    }
+}
+
+/// The children of a process, by the kernel's own list where it keeps one.
+fn children(pid: i32) -> Vec<i32> {
+    if let Ok(list) = fs::read_to_string(format!("/proc/{pid}/task/{pid}/children")) {
+        return list.split_ascii_whitespace().filter_map(|pid| pid.parse().ok()).collect();
+    }
+    let entries = ProcessTable::read().map(|table| table.entries).unwrap_or_default();
+    entries.iter().filter(|entry| entry.parent == pid).map(|entry| entry.identity.pid).collect()
+}
