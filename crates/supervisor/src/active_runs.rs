@@ -1,10 +1,10 @@
-//! Tells a run that starts which protected paths other active runs may have created.
+//! Lists the protected paths that other active runs may have created.
 //!
-//! Each confined run publishes its list of missing paths in a directory that no agent sees, and its supervisor keeps the file locked. A
-//! run that starts reads the lists of all others, decides what it protects itself, and publishes its own list, all under one lock: of two
-//! runs, one always knows the list of the other. A list counts until the paths on it have been moved: as long as its supervisor lives, and
-//! after a kill for as long as the run has not been recovered. If nobody recovers a killed run, the next start does; if that is impossible,
-//! the list is dropped.
+//! Each confined run publishes its list of missing paths in a directory that is invisible to agents, and its supervisor
+//! keeps the file locked. A starting run reads all other lists, decides which paths it protects itself, and publishes
+//! its own list, all under one lock: of two runs, one always knows the list of the other. A list is valid until its
+//! paths have been moved: while its supervisor lives, and after a kill until the run is recovered. If no program
+//! recovers a killed run, the next start does; if that is impossible, the list is deleted.
 
 use std::collections::BTreeSet;
 use std::fs::{self, DirBuilder, File, OpenOptions};
@@ -30,7 +30,7 @@ const LOCK_TIMEOUT: Duration = Duration::from_secs(10);
 const RECOVERY_GRACE: Duration = Duration::from_secs(1);
 const RETRY_INTERVAL: Duration = Duration::from_millis(1);
 
-/// The lists of all other active runs. No run starts until this is dropped.
+/// The lists of all other active runs. Holds the lock: no other run starts until this is dropped.
 #[derive(Debug)]
 pub struct ActiveRuns {
     /// The file for the list of this run; closed before others may read it.
@@ -39,7 +39,7 @@ pub struct ActiveRuns {
     _lock: File,
     /// The paths that the other runs must not leave behind.
     pub others: Vec<Quarantine>,
-    /// The paths that were moved for killed runs that nobody else has recovered.
+    /// The paths that were quarantined while recovering killed runs.
     pub recovered: Vec<Quarantined>,
 }
 
@@ -52,7 +52,7 @@ struct PublishedList {
     quarantine: Quarantine,
 }
 
-/// The own list of a run. Its lock ends with the process.
+/// The list of this run. Its lock is released when the process exits.
 #[derive(Debug)]
 pub struct Publication {
     path: PathBuf,
@@ -60,16 +60,18 @@ pub struct Publication {
 }
 
 impl Publication {
-    /// Withdraws the list when its paths have been moved. A file that cannot be removed counts no more when this process has ended.
+    /// Deletes the list after its paths have been moved. If that fails, the list becomes invalid when this process
+    /// exits.
     pub fn withdraw(&self) {
         let _ = fs::remove_file(&self.path);
     }
 }
 
 impl ActiveRuns {
-    /// Waits until no other run is about to start, and reads the lists of all but this run.
+    /// Waits until no other run is starting, and reads the lists of all other runs.
     ///
-    /// Fails with [`io::ErrorKind::PermissionDenied`] or [`io::ErrorKind::ReadOnlyFilesystem`] where no list can be written.
+    /// Fails with [`io::ErrorKind::PermissionDenied`] or [`io::ErrorKind::ReadOnlyFilesystem`] if no list can be
+    /// written.
     pub fn lock(proofs: &Path, run_id: RunId) -> io::Result<Self> {
         let directory = proofs.join(DIRECTORY);
         let path = directory.join(format!("{run_id}.json"));
@@ -87,7 +89,7 @@ impl ActiveRuns {
                 let others = lists.into_iter().map(|list| list.published.quarantine).collect();
                 return Ok(Self { own, path, _lock: lock, others, recovered });
             }
-            // In this order: nobody finds a list that is locked and empty.
+            // In this order, or another run could find a list that is locked and empty.
             drop(own);
             drop(lock);
             if started.elapsed() < RECOVERY_GRACE {
@@ -99,10 +101,10 @@ impl ActiveRuns {
                     Ok(RunReport { sandbox: Some(SandboxReport::Confined(confined)), .. }) => {
                         recovered.extend(confined.quarantined);
                     }
-                    // A list that counts after that is treated like that of a living run.
+                    // If the list is still valid, it is treated like that of a running supervisor.
                     Ok(_) => {}
                     Err(error) if error.is_transient() => {}
-                    // Or it would delay every start, and one day take a file of the user for the agent's.
+                    // It would delay every start, and could later attribute a file of the user to the agent.
                     Err(_) => drop(fs::remove_file(path)),
                 }
                 tried.insert(spool.clone());
@@ -110,7 +112,7 @@ impl ActiveRuns {
         }
     }
 
-    /// Publishes the list of this run, and lets others start.
+    /// Publishes the list of this run and releases the lock.
     pub fn publish(mut self, spool: &Path, quarantine: &Quarantine) -> io::Result<Publication> {
         let list = PublishedList { spool: std::path::absolute(spool)?, quarantine: quarantine.clone() };
         self.own.write_all(&serde_json::to_vec(&list)?)?;
@@ -133,15 +135,15 @@ fn lock_directory(path: &Path) -> io::Result<File> {
     }
 }
 
-/// A list that counts.
+/// A valid list.
 struct FoundList {
     path: PathBuf,
     published: PublishedList,
-    /// Whether its supervisor lives.
+    /// Whether its supervisor is alive.
     is_locked: bool,
 }
 
-/// Reads all lists that count, and removes the others.
+/// Reads all valid lists and deletes the others.
 fn read_lists(directory: &Path, own: &Path) -> io::Result<Vec<FoundList>> {
     let mut lists = Vec::new();
     for entry in fs::read_dir(directory)? {
@@ -152,7 +154,7 @@ fn read_lists(directory: &Path, own: &Path) -> io::Result<Vec<FoundList>> {
         let flags = OFlags::NOFOLLOW | OFlags::NONBLOCK;
         let file = OpenOptions::new().read(true).custom_flags(flags.bits().cast_signed()).open(&path);
         let mut file = match file {
-            // Its run has just withdrawn it.
+            // Withdrawn meanwhile.
             Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
             file => file?,
         };

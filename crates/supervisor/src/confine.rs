@@ -1,4 +1,4 @@
-//! The way of an agent into its sandbox, as the supervisor sees it: ready, started, or why not.
+//! Starts an agent in its sandbox: prepares the sandbox and waits until the agent runs in it.
 
 use std::fs::File;
 use std::io::{self, Read};
@@ -17,29 +17,30 @@ use crate::not_started::{not_confined, sandbox_rejection, step_failure};
 use crate::os::{self, ProcessTree};
 use crate::spool_files::TEMPORARY;
 
-/// How long a sandbox may take to be made on a slow machine.
+/// The maximum time to set up a sandbox, for slow machines.
 const SETUP_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// The lease on the caches of this process's run.
 static CACHES: OnceLock<File> = OnceLock::new();
 
-/// An agent that runs in its sandbox.
+/// A sandbox with a running agent.
 #[derive(Debug)]
 pub struct StartedSandbox {
     pub sandbox: SandboxReport,
-    /// The way to named hosts.
+    /// The proxy to the allowed hosts.
     pub proxy: Option<Proxy>,
 }
 
-/// A sandbox that is ready for an agent.
+/// A sandbox that is ready to be entered.
 #[derive(Debug)]
 pub struct ReadySandbox {
     pub prepared: Prepared,
-    /// The list of paths that other runs must not take for the user's; none where there is no place for it.
+    /// The published list of paths that other runs must not treat as the user's; `None` if it cannot be stored.
     pub publication: Option<Publication>,
 }
 
-/// Makes a sandbox ready that has been proven to hold. Adds to `recovered` the paths that were moved for killed runs that nobody else has recovered.
+/// Prepares a sandbox that has passed its self-test. Appends to `recovered` the paths that were quarantined for killed
+/// runs.
 pub fn prepare_sandbox(
     confinement: &Confinement,
     plan: &RunPlan,
@@ -54,7 +55,7 @@ pub fn prepare_sandbox(
         .map_err(|refusal| sandbox_rejection(&refusal))?;
     if let Some(caches) = &confinement.caches {
         let lease = sandbox::lease_caches(caches).map_err(|error| not_confined(&error.to_string()))?;
-        // This process carries out one run, and a lease ends with it, however it ends.
+        // One process executes one run, so the lease ends with the process, however it exits.
         lease.map(|lease| CACHES.set(lease));
     }
     let mut env = plan.env.clone();
@@ -66,7 +67,7 @@ pub fn prepare_sandbox(
     let cannot_list = |error: io::Error| not_confined(&format!("cannot list the run: {error}"));
     let active = confinement.proofs.as_ref().map(|proofs| ActiveRuns::lock(proofs, run_id));
     let mut active = match active.transpose() {
-        // Like a proof, the list of a run is kept where that is possible; the report says so where it is not.
+        // Best effort: the report states that the list could not be published.
         Err(error) if is_not_writable(&error) => None,
         active => active.map_err(cannot_list)?,
     };
@@ -85,21 +86,21 @@ fn is_not_writable(error: &io::Error) -> bool {
     matches!(error.kind(), io::ErrorKind::PermissionDenied | io::ErrorKind::ReadOnlyFilesystem)
 }
 
-/// Releases the caches when no process of the run is left, so that a sweep does not have to wait for this process to exit.
+/// Releases the lease on the caches once no process of the run is left, so that a sweep need not wait for this process.
 pub fn release_caches() {
     if let Some(lease) = CACHES.get() {
         let _ = rustix::fs::flock(lease, rustix::fs::FlockOperation::Unlock);
     }
 }
 
-/// Hears out the one inside until the agent runs.
+/// Reads the status messages from inside the sandbox until the agent runs.
 pub fn wait_until_started(
     mut prepared: Prepared,
     tree: &mut ProcessTree,
     error: &OwnedFd,
     plan: &RunPlan,
 ) -> Result<StartedSandbox, NotStarted> {
-    // The copies of its own files that this process had would keep it from hearing an end.
+    // Copies of the sandbox's descriptors in this process would prevent an end of file.
     drop(std::mem::take(&mut prepared.inherited));
     tree.set_cgroup(prepared.cgroup.take());
     let cannot_read = |error: io::Error| not_confined(&error.to_string());
@@ -125,7 +126,7 @@ pub fn wait_until_started(
             break (applied, true);
         }
     };
-    // Without namespaces, the one inside has become the agent when it can speak no more.
+    // Without namespaces, the process inside becomes the agent by exec, which closes the pipe.
     let runs = applied.filter(|_| closed == (prepared.tier == Tier::Rules));
     let Some(applied) = runs else { return Err(not_confined(&read_stderr(error))) };
     let sandbox = SandboxReport::Confined(Box::new(prepared.report(applied)));
@@ -136,13 +137,13 @@ pub fn wait_until_started(
     Ok(StartedSandbox { sandbox, proxy })
 }
 
-/// Waits for more. Nothing: nobody can say anything any more.
+/// Waits for more messages. Returns 0 at the end of the pipe.
 fn read_more(words: &OwnedFd, received: &mut Vec<u8>, give_up_at: Instant) -> io::Result<usize> {
     let left = give_up_at.saturating_duration_since(Instant::now());
     let left = Timespec::try_from(left).map_err(io::Error::other)?;
     let mut files = [PollFd::from_borrowed_fd(words.as_fd(), PollFlags::IN)];
     match poll(&mut files, Some(&left)) {
-        Ok(0) => return Err(io::Error::other("the sandbox was not made in time")),
+        Ok(0) => return Err(io::Error::other("the sandbox was not set up in time")),
         Ok(_) | Err(Errno::INTR) => {}
         Err(error) => return Err(error.into()),
     }
@@ -157,10 +158,10 @@ fn read_more(words: &OwnedFd, received: &mut Vec<u8>, give_up_at: Instant) -> io
     }
 }
 
-/// What bubblewrap text instead of starting anything.
+/// Returns the error message of bubblewrap.
 fn read_stderr(error: &OwnedFd) -> String {
     let mut text = [0; 2000];
     let count = error.try_clone().map(File::from).and_then(|mut file| file.read(&mut text));
     let text = String::from_utf8_lossy(&text[..count.unwrap_or_default()]).trim().to_owned();
-    if text.is_empty() { "the sandbox ended before the agent began".to_owned() } else { text }
+    if text.is_empty() { "the sandbox exited before the agent started".to_owned() } else { text }
 }

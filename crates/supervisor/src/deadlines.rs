@@ -1,10 +1,10 @@
-//! When a run has waited long enough. Pure: the clock is passed in.
+//! The deadlines of a run. Pure: the clock is passed in.
 
 use std::time::Instant;
 
 use model::{Deadline, Limits};
 
-/// The waits of one run.
+/// The deadlines of one run.
 #[derive(Debug)]
 pub struct Deadlines {
     started: Instant,
@@ -13,22 +13,22 @@ pub struct Deadlines {
 }
 
 impl Deadlines {
-    /// All waits begin now.
+    /// Starts all deadlines.
     pub fn start(limits: Limits, now: Instant) -> Self {
         Self { started: now, last_byte: None, limits }
     }
 
-    /// The agent has printed something.
+    /// Records output of the agent.
     pub fn byte_seen(&mut self, now: Instant) {
         self.last_byte = Some(now);
     }
 
-    /// The wait that is over next, and when. A limit too far away for the clock never is.
+    /// Returns the next deadline and its time, if any. A deadline beyond the range of the clock never expires.
     pub fn next(&self) -> Option<(Instant, Deadline)> {
         let Limits { start, idle, .. } = self.limits;
         let silence = match (self.last_byte, start) {
             (None, Some(start)) => (self.started.checked_add(start), Deadline::Start),
-            // Without a limit of its own, the silence before the first byte is one like any other.
+            // Without a start limit, the time before the first byte counts as idle.
             (last, _) => {
                 (idle.and_then(|idle| last.unwrap_or(self.started).checked_add(idle)), Deadline::Idle)
             }
@@ -37,7 +37,7 @@ impl Deadlines {
         [silence, wall].into_iter().filter_map(|(at, which)| Some((at?, which))).min_by_key(|(at, _)| *at)
     }
 
-    /// The wait that is over.
+    /// Returns the deadline that has expired, if any.
     pub fn passed(&self, now: Instant) -> Option<Deadline> {
         self.next().filter(|(at, _)| *at <= now).map(|(_, which)| which)
     }

@@ -12,43 +12,43 @@ pub fn is_resource_exhaustion(error: &io::Error) -> bool {
     Errno::from_io_error(error).is_some_and(|errno| exhausted.contains(&errno))
 }
 
-/// A spool that cannot be used.
+/// An unusable spool.
 #[derive(Debug, thiserror::Error)]
 pub enum SpoolError {
-    /// The operating system refused.
+    /// A file cannot be read.
     #[error("cannot read `{}`", path.display())]
     Unreadable {
         /// The file.
         path: PathBuf,
-        /// What it said.
+        /// The cause.
         source: io::Error,
     },
-    /// Not what a supervisor writes.
+    /// A file is not valid JSON of the expected form.
     #[error("`{}` is damaged", path.display())]
     Damaged {
         /// The file.
         path: PathBuf,
-        /// Where it goes wrong.
+        /// The position and kind of the syntax error.
         source: serde_json::Error,
     },
-    /// Written by another version of this program.
+    /// A file was written by another version of this program.
     #[error("`{}` has format {version}, and this program reads format {STATUS_VERSION}", path.display())]
     OtherVersion {
         /// The file.
         path: PathBuf,
-        /// Its version.
+        /// Its format version.
         version: u32,
     },
-    /// The operating system refused.
+    /// A file or the directory cannot be written.
     #[error("cannot write to the spool `{}`", path.display())]
     CannotWrite {
         /// The directory.
         path: PathBuf,
-        /// What it said.
+        /// The cause.
         source: io::Error,
     },
-    /// There is a run in it already.
-    #[error("the spool `{}` already holds a run", directory.display())]
+    /// The directory already contains a run.
+    #[error("the spool `{}` already contains a run", directory.display())]
     Taken {
         /// The directory.
         directory: PathBuf,
@@ -56,7 +56,7 @@ pub enum SpoolError {
 }
 
 impl SpoolError {
-    /// Whether it may pass: the machine lacks something for now.
+    /// Returns whether a retry may succeed because the machine ran out of a resource.
     pub fn is_transient(&self) -> bool {
         match self {
             Self::Unreadable { source, .. } | Self::CannotWrite { source, .. } => {
@@ -66,16 +66,16 @@ impl SpoolError {
         }
     }
 
-    /// What to do about it.
+    /// Returns a remedy for the user.
     pub fn hint(&self) -> &'static str {
         match self {
-            Self::Unreadable { .. } => "check that the directory is there and belongs to you",
+            Self::Unreadable { .. } => "check that the directory exists and belongs to you",
             Self::Damaged { .. } => {
-                "the file was changed by another program; the output beside it is still readable"
+                "the file was modified by another program; the output files beside it are still readable"
             }
             Self::OtherVersion { .. } => "use the version of Switchboard that started the run",
-            Self::CannotWrite { .. } => "check the free space and the rights of the directory",
-            Self::Taken { .. } => "give every run a directory of its own",
+            Self::CannotWrite { .. } => "check the free space and the permissions of the directory",
+            Self::Taken { .. } => "use a separate directory for every run",
         }
     }
 }

@@ -1,6 +1,7 @@
-//! Reading along with a run.
+//! Streams the output of a run.
 //!
-//! Reads the spool's files as they grow, so it works the same for a run of this program, of another one, and of the past.
+//! Reads the files of the spool as they grow, so it works for runs of this program, of another program, and for ended
+//! runs.
 
 use std::fs::File;
 use std::io::{self, ErrorKind};
@@ -17,33 +18,33 @@ use crate::os::InotifyWatch;
 use crate::readiness::register_readable;
 use crate::regular::open_regular;
 
-/// How much one event carries at most, and how much the first ones do: most agents print little.
+/// The maximum size of an event, and the initial buffer size: most agents print little.
 const CHUNK: usize = 64 * 1024;
 const FIRST_CHUNK: usize = 8 * 1024;
-/// After how long the files are looked at again, when there is no watch on them yet or the system has none to give.
+/// The poll interval without an inotify watch.
 const POLL_INTERVAL: Duration = Duration::from_millis(25);
 
-/// Something that happened in a run.
+/// An event of a run.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum RunEvent {
-    /// The agent printed this to stdout. Cut anywhere, also within a line or a character.
+    /// Bytes of stdout, split at any position, even within a line or a character.
     Output(Vec<u8>),
-    /// The agent printed this to stderr.
+    /// Bytes of stderr.
     Error(Vec<u8>),
-    /// The run is over; nothing follows.
+    /// The run has ended. This is the last event.
     Ended(RunReport),
 }
 
-/// How far a reader has come in the two streams. Keep them to go on from there after a restart.
+/// Read positions in the two streams. Store them to resume after a restart.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Offsets {
-    /// In `output`.
+    /// The position in `output`.
     pub output: u64,
-    /// In `error`.
+    /// The position in `error`.
     pub error: u64,
 }
 
-/// The events of a run, in order. Reads files as it goes and holds one chunk of memory.
+/// The events of a run, in order. Buffers one chunk at most.
 #[derive(Debug)]
 pub struct Events {
     run: Run,
@@ -55,13 +56,13 @@ pub struct Events {
     end_reported: bool,
 }
 
-/// How it is noticed that a file has grown.
+/// The method of detecting that a file has grown.
 #[derive(Debug)]
 enum WatchMode {
-    /// By a look at a moment, and then by a watch: to make one and to take it away again costs more than a run that is over by then.
+    /// Poll once at this time, then watch. Creating and closing a watch costs more than a run that ends before.
     NotBefore(Instant),
     Inotify(AsyncFd<InotifyWatch>),
-    /// By a look from time to time: the system has no watch to give.
+    /// Poll: the user has no inotify watch left.
     Poll,
 }
 
@@ -92,12 +93,12 @@ impl Events {
         })
     }
 
-    /// How far it has read.
+    /// Returns the current read positions.
     pub fn offsets(&self) -> Offsets {
         Offsets { output: self.output.offset, error: self.error.offset }
     }
 
-    /// The next event; none after the end. Dropping the future loses nothing. Lets others have a turn each time, however
+    /// Returns the next event, or `None` after the last. Cancel-safe. Yields to the scheduler on every call, however
     /// much there is to read.
     pub async fn next(&mut self) -> Result<Option<RunEvent>, WaitError> {
         tokio::task::yield_now().await;
@@ -109,14 +110,14 @@ impl Events {
                 let first_time = !std::mem::replace(&mut self.end_reported, true);
                 return Ok(first_time.then(|| RunEvent::Ended(report.clone())));
             }
-            // Once the run is over its files no longer grow, so one more look at them is the last.
+            // After the end the files no longer grow, so one more read returns the rest.
             let ended = tokio::select! {
                 biased;
                 ended = self.run.wait() => Some(ended?),
                 changed = self.watch_mode.changed() => { changed.map_err(WaitError::Watch)?; None }
             };
             if ended.is_none() && matches!(self.watch_mode, WatchMode::NotBefore(_)) {
-                // The look that follows finds what was printed before this.
+                // The next read finds bytes printed before the watch existed.
                 self.watch_mode = self.watch().map_err(WaitError::Watch)?;
             }
             self.report = ended;
@@ -145,8 +146,8 @@ impl Events {
 }
 
 impl Drop for Events {
-    /// Whoever closes a watch is held by the kernel until every processor has passed on from it, which takes as long as ten short
-    /// runs. So somebody else does.
+    /// Closes the watch on a blocking thread: the kernel delays the close until an RCU grace period has passed, as long
+    /// as ten short runs take.
     fn drop(&mut self) {
         let WatchMode::Inotify(watch) = std::mem::replace(&mut self.watch_mode, WatchMode::Poll) else {
             return;
@@ -181,7 +182,7 @@ impl FileReader {
     }
 }
 
-/// A run that was lost before its files were made has none; then there is nothing to read.
+/// Opens a stream. A run that was lost before its files were created has none, and so nothing to read.
 fn open(path: &Path) -> io::Result<File> {
     match open_regular(path) {
         Err(error) if error.kind() == ErrorKind::NotFound => File::open("/dev/null"),

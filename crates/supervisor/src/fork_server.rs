@@ -1,11 +1,11 @@
-//! A process from which supervisors are forked.
+//! A process that forks supervisors.
 //!
-//! Starting a program takes longer than all the rest of starting a run: the kernel maps it, the loader binds it, the runtime
-//! begins. A program that starts many runs (a daemon) keeps one process that has all this behind it, at the other end of a
-//! socket. From it a supervisor is forked ahead of time, which waits for a directory at the same socket, gets setup as far as that
-//! goes without one, and goes on as if it had just been started with it. Once it has one it says so, and the next is forked; some
-//! wait when many are wanted at once. A fork_server whose starter goes away ends by itself, as do those that wait; those that have a
-//! directory live on, as they do without a fork_server.
+//! Executing a program takes longer than the rest of the start of a run: the kernel maps it, the loader binds it, the
+//! runtime initializes. A program that starts many runs (the daemon) keeps one process that has done all this,
+//! connected by a socket. It forks supervisors ahead of time. An idle supervisor completes its setup as far as
+//! possible, waits for a spool on the shared socket, and then continues as if it had been executed with it. It reports
+//! the assignment, and the fork server forks the next one; under load, several idle supervisors are kept. When the
+//! starter exits, so do the fork server and the idle supervisors. Supervisors with a spool are not affected.
 
 use std::ffi::OsString;
 use std::io::{self, IoSlice, IoSliceMut};
@@ -33,40 +33,40 @@ use crate::os::{self, Forked, SignalReader};
 use crate::readiness::is_readable;
 use crate::setup::{PreforkSetup, ProcessSetup};
 
-/// The argument of a supervisor that is to be a fork_server.
-pub(crate) const FORK_SERVER_ARG: &str = "--fork_server";
+/// The argument that starts a fork server instead of a supervisor.
+pub(crate) const FORK_SERVER_ARG: &str = "--fork-server";
 
-/// How long the path of a directory can be.
+/// The maximum length of a spool path.
 const MAX_PATH_BYTES: usize = 4096;
 
-/// How soon another fork is tried.
+/// The delay before a failed fork is retried.
 const FORK_RETRY_INTERVAL: Timespec = Timespec { tv_sec: 0, tv_nsec: 20_000_000 };
 
-/// How many supervisors in a row may be lost before they have a directory. Then something is wrong, and the starter is better off
-/// without a fork_server.
+/// The maximum number of supervisors in a row that may die idle. More mean a systematic failure, and the starter is
+/// better off without a fork server.
 const MAX_LOST: usize = 5;
 
-/// How many wait at most, when more are wanted than one after the other.
+/// The maximum number of idle supervisors, reached only under concurrent requests.
 const MAX_IDLE: usize = 4;
 
-/// A fork_server, as its starter holds it.
+/// The starter's end of a fork server.
 #[derive(Debug)]
 pub(crate) struct ForkServer {
     socket: OwnedFd,
-    /// Reaped by the runtime, once it has ended.
+    /// Reaped by the runtime.
     process: Child,
 }
 
 impl ForkServer {
-    /// Starts one; `spawn` is given its end of the socket, which is to be its stdin.
+    /// Starts a fork server. `spawn` receives the socket that becomes its stdin.
     pub fn start(spawn: impl FnOnce(OwnedFd) -> io::Result<Child>) -> io::Result<Self> {
         let kind = SocketType::SEQPACKET;
         let (socket, peer) = socketpair(AddressFamily::UNIX, kind, SocketFlags::CLOEXEC, None)?;
         Ok(Self { process: spawn(peer)?, socket })
     }
 
-    /// Asks for a supervisor of that directory, which is to speak to `status_pipe`. One that is no longer there, or is too busy to
-    /// listen, is an error, and nothing has happened.
+    /// Requests a supervisor for a spool, with `status_pipe` as its stdout. Fails without any effect if the fork server
+    /// has exited or its socket buffer is full.
     pub fn fork_supervisor(
         &self,
         spool: &LockedSpool,
@@ -86,49 +86,49 @@ impl ForkServer {
         Ok(())
     }
 
-    /// Returns whether it is suspended, and so would fork no supervisor.
+    /// Returns whether the fork server is suspended and therefore cannot fork.
     pub fn is_suspended(&self) -> bool {
         let pid = self.process.id().and_then(|id| i32::try_from(id).ok());
         pid.is_some_and(|pid| os::is_suspended(pid).unwrap_or(false))
     }
 
-    /// Continues it and the supervisors that wait, if they are suspended.
+    /// Continues the fork server and the idle supervisors.
     pub fn resume(&self) {
         self.signal(Signal::CONT);
     }
 
-    /// Ends it and the supervisors that wait, with the orders that nobody has heard. Those that have a directory have left its process
-    /// group, and live on.
+    /// Kills the fork server and the idle supervisors, with all unread requests. Supervisors with a spool have left the
+    /// process group and continue.
     pub fn kill(self) {
         self.signal(Signal::KILL);
     }
 
     fn signal(&self, signal: Signal) {
-        // Not waited for yet, so the pid is that of its group and of no other.
+        // The child has not been reaped yet, so its pid cannot have been reused.
         let group = self.process.id().and_then(|id| Pid::from_raw(i32::try_from(id).ok()?));
         if let Some(group) = group {
-            // One that has ended already is as good.
+            // ESRCH: it has already exited.
             let _ = kill_process_group(group, signal);
         }
     }
 }
 
-/// A supervisor that has its directory, which is its stdin.
+/// A forked supervisor with its spool, which is its stdin.
 pub(crate) struct ForkedSupervisor {
     pub directory: OsString,
     pub setup: ProcessSetup,
 }
 
-/// In the fork_server: bears supervisors, until its starter has gone away. In each of those: its directory, once it has one; none when
-/// there will be none.
+/// Runs the main loop of the fork server until its starter exits, and then returns `None`. Also returns in each forked
+/// supervisor: with its spool, or with `None` if the starter exits before it gets one.
 ///
-/// Must be the first thing that a process does: nothing but this may have opened a file or started a thread.
+/// Must come first in a process, before anything opens a file or starts a thread.
 pub(crate) fn serve_forks() -> io::Result<Option<ForkedSupervisor>> {
     os::close_inherited_files()?;
-    // A terminal's signals are not for it.
+    // Detach from the terminal and its signals.
     setsid()?;
     let signals = SignalReader::block()?;
-    // What every supervisor needs is then there for all of them.
+    // Inherited by all supervisors.
     os::reset_ignored_signals();
     os::boot_id()?;
     let (assigned, report_assigned) = pipe_with(PipeFlags::CLOEXEC)?;
@@ -141,7 +141,7 @@ pub(crate) fn serve_forks() -> io::Result<Option<ForkedSupervisor>> {
                     return wait_for_spool(&report_assigned);
                 }
                 Ok(Forked::Parent(child)) => idle.push(child.as_raw_pid()),
-                // There may be room for another process in a moment; who wants a supervisor waits for it.
+                // Out of processes or memory: requests wait in the socket until a later fork succeeds.
                 Err(_) => break,
             }
         }
@@ -149,7 +149,7 @@ pub(crate) fn serve_forks() -> io::Result<Option<ForkedSupervisor>> {
         let mut files = [
             PollFd::new(&signals, PollFlags::IN),
             PollFd::new(&assigned, PollFlags::IN),
-            // Whoever waits for a directory hears what comes. Here it is only heard that nothing will.
+            // Only for hang-ups: the idle supervisors receive the requests.
             PollFd::new(&socket, PollFlags::empty()),
         ];
         match poll(&mut files, idle.is_empty().then_some(&FORK_RETRY_INTERVAL)) {
@@ -161,7 +161,7 @@ pub(crate) fn serve_forks() -> io::Result<Option<ForkedSupervisor>> {
             let mut pid = [0; size_of::<i32>()];
             rustix::io::read(&assigned, &mut pid)?;
             idle.retain(|child| *child != i32::from_ne_bytes(pid));
-            // When there is more to be assigned, one that waits is not enough.
+            // Another request is waiting, so one idle supervisor is not enough.
             wanted = if is_readable(&socket)? { MAX_IDLE.min(wanted + 1) } else { 1 };
             lost = 0;
         }
@@ -172,7 +172,7 @@ pub(crate) fn serve_forks() -> io::Result<Option<ForkedSupervisor>> {
             let exited = reap(&idle);
             let before = idle.len();
             idle.retain(|child| !exited.contains(child));
-            // They were killed or suspended before they had a directory, or could not get setup.
+            // They were killed or suspended while idle, or their setup failed.
             lost += before - idle.len();
         }
         if by_socket {
@@ -182,14 +182,15 @@ pub(crate) fn serve_forks() -> io::Result<Option<ForkedSupervisor>> {
     Ok(None)
 }
 
-/// Returns the children that take no directory any more: those that have ended, whose processor time then counts as that of the program
-/// they worked for, and suspended ones among the idle, which are killed. A suspended one could swallow the wake-up for a directory.
+/// Reaps children and returns the pids of those that accept no spool any more. Reaping also adds their CPU time to this
+/// process and so to the starter. Idle supervisors that are suspended are killed: they could consume the wake-up for a
+/// request.
 fn reap(idle: &[i32]) -> Vec<i32> {
     let changed = std::iter::from_fn(|| wait(WaitOptions::NOHANG | WaitOptions::UNTRACED).ok().flatten());
     let is_gone = |(child, status): (Pid, WaitStatus)| {
         let pid = child.as_raw_pid();
         if status.stopped() && idle.contains(&pid) {
-            // Not waited for yet, so the pid is still its own.
+            // Not reaped yet, so the pid cannot have been reused.
             let _ = kill_process(child, Signal::KILL);
             return Some(pid);
         }
@@ -198,31 +199,32 @@ fn reap(idle: &[i32]) -> Vec<i32> {
     changed.filter_map(is_gone).collect()
 }
 
-/// A supervisor that is wanted.
+/// A request for a supervisor.
 struct ForkRequest {
     path: OsString,
     directory: OwnedFd,
     status_pipe: OwnedFd,
 }
 
-/// In a supervisor without a directory. Until it has one, a signal ends it as it would any process: there is nothing to be seen to.
+/// Waits in an idle supervisor for a spool. Signals keep their default action until there is one: an idle supervisor
+/// needs no cleanup.
 fn wait_for_spool(report_assigned: &OwnedFd) -> io::Result<Option<ForkedSupervisor>> {
     let prefork = PreforkSetup::new()?;
     RunManifest::warm_up_parser();
     os::unblock_signals()?;
-    // One at a time is woken up, however many wait.
+    // The kernel wakes one idle supervisor per request.
     let Some(ForkRequest { path: directory, directory: open, status_pipe }) = receive_request()? else {
         return Ok(None);
     };
     let setup = prefork.block_signals()?;
     dup2_stdin(&open)?;
     dup2_stdout(&status_pipe)?;
-    // A fork_server that is gone needs no other one to wait.
+    // If the fork server is gone, no process needs the report.
     let _ = rustix::io::write(report_assigned, &getpid().as_raw_pid().to_ne_bytes());
     Ok(Some(ForkedSupervisor { directory, setup }))
 }
 
-/// Takes the next; none when nobody can want one any more.
+/// Receives the next request, or `None` if the starter has exited.
 fn receive_request() -> io::Result<Option<ForkRequest>> {
     let mut path = vec![0; MAX_PATH_BYTES];
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(2))];
@@ -243,7 +245,7 @@ fn receive_request() -> io::Result<Option<ForkRequest>> {
         _ => Vec::new(),
     });
     let (Some(directory), Some(status_pipe)) = (files.next(), files.next()) else {
-        return Err(io::Error::other("the directory was not handed over"));
+        return Err(io::Error::other("the request contains no descriptors"));
     };
     path.truncate(received.bytes);
     Ok(Some(ForkRequest { path: OsString::from_vec(path), directory, status_pipe }))

@@ -1,6 +1,6 @@
-//! A handle on one run, from the program that started it or from any other of the same user.
+//! A handle on one run, for its starter and for any other program of the same user.
 //!
-//! Knows a run only through its spool and its supervisor's process, so both kinds of handle are the same.
+//! Knows a run only by its spool and its supervisor's process, so both kinds of handle are the same.
 
 use std::fs;
 use std::io;
@@ -23,15 +23,15 @@ use crate::spool::Spool;
 use crate::status_pipe::StatusPipe;
 use crate::watchdog::{Measure, Observed, Watchdog};
 
-/// How long a supervisor that has its order may take until its first word.
+/// The time from the preparation of a run to the first status of its supervisor.
 const STATUS_TIMEOUT: Duration = Duration::from_secs(10);
 const POLL_INTERVAL: Duration = Duration::from_millis(5);
 
-/// One run.
+/// A run.
 ///
-/// Dropping the handle leaves the run alone: it goes on, and [`attach`] finds it again. With [`Run::stop_on_drop`] the drop of
-/// the last handle asks it to stop. In both cases nothing is left behind in this program: no file, no zombie (the runtime
-/// reaps the supervisor). Clones are the same handle.
+/// Dropping the handle does not affect the run, which continues and can be found by [`attach`]. With
+/// [`Run::stop_on_drop`], dropping the last handle requests a stop. Neither leaves a file or a zombie in this program:
+/// the runtime reaps the supervisor. Clones share one handle.
 #[derive(Debug, Clone)]
 pub struct Run(Arc<RunHandle>);
 
@@ -39,40 +39,41 @@ pub struct Run(Arc<RunHandle>);
 struct RunHandle {
     spool: Spool,
     id: RunId,
-    /// Who the supervisor is, in this boot.
+    /// The supervisor's identity, if it is of this boot.
     identity: Option<ProcessIdentity>,
-    /// None when the supervisor was already gone.
+    /// `None` if the supervisor had already exited.
     supervisor: Option<AsyncFd<ProcessHandle>>,
     /// Only in the program that started the supervisor.
     pipe: Option<StatusPipe>,
-    /// Only in a program whose child the supervisor is, which must therefore reap it.
+    /// Only in the parent of the supervisor, which must reap it.
     child: Mutex<Option<Child>>,
-    /// Enforces the limits when the supervisor does not.
+    /// Enforces the limits if the supervisor does not.
     watchdog: Mutex<Watchdog>,
-    /// The end of a run whose supervisor this program has killed.
+    /// The outcome of a run whose supervisor this program has killed.
     forced_end: OnceLock<End>,
-    /// Whether the end was heard: the supervisor may be there for a moment longer, and there is nothing left to stop.
+    /// Set once the end has been reported. The supervisor may take a moment to exit, but there is nothing left to stop.
     ended: AtomicBool,
     stop_on_drop: AtomicBool,
 }
 
-/// What a request to stop found.
+/// The result of a stop request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum StopReply {
-    /// The supervisor has been told. The run ends as [`model::End::Stopped`], or as what it was already ending with.
+    /// SIGTERM was sent to the supervisor. The run ends as [`model::End::Stopped`], or with the outcome it was already
+    /// ending with.
     Requested,
-    /// There was nobody to tell any more; the run keeps its outcome.
+    /// The supervisor had exited; the run keeps its outcome.
     AlreadyEnded,
 }
 
-/// Finds a run again by its directory, running or ended, from any process of the same user.
+/// Attaches to a run, running or ended, from any process of the same user.
 ///
 /// Must be called within a tokio runtime with I/O enabled.
 pub async fn attach(directory: &Path) -> Result<Run, AttachError> {
     let spool = Spool::at(std::path::absolute(directory).map_err(AttachError::Directory)?);
     let give_up_at = Instant::now() + STATUS_TIMEOUT;
     loop {
-        // Asked before the status is looked for: a supervisor that ends in between has written one.
+        // Checked before the status is read: a supervisor that exits in between has written one.
         let is_locked = match spool.is_locked() {
             Err(error) if error.kind() == io::ErrorKind::NotFound => {
                 return Err(AttachError::NoRun { spool });
@@ -83,14 +84,14 @@ pub async fn attach(directory: &Path) -> Result<Run, AttachError> {
             return Run::watch(spool, &status, None, None);
         }
         match spool.manifest()? {
-            // Nobody will carry the order out any more.
+            // Prepared, but its starter has died: no supervisor will execute it.
             Some(manifest) if !is_locked => {
                 return Ok(Run::new(spool, manifest.run_id, None, None, None, None, None));
             }
             None if !is_locked => return Err(AttachError::NoRun { spool }),
-            // Its starter or its supervisor is about to write.
+            // Locked without a status: the starter or the supervisor is about to write.
             _ if Instant::now() > give_up_at => {
-                // It may have been suspended before its first status; the next attempt finds that one.
+                // It may be suspended before its first status; a retry then finds the status.
                 os::resume_supervisor(spool.directory());
                 return Err(AttachError::NoStatus { spool });
             }
@@ -127,7 +128,7 @@ impl Run {
         }))
     }
 
-    /// The handle of a program that has just started the supervisor and heard its first word.
+    /// Creates the handle of a program that has started the supervisor and received its startup reply.
     pub(crate) fn started(
         spool: Spool,
         status: &RunStatus,
@@ -150,47 +151,46 @@ impl Run {
         Ok(Self::new(spool, status.run_id, status.limits.as_ref(), identity, supervisor, pipe, child))
     }
 
-    /// The run's own id.
+    /// Returns the id of the run.
     pub fn id(&self) -> RunId {
         self.0.id
     }
 
-    /// The supervisor's process; none when it belongs to an earlier boot.
+    /// Returns the supervisor's process, or `None` if it is of an earlier boot.
     pub fn supervisor(&self) -> Option<ProcessIdentity> {
         self.0.identity
     }
 
-    /// The processes of the run that can be seen now, the supervisor's own left out; none once it is over.
+    /// Lists the current processes of the run except the supervisor. Empty once the run has ended.
     pub fn processes(&self) -> io::Result<Vec<ProcessInfo>> {
         self.0.identity.map_or_else(|| Ok(Vec::new()), os::processes_below)
     }
 
-    /// The directory with the run's files.
+    /// Returns the spool of the run.
     pub fn spool(&self) -> &Spool {
         &self.0.spool
     }
 
-    /// Makes the drop of the last handle a request to stop, for programs whose runs are not to outlive their interest in
-    /// them.
+    /// Requests a stop when the last handle is dropped.
     #[must_use]
     pub fn stop_on_drop(self) -> Self {
         self.0.stop_on_drop.store(true, Ordering::Relaxed);
         self
     }
 
-    /// Asks the run to stop: SIGTERM to every process of the tree, SIGKILL after the plan's grace. Returns at once; may be
-    /// called any number of times. A run that has finished keeps its outcome.
+    /// Requests a stop: SIGTERM to every process of the tree, SIGKILL after the plan's grace period. Returns
+    /// immediately and is idempotent. A run that has ended keeps its outcome.
     pub fn stop(&self) -> io::Result<StopReply> {
         self.0.stop()
     }
 
     /// Waits for the end of the run.
     ///
-    /// When the supervisor was killed, this ends what it had left (see [`crate::recover`]) and reports
-    /// [`model::End::SupervisorLost`]; when its directory is gone too, it ends what it had left and is an error. May be called
-    /// any number of times, also at the same time; dropping the future changes nothing.
+    /// If the supervisor was killed, this kills the surviving processes (see [`crate::recover`]) and reports
+    /// [`model::End::SupervisorLost`]. If the spool was deleted as well, it kills them and returns an error. Safe to
+    /// call repeatedly and concurrently; dropping the future has no effect.
     ///
-    /// Enforces the limits of the run and a stop request when the supervisor is suspended.
+    /// Enforces the limits and a stop request while the supervisor is suspended.
     pub async fn wait(&self) -> Result<RunReport, WaitError> {
         let mut supervised = pin!(self.wait_for_supervisor());
         let report = loop {
@@ -204,23 +204,23 @@ impl Run {
             return Ok(report);
         }
         let handle = Arc::clone(&self.0);
-        // Recovery reads all of /proc, some times over.
+        // Recovery reads all of /proc several times.
         let recovered = tokio::task::spawn_blocking(move || handle.recover()).await;
         Ok(recovered.map_err(|error| WaitError::Watch(io::Error::other(error)))??)
     }
 
-    /// Waits until the supervisor has reported the end or is gone; none when it has left no report.
+    /// Waits until the supervisor has reported the end or has exited. Returns `None` if it left no final report.
     async fn wait_for_supervisor(&self) -> Result<Option<RunReport>, WaitError> {
         if let Some(pipe) = &self.0.pipe {
             pipe.wait_closed().await.map_err(WaitError::Watch)?;
-            // Its last word is its report: the process itself is about to end, having nothing left to do.
+            // The final report is there. The process itself is about to exit and needs no waiting.
             if let Some(report) = self.final_report()? {
                 self.reap();
                 return Ok(Some(report));
             }
         }
         if let Some(supervisor) = &self.0.supervisor {
-            // Readable once the process has ended, and from then on for ever.
+            // A pidfd stays readable after the exit.
             supervisor.readable().await.map_err(WaitError::Watch)?.retain_ready();
         }
         self.reap();
@@ -234,7 +234,7 @@ impl Run {
         killed.map_err(io::Error::other).and_then(|killed| killed).map_err(WaitError::Watch)
     }
 
-    /// What the supervisor reported, if nothing about it can change any more.
+    /// Returns the supervisor's report, if it is final.
     fn final_report(&self) -> Result<Option<RunReport>, SpoolError> {
         let Some(RunStatus { state: RunState::Ended(report), boot_id, .. }) = self.spool().status()? else {
             return Ok(None);
@@ -246,7 +246,7 @@ impl Run {
 
     fn reap(&self) {
         let mut child = self.0.child.lock().unwrap_or_else(PoisonError::into_inner);
-        // One that has not ended yet is reaped by the runtime, when the last handle is gone.
+        // A supervisor that has not exited yet is reaped by the runtime after the last handle is dropped.
         if child.as_mut().is_some_and(|child| !matches!(child.try_wait(), Ok(None))) {
             *child = None;
         }
@@ -263,12 +263,13 @@ impl RunHandle {
         sleep_until(next_check.into()).await;
     }
 
-    /// Checks the limits, if it is time, and continues an overdue supervisor. Returns the end of a run that must be killed.
+    /// Checks the limits if a check is due, and continues an overdue supervisor. Returns the outcome of a run that must
+    /// be killed.
     fn check_limits(&self) -> Option<End> {
         let (supervisor, identity) = (self.supervisor.as_ref()?, self.identity?);
         let size = |path: PathBuf| fs::metadata(path).map_or(0, |file| file.len());
         let printed = size(self.spool.output()) + size(self.spool.error());
-        // A machine without a free descriptor gets another check.
+        // Without a free descriptor (EMFILE), the next check decides.
         let suspended = os::is_suspended(identity.pid).unwrap_or(false);
         let mut watchdog = self.watchdog();
         let now = Instant::now();
@@ -278,7 +279,7 @@ impl RunHandle {
         match watchdog.check(Observed { printed, suspended }, now) {
             Measure::Wait => None,
             Measure::Continue => {
-                // One that has ended since needs no signal.
+                // It may have exited meanwhile.
                 let _ = supervisor.get_ref().resume();
                 None
             }
@@ -289,7 +290,7 @@ impl RunHandle {
     /// Kills the supervisor and its process tree.
     fn kill(&self, end: End) -> io::Result<()> {
         let (Some(supervisor), Some(identity)) = (&self.supervisor, self.identity) else { return Ok(()) };
-        // A second program or an earlier check may have decided the end already.
+        // Another waiter or an earlier check may have set it already.
         let _ = self.forced_end.set(end);
         kill_with_tree(supervisor.get_ref(), identity)
     }
@@ -311,7 +312,7 @@ impl RunHandle {
         let end = self.forced_end.get().cloned().unwrap_or(End::SupervisorLost);
         let recovered = recover_run(self.spool.directory(), observed_exit, &end);
         if let Err(RecoverError::Open { .. } | RecoverError::NoRun { .. }) = &recovered {
-            // The directory is gone; who is to be looked for is known all the same.
+            // The spool is gone, but the run id and the supervisor are known from memory.
             let dead = self.identity.map(|identity| DeadSupervisor { identity, observed_exit });
             let survivors = Survivors::new(self.id, dead);
             sweep(|| survivors.kill()).map_err(RecoverError::Sweep)?;
@@ -323,25 +324,25 @@ impl RunHandle {
 impl Drop for RunHandle {
     fn drop(&mut self) {
         if self.stop_on_drop.load(Ordering::Relaxed) {
-            // One that cannot be told has ended.
+            // A supervisor that cannot be signaled has exited.
             let _ = self.stop();
         }
     }
 }
 
-/// Why a run cannot be watched.
+/// An error of attaching to a run.
 #[derive(Debug, thiserror::Error)]
 pub enum AttachError {
-    /// No run was ever started there.
+    /// The directory contains no run.
     #[error("there is no run in `{}`", spool.directory().display())]
     NoRun {
-        /// The directory that was looked at.
+        /// The examined directory.
         spool: Spool,
     },
-    /// Somebody holds the directory and writes nothing.
-    #[error("the supervisor of `{}` has not said a word", spool.directory().display())]
+    /// The directory is locked, but there is no status.
+    #[error("the supervisor of `{}` has not written a status", spool.directory().display())]
     NoStatus {
-        /// The directory that was looked at.
+        /// The examined directory.
         spool: Spool,
     },
     /// The spool cannot be read.
@@ -356,7 +357,7 @@ pub enum AttachError {
 }
 
 impl AttachError {
-    /// Whether it may pass: the supervisor is late, or the machine lacks something for now.
+    /// Returns whether a retry may succeed: the supervisor is late, or the machine ran out of a resource.
     pub fn is_transient(&self) -> bool {
         match self {
             Self::NoRun { .. } => false,
@@ -366,25 +367,25 @@ impl AttachError {
         }
     }
 
-    /// What to do about it.
+    /// Returns a remedy for the user.
     pub fn hint(&self) -> &'static str {
         match self {
-            Self::NoRun { .. } => "check the path; every run has a directory of its own",
+            Self::NoRun { .. } => "check the path of the run",
             Self::NoStatus { .. } => "the machine may be overloaded; try again",
             Self::Spool(error) => error.hint(),
-            Self::Directory(_) => "check that the directory is there and belongs to you",
+            Self::Directory(_) => "check that the directory exists and belongs to you",
             Self::Watch(_) => "check that /proc is mounted and that files can still be opened",
         }
     }
 }
 
-/// Why the end of a run cannot be told.
+/// An error of waiting for a run.
 #[derive(Debug, thiserror::Error)]
 pub enum WaitError {
     /// The spool cannot be read.
     #[error(transparent)]
     Spool(#[from] SpoolError),
-    /// The supervisor left no report, and the recovery could not make one.
+    /// The supervisor left no report, and the recovery failed.
     #[error(transparent)]
     Recover(#[from] RecoverError),
     /// The supervisor's process cannot be watched.
@@ -393,7 +394,7 @@ pub enum WaitError {
 }
 
 impl WaitError {
-    /// Whether it is trouble of ours that may pass: nothing is known about the run, which may be alive or have ended as it should.
+    /// Returns whether the error is local and a retry may succeed. The state of the run is then unknown.
     pub fn is_transient(&self) -> bool {
         match self {
             Self::Spool(error) => error.is_transient(),
@@ -402,7 +403,7 @@ impl WaitError {
         }
     }
 
-    /// What to do about it.
+    /// Returns a remedy for the user.
     pub fn hint(&self) -> &'static str {
         match self {
             Self::Spool(error) => error.hint(),

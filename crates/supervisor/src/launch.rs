@@ -1,4 +1,4 @@
-//! Starting the agent, or saying exactly why it cannot be.
+//! Launches the agent, inside its sandbox if the policy asks for one.
 
 use std::fs::File;
 use std::os::fd::AsFd;
@@ -14,35 +14,35 @@ use crate::os::{Pipes, ProcessTree};
 use crate::path_guard::PathGuard;
 use crate::spooled_stream::SpooledStream;
 
-/// How often a sandbox is tried to be made: what was there when it was laid out (a socket that is to be covered) may be gone
-/// when it is mounted.
+/// The maximum number of attempts to set up a sandbox: a path found during the preparation (a socket to be masked) may
+/// be gone when it is mounted.
 const MAX_ATTEMPTS: u32 = 10;
 
-/// A started agent and its two streams.
+/// A running agent and its two streams.
 #[derive(Debug)]
 pub struct Launched {
     pub tree: ProcessTree,
     pub output: SpooledStream,
     pub error: SpooledStream,
-    /// What confines it.
+    /// The enforcement of its policy.
     pub sandbox: SandboxReport,
-    /// The protected paths that did not exist when it started.
+    /// The guard of protected paths that did not exist at the start.
     pub guard: Option<PathGuard>,
     /// The list of these paths for other runs.
     pub publication: Option<Publication>,
-    /// The way to named hosts, where the policy names some.
+    /// The proxy to the allowed hosts, if the policy names any.
     pub proxy: Option<sandbox::Proxy>,
 }
 
-/// Where the agent's streams go.
+/// The files of the agent's streams.
 #[derive(Debug)]
 pub struct StreamFiles {
     pub output: File,
     pub error: File,
 }
 
-/// Starts the agent. Its stdin is the file in the spool itself: the agent finds its end by itself, at its own pace, and no
-/// prompt can be too long for a pipe. When it fails, nothing runs.
+/// Launches the agent. Its stdin is the file in the spool: the agent reads it at its own pace, and no prompt is too
+/// long for a pipe buffer. On failure, no process is left.
 pub fn launch(
     spool: &LockedSpool,
     directory: &Path,
@@ -52,7 +52,7 @@ pub fn launch(
 ) -> Result<Launched, NotStarted> {
     check_working_directory(&plan.cwd)?;
     let mut attempts_left = MAX_ATTEMPTS;
-    // Kept over all attempts: the first one recovers killed runs, and another may be the one that starts the agent.
+    // Kept across attempts: the first one recovers killed runs, but a later one may start the agent.
     let mut recovered = Vec::new();
     loop {
         attempts_left -= 1;
@@ -86,7 +86,7 @@ pub fn launch(
     }
 }
 
-/// An agent that runs.
+/// The result of a successful attempt.
 struct Started {
     tree: ProcessTree,
     pipes: Pipes,
@@ -95,7 +95,7 @@ struct Started {
     sandbox: StartedSandbox,
 }
 
-/// Starts the agent, or the sandbox with the agent inside.
+/// Spawns the agent, or its sandbox with the agent inside.
 fn try_launch(
     spool: &LockedSpool,
     directory: &Path,
@@ -109,7 +109,7 @@ fn try_launch(
             Some(prepare_sandbox(confinement, plan, run_id, directory, recovered)?)
         }
     };
-    // Written down before the agent can create anything.
+    // Written before the agent can create anything.
     let guard = match &mut prepared {
         Some(ReadySandbox { prepared, .. }) => {
             let roots = std::mem::take(&mut prepared.held_roots);
@@ -137,7 +137,7 @@ fn try_launch(
     }
 }
 
-/// Why nothing was started, and whether a second look may find it otherwise.
+/// A failed attempt.
 struct FailedLaunch {
     failure: NotStarted,
     can_retry: bool,

@@ -1,13 +1,12 @@
 //! Runs one agent process tree from spawn to reap, into a spool.
 //!
-//! Owns the process tree: when a run has ended, no descendant of it is alive, and the report says how sure that is. Knows no
-//! vendor (what the bytes mean is read elsewhere) and no database.
+//! Owns the process tree: when a run has ended, no descendant of it is alive, and the report states how certain that
+//! is. Knows no vendor (the output is parsed by `agents`) and no database.
 //!
-//! Two halves meet in the spool, a directory of plain files (see [`Spool`]):
+//! A run has two halves, which meet in the spool, a directory of plain files (see [`Spool`]):
 //!
-//! - the **supervisor**, a small process of its own ([`main`]), which carries out a [`model::RunPlan`] and outlives whoever
-//!   asked for it;
-//! - the **handle** ([`Run`]), with which a program starts a run, or finds one again after a restart of its own.
+//! - the **supervisor**, a small process ([`main`]) that executes a [`model::RunPlan`] and outlives its starter;
+//! - the **handle** ([`Run`]), through which a program starts a run, or reattaches to it after a restart.
 //!
 //! ```no_run
 //! # async fn example() -> Result<(), Box<dyn std::error::Error>> {
@@ -23,25 +22,26 @@
 //!     }
 //! }
 //! let report = run.wait().await?;
-//! println!("{}, {} processes had to be ended", report.end, report.descendants_ended);
+//! println!("{}, {} processes were killed", report.end, report.descendants_ended);
 //! # Ok(()) }
 //! ```
 //!
-//! # When the supervisor is suspended
+//! # Suspended supervisor
 //!
-//! A suspended supervisor (SIGSTOP) enforces no limit. [`Run::wait`] and [`Events`] then do it for it: a second after a deadline
-//! or a stop request they continue the supervisor, and when that has not helped three times, they kill it with all its
-//! processes. The run ends as the deadline or the stop that was due.
+//! A suspended supervisor (SIGSTOP) enforces no limit. [`Run::wait`] and [`Events`] enforce them in its place: one
+//! second after a deadline or a stop request they send SIGCONT to the supervisor, and after three failed attempts they
+//! kill it with its process tree. The run ends with the deadline or the stop request that was due.
 //!
-//! # What holds when the supervisor itself is killed with SIGKILL
+//! # Killed supervisor
 //!
-//! The kernel kills the agent's own process with it. What the agent had started lives on until somebody recovers the run:
-//! [`Run::wait`] does that at once in a program that is watching, [`recover`] does it later for one that was not. Both find
-//! the survivors by the run id in their environment, by the session they belong to and by descent, never by name. A process
-//! that has cleared its environment *and* left both the session and its ancestors is not found that way.
+//! If the supervisor is killed with SIGKILL, the kernel kills the agent's own process with it. Processes that the agent
+//! started survive until the run is recovered: [`Run::wait`] does that immediately in a program that waits for the run,
+//! [`recover`] later in any other. Both find the survivors by the run id in their environment, by session and by
+//! descent, never by name. A process that has cleared its environment *and* left both the session and its ancestors is
+//! not found.
 //!
-//! A run that is confined ([`model::Policy::Confined`], where bubblewrap is) has a pid namespace, and all of it goes with the
-//! supervisor, whatever it did to hide.
+//! A confined run ([`model::Policy::Confined`], where bubblewrap is available) has its own pid namespace. The kernel
+//! kills the whole namespace with the supervisor.
 
 mod active_runs;
 mod clock;
@@ -76,9 +76,7 @@ mod linux;
 #[cfg(target_os = "linux")]
 use linux as os;
 #[cfg(not(target_os = "linux"))]
-compile_error!(
-    "the supervisor is built and proven on Linux; a port gives the functions of `linux` a sibling module"
-);
+compile_error!("the supervisor supports only Linux; a port adds a sibling module of `linux`");
 
 pub use error::SpoolError;
 pub use events::{Events, Offsets, RunEvent};

@@ -1,8 +1,8 @@
-//! The directory of a run's files, in the hands of its one writer.
+//! Exclusive write access to a spool.
 //!
-//! Everything is reached through the open directory and not by its path: a directory that was moved is still the same, and one that
-//! was removed and made again by somebody is not. The lock belongs to the open directory too. The starter takes it, lays the plan
-//! down and hands the open directory to the supervisor as its stdin, so there is no moment in which a run that is being started
+//! Every access goes through the open directory instead of its path: a directory that was moved is still the same, and
+//! one that was deleted and recreated is not. The flock belongs to the open directory, too. The starter locks it,
+//! prepares the run and passes the descriptor to the supervisor as its stdin, so a run that is being started never
 //! looks like one whose supervisor has died.
 
 use std::fs::{DirBuilder, File};
@@ -30,37 +30,38 @@ use crate::spool_files::{
     TEMPORARY, Versioned, parse,
 };
 
-/// Room for a status with the paths of its policy in it, twice, and the longest of each; and, when it is given back, for whoever
-/// keeps a record of the end on the same disk.
+/// Space for a status that lists the paths of its policy twice, at their maximum length. Once freed, it leaves room for
+/// the daemon to record the outcome on the same disk.
 const RESERVED_BYTES: u64 = 64 * 1024;
 const CREATE_EMPTY: OFlags = OFlags::WRONLY.union(OFlags::CREATE).union(OFlags::TRUNC);
-/// How long those who only ask are waited for, all in all: each of them takes microseconds.
+/// The total time to wait for readers, each of which holds the shared lock for microseconds.
 const READER_TIMEOUT: Duration = Duration::from_secs(5);
 const DIRECTORY_MODE: Mode = Mode::RWXU;
 
-/// A run's directory and the right to write to it, which ends with this value and its copies in other processes.
+/// A spool and the exclusive lock on it. The lock is released when this value and its copies in other processes are
+/// dropped.
 #[derive(Debug)]
 pub struct LockedSpool {
     directory: OwnedFd,
 }
 
 impl LockedSpool {
-    /// Makes the directory when it is missing. Whether it was.
+    /// Creates the directory if it is missing. Returns whether it was created.
     pub fn create_directory(path: &Path) -> io::Result<bool> {
         match mkdir(path, DIRECTORY_MODE) {
             Ok(()) => Ok(true),
-            // Its parent may be missing, too; or something else than a directory is in its place.
+            // The parent may be missing as well, or a file of another type is in the way.
             Err(_) => {
                 DirBuilder::new().recursive(true).mode(DIRECTORY_MODE.bits()).create(path).map(|()| false)
             }
         }
     }
 
-    /// Becomes the one writer of a directory; none when somebody else is.
+    /// Locks a directory for writing, or returns `None` if another process has locked it.
     pub fn try_lock(path: &Path) -> io::Result<Option<Self>> {
         let directory = open_directory(path)?;
         let give_up_at = Instant::now() + READER_TIMEOUT;
-        // Who asks whether a directory has a writer shares its lock for the moment of the question, and must not be taken for one.
+        // A reader (`Spool::is_locked`) briefly holds the shared lock and must not be mistaken for a writer.
         while !flock_nonblocking(&directory, FlockOperation::NonBlockingLockExclusive)? {
             if !flock_nonblocking(&directory, FlockOperation::NonBlockingLockShared)?
                 || Instant::now() > give_up_at
@@ -73,37 +74,37 @@ impl LockedSpool {
         Ok(Some(Self { directory }))
     }
 
-    /// The directory that the starter has handed to this process as its stdin; none when somebody else writes to it.
+    /// Takes over the directory that the starter passed as stdin, or returns `None` if another process has locked it.
     pub fn from_stdin() -> io::Result<Option<Self>> {
         let directory = fcntl_dupfd_cloexec(io::stdin(), 3)?;
-        // A lock that the same open directory holds already is simply held on.
+        // Locking again is a no-op: the starter locked the same open file description.
         let is_ours = flock_nonblocking(&directory, FlockOperation::NonBlockingLockExclusive)?;
         Ok(is_ours.then_some(Self { directory }))
     }
 
-    /// The open directory itself, to be handed to another process.
+    /// Borrows the open directory, to pass it to another process.
     pub fn as_fd(&self) -> BorrowedFd<'_> {
         self.directory.as_fd()
     }
 
-    /// The open directory for another process, which then holds it too.
+    /// Duplicates the open directory for a child process, which then shares the lock.
     pub fn to_stdio(&self) -> io::Result<Stdio> {
         Ok(self.directory.try_clone()?.into())
     }
 
-    /// Whether there is a run in it already, or what is left of one.
+    /// Returns whether the directory already contains a run, or the remains of one.
     pub fn has_run(&self) -> bool {
         [STATUS, PLAN, STDIN, OUTPUT]
             .iter()
             .any(|name| statat(&self.directory, *name, AtFlags::empty()).is_ok())
     }
 
-    /// Keeps others out of a directory that was there before.
+    /// Restricts a directory that existed before to its owner.
     pub fn restrict_permissions(&self) -> io::Result<()> {
         Ok(fchmod(&self.directory, DIRECTORY_MODE)?)
     }
 
-    /// Lays a plan and its files down for a supervisor.
+    /// Writes the manifest and the files of a plan for a supervisor.
     pub fn prepare(&self, run_id: RunId, plan: &RunPlan) -> io::Result<()> {
         if !plan.private_files.is_empty() {
             mkdirat(&self.directory, PRIVATE, DIRECTORY_MODE)?;
@@ -112,7 +113,7 @@ impl LockedSpool {
             self.create(&format!("{PRIVATE}/{name}"))?.write_all(bytes)?;
         }
         self.create(STDIN)?.write_all(&plan.stdin)?;
-        // Made here, where nobody waits yet for an agent that is about to start.
+        // Created here rather than at the launch of the agent, where it would add to the startup latency.
         for name in [OUTPUT, ERROR] {
             self.create(name)?;
         }
@@ -125,9 +126,9 @@ impl LockedSpool {
         self.create(PLAN)?.write_all(&serde_json::to_vec(&manifest)?)
     }
 
-    /// Takes back what was laid down for a run that never came to be, or of which nobody knows more than its status says.
+    /// Removes the files of a run that was never started, or that ended with no more information than its status.
     pub fn discard(&self) -> io::Result<()> {
-        // The secrets first.
+        // Secrets first: a failure below must not leave them.
         self.remove(PLAN)?;
         self.remove_private_files()?;
         self.remove_quarantine_list()?;
@@ -138,24 +139,24 @@ impl LockedSpool {
         Ok(())
     }
 
-    /// What is to be run; none when it has been started already.
+    /// Returns the manifest, or `None` if the agent has already started.
     pub fn manifest(&self) -> Result<Option<RunManifest>, SpoolError> {
         self.read_json(PLAN)
     }
 
-    /// The last status.
+    /// Returns the current status.
     pub fn status(&self) -> Result<Option<RunStatus>, SpoolError> {
         self.read_json(STATUS)
     }
 
-    /// The prompt, to be read.
+    /// Opens the prompt for reading.
     pub fn stdin(&self) -> io::Result<File> {
         self.open(STDIN, OFlags::RDONLY)
     }
 
-    /// The empty file for one of the agent's streams.
+    /// Opens the empty file for one of the agent's streams.
     pub fn stream(&self, name: &str) -> io::Result<File> {
-        // A starter of an earlier version has left it to the supervisor to make it.
+        // O_CREAT: starters of earlier versions leave the creation to the supervisor.
         self.open(name, OFlags::WRONLY | OFlags::CREATE)
     }
 
@@ -163,14 +164,14 @@ impl LockedSpool {
         self.open(name, OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL)
     }
 
-    /// How long a file is; nothing when it is missing.
+    /// Returns the length of a file, or 0 if it is missing.
     pub fn size(&self, name: &str) -> u64 {
         statat(&self.directory, name, AtFlags::empty())
             .map_or(0, |stat| u64::try_from(stat.st_size).unwrap_or_default())
     }
 
-    /// Until when the agent had last printed something, in milliseconds since 1970 and to the next full second; none when its files
-    /// are gone.
+    /// Returns the time of the agent's last output in milliseconds since 1970, rounded up to the next full second, or
+    /// `None` if its files are missing.
     pub fn last_output_ms(&self) -> Option<u64> {
         let written =
             |name| u64::try_from(statat(&self.directory, name, AtFlags::empty()).ok()?.st_mtime).ok();
@@ -178,32 +179,32 @@ impl LockedSpool {
         Some((last + 1) * 1_000)
     }
 
-    /// Forgets the plan: it may hold secrets in its environment, and the status now says all that is needed.
+    /// Removes the plan. Its environment may contain secrets, and the status now identifies the run.
     pub fn remove_plan(&self) -> io::Result<()> {
         self.remove(PLAN)
     }
 
-    /// Writes down which paths a recovery has to move to quarantine.
+    /// Writes the list of paths that a recovery must move to quarantine.
     pub fn write_quarantine(&self, quarantine: &Quarantine) -> io::Result<()> {
         let json = serde_json::to_vec(quarantine)?;
         self.open(QUARANTINE_NEXT, CREATE_EMPTY)?.write_all(&json)?;
         Ok(renameat(&self.directory, QUARANTINE_NEXT, &self.directory, QUARANTINE)?)
     }
 
-    /// Reads what a killed supervisor had to move to quarantine; none when there was nothing.
+    /// Reads the list of paths that a killed supervisor had to move to quarantine.
     pub fn quarantine(&self) -> Option<Quarantine> {
         let mut json = Vec::new();
         self.open(QUARANTINE, OFlags::RDONLY).ok()?.read_to_end(&mut json).ok()?;
         serde_json::from_slice(&json).ok()
     }
 
-    /// Removes the list, when everything on it has been moved.
+    /// Removes the quarantine list once its paths have been moved.
     pub fn remove_quarantine_list(&self) -> io::Result<()> {
         self.remove(QUARANTINE_NEXT)?;
         self.remove(QUARANTINE)
     }
 
-    /// Removes the private files, and the agent's temporary ones.
+    /// Removes the private files and the agent's temporary files.
     pub fn remove_private_files(&self) -> io::Result<()> {
         let temporary = format!("/proc/self/fd/{}/{TEMPORARY}", self.directory.as_raw_fd());
         sandbox::remove_tree(Path::new(&temporary))?;
@@ -220,7 +221,7 @@ impl LockedSpool {
         Ok(unlinkat(&self.directory, PRIVATE, AtFlags::REMOVEDIR)?)
     }
 
-    /// Writes the first status. A disk that is full refuses it, and the run is not to be.
+    /// Writes the first status. On a full disk this fails, and the run must not continue.
     pub fn publish_first_status(
         &self,
         status: &RunStatus,
@@ -235,33 +236,33 @@ impl LockedSpool {
         .publish(status)
     }
 
-    /// Takes the room for the last status, so that a disk that fills up cannot keep it from being written.
+    /// Reserves the space of the final status, so that a full disk cannot prevent it.
     fn reserve_status_file(&self) -> io::Result<File> {
         let file = self.open(STATUS_NEXT, CREATE_EMPTY)?;
-        // Without a size: the file is as long as what will be written to it.
+        // KEEP_SIZE: the file is only as long as the data written later.
         match fallocate(&file, FallocateFlags::KEEP_SIZE, 0, RESERVED_BYTES) {
-            // A file system that cannot reserve leaves us with hope, as before.
+            // Best effort on file systems without fallocate.
             Ok(()) | Err(Errno::OPNOTSUPP) => Ok(file),
             Err(error) => Err(error.into()),
         }
     }
 
-    /// The room that was taken for the last status when the run was laid down.
+    /// Returns the slot of the final status, which the starter has reserved.
     pub fn final_status_slot(&self, durability: StatusDurability) -> io::Result<StatusSlot<'_>> {
         let file = match self.open(STATUS_NEXT, OFlags::WRONLY) {
-            // As with the streams.
+            // As with the streams, an earlier version of the starter has not created it.
             Err(error) if error.kind() == io::ErrorKind::NotFound => self.reserve_status_file()?,
             file => file?,
         };
         Ok(StatusSlot { spool: self, file, name: STATUS_NEXT, durability })
     }
 
-    /// Takes the room for a status that somebody else than the supervisor has to write.
+    /// Reserves a slot for a status that is not written by the supervisor.
     pub fn new_status_slot(&self, durability: StatusDurability) -> io::Result<StatusSlot<'_>> {
         Ok(StatusSlot { spool: self, file: self.reserve_status_file()?, name: STATUS_NEXT, durability })
     }
 
-    /// Removes what a dead supervisor had begun to write.
+    /// Removes the status file that a killed supervisor had not published yet.
     pub fn remove_first_status(&self) -> io::Result<()> {
         self.remove(STATUS_FIRST)
     }
@@ -288,7 +289,7 @@ impl LockedSpool {
     }
 }
 
-/// Whether the lock was to be had.
+/// Returns whether the lock was acquired.
 fn flock_nonblocking(directory: &OwnedFd, operation: FlockOperation) -> io::Result<bool> {
     match flock(directory, operation) {
         Ok(()) => Ok(true),
@@ -304,7 +305,7 @@ fn open_at(directory: impl AsFd, name: &str, flags: OFlags) -> io::Result<File> 
     open_regular_at(directory, Path::new(name), flags)
 }
 
-/// A place for one status.
+/// A reserved file for one status.
 #[derive(Debug)]
 pub struct StatusSlot<'a> {
     spool: &'a LockedSpool,
@@ -314,19 +315,19 @@ pub struct StatusSlot<'a> {
 }
 
 impl StatusSlot<'_> {
-    /// Replaces the status as a whole: a reader sees the old one or the new one, also after a loss of power if it is to.
+    /// Replaces the status atomically, also across a power loss if `durability` requires it.
     ///
-    /// Then the bytes are on the disk before the name is. The name itself is left to the file system's journal. A status that
-    /// the power took counts as none, an old one names a supervisor of another boot: in both cases the run counts as lost,
-    /// not as something it was not.
+    /// The data is fsynced before the rename; the rename itself is left to the journal of the file system. After a
+    /// power loss, a missing status counts as none, and an old one names a supervisor of another boot. In both cases
+    /// the run counts as lost and never as something else.
     ///
-    /// Answers what was written.
+    /// Returns the written bytes.
     pub fn publish(self, status: &RunStatus) -> io::Result<Vec<u8>> {
         let json = serde_json::to_vec(status)?;
         self.file.write_all_at(&json, 0)?;
         if self.name == STATUS_NEXT {
-            // What was reserved and not needed: on a disk that the agent has filled it is all the room there is for the end to be
-            // kept elsewhere, and otherwise every run would hold it for as long as it is kept.
+            // Free the unused reservation. On a disk that the agent has filled, it is the only room in which the daemon
+            // can record the outcome; otherwise every retained run would keep it allocated.
             self.file.set_len(json.len() as u64)?;
         }
         if self.durability == StatusDurability::PowerLoss {

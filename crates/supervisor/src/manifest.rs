@@ -5,7 +5,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::spool_files::Versioned;
 
-/// What stands in `plan.json`.
+/// The content of `plan.json`.
 #[derive(Debug, Serialize, Deserialize)]
 pub struct RunManifest {
     version: u32,
@@ -21,7 +21,7 @@ impl RunManifest {
         Self { version: STATUS_VERSION, run_id, plan, starter }
     }
 
-    /// Reads an order that means nothing, so that all it takes to read one is in memory when it counts.
+    /// Parses a dummy manifest, so that the code and data of the parser are in memory before a fork.
     pub fn warm_up_parser() {
         let manifest = Self::new(RunId::from_random([0; 16]), RunPlan::new("/", "/"), None);
         let _ = serde_json::to_vec(&manifest).map(|json| serde_json::from_slice::<Self>(&json).map(drop));

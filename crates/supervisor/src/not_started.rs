@@ -1,4 +1,4 @@
-//! Turns the errors of a start into [`NotStarted`], with a reason and a message for the user.
+//! Converts errors of a start to [`NotStarted`], with a reason and a message for the user.
 
 use std::fs;
 use std::io;
@@ -9,7 +9,8 @@ use rustix::fs::{Access, access};
 use rustix::io::Errno;
 use sandbox::{Refusal, Step};
 
-/// The kernel gives one error for a directory and for a program that cannot be used, so the directory is looked at first.
+/// Checks the working directory before the spawn, because the kernel reports the same errors for it and for the
+/// program.
 pub fn check_working_directory(cwd: &Path) -> Result<(), NotStarted> {
     let (reason, why) = match fs::metadata(cwd) {
         Ok(metadata) if !metadata.is_dir() => {

@@ -11,26 +11,26 @@ use sandbox::{HeldRoots, Quarantine, QuarantineStore};
 use crate::locked_spool::LockedSpool;
 use crate::os::InotifyWatch;
 
-/// How often a path is moved before the run is stopped: an agent that creates it in a loop would win against the user's shell prompt
-/// once.
+/// The number of times a path may be moved before the run is stopped: an agent that keeps creating it would eventually
+/// win a race against the user's shell prompt.
 const MAX_SIGHTINGS: u32 = 3;
 
-/// The watch over the missing protected paths of one run.
+/// Guards the missing protected paths of one run.
 #[derive(Debug)]
 pub struct PathGuard {
     quarantine: Quarantine,
-    /// The directories that the agent writes to; none after a kill.
+    /// The directories that the agent can write to; empty after a kill.
     roots: HeldRoots,
     directory: OwnedFd,
     path: PathBuf,
     run_prefix: String,
-    /// None where nothing is to be moved at once, or the user has no inotify watch left.
+    /// `None` if no path needs to be moved immediately, or the user has no inotify watch left.
     watch: Option<InotifyWatch>,
     sightings: BTreeMap<PathBuf, u32>,
 }
 
 impl PathGuard {
-    /// Writes the paths down for a recovery and begins to watch; none when there is nothing to watch for.
+    /// Writes the paths to the spool for a recovery and starts watching. Returns `None` if there is no path to guard.
     pub fn start(
         spool: &LockedSpool,
         directory: &Path,
@@ -47,7 +47,7 @@ impl PathGuard {
         Ok(Some(Self { roots, watch, ..Self::new(spool, directory, run_id, quarantine.clone())? }))
     }
 
-    /// The paths that a killed supervisor has written down.
+    /// Restores the guard of a killed supervisor from its spool.
     pub fn from_spool(spool: &LockedSpool, directory: &Path, run_id: RunId) -> io::Result<Option<Self>> {
         spool.quarantine().map(|quarantine| Self::new(spool, directory, run_id, quarantine)).transpose()
     }
@@ -68,15 +68,15 @@ impl PathGuard {
         QuarantineStore { directory: self.directory.as_fd(), path: &self.path, mark: &self.run_prefix }
     }
 
-    /// Becomes readable when a path may have appeared.
+    /// Returns a descriptor that becomes readable when a path may have appeared.
     pub fn as_fd(&self) -> Option<BorrowedFd<'_>> {
         self.watch.as_ref().map(AsFd::as_fd)
     }
 
-    /// Moves the paths that must not exist during the run. Returns one that comes back too often.
+    /// Moves existing paths to quarantine. Returns one that was created too often.
     pub fn check(&mut self) -> Option<PathBuf> {
         if let Some(watch) = &self.watch {
-            // Before the look, or a name that appears in between is missed.
+            // Drained before the check, or a name that appears in between would be missed.
             let _ = watch.drain();
         }
         let found = self.quarantine.move_at_once(&self.roots, self.store());
@@ -91,9 +91,9 @@ impl PathGuard {
         violation
     }
 
-    /// Performs the final sweep, when no process of the run is left. Returns all paths moved since its start.
+    /// Performs the final sweep after the last process has exited. Returns all paths moved since the start.
     pub fn sweep(&self, spool: &LockedSpool) -> Vec<Quarantined> {
-        // On a full disk the paths are moved all the same, and named unless this process is killed at once.
+        // On a full disk the list cannot be updated; the paths are moved regardless.
         self.quarantine.sweep(&self.roots, self.store(), |found| drop(spool.write_quarantine(found)))
     }
 }

@@ -1,4 +1,4 @@
-//! The supervisor as a program: reads the order in a spool, carries it out, writes down how it ended.
+//! The supervisor program: reads the manifest in a spool, executes it and writes the final status.
 
 use std::env;
 use std::ffi::OsStr;
@@ -28,12 +28,12 @@ use crate::spool_files::{ERROR, OUTPUT};
 use crate::status_pipe;
 use crate::supervision::Supervision;
 
-/// The first argument with which a program is asked to be a supervisor instead of itself.
+/// The first argument that turns an embedding program into a supervisor.
 pub(crate) const SUPERVISOR_ARG: &str = "--switchboard-supervisor";
 
-/// The whole of the supervisor's program: `switchboard-supervisor <spool>`, with the held directory as its stdin.
+/// Runs the supervisor program: `switchboard-supervisor <spool>`, with the locked directory as its stdin.
 ///
-/// Must be the first thing that a process does: it closes every other file it was handed.
+/// Must come first in a process: it closes every other inherited file.
 pub fn main() -> ExitCode {
     if let Some(code) = sandbox::run_if_asked() {
         return code;
@@ -41,9 +41,9 @@ pub fn main() -> ExitCode {
     supervise(env::args_os().nth(1).as_deref())
 }
 
-/// Lets a program that embeds this library be its own supervisor (see [`crate::Supervisor::this_program`]).
+/// Turns a program that embeds this library into its own supervisor (see [`crate::Supervisor::this_program`]).
 ///
-/// Call it first in `main`, before anything opens a file or starts a thread, and return the code when there is one:
+/// Call it first in `main`, before anything opens a file or starts a thread, and return the exit code if there is one:
 ///
 /// ```no_run
 /// fn main() -> std::process::ExitCode {
@@ -88,7 +88,7 @@ fn supervise(directory: Option<&OsStr>) -> ExitCode {
                 text = format!("{text}: {deeper}");
                 cause = deeper.source();
             }
-            // Before the agent has started, the starter hears it on stdout; afterwards it stands in the log.
+            // Before the startup reply, the starter reads the error from stdout; afterwards it is only in the log.
             let _ = io::stdout().write_all(text.as_bytes());
             log_error(&text);
             ExitCode::FAILURE
@@ -96,16 +96,16 @@ fn supervise(directory: Option<&OsStr>) -> ExitCode {
     }
 }
 
-/// Why a supervisor gave up.
+/// An error that makes a supervisor give up.
 #[derive(Debug, thiserror::Error)]
 enum GaveUp {
-    #[error("cannot become a supervisor")]
+    #[error("cannot set up the supervisor process")]
     Setup(#[source] io::Error),
     #[error(transparent)]
     Spool(#[from] SpoolError),
     #[error("there is no plan in the spool `{0}`")]
     NoPlan(String),
-    #[error("another supervisor holds the spool `{0}`")]
+    #[error("another process has locked the spool `{0}`")]
     Locked(String),
     #[error("cannot write to the spool")]
     Write(#[source] io::Error),
@@ -119,7 +119,7 @@ fn execute(directory: &OsStr, setup: &ProcessSetup) -> Result<(), GaveUp> {
     let RunManifest { run_id, plan, starter, .. } =
         spool.manifest()?.ok_or_else(|| GaveUp::NoPlan(name()))?;
     let files = open_streams(&spool).map_err(GaveUp::Write)?;
-    // Its room was taken before the agent can fill the disk.
+    // The starter has reserved its space, before the agent can fill the disk.
     let last_slot = spool.final_status_slot(plan.status_durability).map_err(GaveUp::Write)?;
 
     let status = RunStatus {
@@ -152,7 +152,7 @@ fn execute(directory: &OsStr, setup: &ProcessSetup) -> Result<(), GaveUp> {
         Ok(mut launched) => {
             let mut sandbox = launched.sandbox.clone();
             let proxy = launched.proxy.take();
-            // Closed with the process: whoever closes a watch waits for the kernel.
+            // Dropped at the end of the process: closing an inotify watch blocks.
             guard = launched.guard.take();
             let publication = launched.publication.take();
             let status = RunStatus { sandbox: Some(sandbox.clone()), ..status.clone() };
@@ -161,7 +161,7 @@ fn execute(directory: &OsStr, setup: &ProcessSetup) -> Result<(), GaveUp> {
                 Supervision::new(launched, &plan.limits, signals, starter, guard.as_mut(), since);
             match announced {
                 Ok(json) => status_pipe::send(&json),
-                // A run that nobody can find again is not to be.
+                // A run without a status could not be found again, so it must not continue.
                 Err(error) => supervision.spool_failed(&error),
             }
             let report = supervision.run_to_end();
@@ -186,12 +186,13 @@ fn execute(directory: &OsStr, setup: &ProcessSetup) -> Result<(), GaveUp> {
     release_caches();
     let json = finish(&spool, last_slot, &status).map_err(GaveUp::Write)?;
     status_pipe::send(&json);
-    // Whoever has waited for it goes first; what is left to do here is to end.
+    // Let the waiters run first: this process has nothing left to do but to exit.
     std::thread::yield_now();
     Ok(())
 }
 
-/// From here on the run can be found without the plan. Answers what was written down.
+/// Publishes the first status and removes the plan: from here on the run can be found without it. Returns the written
+/// bytes.
 fn announce(
     spool: &LockedSpool,
     plan: &RunPlan,
@@ -205,10 +206,10 @@ fn announce(
 }
 
 fn finish(spool: &LockedSpool, slot: StatusSlot<'_>, status: &RunStatus) -> io::Result<Vec<u8>> {
-    // Secrets first: a status that says "ended" must be true of them too.
+    // Secrets first: an ended status implies that they are gone.
     let cleared = spool.remove_private_files().and_then(|()| spool.remove_plan());
     let json = slot.publish(status)?;
-    // After the status: killed in between, the recovery would report nothing of it.
+    // After the status: if the supervisor were killed in between, the recovery would not report the quarantined paths.
     let is_over =
         matches!(&status.state, RunState::Ended(report) if !matches!(report.tree, TreeEnd::LeftAlive { .. }));
     if is_over {

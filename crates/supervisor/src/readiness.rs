@@ -1,4 +1,4 @@
-//! Whether there is something to be read: asked, or waited for in the async runtime.
+//! Readiness of files: polled, or awaited through the async runtime.
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
@@ -9,13 +9,13 @@ use tokio::io::unix::AsyncFd;
 
 use crate::os::{InotifyWatch, ProcessHandle};
 
-/// A file whose descriptor stays open and the same for as long as the value lives.
+/// A file that keeps its descriptor for the lifetime of the value.
 pub trait Waitable: AsRawFd {}
 impl Waitable for OwnedFd {}
 impl Waitable for ProcessHandle {}
 impl Waitable for InotifyWatch {}
 
-/// Registers a file with the runtime, to be waited for until it is readable.
+/// Registers a file with the runtime for read readiness.
 #[expect(unsafe_code, reason = "tokio cannot check that a file keeps its descriptor")]
 pub fn register_readable<T: Waitable>(file: T) -> io::Result<AsyncFd<T>> {
     // SAFETY: `Waitable` is implemented here for three types only; each owns its descriptor, never replaces it, and closes it
@@ -23,7 +23,7 @@ pub fn register_readable<T: Waitable>(file: T) -> io::Result<AsyncFd<T>> {
     unsafe { AsyncFd::register_with_interest(file, Interest::READABLE) }.map_err(io::Error::from)
 }
 
-/// Whether there is something to be read now, be it the end.
+/// Returns whether a read would not block, be it at the end of the file.
 pub fn is_readable(file: impl AsFd) -> io::Result<bool> {
     let at_once = Timespec { tv_sec: 0, tv_nsec: 0 };
     Ok(poll(&mut [PollFd::new(&file, PollFlags::IN)], Some(&at_once))? > 0)

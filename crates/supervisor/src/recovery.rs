@@ -1,4 +1,4 @@
-//! Ending what a killed supervisor has left, and writing down that it was so.
+//! Recovers runs whose supervisor was killed: kills the survivors and writes the final status.
 
 use std::collections::HashSet;
 use std::fs;
@@ -19,30 +19,30 @@ use crate::path_guard::PathGuard;
 use crate::spool::Spool;
 use crate::spool_files::{ERROR, OUTPUT};
 
-/// How long processes that do not even end on SIGKILL are waited for.
+/// The maximum wait for processes to die after SIGKILL.
 const KILL_TIMEOUT: Duration = Duration::from_secs(10);
-/// How long a supervisor that has just been killed may still hold its directory.
+/// The time a killed supervisor may take until the kernel releases its lock.
 const EXIT_GRACE: Duration = Duration::from_millis(500);
 const POLL_INTERVAL: Duration = Duration::from_millis(5);
-/// How many passes in a row must find nothing. A process that forks and ends between the reading of the table and the reading
-/// of its environment hides from one look, and its child from the same one; hardly from three.
+/// The number of consecutive passes that must find no process. A process that forks and exits between the reading of the
+/// table and of its environment hides from one pass, and so does its child; hardly from three.
 const CLEAN_PASSES: u32 = 3;
-/// How many passes a machine on which processes come and go all the time gets for that.
+/// The maximum number of passes on a machine where processes come and go all the time.
 const MAX_PASSES: u32 = 40;
 
-/// Ends every process that a dead supervisor has left of a run, writes the run's last status and returns its report. A run
-/// that has ended already is left as it is, unless some of its processes could not be ended then; one whose supervisor lives
-/// is refused.
+/// Kills all surviving processes of a run whose supervisor is dead, writes the final status and returns the report. An
+/// ended run is not touched, unless some of its processes could not be killed. A run with a living supervisor is an
+/// error.
 ///
-/// Blocks for as long as the processes take to die, some ten seconds at most. Any number of programs may call it at once.
+/// Blocks until the processes are dead, ten seconds at most. Safe to call concurrently from any number of programs.
 pub fn recover(directory: &Path) -> Result<RunReport, RecoverError> {
     recover_run(directory, false, &End::SupervisorLost)
 }
 
-/// Ends a run whose status cannot be read, so that its supervisor and processes are only known by the open directory that the
-/// supervisor has as its stdin. It is asked first; one that still holds the directory after ten seconds is killed with its tree.
+/// Stops a run with an unreadable status. Its supervisor is identified only by its stdin, which is the open directory.
+/// Sends SIGTERM first, and kills a supervisor that is alive after ten seconds with its tree.
 ///
-/// Blocks for as long as that takes.
+/// Blocks until the supervisor has exited.
 pub fn stop_unreadable_run(directory: &Path) -> io::Result<()> {
     let give_up_at = Instant::now() + KILL_TIMEOUT;
     let supervisors = os::find_supervisors(directory)?;
@@ -61,7 +61,7 @@ pub fn stop_unreadable_run(directory: &Path) -> io::Result<()> {
     Ok(())
 }
 
-/// Kills the supervisor of a directory, which is only known by the open directory that it has as its stdin, with its tree.
+/// Kills the supervisor of a directory, identified only by its stdin, with its process tree.
 pub(crate) fn kill_supervisor(directory: &Path) -> io::Result<()> {
     for (supervisor, identity) in os::find_supervisors(directory)? {
         kill_with_tree(&supervisor, identity)?;
@@ -69,8 +69,8 @@ pub(crate) fn kill_supervisor(directory: &Path) -> io::Result<()> {
     Ok(())
 }
 
-/// Kills a supervisor and its process tree. The tree first: while its subreaper is there, no process can leave the tree.
-/// Processes that are left are found again and reported by the recovery.
+/// Kills a supervisor and its process tree. The tree first: while its subreaper exists, no process can leave the tree.
+/// The recovery finds and reports processes that survive.
 pub(crate) fn kill_with_tree(supervisor: &ProcessHandle, identity: ProcessIdentity) -> io::Result<()> {
     supervisor.suspend()?;
     sweep(|| os::kill_below(identity))?;
@@ -78,13 +78,14 @@ pub(crate) fn kill_with_tree(supervisor: &ProcessHandle, identity: ProcessIdenti
     Ok(())
 }
 
-/// Recovers a run for a program that may have seen its supervisor die, or has killed it for the given reason.
+/// Recovers a run for a program that may have observed the exit of its supervisor, or has killed it for the given
+/// reason.
 pub(crate) fn recover_run(
     directory: &Path,
     observed_exit: bool,
     end: &End,
 ) -> Result<RunReport, RecoverError> {
-    // Whoever holds the directory is its writer, so nobody else is: neither a supervisor nor another recovery.
+    // The lock excludes supervisors and other recoveries.
     let locked = lock_spool(&Spool::at(directory))?;
     let boot_id = os::boot_id().map_err(RecoverError::Sweep)?;
     let status = match locked.status()? {
@@ -108,21 +109,21 @@ pub(crate) fn recover_run(
         _ => {
             let survivors = Survivors::new(status.run_id, dead);
             let (tree, ended) = sweep(|| survivors.kill()).map_err(RecoverError::Sweep)?;
-            // In this boot its processes may have gone on until now. In an earlier one nothing did after its last word.
+            // In this boot its processes may have run until now; in an earlier one, no longer than their last output.
             let ran_until = if status.boot_id == boot_id { None } else { locked.last_output_ms() };
             let end = end.clone();
             RunReport { end, descendants_ended: ended, ..lost_report(&locked, &status, tree, ran_until) }
         }
     };
     let mut report = report;
-    // Only now: a process that was left could have created them again.
+    // Only after the kill: a surviving process could create the paths again.
     let directory = std::path::absolute(directory).unwrap_or_else(|_| directory.to_owned());
     if let Some(guard) =
         PathGuard::from_spool(&locked, &directory, status.run_id).map_err(RecoverError::Sweep)?
     {
         let quarantined = guard.sweep(&locked);
         if let Some(SandboxReport::Confined(confined)) = &mut report.sandbox {
-            // Beside those of killed runs that it had recovered itself.
+            // In addition to those of killed runs that this run had recovered itself.
             confined.quarantined.retain(|entry| !quarantined.contains(entry));
             confined.quarantined.extend(quarantined);
         }
@@ -143,20 +144,20 @@ fn write_final_status(locked: &LockedSpool, status: RunStatus, report: &RunRepor
     Ok(())
 }
 
-/// Whether nothing about a run can change any more.
+/// Returns whether nothing about a run can change any more.
 ///
-/// Not so when some of its processes could not be ended; nor when its status says "ended" while the files beside it are
-/// shorter than it says: then it was written before the machine lost_report power, what is missing may have been the answer, and the
-/// run counts as lost_report.
+/// False if some of its processes could not be killed. Also false if the files are shorter than an ended status claims:
+/// the machine lost power after the status was written, the missing bytes may contain the answer, and the run counts as
+/// lost.
 pub(crate) fn is_final(spool: &Spool, boot_id: &str, report: &RunReport) -> bool {
     let same_boot = os::boot_id().is_ok_and(|now| now == boot_id);
-    // A file that was removed is no loss of power.
+    // A file that was removed is not a power loss.
     let is_whole = |path: PathBuf, bytes: u64| fs::metadata(path).map_or(true, |file| file.len() >= bytes);
     let whole = is_whole(spool.output(), report.output_bytes) && is_whole(spool.error(), report.error_bytes);
     (same_boot || whole) && !matches!(report.tree, TreeEnd::LeftAlive { .. })
 }
 
-/// The supervisor was killed before its first word; the agent may have been started all the same.
+/// Returns a status for a run whose supervisor was killed before its first status. The agent may have been started.
 fn placeholder_status(run_id: RunId, boot_id: &str) -> RunStatus {
     let nobody = ProcessIdentity { pid: 0, start_ticks: u64::MAX };
     RunStatus {
@@ -171,8 +172,8 @@ fn placeholder_status(run_id: RunId, boot_id: &str) -> RunStatus {
     }
 }
 
-/// Waits until nobody else writes to the spool: a living supervisor is an error, one that is dying and another recovery are
-/// soon done.
+/// Waits for the lock on the spool. A living supervisor is an error; a dying one and another recovery release the lock
+/// soon.
 fn lock_spool(spool: &Spool) -> Result<LockedSpool, RecoverError> {
     let started = Instant::now();
     loop {
@@ -194,7 +195,7 @@ fn lock_spool(spool: &Spool) -> Result<LockedSpool, RecoverError> {
     }
 }
 
-/// Kills what is found until nothing is found any more; says how sure that is, and how many there were.
+/// Kills processes until a pass finds none. Returns how certain that is, and the number of killed processes.
 pub(crate) fn sweep(kill: impl Fn() -> io::Result<KillPass>) -> io::Result<(TreeEnd, u32)> {
     let give_up_at = Instant::now() + KILL_TIMEOUT;
     let count = |number: usize| u32::try_from(number).unwrap_or(u32::MAX);
@@ -235,7 +236,7 @@ fn lost_report(locked: &LockedSpool, status: &RunStatus, tree: TreeEnd, ran_unti
     }
 }
 
-/// Returns what locked of a sandbox whose supervisor was killed: nobody moved new paths until now.
+/// Lowers the safeguard of protected paths in the report: no supervisor moved new paths until now.
 fn without_supervisor(mut sandbox: SandboxReport) -> SandboxReport {
     if let SandboxReport::Confined(confined) = &mut sandbox
         && !confined.policy.protected.is_empty()
@@ -251,47 +252,47 @@ fn without_supervisor(mut sandbox: SandboxReport) -> SandboxReport {
     sandbox
 }
 
-/// Why a run could not be recovered.
+/// An error of the recovery of a run.
 #[derive(Debug, thiserror::Error)]
 pub enum RecoverError {
-    /// Nothing is lost_report yet.
-    #[error("the run in `{}` has a living supervisor", directory.display())]
+    /// The supervisor is alive.
+    #[error("the supervisor of the run in `{}` is still running", directory.display())]
     StillRunning {
         /// The spool.
         directory: PathBuf,
     },
-    /// No run was ever started there, or all its files were removed.
+    /// There is no run in the directory, or all its files were removed.
     #[error("there is no run in `{}`", directory.display())]
     NoRun {
         /// The spool.
         directory: PathBuf,
     },
-    /// The spool is gone or not ours.
+    /// The directory is missing or belongs to another user.
     #[error("cannot open the spool `{}`", directory.display())]
     Open {
         /// The spool.
         directory: PathBuf,
-        /// What the operating system said.
+        /// The cause.
         source: io::Error,
     },
     /// The spool cannot be read.
     #[error(transparent)]
     Spool(#[from] SpoolError),
-    /// The survivors cannot be looked for.
-    #[error("cannot look for the processes of the run")]
+    /// The surviving processes cannot be listed.
+    #[error("cannot list the processes of the run")]
     Sweep(#[source] io::Error),
-    /// The survivors are ended, but it could not be written down.
+    /// The survivors are dead, but the status could not be written.
     #[error("cannot write to the spool `{}`", directory.display())]
     Write {
         /// The spool.
         directory: PathBuf,
-        /// What the operating system said.
+        /// The cause.
         source: io::Error,
     },
 }
 
 impl RecoverError {
-    /// Whether it may pass: the run lives, or the machine lacks something for now.
+    /// Returns whether a retry may succeed: the run is alive, or the machine ran out of a resource.
     pub fn is_transient(&self) -> bool {
         match self {
             Self::StillRunning { .. } => true,
@@ -303,15 +304,15 @@ impl RecoverError {
         }
     }
 
-    /// What to do about it.
+    /// Returns a remedy for the user.
     pub fn hint(&self) -> &'static str {
         match self {
             Self::StillRunning { .. } => "wait for the run, or stop it",
-            Self::NoRun { .. } => "check the path; every run has a directory of its own",
-            Self::Open { .. } => "check that the directory is there and belongs to you",
+            Self::NoRun { .. } => "check the path of the run",
+            Self::Open { .. } => "check that the directory exists and belongs to you",
             Self::Spool(error) => error.hint(),
             Self::Sweep(_) => "check that /proc is mounted and that files can still be opened",
-            Self::Write { .. } => "check the free space and the rights of the directory",
+            Self::Write { .. } => "check the free space and the permissions of the directory",
         }
     }
 }

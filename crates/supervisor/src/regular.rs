@@ -1,7 +1,7 @@
-//! Opening files that another program may have replaced.
+//! Opens files that another program may have replaced.
 //!
-//! A FIFO in place of a file would block whoever opens it, a device may never end, and a link leads anywhere. Anything that is
-//! not a regular file is refused, without waiting.
+//! Opening a FIFO would block, a device may never reach its end, and a symbolic link leads anywhere. Anything but a
+//! regular file is rejected without blocking.
 
 use std::fs::File;
 use std::io::{self, Read};
@@ -13,17 +13,17 @@ use rustix::io::Errno;
 
 const MODE: Mode = Mode::RUSR.union(Mode::WUSR);
 
-/// Opens a regular file for reading; anything else is an error, and so is a symbolic link.
+/// Opens a regular file for reading. Anything else is an error, including a symbolic link.
 pub fn open_regular(path: &Path) -> io::Result<File> {
     open_regular_at(CWD, path, OFlags::RDONLY)
 }
 
-/// Creates or truncates a regular file for writing, with mode 0600; anything else in its place is an error.
+/// Creates or truncates a regular file with mode 0600. Anything else at that path is an error.
 pub fn create_regular(path: &Path) -> io::Result<File> {
     open_regular_at(CWD, path, OFlags::WRONLY | OFlags::CREATE | OFlags::TRUNC)
 }
 
-/// Reads a regular file; anything else is an error, and so is a symbolic link.
+/// Reads a regular file. Anything else is an error, including a symbolic link.
 pub fn read_regular(path: &Path) -> io::Result<Vec<u8>> {
     let mut bytes = Vec::new();
     open_regular(path)?.read_to_end(&mut bytes)?;
@@ -31,18 +31,19 @@ pub fn read_regular(path: &Path) -> io::Result<Vec<u8>> {
 }
 
 pub(crate) fn open_regular_at(directory: impl AsFd, path: &Path, flags: OFlags) -> io::Result<File> {
-    // Not truncated by the open: a device or a file behind a link must not lose anything.
+    // Truncated only after the type check: O_TRUNC could destroy a device or the target of a link.
     let truncate = flags.contains(OFlags::TRUNC);
     let flags = flags.difference(OFlags::TRUNC) | OFlags::CLOEXEC | OFlags::NOFOLLOW | OFlags::NOCTTY;
     let file = match openat(directory, path, flags | OFlags::NONBLOCK, MODE) {
-        // A link; a FIFO without a reader, a socket or a device without a driver; a directory that was to be written.
+        // ELOOP: a link. ENXIO, ENODEV: a FIFO without a reader, a socket, a device without a driver. EISDIR: a
+        // directory.
         Err(Errno::LOOP | Errno::NXIO | Errno::NODEV | Errno::ISDIR) => return Err(not_regular()),
         file => file?,
     };
     if FileType::from_raw_mode(fstat(&file)?.st_mode) != FileType::RegularFile {
         return Err(not_regular());
     }
-    // The flag is shared with every process that the file is handed to.
+    // O_NONBLOCK belongs to the open file description, so every process that inherits the file would get it.
     fcntl_setfl(&file, fcntl_getfl(&file)?.difference(OFlags::NONBLOCK))?;
     let file = File::from(file);
     if truncate {
@@ -51,7 +52,7 @@ pub(crate) fn open_regular_at(directory: impl AsFd, path: &Path, flags: OFlags) 
     Ok(file)
 }
 
-/// Opens the directory of a run. A FIFO or a link in its place is refused.
+/// Opens the directory of a run. Anything but a directory is rejected, including a symbolic link.
 pub(crate) fn open_directory(path: &Path) -> io::Result<OwnedFd> {
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     Ok(openat(CWD, path, flags, Mode::empty())?)

@@ -1,4 +1,4 @@
-//! Proving a sandbox without a run: for whoever asks whether this machine can confine.
+//! Tests a sandbox without a run, to report whether this machine can enforce a policy.
 
 use std::fs::File;
 use std::io;
@@ -10,34 +10,34 @@ use sandbox::{Refusal, Settled, Tier};
 
 use crate::Supervisor;
 
-/// What a sandbox of this machine is made of, proven.
+/// A sandbox that has passed its self-test on this machine.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ProvenSandbox {
-    /// In words: namespaces, Landlock, seccomp.
+    /// Its mechanisms: namespaces, Landlock, seccomp.
     pub made_of: String,
-    /// Whether there are namespaces, without which less is held.
+    /// Whether namespaces are available. Without them, fewer safeguards are enforced.
     pub namespaces: bool,
-    /// Whether writes outside of the policy are held.
+    /// Whether writes outside the policy are blocked.
     pub holds_writes: bool,
-    /// Whether the number of processes that a policy allows holds; not for root where no cgroup counts them.
+    /// Whether the process limit is enforced. Without a cgroup it is not enforced for root.
     pub counts_processes: bool,
-    /// What a probe came to.
+    /// The result of the probe.
     pub proof: Proof,
 }
 
-/// Why there is no sandbox.
+/// An error of the self-test.
 #[derive(Debug, thiserror::Error)]
 pub enum NoSandbox {
     /// The supervisor's program cannot be opened.
     #[error("cannot open the supervisor's program")]
     Program(#[source] io::Error),
-    /// It is not there, or does not hold.
+    /// The sandbox is unavailable or failed its self-test.
     #[error(transparent)]
     Refused(#[from] Refusal),
 }
 
 impl NoSandbox {
-    /// What to do about it.
+    /// Returns a remedy for the user.
     pub fn hint(&self) -> &'static str {
         match self {
             Self::Program(_) => "install all of Switchboard: `cargo install --path crates/switchboard`",
@@ -47,9 +47,9 @@ impl NoSandbox {
 }
 
 impl Supervisor {
-    /// Lets a probe loose in the sandbox of a policy, as before the first run with it. Blocks for a moment.
+    /// Runs the self-test of a policy's sandbox, as before its first run. Blocks.
     ///
-    /// `scratch` is a directory for the probe's files, `search_path` the `PATH` in which bubblewrap is looked up.
+    /// `scratch` is a directory for the files of the probe, `search_path` the `PATH` in which bubblewrap is looked up.
     pub fn prove(
         &self,
         confinement: &Confinement,
@@ -63,8 +63,8 @@ impl Supervisor {
         let namespaces = if has_namespaces { "namespaces (bubblewrap), " } else { "" };
         let seccomp = if machine.seccomp { ", seccomp" } else { "" };
         let cgroup = match &machine.cgroup {
-            Some(cgroup) if cgroup.memory && cgroup.processes => ", a cgroup that bounds and kills",
-            Some(_) => ", a cgroup that kills",
+            Some(cgroup) if cgroup.memory && cgroup.processes => ", cgroup (limits and kill)",
+            Some(_) => ", cgroup (kill only)",
             None => "",
         };
         Ok(ProvenSandbox {

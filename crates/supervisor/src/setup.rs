@@ -6,7 +6,7 @@ use model::ProcessIdentity;
 
 use crate::os::{self, SignalReader};
 
-/// What a supervisor is before it knows what is to be run.
+/// The process state of a supervisor that is ready to execute a plan.
 #[derive(Debug)]
 pub struct ProcessSetup {
     pub signals: SignalReader,
@@ -15,7 +15,7 @@ pub struct ProcessSetup {
 
 impl ProcessSetup {
     pub fn new() -> io::Result<Self> {
-        // First of all: a signal that was ignored until now must not end it.
+        // Block first: restoring a default disposition would otherwise let a pending signal kill this process.
         let signals = SignalReader::block()?;
         os::reset_ignored_signals();
         let PreforkSetup { identity } = PreforkSetup::new()?;
@@ -23,7 +23,7 @@ impl ProcessSetup {
     }
 }
 
-/// The same, as far as it can be had without listening to signals, in a process that heeds them all.
+/// The part of [`ProcessSetup`] that needs no signal mask. An idle preforked process still dies from any signal.
 pub struct PreforkSetup {
     identity: ProcessIdentity,
 }

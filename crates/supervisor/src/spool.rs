@@ -1,15 +1,15 @@
-//! The directory of a run's files, for those who read it.
+//! Read access to a spool, the directory of a run's files.
 //!
-//! | file | what it is | written by |
+//! | file | content | written by |
 //! | --- | --- | --- |
-//! | `plan.json`, `stdin`, `private/` | what is to be run; the plan is removed once the agent has started, the private files once it has ended | the starter |
-//! | `output`, `error` | what the agent printed, byte for byte, only ever growing: `tail -f` works | the supervisor; made by the starter |
-//! | `status.json` | [`model::RunStatus`], replaced as a whole at the start and at the end | the supervisor, or the recovery |
-//! | `status.first`, `status.next` | room kept free for the two statuses, so that a full disk cannot keep them from being written | the supervisor; the second is reserved by the starter |
-//! | `supervisor.log` | only there when the supervisor had something to complain about | the supervisor |
+//! | `plan.json`, `stdin`, `private/` | manifest, prompt and private files; the plan is removed once the agent has started, the private files once it has exited | starter |
+//! | `output`, `error` | stdout and stderr of the agent, byte for byte and append-only, so `tail -f` works | supervisor; created by the starter |
+//! | `status.json` | [`model::RunStatus`], replaced atomically at the start and at the end | supervisor or recovery |
+//! | `status.first`, `status.next` | space reserved for the two statuses, so that a full disk cannot prevent them | supervisor; the starter reserves the second |
+//! | `supervisor.log` | errors of the supervisor; missing if there were none | supervisor |
 //!
-//! Folders are for the user alone (0700), files too (0600): they hold prompts and, for a moment, secrets. Whoever holds the
-//! lock on the directory is its one writer (see `held`).
+//! Directories have mode 0700 and files 0600: they contain prompts and, temporarily, secrets. The process that holds
+//! the lock on the directory is its only writer (see `locked_spool`).
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -23,54 +23,54 @@ use crate::manifest::RunManifest;
 use crate::regular::{open_directory, read_regular};
 use crate::spool_files::{PLAN, STATUS, Versioned, parse};
 
-/// A run's directory, by its path. Making one of these touches nothing.
+/// The path of a spool. Creating a value does not touch the file system.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Spool {
     directory: PathBuf,
 }
 
 impl Spool {
-    /// The spool in that directory, which need not exist yet.
+    /// Returns the spool in a directory, which need not exist yet.
     pub fn at(directory: impl Into<PathBuf>) -> Self {
         Self { directory: directory.into() }
     }
 
-    /// The directory itself.
+    /// Returns the directory itself.
     pub fn directory(&self) -> &Path {
         &self.directory
     }
 
-    /// Where the agent's stdout is.
+    /// Returns the path of the agent's stdout.
     pub fn output(&self) -> PathBuf {
         self.directory.join("output")
     }
 
-    /// Where the agent's stderr is.
+    /// Returns the path of the agent's stderr.
     pub fn error(&self) -> PathBuf {
         self.directory.join("error")
     }
 
-    /// Where the status is.
+    /// Returns the path of the status file.
     pub fn status_file(&self) -> PathBuf {
         self.directory.join(STATUS)
     }
 
-    /// Where the private files of a plan are while it runs.
+    /// Returns the directory of the plan's private files, which exists during the run.
     pub fn private(&self) -> PathBuf {
         self.directory.join("private")
     }
 
-    /// Returns where the paths are that were moved out of the workspace; missing unless there was one.
+    /// Returns the directory of quarantined paths. It exists only if a path was moved out of the workspace.
     pub fn quarantine(&self) -> PathBuf {
         self.directory.join(sandbox::QUARANTINE_DIRECTORY)
     }
 
-    /// What the supervisor last wrote down; none when it has written nothing yet.
+    /// Returns the status, or `None` if the supervisor has not written one yet.
     pub fn status(&self) -> Result<Option<RunStatus>, SpoolError> {
         self.read_json(STATUS)
     }
 
-    /// What was asked for; none when the agent has been started already, or nothing was ever asked for.
+    /// Returns the manifest, or `None` if the agent has already started or no run was prepared.
     pub(crate) fn manifest(&self) -> Result<Option<RunManifest>, SpoolError> {
         self.read_json(PLAN)
     }
@@ -78,7 +78,7 @@ impl Spool {
     fn read_json<T: Versioned>(&self, name: &str) -> Result<Option<T>, SpoolError> {
         let path = self.directory.join(name);
         match read_regular(&path) {
-            // Empty is what a loss of power leaves of a file that had just been written.
+            // After a power loss, a freshly written file may be empty or zero-filled.
             Ok(bytes) if bytes.iter().all(|byte| *byte == 0) => Ok(None),
             Ok(bytes) => parse(path, &bytes).map(Some),
             Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
@@ -86,10 +86,10 @@ impl Spool {
         }
     }
 
-    /// Whether somebody writes to the directory: a supervisor or a recovery.
+    /// Returns whether a supervisor, a starter or a recovery holds the lock.
     pub fn is_locked(&self) -> io::Result<bool> {
         let directory = open_directory(&self.directory)?;
-        // Shared, so that two who ask do not take each other for a writer.
+        // A shared lock, so that concurrent readers do not mistake each other for the writer.
         match flock(&directory, FlockOperation::NonBlockingLockShared) {
             Ok(()) => Ok(false),
             Err(Errno::WOULDBLOCK) => Ok(true),

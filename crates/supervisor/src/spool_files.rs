@@ -1,4 +1,4 @@
-//! The names and the format of the files in a spool.
+//! File names and file format of a spool.
 
 use std::path::PathBuf;
 
@@ -13,17 +13,17 @@ pub const STDIN: &str = "stdin";
 pub const OUTPUT: &str = "output";
 pub const ERROR: &str = "error";
 pub const PRIVATE: &str = "private";
-/// The agent's temporary files, where it has no `/tmp` of its own.
+/// The agent's temporary files, if it has no private `/tmp`.
 pub const TEMPORARY: &str = "tmp";
 pub const LOG: &str = "supervisor.log";
 pub const QUARANTINE: &str = "quarantine.json";
 pub const QUARANTINE_NEXT: &str = "quarantine.next";
 
-/// The names under which a status is written before it is one.
+/// The temporary names of a status before its rename to [`STATUS`].
 pub const STATUS_FIRST: &str = "status.first";
 pub const STATUS_NEXT: &str = "status.next";
 
-/// A file that says which format it has.
+/// A file with a format version.
 pub trait Versioned: DeserializeOwned {
     fn version(&self) -> u32;
 }
@@ -34,7 +34,7 @@ impl Versioned for RunStatus {
     }
 }
 
-/// Reads what a program of this version has written.
+/// Parses a file, and rejects one of another format version.
 pub(crate) fn parse<T: Versioned>(path: PathBuf, bytes: &[u8]) -> Result<T, SpoolError> {
     match serde_json::from_slice::<T>(bytes) {
         Ok(value) if value.version() == STATUS_VERSION => Ok(value),

@@ -1,4 +1,4 @@
-//! One stream of the agent, on its way from a socket or a pipe into the spool.
+//! Copies one stream of the agent from its socket or pipe to a file in the spool.
 
 use std::fs::File;
 use std::io;
@@ -9,10 +9,10 @@ use rustix::fs::{OFlags, fcntl_getfl, fcntl_setfl};
 
 use crate::os::{CHUNK, CopyStep, copy_bytes};
 
-/// How much is moved before the other things the supervisor waits for get a look.
+/// The maximum number of bytes per call, so that signals and the other stream are handled in time.
 const MAX_BYTES_PER_CALL: usize = 1 << 20;
 
-/// How many more bytes a run may print, on all its streams.
+/// The number of bytes that a run may still print, on all its streams.
 #[derive(Debug)]
 pub struct Budget(Option<u64>);
 
@@ -32,18 +32,18 @@ impl Budget {
     }
 }
 
-/// What became of the bytes that were there.
+/// The result of a copy.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Copied {
-    /// They are in the spool, or as many of them as one turn moves.
+    /// Bytes were copied; there may be more.
     Bytes,
-    /// There were none.
+    /// There was nothing to read.
     Nothing,
-    /// The budget is spent and there is more.
+    /// The budget is exhausted and there is more output.
     OverBudget,
 }
 
-/// A socket or a pipe, and the file its bytes go to.
+/// A socket or pipe, and the file that receives its bytes.
 #[derive(Debug)]
 pub struct SpooledStream {
     pipe: Option<OwnedFd>,
@@ -52,35 +52,35 @@ pub struct SpooledStream {
 }
 
 impl SpooledStream {
-    /// Joins a pipe to an empty file.
+    /// Connects a pipe to an empty file.
     pub fn new(pipe: OwnedFd, file: File) -> io::Result<Self> {
         fcntl_setfl(&pipe, fcntl_getfl(&pipe)? | OFlags::NONBLOCK)?;
         Ok(Self { pipe: Some(pipe), file, bytes: 0 })
     }
 
-    /// The pipe, for as long as somebody may write to it.
+    /// Returns the pipe, while it is open.
     pub fn pipe(&self) -> Option<BorrowedFd<'_>> {
         self.pipe.as_ref().map(AsFd::as_fd)
     }
 
-    /// How many bytes are in the file.
+    /// Returns the number of bytes in the file.
     pub fn bytes(&self) -> u64 {
         self.bytes
     }
 
-    /// Whether the file can still be reached by a name.
+    /// Returns whether the file still has a name.
     pub fn is_on_disk(&self) -> io::Result<bool> {
         Ok(self.file.metadata()?.nlink() > 0)
     }
 
-    /// Moves what is there, up to about a megabyte, without waiting.
+    /// Copies available bytes, up to about a megabyte, without blocking.
     pub fn copy(&mut self, budget: &mut Budget) -> io::Result<Copied> {
         let before = self.bytes;
         while self.bytes - before < MAX_BYTES_PER_CALL as u64 {
             let Some(pipe) = &self.pipe else { break };
             let limit = budget.left().min(MAX_BYTES_PER_CALL);
             if limit == 0 {
-                // Only a byte too many is over the limit; an end is not.
+                // Only another byte exceeds the limit; an end of file does not.
                 match rustix::io::read(pipe, &mut [0_u8]) {
                     Ok(0) => self.pipe = None,
                     Ok(_) => return Ok(Copied::OverBudget),
@@ -93,8 +93,8 @@ impl SpooledStream {
                 CopyStep::Bytes(count) => {
                     self.bytes += count as u64;
                     budget.spend(count);
-                    // All that was there: the next byte wakes this up again. An agent that prints line by line is asked once a
-                    // line then, and not twice.
+                    // A short read: the pipe is empty, and the next byte wakes the supervisor. Saves a second read per
+                    // line.
                     if count < CHUNK.min(limit) {
                         break;
                     }
@@ -106,7 +106,7 @@ impl SpooledStream {
         Ok(if self.bytes > before { Copied::Bytes } else { Copied::Nothing })
     }
 
-    /// Reads no more; a writer finds the pipe broken.
+    /// Closes the pipe; further writes of the agent fail with EPIPE.
     pub fn close(&mut self) {
         self.pipe = None;
     }

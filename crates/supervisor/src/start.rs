@@ -1,4 +1,4 @@
-//! Starting a supervisor. The one place where one is spawned.
+//! Starts supervisors. The only place where one is spawned.
 
 use std::env;
 use std::ffi::OsStr;
@@ -25,24 +25,24 @@ use crate::spool::Spool;
 use crate::status_pipe::{StartupReply, StatusPipe};
 use crate::watchdog::{CHECK_EVERY, STRIKES};
 
-/// How long a supervisor may take until the agent runs. Long enough for any machine that is not lost.
+/// The default time from the spawn of a supervisor to its startup reply. Generous, for slow machines.
 const STARTUP_TIMEOUT: Duration = Duration::from_mins(1);
 
-/// Where the supervisor's program is.
+/// Starts runs, each under its own supervisor process.
 #[derive(Debug, Clone)]
 pub struct Supervisor {
     program: PathBuf,
     is_embedded: bool,
     startup_timeout: Duration,
-    /// Where supervisors come from, when that is to be kept.
+    /// Forks supervisors; `None` inside until it is started, or after it was lost.
     fork_server: Option<Arc<Mutex<Option<ForkServer>>>>,
 }
 
 impl Supervisor {
-    /// The name of the supervisor's executable, as it is installed beside the others.
+    /// The file name of the supervisor's executable.
     pub const EXECUTABLE: &str = "switchboard-supervisor";
 
-    /// The executable at that path, whose `main` is [`crate::main`].
+    /// Uses the executable at a path. Its `main` is [`crate::main`].
     pub fn at(program: impl Into<PathBuf>) -> Self {
         Self {
             program: program.into(),
@@ -52,27 +52,28 @@ impl Supervisor {
         }
     }
 
-    /// The `switchboard-supervisor` that was installed beside the running program.
+    /// Uses the `switchboard-supervisor` that is installed beside the running program.
     pub fn beside_this_program() -> Result<Self, StartError> {
         let program = this_program()?.with_file_name(Self::EXECUTABLE);
         if program.exists() { Ok(Self::at(program)) } else { Err(StartError::NoSupervisor { program }) }
     }
 
-    /// The running program itself, which must call [`crate::run_if_asked`] first in its `main`. For programs that embed this
-    /// library and are shipped as one file.
+    /// Uses the running program itself, which must call [`crate::run_if_asked`] first in its `main`. For programs that
+    /// embed this library and ship as one file.
     pub fn this_program() -> Result<Self, StartError> {
-        // Not by its path: the file may have been replaced by a newer version since this program was started.
+        // `/proc/self/exe` instead of the path: an upgrade may have replaced the file since this program started.
         Ok(Self { is_embedded: true, ..Self::at(os::THIS_PROGRAM) })
     }
 
-    /// Keeps a process from which supervisors are forked, so that the second run and all later ones start in less than half
-    /// the time. For programs that start many; it ends with the last copy of this value, or with the program. Copies share it.
+    /// Forks supervisors from a fork server, so that the second and every later run start in less than half the time.
+    /// For programs that start many runs. The fork server exits with the last clone of this value, or with the program.
+    /// Clones share it.
     #[must_use]
     pub fn with_fork_server(self) -> Self {
         Self { fork_server: Some(Arc::default()), ..self }
     }
 
-    /// Gives a supervisor that long until the agent runs, instead of a minute.
+    /// Replaces the startup timeout of one minute.
     #[must_use]
     pub fn with_startup_timeout(self, timeout: Duration) -> Self {
         Self { startup_timeout: timeout, ..self }
@@ -82,20 +83,19 @@ impl Supervisor {
         &self.program
     }
 
-    /// Starts a run in a directory of its own, which is made when it is missing.
+    /// Starts a run in its own directory, which is created if it is missing.
     ///
-    /// Returns when the agent is running or has failed to start; the latter is how the run *ended*
-    /// ([`model::End::NotStarted`]) and no error here. The run goes on when this program ends,
-    /// unless the plan says otherwise ([`model::RunLifetime`]).
+    /// Returns when the agent is running or has failed to start. The latter is an outcome of the run
+    /// ([`model::End::NotStarted`]) and not an error here. The run continues after this program exits, unless the plan
+    /// forbids it ([`model::RunLifetime`]).
     ///
-    /// Dropping the future leaves a run that may have started: [`crate::attach`] finds it. Writes the prompt to a file before
-    /// it awaits anything, which takes a moment for a large one.
+    /// If the future is dropped, the run may have started; [`crate::attach`] finds it. Writes the prompt to a file
+    /// before the first await point, which blocks briefly for a large prompt.
     pub async fn start(&self, directory: &Path, plan: &RunPlan) -> Result<Run, StartError> {
         self.prepare(directory, plan)?.start().await
     }
 
-    /// Makes everything ready for a run, so that nothing but its start is left to be done. For programs that have to wait for
-    /// something else before they may start it.
+    /// Prepares a run, so that only its start remains. For programs that must wait for something else in between.
     pub fn prepare(&self, directory: &Path, plan: &RunPlan) -> Result<PreparedRun<'_>, StartError> {
         plan.check()?;
         let spool = Spool::at(std::path::absolute(directory).map_err(StartError::Directory)?);
@@ -104,22 +104,22 @@ impl Supervisor {
         Ok(PreparedRun { supervisor: self, spool, locked: Some(locked), is_new })
     }
 
-    /// Has a supervisor begin on what was laid down, and hears its first word.
+    /// Spawns a supervisor for a prepared run and waits for its startup reply.
     async fn execute(&self, spool: Spool, locked: LockedSpool, is_new: bool) -> Result<Run, StartError> {
         let cannot_spawn = |source| StartError::Spawn { program: self.program.clone(), source };
         let (pipe, child) = self.spawn_supervisor(&spool, &locked).map_err(|error| {
             discard_run(&locked, is_new.then_some(spool.directory()));
             cannot_spawn(error)
         })?;
-        // From here on the directory is in the supervisor's hands alone.
+        // From here on only the supervisor holds the lock.
         drop(locked);
         let reply = self.wait_for_reply(&pipe, &spool, child.is_none()).await;
-        // While the agent begins: the next run will find it ready.
+        // While the agent starts: this costs the caller no time, and the next run finds the fork server ready.
         self.ensure_fork_server();
         let message = match reply {
             Ok(StartupReply::Status(status)) => return Ok(Run::started(spool, &status, pipe, child)?),
             Ok(StartupReply::Ready) => {
-                // It runs, whether or not its word can be read.
+                // The status was too long for the pipe. The run has started even if its status cannot be read.
                 let status = spool.status().map_err(AttachError::from)?;
                 let status = status.ok_or_else(|| AttachError::NoRun { spool: spool.clone() })?;
                 return Ok(Run::started(spool, &status, pipe, child)?);
@@ -131,7 +131,7 @@ impl Supervisor {
                 message
             }
         };
-        // It has closed its stdout or was killed, so it is at its end. It may have started the agent before.
+        // Its stdout is closed or it was killed, so it is about to exit. It may have started the agent before.
         if let Some(mut child) = child {
             let _ = child.wait().await;
         }
@@ -139,18 +139,19 @@ impl Supervisor {
         let recovered = tokio::task::spawn_blocking(move || {
             let recovered = recover(&directory);
             if let Ok(Some(locked)) = LockedSpool::try_lock(&directory) {
-                // What its supervisor has said may be there, and who counts the runs of something counts this one.
+                // Keep the directory: it may contain `supervisor.log`, and callers that number their runs count this
+                // one.
                 discard_run(&locked, None);
             }
             recovered
         });
-        // Whatever it finds, the supervisor's own words say more.
+        // The supervisor's own message is more specific than any result of the recovery.
         let _ = recovered.await;
         Err(StartError::GaveUp { message })
     }
 
-    /// Hears the first word. Continues a supervisor that is suspended before it, and gives one up that is suspended again and
-    /// again: an agent that runs already may do that, and would never let it speak.
+    /// Waits for the startup reply. Continues a suspended supervisor, and gives up on one that is suspended repeatedly:
+    /// a hostile agent that already runs can do that to prevent the reply.
     async fn wait_for_reply(
         &self,
         pipe: &StatusPipe,
@@ -171,16 +172,16 @@ impl Supervisor {
             }
             strikes += u32::from(os::resume_supervisor(spool.directory()));
             if strikes > STRIKES {
-                return Ok(StartupReply::Nothing("it was suspended again and again".to_owned()));
+                return Ok(StartupReply::Nothing("it was suspended repeatedly".to_owned()));
             }
             if Instant::now() >= give_up_at {
                 let seconds = self.startup_timeout.as_secs();
-                return Ok(StartupReply::Nothing(format!("it said nothing for {seconds} s")));
+                return Ok(StartupReply::Nothing(format!("it did not reply within {seconds} s")));
             }
         }
     }
 
-    /// Has a supervisor begin on a directory: one from the fork_server, or else one that is a process of ours.
+    /// Spawns a supervisor, through the fork server if there is one, and otherwise as a child of this process.
     fn spawn_supervisor(
         &self,
         spool: &Spool,
@@ -197,7 +198,7 @@ impl Supervisor {
             if running.fork_supervisor(locked, spool.directory(), tx.as_fd()).is_ok() {
                 return Ok((pipe, None));
             }
-            // It is gone, or so far behind that it is of no use.
+            // It has exited, or its socket is full.
             fork_server.as_deref_mut().and_then(Option::take);
         }
         drop(fork_server);
@@ -211,7 +212,7 @@ impl Supervisor {
         Some(self.fork_server.as_ref()?.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// Without one, the next run starts as it would have without any of this.
+    /// Starts the fork server if it is not running. On failure, the next supervisor is spawned as a child.
     fn ensure_fork_server(&self) {
         if let Some(mut fork_server) = self.fork_server()
             && fork_server.is_none()
@@ -223,8 +224,8 @@ impl Supervisor {
         }
     }
 
-    /// Ends a supervisor that says nothing, with the agent that it may have started. It may be suspended, and must not wake up
-    /// later with an order that was given to another; and the fork_server may be, with the order in its hands.
+    /// Kills an unresponsive supervisor and the agent that it may have started. A suspended one must not resume later
+    /// with a spool that belongs to another run; the same holds for a suspended fork server with an unread request.
     async fn kill_unresponsive(&self, spool: &Spool, child: Option<&Child>) {
         if child.is_none()
             && let Some(fork_server) = self.fork_server().and_then(|mut fork_server| fork_server.take())
@@ -232,7 +233,7 @@ impl Supervisor {
             fork_server.kill();
         }
         let directory = spool.directory().to_owned();
-        // The recovery finds the processes that cannot be killed here.
+        // Best effort: the recovery finds remaining processes.
         let _ = tokio::task::spawn_blocking(move || kill_supervisor(&directory)).await;
     }
 
@@ -242,26 +243,26 @@ impl Supervisor {
         if self.is_embedded {
             command.arg(SUPERVISOR_ARG);
         }
-        // Nothing of the caller's environment is left to be read in /proc, or to change what the supervisor does.
+        // The caller's environment must neither be readable in /proc nor influence the supervisor.
         command.arg(argument).env_clear().current_dir("/").stderr(Stdio::null());
         command
     }
 }
 
-/// A run that is ready to be started. Dropped, it is taken back: there was never one.
+/// A prepared run. Dropping it discards the files, as if there had never been a run.
 #[derive(Debug)]
-#[must_use = "nothing is started yet"]
+#[must_use = "the run is not started yet"]
 pub struct PreparedRun<'a> {
     supervisor: &'a Supervisor,
     spool: Spool,
-    /// None once it is in the supervisor's hands.
+    /// `None` once the supervisor has taken over.
     locked: Option<LockedSpool>,
-    /// Whether the directory was made for it.
+    /// Whether the directory was created for this run.
     is_new: bool,
 }
 
 impl PreparedRun<'_> {
-    /// Starts it (see [`Supervisor::start`]).
+    /// Starts the run (see [`Supervisor::start`]).
     pub async fn start(mut self) -> Result<Run, StartError> {
         let taken = || SpoolError::Taken { directory: self.spool.directory().to_owned() };
         let locked = self.locked.take().ok_or_else(taken)?;
@@ -277,7 +278,8 @@ impl Drop for PreparedRun<'_> {
     }
 }
 
-/// Takes the directory and writes down what is to be run. A directory that holds a run already is refused. Answers also whether it was made.
+/// Locks the directory and writes the files of the run. Rejects a directory that already contains a run. Also returns
+/// whether the directory was created.
 fn prepare(spool: &Spool, run_id: RunId, plan: &RunPlan) -> Result<(LockedSpool, bool), SpoolError> {
     let cannot_write = |source| SpoolError::CannotWrite { path: spool.directory().to_owned(), source };
     let taken = || SpoolError::Taken { directory: spool.directory().to_owned() };
@@ -296,8 +298,8 @@ fn prepare(spool: &Spool, run_id: RunId, plan: &RunPlan) -> Result<(LockedSpool,
     Ok((locked, is_new))
 }
 
-/// Leaves no secret of a run that never was, and not its directory if it was made for it; but the words of a supervisor stay. A disk that
-/// refuses this has refused more before.
+/// Removes the secrets of a run that never started, and its directory if it was created for it. A log of the supervisor
+/// stays. Best effort: a disk that fails here has already failed before.
 fn discard_run(locked: &LockedSpool, made: Option<&Path>) {
     let _ = locked.discard();
     let _ = made.map(std::fs::remove_dir);
@@ -313,64 +315,64 @@ fn random_bytes() -> io::Result<[u8; 16]> {
     if filled == bytes.len() {
         Ok(bytes)
     } else {
-        Err(io::Error::other("the kernel gave too few random bytes"))
+        Err(io::Error::other("the kernel returned too few random bytes"))
     }
 }
 
-/// Why a run could not be started. Nothing is running then, but after [`StartError::Listen`] and [`StartError::Attach`],
-/// which leave a run that [`crate::attach`] may find.
+/// An error of a start. No process is left running, except after [`StartError::Listen`] and [`StartError::Attach`]:
+/// then [`crate::attach`] may find the run.
 #[derive(Debug, thiserror::Error)]
 pub enum StartError {
-    /// No machine could carry the plan out.
-    #[error("the plan cannot be carried out")]
+    /// The plan is invalid.
+    #[error("the plan cannot be executed")]
     Plan(#[from] PlanError),
     /// The spool cannot be used.
     #[error(transparent)]
     Spool(#[from] SpoolError),
-    /// The directory's name cannot be made absolute.
-    #[error("cannot tell where the spool is")]
+    /// The path of the directory cannot be made absolute.
+    #[error("cannot resolve the path of the spool")]
     Directory(#[source] io::Error),
-    /// There was no randomness for a run id.
-    #[error("cannot make a run id")]
+    /// There is no randomness for a run id.
+    #[error("cannot create a run id")]
     Random(#[source] io::Error),
-    /// The operating system does not say where this program is.
-    #[error("cannot tell where this program is")]
+    /// The path of this program is unknown.
+    #[error("cannot determine the path of this program")]
     ThisProgram(#[source] io::Error),
-    /// The installation is not whole.
+    /// The installation is incomplete.
     #[error("there is no supervisor at `{}`", program.display())]
     NoSupervisor {
-        /// Where it should be.
+        /// The expected path.
         program: PathBuf,
     },
-    /// The operating system refused to start the supervisor.
+    /// The supervisor cannot be spawned.
     #[error("cannot start the supervisor `{}`", program.display())]
     Spawn {
         /// The supervisor's executable.
         program: PathBuf,
-        /// What it said.
+        /// The cause.
         source: io::Error,
     },
-    /// The supervisor cannot be heard.
-    #[error("cannot hear from the supervisor")]
+    /// The startup reply cannot be read.
+    #[error("cannot read the supervisor's reply")]
     Listen(#[source] io::Error),
-    /// The supervisor ended before it said that all is well; what it may have started has been ended.
-    #[error("the supervisor gave up: {}", if message.is_empty() { "it was ended by somebody" } else { message })]
+    /// The supervisor exited before its startup reply. Processes that it may have started have been killed.
+    #[error("the supervisor gave up: {}", if message.is_empty() { "it was killed" } else { message })]
     GaveUp {
-        /// Its own words.
+        /// The error message of the supervisor.
         message: String,
     },
-    /// The run has started and cannot be watched from here.
+    /// The run has started but cannot be watched.
     #[error("the run was started but cannot be watched")]
     Attach(#[from] AttachError),
 }
 
 impl StartError {
-    /// What to do about it.
+    /// Returns a remedy for the user.
     pub fn hint(&self) -> &'static str {
         match self {
             Self::Plan(error) => error.hint(),
             Self::Spool(error) => error.hint(),
-            Self::Directory(_) => "give the directory as an absolute path",
+            Self::Directory(_) => "specify the directory by an absolute path",
             Self::Random(_) => "check that the getrandom system call is allowed here",
             Self::ThisProgram(_) => "check that /proc is mounted",
             Self::NoSupervisor { .. } => {

@@ -1,8 +1,8 @@
-//! What a supervisor tells the program that started it: each status as it stands in the spool, a message each; or, before the first,
-//! why it gave up.
+//! The pipe through which a supervisor reports to its starter: each status as one line of JSON, or before the first one
+//! the error that made it give up.
 //!
-//! A pipe, the supervisor's stdout. It spares its starter a look into the spool at the beginning and the wait for the
-//! supervisor's own exit at the end. Nothing depends on it: whoever has no message finds everything in the spool.
+//! It is the supervisor's stdout. It saves the starter from polling the spool at the start and from waiting for the
+//! supervisor's exit at the end. Nothing depends on it: a program without the pipe finds everything in the spool.
 
 use std::io::{self, Write};
 use std::os::fd::OwnedFd;
@@ -14,14 +14,13 @@ use tokio::io::unix::AsyncFd;
 
 use crate::readiness::{is_readable, register_readable};
 
-/// Said instead of a status that is too long for a message: it stands in the spool.
+/// Sent in place of a status that is too long for an atomic write; the status is in the spool.
 const READY: &[u8] = b"ready\n";
 
-/// How much is read at once.
+/// The read size.
 const CHUNK: usize = 2 * PIPE_BUF;
 
-/// In the supervisor: lets its starter know what it has just written down. In one piece or not at all, and without waiting: the
-/// starter may be suspended, or gone.
+/// Sends a published status to the starter. Atomic and non-blocking: the starter may be suspended or gone.
 pub(crate) fn send(status: &[u8]) {
     let mut message = [status, b"\n"].concat();
     if message.len() > PIPE_BUF {
@@ -32,32 +31,32 @@ pub(crate) fn send(status: &[u8]) {
     let _ = stdout.write_all(&message).and_then(|()| stdout.flush());
 }
 
-/// The starter's end.
+/// The starter's end of the pipe.
 #[derive(Debug)]
 pub(crate) struct StatusPipe(AsyncFd<OwnedFd>);
 
-/// What was heard first.
+/// The first message of a supervisor.
 #[derive(Debug)]
 pub(crate) enum StartupReply {
-    /// The run is there.
+    /// The run has started.
     Status(Box<RunStatus>),
-    /// The same, and its status is in the spool.
+    /// The run has started; its status is in the spool.
     Ready,
-    /// There is none, for this reason.
+    /// The run has not started, for this reason.
     GaveUp(String),
-    /// Nothing, and nothing will be, for this reason.
+    /// The supervisor does not reply, for this reason.
     Nothing(String),
 }
 
 impl StatusPipe {
-    /// A message, and what the supervisor is to have as its stdout.
+    /// Creates a pipe. Returns its read end and the stdout of the supervisor.
     pub fn new() -> io::Result<(Self, OwnedFd)> {
         let (rx, tx) = pipe_with(PipeFlags::CLOEXEC)?;
         fcntl_setfl(&rx, fcntl_getfl(&rx)? | OFlags::NONBLOCK)?;
         Ok((Self(register_readable(rx)?), tx))
     }
 
-    /// Hears the supervisor out: a status, or why there is none.
+    /// Reads the first message of the supervisor.
     pub async fn startup_reply(&self) -> io::Result<StartupReply> {
         let mut received = Vec::new();
         while !received.ends_with(b"\n") {
@@ -82,11 +81,12 @@ impl StatusPipe {
         Ok(parse_reply(&received))
     }
 
-    /// Waits until there is a second word, or there will be none: in both cases the run is over, or its supervisor.
+    /// Waits for the second message or for the end of the pipe. In both cases the run or its supervisor has ended.
     pub async fn wait_closed(&self) -> io::Result<()> {
         loop {
             let mut ready = self.0.readable().await?;
-            // The first word may have left its mark. What is there now is left there, and so heard by everybody who waits.
+            // The readiness may be left over from the first message. Unread data stays in the pipe for the other
+            // waiters.
             if is_readable(self.0.get_ref())? {
                 ready.retain_ready();
                 return Ok(());
@@ -96,7 +96,7 @@ impl StatusPipe {
     }
 }
 
-/// An agent that ended at once has received both.
+/// Parses the first of the received messages. A short run may already have sent both.
 fn parse_reply(received: &[u8]) -> StartupReply {
     let first = received.split(|byte| *byte == b'\n').next().unwrap_or_default();
     if READY.strip_suffix(b"\n") == Some(first) {

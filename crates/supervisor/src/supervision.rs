@@ -1,7 +1,7 @@
-//! One run, from the started agent to the last process of its tree.
+//! Supervises one run from the start of the agent to the exit of the last process of its tree.
 //!
-//! Owns the one place where the supervisor waits, and the order in which what it woke up for is judged: what has finished
-//! first, then what failed, then what was asked, then what took too long.
+//! Owns the only blocking wait of the supervisor, and the precedence of concurrent events: completion first, then
+//! failures, then requests, then deadlines.
 
 use std::io;
 use std::os::fd::AsFd;
@@ -19,47 +19,48 @@ use crate::os::{Children, ProcessTree, SignalReader, StarterProcess, count_desce
 use crate::path_guard::PathGuard;
 use crate::spooled_stream::{Budget, Copied, SpooledStream};
 
-/// How often it is looked whether the spool is still there: a removed directory makes no file unwritable.
+/// The interval at which the spool is checked: deleting it makes no open file unwritable.
 const SPOOL_CHECK_INTERVAL: Duration = Duration::from_secs(1);
-/// How long processes that do not even end on SIGKILL are waited for.
+/// The maximum wait for processes to die after SIGKILL.
 const KILL_TIMEOUT: Duration = Duration::from_secs(10);
-/// How soon the kill is repeated, for what was started while the last one went round.
+/// The interval at which the kill is repeated, for processes forked during the previous one.
 const KILL_INTERVAL: Duration = Duration::from_millis(10);
 
-/// How often the pipes are looked at after the end; each time takes up to a megabyte a stream.
+/// The maximum number of reads after the end; each copies up to a megabyte per stream.
 const MAX_DRAIN_ROUNDS: u32 = 64;
 
-/// How far the ending of the tree has come.
+/// The progress of the shutdown of the tree.
 #[derive(Debug, Clone, Copy)]
 enum Phase {
     Running,
-    /// Everybody was asked to end.
+    /// SIGTERM was sent to all processes.
     Terminating {
         kill_at: Instant,
     },
-    /// Everybody is being killed.
+    /// SIGKILL is sent to all processes repeatedly.
     Killing {
         give_up_at: Instant,
     },
 }
 
-/// What ended a sleep.
+/// The events that ended a wait.
 #[derive(Debug, Clone, Copy)]
 struct WakeSources {
-    /// By a signal, a new name in a watched directory, or the clock: then a process may have ended or a path may have appeared.
+    /// A signal, a new name in a watched directory, or a timeout: a process may have exited or a path may have
+    /// appeared.
     by_signal: bool,
     by_output: bool,
     by_error: bool,
 }
 
 impl WakeSources {
-    /// Nobody knows, so everything is looked at.
+    /// Unknown source: check everything.
     fn all() -> Self {
         Self { by_signal: true, by_output: true, by_error: true }
     }
 }
 
-/// One run under way.
+/// A run in progress.
 #[derive(Debug)]
 pub struct Supervision<'a> {
     signals: &'a SignalReader,
@@ -109,8 +110,8 @@ impl<'a> Supervision<'a> {
         self.end = Some(End::SpoolFailed { message: error.to_string() });
     }
 
-    /// Stays until no process of the tree is left, and reports. An error of the operating system (no file or memory left for
-    /// a moment) is no reason to leave the tree alone: it is written to the log, and the next turn tries again.
+    /// Waits until no process of the tree is left, and returns the report. An error of the operating system (EMFILE,
+    /// ENOMEM) must not leave the tree unsupervised: it is logged and retried in the next iteration.
     pub fn run_to_end(mut self) -> RunReport {
         let tree = loop {
             let woken = self.wait().unwrap_or_else(|error| {
@@ -118,7 +119,7 @@ impl<'a> Supervision<'a> {
                 std::thread::sleep(KILL_INTERVAL);
                 WakeSources::all()
             });
-            // An agent that floods its pipes wakes this up often, and for nothing else.
+            // Output is the only frequent wake-up, and changes neither children nor signals.
             let stop_requested =
                 woken.by_signal && self.signals.read_pending().is_ok_and(|pending| pending.stop);
             let children = if woken.by_signal { self.tree.reap().ok() } else { None };
@@ -137,9 +138,9 @@ impl<'a> Supervision<'a> {
         self.report(tree)
     }
 
-    /// Sleeps until a stream, a signal or the clock has something to say.
+    /// Waits for a stream, a signal or a timeout.
     fn wait(&mut self) -> io::Result<WakeSources> {
-        // A pipe that is closed has nothing to say; the signals stand in its place, to keep them all in their order.
+        // A closed pipe is replaced by the signalfd, so that the indices stay fixed.
         let signals = self.signals.as_fd();
         let is_open = |stream: &'_ SpooledStream| stream.pipe().is_some();
         let watched = |file| PollFd::from_borrowed_fd(file, PollFlags::IN);
@@ -162,7 +163,7 @@ impl<'a> Supervision<'a> {
                     by_error: ready(2) && is_open(&self.error),
                 };
                 if ready(4) && self.starter.exit_fd().is_some() {
-                    // Not asked again: its end would wake this up for as long as the tree takes to end.
+                    // Stop polling it, or it would wake this loop until the tree is gone.
                     self.starter = StarterProcess::Exited;
                 }
                 Ok(woken)
@@ -184,7 +185,7 @@ impl<'a> Supervision<'a> {
         }
     }
 
-    /// Moves what the agent has printed. What it prints after its end was decided still belongs to the record.
+    /// Copies the agent's output to the spool, also after the end has been decided.
     fn copy(&mut self, woken: WakeSources, now: Instant) -> Option<End> {
         let mut verdict = None;
         let ready = [(&mut self.output, woken.by_output), (&mut self.error, woken.by_error)];
@@ -206,7 +207,7 @@ impl<'a> Supervision<'a> {
         verdict
     }
 
-    /// Decides what ends the run, once; a run that has finished keeps its own end.
+    /// Decides the outcome of the run, once. A run that has finished keeps its own outcome.
     fn decide_end(
         &mut self,
         stop_requested: bool,
@@ -242,7 +243,7 @@ impl<'a> Supervision<'a> {
         ![&self.output, &self.error].into_iter().all(|stream| stream.is_on_disk().unwrap_or(false))
     }
 
-    /// Takes the ending of the tree one step further. Says what is left when it has to be left.
+    /// Advances the shutdown of the tree by one step. Returns the number of survivors if it has to give up.
     fn advance_shutdown(&mut self, now: Instant) -> Option<TreeEnd> {
         match self.phase {
             Phase::Running if self.end.is_none() => {}
@@ -257,7 +258,7 @@ impl<'a> Supervision<'a> {
                         self.end = Some(End::Exited);
                     }
                     Ok(_) => {}
-                    Err(error) => log_error(&format!("cannot ask the tree to end: {error}")),
+                    Err(error) => log_error(&format!("cannot terminate the tree: {error}")),
                 }
                 self.phase = Phase::Terminating { kill_at: now + self.grace };
             }
@@ -280,14 +281,14 @@ impl<'a> Supervision<'a> {
         }
     }
 
-    /// Takes what is still in the pipes. With the tree gone nobody adds to it, so this does not wait for anything; a pipe that
-    /// was handed to a process outside the tree is left after a while.
+    /// Copies the rest of the output. The tree is gone, so this does not block; a pipe that was passed to a process
+    /// outside the tree is abandoned after a number of rounds.
     fn drain(&mut self) {
         let now = Instant::now();
         for _ in 0..MAX_DRAIN_ROUNDS {
             let before = self.output.bytes() + self.error.bytes();
             if let Some(end) = self.copy(WakeSources::all(), now) {
-                // Bytes of a finished agent were lost: its answer is not whole, whatever its exit says.
+                // Output of a finished agent was lost, so its answer is incomplete, whatever its exit status.
                 if matches!(self.end, None | Some(End::Exited)) {
                     self.end = Some(end);
                 }
@@ -300,7 +301,7 @@ impl<'a> Supervision<'a> {
 
     fn report(self, tree: TreeEnd) -> RunReport {
         RunReport {
-            // Nothing but its own exit ends a tree that nobody has ended.
+            // Without any other reason, the tree has exited by itself.
             end: self.end.unwrap_or(End::Exited),
             exit: self.tree.exit(),
             ended_at_ms: now_ms(),
@@ -308,7 +309,7 @@ impl<'a> Supervision<'a> {
             output_bytes: self.output.bytes(),
             error_bytes: self.error.bytes(),
             usage: usage().unwrap_or_default(),
-            descendants_ended: self.tree.descendants_signalled(),
+            descendants_ended: self.tree.descendants_signaled(),
             tree,
             sandbox: None,
         }

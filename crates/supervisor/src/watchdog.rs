@@ -1,8 +1,9 @@
-//! Decides when the limits of a run are enforced from outside, for a supervisor that does not.
+//! Decides when the limits of a run are enforced from outside, because its supervisor does not.
 //!
-//! A supervisor enforces the limits itself and reports the end. While it is suspended (SIGSTOP, a debugger) it cannot, so every
-//! program that waits for the run checks as well. It continues the supervisor first, which is enough after an accident. A
-//! supervisor that is suspended again and again is killed with its process tree. Pure: the clock is passed in.
+//! A supervisor enforces the limits itself and reports the end. While it is suspended (SIGSTOP, a debugger) it cannot,
+//! so every program that waits for the run checks the limits as well. It first continues the supervisor, which suffices
+//! after an accident. A supervisor that is suspended repeatedly is killed with its process tree. Pure: the clock is
+//! passed in.
 
 use std::time::{Duration, Instant};
 
@@ -12,11 +13,11 @@ use crate::deadlines::Deadlines;
 
 /// The time between two checks.
 pub const CHECK_EVERY: Duration = Duration::from_secs(1);
-/// The time a working supervisor has to notice a deadline or a stop request itself.
+/// The time for a working supervisor to handle a deadline or a stop request itself.
 const REACTION: Duration = Duration::from_secs(1);
 /// The number of checks that may find an overdue supervisor suspended before it is killed.
 pub const STRIKES: u32 = 3;
-/// The time an overdue supervisor that is not suspended has to end the tree, beyond the grace of the plan.
+/// The time for an overdue supervisor that is not suspended to end the tree, beyond the grace period of the plan.
 const OVERTIME: Duration = Duration::from_mins(1);
 
 /// The limits of one run, seen from outside.
@@ -39,19 +40,19 @@ pub struct Observed {
     pub suspended: bool,
 }
 
-/// The measure that a check calls for.
+/// The action that a check requires.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Measure {
     /// Nothing is overdue.
     Wait,
     /// Continue the supervisor, so that it can enforce the limit itself.
     Continue,
-    /// Kill the supervisor and the process tree; the run ends as this.
+    /// Kill the supervisor and the process tree; the run ends with this outcome.
     Kill(End),
 }
 
 impl Watchdog {
-    /// Counts from when the supervisor did, if that is known; an older version has not written it down.
+    /// Starts at the supervisor's own start time, if it is known; earlier versions do not record it.
     pub fn new(clock: Option<&LimitClock>, monotonic_ms: u64, now: Instant) -> Self {
         let unlimited = Limits { start: None, idle: None, wall: None, ..Limits::default() };
         let limits = clock.map_or(unlimited, |clock| clock.limits.clone());
@@ -67,7 +68,7 @@ impl Watchdog {
         }
     }
 
-    /// Notes that the run was asked to stop.
+    /// Records a stop request.
     pub fn request_stop(&mut self, now: Instant) {
         self.stop_requested.get_or_insert(now);
     }

@@ -1,4 +1,4 @@
-//! Copying bytes from a stream of the agent to a file, in constant memory.
+//! Copies bytes from a stream of the agent to a file, in constant memory.
 
 use std::fs::File;
 use std::io::{self, Write};
@@ -7,21 +7,21 @@ use std::os::fd::OwnedFd;
 
 use rustix::io::Errno;
 
-/// How much is copied at once.
+/// The buffer size.
 pub const CHUNK: usize = 16 * 1024;
 
 /// The result of one step.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum CopyStep {
-    /// So many bytes.
+    /// The number of copied bytes.
     Bytes(usize),
-    /// The stream is empty for now.
+    /// The stream is empty for now (EAGAIN).
     WouldBlock,
-    /// Nobody can write to the stream any more.
+    /// The last writer has closed the stream.
     EndOfStream,
 }
 
-/// Copies at limit `limit` bytes, and at limit [`CHUNK`], from a non-blocking stream to the end of a file.
+/// Copies up to `limit` bytes, and at most [`CHUNK`], from a non-blocking stream to the end of a file.
 pub fn copy_bytes(stream: &OwnedFd, mut file: &File, limit: usize) -> io::Result<CopyStep> {
     let mut buffer = [MaybeUninit::uninit(); CHUNK];
     match rustix::io::read(stream, &mut buffer[..limit.min(CHUNK)]) {
@@ -31,7 +31,7 @@ pub fn copy_bytes(stream: &OwnedFd, mut file: &File, limit: usize) -> io::Result
             while written < bytes.len() {
                 match file.write(&bytes[written..]) {
                     Ok(step) => written += step,
-                    // The bytes in the file are counted; the next write fails again and ends the run.
+                    // Count the bytes in the file; the next write fails again and ends the run.
                     Err(_) if written > 0 => break,
                     Err(error) => return Err(error),
                 }

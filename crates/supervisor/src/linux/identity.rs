@@ -1,4 +1,4 @@
-//! Processes told apart by pid and start time, so that a pid that was given out again is never taken for its predecessor.
+//! Identifies processes by pid and start time, so that a reused pid is never mistaken for its predecessor.
 
 use std::fs;
 use std::io;
@@ -11,7 +11,7 @@ use rustix::time::{ClockId, clock_gettime};
 
 use super::process_table::read_entry;
 
-/// The id of this boot of the machine; pids and start times mean nothing across boots.
+/// Returns the boot id of the machine; pids and start times are meaningless across boots.
 pub fn boot_id() -> io::Result<&'static str> {
     static BOOT_ID: OnceLock<String> = OnceLock::new();
     if let Some(known) = BOOT_ID.get() {
@@ -21,12 +21,12 @@ pub fn boot_id() -> io::Result<&'static str> {
     Ok(BOOT_ID.get_or_init(|| text.trim().to_owned()))
 }
 
-/// The identity of a process that exists now and can be looked at.
+/// Returns the identity of an existing process, if it can be read.
 pub fn identity_of(pid: i32) -> Option<ProcessIdentity> {
     read_entry(pid).ok().flatten().map(|entry| entry.identity)
 }
 
-/// The identity of the running process.
+/// Returns the identity of the running process.
 pub fn this_process() -> io::Result<ProcessIdentity> {
     i32::try_from(std::process::id())
         .ok()
@@ -34,12 +34,12 @@ pub fn this_process() -> io::Result<ProcessIdentity> {
         .ok_or_else(|| io::Error::other("this process is not in /proc"))
 }
 
-/// Whether that very process is still running.
+/// Returns whether this very process is still running.
 pub fn is_alive(identity: ProcessIdentity) -> io::Result<bool> {
     Ok(read_entry(identity.pid)?.is_some_and(|entry| entry.identity == identity && !entry.dead))
 }
 
-/// Returns whether the process with that pid is suspended.
+/// Returns whether the process with this pid is suspended.
 pub fn is_suspended(pid: i32) -> io::Result<bool> {
     Ok(read_entry(pid)?.is_some_and(|entry| entry.suspended))
 }
@@ -51,12 +51,12 @@ pub fn monotonic_ms() -> u64 {
     part(now.tv_sec) * 1_000 + part(now.tv_nsec) / 1_000_000
 }
 
-/// A hold on one process: a signal through it reaches that process or nobody.
+/// A pidfd: a signal sent through it reaches this process or none.
 #[derive(Debug)]
 pub struct ProcessHandle(OwnedFd);
 
 impl ProcessHandle {
-    /// Takes hold of a process, unless it has ended.
+    /// Opens a process, or returns `None` if it has exited.
     pub fn open(identity: ProcessIdentity) -> io::Result<Option<Self>> {
         let Some(pid) = Pid::from_raw(identity.pid) else { return Ok(None) };
         let handle = match pidfd_open(pid, PidfdFlags::empty()) {
@@ -64,26 +64,26 @@ impl ProcessHandle {
             Err(rustix::io::Errno::SRCH) => return Ok(None),
             Err(error) => return Err(error.into()),
         };
-        // The pid may have been given out again before the open; it cannot be any more after it.
+        // Checked after the open: from then on the pidfd is bound to this process, even if the pid is reused.
         Ok(is_alive(identity)?.then_some(handle))
     }
 
-    /// Asks it to end, also when somebody has suspended it. False: it has already ended.
+    /// Sends SIGTERM, and SIGCONT in case the process is suspended. Returns `false` if it has already exited.
     pub fn terminate(&self) -> io::Result<bool> {
         Ok(self.signal(Signal::TERM)? && self.signal(Signal::CONT)?)
     }
 
-    /// Lets it run again after it was suspended.
+    /// Sends SIGCONT.
     pub fn resume(&self) -> io::Result<bool> {
         self.signal(Signal::CONT)
     }
 
-    /// Suspends it.
+    /// Sends SIGSTOP.
     pub fn suspend(&self) -> io::Result<bool> {
         self.signal(Signal::STOP)
     }
 
-    /// Kills it.
+    /// Sends SIGKILL.
     pub fn kill(&self) -> io::Result<bool> {
         self.signal(Signal::KILL)
     }
@@ -97,7 +97,7 @@ impl ProcessHandle {
     }
 }
 
-/// Readable once the process has ended.
+/// Becomes readable when the process exits.
 impl AsFd for ProcessHandle {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.0.as_fd()

@@ -1,4 +1,4 @@
-//! Word of changes in files and directories.
+//! Inotify watches on files and directories.
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
@@ -7,21 +7,21 @@ use std::path::Path;
 use rustix::fs::inotify::{CreateFlags, WatchFlags, add_watch, init};
 use rustix::io::{Errno, read};
 
-/// A report with the longest name of a file.
+/// The size of an event with the longest possible file name.
 const MAX_EVENT_BYTES: usize = 16 + 256;
 
-/// Becomes readable when one of its files grows, or a name appears in one of its directories.
+/// A descriptor that becomes readable when one of its files grows, or a name appears in one of its directories.
 #[derive(Debug)]
 pub struct InotifyWatch(OwnedFd);
 
 impl InotifyWatch {
-    /// Watches files, and not their directory: the supervisor writes its own there, too. One that is missing will not grow. None: the
-    /// user has no watch left to give, and the reader has to look by itself.
+    /// Watches files instead of their directory, to which the supervisor writes as well. Missing files are skipped:
+    /// they will not grow. Returns `None` if the user has no watch left; the caller then has to poll.
     pub fn files(paths: &[&Path]) -> io::Result<Option<Self>> {
         Self::new(paths, WatchFlags::MODIFY)
     }
 
-    /// Watches directories for new names. None: as above.
+    /// Watches directories for new names. Returns `None` if the user has no watch left.
     pub fn directories(paths: &[&Path]) -> io::Result<Option<Self>> {
         let new_names = WatchFlags::CREATE | WatchFlags::MOVED_TO;
         Self::new(paths, new_names | WatchFlags::ONLYDIR | WatchFlags::DONT_FOLLOW)
@@ -43,12 +43,12 @@ impl InotifyWatch {
         Ok(Some(Self(fd)))
     }
 
-    /// Forgets flags has been reported so far. What it was does not matter: the reader looks at all of its files.
+    /// Discards the queued events. Their content does not matter: the caller checks all of its files.
     pub fn drain(&self) -> io::Result<()> {
         let mut events = [0; 4096];
         loop {
             match read(&self.0, &mut events) {
-                // With room left for another there is none.
+                // A read with room for another event has emptied the queue.
                 Ok(count) if count < events.len() - MAX_EVENT_BYTES => return Ok(()),
                 Ok(_) | Err(Errno::INTR) => {}
                 Err(Errno::AGAIN) => return Ok(()),

@@ -1,6 +1,7 @@
-//! What only Linux has: the process tree of a subreaper, identities through `/proc`, pidfds, signals as a file.
+//! The Linux interfaces: subreaper, process table, pidfd, signalfd, inotify.
 //!
-//! A port to another system gives these functions a sibling module; nothing outside this directory names a Linux interface.
+//! A port to another system adds a sibling module with the same functions. No Linux interface is named outside this
+//! directory.
 
 mod copy;
 mod fork;
@@ -27,5 +28,5 @@ pub use starter::StarterProcess;
 pub use survivors::{DeadSupervisor, KillPass, Survivors, find_supervisors, kill_below, resume_supervisor};
 pub use tree::{Children, Pipes, ProcessTree, count_descendants, detach_from_caller, usage};
 
-/// The running program's own executable, also when its file has been replaced or removed since.
+/// The running program's executable, even if its file has been replaced or deleted since.
 pub const THIS_PROGRAM: &str = "/proc/self/exe";

@@ -1,4 +1,4 @@
-//! The processes of a run as somebody outside sees them, to be shown to a person. Nothing is decided by this.
+//! Lists the processes of a run for display. No decision depends on it.
 
 use std::collections::HashSet;
 use std::fs;
@@ -9,26 +9,26 @@ use model::ProcessIdentity;
 use super::identity::is_alive;
 use super::process_table::ProcessTable;
 
-/// How much of a command line is read.
+/// The maximum length of a command line.
 const MAX_COMMAND_BYTES: usize = 512;
 
 /// A process of a run.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ProcessInfo {
-    /// Its number.
+    /// Its pid.
     pub pid: i32,
-    /// That of its parent.
+    /// The pid of its parent.
     pub parent: i32,
-    /// Its command line, or its name in brackets when it shows none. What a program shows is up to the program.
+    /// Its command line, or its name in brackets if it has none. A program can set both.
     pub command: String,
-    /// The memory it has at hand, in bytes.
+    /// Its resident memory in bytes.
     pub resident_bytes: u64,
 }
 
-/// Everything below that process, while it lives: parents before their children.
+/// Lists all descendants of a living process, parents before children.
 pub fn processes_below(root: ProcessIdentity) -> io::Result<Vec<ProcessInfo>> {
     let table = ProcessTable::read()?;
-    // Looked at after the table: were the number given out again, nothing of the other's is shown.
+    // Checked after reading the table: if the pid was reused meanwhile, its new owner's processes are not shown.
     if !is_alive(root)? {
         return Ok(Vec::new());
     }

@@ -1,4 +1,4 @@
-//! The process table, read from `/proc`.
+//! Reads the process table from `/proc`.
 
 use std::collections::HashSet;
 use std::fs::{self, File};
@@ -8,29 +8,29 @@ use model::ProcessIdentity;
 
 use crate::error::is_resource_exhaustion;
 
-/// One line of the process table.
+/// A process.
 #[derive(Debug, Clone, Copy)]
 pub struct ProcessEntry {
     pub identity: ProcessIdentity,
     pub parent: i32,
     pub group: i32,
     pub session: i32,
-    /// A zombie holds its pid but runs nothing; one whose first thread alone has ended still does.
+    /// A zombie keeps its pid but runs nothing, unless only its first thread has exited.
     pub dead: bool,
-    /// By a signal or a debugger.
+    /// Suspended by a signal or a debugger.
     pub suspended: bool,
 }
 
-/// The processes of a moment.
+/// A snapshot of the process table.
 #[derive(Debug)]
 pub struct ProcessTable {
     pub entries: Vec<ProcessEntry>,
-    /// Whether a process ended in that moment.
+    /// Whether a process exited during the read, so that its new children may be missing.
     pub raced: bool,
 }
 
 impl ProcessTable {
-    /// Every process that can be seen, and whether one ended while the table was read: what it started meanwhile may be missing.
+    /// Reads all visible processes.
     pub fn read() -> io::Result<Self> {
         let mut table = Self { entries: Vec::new(), raced: false };
         for directory in fs::read_dir("/proc")? {
@@ -44,7 +44,7 @@ impl ProcessTable {
         Ok(table)
     }
 
-    /// The living processes below any of the given pids.
+    /// Returns all living descendants of the given pids.
     pub fn descendants_of(&self, roots: HashSet<i32>) -> Vec<ProcessEntry> {
         let mut family = roots;
         loop {
@@ -64,9 +64,10 @@ impl ProcessTable {
     }
 }
 
-/// The line of one process, if it exists. Who has no descriptor left to look with learns nothing about it.
+/// Reads a process, or returns `None` if it does not exist. EMFILE and ENOMEM are errors: they do not prove that it is
+/// gone.
 pub fn read_entry(pid: i32) -> io::Result<Option<ProcessEntry>> {
-    // In one piece: a line has some 300 bytes, and reading it with a growing buffer would be six calls.
+    // One read: a line has some 300 bytes, and a growing buffer would take six system calls.
     let mut line = [0; 1024];
     match File::open(format!("/proc/{pid}/stat")).and_then(|mut file| file.read(&mut line)) {
         Ok(length) => Ok(parse(pid, &line[..length])),
@@ -75,7 +76,8 @@ pub fn read_entry(pid: i32) -> io::Result<Option<ProcessEntry>> {
     }
 }
 
-/// Reads `pid (name) state ppid pgrp session …`. The name may hold spaces and parentheses, so fields count from the last `)`.
+/// Parses `pid (name) state ppid pgrp session …`. The name may contain spaces and parentheses, so fields count from the
+/// last `)`.
 fn parse(pid: i32, stat: &[u8]) -> Option<ProcessEntry> {
     let name_end = stat.iter().rposition(|&byte| byte == b')')?;
     let text = str::from_utf8(stat.get(name_end + 1..)?).ok()?;

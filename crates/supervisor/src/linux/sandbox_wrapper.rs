@@ -1,8 +1,7 @@
-//! What stands between a supervisor and an agent that is confined in namespaces.
+//! The two processes between a supervisor and an agent that is confined in namespaces.
 //!
-//! Two processes: the outer, which made the namespaces, and the first one inside, which waits for the agent and for
-//! every orphan. Neither is asked to end: both go when the last process inside contains gone, and take all of it along when they
-//! are killed.
+//! The outer process (bubblewrap) creates the namespaces. The init process inside waits for the agent and for every
+//! orphan. Neither receives SIGTERM: both exit with the last process inside, and killing either kills the namespace.
 
 use std::fs;
 use std::io;
@@ -23,16 +22,16 @@ pub struct SandboxWrapper {
     agent: ProcessIdentity,
     status_pipe: Option<OwnedFd>,
     received: Vec<u8>,
-    /// Whether everything inside contains been killed once.
+    /// Whether SIGKILL has been sent to all processes inside once.
     killed: bool,
 }
 
 impl SandboxWrapper {
-    /// The wrapper whose outer process this is, with an agent inside that contains been started.
+    /// Finds the processes of a started sandbox by its outer process.
     pub fn new(outer: ProcessIdentity, status_pipe: OwnedFd, received: Vec<u8>) -> io::Result<Self> {
         ioctl_fionbio(&status_pipe, true)?;
         let first_child = |of: ProcessIdentity| children(of.pid).into_iter().find_map(identity_of);
-        // A short agent may have ended already, and the sandbox with it. Its exit status is in the status_pipe.
+        // A short-lived agent may have exited already, and the sandbox with it. Its exit status is in the pipe.
         let init = first_child(outer).unwrap_or(outer);
         let agent = first_child(init).unwrap_or(init);
         Ok(Self { outer, init, agent, status_pipe: Some(status_pipe), received, killed: false })
@@ -46,7 +45,7 @@ impl SandboxWrapper {
         self.status_pipe.as_ref().map(AsFd::as_fd)
     }
 
-    /// How the agent contains ended, once that was said.
+    /// Returns the exit status of the agent, once it has been reported.
     pub fn read_exit(&mut self) -> Option<Exit> {
         let mut buffer = [0; 1024];
         while let Some(status_pipe) = &self.status_pipe {
@@ -64,8 +63,9 @@ impl SandboxWrapper {
         })
     }
 
-    /// Leaves the wrapper out of those who are signalled: asked to end, it would end everything at once. It is killed only
-    /// when what is inside was killed before and is not gone, for then something forks faster than it can be counted.
+    /// Removes the wrapper processes from the processes to be signaled: SIGTERM would end the whole sandbox at once.
+    /// They are killed only if a previous SIGKILL did not empty the sandbox, because something in it forks faster than
+    /// it can be listed.
     pub fn exclude_from(&mut self, signal: Signal, alive: &mut Vec<ProcessEntry>) {
         let is_excluded = signal != Signal::KILL || !self.killed;
         self.killed |= signal == Signal::KILL;
@@ -74,13 +74,13 @@ impl SandboxWrapper {
         }
     }
 
-    /// Whether a process is part of it.
+    /// Returns whether a process is one of the two.
     pub fn contains(&self, identity: ProcessIdentity) -> bool {
         [self.outer, self.init].contains(&identity)
     }
 }
 
-/// The children of a process, by the kernel's own list where it keeps one.
+/// Lists the children of a process, from the kernel's own list if it is compiled in.
 fn children(pid: i32) -> Vec<i32> {
     if let Ok(list) = fs::read_to_string(format!("/proc/{pid}/task/{pid}/children")) {
         return list.split_ascii_whitespace().filter_map(|pid| pid.parse().ok()).collect();

@@ -1,4 +1,4 @@
-//! Signals of the supervisor, read from a file like everything else it waits for.
+//! Receives the signals of the supervisor through a signalfd.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
@@ -6,20 +6,21 @@ use std::os::fd::{AsFd, BorrowedFd};
 use nix::sys::signal::{SigSet, Signal};
 use nix::sys::signalfd::{SfdFlags, SignalFd};
 
-/// The signals that a supervisor listens to.
+/// The blocked signals of a supervisor.
 #[derive(Debug)]
 pub struct SignalReader(SignalFd);
 
-/// What has come since the last look.
+/// The signals received since the last read.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct PendingSignals {
-    /// SIGTERM or SIGINT: somebody wants the run to end.
+    /// SIGTERM or SIGINT: a stop was requested.
     pub stop: bool,
 }
 
 impl SignalReader {
-    /// From here on, SIGTERM, SIGINT and SIGCHLD no longer act by themselves. SIGHUP does nothing: a terminal that closes is
-    /// no reason to end a run. Nor does SIGXFSZ: a file over the caller's `ulimit -f` is an error of the write. A process that is started from here inherits the block and has to lift it.
+    /// Blocks SIGTERM, SIGINT and SIGCHLD, to be read from the descriptor. Blocks SIGHUP, because a closing terminal
+    /// must not end a run, and SIGXFSZ, so that a file over the caller's `ulimit -f` is an error of the write (EFBIG).
+    /// Child processes inherit the mask and have to reset it.
     pub fn block() -> io::Result<Self> {
         let mut set = SigSet::empty();
         for signal in [Signal::SIGTERM, Signal::SIGINT, Signal::SIGHUP, Signal::SIGCHLD, Signal::SIGXFSZ] {
@@ -29,7 +30,7 @@ impl SignalReader {
         Ok(Self(SignalFd::with_flags(&set, SfdFlags::SFD_CLOEXEC | SfdFlags::SFD_NONBLOCK)?))
     }
 
-    /// Takes everything that has come, without waiting.
+    /// Reads all pending signals without blocking.
     pub fn read_pending(&self) -> io::Result<PendingSignals> {
         let mut pending = PendingSignals::default();
         while let Some(info) = self.0.read_signal()? {
@@ -46,16 +47,16 @@ impl AsFd for SignalReader {
     }
 }
 
-/// Lets the signals that the caller had ignored (`nohup`) act again: what is started from here must not miss them. SIGPIPE stays
-/// ignored, as the runtime wants it: a starter that has gone away is no reason to end.
+/// Resets the signals that the caller ignores (`nohup`) to their default action: agents must receive them. SIGPIPE
+/// stays ignored, as the runtime expects: an exited starter must not end the supervisor.
 #[expect(
     unsafe_code,
     reason = "changing what a signal does is unsafe when it installs a handler; this installs none"
 )]
 pub fn reset_ignored_signals() {
     for signal in (1..=libc::SIGRTMAX()).filter(|signal| *signal != libc::SIGPIPE) {
-        // SAFETY: an action of zeros is a valid one, to be overwritten by the kernel. The default action runs no code of this
-        // process. KILL and STOP refuse, which is as it should be.
+        // SAFETY: a zeroed action is a valid one, to be overwritten by the kernel. The default action runs no code of
+        // this process. The call fails for SIGKILL and SIGSTOP, as intended.
         unsafe {
             let mut action: libc::sigaction = std::mem::zeroed();
             let known = libc::sigaction(signal, std::ptr::null(), &raw mut action) == 0;
@@ -66,7 +67,7 @@ pub fn reset_ignored_signals() {
     }
 }
 
-/// Takes back the block that [`SignalReader::block`] has put on them.
+/// Reverts the signal mask of [`SignalReader::block`].
 pub fn unblock_signals() -> io::Result<()> {
     Ok(SigSet::empty().thread_set_mask()?)
 }

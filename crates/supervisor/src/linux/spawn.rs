@@ -1,8 +1,9 @@
-//! Starting an agent's process.
+//! Spawns the agent process by `clone` with vfork semantics.
 //!
-//! By a process that borrows the supervisor's memory until it becomes the agent, while the supervisor stands still. A fork would copy
-//! the page tables and cost a fault for every page that either side touches next: together longer than all else that is done for a
-//! context. The one call that does the same by itself (`posix_spawn`) cannot ask for a death signal.
+//! The child borrows the memory of the supervisor until it calls exec, while the supervisor is blocked. This saves the
+//! cost of a fork, which copies the page tables and causes a page fault for every page that either side touches next:
+//! together more than all other steps of a spawn. `posix_spawn` works the same way, but cannot set a parent-death
+//! signal. All `unsafe` code of a spawn is in this module, behind [`AgentCommand::spawn`].
 
 use std::ffi::{CStr, CString, OsStr, c_char, c_int, c_void};
 use std::io;
@@ -12,11 +13,10 @@ use std::ptr;
 
 use rustix::process::{Pid, WaitOptions, getpid, waitpid};
 
-/// How much stack the borrowing process has, beside what it may keep the arguments in: it calls some functions of the C library, one
-/// of which does that.
+/// The stack size of the child without its arguments. `execvpe` may copy those to the stack.
 const STACK: usize = 128 * 1024;
 
-/// What is to be started.
+/// A command to be spawned.
 #[derive(Debug)]
 pub struct AgentCommand<'a> {
     path: CString,
@@ -25,7 +25,7 @@ pub struct AgentCommand<'a> {
     cwd: CString,
     /// Its stdin, stdout and stderr.
     streams: [BorrowedFd<'a>; 3],
-    /// Where it enters a cgroup, by a word.
+    /// The `cgroup.procs` file through which the child enters a cgroup.
     cgroup_procs: Option<BorrowedFd<'a>>,
 }
 
@@ -56,9 +56,10 @@ impl<'a> AgentCommand<'a> {
         self.cgroup_procs = cgroup_procs;
     }
 
-    /// Starts it in a process group of its own, with the directory, the streams and the environment that were given and nothing else,
-    /// and with a death signal: it does not outlive this process. When it fails, nothing runs.
-    #[expect(unsafe_code, reason = "a process that shares memory with this one cannot be made safely")]
+    /// Spawns the command in its own process group, with the given working directory, streams and environment and
+    /// nothing else. A parent-death signal (SIGKILL) ensures that it does not outlive this process. On failure, no
+    /// process is left.
+    #[expect(unsafe_code, reason = "a child that shares memory with its parent cannot be created safely")]
     pub fn spawn(&self) -> io::Result<Pid> {
         let (args, env) = (null_terminated(&self.args), null_terminated(&self.env));
         let mut context = ChildContext {
@@ -73,9 +74,10 @@ impl<'a> AgentCommand<'a> {
         };
         let mut stack = vec![0_u128; STACK / size_of::<u128>() + args.len()];
         let flags = libc::CLONE_VM | libc::CLONE_VFORK | libc::SIGCHLD;
-        // SAFETY: this thread stands still (CLONE_VFORK) until the other process has become another program or has ended, and other
-        // threads go on with memory of their own: `context`, the stack and all that they point to outlive its use of them, and nobody
-        // else uses them meanwhile. The stack grows downwards from its end, which is aligned to 16 bytes.
+        // SAFETY: this thread is blocked (CLONE_VFORK) until the child has called exec or exited, and other threads
+        // keep using memory of their own: `context`, the stack and everything they point to outlive the child's use of
+        // them, and no other thread uses them meanwhile. The stack grows downwards from its end, which is aligned to 16
+        // bytes.
         let pid = unsafe {
             let top = stack.as_mut_ptr_range().end.cast::<c_void>();
             libc::clone(exec_child, top, flags, (&raw mut context).cast::<c_void>())
@@ -85,13 +87,13 @@ impl<'a> AgentCommand<'a> {
         if context.error == 0 {
             return Ok(pid);
         }
-        // It has ended with its errand undone.
+        // The child failed before exec; reap it.
         waitpid(Some(pid), WaitOptions::empty())?;
         Err(io::Error::from_raw_os_error(context.error))
     }
 }
 
-/// All that the borrowing process needs, without anything to be allocated or locked.
+/// The data of the child, prepared so that it neither allocates nor locks.
 struct ChildContext {
     path: *const c_char,
     args: *const *const c_char,
@@ -100,29 +102,30 @@ struct ChildContext {
     streams: [c_int; 3],
     cgroup_procs: c_int,
     supervisor: c_int,
-    /// What it has spawn_error with.
+    /// The errno of the child's failure, or 0.
     error: c_int,
 }
 
-/// In the borrowing process, which never returns from here but by its end.
+/// Runs in the child. Returns only on failure, which ends the child.
 #[expect(unsafe_code, reason = "as above")]
 extern "C" fn exec_child(context: *mut c_void) -> c_int {
     // SAFETY: see `spawn`.
     let context = unsafe { &mut *context.cast::<ChildContext>() };
     context.error = set_up_child(context).err().unwrap_or_else(|| {
-        // SAFETY: the three are c_string as they have to be (see `c_string` and `null_terminated`).
+        // SAFETY: the three are terminated as required (see `c_string` and `null_terminated`).
         unsafe { libc::execvpe(context.path, context.args, context.env) };
         errno()
     });
     127
 }
 
-/// System calls alone. Its signals, its directory and its files are its own; its memory is not.
+/// Sets up the child, by system calls only. It owns its signal mask, working directory and descriptors, but shares its
+/// memory.
 #[expect(unsafe_code, reason = "as above")]
 fn set_up_child(context: &ChildContext) -> Result<(), c_int> {
     let done = |result: c_int| if result == -1 { Err(errno()) } else { Ok(()) };
-    // SAFETY: system calls with numbers and with null_terminated to what `spawn` keeps. What the supervisor's caller had ignored, the
-    // supervisor heeds already (see `reset_ignored_signals`), so only what it has set for itself is lifted.
+    // SAFETY: system calls with integers and with pointers to data that `spawn` keeps alive. The supervisor has already
+    // reset the signals that its caller ignores (see `reset_ignored_signals`), so only its own settings are reverted.
     unsafe {
         done(libc::setpgid(0, 0))?;
         for (from, to) in context.streams.into_iter().zip(0..) {
@@ -137,7 +140,7 @@ fn set_up_child(context: &ChildContext) -> Result<(), c_int> {
         libc::sigemptyset(&raw mut none);
         done(libc::sigprocmask(libc::SIG_SETMASK, &raw const none, ptr::null_mut()))?;
         done(libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL))?;
-        // The supervisor may have been killed before the call above; then no signal would ever come.
+        // The supervisor may have been killed before the prctl; then the death signal would never arrive.
         if libc::getppid() == context.supervisor { Ok(()) } else { Err(libc::ESRCH) }
     }
 }

@@ -1,7 +1,7 @@
 //! The process that a run must not outlive.
 //!
-//! Alive by pid and start time, and then as a pidfd: a process that was given its pid later is never taken for it. Nothing has to
-//! be handed over or kept open by the starter, so whatever ends it (SIGKILL, an `abort`, a lack of memory) is seen.
+//! Identified by pid and start time, then watched through a pidfd, so a reused pid is never mistaken for it. The
+//! starter need not pass or keep open anything, so any kind of exit is noticed (SIGKILL, `abort`, the OOM killer).
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
@@ -10,25 +10,25 @@ use model::ProcessIdentity;
 
 use super::identity::ProcessHandle;
 
-/// What is known of the starter of a run.
+/// The state of the starter of a run.
 #[derive(Debug)]
 pub enum StarterProcess {
-    /// The run goes on without it.
+    /// The run does not depend on its starter.
     Untracked,
-    /// It was alive when it was looked at last.
+    /// It was alive at the last check.
     Alive(ProcessHandle),
-    /// It has ended.
+    /// It has exited.
     Exited,
 }
 
 impl StarterProcess {
-    /// Takes hold of the process that matters, if there is one.
+    /// Opens the process on which the run depends, if any.
     pub fn track(identity: Option<ProcessIdentity>) -> io::Result<Self> {
         let Some(identity) = identity else { return Ok(Self::Untracked) };
         Ok(ProcessHandle::open(identity)?.map_or(Self::Exited, Self::Alive))
     }
 
-    /// Readable once it has ended; none when there is nothing to wait for any more.
+    /// Returns a descriptor that becomes readable when the starter exits.
     pub fn exit_fd(&self) -> Option<BorrowedFd<'_>> {
         match self {
             Self::Alive(handle) => Some(handle.as_fd()),

@@ -1,4 +1,4 @@
-//! What a killed supervisor has left running, found by identity.
+//! Finds and kills the processes that a dead supervisor has left.
 
 use std::collections::HashSet;
 use std::fs;
@@ -13,39 +13,39 @@ use super::identity::{ProcessHandle, is_alive, is_suspended};
 use super::process_table::{ProcessEntry, ProcessTable};
 use crate::error::is_resource_exhaustion;
 
-/// The processes of one run whose supervisor is gone.
+/// The processes of a run whose supervisor is dead.
 #[derive(Debug)]
 pub struct Survivors {
     marker: Vec<u8>,
     supervisor: Option<DeadSupervisor>,
 }
 
-/// The supervisor that was.
+/// A supervisor that has exited.
 #[derive(Debug, Clone, Copy)]
 pub struct DeadSupervisor {
-    /// Who it was, in this boot.
+    /// Its identity, in this boot.
     pub identity: ProcessIdentity,
-    /// Whether the caller saw it die just now. If not, its pid may have been given out again in the meantime, and so may the
-    /// id of the session that it led.
+    /// Whether the caller has just observed its exit. Otherwise its pid, which is also its session id, may have been
+    /// reused.
     pub observed_exit: bool,
 }
 
-/// What one look found.
+/// The result of one pass over the process table.
 #[derive(Debug)]
 pub struct KillPass {
-    /// The processes, which have been sent SIGKILL.
+    /// The processes that were sent SIGKILL.
     pub killed: Vec<ProcessIdentity>,
-    /// Whether a process ended while it was looked, so that one it had just started may have been missed.
+    /// Whether a process exited during the pass, so that its new children may have been missed.
     pub raced: bool,
 }
 
 impl Survivors {
-    /// Looks for the processes of a run.
+    /// Identifies the processes of a run.
     pub fn new(run_id: RunId, supervisor: Option<DeadSupervisor>) -> Self {
         Self { marker: format!("{}={run_id}", RunId::VARIABLE).into_bytes(), supervisor }
     }
 
-    /// Kills every process that is found now.
+    /// Kills all survivors found in one pass.
     pub fn kill(&self) -> io::Result<KillPass> {
         let mut table = ProcessTable::read()?;
         let killed = self.find(&mut table)?;
@@ -59,9 +59,9 @@ impl Survivors {
             match fs::read(format!("/proc/{}/environ", entry.identity.pid)) {
                 Ok(environment) if self.is_marked(&environment) => drop(marked.insert(entry.identity.pid)),
                 Ok(_) => {}
-                // Who cannot look must not say that nothing is there.
+                // EMFILE or ENOMEM does not prove that there is no process.
                 Err(error) if is_resource_exhaustion(&error) => return Err(error),
-                // Unreadable is another user's; missing has just ended, and so has one that went while it was read.
+                // EACCES: a process of another user. ENOENT, ESRCH: it has just exited.
                 Err(error) => {
                     let gone = Errno::from_io_error(&error) == Some(Errno::SRCH);
                     table.raced |= gone || error.kind() == io::ErrorKind::NotFound;
@@ -82,8 +82,8 @@ impl Survivors {
         environment.split(|&byte| byte == 0).any(|variable| variable == self.marker)
     }
 
-    /// The members of the session that the supervisor led, as far as it is sure to be that session still: its id is free for
-    /// another once it has no member.
+    /// Returns the members of the supervisor's session, if it is certain that the session is still the same: the id of
+    /// an empty session can be reused.
     fn session<'a>(
         &self,
         marked: &HashSet<i32>,
@@ -109,7 +109,7 @@ impl Survivors {
     }
 }
 
-/// Kills every process below a suspended supervisor. It is their subreaper, so none of them can leave it.
+/// Kills all descendants of a suspended supervisor. It is their subreaper, so none of them can leave the tree.
 pub fn kill_below(supervisor: ProcessIdentity) -> io::Result<KillPass> {
     let table = ProcessTable::read()?;
     if !is_alive(supervisor)? {
@@ -124,7 +124,7 @@ pub fn kill_below(supervisor: ProcessIdentity) -> io::Result<KillPass> {
 fn kill_all(processes: &[ProcessIdentity]) -> io::Result<()> {
     for identity in processes {
         match ProcessHandle::open(*identity)?.map(|handle| handle.signal(Signal::KILL)) {
-            // Another user's: it stays in the list, so that it is reported as left alive.
+            // A process of another user: it stays in the list, so that it is reported as left alive.
             Some(Err(error)) if error.kind() == io::ErrorKind::PermissionDenied => {}
             Some(Err(error)) => return Err(error),
             Some(Ok(_)) | None => {}
@@ -139,20 +139,20 @@ pub fn resume_supervisor(directory: &Path) -> bool {
     for (supervisor, identity) in find_supervisors(directory).unwrap_or_default() {
         if is_suspended(identity.pid).unwrap_or(false) {
             was_suspended = true;
-            // One that has ended since needs no signal.
+            // It may have exited meanwhile.
             let _ = supervisor.resume();
         }
     }
     was_suspended
 }
 
-/// Finds the supervisor of a directory, which has it as its stdin.
+/// Finds the supervisor of a directory by its stdin.
 pub fn find_supervisors(directory: &Path) -> io::Result<Vec<(ProcessHandle, ProcessIdentity)>> {
     let mut found = Vec::new();
     for entry in ProcessTable::read()?.entries {
         let stdin = format!("/proc/{}/fd/0", entry.identity.pid);
         if fs::read_link(stdin).is_ok_and(|stdin| stdin == directory)
-            // Looked at again, by its start time, so that nobody else is hit who was given its pid.
+            // Verified by start time, so that a reused pid is not hit.
             && let Some(process) = ProcessHandle::open(entry.identity)?
         {
             found.push((process, entry.identity));

@@ -1,7 +1,7 @@
-//! The process tree of one agent, seen from its subreaper.
+//! The process tree of one agent, as seen by its subreaper.
 //!
-//! Every orphan below a subreaper falls to it. So "no descendant is left" is not a guess from a listing: it is the kernel's
-//! own answer that the subreaper has no child.
+//! Every orphan below a subreaper is reparented to it. So the report that no descendant is left does not depend on a
+//! process listing: it is the kernel's answer that the subreaper has no child.
 
 use std::collections::HashSet;
 use std::io;
@@ -25,39 +25,39 @@ use super::process_table::{ProcessEntry, ProcessTable};
 use super::sandbox_wrapper::SandboxWrapper;
 use super::spawn::AgentCommand;
 
-/// Makes this process one that its caller's terminal, session and death do not touch, and to which orphans below it fall.
+/// Detaches this process from its caller's session and terminal, and makes it the subreaper of its descendants.
 pub fn detach_from_caller() -> io::Result<()> {
     setsid()?;
     set_child_subreaper(Some(getpid()))?;
     Ok(())
 }
 
-/// Whether any process of the tree is left.
+/// The presence of processes in the tree.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Children {
-    /// At least one.
+    /// At least one is left.
     Remaining,
-    /// None; the kernel said so.
+    /// The tree is empty, according to the kernel.
     None,
 }
 
-/// An agent and everything below it.
+/// An agent and all its descendants.
 #[derive(Debug)]
 pub struct ProcessTree {
-    /// What was started here, until it has been waited for: the agent's own process, or the outermost of its sandbox. Until
-    /// then its pid, which is also the id of its process group, cannot be given out again.
+    /// The spawned process until it is reaped: the agent's own, or the outer process of its sandbox. Until then its
+    /// pid, which is also its process group id, cannot be reused.
     child: Option<Pid>,
-    /// What stands between this process and the agent, where it is confined in namespaces.
+    /// The processes between this one and the agent, if it is confined in namespaces.
     wrapper: Option<SandboxWrapper>,
     /// The agent's own process.
     agent: ProcessIdentity,
     exit: Option<Exit>,
-    signalled: HashSet<ProcessIdentity>,
-    /// What kills all of it at once, where there is one. It goes with the tree, when nobody is left in it.
+    signaled: HashSet<ProcessIdentity>,
+    /// The cgroup of the tree, if any, to kill all processes at once. Removed with the tree.
     cgroup: Option<Cgroup>,
 }
 
-/// The ends of the agent's stdout and stderr that stay here.
+/// The supervisor's ends of the agent's stdout and stderr.
 #[derive(Debug)]
 pub struct Pipes {
     pub output: OwnedFd,
@@ -65,16 +65,16 @@ pub struct Pipes {
 }
 
 impl ProcessTree {
-    /// Starts the agent in a process group of its own, with exactly the environment of the plan and the run's id. When it
-    /// fails, nothing runs.
+    /// Spawns the agent in its own process group, with exactly the environment of the plan and the run id. On failure,
+    /// no process is left.
     pub fn spawn(
         plan: &RunPlan,
         run_id: RunId,
         stdin: BorrowedFd<'_>,
         prepared: Option<&Prepared>,
     ) -> io::Result<(Self, Pipes)> {
-        // A socket, because no process can open it a second time: any process of the same user may open the pipe of another by its name in
-        // `/proc`, and the agent's tools could print a result in its place.
+        // A socket for stdout: any process of the same user can reopen a pipe through `/proc`, so that the agent's
+        // tools could forge a result. A socket cannot be reopened.
         let (output, its_output) =
             socketpair(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None)?;
         let (error, its_error) = pipe_with(PipeFlags::CLOEXEC)?;
@@ -87,10 +87,10 @@ impl ProcessTree {
             wrapper: None,
             agent: unknown,
             exit: None,
-            signalled: HashSet::new(),
+            signaled: HashSet::new(),
             cgroup: None,
         };
-        // Not waited for yet, so it is still in the process table even if it has ended.
+        // Not reaped yet, so it is still in the process table even if it has exited.
         let Some(agent) = identity_of(pid) else {
             tree.abandon();
             return Err(io::Error::other("a process that was started cannot be watched"));
@@ -99,8 +99,8 @@ impl ProcessTree {
         Ok((tree, Pipes { output, error }))
     }
 
-    /// Tells it that what was started here is the outermost of a sandbox, that the agent runs inside, and what was received
-    /// from there so far.
+    /// Records that the spawned process is the outer process of a sandbox with the agent inside. `received` are the
+    /// bytes already read from its status pipe.
     pub fn enter_sandbox(&mut self, status_fd: OwnedFd, received: Vec<u8>) -> io::Result<()> {
         let wrapper = SandboxWrapper::new(self.agent, status_fd, received)?;
         self.agent = wrapper.agent();
@@ -109,12 +109,12 @@ impl ProcessTree {
         Ok(())
     }
 
-    /// Gives it the cgroup that its first process has entered.
+    /// Sets the cgroup that the first process has entered.
     pub fn set_cgroup(&mut self, cgroup: Option<Cgroup>) {
         self.cgroup = cgroup;
     }
 
-    /// Where it is said that an agent in a sandbox has ended; none when there is nothing to be received.
+    /// Returns the pipe on which the sandbox reports the exit of the agent, while it is open.
     pub fn status_fd(&self) -> Option<BorrowedFd<'_>> {
         self.wrapper.as_ref().and_then(SandboxWrapper::status_fd)
     }
@@ -125,36 +125,36 @@ impl ProcessTree {
         }
     }
 
-    /// Kills a tree that nobody will supervise.
+    /// Kills a tree that will not be supervised.
     pub fn abandon(mut self) {
         let give_up_at = Instant::now() + Duration::from_secs(10);
         while !matches!(self.reap(), Ok(Children::None)) && Instant::now() < give_up_at {
-            // An error is tried again with the next turn.
+            // Errors are retried in the next iteration.
             let _ = self.kill();
             std::thread::sleep(Duration::from_millis(5));
         }
     }
 
-    /// The agent's own process.
+    /// Returns the agent's own process.
     pub fn agent(&self) -> ProcessIdentity {
         self.agent
     }
 
-    /// How the agent's own process ended, once it has.
+    /// Returns the exit status of the agent's own process, once it has exited.
     pub fn exit(&self) -> Option<Exit> {
         self.exit
     }
 
-    /// How many processes besides the agent's own were alive when they were signalled.
-    pub fn descendants_signalled(&self) -> u32 {
+    /// Returns the number of processes except the agent's own that were alive when they were signaled.
+    pub fn descendants_signaled(&self) -> u32 {
         let is_other = |agent: &&ProcessIdentity| {
             **agent != self.agent && !self.wrapper.as_ref().is_some_and(|wrapper| wrapper.contains(**agent))
         };
-        let others = self.signalled.iter().filter(is_other).count();
+        let others = self.signaled.iter().filter(is_other).count();
         u32::try_from(others).unwrap_or(u32::MAX)
     }
 
-    /// Waits for everything that has ended, without blocking.
+    /// Reaps all exited children without blocking.
     pub fn reap(&mut self) -> io::Result<Children> {
         self.read_status();
         loop {
@@ -165,12 +165,12 @@ impl ProcessTree {
                         .exit_status()
                         .map(Exit::Code)
                         .or_else(|| status.terminating_signal().map(Exit::Signal));
-                    // What was said before the end is still in the pipe.
+                    // The last message of the sandbox may still be in the pipe.
                     self.read_status();
                     if self.wrapper.is_none() {
                         self.exit = own;
                     } else if self.exit.is_none() {
-                        // The kernel has ended the agent with the namespace.
+                        // The kernel killed the agent with its namespace.
                         self.exit = Some(Exit::Signal(Signal::KILL.as_raw()));
                     }
                 }
@@ -182,19 +182,19 @@ impl ProcessTree {
         }
     }
 
-    /// Asks every process of the tree to end. True: the agent itself had ended before it could be asked.
+    /// Sends SIGTERM to all processes of the tree. Returns `true` if the agent had already exited.
     pub fn terminate(&mut self) -> io::Result<bool> {
         self.signal(Signal::TERM)
     }
 
-    /// Makes every process of the tree end. A tree that forks while this runs needs it again.
+    /// Sends SIGKILL to all processes of the tree. Must be repeated for a tree that forks meanwhile.
     pub fn kill(&mut self) -> io::Result<()> {
-        let signalled = self.signal(Signal::KILL).map(drop);
-        // After the list, which says whom there was to kill. An older kernel has no such file.
+        let signaled = self.signal(Signal::KILL).map(drop);
+        // After the signals, which count the processes. Older kernels have no `cgroup.kill`.
         if let Some(cgroup) = &self.cgroup {
             let _ = cgroup.kill();
         }
-        signalled
+        signaled
     }
 
     fn signal(&mut self, signal: Signal) -> io::Result<bool> {
@@ -203,16 +203,16 @@ impl ProcessTree {
         if let Some(wrapper) = &mut self.wrapper {
             wrapper.exclude_from(signal, &mut alive);
         }
-        self.signalled.extend(alive.iter().map(|entry| entry.identity));
+        self.signaled.extend(alive.iter().map(|entry| entry.identity));
         let ended_first = self.has_ended()?;
-        // A group is signalled as one, so none of its members can fork past it. Nobody else can have this group's id while
-        // its leader has not been waited for.
+        // Signaling the group as a whole leaves no member a chance to fork past it. The group id cannot be reused while
+        // its leader has not been reaped.
         let group = self.group();
         if let Some(group) = group {
             ignore_missing(send(signal, |signal| Ok(kill_process_group(group, signal)?)))?;
         }
         for entry in alive {
-            // Two TERMs are not one: some agents take the second for impatience.
+            // Not a second SIGTERM: some agents treat it as a request to exit immediately.
             if group.is_some_and(|group| group.as_raw_pid() == entry.group) {
                 continue;
             }
@@ -223,8 +223,8 @@ impl ProcessTree {
         table.map(|_| ended_first)
     }
 
-    /// The agent's process group, as long as it is sure to be that. In a sandbox another process waits for the agent, so its
-    /// agent is looked at; there, what forks past a signal cannot outlive the namespace.
+    /// Returns the agent's process group, if it certainly is that. In a sandbox another process reaps the agent, so its
+    /// identity is checked; a process that forks past a signal there cannot outlive the namespace.
     fn group(&self) -> Option<Pid> {
         if self.wrapper.is_none() {
             return self.child;
@@ -233,7 +233,7 @@ impl ProcessTree {
         Pid::from_raw(self.agent.pid).filter(|_| is_the_agent)
     }
 
-    /// Whether the agent's own process has ended, without waiting for it: its pid stays taken.
+    /// Returns whether the agent's own process has exited, without reaping it: its pid stays reserved.
     fn has_ended(&mut self) -> io::Result<bool> {
         self.read_status();
         if self.wrapper.is_some() {
@@ -245,13 +245,14 @@ impl ProcessTree {
     }
 }
 
-/// A suspended process does not see a TERM before it goes on.
+/// Sends a signal, and SIGCONT after SIGTERM: a suspended process handles it only after it continues.
 fn send(signal: Signal, to: impl Fn(Signal) -> io::Result<()>) -> io::Result<()> {
     to(signal)?;
     if signal == Signal::TERM { to(Signal::CONT) } else { Ok(()) }
 }
 
-/// A process that another user's program (setuid) turned into is not ours to signal; it is counted as left alive in the end.
+/// Ignores a process that has exited, or that a setuid program has moved to another user. The latter is reported as
+/// left alive.
 fn ignore_missing<T>(result: io::Result<T>) -> io::Result<()> {
     match result {
         Err(error)
@@ -265,17 +266,17 @@ fn ignore_missing<T>(result: io::Result<T>) -> io::Result<()> {
     }
 }
 
-/// The living processes below this one.
+/// Returns the living descendants of this process.
 fn descendants(table: &ProcessTable) -> Vec<ProcessEntry> {
     table.descendants_of(HashSet::from([getpid().as_raw_pid()]))
 }
 
-/// How many processes of the tree are alive now.
+/// Returns the number of living processes in the tree.
 pub fn count_descendants() -> io::Result<u32> {
     Ok(u32::try_from(descendants(&ProcessTable::read()?).len()).unwrap_or(u32::MAX))
 }
 
-/// What all processes that were waited for used together.
+/// Returns the total resource usage of all reaped processes.
 pub fn usage() -> io::Result<TreeUsage> {
     let usage = getrusage(UsageWho::RUSAGE_CHILDREN)?;
     let whole = |number: i64| u64::try_from(number).unwrap_or_default();
@@ -286,7 +287,7 @@ pub fn usage() -> io::Result<TreeUsage> {
     })
 }
 
-/// What is to be started: the agent, or its sandbox.
+/// Builds the command of the agent, or of its sandbox.
 fn program<'a>(
     plan: &RunPlan,
     run_id: RunId,
@@ -300,7 +301,7 @@ fn program<'a>(
             plan.env.iter().try_for_each(|(name, value)| program.env(name, value))?;
             program
         }
-        // What it is to start, in which directory and with which environment, is told to it another way.
+        // The sandbox receives the program, directory and environment of the agent through its own plan.
         Some(prepared) => {
             let mut program = AgentCommand::new(prepared.program.as_os_str(), "/".as_ref(), streams)?;
             prepared.args.iter().try_for_each(|arg| program.arg(arg))?;

@@ -120,7 +120,7 @@ fn is_suspended_before_its_first_word() -> bool {
     Scene::play(async |scene: &Scene| {
         match scene.try_start(&hostile_agent(scene, Limits::default(), ":")).await {
             Err(StartError::GaveUp { message }) => {
-                assert_eq!(message, "it was suspended again and again");
+                assert_eq!(message, "it was suspended repeatedly");
                 assert_eq!(scene.descendants().len(), 1);
                 is_suspended.set(true);
             }
