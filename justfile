@@ -96,7 +96,7 @@ escapes SECONDS="3" PATHS="100000":
 
 # Let confined runs swap, link and rename in a shared repository for so many minutes while others start there, and have each of those try to break out; as root, once more as an ordinary user
 attack MINUTES="5":
-    ATTACK_SECONDS=$(( {{ MINUTES }} * 60 )) cargo test --release --locked -p supervisor --test confined -- --nocapture runs_beside_swapping_ones
+    ATTACK_SECONDS=$(( {{ MINUTES }} * 60 )) cargo test --release --locked -p supervisor --test confined -- --nocapture run_beside_swapping_runs
 
 # Fuzz the paths of the file verbs; gets what it needs (a nightly compiler, cargo-fuzz) where it is missing
 fuzz-paths SECONDS="60" *ARGS:

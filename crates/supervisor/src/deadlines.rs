@@ -60,7 +60,7 @@ mod tests {
     }
 
     #[test]
-    fn silence_before_the_first_byte_is_the_start_deadline() {
+    fn silence_before_first_byte_meets_start_deadline() {
         let now = Instant::now();
         let deadlines = Deadlines::start(limits(), now);
         assert_eq!(deadlines.passed(now + SECOND), None);
@@ -68,7 +68,7 @@ mod tests {
     }
 
     #[test]
-    fn the_first_byte_ends_the_start_wait_and_begins_the_idle_one() {
+    fn first_byte_replaces_start_by_idle_deadline() {
         let now = Instant::now();
         let mut deadlines = Deadlines::start(limits(), now);
         deadlines.byte_seen(now + SECOND);
@@ -77,7 +77,7 @@ mod tests {
     }
 
     #[test]
-    fn without_a_start_limit_the_silence_before_the_first_byte_is_idle() {
+    fn idle_limit_replaces_missing_start_limit() {
         let now = Instant::now();
         let deadlines = Deadlines::start(Limits { start: None, ..limits() }, now);
         assert_eq!(deadlines.passed(now + 2 * SECOND), None);
@@ -85,7 +85,7 @@ mod tests {
     }
 
     #[test]
-    fn a_start_limit_that_is_longer_than_the_idle_one_counts_before_the_first_byte() {
+    fn start_limit_may_exceed_idle_limit() {
         let now = Instant::now();
         let deadlines = Deadlines::start(Limits { start: Some(5 * SECOND), ..limits() }, now);
         assert_eq!(deadlines.passed(now + 4 * SECOND), None);
@@ -93,7 +93,7 @@ mod tests {
     }
 
     #[test]
-    fn a_talkative_agent_still_meets_the_wall() {
+    fn output_does_not_extend_wall_deadline() {
         let now = Instant::now();
         let mut deadlines = Deadlines::start(limits(), now);
         deadlines.byte_seen(now + 9 * SECOND);
@@ -101,7 +101,7 @@ mod tests {
     }
 
     #[test]
-    fn without_limits_nothing_is_ever_over() {
+    fn run_without_limits_has_no_deadline() {
         let none = Limits { start: None, idle: None, wall: None, ..Limits::default() };
         assert_eq!(Deadlines::start(none, Instant::now()).next(), None);
         let endless = Limits { wall: Some(Duration::MAX), ..Limits::default() };

@@ -346,7 +346,7 @@ mod tests {
     use crate::spool::Spool;
 
     #[test]
-    fn who_asks_whether_a_folder_is_held_keeps_nobody_from_holding_it() {
+    fn is_locked_does_not_block_lock() {
         let directory = tempfile::tempdir().unwrap();
         let spool = Spool::at(directory.path());
         let (asked, done) = (AtomicUsize::new(0), AtomicBool::new(false));
@@ -369,7 +369,7 @@ mod tests {
     }
 
     #[test]
-    fn a_folder_has_one_writer_and_it_shows() {
+    fn spool_has_one_writer() {
         let directory = tempfile::tempdir().unwrap();
         let spool = Spool::at(directory.path());
         let writer = LockedSpool::try_lock(directory.path()).unwrap();

@@ -73,7 +73,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn anything_but_a_regular_file_is_refused_at_once() {
+    fn non_regular_file_is_rejected_without_blocking() {
         let directory = tempfile::tempdir().unwrap();
         let at = |name: &str| directory.path().join(name);
         mknodat(CWD, at("fifo"), FileType::Fifo, MODE, 0).unwrap();
@@ -90,7 +90,7 @@ mod tests {
     }
 
     #[test]
-    fn regular_file_is_opened_without_nonblock_and_truncated() {
+    fn created_file_is_truncated_and_blocking() {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("file");
         fs::write(&path, "old text").unwrap();

@@ -117,7 +117,7 @@ mod tests {
     }
 
     #[test]
-    fn suspended_supervisor_is_left_alone_within_its_limits() {
+    fn suspended_supervisor_within_limits_is_left_alone() {
         let now = Instant::now();
         assert_eq!(watchdog(now).check(seen(0, true), now + 3 * SECOND), Measure::Wait);
     }
@@ -134,7 +134,7 @@ mod tests {
     }
 
     #[test]
-    fn output_moves_the_idle_deadline_and_not_the_wall() {
+    fn output_extends_only_idle_deadline() {
         let now = Instant::now();
         let mut watchdog = watchdog(now);
         assert_eq!(watchdog.check(seen(1, true), now + 3 * SECOND), Measure::Wait);
@@ -143,7 +143,7 @@ mod tests {
     }
 
     #[test]
-    fn working_supervisor_has_its_grace_and_overtime() {
+    fn working_supervisor_gets_grace_and_overtime() {
         let now = Instant::now();
         let mut watchdog = watchdog(now);
         assert_eq!(watchdog.check(seen(0, false), now + 60 * SECOND), Measure::Wait);
@@ -162,7 +162,7 @@ mod tests {
     }
 
     #[test]
-    fn time_before_an_attach_counts() {
+    fn time_before_attach_counts() {
         let now = Instant::now();
         let limits = Limits { wall: Some(5 * SECOND), ..Limits::default() };
         let clock = LimitClock { limits, started_monotonic_ms: 1_000 };

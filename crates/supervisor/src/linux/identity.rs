@@ -119,7 +119,7 @@ mod tests {
     use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
     #[test]
-    fn a_process_with_another_start_time_is_somebody_else() {
+    fn reused_pid_is_another_process() {
         let me = identity_of(i32::try_from(std::process::id()).unwrap()).unwrap();
         assert!(is_alive(me).unwrap());
         let former = ProcessIdentity { start_ticks: me.start_ticks - 1, ..me };
@@ -135,7 +135,7 @@ mod tests {
     }
 
     #[test]
-    fn who_cannot_look_does_not_say_that_nobody_is_there() {
+    fn process_lookup_error_is_not_reported_as_dead() {
         let me = identity_of(i32::try_from(std::process::id()).unwrap()).unwrap();
         let mut taken = without_descriptors();
         assert!(is_alive(me).is_err());

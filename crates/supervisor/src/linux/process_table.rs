@@ -99,7 +99,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_name_with_spaces_and_parentheses_does_not_shift_the_fields() {
+    fn name_with_parentheses_does_not_shift_fields() {
         let line =
             b"42 (a) b (c)) S 7 8 9 0 -1 4194304 1 2 3 4 5 6 7 8 20 0 1 0 777 1000 10 18446744073709551615";
         let entry = parse(42, line).unwrap();
@@ -113,7 +113,7 @@ mod tests {
     }
 
     #[test]
-    fn a_process_lives_as_long_as_one_of_its_threads() {
+    fn process_is_alive_while_one_thread_runs() {
         assert!(parse(42, &line("Z", 1)).unwrap().dead);
         assert!(!parse(42, &line("Z", 2)).unwrap().dead);
     }

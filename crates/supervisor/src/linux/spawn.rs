@@ -187,13 +187,13 @@ mod tests {
     }
 
     #[test]
-    fn a_program_has_the_folder_and_the_environment_that_it_was_given() {
+    fn child_has_only_given_directory_and_environment() {
         let said = said("/usr", "pwd; echo \"$A-${HOME:-none}\"", &[("A", "é b")]);
         assert_eq!(said.unwrap(), "/usr\né b-none\n");
     }
 
     #[test]
-    fn it_leads_a_group_and_heeds_what_this_program_does_not() {
+    fn child_is_group_leader_with_default_signals() {
         let said =
             said("/", "cut -d ' ' -f 1,5 /proc/$$/stat; exec grep -E 'Sig(Blk|Ign)' /proc/self/status", &[]);
         let said = said.unwrap();
@@ -206,7 +206,7 @@ mod tests {
     }
 
     #[test]
-    fn what_keeps_it_from_starting_is_told_and_nothing_is_left() {
+    fn spawn_errors_are_returned_and_leave_no_zombie() {
         let no_directory = said("/nowhere", "true", &[]).unwrap_err();
         assert_eq!(no_directory.kind(), io::ErrorKind::NotFound);
         let null = File::open("/dev/null").unwrap();

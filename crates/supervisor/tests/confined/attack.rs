@@ -22,7 +22,7 @@ use crate::escapes;
 use crate::scene::Scene;
 use crate::tries::{Results, TRY, Targets};
 
-crate::tests![runs_beside_swapping_ones_do_not_break_out];
+crate::tests![run_beside_swapping_runs_does_not_escape];
 
 /// The first argument that makes this binary swap paths until it is stopped.
 const SWAP: &str = "--swap-paths";
@@ -120,7 +120,7 @@ fn write_without_waiting(path: &Path) -> io::Result<()> {
     OpenOptions::new().write(true).create(true).truncate(true).custom_flags(flags).open(path)?.write_all(b"x")
 }
 
-fn runs_beside_swapping_ones_do_not_break_out() {
+fn run_beside_swapping_runs_does_not_escape() {
     let seconds = std::env::var(SECONDS).ok().and_then(|seconds| seconds.parse().ok()).unwrap_or(2);
     let time = Duration::from_secs(seconds);
     Scene::play_within(time + Duration::from_mins(3), async |scene: &Scene| {

@@ -12,28 +12,28 @@ use model::{
 use crate::scene::{Scene, confined};
 
 crate::tests![
-    an_agent_reads_its_stdin_and_its_answer_comes_through,
-    a_large_output_comes_through_whole,
-    exit_codes_and_signals_are_the_agents_own,
-    an_agent_that_ignores_term_is_killed_after_its_grace,
-    an_agent_that_obeys_term_ends_by_itself,
-    what_an_agent_leaves_behind_is_asked_to_end_and_counted,
-    a_missing_program_and_a_missing_folder_have_their_reasons,
-    workspace_that_is_too_large_is_refused_when_required,
-    a_deadline_ends_it,
-    its_peak_memory_is_seen,
-    the_report_says_what_held_and_what_was_proven,
-    a_proof_is_made_once_and_kept,
-    without_a_policy_it_is_said_aloud,
-    program_and_interpreter_below_tmp_are_found_in_either_tier,
+    confined_agent_reads_stdin_and_answers,
+    large_output_of_confined_agent_is_complete,
+    exit_status_of_confined_agent_is_its_own,
+    confined_agent_ignoring_sigterm_is_killed,
+    confined_agent_handling_sigterm_exits,
+    background_processes_in_sandbox_are_terminated,
+    missing_program_or_cwd_in_sandbox_is_reported,
+    too_large_workspace_is_rejected_if_required,
+    deadline_ends_confined_run,
+    peak_memory_of_confined_agent_is_reported,
+    report_lists_safeguards_and_self_test,
+    self_test_runs_once_and_is_cached,
+    missing_policy_is_reported,
+    program_below_tmp_is_found_in_either_tier,
     home_and_state_below_tmp_are_confined_in_either_tier,
-    agent_is_told_that_it_is_confined_in_either_tier,
-    files_are_moved_and_linked_between_directories,
-    private_files_are_seen_and_the_rest_of_our_state_is_not,
-    in_a_linked_worktree_git_commits_and_nothing_of_the_repository_that_runs_commands_is_changed,
+    agent_knows_confinement_in_either_tier,
+    files_can_be_moved_and_linked_between_directories,
+    only_private_files_of_state_are_visible,
+    commit_in_linked_worktree_keeps_hooks_and_config,
 ];
 
-fn an_agent_reads_its_stdin_and_its_answer_comes_through() {
+fn confined_agent_reads_stdin_and_answers() {
     Scene::play(async |scene: &Scene| {
         let plan = RunPlan {
             stdin: b"hello there".to_vec(),
@@ -50,7 +50,7 @@ fn an_agent_reads_its_stdin_and_its_answer_comes_through() {
     });
 }
 
-fn a_large_output_comes_through_whole() {
+fn large_output_of_confined_agent_is_complete() {
     Scene::play(async |scene: &Scene| {
         let report = scene.run(&scene.agent("flood stdout 20MB\nanswer done")).await;
         assert_eq!(report.exit, Some(Exit::Code(0)));
@@ -58,7 +58,7 @@ fn a_large_output_comes_through_whole() {
     });
 }
 
-fn exit_codes_and_signals_are_the_agents_own() {
+fn exit_status_of_confined_agent_is_its_own() {
     Scene::play(async |scene: &Scene| {
         let report = scene.run(&scene.shell("exit 42")).await;
         assert_eq!((report.end, report.exit), (End::Exited, Some(Exit::Code(42))));
@@ -69,7 +69,7 @@ fn exit_codes_and_signals_are_the_agents_own() {
     });
 }
 
-fn an_agent_that_ignores_term_is_killed_after_its_grace() {
+fn confined_agent_ignoring_sigterm_is_killed() {
     Scene::play(async |scene: &Scene| {
         let run = scene.start(&scene.shell("trap '' TERM; echo up; while :; do sleep 1; done")).await;
         scene.says("up").await;
@@ -80,7 +80,7 @@ fn an_agent_that_ignores_term_is_killed_after_its_grace() {
     });
 }
 
-fn an_agent_that_obeys_term_ends_by_itself() {
+fn confined_agent_handling_sigterm_exits() {
     Scene::play(async |scene: &Scene| {
         let script = "trap 'echo asked; exit 7' TERM; echo up; while :; do sleep 0.05; done";
         let plan = scene.shell(script);
@@ -94,7 +94,7 @@ fn an_agent_that_obeys_term_ends_by_itself() {
     });
 }
 
-fn what_an_agent_leaves_behind_is_asked_to_end_and_counted() {
+fn background_processes_in_sandbox_are_terminated() {
     Scene::play(async |scene: &Scene| {
         let script = "setsid sh -c 'trap \"echo polite > polite; exit\" TERM; echo up > up; while :; do sleep 0.05; done' &
                       while [ ! -e up ]; do sleep 0.01; done; exit 3";
@@ -106,7 +106,7 @@ fn what_an_agent_leaves_behind_is_asked_to_end_and_counted() {
     });
 }
 
-fn a_missing_program_and_a_missing_folder_have_their_reasons() {
+fn missing_program_or_cwd_in_sandbox_is_reported() {
     let reason_of = |change: fn(&Scene, RunPlan) -> RunPlan| {
         let reason = std::cell::Cell::new(None);
         Scene::play(async |scene: &Scene| {
@@ -137,7 +137,7 @@ fn a_missing_program_and_a_missing_folder_have_their_reasons() {
     );
 }
 
-fn workspace_that_is_too_large_is_refused_when_required() {
+fn too_large_workspace_is_rejected_if_required() {
     // In memory, where so many directories are made in a moment.
     Scene::play_in(Path::new("/dev/shm"), async |scene: &Scene| {
         let many = scene.workspace().join("many");
@@ -149,7 +149,7 @@ fn workspace_that_is_too_large_is_refused_when_required() {
     });
 }
 
-fn a_deadline_ends_it() {
+fn deadline_ends_confined_run() {
     Scene::play(async |scene: &Scene| {
         let plan = scene.shell("sleep 600");
         let limits = Limits { wall: Some(std::time::Duration::from_millis(200)), ..plan.limits.clone() };
@@ -159,7 +159,7 @@ fn a_deadline_ends_it() {
     });
 }
 
-fn its_peak_memory_is_seen() {
+fn peak_memory_of_confined_agent_is_reported() {
     Scene::play(async |scene: &Scene| {
         let report = scene.run(&scene.shell("head -c 60000000 /dev/zero | tail | wc -c")).await;
         assert_eq!(report.exit, Some(Exit::Code(0)), "{}", scene.error());
@@ -167,7 +167,7 @@ fn its_peak_memory_is_seen() {
     });
 }
 
-fn the_report_says_what_held_and_what_was_proven() {
+fn report_lists_safeguards_and_self_test() {
     Scene::play(async |scene: &Scene| {
         let run = scene.start(&scene.shell("true")).await;
         let report = run.wait().await.unwrap();
@@ -185,7 +185,7 @@ fn the_report_says_what_held_and_what_was_proven() {
     });
 }
 
-fn a_proof_is_made_once_and_kept() {
+fn self_test_runs_once_and_is_cached() {
     Scene::play(async |scene: &Scene| {
         assert!(!scene.path("state/proofs").exists());
         let first = scene.run(&scene.shell("true")).await;
@@ -200,7 +200,7 @@ fn a_proof_is_made_once_and_kept() {
     });
 }
 
-fn without_a_policy_it_is_said_aloud() {
+fn missing_policy_is_reported() {
     Scene::play(async |scene: &Scene| {
         let report = scene.run(&RunPlan { policy: Policy::Off, ..scene.shell("true") }).await;
         assert_eq!(report.sandbox, Some(model::SandboxReport::Off));
@@ -214,7 +214,7 @@ fn in_tier(plan: RunPlan, namespaces: bool) -> RunPlan {
     RunPlan { policy: Policy::Confined(Box::new(confinement)), ..plan }
 }
 
-fn program_and_interpreter_below_tmp_are_found_in_either_tier() {
+fn program_below_tmp_is_found_in_either_tier() {
     for namespaces in [true, false] {
         Scene::play(async |scene: &Scene| {
             let installed = tempfile::tempdir_in("/tmp").unwrap();
@@ -245,7 +245,7 @@ fn home_and_state_below_tmp_are_confined_in_either_tier() {
     }
 }
 
-fn agent_is_told_that_it_is_confined_in_either_tier() {
+fn agent_knows_confinement_in_either_tier() {
     for namespaces in [true, false] {
         Scene::play(async |scene: &Scene| {
             let mut plan = in_tier(scene.shell("echo \"told: $IS_SANDBOX\""), namespaces);
@@ -258,7 +258,7 @@ fn agent_is_told_that_it_is_confined_in_either_tier() {
 }
 
 /// As compilers and git do. `mv` would copy instead, and hide that it cannot.
-fn files_are_moved_and_linked_between_directories() {
+fn files_can_be_moved_and_linked_between_directories() {
     for namespaces in [true, false] {
         Scene::play(async |scene: &Scene| {
             let script = "mkdir a b && echo x > a/x && ln a/x b/linked && perl -e 'rename(\"a/x\", \"b/moved\") or die $!'";
@@ -271,7 +271,7 @@ fn files_are_moved_and_linked_between_directories() {
     }
 }
 
-fn private_files_are_seen_and_the_rest_of_our_state_is_not() {
+fn only_private_files_of_state_are_visible() {
     Scene::play(async |scene: &Scene| {
         let (private, state) = (scene.spool().join("private"), scene.path("state"));
         let script = format!(
@@ -289,7 +289,7 @@ fn private_files_are_seen_and_the_rest_of_our_state_is_not() {
     });
 }
 
-fn in_a_linked_worktree_git_commits_and_nothing_of_the_repository_that_runs_commands_is_changed() {
+fn commit_in_linked_worktree_keeps_hooks_and_config() {
     Scene::play(async |scene: &Scene| {
         let (main, work) = (scene.path("home/main"), scene.workspace());
         fs::remove_dir_all(&work).unwrap();

@@ -12,11 +12,11 @@ use sandbox::Delegated;
 use crate::scene::{Scene, confined, processes_below};
 
 crate::tests![
-    a_run_has_a_cgroup_of_its_own_that_goes_with_it,
-    what_a_killed_supervisor_has_left_is_taken_away_by_the_next,
-    memory_beyond_its_bound_is_not_given,
-    processes_beyond_their_bound_are_not_started_even_by_root,
-    where_memory_cannot_be_bounded_that_is_told_and_who_requires_it_runs_nothing,
+    cgroup_is_removed_with_run,
+    cgroup_of_killed_supervisor_is_removed_by_next_run,
+    memory_limit_is_enforced,
+    process_limit_is_enforced_for_root,
+    unenforceable_memory_limit_is_reported_or_rejected,
 ];
 
 /// What is delegated here, if it is what a test needs; says so when it is not.
@@ -53,7 +53,7 @@ fn cgroup_of(pid: i32) -> PathBuf {
     base.join(below)
 }
 
-fn a_run_has_a_cgroup_of_its_own_that_goes_with_it() {
+fn cgroup_is_removed_with_run() {
     Scene::play(async |scene: &Scene| {
         if delegated(|_| true, "at all").is_none() {
             return;
@@ -73,7 +73,7 @@ fn a_run_has_a_cgroup_of_its_own_that_goes_with_it() {
     });
 }
 
-fn what_a_killed_supervisor_has_left_is_taken_away_by_the_next() {
+fn cgroup_of_killed_supervisor_is_removed_by_next_run() {
     Scene::play(async |scene: &Scene| {
         if delegated(|_| true, "at all").is_none() {
             return;
@@ -94,7 +94,7 @@ fn what_a_killed_supervisor_has_left_is_taken_away_by_the_next() {
     });
 }
 
-fn memory_beyond_its_bound_is_not_given() {
+fn memory_limit_is_enforced() {
     Scene::play(async |scene: &Scene| {
         if delegated(|found| found.memory, "that counts memory").is_none() {
             return;
@@ -110,7 +110,7 @@ fn memory_beyond_its_bound_is_not_given() {
     });
 }
 
-fn processes_beyond_their_bound_are_not_started_even_by_root() {
+fn process_limit_is_enforced_for_root() {
     Scene::play(async |scene: &Scene| {
         if delegated(|found| found.processes, "that counts processes").is_none() {
             return;
@@ -123,7 +123,7 @@ fn processes_beyond_their_bound_are_not_started_even_by_root() {
     });
 }
 
-fn where_memory_cannot_be_bounded_that_is_told_and_who_requires_it_runs_nothing() {
+fn unenforceable_memory_limit_is_reported_or_rejected() {
     Scene::play(async |scene: &Scene| {
         if Delegated::look().is_some_and(|found| found.memory) {
             println!("SKIPPED: memory can be bounded here");

@@ -17,14 +17,14 @@ use crate::scene::{Scene, confined};
 use crate::tries::{Results, TRIES, TRY, Targets};
 
 crate::tests![
-    under_workspace_nothing_gets_out,
-    under_observe_nothing_is_written,
-    without_network_nobody_is_reached,
-    with_the_kernels_rules_alone_what_is_open_is_known,
-    without_namespaces_a_policy_that_requires_them_runs_nothing,
-    without_namespaces_state_in_the_workspace_is_refused_with_a_remedy,
-    what_is_hidden_is_hidden_by_every_name_that_it_has,
-    a_workspace_without_a_repository_does_not_become_one,
+    workspace_policy_blocks_escapes,
+    observe_policy_blocks_writes,
+    disabled_network_blocks_connections,
+    gaps_without_namespaces_are_known,
+    policy_requiring_namespaces_is_rejected_without_them,
+    state_in_workspace_is_rejected_without_namespaces,
+    hidden_path_is_hidden_by_every_name,
+    workspace_without_repository_does_not_become_one,
 ];
 
 /// What must work, or the sandbox is no use.
@@ -84,14 +84,14 @@ fn open_under_workspace() -> BTreeMap<&'static str, &'static str> {
     open
 }
 
-fn under_workspace_nothing_gets_out() {
+fn workspace_policy_blocks_escapes() {
     Scene::play(async |scene: &Scene| {
         let results = let_loose(scene, scene.confinement(Preset::Workspace)).await;
         expect(&results, &open_under_workspace(), &[]);
     });
 }
 
-fn under_observe_nothing_is_written() {
+fn observe_policy_blocks_writes() {
     Scene::play(async |scene: &Scene| {
         let results = let_loose(scene, scene.confinement(Preset::Observe)).await;
         let mut open = open_under_workspace();
@@ -102,7 +102,7 @@ fn under_observe_nothing_is_written() {
     });
 }
 
-fn without_network_nobody_is_reached() {
+fn disabled_network_blocks_connections() {
     Scene::play(async |scene: &Scene| {
         let policy = CallPolicy { network: Network::None, ..Preset::Workspace.into() };
         let results = let_loose(scene, scene.confinement(policy)).await;
@@ -133,7 +133,7 @@ const OPEN_WITHOUT_NAMESPACES: &[(&str, &str)] = &[
 ];
 
 /// As on a machine without bubblewrap: what is open then is known, and in the documentation.
-fn with_the_kernels_rules_alone_what_is_open_is_known() {
+fn gaps_without_namespaces_are_known() {
     Scene::play(async |scene: &Scene| {
         let policy = CallPolicy { requirement: Requirement::BestEffort, ..Preset::Workspace.into() };
         let confinement = Confinement { namespaces: false, ..scene.confinement(policy) };
@@ -165,7 +165,7 @@ fn with_the_kernels_rules_alone_what_is_open_is_known() {
 }
 
 /// A policy that requires namespaces runs nothing without them, and says what is missing.
-fn without_namespaces_a_policy_that_requires_them_runs_nothing() {
+fn policy_requiring_namespaces_is_rejected_without_them() {
     Scene::play(async |scene: &Scene| {
         let confinement = Confinement { namespaces: false, ..scene.confinement(Preset::Workspace) };
         let report = scene.run(&scene.plan(confinement, &[TRY, "{}"])).await;
@@ -176,7 +176,7 @@ fn without_namespaces_a_policy_that_requires_them_runs_nothing() {
     });
 }
 
-fn without_namespaces_state_in_the_workspace_is_refused_with_a_remedy() {
+fn state_in_workspace_is_rejected_without_namespaces() {
     Scene::play(async |scene: &Scene| {
         let mut confinement = Confinement { namespaces: false, ..scene.confinement(CallPolicy::default()) };
         confinement.roots.push(PolicyRoot::writable(scene.path("state").parent().unwrap()));
@@ -191,13 +191,13 @@ fn without_namespaces_state_in_the_workspace_is_refused_with_a_remedy() {
 const MOUNTED: &str = "SWITCHBOARD_TEST_MOUNTED";
 
 /// The home is mounted a second time, and so is one folder of keys alone: neither is another way to them.
-fn what_is_hidden_is_hidden_by_every_name_that_it_has() {
+fn hidden_path_is_hidden_by_every_name() {
     if !is_root() {
         println!("SKIPPED: only root can mount something");
         return;
     }
     if std::env::var_os(MOUNTED).is_none() {
-        let name = "what_is_hidden_is_hidden_by_every_name_that_it_has";
+        let name = "hidden_path_is_hidden_by_every_name";
         let this = std::env::current_exe().unwrap();
         let mut again = Command::new("unshare");
         again.args(["--mount", "--propagation=private", "--"]).arg(this).args([
@@ -244,7 +244,7 @@ fn what_is_hidden_is_hidden_by_every_name_that_it_has() {
 }
 
 /// git takes a folder with the right names in it for a repository, and runs what the configuration beside them says.
-fn a_workspace_without_a_repository_does_not_become_one() {
+fn workspace_without_repository_does_not_become_one() {
     Scene::play(async |scene: &Scene| {
         fs::remove_dir_all(scene.workspace().join(".git")).unwrap();
         let mark = scene.workspace().join("mark");

@@ -10,8 +10,8 @@ use model::{CallPolicy, Confinement, HomeView, Policy, Preset, Requirement, RunP
 use crate::scene::{Scene, confined};
 
 crate::tests! {
-    no_credential_of_the_home_directory_can_be_read,
-    no_credential_of_the_home_directory_can_be_read_without_namespaces,
+    home_credentials_are_unreadable,
+    home_credentials_are_unreadable_without_namespaces,
     exposed_paths_can_be_read_and_are_reported,
     hidden_path_within_an_exposed_one_stays_hidden,
     toolchains_in_the_home_directory_run,
@@ -19,7 +19,7 @@ crate::tests! {
     secrets_of_the_system_are_hidden_from_root,
     home_directory_that_is_a_link_is_absent,
     home_directory_of_the_user_database_is_absent,
-    repository_above_the_workspace_is_seen_in_the_home_directory,
+    repository_above_workspace_is_visible_in_home,
     writes_to_the_home_directory_are_refused,
 }
 
@@ -228,12 +228,12 @@ fn try_credentials(namespaces: bool) {
     }
 }
 
-fn no_credential_of_the_home_directory_can_be_read() {
+fn home_credentials_are_unreadable() {
     assert!(CREDENTIALS.len() >= 107);
     try_credentials(true);
 }
 
-fn no_credential_of_the_home_directory_can_be_read_without_namespaces() {
+fn home_credentials_are_unreadable_without_namespaces() {
     try_credentials(false);
 }
 
@@ -401,7 +401,7 @@ fn home_directory_of_the_user_database_is_absent() {
     });
 }
 
-fn repository_above_the_workspace_is_seen_in_the_home_directory() {
+fn repository_above_workspace_is_visible_in_home() {
     for preset in [Preset::Workspace, Preset::Observe] {
         for namespaces in [true, false] {
             Scene::play(async |scene: &Scene| {

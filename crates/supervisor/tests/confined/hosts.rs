@@ -11,9 +11,9 @@ use model::{CallPolicy, Confinement, Enforcement, Network, Preset, Requirement, 
 use crate::scene::{Scene, confined};
 
 crate::tests![
-    a_listed_host_is_reached_through_the_proxy_and_nobody_else_at_all,
-    a_name_that_is_listed_and_leads_to_this_machine_is_not_reached,
-    without_namespaces_nobody_is_reached_and_the_report_says_why,
+    only_listed_host_is_reached_through_proxy,
+    listed_name_of_this_machine_is_not_reached,
+    hosts_are_blocked_and_reported_without_namespaces,
 ];
 
 /// The first argument that makes this binary ask for hosts.
@@ -86,7 +86,7 @@ fn to(hosts: &[String]) -> CallPolicy {
     CallPolicy { network: Network::Hosts(hosts.to_vec()), ..Preset::Workspace.into() }
 }
 
-fn a_listed_host_is_reached_through_the_proxy_and_nobody_else_at_all() {
+fn only_listed_host_is_reached_through_proxy() {
     Scene::play(async |scene: &Scene| {
         let (listed, _one) = listening();
         let silent = TcpListener::bind("127.0.0.1:0").unwrap();
@@ -127,7 +127,7 @@ fn a_listed_host_is_reached_through_the_proxy_and_nobody_else_at_all() {
     });
 }
 
-fn a_name_that_is_listed_and_leads_to_this_machine_is_not_reached() {
+fn listed_name_of_this_machine_is_not_reached() {
     Scene::play(async |scene: &Scene| {
         let (address, _listener) = listening();
         let name = format!("localhost:{}", address.port());
@@ -138,7 +138,7 @@ fn a_name_that_is_listed_and_leads_to_this_machine_is_not_reached() {
     });
 }
 
-fn without_namespaces_nobody_is_reached_and_the_report_says_why() {
+fn hosts_are_blocked_and_reported_without_namespaces() {
     Scene::play(async |scene: &Scene| {
         let (address, _listener) = listening();
         let policy = CallPolicy { requirement: Requirement::BestEffort, ..to(&[address.to_string()]) };

@@ -7,9 +7,9 @@ use supervisor::Run;
 use crate::scene::{Scene, eventually, is_running, processes_below};
 
 crate::tests![
-    a_killed_supervisor_takes_everything_along_without_any_recovery,
-    a_killed_outermost_process_takes_everything_along,
-    a_fork_bomb_is_ended,
+    killed_supervisor_ends_sandbox_without_recovery,
+    killed_outer_process_ends_sandbox,
+    fork_bomb_is_ended,
 ];
 
 /// A grandchild of another session, without environment, whose parent has gone: what no sweep by identity can find.
@@ -26,7 +26,7 @@ async fn with_a_hidden_grandchild(scene: &Scene) -> (Run, i32, Vec<i32>) {
     (run, supervisor, family)
 }
 
-fn a_killed_supervisor_takes_everything_along_without_any_recovery() {
+fn killed_supervisor_ends_sandbox_without_recovery() {
     Scene::play(async |scene: &Scene| {
         let (run, supervisor, family) = with_a_hidden_grandchild(scene).await;
         kill_process(Pid::from_raw(supervisor).unwrap(), Signal::KILL).unwrap();
@@ -41,7 +41,7 @@ fn a_killed_supervisor_takes_everything_along_without_any_recovery() {
     });
 }
 
-fn a_killed_outermost_process_takes_everything_along() {
+fn killed_outer_process_ends_sandbox() {
     Scene::play(async |scene: &Scene| {
         let (run, _, family) = with_a_hidden_grandchild(scene).await;
         kill_process(Pid::from_raw(family[0]).unwrap(), Signal::KILL).unwrap();
@@ -52,7 +52,7 @@ fn a_killed_outermost_process_takes_everything_along() {
     });
 }
 
-fn a_fork_bomb_is_ended() {
+fn fork_bomb_is_ended() {
     Scene::play(async |scene: &Scene| {
         // A small one, which goes on for as long as anybody lets it.
         let script = "bomb() { while :; do sleep 0.05 & sleep 0.01; done; }; trap '' TERM; bomb & bomb & echo up; wait";

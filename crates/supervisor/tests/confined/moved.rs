@@ -18,8 +18,8 @@ crate::tests![
     path_in_a_renamed_workspace_is_moved_at_once,
     renamed_workspace_is_unexamined_after_a_kill,
     removed_workspace_is_unexamined,
-    workspace_exchanged_while_a_run_starts_is_swept,
-    workspace_exchanged_while_a_run_starts_is_swept_without_namespaces,
+    workspace_exchanged_at_start_is_swept,
+    workspace_exchanged_at_start_is_swept_without_namespaces,
     moved_directory_is_all_that_is_written_without_namespaces,
 ];
 
@@ -155,11 +155,11 @@ fn exchange(tier: fn(RunPlan) -> RunPlan) {
     });
 }
 
-fn workspace_exchanged_while_a_run_starts_is_swept() {
+fn workspace_exchanged_at_start_is_swept() {
     exchange(|plan| plan);
 }
 
-fn workspace_exchanged_while_a_run_starts_is_swept_without_namespaces() {
+fn workspace_exchanged_at_start_is_swept_without_namespaces() {
     exchange(without_namespaces);
 }
 

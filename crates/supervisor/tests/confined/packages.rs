@@ -16,12 +16,12 @@ use model::{
 use crate::scene::Scene;
 
 crate::tests![
-    npm_installs_and_later_calls_share_its_cache,
-    cargo_builds_a_git_dependency_with_the_users_configuration,
+    npm_cache_is_shared_by_later_calls,
+    cargo_builds_git_dependency_with_user_config,
     pip_installs_from_an_index_into_an_environment,
     uv_installs_a_wheel_into_an_environment,
-    go_builds_with_a_module_and_its_cache_can_be_swept,
-    caches_of_a_run_that_only_looks_go_with_it,
+    go_cache_of_build_can_be_swept,
+    caches_of_read_only_run_are_removed,
 ];
 
 /// A tool that works for this user, in one tier.
@@ -153,7 +153,7 @@ fn is_filled(cache: &Path) -> bool {
     fs::read_dir(cache).is_ok_and(|mut entries| entries.next().is_some())
 }
 
-fn npm_installs_and_later_calls_share_its_cache() {
+fn npm_cache_is_shared_by_later_calls() {
     play_with("npm", "--version", async |tool, scene| {
         write(scene.path("home/local/package.json"), r#"{"name": "local", "version": "1.0.0"}"#);
         write(scene.path("package/package.json"), r#"{"name": "heron", "version": "1.0.0"}"#);
@@ -186,7 +186,7 @@ fn npm_installs_and_later_calls_share_its_cache() {
     });
 }
 
-fn cargo_builds_a_git_dependency_with_the_users_configuration() {
+fn cargo_builds_git_dependency_with_user_config() {
     let rustup = std::env::var("RUSTUP_HOME").map(PathBuf::from).ok();
     let rustup = rustup.or_else(|| Some(PathBuf::from(std::env::var_os("HOME")?).join(".rustup")));
     let rustup = rustup.unwrap_or_default().display().to_string();
@@ -250,7 +250,7 @@ fn uv_installs_a_wheel_into_an_environment() {
     });
 }
 
-fn go_builds_with_a_module_and_its_cache_can_be_swept() {
+fn go_cache_of_build_can_be_swept() {
     play_with("go", "version", async |tool, scene| {
         let module = "module example.com/heron\n\ngo 1.18\n";
         let versions = "home/proxy/example.com/heron/@v";
@@ -285,7 +285,7 @@ fn go_builds_with_a_module_and_its_cache_can_be_swept() {
     });
 }
 
-fn caches_of_a_run_that_only_looks_go_with_it() {
+fn caches_of_read_only_run_are_removed() {
     for namespaces in [true, false] {
         Scene::play(async |scene: &Scene| {
             let policy = CallPolicy { requirement: Requirement::BestEffort, ..Preset::Observe.into() };

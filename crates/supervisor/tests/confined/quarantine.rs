@@ -14,14 +14,14 @@ use rustix::process::{Pid, Signal, kill_process};
 use crate::scene::{Scene, confined};
 
 crate::tests![
-    nothing_of_ours_is_in_the_workspace_during_a_run,
-    created_files_stay_usable_until_the_run_is_over,
-    path_that_git_obeys_is_moved_at_once,
-    path_that_comes_back_again_and_again_stops_the_run,
-    quarantined_directory_is_no_way_out,
+    workspace_contains_no_files_of_the_supervisor,
+    created_files_stay_usable_until_run_ends,
+    path_read_by_git_is_moved_at_once,
+    repeatedly_created_path_stops_run,
+    quarantined_directory_is_no_escape,
     created_paths_are_moved_after_a_killed_supervisor,
     path_in_directory_without_rights_is_moved,
-    hooks_of_an_editor_are_held_and_its_rules_are_not,
+    editor_hooks_are_protected_and_rules_are_not,
     user_file_that_existed_before_stays,
     new_repository_is_kept_when_it_runs_no_commands,
     new_repository_with_a_hook_is_moved,
@@ -72,7 +72,7 @@ pub fn git(directory: &Path, args: &str) -> String {
 
 pub const COMMIT: &str = "git add -A && git -c user.name=a -c user.email=a@b commit -q -m work";
 
-fn nothing_of_ours_is_in_the_workspace_during_a_run() {
+fn workspace_contains_no_files_of_the_supervisor() {
     Scene::play(async |scene: &Scene| {
         let before = tree(&scene.path("home"));
         let run = scene
@@ -89,7 +89,7 @@ fn nothing_of_ours_is_in_the_workspace_during_a_run() {
     });
 }
 
-fn created_files_stay_usable_until_the_run_is_over() {
+fn created_files_stay_usable_until_run_ends() {
     Scene::play(async |scene: &Scene| {
         let script = "mkdir .vscode; echo x > .vscode/launch.json; cat .vscode/launch.json; echo y > .envrc";
         let report = scene.run(&scene.shell(script)).await;
@@ -104,7 +104,7 @@ fn created_files_stay_usable_until_the_run_is_over() {
     });
 }
 
-fn path_that_git_obeys_is_moved_at_once() {
+fn path_read_by_git_is_moved_at_once() {
     Scene::play(async |scene: &Scene| {
         let script = "echo evil > .git/commondir; while [ -e .git/commondir ]; do sleep 0.01; done; echo gone; \
                       mkdir .git/x; echo evil > .git/x/y; mv .git/x .git/config.worktree; \
@@ -116,7 +116,7 @@ fn path_that_git_obeys_is_moved_at_once() {
     });
 }
 
-fn path_that_comes_back_again_and_again_stops_the_run() {
+fn repeatedly_created_path_stops_run() {
     Scene::play(async |scene: &Scene| {
         let script = "while :; do echo evil > .git/commondir; while [ -e .git/commondir ]; do :; done; done";
         let report = scene.run(&scene.shell(script)).await;
@@ -128,7 +128,7 @@ fn path_that_comes_back_again_and_again_stops_the_run() {
 }
 
 /// The agent may stand in a directory while it is moved to ours.
-fn quarantined_directory_is_no_way_out() {
+fn quarantined_directory_is_no_escape() {
     Scene::play(async |scene: &Scene| {
         let script = format!(
             "w=$PWD; mkdir .git/x; cd .git/x; mv $w/.git/x $w/.git/commondir; while [ -e $w/.git/commondir ]; do sleep 0.01; done; \
@@ -177,7 +177,7 @@ fn path_in_directory_without_rights_is_moved() {
     });
 }
 
-fn hooks_of_an_editor_are_held_and_its_rules_are_not() {
+fn editor_hooks_are_protected_and_rules_are_not() {
     Scene::play(async |scene: &Scene| {
         let cursor = scene.workspace().join(".cursor");
         fs::create_dir(&cursor).unwrap();

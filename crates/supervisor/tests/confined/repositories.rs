@@ -13,7 +13,7 @@ use crate::scene::{Scene, confined};
 crate::tests![
     repository_in_the_workspace_keeps_its_hooks_and_config,
     repository_in_the_workspace_can_be_committed_to,
-    submodule_is_committed_and_updated_from_its_superproject,
+    submodule_is_updated_from_superproject,
     submodule_of_a_repository_above_can_be_committed_to,
     submodule_keeps_its_hooks_and_config,
     linked_worktree_in_the_workspace_can_be_committed_to,
@@ -118,7 +118,7 @@ pub fn superproject(scene: &Scene) -> PathBuf {
     shop
 }
 
-fn submodule_is_committed_and_updated_from_its_superproject() {
+fn submodule_is_updated_from_superproject() {
     Scene::play(async |scene: &Scene| {
         let shop = superproject(scene);
         let script = format!(

@@ -8,8 +8,8 @@ use model::{CallPolicy, Confinement, KeptPath, Policy, Preset, Requirement, RunP
 use crate::scene::{Scene, confined};
 
 crate::tests! {
-    only_listed_paths_of_the_state_outlive_a_run,
-    only_listed_paths_of_the_state_outlive_a_run_without_namespaces,
+    only_listed_state_paths_survive_run,
+    only_listed_state_paths_survive_run_without_namespaces,
     program_in_the_state_directory_stays_as_it_is,
     instructions_of_the_user_are_read_only,
     directory_of_a_session_without_tasks_is_removed,
@@ -111,13 +111,13 @@ fn plant(preset: Preset, namespaces: bool) {
     });
 }
 
-fn only_listed_paths_of_the_state_outlive_a_run() {
+fn only_listed_state_paths_survive_run() {
     for preset in POLICIES {
         plant(preset, true);
     }
 }
 
-fn only_listed_paths_of_the_state_outlive_a_run_without_namespaces() {
+fn only_listed_state_paths_survive_run_without_namespaces() {
     for preset in [Preset::Workspace, Preset::Observe] {
         plant(preset, false);
     }

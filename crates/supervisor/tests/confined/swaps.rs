@@ -20,7 +20,7 @@ crate::tests![
     protected_directory_swapped_for_a_link_shows_no_key,
     workspace_swapped_for_a_link_shows_no_key,
     workspace_swapped_for_a_link_writes_nothing_outside,
-    workspace_swapped_for_a_link_is_held_by_landlock_alone,
+    workspace_swapped_for_a_link_is_confined_by_landlock,
     parent_of_a_hidden_directory_cannot_be_renamed,
     hidden_path_replaced_during_a_run_stays_hidden,
 ];
@@ -144,7 +144,7 @@ fn workspace_swapped_for_a_link_writes_nothing_outside() {
     });
 }
 
-fn workspace_swapped_for_a_link_is_held_by_landlock_alone() {
+fn workspace_swapped_for_a_link_is_confined_by_landlock() {
     Scene::play(async |scene: &Scene| {
         let policy = CallPolicy { requirement: Requirement::BestEffort, ..Preset::Workspace.into() };
         let script = "cat ../../.ssh/id; echo x > ../../.ssh/id";

@@ -7,12 +7,12 @@ use model::{Deadline, End, Exit, Limits, RunPlan};
 use crate::scene::Scene;
 
 crate::tests![
-    silence_from_the_start_is_the_start_deadline,
-    silence_from_the_start_is_the_idle_deadline_when_the_start_has_none,
-    silence_in_the_middle_is_the_idle_deadline,
-    a_talkative_agent_meets_the_wall_deadline,
-    a_flood_on_both_streams_meets_the_wall_deadline,
-    an_agent_that_is_done_in_time_meets_none,
+    silent_agent_meets_start_deadline,
+    silent_agent_without_start_limit_meets_idle_deadline,
+    agent_that_falls_silent_meets_idle_deadline,
+    printing_agent_meets_wall_deadline,
+    flood_on_both_streams_meets_wall_deadline,
+    agent_that_exits_in_time_meets_no_deadline,
 ];
 
 const SHORT: Option<Duration> = Some(Duration::from_millis(400));
@@ -22,14 +22,14 @@ async fn end(scene: &Scene, script: &str, limits: Limits) -> End {
     scene.run(&RunPlan { limits: Limits { grace: plan.limits.grace, ..limits }, ..plan }).await.end
 }
 
-fn silence_from_the_start_is_the_start_deadline() {
+fn silent_agent_meets_start_deadline() {
     Scene::play(async |scene: &Scene| {
         let end = end(scene, "hang", Limits { start: SHORT, ..Limits::default() }).await;
         assert_eq!(end, End::Deadline { which: Deadline::Start });
     });
 }
 
-fn silence_from_the_start_is_the_idle_deadline_when_the_start_has_none() {
+fn silent_agent_without_start_limit_meets_idle_deadline() {
     Scene::play(async |scene: &Scene| {
         let wall = Some(Duration::from_mins(1));
         let end = end(scene, "hang", Limits { idle: SHORT, wall, ..Limits::default() }).await;
@@ -37,7 +37,7 @@ fn silence_from_the_start_is_the_idle_deadline_when_the_start_has_none() {
     });
 }
 
-fn silence_in_the_middle_is_the_idle_deadline() {
+fn agent_that_falls_silent_meets_idle_deadline() {
     Scene::play(async |scene: &Scene| {
         let start = Some(Duration::from_mins(1));
         let end = end(scene, "say hello\nhang", Limits { start, idle: SHORT, ..Limits::default() }).await;
@@ -46,7 +46,7 @@ fn silence_in_the_middle_is_the_idle_deadline() {
     });
 }
 
-fn a_talkative_agent_meets_the_wall_deadline() {
+fn printing_agent_meets_wall_deadline() {
     Scene::play(async |scene: &Scene| {
         let idle = Some(Duration::from_mins(1));
         let limits = Limits { start: idle, idle, wall: SHORT, ..Limits::default() };
@@ -56,7 +56,7 @@ fn a_talkative_agent_meets_the_wall_deadline() {
     });
 }
 
-fn a_flood_on_both_streams_meets_the_wall_deadline() {
+fn flood_on_both_streams_meets_wall_deadline() {
     Scene::play(async |scene: &Scene| {
         let args = vec!["-c".into(), "cat /dev/zero >&2 & exec cat /dev/zero".into()];
         let limits =
@@ -67,7 +67,7 @@ fn a_flood_on_both_streams_meets_the_wall_deadline() {
     });
 }
 
-fn an_agent_that_is_done_in_time_meets_none() {
+fn agent_that_exits_in_time_meets_no_deadline() {
     Scene::play(async |scene: &Scene| {
         let minute = Some(Duration::from_mins(1));
         let limits = Limits { start: minute, idle: minute, wall: minute, ..Limits::default() };

@@ -11,24 +11,24 @@ use supervisor::{AttachError, RecoverError, Run, StopReply, WaitError, attach, r
 use crate::scene::{Scene, eventually, is_running, read_along, runtime};
 
 crate::tests![
-    a_killed_supervisor_takes_the_agent_with_it,
-    what_left_the_session_without_its_environment_is_found_by_descent,
-    a_killed_supervisor_leaves_nothing_even_without_its_folder,
-    a_run_that_left_somebody_alive_can_be_recovered_again,
-    a_run_that_is_being_started_is_found_and_not_disturbed,
-    a_run_outlives_its_killed_parent_and_keeps_every_byte,
-    a_run_that_is_not_to_outlive_its_starter_ends_when_that_is_killed,
-    a_starter_that_is_killed_at_any_moment_leaves_nothing,
-    a_starter_that_exits_takes_its_run_with_it,
-    a_killed_supervisor_leaves_nothing_when_somebody_waits,
-    a_killed_supervisor_leaves_nothing_when_somebody_recovers_later,
-    a_supervisor_killed_before_its_first_word_leaves_nothing,
-    what_cleared_its_environment_is_found_through_the_session,
-    ten_recoveries_at_once_agree,
-    a_living_supervisor_is_not_recovered,
-    after_a_reboot_nobody_else_is_harmed,
-    a_pid_that_was_given_out_again_is_left_alone,
-    an_answer_that_a_power_cut_shortened_counts_as_lost,
+    agent_dies_with_killed_supervisor,
+    survivor_outside_session_is_found_by_descent,
+    survivors_are_killed_without_spool,
+    run_with_survivors_can_be_recovered_again,
+    starting_run_is_attached_undisturbed,
+    run_survives_killed_starter_with_all_output,
+    bound_run_ends_when_starter_is_killed,
+    starter_killed_at_any_moment_leaves_nothing,
+    bound_run_ends_when_starter_exits,
+    wait_kills_survivors_of_killed_supervisor,
+    recover_kills_survivors_of_killed_supervisor,
+    supervisor_killed_before_reply_leaves_nothing,
+    survivor_without_environment_is_found_by_session,
+    concurrent_recoveries_agree,
+    living_supervisor_is_not_recovered,
+    recovery_after_reboot_kills_no_other_process,
+    process_with_reused_pid_is_not_killed,
+    answer_truncated_by_power_loss_counts_as_lost,
 ];
 
 /// What a parent that is about to be killed is started with.
@@ -62,7 +62,7 @@ pub fn parent(scene: &Scene, plan: &RunPlan) -> [String; 4] {
     [PARENT.to_owned(), spool, serde_json::to_string(plan).unwrap(), stdin]
 }
 
-fn a_run_outlives_its_killed_parent_and_keeps_every_byte() {
+fn run_survives_killed_starter_with_all_output() {
     Scene::play(async |scene: &Scene| {
         let plan = scene.agent("say one\nstream 100 1000 5ms\nflood stdout 5MB\nanswer two");
         let mut starter = Command::new(std::env::current_exe().unwrap())
@@ -95,7 +95,7 @@ fn bound_starter(scene: &Scene, script: &str) -> Child {
 
 const STUBBORN: &str = "spawn setsid ignore-term\nspawn daemon ignore-term\nsay up\nignore TERM\nhang";
 
-fn a_run_that_is_not_to_outlive_its_starter_ends_when_that_is_killed() {
+fn bound_run_ends_when_starter_is_killed() {
     Scene::play(async |scene: &Scene| {
         let mut starter = bound_starter(scene, STUBBORN);
         eventually("the agent is up", || {
@@ -123,7 +123,7 @@ fn ended(scene: &Scene) -> Option<RunReport> {
     }
 }
 
-fn a_starter_that_is_killed_at_any_moment_leaves_nothing() {
+fn starter_killed_at_any_moment_leaves_nothing() {
     // From before its plan is laid down until the agent has long begun. What is left is looked for by the scene.
     for pause in (0..30).map(|step| Duration::from_millis(step * 2)) {
         Scene::play(async |scene: &Scene| {
@@ -135,7 +135,7 @@ fn a_starter_that_is_killed_at_any_moment_leaves_nothing() {
     }
 }
 
-fn a_starter_that_exits_takes_its_run_with_it() {
+fn bound_run_ends_when_starter_exits() {
     Scene::play(async |scene: &Scene| {
         let plan = RunPlan { lifetime: RunLifetime::BoundToStarter, ..scene.agent("say up\nhang") };
         let mut arguments = parent(scene, &plan);
@@ -172,14 +172,14 @@ fn assert_swept(scene: &Scene, report: &RunReport) {
     assert!(!scene.descendants().into_iter().any(is_running));
 }
 
-fn a_killed_supervisor_leaves_nothing_when_somebody_waits() {
+fn wait_kills_survivors_of_killed_supervisor() {
     Scene::play(async |scene: &Scene| {
         let run = kill_the_supervisor(scene).await;
         assert_swept(scene, &run.wait().await.unwrap());
     });
 }
 
-fn a_killed_supervisor_leaves_nothing_when_somebody_recovers_later() {
+fn recover_kills_survivors_of_killed_supervisor() {
     Scene::play(async |scene: &Scene| {
         drop(kill_the_supervisor(scene).await);
         // The agent's own process goes with its supervisor; what it had started does not.
@@ -192,7 +192,7 @@ fn a_killed_supervisor_leaves_nothing_when_somebody_recovers_later() {
     });
 }
 
-fn a_killed_supervisor_takes_the_agent_with_it() {
+fn agent_dies_with_killed_supervisor() {
     Scene::play(async |scene: &Scene| {
         let run = scene.start(&scene.agent("ignore TERM\nsay up\nhang")).await;
         eventually("the agent is up", || scene.text() == "up\n").await;
@@ -204,7 +204,7 @@ fn a_killed_supervisor_takes_the_agent_with_it() {
     });
 }
 
-fn what_left_the_session_without_its_environment_is_found_by_descent() {
+fn survivor_outside_session_is_found_by_descent() {
     Scene::play(async |scene: &Scene| {
         let inner = format!("env -i sleep 600 & echo $! > {}; echo up; wait", scene.pid_file().display());
         let args = vec!["-c".into(), format!("setsid sh -c '{inner}' & wait")];
@@ -219,7 +219,7 @@ fn what_left_the_session_without_its_environment_is_found_by_descent() {
     });
 }
 
-fn a_killed_supervisor_leaves_nothing_even_without_its_folder() {
+fn survivors_are_killed_without_spool() {
     Scene::play(async |scene: &Scene| {
         let run = kill_the_supervisor(scene).await;
         fs::remove_dir_all(scene.spool()).unwrap();
@@ -229,7 +229,7 @@ fn a_killed_supervisor_leaves_nothing_even_without_its_folder() {
     });
 }
 
-fn a_run_that_left_somebody_alive_can_be_recovered_again() {
+fn run_with_survivors_can_be_recovered_again() {
     Scene::play(async |scene: &Scene| {
         let report = scene.run(&scene.agent("answer done")).await;
         let file = scene.spool().join("status.json");
@@ -249,7 +249,7 @@ fn a_run_that_left_somebody_alive_can_be_recovered_again() {
     });
 }
 
-fn a_run_that_is_being_started_is_found_and_not_disturbed() {
+fn starting_run_is_attached_undisturbed() {
     for pause in 0..30_u64 {
         Scene::play(async |scene: &Scene| {
             let plan = scene.agent("hang");
@@ -271,7 +271,7 @@ fn a_run_that_is_being_started_is_found_and_not_disturbed() {
     }
 }
 
-fn a_supervisor_killed_before_its_first_word_leaves_nothing() {
+fn supervisor_killed_before_reply_leaves_nothing() {
     Scene::play(async |scene: &Scene| {
         let run = kill_the_supervisor(scene).await;
         // As if it had been killed between the start of the agent and its first status.
@@ -286,7 +286,7 @@ fn a_supervisor_killed_before_its_first_word_leaves_nothing() {
     });
 }
 
-fn what_cleared_its_environment_is_found_through_the_session() {
+fn survivor_without_environment_is_found_by_session() {
     Scene::play(async |scene: &Scene| {
         let run = scene.start(&scene.agent("spawn same-group clear-env ignore-term\nsay up\nhang")).await;
         eventually("the agent is up", || scene.text() == "up\n").await;
@@ -297,7 +297,7 @@ fn what_cleared_its_environment_is_found_through_the_session() {
     });
 }
 
-fn ten_recoveries_at_once_agree() {
+fn concurrent_recoveries_agree() {
     Scene::play(async |scene: &Scene| {
         drop(kill_the_supervisor(scene).await);
         let folder = scene.spool();
@@ -310,7 +310,7 @@ fn ten_recoveries_at_once_agree() {
     });
 }
 
-fn a_living_supervisor_is_not_recovered() {
+fn living_supervisor_is_not_recovered() {
     Scene::play(async |scene: &Scene| {
         let run = scene.start(&scene.agent("hang")).await;
         let error = recover(&scene.spool()).unwrap_err();
@@ -358,7 +358,7 @@ fn start_ticks(pid: i32) -> u64 {
     stat.rsplit(')').next().unwrap().split_ascii_whitespace().nth(19).unwrap().parse().unwrap()
 }
 
-fn after_a_reboot_nobody_else_is_harmed() {
+fn recovery_after_reboot_kills_no_other_process() {
     Scene::play(async |scene: &Scene| {
         let report = with_a_bystander(scene, |status| status.boot_id = "another-boot".into()).await;
         assert_eq!((report.end, report.tree), (End::SupervisorLost, TreeEnd::SweptByIdentity));
@@ -366,7 +366,7 @@ fn after_a_reboot_nobody_else_is_harmed() {
     });
 }
 
-fn a_pid_that_was_given_out_again_is_left_alone() {
+fn process_with_reused_pid_is_not_killed() {
     Scene::play(async |scene: &Scene| {
         let report = with_a_bystander(scene, |status| status.supervisor.start_ticks -= 1).await;
         assert_eq!((report.end, report.tree), (End::SupervisorLost, TreeEnd::SweptByIdentity));
@@ -374,7 +374,7 @@ fn a_pid_that_was_given_out_again_is_left_alone() {
     });
 }
 
-fn an_answer_that_a_power_cut_shortened_counts_as_lost() {
+fn answer_truncated_by_power_loss_counts_as_lost() {
     Scene::play(async |scene: &Scene| {
         let report = scene.run(&scene.agent("answer done")).await;
         let file = scene.spool().join("status.json");

@@ -5,9 +5,9 @@ use supervisor::Supervisor;
 
 use crate::scene::{Scene, read_along};
 
-crate::tests![sixty_four_runs_at_once_do_not_mix];
+crate::tests![concurrent_runs_do_not_mix];
 
-fn sixty_four_runs_at_once_do_not_mix() {
+fn concurrent_runs_do_not_mix() {
     Scene::play(async |scene: &Scene| {
         let supervisor = Supervisor::this_program().unwrap();
         let one = async |number: usize| {

@@ -10,22 +10,22 @@ use supervisor::{StartError, Supervisor};
 use crate::scene::{Scene, environment, read_along};
 
 crate::tests![
-    a_missing_program_is_named,
-    a_program_that_is_not_executable_is_named,
-    a_script_without_its_interpreter_says_so,
-    a_missing_cwd_is_named,
-    a_cwd_that_is_a_file_is_named,
-    a_cwd_that_may_not_be_entered_is_named,
-    a_plan_that_no_machine_can_carry_out_is_refused_before_anything_is_written,
-    the_exit_code_is_the_agents,
-    death_by_a_signal_is_not_an_exit_code,
-    the_environment_is_the_plans_and_the_run_id,
-    no_file_of_the_caller_reaches_the_agent,
-    the_agent_leads_a_group_in_the_supervisors_session,
-    no_signal_is_blocked_or_ignored_in_the_agent,
-    the_arguments_arrive_as_they_are,
-    a_prompt_of_ten_megabytes_arrives_whole,
-    the_usage_of_the_tree_is_reported,
+    missing_program_is_reported,
+    non_executable_program_is_reported,
+    missing_interpreter_is_reported,
+    missing_cwd_is_reported,
+    cwd_that_is_a_file_is_reported,
+    inaccessible_cwd_is_reported,
+    invalid_plan_is_rejected_before_any_write,
+    exit_code_is_that_of_the_agent,
+    death_by_signal_is_not_an_exit_code,
+    environment_is_that_of_plan_plus_run_id,
+    agent_inherits_no_file_of_the_caller,
+    agent_leads_group_in_supervisor_session,
+    agent_has_default_signal_handling,
+    arguments_arrive_unchanged,
+    ten_megabyte_prompt_arrives_complete,
+    resource_usage_of_tree_is_reported,
 ];
 
 async fn reason(scene: &Scene, plan: &RunPlan) -> (NotStartedReason, String) {
@@ -35,7 +35,7 @@ async fn reason(scene: &Scene, plan: &RunPlan) -> (NotStartedReason, String) {
     }
 }
 
-fn a_missing_program_is_named() {
+fn missing_program_is_reported() {
     Scene::play(async |scene: &Scene| {
         let (reason, message) = reason(scene, &RunPlan::new("/nowhere/claude", scene.folder())).await;
         assert_eq!(reason, NotStartedReason::ProgramMissing);
@@ -43,7 +43,7 @@ fn a_missing_program_is_named() {
     });
 }
 
-fn a_program_that_is_not_executable_is_named() {
+fn non_executable_program_is_reported() {
     Scene::play(async |scene: &Scene| {
         let program = scene.folder().join("claude");
         fs::write(&program, "").unwrap();
@@ -52,7 +52,7 @@ fn a_program_that_is_not_executable_is_named() {
     });
 }
 
-fn a_script_without_its_interpreter_says_so() {
+fn missing_interpreter_is_reported() {
     Scene::play(async |scene: &Scene| {
         let program = scene.folder().join("claude");
         fs::write(&program, "#!/nowhere/node\n").unwrap();
@@ -63,7 +63,7 @@ fn a_script_without_its_interpreter_says_so() {
     });
 }
 
-fn a_missing_cwd_is_named() {
+fn missing_cwd_is_reported() {
     Scene::play(async |scene: &Scene| {
         let (reason, message) = reason(scene, &RunPlan::new("/bin/true", "/nowhere/shop")).await;
         assert_eq!(reason, NotStartedReason::CwdMissing);
@@ -71,14 +71,14 @@ fn a_missing_cwd_is_named() {
     });
 }
 
-fn a_cwd_that_is_a_file_is_named() {
+fn cwd_that_is_a_file_is_reported() {
     Scene::play(async |scene: &Scene| {
         let (reason, message) = reason(scene, &RunPlan::new("/bin/true", "/bin/true")).await;
         assert_eq!(reason, NotStartedReason::CwdNotADirectory, "{message}");
     });
 }
 
-fn a_cwd_that_may_not_be_entered_is_named() {
+fn inaccessible_cwd_is_reported() {
     Scene::play(async |scene: &Scene| {
         let cwd = scene.folder().join("closed");
         fs::create_dir(&cwd).unwrap();
@@ -94,7 +94,7 @@ fn a_cwd_that_may_not_be_entered_is_named() {
     });
 }
 
-fn a_plan_that_no_machine_can_carry_out_is_refused_before_anything_is_written() {
+fn invalid_plan_is_rejected_before_any_write() {
     Scene::play(async |scene: &Scene| {
         let plan = RunPlan { args: vec!["a\0b".into()], ..RunPlan::new("/bin/true", "/") };
         let error = Supervisor::this_program().unwrap().start(&scene.spool(), &plan).await.unwrap_err();
@@ -103,7 +103,7 @@ fn a_plan_that_no_machine_can_carry_out_is_refused_before_anything_is_written() 
     });
 }
 
-fn the_exit_code_is_the_agents() {
+fn exit_code_is_that_of_the_agent() {
     for code in [0, 1, 143] {
         Scene::play(async |scene: &Scene| {
             let report = scene.run(&scene.agent(&format!("exit {code}"))).await;
@@ -112,14 +112,14 @@ fn the_exit_code_is_the_agents() {
     }
 }
 
-fn death_by_a_signal_is_not_an_exit_code() {
+fn death_by_signal_is_not_an_exit_code() {
     Scene::play(async |scene: &Scene| {
         let report = scene.run(&scene.agent("signal SEGV")).await;
         assert_eq!((report.end, report.exit), (End::Exited, Some(Exit::Signal(11))));
     });
 }
 
-fn the_environment_is_the_plans_and_the_run_id() {
+fn environment_is_that_of_plan_plus_run_id() {
     Scene::play(async |scene: &Scene| {
         let env = BTreeMap::from([("LANG".to_owned(), "C".to_owned()), ("KEY".to_owned(), "a b".to_owned())]);
         let plan = RunPlan { env: env.clone(), ..RunPlan::new("/usr/bin/env", scene.folder()) };
@@ -131,7 +131,7 @@ fn the_environment_is_the_plans_and_the_run_id() {
     });
 }
 
-fn no_file_of_the_caller_reaches_the_agent() {
+fn agent_inherits_no_file_of_the_caller() {
     Scene::play(async |scene: &Scene| {
         let secret = fs::File::open("/etc/hostname").or_else(|_| fs::File::open("/etc/passwd")).unwrap();
         // A file without close-on-exec, as careless callers have them.
@@ -144,7 +144,7 @@ fn no_file_of_the_caller_reaches_the_agent() {
     });
 }
 
-fn the_agent_leads_a_group_in_the_supervisors_session() {
+fn agent_leads_group_in_supervisor_session() {
     Scene::play(async |scene: &Scene| {
         let plan = RunPlan { args: vec!["/proc/self/stat".into()], ..RunPlan::new("/bin/cat", "/") };
         let run = scene.start(&plan).await;
@@ -158,7 +158,7 @@ fn the_agent_leads_a_group_in_the_supervisors_session() {
     });
 }
 
-fn no_signal_is_blocked_or_ignored_in_the_agent() {
+fn agent_has_default_signal_handling() {
     Scene::play(async |scene: &Scene| {
         let args = vec!["^Sig(Blk|Ign)".into(), "-E".into(), "/proc/self/status".into()];
         scene.run(&RunPlan { args, ..RunPlan::new("/bin/grep", "/") }).await;
@@ -171,7 +171,7 @@ fn no_signal_is_blocked_or_ignored_in_the_agent() {
     });
 }
 
-fn the_arguments_arrive_as_they_are() {
+fn arguments_arrive_unchanged() {
     Scene::play(async |scene: &Scene| {
         let args = ["%s\n", "a b", "$HOME", "`id`", "", "--help", "ü\u{1f600}", "new\nline"];
         let args = args.map(str::to_owned).to_vec();
@@ -180,7 +180,7 @@ fn the_arguments_arrive_as_they_are() {
     });
 }
 
-fn a_prompt_of_ten_megabytes_arrives_whole() {
+fn ten_megabyte_prompt_arrives_complete() {
     Scene::play(async |scene: &Scene| {
         let stdin: Vec<u8> =
             (0..10_000_000_u32).map(|index| index.to_le_bytes()[index as usize % 3]).collect();
@@ -192,7 +192,7 @@ fn a_prompt_of_ten_megabytes_arrives_whole() {
     });
 }
 
-fn the_usage_of_the_tree_is_reported() {
+fn resource_usage_of_tree_is_reported() {
     Scene::play(async |scene: &Scene| {
         let report = scene.run(&scene.agent("alloc 50MB\nburn 200ms")).await;
         let usage = report.usage;

@@ -12,26 +12,26 @@ use supervisor::{AttachError, RecoverError, SpoolError, StartError, Supervisor, 
 use crate::scene::{Scene, eventually, is_running, read_along};
 
 crate::tests![
-    a_full_disk_ends_the_run_and_is_told,
-    a_removed_spool_ends_the_run,
-    a_moved_spool_still_gets_its_end,
-    a_spool_that_was_made_again_is_not_touched,
-    a_file_over_the_callers_limit_is_told,
-    a_start_that_fails_leaves_no_secret,
-    what_was_laid_down_and_not_started_was_never_there,
-    a_supervisor_makes_what_an_older_starter_has_not,
-    a_spool_holds_one_run_only,
-    fifo_in_place_of_a_file_is_not_waited_for,
-    an_empty_folder_is_no_run,
-    a_status_of_another_format_is_refused,
-    a_damaged_status_is_refused,
-    the_files_are_for_the_user_alone,
-    secrets_are_gone_when_the_run_is,
-    the_events_are_the_files,
-    reading_goes_on_where_it_was_left,
+    full_disk_ends_run_with_reason,
+    deleted_spool_ends_run,
+    moved_spool_receives_final_status,
+    recreated_spool_is_not_touched,
+    file_size_limit_of_caller_is_reported,
+    failed_start_leaves_no_secret,
+    dropped_prepared_run_leaves_nothing,
+    supervisor_creates_files_missing_from_older_starter,
+    spool_with_run_is_rejected,
+    fifo_in_place_of_spool_file_does_not_block,
+    empty_directory_is_no_run,
+    status_of_other_format_is_rejected,
+    damaged_status_is_rejected,
+    spool_files_are_private,
+    secrets_are_removed_with_run,
+    events_match_files,
+    events_resume_at_offsets,
 ];
 
-fn fifo_in_place_of_a_file_is_not_waited_for() {
+fn fifo_in_place_of_spool_file_does_not_block() {
     Scene::play(async |scene: &Scene| {
         let supervisor = Supervisor::this_program().unwrap();
         for name in ["stdin", "output", "error", "plan.json"] {
@@ -50,10 +50,10 @@ fn fifo_in_place_of_a_file_is_not_waited_for() {
     });
 }
 
-fn a_full_disk_ends_the_run_and_is_told() {
+fn full_disk_ends_run_with_reason() {
     Scene::play(async |scene: &Scene| {
         let Some(_disk) = SmallDisk::mount(&scene.spool()) else {
-            return in_a_mount_namespace("a_full_disk_ends_the_run_and_is_told");
+            return in_a_mount_namespace("full_disk_ends_run_with_reason");
         };
         let run = scene.start(&scene.agent("spawn setsid ignore-term\nflood stdout 10MB\nhang")).await;
         let report = run.wait().await.unwrap();
@@ -117,7 +117,7 @@ fn in_a_mount_namespace(test: &str) {
     assert!(output.status.success() && said.contains("1 passed"), "{said}");
 }
 
-fn a_removed_spool_ends_the_run() {
+fn deleted_spool_ends_run() {
     Scene::play(async |scene: &Scene| {
         let run = scene.start(&scene.agent("spawn daemon ignore-term\nsay hello\nhang")).await;
         eventually("the agent is up", || !scene.descendants().is_empty()).await;
@@ -128,7 +128,7 @@ fn a_removed_spool_ends_the_run() {
     });
 }
 
-fn a_moved_spool_still_gets_its_end() {
+fn moved_spool_receives_final_status() {
     Scene::play(async |scene: &Scene| {
         let run = scene.start(&scene.agent("say hello\nhang")).await;
         let elsewhere = scene.folder().join("elsewhere");
@@ -139,7 +139,7 @@ fn a_moved_spool_still_gets_its_end() {
     });
 }
 
-fn a_spool_that_was_made_again_is_not_touched() {
+fn recreated_spool_is_not_touched() {
     Scene::play(async |scene: &Scene| {
         let old = scene.start(&scene.agent("hang")).await;
         fs::remove_dir_all(scene.spool()).unwrap();
@@ -160,7 +160,7 @@ fn a_spool_that_was_made_again_is_not_touched() {
     });
 }
 
-fn a_file_over_the_callers_limit_is_told() {
+fn file_size_limit_of_caller_is_reported() {
     Scene::play(async |scene: &Scene| {
         let plan = scene.agent("flood stdout 2MB\nhang");
         let me = std::env::current_exe().unwrap();
@@ -179,7 +179,7 @@ fn a_file_over_the_callers_limit_is_told() {
     });
 }
 
-fn a_start_that_fails_leaves_no_secret() {
+fn failed_start_leaves_no_secret() {
     Scene::play(async |scene: &Scene| {
         let mut plan = scene.agent("hang");
         plan.env.insert("API_KEY".into(), "canary-4711".into());
@@ -196,7 +196,7 @@ fn a_start_that_fails_leaves_no_secret() {
     });
 }
 
-fn what_was_laid_down_and_not_started_was_never_there() {
+fn dropped_prepared_run_leaves_nothing() {
     Scene::play(async |scene: &Scene| {
         let supervisor = Supervisor::this_program().unwrap();
         let mut plan = scene.agent("answer hello");
@@ -219,7 +219,7 @@ fn what_was_laid_down_and_not_started_was_never_there() {
     });
 }
 
-fn a_supervisor_makes_what_an_older_starter_has_not() {
+fn supervisor_creates_files_missing_from_older_starter() {
     Scene::play(async |scene: &Scene| {
         let supervisor = Supervisor::this_program().unwrap();
         let laid = supervisor.prepare(&scene.spool(), &scene.agent("answer hello")).unwrap();
@@ -231,7 +231,7 @@ fn a_supervisor_makes_what_an_older_starter_has_not() {
     });
 }
 
-fn a_spool_holds_one_run_only() {
+fn spool_with_run_is_rejected() {
     Scene::play(async |scene: &Scene| {
         let first = scene.start(&scene.agent("answer one")).await;
         let again =
@@ -242,7 +242,7 @@ fn a_spool_holds_one_run_only() {
     });
 }
 
-fn an_empty_folder_is_no_run() {
+fn empty_directory_is_no_run() {
     Scene::play(async |scene: &Scene| {
         assert!(matches!(attach(scene.folder()).await, Err(AttachError::NoRun { .. })));
         assert!(matches!(recover(scene.folder()), Err(RecoverError::NoRun { .. })));
@@ -250,7 +250,7 @@ fn an_empty_folder_is_no_run() {
     });
 }
 
-fn a_status_of_another_format_is_refused() {
+fn status_of_other_format_is_rejected() {
     Scene::play(async |scene: &Scene| {
         scene.run(&scene.agent("answer done")).await;
         let file = scene.spool().join("status.json");
@@ -261,7 +261,7 @@ fn a_status_of_another_format_is_refused() {
     });
 }
 
-fn a_damaged_status_is_refused() {
+fn damaged_status_is_rejected() {
     Scene::play(async |scene: &Scene| {
         scene.run(&scene.agent("answer done")).await;
         fs::write(scene.spool().join("status.json"), "{\"version\":").unwrap();
@@ -270,7 +270,7 @@ fn a_damaged_status_is_refused() {
     });
 }
 
-fn the_files_are_for_the_user_alone() {
+fn spool_files_are_private() {
     Scene::play(async |scene: &Scene| {
         let mut plan = scene.agent("hang");
         plan.private_files.insert("mcp.json".into(), b"{}".to_vec());
@@ -286,7 +286,7 @@ fn the_files_are_for_the_user_alone() {
     });
 }
 
-fn secrets_are_gone_when_the_run_is() {
+fn secrets_are_removed_with_run() {
     Scene::play(async |scene: &Scene| {
         let mut plan = scene.agent("hang");
         plan.env.insert("API_KEY".into(), "canary-4711".into());
@@ -319,7 +319,7 @@ fn holds(folder: &Path, needle: &[u8]) -> bool {
     })
 }
 
-fn the_events_are_the_files() {
+fn events_match_files() {
     Scene::play(async |scene: &Scene| {
         let run = scene
             .start(&scene.agent("stream 200 100 1ms\nflood stderr 3MB\nflood stdout 3MB\nanswer done"))
@@ -331,7 +331,7 @@ fn the_events_are_the_files() {
     });
 }
 
-fn reading_goes_on_where_it_was_left() {
+fn events_resume_at_offsets() {
     Scene::play(async |scene: &Scene| {
         let plan = RunPlan { stdin: b"0123456789".to_vec(), ..RunPlan::new("/bin/cat", "/") };
         scene.run(&plan).await;

@@ -9,19 +9,19 @@ use supervisor::{StartError, StopReply, Supervisor, attach};
 use crate::scene::{Scene, children_of_this_process, eventually, is_running};
 
 crate::tests![
-    a_stop_is_an_end_of_its_own,
-    a_stop_before_the_start_has_finished_leaves_nothing,
-    two_stops_at_once_are_one,
-    a_stop_that_races_the_exit_gives_one_of_the_two,
-    an_agent_that_had_exited_when_the_stop_came_keeps_its_exit,
-    a_suspended_supervisor_hears_a_stop,
-    a_stop_after_the_end_changes_nothing,
-    a_dropped_handle_leaves_the_run_alone,
-    a_handle_that_stops_on_drop_does,
-    a_hangup_is_no_reason_to_end,
+    stopped_run_ends_as_stopped,
+    stop_during_start_leaves_nothing,
+    concurrent_stops_are_idempotent,
+    stop_racing_exit_gives_one_outcome,
+    exited_agent_keeps_exit_status_after_stop,
+    suspended_supervisor_handles_stop,
+    stop_after_end_is_ignored,
+    dropped_handle_does_not_affect_run,
+    stop_on_drop_stops_run,
+    hangup_does_not_end_run,
 ];
 
-fn a_stop_is_an_end_of_its_own() {
+fn stopped_run_ends_as_stopped() {
     Scene::play(async |scene: &Scene| {
         let run = scene.start(&scene.agent("say hello\nhang")).await;
         assert_eq!(run.stop().unwrap(), StopReply::Requested);
@@ -31,7 +31,7 @@ fn a_stop_is_an_end_of_its_own() {
     });
 }
 
-fn a_stop_before_the_start_has_finished_leaves_nothing() {
+fn stop_during_start_leaves_nothing() {
     let mut never_started = 0;
     for pause in 0..40_u64 {
         Scene::play(async |scene: &Scene| {
@@ -59,7 +59,7 @@ fn a_stop_before_the_start_has_finished_leaves_nothing() {
     assert!(never_started < 40, "no stop came after the start");
 }
 
-fn two_stops_at_once_are_one() {
+fn concurrent_stops_are_idempotent() {
     Scene::play(async |scene: &Scene| {
         let run = scene.start(&scene.agent("ignore TERM\nsay up\nhang")).await;
         eventually("the agent is not up", || scene.output() == b"up\n").await;
@@ -73,7 +73,7 @@ fn two_stops_at_once_are_one() {
     });
 }
 
-fn a_stop_that_races_the_exit_gives_one_of_the_two() {
+fn stop_racing_exit_gives_one_outcome() {
     let mut ends = [0; 2];
     for round in 0..100_u64 {
         Scene::play(async |scene: &Scene| {
@@ -96,7 +96,7 @@ fn a_stop_that_races_the_exit_gives_one_of_the_two() {
     assert!(ends[0] > 0 && ends[1] > 0, "there was no race: {ends:?}");
 }
 
-fn an_agent_that_had_exited_when_the_stop_came_keeps_its_exit() {
+fn exited_agent_keeps_exit_status_after_stop() {
     Scene::play(async |scene: &Scene| {
         let run = scene.start(&scene.agent("delay 100ms\nexit 7")).await;
         let status = run.spool().status().unwrap().unwrap();
@@ -111,7 +111,7 @@ fn an_agent_that_had_exited_when_the_stop_came_keeps_its_exit() {
     });
 }
 
-fn a_suspended_supervisor_hears_a_stop() {
+fn suspended_supervisor_handles_stop() {
     Scene::play(async |scene: &Scene| {
         let run = scene.start(&scene.agent("hang")).await;
         let supervisor = run.spool().status().unwrap().unwrap().supervisor.pid;
@@ -121,7 +121,7 @@ fn a_suspended_supervisor_hears_a_stop() {
     });
 }
 
-fn a_stop_after_the_end_changes_nothing() {
+fn stop_after_end_is_ignored() {
     Scene::play(async |scene: &Scene| {
         let run = scene.start(&scene.agent("exit 7")).await;
         let report = run.wait().await.unwrap();
@@ -131,7 +131,7 @@ fn a_stop_after_the_end_changes_nothing() {
     });
 }
 
-fn a_dropped_handle_leaves_the_run_alone() {
+fn dropped_handle_does_not_affect_run() {
     Scene::play(async |scene: &Scene| {
         drop(scene.start(&scene.agent("say one\ndelay 200ms\nanswer two")).await);
         let run = attach(&scene.spool()).await.unwrap();
@@ -141,7 +141,7 @@ fn a_dropped_handle_leaves_the_run_alone() {
     });
 }
 
-fn a_handle_that_stops_on_drop_does() {
+fn stop_on_drop_stops_run() {
     Scene::play(async |scene: &Scene| {
         drop(scene.start(&scene.agent("hang")).await.stop_on_drop());
         let report = attach(&scene.spool()).await.unwrap().wait().await.unwrap();
@@ -149,7 +149,7 @@ fn a_handle_that_stops_on_drop_does() {
     });
 }
 
-fn a_hangup_is_no_reason_to_end() {
+fn hangup_does_not_end_run() {
     Scene::play(async |scene: &Scene| {
         let plan = scene.agent("delay 300ms\nanswer done");
         let limits = Limits { wall: Some(Duration::from_mins(1)), ..plan.limits };

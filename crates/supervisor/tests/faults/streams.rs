@@ -8,15 +8,15 @@ use model::{Deadline, End, Exit, Limits, RunPlan};
 use crate::scene::{Scene, read_along};
 
 crate::tests![
-    a_line_of_a_hundred_megabytes_is_kept_whole,
-    a_stream_of_a_gigabyte_ends_at_its_limit,
-    output_of_just_the_limit_is_not_over_it,
-    one_byte_over_the_limit_is,
-    both_streams_count_against_the_limit,
-    bytes_that_are_no_text_are_kept_as_they_are,
-    a_flood_of_stderr_does_not_hold_stdout_up,
-    an_agent_that_closes_stdout_and_lives_on_meets_its_deadline,
-    what_is_printed_last_is_not_lost,
+    hundred_megabyte_line_is_stored_complete,
+    gigabyte_stream_ends_at_output_limit,
+    output_of_exactly_the_limit_is_allowed,
+    one_byte_over_output_limit_ends_run,
+    both_streams_count_against_output_limit,
+    binary_output_is_stored_unchanged,
+    stderr_flood_does_not_block_stdout,
+    agent_that_closes_stdout_meets_deadline,
+    last_output_before_exit_is_not_lost,
     output_cannot_be_forged_by_other_processes,
 ];
 
@@ -25,7 +25,7 @@ fn limited(plan: RunPlan, bytes: u64) -> RunPlan {
     RunPlan { limits, ..plan }
 }
 
-fn a_line_of_a_hundred_megabytes_is_kept_whole() {
+fn hundred_megabyte_line_is_stored_complete() {
     Scene::play(async |scene: &Scene| {
         let report = scene.run(&scene.agent("garbage unended 100MB\nexit 0")).await;
         assert_eq!((report.end, report.exit), (End::Exited, Some(Exit::Code(0))));
@@ -34,7 +34,7 @@ fn a_line_of_a_hundred_megabytes_is_kept_whole() {
     });
 }
 
-fn a_stream_of_a_gigabyte_ends_at_its_limit() {
+fn gigabyte_stream_ends_at_output_limit() {
     Scene::play(async |scene: &Scene| {
         let report = scene.run(&limited(scene.agent("flood stdout 1GB\nanswer done"), 64 << 20)).await;
         assert_eq!(report.end, End::OutputLimit);
@@ -46,21 +46,21 @@ fn print(bytes: usize) -> RunPlan {
     RunPlan { args: vec![format!("%{bytes}s"), "x".into()], ..RunPlan::new("/usr/bin/printf", "/") }
 }
 
-fn output_of_just_the_limit_is_not_over_it() {
+fn output_of_exactly_the_limit_is_allowed() {
     Scene::play(async |scene: &Scene| {
         let report = scene.run(&limited(print(1000), 1000)).await;
         assert_eq!((report.end, report.output_bytes), (End::Exited, 1000));
     });
 }
 
-fn one_byte_over_the_limit_is() {
+fn one_byte_over_output_limit_ends_run() {
     Scene::play(async |scene: &Scene| {
         let report = scene.run(&limited(print(1001), 1000)).await;
         assert_eq!((report.end, report.output_bytes), (End::OutputLimit, 1000));
     });
 }
 
-fn both_streams_count_against_the_limit() {
+fn both_streams_count_against_output_limit() {
     Scene::play(async |scene: &Scene| {
         let report = scene.run(&limited(scene.agent("flood stderr 2MB\nflood stdout 2MB"), 3_000_000)).await;
         assert_eq!(report.end, End::OutputLimit);
@@ -68,7 +68,7 @@ fn both_streams_count_against_the_limit() {
     });
 }
 
-fn bytes_that_are_no_text_are_kept_as_they_are() {
+fn binary_output_is_stored_unchanged() {
     Scene::play(async |scene: &Scene| {
         let bytes: Vec<u8> = (0..=255).cycle().take(70_000).collect();
         let report = scene.run(&RunPlan { stdin: bytes.clone(), ..RunPlan::new("/bin/cat", "/") }).await;
@@ -82,7 +82,7 @@ fn bytes_that_are_no_text_are_kept_as_they_are() {
     });
 }
 
-fn a_flood_of_stderr_does_not_hold_stdout_up() {
+fn stderr_flood_does_not_block_stdout() {
     Scene::play(async |scene: &Scene| {
         let run = scene.start(&scene.agent("flood stderr 20MB\nanswer done")).await;
         let (output, error, report) = read_along(&run).await;
@@ -92,7 +92,7 @@ fn a_flood_of_stderr_does_not_hold_stdout_up() {
     });
 }
 
-fn an_agent_that_closes_stdout_and_lives_on_meets_its_deadline() {
+fn agent_that_closes_stdout_meets_deadline() {
     Scene::play(async |scene: &Scene| {
         let plan = scene.agent("say hello\nclose stdout\nclose stderr\nhang");
         let limits = Limits { idle: Some(Duration::from_millis(500)), ..plan.limits };
@@ -102,7 +102,7 @@ fn an_agent_that_closes_stdout_and_lives_on_meets_its_deadline() {
     });
 }
 
-fn what_is_printed_last_is_not_lost() {
+fn last_output_before_exit_is_not_lost() {
     for _ in 0..20 {
         Scene::play(async |scene: &Scene| {
             let args = vec!["-c".into(), "printf early; head -c 60000 /dev/zero; printf late >&2".into()];

@@ -11,13 +11,13 @@ use supervisor::{Run, StartError, attach};
 use crate::scene::{Scene, eventually, is_suspended};
 
 crate::tests![
-    suspended_supervisor_meets_the_wall_deadline,
-    suspended_supervisor_meets_the_idle_deadline,
-    suspended_supervisor_meets_the_start_deadline,
-    suspended_supervisor_of_an_earlier_program_meets_its_deadline,
-    supervisor_that_is_kept_suspended_is_killed_with_its_tree,
-    supervisor_that_is_kept_suspended_is_killed_on_a_stop,
-    supervisor_that_is_suspended_from_the_start_is_killed_with_its_tree,
+    suspended_supervisor_meets_wall_deadline,
+    suspended_supervisor_meets_idle_deadline,
+    suspended_supervisor_meets_start_deadline,
+    suspended_supervisor_is_enforced_after_attach,
+    repeatedly_suspended_supervisor_is_killed_with_tree,
+    repeatedly_suspended_supervisor_is_killed_on_stop,
+    supervisor_suspended_before_reply_is_killed_with_tree,
 ];
 
 const SHORT: Option<Duration> = Some(Duration::from_millis(400));
@@ -38,21 +38,21 @@ fn suspended_run_ends_as(which: Deadline, script: &'static str, limits: Limits) 
     });
 }
 
-fn suspended_supervisor_meets_the_wall_deadline() {
+fn suspended_supervisor_meets_wall_deadline() {
     let limits = Limits { wall: Some(Duration::from_secs(1)), ..Limits::default() };
     suspended_run_ends_as(Deadline::Wall, "say hello\nhang", limits);
 }
 
-fn suspended_supervisor_meets_the_idle_deadline() {
+fn suspended_supervisor_meets_idle_deadline() {
     let limits = Limits { idle: Some(Duration::from_secs(1)), ..Limits::default() };
     suspended_run_ends_as(Deadline::Idle, "say hello\nhang", limits);
 }
 
-fn suspended_supervisor_meets_the_start_deadline() {
+fn suspended_supervisor_meets_start_deadline() {
     suspended_run_ends_as(Deadline::Start, "hang", Limits { start: SHORT, ..Limits::default() });
 }
 
-fn suspended_supervisor_of_an_earlier_program_meets_its_deadline() {
+fn suspended_supervisor_is_enforced_after_attach() {
     Scene::play(async |scene: &Scene| {
         let limits = Limits { wall: Some(Duration::from_secs(1)), ..Limits::default() };
         let plan = scene.agent("hang");
@@ -84,7 +84,7 @@ async fn start_hostile(scene: &Scene, limits: Limits) -> Run {
     run
 }
 
-fn supervisor_that_is_kept_suspended_is_killed_with_its_tree() {
+fn repeatedly_suspended_supervisor_is_killed_with_tree() {
     Scene::play(async |scene: &Scene| {
         let grace = Duration::from_millis(300);
         let run =
@@ -98,7 +98,7 @@ fn supervisor_that_is_kept_suspended_is_killed_with_its_tree() {
     });
 }
 
-fn supervisor_that_is_kept_suspended_is_killed_on_a_stop() {
+fn repeatedly_suspended_supervisor_is_killed_on_stop() {
     Scene::play(async |scene: &Scene| {
         let run = start_hostile(scene, Limits::default()).await;
         run.stop().unwrap();
@@ -108,7 +108,7 @@ fn supervisor_that_is_kept_suspended_is_killed_on_a_stop() {
     });
 }
 
-fn supervisor_that_is_suspended_from_the_start_is_killed_with_its_tree() {
+fn supervisor_suspended_before_reply_is_killed_with_tree() {
     // The supervisor often reports the start before the agent gets to suspend it.
     let lost_the_race = (0..8).any(|_| is_suspended_before_its_first_word());
     eprintln!("the agent was quicker than the first word: {lost_the_race}");

@@ -7,17 +7,17 @@ use model::{Deadline, End, Exit, Limits, RunPlan};
 use crate::scene::{Scene, eventually};
 
 crate::tests![
-    an_agent_that_ignores_term_is_killed,
-    an_agent_that_heeds_term_has_its_own_last_word,
-    what_an_agent_leaves_behind_is_ended_when_it_exits,
-    what_ignores_term_is_killed_when_the_agent_exits,
-    a_stop_ends_the_whole_tree,
-    descendants_that_cleared_their_environment_are_ended,
-    a_grandchild_that_holds_stdout_does_not_hold_the_run,
-    a_family_that_keeps_forking_is_ended,
-    a_process_whose_first_thread_has_ended_is_ended,
-    a_suspended_agent_can_still_end_politely,
-    the_processes_of_a_run_are_seen_until_it_is_over,
+    agent_ignoring_sigterm_is_killed,
+    agent_handling_sigterm_keeps_exit_status,
+    background_processes_end_with_agent,
+    background_process_ignoring_sigterm_is_killed,
+    stop_ends_whole_tree,
+    descendants_without_environment_are_ended,
+    grandchild_holding_stdout_does_not_block_run,
+    forking_tree_is_ended,
+    process_without_main_thread_is_ended,
+    suspended_agent_handles_sigterm,
+    processes_are_listed_during_run,
 ];
 
 /// The ways in which a descendant gets away from its parent.
@@ -28,7 +28,7 @@ fn stopping(plan: RunPlan) -> RunPlan {
     RunPlan { limits, ..plan }
 }
 
-fn an_agent_that_ignores_term_is_killed() {
+fn agent_ignoring_sigterm_is_killed() {
     Scene::play(async |scene: &Scene| {
         let report = scene.run(&stopping(scene.agent("ignore TERM\nhang"))).await;
         assert_eq!(report.end, End::Deadline { which: Deadline::Wall });
@@ -37,7 +37,7 @@ fn an_agent_that_ignores_term_is_killed() {
     });
 }
 
-fn an_agent_that_heeds_term_has_its_own_last_word() {
+fn agent_handling_sigterm_keeps_exit_status() {
     Scene::play(async |scene: &Scene| {
         let script = "trap 'echo bye; exit 143' TERM; echo up; while :; do sleep 0.02; done";
         let plan = RunPlan {
@@ -51,7 +51,7 @@ fn an_agent_that_heeds_term_has_its_own_last_word() {
     });
 }
 
-fn what_an_agent_leaves_behind_is_ended_when_it_exits() {
+fn background_processes_end_with_agent() {
     for kind in KINDS {
         Scene::play(async |scene: &Scene| {
             let report = scene.run(&scene.agent(&format!("spawn {kind}\nanswer done"))).await;
@@ -62,7 +62,7 @@ fn what_an_agent_leaves_behind_is_ended_when_it_exits() {
     }
 }
 
-fn what_ignores_term_is_killed_when_the_agent_exits() {
+fn background_process_ignoring_sigterm_is_killed() {
     Scene::play(async |scene: &Scene| {
         let spawns = KINDS.map(|kind| format!("spawn {kind} ignore-term\n")).concat();
         let report = scene.run(&scene.agent(&format!("{spawns}exit 3"))).await;
@@ -72,7 +72,7 @@ fn what_ignores_term_is_killed_when_the_agent_exits() {
     });
 }
 
-fn a_stop_ends_the_whole_tree() {
+fn stop_ends_whole_tree() {
     Scene::play(async |scene: &Scene| {
         let spawns = KINDS.map(|kind| format!("spawn {kind}\nspawn {kind} ignore-term\n")).concat();
         let report = scene.run(&stopping(scene.agent(&format!("{spawns}ignore TERM\nhang")))).await;
@@ -82,7 +82,7 @@ fn a_stop_ends_the_whole_tree() {
     });
 }
 
-fn descendants_that_cleared_their_environment_are_ended() {
+fn descendants_without_environment_are_ended() {
     Scene::play(async |scene: &Scene| {
         let spawns = KINDS.map(|kind| format!("spawn {kind} clear-env\n")).concat();
         let report = scene.run(&scene.agent(&format!("{spawns}answer done"))).await;
@@ -90,7 +90,7 @@ fn descendants_that_cleared_their_environment_are_ended() {
     });
 }
 
-fn a_grandchild_that_holds_stdout_does_not_hold_the_run() {
+fn grandchild_holding_stdout_does_not_block_run() {
     for kind in KINDS {
         Scene::play(async |scene: &Scene| {
             let plan = scene.agent(&format!("spawn {kind} keep-stdout ignore-term\nanswer done"));
@@ -101,7 +101,7 @@ fn a_grandchild_that_holds_stdout_does_not_hold_the_run() {
     }
 }
 
-fn a_family_that_keeps_forking_is_ended() {
+fn forking_tree_is_ended() {
     Scene::play(async |scene: &Scene| {
         let report = scene.run(&scene.agent("fork-bomb 8 for 60s\nanswer done")).await;
         assert_eq!((&report.end, report.exit), (&End::Exited, Some(Exit::Code(0))));
@@ -112,7 +112,7 @@ fn a_family_that_keeps_forking_is_ended() {
 /// What a process is started with that is to live on without its first thread.
 const HEADLESS: &str = "--headless";
 
-/// The other half of `a_process_whose_first_thread_has_ended_is_ended`.
+/// The other half of `process_without_main_thread_is_ended`.
 #[expect(unsafe_code, reason = "there is no safe way to end one thread and not the process")]
 pub fn live_on_headless_if_asked() {
     if std::env::args().nth(1).as_deref() == Some(HEADLESS) {
@@ -122,7 +122,7 @@ pub fn live_on_headless_if_asked() {
     }
 }
 
-fn a_process_whose_first_thread_has_ended_is_ended() {
+fn process_without_main_thread_is_ended() {
     Scene::play(async |scene: &Scene| {
         let me = std::env::current_exe().unwrap();
         let script = format!("setsid {} {HEADLESS} & echo $! > {}", me.display(), scene.pid_file().display());
@@ -133,7 +133,7 @@ fn a_process_whose_first_thread_has_ended_is_ended() {
     });
 }
 
-fn a_suspended_agent_can_still_end_politely() {
+fn suspended_agent_handles_sigterm() {
     Scene::play(async |scene: &Scene| {
         let script = "trap 'echo bye; exit 0' TERM; kill -STOP $$; while :; do sleep 0.02; done";
         let limits = Limits { grace: Duration::from_mins(1), ..Limits::default() };
@@ -144,7 +144,7 @@ fn a_suspended_agent_can_still_end_politely() {
     });
 }
 
-fn the_processes_of_a_run_are_seen_until_it_is_over() {
+fn processes_are_listed_during_run() {
     Scene::play(async |scene: &Scene| {
         let run = scene.start(&scene.agent("spawn setsid\nsay up\nhang")).await;
         eventually("nothing is said", || scene.text().contains("up")).await;

@@ -11,16 +11,16 @@ use crate::scene::{
 };
 
 crate::tests![
-    supervisors_come_from_the_process_that_waits,
-    one_that_was_killed_while_it_waited_is_no_loss,
-    what_it_has_borne_outlives_it,
-    a_supervisor_that_was_killed_before_it_had_a_folder_is_replaced,
-    suspended_waiting_supervisor_is_passed_over,
-    suspended_nursery_is_passed_over,
-    suspended_nursery_and_supervisor_are_passed_over,
-    a_supervisor_that_was_killed_in_its_run_is_recovered_like_any_other,
-    many_runs_at_once_come_from_one,
-    it_ends_with_whoever_keeps_it,
+    supervisors_are_forked_by_fork_server,
+    killed_fork_server_is_replaced,
+    forked_supervisor_survives_fork_server,
+    killed_idle_supervisor_is_replaced,
+    suspended_idle_supervisor_is_bypassed,
+    suspended_fork_server_is_bypassed,
+    suspended_fork_server_and_supervisor_are_bypassed,
+    killed_forked_supervisor_is_recovered,
+    fork_server_starts_concurrent_runs,
+    fork_server_exits_with_starter,
 ];
 
 fn warm() -> Supervisor {
@@ -59,7 +59,7 @@ async fn waiting_in(fork_server: i32) -> i32 {
     waiting[0]
 }
 
-fn supervisors_come_from_the_process_that_waits() {
+fn supervisors_are_forked_by_fork_server() {
     Scene::play(async |scene: &Scene| {
         let supervisor = warm();
         let fork_server = nursery_of(scene, &supervisor).await;
@@ -76,7 +76,7 @@ fn supervisors_come_from_the_process_that_waits() {
     });
 }
 
-fn one_that_was_killed_while_it_waited_is_no_loss() {
+fn killed_fork_server_is_replaced() {
     Scene::play(async |scene: &Scene| {
         let supervisor = warm();
         let waiting = nursery_of(scene, &supervisor).await;
@@ -89,7 +89,7 @@ fn one_that_was_killed_while_it_waited_is_no_loss() {
     });
 }
 
-fn what_it_has_borne_outlives_it() {
+fn forked_supervisor_survives_fork_server() {
     Scene::play(async |scene: &Scene| {
         let supervisor = warm();
         let waiting = nursery_of(scene, &supervisor).await;
@@ -100,7 +100,7 @@ fn what_it_has_borne_outlives_it() {
     });
 }
 
-fn a_supervisor_that_was_killed_before_it_had_a_folder_is_replaced() {
+fn killed_idle_supervisor_is_replaced() {
     Scene::play(async |scene: &Scene| {
         let supervisor = warm();
         let fork_server = nursery_of(scene, &supervisor).await;
@@ -132,19 +132,19 @@ fn run_starts_although_suspended(which: fn(fork_server: i32, waiting: i32) -> Ve
     });
 }
 
-fn suspended_waiting_supervisor_is_passed_over() {
+fn suspended_idle_supervisor_is_bypassed() {
     run_starts_although_suspended(|_, waiting| vec![waiting]);
 }
 
-fn suspended_nursery_is_passed_over() {
+fn suspended_fork_server_is_bypassed() {
     run_starts_although_suspended(|fork_server, _| vec![fork_server]);
 }
 
-fn suspended_nursery_and_supervisor_are_passed_over() {
+fn suspended_fork_server_and_supervisor_are_bypassed() {
     run_starts_although_suspended(|fork_server, waiting| vec![fork_server, waiting]);
 }
 
-fn a_supervisor_that_was_killed_in_its_run_is_recovered_like_any_other() {
+fn killed_forked_supervisor_is_recovered() {
     Scene::play(async |scene: &Scene| {
         let supervisor = warm();
         nursery_of(scene, &supervisor).await;
@@ -155,7 +155,7 @@ fn a_supervisor_that_was_killed_in_its_run_is_recovered_like_any_other() {
     });
 }
 
-fn many_runs_at_once_come_from_one() {
+fn fork_server_starts_concurrent_runs() {
     Scene::play(async |scene: &Scene| {
         let supervisor = warm();
         nursery_of(scene, &supervisor).await;
@@ -167,7 +167,7 @@ fn many_runs_at_once_come_from_one() {
     });
 }
 
-fn it_ends_with_whoever_keeps_it() {
+fn fork_server_exits_with_starter() {
     Scene::play(async |scene: &Scene| {
         let supervisor = warm();
         let fork_server = nursery_of(scene, &supervisor).await;
