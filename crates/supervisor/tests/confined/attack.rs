@@ -1,8 +1,9 @@
-//! A campaign: confined runs swap, link and rename everything in a shared repository that they may, while other runs start in it.
+//! A campaign: confined runs swap, link and rename everything they can in a shared repository, while other runs start
+//! in it.
 //!
-//! Each started run tries the whole list of escapes. Nothing outside may be read or written, whichever of the two it started beside, and
-//! when all runs are over, none of them has left a protected path that was missing. Takes two seconds among the tests; `just attack
-//! MINUTES` gives it longer.
+//! Each started run tries the whole list of escapes. None may read or write anything outside, whichever runs it started
+//! beside, and when all runs have ended, none has left a protected path that was missing before. Takes two seconds in
+//! the test suite; `just attack MINUTES` runs it longer.
 
 use std::fs::{self, OpenOptions};
 use std::io::{self, Write};
@@ -18,22 +19,23 @@ use model::{
 use rustix::fs::{CWD, FileType, Mode, OFlags, RenameFlags, mkdirat, mknodat, openat, renameat_with};
 use supervisor::{Run, Supervisor};
 
+use crate::attempts::{Results, TRY, Targets};
 use crate::escapes;
-use crate::scene::Scene;
-use crate::tries::{Results, TRY, Targets};
+use crate::harness::Harness;
 
-crate::tests![run_beside_swapping_runs_does_not_escape];
+testkit::tests![run_beside_swapping_runs_does_not_escape];
 
 /// The first argument that makes this binary swap paths until it is stopped.
 const SWAP: &str = "--swap-paths";
-/// For how many seconds the campaign goes on.
+/// The duration of the campaign in seconds.
 const SECONDS: &str = "ATTACK_SECONDS";
-/// For how long one swapping run lasts. Its rights depend on the files at its start.
+/// The duration of one swapping run. Its permissions depend on the files at its start.
 const SWAPPING_FOR: Duration = Duration::from_millis(1500);
-/// How many runs swap at the same time.
+/// The number of concurrent swapping runs.
 const SWAPPING_RUNS: usize = 2;
 
-/// What is swapped in the workspace: directories that others work in, and paths that are protected when they are there.
+/// The paths that are swapped in the workspace: working directories of other runs, and paths that are protected if they
+/// exist.
 const PATHS: [&str; 18] = [
     "inner",
     "inner/deep",
@@ -55,10 +57,11 @@ const PATHS: [&str; 18] = [
     "spare/one",
 ];
 
-/// What no run may leave behind: it was missing when the first one started. Nothing in `.git`, which a run without namespaces may rename.
+/// The paths that no run may leave behind, since they were missing when the first one started. None in `.git`, which a
+/// run without namespaces may rename.
 const PLANTS: [&str; 4] = [".vscode", ".claude", ".envrc", ".mcp.json"];
 
-/// Where runs start, relative to the workspace.
+/// The working directories of the started runs, relative to the workspace.
 const WORKSPACES: [&str; 4] = ["", "inner", "a/b", "deploy"];
 
 pub fn run_if_asked() -> Option<ExitCode> {
@@ -74,7 +77,7 @@ pub fn run_if_asked() -> Option<ExitCode> {
     }
 }
 
-/// Numbers that look random, the same for the same seed.
+/// A deterministic pseudo-random number generator.
 struct Dice(u64);
 
 impl Dice {
@@ -91,14 +94,14 @@ impl Dice {
     }
 }
 
-/// Does one thing to the workspace. Most of them fail, for the paths are never as they were.
+/// Performs one random operation on the workspace. Most fail, because the paths keep changing.
 fn swap(workspace: &Path, targets: &[PathBuf], dice: &mut Dice) {
     let (one, other) = (workspace.join(dice.pick(&PATHS)), workspace.join(dice.pick(&PATHS)));
     let aside = workspace.join(format!("aside-{}", std::process::id()));
     let exchange =
         |one: &Path, other: &Path| renameat_with(CWD, one, CWD, other, RenameFlags::EXCHANGE).is_ok();
     match dice.below(10) {
-        // Back and forth with a link, as tightly as can be.
+        // Swap with a link and back, as fast as possible.
         0..=3 => {
             let _ = symlink(dice.pick(targets), &aside);
             for _ in 0..200 {
@@ -114,7 +117,7 @@ fn swap(workspace: &Path, targets: &[PathBuf], dice: &mut Dice) {
     }
 }
 
-/// A FIFO may be there, and nobody reads from it.
+/// Opens a path that may be a FIFO without a reader.
 fn write_without_waiting(path: &Path) -> io::Result<()> {
     let flags = OFlags::NONBLOCK.bits().cast_signed();
     OpenOptions::new().write(true).create(true).truncate(true).custom_flags(flags).open(path)?.write_all(b"x")
@@ -123,10 +126,10 @@ fn write_without_waiting(path: &Path) -> io::Result<()> {
 fn run_beside_swapping_runs_does_not_escape() {
     let seconds = std::env::var(SECONDS).ok().and_then(|seconds| seconds.parse().ok()).unwrap_or(2);
     let time = Duration::from_secs(seconds);
-    Scene::play_within(time + Duration::from_mins(3), async |scene: &Scene| {
-        let mut campaign = Campaign::prepare(scene);
+    Harness::run_test_within(time + Duration::from_mins(3), async |harness: &Harness| {
+        let mut campaign = Campaign::prepare(harness);
         let until = Instant::now() + time;
-        // Whatever the machine is busy with, some have started.
+        // Some runs have started, however busy the machine is.
         while Instant::now() < until || campaign.started == 0 {
             campaign.keep_swapping().await;
             campaign.start_one().await;
@@ -138,7 +141,7 @@ fn run_beside_swapping_runs_does_not_escape() {
 }
 
 struct Campaign<'a> {
-    scene: &'a Scene,
+    harness: &'a Harness,
     supervisor: Supervisor,
     dice: Dice,
     swapping: Vec<(Run, Instant)>,
@@ -150,23 +153,23 @@ struct Campaign<'a> {
 }
 
 impl<'a> Campaign<'a> {
-    fn prepare(scene: &'a Scene) -> Self {
-        fs::create_dir(scene.path("state/run")).unwrap();
+    fn prepare(harness: &'a Harness) -> Self {
+        fs::create_dir(harness.path("state/run")).unwrap();
         let sockets = ["home/outside/s", "state/run/daemon.sock"]
-            .map(|name| UnixListener::bind(scene.path(name)).unwrap());
+            .map(|name| UnixListener::bind(harness.path(name)).unwrap());
         for socket in &sockets {
             socket.set_nonblocking(true).unwrap();
         }
-        fs::create_dir_all(scene.workspace().join("deploy/secrets")).unwrap();
-        fs::write(scene.workspace().join("deploy/secrets/sealed"), "as it was").unwrap();
-        // Ends with this process, however that ends.
+        fs::create_dir_all(harness.workspace().join("deploy/secrets")).unwrap();
+        fs::write(harness.workspace().join("deploy/secrets/sealed"), "as it was").unwrap();
+        // Exits with this process, however that exits.
         let mut victim = Command::new("/bin/cat");
         let victim =
             victim.stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
         let seed = std::time::SystemTime::UNIX_EPOCH.elapsed().unwrap().as_secs() | 1;
         println!("seed {seed}");
         Self {
-            scene,
+            harness,
             supervisor: Supervisor::this_program().unwrap(),
             dice: Dice(seed),
             swapping: Vec::new(),
@@ -180,17 +183,17 @@ impl<'a> Campaign<'a> {
 
     fn confinement(&self, preset: Preset) -> Confinement {
         let policy = CallPolicy { requirement: Requirement::BestEffort, ..preset.into() };
-        let mut confinement = self.scene.confinement(policy);
-        confinement.hidden.push(self.scene.workspace().join("deploy/secrets"));
+        let mut confinement = self.harness.confinement(policy);
+        confinement.hidden.push(self.harness.workspace().join("deploy/secrets"));
         confinement
     }
 
     fn next_spool(&mut self) -> PathBuf {
         self.number += 1;
-        self.scene.path(&format!("state/run-{}", self.number))
+        self.harness.path(&format!("state/run-{}", self.number))
     }
 
-    /// Replaces the swapping runs that have lasted long enough.
+    /// Replaces the swapping runs that have reached their duration.
     async fn keep_swapping(&mut self) {
         let (due, kept) = self.swapping.drain(..).partition(|(_, until)| *until < Instant::now());
         self.swapping = kept;
@@ -199,11 +202,11 @@ impl<'a> Campaign<'a> {
             self.repair();
             let targets =
                 ["home/.ssh", "home", "home/outside", "state", "state/run", "home/shop/deploy/secrets", ""];
-            let targets = targets.map(|name| self.scene.path(name).display().to_string());
-            let (workspace, seed) = (self.scene.workspace().display().to_string(), self.dice.0.to_string());
+            let targets = targets.map(|name| self.harness.path(name).display().to_string());
+            let (workspace, seed) = (self.harness.workspace().display().to_string(), self.dice.0.to_string());
             let args: Vec<&str> =
                 [SWAP, &workspace, &seed].into_iter().chain(targets.iter().map(String::as_str)).collect();
-            let plan = self.scene.plan(self.confinement(Preset::Workspace), &args);
+            let plan = self.harness.plan(self.confinement(Preset::Workspace), &args);
             let plan = RunPlan { lifetime: RunLifetime::BoundToStarter, ..plan };
             let spool = self.next_spool();
             let run = self.supervisor.start(&spool, &plan).await.unwrap();
@@ -212,17 +215,17 @@ impl<'a> Campaign<'a> {
         }
     }
 
-    /// Recreates the directories that a run needs to start, after a swap has taken them away.
+    /// Recreates the directories that a run needs to start, after a swap has removed them.
     fn repair(&self) {
         for name in WORKSPACES.into_iter().chain([".git/hooks"]) {
-            let _ = make_directories(&self.scene.workspace(), name);
+            let _ = make_directories(&self.harness.workspace(), name);
         }
     }
 
-    /// Starts a run somewhere in the workspace, has it try everything, and judges.
+    /// Starts a run somewhere in the workspace, lets it try all escapes, and checks the result.
     async fn start_one(&mut self) {
         self.repair();
-        let (shop, outside) = (self.scene.workspace(), self.scene.path("home/outside"));
+        let (shop, outside) = (self.harness.workspace(), self.harness.path("home/outside"));
         let workspace = shop.join(self.dice.pick(&WORKSPACES));
         let preset = *self.dice.pick(&[Preset::Workspace, Preset::Workspace, Preset::Observe]);
         let namespaces = self.dice.below(4) > 0;
@@ -236,17 +239,17 @@ impl<'a> Campaign<'a> {
         let targets = Targets {
             workspace: workspace.clone(),
             outside,
-            key: self.scene.path("home/.ssh/id"),
+            key: self.harness.path("home/.ssh/id"),
             sealed: namespaces.then(|| shop.join("deploy/secrets/sealed")),
-            database: self.scene.path("state/database"),
-            state: self.scene.path("state/run"),
+            database: self.harness.path("state/database"),
+            state: self.harness.path("state/run"),
             victim: i32::try_from(self.victim.id()).unwrap(),
-            socket: self.scene.path("state/run/daemon.sock"),
+            socket: self.harness.path("state/run/daemon.sock"),
             abstract_socket: "switchboard-attack-nobody".to_owned(),
             port: 9,
             spool: spool.clone(),
         };
-        let mut plan = self.scene.plan(confinement, &[TRY, &serde_json::to_string(&targets).unwrap()]);
+        let mut plan = self.harness.plan(confinement, &[TRY, &serde_json::to_string(&targets).unwrap()]);
         plan.cwd = workspace;
         let report = self.supervisor.start(&spool, &plan).await.unwrap().wait().await.unwrap();
         if let End::NotStarted(failure) = &report.end {
@@ -255,7 +258,7 @@ impl<'a> Campaign<'a> {
                 NotStartedReason::CwdMissing,
                 NotStartedReason::CwdNotADirectory,
                 NotStartedReason::CwdForbidden,
-                // A file in place of a directory above.
+                // A file in place of a parent directory.
                 NotStartedReason::Other,
             ];
             assert!(expected.contains(&failure.reason), "{failure}");
@@ -278,13 +281,13 @@ impl<'a> Campaign<'a> {
         fs::remove_dir_all(&spool).unwrap();
     }
 
-    /// Looks from outside whether everything is as it was.
+    /// Checks from outside that nothing has changed.
     fn judge(&mut self) {
         for name in ["home/.ssh/id", "home/outside/file", "state/database"] {
-            assert_eq!(fs::read_to_string(self.scene.path(name)).unwrap(), "as it was", "{name}");
+            assert_eq!(fs::read_to_string(self.harness.path(name)).unwrap(), "as it was", "{name}");
         }
         for (name, count) in [("home/.ssh", 1), ("home/outside", 2), ("state/run", 1)] {
-            assert_eq!(fs::read_dir(self.scene.path(name)).unwrap().count(), count, "{name}");
+            assert_eq!(fs::read_dir(self.harness.path(name)).unwrap().count(), count, "{name}");
         }
         // Without namespaces, sockets in the file system can be reached.
         assert!(self.victim.try_wait().unwrap().is_none(), "the victim was killed");
@@ -293,7 +296,7 @@ impl<'a> Campaign<'a> {
     async fn stop(&mut self) {
         end_all(std::mem::take(&mut self.swapping)).await;
         self.judge();
-        let left = PLANTS.map(|name| self.scene.workspace().join(name));
+        let left = PLANTS.map(|name| self.harness.workspace().join(name));
         let left: Vec<_> = left.iter().filter(|path| path.symlink_metadata().is_ok()).collect();
         assert!(left.is_empty(), "left behind: {left:?}");
         self.victim.kill().unwrap();
@@ -302,7 +305,7 @@ impl<'a> Campaign<'a> {
     }
 }
 
-/// Makes directories one below the other, without following a link that a run has just put there.
+/// Creates nested directories without following a link that a run has just created there.
 fn make_directories(base: &Path, below: &str) -> rustix::io::Result<()> {
     let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::NOFOLLOW;
     let mut directory = openat(CWD, base, flags, Mode::empty())?;

@@ -1,7 +1,7 @@
-//! What an agent that wants out comes to, under each policy and without namespaces, judged from outside.
+//! Escape attempts under each policy and without namespaces, verified from outside.
 //!
-//! Every try has its expectation here. One that is open is named with its reason, so that a try that is suddenly stopped is
-//! noticed as well as one that suddenly works.
+//! Every attempt has an expected result here. A known gap is listed with its reason, so that both an attempt that is
+//! suddenly blocked and one that suddenly succeeds are noticed.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -13,10 +13,10 @@ use std::process::{Command, Stdio};
 
 use model::{CallPolicy, Confined, Confinement, Network, Policy, PolicyRoot, Preset, Requirement, RunPlan};
 
-use crate::scene::{Scene, confined};
-use crate::tries::{Results, TRIES, TRY, Targets};
+use crate::attempts::{Results, TRIES, TRY, Targets};
+use crate::harness::{Harness, confined};
 
-crate::tests![
+testkit::tests![
     workspace_policy_blocks_escapes,
     observe_policy_blocks_writes,
     disabled_network_blocks_connections,
@@ -27,11 +27,11 @@ crate::tests![
     workspace_without_repository_does_not_become_one,
 ];
 
-/// What must work, or the sandbox is no use.
+/// Actions that must work, or the sandbox is useless.
 const WORKS: [&str; 4] =
     ["write the workspace", "write a temporary file", "write its own state", "read a program of the system"];
 
-/// What the policy `workspace` leaves open, and why.
+/// The known gaps of the policy `workspace`, with reasons.
 const OPEN: &[(&str, &str)] = &[
     ("connect to a port of this machine", "the network is allowed"),
     ("send a datagram", "the network is allowed"),
@@ -45,10 +45,10 @@ const OPEN: &[(&str, &str)] = &[
     ("make settings of an agent that are missing", QUARANTINED),
 ];
 
-/// Judged after the run, by [`nothing_is_planted`].
+/// Checked after the run by [`nothing_is_planted`].
 const QUARANTINED: &str = "it does not exist, so nothing holds it; it is moved to quarantine";
 
-/// What other runs in the same workspace take away or add, so that it says nothing about this one.
+/// Attempts whose result depends on other runs in the same workspace.
 const SHARED: [&str; 7] = [
     "plant a hook",
     "change the configuration of git",
@@ -59,11 +59,11 @@ const SHARED: [&str; 7] = [
     "start more processes than allowed",
 ];
 
-/// A try that may work without namespaces when another one has moved its directory and made a new one at the old path, which then lies in
-/// the directory that was moved: the kernel's rules are about directories and not about paths.
+/// An attempt that may succeed without namespaces if another one has moved its directory and created a new one at the
+/// old path, which then lies in the moved directory: Landlock rules apply to directories and not to paths.
 const MOVED: &str = "rename the workspace away";
 
-/// Whether a try may work in a workspace that other runs write to.
+/// Returns whether an attempt may succeed in a workspace that other runs write to.
 pub fn is_open_beside_others(name: &str, namespaces: bool) -> bool {
     let is_in = |list: &[(&str, &str)]| list.iter().any(|(open, _)| *open == name);
     WORKS.contains(&name)
@@ -85,59 +85,56 @@ fn open_under_workspace() -> BTreeMap<&'static str, &'static str> {
 }
 
 fn workspace_policy_blocks_escapes() {
-    Scene::play(async |scene: &Scene| {
-        let results = let_loose(scene, scene.confinement(Preset::Workspace)).await;
+    Harness::run_test(async |harness: &Harness| {
+        let results = run_attacker(harness, harness.confinement(Preset::Workspace)).await;
         expect(&results, &open_under_workspace(), &[]);
     });
 }
 
 fn observe_policy_blocks_writes() {
-    Scene::play(async |scene: &Scene| {
-        let results = let_loose(scene, scene.confinement(Preset::Observe)).await;
+    Harness::run_test(async |harness: &Harness| {
+        let results = run_attacker(harness, harness.confinement(Preset::Observe)).await;
         let mut open = open_under_workspace();
         open.remove("use a hardlink that was there before");
         open.retain(|_, why| *why != QUARANTINED);
         expect(&results, &open, &["write the workspace"]);
-        assert!(!scene.workspace().join("works").exists());
+        assert!(!harness.workspace().join("works").exists());
     });
 }
 
 fn disabled_network_blocks_connections() {
-    Scene::play(async |scene: &Scene| {
+    Harness::run_test(async |harness: &Harness| {
         let policy = CallPolicy { network: Network::None, ..Preset::Workspace.into() };
-        let results = let_loose(scene, scene.confinement(policy)).await;
+        let results = run_attacker(harness, harness.confinement(policy)).await;
         let mut open = open_under_workspace();
         open.remove("connect to a port of this machine");
-        // To its own loopback, where nobody listens.
+        // To its own loopback, where no process listens.
         open.insert("send a datagram", "it reaches its own network namespace and nobody in it");
         expect(&results, &open, &[]);
     });
 }
 
-/// What the kernel's rules alone leave open besides, and why.
+/// The additional gaps without namespaces, with reasons.
 const OPEN_WITHOUT_NAMESPACES: &[(&str, &str)] = &[
-    ("change the configuration of git", "Landlock cannot take away what is in a folder that can be written"),
+    ("change the configuration of git", "Landlock cannot protect a path inside a writable directory"),
     ("change the rights of a file outside", "Landlock does not handle it"),
     ("change the times of a file outside", "Landlock does not handle it"),
     ("connect to a socket in the file system", "Landlock handles it from version 9 on"),
-    ("plant a hook", "Landlock cannot take away what is in a folder that can be written"),
+    ("plant a hook", "Landlock cannot protect a path inside a writable directory"),
     ("read the arguments of a process outside", "there is no pid namespace"),
-    ("remove a protected file", "Landlock cannot take away what is in a folder that can be written"),
-    ("rename .git away", "Landlock cannot take away what is in a folder that can be written"),
-    (
-        "rename something over a protected file",
-        "Landlock cannot take away what is in a folder that can be written",
-    ),
+    ("remove a protected file", "Landlock cannot protect a path inside a writable directory"),
+    ("rename .git away", "Landlock cannot protect a path inside a writable directory"),
+    ("rename something over a protected file", "Landlock cannot protect a path inside a writable directory"),
     ("see that a key is there", "Landlock does not handle it"),
     ("start more processes than allowed", "all processes of the user would be counted"),
 ];
 
-/// As on a machine without bubblewrap: what is open then is known, and in the documentation.
+/// As on a machine without bubblewrap: the gaps are known and documented.
 fn gaps_without_namespaces_are_known() {
-    Scene::play(async |scene: &Scene| {
+    Harness::run_test(async |harness: &Harness| {
         let policy = CallPolicy { requirement: Requirement::BestEffort, ..Preset::Workspace.into() };
-        let confinement = Confinement { namespaces: false, ..scene.confinement(policy) };
-        let results = let_loose(scene, confinement).await;
+        let confinement = Confinement { namespaces: false, ..harness.confinement(policy) };
+        let results = run_attacker(harness, confinement).await;
         for (name, stopped) in &results {
             println!(
                 "{} {name}: {}",
@@ -164,11 +161,11 @@ fn gaps_without_namespaces_are_known() {
     });
 }
 
-/// A policy that requires namespaces runs nothing without them, and says what is missing.
+/// A policy that requires namespaces runs nothing without them, and reports the missing part.
 fn policy_requiring_namespaces_is_rejected_without_them() {
-    Scene::play(async |scene: &Scene| {
-        let confinement = Confinement { namespaces: false, ..scene.confinement(Preset::Workspace) };
-        let report = scene.run(&scene.plan(confinement, &[TRY, "{}"])).await;
+    Harness::run_test(async |harness: &Harness| {
+        let confinement = Confinement { namespaces: false, ..harness.confinement(Preset::Workspace) };
+        let report = harness.run(&harness.plan(confinement, &[TRY, "{}"])).await;
         let model::End::NotStarted(failure) = &report.end else { panic!("{report:?}") };
         assert_eq!(failure.reason, model::NotStartedReason::NotConfined);
         assert!(failure.message.contains("namespaces, which the policy itself leaves out"), "{failure}");
@@ -177,20 +174,20 @@ fn policy_requiring_namespaces_is_rejected_without_them() {
 }
 
 fn state_in_workspace_is_rejected_without_namespaces() {
-    Scene::play(async |scene: &Scene| {
-        let mut confinement = Confinement { namespaces: false, ..scene.confinement(CallPolicy::default()) };
-        confinement.roots.push(PolicyRoot::writable(scene.path("state").parent().unwrap()));
-        let report = scene.run(&scene.plan(confinement, &[TRY, "{}"])).await;
+    Harness::run_test(async |harness: &Harness| {
+        let mut confinement = Confinement { namespaces: false, ..harness.confinement(CallPolicy::default()) };
+        confinement.roots.push(PolicyRoot::writable(harness.path("state").parent().unwrap()));
+        let report = harness.run(&harness.plan(confinement, &[TRY, "{}"])).await;
         let model::End::NotStarted(failure) = &report.end else { panic!("{report:?}") };
         assert!(failure.message.contains("lies in the workspace"), "{failure}");
         assert!(failure.message.contains("install bubblewrap, work in another directory"), "{failure}");
     });
 }
 
-/// Set where this test has mounts of its own.
+/// Set if this test has its own mounts.
 const MOUNTED: &str = "SWITCHBOARD_TEST_MOUNTED";
 
-/// The home is mounted a second time, and so is one folder of keys alone: neither is another way to them.
+/// The home directory is mounted a second time, and so is a directory of keys: neither makes them accessible.
 fn hidden_path_is_hidden_by_every_name() {
     if !is_root() {
         println!("SKIPPED: only root can mount something");
@@ -214,9 +211,9 @@ fn hidden_path_is_hidden_by_every_name() {
         assert!(output.status.success() && said.contains("1 passed"), "{output:?}");
         return;
     }
-    Scene::play(async |scene: &Scene| {
-        let (homes, keys) = (scene.path("home/outside/again here"), scene.path("home/outside/keys"));
-        for (what, at) in [(scene.path("home"), &homes), (scene.path("home/.ssh"), &keys)] {
+    Harness::run_test(async |harness: &Harness| {
+        let (homes, keys) = (harness.path("home/outside/again here"), harness.path("home/outside/keys"));
+        for (what, at) in [(harness.path("home"), &homes), (harness.path("home/.ssh"), &keys)] {
             fs::create_dir(at).unwrap();
             assert!(Command::new("mount").arg("--bind").arg(what).arg(at).status().unwrap().success());
         }
@@ -227,27 +224,27 @@ fn hidden_path_is_hidden_by_every_name() {
             homes.display(),
             keys.display(),
             homes.display(),
-            scene.path("home/outside/file").display()
+            harness.path("home/outside/file").display()
         );
         for namespaces in [true, false] {
             let policy = CallPolicy { requirement: Requirement::BestEffort, ..Preset::Workspace.into() };
-            let mut confinement = Confinement { namespaces, ..scene.confinement(policy) };
+            let mut confinement = Confinement { namespaces, ..harness.confinement(policy) };
             // The mounts lie in a part of the home directory that is exposed.
-            confinement.home.as_mut().unwrap().exposed.push(scene.path("home/outside"));
-            let plan = RunPlan { policy: Policy::Confined(Box::new(confinement)), ..scene.shell(&script) };
-            let report = scene.run(&plan).await;
+            confinement.home.as_mut().unwrap().exposed.push(harness.path("home/outside"));
+            let plan = RunPlan { policy: Policy::Confined(Box::new(confinement)), ..harness.shell(&script) };
+            let report = harness.run(&plan).await;
             confined(&report);
-            assert_eq!(scene.output(), "as it was", "namespaces: {namespaces}; {}", scene.error());
-            fs::remove_dir_all(scene.spool()).unwrap();
+            assert_eq!(harness.output(), "as it was", "namespaces: {namespaces}; {}", harness.error());
+            fs::remove_dir_all(harness.spool()).unwrap();
         }
     });
 }
 
-/// git takes a folder with the right names in it for a repository, and runs what the configuration beside them says.
+/// Git treats a directory with the right names in it as a repository, and runs commands from its configuration.
 fn workspace_without_repository_does_not_become_one() {
-    Scene::play(async |scene: &Scene| {
-        fs::remove_dir_all(scene.workspace().join(".git")).unwrap();
-        let mark = scene.workspace().join("mark");
+    Harness::run_test(async |harness: &Harness| {
+        fs::remove_dir_all(harness.workspace().join(".git")).unwrap();
+        let mark = harness.workspace().join("mark");
         let config = format!(
             "[core]\nrepositoryformatversion = 0\nbare = false\nworktree = .\nfsmonitor = touch {}; false",
             mark.display()
@@ -255,36 +252,39 @@ fn workspace_without_repository_does_not_become_one() {
         let script = format!(
             "mkdir -p objects refs; printf '{config}\\n' > config; rm -f HEAD; echo 'ref: refs/heads/main' > HEAD; true"
         );
-        scene.run(&scene.shell(&script)).await;
-        assert!(!scene.workspace().join("HEAD").exists(), "{}", scene.error());
-        match Command::new("git").arg("status").current_dir(scene.workspace()).output() {
+        harness.run(&harness.shell(&script)).await;
+        assert!(!harness.workspace().join("HEAD").exists(), "{}", harness.error());
+        match Command::new("git").arg("status").current_dir(harness.workspace()).output() {
             Ok(_) => assert!(!mark.exists(), "a planted command ran"),
             Err(error) => println!("SKIPPED: there is no git ({error})"),
         }
-        // One that is a repository itself keeps what makes git run commands.
+        // A repository keeps the files that make git run commands.
         for name in ["HEAD", "config"] {
-            fs::write(scene.workspace().join(name), "as it was").unwrap();
+            fs::write(harness.workspace().join(name), "as it was").unwrap();
         }
-        fs::remove_dir_all(scene.spool()).unwrap();
-        scene
-            .run(&scene.shell("echo x >> config; mkdir -p hooks; echo x > hooks/pre-commit; echo y > refs/y"))
+        fs::remove_dir_all(harness.spool()).unwrap();
+        harness
+            .run(
+                &harness
+                    .shell("echo x >> config; mkdir -p hooks; echo x > hooks/pre-commit; echo y > refs/y"),
+            )
             .await;
-        assert_eq!(fs::read_to_string(scene.workspace().join("config")).unwrap(), "as it was");
-        assert!(!scene.workspace().join("hooks").exists() && scene.workspace().join("refs/y").exists());
+        assert_eq!(fs::read_to_string(harness.workspace().join("config")).unwrap(), "as it was");
+        assert!(!harness.workspace().join("hooks").exists() && harness.workspace().join("refs/y").exists());
     });
 }
 
-/// Sets everything up that is to be broken, lets a program loose on it, and looks what has become of it.
-async fn let_loose(scene: &Scene, mut confinement: Confinement) -> Results {
+/// Creates everything that can be attacked, runs an attacker, and checks the result.
+async fn run_attacker(harness: &Harness, mut confinement: Confinement) -> Results {
     confinement.bounds.file_bytes = Some(1 << 20);
-    // The test itself is one process of the same user, and root is held to no number, so it cannot be required there.
+    // The test itself is a process of the same user, and root has no process limit, so it cannot be required there.
     confinement.bounds.processes = (!is_root()).then_some(30);
-    let outside = scene.path("home/outside");
-    // Seen, so that a try fails by what holds and not because nothing is there.
+    let outside = harness.path("home/outside");
+    // Visible, so that an attempt fails because it is blocked and not because the target is missing.
     confinement.roots.push(PolicyRoot::read_only(&outside));
-    fs::write(scene.path("home/.agent/login"), "token").unwrap();
+    fs::write(harness.path("home/.agent/login"), "token").unwrap();
     fs::write(outside.join("old"), "as it was").unwrap();
-    fs::hard_link(outside.join("old"), scene.workspace().join("old-hardlink")).unwrap();
+    fs::hard_link(outside.join("old"), harness.workspace().join("old-hardlink")).unwrap();
     let mut victim =
         Command::new("/bin/sleep").arg("600").stdin(Stdio::null()).stdout(Stdio::null()).spawn().unwrap();
     let socket = UnixListener::bind(outside.join("s")).unwrap();
@@ -302,36 +302,36 @@ async fn let_loose(scene: &Scene, mut confinement: Confinement) -> Results {
         nonblocking.unwrap();
     }
     let targets = Targets {
-        workspace: scene.workspace(),
-        key: scene.path("home/.ssh/id"),
+        workspace: harness.workspace(),
+        key: harness.path("home/.ssh/id"),
         sealed: None,
-        database: scene.path("state/database"),
-        state: scene.path("state"),
+        database: harness.path("state/database"),
+        state: harness.path("state"),
         victim: i32::try_from(victim.id()).unwrap(),
         socket: outside.join("s"),
         abstract_socket: name,
         port,
-        spool: scene.spool(),
+        spool: harness.spool(),
         outside: outside.clone(),
     };
     let (network, namespaces) = (confinement.network.clone(), confinement.namespaces);
-    let plan = scene.plan(confinement, &[TRY, &serde_json::to_string(&targets).unwrap()]);
-    let report = scene.run(&plan).await;
-    let results: Results = serde_json::from_str(&scene.output())
-        .unwrap_or_else(|error| panic!("{error}: {report:?} {}", scene.error()));
+    let plan = harness.plan(confinement, &[TRY, &serde_json::to_string(&targets).unwrap()]);
+    let report = harness.run(&plan).await;
+    let results: Results = serde_json::from_str(&harness.output())
+        .unwrap_or_else(|error| panic!("{error}: {report:?} {}", harness.error()));
     assert_eq!(results.len(), TRIES.len());
     confined(&report);
 
-    // Whatever it says of itself.
+    // Regardless of the attacker's own report.
     let as_it_was =
         |path: &Path| assert_eq!(fs::read_to_string(path).unwrap(), "as it was", "{}", path.display());
     as_it_was(&outside.join("file"));
-    as_it_was(&scene.path("home/.ssh/id"));
-    as_it_was(&scene.path("state/database"));
+    as_it_was(&harness.path("home/.ssh/id"));
+    as_it_was(&harness.path("state/database"));
     let mut names: Vec<_> = fs::read_dir(&outside).unwrap().map(|entry| entry.unwrap().file_name()).collect();
     names.sort();
     assert_eq!(names, ["file", "old", "s"]);
-    nothing_is_planted(scene, &results, confined(&report), namespaces);
+    nothing_is_planted(harness, &results, confined(&report), namespaces);
     assert!(victim.try_wait().unwrap().is_none(), "the victim was killed");
     victim.kill().unwrap();
     victim.wait().unwrap();
@@ -346,11 +346,11 @@ async fn let_loose(scene: &Scene, mut confinement: Confinement) -> Results {
     results
 }
 
-fn nothing_is_planted(scene: &Scene, results: &Results, confined: &Confined, namespaces: bool) {
+fn nothing_is_planted(harness: &Harness, results: &Results, confined: &Confined, namespaces: bool) {
     if namespaces {
-        let config = fs::read_to_string(scene.workspace().join(".git/config")).unwrap();
+        let config = fs::read_to_string(harness.workspace().join(".git/config")).unwrap();
         assert_eq!(config, "as it was");
-        assert_eq!(fs::read_dir(scene.workspace().join(".git/hooks")).unwrap().count(), 0);
+        assert_eq!(fs::read_dir(harness.workspace().join(".git/hooks")).unwrap().count(), 0);
     }
     let created = [
         (".mcp.json", "make a protected file that is missing"),
@@ -358,13 +358,13 @@ fn nothing_is_planted(scene: &Scene, results: &Results, confined: &Confined, nam
         (".git/commondir", "lead git to another configuration"),
     ];
     for (name, attempt) in created {
-        let path = scene.workspace().join(name);
+        let path = harness.workspace().join(name);
         assert!(fs::symlink_metadata(&path).is_err(), "{name} was planted");
         // Without mounts, `.git` can be replaced as a whole.
         if results[attempt].is_none() && (namespaces || name != ".git/commondir") {
             let entry = confined.quarantined.iter().find(|entry| entry.path == path);
             let moved_to = entry.and_then(|entry| entry.moved_to.as_ref()).expect(name);
-            assert!(moved_to.starts_with(scene.spool()) && moved_to.exists(), "{entry:?}");
+            assert!(moved_to.starts_with(harness.spool()) && moved_to.exists(), "{entry:?}");
         }
     }
 }

@@ -7,9 +7,9 @@ use std::process::Command;
 
 use model::{CallPolicy, Confinement, HomeView, Policy, Preset, Requirement, RunPlan};
 
-use crate::scene::{Scene, confined};
+use crate::harness::{Harness, confined};
 
-crate::tests! {
+testkit::tests! {
     home_credentials_are_unreadable,
     home_credentials_are_unreadable_without_namespaces,
     exposed_paths_can_be_read_and_are_reported,
@@ -177,11 +177,11 @@ fn plant_credentials(home: &Path) {
     }
 }
 
-fn plan(scene: &Scene, script: &str, preset: Preset, namespaces: bool) -> RunPlan {
+fn plan(harness: &Harness, script: &str, preset: Preset, namespaces: bool) -> RunPlan {
     let requirement = if namespaces { Requirement::Require } else { Requirement::BestEffort };
     let policy = CallPolicy { requirement, ..preset.into() };
-    let confinement = Confinement { namespaces, ..scene.confinement(policy) };
-    RunPlan { policy: Policy::Confined(Box::new(confinement)), ..scene.shell(script) }
+    let confinement = Confinement { namespaces, ..harness.confinement(policy) };
+    RunPlan { policy: Policy::Confined(Box::new(confinement)), ..harness.shell(script) }
 }
 
 fn change_home(plan: &mut RunPlan, change: impl FnOnce(&mut HomeView)) {
@@ -191,11 +191,11 @@ fn change_home(plan: &mut RunPlan, change: impl FnOnce(&mut HomeView)) {
 
 fn try_credentials(namespaces: bool) {
     for preset in [Preset::Workspace, Preset::Observe] {
-        Scene::play(async |scene: &Scene| {
-            let home = scene.path("home");
+        Harness::run_test(async |harness: &Harness| {
+            let home = harness.path("home");
             plant_credentials(&home);
-            fs::write(scene.workspace().join("own"), "mine").unwrap();
-            // Toolchains beside them are shown, and must not bring them along.
+            fs::write(harness.workspace().join("own"), "mine").unwrap();
+            // Toolchains beside them are visible and must not expose them.
             for name in [
                 ".cargo/bin",
                 ".local/bin",
@@ -217,13 +217,13 @@ fn try_credentials(namespaces: bool) {
                     .collect::<Vec<_>>()
                     .join(" ")
             );
-            let mut plan = plan(scene, &script, preset, namespaces);
+            let mut plan = plan(harness, &script, preset, namespaces);
             let path = [".cargo/bin", ".local/bin", "go/bin", ".dotnet/tools"]
                 .map(|name| home.join(name).display().to_string());
             plan.env.insert("PATH".to_owned(), format!("{}:/usr/bin:/bin", path.join(":")));
-            let report = scene.run(&plan).await;
+            let report = harness.run(&plan).await;
             confined(&report);
-            assert_eq!(scene.output(), "mine", "{preset}: {}", scene.error());
+            assert_eq!(harness.output(), "mine", "{preset}: {}", harness.error());
         });
     }
 }
@@ -239,8 +239,8 @@ fn home_credentials_are_unreadable_without_namespaces() {
 
 fn exposed_paths_can_be_read_and_are_reported() {
     for namespaces in [true, false] {
-        Scene::play(async |scene: &Scene| {
-            let home = scene.path("home");
+        Harness::run_test(async |harness: &Harness| {
+            let home = harness.path("home");
             for name in [".m2/repository", "notes"] {
                 fs::create_dir_all(home.join(name)).unwrap();
                 fs::write(home.join(name).join("file"), name).unwrap();
@@ -249,11 +249,11 @@ fn exposed_paths_can_be_read_and_are_reported() {
                 "cat {0}/.m2/repository/file; cat {0}/notes/file; echo x > {0}/.m2/new",
                 home.display()
             );
-            let mut plan = plan(scene, &script, Preset::Workspace, namespaces);
+            let mut plan = plan(harness, &script, Preset::Workspace, namespaces);
             change_home(&mut plan, |view| view.exposed = vec![home.join(".m2")]);
-            let report = scene.run(&plan).await;
-            assert_eq!(scene.output(), ".m2/repository", "{}", scene.error());
-            // Besides the toolchains of the user who runs the test.
+            let report = harness.run(&plan).await;
+            assert_eq!(harness.output(), ".m2/repository", "{}", harness.error());
+            // In addition to the toolchains of the user who runs the test.
             let exposed = confined(&report).exposed.iter().filter(|path| path.starts_with(&home));
             assert_eq!(exposed.collect::<Vec<_>>(), [&home.join(".m2")]);
             assert!(!home.join(".m2/new").exists());
@@ -263,17 +263,17 @@ fn exposed_paths_can_be_read_and_are_reported() {
 
 fn hidden_path_within_an_exposed_one_stays_hidden() {
     for namespaces in [true, false] {
-        Scene::play(async |scene: &Scene| {
-            let config = scene.path("home/.config");
+        Harness::run_test(async |harness: &Harness| {
+            let config = harness.path("home/.config");
             for name in ["gh/hosts.yml", "tool/settings"] {
                 fs::create_dir_all(config.join(name).parent().unwrap()).unwrap();
                 fs::write(config.join(name), name).unwrap();
             }
             let script = format!("cat {0}/tool/settings; cat {0}/gh/hosts.yml", config.display());
-            let mut plan = plan(scene, &script, Preset::Workspace, namespaces);
+            let mut plan = plan(harness, &script, Preset::Workspace, namespaces);
             change_home(&mut plan, |view| view.exposed = vec![config.clone()]);
-            scene.run(&plan).await;
-            assert_eq!(scene.output(), "tool/settings", "{}", scene.error());
+            harness.run(&plan).await;
+            assert_eq!(harness.output(), "tool/settings", "{}", harness.error());
         });
     }
 }
@@ -284,11 +284,11 @@ fn write_program(path: &Path, text: &str) {
     fs::set_permissions(path, fs::Permissions::from_mode(0o755)).unwrap();
 }
 
-/// Layouts as nvm, pyenv, pipx, cargo, sdkman and a user's own prefix have them.
+/// Layouts of nvm, pyenv, pipx, cargo, sdkman and a prefix of the user.
 fn toolchains_in_the_home_directory_run() {
     for namespaces in [true, false] {
-        Scene::play(async |scene: &Scene| {
-            let home = scene.path("home");
+        Harness::run_test(async |harness: &Harness| {
+            let home = harness.path("home");
             let at = |name: &str| home.join(name);
             write_program(
                 &at(".nvm/versions/node/v22/bin/node-x"),
@@ -319,38 +319,38 @@ fn toolchains_in_the_home_directory_run() {
                 "node-x; python-x; black; linked; cargo-x; own; cat {0}/prefix/secret {0}/.npmrc 2> /dev/null",
                 home.display()
             );
-            let mut plan = plan(scene, &script, Preset::Workspace, namespaces);
+            let mut plan = plan(harness, &script, Preset::Workspace, namespaces);
             let path: Vec<String> = bins.iter().map(|name| at(name).display().to_string()).collect();
             plan.env.insert("PATH".to_owned(), format!("{}:/usr/bin:/bin", path.join(":")));
-            scene.run(&plan).await;
-            assert_eq!(scene.output(), "nvm\npyenv\npipx\nlinked\ncargo\nown\n", "{}", scene.error());
+            harness.run(&plan).await;
+            assert_eq!(harness.output(), "nvm\npyenv\npipx\nlinked\ncargo\nown\n", "{}", harness.error());
         });
     }
 }
 
-/// Codex runs every command in a login shell, whose `/etc/profile` sets a `PATH` of its own.
+/// Codex runs every command in a login shell, whose `/etc/profile` resets `PATH`.
 fn login_shell_finds_toolchains_of_the_home_directory() {
     for namespaces in [true, false] {
-        Scene::play(async |scene: &Scene| {
-            let bin = scene.path("home/.cargo/bin");
+        Harness::run_test(async |harness: &Harness| {
+            let bin = harness.path("home/.cargo/bin");
             write_program(&bin.join("cargo-x"), "#!/bin/sh\necho cargo\n");
-            fs::write(scene.path("home/.profile"), "echo the profile of the user\n").unwrap();
+            fs::write(harness.path("home/.profile"), "echo the profile of the user\n").unwrap();
             let script = "sh -lc cargo-x; bash -lc cargo-x";
-            let mut plan = plan(scene, script, Preset::Workspace, namespaces);
+            let mut plan = plan(harness, script, Preset::Workspace, namespaces);
             plan.env.insert("PATH".to_owned(), format!("{}:/usr/bin:/bin", bin.display()));
-            scene.run(&plan).await;
-            assert_eq!(scene.output(), "cargo\ncargo\n", "{}", scene.error());
+            harness.run(&plan).await;
+            assert_eq!(harness.output(), "cargo\ncargo\n", "{}", harness.error());
         });
     }
 }
 
 fn secrets_of_the_system_are_hidden_from_root() {
     for namespaces in [true, false] {
-        Scene::play(async |scene: &Scene| {
+        Harness::run_test(async |harness: &Harness| {
             let script = "cat /etc/shadow /etc/gshadow /etc/ssl/private/* 2> /dev/null; wc -l < /etc/passwd";
-            scene.run(&plan(scene, script, Preset::Workspace, namespaces)).await;
+            harness.run(&plan(harness, script, Preset::Workspace, namespaces)).await;
             let users = fs::read_to_string("/etc/passwd").unwrap().lines().count();
-            assert_eq!(scene.output(), format!("{users}\n"), "{}", scene.error());
+            assert_eq!(harness.output(), format!("{users}\n"), "{}", harness.error());
         });
     }
 }
@@ -361,19 +361,19 @@ fn home_directory_that_is_a_link_is_absent() {
         return;
     }
     for namespaces in [true, false] {
-        Scene::play(async |scene: &Scene| {
-            plant_credentials(&scene.path("home"));
-            write_program(&scene.path("home/.local/bin/tool"), "#!/bin/sh\necho tool\n");
-            let link = scene.path("link");
-            symlink(scene.path("home"), &link).unwrap();
-            let real = scene.path("home");
+        Harness::run_test(async |harness: &Harness| {
+            plant_credentials(&harness.path("home"));
+            write_program(&harness.path("home/.local/bin/tool"), "#!/bin/sh\necho tool\n");
+            let link = harness.path("link");
+            symlink(harness.path("home"), &link).unwrap();
+            let real = harness.path("home");
             let script = format!("tool; cat {}/.npmrc; cat {}/.npmrc", link.display(), real.display());
-            let mut plan = plan(scene, &script, Preset::Workspace, namespaces);
+            let mut plan = plan(harness, &script, Preset::Workspace, namespaces);
             plan.env.insert("HOME".to_owned(), link.display().to_string());
             plan.env.insert("PATH".to_owned(), format!("{}/.local/bin:/usr/bin:/bin", link.display()));
             change_home(&mut plan, |view| view.directory.clone_from(&link));
-            scene.run(&plan).await;
-            assert_eq!(scene.output(), "tool\n", "{}", scene.error());
+            harness.run(&plan).await;
+            assert_eq!(harness.output(), "tool\n", "{}", harness.error());
         });
     }
 }
@@ -391,12 +391,12 @@ fn home_directory_of_the_user_database_is_absent() {
         return;
     };
     fs::write(secret.path(), "secret").unwrap();
-    Scene::play(async |scene: &Scene| {
+    Harness::run_test(async |harness: &Harness| {
         for namespaces in [true, false] {
             let script = format!("cat {} 2> /dev/null; echo tried", secret.path().display());
-            scene.run(&plan(scene, &script, Preset::Workspace, namespaces)).await;
-            assert_eq!(scene.output(), "tried\n", "{}", scene.error());
-            fs::remove_dir_all(scene.spool()).unwrap();
+            harness.run(&plan(harness, &script, Preset::Workspace, namespaces)).await;
+            assert_eq!(harness.output(), "tried\n", "{}", harness.error());
+            fs::remove_dir_all(harness.spool()).unwrap();
         }
     });
 }
@@ -404,25 +404,30 @@ fn home_directory_of_the_user_database_is_absent() {
 fn repository_above_workspace_is_visible_in_home() {
     for preset in [Preset::Workspace, Preset::Observe] {
         for namespaces in [true, false] {
-            Scene::play(async |scene: &Scene| {
-                let above = scene.path("home/mono");
+            Harness::run_test(async |harness: &Harness| {
+                let above = harness.path("home/mono");
                 fs::create_dir_all(above.join("web")).unwrap();
                 fs::write(above.join("README"), "as it was").unwrap();
-                fs::write(scene.path("home/beside"), "secret").unwrap();
+                fs::write(harness.path("home/beside"), "secret").unwrap();
                 for args in ["init -q", "add -A", "-c user.name=a -c user.email=a@b commit -q -m first"] {
                     let git =
                         Command::new("git").arg("-C").arg(&above).args(args.split(' ')).output().unwrap();
                     assert!(git.status.success(), "{git:?}");
                 }
                 let script = "git -c safe.directory=* log --format=%s; cat ../README; cat ../../beside";
-                let mut plan = plan(scene, script, preset, namespaces);
+                let mut plan = plan(harness, script, preset, namespaces);
                 plan.cwd = above.join("web");
                 let Policy::Confined(confinement) = &mut plan.policy else { panic!() };
-                for root in confinement.roots.iter_mut().filter(|root| root.path == scene.workspace()) {
+                for root in confinement.roots.iter_mut().filter(|root| root.path == harness.workspace()) {
                     root.path = above.join("web");
                 }
-                scene.run(&plan).await;
-                assert_eq!(scene.output(), "first\nas it was", "{preset} {namespaces}: {}", scene.error());
+                harness.run(&plan).await;
+                assert_eq!(
+                    harness.output(),
+                    "first\nas it was",
+                    "{preset} {namespaces}: {}",
+                    harness.error()
+                );
             });
         }
     }
@@ -430,14 +435,14 @@ fn repository_above_workspace_is_visible_in_home() {
 
 fn writes_to_the_home_directory_are_refused() {
     for namespaces in [true, false] {
-        Scene::play(async |scene: &Scene| {
-            let home = scene.path("home");
+        Harness::run_test(async |harness: &Harness| {
+            let home = harness.path("home");
             let script = format!(
                 "echo x > {0}/new || echo refused; mkdir {0}/directory || echo refused",
                 home.display()
             );
-            scene.run(&plan(scene, &script, Preset::Workspace, namespaces)).await;
-            assert_eq!(scene.output(), "refused\nrefused\n", "{}", scene.error());
+            harness.run(&plan(harness, &script, Preset::Workspace, namespaces)).await;
+            assert_eq!(harness.output(), "refused\nrefused\n", "{}", harness.error());
             assert!(!home.join("new").exists() && !home.join("directory").exists());
         });
     }

@@ -1,4 +1,4 @@
-//! A network of named hosts: the listed ones are reached through the proxy, and nobody else is reached at all.
+//! A network of named hosts: only the listed ones are reachable, through the proxy.
 
 use std::io::{Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream, UdpSocket};
@@ -8,18 +8,18 @@ use std::time::Duration;
 
 use model::{CallPolicy, Confinement, Enforcement, Network, Preset, Requirement, RunReport, SafeguardName};
 
-use crate::scene::{Scene, confined};
+use crate::harness::{Harness, confined};
 
-crate::tests![
+testkit::tests![
     only_listed_host_is_reached_through_proxy,
     listed_name_of_this_machine_is_not_reached,
     hosts_are_blocked_and_reported_without_namespaces,
 ];
 
-/// The first argument that makes this binary ask for hosts.
+/// The first argument that makes this binary connect to hosts.
 const ASK: &str = "--ask-for-hosts";
 
-/// Each argument is a way and a host: `direct 127.0.0.1:80`, `proxy example.com:443`, `datagram 127.0.0.1:53`.
+/// Each argument is a method and a host: `direct 127.0.0.1:80`, `proxy example.com:443`, `datagram 127.0.0.1:53`.
 pub fn run_if_asked() -> Option<ExitCode> {
     let mut args = std::env::args().skip(1);
     if args.next()? != ASK {
@@ -60,7 +60,7 @@ fn talk(mut stream: TcpStream, words: &str) -> std::io::Result<String> {
     Ok(said)
 }
 
-/// Somebody on this machine's loopback who answers each connection, and counts.
+/// Starts a server on loopback that replies to each connection and counts them.
 fn listening() -> (SocketAddr, TcpListener) {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap();
@@ -75,11 +75,11 @@ fn listening() -> (SocketAddr, TcpListener) {
     (address, listener)
 }
 
-/// Lets an agent ask; what it said of each, and the report.
-async fn asks(scene: &Scene, confinement: Confinement, asked: &[String]) -> (String, RunReport) {
+/// Lets an agent connect. Returns the result of each connection, and the report.
+async fn asks(harness: &Harness, confinement: Confinement, asked: &[String]) -> (String, RunReport) {
     let args: Vec<&str> = std::iter::once(ASK).chain(asked.iter().map(String::as_str)).collect();
-    let report = scene.run(&scene.plan(confinement, &args)).await;
-    (scene.output() + &scene.error(), report)
+    let report = harness.run(&harness.plan(confinement, &args)).await;
+    (harness.output() + &harness.error(), report)
 }
 
 fn to(hosts: &[String]) -> CallPolicy {
@@ -87,7 +87,7 @@ fn to(hosts: &[String]) -> CallPolicy {
 }
 
 fn only_listed_host_is_reached_through_proxy() {
-    Scene::play(async |scene: &Scene| {
+    Harness::run_test(async |harness: &Harness| {
         let (listed, _one) = listening();
         let silent = TcpListener::bind("127.0.0.1:0").unwrap();
         let other = silent.local_addr().unwrap();
@@ -101,7 +101,7 @@ fn only_listed_host_is_reached_through_proxy() {
             format!("direct {other}"),
             format!("datagram {other}"),
         ];
-        let (said, report) = asks(scene, scene.confinement(to(&[listed.to_string()])), &asked).await;
+        let (said, report) = asks(harness, harness.confinement(to(&[listed.to_string()])), &asked).await;
         let of = |asked: &str| {
             let line = said.lines().find(|line| line.starts_with(asked));
             line.unwrap_or_else(|| panic!("{asked} in {said}")).to_owned()
@@ -128,22 +128,23 @@ fn only_listed_host_is_reached_through_proxy() {
 }
 
 fn listed_name_of_this_machine_is_not_reached() {
-    Scene::play(async |scene: &Scene| {
+    Harness::run_test(async |harness: &Harness| {
         let (address, _listener) = listening();
         let name = format!("localhost:{}", address.port());
         let (said, report) =
-            asks(scene, scene.confinement(to(std::slice::from_ref(&name))), &[format!("proxy {name}")]).await;
+            asks(harness, harness.confinement(to(std::slice::from_ref(&name))), &[format!("proxy {name}")])
+                .await;
         assert!(said.contains("403 Forbidden"), "{said}");
         assert!(confined(&report).refused_hosts[0].starts_with(&name), "{report:?}");
     });
 }
 
 fn hosts_are_blocked_and_reported_without_namespaces() {
-    Scene::play(async |scene: &Scene| {
+    Harness::run_test(async |harness: &Harness| {
         let (address, _listener) = listening();
         let policy = CallPolicy { requirement: Requirement::BestEffort, ..to(&[address.to_string()]) };
-        let confinement = Confinement { namespaces: false, ..scene.confinement(policy) };
-        let (said, report) = asks(scene, confinement, &[format!("direct {address}")]).await;
+        let confinement = Confinement { namespaces: false, ..harness.confinement(policy) };
+        let (said, report) = asks(harness, confinement, &[format!("direct {address}")]).await;
         assert!(said.contains("error: "), "{said}");
         let network =
             confined(&report).safeguards.iter().find(|safeguard| safeguard.name == SafeguardName::Network);

@@ -1,4 +1,4 @@
-//! Symbolic links from git's files into the workspace: the agent cannot change where they lead.
+//! Symbolic links from git's files into the workspace: the agent cannot change their targets.
 
 use std::fs;
 use std::os::unix::fs::symlink;
@@ -7,11 +7,11 @@ use std::path::Path;
 use model::{CallPolicy, Policy, Preset, Requirement, RunPlan, RunReport};
 
 use crate::configured::{infect, program};
+use crate::harness::{Harness, confined};
 use crate::quarantine::{git, names};
 use crate::repositories::{repository, superproject, use_git, workspace};
-use crate::scene::{Scene, confined};
 
-crate::tests![
+testkit::tests![
     hook_that_is_a_link_stays_as_it_is,
     hook_that_is_a_link_of_a_link_is_reported,
     hook_that_is_a_dangling_link_is_moved_once_created,
@@ -23,113 +23,115 @@ crate::tests![
     files_of_other_git_settings_stay_as_they_are,
 ];
 
-/// A plan that starts although not everything can be protected.
-fn best_effort(scene: &Scene, script: &str) -> RunPlan {
+/// Returns a plan that starts even if not everything can be protected.
+fn best_effort(harness: &Harness, script: &str) -> RunPlan {
     let policy = CallPolicy { requirement: Requirement::BestEffort, ..Preset::Workspace.into() };
-    let policy = Policy::Confined(Box::new(scene.confinement(policy)));
-    RunPlan { policy, ..scene.shell(script) }
+    let policy = Policy::Confined(Box::new(harness.confinement(policy)));
+    RunPlan { policy, ..harness.shell(script) }
 }
 
-/// Whether the result says that the agent could replace a link.
+/// Returns whether the result reports that the agent could replace a link.
 fn reports_links(report: &RunReport) -> bool {
     confined(report).gaps().any(|gap| gap.why.contains("except for links"))
 }
 
 fn hook_that_is_a_link_stays_as_it_is() {
-    Scene::play(async |scene: &Scene| {
-        let shop = workspace(scene);
+    Harness::run_test(async |harness: &Harness| {
+        let shop = workspace(harness);
         program(&shop.join("scripts/pre-commit"));
         symlink("../../scripts/pre-commit", shop.join(".git/hooks/pre-commit")).unwrap();
-        let script = infect(scene, "scripts/pre-commit");
+        let script = infect(harness, "scripts/pre-commit");
         let script = format!("{script}; mv scripts x && mv x scripts; echo new > scripts/other; echo $?");
-        let report = scene.run(&scene.shell(&script)).await;
-        use_git(scene, &shop);
-        assert!(scene.output().contains("Read-only file system"), "{}", scene.output());
-        assert!(scene.output().ends_with("0\n"), "the rest can be written: {}", scene.output());
+        let report = harness.run(&harness.shell(&script)).await;
+        use_git(harness, &shop);
+        assert!(harness.output().contains("Read-only file system"), "{}", harness.output());
+        assert!(harness.output().ends_with("0\n"), "the rest can be written: {}", harness.output());
         assert_eq!(names(&report), Vec::<&Path>::new());
     });
 }
 
-/// A link in the workspace can be replaced, which no mount prevents: the result says so, and where it leads is held all the same.
+/// A link in the workspace can be replaced, which no mount prevents: the result reports it, and its target is protected
+/// regardless.
 fn hook_that_is_a_link_of_a_link_is_reported() {
-    Scene::play(async |scene: &Scene| {
-        let shop = workspace(scene);
+    Harness::run_test(async |harness: &Harness| {
+        let shop = workspace(harness);
         program(&shop.join("scripts/real"));
         symlink("real", shop.join("scripts/pre-commit")).unwrap();
         symlink("../../scripts/pre-commit", shop.join(".git/hooks/pre-commit")).unwrap();
-        let report = scene.run(&best_effort(scene, &infect(scene, "scripts/real"))).await;
-        use_git(scene, &shop);
+        let report = harness.run(&best_effort(harness, &infect(harness, "scripts/real"))).await;
+        use_git(harness, &shop);
         assert!(reports_links(&report), "{report:?}");
     });
 }
 
 fn hook_that_is_a_dangling_link_is_moved_once_created() {
-    Scene::play(async |scene: &Scene| {
-        let shop = workspace(scene);
+    Harness::run_test(async |harness: &Harness| {
+        let shop = workspace(harness);
         fs::create_dir(shop.join("scripts")).unwrap();
         symlink("../../scripts/pre-commit", shop.join(".git/hooks/pre-commit")).unwrap();
         symlink(shop.join("tools/post-commit"), shop.join(".git/hooks/post-commit")).unwrap();
-        let report = scene.run(&scene.shell(&infect(scene, "scripts/pre-commit tools/post-commit"))).await;
-        use_git(scene, &shop);
+        let report =
+            harness.run(&harness.shell(&infect(harness, "scripts/pre-commit tools/post-commit"))).await;
+        use_git(harness, &shop);
         assert_eq!(names(&report), ["scripts/pre-commit", "tools"].map(|name| shop.join(name)));
     });
 }
 
 fn linked_hooks_of_a_configured_directory_stay_as_they_are() {
-    Scene::play(async |scene: &Scene| {
-        let shop = workspace(scene);
+    Harness::run_test(async |harness: &Harness| {
+        let shop = workspace(harness);
         program(&shop.join("tools/check"));
         fs::create_dir(shop.join("hooks")).unwrap();
         symlink("../tools/check", shop.join("hooks/pre-commit")).unwrap();
         git(&shop, "config core.hooksPath hooks");
-        scene.run(&scene.shell(&infect(scene, "tools/check"))).await;
-        use_git(scene, &shop);
+        harness.run(&harness.shell(&infect(harness, "tools/check"))).await;
+        use_git(harness, &shop);
     });
 }
 
 fn linked_hooks_outside_of_the_workspace_stay_as_they_are() {
-    Scene::play(async |scene: &Scene| {
-        let shop = workspace(scene);
+    Harness::run_test(async |harness: &Harness| {
+        let shop = workspace(harness);
         program(&shop.join("tools/check"));
-        let hooks = scene.path("home/outside/hooks");
+        let hooks = harness.path("home/outside/hooks");
         fs::create_dir(&hooks).unwrap();
         symlink(shop.join("tools/check"), hooks.join("pre-commit")).unwrap();
         git(&shop, &format!("config core.hooksPath {}", hooks.display()));
-        scene.run(&scene.shell(&infect(scene, "tools/check"))).await;
-        use_git(scene, &shop);
+        harness.run(&harness.shell(&infect(harness, "tools/check"))).await;
+        use_git(harness, &shop);
     });
 }
 
 fn linked_hooks_of_nested_repositories_stay_as_they_are() {
-    Scene::play(async |scene: &Scene| {
-        let shop = superproject(scene);
+    Harness::run_test(async |harness: &Harness| {
+        let shop = superproject(harness);
         repository(&shop.join("own"));
         program(&shop.join("tools/check"));
         for hooks in [".git/modules/lib/hooks", "own/.git/hooks"] {
             symlink(shop.join("tools/check"), shop.join(hooks).join("pre-commit")).unwrap();
         }
-        scene.run(&scene.shell(&infect(scene, "tools/check"))).await;
-        use_git(scene, &shop.join("lib"));
-        use_git(scene, &shop.join("own"));
+        harness.run(&harness.shell(&infect(harness, "tools/check"))).await;
+        use_git(harness, &shop.join("lib"));
+        use_git(harness, &shop.join("own"));
     });
 }
 
 fn hooks_directory_that_is_a_link_stays_as_it_is() {
-    Scene::play(async |scene: &Scene| {
-        let shop = workspace(scene);
+    Harness::run_test(async |harness: &Harness| {
+        let shop = workspace(harness);
         program(&shop.join("githooks/pre-commit"));
         fs::remove_dir_all(shop.join(".git/hooks")).unwrap();
         symlink("../githooks", shop.join(".git/hooks")).unwrap();
-        let script = infect(scene, "githooks/pre-commit githooks/post-commit");
-        let report = scene.run(&best_effort(scene, &script)).await;
-        use_git(scene, &shop);
+        let script = infect(harness, "githooks/pre-commit githooks/post-commit");
+        let report = harness.run(&best_effort(harness, &script)).await;
+        use_git(harness, &shop);
         assert!(reports_links(&report), "{report:?}");
     });
 }
 
 fn global_configuration_in_the_workspace_stays_as_it_is() {
-    Scene::play(async |scene: &Scene| {
-        let shop = workspace(scene);
+    Harness::run_test(async |harness: &Harness| {
+        let shop = workspace(harness);
         for (name, text) in [
             ("gitconfig", "[include]\n\tpath = ~/shop/team\n"),
             ("team", "[core]\n\tfsmonitor = tools/monitor\n"),
@@ -140,24 +142,24 @@ fn global_configuration_in_the_workspace_stays_as_it_is() {
             fs::write(file, text).unwrap();
         }
         program(&shop.join("tools/monitor"));
-        symlink("shop/gitconfig", scene.path("home/.gitconfig")).unwrap();
-        fs::create_dir_all(scene.path("home/.config")).unwrap();
-        symlink(shop.join("xdg"), scene.path("home/.config/git")).unwrap();
+        symlink("shop/gitconfig", harness.path("home/.gitconfig")).unwrap();
+        fs::create_dir_all(harness.path("home/.config")).unwrap();
+        symlink(shop.join("xdg"), harness.path("home/.config/git")).unwrap();
         let files = ["gitconfig", "team", "xdg/config", "tools/monitor"];
         let contents = || files.map(|name| fs::read_to_string(shop.join(name)).unwrap());
         let before = contents();
-        let report = scene.run(&scene.shell(&infect(scene, &files.join(" ")))).await;
+        let report = harness.run(&harness.shell(&infect(harness, &files.join(" ")))).await;
         assert_eq!(contents(), before);
         assert_eq!(names(&report), Vec::<&Path>::new());
     });
 }
 
-/// Without a repository in the workspace: the user's settings count everywhere.
+/// Without a repository in the workspace: the user's settings apply everywhere.
 fn files_of_other_git_settings_stay_as_they_are() {
-    Scene::play(async |scene: &Scene| {
-        let shop = scene.workspace();
+    Harness::run_test(async |harness: &Harness| {
+        let shop = harness.workspace();
         fs::remove_dir_all(shop.join(".git")).unwrap();
-        fs::write(scene.path("home/.gitconfig"), "[init]\n\ttemplateDir = ~/shop/template\n").unwrap();
+        fs::write(harness.path("home/.gitconfig"), "[init]\n\ttemplateDir = ~/shop/template\n").unwrap();
         let settings = shop.join("config/git/config");
         fs::create_dir_all(settings.parent().unwrap()).unwrap();
         fs::write(&settings, "[user]\n\tname = a\n").unwrap();
@@ -165,10 +167,10 @@ fn files_of_other_git_settings_stay_as_they_are() {
         let read = || [&settings, &hook].map(|path| fs::read_to_string(path).unwrap());
         let before = read();
         let script =
-            infect(scene, "config/git/config template/hooks/post-checkout template/hooks/pre-commit");
-        let mut plan = scene.shell(&script);
+            infect(harness, "config/git/config template/hooks/post-checkout template/hooks/pre-commit");
+        let mut plan = harness.shell(&script);
         plan.env.insert("XDG_CONFIG_HOME".to_owned(), shop.join("config").display().to_string());
-        let report = scene.run(&plan).await;
+        let report = harness.run(&plan).await;
         assert_eq!(read(), before);
         assert!(!shop.join("template/hooks/pre-commit").exists());
         assert_eq!(names(&report), Vec::<&Path>::new());

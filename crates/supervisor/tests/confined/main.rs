@@ -1,18 +1,20 @@
-//! A run in a sandbox: everything that holds without one still holds, and what an agent tries in it comes to nothing.
+//! Runs in a sandbox: they behave like runs without one, and no escape attempt succeeds.
 //!
-//! This binary is its own supervisor, its own agent and the one who tries to break out. Each test runs twice when the user is
-//! root: as root, and as an ordinary user. On a machine without bubblewrap or user namespaces, what needs them is listed as
-//! ignored, with the reason in its name.
+//! This binary is its own supervisor, agent and attacker. If the user is root, each test runs twice: as root, and as an
+//! ordinary user. On a machine without bubblewrap or user namespaces, tests that need them are listed as ignored, with
+//! the reason in their names.
 #![expect(clippy::disallowed_methods, clippy::print_stdout, clippy::unwrap_used, reason = "a test may")]
 
 mod attack;
-mod behaviour;
-mod bounds;
+mod attempts;
+mod behavior;
 mod configured;
 mod escapes;
+mod harness;
 mod home;
 mod hosts;
 mod lifetime;
+mod limits;
 mod links;
 mod moved;
 mod odd_paths;
@@ -22,26 +24,16 @@ mod overlap;
 mod packages;
 mod quarantine;
 mod repositories;
-mod scene;
 mod state;
 mod swaps;
-mod tries;
 mod unfinished;
 
 use std::process::ExitCode;
 
 use libtest_mimic::{Arguments, Trial};
 
-/// A test: its name and what it does.
+/// A test: its name and its body.
 pub type Test = (&'static str, fn());
-
-/// Names the functions of a module as tests. One that is not named is dead code, which the build refuses.
-#[macro_export]
-macro_rules! tests {
-    ($($name:ident),* $(,)?) => {
-        pub const TESTS: &[$crate::Test] = &[$((stringify!($name), $name)),*];
-    };
-}
 
 fn main() -> ExitCode {
     if let Some(code) = supervisor::run_if_asked() {
@@ -53,7 +45,7 @@ fn main() -> ExitCode {
     if let Some(code) = hosts::run_if_asked() {
         return code;
     }
-    if let Some(code) = tries::run_if_asked().or_else(attack::run_if_asked) {
+    if let Some(code) = attempts::run_if_asked().or_else(attack::run_if_asked) {
         return code;
     }
     let mut arguments = Arguments::from_args();
@@ -62,13 +54,13 @@ fn main() -> ExitCode {
 }
 
 fn trials() -> Vec<Trial> {
-    let lacks = scene::lacks();
+    let missing = harness::missing_requirement();
     let all = [
-        behaviour::TESTS,
+        behavior::TESTS,
         lifetime::TESTS,
         escapes::TESTS,
         hosts::TESTS,
-        bounds::TESTS,
+        limits::TESTS,
         packages::TESTS,
         quarantine::TESTS,
         odd_paths::TESTS,
@@ -85,7 +77,7 @@ fn trials() -> Vec<Trial> {
     ];
     let mut trials = Vec::new();
     for &(name, body) in all.into_iter().flatten() {
-        if let Some(reason) = &lacks {
+        if let Some(reason) = &missing {
             let name = format!("{name} (skipped: {reason})");
             trials.push(Trial::test(name, || Ok(())).with_ignored_flag(true));
             continue;

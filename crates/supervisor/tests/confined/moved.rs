@@ -1,16 +1,17 @@
-//! Workspaces that are renamed while a run lasts: the agent's new files are found in the new place, and files in the old place
-//! belong to the user.
+//! Workspaces that are renamed during a run: the agent's new files are found in the new place, and files in the old
+//! place belong to the user.
 
 use std::fs;
 use std::path::PathBuf;
 
 use model::{End, NotStartedReason, RunPlan, RunState};
+use testkit::eventually_async;
 
+use crate::harness::{Harness, confined};
 use crate::overlap::{Beside, UNTIL_STOPPED, in_directory, names, without_namespaces};
-use crate::scene::{Scene, confined, eventually};
 use crate::swaps::Swapping;
 
-crate::tests![
+testkit::tests![
     workspace_that_another_run_renames_is_swept,
     workspace_that_the_user_renames_is_swept,
     workspace_that_the_user_renames_is_swept_without_namespaces,
@@ -29,11 +30,12 @@ const PLANT: &str = "echo up; while [ ! -e go ]; do sleep 0.01; done; echo evil 
 const PLANTED: [&str; 2] = [".envrc", "lib/.git"];
 
 fn workspace_that_another_run_renames_is_swept() {
-    Scene::play(async |scene: &Scene| {
-        let (inner, renamed) = (scene.workspace().join("sub"), scene.workspace().join("sub2"));
+    Harness::run_test(async |harness: &Harness| {
+        let (inner, renamed) = (harness.workspace().join("sub"), harness.workspace().join("sub2"));
         fs::create_dir(&inner).unwrap();
-        let second = Beside::start(scene, "second", &in_directory(scene, &inner, PLANT)).await;
-        let first = Beside::start(scene, "first", &scene.shell("mv sub sub2 && mkdir sub; echo up")).await;
+        let second = Beside::start(harness, "second", &in_directory(harness, &inner, PLANT)).await;
+        let first =
+            Beside::start(harness, "first", &harness.shell("mv sub sub2 && mkdir sub; echo up")).await;
         assert_eq!(names(&first.wait().await), Vec::<PathBuf>::new());
         fs::write(renamed.join("go"), "").unwrap();
         assert_eq!(names(&second.wait().await), PLANTED.map(|name| renamed.join(name)));
@@ -42,17 +44,17 @@ fn workspace_that_another_run_renames_is_swept() {
     });
 }
 
-/// Renames a directory while a run lasts, and puts a file of the user where its workspace was.
+/// Renames a directory during a run, and creates a file of the user in its old place.
 fn rename(directory: &'static str, to: &'static str, tier: fn(RunPlan) -> RunPlan) {
-    Scene::play(async |scene: &Scene| {
-        let workspace = scene.workspace();
+    Harness::run_test(async |harness: &Harness| {
+        let workspace = harness.workspace();
         fs::write(workspace.join(".mcp.json"), "by the user").unwrap();
-        let run = Beside::start(scene, "run", &tier(scene.shell(PLANT))).await;
-        fs::rename(scene.path(directory), scene.path(to)).unwrap();
+        let run = Beside::start(harness, "run", &tier(harness.shell(PLANT))).await;
+        fs::rename(harness.path(directory), harness.path(to)).unwrap();
         fs::create_dir_all(&workspace).unwrap();
         fs::write(workspace.join(".envrc"), "by the user").unwrap();
-        let below = workspace.strip_prefix(scene.path(directory)).unwrap().components();
-        let renamed: PathBuf = scene.path(to).components().chain(below).collect();
+        let below = workspace.strip_prefix(harness.path(directory)).unwrap().components();
+        let renamed: PathBuf = harness.path(to).components().chain(below).collect();
         fs::write(renamed.join("go"), "").unwrap();
         assert_eq!(names(&run.wait().await), PLANTED.map(|name| renamed.join(name)));
         assert!(PLANTED.iter().all(|name| !renamed.join(name).exists()));
@@ -75,25 +77,25 @@ fn workspace_below_a_renamed_directory_is_swept() {
 }
 
 fn path_in_a_renamed_workspace_is_moved_at_once() {
-    Scene::play(async |scene: &Scene| {
-        fs::remove_dir(scene.workspace().join(".git/hooks")).unwrap();
+    Harness::run_test(async |harness: &Harness| {
+        fs::remove_dir(harness.workspace().join(".git/hooks")).unwrap();
         let create = "mkdir .git/hooks; while [ -e .git/hooks ]; do sleep 0.01; done";
         let script = format!("{create}; echo up; while [ ! -e go ]; do sleep 0.01; done; {create}");
-        let run = Beside::start(scene, "run", &scene.shell(&script)).await;
-        let renamed = scene.path("home/shop2");
-        fs::rename(scene.workspace(), &renamed).unwrap();
+        let run = Beside::start(harness, "run", &harness.shell(&script)).await;
+        let renamed = harness.path("home/shop2");
+        fs::rename(harness.workspace(), &renamed).unwrap();
         fs::write(renamed.join("go"), "").unwrap();
-        let expected = [scene.workspace(), renamed].map(|root| root.join(".git/hooks"));
+        let expected = [harness.workspace(), renamed].map(|root| root.join(".git/hooks"));
         assert_eq!(names(&run.wait().await), expected);
     });
 }
 
 fn renamed_workspace_is_unexamined_after_a_kill() {
-    Scene::play(async |scene: &Scene| {
-        let run = Beside::start(scene, "run", &scene.shell(UNTIL_STOPPED)).await;
+    Harness::run_test(async |harness: &Harness| {
+        let run = Beside::start(harness, "run", &harness.shell(UNTIL_STOPPED)).await;
         run.kill_supervisor().await;
-        let workspace = scene.workspace();
-        fs::rename(&workspace, scene.path("home/shop2")).unwrap();
+        let workspace = harness.workspace();
+        fs::rename(&workspace, harness.path("home/shop2")).unwrap();
         fs::create_dir(&workspace).unwrap();
         fs::write(workspace.join(".envrc"), "by the user").unwrap();
         let report = run.wait().await;
@@ -106,9 +108,9 @@ fn renamed_workspace_is_unexamined_after_a_kill() {
 
 /// As after `mv` to another file system.
 fn removed_workspace_is_unexamined() {
-    Scene::play(async |scene: &Scene| {
-        let workspace = scene.workspace();
-        let run = Beside::start(scene, "run", &scene.shell("echo up; sleep 1000")).await;
+    Harness::run_test(async |harness: &Harness| {
+        let workspace = harness.workspace();
+        let run = Beside::start(harness, "run", &harness.shell("echo up; sleep 1000")).await;
         fs::remove_dir_all(&workspace).unwrap();
         run.run.stop().unwrap();
         let report = run.run.wait().await.unwrap();
@@ -117,24 +119,26 @@ fn removed_workspace_is_unexamined() {
     });
 }
 
-/// How many runs are started during the exchanges.
+/// The number of runs that are started during the exchanges.
 const ATTEMPTS: usize = 30;
 
 fn exchange(tier: fn(RunPlan) -> RunPlan) {
-    Scene::play(async |scene: &Scene| {
-        let places = [scene.workspace(), scene.path("home/other")];
+    Harness::run_test(async |harness: &Harness| {
+        let places = [harness.workspace(), harness.path("home/other")];
         fs::create_dir(&places[1]).unwrap();
         fs::remove_dir_all(places[0].join(".git")).unwrap();
         let mut moved = 0;
         for attempt in 0..ATTEMPTS {
             let swapping = Swapping::start(places[0].clone(), places[1].clone());
-            let run = Beside::launch(scene, &format!("run{attempt}"), &tier(scene.shell(PLANT))).await;
+            let run = Beside::launch(harness, &format!("run{attempt}"), &tier(harness.shell(PLANT))).await;
             let has_ended = || {
                 let status = run.run.spool().status().unwrap();
                 status.is_some_and(|status| matches!(status.state, RunState::Ended(_)))
             };
-            eventually("its agent runs, or it has ended", || run.output().contains("up") || has_ended())
-                .await;
+            eventually_async("its agent runs, or it has ended", async || {
+                run.output().contains("up") || has_ended()
+            })
+            .await;
             drop(swapping);
             for place in &places {
                 fs::write(place.join("go"), "").unwrap();
@@ -163,10 +167,10 @@ fn workspace_exchanged_at_start_is_swept_without_namespaces() {
     exchange(without_namespaces);
 }
 
-/// The kernel's rules are about directories: a run may write to its own wherever that is, and to nothing else.
+/// Landlock rules apply to directories: a run may write to its own wherever it is, and to nothing else.
 fn moved_directory_is_all_that_is_written_without_namespaces() {
-    Scene::play(async |scene: &Scene| {
-        let shop = scene.workspace();
+    Harness::run_test(async |harness: &Harness| {
+        let shop = harness.workspace();
         let [above, inner, moved] = ["a", "a/b", "moved"].map(|name| shop.join(name));
         fs::create_dir_all(&inner).unwrap();
         let script = format!(
@@ -175,9 +179,9 @@ fn moved_directory_is_all_that_is_written_without_namespaces() {
             above = above.display(),
             shop = shop.display()
         );
-        let plan = without_namespaces(in_directory(scene, &inner, &script));
-        let run = Beside::start(scene, "run", &plan).await;
-        // The run's directory takes the place of the one above it, and another one is at its old path.
+        let plan = without_namespaces(in_directory(harness, &inner, &script));
+        let run = Beside::start(harness, "run", &plan).await;
+        // The run's directory replaces its parent, and another one is at its old path.
         fs::rename(&inner, &moved).unwrap();
         fs::rename(&above, shop.join("other")).unwrap();
         fs::rename(&moved, &above).unwrap();

@@ -1,6 +1,6 @@
 //! Package managers under the default policy: the real tools, packages of this machine, and registries on loopback.
 //!
-//! Each test runs with namespaces and with the kernel's rules alone. A tool that is not installed is said aloud.
+//! Each test runs with namespaces and with Landlock alone. A tool that is not installed is reported.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -13,9 +13,9 @@ use model::{
     Caches, CallPolicy, Confinement, Exit, HomeView, Policy, PolicyRoot, Preset, Requirement, RunPlan,
 };
 
-use crate::scene::Scene;
+use crate::harness::Harness;
 
-crate::tests![
+testkit::tests![
     npm_cache_is_shared_by_later_calls,
     cargo_builds_git_dependency_with_user_config,
     pip_installs_from_an_index_into_an_environment,
@@ -30,9 +30,9 @@ struct Tool {
     namespaces: bool,
 }
 
-/// Plays a test in both tiers, where the tool works for this user.
+/// Runs a test in both tiers, if the tool works for this user.
 #[expect(clippy::needless_pass_by_value, reason = "a closure reads better where it is given")]
-fn play_with(name: &str, version: &str, test: impl AsyncFn(&Tool, &Scene)) {
+fn play_with(name: &str, version: &str, test: impl AsyncFn(&Tool, &Harness)) {
     let path = std::env::var("PATH").unwrap_or_default();
     let mut programs = std::env::split_paths(&path).map(|directory| directory.join(name));
     let works = |program: &PathBuf| {
@@ -42,29 +42,30 @@ fn play_with(name: &str, version: &str, test: impl AsyncFn(&Tool, &Scene)) {
         println!("SKIPPED: {name} is not installed for this user");
         return;
     };
-    // Links in a directory of `PATH` in the home directory lead nowhere in a run, unless it is a known one. A proxy has another name.
+    // Links in a `PATH` directory below the home directory are dangling in a run, unless it is a known one. A proxy has
+    // another name.
     let real = program.canonicalize().unwrap();
     let program = if real.file_name() == program.file_name() { real } else { program };
     for namespaces in [true, false] {
-        Scene::play(async |scene: &Scene| {
-            test(&Tool { program: program.clone(), namespaces }, scene).await;
+        Harness::run_test(async |harness: &Harness| {
+            test(&Tool { program: program.clone(), namespaces }, harness).await;
         });
     }
 }
 
 impl Tool {
-    /// A script under the default policy, with the tool first in `PATH`.
-    fn plan(&self, scene: &Scene, env: &[(&str, String)], script: &str) -> RunPlan {
-        let confinement = scene.confinement(CallPolicy::default());
-        let plan = scene.shell(&format!("set -e\n{script}"));
+    /// Returns a plan for a script under the default policy, with the tool first in `PATH`.
+    fn plan(&self, harness: &Harness, env: &[(&str, String)], script: &str) -> RunPlan {
+        let confinement = harness.confinement(CallPolicy::default());
+        let plan = harness.shell(&format!("set -e\n{script}"));
         let bin = self.program.parent().unwrap().display();
         let mut variables = plan.env.clone();
         variables.insert("PATH".to_owned(), format!("{bin}:/usr/bin:/bin"));
-        // As a launch sets it: the sandbox leads it to the temporary directory of the run.
+        // As set by a launch: the sandbox redirects it to the temporary directory of the run.
         variables.insert("TMPDIR".to_owned(), "/tmp".to_owned());
         variables.extend(env.iter().map(|(name, value)| ((*name).to_owned(), value.clone())));
-        let directory = scene.path("state/caches/workspace");
-        let caches = Caches::new(Some(directory.clone()), Some(&scene.path("home/.cargo")), |_| false);
+        let directory = harness.path("state/caches/workspace");
+        let caches = Caches::new(Some(directory.clone()), Some(&harness.path("home/.cargo")), |_| false);
         let roots = confinement.roots.iter().cloned().chain([PolicyRoot::created(directory)]).collect();
         let namespaces = self.namespaces;
         // Packages of this machine, as an operator would expose them.
@@ -77,21 +78,21 @@ impl Tool {
     }
 
     /// Runs a script that must succeed, and returns its output.
-    async fn run(&self, scene: &Scene, env: &[(&str, String)], script: &str) -> String {
-        let report = scene.run(&self.plan(scene, env, script)).await;
-        let (said, error) = (scene.output(), scene.error());
+    async fn run(&self, harness: &Harness, env: &[(&str, String)], script: &str) -> String {
+        let report = harness.run(&self.plan(harness, env, script)).await;
+        let (said, error) = (harness.output(), harness.error());
         assert_eq!(
             report.exit,
             Some(Exit::Code(0)),
             "namespaces {}: {said}\n{error}\n{report:?}",
             self.namespaces
         );
-        fs::remove_dir_all(scene.spool()).unwrap();
+        fs::remove_dir_all(harness.spool()).unwrap();
         said
     }
 }
 
-/// Serves files on loopback for as long as this test runs, and returns its address.
+/// Serves files on loopback for the duration of the test, and returns the address.
 fn serve(files: impl Fn(&str) -> BTreeMap<String, Vec<u8>>) -> String {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = format!("http://{}", listener.local_addr().unwrap());
@@ -114,7 +115,7 @@ fn serve(files: impl Fn(&str) -> BTreeMap<String, Vec<u8>>) -> String {
     address
 }
 
-/// Runs a program of the test's own, outside of any sandbox.
+/// Runs a program outside of any sandbox.
 fn outside(directory: &Path, program: &str, args: &[&str]) -> String {
     let mut command = Command::new(program);
     command.args(args).current_dir(directory).env("HOME", directory).env("GIT_CONFIG_GLOBAL", "/dev/null");
@@ -128,25 +129,25 @@ fn write(path: PathBuf, text: &str) {
     fs::write(path, text).unwrap();
 }
 
-/// A zip with these files; python is what everybody has for it.
-fn zip(scene: &Scene, name: &str, files: &[(&str, &str)]) -> PathBuf {
-    let archive = scene.path(name);
+/// Creates a zip archive with these files, with python.
+fn zip(harness: &Harness, name: &str, files: &[(&str, &str)]) -> PathBuf {
+    let archive = harness.path(name);
     fs::create_dir_all(archive.parent().unwrap()).unwrap();
     let code = "import sys, zipfile\nwith zipfile.ZipFile(sys.argv[1], 'w') as z:\n for i in range(2, len(sys.argv), 2): z.writestr(sys.argv[i], sys.argv[i + 1])";
     let files = files.iter().flat_map(|(name, text)| [*name, *text]);
     let args: Vec<&str> = ["-c", code, archive.to_str().unwrap()].into_iter().chain(files).collect();
-    outside(&scene.path("home"), "python3", &args);
+    outside(&harness.path("home"), "python3", &args);
     archive
 }
 
-fn wheel(scene: &Scene) -> PathBuf {
+fn wheel(harness: &Harness) -> PathBuf {
     let files = [
         ("heron.py", "WORD = 'heron'\n"),
         ("heron-1.0.dist-info/METADATA", "Metadata-Version: 2.1\nName: heron\nVersion: 1.0\n"),
         ("heron-1.0.dist-info/WHEEL", "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n"),
         ("heron-1.0.dist-info/RECORD", ""),
     ];
-    zip(scene, "wheels/heron-1.0-py3-none-any.whl", &files)
+    zip(harness, "wheels/heron-1.0-py3-none-any.whl", &files)
 }
 
 fn is_filled(cache: &Path) -> bool {
@@ -154,12 +155,12 @@ fn is_filled(cache: &Path) -> bool {
 }
 
 fn npm_cache_is_shared_by_later_calls() {
-    play_with("npm", "--version", async |tool, scene| {
-        write(scene.path("home/local/package.json"), r#"{"name": "local", "version": "1.0.0"}"#);
-        write(scene.path("package/package.json"), r#"{"name": "heron", "version": "1.0.0"}"#);
-        write(scene.path("package/index.js"), "console.log('heron')");
-        outside(&scene.path(""), "tar", &["-czf", "heron.tgz", "package"]);
-        let tarball = fs::read(scene.path("heron.tgz")).unwrap();
+    play_with("npm", "--version", async |tool, harness| {
+        write(harness.path("home/local/package.json"), r#"{"name": "local", "version": "1.0.0"}"#);
+        write(harness.path("package/package.json"), r#"{"name": "heron", "version": "1.0.0"}"#);
+        write(harness.path("package/index.js"), "console.log('heron')");
+        outside(&harness.path(""), "tar", &["-czf", "heron.tgz", "package"]);
+        let tarball = fs::read(harness.path("heron.tgz")).unwrap();
         let registry = serve(|address| {
             let dist = format!("{{\"tarball\": \"{address}/heron.tgz\"}}");
             let version = format!("{{\"name\": \"heron\", \"version\": \"1.0.0\", \"dist\": {dist}}}");
@@ -172,16 +173,16 @@ fn npm_cache_is_shared_by_later_calls() {
             ])
         });
         let install = format!("npm install --no-audit --no-fund --registry={registry} heron@1.0.0");
-        let local = scene.path("home/local");
+        let local = harness.path("home/local");
         let script =
             format!("{install} && npm install --no-audit {} && node node_modules/heron", local.display());
-        let said = tool.run(scene, &[], &script).await;
+        let said = tool.run(harness, &[], &script).await;
         assert!(said.ends_with("heron\n"), "{said}");
-        assert!(is_filled(&scene.path("state/caches/workspace/npm/_cacache")));
+        assert!(is_filled(&harness.path("state/caches/workspace/npm/_cacache")));
         // The next call has another workspace and no registry.
-        fs::remove_dir_all(scene.workspace()).unwrap();
-        fs::create_dir_all(scene.workspace()).unwrap();
-        let said = tool.run(scene, &[], &format!("{install} --offline && node node_modules/heron")).await;
+        fs::remove_dir_all(harness.workspace()).unwrap();
+        fs::create_dir_all(harness.workspace()).unwrap();
+        let said = tool.run(harness, &[], &format!("{install} --offline && node node_modules/heron")).await;
         assert!(said.ends_with("heron\n"), "{said}");
     });
 }
@@ -190,36 +191,36 @@ fn cargo_builds_git_dependency_with_user_config() {
     let rustup = std::env::var("RUSTUP_HOME").map(PathBuf::from).ok();
     let rustup = rustup.or_else(|| Some(PathBuf::from(std::env::var_os("HOME")?).join(".rustup")));
     let rustup = rustup.unwrap_or_default().display().to_string();
-    play_with("cargo", "--version", async |tool, scene| {
+    play_with("cargo", "--version", async |tool, harness| {
         write(
-            scene.path("home/dep/Cargo.toml"),
+            harness.path("home/dep/Cargo.toml"),
             "[package]\nname = \"dep\"\nversion = \"1.0.0\"\nedition = \"2021\"\n[workspace]\n",
         );
-        write(scene.path("home/dep/src/lib.rs"), "pub const WORD: &str = \"heron\";");
+        write(harness.path("home/dep/src/lib.rs"), "pub const WORD: &str = \"heron\";");
         for args in [&["init", "-q"][..], &["add", "."], &["commit", "-qm", "dep"]] {
             let all = ["-c", "user.name=a", "-c", "user.email=a@b"].into_iter().chain(args.iter().copied());
-            outside(&scene.path("home/dep"), "git", &all.collect::<Vec<_>>());
+            outside(&harness.path("home/dep"), "git", &all.collect::<Vec<_>>());
         }
-        write(scene.path("home/.cargo/config.toml"), "[env]\nFROM_USER = \"and the user's own\"\n");
-        // A workspace of its own: the build directory may lie in a checkout of this project.
+        write(harness.path("home/.cargo/config.toml"), "[env]\nFROM_USER = \"and the user's own\"\n");
+        // In a separate workspace: the build directory may be inside a checkout of this project.
         let manifest = format!(
             "[workspace]\n[package]\nname = \"app\"\nversion = \"1.0.0\"\nedition = \"2021\"\n[dependencies]\ndep = {{ git = \"file://{}\" }}\n",
-            scene.path("home/dep").display()
+            harness.path("home/dep").display()
         );
-        write(scene.workspace().join("Cargo.toml"), &manifest);
+        write(harness.workspace().join("Cargo.toml"), &manifest);
         let main = "fn main() { println!(\"{} {}\", dep::WORD, env!(\"FROM_USER\")); }";
-        write(scene.workspace().join("src/main.rs"), main);
-        let said = tool.run(scene, &[("RUSTUP_HOME", rustup.clone())], "cargo run -q").await;
+        write(harness.workspace().join("src/main.rs"), main);
+        let said = tool.run(harness, &[("RUSTUP_HOME", rustup.clone())], "cargo run -q").await;
         assert_eq!(said, "heron and the user's own\n");
-        assert!(is_filled(&scene.path("state/caches/workspace/cargo/git/db")));
-        let names: Vec<_> = fs::read_dir(scene.path("home/.cargo")).unwrap().flatten().collect();
+        assert!(is_filled(&harness.path("state/caches/workspace/cargo/git/db")));
+        let names: Vec<_> = fs::read_dir(harness.path("home/.cargo")).unwrap().flatten().collect();
         assert_eq!(names.len(), 1, "{names:?}");
     });
 }
 
 fn pip_installs_from_an_index_into_an_environment() {
-    play_with("python3", "--version", async |tool, scene| {
-        let wheel = fs::read(wheel(scene)).unwrap();
+    play_with("python3", "--version", async |tool, harness| {
+        let wheel = fs::read(wheel(harness)).unwrap();
         let name = "heron-1.0-py3-none-any.whl";
         let index = serve(|_| {
             let page = format!("<a href=\"/{name}\">{name}</a>").into_bytes();
@@ -228,78 +229,78 @@ fn pip_installs_from_an_index_into_an_environment() {
         let script = format!(
             "python3 -m venv env\nenv/bin/pip install -q --disable-pip-version-check --index-url={index}/simple heron\ntouch $(env/bin/pip cache dir)/written\nenv/bin/pip cache dir\nenv/bin/python -c 'import heron; print(heron.WORD)'"
         );
-        let said = tool.run(scene, &[], &script).await;
+        let said = tool.run(harness, &[], &script).await;
         assert!(said.ends_with("heron\n"), "{said}");
-        // What comes over plain HTTP pip does not keep, so its own word has to do.
-        assert!(said.contains(scene.path("state/caches/workspace/pip").to_str().unwrap()), "{said}");
+        // Pip does not cache downloads over plain HTTP, so its own message has to suffice.
+        assert!(said.contains(harness.path("state/caches/workspace/pip").to_str().unwrap()), "{said}");
     });
 }
 
 fn uv_installs_a_wheel_into_an_environment() {
-    play_with("uv", "--version", async |tool, scene| {
-        let wheel = wheel(scene);
-        // Where the run sees it, wherever the build directory lies.
-        fs::copy(&wheel, scene.workspace().join(wheel.file_name().unwrap())).unwrap();
-        let wheels = scene.workspace().display().to_string();
+    play_with("uv", "--version", async |tool, harness| {
+        let wheel = wheel(harness);
+        // Visible in the run, wherever the build directory is.
+        fs::copy(&wheel, harness.workspace().join(wheel.file_name().unwrap())).unwrap();
+        let wheels = harness.workspace().display().to_string();
         let script = format!(
             "uv venv -q --offline .venv\nuv pip install -q --no-index --find-links={wheels} heron\n.venv/bin/python -c 'import heron; print(heron.WORD)'"
         );
-        let said = tool.run(scene, &[], &script).await;
+        let said = tool.run(harness, &[], &script).await;
         assert_eq!(said, "heron\n");
-        assert!(is_filled(&scene.path("state/caches/workspace/uv")));
+        assert!(is_filled(&harness.path("state/caches/workspace/uv")));
     });
 }
 
 fn go_cache_of_build_can_be_swept() {
-    play_with("go", "version", async |tool, scene| {
+    play_with("go", "version", async |tool, harness| {
         let module = "module example.com/heron\n\ngo 1.18\n";
         let versions = "home/proxy/example.com/heron/@v";
         let source = "package heron\n\nconst Word = \"heron\"\n";
         let files =
             [("example.com/heron@v1.0.0/go.mod", module), ("example.com/heron@v1.0.0/heron.go", source)];
-        zip(scene, &format!("{versions}/v1.0.0.zip"), &files);
-        write(scene.path(&format!("{versions}/v1.0.0.mod")), module);
-        write(scene.path(&format!("{versions}/v1.0.0.info")), r#"{"Version": "v1.0.0"}"#);
-        write(scene.path(&format!("{versions}/list")), "v1.0.0\n");
+        zip(harness, &format!("{versions}/v1.0.0.zip"), &files);
+        write(harness.path(&format!("{versions}/v1.0.0.mod")), module);
+        write(harness.path(&format!("{versions}/v1.0.0.info")), r#"{"Version": "v1.0.0"}"#);
+        write(harness.path(&format!("{versions}/list")), "v1.0.0\n");
         let own = "module example.com/app\n\ngo 1.18\n\nrequire example.com/heron v1.0.0\n";
-        write(scene.workspace().join("go.mod"), own);
-        // Go asks git about a repository, and what stands there is none.
-        fs::remove_dir_all(scene.workspace().join(".git")).unwrap();
-        outside(&scene.workspace(), "git", &["init", "-q"]);
+        write(harness.workspace().join("go.mod"), own);
+        // Go runs git in a repository, and this directory is none.
+        fs::remove_dir_all(harness.workspace().join(".git")).unwrap();
+        outside(&harness.workspace(), "git", &["init", "-q"]);
         let main = "package main\n\nimport (\n\t\"fmt\"\n\n\t\"example.com/heron\"\n)\n\nfunc main() { fmt.Println(heron.Word) }\n";
-        write(scene.workspace().join("main.go"), main);
+        write(harness.workspace().join("main.go"), main);
         let env = [
-            ("GOPROXY", format!("file://{}", scene.path("home/proxy").display())),
+            ("GOPROXY", format!("file://{}", harness.path("home/proxy").display())),
             ("GONOSUMDB", "*".to_owned()),
             ("GOSUMDB", "off".to_owned()),
             ("GOFLAGS", "-mod=mod".to_owned()),
             ("GOTOOLCHAIN", "local".to_owned()),
             ("CGO_ENABLED", "0".to_owned()),
         ];
-        let said = tool.run(scene, &env, "go build -o app . && ./app").await;
+        let said = tool.run(harness, &env, "go build -o app . && ./app").await;
         assert_eq!(said, "heron\n");
-        let cache = scene.path("state/caches/workspace/go/pkg/mod/example.com");
+        let cache = harness.path("state/caches/workspace/go/pkg/mod/example.com");
         assert!(is_filled(&cache));
-        let swept = supervisor::sweep_caches(&scene.path("state/caches"), 0).unwrap();
+        let swept = supervisor::sweep_caches(&harness.path("state/caches"), 0).unwrap();
         assert!(!cache.exists(), "{swept:?}");
     });
 }
 
 fn caches_of_read_only_run_are_removed() {
     for namespaces in [true, false] {
-        Scene::play(async |scene: &Scene| {
+        Harness::run_test(async |harness: &Harness| {
             let policy = CallPolicy { requirement: Requirement::BestEffort, ..Preset::Observe.into() };
             let caches = Some(Caches::new(None, None, |_| false));
-            let confinement = Confinement { namespaces, caches, ..scene.confinement(policy) };
+            let confinement = Confinement { namespaces, caches, ..harness.confinement(policy) };
             let script =
                 "mkdir -p $CARGO_HOME/x && chmod 555 $CARGO_HOME && echo $npm_config_cache && echo made";
-            let plan = RunPlan { policy: Policy::Confined(Box::new(confinement)), ..scene.shell(script) };
-            let report = scene.run(&plan).await;
-            assert!(scene.output().ends_with("made\n"), "{}{report:?}", scene.error());
+            let plan = RunPlan { policy: Policy::Confined(Box::new(confinement)), ..harness.shell(script) };
+            let report = harness.run(&plan).await;
+            assert!(harness.output().ends_with("made\n"), "{}{report:?}", harness.error());
             let left: Vec<_> =
-                fs::read_dir(scene.spool()).unwrap().flatten().map(|entry| entry.path()).collect();
+                fs::read_dir(harness.spool()).unwrap().flatten().map(|entry| entry.path()).collect();
             assert!(!left.iter().any(|path| path.ends_with("tmp")), "{left:?}");
-            let named = scene.output().lines().next().unwrap().to_owned();
+            let named = harness.output().lines().next().unwrap().to_owned();
             assert!(!Path::new(&named).exists(), "{named}");
         });
     }

@@ -1,13 +1,13 @@
-//! The agent's own state: a run keeps its sessions and its login there, and plants nothing.
+//! The agent's state directory: a run keeps its sessions and its login there, and plants nothing.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
 
 use model::{CallPolicy, Confinement, KeptPath, Policy, Preset, Requirement, RunPlan};
 
-use crate::scene::{Scene, confined};
+use crate::harness::{Harness, confined};
 
-crate::tests! {
+testkit::tests! {
     only_listed_state_paths_survive_run,
     only_listed_state_paths_survive_run_without_namespaces,
     program_in_the_state_directory_stays_as_it_is,
@@ -22,8 +22,8 @@ crate::tests! {
 /// The policies under which an agent has its state.
 const POLICIES: [Preset; 4] = [Preset::Workspace, Preset::Observe, Preset::Restricted, Preset::Sealed];
 
-/// Everything that an agent may try to leave: a changed file, a new one, one in an existing directory, one in a directory that is
-/// discarded, one in a place that is moved away first.
+/// The files that an agent may try to leave: a modified one, a new one, one in an existing directory, one in a
+/// discarded directory, and one in a directory that is moved away first.
 const PLANT: &str = "\
     cd $AGENT_HOME; \
     echo evil > settings; echo evil > new; echo evil > rules/new; mkdir -p snapshots; echo evil > snapshots/new; \
@@ -31,9 +31,9 @@ const PLANT: &str = "\
     ln -s /etc/passwd link; rm -f settings; ln -s evil settings; \
     echo kept > sessions/new; echo token-2 > login; cat snapshots/old; echo done";
 
-/// Lays out a state directory.
-fn prepare(scene: &Scene) {
-    let state = scene.path("home/.agent");
+/// Creates a state directory.
+fn prepare(harness: &Harness) {
+    let state = harness.path("home/.agent");
     for name in ["rules", "snapshots", "sessions", "local"] {
         fs::create_dir_all(state.join(name)).unwrap();
     }
@@ -42,9 +42,9 @@ fn prepare(scene: &Scene) {
     }
 }
 
-/// Everything below the state directory, with the text of each file.
-fn contents(scene: &Scene) -> Vec<(String, String)> {
-    let state = scene.path("home/.agent");
+/// Lists everything below the state directory, with the text of each file.
+fn contents(harness: &Harness) -> Vec<(String, String)> {
+    let state = harness.path("home/.agent");
     let mut found = Vec::new();
     let mut left = vec![state.clone()];
     while let Some(path) = left.pop() {
@@ -59,55 +59,55 @@ fn contents(scene: &Scene) -> Vec<(String, String)> {
     found
 }
 
-fn plan(scene: &Scene, script: &str, preset: Preset, namespaces: bool) -> RunPlan {
+fn plan(harness: &Harness, script: &str, preset: Preset, namespaces: bool) -> RunPlan {
     let requirement = if namespaces { Requirement::Require } else { Requirement::BestEffort };
     let policy = CallPolicy { requirement, ..preset.into() };
-    let confinement = Confinement { namespaces, ..scene.confinement(policy) };
-    let mut plan = RunPlan { policy: Policy::Confined(Box::new(confinement)), ..scene.shell(script) };
-    plan.env.insert("AGENT_HOME".to_owned(), scene.path("home/.agent").display().to_string());
+    let confinement = Confinement { namespaces, ..harness.confinement(policy) };
+    let mut plan = RunPlan { policy: Policy::Confined(Box::new(confinement)), ..harness.shell(script) };
+    plan.env.insert("AGENT_HOME".to_owned(), harness.path("home/.agent").display().to_string());
     plan
 }
 
-/// A copy that is discarded would let an agent report a success that is none.
+/// A discarded copy would let an agent report a success that is none.
 fn instructions_of_the_user_are_read_only() {
-    Scene::play(async |scene: &Scene| {
-        prepare(scene);
-        fs::write(scene.path("home/.agent/CLAUDE.md"), "as it was").unwrap();
+    Harness::run_test(async |harness: &Harness| {
+        prepare(harness);
+        fs::write(harness.path("home/.agent/CLAUDE.md"), "as it was").unwrap();
         let script = "cd $AGENT_HOME; cat CLAUDE.md GEMINI.md; for f in CLAUDE.md GEMINI.md; do echo x >> $f; mv new $f; done";
-        scene.run(&plan(scene, script, Preset::Workspace, true)).await;
-        assert_eq!(scene.output(), "as it was", "{}", scene.error());
-        assert_eq!(scene.error().matches("Read-only file system").count(), 2, "{}", scene.error());
-        assert!(!scene.path("home/.agent/GEMINI.md").exists());
+        harness.run(&plan(harness, script, Preset::Workspace, true)).await;
+        assert_eq!(harness.output(), "as it was", "{}", harness.error());
+        assert_eq!(harness.error().matches("Read-only file system").count(), 2, "{}", harness.error());
+        assert!(!harness.path("home/.agent/GEMINI.md").exists());
     });
 }
 
 fn directory_of_a_session_without_tasks_is_removed() {
     for (script, is_kept) in [("true", false), ("echo x > $AGENT_HOME/tasks/1/task", true)] {
-        Scene::play(async |scene: &Scene| {
-            prepare(scene);
-            let mut plan = plan(scene, script, Preset::Workspace, true);
+        Harness::run_test(async |harness: &Harness| {
+            prepare(harness);
+            let mut plan = plan(harness, script, Preset::Workspace, true);
             let Policy::Confined(confinement) = &mut plan.policy else { panic!("not confined") };
             confinement.state.as_mut().unwrap().kept.push(KeptPath::Directory("tasks/1".into()));
-            scene.run(&plan).await;
-            let tasks = scene.path("home/.agent/tasks/1");
-            assert_eq!(tasks.exists(), is_kept, "{}", scene.error());
+            harness.run(&plan).await;
+            let tasks = harness.path("home/.agent/tasks/1");
+            assert_eq!(tasks.exists(), is_kept, "{}", harness.error());
         });
     }
 }
 
 fn plant(preset: Preset, namespaces: bool) {
-    Scene::play(async |scene: &Scene| {
-        prepare(scene);
-        let before = contents(scene);
-        let report = scene.run(&plan(scene, PLANT, preset, namespaces)).await;
+    Harness::run_test(async |harness: &Harness| {
+        prepare(harness);
+        let before = contents(harness);
+        let report = harness.run(&plan(harness, PLANT, preset, namespaces)).await;
         confined(&report);
-        assert_eq!(scene.output(), "done\n", "{preset}: {}", scene.error());
-        let changed: Vec<_> = contents(scene).into_iter().filter(|entry| !before.contains(entry)).collect();
+        assert_eq!(harness.output(), "done\n", "{preset}: {}", harness.error());
+        let changed: Vec<_> = contents(harness).into_iter().filter(|entry| !before.contains(entry)).collect();
         let expected = [("login", "token-2\n"), ("sessions/new", "kept\n")];
         let expected = expected.map(|(name, text)| (name.to_owned(), text.to_owned()));
-        assert_eq!(changed, expected, "{preset}: {}", scene.error());
-        assert_eq!(contents(scene).len(), before.len() + 1, "{preset}");
-        assert!(!scene.spool().join("tmp").exists(), "the private copy is left: {preset}");
+        assert_eq!(changed, expected, "{preset}: {}", harness.error());
+        assert_eq!(contents(harness).len(), before.len() + 1, "{preset}");
+        assert!(!harness.spool().join("tmp").exists(), "the private copy is left: {preset}");
     });
 }
 
@@ -124,39 +124,39 @@ fn only_listed_state_paths_survive_run_without_namespaces() {
 }
 
 fn program_in_the_state_directory_stays_as_it_is() {
-    Scene::play(async |scene: &Scene| {
-        prepare(scene);
+    Harness::run_test(async |harness: &Harness| {
+        prepare(harness);
         let script = "cd $AGENT_HOME/local; echo evil > program; echo evil > new; rm -f program; cat program";
         for namespaces in [true, false] {
-            scene.run(&plan(scene, script, Preset::Workspace, namespaces)).await;
-            assert_eq!(scene.output(), "as it was", "{}", scene.error());
-            let names: Vec<_> = fs::read_dir(scene.path("home/.agent/local")).unwrap().collect();
+            harness.run(&plan(harness, script, Preset::Workspace, namespaces)).await;
+            assert_eq!(harness.output(), "as it was", "{}", harness.error());
+            let names: Vec<_> = fs::read_dir(harness.path("home/.agent/local")).unwrap().collect();
             assert_eq!(names.len(), 1, "{names:?}");
-            fs::remove_dir_all(scene.spool()).unwrap();
+            fs::remove_dir_all(harness.spool()).unwrap();
         }
     });
 }
 
 /// An agent that cannot replace the file writes it in place, as claude does.
 fn login_that_is_replaced_by_rename_is_kept_in_place() {
-    Scene::play(async |scene: &Scene| {
-        prepare(scene);
+    Harness::run_test(async |harness: &Harness| {
+        prepare(harness);
         let script = "cd $AGENT_HOME; echo token-2 > login.tmp; mv -T login.tmp login 2> /dev/null || cp login.tmp login";
-        scene.run(&plan(scene, script, Preset::Workspace, true)).await;
-        assert_eq!(fs::read_to_string(scene.path("home/.agent/login")).unwrap(), "token-2\n");
+        harness.run(&plan(harness, script, Preset::Workspace, true)).await;
+        assert_eq!(fs::read_to_string(harness.path("home/.agent/login")).unwrap(), "token-2\n");
     });
 }
 
 /// The next session, which may not be confined, would write through it.
 fn link_in_a_kept_directory_is_quarantined() {
-    Scene::play(async |scene: &Scene| {
+    Harness::run_test(async |harness: &Harness| {
         for namespaces in [true, false] {
-            prepare(scene);
-            let sessions = scene.path("home/.agent/sessions");
+            prepare(harness);
+            let sessions = harness.path("home/.agent/sessions");
             fs::create_dir_all(sessions.join("2026/11")).unwrap();
             std::os::unix::fs::symlink("old", sessions.join("of-the-user")).unwrap();
             let script = "cd $AGENT_HOME/sessions/2026; ln -s /etc 12; mkfifo 13; mv 11 x; ln -s /tmp 11; echo new > x/log";
-            let report = scene.run(&plan(scene, script, Preset::Workspace, namespaces)).await;
+            let report = harness.run(&plan(harness, script, Preset::Workspace, namespaces)).await;
             let mut moved: Vec<_> =
                 confined(&report).quarantined.iter().map(|entry| entry.path.clone()).collect();
             moved.sort();
@@ -164,25 +164,25 @@ fn link_in_a_kept_directory_is_quarantined() {
                 moved,
                 ["11", "12", "13"].map(|name| sessions.join("2026").join(name)),
                 "{}",
-                scene.error()
+                harness.error()
             );
             assert_eq!(fs::read_to_string(sessions.join("2026/x/log")).unwrap(), "new\n");
             assert!(sessions.join("of-the-user").is_symlink());
-            fs::remove_dir_all(scene.path("home/.agent")).unwrap();
-            fs::remove_dir_all(scene.spool()).unwrap();
+            fs::remove_dir_all(harness.path("home/.agent")).unwrap();
+            fs::remove_dir_all(harness.spool()).unwrap();
         }
     });
 }
 
 /// The next run could unlock the directory, and would find a link that is older than itself.
 fn link_in_a_locked_directory_is_quarantined() {
-    Scene::play(async |scene: &Scene| {
-        prepare(scene);
-        let sessions = scene.path("home/.agent/sessions");
+    Harness::run_test(async |harness: &Harness| {
+        prepare(harness);
+        let sessions = harness.path("home/.agent/sessions");
         let script = "cd $AGENT_HOME/sessions; mkdir -p a/b c; ln -s /etc a/b/link; ln -s /etc c/link; chmod 400 c; chmod 000 a/b a";
-        let report = scene.run(&plan(scene, script, Preset::Workspace, true)).await;
+        let report = harness.run(&plan(harness, script, Preset::Workspace, true)).await;
         let mode = |name: &str| fs::metadata(sessions.join(name)).unwrap().permissions().mode() & 0o777;
-        assert_eq!((mode("a"), mode("c")), (0o000, 0o400), "{}", scene.error());
+        assert_eq!((mode("a"), mode("c")), (0o000, 0o400), "{}", harness.error());
         for name in ["a", "a/b", "c"] {
             fs::set_permissions(sessions.join(name), fs::Permissions::from_mode(0o700)).unwrap();
         }
@@ -195,13 +195,13 @@ fn link_in_a_locked_directory_is_quarantined() {
 }
 
 fn state_survives_a_killed_run_unchanged() {
-    Scene::play(async |scene: &Scene| {
-        prepare(scene);
-        let before = contents(scene);
+    Harness::run_test(async |harness: &Harness| {
+        prepare(harness);
+        let before = contents(harness);
         let script = "cd $AGENT_HOME; echo evil > settings; echo evil > new; echo ready; sleep 600";
-        let run = scene.start(&plan(scene, script, Preset::Workspace, true)).await;
-        scene.says("ready").await;
-        assert_eq!(contents(scene), before);
+        let run = harness.start(&plan(harness, script, Preset::Workspace, true)).await;
+        harness.wait_for_output("ready").await;
+        assert_eq!(contents(harness), before);
         let supervisor = run.spool().status().unwrap().unwrap().supervisor.pid;
         rustix::process::kill_process(
             rustix::process::Pid::from_raw(supervisor).unwrap(),
@@ -209,7 +209,7 @@ fn state_survives_a_killed_run_unchanged() {
         )
         .unwrap();
         run.wait().await.unwrap();
-        assert_eq!(contents(scene), before);
-        assert!(!scene.spool().join("tmp").exists(), "the private copy is left");
+        assert_eq!(contents(harness), before);
+        assert!(!harness.spool().join("tmp").exists(), "the private copy is left");
     });
 }

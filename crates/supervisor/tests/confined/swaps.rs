@@ -1,6 +1,7 @@
-//! Runs that start while another one swaps directories for links: none of them sees or writes anything outside.
+//! Runs that start while another one swaps directories for links: none of them reads or writes anything outside.
 //!
-//! The swapping thread stands for a confined run that shares the repository. It does nothing that such a run could not do.
+//! The swapping thread represents a confined run that shares the repository. It does nothing that such a run could not
+//! do.
 
 use std::fs;
 use std::os::unix::fs::symlink;
@@ -14,9 +15,9 @@ use model::{CallPolicy, Confinement, End, NotStartedReason, Policy, Preset, Requ
 use rustix::fs::{CWD, RenameFlags, renameat_with};
 use supervisor::Supervisor;
 
-use crate::scene::Scene;
+use crate::harness::Harness;
 
-crate::tests![
+testkit::tests![
     protected_directory_swapped_for_a_link_shows_no_key,
     workspace_swapped_for_a_link_shows_no_key,
     workspace_swapped_for_a_link_writes_nothing_outside,
@@ -25,14 +26,15 @@ crate::tests![
     hidden_path_replaced_during_a_run_stays_hidden,
 ];
 
-/// How many runs are started during the swaps. Before mounts went by descriptor, about one in fifteen broke out.
+/// The number of runs that are started during the swaps. Before mounts were made by descriptor, about one in fifteen
+/// escaped.
 const ATTEMPTS: usize = 60;
 
-/// How many of them must get as far as their agent. More attempts are made until then.
+/// The number of runs that must reach their agent. More attempts are made until then.
 const STARTED: usize = 10;
 
-/// Exchanges two paths until it is dropped, after pauses from none to a few milliseconds: as long as a layout takes. Without
-/// a pause, a layout would nearly always meet the link and refuse before the moment that is on trial.
+/// Exchanges two paths until it is dropped, with random pauses of up to a few milliseconds, as long as a layout takes.
+/// Without a pause, a layout would nearly always find the link and reject it before the critical moment.
 pub struct Swapping {
     stop: Arc<AtomicBool>,
     thread: Option<JoinHandle<()>>,
@@ -64,19 +66,19 @@ impl Drop for Swapping {
     }
 }
 
-/// Starts runs one after another while two paths are being swapped, and returns the output of all of them. Whether one starts
-/// depends on the moment.
-async fn run_during_swaps(scene: &Scene, (one, other): (PathBuf, PathBuf), plan: &RunPlan) -> String {
+/// Starts runs one after another while two paths are being swapped, and returns the output of all of them. A run may
+/// fail to start, depending on timing.
+async fn run_during_swaps(harness: &Harness, (one, other): (PathBuf, PathBuf), plan: &RunPlan) -> String {
     let _swapping = Swapping::start(one, other);
-    start_all(scene, plan).await
+    start_all(harness, plan).await
 }
 
-async fn start_all(scene: &Scene, plan: &RunPlan) -> String {
+async fn start_all(harness: &Harness, plan: &RunPlan) -> String {
     let supervisor = Supervisor::this_program().unwrap();
     let (mut output, mut attempts, mut started) = (String::new(), 0, 0);
     while attempts < ATTEMPTS || started < STARTED {
         attempts += 1;
-        let spool = scene.path(&format!("state/spool-{attempts}"));
+        let spool = harness.path(&format!("state/spool-{attempts}"));
         let report = supervisor.start(&spool, plan).await.unwrap().wait().await.unwrap();
         match &report.end {
             End::NotStarted(failure) => assert!(
@@ -102,24 +104,24 @@ fn link_beside(path: &Path, target: &Path) -> PathBuf {
 }
 
 fn protected_directory_swapped_for_a_link_shows_no_key() {
-    Scene::play(async |scene: &Scene| {
-        let worktrees = scene.workspace().join(".git/worktrees");
+    Harness::run_test(async |harness: &Harness| {
+        let worktrees = harness.workspace().join(".git/worktrees");
         fs::create_dir(&worktrees).unwrap();
-        let link = link_beside(&worktrees, &scene.path("home/.ssh"));
-        let plan = scene.shell("cat .git/worktrees/id .git/link/id ../.ssh/id");
-        let output = run_during_swaps(scene, (worktrees, link), &plan).await;
+        let link = link_beside(&worktrees, &harness.path("home/.ssh"));
+        let plan = harness.shell("cat .git/worktrees/id .git/link/id ../.ssh/id");
+        let output = run_during_swaps(harness, (worktrees, link), &plan).await;
         assert!(!output.contains("as it was"), "{output}");
     });
 }
 
-/// A plan for a directory in the workspace of the swapping run, and that directory.
-fn inner(scene: &Scene, policy: impl Into<CallPolicy>, script: &str) -> (RunPlan, PathBuf) {
-    let inner = scene.workspace().join("inner");
+/// Returns a plan for a directory in the workspace of the swapping run, and that directory.
+fn inner(harness: &Harness, policy: impl Into<CallPolicy>, script: &str) -> (RunPlan, PathBuf) {
+    let inner = harness.workspace().join("inner");
     fs::create_dir(&inner).unwrap();
-    let shell = scene.shell(script);
-    let mut confinement = scene.confinement(policy);
+    let shell = harness.shell(script);
+    let mut confinement = harness.confinement(policy);
     for root in &mut confinement.roots {
-        if root.path == scene.workspace() {
+        if root.path == harness.workspace() {
             root.path.clone_from(&inner);
         }
     }
@@ -127,71 +129,71 @@ fn inner(scene: &Scene, policy: impl Into<CallPolicy>, script: &str) -> (RunPlan
 }
 
 fn workspace_swapped_for_a_link_shows_no_key() {
-    Scene::play(async |scene: &Scene| {
-        let (plan, inner) = inner(scene, Preset::Workspace, "cat id ../inner/id ../link/id");
-        let link = link_beside(&inner, &scene.path("home/.ssh"));
-        let output = run_during_swaps(scene, (inner, link), &plan).await;
+    Harness::run_test(async |harness: &Harness| {
+        let (plan, inner) = inner(harness, Preset::Workspace, "cat id ../inner/id ../link/id");
+        let link = link_beside(&inner, &harness.path("home/.ssh"));
+        let output = run_during_swaps(harness, (inner, link), &plan).await;
         assert!(!output.contains("as it was"), "{output}");
     });
 }
 
 fn workspace_swapped_for_a_link_writes_nothing_outside() {
-    Scene::play(async |scene: &Scene| {
-        let (plan, inner) = inner(scene, Preset::Workspace, "echo x > file; echo x > ../link/file");
-        let link = link_beside(&inner, &scene.path("home/outside"));
-        run_during_swaps(scene, (inner, link), &plan).await;
-        assert_eq!(fs::read_to_string(scene.path("home/outside/file")).unwrap(), "as it was");
+    Harness::run_test(async |harness: &Harness| {
+        let (plan, inner) = inner(harness, Preset::Workspace, "echo x > file; echo x > ../link/file");
+        let link = link_beside(&inner, &harness.path("home/outside"));
+        run_during_swaps(harness, (inner, link), &plan).await;
+        assert_eq!(fs::read_to_string(harness.path("home/outside/file")).unwrap(), "as it was");
     });
 }
 
 fn workspace_swapped_for_a_link_is_confined_by_landlock() {
-    Scene::play(async |scene: &Scene| {
+    Harness::run_test(async |harness: &Harness| {
         let policy = CallPolicy { requirement: Requirement::BestEffort, ..Preset::Workspace.into() };
         let script = "cat ../../.ssh/id; echo x > ../../.ssh/id";
-        let (mut plan, inner) = inner(scene, policy, script);
+        let (mut plan, inner) = inner(harness, policy, script);
         if let Policy::Confined(confinement) = &mut plan.policy {
             confinement.namespaces = false;
         }
-        let link = link_beside(&inner, &scene.path("home/.ssh"));
-        let output = run_during_swaps(scene, (inner, link), &plan).await;
+        let link = link_beside(&inner, &harness.path("home/.ssh"));
+        let output = run_during_swaps(harness, (inner, link), &plan).await;
         assert!(!output.contains("as it was"), "{output}");
-        assert_eq!(fs::read_to_string(scene.path("home/.ssh/id")).unwrap(), "as it was");
+        assert_eq!(fs::read_to_string(harness.path("home/.ssh/id")).unwrap(), "as it was");
     });
 }
 
-/// A later run would look for the hidden directory by its name, and show it by the other one.
+/// A later run would look for the hidden directory by its name, and expose it by the new one.
 fn parent_of_a_hidden_directory_cannot_be_renamed() {
-    Scene::play(async |scene: &Scene| {
-        let secrets = scene.workspace().join("deploy/secrets");
+    Harness::run_test(async |harness: &Harness| {
+        let secrets = harness.workspace().join("deploy/secrets");
         fs::create_dir_all(&secrets).unwrap();
         fs::write(secrets.join("key"), "as it was").unwrap();
-        let confinement = scene.confinement(Preset::Workspace);
+        let confinement = harness.confinement(Preset::Workspace);
         let hidden = confinement.hidden.iter().cloned().chain([secrets]).collect();
         let policy = Policy::Confined(Box::new(Confinement { hidden, ..confinement }));
-        let plan = RunPlan { policy, ..scene.shell("mv deploy other; cat */secrets/key; echo done") };
+        let plan = RunPlan { policy, ..harness.shell("mv deploy other; cat */secrets/key; echo done") };
         for _ in 0..2 {
-            scene.run(&plan).await;
-            assert_eq!(scene.output(), "done\n", "{}", scene.error());
-            fs::remove_dir_all(scene.spool()).unwrap();
+            harness.run(&plan).await;
+            assert_eq!(harness.output(), "done\n", "{}", harness.error());
+            fs::remove_dir_all(harness.spool()).unwrap();
         }
     });
 }
 
-/// The kernel takes an empty mount away with the file or directory that it stood on. An editor or a login replaces those.
+/// The kernel removes an empty mount with the file or directory below it. Editors and logins replace those.
 fn hidden_path_replaced_during_a_run_stays_hidden() {
-    Scene::play(async |scene: &Scene| {
-        let (file, directory) = (scene.path("home/.netrc"), scene.path("home/.ssh"));
+    Harness::run_test(async |harness: &Harness| {
+        let (file, directory) = (harness.path("home/.netrc"), harness.path("home/.ssh"));
         fs::write(&file, "as it was").unwrap();
         let script = "echo up; while [ ! -e go ]; do sleep 0.01; done; cat ../.netrc ../.ssh/id; echo done";
-        let run = scene.start(&scene.shell(script)).await;
-        scene.says("up").await;
-        fs::write(scene.path("home/new"), "as it was").unwrap();
-        fs::rename(scene.path("home/new"), &file).unwrap();
-        fs::rename(&directory, scene.path("home/old")).unwrap();
+        let run = harness.start(&harness.shell(script)).await;
+        harness.wait_for_output("up").await;
+        fs::write(harness.path("home/new"), "as it was").unwrap();
+        fs::rename(harness.path("home/new"), &file).unwrap();
+        fs::rename(&directory, harness.path("home/old")).unwrap();
         fs::create_dir(&directory).unwrap();
         fs::write(directory.join("id"), "as it was").unwrap();
-        fs::write(scene.workspace().join("go"), "").unwrap();
+        fs::write(harness.workspace().join("go"), "").unwrap();
         run.wait().await.unwrap();
-        assert_eq!(scene.output(), "up\ndone\n", "{}", scene.error());
+        assert_eq!(harness.output(), "up\ndone\n", "{}", harness.error());
     });
 }

@@ -1,15 +1,16 @@
-//! Unfinished rebases, cherry-picks and patches: the user's git goes on with them, and runs nothing that the agent put there.
+//! Unfinished rebases, cherry-picks and patches: the user's git continues them, and runs nothing that the agent
+//! planted.
 
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
 use crate::configured::infect;
+use crate::harness::Harness;
 use crate::quarantine::{git, names};
 use crate::repositories::{trace, workspace};
-use crate::scene::Scene;
 
-crate::tests![
+testkit::tests![
     new_merge_strategy_of_a_rebase_is_moved,
     new_merge_strategy_of_a_cherry_pick_is_moved,
     new_options_of_patches_are_moved,
@@ -17,12 +18,12 @@ crate::tests![
     rebase_of_the_agent_with_plain_options_stays,
 ];
 
-/// A strategy that leads git to the program `evil` in the worktree.
+/// A strategy that makes git run the program `evil` in the worktree.
 const STRATEGY: &str = "x/../tools/evil";
 
-/// A repository on the branch `topic`, whose first of two commits conflicts with `main`.
-fn diverged(scene: &Scene) -> PathBuf {
-    let shop = workspace(scene);
+/// Creates a repository on the branch `topic`, whose first of two commits conflicts with `main`.
+fn diverged(harness: &Harness) -> PathBuf {
+    let shop = workspace(harness);
     git(&shop, "branch -m main");
     git(&shop, "switch -q -c topic");
     for (file, text) in [("file", "topic"), ("second", "topic")] {
@@ -44,83 +45,83 @@ fn try_git(directory: &Path, args: &str) -> Output {
     git.args(args.split(' ')).env("GIT_EDITOR", "true").env("HOME", directory).output().unwrap()
 }
 
-/// Resolves the conflict as the agent, plants a program that `STRATEGY` leads to, and runs another command.
-async fn resolve(scene: &Scene, command: &str) -> Vec<PathBuf> {
-    let script = infect(scene, "tools/evil");
+/// Resolves the conflict as the agent, plants a program that `STRATEGY` runs, and runs another command.
+async fn resolve(harness: &Harness, command: &str) -> Vec<PathBuf> {
+    let script = infect(harness, "tools/evil");
     let script = format!("echo both > file && git add file; {script}; mkdir git-merge-x; {command}");
-    let report = scene.run(&scene.shell(&script)).await;
+    let report = harness.run(&harness.shell(&script)).await;
     names(&report).into_iter().map(Path::to_owned).collect()
 }
 
 fn new_merge_strategy_of_a_rebase_is_moved() {
-    Scene::play(async |scene: &Scene| {
-        let shop = diverged(scene);
+    Harness::run_test(async |harness: &Harness| {
+        let shop = diverged(harness);
         assert!(!try_git(&shop, "rebase main").status.success());
         let state = shop.join(".git/rebase-merge");
         let command = format!("cd .git/rebase-merge; echo {STRATEGY} > strategy; echo -Sx > gpg_sign_opt");
-        let moved = resolve(scene, &command).await;
+        let moved = resolve(harness, &command).await;
         let output = try_git(&shop, "rebase --continue");
-        assert!(!trace(scene).exists(), "{output:?}");
-        assert_eq!(moved, ["gpg_sign_opt", "strategy"].map(|name| state.join(name)), "{}", scene.error());
+        assert!(!trace(harness).exists(), "{output:?}");
+        assert_eq!(moved, ["gpg_sign_opt", "strategy"].map(|name| state.join(name)), "{}", harness.error());
         assert!(output.status.success() && shop.join("second").exists(), "the rebase goes on: {output:?}");
     });
 }
 
 fn new_merge_strategy_of_a_cherry_pick_is_moved() {
-    Scene::play(async |scene: &Scene| {
-        let shop = diverged(scene);
+    Harness::run_test(async |harness: &Harness| {
+        let shop = diverged(harness);
         git(&shop, "switch -q main");
         assert!(!try_git(&shop, "cherry-pick main..topic").status.success());
         let command = format!("printf '[options]\\n\\tstrategy = {STRATEGY}\\n' > .git/sequencer/opts");
-        let moved = resolve(scene, &command).await;
+        let moved = resolve(harness, &command).await;
         let output = try_git(&shop, "cherry-pick --continue");
-        assert!(!trace(scene).exists(), "{output:?}");
-        assert_eq!(moved, [shop.join(".git/sequencer/opts")], "{}", scene.error());
+        assert!(!trace(harness).exists(), "{output:?}");
+        assert_eq!(moved, [shop.join(".git/sequencer/opts")], "{}", harness.error());
         assert!(output.status.success() && shop.join("second").exists(), "it goes on: {output:?}");
     });
 }
 
 /// `git apply`, which `git am` runs, writes to any file that this option names.
 fn new_options_of_patches_are_moved() {
-    Scene::play(async |scene: &Scene| {
-        let shop = diverged(scene);
+    Harness::run_test(async |harness: &Harness| {
+        let shop = diverged(harness);
         let patches = git(&shop, "format-patch -q --stdout main..topic");
-        fs::write(scene.path("home/outside/patches"), patches).unwrap();
+        fs::write(harness.path("home/outside/patches"), patches).unwrap();
         git(&shop, "switch -q main");
-        let patches = scene.path("home/outside/patches");
+        let patches = harness.path("home/outside/patches");
         assert!(!try_git(&shop, &format!("am {}", patches.display())).status.success());
-        let option = format!("--build-fake-ancestor={}", trace(scene).display());
-        let moved = resolve(scene, &format!("echo \"'{option}'\" > .git/rebase-apply/apply-opt")).await;
+        let option = format!("--build-fake-ancestor={}", trace(harness).display());
+        let moved = resolve(harness, &format!("echo \"'{option}'\" > .git/rebase-apply/apply-opt")).await;
         let output = try_git(&shop, "am --continue");
-        assert!(!trace(scene).exists(), "{output:?}");
-        assert_eq!(moved, [shop.join(".git/rebase-apply/apply-opt")], "{}", scene.error());
+        assert!(!trace(harness).exists(), "{output:?}");
+        assert_eq!(moved, [shop.join(".git/rebase-apply/apply-opt")], "{}", harness.error());
         assert!(output.status.success() && shop.join("second").exists(), "it goes on: {output:?}");
     });
 }
 
 fn linked_state_of_a_rebase_is_moved() {
-    Scene::play(async |scene: &Scene| {
-        let shop = diverged(scene);
+    Harness::run_test(async |harness: &Harness| {
+        let shop = diverged(harness);
         assert!(!try_git(&shop, "rebase main").status.success());
         let command = format!(
             "mv .git/rebase-merge .git/other; ln -s other .git/rebase-merge; echo {STRATEGY} > .git/other/strategy"
         );
-        let moved = resolve(scene, &command).await;
+        let moved = resolve(harness, &command).await;
         let output = try_git(&shop, "rebase --continue");
-        assert!(!trace(scene).exists(), "{output:?}");
-        assert_eq!(moved, [shop.join(".git/rebase-merge")], "{}", scene.error());
+        assert!(!trace(harness).exists(), "{output:?}");
+        assert_eq!(moved, [shop.join(".git/rebase-merge")], "{}", harness.error());
     });
 }
 
 fn rebase_of_the_agent_with_plain_options_stays() {
-    Scene::play(async |scene: &Scene| {
-        let shop = diverged(scene);
+    Harness::run_test(async |harness: &Harness| {
+        let shop = diverged(harness);
         let script = "git config -f /tmp/c user.name a; git config -f /tmp/c user.email a@b; export GIT_CONFIG_GLOBAL=/tmp/c; \
                       git rebase -X patience main; echo both > file; git add file";
-        let report = scene.run(&scene.shell(script)).await;
-        assert_eq!(names(&report), Vec::<&Path>::new(), "{}", scene.error());
+        let report = harness.run(&harness.shell(script)).await;
+        assert_eq!(names(&report), Vec::<&Path>::new(), "{}", harness.error());
         let strategy = shop.join(".git/rebase-merge/strategy");
-        assert_eq!(fs::read_to_string(strategy).unwrap().trim(), "ort", "{}", scene.error());
+        assert_eq!(fs::read_to_string(strategy).unwrap().trim(), "ort", "{}", harness.error());
         let output = try_git(&shop, "rebase --continue");
         assert!(output.status.success(), "{output:?}");
     });

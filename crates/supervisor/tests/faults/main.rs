@@ -1,37 +1,29 @@
-//! Every fault that a run must survive, against real processes.
+//! Faults that a run must survive, with real processes.
 //!
-//! This binary is its own supervisor and its own agent (as an embedding program may be), so it needs no other executable.
-//! Each test runs twice when the user is root: as root, and as an ordinary user, in a copy of this binary that the other user
-//! can reach.
+//! This binary is its own supervisor and its own agent (as an embedding program may be), so it needs no other
+//! executable. If the user is root, each test runs twice: as root, and as an ordinary user from a copy of this binary
+//! that the other user can read.
 #![expect(clippy::disallowed_methods, clippy::print_stderr, clippy::unwrap_used, reason = "a test may")]
 
 mod deadlines;
+mod fork_server;
+mod harness;
 mod lost;
 mod many;
 mod ordinary_user;
-mod scene;
 mod spawning;
 mod spooling;
 mod stopping;
 mod streams;
 mod suspended;
 mod trees;
-mod waiting;
 
 use std::process::ExitCode;
 
 use libtest_mimic::{Arguments, Trial};
 
-/// A test: its name and what it does.
+/// A test: its name and its body.
 pub type Test = (&'static str, fn());
-
-/// Names the functions of a module as tests. One that is not named is dead code, which the build refuses.
-#[macro_export]
-macro_rules! tests {
-    ($($name:ident),* $(,)?) => {
-        pub const TESTS: &[$crate::Test] = &[$((stringify!($name), $name)),*];
-    };
-}
 
 fn main() -> ExitCode {
     if let Some(code) = supervisor::run_if_asked() {
@@ -40,7 +32,7 @@ fn main() -> ExitCode {
     if rehearsal::is_cued() {
         return rehearsal::main();
     }
-    trees::live_on_headless_if_asked();
+    trees::run_without_main_thread_if_asked();
     if let Some(code) = lost::start_and_wait_if_asked() {
         return code;
     }
@@ -61,7 +53,7 @@ fn trials() -> Vec<Trial> {
         stopping::TESTS,
         lost::TESTS,
         many::TESTS,
-        waiting::TESTS,
+        fork_server::TESTS,
     ];
     let mut trials = Vec::new();
     for &(name, body) in all.into_iter().flatten() {

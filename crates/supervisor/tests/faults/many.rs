@@ -1,22 +1,22 @@
-//! Many runs at once.
+//! Concurrent runs.
 
 use model::{End, Exit, RunPlan, TreeEnd};
 use supervisor::Supervisor;
 
-use crate::scene::{Scene, read_along};
+use crate::harness::{Harness, read_to_end};
 
-crate::tests![concurrent_runs_do_not_mix];
+testkit::tests![concurrent_runs_do_not_mix];
 
 fn concurrent_runs_do_not_mix() {
-    Scene::play(async |scene: &Scene| {
+    Harness::run_test(async |harness: &Harness| {
         let supervisor = Supervisor::this_program().unwrap();
         let one = async |number: usize| {
             let kind = ["same-group", "setsid", "daemon"][number % 3];
             let plan: RunPlan =
-                scene.agent(&format!("spawn {kind}\nflood stdout 100KB\nanswer I am {number}"));
-            let spool = scene.folder().join(format!("spool-{number}"));
+                harness.agent(&format!("spawn {kind}\nflood stdout 100KB\nanswer I am {number}"));
+            let spool = harness.directory().join(format!("spool-{number}"));
             let run = supervisor.start(&spool, &plan).await.unwrap();
-            let (output, _, report) = read_along(&run).await;
+            let (output, _, report) = read_to_end(&run).await;
             assert_eq!((&report.end, report.exit), (&End::Exited, Some(Exit::Code(0))), "{report:?}");
             assert_eq!((report.tree, report.descendants_ended), (TreeEnd::ProvenEmpty, 1));
             assert!(output.ends_with(format!("I am {number}\n").as_bytes()));
@@ -27,6 +27,6 @@ fn concurrent_runs_do_not_mix() {
             if all.is_empty() { std::task::Poll::Ready(()) } else { std::task::Poll::Pending }
         })
         .await;
-        assert_eq!(scene.descendants().len(), 64);
+        assert_eq!(harness.descendants().len(), 64);
     });
 }

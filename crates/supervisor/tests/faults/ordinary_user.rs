@@ -1,4 +1,4 @@
-//! The same tests as a user without rights.
+//! Repeats tests as an unprivileged user.
 
 use std::fs::{self, Permissions};
 use std::os::unix::fs::{PermissionsExt, chown};
@@ -10,7 +10,8 @@ use libtest_mimic::{Failed, Trial};
 /// Debian's `nobody`.
 const NOBODY: u32 = 65534;
 
-/// A test of that name, run by another user. Skipped when this one cannot become another, or is an ordinary one already.
+/// Returns the test of that name, run by another user. Skipped if this user cannot switch users, or is already
+/// unprivileged.
 pub fn trial(name: &'static str) -> Trial {
     let other = format!("{name}::as_an_ordinary_user");
     if rustix::process::geteuid().is_root() {
@@ -22,13 +23,13 @@ pub fn trial(name: &'static str) -> Trial {
 }
 
 fn run_as_nobody(name: &str) -> Result<(), Failed> {
-    // Not below /tmp, of which a sandbox has its own.
-    let folder = tempfile::Builder::new().prefix("switchboard-").tempdir_in("/var/lib")?;
-    // The build folder is often below root's home, where nobody else may look.
-    fs::set_permissions(folder.path(), Permissions::from_mode(0o755))?;
-    let program = folder.path().join("tests");
+    // Not below /tmp, which is private in a sandbox.
+    let directory = tempfile::Builder::new().prefix("switchboard-").tempdir_in("/var/lib")?;
+    // The build directory is often below root's home, which other users cannot read.
+    fs::set_permissions(directory.path(), Permissions::from_mode(0o755))?;
+    let program = directory.path().join("tests");
     copy(&std::env::current_exe()?, &program)?;
-    let own = folder.path().join("own");
+    let own = directory.path().join("own");
     fs::create_dir(&own)?;
     chown(&own, Some(NOBODY), Some(NOBODY))?;
     let output = Command::new("setpriv")

@@ -1,4 +1,4 @@
-//! The spool: what stands in it when, and what happens when it fails.
+//! The files of a spool, and failures to write them.
 
 use std::fs;
 use std::os::unix::fs::MetadataExt;
@@ -8,10 +8,11 @@ use std::process::Command;
 use model::{End, Exit, RunPlan, RunState, TreeEnd};
 use rustix::fs::{CWD, FileType, Mode, mknodat};
 use supervisor::{AttachError, RecoverError, SpoolError, StartError, Supervisor, WaitError, attach, recover};
+use testkit::{eventually_async, is_running};
 
-use crate::scene::{Scene, eventually, is_running, read_along};
+use crate::harness::{Harness, read_to_end};
 
-crate::tests![
+testkit::tests![
     full_disk_ends_run_with_reason,
     deleted_spool_ends_run,
     moved_spool_receives_final_status,
@@ -32,11 +33,11 @@ crate::tests![
 ];
 
 fn fifo_in_place_of_spool_file_does_not_block() {
-    Scene::play(async |scene: &Scene| {
+    Harness::run_test(async |harness: &Harness| {
         let supervisor = Supervisor::this_program().unwrap();
         for name in ["stdin", "output", "error", "plan.json"] {
-            let spool = scene.folder().join(name);
-            let plan = scene.agent("answer done");
+            let spool = harness.directory().join(name);
+            let plan = harness.agent("answer done");
             let laid = supervisor.prepare(&spool, &plan).unwrap();
             fs::remove_file(spool.join(name)).unwrap();
             mknodat(CWD, spool.join(name), FileType::Fifo, Mode::RWXU, 0).unwrap();
@@ -51,11 +52,11 @@ fn fifo_in_place_of_spool_file_does_not_block() {
 }
 
 fn full_disk_ends_run_with_reason() {
-    Scene::play(async |scene: &Scene| {
-        let Some(_disk) = SmallDisk::mount(&scene.spool()) else {
-            return in_a_mount_namespace("full_disk_ends_run_with_reason");
+    Harness::run_test(async |harness: &Harness| {
+        let Some(_disk) = SmallDisk::mount(&harness.spool()) else {
+            return run_in_mount_namespace("full_disk_ends_run_with_reason");
         };
-        let run = scene.start(&scene.agent("spawn setsid ignore-term\nflood stdout 10MB\nhang")).await;
+        let run = harness.start(&harness.agent("spawn setsid ignore-term\nflood stdout 10MB\nhang")).await;
         let report = run.wait().await.unwrap();
         assert!(
             matches!(&report.end, End::SpoolFailed { message } if message.contains("No space")),
@@ -68,7 +69,7 @@ fn full_disk_ends_run_with_reason() {
     });
 }
 
-/// A file system of a megabyte, for as long as the value lives.
+/// A file system of one megabyte, mounted for the lifetime of the value.
 struct SmallDisk(std::path::PathBuf);
 
 impl SmallDisk {
@@ -87,7 +88,7 @@ impl SmallDisk {
 
 impl Drop for SmallDisk {
     fn drop(&mut self) {
-        // The supervisor has said its last word, and may still be on its way out.
+        // The supervisor has sent its final status, and may still be exiting.
         let give_up_at = std::time::Instant::now() + std::time::Duration::from_secs(10);
         let unmount = || Command::new("umount").arg(&self.0).status().unwrap().success();
         let mut unmounted = unmount();
@@ -99,8 +100,8 @@ impl Drop for SmallDisk {
     }
 }
 
-/// An ordinary user may mount a disk in namespaces of its own, where it is root.
-fn in_a_mount_namespace(test: &str) {
+/// Runs a test in new namespaces, in which an ordinary user is root and may mount a disk.
+fn run_in_mount_namespace(test: &str) {
     let namespaces = ["--user", "--map-root-user", "--mount", "--"];
     if !Command::new("unshare").args(namespaces).arg("true").status().unwrap().success() {
         eprintln!("SKIPPED {test}: this user may make no namespace, so there is no small disk");
@@ -118,21 +119,21 @@ fn in_a_mount_namespace(test: &str) {
 }
 
 fn deleted_spool_ends_run() {
-    Scene::play(async |scene: &Scene| {
-        let run = scene.start(&scene.agent("spawn daemon ignore-term\nsay hello\nhang")).await;
-        eventually("the agent is up", || !scene.descendants().is_empty()).await;
-        fs::remove_dir_all(scene.spool()).unwrap();
+    Harness::run_test(async |harness: &Harness| {
+        let run = harness.start(&harness.agent("spawn daemon ignore-term\nsay hello\nhang")).await;
+        eventually_async("the agent is up", async || !harness.descendants().is_empty()).await;
+        fs::remove_dir_all(harness.spool()).unwrap();
         let error = run.wait().await.unwrap_err();
         assert!(matches!(error, WaitError::Recover(RecoverError::Open { .. })), "{error:?}");
-        assert!(!scene.descendants().into_iter().any(is_running));
+        assert!(!harness.descendants().into_iter().any(is_running));
     });
 }
 
 fn moved_spool_receives_final_status() {
-    Scene::play(async |scene: &Scene| {
-        let run = scene.start(&scene.agent("say hello\nhang")).await;
-        let elsewhere = scene.folder().join("elsewhere");
-        fs::rename(scene.spool(), &elsewhere).unwrap();
+    Harness::run_test(async |harness: &Harness| {
+        let run = harness.start(&harness.agent("say hello\nhang")).await;
+        let elsewhere = harness.directory().join("elsewhere");
+        fs::rename(harness.spool(), &elsewhere).unwrap();
         run.stop().unwrap();
         let report = attach(&elsewhere).await.unwrap().wait().await.unwrap();
         assert_eq!(report.end, End::Stopped);
@@ -140,17 +141,17 @@ fn moved_spool_receives_final_status() {
 }
 
 fn recreated_spool_is_not_touched() {
-    Scene::play(async |scene: &Scene| {
-        let old = scene.start(&scene.agent("hang")).await;
-        fs::remove_dir_all(scene.spool()).unwrap();
-        let mut plan = scene.agent("hang");
+    Harness::run_test(async |harness: &Harness| {
+        let old = harness.start(&harness.agent("hang")).await;
+        fs::remove_dir_all(harness.spool()).unwrap();
+        let mut plan = harness.agent("hang");
         plan.private_files.insert("mcp.json".into(), b"{}".to_vec());
-        let new = scene.start(&plan).await;
+        let new = harness.start(&plan).await;
         old.stop().unwrap();
         let supervisors_end = old.wait().await;
         assert!(new.spool().private().join("mcp.json").exists());
         assert!(matches!(new.spool().status().unwrap().unwrap().state, RunState::Running { .. }));
-        // What stands in the folder is about the other run; only the refusal to recover it is told.
+        // The files in the directory belong to the other run; only the failed recovery is reported.
         assert!(
             matches!(supervisors_end, Err(WaitError::Recover(RecoverError::StillRunning { .. }))),
             "{supervisors_end:?}"
@@ -161,16 +162,16 @@ fn recreated_spool_is_not_touched() {
 }
 
 fn file_size_limit_of_caller_is_reported() {
-    Scene::play(async |scene: &Scene| {
-        let plan = scene.agent("flood stdout 2MB\nhang");
+    Harness::run_test(async |harness: &Harness| {
+        let plan = harness.agent("flood stdout 2MB\nhang");
         let me = std::env::current_exe().unwrap();
         let script = format!("ulimit -f 1000; exec {} \"$@\"", me.display());
         let status = Command::new("bash")
             .args(["-c", &script, "bash"])
-            .args(crate::lost::parent(scene, &plan))
+            .args(crate::lost::parent(harness, &plan))
             .status();
         assert!(status.unwrap().success());
-        let report = attach(&scene.spool()).await.unwrap().wait().await.unwrap();
+        let report = attach(&harness.spool()).await.unwrap().wait().await.unwrap();
         assert!(
             matches!(&report.end, End::SpoolFailed { message } if message.contains("too large")),
             "{report:?}"
@@ -180,106 +181,106 @@ fn file_size_limit_of_caller_is_reported() {
 }
 
 fn failed_start_leaves_no_secret() {
-    Scene::play(async |scene: &Scene| {
-        let mut plan = scene.agent("hang");
+    Harness::run_test(async |harness: &Harness| {
+        let mut plan = harness.agent("hang");
         plan.env.insert("API_KEY".into(), "canary-4711".into());
         plan.private_files.insert("mcp.json".into(), b"canary-4711".to_vec());
-        // So that it stays, to be looked into.
-        fs::create_dir(scene.spool()).unwrap();
-        let error = Supervisor::at("/nowhere").start(&scene.spool(), &plan).await.unwrap_err();
+        // So that the directory stays and can be inspected.
+        fs::create_dir(harness.spool()).unwrap();
+        let error = Supervisor::at("/nowhere").start(&harness.spool(), &plan).await.unwrap_err();
         assert!(matches!(error, StartError::Spawn { .. }), "{error:?}");
-        assert!(!holds(&scene.spool(), b"canary-4711"));
-        // A program that is no supervisor says nothing.
-        let error = Supervisor::at("/bin/true").start(&scene.spool(), &plan).await.unwrap_err();
+        assert!(!holds(&harness.spool(), b"canary-4711"));
+        // A program that is no supervisor prints nothing.
+        let error = Supervisor::at("/bin/true").start(&harness.spool(), &plan).await.unwrap_err();
         assert!(matches!(error, StartError::GaveUp { .. }), "{error:?}");
-        assert!(!holds(&scene.spool(), b"canary-4711"));
+        assert!(!holds(&harness.spool(), b"canary-4711"));
     });
 }
 
 fn dropped_prepared_run_leaves_nothing() {
-    Scene::play(async |scene: &Scene| {
+    Harness::run_test(async |harness: &Harness| {
         let supervisor = Supervisor::this_program().unwrap();
-        let mut plan = scene.agent("answer hello");
+        let mut plan = harness.agent("answer hello");
         plan.private_files.insert("secret".into(), b"token".to_vec());
-        let laid = supervisor.prepare(&scene.spool(), &plan).unwrap();
-        assert!(scene.spool().join("private/secret").exists());
-        let again = supervisor.prepare(&scene.spool(), &plan);
+        let laid = supervisor.prepare(&harness.spool(), &plan).unwrap();
+        assert!(harness.spool().join("private/secret").exists());
+        let again = supervisor.prepare(&harness.spool(), &plan);
         assert!(matches!(again, Err(StartError::Spool(SpoolError::Taken { .. }))), "{again:?}");
         drop(laid);
-        assert!(!scene.spool().exists());
-        assert!(matches!(attach(&scene.spool()).await, Err(AttachError::NoRun { .. })));
-        // A folder that was there before stays.
-        fs::create_dir(scene.spool()).unwrap();
-        drop(supervisor.prepare(&scene.spool(), &plan).unwrap());
-        assert_eq!(fs::read_dir(scene.spool()).unwrap().count(), 0);
-        assert!(matches!(attach(&scene.spool()).await, Err(AttachError::NoRun { .. })));
-        let run = supervisor.prepare(&scene.spool(), &plan).unwrap().start().await.unwrap();
+        assert!(!harness.spool().exists());
+        assert!(matches!(attach(&harness.spool()).await, Err(AttachError::NoRun { .. })));
+        // A directory that existed before stays.
+        fs::create_dir(harness.spool()).unwrap();
+        drop(supervisor.prepare(&harness.spool(), &plan).unwrap());
+        assert_eq!(fs::read_dir(harness.spool()).unwrap().count(), 0);
+        assert!(matches!(attach(&harness.spool()).await, Err(AttachError::NoRun { .. })));
+        let run = supervisor.prepare(&harness.spool(), &plan).unwrap().start().await.unwrap();
         assert_eq!(run.wait().await.unwrap().end, End::Exited);
-        assert_eq!(scene.text(), "hello\n");
+        assert_eq!(harness.text(), "hello\n");
     });
 }
 
 fn supervisor_creates_files_missing_from_older_starter() {
-    Scene::play(async |scene: &Scene| {
+    Harness::run_test(async |harness: &Harness| {
         let supervisor = Supervisor::this_program().unwrap();
-        let laid = supervisor.prepare(&scene.spool(), &scene.agent("answer hello")).unwrap();
+        let laid = supervisor.prepare(&harness.spool(), &harness.agent("answer hello")).unwrap();
         for name in ["output", "error", "status.next"] {
-            fs::remove_file(scene.spool().join(name)).unwrap();
+            fs::remove_file(harness.spool().join(name)).unwrap();
         }
         let report = laid.start().await.unwrap().wait().await.unwrap();
-        assert_eq!((report.end, scene.text().as_str()), (End::Exited, "hello\n"));
+        assert_eq!((report.end, harness.text().as_str()), (End::Exited, "hello\n"));
     });
 }
 
 fn spool_with_run_is_rejected() {
-    Scene::play(async |scene: &Scene| {
-        let first = scene.start(&scene.agent("answer one")).await;
+    Harness::run_test(async |harness: &Harness| {
+        let first = harness.start(&harness.agent("answer one")).await;
         let again =
-            Supervisor::this_program().unwrap().start(&scene.spool(), &scene.agent("answer two")).await;
+            Supervisor::this_program().unwrap().start(&harness.spool(), &harness.agent("answer two")).await;
         assert!(matches!(again, Err(StartError::Spool(SpoolError::Taken { .. }))), "{again:?}");
         assert_eq!(first.wait().await.unwrap().exit, Some(Exit::Code(0)));
-        assert_eq!(scene.text(), "one\n");
+        assert_eq!(harness.text(), "one\n");
     });
 }
 
 fn empty_directory_is_no_run() {
-    Scene::play(async |scene: &Scene| {
-        assert!(matches!(attach(scene.folder()).await, Err(AttachError::NoRun { .. })));
-        assert!(matches!(recover(scene.folder()), Err(RecoverError::NoRun { .. })));
-        assert!(matches!(recover(&scene.folder().join("nowhere")), Err(RecoverError::Open { .. })));
+    Harness::run_test(async |harness: &Harness| {
+        assert!(matches!(attach(harness.directory()).await, Err(AttachError::NoRun { .. })));
+        assert!(matches!(recover(harness.directory()), Err(RecoverError::NoRun { .. })));
+        assert!(matches!(recover(&harness.directory().join("nowhere")), Err(RecoverError::Open { .. })));
     });
 }
 
 fn status_of_other_format_is_rejected() {
-    Scene::play(async |scene: &Scene| {
-        scene.run(&scene.agent("answer done")).await;
-        let file = scene.spool().join("status.json");
+    Harness::run_test(async |harness: &Harness| {
+        harness.run(&harness.agent("answer done")).await;
+        let file = harness.spool().join("status.json");
         let newer = fs::read_to_string(&file).unwrap().replace(r#""version":1"#, r#""version":2"#);
         fs::write(&file, newer).unwrap();
-        let error = attach(&scene.spool()).await.unwrap_err();
+        let error = attach(&harness.spool()).await.unwrap_err();
         assert!(error.to_string().contains("has format 2"), "{error}");
     });
 }
 
 fn damaged_status_is_rejected() {
-    Scene::play(async |scene: &Scene| {
-        scene.run(&scene.agent("answer done")).await;
-        fs::write(scene.spool().join("status.json"), "{\"version\":").unwrap();
-        let error = attach(&scene.spool()).await.unwrap_err();
+    Harness::run_test(async |harness: &Harness| {
+        harness.run(&harness.agent("answer done")).await;
+        fs::write(harness.spool().join("status.json"), "{\"version\":").unwrap();
+        let error = attach(&harness.spool()).await.unwrap_err();
         assert!(matches!(error, AttachError::Spool(SpoolError::Damaged { .. })), "{error:?}");
     });
 }
 
 fn spool_files_are_private() {
-    Scene::play(async |scene: &Scene| {
-        let mut plan = scene.agent("hang");
+    Harness::run_test(async |harness: &Harness| {
+        let mut plan = harness.agent("hang");
         plan.private_files.insert("mcp.json".into(), b"{}".to_vec());
-        let run = scene.start(&plan).await;
+        let run = harness.start(&plan).await;
         let mode = |path: &Path| fs::metadata(path).unwrap().mode() & 0o777;
-        assert_eq!(mode(&scene.spool()), 0o700);
-        assert_eq!(mode(&scene.spool().join("private")), 0o700);
+        assert_eq!(mode(&harness.spool()), 0o700);
+        assert_eq!(mode(&harness.spool().join("private")), 0o700);
         for file in ["output", "error", "stdin", "status.json", "private/mcp.json"] {
-            assert_eq!(mode(&scene.spool().join(file)), 0o600, "{file}");
+            assert_eq!(mode(&harness.spool().join(file)), 0o600, "{file}");
         }
         run.stop().unwrap();
         run.wait().await.unwrap();
@@ -287,20 +288,20 @@ fn spool_files_are_private() {
 }
 
 fn secrets_are_removed_with_run() {
-    Scene::play(async |scene: &Scene| {
-        let mut plan = scene.agent("hang");
+    Harness::run_test(async |harness: &Harness| {
+        let mut plan = harness.agent("hang");
         plan.env.insert("API_KEY".into(), "canary-4711".into());
         plan.private_files.insert("mcp.json".into(), b"canary-4712".to_vec());
-        let run = scene.start(&plan).await;
+        let run = harness.start(&plan).await;
         assert!(
-            !holds(&scene.spool(), b"canary-4711"),
+            !holds(&harness.spool(), b"canary-4711"),
             "the environment stays on the disk while the agent runs"
         );
-        assert!(holds(&scene.spool(), b"canary-4712"));
+        assert!(holds(&harness.spool(), b"canary-4712"));
         run.stop().unwrap();
         run.wait().await.unwrap();
-        assert!(!holds(&scene.spool(), b"canary-4712"));
-        let left = fs::read_dir(scene.spool())
+        assert!(!holds(&harness.spool(), b"canary-4712"));
+        let left = fs::read_dir(harness.spool())
             .unwrap()
             .map(|entry| entry.unwrap().file_name().into_string().unwrap());
         let mut left: Vec<String> = left.collect();
@@ -309,8 +310,8 @@ fn secrets_are_removed_with_run() {
     });
 }
 
-fn holds(folder: &Path, needle: &[u8]) -> bool {
-    fs::read_dir(folder).unwrap().any(|entry| {
+fn holds(directory: &Path, needle: &[u8]) -> bool {
+    fs::read_dir(directory).unwrap().any(|entry| {
         let path = entry.unwrap().path();
         if path.is_dir() {
             return holds(&path, needle);
@@ -320,22 +321,22 @@ fn holds(folder: &Path, needle: &[u8]) -> bool {
 }
 
 fn events_match_files() {
-    Scene::play(async |scene: &Scene| {
-        let run = scene
-            .start(&scene.agent("stream 200 100 1ms\nflood stderr 3MB\nflood stdout 3MB\nanswer done"))
+    Harness::run_test(async |harness: &Harness| {
+        let run = harness
+            .start(&harness.agent("stream 200 100 1ms\nflood stderr 3MB\nflood stdout 3MB\nanswer done"))
             .await;
-        let (output, error, report) = read_along(&run).await;
+        let (output, error, report) = read_to_end(&run).await;
         assert_eq!(report.exit, Some(Exit::Code(0)));
-        assert!(output == scene.output());
-        assert!(error == fs::read(scene.spool().join("error")).unwrap());
+        assert!(output == harness.output());
+        assert!(error == fs::read(harness.spool().join("error")).unwrap());
     });
 }
 
 fn events_resume_at_offsets() {
-    Scene::play(async |scene: &Scene| {
+    Harness::run_test(async |harness: &Harness| {
         let plan = RunPlan { stdin: b"0123456789".to_vec(), ..RunPlan::new("/bin/cat", "/") };
-        scene.run(&plan).await;
-        let run = attach(&scene.spool()).await.unwrap();
+        harness.run(&plan).await;
+        let run = attach(&harness.spool()).await.unwrap();
         let mut events = run.events(supervisor::Offsets { output: 4, error: 0 }).unwrap();
         assert_eq!(events.next().await.unwrap(), Some(supervisor::RunEvent::Output(b"456789".to_vec())));
         assert_eq!(events.offsets(), supervisor::Offsets { output: 10, error: 0 });

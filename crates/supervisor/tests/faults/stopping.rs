@@ -1,14 +1,15 @@
-//! Stops, at every moment.
+//! Stop requests at every stage of a run.
 
 use std::time::Duration;
 
 use model::{End, Exit, Limits, RunPlan, RunState, TreeEnd};
 use rustix::process::{Pid, Signal, kill_process};
 use supervisor::{StartError, StopReply, Supervisor, attach};
+use testkit::{eventually_async, is_running};
 
-use crate::scene::{Scene, children_of_this_process, eventually, is_running};
+use crate::harness::{Harness, own_children};
 
-crate::tests![
+testkit::tests![
     stopped_run_ends_as_stopped,
     stop_during_start_leaves_nothing,
     concurrent_stops_are_idempotent,
@@ -22,8 +23,8 @@ crate::tests![
 ];
 
 fn stopped_run_ends_as_stopped() {
-    Scene::play(async |scene: &Scene| {
-        let run = scene.start(&scene.agent("say hello\nhang")).await;
+    Harness::run_test(async |harness: &Harness| {
+        let run = harness.start(&harness.agent("say hello\nhang")).await;
         assert_eq!(run.stop().unwrap(), StopReply::Requested);
         let report = run.wait().await.unwrap();
         assert_eq!((report.end, report.exit), (End::Stopped, Some(Exit::Signal(15))));
@@ -34,19 +35,19 @@ fn stopped_run_ends_as_stopped() {
 fn stop_during_start_leaves_nothing() {
     let mut never_started = 0;
     for pause in 0..40_u64 {
-        Scene::play(async |scene: &Scene| {
+        Harness::run_test(async |harness: &Harness| {
             let supervisor = Supervisor::this_program().unwrap();
-            let (spool, plan) = (scene.spool(), scene.agent("spawn setsid\nhang"));
+            let (spool, plan) = (harness.spool(), harness.agent("spawn setsid\nhang"));
             let stop = async {
-                eventually("a supervisor appears", || !children_of_this_process().is_empty()).await;
+                eventually_async("a supervisor appears", async || !own_children().is_empty()).await;
                 tokio::time::sleep(Duration::from_micros(100 * pause)).await;
-                for pid in children_of_this_process() {
+                for pid in own_children() {
                     let _ = kill_process(Pid::from_raw(pid).unwrap(), Signal::TERM);
                 }
             };
             let (started, ()) = tokio::join!(supervisor.start(&spool, &plan), stop);
             match started {
-                // Before it listened, or while it started: nothing was, or all is ended.
+                // Before it handled signals, or while it started: either nothing was started, or everything has ended.
                 Err(StartError::GaveUp { .. }) => never_started += 1,
                 Ok(run) => {
                     let report = run.wait().await.unwrap();
@@ -60,10 +61,10 @@ fn stop_during_start_leaves_nothing() {
 }
 
 fn concurrent_stops_are_idempotent() {
-    Scene::play(async |scene: &Scene| {
-        let run = scene.start(&scene.agent("ignore TERM\nsay up\nhang")).await;
-        eventually("the agent is not up", || scene.output() == b"up\n").await;
-        let other = attach(&scene.spool()).await.unwrap();
+    Harness::run_test(async |harness: &Harness| {
+        let run = harness.start(&harness.agent("ignore TERM\nsay up\nhang")).await;
+        eventually_async("the agent is up", async || harness.output() == b"up\n").await;
+        let other = attach(&harness.spool()).await.unwrap();
         assert_eq!(run.stop().unwrap(), StopReply::Requested);
         assert_eq!(other.stop().unwrap(), StopReply::Requested);
         let (one, two) = tokio::join!(run.wait(), other.wait());
@@ -76,35 +77,36 @@ fn concurrent_stops_are_idempotent() {
 fn stop_racing_exit_gives_one_outcome() {
     let mut ends = [0; 2];
     for round in 0..100_u64 {
-        Scene::play(async |scene: &Scene| {
+        Harness::run_test(async |harness: &Harness| {
             let args = vec!["-c".into(), format!("sleep 0.0{}", round % 4)];
-            let run = scene.start(&RunPlan { args, ..RunPlan::new("/bin/sh", "/") }).await;
+            let run = harness.start(&RunPlan { args, ..RunPlan::new("/bin/sh", "/") }).await;
             tokio::time::sleep(Duration::from_micros(round * 400)).await;
             let reply = run.stop().unwrap();
             let report = run.wait().await.unwrap();
             match (&report.end, report.exit) {
                 (End::Exited, Some(Exit::Code(0))) => ends[0] += 1,
-                // An agent that is on its way out when it is asked leaves with its own code.
+                // An agent that is already exiting when it receives SIGTERM keeps its exit code.
                 (End::Stopped, Some(Exit::Signal(15) | Exit::Code(0))) => ends[1] += 1,
                 other => panic!("{other:?}"),
             }
             assert!(reply == StopReply::Requested || report.end == End::Exited);
-            // The record never changes afterwards.
-            assert_eq!(attach(&scene.spool()).await.unwrap().wait().await.unwrap(), report);
+            // The final status never changes.
+            assert_eq!(attach(&harness.spool()).await.unwrap().wait().await.unwrap(), report);
         });
     }
     assert!(ends[0] > 0 && ends[1] > 0, "there was no race: {ends:?}");
 }
 
 fn exited_agent_keeps_exit_status_after_stop() {
-    Scene::play(async |scene: &Scene| {
-        let run = scene.start(&scene.agent("delay 100ms\nexit 7")).await;
+    Harness::run_test(async |harness: &Harness| {
+        let run = harness.start(&harness.agent("delay 100ms\nexit 7")).await;
         let status = run.spool().status().unwrap().unwrap();
         let RunState::Running { agent } = status.state else { panic!("{status:?}") };
         let supervisor = Pid::from_raw(status.supervisor.pid).unwrap();
-        // While the supervisor is suspended, the agent exits and the stop comes; then it sees both at once.
+        // While the supervisor is suspended, the agent exits and the stop request arrives; then the supervisor sees
+        // both at once.
         kill_process(supervisor, Signal::STOP).unwrap();
-        eventually("the agent exits", || !is_running(agent.pid)).await;
+        eventually_async("the agent exits", async || !is_running(agent.pid)).await;
         run.stop().unwrap();
         let report = run.wait().await.unwrap();
         assert_eq!((report.end, report.exit), (End::Exited, Some(Exit::Code(7))));
@@ -112,8 +114,8 @@ fn exited_agent_keeps_exit_status_after_stop() {
 }
 
 fn suspended_supervisor_handles_stop() {
-    Scene::play(async |scene: &Scene| {
-        let run = scene.start(&scene.agent("hang")).await;
+    Harness::run_test(async |harness: &Harness| {
+        let run = harness.start(&harness.agent("hang")).await;
         let supervisor = run.spool().status().unwrap().unwrap().supervisor.pid;
         kill_process(Pid::from_raw(supervisor).unwrap(), Signal::STOP).unwrap();
         run.stop().unwrap();
@@ -122,8 +124,8 @@ fn suspended_supervisor_handles_stop() {
 }
 
 fn stop_after_end_is_ignored() {
-    Scene::play(async |scene: &Scene| {
-        let run = scene.start(&scene.agent("exit 7")).await;
+    Harness::run_test(async |harness: &Harness| {
+        let run = harness.start(&harness.agent("exit 7")).await;
         let report = run.wait().await.unwrap();
         assert_eq!(run.stop().unwrap(), StopReply::AlreadyEnded);
         assert_eq!(run.wait().await.unwrap(), report);
@@ -132,28 +134,28 @@ fn stop_after_end_is_ignored() {
 }
 
 fn dropped_handle_does_not_affect_run() {
-    Scene::play(async |scene: &Scene| {
-        drop(scene.start(&scene.agent("say one\ndelay 200ms\nanswer two")).await);
-        let run = attach(&scene.spool()).await.unwrap();
+    Harness::run_test(async |harness: &Harness| {
+        drop(harness.start(&harness.agent("say one\ndelay 200ms\nanswer two")).await);
+        let run = attach(&harness.spool()).await.unwrap();
         let report = run.wait().await.unwrap();
         assert_eq!((report.end, report.exit), (End::Exited, Some(Exit::Code(0))));
-        assert_eq!(scene.text(), "one\ntwo\n");
+        assert_eq!(harness.text(), "one\ntwo\n");
     });
 }
 
 fn stop_on_drop_stops_run() {
-    Scene::play(async |scene: &Scene| {
-        drop(scene.start(&scene.agent("hang")).await.stop_on_drop());
-        let report = attach(&scene.spool()).await.unwrap().wait().await.unwrap();
+    Harness::run_test(async |harness: &Harness| {
+        drop(harness.start(&harness.agent("hang")).await.stop_on_drop());
+        let report = attach(&harness.spool()).await.unwrap().wait().await.unwrap();
         assert_eq!(report.end, End::Stopped);
     });
 }
 
 fn hangup_does_not_end_run() {
-    Scene::play(async |scene: &Scene| {
-        let plan = scene.agent("delay 300ms\nanswer done");
+    Harness::run_test(async |harness: &Harness| {
+        let plan = harness.agent("delay 300ms\nanswer done");
         let limits = Limits { wall: Some(Duration::from_mins(1)), ..plan.limits };
-        let run = scene.start(&RunPlan { limits, ..plan }).await;
+        let run = harness.start(&RunPlan { limits, ..plan }).await;
         let supervisor = run.spool().status().unwrap().unwrap().supervisor.pid;
         kill_process(Pid::from_raw(supervisor).unwrap(), Signal::HUP).unwrap();
         assert_eq!(run.wait().await.unwrap().end, End::Exited);

@@ -1,4 +1,4 @@
-//! What a run may use up: counted, bounded and ended as one where a cgroup is delegated, and told where none is.
+//! Resource limits of a run: enforced if a cgroup is delegated, and reported if none is.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -8,10 +8,11 @@ use model::{
     SafeguardName,
 };
 use sandbox::Delegated;
+use testkit::descendants_of;
 
-use crate::scene::{Scene, confined, processes_below};
+use crate::harness::{Harness, confined};
 
-crate::tests![
+testkit::tests![
     cgroup_is_removed_with_run,
     cgroup_of_killed_supervisor_is_removed_by_next_run,
     memory_limit_is_enforced,
@@ -19,7 +20,7 @@ crate::tests![
     unenforceable_memory_limit_is_reported_or_rejected,
 ];
 
-/// What is delegated here, if it is what a test needs; says so when it is not.
+/// Returns the delegated cgroup if it meets the needs of a test, and prints the reason otherwise.
 fn delegated(needs: fn(&Delegated) -> bool, what: &str) -> Option<Delegated> {
     let found = Delegated::look().filter(needs);
     if found.is_none() {
@@ -28,15 +29,15 @@ fn delegated(needs: fn(&Delegated) -> bool, what: &str) -> Option<Delegated> {
     found
 }
 
-fn bounded(scene: &Scene, requirement: Requirement, bounds: Bounds, script: &str) -> RunPlan {
+fn bounded(harness: &Harness, requirement: Requirement, bounds: Bounds, script: &str) -> RunPlan {
     let policy = CallPolicy { requirement, bounds, ..Preset::Workspace.into() };
-    RunPlan { policy: Policy::Confined(Box::new(scene.confinement(policy))), ..scene.shell(script) }
+    RunPlan { policy: Policy::Confined(Box::new(harness.confinement(policy))), ..harness.shell(script) }
 }
 
-/// With a bound that only a cgroup could hold.
-fn in_a_cgroup(scene: &Scene, script: &str) -> RunPlan {
+/// Returns a plan with a limit that only a cgroup can enforce.
+fn in_a_cgroup(harness: &Harness, script: &str) -> RunPlan {
     let bounds = Bounds { memory_bytes: Some(1 << 30), ..Bounds::default() };
-    bounded(scene, Requirement::BestEffort, bounds, script)
+    bounded(harness, Requirement::BestEffort, bounds, script)
 }
 
 fn held(report: &RunReport, name: SafeguardName) -> (Enforcement, &str) {
@@ -44,7 +45,7 @@ fn held(report: &RunReport, name: SafeguardName) -> (Enforcement, &str) {
     (found.enforcement, &found.why)
 }
 
-/// The folder of the cgroup that a process is in.
+/// Returns the directory of a process's cgroup.
 fn cgroup_of(pid: i32) -> PathBuf {
     let list = fs::read_to_string(format!("/proc/{pid}/cgroup")).unwrap();
     let below = list.lines().find_map(|line| line.strip_prefix("0::/")).unwrap();
@@ -54,14 +55,14 @@ fn cgroup_of(pid: i32) -> PathBuf {
 }
 
 fn cgroup_is_removed_with_run() {
-    Scene::play(async |scene: &Scene| {
+    Harness::run_test(async |harness: &Harness| {
         if delegated(|_| true, "at all").is_none() {
             return;
         }
-        let run = scene.start(&in_a_cgroup(scene, "(sleep 1000 &); echo up; sleep 1000")).await;
-        scene.says("up").await;
+        let run = harness.start(&in_a_cgroup(harness, "(sleep 1000 &); echo up; sleep 1000")).await;
+        harness.wait_for_output("up").await;
         let supervisor = run.supervisor().unwrap().pid;
-        let all = processes_below(supervisor);
+        let all = descendants_of(supervisor);
         let own = cgroup_of(all[0]);
         assert!(own.file_name().unwrap().to_str().unwrap().starts_with("switchboard-"), "{}", own.display());
         assert!(all.len() > 3 && all.iter().all(|pid| cgroup_of(*pid) == own), "{all:?}");
@@ -74,67 +75,67 @@ fn cgroup_is_removed_with_run() {
 }
 
 fn cgroup_of_killed_supervisor_is_removed_by_next_run() {
-    Scene::play(async |scene: &Scene| {
+    Harness::run_test(async |harness: &Harness| {
         if delegated(|_| true, "at all").is_none() {
             return;
         }
-        let run = scene.start(&in_a_cgroup(scene, "echo up; sleep 1000")).await;
-        scene.says("up").await;
+        let run = harness.start(&in_a_cgroup(harness, "echo up; sleep 1000")).await;
+        harness.wait_for_output("up").await;
         let supervisor = run.supervisor().unwrap().pid;
-        let left = cgroup_of(processes_below(supervisor)[0]);
+        let left = cgroup_of(descendants_of(supervisor)[0]);
         rustix::process::kill_process(
             rustix::process::Pid::from_raw(supervisor).unwrap(),
             rustix::process::Signal::KILL,
         )
         .unwrap();
         run.wait().await.unwrap();
-        fs::remove_dir_all(scene.spool()).unwrap();
-        scene.run(&in_a_cgroup(scene, "true")).await;
+        fs::remove_dir_all(harness.spool()).unwrap();
+        harness.run(&in_a_cgroup(harness, "true")).await;
         assert!(!left.exists(), "{} is left", left.display());
     });
 }
 
 fn memory_limit_is_enforced() {
-    Scene::play(async |scene: &Scene| {
+    Harness::run_test(async |harness: &Harness| {
         if delegated(|found| found.memory, "that counts memory").is_none() {
             return;
         }
         let bounds = Bounds { memory_bytes: Some(64 << 20), ..Bounds::default() };
-        // Keeps all of it: there is no end of a line.
+        // Buffers everything: there is no line end.
         let plan =
-            bounded(scene, Requirement::Require, bounds, "head -c 400000000 /dev/zero | tail -n 1 | wc -c");
-        let report = scene.run(&plan).await;
+            bounded(harness, Requirement::Require, bounds, "head -c 400000000 /dev/zero | tail -n 1 | wc -c");
+        let report = harness.run(&plan).await;
         assert_eq!(held(&report, SafeguardName::Memory).0, Enforcement::Full);
-        assert!(!scene.output().contains("400000000"), "{}", scene.output());
-        assert_ne!(report.exit, Some(Exit::Code(0)), "{}", scene.error());
+        assert!(!harness.output().contains("400000000"), "{}", harness.output());
+        assert_ne!(report.exit, Some(Exit::Code(0)), "{}", harness.error());
     });
 }
 
 fn process_limit_is_enforced_for_root() {
-    Scene::play(async |scene: &Scene| {
+    Harness::run_test(async |harness: &Harness| {
         if delegated(|found| found.processes, "that counts processes").is_none() {
             return;
         }
         let bounds = Bounds { processes: Some(20), ..Bounds::default() };
         let script = "i=0; while [ $i -lt 60 ]; do sleep 100 & i=$((i+1)); done; echo all";
-        let report = scene.run(&bounded(scene, Requirement::Require, bounds, script)).await;
+        let report = harness.run(&bounded(harness, Requirement::Require, bounds, script)).await;
         assert_eq!(held(&report, SafeguardName::ProcessCount).0, Enforcement::Full);
-        assert!(!scene.output().contains("all"), "{}", scene.output());
+        assert!(!harness.output().contains("all"), "{}", harness.output());
     });
 }
 
 fn unenforceable_memory_limit_is_reported_or_rejected() {
-    Scene::play(async |scene: &Scene| {
+    Harness::run_test(async |harness: &Harness| {
         if Delegated::look().is_some_and(|found| found.memory) {
             println!("SKIPPED: memory can be bounded here");
             return;
         }
         let bounds = Bounds { memory_bytes: Some(64 << 20), ..Bounds::default() };
-        let report = scene.run(&bounded(scene, Requirement::BestEffort, bounds, "true")).await;
+        let report = harness.run(&bounded(harness, Requirement::BestEffort, bounds, "true")).await;
         let (hold, why) = held(&report, SafeguardName::Memory);
         assert!(hold == Enforcement::None && why.contains("cgroup"), "{why}");
-        fs::remove_dir_all(scene.spool()).unwrap();
-        let report = scene.run(&bounded(scene, Requirement::Require, bounds, "true")).await;
+        fs::remove_dir_all(harness.spool()).unwrap();
+        let report = harness.run(&bounded(harness, Requirement::Require, bounds, "true")).await;
         let End::NotStarted(failure) = &report.end else { panic!("{report:?}") };
         assert!(failure.message.contains("cgroup (version 2) that counts memory"), "{failure}");
     });

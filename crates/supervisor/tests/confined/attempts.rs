@@ -1,6 +1,6 @@
-//! What an agent that wants out tries, as a program: each try says what it came to, one line of JSON for all of them.
+//! The escape attempts of an agent, as a program. It prints the result of each attempt as one line of JSON for all.
 //!
-//! A try is a success for the one who wants out when it is `Ok`. What really happened is judged outside ([`crate::escapes`]).
+//! `Ok` is a success for the attacker. The real effect is verified outside ([`crate::escapes`]).
 #![expect(
     unsafe_code,
     clippy::undocumented_unsafe_blocks,
@@ -22,16 +22,16 @@ use std::time::Duration;
 use rustix::process::{Pid, Signal, kill_process};
 use serde::{Deserialize, Serialize};
 
-/// The first argument that makes this binary the one who tries.
+/// The first argument that turns this binary into the attacker.
 pub const TRY: &str = "--try-to-break-out";
 
-/// What there is to be broken.
+/// The targets of the attempts.
 #[derive(Debug, Serialize, Deserialize)]
 pub struct Targets {
     pub workspace: PathBuf,
     pub outside: PathBuf,
     pub key: PathBuf,
-    /// A file of the workspace that is hidden.
+    /// A hidden file of the workspace.
     pub sealed: Option<PathBuf>,
     pub database: PathBuf,
     pub state: PathBuf,
@@ -42,7 +42,7 @@ pub struct Targets {
     pub spool: PathBuf,
 }
 
-/// Each try and what it came to: none when it worked.
+/// The attempts and their errors; `None` if an attempt succeeded.
 pub type Results = BTreeMap<String, Option<String>>;
 
 pub fn run_if_asked() -> Option<ExitCode> {
@@ -90,7 +90,7 @@ pub const TRIES: &[(&str, Try)] = &[
     ("write through /proc/self/root", |t| {
         append(&Path::new("/proc/self/root").join(t.outside.join("file").strip_prefix("/").unwrap()))
     }),
-    ("write through the folder of the first process", |t| {
+    ("write through the directory of the first process", |t| {
         append(&Path::new("/proc/1/root").join(t.outside.join("file").strip_prefix("/").unwrap()))
     }),
     ("write to the prompt through its open file", |_| append(Path::new("/proc/self/fd/0"))),
@@ -188,7 +188,7 @@ pub const TRIES: &[(&str, Try)] = &[
         let byte = b'x';
         let refused = unsafe { libc::ioctl(0, libc::TIOCSTI, &raw const byte) };
         let error = io::Error::last_os_error();
-        // Without a terminal it is refused anyhow: by the filter it must be with another error.
+        // Without a terminal it fails anyway: the filter must fail it with another error.
         if refused < 0 && error.raw_os_error() == Some(libc::EPERM) { Err(error) } else { Ok(()) }
     }),
     ("use the keyring", |_| call(unsafe { libc::syscall(libc::SYS_keyctl, 0, -3, 0) })),
@@ -216,14 +216,14 @@ pub const TRIES: &[(&str, Try)] = &[
         }
     }),
     ("change a setting of the kernel", |_| {
-        // To what it is: this one would be every user's trouble.
+        // To its present value: any other would affect every user.
         let setting = "/proc/sys/kernel/core_pattern";
         fs::write(setting, fs::read(setting)?)
     }),
     ("open a disk, or another device that is not everybody's", |_| {
         let is_everybodys = |mode: u32| mode & 0o006 == 0o006;
         let devices = fs::read_dir("/dev").into_iter().flatten().flatten().map(|entry| entry.path());
-        // The list may be out of sight, and the devices in it not.
+        // The list may be hidden while the devices in it are not.
         let known =
             ["/dev/vda", "/dev/sda", "/dev/nvme0n1", "/dev/loop0", "/dev/kvm", "/dev/mem"].map(PathBuf::from);
         let own = devices.chain(known).filter(|path| {
@@ -257,7 +257,7 @@ pub const TRIES: &[(&str, Try)] = &[
         fs::rename(t.workspace.join("mine"), t.workspace.join(".git/config"))
     }),
     ("write a file that is too long", |t| {
-        // The signal that comes with it would end this program.
+        // The signal that comes with it would kill this program.
         unsafe { libc::signal(libc::SIGXFSZ, libc::SIG_IGN) };
         let file = File::create(t.workspace.join("long"))?;
         file.set_len(1 << 30)
@@ -292,7 +292,7 @@ pub const TRIES: &[(&str, Try)] = &[
     ("read a program of the system", |_| File::open("/bin/sh")?.read(&mut [0; 4]).map(drop)),
 ];
 
-/// Looks at everything that the workspace leads to, links included, for files of hidden directories.
+/// Searches everything reachable from the workspace, through links too, for files of hidden directories.
 fn find_hidden(targets: &Targets) -> io::Result<()> {
     let names = [&targets.key, &targets.database].map(|path| path.file_name().unwrap());
     let mut next = vec![(targets.workspace.clone(), 0)];

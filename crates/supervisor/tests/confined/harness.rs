@@ -1,8 +1,8 @@
-//! A place for one test: a home with secrets, a workspace in it, and a policy for them.
+//! The harness of a test: a home directory with secrets, a workspace in it, and a policy for both.
 
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use model::{
     AgentState, CallPolicy, Confined, Confinement, KeptPath, Limits, Policy, PolicyContext, Preset, RunPlan,
@@ -11,9 +11,10 @@ use model::{
 use sandbox::{Machine, Tier};
 use supervisor::{Run, Supervisor};
 use tempfile::TempDir;
+use testkit::eventually_async;
 
-/// Why nothing can be tried here.
-pub fn lacks() -> Option<String> {
+/// Returns the reason why no sandbox test can run on this machine.
+pub fn missing_requirement() -> Option<String> {
     let missing = Machine::look("").missing(Tier::Namespaces);
     if !missing.is_empty() {
         return Some(missing.join("; "));
@@ -38,41 +39,41 @@ pub fn lacks() -> Option<String> {
     }
 }
 
-pub struct Scene {
-    folder: TempDir,
+pub struct Harness {
+    directory: TempDir,
 }
 
-impl Scene {
-    pub fn play<F: AsyncFnOnce(&Scene)>(test: F) {
-        Self::play_in(&base(), test);
+impl Harness {
+    pub fn run_test<F: AsyncFnOnce(&Harness)>(test: F) {
+        Self::run_test_in(&base(), test);
     }
 
-    /// Plays a test in a place below a directory.
-    pub fn play_in<F: AsyncFnOnce(&Scene)>(base: &Path, test: F) {
-        Self::play_at(base, Duration::from_mins(3), test);
+    /// Runs a test below a directory.
+    pub fn run_test_in<F: AsyncFnOnce(&Harness)>(base: &Path, test: F) {
+        Self::run_test_at(base, Duration::from_mins(3), test);
     }
 
-    /// Plays a test that may take so long.
-    pub fn play_within<F: AsyncFnOnce(&Scene)>(time: Duration, test: F) {
-        Self::play_at(&base(), time, test);
+    /// Runs a test with the given timeout.
+    pub fn run_test_within<F: AsyncFnOnce(&Harness)>(time: Duration, test: F) {
+        Self::run_test_at(&base(), time, test);
     }
 
-    fn play_at<F: AsyncFnOnce(&Scene)>(base: &Path, time: Duration, test: F) {
-        let scene = Scene { folder: tempfile::Builder::new().prefix("sb-").tempdir_in(base).unwrap() };
+    fn run_test_at<F: AsyncFnOnce(&Harness)>(base: &Path, time: Duration, test: F) {
+        let harness = Harness { directory: tempfile::Builder::new().prefix("sb-").tempdir_in(base).unwrap() };
         for name in ["home/shop/.git/hooks", "home/.ssh", "home/.agent", "home/outside", "state"] {
-            fs::create_dir_all(scene.path(name)).unwrap();
+            fs::create_dir_all(harness.path(name)).unwrap();
         }
         for name in ["home/.ssh/id", "home/outside/file", "home/shop/.git/config", "state/database"] {
-            fs::write(scene.path(name), "as it was").unwrap();
+            fs::write(harness.path(name), "as it was").unwrap();
         }
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
         runtime.block_on(async {
-            tokio::time::timeout(time, test(&scene)).await.expect("the test hangs");
+            tokio::time::timeout(time, test(&harness)).await.expect("the test hangs");
         });
     }
 
     pub fn path(&self, name: &str) -> PathBuf {
-        self.folder.path().canonicalize().unwrap().join(name)
+        self.directory.path().canonicalize().unwrap().join(name)
     }
 
     pub fn workspace(&self) -> PathBuf {
@@ -104,7 +105,7 @@ impl Scene {
         }
     }
 
-    /// A plan for this very program.
+    /// Returns a plan for this test binary.
     pub fn plan(&self, confinement: Confinement, args: &[&str]) -> RunPlan {
         RunPlan {
             args: args.iter().map(|arg| (*arg).to_owned()).collect(),
@@ -114,7 +115,7 @@ impl Scene {
         }
     }
 
-    /// A plan for the scripted agent in the workspace.
+    /// Returns a plan for the scripted agent in the workspace.
     pub fn agent(&self, script: &str) -> RunPlan {
         let lines = script.trim().lines().map(|line| format!("@rehearse {}\n", line.trim()));
         RunPlan {
@@ -123,7 +124,7 @@ impl Scene {
         }
     }
 
-    /// A shell command as the agent.
+    /// Returns a plan for a shell script as the agent.
     pub fn shell(&self, script: &str) -> RunPlan {
         let plan = self.agent("");
         RunPlan {
@@ -154,15 +155,15 @@ impl Scene {
         fs::read_to_string(self.spool().join("error")).unwrap_or_default()
     }
 
-    pub async fn says(&self, text: &str) {
-        eventually(&format!("it says {text}"), || self.output().contains(text)).await;
+    pub async fn wait_for_output(&self, text: &str) {
+        eventually_async(&format!("it says {text}"), async || self.output().contains(text)).await;
     }
 }
 
-/// A folder that a sandbox has no own of.
+/// Returns a directory that is not private in a sandbox.
 fn base() -> PathBuf {
     let own = std::env::temp_dir();
-    let is_private = ["/tmp", "/var/tmp", "/run"].iter().any(|folder| own.starts_with(folder));
+    let is_private = ["/tmp", "/var/tmp", "/run"].iter().any(|directory| own.starts_with(directory));
     if is_private { Path::new(env!("CARGO_TARGET_TMPDIR")).to_owned() } else { own }
 }
 
@@ -171,31 +172,4 @@ pub fn confined(report: &RunReport) -> &Confined {
         Some(SandboxReport::Confined(confined)) => confined,
         other => panic!("{other:?} in {report:?}"),
     }
-}
-
-pub async fn eventually(what: &str, is_so: impl Fn() -> bool) {
-    let give_up_at = Instant::now() + Duration::from_secs(30);
-    while !is_so() {
-        assert!(Instant::now() < give_up_at, "never: {what}");
-        tokio::time::sleep(Duration::from_millis(5)).await;
-    }
-}
-
-/// The processes of this machine, by pid, with the pid that each has in its own namespace.
-pub fn processes_below(pid: i32) -> Vec<i32> {
-    let mut family = vec![pid];
-    let mut at = 0;
-    while at < family.len() {
-        let of = family[at];
-        let list = fs::read_to_string(format!("/proc/{of}/task/{of}/children")).unwrap_or_default();
-        family.extend(list.split_ascii_whitespace().filter_map(|pid| pid.parse::<i32>().ok()));
-        at += 1;
-    }
-    family.remove(0);
-    family
-}
-
-pub fn is_running(pid: i32) -> bool {
-    fs::read_to_string(format!("/proc/{pid}/stat"))
-        .is_ok_and(|stat| !stat.rsplit(')').next().unwrap().trim_start().starts_with(['Z', 'X']))
 }

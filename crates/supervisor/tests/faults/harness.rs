@@ -1,52 +1,50 @@
-//! A place for one test: a folder, an agent to be scripted, and the check that nothing is left.
+//! The harness of a test: a directory, a scripted agent, and the check that nothing is left behind.
 
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::Mutex;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use model::{Limits, RunId, RunPlan, RunReport, RunStatus, TreeEnd};
 use supervisor::{Run, RunEvent, StartError, Supervisor};
 use tempfile::TempDir;
+use testkit::{LONGEST_WAIT, all_pids, children_of, eventually_async, is_running};
 
-/// Long enough for a slow machine, short enough for a test that fails.
-const LONG: Duration = Duration::from_mins(1);
-
-pub struct Scene {
-    folder: TempDir,
+pub struct Harness {
+    directory: TempDir,
     run_ids: Mutex<Vec<RunId>>,
 }
 
-impl Scene {
-    /// Plays a test and then looks for what it has left: no descendant, no zombie, no open file.
-    pub fn play<F: AsyncFnOnce(&Scene)>(test: F) {
-        // The first runtime of a process opens a pair of files for signals and keeps them for good.
+impl Harness {
+    /// Runs a test and then checks that it leaves no descendant, no zombie and no open file.
+    pub fn run_test<F: AsyncFnOnce(&Harness)>(test: F) {
+        // The first runtime of a process opens a pair of files for signals and never closes them.
         drop(runtime());
-        let folder = tempfile::tempdir().unwrap();
+        let directory = tempfile::tempdir().unwrap();
         runtime().block_on(async {
-            let scene = Scene { folder, run_ids: Mutex::default() };
+            let harness = Harness { directory, run_ids: Mutex::default() };
             let files_before = open_files();
-            tokio::time::timeout(3 * LONG, test(&scene)).await.expect("the test hangs");
-            scene.nothing_is_left().await;
+            tokio::time::timeout(3 * LONGEST_WAIT, test(&harness)).await.expect("the test hangs");
+            harness.assert_nothing_left().await;
             assert_eq!(open_files(), files_before, "files of the caller are left open");
         });
     }
 
-    pub fn folder(&self) -> &Path {
-        self.folder.path()
+    pub fn directory(&self) -> &Path {
+        self.directory.path()
     }
 
     pub fn spool(&self) -> PathBuf {
-        self.folder.path().join("spool")
+        self.directory.path().join("spool")
     }
 
-    /// Where the agent's descendants write their pids.
+    /// Returns the file to which the agent's descendants write their pids.
     pub fn pid_file(&self) -> PathBuf {
-        self.folder.path().join("pids")
+        self.directory.path().join("pids")
     }
 
-    /// A plan for the scripted agent: one step a line. It has little grace, so that tests are quick.
+    /// Returns a plan for the scripted agent, with one step per line and a short grace period to keep tests fast.
     pub fn agent(&self, script: &str) -> RunPlan {
         let lines = script.trim().lines().map(|line| format!("@rehearse {}\n", line.trim()));
         let pids = format!("@rehearse pidfile {}\n", self.pid_file().display());
@@ -55,7 +53,7 @@ impl Scene {
             args: [rehearsal::CUE, "--as", "plain"].map(str::to_owned).to_vec(),
             stdin,
             limits: Limits { grace: Duration::from_millis(300), ..Limits::default() },
-            ..RunPlan::new(std::env::current_exe().unwrap(), self.folder())
+            ..RunPlan::new(std::env::current_exe().unwrap(), self.directory())
         }
     }
 
@@ -88,15 +86,16 @@ impl Scene {
         String::from_utf8_lossy(&self.output()).into_owned()
     }
 
-    /// The pids that the agent's descendants have written down so far.
+    /// Returns the pids that the agent's descendants have written so far.
     pub fn descendants(&self) -> Vec<i32> {
         let text = fs::read_to_string(self.pid_file()).unwrap_or_default();
         text.lines().map(|line| line.trim().parse().unwrap()).collect()
     }
 
-    /// A supervisor names its spool in its command line; an agent and what kept its environment carry the run's id.
-    fn is_ours(&self, pid: i32) -> bool {
-        let of_spools = fs::read_dir(self.folder()).unwrap().filter_map(|entry| {
+    /// Returns whether a process belongs to this test. A supervisor has its spool in its command line; an agent and its
+    /// descendants have the run id in their environment.
+    fn belongs_to_test(&self, pid: i32) -> bool {
+        let of_spools = fs::read_dir(self.directory()).unwrap().filter_map(|entry| {
             let status = fs::read(entry.unwrap().path().join("status.json")).ok()?;
             Some(serde_json::from_slice::<RunStatus>(&status).ok()?.run_id)
         });
@@ -107,15 +106,19 @@ impl Scene {
         };
         is_running(pid)
             && pid.cast_unsigned() != std::process::id()
-            && (holds("cmdline", self.folder().to_str().unwrap().as_bytes())
+            && (holds("cmdline", self.directory().to_str().unwrap().as_bytes())
                 || ids.iter().any(|id| holds("environ", id.to_string().as_bytes())))
     }
 
-    async fn nothing_is_left(&self) {
-        // The processes were found dead by their supervisor; what may lag behind is the reaping of what fell to others.
-        eventually("a descendant is alive", || !self.descendants().into_iter().any(is_running)).await;
-        eventually("a supervisor or an agent is alive", || !processes().any(|pid| self.is_ours(pid))).await;
-        eventually("a child of the caller is left", || children_of_this_process().is_empty()).await;
+    async fn assert_nothing_left(&self) {
+        // The supervisor has found the processes dead, but orphans may not be reaped yet.
+        eventually_async("no descendant is alive", async || !self.descendants().into_iter().any(is_running))
+            .await;
+        eventually_async("no supervisor or agent is alive", async || {
+            !all_pids().any(|pid| self.belongs_to_test(pid))
+        })
+        .await;
+        eventually_async("no child of the caller is left", async || own_children().is_empty()).await;
     }
 }
 
@@ -123,8 +126,8 @@ pub fn runtime() -> tokio::runtime::Runtime {
     tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap()
 }
 
-/// Reads a run to its end and gives back what it printed to stdout, stderr, and how it ended.
-pub async fn read_along(run: &Run) -> (Vec<u8>, Vec<u8>, RunReport) {
+/// Reads a run to its end. Returns its stdout, its stderr and its report.
+pub async fn read_to_end(run: &Run) -> (Vec<u8>, Vec<u8>, RunReport) {
     let mut events = run.events(supervisor::Offsets::default()).unwrap();
     let (mut output, mut error) = (Vec::new(), Vec::new());
     loop {
@@ -139,44 +142,9 @@ pub async fn read_along(run: &Run) -> (Vec<u8>, Vec<u8>, RunReport) {
     }
 }
 
-/// Waits for a thing that must come true soon.
-pub async fn eventually(otherwise: &str, mut is_true: impl FnMut() -> bool) {
-    let patience = Instant::now() + LONG;
-    while !is_true() {
-        assert!(Instant::now() < patience, "{otherwise}");
-        tokio::time::sleep(Duration::from_millis(2)).await;
-    }
-}
-
-/// Whether a process runs, in whichever of its threads; a zombie does not.
-pub fn is_running(pid: i32) -> bool {
-    let threads = fs::read_dir(format!("/proc/{pid}/task")).into_iter().flatten();
-    threads.filter_map(Result::ok).any(|thread| thread_is_running(&thread.path()))
-}
-
-/// Whether a process is suspended by a signal.
-pub fn is_suspended(pid: i32) -> bool {
-    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
-    stat.rsplit(')').next().is_some_and(|fields| fields.trim_start().starts_with('T'))
-}
-
-fn thread_is_running(thread: &Path) -> bool {
-    fs::read_to_string(thread.join("stat")).is_ok_and(|stat| {
-        !matches!(stat.rsplit(')').next().unwrap().trim_start().chars().next(), Some('Z' | 'X'))
-    })
-}
-
-pub fn processes() -> impl Iterator<Item = i32> {
-    fs::read_dir("/proc").unwrap().filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok())
-}
-
-/// Children of this process, zombies included.
-pub fn children_of_this_process() -> Vec<i32> {
+/// Lists the children of this process, zombies included.
+pub fn own_children() -> Vec<i32> {
     children_of(i32::try_from(std::process::id()).unwrap())
-}
-
-pub fn children_of(parent: i32) -> Vec<i32> {
-    processes().filter(|pid| parent_of(*pid) == Some(parent)).collect()
 }
 
 pub fn parent_of(pid: i32) -> Option<i32> {
@@ -184,12 +152,12 @@ pub fn parent_of(pid: i32) -> Option<i32> {
     stat.rsplit(')').next()?.split_ascii_whitespace().nth(1)?.parse().ok()
 }
 
-/// How many files this process has open.
+/// Returns the number of open files of this process.
 fn open_files() -> usize {
     fs::read_dir("/proc/self/fd").unwrap().count()
 }
 
-/// The lines `NAME=value` of an environment.
+/// Parses the lines `NAME=value` of an environment.
 pub fn environment(text: &str) -> BTreeMap<String, String> {
     text.lines()
         .filter_map(|line| line.split_once('='))
