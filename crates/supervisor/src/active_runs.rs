@@ -139,7 +139,7 @@ fn lock_directory(path: &Path) -> io::Result<File> {
 struct FoundList {
     path: PathBuf,
     published: PublishedList,
-    /// Whether its supervisor is alive.
+    /// Set if its supervisor is alive.
     is_locked: bool,
 }
 

@@ -81,12 +81,12 @@ pub async fn attach(directory: &Path) -> Result<Run, AttachError> {
             is_locked => is_locked.map_err(AttachError::Directory)?,
         };
         if let Some(status) = spool.status()? {
-            return Run::watch(spool, &status, None, None);
+            return Run::from_status(spool, &status, None, None);
         }
         match spool.manifest()? {
             // Prepared, but its starter has died: no supervisor will execute it.
             Some(manifest) if !is_locked => {
-                return Ok(Run::new(spool, manifest.run_id, None, None, None, None, None));
+                return Ok(Run(Arc::new(RunHandle::new(spool, manifest.run_id, None))));
             }
             None if !is_locked => return Err(AttachError::NoRun { spool }),
             // Locked without a status: the starter or the supervisor is about to write.
@@ -101,54 +101,22 @@ pub async fn attach(directory: &Path) -> Result<Run, AttachError> {
 }
 
 impl Run {
-    fn new(
-        spool: Spool,
-        id: RunId,
-        limits: Option<&LimitClock>,
-        identity: Option<ProcessIdentity>,
-        supervisor: Option<AsyncFd<ProcessHandle>>,
-        pipe: Option<StatusPipe>,
-        child: Option<Child>,
-    ) -> Self {
-        let watchdog = Mutex::new(Watchdog::new(limits, os::monotonic_ms(), Instant::now()));
-        let forced_end = OnceLock::new();
-        let (child, ended, stop_on_drop) =
-            (Mutex::new(child), AtomicBool::new(false), AtomicBool::new(false));
-        Self(Arc::new(RunHandle {
-            spool,
-            id,
-            identity,
-            supervisor,
-            pipe,
-            child,
-            watchdog,
-            forced_end,
-            ended,
-            stop_on_drop,
-        }))
-    }
-
-    /// Creates the handle of a program that has started the supervisor and received its startup reply.
-    pub(crate) fn started(
-        spool: Spool,
-        status: &RunStatus,
-        pipe: StatusPipe,
-        child: Option<Child>,
-    ) -> Result<Self, AttachError> {
-        Self::watch(spool, status, Some(pipe), child)
-    }
-
-    fn watch(
+    /// Creates a handle from a status. Only the starter has a pipe, and only the parent of the supervisor a child.
+    pub(crate) fn from_status(
         spool: Spool,
         status: &RunStatus,
         pipe: Option<StatusPipe>,
         child: Option<Child>,
     ) -> Result<Self, AttachError> {
+        let mut handle = RunHandle::new(spool, status.run_id, status.limits.as_ref());
         let this_boot = os::boot_id().map_err(AttachError::Watch)? == status.boot_id;
-        let identity = this_boot.then_some(status.supervisor);
-        let process = identity.map(ProcessHandle::open).transpose().map_err(AttachError::Watch)?.flatten();
-        let supervisor = process.map(register_readable).transpose().map_err(AttachError::Watch)?;
-        Ok(Self::new(spool, status.run_id, status.limits.as_ref(), identity, supervisor, pipe, child))
+        handle.identity = this_boot.then_some(status.supervisor);
+        let process = handle.identity.map(ProcessHandle::open).transpose().map_err(AttachError::Watch)?;
+        handle.supervisor =
+            process.flatten().map(register_readable).transpose().map_err(AttachError::Watch)?;
+        handle.pipe = pipe;
+        handle.child = Mutex::new(child);
+        Ok(Self(Arc::new(handle)))
     }
 
     /// Returns the id of the run.
@@ -254,6 +222,22 @@ impl Run {
 }
 
 impl RunHandle {
+    /// Creates a handle on a run without a supervisor.
+    fn new(spool: Spool, id: RunId, limits: Option<&LimitClock>) -> Self {
+        Self {
+            spool,
+            id,
+            identity: None,
+            supervisor: None,
+            pipe: None,
+            child: Mutex::new(None),
+            watchdog: Mutex::new(Watchdog::new(limits, os::monotonic_ms(), Instant::now())),
+            forced_end: OnceLock::new(),
+            ended: AtomicBool::new(false),
+            stop_on_drop: AtomicBool::new(false),
+        }
+    }
+
     fn watchdog(&self) -> MutexGuard<'_, Watchdog> {
         self.watchdog.lock().unwrap_or_else(PoisonError::into_inner)
     }

@@ -46,7 +46,8 @@ pub struct LockedSpool {
 }
 
 impl LockedSpool {
-    /// Creates the directory if it is missing. Returns whether it was created.
+    /// Creates the directory if it is missing. Returns whether it was created alone: one whose parents had to be created as
+    /// well counts as an existing one.
     pub fn create_directory(path: &Path) -> io::Result<bool> {
         match mkdir(path, DIRECTORY_MODE) {
             Ok(()) => Ok(true),
@@ -349,18 +350,18 @@ mod tests {
     fn is_locked_does_not_block_lock() {
         let directory = tempfile::tempdir().unwrap();
         let spool = Spool::at(directory.path());
-        let (asked, done) = (AtomicUsize::new(0), AtomicBool::new(false));
+        let (queries, done) = (AtomicUsize::new(0), AtomicBool::new(false));
         std::thread::scope(|scope| {
             for _ in 0..4 {
                 scope.spawn(|| {
                     while !done.load(Ordering::Relaxed) {
                         spool.is_locked().unwrap();
-                        asked.fetch_add(1, Ordering::Relaxed);
+                        queries.fetch_add(1, Ordering::Relaxed);
                     }
                 });
             }
             let mut refused = 0;
-            while asked.load(Ordering::Relaxed) < 50_000 {
+            while queries.load(Ordering::Relaxed) < 50_000 {
                 refused += usize::from(LockedSpool::try_lock(directory.path()).unwrap().is_none());
             }
             done.store(true, Ordering::Relaxed);

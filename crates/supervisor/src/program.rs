@@ -111,6 +111,7 @@ enum GaveUp {
     Write(#[source] io::Error),
 }
 
+/// Executes the manifest in the spool on stdin: launches the agent, supervises it to the end and writes the final status.
 fn execute(directory: &OsStr, setup: &ProcessSetup) -> Result<(), GaveUp> {
     let signals = &setup.signals;
     os::detach_from_caller().map_err(GaveUp::Setup)?;
@@ -120,7 +121,7 @@ fn execute(directory: &OsStr, setup: &ProcessSetup) -> Result<(), GaveUp> {
         spool.manifest()?.ok_or_else(|| GaveUp::NoPlan(name()))?;
     let files = open_streams(&spool).map_err(GaveUp::Write)?;
     // The starter has reserved its space, before the agent can fill the disk.
-    let last_slot = spool.final_status_slot(plan.status_durability).map_err(GaveUp::Write)?;
+    let final_slot = spool.final_status_slot(plan.status_durability).map_err(GaveUp::Write)?;
 
     let status = RunStatus {
         version: STATUS_VERSION,
@@ -165,15 +166,17 @@ fn execute(directory: &OsStr, setup: &ProcessSetup) -> Result<(), GaveUp> {
                 Err(error) => supervision.spool_failed(&error),
             }
             let report = supervision.run_to_end();
-            if let (Some(proxy), SandboxReport::Confined(confined)) = (proxy, &mut sandbox) {
-                confined.refused_hosts = proxy.close();
-            }
-            if let (Some(guard), SandboxReport::Confined(confined)) = (&guard, &mut sandbox) {
-                confined.quarantined.extend(guard.sweep(&spool));
-            }
-            if let (Some(commits), SandboxReport::Confined(confined)) = (&commits, &mut sandbox) {
-                let CountedCommits { without_hooks, unsigned } = commits.count();
-                (confined.commits_without_hooks, confined.unsigned_commits) = (without_hooks, unsigned);
+            if let SandboxReport::Confined(confined) = &mut sandbox {
+                if let Some(proxy) = proxy {
+                    confined.refused_hosts = proxy.close();
+                }
+                if let Some(guard) = &guard {
+                    confined.quarantined.extend(guard.sweep(&spool));
+                }
+                if let Some(commits) = &commits {
+                    let CountedCommits { without_hooks, unsigned } = commits.count();
+                    (confined.commits_without_hooks, confined.unsigned_commits) = (without_hooks, unsigned);
+                }
             }
             if !matches!(report.tree, TreeEnd::LeftAlive { .. }) {
                 publication.iter().for_each(Publication::withdraw);
@@ -184,7 +187,7 @@ fn execute(directory: &OsStr, setup: &ProcessSetup) -> Result<(), GaveUp> {
     let report = RunReport { sandbox: sandbox.clone(), ..report };
     let status = RunStatus { sandbox, state: RunState::Ended(report), ..status };
     release_caches();
-    let json = finish(&spool, last_slot, &status).map_err(GaveUp::Write)?;
+    let json = finish(&spool, final_slot, &status).map_err(GaveUp::Write)?;
     status_pipe::send(&json);
     // Let the waiters run first: this process has nothing left to do but to exit.
     std::thread::yield_now();

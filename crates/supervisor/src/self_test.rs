@@ -15,11 +15,11 @@ use crate::Supervisor;
 pub struct ProvenSandbox {
     /// Its mechanisms: namespaces, Landlock, seccomp.
     pub made_of: String,
-    /// Whether namespaces are available. Without them, fewer safeguards are enforced.
+    /// Is true if namespaces are available. Without them, fewer safeguards are enforced.
     pub namespaces: bool,
-    /// Whether writes outside the policy are blocked.
+    /// Is true if writes outside the policy are blocked.
     pub holds_writes: bool,
-    /// Whether the process limit is enforced. Without a cgroup it is not enforced for root.
+    /// Is true if the process limit is enforced. Without a cgroup it is not enforced for root.
     pub counts_processes: bool,
     /// The result of the probe.
     pub proof: Proof,

@@ -54,7 +54,8 @@ impl Supervisor {
 
     /// Uses the `switchboard-supervisor` that is installed beside the running program.
     pub fn beside_this_program() -> Result<Self, StartError> {
-        let program = this_program()?.with_file_name(Self::EXECUTABLE);
+        let this_program = env::current_exe().map_err(StartError::ThisProgram)?;
+        let program = this_program.with_file_name(Self::EXECUTABLE);
         if program.exists() { Ok(Self::at(program)) } else { Err(StartError::NoSupervisor { program }) }
     }
 
@@ -117,12 +118,14 @@ impl Supervisor {
         // While the agent starts: this costs the caller no time, and the next run finds the fork server ready.
         self.ensure_fork_server();
         let message = match reply {
-            Ok(StartupReply::Status(status)) => return Ok(Run::started(spool, &status, pipe, child)?),
+            Ok(StartupReply::Status(status)) => {
+                return Ok(Run::from_status(spool, &status, Some(pipe), child)?);
+            }
             Ok(StartupReply::Ready) => {
                 // The status was too long for the pipe. The run has started even if its status cannot be read.
                 let status = spool.status().map_err(AttachError::from)?;
                 let status = status.ok_or_else(|| AttachError::NoRun { spool: spool.clone() })?;
-                return Ok(Run::started(spool, &status, pipe, child)?);
+                return Ok(Run::from_status(spool, &status, Some(pipe), child)?);
             }
             Ok(StartupReply::GaveUp(message)) => message,
             Err(error) => return Err(StartError::Listen(error)),
@@ -257,7 +260,7 @@ pub struct PreparedRun<'a> {
     spool: Spool,
     /// `None` once the supervisor has taken over.
     locked: Option<LockedSpool>,
-    /// Whether the directory was created for this run.
+    /// Set if the directory was created for this run.
     is_new: bool,
 }
 
@@ -303,10 +306,6 @@ fn prepare(spool: &Spool, run_id: RunId, plan: &RunPlan) -> Result<(LockedSpool,
 fn discard_run(locked: &LockedSpool, made: Option<&Path>) {
     let _ = locked.discard();
     let _ = made.map(std::fs::remove_dir);
-}
-
-fn this_program() -> Result<PathBuf, StartError> {
-    env::current_exe().map_err(StartError::ThisProgram)
 }
 
 fn random_bytes() -> io::Result<[u8; 16]> {

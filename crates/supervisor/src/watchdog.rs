@@ -36,7 +36,7 @@ pub struct Watchdog {
 pub struct Observed {
     /// The bytes in the files of both streams.
     pub printed: u64,
-    /// Whether the supervisor is suspended.
+    /// Set if the supervisor is suspended.
     pub suspended: bool,
 }
 

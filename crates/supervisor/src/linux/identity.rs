@@ -127,7 +127,7 @@ mod tests {
         assert!(ProcessHandle::open(former).unwrap().is_none());
     }
 
-    /// Leaves this process without a free descriptor. Each test is a process of its own.
+    /// Uses up the descriptors of this process. nextest runs each test in its own process.
     fn without_descriptors() -> Vec<File> {
         let limit = Rlimit { current: Some(64), ..getrlimit(Resource::Nofile) };
         setrlimit(Resource::Nofile, limit).unwrap();
@@ -137,13 +137,13 @@ mod tests {
     #[test]
     fn process_lookup_error_is_not_reported_as_dead() {
         let me = identity_of(i32::try_from(std::process::id()).unwrap()).unwrap();
-        let mut taken = without_descriptors();
+        let mut files = without_descriptors();
         assert!(is_alive(me).is_err());
-        // Enough for the hold itself, and not for the look at whom it holds.
-        taken.pop();
+        // Enough for the pidfd, but not for reading the process table.
+        files.pop();
         assert!(ProcessHandle::open(me).is_err());
         assert!(ProcessTable::read().is_err());
-        drop(taken);
+        drop(files);
         assert!(is_alive(me).unwrap());
     }
 }

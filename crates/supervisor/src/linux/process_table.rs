@@ -25,7 +25,7 @@ pub struct ProcessEntry {
 #[derive(Debug)]
 pub struct ProcessTable {
     pub entries: Vec<ProcessEntry>,
-    /// Whether a process exited during the read, so that its new children may be missing.
+    /// Set if a process exited during the read, so that its new children may be missing.
     pub raced: bool,
 }
 

@@ -22,7 +22,7 @@ pub struct SandboxWrapper {
     agent: ProcessIdentity,
     status_pipe: Option<OwnedFd>,
     received: Vec<u8>,
-    /// Whether SIGKILL has been sent to all processes inside once.
+    /// Set once SIGKILL has been sent to all processes inside.
     killed: bool,
 }
 

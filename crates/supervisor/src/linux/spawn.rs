@@ -52,7 +52,7 @@ impl<'a> AgentCommand<'a> {
         Ok(())
     }
 
-    pub fn cgroup_procs(&mut self, cgroup_procs: Option<BorrowedFd<'a>>) {
+    pub fn set_cgroup(&mut self, cgroup_procs: Option<BorrowedFd<'a>>) {
         self.cgroup_procs = cgroup_procs;
     }
 
@@ -167,8 +167,8 @@ mod tests {
 
     use super::*;
 
-    /// What a shell prints that is started like this, and how it ended.
-    fn said(cwd: &str, script: &str, env: &[(&str, &str)]) -> io::Result<String> {
+    /// Returns the output of a shell script.
+    fn run_shell(cwd: &str, script: &str, env: &[(&str, &str)]) -> io::Result<String> {
         let nothing = File::open("/dev/null")?;
         let (reader, writer) = pipe_with(PipeFlags::CLOEXEC)?;
         let streams = [nothing.as_fd(), writer.as_fd(), writer.as_fd()];
@@ -180,24 +180,27 @@ mod tests {
         }
         let pid = program.spawn()?;
         drop(writer);
-        let mut said = String::new();
-        File::from(reader).read_to_string(&mut said)?;
+        let mut output = String::new();
+        File::from(reader).read_to_string(&mut output)?;
         waitpid(Some(pid), WaitOptions::empty())?;
-        Ok(said)
+        Ok(output)
     }
 
     #[test]
     fn child_has_only_given_directory_and_environment() {
-        let said = said("/usr", "pwd; echo \"$A-${HOME:-none}\"", &[("A", "é b")]);
-        assert_eq!(said.unwrap(), "/usr\né b-none\n");
+        let output = run_shell("/usr", "pwd; echo \"$A-${HOME:-none}\"", &[("A", "é b")]);
+        assert_eq!(output.unwrap(), "/usr\né b-none\n");
     }
 
     #[test]
     fn child_is_group_leader_with_default_signals() {
-        let said =
-            said("/", "cut -d ' ' -f 1,5 /proc/$$/stat; exec grep -E 'Sig(Blk|Ign)' /proc/self/status", &[]);
-        let said = said.unwrap();
-        let (ids, signals) = said.split_once('\n').unwrap();
+        let output = run_shell(
+            "/",
+            "cut -d ' ' -f 1,5 /proc/$$/stat; exec grep -E 'Sig(Blk|Ign)' /proc/self/status",
+            &[],
+        );
+        let output = output.unwrap();
+        let (ids, signals) = output.split_once('\n').unwrap();
         let (pid, group) = ids.split_once(' ').unwrap();
         assert_eq!(pid, group);
         let masks = signals.split_ascii_whitespace().filter_map(|word| u64::from_str_radix(word, 16).ok());
@@ -207,7 +210,7 @@ mod tests {
 
     #[test]
     fn spawn_errors_are_returned_and_leave_no_zombie() {
-        let no_directory = said("/nowhere", "true", &[]).unwrap_err();
+        let no_directory = run_shell("/nowhere", "true", &[]).unwrap_err();
         assert_eq!(no_directory.kind(), io::ErrorKind::NotFound);
         let null = File::open("/dev/null").unwrap();
         let context =

@@ -25,7 +25,7 @@ pub struct Survivors {
 pub struct DeadSupervisor {
     /// Its identity, in this boot.
     pub identity: ProcessIdentity,
-    /// Whether the caller has just observed its exit. Otherwise its pid, which is also its session id, may have been
+    /// Set if the caller has just observed its exit. Otherwise its pid, which is also its session id, may have been
     /// reused.
     pub observed_exit: bool,
 }
@@ -35,7 +35,7 @@ pub struct DeadSupervisor {
 pub struct KillPass {
     /// The processes that were sent SIGKILL.
     pub killed: Vec<ProcessIdentity>,
-    /// Whether a process exited during the pass, so that its new children may have been missed.
+    /// Set if a process exited during the pass, so that its new children may have been missed.
     pub raced: bool,
 }
 

@@ -305,7 +305,7 @@ fn program<'a>(
         Some(prepared) => {
             let mut program = AgentCommand::new(prepared.program.as_os_str(), "/".as_ref(), streams)?;
             prepared.args.iter().try_for_each(|arg| program.arg(arg))?;
-            program.cgroup_procs(prepared.cgroup.as_ref().map(Cgroup::door));
+            program.set_cgroup(prepared.cgroup.as_ref().map(Cgroup::door));
             program
         }
     };
