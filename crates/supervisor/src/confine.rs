@@ -107,19 +107,19 @@ pub fn wait_until_started(
     let mut received = Vec::new();
     let give_up_at = Instant::now() + SETUP_TIMEOUT;
     let (applied, closed) = loop {
-        let words = Word::read(&received);
-        let failure = words.iter().find_map(|word| match word {
+        let messages = Word::read(&received);
+        let failure = messages.iter().find_map(|message| match message {
             Word::Failed { step, errno, message } => Some(step_failure(*step, *errno, message, plan)),
             _ => None,
         });
         if let Some(failure) = failure {
             return Err(failure);
         }
-        let applied = words.iter().find_map(|word| match word {
+        let applied = messages.iter().find_map(|message| match message {
             Word::Applied(applied) => Some(*applied),
             _ => None,
         });
-        if words.contains(&Word::Started) {
+        if messages.contains(&Word::Started) {
             break (applied, false);
         }
         if read_more(&prepared.words, &mut received, give_up_at).map_err(cannot_read)? == 0 {
@@ -138,17 +138,17 @@ pub fn wait_until_started(
 }
 
 /// Waits for more messages. Returns 0 at the end of the pipe.
-fn read_more(words: &OwnedFd, received: &mut Vec<u8>, give_up_at: Instant) -> io::Result<usize> {
+fn read_more(pipe: &OwnedFd, received: &mut Vec<u8>, give_up_at: Instant) -> io::Result<usize> {
     let left = give_up_at.saturating_duration_since(Instant::now());
     let left = Timespec::try_from(left).map_err(io::Error::other)?;
-    let mut files = [PollFd::from_borrowed_fd(words.as_fd(), PollFlags::IN)];
+    let mut files = [PollFd::from_borrowed_fd(pipe.as_fd(), PollFlags::IN)];
     match poll(&mut files, Some(&left)) {
         Ok(0) => return Err(io::Error::other("the sandbox was not set up in time")),
         Ok(_) | Err(Errno::INTR) => {}
         Err(error) => return Err(error.into()),
     }
     let mut buffer = [0; 4096];
-    match rustix::io::read(words, &mut buffer) {
+    match rustix::io::read(pipe, &mut buffer) {
         Ok(count) => {
             received.extend_from_slice(&buffer[..count]);
             Ok(count)

@@ -97,7 +97,7 @@ pub(crate) fn recover_run(
     };
     let dead = DeadSupervisor { identity: status.supervisor, observed_exit };
     let dead = (status.boot_id == boot_id && dead.identity.pid > 0).then_some(dead);
-    let report = match &status.state {
+    let mut report = match &status.state {
         RunState::Ended(report) if is_final(&Spool::at(directory), &status.boot_id, report) => {
             return Ok(report.clone());
         }
@@ -115,7 +115,6 @@ pub(crate) fn recover_run(
             RunReport { end, descendants_ended: ended, ..lost_report(&locked, &status, tree, ran_until) }
         }
     };
-    let mut report = report;
     // Only after the kill: a surviving process could create the paths again.
     let directory = std::path::absolute(directory).unwrap_or_else(|_| directory.to_owned());
     if let Some(guard) =
@@ -232,19 +231,19 @@ fn lost_report(locked: &LockedSpool, status: &RunStatus, tree: TreeEnd, ran_unti
         usage: TreeUsage::default(),
         descendants_ended: 0,
         tree,
-        sandbox: status.sandbox.clone().map(without_supervisor),
+        sandbox: status.sandbox.clone().map(downgrade_protected_paths),
     }
 }
 
 /// Lowers the safeguard of protected paths in the report: no supervisor moved new paths until now.
-fn without_supervisor(mut sandbox: SandboxReport) -> SandboxReport {
+fn downgrade_protected_paths(mut sandbox: SandboxReport) -> SandboxReport {
     if let SandboxReport::Confined(confined) = &mut sandbox
         && !confined.policy.protected.is_empty()
     {
-        let is_locked = |safeguard: &&mut Safeguard| {
+        let is_enforced = |safeguard: &&mut Safeguard| {
             safeguard.name == SafeguardName::ProtectedPaths && safeguard.enforcement == Enforcement::Full
         };
-        for safeguard in confined.safeguards.iter_mut().filter(is_locked) {
+        for safeguard in confined.safeguards.iter_mut().filter(is_enforced) {
             safeguard.enforcement = Enforcement::Partial;
             safeguard.why.push_str(" only when the run was recovered, since its supervisor was killed");
         }

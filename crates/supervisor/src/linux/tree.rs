@@ -75,11 +75,11 @@ impl ProcessTree {
     ) -> io::Result<(Self, Pipes)> {
         // A socket for stdout: any process of the same user can reopen a pipe through `/proc`, so that the agent's
         // tools could forge a result. A socket cannot be reopened.
-        let (output, its_output) =
+        let (output, child_output) =
             socketpair(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None)?;
-        let (error, its_error) = pipe_with(PipeFlags::CLOEXEC)?;
-        let streams = [stdin, its_output.as_fd(), its_error.as_fd()];
-        let child = program(plan, run_id, prepared, streams)?.spawn()?;
+        let (error, child_error) = pipe_with(PipeFlags::CLOEXEC)?;
+        let streams = [stdin, child_output.as_fd(), child_error.as_fd()];
+        let child = build_command(plan, run_id, prepared, streams)?.spawn()?;
         let pid = child.as_raw_pid();
         let unknown = ProcessIdentity { pid, start_ticks: 0 };
         let mut tree = Self {
@@ -288,27 +288,27 @@ pub fn usage() -> io::Result<TreeUsage> {
 }
 
 /// Builds the command of the agent, or of its sandbox.
-fn program<'a>(
+fn build_command<'a>(
     plan: &RunPlan,
     run_id: RunId,
     prepared: Option<&'a Prepared>,
     streams: [BorrowedFd<'a>; 3],
 ) -> io::Result<AgentCommand<'a>> {
-    let mut program = match prepared {
+    let mut command = match prepared {
         None => {
-            let mut program = AgentCommand::new(plan.program.as_os_str(), plan.cwd.as_os_str(), streams)?;
-            plan.args.iter().try_for_each(|arg| program.arg(arg))?;
-            plan.env.iter().try_for_each(|(name, value)| program.env(name, value))?;
-            program
+            let mut command = AgentCommand::new(plan.program.as_os_str(), plan.cwd.as_os_str(), streams)?;
+            plan.args.iter().try_for_each(|arg| command.arg(arg))?;
+            plan.env.iter().try_for_each(|(name, value)| command.env(name, value))?;
+            command
         }
         // The sandbox receives the program, directory and environment of the agent through its own plan.
         Some(prepared) => {
-            let mut program = AgentCommand::new(prepared.program.as_os_str(), "/".as_ref(), streams)?;
-            prepared.args.iter().try_for_each(|arg| program.arg(arg))?;
-            program.set_cgroup(prepared.cgroup.as_ref().map(Cgroup::door));
-            program
+            let mut command = AgentCommand::new(prepared.program.as_os_str(), "/".as_ref(), streams)?;
+            prepared.args.iter().try_for_each(|arg| command.arg(arg))?;
+            command.set_cgroup(prepared.cgroup.as_ref().map(Cgroup::door));
+            command
         }
     };
-    program.env(RunId::VARIABLE, &run_id.to_string())?;
-    Ok(program)
+    command.env(RunId::VARIABLE, &run_id.to_string())?;
+    Ok(command)
 }

@@ -81,7 +81,7 @@ pub fn run_if_asked() -> Option<ExitCode> {
 struct Dice(u64);
 
 impl Dice {
-    fn below(&mut self, count: usize) -> usize {
+    fn next_below(&mut self, count: usize) -> usize {
         // xorshift64
         self.0 ^= self.0 << 13;
         self.0 ^= self.0 >> 7;
@@ -90,7 +90,7 @@ impl Dice {
     }
 
     fn pick<'a, T>(&mut self, list: &'a [T]) -> &'a T {
-        &list[self.below(list.len())]
+        &list[self.next_below(list.len())]
     }
 }
 
@@ -100,7 +100,7 @@ fn swap(workspace: &Path, targets: &[PathBuf], dice: &mut Dice) {
     let aside = workspace.join(format!("aside-{}", std::process::id()));
     let exchange =
         |one: &Path, other: &Path| renameat_with(CWD, one, CWD, other, RenameFlags::EXCHANGE).is_ok();
-    match dice.below(10) {
+    match dice.next_below(10) {
         // Swap with a link and back, as fast as possible.
         0..=3 => {
             let _ = symlink(dice.pick(targets), &aside);
@@ -199,7 +199,7 @@ impl<'a> Campaign<'a> {
         self.swapping = kept;
         end_all(due).await;
         while self.swapping.len() < SWAPPING_RUNS {
-            self.repair();
+            self.recreate_directories();
             let targets =
                 ["home/.ssh", "home", "home/outside", "state", "state/run", "home/shop/deploy/secrets", ""];
             let targets = targets.map(|name| self.harness.path(name).display().to_string());
@@ -211,12 +211,12 @@ impl<'a> Campaign<'a> {
             let spool = self.next_spool();
             let run = self.supervisor.start(&spool, &plan).await.unwrap();
             self.swapping.push((run, Instant::now() + SWAPPING_FOR));
-            self.dice.below(1);
+            self.dice.next_below(1);
         }
     }
 
     /// Recreates the directories that a run needs to start, after a swap has removed them.
-    fn repair(&self) {
+    fn recreate_directories(&self) {
         for name in WORKSPACES.into_iter().chain([".git/hooks"]) {
             let _ = make_directories(&self.harness.workspace(), name);
         }
@@ -224,11 +224,11 @@ impl<'a> Campaign<'a> {
 
     /// Starts a run somewhere in the workspace, lets it try all escapes, and checks the result.
     async fn start_one(&mut self) {
-        self.repair();
+        self.recreate_directories();
         let (shop, outside) = (self.harness.workspace(), self.harness.path("home/outside"));
         let workspace = shop.join(self.dice.pick(&WORKSPACES));
         let preset = *self.dice.pick(&[Preset::Workspace, Preset::Workspace, Preset::Observe]);
-        let namespaces = self.dice.below(4) > 0;
+        let namespaces = self.dice.next_below(4) > 0;
         let mut confinement = Confinement { namespaces, ..self.confinement(preset) };
         confinement.bounds.file_bytes = Some(1 << 20);
         for root in confinement.roots.iter_mut().filter(|root| root.path == shop) {
@@ -277,12 +277,12 @@ impl<'a> Campaign<'a> {
             assert!(worked.is_empty(), "{worked:?} in {plan:?}");
             self.started += 1;
         }
-        self.judge();
+        self.verify();
         fs::remove_dir_all(&spool).unwrap();
     }
 
     /// Checks from outside that nothing has changed.
-    fn judge(&mut self) {
+    fn verify(&mut self) {
         for name in ["home/.ssh/id", "home/outside/file", "state/database"] {
             assert_eq!(fs::read_to_string(self.harness.path(name)).unwrap(), "as it was", "{name}");
         }
@@ -295,7 +295,7 @@ impl<'a> Campaign<'a> {
 
     async fn stop(&mut self) {
         end_all(std::mem::take(&mut self.swapping)).await;
-        self.judge();
+        self.verify();
         let left = PLANTS.map(|name| self.harness.workspace().join(name));
         let left: Vec<_> = left.iter().filter(|path| path.symlink_metadata().is_ok()).collect();
         assert!(left.is_empty(), "left behind: {left:?}");

@@ -203,12 +203,12 @@ fn hidden_path_is_hidden_by_every_name() {
             "--nocapture",
         ]);
         let output = again.env(MOUNTED, "yes").output().unwrap();
-        let said = String::from_utf8_lossy(&output.stdout);
+        let stdout = String::from_utf8_lossy(&output.stdout);
         if String::from_utf8_lossy(&output.stderr).contains("unshare failed") {
             println!("SKIPPED: no mounts can be made here");
             return;
         }
-        assert!(output.status.success() && said.contains("1 passed"), "{output:?}");
+        assert!(output.status.success() && stdout.contains("1 passed"), "{output:?}");
         return;
     }
     Harness::run_test(async |harness: &Harness| {

@@ -26,38 +26,38 @@ pub fn run_if_asked() -> Option<ExitCode> {
         return None;
     }
     for line in args {
-        let (way, host) = line.split_once(' ')?;
-        let came = match way {
-            "direct" => directly(host),
+        let (method, host) = line.split_once(' ')?;
+        let result = match method {
+            "direct" => connect_directly(host),
             "datagram" => UdpSocket::bind("0.0.0.0:0")
                 .and_then(|socket| socket.send_to(b"x", host))
                 .map(|_| "sent".into()),
-            _ => through_the_proxy(host),
+            _ => connect_through_proxy(host),
         };
-        println!("{line}: {}", came.unwrap_or_else(|error| format!("error: {error}")).trim());
+        println!("{line}: {}", result.unwrap_or_else(|error| format!("error: {error}")).trim());
     }
     println!("exceptions: {:?}", std::env::var("NO_PROXY"));
     Some(ExitCode::SUCCESS)
 }
 
-fn directly(host: &str) -> std::io::Result<String> {
+fn connect_directly(host: &str) -> std::io::Result<String> {
     let address: SocketAddr = host.parse().map_err(std::io::Error::other)?;
-    talk(TcpStream::connect_timeout(&address, Duration::from_secs(5))?, "hello")
+    send_and_receive(TcpStream::connect_timeout(&address, Duration::from_secs(5))?, "hello")
 }
 
-fn through_the_proxy(host: &str) -> std::io::Result<String> {
+fn connect_through_proxy(host: &str) -> std::io::Result<String> {
     let proxy = std::env::var("https_proxy").map_err(std::io::Error::other)?;
     let stream = TcpStream::connect(proxy.trim_start_matches("http://"))?;
-    let said = talk(stream, &format!("CONNECT {host} HTTP/1.1\r\nHost: {host}\r\n\r\nhello"))?;
-    Ok(said.split_whitespace().skip(1).collect::<Vec<_>>().join(" "))
+    let output = send_and_receive(stream, &format!("CONNECT {host} HTTP/1.1\r\nHost: {host}\r\n\r\nhello"))?;
+    Ok(output.split_whitespace().skip(1).collect::<Vec<_>>().join(" "))
 }
 
-fn talk(mut stream: TcpStream, words: &str) -> std::io::Result<String> {
-    stream.write_all(words.as_bytes())?;
+fn send_and_receive(mut stream: TcpStream, request: &str) -> std::io::Result<String> {
+    stream.write_all(request.as_bytes())?;
     stream.shutdown(Shutdown::Write)?;
-    let mut said = String::new();
-    stream.read_to_string(&mut said)?;
-    Ok(said)
+    let mut reply = String::new();
+    stream.read_to_string(&mut reply)?;
+    Ok(reply)
 }
 
 /// Starts a server on loopback that replies to each connection and counts them.
@@ -67,22 +67,26 @@ fn listening() -> (SocketAddr, TcpListener) {
     let own = listener.try_clone().unwrap();
     thread::spawn(move || {
         while let Ok((mut stream, _)) = own.accept() {
-            let mut heard = [0; 100];
-            let count = stream.read(&mut heard).unwrap_or_default();
-            let _ = stream.write_all(b"heard ").and_then(|()| stream.write_all(&heard[..count]));
+            let mut received = [0; 100];
+            let count = stream.read(&mut received).unwrap_or_default();
+            let _ = stream.write_all(b"heard ").and_then(|()| stream.write_all(&received[..count]));
         }
     });
     (address, listener)
 }
 
 /// Lets an agent connect. Returns the result of each connection, and the report.
-async fn asks(harness: &Harness, confinement: Confinement, asked: &[String]) -> (String, RunReport) {
-    let args: Vec<&str> = std::iter::once(ASK).chain(asked.iter().map(String::as_str)).collect();
+async fn connect_from_agent(
+    harness: &Harness,
+    confinement: Confinement,
+    targets: &[String],
+) -> (String, RunReport) {
+    let args: Vec<&str> = std::iter::once(ASK).chain(targets.iter().map(String::as_str)).collect();
     let report = harness.run(&harness.plan(confinement, &args)).await;
     (harness.output() + &harness.error(), report)
 }
 
-fn to(hosts: &[String]) -> CallPolicy {
+fn policy_for(hosts: &[String]) -> CallPolicy {
     CallPolicy { network: Network::Hosts(hosts.to_vec()), ..Preset::Workspace.into() }
 }
 
@@ -91,7 +95,7 @@ fn only_listed_host_is_reached_through_proxy() {
         let (listed, _one) = listening();
         let silent = TcpListener::bind("127.0.0.1:0").unwrap();
         let other = silent.local_addr().unwrap();
-        let asked = [
+        let targets = [
             format!("proxy {listed}"),
             format!("proxy {other}"),
             format!("proxy localhost:{}", listed.port()),
@@ -101,19 +105,21 @@ fn only_listed_host_is_reached_through_proxy() {
             format!("direct {other}"),
             format!("datagram {other}"),
         ];
-        let (said, report) = asks(harness, harness.confinement(to(&[listed.to_string()])), &asked).await;
-        let of = |asked: &str| {
-            let line = said.lines().find(|line| line.starts_with(asked));
-            line.unwrap_or_else(|| panic!("{asked} in {said}")).to_owned()
+        let (output, report) =
+            connect_from_agent(harness, harness.confinement(policy_for(&[listed.to_string()])), &targets)
+                .await;
+        let result_of = |target: &str| {
+            let line = output.lines().find(|line| line.starts_with(target));
+            line.unwrap_or_else(|| panic!("{target} in {output}")).to_owned()
         };
-        assert!(of(&asked[0]).ends_with("200 Connection established heard hello"), "{said}");
-        for refused in &asked[1..5] {
-            assert!(of(refused).contains(": 403 Forbidden"), "{said}");
+        assert!(result_of(&targets[0]).ends_with("200 Connection established heard hello"), "{output}");
+        for refused in &targets[1..5] {
+            assert!(result_of(refused).contains(": 403 Forbidden"), "{output}");
         }
-        for direct in &asked[5..7] {
-            assert!(of(direct).contains("error: "), "{said}");
+        for direct in &targets[5..7] {
+            assert!(result_of(direct).contains("error: "), "{output}");
         }
-        assert!(said.contains("exceptions: Ok(\"\")"), "{said}");
+        assert!(output.contains("exceptions: Ok(\"\")"), "{output}");
         silent.set_nonblocking(true).unwrap();
         assert!(silent.accept().is_err(), "who is not listed was reached");
         let confined = confined(&report);
@@ -123,7 +129,11 @@ fn only_listed_host_is_reached_through_proxy() {
         let network = confined.safeguards.iter().find(|safeguard| safeguard.name == SafeguardName::Network);
         assert_eq!(network.unwrap().enforcement, Enforcement::Full);
         let tried = confined.proof.as_ref().unwrap().escapes.iter();
-        assert!(tried.filter(|way| way.tried == "connect to a port outside").all(|way| way.stopped));
+        assert!(
+            tried
+                .filter(|attempt| attempt.tried == "connect to a port outside")
+                .all(|attempt| attempt.stopped)
+        );
     });
 }
 
@@ -131,10 +141,13 @@ fn listed_name_of_this_machine_is_not_reached() {
     Harness::run_test(async |harness: &Harness| {
         let (address, _listener) = listening();
         let name = format!("localhost:{}", address.port());
-        let (said, report) =
-            asks(harness, harness.confinement(to(std::slice::from_ref(&name))), &[format!("proxy {name}")])
-                .await;
-        assert!(said.contains("403 Forbidden"), "{said}");
+        let (output, report) = connect_from_agent(
+            harness,
+            harness.confinement(policy_for(std::slice::from_ref(&name))),
+            &[format!("proxy {name}")],
+        )
+        .await;
+        assert!(output.contains("403 Forbidden"), "{output}");
         assert!(confined(&report).refused_hosts[0].starts_with(&name), "{report:?}");
     });
 }
@@ -142,10 +155,11 @@ fn listed_name_of_this_machine_is_not_reached() {
 fn hosts_are_blocked_and_reported_without_namespaces() {
     Harness::run_test(async |harness: &Harness| {
         let (address, _listener) = listening();
-        let policy = CallPolicy { requirement: Requirement::BestEffort, ..to(&[address.to_string()]) };
+        let policy =
+            CallPolicy { requirement: Requirement::BestEffort, ..policy_for(&[address.to_string()]) };
         let confinement = Confinement { namespaces: false, ..harness.confinement(policy) };
-        let (said, report) = asks(harness, confinement, &[format!("direct {address}")]).await;
-        assert!(said.contains("error: "), "{said}");
+        let (output, report) = connect_from_agent(harness, confinement, &[format!("direct {address}")]).await;
+        assert!(output.contains("error: "), "{output}");
         let network =
             confined(&report).safeguards.iter().find(|safeguard| safeguard.name == SafeguardName::Network);
         assert!(network.unwrap().why.contains("named hosts need bubblewrap"), "{report:?}");

@@ -40,7 +40,7 @@ fn in_a_cgroup(harness: &Harness, script: &str) -> RunPlan {
     bounded(harness, Requirement::BestEffort, bounds, script)
 }
 
-fn held(report: &RunReport, name: SafeguardName) -> (Enforcement, &str) {
+fn safeguard(report: &RunReport, name: SafeguardName) -> (Enforcement, &str) {
     let found = confined(report).safeguards.iter().find(|safeguard| safeguard.name == name).unwrap();
     (found.enforcement, &found.why)
 }
@@ -105,7 +105,7 @@ fn memory_limit_is_enforced() {
         let plan =
             bounded(harness, Requirement::Require, bounds, "head -c 400000000 /dev/zero | tail -n 1 | wc -c");
         let report = harness.run(&plan).await;
-        assert_eq!(held(&report, SafeguardName::Memory).0, Enforcement::Full);
+        assert_eq!(safeguard(&report, SafeguardName::Memory).0, Enforcement::Full);
         assert!(!harness.output().contains("400000000"), "{}", harness.output());
         assert_ne!(report.exit, Some(Exit::Code(0)), "{}", harness.error());
     });
@@ -119,7 +119,7 @@ fn process_limit_is_enforced_for_root() {
         let bounds = Bounds { processes: Some(20), ..Bounds::default() };
         let script = "i=0; while [ $i -lt 60 ]; do sleep 100 & i=$((i+1)); done; echo all";
         let report = harness.run(&bounded(harness, Requirement::Require, bounds, script)).await;
-        assert_eq!(held(&report, SafeguardName::ProcessCount).0, Enforcement::Full);
+        assert_eq!(safeguard(&report, SafeguardName::ProcessCount).0, Enforcement::Full);
         assert!(!harness.output().contains("all"), "{}", harness.output());
     });
 }
@@ -132,7 +132,7 @@ fn unenforceable_memory_limit_is_reported_or_rejected() {
         }
         let bounds = Bounds { memory_bytes: Some(64 << 20), ..Bounds::default() };
         let report = harness.run(&bounded(harness, Requirement::BestEffort, bounds, "true")).await;
-        let (hold, why) = held(&report, SafeguardName::Memory);
+        let (hold, why) = safeguard(&report, SafeguardName::Memory);
         assert!(hold == Enforcement::None && why.contains("cgroup"), "{why}");
         fs::remove_dir_all(harness.spool()).unwrap();
         let report = harness.run(&bounded(harness, Requirement::Require, bounds, "true")).await;

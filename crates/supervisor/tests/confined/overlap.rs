@@ -95,7 +95,7 @@ fn in_workspace<const N: usize>(harness: &Harness, names: [&str; N]) -> Vec<Path
 }
 
 /// Waits until a path is gone, and creates it again.
-fn once_gone(path: &str, create: &str) -> String {
+fn recreate_when_gone(path: &str, create: &str) -> String {
     format!("echo up; while [ -e {path} ]; do sleep 0.01; done; {create}; echo again")
 }
 
@@ -133,7 +133,7 @@ async fn run_both(
 
 fn files_in_both(tier: fn(RunPlan) -> RunPlan) {
     Harness::run_test(async |harness: &Harness| {
-        let scripts = (FILES.to_owned(), once_gone(".vscode", FILES));
+        let scripts = (FILES.to_owned(), recreate_when_gone(".vscode", FILES));
         let expected = in_workspace(harness, [".claude", ".envrc", ".mcp.json", ".vscode"]);
         assert_eq!(run_both(harness, scripts, tier).await, [expected.clone(), expected.clone()]);
         assert!(expected.iter().all(|path| !path.exists()));
@@ -154,7 +154,7 @@ fn repository_that_both_runs_create_is_moved() {
         // Beside the repository, a directory that git would treat as one if the repository were gone.
         let create = "git init -q . && git config core.fsmonitor evil && echo evil > .git/hooks/pre-commit; \
                       echo 'ref: refs/heads/main' > HEAD";
-        let scripts = (create.to_owned(), once_gone(".git", create));
+        let scripts = (create.to_owned(), recreate_when_gone(".git", create));
         let expected = in_workspace(harness, [".git", "HEAD"]);
         assert_eq!(run_both(harness, scripts, |plan| plan).await, [expected.clone(), expected.clone()]);
         assert!(expected.iter().all(|path| !path.exists()));
@@ -164,7 +164,7 @@ fn repository_that_both_runs_create_is_moved() {
 fn submodule_that_both_runs_prepare_is_moved() {
     Harness::run_test(async |harness: &Harness| {
         let create = "mkdir -p .git/modules/lib && echo evil > .git/modules/lib/config";
-        let scripts = (create.to_owned(), once_gone(".git/modules/lib", create));
+        let scripts = (create.to_owned(), recreate_when_gone(".git/modules/lib", create));
         let expected = in_workspace(harness, [".git/modules/lib"]);
         assert_eq!(run_both(harness, scripts, |plan| plan).await, [expected.clone(), expected.clone()]);
         assert!(!expected[0].exists());
@@ -174,7 +174,7 @@ fn submodule_that_both_runs_prepare_is_moved() {
 fn rebase_that_both_runs_prepare_is_moved() {
     Harness::run_test(async |harness: &Harness| {
         let create = "mkdir .git/rebase-merge && echo exec evil > .git/rebase-merge/git-rebase-todo";
-        let scripts = (create.to_owned(), once_gone(".git/rebase-merge", create));
+        let scripts = (create.to_owned(), recreate_when_gone(".git/rebase-merge", create));
         let expected = in_workspace(harness, [".git/rebase-merge"]);
         assert_eq!(run_both(harness, scripts, |plan| plan).await, [expected.clone(), expected.clone()]);
         assert!(!expected[0].exists());
@@ -185,7 +185,7 @@ fn nested_repository_that_both_runs_create_is_moved() {
     Harness::run_test(async |harness: &Harness| {
         fs::create_dir(harness.workspace().join("lib")).unwrap();
         let create = "git init -q lib && git -C lib config core.fsmonitor evil";
-        let scripts = (create.to_owned(), once_gone("lib/.git", create));
+        let scripts = (create.to_owned(), recreate_when_gone("lib/.git", create));
         let expected = in_workspace(harness, ["lib/.git"]);
         assert_eq!(run_both(harness, scripts, |plan| plan).await, [expected.clone(), expected.clone()]);
         assert!(!expected[0].exists());
@@ -196,7 +196,8 @@ fn files_are_moved_when_the_first_run_is_killed() {
     Harness::run_test(async |harness: &Harness| {
         let first =
             Beside::start(harness, "first", &harness.shell(&format!("{FILES}; {UNTIL_STOPPED}"))).await;
-        let second = Beside::start(harness, "second", &harness.shell(&once_gone(".vscode", FILES))).await;
+        let second =
+            Beside::start(harness, "second", &harness.shell(&recreate_when_gone(".vscode", FILES))).await;
         first.kill_supervisor().await;
         let first = first.wait().await;
         assert_eq!(first.end, End::SupervisorLost);
@@ -212,7 +213,7 @@ fn run_above_the_workspace_of_another_moves_its_files() {
         let first =
             Beside::start(harness, "first", &harness.shell(&format!("{FILES}; {UNTIL_STOPPED}"))).await;
         let above = harness.path("home");
-        let script = once_gone("shop/.envrc", "echo x > shop/.envrc");
+        let script = recreate_when_gone("shop/.envrc", "echo x > shop/.envrc");
         let plan = change(harness.shell(&script), |mut confinement| {
             confinement.roots.push(PolicyRoot::writable(&above));
             Confinement { home: None, hidden: Vec::new(), ..confinement }

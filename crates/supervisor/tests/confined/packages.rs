@@ -80,15 +80,15 @@ impl Tool {
     /// Runs a script that must succeed, and returns its output.
     async fn run(&self, harness: &Harness, env: &[(&str, String)], script: &str) -> String {
         let report = harness.run(&self.plan(harness, env, script)).await;
-        let (said, error) = (harness.output(), harness.error());
+        let (output, error) = (harness.output(), harness.error());
         assert_eq!(
             report.exit,
             Some(Exit::Code(0)),
-            "namespaces {}: {said}\n{error}\n{report:?}",
+            "namespaces {}: {output}\n{error}\n{report:?}",
             self.namespaces
         );
         fs::remove_dir_all(harness.spool()).unwrap();
-        said
+        output
     }
 }
 
@@ -176,14 +176,14 @@ fn npm_cache_is_shared_by_later_calls() {
         let local = harness.path("home/local");
         let script =
             format!("{install} && npm install --no-audit {} && node node_modules/heron", local.display());
-        let said = tool.run(harness, &[], &script).await;
-        assert!(said.ends_with("heron\n"), "{said}");
+        let output = tool.run(harness, &[], &script).await;
+        assert!(output.ends_with("heron\n"), "{output}");
         assert!(is_filled(&harness.path("state/caches/workspace/npm/_cacache")));
         // The next call has another workspace and no registry.
         fs::remove_dir_all(harness.workspace()).unwrap();
         fs::create_dir_all(harness.workspace()).unwrap();
-        let said = tool.run(harness, &[], &format!("{install} --offline && node node_modules/heron")).await;
-        assert!(said.ends_with("heron\n"), "{said}");
+        let output = tool.run(harness, &[], &format!("{install} --offline && node node_modules/heron")).await;
+        assert!(output.ends_with("heron\n"), "{output}");
     });
 }
 
@@ -210,8 +210,8 @@ fn cargo_builds_git_dependency_with_user_config() {
         write(harness.workspace().join("Cargo.toml"), &manifest);
         let main = "fn main() { println!(\"{} {}\", dep::WORD, env!(\"FROM_USER\")); }";
         write(harness.workspace().join("src/main.rs"), main);
-        let said = tool.run(harness, &[("RUSTUP_HOME", rustup.clone())], "cargo run -q").await;
-        assert_eq!(said, "heron and the user's own\n");
+        let output = tool.run(harness, &[("RUSTUP_HOME", rustup.clone())], "cargo run -q").await;
+        assert_eq!(output, "heron and the user's own\n");
         assert!(is_filled(&harness.path("state/caches/workspace/cargo/git/db")));
         let names: Vec<_> = fs::read_dir(harness.path("home/.cargo")).unwrap().flatten().collect();
         assert_eq!(names.len(), 1, "{names:?}");
@@ -229,10 +229,10 @@ fn pip_installs_from_an_index_into_an_environment() {
         let script = format!(
             "python3 -m venv env\nenv/bin/pip install -q --disable-pip-version-check --index-url={index}/simple heron\ntouch $(env/bin/pip cache dir)/written\nenv/bin/pip cache dir\nenv/bin/python -c 'import heron; print(heron.WORD)'"
         );
-        let said = tool.run(harness, &[], &script).await;
-        assert!(said.ends_with("heron\n"), "{said}");
+        let output = tool.run(harness, &[], &script).await;
+        assert!(output.ends_with("heron\n"), "{output}");
         // Pip does not cache downloads over plain HTTP, so its own message has to suffice.
-        assert!(said.contains(harness.path("state/caches/workspace/pip").to_str().unwrap()), "{said}");
+        assert!(output.contains(harness.path("state/caches/workspace/pip").to_str().unwrap()), "{output}");
     });
 }
 
@@ -245,8 +245,8 @@ fn uv_installs_a_wheel_into_an_environment() {
         let script = format!(
             "uv venv -q --offline .venv\nuv pip install -q --no-index --find-links={wheels} heron\n.venv/bin/python -c 'import heron; print(heron.WORD)'"
         );
-        let said = tool.run(harness, &[], &script).await;
-        assert_eq!(said, "heron\n");
+        let output = tool.run(harness, &[], &script).await;
+        assert_eq!(output, "heron\n");
         assert!(is_filled(&harness.path("state/caches/workspace/uv")));
     });
 }
@@ -277,8 +277,8 @@ fn go_cache_of_build_can_be_swept() {
             ("GOTOOLCHAIN", "local".to_owned()),
             ("CGO_ENABLED", "0".to_owned()),
         ];
-        let said = tool.run(harness, &env, "go build -o app . && ./app").await;
-        assert_eq!(said, "heron\n");
+        let output = tool.run(harness, &env, "go build -o app . && ./app").await;
+        assert_eq!(output, "heron\n");
         let cache = harness.path("state/caches/workspace/go/pkg/mod/example.com");
         assert!(is_filled(&cache));
         let swept = supervisor::sweep_caches(&harness.path("state/caches"), 0).unwrap();

@@ -17,14 +17,14 @@ testkit::tests![
 
 const SHORT: Option<Duration> = Some(Duration::from_millis(400));
 
-async fn end(harness: &Harness, script: &str, limits: Limits) -> End {
+async fn run_end(harness: &Harness, script: &str, limits: Limits) -> End {
     let plan = harness.agent(script);
     harness.run(&RunPlan { limits: Limits { grace: plan.limits.grace, ..limits }, ..plan }).await.end
 }
 
 fn silent_agent_meets_start_deadline() {
     Harness::run_test(async |harness: &Harness| {
-        let end = end(harness, "hang", Limits { start: SHORT, ..Limits::default() }).await;
+        let end = run_end(harness, "hang", Limits { start: SHORT, ..Limits::default() }).await;
         assert_eq!(end, End::Deadline { which: Deadline::Start });
     });
 }
@@ -32,7 +32,7 @@ fn silent_agent_meets_start_deadline() {
 fn silent_agent_without_start_limit_meets_idle_deadline() {
     Harness::run_test(async |harness: &Harness| {
         let wall = Some(Duration::from_mins(1));
-        let end = end(harness, "hang", Limits { idle: SHORT, wall, ..Limits::default() }).await;
+        let end = run_end(harness, "hang", Limits { idle: SHORT, wall, ..Limits::default() }).await;
         assert_eq!(end, End::Deadline { which: Deadline::Idle });
     });
 }
@@ -40,7 +40,8 @@ fn silent_agent_without_start_limit_meets_idle_deadline() {
 fn agent_that_falls_silent_meets_idle_deadline() {
     Harness::run_test(async |harness: &Harness| {
         let start = Some(Duration::from_mins(1));
-        let end = end(harness, "say hello\nhang", Limits { start, idle: SHORT, ..Limits::default() }).await;
+        let end =
+            run_end(harness, "say hello\nhang", Limits { start, idle: SHORT, ..Limits::default() }).await;
         assert_eq!(end, End::Deadline { which: Deadline::Idle });
         assert_eq!(harness.text(), "hello\n");
     });
@@ -50,7 +51,7 @@ fn printing_agent_meets_wall_deadline() {
     Harness::run_test(async |harness: &Harness| {
         let idle = Some(Duration::from_mins(1));
         let limits = Limits { start: idle, idle, wall: SHORT, ..Limits::default() };
-        let end = end(harness, "stream 100000 10 10ms", limits).await;
+        let end = run_end(harness, "stream 100000 10 10ms", limits).await;
         assert_eq!(end, End::Deadline { which: Deadline::Wall });
         assert!(!harness.output().is_empty());
     });

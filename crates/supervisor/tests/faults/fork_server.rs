@@ -64,8 +64,8 @@ fn supervisors_are_forked_by_fork_server() {
         for name in ["second", "third"] {
             let run = start(harness, &supervisor, name, "spawn setsid\nanswer two\nhang").await;
             assert_eq!(parent_of(run.supervisor().unwrap().pid), Some(fork_server));
-            let said = || std::fs::read_to_string(run.spool().output()).unwrap();
-            eventually_async("it has answered", async || said() == "two\n").await;
+            let output = || std::fs::read_to_string(run.spool().output()).unwrap();
+            eventually_async("it has answered", async || output() == "two\n").await;
             run.stop().unwrap();
             let ended = report(&run).await;
             assert_eq!((ended.end, ended.descendants_ended), (End::Stopped, 1));

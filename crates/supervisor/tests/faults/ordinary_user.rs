@@ -40,11 +40,11 @@ fn run_as_nobody(name: &str) -> Result<(), Failed> {
         .env("HOME", &own)
         .current_dir(&own)
         .output()?;
-    let said = String::from_utf8_lossy(&output.stdout);
-    if output.status.success() && said.contains("1 passed") {
+    let stdout = String::from_utf8_lossy(&output.stdout);
+    if output.status.success() && stdout.contains("1 passed") {
         return Ok(());
     }
-    Err(Failed::from(format!("{}\n{said}\n{}", output.status, String::from_utf8_lossy(&output.stderr))))
+    Err(Failed::from(format!("{}\n{stdout}\n{}", output.status, String::from_utf8_lossy(&output.stderr))))
 }
 
 fn copy(from: &Path, to: &Path) -> std::io::Result<()> {

@@ -38,10 +38,10 @@ fn fifo_in_place_of_spool_file_does_not_block() {
         for name in ["stdin", "output", "error", "plan.json"] {
             let spool = harness.directory().join(name);
             let plan = harness.agent("answer done");
-            let laid = supervisor.prepare(&spool, &plan).unwrap();
+            let prepared = supervisor.prepare(&spool, &plan).unwrap();
             fs::remove_file(spool.join(name)).unwrap();
             mknodat(CWD, spool.join(name), FileType::Fifo, Mode::RWXU, 0).unwrap();
-            let end = match laid.start().await {
+            let end = match prepared.start().await {
                 Ok(run) => Some(run.wait().await.unwrap().end),
                 Err(StartError::GaveUp { .. }) => None,
                 Err(error) => panic!("{name}: {error:?}"),
@@ -113,9 +113,9 @@ fn run_in_mount_namespace(test: &str) {
         .args(["--exact", test, "--nocapture"])
         .output()
         .unwrap();
-    let said =
+    let stdout =
         format!("{}{}", String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
-    assert!(output.status.success() && said.contains("1 passed"), "{said}");
+    assert!(output.status.success() && stdout.contains("1 passed"), "{stdout}");
 }
 
 fn deleted_spool_ends_run() {
@@ -189,11 +189,11 @@ fn failed_start_leaves_no_secret() {
         fs::create_dir(harness.spool()).unwrap();
         let error = Supervisor::at("/nowhere").start(&harness.spool(), &plan).await.unwrap_err();
         assert!(matches!(error, StartError::Spawn { .. }), "{error:?}");
-        assert!(!holds(&harness.spool(), b"canary-4711"));
+        assert!(!contains(&harness.spool(), b"canary-4711"));
         // A program that is no supervisor prints nothing.
         let error = Supervisor::at("/bin/true").start(&harness.spool(), &plan).await.unwrap_err();
         assert!(matches!(error, StartError::GaveUp { .. }), "{error:?}");
-        assert!(!holds(&harness.spool(), b"canary-4711"));
+        assert!(!contains(&harness.spool(), b"canary-4711"));
     });
 }
 
@@ -202,11 +202,11 @@ fn dropped_prepared_run_leaves_nothing() {
         let supervisor = Supervisor::this_program().unwrap();
         let mut plan = harness.agent("answer hello");
         plan.private_files.insert("secret".into(), b"token".to_vec());
-        let laid = supervisor.prepare(&harness.spool(), &plan).unwrap();
+        let prepared = supervisor.prepare(&harness.spool(), &plan).unwrap();
         assert!(harness.spool().join("private/secret").exists());
         let again = supervisor.prepare(&harness.spool(), &plan);
         assert!(matches!(again, Err(StartError::Spool(SpoolError::Taken { .. }))), "{again:?}");
-        drop(laid);
+        drop(prepared);
         assert!(!harness.spool().exists());
         assert!(matches!(attach(&harness.spool()).await, Err(AttachError::NoRun { .. })));
         // A directory that existed before stays.
@@ -223,11 +223,11 @@ fn dropped_prepared_run_leaves_nothing() {
 fn supervisor_creates_files_missing_from_older_starter() {
     Harness::run_test(async |harness: &Harness| {
         let supervisor = Supervisor::this_program().unwrap();
-        let laid = supervisor.prepare(&harness.spool(), &harness.agent("answer hello")).unwrap();
+        let prepared = supervisor.prepare(&harness.spool(), &harness.agent("answer hello")).unwrap();
         for name in ["output", "error", "status.next"] {
             fs::remove_file(harness.spool().join(name)).unwrap();
         }
-        let report = laid.start().await.unwrap().wait().await.unwrap();
+        let report = prepared.start().await.unwrap().wait().await.unwrap();
         assert_eq!((report.end, harness.text().as_str()), (End::Exited, "hello\n"));
     });
 }
@@ -294,13 +294,13 @@ fn secrets_are_removed_with_run() {
         plan.private_files.insert("mcp.json".into(), b"canary-4712".to_vec());
         let run = harness.start(&plan).await;
         assert!(
-            !holds(&harness.spool(), b"canary-4711"),
+            !contains(&harness.spool(), b"canary-4711"),
             "the environment stays on the disk while the agent runs"
         );
-        assert!(holds(&harness.spool(), b"canary-4712"));
+        assert!(contains(&harness.spool(), b"canary-4712"));
         run.stop().unwrap();
         run.wait().await.unwrap();
-        assert!(!holds(&harness.spool(), b"canary-4712"));
+        assert!(!contains(&harness.spool(), b"canary-4712"));
         let left = fs::read_dir(harness.spool())
             .unwrap()
             .map(|entry| entry.unwrap().file_name().into_string().unwrap());
@@ -310,11 +310,11 @@ fn secrets_are_removed_with_run() {
     });
 }
 
-fn holds(directory: &Path, needle: &[u8]) -> bool {
+fn contains(directory: &Path, needle: &[u8]) -> bool {
     fs::read_dir(directory).unwrap().any(|entry| {
         let path = entry.unwrap().path();
         if path.is_dir() {
-            return holds(&path, needle);
+            return contains(&path, needle);
         }
         fs::read(path).unwrap().windows(needle.len()).any(|window| window == needle)
     })
