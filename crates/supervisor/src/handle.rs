@@ -18,7 +18,7 @@ use tokio::time::{sleep, sleep_until};
 use crate::error::{SpoolError, is_resource_exhaustion};
 use crate::os::{self, DeadSupervisor, ProcessHandle, ProcessInfo, Survivors};
 use crate::readiness::register_readable;
-use crate::recovery::{RecoverError, is_final, kill_with_tree, recover_run, sweep};
+use crate::recovery::{RunRecoveryError, is_final, kill_with_tree, recover_run, sweep};
 use crate::spool::Spool;
 use crate::status_pipe::StatusPipe;
 use crate::watchdog::{Measure, Observed, Watchdog};
@@ -291,15 +291,15 @@ impl RunHandle {
         }
     }
 
-    fn recover(&self) -> Result<RunReport, RecoverError> {
+    fn recover(&self) -> Result<RunReport, RunRecoveryError> {
         let observed_exit = self.supervisor.is_some();
         let end = self.forced_end.get().cloned().unwrap_or(End::SupervisorLost);
         let recovered = recover_run(self.spool.directory(), observed_exit, &end);
-        if let Err(RecoverError::Open { .. } | RecoverError::NoRun { .. }) = &recovered {
+        if let Err(RunRecoveryError::Open { .. } | RunRecoveryError::NoRun { .. }) = &recovered {
             // The spool is gone, but the run id and the supervisor are known from memory.
             let dead = self.identity.map(|identity| DeadSupervisor { identity, observed_exit });
             let survivors = Survivors::new(self.id, dead);
-            sweep(|| survivors.kill()).map_err(RecoverError::Sweep)?;
+            sweep(|| survivors.kill()).map_err(RunRecoveryError::Sweep)?;
         }
         recovered
     }
@@ -371,7 +371,7 @@ pub enum WaitError {
     Spool(#[from] SpoolError),
     /// The supervisor left no report, and the recovery failed.
     #[error(transparent)]
-    Recover(#[from] RecoverError),
+    Recover(#[from] RunRecoveryError),
     /// The supervisor's process cannot be watched.
     #[error("cannot watch the run")]
     Watch(#[source] io::Error),

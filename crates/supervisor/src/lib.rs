@@ -83,7 +83,7 @@ pub use events::{Events, Offsets, RunEvent};
 pub use handle::{AttachError, Run, StopReply, WaitError, attach};
 pub use os::{ProcessInfo, close_inherited_files};
 pub use program::{main, run_if_asked};
-pub use recovery::{RecoverError, recover, stop_unreadable_run};
+pub use recovery::{RunRecoveryError, recover, stop_unreadable_run};
 pub use regular::{create_regular, open_regular, read_regular};
 pub use sandbox::{CacheSweep, find_bubblewrap, sweep_caches};
 pub use self_test::{NoSandbox, ProvenSandbox};

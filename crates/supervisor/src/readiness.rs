@@ -18,8 +18,8 @@ impl Waitable for InotifyWatch {}
 /// Registers a file with the runtime for read readiness.
 #[expect(unsafe_code, reason = "tokio cannot check that a file keeps its descriptor")]
 pub fn register_readable<T: Waitable>(file: T) -> io::Result<AsyncFd<T>> {
-    // SAFETY: `Waitable` is implemented here for three types only; each owns its descriptor, never replaces it, and closes it
-    // when it is dropped.
+    // SAFETY: `Waitable` is implemented here for three types only; each owns its descriptor, never replaces it, and
+    // closes it when it is dropped.
     unsafe { AsyncFd::register_with_interest(file, Interest::READABLE) }.map_err(io::Error::from)
 }
 

@@ -35,7 +35,7 @@ const MAX_PASSES: u32 = 40;
 /// error.
 ///
 /// Blocks until the processes are dead, ten seconds at most. Safe to call concurrently from any number of programs.
-pub fn recover(directory: &Path) -> Result<RunReport, RecoverError> {
+pub fn recover(directory: &Path) -> Result<RunReport, RunRecoveryError> {
     recover_run(directory, false, &End::SupervisorLost)
 }
 
@@ -84,15 +84,15 @@ pub(crate) fn recover_run(
     directory: &Path,
     observed_exit: bool,
     end: &End,
-) -> Result<RunReport, RecoverError> {
+) -> Result<RunReport, RunRecoveryError> {
     // The lock excludes supervisors and other recoveries.
     let locked = lock_spool(&Spool::at(directory))?;
-    let boot_id = os::boot_id().map_err(RecoverError::Sweep)?;
+    let boot_id = os::boot_id().map_err(RunRecoveryError::Sweep)?;
     let status = match locked.status()? {
         Some(status) => status,
         None => match locked.manifest()? {
             Some(manifest) => placeholder_status(manifest.run_id, boot_id),
-            None => return Err(RecoverError::NoRun { directory: directory.into() }),
+            None => return Err(RunRecoveryError::NoRun { directory: directory.into() }),
         },
     };
     let dead = DeadSupervisor { identity: status.supervisor, observed_exit };
@@ -103,12 +103,12 @@ pub(crate) fn recover_run(
         }
         RunState::Ended(report) if matches!(report.tree, TreeEnd::LeftAlive { .. }) => {
             let survivors = Survivors::new(status.run_id, dead);
-            let (tree, _) = sweep(|| survivors.kill()).map_err(RecoverError::Sweep)?;
+            let (tree, _) = sweep(|| survivors.kill()).map_err(RunRecoveryError::Sweep)?;
             RunReport { tree, ..report.clone() }
         }
         _ => {
             let survivors = Survivors::new(status.run_id, dead);
-            let (tree, ended) = sweep(|| survivors.kill()).map_err(RecoverError::Sweep)?;
+            let (tree, ended) = sweep(|| survivors.kill()).map_err(RunRecoveryError::Sweep)?;
             // In this boot its processes may have run until now; in an earlier one, no longer than their last output.
             let ran_until = if status.boot_id == boot_id { None } else { locked.last_output_ms() };
             let end = end.clone();
@@ -118,7 +118,7 @@ pub(crate) fn recover_run(
     // Only after the kill: a surviving process could create the paths again.
     let directory = std::path::absolute(directory).unwrap_or_else(|_| directory.to_owned());
     if let Some(guard) =
-        PathGuard::from_spool(&locked, &directory, status.run_id).map_err(RecoverError::Sweep)?
+        PathGuard::from_spool(&locked, &directory, status.run_id).map_err(RunRecoveryError::Sweep)?
     {
         let quarantined = guard.sweep(&locked);
         if let Some(SandboxReport::Confined(confined)) = &mut report.sandbox {
@@ -128,7 +128,7 @@ pub(crate) fn recover_run(
         }
     }
     write_final_status(&locked, status, &report)
-        .map_err(|source| RecoverError::Write { directory, source })?;
+        .map_err(|source| RunRecoveryError::Write { directory, source })?;
     Ok(report)
 }
 
@@ -173,22 +173,22 @@ fn placeholder_status(run_id: RunId, boot_id: &str) -> RunStatus {
 
 /// Waits for the lock on the spool. A living supervisor is an error; a dying one and another recovery release the lock
 /// soon.
-fn lock_spool(spool: &Spool) -> Result<LockedSpool, RecoverError> {
+fn lock_spool(spool: &Spool) -> Result<LockedSpool, RunRecoveryError> {
     let started = Instant::now();
     loop {
-        let open = |source| RecoverError::Open { directory: spool.directory().into(), source };
+        let open = |source| RunRecoveryError::Open { directory: spool.directory().into(), source };
         if let Some(locked) = LockedSpool::try_lock(spool.directory()).map_err(open)? {
             return Ok(locked);
         }
         let alive = match spool.status()? {
             Some(RunStatus { state: RunState::Running { .. }, supervisor, .. }) => {
-                os::is_alive(supervisor).map_err(RecoverError::Sweep)?
+                os::is_alive(supervisor).map_err(RunRecoveryError::Sweep)?
             }
             _ => false,
         };
         let patience = if alive { EXIT_GRACE } else { KILL_TIMEOUT + KILL_TIMEOUT };
         if started.elapsed() > patience {
-            return Err(RecoverError::StillRunning { directory: spool.directory().into() });
+            return Err(RunRecoveryError::StillRunning { directory: spool.directory().into() });
         }
         std::thread::sleep(POLL_INTERVAL);
     }
@@ -253,7 +253,7 @@ fn downgrade_protected_paths(mut sandbox: SandboxReport) -> SandboxReport {
 
 /// An error of the recovery of a run.
 #[derive(Debug, thiserror::Error)]
-pub enum RecoverError {
+pub enum RunRecoveryError {
     /// The supervisor is alive.
     #[error("the supervisor of the run in `{}` is still running", directory.display())]
     StillRunning {
@@ -290,7 +290,7 @@ pub enum RecoverError {
     },
 }
 
-impl RecoverError {
+impl RunRecoveryError {
     /// Returns whether a retry may succeed: the run is alive, or the machine ran out of a resource.
     pub fn is_transient(&self) -> bool {
         match self {

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use model::{End, Exit, RunId, RunLifetime, RunPlan, RunReport, RunState, RunStatus, TreeEnd};
 use rustix::process::{Pid, Signal, kill_process};
-use supervisor::{AttachError, RecoverError, Run, StopReply, WaitError, attach, recover};
+use supervisor::{AttachError, Run, RunRecoveryError, StopReply, WaitError, attach, recover};
 use testkit::{eventually_async, is_running, session_of};
 
 use crate::harness::{Harness, read_to_end, runtime};
@@ -227,7 +227,7 @@ fn survivors_are_killed_without_spool() {
         let run = kill_supervisor(harness).await;
         fs::remove_dir_all(harness.spool()).unwrap();
         let error = run.wait().await.unwrap_err();
-        assert!(matches!(error, WaitError::Recover(RecoverError::Open { .. })), "{error:?}");
+        assert!(matches!(error, WaitError::Recover(RunRecoveryError::Open { .. })), "{error:?}");
         assert!(!harness.descendants().into_iter().any(is_running));
     });
 }
@@ -317,7 +317,7 @@ fn living_supervisor_is_not_recovered() {
     Harness::run_test(async |harness: &Harness| {
         let run = harness.start(&harness.agent("hang")).await;
         let error = recover(&harness.spool()).unwrap_err();
-        assert!(matches!(error, RecoverError::StillRunning { .. }), "{error:?}");
+        assert!(matches!(error, RunRecoveryError::StillRunning { .. }), "{error:?}");
         run.stop().unwrap();
         assert_eq!(run.wait().await.unwrap().end, End::Stopped);
     });

@@ -7,7 +7,9 @@ use std::process::Command;
 
 use model::{End, Exit, RunPlan, RunState, TreeEnd};
 use rustix::fs::{CWD, FileType, Mode, mknodat};
-use supervisor::{AttachError, RecoverError, SpoolError, StartError, Supervisor, WaitError, attach, recover};
+use supervisor::{
+    AttachError, RunRecoveryError, SpoolError, StartError, Supervisor, WaitError, attach, recover,
+};
 use testkit::{eventually_async, is_running};
 
 use crate::harness::{Harness, read_to_end};
@@ -124,7 +126,7 @@ fn deleted_spool_ends_run() {
         eventually_async("the agent is up", async || !harness.descendants().is_empty()).await;
         fs::remove_dir_all(harness.spool()).unwrap();
         let error = run.wait().await.unwrap_err();
-        assert!(matches!(error, WaitError::Recover(RecoverError::Open { .. })), "{error:?}");
+        assert!(matches!(error, WaitError::Recover(RunRecoveryError::Open { .. })), "{error:?}");
         assert!(!harness.descendants().into_iter().any(is_running));
     });
 }
@@ -153,7 +155,7 @@ fn recreated_spool_is_not_touched() {
         assert!(matches!(new.spool().status().unwrap().unwrap().state, RunState::Running { .. }));
         // The files in the directory belong to the other run; only the failed recovery is reported.
         assert!(
-            matches!(supervisors_end, Err(WaitError::Recover(RecoverError::StillRunning { .. }))),
+            matches!(supervisors_end, Err(WaitError::Recover(RunRecoveryError::StillRunning { .. }))),
             "{supervisors_end:?}"
         );
         new.stop().unwrap();
@@ -246,8 +248,8 @@ fn spool_with_run_is_rejected() {
 fn empty_directory_is_no_run() {
     Harness::run_test(async |harness: &Harness| {
         assert!(matches!(attach(harness.directory()).await, Err(AttachError::NoRun { .. })));
-        assert!(matches!(recover(harness.directory()), Err(RecoverError::NoRun { .. })));
-        assert!(matches!(recover(&harness.directory().join("nowhere")), Err(RecoverError::Open { .. })));
+        assert!(matches!(recover(harness.directory()), Err(RunRecoveryError::NoRun { .. })));
+        assert!(matches!(recover(&harness.directory().join("nowhere")), Err(RunRecoveryError::Open { .. })));
     });
 }
 
