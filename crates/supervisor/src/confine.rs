@@ -10,7 +10,10 @@ use std::time::{Duration, Instant};
 use model::{Confinement, NotStarted, NotStartedReason, Quarantined, RunId, RunPlan, SandboxReport};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
-use sandbox::{Job, NestedRepositories, Prepared, Proxy, Refusal, Step, Tier, Word};
+use sandbox::{
+    LaunchStep, LauncherEvent, NestedRepositories, PreparedSandbox, Proxy, SandboxRejection,
+    SandboxedCommand, Tier,
+};
 
 use crate::active_runs::{ActiveRuns, Publication};
 use crate::held::TEMPORARY;
@@ -34,7 +37,7 @@ pub struct Begun {
 /// A sandbox that is ready for an agent.
 #[derive(Debug)]
 pub struct ReadySandbox {
-    pub prepared: Prepared,
+    pub prepared: PreparedSandbox,
     /// The list of paths that other runs must not take for the user's; none where there is no place for it.
     pub publication: Option<Publication>,
 }
@@ -50,8 +53,8 @@ pub fn ready(
     let executable = File::open(os::THIS_PROGRAM).map_err(|error| not_confined(&error.to_string()))?;
     let scratch = confinement.proofs.as_deref().unwrap_or(spool);
     let search_path = plan.env.get("PATH").map_or("", String::as_str);
-    let settled = sandbox::settle(confinement, scratch, executable.as_fd(), search_path)
-        .map_err(|refusal| refused(&refusal))?;
+    let verified = sandbox::select_and_verify(confinement, scratch, executable.as_fd(), search_path)
+        .map_err(|rejection| rejected(&rejection))?;
     if let Some(caches) = &confinement.caches {
         let lease = sandbox::lease_caches(caches).map_err(|error| not_confined(&error.to_string()))?;
         // This process carries out one run, and a lease ends with it, however it ends.
@@ -75,8 +78,18 @@ pub fn ready(
     }
     let others = active.as_ref().map(|active| &active.others[..]);
     let executable = executable.as_fd();
-    let job = Job { confinement, program, args, env, cwd, repositories, others, temporary, executable };
-    let prepared = sandbox::prepare(&job, settled).map_err(|refusal| refused(&refusal))?;
+    let command = SandboxedCommand {
+        confinement,
+        program,
+        args,
+        env,
+        cwd,
+        repositories,
+        others,
+        temporary,
+        executable,
+    };
+    let prepared = sandbox::prepare(&command, verified).map_err(|rejection| rejected(&rejection))?;
     let publication = active.map(|active| active.publish(spool, &prepared.quarantine));
     Ok(ReadySandbox { prepared, publication: publication.transpose().map_err(cannot_list)? })
 }
@@ -94,7 +107,7 @@ pub fn release_caches() {
 
 /// Hears out the one inside until the agent runs.
 pub fn begin(
-    mut prepared: Prepared,
+    mut prepared: PreparedSandbox,
     tree: &mut Tree,
     error: &OwnedFd,
     plan: &RunPlan,
@@ -106,22 +119,22 @@ pub fn begin(
     let mut heard = Vec::new();
     let give_up_at = Instant::now() + PATIENCE;
     let (applied, closed) = loop {
-        let words = Word::read(&heard);
+        let words = LauncherEvent::parse(&heard);
         let failure = words.iter().find_map(|word| match word {
-            Word::Failed { step, errno, message } => Some(failed(*step, *errno, message, plan)),
+            LauncherEvent::Failed { step, errno, message } => Some(failed(*step, *errno, message, plan)),
             _ => None,
         });
         if let Some(failure) = failure {
             return Err(failure);
         }
         let applied = words.iter().find_map(|word| match word {
-            Word::Applied(applied) => Some(*applied),
+            LauncherEvent::RulesApplied(applied) => Some(*applied),
             _ => None,
         });
-        if words.contains(&Word::Started) {
+        if words.contains(&LauncherEvent::AgentStarted) {
             break (applied, false);
         }
-        if hear(&prepared.words, &mut heard, give_up_at).map_err(cannot_hear)? == 0 {
+        if hear(&prepared.events, &mut heard, give_up_at).map_err(cannot_hear)? == 0 {
             break (applied, true);
         }
     };
@@ -129,9 +142,9 @@ pub fn begin(
     let runs = applied.filter(|_| closed == (prepared.tier == Tier::Rules));
     let Some(applied) = runs else { return Err(not_confined(&complaint(error))) };
     let sandbox = SandboxReport::Confined(Box::new(prepared.report(applied)));
-    let proxy = prepared.proxy().map_err(cannot_hear)?;
+    let proxy = prepared.start_proxy().map_err(cannot_hear)?;
     if prepared.tier == Tier::Namespaces {
-        tree.stands_in_a_scaffold(prepared.words, heard).map_err(cannot_hear)?;
+        tree.stands_in_a_scaffold(prepared.events, heard).map_err(cannot_hear)?;
     }
     Ok(Begun { sandbox, proxy })
 }
@@ -165,12 +178,12 @@ fn complaint(error: &OwnedFd) -> String {
     if said.is_empty() { "the sandbox ended before the agent began".to_owned() } else { said }
 }
 
-fn failed(step: Step, errno: Option<i32>, message: &str, plan: &RunPlan) -> NotStarted {
+fn failed(step: LaunchStep, errno: Option<i32>, message: &str, plan: &RunPlan) -> NotStarted {
     let error = errno.map_or_else(|| io::Error::other(message.to_owned()), io::Error::from_raw_os_error);
     match step {
-        Step::Mounts | Step::Rules => not_confined(message),
-        Step::Program => explain(plan, &error),
-        Step::Folder => {
+        LaunchStep::Mounts | LaunchStep::Rules => not_confined(message),
+        LaunchStep::Program => explain(plan, &error),
+        LaunchStep::WorkingDirectory => {
             let reason = match error.kind() {
                 io::ErrorKind::NotFound => NotStartedReason::CwdMissing,
                 io::ErrorKind::NotADirectory => NotStartedReason::CwdNotADirectory,
@@ -183,12 +196,12 @@ fn failed(step: Step, errno: Option<i32>, message: &str, plan: &RunPlan) -> NotS
     }
 }
 
-fn refused(refusal: &Refusal) -> NotStarted {
-    let mut text = refusal.to_string();
-    if let Some(cause) = std::error::Error::source(refusal) {
+fn rejected(rejection: &SandboxRejection) -> NotStarted {
+    let mut text = rejection.to_string();
+    if let Some(cause) = std::error::Error::source(rejection) {
         text = format!("{text}: {cause}");
     }
-    not_confined(&format!("{text}; {}", refusal.hint()))
+    not_confined(&format!("{text}; {}", rejection.hint()))
 }
 
 fn not_confined(why: &str) -> NotStarted {

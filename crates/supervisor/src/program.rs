@@ -30,7 +30,7 @@ pub(crate) const ASKED: &str = "--switchboard-supervisor";
 ///
 /// Must be the first thing that a process does: it closes every other file it was handed.
 pub fn main() -> ExitCode {
-    if let Some(code) = sandbox::run_if_asked() {
+    if let Some(code) = sandbox::run_if_requested() {
         return code;
     }
     supervise(env::args_os().nth(1).as_deref())
@@ -50,7 +50,7 @@ pub fn main() -> ExitCode {
 /// }
 /// ```
 pub fn run_if_asked() -> Option<ExitCode> {
-    if let Some(code) = sandbox::run_if_asked() {
+    if let Some(code) = sandbox::run_if_requested() {
         return Some(code);
     }
     let mut args = env::args_os().skip(1);

@@ -11,7 +11,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use model::{Exit, ProcessIdentity};
 use rustix::io::{Errno, ioctl_fionbio, read};
 use rustix::process::Signal;
-use sandbox::Word;
+use sandbox::LauncherEvent;
 
 use super::identity::{Entry, identity_of, table};
 
@@ -57,8 +57,8 @@ impl Scaffold {
                 Err(_) => self.words = None,
             }
         }
-        Word::read(&self.heard).into_iter().find_map(|word| match word {
-            Word::Ended(exit) => Some(exit),
+        LauncherEvent::parse(&self.heard).into_iter().find_map(|word| match word {
+            LauncherEvent::AgentExited(exit) => Some(exit),
             _ => None,
         })
     }

@@ -18,7 +18,7 @@ use rustix::process::{
     Pid, Signal, WaitId, WaitIdOptions, WaitOptions, getpid, kill_process_group, set_child_subreaper, setsid,
     wait, waitid,
 };
-use sandbox::{Cgroup, Prepared};
+use sandbox::{Cgroup, PreparedSandbox};
 
 use super::identity::{Entry, ProcessHandle, Table, identity_of, table};
 use super::scaffold::Scaffold;
@@ -70,7 +70,7 @@ impl Tree {
         plan: &RunPlan,
         run_id: RunId,
         stdin: BorrowedFd<'_>,
-        prepared: Option<&Prepared>,
+        prepared: Option<&PreparedSandbox>,
     ) -> io::Result<(Self, Pipes)> {
         // A socket, because no process can open it a second time: any process of the same user may open the pipe of another by its name in
         // `/proc`, and the agent's tools could print a result in its place.
@@ -309,7 +309,7 @@ pub fn usage() -> io::Result<TreeUsage> {
 fn program<'a>(
     plan: &RunPlan,
     run_id: RunId,
-    prepared: Option<&'a Prepared>,
+    prepared: Option<&'a PreparedSandbox>,
     streams: [BorrowedFd<'a>; 3],
 ) -> io::Result<Program<'a>> {
     let mut program = match prepared {
@@ -323,7 +323,7 @@ fn program<'a>(
         Some(prepared) => {
             let mut program = Program::new(prepared.program.as_os_str(), "/".as_ref(), streams)?;
             prepared.args.iter().try_for_each(|arg| program.arg(arg))?;
-            program.door(prepared.cgroup.as_ref().map(Cgroup::door));
+            program.door(prepared.cgroup.as_ref().map(Cgroup::procs));
             program
         }
     };

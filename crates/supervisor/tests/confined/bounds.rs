@@ -7,7 +7,7 @@ use model::{
     Bounds, CallPolicy, End, Enforcement, Exit, Policy, Preset, Requirement, RunPlan, RunReport,
     SafeguardName,
 };
-use sandbox::Delegated;
+use sandbox::DelegatedCgroup;
 
 use crate::scene::{Scene, confined, processes_below};
 
@@ -20,8 +20,8 @@ crate::tests![
 ];
 
 /// What is delegated here, if it is what a test needs; says so when it is not.
-fn delegated(needs: fn(&Delegated) -> bool, what: &str) -> Option<Delegated> {
-    let found = Delegated::look().filter(needs);
+fn delegated(needs: fn(&DelegatedCgroup) -> bool, what: &str) -> Option<DelegatedCgroup> {
+    let found = DelegatedCgroup::find().filter(needs);
     if found.is_none() {
         println!("SKIPPED: no cgroup (version 2) is delegated here {what}");
     }
@@ -125,7 +125,7 @@ fn processes_beyond_their_bound_are_not_started_even_by_root() {
 
 fn where_memory_cannot_be_bounded_that_is_told_and_who_requires_it_runs_nothing() {
     Scene::play(async |scene: &Scene| {
-        if Delegated::look().is_some_and(|found| found.memory) {
+        if DelegatedCgroup::find().is_some_and(|found| found.memory) {
             println!("SKIPPED: memory can be bounded here");
             return;
         }

@@ -8,13 +8,13 @@ use model::{
     AgentState, CallPolicy, Confined, Confinement, KeptPath, Limits, Policy, PolicyContext, Preset, RunPlan,
     RunReport, SandboxReport,
 };
-use sandbox::{Machine, Tier};
+use sandbox::{Mechanisms, Tier};
 use supervisor::{Run, Supervisor};
 use tempfile::TempDir;
 
 /// Why nothing can be tried here.
 pub fn lacks() -> Option<String> {
-    let missing = Machine::look("").missing(Tier::Namespaces);
+    let missing = Mechanisms::detect("").missing_for_tier(Tier::Namespaces);
     if !missing.is_empty() {
         return Some(missing.join("; "));
     }
