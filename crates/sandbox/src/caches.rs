@@ -271,7 +271,7 @@ mod tests {
     }
 
     #[test]
-    fn cargo_config_is_not_copied_through_a_link() {
+    fn cargo_config_is_copied_and_removed_with_its_original() {
         let directory = tempfile::tempdir().unwrap();
         let base = directory.path().join("workspace");
         let users = directory.path().join("users");
@@ -287,9 +287,16 @@ mod tests {
         fs::remove_file(users.join("config.toml")).unwrap();
         create();
         assert!(!base.join("cargo/config.toml").exists());
-        fs::remove_dir(base.join("cargo")).unwrap();
+    }
+
+    #[test]
+    fn link_instead_of_a_cache_is_replaced() {
+        let directory = tempfile::tempdir().unwrap();
+        let (base, users) = (directory.path().join("workspace"), directory.path().join("users"));
+        fs::create_dir(&users).unwrap();
+        fs::create_dir(&base).unwrap();
         std::os::unix::fs::symlink(&users, base.join("cargo")).unwrap();
-        create();
+        create_caches(&caches(directory.path()), &base, &mut BTreeMap::new()).unwrap();
         assert_eq!(fs::read_dir(&users).unwrap().count(), 0);
         assert!(base.join("cargo").symlink_metadata().unwrap().is_dir());
     }

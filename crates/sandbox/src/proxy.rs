@@ -248,11 +248,17 @@ mod tests {
     }
 
     #[test]
+    fn listed_host_is_connected() {
+        let server = start_echo_server();
+        let (_proxy, at) = proxy(&[server.to_string()]);
+        let reply = send(at, &format!("CONNECT {server} HTTP/1.1\r\n\r\nhello"));
+        assert_eq!(reply, "HTTP/1.1 200 Connection established\r\n\r\nhello");
+    }
+
+    #[test]
     fn unlisted_host_is_rejected_and_recorded() {
         let (server, other) = (start_echo_server(), start_echo_server());
         let (proxy, at) = proxy(&[server.to_string()]);
-        let reply = send(at, &format!("CONNECT {server} HTTP/1.1\r\n\r\nhello"));
-        assert_eq!(reply, "HTTP/1.1 200 Connection established\r\n\r\nhello");
         for host in
             [other.to_string(), format!("localhost:{}", server.port()), format!("[::1]:{}", server.port())]
         {

@@ -1,6 +1,6 @@
 use std::fs;
 
-use model::{Bounds, Network, Preset, Requirement, PolicyRoot};
+use model::{Bounds, Network, PolicyRoot, Preset, Requirement};
 
 use super::*;
 use crate::quarantine::QuarantineTime;
@@ -84,13 +84,17 @@ fn missing_protected_path_is_left_to_quarantine() {
     assert_eq!(names, [".git"]);
 }
 
-#[test]
-fn repository_above_is_writable_with_namespaces_only() {
-    let (_directory, root) = create_workspace();
+fn create_repository(root: &Path) {
     for name in [".git/objects", ".git/refs", ".git/hooks"] {
         fs::create_dir_all(root.join(name)).unwrap();
     }
     fs::write(root.join(".git/HEAD"), "").unwrap();
+}
+
+#[test]
+fn repository_above_is_writable_with_namespaces_only() {
+    let (_directory, root) = create_workspace();
+    create_repository(&root);
     let layout = build(&root);
     assert!(layout.writable.contains(&root.join(".git")) && layout.git_read_only.is_none());
     assert!(layout.mounts.contains(&(root.join(".git/hooks"), Mount::Read)));
@@ -98,6 +102,12 @@ fn repository_above_is_writable_with_namespaces_only() {
     let rules = build_layout(&confinement(&root), LayoutInputs { tier: Tier::Rules, ..INPUTS }).unwrap();
     assert!(!rules.writable.contains(&root.join(".git")));
     assert!(rules.git_read_only.unwrap().contains("bubblewrap"));
+}
+
+#[test]
+fn repository_of_the_home_directory_is_read_only() {
+    let (_directory, root) = create_workspace();
+    create_repository(&root);
     let home = build_layout(&confinement(&root), LayoutInputs { home: Some(&root), ..INPUTS }).unwrap();
     assert!(home.git_read_only.unwrap().contains("home"));
     assert!(!home.writable.contains(&root.join(".git")));

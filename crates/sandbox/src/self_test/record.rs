@@ -152,17 +152,32 @@ mod tests {
         }
     }
 
-    #[test]
-    fn failed_self_test_is_cached_until_settings_change() {
+    fn save_failure() -> (tempfile::TempDir, PathBuf) {
         let directory = tempfile::tempdir().unwrap();
         let file = directory.path().join("proof.json");
         record().save(&file, &[], Some("no namespaces")).unwrap();
+        (directory, file)
+    }
+
+    #[test]
+    fn failed_self_test_is_cached_until_settings_change() {
+        let (_directory, file) = save_failure();
         assert!(matches!(record().load(&file), Some(CachedResult::Unproven(why)) if why == "no namespaces"));
         let fixed = SelfTestRecord { namespaces: "15000".to_owned(), ..record() };
         assert!(fixed.load(&file).is_none());
+    }
+
+    #[test]
+    fn cached_failure_expires() {
+        let (_directory, file) = save_failure();
         let opened = fs::File::open(&file).unwrap();
         opened.set_modified(std::time::SystemTime::now() - 2 * FAILURE_LIFETIME).unwrap();
         assert!(record().load(&file).is_none());
+    }
+
+    #[test]
+    fn successful_self_test_replaces_cached_failure() {
+        let (_directory, file) = save_failure();
         record().save(&file, &[], None).unwrap();
         assert!(matches!(record().load(&file), Some(CachedResult::Proof(_))));
     }
