@@ -21,9 +21,9 @@ const PREFIX: &str = "switchboard-";
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct DelegatedCgroup {
     directory: PathBuf,
-    /// Whether its children have the memory controller.
+    /// Is true if its children have the memory controller.
     pub memory: bool,
-    /// Whether its children have the pids controller.
+    /// Is true if its children have the pids controller.
     pub processes: bool,
 }
 

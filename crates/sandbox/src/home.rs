@@ -373,7 +373,9 @@ fn can_be_absent(directory: &Path) -> bool {
     let has_system_files = ["/bin/sh", "/etc", "/usr", "/proc", "/dev"]
         .iter()
         .any(|path| real_path(Path::new(path)).unwrap_or_else(|_| path.into()).starts_with(directory));
-    directory.is_dir() && !has_system_files && !PRIVATE_DIRECTORIES.iter().any(|own| directory == Path::new(own))
+    directory.is_dir()
+        && !has_system_files
+        && !PRIVATE_DIRECTORIES.iter().any(|own| directory == Path::new(own))
 }
 
 /// Returns whether a path leads to an executable file, unlike keys and tokens.

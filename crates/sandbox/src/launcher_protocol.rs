@@ -49,12 +49,12 @@ pub(crate) struct Rules {
     pub write: Vec<PathBuf>,
     /// The identities that writable roots must have.
     pub roots: Vec<WritableRoot>,
-    /// Whether Unix sockets can be created.
+    /// Is true if Unix sockets can be created.
     pub unix_sockets: bool,
-    /// Whether internet sockets can be created.
+    /// Is true if internet sockets can be created.
     pub internet: bool,
     pub bounds: Bounds,
-    /// Whether a rule that cannot be applied is an error.
+    /// Is true if a rule that cannot be applied is an error.
     pub required: bool,
 }
 
@@ -86,13 +86,13 @@ pub enum LauncherEvent {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[expect(clippy::struct_excessive_bools, reason = "each rule is accepted or not on its own")]
 pub struct AppliedRules {
-    /// Whether Landlock's file rules are in force.
+    /// Is true if Landlock's file rules are in force.
     pub files: bool,
-    /// Whether Landlock's scopes (abstract sockets, signals) are in force.
+    /// Is true if Landlock's scopes (abstract sockets, signals) are in force.
     pub scopes: bool,
-    /// Whether the seccomp filter is in force.
+    /// Is true if the seccomp filter is in force.
     pub seccomp: bool,
-    /// Whether all capabilities are dropped and none can be gained.
+    /// Is true if all capabilities are dropped and none can be gained.
     pub privileges: bool,
 }
 

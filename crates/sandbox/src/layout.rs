@@ -24,7 +24,7 @@ pub(crate) struct Layout {
     pub writable: Vec<PathBuf>,
     /// The hidden paths, without links.
     pub hidden: Vec<PathBuf>,
-    /// Whether a hidden path is mounted a second time. The alias is hidden, too.
+    /// Is true if a hidden path is mounted a second time. The alias is hidden, too.
     pub has_aliases: bool,
     /// Protected paths that no mount can protect, such as symbolic links.
     pub unprotected: Vec<PathBuf>,

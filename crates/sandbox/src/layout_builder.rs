@@ -7,7 +7,7 @@ use std::io;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
-use model::{RootAccess, Confinement, OnCreate, PRIVATE_DIRECTORIES as PRIVATE, Protected};
+use model::{Confinement, OnCreate, PRIVATE_DIRECTORIES as PRIVATE, Protected, RootAccess};
 
 use crate::aliases::MountTable;
 use crate::git_commands::protect_configured;

@@ -26,7 +26,7 @@ pub struct Mechanisms {
     pub bubblewrap: Option<PathBuf>,
     /// The version of the Landlock ABI; 0 without Landlock.
     pub landlock: i32,
-    /// Whether the kernel has seccomp filters.
+    /// Is true if the kernel has seccomp filters.
     pub seccomp: bool,
     /// The delegated cgroup, if there is one.
     pub cgroup: Option<DelegatedCgroup>,

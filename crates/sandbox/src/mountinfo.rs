@@ -73,7 +73,7 @@ pub(crate) enum ExpectedSource<'a> {
         path: &'a Path,
         /// The mount that the path was opened on.
         base: u64,
-        /// Whether it is read-only even if the machine's own mount is not.
+        /// Is true if it is read-only even if the machine's own mount is not.
         is_read_only: bool,
     },
     /// A file system of the sandbox.

@@ -261,7 +261,7 @@ fn mount_id(opened: &OwnedFd) -> io::Result<u64> {
 struct Attributes {
     set: u64,
     propagation: u64,
-    /// Whether they apply to all mounts below it, too.
+    /// Is true if they apply to all mounts below it, too.
     is_recursive: bool,
 }
 

@@ -4,7 +4,7 @@ use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 
-use model::{RootAccess, Confinement, protected_in};
+use model::{Confinement, RootAccess, protected_in};
 
 use crate::beneath::read_regular_file;
 use crate::git_commands::ConfiguredRepository;

@@ -8,7 +8,9 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 
-use model::{RootAccess, AgentState, Confined, Confinement, Network, PRIVATE_DIRECTORIES as PRIVATE, Requirement};
+use model::{
+    AgentState, Confined, Confinement, Network, PRIVATE_DIRECTORIES as PRIVATE, Requirement, RootAccess,
+};
 use rustix::io::{FdFlags, fcntl_setfd};
 use rustix::pipe::{PipeFlags, pipe_with};
 

@@ -56,7 +56,7 @@ pub(crate) struct ProbePlan {
     pub abstract_socket: String,
     /// A listener outside that must not be reached.
     pub listener: Option<SocketAddr>,
-    /// Whether the sandbox has namespaces, which enforce more.
+    /// Is true if the sandbox has namespaces, which enforce more.
     pub namespaces: bool,
 }
 

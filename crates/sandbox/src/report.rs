@@ -15,9 +15,9 @@ pub(crate) struct ReportInputs<'a> {
     pub confinement: &'a Confinement,
     pub mechanisms: &'a Mechanisms,
     pub unprotected: &'a [PathBuf],
-    /// Whether the missing paths of other active runs were known at the start.
+    /// Is true if the missing paths of other active runs were known at the start.
     pub knows_others: bool,
-    /// Whether its temporary files are in the directories of all programs.
+    /// Is true if its temporary files are in the directories of all programs.
     pub shares_temporary: bool,
     pub git_read_only: Option<&'a str>,
     pub exposed: &'a [PathBuf],
@@ -31,10 +31,10 @@ impl ReportInputs<'_> {
         let files = [self.writes(), self.hidden_paths(), self.protected_paths()];
         let others = [self.processes(), self.lifetime(), self.network(), self.unix_sockets()];
         let privileges = [
-            (SafeguardName::SystemCalls, held_if(self.applied.seccomp), "seccomp".to_owned()),
+            (SafeguardName::SystemCalls, full_if(self.applied.seccomp), "seccomp".to_owned()),
             (
                 SafeguardName::Privileges,
-                held_if(self.applied.privileges),
+                full_if(self.applied.privileges),
                 "no capabilities, no new privileges".to_owned(),
             ),
             (SafeguardName::OpenFiles, Enforcement::Full, "closed when the agent starts".to_owned()),
@@ -128,9 +128,9 @@ impl ReportInputs<'_> {
             (Network::Hosts(_), true) => {
                 (Enforcement::Full, "network namespace, and a proxy that connects to listed hosts only")
             }
-            (Network::None, false) => (held_if(self.applied.seccomp), "seccomp: no internet sockets"),
+            (Network::None, false) => (full_if(self.applied.seccomp), "seccomp: no internet sockets"),
             (Network::Hosts(_), false) => {
-                (held_if(self.applied.seccomp), "seccomp: no internet sockets; named hosts need bubblewrap")
+                (full_if(self.applied.seccomp), "seccomp: no internet sockets; named hosts need bubblewrap")
             }
         };
         (SafeguardName::Network, enforcement, why.to_owned())
@@ -147,9 +147,10 @@ impl ReportInputs<'_> {
                 Enforcement::Partial,
                 "private /run and /tmp, and sockets bound before the start are masked; sockets bound elsewhere later are not",
             ),
-            (_, false) => {
-                (Enforcement::None, "Landlock blocks abstract names; those in the file system need bubblewrap")
-            }
+            (_, false) => (
+                Enforcement::None,
+                "Landlock blocks abstract names; those in the file system need bubblewrap",
+            ),
         };
         (SafeguardName::UnixSockets, enforcement, why.to_owned())
     }
@@ -175,7 +176,9 @@ impl ReportInputs<'_> {
             .map(|bytes| (SafeguardName::FileSize, Enforcement::Full, format!("at most {bytes} bytes")));
         let memory = bounds.memory_bytes.map(|bytes| {
             let (enforcement, why) = match &self.mechanisms.cgroup {
-                Some(cgroup) if cgroup.memory => (Enforcement::Full, format!("cgroup: at most {bytes} bytes")),
+                Some(cgroup) if cgroup.memory => {
+                    (Enforcement::Full, format!("cgroup: at most {bytes} bytes"))
+                }
                 Some(_) => (Enforcement::None, "the delegated cgroup has no memory controller".to_owned()),
                 None => (Enforcement::None, "no cgroup (version 2) is delegated to this user".to_owned()),
             };
@@ -185,8 +188,8 @@ impl ReportInputs<'_> {
     }
 }
 
-fn held_if(is_held: bool) -> Enforcement {
-    if is_held { Enforcement::Full } else { Enforcement::None }
+fn full_if(is_enforced: bool) -> Enforcement {
+    if is_enforced { Enforcement::Full } else { Enforcement::None }
 }
 
 /// Formats paths as a list.

@@ -54,7 +54,7 @@ pub(crate) enum SearchExtent {
 #[derive(Debug, Default)]
 pub(crate) struct RepositoryWalk {
     pub repositories: Vec<FoundRepository>,
-    /// Whether there were too many directories, or one of this user could not be read.
+    /// Is true if there were too many directories, or one of this user could not be read.
     pub is_incomplete: bool,
     unlocked: Vec<UnlockedDirectory>,
     /// Device and inode of each unlocked directory, and its ctime before that.
@@ -75,7 +75,7 @@ const MARKERS: [&str; 7] = ["HEAD", "objects", "refs", "commondir", "config", "c
 /// The relevant names in a directory.
 #[derive(Debug, Default)]
 struct DirectoryNames {
-    /// Whether the entry `.git` is a directory, if there is one.
+    /// The kind of the entry `.git`, if there is one: true for a directory.
     git: Option<bool>,
     markers: Vec<&'static str>,
     directories: Vec<PathBuf>,

@@ -12,8 +12,8 @@ use std::process::{Child, Command, Stdio};
 use std::time::Instant;
 
 use model::{
-    AgentState, Confinement, Escape, HomeView, OnCreate, KeptPath, Network, Protected, Quarantined, PolicyRoot,
-    SafeguardName,
+    AgentState, Confinement, Escape, HomeView, KeptPath, Network, OnCreate, PolicyRoot, Protected,
+    Quarantined, SafeguardName,
 };
 
 use crate::mechanisms::Tier;
@@ -121,7 +121,10 @@ impl ProbeTargets {
             kept: vec![KeptPath::Directory(STATE_KEPT.into())],
             discarded: Vec::new(),
         });
-        probed.roots.extend([PolicyRoot::read_only(self.directory.join("outside")), PolicyRoot::writable(self.workspace())]);
+        probed.roots.extend([
+            PolicyRoot::read_only(self.directory.join("outside")),
+            PolicyRoot::writable(self.workspace()),
+        ]);
         probed.hidden.extend([self.directory.join("hidden"), self.workspace().join("deploy/secrets")]);
         probed.protected.extend([
             protected(".git/hooks", OnCreate::QuarantineAtOnce),
