@@ -11,7 +11,7 @@ use landlock::{
     Ruleset, RulesetAttr, RulesetCreatedAttr, RulesetError, Scope, make_bitflags,
 };
 use serde::Serialize;
-use syscall_filter::Refusals;
+use syscall_filter::SyscallDenyList;
 
 /// The newest interface of Landlock that is asked for. An older kernel gives what it has.
 const ABI_ASKED: ABI = ABI::V7;
@@ -56,7 +56,7 @@ pub fn lock(workspace: BorrowedFd<'_>, reach: Reach) -> Held {
     let landlock = restrict_paths(workspace, reach);
     // The filter needs it, and so it is set even where Landlock is missing.
     let no_new_privileges = rustix::thread::set_no_new_privs(true).is_ok();
-    let seccomp = Refusals::default().always(DENIED, libc::EPERM).apply().is_ok();
+    let seccomp = SyscallDenyList::default().deny(DENIED, libc::EPERM).install().is_ok();
     Held { openat2: true, landlock_abi: landlock.ok().flatten(), seccomp, no_new_privileges }
 }
 

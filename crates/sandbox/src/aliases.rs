@@ -1,7 +1,7 @@
-//! Other names of the same thing: where a file system, or a part of it, is mounted a second time.
+//! Aliases of a path: a file system, or a part of it, that is mounted a second time.
 //!
-//! What is hidden by its name alone would show under the other one. A copy (a snapshot, a link count above one) is no other name
-//! of a folder and is not found here.
+//! A path that is hidden by one name alone would be visible under its alias. Snapshots and hard links are not aliases of a directory and
+//! are not found here.
 
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
@@ -10,55 +10,55 @@ use crate::mountinfo::{MountEntry, joined, read_mounts};
 
 /// The mounts of this process.
 #[derive(Debug, Default)]
-pub(crate) struct Mounts(Vec<MountEntry>);
+pub(crate) struct MountTable(Vec<MountEntry>);
 
-impl Mounts {
-    /// As the kernel lists them now; none where `/proc` is missing.
-    pub fn look() -> Self {
+impl MountTable {
+    /// Reads the kernel's list; empty if `/proc` is missing.
+    pub fn read() -> Self {
         Self(read_mounts().unwrap_or_default())
     }
 
-    /// Where else a real path, or something below it, can be seen; not within the path itself.
-    pub fn others(&self, path: &Path) -> Vec<PathBuf> {
-        let mut others = self.aliases(path);
-        others.retain(|other| !other.starts_with(path));
-        others
+    /// Returns the aliases of a real path, or of a path below it, that lie outside of the path itself.
+    pub fn aliases_outside(&self, path: &Path) -> Vec<PathBuf> {
+        let mut aliases = self.aliases(path);
+        aliases.retain(|alias| !alias.starts_with(path));
+        aliases
     }
 
-    /// Where else a real path, or something below it, can be seen; within the path, too.
+    /// Returns the aliases of a real path, or of a path below it.
     pub fn aliases(&self, path: &Path) -> Vec<PathBuf> {
-        let mut others = self.possible(path);
-        // What is mounted over another mount hides that.
-        others.retain(|(other, below)| is_same(&path.join(below), other));
-        others.into_iter().map(|(other, _)| other).collect()
+        let mut aliases = self.candidates(path);
+        // A mount on top of another one hides it.
+        aliases.retain(|(alias, below)| is_same_file(&path.join(below), alias));
+        aliases.into_iter().map(|(alias, _)| alias).collect()
     }
 
-    /// Other names of a directory itself, by which its entries can be changed, too.
-    pub fn names(&self, directory: &Path) -> Vec<PathBuf> {
-        let whole = self.possible(directory).into_iter().filter(|(_, below)| below.as_os_str().is_empty());
-        whole.map(|(other, _)| other).filter(|other| is_same(directory, other)).collect()
+    /// Returns the aliases of a directory itself, through which its entries can be changed.
+    pub fn directory_aliases(&self, directory: &Path) -> Vec<PathBuf> {
+        let whole = self.candidates(directory).into_iter().filter(|(_, below)| below.as_os_str().is_empty());
+        whole.map(|(alias, _)| alias).filter(|alias| is_same_file(directory, alias)).collect()
     }
 
-    /// Each with the way to it from the path.
-    fn possible(&self, path: &Path) -> Vec<(PathBuf, PathBuf)> {
-        // Later ones cover earlier ones at the same place.
+    /// Returns possible aliases by the mount table alone, each with the part of the path that it shows.
+    fn candidates(&self, path: &Path) -> Vec<(PathBuf, PathBuf)> {
+        // Later mounts cover earlier ones at the same mount point.
         let holding = self.0.iter().filter(|mount| path.starts_with(&mount.at));
         let Some(own) = holding.max_by_key(|mount| mount.at.components().count()) else { return Vec::new() };
         let Ok(below) = path.strip_prefix(&own.at) else { return Vec::new() };
         let within = own.root.join(below);
         let same = self.0.iter().filter(|mount| mount.device == own.device && **mount != *own);
         let other = |mount: &MountEntry| {
-            if let Ok(way) = within.strip_prefix(&mount.root) {
-                return Some((joined(&mount.at, way), PathBuf::new()));
+            if let Ok(rest) = within.strip_prefix(&mount.root) {
+                return Some((joined(&mount.at, rest), PathBuf::new()));
             }
-            // Only a part of it is mounted there.
+            // Only a part of the path is mounted there.
             Some((mount.at.clone(), mount.root.strip_prefix(&within).ok()?.to_owned()))
         };
         same.filter_map(other).collect()
     }
 }
 
-fn is_same(one: &Path, other: &Path) -> bool {
+fn is_same_file(one: &Path, other: &Path) -> bool {
     let id = |path: &Path| path.symlink_metadata().ok().map(|found| (found.dev(), found.ino()));
     id(one).is_some_and(|found| Some(found) == id(other))
 }
@@ -76,30 +76,30 @@ mod tests {
 24 20 254:1 / /data rw - ext4 /dev/vdb rw
 25 20 254:0 / /old_root rw - ext4 /dev/vda rw";
 
-    fn possible(path: &str) -> Vec<PathBuf> {
-        Mounts(parse_mounts(LIST.as_bytes()))
-            .possible(Path::new(path))
+    fn candidates(path: &str) -> Vec<PathBuf> {
+        MountTable(parse_mounts(LIST.as_bytes()))
+            .candidates(Path::new(path))
             .into_iter()
             .map(|(other, _)| other)
             .collect()
     }
 
     #[test]
-    fn every_mount_of_what_holds_it_or_lies_in_it_is_another_name() {
+    fn mounts_of_parents_and_children_are_candidates() {
         let expected =
             ["/mnt/homes/ana/.ssh", "/mnt/two words", "/old_root/home/ana/.ssh"].map(PathBuf::from);
-        assert_eq!(possible("/home/ana/.ssh"), expected);
+        assert_eq!(candidates("/home/ana/.ssh"), expected);
         assert_eq!(
-            possible("/mnt/homes/ana/.aws"),
+            candidates("/mnt/homes/ana/.aws"),
             ["/home/ana/.aws", "/old_root/home/ana/.aws"].map(PathBuf::from)
         );
-        assert_eq!(possible("/data/keys"), [""; 0].map(PathBuf::from));
+        assert_eq!(candidates("/data/keys"), [""; 0].map(PathBuf::from));
     }
 
     #[test]
-    fn mount_of_a_part_is_no_name_of_the_whole() {
-        let folder = tempfile::tempdir().unwrap();
-        let whole = folder.path().canonicalize().unwrap();
+    fn mount_of_a_part_is_no_alias_of_the_whole() {
+        let directory = tempfile::tempdir().unwrap();
+        let whole = directory.path().canonicalize().unwrap();
         std::fs::create_dir(whole.join("part")).unwrap();
         // The same directory by another path, as a bind mount would show it.
         let list = format!(
@@ -107,18 +107,18 @@ mod tests {
              22 20 254:0 {0}/part /proc/thread-self/root{0}/part rw - ext4 /dev/vda rw",
             whole.display()
         );
-        let mounts = Mounts(parse_mounts(list.as_bytes()));
+        let mounts = MountTable(parse_mounts(list.as_bytes()));
         let other = PathBuf::from(format!("/proc/self/root{}", whole.display()));
-        assert_eq!(mounts.names(&whole), [other]);
-        assert_eq!(mounts.names(&whole.join("part")).len(), 2);
+        assert_eq!(mounts.directory_aliases(&whole), [other]);
+        assert_eq!(mounts.directory_aliases(&whole.join("part")).len(), 2);
     }
 
     #[test]
-    fn what_leads_elsewhere_is_no_other_name() {
-        let folder = tempfile::tempdir().unwrap();
-        // No such mounts are here.
+    fn mount_of_another_directory_is_no_alias() {
+        let directory = tempfile::tempdir().unwrap();
+        // The mounts of the list do not exist here.
         assert_eq!(
-            Mounts(parse_mounts(LIST.as_bytes())).others(&folder.path().join("none")),
+            MountTable(parse_mounts(LIST.as_bytes())).aliases_outside(&directory.path().join("none")),
             [""; 0].map(PathBuf::from)
         );
     }

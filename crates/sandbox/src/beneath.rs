@@ -1,6 +1,6 @@
-//! Opens paths without following a symbolic link anywhere on the way.
+//! Opens paths without following a symbolic link in any component.
 //!
-//! Another run may swap a directory for a link at any moment. A path that was checked before leads to the same place here, or nowhere.
+//! Another run may swap a directory for a link at any moment. A path that was checked before resolves to the same file, or fails to open.
 
 use std::fs::File;
 use std::io::{self, Read};
@@ -16,42 +16,46 @@ pub(crate) fn open_without_links(path: &Path) -> io::Result<OwnedFd> {
 
 /// Opens a path relative to a directory and below it; an empty path opens the directory itself.
 pub(crate) fn open_beneath(directory: impl AsFd, relative: &Path) -> io::Result<OwnedFd> {
-    resolve(directory, or_itself(relative), OFlags::PATH, ResolveFlags::NO_SYMLINKS | ResolveFlags::BENEATH)
+    resolve(
+        directory,
+        dot_if_empty(relative),
+        OFlags::PATH,
+        ResolveFlags::NO_SYMLINKS | ResolveFlags::BENEATH,
+    )
 }
 
-/// Opens a directory in the same way, to list its entries.
-pub(crate) fn list_beneath(directory: impl AsFd, relative: &Path) -> io::Result<OwnedFd> {
+/// Opens a directory in the same way for reading its entries.
+pub(crate) fn open_directory_beneath(directory: impl AsFd, relative: &Path) -> io::Result<OwnedFd> {
     let flags = OFlags::RDONLY | OFlags::DIRECTORY;
-    resolve(directory, or_itself(relative), flags, ResolveFlags::NO_SYMLINKS | ResolveFlags::BENEATH)
+    resolve(directory, dot_if_empty(relative), flags, ResolveFlags::NO_SYMLINKS | ResolveFlags::BENEATH)
 }
 
-fn or_itself(relative: &Path) -> &Path {
+fn dot_if_empty(relative: &Path) -> &Path {
     if relative.as_os_str().is_empty() { Path::new(".") } else { relative }
 }
 
 fn resolve(directory: impl AsFd, path: &Path, flags: OFlags, resolve: ResolveFlags) -> io::Result<OwnedFd> {
-    // Without `O_NOFOLLOW`, by which the kernel would open a link that comes last instead of refusing it.
+    // No `O_NOFOLLOW`: with `O_PATH` the kernel would open a link in the last component instead of rejecting it.
     let flags = flags | OFlags::CLOEXEC;
     loop {
         match openat2(directory.as_fd(), path, flags, Mode::empty(), resolve) {
-            // A rename on the way, which may have led out: the kernel asks for another look.
+            // A concurrent rename may have led out of the directory; the kernel requests a retry.
             Err(rustix::io::Errno::AGAIN | rustix::io::Errno::INTR) => {}
             opened => return Ok(opened?),
         }
     }
 }
 
-/// Reads an ordinary file of at most so many bytes that an agent may have replaced: a link in its place is not followed, and a FIFO is
-/// not waited for.
-pub(crate) fn read_ordinary_file(path: &Path, most_bytes: u64) -> Option<Vec<u8>> {
+/// Reads a regular file of at most `max_bytes` that an agent may have replaced: does not follow a link and does not block on a FIFO.
+pub(crate) fn read_regular_file(path: &Path, max_bytes: u64) -> Option<Vec<u8>> {
     let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
     let file = File::from(open(path, flags, Mode::empty()).ok()?);
     if !file.metadata().ok()?.is_file() {
         return None;
     }
     let mut bytes = Vec::new();
-    file.take(most_bytes + 1).read_to_end(&mut bytes).ok()?;
-    (bytes.len() as u64 <= most_bytes).then_some(bytes)
+    file.take(max_bytes + 1).read_to_end(&mut bytes).ok()?;
+    (bytes.len() as u64 <= max_bytes).then_some(bytes)
 }
 
 #[cfg(test)]
@@ -62,7 +66,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn link_anywhere_in_a_path_is_refused() {
+    fn link_in_any_component_is_rejected() {
         let directory = tempfile::tempdir().unwrap();
         let root = directory.path().canonicalize().unwrap();
         fs::create_dir_all(root.join("a/b")).unwrap();
@@ -88,9 +92,9 @@ mod tests {
         symlink("file", path("link")).unwrap();
         let kind = rustix::fs::FileType::Fifo;
         rustix::fs::mknodat(CWD, path("fifo"), kind, Mode::RUSR | Mode::WUSR, 0).unwrap();
-        assert_eq!(read_ordinary_file(&path("file"), 4).unwrap(), b"text");
-        for (name, most) in [("file", 3), ("link", 4), ("fifo", 4), (".", 4), ("missing", 4)] {
-            assert_eq!(read_ordinary_file(&path(name), most), None, "{name}");
+        assert_eq!(read_regular_file(&path("file"), 4).unwrap(), b"text");
+        for (name, max_bytes) in [("file", 3), ("link", 4), ("fifo", 4), (".", 4), ("missing", 4)] {
+            assert_eq!(read_regular_file(&path(name), max_bytes), None, "{name}");
         }
     }
 }

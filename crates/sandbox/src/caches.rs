@@ -1,11 +1,11 @@
-//! The private caches of confined runs on disk: created, leased to runs, and swept.
+//! The private package caches of confined runs: created, leased to runs and swept.
 //!
 //! ```text
-//! caches/workspace.lock      a run holds it shared; a sweep takes it exclusively, without waiting, before it moves a cache away
-//! caches/workspace/cargo     written by the agents of every run with that policy
-//! caches/removed-…           moved away by a sweep, and being removed
+//! caches/workspace.lock      locked shared by each run; locked exclusively (non-blocking) by a sweep before it moves a cache
+//! caches/workspace/cargo     written by the agents of all runs with that policy
+//! caches/removed-…           moved here by a sweep to be removed
 //! ```
-//! Agents write below `caches/workspace`, so nothing in there is followed by name: a link could lead anywhere.
+//! Agents write below `caches/workspace`, so no link in there is followed.
 
 use std::collections::BTreeMap;
 use std::fs::{self, DirBuilder, File, OpenOptions};
@@ -22,26 +22,31 @@ use rustix::io::Errno;
 use crate::remove_tree::{open_unlocked, remove_tree};
 
 const REMOVED: &str = "removed-";
-/// The keys of `[registry]` and `[registries.NAME]` that log in.
+/// The credentials in `[registry]` and `[registries.NAME]`.
 const REGISTRY_SECRETS: [&str; 3] = ["token", "secret-key", "secret-key-subject"];
 const DIRECTORY: OFlags = OFlags::DIRECTORY.union(OFlags::NOFOLLOW).union(OFlags::CLOEXEC);
 
-/// Creates the caches below `base` and adds their variables to an environment. Whatever an agent did in a cache, the next run starts.
-pub(crate) fn create(caches: &Caches, base: &Path, env: &mut BTreeMap<String, String>) -> io::Result<()> {
+/// Creates the caches below `base` and adds their variables to an environment. A cache that an agent has made unusable is replaced, so
+/// that the next run can start.
+pub(crate) fn create_caches(
+    caches: &Caches,
+    base: &Path,
+    env: &mut BTreeMap<String, String>,
+) -> io::Result<()> {
     DirBuilder::new().recursive(true).mode(0o700).create(base)?;
     let opened = open_unlocked(CWD, base)?;
     for cache in caches.variables.values() {
-        if create_one(caches, cache, &opened).is_err() {
-            // The sweep removes it. If that fails, too, the agent has to do without this cache.
-            let _ = set_aside(cache, &opened, base).and_then(|()| create_one(caches, cache, &opened));
+        if create_cache(caches, cache, &opened).is_err() {
+            // The sweep removes it. If the second attempt fails, too, the agent runs without this cache.
+            let _ = set_aside(cache, &opened, base).and_then(|()| create_cache(caches, cache, &opened));
         }
     }
-    name(caches, base, env);
+    set_cache_variables(caches, base, env);
     Ok(())
 }
 
-fn create_one(caches: &Caches, cache: &str, base: &OwnedFd) -> io::Result<()> {
-    // An agent may have put a link or a file in its place, which would lead every later run astray.
+fn create_cache(caches: &Caches, cache: &str, base: &OwnedFd) -> io::Result<()> {
+    // An agent may have put a link or a file in its place, which every later run would follow.
     if matches!(
         openat(base, cache, OFlags::PATH | DIRECTORY, Mode::empty()),
         Err(Errno::LOOP | Errno::NOTDIR)
@@ -59,7 +64,7 @@ fn create_one(caches: &Caches, cache: &str, base: &OwnedFd) -> io::Result<()> {
     }
 }
 
-/// Moves a cache to where the next sweep removes it.
+/// Moves a cache to a name that the next sweep removes.
 fn set_aside(cache: &str, base: &OwnedFd, path: &Path) -> io::Result<()> {
     let Some(above) = path.parent() else { return Ok(()) };
     let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_nanos();
@@ -68,12 +73,12 @@ fn set_aside(cache: &str, base: &OwnedFd, path: &Path) -> io::Result<()> {
 }
 
 /// Adds the variables of caches below `base` to an environment.
-pub(crate) fn name(caches: &Caches, base: &Path, env: &mut BTreeMap<String, String>) {
-    let named = caches.variables.iter();
-    env.extend(named.map(|(variable, cache)| (variable.clone(), base.join(cache).display().to_string())));
+pub(crate) fn set_cache_variables(caches: &Caches, base: &Path, env: &mut BTreeMap<String, String>) {
+    let variables = caches.variables.iter();
+    env.extend(variables.map(|(variable, cache)| (variable.clone(), base.join(cache).display().to_string())));
 }
 
-/// Brings the user's configuration of cargo to the cache, without its secrets, or takes away one that the user has no longer.
+/// Copies the user's cargo configuration to the cache without its secrets, or removes a copy whose original is gone.
 fn copy_cargo_config(from: &Path, directory: &OwnedFd) -> io::Result<()> {
     let (_, name) = Caches::cargo_config_copy();
     // An agent may have put a directory in its place.
@@ -96,22 +101,22 @@ fn copy_cargo_config(from: &Path, directory: &OwnedFd) -> io::Result<()> {
     }
 }
 
-/// Returns a configuration of cargo without the tokens of registries. They publish packages, and no build needs them. None for a file
-/// that cargo could not read either.
+/// Returns a cargo configuration without registry tokens, which publish packages and are not needed by builds. Returns `None` for a file
+/// that is not valid TOML.
 fn without_secrets(config: &str) -> Option<String> {
     let mut config: toml::Table = config.parse().ok()?;
-    let forget = |registry: &mut toml::Value| {
+    let remove_secrets = |registry: &mut toml::Value| {
         if let Some(registry) = registry.as_table_mut() {
             registry.retain(|key, _| !REGISTRY_SECRETS.contains(&key));
         }
     };
-    config.get_mut("registry").into_iter().for_each(forget);
+    config.get_mut("registry").into_iter().for_each(remove_secrets);
     let registries = config.get_mut("registries").and_then(toml::Value::as_table_mut);
-    registries.into_iter().flat_map(toml::Table::iter_mut).for_each(|(_, registry)| forget(registry));
+    registries.into_iter().flat_map(toml::Table::iter_mut).for_each(|(_, registry)| remove_secrets(registry));
     toml::to_string(&config).ok()
 }
 
-/// Leases the caches of a policy: as long as the file is open, no sweep moves one of them away. None where they go with the run.
+/// Leases the caches of a policy: no sweep moves one of them while the returned file is open. Returns `None` for caches of a single run.
 pub fn lease_caches(caches: &Caches) -> io::Result<Option<File>> {
     let Some(directory) = &caches.directory else { return Ok(None) };
     if let Some(above) = directory.parent() {
@@ -132,27 +137,26 @@ fn open_lock(directory: &Path) -> io::Result<File> {
         .open(directory.with_extension("lock"))
 }
 
-/// What a sweep did.
+/// The result of a sweep.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct CacheSweep {
-    /// How much the caches take up now.
+    /// The remaining size of the caches.
     pub bytes: u64,
-    /// Those that were removed.
+    /// The removed caches.
     pub removed: Vec<PathBuf>,
 }
 
-/// Removes the least recently used caches below a directory until the rest take up at most so many bytes. A cache that a run holds is
-/// left alone.
+/// Removes the least recently used caches below a directory until the rest has at most `max_bytes`. Leased caches are skipped.
 pub fn sweep_caches(caches: &Path, max_bytes: u64) -> io::Result<CacheSweep> {
     let mut sweep = CacheSweep::default();
     let mut found = Vec::new();
     for entry in entries(caches)? {
         if entry.file_name().is_some_and(|name| name.to_string_lossy().starts_with(REMOVED)) {
-            // Of a sweep that did not get to its end.
+            // Left by an interrupted sweep.
             remove_tree(&entry)?;
         } else if is_directory(&entry) {
             open_unlocked(CWD, &entry)?;
-            found.extend(entries(&entry)?.into_iter().map(|cache| (Usage::of(&cache), cache)));
+            found.extend(entries(&entry)?.into_iter().map(|cache| (CacheUsage::measure(&cache), cache)));
         }
     }
     sweep.bytes = found.iter().map(|(usage, _)| usage.bytes).sum();
@@ -161,9 +165,9 @@ pub fn sweep_caches(caches: &Path, max_bytes: u64) -> io::Result<CacheSweep> {
         if sweep.bytes <= max_bytes {
             break;
         }
-        let away = caches.join(format!("{REMOVED}{}-{number}", std::process::id()));
-        if move_away(&cache, &away)? {
-            remove_tree(&away)?;
+        let removed = caches.join(format!("{REMOVED}{}-{number}", std::process::id()));
+        if move_cache(&cache, &removed)? {
+            remove_tree(&removed)?;
             sweep.bytes -= usage.bytes;
             sweep.removed.push(cache);
         }
@@ -171,36 +175,36 @@ pub fn sweep_caches(caches: &Path, max_bytes: u64) -> io::Result<CacheSweep> {
     Ok(sweep)
 }
 
-/// Moves a cache to where no run finds it; not while one holds it.
-fn move_away(cache: &Path, away: &Path) -> io::Result<bool> {
+/// Moves a cache out of the reach of runs. Returns false if it is leased.
+fn move_cache(cache: &Path, target: &Path) -> io::Result<bool> {
     let Some(policy) = cache.parent() else { return Ok(false) };
     let lock = open_lock(policy)?;
     match flock(&lock, FlockOperation::NonBlockingLockExclusive) {
         Err(Errno::WOULDBLOCK) => return Ok(false),
         locked => locked?,
     }
-    // A directory that moves to another one is written: its `..` changes.
+    // Moving a directory to another parent writes to it: its `..` changes.
     let _ = open_unlocked(CWD, cache);
-    fs::rename(cache, away)?;
+    fs::rename(cache, target)?;
     Ok(true)
 }
 
-/// What a cache takes up, and when something in it was last read or written, as far as the file system keeps that.
-struct Usage {
+/// The size of a cache and the time of its last use, as far as the file system records it.
+struct CacheUsage {
     bytes: u64,
-    /// In seconds since 1970.
+    /// The last access or modification, in seconds since the epoch.
     last: u64,
 }
 
-impl Usage {
-    fn of(path: &Path) -> Self {
+impl CacheUsage {
+    fn measure(path: &Path) -> Self {
         let mut usage = Self { bytes: 0, last: 0 };
         let mut left = vec![path.to_owned()];
         while let Some(path) = left.pop() {
-            // Its run may be removing it at this moment.
+            // A run may be removing it at this moment.
             let Ok(found) = path.symlink_metadata() else { continue };
             usage.bytes += found.blocks() * 512;
-            // To look into a directory is to read it, so only the times of files count.
+            // This walk itself reads directories, so only the times of files count.
             let last = if found.is_dir() { 0 } else { found.atime().max(found.mtime()) };
             usage.last = usage.last.max(u64::try_from(last).unwrap_or_default());
             if found.is_dir() {
@@ -257,7 +261,7 @@ mod tests {
     }
 
     #[test]
-    fn sweep_leaves_caches_that_a_run_holds() {
+    fn sweep_skips_leased_caches() {
         let directory = tempfile::tempdir().unwrap();
         fill(directory.path(), "npm", 100);
         let lease = lease_caches(&caches(directory.path())).unwrap();
@@ -267,14 +271,14 @@ mod tests {
     }
 
     #[test]
-    fn cargo_config_is_copied_anew_and_never_through_a_link() {
+    fn cargo_config_is_copied_and_removed_with_its_original() {
         let directory = tempfile::tempdir().unwrap();
         let base = directory.path().join("workspace");
         let users = directory.path().join("users");
         fs::create_dir(&users).unwrap();
         let create = || {
             let mut env = BTreeMap::new();
-            create(&caches(directory.path()), &base, &mut env).unwrap();
+            create_caches(&caches(directory.path()), &base, &mut env).unwrap();
             env
         };
         fs::write(users.join("config.toml"), "[net]\nretry = 2\n").unwrap();
@@ -283,20 +287,27 @@ mod tests {
         fs::remove_file(users.join("config.toml")).unwrap();
         create();
         assert!(!base.join("cargo/config.toml").exists());
-        fs::remove_dir(base.join("cargo")).unwrap();
+    }
+
+    #[test]
+    fn link_instead_of_a_cache_is_replaced() {
+        let directory = tempfile::tempdir().unwrap();
+        let (base, users) = (directory.path().join("workspace"), directory.path().join("users"));
+        fs::create_dir(&users).unwrap();
+        fs::create_dir(&base).unwrap();
         std::os::unix::fs::symlink(&users, base.join("cargo")).unwrap();
-        create();
+        create_caches(&caches(directory.path()), &base, &mut BTreeMap::new()).unwrap();
         assert_eq!(fs::read_dir(&users).unwrap().count(), 0);
         assert!(base.join("cargo").symlink_metadata().unwrap().is_dir());
     }
 
     #[test]
-    fn whatever_an_agent_did_in_its_caches_the_next_run_starts() {
+    fn spoiled_caches_are_replaced() {
         let directory = tempfile::tempdir().unwrap();
         let (base, users) = (directory.path().join("workspace"), directory.path().join("users"));
         fs::create_dir(&users).unwrap();
         fs::write(users.join("config.toml"), "[net]\nretry = 2\n").unwrap();
-        let create = || create(&caches(directory.path()), &base, &mut BTreeMap::new()).unwrap();
+        let create = || create_caches(&caches(directory.path()), &base, &mut BTreeMap::new()).unwrap();
         let lock = |path: &Path| fs::set_permissions(path, Permissions::from_mode(0o000)).unwrap();
         let cargo = base.join("cargo");
         let copy = cargo.join("config.toml");
@@ -320,7 +331,7 @@ mod tests {
     }
 
     #[test]
-    fn sweep_removes_files_and_caches_without_rights() {
+    fn sweep_removes_locked_caches_and_files() {
         let directory = tempfile::tempdir().unwrap();
         let base = directory.path().join("workspace");
         fill(directory.path(), "npm", 100);
@@ -333,7 +344,7 @@ mod tests {
     }
 
     #[test]
-    fn tokens_of_registries_are_not_copied() {
+    fn registry_tokens_are_not_copied() {
         let directory = tempfile::tempdir().unwrap();
         let (base, users) = (directory.path().join("workspace"), directory.path().join("users"));
         fs::create_dir(&users).unwrap();
@@ -341,14 +352,14 @@ mod tests {
                       token = \"hunter2\"\nsecret-key = \"hunter3\"\n[build]\njobs = 2\n";
         fs::write(users.join("config.toml"), config).unwrap();
         fs::write(users.join("credentials.toml"), "[registry]\ntoken = \"hunter4\"\n").unwrap();
-        create(&caches(directory.path()), &base, &mut BTreeMap::new()).unwrap();
+        create_caches(&caches(directory.path()), &base, &mut BTreeMap::new()).unwrap();
         let copy = fs::read_to_string(base.join("cargo/config.toml")).unwrap();
         assert!(!copy.contains("hunter"), "{copy}");
         assert!(copy.contains("https://shop.example/") && copy.contains("jobs = 2"), "{copy}");
         assert_eq!(fs::read_dir(base.join("cargo")).unwrap().count(), 1);
 
         fs::write(users.join("config.toml"), "token = hunter5").unwrap();
-        create(&caches(directory.path()), &base, &mut BTreeMap::new()).unwrap();
-        assert!(!base.join("cargo/config.toml").exists(), "nobody can tell its secrets from the rest");
+        create_caches(&caches(directory.path()), &base, &mut BTreeMap::new()).unwrap();
+        assert!(!base.join("cargo/config.toml").exists(), "its secrets cannot be identified");
     }
 }

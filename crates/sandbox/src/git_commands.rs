@@ -1,28 +1,28 @@
-//! Protects the programs in a workspace that the configuration of git names: hooks, filters, drivers, monitors.
+//! Protects the programs in a workspace that the git configuration names: hooks, filters, drivers, monitors.
 //!
-//! Every key counts but those that are known to hold data: one that git adds later may run a program. A word of a value that is no path
-//! in the workspace does no harm.
+//! Every key counts except for those that are known to contain data: a key of a future git may run a program. A token of a value that is not
+//! a path in the workspace is harmless.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
 use model::{OnCreate, Protected, is_in_products};
 
-use crate::git_includes::{ConfigEntry, included_by, read_entries, resolve};
+use crate::git_includes::{ConfigEntry, find_included, read_entries, resolve_path};
 use crate::layout::Layout;
-use crate::link_targets::FollowedPath;
+use crate::link_targets::{FollowedPath, find_linked_hooks, protect_followed};
 
-/// Configuration of the user that counts in every repository, in the home directory.
+/// The user's configuration files in the home directory, which apply in every repository.
 pub(crate) const GLOBAL: [&str; 2] = [".gitconfig", ".config/git/config"];
 
-/// The same, in `XDG_CONFIG_HOME`.
-const GLOBAL_OF_XDG: &str = "git/config";
+/// The user's configuration file in `XDG_CONFIG_HOME`.
+const XDG_GLOBAL: &str = "git/config";
 
 /// Sections whose values are names, addresses and credentials.
 const DATA_SECTIONS: [&str; 8] =
     ["remote", "branch", "submodule", "user", "url", "http", "include", "includeif"];
 
-/// How a command names the worktree, in which git starts it.
+/// Expressions for the worktree in a command, which is also its working directory.
 const WORKTREE: [&str; 5] = [
     "$(git rev-parse --show-toplevel)/",
     "`git rev-parse --show-toplevel`/",
@@ -31,13 +31,13 @@ const WORKTREE: [&str; 5] = [
     "$GIT_DIR/../",
 ];
 
-/// How a command names the home directory.
+/// Expressions for the home directory in a command.
 const HOME: [&str; 2] = ["$HOME/", "${HOME}/"];
 
-/// Characters that end a word in a shell, or an expansion.
+/// Characters that end a shell word or an expansion.
 const DELIMITERS: &str = "'`(){};&|<>=,";
 
-/// A repository and the worktree that it is used in.
+/// A repository and its worktree.
 #[derive(Debug)]
 pub(crate) struct ConfiguredRepository {
     pub git: PathBuf,
@@ -47,83 +47,80 @@ pub(crate) struct ConfiguredRepository {
 /// A path that the configuration names.
 #[derive(Debug, PartialEq, Eq)]
 enum NamedPath {
-    /// A directory with hooks, or one that git copies into new repositories with the hooks in it.
+    /// A hooks directory, or a template directory, whose hooks git copies into new repositories.
     Hooks(PathBuf),
-    /// A program, or a file that one reads.
+    /// A program, or a file that a program reads.
     Program(PathBuf),
-    /// The same, but only a file that exists counts: in a command that only the user starts, or behind an expansion that only the shell
-    /// knows.
+    /// Like `Program`, but ignored if the file is missing: from a command that only the user runs, or after an expansion that only the shell
+    /// can evaluate.
     IfExists(PathBuf),
 }
 
-impl Layout {
-    /// Protects what the configuration of repositories includes and names, their hooks that are links, and the user's configuration, where
-    /// it lies in a directory that can be written.
-    pub fn protect_configured(
-        &mut self,
-        repositories: &[ConfiguredRepository],
-        home: Option<&Path>,
-        xdg_config: Option<&Path>,
-    ) {
-        let global = home.iter().flat_map(|home| GLOBAL.map(|name| home.join(name)));
-        let global: Vec<PathBuf> = global.chain(xdg_config.map(|xdg| xdg.join(GLOBAL_OF_XDG))).collect();
-        let mut obeyed: BTreeSet<PathBuf> = global.iter().flat_map(|file| included_by(file, home)).collect();
-        obeyed.extend(global);
-        let global: Vec<ConfigEntry> = obeyed.iter().flat_map(|file| read_entries(file)).collect();
-        let mut hooks = Vec::new();
-        // The user's own settings count without a repository, too.
-        let anywhere = home.unwrap_or(Path::new("/"));
-        let mut named: Vec<NamedPath> =
-            global.iter().flat_map(|entry| named_paths(entry, anywhere, home)).collect();
-        for ConfiguredRepository { git, worktree } in repositories {
-            let files = ["config", "config.worktree"].map(|name| git.join(name));
-            let files: Vec<_> = files.into_iter().filter(|file| !self.untrusted.hold(file)).collect();
-            let below: BTreeSet<PathBuf> = files.iter().flat_map(|file| included_by(file, home)).collect();
-            let own: Vec<ConfigEntry> =
-                files.iter().chain(&below).flat_map(|file| read_entries(file)).collect();
-            named.extend(own.iter().chain(&global).flat_map(|entry| named_paths(entry, worktree, home)));
-            obeyed.extend(below);
-            obeyed.extend(files);
-            hooks.push(git.join("hooks"));
-        }
-        obeyed.extend(hooks.iter().cloned());
-        let programs: Vec<PathBuf> = named.iter().filter_map(|named| self.protected_path(named)).collect();
-        hooks.extend(named.into_iter().filter_map(|named| match named {
-            NamedPath::Hooks(path) => Some(path),
-            NamedPath::Program(_) | NamedPath::IfExists(_) => None,
-        }));
-        let protected = |on_create| move |path| Protected { path, on_create };
-        let obeyed = obeyed.into_iter().map(protected(OnCreate::QuarantineAtOnce));
-        let programs = programs.into_iter().map(protected(OnCreate::QuarantineAtEnd));
-        self.protect_followed(obeyed.chain(programs));
-        // The links themselves are held by their directory, which is read-only now.
-        let links = hooks.iter().flat_map(|hooks| self.linked_hooks(hooks)).collect::<Vec<_>>();
-        self.protect_followed(links.into_iter().map(protected(OnCreate::QuarantineAtEnd)));
+/// Protects the files that the configuration of repositories includes and names, their hooks that are links, and the user's
+/// configuration, as far as they lie in writable directories.
+pub(crate) fn protect_configured(
+    layout: &mut Layout,
+    repositories: &[ConfiguredRepository],
+    home: Option<&Path>,
+    xdg_config: Option<&Path>,
+) {
+    let global = home.iter().flat_map(|home| GLOBAL.map(|name| home.join(name)));
+    let global: Vec<PathBuf> = global.chain(xdg_config.map(|xdg| xdg.join(XDG_GLOBAL))).collect();
+    let mut obeyed: BTreeSet<PathBuf> = global.iter().flat_map(|file| find_included(file, home)).collect();
+    obeyed.extend(global);
+    let global: Vec<ConfigEntry> = obeyed.iter().flat_map(|file| read_entries(file)).collect();
+    let mut hooks = Vec::new();
+    // The user's own settings apply outside of repositories, too.
+    let anywhere = home.unwrap_or(Path::new("/"));
+    let mut named: Vec<NamedPath> =
+        global.iter().flat_map(|entry| find_named_paths(entry, anywhere, home)).collect();
+    for ConfiguredRepository { git, worktree } in repositories {
+        let files = ["config", "config.worktree"].map(|name| git.join(name));
+        let files: Vec<_> = files.into_iter().filter(|file| !layout.untrusted.covers(file)).collect();
+        let below: BTreeSet<PathBuf> = files.iter().flat_map(|file| find_included(file, home)).collect();
+        let own: Vec<ConfigEntry> = files.iter().chain(&below).flat_map(|file| read_entries(file)).collect();
+        named.extend(own.iter().chain(&global).flat_map(|entry| find_named_paths(entry, worktree, home)));
+        obeyed.extend(below);
+        obeyed.extend(files);
+        hooks.push(git.join("hooks"));
     }
-
-    /// Returns the path of a program, unless it need not be protected.
-    fn protected_path(&mut self, named: &NamedPath) -> Option<PathBuf> {
-        let (NamedPath::Hooks(path) | NamedPath::Program(path) | NamedPath::IfExists(path)) = named;
-        let end = FollowedPath::of(path).end;
-        let (_, rest) = self.below_a_root(&end)?;
-        if rest.as_os_str().is_empty() {
-            // Hooks beside the files of the workspace.
-            self.unprotected.extend(matches!(named, NamedPath::Hooks(_)).then(|| path.clone()));
-            return None;
-        }
-        let is_protected = match (named, end.symlink_metadata()) {
-            (NamedPath::Hooks(_), _) | (NamedPath::Program(_), Err(_)) => true,
-            (_, Ok(found)) => !found.is_dir(),
-            (NamedPath::IfExists(_), Err(_)) => false,
-        };
-        // Packages are replaced as a whole, and run each other's files.
-        (is_protected && !is_in_products(&rest)).then(|| path.clone())
-    }
+    obeyed.extend(hooks.iter().cloned());
+    let programs: Vec<PathBuf> = named.iter().filter_map(|named| path_to_protect(layout, named)).collect();
+    hooks.extend(named.into_iter().filter_map(|named| match named {
+        NamedPath::Hooks(path) => Some(path),
+        NamedPath::Program(_) | NamedPath::IfExists(_) => None,
+    }));
+    let protected = |on_create| move |path| Protected { path, on_create };
+    let obeyed = obeyed.into_iter().map(protected(OnCreate::QuarantineAtOnce));
+    let programs = programs.into_iter().map(protected(OnCreate::QuarantineAtEnd));
+    protect_followed(layout, obeyed.chain(programs));
+    // The links themselves are protected by their directory, which is read-only now.
+    let links = hooks.iter().flat_map(|hooks| find_linked_hooks(layout, hooks)).collect::<Vec<_>>();
+    protect_followed(layout, links.into_iter().map(protected(OnCreate::QuarantineAtEnd)));
 }
 
-/// Returns the directory of the hooks that `core.hooksPath` leads to.
+/// Returns the path of a program that must be protected. A hooks directory that is a writable root itself is reported as unprotected.
+fn path_to_protect(layout: &mut Layout, named: &NamedPath) -> Option<PathBuf> {
+    let (NamedPath::Hooks(path) | NamedPath::Program(path) | NamedPath::IfExists(path)) = named;
+    let target = FollowedPath::follow(path).target;
+    let (_, rest) = layout.split_at_root(&target)?;
+    if rest.as_os_str().is_empty() {
+        // Hooks beside the files of the workspace.
+        layout.unprotected.extend(matches!(named, NamedPath::Hooks(_)).then(|| path.clone()));
+        return None;
+    }
+    let is_protected = match (named, target.symlink_metadata()) {
+        (NamedPath::Hooks(_), _) | (NamedPath::Program(_), Err(_)) => true,
+        (_, Ok(found)) => !found.is_dir(),
+        (NamedPath::IfExists(_), Err(_)) => false,
+    };
+    // Packages are replaced as a whole, and run each other's files.
+    (is_protected && !is_in_products(&rest)).then(|| path.clone())
+}
+
+/// Returns the hooks directory for a value of `core.hooksPath`.
 pub(crate) fn hooks_directory(value: &str, worktree: &Path, home: Option<&Path>) -> Option<PathBuf> {
-    let path = resolve(value, worktree, home)?;
+    let path = resolve_path(value, worktree, home)?;
     // Husky's wrappers in `_` run the hooks beside it.
     Some(match path.file_name() {
         Some(name) if name == "_" => path.parent().map(Path::to_owned).unwrap_or(path),
@@ -131,8 +128,8 @@ pub(crate) fn hooks_directory(value: &str, worktree: &Path, home: Option<&Path>)
     })
 }
 
-/// Returns the paths that one setting names, which need not exist.
-fn named_paths(entry: &ConfigEntry, worktree: &Path, home: Option<&Path>) -> Vec<NamedPath> {
+/// Returns the paths in the value of one setting, which need not exist.
+fn find_named_paths(entry: &ConfigEntry, worktree: &Path, home: Option<&Path>) -> Vec<NamedPath> {
     let ConfigEntry { section, key, value } = entry;
     let is_data = DATA_SECTIONS.contains(&section.as_str()) || key.ends_with("file") || key == "worktree";
     let is_plain_alias = section == "alias" && !value.starts_with('!');
@@ -143,7 +140,7 @@ fn named_paths(entry: &ConfigEntry, worktree: &Path, home: Option<&Path>) -> Vec
         return hooks_directory(value, worktree, home).into_iter().map(NamedPath::Hooks).collect();
     }
     if section == "init" && key == "templatedir" {
-        return resolve(value, worktree, home).into_iter().map(NamedPath::Hooks).collect();
+        return resolve_path(value, worktree, home).into_iter().map(NamedPath::Hooks).collect();
     }
     let kind = if section == "alias" { NamedPath::IfExists } else { NamedPath::Program };
     // In a shell, a quote does not end a word.
@@ -152,16 +149,16 @@ fn named_paths(entry: &ConfigEntry, worktree: &Path, home: Option<&Path>) -> Vec
     let plain = HOME.iter().fold(plain, |text, name| text.replace(name, "~/")).replace('$', " $");
     let words = plain.split(|c: char| c.is_whitespace() || DELIMITERS.contains(c));
     let paths = words.filter(|word| is_path(word)).flat_map(|word| {
-        let path = resolve(word, worktree, home).filter(|_| !word.starts_with('$')).map(kind);
+        let path = resolve_path(word, worktree, home).filter(|_| !word.starts_with('$')).map(kind);
         // `$(…)/tools/x` or `$DIRECTORY/tools/x`: the directory may be the worktree.
         let rest = word.split_once('/').filter(|(before, _)| before.is_empty() || before.starts_with('$'));
-        let rest = rest.and_then(|(_, rest)| resolve(rest.trim_start_matches('/'), worktree, home));
+        let rest = rest.and_then(|(_, rest)| resolve_path(rest.trim_start_matches('/'), worktree, home));
         path.into_iter().chain(rest.map(NamedPath::IfExists))
     });
     paths.collect()
 }
 
-/// Whether a word may be a path: a command without a slash is looked up in `PATH`, but a script that an interpreter reads is not.
+/// Returns whether a shell word may be a path. A command without a slash is looked up in `PATH`; the script of an interpreter is not.
 fn is_path(word: &str) -> bool {
     let has_name = word.chars().any(char::is_alphanumeric);
     let is_other = word.contains("://") || word.contains(['%', '*', '^', '\\', '?', '+', ':', '@']);
@@ -176,7 +173,7 @@ mod tests {
     fn paths_in_commands_are_found() {
         let paths = |section: &str, key: &str, value: &str| {
             let entry = ConfigEntry { section: section.into(), key: key.into(), value: value.into() };
-            named_paths(&entry, Path::new("/ws"), Some(Path::new("/home/a")))
+            find_named_paths(&entry, Path::new("/ws"), Some(Path::new("/home/a")))
         };
         let programs =
             |names: &[&str]| -> Vec<_> { names.iter().map(|name| NamedPath::Program(name.into())).collect() };

@@ -1,48 +1,48 @@
-//! Files that the configuration of a repository includes, which git obeys as it obeys the configuration itself.
+//! Parses git configuration files and follows their includes.
 
 use std::collections::BTreeSet;
 use std::path::{Component, Path, PathBuf};
 
-use crate::beneath::read_ordinary_file;
+use crate::beneath::read_regular_file;
 use crate::link_targets::FollowedPath;
 
-/// How deep git follows includes.
+/// The maximum depth of includes in git.
 const MAX_DEPTH: usize = 10;
-/// How long a configuration may be.
+/// The maximum size of a configuration file.
 const MAX_BYTES: u64 = 1 << 20;
 
-/// Returns every path that a configuration file includes, directly or through others, whether it exists or not. Conditions are taken to
-/// be true: the agent may make them so.
-pub(crate) fn included_by(config: &Path, home: Option<&Path>) -> BTreeSet<PathBuf> {
+/// Returns every path that a configuration file includes, directly or indirectly, even if it is missing. All conditions count as true: the
+/// agent may make them so.
+pub(crate) fn find_included(config: &Path, home: Option<&Path>) -> BTreeSet<PathBuf> {
     let mut found = BTreeSet::new();
     let mut next = vec![config.to_owned()];
     for _ in 0..MAX_DEPTH {
-        let included: Vec<PathBuf> = next.iter().flat_map(|file| includes(file, home)).collect();
+        let included: Vec<PathBuf> = next.iter().flat_map(|file| read_includes(file, home)).collect();
         next = included.into_iter().filter(|path| found.insert(path.clone())).collect();
     }
     found
 }
 
-fn includes(file: &Path, home: Option<&Path>) -> Vec<PathBuf> {
+fn read_includes(file: &Path, home: Option<&Path>) -> Vec<PathBuf> {
     let Some(directory) = file.parent() else { return Vec::new() };
     let entries = read_entries(file).into_iter();
     let paths = entries.filter(|entry| entry.section.starts_with("include") && entry.key == "path");
-    paths.filter_map(|entry| resolve(&entry.value, directory, home)).collect()
+    paths.filter_map(|entry| resolve_path(&entry.value, directory, home)).collect()
 }
 
 /// One setting of a configuration file.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct ConfigEntry {
-    /// In lower case, without a subsection.
+    /// The section in lower case, without a subsection.
     pub section: String,
-    /// In lower case.
+    /// The key in lower case.
     pub key: String,
     pub value: String,
 }
 
-/// Reads the settings of a configuration file; none when it is missing or no ordinary file.
+/// Reads the settings of a configuration file. Empty if the file is missing or not a regular file.
 pub(crate) fn read_entries(file: &Path) -> Vec<ConfigEntry> {
-    let Some(text) = read(file) else { return Vec::new() };
+    let Some(text) = read_config(file) else { return Vec::new() };
     let mut section = String::new();
     let mut found = Vec::new();
     for line in text.replace("\\\n", "").lines() {
@@ -51,7 +51,7 @@ pub(crate) fn read_entries(file: &Path) -> Vec<ConfigEntry> {
         while let Some(rest) = line.strip_prefix('[') {
             let name = rest.trim_start().split([' ', '\t', '.', '"', ']']).next().unwrap_or_default();
             section = name.to_ascii_lowercase();
-            let end = closing_bracket(rest).unwrap_or(rest.len());
+            let end = find_closing_bracket(rest).unwrap_or(rest.len());
             line = rest.get(end + 1..).unwrap_or_default().trim();
         }
         let Some((key, value)) = line.split_once('=') else { continue };
@@ -61,8 +61,8 @@ pub(crate) fn read_entries(file: &Path) -> Vec<ConfigEntry> {
     found
 }
 
-/// Returns the end of a section: a condition may have a bracket in its quotes.
-fn closing_bracket(text: &str) -> Option<usize> {
+/// Returns the position of the closing bracket of a section, which is not the one in a quoted condition.
+fn find_closing_bracket(text: &str) -> Option<usize> {
     let mut is_quoted = false;
     text.char_indices().find_map(|(at, c)| {
         is_quoted ^= c == '"';
@@ -84,8 +84,8 @@ fn unquote(value: &str) -> String {
     plain.trim().to_owned()
 }
 
-/// Resolves a path that is named in a directory, without looking at links.
-pub(crate) fn resolve(path: &str, directory: &Path, home: Option<&Path>) -> Option<PathBuf> {
+/// Resolves `~` and `..` in a path relative to a directory, without following links.
+pub(crate) fn resolve_path(path: &str, directory: &Path, home: Option<&Path>) -> Option<PathBuf> {
     let path = match path.strip_prefix("~/") {
         Some(rest) => home?.join(rest),
         None => directory.join(path),
@@ -101,10 +101,10 @@ pub(crate) fn resolve(path: &str, directory: &Path, home: Option<&Path>) -> Opti
     Some(plain)
 }
 
-/// Reads a configuration by links, as git does, unless it is a pipe that an agent has put there: nobody may ever write into it.
-fn read(path: &Path) -> Option<String> {
-    let FollowedPath { end, .. } = FollowedPath::of(path);
-    Some(String::from_utf8_lossy(&read_ordinary_file(&end, MAX_BYTES)?).into_owned())
+/// Reads a configuration file through links, as git does. Skips a FIFO that an agent may have created, which would block.
+fn read_config(path: &Path) -> Option<String> {
+    let FollowedPath { target, .. } = FollowedPath::follow(path);
+    Some(String::from_utf8_lossy(&read_regular_file(&target, MAX_BYTES)?).into_owned())
 }
 
 #[cfg(test)]
@@ -113,7 +113,7 @@ mod tests {
     use std::fs;
 
     #[test]
-    fn includes_are_followed_whatever_their_condition() {
+    fn conditional_includes_are_always_followed() {
         let directory = tempfile::tempdir().unwrap();
         let root = directory.path();
         fs::create_dir_all(root.join(".git")).unwrap();
@@ -123,6 +123,6 @@ mod tests {
         fs::write(root.join(".gitconfig"), "[include]\npath = nested\n[include]\npath = .gitconfig\n")
             .unwrap();
         let expected = [".gitconfig", "home/work", "nested", "tools/git config"].map(|name| root.join(name));
-        assert_eq!(included_by(&root.join(".git/config"), Some(&root.join("home"))), expected.into());
+        assert_eq!(find_included(&root.join(".git/config"), Some(&root.join("home"))), expected.into());
     }
 }

@@ -1,8 +1,8 @@
-//! Landlock: what this process and its descendants may do with files, and whom outside they may reach.
+//! Applies Landlock rules: file access, and the scopes of signals and abstract sockets.
 //!
-//! The rules of one layer are a union, so nothing can be taken away below a directory that is allowed. What can be read is therefore
-//! the list of everything *beside* the hidden paths ([`beside`]). Where namespaces hide them too, this is a second barrier: it holds
-//! when an empty mount goes away with the file that it stood on.
+//! The rules of one layer are a union, so access cannot be revoked below an allowed directory. The readable paths are therefore all paths
+//! *beside* the hidden ones ([`paths_beside`]). With namespaces this is a second barrier: it holds when an empty mount disappears with the
+//! file that it was mounted on.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -17,32 +17,32 @@ use landlock::{
 use rustix::fs::{Mode, OFlags, open};
 
 use crate::beneath::open_without_links;
-use crate::description::Rules;
-use crate::quarantine::WritableRoot;
+use crate::launcher_protocol::Rules;
+use crate::writable_roots::WritableRoot;
 
-/// The newest whose rights of files are handled here.
-const FILES: ABI = ABI::V3;
+/// The ABI whose file access rights are handled here.
+const FILE_ABI: ABI = ABI::V3;
 
-/// Puts the rules on this process. Says whether files and whether scopes are held.
+/// Applies the rules to this process. Returns whether the file rules and whether the scopes are enforced.
 ///
-/// One layer holds both. Every layer denies moving and linking between directories unless it allows that, and one of scopes alone cannot:
-/// under two layers no compiler could move its output into place.
+/// One layer contains both. Every layer denies renames and links between directories unless it allows them, which a layer of scopes alone
+/// cannot: under two layers no compiler could move its output into place.
 pub(crate) fn apply(rules: &Rules) -> Result<(bool, bool), String> {
     let scoped = Ruleset::default()
         .set_compatibility(CompatLevel::HardRequirement)
         .scope(Scope::AbstractUnixSocket | Scope::Signal);
-    // An older kernel has none; that is an answer.
+    // An older kernel has no scopes.
     let has_scopes = scoped.is_ok();
     let ruleset = scoped.unwrap_or_default().set_compatibility(CompatLevel::BestEffort);
     let is_enforced = enforce(ruleset, rules)?;
     if rules.required && !(is_enforced && has_scopes) {
-        return Err("the kernel took Landlock's rules only in part".to_owned());
+        return Err("the kernel enforces only a part of the Landlock rules".to_owned());
     }
     Ok((is_enforced, is_enforced && has_scopes))
 }
 
 fn enforce(ruleset: Ruleset, rules: &Rules) -> Result<bool, String> {
-    let (read, write) = (AccessFs::from_read(FILES), AccessFs::from_write(FILES));
+    let (read, write) = (AccessFs::from_read(FILE_ABI), AccessFs::from_write(FILE_ABI));
     let create = |ruleset: Ruleset| ruleset.handle_access(read | write)?.create();
     let mut ruleset = create(ruleset).map_err(|error| error.to_string())?;
     for path in &rules.list {
@@ -54,7 +54,7 @@ fn enforce(ruleset: Ruleset, rules: &Rules) -> Result<bool, String> {
     for path in &rules.write {
         ruleset = allow_root(ruleset, path, read | write, &rules.roots)?;
     }
-    // The prompt may be opened anew (`/dev/stdin`), and the probe runs this very program, wherever the two are.
+    // The agent may reopen its prompt (`/dev/stdin`), and the probe runs this executable; both may lie in hidden directories.
     ruleset = allow_file(ruleset, rustix::stdio::stdin(), AccessFs::ReadFile.into())
         .map_err(|error| error.to_string())?;
     if let Ok(program) = open("/proc/self/exe", OFlags::PATH | OFlags::CLOEXEC, Mode::empty()) {
@@ -64,13 +64,13 @@ fn enforce(ruleset: Ruleset, rules: &Rules) -> Result<bool, String> {
     Ok(status.ruleset == RulesetStatus::FullyEnforced)
 }
 
-/// Allows access below a path. One that has gone in the meantime, or that this user cannot even open, needs no rule. One that has become
-/// a link was swapped by another run, and would allow access somewhere else.
+/// Allows access below a path. A path that is gone, or that this user cannot open, needs no rule. A path that has become a link was
+/// swapped by another run and would allow access to another directory.
 fn allow(ruleset: RulesetCreated, path: &Path, access: BitFlags<AccessFs>) -> Result<RulesetCreated, String> {
     allow_root(ruleset, path, access, &[])
 }
 
-/// Does so for a path that must lead to the directory that the layout has found there, if it is one of the roots.
+/// Allows access below a path. A writable root must still be the directory that the layout has found there.
 fn allow_root(
     ruleset: RulesetCreated,
     path: &Path,
@@ -79,11 +79,11 @@ fn allow_root(
 ) -> Result<RulesetCreated, String> {
     match open_without_links(path) {
         Ok(opened) if !WritableRoot::allows(roots, path, &opened).unwrap_or(false) => {
-            Err(format!("`{}` was exchanged while the sandbox was made", path.display()))
+            Err(format!("`{}` was replaced while the sandbox was prepared", path.display()))
         }
         Ok(opened) => allow_file(ruleset, opened, access).map_err(|error| error.to_string()),
         Err(error) if error.raw_os_error() == Some(libc::ELOOP) => {
-            Err(format!("`{}` was exchanged for a link", path.display()))
+            Err(format!("`{}` was replaced by a link", path.display()))
         }
         Err(_) => Ok(ruleset),
     }
@@ -96,57 +96,57 @@ fn allow_file(
 ) -> Result<RulesetCreated, RulesetError> {
     let Ok(found) = rustix::fs::fstat(&opened) else { return Ok(ruleset) };
     let kind = rustix::fs::FileType::from_raw_mode(found.st_mode);
-    // Those have no path that a rule could be about.
+    // Pipes and sockets have no path that a rule could apply to.
     if kind.is_fifo() || kind.is_socket() {
         return Ok(ruleset);
     }
-    let access = if kind.is_dir() { access } else { access & AccessFs::from_file(FILES) };
+    let access = if kind.is_dir() { access } else { access & AccessFs::from_file(FILE_ABI) };
     ruleset.add_rule(PathBeneath::new(opened, access))
 }
 
-/// Returns the paths that show a directory without the hidden paths in it.
-pub(crate) fn below(path: &Path, hidden: &[PathBuf]) -> Vec<PathBuf> {
+/// Returns the paths that cover a directory without the hidden paths in it.
+pub(crate) fn paths_below(path: &Path, hidden: &[PathBuf]) -> Vec<PathBuf> {
     let inside: Vec<PathBuf> =
         hidden.iter().filter(|hidden| hidden.starts_with(path) && *hidden != path).cloned().collect();
     if inside.is_empty() {
         return vec![path.to_owned()];
     }
-    beside(&inside, false).into_iter().filter(|found| found.starts_with(path)).collect()
+    paths_beside(&inside, false).into_iter().filter(|found| found.starts_with(path)).collect()
 }
 
-/// Everything beside the hidden paths: the siblings of each, and of each of the folders above it.
+/// Returns all paths beside the hidden ones: the siblings of each, and of each of its parent directories.
 ///
-/// `aliased`: something of it has two names, and each thing is looked at, whatever it is called.
-pub(crate) fn beside(hidden: &[PathBuf], aliased: bool) -> Vec<PathBuf> {
+/// If a hidden path has an alias (`has_aliases`), paths are compared by device and inode, too.
+pub(crate) fn paths_beside(hidden: &[PathBuf], has_aliases: bool) -> Vec<PathBuf> {
     let hidden: BTreeSet<&Path> = hidden.iter().map(PathBuf::as_path).collect();
     let above: BTreeSet<&Path> = hidden.iter().flat_map(|path| path.ancestors().skip(1)).collect();
     if above.is_empty() {
         return vec![PathBuf::from("/")];
     }
-    // A rule is about a thing and not about its name: one that lets in what is hidden, or lies above it, must not come by another name.
-    let ids: BTreeSet<(u64, u64)> = if aliased {
-        hidden.iter().chain(&above).filter_map(|path| id(path)).collect()
+    // A rule applies to an inode, not to a name: no alias of a hidden path or of its parents may be allowed.
+    let ids: BTreeSet<(u64, u64)> = if has_aliases {
+        hidden.iter().chain(&above).filter_map(|path| file_id(path)).collect()
     } else {
         BTreeSet::new()
     };
     let mut beside = Vec::new();
-    for folder in &above {
-        // Within something that is hidden itself, nothing is listed.
-        if folder.ancestors().any(|ancestor| hidden.contains(ancestor)) {
+    for directory in &above {
+        // A directory inside of a hidden one is not listed.
+        if directory.ancestors().any(|ancestor| hidden.contains(ancestor)) {
             continue;
         }
-        let entries = fs::read_dir(folder).into_iter().flatten().flatten();
-        // A link is not followed here: it leads to something that is listed where it stands, or hidden.
-        let things = entries.filter(|entry| entry.file_type().is_ok_and(|kind| !kind.is_symlink()));
-        beside.extend(things.map(|entry| entry.path()).filter(|path| {
-            let by_name = hidden.contains(path.as_path()) || above.contains(path.as_path());
-            !by_name && (ids.is_empty() || id(path).is_none_or(|id| !ids.contains(&id)))
+        let entries = fs::read_dir(directory).into_iter().flatten().flatten();
+        // Links need no rule: their targets are listed in their own directories, or hidden.
+        let files = entries.filter(|entry| entry.file_type().is_ok_and(|kind| !kind.is_symlink()));
+        beside.extend(files.map(|entry| entry.path()).filter(|path| {
+            let is_excluded = hidden.contains(path.as_path()) || above.contains(path.as_path());
+            !is_excluded && (ids.is_empty() || file_id(path).is_none_or(|id| !ids.contains(&id)))
         }));
     }
     beside
 }
 
-fn id(path: &Path) -> Option<(u64, u64)> {
+fn file_id(path: &Path) -> Option<(u64, u64)> {
     path.symlink_metadata().ok().map(|found| (found.dev(), found.ino()))
 }
 
@@ -155,13 +155,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_beside_a_hidden_folder_holds_neither_it_nor_its_parents() {
-        let folder = tempfile::tempdir().unwrap();
-        let root = folder.path().canonicalize().unwrap();
+    fn paths_beside_exclude_hidden_directory_and_parents() {
+        let directory = tempfile::tempdir().unwrap();
+        let root = directory.path().canonicalize().unwrap();
         for name in ["home/.ssh", "home/shop", "home/other"] {
             fs::create_dir_all(root.join(name)).unwrap();
         }
-        let beside = beside(&[root.join("home/.ssh")], false);
+        let beside = paths_beside(&[root.join("home/.ssh")], false);
         assert!(beside.contains(&root.join("home/shop")) && beside.contains(&root.join("home/other")));
         let ssh = root.join("home/.ssh");
         assert!(!beside.iter().any(|path| ssh.starts_with(path)), "{beside:?}");
@@ -169,7 +169,7 @@ mod tests {
     }
 
     #[test]
-    fn with_nothing_hidden_everything_is_beside() {
-        assert_eq!(beside(&[], false), [PathBuf::from("/")]);
+    fn root_directory_is_allowed_without_hidden_paths() {
+        assert_eq!(paths_beside(&[], false), [PathBuf::from("/")]);
     }
 }

@@ -1,85 +1,90 @@
-//! Puts a policy on a process, proves that it holds, and says what held.
+//! Applies a policy to a process, tests that the policy holds and reports which safeguards are enforced.
 //!
-//! Owns everything between a [`model::Confinement`] and the kernel: namespaces (through bubblewrap), Landlock, seccomp,
-//! limits, closed files. Knows no vendor and no plan; whoever starts a process ([`prepare`]) is `supervisor`.
+//! Owns everything between a [`model::Confinement`] and the kernel: namespaces (through bubblewrap), Landlock, seccomp, resource limits,
+//! inherited descriptors. Knows no vendor and no run plan; the `supervisor` spawns the process that [`prepare`] returns.
 //!
 //! ```text
-//! supervisor ─► bwrap ─► inside (pid 1 of its namespace: mounts, rules on itself, then starts) ─► agent ─► its tools …
-//! supervisor ─► inside (rules on itself, then becomes) agent ─► its tools …               without namespaces
+//! supervisor ─► bwrap ─► launcher (pid 1 of its namespace: creates mounts, applies rules to itself, spawns) ─► agent ─► tools …
+//! supervisor ─► launcher (applies rules to itself, calls exec) agent ─► tools …                without namespaces
 //! ```
-//! `inside` is the supervisor's own executable, started again with another first argument: rules are never put on a
-//! process between fork and exec, where a lock that another thread held would hang it, and where a large process pays for
-//! its size. What it is to do comes through an open file, not by arguments that every process can read.
+//! The launcher is the supervisor's own executable, started again with another first argument. Rules are never applied between fork and
+//! exec: a lock held by another thread would deadlock there, and a fork costs time in proportion to the size of the process. The launcher
+//! reads its spec from a descriptor, since arguments are visible to every process.
 
 mod aliases;
 mod beneath;
 mod bubblewrap;
 mod caches;
 mod cgroup;
+mod change_time;
 mod commits;
-mod description;
-mod door;
 mod git_commands;
 mod git_includes;
 mod git_index;
 mod home;
 mod home_files;
-mod inside;
+mod inert_repository;
 mod landlock;
+mod launcher;
+mod launcher_protocol;
 mod layout;
+mod layout_builder;
 mod limits;
 mod link_targets;
-mod machine;
+mod mechanisms;
 mod mount_plan;
 mod mountinfo;
 mod mounts;
-mod needed;
-mod nested;
-mod new_repository;
-mod overlap;
+mod needed_paths;
+mod nested_repositories;
 mod prepare;
 mod probe;
-mod proof;
 mod proxy;
+mod proxy_listener;
+mod proxy_request;
 mod quarantine;
-mod real;
+mod real_path;
 mod rebase;
+mod rejection;
 mod remove_tree;
 mod report;
-mod repositories;
+mod repository_walk;
 mod repository_watch;
-mod request;
 mod root_secrets;
 mod seccomp;
+mod self_test;
 mod sockets;
-mod state;
+mod state_view;
+mod unlock;
+mod untrusted_paths;
 mod worktree;
+mod writable_roots;
 
 pub use caches::{CacheSweep, lease_caches, sweep_caches};
-pub use cgroup::{Cgroup, Delegated};
+pub use cgroup::{Cgroup, DelegatedCgroup};
 pub use commits::{CommitWatch, CountedCommits};
-pub use description::{Applied, Step, Word};
-pub use inside::INSIDE;
-pub use machine::{Machine, Tier, find_bubblewrap};
-pub use nested::NestedRepositories;
-pub use prepare::{Job, Prepared, Refusal, prepare};
-pub use probe::PROBE;
-pub use proof::{Settled, prove, settle};
+pub use launcher_protocol::{AppliedRules, LaunchStep, LauncherEvent};
+pub use mechanisms::{Mechanisms, Tier, VerifiedSandbox, find_bubblewrap};
+pub use nested_repositories::NestedRepositories;
+pub use prepare::{PreparedSandbox, SandboxedCommand, prepare};
 pub use proxy::Proxy;
-pub use quarantine::{HeldRoots, QUARANTINE_DIRECTORY, Quarantine, QuarantineStore, QuarantineTime};
+pub use quarantine::{QUARANTINE_DIRECTORY, Quarantine, QuarantineStore, QuarantineTime};
+pub use rejection::SandboxRejection;
 pub use remove_tree::remove_tree;
+pub use self_test::{select_and_verify, self_test};
+pub use writable_roots::HeldRoots;
 
 use std::process::ExitCode;
 
-/// Carries out the part that a process was started for by this crate; none when it is an ordinary one.
+/// Runs the launcher or the probe if this process was started as one, and returns its exit code.
 ///
-/// Call it first in `main`, before anything opens a file or starts a thread, and return the code when there is one.
-pub fn run_if_asked() -> Option<ExitCode> {
+/// Must be called first in `main`, before any file is opened and any thread is started.
+pub fn run_if_requested() -> Option<ExitCode> {
     let mut args = std::env::args_os().skip(1);
     let first = args.next()?;
-    if first == INSIDE {
-        Some(inside::main(args))
-    } else if first == PROBE {
+    if first == launcher::LAUNCHER_ARGUMENT {
+        Some(launcher::main(args))
+    } else if first == probe::PROBE_ARGUMENT {
         Some(probe::main(args))
     } else {
         None

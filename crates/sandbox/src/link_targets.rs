@@ -1,5 +1,5 @@
-//! Protects what symbolic links lead to, where git would run or obey it: a hook may be a link to a script in the workspace, and the
-//! user's configuration one to a file in a repository of such files.
+//! Protects the targets of symbolic links that git would run or obey: a hook may be a link to a script in the workspace, and the user's
+//! configuration a link into a dotfiles repository.
 
 use std::ffi::OsString;
 use std::fs;
@@ -7,9 +7,10 @@ use std::path::{Component, Path, PathBuf};
 
 use model::{Protected, is_in_products};
 
-use crate::layout::{Layout, Mount};
+use crate::layout::Layout;
+use crate::mount_plan::Mount;
 
-/// How many links the kernel follows in one path.
+/// The kernel's limit of links in one path.
 const MAX_LINKS: usize = 40;
 
 /// A path with its links followed.
@@ -17,82 +18,80 @@ const MAX_LINKS: usize = 40;
 pub(crate) struct FollowedPath {
     /// Each link on the way, by its real path.
     pub links: Vec<PathBuf>,
-    /// Where the path leads, whether that exists or not.
-    pub end: PathBuf,
+    /// The final target, which need not exist.
+    pub target: PathBuf,
 }
 
 impl FollowedPath {
     /// Follows the links of an absolute path.
-    pub fn of(path: &Path) -> Self {
+    pub fn follow(path: &Path) -> Self {
         let parts = |path: &Path| -> Vec<OsString> {
             path.components().rev().map(|part| part.as_os_str().to_owned()).collect()
         };
-        let (mut links, mut end, mut rest) = (Vec::new(), PathBuf::new(), parts(path));
+        let (mut links, mut target, mut rest) = (Vec::new(), PathBuf::new(), parts(path));
         while let Some(part) = rest.pop() {
             match Path::new(&part).components().next() {
-                Some(Component::ParentDir) => drop(end.pop()),
+                Some(Component::ParentDir) => drop(target.pop()),
                 Some(Component::CurDir) | None => {}
-                // An absolute target starts with `/`, which takes the place of all before.
+                // An absolute target starts with `/`, which replaces everything before it.
                 Some(_) => {
-                    let next = end.join(&part);
+                    let next = target.join(&part);
                     match fs::read_link(&next) {
-                        Ok(target) if links.len() < MAX_LINKS => {
+                        Ok(destination) if links.len() < MAX_LINKS => {
                             links.push(next);
-                            rest.extend(parts(&target));
+                            rest.extend(parts(&destination));
                         }
-                        _ => end = next,
+                        _ => target = next,
                     }
                 }
             }
         }
-        Self { links, end }
+        Self { links, target }
     }
 }
 
-impl Layout {
-    /// Protects paths and their targets, where an agent could write to them. Links on the way that an agent could replace are reported
-    /// as unprotected.
-    pub fn protect_followed(&mut self, protected: impl IntoIterator<Item = Protected>) {
-        let mut ends = Vec::new();
-        for Protected { path, on_create } in protected {
-            let FollowedPath { links, end } = FollowedPath::of(&path);
-            for link in links {
-                if self.can_be_written(&link) {
-                    self.protect(&Protected { path: link, on_create });
-                }
-            }
-            ends.push(Protected { path: end, on_create });
-        }
-        // A directory that is read-only as a whole comes before its contents, which then need no mount.
-        ends.sort_by_key(|protected| protected.path.components().count());
-        for protected in ends {
-            if self.can_be_written(&protected.path) {
-                self.protect(&protected);
-                self.unpin_below(&protected.path);
+/// Protects paths and their link targets in writable directories. Links on the way that an agent could replace are reported as
+/// unprotected.
+pub(crate) fn protect_followed(layout: &mut Layout, protected: impl IntoIterator<Item = Protected>) {
+    let mut targets = Vec::new();
+    for Protected { path, on_create } in protected {
+        let FollowedPath { links, target } = FollowedPath::follow(&path);
+        for link in links {
+            if layout.is_writable(&link) {
+                layout.protect(&Protected { path: link, on_create });
             }
         }
+        targets.push(Protected { path: target, on_create });
     }
-
-    /// Leaves no directory writable in one that is read-only as a whole, such as one that was pinned for a repository in it.
-    fn unpin_below(&mut self, directory: &Path) {
-        if self.can_be_written(directory) {
-            return;
+    // A directory that is read-only as a whole comes before its contents, which then need no mount.
+    targets.sort_by_key(|protected| protected.path.components().count());
+    for protected in targets {
+        if layout.is_writable(&protected.path) {
+            layout.protect(&protected);
+            unpin_below(layout, &protected.path);
         }
-        let Self { mounts, write, .. } = self;
-        let is_pin = |at: &PathBuf| at != directory && at.starts_with(directory) && !write.contains(at);
-        mounts.retain(|(at, mount)| *mount != Mount::Write || !is_pin(at));
     }
+}
 
-    /// Returns the links in a directory of hooks, unless they lead to packages, which are replaced as a whole.
-    pub fn linked_hooks(&self, hooks: &Path) -> Vec<PathBuf> {
-        let entries = fs::read_dir(hooks).into_iter().flatten().flatten();
-        let links = entries.filter(|entry| entry.file_type().is_ok_and(|kind| kind.is_symlink()));
-        let is_ours = |path: &PathBuf| {
-            let below = self.below_a_root(&FollowedPath::of(path).end);
-            below.is_none_or(|(_, rest)| !is_in_products(&rest))
-        };
-        links.map(|entry| entry.path()).filter(is_ours).collect()
+/// Removes pins below a directory that is read-only as a whole, such as those of a repository in it: a pin is a writable mount.
+fn unpin_below(layout: &mut Layout, directory: &Path) {
+    if layout.is_writable(directory) {
+        return;
     }
+    let Layout { mounts, writable, .. } = layout;
+    let is_pin = |at: &PathBuf| at != directory && at.starts_with(directory) && !writable.contains(at);
+    mounts.retain(|(at, mount)| *mount != Mount::Write || !is_pin(at));
+}
+
+/// Returns the links in a hooks directory, without those to installed packages, which are replaced as a whole.
+pub(crate) fn find_linked_hooks(layout: &Layout, hooks: &Path) -> Vec<PathBuf> {
+    let entries = fs::read_dir(hooks).into_iter().flatten().flatten();
+    let links = entries.filter(|entry| entry.file_type().is_ok_and(|kind| kind.is_symlink()));
+    let is_source = |path: &PathBuf| {
+        let below = layout.split_at_root(&FollowedPath::follow(path).target);
+        below.is_none_or(|(_, rest)| !is_in_products(&rest))
+    };
+    links.map(|entry| entry.path()).filter(is_source).collect()
 }
 
 #[cfg(test)]
@@ -101,18 +100,18 @@ mod tests {
     use std::os::unix::fs::symlink;
 
     #[test]
-    fn links_are_followed_to_what_exists_or_not() {
+    fn links_are_followed_to_missing_targets_too() {
         let directory = tempfile::tempdir().unwrap();
         let root = directory.path().canonicalize().unwrap();
         fs::create_dir_all(root.join("a/b")).unwrap();
         symlink("a/b", root.join("link")).unwrap();
         symlink(root.join("link/../missing/x"), root.join("a/b/first")).unwrap();
         symlink("loop", root.join("loop")).unwrap();
-        let followed = FollowedPath::of(&root.join("link/first"));
+        let followed = FollowedPath::follow(&root.join("link/first"));
         assert_eq!(followed.links, ["link", "a/b/first", "link"].map(|name| root.join(name)));
-        assert_eq!(followed.end, root.join("a/missing/x"));
-        assert_eq!(FollowedPath::of(&root.join("loop")).end, root.join("loop"));
-        let plain = FollowedPath { links: Vec::new(), end: root.join("a/b/c") };
-        assert_eq!(FollowedPath::of(&root.join("a/./b/c")), plain);
+        assert_eq!(followed.target, root.join("a/missing/x"));
+        assert_eq!(FollowedPath::follow(&root.join("loop")).target, root.join("loop"));
+        let plain = FollowedPath { links: Vec::new(), target: root.join("a/b/c") };
+        assert_eq!(FollowedPath::follow(&root.join("a/./b/c")), plain);
     }
 }

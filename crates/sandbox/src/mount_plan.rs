@@ -1,7 +1,7 @@
-//! The mounts of a sandbox in the order in which they are made.
+//! Plans the mounts of a sandbox in the order of their creation.
 //!
-//! A plan names each mount point once, parents before children, and leaves out mounts that change nothing. It is made outside, where the
-//! policy is known, and carried out inside ([`crate::mounts`]).
+//! A plan names each mount point once, parents before children, and omits mounts without an effect. It is computed outside, where the policy
+//! is known, and executed inside ([`crate::mounts`]).
 
 use std::collections::HashMap;
 use std::fs;
@@ -11,30 +11,58 @@ use std::path::{Path, PathBuf};
 use model::PRIVATE_DIRECTORIES as PRIVATE;
 use serde::{Deserialize, Serialize};
 
-use crate::layout::Mount;
-use crate::real::Real;
+use crate::real_path::RealPath;
 
-/// One mount.
+/// The kind of a mount. For the same path, a later variant of this list wins.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+pub(crate) enum Mount {
+    /// A private empty directory, writable.
+    Private,
+    /// The path itself, writable. This also pins a directory: a mount point cannot be renamed.
+    Write,
+    /// The path itself, read-only.
+    Read,
+    /// Another path in its place, writable.
+    WriteFrom(#[serde(with = "model::exact_path")] PathBuf),
+    /// Another path in its place, read-only.
+    ReadFrom(#[serde(with = "model::exact_path")] PathBuf),
+    /// An empty file in place of a file or a socket.
+    HideFile,
+    /// An empty directory in its place.
+    #[serde(rename = "HideFolder")]
+    HideDirectory,
+    /// An empty home directory, even if the machine has none there.
+    Home,
+}
+
+impl Mount {
+    /// Returns whether the mount hides the machine's files.
+    pub fn is_mask(&self) -> bool {
+        matches!(self, Self::HideFile | Self::HideDirectory | Self::Home)
+    }
+}
+
+/// A planned mount.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct PlannedMount {
     /// The mount point.
     #[serde(with = "model::exact_path")]
     pub at: PathBuf,
-    /// The contents, where those are the machine's.
+    /// The path of the contents, if those are the machine's.
     #[serde(with = "model::exact_path")]
     pub source: PathBuf,
     pub mount: Mount,
-    /// The mount of this plan that the mount point lies on; none for the machine's own.
+    /// The index of the planned mount that contains the mount point; `None` for the machine's own.
     pub around: Option<usize>,
 }
 
 impl PlannedMount {
-    /// Whether a mount point below it may be missing and is made there: it shows something else than the machine does.
-    pub fn is_own(&self) -> bool {
-        matches!(self.mount, Mount::Private | Mount::HideFolder | Mount::Home) || self.source != self.at
+    /// Returns whether it shows other contents than the machine, so that mount points below it have to be created.
+    pub fn differs_from_machine(&self) -> bool {
+        matches!(self.mount, Mount::Private | Mount::HideDirectory | Mount::Home) || self.source != self.at
     }
 
-    /// Whether it can be read and not written.
+    /// Returns whether it is read-only.
     pub fn is_read_only(&self) -> bool {
         !matches!(self.mount, Mount::Private | Mount::Write | Mount::WriteFrom(_))
     }
@@ -43,41 +71,41 @@ impl PlannedMount {
 /// Plans the mounts of a layout.
 pub(crate) fn plan_mounts(layout: &[(PathBuf, Mount)]) -> io::Result<Vec<PlannedMount>> {
     let private = PRIVATE.map(PathBuf::from).into_iter().filter(|path| is_real_directory(path));
-    // The devices stay writable, the directory itself included, as bubblewrap makes it.
+    // Devices and `/dev` itself stay writable, as bubblewrap creates them.
     let own = [(PathBuf::from("/dev"), Mount::Write)];
     let own = own.into_iter().chain(private.map(|path| (path, Mount::Private)));
-    let run = needed_of_run().into_iter().map(|path| (path, Mount::Read));
+    let run = find_needed_in_run().into_iter().map(|path| (path, Mount::Read));
     let mut mounts: Vec<(PathBuf, Mount)> = own.chain(run).chain(layout.iter().cloned()).collect();
     mounts.sort_by_cached_key(|(path, mount)| (path.components().count(), path.clone(), mount.clone()));
     let mut plan: Vec<PlannedMount> = Vec::with_capacity(mounts.len());
-    let mut places: HashMap<PathBuf, usize> = HashMap::with_capacity(mounts.len());
+    let mut indices: HashMap<PathBuf, usize> = HashMap::with_capacity(mounts.len());
     for (index, (at, mount)) in mounts.iter().enumerate() {
-        let is_outdone = mounts.get(index + 1).is_some_and(|(next, _)| next == at);
-        let around = at.ancestors().skip(1).find_map(|above| places.get(above)).copied();
-        if is_outdone || changes_nothing(at, mount, around.map(|around| &plan[around])) {
+        let is_overridden = mounts.get(index + 1).is_some_and(|(next, _)| next == at);
+        let around = at.ancestors().skip(1).find_map(|above| indices.get(above)).copied();
+        if is_overridden || has_no_effect(at, mount, around.map(|around| &plan[around])) {
             continue;
         }
         if at.parent().is_none() {
-            return Err(io::Error::other("`/` cannot be given as a whole"));
+            return Err(io::Error::other("`/` cannot be writable as a whole"));
         }
         let source = match mount {
             Mount::WriteFrom(source) | Mount::ReadFrom(source) => source.clone(),
-            // Not resolved again: another run may have exchanged it since it was checked.
+            // Not resolved again: another run may have replaced it since the check.
             _ => at.clone(),
         };
-        places.insert(at.clone(), plan.len());
+        indices.insert(at.clone(), plan.len());
         plan.push(PlannedMount { at: at.clone(), source, mount: mount.clone(), around });
     }
     Ok(plan)
 }
 
-/// Whether a mount point looks the same without the mount: the machine is read-only, and a missing path need not be hidden.
-fn changes_nothing(at: &Path, mount: &Mount, around: Option<&PlannedMount>) -> bool {
+/// Returns whether a mount has no effect: the machine is read-only anyway, and a missing path need not be hidden.
+fn has_no_effect(at: &Path, mount: &Mount, around: Option<&PlannedMount>) -> bool {
     let kind = around.map(|around| &around.mount);
     match mount {
         Mount::Read => matches!(kind, None | Some(Mount::Read)),
-        Mount::HideFile | Mount::HideFolder => match (kind, around) {
-            (Some(Mount::HideFolder | Mount::Private | Mount::Home), _) => true,
+        Mount::HideFile | Mount::HideDirectory => match (kind, around) {
+            (Some(Mount::HideDirectory | Mount::Private | Mount::Home), _) => true,
             (Some(_), Some(around)) => {
                 let below = at.strip_prefix(&around.at).unwrap_or(at);
                 around.source != around.at && around.source.join(below).symlink_metadata().is_err()
@@ -89,12 +117,12 @@ fn changes_nothing(at: &Path, mount: &Mount, around: Option<&PlannedMount>) -> b
 }
 
 fn is_real_directory(path: &Path) -> bool {
-    Real::of(path).is_ok_and(|real| real.is_folder && real.path == path)
+    RealPath::resolve(path).is_ok_and(|real| real.is_directory && real.path == path)
 }
 
-/// Returns the paths of `/run` that programs need, where the sockets of the system are: how names are looked up, and on some systems the
+/// Returns the paths that programs need in `/run`, which is private because of its sockets: the resolver's configuration, and on NixOS the
 /// programs themselves.
-fn needed_of_run() -> Vec<PathBuf> {
+fn find_needed_in_run() -> Vec<PathBuf> {
     let resolver = fs::canonicalize("/etc/resolv.conf").ok().filter(|path| path.starts_with("/run"));
     let programs = Some(PathBuf::from("/run/current-system")).filter(|path| path.exists());
     resolver.into_iter().chain(programs).collect()
@@ -116,23 +144,24 @@ mod tests {
     }
 
     #[test]
-    fn mount_that_changes_nothing_is_left_out() {
+    fn mount_without_effect_is_omitted() {
         let layout = [
             ("/etc", Mount::Read),
-            ("/usr", Mount::HideFolder),
-            ("/usr/share", Mount::HideFolder),
+            ("/usr", Mount::HideDirectory),
+            ("/usr/share", Mount::HideDirectory),
             ("/usr/bin", Mount::Read),
             ("/usr/bin/env", Mount::Read),
             ("/var", Mount::Write),
             ("/var", Mount::Read),
             ("/var/lib", Mount::Write),
         ];
-        let expected = [("/usr", Mount::HideFolder), ("/usr/bin", Mount::Read), ("/var/lib", Mount::Write)];
+        let expected =
+            [("/usr", Mount::HideDirectory), ("/usr/bin", Mount::Read), ("/var/lib", Mount::Write)];
         assert_eq!(planned(&layout), expected.map(|(path, mount)| (PathBuf::from(path), mount)));
     }
 
     #[test]
-    fn root_directory_cannot_be_given_to_be_written() {
+    fn root_directory_cannot_be_writable() {
         assert!(plan_mounts(&[(PathBuf::from("/"), Mount::Write)]).is_err());
         assert!(plan_mounts(&[(PathBuf::from("/"), Mount::Read)]).is_ok());
     }

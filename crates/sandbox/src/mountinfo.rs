@@ -1,4 +1,4 @@
-//! The list of mounts that the kernel keeps for a process, and its comparison with a plan.
+//! Parses the kernel's list of mounts and compares it with a plan.
 
 use std::collections::{HashMap, HashSet};
 use std::ffi::OsString;
@@ -26,6 +26,7 @@ pub(crate) fn read_mounts() -> io::Result<Vec<MountEntry>> {
     Ok(parse_mounts(&fs::read("/proc/self/mountinfo")?))
 }
 
+/// Parses the contents of `mountinfo`.
 pub(crate) fn parse_mounts(list: &[u8]) -> Vec<MountEntry> {
     list.split(|byte| *byte == b'\n').filter_map(parse_entry).collect()
 }
@@ -39,7 +40,7 @@ fn parse_entry(line: &[u8]) -> Option<MountEntry> {
     Some(MountEntry { id, parent, device, root, at, is_read_only })
 }
 
-/// Decodes the octal escapes by which the kernel writes blanks and backslashes.
+/// Decodes the kernel's octal escapes of whitespace and backslashes.
 fn unescape(field: &[u8]) -> PathBuf {
     let mut bytes = Vec::with_capacity(field.len());
     let mut rest = field;
@@ -56,7 +57,7 @@ fn unescape(field: &[u8]) -> PathBuf {
     OsString::from_vec(bytes).into()
 }
 
-/// A mount that was made, as the finished namespace must list it.
+/// A created mount as the finished namespace must list it.
 #[derive(Debug)]
 pub(crate) struct ExpectedMount<'a> {
     pub id: u64,
@@ -67,26 +68,26 @@ pub(crate) struct ExpectedMount<'a> {
 /// The contents of an expected mount.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum ExpectedSource<'a> {
-    /// A part of the machine's files.
+    /// A path of the machine.
     Bind {
         path: &'a Path,
         /// The mount that the path was opened on.
         base: u64,
-        /// Whether it is read-only in any case, and not only where the machine's own mount is.
+        /// Is true if it is read-only even if the machine's own mount is not.
         is_read_only: bool,
     },
-    /// Nothing of the machine's.
+    /// A file system of the sandbox.
     Own { is_read_only: bool },
 }
 
-/// A path where the mounts of a namespace are not as planned.
+/// A path whose mount differs from the plan.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct MountDifference {
     pub path: PathBuf,
     pub found: &'static str,
 }
 
-/// Compares the mounts of a finished namespace (`after`) with the plan and with those that it started from (`before`).
+/// Compares the mounts of a finished namespace (`after`) with the plan and with its initial mounts (`before`).
 pub(crate) fn compare_mounts(
     expected: &[ExpectedMount<'_>],
     before: &[MountEntry],
@@ -103,7 +104,7 @@ pub(crate) fn compare_mounts(
     for entry in after {
         comparison.check_listed(entry).map_err(|found| difference(&entry.at, found))?;
     }
-    // A mount on top of a planned one would hide it.
+    // A mount on top of a planned one hides it.
     let covered: HashSet<(u64, &Path)> =
         after.iter().map(|entry| (entry.parent, entry.at.as_path())).collect();
     match expected.iter().find(|mount| covered.contains(&(mount.id, mount.at))) {
@@ -129,30 +130,30 @@ impl Comparison<'_> {
             return Err("the mount moved to another path");
         }
         match mount.source {
-            ExpectedSource::Own { is_read_only } => check_rights(entry, is_read_only),
+            ExpectedSource::Own { is_read_only } => check_read_only(entry, is_read_only),
             ExpectedSource::Bind { path, base, is_read_only } => {
                 let base = self.before.get(&base).ok_or("its source is on an unknown mount")?;
                 let below = path.strip_prefix(&base.at).map_err(|_| "its source is on another mount")?;
                 if entry.device != base.device || entry.root != joined(&base.root, below) {
-                    return Err("something else is mounted");
+                    return Err("another file is mounted");
                 }
-                check_rights(entry, is_read_only || base.is_read_only)
+                check_read_only(entry, is_read_only || base.is_read_only)
             }
         }
     }
 
-    /// Checks that a mount was planned, belongs to one that was, or was there from the start and is read-only now.
+    /// Checks that a mount was planned, was cloned with a planned one, or is an initial mount that is read-only now.
     fn check_listed(&self, entry: &MountEntry) -> Result<(), &'static str> {
         if self.expected.contains_key(&entry.id) {
             return Ok(());
         }
         if let Some(base) = self.before.get(&entry.id) {
             let is_same = base.at == entry.at && base.root == entry.root && base.device == entry.device;
-            return if is_same { check_rights(entry, true) } else { Err("a mount of the machine moved") };
+            return if is_same { check_read_only(entry, true) } else { Err("a mount of the machine moved") };
         }
-        let mount = self.planned_around(entry).ok_or("nothing is to be mounted here")?;
+        let mount = self.planned_around(entry).ok_or("unexpected mount")?;
         let ExpectedSource::Bind { path, is_read_only, .. } = mount.source else {
-            return Err("nothing is to be mounted here");
+            return Err("unexpected mount");
         };
         let below = entry.at.strip_prefix(mount.at).map_err(|_| "a mount moved to another path")?;
         let source = joined(path, below);
@@ -160,13 +161,13 @@ impl Comparison<'_> {
             .before
             .values()
             .find(|base| base.at == source && base.device == entry.device && base.root == entry.root);
-        let copied = copied.ok_or("nothing is to be mounted here")?;
-        check_rights(entry, is_read_only || copied.is_read_only)
+        let copied = copied.ok_or("unexpected mount")?;
+        check_read_only(entry, is_read_only || copied.is_read_only)
     }
 
     fn planned_around(&self, entry: &MountEntry) -> Option<&ExpectedMount<'_>> {
         let mut parent = entry.parent;
-        // No tree is deeper than it has mounts.
+        // A tree is at most as deep as its number of mounts.
         for _ in 0..self.after.len() {
             if let Some(mount) = self.expected.get(&parent) {
                 return Some(mount);
@@ -177,15 +178,15 @@ impl Comparison<'_> {
     }
 }
 
-fn check_rights(entry: &MountEntry, is_read_only: bool) -> Result<(), &'static str> {
+fn check_read_only(entry: &MountEntry, is_read_only: bool) -> Result<(), &'static str> {
     match (is_read_only, entry.is_read_only) {
-        (true, false) => Err("it can be written"),
-        (false, true) => Err("it cannot be written"),
+        (true, false) => Err("it is writable"),
+        (false, true) => Err("it is read-only"),
         _ => Ok(()),
     }
 }
 
-/// Joins without a slash at the end, which would make another path.
+/// Joins paths without a trailing slash if the second one is empty.
 pub(crate) fn joined(directory: &Path, below: &Path) -> PathBuf {
     if below.as_os_str().is_empty() { directory.to_owned() } else { directory.join(below) }
 }
@@ -242,11 +243,11 @@ mod tests {
             (shop, "30 21 254:0 /users/ana/shop /home/ana/shop rw,nosuid", "/home/ana/shop"),
             // A parent renamed after the mount.
             (git, "32 30 254:1 /users/ana/shop/.git /home/ana/shop/other ro,nosuid", "/home/ana/shop/.git"),
-            // Rights.
+            // Writable instead of read-only, and the reverse.
             (git, "32 30 254:1 /users/ana/shop/.git /home/ana/shop/.git rw,nosuid", "/home/ana/shop/.git"),
             (shop, "30 21 254:1 /users/ana/shop /home/ana/shop ro,nosuid", "/home/ana/shop"),
             ("20 1 254:0 / / ro", "20 1 254:0 / / rw", "/"),
-            // A mount that went away with its mount point, one that nobody planned, one on top.
+            // A mount that disappeared with its mount point, an unplanned one, one on top of another.
             (ssh, "", "/home/ana/.ssh"),
             (ssh, &format!("{ssh}\n34 20 254:0 /etc /mnt ro - ext4 /dev/vda rw"), "/mnt"),
             (

@@ -1,9 +1,8 @@
-//! The one way out of a network of named hosts: a small HTTP proxy outside of the network namespace.
+//! An HTTP proxy outside of the network namespace that connects a confined agent to named hosts only.
 //!
-//! Owns whom a confined agent reaches. The agent finds it on its own loopback: the one inside opens the door there
-//! ([`crate::door`]) and hands it out, and a connection that is taken at it belongs to the namespace, while the one that is made for it
-//! belongs to the machine. Names are looked up here, once, and only an address that was looked at is connected to. It speaks
-//! `CONNECT` and plain HTTP with absolute addresses; it reads nothing of what passes through.
+//! The agent reaches the proxy on the loopback of its namespace, where the launcher binds the listener ([`crate::proxy_listener`]); the
+//! connections to the hosts are made in the machine's namespace. Names are resolved here, once, and only a checked address is connected
+//! to. Supports `CONNECT` and plain HTTP with absolute URLs; does not inspect the data.
 
 use std::collections::BTreeSet;
 use std::io::{self, Read, Write};
@@ -16,67 +15,67 @@ use std::time::Duration;
 
 use model::{HostRule, is_public};
 
-use crate::request::{Asked, MAX_HEAD, Request};
+use crate::proxy_request::{MAX_HEAD_BYTES, ProxyRequest, ProxyRequestKind};
 
-/// How many connections there are at once.
-const MOST_CONNECTIONS: usize = 512;
-/// How many refused hosts are kept.
-const MOST_REFUSED: usize = 100;
-/// How long a client may take to say what it wants.
-const PATIENCE: Duration = Duration::from_secs(30);
-/// How long a host may take to answer.
-const CONNECT: Duration = Duration::from_secs(20);
+/// The maximum number of concurrent connections.
+const MAX_CONNECTIONS: usize = 512;
+/// The maximum number of rejected hosts that are recorded.
+const MAX_REJECTED_HOSTS: usize = 100;
+/// The time limit for a client to send its request head.
+const REQUEST_TIMEOUT: Duration = Duration::from_secs(30);
+/// The time limit for a connection to a host.
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(20);
 
-/// A proxy that runs. Its threads end with the sandbox, whose connections they carry, or with the process.
+/// A running proxy. Its threads exit with the sandbox, whose connections they serve, or with the process.
 #[derive(Debug)]
 pub struct Proxy {
-    shared: Arc<Shared>,
-    door: TcpListener,
+    state: Arc<ProxyState>,
+    listener: TcpListener,
 }
 
 #[derive(Debug)]
-struct Shared {
+struct ProxyState {
     rules: Vec<HostRule>,
-    refused: Mutex<BTreeSet<String>>,
+    rejected: Mutex<BTreeSet<String>>,
     connections: AtomicUsize,
     closed: AtomicBool,
 }
 
 impl Proxy {
-    /// Takes what comes to the door, for these hosts only.
-    pub fn start(door: OwnedFd, hosts: &[String]) -> io::Result<Self> {
-        // What is no rule was refused with the policy; here it lets nobody through.
+    /// Accepts connections in a background thread and connects them to these hosts only.
+    pub fn start(listener: OwnedFd, hosts: &[String]) -> io::Result<Self> {
+        // An invalid rule was rejected with the policy; here it allows no host.
         let rules = hosts.iter().filter_map(|host| host.parse().ok()).collect();
-        let shared = Arc::new(Shared {
+        let state = Arc::new(ProxyState {
             rules,
-            refused: Mutex::default(),
+            rejected: Mutex::default(),
             connections: AtomicUsize::new(0),
             closed: AtomicBool::new(false),
         });
-        let door = TcpListener::from(door);
-        let (taken, own) = (door.try_clone()?, Arc::clone(&shared));
-        thread::Builder::new().name("proxy".to_owned()).spawn(move || own.take(&taken))?;
-        Ok(Self { shared, door })
+        let listener = TcpListener::from(listener);
+        let (accepting, own) = (listener.try_clone()?, Arc::clone(&state));
+        thread::Builder::new().name("proxy".to_owned()).spawn(move || own.accept_connections(&accepting))?;
+        Ok(Self { state, listener })
     }
 
-    /// Takes no more, and says who was asked for in vain.
+    /// Stops accepting connections and returns the rejected hosts.
     pub fn close(self) -> Vec<String> {
-        self.shared.closed.store(true, Ordering::Relaxed);
-        // Wakes the one who waits at the door.
-        let _ = rustix::net::shutdown(&self.door, rustix::net::Shutdown::Both);
-        self.shared.refused.lock().unwrap_or_else(PoisonError::into_inner).iter().cloned().collect()
+        self.state.closed.store(true, Ordering::Relaxed);
+        // Wakes the thread in `accept`.
+        let _ = rustix::net::shutdown(&self.listener, rustix::net::Shutdown::Both);
+        self.state.rejected.lock().unwrap_or_else(PoisonError::into_inner).iter().cloned().collect()
     }
 }
 
-impl Shared {
-    fn take(self: Arc<Self>, door: &TcpListener) {
-        while let Ok((client, _)) = door.accept() {
+impl ProxyState {
+    fn accept_connections(self: Arc<Self>, listener: &TcpListener) {
+        while let Ok((client, _)) = listener.accept() {
             if self.closed.load(Ordering::Relaxed) {
                 return;
             }
-            if self.connections.fetch_add(1, Ordering::Relaxed) >= MOST_CONNECTIONS {
+            if self.connections.fetch_add(1, Ordering::Relaxed) >= MAX_CONNECTIONS {
                 self.connections.fetch_sub(1, Ordering::Relaxed);
-                answer(&client, "503 Service Unavailable", "too many connections at once");
+                send_error(&client, "503 Service Unavailable", "too many concurrent connections");
                 continue;
             }
             let own = Arc::clone(&self);
@@ -91,98 +90,101 @@ impl Shared {
     }
 
     fn serve(&self, client: &TcpStream) {
-        let request = match heard(client) {
+        let request = match read_request(client) {
             Ok(Some(request)) => request,
-            Ok(None) => return answer(client, "400 Bad Request", "this is no request to a proxy"),
+            Ok(None) => return send_error(client, "400 Bad Request", "not a proxy request"),
             Err(_) => return,
         };
-        let Request { host, port, .. } = &request;
-        let addresses = match self.addresses(host, *port) {
+        let ProxyRequest { host, port, .. } = &request;
+        let addresses = match self.resolve(host, *port) {
             Ok(addresses) => addresses,
-            Err(Refused::Unknown) => return answer(client, "502 Bad Gateway", "the host is not known"),
-            Err(Refused::Unlisted) => {
-                self.note(format!("{host}:{port}"));
-                return answer(client, "403 Forbidden", "the policy does not list this host");
+            Err(HostRejection::Unknown) => {
+                return send_error(client, "502 Bad Gateway", "cannot resolve the host");
             }
-            Err(Refused::Private) => {
-                self.note(format!("{host}:{port} (an address of this machine or its networks)"));
-                return answer(
+            Err(HostRejection::Unlisted) => {
+                self.record_rejected(format!("{host}:{port}"));
+                return send_error(client, "403 Forbidden", "the policy does not list this host");
+            }
+            Err(HostRejection::Private) => {
+                self.record_rejected(format!("{host}:{port} (an address of this machine or its networks)"));
+                return send_error(
                     client,
                     "403 Forbidden",
-                    "the host leads to an address that the policy does not list",
+                    "the host resolves to an address that the policy does not list",
                 );
             }
         };
-        let reached = addresses.iter().find_map(|to| TcpStream::connect_timeout(to, CONNECT).ok());
-        let Some(server) = reached else {
-            return answer(client, "502 Bad Gateway", "the host does not answer");
+        let connected = addresses.iter().find_map(|to| TcpStream::connect_timeout(to, CONNECT_TIMEOUT).ok());
+        let Some(server) = connected else {
+            return send_error(client, "502 Bad Gateway", "cannot connect to the host");
         };
-        let begun = match &request.asked {
-            Asked::Tunnel => (&*client).write_all(b"HTTP/1.1 200 Connection established\r\n\r\n"),
-            Asked::Forward { head } => (&server).write_all(head),
+        let started = match &request.kind {
+            ProxyRequestKind::Tunnel => (&*client).write_all(b"HTTP/1.1 200 Connection established\r\n\r\n"),
+            ProxyRequestKind::Forward { head } => (&server).write_all(head),
         };
-        if begun.and_then(|()| (&server).write_all(&request.rest)).is_ok() {
-            pass(client, &server);
+        if started.and_then(|()| (&server).write_all(&request.rest)).is_ok() {
+            relay(client, &server);
         }
     }
 
-    /// Where a host is, if it may be reached. A name that leads to this machine or its networks is refused unless the address is
-    /// listed itself: whoever owns a name decides where it leads.
-    fn addresses(&self, host: &str, port: u16) -> Result<Vec<SocketAddr>, Refused> {
+    /// Resolves a host that the policy allows. A name that resolves to this machine or its networks is rejected unless the address itself
+    /// is listed: the owner of a name decides its address.
+    fn resolve(&self, host: &str, port: u16) -> Result<Vec<SocketAddr>, HostRejection> {
         let is_listed = |address: IpAddr| self.rules.iter().any(|rule| rule.allows_address(address, port));
         if let Ok(address) = host.parse::<IpAddr>() {
             return if is_listed(address) {
                 Ok(vec![(address, port).into()])
             } else {
-                Err(Refused::Unlisted)
+                Err(HostRejection::Unlisted)
             };
         }
         if !self.rules.iter().any(|rule| rule.allows_name(host, port)) {
-            return Err(Refused::Unlisted);
+            return Err(HostRejection::Unlisted);
         }
-        let found: Vec<SocketAddr> = (host, port).to_socket_addrs().map_err(|_| Refused::Unknown)?.collect();
-        let may_be: Vec<SocketAddr> =
+        let found: Vec<SocketAddr> =
+            (host, port).to_socket_addrs().map_err(|_| HostRejection::Unknown)?.collect();
+        let allowed: Vec<SocketAddr> =
             found.into_iter().filter(|to| is_public(to.ip()) || is_listed(to.ip())).collect();
-        if may_be.is_empty() { Err(Refused::Private) } else { Ok(may_be) }
+        if allowed.is_empty() { Err(HostRejection::Private) } else { Ok(allowed) }
     }
 
-    fn note(&self, host: String) {
-        let mut refused = self.refused.lock().unwrap_or_else(PoisonError::into_inner);
-        if refused.len() < MOST_REFUSED {
-            refused.insert(host);
+    fn record_rejected(&self, host: String) {
+        let mut rejected = self.rejected.lock().unwrap_or_else(PoisonError::into_inner);
+        if rejected.len() < MAX_REJECTED_HOSTS {
+            rejected.insert(host);
         }
     }
 }
 
-/// Why a host is not reached.
-enum Refused {
+/// The reason why a host is not connected.
+enum HostRejection {
     Unlisted,
     Private,
     Unknown,
 }
 
-/// Hears a client out. None: it said something else.
-fn heard(client: &TcpStream) -> io::Result<Option<Request>> {
-    client.set_read_timeout(Some(PATIENCE))?;
+/// Reads the head of a request. Returns `None` if it is not a valid request.
+fn read_request(client: &TcpStream) -> io::Result<Option<ProxyRequest>> {
+    client.set_read_timeout(Some(REQUEST_TIMEOUT))?;
     let mut bytes = Vec::new();
-    let mut piece = [0; 4096];
-    while bytes.len() < MAX_HEAD {
-        let count = (&*client).read(&mut piece)?;
+    let mut buffer = [0; 4096];
+    while bytes.len() < MAX_HEAD_BYTES {
+        let count = (&*client).read(&mut buffer)?;
         if count == 0 {
             return Ok(None);
         }
-        bytes.extend_from_slice(&piece[..count]);
+        bytes.extend_from_slice(&buffer[..count]);
         if let Some(end) = bytes.windows(4).position(|four| four == b"\r\n\r\n") {
             client.set_read_timeout(None)?;
             let rest = bytes.split_off(end + 4);
-            return Ok(Request::read(&bytes, rest));
+            return Ok(ProxyRequest::parse(&bytes, rest));
         }
     }
     Ok(None)
 }
 
-/// Says no, and why, to whoever reads it.
-fn answer(mut client: &TcpStream, status: &str, why: &str) {
+/// Sends an error response and closes the connection for writing.
+fn send_error(mut client: &TcpStream, status: &str, why: &str) {
     let body = format!("switchboard: {why}\n");
     let length = body.len();
     let head = format!(
@@ -192,19 +194,19 @@ fn answer(mut client: &TcpStream, status: &str, why: &str) {
     let _ = client.shutdown(Shutdown::Write);
 }
 
-/// Lets both sides speak until both have ended.
-fn pass(client: &TcpStream, server: &TcpStream) {
+/// Copies data in both directions until both sides have closed.
+fn relay(client: &TcpStream, server: &TcpStream) {
     thread::scope(|scope| {
-        scope.spawn(|| one_way(client, server));
-        one_way(server, client);
+        scope.spawn(|| copy_one_way(client, server));
+        copy_one_way(server, client);
     });
 }
 
-fn one_way(mut from: &TcpStream, mut to: &TcpStream) {
-    let ended = io::copy(&mut from, &mut to);
+fn copy_one_way(mut from: &TcpStream, mut to: &TcpStream) {
+    let copied = io::copy(&mut from, &mut to);
     let _ = to.shutdown(Shutdown::Write);
-    if ended.is_err() {
-        // The other side has gone: nobody will hear what comes.
+    if copied.is_err() {
+        // The receiver is gone: further data could not be delivered.
         let _ = from.shutdown(Shutdown::Read);
     }
 }
@@ -213,17 +215,17 @@ fn one_way(mut from: &TcpStream, mut to: &TcpStream) {
 mod tests {
     use super::*;
 
-    /// Somebody who answers every connection with what it heard.
-    fn echo() -> SocketAddr {
+    /// Starts a server that echoes the first chunk of each connection.
+    fn start_echo_server() -> SocketAddr {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let address = listener.local_addr().unwrap();
         thread::Builder::new()
             .spawn(move || {
                 for stream in listener.incoming() {
                     let mut stream = stream.unwrap();
-                    let mut heard = [0; 4096];
-                    let count = stream.read(&mut heard).unwrap_or_default();
-                    let _ = stream.write_all(&heard[..count]);
+                    let mut buffer = [0; 4096];
+                    let count = stream.read(&mut buffer).unwrap_or_default();
+                    let _ = stream.write_all(&buffer[..count]);
                 }
             })
             .unwrap();
@@ -231,54 +233,60 @@ mod tests {
     }
 
     fn proxy(hosts: &[String]) -> (Proxy, SocketAddr) {
-        let door = TcpListener::bind("127.0.0.1:0").unwrap();
-        let address = door.local_addr().unwrap();
-        (Proxy::start(door.into(), hosts).unwrap(), address)
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = listener.local_addr().unwrap();
+        (Proxy::start(listener.into(), hosts).unwrap(), address)
     }
 
-    fn ask(proxy: SocketAddr, request: &str) -> String {
+    fn send(proxy: SocketAddr, request: &str) -> String {
         let mut stream = TcpStream::connect(proxy).unwrap();
         stream.write_all(request.as_bytes()).unwrap();
         stream.shutdown(Shutdown::Write).unwrap();
-        let mut said = String::new();
-        stream.read_to_string(&mut said).unwrap();
-        said
+        let mut reply = String::new();
+        stream.read_to_string(&mut reply).unwrap();
+        reply
     }
 
     #[test]
-    fn a_listed_host_is_reached_and_any_other_is_refused_and_noted() {
-        let (server, other) = (echo(), echo());
+    fn listed_host_is_connected() {
+        let server = start_echo_server();
+        let (_proxy, at) = proxy(&[server.to_string()]);
+        let reply = send(at, &format!("CONNECT {server} HTTP/1.1\r\n\r\nhello"));
+        assert_eq!(reply, "HTTP/1.1 200 Connection established\r\n\r\nhello");
+    }
+
+    #[test]
+    fn unlisted_host_is_rejected_and_recorded() {
+        let (server, other) = (start_echo_server(), start_echo_server());
         let (proxy, at) = proxy(&[server.to_string()]);
-        let said = ask(at, &format!("CONNECT {server} HTTP/1.1\r\n\r\nhello"));
-        assert_eq!(said, "HTTP/1.1 200 Connection established\r\n\r\nhello");
         for host in
             [other.to_string(), format!("localhost:{}", server.port()), format!("[::1]:{}", server.port())]
         {
-            let said = ask(at, &format!("CONNECT {host} HTTP/1.1\r\n\r\n"));
-            assert!(said.starts_with("HTTP/1.1 403 "), "{host}: {said}");
+            let reply = send(at, &format!("CONNECT {host} HTTP/1.1\r\n\r\n"));
+            assert!(reply.starts_with("HTTP/1.1 403 "), "{host}: {reply}");
         }
-        let refused = proxy.close();
-        assert_eq!(refused.len(), 3, "{refused:?}");
-        assert!(refused.contains(&other.to_string()), "{refused:?}");
+        let rejected = proxy.close();
+        assert_eq!(rejected.len(), 3, "{rejected:?}");
+        assert!(rejected.contains(&other.to_string()), "{rejected:?}");
     }
 
     #[test]
-    fn a_listed_name_that_leads_to_this_machine_is_refused_unless_the_address_is_listed_too() {
-        let server = echo();
+    fn name_of_private_address_needs_listed_address() {
+        let server = start_echo_server();
         let name = format!("localhost:{}", server.port());
         let request = format!("CONNECT {name} HTTP/1.1\r\n\r\nhello");
         let (one, at) = proxy(std::slice::from_ref(&name));
-        assert!(ask(at, &request).starts_with("HTTP/1.1 403 "));
+        assert!(send(at, &request).starts_with("HTTP/1.1 403 "));
         assert!(one.close()[0].contains("this machine"));
         let (_both, at) = proxy(&[name, server.to_string()]);
-        assert!(ask(at, &request).ends_with("hello"));
+        assert!(send(at, &request).ends_with("hello"));
     }
 
     #[test]
-    fn plain_http_is_passed_on_with_the_host_it_was_allowed_for() {
-        let server = echo();
+    fn forwarded_request_names_the_checked_host() {
+        let server = start_echo_server();
         let (_proxy, at) = proxy(&[server.to_string()]);
-        let said = ask(
+        let reply = send(
             at,
             &format!(
                 "POST http://{server}/v1?x=1 HTTP/1.1\r\nHost: evil.example\r\nProxy-Authorization: x\r\nContent-Length: 2\r\n\r\nhi"
@@ -287,18 +295,18 @@ mod tests {
         let expected = format!(
             "POST /v1?x=1 HTTP/1.1\r\nContent-Length: 2\r\nHost: {server}\r\nConnection: close\r\n\r\n"
         );
-        assert!(said.starts_with(&expected), "{said}");
+        assert!(reply.starts_with(&expected), "{reply}");
     }
 
     #[test]
-    fn what_is_no_request_to_a_proxy_is_refused() {
+    fn invalid_proxy_request_is_rejected() {
         let (_proxy, at) = proxy(&["example.com".to_owned()]);
         for request in [
             "GET / HTTP/1.1\r\nHost: example.com\r\n\r\n",
             "nonsense\r\n\r\n",
             "CONNECT example.com HTTP/1.1\r\n\r\n",
         ] {
-            assert!(ask(at, request).starts_with("HTTP/1.1 400 "), "{request}");
+            assert!(send(at, request).starts_with("HTTP/1.1 400 "), "{request}");
         }
     }
 }

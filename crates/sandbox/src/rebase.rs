@@ -1,18 +1,18 @@
-//! Programs that the state of an unfinished rebase, cherry-pick or series of patches makes git run when it is continued.
+//! Finds the commands in an unfinished rebase, cherry-pick or `git am` that git runs when it continues.
 
 use std::io;
 use std::path::{Path, PathBuf};
 
-use crate::beneath::read_ordinary_file;
+use crate::beneath::read_regular_file;
 
-/// The state of a rebase, an `am` and a cherry-pick, and the list of steps in it.
+/// The state directories of a rebase, a `git am` and a cherry-pick, each with its list of steps.
 const STATES: [(&str, &str); 3] =
     [("rebase-merge", "git-rebase-todo"), ("rebase-apply", "git-rebase-todo"), ("sequencer", "todo")];
 
-/// A list of some thousand commits is not longer.
-const LONGEST_LIST: u64 = 1 << 20;
+/// The maximum size of a list, sufficient for thousands of commits.
+const MAX_LIST_BYTES: u64 = 1 << 20;
 
-/// Steps that run nothing but git's own commands.
+/// Steps that run git's own commands only.
 const INERT_STEPS: [&str; 24] = [
     "pick",
     "p",
@@ -40,13 +40,13 @@ const INERT_STEPS: [&str; 24] = [
     "noop",
 ];
 
-/// Merge strategies of git itself. For any other name git runs `git-merge-NAME`, which a name with slashes leads into the worktree.
+/// Built-in merge strategies. For any other name git runs `git-merge-NAME`, which may be a path into the worktree.
 const OWN_STRATEGIES: [&str; 6] = ["ort", "recursive", "resolve", "octopus", "ours", "subtree"];
 
-/// Files that hold options for programs: for gpg or ssh-keygen, which sign, and for `git apply`, which writes to files that they name.
+/// Files with options for other programs: for gpg or ssh-keygen, and for `git apply`, whose options name files to write.
 const PROGRAM_OPTIONS: [&str; 2] = ["gpg_sign_opt", "apply-opt"];
 
-/// Options of a cherry-pick or revert that run nothing.
+/// Options of a cherry-pick or revert that run no command.
 const INERT_OPTIONS: [&str; 12] = [
     "no-commit",
     "edit",
@@ -62,27 +62,27 @@ const INERT_OPTIONS: [&str; 12] = [
     "default-msg-cleanup",
 ];
 
-/// Something in an unfinished rebase that makes git run a program.
+/// A step or an option of an unfinished rebase that makes git run a program.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct RebaseCommand {
-    /// The smallest path without which git does not run it. Without a file of options git goes on; a list of steps it needs.
-    pub place: PathBuf,
-    /// What tells it from others.
+    /// The smallest path whose removal prevents the command. Git continues without an options file, but not without its list of steps.
+    pub path: PathBuf,
+    /// The text that identifies it.
     pub text: String,
 }
 
-/// Returns what makes git run programs in the unfinished rebases of a repository. A file that cannot be read counts.
-pub(crate) fn rebase_commands(git: &Path) -> Vec<RebaseCommand> {
+/// Finds the commands in the unfinished rebases of a repository. An unreadable file counts as a command.
+pub(crate) fn find_rebase_commands(git: &Path) -> Vec<RebaseCommand> {
     let states = STATES.into_iter().flat_map(|(name, list)| {
         let state = git.join(name);
         let is_link = state.symlink_metadata().is_ok_and(|found| found.is_symlink());
-        let steps = lines_of(&state, list, is_command).into_iter();
-        let steps = steps.map(|text| RebaseCommand { place: state.clone(), text });
-        let mut commands: Vec<RebaseCommand> = steps.chain(options_of(&state)).collect();
+        let steps = filter_lines(&state, list, is_command).into_iter();
+        let steps = steps.map(|text| RebaseCommand { path: state.clone(), text });
+        let mut commands: Vec<RebaseCommand> = steps.chain(find_options(&state)).collect();
         if is_link {
-            // Git makes none. The files in it are not its own, so it is moved itself.
+            // Git creates no such link, and its target may be the user's, so the link itself is moved.
             for command in &mut commands {
-                command.place.clone_from(&state);
+                command.path.clone_from(&state);
             }
         }
         commands
@@ -91,33 +91,35 @@ pub(crate) fn rebase_commands(git: &Path) -> Vec<RebaseCommand> {
 }
 
 /// Returns the options in a state that make git run a program.
-fn options_of(state: &Path) -> impl Iterator<Item = RebaseCommand> {
-    let strategy = lines_of(state, "strategy", |text| !OWN_STRATEGIES.contains(&text));
+fn find_options(state: &Path) -> impl Iterator<Item = RebaseCommand> {
+    let strategy = filter_lines(state, "strategy", |text| !OWN_STRATEGIES.contains(&text));
     // Git's own strategies run no program for their options.
     let strategy_options =
-        if strategy.is_empty() { Vec::new() } else { lines_of(state, "strategy_opts", |_| true) };
-    let program_options = PROGRAM_OPTIONS.map(|name| (name, lines_of(state, name, |_| true)));
-    let options = lines_of(state, "opts", |line| !is_inert_option(line));
+        if strategy.is_empty() { Vec::new() } else { filter_lines(state, "strategy_opts", |_| true) };
+    let program_options = PROGRAM_OPTIONS.map(|name| (name, filter_lines(state, name, |_| true)));
+    let options = filter_lines(state, "opts", |line| !is_inert_option(line));
     let files = [("strategy", strategy), ("strategy_opts", strategy_options), ("opts", options)];
     files.into_iter().chain(program_options).flat_map(|(name, lines)| {
-        let place = state.join(name);
-        // By its name, or a step could stand for an option.
+        let path = state.join(name);
+        // The file name distinguishes an option from a step.
         lines
             .into_iter()
-            .map(move |line| RebaseCommand { place: place.clone(), text: format!("{name}: {line}") })
+            .map(move |line| RebaseCommand { path: path.clone(), text: format!("{name}: {line}") })
     })
 }
 
-/// Returns the lines of a file that count; none if it is missing. A file that cannot be read counts as one line.
-fn lines_of(state: &Path, name: &str, counts: impl Fn(&str) -> bool) -> Vec<String> {
+/// Returns the matching lines of a file, which may be missing. An unreadable file counts as one line.
+fn filter_lines(state: &Path, name: &str, matches: impl Fn(&str) -> bool) -> Vec<String> {
     let file = state.join(name);
-    // One that is locked is there all the same.
+    // A locked file exists nevertheless.
     if file.symlink_metadata().is_err_and(|error| error.kind() != io::ErrorKind::PermissionDenied) {
         return Vec::new();
     }
-    let Some(text) = read_ordinary_file(&file, LONGEST_LIST) else { return vec![file.display().to_string()] };
+    let Some(text) = read_regular_file(&file, MAX_LIST_BYTES) else {
+        return vec![file.display().to_string()];
+    };
     let text = String::from_utf8_lossy(&text).into_owned();
-    text.lines().filter(|line| counts(line)).map(|line| line.trim().to_owned()).collect()
+    text.lines().filter(|line| matches(line)).map(|line| line.trim().to_owned()).collect()
 }
 
 fn is_command(line: &str) -> bool {
@@ -125,7 +127,7 @@ fn is_command(line: &str) -> bool {
     !step.starts_with('#') && !INERT_STEPS.contains(&step)
 }
 
-/// Whether a line is one that git writes for an option that runs nothing.
+/// Returns whether git wrote a line for an option that runs no command.
 fn is_inert_option(line: &str) -> bool {
     let line = line.trim();
     let key = line.split('=').next().unwrap_or_default().trim();
@@ -139,7 +141,7 @@ mod tests {
     use std::os::unix::fs::symlink;
 
     fn texts(git: &Path) -> Vec<String> {
-        rebase_commands(git).into_iter().map(|command| command.text).collect()
+        find_rebase_commands(git).into_iter().map(|command| command.text).collect()
     }
 
     #[test]

@@ -1,4 +1,4 @@
-//! Removes directories that an agent has filled, whatever it did in them.
+//! Removes directories that an agent has filled, including locked and very deep ones.
 
 use std::ffi::CString;
 use std::fs;
@@ -12,27 +12,27 @@ use rustix::path::Arg;
 
 const DIRECTORY: OFlags = OFlags::DIRECTORY.union(OFlags::NOFOLLOW).union(OFlags::CLOEXEC);
 
-/// Removes a path with everything below it, also in directories that their owner may not write, as in the module cache of Go.
+/// Removes a path with everything below it, even in directories without write permission such as Go's module cache.
 ///
-/// Each directory is moved to the top before it is emptied, so the depth of the tree costs neither stack nor open files.
+/// Each directory is moved to the top before it is emptied, so the depth of the tree costs neither stack nor descriptors.
 pub fn remove_tree(path: &Path) -> io::Result<()> {
     let top = match open_unlocked(CWD, path) {
         Err(Errno::NOENT) => return Ok(()),
         Err(Errno::LOOP | Errno::NOTDIR) => return fs::remove_file(path),
         top => top?,
     };
-    let mut left = names(&top)?;
+    let mut left = read_names(&top)?;
     let mut moved = 0_u64;
     while let Some(name) = left.pop() {
-        if is_unlinked(&top, &name)? {
+        if try_unlink(&top, &name)? {
             continue;
         }
         let directory = open_unlocked(&top, &*name)?;
-        for name in names(&directory)? {
-            if is_unlinked(&directory, &name)? {
+        for name in read_names(&directory)? {
+            if try_unlink(&directory, &name)? {
                 continue;
             }
-            // A directory that moves to another one is written: its `..` changes.
+            // Moving a directory to another parent writes to it: its `..` changes.
             drop(open_unlocked(&directory, &*name)?);
             left.push(loop {
                 moved += 1;
@@ -48,7 +48,7 @@ pub fn remove_tree(path: &Path) -> io::Result<()> {
     fs::remove_dir(path)
 }
 
-/// Opens a directory without following a link in its place, and restores the rights of its owner, which an agent may have taken away.
+/// Opens a directory without following a link and restores its owner's permissions, which an agent may have removed.
 pub(crate) fn open_unlocked(parent: impl AsFd, name: impl Arg) -> Result<OwnedFd, Errno> {
     let found = openat(parent, name, OFlags::PATH | DIRECTORY, Mode::empty())?;
     let mode = Mode::from_raw_mode(fstat(&found)?.st_mode);
@@ -60,7 +60,7 @@ pub(crate) fn open_unlocked(parent: impl AsFd, name: impl Arg) -> Result<OwnedFd
 }
 
 /// Removes a path unless it is a directory. Returns whether it is gone.
-fn is_unlinked(parent: &OwnedFd, name: &CString) -> Result<bool, Errno> {
+fn try_unlink(parent: &OwnedFd, name: &CString) -> Result<bool, Errno> {
     match unlinkat(parent, &**name, AtFlags::empty()) {
         Ok(()) | Err(Errno::NOENT) => Ok(true),
         Err(Errno::ISDIR) => Ok(false),
@@ -68,7 +68,7 @@ fn is_unlinked(parent: &OwnedFd, name: &CString) -> Result<bool, Errno> {
     }
 }
 
-fn names(directory: &OwnedFd) -> Result<Vec<CString>, Errno> {
+fn read_names(directory: &OwnedFd) -> Result<Vec<CString>, Errno> {
     let mut names = Vec::new();
     for entry in Dir::read_from(directory)? {
         let name = entry?.file_name().to_owned();
@@ -89,7 +89,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn read_only_directories_are_removed_and_links_are_not_followed() {
+    fn read_only_tree_is_removed_without_following_links() {
         let directory = tempfile::tempdir().unwrap();
         let (tree, outside) = (directory.path().join("tree"), directory.path().join("outside"));
         fs::create_dir_all(tree.join("mod/cache")).unwrap();
@@ -108,7 +108,7 @@ mod tests {
     }
 
     #[test]
-    fn tree_deeper_than_the_limit_of_open_files_is_removed() {
+    fn tree_deeper_than_the_descriptor_limit_is_removed() {
         let directory = tempfile::tempdir().unwrap();
         let tree = directory.path().join("tree");
         fs::create_dir_all(tree.join("1.removed/2.removed/x")).unwrap();

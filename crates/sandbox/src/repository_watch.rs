@@ -1,7 +1,7 @@
-//! Finds commands that a run has left for git: new repositories that run commands, and such steps and options in an unfinished rebase.
+//! Finds commands that a run has planted for git: in new repositories, and in the steps and options of an unfinished rebase.
 //!
-//! Git runs commands of a repository below the current one, too: `git status` asks each submodule for its state, and a commit is all it
-//! takes to make a directory one.
+//! Git also runs commands of repositories below the current one: `git status` queries each submodule, and a commit is enough to turn a
+//! directory into a submodule.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -11,12 +11,12 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use serde::{Deserialize, Serialize};
 
-use crate::new_repository::{is_inert, is_inert_link};
-use crate::quarantine::ChangeTime;
-use crate::rebase::{RebaseCommand, rebase_commands};
-use crate::repositories::{Extent, FoundRepository, RepositoryKind, RepositoryWalk};
+use crate::change_time::ChangeTime;
+use crate::inert_repository::{is_inert, is_inert_link};
+use crate::rebase::{RebaseCommand, find_rebase_commands};
+use crate::repository_walk::{FoundRepository, RepositoryKind, RepositoryWalk, SearchExtent};
 
-/// By how much the clock of a file server may be behind.
+/// The tolerance for the clock of a file server that is behind.
 const CLOCK_SLACK: Duration = Duration::from_mins(1);
 
 /// The repositories in the workspaces of a run when it started.
@@ -28,7 +28,7 @@ pub(crate) struct RepositoryWatch {
     #[serde(with = "model::exact_path")]
     modules: Vec<PathBuf>,
     known: Vec<KnownRepository>,
-    /// Shortly before the run started.
+    /// A time shortly before the run started.
     started: ChangeTime,
 }
 
@@ -37,24 +37,25 @@ pub(crate) struct RepositoryWatch {
 struct KnownRepository {
     #[serde(with = "model::exact_path")]
     path: PathBuf,
-    /// Its inode and time of birth: another run may have it moved to quarantine and put another one in its place.
+    /// Its inode and creation time: another run may have moved it to quarantine and created another one in its place.
     identity: (u64, u64),
     /// The commands of its unfinished rebase.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     commands: Vec<String>,
 }
 
-/// The paths that are to be moved to quarantine.
+/// The paths to move to quarantine.
 #[derive(Debug, Default)]
-pub(crate) struct Planted {
+pub(crate) struct PlantedPaths {
     pub paths: Vec<PathBuf>,
     /// Workspaces that could not be searched completely.
     pub unexamined: BTreeSet<PathBuf>,
-    /// Keeps directories without rights open until the paths are moved.
+    /// Keeps directories unlocked until the paths are moved.
     walks: Vec<RepositoryWalk>,
 }
 
 impl RepositoryWatch {
+    /// Starts a watch now.
     pub fn new(workspaces: Vec<PathBuf>) -> Self {
         let since_epoch = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         let started = since_epoch.saturating_sub(CLOCK_SLACK);
@@ -62,16 +63,17 @@ impl RepositoryWatch {
         Self { workspaces, started, ..Self::default() }
     }
 
+    /// Returns whether there is nothing to search.
     pub fn is_empty(&self) -> bool {
         self.workspaces.is_empty() && self.modules.is_empty()
     }
 
-    /// Whether a path lies in a workspace.
+    /// Returns whether a path lies in a workspace.
     pub fn covers(&self, path: &Path) -> bool {
         self.workspaces.iter().any(|workspace| path.starts_with(workspace))
     }
 
-    /// Adds a workspace that does not lie in another one.
+    /// Adds a workspace, unless it lies in another one.
     pub fn add_workspace(&mut self, path: &Path) {
         if !self.covers(path) {
             self.workspaces.push(path.to_owned());
@@ -87,13 +89,13 @@ impl RepositoryWatch {
     pub fn add_known(&mut self, path: PathBuf) {
         let Some(identity) = identity(&path) else { return };
         if !self.is_known(&path) {
-            let commands = rebase_commands(&path).into_iter().map(|command| command.text).collect();
+            let commands = find_rebase_commands(&path).into_iter().map(|command| command.text).collect();
             self.known.push(KnownRepository { path, identity, commands });
         }
     }
 
-    /// Distrusts what another active run may have created before this one started: changes count from the start of the other run, and
-    /// steps of a rebase that were not there at that time count as new.
+    /// Distrusts paths that another active run may have created before this one started: changes count from the start of the other run, and
+    /// rebase steps that were missing at that time count as new.
     pub fn distrust(&mut self, other: &Self) {
         let shares = |root: &PathBuf| {
             let mut roots = other.workspaces.iter().chain(&other.modules);
@@ -103,7 +105,7 @@ impl RepositoryWatch {
             self.started = self.started.min(other.started);
         }
         for known in &mut self.known {
-            // The other run may have come to it by another mount.
+            // The other run may use another mount of the same repository.
             let is_same =
                 |earlier: &&KnownRepository| earlier.path == known.path || earlier.identity == known.identity;
             if let Some(earlier) = other.known.iter().find(is_same) {
@@ -112,7 +114,7 @@ impl RepositoryWatch {
         }
     }
 
-    /// Returns the watch with the present paths; without those that have none.
+    /// Returns the watch with the present paths. Paths that cannot be located are omitted.
     pub fn relocate(&self, locate: impl Fn(&Path) -> Option<PathBuf>) -> Self {
         let locate_all = |paths: &[PathBuf]| paths.iter().filter_map(|path| locate(path)).collect();
         let known = self.known.iter();
@@ -126,11 +128,12 @@ impl RepositoryWatch {
         }
     }
 
-    /// Finds the paths that are to be moved, when no process of the run is left.
-    pub fn find_planted(&self) -> Planted {
-        let mut planted = Planted::default();
-        let below = |root: &PathBuf| (root.clone(), RepositoryWalk::below(root, Extent::Everything));
-        let modules = |root: &PathBuf| (root.clone(), RepositoryWalk::of_modules(root, Extent::Everything));
+    /// Finds the paths to move. Must be called after the last process of the run has exited.
+    pub fn find_planted(&self) -> PlantedPaths {
+        let mut planted = PlantedPaths::default();
+        let below = |root: &PathBuf| (root.clone(), RepositoryWalk::below(root, SearchExtent::Everything));
+        let modules =
+            |root: &PathBuf| (root.clone(), RepositoryWalk::below_modules(root, SearchExtent::Everything));
         for (root, walk) in self.workspaces.iter().map(below).chain(self.modules.iter().map(modules)) {
             planted
                 .paths
@@ -140,16 +143,16 @@ impl RepositoryWatch {
         }
         for known in &self.known {
             let is_new = |command: &RebaseCommand| !known.commands.contains(&command.text);
-            let new = rebase_commands(&known.path).into_iter().filter(is_new);
-            let places: BTreeSet<PathBuf> = new.map(|command| command.place).collect();
-            // The contents of a directory that is moved go with it.
-            let is_outermost = |place: &&PathBuf| !place.parent().is_some_and(|above| places.contains(above));
-            planted.paths.extend(places.iter().filter(is_outermost).cloned());
+            let new = find_rebase_commands(&known.path).into_iter().filter(is_new);
+            let paths: BTreeSet<PathBuf> = new.map(|command| command.path).collect();
+            // A directory is moved with its contents.
+            let is_outermost = |path: &&PathBuf| !path.parent().is_some_and(|above| paths.contains(above));
+            planted.paths.extend(paths.iter().filter(is_outermost).cloned());
         }
         planted
     }
 
-    /// Returns what makes a directory a repository that runs commands of the agent; none for all others.
+    /// Returns the path to move if a repository runs commands that the agent may have planted.
     fn planted_path(&self, found: &FoundRepository, walk: &RepositoryWalk) -> Option<PathBuf> {
         let FoundRepository { path, kind } = found;
         if self.is_known(path) || !self.has_changed(path, walk) {
@@ -163,7 +166,7 @@ impl RepositoryWatch {
             is_inert(path, &self.workspaces)
         };
         let path = match kind {
-            // Without it, git takes the directory for none; the rest of it may be the user's.
+            // Without `HEAD` it is not a repository for git; the rest of the directory may be the user's.
             RepositoryKind::Bare => path.join("HEAD"),
             RepositoryKind::Entry | RepositoryKind::Module => path.clone(),
         };
@@ -175,8 +178,7 @@ impl RepositoryWatch {
         known.is_some_and(|known| identity(path) == Some(known.identity))
     }
 
-    /// Whether the run may have changed what makes git run commands there. An agent sets the time of a file, but not that of its last
-    /// change.
+    /// Returns whether the run may have changed files that make git run commands. An agent can set the mtime of a file, but not its ctime.
     fn has_changed(&self, git: &Path, walk: &RepositoryWalk) -> bool {
         let is_new = |path: &Path| {
             fs::symlink_metadata(path).is_ok_and(|found| walk.change_time(&found) >= self.started)
@@ -199,10 +201,10 @@ mod tests {
     use std::os::unix::fs::PermissionsExt;
 
     use super::*;
-    use crate::quarantine::change_time;
+    use crate::change_time::change_time;
 
     #[test]
-    fn unknown_repository_counts_when_it_was_changed_since_the_start() {
+    fn repository_changed_since_the_start_is_planted() {
         let directory = tempfile::tempdir().unwrap();
         let root = directory.path().canonicalize().unwrap();
         let git = root.join("node_modules/lib/.git");
@@ -215,7 +217,7 @@ mod tests {
     }
 
     #[test]
-    fn changes_since_the_start_of_another_active_run_count() {
+    fn changes_since_the_start_of_another_run_count() {
         let directory = tempfile::tempdir().unwrap();
         let root = directory.path().canonicalize().unwrap();
         let git = root.join("node_modules/lib/.git");
@@ -230,24 +232,25 @@ mod tests {
         }
     }
 
-    /// To look into a locked directory takes a change of its rights. Root looks without.
+    /// Unlocking a directory changes its ctime. Root reads it without unlocking.
     #[test]
-    fn locked_repository_that_nobody_changed_stays() {
+    fn unchanged_locked_repository_stays() {
         let directory = tempfile::tempdir().unwrap();
         let root = directory.path().canonicalize().unwrap();
         let git = root.join("lib/.git");
         fs::create_dir_all(&git).unwrap();
         fs::write(git.join("config"), "[core]\nfsmonitor = x\n").unwrap();
         fs::set_permissions(&git, fs::Permissions::from_mode(0o000)).unwrap();
-        let made = change_time(&fs::metadata(&git).unwrap());
-        let watch = RepositoryWatch { started: (made.0, made.1 + 1), ..RepositoryWatch::new(vec![root]) };
+        let created = change_time(&fs::metadata(&git).unwrap());
+        let watch =
+            RepositoryWatch { started: (created.0, created.1 + 1), ..RepositoryWatch::new(vec![root]) };
         assert!(watch.find_planted().paths.is_empty());
         fs::set_permissions(&git, fs::Permissions::from_mode(0o700)).unwrap();
         assert_eq!(watch.find_planted().paths, [git]);
     }
 
     #[test]
-    fn git_file_that_leads_out_of_the_workspace_counts() {
+    fn git_file_that_leads_out_of_the_workspace_is_planted() {
         let directory = tempfile::tempdir().unwrap();
         let root = directory.path().canonicalize().unwrap();
         let workspace = root.join("ws");
@@ -265,21 +268,21 @@ mod tests {
     }
 
     #[test]
-    fn known_repository_counts_when_another_is_in_its_place() {
+    fn replaced_known_repository_is_planted() {
         let directory = tempfile::tempdir().unwrap();
         let root = directory.path().canonicalize().unwrap();
         let git = root.join(".git");
-        let make = || {
+        let create = || {
             fs::create_dir(&git).unwrap();
             fs::write(git.join("config"), "[core]\nfsmonitor = x\n").unwrap();
         };
-        make();
+        create();
         let mut watch = RepositoryWatch::new(vec![root.clone()]);
         watch.add_known(git.clone());
         assert!(watch.find_planted().paths.is_empty());
         // While the first exists, the second has another inode.
         fs::rename(&git, root.join("moved")).unwrap();
-        make();
+        create();
         assert_eq!(watch.find_planted().paths, [git]);
     }
 }

@@ -1,13 +1,13 @@
-//! Files of the system that root alone reads, such as `/etc/shadow`.
+//! System files that only root can read, such as `/etc/shadow`.
 //!
-//! A confined agent of root has no capabilities, but these files belong to its user. The modes of files tell secrets from everything
-//! else below `/etc`; elsewhere only known places are hidden, since a whole system cannot be searched at each start.
+//! A confined agent of root has no capabilities, but it owns these files. Below `/etc`, secrets are identified by their modes; elsewhere only
+//! known paths are hidden, since a whole system cannot be searched at each start.
 
 use std::fs;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
-/// Places outside of `/etc`.
+/// Known paths outside of `/etc`.
 const KNOWN: [&str; 6] = [
     "/var/backups",
     "/var/cache/debconf/passwords.dat",
@@ -17,21 +17,21 @@ const KNOWN: [&str; 6] = [
     "/var/spool/cron",
 ];
 
-/// How deep below `/etc` files are looked for.
+/// The depth of the search below `/etc`.
 const MAX_DEPTH: usize = 4;
 
-/// Returns the secrets of the system that the user of this process can read only because it is root.
-pub(crate) fn root_secrets() -> Vec<PathBuf> {
+/// Returns the system's secrets if this process runs as root, else nothing.
+pub(crate) fn find_root_secrets() -> Vec<PathBuf> {
     if !rustix::process::geteuid().is_root() {
         return Vec::new();
     }
     let mut secrets: Vec<PathBuf> = KNOWN.iter().map(PathBuf::from).filter(|path| path.exists()).collect();
-    closed_to_others(Path::new("/etc"), MAX_DEPTH, &mut secrets);
+    find_unreadable_by_others(Path::new("/etc"), MAX_DEPTH, &mut secrets);
     secrets
 }
 
 /// Finds the files and directories that other users cannot read.
-fn closed_to_others(directory: &Path, depth: usize, found: &mut Vec<PathBuf>) {
+fn find_unreadable_by_others(directory: &Path, depth: usize, found: &mut Vec<PathBuf>) {
     for entry in fs::read_dir(directory).into_iter().flatten().flatten() {
         let (Ok(kind), path) = (entry.file_type(), entry.path()) else { continue };
         if kind.is_symlink() {
@@ -40,7 +40,7 @@ fn closed_to_others(directory: &Path, depth: usize, found: &mut Vec<PathBuf>) {
         let needed = if kind.is_dir() { 0o005 } else { 0o004 };
         match entry.metadata() {
             Ok(metadata) if metadata.mode() & needed != needed => found.push(path),
-            Ok(_) if kind.is_dir() && depth > 1 => closed_to_others(&path, depth - 1, found),
+            Ok(_) if kind.is_dir() && depth > 1 => find_unreadable_by_others(&path, depth - 1, found),
             _ => {}
         }
     }
@@ -52,7 +52,7 @@ mod tests {
     use std::os::unix::fs::PermissionsExt;
 
     #[test]
-    fn files_closed_to_others_are_found_by_their_mode() {
+    fn secrets_are_found_by_mode() {
         let directory = tempfile::tempdir().unwrap();
         let at = |name: &str| directory.path().join(name);
         for (name, mode) in [("ssl/private/key", 0o644), ("hosts", 0o644), ("shadow", 0o640)] {
@@ -65,7 +65,7 @@ mod tests {
         }
         std::os::unix::fs::symlink(at("shadow"), at("link")).unwrap();
         let mut found = Vec::new();
-        closed_to_others(directory.path(), MAX_DEPTH, &mut found);
+        find_unreadable_by_others(directory.path(), MAX_DEPTH, &mut found);
         found.sort();
         assert_eq!(found, [at("shadow"), at("ssl/private")]);
     }

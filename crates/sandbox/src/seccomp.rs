@@ -1,11 +1,11 @@
-//! System calls that an agent has no need for, refused by the kernel.
+//! Denies system calls that an agent does not need, by a seccomp filter.
 //!
-//! A list of what is denied and not of what is allowed: agents run compilers, browsers and whatever else a workspace needs.
-//! What is denied is what reaches other processes or around the other safeguards, and what has broken kernels before.
+//! This is a denylist: agents run compilers, browsers and any other program of a workspace. It contains the system calls that reach other
+//! processes, bypass the other safeguards, or were the entry point of past kernel exploits.
 
-use syscall_filter::{Argument, NoFilter, Refusals, Test};
+use syscall_filter::{ArgumentCondition, ArgumentTest, FilterError, SyscallDenyList};
 
-/// Refused with "not permitted", whatever the arguments.
+/// Denied with `EPERM` for all arguments.
 const DENIED: &[i64] = &[
     // Other processes.
     libc::SYS_ptrace,
@@ -14,7 +14,7 @@ const DENIED: &[i64] = &[
     libc::SYS_process_madvise,
     libc::SYS_pidfd_getfd,
     libc::SYS_kcmp,
-    // Mounts and other views of the file system.
+    // Mounts and other access to the file system.
     libc::SYS_mount,
     libc::SYS_umount2,
     libc::SYS_pivot_root,
@@ -31,7 +31,7 @@ const DENIED: &[i64] = &[
     libc::SYS_fanotify_init,
     libc::SYS_quotactl,
     libc::SYS_quotactl_fd,
-    // Keys, programs and probes in the kernel.
+    // Keys, BPF programs, modules and tracing.
     libc::SYS_keyctl,
     libc::SYS_add_key,
     libc::SYS_request_key,
@@ -64,61 +64,61 @@ const DENIED: &[i64] = &[
     libc::SYS_modify_ldt,
 ];
 
-/// Refused as if the kernel did not have them, so that programs take their other way. The flags of `clone3` lie in memory,
-/// where no filter sees them; every libc falls back to `clone`.
-const ABSENT: &[i64] =
+/// Denied with `ENOSYS`, so that programs use their fallback. The flags of `clone3` are in memory, which a filter cannot read; every libc falls
+/// back to `clone`.
+const UNIMPLEMENTED: &[i64] =
     &[libc::SYS_clone3, libc::SYS_io_uring_setup, libc::SYS_io_uring_enter, libc::SYS_io_uring_register];
 
-/// Namespaces of one's own.
-const NAMESPACES: i32 = libc::CLONE_NEWUSER
+/// The flags that create namespaces.
+const NAMESPACE_FLAGS: i32 = libc::CLONE_NEWUSER
     | libc::CLONE_NEWNS
     | libc::CLONE_NEWPID
     | libc::CLONE_NEWNET
     | libc::CLONE_NEWIPC
     | libc::CLONE_NEWUTS
     | libc::CLONE_NEWCGROUP;
-/// One more, which only `unshare` makes: `clone` has the number of a signal there.
-const TIME: i32 = 0x80;
+/// A flag of `unshare` alone: in the flags of `clone`, this bit belongs to the exit signal.
+const CLONE_NEWTIME: i32 = 0x80;
 
-/// Typing into a terminal, and pasting into a console.
-const TERMINAL: [u64; 2] = [libc::TIOCSTI, libc::TIOCLINUX];
+/// The ioctls that inject input into a terminal or a console.
+const TERMINAL_INJECTION: [u64; 2] = [libc::TIOCSTI, libc::TIOCLINUX];
 
-/// Puts the filter on this process and everything that it starts.
-pub(crate) fn apply(unix_sockets: bool, internet: bool) -> Result<(), NoFilter> {
-    refusals(unix_sockets, internet).apply()
+/// Installs the filter for this process and its descendants.
+pub(crate) fn apply(unix_sockets: bool, internet: bool) -> Result<(), FilterError> {
+    build_list(unix_sockets, internet).install()
 }
 
-fn refusals(unix_sockets: bool, internet: bool) -> Refusals {
-    let first = |any_of| Argument { position: 0, any_of };
-    let bits = |flags: i32| vec![Test::HasAnyBit(flags.cast_unsigned())];
-    let requests = TERMINAL.iter().filter_map(|request| u32::try_from(*request).ok());
-    let terminal = Argument { position: 1, any_of: requests.map(Test::Is).collect() };
-    Refusals::default()
-        .always(DENIED, libc::EPERM)
-        .always(ABSENT, libc::ENOSYS)
-        .when(libc::SYS_clone, first(bits(NAMESPACES)), libc::EPERM)
-        .when(libc::SYS_unshare, first(bits(NAMESPACES | TIME)), libc::EPERM)
-        .when(libc::SYS_ioctl, terminal, libc::EPERM)
-        .when(libc::SYS_socket, first(families(unix_sockets, internet)), libc::EPERM)
+fn build_list(unix_sockets: bool, internet: bool) -> SyscallDenyList {
+    let first = |any_of| ArgumentCondition { position: 0, any_of };
+    let bits = |flags: i32| vec![ArgumentTest::HasAnyBit(flags.cast_unsigned())];
+    let requests = TERMINAL_INJECTION.iter().filter_map(|request| u32::try_from(*request).ok());
+    let terminal = ArgumentCondition { position: 1, any_of: requests.map(ArgumentTest::Equals).collect() };
+    SyscallDenyList::default()
+        .deny(DENIED, libc::EPERM)
+        .deny(UNIMPLEMENTED, libc::ENOSYS)
+        .deny_if(libc::SYS_clone, first(bits(NAMESPACE_FLAGS)), libc::EPERM)
+        .deny_if(libc::SYS_unshare, first(bits(NAMESPACE_FLAGS | CLONE_NEWTIME)), libc::EPERM)
+        .deny_if(libc::SYS_ioctl, terminal, libc::EPERM)
+        .deny_if(libc::SYS_socket, first(denied_families(unix_sockets, internet)), libc::EPERM)
 }
 
-/// The families of sockets that are refused: all but files, internet and the kernel's own (`netlink`), which programs need
-/// to look up names. Not this machine's host (`vsock`), for one.
-fn families(unix_sockets: bool, internet: bool) -> Vec<Test> {
+/// Returns the denied socket families: all except for Unix, internet and `netlink`, which name resolution needs. This denies `vsock`, for
+/// example.
+fn denied_families(unix_sockets: bool, internet: bool) -> Vec<ArgumentTest> {
     let [unix, inet, inet6, netlink] =
         [libc::AF_UNIX, libc::AF_INET, libc::AF_INET6, libc::AF_NETLINK].map(i32::unsigned_abs);
-    let mut refused = vec![
-        Test::Between(inet + 1, inet6 - 1),
-        Test::Between(inet6 + 1, netlink - 1),
-        Test::Between(netlink + 1, u32::MAX),
+    let mut denied = vec![
+        ArgumentTest::Between(inet + 1, inet6 - 1),
+        ArgumentTest::Between(inet6 + 1, netlink - 1),
+        ArgumentTest::Between(netlink + 1, u32::MAX),
     ];
     if !unix_sockets {
-        refused.push(Test::Is(unix));
+        denied.push(ArgumentTest::Equals(unix));
     }
     if !internet {
-        refused.extend([Test::Is(inet), Test::Is(inet6)]);
+        denied.extend([ArgumentTest::Equals(inet), ArgumentTest::Equals(inet6)]);
     }
-    refused
+    denied
 }
 
 #[cfg(test)]
@@ -126,9 +126,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn there_is_a_filter_for_this_machine() {
+    fn filter_compiles_for_this_architecture() {
         for (unix_sockets, internet) in [(true, true), (false, true), (true, false), (false, false)] {
-            assert!(!refusals(unix_sockets, internet).compile().unwrap().is_empty());
+            assert!(!build_list(unix_sockets, internet).compile().unwrap().is_empty());
         }
     }
 }

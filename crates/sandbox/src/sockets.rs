@@ -1,6 +1,6 @@
-//! The sockets of this machine that have a name in the file system.
+//! The Unix sockets of this machine that have a path in the file system.
 //!
-//! A read-only mount does not keep anybody from connecting, so each is covered by its own.
+//! A read-only mount does not prevent a connection, so each socket is masked by its own mount.
 
 use std::fs::{self, File, OpenOptions};
 use std::io;
@@ -9,48 +9,49 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
-use crate::real::Real;
+use crate::real_path::real_path;
 
-/// `sun_path` without its closing NUL.
-const LONGEST: usize = 107;
+/// The size of `sun_path` without its NUL.
+const MAX_PATH_BYTES: usize = 107;
 
-/// A path that a socket can be bound to and reached by, however long its own is.
+/// A path for bind and connect that fits into `sun_path`.
 ///
-/// A longer one leads through the open folder, by way of `/proc/self/fd`. The kernel lists a socket by the path that it was
-/// bound to, so [`bound`] finds it only in the process that has bound it, and for as long as it keeps this.
+/// A path that is too long is replaced by one through the open directory in `/proc/self/fd`. The kernel lists a socket by the path that
+/// it was bound to, so [`find_bound_sockets`] finds such a socket only in the process that bound it, while this value lives.
 #[derive(Debug)]
-pub(crate) struct Address {
+pub(crate) struct SocketPath {
     pub path: PathBuf,
-    _folder: Option<File>,
+    _directory: Option<File>,
 }
 
-impl Address {
-    pub fn of(path: &Path) -> io::Result<Self> {
-        if path.as_os_str().as_bytes().len() <= LONGEST {
-            return Ok(Self { path: path.to_owned(), _folder: None });
+impl SocketPath {
+    /// Returns a path of at most 107 bytes.
+    pub fn new(path: &Path) -> io::Result<Self> {
+        if path.as_os_str().as_bytes().len() <= MAX_PATH_BYTES {
+            return Ok(Self { path: path.to_owned(), _directory: None });
         }
-        let (Some(folder), Some(name)) = (path.parent(), path.file_name()) else {
+        let (Some(directory), Some(name)) = (path.parent(), path.file_name()) else {
             return Err(io::ErrorKind::InvalidInput.into());
         };
-        let folder =
-            OpenOptions::new().read(true).custom_flags(libc::O_DIRECTORY | libc::O_PATH).open(folder)?;
-        let path = Path::new("/proc/self/fd").join(folder.as_raw_fd().to_string()).join(name);
-        Ok(Self { path, _folder: Some(folder) })
+        let directory =
+            OpenOptions::new().read(true).custom_flags(libc::O_DIRECTORY | libc::O_PATH).open(directory)?;
+        let path = Path::new("/proc/self/fd").join(directory.as_raw_fd().to_string()).join(name);
+        Ok(Self { path, _directory: Some(directory) })
     }
 }
 
-/// Every socket in the file system that somebody has bound, as the kernel lists them for this network namespace. Without those that
-/// nobody reaches in a sandbox: they need no cover, and nothing can be mounted there.
-pub(crate) fn bound() -> Vec<PathBuf> {
+/// Returns the bound sockets of this network namespace, as the kernel lists them. Sockets that are not reachable in a sandbox are
+/// omitted: they need no mask, and nothing can be mounted on them.
+pub(crate) fn find_bound_sockets() -> Vec<PathBuf> {
     let Ok(list) = fs::read("/proc/net/unix") else { return Vec::new() };
     let list = String::from_utf8_lossy(&list);
     let mut paths: Vec<PathBuf> = list
         .lines()
         .skip(1)
-        // Seven columns, then the name, which may hold spaces.
+        // Seven columns, then the path, which may contain spaces.
         .filter_map(|line| line.split_once(" /").map(|(_, path)| PathBuf::from(format!("/{path}"))))
         .filter(|path| path.symlink_metadata().is_ok_and(|file| file.file_type().is_socket()))
-        .filter_map(|path| Real::path(&path).ok())
+        .filter_map(|path| real_path(&path).ok())
         .filter(|path| is_reachable(path))
         .collect();
     paths.sort();
@@ -58,10 +59,10 @@ pub(crate) fn bound() -> Vec<PathBuf> {
     paths
 }
 
-/// Whether the way to a path is open without capabilities, which root has outside of a sandbox and not inside.
+/// Returns whether a path can be reached without capabilities, which root has outside of a sandbox but not inside.
 fn is_reachable(path: &Path) -> bool {
     if !rustix::process::geteuid().is_root() {
-        // Seen by the same rights that it is looked for with.
+        // The list was resolved with the same permissions.
         return true;
     }
     let groups = rustix::process::getgroups().unwrap_or_default();
@@ -91,8 +92,8 @@ mod tests {
         if !rustix::process::geteuid().is_root() {
             return;
         }
-        let folder = tempfile::tempdir().unwrap();
-        let private = folder.path().join("private");
+        let directory = tempfile::tempdir().unwrap();
+        let private = directory.path().join("private");
         fs::create_dir(&private).unwrap();
         let path = private.join("s");
         assert!(is_reachable(&path));
@@ -102,29 +103,29 @@ mod tests {
     }
 
     #[test]
-    fn a_socket_that_somebody_listens_on_is_listed() {
-        let folder = tempfile::tempdir().unwrap();
-        let path = folder.path().canonicalize().unwrap().join("a socket");
+    fn only_listening_socket_is_listed() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().canonicalize().unwrap().join("a socket");
         let listener = std::os::unix::net::UnixListener::bind(&path).unwrap();
-        assert!(bound().contains(&path));
+        assert!(find_bound_sockets().contains(&path));
         drop(listener);
-        assert!(!bound().contains(&path));
+        assert!(!find_bound_sockets().contains(&path));
     }
 
     #[test]
-    fn a_socket_in_a_folder_of_any_depth_is_bound_reached_and_listed() {
+    fn socket_with_a_long_path_is_usable_and_listed() {
         use std::os::unix::net::{UnixListener, UnixStream};
         let scratch = tempfile::tempdir().unwrap();
         let short = scratch.path().canonicalize().unwrap();
-        for folder in
+        for directory in
             [short.clone(), short.join("x".repeat(200)), short.join("y".repeat(200)).join("z".repeat(200))]
         {
-            fs::create_dir_all(&folder).unwrap();
-            let path = folder.join("s");
-            let address = Address::of(&path).unwrap();
+            fs::create_dir_all(&directory).unwrap();
+            let path = directory.join("s");
+            let address = SocketPath::new(&path).unwrap();
             let listener = UnixListener::bind(&address.path).unwrap();
-            assert!(bound().contains(&path), "{}", path.display());
-            UnixStream::connect(&Address::of(&path).unwrap().path).unwrap();
+            assert!(find_bound_sockets().contains(&path), "{}", path.display());
+            UnixStream::connect(&SocketPath::new(&path).unwrap().path).unwrap();
             assert!(listener.accept().is_ok());
         }
     }

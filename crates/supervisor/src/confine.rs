@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use model::{Confinement, NotStarted, Quarantined, RunId, RunPlan, SandboxReport};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
-use sandbox::{Job, NestedRepositories, Prepared, Proxy, Tier, Word};
+use sandbox::{LauncherEvent, NestedRepositories, PreparedSandbox, Proxy, SandboxedCommand, Tier};
 
 use crate::active_runs::{ActiveRuns, Publication};
 use crate::not_started::{not_confined, sandbox_rejection, step_failure};
@@ -34,7 +34,7 @@ pub struct StartedSandbox {
 /// A sandbox that is ready to be entered.
 #[derive(Debug)]
 pub struct ReadySandbox {
-    pub prepared: Prepared,
+    pub prepared: PreparedSandbox,
     /// The published list of paths that other runs must not treat as the user's; `None` if it cannot be stored.
     pub publication: Option<Publication>,
 }
@@ -51,7 +51,7 @@ pub fn prepare_sandbox(
     let executable = File::open(os::THIS_PROGRAM).map_err(|error| not_confined(&error.to_string()))?;
     let scratch = confinement.proofs.as_deref().unwrap_or(spool);
     let search_path = plan.env.get("PATH").map_or("", String::as_str);
-    let settled = sandbox::settle(confinement, scratch, executable.as_fd(), search_path)
+    let settled = sandbox::select_and_verify(confinement, scratch, executable.as_fd(), search_path)
         .map_err(|refusal| sandbox_rejection(&refusal))?;
     if let Some(caches) = &confinement.caches {
         let lease = sandbox::lease_caches(caches).map_err(|error| not_confined(&error.to_string()))?;
@@ -76,8 +76,18 @@ pub fn prepare_sandbox(
     }
     let others = active.as_ref().map(|active| &active.others[..]);
     let executable = executable.as_fd();
-    let job = Job { confinement, program, args, env, cwd, repositories, others, temporary, executable };
-    let prepared = sandbox::prepare(&job, settled).map_err(|refusal| sandbox_rejection(&refusal))?;
+    let command = SandboxedCommand {
+        confinement,
+        program,
+        args,
+        env,
+        cwd,
+        repositories,
+        others,
+        temporary,
+        executable,
+    };
+    let prepared = sandbox::prepare(&command, settled).map_err(|refusal| sandbox_rejection(&refusal))?;
     let publication = active.map(|active| active.publish(spool, &prepared.quarantine));
     Ok(ReadySandbox { prepared, publication: publication.transpose().map_err(cannot_list)? })
 }
@@ -95,7 +105,7 @@ pub fn release_caches() {
 
 /// Reads the status messages from inside the sandbox until the agent runs.
 pub fn wait_until_started(
-    mut prepared: Prepared,
+    mut prepared: PreparedSandbox,
     tree: &mut ProcessTree,
     error: &OwnedFd,
     plan: &RunPlan,
@@ -107,22 +117,24 @@ pub fn wait_until_started(
     let mut received = Vec::new();
     let give_up_at = Instant::now() + SETUP_TIMEOUT;
     let (applied, closed) = loop {
-        let messages = Word::read(&received);
+        let messages = LauncherEvent::parse(&received);
         let failure = messages.iter().find_map(|message| match message {
-            Word::Failed { step, errno, message } => Some(step_failure(*step, *errno, message, plan)),
+            LauncherEvent::Failed { step, errno, message } => {
+                Some(step_failure(*step, *errno, message, plan))
+            }
             _ => None,
         });
         if let Some(failure) = failure {
             return Err(failure);
         }
         let applied = messages.iter().find_map(|message| match message {
-            Word::Applied(applied) => Some(*applied),
+            LauncherEvent::RulesApplied(applied) => Some(*applied),
             _ => None,
         });
-        if messages.contains(&Word::Started) {
+        if messages.contains(&LauncherEvent::AgentStarted) {
             break (applied, false);
         }
-        if read_more(&prepared.words, &mut received, give_up_at).map_err(cannot_read)? == 0 {
+        if read_more(&prepared.events, &mut received, give_up_at).map_err(cannot_read)? == 0 {
             break (applied, true);
         }
     };
@@ -130,9 +142,9 @@ pub fn wait_until_started(
     let runs = applied.filter(|_| closed == (prepared.tier == Tier::Rules));
     let Some(applied) = runs else { return Err(not_confined(&read_stderr(error))) };
     let sandbox = SandboxReport::Confined(Box::new(prepared.report(applied)));
-    let proxy = prepared.proxy().map_err(cannot_read)?;
+    let proxy = prepared.start_proxy().map_err(cannot_read)?;
     if prepared.tier == Tier::Namespaces {
-        tree.enter_sandbox(prepared.words, received).map_err(cannot_read)?;
+        tree.enter_sandbox(prepared.events, received).map_err(cannot_read)?;
     }
     Ok(StartedSandbox { sandbox, proxy })
 }

@@ -7,7 +7,7 @@ use std::path::Path;
 use model::{NotStarted, NotStartedReason, RunPlan};
 use rustix::fs::{Access, access};
 use rustix::io::Errno;
-use sandbox::{Refusal, Step};
+use sandbox::{LaunchStep, SandboxRejection};
 
 /// Checks the working directory before the spawn, because the kernel reports the same errors for it and for the
 /// program.
@@ -52,12 +52,12 @@ pub fn spawn_failure(plan: &RunPlan, error: &io::Error) -> NotStarted {
     }
 }
 
-pub fn step_failure(step: Step, errno: Option<i32>, message: &str, plan: &RunPlan) -> NotStarted {
+pub fn step_failure(step: LaunchStep, errno: Option<i32>, message: &str, plan: &RunPlan) -> NotStarted {
     let error = errno.map_or_else(|| io::Error::other(message.to_owned()), io::Error::from_raw_os_error);
     match step {
-        Step::Mounts | Step::Rules => not_confined(message),
-        Step::Program => spawn_failure(plan, &error),
-        Step::Folder => {
+        LaunchStep::Mounts | LaunchStep::Rules => not_confined(message),
+        LaunchStep::Program => spawn_failure(plan, &error),
+        LaunchStep::WorkingDirectory => {
             let reason = match error.kind() {
                 io::ErrorKind::NotFound => NotStartedReason::CwdMissing,
                 io::ErrorKind::NotADirectory => NotStartedReason::CwdNotADirectory,
@@ -70,7 +70,7 @@ pub fn step_failure(step: Step, errno: Option<i32>, message: &str, plan: &RunPla
     }
 }
 
-pub fn sandbox_rejection(refusal: &Refusal) -> NotStarted {
+pub fn sandbox_rejection(refusal: &SandboxRejection) -> NotStarted {
     let mut text = refusal.to_string();
     if let Some(cause) = std::error::Error::source(refusal) {
         text = format!("{text}: {cause}");

@@ -35,7 +35,7 @@ pub(crate) const SUPERVISOR_ARG: &str = "--switchboard-supervisor";
 ///
 /// Must come first in a process: it closes every other inherited file.
 pub fn main() -> ExitCode {
-    if let Some(code) = sandbox::run_if_asked() {
+    if let Some(code) = sandbox::run_if_requested() {
         return code;
     }
     supervise(env::args_os().nth(1).as_deref())
@@ -55,7 +55,7 @@ pub fn main() -> ExitCode {
 /// }
 /// ```
 pub fn run_if_asked() -> Option<ExitCode> {
-    if let Some(code) = sandbox::run_if_asked() {
+    if let Some(code) = sandbox::run_if_requested() {
         return Some(code);
     }
     let mut args = env::args_os().skip(1);

@@ -6,7 +6,7 @@ use std::os::fd::AsFd;
 use std::path::Path;
 
 use model::{Confinement, Proof};
-use sandbox::{Refusal, Settled, Tier};
+use sandbox::{SandboxRejection, Tier, VerifiedSandbox};
 
 use crate::Supervisor;
 
@@ -33,7 +33,7 @@ pub enum NoSandbox {
     Program(#[source] io::Error),
     /// The sandbox is unavailable or failed its self-test.
     #[error(transparent)]
-    Refused(#[from] Refusal),
+    Refused(#[from] SandboxRejection),
 }
 
 impl NoSandbox {
@@ -57,21 +57,21 @@ impl Supervisor {
         search_path: &str,
     ) -> Result<ProvenSandbox, NoSandbox> {
         let program = File::open(self.program()).map_err(NoSandbox::Program)?;
-        let Settled { machine, tier, proof } =
-            sandbox::settle(confinement, scratch, program.as_fd(), search_path)?;
+        let VerifiedSandbox { mechanisms, tier, proof } =
+            sandbox::select_and_verify(confinement, scratch, program.as_fd(), search_path)?;
         let has_namespaces = tier == Tier::Namespaces;
         let namespaces = if has_namespaces { "namespaces (bubblewrap), " } else { "" };
-        let seccomp = if machine.seccomp { ", seccomp" } else { "" };
-        let cgroup = match &machine.cgroup {
+        let seccomp = if mechanisms.seccomp { ", seccomp" } else { "" };
+        let cgroup = match &mechanisms.cgroup {
             Some(cgroup) if cgroup.memory && cgroup.processes => ", cgroup (limits and kill)",
             Some(_) => ", cgroup (kill only)",
             None => "",
         };
         Ok(ProvenSandbox {
-            made_of: format!("{namespaces}Landlock {}{seccomp}{cgroup}", machine.landlock),
+            made_of: format!("{namespaces}Landlock {}{seccomp}{cgroup}", mechanisms.landlock),
             namespaces: has_namespaces,
-            holds_writes: machine.holds_writes(tier),
-            counts_processes: machine.counts_processes(rustix::process::geteuid().is_root()),
+            holds_writes: mechanisms.enforces_writes(tier),
+            counts_processes: mechanisms.limits_processes(rustix::process::geteuid().is_root()),
             proof,
         })
     }

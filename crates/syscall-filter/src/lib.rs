@@ -1,14 +1,14 @@
-//! Which system calls are refused, made into one program for the kernel and put on this process.
+//! Compiles a list of denied system calls to a seccomp program and installs it.
 //!
-//! Owns the program; which calls they are is the business of `sandbox` and `file-tools`. The kernel runs a filter for every number
-//! that a system call may have when it is put on, to remember which are always allowed. A list that is gone through from its beginning
-//! to its end (as `seccompiler` writes it) makes that the dearest step of a confined start, so the numbers are looked up here:
+//! Owns the program; `sandbox` and `file-tools` own the lists. When a filter is installed, the kernel runs it once for every system call
+//! number to find those that are always allowed. A linear program (as `seccompiler` generates) makes that the most expensive step of a
+//! confined start, so the number is found here by binary search:
 //!
 //! ```text
-//! another processor? kill       number ≥ 336?  ─ no ─► number ≥ 101? ─ no ─► …
-//! no number of ours? "absent"                  ─ yes ► number ≥ 425? ─ no ─► …          each end: allow, refuse, look at an argument
+//! another architecture? kill    number ≥ 336?  ─ no ─► number ≥ 101? ─ no ─► …
+//! x32 number? ENOSYS                           ─ yes ► number ≥ 425? ─ no ─► …          each leaf: allow, deny, test an argument
 //! ```
-//! Knows a processor by the numbers of its calls: on one that is not listed nothing is compiled, and whoever asked says so.
+//! System call numbers differ between architectures. On an unsupported one nothing is compiled, and the caller reports the gap.
 
 mod program;
 
@@ -17,97 +17,95 @@ use std::fmt;
 
 pub use seccompiler::sock_filter as Instruction;
 
-/// A number of a system call, as `libc` has it.
-pub type Call = i64;
-
-/// What is refused. A call that is named twice is refused as it was named last.
+/// The denied system calls. The last rule for a system call replaces earlier ones.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Refusals(BTreeMap<u32, Refused>);
+pub struct SyscallDenyList(BTreeMap<u32, DenyRule>);
 
-/// How a call is refused.
+/// The rule for a denied system call.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Refused {
-    /// What the kernel answers.
+pub(crate) struct DenyRule {
+    /// The error that the caller gets.
     pub errno: u16,
-    /// With which argument; none: with any.
-    pub only: Option<Argument>,
+    /// The condition under which it is denied; `None` to deny it always.
+    pub condition: Option<ArgumentCondition>,
 }
 
-/// An argument with which a call is refused. Its lower half is looked at: what the kernel itself takes of those that are tested here.
+/// A condition on an argument. Only its lower 32 bits are tested, as the kernel itself does for the arguments that are tested here.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Argument {
-    /// Which, from 0 on.
+pub struct ArgumentCondition {
+    /// The index of the argument.
     pub position: u8,
-    /// Any of these is a reason.
-    pub any_of: Vec<Test>,
+    /// The tests, of which one has to match.
+    pub any_of: Vec<ArgumentTest>,
 }
 
-/// A reason to refuse.
+/// A test of an argument.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Test {
-    /// It is this number.
-    Is(u32),
-    /// At least one of these bits is set.
+pub enum ArgumentTest {
+    /// Matches this value.
+    Equals(u32),
+    /// Matches if at least one of these bits is set.
     HasAnyBit(u32),
-    /// It is one of these numbers, the last one included.
+    /// Matches an inclusive range.
     Between(u32, u32),
 }
 
-impl Refusals {
-    /// Refuses calls, whatever their arguments.
+impl SyscallDenyList {
+    /// Denies system calls with any arguments.
     #[must_use]
-    pub fn always(self, calls: &[Call], errno: i32) -> Self {
-        calls.iter().fold(self, |all, call| all.with(*call, errno, None))
+    pub fn deny(self, calls: &[i64], errno: i32) -> Self {
+        calls.iter().fold(self, |list, call| list.add_rule(*call, errno, None))
     }
 
-    /// Refuses a call with certain arguments.
+    /// Denies a system call if an argument matches.
     #[must_use]
-    pub fn when(self, call: Call, argument: Argument, errno: i32) -> Self {
-        self.with(call, errno, Some(argument))
+    pub fn deny_if(self, call: i64, condition: ArgumentCondition, errno: i32) -> Self {
+        self.add_rule(call, errno, Some(condition))
     }
 
-    fn with(mut self, call: Call, errno: i32, only: Option<Argument>) -> Self {
-        // What is no number of a call, or no error, cannot come from `libc`; refusing too much is the harmless mistake.
+    fn add_rule(mut self, call: i64, errno: i32, condition: Option<ArgumentCondition>) -> Self {
+        // `libc` has no numbers outside of these ranges; denying too much is the safe default.
         let number = u32::try_from(call).unwrap_or(u32::MAX);
         let errno = u16::try_from(errno).ok().filter(|errno| (1..4096).contains(errno)).unwrap_or(1);
-        self.0.insert(number, Refused { errno, only });
+        self.0.insert(number, DenyRule { errno, condition });
         self
     }
 
-    /// The program for this machine's processor.
-    pub fn compile(&self) -> Result<Vec<Instruction>, NoFilter> {
-        Ok(program::compile(&self.0, program::Processor::this().ok_or(NoFilter::Processor)?))
+    /// Compiles the program for this machine's architecture.
+    pub fn compile(&self) -> Result<Vec<Instruction>, FilterError> {
+        let architecture = program::Architecture::current().ok_or(FilterError::UnsupportedArchitecture)?;
+        Ok(program::compile(&self.0, architecture))
     }
 
-    /// Puts the program on this process and everything that it starts, for good. No privilege can be gained from then on.
-    pub fn apply(&self) -> Result<(), NoFilter> {
-        seccompiler::apply_filter(&self.compile()?).map_err(NoFilter::Refused)
+    /// Installs the program for this process and all of its descendants, irrevocably. Sets `PR_SET_NO_NEW_PRIVS`.
+    pub fn install(&self) -> Result<(), FilterError> {
+        seccompiler::apply_filter(&self.compile()?).map_err(FilterError::Rejected)
     }
 }
 
-/// Why nothing is filtered.
+/// A filter that is not in force.
 #[derive(Debug)]
-pub enum NoFilter {
-    /// The numbers of this processor's calls are not known here.
-    Processor,
-    /// The kernel did not take it.
-    Refused(seccompiler::Error),
+pub enum FilterError {
+    /// The system call numbers of this architecture are unknown.
+    UnsupportedArchitecture,
+    /// The kernel rejected the program.
+    Rejected(seccompiler::Error),
 }
 
-impl fmt::Display for NoFilter {
+impl fmt::Display for FilterError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Processor => write!(f, "there is no filter for this processor"),
-            Self::Refused(_) => write!(f, "the kernel refuses the filter"),
+            Self::UnsupportedArchitecture => write!(f, "no seccomp filter for this processor architecture"),
+            Self::Rejected(_) => write!(f, "the kernel rejected the seccomp filter"),
         }
     }
 }
 
-impl std::error::Error for NoFilter {
+impl std::error::Error for FilterError {
     fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
         match self {
-            Self::Processor => None,
-            Self::Refused(error) => Some(error),
+            Self::UnsupportedArchitecture => None,
+            Self::Rejected(error) => Some(error),
         }
     }
 }

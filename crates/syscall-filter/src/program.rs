@@ -1,21 +1,20 @@
-//! From refused calls to instructions. Pure.
+//! Compiles deny rules to BPF instructions. Pure.
 //!
-//! The numbers are cut into stretches with the same answer, and a stretch is found by halving. Jumps only go forward, to what
-//! is written after them: the lower half first.
+//! The system call numbers are split into ranges with the same action, and a range is found by binary search. BPF jumps only go forward: the
+//! lower half of a range follows its test, the upper half comes after that.
 
 use std::collections::BTreeMap;
 
-use crate::{Instruction, Refused, Test};
+use crate::{ArgumentTest, DenyRule, Instruction};
 
-/// From here on the kernel of an x86 processor knows the same calls by a second number, which no list names.
-const SECOND_NUMBERS: u32 = 0x4000_0000;
-/// What the kernel answers to who asks for what it does not have.
-const ABSENT: u16 = 38;
+/// The first x32 number. An x86-64 kernel accepts every system call under a second number from here on, which no list names.
+const X32_NUMBERS: u32 = 0x4000_0000;
+const ENOSYS: u16 = 38;
 
-/// The lower half of the word `seccomp_data` at these places; every processor here has it first.
-const NUMBER_AT: u32 = 0;
-const PROCESSOR_AT: u32 = 4;
-const ARGUMENTS_AT: u32 = 16;
+/// Offsets in `seccomp_data`. All supported architectures are little-endian, so the lower half of an argument comes first.
+const NUMBER_OFFSET: u32 = 0;
+const ARCHITECTURE_OFFSET: u32 = 4;
+const ARGUMENTS_OFFSET: u32 = 16;
 
 const LOAD: u16 = 0x20;
 const JUMP: u16 = 0x05;
@@ -26,131 +25,136 @@ const IF_ANY_BIT: u16 = 0x45;
 const RETURN: u16 = 0x06;
 
 const KILL: u32 = 0x8000_0000;
-const REFUSE: u32 = 0x0005_0000;
+const ERRNO: u32 = 0x0005_0000;
 const ALLOW: u32 = 0x7fff_0000;
 
-/// A processor, as the kernel names it to a filter.
+/// A processor architecture, by its `AUDIT_ARCH` value.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Processor {
-    name: u32,
-    has_second_numbers: bool,
+pub(crate) struct Architecture {
+    audit_value: u32,
+    has_x32: bool,
 }
 
-impl Processor {
-    pub fn this() -> Option<Self> {
-        let (name, has_second_numbers) = match std::env::consts::ARCH {
+impl Architecture {
+    /// Returns the architecture of this machine if it is supported.
+    pub fn current() -> Option<Self> {
+        let (audit_value, has_x32) = match std::env::consts::ARCH {
             "x86_64" => (0xc000_003e, true),
             "aarch64" => (0xc000_00b7, false),
             "riscv64" => (0xc000_00f3, false),
             _ => return None,
         };
-        Some(Self { name, has_second_numbers })
+        Some(Self { audit_value, has_x32 })
     }
 }
 
-/// Calls with the same answer, from a number on up to the next stretch.
+/// System calls with the same action, from a number up to the next range.
 #[derive(Debug, PartialEq, Eq)]
-struct Stretch<'a> {
-    from: u32,
-    answer: Answer<'a>,
+struct SyscallRange<'a> {
+    start: u32,
+    action: RangeAction<'a>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Answer<'a> {
+enum RangeAction<'a> {
     Allow,
-    Refuse(u16),
-    Look(&'a Refused),
+    Deny(u16),
+    TestArgument(&'a DenyRule),
 }
 
-pub(crate) fn compile(refused: &BTreeMap<u32, Refused>, processor: Processor) -> Vec<Instruction> {
+/// Compiles a program.
+pub(crate) fn compile(rules: &BTreeMap<u32, DenyRule>, architecture: Architecture) -> Vec<Instruction> {
     let mut program = vec![
-        load(PROCESSOR_AT),
-        // Another way into the kernel, with other numbers: nothing that anybody could answer to would be safe.
-        test(IF_EQUAL, processor.name, 1, 0),
-        end(KILL),
-        load(NUMBER_AT),
+        load(ARCHITECTURE_OFFSET),
+        // Another system call interface has other numbers, so no rule could apply.
+        test(IF_EQUAL, architecture.audit_value, 1, 0),
+        result(KILL),
+        load(NUMBER_OFFSET),
     ];
-    program.extend(halved(&stretches(refused, processor)));
+    program.extend(search(&split_into_ranges(rules, architecture)));
     program
 }
 
-fn stretches(refused: &BTreeMap<u32, Refused>, processor: Processor) -> Vec<Stretch<'_>> {
-    let mut all: Vec<Stretch<'_>> = Vec::new();
-    let mut add = |from: u32, answer| {
-        match all.last_mut() {
-            // Two calls next to each other leave nothing between them.
-            Some(last) if last.from == from => last.answer = answer,
-            Some(last) if last.answer == answer => {}
-            _ => all.push(Stretch { from, answer }),
+fn split_into_ranges(rules: &BTreeMap<u32, DenyRule>, architecture: Architecture) -> Vec<SyscallRange<'_>> {
+    let mut ranges: Vec<SyscallRange<'_>> = Vec::new();
+    let mut add = |start: u32, action| {
+        match ranges.last_mut() {
+            // There is no gap between two adjacent numbers.
+            Some(last) if last.start == start => last.action = action,
+            Some(last) if last.action == action => {}
+            _ => ranges.push(SyscallRange { start, action }),
         }
     };
-    add(0, Answer::Allow);
-    let first =
-        refused.iter().filter(|(number, _)| **number < SECOND_NUMBERS || !processor.has_second_numbers);
-    for (number, how) in first {
-        let answer = if how.only.is_some() { Answer::Look(how) } else { Answer::Refuse(how.errno) };
-        add(*number, answer);
+    add(0, RangeAction::Allow);
+    let native = rules.iter().filter(|(number, _)| **number < X32_NUMBERS || !architecture.has_x32);
+    for (number, rule) in native {
+        let action = match rule.condition {
+            Some(_) => RangeAction::TestArgument(rule),
+            None => RangeAction::Deny(rule.errno),
+        };
+        add(*number, action);
         if let Some(next) = number.checked_add(1) {
-            add(next, Answer::Allow);
+            add(next, RangeAction::Allow);
         }
     }
-    if processor.has_second_numbers {
-        add(SECOND_NUMBERS, Answer::Refuse(ABSENT));
+    if architecture.has_x32 {
+        add(X32_NUMBERS, RangeAction::Deny(ENOSYS));
     }
-    all
+    ranges
 }
 
-/// The way to each stretch; the number is loaded.
-fn halved(stretches: &[Stretch<'_>]) -> Vec<Instruction> {
-    if let [only] = stretches {
-        return answered(only.answer);
+/// Returns the binary search for the range of the loaded number.
+fn search(ranges: &[SyscallRange<'_>]) -> Vec<Instruction> {
+    if let [range] = ranges {
+        return perform(range.action);
     }
-    let (lower, upper) = stretches.split_at(stretches.len() / 2);
-    let from = upper.first().map_or(u32::MAX, |stretch| stretch.from);
-    let (lower, upper) = (halved(lower), halved(upper));
-    let mut way = if let Ok(over) = u8::try_from(lower.len()) {
-        vec![test(IF_AT_LEAST, from, over, 0)]
+    let (lower, upper) = ranges.split_at(ranges.len() / 2);
+    let start = upper.first().map_or(u32::MAX, |range| range.start);
+    let (lower, upper) = (search(lower), search(upper));
+    let mut program = if let Ok(distance) = u8::try_from(lower.len()) {
+        vec![test(IF_AT_LEAST, start, distance, 0)]
     } else {
-        // A test cannot jump that far.
-        let over = u32::try_from(lower.len()).unwrap_or(u32::MAX);
-        vec![test(IF_AT_LEAST, from, 0, 1), Instruction { code: JUMP, jt: 0, jf: 0, k: over }]
+        // The offset of a conditional jump has eight bits only.
+        let distance = u32::try_from(lower.len()).unwrap_or(u32::MAX);
+        vec![test(IF_AT_LEAST, start, 0, 1), Instruction { code: JUMP, jt: 0, jf: 0, k: distance }]
     };
-    way.extend(lower);
-    way.extend(upper);
-    way
+    program.extend(lower);
+    program.extend(upper);
+    program
 }
 
-fn answered(answer: Answer<'_>) -> Vec<Instruction> {
-    let (how, only) = match answer {
-        Answer::Allow => return vec![end(ALLOW)],
-        Answer::Refuse(errno) => return vec![end(REFUSE | u32::from(errno))],
-        Answer::Look(how) => (end(REFUSE | u32::from(how.errno)), how.only.as_ref()),
+fn perform(action: RangeAction<'_>) -> Vec<Instruction> {
+    let (deny, condition) = match action {
+        RangeAction::Allow => return vec![result(ALLOW)],
+        RangeAction::Deny(errno) => return vec![result(ERRNO | u32::from(errno))],
+        RangeAction::TestArgument(rule) => (result(ERRNO | u32::from(rule.errno)), rule.condition.as_ref()),
     };
-    let Some(only) = only else { return vec![how] };
-    let mut way = vec![load(ARGUMENTS_AT + 8 * u32::from(only.position))];
-    for reason in &only.any_of {
-        match *reason {
-            Test::Is(number) => way.extend([test(IF_EQUAL, number, 0, 1), how.clone()]),
-            Test::HasAnyBit(bits) => way.extend([test(IF_ANY_BIT, bits, 0, 1), how.clone()]),
-            Test::Between(low, high) => {
-                way.extend([test(IF_AT_LEAST, low, 0, 2), test(IF_GREATER, high, 1, 0), how.clone()]);
+    let Some(condition) = condition else { return vec![deny] };
+    let mut program = vec![load(ARGUMENTS_OFFSET + 8 * u32::from(condition.position))];
+    for argument_test in &condition.any_of {
+        match *argument_test {
+            ArgumentTest::Equals(value) => program.extend([test(IF_EQUAL, value, 0, 1), deny.clone()]),
+            ArgumentTest::HasAnyBit(bits) => program.extend([test(IF_ANY_BIT, bits, 0, 1), deny.clone()]),
+            ArgumentTest::Between(low, high) => {
+                program.extend([test(IF_AT_LEAST, low, 0, 2), test(IF_GREATER, high, 1, 0), deny.clone()]);
             }
         }
     }
-    way.push(end(ALLOW));
-    way
+    program.push(result(ALLOW));
+    program
 }
 
-fn load(at: u32) -> Instruction {
-    Instruction { code: LOAD, jt: 0, jf: 0, k: at }
+fn load(offset: u32) -> Instruction {
+    Instruction { code: LOAD, jt: 0, jf: 0, k: offset }
 }
 
-fn test(what: u16, with: u32, over_if: u8, over_else: u8) -> Instruction {
-    Instruction { code: what, jt: over_if, jf: over_else, k: with }
+/// Skips a number of instructions, depending on the comparison.
+fn test(comparison: u16, value: u32, skip_if_true: u8, skip_if_false: u8) -> Instruction {
+    Instruction { code: comparison, jt: skip_if_true, jf: skip_if_false, k: value }
 }
 
-fn end(answer: u32) -> Instruction {
-    Instruction { code: RETURN, jt: 0, jf: 0, k: answer }
+fn result(value: u32) -> Instruction {
+    Instruction { code: RETURN, jt: 0, jf: 0, k: value }
 }
 
 #[cfg(test)]

@@ -10,7 +10,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use model::{Exit, ProcessIdentity};
 use rustix::io::{Errno, ioctl_fionbio, read};
 use rustix::process::Signal;
-use sandbox::Word;
+use sandbox::LauncherEvent;
 
 use super::identity::identity_of;
 use super::process_table::{ProcessEntry, ProcessTable};
@@ -57,8 +57,8 @@ impl SandboxWrapper {
                 Err(_) => self.status_pipe = None,
             }
         }
-        Word::read(&self.received).into_iter().find_map(|word| match word {
-            Word::Ended(exit) => Some(exit),
+        LauncherEvent::parse(&self.received).into_iter().find_map(|word| match word {
+            LauncherEvent::AgentExited(exit) => Some(exit),
             _ => None,
         })
     }

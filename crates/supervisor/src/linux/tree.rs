@@ -18,7 +18,7 @@ use rustix::process::{
     Pid, Signal, WaitId, WaitIdOptions, WaitOptions, getpid, kill_process_group, set_child_subreaper, setsid,
     wait, waitid,
 };
-use sandbox::{Cgroup, Prepared};
+use sandbox::{Cgroup, PreparedSandbox};
 
 use super::identity::{ProcessHandle, identity_of};
 use super::process_table::{ProcessEntry, ProcessTable};
@@ -71,7 +71,7 @@ impl ProcessTree {
         plan: &RunPlan,
         run_id: RunId,
         stdin: BorrowedFd<'_>,
-        prepared: Option<&Prepared>,
+        prepared: Option<&PreparedSandbox>,
     ) -> io::Result<(Self, Pipes)> {
         // A socket for stdout: any process of the same user can reopen a pipe through `/proc`, so that the agent's
         // tools could forge a result. A socket cannot be reopened.
@@ -291,7 +291,7 @@ pub fn usage() -> io::Result<TreeUsage> {
 fn build_command<'a>(
     plan: &RunPlan,
     run_id: RunId,
-    prepared: Option<&'a Prepared>,
+    prepared: Option<&'a PreparedSandbox>,
     streams: [BorrowedFd<'a>; 3],
 ) -> io::Result<AgentCommand<'a>> {
     let mut command = match prepared {
@@ -305,7 +305,7 @@ fn build_command<'a>(
         Some(prepared) => {
             let mut command = AgentCommand::new(prepared.program.as_os_str(), "/".as_ref(), streams)?;
             prepared.args.iter().try_for_each(|arg| command.arg(arg))?;
-            command.set_cgroup(prepared.cgroup.as_ref().map(Cgroup::door));
+            command.set_cgroup(prepared.cgroup.as_ref().map(Cgroup::procs));
             command
         }
     };

@@ -8,14 +8,14 @@ use model::{
     AgentState, CallPolicy, Confined, Confinement, KeptPath, Limits, Policy, PolicyContext, Preset, RunPlan,
     RunReport, SandboxReport,
 };
-use sandbox::{Machine, Tier};
+use sandbox::{Mechanisms, Tier};
 use supervisor::{Run, Supervisor};
 use tempfile::TempDir;
 use testkit::eventually_async;
 
 /// Returns the reason why no sandbox test can run on this machine.
 pub fn missing_requirement() -> Option<String> {
-    let missing = Machine::look("").missing(Tier::Namespaces);
+    let missing = Mechanisms::detect("").missing_for_tier(Tier::Namespaces);
     if !missing.is_empty() {
         return Some(missing.join("; "));
     }

@@ -7,7 +7,7 @@ use model::{
     Bounds, CallPolicy, End, Enforcement, Exit, Policy, Preset, Requirement, RunPlan, RunReport,
     SafeguardName,
 };
-use sandbox::Delegated;
+use sandbox::DelegatedCgroup;
 use testkit::descendants_of;
 
 use crate::harness::{Harness, confined};
@@ -21,8 +21,8 @@ testkit::tests![
 ];
 
 /// Returns the delegated cgroup if it meets the needs of a test, and prints the reason otherwise.
-fn delegated(needs: fn(&Delegated) -> bool, what: &str) -> Option<Delegated> {
-    let found = Delegated::look().filter(needs);
+fn delegated(needs: fn(&DelegatedCgroup) -> bool, what: &str) -> Option<DelegatedCgroup> {
+    let found = DelegatedCgroup::find().filter(needs);
     if found.is_none() {
         println!("SKIPPED: no cgroup (version 2) is delegated here {what}");
     }
@@ -126,7 +126,7 @@ fn process_limit_is_enforced_for_root() {
 
 fn unenforceable_memory_limit_is_reported_or_rejected() {
     Harness::run_test(async |harness: &Harness| {
-        if Delegated::look().is_some_and(|found| found.memory) {
+        if DelegatedCgroup::find().is_some_and(|found| found.memory) {
             println!("SKIPPED: memory can be bounded here");
             return;
         }

@@ -1,9 +1,8 @@
-//! The view that a confined agent has of its own state directory.
+//! The view of a confined agent on its own state directory.
 //!
-//! A private directory of the run takes the place of the state directory. It gets a copy of each file, so the agent can rewrite its
-//! settings and caches for as long as the run lasts; a directory is shown read-only; only the kept paths are the real ones.
-//! With namespaces the view is made of mounts at the usual place. Without, it is made of symbolic links, the agent's variable leads
-//! to it, and Landlock allows writes to the kept paths alone.
+//! A private directory of the run replaces the state directory. Files are copied, so the agent can rewrite its settings and caches during
+//! the run; directories are read-only; only the kept paths are the real ones. With namespaces the view consists of mounts at the usual
+//! path. Without, it consists of symbolic links, the agent's variable points to it, and Landlock allows writes to the kept paths alone.
 
 use std::fs::{self, DirBuilder, File, OpenOptions};
 use std::io::{self, Read, Write};
@@ -12,45 +11,45 @@ use std::path::{Path, PathBuf};
 
 use model::{AgentState, KeptPath};
 
-use crate::layout::Mount;
-use crate::machine::Tier;
-use crate::real::Real;
+use crate::mechanisms::Tier;
+use crate::mount_plan::Mount;
+use crate::real_path::{RealPath, real_path};
 
-/// The instructions of the user to an agent. An agent that changed its copy would report a success that is discarded with the run.
+/// The user's instructions to an agent, which are read-only: a change of the copy would succeed and be discarded with the run.
 const INSTRUCTIONS: [&str; 3] = ["AGENTS.md", "CLAUDE.md", "GEMINI.md"];
-/// The largest file that is copied; a larger one is shown read-only.
-const MAX_COPY: u64 = 16 << 20;
-/// The largest file that names the owner of a directory.
-const MAX_MARKER: u64 = 4096;
-/// How many names are tried for a new project directory.
+/// The maximum size of a copied file; a larger one is read-only.
+const MAX_COPY_BYTES: u64 = 16 << 20;
+/// The maximum size of a file that names the owner of a directory.
+const MAX_MARKER_BYTES: u64 = 4096;
+/// The maximum number of names that are tried for a new project directory.
 const MAX_NAMES: usize = 1000;
 
-/// A state directory as one run sees it.
+/// The view of one run on a state directory.
 #[derive(Debug, Default)]
 pub(crate) struct StateView {
-    /// The place of the state directory inside of the sandbox.
-    pub place: PathBuf,
-    /// The private directory that takes its place.
+    /// The path of the state directory inside of the sandbox.
+    pub target: PathBuf,
+    /// The private directory that replaces it.
     pub private: PathBuf,
-    /// Mounts on the private directory, itself included. Empty without namespaces.
+    /// The mounts on the private directory, including itself. Empty without namespaces.
     pub mounts: Vec<(PathBuf, Mount)>,
-    /// The real paths that can be written.
+    /// The writable real paths.
     pub kept: Vec<PathBuf>,
-    /// The real paths that are shown read-only.
+    /// The real paths that are visible read-only.
     pub shown: Vec<PathBuf>,
-    /// Directories that were to stay read-only and cannot: something else is in their place.
+    /// Directories that should be read-only and cannot: a link or a file is in their place.
     pub unprotected: Vec<PathBuf>,
 }
 
 /// A kept path, relative to the state directory.
-struct Kept {
+struct KeptEntry {
     path: PathBuf,
     is_directory: bool,
     read_only: Vec<String>,
 }
 
 impl StateView {
-    /// Builds the view in a directory of the run, which is made anew. Nothing that leads into one of the `hidden` paths is shown.
+    /// Builds the view in a directory of the run, replacing an earlier one. Links into `hidden` paths are omitted.
     pub fn build(
         state: &AgentState,
         run_directory: &Path,
@@ -58,14 +57,14 @@ impl StateView {
         tier: Tier,
     ) -> io::Result<Self> {
         create_directory(&state.directory)?;
-        let real = Real::path(&state.directory)?;
+        let real = real_path(&state.directory)?;
         let name = state.directory.file_name().unwrap_or_default();
-        // Beside nothing else, since a variable may lead to the directory above.
+        // Its parent directory contains nothing else, since the agent's variable may point to the parent.
         let private = run_directory.join("agent").join(name);
         remove_if_present(&private)?;
         create_directory(&private)?;
-        let private = Real::path(&private)?;
-        let mut view = Self { place: real.clone(), private, ..Self::default() };
+        let private = real_path(&private)?;
+        let mut view = Self { target: real.clone(), private, ..Self::default() };
         if tier == Tier::Namespaces {
             view.mounts.push((real.clone(), Mount::WriteFrom(view.private.clone())));
         }
@@ -74,20 +73,20 @@ impl StateView {
             let name = entry?.file_name();
             let is_kept = kept.iter().any(|kept| kept.path.starts_with(&name));
             if !is_kept && !name.to_str().is_some_and(|name| state.is_discarded(name)) {
-                view.show(&real, Path::new(&name), hidden, tier)?;
+                view.add_entry(&real, Path::new(&name), hidden, tier)?;
             }
         }
         for kept in kept {
-            view.keep(&real, &kept, tier)?;
+            view.add_kept(&real, &kept, tier)?;
         }
         for name in INSTRUCTIONS {
-            view.hold(name, tier)?;
+            view.make_read_only(name, tier)?;
         }
         Ok(view)
     }
 
-    /// Makes a copied file read-only, or an empty one in its place, so that a write fails and is reported.
-    fn hold(&mut self, name: &str, tier: Tier) -> io::Result<()> {
+    /// Makes a copied file read-only, creating an empty one if it is missing, so that a write fails and is reported.
+    fn make_read_only(&mut self, name: &str, tier: Tier) -> io::Result<()> {
         let copy = self.private.join(name);
         match copy.symlink_metadata() {
             Err(error) if error.kind() == io::ErrorKind::NotFound => drop(File::create(&copy)?),
@@ -97,42 +96,42 @@ impl StateView {
         if tier == Tier::Rules {
             return fs::set_permissions(&copy, fs::Permissions::from_mode(0o444));
         }
-        let at = self.place.join(name);
+        let at = self.target.join(name);
         if !self.mounts.iter().any(|(known, _)| *known == at) {
             self.mounts.push((at, Mount::ReadFrom(copy)));
         }
         Ok(())
     }
 
-    /// Shows an entry of the state directory: a copy of a file, a directory as it is. What cannot be read is left out.
-    fn show(&mut self, state: &Path, name: &Path, hidden: &[PathBuf], tier: Tier) -> io::Result<()> {
-        // The user may keep settings elsewhere and link to them.
-        let Ok(found) = Real::of(&state.join(name)) else { return Ok(()) };
+    /// Adds an entry of the state directory: a copy of a file, or a read-only directory. An unreadable entry is omitted.
+    fn add_entry(&mut self, state: &Path, name: &Path, hidden: &[PathBuf], tier: Tier) -> io::Result<()> {
+        // The user may have linked to settings in another directory.
+        let Ok(found) = RealPath::resolve(&state.join(name)) else { return Ok(()) };
         if hidden.iter().any(|hidden| found.path.starts_with(hidden)) {
             return Ok(());
         }
-        if !found.is_folder && copy_file(&found.path, &self.private.join(name))? {
+        if !found.is_directory && copy_file(&found.path, &self.private.join(name))? {
             return Ok(());
         }
-        let is_shown = found.is_folder || found.path.metadata().is_ok_and(|file| file.is_file());
-        if is_shown {
-            self.add(name, &found.path, found.is_folder, Mount::ReadFrom, tier)?;
+        let is_visible = found.is_directory || found.path.metadata().is_ok_and(|file| file.is_file());
+        if is_visible {
+            self.add_path(name, &found.path, found.is_directory, Mount::ReadFrom, tier)?;
             self.shown.push(found.path);
         }
         Ok(())
     }
 
-    /// Lets the agent write a path of its real state.
-    fn keep(&mut self, state: &Path, kept: &Kept, tier: Tier) -> io::Result<()> {
+    /// Makes a path of the real state writable.
+    fn add_kept(&mut self, state: &Path, kept: &KeptEntry, tier: Tier) -> io::Result<()> {
         let source = state.join(&kept.path);
         if kept.is_directory {
             create_directory(&source)?;
         }
-        let source = Real::path(&source)?;
-        self.add(&kept.path, &source, kept.is_directory, Mount::WriteFrom, tier)?;
+        let source = real_path(&source)?;
+        self.add_path(&kept.path, &source, kept.is_directory, Mount::WriteFrom, tier)?;
         for name in &kept.read_only {
             let path = source.join(name);
-            // The agent writes around it, so a link is its own.
+            // The agent can write to the parent directory, so it may have created a link.
             match path.symlink_metadata() {
                 Err(error) if error.kind() == io::ErrorKind::NotFound => create_directory(&path)?,
                 Ok(found) if found.is_dir() => {}
@@ -142,7 +141,7 @@ impl StateView {
                 }
             }
             if tier == Tier::Namespaces {
-                self.mounts.push((self.place.join(&kept.path).join(name), Mount::ReadFrom(path)));
+                self.mounts.push((self.target.join(&kept.path).join(name), Mount::ReadFrom(path)));
             } else {
                 self.unprotected.push(path);
             }
@@ -151,8 +150,8 @@ impl StateView {
         Ok(())
     }
 
-    /// Puts a real path into the view.
-    fn add(
+    /// Adds a real path to the view.
+    fn add_path(
         &mut self,
         name: &Path,
         source: &Path,
@@ -172,11 +171,11 @@ impl StateView {
         } else {
             File::create(&target)?;
         }
-        self.mounts.push((self.place.join(name), mount(source.to_owned())));
+        self.mounts.push((self.target.join(name), mount(source.to_owned())));
         Ok(())
     }
 
-    /// Returns the new value of a variable that names the state directory, or the one above it.
+    /// Returns the new value of a variable that names the state directory or its parent.
     pub fn variable_value(&self, state: &AgentState, value: &str) -> Option<PathBuf> {
         let value = Path::new(value);
         if value == state.directory {
@@ -187,11 +186,11 @@ impl StateView {
 }
 
 /// Finds the kept paths in a state directory.
-fn find_kept(state: &AgentState, real: &Path) -> io::Result<Vec<Kept>> {
-    let mut found: Vec<Kept> = Vec::new();
+fn find_kept(state: &AgentState, real: &Path) -> io::Result<Vec<KeptEntry>> {
+    let mut found: Vec<KeptEntry> = Vec::new();
     let mut add = |path: PathBuf, is_directory: bool, read_only: &[String]| {
         if !found.iter().any(|kept| kept.path == path) {
-            found.push(Kept { path, is_directory, read_only: read_only.to_vec() });
+            found.push(KeptEntry { path, is_directory, read_only: read_only.to_vec() });
         }
     };
     for kept in &state.kept {
@@ -204,7 +203,7 @@ fn find_kept(state: &AgentState, real: &Path) -> io::Result<Vec<Kept>> {
             }
             KeptPath::Project { path, read_only } => add(path.clone(), true, read_only),
             KeptPath::Containing { parent, entry, read_only } => {
-                for name in directories_in(&real.join(parent)) {
+                for name in list_directories(&real.join(parent)) {
                     let path = parent.join(name);
                     if real.join(&path).join(entry).is_file() {
                         add(path, true, read_only);
@@ -212,7 +211,7 @@ fn find_kept(state: &AgentState, real: &Path) -> io::Result<Vec<Kept>> {
                 }
             }
             KeptPath::Owned { parent, marker, owner, name, read_only } => {
-                let name = owned_directory(&real.join(parent), marker, owner, name)?;
+                let name = find_or_create_owned(&real.join(parent), marker, owner, name)?;
                 add(parent.join(name), true, read_only);
             }
         }
@@ -220,10 +219,10 @@ fn find_kept(state: &AgentState, real: &Path) -> io::Result<Vec<Kept>> {
     Ok(found)
 }
 
-/// Returns the name of the directory that belongs to the owner, made when there is none.
-fn owned_directory(parent: &Path, marker: &str, owner: &str, name: &str) -> io::Result<PathBuf> {
+/// Finds the directory of an owner by its marker file, or creates it. Returns its name.
+fn find_or_create_owned(parent: &Path, marker: &str, owner: &str, name: &str) -> io::Result<PathBuf> {
     let is_owned = |name: &PathBuf| read_marker(&parent.join(name).join(marker)).as_deref() == Some(owner);
-    if let Some(found) = directories_in(parent).into_iter().find(is_owned) {
+    if let Some(found) = list_directories(parent).into_iter().find(is_owned) {
         return Ok(found);
     }
     create_directory(parent)?;
@@ -245,28 +244,28 @@ fn owned_directory(parent: &Path, marker: &str, owner: &str, name: &str) -> io::
 
 fn read_marker(path: &Path) -> Option<String> {
     let mut text = String::new();
-    open_regular(path)?.take(MAX_MARKER).read_to_string(&mut text).ok()?;
+    open_regular(path)?.take(MAX_MARKER_BYTES).read_to_string(&mut text).ok()?;
     Some(text.trim().to_owned())
 }
 
-/// Opens a regular file that is no link, without waiting for the writer of a FIFO.
+/// Opens a regular file without following a link and without blocking on a FIFO.
 fn open_regular(path: &Path) -> Option<File> {
     let flags = libc::O_NONBLOCK | libc::O_NOFOLLOW;
     let file = OpenOptions::new().read(true).custom_flags(flags).open(path).ok()?;
     file.metadata().ok()?.is_file().then_some(file)
 }
 
-fn directories_in(parent: &Path) -> Vec<PathBuf> {
+fn list_directories(parent: &Path) -> Vec<PathBuf> {
     let entries = fs::read_dir(parent).into_iter().flatten().flatten();
     let directories = entries.filter(|entry| entry.file_type().is_ok_and(|kind| kind.is_dir()));
     directories.map(|entry| PathBuf::from(entry.file_name())).collect()
 }
 
-/// Copies a regular file with its mode; not one that is too large.
+/// Copies a regular file with its mode. Returns false for another kind of file and for one that is too large.
 fn copy_file(from: &Path, to: &Path) -> io::Result<bool> {
     let Some(mut source) = open_regular(from) else { return Ok(false) };
     let found = source.metadata()?;
-    if found.len() > MAX_COPY {
+    if found.len() > MAX_COPY_BYTES {
         return Ok(false);
     }
     let mode = found.permissions().mode() & 0o700 | 0o600;
@@ -290,23 +289,23 @@ fn remove_if_present(path: &Path) -> io::Result<()> {
 mod tests {
     use super::*;
 
-    struct Stage {
+    struct Harness {
         directory: tempfile::TempDir,
     }
 
-    impl Stage {
+    impl Harness {
         fn new() -> Self {
-            let stage = Self { directory: tempfile::tempdir().unwrap() };
+            let harness = Self { directory: tempfile::tempdir().unwrap() };
             for name in ["state/rules", "state/sessions", "state/tmp/other", "elsewhere", "hidden"] {
-                fs::create_dir_all(stage.path(name)).unwrap();
+                fs::create_dir_all(harness.path(name)).unwrap();
             }
             for name in ["state/settings", "state/index.sqlite", "state/login", "hidden/key"] {
-                fs::write(stage.path(name), name).unwrap();
+                fs::write(harness.path(name), name).unwrap();
             }
-            fs::write(stage.path("state/tmp/other/.owner"), "/other").unwrap();
-            symlink("../hidden", stage.path("state/keys")).unwrap();
-            symlink("../elsewhere", stage.path("state/linked")).unwrap();
-            stage
+            fs::write(harness.path("state/tmp/other/.owner"), "/other").unwrap();
+            symlink("../hidden", harness.path("state/keys")).unwrap();
+            symlink("../elsewhere", harness.path("state/linked")).unwrap();
+            harness
         }
 
         fn path(&self, name: &str) -> PathBuf {
@@ -333,17 +332,17 @@ mod tests {
     }
 
     #[test]
-    fn only_kept_paths_are_the_real_ones() {
-        let stage = Stage::new();
-        let view = stage.build(Tier::Namespaces);
-        let at = |name: &str| stage.path("state").join(name);
+    fn only_kept_paths_are_writable() {
+        let harness = Harness::new();
+        let view = harness.build(Tier::Namespaces);
+        let at = |name: &str| harness.path("state").join(name);
         let mount =
             |name: &str| view.mounts.iter().find(|(path, _)| *path == at(name)).map(|(_, mount)| mount);
         for name in ["sessions", "login", "tmp/other-1"] {
             assert_eq!(mount(name), Some(&Mount::WriteFrom(at(name))), "{view:?}");
         }
         assert_eq!(mount("rules"), Some(&Mount::ReadFrom(at("rules"))));
-        assert_eq!(mount("linked"), Some(&Mount::ReadFrom(stage.path("elsewhere"))));
+        assert_eq!(mount("linked"), Some(&Mount::ReadFrom(harness.path("elsewhere"))));
         let memory = at("tmp/other-1/memory");
         assert_eq!(mount("tmp/other-1/memory"), Some(&Mount::ReadFrom(memory)));
         assert_eq!(fs::read_to_string(view.private.join("settings")).unwrap(), "state/settings");
@@ -356,31 +355,31 @@ mod tests {
 
     #[test]
     fn project_directory_is_found_again_by_its_owner() {
-        let stage = Stage::new();
+        let harness = Harness::new();
         let kept = |view: StateView| view.kept;
-        assert_eq!(kept(stage.build(Tier::Namespaces)), kept(stage.build(Tier::Namespaces)));
-        assert_eq!(fs::read_to_string(stage.path("state/tmp/other-1/.owner")).unwrap(), "/work/shop");
+        assert_eq!(kept(harness.build(Tier::Namespaces)), kept(harness.build(Tier::Namespaces)));
+        assert_eq!(fs::read_to_string(harness.path("state/tmp/other-1/.owner")).unwrap(), "/work/shop");
     }
 
     #[test]
-    fn view_without_namespaces_is_made_of_links() {
-        let stage = Stage::new();
-        let view = stage.build(Tier::Rules);
+    fn view_without_namespaces_consists_of_links() {
+        let harness = Harness::new();
+        let view = harness.build(Tier::Rules);
         assert!(view.mounts.is_empty());
-        assert_eq!(view.private.join("sessions").read_link().unwrap(), stage.path("state/sessions"));
-        assert_eq!(view.private.join("rules").read_link().unwrap(), stage.path("state/rules"));
+        assert_eq!(view.private.join("sessions").read_link().unwrap(), harness.path("state/sessions"));
+        assert_eq!(view.private.join("rules").read_link().unwrap(), harness.path("state/rules"));
         assert!(view.private.join("settings").is_file());
-        assert_eq!(view.unprotected, [stage.path("state/tmp/other-1/memory")]);
+        assert_eq!(view.unprotected, [harness.path("state/tmp/other-1/memory")]);
     }
 
     #[test]
-    fn link_in_place_of_a_read_only_directory_is_not_followed() {
-        let stage = Stage::new();
-        let memory = stage.path("state/tmp/other-1/memory");
-        stage.build(Tier::Namespaces);
+    fn link_instead_of_read_only_directory_is_not_followed() {
+        let harness = Harness::new();
+        let memory = harness.path("state/tmp/other-1/memory");
+        harness.build(Tier::Namespaces);
         fs::remove_dir(&memory).unwrap();
-        symlink(stage.path("hidden"), &memory).unwrap();
-        let view = stage.build(Tier::Namespaces);
+        symlink(harness.path("hidden"), &memory).unwrap();
+        let view = harness.build(Tier::Namespaces);
         assert_eq!(view.unprotected, std::slice::from_ref(&memory));
         assert!(!view.mounts.iter().any(|(at, _)| *at == memory), "{view:?}");
     }

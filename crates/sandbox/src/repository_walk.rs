@@ -1,7 +1,7 @@
-//! Finds the git repositories in a directory that an agent writes to.
+//! Finds the git repositories in a directory that an agent can write to.
 //!
-//! Every directory is opened relative to the open root without following a link, so a directory that is swapped for a link leads nowhere
-//! else. Git also takes a directory with the right names in it for a repository, whatever its own name is; those are found too.
+//! Every directory is opened relative to the open root without following a link, so swapping a directory for a link has no effect. Git also
+//! treats a directory with the right names in it as a repository, whatever its own name is; those are found, too.
 
 use std::collections::VecDeque;
 use std::ffi::OsStr;
@@ -16,18 +16,19 @@ use std::path::{Path, PathBuf};
 use model::is_in_products;
 use rustix::fs::{AtFlags, FileType, RawDir, fstat, statat};
 
-use crate::beneath::{list_beneath, open_beneath, open_without_links};
-use crate::quarantine::{ChangeTime, Permission, change_time};
+use crate::beneath::{open_beneath, open_directory_beneath, open_without_links};
+use crate::change_time::{ChangeTime, change_time};
+use crate::unlock::UnlockedDirectory;
 
-/// How many directories are read at most.
+/// The maximum number of directories that are read.
 pub(crate) const MAX_DIRECTORIES: usize = 50_000;
 
-/// How git comes to take a path for a repository.
+/// The reason why git treats a path as a repository.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum RepositoryKind {
-    /// An entry `.git`: a directory, a file that names one, or a link.
+    /// An entry `.git`: a directory, a file that names a repository, or a link.
     Entry,
-    /// A directory that is a repository by the names in it.
+    /// A directory with the names of a repository in it.
     Bare,
     /// A directory in the `modules` of a repository.
     Module,
@@ -40,12 +41,12 @@ pub(crate) struct FoundRepository {
     pub kind: RepositoryKind,
 }
 
-/// Which directories are read.
+/// The directories that are read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Extent {
-    /// All but those of packages and build products, with the rights that they have.
+pub(crate) enum SearchExtent {
+    /// All except for packages and build products, as far as they are readable.
     Sources,
-    /// All. Directories whose rights an agent may have taken away are unlocked for as long as the result exists.
+    /// All. Directories without permissions are unlocked while the result exists.
     Everything,
 }
 
@@ -53,74 +54,81 @@ pub(crate) enum Extent {
 #[derive(Debug, Default)]
 pub(crate) struct RepositoryWalk {
     pub repositories: Vec<FoundRepository>,
-    /// Whether there were too many directories, or one of the user's could not be read.
+    /// Is true if there were too many directories, or one of this user could not be read.
     pub is_incomplete: bool,
-    unlocked: Vec<Permission>,
-    /// Device and inode of each directory that was unlocked, and when it was last changed before that.
-    changed_before: Vec<((u64, u64), ChangeTime)>,
+    unlocked: Vec<UnlockedDirectory>,
+    /// Device and inode of each unlocked directory, and its ctime before that.
+    ctimes_before_unlock: Vec<((u64, u64), ChangeTime)>,
 }
 
-/// The kind of a directory of the walk.
+/// The role of a directory in the walk.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Place {
+enum DirectoryRole {
     Ordinary,
     /// A directory in the `modules` of a repository.
     Modules,
 }
 
-/// The names by which git takes a directory for a repository, or runs commands in one.
-const MARKS: [&str; 7] = ["HEAD", "objects", "refs", "commondir", "config", "config.worktree", "hooks"];
+/// The names that make a directory a repository, or make git run commands in one.
+const MARKERS: [&str; 7] = ["HEAD", "objects", "refs", "commondir", "config", "config.worktree", "hooks"];
 
-/// The names in a directory that matter.
+/// The relevant names in a directory.
 #[derive(Debug, Default)]
-struct Names {
-    /// The entry `.git`, and whether that is a directory.
+struct DirectoryNames {
+    /// The kind of the entry `.git`, if there is one: true for a directory.
     git: Option<bool>,
-    marks: Vec<&'static str>,
+    markers: Vec<&'static str>,
     directories: Vec<PathBuf>,
 }
 
-impl Names {
-    fn has(&self, mark: &str) -> bool {
-        self.marks.contains(&mark)
+impl DirectoryNames {
+    fn has(&self, marker: &str) -> bool {
+        self.markers.contains(&marker)
     }
 
     fn is_bare_repository(&self) -> bool {
         self.has("HEAD") && (self.has("commondir") || (self.has("objects") && self.has("refs")))
     }
 
-    /// Whether it is a repository in `modules`, or the start of one that git would complete.
+    /// Returns whether it is a repository in `modules`, or an incomplete one that git would complete.
     fn is_module(&self) -> bool {
-        ["HEAD", "commondir", "config", "config.worktree", "hooks"].iter().any(|mark| self.has(mark))
+        ["HEAD", "commondir", "config", "config.worktree", "hooks"].iter().any(|marker| self.has(marker))
     }
 }
 
 impl RepositoryWalk {
-    /// Looks for repositories below a directory, itself included, shallow ones first.
-    pub fn below(root: &Path, extent: Extent) -> Self {
+    /// Finds the repositories below a directory, including the directory itself, shallow ones first.
+    pub fn below(root: &Path, extent: SearchExtent) -> Self {
         let mut walk = Self::default();
         let Ok(opened) = open_without_links(root) else { return walk };
-        walk.search(&opened, root, Place::Ordinary, extent, MAX_DIRECTORIES);
+        walk.search(&opened, root, DirectoryRole::Ordinary, extent, MAX_DIRECTORIES);
         walk
     }
 
-    /// Looks for repositories in the `modules` of a repository.
-    pub fn of_modules(modules: &Path, extent: Extent) -> Self {
+    /// Finds the repositories in the `modules` of a repository.
+    pub fn below_modules(modules: &Path, extent: SearchExtent) -> Self {
         let mut walk = Self::default();
         let Ok(opened) = open_without_links(modules) else { return walk };
-        walk.search(&opened, modules, Place::Modules, extent, MAX_DIRECTORIES);
+        walk.search(&opened, modules, DirectoryRole::Modules, extent, MAX_DIRECTORIES);
         walk
     }
 
-    fn search(&mut self, opened: &OwnedFd, root: &Path, place: Place, extent: Extent, mut budget: usize) {
-        let mut queue = VecDeque::from([(PathBuf::new(), place)]);
-        while let Some((relative, place)) = queue.pop_front() {
+    fn search(
+        &mut self,
+        opened: &OwnedFd,
+        root: &Path,
+        role: DirectoryRole,
+        extent: SearchExtent,
+        mut budget: usize,
+    ) {
+        let mut queue = VecDeque::from([(PathBuf::new(), role)]);
+        while let Some((relative, role)) = queue.pop_front() {
             if budget == 0 {
                 self.is_incomplete = true;
                 return;
             }
             budget -= 1;
-            let names = match self.read(opened, &relative, extent) {
+            let names = match self.read_directory(opened, &relative, extent) {
                 Ok(Some(names)) => names,
                 Ok(None) => continue,
                 Err(_) => {
@@ -130,43 +138,50 @@ impl RepositoryWalk {
             };
             let mut found =
                 |path: &Path, kind| self.repositories.push(FoundRepository { path: root.join(path), kind });
-            if place == Place::Modules {
+            if role == DirectoryRole::Modules {
                 if names.is_module() {
                     found(&relative, RepositoryKind::Module);
-                    queue.push_back((relative.join("modules"), Place::Modules));
+                    queue.push_back((relative.join("modules"), DirectoryRole::Modules));
                 } else {
-                    queue.extend(names.directories.iter().map(|name| (relative.join(name), Place::Modules)));
+                    queue.extend(
+                        names.directories.iter().map(|name| (relative.join(name), DirectoryRole::Modules)),
+                    );
                 }
                 continue;
             }
             if let Some(is_directory) = names.git {
                 found(&relative.join(".git"), RepositoryKind::Entry);
                 if is_directory {
-                    queue.push_back((relative.join(".git/modules"), Place::Modules));
+                    queue.push_back((relative.join(".git/modules"), DirectoryRole::Modules));
                 }
             }
             if names.is_bare_repository() {
                 found(&relative, RepositoryKind::Bare);
-                queue.push_back((relative.join("modules"), Place::Modules));
+                queue.push_back((relative.join("modules"), DirectoryRole::Modules));
             }
-            let is_read = |name: &&PathBuf| extent == Extent::Everything || !is_in_products(name);
+            let is_read = |name: &&PathBuf| extent == SearchExtent::Everything || !is_in_products(name);
             let below = names.directories.iter().filter(is_read);
-            queue.extend(below.map(|name| (relative.join(name), Place::Ordinary)));
+            queue.extend(below.map(|name| (relative.join(name), DirectoryRole::Ordinary)));
         }
     }
 
-    /// Returns when a path was last changed, not by this walk itself.
+    /// Returns the ctime of a file, not counting changes by this walk.
     pub fn change_time(&self, found: &Metadata) -> ChangeTime {
         let identity = (found.dev(), found.ino());
-        let before = self.changed_before.iter().find(|(known, _)| *known == identity);
+        let before = self.ctimes_before_unlock.iter().find(|(known, _)| *known == identity);
         before.map_or_else(|| change_time(found), |(_, changed)| *changed)
     }
 
-    /// Reads a directory; none when it has gone, is none, or belongs to somebody who keeps it from the agent too.
-    fn read(&mut self, root: &OwnedFd, relative: &Path, extent: Extent) -> io::Result<Option<Names>> {
-        let opened = match list_beneath(root, relative) {
+    /// Reads a directory. Returns `None` if it is gone, is not a directory, or belongs to a user who denies access to the agent, too.
+    fn read_directory(
+        &mut self,
+        root: &OwnedFd,
+        relative: &Path,
+        extent: SearchExtent,
+    ) -> io::Result<Option<DirectoryNames>> {
+        let opened = match open_directory_beneath(root, relative) {
             Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {
-                if extent == Extent::Sources {
+                if extent == SearchExtent::Sources {
                     return Ok(None);
                 }
                 let locked = open_beneath(root, relative)?;
@@ -175,27 +190,27 @@ impl RepositoryWalk {
                     return Ok(None);
                 }
                 let changed = (found.st_ctime, i64::try_from(found.st_ctime_nsec).unwrap_or_default());
-                self.changed_before.push(((found.st_dev, found.st_ino), changed));
-                self.unlocked.push(Permission::grant(locked.as_fd()));
-                list_beneath(root, relative)
+                self.ctimes_before_unlock.push(((found.st_dev, found.st_ino), changed));
+                self.unlocked.push(UnlockedDirectory::grant(locked.as_fd()));
+                open_directory_beneath(root, relative)
             }
             opened => opened,
         };
         let opened = match opened {
-            Err(error) if is_no_directory(&error) => return Ok(None),
+            Err(error) if is_not_a_directory(&error) => return Ok(None),
             opened => opened?,
         };
         read_names(&opened).map(Some)
     }
 }
 
-fn is_no_directory(error: &io::Error) -> bool {
+fn is_not_a_directory(error: &io::Error) -> bool {
     error.kind() == io::ErrorKind::NotFound
         || matches!(error.raw_os_error(), Some(libc::ENOTDIR | libc::ELOOP | libc::EXDEV))
 }
 
-fn read_names(directory: &OwnedFd) -> io::Result<Names> {
-    let mut names = Names::default();
+fn read_names(directory: &OwnedFd) -> io::Result<DirectoryNames> {
+    let mut names = DirectoryNames::default();
     let mut buffer = [MaybeUninit::uninit(); 16 << 10];
     let mut entries = RawDir::new(directory, &mut buffer);
     while let Some(entry) = entries.next() {
@@ -214,7 +229,7 @@ fn read_names(directory: &OwnedFd) -> io::Result<Names> {
             names.git = Some(kind.is_dir());
             continue;
         }
-        names.marks.extend(MARKS.iter().find(|mark| name == **mark));
+        names.markers.extend(MARKERS.iter().find(|marker| name == **marker));
         if kind.is_dir() {
             names.directories.push(PathBuf::from(name));
         }
@@ -229,7 +244,7 @@ mod tests {
 
     use super::*;
 
-    fn stage(directories: &[&str]) -> (tempfile::TempDir, PathBuf) {
+    fn create(directories: &[&str]) -> (tempfile::TempDir, PathBuf) {
         let directory = tempfile::tempdir().unwrap();
         let root = directory.path().canonicalize().unwrap();
         for name in directories {
@@ -238,7 +253,7 @@ mod tests {
         (directory, root)
     }
 
-    fn found(root: &Path, walk: RepositoryWalk) -> Vec<(PathBuf, RepositoryKind)> {
+    fn sorted(root: &Path, walk: RepositoryWalk) -> Vec<(PathBuf, RepositoryKind)> {
         let relative = |path: PathBuf| path.strip_prefix(root).unwrap().to_owned();
         let mut found: Vec<_> =
             walk.repositories.into_iter().map(|found| (relative(found.path), found.kind)).collect();
@@ -248,7 +263,7 @@ mod tests {
 
     #[test]
     fn repositories_of_every_kind_are_found() {
-        let (_directory, root) = stage(&[
+        let (_directory, root) = create(&[
             ".git/modules/libs/one/modules/two/hooks",
             ".git/modules/libs/one/hooks",
             ".git/evil/.git",
@@ -270,23 +285,23 @@ mod tests {
             ("bare", RepositoryKind::Bare),
         ];
         let mut expected = expected.map(|(path, kind)| (PathBuf::from(path), kind)).to_vec();
-        assert_eq!(found(&root, RepositoryWalk::below(&root, Extent::Sources)), expected);
+        assert_eq!(sorted(&root, RepositoryWalk::below(&root, SearchExtent::Sources)), expected);
         expected.push(("node_modules/x/.git".into(), RepositoryKind::Entry));
-        assert_eq!(found(&root, RepositoryWalk::below(&root, Extent::Everything)), expected);
+        assert_eq!(sorted(&root, RepositoryWalk::below(&root, SearchExtent::Everything)), expected);
     }
 
     #[test]
     fn too_many_directories_are_reported() {
-        let (_directory, root) = stage(&["a/b/.git", "c"]);
+        let (_directory, root) = create(&["a/b/.git", "c"]);
         let search = |budget| {
             let mut walk = RepositoryWalk::default();
             let opened = open_without_links(&root).unwrap();
-            walk.search(&opened, &root, Place::Ordinary, Extent::Sources, budget);
+            walk.search(&opened, &root, DirectoryRole::Ordinary, SearchExtent::Sources, budget);
             walk
         };
         assert!(search(3).is_incomplete);
         let walk = search(5);
         assert!(!walk.is_incomplete);
-        assert_eq!(found(&root, walk), [("a/b/.git".into(), RepositoryKind::Entry)]);
+        assert_eq!(sorted(&root, walk), [("a/b/.git".into(), RepositoryKind::Entry)]);
     }
 }

@@ -1,7 +1,7 @@
-//! What a run needs although it lies in a directory that a sandbox has its own of, such as `/tmp`.
+//! Paths that a run needs below a private directory of the sandbox, such as `/tmp`.
 //!
-//! Everywhere else the machine can be read as it is. Below a private directory only these are bound through: the agent's program with
-//! its installation and its interpreter, Switchboard's own programs, and the directories of `PATH`.
+//! Everywhere else the machine's files are readable. Below a private directory only these are bind-mounted: the agent's program with its
+//! installation and its interpreter, Switchboard's own programs, and the directories of `PATH`.
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -10,23 +10,27 @@ use std::path::{Path, PathBuf};
 
 use model::PRIVATE_DIRECTORIES;
 
-/// A link to a program leads over at most so many others.
+/// The maximum number of links to a program that are followed.
 const MAX_LINKS: usize = 16;
 
-/// Returns the paths below private directories that must be seen. `own` is where Switchboard's programs are.
-pub(crate) fn needed(program: &Path, env: &BTreeMap<String, String>, own: Option<&Path>) -> Vec<PathBuf> {
-    let mut needed = installed(program);
+/// Returns the paths below private directories that must be visible. `own` is the directory of Switchboard's programs.
+pub(crate) fn find_needed_paths(
+    program: &Path,
+    env: &BTreeMap<String, String>,
+    own: Option<&Path>,
+) -> Vec<PathBuf> {
+    let mut needed = find_installations(program);
     let search_path = env.get("PATH").map_or("", String::as_str);
     for directory in std::env::split_paths(search_path).filter(|directory| directory.is_absolute()) {
-        needed.push(prefix(&directory).unwrap_or(directory));
+        needed.push(find_prefix(&directory).unwrap_or(directory));
     }
-    if let Some(interpreter) = interpreter(program, search_path) {
-        needed.extend(installed(&interpreter));
+    if let Some(interpreter) = find_interpreter(program, search_path) {
+        needed.extend(find_installations(&interpreter));
     }
     needed.extend(own.map(Path::to_owned));
     needed.retain(|path| is_below_private(path));
     needed.sort();
-    // What lies in another of them is shown with it, links as links.
+    // A path inside of another one is visible with that one, links as links.
     let mut outermost: Vec<PathBuf> = Vec::new();
     for path in needed {
         if !outermost.iter().any(|above| path.starts_with(above)) {
@@ -36,42 +40,42 @@ pub(crate) fn needed(program: &Path, env: &BTreeMap<String, String>, own: Option
     outermost
 }
 
-/// Whether a sandbox with namespaces has its own of a directory above this path.
+/// Returns whether a path lies below a directory that is private in a sandbox with namespaces.
 pub(crate) fn is_below_private(path: &Path) -> bool {
     PRIVATE_DIRECTORIES.iter().any(|private| path.starts_with(private) && path != Path::new(private))
 }
 
-/// Returns where a program is, and every link on the way to it: the installations, or the files alone where those are not in one.
-fn installed(program: &Path) -> Vec<PathBuf> {
+/// Returns the installations of a program and of every link on the way to it, or the files alone without an installation.
+fn find_installations(program: &Path) -> Vec<PathBuf> {
     let mut found = Vec::new();
     let mut next = Some(program.to_owned());
     while let (Some(path), true) = (next, found.len() <= MAX_LINKS) {
         let directory = path.parent().unwrap_or(Path::new("/"));
         next = path.read_link().ok().map(|target| directory.join(target));
-        found.push(installation(directory).unwrap_or(path));
+        found.push(find_installation(directory).unwrap_or(path));
     }
     let real = program.canonicalize().ok();
-    found.extend(real.and_then(|real| installation(real.parent()?).or(Some(real))));
+    found.extend(real.and_then(|real| find_installation(real.parent()?).or(Some(real))));
     found
 }
 
-/// Returns what the programs of a directory load: everything in the outermost `node_modules`, else in the prefix of a `bin`, else in
-/// the directory itself. None where that would be a whole private directory.
-fn installation(directory: &Path) -> Option<PathBuf> {
+/// Returns the directory that the programs of a directory load files from: the outermost `node_modules`, else the prefix of a `bin`, else
+/// the directory itself. Returns `None` if that would be a whole private directory.
+fn find_installation(directory: &Path) -> Option<PathBuf> {
     let modules = directory.ancestors().filter(|above| above.ends_with("node_modules")).last();
-    let found = modules.map(Path::to_owned).or_else(|| prefix(directory));
+    let found = modules.map(Path::to_owned).or_else(|| find_prefix(directory));
     found.or_else(|| is_below_private(directory).then(|| directory.to_owned()))
 }
 
-/// Returns what a directory of programs belongs to: `prefix/bin` needs `prefix/lib`. None where that would be a whole private
+/// Returns the prefix of a directory of programs: `prefix/bin` needs `prefix/lib`. Returns `None` if that would be a whole private
 /// directory.
-fn prefix(directory: &Path) -> Option<PathBuf> {
+fn find_prefix(directory: &Path) -> Option<PathBuf> {
     let is_bin = ["bin", "sbin", ".bin", "shims"].iter().any(|name| directory.ends_with(name));
     directory.parent().filter(|prefix| is_bin && is_below_private(prefix)).map(Path::to_owned)
 }
 
-/// Returns the interpreter that the first line of a script names, looked up in `PATH` behind `env`.
-pub(crate) fn interpreter(program: &Path, search_path: &str) -> Option<PathBuf> {
+/// Returns the interpreter in the first line of a script. The argument of `env` is looked up in `PATH`.
+pub(crate) fn find_interpreter(program: &Path, search_path: &str) -> Option<PathBuf> {
     let mut head = [0; 512];
     let count = File::open(program).ok()?.read(&mut head).ok()?;
     let line = head[..count].strip_prefix(b"#!")?.split(|byte| *byte == b'\n').next()?;
@@ -96,7 +100,7 @@ mod tests {
     }
 
     #[test]
-    fn script_below_tmp_needs_its_interpreter_and_its_packages() {
+    fn script_below_tmp_needs_interpreter_and_packages() {
         let directory = tempfile::Builder::new().prefix("sb-").tempdir_in("/tmp").unwrap();
         let root = directory.path().canonicalize().unwrap();
         for name in ["tools/bin", "tools/lib/node_modules/agent/dist", "node/bin", "home"] {
@@ -107,13 +111,13 @@ mod tests {
         fs::write(root.join("node/bin/node"), "").unwrap();
         symlink("../lib/node_modules/agent/dist/agent.js", root.join("tools/bin/agent")).unwrap();
         let env = env(&[("PATH", &root.join("node/bin")), ("HOME", &root.join("home"))]);
-        let needed = needed(&root.join("tools/bin/agent"), &env, Some(Path::new("/usr/bin")));
+        let needed = find_needed_paths(&root.join("tools/bin/agent"), &env, Some(Path::new("/usr/bin")));
         assert_eq!(needed, ["node", "tools"].map(|name| root.join(name)));
     }
 
     #[test]
     fn program_outside_of_private_directories_needs_nothing() {
         let env = env(&[("PATH", Path::new("/usr/bin:/tmp")), ("HOME", Path::new("/home/ana"))]);
-        assert_eq!(needed(Path::new("/bin/sh"), &env, None), Vec::<PathBuf>::new());
+        assert_eq!(find_needed_paths(Path::new("/bin/sh"), &env, None), Vec::<PathBuf>::new());
     }
 }

@@ -1,24 +1,24 @@
-//! Tells a git repository that runs no commands from one that may.
+//! Decides whether a git repository is inert: nothing in it makes git run a command.
 //!
-//! `git init` and a commit are ordinary work of an agent, so a new repository stays where it is if nothing in it makes git run a
-//! program. The rule is an allow-list: a key that is unknown here counts as one that runs something.
+//! `git init` and commits are ordinary work of an agent, so a new repository stays if it is inert. The rule is an allowlist: an unknown
+//! configuration key counts as a command.
 
 use std::fs;
 use std::io;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
-use crate::beneath::read_ordinary_file;
-use crate::rebase::rebase_commands;
-use crate::worktree::named;
+use crate::beneath::read_regular_file;
+use crate::rebase::find_rebase_commands;
+use crate::worktree::resolve_named_path;
 
-/// A configuration that `git init` and a few commands have written is not longer.
-const LONGEST_CONFIG: u64 = 64 << 10;
+/// The maximum size of a configuration that `git init` and a few commands have written.
+const MAX_CONFIG_BYTES: u64 = 64 << 10;
 
-/// Names in a repository that lead git to another configuration or hold one. Those in `modules` are repositories of their own.
-const NOT_INERT: [&str; 3] = ["commondir", "config.worktree", "worktrees"];
+/// Names in a repository that contain another configuration or lead git to one. `modules` contains separate repositories.
+const OTHER_CONFIGURATIONS: [&str; 3] = ["commondir", "config.worktree", "worktrees"];
 
-/// Keys whose values git takes for nothing but a name, a number or a color. `*` is a subsection.
+/// Keys whose values are just names, numbers or colors. `*` is a subsection.
 const INERT_KEYS: [&str; 26] = [
     "core.repositoryformatversion",
     "core.filemode",
@@ -48,15 +48,15 @@ const INERT_KEYS: [&str; 26] = [
     "gc.auto",
 ];
 
-/// Keys that hold the address of another repository.
+/// Keys whose value is the address of another repository.
 const ADDRESS_KEYS: [&str; 2] = ["remote.*.url", "submodule.*.url"];
 
-/// The start of an address: no helper (`ext::`), no option in the place of a host.
+/// The prefixes of plain addresses: no helper (`ext::`), no option in place of a host.
 const PLAIN_ADDRESSES: [&str; 7] = ["https://", "http://", "ssh://", "git://", "git@", "file:///", "/"];
 
-/// Returns whether nothing in a repository makes git run a program. False for anything else than a repository in a directory.
+/// Returns whether a repository is inert. False for anything else than a repository in a directory.
 ///
-/// `workspaces` are the directories that its files may lie in.
+/// `workspaces` are the directories that may contain its worktree.
 pub(crate) fn is_inert(git: &Path, workspaces: &[PathBuf]) -> bool {
     let is_directory = |path: &Path| fs::symlink_metadata(path).is_ok_and(|found| found.is_dir());
     let is_plain_worktree = |path: &str| {
@@ -64,39 +64,41 @@ pub(crate) fn is_inert(git: &Path, workspaces: &[PathBuf]) -> bool {
         real.is_ok_and(|real| workspaces.iter().any(|root| real != *root && real.starts_with(root)))
     };
     is_directory(git)
-        && NOT_INERT.iter().all(|name| is_missing(&git.join(name)))
-        && rebase_commands(git).is_empty()
+        && OTHER_CONFIGURATIONS.iter().all(|name| is_missing(&git.join(name)))
+        && find_rebase_commands(git).is_empty()
         && (is_missing(&git.join("hooks"))
             || (is_directory(&git.join("hooks")) && has_only_samples(&git.join("hooks"))))
         && (is_missing(&git.join("config"))
-            || (has_one_name(&git.join("config"))
+            || (has_single_link(&git.join("config"))
                 && read_config(&git.join("config"))
                     .is_some_and(|text| is_inert_config(&text, is_plain_worktree))))
 }
 
-/// Returns whether a `.git` file leads to a repository that runs no program, or to one that the run could not change.
+/// Returns whether a `.git` file leads to an inert repository, or to one that the run could not change.
 ///
-/// One outside of the workspaces does not count: a later run that can write to it may not know that it is used from here.
+/// A repository outside of the workspaces is not inert: a later run that can write to it may not know that it is used from here.
 pub(crate) fn is_inert_link(link: &Path, workspaces: &[PathBuf], is_known: impl Fn(&Path) -> bool) -> bool {
-    let Some(git) = link.parent().and_then(|from| named(link, Some("gitdir: "), from)) else { return false };
+    let Some(git) = link.parent().and_then(|base| resolve_named_path(link, Some("gitdir: "), base)) else {
+        return false;
+    };
     let is_linked_worktree = || {
-        let common = named(&git.join("commondir"), None, &git);
+        let common = resolve_named_path(&git.join("commondir"), None, &git);
         common.is_some_and(|common| is_known(&common) && git.parent() == Some(&common.join("worktrees")))
-            && has_one_name(&git.join("commondir"))
+            && has_single_link(&git.join("commondir"))
             && is_missing(&git.join("config.worktree"))
-            && rebase_commands(&git).is_empty()
+            && find_rebase_commands(&git).is_empty()
     };
     let is_inside = workspaces.iter().any(|root| git.starts_with(root));
-    has_one_name(link)
+    has_single_link(link)
         && (is_known(&git) || is_linked_worktree() || (is_inside && is_inert(&git, workspaces)))
 }
 
-/// Whether a file has no hard link, by which a later run could change it.
-fn has_one_name(path: &Path) -> bool {
+/// Returns whether a file has a single hard link. Through a second one, a later run could change it.
+fn has_single_link(path: &Path) -> bool {
     fs::symlink_metadata(path).is_ok_and(|found| found.nlink() == 1)
 }
 
-/// A directory that cannot be entered hides its files, and holds them all the same.
+/// Returns whether a path does not exist. A path in a directory that cannot be searched may exist.
 fn is_missing(path: &Path) -> bool {
     fs::symlink_metadata(path).is_err_and(|error| error.kind() == io::ErrorKind::NotFound)
 }
@@ -110,22 +112,22 @@ fn has_only_samples(hooks: &Path) -> bool {
 }
 
 fn read_config(config: &Path) -> Option<String> {
-    String::from_utf8(read_ordinary_file(config, LONGEST_CONFIG)?).ok()
+    String::from_utf8(read_regular_file(config, MAX_CONFIG_BYTES)?).ok()
 }
 
-/// Reads only the plain form that git itself writes: one section or one key a line. Whatever else it understands is refused.
+/// Parses only the plain form that git itself writes: one section or one key per line. All other syntax is rejected.
 fn is_inert_config(text: &str, is_plain_worktree: impl Fn(&str) -> bool) -> bool {
     let mut section = None;
     for line in text.lines().map(str::trim) {
         if line.is_empty() || line.starts_with(['#', ';']) {
             continue;
         }
-        // The line goes on.
+        // The next line continues this one.
         if line.ends_with('\\') {
             return false;
         }
         if line.starts_with('[') {
-            section = section_name(line);
+            section = parse_section(line);
             if section.is_none() {
                 return false;
             }
@@ -147,8 +149,8 @@ fn is_inert_config(text: &str, is_plain_worktree: impl Fn(&str) -> bool) -> bool
     true
 }
 
-/// `core` for `[core]`, `branch.*` for `[branch "main"]`; none for every other form.
-fn section_name(line: &str) -> Option<String> {
+/// Returns `core` for `[core]`, `branch.*` for `[branch "main"]`, and `None` for every other form.
+fn parse_section(line: &str) -> Option<String> {
     let inner = line.strip_prefix('[')?.strip_suffix(']')?;
     let is_word = |text: &str| !text.is_empty() && text.chars().all(|c| c.is_ascii_alphanumeric());
     match inner.split_once(' ') {

@@ -1,25 +1,26 @@
-//! Tells paths of the user from those that another active run may have created.
+//! Distinguishes paths of the user from paths that another active run may have created.
 //!
-//! A protected path that was missing when a run started may be created by its agent, and is moved when that run is over. A run that
-//! starts meanwhile finds it and must not take it for the user's: its read-only mount would go with the path, and what the second
-//! agent creates in its place would stay. So the second run treats such a path as missing, too, and moves it at its own end.
+//! A protected path that was missing when a run started may be created by its agent, and is moved to quarantine when that run is over. A
+//! second run that starts in between must not treat the path as the user's: its read-only mount would move along with the path, and a
+//! file that the second agent creates in its place would stay. The second run therefore treats the path as missing and quarantines it at
+//! its own end.
 
 use std::path::{Path, PathBuf};
 
-use crate::aliases::Mounts;
+use crate::aliases::MountTable;
 use crate::quarantine::{Quarantine, QuarantineTime};
 
-/// The protected paths that were missing when other active runs started, by all their names.
+/// The protected paths that were missing when other active runs started, with their aliases.
 #[derive(Debug, Default)]
 pub(crate) struct UntrustedPaths(Vec<(PathBuf, QuarantineTime)>);
 
 impl UntrustedPaths {
-    /// Collects the paths of other runs. One of them may have come to the same directory by another mount.
-    pub fn find(others: &[Quarantine], mounts: &Mounts) -> Self {
+    /// Collects the paths of other runs, which may use the same directory through another mount.
+    pub fn find(others: &[Quarantine], mounts: &MountTable) -> Self {
         let mut paths = Vec::new();
         for (path, time) in others.iter().flat_map(Quarantine::missing) {
             let (Some(parent), Some(name)) = (path.parent(), path.file_name()) else { continue };
-            let names = mounts.names(parent).into_iter().map(|parent| parent.join(name));
+            let names = mounts.directory_aliases(parent).into_iter().map(|parent| parent.join(name));
             paths.extend(names.chain([path.clone()]).map(|path| (path, *time)));
         }
         paths.sort();
@@ -27,17 +28,17 @@ impl UntrustedPaths {
         Self(paths)
     }
 
-    /// Whether this very path is one of them.
+    /// Returns whether the path itself is untrusted.
     pub fn contains(&self, path: &Path) -> bool {
         self.0.binary_search_by(|(known, _)| known.as_path().cmp(path)).is_ok()
     }
 
-    /// Whether a path is one of them or lies in one.
-    pub fn hold(&self, path: &Path) -> bool {
+    /// Returns whether the path or one of its parents is untrusted.
+    pub fn covers(&self, path: &Path) -> bool {
         path.ancestors().any(|above| self.contains(above))
     }
 
-    /// Returns those that lie in one of the directories.
+    /// Returns the untrusted paths in one of the directories.
     pub fn below(&self, directories: &[PathBuf]) -> Vec<(PathBuf, QuarantineTime)> {
         let is_below = |path: &Path| directories.iter().any(|root| path != root && path.starts_with(root));
         self.0.iter().filter(|(path, _)| is_below(path)).cloned().collect()
@@ -55,15 +56,15 @@ mod tests {
             quarantine
         };
         let lists: Vec<Quarantine> = lists.iter().map(list).collect();
-        UntrustedPaths::find(&lists, &Mounts::default())
+        UntrustedPaths::find(&lists, &MountTable::default())
     }
 
     #[test]
-    fn paths_of_all_runs_are_known_with_the_stricter_time() {
+    fn path_of_two_runs_has_the_stricter_time() {
         use QuarantineTime::{AtEnd, AtEndUnlessInert, AtOnce};
         let paths = untrusted(&[&[("/ws/.git", AtEndUnlessInert), ("/ws/x", AtEnd)], &[("/ws/x", AtOnce)]]);
         assert!(paths.contains(Path::new("/ws/x")) && !paths.contains(Path::new("/ws/.git/hooks")));
-        assert!(paths.hold(Path::new("/ws/.git/hooks")) && !paths.hold(Path::new("/ws/.gitignore")));
+        assert!(paths.covers(Path::new("/ws/.git/hooks")) && !paths.covers(Path::new("/ws/.gitignore")));
         assert_eq!(
             paths.below(&["/ws".into()]),
             [("/ws/.git".into(), AtEndUnlessInert), ("/ws/x".into(), AtOnce)]
@@ -71,7 +72,7 @@ mod tests {
     }
 
     #[test]
-    fn only_paths_in_a_directory_that_is_written_are_returned() {
+    fn only_paths_below_a_writable_directory_are_returned() {
         let paths = untrusted(&[&[("/ws/.envrc", QuarantineTime::AtEnd)]]);
         for (root, count) in [("/", 1), ("/ws", 1), ("/ws/.envrc", 0), ("/ws/sub", 0), ("/w", 0)] {
             assert_eq!(paths.below(&[root.into()]).len(), count, "{root}");

@@ -1,109 +1,121 @@
-//! What this machine has to confine with.
+//! Detects the mechanisms of this machine that can confine a process.
 //!
-//! Presence only, by asking the kernel itself: whether it really holds is proven ([`crate::prove`]).
+//! Detects their presence only, by asking the kernel itself; the self-test verifies that they work ([`crate::self_test`]).
 
 use std::fs;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
-use model::{Bounds, Confinement};
+use model::{Bounds, Confinement, Proof};
 
-use crate::cgroup::Delegated;
+use crate::cgroup::DelegatedCgroup;
 
-/// How a process can be confined.
+/// A set of mechanisms that confines a process.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Tier {
-    /// Namespaces through bubblewrap, and the kernel's rules within.
+    /// Namespaces created by bubblewrap, with Landlock and seccomp inside.
     Namespaces,
-    /// The kernel's rules alone.
+    /// Landlock and seccomp alone.
     Rules,
 }
 
-/// What there is.
+/// The mechanisms of this machine.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Machine {
+pub struct Mechanisms {
     /// The bubblewrap that is used ([`find_bubblewrap`]).
     pub bubblewrap: Option<PathBuf>,
-    /// The version of Landlock's interface; 0 where there is none.
+    /// The version of the Landlock ABI; 0 without Landlock.
     pub landlock: i32,
-    /// Whether system calls can be filtered.
+    /// Is true if the kernel has seccomp filters.
     pub seccomp: bool,
-    /// Where cgroups can be made, if anywhere.
-    pub cgroup: Option<Delegated>,
+    /// The delegated cgroup, if there is one.
+    pub cgroup: Option<DelegatedCgroup>,
 }
 
-impl Machine {
-    /// Looks. Bubblewrap is searched for in `search_path`, too.
-    pub fn look(search_path: &str) -> Self {
+/// A tier of this machine that passed the self-test of a policy.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct VerifiedSandbox {
+    /// The mechanisms of the machine.
+    pub mechanisms: Mechanisms,
+    /// The selected tier.
+    pub tier: Tier,
+    /// The result of the self-test.
+    pub proof: Proof,
+}
+
+impl Mechanisms {
+    /// Detects the mechanisms. Bubblewrap is also looked up in `search_path`.
+    pub fn detect(search_path: &str) -> Self {
         Self {
             bubblewrap: find_bubblewrap(search_path),
             landlock: landlock_abi(),
-            seccomp: seccomp(),
-            cgroup: Delegated::look(),
+            seccomp: has_seccomp(),
+            cgroup: DelegatedCgroup::find(),
         }
     }
 
-    /// Says what is missing for a policy that requires all that it asks for.
-    pub(crate) fn missing_for(&self, confinement: &Confinement) -> Vec<String> {
-        let mut missing = self.missing(Tier::Namespaces);
+    /// Returns the mechanisms that are missing to enforce a policy fully.
+    pub(crate) fn missing_for_policy(&self, confinement: &Confinement) -> Vec<String> {
+        let mut missing = self.missing_for_tier(Tier::Namespaces);
         if !confinement.namespaces {
             missing.push("namespaces, which the policy itself leaves out".to_owned());
         }
         missing
     }
 
-    /// Says what is missing for bounds that a policy names. The built-in number of processes is named by nobody: where root is held to
-    /// none, it is told as open, or nothing could be required in a container.
+    /// Returns the mechanisms that are missing to enforce explicit bounds. The default process limit is not explicit: for root it is
+    /// reported as open, or no policy could be required in a container.
     pub(crate) fn missing_for_bounds(&self, bounds: Bounds, is_root: bool) -> Vec<String> {
-        let counts = |what: &str| {
-            format!("a delegated cgroup (version 2) that counts {what}, which the policy bounds")
+        let cgroup = |resource: &str| {
+            format!("a delegated cgroup (version 2) that counts {resource}, which the policy limits")
         };
-        let named = bounds.processes.is_some() && bounds.processes != Bounds::default().processes;
+        let is_explicit = bounds.processes.is_some() && bounds.processes != Bounds::default().processes;
         let memory =
             bounds.memory_bytes.is_some() && !self.cgroup.as_ref().is_some_and(|cgroup| cgroup.memory);
-        let processes = named && !self.counts_processes(is_root);
-        let processes = processes.then(|| counts("processes") + " and the kernel does not hold root to");
-        memory.then(|| counts("memory")).into_iter().chain(processes).collect()
+        let processes = is_explicit && !self.limits_processes(is_root);
+        let processes = processes.then(|| cgroup("processes") + " (RLIMIT_NPROC does not apply to root)");
+        memory.then(|| cgroup("memory")).into_iter().chain(processes).collect()
     }
 
-    /// Whether writes are held in a tier: by read-only mounts, or by Landlock alone.
-    pub fn holds_writes(&self, tier: Tier) -> bool {
+    /// Returns whether a tier blocks writes outside of the policy: by read-only mounts, or by Landlock alone.
+    pub fn enforces_writes(&self, tier: Tier) -> bool {
         tier == Tier::Namespaces || self.landlock > 0
     }
 
-    /// Whether the processes of one run can be counted where there are namespaces. Those of root only a cgroup counts.
-    pub fn counts_processes(&self, is_root: bool) -> bool {
+    /// Returns whether the process limit of a run with namespaces is enforced. For root this needs a cgroup.
+    pub fn limits_processes(&self, is_root: bool) -> bool {
         !is_root || self.cgroup.as_ref().is_some_and(|cgroup| cgroup.processes)
     }
 
-    /// Says what is missing for a tier.
-    pub fn missing(&self, tier: Tier) -> Vec<String> {
+    /// Returns the mechanisms that are missing for a tier.
+    pub fn missing_for_tier(&self, tier: Tier) -> Vec<String> {
         let mut missing = Vec::new();
         if tier == Tier::Namespaces && self.bubblewrap.is_none() {
-            missing.push("bubblewrap (install it: `apt install bubblewrap`)".to_owned());
+            missing.push("bubblewrap (install it with `apt install bubblewrap`)".to_owned());
         }
-        // From 6 on it holds abstract sockets and signals.
+        // Version 6 added the scopes of abstract sockets and signals.
         if self.landlock < 6 {
             missing.push(match self.landlock {
-                0 => "Landlock (a kernel from 6.12 on with `landlock` among its security modules)".to_owned(),
-                abi => format!("Landlock 6 (this kernel has {abi}; Linux has it from 6.12 on)"),
+                0 => "Landlock (needs Linux 6.12 or later with the `landlock` security module enabled)"
+                    .to_owned(),
+                abi => format!("Landlock 6 (this kernel has version {abi}; needs Linux 6.12 or later)"),
             });
         }
         if !self.seccomp {
-            missing.push("seccomp filters (a kernel with CONFIG_SECCOMP_FILTER)".to_owned());
+            missing.push("seccomp filters (needs a kernel with CONFIG_SECCOMP_FILTER)".to_owned());
         }
         missing
     }
 }
 
-/// Where systems keep bubblewrap. The first comes before `PATH`: the exceptions of `AppArmor` name that path alone.
+/// The system's locations of bubblewrap. They come before `PATH`: `AppArmor`'s exception covers the first path alone.
 const SYSTEM_BUBBLEWRAP: [&str; 3] =
     ["/usr/bin/bwrap", "/usr/local/bin/bwrap", "/run/current-system/sw/bin/bwrap"];
 
-/// Returns the bubblewrap of the system, else the first one in a search path that can be trusted.
+/// Returns the system's bubblewrap, else the first trusted one in a search path.
 ///
-/// Bubblewrap runs unconfined, so one in `PATH` counts only if this user cannot replace it: a confined agent may have written anywhere
-/// that the user works. Root can replace everything, and uses that of the system only.
+/// Bubblewrap runs unconfined, so one in `PATH` is trusted only if this user cannot replace it: a confined agent may have written to
+/// any directory that the user works in. Root can replace every file and uses the system's bubblewrap only.
 pub fn find_bubblewrap(search_path: &str) -> Option<PathBuf> {
     let system = SYSTEM_BUBBLEWRAP.map(PathBuf::from).into_iter().find(|path| is_program(path));
     system.or_else(|| {
@@ -118,11 +130,11 @@ fn is_program(path: &Path) -> bool {
     fs::metadata(path).is_ok_and(|file| file.is_file() && file.permissions().mode() & 0o111 != 0)
 }
 
-/// Returns whether a file and every directory above it belong to a user or to root, and nobody else can replace one of them.
+/// Returns whether a file and every directory above it belong to a user or to root, and no other user can replace one of them.
 fn belongs_to(program: &Path, user: u32) -> bool {
     let is_theirs = |path: &Path| {
         path.symlink_metadata().is_ok_and(|found| {
-            // In a sticky directory, others replace nothing of theirs.
+            // In a sticky directory, other users cannot replace it.
             let is_shared = found.mode() & 0o022 != 0 && !(found.is_dir() && found.mode() & 0o1000 != 0);
             [0, user].contains(&found.uid()) && !is_shared
         })
@@ -130,19 +142,19 @@ fn belongs_to(program: &Path, user: u32) -> bool {
     program.ancestors().all(is_theirs)
 }
 
-/// The kernel's own answer; the security file system may not be mounted.
-#[expect(unsafe_code, reason = "there is no safe wrapper for the question alone")]
+/// Asks the kernel for its Landlock ABI; securityfs may not be mounted.
+#[expect(unsafe_code, reason = "there is no safe wrapper for the query alone")]
 fn landlock_abi() -> i32 {
     const VERSION: u32 = 1;
-    // SAFETY: with this flag, no memory is read.
+    // SAFETY: with this flag, the kernel reads no memory.
     let answer = unsafe {
         libc::syscall(libc::SYS_landlock_create_ruleset, std::ptr::null::<libc::c_void>(), 0_usize, VERSION)
     };
     i32::try_from(answer).unwrap_or(0).max(0)
 }
 
-#[expect(unsafe_code, reason = "there is no safe wrapper for the question alone")]
-fn seccomp() -> bool {
+#[expect(unsafe_code, reason = "there is no safe wrapper for the query alone")]
+fn has_seccomp() -> bool {
     let action = libc::SECCOMP_RET_ERRNO;
     // SAFETY: the kernel reads one number.
     let answer =
@@ -155,7 +167,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn bubblewrap_in_path_is_used_only_if_nobody_can_replace_it() {
+    fn bubblewrap_in_path_is_ignored_if_it_is_replaceable() {
         let directory = tempfile::tempdir().unwrap();
         let bin = directory.path().canonicalize().unwrap().join("bin");
         let program = bin.join("bwrap");
@@ -170,9 +182,9 @@ mod tests {
         assert!(is_ours());
         assert_eq!(belongs_to(&program, 0), user.is_root());
         set_mode(&bin, 0o777);
-        assert!(!is_ours(), "anybody can replace it");
+        assert!(!is_ours(), "any user can replace it");
         set_mode(&bin, 0o1777);
-        assert!(is_ours(), "in a sticky directory nobody can");
+        assert!(is_ours(), "in a sticky directory no other user can");
         set_mode(&program, 0o775);
         assert!(!is_ours(), "a group can write to it");
         set_mode(&program, 0o755);
@@ -182,8 +194,8 @@ mod tests {
     }
 
     #[test]
-    fn a_bound_that_a_policy_names_is_missing_where_nothing_holds_it() {
-        let machine = Machine { bubblewrap: None, landlock: 7, seccomp: true, cgroup: None };
+    fn explicit_bound_requires_a_mechanism() {
+        let machine = Mechanisms { bubblewrap: None, landlock: 7, seccomp: true, cgroup: None };
         let missing = |bounds, is_root| machine.missing_for_bounds(bounds, is_root).join("; ");
         let few = Bounds { processes: Some(100), ..Bounds::default() };
         assert!(missing(few, true).contains("counts processes"), "{}", missing(few, true));
