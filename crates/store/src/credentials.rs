@@ -1,8 +1,8 @@
-//! Who asks a server: a user and a password, read from variables or from a file of the user's own.
+//! The credentials for a server, read from variables or from a private file.
 //!
-//! Refuses everything that others can see: a command line, an address ([`crate::Setting`]), a file that they can read. Never
-//! repeats a password, not even in the error about the line it stands in. Reads no environment itself: who may, gives the
-//! variables.
+//! Rejects every source that other users can read: the command line, the address ([`crate::Setting`]), a file with
+//! lax permissions. Never prints a password, not even in a parse error. Does not read the environment: the caller
+//! passes the variables.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -18,18 +18,18 @@ use serde::Deserialize;
 /// A user and a password for a server.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Credentials {
-    /// The user's name.
+    /// The user name.
     pub user: String,
-    /// The password. Never shown.
+    /// The password. Omitted from `Debug`.
     pub password: String,
-    /// Where the user is defined.
+    /// The level at which the user is defined.
     pub level: CredentialLevel,
 }
 
-/// Where a user of `SurrealDB` is defined.
+/// The level at which a `SurrealDB` user is defined.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum CredentialLevel {
-    /// In the database itself: the least that is needed.
+    /// In the database itself: the least privilege that works.
     #[default]
     Database,
     /// In its namespace.
@@ -60,30 +60,30 @@ impl fmt::Debug for Credentials {
     }
 }
 
-/// The variable with the user's name.
+/// The variable with the user name.
 pub const USER_VARIABLE: &str = "SWITCHBOARD_STORE_USER";
 /// The variable with the password.
 pub const PASSWORD_VARIABLE: &str = "SWITCHBOARD_STORE_PASSWORD";
-/// The variable that says where the user is defined: `database` (when it is missing), `namespace` or `root`.
+/// The variable with the user's level: `database` (default), `namespace` or `root`.
 pub const LEVEL_VARIABLE: &str = "SWITCHBOARD_STORE_LEVEL";
-/// The variable that names a credentials file instead.
+/// The variable with the path of a credentials file, instead of the others.
 pub const FILE_VARIABLE: &str = "SWITCHBOARD_STORE_CREDENTIALS";
 
-/// No file with a user and a password is longer.
+/// The maximum size of a credentials file.
 const LONGEST_FILE: u64 = 64 << 10;
 
-/// Where credentials are read from.
+/// The source of credentials.
 #[derive(Clone, PartialEq, Eq)]
 pub enum CredentialSource {
-    /// Variables, by name: [`USER_VARIABLE`], [`PASSWORD_VARIABLE`] and [`LEVEL_VARIABLE`], or [`FILE_VARIABLE`]. Others are
-    /// left alone.
+    /// Environment variables: [`USER_VARIABLE`], [`PASSWORD_VARIABLE`] and [`LEVEL_VARIABLE`], or [`FILE_VARIABLE`].
+    /// Others are ignored.
     Variables(BTreeMap<String, String>),
-    /// A TOML file with `user`, `password` and, if it is not `database`, `level`. It must belong to the user, and to nobody
-    /// else.
+    /// A TOML file with `user`, `password` and optionally `level` (default: `database`). Only the user may have
+    /// access to it.
     File(PathBuf),
 }
 
-/// Says which, and nothing that is in it.
+/// Names the source and omits its values.
 impl fmt::Debug for CredentialSource {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
@@ -96,63 +96,63 @@ impl fmt::Debug for CredentialSource {
 /// Credentials that cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum CredentialsError {
-    /// One part is there, and the other is not.
+    /// The user or the password is missing.
     #[error("{missing} is missing from the store's credentials")]
     Incomplete {
         /// The variable, or the field of the file.
         missing: &'static str,
     },
-    /// Two sources say who asks.
+    /// Credentials are set in two ways.
     #[error("both {FILE_VARIABLE} and {variable} are set")]
     Ambiguous {
         /// The other variable.
         variable: &'static str,
     },
-    /// Nothing that a user is defined in. What was given is not repeated: it may be a password in the wrong place.
+    /// The level is unknown. Its value is not repeated: it may be a misplaced password.
     #[error("the level of the store's credentials is not one")]
     UnknownLevel,
     /// The file cannot be read.
     #[error("cannot read the credentials file `{}`", path.display())]
     CannotRead {
-        /// Which one.
+        /// The path.
         path: PathBuf,
-        /// Why.
+        /// The cause.
         source: io::Error,
     },
-    /// It is a folder, a pipe or a device.
+    /// The path names a directory, a pipe or a device.
     #[error("the credentials file `{}` is not a regular file", path.display())]
     NotAFile {
-        /// Which one.
+        /// The path.
         path: PathBuf,
     },
-    /// It belongs to somebody else, who can change what is in it.
+    /// The file belongs to another user, who can change it.
     #[error("the credentials file `{}` belongs to user {owner}", path.display())]
     NotYours {
-        /// Which one.
+        /// The path.
         path: PathBuf,
-        /// The number of the user it belongs to.
+        /// The uid of its owner.
         owner: u32,
     },
-    /// Others can read or change it.
+    /// Other users can read or change the file.
     #[error("the credentials file `{}` is open to others (mode {mode:03o})", path.display())]
     OpenToOthers {
-        /// Which one.
+        /// The path.
         path: PathBuf,
-        /// Its permissions.
+        /// Its mode.
         mode: u32,
     },
-    /// It is too long, or not the TOML that is wanted.
+    /// The file is too long or invalid.
     #[error("line {line} of the credentials file `{}` cannot be understood", path.display())]
     BadFile {
-        /// Which one.
+        /// The path.
         path: PathBuf,
-        /// Where, from 1 on.
+        /// The line number, from 1.
         line: usize,
     },
 }
 
 impl CredentialsError {
-    /// What to do about it.
+    /// Returns a remedy for the user.
     pub fn hint(&self) -> String {
         match self {
             Self::Incomplete { .. } => {
@@ -172,7 +172,7 @@ impl CredentialsError {
 }
 
 impl Credentials {
-    /// Reads them; none when no variable says anything.
+    /// Reads the credentials; returns `None` if no variable is set.
     pub fn read(source: &CredentialSource) -> Result<Option<Self>, CredentialsError> {
         match source {
             CredentialSource::Variables(variables) => of_variables(variables),
@@ -182,7 +182,7 @@ impl Credentials {
 }
 
 fn of_variables(variables: &BTreeMap<String, String>) -> Result<Option<Credentials>, CredentialsError> {
-    // One that is empty is how a shell takes back what it cannot unset.
+    // An empty variable counts as unset: some shells cannot unset one.
     let value = |name: &str| variables.get(name).filter(|value| !value.is_empty());
     let own = [USER_VARIABLE, PASSWORD_VARIABLE, LEVEL_VARIABLE];
     let set = own.into_iter().find(|name| value(name).is_some());
@@ -200,7 +200,7 @@ fn of_variables(variables: &BTreeMap<String, String>) -> Result<Option<Credentia
     }))
 }
 
-/// What stands in a credentials file.
+/// The contents of a credentials file.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct WrittenCredentials {
@@ -211,7 +211,7 @@ struct WrittenCredentials {
 
 fn of_file(path: &Path) -> Result<Credentials, CredentialsError> {
     let text = private_text(path)?;
-    // The library's own words would quote the line, and with it the password.
+    // The message of the TOML library quotes the line, and with it the password.
     let bad = |error: toml::de::Error| {
         let before = error.span().and_then(|span| text.get(..span.start)).unwrap_or_default();
         CredentialsError::BadFile { path: path.to_owned(), line: before.matches('\n').count() + 1 }
@@ -227,11 +227,11 @@ fn of_file(path: &Path) -> Result<Credentials, CredentialsError> {
     })
 }
 
-/// Reads a file that only its user can read. What is asked about is the open file itself: a path can be led elsewhere between
-/// the question and the reading.
+/// Reads a file that only its user can access. Checks the open descriptor, because the path could be redirected
+/// between a check and the open.
 fn private_text(path: &Path) -> Result<String, CredentialsError> {
     let cannot = |source: io::Error| CredentialsError::CannotRead { path: path.to_owned(), source };
-    // Without waiting: nobody may ever write into a pipe.
+    // `O_NONBLOCK`: opening a FIFO without a writer would block.
     let flags = (OFlags::NONBLOCK | OFlags::NOCTTY).bits().cast_signed();
     let file = OpenOptions::new().read(true).custom_flags(flags).open(path).map_err(cannot)?;
     let found = file.metadata().map_err(cannot)?;
@@ -269,7 +269,7 @@ mod tests {
         CredentialSource::Variables(owned.collect())
     }
 
-    /// A file with that text and mode, in a folder that has to be kept.
+    /// Creates a file with this text and mode. The directory is removed when the returned guard is dropped.
     fn written(text: &str, mode: u32) -> (tempfile::TempDir, PathBuf) {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("credentials");

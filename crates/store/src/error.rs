@@ -1,4 +1,4 @@
-//! Why the store did not do what it was asked, and whether that is certain.
+//! The errors of the store, and whether a failed write may have been applied.
 
 use std::error::Error;
 use std::path::PathBuf;
@@ -8,33 +8,33 @@ use model::{JobId, TransitionError};
 use crate::loss::StoreLoss;
 use crate::setting::SettingError;
 
-/// What an engine gave as the reason.
+/// The error of an engine.
 pub type Cause = Box<dyn Error + Send + Sync>;
 
-/// Whether a write that failed was done after all.
+/// States whether a failed write may have been applied.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Certainty {
     /// Nothing was written.
     NotDone,
-    /// Nobody can tell before the store answers again: look, or ask once more with the same idempotency key.
+    /// Unknown until the store replies again: look the job up, or retry with the same idempotency key.
     Unknown,
 }
 
-/// Why the store did not do what it was asked.
+/// An error of the store.
 #[derive(Debug, thiserror::Error)]
 pub enum StoreError {
-    /// The job cannot take that step.
+    /// The job's state does not allow the step.
     #[error("job {job}: {refusal}")]
     Refused {
-        /// Which job.
+        /// The job.
         job: JobId,
-        /// Why.
+        /// The reason.
         refusal: TransitionError,
     },
-    /// There is no such job.
+    /// The job does not exist.
     #[error("there is no job {job}")]
     NoSuchJob {
-        /// The id that was asked for.
+        /// The requested id.
         job: JobId,
     },
     /// The setting names no store.
@@ -43,181 +43,183 @@ pub enum StoreError {
     /// The store cannot be opened.
     #[error("cannot open the store `{place}`")]
     CannotOpen {
-        /// Which one.
+        /// The location of the store.
         place: String,
-        /// Why.
+        /// The cause.
         source: Cause,
     },
-    /// The store was written by a newer program.
+    /// The store was written by a newer version of this program.
     #[error("the store `{place}` has version {found}, and this program knows versions up to {known}")]
     NewerVersion {
-        /// Which one.
+        /// The location of the store.
         place: String,
         /// Its version.
         found: i64,
-        /// The newest that this program knows.
+        /// The newest version that this program supports.
         known: i64,
     },
-    /// The file is a database, but not one of ours; or the folder has something else in it.
+    /// The file is a database of another program, or the directory contains other files.
     #[error("`{place}` belongs to another program")]
     Foreign {
-        /// Which one.
+        /// The location of the store.
         place: String,
     },
-    /// What the store holds cannot be trusted any more.
+    /// The database is corrupt.
     #[error("the store `{place}` is damaged")]
     Damaged {
-        /// Which one.
+        /// The location of the store.
         place: String,
-        /// What was found.
+        /// The cause.
         source: Cause,
     },
-    /// The store is no longer the one that was opened.
+    /// The store is no longer the opened one.
     #[error(transparent)]
     Lost(#[from] StoreLoss),
-    /// Somebody else has held the store for too long.
+    /// Another process held the lock for too long.
     #[error("the store `{place}` is locked by another process")]
     Locked {
-        /// Which one.
+        /// The location of the store.
         place: String,
-        /// The engine's own words.
+        /// The error of the engine.
         source: Cause,
     },
-    /// There is no room.
+    /// No space is left on the device.
     #[error("there is no room left for the store `{place}`")]
     Full {
-        /// Which one.
+        /// The location of the store.
         place: String,
-        /// The engine's own words.
+        /// The error of the engine.
         source: Cause,
     },
-    /// The server cannot be reached, and was not asked.
+    /// The server is unreachable and received no request.
     #[error("the store `{place}` cannot be reached")]
     Unreachable {
-        /// Which one.
+        /// The location of the store.
         place: String,
-        /// The engine's own words.
+        /// The error of the engine.
         source: Cause,
     },
-    /// The server's certificate is vouched for by nobody whom we believe, or is not for this server.
+    /// The server's certificate has no trusted issuer, or is not for this host.
     #[error("the certificate of the store `{place}` is not trusted")]
     Untrusted {
-        /// Which one.
+        /// The location of the store.
         place: String,
-        /// What is wrong with it.
+        /// The error of the TLS library.
         source: Cause,
     },
-    /// The file that says whom to believe says nothing.
+    /// The CA file has no usable certificates.
     #[error("cannot read the authorities in `{}`", path.display())]
     NoAuthority {
-        /// Which one.
+        /// The path of the file.
         path: PathBuf,
-        /// Why.
+        /// The cause.
         source: Cause,
     },
-    /// The server refused the user or the password.
+    /// The server rejected the user or the password.
     #[error("the store `{place}` refuses the credentials")]
     NotAllowed {
-        /// Which one.
+        /// The location of the store.
         place: String,
-        /// The engine's own words.
+        /// The error of the engine.
         source: Cause,
     },
-    /// The write was given out of hand, and no answer came back.
+    /// The write was sent, and no reply arrived.
     #[error("the store `{place}` gave no answer: whether it wrote is not known")]
     Unconfirmed {
-        /// Which one.
+        /// The location of the store.
         place: String,
         /// The job that may have been written.
         job: Option<JobId>,
-        /// The engine's own words.
+        /// The error of the engine.
         source: Cause,
     },
-    /// Others changed the same record all the time.
+    /// Every attempt conflicted with another writer.
     #[error("the store `{place}` was too busy: gave up after {tries} conflicts with other writers")]
     Conflicts {
-        /// Which one.
+        /// The location of the store.
         place: String,
-        /// How often it was tried.
+        /// The number of attempts.
         tries: u32,
     },
-    /// The engine failed in another way, and wrote nothing.
+    /// The engine failed in another way and wrote nothing.
     #[error("the store `{place}` failed")]
     Engine {
-        /// Which one.
+        /// The location of the store.
         place: String,
-        /// The engine's own words.
+        /// The error of the engine.
         source: Cause,
     },
-    /// A record is there and makes no sense.
+    /// A record has an invalid field.
     #[error("the {field} of record {record} cannot be read")]
     Unreadable {
-        /// Which record.
+        /// The record.
         record: String,
-        /// Which part of it.
+        /// The field.
         field: &'static str,
-        /// Why.
+        /// The cause.
         source: Cause,
     },
-    /// A value cannot be written down.
+    /// A value cannot be serialized.
     #[error("the {field} cannot be written down")]
     Unstorable {
-        /// Which part.
+        /// The field.
         field: &'static str,
-        /// Why.
+        /// The cause.
         source: Cause,
     },
-    /// A name holds a secret. Unlike a text, a name cannot be changed without meaning something else.
+    /// A name contains a secret. Unlike a text, a name cannot be redacted without changing its meaning.
     #[error("the {field} holds what looks like a secret, and is not stored")]
     SecretInName {
-        /// Which part.
+        /// The field.
         field: &'static str,
     },
-    /// An MCP server is to be started with a secret, which would be stored with the call. Without it the server would not work.
+    /// An MCP server gets a secret as a variable or argument, which would be stored with the call. Without it the
+    /// server would not work.
     #[error("the {what} of the MCP server `{server}` holds what looks like a secret, and is not stored")]
     SecretForServer {
-        /// Which server.
+        /// The server.
         server: String,
-        /// Which variable or argument of it.
+        /// The variable or argument.
         what: String,
     },
-    /// A name is empty, and could not be told from none.
+    /// A name is empty, and could not be distinguished from a missing one.
     #[error("the {field} is empty")]
     Empty {
-        /// Which part.
+        /// The field.
         field: &'static str,
     },
-    /// The machine gives no random numbers.
+    /// The system provides no random numbers.
     #[error("no random bytes for an id")]
     NoRandomness(#[source] Cause),
     /// The store was closed.
     #[error("the store is closed")]
     Closed,
-    /// A folder could not be removed.
+    /// A directory could not be removed.
     #[error("cannot remove `{}`", path.display())]
     CannotRemove {
-        /// Which one.
+        /// The path of the directory.
         path: PathBuf,
-        /// Why.
+        /// The cause.
         source: std::io::Error,
     },
 }
 
-/// Why a sweep ended early. What it had removed by then is gone for good, and its folders can go, too.
+/// Reports a retention sweep that stopped early. The jobs that it removed are gone, so their directories can be
+/// removed, too.
 #[derive(Debug, thiserror::Error)]
 #[error("the sweep ended early, after {} jobs", removed.len())]
 pub struct SweepError {
-    /// The jobs that were removed.
+    /// The removed jobs.
     pub removed: Vec<JobId>,
-    /// The jobs that were being removed when no answer came: gone or not, as [`StoreError::Unconfirmed`] says. One that is
-    /// gone is not found by a later sweep, so look for it before its folder goes.
+    /// The jobs whose removal was sent without a reply ([`StoreError::Unconfirmed`]). Later sweeps do not find a
+    /// removed job, so look each one up before its directory is removed.
     pub perhaps: Vec<JobId>,
-    /// What ended it.
+    /// The error that stopped the sweep.
     pub source: StoreError,
 }
 
 impl SweepError {
-    /// The end of a sweep at these jobs, after those.
+    /// Returns the error of a sweep that failed at the jobs `current`.
     pub(crate) fn after(removed: Vec<JobId>, at: Vec<JobId>, source: StoreError) -> Self {
         let perhaps = if source.certainty() == Certainty::Unknown { at } else { Vec::new() };
         Self { removed, perhaps, source }
@@ -225,7 +227,7 @@ impl SweepError {
 }
 
 impl StoreError {
-    /// Whether what was asked for was done after all.
+    /// Returns whether a failed write may have been applied.
     pub fn certainty(&self) -> Certainty {
         match self {
             Self::Unconfirmed { .. } => Certainty::Unknown,
@@ -233,7 +235,7 @@ impl StoreError {
         }
     }
 
-    /// Why a job did not take the step, when that is all.
+    /// Returns the reason if a job's state did not allow the step.
     pub fn refusal(&self) -> Option<&TransitionError> {
         match self {
             Self::Refused { refusal, .. } => Some(refusal),
@@ -241,7 +243,7 @@ impl StoreError {
         }
     }
 
-    /// What to do about it.
+    /// Returns a remedy for the user.
     pub fn hint(&self) -> &'static str {
         match self {
             Self::Refused { refusal, .. } => refusal_hint(refusal),

@@ -1,6 +1,7 @@
-//! Removes the spool folders of jobs that were swept.
+//! Removes the spool directories of jobs that retention removed.
 //!
-//! Goes down by file handles and never through a symbolic link, so that a link which an agent left in its folder leads nowhere.
+//! Traverses by file descriptor with `O_NOFOLLOW`, so that a symbolic link that an agent left in its directory is
+//! never followed.
 
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
@@ -12,11 +13,12 @@ use rustix::io::Errno;
 
 use crate::StoreError;
 
-/// How deep a folder may be nested before somebody has to look at it.
+/// The maximum nesting of a directory.
 const DEEPEST: usize = 256;
 
-/// Removes the folder of each job under `jobs`, with all that is in it, and says how many there were. One that is missing is
-/// no mistake; one that cannot be removed keeps none of the others from it, and the first such is the error.
+/// Removes the directory of each job below `jobs`, with its contents, and returns the number of removed directories.
+/// A missing directory is not an error. A directory that cannot be removed does not stop the others; the first such
+/// error is returned.
 pub fn remove_job_folders(jobs: &Path, ids: &[JobId]) -> Result<usize, StoreError> {
     let cannot =
         |path: &Path, errno: Errno| StoreError::CannotRemove { path: path.to_owned(), source: errno.into() };
@@ -50,7 +52,7 @@ fn remove_tree(parent: &impl rustix::fd::AsFd, name: &Path, depth: usize) -> Res
     }
     let folder = match open_folder(parent, name) {
         Ok(folder) => folder,
-        // A link in the place of the folder: the link goes, what it points to stays.
+        // A symbolic link in place of the directory: unlink it and keep its target.
         Err(Errno::LOOP | Errno::NOTDIR) => return unlinkat(parent, name, AtFlags::empty()),
         Err(errno) => return Err(errno),
     };

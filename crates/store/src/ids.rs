@@ -1,4 +1,4 @@
-//! Makes the ids of jobs and exchanges, so that the order of the ids is the order in which they were made.
+//! Generates the ids of jobs and exchanges in ascending order.
 
 use std::sync::{Mutex, PoisonError};
 
@@ -6,7 +6,7 @@ use model::{ExchangeId, JobId, Timestamp};
 
 use crate::StoreError;
 
-/// A source of ids that never go backwards within this process, even when the clock does.
+/// Generates ids that ascend within this process, even if the clock is set back.
 #[derive(Debug, Default)]
 pub struct Ids {
     last: Mutex<(Timestamp, u128)>,
@@ -23,14 +23,15 @@ impl Ids {
         Ok(ExchangeId::new(at, random))
     }
 
-    /// Two ids of one millisecond would be in random order: the second is the first plus a little.
+    /// Returns the time and the counter of the next id. Two ids of the same millisecond share the time; the second
+    /// has a higher counter.
     fn next(&self, now: Timestamp) -> Result<(Timestamp, [u8; 10]), StoreError> {
         let fresh = random()?;
         let mut last = self.last.lock().unwrap_or_else(PoisonError::into_inner);
         *last = if now > last.0 {
             (now, fresh)
         } else {
-            // By how much is random too, so that one id does not tell the next.
+            // A random increment, so that one id does not reveal the next.
             (last.0, last.1 + 1 + (fresh & 0xff_ffff))
         };
         let mut bytes = [0; 10];
@@ -39,14 +40,14 @@ impl Ids {
     }
 }
 
-/// A UUID overwrites 4 bits at the front (version) and 2 in the middle (variant) of these 80 with its own: the counter of 74
-/// bits goes around them, or ids that differ only there would be equal.
+/// Spreads a 74-bit counter over the 80 bits of an id, around the 4 version bits and the 2 variant bits that the UUID
+/// overwrites. Otherwise ids that differ only in those bits would collide.
 fn spread(counter: u128) -> u128 {
     let (high, low) = ((counter >> 62) & 0xfff, counter & ((1 << 62) - 1));
     (high << 64) | low
 }
 
-/// 72 bits: two less than the counter has, so that a moment with very many ids does not run over.
+/// Returns 72 random bits: two fewer than the counter has, so that many ids in one millisecond do not overflow it.
 fn random() -> Result<u128, StoreError> {
     let mut bytes = [0; 16];
     getrandom::fill(&mut bytes[7..]).map_err(|error| StoreError::NoRandomness(Box::new(error)))?;

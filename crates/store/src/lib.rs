@@ -1,17 +1,17 @@
-//! The durable record of calls and the queue they wait in.
+//! The durable record of calls and their queue.
 //!
-//! Owns all database code of Switchboard. Knows no process and no vendor: who runs a job, and how, is told to it in the words
-//! of `model`. Two engines keep the same records behind one [`Store`]:
+//! Owns all database code of Switchboard. Knows no process and no vendor: callers describe jobs, owners and outcomes
+//! with the types of `model`. Two engines store the same records behind one [`Store`]:
 //!
 //! | setting | engine |
 //! | --- | --- |
-//! | `sqlite:`, `sqlite:/path` | `SQLite`, in a file of the user's: nothing to install |
+//! | `sqlite:`, `sqlite:/path` | `SQLite` in a file of the user; nothing to install |
 //! | `ws://host:port/namespace/database`, `wss://…` | a `SurrealDB` server, which several machines can share |
 //!
 //! ```
 //! # async fn example() -> Result<(), Box<dyn std::error::Error>> {
 //! use std::time::Duration;
-//! use model::{AgentKind, CallSpec, JobEnd, NewJob, Owner, Placement};
+//! use model::{AgentKind, CallSpec, Placement, JobEnd, NewJob, Owner};
 //! use store::{Capacity, ClaimRequest, Opening, Store};
 //!
 //! let store = Store::open(Opening::new("sqlite::memory:".parse()?, "unused")).await?;
@@ -32,11 +32,11 @@
 //! # tokio::runtime::Builder::new_current_thread().build().unwrap().block_on(example()).unwrap();
 //! ```
 //!
-//! # What holds when
+//! # Durability
 //!
-//! What [`Store::place`], [`Store::finish`] and [`Store::request_cancel`] have answered survives a kill of this process and of
-//! the server, and a power cut as far as the disk keeps its word; a [`Store::claim`] survives a kill. An error says whether nothing was done
-//! or whether nobody knows ([`StoreError::certainty`]).
+//! A write that [`Store::submit`], [`Store::finish`] or [`Store::request_cancel`] has confirmed survives SIGKILL of this
+//! process and of the server, and a power failure if the disk honors fsync. A [`Store::claim`] survives SIGKILL. Errors
+//! distinguish *not applied* from *outcome unknown* ([`StoreError::certainty`]).
 
 mod clock;
 mod committed;

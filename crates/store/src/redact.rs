@@ -1,8 +1,9 @@
-//! Keeps secrets out of the store: what they look like, and what they are.
+//! Redacts secrets before anything is stored.
 //!
-//! A *text* (a prompt, an answer) is stored with `[redacted]` in the place of each secret. A *name* (a path, a task) that
-//! holds one is refused, because a changed name would mean something else; so is what an MCP server is started with, because
-//! it would not work. What an agent is given is what the store holds, so a secret in a prompt does not reach the agent either.
+//! In a *text* (a prompt, a response) each secret is replaced by `[redacted]`. A *name* (a path, a task) with a
+//! secret is rejected, because a changed name would have another meaning; so are the arguments and variables of an
+//! MCP server, because it would not work. The agent gets the stored prompt, so that a secret in a prompt does not
+//! reach the agent either.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -17,40 +18,40 @@ use regex::{Captures, Regex};
 use crate::StoreError;
 use crate::token_formats::{TOKEN_FORMATS, TokenFormat, secret};
 
-/// What a text has in the place of a secret.
+/// The replacement for a secret.
 pub const REPLACEMENT: &str = "[redacted]";
 
-/// A shorter value would be found in texts that have nothing to do with it.
+/// The minimum length of a secret. A shorter value would match unrelated texts.
 const SHORTEST_SECRET: usize = 6;
 
-/// Finds secrets and takes them out.
+/// Finds and replaces secrets.
 #[derive(Clone, Default)]
 pub struct Redactor {
-    /// What is known to be one, the longest first.
+    /// Known secrets, longest first.
     values: Vec<String>,
-    /// What looks like one to the operator.
+    /// Patterns of the operator.
     patterns: Vec<Regex>,
-    /// What looks like one of the usual vendors'.
+    /// Token formats of common vendors.
     formats: Option<&'static Formats>,
 }
 
-/// The known formats. Each is compiled when the first text may hold such a secret.
+/// The known formats. A pattern is compiled when the first text contains one of its markers.
 struct Formats(Vec<(&'static TokenFormat, OnceLock<Option<Regex>>)>);
 
 static FORMATS: LazyLock<Formats> =
     LazyLock::new(|| Formats(TOKEN_FORMATS.iter().map(|format| (format, OnceLock::new())).collect()));
 
 impl Formats {
-    /// Returns the formats that a text may hold secrets of.
+    /// Returns the formats whose secrets a text may contain.
     fn possible(&self, text: &str) -> impl Iterator<Item = (&'static TokenFormat, &Regex)> {
         let possible = self.0.iter().filter(|(format, _)| format.may_be_in(text));
-        // The patterns are ours, and a test compiles each.
+        // The patterns are constants, and a test compiles all of them.
         possible.filter_map(|(format, compiled)| {
             Some((*format, compiled.get_or_init(|| format.compile().ok()).as_ref()?))
         })
     }
 
-    /// Takes the secrets of the known formats out of a text, and returns how many there were.
+    /// Replaces the secrets of the known formats and returns their number.
     fn redact(&self, text: &mut String) -> usize {
         let mut found = 0;
         let possible: Vec<_> = self.possible(text).collect();
@@ -75,7 +76,7 @@ impl Formats {
     }
 }
 
-/// Says how many secrets it knows, and none of them.
+/// Prints the number of secrets, never their values.
 impl fmt::Debug for Redactor {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let values = format_args!("{} values", self.values.len());
@@ -87,17 +88,17 @@ impl fmt::Debug for Redactor {
 }
 
 impl Redactor {
-    /// One that finds nothing.
+    /// Returns a redactor that finds nothing.
     pub fn none() -> Self {
         Self::default()
     }
 
-    /// One that knows what the keys of the usual vendors look like.
+    /// Returns a redactor for the token formats of common vendors.
     pub fn usual() -> Self {
         Self { formats: Some(&FORMATS), ..Self::default() }
     }
 
-    /// Also takes out what these regular expressions find.
+    /// Adds regular expressions whose matches are redacted.
     pub fn with_patterns<P: AsRef<str>>(mut self, patterns: &[P]) -> Result<Self, BadPattern> {
         for pattern in patterns {
             let pattern = pattern.as_ref();
@@ -108,7 +109,8 @@ impl Redactor {
         Ok(self)
     }
 
-    /// Also takes out these values, as they are and as JSON writes them. Blank ones and those under six bytes are left alone.
+    /// Adds values to redact, verbatim and as escaped in JSON. Blank values and those shorter than six bytes are
+    /// ignored.
     #[must_use]
     pub fn with_values<V: AsRef<str>>(mut self, values: &[V]) -> Self {
         let forms = values
@@ -117,19 +119,19 @@ impl Redactor {
             .filter(|value| value.len() >= SHORTEST_SECRET)
             .flat_map(|value| [value.to_owned(), as_json(value)]);
         self.values.extend(forms);
-        // The longest first, or the beginning of a secret would hide the rest of it from the search.
+        // Longest first, or a secret that is a prefix of another would leave the rest of it in the text.
         self.values.sort_by(|a, b| b.len().cmp(&a.len()).then_with(|| a.cmp(b)));
         self.values.dedup();
         self
     }
 
-    /// Whether a value is taken out already, or is too short to be.
+    /// Returns whether a value is already redacted, or too short for that.
     pub(crate) fn knows(&self, value: &str) -> bool {
         let value = value.trim();
         value.len() < SHORTEST_SECRET || self.values.iter().any(|known| known == value)
     }
 
-    /// Takes the secrets out of a text, and says how many there were.
+    /// Replaces the secrets in a text and returns their number.
     pub fn redact(&self, text: &mut String) -> usize {
         let mut found = 0;
         for value in &self.values {
@@ -155,7 +157,7 @@ impl Redactor {
             || self.formats.is_some_and(|formats| formats.finds(text))
     }
 
-    /// Takes the secrets out of the texts of a job, and refuses one that has some in its names.
+    /// Redacts the texts of a job. Rejects a job with secrets in its names.
     pub(crate) fn clean_order(&self, order: &mut NewJob) -> Result<usize, StoreError> {
         self.check_names(order)?;
         self.check_servers(&order.call)?;
@@ -198,7 +200,8 @@ impl Redactor {
         }
     }
 
-    /// Refuses a server that is started with a secret: with `[redacted]` in its place it would fail, or do something else.
+    /// Rejects a server with a secret in its variables or arguments: with `[redacted]` instead it would fail or act
+    /// differently.
     fn check_servers(&self, call: &CallSpec) -> Result<(), StoreError> {
         for server in &call.mcp_servers {
             let secret = |what: String| StoreError::SecretForServer { server: server.name.clone(), what };
@@ -212,7 +215,7 @@ impl Redactor {
         Ok(())
     }
 
-    /// Refuses a conversation whose name holds a secret.
+    /// Rejects a session id that contains a secret.
     pub(crate) fn check_session(&self, session: &SessionId) -> Result<(), StoreError> {
         if self.finds(session.as_str()) {
             return Err(StoreError::SecretInName { field: "session" });
@@ -220,7 +223,7 @@ impl Redactor {
         Ok(())
     }
 
-    /// Takes the secrets out of all that an agent said.
+    /// Redacts the outputs of an agent.
     pub(crate) fn clean_end(&self, end: &mut JobEnd) -> usize {
         let said = end.exchange.as_mut().map(|said| [&mut said.prompt, &mut said.response]);
         let texts = said.into_iter().flatten().chain(&mut end.metadata);
@@ -253,7 +256,7 @@ impl Redactor {
             .chain(refused)
             .map(|text| self.redact(text))
             .sum();
-        // A conversation by another name is another one: this one cannot be taken up again.
+        // A session id cannot be redacted: another id is another session. Without it the session cannot be resumed.
         let named = outcome.session.take_if(|session| self.finds(session.as_str()));
         let asked = outcome.session_mismatch.take_if(|other| self.finds(other.asked.as_str()));
         found + usize::from(named.is_some()) + usize::from(asked.is_some())
@@ -268,13 +271,13 @@ fn tool_names(call: &CallSpec) -> impl Iterator<Item = &String> {
     allowed.iter().chain(call.available_tools.iter().flatten())
 }
 
-/// A secret with a quote or a line break in it looks different within JSON text.
+/// Returns a value as escaped in JSON: quotes and line breaks look different there.
 fn as_json(value: &str) -> String {
     let quoted = serde_json::Value::from(value).to_string();
     quoted[1..quoted.len() - 1].to_owned()
 }
 
-/// A pattern that is no regular expression.
+/// A pattern that is not a valid regular expression.
 #[derive(Debug, thiserror::Error)]
 #[error("`{pattern}` is not a regular expression")]
 pub struct BadPattern {
@@ -284,7 +287,7 @@ pub struct BadPattern {
 }
 
 impl BadPattern {
-    /// What to do about it.
+    /// Returns a remedy for the user.
     pub fn hint(&self) -> &'static str {
         "see the cause for the place of the mistake; to match a text as it is, list it as a value"
     }

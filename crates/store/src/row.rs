@@ -1,7 +1,7 @@
-//! A job as plain columns, and back: the one form that every engine keeps.
+//! Converts jobs to and from the columns that every engine stores.
 //!
-//! What is searched, sorted or added up is a column; everything else is JSON text. The prompt stands by itself, so that it is
-//! kept byte for byte and is not read where only a line is wanted.
+//! Searched, sorted and summed values have their own columns; everything else is JSON text. The prompt has its own
+//! column, so that it is stored byte for byte and not read for lists.
 
 use std::str::FromStr;
 use std::time::Duration;
@@ -17,15 +17,15 @@ use uuid::Uuid;
 use crate::error::{Cause, StoreError};
 use crate::requests::JobSummary;
 
-/// The limit on a tool that every call had by default.
+/// The tool timeout that earlier versions put into every call.
 const FORMER_TOOL_TIMEOUT: Duration = Duration::from_mins(5);
-/// How much of a prompt stands in a list.
+/// The length of the prompt in a list.
 const HEAD_CHARS: usize = 120;
 
-/// More tokens than this are not believed of one job: sums of them stay exact, in whole numbers and in floating ones.
+/// The maximum number of tokens of one job: sums of implausible numbers would be inexact as integers and floats.
 const MAX_TOKENS: u64 = 1 << 53;
 
-/// The columns that a step of the job reads and writes.
+/// The columns that a step reads and writes.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Standing {
     pub state: String,
@@ -83,7 +83,7 @@ impl Standing {
     }
 }
 
-/// What a list shows of a job, as columns.
+/// The columns of a job in a list.
 #[derive(Debug, Clone, PartialEq)]
 pub struct LineRow {
     pub id: Uuid,
@@ -106,7 +106,7 @@ pub struct LineRow {
     pub prompt_head: String,
 }
 
-/// A whole job, as columns.
+/// All columns of a job.
 #[derive(Debug, Clone, PartialEq)]
 pub struct JobRow {
     pub line: LineRow,
@@ -122,14 +122,14 @@ pub struct JobRow {
     pub metadata: Option<String>,
 }
 
-/// What the end of a job adds, as columns.
+/// The columns that the end of a job adds.
 #[derive(Debug, Clone, PartialEq)]
 pub struct EndRow {
     pub model: Option<String>,
     pub session: Option<SessionId>,
-    /// How long its runs took; nothing when none was started.
+    /// The duration of the runs; 0 if none was started.
     pub duration_ms: u64,
-    /// Whether the session becomes the last of its task.
+    /// Is true if the session becomes the last one of its task.
     pub is_last_session: bool,
     pub usage: Option<Usage>,
     pub cost_usd: Option<f64>,
@@ -139,7 +139,7 @@ pub struct EndRow {
     pub exchange: Option<ExchangeRow>,
 }
 
-/// What was said, as columns.
+/// The columns of an exchange.
 #[derive(Debug, Clone, PartialEq)]
 pub struct ExchangeRow {
     pub id: ExchangeId,
@@ -251,7 +251,7 @@ impl JobRow {
 }
 
 impl LineRow {
-    /// Whose line it is.
+    /// Returns the id of the job.
     pub fn job(&self) -> JobId {
         JobId::from_uuid(self.id)
     }
@@ -286,7 +286,7 @@ impl LineRow {
     }
 }
 
-/// Reads the parts of one record, and names the one that cannot be read.
+/// Parses the fields of one record. Errors name the field and the record.
 pub struct Reader(pub JobId);
 
 impl Reader {
@@ -319,7 +319,8 @@ impl Reader {
     }
 }
 
-/// Tokens as they can be added up. What an agent says of itself may be any number; its own words stay in the outcome.
+/// Clamps the token counts, so that their sums do not overflow. The outcome keeps the numbers that the agent
+/// reported.
 fn addable(usage: Usage) -> Usage {
     let Usage { input, output, cached, reasoning } = usage;
     let [input, output, cached, reasoning] =
@@ -331,15 +332,15 @@ fn json(field: &'static str, value: &impl Serialize) -> Result<String, StoreErro
     serde_json::to_string(value).map_err(|error| StoreError::Unstorable { field, source: error.into() })
 }
 
-/// Removes a limit that earlier versions put into every call. The caller did not ask for it, and codex and gemini now refuse the calls
-/// that do: such a job could be neither run nor retried.
+/// Removes the tool timeout that earlier versions put into every call. The caller did not request it, and codex and
+/// gemini now reject calls with one: such a job could be neither run nor retried.
 fn without_former_default(call: CallSpec) -> CallSpec {
     let is_refused = matches!(call.agent, AgentKind::Codex | AgentKind::Gemini);
     let asked_for = |timeout: &Duration| !is_refused || *timeout != FORMER_TOOL_TIMEOUT;
     CallSpec { tool_timeout: call.tool_timeout.filter(asked_for), ..call }
 }
 
-/// The beginning of a prompt in one line.
+/// Returns the start of a prompt, on one line.
 fn head(prompt: &str) -> String {
     prompt.chars().take(HEAD_CHARS).map(|c| if c.is_control() { ' ' } else { c }).collect()
 }

@@ -1,33 +1,34 @@
-//! Which store: the one setting, as a person writes it.
+//! The setting that names a store.
 //!
-//! Refuses credentials in it: it ends up in process lists and logs. They are a value of their own ([`crate::Credentials`]).
+//! Rejects credentials in it, because it appears in process lists and logs. They are passed separately
+//! ([`crate::Credentials`]).
 
 use std::net::IpAddr;
 use std::path::PathBuf;
 use std::str::FromStr;
 
-/// Which store is meant.
+/// Names a store.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Setting {
-    /// `sqlite:` for the default file, `sqlite:/path` for that one.
+    /// `sqlite:` for the default file, `sqlite:/path` for another one.
     Sqlite {
-        /// The file; none for the default one.
+        /// The file; `None` for the default one.
         path: Option<PathBuf>,
     },
-    /// `sqlite::memory:`, which is gone when it is closed. For trying out and for tests.
+    /// `sqlite::memory:`, which is lost when it is closed. For experiments and tests.
     SqliteMemory,
     /// `ws://host:port/namespace/database`, or `wss://…`.
     Surreal {
         /// `ws://host:port`.
         endpoint: String,
-        /// Where the database is.
+        /// The namespace of the database.
         namespace: String,
-        /// Which database.
+        /// The database.
         database: String,
     },
     /// `surrealkv:/path`, `SurrealDB` inside this process.
     SurrealEmbedded {
-        /// The folder.
+        /// The directory.
         path: PathBuf,
     },
 }
@@ -41,45 +42,45 @@ impl Default for Setting {
 /// A setting that names no store.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum SettingError {
-    /// The form is not known.
+    /// The scheme is unknown.
     #[error("`{}` is not a store{}", given.escape_debug(), nearest.map(|known| format!("; did you mean `{known}`?")).unwrap_or_default())]
     UnknownForm {
-        /// What was given.
+        /// The setting.
         given: String,
-        /// What may have been meant.
+        /// The most similar known form.
         nearest: Option<&'static str>,
     },
-    /// The path does not begin at the root.
+    /// The path is relative.
     #[error("the store's path `{}` is not absolute", path.display())]
     RelativePath {
         /// The path.
         path: PathBuf,
     },
-    /// The engine would take what is behind the `?` for something else.
+    /// The engine would parse the part after the `?` as options.
     #[error("the store's path `{}` has a `?` in it", path.display())]
     QuestionMark {
         /// The path.
         path: PathBuf,
     },
-    /// Something is missing behind the host.
+    /// The namespace or the database is missing or invalid.
     #[error("the store at `{endpoint}` lacks its namespace or database")]
     NoDatabase {
-        /// The part that is there.
+        /// The part before them.
         endpoint: String,
     },
-    /// A password stands in it.
+    /// The address contains a user or a password.
     #[error("the store's address holds credentials")]
     CredentialsInside,
-    /// This program was built without that engine.
+    /// This program was built without the engine.
     #[error("this program was built without {engine}")]
     NotBuiltIn {
-        /// Which engine.
+        /// The engine.
         engine: &'static str,
     },
 }
 
 impl SettingError {
-    /// What to do about it.
+    /// Returns a remedy for the user.
     pub fn hint(&self) -> &'static str {
         match self {
             Self::UnknownForm { .. } => {
@@ -100,7 +101,7 @@ impl SettingError {
     }
 }
 
-/// The forms, by what stands before the first colon.
+/// The known forms by scheme.
 const FORMS: [(&str, &str); 4] = [
     ("sqlite", "sqlite:"),
     ("ws", "ws://host:8000/namespace/database"),
@@ -109,7 +110,7 @@ const FORMS: [(&str, &str); 4] = [
 ];
 
 impl Setting {
-    /// Whether all that is stored, and the password, go over a network where others can read along.
+    /// Returns whether records and the password are sent over the network unencrypted.
     pub fn is_in_the_clear(&self) -> bool {
         match self {
             Self::Surreal { endpoint, .. } => {
@@ -145,12 +146,12 @@ impl FromStr for Setting {
 }
 
 fn absolute(path: &str) -> Result<PathBuf, SettingError> {
-    // `sqlite:///path` is how other programs write it.
+    // Other programs write `sqlite:///path`.
     let path = PathBuf::from(path.strip_prefix("//").filter(|rest| rest.starts_with('/')).unwrap_or(path));
     if path.is_absolute() { Ok(path) } else { Err(SettingError::RelativePath { path }) }
 }
 
-/// What is behind a `?` would be options of the engine, among them one that does without the disk.
+/// Rejects a `?`: the engine would parse the rest as options, one of which disables fsync.
 fn folder(path: &str) -> Result<PathBuf, SettingError> {
     let path = absolute(path)?;
     if path.to_string_lossy().contains('?') { Err(SettingError::QuestionMark { path }) } else { Ok(path) }
@@ -177,7 +178,7 @@ fn is_word(text: &str) -> bool {
 
 fn unknown(text: &str) -> SettingError {
     if text.contains('@') {
-        // It may be a password: say nothing of it.
+        // It may be a password: do not repeat it.
         return SettingError::CredentialsInside;
     }
     let scheme = text.split([':', '/']).next().unwrap_or_default().to_lowercase();

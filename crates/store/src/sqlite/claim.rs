@@ -1,4 +1,4 @@
-//! Finds the oldest job that an owner can serve.
+//! Claims the oldest job that an owner can serve.
 
 use std::time::Duration;
 
@@ -10,7 +10,7 @@ use crate::requests::{Capacity, ClaimRequest};
 use crate::sqlite::writer::Ledger;
 use crate::sqlite::{Failed, jobs, rescue};
 
-/// Takes the oldest job of the owner's homes and agents, if there is one.
+/// Claims the oldest job of the owner's homes and agents, if there is one.
 pub fn oldest(
     ledger: &mut Ledger<'_>,
     request: &ClaimRequest,
@@ -28,8 +28,8 @@ pub fn oldest(
     Ok(None)
 }
 
-/// A new job as it is once the owner has it, if that is the one which the owner gets next: it has room for it, and nothing waits.
-/// Otherwise, none: it has to be looked for.
+/// Returns a new job as claimed, if it is the owner's next one: the owner has capacity and nothing is queued. Returns
+/// `None` if the queue must be searched instead.
 pub fn at_once(
     ledger: &mut Ledger<'_>,
     job: &Job,
@@ -52,7 +52,7 @@ pub fn at_once(
     Ok(Some(jobs::given_to(job.clone(), owner, lease, now)?))
 }
 
-/// An owner that asks is alive, and has to look alive before it holds a job. Answers until when it does.
+/// Renews the owner's lease, which must be valid before the owner holds a job. Returns its expiry.
 fn look_alive(
     ledger: &Ledger<'_>,
     owner: &Owner,
@@ -94,7 +94,8 @@ fn held(connection: &Connection, owner: &str, agent: AgentKind) -> Result<i64, F
     Ok(held)
 }
 
-/// One home and one agent at a time: then the index has the oldest in front, however many wait.
+/// Returns the oldest queued job of one home and one agent, which is the first entry in the index, however long the
+/// queue.
 fn first_ready(connection: &Connection, home: &Placement, agent: AgentKind) -> Result<Option<JobId>, Failed> {
     let id: Option<[u8; 16]> = connection
         .prepare_cached(

@@ -1,4 +1,4 @@
-//! What `SQLite`'s error codes mean to a user of the store.
+//! Converts errors of `SQLite` to errors of the store.
 
 use std::io;
 use std::path::Path;
@@ -7,7 +7,7 @@ use rusqlite::{Error, ErrorCode};
 
 use crate::error::StoreError;
 
-/// The name of the store in its errors.
+/// The location of the store, as named in errors.
 #[derive(Debug, Clone)]
 pub struct Place(String);
 
@@ -24,7 +24,7 @@ impl Place {
         self.0.clone()
     }
 
-    /// A failure before the commit: nothing was written.
+    /// Converts an error before the commit: nothing was written.
     pub fn failed(&self, error: Error) -> StoreError {
         let place = self.name();
         match error.sqlite_error_code() {
@@ -42,8 +42,8 @@ impl Place {
         }
     }
 
-    /// A failure of the commit itself. One of the disk can come after the last byte was written: the next to open the file
-    /// may find the transaction whole.
+    /// Converts an error of the commit itself. An I/O error can occur after the last byte was written: the next
+    /// process that opens the file may recover the whole transaction.
     pub fn commit_failed(&self, error: Error) -> StoreError {
         match error.sqlite_error_code() {
             Some(ErrorCode::DatabaseBusy | ErrorCode::DatabaseLocked | ErrorCode::DiskFull) => {
@@ -53,7 +53,7 @@ impl Place {
         }
     }
 
-    /// It was written, and the disk did not confirm that it has it.
+    /// Returns the error for a committed write whose flush failed.
     pub fn not_on_disk(&self, error: &io::Error) -> StoreError {
         StoreError::Unconfirmed { place: self.name(), job: None, source: error.to_string().into() }
     }

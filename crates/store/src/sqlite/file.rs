@@ -1,4 +1,4 @@
-//! The file: made for the user alone, opened, set up, and read from.
+//! Creates, opens and configures the database file, with access for its user only.
 
 use std::fs::{self, DirBuilder, Metadata, OpenOptions};
 use std::io;
@@ -18,21 +18,21 @@ use crate::sqlite::faults::Place;
 use crate::sqlite::log::{Log, LogFile, NoLog};
 use crate::sqlite::{Failed, schema};
 
-/// How long a statement waits for another process to let go of the file.
+/// How long a statement waits for a lock of another process.
 pub const PATIENCE: Duration = Duration::from_secs(10);
 
-/// How many reads go on at once.
+/// The maximum number of concurrent reads.
 const READERS: usize = 4;
 
 const STATEMENTS_KEPT: usize = 64;
 
-/// After how many pages the log is brought into the file at the latest: 16 MB.
+/// The number of pages after which `SQLite` checkpoints the log itself: 16 MB.
 const LONGEST_LOG: u32 = 4_000;
 
-/// The size of the header of a database; a file that is shorter holds none.
+/// The size of the database header; a shorter file is no database.
 pub const HEADER: u64 = 100;
 
-/// Opens the file for writing; makes it and its folders when they are missing, and brings it to our version.
+/// Opens the file for writing. Creates it with its parent directories if it is missing, and migrates it.
 pub fn open(path: &Path) -> Result<Connection, StoreError> {
     let place = Place::file(path);
     let cannot = |source: io::Error| StoreError::CannotOpen { place: place.name(), source: source.into() };
@@ -53,7 +53,7 @@ pub fn in_memory() -> Result<Connection, StoreError> {
     Ok(connection)
 }
 
-/// The log of a file that was opened, and whether it has one.
+/// Opens the write-ahead log of an open database, if it has one. Also returns whether it has.
 pub fn log_of(connection: &Connection, path: &Path) -> Result<(Arc<dyn Log>, bool), StoreError> {
     let place = Place::file(path);
     let mode = connection.pragma_query_value(None, "journal_mode", |row| row.get::<_, String>(0));
@@ -65,7 +65,7 @@ pub fn log_of(connection: &Connection, path: &Path) -> Result<(Arc<dyn Log>, boo
     Ok((Arc::new(log), true))
 }
 
-/// The files of an open database, to be compared with those at their paths.
+/// The identities of the files of an open database, to be compared with the files at their paths.
 #[derive(Debug)]
 pub struct OpenFiles {
     path: PathBuf,
@@ -74,7 +74,7 @@ pub struct OpenFiles {
 }
 
 impl OpenFiles {
-    /// Notes which files have just been opened.
+    /// Records the files that were just opened.
     pub fn note(path: &Path, has_log: bool) -> io::Result<Self> {
         let log = has_log.then(|| fs::metadata(beside(path, "-wal"))).transpose()?;
         Ok(Self { path: path.to_owned(), database: fs::metadata(path)?, log })
@@ -85,7 +85,7 @@ impl OpenFiles {
         StoreLoss { place: Place::file(&self.path).name(), loss }
     }
 
-    /// Compares them with those that are there now.
+    /// Compares the open files with those at their paths.
     pub fn verify(&self) -> Result<(), StoreLoss> {
         let lost = |loss| Err(self.lost(loss));
         let is_same = |one: &Metadata, other: &Metadata| (one.dev(), one.ino()) == (other.dev(), other.ino());
@@ -95,7 +95,7 @@ impl OpenFiles {
             Ok(found) if found.len() < HEADER && self.database.len() >= HEADER => {
                 return lost(Loss::Truncated);
             }
-            // A machine that lacks memory says nothing about the file.
+            // Other errors, such as ENOMEM, prove no loss.
             Ok(_) | Err(_) => {}
         }
         let Some(log) = &self.log else { return Ok(()) };
@@ -107,9 +107,9 @@ impl OpenFiles {
     }
 }
 
-/// Looks whose file it is before anything about it is changed, be it only its mode.
+/// Rejects a database of another program before anything about it is changed, even its mode.
 pub fn refuse_foreign(path: &Path, place: &Place) -> Result<(), StoreError> {
-    // What is missing or empty becomes ours; what cannot be looked at is told by the opening itself.
+    // A missing or empty file will be ours; an inaccessible one fails when it is opened.
     if fs::metadata(path).map_or(0, |found| found.len()) == 0 {
         return Ok(());
     }
@@ -121,7 +121,7 @@ pub fn refuse_foreign(path: &Path, place: &Place) -> Result<(), StoreError> {
     Err(StoreError::Foreign { place: place.name() })
 }
 
-/// Opens the file for reading, and changes nothing beside it.
+/// Opens the file read-only and creates no files beside it.
 pub fn open_as_it_lies(path: &Path) -> rusqlite::Result<Connection> {
     let flags =
         OpenFlags::SQLITE_OPEN_READ_ONLY | OpenFlags::SQLITE_OPEN_NO_MUTEX | OpenFlags::SQLITE_OPEN_URI;
@@ -130,8 +130,8 @@ pub fn open_as_it_lies(path: &Path) -> rusqlite::Result<Connection> {
     Ok(connection)
 }
 
-/// The file as an address. Without a log beside it, it is read as something that nobody changes: even a reader would make the
-/// log's files otherwise.
+/// Returns a URI for a read-only open. Without a log the file is opened as immutable: otherwise even a reader would
+/// create the `-wal` and `-shm` files.
 fn as_it_lies(path: &Path) -> String {
     let mut address = "file:".to_owned();
     for byte in path.as_os_str().as_bytes() {
@@ -145,7 +145,7 @@ fn as_it_lies(path: &Path) -> String {
     address
 }
 
-/// Returns whether the file has a write-ahead log with something in it.
+/// Returns whether the database has a write-ahead log that is not empty.
 pub fn has_log(path: &Path) -> bool {
     fs::metadata(beside(path, "-wal")).is_ok_and(|log| log.len() > 0)
 }
@@ -154,14 +154,15 @@ fn hex(digit: u8) -> char {
     char::from_digit(digit.into(), 16).unwrap_or('0')
 }
 
-/// Returns the path of the file that belongs to a database and has this ending.
+/// Returns the path of a companion file of the database, such as `-wal`.
 pub fn beside(path: &Path, ending: &str) -> PathBuf {
     let mut name = path.as_os_str().to_owned();
     name.push(ending);
     name.into()
 }
 
-/// `SQLite` gives a new `-wal` and `-shm` the mode of the file; those that a crash left behind keep theirs.
+/// Creates the file with mode 0600 and its directories with 0700. `SQLite` gives new `-wal` and `-shm` files the mode
+/// of the database; those that a crash left behind are restricted here.
 fn make_private(path: &Path) -> io::Result<()> {
     if let Some(folder) = path.parent() {
         DirBuilder::new().recursive(true).mode(0o700).create(folder)?;
@@ -188,29 +189,29 @@ fn shut_out_others(path: &Path) -> io::Result<()> {
 fn set_up(connection: &Connection) -> rusqlite::Result<()> {
     connection.busy_timeout(PATIENCE)?;
     keep_statements(connection)?;
-    // Some file systems, and a database in memory, have no log to write ahead to: there, SQLite itself syncs within its commit.
+    // Some file systems and databases in memory have no WAL: there, SQLite must fsync within its commit.
     let mode =
         connection.pragma_update_and_check(None, "journal_mode", "wal", |row| row.get::<_, String>(0))?;
     let synchronous = if mode == "wal" { "normal" } else { "full" };
-    // A log is synced by the writer, after the commit.
+    // The writer flushes the log after the commit.
     connection.pragma_update(None, "synchronous", synchronous)?;
-    // A checkpoint costs syncs of its own. They are made when nobody waits, or when this much has gathered.
+    // A checkpoint has its own fsyncs. The writer runs one when idle; this is the upper bound.
     connection.pragma_update(None, "wal_autocheckpoint", LONGEST_LOG)?;
-    // A long reader can make the log grow; afterwards it shrinks to this again.
+    // A long read can make the log grow; the next checkpoint truncates it to this size.
     connection.pragma_update(None, "journal_size_limit", 64 << 20)?;
     connection.pragma_update(None, "temp_store", "memory")?;
     Ok(())
 }
 
-/// Statements are prepared once. Without the guarantee that a plan does not depend on the values, `SQLite` would prepare one again
-/// whenever its values change, which is every time.
+/// Enables the statement cache. Without QPSG, which makes plans independent of the bound values, `SQLite` would
+/// prepare a statement again whenever its values change.
 fn keep_statements(connection: &Connection) -> rusqlite::Result<()> {
     connection.set_prepared_statement_cache_capacity(STATEMENTS_KEPT);
     connection.set_db_config(DbConfig::SQLITE_DBCONFIG_ENABLE_QPSG, true)?;
     Ok(())
 }
 
-/// Connections that only read, opened when they are first needed.
+/// A pool of read-only connections, opened on demand.
 #[derive(Debug)]
 pub struct Readers {
     path: PathBuf,
@@ -234,7 +235,7 @@ impl Readers {
             let place = Place::file(&own.path);
             let connection = own.connection().map_err(|error| place.failed(error))?;
             let answer = at_one_moment(&connection, read);
-            // One that could not leave its transaction would show others the past.
+            // A connection with an open transaction would return stale data to later reads.
             if connection.is_autocommit() {
                 own.idle.lock().unwrap_or_else(PoisonError::into_inner).push(connection);
             }
@@ -258,7 +259,7 @@ impl Readers {
     }
 }
 
-/// All that is read is of one moment, however many statements it takes.
+/// Runs a read in a transaction, so that all its statements see the same snapshot.
 fn at_one_moment<T>(
     connection: &Connection,
     read: impl FnOnce(&Connection) -> Result<T, Failed>,
@@ -266,7 +267,7 @@ fn at_one_moment<T>(
     connection.prepare_cached("BEGIN DEFERRED")?.execute([])?;
     let answer = read(connection);
     let ended = connection.prepare_cached("ROLLBACK").and_then(|mut end| end.execute([]));
-    // After some errors SQLite has already ended it.
+    // After some errors SQLite has already rolled back.
     if answer.is_ok() {
         ended?;
     }

@@ -1,4 +1,4 @@
-//! Keeps a job and its steps.
+//! Writes jobs and their steps.
 
 use model::{Claim, Job, JobId, Lease, Owner, Progress, SessionId, StateName, Timestamp, Transition, Usage};
 use rusqlite::{Connection, named_params, params};
@@ -9,12 +9,12 @@ use crate::row::{EndRow, ExchangeRow, JobRow, LineRow, Standing};
 use crate::sqlite::writer::Ledger;
 use crate::sqlite::{Failed, reads};
 
-/// A number as `SQLite` has it. One that does not fit is as large as can be.
+/// Converts a number for `SQLite`. Saturates at the maximum.
 pub fn int(number: u64) -> i64 {
     i64::try_from(number).unwrap_or(i64::MAX)
 }
 
-/// Inserts the job, unless one has its key (or its id): that one is answered.
+/// Inserts a job. Returns the earlier job if one has the same key.
 pub fn insert(connection: &Connection, row: &JobRow) -> Result<Option<JobRow>, Failed> {
     let JobRow { line, revision, idempotency_key, fire_and_forget, expose_stream, prompt, call, .. } = row;
     let LineRow { standing, .. } = line;
@@ -59,13 +59,13 @@ pub fn insert(connection: &Connection, row: &JobRow) -> Result<Option<JobRow>, F
     Ok(Some(earlier.ok_or_else(|| taken_id(row))?))
 }
 
-/// Two random ids that are the same: nobody will see it.
+/// Two random ids collided, which practically never happens.
 fn taken_id(row: &JobRow) -> StoreError {
     let record = JobId::from_uuid(row.line.id).to_string();
     StoreError::Unreadable { record, field: "id", source: "another job has it".into() }
 }
 
-/// Takes the job one step on, if there is such a step.
+/// Applies a step to a job, if its state allows the step.
 pub fn take_step(
     ledger: &mut Ledger<'_>,
     job: JobId,
@@ -85,7 +85,7 @@ pub fn take_step(
     Ok(Taken { before, after })
 }
 
-/// What a step changes in a record.
+/// The columns that a step changes.
 pub struct Moved {
     standing: Standing,
     started_at: Option<u64>,
@@ -95,7 +95,7 @@ pub struct Moved {
 }
 
 impl Moved {
-    /// Returns where a restored job stands.
+    /// Returns the columns of a restored job.
     pub fn restored(row: &JobRow) -> Self {
         let LineRow { standing, started_at, completed_at, duration_ms, .. } = &row.line;
         Self {
@@ -109,9 +109,9 @@ impl Moved {
 
     fn to(after: &Progress, started_at: Option<u64>, revision: u64, now: Timestamp) -> Self {
         let state = after.state.name();
-        // The time of the first claim.
+        // Set by the first claim.
         let started_at = started_at.or((state == StateName::Running).then(|| now.as_millis()));
-        // A clock that was set back lets nothing end before it began.
+        // After the clock was set back, a job must not end before its start.
         let completed_at = state.ended().map(|_| now.as_millis().max(started_at.unwrap_or_default()));
         let duration_ms = completed_at.zip(started_at).map(|(end, start)| end.saturating_sub(start));
         Self {
@@ -148,8 +148,7 @@ pub fn keep_step(connection: &Connection, job: JobId, moved: &Moved) -> Result<(
     Ok(())
 }
 
-/// Gives the job to the owner, and answers it as it is then. It is read once, before it is written: one that makes no sense is
-/// not given to anybody.
+/// Claims a job for an owner and returns it. Reads the job before the write: an unreadable job is never claimed.
 pub fn claim(
     ledger: &mut Ledger<'_>,
     job: JobId,
@@ -171,7 +170,7 @@ pub fn claim(
     Ok(Some(given))
 }
 
-/// The job as it is once the owner has it.
+/// Returns the job as claimed by an owner.
 pub fn given_to(job: Job, owner: &Owner, lease: Timestamp, now: Timestamp) -> Result<Job, StoreError> {
     let step = Transition::Claim { owner: owner.clone() };
     let after = job.progress.apply(&step, now);
@@ -184,7 +183,7 @@ pub fn given_to(job: Job, owner: &Owner, lease: Timestamp, now: Timestamp) -> Re
     })
 }
 
-/// A step and what its end brings along, in one: the record, which may be long, is written once.
+/// Writes the final step and its result in one statement: the row may be long and is rewritten once.
 fn keep_end(
     connection: &Connection,
     job: JobId,
@@ -268,7 +267,7 @@ pub fn keep_exchange(
     Ok(())
 }
 
-/// Remembers the conversation with the job, and as the last of its task.
+/// Stores the session of a job, also as the last session of its task.
 pub fn note_session(
     ledger: &mut Ledger<'_>,
     claim: &Claim,
@@ -278,7 +277,7 @@ pub fn note_session(
     let job = claim.job;
     let head = reads::head(ledger.connection, job)?;
     let progress = head.standing.progress(job)?;
-    // Whoever may interrupt or finish it may also say this.
+    // A claim that permits finishing the job also permits this.
     let probe = Transition::Finish { claim: claim.clone(), how: model::TerminalState::Completed };
     progress.apply(&probe, now).map_err(|refusal| StoreError::Refused { job, refusal })?;
     ledger
@@ -307,7 +306,7 @@ pub fn keep_last_session(
     Ok(())
 }
 
-/// Queues a job again that was claimed and never begun. Its attempt's number is used up, none of its requeues is.
+/// Releases a claim whose run was never started. Consumes the attempt number but no requeue.
 pub fn put_back(ledger: &mut Ledger<'_>, claim: &Claim, now: Timestamp) -> Result<(), Failed> {
     let job = claim.job;
     let paused = take_step(ledger, job, &Transition::Pause { claim: claim.clone(), until: now }, None, now)?;
@@ -323,11 +322,11 @@ pub fn put_back(ledger: &mut Ledger<'_>, claim: &Claim, now: Timestamp) -> Resul
     Ok(())
 }
 
-/// Wakes the jobs whose pause is over.
+/// Queues the jobs whose pause has ended.
 pub fn wake_due(ledger: &mut Ledger<'_>, now: Timestamp) -> Result<(), Failed> {
     let due: Vec<[u8; 16]> = ledger
         .connection
-        // By the time: by the state, every claim would read all that wait for a quota.
+        // Uses the index on the time: with the one on the state, every claim would read all paused jobs.
         .prepare_cached(
             "SELECT id FROM agent_jobs INDEXED BY jobs_paused WHERE state = 'paused' AND paused_until <= ?1",
         )?
@@ -343,7 +342,7 @@ pub fn wake_due(ledger: &mut Ledger<'_>, now: Timestamp) -> Result<(), Failed> {
     Ok(())
 }
 
-/// Ends a job as failed whose record cannot be read, so that it does not stand in the way of the others.
+/// Fails a job with an unreadable record, so that it does not block the others.
 pub fn give_up(ledger: &mut Ledger<'_>, job: JobId, now: Timestamp) -> Result<(), Failed> {
     let revision: i64 = ledger
         .connection

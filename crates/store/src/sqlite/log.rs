@@ -1,9 +1,9 @@
-//! The log beside the file: brought to the disk, and grown in steps.
+//! The write-ahead log: flushed by the writer and grown in large steps.
 //!
-//! A file system that keeps a journal has to write there that a file has grown, which costs more than the bytes themselves; one that
-//! is overwritten costs nothing of the kind. `SQLite` begins its log anew after each checkpoint and overwrites it then, but until it
-//! has been filled once, every transaction makes it longer. So it is made longer by a good piece at a time. What is added are zeros,
-//! which no transaction begins with: whoever recovers the log stops there.
+//! A journaling file system must record each growth of a file, which costs more than the written bytes; overwriting
+//! costs nothing extra. `SQLite` restarts its log after each checkpoint and then overwrites it, but until the log was
+//! filled once, every transaction extends it. The log is therefore extended by a large block of zeros at a time. No
+//! frame starts with zeros, so that recovery stops there.
 
 use std::fs::{File, OpenOptions};
 use std::io;
@@ -12,23 +12,23 @@ use std::path::Path;
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::atomic::{AtomicBool, AtomicU64};
 
-/// How much it grows at a time: the transactions of about ten calls.
+/// The size of a block: the transactions of about ten calls.
 const STEP: usize = 1 << 20;
 
-/// The log that `SQLite` writes ahead to, as far as it is not its own affair.
+/// The operations on the write-ahead log that `SQLite` does not do itself.
 pub trait Log: Send + Sync {
-    /// Makes room for what will be written to it. Asked within a transaction, so that nobody writes to it meanwhile.
+    /// Preallocates space. Called within a transaction, so that no other process writes to the log.
     fn make_room(&self) {}
-    /// Brings what was written to it to the disk.
+    /// Flushes the log with fsync.
     fn sync(&self) -> io::Result<()>;
 }
 
-/// The log of a file.
+/// The write-ahead log of a database file.
 #[derive(Debug)]
 pub struct LogFile {
-    /// The same for as long as the database is open. Nobody locks it, so another handle on it breaks no lock.
+    /// The same file while the database is open. It carries no locks, so that closing this descriptor releases none.
     file: File,
-    /// How long it was when it was synced last.
+    /// The length at the last fsync.
     length: AtomicU64,
     has_grown: AtomicBool,
 }
@@ -42,7 +42,7 @@ impl LogFile {
     fn grow(&self) -> io::Result<()> {
         let end = self.file.metadata()?.len();
         self.file.write_all_at(&vec![0; STEP], end)?;
-        // That it has grown by this is no reason to make it grow.
+        // This growth must not trigger another one.
         self.length.fetch_max(end + STEP as u64, Relaxed);
         Ok(())
     }
@@ -51,7 +51,7 @@ impl LogFile {
 impl Log for LogFile {
     fn make_room(&self) {
         if self.has_grown.swap(false, Relaxed) {
-            // A disk that has no room for zeros may have some for the transaction, which says so by itself.
+            // Without space for zeros there may still be enough for the transaction, which reports ENOSPC itself.
             let _ = self.grow();
         }
     }
@@ -66,7 +66,7 @@ impl Log for LogFile {
     }
 }
 
-/// Where there is no log, there is nothing to bring to the disk.
+/// The log of a database without one: there is nothing to flush.
 #[derive(Debug)]
 pub struct NoLog;
 

@@ -1,7 +1,8 @@
-//! The embedded engine: `SQLite` in one file, for one owner.
+//! The embedded engine: `SQLite` in one file, owned by one process.
 //!
-//! One connection writes: for a caller that is alone, or from one thread ([`writer`]), which puts what is waiting into one
-//! transaction and waits for the disk. Reads have connections of their own and never wait for a write (WAL).
+//! One connection writes: on the caller's thread if no other write is pending, else on the writer thread, which
+//! commits all queued writes in one transaction and flushes the log ([`writer`]). Reads have their own connections
+//! and never wait for a write (WAL).
 
 mod claim;
 mod faults;
@@ -41,17 +42,17 @@ use log::{Log, NoLog};
 pub use offline::{DatabaseFile, RejectedJob, RestoredJob};
 use writer::{Afterwards, Durability, Ledger, Writer};
 
-/// How many changes a slow watcher may be behind before it misses some.
+/// The number of changes that a slow watcher can lag behind before it misses some.
 const CHANGES_KEPT: usize = 4_096;
 
 /// A store in a `SQLite` file.
 #[derive(Debug)]
 pub struct Sqlite {
-    // Dropped before the writer, so that the last connection, which tidies up the file, is one that may write.
+    // Dropped before the writer, so that the last connection, which checkpoints the file, is one that may write.
     readers: Option<Arc<Readers>>,
     writer: Writer,
     changes: broadcast::Sender<Change>,
-    /// None for a database in memory.
+    /// `None` for a database in memory.
     files: Option<OpenFiles>,
 }
 
@@ -74,7 +75,7 @@ impl Sqlite {
         Ok(Self { files: Some(files), ..store })
     }
 
-    /// A database in memory has one connection, so reads go through the writer.
+    /// Opens a database in memory. It has one connection, so reads go through the writer.
     pub async fn in_memory() -> Result<Self, StoreError> {
         let opened = tokio::task::spawn_blocking(file::in_memory);
         let connection = opened.await.map_err(|_| StoreError::Closed)??;
@@ -108,8 +109,8 @@ impl Sqlite {
     }
 }
 
-/// A claimed job on its way to who asked. Should nobody be there any more, it is put back: its owner lives and does not know
-/// of it, so no lease would ever run out.
+/// A claimed job before its delivery to the caller. If the caller is gone, the claim is released: its owner is alive
+/// and does not know the job, so its lease would never expire.
 struct Undelivered {
     job: Option<Box<Job>>,
     afterwards: Afterwards,
@@ -135,7 +136,7 @@ impl Drop for Undelivered {
     }
 }
 
-/// What went wrong within a statement: `SQLite` itself, or what the store has to say.
+/// An error within a query: of `SQLite`, or of the store itself.
 #[derive(Debug)]
 pub enum Failed {
     Sqlite(rusqlite::Error),
@@ -143,7 +144,7 @@ pub enum Failed {
 }
 
 impl Failed {
-    /// Whether it is about the one record that was read, and the others are sound.
+    /// Returns whether only the record that was read is at fault, and the others are intact.
     fn is_of_record(&self) -> bool {
         match self {
             Self::Store(error) => matches!(error, StoreError::Unreadable { .. }),
@@ -175,7 +176,7 @@ impl Engine for Sqlite {
         let (id, now) = (job.id, job.created_at);
         let (afterwards, placed) = (self.writer.afterwards()?, job.clone());
         let run = move |ledger: &mut Ledger<'_>| {
-            // What is wrong with another job is no reason not to keep this one.
+            // An error in another job must not prevent the submit of this one.
             let despite_others = |claimed| match claimed {
                 Err(Failed::Store(_)) => Ok(None),
                 claimed => claimed,
@@ -214,13 +215,13 @@ impl Engine for Sqlite {
         let afterwards = self.writer.afterwards()?;
         let run = move |ledger: &mut Ledger<'_>| claim::oldest(ledger, &request, now);
         let wrap = move |job: Option<Job>, _| job.map(|job| Undelivered::new(job, afterwards, now));
-        // What a power cut takes with it is no loss: the run ends with the power, too, and the job is queued again.
+        // A power failure may undo a claim: the run is lost with the power, too, and the job is requeued.
         let taken = self.writer.write_then(Durability::Relaxed, run, wrap).await?;
         Ok(taken.and_then(Undelivered::deliver))
     }
 
     async fn renew(&self, owner: Owner, expires_at: Timestamp) -> Result<Vec<Held>, StoreError> {
-        // A heartbeat that a power cut takes with it is no loss: the owner is gone, too.
+        // A power failure may undo a heartbeat: its owner is gone then, too.
         self.writer
             .write(Durability::Relaxed, move |ledger: &mut Ledger<'_>| {
                 rescue::heartbeat(ledger.connection, &owner, expires_at)?;
@@ -230,7 +231,7 @@ impl Engine for Sqlite {
     }
 
     async fn release(&self, owner: Owner) -> Result<(), StoreError> {
-        // The close that follows brings it to the disk with all that is in the log.
+        // The close that follows flushes it with the rest of the log.
         let run = move |ledger: &mut Ledger<'_>| rescue::release(ledger.connection, &owner);
         self.writer.write(Durability::Relaxed, run).await
     }
@@ -331,14 +332,14 @@ impl Engine for Sqlite {
     async fn sweep(&self, retention: Retention, now: Timestamp) -> Result<Vec<JobId>, SweepError> {
         let mut removed = Vec::new();
         loop {
-            // Also told by the side: an answer that is lost with the commit would lose them.
+            // Also sent through a channel: without the reply of the commit, the ids would be lost.
             let (tell, chosen) = oneshot::channel();
-            // In parts, so that nobody waits long for the writer.
+            // In batches, so that other writes do not wait for long.
             let part = self
                 .writer
                 .write(Durability::Full, move |ledger: &mut Ledger<'_>| {
                     let part = sweep::part(ledger.connection, retention, now)?;
-                    // Nobody listens when the sweep itself was dropped.
+                    // The receiver is gone if the sweep was dropped.
                     let _ = tell.send(part.clone());
                     Ok(part)
                 })
@@ -374,7 +375,7 @@ impl Engine for Sqlite {
     }
 }
 
-/// Names the job in an error that leaves it open whether it was written.
+/// Adds the job to an error about an unconfirmed write.
 fn naming(error: StoreError, id: JobId) -> StoreError {
     match error {
         StoreError::Unconfirmed { place, source, .. } => {

@@ -1,6 +1,6 @@
-//! The database file while no daemon has it open: finds losses, and restores the jobs of a lost file.
+//! Access to the database file while no daemon has it open: detects losses and restores lost jobs.
 //!
-//! Restores in one transaction: a restore that is killed leaves the file as it was.
+//! A restore is one transaction: if it is killed, the file is unchanged.
 
 use std::collections::HashMap;
 use std::fs::{self, File};
@@ -21,21 +21,21 @@ use crate::sqlite::jobs::{self, Moved, int};
 use crate::sqlite::{Failed, file, reads, rescue, schema};
 use crate::store::Opening;
 
-/// Where the header of a database says whether it has a write-ahead log, and how it says so.
+/// The offset of the version fields in the database header, and their values in a database with a write-ahead log.
 const READ_VERSION: (u64, [u8; 2]) = (18, [2, 2]);
 
-/// The file of the embedded store, which no daemon has open.
+/// The file of the embedded store while no daemon has it open.
 #[derive(Debug, Clone)]
 pub struct DatabaseFile {
     path: PathBuf,
 }
 
-/// A job as its directory holds it.
+/// A job as stored in its directory.
 #[derive(Debug, Clone, PartialEq)]
 pub struct RestoredJob {
     /// The job.
     pub job: Job,
-    /// Whether its session is one that `continue_latest` may resume.
+    /// Is true if `continue_latest` may resume its session.
     pub has_answer: bool,
 }
 
@@ -44,14 +44,14 @@ pub struct RestoredJob {
 pub struct RejectedJob {
     /// The job.
     pub job: JobId,
-    /// Its state in its directory.
+    /// Its state according to its directory.
     pub state: StateName,
-    /// Why.
+    /// The reason.
     pub reason: String,
 }
 
 impl DatabaseFile {
-    /// Returns the file that an opening names; none for a store that is not a file of its own.
+    /// Returns the file that the options name, or `None` if the store is not a single file.
     pub fn named_by(opening: &Opening) -> Option<Self> {
         match &opening.setting {
             Setting::Sqlite { path } => {
@@ -61,16 +61,16 @@ impl DatabaseFile {
         }
     }
 
-    /// The path of the file.
+    /// Returns the path of the file.
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// Returns what the file has lost since `owner`, the last one, opened it.
+    /// Returns the loss of the file since `owner`, its last owner, opened it.
     ///
-    /// The heartbeat of that owner has to be there; and the write-ahead log, unless the owner closed the file, which empties the log
-    /// and removes it. Another program that opens and closes the file removes the log, too, without a loss: whoever is told of
-    /// a lost log checks what is missing.
+    /// The heartbeat of that owner must be in the file. So must the write-ahead log, unless the owner closed the
+    /// file, which checkpoints and removes the log. Another program that opens and closes the file also removes the
+    /// log, without a loss: after [`Loss::LogLost`] the caller checks for missing jobs.
     pub fn find_loss(&self, owner: &Owner) -> Result<Option<StoreLoss>, StoreError> {
         let lost = |loss| Ok(Some(StoreLoss { place: self.place().name(), loss }));
         match fs::metadata(&self.path) {
@@ -91,7 +91,7 @@ impl DatabaseFile {
         }
     }
 
-    /// Returns the revision of every job in the file; nothing when there is no file.
+    /// Returns the revision of every job in the file; empty if there is no file.
     pub fn revisions(&self) -> Result<HashMap<JobId, u64>, StoreError> {
         if !self.has_header() {
             return Ok(HashMap::new());
@@ -110,7 +110,7 @@ impl DatabaseFile {
         })
     }
 
-    /// Reads all of the file and checks that it is sound. One that is missing is not.
+    /// Checks the integrity of the whole file. A missing file is an error.
     pub fn check(&self) -> Result<(), StoreError> {
         if !self.has_header() {
             let source = "there is no database in it".into();
@@ -120,7 +120,7 @@ impl DatabaseFile {
         self.read(reads::check)
     }
 
-    /// Moves the file and its log to a name that is free, and returns it; none when there is nothing to move.
+    /// Renames the file and its log to an unused name and returns it, or `None` if there is no file.
     pub fn set_aside(&self) -> io::Result<Option<PathBuf>> {
         let parts = ["-wal", "-shm", ""];
         let is_there = |part: &&str| fs::symlink_metadata(file::beside(&self.path, part)).is_ok();
@@ -135,15 +135,15 @@ impl DatabaseFile {
                 break aside;
             }
         };
-        // The log goes first: beside a new file, SQLite would take it for that file's own.
+        // The log first: SQLite would apply it to a new file of the same name.
         for part in parts.iter().copied().filter(|part| is_there(part)) {
             fs::rename(file::beside(&self.path, part), file::beside(&aside, part))?;
         }
         Ok(Some(aside))
     }
 
-    /// Adds the jobs that the file lacks and replaces those of which it has an older revision. Makes the file when it is missing.
-    /// Returns the jobs that contradict others, such as one that a copied directory holds; they are left out.
+    /// Adds missing jobs and replaces jobs with an older revision. Creates the file if it is missing. Skips and
+    /// returns jobs that conflict with others, such as the one in a copied directory.
     pub fn restore(&self, jobs: impl Iterator<Item = RestoredJob>) -> Result<Vec<RejectedJob>, StoreError> {
         let place = self.place();
         let mut connection = file::open(&self.path)?;
@@ -153,7 +153,7 @@ impl DatabaseFile {
             connection.transaction_with_behavior(TransactionBehavior::Immediate).map_err(failed)?;
         let mut rejected = Vec::new();
         for job in jobs {
-            // Rolled back when it is dropped.
+            // Rolled back on drop.
             let savepoint = transaction.savepoint().map_err(failed)?;
             match restore(&savepoint, &job) {
                 Ok(()) => savepoint.commit().map_err(failed)?,
@@ -182,7 +182,7 @@ impl DatabaseFile {
         })
     }
 
-    /// Whether the file is one and long enough for a database.
+    /// Returns whether the file exists and is long enough for a database.
     fn has_header(&self) -> bool {
         fs::metadata(&self.path).is_ok_and(|found| found.is_file() && found.len() >= file::HEADER)
     }
@@ -203,7 +203,7 @@ impl DatabaseFile {
     }
 }
 
-/// Writes a job; one that is there in the same or a newer revision is left alone.
+/// Writes a job, unless the file has the same or a newer revision.
 fn restore(connection: &Connection, restored: &RestoredJob) -> Result<(), Failed> {
     let RestoredJob { job, has_answer } = restored;
     let id = job.id.as_uuid();
@@ -219,7 +219,7 @@ fn restore(connection: &Connection, restored: &RestoredJob) -> Result<(), Failed
         connection.prepare_cached(older)?.execute([id.as_bytes()])?;
     }
     if reads::row_of_key(connection, &row.line.home, row.idempotency_key.as_deref())?.is_some() {
-        // A later call took the key when the database was lost.
+        // Another call used the key after the loss.
         row.idempotency_key = None;
     }
     jobs::insert(connection, &row)?;
@@ -261,7 +261,8 @@ fn restore(connection: &Connection, restored: &RestoredJob) -> Result<(), Failed
     Ok(())
 }
 
-/// Returns whether no later job of the task has a session: directories are read in the order of their ids, not of their ends.
+/// Returns whether no later job of the task has a session: directories are read in the order of their ids, not of
+/// their end times.
 fn is_newest(connection: &Connection, job: &Job, ended_at: Timestamp) -> bool {
     let order = &job.order;
     let last = reads::last_session(connection, order.call.agent, &order.task, &order.home);

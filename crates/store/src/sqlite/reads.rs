@@ -1,6 +1,6 @@
-//! What is read: jobs, lists, sums.
+//! Queries for jobs, lists and statistics.
 //!
-//! A statement is put together only of the fixed pieces that stand here; what a caller gives is always a parameter.
+//! Statements are built from constant fragments only; values are always bound as parameters.
 
 use std::cmp::Reverse;
 
@@ -27,16 +27,16 @@ const REST: &str =
     "revision, exchange, idempotency_key, fire_and_forget, expose_stream, call, prompt, outcome,
     metadata, worker.expires_at";
 
-/// How many ids a prefix that names several is answered with.
+/// The maximum number of ids returned for an ambiguous prefix.
 const FOUND: i64 = 10;
 
-/// A whole job by its id.
+/// Returns a job by its id.
 pub fn job(connection: &Connection, id: JobId) -> Result<Option<Job>, Failed> {
     let row = one_row(connection, "id = ?1", [id.as_uuid().as_bytes()])?;
     Ok(row.map(JobRow::job).transpose()?)
 }
 
-/// A whole job by its home and its idempotency key.
+/// Returns a job by its home and its idempotency key.
 pub fn row_of_key(connection: &Connection, home: &str, key: Option<&str>) -> Result<Option<JobRow>, Failed> {
     match key {
         Some(key) => one_row(connection, "home = ?1 AND idempotency_key = ?2", [home, key]),
@@ -56,7 +56,7 @@ fn one_row(
     Ok(connection.prepare_cached(&statement)?.query_row(values, whole).optional()?)
 }
 
-/// The job or jobs whose ids begin like this.
+/// Finds the jobs with an id prefix.
 pub fn find(connection: &Connection, prefix: JobIdPrefix) -> Result<Found, Failed> {
     let (first, last) = prefix.range();
     let ids: Vec<[u8; 16]> = connection
@@ -71,11 +71,11 @@ pub fn find(connection: &Connection, prefix: JobIdPrefix) -> Result<Found, Faile
     }
 }
 
-/// A part of the list, the newest first.
+/// Returns a page of a list, newest first.
 pub fn list(connection: &Connection, filter: &JobFilter, page: PageRequest) -> Result<Page, Failed> {
     let rows = page.rows();
     let mut lines = Vec::new();
-    // One state at a time: then an index has the newest in front, and what is not shown is not read.
+    // One query per state: an index returns the newest rows first, and no other row is read.
     for filter in one_state_each(filter) {
         lines.extend(newest(connection, &filter, page.before, i64::from(rows) + 1)?);
     }
@@ -112,7 +112,7 @@ fn newest(
     Ok(lines)
 }
 
-/// How many jobs fit.
+/// Counts the jobs that match a filter.
 pub fn count(connection: &Connection, filter: &JobFilter) -> Result<u64, Failed> {
     let conditions = Conditions::of(filter);
     let statement = format!("SELECT count(*) FROM agent_jobs AS job{}", conditions.clause());
@@ -122,7 +122,7 @@ pub fn count(connection: &Connection, filter: &JobFilter) -> Result<u64, Failed>
     Ok(count)
 }
 
-/// A filter as fixed pieces of SQL, and the values for their places.
+/// A filter as constant SQL fragments and their parameters.
 #[derive(Default)]
 struct Conditions {
     pieces: Vec<&'static str>,
@@ -137,7 +137,7 @@ impl Conditions {
         match states.as_slice() {
             [] => {}
             [state] => conditions.and("state = ?", [text(state.as_str())]),
-            // All names, so that the statement is the same for every number of them.
+            // A parameter for every state, so that the statement is the same for any number of them.
             several => {
                 let named = StateName::ALL
                     .map(|state| if several.contains(&state) { text(state.as_str()) } else { Value::Null });
@@ -176,7 +176,7 @@ impl Conditions {
     }
 }
 
-/// Words in which nothing stands for something else.
+/// Escapes the wildcards of LIKE.
 fn as_it_is(words: &str) -> String {
     words.replace('\\', r"\\").replace('%', r"\%").replace('_', r"\_")
 }
@@ -185,7 +185,7 @@ fn blob(id: JobId) -> Value {
     Value::Blob(id.as_uuid().as_bytes().to_vec())
 }
 
-/// What was said in a job; the last, should there be several.
+/// Returns the exchange of a job; the last one if there are several.
 pub fn exchange(connection: &Connection, job: JobId) -> Result<Option<Exchange>, Failed> {
     let found = connection
         .prepare_cached(
@@ -204,7 +204,7 @@ pub fn exchange(connection: &Connection, job: JobId) -> Result<Option<Exchange>,
     Ok(found)
 }
 
-/// The last conversation of a task.
+/// Returns the last session of a task.
 pub fn last_session(
     connection: &Connection,
     agent: AgentKind,
@@ -226,7 +226,7 @@ pub fn last_session(
     Ok(Some(LastSession { session, cwd, job, at: Timestamp::from_millis(at) }))
 }
 
-/// What the jobs of a range came to.
+/// Returns the statistics of a range.
 pub fn stats(connection: &Connection, range: StatsRange) -> Result<Stats, Failed> {
     let filter = JobFilter { since: range.since, until: range.until, ..JobFilter::default() };
     let conditions = Conditions::of(&filter);
@@ -238,7 +238,7 @@ pub fn stats(connection: &Connection, range: StatsRange) -> Result<Stats, Failed
             Ok((row.get(0)?, Columns { row, next: 1 }.unsigned()?))
         })?
         .collect::<Result<_, _>>()?;
-    // Records that make no sense are in no sum, and spoil none.
+    // Unreadable records are excluded from the sums.
     let nobody = Reader(JobId::first_of(Timestamp::default()));
     let states = counts
         .into_iter()
@@ -251,8 +251,8 @@ fn ended(connection: &Connection, filter: &JobFilter) -> Result<Vec<StatsRow>, F
     let mut conditions = Conditions::of(filter);
     conditions.and("completed_at IS NOT NULL", []);
     conditions.values.insert(0, Value::Integer(int(DAY_MS)));
-    // `sum` fails when it runs over; `total` is a floating number, and the cast stops at the largest whole one. Figures that cannot
-    // be true are in no sum: earlier versions stored them.
+    // `sum` fails on overflow; `total` is a float, and the cast saturates. Implausible values, which earlier versions
+    // stored, are excluded.
     let tokens = |column: &str| {
         format!("CAST(total(CASE WHEN {column} <= {MAX_TOKENS} THEN {column} END) AS INTEGER)")
     };
@@ -279,7 +279,7 @@ fn ended(connection: &Connection, filter: &JobFilter) -> Result<Vec<StatsRow>, F
 }
 
 fn ended_row(row: &Row<'_>) -> Result<StatsRow, Failed> {
-    // A sum has no record of its own; the day names it well enough.
+    // A sum has no record; its day identifies it in errors.
     let mut columns = Columns { row, next: 0 };
     let day = Timestamp::from_millis(columns.unsigned()?.saturating_mul(DAY_MS));
     let reader = Reader(JobId::first_of(day));
@@ -300,7 +300,7 @@ fn ended_row(row: &Row<'_>) -> Result<StatsRow, Failed> {
     })
 }
 
-/// Reads every page and index of the file.
+/// Checks every page and index of the file.
 pub fn check(connection: &Connection) -> Result<(), Failed> {
     let mut statement = connection.prepare("PRAGMA integrity_check")?;
     let found: Vec<String> = statement.query_map([], |row| row.get(0))?.collect::<Result<_, _>>()?;
@@ -311,7 +311,7 @@ pub fn check(connection: &Connection) -> Result<(), Failed> {
     Err(StoreError::Damaged { place, source: found.join("; ").into() }.into())
 }
 
-/// Reads the columns of a row from left to right, in the order of the constants above: by name, each would be searched for.
+/// Reads the columns of a row in the order of the constants above. Access by name would search for each.
 struct Columns<'a> {
     row: &'a Row<'a>,
     next: usize,
@@ -328,7 +328,7 @@ impl Columns<'_> {
     }
 
     fn maybe_unsigned(&mut self) -> rusqlite::Result<Option<u64>> {
-        // Nothing that is counted here is below zero.
+        // No counter is negative.
         Ok(self.take::<Option<i64>>()?.map(|number| u64::try_from(number).unwrap_or(0)))
     }
 
@@ -342,7 +342,7 @@ impl Columns<'_> {
         Ok(input.map(|input| Usage { input, output, cached, reasoning }))
     }
 
-    /// The columns of a [`Standing`], in its order.
+    /// Reads the columns of a [`ProgressRow`], in its order.
     fn standing(&mut self) -> rusqlite::Result<Standing> {
         Ok(Standing {
             state: self.take()?,
@@ -355,7 +355,7 @@ impl Columns<'_> {
         })
     }
 
-    /// [`LINE`].
+    /// Reads [`SUMMARY_COLUMNS`].
     fn line(&mut self) -> rusqlite::Result<LineRow> {
         Ok(LineRow {
             id: Uuid::from_bytes(self.take()?),
@@ -380,13 +380,13 @@ impl Columns<'_> {
     }
 }
 
-/// A line, or the id of one that makes no sense.
+/// Reads a summary, or only its id if the rest is unreadable.
 fn line_or_id(row: &Row<'_>) -> rusqlite::Result<Result<LineRow, JobId>> {
     let id = Uuid::from_bytes(row.get(0)?);
     Ok(Columns { row, next: 0 }.line().map_err(|_| JobId::from_uuid(id)))
 }
 
-/// [`LINE`] and [`REST`].
+/// Reads [`SUMMARY_COLUMNS`] and [`DETAIL_COLUMNS`].
 fn whole(row: &Row<'_>) -> rusqlite::Result<JobRow> {
     let mut columns = Columns { row, next: 0 };
     Ok(JobRow {
@@ -404,7 +404,7 @@ fn whole(row: &Row<'_>) -> rusqlite::Result<JobRow> {
     })
 }
 
-/// Where a job stands, and what a step needs besides.
+/// The columns of a job that a step needs.
 pub struct Head {
     pub standing: Standing,
     pub started_at: Option<u64>,

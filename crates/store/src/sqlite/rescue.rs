@@ -1,4 +1,4 @@
-//! Who is alive, and what is taken from those who are not.
+//! Leases, and the rescue of jobs from owners without one.
 
 use model::{Attempt, Claim, Job, JobId, Owner, Timestamp, Transition};
 use rusqlite::{Connection, OptionalExtension, params};
@@ -10,7 +10,7 @@ use crate::sqlite::jobs::int;
 use crate::sqlite::writer::Ledger;
 use crate::sqlite::{Failed, jobs, reads};
 
-/// The owner is alive until then. One row for all that it holds.
+/// Renews the lease of an owner: one row for all its claims.
 pub fn heartbeat(connection: &Connection, owner: &Owner, expires_at: Timestamp) -> Result<(), Failed> {
     connection
         .prepare_cached(
@@ -21,7 +21,7 @@ pub fn heartbeat(connection: &Connection, owner: &Owner, expires_at: Timestamp) 
     Ok(())
 }
 
-/// The owners whose leases end later than that, and whose names begin like this.
+/// Returns the owners whose leases expire after a time and whose names start with a prefix.
 pub fn owners(connection: &Connection, prefix: &str, after: Timestamp) -> Result<Vec<Owner>, Failed> {
     let mut statement = connection.prepare_cached("SELECT owner FROM agent_workers WHERE expires_at > ?1")?;
     let names = statement.query_map([int(after.as_millis())], |row| row.get::<_, String>(0))?;
@@ -32,7 +32,7 @@ pub fn owners(connection: &Connection, prefix: &str, after: Timestamp) -> Result
 /// The lease of an owner that has closed the store.
 pub const RELEASED: i64 = 0;
 
-/// Notes that the owner has closed the store: its last write.
+/// Records that the owner has closed the store. This is its last write.
 pub fn release(connection: &Connection, owner: &Owner) -> Result<(), Failed> {
     connection
         .prepare_cached("UPDATE agent_workers SET expires_at = ?2 WHERE owner = ?1")?
@@ -40,19 +40,19 @@ pub fn release(connection: &Connection, owner: &Owner) -> Result<(), Failed> {
     Ok(())
 }
 
-/// Returns the end of an owner's lease; none when its row is not there.
+/// Returns the expiry of an owner's lease, or `None` if it has no row.
 pub fn lease_of(connection: &Connection, owner: &Owner) -> Result<Option<i64>, Failed> {
     let mut statement = connection.prepare_cached("SELECT expires_at FROM agent_workers WHERE owner = ?1")?;
     Ok(statement.query_row([owner.as_str()], |row| row.get(0)).optional()?)
 }
 
-/// Returns whether the row of an owner is there.
+/// Returns whether an owner has a row.
 pub fn has_heartbeat(connection: &Connection, owner: &Owner) -> Result<bool, Failed> {
     let mut statement = connection.prepare_cached("SELECT 1 FROM agent_workers WHERE owner = ?1")?;
     Ok(statement.exists([owner.as_str()])?)
 }
 
-/// All that the owner holds.
+/// Returns the claims of an owner.
 pub fn held_by(connection: &Connection, owner: &Owner) -> Result<Vec<Held>, Failed> {
     let mut statement = connection.prepare_cached(
         "SELECT id, attempt, state, cancel_requested_at IS NOT NULL FROM agent_jobs
@@ -64,7 +64,7 @@ pub fn held_by(connection: &Connection, owner: &Owner) -> Result<Vec<Held>, Fail
     let mut held = Vec::new();
     for row in rows {
         let (id, attempt, state, cancel_requested): (_, i64, _, _) = row?;
-        // A record that makes no sense must not end the heartbeat of all the others.
+        // An unreadable record must not fail the heartbeat of the others.
         let Ok(attempt) = u32::try_from(attempt) else { continue };
         let job = JobId::from_uuid(Uuid::from_bytes(id));
         let claim = Claim { job, attempt: Attempt::new(attempt), owner: owner.clone() };
@@ -73,7 +73,7 @@ pub fn held_by(connection: &Connection, owner: &Owner) -> Result<Vec<Held>, Fail
     Ok(held)
 }
 
-/// Takes over what owners hold that are dead, or silent for longer than their leases.
+/// Takes over the jobs of owners that are dead or have an expired lease.
 pub fn take_over(
     ledger: &mut Ledger<'_>,
     request: &RescueRequest,
@@ -104,7 +104,7 @@ fn take(
     reads::job(ledger.connection, job)
 }
 
-/// The jobs that are held by somebody who has no lease (any more), or is among the dead.
+/// Returns the jobs whose owners are dead or have no valid lease.
 fn abandoned(
     connection: &Connection,
     now: Timestamp,

@@ -1,18 +1,18 @@
-//! The tables, and how a file of an earlier version becomes one of ours.
+//! The tables, and the migrations from earlier versions.
 //!
-//! A step, once released, is never changed: files out there were made by it. What is new comes as a further step.
+//! A released migration never changes: existing files were created by it. Changes are further migrations.
 
 use rusqlite::{Connection, TransactionBehavior};
 
 use crate::error::StoreError;
 use crate::sqlite::faults::Place;
 
-/// Tells our files from those of other programs ("SWBD").
+/// Identifies our files ("SWBD").
 const APPLICATION: i64 = 0x5357_4244;
 
-/// What leads from each version to the next; a new file begins at 0.
+/// The migrations from each version to the next; a new file has version 0.
 const STEPS: [&str; 3] = [
-    // 1: jobs, what was said in them, the last conversations, and who is alive.
+    // 1: jobs, exchanges, last sessions, and owners with their leases.
     "CREATE TABLE agent_jobs (
         id BLOB NOT NULL PRIMARY KEY,
         revision INTEGER NOT NULL,
@@ -78,25 +78,25 @@ const STEPS: [&str; 3] = [
         owner TEXT NOT NULL PRIMARY KEY,
         expires_at INTEGER NOT NULL
     ) STRICT, WITHOUT ROWID;",
-    // 2: what else is kept with an end, the children of a job, and the ends in the order of time.
+    // 2: metadata of an outcome, child jobs, and finished jobs by end time.
     "ALTER TABLE agent_jobs ADD COLUMN metadata TEXT;
     CREATE INDEX jobs_by_parent ON agent_jobs (parent, id) WHERE parent IS NOT NULL;
     CREATE INDEX jobs_by_end ON agent_jobs (completed_at) WHERE completed_at IS NOT NULL;",
-    // 3: a key names one job of its home, and a conversation goes with the job that had it.
+    // 3: an idempotency key is unique within its home, and a session is removed with its job.
     "DROP INDEX jobs_by_key;
     CREATE UNIQUE INDEX jobs_by_key ON agent_jobs (home, idempotency_key) WHERE idempotency_key IS NOT NULL;
     CREATE INDEX sessions_by_job ON tool_sessions (job);
     DELETE FROM tool_sessions WHERE job NOT IN (SELECT id FROM agent_jobs);",
 ];
 
-/// Takes the steps that the file lacks. Refuses a file that is newer than this program, and one that is not ours.
+/// Applies the missing migrations. Rejects a file that is newer than this program or belongs to another one.
 pub fn bring_up_to_date(connection: &mut Connection, place: &Place) -> Result<(), StoreError> {
     let failed = |error| place.failed(error);
     let known = STEPS.len();
     if version(connection).map_err(failed)? == Some(known) && is_ours(connection).map_err(failed)? {
         return Ok(());
     }
-    // Two processes may come here at once: the second waits, and finds nothing left to do.
+    // Two processes may get here concurrently: the second waits for the lock and finds nothing to do.
     let transaction = connection.transaction_with_behavior(TransactionBehavior::Immediate).map_err(failed)?;
     if !is_ours(&transaction).map_err(failed)? {
         return Err(StoreError::Foreign { place: place.name() });
@@ -131,7 +131,7 @@ pub fn has_tables(connection: &Connection) -> rusqlite::Result<bool> {
     Ok(number(connection)? > 0)
 }
 
-/// Ours, or empty.
+/// Returns whether the file is ours or empty.
 pub fn is_ours(connection: &Connection) -> rusqlite::Result<bool> {
     let application: i64 = connection.pragma_query_value(None, "application_id", |row| row.get(0))?;
     if application == APPLICATION {

@@ -1,4 +1,4 @@
-//! Removes ended jobs that are kept no longer.
+//! Removes finished jobs past their retention.
 
 use model::{JobId, Timestamp};
 use rusqlite::{Connection, OptionalExtension};
@@ -8,13 +8,13 @@ use crate::requests::Retention;
 use crate::sqlite::Failed;
 use crate::sqlite::jobs::int;
 
-/// How many go in one transaction.
+/// The maximum number of jobs per transaction.
 const PART: i64 = 500;
 
-/// Owners that were last heard of this long ago and hold nothing are forgotten.
+/// Owners whose leases expired this long ago are removed if they hold nothing.
 const FORGET_OWNERS_MS: u64 = 24 * 60 * 60 * 1000;
 
-/// Removes some, the oldest first, and answers which. Nothing is left to remove when it answers none.
+/// Removes the oldest jobs past their retention and returns their ids; empty if there are none.
 pub fn part(connection: &Connection, retention: Retention, now: Timestamp) -> Result<Vec<JobId>, Failed> {
     let mut ids = match retention.max_age {
         Some(age) => too_old(connection, now.minus(age))?,
@@ -27,7 +27,7 @@ pub fn part(connection: &Connection, retention: Retention, now: Timestamp) -> Re
     }
     for id in &ids {
         connection.prepare_cached("DELETE FROM agent_exchanges WHERE job = ?1")?.execute([id])?;
-        // The last conversation of a task goes with the job that had it.
+        // The last session of a task is removed with its job.
         connection.prepare_cached("DELETE FROM tool_sessions WHERE job = ?1")?.execute([id])?;
         connection.prepare_cached("DELETE FROM agent_jobs WHERE id = ?1")?.execute([id])?;
     }
@@ -36,7 +36,7 @@ pub fn part(connection: &Connection, retention: Retention, now: Timestamp) -> Re
 }
 
 fn too_old(connection: &Connection, cutoff: Timestamp) -> Result<Vec<[u8; 16]>, Failed> {
-    // By its end alone: its id may be of a clock that was ahead.
+    // Only by its end time: its id may come from a clock that was ahead.
     let mut statement = connection.prepare_cached(
         "SELECT id FROM agent_jobs WHERE completed_at <= ?1 ORDER BY completed_at LIMIT ?2",
     )?;
@@ -45,7 +45,8 @@ fn too_old(connection: &Connection, cutoff: Timestamp) -> Result<Vec<[u8; 16]>, 
     Ok(ids)
 }
 
-/// The oldest by their ends: an id may be of a clock that was ahead, or of a job that took long.
+/// Returns the oldest jobs beyond the limit, by end time: an id may come from a clock that was ahead, or from a long
+/// job.
 fn too_many(connection: &Connection, count: u64) -> Result<Vec<[u8; 16]>, Failed> {
     let newest_to_go: Option<(i64, [u8; 16])> = connection
         .prepare_cached(

@@ -1,4 +1,4 @@
-//! What of the engine only shows from within: what waits for the disk, and for whom.
+//! Tests of the engine's internals: flushes, group commit and lost files.
 
 use std::path::Path;
 use std::sync::Mutex;
@@ -12,10 +12,10 @@ use super::*;
 
 const NOW: Timestamp = Timestamp::MAX;
 
-/// What tells that a sync waits, and what it waits for.
+/// Signals that a flush has started, and blocks it until the other end replies.
 type Hold = (Sender<()>, Receiver<()>);
 
-/// A disk that counts how often a log is brought to it, and refuses as long as it is to.
+/// A log that counts its flushes and can be made to fail or block.
 #[derive(Clone)]
 struct Disk {
     synced: Arc<AtomicUsize>,
@@ -37,7 +37,7 @@ impl Disk {
         Sqlite::start(file::open(path)?, Arc::new(self.clone()), Place::file(path), readers)
     }
 
-    /// A store with one job, whose log cannot be left while somebody reads.
+    /// Creates a store with one job whose log cannot be truncated because of a reader.
     async fn file_that_somebody_reads(
         &self,
         path: &Path,
@@ -49,14 +49,14 @@ impl Disk {
         Ok((store, reader))
     }
 
-    /// Keeps the next sync waiting until it is told to go on; tells when it waits.
+    /// Blocks the next flush. Returns a sender that resumes it and a receiver that reports its start.
     fn hold(&self) -> (Sender<()>, Receiver<()>) {
         let ((go_on, told), (begun, beginning)) = (channel(), channel());
         *self.held.lock().unwrap() = Some((begun, told));
         (go_on, beginning)
     }
 
-    /// How many syncs there were since it was asked last.
+    /// Returns the number of flushes since the last call.
     fn synced(&self) -> usize {
         self.synced.swap(0, Relaxed)
     }
@@ -109,7 +109,7 @@ async fn a_log_that_the_disk_did_not_take_is_left() -> Result<(), Box<dyn std::e
     let log = || std::fs::metadata(folder.path().join("jobs.db-wal")).map(|log| log.len());
     assert!(log()? > 0);
     disk.refuses.store(true, Relaxed);
-    // The file itself takes it, and that is as good.
+    // The checkpoint into the file succeeds, which is equally durable.
     store.submit(job(2), None).await?.flushed().await?;
     assert_eq!(log()?, 0);
     Ok(())
@@ -125,7 +125,7 @@ async fn what_the_disk_does_not_confirm_is_not_answered_as_kept() -> Result<(), 
     assert!(matches!(&doubt, StoreError::Unconfirmed { job: Some(id), .. } if *id == job(2).id), "{doubt}");
     let refused = store.step(job(1).id, Transition::Cancel, None, NOW).await.err().ok_or("it was written")?;
     assert!(matches!(refused, StoreError::Locked { .. }), "{refused}");
-    // Nothing is written after what may be missing, until the file has all of it.
+    // No write follows a suspect part of the log until the file has all of it.
     disk.refuses.store(false, Relaxed);
     assert!(store.submit(job(3), None).await.is_err());
     reader.execute_batch("ROLLBACK")?;
@@ -134,7 +134,7 @@ async fn what_the_disk_does_not_confirm_is_not_answered_as_kept() -> Result<(), 
     Ok(())
 }
 
-/// Keeps the writer busy until it is told to go on; all that comes meanwhile goes into one batch.
+/// Blocks the writer thread until it is resumed; all writes in between form one batch.
 async fn occupied(store: &Arc<Sqlite>) -> (Sender<()>, tokio::task::JoinSet<()>) {
     let (go_on, told) = channel();
     let (begun, beginning) = oneshot::channel();
@@ -155,7 +155,7 @@ async fn what_was_written_behind_something_doubtful_is_doubtful_too() -> Result<
 {
     let (folder, disk) = (tempfile::tempdir()?, Disk::new());
     let (store, reader) = disk.file_that_somebody_reads(&folder.path().join("jobs.db")).await?;
-    // Two are written before the thread comes to the first, whose sync fails; that of the second would succeed.
+    // Two commits precede the flush of the first, which fails; the flush of the second would succeed.
     let (go_on, busy) = disk.hold();
     let first = store.submit(job(2), None).await?;
     busy.recv()?;
@@ -182,7 +182,7 @@ async fn the_log_grows_in_steps_and_what_is_added_is_nothing() -> Result<(), Box
         lengths.insert(log()?);
     }
     assert!((2..8).contains(&lengths.len()), "{lengths:?}");
-    // As a crash leaves it: whoever opens the copy has to recover the log, with the zeros at its end.
+    // Simulates a crash: opening the copy recovers the log, with the zeros at its end.
     let copy = folder.path().join("copy.db");
     std::fs::copy(&path, &copy)?;
     std::fs::copy(folder.path().join("jobs.db-wal"), folder.path().join("copy.db-wal"))?;
@@ -208,7 +208,7 @@ async fn those_who_wait_together_share_one_sync() -> Result<(), Box<dyn std::err
         (store.writer.write(Durability::Full, nothing), store.writer.write(Durability::Full, nothing));
     let third = store.writer.write_soon(nothing);
     let releasing = async { go_on.send(()).map_err(|_| StoreError::Closed) };
-    // Each is handed over when it is first asked: all wait when the writer goes on.
+    // Each write is queued when it is first polled: all are pending when the writer resumes.
     let (first, second, third, released) = tokio::join!(first, second, third, releasing);
     released?;
     busy.join_all().await;
@@ -239,7 +239,7 @@ async fn more_than_can_wait_is_kept_waiting_outside() -> Result<(), Box<dyn std:
     for answer in waiting.join_all().await {
         answer?;
     }
-    // Its room is given back a moment after its answer. The one that kept the writer busy is done, too.
+    // A permit is released just after the reply. The write that blocked the writer is done, too.
     while store.writer.room() < room + 1 {
         tokio::task::yield_now().await;
     }
@@ -247,7 +247,7 @@ async fn more_than_can_wait_is_kept_waiting_outside() -> Result<(), Box<dyn std:
     Ok(())
 }
 
-/// Opens a store in a file, writes a heartbeat, and returns the loss that is found after a change to the file.
+/// Opens a store in a file, writes a heartbeat, changes the file, and returns the detected loss.
 async fn loss_after(harm: impl FnOnce(&Path)) -> Result<Result<(), StoreError>, Box<dyn std::error::Error>> {
     let folder = tempfile::tempdir()?;
     let path = folder.path().join("switchboard.db");

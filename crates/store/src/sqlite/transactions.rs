@@ -1,6 +1,6 @@
-//! The transactions of the one connection that writes.
+//! The transactions of the writing connection.
 //!
-//! Each piece of work in a transaction has a savepoint of its own, so that one that fails takes nothing with it.
+//! Each write in a batch has its own savepoint, so that a failed write does not undo the others.
 
 use std::fmt;
 use std::sync::Arc;
@@ -15,17 +15,17 @@ use crate::sqlite::file::PATIENCE;
 use crate::sqlite::log::Log;
 use crate::sqlite::writer::Work;
 
-/// How long those who read from a log that is to be left are waited for. Whoever is refused over it tries again.
+/// How long to wait for readers of a suspect log. A write that fails because of them can be retried.
 const READERS_ARE_DONE: Duration = Duration::from_millis(200);
 
 pub struct Transactions {
     connection: Connection,
     log: Arc<dyn Log>,
     place: Place,
-    /// Whether a sync has failed. The kernel then takes for written what the disk may not have, and a later sync that succeeds
-    /// says nothing about it.
+    /// Is true after a failed fsync of the log. The kernel then marks the pages as clean, so that a later fsync can
+    /// succeed although the data never reached the disk.
     log_in_doubt: bool,
-    /// How many transactions are in the log since it was last brought into the file.
+    /// The number of transactions in the log since the last checkpoint.
     in_log: u32,
 }
 
@@ -44,7 +44,8 @@ impl Transactions {
         self.in_log
     }
 
-    /// Writes a batch in one transaction. Leaves those whose answer is due; when nothing was written, all have theirs.
+    /// Commits a batch in one transaction. If nothing was committed, all writes get an error and the batch is empty
+    /// afterwards.
     pub fn carry_out(&mut self, batch: &mut Vec<Box<dyn Work>>) {
         match self.write_all(batch) {
             Ok(()) => self.in_log = self.in_log.saturating_add(1),
@@ -55,13 +56,13 @@ impl Transactions {
         }
     }
 
-    /// Writes one piece of work without waiting for anybody. Answers it when its answer is due, or untouched when it cannot be done
-    /// like this.
+    /// Commits one write without waiting for other processes. Returns the write for its reply, `None` if it already
+    /// got an error, or the untouched write as `Err` if it could not start.
     pub fn carry_out_at_once(
         &mut self,
         mut work: Box<dyn Work>,
     ) -> Result<Option<Box<dyn Work>>, Box<dyn Work>> {
-        // Another process may have the file: whoever does not want to wait for it must not.
+        // Another process may hold the lock: fail immediately instead of waiting for `BUSY_TIMEOUT`.
         let begun = !self.log_in_doubt
             && self.connection.busy_timeout(Duration::ZERO).and_then(|()| self.begin()).is_ok();
         let patient = self.connection.busy_timeout(PATIENCE);
@@ -82,25 +83,26 @@ impl Transactions {
         }
     }
 
-    /// Brings into the file what can be brought there now.
+    /// Checkpoints the log as far as readers permit.
     pub fn tidy(&mut self) {
         self.in_log = 0;
-        // What somebody still reads stays in the log, and is brought there later.
+        // Pages in use by readers stay in the log until a later checkpoint.
         let _ = self.connection.query_row("PRAGMA wal_checkpoint(PASSIVE)", [], |_| Ok(()));
     }
 
-    /// The log could not be synced.
+    /// Marks the log as suspect after a failed fsync.
     pub fn doubt_the_log(&mut self) {
         self.log_in_doubt = true;
     }
 
-    /// Brings all that the log holds into the file itself, which is then synced, and begins the log anew: what comes after a part
-    /// that may be missing on the disk would be lost with it.
+    /// Checkpoints a suspect log into the database file, which is then synced, and truncates the log. Recovery stops
+    /// at the first damaged frame, so that writes after a missing part of the log would be lost with it.
     pub fn leave_the_log(&mut self) -> rusqlite::Result<()> {
         if !self.log_in_doubt {
             return Ok(());
         }
-        // Twice: an error of the disk is told once to everybody who has the file open, and SQLite's own handle has not heard it yet.
+        // Twice: the kernel reports a write error once per open descriptor, and the descriptor of SQLite has not
+        // reported it yet.
         self.empty_the_log().or_else(|_| self.empty_the_log())?;
         (self.log_in_doubt, self.in_log) = (false, 0);
         Ok(())
@@ -136,7 +138,7 @@ impl Transactions {
         self.execute("COMMIT").map_err(Halt::AtCommit)
     }
 
-    /// With nobody else in the transaction, it is the savepoint. One of its own would cost a copy of every page.
+    /// Runs a single write without a savepoint, which would cost a copy of every page.
     fn write_alone(&self, work: &mut dyn Work) -> Result<(), Halt> {
         match work.run(&self.connection) {
             Ok(()) => self.execute("COMMIT").map_err(Halt::AtCommit),
@@ -149,7 +151,7 @@ impl Transactions {
         self.execute("SAVEPOINT work")?;
         match work.run(&self.connection) {
             Ok(()) => {}
-            // A full disk makes SQLite take back the whole transaction, and all who share it have to know.
+            // After ENOSPC, SQLite rolls back the whole transaction, and every write in it has failed.
             Err(Some(error)) if self.connection.is_autocommit() => return Err(error),
             Err(_) => self.execute("ROLLBACK TO work")?,
         }
@@ -158,7 +160,7 @@ impl Transactions {
 
     fn take_back(&self) {
         if !self.connection.is_autocommit() {
-            // When even this fails, the next BEGIN says so.
+            // If this fails, the next BEGIN returns an error.
             let _ = self.execute("ROLLBACK");
         }
     }
@@ -168,14 +170,14 @@ impl Transactions {
     }
 }
 
-/// What kept a whole batch from being written.
+/// The error of a batch that was not committed.
 enum Halt {
     Before(rusqlite::Error),
     AtCommit(rusqlite::Error),
 }
 
 impl Halt {
-    /// For each of the callers who shared the transaction.
+    /// Returns the error for each caller whose write was in the batch.
     fn told(&self, place: &Place) -> StoreError {
         match self {
             Self::Before(error) => place.failed(again(error)),
@@ -184,7 +186,7 @@ impl Halt {
     }
 }
 
-/// The same error once more.
+/// Returns a copy of an error, as far as it can be copied.
 pub fn again(error: &rusqlite::Error) -> rusqlite::Error {
     match error {
         rusqlite::Error::SqliteFailure(code, message) => {

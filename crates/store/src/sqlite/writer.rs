@@ -1,14 +1,14 @@
-//! Who writes, and when they are answered.
+//! The single writer thread and group commit.
 //!
-//! One thread waits for the disk. Callers hand their work over to it and wait; what has gathered while the disk was busy goes into
-//! one transaction, so that many share one sync. Nobody gets an answer before the commit, and nobody who wants to wait for the disk
-//! before the disk has it.
+//! Callers queue their writes and wait for a reply. The thread commits all queued writes in one transaction, so that
+//! they share one fsync. No caller gets a reply before the commit; a caller that asks for a durable write gets it
+//! after the flush.
 //!
-//! `SQLite` itself would sync within its commit, while everybody waits. Here it writes its log, and the log is synced after
-//! that, so that there is a moment in which a caller can get ready. (The syncs of a checkpoint, and of a log that begins anew, stay
-//! where `SQLite` makes them.) A caller that uses this moment makes the transaction itself
-//! when nobody else is there, and leaves only the sync to the thread: to wake another thread up and to be woken up by it takes as
-//! long as the transaction.
+//! With `synchronous=full`, `SQLite` would fsync within the commit while every caller waits. Here `SQLite` only
+//! writes its log, and the writer thread flushes the log afterwards, so that a caller can do other work in between.
+//! (`SQLite` still does the fsyncs of a checkpoint and of a restarted log.) A caller with a deferred flush commits on
+//! its own thread if no other write is pending and leaves only the flush to the writer thread: two thread switches
+//! take as long as the transaction.
 
 use std::sync::mpsc::{Receiver, RecvTimeoutError, SendError, Sender, channel};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError, Weak};
@@ -28,56 +28,57 @@ use crate::sqlite::log::Log;
 use crate::sqlite::transactions::{Transactions, again};
 use crate::watch::Change;
 
-/// How much goes into one transaction. More would make the first of them wait for too long.
+/// The maximum number of writes in one transaction. A larger batch would delay the reply to its first write.
 const MOST_AT_ONCE: usize = 256;
 
-/// How much may wait. Whoever comes then waits outside, before anything is handed over.
+/// The maximum number of queued writes. Further callers wait for a permit before they queue anything.
 const MOST_WAITING: usize = 1_024;
 
-/// What has to be true when the caller has its answer.
+/// The state of a write at the time of its reply.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Durability {
-    /// It survives the end of this process, but a power cut may take it back.
+    /// Committed: it survives a crash of this process, but not a power failure.
     Relaxed,
-    /// The same, and it is on its way to the disk.
+    /// Committed, with a flush in progress.
     Soon,
-    /// It is on the disk.
+    /// Flushed to disk.
     Full,
 }
 
-/// After how long without work the log is brought into the file, and of how many transactions it has to be for that. It costs
-/// syncs of its own, which nobody waits for then.
+/// The idle time after which a log with enough transactions is checkpointed. A checkpoint has its own fsyncs, which
+/// delay no caller at that time.
 const AT_REST: Duration = Duration::from_secs(1);
 const WORTH_TIDYING: u32 = 32;
-/// After how many it is done at the latest.
+/// The number of transactions after which the log is checkpointed even when busy.
 const TIDIED_AFTER: u32 = 300;
 
-/// What a piece of work writes to.
+/// The transaction of a write, and the changes to publish after it.
 pub struct Ledger<'a> {
     pub connection: &'a Connection,
     pub(super) changes: Vec<Change>,
 }
 
 impl Ledger<'_> {
-    /// To be told to the watchers once it is written.
+    /// Queues a change notification, to be published after the commit.
     pub fn changed(&mut self, job: JobId, state: StateName, revision: u64) {
         self.changes.push(Change { job, state, revision, home: None });
     }
 }
 
-/// How long the drop of a store keeps a worker of a runtime. A file that nobody else has is closed long before.
+/// How long dropping a store may block a worker thread of a runtime. A file that no other process uses closes much
+/// faster.
 const LONGEST_CLOSE: Duration = Duration::from_secs(1);
 
-/// A handle on the thread. Dropping it lets the thread finish what it was given, and waits for that; within a runtime not for
-/// long.
+/// A handle to the writer thread. Dropping it makes the thread finish its queue and waits for its exit; inside a
+/// runtime, only for a limited time.
 #[derive(Debug)]
 pub struct Writer {
     work: Option<Sender<Message>>,
-    /// The thread's: the last connection is closed there, which may take long.
+    /// Owned by the thread, which closes the last connection: that may take long.
     transactions: Weak<Mutex<Transactions>>,
     room: Arc<Semaphore>,
     thread: Option<JoinHandle<()>>,
-    /// Closed when the thread has ended.
+    /// Disconnected when the thread has exited.
     ended: Mutex<Receiver<()>>,
     place: Place,
 }
@@ -106,7 +107,7 @@ impl Writer {
         Ok(Self { work: Some(sender), transactions, room, thread: Some(thread), ended, place })
     }
 
-    /// How many more may wait.
+    /// Returns the number of free permits.
     #[cfg(test)]
     pub fn room(&self) -> usize {
         self.room.available_permits()
@@ -116,9 +117,9 @@ impl Writer {
         self.work.clone().map(Afterwards).ok_or(StoreError::Closed)
     }
 
-    /// Has the work done in a transaction, and answers after the commit.
+    /// Runs a write in a transaction and returns its result.
     ///
-    /// Work that was handed over is done even when the caller goes away.
+    /// A queued write runs even if the caller is dropped.
     pub async fn write<T, F>(&self, durability: Durability, run: F) -> Result<T, StoreError>
     where
         T: Send + 'static,
@@ -127,7 +128,7 @@ impl Writer {
         self.write_then(durability, run, |value, _| value).await
     }
 
-    /// Has the work done in a transaction, and answers after the commit, while it is on its way to the disk.
+    /// Runs a write in a transaction and returns after the commit, with a ticket for the flush in progress.
     pub async fn write_soon<T, F>(&self, run: F) -> Result<Committed<T>, StoreError>
     where
         T: Send + 'static,
@@ -136,7 +137,7 @@ impl Writer {
         self.write_then(Durability::Soon, run, |value, flush| Committed { value, flush }).await
     }
 
-    /// Like [`Self::write`]; `wrap` makes the answer of what was committed, and is not called before.
+    /// Runs a write like [`Self::write`]. `wrap` converts the result; it is only called after the commit.
     pub async fn write_then<T, R, F, W>(
         &self,
         durability: Durability,
@@ -157,7 +158,7 @@ impl Writer {
         let order = Box::new(order);
         let is_for_now = durability == Durability::Soon;
         let left = if is_for_now { self.at_once(order) } else { Some(Message::Work(order)) };
-        // What was written already and is not brought to the disk any more is told by its `FlushTicket`.
+        // A failed send of a flush request is reported by the `FlushTicket`: the write itself is committed.
         if let Some(Err(SendError(Message::Work(_)))) = left.map(|left| work.send(left)) {
             return Err(StoreError::Closed);
         }
@@ -170,8 +171,8 @@ impl Writer {
 }
 
 impl Writer {
-    /// Does the work here and now when nobody else writes or waits. Answers what is left for the thread to do: the sync, all of it,
-    /// or nothing.
+    /// Commits a write on the calling thread if no other write is pending. Returns the rest of the work for the
+    /// writer thread: the flush, the whole write, or nothing.
     fn at_once(&self, work: Box<dyn Work>) -> Option<Message> {
         let alone = self.room.available_permits() + 1 == MOST_WAITING;
         let Some(transactions) = self.transactions.upgrade() else { return Some(Message::Work(work)) };
@@ -194,15 +195,15 @@ impl Writer {
     }
 }
 
-/// What the thread is to do.
+/// A request to the writer thread.
 enum Message {
-    /// All of it.
+    /// Commit and flush this write.
     Work(Box<dyn Work>),
-    /// To bring to the disk what was written, and to tell of it then.
+    /// Flush committed writes, then publish their changes.
     Sync(FlushNotifier, Vec<Change>),
 }
 
-/// A way to hand over work for which nobody waits.
+/// Queues writes without waiting for their results.
 pub struct Afterwards(Sender<Message>);
 
 impl Afterwards {
@@ -212,8 +213,8 @@ impl Afterwards {
     {
         let (reply, _) = oneshot::channel();
         let (durability, run, changes) = (Durability::Full, Some(run), Vec::new());
-        // A writer that is gone has closed the store; what is held is rescued when it is opened again.
-        // It takes no room, since it cannot wait for any.
+        // If the thread has exited, the store is closed, and the claim is rescued after the next start. Needs no
+        // permit: this is called from `Drop`, which cannot wait for one.
         let order = Order { durability, run, result: None, changes, wrap: |(), _| (), reply, _room: None };
         let _ = self.0.send(Message::Work(Box::new(order)));
     }
@@ -223,24 +224,24 @@ impl Drop for Writer {
     fn drop(&mut self) {
         drop(self.work.take());
         let Some(thread) = self.thread.take() else { return };
-        // A worker of a runtime has other things to do than to wait for a file that another process has locked.
+        // A worker thread of a runtime must not wait for a file that another process has locked.
         let ended = self.ended.get_mut().unwrap_or_else(PoisonError::into_inner);
         if Handle::try_current().is_ok()
             && ended.recv_timeout(LONGEST_CLOSE) == Err(RecvTimeoutError::Timeout)
         {
             return;
         }
-        // A writer that panicked has already left its callers without an answer.
+        // If the thread panicked, its callers already have an error.
         let _ = thread.join();
     }
 }
 
-/// A piece of work, whatever its answer.
+/// A queued write, independent of the type of its result.
 pub trait Work: Send {
     fn durability(&self) -> Durability;
-    /// Does it; answers what `SQLite` said when it could not be done.
+    /// Runs the write. Returns the error of `SQLite`, if that is why it failed.
     fn run(&mut self, connection: &Connection) -> Result<(), Option<rusqlite::Error>>;
-    /// What it has changed, to be told once.
+    /// Removes and returns the changes to publish.
     fn changes(&mut self) -> Vec<Change>;
     fn settle(self: Box<Self>, place: &Place, flush: FlushTicket);
     fn refuse(self: Box<Self>, error: StoreError);
@@ -253,7 +254,7 @@ struct Order<T, R, F, W> {
     changes: Vec<Change>,
     wrap: W,
     reply: oneshot::Sender<Result<R, StoreError>>,
-    /// Its place among those that wait, which the next gets when this one has its answer.
+    /// Released with the reply.
     _room: Option<OwnedSemaphorePermit>,
 }
 
@@ -285,7 +286,7 @@ where
         std::mem::take(&mut self.changes)
     }
 
-    /// A caller that has gone away no longer needs its answer.
+    /// The caller may be gone; its reply is dropped then.
     fn settle(self: Box<Self>, place: &Place, flush: FlushTicket) {
         let answer = match self.result {
             Some(Ok(value)) => Ok((self.wrap)(value, flush)),
@@ -301,7 +302,7 @@ where
     }
 }
 
-/// The thread's side.
+/// The state of the writer thread.
 struct WriterThread {
     transactions: Arc<Mutex<Transactions>>,
     log: Arc<dyn Log>,
@@ -309,7 +310,7 @@ struct WriterThread {
     changes: broadcast::Sender<Change>,
 }
 
-/// What waits for the disk.
+/// Requests that share one commit and one flush.
 #[derive(Default)]
 struct Batch {
     work: Vec<Box<dyn Work>>,
@@ -342,7 +343,8 @@ impl WriterThread {
         }
     }
 
-    /// Waits for work, and tidies up when there is none for a while, or when it is time. None at the end.
+    /// Waits for a request. Checkpoints the log if it is long, or while idle. Returns `None` after the last handle
+    /// was dropped.
     fn next(&self, messages: &Receiver<Message>) -> Option<Message> {
         let in_log = self.transactions().in_log();
         if in_log >= TIDIED_AFTER {
@@ -356,8 +358,8 @@ impl WriterThread {
         messages.recv().ok()
     }
 
-    /// Answers those who need not wait for the disk, then brings all of it there, then answers the others. The watchers hear of
-    /// it before who has the last word: he may look whether they know.
+    /// Replies to writes that need no flush, flushes the log, then replies to the others. Publishes changes before
+    /// the last reply: the caller may check whether watchers have received them.
     fn settle(&self, batch: Batch) {
         let Batch { work, mut on_the_way, mut untold } = batch;
         let mut waiting = Vec::new();
@@ -399,7 +401,7 @@ impl WriterThread {
 
     fn tell(&self, changes: Vec<Change>) {
         for change in changes {
-            // Nobody may be watching.
+            // There may be no watchers.
             let _ = self.changes.send(change);
         }
     }
@@ -410,13 +412,13 @@ impl WriterThread {
         if synced.is_err() {
             transactions.doubt_the_log();
         }
-        // Of a log that is in doubt, what was written after the doubtful part is no better, whatever the last sync says.
+        // In a suspect log, later writes are suspect, too, even if their own fsync succeeds.
         let left = transactions.leave_the_log();
         left.map_err(|error| synced.err().unwrap_or_else(|| std::io::Error::other(error.to_string())))
     }
 
     fn transactions(&self) -> MutexGuard<'_, Transactions> {
-        // Whoever panicked over them has left a transaction at most, which the next one takes back.
+        // A panic leaves at most an open transaction, which the next write rolls back.
         self.transactions.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

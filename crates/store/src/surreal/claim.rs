@@ -1,4 +1,4 @@
-//! Finds the oldest job that an owner can serve, and tells who is alive.
+//! Claims jobs, renews leases and rescues jobs.
 
 use model::{Attempt, Claim, Job, JobId, Owner, StateName, Timestamp, Transition};
 use surrealdb::types::SurrealValue;
@@ -10,18 +10,19 @@ use crate::surreal::records::{LINE, LineRecord, int, queue_name, worker_id};
 use crate::surreal::wire::{Pause, TRIES, Vars, Wire, at_random};
 use crate::surreal::{jobs, reads};
 
-/// How many of a queue are looked at, so that one that another daemon takes does not cost a further question.
+/// The number of jobs to read from the head of each queue: if another daemon claims one, no further query is
+/// necessary.
 const LOOK_AT: i64 = 16;
-/// How many of those are tried before it is looked again: what the others were not faster with is older by then.
+/// The number of claims to try before the queues are read again: the remaining candidates are stale by then.
 const TRY: usize = 4;
 
-/// What one look at the server finds.
+/// The result of one query for claimable jobs.
 struct Look {
-    /// Jobs whose pause is over.
+    /// Jobs whose pause has ended.
     due: Vec<JobId>,
-    /// How many jobs of each agent the owner has.
+    /// The number of jobs of each agent that the owner holds.
     held: Vec<HeldCount>,
-    /// The first of each queue; one that cannot be read is there by its id.
+    /// The heads of the queues; an unreadable job is replaced by its id.
     ready: Vec<Result<LineRecord, JobId>>,
 }
 
@@ -32,8 +33,8 @@ struct HeldCount {
     jobs: i64,
 }
 
-/// Takes the oldest job of the owner's homes and agents, if there is one. The caller lets one claim of a process in at a time:
-/// the number of jobs that the owner has must not change between the look and the step.
+/// Claims the oldest job of the owner's homes and agents, if there is one. The caller serializes the claims of a
+/// process: the number of held jobs must not change between the query and the step.
 pub async fn oldest(wire: &Wire, request: &ClaimRequest, now: Timestamp) -> Result<Option<Job>, StoreError> {
     let mut pause = Pause::default();
     let mut contended = false;
@@ -59,7 +60,7 @@ pub async fn oldest(wire: &Wire, request: &ClaimRequest, now: Timestamp) -> Resu
         }
         fitting.sort_by(|a, b| a.placed.cmp(&b.placed));
         for _ in 0..TRY {
-            // The oldest first. Where others were faster, one at random: else all would reach for the same again.
+            // Oldest first. After a conflict a random one, or all daemons would compete for the same job again.
             if fitting.is_empty() {
                 break;
             }
@@ -70,13 +71,13 @@ pub async fn oldest(wire: &Wire, request: &ClaimRequest, now: Timestamp) -> Resu
                 Taken::MadeNoSense => {}
             }
         }
-        // All of them went to others, or made no sense.
+        // All candidates were claimed by others or unreadable.
         pause.wait().await;
     }
     Err(wire.too_many_conflicts())
 }
 
-/// The heartbeat and all that has to be known, in one question.
+/// Renews the lease and reads everything that a claim needs, in one query.
 async fn look(wire: &Wire, request: &ClaimRequest, now: Timestamp) -> Result<Look, StoreError> {
     let ClaimRequest { owner, homes, agents, lease } = request;
     let mut vars = Vars::new()
@@ -89,7 +90,7 @@ async fn look(wire: &Wire, request: &ClaimRequest, now: Timestamp) -> Result<Loo
         .iter()
         .flat_map(|capacity| homes.iter().map(|home| queue_name(&home.to_string(), capacity.agent.name())))
         .collect();
-    // Each queue is a parameter of its own: only its number goes into the text.
+    // Each queue is a parameter; only its number becomes part of the text.
     let firsts = (0..queues.len()).map(|number| {
         format!("SELECT {LINE} FROM agent_jobs WHERE queue = $queue_{number} ORDER BY placed LIMIT $look_at;")
     });
@@ -119,15 +120,15 @@ fn has_room(request: &ClaimRequest, held: &[HeldCount], agent: &str) -> bool {
     room.is_some_and(|capacity| has < i64::from(capacity.at_once))
 }
 
-/// What became of a job that was reached for.
+/// The result of trying to claim a job.
 enum Taken {
     Job(Box<Job>),
     ByOthers,
-    /// It cannot be read: it was ended, and is not given to anybody.
+    /// The record is unreadable: the job was failed instead.
     MadeNoSense,
 }
 
-/// Takes that job, unless somebody else was faster.
+/// Claims a job, unless another daemon was faster.
 async fn take(
     wire: &Wire,
     head: LineRecord,
@@ -140,7 +141,7 @@ async fn take(
     read_taken(wire, job, claimed.map(|_| ()), now).await
 }
 
-/// The whole of a job that was just taken.
+/// Reads a job that was just claimed.
 async fn read_taken(
     wire: &Wire,
     job: JobId,
@@ -158,7 +159,7 @@ async fn read_taken(
         Err(StoreError::Unreadable { .. }) => {
             jobs::give_up(wire, job, now).await.map(|()| Taken::MadeNoSense)
         }
-        // It is taken: that it cannot be read must not look as if it were not.
+        // The claim is committed, so a failed read must not report that nothing was written.
         Err(error) => Err(jobs::unsure(wire, job, error.into())),
     }
 }
@@ -166,7 +167,7 @@ async fn read_taken(
 async fn wake(wire: &Wire, due: &[JobId], now: Timestamp) -> Result<(), StoreError> {
     for job in due {
         match jobs::take_step(wire, *job, &Transition::Wake, None, now).await {
-            // Another daemon woke it, or somebody cancelled it.
+            // Another daemon queued it, or it was cancelled.
             Ok(_) | Err(StoreError::Refused { .. } | StoreError::NoSuchJob { .. }) => {}
             Err(StoreError::Unreadable { .. }) => jobs::give_up(wire, *job, now).await?,
             Err(error) => return Err(error),
@@ -175,7 +176,7 @@ async fn wake(wire: &Wire, due: &[JobId], now: Timestamp) -> Result<(), StoreErr
     Ok(())
 }
 
-/// The owner is alive until then; what it holds is answered.
+/// Renews the lease of an owner and returns its claims.
 pub async fn renew(wire: &Wire, owner: &Owner, expires_at: Timestamp) -> Result<Vec<Held>, StoreError> {
     let vars = Vars::new()
         .with("worker", worker_id(owner.as_str()))
@@ -186,7 +187,7 @@ pub async fn renew(wire: &Wire, owner: &Owner, expires_at: Timestamp) -> Result<
         SELECT {LINE} FROM agent_jobs WHERE owner = $owner ORDER BY placed;"
     );
     let mut answer = wire.read(&query, vars).await?;
-    // A record that makes no sense must not end the heartbeat of all the others.
+    // An unreadable record must not fail the heartbeat of the others.
     let held = answer.readable::<LineRecord>(1)?.into_iter().filter_map(|line| {
         let job = line.job_id().ok()?;
         let state: StateName = Reader(job).parse("state", &line.state).ok()?;
@@ -202,7 +203,7 @@ struct Living {
     owner: String,
 }
 
-/// The owners whose leases end later than that, and whose names begin like this.
+/// Returns the owners whose leases expire after a time and whose names start with a prefix.
 pub async fn owners(wire: &Wire, prefix: &str, after: Timestamp) -> Result<Vec<Owner>, StoreError> {
     let vars = Vars::new().with("after", int(after.as_millis()));
     let query = "SELECT record::id(id) AS owner FROM agent_workers WHERE expires_at > $after;";
@@ -221,7 +222,7 @@ struct Abandoned {
 }
 
 impl Abandoned {
-    /// Whether it is for this rescuer to take over.
+    /// Returns whether this rescuer may take over the job.
     fn is_for(&self, request: &RescueRequest, now: Timestamp) -> bool {
         let owner = self.owner();
         let latest = int(request.latest_lease(now).as_millis());
@@ -236,7 +237,7 @@ impl Abandoned {
     }
 }
 
-/// Takes over what owners hold that are dead, or silent for longer than their leases.
+/// Takes over the jobs of owners that are dead or have an expired lease.
 pub async fn take_over(wire: &Wire, request: &RescueRequest, now: Timestamp) -> Result<Vec<Job>, StoreError> {
     let RescueRequest { rescuer, lease, .. } = request;
     let vars = Vars::new()
@@ -251,7 +252,8 @@ pub async fn take_over(wire: &Wire, request: &RescueRequest, now: Timestamp) -> 
         match take_from(wire, line, request, now).await {
             Ok(job) => rescued.extend(job),
             Err(error) if rescued.is_empty() => return Err(error),
-            // The rescuer must hear of those that it holds by now. The next rescue finds the rest, or tells the error.
+            // The rescuer must learn about the jobs that it already holds. The next rescue finds the rest or returns
+            // the error.
             Err(_) => break,
         }
     }
@@ -271,7 +273,7 @@ async fn take_from(
     };
     let Ok(job) = abandoned.placed.parse::<JobId>() else { return Ok(None) };
     let step = Transition::Rescue { from: abandoned.owner(), rescuer: request.rescuer.clone() };
-    // Refused when its owner said a last word, or another rescuer was faster.
+    // Rejected if the owner finished the job, or another rescuer was faster.
     let taken = jobs::take_step(wire, job, &step, None, now).await;
     Ok(match read_taken(wire, job, taken.map(|_| ()), now).await? {
         Taken::Job(job) => Some(*job),

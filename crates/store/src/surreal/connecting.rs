@@ -1,4 +1,4 @@
-//! The way to a database: to a server's, which asks who comes and shows its own certificate, or to one in a folder.
+//! Opens the connection: to a server, with login and TLS, or to an embedded database.
 
 use std::path::{Path, PathBuf};
 
@@ -13,11 +13,11 @@ use crate::setting::Setting;
 use crate::surreal::tls;
 use crate::surreal::wire::{FarEnd, PATIENCE, Wire};
 
-/// Who asks, and whom we believe.
+/// The credentials for a server and the CAs to verify it with.
 #[derive(Debug, Default)]
 pub struct Trust {
     pub credentials: Option<Credentials>,
-    /// The authorities that may vouch for the server; those of the web when there is none.
+    /// The CA certificates to trust; `None` for the root certificates of Mozilla.
     pub ca_file: Option<PathBuf>,
 }
 
@@ -74,7 +74,7 @@ impl Server<'_> {
         Ok(())
     }
 
-    /// Nobody is there, or somebody whom nobody vouches for.
+    /// Converts a connection error: the server is unreachable or not trusted.
     fn refused(&self, error: surrealdb::Error) -> StoreError {
         let place = self.place();
         if tls::is_untrusted(&error) {

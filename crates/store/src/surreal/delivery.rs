@@ -1,7 +1,8 @@
-//! Brings a claimed job to who asked for it, or puts it back.
+//! Delivers a claimed job to its caller, or releases the claim.
 //!
-//! A caller can go away at any moment, be it between the server's word and ours. Its owner lives, and would renew the lease of
-//! a job that it does not know of: so the claim is made by a task of its own, and what nobody takes from it is queued again.
+//! A caller can be dropped at any time, even between the reply of the server and its delivery. Its owner is alive and
+//! would renew the lease of a job that it does not know. The claim therefore runs in its own task, and an undelivered
+//! job is queued again.
 
 use std::sync::Arc;
 
@@ -14,7 +15,7 @@ use crate::requests::ClaimRequest;
 use crate::surreal::wire::Wire;
 use crate::surreal::{claim, jobs};
 
-/// Takes the oldest job that the owner can serve. Dropping this future at any moment leaves no job behind.
+/// Claims the oldest job that the owner can serve. Cancel-safe: dropping this future leaks no claim.
 pub async fn claim(
     wire: Arc<Wire>,
     turns: Arc<Mutex<()>>,
@@ -23,7 +24,7 @@ pub async fn claim(
 ) -> Result<Option<Job>, StoreError> {
     let (reply, answer) = oneshot::channel();
     let place = wire.place();
-    // Nobody awaits it: it has to outlive a caller that is gone, and ends by itself with the last of its questions.
+    // Detached on purpose: the task must outlive a dropped caller, and ends with its last query.
     Handle::current().spawn(async move {
         let _turn = turns.lock_owned().await;
         if reply.is_closed() {
@@ -31,7 +32,7 @@ pub async fn claim(
         }
         let taken = claim::oldest(&wire, &request, now).await;
         let taken = taken.map(|job| job.map(|job| Undelivered { job: Some(Box::new(job)), wire, now }));
-        // Within the turn: whoever has the next one finds the job given or on its way back.
+        // Sent while the lock is held: the next claim finds the job delivered or being released.
         drop(reply.send(taken));
     });
     let lost =
@@ -39,7 +40,7 @@ pub async fn claim(
     Ok(answer.await.map_err(lost)??.and_then(Undelivered::deliver))
 }
 
-/// A claimed job on its way to who asked.
+/// A claimed job before its delivery to the caller.
 struct Undelivered {
     job: Option<Box<Job>>,
     wire: Arc<Wire>,
@@ -55,11 +56,11 @@ impl Undelivered {
 impl Drop for Undelivered {
     fn drop(&mut self) {
         let Some(claim) = self.job.take().and_then(|job| job.claim()) else { return };
-        // Without a runtime the process is about to end, and its leases with it.
+        // Without a runtime the process is about to exit, and its leases expire.
         let Ok(runtime) = Handle::try_current() else { return };
         let (wire, now) = (self.wire.clone(), self.now);
         runtime.spawn(async move {
-            // Should the server be away for long, a heartbeat still shows the job to its owner.
+            // If the server is unavailable for long, the owner's heartbeat still lists the job.
             let _ = jobs::put_back(&wire, &claim, now).await;
         });
     }

@@ -1,7 +1,7 @@
-//! `SurrealDB` inside this process: a folder that one process has open at a time.
+//! `SurrealDB` inside this process, in a directory that one process can open at a time.
 //!
-//! Made of the client's own parts and not by its address: an engine made by that takes as much memory as half of the machine
-//! allows, and closes at some later time, or never when its runtime ends first.
+//! Built from the parts of the client library and not by its connection string: that engine would use up to half of
+//! the machine's memory, and would be closed at an undefined time, or never if its runtime is dropped first.
 
 use std::fmt;
 use std::path::Path;
@@ -20,26 +20,26 @@ use crate::error::{Cause, StoreError};
 use crate::surreal::folder;
 use crate::surreal::wire::{FarEnd, Pause, Wire};
 
-/// The namespace, and the database in it. Nobody else is in the folder.
+/// The namespace and the database. The directory holds no others.
 const OURS: &str = "switchboard";
 
-/// How long another owner may take to let go: one that was just told to end still writes down what it has in memory.
+/// How long to wait for another owner: after SIGTERM it still flushes its memory to disk.
 const PATIENCE: Duration = Duration::from_secs(5);
 
-/// How the engine says that somebody else has the folder. It hands on nothing but words.
+/// The engine's message for a locked directory. The engine returns no error code.
 const LOCKED: &str = "already locked";
 
-/// What is written since the last table, in memory and in the log. It bounds what is read after a crash, and a single write.
+/// The size of the memtable and of the log. It limits the recovery time after a crash and the size of a single write.
 const MEMTABLE: usize = 128 << 20;
 const BLOCK_CACHE: usize = 64 << 20;
 
-/// How many changes wait to be told to the watchers.
+/// The capacity of the channel for change notifications.
 const NOTIFICATIONS: usize = 4_096;
 
-/// How long the drop of a store waits for its files to be closed. A current runtime may be needed for that, and be ours to hold up.
+/// How long dropping a store waits until its files are closed. The drop may block the runtime that the close needs.
 const LONGEST_CLOSE: Duration = Duration::from_secs(2);
 
-/// An engine, and its files. Dropping it closes them.
+/// An embedded engine. Dropping it closes its files.
 pub struct Embedded {
     db: Surreal<Db>,
     datastore: Arc<Datastore>,
@@ -51,7 +51,7 @@ impl fmt::Debug for Embedded {
     }
 }
 
-/// Opens the folder; makes it when it is missing.
+/// Opens the directory; creates it if it is missing.
 pub async fn wire(path: &Path) -> Result<Wire, StoreError> {
     let place = format!("surrealkv:{}", path.display());
     let cannot = |source: Cause| StoreError::CannotOpen { place: place.clone(), source };
@@ -80,12 +80,12 @@ impl Embedded {
         let datastore = Datastore::builder()
             .with_config(config)
             .with_notify(changes)
-            // They write, and must not before the version is written.
+            // They write, and must not do so before the version is written.
             .without_maintenance_tasks()
             .build_with_path(&format!("surrealkv://{}", path.display()))
             .await?;
         let db = Surreal::unstable_from_datastore(datastore.clone(), Some(told)).await?;
-        // From here on it is closed whatever happens.
+        // From here on, drop closes the files.
         let engine = Self { db, datastore };
         engine.datastore.check_version().await?;
         engine.datastore.bootstrap().await?;
@@ -103,10 +103,10 @@ impl Drop for Embedded {
     fn drop(&mut self) {
         let datastore = self.datastore.clone();
         let (closed, wait) = mpsc::channel();
-        // A thread with a runtime of its own: the one that this is dropped in may be about to end, and cannot be waited in.
+        // A thread with its own runtime: the current one may be shutting down, and a drop must not block on it.
         let closing = thread::Builder::new().name("store-closing".to_owned()).spawn(move || {
             if let Ok(runtime) = tokio::runtime::Builder::new_current_thread().enable_all().build() {
-                // What was answered is in the log by now; the next to open it reads that, should this fail.
+                // Confirmed writes are in the log; if this fails, the next open recovers them.
                 let _ = runtime.block_on(datastore.shutdown());
             }
             let _ = closed.send(());

@@ -1,7 +1,7 @@
-//! The folder of an embedded `SurrealDB`: for its user alone.
+//! The directory of an embedded `SurrealDB`, with access for its user only.
 //!
-//! The engine makes files for as long as it runs, with whatever mode the process gives to new ones. So the folder is shut before
-//! it begins, and tells the system itself that what is made in it is for its user.
+//! The engine creates files at any time, with the mode that the umask permits. The directory is therefore restricted
+//! before the engine starts, and a default ACL restricts all new files in it.
 
 use std::fs::{self, DirBuilder};
 use std::io;
@@ -10,16 +10,17 @@ use std::path::Path;
 
 use rustix::fs::XattrFlags;
 
-/// What the engine makes in a folder, whichever of it comes first.
+/// The entries that the engine creates, in any order.
 const FILES: [&str; 5] = ["LOCK", "manifest", "sstables", "vlog", "wal"];
 
-/// Makes the folder when it is missing, and shuts it to others.
+/// Creates the directory if it is missing and removes the access of other users.
 pub fn make_private(path: &Path) -> io::Result<()> {
     DirBuilder::new().recursive(true).mode(0o700).create(path)?;
     shut_out_others(path)
 }
 
-/// Whether there is something in the folder, and nothing of the engine's. Its mode would be changed, and that may be `/tmp`.
+/// Returns whether the directory has entries but none of the engine's. Its mode must not be changed then: it may be
+/// `/tmp`.
 pub fn is_foreign(path: &Path) -> io::Result<bool> {
     let entries = match fs::read_dir(path) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(false),
@@ -36,10 +37,10 @@ pub fn is_foreign(path: &Path) -> io::Result<bool> {
     Ok(!is_empty)
 }
 
-/// Takes from others what they may do here, and with what is made here later. Follows no link.
+/// Removes the access of other users, also to files that are created later. Does not follow links.
 fn shut_out_others(path: &Path) -> io::Result<()> {
     let found = match fs::symlink_metadata(path) {
-        // An engine that is still closing removes its logs.
+        // An engine that is being closed removes its logs.
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
         found => found?,
     };
@@ -60,14 +61,14 @@ fn shut_out_others(path: &Path) -> io::Result<()> {
     Ok(())
 }
 
-/// The default rights of a folder (acl(5)) come before the process's own mask: what is made in it, and in the folders in it, is for
-/// the user alone. A file system that has none of them leaves it at the folder, which nobody else can enter.
+/// Sets the default ACL (acl(5)) of a directory, which takes precedence over the umask: new files, also in
+/// subdirectories, are accessible for the user only. A file system without ACLs relies on the mode of the directory.
 fn keep_new_files_private(folder: &Path) {
     let _ = rustix::fs::setxattr(folder, "system.posix_acl_default", &USER_ALONE, XattrFlags::empty());
 }
 
-/// As the kernel reads it (`linux/posix_acl_xattr.h`): version 2, then a tag, what it may and an id that says nothing, each time.
-/// The user (1) reads, writes and enters; the group (4) and others (32) do nothing.
+/// The ACL in the format of the kernel (`linux/posix_acl_xattr.h`): version 2, then a tag, permissions and an unused
+/// id per entry. The user (1) has rwx; the group (4) and others (32) have nothing.
 const USER_ALONE: [u8; 28] = [
     2, 0, 0, 0, //
     1, 0, 7, 0, 255, 255, 255, 255, //

@@ -1,8 +1,8 @@
-//! Keeps a job and its steps.
+//! Writes jobs and their steps.
 //!
-//! A step is a comparison and an exchange: the record is read, the pure function is asked, and the answer is written only if
-//! the revision is still the one that was read. Each write carries a name of its own (`op`): when the connection breaks
-//! before the answer, the record itself tells whether the write was the last thing that happened to it.
+//! A step is a compare-and-swap: reads the record, computes the transition, and writes it only if the revision is
+//! unchanged. Each write has a random name (`op`): after a lost connection, the record itself shows whether the write
+//! was the last one.
 
 use model::{Claim, Job, JobId, Progress, SessionId, StateName, TerminalState, Timestamp, Transition};
 use surrealdb::types::{Object, RecordId, SurrealValue, Value};
@@ -17,7 +17,7 @@ use crate::surreal::records::{
 use crate::surreal::wire::{Fault, GaveUp, Pause, TRIES, Vars, Wire};
 use crate::surreal::{op_name, reads};
 
-/// Keeps a new job, or finds the earlier one with its key. With the same id this can be asked any number of times.
+/// Inserts a new job, or finds the earlier one with its key. Idempotent for the same id.
 pub async fn place(wire: &Wire, job: Job) -> Result<(Job, bool), StoreError> {
     let record = JobRecord::new(JobRow::new(&job)?, op_name()?);
     let home = job.order.home.to_string();
@@ -26,24 +26,24 @@ pub async fn place(wire: &Wire, job: Job) -> Result<(Job, bool), StoreError> {
         .with("job", job_record_id(job.id))
         .with("key", key)
         .with("content", Value::Object(record.content(job.id)));
-    // One statement is one transaction: an error that says nothing was written is true of all of it.
+    // One statement is one transaction: an error that nothing was written applies to all of it.
     let query = "{
         INSERT IGNORE INTO agent_jobs $content RETURN NONE;
         RETURN IF $key = NONE { SELECT VALUE placed FROM $job } ELSE { SELECT VALUE placed FROM agent_jobs WHERE scoped_key = $key };
     };";
     let mut answer = wire.insist(query, vars).await.map_err(|gave_up| in_doubt(wire, gave_up, job.id))?;
-    // The server has done its part by now.
+    // The write is committed at this point.
     let found = answer.rows::<String>(0).map_err(|error| unsure(wire, job.id, error.into()))?;
     let earlier = found.first().and_then(|placed| placed.parse::<JobId>().ok());
     match earlier {
         Some(id) if id == job.id => Ok((job, true)),
         Some(id) => Ok((reads::job(wire, id).await?.ok_or(StoreError::NoSuchJob { job: id })?, false)),
-        // Swept in between, or the record was spoilt: it was written, but it is not there.
+        // Removed in between, or the record is corrupt: it was written but does not exist.
         None => Err(unsure(wire, job.id, "the server took the job and does not have it".into())),
     }
 }
 
-/// A write of which one try was lost may have been done by it, whatever became of the others.
+/// Returns the error of a write. If one attempt remained without a reply, that one may have been applied.
 fn in_doubt(wire: &Wire, gave_up: GaveUp, job: JobId) -> StoreError {
     match gave_up.lost {
         Some(cause) => unsure(wire, job, cause),
@@ -51,12 +51,12 @@ fn in_doubt(wire: &Wire, gave_up: GaveUp, job: JobId) -> StoreError {
     }
 }
 
-/// Nobody knows whether the job was written.
+/// Returns the error for a write whose outcome is unknown.
 pub fn unsure(wire: &Wire, job: JobId, source: Cause) -> StoreError {
     StoreError::Unconfirmed { place: wire.place(), job: Some(job), source }
 }
 
-/// Takes the job one step on, if there is such a step.
+/// Applies a step to a job, if its state allows the step.
 pub async fn take_step(
     wire: &Wire,
     job: JobId,
@@ -67,7 +67,7 @@ pub async fn take_step(
     settle(wire, job, |head| Change::of(head, step, end, now)).await
 }
 
-/// Like [`take_step`], for a job that was just read.
+/// Applies a step like [`apply_step`] to a job that was just read.
 pub async fn take_step_from(
     wire: &Wire,
     head: LineRecord,
@@ -77,13 +77,12 @@ pub async fn take_step_from(
     settle_from(wire, head.job_id()?, head, |head| Change::of(head, step, None, now)).await
 }
 
-/// Queues a job again that was claimed and never begun. Its attempt's number is used up, none of its requeues is.
+/// Releases a claim whose run was never started. Consumes the attempt number but no requeue.
 pub async fn put_back(wire: &Wire, claim: &Claim, now: Timestamp) -> Result<(), StoreError> {
     settle(wire, claim.job, |head| Change::of_return(head, claim, now)).await.map(|_| ())
 }
 
-/// Ends a job as failed whose record cannot be read, so that it does not stand in the way of the others. An end that it has
-/// stays.
+/// Fails a job with an unreadable record, so that it does not block the others. Does not change a terminal state.
 pub async fn give_up(wire: &Wire, job: JobId, now: Timestamp) -> Result<(), StoreError> {
     let query =
         "UPDATE $job SET state = 'failed', owner = NONE, worker = NONE, queue = NONE, paused_until = NONE,
@@ -95,7 +94,7 @@ pub async fn give_up(wire: &Wire, job: JobId, now: Timestamp) -> Result<(), Stor
     wire.insist(query, vars).await.map(|_| ()).map_err(|gave_up| in_doubt(wire, gave_up, job))
 }
 
-/// Remembers the conversation with the job, and as the last of its task.
+/// Stores the session of a job, also as the last session of its task.
 pub async fn note_session(
     wire: &Wire,
     claim: &Claim,
@@ -105,7 +104,7 @@ pub async fn note_session(
     settle(wire, claim.job, |head| Change::of_session(head, claim, session, now)).await.map(|_| ())
 }
 
-/// A write of which nobody knows whether it was done.
+/// A write without a reply.
 struct Doubt {
     op: String,
     /// The revision that it was to replace.
@@ -114,7 +113,7 @@ struct Doubt {
     cause: Cause,
 }
 
-/// Reads the job, makes the change of it, and writes that; again, when others were faster.
+/// Reads a job, computes its change and writes it; repeats this after a conflict.
 async fn settle(
     wire: &Wire,
     job: JobId,
@@ -124,7 +123,7 @@ async fn settle(
     settle_from(wire, job, head, change).await
 }
 
-/// Like [`settle`], for a job that was just read.
+/// Writes a change like [`write_change`] to a job that was just read.
 async fn settle_from(
     wire: &Wire,
     job: JobId,
@@ -132,14 +131,14 @@ async fn settle_from(
     change: impl Fn(&LineRecord) -> Result<Change, StoreError>,
 ) -> Result<Taken, StoreError> {
     let mut pause = Pause::default();
-    // A write that was lost can still arrive while the next is tried: no doubt is forgotten.
+    // A write without a reply can still arrive during a later attempt, so none is forgotten.
     let mut doubts: Vec<Doubt> = Vec::new();
     let mut head = head;
     for _ in 0..TRIES {
         if let Some(done) = doubts.iter().position(|doubt| doubt.op == head.op) {
             return Ok(doubts.swap_remove(done).taken);
         }
-        // Others have written since, and ours may lie below theirs.
+        // Another write came after it, and ours may have preceded that one.
         if let Some(below) = doubts.iter().position(|doubt| doubt.seen != head.revision) {
             return Err(unsure(wire, job, doubts.swap_remove(below).cause));
         }
@@ -161,19 +160,19 @@ async fn settle_from(
             Err(error) => return Err(still_in_doubt(wire, job, doubts, error)),
         };
     }
-    // The last try may have been lost, and done.
+    // The last attempt may have been applied without a reply.
     match doubts.iter().position(|doubt| doubt.op == head.op) {
         Some(done) => Ok(doubts.swap_remove(done).taken),
         None => Err(still_in_doubt(wire, job, doubts, wire.too_many_conflicts())),
     }
 }
 
-/// An error that says nothing was written is true only when no earlier write is in doubt.
+/// Returns the error of a change. An error that nothing was written is only true without earlier unconfirmed writes.
 fn still_in_doubt(wire: &Wire, job: JobId, mut doubts: Vec<Doubt>, error: StoreError) -> StoreError {
     doubts.pop().map_or(error, |doubt| unsure(wire, job, doubt.cause))
 }
 
-/// One change of one job, ready to be written.
+/// A change of one job, ready to be written.
 struct Change {
     taken: Taken,
     op: String,
@@ -181,7 +180,7 @@ struct Change {
 }
 
 impl Change {
-    /// What the step makes of a job that stands like this.
+    /// Computes the change of a step.
     fn of(
         head: &LineRecord,
         step: &Transition,
@@ -192,7 +191,7 @@ impl Change {
         let before = head.standing().progress(job)?;
         let after = before.apply(step, now).map_err(|refusal| StoreError::Refused { job, refusal })?;
         let op = op_name()?;
-        // What the end says counts: a job may have waited for longer than its runs took.
+        // The duration of the end takes precedence: a job may have waited longer than its runs took.
         let mut patch = step_patch(head, &after, &op, now);
         patch.extend(end.map(end_patch).unwrap_or_default());
         let vars = Self::vars(head, job, patch);
@@ -203,14 +202,14 @@ impl Change {
         Ok(Self { taken: Taken { before, after }, op, vars })
     }
 
-    /// A claim that nobody took: a pause that is over at once, as if it had not begun.
+    /// Computes the release of an undelivered claim: a pause that ends immediately, without a start time.
     fn of_return(head: &LineRecord, claim: &Claim, now: Timestamp) -> Result<Self, StoreError> {
         let job = claim.job;
         let refused = |refusal| StoreError::Refused { job, refusal };
         let before = head.standing().progress(job)?;
         let pause = Transition::Pause { claim: claim.clone(), until: now };
         let mut after = before.apply(&pause, now).map_err(refused)?;
-        // One that is to be cancelled is, instead.
+        // If the cancellation was requested, the job is cancelled instead.
         if after.state.name() == StateName::Paused {
             after = after.apply(&Transition::Wake, now).map_err(refused)?;
         }
@@ -223,7 +222,7 @@ impl Change {
         Ok(Self { taken: Taken { before, after }, op, vars: Self::vars(head, job, patch) })
     }
 
-    /// The conversation of a job, told by its holder.
+    /// Computes the change of a job's session, reported by its owner.
     fn of_session(
         head: &LineRecord,
         claim: &Claim,
@@ -232,7 +231,7 @@ impl Change {
     ) -> Result<Self, StoreError> {
         let job = claim.job;
         let progress = head.standing().progress(job)?;
-        // Whoever may finish it may also say this.
+        // A claim that permits finishing the job also permits this.
         let probe = Transition::Finish { claim: claim.clone(), how: TerminalState::Completed };
         progress.apply(&probe, now).map_err(|refusal| StoreError::Refused { job, refusal })?;
         let op = op_name()?;
@@ -251,7 +250,8 @@ impl Change {
             .with("patch", Value::Object(patch))
     }
 
-    /// Writes it, unless somebody else wrote in between. One statement is one transaction, whose failure cannot be missed.
+    /// Writes the change, unless another write came first. One statement is one transaction, so that no error is
+    /// missed.
     async fn write(&self, wire: &Wire) -> Result<bool, Fault> {
         let query = "{
             LET $done = (UPDATE $job MERGE $patch WHERE revision = $seen RETURN VALUE revision);
@@ -269,9 +269,9 @@ impl Change {
 fn step_patch(head: &LineRecord, after: &Progress, op: &str, now: Timestamp) -> Object {
     let (state, after) = (after.state.name(), Standing::from(after));
     let now = int(now.as_millis());
-    // The time of the first claim.
+    // Set by the first claim.
     let started_at = head.started_at.or((state == StateName::Running).then_some(now));
-    // A clock that was set back lets nothing end before it began.
+    // After the clock was set back, a job must not end before its start.
     let completed_at = state.ended().map(|_| now.max(started_at.unwrap_or_default()));
     let queue = (state == StateName::Queued).then(|| queue_name(&head.home, &head.agent));
     let patch = StepPatch {

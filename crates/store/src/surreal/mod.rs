@@ -1,7 +1,7 @@
-//! The engine to grow into: a `SurrealDB` server, which several machines can share.
+//! The shared engine: a `SurrealDB` server, which several machines can use.
 //!
-//! Owns all `SurrealQL`. Answers are never taken for granted: a conflict is tried again, and a connection that breaks leaves a
-//! doubt that is either cleared by a further look or told ([`StoreError::Unconfirmed`]).
+//! Owns all `SurrealQL`. Conflicts are retried. After a lost connection the outcome of a write is read back; if that
+//! is impossible, the error is [`StoreError::Unconfirmed`].
 
 mod claim;
 mod connecting;
@@ -40,11 +40,11 @@ use crate::watch::Watch;
 pub use connecting::Trust;
 use wire::{Vars, Wire};
 
-/// A store in a `SurrealDB`.
+/// A store in a `SurrealDB` database.
 #[derive(Debug)]
 pub struct Surreal {
     wire: Arc<Wire>,
-    /// One claim of this process at a time, so that an owner never gets more than it asked for, and does not race itself.
+    /// Serializes the claims of this process, so that an owner never exceeds its capacity and does not race itself.
     claiming: Arc<Mutex<()>>,
     is_shared: bool,
 }
@@ -53,13 +53,13 @@ impl Surreal {
     pub async fn open(setting: Setting, trust: Trust) -> Result<Self, StoreError> {
         let wire = connecting::wire(&setting, &trust).await?;
         schema::bring_up_to_date(&wire).await?;
-        // A folder has one owner, a server any number.
+        // A directory has one owner, a server has any number.
         let is_shared = matches!(setting, Setting::Surreal { .. });
         Ok(Self { wire: Arc::new(wire), claiming: Arc::default(), is_shared })
     }
 }
 
-/// A name for one write, by which it is recognised.
+/// Returns a random name for one write, which identifies it in the record.
 fn op_name() -> Result<String, StoreError> {
     let mut bytes = [0; 16];
     getrandom::fill(&mut bytes).map_err(|error| StoreError::NoRandomness(Box::new(error)))?;
@@ -166,7 +166,7 @@ impl Engine for Surreal {
         }
     }
 
-    /// A server looks after its own files; that it answers is all that can be said from here.
+    /// Checks that the server replies; its files are its own responsibility.
     async fn check(&self) -> Result<(), StoreError> {
         self.wire.read("SELECT version FROM switchboard:schema;", Vars::new()).await.map(|_| ())
     }

@@ -1,4 +1,4 @@
-//! What is read: jobs, lists, sums.
+//! Queries for jobs, lists and statistics.
 
 use model::{
     AgentKind, Exchange, ExchangeId, Job, JobId, JobIdPrefix, MAX_COST_USD, MAX_TOKENS, NewExchange,
@@ -15,10 +15,10 @@ use crate::surreal::records::{
 };
 use crate::surreal::wire::{Vars, Wire};
 
-/// How many ids a prefix that names several is answered with.
+/// The maximum number of ids returned for an ambiguous prefix.
 const FOUND: usize = 10;
 
-/// A whole job by its id.
+/// Returns a job by its id.
 pub async fn job(wire: &Wire, id: JobId) -> Result<Option<Job>, StoreError> {
     let query = "SELECT *, worker.expires_at AS lease_expires_at FROM $job;";
     let mut answer = wire.read(query, Vars::new().with("job", job_record_id(id))).await?;
@@ -26,7 +26,7 @@ pub async fn job(wire: &Wire, id: JobId) -> Result<Option<Job>, StoreError> {
     record.map(|record| record.row()?.job()).transpose()
 }
 
-/// A whole job by its home and its idempotency key.
+/// Returns a job by its home and its idempotency key.
 pub async fn job_of_key(wire: &Wire, home: &Placement, key: &str) -> Result<Option<Job>, StoreError> {
     let query = "SELECT VALUE placed FROM agent_jobs WHERE scoped_key = $key;";
     let vars = Vars::new().with("key", scoped_key(&home.to_string(), key));
@@ -37,14 +37,14 @@ pub async fn job_of_key(wire: &Wire, home: &Placement, key: &str) -> Result<Opti
     }
 }
 
-/// What a step needs to know of a job.
+/// Returns the fields of a job that a step needs.
 pub async fn line(wire: &Wire, id: JobId) -> Result<LineRecord, StoreError> {
     let query = format!("SELECT {LINE} FROM $job;");
     let mut answer = wire.read(&query, Vars::new().with("job", job_record_id(id))).await?;
     answer.rows(0).map_err(|error| naming(error, id))?.pop().ok_or(StoreError::NoSuchJob { job: id })
 }
 
-/// Names the record that cannot be read: an answer does not know whose it is.
+/// Adds the id of the job to an error about an unreadable record.
 fn naming(error: StoreError, job: JobId) -> StoreError {
     match error {
         StoreError::Unreadable { field, source, .. } => {
@@ -54,7 +54,7 @@ fn naming(error: StoreError, job: JobId) -> StoreError {
     }
 }
 
-/// The job or jobs whose ids begin like this.
+/// Finds the jobs with an id prefix.
 pub async fn find(wire: &Wire, prefix: JobIdPrefix) -> Result<Found, StoreError> {
     let (first, last) = prefix.range();
     let vars = Vars::new()
@@ -72,7 +72,7 @@ pub async fn find(wire: &Wire, prefix: JobIdPrefix) -> Result<Found, StoreError>
     }
 }
 
-/// A part of the list, the newest first.
+/// Returns a page of a list, newest first.
 pub async fn list(wire: &Wire, filter: &JobFilter, page: PageRequest) -> Result<Page, StoreError> {
     let mut conditions = Conditions::of(filter);
     conditions.maybe("placed < $older_than", "older_than", page.before.map(|id| id.to_string()));
@@ -81,7 +81,7 @@ pub async fn list(wire: &Wire, filter: &JobFilter, page: PageRequest) -> Result<
         format!("SELECT {LINE} FROM agent_jobs{} ORDER BY placed DESC LIMIT $limit;", conditions.clause());
     let mut answer = wire.read(&query, conditions.vars.with("limit", i64::from(rows) + 1)).await?;
     let lines = answer.each::<LineRecord>(0)?.into_iter().filter_map(|line| match line {
-        // With a name that is none, it is not in the order of the list either.
+        // Without a valid id it has no position in the list either.
         Ok(line) => line.row().ok().map(Ok),
         Err(job) => Some(Err(job)),
     });
@@ -94,7 +94,7 @@ struct Count {
     jobs: i64,
 }
 
-/// How many jobs fit.
+/// Counts the jobs that match a filter.
 pub async fn count(wire: &Wire, filter: &JobFilter) -> Result<u64, StoreError> {
     let conditions = Conditions::of(filter);
     let query = format!("SELECT count() AS jobs FROM agent_jobs{} GROUP ALL;", conditions.clause());
@@ -102,7 +102,7 @@ pub async fn count(wire: &Wire, filter: &JobFilter) -> Result<u64, StoreError> {
     Ok(answer.rows::<Count>(0)?.first().map_or(0, |count| count.jobs.unsigned_abs()))
 }
 
-/// A filter as fixed pieces of a query, and the values of their parameters.
+/// A filter as constant query fragments and their parameters.
 #[derive(Default)]
 struct Conditions {
     pieces: Vec<&'static str>,
@@ -151,7 +151,7 @@ impl Conditions {
     }
 }
 
-/// What was said in a job; the last, should there be several.
+/// Returns the exchange of a job; the last one if there are several.
 pub async fn exchange(wire: &Wire, job: JobId) -> Result<Option<Exchange>, StoreError> {
     let query = "SELECT * FROM agent_exchanges WHERE job = $job ORDER BY name DESC LIMIT 1;";
     let mut answer = wire.read(query, Vars::new().with("job", job.to_string())).await?;
@@ -164,7 +164,7 @@ pub async fn exchange(wire: &Wire, job: JobId) -> Result<Option<Exchange>, Store
     }))
 }
 
-/// The last conversation of a task.
+/// Returns the last session of a task.
 pub async fn last_session(
     wire: &Wire,
     agent: AgentKind,
@@ -207,7 +207,7 @@ struct EndedSums {
     cost: f64,
 }
 
-/// What the jobs of a range came to.
+/// Returns the statistics of a range.
 pub async fn stats(wire: &Wire, range: StatsRange) -> Result<Stats, StoreError> {
     let filter = JobFilter { since: range.since, until: range.until, ..JobFilter::default() };
     let mut conditions = Conditions::of(&filter);
@@ -227,7 +227,7 @@ pub async fn stats(wire: &Wire, range: StatsRange) -> Result<Stats, StoreError> 
     );
     let mut answer = wire.read(&query, conditions.vars.with("day_ms", int(DAY_MS))).await?;
     let nobody = Reader(JobId::first_of(Timestamp::default()));
-    // Records that make no sense are in no sum, and spoil none.
+    // Unreadable records are excluded from the sums.
     let states = answer
         .readable::<StateCount>(0)?
         .into_iter()
@@ -258,7 +258,7 @@ fn ended(sums: EndedSums, reader: &Reader) -> Option<StatsRow> {
     })
 }
 
-/// A sum in whole numbers. One of those runs over; a floating one does not, and stops at the largest, as with `SQLite`.
+/// Converts a sum. An integer sum would overflow; the float saturates, as with `SQLite`.
 #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "the cast stops at both ends")]
 fn whole(sum: f64) -> u64 {
     (sum as u64).min(i64::MAX.unsigned_abs())

@@ -1,4 +1,4 @@
-//! The records, and how they become the columns that both engines share.
+//! The records of the database and their conversion to the columns of `row`.
 
 use model::{JobId, Usage};
 use surrealdb::types::{Array, Object, RecordId, SurrealValue, Value};
@@ -7,7 +7,7 @@ use uuid::Uuid;
 use crate::error::StoreError;
 use crate::row::{EndRow, JobRow, LineRow, Standing};
 
-/// What a list and a step read of a job.
+/// The fields of a job for lists and steps.
 #[derive(Debug, Clone, SurrealValue)]
 #[surreal(crate = "surrealdb::types")]
 pub struct LineRecord {
@@ -42,7 +42,7 @@ pub struct LineRecord {
     pub prompt_head: String,
 }
 
-/// What only a whole job has.
+/// The other fields of a job.
 #[derive(Debug, Clone, SurrealValue)]
 #[surreal(crate = "surrealdb::types")]
 pub struct RestRecord {
@@ -57,12 +57,12 @@ pub struct RestRecord {
     pub metadata: Option<String>,
 }
 
-/// The fields of [`LineRecord`], as a query names them, and the id of the record.
+/// The fields of [`SummaryRecord`] in a query, with the id of the record.
 pub const LINE: &str = "id, placed, revision, op, state, owner, attempt, requeues, max_attempts, paused_until,
     cancel_requested_at, created_at, started_at, completed_at, duration_ms, agent, model, tool, task, home, cwd, session, parent,
     input_tokens, output_tokens, cached_tokens, reasoning_tokens, cost_usd, failure, prompt_head";
 
-/// A whole job.
+/// All fields of a job.
 #[derive(Debug, Clone)]
 pub struct JobRecord {
     pub line: LineRecord,
@@ -101,18 +101,18 @@ pub fn worker_id(owner: &str) -> RecordId {
     RecordId::new("agent_workers", owner.to_owned())
 }
 
-/// One per agent, task and home, whatever they are called.
+/// Returns the id of the last session of an agent, task and home.
 pub fn session_id(agent: &str, task: &str, home: &str) -> RecordId {
     let parts = [agent, task, home].map(|part| Value::String(part.into()));
     RecordId::new("tool_sessions", Array::from(parts.to_vec()))
 }
 
-/// The queue that a job with that home waits in.
+/// Returns the queue of jobs with this home and agent.
 pub fn queue_name(home: &str, agent: &str) -> String {
     format!("{agent} {home}")
 }
 
-/// The key of a job together with its home, where it names one job. The length keeps the two apart.
+/// Returns an idempotency key qualified by its home. The length separates the two.
 pub fn scoped_key(home: &str, key: &str) -> String {
     format!("{} {home}{key}", home.chars().count())
 }
@@ -181,7 +181,7 @@ impl LineRecord {
 }
 
 impl JobRecord {
-    /// The record of a job that was just placed.
+    /// Returns the record of a new job.
     pub fn new(row: JobRow, op: String) -> Self {
         let JobRow { line, .. } = row;
         let standing = line.standing;
@@ -231,7 +231,7 @@ impl JobRecord {
         }
     }
 
-    /// What is inserted: the record, its id, the queue it waits in, and the key that no other has.
+    /// Returns the object to insert: the record with its id, its queue and its unique key.
     pub fn content(self, job: JobId) -> Object {
         let queue = queue_name(&self.line.home, &self.line.agent);
         let key = self.rest.idempotency_key.as_deref().map(|key| scoped_key(&self.line.home, key));
@@ -270,7 +270,7 @@ impl JobRecord {
     }
 }
 
-/// What a step changes in a record. A part that is none is taken out of it.
+/// The fields that a step changes. A field that is `None` is removed.
 #[derive(Debug, Clone, SurrealValue)]
 #[surreal(crate = "surrealdb::types")]
 pub struct StepPatch {
@@ -289,7 +289,7 @@ pub struct StepPatch {
     pub duration_ms: Option<i64>,
 }
 
-/// What an end adds to the changes of its step.
+/// Returns the fields that the end of a job adds to its step.
 pub fn end_patch(end: &EndRow) -> Object {
     let mut patch = Object::new();
     let mut put = |name: &str, value: Value| {
@@ -314,7 +314,7 @@ pub fn end_patch(end: &EndRow) -> Object {
     patch
 }
 
-/// What was said in a job.
+/// The exchange of a job.
 #[derive(Debug, Clone, SurrealValue)]
 #[surreal(crate = "surrealdb::types")]
 pub struct ExchangeRecord {
@@ -325,7 +325,7 @@ pub struct ExchangeRecord {
     pub response: String,
 }
 
-/// The last conversation of a task.
+/// The last session of a task.
 #[derive(Debug, Clone, SurrealValue)]
 #[surreal(crate = "surrealdb::types")]
 pub struct SessionRecord {

@@ -1,4 +1,4 @@
-//! Removes ended jobs that are kept no longer.
+//! Removes finished jobs past their retention.
 
 use model::{JobId, Timestamp};
 use surrealdb::types::{SurrealValue, Value};
@@ -8,19 +8,19 @@ use crate::requests::Retention;
 use crate::surreal::records::{int, job_record_id};
 use crate::surreal::wire::{Vars, Wire};
 
-/// How many go in one transaction.
+/// The maximum number of jobs per transaction.
 const PART: i64 = 200;
 
-/// Owners that were last heard of this long ago are forgotten. What they hold, if anything, has been rescued by then.
+/// Owners whose leases expired this long ago are removed. Their jobs were rescued by then.
 const FORGET_OWNERS_MS: u64 = 7 * 24 * 60 * 60 * 1000;
 
-/// Some jobs that were removed, or that were to be.
+/// A batch of jobs and the result of their removal.
 pub struct Part {
     pub jobs: Vec<JobId>,
     pub removed: Result<(), StoreError>,
 }
 
-/// Removes some, the oldest first, and answers which. Nothing is left to remove when it answers none.
+/// Removes the oldest jobs past their retention; the batch is empty if there are none.
 pub async fn part(wire: &Wire, retention: Retention, now: Timestamp) -> Result<Part, StoreError> {
     let mut jobs = match retention.max_age {
         Some(age) => too_old(wire, now.minus(age)).await?,
@@ -36,7 +36,7 @@ pub async fn part(wire: &Wire, retention: Retention, now: Timestamp) -> Result<P
     }
     let records: Vec<_> = jobs.iter().map(|id| job_record_id(*id)).collect();
     let names: Vec<_> = jobs.iter().map(JobId::to_string).collect();
-    // What was said goes with its job, and so does the last conversation of a task. One statement: all of it, or nothing.
+    // Removes exchanges and last sessions with their jobs. One statement: all or nothing.
     let query = "{
             DELETE agent_exchanges WHERE job IN $names;
             DELETE tool_sessions WHERE job IN $names;
@@ -50,14 +50,14 @@ pub async fn part(wire: &Wire, retention: Retention, now: Timestamp) -> Result<P
     Ok(Part { jobs, removed })
 }
 
-/// Forgets who has not been heard of for long.
+/// Removes owners whose leases expired long ago.
 pub async fn forget_owners(wire: &Wire, now: Timestamp) -> Result<(), StoreError> {
     let vars = Vars::new().with("long_ago", int(now.as_millis().saturating_sub(FORGET_OWNERS_MS)));
     wire.read("DELETE agent_workers WHERE expires_at < $long_ago;", vars).await.map(|_| ())
 }
 
 async fn too_old(wire: &Wire, cutoff: Timestamp) -> Result<Vec<JobId>, StoreError> {
-    // By its end alone: its id may be of a clock that was ahead.
+    // Only by its end time: its id may come from a clock that was ahead.
     let vars = Vars::new().with("cutoff", int(cutoff.as_millis())).with("part", PART);
     let query = "SELECT id, completed_at FROM agent_jobs
         WHERE completed_at > 0 AND completed_at <= $cutoff ORDER BY completed_at LIMIT $part;";
@@ -71,7 +71,8 @@ struct EndedAt {
     completed_at: i64,
 }
 
-/// The oldest by their ends: an id may be of a clock that was ahead, or of a job that took long.
+/// Returns the oldest jobs beyond the limit, by end time: an id may come from a clock that was ahead, or from a long
+/// job.
 async fn too_many(wire: &Wire, count: u64) -> Result<Vec<JobId>, StoreError> {
     let query = "SELECT placed, completed_at FROM agent_jobs WHERE completed_at > 0
         ORDER BY completed_at DESC, placed DESC LIMIT 1 START $count;";

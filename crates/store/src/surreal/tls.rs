@@ -1,6 +1,6 @@
-//! Who may vouch for a `wss://` server: the authorities of the web, or those that the user names instead.
+//! Verifies the certificate of a `wss://` server against the root certificates of Mozilla, or against a CA file.
 //!
-//! Refuses to do without: there is no setting that takes any certificate.
+//! Offers no setting that disables verification.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -11,10 +11,10 @@ use rustls::{ClientConfig, RootCertStore};
 
 use crate::error::{Cause, StoreError};
 
-/// How rustls begins every word about a certificate. The client hands on nothing but words.
+/// The start of every rustls message about a certificate. The client library returns no error code.
 const BAD_CERTIFICATE: &str = "invalid peer certificate";
 
-/// Believes the authorities in that file, and no other; without a file, those that browsers believe.
+/// Returns a TLS configuration that trusts only the CAs in a file; without a file, the root certificates of Mozilla.
 pub fn believing(ca_file: Option<&Path>) -> Result<ClientConfig, StoreError> {
     let roots = match ca_file {
         Some(path) => {
@@ -22,7 +22,7 @@ pub fn believing(ca_file: Option<&Path>) -> Result<ClientConfig, StoreError> {
         }
         None => webpki_roots::TLS_SERVER_ROOTS.iter().cloned().collect(),
     };
-    // Named, not found out: where two libraries are built in, finding out is a panic.
+    // Explicit: with two providers built in, choosing the default one panics.
     let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
     let config = ClientConfig::builder_with_provider(provider)
         .with_safe_default_protocol_versions()
@@ -30,7 +30,7 @@ pub fn believing(ca_file: Option<&Path>) -> Result<ClientConfig, StoreError> {
     Ok(config.with_root_certificates(roots).with_no_client_auth())
 }
 
-/// What can be read of a PEM file. One certificate among many that makes no sense spoils no other.
+/// Reads the CA certificates of a PEM file. Ignores unusable certificates if at least one is usable.
 fn authorities(path: &Path) -> Result<RootCertStore, Cause> {
     let read: Result<Vec<_>, pem::Error> = CertificateDer::pem_file_iter(path)?.collect();
     let mut roots = RootCertStore::empty();

@@ -1,7 +1,7 @@
-//! Asks a server for the changes of jobs: by LIVE SELECT, and by looking from time to time.
+//! Watches a server for changes, by LIVE SELECT and by polling.
 //!
-//! A live stream ends when the server restarts, and in a cluster it tells only what its own node wrote. So it is begun again
-//! when it has ended, and besides it the jobs that changed lately are looked at.
+//! A live stream ends when the server restarts, and in a cluster it only has the writes of its own node. It is
+//! therefore restarted when it ends, and recently changed jobs are polled as well.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -20,16 +20,17 @@ use crate::row::Reader;
 use crate::surreal::wire::{Pause, Vars, Wire};
 use crate::watch::{Change, Watch, WatchEvent};
 
-/// How often the jobs that changed are looked at.
+/// The poll interval.
 const LOOK_EVERY: Duration = Duration::from_secs(2);
 
-/// A change is stamped a moment before it can be seen: what lies this far back is looked at again.
+/// A change gets its timestamp before it becomes visible, so each poll goes back this far.
 const OVERLAP: &str = "5s";
 
-/// How many events wait for a slow watcher. After that the asking waits, and the server's stream with it.
+/// The maximum number of events that a slow watcher has not received. Beyond that the task blocks, and the server's
+/// stream with it.
 const EVENTS_KEPT: usize = 4_096;
 
-/// How many jobs are remembered as told. Forgetting one can only tell a change twice.
+/// The maximum number of jobs whose revisions are remembered. A forgotten one can only cause a duplicate event.
 const TOLD_KEPT: usize = 10_000;
 
 #[derive(Debug, Clone, SurrealValue)]
@@ -41,7 +42,7 @@ struct Changed {
     home: String,
 }
 
-/// Begins to watch. The first subscription is there when this answers, so that nothing after it is missed.
+/// Starts a watch. Returns after the first subscription, so that no later change is missed.
 pub async fn watch(wire: Arc<Wire>) -> Result<Watch, StoreError> {
     let (sender, events) = mpsc::channel(EVENTS_KEPT);
     let (ready, subscribed) = tokio::sync::oneshot::channel();
@@ -63,7 +64,7 @@ struct Asking {
 }
 
 impl Asking {
-    /// Asks until the watcher is gone.
+    /// Streams and polls until the watcher is dropped.
     async fn go_on(mut self, ready: Ready) {
         let mut since = match self.server_time().await {
             Ok(since) => since,
@@ -80,13 +81,13 @@ impl Asking {
                     pause = Pause::default();
                     match first {
                         Some(first) => drop(first.send(Ok(()))),
-                        // Whatever happened without us is not coming back.
+                        // Changes during the reconnect were missed.
                         None => drop(self.sender.send(WatchEvent::Missed).await),
                     }
                     since = self.listen(stream, since).await;
                 }
                 (Err(_), first) => {
-                    // The server may forbid live queries: then looking has to do.
+                    // The server may not permit live queries: poll only.
                     if let Some(first) = first {
                         drop(first.send(Ok(())));
                     }
@@ -105,7 +106,7 @@ impl Asking {
         })
     }
 
-    /// Listens until the stream ends, and looks from time to time.
+    /// Forwards events until the stream ends, and polls periodically.
     async fn listen(
         &mut self,
         mut stream: surrealdb::method::QueryStream<Notification<Changed>>,
@@ -129,7 +130,7 @@ impl Asking {
         }
     }
 
-    /// Looks at what changed since then, and a little before; answers until when it has looked.
+    /// Reads the changes since a time and a little before. Returns the start time of the next poll.
     async fn look(&mut self, since: Datetime) -> Datetime {
         let query = format!(
             "RETURN time::now();
@@ -157,7 +158,7 @@ impl Asking {
             self.told.clear();
         }
         self.told.insert(job, revision);
-        // A watcher that is gone is noticed by the loop.
+        // The loop notices a dropped watcher.
         let _ = self
             .sender
             .send(WatchEvent::Changed(Change { job, state, revision, home: changed.home.parse().ok() }))

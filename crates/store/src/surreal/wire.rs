@@ -1,6 +1,6 @@
-//! The connection: every query goes through here, and comes back as an answer, a conflict, or a doubt.
+//! Runs queries on a server: classifies errors, retries, and times out.
 //!
-//! Queries are fixed texts; what a caller gives is always a parameter.
+//! Queries are constant texts; values are always bound as parameters.
 
 use std::time::Duration;
 
@@ -12,43 +12,43 @@ use tokio::time::{Instant, sleep, timeout};
 
 use crate::error::{Cause, StoreError};
 
-/// How long one query may take. A server that is away is asked again until then by the client itself.
+/// The timeout of one query. Until then the client library itself reconnects to an unavailable server.
 pub const PATIENCE: Duration = Duration::from_secs(15);
 
-/// How often a query is tried that meets other writers, or no server.
+/// The maximum number of attempts of a query that meets conflicts or lost connections.
 pub const TRIES: u32 = 12;
 
 const FIRST_PAUSE: Duration = Duration::from_millis(2);
 const LONGEST_PAUSE: Duration = Duration::from_millis(500);
 
-/// What became of a query that was tried once.
+/// The error of one attempt.
 #[derive(Debug)]
 pub enum Fault {
-    /// Another writer was faster, and nothing was written: try again.
+    /// Another writer committed first, and nothing was written: retry.
     Conflict,
-    /// The connection broke, or no answer came: what was to be written may be.
+    /// The connection was lost or the query timed out: the write may have been applied.
     Lost(Cause),
-    /// It failed, and nothing was written.
+    /// The query failed, and nothing was written.
     Failed(StoreError),
 }
 
-/// Why a query that was tried several times has no answer.
+/// The error of a query after all its attempts.
 #[derive(Debug)]
 pub struct GaveUp {
-    /// What the last try met.
+    /// The error of the last attempt.
     pub error: StoreError,
-    /// Why a try got no answer, if one did: what was to be written may be.
+    /// The error of an attempt without a reply, if there was one: the write may have been applied.
     pub lost: Option<Cause>,
 }
 
-/// A connection to a database.
+/// A client of a database.
 #[derive(Debug)]
 pub struct Wire {
     end: FarEnd,
     place: String,
 }
 
-/// Who answers.
+/// The connection to a database.
 #[derive(Debug)]
 pub enum FarEnd {
     Server(Surreal<Any>),
@@ -71,7 +71,7 @@ impl Vars {
     }
 }
 
-/// What a query answered, statement by statement.
+/// The results of the statements of a query.
 #[derive(Debug)]
 pub struct Answer {
     results: IndexedResults,
@@ -79,7 +79,7 @@ pub struct Answer {
 }
 
 impl Answer {
-    /// The rows that a statement answered.
+    /// Returns the rows of a statement.
     pub fn rows<T: SurrealValue>(&mut self, statement: usize) -> Result<Vec<T>, StoreError> {
         let value: Value = self.results.take(statement).map_err(|error| self.unreadable(error))?;
         let rows = match value {
@@ -90,8 +90,8 @@ impl Answer {
         rows.into_iter().map(|row| T::from_value(row).map_err(|error| self.unreadable(error))).collect()
     }
 
-    /// The rows that a statement answered, each by itself: one that makes no sense is named by its id, and spoils no other.
-    /// The statement has to ask for the `id`.
+    /// Returns the rows of a statement; an unreadable row is replaced by its job id and does not fail the others. The
+    /// statement must select the `id`.
     pub fn each<T: SurrealValue>(&mut self, statement: usize) -> Result<Vec<Result<T, JobId>>, StoreError> {
         let rows: Vec<Value> = self.rows(statement)?;
         let read = |row: Value| {
@@ -104,12 +104,12 @@ impl Answer {
         Ok(rows.into_iter().filter_map(read).collect())
     }
 
-    /// The jobs whose records a statement answered. It has to ask for the `id`.
+    /// Returns the job ids of the rows of a statement, which must select the `id`.
     pub fn jobs(&mut self, statement: usize) -> Result<Vec<JobId>, StoreError> {
         Ok(self.rows::<Value>(statement)?.iter().filter_map(job_of).collect())
     }
 
-    /// The rows that a statement answered and that can be read.
+    /// Returns the readable rows of a statement.
     pub fn readable<T: SurrealValue>(&mut self, statement: usize) -> Result<Vec<T>, StoreError> {
         let rows: Vec<Value> = self.rows(statement)?;
         Ok(rows.into_iter().filter_map(|row| T::from_value(row).ok()).collect())
@@ -120,7 +120,7 @@ impl Answer {
     }
 }
 
-/// Whose record it is, by its id: that one nobody can change. A record with an id of another kind is not ours.
+/// Returns the job of a record by its id, which is immutable. A record with another type of id is not ours.
 fn job_of(row: &Value) -> Option<JobId> {
     let Value::Object(fields) = row else { return None };
     let Some(Value::RecordId(id)) = fields.get("id") else { return None };
@@ -139,7 +139,7 @@ impl Wire {
         self.place.clone()
     }
 
-    /// Asks, and answers as the engine does: for what no other way is there.
+    /// Runs a query once, without error classification.
     pub async fn ask(&self, query: &str, vars: Vars) -> surrealdb::Result<IndexedResults> {
         let vars = Value::Object(vars.0);
         match &self.end {
@@ -149,13 +149,13 @@ impl Wire {
         }
     }
 
-    /// Asks what can be asked twice: reads, and writes that come to the same. Tries again after conflicts and lost
-    /// connections, for as long as a caller can be expected to wait.
+    /// Runs an idempotent query: a read, or a write that may be repeated. Retries after conflicts and lost
+    /// connections until the timeout.
     pub async fn read(&self, query: &str, vars: Vars) -> Result<Answer, StoreError> {
         self.insist(query, vars).await.map_err(|gave_up| gave_up.error)
     }
 
-    /// Like [`Self::read`], for a write that comes to the same: says whether one of the tries was lost.
+    /// Runs an idempotent write like [`Self::read`]. The error reports whether an attempt remained without a reply.
     pub async fn insist(&self, query: &str, vars: Vars) -> Result<Answer, GaveUp> {
         let mut lost: Option<Cause> = None;
         let deadline = Instant::now() + PATIENCE;
@@ -185,7 +185,7 @@ impl Wire {
         Err(GaveUp { error: StoreError::Closed, lost })
     }
 
-    /// Asks once. Looks at the errors of all statements: the first may only say that it was not executed.
+    /// Runs a query once. Checks the errors of all statements: the first may only be that it was not executed.
     pub async fn once(&self, query: &str, vars: Vars) -> Result<Answer, Fault> {
         let mut results = match timeout(PATIENCE, self.ask(query, vars)).await {
             Ok(Ok(results)) => results,
@@ -200,7 +200,7 @@ impl Wire {
         if faults.iter().any(is_conflict) {
             return Err(Fault::Conflict);
         }
-        // The one that tells most.
+        // Prefer an error that names the cause.
         faults.sort_by_key(|error| error.query_details() == Some(&QueryError::NotExecuted));
         Err(self.fault(faults.swap_remove(0)))
     }
@@ -222,28 +222,28 @@ impl Wire {
     }
 }
 
-/// Told by its kind, or, where a server passes it on as plain words, by those.
+/// Returns whether an error is a conflict, by its type or, if a server only forwards the message, by its text.
 fn is_conflict(error: &surrealdb::Error) -> bool {
     error.query_details() == Some(&QueryError::TransactionConflict)
         || error.message().contains("Transaction conflict")
 }
 
-/// One of so many, by chance; without randomness the first.
+/// Returns a random index below a limit; 0 without randomness.
 pub fn at_random(of: usize) -> usize {
     let mut bytes = [0; 4];
     let _ = getrandom::fill(&mut bytes);
     u32::from_le_bytes(bytes) as usize % of.max(1)
 }
 
-/// The storage below the engine failed. Be it for want of room: a write that was refused for that has been found in the log when
-/// it was read again, so nobody knows whether it was done.
+/// Returns whether the storage of the server failed, for example with ENOSPC. Such a write was found in the log at
+/// the next start, so its outcome is unknown.
 fn is_of_storage(error: &surrealdb::Error) -> bool {
     ["There was a problem with a transaction", "There was a problem with the datastore"]
         .iter()
         .any(|words| error.message().contains(words))
 }
 
-/// The pauses between tries: each twice as long as the one before, and of a random part, so that racers part.
+/// Exponential backoff with jitter, so that concurrent writers spread out.
 #[derive(Debug)]
 pub struct Pause(Duration);
 
@@ -256,7 +256,7 @@ impl Default for Pause {
 impl Pause {
     pub async fn wait(&mut self) {
         let mut byte = [128];
-        // Without randomness it is half of the pause.
+        // Without randomness the jitter has its mean value.
         let _ = getrandom::fill(&mut byte);
         sleep(self.0.mul_f64(0.5 + f64::from(byte[0]) / 256.0)).await;
         self.0 = (self.0 * 2).min(LONGEST_PAUSE);

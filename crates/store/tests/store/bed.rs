@@ -1,4 +1,4 @@
-//! A fresh store for a test, on any engine, with a clock that the test turns.
+//! A fresh store for a test, on any engine, with a manual clock.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -10,7 +10,7 @@ use tempfile::TempDir;
 
 use crate::server;
 
-/// What the suite runs on.
+/// The engines of the suite.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Engine {
     SqliteFile,
@@ -39,7 +39,7 @@ impl Engine {
         }
     }
 
-    /// Why it cannot be tested here.
+    /// Returns why the engine cannot be tested here.
     pub fn missing(self) -> Option<String> {
         match self {
             Self::Surreal if !cfg!(feature = "surreal") => {
@@ -55,7 +55,7 @@ impl Engine {
     }
 }
 
-/// A fresh store, or rather the place for one.
+/// The location of a fresh store.
 pub struct Bed {
     pub engine: Engine,
     pub clock: ManualClock,
@@ -77,12 +77,12 @@ impl Bed {
         Self { engine, clock, folder, setting }
     }
 
-    /// The file of a store that is one.
+    /// Returns the path of the database file.
     pub fn file(&self) -> PathBuf {
         self.folder.path().join("state/jobs.db")
     }
 
-    /// The store of a file or a folder, as another process is told of it.
+    /// Returns the setting of a file or directory for another process.
     pub fn setting(&self) -> String {
         match &self.setting {
             Setting::SurrealEmbedded { path } => format!("surrealkv:{}", path.display()),
@@ -90,7 +90,7 @@ impl Bed {
         }
     }
 
-    /// All that the store has put on the disk.
+    /// Returns all files of the store.
     pub fn files(&self) -> Vec<PathBuf> {
         files_below(self.folder.path())
     }
@@ -108,7 +108,7 @@ impl Bed {
         Store::open(self.opening()).await.unwrap()
     }
 
-    /// How much of a race this engine can be asked in the time of a test; all of it in a campaign (`just races`).
+    /// Scales a race down for a slow engine, unless the full size is requested (`just races`).
     pub fn scaled(&self, races: usize) -> usize {
         let whole = self.engine.is_sqlite() || std::env::var_os("STORE_WHOLE_RACES").is_some();
         if whole { races } else { races / 10 }
@@ -124,7 +124,7 @@ fn files_below(folder: &Path) -> Vec<PathBuf> {
     files
 }
 
-/// A name that no other test of this process or another has.
+/// Returns a name that is unique across processes.
 pub fn fresh_name() -> String {
     static COUNT: AtomicU32 = AtomicU32::new(0);
     format!("test-{}-{}", std::process::id(), COUNT.fetch_add(1, Ordering::Relaxed))

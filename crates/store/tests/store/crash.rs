@@ -1,4 +1,4 @@
-//! A process that writes is killed at random moments: what it had said is true.
+//! Kills a writing process at random times and checks that every confirmed write survives.
 
 use std::collections::HashMap;
 use std::io::{BufRead, BufReader, Write, stdout};
@@ -15,10 +15,10 @@ use crate::calls::{order, request, success};
 crate::tests![what_was_answered_survives_a_kill];
 
 const WRITE: &str = "STORE_TEST_WRITE";
-/// How many kills; 200 for a campaign.
+/// The number of kills; 200 in a long run.
 const ROUNDS: &str = "STORE_CRASH_ROUNDS";
 
-/// The process that is killed: several writers at once, each of which says what it was answered.
+/// Runs the process to kill: several concurrent writers that print each confirmed write.
 pub fn write_if_asked() -> Option<ExitCode> {
     let setting: Setting = env::var(WRITE).ok()?.parse().unwrap();
     block_on(async {
@@ -53,12 +53,12 @@ async fn write_for_ever(store: Store, writer: usize) {
     }
 }
 
-/// One write per line: a line is there as a whole, or not at all.
+/// Prints a line with one write(2), so that it is either complete or absent.
 fn say(id: JobId, state: StateName) {
     stdout().lock().write_all(format!("{id} {state}\n").as_bytes()).unwrap();
 }
 
-/// How far along a job is; it never goes back while nobody rescues.
+/// Returns the rank of a state, which never decreases without a rescue.
 fn rank(state: StateName) -> u8 {
     match state {
         StateName::Queued => 0,
@@ -71,13 +71,13 @@ fn what_was_answered_survives_a_kill() {
     kill_writers_of(Engine::SqliteFile, 20);
 }
 
-/// So many times, or as many as a campaign asks for.
+/// Kills writers `rounds` times, or as often as the variable requests.
 pub fn kill_writers_of(engine: Engine, rounds: usize) {
     let rounds = env::var(ROUNDS).ok().and_then(|text| text.parse().ok()).unwrap_or(rounds);
     let bed = Bed::new(engine);
     let mut acknowledged = 0;
     for round in 0..rounds {
-        // Random enough: when the kill comes is up to the scheduler as well.
+        // Random enough: the scheduler adds its own jitter.
         let nanos = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap().subsec_nanos();
         let told = killed_after(Duration::from_micros(u64::from(nanos % 80_000)), &bed);
         acknowledged += told.len();
@@ -99,7 +99,7 @@ pub fn kill_writers_of(engine: Engine, rounds: usize) {
     assert!(acknowledged > rounds, "the writer hardly wrote: {acknowledged} in {rounds} rounds");
 }
 
-/// Starts a writer, kills it that long after its first word, and answers the last that it said of each job.
+/// Starts a writer, kills it a while after its first line, and returns the last printed state of each job.
 fn killed_after(delay: Duration, bed: &Bed) -> HashMap<JobId, StateName> {
     let mut command = Command::new(env::current_exe().unwrap());
     let mut child = command.env(WRITE, bed.setting()).stdout(Stdio::piped()).spawn().unwrap();
@@ -116,7 +116,7 @@ fn killed_after(delay: Duration, bed: &Bed) -> HashMap<JobId, StateName> {
             child.kill().unwrap();
             child.wait().unwrap();
         });
-        // A line that the kill cut in half was not said.
+        // Ignore a line that the kill truncated.
         lines
             .map_while(Result::ok)
             .filter(|line| line.split_once(' ').is_some_and(is_whole))

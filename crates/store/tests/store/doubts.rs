@@ -1,4 +1,4 @@
-//! Requests and answers that get lost on the way to a real server: what is said of them is true, or is said to be unknown.
+//! Lost requests and replies of a real server: each write is reported correctly, or as unconfirmed.
 
 use std::time::Duration;
 
@@ -34,7 +34,7 @@ crate::tests![
     a_newer_version_is_not_taken_back_by_an_older_program,
 ];
 
-/// The steps of a job are written by this.
+/// A part of the query that writes a step.
 const STEP: &str = "MERGE $patch";
 const PLACE: &str = "INSERT IGNORE";
 const SWEEP: &str = "DELETE agent_exchanges";
@@ -46,7 +46,7 @@ const CASES: [(Fault, usize); 4] = [
     (Fault::BeforeAnswer, EVERY),
 ];
 
-/// A server, a way to it that fails, and one that does not.
+/// A server with two connections: one through a faulty proxy, one direct.
 struct Lines {
     server: Server,
     way: Way,
@@ -68,7 +68,7 @@ impl Lines {
         self.direct.get(job).await.unwrap().unwrap().progress.state.name()
     }
 
-    /// The database as it is, for what the store does not tell and would not do.
+    /// Connects to the database directly, for queries that the store does not offer.
     async fn raw(&self) -> Surreal<Any> {
         let raw =
             surrealdb::engine::any::connect(format!("ws://127.0.0.1:{}", self.server.port)).await.unwrap();
@@ -83,7 +83,7 @@ impl Lines {
         answer.take::<Vec<String>>(0).unwrap().len()
     }
 
-    /// Waits until a job is in that state; ends with an error when it never is.
+    /// Waits until a job is in a state.
     async fn until(&self, job: JobId, state: StateName) -> Job {
         let looking = async {
             loop {
@@ -109,7 +109,7 @@ async fn open(port: u16, clock: &ManualClock) -> Store {
     Store::open(opening).await.unwrap()
 }
 
-/// What was not confirmed must be said to be so.
+/// Asserts that the outcome of the write is unknown.
 fn in_doubt(error: &StoreError) {
     assert_eq!(error.certainty(), Certainty::Unknown, "{error:?}");
 }
@@ -288,7 +288,7 @@ fn a_lost_claim_of_a_dead_owner_is_rescued_and_stays_in_doubt() {
             let store = lines.store.clone();
             async move { store.claim(request("dead")).await }
         });
-        // Nothing comes through until somebody else has written over the claim.
+        // Block new connections until another write has followed the claim.
         lines.way.set_open(false);
         lines.way.met().await;
         assert_eq!(lines.state(id).await, StateName::Running);
@@ -344,7 +344,7 @@ fn a_claim_that_nobody_waits_for_is_put_back_on_a_server() {
             assert_eq!(lines.state(id).await, StateName::Running);
             if answered {
                 lines.way.release().await;
-                // Its turn comes after the answer of the first is given, which nobody takes.
+                // It gets the lock after the first reply was sent, which no caller receives.
                 assert_eq!(lines.store.claim(request("b")).await.unwrap(), None);
                 drop(claiming);
             } else {
@@ -373,7 +373,7 @@ fn a_record_that_makes_no_sense_stops_no_other_on_a_server() {
             let mut answer = raw.query(query).bind(("placed", job.to_string())).await.unwrap();
             assert_eq!(answer.take::<Vec<Value>>(0).unwrap().len(), 1, "{what}");
         };
-        // What cannot be read as a whole, as a line, or as a state is passed over.
+        // Records with an invalid field, summary or state are skipped.
         spoil("call = 'no JSON'", jobs[0]).await;
         spoil("attempt = 'three'", jobs[1]).await;
         spoil("state = 'confused'", jobs[2]).await;
@@ -381,7 +381,7 @@ fn a_record_that_makes_no_sense_stops_no_other_on_a_server() {
         for expected in [4, 5, 6] {
             assert_eq!(claimed(store, "a").await.0.id, jobs[expected]);
         }
-        // What is held is rescued without them, and a heartbeat goes on.
+        // A rescue skips them, and the heartbeat continues.
         spoil("call = '{'", jobs[4]).await;
         spoil("home = 7", jobs[5]).await;
         assert_eq!(store.renew(&Owner::new("a"), LEASE).await.unwrap().len(), 2);
@@ -411,7 +411,7 @@ fn a_record_that_makes_no_sense_stops_no_other_on_a_server() {
         assert_eq!(unreadable, [5, 3, 1].map(|job| jobs[job]));
         assert_eq!(claimed(store, "c").await.0.id, jobs[7]);
 
-        // Nor do they spoil the sums, and retention removes them like any other.
+        // They are excluded from the sums, and retention removes them like any other.
         spoil("state = 'confused'", jobs[0]).await;
         spoil("agent = 9", jobs[2]).await;
         let sums = store.stats(StatsRange::default()).await.unwrap();
@@ -444,7 +444,7 @@ fn a_sweep_that_cannot_forget_owners_says_what_it_removed() {
 fn a_newer_version_is_not_taken_back_by_an_older_program() {
     block_on(async {
         let lines = Lines::new().await;
-        // Between the look of the older program and its word, a newer one has brought the database further.
+        // A newer program migrates the database between the read and the write of the older one.
         lines.way.fail("switchboard:schema SET version", Fault::Late, 1);
         let back = "UPDATE switchboard:schema SET version = 1;";
         lines.raw().await.query(back).await.unwrap().check().unwrap();

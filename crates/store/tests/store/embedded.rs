@@ -1,4 +1,4 @@
-//! `SurrealDB` within the process: a folder with one owner, which survives what a file does.
+//! Embedded `SurrealDB`: one owner per directory, and the same crash safety as a file.
 
 use std::env;
 use std::fs;
@@ -23,7 +23,8 @@ crate::tests![
 
 const HOLD: &str = "STORE_TEST_HOLD";
 
-/// The process that has the folder: opens it, places a job, says so, and keeps it open until its input ends.
+/// Runs the process that owns the directory: opens it, submits a job, prints its id, and exits at the end of its
+/// stdin.
 pub fn hold_if_asked() -> Option<ExitCode> {
     let setting: Setting = env::var(HOLD).ok()?.parse().unwrap();
     block_on(async {
@@ -60,7 +61,7 @@ fn a_second_process_is_refused_until_the_first_has_let_go() {
         let job = store.claim(request("a")).await.unwrap().unwrap();
         assert_eq!(job.id.to_string(), held);
         store.finish(&job.claim().unwrap(), success("x")).await.unwrap();
-        // This process, too, is refused while it has the folder open itself.
+        // This process is rejected, too, while it has the directory open.
         let again = Store::open(bed.opening()).await.unwrap_err();
         assert!(matches!(again, StoreError::Locked { .. }), "{again:?}");
         assert_eq!(store.count(&JobFilter::default()).await.unwrap(), 1, "and the one that has it goes on");
@@ -99,7 +100,7 @@ fn the_folder_is_for_its_user_alone() {
             );
         }
     });
-    // As an older program, or a copy, may have left it.
+    // Simulates a directory of an older program or a copy.
     for file in bed.files() {
         fs::set_permissions(file, PermissionsExt::from_mode(0o644)).unwrap();
     }

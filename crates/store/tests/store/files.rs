@@ -1,4 +1,4 @@
-//! The `SQLite` file: whose it is, which version, and what happens when it is not as it should be.
+//! The `SQLite` file: permissions, versions, faults and recovery.
 
 use std::env;
 use std::fs;
@@ -77,7 +77,7 @@ fn a_file_of_an_older_version_is_brought_up_to_date() {
         assert_eq!(old.outcome.unwrap().text, "4");
         assert_eq!(old.metadata, None, "the column came later");
         assert_eq!(store.exchange(old.id).await.unwrap().unwrap().said.response, "4");
-        // And it is used like any other.
+        // The migrated file is writable.
         let job = store.claim(request("a")).await.unwrap().unwrap();
         let end = model::JobEnd { metadata: Some("[]".into()), ..success("5") };
         store.finish(&job.claim().unwrap(), end).await.unwrap();
@@ -127,7 +127,7 @@ fn a_database_of_another_program_is_refused() {
 fn what_a_crash_left_beside_the_file_is_shut_to_others() {
     let bed = Bed::new(Engine::SqliteFile);
     block_on(async { bed.open().await.submit(order("x")).await.unwrap() });
-    // A connection that stays keeps the log and its index there, as a crash does.
+    // An open connection keeps the log and its index, like a crash does.
     let other = Connection::open(bed.file()).unwrap();
     other.execute_batch("UPDATE agent_jobs SET task = 'y'").unwrap();
     let beside = ["-wal", "-shm"].map(|end| PathBuf::from(format!("{}{end}", bed.file().display())));
@@ -196,7 +196,7 @@ fn a_sweep_whose_commit_fails_names_what_may_be_gone() {
         let job = store.submit(order("x")).await.unwrap().job.id;
         store.request_cancel(job).await.unwrap();
         let other = Connection::open(bed.file()).unwrap();
-        // A rule that is looked at only when all is written.
+        // A deferred constraint is checked at the commit.
         other
             .execute_batch(
                 "CREATE TABLE notes (job BLOB REFERENCES agent_jobs (id) DEFERRABLE INITIALLY DEFERRED);
@@ -214,7 +214,7 @@ fn a_sweep_whose_commit_fails_names_what_may_be_gone() {
 
 fn a_store_that_is_dropped_keeps_no_worker_waiting() {
     let bed = Bed::new(Engine::SqliteFile);
-    // One thread for all: if the drop waited for the writer, nobody could let go of the file.
+    // One thread: if the drop waited for the writer, nothing could release the lock.
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     runtime.block_on(async {
         let store = bed.open().await;
@@ -228,7 +228,7 @@ fn a_store_that_is_dropped_keeps_no_worker_waiting() {
         drop(store);
         other.execute_batch("ROLLBACK").unwrap();
     });
-    // The writer goes on by itself, and does what it was given.
+    // The writer thread continues and commits its queue.
     block_on(async {
         let store = bed.open().await;
         while store.count(&JobFilter::default()).await.unwrap() == 0 {
@@ -245,7 +245,7 @@ fn a_claim_that_nobody_waits_for_is_put_back() {
             let job = store.submit(order("x")).await.unwrap().job.id;
             let mut watch = store.watch().await.unwrap();
             let other = Connection::open(bed.file()).unwrap();
-            // While the file is locked, the claim is on its way and cannot be answered.
+            // The claim cannot be committed while the file is locked.
             other.execute_batch("BEGIN IMMEDIATE").unwrap();
             let mut claiming = Box::pin(store.claim(request("gone")));
             let waited = tokio::time::timeout(std::time::Duration::from_millis(50), &mut claiming).await;
@@ -254,7 +254,7 @@ fn a_claim_that_nobody_waits_for_is_put_back() {
                 drop(claiming);
                 other.execute_batch("ROLLBACK").unwrap();
             } else {
-                // Answered, but dropped before anybody took the answer.
+                // Committed, but dropped before the result was received.
                 other.execute_batch("ROLLBACK").unwrap();
                 while !matches!(watch.next().await, Some(WatchEvent::Changed(change)) if change.state == StateName::Running)
                 {
@@ -302,7 +302,7 @@ fn a_record_that_makes_no_sense_stops_no_other() {
         assert_eq!(listed, [(jobs[3], expected[0]), (jobs[2], expected[1]), (jobs[1], expected[2])]);
         assert_eq!(page.unreadable, [jobs[0]]);
 
-        // Nor does it spoil the sums, and retention removes it like any other.
+        // It is excluded from the sums, and retention removes it like any other.
         spoil("state = 'confused', completed_at = 1", jobs[0]);
         let stats = store.stats(StatsRange::default()).await.unwrap();
         assert_eq!(stats.states.iter().map(|(_, jobs)| jobs).sum::<u64>(), 3);
@@ -330,7 +330,7 @@ fn a_damaged_file_is_found_out() {
         }
     });
     let mut bytes = fs::read(bed.file()).unwrap();
-    // The second half of the file, in the middle of its pages.
+    // Overwrite pages in the second half of the file.
     let middle = bytes.len() / 2;
     for page in bytes[middle..].chunks_mut(4_096) {
         page[..64].fill(0xee);
@@ -364,12 +364,12 @@ fn a_folder_that_cannot_be_written_is_named() {
 const FILL: &str = "STORE_TEST_FILL";
 const FILL_SCHEME: &str = "STORE_TEST_FILL_SCHEME";
 
-/// Within a file system of its own, which is soon full.
+/// Runs inside a small tmpfs, which soon is full.
 pub fn fill_if_asked() -> Option<ExitCode> {
     let folder = PathBuf::from(env::var_os(FILL)?);
     let scheme = env::var(FILL_SCHEME).unwrap();
     let ballast = folder.join("ballast");
-    // More than is written besides: an engine that mends its log when it is opened again makes a copy of it.
+    // Larger than the rest: an engine that repairs its log on open copies it.
     fs::write(&ballast, vec![1; 7 << 20]).unwrap();
     block_on(async {
         let setting: Setting = format!("{scheme}:{}", folder.join("jobs").display()).parse().unwrap();
@@ -383,7 +383,7 @@ pub fn fill_if_asked() -> Option<ExitCode> {
             }
             assert!(placed.len() < 1_000, "the disk is never full");
         };
-        // SQLite takes back what did not fit; of the other engine, the log may have it all the same.
+        // SQLite rolls back a write that did not fit; the log of the other engine may contain it.
         let perhaps = u64::from(scheme != "sqlite");
         assert_eq!(matches!(error, StoreError::Full { .. }), perhaps == 0, "{error:?}");
         assert_eq!(error.certainty() == Certainty::Unknown, perhaps == 1, "{error:?}");
@@ -393,7 +393,7 @@ pub fn fill_if_asked() -> Option<ExitCode> {
         let acknowledged = placed.len() as u64 + 1;
         let last = store.submit(order("room again")).await.unwrap().job.id;
         drop(store);
-        // As the file itself has it, not the process that wrote it.
+        // Read the file and not the cache of the process.
         let store = Store::open(opening).await.unwrap();
         for id in placed {
             let job = store.get(id).await.unwrap().expect("an acknowledged job");
@@ -411,7 +411,7 @@ fn a_full_disk_loses_nothing_and_is_survived() {
     fill("sqlite");
 }
 
-/// Fills a disk with a store of that kind.
+/// Fills a file system with a store of an engine.
 pub fn fill(scheme: &str) {
     let folder = tempfile::tempdir().unwrap();
     let script = r#"mount -t tmpfs -o size=12m none "$STORE_TEST_FILL" && exec "$0""#;

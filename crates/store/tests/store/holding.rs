@@ -1,4 +1,4 @@
-//! Who holds a job, for how long, and what a claim is worth.
+//! Claims, leases, cancellation and rescue.
 
 use std::time::Duration;
 
@@ -58,7 +58,7 @@ async fn who_places_with_room_gets_the_oldest_and_nothing_is_lost(bed: Bed) {
     let store = bed.open().await;
     let first = store.submit(order("first")).await.unwrap().job.id;
     let placed = store.place_and_claim(order("second"), request("a")).await.unwrap().flushed().await.unwrap();
-    // An engine that cannot do both at once leaves the claim to be made.
+    // An engine that cannot do both in one transaction claims nothing.
     let claimed = match placed.claimed {
         Some(job) => *job,
         None => store.claim(request("a")).await.unwrap().unwrap(),
@@ -84,7 +84,7 @@ async fn the_end_of_a_job_is_told_as_it_is_kept(bed: Bed) {
     store.submit(order("x")).await.unwrap();
     let (job, claim) = claimed(&store, "a").await;
     let written = store.write_end(&claim, success("done")).await.unwrap();
-    // Before the disk has it, too: who is told that it is written finds it.
+    // A committed write is visible before its flush.
     assert_eq!(store.get(job.id).await.unwrap().unwrap(), written.value.job);
     let finished = written.flushed().await.unwrap();
     assert!(finished.job.completed_at.is_some());
@@ -106,7 +106,7 @@ async fn a_job_ends_when_its_run_was_over_and_never_later_than_now(bed: Bed) {
     assert_eq!(told(&before.1, over).await, over);
     assert_eq!(told(&ahead.1, bed.clock.now().plus(run_took)).await, bed.clock.now());
     let sums = store.stats(store::StatsRange::default()).await.unwrap();
-    // The time of the runs, however long the jobs were held.
+    // The time of the runs, independent of how long the jobs were held.
     assert_eq!(sums.ended[0].duration_ms, 2 * 1_200);
 }
 
@@ -130,7 +130,7 @@ async fn living_owners_are_found_by_the_start_of_their_names(bed: Bed) {
 async fn the_oldest_is_claimed_first(bed: Bed) {
     let store = bed.open().await;
     let mut placed = Vec::new();
-    // Within one millisecond, too.
+    // Also within one millisecond.
     for prompt in 0..20 {
         placed.push(store.submit(order(&prompt.to_string())).await.unwrap().job.id);
     }
@@ -273,7 +273,7 @@ async fn a_paused_job_waits_for_its_time(bed: Bed) {
     bed.clock.advance(Duration::from_millis(1));
     let (again, claim) = claimed(&store, "a").await;
     assert_eq!((again.id, claim.attempt.number()), (first, 2));
-    // One that is cancelled while it waits is over.
+    // A paused job is cancelled immediately.
     store.pause_until(&claim, until.plus(LEASE)).await.unwrap();
     assert_eq!(store.request_cancel(first).await.unwrap().now, StateName::Cancelled);
 }
@@ -299,7 +299,7 @@ async fn who_takes_a_job_is_alive_for_a_whole_lease(bed: Bed) {
     let alive_until = async |job| store.get(job).await.unwrap().unwrap().lease.unwrap().expires_at;
     let first = store.submit(order("first")).await.unwrap().job.id;
     claimed(&store, "a").await;
-    // However lately it has spoken.
+    // Even right after another renewal.
     let moment = || bed.clock.advance(Duration::from_millis(1));
     moment();
     assert_eq!(store.claim(request("a")).await.unwrap(), None);
@@ -395,7 +395,7 @@ async fn a_live_run_is_adopted_as_the_same_attempt(bed: Bed) {
     assert_eq!(job.claim(), Some(new.clone()));
     assert_eq!(job.lease.unwrap().owner, new.owner);
     assert!(store.finish(&old, success("late")).await.is_err());
-    // A rescuer that finds the run alive goes on with it in the same way.
+    // A rescuer adopts a live run in the same way.
     bed.clock.advance(LEASE);
     let rescued = store.rescue(rescue_by("daemon-3")).await.unwrap().remove(0).claim().unwrap();
     let kept = store.adopt(&rescued, &rescued.owner, LEASE).await.unwrap();

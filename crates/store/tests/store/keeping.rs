@@ -1,4 +1,4 @@
-//! What is kept is kept as it was given, and read back.
+//! Stored values are read back unchanged.
 
 use std::time::Duration;
 
@@ -31,7 +31,7 @@ conformance![
     a_name_that_is_empty_is_refused,
 ];
 
-/// A call with nothing left at its default.
+/// Returns a job without any default value.
 fn full_order() -> NewJob {
     let call = CallSpec {
         model: Some("opus".into()),
@@ -149,7 +149,7 @@ async fn the_same_key_gives_the_same_job(bed: Bed) {
     assert_eq!(store.keyed(home, "k").await.unwrap(), Some(first.job.clone()));
     assert_eq!(store.keyed(home, "none").await.unwrap(), None);
     assert_ne!(store.submit(keyed("one", "K")).await.unwrap().job.id, first.job.id);
-    // Without a key, nothing is the same.
+    // Without a key every job is new.
     let (a, b) = (store.submit(order("x")).await.unwrap(), store.submit(order("x")).await.unwrap());
     assert_ne!(a.job.id, b.job.id);
     assert_eq!(store.count(&store::JobFilter::default()).await.unwrap(), 4);
@@ -161,7 +161,7 @@ async fn a_key_names_a_job_of_its_home_alone(bed: Bed) {
         idempotency_key: Some(key.into()),
         ..order_for(AgentKind::Claude, home)
     };
-    // However homes and keys are put together, no two of these are the same.
+    // No two of these combinations of home and key collide.
     let orders = || {
         [
             at(Placement::Host("a".into()), "k"),
@@ -301,12 +301,12 @@ async fn session_without_an_answer_is_not_the_last_one(bed: Bed) {
     let last = async || store.last_session(AgentKind::Claude, "call_cc", &here()).await.unwrap();
     let job = end(silent("refused")).await;
     assert_eq!(last().await, None);
-    // The job itself still names it.
+    // The job still names its session.
     assert_eq!(store.get(job).await.unwrap().unwrap().session, Some(session("refused")));
     end(model::Outcome { session: Some(session("answered")), ..outcome("x") }).await;
     end(silent("refused-again")).await;
     assert_eq!(last().await.unwrap().session, session("answered"));
-    // A call that was cut short after the model's first words can be resumed.
+    // A call that was cut off after its first output can be resumed.
     end(model::Outcome { text: "so far".into(), ..silent("cut-short") }).await;
     assert_eq!(last().await.unwrap().session, session("cut-short"));
 }
@@ -319,7 +319,7 @@ async fn a_session_is_kept_as_soon_as_it_is_known(bed: Bed) {
     assert_eq!(store.get(job.id).await.unwrap().unwrap().session, Some(session("early")));
     let last = store.last_session(AgentKind::Claude, "call_cc", &here()).await.unwrap();
     assert_eq!(last.unwrap().session, session("early"));
-    // An end that knows of none leaves it.
+    // An outcome without a session keeps it.
     store.finish(&claim, JobEnd::cancelled()).await.unwrap();
     assert_eq!(store.get(job.id).await.unwrap().unwrap().session, Some(session("early")));
     let late = store.note_session(&claim, &session("late")).await.unwrap_err();

@@ -1,4 +1,4 @@
-//! Lists, sums, changes, and what is removed in the end.
+//! Lists, statistics, change notifications and retention.
 
 use std::time::Duration;
 
@@ -122,7 +122,7 @@ async fn words_are_found_in_tasks_and_prompts_as_they_are(bed: Bed) {
     };
     assert_eq!(found("the\nbASKet").await, [placed[0]], "in a prompt, in capitals or not");
     assert_eq!(found("shop").await, [placed[0]], "in the name of a task");
-    // None of these stands for anything else.
+    // No character is a wildcard.
     for words in ["%", "_", r"\", r"100%_\o"] {
         assert_eq!(found(words).await, [placed[1]], "{words}");
     }
@@ -295,7 +295,7 @@ async fn a_watcher_sees_every_change_after_it_was_written(bed: Bed) {
             tokio::time::timeout(Duration::from_secs(20), watch.next()).await.expect("a change in time");
         let Some(WatchEvent::Changed(change)) = event else { panic!("{event:?}") };
         assert_eq!(change.job, job);
-        // A store that is shared says whose it is, so that nobody else has to look.
+        // A shared store reports the home, so that other daemons can ignore the change.
         assert_eq!(change.home, store.is_shared().then(|| order("x").home));
         assert!(change.revision > last);
         last = change.revision;

@@ -1,6 +1,6 @@
-//! Random histories against a model that is too simple to be wrong.
+//! Compares random histories with a simple model.
 //!
-//! The model knows nothing of `model::Progress`: it says in its own words what should happen.
+//! The model does not use `model::Progress`: it states the expected behavior independently.
 
 use std::collections::HashMap;
 use std::time::Duration;
@@ -19,7 +19,7 @@ pub const CONFORMANCE: &[crate::Conformance] =
 const OWNERS: [&str; 3] = ["a", "b", "c"];
 const MAX_ATTEMPTS: u32 = 2;
 
-/// What somebody does. A job is named by its place in the order of placing, a claim by whom and which.
+/// One operation. A job is named by its index in the order of submission, a claim by its owner and attempt.
 #[derive(Debug, Clone)]
 enum Act {
     Place,
@@ -94,7 +94,7 @@ impl Simplest {
         Some(found)
     }
 
-    /// Whether it is done.
+    /// Applies an operation and returns whether it succeeded.
     fn act(&mut self, act: &Act) -> bool {
         let now = self.now;
         let done = match *act {
@@ -139,7 +139,7 @@ impl Simplest {
                     job.state = if job.cancel { StateName::Cancelled } else { StateName::Queued };
                 }),
             Act::Adopt { job, owner, attempt, by } => {
-                // The new owner's word counts even when the job is not to be had.
+                // The new owner's lease is renewed even if the adoption fails.
                 self.leases.insert(by, now + LEASE.as_secs());
                 self.held(job, owner, attempt, false).map(|job| {
                     (job.state, job.owner) = (StateName::Running, Some(by));
@@ -172,7 +172,7 @@ impl Simplest {
     }
 }
 
-/// The store, with the names of the model.
+/// The store, addressed by the indexes of the model.
 struct Real {
     store: Store,
     bed: Bed,
@@ -233,7 +233,7 @@ impl Real {
         }
     }
 
-    /// A job as the model sees it.
+    /// Returns a job in the form of the model.
     async fn simple(&self, job: usize, start: Timestamp) -> Simple {
         let job = self.store.get(self.ids[job]).await.unwrap().unwrap();
         let progress = job.progress;
@@ -283,7 +283,7 @@ async fn follow(engine: Engine, history: &[Act]) {
         assert_eq!(done, expected, "step {step}: {act:?}\n{simplest:?}");
         for (number, expected) in simplest.jobs.iter().enumerate() {
             let mut expected = expected.clone();
-            // Who held a job that nobody holds any more is not kept.
+            // The store keeps no owner of a job that is not claimed.
             if !matches!(expected.state, StateName::Running | StateName::Interrupted) {
                 expected.owner = None;
             }

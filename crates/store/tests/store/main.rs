@@ -1,7 +1,7 @@
-//! One conformance suite for every engine, and what each of them must survive besides.
+//! One conformance suite for every engine, and fault tests for each.
 //!
-//! This binary is also the process that is killed in the crash tests, so it needs no other executable but the
-//! `SurrealDB` server. Where that is not built (`scripts/surreal-server`), its suite is skipped, and says so.
+//! This binary is also the process that the crash tests kill, so that it needs no other executable but the
+//! `SurrealDB` server. Without a server (`scripts/surreal-server`) its suite is skipped with a message.
 #![expect(clippy::disallowed_methods, clippy::print_stderr, clippy::unwrap_used, reason = "a test may")]
 
 mod bed;
@@ -34,11 +34,10 @@ use libtest_mimic::{Arguments, Trial};
 
 use crate::bed::{Bed, Engine};
 
-/// A test of the conformance suite: its name and what it does with a fresh store.
+/// A test of the conformance suite: its name and its function.
 pub type Conformance = (&'static str, fn(Bed));
 
-/// Names the functions of a module as tests that run on every engine. One that is not named is dead code, which the build
-/// refuses.
+/// Registers functions as tests that run on every engine. The compiler rejects an unregistered one as dead code.
 #[macro_export]
 macro_rules! conformance {
     ($($name:ident),* $(,)?) => {
@@ -47,7 +46,7 @@ macro_rules! conformance {
     };
 }
 
-/// Names the functions of a module as tests that run once.
+/// Registers functions as tests that run once.
 #[macro_export]
 macro_rules! tests {
     ($($name:ident),* $(,)?) => {

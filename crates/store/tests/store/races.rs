@@ -1,4 +1,4 @@
-//! Many at once: nothing is given twice, nothing is lost.
+//! Concurrent operations: no job is claimed twice, none is lost.
 
 use std::collections::HashSet;
 use std::env;
@@ -24,7 +24,7 @@ crate::tests![two_processes_share_one_file];
 
 const WORK: &str = "STORE_TEST_WORK";
 
-/// Claims and finishes until nothing is left.
+/// Claims and finishes jobs until the queue is empty.
 async fn work(store: Store, owner: String) -> Vec<JobId> {
     let mut done = Vec::new();
     while let Some(job) = store.claim(request(&owner)).await.unwrap() {
@@ -35,7 +35,7 @@ async fn work(store: Store, owner: String) -> Vec<JobId> {
     done
 }
 
-/// Not all at once: a server on a busy machine would let the last of them wait for longer than a caller does.
+/// Submits jobs with limited concurrency: on a busy machine the last of many requests to a server would time out.
 async fn place_all(store: &Store, count: usize) -> HashSet<JobId> {
     let mut placing = JoinSet::new();
     for share in 0..32 {
@@ -54,7 +54,7 @@ async fn place_all(store: &Store, count: usize) -> HashSet<JobId> {
 async fn thirty_two_workers_take_every_job_once(bed: Bed) {
     let store = bed.open().await;
     let placed = place_all(&store, bed.scaled(2_000)).await;
-    // On a server, eight workers share a connection, and four connections the jobs, as the daemons of four machines would.
+    // On a server, eight workers share one of four connections, like the daemons of four machines.
     let mut stores = vec![store.clone()];
     if bed.engine == Engine::Surreal {
         stores.extend([bed.open().await, bed.open().await, bed.open().await]);
@@ -78,7 +78,7 @@ async fn cancel_against_finish_has_one_winner(bed: Bed) {
         let (job, claim) = claimed(&store, "a").await;
         let late = claim.clone();
         let (finishing, cancelling) = (store.clone(), store.clone());
-        // A worker that is told to stop while the agent says its last word: on two threads, each first in turn.
+        // A cancellation that races with the result, on two threads with alternating order.
         let finish = async move { finishing.finish(&claim, success("done")).await };
         let cancel = async move { cancelling.request_cancel(job.id).await.unwrap() };
         let start = Arc::new(tokio::sync::Barrier::new(2));
@@ -97,11 +97,11 @@ async fn cancel_against_finish_has_one_winner(bed: Bed) {
         let late = store.finish(&late, JobEnd::cancelled()).await.unwrap_err();
         assert_eq!(late.refusal(), Some(&TransitionError::Ended(TerminalState::Completed)));
     }
-    // A server has its own pace; here, a race that only one can win would be none.
+    // The timing of a server varies; with SQLite, a race that always has the same winner would prove nothing.
     assert!(!bed.engine.is_sqlite() || orders.len() == 2, "each came first at least once: {orders:?}");
 }
 
-/// Begins on a thread of the runtime's, together with the other that waits for the same start.
+/// Spawns a task that starts together with the others at the same barrier.
 fn at_once<T: Send + 'static>(
     start: &Arc<tokio::sync::Barrier>,
     work: impl Future<Output = T> + Send + 'static,
@@ -131,7 +131,7 @@ async fn cancel_against_claim_has_one_winner(bed: Bed) {
         };
         let now = store.get(job).await.unwrap().unwrap();
         match &claimed {
-            // Nobody has a job that is cancelled, and a wish that came too late is seen by who has it.
+            // A cancelled job is never claimed, and a later request is visible to the owner.
             None => assert_eq!(
                 (reply.now, now.progress.state.name()),
                 (StateName::Cancelled, StateName::Cancelled)
@@ -151,12 +151,12 @@ fn store_at(path: PathBuf) -> Opening {
     Opening::new(Setting::Sqlite { path: Some(path) }, "unused")
 }
 
-/// The other process: places its share, works until nothing is left, and prints what it did.
+/// Runs the other process: submits its share, works until the queue is empty, and prints the finished jobs.
 pub fn work_if_asked() -> Option<ExitCode> {
     let path = PathBuf::from(env::var_os(WORK)?);
     let done = block_on(async {
         let store = Store::open(store_at(path)).await.unwrap();
-        // Of those that all ask for, each is placed once.
+        // Both processes submit these keys; each becomes one job.
         for key in 0..50 {
             let keyed = NewJob { idempotency_key: Some(format!("key {key}")), ..order("shared") };
             store.submit(keyed).await.unwrap();

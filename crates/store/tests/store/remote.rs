@@ -1,4 +1,4 @@
-//! A server that fails: killed, cut off, away.
+//! Server faults: kill, lost connections, downtime.
 
 use std::collections::HashSet;
 use std::net::{Ipv4Addr, TcpListener};
@@ -29,21 +29,21 @@ async fn open(setting: Setting) -> Result<Store, StoreError> {
     Store::open(Opening { credentials: Some(credentials()), redactor: Redactor::none(), ..opening }).await
 }
 
-/// What a worker was answered.
+/// The confirmed operations of a worker.
 #[derive(Default)]
 struct Answers {
     claimed: Vec<JobId>,
     finished: Vec<JobId>,
 }
 
-/// Works until nothing is left. What fails is tried again with the next job, as a daemon would.
+/// Works until the queue is empty. Retries failures with the next job, like a daemon.
 async fn work(store: Store, owner: String, answers: Arc<Mutex<Answers>>) {
     loop {
         match store.claim(request(&owner)).await {
             Ok(Some(job)) => {
                 answers.lock().await.claimed.push(job.id);
                 let claim = job.claim().unwrap();
-                // A finish that was cut off is said again: the second word is either taken or comes too late.
+                // Retry an unconfirmed finish: the second one is accepted, or rejected as too late.
                 for _ in 0..20 {
                     match store.finish(&claim, success("x")).await {
                         Ok(_) => {
@@ -124,7 +124,7 @@ fn a_cut_connection_is_survived_or_told() {
                 }
                 Err(error) => assert_eq!(error.certainty(), Certainty::Unknown, "{error:?}"),
             }
-            // Asking again with the key leads to one job, whatever came of the first.
+            // A retry with the key yields one job, whatever the first outcome was.
             let again = store.submit(keyed()).await.unwrap().job;
             let (_, claim) = crate::calls::claimed(&store, "a").await;
             let (finished, ()) = tokio::join!(store.finish(&claim, success("x")), way.cut());
@@ -196,6 +196,6 @@ fn a_database_of_a_newer_version_is_refused() {
     });
 }
 
-/// Without the engine there is nothing to look at, and the suite is skipped.
+/// Does nothing: without the engine the suite is skipped.
 #[cfg(not(feature = "surreal"))]
 fn a_database_of_a_newer_version_is_refused() {}

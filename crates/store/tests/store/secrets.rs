@@ -1,4 +1,4 @@
-//! No secret is written, and none is missed.
+//! Redaction: no secret is stored.
 
 use std::fs;
 
@@ -19,7 +19,7 @@ conformance![
 ];
 
 const CANARY: &str = "canary-5e1f-\"quoted\"";
-/// One that can be part of a name.
+/// A secret that can be part of a name.
 const PLAIN_CANARY: &str = "canary-5e1f-plain";
 
 async fn guarded(bed: &Bed) -> Store {

@@ -10,17 +10,17 @@ use std::{env, thread};
 
 use store::{CredentialLevel, Credentials, Setting};
 
-/// A debug build on a busy machine takes its time.
+/// The startup timeout: a debug build on a busy machine is slow.
 const UP_WITHIN: Duration = Duration::from_mins(1);
 
-/// Where `scripts/surreal-server` puts it.
+/// Returns the path where `scripts/surreal-server` installs the server.
 fn program() -> PathBuf {
     let cache = || Some(PathBuf::from(env::var_os("HOME")?).join(".cache/switchboard-surreal"));
     let target = env::var_os("SWITCHBOARD_SURREAL_TARGET").map(PathBuf::from).or_else(cache);
     target.unwrap_or_default().join("debug/surreal-server")
 }
 
-/// Why there is no server to test with.
+/// Returns why there is no server.
 pub fn missing() -> Option<String> {
     let program = program();
     let why = || format!("`{}` is not built; run scripts/surreal-server", program.display());
@@ -40,9 +40,9 @@ pub struct Server {
 }
 
 impl Server {
-    /// Starts one that keeps its records in memory, or in that folder.
+    /// Starts a server with a storage in memory or in a directory.
     pub fn start(storage: &str) -> Self {
-        // The port is free now; should somebody take it in between, another is tried.
+        // The port is free now; if another process takes it, try the next one.
         for _ in 0..5 {
             let port = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap().local_addr().unwrap().port();
             if let Some(child) = spawn(port, storage) {
@@ -56,13 +56,13 @@ impl Server {
         setting_at(self.port, database)
     }
 
-    /// Kills it as a power cut would.
+    /// Kills the server with SIGKILL.
     pub fn kill(&mut self) {
         self.child.kill().unwrap();
         self.child.wait().unwrap();
     }
 
-    /// Starts it again, with the same port and records.
+    /// Restarts the server with the same port and storage.
     pub fn start_again(&mut self) {
         self.child = spawn(self.port, &self.storage).expect("the server to start again");
     }
@@ -102,7 +102,7 @@ fn spawn(port: u16, storage: &str) -> Option<Child> {
     }
 }
 
-/// It listens before it can serve, and says so by 503.
+/// Returns whether the server is ready: it listens earlier and replies 503.
 fn is_ready(address: &SocketAddr) -> bool {
     let ask = || {
         let mut stream = TcpStream::connect_timeout(address, Duration::from_secs(1))?;
@@ -115,7 +115,7 @@ fn is_ready(address: &SocketAddr) -> bool {
     ask().is_ok_and(|answer| answer.starts_with("HTTP/1.1 200"))
 }
 
-/// The server that all tests of this process share, each with a database of its own.
+/// The server that all tests of this process share, with one database each.
 static SHARED: Mutex<Option<Server>> = Mutex::new(None);
 
 pub fn shared_setting(database: &str) -> Setting {

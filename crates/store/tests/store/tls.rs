@@ -1,4 +1,4 @@
-//! A server behind TLS: whom the client believes, and whom it does not.
+//! A server behind TLS: trusted and untrusted certificates.
 
 use std::net::Ipv4Addr;
 use std::path::{Path, PathBuf};
@@ -29,7 +29,7 @@ crate::tests![
     tls_on_one_side_only_is_no_connection,
 ];
 
-/// Who signs certificates.
+/// A CA that signs certificates.
 struct Authority {
     issuer: Issuer<'static, KeyPair>,
     file: PathBuf,
@@ -40,7 +40,7 @@ impl Authority {
     fn new() -> Self {
         let mut params = CertificateParams::new(Vec::new()).unwrap();
         params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
-        // Two with one name would be told apart by their signatures alone.
+        // Two CAs with the same name would only differ in their signatures.
         params.distinguished_name.push(DnType::CommonName, fresh_name());
         let key = KeyPair::generate().unwrap();
         let folder = tempfile::tempdir().unwrap();
@@ -72,7 +72,7 @@ fn certificate_for(host: &str) -> CertificateParams {
     CertificateParams::new([host.to_owned()]).unwrap()
 }
 
-/// Takes TLS off what goes to a server.
+/// A proxy that terminates TLS.
 struct Door {
     port: u16,
     open: Arc<Mutex<JoinSet<()>>>,
@@ -99,7 +99,7 @@ impl Door {
         Self { port, open, _accepting: accepting }
     }
 
-    /// Cuts whatever is open.
+    /// Closes all connections.
     async fn cut(&self) {
         self.open.lock().await.shutdown().await;
     }
@@ -130,7 +130,7 @@ fn a_server_behind_tls_is_used_like_any_other() {
         );
         let (job, claim) = claimed(&store, "a").await;
         assert_eq!(job.order, placed.order);
-        // The client connects again by itself, and believes the same authority as before.
+        // The client reconnects and trusts the same CA as before.
         door.cut().await;
         store.finish(&claim, success("x")).await.unwrap();
         let direct = open("ws", server.port, None).await.unwrap();
@@ -139,7 +139,7 @@ fn a_server_behind_tls_is_used_like_any_other() {
     });
 }
 
-/// What is said of a server that is not believed.
+/// Returns the error for an untrusted server.
 fn refusal(params: &CertificateParams, believed: Option<&Authority>) -> StoreError {
     let (server, authority) = (Server::start("memory"), Authority::new());
     block_on(async {
@@ -162,7 +162,7 @@ fn cause(error: &StoreError) -> String {
 fn a_certificate_that_nobody_known_has_signed_is_refused() {
     let error = refusal(&certificate_for("127.0.0.1"), Some(&Authority::new()));
     assert!(cause(&error).contains("UnknownIssuer"), "{error:?}");
-    // Without a file, the authorities of the web are believed, and ours is none of them.
+    // Without a file the Mozilla roots are trusted, which do not include ours.
     let (server, authority) = (Server::start("memory"), Authority::new());
     let error = block_on(async {
         let door = Door::to(server.port, authority.sign(&certificate_for("127.0.0.1"))).await;

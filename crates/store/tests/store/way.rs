@@ -1,5 +1,4 @@
-//! A way to a `SurrealDB` server that fails where it is told to: it reads the requests that go over it, and cuts at the one
-//! that is meant.
+//! A proxy for a `SurrealDB` server that injects faults: it parses the requests and fails the selected ones.
 
 use std::net::Ipv4Addr;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -10,25 +9,25 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{Semaphore, watch};
 use tokio::task::JoinSet;
 
-/// What becomes of a request.
+/// The fault of a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Fault {
-    /// The connection is cut before it is passed on.
+    /// The connection is closed before the request is forwarded.
     BeforeRequest,
-    /// It is passed on, the server does it and answers, and the connection is cut before the answer is passed on.
+    /// The request is forwarded, and the connection is closed before the reply is forwarded.
     BeforeAnswer,
-    /// The connection is cut at once, and the request arrives when it is released.
+    /// The connection is closed immediately, and the request is forwarded on release.
     Late,
-    /// Its answer is passed on when it is released.
+    /// The reply is forwarded on release.
     HeldAnswer,
 }
 
-/// For every request that is meant.
+/// Affects every selected request.
 pub const EVERY: usize = usize::MAX;
 
 #[derive(Debug)]
 struct Plan {
-    /// What a request has in it that is meant.
+    /// Selects requests that contain this text.
     words: &'static str,
     fault: Fault,
     left: usize,
@@ -37,17 +36,17 @@ struct Plan {
 #[derive(Debug)]
 struct Shared {
     plan: Mutex<Option<Plan>>,
-    /// How many requests were met.
+    /// The number of requests that met the fault.
     met: watch::Sender<usize>,
-    /// How many late requests and held answers have got where they were to go.
+    /// The number of late requests and held replies that were delivered.
     arrived: watch::Sender<usize>,
     released: Semaphore,
-    /// Whether connections can be made.
+    /// Is true if new connections are accepted.
     open: watch::Sender<bool>,
     server: u16,
 }
 
-/// A way to a server that can be cut.
+/// A proxy that injects faults.
 pub struct Way {
     pub port: u16,
     shared: Arc<Shared>,
@@ -78,14 +77,14 @@ impl Way {
         Self { port, shared, carried, _accepting: accepting }
     }
 
-    /// From now on, so many requests with these words in them meet that fault.
+    /// Injects a fault into the next requests that contain a text.
     pub fn fail(&self, words: &'static str, fault: Fault, times: usize) {
         self.shared.met.send_replace(0);
         self.shared.arrived.send_replace(0);
         *self.shared.lock() = Some(Plan { words, fault, left: times });
     }
 
-    /// From now on all goes well; says how many requests met the fault.
+    /// Stops the injection and returns the number of affected requests.
     pub fn heal(&self) -> usize {
         *self.shared.lock() = None;
         *self.shared.met.borrow()
@@ -96,18 +95,18 @@ impl Way {
         self.shared.met.subscribe().wait_for(|met| *met > 0).await.unwrap();
     }
 
-    /// Lets what is held go, and waits until it has arrived.
+    /// Releases a held request or reply and waits until it is delivered.
     pub async fn release(&self) {
         self.shared.released.add_permits(1);
         self.shared.arrived.subscribe().wait_for(|arrived| *arrived > 0).await.unwrap();
     }
 
-    /// Whether new connections come through.
+    /// Sets whether new connections are accepted.
     pub fn set_open(&self, open: bool) {
         self.shared.open.send_replace(open);
     }
 
-    /// Cuts whatever is open.
+    /// Closes all connections.
     pub async fn cut(&self) {
         self.carried.lock().await.shutdown().await;
     }
@@ -193,7 +192,7 @@ async fn hold_answer(
     Shared::count(&shared.arrived);
 }
 
-/// Passes a request on, and answers the bytes that come back, up to the first that are no mere sign of life.
+/// Forwards a request and returns the bytes of the reply, including pings before it.
 async fn answer_to(
     request: &[u8],
     far_in: &mut OwnedReadHalf,
@@ -210,7 +209,7 @@ async fn answer_to(
     }
 }
 
-/// Whether there is a message among these of a server, behind whatever signs of life came with it in one piece.
+/// Returns whether a server's bytes contain a message besides control frames.
 fn has_data(bytes: &[u8]) -> bool {
     const BINARY: u8 = 2;
     let mut rest = bytes;
@@ -218,13 +217,13 @@ fn has_data(bytes: &[u8]) -> bool {
         if first & 0xf <= BINARY {
             return true;
         }
-        // A sign of life is short, and a server's has no mask.
+        // A control frame is short, and a server's frames have no mask.
         rest = rest.get(2 + usize::from(short & 0x7f)..).unwrap_or_default();
     }
     false
 }
 
-/// The bytes of a client, cut into its messages.
+/// Splits the bytes of a client into messages.
 #[derive(Default)]
 struct Requests {
     bytes: Vec<u8>,
@@ -233,7 +232,7 @@ struct Requests {
 }
 
 impl Requests {
-    /// The next whole message, as it came and without its mask.
+    /// Returns the next complete message, raw and unmasked.
     fn next(&mut self) -> Option<(Vec<u8>, Vec<u8>)> {
         if !self.shook_hands {
             let end = self.bytes.windows(4).position(|window| window == b"\r\n\r\n")? + 4;
@@ -248,7 +247,7 @@ impl Requests {
         Some((whole, plain))
     }
 
-    /// Where the message begins behind its header and its mask, and how long it is (RFC 6455, section 5.2).
+    /// Returns the start of the payload after header and mask, and its length (RFC 6455, section 5.2).
     fn extent(&self) -> Option<(usize, usize)> {
         let [_, short, rest @ ..] = self.bytes.as_slice() else { return None };
         match short & 0x7f {
