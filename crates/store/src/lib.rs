@@ -46,6 +46,7 @@ mod error;
 mod folders;
 mod ids;
 mod loss;
+mod options;
 mod redact;
 mod requests;
 mod row;
@@ -67,6 +68,7 @@ pub use credentials::{
 pub use error::{Cause, Certainty, StoreError, SweepError};
 pub use folders::remove_job_folders;
 pub use loss::{Loss, StoreLoss};
+pub use options::Opening;
 pub use redact::{BadPattern, REPLACEMENT as REDACTED, Redactor};
 pub use requests::{
     CancelReply, Capacity, ClaimRequest, Finished, Found, Held, JobFilter, JobSummary, LastSession, Page,
@@ -75,5 +77,5 @@ pub use requests::{
 pub use setting::{Setting, SettingError};
 pub use sqlite::{DatabaseFile, RejectedJob, RestoredJob};
 pub use stats::{Stats, StatsRange, StatsRow};
-pub use store::{Opening, Store};
+pub use store::Store;
 pub use watch::{Change, Watch, WatchEvent};

@@ -6,8 +6,6 @@ use model::{
     AgentKind, Claim, Failure, Job, JobId, Owner, Placement, SessionId, StateName, Timestamp, Usage,
 };
 
-use crate::row::LineRow;
-
 /// Describes the jobs that an owner can claim.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ClaimRequest {
@@ -157,27 +155,6 @@ pub struct Page {
     pub unreadable: Vec<JobId>,
     /// The start of the next page; `None` on the last page.
     pub next: Option<JobId>,
-}
-
-impl Page {
-    /// Builds a page from a list that was read with one row more than the page, to detect whether more follow. A row that
-    /// could not be read at all is replaced by its id.
-    pub(crate) fn cut(mut lines: Vec<Result<LineRow, JobId>>, rows: u32) -> Self {
-        let rows = rows as usize;
-        let id = |line: &Result<LineRow, JobId>| line.as_ref().map_or_else(|job| *job, LineRow::job);
-        let more = lines.len() > rows;
-        lines.truncate(rows);
-        let next = lines.last().filter(|_| more).map(id);
-        let (mut jobs, mut unreadable) = (Vec::new(), Vec::new());
-        for line in lines {
-            let job = id(&line);
-            match line.ok().and_then(|line| line.summary().ok()) {
-                Some(line) => jobs.push(line),
-                None => unreadable.push(job),
-            }
-        }
-        Self { jobs, unreadable, next }
-    }
 }
 
 /// A job in a list, without its long texts.

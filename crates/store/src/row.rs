@@ -15,7 +15,7 @@ use serde::de::DeserializeOwned;
 use uuid::Uuid;
 
 use crate::error::{Cause, StoreError};
-use crate::requests::JobSummary;
+use crate::requests::{JobSummary, Page};
 
 /// The tool timeout that earlier versions put into every call.
 const FORMER_TOOL_TIMEOUT: Duration = Duration::from_mins(5);
@@ -284,6 +284,25 @@ impl LineRow {
             prompt_head: self.prompt_head,
         })
     }
+}
+
+/// Builds a page from a list that was read with one row more than the page, to detect whether more follow. A row that could
+/// not be read at all is replaced by its id.
+pub fn page_from_rows(mut lines: Vec<Result<LineRow, JobId>>, rows: u32) -> Page {
+    let rows = rows as usize;
+    let id = |line: &Result<LineRow, JobId>| line.as_ref().map_or_else(|job| *job, LineRow::job);
+    let more = lines.len() > rows;
+    lines.truncate(rows);
+    let next = lines.last().filter(|_| more).map(id);
+    let (mut jobs, mut unreadable) = (Vec::new(), Vec::new());
+    for line in lines {
+        let job = id(&line);
+        match line.ok().and_then(|line| line.summary().ok()) {
+            Some(line) => jobs.push(line),
+            None => unreadable.push(job),
+        }
+    }
+    Page { jobs, unreadable, next }
 }
 
 /// Parses the fields of one record. Errors name the field and the record.

@@ -19,6 +19,7 @@ use crate::engine::{Begun, Engine};
 use crate::error::{StoreError, SweepError};
 use crate::ids::Ids;
 use crate::loss::StoreLoss;
+use crate::options::Opening;
 use crate::redact::Redactor;
 use crate::requests::{
     CancelReply, ClaimRequest, Finished, Found, Held, JobFilter, LastSession, Page, PageRequest,
@@ -29,38 +30,6 @@ use crate::setting::Setting;
 use crate::sqlite::Sqlite;
 use crate::stats::{Stats, StatsRange};
 use crate::watch::Watch;
-
-/// Names the store to open and configures it.
-#[derive(Debug, Clone)]
-pub struct Opening {
-    /// The store to open.
-    pub setting: Setting,
-    /// The file to open for `sqlite:`.
-    pub default_file: PathBuf,
-    /// The login of a server that requires one.
-    pub credentials: Option<Credentials>,
-    /// PEM file with the only CA certificates that may sign the certificate of a `wss://` server. Defaults to the root
-    /// certificates of Mozilla.
-    pub ca_file: Option<PathBuf>,
-    /// Removes secrets from all stored texts.
-    pub redactor: Redactor,
-    /// The source of the current time.
-    pub clock: Clock,
-}
-
-impl Opening {
-    /// Returns options with the default redactor and the system clock. `default_file` is opened for `sqlite:`.
-    pub fn new(setting: Setting, default_file: impl Into<PathBuf>) -> Self {
-        Self {
-            setting,
-            default_file: default_file.into(),
-            credentials: None,
-            ca_file: None,
-            redactor: Redactor::usual(),
-            clock: Clock::system(),
-        }
-    }
-}
 
 /// The durable record of calls and their queue.
 ///

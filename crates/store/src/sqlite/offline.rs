@@ -14,12 +14,12 @@ use uuid::Uuid;
 
 use crate::error::StoreError;
 use crate::loss::{Loss, StoreLoss};
+use crate::options::Opening;
 use crate::row::{ExchangeRow, JobRow};
 use crate::setting::Setting;
 use crate::sqlite::faults::Place;
 use crate::sqlite::jobs::{self, Moved, int};
 use crate::sqlite::{Failed, file, reads, rescue, schema};
-use crate::store::Opening;
 
 /// The offset of the version fields in the database header, and their values in a database with a write-ahead log.
 const READ_VERSION: (u64, [u8; 2]) = (18, [2, 2]);

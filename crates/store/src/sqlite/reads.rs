@@ -14,7 +14,7 @@ use uuid::Uuid;
 
 use crate::error::StoreError;
 use crate::requests::{Found, JobFilter, LastSession, Page, PageRequest};
-use crate::row::{JobRow, LineRow, Reader, Standing};
+use crate::row::{JobRow, LineRow, Reader, Standing, page_from_rows};
 use crate::sqlite::Failed;
 use crate::sqlite::jobs::int;
 use crate::stats::{DAY_MS, Stats, StatsRange, StatsRow};
@@ -81,7 +81,7 @@ pub fn list(connection: &Connection, filter: &JobFilter, page: PageRequest) -> R
     }
     lines.sort_by_key(|line| Reverse(line.as_ref().map_or_else(|job| *job, LineRow::job)));
     lines.truncate(rows as usize + 1);
-    Ok(Page::cut(lines, rows))
+    Ok(page_from_rows(lines, rows))
 }
 
 fn one_state_each(filter: &JobFilter) -> Vec<JobFilter> {

@@ -8,7 +8,7 @@ use surrealdb::types::SurrealValue;
 
 use crate::error::StoreError;
 use crate::requests::{Found, JobFilter, LastSession, Page, PageRequest};
-use crate::row::Reader;
+use crate::row::{Reader, page_from_rows};
 use crate::stats::{DAY_MS, Stats, StatsRange, StatsRow};
 use crate::surreal::records::{
     ExchangeRecord, JobRecord, LINE, LineRecord, SessionRecord, int, job_record_id, scoped_key, session_id,
@@ -85,7 +85,7 @@ pub async fn list(wire: &Wire, filter: &JobFilter, page: PageRequest) -> Result<
         Ok(line) => line.row().ok().map(Ok),
         Err(job) => Some(Err(job)),
     });
-    Ok(Page::cut(lines.collect(), rows))
+    Ok(page_from_rows(lines.collect(), rows))
 }
 
 #[derive(Debug, SurrealValue)]
