@@ -67,7 +67,7 @@ impl ManualClock {
 
     /// Returns a handle for a store. It follows this clock.
     pub fn clock(&self) -> Clock {
-        let own = self.clone();
-        Clock(Arc::new(move || own.now()))
+        let source = self.clone();
+        Clock(Arc::new(move || source.now()))
     }
 }

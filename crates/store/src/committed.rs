@@ -11,7 +11,7 @@ use crate::error::StoreError;
 
 /// The result of a committed write, which is durable once its flush is done.
 #[derive(Debug)]
-#[must_use = "it is not on the disk yet"]
+#[must_use = "the write is not durable yet"]
 pub struct Committed<T> {
     /// The result.
     pub value: T,
@@ -22,12 +22,12 @@ pub struct Committed<T> {
 impl<T> Committed<T> {
     /// Returns the result of a write that is already durable.
     pub fn already_flushed(value: T) -> Self {
-        Self { value, flush: FlushTicket::there() }
+        Self { value, flush: FlushTicket::already_flushed() }
     }
 
     /// Converts the result and keeps its ticket.
-    pub fn map<U>(self, as_seen: impl FnOnce(T) -> U) -> Committed<U> {
-        Committed { value: as_seen(self.value), flush: self.flush }
+    pub fn map<U>(self, convert: impl FnOnce(T) -> U) -> Committed<U> {
+        Committed { value: convert(self.value), flush: self.flush }
     }
 
     /// Waits for the flush and returns the result.
@@ -42,37 +42,38 @@ impl<T> Committed<T> {
 pub struct FlushTicket {
     job: Option<JobId>,
     /// The location of the store and the state of the flush; `None` if the write is already durable.
-    arrival: Option<(String, watch::Receiver<Arrival>)>,
+    pending: Option<(String, watch::Receiver<FlushState>)>,
 }
 
 #[derive(Debug, Clone)]
-enum Arrival {
-    Awaited,
-    There,
+enum FlushState {
+    Pending,
+    Flushed,
     /// The flush failed with this error.
-    Doubtful(String),
+    Unconfirmed(String),
 }
 
 impl FlushTicket {
     /// Waits until the write is durable. After an error its durability is unknown: a power failure may undo it
     /// ([`StoreError::Unconfirmed`]).
     pub async fn flushed(&self) -> Result<(), StoreError> {
-        let Some((place, mut arrival)) = self.arrival.clone() else { return Ok(()) };
-        let doubt = match arrival.wait_for(|arrival| !matches!(arrival, Arrival::Awaited)).await.as_deref() {
-            Ok(Arrival::Doubtful(reason)) => reason.clone(),
+        let Some((location, mut state)) = self.pending.clone() else { return Ok(()) };
+        let reason = match state.wait_for(|state| !matches!(state, FlushState::Pending)).await.as_deref() {
+            Ok(FlushState::Unconfirmed(reason)) => reason.clone(),
             Ok(_) => return Ok(()),
             // The writer thread panicked.
-            Err(_) => "the writer has ended before its word".to_owned(),
+            Err(_) => "the writer thread exited before the flush".to_owned(),
         };
-        Err(StoreError::Unconfirmed { place, job: self.job, source: doubt.into() })
+        Err(StoreError::Unconfirmed { location, job: self.job, source: reason.into() })
     }
 
     /// Returns a ticket for a write that is already durable.
-    pub(crate) fn there() -> Self {
-        Self { job: None, arrival: None }
+    pub(crate) fn already_flushed() -> Self {
+        Self { job: None, pending: None }
     }
 
-    pub(crate) fn of(self, job: JobId) -> Self {
+    /// Names the written job in the ticket's error.
+    pub(crate) fn for_job(self, job: JobId) -> Self {
         Self { job: Some(job), ..self }
     }
 }
@@ -80,25 +81,25 @@ impl FlushTicket {
 /// Reports the result of a flush to its tickets.
 #[derive(Debug)]
 pub struct FlushNotifier {
-    place: String,
-    arrival: watch::Sender<Arrival>,
+    location: String,
+    state: watch::Sender<FlushState>,
 }
 
 impl FlushNotifier {
     /// Returns a notifier for a pending flush of the store at a location.
-    pub fn new(place: String) -> Self {
-        Self { place, arrival: watch::Sender::new(Arrival::Awaited) }
+    pub fn new(location: String) -> Self {
+        Self { location, state: watch::Sender::new(FlushState::Pending) }
     }
 
-    pub fn flush(&self) -> FlushTicket {
-        FlushTicket { job: None, arrival: Some((self.place.clone(), self.arrival.subscribe())) }
+    pub fn ticket(&self) -> FlushTicket {
+        FlushTicket { job: None, pending: Some((self.location.clone(), self.state.subscribe())) }
     }
 
-    pub fn arrived(self) {
-        self.arrival.send_replace(Arrival::There);
+    pub fn notify_flushed(self) {
+        self.state.send_replace(FlushState::Flushed);
     }
 
-    pub fn was_not_confirmed(self, reason: String) {
-        self.arrival.send_replace(Arrival::Doubtful(reason));
+    pub fn notify_unconfirmed(self, reason: String) {
+        self.state.send_replace(FlushState::Unconfirmed(reason));
     }
 }

@@ -1,6 +1,6 @@
 //! The credentials for a server, read from variables or from a private file.
 //!
-//! Rejects every source that other users can read: the command line, the address ([`crate::Setting`]), a file with
+//! Rejects every source that other users can read: the command line, the address ([`crate::StoreSetting`]), a file with
 //! lax permissions. Never prints a password, not even in a parse error. Does not read the environment: the caller
 //! passes the variables.
 
@@ -70,7 +70,7 @@ pub const LEVEL_VARIABLE: &str = "SWITCHBOARD_STORE_LEVEL";
 pub const FILE_VARIABLE: &str = "SWITCHBOARD_STORE_CREDENTIALS";
 
 /// The maximum size of a credentials file.
-const LONGEST_FILE: u64 = 64 << 10;
+const MAX_FILE_SIZE: u64 = 64 << 10;
 
 /// The source of credentials.
 #[derive(Clone, PartialEq, Eq)]
@@ -175,20 +175,20 @@ impl Credentials {
     /// Reads the credentials; returns `None` if no variable is set.
     pub fn read(source: &CredentialSource) -> Result<Option<Self>, CredentialsError> {
         match source {
-            CredentialSource::Variables(variables) => of_variables(variables),
-            CredentialSource::File(path) => of_file(path).map(Some),
+            CredentialSource::Variables(variables) => read_variables(variables),
+            CredentialSource::File(path) => read_file(path).map(Some),
         }
     }
 }
 
-fn of_variables(variables: &BTreeMap<String, String>) -> Result<Option<Credentials>, CredentialsError> {
+fn read_variables(variables: &BTreeMap<String, String>) -> Result<Option<Credentials>, CredentialsError> {
     // An empty variable counts as unset: some shells cannot unset one.
     let value = |name: &str| variables.get(name).filter(|value| !value.is_empty());
-    let own = [USER_VARIABLE, PASSWORD_VARIABLE, LEVEL_VARIABLE];
-    let set = own.into_iter().find(|name| value(name).is_some());
+    let names = [USER_VARIABLE, PASSWORD_VARIABLE, LEVEL_VARIABLE];
+    let set = names.into_iter().find(|name| value(name).is_some());
     match (value(FILE_VARIABLE), set) {
         (Some(_), Some(variable)) => return Err(CredentialsError::Ambiguous { variable }),
-        (Some(path), None) => return of_file(Path::new(path)).map(Some),
+        (Some(path), None) => return read_file(Path::new(path)).map(Some),
         (None, None) => return Ok(None),
         (None, Some(_)) => {}
     }
@@ -203,20 +203,20 @@ fn of_variables(variables: &BTreeMap<String, String>) -> Result<Option<Credentia
 /// The contents of a credentials file.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
-struct WrittenCredentials {
+struct CredentialsFile {
     user: Option<String>,
     password: Option<String>,
     level: Option<String>,
 }
 
-fn of_file(path: &Path) -> Result<Credentials, CredentialsError> {
-    let text = private_text(path)?;
+fn read_file(path: &Path) -> Result<Credentials, CredentialsError> {
+    let text = read_private_file(path)?;
     // The message of the TOML library quotes the line, and with it the password.
     let bad = |error: toml::de::Error| {
         let before = error.span().and_then(|span| text.get(..span.start)).unwrap_or_default();
         CredentialsError::BadFile { path: path.to_owned(), line: before.matches('\n').count() + 1 }
     };
-    let WrittenCredentials { user, password, level } = toml::from_str(&text).map_err(bad)?;
+    let CredentialsFile { user, password, level } = toml::from_str(&text).map_err(bad)?;
     let needed = |value: Option<String>, missing| {
         value.filter(|value| !value.is_empty()).ok_or(CredentialsError::Incomplete { missing })
     };
@@ -229,7 +229,7 @@ fn of_file(path: &Path) -> Result<Credentials, CredentialsError> {
 
 /// Reads a file that only its user can access. Checks the open descriptor, because the path could be redirected
 /// between a check and the open.
-fn private_text(path: &Path) -> Result<String, CredentialsError> {
+fn read_private_file(path: &Path) -> Result<String, CredentialsError> {
     let cannot = |source: io::Error| CredentialsError::CannotRead { path: path.to_owned(), source };
     // `O_NONBLOCK`: opening a FIFO without a writer would block.
     let flags = (OFlags::NONBLOCK | OFlags::NOCTTY).bits().cast_signed();
@@ -250,8 +250,8 @@ fn private_text(path: &Path) -> Result<String, CredentialsError> {
 
 fn read_text(file: File) -> io::Result<String> {
     let mut text = String::new();
-    file.take(LONGEST_FILE + 1).read_to_string(&mut text)?;
-    if text.len() as u64 > LONGEST_FILE {
+    file.take(MAX_FILE_SIZE + 1).read_to_string(&mut text)?;
+    if text.len() as u64 > MAX_FILE_SIZE {
         return Err(io::Error::new(io::ErrorKind::FileTooLarge, "longer than 64 KiB"));
     }
     Ok(text)
@@ -271,15 +271,15 @@ mod tests {
 
     /// Creates a file with this text and mode. The directory is removed when the returned guard is dropped.
     fn written(text: &str, mode: u32) -> (tempfile::TempDir, PathBuf) {
-        let folder = tempfile::tempdir().unwrap();
-        let path = folder.path().join("credentials");
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("credentials");
         fs::write(&path, text).unwrap();
         fs::set_permissions(&path, PermissionsExt::from_mode(mode)).unwrap();
-        (folder, path)
+        (directory, path)
     }
 
-    fn of_text(text: &str) -> Result<Credentials, CredentialsError> {
-        let (_folder, path) = written(text, 0o600);
+    fn parse(text: &str) -> Result<Credentials, CredentialsError> {
+        let (_directory, path) = written(text, 0o600);
         Credentials::read(&CredentialSource::File(path)).map(|read| read.expect("a file has some"))
     }
 
@@ -288,7 +288,7 @@ mod tests {
     }
 
     #[test]
-    fn variables_say_who_asks() {
+    fn credentials_are_read_from_variables() {
         let read = |pairs: &[_]| Credentials::read(&variables(pairs)).unwrap();
         let both = [(USER_VARIABLE, "ana"), (PASSWORD_VARIABLE, "hunter2")];
         assert_eq!(read(&both), Some(ana(CredentialLevel::Database)));
@@ -298,7 +298,7 @@ mod tests {
     }
 
     #[test]
-    fn a_half_of_them_is_refused() {
+    fn incomplete_credentials_are_rejected() {
         for (pairs, expected) in [
             ([(USER_VARIABLE, "ana")], PASSWORD_VARIABLE),
             ([(PASSWORD_VARIABLE, "hunter2")], USER_VARIABLE),
@@ -310,7 +310,7 @@ mod tests {
     }
 
     #[test]
-    fn a_level_that_is_none_is_refused_and_not_repeated() {
+    fn invalid_credential_level_is_rejected_without_echo() {
         let swapped = [(USER_VARIABLE, "ana"), (PASSWORD_VARIABLE, "database"), (LEVEL_VARIABLE, "hunter2")];
         let error = Credentials::read(&variables(&swapped)).unwrap_err();
         assert!(matches!(error, CredentialsError::UnknownLevel));
@@ -319,11 +319,11 @@ mod tests {
     }
 
     #[test]
-    fn a_private_file_says_who_asks() {
+    fn credentials_are_read_from_private_file() {
         let text = "# for the store\nuser = \"ana\"\npassword = \"hunter2\"\n";
-        assert_eq!(of_text(text).unwrap(), ana(CredentialLevel::Database));
-        assert_eq!(of_text(&format!("{text}level = 'namespace'")).unwrap(), ana(CredentialLevel::Namespace));
-        let (_folder, path) = written(text, 0o400);
+        assert_eq!(parse(text).unwrap(), ana(CredentialLevel::Database));
+        assert_eq!(parse(&format!("{text}level = 'namespace'")).unwrap(), ana(CredentialLevel::Namespace));
+        let (_directory, path) = written(text, 0o400);
         let named = [(FILE_VARIABLE, path.to_str().unwrap())];
         assert_eq!(Credentials::read(&variables(&named)).unwrap(), Some(ana(CredentialLevel::Database)));
         let both = [named[0], (PASSWORD_VARIABLE, "x")];
@@ -332,9 +332,9 @@ mod tests {
     }
 
     #[test]
-    fn a_file_that_others_can_read_is_refused() {
+    fn file_with_lax_mode_is_rejected() {
         for mode in [0o644, 0o640, 0o604, 0o620, 0o601] {
-            let (_folder, path) = written("user = 'ana'\npassword = 'hunter2'", mode);
+            let (_directory, path) = written("user = 'ana'\npassword = 'hunter2'", mode);
             let error = Credentials::read(&CredentialSource::File(path.clone())).unwrap_err();
             assert!(matches!(error, CredentialsError::OpenToOthers { mode: found, .. } if found == mode));
             assert_eq!(error.hint(), format!("chmod 600 {}", path.display()));
@@ -342,10 +342,10 @@ mod tests {
     }
 
     #[test]
-    fn a_file_of_somebody_else_is_refused() {
-        let (_folder, path) = written("user = 'ana'\npassword = 'hunter2'", 0o600);
+    fn file_of_other_user_is_rejected() {
+        let (_directory, path) = written("user = 'ana'\npassword = 'hunter2'", 0o600);
         if chown(&path, Some(12_345), None).is_err() {
-            eprintln!("SKIPPED a_file_of_somebody_else_is_refused: only root can give a file away");
+            eprintln!("SKIPPED file_of_other_user_is_rejected: only root can give a file away");
             return;
         }
         let error = Credentials::read(&CredentialSource::File(path)).unwrap_err();
@@ -353,36 +353,36 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_file_is_refused_and_does_not_block() {
-        let folder = tempfile::tempdir().unwrap();
+    fn non_regular_file_is_rejected_without_blocking() {
+        let directory = tempfile::tempdir().unwrap();
         let read = |path: &Path| Credentials::read(&CredentialSource::File(path.to_owned())).unwrap_err();
-        assert!(matches!(read(folder.path()), CredentialsError::NotAFile { .. }));
-        let pipe = folder.path().join("pipe");
+        assert!(matches!(read(directory.path()), CredentialsError::NotAFile { .. }));
+        let pipe = directory.path().join("pipe");
         rustix::fs::mkfifoat(rustix::fs::CWD, &pipe, rustix::fs::Mode::RUSR | rustix::fs::Mode::WUSR)
             .unwrap();
         assert!(matches!(read(&pipe), CredentialsError::NotAFile { .. }));
-        assert!(matches!(read(&folder.path().join("none")), CredentialsError::CannotRead { .. }));
-        let (_folder, long) = written(&"#\n".repeat(40_000), 0o600);
+        assert!(matches!(read(&directory.path().join("none")), CredentialsError::CannotRead { .. }));
+        let (_directory, long) = written(&"#\n".repeat(40_000), 0o600);
         assert!(matches!(read(&long), CredentialsError::CannotRead { .. }));
     }
 
     #[test]
-    fn a_mistake_in_the_file_is_found_and_no_password_told() {
+    fn parse_error_names_line_without_password() {
         for (text, line) in [
             ("user = \"ana\"\npassword = hunter2", 2),
             ("user = \"ana\"\npassword = 4711", 2),
             ("user = 'ana'\n\npasswort = \"hunter2\"", 3),
             ("hunter2", 1),
         ] {
-            let error = of_text(text).unwrap_err();
+            let error = parse(text).unwrap_err();
             assert!(
                 matches!(error, CredentialsError::BadFile { line: found, .. } if found == line),
                 "{error:?}"
             );
-            let told = format!("{error} {error:?} {}", error.hint());
-            assert!(!told.contains("hunter2") && !told.contains("4711"), "{told}");
+            let printed = format!("{error} {error:?} {}", error.hint());
+            assert!(!printed.contains("hunter2") && !printed.contains("4711"), "{printed}");
         }
-        let error = of_text("user = 'ana'").unwrap_err();
+        let error = parse("user = 'ana'").unwrap_err();
         assert_eq!(error.to_string(), "`password` is missing from the store's credentials");
     }
 }

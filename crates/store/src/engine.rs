@@ -13,22 +13,23 @@ use crate::committed::Committed;
 use crate::error::{StoreError, SweepError};
 use crate::loss::StoreLoss;
 use crate::requests::{
-    ClaimRequest, Found, Held, JobFilter, LastSession, Page, PageRequest, RescueRequest, Retention,
+    ClaimRequest, HeldClaim, JobFilter, LastSession, Page, PageRequest, PrefixMatch, RescueRequest,
+    RetentionLimits,
 };
 use crate::row::EndRow;
 use crate::stats::{Stats, StatsRange};
-use crate::watch::Watch;
+use crate::watch::ChangeStream;
 
-/// A transition of a job: its progress before and after a step.
+/// The effect of a transition: the progress of a job before and after it.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Taken {
+pub struct StateChange {
     pub before: Progress,
     pub after: Progress,
 }
 
 /// A submitted job, or the earlier one with the same key, and a job that was claimed in the same transaction.
 #[derive(Debug)]
-pub struct Begun {
+pub struct InsertedJob {
     pub job: Job,
     pub is_new: bool,
     pub claimed: Option<Job>,
@@ -39,15 +40,19 @@ pub trait Engine: Send + Sync + std::fmt::Debug {
     /// Inserts a new job, or finds the earlier one with the same key. With a claim request, may also claim a job for
     /// the owner: this one or an older one. An engine that cannot do both in one transaction claims nothing.
     /// Returns after the commit; the returned ticket resolves once the commit is durable.
-    async fn submit(&self, job: Job, request: Option<ClaimRequest>) -> Result<Committed<Begun>, StoreError>;
+    async fn submit(
+        &self,
+        job: Job,
+        request: Option<ClaimRequest>,
+    ) -> Result<Committed<InsertedJob>, StoreError>;
     async fn claim(&self, request: ClaimRequest, now: Timestamp) -> Result<Option<Job>, StoreError>;
-    async fn renew(&self, owner: Owner, expires_at: Timestamp) -> Result<Vec<Held>, StoreError>;
+    async fn renew(&self, owner: Owner, expires_at: Timestamp) -> Result<Vec<HeldClaim>, StoreError>;
     /// Records that an owner closes the store. Only an engine that can lose its log stores this.
     async fn release(&self, _owner: Owner) -> Result<(), StoreError> {
         Ok(())
     }
     /// Returns the owners whose leases expire after a time and whose names start with a prefix.
-    async fn owners(&self, prefix: String, after: Timestamp) -> Result<Vec<Owner>, StoreError>;
+    async fn live_owners(&self, prefix: String, after: Timestamp) -> Result<Vec<Owner>, StoreError>;
     /// Applies a step. A `Finish` comes with the result to store.
     async fn step(
         &self,
@@ -55,7 +60,7 @@ pub trait Engine: Send + Sync + std::fmt::Debug {
         step: Transition,
         end: Option<EndRow>,
         now: Timestamp,
-    ) -> Result<Taken, StoreError>;
+    ) -> Result<StateChange, StoreError>;
     /// Applies the final step and returns the job as stored.
     async fn finish(
         &self,
@@ -71,8 +76,8 @@ pub trait Engine: Send + Sync + std::fmt::Debug {
     async fn rescue(&self, request: RescueRequest, now: Timestamp) -> Result<Vec<Job>, StoreError>;
 
     async fn get(&self, job: JobId) -> Result<Option<Job>, StoreError>;
-    async fn keyed(&self, home: Placement, key: String) -> Result<Option<Job>, StoreError>;
-    async fn find(&self, prefix: JobIdPrefix) -> Result<Found, StoreError>;
+    async fn find_by_key(&self, home: Placement, key: String) -> Result<Option<Job>, StoreError>;
+    async fn find(&self, prefix: JobIdPrefix) -> Result<PrefixMatch, StoreError>;
     async fn list(&self, filter: JobFilter, page: PageRequest) -> Result<Page, StoreError>;
     async fn count(&self, filter: JobFilter) -> Result<u64, StoreError>;
     async fn exchange(&self, job: JobId) -> Result<Option<Exchange>, StoreError>;
@@ -83,9 +88,9 @@ pub trait Engine: Send + Sync + std::fmt::Debug {
         home: Placement,
     ) -> Result<Option<LastSession>, StoreError>;
     async fn stats(&self, range: StatsRange) -> Result<Stats, StoreError>;
-    async fn watch(&self) -> Result<Watch, StoreError>;
+    async fn watch(&self) -> Result<ChangeStream, StoreError>;
 
-    async fn sweep(&self, retention: Retention, now: Timestamp) -> Result<Vec<JobId>, SweepError>;
+    async fn sweep(&self, retention: RetentionLimits, now: Timestamp) -> Result<Vec<JobId>, SweepError>;
     /// Returns whether other processes write to this store and watchers are notified of their changes.
     fn is_shared(&self) -> bool {
         false

@@ -41,34 +41,34 @@ pub enum StoreError {
     #[error(transparent)]
     Setting(#[from] SettingError),
     /// The store cannot be opened.
-    #[error("cannot open the store `{place}`")]
+    #[error("cannot open the store `{location}`")]
     CannotOpen {
         /// The location of the store.
-        place: String,
+        location: String,
         /// The cause.
         source: Cause,
     },
     /// The store was written by a newer version of this program.
-    #[error("the store `{place}` has version {found}, and this program knows versions up to {known}")]
+    #[error("the store `{location}` has version {found}, and this program knows versions up to {known}")]
     NewerVersion {
         /// The location of the store.
-        place: String,
+        location: String,
         /// Its version.
         found: i64,
         /// The newest version that this program supports.
         known: i64,
     },
     /// The file is a database of another program, or the directory contains other files.
-    #[error("`{place}` belongs to another program")]
+    #[error("`{location}` belongs to another program")]
     Foreign {
         /// The location of the store.
-        place: String,
+        location: String,
     },
     /// The database is corrupt.
-    #[error("the store `{place}` is damaged")]
+    #[error("the store `{location}` is damaged")]
     Damaged {
         /// The location of the store.
-        place: String,
+        location: String,
         /// The cause.
         source: Cause,
     },
@@ -76,76 +76,76 @@ pub enum StoreError {
     #[error(transparent)]
     Lost(#[from] StoreLoss),
     /// Another process held the lock for too long.
-    #[error("the store `{place}` is locked by another process")]
+    #[error("the store `{location}` is locked by another process")]
     Locked {
         /// The location of the store.
-        place: String,
+        location: String,
         /// The error of the engine.
         source: Cause,
     },
     /// No space is left on the device.
-    #[error("there is no room left for the store `{place}`")]
+    #[error("there is no room left for the store `{location}`")]
     Full {
         /// The location of the store.
-        place: String,
+        location: String,
         /// The error of the engine.
         source: Cause,
     },
     /// The server is unreachable and received no request.
-    #[error("the store `{place}` cannot be reached")]
+    #[error("the store `{location}` cannot be reached")]
     Unreachable {
         /// The location of the store.
-        place: String,
+        location: String,
         /// The error of the engine.
         source: Cause,
     },
     /// The server's certificate has no trusted issuer, or is not for this host.
-    #[error("the certificate of the store `{place}` is not trusted")]
+    #[error("the certificate of the store `{location}` is not trusted")]
     Untrusted {
         /// The location of the store.
-        place: String,
+        location: String,
         /// The error of the TLS library.
         source: Cause,
     },
     /// The CA file has no usable certificates.
     #[error("cannot read the authorities in `{}`", path.display())]
-    NoAuthority {
+    NoCaCertificates {
         /// The path of the file.
         path: PathBuf,
         /// The cause.
         source: Cause,
     },
     /// The server rejected the user or the password.
-    #[error("the store `{place}` refuses the credentials")]
-    NotAllowed {
+    #[error("the store `{location}` refuses the credentials")]
+    Unauthorized {
         /// The location of the store.
-        place: String,
+        location: String,
         /// The error of the engine.
         source: Cause,
     },
     /// The write was sent, and no reply arrived.
-    #[error("the store `{place}` gave no answer: whether it wrote is not known")]
+    #[error("the store `{location}` gave no answer: whether it wrote is not known")]
     Unconfirmed {
         /// The location of the store.
-        place: String,
+        location: String,
         /// The job that may have been written.
         job: Option<JobId>,
         /// The error of the engine.
         source: Cause,
     },
     /// Every attempt conflicted with another writer.
-    #[error("the store `{place}` was too busy: gave up after {tries} conflicts with other writers")]
+    #[error("the store `{location}` was too busy: gave up after {tries} conflicts with other writers")]
     Conflicts {
         /// The location of the store.
-        place: String,
+        location: String,
         /// The number of attempts.
         tries: u32,
     },
     /// The engine failed in another way and wrote nothing.
-    #[error("the store `{place}` failed")]
+    #[error("the store `{location}` failed")]
     Engine {
         /// The location of the store.
-        place: String,
+        location: String,
         /// The error of the engine.
         source: Cause,
     },
@@ -213,16 +213,16 @@ pub struct SweepError {
     pub removed: Vec<JobId>,
     /// The jobs whose removal was sent without a reply ([`StoreError::Unconfirmed`]). Later sweeps do not find a
     /// removed job, so look each one up before its directory is removed.
-    pub perhaps: Vec<JobId>,
+    pub unconfirmed: Vec<JobId>,
     /// The error that stopped the sweep.
     pub source: StoreError,
 }
 
 impl SweepError {
     /// Returns the error of a sweep that failed at the jobs `current`.
-    pub(crate) fn after(removed: Vec<JobId>, at: Vec<JobId>, source: StoreError) -> Self {
-        let perhaps = if source.certainty() == Certainty::Unknown { at } else { Vec::new() };
-        Self { removed, perhaps, source }
+    pub(crate) fn new(removed: Vec<JobId>, current: Vec<JobId>, source: StoreError) -> Self {
+        let unconfirmed = if source.certainty() == Certainty::Unknown { current } else { Vec::new() };
+        Self { removed, unconfirmed, source }
     }
 }
 
@@ -268,10 +268,10 @@ impl StoreError {
             Self::Untrusted { .. } => {
                 "name the certificate of the authority that signed it as `store_ca_file`; it has to be for this host, and still valid"
             }
-            Self::NoAuthority { .. } => {
+            Self::NoCaCertificates { .. } => {
                 "name a PEM file with the certificate of the authority that signed the server's"
             }
-            Self::NotAllowed { .. } => "check the user and the password of the store",
+            Self::Unauthorized { .. } => "check the user and the password of the store",
             Self::Unconfirmed { .. } => {
                 "look whether the job is there, or ask again with the same idempotency key"
             }

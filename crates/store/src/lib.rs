@@ -12,12 +12,12 @@
 //! # async fn example() -> Result<(), Box<dyn std::error::Error>> {
 //! use std::time::Duration;
 //! use model::{AgentKind, CallSpec, Placement, JobEnd, NewJob, Owner};
-//! use store::{Capacity, ClaimRequest, Opening, Store};
+//! use store::{Capacity, ClaimRequest, StoreOptions, Store};
 //!
-//! let store = Store::open(Opening::new("sqlite::memory:".parse()?, "unused")).await?;
+//! let store = Store::open(StoreOptions::new("sqlite::memory:".parse()?, "unused")).await?;
 //! let here = Placement::Host("this-machine".into());
 //! let call = CallSpec::new(AgentKind::Rehearsal, "What is 2 + 2?", "/tmp");
-//! let placed = store.submit(NewJob::new(call, "call", here.clone())).await?;
+//! let submitted = store.submit(NewJob::new(call, "call", here.clone())).await?;
 //!
 //! let request = ClaimRequest {
 //!     owner: Owner::new("daemon-1"),
@@ -26,7 +26,7 @@
 //!     lease: Duration::from_secs(30),
 //! };
 //! let job = store.claim(request).await?.ok_or("nothing to do")?;
-//! assert_eq!(job.id, placed.job.id);
+//! assert_eq!(job.id, submitted.job.id);
 //! store.finish(&job.claim().ok_or("not ours")?, JobEnd::cancelled()).await?;
 //! # Ok(()) }
 //! # tokio::runtime::Builder::new_current_thread().build().unwrap().block_on(example()).unwrap();
@@ -43,8 +43,8 @@ mod committed;
 mod credentials;
 mod engine;
 mod error;
-mod folders;
 mod ids;
+mod job_directories;
 mod loss;
 mod options;
 mod redact;
@@ -66,16 +66,16 @@ pub use credentials::{
     PASSWORD_VARIABLE, USER_VARIABLE,
 };
 pub use error::{Cause, Certainty, StoreError, SweepError};
-pub use folders::remove_job_folders;
+pub use job_directories::remove_job_directories;
 pub use loss::{Loss, StoreLoss};
-pub use options::Opening;
+pub use options::StoreOptions;
 pub use redact::{BadPattern, REPLACEMENT as REDACTED, Redactor};
 pub use requests::{
-    CancelReply, Capacity, ClaimRequest, Finished, Found, Held, JobFilter, JobSummary, LastSession, Page,
-    PageRequest, RescueRequest, Retention, Submitted,
+    CancelReply, Capacity, ClaimRequest, Finished, HeldClaim, JobFilter, JobSummary, LastSession, Page,
+    PageRequest, PrefixMatch, RescueRequest, RetentionLimits, Submitted,
 };
-pub use setting::{Setting, SettingError};
+pub use setting::{SettingError, StoreSetting};
 pub use sqlite::{DatabaseFile, RejectedJob, RestoredJob};
 pub use stats::{Stats, StatsRange, StatsRow};
 pub use store::Store;
-pub use watch::{Change, Watch, WatchEvent};
+pub use watch::{ChangeStream, JobChange, WatchEvent};

@@ -7,10 +7,10 @@ use std::fmt;
 
 /// Reports that the store is no longer the opened one. New writes may be lost.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("the store `{place}` was lost: {loss}")]
+#[error("the store `{location}` was lost: {loss}")]
 pub struct StoreLoss {
     /// The location of the store.
-    pub place: String,
+    pub location: String,
     /// The kind of loss.
     pub loss: Loss,
 }

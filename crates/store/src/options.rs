@@ -5,13 +5,13 @@ use std::path::PathBuf;
 use crate::clock::Clock;
 use crate::credentials::Credentials;
 use crate::redact::Redactor;
-use crate::setting::Setting;
+use crate::setting::StoreSetting;
 
 /// Names the store to open and configures it.
 #[derive(Debug, Clone)]
-pub struct Opening {
+pub struct StoreOptions {
     /// The store to open.
-    pub setting: Setting,
+    pub setting: StoreSetting,
     /// The file to open for `sqlite:`.
     pub default_file: PathBuf,
     /// The login of a server that requires one.
@@ -25,9 +25,9 @@ pub struct Opening {
     pub clock: Clock,
 }
 
-impl Opening {
+impl StoreOptions {
     /// Returns options with the default redactor and the system clock. `default_file` is opened for `sqlite:`.
-    pub fn new(setting: Setting, default_file: impl Into<PathBuf>) -> Self {
+    pub fn new(setting: StoreSetting, default_file: impl Into<PathBuf>) -> Self {
         Self {
             setting,
             default_file: default_file.into(),

@@ -22,7 +22,7 @@ use crate::token_formats::{TOKEN_FORMATS, TokenFormat, secret};
 pub const REPLACEMENT: &str = "[redacted]";
 
 /// The minimum length of a secret. A shorter value would match unrelated texts.
-const SHORTEST_SECRET: usize = 6;
+const MIN_SECRET_LEN: usize = 6;
 
 /// Finds and replaces secrets.
 #[derive(Clone, Default)]
@@ -70,7 +70,7 @@ impl Formats {
         found
     }
 
-    fn finds(&self, text: &str) -> bool {
+    fn contains_secret(&self, text: &str) -> bool {
         self.possible(text)
             .any(|(format, pattern)| pattern.captures_iter(text).any(|found| (format.is_secret)(&found)))
     }
@@ -116,7 +116,7 @@ impl Redactor {
         let forms = values
             .iter()
             .map(|value| value.as_ref().trim())
-            .filter(|value| value.len() >= SHORTEST_SECRET)
+            .filter(|value| value.len() >= MIN_SECRET_LEN)
             .flat_map(|value| [value.to_owned(), as_json(value)]);
         self.values.extend(forms);
         // Longest first, or a secret that is a prefix of another would leave the rest of it in the text.
@@ -126,42 +126,42 @@ impl Redactor {
     }
 
     /// Returns whether a value is already redacted, or too short for that.
-    pub(crate) fn knows(&self, value: &str) -> bool {
+    pub(crate) fn has_value(&self, value: &str) -> bool {
         let value = value.trim();
-        value.len() < SHORTEST_SECRET || self.values.iter().any(|known| known == value)
+        value.len() < MIN_SECRET_LEN || self.values.iter().any(|known| known == value)
     }
 
     /// Replaces the secrets in a text and returns their number.
     pub fn redact(&self, text: &mut String) -> usize {
         let mut found = 0;
         for value in &self.values {
-            let here = text.matches(value.as_str()).count();
-            if here > 0 {
+            let count = text.matches(value.as_str()).count();
+            if count > 0 {
                 *text = text.replace(value.as_str(), REPLACEMENT);
-                found += here;
+                found += count;
             }
         }
         for pattern in &self.patterns {
-            let here = pattern.find_iter(text).count();
-            if here > 0 {
+            let count = pattern.find_iter(text).count();
+            if count > 0 {
                 *text = pattern.replace_all(text, REPLACEMENT).into_owned();
-                found += here;
+                found += count;
             }
         }
         found + self.formats.map_or(0, |formats| formats.redact(text))
     }
 
-    fn finds(&self, text: &str) -> bool {
+    fn contains_secret(&self, text: &str) -> bool {
         self.values.iter().any(|value| text.contains(value.as_str()))
             || self.patterns.iter().any(|pattern| pattern.is_match(text))
-            || self.formats.is_some_and(|formats| formats.finds(text))
+            || self.formats.is_some_and(|formats| formats.contains_secret(text))
     }
 
     /// Redacts the texts of a job. Rejects a job with secrets in its names.
-    pub(crate) fn clean_order(&self, order: &mut NewJob) -> Result<usize, StoreError> {
-        self.check_names(order)?;
-        self.check_servers(&order.call)?;
-        let call = &mut order.call;
+    pub(crate) fn redact_job(&self, job: &mut NewJob) -> Result<usize, StoreError> {
+        self.check_names(job)?;
+        self.check_servers(&job.call)?;
+        let call = &mut job.call;
         let texts = [Some(&mut call.prompt)]
             .into_iter()
             .chain(
@@ -172,8 +172,8 @@ impl Redactor {
         Ok(texts.map(|text| self.redact(text)).sum())
     }
 
-    fn check_names(&self, order: &NewJob) -> Result<(), StoreError> {
-        let NewJob { call, tool, task, home, idempotency_key, .. } = order;
+    fn check_names(&self, job: &NewJob) -> Result<(), StoreError> {
+        let NewJob { call, tool, task, home, idempotency_key, .. } = job;
         let path = |path: &std::path::PathBuf| path.to_string_lossy().into_owned();
         let mut names = vec![
             ("tool name", tool.clone()),
@@ -194,7 +194,7 @@ impl Redactor {
             names.push(("MCP server's command", server.command.clone()));
             names.extend(server.env.keys().map(|key| ("MCP server's environment", key.clone())));
         }
-        match names.into_iter().find(|(_, name)| self.finds(name)) {
+        match names.into_iter().find(|(_, name)| self.contains_secret(name)) {
             Some((field, _)) => Err(StoreError::SecretInName { field }),
             None => Ok(()),
         }
@@ -205,10 +205,10 @@ impl Redactor {
     fn check_servers(&self, call: &CallSpec) -> Result<(), StoreError> {
         for server in &call.mcp_servers {
             let secret = |what: String| StoreError::SecretForServer { server: server.name.clone(), what };
-            if let Some((variable, _)) = server.env.iter().find(|(_, value)| self.finds(value)) {
+            if let Some((variable, _)) = server.env.iter().find(|(_, value)| self.contains_secret(value)) {
                 return Err(secret(format!("variable {variable}")));
             }
-            if let Some(position) = server.args.iter().position(|argument| self.finds(argument)) {
+            if let Some(position) = server.args.iter().position(|argument| self.contains_secret(argument)) {
                 return Err(secret(format!("argument {}", position + 1)));
             }
         }
@@ -217,22 +217,22 @@ impl Redactor {
 
     /// Rejects a session id that contains a secret.
     pub(crate) fn check_session(&self, session: &SessionId) -> Result<(), StoreError> {
-        if self.finds(session.as_str()) {
+        if self.contains_secret(session.as_str()) {
             return Err(StoreError::SecretInName { field: "session" });
         }
         Ok(())
     }
 
     /// Redacts the outputs of an agent.
-    pub(crate) fn clean_end(&self, end: &mut JobEnd) -> usize {
-        let said = end.exchange.as_mut().map(|said| [&mut said.prompt, &mut said.response]);
-        let texts = said.into_iter().flatten().chain(&mut end.metadata);
-        let own = end.failure.as_mut().map(|failure| &mut failure.message);
-        let found: usize = texts.chain(own).map(|text| self.redact(text)).sum();
-        found + end.outcome.as_mut().map_or(0, |outcome| self.clean_outcome(outcome))
+    pub(crate) fn redact_end(&self, end: &mut JobEnd) -> usize {
+        let exchange = end.exchange.as_mut().map(|texts| [&mut texts.prompt, &mut texts.response]);
+        let texts = exchange.into_iter().flatten().chain(&mut end.metadata);
+        let message = end.failure.as_mut().map(|failure| &mut failure.message);
+        let found: usize = texts.chain(message).map(|text| self.redact(text)).sum();
+        found + end.outcome.as_mut().map_or(0, |outcome| self.redact_outcome(outcome))
     }
 
-    fn clean_outcome(&self, outcome: &mut Outcome) -> usize {
+    fn redact_outcome(&self, outcome: &mut Outcome) -> usize {
         let denials = outcome.permission_denials.iter_mut();
         let details = denials.flat_map(|PermissionDenial { tool, tool_use_id, detail }| {
             [tool].into_iter().chain(tool_use_id).chain(detail)
@@ -257,8 +257,8 @@ impl Redactor {
             .map(|text| self.redact(text))
             .sum();
         // A session id cannot be redacted: another id is another session. Without it the session cannot be resumed.
-        let named = outcome.session.take_if(|session| self.finds(session.as_str()));
-        let asked = outcome.session_mismatch.take_if(|other| self.finds(other.asked.as_str()));
+        let named = outcome.session.take_if(|session| self.contains_secret(session.as_str()));
+        let asked = outcome.session_mismatch.take_if(|other| self.contains_secret(other.asked.as_str()));
         found + usize::from(named.is_some()) + usize::from(asked.is_some())
     }
 }
@@ -311,27 +311,27 @@ mod tests {
     }
 
     #[test]
-    fn a_value_is_found_as_it_is_and_within_json() {
+    fn value_is_redacted_verbatim_and_in_json() {
         let redactor = Redactor::none().with_values(&["pass\"word\n1", "", "abc"]);
         assert_eq!(redacted(&redactor, "x pass\"word\n1 y"), "x [redacted] y");
         assert_eq!(redacted(&redactor, r#"{"k":"pass\"word\n1"}"#), r#"{"k":"[redacted]"}"#);
-        assert_eq!(redacted(&redactor, "abc"), "abc", "too short to be told from other texts");
+        assert_eq!(redacted(&redactor, "abc"), "abc", "too short to be distinguished from other texts");
     }
 
     #[test]
-    fn a_secret_that_begins_with_another_is_taken_out_whole() {
+    fn longest_secret_is_redacted_first() {
         let redactor = Redactor::none().with_values(&["secret", "secret-and-more"]);
         assert_eq!(redacted(&redactor, "secret-and-more"), "[redacted]");
     }
 
     #[test]
-    fn a_redactor_does_not_tell_its_secrets() {
+    fn debug_output_hides_secrets() {
         let redactor = Redactor::none().with_values(&["hunter2hunter2"]);
         assert!(!format!("{redactor:?}").contains("hunter2"));
     }
 
     #[test]
-    fn a_pattern_that_is_none_is_named() {
+    fn invalid_pattern_is_named_in_error() {
         let error = Redactor::none().with_patterns(&["(oops"]).unwrap_err();
         assert_eq!(error.to_string(), "`(oops` is not a regular expression");
     }

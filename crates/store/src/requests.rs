@@ -72,7 +72,7 @@ pub struct Finished {
 
 /// A claim of an owner, as its heartbeat returns it.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Held {
+pub struct HeldClaim {
     /// The claim. A run whose claim is not in the list has lost its job.
     pub claim: Claim,
     /// The state of the job: running, or interrupted during cleanup.
@@ -119,7 +119,7 @@ pub struct JobFilter {
     /// The job was submitted before this time.
     pub until: Option<Timestamp>,
     /// The task name or the prompt contains this text, ignoring the case of ASCII letters.
-    pub words: Option<String>,
+    pub text: Option<String>,
 }
 
 /// Selects a page of a list.
@@ -141,7 +141,7 @@ impl PageRequest {
     /// The maximum size of a page.
     pub const MAX: u32 = 1_000;
 
-    pub(crate) fn rows(self) -> u32 {
+    pub(crate) fn clamped_limit(self) -> u32 {
         self.limit.clamp(1, Self::MAX)
     }
 }
@@ -206,7 +206,7 @@ pub struct JobSummary {
 
 /// The result of a search by id prefix.
 #[derive(Debug, Clone, PartialEq)]
-pub enum Found {
+pub enum PrefixMatch {
     /// No job matches.
     Nothing,
     /// Exactly one job matches.
@@ -230,7 +230,7 @@ pub struct LastSession {
 
 /// Limits the finished jobs that are stored. A job is removed if it exceeds either limit; `None` is unlimited.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct Retention {
+pub struct RetentionLimits {
     /// The maximum age since the end of a job.
     pub max_age: Option<Duration>,
     /// The maximum number of jobs; the newest are retained.

@@ -15,21 +15,21 @@ use model::{
 use crate::clock::Clock;
 use crate::committed::Committed;
 use crate::credentials::Credentials;
-use crate::engine::{Begun, Engine};
+use crate::engine::{Engine, InsertedJob};
 use crate::error::{StoreError, SweepError};
-use crate::ids::Ids;
+use crate::ids::IdGenerator;
 use crate::loss::StoreLoss;
-use crate::options::Opening;
+use crate::options::StoreOptions;
 use crate::redact::Redactor;
 use crate::requests::{
-    CancelReply, ClaimRequest, Finished, Found, Held, JobFilter, LastSession, Page, PageRequest,
-    RescueRequest, Retention, Submitted,
+    CancelReply, ClaimRequest, Finished, HeldClaim, JobFilter, LastSession, Page, PageRequest, PrefixMatch,
+    RescueRequest, RetentionLimits, Submitted,
 };
 use crate::row::EndRow;
-use crate::setting::Setting;
+use crate::setting::StoreSetting;
 use crate::sqlite::Sqlite;
 use crate::stats::{Stats, StatsRange};
-use crate::watch::Watch;
+use crate::watch::ChangeStream;
 
 /// The durable record of calls and their queue.
 ///
@@ -39,20 +39,20 @@ pub struct Store {
     engine: Arc<dyn Engine>,
     clock: Clock,
     redactor: Arc<RwLock<Arc<Redactor>>>,
-    ids: Arc<Ids>,
+    ids: Arc<IdGenerator>,
 }
 
 impl Store {
     /// Opens the store. Creates it if it is missing and migrates it if it is older than this program.
     ///
     /// Must be called within a tokio runtime.
-    pub async fn open(opening: Opening) -> Result<Self, StoreError> {
-        let Opening { setting, default_file, credentials, ca_file, redactor, clock } = opening;
+    pub async fn open(options: StoreOptions) -> Result<Self, StoreError> {
+        let StoreOptions { setting, default_file, credentials, ca_file, redactor, clock } = options;
         // The store's own password must not be stored either.
-        let redactor = redactor.with_values(credentials.as_ref().map(|own| &own.password).as_slice());
+        let redactor = redactor.with_values(credentials.as_ref().map(|login| &login.password).as_slice());
         let engine: Arc<dyn Engine> = match setting {
-            Setting::Sqlite { path } => Arc::new(Sqlite::open(path.unwrap_or(default_file)).await?),
-            Setting::SqliteMemory => Arc::new(Sqlite::in_memory().await?),
+            StoreSetting::Sqlite { path } => Arc::new(Sqlite::open(path.unwrap_or(default_file)).await?),
+            StoreSetting::SqliteMemory => Arc::new(Sqlite::in_memory().await?),
             server => open_surreal(server, credentials, ca_file).await?,
         };
         Ok(Self { engine, clock, redactor: Arc::new(RwLock::new(Arc::new(redactor))), ids: Arc::default() })
@@ -72,19 +72,18 @@ impl Store {
     ///
     /// Idempotent by key: a call with a known idempotency key returns the earlier job, even if the two calls differ.
     /// After [`StoreError::Unconfirmed`] the job may exist: retry with the same key, or look up the id in the error.
-    pub async fn submit(&self, order: NewJob) -> Result<Submitted, StoreError> {
-        self.submit_as(self.new_id()?, order, None).await?.flushed().await
+    pub async fn submit(&self, new_job: NewJob) -> Result<Submitted, StoreError> {
+        self.submit_as(self.new_id()?, new_job, None).await?.flushed().await
     }
 
     /// Adds values to redact from all texts that are stored from now on.
     pub fn redact_values(&self, values: &[&str]) {
         let known = self.redactor();
-        if values.iter().all(|value| known.knows(value)) {
+        if values.iter().all(|value| known.has_value(value)) {
             return;
         }
         let mut redactor = self.redactor.write().unwrap_or_else(PoisonError::into_inner);
-        let more = Redactor::clone(&redactor).with_values(values);
-        *redactor = Arc::new(more);
+        *redactor = Arc::new(Redactor::clone(&redactor).with_values(values));
     }
 
     /// Redacts a text like a stored text and returns the number of secrets in it.
@@ -98,7 +97,7 @@ impl Store {
 
     /// Returns an id for [`Self::submit_as`] that is greater than all ids before it.
     pub fn new_id(&self) -> Result<JobId, StoreError> {
-        self.ids.job(self.now())
+        self.ids.next_job_id(self.now())
     }
 
     /// Submits a job and, in the same transaction, may claim the owner's next job: this one or an older one
@@ -106,12 +105,12 @@ impl Store {
     ///
     /// Returns after the commit, so that the owner can prepare the run during the flush. No process may start and no
     /// caller may get a reply before the flush ([`Committed::flush`]).
-    pub async fn place_and_claim(
+    pub async fn submit_and_claim(
         &self,
-        order: NewJob,
+        new_job: NewJob,
         request: ClaimRequest,
     ) -> Result<Committed<Submitted>, StoreError> {
-        self.submit_as(self.new_id()?, order, Some(request)).await
+        self.submit_as(self.new_id()?, new_job, Some(request)).await
     }
 
     /// Submits a job under an id from [`Self::new_id`], with or without a claim. If the idempotency key is known, the
@@ -119,18 +118,18 @@ impl Store {
     pub async fn submit_as(
         &self,
         id: JobId,
-        mut order: NewJob,
+        mut new_job: NewJob,
         request: Option<ClaimRequest>,
     ) -> Result<Committed<Submitted>, StoreError> {
-        refuse_empty(&order)?;
-        let redactions = self.redactor().clean_order(&mut order)?;
+        reject_empty_names(&new_job)?;
+        let redactions = self.redactor().redact_job(&mut new_job)?;
         let now = self.now();
-        let job = Job::new(id, order, now);
-        let placed = |Begun { job, is_new, claimed }| {
+        let job = Job::new(id, new_job, now);
+        let submitted = |InsertedJob { job, is_new, claimed }| {
             let claimed = claimed.map(Box::new);
             Submitted { job, is_new, redactions, claimed }
         };
-        Ok(self.engine.submit(job, request).await?.map(placed))
+        Ok(self.engine.submit(job, request).await?.map(submitted))
     }
 
     /// Claims the oldest job that the owner can serve. Returns `None` if there is none or the owner is at its
@@ -141,7 +140,7 @@ impl Store {
 
     /// Renews the lease of an owner and returns its claims: the owner learns which ones it has lost and which jobs to
     /// cancel.
-    pub async fn renew(&self, owner: &Owner, lease: Duration) -> Result<Vec<Held>, StoreError> {
+    pub async fn renew(&self, owner: &Owner, lease: Duration) -> Result<Vec<HeldClaim>, StoreError> {
         self.engine.renew(owner.clone(), self.now().plus(lease)).await
     }
 
@@ -152,8 +151,8 @@ impl Store {
     }
 
     /// Returns the owners with a valid lease whose names start with a prefix.
-    pub async fn living_owners(&self, prefix: &str) -> Result<Vec<Owner>, StoreError> {
-        self.engine.owners(prefix.to_owned(), self.now()).await
+    pub async fn live_owners(&self, prefix: &str) -> Result<Vec<Owner>, StoreError> {
+        self.engine.live_owners(prefix.to_owned(), self.now()).await
     }
 
     /// Stores the vendor's session as soon as it is known, so that the job can resume it after a crash.
@@ -165,21 +164,21 @@ impl Store {
     /// Finishes a job and returns it as stored. The end time is that of the last run, if given. Rejects a stale
     /// claim: the first terminal state wins.
     pub async fn finish(&self, claim: &Claim, end: JobEnd) -> Result<Finished, StoreError> {
-        self.write_end(claim, end).await?.flushed().await
+        self.commit_end(claim, end).await?.flushed().await
     }
 
     /// Finishes a job like [`Self::finish`] but returns after the commit, so that the caller can do its other work
     /// during the flush. Waiters must not get a reply before the flush.
-    pub async fn write_end(&self, claim: &Claim, end: JobEnd) -> Result<Committed<Finished>, StoreError> {
+    pub async fn commit_end(&self, claim: &Claim, end: JobEnd) -> Result<Committed<Finished>, StoreError> {
         let mut end = end;
-        let redactions = self.redactor().clean_end(&mut end);
+        let redactions = self.redactor().redact_end(&mut end);
         let step = Transition::Finish { claim: claim.clone(), how: end.how };
         let now = self.now();
         // A run may exit while no daemon is running. A time in the future comes from a wrong clock.
         let ended_at = end.ended_at.map_or(now, |ended_at| ended_at.min(now));
-        let end = EndRow::new(end, self.ids.exchange(now)?)?;
-        let written = self.engine.finish(claim.job, step, end, ended_at).await?;
-        Ok(written.map(|job| Finished { job, redactions }))
+        let end = EndRow::new(end, self.ids.next_exchange_id(now)?)?;
+        let committed = self.engine.finish(claim.job, step, end, ended_at).await?;
+        Ok(committed.map(|job| Finished { job, redactions }))
     }
 
     /// Requests the cancellation of a job. A queued or paused job is cancelled immediately. For a claimed job the
@@ -187,8 +186,8 @@ impl Store {
     /// not changed.
     pub async fn request_cancel(&self, job: JobId) -> Result<CancelReply, StoreError> {
         match self.engine.step(job, Transition::Cancel, None, self.now()).await {
-            Ok(taken) => {
-                Ok(CancelReply { previous: taken.before.state.name(), now: taken.after.state.name() })
+            Ok(change) => {
+                Ok(CancelReply { previous: change.before.state.name(), now: change.after.state.name() })
             }
             Err(StoreError::Refused { refusal: TransitionError::Ended(how), .. }) => {
                 Ok(CancelReply { previous: how.name(), now: how.name() })
@@ -214,8 +213,8 @@ impl Store {
         self.step(claim, Transition::Requeue { claim: claim.clone() }).await
     }
 
-    /// Transfers the claim on a live run from a dead owner to a new one, in the same attempt. The old claim is the
-    /// proof: only a caller that knows that its owner is dead has it. `lease` is the lease of the new owner.
+    /// Transfers the claim on a live run from a dead owner to a new one, in the same attempt. The old claim authorizes
+    /// this: the caller must know that its owner is dead. `lease` is the lease of the new owner.
     pub async fn adopt(&self, claim: &Claim, owner: &Owner, lease: Duration) -> Result<Claim, StoreError> {
         // Renew the lease first: the job must not have an owner without a valid lease.
         self.renew(owner, lease).await?;
@@ -232,11 +231,11 @@ impl Store {
 
     /// Submits a finished job again as a new job, as a child of the old one. Redacted secrets stay redacted.
     pub async fn retry(&self, job: JobId) -> Result<Submitted, StoreError> {
-        self.submit(self.order_of_retry(job).await?).await
+        self.submit(self.new_job_for_retry(job).await?).await
     }
 
     /// Returns the job to submit for a retry of a finished job.
-    pub async fn order_of_retry(&self, job: JobId) -> Result<NewJob, StoreError> {
+    pub async fn new_job_for_retry(&self, job: JobId) -> Result<NewJob, StoreError> {
         let old = self.get(job).await?.ok_or(StoreError::NoSuchJob { job })?;
         if old.completed_at.is_none() {
             let refusal =
@@ -252,12 +251,12 @@ impl Store {
     }
 
     /// Returns the job that was submitted for this home with this idempotency key.
-    pub async fn keyed(&self, home: &Placement, key: &str) -> Result<Option<Job>, StoreError> {
-        self.engine.keyed(home.clone(), key.to_owned()).await
+    pub async fn find_by_key(&self, home: &Placement, key: &str) -> Result<Option<Job>, StoreError> {
+        self.engine.find_by_key(home.clone(), key.to_owned()).await
     }
 
     /// Finds the job with this id prefix.
-    pub async fn find(&self, prefix: JobIdPrefix) -> Result<Found, StoreError> {
+    pub async fn find(&self, prefix: JobIdPrefix) -> Result<PrefixMatch, StoreError> {
         self.engine.find(prefix).await
     }
 
@@ -293,13 +292,13 @@ impl Store {
     }
 
     /// Watches for changes from now on.
-    pub async fn watch(&self) -> Result<Watch, StoreError> {
+    pub async fn watch(&self) -> Result<ChangeStream, StoreError> {
         self.engine.watch().await
     }
 
     /// Removes finished jobs past their retention and returns their ids, so that their spool directories can be
     /// removed ([`crate::remove_job_directories`]). An error also lists the jobs that were removed before it.
-    pub async fn sweep(&self, retention: Retention) -> Result<Vec<JobId>, SweepError> {
+    pub async fn sweep(&self, retention: RetentionLimits) -> Result<Vec<JobId>, SweepError> {
         self.engine.sweep(retention, self.now()).await
     }
 
@@ -332,12 +331,12 @@ impl Store {
 }
 
 /// Rejects empty names, which an engine could not distinguish from missing ones.
-fn refuse_empty(order: &NewJob) -> Result<(), StoreError> {
-    let (Placement::Host(home) | Placement::Label(home)) = &order.home;
+fn reject_empty_names(new_job: &NewJob) -> Result<(), StoreError> {
+    let (Placement::Host(home) | Placement::Label(home)) = &new_job.home;
     if home.is_empty() {
         return Err(StoreError::Empty { field: "home" });
     }
-    if order.idempotency_key.as_deref() == Some("") {
+    if new_job.idempotency_key.as_deref() == Some("") {
         return Err(StoreError::Empty { field: "idempotency key" });
     }
     Ok(())
@@ -345,7 +344,7 @@ fn refuse_empty(order: &NewJob) -> Result<(), StoreError> {
 
 #[cfg(feature = "surreal")]
 async fn open_surreal(
-    setting: Setting,
+    setting: StoreSetting,
     credentials: Option<Credentials>,
     ca_file: Option<PathBuf>,
 ) -> Result<Arc<dyn Engine>, StoreError> {
@@ -356,7 +355,7 @@ async fn open_surreal(
 #[cfg(not(feature = "surreal"))]
 #[expect(clippy::unused_async, reason = "the same signature as with the engine")]
 async fn open_surreal(
-    _: Setting,
+    _: StoreSetting,
     _: Option<Credentials>,
     _: Option<PathBuf>,
 ) -> Result<Arc<dyn Engine>, StoreError> {

@@ -187,7 +187,8 @@ pub(crate) fn secret<'t>(found: &Captures<'t>) -> &'t str {
 
 /// Returns whether a text is a placeholder for a password: a variable, a mask, or a word such as `your_password`.
 fn is_placeholder(text: &str) -> bool {
-    let is_word = text.bytes().all(|byte| byte.is_ascii_alphabetic() || matches!(byte, b'-' | b'_' | b'.'));
+    let is_identifier =
+        text.bytes().all(|byte| byte.is_ascii_alphabetic() || matches!(byte, b'-' | b'_' | b'.'));
     let text = text.to_lowercase();
     // A `%` without two hexadecimal digits belongs to a template such as `%s` or `%(password)s`.
     let is_encoded =
@@ -197,7 +198,7 @@ fn is_placeholder(text: &str) -> bool {
         || text.contains(['{', '*', '['])
         || text.contains("$(")
         || !text.split('%').skip(1).all(is_encoded)
-        || (is_word && stands_for_it.iter().any(|word| text.contains(word)))
+        || (is_identifier && stands_for_it.iter().any(|word| text.contains(word)))
 }
 
 /// Returns whether a text looks random: letters and digits alternate often.
@@ -225,7 +226,7 @@ mod tests {
         text
     }
 
-    /// Letters and digits that follow no pattern, and are no secret.
+    /// Returns letters and digits that follow no pattern and are no secret.
     fn noise(alphabet: &str, length: usize) -> String {
         let alphabet: Vec<char> = alphabet.chars().collect();
         let numbers = std::iter::successors(Some(0x2545_f491_u64), |x| {
@@ -241,7 +242,7 @@ mod tests {
     const WORD: &str = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789";
     const HEX: &str = "0123456789abcdef";
 
-    /// One token of each format, put together here: no file of ours holds anything that looks like a secret.
+    /// Returns one token per format, built at run time so that no file contains anything that looks like a secret.
     fn tokens() -> Vec<String> {
         let (word, hex) = (|length| noise(WORD, length), |length| noise(HEX, length));
         vec![
@@ -282,7 +283,7 @@ mod tests {
     }
 
     #[test]
-    fn tokens_of_known_vendors_are_taken_out_whole() {
+    fn known_tokens_are_redacted_completely() {
         for token in tokens() {
             for (before, after) in [
                 ("a ", " b"),
@@ -302,7 +303,7 @@ mod tests {
     }
 
     #[test]
-    fn secrets_in_a_context_are_taken_out_of_it() {
+    fn secrets_are_redacted_by_context() {
         let word = noise(WORD, 40);
         for (text, secret) in [
             (format!("Authorization: Bearer {word}"), word.as_str()),
@@ -319,7 +320,7 @@ mod tests {
     }
 
     #[test]
-    fn passwords_in_addresses_are_taken_out() {
+    fn url_passwords_are_redacted() {
         for (before, password, after) in [
             ("redis://:", "hunter2secret", "@example.com"),
             ("x mysql://root:", "Password1", "@10.0.0.7/x y"),
@@ -333,7 +334,7 @@ mod tests {
     }
 
     #[test]
-    fn harmless_texts_are_left_alone() {
+    fn harmless_texts_are_not_redacted() {
         for harmless in [
             "task-force-of-many-people-in-twenty-offices, risk-averse, sk-short, 01a1dde2-642d-7027-95b7-67d9f29d1836",
             "<div class=\"sk-folding-cube-animation-wrapper\">",
@@ -349,9 +350,9 @@ mod tests {
         }
     }
 
-    /// What agents and people really write: this project's own files.
+    /// Searches realistic text: the files of this project.
     #[test]
-    fn files_of_this_project_hold_nothing_that_looks_like_a_secret() {
+    fn project_files_contain_no_secrets() {
         let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
         let (mut read, mut found) = (0, Vec::new());
         let mut open = vec![root.join("crates"), root.join("docs"), root.join("support")];

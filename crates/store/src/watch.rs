@@ -4,18 +4,18 @@ use model::{JobId, Placement, StateName};
 use tokio::sync::{broadcast, mpsc};
 use tokio::task::JoinSet;
 
-/// An event of a [`Watch`].
+/// An event of a [`ChangeStream`].
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum WatchEvent {
     /// A job has changed.
-    Changed(Change),
+    Changed(JobChange),
     /// Events may have been dropped: the watcher was too slow, or the connection was lost. Poll the jobs of interest.
     Missed,
 }
 
 /// A committed change of a job.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Change {
+pub struct JobChange {
     /// The job.
     pub job: JobId,
     /// Its new state.
@@ -31,38 +31,38 @@ pub struct Change {
 /// Changes are delivered after the commit and at least once, except for those behind a [`WatchEvent::Missed`]. With
 /// `SQLite`, only changes through the same [`crate::Store`] are delivered: one process owns the file.
 #[derive(Debug)]
-pub struct Watch {
+pub struct ChangeStream {
     source: Source,
 }
 
 #[derive(Debug)]
 enum Source {
     /// Changes from the writer of this process.
-    Here(broadcast::Receiver<Change>),
+    Local(broadcast::Receiver<JobChange>),
     /// Events from a task that queries a server; it is aborted when this value is dropped.
-    #[cfg_attr(not(feature = "surreal"), expect(dead_code, reason = "only a server is asked"))]
-    Asked { events: mpsc::Receiver<WatchEvent>, _asking: JoinSet<()> },
+    #[cfg_attr(not(feature = "surreal"), expect(dead_code, reason = "only a server needs it"))]
+    Remote { events: mpsc::Receiver<WatchEvent>, _task: JoinSet<()> },
 }
 
-impl Watch {
-    pub(crate) fn here(changes: broadcast::Receiver<Change>) -> Self {
-        Self { source: Source::Here(changes) }
+impl ChangeStream {
+    pub(crate) fn local(changes: broadcast::Receiver<JobChange>) -> Self {
+        Self { source: Source::Local(changes) }
     }
 
     #[cfg(feature = "surreal")]
-    pub(crate) fn asked(events: mpsc::Receiver<WatchEvent>, asking: JoinSet<()>) -> Self {
-        Self { source: Source::Asked { events, _asking: asking } }
+    pub(crate) fn remote(events: mpsc::Receiver<WatchEvent>, task: JoinSet<()>) -> Self {
+        Self { source: Source::Remote { events, _task: task } }
     }
 
     /// Returns the next event, or `None` after the store was closed. Cancel-safe.
     pub async fn next(&mut self) -> Option<WatchEvent> {
         match &mut self.source {
-            Source::Here(changes) => match changes.recv().await {
+            Source::Local(changes) => match changes.recv().await {
                 Ok(change) => Some(WatchEvent::Changed(change)),
                 Err(broadcast::error::RecvError::Lagged(_)) => Some(WatchEvent::Missed),
                 Err(broadcast::error::RecvError::Closed) => None,
             },
-            Source::Asked { events, .. } => events.recv().await,
+            Source::Remote { events, .. } => events.recv().await,
         }
     }
 }

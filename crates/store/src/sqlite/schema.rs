@@ -5,13 +5,13 @@
 use rusqlite::{Connection, TransactionBehavior};
 
 use crate::error::StoreError;
-use crate::sqlite::faults::Place;
+use crate::sqlite::location::StoreLocation;
 
 /// Identifies our files ("SWBD").
-const APPLICATION: i64 = 0x5357_4244;
+const APPLICATION_ID: i64 = 0x5357_4244;
 
 /// The migrations from each version to the next; a new file has version 0.
-const STEPS: [&str; 3] = [
+const MIGRATIONS: [&str; 3] = [
     // 1: jobs, exchanges, last sessions, and owners with their leases.
     "CREATE TABLE agent_jobs (
         id BLOB NOT NULL PRIMARY KEY,
@@ -90,53 +90,53 @@ const STEPS: [&str; 3] = [
 ];
 
 /// Applies the missing migrations. Rejects a file that is newer than this program or belongs to another one.
-pub fn bring_up_to_date(connection: &mut Connection, place: &Place) -> Result<(), StoreError> {
-    let failed = |error| place.failed(error);
-    let known = STEPS.len();
+pub fn migrate(connection: &mut Connection, location: &StoreLocation) -> Result<(), StoreError> {
+    let failed = |error| location.query_error(error);
+    let known = MIGRATIONS.len();
     if version(connection).map_err(failed)? == Some(known) && is_ours(connection).map_err(failed)? {
         return Ok(());
     }
     // Two processes may get here concurrently: the second waits for the lock and finds nothing to do.
     let transaction = connection.transaction_with_behavior(TransactionBehavior::Immediate).map_err(failed)?;
     if !is_ours(&transaction).map_err(failed)? {
-        return Err(StoreError::Foreign { place: place.name() });
+        return Err(StoreError::Foreign { location: location.name() });
     }
-    let Some(missing) = version(&transaction).map_err(failed)?.and_then(|version| STEPS.get(version..))
+    let Some(missing) = version(&transaction).map_err(failed)?.and_then(|version| MIGRATIONS.get(version..))
     else {
-        let found = number(&transaction).map_err(failed)?;
+        let found = user_version(&transaction).map_err(failed)?;
         return Err(StoreError::NewerVersion {
-            place: place.name(),
+            location: location.name(),
             found,
             known: known.cast_signed() as i64,
         });
     };
-    for step in missing {
-        transaction.execute_batch(step).map_err(failed)?;
+    for migration in missing {
+        transaction.execute_batch(migration).map_err(failed)?;
     }
-    transaction.pragma_update(None, "application_id", APPLICATION).map_err(failed)?;
+    transaction.pragma_update(None, "application_id", APPLICATION_ID).map_err(failed)?;
     transaction.pragma_update(None, "user_version", known.cast_signed() as i64).map_err(failed)?;
-    transaction.commit().map_err(|error| place.commit_failed(error))
+    transaction.commit().map_err(|error| location.commit_error(error))
 }
 
-fn number(connection: &Connection) -> rusqlite::Result<i64> {
+fn user_version(connection: &Connection) -> rusqlite::Result<i64> {
     connection.pragma_query_value(None, "user_version", |row| row.get(0))
 }
 
 fn version(connection: &Connection) -> rusqlite::Result<Option<usize>> {
-    Ok(usize::try_from(number(connection)?).ok())
+    Ok(usize::try_from(user_version(connection)?).ok())
 }
 
 /// Returns whether the file has our tables: a new one has none.
 pub fn has_tables(connection: &Connection) -> rusqlite::Result<bool> {
-    Ok(number(connection)? > 0)
+    Ok(user_version(connection)? > 0)
 }
 
 /// Returns whether the file is ours or empty.
 pub fn is_ours(connection: &Connection) -> rusqlite::Result<bool> {
     let application: i64 = connection.pragma_query_value(None, "application_id", |row| row.get(0))?;
-    if application == APPLICATION {
+    if application == APPLICATION_ID {
         return Ok(true);
     }
-    let things: i64 = connection.query_row("SELECT count(*) FROM sqlite_schema", [], |row| row.get(0))?;
-    Ok(application == 0 && things == 0 && number(connection)? == 0)
+    let entries: i64 = connection.query_row("SELECT count(*) FROM sqlite_schema", [], |row| row.get(0))?;
+    Ok(application == 0 && entries == 0 && user_version(connection)? == 0)
 }

@@ -22,17 +22,17 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore, broadcast, oneshot};
 
 use crate::committed::{Committed, FlushNotifier, FlushTicket};
 use crate::error::StoreError;
-use crate::sqlite::Failed;
-use crate::sqlite::faults::Place;
-use crate::sqlite::log::Log;
-use crate::sqlite::transactions::{Transactions, again};
-use crate::watch::Change;
+use crate::sqlite::QueryError;
+use crate::sqlite::location::StoreLocation;
+use crate::sqlite::transactions::{Transactions, copy_error};
+use crate::sqlite::wal::WriteAheadLog;
+use crate::watch::JobChange;
 
 /// The maximum number of writes in one transaction. A larger batch would delay the reply to its first write.
-const MOST_AT_ONCE: usize = 256;
+const MAX_BATCH: usize = 256;
 
 /// The maximum number of queued writes. Further callers wait for a permit before they queue anything.
-const MOST_WAITING: usize = 1_024;
+const MAX_PENDING: usize = 1_024;
 
 /// The state of a write at the time of its reply.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -40,81 +40,81 @@ pub enum Durability {
     /// Committed: it survives a crash of this process, but not a power failure.
     Relaxed,
     /// Committed, with a flush in progress.
-    Soon,
+    Deferred,
     /// Flushed to disk.
     Full,
 }
 
 /// The idle time after which a log with enough transactions is checkpointed. A checkpoint has its own fsyncs, which
 /// delay no caller at that time.
-const AT_REST: Duration = Duration::from_secs(1);
-const WORTH_TIDYING: u32 = 32;
+const IDLE_CHECKPOINT_DELAY: Duration = Duration::from_secs(1);
+const IDLE_CHECKPOINT_MIN: u32 = 32;
 /// The number of transactions after which the log is checkpointed even when busy.
-const TIDIED_AFTER: u32 = 300;
+const BUSY_CHECKPOINT_MIN: u32 = 300;
 
 /// The transaction of a write, and the changes to publish after it.
-pub struct Ledger<'a> {
+pub struct WriteTransaction<'a> {
     pub connection: &'a Connection,
-    pub(super) changes: Vec<Change>,
+    pub(super) changes: Vec<JobChange>,
 }
 
-impl Ledger<'_> {
+impl WriteTransaction<'_> {
     /// Queues a change notification, to be published after the commit.
-    pub fn changed(&mut self, job: JobId, state: StateName, revision: u64) {
-        self.changes.push(Change { job, state, revision, home: None });
+    pub fn record_change(&mut self, job: JobId, state: StateName, revision: u64) {
+        self.changes.push(JobChange { job, state, revision, home: None });
     }
 }
 
-/// How long dropping a store may block a worker thread of a runtime. A file that no other process uses closes much
+/// The time that dropping a store may block a worker thread of a runtime. A file that no other process uses closes much
 /// faster.
-const LONGEST_CLOSE: Duration = Duration::from_secs(1);
+const CLOSE_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// A handle to the writer thread. Dropping it makes the thread finish its queue and waits for its exit; inside a
 /// runtime, only for a limited time.
 #[derive(Debug)]
 pub struct Writer {
-    work: Option<Sender<Message>>,
+    requests: Option<Sender<Message>>,
     /// Owned by the thread, which closes the last connection: that may take long.
     transactions: Weak<Mutex<Transactions>>,
-    room: Arc<Semaphore>,
+    permits: Arc<Semaphore>,
     thread: Option<JoinHandle<()>>,
     /// Disconnected when the thread has exited.
-    ended: Mutex<Receiver<()>>,
-    place: Place,
+    exited: Mutex<Receiver<()>>,
+    location: StoreLocation,
 }
 
 impl Writer {
     pub fn start(
         connection: Connection,
-        log: Arc<dyn Log>,
-        place: Place,
-        changes: broadcast::Sender<Change>,
+        wal: Arc<dyn WriteAheadLog>,
+        location: StoreLocation,
+        changes: broadcast::Sender<JobChange>,
     ) -> Result<Self, StoreError> {
         let (sender, receiver) = channel();
-        let (at_end, ended) = channel();
-        let transactions = Transactions::new(connection, Arc::clone(&log), place.clone());
+        let (exit_guard, exited) = channel();
+        let transactions = Transactions::new(connection, Arc::clone(&wal), location.clone());
         let owned = Arc::new(Mutex::new(transactions));
         let transactions = Arc::downgrade(&owned);
-        let desk = WriterThread { transactions: owned, log, place: place.clone(), changes };
+        let writer_thread = WriterThread { transactions: owned, wal, location: location.clone(), changes };
         let thread = thread::Builder::new()
             .name("store-writer".to_owned())
             .spawn(move || {
-                desk.serve(&receiver);
-                drop((desk, at_end));
+                writer_thread.run(&receiver);
+                drop((writer_thread, exit_guard));
             })
-            .map_err(|source| StoreError::CannotOpen { place: place.name(), source: source.into() })?;
-        let (room, ended) = (Arc::new(Semaphore::new(MOST_WAITING)), Mutex::new(ended));
-        Ok(Self { work: Some(sender), transactions, room, thread: Some(thread), ended, place })
+            .map_err(|source| StoreError::CannotOpen { location: location.name(), source: source.into() })?;
+        let (permits, exited) = (Arc::new(Semaphore::new(MAX_PENDING)), Mutex::new(exited));
+        Ok(Self { requests: Some(sender), transactions, permits, thread: Some(thread), exited, location })
     }
 
     /// Returns the number of free permits.
     #[cfg(test)]
-    pub fn room(&self) -> usize {
-        self.room.available_permits()
+    pub fn available_permits(&self) -> usize {
+        self.permits.available_permits()
     }
 
-    pub fn afterwards(&self) -> Result<Afterwards, StoreError> {
-        self.work.clone().map(Afterwards).ok_or(StoreError::Closed)
+    pub fn detached_writer(&self) -> Result<DetachedWriter, StoreError> {
+        self.requests.clone().map(DetachedWriter).ok_or(StoreError::Closed)
     }
 
     /// Runs a write in a transaction and returns its result.
@@ -123,22 +123,22 @@ impl Writer {
     pub async fn write<T, F>(&self, durability: Durability, run: F) -> Result<T, StoreError>
     where
         T: Send + 'static,
-        F: FnOnce(&mut Ledger<'_>) -> Result<T, Failed> + Send + 'static,
+        F: FnOnce(&mut WriteTransaction<'_>) -> Result<T, QueryError> + Send + 'static,
     {
-        self.write_then(durability, run, |value, _| value).await
+        self.write_and_wrap(durability, run, |value, _| value).await
     }
 
     /// Runs a write in a transaction and returns after the commit, with a ticket for the flush in progress.
-    pub async fn write_soon<T, F>(&self, run: F) -> Result<Committed<T>, StoreError>
+    pub async fn commit<T, F>(&self, run: F) -> Result<Committed<T>, StoreError>
     where
         T: Send + 'static,
-        F: FnOnce(&mut Ledger<'_>) -> Result<T, Failed> + Send + 'static,
+        F: FnOnce(&mut WriteTransaction<'_>) -> Result<T, QueryError> + Send + 'static,
     {
-        self.write_then(Durability::Soon, run, |value, flush| Committed { value, flush }).await
+        self.write_and_wrap(Durability::Deferred, run, |value, flush| Committed { value, flush }).await
     }
 
     /// Runs a write like [`Self::write`]. `wrap` converts the result; it is only called after the commit.
-    pub async fn write_then<T, R, F, W>(
+    pub async fn write_and_wrap<T, R, F, W>(
         &self,
         durability: Durability,
         run: F,
@@ -147,25 +147,28 @@ impl Writer {
     where
         T: Send + 'static,
         R: Send + 'static,
-        F: FnOnce(&mut Ledger<'_>) -> Result<T, Failed> + Send + 'static,
+        F: FnOnce(&mut WriteTransaction<'_>) -> Result<T, QueryError> + Send + 'static,
         W: FnOnce(T, FlushTicket) -> R + Send + 'static,
     {
-        let room = self.room.clone().acquire_owned().await.map_err(|_| StoreError::Closed)?;
-        let (reply, answer) = oneshot::channel();
+        let permit = self.permits.clone().acquire_owned().await.map_err(|_| StoreError::Closed)?;
+        let (reply, result) = oneshot::channel();
         let (run, changes) = (Some(run), Vec::new());
-        let order = Order { durability, run, result: None, changes, wrap, reply, _room: Some(room) };
-        let work = self.work.as_ref().ok_or(StoreError::Closed)?;
-        let order = Box::new(order);
-        let is_for_now = durability == Durability::Soon;
-        let left = if is_for_now { self.at_once(order) } else { Some(Message::Work(order)) };
+        let write =
+            WriteRequest { durability, run, result: None, changes, wrap, reply, _permit: Some(permit) };
+        let requests = self.requests.as_ref().ok_or(StoreError::Closed)?;
+        let write = Box::new(write);
+        let rest = match durability {
+            Durability::Deferred => self.try_commit_inline(write),
+            Durability::Relaxed | Durability::Full => Some(Message::Write(write)),
+        };
         // A failed send of a flush request is reported by the `FlushTicket`: the write itself is committed.
-        if let Some(Err(SendError(Message::Work(_)))) = left.map(|left| work.send(left)) {
+        if let Some(Err(SendError(Message::Write(_)))) = rest.map(|rest| requests.send(rest)) {
             return Err(StoreError::Closed);
         }
-        answer.await.map_err(|gone| StoreError::Unconfirmed {
-            place: self.place.name(),
+        result.await.map_err(|error| StoreError::Unconfirmed {
+            location: self.location.name(),
             job: None,
-            source: gone.into(),
+            source: error.into(),
         })?
     }
 }
@@ -173,23 +176,25 @@ impl Writer {
 impl Writer {
     /// Commits a write on the calling thread if no other write is pending. Returns the rest of the work for the
     /// writer thread: the flush, the whole write, or nothing.
-    fn at_once(&self, work: Box<dyn Work>) -> Option<Message> {
-        let alone = self.room.available_permits() + 1 == MOST_WAITING;
-        let Some(transactions) = self.transactions.upgrade() else { return Some(Message::Work(work)) };
+    fn try_commit_inline(&self, write: Box<dyn PendingWrite>) -> Option<Message> {
+        let is_alone = self.permits.available_permits() + 1 == MAX_PENDING;
+        let Some(transactions) = self.transactions.upgrade() else { return Some(Message::Write(write)) };
         let transactions = match transactions.try_lock() {
             Ok(transactions) => Some(transactions),
             Err(TryLockError::Poisoned(poisoned)) => Some(poisoned.into_inner()),
             Err(TryLockError::WouldBlock) => None,
         };
-        let Some(mut transactions) = transactions.filter(|_| alone) else { return Some(Message::Work(work)) };
-        match transactions.carry_out_at_once(work) {
-            Err(work) => Some(Message::Work(work)),
-            Ok(done) => {
+        let Some(mut transactions) = transactions.filter(|_| is_alone) else {
+            return Some(Message::Write(write));
+        };
+        match transactions.try_commit(write) {
+            Err(write) => Some(Message::Write(write)),
+            Ok(committed) => {
                 drop(transactions);
-                let mut done = done?;
-                let (on_the_way, changes) = (FlushNotifier::new(self.place.name()), done.changes());
-                done.settle(&self.place, on_the_way.flush());
-                Some(Message::Sync(on_the_way, changes))
+                let mut write = committed?;
+                let (notifier, changes) = (FlushNotifier::new(self.location.name()), write.take_changes());
+                write.send_result(&self.location, notifier.ticket());
+                Some(Message::Flush(notifier, changes))
             }
         }
     }
@@ -198,36 +203,37 @@ impl Writer {
 /// A request to the writer thread.
 enum Message {
     /// Commit and flush this write.
-    Work(Box<dyn Work>),
+    Write(Box<dyn PendingWrite>),
     /// Flush committed writes, then publish their changes.
-    Sync(FlushNotifier, Vec<Change>),
+    Flush(FlushNotifier, Vec<JobChange>),
 }
 
 /// Queues writes without waiting for their results.
-pub struct Afterwards(Sender<Message>);
+pub struct DetachedWriter(Sender<Message>);
 
-impl Afterwards {
+impl DetachedWriter {
     pub fn write<F>(&self, run: F)
     where
-        F: FnOnce(&mut Ledger<'_>) -> Result<(), Failed> + Send + 'static,
+        F: FnOnce(&mut WriteTransaction<'_>) -> Result<(), QueryError> + Send + 'static,
     {
         let (reply, _) = oneshot::channel();
         let (durability, run, changes) = (Durability::Full, Some(run), Vec::new());
         // If the thread has exited, the store is closed, and the claim is rescued after the next start. Needs no
         // permit: this is called from `Drop`, which cannot wait for one.
-        let order = Order { durability, run, result: None, changes, wrap: |(), _| (), reply, _room: None };
-        let _ = self.0.send(Message::Work(Box::new(order)));
+        let write =
+            WriteRequest { durability, run, result: None, changes, wrap: |(), _| (), reply, _permit: None };
+        let _ = self.0.send(Message::Write(Box::new(write)));
     }
 }
 
 impl Drop for Writer {
     fn drop(&mut self) {
-        drop(self.work.take());
+        drop(self.requests.take());
         let Some(thread) = self.thread.take() else { return };
         // A worker thread of a runtime must not wait for a file that another process has locked.
-        let ended = self.ended.get_mut().unwrap_or_else(PoisonError::into_inner);
+        let exited = self.exited.get_mut().unwrap_or_else(PoisonError::into_inner);
         if Handle::try_current().is_ok()
-            && ended.recv_timeout(LONGEST_CLOSE) == Err(RecvTimeoutError::Timeout)
+            && exited.recv_timeout(CLOSE_TIMEOUT) == Err(RecvTimeoutError::Timeout)
         {
             return;
         }
@@ -237,32 +243,33 @@ impl Drop for Writer {
 }
 
 /// A queued write, independent of the type of its result.
-pub trait Work: Send {
+pub trait PendingWrite: Send {
     fn durability(&self) -> Durability;
     /// Runs the write. Returns the error of `SQLite`, if that is why it failed.
     fn run(&mut self, connection: &Connection) -> Result<(), Option<rusqlite::Error>>;
     /// Removes and returns the changes to publish.
-    fn changes(&mut self) -> Vec<Change>;
-    fn settle(self: Box<Self>, place: &Place, flush: FlushTicket);
-    fn refuse(self: Box<Self>, error: StoreError);
+    fn take_changes(&mut self) -> Vec<JobChange>;
+    /// Replies to the caller with the result of the write.
+    fn send_result(self: Box<Self>, location: &StoreLocation, flush: FlushTicket);
+    fn send_error(self: Box<Self>, error: StoreError);
 }
 
-struct Order<T, R, F, W> {
+struct WriteRequest<T, R, F, W> {
     durability: Durability,
     run: Option<F>,
-    result: Option<Result<T, Failed>>,
-    changes: Vec<Change>,
+    result: Option<Result<T, QueryError>>,
+    changes: Vec<JobChange>,
     wrap: W,
     reply: oneshot::Sender<Result<R, StoreError>>,
     /// Released with the reply.
-    _room: Option<OwnedSemaphorePermit>,
+    _permit: Option<OwnedSemaphorePermit>,
 }
 
-impl<T, R, F, W> Work for Order<T, R, F, W>
+impl<T, R, F, W> PendingWrite for WriteRequest<T, R, F, W>
 where
     T: Send,
     R: Send,
-    F: FnOnce(&mut Ledger<'_>) -> Result<T, Failed> + Send,
+    F: FnOnce(&mut WriteTransaction<'_>) -> Result<T, QueryError> + Send,
     W: FnOnce(T, FlushTicket) -> R + Send,
 {
     fn durability(&self) -> Durability {
@@ -270,34 +277,34 @@ where
     }
 
     fn run(&mut self, connection: &Connection) -> Result<(), Option<rusqlite::Error>> {
-        let mut ledger = Ledger { connection, changes: Vec::new() };
-        self.result = self.run.take().map(|run| run(&mut ledger));
+        let mut tx = WriteTransaction { connection, changes: Vec::new() };
+        self.result = self.run.take().map(|run| run(&mut tx));
         match &self.result {
             Some(Ok(_)) => {
-                self.changes = ledger.changes;
+                self.changes = tx.changes;
                 Ok(())
             }
-            Some(Err(Failed::Sqlite(error))) => Err(Some(again(error))),
-            Some(Err(Failed::Store(_))) | None => Err(None),
+            Some(Err(QueryError::Sqlite(error))) => Err(Some(copy_error(error))),
+            Some(Err(QueryError::Store(_))) | None => Err(None),
         }
     }
 
-    fn changes(&mut self) -> Vec<Change> {
+    fn take_changes(&mut self) -> Vec<JobChange> {
         std::mem::take(&mut self.changes)
     }
 
     /// The caller may be gone; its reply is dropped then.
-    fn settle(self: Box<Self>, place: &Place, flush: FlushTicket) {
-        let answer = match self.result {
+    fn send_result(self: Box<Self>, location: &StoreLocation, flush: FlushTicket) {
+        let reply = match self.result {
             Some(Ok(value)) => Ok((self.wrap)(value, flush)),
-            Some(Err(Failed::Store(error))) => Err(error),
-            Some(Err(Failed::Sqlite(error))) => Err(place.failed(error)),
+            Some(Err(QueryError::Store(error))) => Err(error),
+            Some(Err(QueryError::Sqlite(error))) => Err(location.query_error(error)),
             None => Err(StoreError::Closed),
         };
-        let _ = self.reply.send(answer);
+        let _ = self.reply.send(reply);
     }
 
-    fn refuse(self: Box<Self>, error: StoreError) {
+    fn send_error(self: Box<Self>, error: StoreError) {
         let _ = self.reply.send(Err(error));
     }
 }
@@ -305,53 +312,53 @@ where
 /// The state of the writer thread.
 struct WriterThread {
     transactions: Arc<Mutex<Transactions>>,
-    log: Arc<dyn Log>,
-    place: Place,
-    changes: broadcast::Sender<Change>,
+    wal: Arc<dyn WriteAheadLog>,
+    location: StoreLocation,
+    changes: broadcast::Sender<JobChange>,
 }
 
 /// Requests that share one commit and one flush.
 #[derive(Default)]
 struct Batch {
-    work: Vec<Box<dyn Work>>,
-    on_the_way: Vec<FlushNotifier>,
-    untold: Vec<Change>,
+    writes: Vec<Box<dyn PendingWrite>>,
+    notifiers: Vec<FlushNotifier>,
+    changes: Vec<JobChange>,
 }
 
 impl Batch {
-    fn add(&mut self, message: Message) {
+    fn push(&mut self, message: Message) {
         match message {
-            Message::Work(work) => self.work.push(work),
-            Message::Sync(on_the_way, changes) => {
-                self.on_the_way.push(on_the_way);
-                self.untold.extend(changes);
+            Message::Write(write) => self.writes.push(write),
+            Message::Flush(notifier, changes) => {
+                self.notifiers.push(notifier);
+                self.changes.extend(changes);
             }
         }
     }
 }
 
 impl WriterThread {
-    fn serve(&self, messages: &Receiver<Message>) {
-        while let Some(first) = self.next(messages) {
+    fn run(&self, messages: &Receiver<Message>) {
+        while let Some(first) = self.next_message(messages) {
             let mut batch = Batch::default();
-            batch.add(first);
-            messages.try_iter().take(MOST_AT_ONCE - 1).for_each(|message| batch.add(message));
-            if !batch.work.is_empty() {
-                self.transactions().carry_out(&mut batch.work);
+            batch.push(first);
+            messages.try_iter().take(MAX_BATCH - 1).for_each(|message| batch.push(message));
+            if !batch.writes.is_empty() {
+                self.transactions().commit_batch(&mut batch.writes);
             }
-            self.settle(batch);
+            self.flush(batch);
         }
     }
 
     /// Waits for a request. Checkpoints the log if it is long, or while idle. Returns `None` after the last handle
     /// was dropped.
-    fn next(&self, messages: &Receiver<Message>) -> Option<Message> {
-        let in_log = self.transactions().in_log();
-        if in_log >= TIDIED_AFTER {
-            self.transactions().tidy();
-        } else if in_log >= WORTH_TIDYING {
-            match messages.recv_timeout(AT_REST) {
-                Err(RecvTimeoutError::Timeout) => self.transactions().tidy(),
+    fn next_message(&self, messages: &Receiver<Message>) -> Option<Message> {
+        let log_length = self.transactions().log_length();
+        if log_length >= BUSY_CHECKPOINT_MIN {
+            self.transactions().checkpoint();
+        } else if log_length >= IDLE_CHECKPOINT_MIN {
+            match messages.recv_timeout(IDLE_CHECKPOINT_DELAY) {
+                Err(RecvTimeoutError::Timeout) => self.transactions().checkpoint(),
                 first => return first.ok(),
             }
         }
@@ -360,46 +367,46 @@ impl WriterThread {
 
     /// Replies to writes that need no flush, flushes the log, then replies to the others. Publishes changes before
     /// the last reply: the caller may check whether watchers have received them.
-    fn settle(&self, batch: Batch) {
-        let Batch { work, mut on_the_way, mut untold } = batch;
+    fn flush(&self, batch: Batch) {
+        let Batch { writes, mut notifiers, mut changes } = batch;
         let mut waiting = Vec::new();
-        for mut work in work {
-            let own = FlushNotifier::new(self.place.name());
-            let flush = own.flush();
-            match work.durability() {
+        for mut write in writes {
+            let notifier = FlushNotifier::new(self.location.name());
+            let ticket = notifier.ticket();
+            match write.durability() {
                 Durability::Full => {
-                    waiting.push(work);
+                    waiting.push(write);
                     continue;
                 }
-                Durability::Soon => {
-                    untold.extend(work.changes());
-                    on_the_way.push(own);
+                Durability::Deferred => {
+                    changes.extend(write.take_changes());
+                    notifiers.push(notifier);
                 }
-                Durability::Relaxed => self.tell(work.changes()),
+                Durability::Relaxed => self.publish(write.take_changes()),
             }
-            work.settle(&self.place, flush);
+            write.send_result(&self.location, ticket);
         }
-        if waiting.is_empty() && on_the_way.is_empty() {
+        if waiting.is_empty() && notifiers.is_empty() {
             return;
         }
-        let doubt = self.sync().err();
-        self.tell(untold);
-        for mut work in waiting {
-            self.tell(work.changes());
-            match &doubt {
-                None => work.settle(&self.place, FlushTicket::there()),
-                Some(doubt) => work.refuse(self.place.not_on_disk(doubt)),
+        let failed = self.sync().err();
+        self.publish(changes);
+        for mut write in waiting {
+            self.publish(write.take_changes());
+            match &failed {
+                None => write.send_result(&self.location, FlushTicket::already_flushed()),
+                Some(error) => write.send_error(self.location.flush_error(error)),
             }
         }
-        for on_the_way in on_the_way {
-            match &doubt {
-                None => on_the_way.arrived(),
-                Some(doubt) => on_the_way.was_not_confirmed(doubt.to_string()),
+        for notifier in notifiers {
+            match &failed {
+                None => notifier.notify_flushed(),
+                Some(error) => notifier.notify_unconfirmed(error.to_string()),
             }
         }
     }
 
-    fn tell(&self, changes: Vec<Change>) {
+    fn publish(&self, changes: Vec<JobChange>) {
         for change in changes {
             // There may be no watchers.
             let _ = self.changes.send(change);
@@ -407,14 +414,14 @@ impl WriterThread {
     }
 
     fn sync(&self) -> std::io::Result<()> {
-        let synced = self.log.sync();
+        let synced = self.wal.sync();
         let mut transactions = self.transactions();
         if synced.is_err() {
-            transactions.doubt_the_log();
+            transactions.mark_log_suspect();
         }
         // In a suspect log, later writes are suspect, too, even if their own fsync succeeds.
-        let left = transactions.leave_the_log();
-        left.map_err(|error| synced.err().unwrap_or_else(|| std::io::Error::other(error.to_string())))
+        let abandoned = transactions.abandon_suspect_log();
+        abandoned.map_err(|error| synced.err().unwrap_or_else(|| std::io::Error::other(error.to_string())))
     }
 
     fn transactions(&self) -> MutexGuard<'_, Transactions> {

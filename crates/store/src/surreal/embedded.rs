@@ -17,27 +17,27 @@ use surrealdb_engine_local::Datastore;
 use tokio::time::Instant;
 
 use crate::error::{Cause, StoreError};
-use crate::surreal::folder;
-use crate::surreal::wire::{FarEnd, Pause, Wire};
+use crate::surreal::client::{Backoff, SurrealClient, SurrealConnection};
+use crate::surreal::directory;
 
 /// The namespace and the database. The directory holds no others.
-const OURS: &str = "switchboard";
+const DATABASE: &str = "switchboard";
 
-/// How long to wait for another owner: after SIGTERM it still flushes its memory to disk.
-const PATIENCE: Duration = Duration::from_secs(5);
+/// The time to wait for another owner: after SIGTERM it still flushes its memory to disk.
+const LOCK_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// The engine's message for a locked directory. The engine returns no error code.
-const LOCKED: &str = "already locked";
+const LOCKED_MESSAGE: &str = "already locked";
 
 /// The size of the memtable and of the log. It limits the recovery time after a crash and the size of a single write.
-const MEMTABLE: usize = 128 << 20;
-const BLOCK_CACHE: usize = 64 << 20;
+const MEMTABLE_SIZE: usize = 128 << 20;
+const BLOCK_CACHE_SIZE: usize = 64 << 20;
 
 /// The capacity of the channel for change notifications.
-const NOTIFICATIONS: usize = 4_096;
+const NOTIFICATION_CAPACITY: usize = 4_096;
 
-/// How long dropping a store waits until its files are closed. The drop may block the runtime that the close needs.
-const LONGEST_CLOSE: Duration = Duration::from_secs(2);
+/// The time that dropping a store waits for its files to be closed. The drop may block the runtime that the close needs.
+const CLOSE_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// An embedded engine. Dropping it closes its files.
 pub struct Embedded {
@@ -52,21 +52,21 @@ impl fmt::Debug for Embedded {
 }
 
 /// Opens the directory; creates it if it is missing.
-pub async fn wire(path: &Path) -> Result<Wire, StoreError> {
-    let place = format!("surrealkv:{}", path.display());
-    let cannot = |source: Cause| StoreError::CannotOpen { place: place.clone(), source };
-    if folder::is_foreign(path).map_err(|error| cannot(error.into()))? {
-        return Err(StoreError::Foreign { place });
+pub async fn open(path: &Path) -> Result<SurrealClient, StoreError> {
+    let location = format!("surrealkv:{}", path.display());
+    let cannot = |source: Cause| StoreError::CannotOpen { location: location.clone(), source };
+    if directory::is_foreign(path).map_err(|error| cannot(error.into()))? {
+        return Err(StoreError::Foreign { location });
     }
-    folder::make_private(path).map_err(|error| cannot(error.into()))?;
-    let deadline = Instant::now() + PATIENCE;
-    let mut pause = Pause::default();
+    directory::create_private(path).map_err(|error| cannot(error.into()))?;
+    let deadline = Instant::now() + LOCK_TIMEOUT;
+    let mut backoff = Backoff::default();
     loop {
         match Embedded::open(path).await {
-            Ok(engine) => return Ok(Wire::to(FarEnd::Embedded(engine), place)),
-            Err(source) if !source.to_string().contains(LOCKED) => return Err(cannot(source)),
-            Err(source) if Instant::now() >= deadline => return Err(StoreError::Locked { place, source }),
-            Err(_) => pause.wait().await,
+            Ok(engine) => return Ok(SurrealClient::new(SurrealConnection::Embedded(engine), location)),
+            Err(source) if !source.to_string().contains(LOCKED_MESSAGE) => return Err(cannot(source)),
+            Err(source) if Instant::now() >= deadline => return Err(StoreError::Locked { location, source }),
+            Err(_) => backoff.wait().await,
         }
     }
 }
@@ -74,23 +74,23 @@ pub async fn wire(path: &Path) -> Result<Wire, StoreError> {
 impl Embedded {
     async fn open(path: &Path) -> Result<Self, Cause> {
         let config = ConfigMap::empty()
-            .with_key_value("surrealkv_max_memtable_size", MEMTABLE.to_string())
-            .with_key_value("surrealkv_block_cache_capacity", BLOCK_CACHE.to_string());
-        let (changes, told) = async_channel::bounded(NOTIFICATIONS);
+            .with_key_value("surrealkv_max_memtable_size", MEMTABLE_SIZE.to_string())
+            .with_key_value("surrealkv_block_cache_capacity", BLOCK_CACHE_SIZE.to_string());
+        let (sender, receiver) = async_channel::bounded(NOTIFICATION_CAPACITY);
         let datastore = Datastore::builder()
             .with_config(config)
-            .with_notify(changes)
+            .with_notify(sender)
             // They write, and must not do so before the version is written.
             .without_maintenance_tasks()
             .build_with_path(&format!("surrealkv://{}", path.display()))
             .await?;
-        let db = Surreal::unstable_from_datastore(datastore.clone(), Some(told)).await?;
+        let db = Surreal::unstable_from_datastore(datastore.clone(), Some(receiver)).await?;
         // From here on, drop closes the files.
         let engine = Self { db, datastore };
         engine.datastore.check_version().await?;
         engine.datastore.bootstrap().await?;
         engine.datastore.start_maintenance_tasks();
-        engine.db.use_ns(OURS).use_db(OURS).await?;
+        engine.db.use_ns(DATABASE).use_db(DATABASE).await?;
         Ok(engine)
     }
 
@@ -102,17 +102,17 @@ impl Embedded {
 impl Drop for Embedded {
     fn drop(&mut self) {
         let datastore = self.datastore.clone();
-        let (closed, wait) = mpsc::channel();
+        let (closed_sender, closed) = mpsc::channel();
         // A thread with its own runtime: the current one may be shutting down, and a drop must not block on it.
-        let closing = thread::Builder::new().name("store-closing".to_owned()).spawn(move || {
+        let thread = thread::Builder::new().name("store-closing".to_owned()).spawn(move || {
             if let Ok(runtime) = tokio::runtime::Builder::new_current_thread().enable_all().build() {
                 // Confirmed writes are in the log; if this fails, the next open recovers them.
                 let _ = runtime.block_on(datastore.shutdown());
             }
-            let _ = closed.send(());
+            let _ = closed_sender.send(());
         });
-        if closing.is_ok() {
-            let _ = wait.recv_timeout(LONGEST_CLOSE);
+        if thread.is_ok() {
+            let _ = closed.recv_timeout(CLOSE_TIMEOUT);
         }
     }
 }

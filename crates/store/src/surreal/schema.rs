@@ -5,7 +5,7 @@
 use surrealdb::types::SurrealValue;
 
 use crate::error::StoreError;
-use crate::surreal::wire::{Vars, Wire};
+use crate::surreal::client::{SurrealClient, Vars};
 
 /// The migrations from each version to the next; a new database has version 0.
 ///
@@ -13,7 +13,7 @@ use crate::surreal::wire::{Vars, Wire};
 /// - `queue` combines home and agent and exists only while a job is queued; `owner` exists only while a job is
 ///   claimed.
 /// - `changed_at` is the time of the server, the same for all watchers.
-const STEPS: [&str; 2] = [
+const MIGRATIONS: [&str; 2] = [
     // 1: jobs, exchanges, last sessions, and owners with their leases.
     "
     DEFINE TABLE IF NOT EXISTS agent_jobs SCHEMALESS;
@@ -52,27 +52,27 @@ struct Version {
 ///
 /// Each migration is idempotent and the version is written last: two concurrent processes, or one that is killed
 /// halfway, do no harm.
-pub async fn bring_up_to_date(wire: &Wire) -> Result<(), StoreError> {
-    let known = i64::try_from(STEPS.len()).unwrap_or(i64::MAX);
-    let mut answer = wire
-        .read(
+pub async fn migrate(client: &SurrealClient) -> Result<(), StoreError> {
+    let known = i64::try_from(MIGRATIONS.len()).unwrap_or(i64::MAX);
+    let mut reply = client
+        .run(
             "DEFINE TABLE IF NOT EXISTS switchboard SCHEMALESS; SELECT version FROM switchboard:schema;",
             Vars::new(),
         )
         .await?;
-    let found = answer.rows::<Version>(1)?.first().map_or(0, |row| row.version);
-    let Some(missing) = usize::try_from(found).ok().and_then(|version| STEPS.get(version..)) else {
-        return Err(StoreError::NewerVersion { place: wire.place(), found, known });
+    let found = reply.rows::<Version>(1)?.first().map_or(0, |row| row.version);
+    let Some(missing) = usize::try_from(found).ok().and_then(|version| MIGRATIONS.get(version..)) else {
+        return Err(StoreError::NewerVersion { location: client.location(), found, known });
     };
     if missing.is_empty() {
         return Ok(());
     }
-    for step in missing {
-        wire.read(step, Vars::new()).await?;
+    for migration in missing {
+        client.run(migration, Vars::new()).await?;
     }
     let vars = Vars::new().with("version", known);
     // A newer program may have been faster: keep its version.
     let query = "UPSERT switchboard:schema SET version = math::max([version ?? 0, $version]);";
-    wire.read(query, vars).await?;
+    client.run(query, vars).await?;
     Ok(())
 }

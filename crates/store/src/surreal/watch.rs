@@ -16,22 +16,22 @@ use tokio::task::JoinSet;
 use tokio::time::{MissedTickBehavior, interval};
 
 use crate::error::StoreError;
-use crate::row::Reader;
-use crate::surreal::wire::{Pause, Vars, Wire};
-use crate::watch::{Change, Watch, WatchEvent};
+use crate::row::FieldReader;
+use crate::surreal::client::{Backoff, SurrealClient, Vars};
+use crate::watch::{ChangeStream, JobChange, WatchEvent};
 
 /// The poll interval.
-const LOOK_EVERY: Duration = Duration::from_secs(2);
+const POLL_INTERVAL: Duration = Duration::from_secs(2);
 
 /// A change gets its timestamp before it becomes visible, so each poll goes back this far.
 const OVERLAP: &str = "5s";
 
 /// The maximum number of events that a slow watcher has not received. Beyond that the task blocks, and the server's
 /// stream with it.
-const EVENTS_KEPT: usize = 4_096;
+const EVENT_CAPACITY: usize = 4_096;
 
 /// The maximum number of jobs whose revisions are remembered. A forgotten one can only cause a duplicate event.
-const TOLD_KEPT: usize = 10_000;
+const MAX_REVISIONS: usize = 10_000;
 
 #[derive(Debug, Clone, SurrealValue)]
 #[surreal(crate = "surrealdb::types")]
@@ -43,86 +43,86 @@ struct Changed {
 }
 
 /// Starts a watch. Returns after the first subscription, so that no later change is missed.
-pub async fn watch(wire: Arc<Wire>) -> Result<Watch, StoreError> {
-    let (sender, events) = mpsc::channel(EVENTS_KEPT);
+pub async fn watch(client: Arc<SurrealClient>) -> Result<ChangeStream, StoreError> {
+    let (sender, events) = mpsc::channel(EVENT_CAPACITY);
     let (ready, subscribed) = tokio::sync::oneshot::channel();
-    let mut asking = JoinSet::new();
-    let place = wire.place();
-    asking.spawn(async move { Asking { wire, sender, told: HashMap::new() }.go_on(ready).await });
+    let mut task = JoinSet::new();
+    let location = client.location();
+    task.spawn(async move { Watcher { client, sender, revisions: HashMap::new() }.run(ready).await });
     subscribed
         .await
-        .map_err(|gone| StoreError::Unreachable { place, source: gone.into() })
-        .and_then(|first| first.map(|()| Watch::asked(events, asking)))
+        .map_err(|error| StoreError::Unreachable { location, source: error.into() })
+        .and_then(|first| first.map(|()| ChangeStream::remote(events, task)))
 }
 
 type Ready = tokio::sync::oneshot::Sender<Result<(), StoreError>>;
 
-struct Asking {
-    wire: Arc<Wire>,
+struct Watcher {
+    client: Arc<SurrealClient>,
     sender: mpsc::Sender<WatchEvent>,
-    told: HashMap<JobId, u64>,
+    revisions: HashMap<JobId, u64>,
 }
 
-impl Asking {
+impl Watcher {
     /// Streams and polls until the watcher is dropped.
-    async fn go_on(mut self, ready: Ready) {
+    async fn run(mut self, ready: Ready) {
         let mut since = match self.server_time().await {
             Ok(since) => since,
             Err(error) => return drop(ready.send(Err(error))),
         };
         let mut ready = Some(ready);
-        let mut pause = Pause::default();
+        let mut backoff = Backoff::default();
         while !self.sender.is_closed() {
             let query = "LIVE SELECT placed, state, revision, home FROM agent_jobs";
-            let subscribed = self.wire.ask(query, Vars::new()).await;
-            let stream = subscribed.and_then(|mut answer| answer.stream::<Notification<Changed>>(0));
+            let subscribed = self.client.query(query, Vars::new()).await;
+            let stream = subscribed.and_then(|mut reply| reply.stream::<Notification<Changed>>(0));
             match (stream, ready.take()) {
                 (Ok(stream), first) => {
-                    pause = Pause::default();
+                    backoff = Backoff::default();
                     match first {
                         Some(first) => drop(first.send(Ok(()))),
                         // Changes during the reconnect were missed.
                         None => drop(self.sender.send(WatchEvent::Missed).await),
                     }
-                    since = self.listen(stream, since).await;
+                    since = self.forward(stream, since).await;
                 }
                 (Err(_), first) => {
                     // The server may not permit live queries: poll only.
                     if let Some(first) = first {
                         drop(first.send(Ok(())));
                     }
-                    since = self.look(since).await;
+                    since = self.poll(since).await;
                 }
             }
-            pause.wait().await;
+            backoff.wait().await;
         }
     }
 
     async fn server_time(&self) -> Result<Datetime, StoreError> {
-        let mut answer = self.wire.read("RETURN time::now();", Vars::new()).await?;
-        answer.rows(0)?.pop().ok_or_else(|| StoreError::Engine {
-            place: self.wire.place(),
+        let mut reply = self.client.run("RETURN time::now();", Vars::new()).await?;
+        reply.rows(0)?.pop().ok_or_else(|| StoreError::Engine {
+            location: self.client.location(),
             source: "the server does not tell the time".into(),
         })
     }
 
     /// Forwards events until the stream ends, and polls periodically.
-    async fn listen(
+    async fn forward(
         &mut self,
         mut stream: surrealdb::method::QueryStream<Notification<Changed>>,
         since: Datetime,
     ) -> Datetime {
         let mut since = since;
-        let mut looks = interval(LOOK_EVERY);
-        looks.set_missed_tick_behavior(MissedTickBehavior::Delay);
-        looks.tick().await;
+        let mut ticks = interval(POLL_INTERVAL);
+        ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        ticks.tick().await;
         loop {
             tokio::select! {
-                told = stream.next() => match told {
-                    Some(Ok(notification)) => self.tell(&notification.data).await,
+                event = stream.next() => match event {
+                    Some(Ok(notification)) => self.send(&notification.data).await,
                     Some(Err(_)) | None => return since,
                 },
-                _ = looks.tick() => since = self.look(since).await,
+                _ = ticks.tick() => since = self.poll(since).await,
             }
             if self.sender.is_closed() {
                 return since;
@@ -131,37 +131,37 @@ impl Asking {
     }
 
     /// Reads the changes since a time and a little before. Returns the start time of the next poll.
-    async fn look(&mut self, since: Datetime) -> Datetime {
+    async fn poll(&mut self, since: Datetime) -> Datetime {
         let query = format!(
             "RETURN time::now();
             SELECT placed, state, revision, home, changed_at FROM agent_jobs WHERE changed_at > $since - {OVERLAP} ORDER BY changed_at;"
         );
-        let Ok(mut answer) = self.wire.read(&query, Vars::new().with("since", since)).await else {
+        let Ok(mut reply) = self.client.run(&query, Vars::new().with("since", since)).await else {
             return since;
         };
-        let now = answer.rows::<Datetime>(0).ok().and_then(|mut rows| rows.pop());
-        let Ok(changes) = answer.rows::<Changed>(1) else { return since };
+        let now = reply.rows::<Datetime>(0).ok().and_then(|mut rows| rows.pop());
+        let Ok(changes) = reply.rows::<Changed>(1) else { return since };
         for changed in changes {
-            self.tell(&changed).await;
+            self.send(&changed).await;
         }
         now.unwrap_or(since)
     }
 
-    async fn tell(&mut self, changed: &Changed) {
+    async fn send(&mut self, changed: &Changed) {
         let Ok(job) = changed.placed.parse::<JobId>() else { return };
-        let Ok(state) = Reader(job).parse("state", &changed.state) else { return };
+        let Ok(state) = FieldReader(job).parse("state", &changed.state) else { return };
         let revision = changed.revision.unsigned_abs();
-        if self.told.get(&job).is_some_and(|told| *told >= revision) {
+        if self.revisions.get(&job).is_some_and(|sent| *sent >= revision) {
             return;
         }
-        if self.told.len() >= TOLD_KEPT {
-            self.told.clear();
+        if self.revisions.len() >= MAX_REVISIONS {
+            self.revisions.clear();
         }
-        self.told.insert(job, revision);
+        self.revisions.insert(job, revision);
         // The loop notices a dropped watcher.
         let _ = self
             .sender
-            .send(WatchEvent::Changed(Change { job, state, revision, home: changed.home.parse().ok() }))
+            .send(WatchEvent::Changed(JobChange { job, state, revision, home: changed.home.parse().ok() }))
             .await;
     }
 }

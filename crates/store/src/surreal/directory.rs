@@ -11,12 +11,12 @@ use std::path::Path;
 use rustix::fs::XattrFlags;
 
 /// The entries that the engine creates, in any order.
-const FILES: [&str; 5] = ["LOCK", "manifest", "sstables", "vlog", "wal"];
+const ENGINE_ENTRIES: [&str; 5] = ["LOCK", "manifest", "sstables", "vlog", "wal"];
 
 /// Creates the directory if it is missing and removes the access of other users.
-pub fn make_private(path: &Path) -> io::Result<()> {
+pub fn create_private(path: &Path) -> io::Result<()> {
     DirBuilder::new().recursive(true).mode(0o700).create(path)?;
-    shut_out_others(path)
+    restrict_to_owner(path)
 }
 
 /// Returns whether the directory has entries but none of the engine's. Its mode must not be changed then: it may be
@@ -29,7 +29,7 @@ pub fn is_foreign(path: &Path) -> io::Result<bool> {
     let mut is_empty = true;
     for entry in entries {
         let name = entry?.file_name();
-        if FILES.iter().any(|file| name == *file) {
+        if ENGINE_ENTRIES.iter().any(|file| name == *file) {
             return Ok(false);
         }
         is_empty = false;
@@ -38,7 +38,7 @@ pub fn is_foreign(path: &Path) -> io::Result<bool> {
 }
 
 /// Removes the access of other users, also to files that are created later. Does not follow links.
-fn shut_out_others(path: &Path) -> io::Result<()> {
+fn restrict_to_owner(path: &Path) -> io::Result<()> {
     let found = match fs::symlink_metadata(path) {
         // An engine that is being closed removes its logs.
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
@@ -53,9 +53,9 @@ fn shut_out_others(path: &Path) -> io::Result<()> {
         fs::set_permissions(path, PermissionsExt::from_mode(wanted))?;
     }
     if found.is_dir() {
-        keep_new_files_private(path);
+        set_default_acl(path);
         for entry in fs::read_dir(path)? {
-            shut_out_others(&entry?.path())?;
+            restrict_to_owner(&entry?.path())?;
         }
     }
     Ok(())
@@ -63,13 +63,13 @@ fn shut_out_others(path: &Path) -> io::Result<()> {
 
 /// Sets the default ACL (acl(5)) of a directory, which takes precedence over the umask: new files, also in
 /// subdirectories, are accessible for the user only. A file system without ACLs relies on the mode of the directory.
-fn keep_new_files_private(folder: &Path) {
-    let _ = rustix::fs::setxattr(folder, "system.posix_acl_default", &USER_ALONE, XattrFlags::empty());
+fn set_default_acl(directory: &Path) {
+    let _ = rustix::fs::setxattr(directory, "system.posix_acl_default", &USER_ONLY_ACL, XattrFlags::empty());
 }
 
 /// The ACL in the format of the kernel (`linux/posix_acl_xattr.h`): version 2, then a tag, permissions and an unused
 /// id per entry. The user (1) has rwx; the group (4) and others (32) have nothing.
-const USER_ALONE: [u8; 28] = [
+const USER_ONLY_ACL: [u8; 28] = [
     2, 0, 0, 0, //
     1, 0, 7, 0, 255, 255, 255, 255, //
     4, 0, 0, 0, 255, 255, 255, 255, //

@@ -13,19 +13,19 @@ use std::sync::atomic::Ordering::Relaxed;
 use std::sync::atomic::{AtomicBool, AtomicU64};
 
 /// The size of a block: the transactions of about ten calls.
-const STEP: usize = 1 << 20;
+const GROWTH: usize = 1 << 20;
 
 /// The operations on the write-ahead log that `SQLite` does not do itself.
-pub trait Log: Send + Sync {
+pub trait WriteAheadLog: Send + Sync {
     /// Preallocates space. Called within a transaction, so that no other process writes to the log.
-    fn make_room(&self) {}
+    fn preallocate(&self) {}
     /// Flushes the log with fsync.
     fn sync(&self) -> io::Result<()>;
 }
 
 /// The write-ahead log of a database file.
 #[derive(Debug)]
-pub struct LogFile {
+pub struct WalFile {
     /// The same file while the database is open. It carries no locks, so that closing this descriptor releases none.
     file: File,
     /// The length at the last fsync.
@@ -33,7 +33,7 @@ pub struct LogFile {
     has_grown: AtomicBool,
 }
 
-impl LogFile {
+impl WalFile {
     pub fn open(path: &Path) -> io::Result<Self> {
         let file = OpenOptions::new().read(true).write(true).open(path)?;
         Ok(Self { file, length: AtomicU64::new(0), has_grown: AtomicBool::new(false) })
@@ -41,15 +41,15 @@ impl LogFile {
 
     fn grow(&self) -> io::Result<()> {
         let end = self.file.metadata()?.len();
-        self.file.write_all_at(&vec![0; STEP], end)?;
+        self.file.write_all_at(&vec![0; GROWTH], end)?;
         // This growth must not trigger another one.
-        self.length.fetch_max(end + STEP as u64, Relaxed);
+        self.length.fetch_max(end + GROWTH as u64, Relaxed);
         Ok(())
     }
 }
 
-impl Log for LogFile {
-    fn make_room(&self) {
+impl WriteAheadLog for WalFile {
+    fn preallocate(&self) {
         if self.has_grown.swap(false, Relaxed) {
             // Without space for zeros there may still be enough for the transaction, which reports ENOSPC itself.
             let _ = self.grow();
@@ -68,9 +68,9 @@ impl Log for LogFile {
 
 /// The log of a database without one: there is nothing to flush.
 #[derive(Debug)]
-pub struct NoLog;
+pub struct NoWal;
 
-impl Log for NoLog {
+impl WriteAheadLog for NoWal {
     fn sync(&self) -> io::Result<()> {
         Ok(())
     }

@@ -9,9 +9,9 @@ use crate::error::StoreError;
 
 /// The location of the store, as named in errors.
 #[derive(Debug, Clone)]
-pub struct Place(String);
+pub struct StoreLocation(String);
 
-impl Place {
+impl StoreLocation {
     pub fn file(path: &Path) -> Self {
         Self(path.display().to_string())
     }
@@ -25,36 +25,36 @@ impl Place {
     }
 
     /// Converts an error before the commit: nothing was written.
-    pub fn failed(&self, error: Error) -> StoreError {
-        let place = self.name();
+    pub fn query_error(&self, error: Error) -> StoreError {
+        let location = self.name();
         match error.sqlite_error_code() {
             Some(ErrorCode::DatabaseBusy | ErrorCode::DatabaseLocked) => {
-                StoreError::Locked { place, source: error.into() }
+                StoreError::Locked { location, source: error.into() }
             }
-            Some(ErrorCode::DiskFull) => StoreError::Full { place, source: error.into() },
+            Some(ErrorCode::DiskFull) => StoreError::Full { location, source: error.into() },
             Some(ErrorCode::DatabaseCorrupt | ErrorCode::NotADatabase) => {
-                StoreError::Damaged { place, source: error.into() }
+                StoreError::Damaged { location, source: error.into() }
             }
             Some(ErrorCode::CannotOpen | ErrorCode::PermissionDenied | ErrorCode::ReadOnly) => {
-                StoreError::CannotOpen { place, source: error.into() }
+                StoreError::CannotOpen { location, source: error.into() }
             }
-            _ => StoreError::Engine { place, source: error.into() },
+            _ => StoreError::Engine { location, source: error.into() },
         }
     }
 
     /// Converts an error of the commit itself. An I/O error can occur after the last byte was written: the next
     /// process that opens the file may recover the whole transaction.
-    pub fn commit_failed(&self, error: Error) -> StoreError {
+    pub fn commit_error(&self, error: Error) -> StoreError {
         match error.sqlite_error_code() {
             Some(ErrorCode::DatabaseBusy | ErrorCode::DatabaseLocked | ErrorCode::DiskFull) => {
-                self.failed(error)
+                self.query_error(error)
             }
-            _ => StoreError::Unconfirmed { place: self.name(), job: None, source: error.into() },
+            _ => StoreError::Unconfirmed { location: self.name(), job: None, source: error.into() },
         }
     }
 
     /// Returns the error for a committed write whose flush failed.
-    pub fn not_on_disk(&self, error: &io::Error) -> StoreError {
-        StoreError::Unconfirmed { place: self.name(), job: None, source: error.to_string().into() }
+    pub fn flush_error(&self, error: &io::Error) -> StoreError {
+        StoreError::Unconfirmed { location: self.name(), job: None, source: error.to_string().into() }
     }
 }

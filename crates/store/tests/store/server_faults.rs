@@ -6,48 +6,51 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use model::{JobId, NewJob, Owner, StateName};
-use store::{Certainty, Credentials, JobFilter, Opening, Redactor, Setting, Store, StoreError, WatchEvent};
+use store::{
+    Certainty, Credentials, JobFilter, Redactor, Store, StoreError, StoreOptions, StoreSetting, WatchEvent,
+};
 use tokio::sync::Mutex;
 use tokio::task::JoinSet;
 
-use crate::bed::block_on;
-use crate::calls::{LEASE, order, request, success};
-use crate::server::{Server, credentials, setting_at};
-use crate::way::Way;
+use crate::fixtures::{LEASE, new_job, request, success};
+use crate::harness::block_on;
+use crate::proxy::FaultyProxy;
+use crate::server::{SurrealServer, credentials, setting_at};
 
-crate::tests![
-    a_server_killed_in_mid_claim_loses_nothing,
-    a_cut_connection_is_survived_or_told,
-    a_watcher_goes_on_after_a_restart,
-    a_server_that_is_not_there_is_said_to_be,
-    a_wrong_password_is_refused_and_not_repeated,
-    a_database_of_a_newer_version_is_refused,
+testkit::tests![
+    server_kill_during_claims_loses_no_job,
+    lost_connection_is_retried_or_reported,
+    watch_resumes_after_server_restart,
+    unreachable_server_is_reported,
+    wrong_password_is_rejected_without_echo,
+    newer_database_is_rejected,
 ];
 
-async fn open(setting: Setting) -> Result<Store, StoreError> {
-    let opening = Opening::new(setting, "unused");
-    Store::open(Opening { credentials: Some(credentials()), redactor: Redactor::none(), ..opening }).await
+async fn open(setting: StoreSetting) -> Result<Store, StoreError> {
+    let options = StoreOptions::new(setting, "unused");
+    Store::open(StoreOptions { credentials: Some(credentials()), redactor: Redactor::none(), ..options })
+        .await
 }
 
 /// The confirmed operations of a worker.
 #[derive(Default)]
-struct Answers {
+struct Confirmed {
     claimed: Vec<JobId>,
     finished: Vec<JobId>,
 }
 
 /// Works until the queue is empty. Retries failures with the next job, like a daemon.
-async fn work(store: Store, owner: String, answers: Arc<Mutex<Answers>>) {
+async fn work(store: Store, owner: String, confirmed: Arc<Mutex<Confirmed>>) {
     loop {
         match store.claim(request(&owner)).await {
             Ok(Some(job)) => {
-                answers.lock().await.claimed.push(job.id);
+                confirmed.lock().await.claimed.push(job.id);
                 let claim = job.claim().unwrap();
                 // Retry an unconfirmed finish: the second one is accepted, or rejected as too late.
                 for _ in 0..20 {
                     match store.finish(&claim, success("x")).await {
                         Ok(_) => {
-                            answers.lock().await.finished.push(job.id);
+                            confirmed.lock().await.finished.push(job.id);
                             break;
                         }
                         Err(StoreError::Refused { .. }) => break,
@@ -61,38 +64,38 @@ async fn work(store: Store, owner: String, answers: Arc<Mutex<Answers>>) {
     }
 }
 
-fn a_server_killed_in_mid_claim_loses_nothing() {
-    let folder = tempfile::tempdir().unwrap();
-    let mut server = Server::start(&format!("surrealkv:{}", folder.path().join("db").display()));
+fn server_kill_during_claims_loses_no_job() {
+    let directory = tempfile::tempdir().unwrap();
+    let mut server = SurrealServer::start(&format!("surrealkv:{}", directory.path().join("db").display()));
     block_on(async {
         let store = open(server.setting("kill")).await.unwrap();
-        let mut placed = HashSet::new();
+        let mut submitted = HashSet::new();
         for _ in 0..120 {
-            placed.insert(store.submit(order("x")).await.unwrap().job.id);
+            submitted.insert(store.submit(new_job("x")).await.unwrap().job.id);
         }
-        let answers = Arc::new(Mutex::new(Answers::default()));
+        let confirmed = Arc::new(Mutex::new(Confirmed::default()));
         let mut workers = JoinSet::new();
         for worker in 0..4 {
             let own = open(server.setting("kill")).await.unwrap();
-            workers.spawn(work(own, format!("worker {worker}"), answers.clone()));
+            workers.spawn(work(own, format!("worker {worker}"), confirmed.clone()));
         }
         for enough in [10, 40, 70] {
-            while answers.lock().await.claimed.len() < enough && !workers.is_empty() {
+            while confirmed.lock().await.claimed.len() < enough && !workers.is_empty() {
                 tokio::time::sleep(Duration::from_millis(5)).await;
             }
             server.kill();
-            server.start_again();
+            server.restart();
         }
         workers.join_all().await;
 
-        let answers = answers.lock().await;
-        let claimed: HashSet<_> = answers.claimed.iter().copied().collect();
-        assert_eq!(claimed.len(), answers.claimed.len(), "a job was given twice");
+        let confirmed = confirmed.lock().await;
+        let claimed: HashSet<_> = confirmed.claimed.iter().copied().collect();
+        assert_eq!(claimed.len(), confirmed.claimed.len(), "a job was claimed twice");
         let store = open(server.setting("kill")).await.unwrap();
-        assert_eq!(store.count(&JobFilter::default()).await.unwrap(), placed.len() as u64);
-        for id in &answers.finished {
+        assert_eq!(store.count(&JobFilter::default()).await.unwrap(), submitted.len() as u64);
+        for id in &confirmed.finished {
             let job = store.get(*id).await.unwrap().unwrap();
-            assert_eq!(job.progress.state.name(), StateName::Completed, "{id} was said to be");
+            assert_eq!(job.progress.state.name(), StateName::Completed, "{id} was confirmed");
         }
         let mut unknown = HashSet::new();
         for worker in 0..4 {
@@ -101,33 +104,33 @@ fn a_server_killed_in_mid_claim_loses_nothing() {
         }
         let done = JobFilter { states: vec![StateName::Completed], ..JobFilter::default() };
         let done = usize::try_from(store.count(&done).await.unwrap()).unwrap();
-        assert_eq!(done + unknown.len(), placed.len(), "a heartbeat shows every claim whose answer was lost");
+        assert_eq!(done + unknown.len(), submitted.len(), "the heartbeat lists every claim without a reply");
     });
 }
 
-fn a_cut_connection_is_survived_or_told() {
-    let server = Server::start("memory");
+fn lost_connection_is_retried_or_reported() {
+    let server = SurrealServer::start("memory");
     block_on(async {
-        let way = Way::to(server.port).await;
-        let store = open(setting_at(way.port, "cut")).await.unwrap();
+        let proxy = FaultyProxy::start(server.port).await;
+        let store = open(setting_at(proxy.port, "cut")).await.unwrap();
         let direct = open(server.setting("cut")).await.unwrap();
         for round in 0..12 {
-            let keyed = || NewJob { idempotency_key: Some(format!("key {round}")), ..order("x") };
+            let keyed = || NewJob { idempotency_key: Some(format!("key {round}")), ..new_job("x") };
             let cutting = async {
                 tokio::time::sleep(Duration::from_millis(round % 4)).await;
-                way.cut().await;
+                proxy.disconnect().await;
             };
-            let (placed, ()) = tokio::join!(store.submit(keyed()), cutting);
-            match placed {
-                Ok(placed) => {
-                    assert!(direct.get(placed.job.id).await.unwrap().is_some(), "it was said to be");
+            let (submitted, ()) = tokio::join!(store.submit(keyed()), cutting);
+            match submitted {
+                Ok(submitted) => {
+                    assert!(direct.get(submitted.job.id).await.unwrap().is_some(), "it was confirmed");
                 }
                 Err(error) => assert_eq!(error.certainty(), Certainty::Unknown, "{error:?}"),
             }
             // A retry with the key yields one job, whatever the first outcome was.
             let again = store.submit(keyed()).await.unwrap().job;
-            let (_, claim) = crate::calls::claimed(&store, "a").await;
-            let (finished, ()) = tokio::join!(store.finish(&claim, success("x")), way.cut());
+            let (_, claim) = crate::fixtures::claimed(&store, "a").await;
+            let (finished, ()) = tokio::join!(store.finish(&claim, success("x")), proxy.disconnect());
             let now = direct.get(again.id).await.unwrap().unwrap().progress.state.name();
             assert!(finished.is_err() || now == StateName::Completed);
             if now != StateName::Completed {
@@ -138,52 +141,53 @@ fn a_cut_connection_is_survived_or_told() {
     });
 }
 
-fn a_watcher_goes_on_after_a_restart() {
-    let folder = tempfile::tempdir().unwrap();
-    let mut server = Server::start(&format!("surrealkv:{}", folder.path().join("db").display()));
+fn watch_resumes_after_server_restart() {
+    let directory = tempfile::tempdir().unwrap();
+    let mut server = SurrealServer::start(&format!("surrealkv:{}", directory.path().join("db").display()));
     block_on(async {
         let store = open(server.setting("watch")).await.unwrap();
         let mut watch = store.watch().await.unwrap();
-        let first = store.submit(order("x")).await.unwrap().job.id;
+        let first = store.submit(new_job("x")).await.unwrap().job.id;
         wait_for(&mut watch, |event| matches!(event, WatchEvent::Changed(change) if change.job == first))
             .await;
         server.kill();
-        server.start_again();
-        let second = store.submit(order("y")).await.unwrap().job.id;
+        server.restart();
+        let second = store.submit(new_job("y")).await.unwrap().job.id;
         wait_for(&mut watch, |event| matches!(event, WatchEvent::Missed)).await;
-        let third = store.submit(order("z")).await.unwrap().job.id;
+        let third = store.submit(new_job("z")).await.unwrap().job.id;
         assert_ne!(second, third);
         wait_for(&mut watch, |event| matches!(event, WatchEvent::Changed(change) if change.job == third))
             .await;
     });
 }
 
-async fn wait_for(watch: &mut store::Watch, wanted: impl Fn(&WatchEvent) -> bool) {
-    let waiting = async { while !wanted(&watch.next().await.expect("the watch to go on")) {} };
+async fn wait_for(watch: &mut store::ChangeStream, wanted: impl Fn(&WatchEvent) -> bool) {
+    let waiting = async { while !wanted(&watch.next().await.expect("the watch to continue")) {} };
     tokio::time::timeout(Duration::from_secs(30), waiting).await.expect("the event in time");
 }
 
-fn a_server_that_is_not_there_is_said_to_be() {
+fn unreachable_server_is_reported() {
     let port = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap().local_addr().unwrap().port();
     let error = block_on(open(setting_at(port, "nobody"))).unwrap_err();
     assert!(matches!(error, StoreError::Unreachable { .. }), "{error:?}");
     assert_eq!(error.certainty(), Certainty::NotDone);
 }
 
-fn a_wrong_password_is_refused_and_not_repeated() {
-    let server = Server::start("memory");
+fn wrong_password_is_rejected_without_echo() {
+    let server = SurrealServer::start("memory");
     let wrong = Credentials { password: "hunter2".into(), ..credentials() };
-    let opening = Opening::new(server.setting("locked"), "unused");
-    let error = block_on(Store::open(Opening { credentials: Some(wrong), ..opening.clone() })).unwrap_err();
-    assert!(matches!(error, StoreError::NotAllowed { .. }), "{error:?}");
+    let options = StoreOptions::new(server.setting("locked"), "unused");
+    let error =
+        block_on(Store::open(StoreOptions { credentials: Some(wrong), ..options.clone() })).unwrap_err();
+    assert!(matches!(error, StoreError::Unauthorized { .. }), "{error:?}");
     assert!(!format!("{error:?}").contains("hunter2"));
-    let nobody = block_on(Store::open(opening)).unwrap_err();
-    assert!(matches!(nobody, StoreError::NotAllowed { .. }), "{nobody:?}");
+    let anonymous = block_on(Store::open(options)).unwrap_err();
+    assert!(matches!(anonymous, StoreError::Unauthorized { .. }), "{anonymous:?}");
 }
 
 #[cfg(feature = "surreal")]
-fn a_database_of_a_newer_version_is_refused() {
-    let server = Server::start("memory");
+fn newer_database_is_rejected() {
+    let server = SurrealServer::start("memory");
     block_on(async {
         drop(open(server.setting("newer")).await.unwrap());
         let raw = surrealdb::engine::any::connect(format!("ws://127.0.0.1:{}", server.port)).await.unwrap();
@@ -198,4 +202,4 @@ fn a_database_of_a_newer_version_is_refused() {
 
 /// Does nothing: without the engine the suite is skipped.
 #[cfg(not(feature = "surreal"))]
-fn a_database_of_a_newer_version_is_refused() {}
+fn newer_database_is_rejected() {}

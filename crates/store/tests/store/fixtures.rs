@@ -14,11 +14,11 @@ pub fn here() -> Placement {
     Placement::Host("here".into())
 }
 
-pub fn order(prompt: &str) -> NewJob {
+pub fn new_job(prompt: &str) -> NewJob {
     NewJob::new(CallSpec::new(AgentKind::Claude, prompt, "/home/ana/shop"), "call_cc", here())
 }
 
-pub fn order_for(agent: AgentKind, home: Placement) -> NewJob {
+pub fn new_job_for(agent: AgentKind, home: Placement) -> NewJob {
     NewJob::new(CallSpec::new(agent, "do it", "/home/ana/shop"), "call", home)
 }
 

@@ -3,15 +3,15 @@
 use std::path::{Path, PathBuf};
 
 use surrealdb::Surreal;
-use surrealdb::engine::any::{Any, connect};
+use surrealdb::engine::any::{self, Any};
 use surrealdb::opt::{Config, auth};
 use tokio::time::timeout;
 
 use crate::credentials::{CredentialLevel, Credentials};
 use crate::error::{Cause, StoreError};
-use crate::setting::Setting;
+use crate::setting::StoreSetting;
+use crate::surreal::client::{QUERY_TIMEOUT, SurrealClient, SurrealConnection};
 use crate::surreal::tls;
-use crate::surreal::wire::{FarEnd, PATIENCE, Wire};
 
 /// The credentials for a server and the CAs to verify it with.
 #[derive(Debug, Default)]
@@ -21,14 +21,14 @@ pub struct Trust {
     pub ca_file: Option<PathBuf>,
 }
 
-pub async fn wire(setting: &Setting, trust: &Trust) -> Result<Wire, StoreError> {
+pub async fn connect(setting: &StoreSetting, trust: &Trust) -> Result<SurrealClient, StoreError> {
     match setting {
-        Setting::Surreal { endpoint, namespace, database } => {
+        StoreSetting::Surreal { endpoint, namespace, database } => {
             let server = Server { endpoint, namespace, database };
-            server.wire(trust).await
+            server.connect(trust).await
         }
-        Setting::SurrealEmbedded { path } => embedded(path).await,
-        Setting::Sqlite { .. } | Setting::SqliteMemory => Err(StoreError::Closed),
+        StoreSetting::SurrealEmbedded { path } => open_embedded(path).await,
+        StoreSetting::Sqlite { .. } | StoreSetting::SqliteMemory => Err(StoreError::Closed),
     }
 }
 
@@ -39,24 +39,26 @@ struct Server<'a> {
 }
 
 impl Server<'_> {
-    fn place(&self) -> String {
+    fn location(&self) -> String {
         format!("{}/{}/{}", self.endpoint, self.namespace, self.database)
     }
 
-    async fn wire(&self, trust: &Trust) -> Result<Wire, StoreError> {
+    async fn connect(&self, trust: &Trust) -> Result<SurrealClient, StoreError> {
         let mut config = Config::new();
         if self.endpoint.starts_with("wss:") {
-            config = config.rustls(tls::believing(trust.ca_file.as_deref())?);
+            config = config.rustls(tls::tls_config(trust.ca_file.as_deref())?);
         }
-        let connected = timeout(PATIENCE, connect((self.endpoint, config))).await;
-        let unreachable = |source: Cause| StoreError::Unreachable { place: self.place(), source };
-        let db = connected.map_err(|late| unreachable(late.into()))?.map_err(|error| self.refused(error))?;
+        let connected = timeout(QUERY_TIMEOUT, any::connect((self.endpoint, config))).await;
+        let unreachable = |source: Cause| StoreError::Unreachable { location: self.location(), source };
+        let db = connected
+            .map_err(|elapsed| unreachable(elapsed.into()))?
+            .map_err(|error| self.connection_error(error))?;
         if let Some(credentials) = &trust.credentials {
-            self.sign_in(&db, credentials).await.map_err(|error| self.not_allowed(error))?;
+            self.sign_in(&db, credentials).await.map_err(|error| self.login_error(error))?;
         }
         let chosen = db.use_ns(self.namespace).use_db(self.database).await;
-        chosen.map_err(|error| self.not_allowed(error))?;
-        Ok(Wire::to(FarEnd::Server(db), self.place()))
+        chosen.map_err(|error| self.login_error(error))?;
+        Ok(SurrealClient::new(SurrealConnection::Server(db), self.location()))
     }
 
     async fn sign_in(&self, db: &Surreal<Any>, credentials: &Credentials) -> surrealdb::Result<()> {
@@ -75,29 +77,29 @@ impl Server<'_> {
     }
 
     /// Converts a connection error: the server is unreachable or not trusted.
-    fn refused(&self, error: surrealdb::Error) -> StoreError {
-        let place = self.place();
+    fn connection_error(&self, error: surrealdb::Error) -> StoreError {
+        let location = self.location();
         if tls::is_untrusted(&error) {
-            return StoreError::Untrusted { place, source: error.into() };
+            return StoreError::Untrusted { location, source: error.into() };
         }
-        StoreError::Unreachable { place, source: error.into() }
+        StoreError::Unreachable { location, source: error.into() }
     }
 
-    fn not_allowed(&self, error: surrealdb::Error) -> StoreError {
+    fn login_error(&self, error: surrealdb::Error) -> StoreError {
         if error.is_connection() {
-            return self.refused(error);
+            return self.connection_error(error);
         }
-        StoreError::NotAllowed { place: self.place(), source: error.into() }
+        StoreError::Unauthorized { location: self.location(), source: error.into() }
     }
 }
 
 #[cfg(feature = "surreal-embedded")]
-async fn embedded(path: &Path) -> Result<Wire, StoreError> {
-    crate::surreal::embedded::wire(path).await
+async fn open_embedded(path: &Path) -> Result<SurrealClient, StoreError> {
+    crate::surreal::embedded::open(path).await
 }
 
 #[cfg(not(feature = "surreal-embedded"))]
 #[expect(clippy::unused_async, reason = "the same signature as with the engine")]
-async fn embedded(_: &Path) -> Result<Wire, StoreError> {
+async fn open_embedded(_: &Path) -> Result<SurrealClient, StoreError> {
     Err(crate::SettingError::NotBuiltIn { engine: "embedded SurrealDB" }.into())
 }

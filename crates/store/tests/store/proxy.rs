@@ -11,15 +11,15 @@ use tokio::task::JoinSet;
 
 /// The fault of a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Fault {
+pub enum ProxyFault {
     /// The connection is closed before the request is forwarded.
     BeforeRequest,
     /// The request is forwarded, and the connection is closed before the reply is forwarded.
-    BeforeAnswer,
+    BeforeReply,
     /// The connection is closed immediately, and the request is forwarded on release.
     Late,
     /// The reply is forwarded on release.
-    HeldAnswer,
+    HeldReply,
 }
 
 /// Affects every selected request.
@@ -28,9 +28,9 @@ pub const EVERY: usize = usize::MAX;
 #[derive(Debug)]
 struct Plan {
     /// Selects requests that contain this text.
-    words: &'static str,
-    fault: Fault,
-    left: usize,
+    text: &'static str,
+    fault: ProxyFault,
+    remaining: usize,
 }
 
 #[derive(Debug)]
@@ -39,7 +39,7 @@ struct Shared {
     /// The number of requests that met the fault.
     met: watch::Sender<usize>,
     /// The number of late requests and held replies that were delivered.
-    arrived: watch::Sender<usize>,
+    delivered: watch::Sender<usize>,
     released: Semaphore,
     /// Is true if new connections are accepted.
     open: watch::Sender<bool>,
@@ -47,45 +47,45 @@ struct Shared {
 }
 
 /// A proxy that injects faults.
-pub struct Way {
+pub struct FaultyProxy {
     pub port: u16,
     shared: Arc<Shared>,
-    carried: Arc<tokio::sync::Mutex<JoinSet<()>>>,
-    _accepting: JoinSet<()>,
+    connections: Arc<tokio::sync::Mutex<JoinSet<()>>>,
+    _acceptor: JoinSet<()>,
 }
 
-impl Way {
-    pub async fn to(server: u16) -> Self {
+impl FaultyProxy {
+    pub async fn start(server: u16) -> Self {
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.unwrap();
         let port = listener.local_addr().unwrap().port();
         let shared = Arc::new(Shared {
             plan: Mutex::default(),
             met: watch::Sender::new(0),
-            arrived: watch::Sender::new(0),
+            delivered: watch::Sender::new(0),
             released: Semaphore::new(0),
             open: watch::Sender::new(true),
             server,
         });
-        let carried: Arc<tokio::sync::Mutex<JoinSet<()>>> = Arc::default();
-        let mut accepting = JoinSet::new();
-        let (all, carrying) = (shared.clone(), carried.clone());
-        accepting.spawn(async move {
-            while let Ok((near, _)) = listener.accept().await {
-                carrying.lock().await.spawn(carry(near, all.clone()));
+        let connections: Arc<tokio::sync::Mutex<JoinSet<()>>> = Arc::default();
+        let mut acceptor = JoinSet::new();
+        let (all, open_connections) = (shared.clone(), connections.clone());
+        acceptor.spawn(async move {
+            while let Ok((client, _)) = listener.accept().await {
+                open_connections.lock().await.spawn(forward(client, all.clone()));
             }
         });
-        Self { port, shared, carried, _accepting: accepting }
+        Self { port, shared, connections, _acceptor: acceptor }
     }
 
     /// Injects a fault into the next requests that contain a text.
-    pub fn fail(&self, words: &'static str, fault: Fault, times: usize) {
+    pub fn fail(&self, text: &'static str, fault: ProxyFault, times: usize) {
         self.shared.met.send_replace(0);
-        self.shared.arrived.send_replace(0);
-        *self.shared.lock() = Some(Plan { words, fault, left: times });
+        self.shared.delivered.send_replace(0);
+        *self.shared.lock() = Some(Plan { text, fault, remaining: times });
     }
 
     /// Stops the injection and returns the number of affected requests.
-    pub fn heal(&self) -> usize {
+    pub fn stop_failing(&self) -> usize {
         *self.shared.lock() = None;
         *self.shared.met.borrow()
     }
@@ -98,7 +98,7 @@ impl Way {
     /// Releases a held request or reply and waits until it is delivered.
     pub async fn release(&self) {
         self.shared.released.add_permits(1);
-        self.shared.arrived.subscribe().wait_for(|arrived| *arrived > 0).await.unwrap();
+        self.shared.delivered.subscribe().wait_for(|delivered| *delivered > 0).await.unwrap();
     }
 
     /// Sets whether new connections are accepted.
@@ -107,8 +107,8 @@ impl Way {
     }
 
     /// Closes all connections.
-    pub async fn cut(&self) {
-        self.carried.lock().await.shutdown().await;
+    pub async fn disconnect(&self) {
+        self.connections.lock().await.shutdown().await;
     }
 }
 
@@ -117,14 +117,14 @@ impl Shared {
         self.plan.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn fault_of(&self, request: &[u8]) -> Option<Fault> {
+    fn fault_for(&self, request: &[u8]) -> Option<ProxyFault> {
         let mut plan = self.lock();
-        let Plan { words, fault, left } = plan.as_mut()?;
-        let meant = request.windows(words.len()).any(|window| window == words.as_bytes());
-        if !meant || *left == 0 {
+        let Plan { text, fault, remaining } = plan.as_mut()?;
+        let is_selected = request.windows(text.len()).any(|window| window == text.as_bytes());
+        if !is_selected || *remaining == 0 {
             return None;
         }
-        *left -= 1;
+        *remaining -= 1;
         Some(*fault)
     }
 
@@ -137,74 +137,75 @@ impl Shared {
     }
 }
 
-async fn carry(near: TcpStream, shared: Arc<Shared>) {
+async fn forward(client: TcpStream, shared: Arc<Shared>) {
     shared.open.subscribe().wait_for(|open| *open).await.unwrap();
-    let Ok(far) = TcpStream::connect((Ipv4Addr::LOCALHOST, shared.server)).await else { return };
-    let ((mut near_in, mut near_out), (mut far_in, mut far_out)) = (near.into_split(), far.into_split());
+    let Ok(server) = TcpStream::connect((Ipv4Addr::LOCALHOST, shared.server)).await else { return };
+    let ((mut client_in, mut client_out), (mut server_in, mut server_out)) =
+        (client.into_split(), server.into_split());
     let mut requests = Requests::default();
-    let (mut asked, mut answered) = (vec![0; 64 << 10], vec![0; 64 << 10]);
+    let (mut from_client, mut from_server) = (vec![0; 64 << 10], vec![0; 64 << 10]);
     loop {
         tokio::select! {
-            read = near_in.read(&mut asked) => {
+            read = client_in.read(&mut from_client) => {
                 let Ok(1..) = read.as_ref() else { return };
-                requests.bytes.extend_from_slice(&asked[..read.unwrap()]);
+                requests.bytes.extend_from_slice(&from_client[..read.unwrap()]);
                 while let Some((request, plain)) = requests.next() {
-                    match shared.fault_of(&plain) {
-                        None => if far_out.write_all(&request).await.is_err() { return },
-                        Some(Fault::HeldAnswer) => {
-                            hold_answer(&request, &mut far_in, &mut far_out, &mut near_out, &shared).await;
+                    match shared.fault_for(&plain) {
+                        None => if server_out.write_all(&request).await.is_err() { return },
+                        Some(ProxyFault::HeldReply) => {
+                            hold_reply(&request, &mut server_in, &mut server_out, &mut client_out, &shared).await;
                         }
-                        Some(Fault::Late) => {
-                            drop((near_in, near_out));
+                        Some(ProxyFault::Late) => {
+                            drop((client_in, client_out));
                             Shared::count(&shared.met);
                             shared.wait_for_release().await;
-                            let _ = answer_to(&request, &mut far_in, &mut far_out).await;
-                            return Shared::count(&shared.arrived);
+                            let _ = forward_request(&request, &mut server_in, &mut server_out).await;
+                            return Shared::count(&shared.delivered);
                         }
                         Some(fault) => {
-                            if fault == Fault::BeforeAnswer {
-                                let _ = answer_to(&request, &mut far_in, &mut far_out).await;
+                            if fault == ProxyFault::BeforeReply {
+                                let _ = forward_request(&request, &mut server_in, &mut server_out).await;
                             }
                             return Shared::count(&shared.met);
                         }
                     }
                 }
             }
-            read = far_in.read(&mut answered) => {
+            read = server_in.read(&mut from_server) => {
                 let Ok(1..) = read.as_ref() else { return };
-                if near_out.write_all(&answered[..read.unwrap()]).await.is_err() { return }
+                if client_out.write_all(&from_server[..read.unwrap()]).await.is_err() { return }
             }
         }
     }
 }
 
-async fn hold_answer(
+async fn hold_reply(
     request: &[u8],
-    far_in: &mut OwnedReadHalf,
-    far_out: &mut OwnedWriteHalf,
-    near_out: &mut OwnedWriteHalf,
+    server_in: &mut OwnedReadHalf,
+    server_out: &mut OwnedWriteHalf,
+    client_out: &mut OwnedWriteHalf,
     shared: &Shared,
 ) {
-    let answer = answer_to(request, far_in, far_out).await.unwrap_or_default();
+    let reply = forward_request(request, server_in, server_out).await.unwrap_or_default();
     Shared::count(&shared.met);
     shared.wait_for_release().await;
-    let _ = near_out.write_all(&answer).await;
-    Shared::count(&shared.arrived);
+    let _ = client_out.write_all(&reply).await;
+    Shared::count(&shared.delivered);
 }
 
 /// Forwards a request and returns the bytes of the reply, including pings before it.
-async fn answer_to(
+async fn forward_request(
     request: &[u8],
-    far_in: &mut OwnedReadHalf,
-    far_out: &mut OwnedWriteHalf,
+    server_in: &mut OwnedReadHalf,
+    server_out: &mut OwnedWriteHalf,
 ) -> std::io::Result<Vec<u8>> {
-    far_out.write_all(request).await?;
-    let (mut answer, mut part) = (Vec::new(), vec![0; 64 << 10]);
+    server_out.write_all(request).await?;
+    let (mut reply, mut part) = (Vec::new(), vec![0; 64 << 10]);
     loop {
-        let read = far_in.read(&mut part).await?;
-        answer.extend_from_slice(&part[..read]);
-        if read == 0 || has_data(&answer) {
-            return Ok(answer);
+        let read = server_in.read(&mut part).await?;
+        reply.extend_from_slice(&part[..read]);
+        if read == 0 || has_data(&reply) {
+            return Ok(reply);
         }
     }
 }
@@ -228,15 +229,15 @@ fn has_data(bytes: &[u8]) -> bool {
 struct Requests {
     bytes: Vec<u8>,
     /// The first message is plain HTTP.
-    shook_hands: bool,
+    is_upgraded: bool,
 }
 
 impl Requests {
     /// Returns the next complete message, raw and unmasked.
     fn next(&mut self) -> Option<(Vec<u8>, Vec<u8>)> {
-        if !self.shook_hands {
+        if !self.is_upgraded {
             let end = self.bytes.windows(4).position(|window| window == b"\r\n\r\n")? + 4;
-            self.shook_hands = true;
+            self.is_upgraded = true;
             return Some((self.bytes.drain(..end).collect(), Vec::new()));
         }
         let (start, length) = self.extent()?;
