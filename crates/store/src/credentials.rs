@@ -109,7 +109,7 @@ pub enum CredentialsError {
         variable: &'static str,
     },
     /// The level is unknown. Its value is not repeated: it may be a misplaced password.
-    #[error("the level of the store's credentials is not one")]
+    #[error("unknown level in the store's credentials")]
     UnknownLevel,
     /// The file cannot be read.
     #[error("cannot read the credentials file `{}`", path.display())]
@@ -134,15 +134,15 @@ pub enum CredentialsError {
         owner: u32,
     },
     /// Other users can read or change the file.
-    #[error("the credentials file `{}` is open to others (mode {mode:03o})", path.display())]
-    OpenToOthers {
+    #[error("the credentials file `{}` is accessible to other users (mode {mode:03o})", path.display())]
+    AccessibleToOthers {
         /// The path.
         path: PathBuf,
         /// Its mode.
         mode: u32,
     },
     /// The file is too long or invalid.
-    #[error("line {line} of the credentials file `{}` cannot be understood", path.display())]
+    #[error("cannot parse line {line} of the credentials file `{}`", path.display())]
     BadFile {
         /// The path.
         path: PathBuf,
@@ -158,15 +158,15 @@ impl CredentialsError {
             Self::Incomplete { .. } => {
                 format!("set {USER_VARIABLE} and {PASSWORD_VARIABLE}, or write both into the file")
             }
-            Self::Ambiguous { .. } => "keep one of them".to_owned(),
-            Self::UnknownLevel => "write database, namespace or root: where the user is defined".to_owned(),
+            Self::Ambiguous { .. } => "set only one of them".to_owned(),
+            Self::UnknownLevel => {
+                "set it to database, namespace or root: the level where the user is defined".to_owned()
+            }
             Self::CannotRead { .. } => "check the path, and that the file belongs to you".to_owned(),
             Self::NotAFile { .. } => "name a file with user and password in it".to_owned(),
-            Self::NotYours { .. } => "name a file that belongs to the user this runs as".to_owned(),
-            Self::OpenToOthers { path, .. } => format!("chmod 600 {}", path.display()),
-            Self::BadFile { .. } => {
-                "write user = \"…\" and password = \"…\", each in a line of its own".to_owned()
-            }
+            Self::NotYours { .. } => "name a file that belongs to your user".to_owned(),
+            Self::AccessibleToOthers { path, .. } => format!("chmod 600 {}", path.display()),
+            Self::BadFile { .. } => "write user = \"…\" and password = \"…\", one per line".to_owned(),
         }
     }
 }
@@ -243,7 +243,7 @@ fn read_private_file(path: &Path) -> Result<String, CredentialsError> {
         return Err(CredentialsError::NotYours { path, owner: found.uid() });
     }
     if found.mode() & 0o077 != 0 {
-        return Err(CredentialsError::OpenToOthers { path, mode: found.mode() & 0o777 });
+        return Err(CredentialsError::AccessibleToOthers { path, mode: found.mode() & 0o777 });
     }
     read_text(file).map_err(|source| CredentialsError::CannotRead { path, source })
 }
@@ -336,7 +336,9 @@ mod tests {
         for mode in [0o644, 0o640, 0o604, 0o620, 0o601] {
             let (_directory, path) = written("user = 'ana'\npassword = 'hunter2'", mode);
             let error = Credentials::read(&CredentialSource::File(path.clone())).unwrap_err();
-            assert!(matches!(error, CredentialsError::OpenToOthers { mode: found, .. } if found == mode));
+            assert!(
+                matches!(error, CredentialsError::AccessibleToOthers { mode: found, .. } if found == mode)
+            );
             assert_eq!(error.hint(), format!("chmod 600 {}", path.display()));
         }
     }

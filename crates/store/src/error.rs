@@ -49,7 +49,7 @@ pub enum StoreError {
         source: Cause,
     },
     /// The store was written by a newer version of this program.
-    #[error("the store `{location}` has version {found}, and this program knows versions up to {known}")]
+    #[error("the store `{location}` has version {found}, but this program supports versions up to {known}")]
     NewerVersion {
         /// The location of the store.
         location: String,
@@ -84,7 +84,7 @@ pub enum StoreError {
         source: Cause,
     },
     /// No space is left on the device.
-    #[error("there is no room left for the store `{location}`")]
+    #[error("no space left for the store `{location}`")]
     Full {
         /// The location of the store.
         location: String,
@@ -92,7 +92,7 @@ pub enum StoreError {
         source: Cause,
     },
     /// The server is unreachable and received no request.
-    #[error("the store `{location}` cannot be reached")]
+    #[error("cannot reach the store `{location}`")]
     Unreachable {
         /// The location of the store.
         location: String,
@@ -108,7 +108,7 @@ pub enum StoreError {
         source: Cause,
     },
     /// The CA file has no usable certificates.
-    #[error("cannot read the authorities in `{}`", path.display())]
+    #[error("cannot read CA certificates from `{}`", path.display())]
     NoCaCertificates {
         /// The path of the file.
         path: PathBuf,
@@ -116,7 +116,7 @@ pub enum StoreError {
         source: Cause,
     },
     /// The server rejected the user or the password.
-    #[error("the store `{location}` refuses the credentials")]
+    #[error("the store `{location}` rejected the credentials")]
     Unauthorized {
         /// The location of the store.
         location: String,
@@ -124,7 +124,7 @@ pub enum StoreError {
         source: Cause,
     },
     /// The write was sent, and no reply arrived.
-    #[error("the store `{location}` gave no answer: whether it wrote is not known")]
+    #[error("the store `{location}` did not reply; the write may or may not have been applied")]
     Unconfirmed {
         /// The location of the store.
         location: String,
@@ -134,12 +134,12 @@ pub enum StoreError {
         source: Cause,
     },
     /// Every attempt conflicted with another writer.
-    #[error("the store `{location}` was too busy: gave up after {tries} conflicts with other writers")]
+    #[error("the store `{location}` is too busy: gave up after {attempts} conflicts with other writers")]
     Conflicts {
         /// The location of the store.
         location: String,
         /// The number of attempts.
-        tries: u32,
+        attempts: u32,
     },
     /// The engine failed in another way and wrote nothing.
     #[error("the store `{location}` failed")]
@@ -160,7 +160,7 @@ pub enum StoreError {
         source: Cause,
     },
     /// A value cannot be serialized.
-    #[error("the {field} cannot be written down")]
+    #[error("the {field} cannot be stored")]
     Unstorable {
         /// The field.
         field: &'static str,
@@ -168,19 +168,19 @@ pub enum StoreError {
         source: Cause,
     },
     /// A name contains a secret. Unlike a text, a name cannot be redacted without changing its meaning.
-    #[error("the {field} holds what looks like a secret, and is not stored")]
+    #[error("the {field} appears to contain a secret and is not stored")]
     SecretInName {
         /// The field.
         field: &'static str,
     },
     /// An MCP server gets a secret as a variable or argument, which would be stored with the call. Without it the
     /// server would not work.
-    #[error("the {what} of the MCP server `{server}` holds what looks like a secret, and is not stored")]
+    #[error("the {item} of the MCP server `{server}` appears to contain a secret and is not stored")]
     SecretForServer {
         /// The server.
         server: String,
         /// The variable or argument.
-        what: String,
+        item: String,
     },
     /// A name is empty, and could not be distinguished from a missing one.
     #[error("the {field} is empty")]
@@ -189,7 +189,7 @@ pub enum StoreError {
         field: &'static str,
     },
     /// The system provides no random numbers.
-    #[error("no random bytes for an id")]
+    #[error("cannot get random bytes for an id")]
     NoRandomness(#[source] Cause),
     /// The store was closed.
     #[error("the store is closed")]
@@ -207,7 +207,7 @@ pub enum StoreError {
 /// Reports a retention sweep that stopped early. The jobs that it removed are gone, so their directories can be
 /// removed, too.
 #[derive(Debug, thiserror::Error)]
-#[error("the sweep ended early, after {} jobs", removed.len())]
+#[error("retention stopped early after removing {} jobs", removed.len())]
 pub struct SweepError {
     /// The removed jobs.
     pub removed: Vec<JobId>,
@@ -249,53 +249,53 @@ impl StoreError {
             Self::Refused { refusal, .. } => refusal_hint(refusal),
             Self::NoSuchJob { .. } => "check the id; old jobs are removed after a while",
             Self::Setting(error) => error.hint(),
-            Self::CannotOpen { .. } => "check that the folder exists, belongs to you and can be written",
+            Self::CannotOpen { .. } => "check that the directory exists, belongs to you and is writable",
             Self::NewerVersion { .. } => {
-                "install the newer Switchboard again, or give this one a store of its own"
+                "install the newer Switchboard again, or use another store with this one"
             }
-            Self::Foreign { .. } => "name one that does not exist yet",
+            Self::Foreign { .. } => "choose a path that does not exist yet",
             Self::Damaged { .. } => {
-                "rebuild it from the job directories with `switchboard recover`, or put a backup in its place"
+                "rebuild it from the job directories with `switchboard recover`, or restore a backup"
             }
             Self::Lost(_) => {
                 "stop the daemon with `switchboard stop --now`, then rebuild the database with `switchboard recover`, or put the file back"
             }
-            Self::Locked { .. } => "end the other program that uses this store; one daemon owns it",
-            Self::Full { .. } => "make room on that disk, then try again; nothing was half written",
+            Self::Locked { .. } => "stop the other program that uses this store; only one daemon can own it",
+            Self::Full { .. } => "free some disk space, then retry; nothing was partially written",
             Self::Unreachable { .. } => {
-                "check that the server runs and that host and port are right; nothing was written"
+                "check that the server is running and that host and port are right; nothing was written"
             }
             Self::Untrusted { .. } => {
-                "name the certificate of the authority that signed it as `store_ca_file`; it has to be for this host, and still valid"
+                "set `store_ca_file` to the certificate of the CA that signed it; it must be valid and issued for this host"
             }
             Self::NoCaCertificates { .. } => {
-                "name a PEM file with the certificate of the authority that signed the server's"
+                "name a PEM file with the certificate of the CA that signed the server's certificate"
             }
             Self::Unauthorized { .. } => "check the user and the password of the store",
             Self::Unconfirmed { .. } => {
-                "look whether the job is there, or ask again with the same idempotency key"
+                "check whether the job exists, or retry with the same idempotency key"
             }
-            Self::Conflicts { .. } => "try again; nothing was written",
-            Self::Engine { .. } => "the cause is the engine's own message; nothing was written",
+            Self::Conflicts { .. } => "retry; nothing was written",
+            Self::Engine { .. } => "see the cause for the engine's message; nothing was written",
             Self::Unreadable { .. } => "the record was changed by hand or by another program; remove it",
             Self::Unstorable { .. } => "use paths and texts that are valid Unicode",
             Self::SecretInName { .. } => "keep secrets out of names and paths; texts are redacted instead",
             Self::SecretForServer { .. } => {
-                "let the server read it from a file, or set the server up in the agent's own configuration, which is not stored"
+                "have the server read it from a file, or add the server to the agent's own configuration, which is not stored"
             }
             Self::Empty { .. } => "give it a name, or leave it out",
-            Self::NoRandomness(_) => "check that the system's random source can be read",
+            Self::NoRandomness(_) => "check that the system's random number source is readable",
             Self::Closed => "open it again",
-            Self::CannotRemove { .. } => "check that the folder belongs to you, then remove it by hand",
+            Self::CannotRemove { .. } => "check that the directory belongs to you, then remove it manually",
         }
     }
 }
 
 fn refusal_hint(refusal: &TransitionError) -> &'static str {
     match refusal {
-        TransitionError::Ended(_) => "see its result; place a new call to do it again",
+        TransitionError::Ended(_) => "see its result; submit a new call to run it again",
         TransitionError::Stale { .. } => "stop this run: another owner has the job",
-        TransitionError::NoSuchTransition { .. } => "look at the job's state first",
-        TransitionError::NoAttemptLeft { .. } => "finish it as failed, with what is there",
+        TransitionError::NoSuchTransition { .. } => "check the job's state first",
+        TransitionError::NoAttemptLeft { .. } => "finish it as failed",
     }
 }

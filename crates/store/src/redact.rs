@@ -180,14 +180,14 @@ impl Redactor {
             ("task name", task.clone()),
             ("home", home.to_string()),
             ("idempotency key", idempotency_key.clone().unwrap_or_default()),
-            ("folder", path(&call.cwd)),
+            ("working directory", path(&call.cwd)),
             ("model", call.model.clone().unwrap_or_default()),
             ("agent name", call.agent_name.as_ref().map(AgentName::to_string).unwrap_or_default()),
         ];
         if let SessionChoice::Resume(session) = &call.session {
             names.push(("session", session.as_str().to_owned()));
         }
-        names.extend(call.add_dirs.iter().map(|dir| ("added folder", path(dir))));
+        names.extend(call.add_dirs.iter().map(|dir| ("added directory", path(dir))));
         names.extend(tool_names(call).map(|name| ("list of tools", name.clone())));
         for server in &call.mcp_servers {
             names.push(("MCP server", server.name.clone()));
@@ -204,7 +204,7 @@ impl Redactor {
     /// differently.
     fn check_servers(&self, call: &CallSpec) -> Result<(), StoreError> {
         for server in &call.mcp_servers {
-            let secret = |what: String| StoreError::SecretForServer { server: server.name.clone(), what };
+            let secret = |item: String| StoreError::SecretForServer { server: server.name.clone(), item };
             if let Some((variable, _)) = server.env.iter().find(|(_, value)| self.contains_secret(value)) {
                 return Err(secret(format!("variable {variable}")));
             }
@@ -289,7 +289,7 @@ pub struct BadPattern {
 impl BadPattern {
     /// Returns a remedy for the user.
     pub fn hint(&self) -> &'static str {
-        "see the cause for the place of the mistake; to match a text as it is, list it as a value"
+        "see the cause for the position of the error; to match a literal text, list it as a value"
     }
 }
 

@@ -63,13 +63,13 @@ pub enum SettingError {
         path: PathBuf,
     },
     /// The namespace or the database is missing or invalid.
-    #[error("the store at `{endpoint}` lacks its namespace or database")]
+    #[error("the store at `{endpoint}` has no valid namespace and database")]
     NoDatabase {
         /// The part before them.
         endpoint: String,
     },
     /// The address contains a user or a password.
-    #[error("the store's address holds credentials")]
+    #[error("the store's address contains credentials")]
     CredentialsInside,
     /// This program was built without the engine.
     #[error("this program was built without {engine}")]
@@ -86,13 +86,13 @@ impl SettingError {
             Self::UnknownForm { .. } => {
                 "write sqlite:, sqlite:/path/to/file, or ws://host:port/namespace/database (wss:// with TLS)"
             }
-            Self::RelativePath { .. } => "write the whole path, such as sqlite:/var/lib/switchboard/jobs.db",
-            Self::QuestionMark { .. } => "name a folder without it; the engine takes no options here",
+            Self::RelativePath { .. } => "use an absolute path, such as sqlite:/var/lib/switchboard/jobs.db",
+            Self::QuestionMark { .. } => "choose a directory without it; options are not supported",
             Self::NoDatabase { .. } => {
-                "write ws://host:port/namespace/database, in plain letters, digits, _ and -"
+                "write ws://host:port/namespace/database, with letters, digits, _ and - only"
             }
             Self::CredentialsInside => {
-                "set SWITCHBOARD_STORE_USER and SWITCHBOARD_STORE_PASSWORD, or name a file; never in the address"
+                "set SWITCHBOARD_STORE_USER and SWITCHBOARD_STORE_PASSWORD, or name a credentials file"
             }
             Self::NotBuiltIn { .. } => {
                 "build it with the feature `surreal` (or `surreal-embedded`), or use sqlite:"

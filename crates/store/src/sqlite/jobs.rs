@@ -62,7 +62,7 @@ pub fn insert(connection: &Connection, row: &JobRow) -> Result<Option<JobRow>, Q
 /// Two random ids collided, which practically never happens.
 fn duplicate_id(row: &JobRow) -> StoreError {
     let record = JobId::from_uuid(row.summary.id).to_string();
-    StoreError::Unreadable { record, field: "id", source: "another job has it".into() }
+    StoreError::Unreadable { record, field: "id", source: "another job has the same id".into() }
 }
 
 /// Applies a step to a job, if its state allows the step.

@@ -303,7 +303,7 @@ fn ended_stats_row(row: &Row<'_>) -> Result<StatsRow, QueryError> {
         how: state.ended().ok_or(StoreError::Unreadable {
             record: reader.0.to_string(),
             field: "state",
-            source: "an ended job is not in a state that is an end".into(),
+            source: "a finished job is not in a terminal state".into(),
         })?,
         jobs: columns.unsigned()?,
         duration_ms: columns.unsigned()?,

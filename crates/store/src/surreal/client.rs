@@ -221,7 +221,7 @@ impl SurrealClient {
     }
 
     pub fn too_many_conflicts(&self) -> StoreError {
-        StoreError::Conflicts { location: self.location(), tries: MAX_ATTEMPTS }
+        StoreError::Conflicts { location: self.location(), attempts: MAX_ATTEMPTS }
     }
 }
 

@@ -40,7 +40,7 @@ pub async fn submit(client: &SurrealClient, job: Job) -> Result<(Job, bool), Sto
         Some(id) if id == job.id => Ok((job, true)),
         Some(id) => Ok((reads::job(client, id).await?.ok_or(StoreError::NoSuchJob { job: id })?, false)),
         // Removed in between, or the record is corrupt: it was written but does not exist.
-        None => Err(unconfirmed(client, job.id, "the server took the job and does not have it".into())),
+        None => Err(unconfirmed(client, job.id, "the server accepted the job but does not have it".into())),
     }
 }
 

@@ -35,8 +35,8 @@ fn read_ca_file(path: &Path) -> Result<RootCertStore, Cause> {
     let mut roots = RootCertStore::empty();
     let (usable, ignored) = roots.add_parsable_certificates(read?);
     match (usable, ignored) {
-        (0, 0) => Err("it holds no certificate in PEM".into()),
-        (0, bad) => Err(format!("none of its {bad} certificates can be understood").into()),
+        (0, 0) => Err("it contains no PEM certificate".into()),
+        (0, bad) => Err(format!("none of its {bad} certificates is valid").into()),
         _ => Ok(roots),
     }
 }
@@ -60,9 +60,9 @@ mod tests {
 
     #[test]
     fn ca_file_without_certificates_is_rejected() {
-        assert_eq!(ca_file_error("dear diary"), "it holds no certificate in PEM");
+        assert_eq!(ca_file_error("dear diary"), "it contains no PEM certificate");
         let nonsense = "-----BEGIN CERTIFICATE-----\nbm9uc2Vuc2U=\n-----END CERTIFICATE-----\n";
-        assert_eq!(ca_file_error(nonsense), "none of its 1 certificates can be understood");
+        assert_eq!(ca_file_error(nonsense), "none of its 1 certificates is valid");
         let missing = tls_config(Some(Path::new("/nonexistent/ca.pem"))).unwrap_err();
         assert!(matches!(missing, StoreError::NoCaCertificates { .. }), "{missing:?}");
         assert!(missing.hint().contains("PEM"));

@@ -102,7 +102,7 @@ impl Watcher {
         let mut reply = self.client.run("RETURN time::now();", Vars::new()).await?;
         reply.rows(0)?.pop().ok_or_else(|| StoreError::Engine {
             location: self.client.location(),
-            source: "the server does not tell the time".into(),
+            source: "the server did not return its time".into(),
         })
     }
 

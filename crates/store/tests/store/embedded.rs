@@ -53,7 +53,7 @@ fn embedded_directory_is_locked_for_other_processes() {
     assert!(matches!(error, StoreError::Locked { .. }), "{error:?}");
     assert_eq!(error.to_string(), format!("the store `{}` is locked by another process", harness.setting()));
     assert_eq!(error.certainty(), Certainty::NotDone);
-    assert!(error.hint().contains("end the other program"));
+    assert!(error.hint().contains("stop the other program"));
     drop(child.stdin.take());
     assert!(child.wait().unwrap().success());
     block_on(async {

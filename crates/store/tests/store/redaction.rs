@@ -91,7 +91,7 @@ async fn name_with_secret_is_rejected(harness: Harness) {
     for (field, job) in [
         ("task name", named(|job| job.task = CANARY.into())),
         ("idempotency key", named(|job| job.idempotency_key = Some(CANARY.into()))),
-        ("folder", named(|job| job.call.cwd = format!("/w/{CANARY}").into())),
+        ("working directory", named(|job| job.call.cwd = format!("/w/{CANARY}").into())),
         ("agent name", named(|job| job.call.agent_name = PLAIN_CANARY.parse().ok())),
         ("session", named(|job| job.call.session = SessionChoice::Resume(session(PLAIN_CANARY)))),
     ] {
@@ -125,9 +125,8 @@ async fn mcp_server_with_secret_is_rejected(harness: Harness) {
         (with(|server| server.args.push(format!("--token={CANARY}"))), "argument 2"),
     ] {
         let error = store.submit(job).await.unwrap_err();
-        let expected = format!(
-            "the {item} of the MCP server `tickets` holds what looks like a secret, and is not stored"
-        );
+        let expected =
+            format!("the {item} of the MCP server `tickets` appears to contain a secret and is not stored");
         assert_eq!(error.to_string(), expected);
         assert!(error.hint().contains("the agent's own configuration"));
         assert!(!format!("{error:?}").contains("canary"));

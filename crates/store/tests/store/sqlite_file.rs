@@ -100,7 +100,7 @@ fn newer_file_is_rejected_untouched() {
     let before = fs::read(harness.file()).unwrap();
     let error = open(&harness.file()).unwrap_err();
     let expected = format!(
-        "the store `{}` has version 99, and this program knows versions up to 3",
+        "the store `{}` has version 99, but this program supports versions up to 3",
         harness.file().display()
     );
     assert_eq!(error.to_string(), expected);
