@@ -115,12 +115,12 @@ record *ARGS:
 
 # Kill a writer of the store at random moments, many times over
 crashes ROUNDS="200":
-    STORE_CRASH_ROUNDS={{ ROUNDS }} ./test -p store what_was_answered_survives_a_kill
+    STORE_CRASH_ROUNDS={{ ROUNDS }} ./test -p store confirmed_writes_survive_sigkill
 
 # The store's races on SurrealDB at their full size
 races:
     scripts/surreal-server
-    for race in surreal::thirty_two surreal::cancel_against; do STORE_WHOLE_RACES=1 cargo test -p store --test store -- "$race"; done
+    for race in surreal::thirty_two surreal::cancel_racing; do STORE_WHOLE_RACES=1 cargo test -p store --test store -- "$race"; done
 
 # The store's suite on SurrealDB within the process; the first build takes ten minutes and more
 embedded *ARGS:

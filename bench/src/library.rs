@@ -10,7 +10,7 @@ use agents::{ParseLimits, Parser};
 use model::{AgentKind, CallSpec, JobEnd, NewJob, Owner, Placement};
 use rusqlite::{Connection, params};
 use serde_json::Value;
-use store::{Capacity, ClaimRequest, Opening, Store};
+use store::{Capacity, ClaimRequest, Store, StoreOptions};
 
 use crate::Failure;
 use crate::interruption::Interruption;
@@ -88,7 +88,7 @@ pub async fn measure(
         });
     }
     let (mut plain, mut ours) = (Vec::new(), Vec::new());
-    let store = Store::open(Opening::new("sqlite:".parse()?, work.join("ours.db"))).await?;
+    let store = Store::open(StoreOptions::new("sqlite:".parse()?, work.join("ours.db"))).await?;
     let by_hand = ByHand::open(&work.join("plain.db"))?;
     for _ in 0..scale.rounds {
         pause(&mut interruption).await?;

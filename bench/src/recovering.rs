@@ -6,7 +6,7 @@ use std::process::{Command, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use store::{JobFilter, Opening, PageRequest, Setting, Store};
+use store::{JobFilter, PageRequest, Store, StoreOptions, StoreSetting};
 
 use crate::executables::Executables;
 use crate::report::{Baseline, Row, Unit};
@@ -76,7 +76,7 @@ pub async fn measure(executables: &Executables, work: &Path, scale: &Scale) -> R
 
 /// Writes the record of every job as the daemon does, and returns their paths.
 async fn write_records(state: &Path) -> Result<Vec<PathBuf>, Failure> {
-    let opening = Opening::new(Setting::Sqlite { path: None }, state.join("switchboard.db"));
+    let opening = StoreOptions::new(StoreSetting::Sqlite { path: None }, state.join("switchboard.db"));
     let store = Store::open(opening).await?;
     let mut records = Vec::new();
     let mut page = PageRequest { limit: PageRequest::MAX, before: None };

@@ -9,7 +9,7 @@ use std::time::Duration;
 use agents::{ParseLimits, Parser};
 use model::{AgentKind, CallSpec, JobEnd, NewJob, Owner, Placement};
 use rmcp::model::{CallToolResult, ClientJsonRpcMessage, RequestId, ServerJsonRpcMessage, ServerResult};
-use store::{Capacity, ClaimRequest, Opening, Store};
+use store::{Capacity, ClaimRequest, Store, StoreOptions};
 
 const CLAUDE: &[u8] = include_bytes!("../../../crates/agents/transcripts/claude-2.1.325/tool-call/stdout");
 const CODEX: &[u8] = include_bytes!("../../../crates/agents/transcripts/codex-0.166.0/tool-call/stdout");
@@ -57,7 +57,7 @@ fn parse(kind: AgentKind, transcript: &[u8], piece: usize, times: u32) {
 
 /// Place, claim and finish, in memory.
 async fn cycle(times: u32) -> Result<(), Box<dyn Error>> {
-    let store = Store::open(Opening::new("sqlite::memory:".parse()?, "unused")).await?;
+    let store = Store::open(StoreOptions::new("sqlite::memory:".parse()?, "unused")).await?;
     let here = Placement::Host("this-machine".into());
     for _ in 0..times {
         let call = CallSpec::new(AgentKind::Rehearsal, "What is 2 + 2?", "/tmp");

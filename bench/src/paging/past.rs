@@ -11,7 +11,7 @@ use model::{
     AgentKind, CallSpec, Failure as AgentFailure, FailureKind, JobEnd, NewJob, Outcome, Owner, Placement,
     Timestamp, Usage, Verdict,
 };
-use store::{Capacity, ClaimRequest, ManualClock, Opening, Setting, Store};
+use store::{Capacity, ClaimRequest, ManualClock, Store, StoreOptions, StoreSetting};
 
 use crate::Failure;
 
@@ -44,9 +44,9 @@ pub async fn fill(home: &Path, count: u64, days: u64) -> Result<(), Failure> {
     let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH)?;
     let begin = now.saturating_sub(span);
     let clock = ManualClock::at(moment(begin));
-    let opening = Opening {
+    let opening = StoreOptions {
         clock: clock.clock(),
-        ..Opening::new(Setting::Sqlite { path: None }, state.join("switchboard.db"))
+        ..StoreOptions::new(StoreSetting::Sqlite { path: None }, state.join("switchboard.db"))
     };
     let store = Store::open(opening).await?;
     for number in 0..count {

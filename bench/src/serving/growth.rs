@@ -4,7 +4,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use model::{AgentKind, CallSpec, JobEnd, NewJob, Owner, Placement};
-use store::{Capacity, ClaimRequest, Opening, Store};
+use store::{Capacity, ClaimRequest, Store, StoreOptions};
 use tokio::task::JoinSet;
 
 use crate::house::check;
@@ -98,7 +98,7 @@ pub async fn stored(bench: &mut Bench<'_>) -> Result<(Vec<Row>, String), Failure
 /// Keeps so many jobs that have ended, as if another machine had run them.
 async fn fill(database: &Path, jobs: u32) -> Result<(), Failure> {
     let setting = format!("sqlite:{}", database.display()).parse()?;
-    let store = Store::open(Opening::new(setting, database)).await?;
+    let store = Store::open(StoreOptions::new(setting, database)).await?;
     let mut writers = JoinSet::new();
     for writer in 0..WRITERS.min(jobs) {
         let store = store.clone();

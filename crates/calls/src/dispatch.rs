@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use futures_util::FutureExt;
 use model::{AgentKind, Claim, Job, JobId, NewJob, Placement};
-use store::{Capacity, ClaimRequest, Committed, FlushTicket, Held, StoreError, Submitted, WatchEvent};
+use store::{Capacity, ClaimRequest, Committed, FlushTicket, HeldClaim, StoreError, Submitted, WatchEvent};
 use tokio::sync::Notify;
 use tokio::task::{Id, JoinError, JoinSet};
 use tokio::time::{Instant, sleep, sleep_until};
@@ -232,7 +232,7 @@ pub(crate) async fn heartbeat(desk: Arc<Inner>) {
             }
         }
         let is_known = |claim: &Claim| desk.board.get(claim.job).is_some_and(|live| live.claim == *claim);
-        let now_unknown: Vec<Held> = held.into_iter().filter(|held| !is_known(&held.claim)).collect();
+        let now_unknown: Vec<HeldClaim> = held.into_iter().filter(|held| !is_known(&held.claim)).collect();
         // What is unknown for the first time may be on its way here, or have ended since.
         let is_forgotten =
             |claim: &Claim| !desk.closing.is_cancelled() && unknown.contains(claim) && !is_known(claim);
@@ -305,7 +305,7 @@ fn part() -> f64 {
     f64::from(u32::try_from(random >> 32).unwrap_or(0)) / f64::from(u32::MAX)
 }
 
-async fn next_change(changes: &mut Option<store::Watch>) -> Option<WatchEvent> {
+async fn next_change(changes: &mut Option<store::ChangeStream>) -> Option<WatchEvent> {
     match changes {
         Some(watch) => watch.next().await,
         None => std::future::pending().await,
@@ -323,7 +323,7 @@ async fn sweep(desk: &Inner) {
             tracing::warn!(%error, "cannot remove old jobs");
             let mut removed = error.removed;
             // No later sweep finds those that are gone after all: their folders would stay for good.
-            for job in error.perhaps {
+            for job in error.unconfirmed {
                 if matches!(desk.store.get(job).await, Ok(None)) {
                     removed.push(job);
                 }
@@ -364,7 +364,7 @@ async fn sweep_caches(desk: &Inner) {
 
 pub(crate) async fn remove_folders(desk: &Inner, removed: Vec<JobId>) {
     let folder = jobs(&desk.settings.state);
-    let done = tokio::task::spawn_blocking(move || store::remove_job_folders(&folder, &removed)).await;
+    let done = tokio::task::spawn_blocking(move || store::remove_job_directories(&folder, &removed)).await;
     if let Ok(Err(error)) = done {
         tracing::warn!(%error, "cannot remove the folder of an old job");
     }

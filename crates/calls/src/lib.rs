@@ -55,9 +55,9 @@ pub use recover::{RecoveryReport, SkippedDirectory, recover_store};
 pub use settings::{PolicyCeiling, Settings};
 // What a desk is opened, asked and answered with: whoever has a desk needs no store.
 pub use store::{
-    BadPattern, Committed, CredentialSource, Credentials, CredentialsError, Found, JobFilter, JobSummary,
-    Opening, Page, PageRequest, Redactor, Retention, Setting, SettingError, Stats, StatsRange, Watch,
-    WatchEvent,
+    BadPattern, ChangeStream, Committed, CredentialSource, Credentials, CredentialsError, JobFilter,
+    JobSummary, Page, PageRequest, PrefixMatch, Redactor, RetentionLimits, SettingError, Stats, StatsRange,
+    StoreOptions, StoreSetting, WatchEvent,
 };
 pub use store_loss::{LostJobs, find_lost_jobs};
 pub use supervisor::ProcessInfo;

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 
 use model::{JobId, Owner, StateName};
 use serde::Serialize;
-use store::{DatabaseFile, Opening, RejectedJob, RestoredJob, StoreError};
+use store::{DatabaseFile, RejectedJob, RestoredJob, StoreError, StoreOptions};
 
 use crate::error::CallError;
 use crate::files::job_directories;
@@ -61,8 +61,12 @@ pub struct SkippedDirectory {
 /// Rebuilds the embedded store from the job directories of `state`; with `dry_run`, only reports what it would do. Can be repeated.
 ///
 /// The caller holds the lock of the state directory. Blocks.
-pub fn recover_store(state: &Path, opening: &Opening, dry_run: bool) -> Result<RecoveryReport, CallError> {
-    let database = DatabaseFile::named_by(opening).ok_or(CallError::NotEmbedded)?;
+pub fn recover_store(
+    state: &Path,
+    opening: &StoreOptions,
+    dry_run: bool,
+) -> Result<RecoveryReport, CallError> {
+    let database = DatabaseFile::from_options(opening).ok_or(CallError::NotEmbedded)?;
     let cannot_use = |source| CallError::State { folder: state.to_owned(), source };
     let identity = if dry_run { None } else { Some(Identity::open(state).map_err(cannot_use)?.identity) };
     let owner = identity.map_or_else(|| Owner::new("dry-run"), |identity| identity.new_owner());

@@ -9,7 +9,7 @@ use std::time::Duration;
 use model::{
     Claim, Failure, FailureKind, Job, JobEnd, JobId, Owner, Placement, StateName, Timestamp, TransitionError,
 };
-use store::{Held, JobFilter, PageRequest, RescueRequest, Store, StoreError};
+use store::{HeldClaim, JobFilter, PageRequest, RescueRequest, Store, StoreError};
 
 use crate::course::{self, Begin, RunRecord, locks_of, note_of};
 use crate::desk::Inner;
@@ -107,7 +107,7 @@ async fn no_original_is_alive(
     store: &Store,
 ) -> Result<(), CallError> {
     let until = store.now().plus(settings.lease);
-    let mut living = store.living_owners(&identity.owners()).await?;
+    let mut living = store.live_owners(&identity.owners()).await?;
     if !living.is_empty() {
         tracing::info!(
             "the state directory was moved or copied: waiting until its earlier daemon is known to be gone"
@@ -115,7 +115,7 @@ async fn no_original_is_alive(
     }
     while !living.is_empty() && store.now() < until {
         tokio::time::sleep(LOOK_AGAIN).await;
-        living = store.living_owners(&identity.owners()).await?;
+        living = store.live_owners(&identity.owners()).await?;
     }
     if living.is_empty() { Ok(()) } else { Err(CallError::Copied { folder: settings.state.clone() }) }
 }
@@ -213,8 +213,8 @@ pub(crate) async fn put_back(desk: &Inner, claim: &Claim) {
 
 /// Takes care of a job that is held in the name of this desk, of which it knows nothing: the word that it has it, or that it has it
 /// no longer, was lost on the way.
-pub(crate) async fn take_care_of(desk: &Inner, held: &Held) {
-    let Held { claim, state, .. } = held;
+pub(crate) async fn take_care_of(desk: &Inner, held: &HeldClaim) {
+    let HeldClaim { claim, state, .. } = held;
     tracing::warn!(job = %claim.job, "held, and nobody works on it: queueing it again");
     let files = desk.files(claim.job);
     if *state == StateName::Running && files.runs().is_empty() {

@@ -9,7 +9,7 @@ use std::time::Duration;
 use agents::doctor::Lookup;
 use agents::{HostConfig, ModelTables};
 use model::{AgentKind, CallPolicy, NewJob};
-use store::{Opening, Retention, Setting};
+use store::{RetentionLimits, StoreOptions, StoreSetting};
 use supervisor::Supervisor;
 
 /// Where a desk keeps its things, what it may run, and how much of it at once.
@@ -18,7 +18,7 @@ pub struct Settings {
     /// The folder of the jobs' files and of the database. One desk at a time uses it: whoever opens one holds a lock.
     pub state: PathBuf,
     /// Which store.
-    pub store: Opening,
+    pub store: StoreOptions,
     /// The supervisor's program.
     pub supervisor: Supervisor,
     /// Where and with what agents are looked for; its environment is what they inherit from.
@@ -49,7 +49,7 @@ pub struct Settings {
     /// How long a call of an MCP tool may take, where a job sets no limit and its agent can be held to one.
     pub tool_timeout: Option<Duration>,
     /// Which ended jobs are kept.
-    pub retention: Retention,
+    pub retention: RetentionLimits,
     /// How much the caches of confined runs may take up before the least recently used are removed; none for no bound.
     pub cache_bytes: Option<u64>,
     /// What no call can go beyond, whatever it asks for.
@@ -105,7 +105,7 @@ impl Settings {
     pub fn new(state: impl Into<PathBuf>, supervisor: Supervisor) -> Self {
         let state = state.into();
         Self {
-            store: Opening::new(Setting::Sqlite { path: None }, state.join("switchboard.db")),
+            store: StoreOptions::new(StoreSetting::Sqlite { path: None }, state.join("switchboard.db")),
             state,
             supervisor,
             lookup: Lookup::default(),
@@ -121,7 +121,7 @@ impl Settings {
             lease: Duration::from_secs(30),
             lingers: agents::LINGER,
             tool_timeout: Some(Duration::from_mins(5)),
-            retention: Retention::default(),
+            retention: RetentionLimits::default(),
             cache_bytes: Some(Self::CACHE_BYTES),
             policy_ceiling: CallPolicy::off().into(),
             file_tools: None,
@@ -151,6 +151,6 @@ impl Settings {
 
     /// Whether nobody but the desks of this state directory can have the store.
     pub(crate) fn owns_store(&self) -> bool {
-        matches!(self.store.setting, Setting::Sqlite { path: None } | Setting::SqliteMemory)
+        matches!(self.store.setting, StoreSetting::Sqlite { path: None } | StoreSetting::SqliteMemory)
     }
 }

@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 
 use model::{JobId, Owner};
 use serde::{Deserialize, Serialize};
-use store::{DatabaseFile, Opening, Setting, StoreError, StoreLoss};
+use store::{DatabaseFile, StoreError, StoreLoss, StoreOptions, StoreSetting};
 use supervisor::read_regular;
 
 use crate::files::{job_directories, replace_durably};
@@ -58,8 +58,8 @@ impl fmt::Display for LostJobs {
 }
 
 /// Returns the jobs that the database has lost since a desk last used it. Reads only.
-pub fn find_lost_jobs(state: &Path, opening: &Opening) -> Result<Option<LostJobs>, StoreError> {
-    let Some(database) = DatabaseFile::named_by(opening) else { return Ok(None) };
+pub fn find_lost_jobs(state: &Path, opening: &StoreOptions) -> Result<Option<LostJobs>, StoreError> {
+    let Some(database) = DatabaseFile::from_options(opening) else { return Ok(None) };
     // The directory of a desk that was never open, or one whose note the power took, says nothing.
     let last = read_regular(&state.join(FILE)).ok();
     let last: Option<LastUse> = last.and_then(|text| serde_json::from_slice(&text).ok());
@@ -78,8 +78,8 @@ pub fn find_lost_jobs(state: &Path, opening: &Opening) -> Result<Option<LostJobs
 }
 
 /// Notes the owner whose heartbeat the database holds from now on.
-pub(crate) fn note_owner(state: &Path, opening: &Opening, owner: &Owner) {
-    if DatabaseFile::named_by(opening).is_none() {
+pub(crate) fn note_owner(state: &Path, opening: &StoreOptions, owner: &Owner) {
+    if DatabaseFile::from_options(opening).is_none() {
         return;
     }
     let last = LastUse { path: configured_path(opening), owner: owner.clone() };
@@ -96,9 +96,9 @@ pub(crate) fn forget_owner(state: &Path) -> io::Result<()> {
     }
 }
 
-fn configured_path(opening: &Opening) -> Option<PathBuf> {
+fn configured_path(opening: &StoreOptions) -> Option<PathBuf> {
     match &opening.setting {
-        Setting::Sqlite { path } => path.clone(),
+        StoreSetting::Sqlite { path } => path.clone(),
         _ => None,
     }
 }

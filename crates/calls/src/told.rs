@@ -68,7 +68,7 @@ impl Told {
 mod tests {
     use super::*;
     use model::Timestamp;
-    use store::Change;
+    use store::JobChange;
 
     fn told() -> Told {
         Told::new(Placement::Host("here".into()), vec![Placement::Label("gpu".into())])
@@ -76,7 +76,7 @@ mod tests {
 
     fn change(number: u64, state: StateName, home: Placement) -> WatchEvent {
         let job = JobId::new(Timestamp::from_millis(number), [0; 10]);
-        WatchEvent::Changed(Change { job, state, revision: 1, home: Some(home) })
+        WatchEvent::Changed(JobChange { job, state, revision: 1, home: Some(home) })
     }
 
     fn shared(number: u64, state: StateName) -> WatchEvent {

@@ -7,7 +7,7 @@ use std::task::Poll;
 use std::time::Duration;
 
 use model::{Job, JobId};
-use store::{Watch, WatchEvent};
+use store::{ChangeStream, WatchEvent};
 use tokio::time::{Instant, sleep, sleep_until, timeout_at};
 use tokio_util::sync::CancellationToken;
 
@@ -143,7 +143,7 @@ async fn one_of(running: &[(JobId, CancellationToken)]) {
 }
 
 /// Waits until the store tells something about one of them.
-async fn change_of(changes: &mut Option<Watch>, open: &BTreeSet<JobId>) -> Result<(), CallError> {
+async fn change_of(changes: &mut Option<ChangeStream>, open: &BTreeSet<JobId>) -> Result<(), CallError> {
     let Some(watch) = changes else { return std::future::pending().await };
     loop {
         match watch.next().await {

@@ -1,4 +1,4 @@
-//! The time that the store goes by: the machine's, or one that a test turns by hand.
+//! The clock of the store: the system's, or one that a test sets.
 
 use std::fmt;
 use std::sync::Arc;
@@ -7,12 +7,13 @@ use std::time::{Duration, SystemTime};
 
 use model::Timestamp;
 
-/// Tells the time.
+/// Returns the current time.
 #[derive(Clone)]
 pub struct Clock(Arc<dyn Fn() -> Timestamp + Send + Sync>);
 
 impl Clock {
-    /// The machine's own. Daemons that share a store are expected to agree within a fraction of their leases.
+    /// Returns the system clock. The clocks of daemons that share a store must agree within a fraction of their
+    /// leases.
     pub fn system() -> Self {
         Self(Arc::new(|| {
             let since_1970 = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
@@ -20,7 +21,7 @@ impl Clock {
         }))
     }
 
-    /// What time it is.
+    /// Returns the current time.
     pub fn now(&self) -> Timestamp {
         (self.0)()
     }
@@ -38,35 +39,35 @@ impl fmt::Debug for Clock {
     }
 }
 
-/// A clock that moves only when it is told to.
+/// A clock that only moves when a test moves it.
 #[derive(Debug, Clone)]
 pub struct ManualClock(Arc<AtomicU64>);
 
 impl ManualClock {
-    /// A clock that stands at that moment.
+    /// Creates a clock that is stopped at a time.
     pub fn at(moment: Timestamp) -> Self {
         Self(Arc::new(AtomicU64::new(moment.as_millis())))
     }
 
-    /// Lets that much time pass.
+    /// Moves the clock forward.
     pub fn advance(&self, span: Duration) {
         let later = self.now().plus(span);
         self.0.store(later.as_millis(), Ordering::SeqCst);
     }
 
-    /// Sets it, be it back.
+    /// Sets the clock, possibly back.
     pub fn set(&self, moment: Timestamp) {
         self.0.store(moment.as_millis(), Ordering::SeqCst);
     }
 
-    /// What time it is.
+    /// Returns the current time.
     pub fn now(&self) -> Timestamp {
         Timestamp::from_millis(self.0.load(Ordering::SeqCst))
     }
 
-    /// The clock as a store takes it. It moves with this one.
+    /// Returns a handle for a store. It follows this clock.
     pub fn clock(&self) -> Clock {
-        let own = self.clone();
-        Clock(Arc::new(move || own.now()))
+        let source = self.clone();
+        Clock(Arc::new(move || source.now()))
     }
 }

@@ -1,103 +1,105 @@
-//! What was written and is on its way to the disk.
+//! Committed writes and their flush to disk.
 //!
-//! A disk takes longer to confirm than everything else that a call needs, and much can be made ready meanwhile. So whoever is
-//! told "written" may go on with what can be taken back, and waits here before it does what cannot.
+//! A commit survives a crash of the process; only the flush (fsync) makes it survive a power failure, and the flush takes
+//! longer than all other work on a call. A caller may therefore continue after the commit with work that can be undone. It
+//! waits for the [`FlushTicket`] before it does anything that cannot: starting a process, replying to a client.
 
 use model::JobId;
 use tokio::sync::watch;
 
 use crate::error::StoreError;
 
-/// Something that was written: it survives the end of this process, and a power cut once the disk has it.
+/// The result of a committed write, which is durable once its flush is done.
 #[derive(Debug)]
-#[must_use = "it is not on the disk yet"]
+#[must_use = "the write is not durable yet"]
 pub struct Committed<T> {
-    /// What was written.
+    /// The result.
     pub value: T,
-    /// Tells when the disk has it.
+    /// Resolves once the write is durable.
     pub flush: FlushTicket,
 }
 
 impl<T> Committed<T> {
-    /// What is on the disk already.
+    /// Returns the result of a write that is already durable.
     pub fn already_flushed(value: T) -> Self {
-        Self { value, flush: FlushTicket::there() }
+        Self { value, flush: FlushTicket::already_flushed() }
     }
 
-    /// The same, as its user sees it.
-    pub fn map<U>(self, as_seen: impl FnOnce(T) -> U) -> Committed<U> {
-        Committed { value: as_seen(self.value), flush: self.flush }
+    /// Converts the result and keeps its ticket.
+    pub fn map<U>(self, convert: impl FnOnce(T) -> U) -> Committed<U> {
+        Committed { value: convert(self.value), flush: self.flush }
     }
 
-    /// Waits until the disk has it.
+    /// Waits for the flush and returns the result.
     pub async fn flushed(self) -> Result<T, StoreError> {
         self.flush.flushed().await?;
         Ok(self.value)
     }
 }
 
-/// Whether the disk has what was written. Copies tell the same.
+/// Waits for the flush of a committed write. Clones wait for the same flush.
 #[derive(Debug, Clone)]
 pub struct FlushTicket {
     job: Option<JobId>,
-    /// In which store it is awaited; none when there is nothing to wait for.
-    arrival: Option<(String, watch::Receiver<Arrival>)>,
+    /// The location of the store and the state of the flush; `None` if the write is already durable.
+    pending: Option<(String, watch::Receiver<FlushState>)>,
 }
 
-/// How far it has come.
 #[derive(Debug, Clone)]
-enum Arrival {
-    Awaited,
-    There,
-    /// The disk did not confirm it, for this reason.
-    Doubtful(String),
+enum FlushState {
+    Pending,
+    Flushed,
+    /// The flush failed with this error.
+    Unconfirmed(String),
 }
 
 impl FlushTicket {
-    /// Waits until the disk has it. After an error nobody knows: a power cut may take it back ([`StoreError::Unconfirmed`]).
+    /// Waits until the write is durable. After an error its durability is unknown: a power failure may undo it
+    /// ([`StoreError::Unconfirmed`]).
     pub async fn flushed(&self) -> Result<(), StoreError> {
-        let Some((place, mut arrival)) = self.arrival.clone() else { return Ok(()) };
-        let doubt = match arrival.wait_for(|arrival| !matches!(arrival, Arrival::Awaited)).await.as_deref() {
-            Ok(Arrival::Doubtful(reason)) => reason.clone(),
+        let Some((location, mut state)) = self.pending.clone() else { return Ok(()) };
+        let reason = match state.wait_for(|state| !matches!(state, FlushState::Pending)).await.as_deref() {
+            Ok(FlushState::Unconfirmed(reason)) => reason.clone(),
             Ok(_) => return Ok(()),
-            // As in a panic.
-            Err(_) => "the writer has ended before its word".to_owned(),
+            // The writer thread panicked.
+            Err(_) => "the writer thread exited before the flush".to_owned(),
         };
-        Err(StoreError::Unconfirmed { place, job: self.job, source: doubt.into() })
+        Err(StoreError::Unconfirmed { location, job: self.job, source: reason.into() })
     }
 
-    /// It is there.
-    pub(crate) fn there() -> Self {
-        Self { job: None, arrival: None }
+    /// Returns a ticket for a write that is already durable.
+    pub(crate) fn already_flushed() -> Self {
+        Self { job: None, pending: None }
     }
 
-    pub(crate) fn of(self, job: JobId) -> Self {
+    /// Names the written job in the ticket's error.
+    pub(crate) fn for_job(self, job: JobId) -> Self {
         Self { job: Some(job), ..self }
     }
 }
 
-/// The writer's end.
+/// Reports the result of a flush to its tickets.
 #[derive(Debug)]
 pub struct FlushNotifier {
-    place: String,
-    arrival: watch::Sender<Arrival>,
+    location: String,
+    state: watch::Sender<FlushState>,
 }
 
 impl FlushNotifier {
-    /// To the disk of that store.
-    pub fn new(place: String) -> Self {
-        Self { place, arrival: watch::Sender::new(Arrival::Awaited) }
+    /// Returns a notifier for a pending flush of the store at a location.
+    pub fn new(location: String) -> Self {
+        Self { location, state: watch::Sender::new(FlushState::Pending) }
     }
 
-    pub fn flush(&self) -> FlushTicket {
-        FlushTicket { job: None, arrival: Some((self.place.clone(), self.arrival.subscribe())) }
+    pub fn ticket(&self) -> FlushTicket {
+        FlushTicket { job: None, pending: Some((self.location.clone(), self.state.subscribe())) }
     }
 
-    pub fn arrived(self) {
-        self.arrival.send_replace(Arrival::There);
+    pub fn notify_flushed(self) {
+        self.state.send_replace(FlushState::Flushed);
     }
 
-    pub fn was_not_confirmed(self, reason: String) {
-        self.arrival.send_replace(Arrival::Doubtful(reason));
+    pub fn notify_unconfirmed(self, reason: String) {
+        self.state.send_replace(FlushState::Unconfirmed(reason));
     }
 }

@@ -1,8 +1,8 @@
-//! Who asks a server: a user and a password, read from variables or from a file of the user's own.
+//! The credentials for a server, read from variables or from a private file.
 //!
-//! Refuses everything that others can see: a command line, an address ([`crate::Setting`]), a file that they can read. Never
-//! repeats a password, not even in the error about the line it stands in. Reads no environment itself: who may, gives the
-//! variables.
+//! Rejects every source that other users can read: the command line, the address ([`crate::StoreSetting`]), a file with
+//! lax permissions. Never prints a password, not even in a parse error. Does not read the environment: the caller
+//! passes the variables.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -18,18 +18,18 @@ use serde::Deserialize;
 /// A user and a password for a server.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Credentials {
-    /// The user's name.
+    /// The user name.
     pub user: String,
-    /// The password. Never shown.
+    /// The password. Omitted from `Debug`.
     pub password: String,
-    /// Where the user is defined.
+    /// The level at which the user is defined.
     pub level: CredentialLevel,
 }
 
-/// Where a user of `SurrealDB` is defined.
+/// The level at which a `SurrealDB` user is defined.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum CredentialLevel {
-    /// In the database itself: the least that is needed.
+    /// In the database itself: the least privilege that works.
     #[default]
     Database,
     /// In its namespace.
@@ -60,30 +60,30 @@ impl fmt::Debug for Credentials {
     }
 }
 
-/// The variable with the user's name.
+/// The variable with the user name.
 pub const USER_VARIABLE: &str = "SWITCHBOARD_STORE_USER";
 /// The variable with the password.
 pub const PASSWORD_VARIABLE: &str = "SWITCHBOARD_STORE_PASSWORD";
-/// The variable that says where the user is defined: `database` (when it is missing), `namespace` or `root`.
+/// The variable with the user's level: `database` (default), `namespace` or `root`.
 pub const LEVEL_VARIABLE: &str = "SWITCHBOARD_STORE_LEVEL";
-/// The variable that names a credentials file instead.
+/// The variable with the path of a credentials file, instead of the others.
 pub const FILE_VARIABLE: &str = "SWITCHBOARD_STORE_CREDENTIALS";
 
-/// No file with a user and a password is longer.
-const LONGEST_FILE: u64 = 64 << 10;
+/// The maximum size of a credentials file.
+const MAX_FILE_SIZE: u64 = 64 << 10;
 
-/// Where credentials are read from.
+/// The source of credentials.
 #[derive(Clone, PartialEq, Eq)]
 pub enum CredentialSource {
-    /// Variables, by name: [`USER_VARIABLE`], [`PASSWORD_VARIABLE`] and [`LEVEL_VARIABLE`], or [`FILE_VARIABLE`]. Others are
-    /// left alone.
+    /// Environment variables: [`USER_VARIABLE`], [`PASSWORD_VARIABLE`] and [`LEVEL_VARIABLE`], or [`FILE_VARIABLE`].
+    /// Others are ignored.
     Variables(BTreeMap<String, String>),
-    /// A TOML file with `user`, `password` and, if it is not `database`, `level`. It must belong to the user, and to nobody
-    /// else.
+    /// A TOML file with `user`, `password` and optionally `level` (default: `database`). Only the user may have
+    /// access to it.
     File(PathBuf),
 }
 
-/// Says which, and nothing that is in it.
+/// Names the source and omits its values.
 impl fmt::Debug for CredentialSource {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
@@ -96,99 +96,99 @@ impl fmt::Debug for CredentialSource {
 /// Credentials that cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum CredentialsError {
-    /// One part is there, and the other is not.
+    /// The user or the password is missing.
     #[error("{missing} is missing from the store's credentials")]
     Incomplete {
         /// The variable, or the field of the file.
         missing: &'static str,
     },
-    /// Two sources say who asks.
+    /// Credentials are set in two ways.
     #[error("both {FILE_VARIABLE} and {variable} are set")]
     Ambiguous {
         /// The other variable.
         variable: &'static str,
     },
-    /// Nothing that a user is defined in. What was given is not repeated: it may be a password in the wrong place.
-    #[error("the level of the store's credentials is not one")]
+    /// The level is unknown. Its value is not repeated: it may be a misplaced password.
+    #[error("unknown level in the store's credentials")]
     UnknownLevel,
     /// The file cannot be read.
     #[error("cannot read the credentials file `{}`", path.display())]
     CannotRead {
-        /// Which one.
+        /// The path.
         path: PathBuf,
-        /// Why.
+        /// The cause.
         source: io::Error,
     },
-    /// It is a folder, a pipe or a device.
+    /// The path names a directory, a pipe or a device.
     #[error("the credentials file `{}` is not a regular file", path.display())]
     NotAFile {
-        /// Which one.
+        /// The path.
         path: PathBuf,
     },
-    /// It belongs to somebody else, who can change what is in it.
+    /// The file belongs to another user, who can change it.
     #[error("the credentials file `{}` belongs to user {owner}", path.display())]
     NotYours {
-        /// Which one.
+        /// The path.
         path: PathBuf,
-        /// The number of the user it belongs to.
+        /// The uid of its owner.
         owner: u32,
     },
-    /// Others can read or change it.
-    #[error("the credentials file `{}` is open to others (mode {mode:03o})", path.display())]
-    OpenToOthers {
-        /// Which one.
+    /// Other users can read or change the file.
+    #[error("the credentials file `{}` is accessible to other users (mode {mode:03o})", path.display())]
+    AccessibleToOthers {
+        /// The path.
         path: PathBuf,
-        /// Its permissions.
+        /// Its mode.
         mode: u32,
     },
-    /// It is too long, or not the TOML that is wanted.
-    #[error("line {line} of the credentials file `{}` cannot be understood", path.display())]
+    /// The file is too long or invalid.
+    #[error("cannot parse line {line} of the credentials file `{}`", path.display())]
     BadFile {
-        /// Which one.
+        /// The path.
         path: PathBuf,
-        /// Where, from 1 on.
+        /// The line number, from 1.
         line: usize,
     },
 }
 
 impl CredentialsError {
-    /// What to do about it.
+    /// Returns a remedy for the user.
     pub fn hint(&self) -> String {
         match self {
             Self::Incomplete { .. } => {
                 format!("set {USER_VARIABLE} and {PASSWORD_VARIABLE}, or write both into the file")
             }
-            Self::Ambiguous { .. } => "keep one of them".to_owned(),
-            Self::UnknownLevel => "write database, namespace or root: where the user is defined".to_owned(),
+            Self::Ambiguous { .. } => "set only one of them".to_owned(),
+            Self::UnknownLevel => {
+                "set it to database, namespace or root: the level where the user is defined".to_owned()
+            }
             Self::CannotRead { .. } => "check the path, and that the file belongs to you".to_owned(),
             Self::NotAFile { .. } => "name a file with user and password in it".to_owned(),
-            Self::NotYours { .. } => "name a file that belongs to the user this runs as".to_owned(),
-            Self::OpenToOthers { path, .. } => format!("chmod 600 {}", path.display()),
-            Self::BadFile { .. } => {
-                "write user = \"…\" and password = \"…\", each in a line of its own".to_owned()
-            }
+            Self::NotYours { .. } => "name a file that belongs to your user".to_owned(),
+            Self::AccessibleToOthers { path, .. } => format!("chmod 600 {}", path.display()),
+            Self::BadFile { .. } => "write user = \"…\" and password = \"…\", one per line".to_owned(),
         }
     }
 }
 
 impl Credentials {
-    /// Reads them; none when no variable says anything.
+    /// Reads the credentials; returns `None` if no variable is set.
     pub fn read(source: &CredentialSource) -> Result<Option<Self>, CredentialsError> {
         match source {
-            CredentialSource::Variables(variables) => of_variables(variables),
-            CredentialSource::File(path) => of_file(path).map(Some),
+            CredentialSource::Variables(variables) => read_variables(variables),
+            CredentialSource::File(path) => read_file(path).map(Some),
         }
     }
 }
 
-fn of_variables(variables: &BTreeMap<String, String>) -> Result<Option<Credentials>, CredentialsError> {
-    // One that is empty is how a shell takes back what it cannot unset.
+fn read_variables(variables: &BTreeMap<String, String>) -> Result<Option<Credentials>, CredentialsError> {
+    // An empty variable counts as unset: some shells cannot unset one.
     let value = |name: &str| variables.get(name).filter(|value| !value.is_empty());
-    let own = [USER_VARIABLE, PASSWORD_VARIABLE, LEVEL_VARIABLE];
-    let set = own.into_iter().find(|name| value(name).is_some());
+    let names = [USER_VARIABLE, PASSWORD_VARIABLE, LEVEL_VARIABLE];
+    let set = names.into_iter().find(|name| value(name).is_some());
     match (value(FILE_VARIABLE), set) {
         (Some(_), Some(variable)) => return Err(CredentialsError::Ambiguous { variable }),
-        (Some(path), None) => return of_file(Path::new(path)).map(Some),
+        (Some(path), None) => return read_file(Path::new(path)).map(Some),
         (None, None) => return Ok(None),
         (None, Some(_)) => {}
     }
@@ -200,23 +200,23 @@ fn of_variables(variables: &BTreeMap<String, String>) -> Result<Option<Credentia
     }))
 }
 
-/// What stands in a credentials file.
+/// The contents of a credentials file.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
-struct WrittenCredentials {
+struct CredentialsFile {
     user: Option<String>,
     password: Option<String>,
     level: Option<String>,
 }
 
-fn of_file(path: &Path) -> Result<Credentials, CredentialsError> {
-    let text = private_text(path)?;
-    // The library's own words would quote the line, and with it the password.
+fn read_file(path: &Path) -> Result<Credentials, CredentialsError> {
+    let text = read_private_file(path)?;
+    // The message of the TOML library quotes the line, and with it the password.
     let bad = |error: toml::de::Error| {
         let before = error.span().and_then(|span| text.get(..span.start)).unwrap_or_default();
         CredentialsError::BadFile { path: path.to_owned(), line: before.matches('\n').count() + 1 }
     };
-    let WrittenCredentials { user, password, level } = toml::from_str(&text).map_err(bad)?;
+    let CredentialsFile { user, password, level } = toml::from_str(&text).map_err(bad)?;
     let needed = |value: Option<String>, missing| {
         value.filter(|value| !value.is_empty()).ok_or(CredentialsError::Incomplete { missing })
     };
@@ -227,11 +227,11 @@ fn of_file(path: &Path) -> Result<Credentials, CredentialsError> {
     })
 }
 
-/// Reads a file that only its user can read. What is asked about is the open file itself: a path can be led elsewhere between
-/// the question and the reading.
-fn private_text(path: &Path) -> Result<String, CredentialsError> {
+/// Reads a file that only its user can access. Checks the open descriptor, because the path could be redirected
+/// between a check and the open.
+fn read_private_file(path: &Path) -> Result<String, CredentialsError> {
     let cannot = |source: io::Error| CredentialsError::CannotRead { path: path.to_owned(), source };
-    // Without waiting: nobody may ever write into a pipe.
+    // `O_NONBLOCK`: opening a FIFO without a writer would block.
     let flags = (OFlags::NONBLOCK | OFlags::NOCTTY).bits().cast_signed();
     let file = OpenOptions::new().read(true).custom_flags(flags).open(path).map_err(cannot)?;
     let found = file.metadata().map_err(cannot)?;
@@ -243,15 +243,15 @@ fn private_text(path: &Path) -> Result<String, CredentialsError> {
         return Err(CredentialsError::NotYours { path, owner: found.uid() });
     }
     if found.mode() & 0o077 != 0 {
-        return Err(CredentialsError::OpenToOthers { path, mode: found.mode() & 0o777 });
+        return Err(CredentialsError::AccessibleToOthers { path, mode: found.mode() & 0o777 });
     }
     read_text(file).map_err(|source| CredentialsError::CannotRead { path, source })
 }
 
 fn read_text(file: File) -> io::Result<String> {
     let mut text = String::new();
-    file.take(LONGEST_FILE + 1).read_to_string(&mut text)?;
-    if text.len() as u64 > LONGEST_FILE {
+    file.take(MAX_FILE_SIZE + 1).read_to_string(&mut text)?;
+    if text.len() as u64 > MAX_FILE_SIZE {
         return Err(io::Error::new(io::ErrorKind::FileTooLarge, "longer than 64 KiB"));
     }
     Ok(text)
@@ -269,17 +269,17 @@ mod tests {
         CredentialSource::Variables(owned.collect())
     }
 
-    /// A file with that text and mode, in a folder that has to be kept.
+    /// Creates a file with this text and mode. The directory is removed when the returned guard is dropped.
     fn written(text: &str, mode: u32) -> (tempfile::TempDir, PathBuf) {
-        let folder = tempfile::tempdir().unwrap();
-        let path = folder.path().join("credentials");
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("credentials");
         fs::write(&path, text).unwrap();
         fs::set_permissions(&path, PermissionsExt::from_mode(mode)).unwrap();
-        (folder, path)
+        (directory, path)
     }
 
-    fn of_text(text: &str) -> Result<Credentials, CredentialsError> {
-        let (_folder, path) = written(text, 0o600);
+    fn parse(text: &str) -> Result<Credentials, CredentialsError> {
+        let (_directory, path) = written(text, 0o600);
         Credentials::read(&CredentialSource::File(path)).map(|read| read.expect("a file has some"))
     }
 
@@ -288,7 +288,7 @@ mod tests {
     }
 
     #[test]
-    fn variables_say_who_asks() {
+    fn credentials_are_read_from_variables() {
         let read = |pairs: &[_]| Credentials::read(&variables(pairs)).unwrap();
         let both = [(USER_VARIABLE, "ana"), (PASSWORD_VARIABLE, "hunter2")];
         assert_eq!(read(&both), Some(ana(CredentialLevel::Database)));
@@ -298,7 +298,7 @@ mod tests {
     }
 
     #[test]
-    fn a_half_of_them_is_refused() {
+    fn incomplete_credentials_are_rejected() {
         for (pairs, expected) in [
             ([(USER_VARIABLE, "ana")], PASSWORD_VARIABLE),
             ([(PASSWORD_VARIABLE, "hunter2")], USER_VARIABLE),
@@ -310,7 +310,7 @@ mod tests {
     }
 
     #[test]
-    fn a_level_that_is_none_is_refused_and_not_repeated() {
+    fn invalid_credential_level_is_rejected_without_echo() {
         let swapped = [(USER_VARIABLE, "ana"), (PASSWORD_VARIABLE, "database"), (LEVEL_VARIABLE, "hunter2")];
         let error = Credentials::read(&variables(&swapped)).unwrap_err();
         assert!(matches!(error, CredentialsError::UnknownLevel));
@@ -319,11 +319,11 @@ mod tests {
     }
 
     #[test]
-    fn a_private_file_says_who_asks() {
+    fn credentials_are_read_from_private_file() {
         let text = "# for the store\nuser = \"ana\"\npassword = \"hunter2\"\n";
-        assert_eq!(of_text(text).unwrap(), ana(CredentialLevel::Database));
-        assert_eq!(of_text(&format!("{text}level = 'namespace'")).unwrap(), ana(CredentialLevel::Namespace));
-        let (_folder, path) = written(text, 0o400);
+        assert_eq!(parse(text).unwrap(), ana(CredentialLevel::Database));
+        assert_eq!(parse(&format!("{text}level = 'namespace'")).unwrap(), ana(CredentialLevel::Namespace));
+        let (_directory, path) = written(text, 0o400);
         let named = [(FILE_VARIABLE, path.to_str().unwrap())];
         assert_eq!(Credentials::read(&variables(&named)).unwrap(), Some(ana(CredentialLevel::Database)));
         let both = [named[0], (PASSWORD_VARIABLE, "x")];
@@ -332,20 +332,22 @@ mod tests {
     }
 
     #[test]
-    fn a_file_that_others_can_read_is_refused() {
+    fn file_with_lax_mode_is_rejected() {
         for mode in [0o644, 0o640, 0o604, 0o620, 0o601] {
-            let (_folder, path) = written("user = 'ana'\npassword = 'hunter2'", mode);
+            let (_directory, path) = written("user = 'ana'\npassword = 'hunter2'", mode);
             let error = Credentials::read(&CredentialSource::File(path.clone())).unwrap_err();
-            assert!(matches!(error, CredentialsError::OpenToOthers { mode: found, .. } if found == mode));
+            assert!(
+                matches!(error, CredentialsError::AccessibleToOthers { mode: found, .. } if found == mode)
+            );
             assert_eq!(error.hint(), format!("chmod 600 {}", path.display()));
         }
     }
 
     #[test]
-    fn a_file_of_somebody_else_is_refused() {
-        let (_folder, path) = written("user = 'ana'\npassword = 'hunter2'", 0o600);
+    fn file_of_other_user_is_rejected() {
+        let (_directory, path) = written("user = 'ana'\npassword = 'hunter2'", 0o600);
         if chown(&path, Some(12_345), None).is_err() {
-            eprintln!("SKIPPED a_file_of_somebody_else_is_refused: only root can give a file away");
+            eprintln!("SKIPPED file_of_other_user_is_rejected: only root can give a file away");
             return;
         }
         let error = Credentials::read(&CredentialSource::File(path)).unwrap_err();
@@ -353,36 +355,36 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_file_is_refused_and_does_not_block() {
-        let folder = tempfile::tempdir().unwrap();
+    fn non_regular_file_is_rejected_without_blocking() {
+        let directory = tempfile::tempdir().unwrap();
         let read = |path: &Path| Credentials::read(&CredentialSource::File(path.to_owned())).unwrap_err();
-        assert!(matches!(read(folder.path()), CredentialsError::NotAFile { .. }));
-        let pipe = folder.path().join("pipe");
+        assert!(matches!(read(directory.path()), CredentialsError::NotAFile { .. }));
+        let pipe = directory.path().join("pipe");
         rustix::fs::mkfifoat(rustix::fs::CWD, &pipe, rustix::fs::Mode::RUSR | rustix::fs::Mode::WUSR)
             .unwrap();
         assert!(matches!(read(&pipe), CredentialsError::NotAFile { .. }));
-        assert!(matches!(read(&folder.path().join("none")), CredentialsError::CannotRead { .. }));
-        let (_folder, long) = written(&"#\n".repeat(40_000), 0o600);
+        assert!(matches!(read(&directory.path().join("none")), CredentialsError::CannotRead { .. }));
+        let (_directory, long) = written(&"#\n".repeat(40_000), 0o600);
         assert!(matches!(read(&long), CredentialsError::CannotRead { .. }));
     }
 
     #[test]
-    fn a_mistake_in_the_file_is_found_and_no_password_told() {
+    fn parse_error_names_line_without_password() {
         for (text, line) in [
             ("user = \"ana\"\npassword = hunter2", 2),
             ("user = \"ana\"\npassword = 4711", 2),
             ("user = 'ana'\n\npasswort = \"hunter2\"", 3),
             ("hunter2", 1),
         ] {
-            let error = of_text(text).unwrap_err();
+            let error = parse(text).unwrap_err();
             assert!(
                 matches!(error, CredentialsError::BadFile { line: found, .. } if found == line),
                 "{error:?}"
             );
-            let told = format!("{error} {error:?} {}", error.hint());
-            assert!(!told.contains("hunter2") && !told.contains("4711"), "{told}");
+            let printed = format!("{error} {error:?} {}", error.hint());
+            assert!(!printed.contains("hunter2") && !printed.contains("4711"), "{printed}");
         }
-        let error = of_text("user = 'ana'").unwrap_err();
+        let error = parse("user = 'ana'").unwrap_err();
         assert_eq!(error.to_string(), "`password` is missing from the store's credentials");
     }
 }

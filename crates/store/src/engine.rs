@@ -1,7 +1,7 @@
-//! What an engine has to do. Both do it alike: the conformance suite in `tests/` holds them to it.
+//! The interface of a database engine. The conformance suite in `tests/` runs against every engine.
 //!
-//! An engine keeps records; it decides nothing. Where a job may go is [`model::Progress::apply`]; an engine reads where it
-//! stands, asks that function, and writes the answer only if nobody else has written in between.
+//! An engine stores records and decides nothing. [`model::Progress::apply`] decides about transitions: an engine
+//! reads the state of a job, calls that function and writes the result only if the job is unchanged.
 
 use async_trait::async_trait;
 use model::{
@@ -13,22 +13,23 @@ use crate::committed::Committed;
 use crate::error::{StoreError, SweepError};
 use crate::loss::StoreLoss;
 use crate::requests::{
-    ClaimRequest, Found, Held, JobFilter, LastSession, Page, PageRequest, RescueRequest, Retention,
+    ClaimRequest, HeldClaim, JobFilter, LastSession, Page, PageRequest, PrefixMatch, RescueRequest,
+    RetentionLimits,
 };
 use crate::row::EndRow;
 use crate::stats::{Stats, StatsRange};
-use crate::watch::Watch;
+use crate::watch::ChangeStream;
 
-/// A step of a job that was taken: where it stood, and where it stands.
+/// The effect of a transition: the progress of a job before and after it.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Taken {
+pub struct StateChange {
     pub before: Progress,
     pub after: Progress,
 }
 
-/// A job that was placed, or found by its key, and one that was claimed with it.
+/// A submitted job, or the earlier one with the same key, and a job that was claimed in the same transaction.
 #[derive(Debug)]
-pub struct Begun {
+pub struct InsertedJob {
     pub job: Job,
     pub is_new: bool,
     pub claimed: Option<Job>,
@@ -36,27 +37,31 @@ pub struct Begun {
 
 #[async_trait]
 pub trait Engine: Send + Sync + std::fmt::Debug {
-    /// Keeps a new job, or finds the earlier one with the same key. With a request, the owner may also be given a job, this one
-    /// or an older one; an engine that cannot do both at once leaves the claim to be made.
-    /// Answers once it is written; an engine that answers no sooner than the disk says so.
-    async fn submit(&self, job: Job, request: Option<ClaimRequest>) -> Result<Committed<Begun>, StoreError>;
+    /// Inserts a new job, or finds the earlier one with the same key. With a claim request, may also claim a job for
+    /// the owner: this one or an older one. An engine that cannot do both in one transaction claims nothing.
+    /// Returns after the commit; the returned ticket resolves once the commit is durable.
+    async fn submit(
+        &self,
+        job: Job,
+        request: Option<ClaimRequest>,
+    ) -> Result<Committed<InsertedJob>, StoreError>;
     async fn claim(&self, request: ClaimRequest, now: Timestamp) -> Result<Option<Job>, StoreError>;
-    async fn renew(&self, owner: Owner, expires_at: Timestamp) -> Result<Vec<Held>, StoreError>;
-    /// Notes that an owner closes the store. Only an engine that can lose its log needs to know.
+    async fn renew(&self, owner: Owner, expires_at: Timestamp) -> Result<Vec<HeldClaim>, StoreError>;
+    /// Records that an owner closes the store. Only an engine that can lose its log stores this.
     async fn release(&self, _owner: Owner) -> Result<(), StoreError> {
         Ok(())
     }
-    /// The owners whose leases end later than that, and whose names begin like this.
-    async fn owners(&self, prefix: String, after: Timestamp) -> Result<Vec<Owner>, StoreError>;
-    /// Takes a step; with what a `Finish` brings along.
+    /// Returns the owners whose leases expire after a time and whose names start with a prefix.
+    async fn live_owners(&self, prefix: String, after: Timestamp) -> Result<Vec<Owner>, StoreError>;
+    /// Applies a step. A `Finish` comes with the result to store.
     async fn step(
         &self,
         job: JobId,
         step: Transition,
         end: Option<EndRow>,
         now: Timestamp,
-    ) -> Result<Taken, StoreError>;
-    /// Takes the last step, and answers the job as it is kept.
+    ) -> Result<StateChange, StoreError>;
+    /// Applies the final step and returns the job as stored.
     async fn finish(
         &self,
         job: JobId,
@@ -71,8 +76,8 @@ pub trait Engine: Send + Sync + std::fmt::Debug {
     async fn rescue(&self, request: RescueRequest, now: Timestamp) -> Result<Vec<Job>, StoreError>;
 
     async fn get(&self, job: JobId) -> Result<Option<Job>, StoreError>;
-    async fn keyed(&self, home: Placement, key: String) -> Result<Option<Job>, StoreError>;
-    async fn find(&self, prefix: JobIdPrefix) -> Result<Found, StoreError>;
+    async fn find_by_key(&self, home: Placement, key: String) -> Result<Option<Job>, StoreError>;
+    async fn find(&self, prefix: JobIdPrefix) -> Result<PrefixMatch, StoreError>;
     async fn list(&self, filter: JobFilter, page: PageRequest) -> Result<Page, StoreError>;
     async fn count(&self, filter: JobFilter) -> Result<u64, StoreError>;
     async fn exchange(&self, job: JobId) -> Result<Option<Exchange>, StoreError>;
@@ -83,22 +88,22 @@ pub trait Engine: Send + Sync + std::fmt::Debug {
         home: Placement,
     ) -> Result<Option<LastSession>, StoreError>;
     async fn stats(&self, range: StatsRange) -> Result<Stats, StoreError>;
-    async fn watch(&self) -> Result<Watch, StoreError>;
+    async fn watch(&self) -> Result<ChangeStream, StoreError>;
 
-    async fn sweep(&self, retention: Retention, now: Timestamp) -> Result<Vec<JobId>, SweepError>;
-    /// Whether others write to it, too, whose changes a watcher is told.
+    async fn sweep(&self, retention: RetentionLimits, now: Timestamp) -> Result<Vec<JobId>, SweepError>;
+    /// Returns whether other processes write to this store and watchers are notified of their changes.
     fn is_shared(&self) -> bool {
         false
     }
-    /// Brings all that was written to the disk; an engine that answers no sooner has nothing to do.
+    /// Flushes all committed writes. An engine whose commits are durable has nothing to do.
     async fn sync(&self) -> Result<(), StoreError> {
         Ok(())
     }
-    /// Checks that the files of the store are those that were opened. Fast enough for every call.
+    /// Checks that the files of the store are the opened ones. Cheap enough for every call.
     fn verify_files(&self) -> Result<(), StoreLoss> {
         Ok(())
     }
-    /// Checks that the heartbeat of an owner, which has been written, is still there.
+    /// Checks that the stored heartbeat of an owner still exists.
     async fn verify_heartbeat(&self, _owner: Owner) -> Result<(), StoreError> {
         Ok(())
     }

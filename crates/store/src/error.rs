@@ -1,4 +1,4 @@
-//! Why the store did not do what it was asked, and whether that is certain.
+//! The errors of the store, and whether a failed write may have been applied.
 
 use std::error::Error;
 use std::path::PathBuf;
@@ -8,224 +8,226 @@ use model::{JobId, TransitionError};
 use crate::loss::StoreLoss;
 use crate::setting::SettingError;
 
-/// What an engine gave as the reason.
+/// The error of an engine.
 pub type Cause = Box<dyn Error + Send + Sync>;
 
-/// Whether a write that failed was done after all.
+/// States whether a failed write may have been applied.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Certainty {
     /// Nothing was written.
     NotDone,
-    /// Nobody can tell before the store answers again: look, or ask once more with the same idempotency key.
+    /// Unknown until the store replies again: look the job up, or retry with the same idempotency key.
     Unknown,
 }
 
-/// Why the store did not do what it was asked.
+/// An error of the store.
 #[derive(Debug, thiserror::Error)]
 pub enum StoreError {
-    /// The job cannot take that step.
+    /// The job's state does not allow the step.
     #[error("job {job}: {refusal}")]
     Refused {
-        /// Which job.
+        /// The job.
         job: JobId,
-        /// Why.
+        /// The reason.
         refusal: TransitionError,
     },
-    /// There is no such job.
+    /// The job does not exist.
     #[error("there is no job {job}")]
     NoSuchJob {
-        /// The id that was asked for.
+        /// The requested id.
         job: JobId,
     },
     /// The setting names no store.
     #[error(transparent)]
     Setting(#[from] SettingError),
     /// The store cannot be opened.
-    #[error("cannot open the store `{place}`")]
+    #[error("cannot open the store `{location}`")]
     CannotOpen {
-        /// Which one.
-        place: String,
-        /// Why.
+        /// The location of the store.
+        location: String,
+        /// The cause.
         source: Cause,
     },
-    /// The store was written by a newer program.
-    #[error("the store `{place}` has version {found}, and this program knows versions up to {known}")]
+    /// The store was written by a newer version of this program.
+    #[error("the store `{location}` has version {found}, but this program supports versions up to {known}")]
     NewerVersion {
-        /// Which one.
-        place: String,
+        /// The location of the store.
+        location: String,
         /// Its version.
         found: i64,
-        /// The newest that this program knows.
+        /// The newest version that this program supports.
         known: i64,
     },
-    /// The file is a database, but not one of ours; or the folder has something else in it.
-    #[error("`{place}` belongs to another program")]
+    /// The file is a database of another program, or the directory contains other files.
+    #[error("`{location}` belongs to another program")]
     Foreign {
-        /// Which one.
-        place: String,
+        /// The location of the store.
+        location: String,
     },
-    /// What the store holds cannot be trusted any more.
-    #[error("the store `{place}` is damaged")]
+    /// The database is corrupt.
+    #[error("the store `{location}` is damaged")]
     Damaged {
-        /// Which one.
-        place: String,
-        /// What was found.
+        /// The location of the store.
+        location: String,
+        /// The cause.
         source: Cause,
     },
-    /// The store is no longer the one that was opened.
+    /// The store is no longer the opened one.
     #[error(transparent)]
     Lost(#[from] StoreLoss),
-    /// Somebody else has held the store for too long.
-    #[error("the store `{place}` is locked by another process")]
+    /// Another process held the lock for too long.
+    #[error("the store `{location}` is locked by another process")]
     Locked {
-        /// Which one.
-        place: String,
-        /// The engine's own words.
+        /// The location of the store.
+        location: String,
+        /// The error of the engine.
         source: Cause,
     },
-    /// There is no room.
-    #[error("there is no room left for the store `{place}`")]
+    /// No space is left on the device.
+    #[error("no space left for the store `{location}`")]
     Full {
-        /// Which one.
-        place: String,
-        /// The engine's own words.
+        /// The location of the store.
+        location: String,
+        /// The error of the engine.
         source: Cause,
     },
-    /// The server cannot be reached, and was not asked.
-    #[error("the store `{place}` cannot be reached")]
+    /// The server is unreachable and received no request.
+    #[error("cannot reach the store `{location}`")]
     Unreachable {
-        /// Which one.
-        place: String,
-        /// The engine's own words.
+        /// The location of the store.
+        location: String,
+        /// The error of the engine.
         source: Cause,
     },
-    /// The server's certificate is vouched for by nobody whom we believe, or is not for this server.
-    #[error("the certificate of the store `{place}` is not trusted")]
+    /// The server's certificate has no trusted issuer, or is not for this host.
+    #[error("the certificate of the store `{location}` is not trusted")]
     Untrusted {
-        /// Which one.
-        place: String,
-        /// What is wrong with it.
+        /// The location of the store.
+        location: String,
+        /// The error of the TLS library.
         source: Cause,
     },
-    /// The file that says whom to believe says nothing.
-    #[error("cannot read the authorities in `{}`", path.display())]
-    NoAuthority {
-        /// Which one.
+    /// The CA file has no usable certificates.
+    #[error("cannot read CA certificates from `{}`", path.display())]
+    NoCaCertificates {
+        /// The path of the file.
         path: PathBuf,
-        /// Why.
+        /// The cause.
         source: Cause,
     },
-    /// The server refused the user or the password.
-    #[error("the store `{place}` refuses the credentials")]
-    NotAllowed {
-        /// Which one.
-        place: String,
-        /// The engine's own words.
+    /// The server rejected the user or the password.
+    #[error("the store `{location}` rejected the credentials")]
+    Unauthorized {
+        /// The location of the store.
+        location: String,
+        /// The error of the engine.
         source: Cause,
     },
-    /// The write was given out of hand, and no answer came back.
-    #[error("the store `{place}` gave no answer: whether it wrote is not known")]
+    /// The write was sent, and no reply arrived.
+    #[error("the store `{location}` did not reply; the write may or may not have been applied")]
     Unconfirmed {
-        /// Which one.
-        place: String,
+        /// The location of the store.
+        location: String,
         /// The job that may have been written.
         job: Option<JobId>,
-        /// The engine's own words.
+        /// The error of the engine.
         source: Cause,
     },
-    /// Others changed the same record all the time.
-    #[error("the store `{place}` was too busy: gave up after {tries} conflicts with other writers")]
+    /// Every attempt conflicted with another writer.
+    #[error("the store `{location}` is too busy: gave up after {attempts} conflicts with other writers")]
     Conflicts {
-        /// Which one.
-        place: String,
-        /// How often it was tried.
-        tries: u32,
+        /// The location of the store.
+        location: String,
+        /// The number of attempts.
+        attempts: u32,
     },
-    /// The engine failed in another way, and wrote nothing.
-    #[error("the store `{place}` failed")]
+    /// The engine failed in another way and wrote nothing.
+    #[error("the store `{location}` failed")]
     Engine {
-        /// Which one.
-        place: String,
-        /// The engine's own words.
+        /// The location of the store.
+        location: String,
+        /// The error of the engine.
         source: Cause,
     },
-    /// A record is there and makes no sense.
+    /// A record has an invalid field.
     #[error("the {field} of record {record} cannot be read")]
     Unreadable {
-        /// Which record.
+        /// The record.
         record: String,
-        /// Which part of it.
+        /// The field.
         field: &'static str,
-        /// Why.
+        /// The cause.
         source: Cause,
     },
-    /// A value cannot be written down.
-    #[error("the {field} cannot be written down")]
+    /// A value cannot be serialized.
+    #[error("the {field} cannot be stored")]
     Unstorable {
-        /// Which part.
+        /// The field.
         field: &'static str,
-        /// Why.
+        /// The cause.
         source: Cause,
     },
-    /// A name holds a secret. Unlike a text, a name cannot be changed without meaning something else.
-    #[error("the {field} holds what looks like a secret, and is not stored")]
+    /// A name contains a secret. Unlike a text, a name cannot be redacted without changing its meaning.
+    #[error("the {field} appears to contain a secret and is not stored")]
     SecretInName {
-        /// Which part.
+        /// The field.
         field: &'static str,
     },
-    /// An MCP server is to be started with a secret, which would be stored with the call. Without it the server would not work.
-    #[error("the {what} of the MCP server `{server}` holds what looks like a secret, and is not stored")]
+    /// An MCP server gets a secret as a variable or argument, which would be stored with the call. Without it the
+    /// server would not work.
+    #[error("the {item} of the MCP server `{server}` appears to contain a secret and is not stored")]
     SecretForServer {
-        /// Which server.
+        /// The server.
         server: String,
-        /// Which variable or argument of it.
-        what: String,
+        /// The variable or argument.
+        item: String,
     },
-    /// A name is empty, and could not be told from none.
+    /// A name is empty, and could not be distinguished from a missing one.
     #[error("the {field} is empty")]
     Empty {
-        /// Which part.
+        /// The field.
         field: &'static str,
     },
-    /// The machine gives no random numbers.
-    #[error("no random bytes for an id")]
+    /// The system provides no random numbers.
+    #[error("cannot get random bytes for an id")]
     NoRandomness(#[source] Cause),
     /// The store was closed.
     #[error("the store is closed")]
     Closed,
-    /// A folder could not be removed.
+    /// A directory could not be removed.
     #[error("cannot remove `{}`", path.display())]
     CannotRemove {
-        /// Which one.
+        /// The path of the directory.
         path: PathBuf,
-        /// Why.
+        /// The cause.
         source: std::io::Error,
     },
 }
 
-/// Why a sweep ended early. What it had removed by then is gone for good, and its folders can go, too.
+/// Reports a retention sweep that stopped early. The jobs that it removed are gone, so their directories can be
+/// removed, too.
 #[derive(Debug, thiserror::Error)]
-#[error("the sweep ended early, after {} jobs", removed.len())]
+#[error("retention stopped early after removing {} jobs", removed.len())]
 pub struct SweepError {
-    /// The jobs that were removed.
+    /// The removed jobs.
     pub removed: Vec<JobId>,
-    /// The jobs that were being removed when no answer came: gone or not, as [`StoreError::Unconfirmed`] says. One that is
-    /// gone is not found by a later sweep, so look for it before its folder goes.
-    pub perhaps: Vec<JobId>,
-    /// What ended it.
+    /// The jobs whose removal was sent without a reply ([`StoreError::Unconfirmed`]). Later sweeps do not find a
+    /// removed job, so look each one up before its directory is removed.
+    pub unconfirmed: Vec<JobId>,
+    /// The error that stopped the sweep.
     pub source: StoreError,
 }
 
 impl SweepError {
-    /// The end of a sweep at these jobs, after those.
-    pub(crate) fn after(removed: Vec<JobId>, at: Vec<JobId>, source: StoreError) -> Self {
-        let perhaps = if source.certainty() == Certainty::Unknown { at } else { Vec::new() };
-        Self { removed, perhaps, source }
+    /// Returns the error of a sweep that failed at the jobs `current`.
+    pub(crate) fn new(removed: Vec<JobId>, current: Vec<JobId>, source: StoreError) -> Self {
+        let unconfirmed = if source.certainty() == Certainty::Unknown { current } else { Vec::new() };
+        Self { removed, unconfirmed, source }
     }
 }
 
 impl StoreError {
-    /// Whether what was asked for was done after all.
+    /// Returns whether a failed write may have been applied.
     pub fn certainty(&self) -> Certainty {
         match self {
             Self::Unconfirmed { .. } => Certainty::Unknown,
@@ -233,7 +235,7 @@ impl StoreError {
         }
     }
 
-    /// Why a job did not take the step, when that is all.
+    /// Returns the reason if a job's state did not allow the step.
     pub fn refusal(&self) -> Option<&TransitionError> {
         match self {
             Self::Refused { refusal, .. } => Some(refusal),
@@ -241,59 +243,59 @@ impl StoreError {
         }
     }
 
-    /// What to do about it.
+    /// Returns a remedy for the user.
     pub fn hint(&self) -> &'static str {
         match self {
             Self::Refused { refusal, .. } => refusal_hint(refusal),
             Self::NoSuchJob { .. } => "check the id; old jobs are removed after a while",
             Self::Setting(error) => error.hint(),
-            Self::CannotOpen { .. } => "check that the folder exists, belongs to you and can be written",
+            Self::CannotOpen { .. } => "check that the directory exists, belongs to you and is writable",
             Self::NewerVersion { .. } => {
-                "install the newer Switchboard again, or give this one a store of its own"
+                "install the newer Switchboard again, or use another store with this one"
             }
-            Self::Foreign { .. } => "name one that does not exist yet",
+            Self::Foreign { .. } => "choose a path that does not exist yet",
             Self::Damaged { .. } => {
-                "rebuild it from the job directories with `switchboard recover`, or put a backup in its place"
+                "rebuild it from the job directories with `switchboard recover`, or restore a backup"
             }
             Self::Lost(_) => {
                 "stop the daemon with `switchboard stop --now`, then rebuild the database with `switchboard recover`, or put the file back"
             }
-            Self::Locked { .. } => "end the other program that uses this store; one daemon owns it",
-            Self::Full { .. } => "make room on that disk, then try again; nothing was half written",
+            Self::Locked { .. } => "stop the other program that uses this store; only one daemon can own it",
+            Self::Full { .. } => "free some disk space, then retry; nothing was partially written",
             Self::Unreachable { .. } => {
-                "check that the server runs and that host and port are right; nothing was written"
+                "check that the server is running and that host and port are right; nothing was written"
             }
             Self::Untrusted { .. } => {
-                "name the certificate of the authority that signed it as `store_ca_file`; it has to be for this host, and still valid"
+                "set `store_ca_file` to the certificate of the CA that signed it; it must be valid and issued for this host"
             }
-            Self::NoAuthority { .. } => {
-                "name a PEM file with the certificate of the authority that signed the server's"
+            Self::NoCaCertificates { .. } => {
+                "name a PEM file with the certificate of the CA that signed the server's certificate"
             }
-            Self::NotAllowed { .. } => "check the user and the password of the store",
+            Self::Unauthorized { .. } => "check the user and the password of the store",
             Self::Unconfirmed { .. } => {
-                "look whether the job is there, or ask again with the same idempotency key"
+                "check whether the job exists, or retry with the same idempotency key"
             }
-            Self::Conflicts { .. } => "try again; nothing was written",
-            Self::Engine { .. } => "the cause is the engine's own message; nothing was written",
+            Self::Conflicts { .. } => "retry; nothing was written",
+            Self::Engine { .. } => "see the cause for the engine's message; nothing was written",
             Self::Unreadable { .. } => "the record was changed by hand or by another program; remove it",
             Self::Unstorable { .. } => "use paths and texts that are valid Unicode",
             Self::SecretInName { .. } => "keep secrets out of names and paths; texts are redacted instead",
             Self::SecretForServer { .. } => {
-                "let the server read it from a file, or set the server up in the agent's own configuration, which is not stored"
+                "have the server read it from a file, or add the server to the agent's own configuration, which is not stored"
             }
             Self::Empty { .. } => "give it a name, or leave it out",
-            Self::NoRandomness(_) => "check that the system's random source can be read",
+            Self::NoRandomness(_) => "check that the system's random number source is readable",
             Self::Closed => "open it again",
-            Self::CannotRemove { .. } => "check that the folder belongs to you, then remove it by hand",
+            Self::CannotRemove { .. } => "check that the directory belongs to you, then remove it manually",
         }
     }
 }
 
 fn refusal_hint(refusal: &TransitionError) -> &'static str {
     match refusal {
-        TransitionError::Ended(_) => "see its result; place a new call to do it again",
+        TransitionError::Ended(_) => "see its result; submit a new call to run it again",
         TransitionError::Stale { .. } => "stop this run: another owner has the job",
-        TransitionError::NoSuchTransition { .. } => "look at the job's state first",
-        TransitionError::NoAttemptLeft { .. } => "finish it as failed, with what is there",
+        TransitionError::NoSuchTransition { .. } => "check the job's state first",
+        TransitionError::NoAttemptLeft { .. } => "finish it as failed",
     }
 }

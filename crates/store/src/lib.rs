@@ -1,23 +1,23 @@
-//! The durable record of calls and the queue they wait in.
+//! The durable record of calls and their queue.
 //!
-//! Owns all database code of Switchboard. Knows no process and no vendor: who runs a job, and how, is told to it in the words
-//! of `model`. Two engines keep the same records behind one [`Store`]:
+//! Owns all database code of Switchboard. Knows no process and no vendor: callers describe jobs, owners and outcomes
+//! with the types of `model`. Two engines store the same records behind one [`Store`]:
 //!
 //! | setting | engine |
 //! | --- | --- |
-//! | `sqlite:`, `sqlite:/path` | `SQLite`, in a file of the user's: nothing to install |
+//! | `sqlite:`, `sqlite:/path` | `SQLite` in a file of the user; nothing to install |
 //! | `ws://host:port/namespace/database`, `wss://…` | a `SurrealDB` server, which several machines can share |
 //!
 //! ```
 //! # async fn example() -> Result<(), Box<dyn std::error::Error>> {
 //! use std::time::Duration;
-//! use model::{AgentKind, CallSpec, JobEnd, NewJob, Owner, Placement};
-//! use store::{Capacity, ClaimRequest, Opening, Store};
+//! use model::{AgentKind, CallSpec, Placement, JobEnd, NewJob, Owner};
+//! use store::{Capacity, ClaimRequest, StoreOptions, Store};
 //!
-//! let store = Store::open(Opening::new("sqlite::memory:".parse()?, "unused")).await?;
+//! let store = Store::open(StoreOptions::new("sqlite::memory:".parse()?, "unused")).await?;
 //! let here = Placement::Host("this-machine".into());
 //! let call = CallSpec::new(AgentKind::Rehearsal, "What is 2 + 2?", "/tmp");
-//! let placed = store.submit(NewJob::new(call, "call", here.clone())).await?;
+//! let submitted = store.submit(NewJob::new(call, "call", here.clone())).await?;
 //!
 //! let request = ClaimRequest {
 //!     owner: Owner::new("daemon-1"),
@@ -26,26 +26,27 @@
 //!     lease: Duration::from_secs(30),
 //! };
 //! let job = store.claim(request).await?.ok_or("nothing to do")?;
-//! assert_eq!(job.id, placed.job.id);
+//! assert_eq!(job.id, submitted.job.id);
 //! store.finish(&job.claim().ok_or("not ours")?, JobEnd::cancelled()).await?;
 //! # Ok(()) }
 //! # tokio::runtime::Builder::new_current_thread().build().unwrap().block_on(example()).unwrap();
 //! ```
 //!
-//! # What holds when
+//! # Durability
 //!
-//! What [`Store::place`], [`Store::finish`] and [`Store::request_cancel`] have answered survives a kill of this process and of
-//! the server, and a power cut as far as the disk keeps its word; a [`Store::claim`] survives a kill. An error says whether nothing was done
-//! or whether nobody knows ([`StoreError::certainty`]).
+//! A write that [`Store::submit`], [`Store::finish`] or [`Store::request_cancel`] has confirmed survives SIGKILL of this
+//! process and of the server, and a power failure if the disk honors fsync. A [`Store::claim`] survives SIGKILL. Errors
+//! distinguish *not applied* from *outcome unknown* ([`StoreError::certainty`]).
 
 mod clock;
 mod committed;
 mod credentials;
 mod engine;
 mod error;
-mod folders;
 mod ids;
+mod job_directories;
 mod loss;
+mod options;
 mod redact;
 mod requests;
 mod row;
@@ -65,15 +66,16 @@ pub use credentials::{
     PASSWORD_VARIABLE, USER_VARIABLE,
 };
 pub use error::{Cause, Certainty, StoreError, SweepError};
-pub use folders::remove_job_folders;
+pub use job_directories::remove_job_directories;
 pub use loss::{Loss, StoreLoss};
+pub use options::StoreOptions;
 pub use redact::{BadPattern, REPLACEMENT as REDACTED, Redactor};
 pub use requests::{
-    CancelReply, Capacity, ClaimRequest, Finished, Found, Held, JobFilter, JobSummary, LastSession, Page,
-    PageRequest, RescueRequest, Retention, Submitted,
+    CancelReply, Capacity, ClaimRequest, Finished, HeldClaim, JobFilter, JobSummary, LastSession, Page,
+    PageRequest, PrefixMatch, RescueRequest, RetentionLimits, Submitted,
 };
-pub use setting::{Setting, SettingError};
+pub use setting::{SettingError, StoreSetting};
 pub use sqlite::{DatabaseFile, RejectedJob, RestoredJob};
 pub use stats::{Stats, StatsRange, StatsRow};
-pub use store::{Opening, Store};
-pub use watch::{Change, Watch, WatchEvent};
+pub use store::Store;
+pub use watch::{ChangeStream, JobChange, WatchEvent};

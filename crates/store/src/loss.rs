@@ -1,34 +1,35 @@
-//! The loss of a database, under a program that has it open or while none has.
+//! The loss of a database file, while it is open or while no daemon runs.
 //!
-//! `SQLite` keeps writing to a file that was removed or replaced: every call would be accepted, and none would be there after a
-//! restart. So the open files are compared with those at their paths.
+//! `SQLite` keeps writing to a file that was removed or replaced: every call would be accepted, and none would exist
+//! after a restart. The open files are therefore compared with the files at their paths.
 
 use std::fmt;
 
-/// A store that is no longer the one that was opened. What is written to it now may be lost.
+/// Reports that the store is no longer the opened one. New writes may be lost.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("the store `{place}` was lost: {loss}")]
+#[error("the store `{location}` was lost: {loss}")]
 pub struct StoreLoss {
-    /// Which one.
-    pub place: String,
-    /// How.
+    /// The location of the store.
+    pub location: String,
+    /// The kind of loss.
     pub loss: Loss,
 }
 
-/// How a store was lost.
+/// The kinds of loss.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Loss {
-    /// There is no file at its path.
+    /// The file was removed.
     Removed,
-    /// Another file is at its path.
+    /// The file was replaced by another.
     Replaced,
     /// The file was truncated.
     Truncated,
-    /// The write-ahead log is gone, or another file is in its place: the newest records are lost.
+    /// The write-ahead log was removed or replaced: the newest records are lost.
     LogLost,
-    /// The heartbeat that this program wrote is gone, so other records may be, too.
+    /// The heartbeat that this process wrote is missing, so other records may be missing, too.
     HeartbeatLost,
-    /// The heartbeat of the last owner is not in the file: it was emptied, replaced by an older one, or its log was removed.
+    /// The heartbeat of the last owner is missing: the file was emptied or replaced by an older one, or its log was
+    /// removed.
     OutOfDate,
 }
 

@@ -1,8 +1,9 @@
-//! Keeps secrets out of the store: what they look like, and what they are.
+//! Redacts secrets before anything is stored.
 //!
-//! A *text* (a prompt, an answer) is stored with `[redacted]` in the place of each secret. A *name* (a path, a task) that
-//! holds one is refused, because a changed name would mean something else; so is what an MCP server is started with, because
-//! it would not work. What an agent is given is what the store holds, so a secret in a prompt does not reach the agent either.
+//! In a *text* (a prompt, a response) each secret is replaced by `[redacted]`. A *name* (a path, a task) with a
+//! secret is rejected, because a changed name would have another meaning; so are the arguments and variables of an
+//! MCP server, because it would not work. The agent gets the stored prompt, so that a secret in a prompt does not
+//! reach the agent either.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -17,40 +18,40 @@ use regex::{Captures, Regex};
 use crate::StoreError;
 use crate::token_formats::{TOKEN_FORMATS, TokenFormat, secret};
 
-/// What a text has in the place of a secret.
+/// The replacement for a secret.
 pub const REPLACEMENT: &str = "[redacted]";
 
-/// A shorter value would be found in texts that have nothing to do with it.
-const SHORTEST_SECRET: usize = 6;
+/// The minimum length of a secret. A shorter value would match unrelated texts.
+const MIN_SECRET_LEN: usize = 6;
 
-/// Finds secrets and takes them out.
+/// Finds and replaces secrets.
 #[derive(Clone, Default)]
 pub struct Redactor {
-    /// What is known to be one, the longest first.
+    /// Known secrets, longest first.
     values: Vec<String>,
-    /// What looks like one to the operator.
+    /// Patterns of the operator.
     patterns: Vec<Regex>,
-    /// What looks like one of the usual vendors'.
+    /// Token formats of common vendors.
     formats: Option<&'static Formats>,
 }
 
-/// The known formats. Each is compiled when the first text may hold such a secret.
+/// The known formats. A pattern is compiled when the first text contains one of its markers.
 struct Formats(Vec<(&'static TokenFormat, OnceLock<Option<Regex>>)>);
 
 static FORMATS: LazyLock<Formats> =
     LazyLock::new(|| Formats(TOKEN_FORMATS.iter().map(|format| (format, OnceLock::new())).collect()));
 
 impl Formats {
-    /// Returns the formats that a text may hold secrets of.
+    /// Returns the formats whose secrets a text may contain.
     fn possible(&self, text: &str) -> impl Iterator<Item = (&'static TokenFormat, &Regex)> {
         let possible = self.0.iter().filter(|(format, _)| format.may_be_in(text));
-        // The patterns are ours, and a test compiles each.
+        // The patterns are constants, and a test compiles all of them.
         possible.filter_map(|(format, compiled)| {
             Some((*format, compiled.get_or_init(|| format.compile().ok()).as_ref()?))
         })
     }
 
-    /// Takes the secrets of the known formats out of a text, and returns how many there were.
+    /// Replaces the secrets of the known formats and returns their number.
     fn redact(&self, text: &mut String) -> usize {
         let mut found = 0;
         let possible: Vec<_> = self.possible(text).collect();
@@ -69,13 +70,13 @@ impl Formats {
         found
     }
 
-    fn finds(&self, text: &str) -> bool {
+    fn contains_secret(&self, text: &str) -> bool {
         self.possible(text)
             .any(|(format, pattern)| pattern.captures_iter(text).any(|found| (format.is_secret)(&found)))
     }
 }
 
-/// Says how many secrets it knows, and none of them.
+/// Prints the number of secrets, never their values.
 impl fmt::Debug for Redactor {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let values = format_args!("{} values", self.values.len());
@@ -87,17 +88,17 @@ impl fmt::Debug for Redactor {
 }
 
 impl Redactor {
-    /// One that finds nothing.
+    /// Returns a redactor that finds nothing.
     pub fn none() -> Self {
         Self::default()
     }
 
-    /// One that knows what the keys of the usual vendors look like.
+    /// Returns a redactor for the token formats of common vendors.
     pub fn usual() -> Self {
         Self { formats: Some(&FORMATS), ..Self::default() }
     }
 
-    /// Also takes out what these regular expressions find.
+    /// Adds regular expressions whose matches are redacted.
     pub fn with_patterns<P: AsRef<str>>(mut self, patterns: &[P]) -> Result<Self, BadPattern> {
         for pattern in patterns {
             let pattern = pattern.as_ref();
@@ -108,58 +109,59 @@ impl Redactor {
         Ok(self)
     }
 
-    /// Also takes out these values, as they are and as JSON writes them. Blank ones and those under six bytes are left alone.
+    /// Adds values to redact, verbatim and as escaped in JSON. Blank values and those shorter than six bytes are
+    /// ignored.
     #[must_use]
     pub fn with_values<V: AsRef<str>>(mut self, values: &[V]) -> Self {
         let forms = values
             .iter()
             .map(|value| value.as_ref().trim())
-            .filter(|value| value.len() >= SHORTEST_SECRET)
+            .filter(|value| value.len() >= MIN_SECRET_LEN)
             .flat_map(|value| [value.to_owned(), as_json(value)]);
         self.values.extend(forms);
-        // The longest first, or the beginning of a secret would hide the rest of it from the search.
+        // Longest first, or a secret that is a prefix of another would leave the rest of it in the text.
         self.values.sort_by(|a, b| b.len().cmp(&a.len()).then_with(|| a.cmp(b)));
         self.values.dedup();
         self
     }
 
-    /// Whether a value is taken out already, or is too short to be.
-    pub(crate) fn knows(&self, value: &str) -> bool {
+    /// Returns whether a value is already redacted, or too short for that.
+    pub(crate) fn has_value(&self, value: &str) -> bool {
         let value = value.trim();
-        value.len() < SHORTEST_SECRET || self.values.iter().any(|known| known == value)
+        value.len() < MIN_SECRET_LEN || self.values.iter().any(|known| known == value)
     }
 
-    /// Takes the secrets out of a text, and says how many there were.
+    /// Replaces the secrets in a text and returns their number.
     pub fn redact(&self, text: &mut String) -> usize {
         let mut found = 0;
         for value in &self.values {
-            let here = text.matches(value.as_str()).count();
-            if here > 0 {
+            let count = text.matches(value.as_str()).count();
+            if count > 0 {
                 *text = text.replace(value.as_str(), REPLACEMENT);
-                found += here;
+                found += count;
             }
         }
         for pattern in &self.patterns {
-            let here = pattern.find_iter(text).count();
-            if here > 0 {
+            let count = pattern.find_iter(text).count();
+            if count > 0 {
                 *text = pattern.replace_all(text, REPLACEMENT).into_owned();
-                found += here;
+                found += count;
             }
         }
         found + self.formats.map_or(0, |formats| formats.redact(text))
     }
 
-    fn finds(&self, text: &str) -> bool {
+    fn contains_secret(&self, text: &str) -> bool {
         self.values.iter().any(|value| text.contains(value.as_str()))
             || self.patterns.iter().any(|pattern| pattern.is_match(text))
-            || self.formats.is_some_and(|formats| formats.finds(text))
+            || self.formats.is_some_and(|formats| formats.contains_secret(text))
     }
 
-    /// Takes the secrets out of the texts of a job, and refuses one that has some in its names.
-    pub(crate) fn clean_order(&self, order: &mut NewJob) -> Result<usize, StoreError> {
-        self.check_names(order)?;
-        self.check_servers(&order.call)?;
-        let call = &mut order.call;
+    /// Redacts the texts of a job. Rejects a job with secrets in its names.
+    pub(crate) fn redact_job(&self, job: &mut NewJob) -> Result<usize, StoreError> {
+        self.check_names(job)?;
+        self.check_servers(&job.call)?;
+        let call = &mut job.call;
         let texts = [Some(&mut call.prompt)]
             .into_iter()
             .chain(
@@ -170,66 +172,67 @@ impl Redactor {
         Ok(texts.map(|text| self.redact(text)).sum())
     }
 
-    fn check_names(&self, order: &NewJob) -> Result<(), StoreError> {
-        let NewJob { call, tool, task, home, idempotency_key, .. } = order;
+    fn check_names(&self, job: &NewJob) -> Result<(), StoreError> {
+        let NewJob { call, tool, task, home, idempotency_key, .. } = job;
         let path = |path: &std::path::PathBuf| path.to_string_lossy().into_owned();
         let mut names = vec![
             ("tool name", tool.clone()),
             ("task name", task.clone()),
             ("home", home.to_string()),
             ("idempotency key", idempotency_key.clone().unwrap_or_default()),
-            ("folder", path(&call.cwd)),
+            ("working directory", path(&call.cwd)),
             ("model", call.model.clone().unwrap_or_default()),
             ("agent name", call.agent_name.as_ref().map(AgentName::to_string).unwrap_or_default()),
         ];
         if let SessionChoice::Resume(session) = &call.session {
             names.push(("session", session.as_str().to_owned()));
         }
-        names.extend(call.add_dirs.iter().map(|dir| ("added folder", path(dir))));
+        names.extend(call.add_dirs.iter().map(|dir| ("added directory", path(dir))));
         names.extend(tool_names(call).map(|name| ("list of tools", name.clone())));
         for server in &call.mcp_servers {
             names.push(("MCP server", server.name.clone()));
             names.push(("MCP server's command", server.command.clone()));
             names.extend(server.env.keys().map(|key| ("MCP server's environment", key.clone())));
         }
-        match names.into_iter().find(|(_, name)| self.finds(name)) {
+        match names.into_iter().find(|(_, name)| self.contains_secret(name)) {
             Some((field, _)) => Err(StoreError::SecretInName { field }),
             None => Ok(()),
         }
     }
 
-    /// Refuses a server that is started with a secret: with `[redacted]` in its place it would fail, or do something else.
+    /// Rejects a server with a secret in its variables or arguments: with `[redacted]` instead it would fail or act
+    /// differently.
     fn check_servers(&self, call: &CallSpec) -> Result<(), StoreError> {
         for server in &call.mcp_servers {
-            let secret = |what: String| StoreError::SecretForServer { server: server.name.clone(), what };
-            if let Some((variable, _)) = server.env.iter().find(|(_, value)| self.finds(value)) {
+            let secret = |item: String| StoreError::SecretForServer { server: server.name.clone(), item };
+            if let Some((variable, _)) = server.env.iter().find(|(_, value)| self.contains_secret(value)) {
                 return Err(secret(format!("variable {variable}")));
             }
-            if let Some(position) = server.args.iter().position(|argument| self.finds(argument)) {
+            if let Some(position) = server.args.iter().position(|argument| self.contains_secret(argument)) {
                 return Err(secret(format!("argument {}", position + 1)));
             }
         }
         Ok(())
     }
 
-    /// Refuses a conversation whose name holds a secret.
+    /// Rejects a session id that contains a secret.
     pub(crate) fn check_session(&self, session: &SessionId) -> Result<(), StoreError> {
-        if self.finds(session.as_str()) {
+        if self.contains_secret(session.as_str()) {
             return Err(StoreError::SecretInName { field: "session" });
         }
         Ok(())
     }
 
-    /// Takes the secrets out of all that an agent said.
-    pub(crate) fn clean_end(&self, end: &mut JobEnd) -> usize {
-        let said = end.exchange.as_mut().map(|said| [&mut said.prompt, &mut said.response]);
-        let texts = said.into_iter().flatten().chain(&mut end.metadata);
-        let own = end.failure.as_mut().map(|failure| &mut failure.message);
-        let found: usize = texts.chain(own).map(|text| self.redact(text)).sum();
-        found + end.outcome.as_mut().map_or(0, |outcome| self.clean_outcome(outcome))
+    /// Redacts the outputs of an agent.
+    pub(crate) fn redact_end(&self, end: &mut JobEnd) -> usize {
+        let exchange = end.exchange.as_mut().map(|texts| [&mut texts.prompt, &mut texts.response]);
+        let texts = exchange.into_iter().flatten().chain(&mut end.metadata);
+        let message = end.failure.as_mut().map(|failure| &mut failure.message);
+        let found: usize = texts.chain(message).map(|text| self.redact(text)).sum();
+        found + end.outcome.as_mut().map_or(0, |outcome| self.redact_outcome(outcome))
     }
 
-    fn clean_outcome(&self, outcome: &mut Outcome) -> usize {
+    fn redact_outcome(&self, outcome: &mut Outcome) -> usize {
         let denials = outcome.permission_denials.iter_mut();
         let details = denials.flat_map(|PermissionDenial { tool, tool_use_id, detail }| {
             [tool].into_iter().chain(tool_use_id).chain(detail)
@@ -253,9 +256,9 @@ impl Redactor {
             .chain(refused)
             .map(|text| self.redact(text))
             .sum();
-        // A conversation by another name is another one: this one cannot be taken up again.
-        let named = outcome.session.take_if(|session| self.finds(session.as_str()));
-        let asked = outcome.session_mismatch.take_if(|other| self.finds(other.asked.as_str()));
+        // A session id cannot be redacted: another id is another session. Without it the session cannot be resumed.
+        let named = outcome.session.take_if(|session| self.contains_secret(session.as_str()));
+        let asked = outcome.session_mismatch.take_if(|other| self.contains_secret(other.asked.as_str()));
         found + usize::from(named.is_some()) + usize::from(asked.is_some())
     }
 }
@@ -268,13 +271,13 @@ fn tool_names(call: &CallSpec) -> impl Iterator<Item = &String> {
     allowed.iter().chain(call.available_tools.iter().flatten())
 }
 
-/// A secret with a quote or a line break in it looks different within JSON text.
+/// Returns a value as escaped in JSON: quotes and line breaks look different there.
 fn as_json(value: &str) -> String {
     let quoted = serde_json::Value::from(value).to_string();
     quoted[1..quoted.len() - 1].to_owned()
 }
 
-/// A pattern that is no regular expression.
+/// A pattern that is not a valid regular expression.
 #[derive(Debug, thiserror::Error)]
 #[error("`{pattern}` is not a regular expression")]
 pub struct BadPattern {
@@ -284,9 +287,9 @@ pub struct BadPattern {
 }
 
 impl BadPattern {
-    /// What to do about it.
+    /// Returns a remedy for the user.
     pub fn hint(&self) -> &'static str {
-        "see the cause for the place of the mistake; to match a text as it is, list it as a value"
+        "see the cause for the position of the error; to match a literal text, list it as a value"
     }
 }
 
@@ -308,27 +311,27 @@ mod tests {
     }
 
     #[test]
-    fn a_value_is_found_as_it_is_and_within_json() {
+    fn value_is_redacted_verbatim_and_in_json() {
         let redactor = Redactor::none().with_values(&["pass\"word\n1", "", "abc"]);
         assert_eq!(redacted(&redactor, "x pass\"word\n1 y"), "x [redacted] y");
         assert_eq!(redacted(&redactor, r#"{"k":"pass\"word\n1"}"#), r#"{"k":"[redacted]"}"#);
-        assert_eq!(redacted(&redactor, "abc"), "abc", "too short to be told from other texts");
+        assert_eq!(redacted(&redactor, "abc"), "abc", "too short to be distinguished from other texts");
     }
 
     #[test]
-    fn a_secret_that_begins_with_another_is_taken_out_whole() {
+    fn longest_secret_is_redacted_first() {
         let redactor = Redactor::none().with_values(&["secret", "secret-and-more"]);
         assert_eq!(redacted(&redactor, "secret-and-more"), "[redacted]");
     }
 
     #[test]
-    fn a_redactor_does_not_tell_its_secrets() {
+    fn debug_output_hides_secrets() {
         let redactor = Redactor::none().with_values(&["hunter2hunter2"]);
         assert!(!format!("{redactor:?}").contains("hunter2"));
     }
 
     #[test]
-    fn a_pattern_that_is_none_is_named() {
+    fn invalid_pattern_is_named_in_error() {
         let error = Redactor::none().with_patterns(&["(oops"]).unwrap_err();
         assert_eq!(error.to_string(), "`(oops` is not a regular expression");
     }

@@ -1,4 +1,4 @@
-//! What is asked of the store, and what it answers, where a word is not enough.
+//! The parameters and results of the store's operations.
 
 use std::time::Duration;
 
@@ -6,130 +6,128 @@ use model::{
     AgentKind, Claim, Failure, Job, JobId, Owner, Placement, SessionId, StateName, Timestamp, Usage,
 };
 
-use crate::row::LineRow;
-
-/// What an owner can take on.
+/// Describes the jobs that an owner can claim.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ClaimRequest {
-    /// Who asks.
+    /// The claiming owner.
     pub owner: Owner,
     /// The homes that it serves: its host and its labels.
     pub homes: Vec<Placement>,
-    /// The agents that it can run, and how many of each at once.
+    /// The agents that it can run, with their capacities.
     pub agents: Vec<Capacity>,
-    /// For how long the owner counts as alive from now on, without a further word.
+    /// The time until the owner's lease expires without a heartbeat.
     pub lease: Duration,
 }
 
-/// How many jobs of an agent an owner runs at once.
+/// The number of jobs of an agent that an owner runs concurrently.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Capacity {
-    /// Which agent.
+    /// The agent.
     pub agent: AgentKind,
-    /// How many.
+    /// The maximum number of concurrent jobs.
     pub at_once: u32,
 }
 
-/// Whose jobs are to be taken over.
+/// Selects the owners whose jobs are taken over.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RescueRequest {
-    /// Who takes over.
+    /// The owner that takes over.
     pub rescuer: Owner,
     /// The homes that it serves.
     pub homes: Vec<Placement>,
-    /// Owners that are proven dead, whatever their leases say.
+    /// Owners that are proven dead, even if their leases are valid.
     pub dead: Vec<Owner>,
-    /// For how long the rescuer counts as alive from now on.
+    /// The lease of the rescuer.
     pub lease: Duration,
 }
 
 impl RescueRequest {
-    /// The latest end of a lease that is believed. One beyond it is of a clock that was ahead, and would hold for ever.
+    /// Returns the latest plausible expiry of a lease. A later one comes from a wrong clock and would never expire.
     pub(crate) fn latest_lease(&self, now: Timestamp) -> Timestamp {
         now.plus(self.lease).plus(Duration::from_hours(24))
     }
 }
 
-/// What became of a call that was placed.
+/// The result of a submit.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Submitted {
     /// The job, new or of an earlier call with the same key.
     pub job: Job,
-    /// Whether this call made it.
+    /// Is true if this call created the job.
     pub is_new: bool,
-    /// How many secrets were taken out of its texts. What the agent will be given lacks them, too.
+    /// The number of secrets that were redacted from its texts. The agent receives the redacted texts.
     pub redactions: usize,
-    /// What the owner that placed it is to work on now, if it asked for that.
+    /// The next job of the submitting owner, if it requested a claim.
     pub claimed: Option<Box<Job>>,
 }
 
-/// A job that has come to its end.
+/// A finished job.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Finished {
-    /// As it is kept.
+    /// The job as stored.
     pub job: Job,
-    /// How many secrets were taken out of what the agent said.
+    /// The number of secrets that were redacted from the agent's output.
     pub redactions: usize,
 }
 
-/// A job that an owner holds, as its heartbeat finds it.
+/// A claim of an owner, as its heartbeat returns it.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Held {
-    /// The owner's right. A run whose claim is not among those that are held has lost its job.
+pub struct HeldClaim {
+    /// The claim. A run whose claim is not in the list has lost its job.
     pub claim: Claim,
-    /// Its state: running, or interrupted while it is cleared up.
+    /// The state of the job: running, or interrupted during cleanup.
     pub state: StateName,
-    /// Whether somebody wants it to end.
+    /// Is true if the cancellation of the job was requested.
     pub cancel_requested: bool,
 }
 
-/// What a request to cancel found, and what it came to.
+/// The result of a cancellation request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct CancelReply {
     /// The state before.
     pub previous: StateName,
-    /// The state after. One that is still running will end by its holder, who has to be told.
+    /// The state after. A job that is still running is stopped by its owner, which must be signaled.
     pub now: StateName,
 }
 
 impl CancelReply {
-    /// Whether somebody has to stop a run now.
+    /// Returns whether a run must be stopped now.
     pub fn needs_stop(self) -> bool {
         matches!(self.now, StateName::Running | StateName::Interrupted)
     }
 }
 
-/// Which jobs are meant. What is empty or none leaves nothing out.
+/// Selects jobs. An empty or missing field matches every job.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct JobFilter {
-    /// In one of these states.
+    /// The job is in one of these states.
     pub states: Vec<StateName>,
-    /// Of this agent.
+    /// The job runs this agent.
     pub agent: Option<AgentKind>,
-    /// Through this tool.
+    /// The job was submitted through this tool.
     pub tool: Option<String>,
-    /// Of this task.
+    /// The job belongs to this task.
     pub task: Option<String>,
-    /// With this home.
+    /// The job has this home.
     pub home: Option<Placement>,
-    /// On behalf of this job.
+    /// The job is a child of this job.
     pub parent: Option<JobId>,
-    /// In this conversation.
+    /// The job uses this session.
     pub session: Option<SessionId>,
-    /// Placed at that moment or later.
+    /// The job was submitted at or after this time.
     pub since: Option<Timestamp>,
-    /// Placed before that moment.
+    /// The job was submitted before this time.
     pub until: Option<Timestamp>,
-    /// With these words in the name of the task or in the prompt, in capitals or not (of the letters of ASCII, at least).
-    pub words: Option<String>,
+    /// The task name or the prompt contains this text, ignoring the case of ASCII letters.
+    pub text: Option<String>,
 }
 
-/// Which part of a list.
+/// Selects a page of a list.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct PageRequest {
-    /// How many at most; at most 1,000.
+    /// The maximum number of jobs, up to 1,000.
     pub limit: u32,
-    /// Only jobs older than this one: the [`Page::next`] of the page before.
+    /// Returns only jobs older than this one: the [`Page::next`] of the previous page.
     pub before: Option<JobId>,
 }
 
@@ -140,122 +138,101 @@ impl Default for PageRequest {
 }
 
 impl PageRequest {
-    /// The longest page.
+    /// The maximum size of a page.
     pub const MAX: u32 = 1_000;
 
-    pub(crate) fn rows(self) -> u32 {
+    pub(crate) fn clamped_limit(self) -> u32 {
         self.limit.clamp(1, Self::MAX)
     }
 }
 
-/// A part of a list, the newest first.
+/// A page of a list, newest first.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Page {
     /// The jobs.
     pub jobs: Vec<JobSummary>,
-    /// Those whose records make no sense; [`crate::Store::get`] says why.
+    /// Jobs with unreadable records; [`crate::Store::get`] returns the error.
     pub unreadable: Vec<JobId>,
-    /// Where the next page begins; none when this is the last.
+    /// The start of the next page; `None` on the last page.
     pub next: Option<JobId>,
 }
 
-impl Page {
-    /// Cuts a list that was read one longer than the page, to see whether more follows. A line that could not be read at all
-    /// is there by its id.
-    pub(crate) fn cut(mut lines: Vec<Result<LineRow, JobId>>, rows: u32) -> Self {
-        let rows = rows as usize;
-        let id = |line: &Result<LineRow, JobId>| line.as_ref().map_or_else(|job| *job, LineRow::job);
-        let more = lines.len() > rows;
-        lines.truncate(rows);
-        let next = lines.last().filter(|_| more).map(id);
-        let (mut jobs, mut unreadable) = (Vec::new(), Vec::new());
-        for line in lines {
-            let job = id(&line);
-            match line.ok().and_then(|line| line.summary().ok()) {
-                Some(line) => jobs.push(line),
-                None => unreadable.push(job),
-            }
-        }
-        Self { jobs, unreadable, next }
-    }
-}
-
-/// A job in a list: what fits in a line, without its texts.
+/// A job in a list, without its long texts.
 #[derive(Debug, Clone, PartialEq)]
 pub struct JobSummary {
-    /// Its name.
+    /// The id.
     pub id: JobId,
-    /// Where it stands.
+    /// The state.
     pub state: StateName,
-    /// How often it was claimed.
+    /// The number of claims so far.
     pub attempt: u32,
-    /// Who was called.
+    /// The agent.
     pub agent: AgentKind,
-    /// The model that was asked for, or that answered.
+    /// The requested model, or the one that was used.
     pub model: Option<String>,
-    /// Through which tool.
+    /// The tool that submitted the job.
     pub tool: String,
-    /// For which task.
+    /// The task.
     pub task: String,
-    /// Where it can be run.
+    /// The home: a host or a label.
     pub home: Placement,
-    /// Its folder.
+    /// The working directory.
     pub cwd: String,
-    /// The conversation.
+    /// The session.
     pub session: Option<SessionId>,
-    /// On behalf of which job.
+    /// The parent job.
     pub parent: Option<JobId>,
-    /// When it was placed.
+    /// The time of the submit.
     pub created_at: Timestamp,
-    /// When it was first claimed.
+    /// The time of the first claim.
     pub started_at: Option<Timestamp>,
-    /// When it ended.
+    /// The end time.
     pub completed_at: Option<Timestamp>,
-    /// How long its runs took, once it has ended.
+    /// The duration of its runs, once finished.
     pub duration: Option<Duration>,
-    /// Until when it waits.
+    /// The end of its pause.
     pub paused_until: Option<Timestamp>,
-    /// Whether somebody wants it to end.
+    /// Is true if its cancellation was requested.
     pub cancel_requested: bool,
-    /// What went wrong.
+    /// The failure.
     pub failure: Option<Failure>,
-    /// Its tokens.
+    /// The tokens used.
     pub usage: Option<Usage>,
-    /// Its cost.
+    /// The cost.
     pub cost_usd: Option<f64>,
-    /// How its prompt begins, in one line.
+    /// The start of the prompt, on one line.
     pub prompt_head: String,
 }
 
-/// What the beginning of an id names.
+/// The result of a search by id prefix.
 #[derive(Debug, Clone, PartialEq)]
-pub enum Found {
-    /// No job.
+pub enum PrefixMatch {
+    /// No job matches.
     Nothing,
-    /// This one.
+    /// Exactly one job matches.
     One(Box<Job>),
-    /// Several; these are the first of them.
+    /// Several jobs match; these are the first ones.
     Several(Vec<JobId>),
 }
 
-/// The last conversation of a task.
+/// The last session of a task.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LastSession {
-    /// Which conversation.
+    /// The session.
     pub session: SessionId,
-    /// The folder it belongs to.
+    /// Its working directory.
     pub cwd: String,
-    /// The job that had it.
+    /// Its last job.
     pub job: JobId,
-    /// When.
+    /// The time of its last use.
     pub at: Timestamp,
 }
 
-/// Which ended jobs are kept. A job is removed when either says so; a limit that is none removes nothing.
+/// Limits the finished jobs that are stored. A job is removed if it exceeds either limit; `None` is unlimited.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct Retention {
-    /// How long after its end.
+pub struct RetentionLimits {
+    /// The maximum age since the end of a job.
     pub max_age: Option<Duration>,
-    /// How many, the newest of them.
+    /// The maximum number of jobs; the newest are retained.
     pub max_count: Option<u64>,
 }

@@ -1,7 +1,7 @@
-//! A job as plain columns, and back: the one form that every engine keeps.
+//! Converts jobs to and from the columns that every engine stores.
 //!
-//! What is searched, sorted or added up is a column; everything else is JSON text. The prompt stands by itself, so that it is
-//! kept byte for byte and is not read where only a line is wanted.
+//! Searched, sorted and summed values have their own columns; everything else is JSON text. The prompt has its own
+//! column, so that it is stored byte for byte and not read for lists.
 
 use std::str::FromStr;
 use std::time::Duration;
@@ -15,19 +15,19 @@ use serde::de::DeserializeOwned;
 use uuid::Uuid;
 
 use crate::error::{Cause, StoreError};
-use crate::requests::JobSummary;
+use crate::requests::{JobSummary, Page};
 
-/// The limit on a tool that every call had by default.
+/// The tool timeout that earlier versions put into every call.
 const FORMER_TOOL_TIMEOUT: Duration = Duration::from_mins(5);
-/// How much of a prompt stands in a list.
-const HEAD_CHARS: usize = 120;
+/// The length of the prompt in a list.
+const PROMPT_HEAD_CHARS: usize = 120;
 
-/// More tokens than this are not believed of one job: sums of them stay exact, in whole numbers and in floating ones.
+/// The maximum number of tokens of one job: sums of implausible numbers would be inexact as integers and floats.
 const MAX_TOKENS: u64 = 1 << 53;
 
-/// The columns that a step of the job reads and writes.
+/// The columns that a step reads and writes.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Standing {
+pub struct ProgressRow {
     pub state: String,
     pub owner: Option<String>,
     pub attempt: u32,
@@ -37,7 +37,7 @@ pub struct Standing {
     pub cancel_requested_at: Option<u64>,
 }
 
-impl From<&Progress> for Standing {
+impl From<&Progress> for ProgressRow {
     fn from(progress: &Progress) -> Self {
         let paused_until = match progress.state {
             JobState::Paused { until } => Some(until.as_millis()),
@@ -55,22 +55,22 @@ impl From<&Progress> for Standing {
     }
 }
 
-impl Standing {
-    pub fn progress(self, record: JobId) -> Result<Progress, StoreError> {
-        let reader = Reader(record);
+impl ProgressRow {
+    pub fn into_progress(self, record: JobId) -> Result<Progress, StoreError> {
+        let reader = FieldReader(record);
         let name: StateName = reader.parse("state", &self.state)?;
         let attempt = Attempt::new(self.attempt);
-        let owner = || reader.present("owner", self.owner.clone()).map(Owner::new);
+        let owner = || reader.require("owner", self.owner.clone()).map(Owner::new);
         let state = match name {
             StateName::Queued => JobState::Queued,
             StateName::Running => JobState::Running { attempt, owner: owner()? },
             StateName::Interrupted => JobState::Interrupted { attempt, owner: owner()? },
             StateName::Paused => {
-                let until = reader.present("paused_until", self.paused_until)?;
+                let until = reader.require("paused_until", self.paused_until)?;
                 JobState::Paused { until: Timestamp::from_millis(until) }
             }
             StateName::Completed | StateName::Failed | StateName::Timeout | StateName::Cancelled => {
-                JobState::Ended { how: reader.present("state", name.ended())? }
+                JobState::Ended { how: reader.require("state", name.ended())? }
             }
         };
         Ok(Progress {
@@ -83,11 +83,11 @@ impl Standing {
     }
 }
 
-/// What a list shows of a job, as columns.
+/// The columns of a job in a list.
 #[derive(Debug, Clone, PartialEq)]
-pub struct LineRow {
+pub struct SummaryRow {
     pub id: Uuid,
-    pub standing: Standing,
+    pub progress: ProgressRow,
     pub created_at: u64,
     pub started_at: Option<u64>,
     pub completed_at: Option<u64>,
@@ -106,10 +106,10 @@ pub struct LineRow {
     pub prompt_head: String,
 }
 
-/// A whole job, as columns.
+/// All columns of a job.
 #[derive(Debug, Clone, PartialEq)]
 pub struct JobRow {
-    pub line: LineRow,
+    pub summary: SummaryRow,
     pub revision: u64,
     pub lease_expires_at: Option<u64>,
     pub exchange: Option<Uuid>,
@@ -122,14 +122,14 @@ pub struct JobRow {
     pub metadata: Option<String>,
 }
 
-/// What the end of a job adds, as columns.
+/// The columns that the end of a job adds.
 #[derive(Debug, Clone, PartialEq)]
 pub struct EndRow {
     pub model: Option<String>,
     pub session: Option<SessionId>,
-    /// How long its runs took; nothing when none was started.
+    /// The duration of the runs; 0 if none was started.
     pub duration_ms: u64,
-    /// Whether the session becomes the last of its task.
+    /// Is true if the session becomes the last one of its task.
     pub is_last_session: bool,
     pub usage: Option<Usage>,
     pub cost_usd: Option<f64>,
@@ -139,7 +139,7 @@ pub struct EndRow {
     pub exchange: Option<ExchangeRow>,
 }
 
-/// What was said, as columns.
+/// The columns of an exchange.
 #[derive(Debug, Clone, PartialEq)]
 pub struct ExchangeRow {
     pub id: ExchangeId,
@@ -149,22 +149,22 @@ pub struct ExchangeRow {
 
 impl EndRow {
     pub fn new(end: JobEnd, exchange: ExchangeId) -> Result<Self, StoreError> {
-        let JobEnd { failure, outcome, exchange: said, metadata, has_answer, .. } = end;
-        let of_outcome = outcome.as_ref();
+        let JobEnd { failure, outcome, exchange: new_exchange, metadata, has_answer, .. } = end;
+        let ended = outcome.as_ref();
         Ok(Self {
-            model: of_outcome.and_then(|outcome| outcome.model.clone()),
-            session: of_outcome.and_then(|outcome| outcome.session.clone()),
-            duration_ms: of_outcome.map_or(0, |outcome| outcome.duration_ms),
+            model: ended.and_then(|outcome| outcome.model.clone()),
+            session: ended.and_then(|outcome| outcome.session.clone()),
+            duration_ms: ended.map_or(0, |outcome| outcome.duration_ms),
             is_last_session: has_answer,
-            usage: of_outcome.and_then(|outcome| outcome.usage).map(addable),
-            cost_usd: of_outcome.and_then(|outcome| outcome.cost_usd),
+            usage: ended.and_then(|outcome| outcome.usage).map(clamp_tokens),
+            cost_usd: ended.and_then(|outcome| outcome.cost_usd),
             failure: failure.map(|failure| json("failure", &failure)).transpose()?,
             outcome: outcome.map(|outcome| json("outcome", &outcome)).transpose()?,
             metadata,
-            exchange: said.map(|said| ExchangeRow {
+            exchange: new_exchange.map(|texts| ExchangeRow {
                 id: exchange,
-                prompt: said.prompt,
-                response: said.response,
+                prompt: texts.prompt,
+                response: texts.response,
             }),
         })
     }
@@ -175,9 +175,9 @@ impl JobRow {
     pub fn new(job: &Job) -> Result<Self, StoreError> {
         let (order, outcome) = (&job.order, job.outcome.as_ref());
         let call = CallSpec { prompt: String::new(), ..order.call.clone() };
-        let line = LineRow {
+        let summary = SummaryRow {
             id: job.id.as_uuid(),
-            standing: Standing::from(&job.progress),
+            progress: ProgressRow::from(&job.progress),
             created_at: job.created_at.as_millis(),
             started_at: job.started_at.map(Timestamp::as_millis),
             completed_at: job.completed_at.map(Timestamp::as_millis),
@@ -190,13 +190,13 @@ impl JobRow {
             cwd: order.call.cwd.to_string_lossy().into_owned(),
             session: job.session.as_ref().map(|session| session.as_str().to_owned()),
             parent: order.parent.map(JobId::as_uuid),
-            usage: outcome.and_then(|outcome| outcome.usage).map(addable),
+            usage: outcome.and_then(|outcome| outcome.usage).map(clamp_tokens),
             cost_usd: outcome.and_then(|outcome| outcome.cost_usd),
             failure: job.failure.as_ref().map(|failure| json("failure", failure)).transpose()?,
-            prompt_head: head(&order.call.prompt),
+            prompt_head: prompt_head(&order.call.prompt),
         };
         Ok(Self {
-            line,
+            summary,
             revision: job.revision,
             lease_expires_at: None,
             exchange: job.exchange.map(ExchangeId::as_uuid),
@@ -210,23 +210,23 @@ impl JobRow {
         })
     }
 
-    pub fn job(self) -> Result<Job, StoreError> {
-        let id = JobId::from_uuid(self.line.id);
-        let reader = Reader(id);
-        let line = self.line;
+    pub fn into_job(self) -> Result<Job, StoreError> {
+        let id = JobId::from_uuid(self.summary.id);
+        let reader = FieldReader(id);
+        let summary = self.summary;
         let call: CallSpec = reader.json("call", &self.call)?;
-        let progress = line.standing.progress(id)?;
+        let progress = summary.progress.into_progress(id)?;
         let lease = progress.state.holder().zip(self.lease_expires_at).map(|((_, owner), millis)| Lease {
             owner: owner.clone(),
             expires_at: Timestamp::from_millis(millis),
         });
         let order = NewJob {
             call: CallSpec { prompt: self.prompt, ..without_former_default(call) },
-            tool: line.tool,
-            task: line.task,
-            home: reader.parse("home", &line.home)?,
+            tool: summary.tool,
+            task: summary.task,
+            home: reader.parse("home", &summary.home)?,
             idempotency_key: self.idempotency_key,
-            parent: line.parent.map(JobId::from_uuid),
+            parent: summary.parent.map(JobId::from_uuid),
             fire_and_forget: self.fire_and_forget,
             expose_stream: self.expose_stream,
             max_attempts: progress.max_attempts,
@@ -236,12 +236,12 @@ impl JobRow {
             order,
             progress,
             lease,
-            created_at: Timestamp::from_millis(line.created_at),
-            started_at: line.started_at.map(Timestamp::from_millis),
-            completed_at: line.completed_at.map(Timestamp::from_millis),
-            duration_ms: line.duration_ms,
-            session: reader.maybe("session", line.session.as_deref())?,
-            failure: line.failure.map(|text| reader.json("failure", &text)).transpose()?,
+            created_at: Timestamp::from_millis(summary.created_at),
+            started_at: summary.started_at.map(Timestamp::from_millis),
+            completed_at: summary.completed_at.map(Timestamp::from_millis),
+            duration_ms: summary.duration_ms,
+            session: reader.parse_optional("session", summary.session.as_deref())?,
+            failure: summary.failure.map(|text| reader.json("failure", &text)).transpose()?,
             outcome: self.outcome.map(|text| reader.json("outcome", &text)).transpose()?,
             exchange: self.exchange.map(ExchangeId::from_uuid),
             metadata: self.metadata,
@@ -250,34 +250,34 @@ impl JobRow {
     }
 }
 
-impl LineRow {
-    /// Whose line it is.
-    pub fn job(&self) -> JobId {
+impl SummaryRow {
+    /// Returns the id of the job.
+    pub fn job_id(&self) -> JobId {
         JobId::from_uuid(self.id)
     }
 
-    pub fn summary(self) -> Result<JobSummary, StoreError> {
+    pub fn into_summary(self) -> Result<JobSummary, StoreError> {
         let id = JobId::from_uuid(self.id);
-        let reader = Reader(id);
+        let reader = FieldReader(id);
         let failure: Option<Failure> = self.failure.map(|text| reader.json("failure", &text)).transpose()?;
         Ok(JobSummary {
             id,
-            state: reader.parse("state", &self.standing.state)?,
-            attempt: self.standing.attempt,
+            state: reader.parse("state", &self.progress.state)?,
+            attempt: self.progress.attempt,
             agent: reader.parse::<AgentKind>("agent", &self.agent)?,
             model: self.model,
             tool: self.tool,
             task: self.task,
             home: reader.parse::<Placement>("home", &self.home)?,
             cwd: self.cwd,
-            session: reader.maybe("session", self.session.as_deref())?,
+            session: reader.parse_optional("session", self.session.as_deref())?,
             parent: self.parent.map(JobId::from_uuid),
             created_at: Timestamp::from_millis(self.created_at),
             started_at: self.started_at.map(Timestamp::from_millis),
             completed_at: self.completed_at.map(Timestamp::from_millis),
             duration: self.duration_ms.map(Duration::from_millis),
-            paused_until: self.standing.paused_until.map(Timestamp::from_millis),
-            cancel_requested: self.standing.cancel_requested_at.is_some(),
+            paused_until: self.progress.paused_until.map(Timestamp::from_millis),
+            cancel_requested: self.progress.cancel_requested_at.is_some(),
             failure,
             usage: self.usage,
             cost_usd: self.cost_usd,
@@ -286,10 +286,29 @@ impl LineRow {
     }
 }
 
-/// Reads the parts of one record, and names the one that cannot be read.
-pub struct Reader(pub JobId);
+/// Builds a page from a list that was read with one row more than the page, to detect whether more follow. A row that could
+/// not be read at all is replaced by its id.
+pub fn page_from_rows(mut rows: Vec<Result<SummaryRow, JobId>>, limit: u32) -> Page {
+    let limit = limit as usize;
+    let id = |row: &Result<SummaryRow, JobId>| row.as_ref().map_or_else(|job| *job, SummaryRow::job_id);
+    let has_more = rows.len() > limit;
+    rows.truncate(limit);
+    let next = rows.last().filter(|_| has_more).map(id);
+    let (mut jobs, mut unreadable) = (Vec::new(), Vec::new());
+    for row in rows {
+        let job = id(&row);
+        match row.ok().and_then(|row| row.into_summary().ok()) {
+            Some(summary) => jobs.push(summary),
+            None => unreadable.push(job),
+        }
+    }
+    Page { jobs, unreadable, next }
+}
 
-impl Reader {
+/// Parses the fields of one record. Errors name the field and the record.
+pub struct FieldReader(pub JobId);
+
+impl FieldReader {
     pub fn parse<T>(&self, field: &'static str, text: &str) -> Result<T, StoreError>
     where
         T: FromStr,
@@ -298,7 +317,7 @@ impl Reader {
         text.parse().map_err(|error: T::Err| self.unreadable(field, error.into()))
     }
 
-    fn maybe<T>(&self, field: &'static str, text: Option<&str>) -> Result<Option<T>, StoreError>
+    fn parse_optional<T>(&self, field: &'static str, text: Option<&str>) -> Result<Option<T>, StoreError>
     where
         T: FromStr,
         T::Err: Into<Cause>,
@@ -310,7 +329,7 @@ impl Reader {
         serde_json::from_str(text).map_err(|error| self.unreadable(field, error.into()))
     }
 
-    fn present<T>(&self, field: &'static str, value: Option<T>) -> Result<T, StoreError> {
+    fn require<T>(&self, field: &'static str, value: Option<T>) -> Result<T, StoreError> {
         value.ok_or_else(|| self.unreadable(field, "it is missing".into()))
     }
 
@@ -319,8 +338,9 @@ impl Reader {
     }
 }
 
-/// Tokens as they can be added up. What an agent says of itself may be any number; its own words stay in the outcome.
-fn addable(usage: Usage) -> Usage {
+/// Clamps the token counts, so that their sums do not overflow. The outcome keeps the numbers that the agent
+/// reported.
+fn clamp_tokens(usage: Usage) -> Usage {
     let Usage { input, output, cached, reasoning } = usage;
     let [input, output, cached, reasoning] =
         [input, output, cached, reasoning].map(|tokens| tokens.min(MAX_TOKENS));
@@ -331,17 +351,17 @@ fn json(field: &'static str, value: &impl Serialize) -> Result<String, StoreErro
     serde_json::to_string(value).map_err(|error| StoreError::Unstorable { field, source: error.into() })
 }
 
-/// Removes a limit that earlier versions put into every call. The caller did not ask for it, and codex and gemini now refuse the calls
-/// that do: such a job could be neither run nor retried.
+/// Removes the tool timeout that earlier versions put into every call. The caller did not request it, and codex and
+/// gemini now reject calls with one: such a job could be neither run nor retried.
 fn without_former_default(call: CallSpec) -> CallSpec {
-    let is_refused = matches!(call.agent, AgentKind::Codex | AgentKind::Gemini);
-    let asked_for = |timeout: &Duration| !is_refused || *timeout != FORMER_TOOL_TIMEOUT;
-    CallSpec { tool_timeout: call.tool_timeout.filter(asked_for), ..call }
+    let is_rejected = matches!(call.agent, AgentKind::Codex | AgentKind::Gemini);
+    let is_requested = |timeout: &Duration| !is_rejected || *timeout != FORMER_TOOL_TIMEOUT;
+    CallSpec { tool_timeout: call.tool_timeout.filter(is_requested), ..call }
 }
 
-/// The beginning of a prompt in one line.
-fn head(prompt: &str) -> String {
-    prompt.chars().take(HEAD_CHARS).map(|c| if c.is_control() { ' ' } else { c }).collect()
+/// Returns the start of a prompt, on one line.
+fn prompt_head(prompt: &str) -> String {
+    prompt.chars().take(PROMPT_HEAD_CHARS).map(|c| if c.is_control() { ' ' } else { c }).collect()
 }
 
 #[cfg(test)]
@@ -359,12 +379,12 @@ mod tests {
     }
 
     #[test]
-    fn a_job_reads_back_from_its_columns() {
-        assert_eq!(JobRow::new(&job()).unwrap().job().unwrap(), job());
+    fn job_reads_back_from_its_columns() {
+        assert_eq!(JobRow::new(&job()).unwrap().into_job().unwrap(), job());
     }
 
     #[test]
-    fn former_default_of_the_tool_timeout_is_no_wish() {
+    fn former_default_tool_timeout_is_dropped() {
         let minutes = |number| Some(Duration::from_mins(number));
         for (agent, stored, read) in [
             (AgentKind::Codex, minutes(5), None),
@@ -375,20 +395,24 @@ mod tests {
             let mut job = job();
             job.order.call.agent = agent;
             job.order.call.tool_timeout = stored;
-            assert_eq!(JobRow::new(&job).unwrap().job().unwrap().order.call.tool_timeout, read, "{agent}");
+            assert_eq!(
+                JobRow::new(&job).unwrap().into_job().unwrap().order.call.tool_timeout,
+                read,
+                "{agent}"
+            );
         }
     }
 
     #[test]
-    fn a_column_that_makes_no_sense_is_named() {
+    fn invalid_column_is_named_in_error() {
         let mut row = JobRow::new(&job()).unwrap();
-        row.line.standing.state = "running".into();
-        let error = row.job().unwrap_err();
+        row.summary.progress.state = "running".into();
+        let error = row.into_job().unwrap_err();
         assert!(error.to_string().starts_with("the owner of record "), "{error}");
     }
 
     #[test]
-    fn the_head_of_a_prompt_is_one_line() {
-        assert_eq!(JobRow::new(&job()).unwrap().line.prompt_head, "one two three");
+    fn prompt_head_is_one_line() {
+        assert_eq!(JobRow::new(&job()).unwrap().summary.prompt_head, "one two three");
     }
 }

@@ -1,38 +1,39 @@
-//! Which store: the one setting, as a person writes it.
+//! The setting that names a store.
 //!
-//! Refuses credentials in it: it ends up in process lists and logs. They are a value of their own ([`crate::Credentials`]).
+//! Rejects credentials in it, because it appears in process lists and logs. They are passed separately
+//! ([`crate::Credentials`]).
 
 use std::net::IpAddr;
 use std::path::PathBuf;
 use std::str::FromStr;
 
-/// Which store is meant.
+/// Names a store.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Setting {
-    /// `sqlite:` for the default file, `sqlite:/path` for that one.
+pub enum StoreSetting {
+    /// `sqlite:` for the default file, `sqlite:/path` for another one.
     Sqlite {
-        /// The file; none for the default one.
+        /// The file; `None` for the default one.
         path: Option<PathBuf>,
     },
-    /// `sqlite::memory:`, which is gone when it is closed. For trying out and for tests.
+    /// `sqlite::memory:`, which is lost when it is closed. For experiments and tests.
     SqliteMemory,
     /// `ws://host:port/namespace/database`, or `wss://…`.
     Surreal {
         /// `ws://host:port`.
         endpoint: String,
-        /// Where the database is.
+        /// The namespace of the database.
         namespace: String,
-        /// Which database.
+        /// The database.
         database: String,
     },
     /// `surrealkv:/path`, `SurrealDB` inside this process.
     SurrealEmbedded {
-        /// The folder.
+        /// The directory.
         path: PathBuf,
     },
 }
 
-impl Default for Setting {
+impl Default for StoreSetting {
     fn default() -> Self {
         Self::Sqlite { path: None }
     }
@@ -41,57 +42,57 @@ impl Default for Setting {
 /// A setting that names no store.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum SettingError {
-    /// The form is not known.
+    /// The scheme is unknown.
     #[error("`{}` is not a store{}", given.escape_debug(), nearest.map(|known| format!("; did you mean `{known}`?")).unwrap_or_default())]
     UnknownForm {
-        /// What was given.
+        /// The setting.
         given: String,
-        /// What may have been meant.
+        /// The most similar known form.
         nearest: Option<&'static str>,
     },
-    /// The path does not begin at the root.
+    /// The path is relative.
     #[error("the store's path `{}` is not absolute", path.display())]
     RelativePath {
         /// The path.
         path: PathBuf,
     },
-    /// The engine would take what is behind the `?` for something else.
+    /// The engine would parse the part after the `?` as options.
     #[error("the store's path `{}` has a `?` in it", path.display())]
     QuestionMark {
         /// The path.
         path: PathBuf,
     },
-    /// Something is missing behind the host.
-    #[error("the store at `{endpoint}` lacks its namespace or database")]
+    /// The namespace or the database is missing or invalid.
+    #[error("the store at `{endpoint}` has no valid namespace and database")]
     NoDatabase {
-        /// The part that is there.
+        /// The part before them.
         endpoint: String,
     },
-    /// A password stands in it.
-    #[error("the store's address holds credentials")]
+    /// The address contains a user or a password.
+    #[error("the store's address contains credentials")]
     CredentialsInside,
-    /// This program was built without that engine.
+    /// This program was built without the engine.
     #[error("this program was built without {engine}")]
     NotBuiltIn {
-        /// Which engine.
+        /// The engine.
         engine: &'static str,
     },
 }
 
 impl SettingError {
-    /// What to do about it.
+    /// Returns a remedy for the user.
     pub fn hint(&self) -> &'static str {
         match self {
             Self::UnknownForm { .. } => {
                 "write sqlite:, sqlite:/path/to/file, or ws://host:port/namespace/database (wss:// with TLS)"
             }
-            Self::RelativePath { .. } => "write the whole path, such as sqlite:/var/lib/switchboard/jobs.db",
-            Self::QuestionMark { .. } => "name a folder without it; the engine takes no options here",
+            Self::RelativePath { .. } => "use an absolute path, such as sqlite:/var/lib/switchboard/jobs.db",
+            Self::QuestionMark { .. } => "choose a directory without it; options are not supported",
             Self::NoDatabase { .. } => {
-                "write ws://host:port/namespace/database, in plain letters, digits, _ and -"
+                "write ws://host:port/namespace/database, with letters, digits, _ and - only"
             }
             Self::CredentialsInside => {
-                "set SWITCHBOARD_STORE_USER and SWITCHBOARD_STORE_PASSWORD, or name a file; never in the address"
+                "set SWITCHBOARD_STORE_USER and SWITCHBOARD_STORE_PASSWORD, or name a credentials file"
             }
             Self::NotBuiltIn { .. } => {
                 "build it with the feature `surreal` (or `surreal-embedded`), or use sqlite:"
@@ -100,7 +101,7 @@ impl SettingError {
     }
 }
 
-/// The forms, by what stands before the first colon.
+/// The known forms by scheme.
 const FORMS: [(&str, &str); 4] = [
     ("sqlite", "sqlite:"),
     ("ws", "ws://host:8000/namespace/database"),
@@ -108,9 +109,9 @@ const FORMS: [(&str, &str); 4] = [
     ("surrealkv", "surrealkv:/path"),
 ];
 
-impl Setting {
-    /// Whether all that is stored, and the password, go over a network where others can read along.
-    pub fn is_in_the_clear(&self) -> bool {
+impl StoreSetting {
+    /// Returns whether records and the password are sent over the network unencrypted.
+    pub fn is_unencrypted(&self) -> bool {
         match self {
             Self::Surreal { endpoint, .. } => {
                 endpoint.strip_prefix("ws://").is_some_and(|address| !is_this_machine(address))
@@ -128,7 +129,7 @@ fn is_this_machine(address: &str) -> bool {
     host.eq_ignore_ascii_case("localhost") || host.parse().is_ok_and(|ip: IpAddr| ip.is_loopback())
 }
 
-impl FromStr for Setting {
+impl FromStr for StoreSetting {
     type Err = SettingError;
 
     fn from_str(text: &str) -> Result<Self, Self::Err> {
@@ -136,48 +137,53 @@ impl FromStr for Setting {
         match text.split_once(':') {
             Some(("sqlite", "")) => Ok(Self::Sqlite { path: None }),
             Some(("sqlite", ":memory:")) => Ok(Self::SqliteMemory),
-            Some(("sqlite", path)) => Ok(Self::Sqlite { path: Some(absolute(path)?) }),
-            Some(("surrealkv", path)) => Ok(Self::SurrealEmbedded { path: folder(path)? }),
-            Some((scheme @ ("ws" | "wss"), rest)) => server(scheme, rest, text),
-            _ => Err(unknown(text)),
+            Some(("sqlite", path)) => Ok(Self::Sqlite { path: Some(parse_absolute_path(path)?) }),
+            Some(("surrealkv", path)) => Ok(Self::SurrealEmbedded { path: parse_directory(path)? }),
+            Some((scheme @ ("ws" | "wss"), rest)) => parse_server(scheme, rest, text),
+            _ => Err(unknown_form(text)),
         }
     }
 }
 
-fn absolute(path: &str) -> Result<PathBuf, SettingError> {
-    // `sqlite:///path` is how other programs write it.
+fn parse_absolute_path(path: &str) -> Result<PathBuf, SettingError> {
+    // Other programs write `sqlite:///path`.
     let path = PathBuf::from(path.strip_prefix("//").filter(|rest| rest.starts_with('/')).unwrap_or(path));
     if path.is_absolute() { Ok(path) } else { Err(SettingError::RelativePath { path }) }
 }
 
-/// What is behind a `?` would be options of the engine, among them one that does without the disk.
-fn folder(path: &str) -> Result<PathBuf, SettingError> {
-    let path = absolute(path)?;
+/// Rejects a `?`: the engine would parse the rest as options, one of which disables fsync.
+fn parse_directory(path: &str) -> Result<PathBuf, SettingError> {
+    let path = parse_absolute_path(path)?;
     if path.to_string_lossy().contains('?') { Err(SettingError::QuestionMark { path }) } else { Ok(path) }
 }
 
-fn server(scheme: &str, rest: &str, text: &str) -> Result<Setting, SettingError> {
+fn parse_server(scheme: &str, rest: &str, text: &str) -> Result<StoreSetting, SettingError> {
     if text.contains('@') {
         return Err(SettingError::CredentialsInside);
     }
-    let mut parts = rest.strip_prefix("//").ok_or_else(|| unknown(text))?.trim_end_matches('/').split('/');
-    let host = parts.next().filter(|host| !host.is_empty()).ok_or_else(|| unknown(text))?;
+    let mut parts =
+        rest.strip_prefix("//").ok_or_else(|| unknown_form(text))?.trim_end_matches('/').split('/');
+    let host = parts.next().filter(|host| !host.is_empty()).ok_or_else(|| unknown_form(text))?;
     let endpoint = format!("{scheme}://{host}");
     match (parts.next(), parts.next(), parts.next()) {
-        (Some(namespace), Some(database), None) if is_word(namespace) && is_word(database) => {
-            Ok(Setting::Surreal { endpoint, namespace: namespace.to_owned(), database: database.to_owned() })
+        (Some(namespace), Some(database), None) if is_identifier(namespace) && is_identifier(database) => {
+            Ok(StoreSetting::Surreal {
+                endpoint,
+                namespace: namespace.to_owned(),
+                database: database.to_owned(),
+            })
         }
         _ => Err(SettingError::NoDatabase { endpoint }),
     }
 }
 
-fn is_word(text: &str) -> bool {
+fn is_identifier(text: &str) -> bool {
     !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"_-".contains(&byte))
 }
 
-fn unknown(text: &str) -> SettingError {
+fn unknown_form(text: &str) -> SettingError {
     if text.contains('@') {
-        // It may be a password: say nothing of it.
+        // It may be a password: do not repeat it.
         return SettingError::CredentialsInside;
     }
     let scheme = text.split([':', '/']).next().unwrap_or_default().to_lowercase();
@@ -194,32 +200,32 @@ fn unknown(text: &str) -> SettingError {
 mod tests {
     use super::*;
 
-    fn parsed(text: &str) -> Result<Setting, SettingError> {
+    fn parsed(text: &str) -> Result<StoreSetting, SettingError> {
         text.parse()
     }
 
     #[test]
-    fn every_form_is_understood() {
-        assert_eq!(parsed("sqlite:"), Ok(Setting::default()));
-        let file = Setting::Sqlite { path: Some("/var/jobs.db".into()) };
+    fn every_form_is_parsed() {
+        assert_eq!(parsed("sqlite:"), Ok(StoreSetting::default()));
+        let file = StoreSetting::Sqlite { path: Some("/var/jobs.db".into()) };
         assert_eq!(parsed("sqlite:/var/jobs.db"), Ok(file.clone()));
         assert_eq!(parsed("sqlite:///var/jobs.db"), Ok(file));
-        assert_eq!(parsed("sqlite::memory:"), Ok(Setting::SqliteMemory));
-        let server = |endpoint: &str| Setting::Surreal {
+        assert_eq!(parsed("sqlite::memory:"), Ok(StoreSetting::SqliteMemory));
+        let server = |endpoint: &str| StoreSetting::Surreal {
             endpoint: endpoint.into(),
             namespace: "a".into(),
             database: "b-1".into(),
         };
         assert_eq!(parsed("ws://host:8000/a/b-1"), Ok(server("ws://host:8000")));
         assert_eq!(parsed("wss://[::1]:8000/a/b-1/"), Ok(server("wss://[::1]:8000")));
-        let folder = Setting::SurrealEmbedded { path: "/var/jobs".into() };
-        assert_eq!(parsed("surrealkv:/var/jobs"), Ok(folder.clone()));
-        assert_eq!(parsed("surrealkv:///var/jobs"), Ok(folder));
+        let directory = StoreSetting::SurrealEmbedded { path: "/var/jobs".into() };
+        assert_eq!(parsed("surrealkv:/var/jobs"), Ok(directory.clone()));
+        assert_eq!(parsed("surrealkv:///var/jobs"), Ok(directory));
     }
 
     #[test]
-    fn without_tls_only_this_machine_hears_what_is_said() {
-        let clear = |text: &str| parsed(text).unwrap().is_in_the_clear();
+    fn plain_ws_is_unencrypted_unless_loopback() {
+        let clear = |text: &str| parsed(text).unwrap().is_unencrypted();
         for text in ["ws://db.example:8000/a/b", "ws://10.0.0.1/a/b", "ws://[fe80::1]:8000/a/b"] {
             assert!(clear(text), "{text}");
         }
@@ -236,7 +242,7 @@ mod tests {
     }
 
     #[test]
-    fn an_unknown_form_gets_the_nearest_known() {
+    fn unknown_form_suggests_nearest() {
         let nearest = |text: &str| match parsed(text) {
             Err(SettingError::UnknownForm { nearest, .. }) => nearest,
             other => panic!("{other:?}"),
@@ -249,7 +255,7 @@ mod tests {
     }
 
     #[test]
-    fn a_password_in_the_address_is_refused_and_not_repeated() {
+    fn password_in_address_is_rejected_without_echo() {
         for text in ["ws://root:hunter2@host:8000/a/b", "htp://root:hunter2@host"] {
             let error = parsed(text).unwrap_err();
             assert_eq!(error, SettingError::CredentialsInside);
@@ -258,14 +264,14 @@ mod tests {
     }
 
     #[test]
-    fn a_folder_takes_no_options_of_the_engine() {
+    fn engine_options_in_path_are_rejected() {
         let error = parsed("surrealkv:/var/jobs?sync=never").unwrap_err();
         assert_eq!(error, SettingError::QuestionMark { path: "/var/jobs?sync=never".into() });
         assert!(matches!(parsed("surrealkv:jobs"), Err(SettingError::RelativePath { .. })));
     }
 
     #[test]
-    fn an_address_needs_its_database_in_plain_words() {
+    fn address_requires_valid_database_name() {
         for text in ["ws://h:1", "ws://h:1/a", "ws://h:1/a/b/c", "ws://h:1/a/b`; REMOVE", "sqlite:jobs.db"] {
             assert!(parsed(text).is_err(), "{text}");
         }

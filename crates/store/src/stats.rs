@@ -1,46 +1,46 @@
-//! What the jobs came to, added up.
+//! Statistics about jobs.
 
 use model::{AgentKind, StateName, TerminalState, Timestamp, Usage};
 
-/// Which jobs are added up, by when they were placed.
+/// Selects jobs by the time of their submit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct StatsRange {
-    /// At that moment or later.
+    /// At or after this time.
     pub since: Option<Timestamp>,
-    /// Before that moment.
+    /// Before this time.
     pub until: Option<Timestamp>,
 }
 
-/// The sums.
+/// Job counts and the sums over finished jobs.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct Stats {
-    /// How many jobs are in each state; a state without jobs is left out.
+    /// The number of jobs in each state; states without jobs are omitted.
     pub states: Vec<(StateName, u64)>,
-    /// What the ended ones came to, by agent, model and day.
+    /// The sums over the finished jobs, by agent, model, day and end.
     pub ended: Vec<StatsRow>,
 }
 
 impl Stats {
-    /// How many jobs are in that state.
+    /// Returns the number of jobs in a state.
     pub fn in_state(&self, state: StateName) -> u64 {
         self.states.iter().find(|(name, _)| *name == state).map_or(0, |(_, count)| *count)
     }
 }
 
-/// What the ended jobs of one agent, model and day came to.
+/// The sums over the finished jobs of one agent, model, day and end.
 #[derive(Debug, Clone, PartialEq)]
 pub struct StatsRow {
-    /// Which agent.
+    /// The agent.
     pub agent: AgentKind,
-    /// Which model; none for jobs of which nobody told it.
+    /// The model; `None` if it is unknown.
     pub model: Option<String>,
-    /// The first moment (UTC) of the day on which they were placed.
+    /// The start (UTC) of the day of the submit.
     pub day: Timestamp,
-    /// How they ended.
+    /// The end of the jobs.
     pub how: TerminalState,
-    /// How many.
+    /// The number of jobs.
     pub jobs: u64,
-    /// How long they took in all, from their first claim.
+    /// Their total duration from the first claim, in milliseconds.
     pub duration_ms: u64,
     /// Their tokens.
     pub usage: Usage,

@@ -1,7 +1,7 @@
-//! The store as its users see it: what is asked in the words of the model, kept by either engine.
+//! The public interface of the store, independent of the engine.
 //!
-//! Owns what is the same for both: the clock, the ids, the redaction of secrets. Refuses queries: nobody outside this crate
-//! writes SQL or `SurrealQL`.
+//! Owns the parts that both engines share: clock, ids and the redaction of secrets. Exposes no queries: SQL and
+//! `SurrealQL` stay inside this crate.
 
 use std::path::PathBuf;
 use std::sync::{Arc, PoisonError, RwLock};
@@ -15,110 +15,78 @@ use model::{
 use crate::clock::Clock;
 use crate::committed::Committed;
 use crate::credentials::Credentials;
-use crate::engine::{Begun, Engine};
+use crate::engine::{Engine, InsertedJob};
 use crate::error::{StoreError, SweepError};
-use crate::ids::Ids;
+use crate::ids::IdGenerator;
 use crate::loss::StoreLoss;
+use crate::options::StoreOptions;
 use crate::redact::Redactor;
 use crate::requests::{
-    CancelReply, ClaimRequest, Finished, Found, Held, JobFilter, LastSession, Page, PageRequest,
-    RescueRequest, Retention, Submitted,
+    CancelReply, ClaimRequest, Finished, HeldClaim, JobFilter, LastSession, Page, PageRequest, PrefixMatch,
+    RescueRequest, RetentionLimits, Submitted,
 };
 use crate::row::EndRow;
-use crate::setting::Setting;
+use crate::setting::StoreSetting;
 use crate::sqlite::Sqlite;
 use crate::stats::{Stats, StatsRange};
-use crate::watch::Watch;
+use crate::watch::ChangeStream;
 
-/// Which store is opened, and how.
-#[derive(Debug, Clone)]
-pub struct Opening {
-    /// Which one.
-    pub setting: Setting,
-    /// The file that `sqlite:` stands for.
-    pub default_file: PathBuf,
-    /// For a server that asks for them.
-    pub credentials: Option<Credentials>,
-    /// The certificates (PEM) of who may vouch for a `wss://` server, and nobody else; without it, the authorities that
-    /// browsers believe.
-    pub ca_file: Option<PathBuf>,
-    /// Takes the secrets out of all that is stored.
-    pub redactor: Redactor,
-    /// Tells the time.
-    pub clock: Clock,
-}
-
-impl Opening {
-    /// That store, with the usual redactor and the machine's clock. `default_file` is what `sqlite:` stands for.
-    pub fn new(setting: Setting, default_file: impl Into<PathBuf>) -> Self {
-        Self {
-            setting,
-            default_file: default_file.into(),
-            credentials: None,
-            ca_file: None,
-            redactor: Redactor::usual(),
-            clock: Clock::system(),
-        }
-    }
-}
-
-/// The durable record of calls and the queue they wait in.
+/// The durable record of calls and their queue.
 ///
-/// Copies share one store. It closes with the last of them: what was answered is on the disk by then.
+/// Clones share one store. Dropping the last clone closes it; all confirmed writes are durable by then.
 #[derive(Debug, Clone)]
 pub struct Store {
     engine: Arc<dyn Engine>,
     clock: Clock,
     redactor: Arc<RwLock<Arc<Redactor>>>,
-    ids: Arc<Ids>,
+    ids: Arc<IdGenerator>,
 }
 
 impl Store {
-    /// Opens the store; makes it, or brings it to this program's version, when necessary.
+    /// Opens the store. Creates it if it is missing and migrates it if it is older than this program.
     ///
     /// Must be called within a tokio runtime.
-    pub async fn open(opening: Opening) -> Result<Self, StoreError> {
-        let Opening { setting, default_file, credentials, ca_file, redactor, clock } = opening;
-        // The store's own password is a secret like any other.
-        let redactor = redactor.with_values(credentials.as_ref().map(|own| &own.password).as_slice());
+    pub async fn open(options: StoreOptions) -> Result<Self, StoreError> {
+        let StoreOptions { setting, default_file, credentials, ca_file, redactor, clock } = options;
+        // The store's own password must not be stored either.
+        let redactor = redactor.with_values(credentials.as_ref().map(|login| &login.password).as_slice());
         let engine: Arc<dyn Engine> = match setting {
-            Setting::Sqlite { path } => Arc::new(Sqlite::open(path.unwrap_or(default_file)).await?),
-            Setting::SqliteMemory => Arc::new(Sqlite::in_memory().await?),
+            StoreSetting::Sqlite { path } => Arc::new(Sqlite::open(path.unwrap_or(default_file)).await?),
+            StoreSetting::SqliteMemory => Arc::new(Sqlite::in_memory().await?),
             server => open_surreal(server, credentials, ca_file).await?,
         };
         Ok(Self { engine, clock, redactor: Arc::new(RwLock::new(Arc::new(redactor))), ids: Arc::default() })
     }
 
-    /// Whether [`Self::watch`] also tells of what other processes write.
+    /// Returns whether [`Self::watch`] also reports writes of other processes.
     pub fn is_shared(&self) -> bool {
         self.engine.is_shared()
     }
 
-    /// What time it is for this store.
+    /// Returns the current time of this store's clock.
     pub fn now(&self) -> Timestamp {
         self.clock.now()
     }
 
-    /// Keeps a call as a job that waits to be claimed. Once this answers, the job survives whatever happens.
+    /// Stores a call as a queued job. The job is durable when this returns.
     ///
-    /// The same idempotency key gives the same job, which may have been asked for in other words. When the answer is
-    /// [`StoreError::Unconfirmed`], the job may be there: ask again with the same key, or look for the id in the error.
-    pub async fn submit(&self, order: NewJob) -> Result<Submitted, StoreError> {
-        self.submit_as(self.new_id()?, order, None).await?.flushed().await
+    /// Idempotent by key: a call with a known idempotency key returns the earlier job, even if the two calls differ.
+    /// After [`StoreError::Unconfirmed`] the job may exist: retry with the same key, or look up the id in the error.
+    pub async fn submit(&self, new_job: NewJob) -> Result<Submitted, StoreError> {
+        self.submit_as(self.new_id()?, new_job, None).await?.flushed().await
     }
 
-    /// Takes these values out of everything that is kept from now on.
+    /// Adds values to redact from all texts that are stored from now on.
     pub fn redact_values(&self, values: &[&str]) {
         let known = self.redactor();
-        if values.iter().all(|value| known.knows(value)) {
+        if values.iter().all(|value| known.has_value(value)) {
             return;
         }
         let mut redactor = self.redactor.write().unwrap_or_else(PoisonError::into_inner);
-        let more = Redactor::clone(&redactor).with_values(values);
-        *redactor = Arc::new(more);
+        *redactor = Arc::new(Redactor::clone(&redactor).with_values(values));
     }
 
-    /// Redacts a text in the same way as stored texts.
+    /// Redacts a text like a stored text and returns the number of secrets in it.
     pub fn redact(&self, text: &mut String) -> usize {
         self.redactor().redact(text)
     }
@@ -127,98 +95,99 @@ impl Store {
         Arc::clone(&self.redactor.read().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// Returns an id for a job that is to be placed ([`Self::submit_as`]), newer than all before it.
+    /// Returns an id for [`Self::submit_as`] that is greater than all ids before it.
     pub fn new_id(&self) -> Result<JobId, StoreError> {
-        self.ids.job(self.now())
+        self.ids.next_job_id(self.now())
     }
 
-    /// Like [`Self::place`], by an owner that has room: it may get its next job, this one or an older one, in the same breath
-    /// ([`Submitted::claimed`]). When it gets none, there may be one all the same: ask [`Self::claim`].
+    /// Submits a job and, in the same transaction, may claim the owner's next job: this one or an older one
+    /// ([`Submitted::claimed`]). If none was claimed, there may still be one: call [`Self::claim`].
     ///
-    /// Answers when it is written, so that the owner can get ready to run it. What is to last must not be begun, and the caller
-    /// not be answered, before the disk has it ([`Committed::flush`]).
-    pub async fn place_and_claim(
+    /// Returns after the commit, so that the owner can prepare the run during the flush. No process may start and no
+    /// caller may get a reply before the flush ([`Committed::flush`]).
+    pub async fn submit_and_claim(
         &self,
-        order: NewJob,
+        new_job: NewJob,
         request: ClaimRequest,
     ) -> Result<Committed<Submitted>, StoreError> {
-        self.submit_as(self.new_id()?, order, Some(request)).await
+        self.submit_as(self.new_id()?, new_job, Some(request)).await
     }
 
-    /// Places a job under an id of [`Self::new_id`], with or without a claim. Of a call that was placed before under its key, the id
-    /// is that of the earlier job.
+    /// Submits a job under an id from [`Self::new_id`], with or without a claim. If the idempotency key is known, the
+    /// returned job has the earlier id.
     pub async fn submit_as(
         &self,
         id: JobId,
-        mut order: NewJob,
+        mut new_job: NewJob,
         request: Option<ClaimRequest>,
     ) -> Result<Committed<Submitted>, StoreError> {
-        refuse_empty(&order)?;
-        let redactions = self.redactor().clean_order(&mut order)?;
+        reject_empty_names(&new_job)?;
+        let redactions = self.redactor().redact_job(&mut new_job)?;
         let now = self.now();
-        let job = Job::new(id, order, now);
-        let placed = |Begun { job, is_new, claimed }| {
+        let job = Job::new(id, new_job, now);
+        let submitted = |InsertedJob { job, is_new, claimed }| {
             let claimed = claimed.map(Box::new);
             Submitted { job, is_new, redactions, claimed }
         };
-        Ok(self.engine.submit(job, request).await?.map(placed))
+        Ok(self.engine.submit(job, request).await?.map(submitted))
     }
 
-    /// Takes the oldest job that the owner can serve; none when there is none, or when the owner has as many as it can run.
-    /// No job is ever given to two. Also counts as a heartbeat.
+    /// Claims the oldest job that the owner can serve. Returns `None` if there is none or the owner is at its
+    /// capacity. No job is ever claimed twice. Renews the owner's lease.
     pub async fn claim(&self, request: ClaimRequest) -> Result<Option<Job>, StoreError> {
         self.engine.claim(request, self.now()).await
     }
 
-    /// The heartbeat: the owner is alive, and counts as alive for that long. Answers all that it holds, so that it sees what
-    /// it has lost and what it is to stop.
-    pub async fn renew(&self, owner: &Owner, lease: Duration) -> Result<Vec<Held>, StoreError> {
+    /// Renews the lease of an owner and returns its claims: the owner learns which ones it has lost and which jobs to
+    /// cancel.
+    pub async fn renew(&self, owner: &Owner, lease: Duration) -> Result<Vec<HeldClaim>, StoreError> {
         self.engine.renew(owner.clone(), self.now().plus(lease)).await
     }
 
-    /// Notes that the owner is about to close the store and writes nothing more. Without it, a write-ahead log that is missing later
-    /// was lost ([`crate::DatabaseFile::find_loss`]).
+    /// Records that the owner closes the store and writes nothing more. Without this record, a missing write-ahead
+    /// log counts as lost ([`crate::DatabaseFile::find_loss`]).
     pub async fn release(&self, owner: &Owner) -> Result<(), StoreError> {
         self.engine.release(owner.clone()).await
     }
 
-    /// Returns the owners that count as alive and whose names begin like this.
-    pub async fn living_owners(&self, prefix: &str) -> Result<Vec<Owner>, StoreError> {
-        self.engine.owners(prefix.to_owned(), self.now()).await
+    /// Returns the owners with a valid lease whose names start with a prefix.
+    pub async fn live_owners(&self, prefix: &str) -> Result<Vec<Owner>, StoreError> {
+        self.engine.live_owners(prefix.to_owned(), self.now()).await
     }
 
-    /// Remembers the vendor's conversation as soon as it is known, so that the work can be taken up after a crash.
+    /// Stores the vendor's session as soon as it is known, so that the job can resume it after a crash.
     pub async fn note_session(&self, claim: &Claim, session: &SessionId) -> Result<(), StoreError> {
         self.redactor().check_session(session)?;
         self.engine.note_session(claim.clone(), session.clone(), self.now()).await
     }
 
-    /// Brings a job to its end, which was when its last run was over, if that is told. Refused when the claim no longer holds it; the
-    /// first end stays. Answers the job as it is kept.
+    /// Finishes a job and returns it as stored. The end time is that of the last run, if given. Rejects a stale
+    /// claim: the first terminal state wins.
     pub async fn finish(&self, claim: &Claim, end: JobEnd) -> Result<Finished, StoreError> {
-        self.write_end(claim, end).await?.flushed().await
+        self.commit_end(claim, end).await?.flushed().await
     }
 
-    /// Like [`Self::finish`], and answers when it is written, so that whatever else follows from the end can be done while the
-    /// disk takes it. Who waits for the job must not be answered before the disk has it.
-    pub async fn write_end(&self, claim: &Claim, end: JobEnd) -> Result<Committed<Finished>, StoreError> {
+    /// Finishes a job like [`Self::finish`] but returns after the commit, so that the caller can do its other work
+    /// during the flush. Waiters must not get a reply before the flush.
+    pub async fn commit_end(&self, claim: &Claim, end: JobEnd) -> Result<Committed<Finished>, StoreError> {
         let mut end = end;
-        let redactions = self.redactor().clean_end(&mut end);
+        let redactions = self.redactor().redact_end(&mut end);
         let step = Transition::Finish { claim: claim.clone(), how: end.how };
         let now = self.now();
-        // A run may end while nobody is there to say so. A clock that was ahead is not believed.
+        // A run may exit while no daemon is running. A time in the future comes from a wrong clock.
         let ended_at = end.ended_at.map_or(now, |ended_at| ended_at.min(now));
-        let end = EndRow::new(end, self.ids.exchange(now)?)?;
-        let written = self.engine.finish(claim.job, step, end, ended_at).await?;
-        Ok(written.map(|job| Finished { job, redactions }))
+        let end = EndRow::new(end, self.ids.next_exchange_id(now)?)?;
+        let committed = self.engine.finish(claim.job, step, end, ended_at).await?;
+        Ok(committed.map(|job| Finished { job, redactions }))
     }
 
-    /// Wants a job to end. One that nobody holds is cancelled at once; for one that runs the wish is kept, and its holder has
-    /// to be told ([`CancelReply::needs_stop`]). May be asked any number of times; an ended job stays as it is.
+    /// Requests the cancellation of a job. A queued or paused job is cancelled immediately. For a claimed job the
+    /// request is stored and the owner must be signaled ([`CancelReply::needs_stop`]). Idempotent; a finished job is
+    /// not changed.
     pub async fn request_cancel(&self, job: JobId) -> Result<CancelReply, StoreError> {
         match self.engine.step(job, Transition::Cancel, None, self.now()).await {
-            Ok(taken) => {
-                Ok(CancelReply { previous: taken.before.state.name(), now: taken.after.state.name() })
+            Ok(change) => {
+                Ok(CancelReply { previous: change.before.state.name(), now: change.after.state.name() })
             }
             Err(StoreError::Refused { refusal: TransitionError::Ended(how), .. }) => {
                 Ok(CancelReply { previous: how.name(), now: how.name() })
@@ -227,46 +196,46 @@ impl Store {
         }
     }
 
-    /// Lets a job wait for a moment, such as the reset of a quota; it is claimed again afterwards. One that is to be cancelled
-    /// is, instead.
+    /// Pauses a job until a time, such as the reset of a quota; it is queued again afterwards. If its cancellation
+    /// was requested, it is cancelled instead.
     pub async fn pause_until(&self, claim: &Claim, until: Timestamp) -> Result<JobState, StoreError> {
         self.step(claim, Transition::Pause { claim: claim.clone(), until }).await
     }
 
-    /// Says that the run of a job was lost while its owner lives. The owner goes on holding it until nothing is left.
+    /// Marks a running job as interrupted; the owner keeps its claim until cleanup is done.
     pub async fn interrupt(&self, claim: &Claim) -> Result<JobState, StoreError> {
         self.step(claim, Transition::Interrupt { claim: claim.clone() }).await
     }
 
-    /// Queues an interrupted job again, of whose run nothing is left. Refused when it was begun often enough: it is to be
-    /// finished, then. One that is to be cancelled is, instead.
+    /// Queues an interrupted job after the cleanup of its run. Rejected if no attempt is left: finish the job
+    /// instead. If its cancellation was requested, it is cancelled instead.
     pub async fn requeue(&self, claim: &Claim) -> Result<JobState, StoreError> {
         self.step(claim, Transition::Requeue { claim: claim.clone() }).await
     }
 
-    /// Goes on with a run that is alive though its owner is not, as the same attempt. The old claim is the proof: whoever
-    /// calls this knows that its owner is dead. `lease` is for the new owner.
+    /// Transfers the claim on a live run from a dead owner to a new one, in the same attempt. The old claim authorizes
+    /// this: the caller must know that its owner is dead. `lease` is the lease of the new owner.
     pub async fn adopt(&self, claim: &Claim, owner: &Owner, lease: Duration) -> Result<Claim, StoreError> {
-        // The heartbeat first: a job must not have an owner that looks dead.
+        // Renew the lease first: the job must not have an owner without a valid lease.
         self.renew(owner, lease).await?;
         self.step(claim, Transition::Adopt { claim: claim.clone(), owner: owner.clone() }).await?;
         Ok(Claim { owner: owner.clone(), ..claim.clone() })
     }
 
-    /// Takes over the jobs of owners that are proven dead or whose leases are out. They become interrupted, held by the
-    /// rescuer, who ends what is left of their runs and then queues them again, finishes or adopts them. A rescuer that dies
-    /// over it is rescued in turn.
+    /// Takes over the jobs of owners that are proven dead or have an expired lease. The jobs become interrupted and
+    /// are claimed by the rescuer, which cleans up their runs and then requeues, finishes or adopts them. If the
+    /// rescuer dies, its jobs are rescued in turn.
     pub async fn rescue(&self, request: RescueRequest) -> Result<Vec<Job>, StoreError> {
         self.engine.rescue(request, self.now()).await
     }
 
-    /// Places an ended job again as a new one, whose parent it is. The secrets that were taken out of it stay out.
+    /// Submits a finished job again as a new job, as a child of the old one. Redacted secrets stay redacted.
     pub async fn retry(&self, job: JobId) -> Result<Submitted, StoreError> {
-        self.submit(self.order_of_retry(job).await?).await
+        self.submit(self.new_job_for_retry(job).await?).await
     }
 
-    /// Returns the order for running an ended job again.
-    pub async fn order_of_retry(&self, job: JobId) -> Result<NewJob, StoreError> {
+    /// Returns the job to submit for a retry of a finished job.
+    pub async fn new_job_for_retry(&self, job: JobId) -> Result<NewJob, StoreError> {
         let old = self.get(job).await?.ok_or(StoreError::NoSuchJob { job })?;
         if old.completed_at.is_none() {
             let refusal =
@@ -276,38 +245,38 @@ impl Store {
         Ok(NewJob { idempotency_key: None, parent: Some(job), ..old.order })
     }
 
-    /// A job, with all that is known of it.
+    /// Returns a job with all its fields.
     pub async fn get(&self, job: JobId) -> Result<Option<Job>, StoreError> {
         self.engine.get(job).await
     }
 
-    /// The job that a call at this home with this idempotency key has placed.
-    pub async fn keyed(&self, home: &Placement, key: &str) -> Result<Option<Job>, StoreError> {
-        self.engine.keyed(home.clone(), key.to_owned()).await
+    /// Returns the job that was submitted for this home with this idempotency key.
+    pub async fn find_by_key(&self, home: &Placement, key: &str) -> Result<Option<Job>, StoreError> {
+        self.engine.find_by_key(home.clone(), key.to_owned()).await
     }
 
-    /// The job whose id begins like this.
-    pub async fn find(&self, prefix: JobIdPrefix) -> Result<Found, StoreError> {
+    /// Finds the job with this id prefix.
+    pub async fn find(&self, prefix: JobIdPrefix) -> Result<PrefixMatch, StoreError> {
         self.engine.find(prefix).await
     }
 
-    /// The jobs that fit, the newest first.
+    /// Lists the jobs that match a filter, newest first.
     pub async fn list(&self, filter: &JobFilter, page: PageRequest) -> Result<Page, StoreError> {
         self.engine.list(filter.clone(), page).await
     }
 
-    /// How many jobs fit.
+    /// Counts the jobs that match a filter.
     pub async fn count(&self, filter: &JobFilter) -> Result<u64, StoreError> {
         self.engine.count(filter.clone()).await
     }
 
-    /// What was said in a job that has ended.
+    /// Returns the prompt and the response of a finished job.
     pub async fn exchange(&self, job: JobId) -> Result<Option<Exchange>, StoreError> {
         self.engine.exchange(job).await
     }
 
-    /// The last conversation of a task: with this agent, and at this home, since no agent has the conversations of another and
-    /// no machine those of another.
+    /// Returns the last session of a task with this agent and at this home: sessions belong to one agent and one
+    /// machine.
     pub async fn last_session(
         &self,
         agent: AgentKind,
@@ -317,41 +286,41 @@ impl Store {
         self.engine.last_session(agent, task.to_owned(), home.clone()).await
     }
 
-    /// Counts, durations, tokens and cost.
+    /// Returns counts, durations, tokens and cost.
     pub async fn stats(&self, range: StatsRange) -> Result<Stats, StoreError> {
         self.engine.stats(range).await
     }
 
-    /// The changes from now on.
-    pub async fn watch(&self) -> Result<Watch, StoreError> {
+    /// Watches for changes from now on.
+    pub async fn watch(&self) -> Result<ChangeStream, StoreError> {
         self.engine.watch().await
     }
 
-    /// Removes ended jobs that are kept no longer, and answers which, so that their spool folders can be removed
-    /// ([`crate::remove_job_folders`]). An error, too, says which were removed before it.
-    pub async fn sweep(&self, retention: Retention) -> Result<Vec<JobId>, SweepError> {
+    /// Removes finished jobs past their retention and returns their ids, so that their spool directories can be
+    /// removed ([`crate::remove_job_directories`]). An error also lists the jobs that were removed before it.
+    pub async fn sweep(&self, retention: RetentionLimits) -> Result<Vec<JobId>, SweepError> {
         self.engine.sweep(retention, self.now()).await
     }
 
-    /// Brings all that was written to the disk. For those who were told that it did not confirm something
-    /// ([`Committed::flush`]): once this answers, it has that, too.
+    /// Flushes all committed writes to disk. Retries an unconfirmed flush ([`Committed::flush`]): when this returns,
+    /// that write is durable, too.
     pub async fn sync(&self) -> Result<(), StoreError> {
         self.engine.sync().await
     }
 
-    /// Checks that the files of the store are still those that were opened: not removed, replaced or truncated. Costs some
+    /// Checks that the files of the store are still the opened ones: not removed, replaced or truncated. Takes a few
     /// microseconds.
     pub fn verify_files(&self) -> Result<(), StoreLoss> {
         self.engine.verify_files()
     }
 
-    /// Checks the files, and that the heartbeat of an owner that has renewed its lease is still there.
+    /// Checks the files, and that the stored heartbeat of a live owner still exists.
     pub async fn verify(&self, owner: &Owner) -> Result<(), StoreError> {
         self.engine.verify_files()?;
         self.engine.verify_heartbeat(owner.clone()).await
     }
 
-    /// Reads the whole store and says whether it is sound.
+    /// Checks the integrity of the whole store.
     pub async fn check(&self) -> Result<(), StoreError> {
         self.engine.check().await
     }
@@ -361,13 +330,13 @@ impl Store {
     }
 }
 
-/// What would not be read back as it was given.
-fn refuse_empty(order: &NewJob) -> Result<(), StoreError> {
-    let (Placement::Host(home) | Placement::Label(home)) = &order.home;
+/// Rejects empty names, which an engine could not distinguish from missing ones.
+fn reject_empty_names(new_job: &NewJob) -> Result<(), StoreError> {
+    let (Placement::Host(home) | Placement::Label(home)) = &new_job.home;
     if home.is_empty() {
         return Err(StoreError::Empty { field: "home" });
     }
-    if order.idempotency_key.as_deref() == Some("") {
+    if new_job.idempotency_key.as_deref() == Some("") {
         return Err(StoreError::Empty { field: "idempotency key" });
     }
     Ok(())
@@ -375,7 +344,7 @@ fn refuse_empty(order: &NewJob) -> Result<(), StoreError> {
 
 #[cfg(feature = "surreal")]
 async fn open_surreal(
-    setting: Setting,
+    setting: StoreSetting,
     credentials: Option<Credentials>,
     ca_file: Option<PathBuf>,
 ) -> Result<Arc<dyn Engine>, StoreError> {
@@ -386,7 +355,7 @@ async fn open_surreal(
 #[cfg(not(feature = "surreal"))]
 #[expect(clippy::unused_async, reason = "the same signature as with the engine")]
 async fn open_surreal(
-    _: Setting,
+    _: StoreSetting,
     _: Option<Credentials>,
     _: Option<PathBuf>,
 ) -> Result<Arc<dyn Engine>, StoreError> {

@@ -1,29 +1,30 @@
-//! What the secrets of common vendors look like.
+//! The formats of the secrets of common vendors.
 //!
-//! Owns the table of formats. A format is a prefix or a context that nothing else has: a redacted part of a prompt never reaches the
-//! agent, so a harmless text that is mistaken for a secret does damage, too. The named group `secret` of a pattern is what is taken
-//! out, or the whole match where it has none. Classes and word boundaries are those of ASCII: a text of 100 kB with other letters takes
-//! less than a millisecond that way.
+//! Owns the table of formats. A format has a prefix or a context that no other text has: the agent gets the redacted
+//! prompt, so that a false positive does damage, too. A pattern redacts its group `secret`, or the whole match if it
+//! has none. Character classes and word boundaries are limited to ASCII, which keeps the search below one millisecond
+//! for 100 kB of non-ASCII text.
 
 use regex::{Captures, Regex, RegexBuilder};
 
-/// A kind of secret, and how it is found.
+/// A format of secrets and its search pattern.
 pub(crate) struct TokenFormat {
-    /// One of these is in every text that has such a secret.
+    /// Every text with such a secret contains one of these.
     markers: &'static [&'static str],
     pattern: &'static str,
-    /// Tells a secret from what only looks like one.
+    /// Distinguishes secrets from similar texts.
     pub is_secret: fn(&Captures<'_>) -> bool,
 }
 
 impl TokenFormat {
-    /// Whether a text may hold such a secret, in a moment: most texts hold none of any format.
+    /// Returns whether a text may contain such a secret. A fast pre-check: most texts contain no marker at all.
     pub fn may_be_in(&self, text: &str) -> bool {
         self.markers.iter().any(|marker| text.contains(marker))
     }
 
     pub fn compile(&self) -> Result<Regex, regex::Error> {
-        // No word starts behind an escape of JSON (a line break is a backslash and a letter), nor behind a sequence that sets a color.
+        // `\b` finds no word boundary after a JSON escape (`\n` is a backslash and a letter) or after a color escape
+        // sequence.
         let pattern = match self.pattern.strip_prefix(r"\b") {
             Some(rest) if !rest.contains("(?<secret>") => {
                 format!(r"(?:\b|\\[bfnrt]|\\u[0-9a-f]{{4}}|\[[0-9;]*m)(?<secret>{rest})")
@@ -42,7 +43,7 @@ const fn format(
     TokenFormat { markers, pattern, is_secret: |_| true }
 }
 
-/// A format that words and identifiers have, too.
+/// A format that words and identifiers can match, too: a match must look random.
 const fn random(
     _vendor: &'static str,
     markers: &'static [&'static str],
@@ -51,7 +52,7 @@ const fn random(
     TokenFormat { markers, pattern, is_secret: |found| is_random(secret(found)) }
 }
 
-/// Every format that is known.
+/// All known formats.
 pub(crate) const TOKEN_FORMATS: &[TokenFormat] = &[
     // Model vendors.
     format(
@@ -84,14 +85,14 @@ pub(crate) const TOKEN_FORMATS: &[TokenFormat] = &[
     format("RubyGems", &["rubygems_"], r"\brubygems_[a-f0-9]{48}"),
     format("SonarQube", &["sqa_", "sqp_", "squ_"], r"\bsq[apu]_[a-f0-9]{40}"),
     // Clouds.
-    // An access key of AWS.
+    // AWS access key id.
     TokenFormat {
         markers: &["AKIA", "ASIA", "ABIA", "ACCA", "A3T"],
         pattern: r"\b(?:A3T[A-Z0-9]|ABIA|ACCA|AKIA|ASIA)[A-Z0-9]{16}\b",
-        // The vendor's own documents use keys that say so.
+        // AWS documents use keys with this suffix as examples.
         is_secret: |found| !secret(found).ends_with("EXAMPLE"),
     },
-    // A secret key of AWS.
+    // AWS secret access key.
     TokenFormat {
         markers: &["ecret", "ECRET", "aws_sec", "AWS_SEC"],
         pattern: r#"(?i)aws_?(?:secret|sec)[a-z_ -]{0,24}["']?\s{0,3}(?:=>|[:=])\s{0,3}["']?(?<secret>[A-Za-z0-9/+]{40})\b"#,
@@ -156,7 +157,7 @@ pub(crate) const TOKEN_FORMATS: &[TokenFormat] = &[
     format("Notion", &["ntn_", "secret_"], r"\b(?:ntn_[A-Za-z0-9]{40,}|secret_[A-Za-z0-9]{43}\b)"),
     format("Postman", &["PMAK-"], r"\bPMAK-[a-f0-9]{24}-[a-f0-9]{34}"),
     format("Sentry", &["sntry"], r"\bsntry[su]_[A-Za-z0-9+/=_-]{40,}"),
-    // Of no vendor.
+    // Not specific to a vendor.
     format("JSON web token", &["eyJ"], r"\beyJ[A-Za-z0-9_-]{10,}\.eyJ[A-Za-z0-9_-]{10,}\.[A-Za-z0-9_-]{10,}"),
     format(
         "private key",
@@ -165,7 +166,7 @@ pub(crate) const TOKEN_FORMATS: &[TokenFormat] = &[
     ),
     random("Bearer", &["earer", "EARER"], r"(?i)\bbearer\s+(?<secret>[A-Za-z0-9._~+/-]{16,}=*)"),
     format("Basic", &["asic", "ASIC"], r"(?i)\bauthorization:\s*basic\s+(?<secret>[A-Za-z0-9+/]{8,}=*)"),
-    // A password in an address. One that a person typed may have an `@` in it: the last one counts.
+    // Password in a URL. A password that a person typed may contain an `@`: the last one ends it.
     TokenFormat {
         markers: &["://"],
         pattern: r#"(?i)\b[a-z][a-z0-9+.-]{1,20}://(?<user>(?u:[^\s:/@"'`<>])*):(?<secret>(?u:[^\s/"'`<>]){4,})@(?<host>\[[0-9a-f:.]+\]|[a-z0-9._-]+)"#,
@@ -179,16 +180,17 @@ pub(crate) const TOKEN_FORMATS: &[TokenFormat] = &[
     },
 ];
 
-/// Returns the part of a match that is taken out.
+/// Returns the part of a match to redact.
 pub(crate) fn secret<'t>(found: &Captures<'t>) -> &'t str {
     found.name("secret").or_else(|| found.get(0)).map_or("", |secret| secret.as_str())
 }
 
-/// Whether a text stands for a password: a variable, a mask, or a word such as `your_password`.
+/// Returns whether a text is a placeholder for a password: a variable, a mask, or a word such as `your_password`.
 fn is_placeholder(text: &str) -> bool {
-    let is_word = text.bytes().all(|byte| byte.is_ascii_alphabetic() || matches!(byte, b'-' | b'_' | b'.'));
+    let is_identifier =
+        text.bytes().all(|byte| byte.is_ascii_alphabetic() || matches!(byte, b'-' | b'_' | b'.'));
     let text = text.to_lowercase();
-    // What is not two hexadecimal digits belongs to a template, as in `%s` and `%(password)s`.
+    // A `%` without two hexadecimal digits belongs to a template such as `%s` or `%(password)s`.
     let is_encoded =
         |rest: &str| rest.len() >= 2 && rest.bytes().take(2).all(|byte| byte.is_ascii_hexdigit());
     let stands_for_it = ["pass", "pwd", "secret", "token", "changeme", "..."];
@@ -196,10 +198,10 @@ fn is_placeholder(text: &str) -> bool {
         || text.contains(['{', '*', '['])
         || text.contains("$(")
         || !text.split('%').skip(1).all(is_encoded)
-        || (is_word && stands_for_it.iter().any(|word| text.contains(word)))
+        || (is_identifier && stands_for_it.iter().any(|word| text.contains(word)))
 }
 
-/// Whether a text looks as if it were drawn at random, and not written by a person: letters and digits change often.
+/// Returns whether a text looks random: letters and digits alternate often.
 fn is_random(text: &str) -> bool {
     let is_letter = |c: u8| c.is_ascii_alphabetic();
     let changes = text.as_bytes().windows(2).filter(|two| {
@@ -224,7 +226,7 @@ mod tests {
         text
     }
 
-    /// Letters and digits that follow no pattern, and are no secret.
+    /// Returns letters and digits that follow no pattern and are no secret.
     fn noise(alphabet: &str, length: usize) -> String {
         let alphabet: Vec<char> = alphabet.chars().collect();
         let numbers = std::iter::successors(Some(0x2545_f491_u64), |x| {
@@ -240,7 +242,7 @@ mod tests {
     const WORD: &str = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789";
     const HEX: &str = "0123456789abcdef";
 
-    /// One token of each format, put together here: no file of ours holds anything that looks like a secret.
+    /// Returns one token per format, built at run time so that no file contains anything that looks like a secret.
     fn tokens() -> Vec<String> {
         let (word, hex) = (|length| noise(WORD, length), |length| noise(HEX, length));
         vec![
@@ -281,7 +283,7 @@ mod tests {
     }
 
     #[test]
-    fn tokens_of_known_vendors_are_taken_out_whole() {
+    fn known_tokens_are_redacted_completely() {
         for token in tokens() {
             for (before, after) in [
                 ("a ", " b"),
@@ -301,7 +303,7 @@ mod tests {
     }
 
     #[test]
-    fn secrets_in_a_context_are_taken_out_of_it() {
+    fn secrets_are_redacted_by_context() {
         let word = noise(WORD, 40);
         for (text, secret) in [
             (format!("Authorization: Bearer {word}"), word.as_str()),
@@ -318,7 +320,7 @@ mod tests {
     }
 
     #[test]
-    fn passwords_in_addresses_are_taken_out() {
+    fn url_passwords_are_redacted() {
         for (before, password, after) in [
             ("redis://:", "hunter2secret", "@example.com"),
             ("x mysql://root:", "Password1", "@10.0.0.7/x y"),
@@ -332,7 +334,7 @@ mod tests {
     }
 
     #[test]
-    fn harmless_texts_are_left_alone() {
+    fn harmless_texts_are_not_redacted() {
         for harmless in [
             "task-force-of-many-people-in-twenty-offices, risk-averse, sk-short, 01a1dde2-642d-7027-95b7-67d9f29d1836",
             "<div class=\"sk-folding-cube-animation-wrapper\">",
@@ -348,9 +350,9 @@ mod tests {
         }
     }
 
-    /// What agents and people really write: this project's own files.
+    /// Searches realistic text: the files of this project.
     #[test]
-    fn files_of_this_project_hold_nothing_that_looks_like_a_secret() {
+    fn project_files_contain_no_secrets() {
         let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
         let (mut read, mut found) = (0, Vec::new());
         let mut open = vec![root.join("crates"), root.join("docs"), root.join("support")];

@@ -1,68 +1,68 @@
-//! The changes of jobs, as they happen.
+//! Change notifications.
 
 use model::{JobId, Placement, StateName};
 use tokio::sync::{broadcast, mpsc};
 use tokio::task::JoinSet;
 
-/// What a watcher is told.
+/// An event of a [`ChangeStream`].
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum WatchEvent {
     /// A job has changed.
-    Changed(Change),
-    /// Something may have been missed: the watcher was too slow, or the connection was lost. Look at what you care about.
+    Changed(JobChange),
+    /// Events may have been dropped: the watcher was too slow, or the connection was lost. Poll the jobs of interest.
     Missed,
 }
 
-/// A change of a job, after it was written.
+/// A committed change of a job.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Change {
-    /// Which job.
+pub struct JobChange {
+    /// The job.
     pub job: JobId,
-    /// Its state now.
+    /// Its new state.
     pub state: StateName,
-    /// Its revision now. One that is not greater than the last seen says nothing new.
+    /// Its new revision. An event whose revision is not greater than the last one is a duplicate.
     pub revision: u64,
-    /// Where it can be run. A store that one process owns does not tell: whatever is in it is for that one.
+    /// The home of the job. Absent in a store that one process owns: all its jobs are for that process.
     pub home: Option<Placement>,
 }
 
-/// Changes as a stream. Dropping it ends the watch.
+/// A stream of changes. Dropping it stops the watch.
 ///
-/// A change is told after it was written and at least once, but for what [`WatchEvent::Missed`] stands for. With `SQLite`, only
-/// changes that were made through the same [`crate::Store`] are told: one process owns the file.
+/// Changes are delivered after the commit and at least once, except for those behind a [`WatchEvent::Missed`]. With
+/// `SQLite`, only changes through the same [`crate::Store`] are delivered: one process owns the file.
 #[derive(Debug)]
-pub struct Watch {
+pub struct ChangeStream {
     source: Source,
 }
 
 #[derive(Debug)]
 enum Source {
-    /// From the writer of this process.
-    Here(broadcast::Receiver<Change>),
-    /// From a task that asks a server, and ends with this value.
-    #[cfg_attr(not(feature = "surreal"), expect(dead_code, reason = "only a server is asked"))]
-    Asked { events: mpsc::Receiver<WatchEvent>, _asking: JoinSet<()> },
+    /// Changes from the writer of this process.
+    Local(broadcast::Receiver<JobChange>),
+    /// Events from a task that queries a server; it is aborted when this value is dropped.
+    #[cfg_attr(not(feature = "surreal"), expect(dead_code, reason = "only a server needs it"))]
+    Remote { events: mpsc::Receiver<WatchEvent>, _task: JoinSet<()> },
 }
 
-impl Watch {
-    pub(crate) fn here(changes: broadcast::Receiver<Change>) -> Self {
-        Self { source: Source::Here(changes) }
+impl ChangeStream {
+    pub(crate) fn local(changes: broadcast::Receiver<JobChange>) -> Self {
+        Self { source: Source::Local(changes) }
     }
 
     #[cfg(feature = "surreal")]
-    pub(crate) fn asked(events: mpsc::Receiver<WatchEvent>, asking: JoinSet<()>) -> Self {
-        Self { source: Source::Asked { events, _asking: asking } }
+    pub(crate) fn remote(events: mpsc::Receiver<WatchEvent>, task: JoinSet<()>) -> Self {
+        Self { source: Source::Remote { events, _task: task } }
     }
 
-    /// The next change; none when the store was closed. Safe to drop and call again.
+    /// Returns the next event, or `None` after the store was closed. Cancel-safe.
     pub async fn next(&mut self) -> Option<WatchEvent> {
         match &mut self.source {
-            Source::Here(changes) => match changes.recv().await {
+            Source::Local(changes) => match changes.recv().await {
                 Ok(change) => Some(WatchEvent::Changed(change)),
                 Err(broadcast::error::RecvError::Lagged(_)) => Some(WatchEvent::Missed),
                 Err(broadcast::error::RecvError::Closed) => None,
             },
-            Source::Asked { events, .. } => events.recv().await,
+            Source::Remote { events, .. } => events.recv().await,
         }
     }
 }

@@ -4,7 +4,7 @@
 
 use std::process::ExitCode;
 
-use calls::{CallError, Opening, RecoveryReport, SettingError, recover_store};
+use calls::{CallError, RecoveryReport, SettingError, StoreOptions, recover_store};
 
 use crate::config::Config;
 use crate::daemon::{self, DaemonError};
@@ -43,8 +43,8 @@ pub fn store_problem(home: &Home, config: &Config) -> Option<Complaint> {
     Some(Complaint { message: error.to_string(), hint: error.hint() })
 }
 
-fn opening(home: &Home, config: &Config) -> Result<Opening, SettingError> {
-    Ok(Opening::new(config.store.parse()?, home.database()))
+fn opening(home: &Home, config: &Config) -> Result<StoreOptions, SettingError> {
+    Ok(StoreOptions::new(config.store.parse()?, home.database()))
 }
 
 fn jobs(count: u64) -> String {

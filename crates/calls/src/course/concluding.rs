@@ -125,7 +125,7 @@ impl Course<'_> {
         if let Some(response) = response {
             end = end.with_exchange(self.job.order.call.prompt.clone(), response);
         }
-        self.insist(|| self.desk.store.write_end(&self.claim, end.clone())).await.ok()
+        self.insist(|| self.desk.store.commit_end(&self.claim, end.clone())).await.ok()
     }
 
     /// Tells the store until it has taken it, or has refused it for good.

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use model::{Job, JobId, JobIdPrefix, JobState, Timestamp};
-use store::{Found, JobFilter, Page, PageRequest, Stats, StatsRange};
+use store::{JobFilter, Page, PageRequest, PrefixMatch, Stats, StatsRange};
 use supervisor::ProcessInfo;
 use tokio::sync::watch;
 use tokio::time::Instant;
@@ -115,7 +115,7 @@ impl JobService {
     }
 
     /// The job whose id begins like this.
-    pub async fn find(&self, prefix: JobIdPrefix) -> Result<Found, CallError> {
+    pub async fn find(&self, prefix: JobIdPrefix) -> Result<PrefixMatch, CallError> {
         Ok(self.0.store.find(prefix).await?)
     }
 
@@ -135,7 +135,7 @@ impl JobService {
     }
 
     /// The changes of jobs from now on.
-    pub async fn changes(&self) -> Result<store::Watch, CallError> {
+    pub async fn changes(&self) -> Result<store::ChangeStream, CallError> {
         Ok(self.0.store.watch().await?)
     }
 

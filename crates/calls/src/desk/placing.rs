@@ -111,7 +111,7 @@ impl JobService {
         if let Some(environment) = &environment {
             self.0.store.redact_values(&environment.secrets());
         }
-        let order = self.0.store.order_of_retry(job).await?;
+        let order = self.0.store.new_job_for_retry(job).await?;
         let Committed { value: placed, flush } = self.keep(order, environment).await?;
         let announced = self.announced(&placed);
         flush.flushed().await?;
@@ -192,7 +192,7 @@ impl JobService {
     /// The job of an earlier call with that key.
     async fn keyed(&self, key: Option<&str>) -> Result<Option<Job>, CallError> {
         let Some(key) = key else { return Ok(None) };
-        Ok(self.0.store.keyed(&self.0.home, key).await?)
+        Ok(self.0.store.find_by_key(&self.0.home, key).await?)
     }
 
     /// A job that was placed, with its folder: who goes away instead of waiting may look into it at once. A disk that refuses

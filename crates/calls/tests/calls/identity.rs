@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use calls::{CallError, JobService, JobStatus, ShutdownMode};
-use store::Setting;
+use store::StoreSetting;
 
 use crate::scene::{Scene, close, ended, settings, until_it_says};
 use crate::tests;
@@ -67,7 +67,7 @@ fn shared(scene: &Scene) -> impl Fn(&mut calls::Settings) {
     move |settings: &mut calls::Settings| {
         settings.host = None;
         settings.lease = Duration::from_secs(1);
-        settings.store.setting = Setting::Sqlite { path: Some(path.clone()) };
+        settings.store.setting = StoreSetting::Sqlite { path: Some(path.clone()) };
     }
 }
 

@@ -4,7 +4,7 @@ use std::fs;
 
 use calls::{JobService, JobStatus, RecoveryReport, Settings, recover_store};
 use model::{AgentKind, Exchange, Job, JobId, Mode, Placement};
-use store::{JobFilter, LastSession, PageRequest, Retention, StatsRange, Store};
+use store::{JobFilter, LastSession, PageRequest, RetentionLimits, StatsRange, Store};
 
 use crate::scene::{Scene, answered, close, eventually_async};
 use crate::tests;
@@ -144,7 +144,7 @@ fn retention_applies_to_recovered_jobs() {
         remove_database(scene);
         recover(&scene.settings());
         let store = Store::open(scene.settings().store).await.unwrap();
-        let retention = Retention { max_count: Some(1), max_age: None };
+        let retention = RetentionLimits { max_count: Some(1), max_age: None };
         let mut swept = store.sweep(retention).await.unwrap();
         swept.sort_unstable_by(|one, other| other.cmp(one));
         assert_eq!(swept, before.jobs[1..].iter().map(|job| job.id).collect::<Vec<_>>());

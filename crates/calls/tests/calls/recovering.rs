@@ -420,7 +420,7 @@ fn a_job_that_the_desk_holds_without_knowing_is_run() {
         let placed_for = async |request: &ClaimRequest, max_attempts| {
             let new = NewJob::new(scene.call("answer done"), "call_cc", Placement::Host("here".to_owned()));
             let new = NewJob { max_attempts, ..new };
-            let placed = store.place_and_claim(new, request.clone()).await.unwrap().flushed().await.unwrap();
+            let placed = store.submit_and_claim(new, request.clone()).await.unwrap().flushed().await.unwrap();
             assert!(placed.claimed.is_some());
             placed.job.id
         };

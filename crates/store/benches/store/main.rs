@@ -1,22 +1,21 @@
-//! Measures the store against rusqlite by hand, in turn and in one run, and prints a page.
+//! Compares the store with hand-written rusqlite code, alternating in one run, and prints a report.
 //!
-//! Refuses to judge: a missed target is printed and is no failure, so that no build depends on how busy the machine was.
-//! `cargo bench -p store` takes some ten minutes; `cargo bench -p store -- --quick` only shows that it works.
+//! A missed target is printed but does not fail the process, so that no build depends on the load of the machine.
+//! `cargo bench -p store` takes about ten minutes; `cargo bench -p store -- --quick` is a smoke test.
 #![expect(
     clippy::disallowed_methods,
     clippy::print_stderr,
     clippy::print_stdout,
     clippy::unwrap_used,
-    reason = "a bench prints its table, starts its server, and ends when something fails"
+    reason = "a bench prints its table, spawns a server, and panics on errors"
 )]
 
-mod by_hand;
-mod filled;
+mod baseline;
+mod filled_store;
 #[path = "../../../../bench/src/machine.rs"]
 #[cfg_attr(test, expect(unused_imports, reason = "its own tests run where it lives"))]
 mod machine;
-mod measuring;
-mod ours;
+mod measure;
 #[path = "../../../../bench/src/report.rs"]
 #[expect(dead_code, reason = "other benches use more of it")]
 mod report;
@@ -26,20 +25,21 @@ mod server;
 #[path = "../../../../bench/src/spread.rs"]
 #[cfg_attr(test, expect(unused_imports, reason = "its own tests run where it lives"))]
 mod spread;
+mod subject;
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::{env, fs};
 
 use crate::machine::{Machine, file_system_of};
-use crate::measuring::{FULL, QUICK, Scale};
+use crate::measure::{FULL, QUICK, Scale};
 use crate::report::{Report, table};
 
-const USAGE: &str = "cargo bench -p store --bench store -- [--quick | --save] [--work FOLDER]...
+const USAGE: &str = "cargo bench -p store --bench store -- [--quick | --save] [--work DIRECTORY]...
 
-  --quick        one round with little work, to see that the bench still works; its figures mean little
-  --save         also write the page to bench/results/store.md
-  --work FOLDER  where the files go; each folder gets a table of its own [default: the system's for temporary files]";
+  --quick           run a smoke test: one round with few jobs, whose figures mean little
+  --save            also write the report to bench/results/store.md
+  --work DIRECTORY  create the files there, with one table per directory [default: the temporary directory]";
 
 #[derive(Debug, Default, PartialEq, Eq)]
 struct Arguments {
@@ -53,16 +53,16 @@ impl Arguments {
         let (mut read, mut arguments) = (Self::default(), arguments);
         while let Some(argument) = arguments.next() {
             match argument.as_str() {
-                // What cargo itself adds.
+                // Added by cargo.
                 "--bench" => {}
                 "--quick" | "--test" => read.quick = true,
                 "--save" => read.save = true,
-                "--work" => read.work.push(arguments.next().ok_or("--work needs a folder")?.into()),
-                other => return Err(format!("`{other}` is not understood")),
+                "--work" => read.work.push(arguments.next().ok_or("--work needs a directory")?.into()),
+                other => return Err(format!("unknown argument `{other}`")),
             }
         }
         if read.quick && read.save {
-            return Err("quick figures are not saved over real ones".to_owned());
+            return Err("--quick and --save cannot be combined".to_owned());
         }
         if read.work.is_empty() {
             read.work.push(env::temp_dir());
@@ -74,8 +74,8 @@ impl Arguments {
 fn main() -> ExitCode {
     let arguments = match Arguments::read(env::args().skip(1)) {
         Ok(arguments) => arguments,
-        Err(mistake) => {
-            eprintln!("error: {mistake}\n\n{USAGE}");
+        Err(error) => {
+            eprintln!("error: {error}\n\n{USAGE}");
             return ExitCode::FAILURE;
         }
     };
@@ -95,15 +95,15 @@ async fn page(arguments: &Arguments, scale: Scale) -> String {
     let machine = Machine::look(&arguments.work[0]).unwrap();
     let mut tables = String::new();
     for work in &arguments.work {
-        // Dropped at every way out, so nothing of it stays.
-        let folder = tempfile::Builder::new().prefix("bench-store-").tempdir_in(work).unwrap();
-        let system = file_system_of(folder.path()).unwrap();
+        // Removed on drop.
+        let directory = tempfile::Builder::new().prefix("bench-store-").tempdir_in(work).unwrap();
+        let system = file_system_of(directory.path()).unwrap();
         eprintln!("measuring on {system}");
-        let rows = measuring::on_sqlite(scale, folder.path()).await;
+        let rows = measure::measure_sqlite(scale, directory.path()).await;
         tables.extend(["## SQLite, on ", &system, "\n\n", &table(&rows), "\n"]);
     }
-    let folder = tempfile::Builder::new().prefix("bench-store-").tempdir_in(&arguments.work[0]).unwrap();
-    let rows = match measuring::on_a_server(scale, folder.path()).await {
+    let directory = tempfile::Builder::new().prefix("bench-store-").tempdir_in(&arguments.work[0]).unwrap();
+    let rows = match measure::measure_server(scale, directory.path()).await {
         Ok(rows) => table(&rows),
         Err(reason) => format!("Left out: {reason}.\n"),
     };

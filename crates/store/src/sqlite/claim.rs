@@ -1,4 +1,4 @@
-//! Finds the oldest job that an owner can serve.
+//! Claims the oldest job that an owner can serve.
 
 use std::time::Duration;
 
@@ -7,84 +7,84 @@ use rusqlite::{Connection, OptionalExtension, params};
 use uuid::Uuid;
 
 use crate::requests::{Capacity, ClaimRequest};
-use crate::sqlite::writer::Ledger;
-use crate::sqlite::{Failed, jobs, rescue};
+use crate::sqlite::writer::WriteTransaction;
+use crate::sqlite::{QueryError, jobs, rescue};
 
-/// Takes the oldest job of the owner's homes and agents, if there is one.
-pub fn oldest(
-    ledger: &mut Ledger<'_>,
+/// Claims the oldest job of the owner's homes and agents, if there is one.
+pub fn claim_oldest(
+    tx: &mut WriteTransaction<'_>,
     request: &ClaimRequest,
     now: Timestamp,
-) -> Result<Option<Job>, Failed> {
+) -> Result<Option<Job>, QueryError> {
     let ClaimRequest { owner, lease, .. } = request;
-    let lease = look_alive(ledger, owner, *lease, now)?;
-    jobs::wake_due(ledger, now)?;
-    while let Some(job) = first_for(ledger.connection, request)? {
-        match jobs::claim(ledger, job, owner, lease, now) {
-            Err(failed) if failed.is_of_record() => jobs::give_up(ledger, job, now)?,
-            taken => return taken,
+    let lease = renew_lease(tx, owner, *lease, now)?;
+    jobs::queue_due(tx, now)?;
+    while let Some(job) = oldest_claimable(tx.connection, request)? {
+        match jobs::claim(tx, job, owner, lease, now) {
+            Err(failed) if failed.is_unreadable_record() => jobs::fail_unreadable(tx, job, now)?,
+            claimed => return claimed,
         }
     }
     Ok(None)
 }
 
-/// A new job as it is once the owner has it, if that is the one which the owner gets next: it has room for it, and nothing waits.
-/// Otherwise, none: it has to be looked for.
-pub fn at_once(
-    ledger: &mut Ledger<'_>,
+/// Returns a new job as claimed, if it is the owner's next one: the owner has capacity and nothing is queued. Returns
+/// `None` if the queue must be searched instead.
+pub fn claim_if_next(
+    tx: &mut WriteTransaction<'_>,
     job: &Job,
     request: &ClaimRequest,
     now: Timestamp,
-) -> Result<Option<Job>, Failed> {
+) -> Result<Option<Job>, QueryError> {
     let ClaimRequest { owner, homes, agents, lease } = request;
     let agent = job.order.call.agent;
     let Some(capacity) = agents.iter().find(|capacity| capacity.agent == agent) else { return Ok(None) };
     if !homes.contains(&job.order.home) {
         return Ok(None);
     }
-    jobs::wake_due(ledger, now)?;
-    if something_waits(ledger.connection)?
-        || held(ledger.connection, owner.as_str(), agent)? >= i64::from(capacity.at_once)
+    jobs::queue_due(tx, now)?;
+    if has_queued(tx.connection)?
+        || count_held(tx.connection, owner.as_str(), agent)? >= i64::from(capacity.at_once)
     {
         return Ok(None);
     }
-    let lease = look_alive(ledger, owner, *lease, now)?;
-    Ok(Some(jobs::given_to(job.clone(), owner, lease, now)?))
+    let lease = renew_lease(tx, owner, *lease, now)?;
+    Ok(Some(jobs::claimed_by(job.clone(), owner, lease, now)?))
 }
 
-/// An owner that asks is alive, and has to look alive before it holds a job. Answers until when it does.
-fn look_alive(
-    ledger: &Ledger<'_>,
+/// Renews the owner's lease, which must be valid before the owner holds a job. Returns its expiry.
+fn renew_lease(
+    tx: &WriteTransaction<'_>,
     owner: &Owner,
     lease: Duration,
     now: Timestamp,
-) -> Result<Timestamp, Failed> {
-    let until = now.plus(lease);
-    rescue::heartbeat(ledger.connection, owner, until)?;
-    Ok(until)
+) -> Result<Timestamp, QueryError> {
+    let expires_at = now.plus(lease);
+    rescue::heartbeat(tx.connection, owner, expires_at)?;
+    Ok(expires_at)
 }
 
-fn something_waits(connection: &Connection) -> Result<bool, Failed> {
-    let waits = "SELECT EXISTS (SELECT 1 FROM agent_jobs WHERE state = 'queued')";
-    Ok(connection.prepare_cached(waits)?.query_row([], |row| row.get(0))?)
+fn has_queued(connection: &Connection) -> Result<bool, QueryError> {
+    let query = "SELECT EXISTS (SELECT 1 FROM agent_jobs WHERE state = 'queued')";
+    Ok(connection.prepare_cached(query)?.query_row([], |row| row.get(0))?)
 }
 
-fn first_for(connection: &Connection, request: &ClaimRequest) -> Result<Option<JobId>, Failed> {
+fn oldest_claimable(connection: &Connection, request: &ClaimRequest) -> Result<Option<JobId>, QueryError> {
     let ClaimRequest { owner, homes, agents, .. } = request;
     let mut oldest: Option<JobId> = None;
     for Capacity { agent, at_once } in agents {
-        if held(connection, owner.as_str(), *agent)? >= i64::from(*at_once) {
+        if count_held(connection, owner.as_str(), *agent)? >= i64::from(*at_once) {
             continue;
         }
         for home in homes {
-            let found = first_ready(connection, home, *agent)?;
+            let found = oldest_queued(connection, home, *agent)?;
             oldest = [oldest, found].into_iter().flatten().min();
         }
     }
     Ok(oldest)
 }
 
-fn held(connection: &Connection, owner: &str, agent: AgentKind) -> Result<i64, Failed> {
+fn count_held(connection: &Connection, owner: &str, agent: AgentKind) -> Result<i64, QueryError> {
     let held = connection
         .prepare_cached(
             "SELECT count(*) FROM agent_jobs
@@ -94,8 +94,13 @@ fn held(connection: &Connection, owner: &str, agent: AgentKind) -> Result<i64, F
     Ok(held)
 }
 
-/// One home and one agent at a time: then the index has the oldest in front, however many wait.
-fn first_ready(connection: &Connection, home: &Placement, agent: AgentKind) -> Result<Option<JobId>, Failed> {
+/// Returns the oldest queued job of one home and one agent, which is the first entry in the index, however long the
+/// queue.
+fn oldest_queued(
+    connection: &Connection,
+    home: &Placement,
+    agent: AgentKind,
+) -> Result<Option<JobId>, QueryError> {
     let id: Option<[u8; 16]> = connection
         .prepare_cached(
             "SELECT id FROM agent_jobs WHERE state = 'queued' AND home = ?1 AND agent = ?2 ORDER BY id LIMIT 1",

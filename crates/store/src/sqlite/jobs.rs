@@ -1,23 +1,23 @@
-//! Keeps a job and its steps.
+//! Writes jobs and their steps.
 
 use model::{Claim, Job, JobId, Lease, Owner, Progress, SessionId, StateName, Timestamp, Transition, Usage};
 use rusqlite::{Connection, named_params, params};
 
-use crate::engine::Taken;
+use crate::engine::StateChange;
 use crate::error::StoreError;
-use crate::row::{EndRow, ExchangeRow, JobRow, LineRow, Standing};
-use crate::sqlite::writer::Ledger;
-use crate::sqlite::{Failed, reads};
+use crate::row::{EndRow, ExchangeRow, JobRow, ProgressRow, SummaryRow};
+use crate::sqlite::writer::WriteTransaction;
+use crate::sqlite::{QueryError, reads};
 
-/// A number as `SQLite` has it. One that does not fit is as large as can be.
-pub fn int(number: u64) -> i64 {
+/// Converts a number for `SQLite`. Saturates at the maximum.
+pub fn to_i64(number: u64) -> i64 {
     i64::try_from(number).unwrap_or(i64::MAX)
 }
 
-/// Inserts the job, unless one has its key (or its id): that one is answered.
-pub fn insert(connection: &Connection, row: &JobRow) -> Result<Option<JobRow>, Failed> {
-    let JobRow { line, revision, idempotency_key, fire_and_forget, expose_stream, prompt, call, .. } = row;
-    let LineRow { standing, .. } = line;
+/// Inserts a job. Returns the earlier job if one has the same key.
+pub fn insert(connection: &Connection, row: &JobRow) -> Result<Option<JobRow>, QueryError> {
+    let JobRow { summary, revision, idempotency_key, fire_and_forget, expose_stream, prompt, call, .. } = row;
+    let SummaryRow { progress, .. } = summary;
     let inserted = connection
         .prepare_cached(
             "INSERT INTO agent_jobs (id, revision, state, owner, attempt, requeues, max_attempts, created_at, started_at,
@@ -29,77 +29,77 @@ pub fn insert(connection: &Connection, row: &JobRow) -> Result<Option<JobRow>, F
             ON CONFLICT DO NOTHING",
         )?
         .execute(named_params! {
-            ":id": line.id.as_bytes(),
-            ":revision": int(*revision),
-            ":state": standing.state,
-            ":owner": standing.owner,
-            ":attempt": standing.attempt,
-            ":requeues": standing.requeues,
-            ":max_attempts": standing.max_attempts,
-            ":created_at": int(line.created_at),
-            ":started_at": line.started_at.map(int),
-            ":agent": line.agent,
-            ":model": line.model,
-            ":tool": line.tool,
-            ":task": line.task,
-            ":home": line.home,
-            ":cwd": line.cwd,
-            ":parent": line.parent.as_ref().map(uuid::Uuid::as_bytes),
+            ":id": summary.id.as_bytes(),
+            ":revision": to_i64(*revision),
+            ":state": progress.state,
+            ":owner": progress.owner,
+            ":attempt": progress.attempt,
+            ":requeues": progress.requeues,
+            ":max_attempts": progress.max_attempts,
+            ":created_at": to_i64(summary.created_at),
+            ":started_at": summary.started_at.map(to_i64),
+            ":agent": summary.agent,
+            ":model": summary.model,
+            ":tool": summary.tool,
+            ":task": summary.task,
+            ":home": summary.home,
+            ":cwd": summary.cwd,
+            ":parent": summary.parent.as_ref().map(uuid::Uuid::as_bytes),
             ":key": idempotency_key,
             ":fire_and_forget": fire_and_forget,
             ":expose_stream": expose_stream,
-            ":prompt_head": line.prompt_head,
+            ":prompt_head": summary.prompt_head,
             ":call": call,
             ":prompt": prompt,
         })?;
     if inserted == 1 {
         return Ok(None);
     }
-    let earlier = reads::row_of_key(connection, &line.home, idempotency_key.as_deref())?;
-    Ok(Some(earlier.ok_or_else(|| taken_id(row))?))
+    let earlier = reads::row_by_key(connection, &summary.home, idempotency_key.as_deref())?;
+    Ok(Some(earlier.ok_or_else(|| duplicate_id(row))?))
 }
 
-/// Two random ids that are the same: nobody will see it.
-fn taken_id(row: &JobRow) -> StoreError {
-    let record = JobId::from_uuid(row.line.id).to_string();
-    StoreError::Unreadable { record, field: "id", source: "another job has it".into() }
+/// Two random ids collided, which practically never happens.
+fn duplicate_id(row: &JobRow) -> StoreError {
+    let record = JobId::from_uuid(row.summary.id).to_string();
+    StoreError::Unreadable { record, field: "id", source: "another job has the same id".into() }
 }
 
-/// Takes the job one step on, if there is such a step.
-pub fn take_step(
-    ledger: &mut Ledger<'_>,
+/// Applies a step to a job, if its state allows the step.
+pub fn apply_transition(
+    tx: &mut WriteTransaction<'_>,
     job: JobId,
     step: &Transition,
     end: Option<&EndRow>,
     now: Timestamp,
-) -> Result<Taken, Failed> {
-    let head = reads::head(ledger.connection, job)?;
-    let before = head.standing.progress(job)?;
+) -> Result<StateChange, QueryError> {
+    let head = reads::job_head(tx.connection, job)?;
+    let before = head.progress.into_progress(job)?;
     let after = before.apply(step, now).map_err(|refusal| StoreError::Refused { job, refusal })?;
-    let moved = Moved::to(&after, head.started_at, head.revision, now);
+    let update = JobUpdate::after_transition(&after, head.started_at, head.revision, now);
     match end {
-        Some(end) => keep_end(ledger.connection, job, &moved, end, now)?,
-        None => keep_step(ledger.connection, job, &moved)?,
+        Some(end) => update_ended_job(tx.connection, job, &update, end, now)?,
+        None => update_job(tx.connection, job, &update)?,
     }
-    ledger.changed(job, after.state.name(), moved.revision);
-    Ok(Taken { before, after })
+    tx.record_change(job, after.state.name(), update.revision);
+    Ok(StateChange { before, after })
 }
 
-/// What a step changes in a record.
-pub struct Moved {
-    standing: Standing,
+/// The columns that a step changes.
+pub struct JobUpdate {
+    progress: ProgressRow,
     started_at: Option<u64>,
     completed_at: Option<u64>,
     duration_ms: Option<u64>,
     revision: u64,
 }
 
-impl Moved {
-    /// Returns where a restored job stands.
-    pub fn restored(row: &JobRow) -> Self {
-        let LineRow { standing, started_at, completed_at, duration_ms, .. } = &row.line;
+impl JobUpdate {
+    /// Returns the columns of a restored job.
+    pub fn from_row(row: &JobRow) -> Self {
+        let SummaryRow { progress, started_at, completed_at, duration_ms, .. } = &row.summary;
         Self {
-            standing: standing.clone(),
+            progress: progress.clone(),
             started_at: *started_at,
             completed_at: *completed_at,
             duration_ms: *duration_ms,
@@ -107,15 +107,15 @@ impl Moved {
         }
     }
 
-    fn to(after: &Progress, started_at: Option<u64>, revision: u64, now: Timestamp) -> Self {
+    fn after_transition(after: &Progress, started_at: Option<u64>, revision: u64, now: Timestamp) -> Self {
         let state = after.state.name();
-        // The time of the first claim.
+        // Set by the first claim.
         let started_at = started_at.or((state == StateName::Running).then(|| now.as_millis()));
-        // A clock that was set back lets nothing end before it began.
+        // After the clock was set back, a job must not end before its start.
         let completed_at = state.ended().map(|_| now.as_millis().max(started_at.unwrap_or_default()));
         let duration_ms = completed_at.zip(started_at).map(|(end, start)| end.saturating_sub(start));
         Self {
-            standing: Standing::from(after),
+            progress: ProgressRow::from(after),
             started_at,
             completed_at,
             duration_ms,
@@ -124,8 +124,9 @@ impl Moved {
     }
 }
 
-pub fn keep_step(connection: &Connection, job: JobId, moved: &Moved) -> Result<(), Failed> {
-    let Standing { state, owner, attempt, requeues, paused_until, cancel_requested_at, .. } = &moved.standing;
+pub fn update_job(connection: &Connection, job: JobId, update: &JobUpdate) -> Result<(), QueryError> {
+    let ProgressRow { state, owner, attempt, requeues, paused_until, cancel_requested_at, .. } =
+        &update.progress;
     connection
         .prepare_cached(
             "UPDATE agent_jobs SET state = ?2, owner = ?3, attempt = ?4, requeues = ?5, paused_until = ?6,
@@ -138,41 +139,40 @@ pub fn keep_step(connection: &Connection, job: JobId, moved: &Moved) -> Result<(
             owner,
             attempt,
             requeues,
-            paused_until.map(int),
-            cancel_requested_at.map(int),
-            moved.started_at.map(int),
-            moved.completed_at.map(int),
-            moved.duration_ms.map(int),
-            int(moved.revision),
+            paused_until.map(to_i64),
+            cancel_requested_at.map(to_i64),
+            update.started_at.map(to_i64),
+            update.completed_at.map(to_i64),
+            update.duration_ms.map(to_i64),
+            to_i64(update.revision),
         ])?;
     Ok(())
 }
 
-/// Gives the job to the owner, and answers it as it is then. It is read once, before it is written: one that makes no sense is
-/// not given to anybody.
+/// Claims a job for an owner and returns it. Reads the job before the write: an unreadable job is never claimed.
 pub fn claim(
-    ledger: &mut Ledger<'_>,
+    tx: &mut WriteTransaction<'_>,
     job: JobId,
     owner: &Owner,
     lease: Timestamp,
     now: Timestamp,
-) -> Result<Option<Job>, Failed> {
-    let Some(found) = reads::job(ledger.connection, job)? else { return Ok(None) };
-    let given = given_to(found, owner, lease, now)?;
-    let moved = Moved {
-        standing: Standing::from(&given.progress),
-        started_at: given.started_at.map(Timestamp::as_millis),
+) -> Result<Option<Job>, QueryError> {
+    let Some(queued) = reads::job(tx.connection, job)? else { return Ok(None) };
+    let claimed = claimed_by(queued, owner, lease, now)?;
+    let update = JobUpdate {
+        progress: ProgressRow::from(&claimed.progress),
+        started_at: claimed.started_at.map(Timestamp::as_millis),
         completed_at: None,
         duration_ms: None,
-        revision: given.revision,
+        revision: claimed.revision,
     };
-    keep_step(ledger.connection, job, &moved)?;
-    ledger.changed(job, given.progress.state.name(), given.revision);
-    Ok(Some(given))
+    update_job(tx.connection, job, &update)?;
+    tx.record_change(job, claimed.progress.state.name(), claimed.revision);
+    Ok(Some(claimed))
 }
 
-/// The job as it is once the owner has it.
-pub fn given_to(job: Job, owner: &Owner, lease: Timestamp, now: Timestamp) -> Result<Job, StoreError> {
+/// Returns the job as claimed by an owner.
+pub fn claimed_by(job: Job, owner: &Owner, lease: Timestamp, now: Timestamp) -> Result<Job, StoreError> {
     let step = Transition::Claim { owner: owner.clone() };
     let after = job.progress.apply(&step, now);
     Ok(Job {
@@ -184,14 +184,14 @@ pub fn given_to(job: Job, owner: &Owner, lease: Timestamp, now: Timestamp) -> Re
     })
 }
 
-/// A step and what its end brings along, in one: the record, which may be long, is written once.
-fn keep_end(
+/// Writes the final step and its result in one statement: the row may be long and is rewritten once.
+fn update_ended_job(
     connection: &Connection,
     job: JobId,
-    moved: &Moved,
+    update: &JobUpdate,
     end: &EndRow,
     now: Timestamp,
-) -> Result<(), Failed> {
+) -> Result<(), QueryError> {
     let EndRow {
         model,
         session,
@@ -204,8 +204,9 @@ fn keep_end(
         metadata,
         exchange,
     } = end;
-    let Standing { state, owner, attempt, requeues, paused_until, cancel_requested_at, .. } = &moved.standing;
-    let tokens = |part: fn(&Usage) -> u64| usage.as_ref().map(part).map(int);
+    let ProgressRow { state, owner, attempt, requeues, paused_until, cancel_requested_at, .. } =
+        &update.progress;
+    let tokens = |part: fn(&Usage) -> u64| usage.as_ref().map(part).map(to_i64);
     connection
         .prepare_cached(
             "UPDATE agent_jobs SET state = ?2, owner = ?3, attempt = ?4, requeues = ?5, paused_until = ?6,
@@ -221,15 +222,15 @@ fn keep_end(
             owner,
             attempt,
             requeues,
-            paused_until.map(int),
-            cancel_requested_at.map(int),
-            moved.started_at.map(int),
-            moved.completed_at.map(int),
-            int(*duration_ms),
-            int(moved.revision),
+            paused_until.map(to_i64),
+            cancel_requested_at.map(to_i64),
+            update.started_at.map(to_i64),
+            update.completed_at.map(to_i64),
+            to_i64(*duration_ms),
+            to_i64(update.revision),
             model,
             session.as_ref().map(SessionId::as_str),
-            exchange.as_ref().map(|said| *said.id.as_uuid().as_bytes()),
+            exchange.as_ref().map(|exchange| *exchange.id.as_uuid().as_bytes()),
             tokens(|usage| usage.input),
             tokens(|usage| usage.output),
             tokens(|usage| usage.cached),
@@ -239,63 +240,62 @@ fn keep_end(
             outcome,
             metadata,
         ])?;
-    if let Some(said) = exchange {
-        keep_exchange(connection, job, said, now)?;
+    if let Some(exchange) = exchange {
+        insert_exchange(connection, job, exchange, now)?;
     }
     if let Some(session) = session.as_ref().filter(|_| *is_last_session) {
-        keep_last_session(connection, job, session, now)?;
+        upsert_last_session(connection, job, session, now)?;
     }
     Ok(())
 }
 
-pub fn keep_exchange(
+pub fn insert_exchange(
     connection: &Connection,
     job: JobId,
-    said: &ExchangeRow,
+    exchange: &ExchangeRow,
     now: Timestamp,
-) -> Result<(), Failed> {
+) -> Result<(), QueryError> {
     connection
         .prepare_cached(
             "INSERT INTO agent_exchanges (id, job, created_at, prompt, response) VALUES (?1, ?2, ?3, ?4, ?5)",
         )?
         .execute(params![
-            said.id.as_uuid().as_bytes(),
+            exchange.id.as_uuid().as_bytes(),
             job.as_uuid().as_bytes(),
-            int(now.as_millis()),
-            said.prompt,
-            said.response,
+            to_i64(now.as_millis()),
+            exchange.prompt,
+            exchange.response,
         ])?;
     Ok(())
 }
 
-/// Remembers the conversation with the job, and as the last of its task.
+/// Stores the session of a job, also as the last session of its task.
 pub fn note_session(
-    ledger: &mut Ledger<'_>,
+    tx: &mut WriteTransaction<'_>,
     claim: &Claim,
     session: &SessionId,
     now: Timestamp,
-) -> Result<(), Failed> {
+) -> Result<(), QueryError> {
     let job = claim.job;
-    let head = reads::head(ledger.connection, job)?;
-    let progress = head.standing.progress(job)?;
-    // Whoever may interrupt or finish it may also say this.
+    let head = reads::job_head(tx.connection, job)?;
+    let progress = head.progress.into_progress(job)?;
+    // A claim that permits finishing the job also permits this.
     let probe = Transition::Finish { claim: claim.clone(), how: model::TerminalState::Completed };
     progress.apply(&probe, now).map_err(|refusal| StoreError::Refused { job, refusal })?;
-    ledger
-        .connection
+    tx.connection
         .prepare_cached("UPDATE agent_jobs SET session = ?2, revision = ?3 WHERE id = ?1")?
-        .execute(params![job.as_uuid().as_bytes(), session.as_str(), int(head.revision + 1)])?;
-    keep_last_session(ledger.connection, job, session, now)?;
-    ledger.changed(job, progress.state.name(), head.revision + 1);
+        .execute(params![job.as_uuid().as_bytes(), session.as_str(), to_i64(head.revision + 1)])?;
+    upsert_last_session(tx.connection, job, session, now)?;
+    tx.record_change(job, progress.state.name(), head.revision + 1);
     Ok(())
 }
 
-pub fn keep_last_session(
+pub fn upsert_last_session(
     connection: &Connection,
     job: JobId,
     session: &SessionId,
     now: Timestamp,
-) -> Result<(), Failed> {
+) -> Result<(), QueryError> {
     connection
         .prepare_cached(
             "INSERT INTO tool_sessions (agent, task, home, session, cwd, job, updated_at)
@@ -303,56 +303,56 @@ pub fn keep_last_session(
             ON CONFLICT DO UPDATE SET session = excluded.session, cwd = excluded.cwd, job = excluded.job,
                 updated_at = excluded.updated_at",
         )?
-        .execute(params![job.as_uuid().as_bytes(), session.as_str(), int(now.as_millis())])?;
+        .execute(params![job.as_uuid().as_bytes(), session.as_str(), to_i64(now.as_millis())])?;
     Ok(())
 }
 
-/// Queues a job again that was claimed and never begun. Its attempt's number is used up, none of its requeues is.
-pub fn put_back(ledger: &mut Ledger<'_>, claim: &Claim, now: Timestamp) -> Result<(), Failed> {
+/// Releases a claim whose run was never started. Consumes the attempt number but no requeue.
+pub fn release_claim(tx: &mut WriteTransaction<'_>, claim: &Claim, now: Timestamp) -> Result<(), QueryError> {
     let job = claim.job;
-    let paused = take_step(ledger, job, &Transition::Pause { claim: claim.clone(), until: now }, None, now)?;
+    let paused =
+        apply_transition(tx, job, &Transition::Pause { claim: claim.clone(), until: now }, None, now)?;
     if paused.after.state.name() == StateName::Paused {
-        take_step(ledger, job, &Transition::Wake, None, now)?;
+        apply_transition(tx, job, &Transition::Wake, None, now)?;
     }
     if claim.attempt.number() == 1 {
-        ledger
-            .connection
+        tx.connection
             .prepare_cached("UPDATE agent_jobs SET started_at = NULL, duration_ms = NULL WHERE id = ?1")?
             .execute([job.as_uuid().as_bytes()])?;
     }
     Ok(())
 }
 
-/// Wakes the jobs whose pause is over.
-pub fn wake_due(ledger: &mut Ledger<'_>, now: Timestamp) -> Result<(), Failed> {
-    let due: Vec<[u8; 16]> = ledger
+/// Queues the jobs whose pause has ended.
+pub fn queue_due(tx: &mut WriteTransaction<'_>, now: Timestamp) -> Result<(), QueryError> {
+    let due: Vec<[u8; 16]> = tx
         .connection
-        // By the time: by the state, every claim would read all that wait for a quota.
+        // Uses the index on the time: with the one on the state, every claim would read all paused jobs.
         .prepare_cached(
             "SELECT id FROM agent_jobs INDEXED BY jobs_paused WHERE state = 'paused' AND paused_until <= ?1",
         )?
-        .query_map([int(now.as_millis())], |row| row.get(0))?
+        .query_map([to_i64(now.as_millis())], |row| row.get(0))?
         .collect::<Result<_, _>>()?;
     for id in due {
         let job = JobId::from_uuid(uuid::Uuid::from_bytes(id));
-        match take_step(ledger, job, &Transition::Wake, None, now) {
-            Err(failed) if failed.is_of_record() => give_up(ledger, job, now)?,
+        match apply_transition(tx, job, &Transition::Wake, None, now) {
+            Err(failed) if failed.is_unreadable_record() => fail_unreadable(tx, job, now)?,
             other => drop(other?),
         }
     }
     Ok(())
 }
 
-/// Ends a job as failed whose record cannot be read, so that it does not stand in the way of the others.
-pub fn give_up(ledger: &mut Ledger<'_>, job: JobId, now: Timestamp) -> Result<(), Failed> {
-    let revision: i64 = ledger
+/// Fails a job with an unreadable record, so that it does not block the others.
+pub fn fail_unreadable(tx: &mut WriteTransaction<'_>, job: JobId, now: Timestamp) -> Result<(), QueryError> {
+    let revision: i64 = tx
         .connection
         .prepare_cached(
             "UPDATE agent_jobs SET state = 'failed', owner = NULL, paused_until = NULL, completed_at = ?2,
                 revision = revision + 1
             WHERE id = ?1 RETURNING revision",
         )?
-        .query_row(params![job.as_uuid().as_bytes(), int(now.as_millis())], |row| row.get(0))?;
-    ledger.changed(job, StateName::Failed, u64::try_from(revision).unwrap_or(0));
+        .query_row(params![job.as_uuid().as_bytes(), to_i64(now.as_millis())], |row| row.get(0))?;
+    tx.record_change(job, StateName::Failed, u64::try_from(revision).unwrap_or(0));
     Ok(())
 }

@@ -1,19 +1,20 @@
-//! The embedded engine: `SQLite` in one file, for one owner.
+//! The embedded engine: `SQLite` in one file, owned by one process.
 //!
-//! One connection writes: for a caller that is alone, or from one thread ([`writer`]), which puts what is waiting into one
-//! transaction and waits for the disk. Reads have connections of their own and never wait for a write (WAL).
+//! One connection writes: on the caller's thread if no other write is pending, else on the writer thread, which
+//! commits all queued writes in one transaction and flushes the log ([`writer`]). Reads have their own connections
+//! and never wait for a write (WAL).
 
 mod claim;
-mod faults;
 mod file;
 mod jobs;
-mod log;
+mod location;
 mod offline;
 mod reads;
 mod rescue;
 mod schema;
 mod sweep;
 mod transactions;
+mod wal;
 mod writer;
 
 use std::path::PathBuf;
@@ -26,99 +27,100 @@ use model::{
 use tokio::sync::{broadcast, oneshot};
 
 use crate::committed::{Committed, FlushTicket};
-use crate::engine::{Begun, Engine, Taken};
+use crate::engine::{Engine, InsertedJob, StateChange};
 use crate::error::{StoreError, SweepError};
 use crate::loss::{Loss, StoreLoss};
 use crate::requests::{
-    ClaimRequest, Found, Held, JobFilter, LastSession, Page, PageRequest, RescueRequest, Retention,
+    ClaimRequest, HeldClaim, JobFilter, LastSession, Page, PageRequest, PrefixMatch, RescueRequest,
+    RetentionLimits,
 };
 use crate::row::{EndRow, JobRow};
 use crate::stats::{Stats, StatsRange};
-use crate::watch::{Change, Watch};
-use faults::Place;
-use file::{OpenFiles, Readers};
-use log::{Log, NoLog};
+use crate::watch::{ChangeStream, JobChange};
+use file::{OpenFiles, ReaderPool};
+use location::StoreLocation;
 pub use offline::{DatabaseFile, RejectedJob, RestoredJob};
-use writer::{Afterwards, Durability, Ledger, Writer};
+use wal::{NoWal, WriteAheadLog};
+use writer::{DetachedWriter, Durability, WriteTransaction, Writer};
 
-/// How many changes a slow watcher may be behind before it misses some.
-const CHANGES_KEPT: usize = 4_096;
+/// The number of changes that a slow watcher can lag behind before it misses some.
+const CHANGE_CAPACITY: usize = 4_096;
 
 /// A store in a `SQLite` file.
 #[derive(Debug)]
 pub struct Sqlite {
-    // Dropped before the writer, so that the last connection, which tidies up the file, is one that may write.
-    readers: Option<Arc<Readers>>,
+    // Dropped before the writer, so that the last connection, which checkpoints the file, is one that may write.
+    readers: Option<Arc<ReaderPool>>,
     writer: Writer,
-    changes: broadcast::Sender<Change>,
-    /// None for a database in memory.
+    changes: broadcast::Sender<JobChange>,
+    /// `None` for a database in memory.
     files: Option<OpenFiles>,
 }
 
 impl Sqlite {
     pub async fn open(path: PathBuf) -> Result<Self, StoreError> {
-        let place = Place::file(&path);
-        let readers = Readers::of(path.clone());
+        let location = StoreLocation::file(&path);
+        let readers = ReaderPool::new(path.clone());
         let opened = tokio::task::spawn_blocking(move || {
             let connection = file::open(&path)?;
-            let (log, has_log) = file::log_of(&connection, &path)?;
-            let files = OpenFiles::note(&path, has_log);
+            let (wal, has_wal) = file::open_wal(&connection, &path)?;
+            let files = OpenFiles::record(&path, has_wal);
             let files = files.map_err(|source| StoreError::CannotOpen {
-                place: Place::file(&path).name(),
+                location: StoreLocation::file(&path).name(),
                 source: source.into(),
             })?;
-            Ok::<_, StoreError>((connection, log, files))
+            Ok::<_, StoreError>((connection, wal, files))
         });
-        let (connection, log, files) = opened.await.map_err(|_| StoreError::Closed)??;
-        let store = Self::start(connection, log, place, Some(Arc::new(readers)))?;
+        let (connection, wal, files) = opened.await.map_err(|_| StoreError::Closed)??;
+        let store = Self::start(connection, wal, location, Some(Arc::new(readers)))?;
         Ok(Self { files: Some(files), ..store })
     }
 
-    /// A database in memory has one connection, so reads go through the writer.
+    /// Opens a database in memory. It has one connection, so reads go through the writer.
     pub async fn in_memory() -> Result<Self, StoreError> {
         let opened = tokio::task::spawn_blocking(file::in_memory);
         let connection = opened.await.map_err(|_| StoreError::Closed)??;
-        Self::start(connection, Arc::new(NoLog), Place::memory(), None)
+        Self::start(connection, Arc::new(NoWal), StoreLocation::memory(), None)
     }
 
     fn start(
         connection: rusqlite::Connection,
-        log: Arc<dyn Log>,
-        place: Place,
-        readers: Option<Arc<Readers>>,
+        wal: Arc<dyn WriteAheadLog>,
+        location: StoreLocation,
+        readers: Option<Arc<ReaderPool>>,
     ) -> Result<Self, StoreError> {
-        let (changes, _) = broadcast::channel(CHANGES_KEPT);
-        let writer = Writer::start(connection, log, place, changes.clone())?;
+        let (changes, _) = broadcast::channel(CHANGE_CAPACITY);
+        let writer = Writer::start(connection, wal, location, changes.clone())?;
         Ok(Self { readers, writer, changes, files: None })
     }
 
     async fn read<T, F>(&self, read: F) -> Result<T, StoreError>
     where
         T: Send + 'static,
-        F: FnOnce(&rusqlite::Connection) -> Result<T, Failed> + Send + 'static,
+        F: FnOnce(&rusqlite::Connection) -> Result<T, QueryError> + Send + 'static,
     {
         match &self.readers {
             Some(readers) => readers.clone().read(read).await,
             None => {
                 self.writer
-                    .write(Durability::Relaxed, |ledger: &mut Ledger<'_>| read(ledger.connection))
+                    .write(Durability::Relaxed, |tx: &mut WriteTransaction<'_>| read(tx.connection))
                     .await
             }
         }
     }
 }
 
-/// A claimed job on its way to who asked. Should nobody be there any more, it is put back: its owner lives and does not know
-/// of it, so no lease would ever run out.
-struct Undelivered {
+/// A claimed job before its delivery to the caller. If the caller is gone, the claim is released: its owner is alive
+/// and does not know the job, so its lease would never expire.
+struct UndeliveredClaim {
     job: Option<Box<Job>>,
-    afterwards: Afterwards,
+    detached_writer: DetachedWriter,
     now: Timestamp,
 }
 
-impl Undelivered {
-    fn new(job: Job, afterwards: Afterwards, now: Timestamp) -> Self {
-        Self { job: Some(Box::new(job)), afterwards, now }
+impl UndeliveredClaim {
+    fn new(job: Job, detached_writer: DetachedWriter, now: Timestamp) -> Self {
+        Self { job: Some(Box::new(job)), detached_writer, now }
     }
 
     fn deliver(mut self) -> Option<Job> {
@@ -126,25 +128,25 @@ impl Undelivered {
     }
 }
 
-impl Drop for Undelivered {
+impl Drop for UndeliveredClaim {
     fn drop(&mut self) {
         if let Some(claim) = self.job.take().and_then(|job| job.claim()) {
             let now = self.now;
-            self.afterwards.write(move |ledger| jobs::put_back(ledger, &claim, now));
+            self.detached_writer.write(move |tx| jobs::release_claim(tx, &claim, now));
         }
     }
 }
 
-/// What went wrong within a statement: `SQLite` itself, or what the store has to say.
+/// An error within a query: of `SQLite`, or of the store itself.
 #[derive(Debug)]
-pub enum Failed {
+pub enum QueryError {
     Sqlite(rusqlite::Error),
     Store(StoreError),
 }
 
-impl Failed {
-    /// Whether it is about the one record that was read, and the others are sound.
-    fn is_of_record(&self) -> bool {
+impl QueryError {
+    /// Returns whether only the record that was read is at fault, and the others are intact.
+    fn is_unreadable_record(&self) -> bool {
         match self {
             Self::Store(error) => matches!(error, StoreError::Unreadable { .. }),
             Self::Sqlite(error) => matches!(
@@ -157,13 +159,13 @@ impl Failed {
     }
 }
 
-impl From<rusqlite::Error> for Failed {
+impl From<rusqlite::Error> for QueryError {
     fn from(error: rusqlite::Error) -> Self {
         Self::Sqlite(error)
     }
 }
 
-impl From<StoreError> for Failed {
+impl From<StoreError> for QueryError {
     fn from(error: StoreError) -> Self {
         Self::Store(error)
     }
@@ -171,72 +173,76 @@ impl From<StoreError> for Failed {
 
 #[async_trait]
 impl Engine for Sqlite {
-    async fn submit(&self, job: Job, request: Option<ClaimRequest>) -> Result<Committed<Begun>, StoreError> {
+    async fn submit(
+        &self,
+        job: Job,
+        request: Option<ClaimRequest>,
+    ) -> Result<Committed<InsertedJob>, StoreError> {
         let (id, now) = (job.id, job.created_at);
-        let (afterwards, placed) = (self.writer.afterwards()?, job.clone());
-        let run = move |ledger: &mut Ledger<'_>| {
-            // What is wrong with another job is no reason not to keep this one.
-            let despite_others = |claimed| match claimed {
-                Err(Failed::Store(_)) => Ok(None),
+        let (detached_writer, new_job) = (self.writer.detached_writer()?, job.clone());
+        let run = move |tx: &mut WriteTransaction<'_>| {
+            // An error in another job must not prevent the submit of this one.
+            let ignore_others = |claimed| match claimed {
+                Err(QueryError::Store(_)) => Ok(None),
                 claimed => claimed,
             };
-            let at_once =
-                request.as_ref().map_or(Ok(None), |request| claim::at_once(ledger, &placed, request, now));
-            let at_once = despite_others(at_once)?;
-            let job = at_once.as_ref().unwrap_or(&placed);
+            let claimed =
+                request.as_ref().map_or(Ok(None), |request| claim::claim_if_next(tx, &new_job, request, now));
+            let claimed = ignore_others(claimed)?;
+            let job = claimed.as_ref().unwrap_or(&new_job);
             let (row, state) = (JobRow::new(job)?, job.progress.state.name());
-            let earlier = jobs::insert(ledger.connection, &row)?;
+            let earlier = jobs::insert(tx.connection, &row)?;
             if earlier.is_some() {
                 return Ok((earlier, None));
             }
-            ledger.changed(id, state, row.revision);
-            let claimed = match (at_once, request) {
-                (None, Some(request)) => despite_others(claim::oldest(ledger, &request, now))?,
-                (at_once, _) => at_once,
+            tx.record_change(id, state, row.revision);
+            let claimed = match (claimed, request) {
+                (None, Some(request)) => ignore_others(claim::claim_oldest(tx, &request, now))?,
+                (claimed, _) => claimed,
             };
             Ok((None, claimed))
         };
         let wrap = move |(earlier, claimed): (Option<JobRow>, Option<Job>), flush: FlushTicket| {
-            (earlier, claimed.map(|job| Undelivered::new(job, afterwards, now)), flush)
+            (earlier, claimed.map(|job| UndeliveredClaim::new(job, detached_writer, now)), flush)
         };
-        let written = self.writer.write_then(Durability::Soon, run, wrap).await;
-        let (earlier, claimed, flush) = written.map_err(|error| naming(error, id))?;
-        let claimed = claimed.and_then(Undelivered::deliver);
-        let begun = match earlier {
-            Some(row) => Begun { job: row.job()?, is_new: false, claimed },
-            None => Begun { job, is_new: true, claimed },
+        let committed = self.writer.write_and_wrap(Durability::Deferred, run, wrap).await;
+        let (earlier, claimed, flush) = committed.map_err(|error| with_job(error, id))?;
+        let claimed = claimed.and_then(UndeliveredClaim::deliver);
+        let inserted = match earlier {
+            Some(row) => InsertedJob { job: row.into_job()?, is_new: false, claimed },
+            None => InsertedJob { job, is_new: true, claimed },
         };
-        let flush = flush.of(begun.job.id);
-        Ok(Committed { value: begun, flush })
+        let flush = flush.for_job(inserted.job.id);
+        Ok(Committed { value: inserted, flush })
     }
 
     async fn claim(&self, request: ClaimRequest, now: Timestamp) -> Result<Option<Job>, StoreError> {
-        let afterwards = self.writer.afterwards()?;
-        let run = move |ledger: &mut Ledger<'_>| claim::oldest(ledger, &request, now);
-        let wrap = move |job: Option<Job>, _| job.map(|job| Undelivered::new(job, afterwards, now));
-        // What a power cut takes with it is no loss: the run ends with the power, too, and the job is queued again.
-        let taken = self.writer.write_then(Durability::Relaxed, run, wrap).await?;
-        Ok(taken.and_then(Undelivered::deliver))
+        let detached_writer = self.writer.detached_writer()?;
+        let run = move |tx: &mut WriteTransaction<'_>| claim::claim_oldest(tx, &request, now);
+        let wrap = move |job: Option<Job>, _| job.map(|job| UndeliveredClaim::new(job, detached_writer, now));
+        // A power failure may undo a claim: the run is lost with the power, too, and the job is requeued.
+        let claimed = self.writer.write_and_wrap(Durability::Relaxed, run, wrap).await?;
+        Ok(claimed.and_then(UndeliveredClaim::deliver))
     }
 
-    async fn renew(&self, owner: Owner, expires_at: Timestamp) -> Result<Vec<Held>, StoreError> {
-        // A heartbeat that a power cut takes with it is no loss: the owner is gone, too.
+    async fn renew(&self, owner: Owner, expires_at: Timestamp) -> Result<Vec<HeldClaim>, StoreError> {
+        // A power failure may undo a heartbeat: its owner is gone then, too.
         self.writer
-            .write(Durability::Relaxed, move |ledger: &mut Ledger<'_>| {
-                rescue::heartbeat(ledger.connection, &owner, expires_at)?;
-                rescue::held_by(ledger.connection, &owner)
+            .write(Durability::Relaxed, move |tx: &mut WriteTransaction<'_>| {
+                rescue::heartbeat(tx.connection, &owner, expires_at)?;
+                rescue::held_claims(tx.connection, &owner)
             })
             .await
     }
 
     async fn release(&self, owner: Owner) -> Result<(), StoreError> {
-        // The close that follows brings it to the disk with all that is in the log.
-        let run = move |ledger: &mut Ledger<'_>| rescue::release(ledger.connection, &owner);
+        // The close that follows flushes it with the rest of the log.
+        let run = move |tx: &mut WriteTransaction<'_>| rescue::release(tx.connection, &owner);
         self.writer.write(Durability::Relaxed, run).await
     }
 
-    async fn owners(&self, prefix: String, after: Timestamp) -> Result<Vec<Owner>, StoreError> {
-        self.read(move |connection| rescue::owners(connection, &prefix, after)).await
+    async fn live_owners(&self, prefix: String, after: Timestamp) -> Result<Vec<Owner>, StoreError> {
+        self.read(move |connection| rescue::live_owners(connection, &prefix, after)).await
     }
 
     async fn step(
@@ -245,13 +251,13 @@ impl Engine for Sqlite {
         step: Transition,
         end: Option<EndRow>,
         now: Timestamp,
-    ) -> Result<Taken, StoreError> {
+    ) -> Result<StateChange, StoreError> {
         self.writer
-            .write(Durability::Full, move |ledger: &mut Ledger<'_>| {
-                jobs::take_step(ledger, job, &step, end.as_ref(), now)
+            .write(Durability::Full, move |tx: &mut WriteTransaction<'_>| {
+                jobs::apply_transition(tx, job, &step, end.as_ref(), now)
             })
             .await
-            .map_err(|error| naming(error, job))
+            .map_err(|error| with_job(error, job))
     }
 
     async fn finish(
@@ -261,25 +267,27 @@ impl Engine for Sqlite {
         end: EndRow,
         now: Timestamp,
     ) -> Result<Committed<Job>, StoreError> {
-        let written = self.writer.write_soon(move |ledger: &mut Ledger<'_>| {
-            jobs::take_step(ledger, job, &step, Some(&end), now)?;
-            Ok(reads::job(ledger.connection, job)?.ok_or(StoreError::NoSuchJob { job })?)
+        let committed = self.writer.commit(move |tx: &mut WriteTransaction<'_>| {
+            jobs::apply_transition(tx, job, &step, Some(&end), now)?;
+            Ok(reads::job(tx.connection, job)?.ok_or(StoreError::NoSuchJob { job })?)
         });
-        let Committed { value, flush } = written.await.map_err(|error| naming(error, job))?;
-        Ok(Committed { value, flush: flush.of(job) })
+        let Committed { value, flush } = committed.await.map_err(|error| with_job(error, job))?;
+        Ok(Committed { value, flush: flush.for_job(job) })
     }
 
     async fn note_session(&self, claim: Claim, session: SessionId, now: Timestamp) -> Result<(), StoreError> {
         self.writer
-            .write(Durability::Full, move |ledger: &mut Ledger<'_>| {
-                jobs::note_session(ledger, &claim, &session, now)
+            .write(Durability::Full, move |tx: &mut WriteTransaction<'_>| {
+                jobs::note_session(tx, &claim, &session, now)
             })
             .await
     }
 
     async fn rescue(&self, request: RescueRequest, now: Timestamp) -> Result<Vec<Job>, StoreError> {
         self.writer
-            .write(Durability::Full, move |ledger: &mut Ledger<'_>| rescue::take_over(ledger, &request, now))
+            .write(Durability::Full, move |tx: &mut WriteTransaction<'_>| {
+                rescue::rescue_jobs(tx, &request, now)
+            })
             .await
     }
 
@@ -287,15 +295,15 @@ impl Engine for Sqlite {
         self.read(move |connection| reads::job(connection, job)).await
     }
 
-    async fn keyed(&self, home: Placement, key: String) -> Result<Option<Job>, StoreError> {
+    async fn find_by_key(&self, home: Placement, key: String) -> Result<Option<Job>, StoreError> {
         let read = move |connection: &rusqlite::Connection| {
-            let row = reads::row_of_key(connection, &home.to_string(), Some(&key))?;
-            Ok(row.map(JobRow::job).transpose()?)
+            let row = reads::row_by_key(connection, &home.to_string(), Some(&key))?;
+            Ok(row.map(JobRow::into_job).transpose()?)
         };
         self.read(read).await
     }
 
-    async fn find(&self, prefix: JobIdPrefix) -> Result<Found, StoreError> {
+    async fn find(&self, prefix: JobIdPrefix) -> Result<PrefixMatch, StoreError> {
         self.read(move |connection| reads::find(connection, prefix)).await
     }
 
@@ -324,37 +332,37 @@ impl Engine for Sqlite {
         self.read(move |connection| reads::stats(connection, range)).await
     }
 
-    async fn watch(&self) -> Result<Watch, StoreError> {
-        Ok(Watch::here(self.changes.subscribe()))
+    async fn watch(&self) -> Result<ChangeStream, StoreError> {
+        Ok(ChangeStream::local(self.changes.subscribe()))
     }
 
-    async fn sweep(&self, retention: Retention, now: Timestamp) -> Result<Vec<JobId>, SweepError> {
+    async fn sweep(&self, retention: RetentionLimits, now: Timestamp) -> Result<Vec<JobId>, SweepError> {
         let mut removed = Vec::new();
         loop {
-            // Also told by the side: an answer that is lost with the commit would lose them.
-            let (tell, chosen) = oneshot::channel();
-            // In parts, so that nobody waits long for the writer.
-            let part = self
+            // Also sent through a channel: without the reply of the commit, the ids would be lost.
+            let (sender, chosen) = oneshot::channel();
+            // In batches, so that other writes do not wait for long.
+            let batch = self
                 .writer
-                .write(Durability::Full, move |ledger: &mut Ledger<'_>| {
-                    let part = sweep::part(ledger.connection, retention, now)?;
-                    // Nobody listens when the sweep itself was dropped.
-                    let _ = tell.send(part.clone());
-                    Ok(part)
+                .write(Durability::Full, move |tx: &mut WriteTransaction<'_>| {
+                    let batch = sweep::sweep_batch(tx.connection, retention, now)?;
+                    // The receiver is gone if the sweep was dropped.
+                    let _ = sender.send(batch.clone());
+                    Ok(batch)
                 })
                 .await;
-            match part {
-                Ok(part) if part.is_empty() => return Ok(removed),
-                Ok(part) => removed.extend(part),
+            match batch {
+                Ok(batch) if batch.is_empty() => return Ok(removed),
+                Ok(batch) => removed.extend(batch),
                 Err(source) => {
-                    return Err(SweepError::after(removed, chosen.await.unwrap_or_default(), source));
+                    return Err(SweepError::new(removed, chosen.await.unwrap_or_default(), source));
                 }
             }
         }
     }
 
     async fn sync(&self) -> Result<(), StoreError> {
-        self.writer.write(Durability::Full, |_: &mut Ledger<'_>| Ok(())).await
+        self.writer.write(Durability::Full, |_: &mut WriteTransaction<'_>| Ok(())).await
     }
 
     fn verify_files(&self) -> Result<(), StoreLoss> {
@@ -362,9 +370,9 @@ impl Engine for Sqlite {
     }
 
     async fn verify_heartbeat(&self, owner: Owner) -> Result<(), StoreError> {
-        let is_there = self.read(move |connection| rescue::has_heartbeat(connection, &owner)).await?;
+        let exists = self.read(move |connection| rescue::has_heartbeat(connection, &owner)).await?;
         match &self.files {
-            Some(files) if !is_there => Err(files.lost(Loss::HeartbeatLost).into()),
+            Some(files) if !exists => Err(files.loss(Loss::HeartbeatLost).into()),
             _ => Ok(()),
         }
     }
@@ -374,11 +382,11 @@ impl Engine for Sqlite {
     }
 }
 
-/// Names the job in an error that leaves it open whether it was written.
-fn naming(error: StoreError, id: JobId) -> StoreError {
+/// Adds the job to an error about an unconfirmed write.
+fn with_job(error: StoreError, id: JobId) -> StoreError {
     match error {
-        StoreError::Unconfirmed { place, source, .. } => {
-            StoreError::Unconfirmed { place, job: Some(id), source }
+        StoreError::Unconfirmed { location, source, .. } => {
+            StoreError::Unconfirmed { location, job: Some(id), source }
         }
         other => other,
     }

@@ -1,6 +1,6 @@
-//! What is read: jobs, lists, sums.
+//! Queries for jobs, lists and statistics.
 //!
-//! A statement is put together only of the fixed pieces that stand here; what a caller gives is always a parameter.
+//! Statements are built from constant fragments only; values are always bound as parameters.
 
 use std::cmp::Reverse;
 
@@ -13,78 +13,87 @@ use rusqlite::{Connection, OptionalExtension, Row, params, params_from_iter};
 use uuid::Uuid;
 
 use crate::error::StoreError;
-use crate::requests::{Found, JobFilter, LastSession, Page, PageRequest};
-use crate::row::{JobRow, LineRow, Reader, Standing};
-use crate::sqlite::Failed;
-use crate::sqlite::jobs::int;
+use crate::requests::{JobFilter, LastSession, Page, PageRequest, PrefixMatch};
+use crate::row::{FieldReader, JobRow, ProgressRow, SummaryRow, page_from_rows};
+use crate::sqlite::QueryError;
+use crate::sqlite::jobs::to_i64;
 use crate::stats::{DAY_MS, Stats, StatsRange, StatsRow};
 
-const LINE: &str = "id, state, job.owner, attempt, requeues, max_attempts, paused_until, cancel_requested_at,
+const SUMMARY_COLUMNS: &str =
+    "id, state, job.owner, attempt, requeues, max_attempts, paused_until, cancel_requested_at,
     created_at, started_at, completed_at, duration_ms, agent, model, tool, task, home, cwd, session, parent,
     input_tokens, output_tokens, cached_tokens, reasoning_tokens, cost_usd, prompt_head, failure";
 
-const REST: &str =
+const DETAIL_COLUMNS: &str =
     "revision, exchange, idempotency_key, fire_and_forget, expose_stream, call, prompt, outcome,
     metadata, worker.expires_at";
 
-/// How many ids a prefix that names several is answered with.
-const FOUND: i64 = 10;
+/// The maximum number of ids returned for an ambiguous prefix.
+const MAX_MATCHES: i64 = 10;
 
-/// A whole job by its id.
-pub fn job(connection: &Connection, id: JobId) -> Result<Option<Job>, Failed> {
-    let row = one_row(connection, "id = ?1", [id.as_uuid().as_bytes()])?;
-    Ok(row.map(JobRow::job).transpose()?)
+/// Returns a job by its id.
+pub fn job(connection: &Connection, id: JobId) -> Result<Option<Job>, QueryError> {
+    let row = find_row(connection, "id = ?1", [id.as_uuid().as_bytes()])?;
+    Ok(row.map(JobRow::into_job).transpose()?)
 }
 
-/// A whole job by its home and its idempotency key.
-pub fn row_of_key(connection: &Connection, home: &str, key: Option<&str>) -> Result<Option<JobRow>, Failed> {
+/// Returns a job by its home and its idempotency key.
+pub fn row_by_key(
+    connection: &Connection,
+    home: &str,
+    key: Option<&str>,
+) -> Result<Option<JobRow>, QueryError> {
     match key {
-        Some(key) => one_row(connection, "home = ?1 AND idempotency_key = ?2", [home, key]),
+        Some(key) => find_row(connection, "home = ?1 AND idempotency_key = ?2", [home, key]),
         None => Ok(None),
     }
 }
 
-fn one_row(
+fn find_row(
     connection: &Connection,
     which: &'static str,
     values: impl rusqlite::Params,
-) -> Result<Option<JobRow>, Failed> {
+) -> Result<Option<JobRow>, QueryError> {
     let statement = format!(
-        "SELECT {LINE}, {REST} FROM agent_jobs AS job LEFT JOIN agent_workers AS worker ON worker.owner = job.owner
+        "SELECT {SUMMARY_COLUMNS}, {DETAIL_COLUMNS} FROM agent_jobs AS job LEFT JOIN agent_workers AS worker ON worker.owner = job.owner
         WHERE {which}"
     );
-    Ok(connection.prepare_cached(&statement)?.query_row(values, whole).optional()?)
+    Ok(connection.prepare_cached(&statement)?.query_row(values, job_row).optional()?)
 }
 
-/// The job or jobs whose ids begin like this.
-pub fn find(connection: &Connection, prefix: JobIdPrefix) -> Result<Found, Failed> {
+/// Finds the jobs with an id prefix.
+pub fn find(connection: &Connection, prefix: JobIdPrefix) -> Result<PrefixMatch, QueryError> {
     let (first, last) = prefix.range();
     let ids: Vec<[u8; 16]> = connection
         .prepare_cached("SELECT id FROM agent_jobs WHERE id BETWEEN ?1 AND ?2 ORDER BY id LIMIT ?3")?
-        .query_map(params![first.as_uuid().as_bytes(), last.as_uuid().as_bytes(), FOUND], |row| row.get(0))?
+        .query_map(params![first.as_uuid().as_bytes(), last.as_uuid().as_bytes(), MAX_MATCHES], |row| {
+            row.get(0)
+        })?
         .collect::<Result<_, _>>()?;
     let ids: Vec<JobId> = ids.into_iter().map(|id| JobId::from_uuid(Uuid::from_bytes(id))).collect();
     match ids.as_slice() {
-        [] => Ok(Found::Nothing),
-        [one] => Ok(job(connection, *one)?.map_or(Found::Nothing, |job| Found::One(Box::new(job)))),
-        _ => Ok(Found::Several(ids)),
+        [] => Ok(PrefixMatch::Nothing),
+        [one] => {
+            Ok(job(connection, *one)?.map_or(PrefixMatch::Nothing, |job| PrefixMatch::One(Box::new(job))))
+        }
+        _ => Ok(PrefixMatch::Several(ids)),
     }
 }
 
-/// A part of the list, the newest first.
-pub fn list(connection: &Connection, filter: &JobFilter, page: PageRequest) -> Result<Page, Failed> {
-    let rows = page.rows();
-    let mut lines = Vec::new();
-    // One state at a time: then an index has the newest in front, and what is not shown is not read.
-    for filter in one_state_each(filter) {
-        lines.extend(newest(connection, &filter, page.before, i64::from(rows) + 1)?);
+/// Returns a page of a list, newest first.
+pub fn list(connection: &Connection, filter: &JobFilter, page: PageRequest) -> Result<Page, QueryError> {
+    let limit = page.clamped_limit();
+    let mut found = Vec::new();
+    // One query per state: an index returns the newest rows first, and no other row is read.
+    for filter in filter_per_state(filter) {
+        found.extend(newest(connection, &filter, page.before, i64::from(limit) + 1)?);
     }
-    lines.sort_by_key(|line| Reverse(line.as_ref().map_or_else(|job| *job, LineRow::job)));
-    lines.truncate(rows as usize + 1);
-    Ok(Page::cut(lines, rows))
+    found.sort_by_key(|row| Reverse(row.as_ref().map_or_else(|job| *job, SummaryRow::job_id)));
+    found.truncate(limit as usize + 1);
+    Ok(page_from_rows(found, limit))
 }
 
-fn one_state_each(filter: &JobFilter) -> Vec<JobFilter> {
+fn filter_per_state(filter: &JobFilter) -> Vec<JobFilter> {
     let mut states = filter.states.clone();
     states.sort_unstable();
     states.dedup();
@@ -99,160 +108,163 @@ fn newest(
     filter: &JobFilter,
     before: Option<JobId>,
     limit: i64,
-) -> Result<Vec<Result<LineRow, JobId>>, Failed> {
-    let mut conditions = Conditions::of(filter);
-    conditions.maybe("id < ?", before.map(blob));
+) -> Result<Vec<Result<SummaryRow, JobId>>, QueryError> {
+    let mut conditions = Conditions::from_filter(filter);
+    conditions.and_if_some("id < ?", before.map(blob));
     conditions.values.push(Value::Integer(limit));
-    let statement =
-        format!("SELECT {LINE} FROM agent_jobs AS job{} ORDER BY id DESC LIMIT ?", conditions.clause());
-    let lines = connection
+    let statement = format!(
+        "SELECT {SUMMARY_COLUMNS} FROM agent_jobs AS job{} ORDER BY id DESC LIMIT ?",
+        conditions.where_clause()
+    );
+    let rows = connection
         .prepare_cached(&statement)?
-        .query_map(params_from_iter(conditions.values), line_or_id)?
+        .query_map(params_from_iter(conditions.values), summary_or_id)?
         .collect::<Result<_, _>>()?;
-    Ok(lines)
+    Ok(rows)
 }
 
-/// How many jobs fit.
-pub fn count(connection: &Connection, filter: &JobFilter) -> Result<u64, Failed> {
-    let conditions = Conditions::of(filter);
-    let statement = format!("SELECT count(*) FROM agent_jobs AS job{}", conditions.clause());
+/// Counts the jobs that match a filter.
+pub fn count(connection: &Connection, filter: &JobFilter) -> Result<u64, QueryError> {
+    let conditions = Conditions::from_filter(filter);
+    let statement = format!("SELECT count(*) FROM agent_jobs AS job{}", conditions.where_clause());
     let count = connection
         .prepare_cached(&statement)?
-        .query_row(params_from_iter(conditions.values), |row| Columns { row, next: 0 }.unsigned())?;
+        .query_row(params_from_iter(conditions.values), |row| Columns::new(row).unsigned())?;
     Ok(count)
 }
 
-/// A filter as fixed pieces of SQL, and the values for their places.
+/// A filter as constant SQL fragments and their parameters.
 #[derive(Default)]
 struct Conditions {
-    pieces: Vec<&'static str>,
+    clauses: Vec<&'static str>,
     values: Vec<Value>,
 }
 
 impl Conditions {
-    fn of(filter: &JobFilter) -> Self {
-        let JobFilter { states, agent, tool, task, home, parent, session, since, until, words } = filter;
-        let text = |text: &str| Value::Text(text.to_owned());
+    fn from_filter(filter: &JobFilter) -> Self {
+        let JobFilter { states, agent, tool, task, home, parent, session, since, until, text } = filter;
+        let sql_text = |text: &str| Value::Text(text.to_owned());
         let mut conditions = Self::default();
         match states.as_slice() {
             [] => {}
-            [state] => conditions.and("state = ?", [text(state.as_str())]),
-            // All names, so that the statement is the same for every number of them.
+            [state] => conditions.and("state = ?", [sql_text(state.as_str())]),
+            // A parameter for every state, so that the statement is the same for any number of them.
             several => {
-                let named = StateName::ALL
-                    .map(|state| if several.contains(&state) { text(state.as_str()) } else { Value::Null });
+                let named = StateName::ALL.map(|state| {
+                    if several.contains(&state) { sql_text(state.as_str()) } else { Value::Null }
+                });
                 conditions.and("state IN (?, ?, ?, ?, ?, ?, ?, ?)", named);
             }
         }
-        conditions.maybe("agent = ?", agent.map(|agent| text(agent.name())));
-        conditions.maybe("tool = ?", tool.as_deref().map(text));
-        conditions.maybe("task = ?", task.as_deref().map(text));
-        conditions.maybe("home = ?", home.as_ref().map(|home| text(&home.to_string())));
-        conditions.maybe("parent = ?", parent.map(blob));
-        conditions.maybe("session = ?", session.as_ref().map(|session| text(session.as_str())));
-        conditions.maybe("id >= ?", since.map(|since| blob(JobId::first_of(since))));
-        conditions.maybe("id < ?", until.map(|until| blob(JobId::first_of(until))));
-        if let Some(words) = words {
-            let anywhere = Value::Text(format!("%{}%", as_it_is(words)));
-            let piece = r"(task LIKE ? ESCAPE '\' OR prompt LIKE ? ESCAPE '\')";
-            conditions.and(piece, [anywhere.clone(), anywhere]);
+        conditions.and_if_some("agent = ?", agent.map(|agent| sql_text(agent.name())));
+        conditions.and_if_some("tool = ?", tool.as_deref().map(sql_text));
+        conditions.and_if_some("task = ?", task.as_deref().map(sql_text));
+        conditions.and_if_some("home = ?", home.as_ref().map(|home| sql_text(&home.to_string())));
+        conditions.and_if_some("parent = ?", parent.map(blob));
+        conditions.and_if_some("session = ?", session.as_ref().map(|session| sql_text(session.as_str())));
+        conditions.and_if_some("id >= ?", since.map(|since| blob(JobId::first_of(since))));
+        conditions.and_if_some("id < ?", until.map(|until| blob(JobId::first_of(until))));
+        if let Some(text) = text {
+            let anywhere = Value::Text(format!("%{}%", escape_like(text)));
+            let clause = r"(task LIKE ? ESCAPE '\' OR prompt LIKE ? ESCAPE '\')";
+            conditions.and(clause, [anywhere.clone(), anywhere]);
         }
         conditions
     }
 
-    fn maybe(&mut self, piece: &'static str, value: Option<Value>) {
+    fn and_if_some(&mut self, clause: &'static str, value: Option<Value>) {
         if let Some(value) = value {
-            self.and(piece, [value]);
+            self.and(clause, [value]);
         }
     }
 
-    fn and<const N: usize>(&mut self, piece: &'static str, values: [Value; N]) {
-        self.pieces.push(piece);
+    fn and<const N: usize>(&mut self, clause: &'static str, values: [Value; N]) {
+        self.clauses.push(clause);
         self.values.extend(values);
     }
 
-    fn clause(&self) -> String {
-        if self.pieces.is_empty() { String::new() } else { format!(" WHERE {}", self.pieces.join(" AND ")) }
+    fn where_clause(&self) -> String {
+        if self.clauses.is_empty() { String::new() } else { format!(" WHERE {}", self.clauses.join(" AND ")) }
     }
 }
 
-/// Words in which nothing stands for something else.
-fn as_it_is(words: &str) -> String {
-    words.replace('\\', r"\\").replace('%', r"\%").replace('_', r"\_")
+/// Escapes the wildcards of LIKE.
+fn escape_like(text: &str) -> String {
+    text.replace('\\', r"\\").replace('%', r"\%").replace('_', r"\_")
 }
 
 fn blob(id: JobId) -> Value {
     Value::Blob(id.as_uuid().as_bytes().to_vec())
 }
 
-/// What was said in a job; the last, should there be several.
-pub fn exchange(connection: &Connection, job: JobId) -> Result<Option<Exchange>, Failed> {
+/// Returns the exchange of a job; the last one if there are several.
+pub fn exchange(connection: &Connection, job: JobId) -> Result<Option<Exchange>, QueryError> {
     let found = connection
         .prepare_cached(
             "SELECT id, created_at, prompt, response FROM agent_exchanges WHERE job = ?1 ORDER BY id DESC LIMIT 1",
         )?
         .query_row([job.as_uuid().as_bytes()], |row| {
-            let mut columns = Columns { row, next: 0 };
+            let mut columns = Columns::new(row);
             Ok(Exchange {
-                id: ExchangeId::from_uuid(Uuid::from_bytes(columns.take()?)),
+                id: ExchangeId::from_uuid(Uuid::from_bytes(columns.next()?)),
                 job,
                 created_at: Timestamp::from_millis(columns.unsigned()?),
-                said: NewExchange { prompt: columns.take()?, response: columns.take()? },
+                said: NewExchange { prompt: columns.next()?, response: columns.next()? },
             })
         })
         .optional()?;
     Ok(found)
 }
 
-/// The last conversation of a task.
+/// Returns the last session of a task.
 pub fn last_session(
     connection: &Connection,
     agent: AgentKind,
     task: &str,
     home: &Placement,
-) -> Result<Option<LastSession>, Failed> {
+) -> Result<Option<LastSession>, QueryError> {
     let found = connection
         .prepare_cached(
             "SELECT session, cwd, job, updated_at FROM tool_sessions WHERE agent = ?1 AND task = ?2 AND home = ?3",
         )?
         .query_row(params![agent.name(), task, home.to_string()], |row| {
-            let mut columns = Columns { row, next: 0 };
-            let (session, cwd): (String, String) = (columns.take()?, columns.take()?);
-            Ok((session, cwd, JobId::from_uuid(Uuid::from_bytes(columns.take()?)), columns.unsigned()?))
+            let mut columns = Columns::new(row);
+            let (session, cwd): (String, String) = (columns.next()?, columns.next()?);
+            Ok((session, cwd, JobId::from_uuid(Uuid::from_bytes(columns.next()?)), columns.unsigned()?))
         })
         .optional()?;
     let Some((session, cwd, job, at)) = found else { return Ok(None) };
-    let session = Reader(job).parse("session", &session)?;
+    let session = FieldReader(job).parse("session", &session)?;
     Ok(Some(LastSession { session, cwd, job, at: Timestamp::from_millis(at) }))
 }
 
-/// What the jobs of a range came to.
-pub fn stats(connection: &Connection, range: StatsRange) -> Result<Stats, Failed> {
+/// Returns the statistics of a range.
+pub fn stats(connection: &Connection, range: StatsRange) -> Result<Stats, QueryError> {
     let filter = JobFilter { since: range.since, until: range.until, ..JobFilter::default() };
-    let conditions = Conditions::of(&filter);
+    let conditions = Conditions::from_filter(&filter);
     let statement =
-        format!("SELECT state, count(*) FROM agent_jobs AS job{} GROUP BY state", conditions.clause());
+        format!("SELECT state, count(*) FROM agent_jobs AS job{} GROUP BY state", conditions.where_clause());
     let counts: Vec<(String, u64)> = connection
         .prepare_cached(&statement)?
         .query_map(params_from_iter(conditions.values), |row| {
-            Ok((row.get(0)?, Columns { row, next: 1 }.unsigned()?))
+            Ok((row.get(0)?, Columns { row, index: 1 }.unsigned()?))
         })?
         .collect::<Result<_, _>>()?;
-    // Records that make no sense are in no sum, and spoil none.
-    let nobody = Reader(JobId::first_of(Timestamp::default()));
+    // Unreadable records are excluded from the sums.
+    let reader = FieldReader(JobId::first_of(Timestamp::default()));
     let states = counts
         .into_iter()
-        .filter_map(|(state, jobs)| Some((nobody.parse("state", &state).ok()?, jobs)))
+        .filter_map(|(state, jobs)| Some((reader.parse("state", &state).ok()?, jobs)))
         .collect();
-    Ok(Stats { states, ended: ended(connection, &filter)? })
+    Ok(Stats { states, ended: ended_stats(connection, &filter)? })
 }
 
-fn ended(connection: &Connection, filter: &JobFilter) -> Result<Vec<StatsRow>, Failed> {
-    let mut conditions = Conditions::of(filter);
+fn ended_stats(connection: &Connection, filter: &JobFilter) -> Result<Vec<StatsRow>, QueryError> {
+    let mut conditions = Conditions::from_filter(filter);
     conditions.and("completed_at IS NOT NULL", []);
-    conditions.values.insert(0, Value::Integer(int(DAY_MS)));
-    // `sum` fails when it runs over; `total` is a floating number, and the cast stops at the largest whole one. Figures that cannot
-    // be true are in no sum: earlier versions stored them.
+    conditions.values.insert(0, Value::Integer(to_i64(DAY_MS)));
+    // `sum` fails on overflow; `total` is a float, and the cast saturates. Implausible values, which earlier versions
+    // stored, are excluded.
     let tokens = |column: &str| {
         format!("CAST(total(CASE WHEN {column} <= {MAX_TOKENS} THEN {column} END) AS INTEGER)")
     };
@@ -264,154 +276,158 @@ fn ended(connection: &Connection, filter: &JobFilter) -> Result<Vec<StatsRow>, F
         tokens("output_tokens"),
         tokens("cached_tokens"),
         tokens("reasoning_tokens"),
-        conditions.clause()
+        conditions.where_clause()
     );
     let mut statement = connection.prepare_cached(&statement)?;
     let mut rows = statement.query(params_from_iter(conditions.values))?;
-    let mut ended = Vec::new();
+    let mut stats = Vec::new();
     while let Some(row) = rows.next()? {
-        match ended_row(row) {
-            Err(failed) if failed.is_of_record() => {}
-            sums => ended.push(sums?),
+        match ended_stats_row(row) {
+            Err(failed) if failed.is_unreadable_record() => {}
+            row => stats.push(row?),
         }
     }
-    Ok(ended)
+    Ok(stats)
 }
 
-fn ended_row(row: &Row<'_>) -> Result<StatsRow, Failed> {
-    // A sum has no record of its own; the day names it well enough.
-    let mut columns = Columns { row, next: 0 };
+fn ended_stats_row(row: &Row<'_>) -> Result<StatsRow, QueryError> {
+    // A sum has no record; its day identifies it in errors.
+    let mut columns = Columns::new(row);
     let day = Timestamp::from_millis(columns.unsigned()?.saturating_mul(DAY_MS));
-    let reader = Reader(JobId::first_of(day));
-    let state: StateName = reader.parse("state", &columns.take::<String>()?)?;
+    let reader = FieldReader(JobId::first_of(day));
+    let state: StateName = reader.parse("state", &columns.next::<String>()?)?;
     Ok(StatsRow {
         day,
-        agent: reader.parse("agent", &columns.take::<String>()?)?,
-        model: columns.take()?,
+        agent: reader.parse("agent", &columns.next::<String>()?)?,
+        model: columns.next()?,
         how: state.ended().ok_or(StoreError::Unreadable {
             record: reader.0.to_string(),
             field: "state",
-            source: "an ended job is not in a state that is an end".into(),
+            source: "a finished job is not in a terminal state".into(),
         })?,
         jobs: columns.unsigned()?,
         duration_ms: columns.unsigned()?,
         usage: columns.usage()?.unwrap_or_default(),
-        cost_usd: columns.take::<Option<f64>>()?.unwrap_or(0.0),
+        cost_usd: columns.next::<Option<f64>>()?.unwrap_or(0.0),
     })
 }
 
-/// Reads every page and index of the file.
-pub fn check(connection: &Connection) -> Result<(), Failed> {
+/// Checks every page and index of the file.
+pub fn check(connection: &Connection) -> Result<(), QueryError> {
     let mut statement = connection.prepare("PRAGMA integrity_check")?;
     let found: Vec<String> = statement.query_map([], |row| row.get(0))?.collect::<Result<_, _>>()?;
     if found == ["ok"] {
         return Ok(());
     }
-    let place = connection.path().unwrap_or_default().to_owned();
-    Err(StoreError::Damaged { place, source: found.join("; ").into() }.into())
+    let location = connection.path().unwrap_or_default().to_owned();
+    Err(StoreError::Damaged { location, source: found.join("; ").into() }.into())
 }
 
-/// Reads the columns of a row from left to right, in the order of the constants above: by name, each would be searched for.
+/// Reads the columns of a row in the order of the constants above. Access by name would search for each.
 struct Columns<'a> {
     row: &'a Row<'a>,
-    next: usize,
+    index: usize,
 }
 
-impl Columns<'_> {
-    fn take<T: FromSql>(&mut self) -> rusqlite::Result<T> {
-        self.next += 1;
-        self.row.get(self.next - 1)
+impl<'a> Columns<'a> {
+    fn new(row: &'a Row<'a>) -> Self {
+        Self { row, index: 0 }
+    }
+
+    fn next<T: FromSql>(&mut self) -> rusqlite::Result<T> {
+        self.index += 1;
+        self.row.get(self.index - 1)
     }
 
     fn unsigned(&mut self) -> rusqlite::Result<u64> {
-        Ok(self.maybe_unsigned()?.unwrap_or(0))
+        Ok(self.optional_unsigned()?.unwrap_or(0))
     }
 
-    fn maybe_unsigned(&mut self) -> rusqlite::Result<Option<u64>> {
-        // Nothing that is counted here is below zero.
-        Ok(self.take::<Option<i64>>()?.map(|number| u64::try_from(number).unwrap_or(0)))
+    fn optional_unsigned(&mut self) -> rusqlite::Result<Option<u64>> {
+        // No counter is negative.
+        Ok(self.next::<Option<i64>>()?.map(|number| u64::try_from(number).unwrap_or(0)))
     }
 
     fn uuid(&mut self) -> rusqlite::Result<Option<Uuid>> {
-        Ok(self.take::<Option<[u8; 16]>>()?.map(Uuid::from_bytes))
+        Ok(self.next::<Option<[u8; 16]>>()?.map(Uuid::from_bytes))
     }
 
     fn usage(&mut self) -> rusqlite::Result<Option<Usage>> {
-        let input = self.maybe_unsigned()?;
+        let input = self.optional_unsigned()?;
         let (output, cached, reasoning) = (self.unsigned()?, self.unsigned()?, self.unsigned()?);
         Ok(input.map(|input| Usage { input, output, cached, reasoning }))
     }
 
-    /// The columns of a [`Standing`], in its order.
-    fn standing(&mut self) -> rusqlite::Result<Standing> {
-        Ok(Standing {
-            state: self.take()?,
-            owner: self.take()?,
-            attempt: self.take()?,
-            requeues: self.take()?,
-            max_attempts: self.take()?,
-            paused_until: self.maybe_unsigned()?,
-            cancel_requested_at: self.maybe_unsigned()?,
+    /// Reads the columns of a [`ProgressRow`], in its order.
+    fn progress(&mut self) -> rusqlite::Result<ProgressRow> {
+        Ok(ProgressRow {
+            state: self.next()?,
+            owner: self.next()?,
+            attempt: self.next()?,
+            requeues: self.next()?,
+            max_attempts: self.next()?,
+            paused_until: self.optional_unsigned()?,
+            cancel_requested_at: self.optional_unsigned()?,
         })
     }
 
-    /// [`LINE`].
-    fn line(&mut self) -> rusqlite::Result<LineRow> {
-        Ok(LineRow {
-            id: Uuid::from_bytes(self.take()?),
-            standing: self.standing()?,
+    /// Reads [`SUMMARY_COLUMNS`].
+    fn summary(&mut self) -> rusqlite::Result<SummaryRow> {
+        Ok(SummaryRow {
+            id: Uuid::from_bytes(self.next()?),
+            progress: self.progress()?,
             created_at: self.unsigned()?,
-            started_at: self.maybe_unsigned()?,
-            completed_at: self.maybe_unsigned()?,
-            duration_ms: self.maybe_unsigned()?,
-            agent: self.take()?,
-            model: self.take()?,
-            tool: self.take()?,
-            task: self.take()?,
-            home: self.take()?,
-            cwd: self.take()?,
-            session: self.take()?,
+            started_at: self.optional_unsigned()?,
+            completed_at: self.optional_unsigned()?,
+            duration_ms: self.optional_unsigned()?,
+            agent: self.next()?,
+            model: self.next()?,
+            tool: self.next()?,
+            task: self.next()?,
+            home: self.next()?,
+            cwd: self.next()?,
+            session: self.next()?,
             parent: self.uuid()?,
             usage: self.usage()?,
-            cost_usd: self.take()?,
-            prompt_head: self.take()?,
-            failure: self.take()?,
+            cost_usd: self.next()?,
+            prompt_head: self.next()?,
+            failure: self.next()?,
         })
     }
 }
 
-/// A line, or the id of one that makes no sense.
-fn line_or_id(row: &Row<'_>) -> rusqlite::Result<Result<LineRow, JobId>> {
+/// Reads a summary, or only its id if the rest is unreadable.
+fn summary_or_id(row: &Row<'_>) -> rusqlite::Result<Result<SummaryRow, JobId>> {
     let id = Uuid::from_bytes(row.get(0)?);
-    Ok(Columns { row, next: 0 }.line().map_err(|_| JobId::from_uuid(id)))
+    Ok(Columns::new(row).summary().map_err(|_| JobId::from_uuid(id)))
 }
 
-/// [`LINE`] and [`REST`].
-fn whole(row: &Row<'_>) -> rusqlite::Result<JobRow> {
-    let mut columns = Columns { row, next: 0 };
+/// Reads [`SUMMARY_COLUMNS`] and [`DETAIL_COLUMNS`].
+fn job_row(row: &Row<'_>) -> rusqlite::Result<JobRow> {
+    let mut columns = Columns::new(row);
     Ok(JobRow {
-        line: columns.line()?,
+        summary: columns.summary()?,
         revision: columns.unsigned()?,
         exchange: columns.uuid()?,
-        idempotency_key: columns.take()?,
-        fire_and_forget: columns.take()?,
-        expose_stream: columns.take()?,
-        call: columns.take()?,
-        prompt: columns.take()?,
-        outcome: columns.take()?,
-        metadata: columns.take()?,
-        lease_expires_at: columns.maybe_unsigned()?,
+        idempotency_key: columns.next()?,
+        fire_and_forget: columns.next()?,
+        expose_stream: columns.next()?,
+        call: columns.next()?,
+        prompt: columns.next()?,
+        outcome: columns.next()?,
+        metadata: columns.next()?,
+        lease_expires_at: columns.optional_unsigned()?,
     })
 }
 
-/// Where a job stands, and what a step needs besides.
-pub struct Head {
-    pub standing: Standing,
+/// The columns of a job that a step needs.
+pub struct JobHead {
+    pub progress: ProgressRow,
     pub started_at: Option<u64>,
     pub revision: u64,
 }
 
-pub fn head(connection: &Connection, job: JobId) -> Result<Head, Failed> {
+pub fn job_head(connection: &Connection, job: JobId) -> Result<JobHead, QueryError> {
     let found = connection
         .prepare_cached(
             "SELECT state, owner, attempt, requeues, max_attempts, paused_until, cancel_requested_at, started_at,
@@ -419,10 +435,10 @@ pub fn head(connection: &Connection, job: JobId) -> Result<Head, Failed> {
             FROM agent_jobs WHERE id = ?1",
         )?
         .query_row([job.as_uuid().as_bytes()], |row| {
-            let mut columns = Columns { row, next: 0 };
-            Ok(Head {
-                standing: columns.standing()?,
-                started_at: columns.maybe_unsigned()?,
+            let mut columns = Columns::new(row);
+            Ok(JobHead {
+                progress: columns.progress()?,
+                started_at: columns.optional_unsigned()?,
                 revision: columns.unsigned()?,
             })
         })

@@ -1,30 +1,34 @@
-//! Who is alive, and what is taken from those who are not.
+//! Leases, and the rescue of jobs from owners without one.
 
 use model::{Attempt, Claim, Job, JobId, Owner, Timestamp, Transition};
 use rusqlite::{Connection, OptionalExtension, params};
 use uuid::Uuid;
 
-use crate::requests::{Held, RescueRequest};
-use crate::row::Reader;
-use crate::sqlite::jobs::int;
-use crate::sqlite::writer::Ledger;
-use crate::sqlite::{Failed, jobs, reads};
+use crate::requests::{HeldClaim, RescueRequest};
+use crate::row::FieldReader;
+use crate::sqlite::jobs::to_i64;
+use crate::sqlite::writer::WriteTransaction;
+use crate::sqlite::{QueryError, jobs, reads};
 
-/// The owner is alive until then. One row for all that it holds.
-pub fn heartbeat(connection: &Connection, owner: &Owner, expires_at: Timestamp) -> Result<(), Failed> {
+/// Renews the lease of an owner: one row for all its claims.
+pub fn heartbeat(connection: &Connection, owner: &Owner, expires_at: Timestamp) -> Result<(), QueryError> {
     connection
         .prepare_cached(
             "INSERT INTO agent_workers (owner, expires_at) VALUES (?1, ?2)
             ON CONFLICT DO UPDATE SET expires_at = excluded.expires_at",
         )?
-        .execute(params![owner.as_str(), int(expires_at.as_millis())])?;
+        .execute(params![owner.as_str(), to_i64(expires_at.as_millis())])?;
     Ok(())
 }
 
-/// The owners whose leases end later than that, and whose names begin like this.
-pub fn owners(connection: &Connection, prefix: &str, after: Timestamp) -> Result<Vec<Owner>, Failed> {
+/// Returns the owners whose leases expire after a time and whose names start with a prefix.
+pub fn live_owners(
+    connection: &Connection,
+    prefix: &str,
+    after: Timestamp,
+) -> Result<Vec<Owner>, QueryError> {
     let mut statement = connection.prepare_cached("SELECT owner FROM agent_workers WHERE expires_at > ?1")?;
-    let names = statement.query_map([int(after.as_millis())], |row| row.get::<_, String>(0))?;
+    let names = statement.query_map([to_i64(after.as_millis())], |row| row.get::<_, String>(0))?;
     let names: Vec<String> = names.collect::<Result<_, _>>()?;
     Ok(names.into_iter().filter(|name| name.starts_with(prefix)).map(Owner::new).collect())
 }
@@ -32,28 +36,28 @@ pub fn owners(connection: &Connection, prefix: &str, after: Timestamp) -> Result
 /// The lease of an owner that has closed the store.
 pub const RELEASED: i64 = 0;
 
-/// Notes that the owner has closed the store: its last write.
-pub fn release(connection: &Connection, owner: &Owner) -> Result<(), Failed> {
+/// Records that the owner has closed the store. This is its last write.
+pub fn release(connection: &Connection, owner: &Owner) -> Result<(), QueryError> {
     connection
         .prepare_cached("UPDATE agent_workers SET expires_at = ?2 WHERE owner = ?1")?
         .execute(params![owner.as_str(), RELEASED])?;
     Ok(())
 }
 
-/// Returns the end of an owner's lease; none when its row is not there.
-pub fn lease_of(connection: &Connection, owner: &Owner) -> Result<Option<i64>, Failed> {
+/// Returns the expiry of an owner's lease, or `None` if it has no row.
+pub fn lease_expiry(connection: &Connection, owner: &Owner) -> Result<Option<i64>, QueryError> {
     let mut statement = connection.prepare_cached("SELECT expires_at FROM agent_workers WHERE owner = ?1")?;
     Ok(statement.query_row([owner.as_str()], |row| row.get(0)).optional()?)
 }
 
-/// Returns whether the row of an owner is there.
-pub fn has_heartbeat(connection: &Connection, owner: &Owner) -> Result<bool, Failed> {
+/// Returns whether an owner has a row.
+pub fn has_heartbeat(connection: &Connection, owner: &Owner) -> Result<bool, QueryError> {
     let mut statement = connection.prepare_cached("SELECT 1 FROM agent_workers WHERE owner = ?1")?;
     Ok(statement.exists([owner.as_str()])?)
 }
 
-/// All that the owner holds.
-pub fn held_by(connection: &Connection, owner: &Owner) -> Result<Vec<Held>, Failed> {
+/// Returns the claims of an owner.
+pub fn held_claims(connection: &Connection, owner: &Owner) -> Result<Vec<HeldClaim>, QueryError> {
     let mut statement = connection.prepare_cached(
         "SELECT id, attempt, state, cancel_requested_at IS NOT NULL FROM agent_jobs
         WHERE state IN ('running', 'interrupted') AND owner = ?1 ORDER BY id",
@@ -64,68 +68,68 @@ pub fn held_by(connection: &Connection, owner: &Owner) -> Result<Vec<Held>, Fail
     let mut held = Vec::new();
     for row in rows {
         let (id, attempt, state, cancel_requested): (_, i64, _, _) = row?;
-        // A record that makes no sense must not end the heartbeat of all the others.
+        // An unreadable record must not fail the heartbeat of the others.
         let Ok(attempt) = u32::try_from(attempt) else { continue };
         let job = JobId::from_uuid(Uuid::from_bytes(id));
         let claim = Claim { job, attempt: Attempt::new(attempt), owner: owner.clone() };
-        held.push(Held { claim, state: Reader(job).parse("state", &state)?, cancel_requested });
+        held.push(HeldClaim { claim, state: FieldReader(job).parse("state", &state)?, cancel_requested });
     }
     Ok(held)
 }
 
-/// Takes over what owners hold that are dead, or silent for longer than their leases.
-pub fn take_over(
-    ledger: &mut Ledger<'_>,
+/// Takes over the jobs of owners that are dead or have an expired lease.
+pub fn rescue_jobs(
+    tx: &mut WriteTransaction<'_>,
     request: &RescueRequest,
     now: Timestamp,
-) -> Result<Vec<Job>, Failed> {
+) -> Result<Vec<Job>, QueryError> {
     let RescueRequest { rescuer, homes, lease, .. } = request;
-    heartbeat(ledger.connection, rescuer, now.plus(*lease))?;
+    heartbeat(tx.connection, rescuer, now.plus(*lease))?;
     let mut jobs = Vec::new();
-    for (job, owner, home) in abandoned(ledger.connection, now, request)? {
+    for (job, owner, home) in orphaned_jobs(tx.connection, now, request)? {
         if owner == *rescuer || !homes.iter().any(|served| served.to_string() == home) {
             continue;
         }
-        match take(ledger, job, &Transition::Rescue { from: owner, rescuer: rescuer.clone() }, now) {
-            Err(failed) if failed.is_of_record() => jobs::give_up(ledger, job, now)?,
-            taken => jobs.extend(taken?),
+        match rescue_job(tx, job, &Transition::Rescue { from: owner, rescuer: rescuer.clone() }, now) {
+            Err(failed) if failed.is_unreadable_record() => jobs::fail_unreadable(tx, job, now)?,
+            rescued => jobs.extend(rescued?),
         }
     }
     Ok(jobs)
 }
 
-fn take(
-    ledger: &mut Ledger<'_>,
+fn rescue_job(
+    tx: &mut WriteTransaction<'_>,
     job: JobId,
     step: &Transition,
     now: Timestamp,
-) -> Result<Option<Job>, Failed> {
-    jobs::take_step(ledger, job, step, None, now)?;
-    reads::job(ledger.connection, job)
+) -> Result<Option<Job>, QueryError> {
+    jobs::apply_transition(tx, job, step, None, now)?;
+    reads::job(tx.connection, job)
 }
 
-/// The jobs that are held by somebody who has no lease (any more), or is among the dead.
-fn abandoned(
+/// Returns the jobs whose owners are dead or have no valid lease.
+fn orphaned_jobs(
     connection: &Connection,
     now: Timestamp,
     request: &RescueRequest,
-) -> Result<Vec<(JobId, Owner, String)>, Failed> {
+) -> Result<Vec<(JobId, Owner, String)>, QueryError> {
     let mut statement = connection.prepare_cached(
         "SELECT job.id, ifnull(job.owner, ''), job.home, ifnull(worker.expires_at NOT BETWEEN ?1 + 1 AND ?2, 1)
         FROM agent_jobs AS job LEFT JOIN agent_workers AS worker ON worker.owner = job.owner
         WHERE job.state IN ('running', 'interrupted') ORDER BY job.id",
     )?;
     let rows = statement
-        .query_map([now, request.latest_lease(now)].map(|at| int(at.as_millis())), |row| {
+        .query_map([now, request.latest_lease(now)].map(|at| to_i64(at.as_millis())), |row| {
             Ok((row.get::<_, [u8; 16]>(0)?, row.get::<_, String>(1)?, row.get(2)?, row.get::<_, bool>(3)?))
         })?;
-    let mut abandoned = Vec::new();
+    let mut orphaned = Vec::new();
     for row in rows {
-        let (id, owner, home, silent) = row?;
+        let (id, owner, home, is_expired) = row?;
         let owner = Owner::new(owner);
-        if silent || request.dead.contains(&owner) {
-            abandoned.push((JobId::from_uuid(Uuid::from_bytes(id)), owner, home));
+        if is_expired || request.dead.contains(&owner) {
+            orphaned.push((JobId::from_uuid(Uuid::from_bytes(id)), owner, home));
         }
     }
-    Ok(abandoned)
+    Ok(orphaned)
 }

@@ -1,18 +1,18 @@
-//! The tables, and how a file of an earlier version becomes one of ours.
+//! The tables, and the migrations from earlier versions.
 //!
-//! A step, once released, is never changed: files out there were made by it. What is new comes as a further step.
+//! A released migration never changes: existing files were created by it. Changes are further migrations.
 
 use rusqlite::{Connection, TransactionBehavior};
 
 use crate::error::StoreError;
-use crate::sqlite::faults::Place;
+use crate::sqlite::location::StoreLocation;
 
-/// Tells our files from those of other programs ("SWBD").
-const APPLICATION: i64 = 0x5357_4244;
+/// Identifies our files ("SWBD").
+const APPLICATION_ID: i64 = 0x5357_4244;
 
-/// What leads from each version to the next; a new file begins at 0.
-const STEPS: [&str; 3] = [
-    // 1: jobs, what was said in them, the last conversations, and who is alive.
+/// The migrations from each version to the next; a new file has version 0.
+const MIGRATIONS: [&str; 3] = [
+    // 1: jobs, exchanges, last sessions, and owners with their leases.
     "CREATE TABLE agent_jobs (
         id BLOB NOT NULL PRIMARY KEY,
         revision INTEGER NOT NULL,
@@ -78,65 +78,65 @@ const STEPS: [&str; 3] = [
         owner TEXT NOT NULL PRIMARY KEY,
         expires_at INTEGER NOT NULL
     ) STRICT, WITHOUT ROWID;",
-    // 2: what else is kept with an end, the children of a job, and the ends in the order of time.
+    // 2: metadata of an outcome, child jobs, and finished jobs by end time.
     "ALTER TABLE agent_jobs ADD COLUMN metadata TEXT;
     CREATE INDEX jobs_by_parent ON agent_jobs (parent, id) WHERE parent IS NOT NULL;
     CREATE INDEX jobs_by_end ON agent_jobs (completed_at) WHERE completed_at IS NOT NULL;",
-    // 3: a key names one job of its home, and a conversation goes with the job that had it.
+    // 3: an idempotency key is unique within its home, and a session is removed with its job.
     "DROP INDEX jobs_by_key;
     CREATE UNIQUE INDEX jobs_by_key ON agent_jobs (home, idempotency_key) WHERE idempotency_key IS NOT NULL;
     CREATE INDEX sessions_by_job ON tool_sessions (job);
     DELETE FROM tool_sessions WHERE job NOT IN (SELECT id FROM agent_jobs);",
 ];
 
-/// Takes the steps that the file lacks. Refuses a file that is newer than this program, and one that is not ours.
-pub fn bring_up_to_date(connection: &mut Connection, place: &Place) -> Result<(), StoreError> {
-    let failed = |error| place.failed(error);
-    let known = STEPS.len();
+/// Applies the missing migrations. Rejects a file that is newer than this program or belongs to another one.
+pub fn migrate(connection: &mut Connection, location: &StoreLocation) -> Result<(), StoreError> {
+    let failed = |error| location.query_error(error);
+    let known = MIGRATIONS.len();
     if version(connection).map_err(failed)? == Some(known) && is_ours(connection).map_err(failed)? {
         return Ok(());
     }
-    // Two processes may come here at once: the second waits, and finds nothing left to do.
+    // Two processes may get here concurrently: the second waits for the lock and finds nothing to do.
     let transaction = connection.transaction_with_behavior(TransactionBehavior::Immediate).map_err(failed)?;
     if !is_ours(&transaction).map_err(failed)? {
-        return Err(StoreError::Foreign { place: place.name() });
+        return Err(StoreError::Foreign { location: location.name() });
     }
-    let Some(missing) = version(&transaction).map_err(failed)?.and_then(|version| STEPS.get(version..))
+    let Some(missing) = version(&transaction).map_err(failed)?.and_then(|version| MIGRATIONS.get(version..))
     else {
-        let found = number(&transaction).map_err(failed)?;
+        let found = user_version(&transaction).map_err(failed)?;
         return Err(StoreError::NewerVersion {
-            place: place.name(),
+            location: location.name(),
             found,
             known: known.cast_signed() as i64,
         });
     };
-    for step in missing {
-        transaction.execute_batch(step).map_err(failed)?;
+    for migration in missing {
+        transaction.execute_batch(migration).map_err(failed)?;
     }
-    transaction.pragma_update(None, "application_id", APPLICATION).map_err(failed)?;
+    transaction.pragma_update(None, "application_id", APPLICATION_ID).map_err(failed)?;
     transaction.pragma_update(None, "user_version", known.cast_signed() as i64).map_err(failed)?;
-    transaction.commit().map_err(|error| place.commit_failed(error))
+    transaction.commit().map_err(|error| location.commit_error(error))
 }
 
-fn number(connection: &Connection) -> rusqlite::Result<i64> {
+fn user_version(connection: &Connection) -> rusqlite::Result<i64> {
     connection.pragma_query_value(None, "user_version", |row| row.get(0))
 }
 
 fn version(connection: &Connection) -> rusqlite::Result<Option<usize>> {
-    Ok(usize::try_from(number(connection)?).ok())
+    Ok(usize::try_from(user_version(connection)?).ok())
 }
 
 /// Returns whether the file has our tables: a new one has none.
 pub fn has_tables(connection: &Connection) -> rusqlite::Result<bool> {
-    Ok(number(connection)? > 0)
+    Ok(user_version(connection)? > 0)
 }
 
-/// Ours, or empty.
+/// Returns whether the file is ours or empty.
 pub fn is_ours(connection: &Connection) -> rusqlite::Result<bool> {
     let application: i64 = connection.pragma_query_value(None, "application_id", |row| row.get(0))?;
-    if application == APPLICATION {
+    if application == APPLICATION_ID {
         return Ok(true);
     }
-    let things: i64 = connection.query_row("SELECT count(*) FROM sqlite_schema", [], |row| row.get(0))?;
-    Ok(application == 0 && things == 0 && number(connection)? == 0)
+    let entries: i64 = connection.query_row("SELECT count(*) FROM sqlite_schema", [], |row| row.get(0))?;
+    Ok(application == 0 && entries == 0 && user_version(connection)? == 0)
 }

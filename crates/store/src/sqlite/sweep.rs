@@ -1,76 +1,82 @@
-//! Removes ended jobs that are kept no longer.
+//! Removes finished jobs past their retention.
 
 use model::{JobId, Timestamp};
 use rusqlite::{Connection, OptionalExtension};
 use uuid::Uuid;
 
-use crate::requests::Retention;
-use crate::sqlite::Failed;
-use crate::sqlite::jobs::int;
+use crate::requests::RetentionLimits;
+use crate::sqlite::QueryError;
+use crate::sqlite::jobs::to_i64;
 
-/// How many go in one transaction.
-const PART: i64 = 500;
+/// The maximum number of jobs per transaction.
+const BATCH_SIZE: i64 = 500;
 
-/// Owners that were last heard of this long ago and hold nothing are forgotten.
-const FORGET_OWNERS_MS: u64 = 24 * 60 * 60 * 1000;
+/// Owners whose leases expired this long ago are removed if they hold nothing.
+const OWNER_RETENTION_MS: u64 = 24 * 60 * 60 * 1000;
 
-/// Removes some, the oldest first, and answers which. Nothing is left to remove when it answers none.
-pub fn part(connection: &Connection, retention: Retention, now: Timestamp) -> Result<Vec<JobId>, Failed> {
+/// Removes the oldest jobs past their retention and returns their ids; empty if there are none.
+pub fn sweep_batch(
+    connection: &Connection,
+    retention: RetentionLimits,
+    now: Timestamp,
+) -> Result<Vec<JobId>, QueryError> {
     let mut ids = match retention.max_age {
-        Some(age) => too_old(connection, now.minus(age))?,
+        Some(age) => expired_jobs(connection, now.minus(age))?,
         None => Vec::new(),
     };
     if ids.is_empty()
         && let Some(count) = retention.max_count
     {
-        ids = too_many(connection, count)?;
+        ids = excess_jobs(connection, count)?;
     }
     for id in &ids {
         connection.prepare_cached("DELETE FROM agent_exchanges WHERE job = ?1")?.execute([id])?;
-        // The last conversation of a task goes with the job that had it.
+        // The last session of a task is removed with its job.
         connection.prepare_cached("DELETE FROM tool_sessions WHERE job = ?1")?.execute([id])?;
         connection.prepare_cached("DELETE FROM agent_jobs WHERE id = ?1")?.execute([id])?;
     }
-    forget_owners(connection, now)?;
+    remove_expired_owners(connection, now)?;
     Ok(ids.into_iter().map(|id| JobId::from_uuid(Uuid::from_bytes(id))).collect())
 }
 
-fn too_old(connection: &Connection, cutoff: Timestamp) -> Result<Vec<[u8; 16]>, Failed> {
-    // By its end alone: its id may be of a clock that was ahead.
+fn expired_jobs(connection: &Connection, cutoff: Timestamp) -> Result<Vec<[u8; 16]>, QueryError> {
+    // Only by its end time: its id may come from a clock that was ahead.
     let mut statement = connection.prepare_cached(
         "SELECT id FROM agent_jobs WHERE completed_at <= ?1 ORDER BY completed_at LIMIT ?2",
     )?;
-    let ids =
-        statement.query_map((int(cutoff.as_millis()), PART), |row| row.get(0))?.collect::<Result<_, _>>()?;
+    let ids = statement
+        .query_map((to_i64(cutoff.as_millis()), BATCH_SIZE), |row| row.get(0))?
+        .collect::<Result<_, _>>()?;
     Ok(ids)
 }
 
-/// The oldest by their ends: an id may be of a clock that was ahead, or of a job that took long.
-fn too_many(connection: &Connection, count: u64) -> Result<Vec<[u8; 16]>, Failed> {
-    let newest_to_go: Option<(i64, [u8; 16])> = connection
+/// Returns the oldest jobs beyond the limit, by end time: an id may come from a clock that was ahead, or from a long
+/// job.
+fn excess_jobs(connection: &Connection, count: u64) -> Result<Vec<[u8; 16]>, QueryError> {
+    let newest_excess: Option<(i64, [u8; 16])> = connection
         .prepare_cached(
             "SELECT completed_at, id FROM agent_jobs WHERE completed_at IS NOT NULL
             ORDER BY completed_at DESC, id DESC LIMIT 1 OFFSET ?1",
         )?
-        .query_row([int(count)], |row| Ok((row.get(0)?, row.get(1)?)))
+        .query_row([to_i64(count)], |row| Ok((row.get(0)?, row.get(1)?)))
         .optional()?;
-    let Some((end, id)) = newest_to_go else { return Ok(Vec::new()) };
+    let Some((end, id)) = newest_excess else { return Ok(Vec::new()) };
     let mut statement = connection.prepare_cached(
         "SELECT id FROM agent_jobs WHERE completed_at <= ?1 AND (completed_at < ?1 OR id <= ?2)
         ORDER BY completed_at, id LIMIT ?3",
     )?;
-    let ids = statement.query_map((end, id, PART), |row| row.get(0))?.collect::<Result<_, _>>()?;
+    let ids = statement.query_map((end, id, BATCH_SIZE), |row| row.get(0))?.collect::<Result<_, _>>()?;
     Ok(ids)
 }
 
-fn forget_owners(connection: &Connection, now: Timestamp) -> Result<(), Failed> {
-    let long_ago = int(now.as_millis().saturating_sub(FORGET_OWNERS_MS));
+fn remove_expired_owners(connection: &Connection, now: Timestamp) -> Result<(), QueryError> {
+    let cutoff = to_i64(now.as_millis().saturating_sub(OWNER_RETENTION_MS));
     connection
         .prepare_cached(
             "DELETE FROM agent_workers WHERE expires_at < ?1 AND NOT EXISTS (
                 SELECT 1 FROM agent_jobs AS job
                 WHERE job.state IN ('running', 'interrupted') AND job.owner = agent_workers.owner)",
         )?
-        .execute([long_ago])?;
+        .execute([cutoff])?;
     Ok(())
 }

@@ -1,4 +1,4 @@
-//! What of the engine only shows from within: what waits for the disk, and for whom.
+//! Tests of the engine's internals: flushes, group commit and lost files.
 
 use std::path::Path;
 use std::sync::Mutex;
@@ -12,79 +12,79 @@ use super::*;
 
 const NOW: Timestamp = Timestamp::MAX;
 
-/// What tells that a sync waits, and what it waits for.
+/// Signals that a flush has started, and blocks it until the other end replies.
 type Hold = (Sender<()>, Receiver<()>);
 
-/// A disk that counts how often a log is brought to it, and refuses as long as it is to.
+/// A log that counts its flushes and can be made to fail or block.
 #[derive(Clone)]
-struct Disk {
-    synced: Arc<AtomicUsize>,
-    refuses: Arc<AtomicBool>,
+struct FaultyLog {
+    flushes: Arc<AtomicUsize>,
+    fails: Arc<AtomicBool>,
     held: Arc<Mutex<Option<Hold>>>,
 }
 
-impl Disk {
+impl FaultyLog {
     fn new() -> Self {
-        Self { synced: Arc::default(), refuses: Arc::default(), held: Arc::default() }
+        Self { flushes: Arc::default(), fails: Arc::default(), held: Arc::default() }
     }
 
-    fn in_memory(&self) -> Result<Sqlite, StoreError> {
-        Sqlite::start(file::in_memory()?, Arc::new(self.clone()), Place::memory(), None)
+    fn open_in_memory(&self) -> Result<Sqlite, StoreError> {
+        Sqlite::start(file::in_memory()?, Arc::new(self.clone()), StoreLocation::memory(), None)
     }
 
-    fn file(&self, path: &Path) -> Result<Sqlite, StoreError> {
-        let readers = Some(Arc::new(Readers::of(path.to_owned())));
-        Sqlite::start(file::open(path)?, Arc::new(self.clone()), Place::file(path), readers)
+    fn open_file(&self, path: &Path) -> Result<Sqlite, StoreError> {
+        let readers = Some(Arc::new(ReaderPool::new(path.to_owned())));
+        Sqlite::start(file::open(path)?, Arc::new(self.clone()), StoreLocation::file(path), readers)
     }
 
-    /// A store with one job, whose log cannot be left while somebody reads.
-    async fn file_that_somebody_reads(
+    /// Creates a store with one job whose log cannot be truncated because of a reader.
+    async fn open_with_reader(
         &self,
         path: &Path,
     ) -> Result<(Sqlite, rusqlite::Connection), Box<dyn std::error::Error>> {
-        let store = self.file(path)?;
+        let store = self.open_file(path)?;
         store.submit(job(1), None).await?.flushed().await?;
         let reader = rusqlite::Connection::open(path)?;
         reader.execute_batch("BEGIN; SELECT count(*) FROM agent_jobs;")?;
         Ok((store, reader))
     }
 
-    /// Keeps the next sync waiting until it is told to go on; tells when it waits.
+    /// Blocks the next flush. Returns a sender that resumes it and a receiver that reports its start.
     fn hold(&self) -> (Sender<()>, Receiver<()>) {
-        let ((go_on, told), (begun, beginning)) = (channel(), channel());
-        *self.held.lock().unwrap() = Some((begun, told));
-        (go_on, beginning)
+        let ((resume, resumed), (started, start)) = (channel(), channel());
+        *self.held.lock().unwrap() = Some((started, resumed));
+        (resume, start)
     }
 
-    /// How many syncs there were since it was asked last.
-    fn synced(&self) -> usize {
-        self.synced.swap(0, Relaxed)
+    /// Returns the number of flushes since the last call.
+    fn flushes(&self) -> usize {
+        self.flushes.swap(0, Relaxed)
     }
 }
 
-impl Log for Disk {
+impl WriteAheadLog for FaultyLog {
     fn sync(&self) -> std::io::Result<()> {
-        self.synced.fetch_add(1, Relaxed);
-        if let Some((begun, told)) = self.held.lock().unwrap().take() {
-            begun.send(()).and(told.recv().map_err(|_| std::sync::mpsc::SendError(()))).unwrap();
+        self.flushes.fetch_add(1, Relaxed);
+        if let Some((started, resumed)) = self.held.lock().unwrap().take() {
+            started.send(()).and(resumed.recv().map_err(|_| std::sync::mpsc::SendError(()))).unwrap();
         }
-        if self.refuses.load(Relaxed) { Err(std::io::Error::other("the disk is broken")) } else { Ok(()) }
+        if self.fails.load(Relaxed) { Err(std::io::Error::other("the disk is broken")) } else { Ok(()) }
     }
 }
 
 fn job(number: u64) -> Job {
-    let order =
+    let new_job =
         NewJob::new(CallSpec::new(AgentKind::Claude, "x", "/w"), "call", Placement::Host("here".into()));
-    Job::new(JobId::first_of(Timestamp::from_millis(number)), order, NOW)
+    Job::new(JobId::first_of(Timestamp::from_millis(number)), new_job, NOW)
 }
 
 #[tokio::test]
-async fn what_is_to_last_is_brought_to_the_disk() -> Result<(), Box<dyn std::error::Error>> {
-    let disk = Disk::new();
-    let store = disk.in_memory()?;
+async fn durable_writes_are_flushed() -> Result<(), Box<dyn std::error::Error>> {
+    let log = FaultyLog::new();
+    let store = log.open_in_memory()?;
     let id = job(1).id;
     store.submit(job(1), None).await?.flushed().await?;
-    assert_eq!(disk.synced(), 1, "place");
+    assert_eq!(log.flushes(), 1, "submit");
     let request = ClaimRequest {
         owner: Owner::new("a"),
         homes: vec![Placement::Host("here".into())],
@@ -92,100 +92,99 @@ async fn what_is_to_last_is_brought_to_the_disk() -> Result<(), Box<dyn std::err
         lease: std::time::Duration::from_secs(1),
     };
     let claim = store.claim(request, NOW).await?.and_then(|job| job.claim()).ok_or("nothing to claim")?;
-    assert_eq!(disk.synced(), 0, "claim");
+    assert_eq!(log.flushes(), 0, "claim");
     store.step(id, Transition::Cancel, None, NOW).await?;
-    assert_eq!(disk.synced(), 1, "cancel");
+    assert_eq!(log.flushes(), 1, "cancel");
     store.step(id, Transition::Finish { claim, how: model::TerminalState::Completed }, None, NOW).await?;
-    assert_eq!(disk.synced(), 1, "finish");
+    assert_eq!(log.flushes(), 1, "finish");
     Ok(())
 }
 
 #[tokio::test]
-async fn a_log_that_the_disk_did_not_take_is_left() -> Result<(), Box<dyn std::error::Error>> {
-    let (folder, disk) = (tempfile::tempdir()?, Disk::new());
-    let path = folder.path().join("jobs.db");
-    let store = disk.file(&path)?;
+async fn wal_is_abandoned_after_failed_fsync() -> Result<(), Box<dyn std::error::Error>> {
+    let (directory, log) = (tempfile::tempdir()?, FaultyLog::new());
+    let path = directory.path().join("jobs.db");
+    let store = log.open_file(&path)?;
     store.submit(job(1), None).await?.flushed().await?;
-    let log = || std::fs::metadata(folder.path().join("jobs.db-wal")).map(|log| log.len());
-    assert!(log()? > 0);
-    disk.refuses.store(true, Relaxed);
-    // The file itself takes it, and that is as good.
+    let wal_size = || std::fs::metadata(directory.path().join("jobs.db-wal")).map(|log| log.len());
+    assert!(wal_size()? > 0);
+    log.fails.store(true, Relaxed);
+    // The checkpoint into the file succeeds, which is equally durable.
     store.submit(job(2), None).await?.flushed().await?;
-    assert_eq!(log()?, 0);
+    assert_eq!(wal_size()?, 0);
     Ok(())
 }
 
 #[tokio::test]
-async fn what_the_disk_does_not_confirm_is_not_answered_as_kept() -> Result<(), Box<dyn std::error::Error>> {
-    let (folder, disk) = (tempfile::tempdir()?, Disk::new());
-    let (store, reader) = disk.file_that_somebody_reads(&folder.path().join("jobs.db")).await?;
-    disk.refuses.store(true, Relaxed);
-    let written = store.submit(job(2), None).await?;
-    let doubt = written.flushed().await.err().ok_or("it was confirmed")?;
-    assert!(matches!(&doubt, StoreError::Unconfirmed { job: Some(id), .. } if *id == job(2).id), "{doubt}");
+async fn failed_flush_is_reported_as_unconfirmed() -> Result<(), Box<dyn std::error::Error>> {
+    let (directory, log) = (tempfile::tempdir()?, FaultyLog::new());
+    let (store, reader) = log.open_with_reader(&directory.path().join("jobs.db")).await?;
+    log.fails.store(true, Relaxed);
+    let committed = store.submit(job(2), None).await?;
+    let error = committed.flushed().await.err().ok_or("it was confirmed")?;
+    assert!(matches!(&error, StoreError::Unconfirmed { job: Some(id), .. } if *id == job(2).id), "{error}");
     let refused = store.step(job(1).id, Transition::Cancel, None, NOW).await.err().ok_or("it was written")?;
     assert!(matches!(refused, StoreError::Locked { .. }), "{refused}");
-    // Nothing is written after what may be missing, until the file has all of it.
-    disk.refuses.store(false, Relaxed);
+    // No write follows a suspect part of the log until the file has all of it.
+    log.fails.store(false, Relaxed);
     assert!(store.submit(job(3), None).await.is_err());
     reader.execute_batch("ROLLBACK")?;
     store.submit(job(3), None).await?.flushed().await?;
-    assert!(store.get(job(2).id).await?.is_some(), "what was in doubt is there after all");
+    assert!(store.get(job(2).id).await?.is_some(), "the unconfirmed write exists");
     Ok(())
 }
 
-/// Keeps the writer busy until it is told to go on; all that comes meanwhile goes into one batch.
-async fn occupied(store: &Arc<Sqlite>) -> (Sender<()>, tokio::task::JoinSet<()>) {
-    let (go_on, told) = channel();
-    let (begun, beginning) = oneshot::channel();
-    let wait = move |_: &mut Ledger<'_>| {
-        let _ = begun.send(());
-        let _ = told.recv();
+/// Blocks the writer thread until it is resumed; all writes in between form one batch.
+async fn block_writer(store: &Arc<Sqlite>) -> (Sender<()>, tokio::task::JoinSet<()>) {
+    let (resume, resumed) = channel();
+    let (started, start) = oneshot::channel();
+    let wait = move |_: &mut WriteTransaction<'_>| {
+        let _ = started.send(());
+        let _ = resumed.recv();
         Ok(())
     };
-    let own = store.clone();
+    let blocked = store.clone();
     let mut busy = tokio::task::JoinSet::new();
-    busy.spawn(async move { drop(own.writer.write(Durability::Relaxed, wait).await) });
-    drop(beginning.await);
-    (go_on, busy)
+    busy.spawn(async move { drop(blocked.writer.write(Durability::Relaxed, wait).await) });
+    drop(start.await);
+    (resume, busy)
 }
 
 #[tokio::test]
-async fn what_was_written_behind_something_doubtful_is_doubtful_too() -> Result<(), Box<dyn std::error::Error>>
-{
-    let (folder, disk) = (tempfile::tempdir()?, Disk::new());
-    let (store, reader) = disk.file_that_somebody_reads(&folder.path().join("jobs.db")).await?;
-    // Two are written before the thread comes to the first, whose sync fails; that of the second would succeed.
-    let (go_on, busy) = disk.hold();
+async fn writes_after_failed_flush_are_unconfirmed() -> Result<(), Box<dyn std::error::Error>> {
+    let (directory, log) = (tempfile::tempdir()?, FaultyLog::new());
+    let (store, reader) = log.open_with_reader(&directory.path().join("jobs.db")).await?;
+    // Two commits precede the flush of the first, which fails; the flush of the second would succeed.
+    let (resume, busy) = log.hold();
     let first = store.submit(job(2), None).await?;
     busy.recv()?;
     let second = store.submit(job(3), None).await?;
-    disk.refuses.store(true, Relaxed);
-    go_on.send(())?;
+    log.fails.store(true, Relaxed);
+    resume.send(())?;
     assert!(first.flushed().await.is_err());
-    disk.refuses.store(false, Relaxed);
-    assert!(second.flushed().await.is_err(), "the log is in doubt, and nothing in it is sure");
+    log.fails.store(false, Relaxed);
+    assert!(second.flushed().await.is_err(), "the log is suspect, and nothing in it is confirmed");
     reader.execute_batch("ROLLBACK")?;
     store.sync().await?;
     Ok(())
 }
 
 #[tokio::test]
-async fn the_log_grows_in_steps_and_what_is_added_is_nothing() -> Result<(), Box<dyn std::error::Error>> {
-    let folder = tempfile::tempdir()?;
-    let path = folder.path().join("jobs.db");
-    let log = || std::fs::metadata(folder.path().join("jobs.db-wal")).map(|log| log.len());
+async fn wal_is_preallocated_with_zeros() -> Result<(), Box<dyn std::error::Error>> {
+    let directory = tempfile::tempdir()?;
+    let path = directory.path().join("jobs.db");
+    let wal_size = || std::fs::metadata(directory.path().join("jobs.db-wal")).map(|log| log.len());
     let store = Sqlite::open(path.clone()).await?;
     let mut lengths = std::collections::BTreeSet::new();
     for number in 1..=20 {
         store.submit(job(number), None).await?.flushed().await?;
-        lengths.insert(log()?);
+        lengths.insert(wal_size()?);
     }
     assert!((2..8).contains(&lengths.len()), "{lengths:?}");
-    // As a crash leaves it: whoever opens the copy has to recover the log, with the zeros at its end.
-    let copy = folder.path().join("copy.db");
+    // Simulates a crash: opening the copy recovers the log, with the zeros at its end.
+    let copy = directory.path().join("copy.db");
     std::fs::copy(&path, &copy)?;
-    std::fs::copy(folder.path().join("jobs.db-wal"), folder.path().join("copy.db-wal"))?;
+    std::fs::copy(directory.path().join("jobs.db-wal"), directory.path().join("copy.db-wal"))?;
     let copied = Sqlite::open(copy).await?;
     copied.check().await?;
     for number in 1..=20 {
@@ -197,60 +196,63 @@ async fn the_log_grows_in_steps_and_what_is_added_is_nothing() -> Result<(), Box
 }
 
 #[tokio::test]
-async fn those_who_wait_together_share_one_sync() -> Result<(), Box<dyn std::error::Error>> {
-    let disk = Disk::new();
-    let store = Arc::new(disk.in_memory()?);
-    let nothing = |_: &mut Ledger<'_>| Ok(());
+async fn concurrent_writes_share_one_flush() -> Result<(), Box<dyn std::error::Error>> {
+    let log = FaultyLog::new();
+    let store = Arc::new(log.open_in_memory()?);
+    let nothing = |_: &mut WriteTransaction<'_>| Ok(());
     store.writer.write(Durability::Relaxed, nothing).await?;
-    assert_eq!(disk.synced(), 0);
-    let (go_on, busy) = occupied(&store).await;
+    assert_eq!(log.flushes(), 0);
+    let (resume, busy) = block_writer(&store).await;
     let (first, second) =
         (store.writer.write(Durability::Full, nothing), store.writer.write(Durability::Full, nothing));
-    let third = store.writer.write_soon(nothing);
-    let releasing = async { go_on.send(()).map_err(|_| StoreError::Closed) };
-    // Each is handed over when it is first asked: all wait when the writer goes on.
-    let (first, second, third, released) = tokio::join!(first, second, third, releasing);
-    released?;
+    let third = store.writer.commit(nothing);
+    let resuming = async { resume.send(()).map_err(|_| StoreError::Closed) };
+    // Each write is queued when it is first polled: all are pending when the writer resumes.
+    let (first, second, third, resumed) = tokio::join!(first, second, third, resuming);
+    resumed?;
     busy.join_all().await;
     first?;
     second?;
     third?.flushed().await?;
-    assert_eq!(disk.synced(), 1);
+    assert_eq!(log.flushes(), 1);
     Ok(())
 }
 
 #[tokio::test]
-async fn more_than_can_wait_is_kept_waiting_outside() -> Result<(), Box<dyn std::error::Error>> {
+async fn writes_beyond_queue_limit_wait_for_permit() -> Result<(), Box<dyn std::error::Error>> {
     let store = Arc::new(Sqlite::in_memory().await?);
-    let (go_on, busy) = occupied(&store).await;
-    let room = store.writer.room();
+    let (resume, busy) = block_writer(&store).await;
+    let permits = store.writer.available_permits();
     let mut waiting = tokio::task::JoinSet::new();
-    for _ in 0..room + 10 {
-        let own = store.clone();
-        waiting
-            .spawn(async move { own.writer.write(Durability::Relaxed, |_: &mut Ledger<'_>| Ok(())).await });
+    for _ in 0..permits + 10 {
+        let store = store.clone();
+        waiting.spawn(async move {
+            store.writer.write(Durability::Relaxed, |_: &mut WriteTransaction<'_>| Ok(())).await
+        });
     }
-    while store.writer.room() > 0 {
+    while store.writer.available_permits() > 0 {
         tokio::task::yield_now().await;
     }
-    assert!(waiting.try_join_next().is_none(), "nobody has an answer yet");
-    go_on.send(())?;
+    assert!(waiting.try_join_next().is_none(), "no write has a result yet");
+    resume.send(())?;
     busy.join_all().await;
-    for answer in waiting.join_all().await {
-        answer?;
+    for result in waiting.join_all().await {
+        result?;
     }
-    // Its room is given back a moment after its answer. The one that kept the writer busy is done, too.
-    while store.writer.room() < room + 1 {
+    // A permit is released just after the reply. The write that blocked the writer is done, too.
+    while store.writer.available_permits() < permits + 1 {
         tokio::task::yield_now().await;
     }
-    assert_eq!(store.writer.room(), room + 1);
+    assert_eq!(store.writer.available_permits(), permits + 1);
     Ok(())
 }
 
-/// Opens a store in a file, writes a heartbeat, and returns the loss that is found after a change to the file.
-async fn loss_after(harm: impl FnOnce(&Path)) -> Result<Result<(), StoreError>, Box<dyn std::error::Error>> {
-    let folder = tempfile::tempdir()?;
-    let path = folder.path().join("switchboard.db");
+/// Opens a store in a file, writes a heartbeat, changes the file, and returns the detected loss.
+async fn loss_after(
+    damage: impl FnOnce(&Path),
+) -> Result<Result<(), StoreError>, Box<dyn std::error::Error>> {
+    let directory = tempfile::tempdir()?;
+    let path = directory.path().join("switchboard.db");
     let store = Sqlite::open(path.clone()).await?;
     let owner = Owner::new("daemon-1");
     store.renew(owner.clone(), NOW).await?;
@@ -259,14 +261,14 @@ async fn loss_after(harm: impl FnOnce(&Path)) -> Result<Result<(), StoreError>, 
         store.verify_heartbeat(owner.clone()).await
     };
     verify().await?;
-    harm(&path);
+    damage(&path);
     Ok(verify().await)
 }
 
 #[tokio::test]
-async fn lost_database_is_noticed_while_it_is_open() -> Result<(), Box<dyn std::error::Error>> {
-    type Harm = fn(&Path);
-    let harms: [(Harm, Loss); 6] = [
+async fn loss_of_open_database_is_detected() -> Result<(), Box<dyn std::error::Error>> {
+    type Damage = fn(&Path);
+    let damages: [(Damage, Loss); 6] = [
         (|path| std::fs::remove_file(path).unwrap(), Loss::Removed),
         (|path| std::fs::rename(path, path.with_extension("moved")).unwrap(), Loss::Removed),
         (
@@ -286,8 +288,8 @@ async fn lost_database_is_noticed_while_it_is_open() -> Result<(), Box<dyn std::
             Loss::HeartbeatLost,
         ),
     ];
-    for (harm, expected) in harms {
-        let found = loss_after(harm).await?;
+    for (damage, expected) in damages {
+        let found = loss_after(damage).await?;
         assert!(matches!(&found, Err(StoreError::Lost(lost)) if lost.loss == expected), "{found:?}");
     }
     Ok(())
@@ -295,10 +297,10 @@ async fn lost_database_is_noticed_while_it_is_open() -> Result<(), Box<dyn std::
 
 #[tokio::test]
 async fn checkpoint_and_vacuum_are_no_loss() -> Result<(), Box<dyn std::error::Error>> {
-    let tidy = |path: &Path| {
+    let checkpoint = |path: &Path| {
         let other = rusqlite::Connection::open(path).unwrap();
         other.execute_batch("PRAGMA wal_checkpoint(TRUNCATE); VACUUM;").unwrap();
     };
-    loss_after(tidy).await??;
+    loss_after(checkpoint).await??;
     Ok(())
 }

@@ -1,6 +1,6 @@
-//! The transactions of the one connection that writes.
+//! The transactions of the writing connection.
 //!
-//! Each piece of work in a transaction has a savepoint of its own, so that one that fails takes nothing with it.
+//! Each write in a batch has its own savepoint, so that a failed write does not undo the others.
 
 use std::fmt;
 use std::sync::Arc;
@@ -10,109 +10,111 @@ use rusqlite::Connection;
 use rusqlite::ffi;
 
 use crate::error::StoreError;
-use crate::sqlite::faults::Place;
-use crate::sqlite::file::PATIENCE;
-use crate::sqlite::log::Log;
-use crate::sqlite::writer::Work;
+use crate::sqlite::file::BUSY_TIMEOUT;
+use crate::sqlite::location::StoreLocation;
+use crate::sqlite::wal::WriteAheadLog;
+use crate::sqlite::writer::PendingWrite;
 
-/// How long those who read from a log that is to be left are waited for. Whoever is refused over it tries again.
-const READERS_ARE_DONE: Duration = Duration::from_millis(200);
+/// The time to wait for readers of a suspect log. A write that fails because of them can be retried.
+const READER_TIMEOUT: Duration = Duration::from_millis(200);
 
 pub struct Transactions {
     connection: Connection,
-    log: Arc<dyn Log>,
-    place: Place,
-    /// Whether a sync has failed. The kernel then takes for written what the disk may not have, and a later sync that succeeds
-    /// says nothing about it.
-    log_in_doubt: bool,
-    /// How many transactions are in the log since it was last brought into the file.
-    in_log: u32,
+    wal: Arc<dyn WriteAheadLog>,
+    location: StoreLocation,
+    /// Is true after a failed fsync of the log. The kernel then marks the pages as clean, so that a later fsync can
+    /// succeed although the data never reached the disk.
+    is_log_suspect: bool,
+    /// The number of transactions in the log since the last checkpoint.
+    log_length: u32,
 }
 
 impl fmt::Debug for Transactions {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        formatter.debug_struct("Transactions").field("place", &self.place).finish_non_exhaustive()
+        formatter.debug_struct("Transactions").field("location", &self.location).finish_non_exhaustive()
     }
 }
 
 impl Transactions {
-    pub fn new(connection: Connection, log: Arc<dyn Log>, place: Place) -> Self {
-        Self { connection, log, place, log_in_doubt: false, in_log: 0 }
+    pub fn new(connection: Connection, wal: Arc<dyn WriteAheadLog>, location: StoreLocation) -> Self {
+        Self { connection, wal, location, is_log_suspect: false, log_length: 0 }
     }
 
-    pub fn in_log(&self) -> u32 {
-        self.in_log
+    pub fn log_length(&self) -> u32 {
+        self.log_length
     }
 
-    /// Writes a batch in one transaction. Leaves those whose answer is due; when nothing was written, all have theirs.
-    pub fn carry_out(&mut self, batch: &mut Vec<Box<dyn Work>>) {
-        match self.write_all(batch) {
-            Ok(()) => self.in_log = self.in_log.saturating_add(1),
-            Err(halt) => {
-                self.take_back();
-                batch.drain(..).for_each(|work| work.refuse(halt.told(&self.place)));
+    /// Commits a batch in one transaction. If nothing was committed, all writes get an error and the batch is empty
+    /// afterwards.
+    pub fn commit_batch(&mut self, batch: &mut Vec<Box<dyn PendingWrite>>) {
+        match self.run_batch(batch) {
+            Ok(()) => self.log_length = self.log_length.saturating_add(1),
+            Err(error) => {
+                self.roll_back();
+                batch.drain(..).for_each(|write| write.send_error(error.to_store_error(&self.location)));
             }
         }
     }
 
-    /// Writes one piece of work without waiting for anybody. Answers it when its answer is due, or untouched when it cannot be done
-    /// like this.
-    pub fn carry_out_at_once(
+    /// Commits one write without waiting for other processes. Returns the write for its reply, `None` if it already
+    /// got an error, or the untouched write as `Err` if it could not start.
+    pub fn try_commit(
         &mut self,
-        mut work: Box<dyn Work>,
-    ) -> Result<Option<Box<dyn Work>>, Box<dyn Work>> {
-        // Another process may have the file: whoever does not want to wait for it must not.
-        let begun = !self.log_in_doubt
+        mut write: Box<dyn PendingWrite>,
+    ) -> Result<Option<Box<dyn PendingWrite>>, Box<dyn PendingWrite>> {
+        // Another process may hold the lock: fail immediately instead of waiting for `BUSY_TIMEOUT`.
+        let has_started = !self.is_log_suspect
             && self.connection.busy_timeout(Duration::ZERO).and_then(|()| self.begin()).is_ok();
-        let patient = self.connection.busy_timeout(PATIENCE);
-        if !begun || patient.is_err() {
-            self.take_back();
-            return Err(work);
+        let restored = self.connection.busy_timeout(BUSY_TIMEOUT);
+        if !has_started || restored.is_err() {
+            self.roll_back();
+            return Err(write);
         }
-        match self.write_alone(work.as_mut()) {
+        match self.commit_single(write.as_mut()) {
             Ok(()) => {
-                self.in_log = self.in_log.saturating_add(1);
-                Ok(Some(work))
+                self.log_length = self.log_length.saturating_add(1);
+                Ok(Some(write))
             }
-            Err(halt) => {
-                self.take_back();
-                work.refuse(halt.told(&self.place));
+            Err(error) => {
+                self.roll_back();
+                write.send_error(error.to_store_error(&self.location));
                 Ok(None)
             }
         }
     }
 
-    /// Brings into the file what can be brought there now.
-    pub fn tidy(&mut self) {
-        self.in_log = 0;
-        // What somebody still reads stays in the log, and is brought there later.
+    /// Checkpoints the log as far as readers permit.
+    pub fn checkpoint(&mut self) {
+        self.log_length = 0;
+        // Pages in use by readers stay in the log until a later checkpoint.
         let _ = self.connection.query_row("PRAGMA wal_checkpoint(PASSIVE)", [], |_| Ok(()));
     }
 
-    /// The log could not be synced.
-    pub fn doubt_the_log(&mut self) {
-        self.log_in_doubt = true;
+    /// Marks the log as suspect after a failed fsync.
+    pub fn mark_log_suspect(&mut self) {
+        self.is_log_suspect = true;
     }
 
-    /// Brings all that the log holds into the file itself, which is then synced, and begins the log anew: what comes after a part
-    /// that may be missing on the disk would be lost with it.
-    pub fn leave_the_log(&mut self) -> rusqlite::Result<()> {
-        if !self.log_in_doubt {
+    /// Checkpoints a suspect log into the database file, which is then synced, and truncates the log. Recovery stops
+    /// at the first damaged frame, so that writes after a missing part of the log would be lost with it.
+    pub fn abandon_suspect_log(&mut self) -> rusqlite::Result<()> {
+        if !self.is_log_suspect {
             return Ok(());
         }
-        // Twice: an error of the disk is told once to everybody who has the file open, and SQLite's own handle has not heard it yet.
-        self.empty_the_log().or_else(|_| self.empty_the_log())?;
-        (self.log_in_doubt, self.in_log) = (false, 0);
+        // Twice: the kernel reports a write error once per open descriptor, and the descriptor of SQLite has not
+        // reported it yet.
+        self.truncate_log().or_else(|_| self.truncate_log())?;
+        (self.is_log_suspect, self.log_length) = (false, 0);
         Ok(())
     }
 
-    fn empty_the_log(&self) -> rusqlite::Result<()> {
-        self.connection.busy_timeout(READERS_ARE_DONE)?;
-        let emptied =
+    fn truncate_log(&self) -> rusqlite::Result<()> {
+        self.connection.busy_timeout(READER_TIMEOUT)?;
+        let truncated =
             self.connection.query_row("PRAGMA wal_checkpoint(TRUNCATE)", [], |row| row.get::<_, bool>(0));
-        self.connection.busy_timeout(PATIENCE)?;
-        let busy = emptied?;
-        if busy {
+        self.connection.busy_timeout(BUSY_TIMEOUT)?;
+        let is_busy = truncated?;
+        if is_busy {
             Err(rusqlite::Error::SqliteFailure(ffi::Error::new(ffi::SQLITE_BUSY), None))
         } else {
             Ok(())
@@ -121,44 +123,44 @@ impl Transactions {
 
     fn begin(&self) -> rusqlite::Result<()> {
         self.execute("BEGIN IMMEDIATE")?;
-        self.log.make_room();
+        self.wal.preallocate();
         Ok(())
     }
 
-    fn write_all(&mut self, batch: &mut [Box<dyn Work>]) -> Result<(), Halt> {
-        self.leave_the_log().and_then(|()| self.begin()).map_err(Halt::Before)?;
-        if let [alone] = batch {
-            return self.write_alone(alone.as_mut());
+    fn run_batch(&mut self, batch: &mut [Box<dyn PendingWrite>]) -> Result<(), BatchError> {
+        self.abandon_suspect_log().and_then(|()| self.begin()).map_err(BatchError::BeforeCommit)?;
+        if let [single] = batch {
+            return self.commit_single(single.as_mut());
         }
-        for work in batch {
-            self.run(work.as_mut()).map_err(Halt::Before)?;
+        for write in batch {
+            self.run_in_savepoint(write.as_mut()).map_err(BatchError::BeforeCommit)?;
         }
-        self.execute("COMMIT").map_err(Halt::AtCommit)
+        self.execute("COMMIT").map_err(BatchError::AtCommit)
     }
 
-    /// With nobody else in the transaction, it is the savepoint. One of its own would cost a copy of every page.
-    fn write_alone(&self, work: &mut dyn Work) -> Result<(), Halt> {
-        match work.run(&self.connection) {
-            Ok(()) => self.execute("COMMIT").map_err(Halt::AtCommit),
-            Err(Some(error)) if self.connection.is_autocommit() => Err(Halt::Before(error)),
-            Err(_) => self.execute("ROLLBACK").map_err(Halt::Before),
+    /// Runs a single write without a savepoint, which would cost a copy of every page.
+    fn commit_single(&self, write: &mut dyn PendingWrite) -> Result<(), BatchError> {
+        match write.run(&self.connection) {
+            Ok(()) => self.execute("COMMIT").map_err(BatchError::AtCommit),
+            Err(Some(error)) if self.connection.is_autocommit() => Err(BatchError::BeforeCommit(error)),
+            Err(_) => self.execute("ROLLBACK").map_err(BatchError::BeforeCommit),
         }
     }
 
-    fn run(&self, work: &mut dyn Work) -> rusqlite::Result<()> {
+    fn run_in_savepoint(&self, write: &mut dyn PendingWrite) -> rusqlite::Result<()> {
         self.execute("SAVEPOINT work")?;
-        match work.run(&self.connection) {
+        match write.run(&self.connection) {
             Ok(()) => {}
-            // A full disk makes SQLite take back the whole transaction, and all who share it have to know.
+            // After ENOSPC, SQLite rolls back the whole transaction, and every write in it has failed.
             Err(Some(error)) if self.connection.is_autocommit() => return Err(error),
             Err(_) => self.execute("ROLLBACK TO work")?,
         }
         self.execute("RELEASE work")
     }
 
-    fn take_back(&self) {
+    fn roll_back(&self) {
         if !self.connection.is_autocommit() {
-            // When even this fails, the next BEGIN says so.
+            // If this fails, the next BEGIN returns an error.
             let _ = self.execute("ROLLBACK");
         }
     }
@@ -168,24 +170,24 @@ impl Transactions {
     }
 }
 
-/// What kept a whole batch from being written.
-enum Halt {
-    Before(rusqlite::Error),
+/// The error of a batch that was not committed.
+enum BatchError {
+    BeforeCommit(rusqlite::Error),
     AtCommit(rusqlite::Error),
 }
 
-impl Halt {
-    /// For each of the callers who shared the transaction.
-    fn told(&self, place: &Place) -> StoreError {
+impl BatchError {
+    /// Returns the error for each caller whose write was in the batch.
+    fn to_store_error(&self, location: &StoreLocation) -> StoreError {
         match self {
-            Self::Before(error) => place.failed(again(error)),
-            Self::AtCommit(error) => place.commit_failed(again(error)),
+            Self::BeforeCommit(error) => location.query_error(copy_error(error)),
+            Self::AtCommit(error) => location.commit_error(copy_error(error)),
         }
     }
 }
 
-/// The same error once more.
-pub fn again(error: &rusqlite::Error) -> rusqlite::Error {
+/// Returns a copy of an error, as far as it can be copied.
+pub fn copy_error(error: &rusqlite::Error) -> rusqlite::Error {
     match error {
         rusqlite::Error::SqliteFailure(code, message) => {
             rusqlite::Error::SqliteFailure(*code, message.clone())

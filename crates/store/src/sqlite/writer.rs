@@ -1,14 +1,14 @@
-//! Who writes, and when they are answered.
+//! The single writer thread and group commit.
 //!
-//! One thread waits for the disk. Callers hand their work over to it and wait; what has gathered while the disk was busy goes into
-//! one transaction, so that many share one sync. Nobody gets an answer before the commit, and nobody who wants to wait for the disk
-//! before the disk has it.
+//! Callers queue their writes and wait for a reply. The thread commits all queued writes in one transaction, so that
+//! they share one fsync. No caller gets a reply before the commit; a caller that asks for a durable write gets it
+//! after the flush.
 //!
-//! `SQLite` itself would sync within its commit, while everybody waits. Here it writes its log, and the log is synced after
-//! that, so that there is a moment in which a caller can get ready. (The syncs of a checkpoint, and of a log that begins anew, stay
-//! where `SQLite` makes them.) A caller that uses this moment makes the transaction itself
-//! when nobody else is there, and leaves only the sync to the thread: to wake another thread up and to be woken up by it takes as
-//! long as the transaction.
+//! With `synchronous=full`, `SQLite` would fsync within the commit while every caller waits. Here `SQLite` only
+//! writes its log, and the writer thread flushes the log afterwards, so that a caller can do other work in between.
+//! (`SQLite` still does the fsyncs of a checkpoint and of a restarted log.) A caller with a deferred flush commits on
+//! its own thread if no other write is pending and leaves only the flush to the writer thread: two thread switches
+//! take as long as the transaction.
 
 use std::sync::mpsc::{Receiver, RecvTimeoutError, SendError, Sender, channel};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError, Weak};
@@ -22,122 +22,123 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore, broadcast, oneshot};
 
 use crate::committed::{Committed, FlushNotifier, FlushTicket};
 use crate::error::StoreError;
-use crate::sqlite::Failed;
-use crate::sqlite::faults::Place;
-use crate::sqlite::log::Log;
-use crate::sqlite::transactions::{Transactions, again};
-use crate::watch::Change;
+use crate::sqlite::QueryError;
+use crate::sqlite::location::StoreLocation;
+use crate::sqlite::transactions::{Transactions, copy_error};
+use crate::sqlite::wal::WriteAheadLog;
+use crate::watch::JobChange;
 
-/// How much goes into one transaction. More would make the first of them wait for too long.
-const MOST_AT_ONCE: usize = 256;
+/// The maximum number of writes in one transaction. A larger batch would delay the reply to its first write.
+const MAX_BATCH: usize = 256;
 
-/// How much may wait. Whoever comes then waits outside, before anything is handed over.
-const MOST_WAITING: usize = 1_024;
+/// The maximum number of queued writes. Further callers wait for a permit before they queue anything.
+const MAX_PENDING: usize = 1_024;
 
-/// What has to be true when the caller has its answer.
+/// The state of a write at the time of its reply.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Durability {
-    /// It survives the end of this process, but a power cut may take it back.
+    /// Committed: it survives a crash of this process, but not a power failure.
     Relaxed,
-    /// The same, and it is on its way to the disk.
-    Soon,
-    /// It is on the disk.
+    /// Committed, with a flush in progress.
+    Deferred,
+    /// Flushed to disk.
     Full,
 }
 
-/// After how long without work the log is brought into the file, and of how many transactions it has to be for that. It costs
-/// syncs of its own, which nobody waits for then.
-const AT_REST: Duration = Duration::from_secs(1);
-const WORTH_TIDYING: u32 = 32;
-/// After how many it is done at the latest.
-const TIDIED_AFTER: u32 = 300;
+/// The idle time after which a log with enough transactions is checkpointed. A checkpoint has its own fsyncs, which
+/// delay no caller at that time.
+const IDLE_CHECKPOINT_DELAY: Duration = Duration::from_secs(1);
+const IDLE_CHECKPOINT_MIN: u32 = 32;
+/// The number of transactions after which the log is checkpointed even when busy.
+const BUSY_CHECKPOINT_MIN: u32 = 300;
 
-/// What a piece of work writes to.
-pub struct Ledger<'a> {
+/// The transaction of a write, and the changes to publish after it.
+pub struct WriteTransaction<'a> {
     pub connection: &'a Connection,
-    pub(super) changes: Vec<Change>,
+    pub(super) changes: Vec<JobChange>,
 }
 
-impl Ledger<'_> {
-    /// To be told to the watchers once it is written.
-    pub fn changed(&mut self, job: JobId, state: StateName, revision: u64) {
-        self.changes.push(Change { job, state, revision, home: None });
+impl WriteTransaction<'_> {
+    /// Queues a change notification, to be published after the commit.
+    pub fn record_change(&mut self, job: JobId, state: StateName, revision: u64) {
+        self.changes.push(JobChange { job, state, revision, home: None });
     }
 }
 
-/// How long the drop of a store keeps a worker of a runtime. A file that nobody else has is closed long before.
-const LONGEST_CLOSE: Duration = Duration::from_secs(1);
+/// The time that dropping a store may block a worker thread of a runtime. A file that no other process uses closes much
+/// faster.
+const CLOSE_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// A handle on the thread. Dropping it lets the thread finish what it was given, and waits for that; within a runtime not for
-/// long.
+/// A handle to the writer thread. Dropping it makes the thread finish its queue and waits for its exit; inside a
+/// runtime, only for a limited time.
 #[derive(Debug)]
 pub struct Writer {
-    work: Option<Sender<Message>>,
-    /// The thread's: the last connection is closed there, which may take long.
+    requests: Option<Sender<Message>>,
+    /// Owned by the thread, which closes the last connection: that may take long.
     transactions: Weak<Mutex<Transactions>>,
-    room: Arc<Semaphore>,
+    permits: Arc<Semaphore>,
     thread: Option<JoinHandle<()>>,
-    /// Closed when the thread has ended.
-    ended: Mutex<Receiver<()>>,
-    place: Place,
+    /// Disconnected when the thread has exited.
+    exited: Mutex<Receiver<()>>,
+    location: StoreLocation,
 }
 
 impl Writer {
     pub fn start(
         connection: Connection,
-        log: Arc<dyn Log>,
-        place: Place,
-        changes: broadcast::Sender<Change>,
+        wal: Arc<dyn WriteAheadLog>,
+        location: StoreLocation,
+        changes: broadcast::Sender<JobChange>,
     ) -> Result<Self, StoreError> {
         let (sender, receiver) = channel();
-        let (at_end, ended) = channel();
-        let transactions = Transactions::new(connection, Arc::clone(&log), place.clone());
+        let (exit_guard, exited) = channel();
+        let transactions = Transactions::new(connection, Arc::clone(&wal), location.clone());
         let owned = Arc::new(Mutex::new(transactions));
         let transactions = Arc::downgrade(&owned);
-        let desk = WriterThread { transactions: owned, log, place: place.clone(), changes };
+        let writer_thread = WriterThread { transactions: owned, wal, location: location.clone(), changes };
         let thread = thread::Builder::new()
             .name("store-writer".to_owned())
             .spawn(move || {
-                desk.serve(&receiver);
-                drop((desk, at_end));
+                writer_thread.run(&receiver);
+                drop((writer_thread, exit_guard));
             })
-            .map_err(|source| StoreError::CannotOpen { place: place.name(), source: source.into() })?;
-        let (room, ended) = (Arc::new(Semaphore::new(MOST_WAITING)), Mutex::new(ended));
-        Ok(Self { work: Some(sender), transactions, room, thread: Some(thread), ended, place })
+            .map_err(|source| StoreError::CannotOpen { location: location.name(), source: source.into() })?;
+        let (permits, exited) = (Arc::new(Semaphore::new(MAX_PENDING)), Mutex::new(exited));
+        Ok(Self { requests: Some(sender), transactions, permits, thread: Some(thread), exited, location })
     }
 
-    /// How many more may wait.
+    /// Returns the number of free permits.
     #[cfg(test)]
-    pub fn room(&self) -> usize {
-        self.room.available_permits()
+    pub fn available_permits(&self) -> usize {
+        self.permits.available_permits()
     }
 
-    pub fn afterwards(&self) -> Result<Afterwards, StoreError> {
-        self.work.clone().map(Afterwards).ok_or(StoreError::Closed)
+    pub fn detached_writer(&self) -> Result<DetachedWriter, StoreError> {
+        self.requests.clone().map(DetachedWriter).ok_or(StoreError::Closed)
     }
 
-    /// Has the work done in a transaction, and answers after the commit.
+    /// Runs a write in a transaction and returns its result.
     ///
-    /// Work that was handed over is done even when the caller goes away.
+    /// A queued write runs even if the caller is dropped.
     pub async fn write<T, F>(&self, durability: Durability, run: F) -> Result<T, StoreError>
     where
         T: Send + 'static,
-        F: FnOnce(&mut Ledger<'_>) -> Result<T, Failed> + Send + 'static,
+        F: FnOnce(&mut WriteTransaction<'_>) -> Result<T, QueryError> + Send + 'static,
     {
-        self.write_then(durability, run, |value, _| value).await
+        self.write_and_wrap(durability, run, |value, _| value).await
     }
 
-    /// Has the work done in a transaction, and answers after the commit, while it is on its way to the disk.
-    pub async fn write_soon<T, F>(&self, run: F) -> Result<Committed<T>, StoreError>
+    /// Runs a write in a transaction and returns after the commit, with a ticket for the flush in progress.
+    pub async fn commit<T, F>(&self, run: F) -> Result<Committed<T>, StoreError>
     where
         T: Send + 'static,
-        F: FnOnce(&mut Ledger<'_>) -> Result<T, Failed> + Send + 'static,
+        F: FnOnce(&mut WriteTransaction<'_>) -> Result<T, QueryError> + Send + 'static,
     {
-        self.write_then(Durability::Soon, run, |value, flush| Committed { value, flush }).await
+        self.write_and_wrap(Durability::Deferred, run, |value, flush| Committed { value, flush }).await
     }
 
-    /// Like [`Self::write`]; `wrap` makes the answer of what was committed, and is not called before.
-    pub async fn write_then<T, R, F, W>(
+    /// Runs a write like [`Self::write`]. `wrap` converts the result; it is only called after the commit.
+    pub async fn write_and_wrap<T, R, F, W>(
         &self,
         durability: Durability,
         run: F,
@@ -146,122 +147,129 @@ impl Writer {
     where
         T: Send + 'static,
         R: Send + 'static,
-        F: FnOnce(&mut Ledger<'_>) -> Result<T, Failed> + Send + 'static,
+        F: FnOnce(&mut WriteTransaction<'_>) -> Result<T, QueryError> + Send + 'static,
         W: FnOnce(T, FlushTicket) -> R + Send + 'static,
     {
-        let room = self.room.clone().acquire_owned().await.map_err(|_| StoreError::Closed)?;
-        let (reply, answer) = oneshot::channel();
+        let permit = self.permits.clone().acquire_owned().await.map_err(|_| StoreError::Closed)?;
+        let (reply, result) = oneshot::channel();
         let (run, changes) = (Some(run), Vec::new());
-        let order = Order { durability, run, result: None, changes, wrap, reply, _room: Some(room) };
-        let work = self.work.as_ref().ok_or(StoreError::Closed)?;
-        let order = Box::new(order);
-        let is_for_now = durability == Durability::Soon;
-        let left = if is_for_now { self.at_once(order) } else { Some(Message::Work(order)) };
-        // What was written already and is not brought to the disk any more is told by its `FlushTicket`.
-        if let Some(Err(SendError(Message::Work(_)))) = left.map(|left| work.send(left)) {
+        let write =
+            WriteRequest { durability, run, result: None, changes, wrap, reply, _permit: Some(permit) };
+        let requests = self.requests.as_ref().ok_or(StoreError::Closed)?;
+        let write = Box::new(write);
+        let rest = match durability {
+            Durability::Deferred => self.try_commit_inline(write),
+            Durability::Relaxed | Durability::Full => Some(Message::Write(write)),
+        };
+        // A failed send of a flush request is reported by the `FlushTicket`: the write itself is committed.
+        if let Some(Err(SendError(Message::Write(_)))) = rest.map(|rest| requests.send(rest)) {
             return Err(StoreError::Closed);
         }
-        answer.await.map_err(|gone| StoreError::Unconfirmed {
-            place: self.place.name(),
+        result.await.map_err(|error| StoreError::Unconfirmed {
+            location: self.location.name(),
             job: None,
-            source: gone.into(),
+            source: error.into(),
         })?
     }
 }
 
 impl Writer {
-    /// Does the work here and now when nobody else writes or waits. Answers what is left for the thread to do: the sync, all of it,
-    /// or nothing.
-    fn at_once(&self, work: Box<dyn Work>) -> Option<Message> {
-        let alone = self.room.available_permits() + 1 == MOST_WAITING;
-        let Some(transactions) = self.transactions.upgrade() else { return Some(Message::Work(work)) };
+    /// Commits a write on the calling thread if no other write is pending. Returns the rest of the work for the
+    /// writer thread: the flush, the whole write, or nothing.
+    fn try_commit_inline(&self, write: Box<dyn PendingWrite>) -> Option<Message> {
+        let is_alone = self.permits.available_permits() + 1 == MAX_PENDING;
+        let Some(transactions) = self.transactions.upgrade() else { return Some(Message::Write(write)) };
         let transactions = match transactions.try_lock() {
             Ok(transactions) => Some(transactions),
             Err(TryLockError::Poisoned(poisoned)) => Some(poisoned.into_inner()),
             Err(TryLockError::WouldBlock) => None,
         };
-        let Some(mut transactions) = transactions.filter(|_| alone) else { return Some(Message::Work(work)) };
-        match transactions.carry_out_at_once(work) {
-            Err(work) => Some(Message::Work(work)),
-            Ok(done) => {
+        let Some(mut transactions) = transactions.filter(|_| is_alone) else {
+            return Some(Message::Write(write));
+        };
+        match transactions.try_commit(write) {
+            Err(write) => Some(Message::Write(write)),
+            Ok(committed) => {
                 drop(transactions);
-                let mut done = done?;
-                let (on_the_way, changes) = (FlushNotifier::new(self.place.name()), done.changes());
-                done.settle(&self.place, on_the_way.flush());
-                Some(Message::Sync(on_the_way, changes))
+                let mut write = committed?;
+                let (notifier, changes) = (FlushNotifier::new(self.location.name()), write.take_changes());
+                write.send_result(&self.location, notifier.ticket());
+                Some(Message::Flush(notifier, changes))
             }
         }
     }
 }
 
-/// What the thread is to do.
+/// A request to the writer thread.
 enum Message {
-    /// All of it.
-    Work(Box<dyn Work>),
-    /// To bring to the disk what was written, and to tell of it then.
-    Sync(FlushNotifier, Vec<Change>),
+    /// Commit and flush this write.
+    Write(Box<dyn PendingWrite>),
+    /// Flush committed writes, then publish their changes.
+    Flush(FlushNotifier, Vec<JobChange>),
 }
 
-/// A way to hand over work for which nobody waits.
-pub struct Afterwards(Sender<Message>);
+/// Queues writes without waiting for their results.
+pub struct DetachedWriter(Sender<Message>);
 
-impl Afterwards {
+impl DetachedWriter {
     pub fn write<F>(&self, run: F)
     where
-        F: FnOnce(&mut Ledger<'_>) -> Result<(), Failed> + Send + 'static,
+        F: FnOnce(&mut WriteTransaction<'_>) -> Result<(), QueryError> + Send + 'static,
     {
         let (reply, _) = oneshot::channel();
         let (durability, run, changes) = (Durability::Full, Some(run), Vec::new());
-        // A writer that is gone has closed the store; what is held is rescued when it is opened again.
-        // It takes no room, since it cannot wait for any.
-        let order = Order { durability, run, result: None, changes, wrap: |(), _| (), reply, _room: None };
-        let _ = self.0.send(Message::Work(Box::new(order)));
+        // If the thread has exited, the store is closed, and the claim is rescued after the next start. Needs no
+        // permit: this is called from `Drop`, which cannot wait for one.
+        let write =
+            WriteRequest { durability, run, result: None, changes, wrap: |(), _| (), reply, _permit: None };
+        let _ = self.0.send(Message::Write(Box::new(write)));
     }
 }
 
 impl Drop for Writer {
     fn drop(&mut self) {
-        drop(self.work.take());
+        drop(self.requests.take());
         let Some(thread) = self.thread.take() else { return };
-        // A worker of a runtime has other things to do than to wait for a file that another process has locked.
-        let ended = self.ended.get_mut().unwrap_or_else(PoisonError::into_inner);
+        // A worker thread of a runtime must not wait for a file that another process has locked.
+        let exited = self.exited.get_mut().unwrap_or_else(PoisonError::into_inner);
         if Handle::try_current().is_ok()
-            && ended.recv_timeout(LONGEST_CLOSE) == Err(RecvTimeoutError::Timeout)
+            && exited.recv_timeout(CLOSE_TIMEOUT) == Err(RecvTimeoutError::Timeout)
         {
             return;
         }
-        // A writer that panicked has already left its callers without an answer.
+        // If the thread panicked, its callers already have an error.
         let _ = thread.join();
     }
 }
 
-/// A piece of work, whatever its answer.
-pub trait Work: Send {
+/// A queued write, independent of the type of its result.
+pub trait PendingWrite: Send {
     fn durability(&self) -> Durability;
-    /// Does it; answers what `SQLite` said when it could not be done.
+    /// Runs the write. Returns the error of `SQLite`, if that is why it failed.
     fn run(&mut self, connection: &Connection) -> Result<(), Option<rusqlite::Error>>;
-    /// What it has changed, to be told once.
-    fn changes(&mut self) -> Vec<Change>;
-    fn settle(self: Box<Self>, place: &Place, flush: FlushTicket);
-    fn refuse(self: Box<Self>, error: StoreError);
+    /// Removes and returns the changes to publish.
+    fn take_changes(&mut self) -> Vec<JobChange>;
+    /// Replies to the caller with the result of the write.
+    fn send_result(self: Box<Self>, location: &StoreLocation, flush: FlushTicket);
+    fn send_error(self: Box<Self>, error: StoreError);
 }
 
-struct Order<T, R, F, W> {
+struct WriteRequest<T, R, F, W> {
     durability: Durability,
     run: Option<F>,
-    result: Option<Result<T, Failed>>,
-    changes: Vec<Change>,
+    result: Option<Result<T, QueryError>>,
+    changes: Vec<JobChange>,
     wrap: W,
     reply: oneshot::Sender<Result<R, StoreError>>,
-    /// Its place among those that wait, which the next gets when this one has its answer.
-    _room: Option<OwnedSemaphorePermit>,
+    /// Released with the reply.
+    _permit: Option<OwnedSemaphorePermit>,
 }
 
-impl<T, R, F, W> Work for Order<T, R, F, W>
+impl<T, R, F, W> PendingWrite for WriteRequest<T, R, F, W>
 where
     T: Send,
     R: Send,
-    F: FnOnce(&mut Ledger<'_>) -> Result<T, Failed> + Send,
+    F: FnOnce(&mut WriteTransaction<'_>) -> Result<T, QueryError> + Send,
     W: FnOnce(T, FlushTicket) -> R + Send,
 {
     fn durability(&self) -> Durability {
@@ -269,154 +277,155 @@ where
     }
 
     fn run(&mut self, connection: &Connection) -> Result<(), Option<rusqlite::Error>> {
-        let mut ledger = Ledger { connection, changes: Vec::new() };
-        self.result = self.run.take().map(|run| run(&mut ledger));
+        let mut tx = WriteTransaction { connection, changes: Vec::new() };
+        self.result = self.run.take().map(|run| run(&mut tx));
         match &self.result {
             Some(Ok(_)) => {
-                self.changes = ledger.changes;
+                self.changes = tx.changes;
                 Ok(())
             }
-            Some(Err(Failed::Sqlite(error))) => Err(Some(again(error))),
-            Some(Err(Failed::Store(_))) | None => Err(None),
+            Some(Err(QueryError::Sqlite(error))) => Err(Some(copy_error(error))),
+            Some(Err(QueryError::Store(_))) | None => Err(None),
         }
     }
 
-    fn changes(&mut self) -> Vec<Change> {
+    fn take_changes(&mut self) -> Vec<JobChange> {
         std::mem::take(&mut self.changes)
     }
 
-    /// A caller that has gone away no longer needs its answer.
-    fn settle(self: Box<Self>, place: &Place, flush: FlushTicket) {
-        let answer = match self.result {
+    /// The caller may be gone; its reply is dropped then.
+    fn send_result(self: Box<Self>, location: &StoreLocation, flush: FlushTicket) {
+        let reply = match self.result {
             Some(Ok(value)) => Ok((self.wrap)(value, flush)),
-            Some(Err(Failed::Store(error))) => Err(error),
-            Some(Err(Failed::Sqlite(error))) => Err(place.failed(error)),
+            Some(Err(QueryError::Store(error))) => Err(error),
+            Some(Err(QueryError::Sqlite(error))) => Err(location.query_error(error)),
             None => Err(StoreError::Closed),
         };
-        let _ = self.reply.send(answer);
+        let _ = self.reply.send(reply);
     }
 
-    fn refuse(self: Box<Self>, error: StoreError) {
+    fn send_error(self: Box<Self>, error: StoreError) {
         let _ = self.reply.send(Err(error));
     }
 }
 
-/// The thread's side.
+/// The state of the writer thread.
 struct WriterThread {
     transactions: Arc<Mutex<Transactions>>,
-    log: Arc<dyn Log>,
-    place: Place,
-    changes: broadcast::Sender<Change>,
+    wal: Arc<dyn WriteAheadLog>,
+    location: StoreLocation,
+    changes: broadcast::Sender<JobChange>,
 }
 
-/// What waits for the disk.
+/// Requests that share one commit and one flush.
 #[derive(Default)]
 struct Batch {
-    work: Vec<Box<dyn Work>>,
-    on_the_way: Vec<FlushNotifier>,
-    untold: Vec<Change>,
+    writes: Vec<Box<dyn PendingWrite>>,
+    notifiers: Vec<FlushNotifier>,
+    changes: Vec<JobChange>,
 }
 
 impl Batch {
-    fn add(&mut self, message: Message) {
+    fn push(&mut self, message: Message) {
         match message {
-            Message::Work(work) => self.work.push(work),
-            Message::Sync(on_the_way, changes) => {
-                self.on_the_way.push(on_the_way);
-                self.untold.extend(changes);
+            Message::Write(write) => self.writes.push(write),
+            Message::Flush(notifier, changes) => {
+                self.notifiers.push(notifier);
+                self.changes.extend(changes);
             }
         }
     }
 }
 
 impl WriterThread {
-    fn serve(&self, messages: &Receiver<Message>) {
-        while let Some(first) = self.next(messages) {
+    fn run(&self, messages: &Receiver<Message>) {
+        while let Some(first) = self.next_message(messages) {
             let mut batch = Batch::default();
-            batch.add(first);
-            messages.try_iter().take(MOST_AT_ONCE - 1).for_each(|message| batch.add(message));
-            if !batch.work.is_empty() {
-                self.transactions().carry_out(&mut batch.work);
+            batch.push(first);
+            messages.try_iter().take(MAX_BATCH - 1).for_each(|message| batch.push(message));
+            if !batch.writes.is_empty() {
+                self.transactions().commit_batch(&mut batch.writes);
             }
-            self.settle(batch);
+            self.flush(batch);
         }
     }
 
-    /// Waits for work, and tidies up when there is none for a while, or when it is time. None at the end.
-    fn next(&self, messages: &Receiver<Message>) -> Option<Message> {
-        let in_log = self.transactions().in_log();
-        if in_log >= TIDIED_AFTER {
-            self.transactions().tidy();
-        } else if in_log >= WORTH_TIDYING {
-            match messages.recv_timeout(AT_REST) {
-                Err(RecvTimeoutError::Timeout) => self.transactions().tidy(),
+    /// Waits for a request. Checkpoints the log if it is long, or while idle. Returns `None` after the last handle
+    /// was dropped.
+    fn next_message(&self, messages: &Receiver<Message>) -> Option<Message> {
+        let log_length = self.transactions().log_length();
+        if log_length >= BUSY_CHECKPOINT_MIN {
+            self.transactions().checkpoint();
+        } else if log_length >= IDLE_CHECKPOINT_MIN {
+            match messages.recv_timeout(IDLE_CHECKPOINT_DELAY) {
+                Err(RecvTimeoutError::Timeout) => self.transactions().checkpoint(),
                 first => return first.ok(),
             }
         }
         messages.recv().ok()
     }
 
-    /// Answers those who need not wait for the disk, then brings all of it there, then answers the others. The watchers hear of
-    /// it before who has the last word: he may look whether they know.
-    fn settle(&self, batch: Batch) {
-        let Batch { work, mut on_the_way, mut untold } = batch;
+    /// Replies to writes that need no flush, flushes the log, then replies to the others. Publishes changes before
+    /// the last reply: the caller may check whether watchers have received them.
+    fn flush(&self, batch: Batch) {
+        let Batch { writes, mut notifiers, mut changes } = batch;
         let mut waiting = Vec::new();
-        for mut work in work {
-            let own = FlushNotifier::new(self.place.name());
-            let flush = own.flush();
-            match work.durability() {
+        for mut write in writes {
+            let notifier = FlushNotifier::new(self.location.name());
+            let ticket = notifier.ticket();
+            match write.durability() {
                 Durability::Full => {
-                    waiting.push(work);
+                    waiting.push(write);
                     continue;
                 }
-                Durability::Soon => {
-                    untold.extend(work.changes());
-                    on_the_way.push(own);
+                Durability::Deferred => {
+                    changes.extend(write.take_changes());
+                    notifiers.push(notifier);
                 }
-                Durability::Relaxed => self.tell(work.changes()),
+                Durability::Relaxed => self.publish(write.take_changes()),
             }
-            work.settle(&self.place, flush);
+            write.send_result(&self.location, ticket);
         }
-        if waiting.is_empty() && on_the_way.is_empty() {
+        if waiting.is_empty() && notifiers.is_empty() {
             return;
         }
-        let doubt = self.sync().err();
-        self.tell(untold);
-        for mut work in waiting {
-            self.tell(work.changes());
-            match &doubt {
-                None => work.settle(&self.place, FlushTicket::there()),
-                Some(doubt) => work.refuse(self.place.not_on_disk(doubt)),
+        let failed = self.sync().err();
+        self.publish(changes);
+        for mut write in waiting {
+            self.publish(write.take_changes());
+            match &failed {
+                None => write.send_result(&self.location, FlushTicket::already_flushed()),
+                Some(error) => write.send_error(self.location.flush_error(error)),
             }
         }
-        for on_the_way in on_the_way {
-            match &doubt {
-                None => on_the_way.arrived(),
-                Some(doubt) => on_the_way.was_not_confirmed(doubt.to_string()),
+        for notifier in notifiers {
+            match &failed {
+                None => notifier.notify_flushed(),
+                Some(error) => notifier.notify_unconfirmed(error.to_string()),
             }
         }
     }
 
-    fn tell(&self, changes: Vec<Change>) {
+    fn publish(&self, changes: Vec<JobChange>) {
         for change in changes {
-            // Nobody may be watching.
+            // There may be no watchers.
             let _ = self.changes.send(change);
         }
     }
 
     fn sync(&self) -> std::io::Result<()> {
-        let synced = self.log.sync();
+        let synced = self.wal.sync();
         let mut transactions = self.transactions();
         if synced.is_err() {
-            transactions.doubt_the_log();
+            transactions.mark_log_suspect();
         }
-        // Of a log that is in doubt, what was written after the doubtful part is no better, whatever the last sync says.
-        let left = transactions.leave_the_log();
-        left.map_err(|error| synced.err().unwrap_or_else(|| std::io::Error::other(error.to_string())))
+        // In a suspect log, later writes are suspect, too, even if their own fsync succeeds.
+        let abandoned = transactions.abandon_suspect_log();
+        abandoned.map_err(|error| synced.err().unwrap_or_else(|| std::io::Error::other(error.to_string())))
     }
 
     fn transactions(&self) -> MutexGuard<'_, Transactions> {
-        // Whoever panicked over them has left a transaction at most, which the next one takes back.
+        // A panic leaves at most an open transaction, which the next write rolls back.
         self.transactions.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -1,7 +1,8 @@
-//! Brings a claimed job to who asked for it, or puts it back.
+//! Delivers a claimed job to its caller, or releases the claim.
 //!
-//! A caller can go away at any moment, be it between the server's word and ours. Its owner lives, and would renew the lease of
-//! a job that it does not know of: so the claim is made by a task of its own, and what nobody takes from it is queued again.
+//! A caller can be dropped at any time, even between the reply of the server and its delivery. Its owner is alive and
+//! would renew the lease of a job that it does not know. The claim therefore runs in its own task, and an undelivered
+//! job is queued again.
 
 use std::sync::Arc;
 
@@ -11,56 +12,60 @@ use tokio::sync::{Mutex, oneshot};
 
 use crate::error::StoreError;
 use crate::requests::ClaimRequest;
-use crate::surreal::wire::Wire;
+use crate::surreal::client::SurrealClient;
 use crate::surreal::{claim, jobs};
 
-/// Takes the oldest job that the owner can serve. Dropping this future at any moment leaves no job behind.
+/// Claims the oldest job that the owner can serve. Cancel-safe: dropping this future leaks no claim.
 pub async fn claim(
-    wire: Arc<Wire>,
-    turns: Arc<Mutex<()>>,
+    client: Arc<SurrealClient>,
+    claim_lock: Arc<Mutex<()>>,
     request: ClaimRequest,
     now: Timestamp,
 ) -> Result<Option<Job>, StoreError> {
-    let (reply, answer) = oneshot::channel();
-    let place = wire.place();
-    // Nobody awaits it: it has to outlive a caller that is gone, and ends by itself with the last of its questions.
+    let (reply_sender, reply) = oneshot::channel();
+    let location = client.location();
+    // Detached on purpose: the task must outlive a dropped caller, and ends with its last query.
     Handle::current().spawn(async move {
-        let _turn = turns.lock_owned().await;
-        if reply.is_closed() {
+        let _guard = claim_lock.lock_owned().await;
+        if reply_sender.is_closed() {
             return;
         }
-        let taken = claim::oldest(&wire, &request, now).await;
-        let taken = taken.map(|job| job.map(|job| Undelivered { job: Some(Box::new(job)), wire, now }));
-        // Within the turn: whoever has the next one finds the job given or on its way back.
-        drop(reply.send(taken));
+        let claimed = claim::claim_oldest(&client, &request, now).await;
+        let claimed =
+            claimed.map(|job| job.map(|job| UndeliveredClaim { job: Some(Box::new(job)), client, now }));
+        // Sent while the lock is held: the next claim finds the job delivered or being released.
+        drop(reply_sender.send(claimed));
     });
-    let lost =
-        |gone: oneshot::error::RecvError| StoreError::Unconfirmed { place, job: None, source: gone.into() };
-    Ok(answer.await.map_err(lost)??.and_then(Undelivered::deliver))
+    let dropped = |error: oneshot::error::RecvError| StoreError::Unconfirmed {
+        location,
+        job: None,
+        source: error.into(),
+    };
+    Ok(reply.await.map_err(dropped)??.and_then(UndeliveredClaim::deliver))
 }
 
-/// A claimed job on its way to who asked.
-struct Undelivered {
+/// A claimed job before its delivery to the caller.
+struct UndeliveredClaim {
     job: Option<Box<Job>>,
-    wire: Arc<Wire>,
+    client: Arc<SurrealClient>,
     now: Timestamp,
 }
 
-impl Undelivered {
+impl UndeliveredClaim {
     fn deliver(mut self) -> Option<Job> {
         self.job.take().map(|job| *job)
     }
 }
 
-impl Drop for Undelivered {
+impl Drop for UndeliveredClaim {
     fn drop(&mut self) {
         let Some(claim) = self.job.take().and_then(|job| job.claim()) else { return };
-        // Without a runtime the process is about to end, and its leases with it.
+        // Without a runtime the process is about to exit, and its leases expire.
         let Ok(runtime) = Handle::try_current() else { return };
-        let (wire, now) = (self.wire.clone(), self.now);
+        let (client, now) = (self.client.clone(), self.now);
         runtime.spawn(async move {
-            // Should the server be away for long, a heartbeat still shows the job to its owner.
-            let _ = jobs::put_back(&wire, &claim, now).await;
+            // If the server is unavailable for long, the owner's heartbeat still lists the job.
+            let _ = jobs::release_claim(&client, &claim, now).await;
         });
     }
 }

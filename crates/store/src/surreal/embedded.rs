@@ -1,7 +1,7 @@
-//! `SurrealDB` inside this process: a folder that one process has open at a time.
+//! `SurrealDB` inside this process, in a directory that one process can open at a time.
 //!
-//! Made of the client's own parts and not by its address: an engine made by that takes as much memory as half of the machine
-//! allows, and closes at some later time, or never when its runtime ends first.
+//! Built from the parts of the client library and not by its connection string: that engine would use up to half of
+//! the machine's memory, and would be closed at an undefined time, or never if its runtime is dropped first.
 
 use std::fmt;
 use std::path::Path;
@@ -17,29 +17,29 @@ use surrealdb_engine_local::Datastore;
 use tokio::time::Instant;
 
 use crate::error::{Cause, StoreError};
-use crate::surreal::folder;
-use crate::surreal::wire::{FarEnd, Pause, Wire};
+use crate::surreal::client::{Backoff, SurrealClient, SurrealConnection};
+use crate::surreal::directory;
 
-/// The namespace, and the database in it. Nobody else is in the folder.
-const OURS: &str = "switchboard";
+/// The namespace and the database. The directory holds no others.
+const DATABASE: &str = "switchboard";
 
-/// How long another owner may take to let go: one that was just told to end still writes down what it has in memory.
-const PATIENCE: Duration = Duration::from_secs(5);
+/// The time to wait for another owner: after SIGTERM it still flushes its memory to disk.
+const LOCK_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// How the engine says that somebody else has the folder. It hands on nothing but words.
-const LOCKED: &str = "already locked";
+/// The engine's message for a locked directory. The engine returns no error code.
+const LOCKED_MESSAGE: &str = "already locked";
 
-/// What is written since the last table, in memory and in the log. It bounds what is read after a crash, and a single write.
-const MEMTABLE: usize = 128 << 20;
-const BLOCK_CACHE: usize = 64 << 20;
+/// The size of the memtable and of the log. It limits the recovery time after a crash and the size of a single write.
+const MEMTABLE_SIZE: usize = 128 << 20;
+const BLOCK_CACHE_SIZE: usize = 64 << 20;
 
-/// How many changes wait to be told to the watchers.
-const NOTIFICATIONS: usize = 4_096;
+/// The capacity of the channel for change notifications.
+const NOTIFICATION_CAPACITY: usize = 4_096;
 
-/// How long the drop of a store waits for its files to be closed. A current runtime may be needed for that, and be ours to hold up.
-const LONGEST_CLOSE: Duration = Duration::from_secs(2);
+/// The time that dropping a store waits for its files to be closed. The drop may block the runtime that the close needs.
+const CLOSE_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// An engine, and its files. Dropping it closes them.
+/// An embedded engine. Dropping it closes its files.
 pub struct Embedded {
     db: Surreal<Db>,
     datastore: Arc<Datastore>,
@@ -51,22 +51,22 @@ impl fmt::Debug for Embedded {
     }
 }
 
-/// Opens the folder; makes it when it is missing.
-pub async fn wire(path: &Path) -> Result<Wire, StoreError> {
-    let place = format!("surrealkv:{}", path.display());
-    let cannot = |source: Cause| StoreError::CannotOpen { place: place.clone(), source };
-    if folder::is_foreign(path).map_err(|error| cannot(error.into()))? {
-        return Err(StoreError::Foreign { place });
+/// Opens the directory; creates it if it is missing.
+pub async fn open(path: &Path) -> Result<SurrealClient, StoreError> {
+    let location = format!("surrealkv:{}", path.display());
+    let cannot = |source: Cause| StoreError::CannotOpen { location: location.clone(), source };
+    if directory::is_foreign(path).map_err(|error| cannot(error.into()))? {
+        return Err(StoreError::Foreign { location });
     }
-    folder::make_private(path).map_err(|error| cannot(error.into()))?;
-    let deadline = Instant::now() + PATIENCE;
-    let mut pause = Pause::default();
+    directory::create_private(path).map_err(|error| cannot(error.into()))?;
+    let deadline = Instant::now() + LOCK_TIMEOUT;
+    let mut backoff = Backoff::default();
     loop {
         match Embedded::open(path).await {
-            Ok(engine) => return Ok(Wire::to(FarEnd::Embedded(engine), place)),
-            Err(source) if !source.to_string().contains(LOCKED) => return Err(cannot(source)),
-            Err(source) if Instant::now() >= deadline => return Err(StoreError::Locked { place, source }),
-            Err(_) => pause.wait().await,
+            Ok(engine) => return Ok(SurrealClient::new(SurrealConnection::Embedded(engine), location)),
+            Err(source) if !source.to_string().contains(LOCKED_MESSAGE) => return Err(cannot(source)),
+            Err(source) if Instant::now() >= deadline => return Err(StoreError::Locked { location, source }),
+            Err(_) => backoff.wait().await,
         }
     }
 }
@@ -74,23 +74,23 @@ pub async fn wire(path: &Path) -> Result<Wire, StoreError> {
 impl Embedded {
     async fn open(path: &Path) -> Result<Self, Cause> {
         let config = ConfigMap::empty()
-            .with_key_value("surrealkv_max_memtable_size", MEMTABLE.to_string())
-            .with_key_value("surrealkv_block_cache_capacity", BLOCK_CACHE.to_string());
-        let (changes, told) = async_channel::bounded(NOTIFICATIONS);
+            .with_key_value("surrealkv_max_memtable_size", MEMTABLE_SIZE.to_string())
+            .with_key_value("surrealkv_block_cache_capacity", BLOCK_CACHE_SIZE.to_string());
+        let (sender, receiver) = async_channel::bounded(NOTIFICATION_CAPACITY);
         let datastore = Datastore::builder()
             .with_config(config)
-            .with_notify(changes)
-            // They write, and must not before the version is written.
+            .with_notify(sender)
+            // They write, and must not do so before the version is written.
             .without_maintenance_tasks()
             .build_with_path(&format!("surrealkv://{}", path.display()))
             .await?;
-        let db = Surreal::unstable_from_datastore(datastore.clone(), Some(told)).await?;
-        // From here on it is closed whatever happens.
+        let db = Surreal::unstable_from_datastore(datastore.clone(), Some(receiver)).await?;
+        // From here on, drop closes the files.
         let engine = Self { db, datastore };
         engine.datastore.check_version().await?;
         engine.datastore.bootstrap().await?;
         engine.datastore.start_maintenance_tasks();
-        engine.db.use_ns(OURS).use_db(OURS).await?;
+        engine.db.use_ns(DATABASE).use_db(DATABASE).await?;
         Ok(engine)
     }
 
@@ -102,17 +102,17 @@ impl Embedded {
 impl Drop for Embedded {
     fn drop(&mut self) {
         let datastore = self.datastore.clone();
-        let (closed, wait) = mpsc::channel();
-        // A thread with a runtime of its own: the one that this is dropped in may be about to end, and cannot be waited in.
-        let closing = thread::Builder::new().name("store-closing".to_owned()).spawn(move || {
+        let (closed_sender, closed) = mpsc::channel();
+        // A thread with its own runtime: the current one may be shutting down, and a drop must not block on it.
+        let thread = thread::Builder::new().name("store-closing".to_owned()).spawn(move || {
             if let Ok(runtime) = tokio::runtime::Builder::new_current_thread().enable_all().build() {
-                // What was answered is in the log by now; the next to open it reads that, should this fail.
+                // Confirmed writes are in the log; if this fails, the next open recovers them.
                 let _ = runtime.block_on(datastore.shutdown());
             }
-            let _ = closed.send(());
+            let _ = closed_sender.send(());
         });
-        if closing.is_ok() {
-            let _ = wait.recv_timeout(LONGEST_CLOSE);
+        if thread.is_ok() {
+            let _ = closed.recv_timeout(CLOSE_TIMEOUT);
         }
     }
 }

@@ -1,198 +1,217 @@
-//! Keeps a job and its steps.
+//! Writes jobs and their steps.
 //!
-//! A step is a comparison and an exchange: the record is read, the pure function is asked, and the answer is written only if
-//! the revision is still the one that was read. Each write carries a name of its own (`op`): when the connection breaks
-//! before the answer, the record itself tells whether the write was the last thing that happened to it.
+//! A step is a compare-and-swap: reads the record, computes the transition, and writes it only if the revision is
+//! unchanged. Each write has a random name (`op`): after a lost connection, the record itself shows whether the write
+//! was the last one.
 
 use model::{Claim, Job, JobId, Progress, SessionId, StateName, TerminalState, Timestamp, Transition};
 use surrealdb::types::{Object, RecordId, SurrealValue, Value};
 
-use crate::engine::Taken;
+use crate::engine::StateChange;
 use crate::error::{Cause, StoreError};
-use crate::row::{EndRow, JobRow, Standing};
+use crate::row::{EndRow, JobRow, ProgressRow};
+use crate::surreal::client::{AttemptError, Backoff, MAX_ATTEMPTS, RetryError, SurrealClient, Vars};
 use crate::surreal::records::{
-    ExchangeRecord, JobRecord, LineRecord, SessionRecord, StepPatch, end_patch, int, job_record_id,
-    queue_name, scoped_key, session_id, worker_id,
+    ExchangeRecord, JobRecord, SessionRecord, StepPatch, SummaryRecord, end_patch, job_record_id, queue_name,
+    scoped_key, session_id, to_i64, worker_id,
 };
-use crate::surreal::wire::{Fault, GaveUp, Pause, TRIES, Vars, Wire};
-use crate::surreal::{op_name, reads};
+use crate::surreal::{new_write_name, reads};
 
-/// Keeps a new job, or finds the earlier one with its key. With the same id this can be asked any number of times.
-pub async fn place(wire: &Wire, job: Job) -> Result<(Job, bool), StoreError> {
-    let record = JobRecord::new(JobRow::new(&job)?, op_name()?);
+/// Inserts a new job, or finds the earlier one with its key. Idempotent for the same id.
+pub async fn submit(client: &SurrealClient, job: Job) -> Result<(Job, bool), StoreError> {
+    let record = JobRecord::new(JobRow::new(&job)?, new_write_name()?);
     let home = job.order.home.to_string();
     let key = job.order.idempotency_key.as_deref().map(|key| scoped_key(&home, key));
     let vars = Vars::new()
         .with("job", job_record_id(job.id))
         .with("key", key)
-        .with("content", Value::Object(record.content(job.id)));
-    // One statement is one transaction: an error that says nothing was written is true of all of it.
+        .with("content", Value::Object(record.into_content(job.id)));
+    // One statement is one transaction: an error that nothing was written applies to all of it.
     let query = "{
         INSERT IGNORE INTO agent_jobs $content RETURN NONE;
         RETURN IF $key = NONE { SELECT VALUE placed FROM $job } ELSE { SELECT VALUE placed FROM agent_jobs WHERE scoped_key = $key };
     };";
-    let mut answer = wire.insist(query, vars).await.map_err(|gave_up| in_doubt(wire, gave_up, job.id))?;
-    // The server has done its part by now.
-    let found = answer.rows::<String>(0).map_err(|error| unsure(wire, job.id, error.into()))?;
+    let mut reply =
+        client.run_write(query, vars).await.map_err(|error| write_error(client, error, job.id))?;
+    // The write is committed at this point.
+    let found = reply.rows::<String>(0).map_err(|error| unconfirmed(client, job.id, error.into()))?;
     let earlier = found.first().and_then(|placed| placed.parse::<JobId>().ok());
     match earlier {
         Some(id) if id == job.id => Ok((job, true)),
-        Some(id) => Ok((reads::job(wire, id).await?.ok_or(StoreError::NoSuchJob { job: id })?, false)),
-        // Swept in between, or the record was spoilt: it was written, but it is not there.
-        None => Err(unsure(wire, job.id, "the server took the job and does not have it".into())),
+        Some(id) => Ok((reads::job(client, id).await?.ok_or(StoreError::NoSuchJob { job: id })?, false)),
+        // Removed in between, or the record is corrupt: it was written but does not exist.
+        None => Err(unconfirmed(client, job.id, "the server accepted the job but does not have it".into())),
     }
 }
 
-/// A write of which one try was lost may have been done by it, whatever became of the others.
-fn in_doubt(wire: &Wire, gave_up: GaveUp, job: JobId) -> StoreError {
-    match gave_up.lost {
-        Some(cause) => unsure(wire, job, cause),
-        None => gave_up.error,
+/// Returns the error of a write. If one attempt remained without a reply, that one may have been applied.
+fn write_error(client: &SurrealClient, error: RetryError, job: JobId) -> StoreError {
+    match error.lost {
+        Some(cause) => unconfirmed(client, job, cause),
+        None => error.last,
     }
 }
 
-/// Nobody knows whether the job was written.
-pub fn unsure(wire: &Wire, job: JobId, source: Cause) -> StoreError {
-    StoreError::Unconfirmed { place: wire.place(), job: Some(job), source }
+/// Returns the error for a write whose outcome is unknown.
+pub fn unconfirmed(client: &SurrealClient, job: JobId, source: Cause) -> StoreError {
+    StoreError::Unconfirmed { location: client.location(), job: Some(job), source }
 }
 
-/// Takes the job one step on, if there is such a step.
-pub async fn take_step(
-    wire: &Wire,
+/// Applies a step to a job, if its state allows the step.
+pub async fn apply_transition(
+    client: &SurrealClient,
     job: JobId,
     step: &Transition,
     end: Option<&EndRow>,
     now: Timestamp,
-) -> Result<Taken, StoreError> {
-    settle(wire, job, |head| Change::of(head, step, end, now)).await
+) -> Result<StateChange, StoreError> {
+    write_change(client, job, |head| PreparedChange::from_transition(head, step, end, now)).await
 }
 
-/// Like [`take_step`], for a job that was just read.
-pub async fn take_step_from(
-    wire: &Wire,
-    head: LineRecord,
+/// Applies a step like [`apply_transition`] to a job that was just read.
+pub async fn apply_transition_from(
+    client: &SurrealClient,
+    head: SummaryRecord,
     step: &Transition,
     now: Timestamp,
-) -> Result<Taken, StoreError> {
-    settle_from(wire, head.job_id()?, head, |head| Change::of(head, step, None, now)).await
+) -> Result<StateChange, StoreError> {
+    write_change_from(client, head.job_id()?, head, |head| {
+        PreparedChange::from_transition(head, step, None, now)
+    })
+    .await
 }
 
-/// Queues a job again that was claimed and never begun. Its attempt's number is used up, none of its requeues is.
-pub async fn put_back(wire: &Wire, claim: &Claim, now: Timestamp) -> Result<(), StoreError> {
-    settle(wire, claim.job, |head| Change::of_return(head, claim, now)).await.map(|_| ())
+/// Releases a claim whose run was never started. Consumes the attempt number but no requeue.
+pub async fn release_claim(client: &SurrealClient, claim: &Claim, now: Timestamp) -> Result<(), StoreError> {
+    write_change(client, claim.job, |head| PreparedChange::from_release(head, claim, now)).await.map(|_| ())
 }
 
-/// Ends a job as failed whose record cannot be read, so that it does not stand in the way of the others. An end that it has
-/// stays.
-pub async fn give_up(wire: &Wire, job: JobId, now: Timestamp) -> Result<(), StoreError> {
+/// Fails a job with an unreadable record, so that it does not block the others. Does not change a terminal state.
+pub async fn fail_unreadable(client: &SurrealClient, job: JobId, now: Timestamp) -> Result<(), StoreError> {
     let query =
         "UPDATE $job SET state = 'failed', owner = NONE, worker = NONE, queue = NONE, paused_until = NONE,
             completed_at = $now, op = $op, revision = IF type::is_int(revision) { revision + 1 } ELSE { 1 }
         WHERE state NOT IN ['completed', 'failed', 'timeout', 'cancelled'] OR queue != NONE OR owner != NONE
         RETURN NONE;";
-    let vars =
-        Vars::new().with("job", job_record_id(job)).with("now", int(now.as_millis())).with("op", op_name()?);
-    wire.insist(query, vars).await.map(|_| ()).map_err(|gave_up| in_doubt(wire, gave_up, job))
+    let vars = Vars::new()
+        .with("job", job_record_id(job))
+        .with("now", to_i64(now.as_millis()))
+        .with("op", new_write_name()?);
+    client.run_write(query, vars).await.map(|_| ()).map_err(|error| write_error(client, error, job))
 }
 
-/// Remembers the conversation with the job, and as the last of its task.
+/// Stores the session of a job, also as the last session of its task.
 pub async fn note_session(
-    wire: &Wire,
+    client: &SurrealClient,
     claim: &Claim,
     session: &SessionId,
     now: Timestamp,
 ) -> Result<(), StoreError> {
-    settle(wire, claim.job, |head| Change::of_session(head, claim, session, now)).await.map(|_| ())
+    write_change(client, claim.job, |head| PreparedChange::from_session(head, claim, session, now))
+        .await
+        .map(|_| ())
 }
 
-/// A write of which nobody knows whether it was done.
-struct Doubt {
+/// A write without a reply.
+struct UnconfirmedWrite {
     op: String,
     /// The revision that it was to replace.
     seen: i64,
-    taken: Taken,
+    state_change: StateChange,
     cause: Cause,
 }
 
-/// Reads the job, makes the change of it, and writes that; again, when others were faster.
-async fn settle(
-    wire: &Wire,
+/// Reads a job, computes its change and writes it; repeats this after a conflict.
+async fn write_change(
+    client: &SurrealClient,
     job: JobId,
-    change: impl Fn(&LineRecord) -> Result<Change, StoreError>,
-) -> Result<Taken, StoreError> {
-    let head = reads::line(wire, job).await?;
-    settle_from(wire, job, head, change).await
+    change: impl Fn(&SummaryRecord) -> Result<PreparedChange, StoreError>,
+) -> Result<StateChange, StoreError> {
+    let head = reads::summary(client, job).await?;
+    write_change_from(client, job, head, change).await
 }
 
-/// Like [`settle`], for a job that was just read.
-async fn settle_from(
-    wire: &Wire,
+/// Writes a change like [`write_change`] to a job that was just read.
+async fn write_change_from(
+    client: &SurrealClient,
     job: JobId,
-    head: LineRecord,
-    change: impl Fn(&LineRecord) -> Result<Change, StoreError>,
-) -> Result<Taken, StoreError> {
-    let mut pause = Pause::default();
-    // A write that was lost can still arrive while the next is tried: no doubt is forgotten.
-    let mut doubts: Vec<Doubt> = Vec::new();
+    head: SummaryRecord,
+    change: impl Fn(&SummaryRecord) -> Result<PreparedChange, StoreError>,
+) -> Result<StateChange, StoreError> {
+    let mut backoff = Backoff::default();
+    // A write without a reply can still arrive during a later attempt, so none is forgotten.
+    let mut unconfirmed_writes: Vec<UnconfirmedWrite> = Vec::new();
     let mut head = head;
-    for _ in 0..TRIES {
-        if let Some(done) = doubts.iter().position(|doubt| doubt.op == head.op) {
-            return Ok(doubts.swap_remove(done).taken);
+    for _ in 0..MAX_ATTEMPTS {
+        if let Some(applied) = unconfirmed_writes.iter().position(|write| write.op == head.op) {
+            return Ok(unconfirmed_writes.swap_remove(applied).state_change);
         }
-        // Others have written since, and ours may lie below theirs.
-        if let Some(below) = doubts.iter().position(|doubt| doubt.seen != head.revision) {
-            return Err(unsure(wire, job, doubts.swap_remove(below).cause));
+        // Another write came after it, and ours may have preceded that one.
+        if let Some(buried) = unconfirmed_writes.iter().position(|write| write.seen != head.revision) {
+            return Err(unconfirmed(client, job, unconfirmed_writes.swap_remove(buried).cause));
         }
         let change = match change(&head) {
             Ok(change) => change,
-            Err(error) => return Err(still_in_doubt(wire, job, doubts, error)),
+            Err(error) => return Err(change_error(client, job, unconfirmed_writes, error)),
         };
-        match change.write(wire).await {
-            Ok(true) => return Ok(change.taken),
-            Ok(false) | Err(Fault::Conflict) => {}
-            Err(Fault::Lost(cause)) => {
-                doubts.push(Doubt { op: change.op, seen: head.revision, taken: change.taken, cause });
+        match change.write(client).await {
+            Ok(true) => return Ok(change.state_change),
+            Ok(false) | Err(AttemptError::Conflict) => {}
+            Err(AttemptError::Lost(cause)) => {
+                unconfirmed_writes.push(UnconfirmedWrite {
+                    op: change.op,
+                    seen: head.revision,
+                    state_change: change.state_change,
+                    cause,
+                });
             }
-            Err(Fault::Failed(error)) => return Err(still_in_doubt(wire, job, doubts, error)),
+            Err(AttemptError::Failed(error)) => {
+                return Err(change_error(client, job, unconfirmed_writes, error));
+            }
         }
-        pause.wait().await;
-        head = match reads::line(wire, job).await {
+        backoff.wait().await;
+        head = match reads::summary(client, job).await {
             Ok(head) => head,
-            Err(error) => return Err(still_in_doubt(wire, job, doubts, error)),
+            Err(error) => return Err(change_error(client, job, unconfirmed_writes, error)),
         };
     }
-    // The last try may have been lost, and done.
-    match doubts.iter().position(|doubt| doubt.op == head.op) {
-        Some(done) => Ok(doubts.swap_remove(done).taken),
-        None => Err(still_in_doubt(wire, job, doubts, wire.too_many_conflicts())),
+    // The last attempt may have been applied without a reply.
+    match unconfirmed_writes.iter().position(|write| write.op == head.op) {
+        Some(applied) => Ok(unconfirmed_writes.swap_remove(applied).state_change),
+        None => Err(change_error(client, job, unconfirmed_writes, client.too_many_conflicts())),
     }
 }
 
-/// An error that says nothing was written is true only when no earlier write is in doubt.
-fn still_in_doubt(wire: &Wire, job: JobId, mut doubts: Vec<Doubt>, error: StoreError) -> StoreError {
-    doubts.pop().map_or(error, |doubt| unsure(wire, job, doubt.cause))
+/// Returns the error of a change. An error that nothing was written is only true without earlier unconfirmed writes.
+fn change_error(
+    client: &SurrealClient,
+    job: JobId,
+    mut unconfirmed_writes: Vec<UnconfirmedWrite>,
+    error: StoreError,
+) -> StoreError {
+    unconfirmed_writes.pop().map_or(error, |write| unconfirmed(client, job, write.cause))
 }
 
-/// One change of one job, ready to be written.
-struct Change {
-    taken: Taken,
+/// A change of one job, ready to be written.
+struct PreparedChange {
+    state_change: StateChange,
     op: String,
     vars: Vars,
 }
 
-impl Change {
-    /// What the step makes of a job that stands like this.
-    fn of(
-        head: &LineRecord,
+impl PreparedChange {
+    /// Computes the change of a step.
+    fn from_transition(
+        head: &SummaryRecord,
         step: &Transition,
         end: Option<&EndRow>,
         now: Timestamp,
     ) -> Result<Self, StoreError> {
         let job = head.job_id()?;
-        let before = head.standing().progress(job)?;
+        let before = head.progress().into_progress(job)?;
         let after = before.apply(step, now).map_err(|refusal| StoreError::Refused { job, refusal })?;
-        let op = op_name()?;
-        // What the end says counts: a job may have waited for longer than its runs took.
+        let op = new_write_name()?;
+        // The duration of the end takes precedence: a job may have waited longer than its runs took.
         let mut patch = step_patch(head, &after, &op, now);
         patch.extend(end.map(end_patch).unwrap_or_default());
         let vars = Self::vars(head, job, patch);
@@ -200,59 +219,60 @@ impl Change {
             Some(end) => with_end(vars, head, job, end, now),
             None => vars,
         };
-        Ok(Self { taken: Taken { before, after }, op, vars })
+        Ok(Self { state_change: StateChange { before, after }, op, vars })
     }
 
-    /// A claim that nobody took: a pause that is over at once, as if it had not begun.
-    fn of_return(head: &LineRecord, claim: &Claim, now: Timestamp) -> Result<Self, StoreError> {
+    /// Computes the release of an undelivered claim: a pause that ends immediately, without a start time.
+    fn from_release(head: &SummaryRecord, claim: &Claim, now: Timestamp) -> Result<Self, StoreError> {
         let job = claim.job;
         let refused = |refusal| StoreError::Refused { job, refusal };
-        let before = head.standing().progress(job)?;
+        let before = head.progress().into_progress(job)?;
         let pause = Transition::Pause { claim: claim.clone(), until: now };
         let mut after = before.apply(&pause, now).map_err(refused)?;
-        // One that is to be cancelled is, instead.
+        // If the cancellation was requested, the job is cancelled instead.
         if after.state.name() == StateName::Paused {
             after = after.apply(&Transition::Wake, now).map_err(refused)?;
         }
-        let op = op_name()?;
+        let op = new_write_name()?;
         let mut patch = step_patch(head, &after, &op, now);
         if claim.attempt.number() == 1 {
             patch.insert("started_at".to_owned(), Value::None);
             patch.insert("duration_ms".to_owned(), Value::None);
         }
-        Ok(Self { taken: Taken { before, after }, op, vars: Self::vars(head, job, patch) })
+        Ok(Self { state_change: StateChange { before, after }, op, vars: Self::vars(head, job, patch) })
     }
 
-    /// The conversation of a job, told by its holder.
-    fn of_session(
-        head: &LineRecord,
+    /// Computes the change of a job's session, reported by its owner.
+    fn from_session(
+        head: &SummaryRecord,
         claim: &Claim,
         session: &SessionId,
         now: Timestamp,
     ) -> Result<Self, StoreError> {
         let job = claim.job;
-        let progress = head.standing().progress(job)?;
-        // Whoever may finish it may also say this.
+        let progress = head.progress().into_progress(job)?;
+        // A claim that permits finishing the job also permits this.
         let probe = Transition::Finish { claim: claim.clone(), how: TerminalState::Completed };
         progress.apply(&probe, now).map_err(|refusal| StoreError::Refused { job, refusal })?;
-        let op = op_name()?;
+        let op = new_write_name()?;
         let mut patch = Object::new();
         patch.insert("session".to_owned(), session.as_str().to_owned().into_value());
         patch.insert("revision".to_owned(), (head.revision + 1).into_value());
         patch.insert("op".to_owned(), op.clone().into_value());
         let vars = with_last_session(Self::vars(head, job, patch), head, job, session, now);
-        Ok(Self { taken: Taken { before: progress.clone(), after: progress }, op, vars })
+        Ok(Self { state_change: StateChange { before: progress.clone(), after: progress }, op, vars })
     }
 
-    fn vars(head: &LineRecord, job: JobId, patch: Object) -> Vars {
+    fn vars(head: &SummaryRecord, job: JobId, patch: Object) -> Vars {
         Vars::new()
             .with("job", job_record_id(job))
             .with("seen", head.revision)
             .with("patch", Value::Object(patch))
     }
 
-    /// Writes it, unless somebody else wrote in between. One statement is one transaction, whose failure cannot be missed.
-    async fn write(&self, wire: &Wire) -> Result<bool, Fault> {
+    /// Writes the change, unless another write came first. One statement is one transaction, so that no error is
+    /// missed.
+    async fn write(&self, client: &SurrealClient) -> Result<bool, AttemptError> {
         let query = "{
             LET $done = (UPDATE $job MERGE $patch WHERE revision = $seen RETURN VALUE revision);
             IF array::len($done) = 1 {
@@ -261,17 +281,17 @@ impl Change {
             };
             RETURN $done;
         };";
-        let mut answer = wire.once(query, self.vars.clone()).await?;
-        Ok(!answer.rows::<i64>(0).map_err(Fault::Failed)?.is_empty())
+        let mut reply = client.run_once(query, self.vars.clone()).await?;
+        Ok(!reply.rows::<i64>(0).map_err(AttemptError::Failed)?.is_empty())
     }
 }
 
-fn step_patch(head: &LineRecord, after: &Progress, op: &str, now: Timestamp) -> Object {
-    let (state, after) = (after.state.name(), Standing::from(after));
-    let now = int(now.as_millis());
-    // The time of the first claim.
+fn step_patch(head: &SummaryRecord, after: &Progress, op: &str, now: Timestamp) -> Object {
+    let (state, after) = (after.state.name(), ProgressRow::from(after));
+    let now = to_i64(now.as_millis());
+    // Set by the first claim.
     let started_at = head.started_at.or((state == StateName::Running).then_some(now));
-    // A clock that was set back lets nothing end before it began.
+    // After the clock was set back, a job must not end before its start.
     let completed_at = state.ended().map(|_| now.max(started_at.unwrap_or_default()));
     let queue = (state == StateName::Queued).then(|| queue_name(&head.home, &head.agent));
     let patch = StepPatch {
@@ -283,8 +303,8 @@ fn step_patch(head: &LineRecord, after: &Progress, op: &str, now: Timestamp) -> 
         queue,
         attempt: after.attempt.into(),
         requeues: after.requeues.into(),
-        paused_until: after.paused_until.map(int),
-        cancel_requested_at: after.cancel_requested_at.map(int),
+        paused_until: after.paused_until.map(to_i64),
+        cancel_requested_at: after.cancel_requested_at.map(to_i64),
         started_at,
         completed_at,
         duration_ms: completed_at.zip(started_at).map(|(end, start)| (end - start).max(0)),
@@ -295,17 +315,17 @@ fn step_patch(head: &LineRecord, after: &Progress, op: &str, now: Timestamp) -> 
     }
 }
 
-fn with_end(vars: Vars, head: &LineRecord, job: JobId, end: &EndRow, now: Timestamp) -> Vars {
+fn with_end(vars: Vars, head: &SummaryRecord, job: JobId, end: &EndRow, now: Timestamp) -> Vars {
     let mut vars = vars;
-    if let Some(said) = &end.exchange {
+    if let Some(exchange) = &end.exchange {
         let record = ExchangeRecord {
-            name: said.id.to_string(),
+            name: exchange.id.to_string(),
             job: job.to_string(),
-            created_at: int(now.as_millis()),
-            prompt: said.prompt.clone(),
-            response: said.response.clone(),
+            created_at: to_i64(now.as_millis()),
+            prompt: exchange.prompt.clone(),
+            response: exchange.response.clone(),
         };
-        let id = RecordId::new("agent_exchanges", surrealdb::types::Uuid::from(said.id.as_uuid()));
+        let id = RecordId::new("agent_exchanges", surrealdb::types::Uuid::from(exchange.id.as_uuid()));
         vars = vars.with("said_id", id).with("said", record);
     }
     match &end.session {
@@ -314,12 +334,18 @@ fn with_end(vars: Vars, head: &LineRecord, job: JobId, end: &EndRow, now: Timest
     }
 }
 
-fn with_last_session(vars: Vars, head: &LineRecord, job: JobId, session: &SessionId, now: Timestamp) -> Vars {
+fn with_last_session(
+    vars: Vars,
+    head: &SummaryRecord,
+    job: JobId,
+    session: &SessionId,
+    now: Timestamp,
+) -> Vars {
     let last = SessionRecord {
         session: session.as_str().to_owned(),
         cwd: head.cwd.clone(),
         job: job.to_string(),
-        updated_at: int(now.as_millis()),
+        updated_at: to_i64(now.as_millis()),
     };
     vars.with("last_id", session_id(&head.agent, &head.task, &head.home)).with("last", last)
 }

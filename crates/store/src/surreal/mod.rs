@@ -1,23 +1,23 @@
-//! The engine to grow into: a `SurrealDB` server, which several machines can share.
+//! The shared engine: a `SurrealDB` server, which several machines can use.
 //!
-//! Owns all `SurrealQL`. Answers are never taken for granted: a conflict is tried again, and a connection that breaks leaves a
-//! doubt that is either cleared by a further look or told ([`StoreError::Unconfirmed`]).
+//! Owns all `SurrealQL`. Conflicts are retried. After a lost connection the outcome of a write is read back; if that
+//! is impossible, the error is [`StoreError::Unconfirmed`].
 
 mod claim;
-mod connecting;
+mod client;
+mod connect;
 mod delivery;
 #[cfg(feature = "surreal-embedded")]
-mod embedded;
+mod directory;
 #[cfg(feature = "surreal-embedded")]
-mod folder;
+mod embedded;
 mod jobs;
 mod reads;
 mod records;
 mod schema;
 mod sweep;
 mod tls;
-mod watching;
-mod wire;
+mod watch;
 
 use std::sync::Arc;
 
@@ -28,39 +28,40 @@ use model::{
 use tokio::sync::Mutex;
 
 use crate::committed::Committed;
-use crate::engine::{Begun, Engine, Taken};
+use crate::engine::{Engine, InsertedJob, StateChange};
 use crate::error::{StoreError, SweepError};
 use crate::requests::{
-    ClaimRequest, Found, Held, JobFilter, LastSession, Page, PageRequest, RescueRequest, Retention,
+    ClaimRequest, HeldClaim, JobFilter, LastSession, Page, PageRequest, PrefixMatch, RescueRequest,
+    RetentionLimits,
 };
 use crate::row::EndRow;
-use crate::setting::Setting;
+use crate::setting::StoreSetting;
 use crate::stats::{Stats, StatsRange};
-use crate::watch::Watch;
-pub use connecting::Trust;
-use wire::{Vars, Wire};
+use crate::watch::ChangeStream;
+use client::{SurrealClient, Vars};
+pub use connect::Trust;
 
-/// A store in a `SurrealDB`.
+/// A store in a `SurrealDB` database.
 #[derive(Debug)]
 pub struct Surreal {
-    wire: Arc<Wire>,
-    /// One claim of this process at a time, so that an owner never gets more than it asked for, and does not race itself.
-    claiming: Arc<Mutex<()>>,
+    client: Arc<SurrealClient>,
+    /// Serializes the claims of this process, so that an owner never exceeds its capacity and does not race itself.
+    claim_lock: Arc<Mutex<()>>,
     is_shared: bool,
 }
 
 impl Surreal {
-    pub async fn open(setting: Setting, trust: Trust) -> Result<Self, StoreError> {
-        let wire = connecting::wire(&setting, &trust).await?;
-        schema::bring_up_to_date(&wire).await?;
-        // A folder has one owner, a server any number.
-        let is_shared = matches!(setting, Setting::Surreal { .. });
-        Ok(Self { wire: Arc::new(wire), claiming: Arc::default(), is_shared })
+    pub async fn open(setting: StoreSetting, trust: Trust) -> Result<Self, StoreError> {
+        let client = connect::connect(&setting, &trust).await?;
+        schema::migrate(&client).await?;
+        // A directory has one owner, a server has any number.
+        let is_shared = matches!(setting, StoreSetting::Surreal { .. });
+        Ok(Self { client: Arc::new(client), claim_lock: Arc::default(), is_shared })
     }
 }
 
-/// A name for one write, by which it is recognised.
-fn op_name() -> Result<String, StoreError> {
+/// Returns a random name for one write, which identifies it in the record.
+fn new_write_name() -> Result<String, StoreError> {
     let mut bytes = [0; 16];
     getrandom::fill(&mut bytes).map_err(|error| StoreError::NoRandomness(Box::new(error)))?;
     Ok(uuid::Builder::from_random_bytes(bytes).into_uuid().to_string())
@@ -68,9 +69,13 @@ fn op_name() -> Result<String, StoreError> {
 
 #[async_trait]
 impl Engine for Surreal {
-    async fn submit(&self, job: Job, _request: Option<ClaimRequest>) -> Result<Committed<Begun>, StoreError> {
-        let (job, is_new) = jobs::place(&self.wire, job).await?;
-        Ok(Committed::already_flushed(Begun { job, is_new, claimed: None }))
+    async fn submit(
+        &self,
+        job: Job,
+        _request: Option<ClaimRequest>,
+    ) -> Result<Committed<InsertedJob>, StoreError> {
+        let (job, is_new) = jobs::submit(&self.client, job).await?;
+        Ok(Committed::already_flushed(InsertedJob { job, is_new, claimed: None }))
     }
 
     fn is_shared(&self) -> bool {
@@ -78,15 +83,15 @@ impl Engine for Surreal {
     }
 
     async fn claim(&self, request: ClaimRequest, now: Timestamp) -> Result<Option<Job>, StoreError> {
-        delivery::claim(self.wire.clone(), self.claiming.clone(), request, now).await
+        delivery::claim(self.client.clone(), self.claim_lock.clone(), request, now).await
     }
 
-    async fn renew(&self, owner: Owner, expires_at: Timestamp) -> Result<Vec<Held>, StoreError> {
-        claim::renew(&self.wire, &owner, expires_at).await
+    async fn renew(&self, owner: Owner, expires_at: Timestamp) -> Result<Vec<HeldClaim>, StoreError> {
+        claim::renew(&self.client, &owner, expires_at).await
     }
 
-    async fn owners(&self, prefix: String, after: Timestamp) -> Result<Vec<Owner>, StoreError> {
-        claim::owners(&self.wire, &prefix, after).await
+    async fn live_owners(&self, prefix: String, after: Timestamp) -> Result<Vec<Owner>, StoreError> {
+        claim::live_owners(&self.client, &prefix, after).await
     }
 
     async fn step(
@@ -95,40 +100,40 @@ impl Engine for Surreal {
         step: Transition,
         end: Option<EndRow>,
         now: Timestamp,
-    ) -> Result<Taken, StoreError> {
-        jobs::take_step(&self.wire, job, &step, end.as_ref(), now).await
+    ) -> Result<StateChange, StoreError> {
+        jobs::apply_transition(&self.client, job, &step, end.as_ref(), now).await
     }
 
     async fn note_session(&self, claim: Claim, session: SessionId, now: Timestamp) -> Result<(), StoreError> {
-        jobs::note_session(&self.wire, &claim, &session, now).await
+        jobs::note_session(&self.client, &claim, &session, now).await
     }
 
     async fn rescue(&self, request: RescueRequest, now: Timestamp) -> Result<Vec<Job>, StoreError> {
-        claim::take_over(&self.wire, &request, now).await
+        claim::rescue_jobs(&self.client, &request, now).await
     }
 
     async fn get(&self, job: JobId) -> Result<Option<Job>, StoreError> {
-        reads::job(&self.wire, job).await
+        reads::job(&self.client, job).await
     }
 
-    async fn keyed(&self, home: Placement, key: String) -> Result<Option<Job>, StoreError> {
-        reads::job_of_key(&self.wire, &home, &key).await
+    async fn find_by_key(&self, home: Placement, key: String) -> Result<Option<Job>, StoreError> {
+        reads::job_by_key(&self.client, &home, &key).await
     }
 
-    async fn find(&self, prefix: JobIdPrefix) -> Result<Found, StoreError> {
-        reads::find(&self.wire, prefix).await
+    async fn find(&self, prefix: JobIdPrefix) -> Result<PrefixMatch, StoreError> {
+        reads::find(&self.client, prefix).await
     }
 
     async fn list(&self, filter: JobFilter, page: PageRequest) -> Result<Page, StoreError> {
-        reads::list(&self.wire, &filter, page).await
+        reads::list(&self.client, &filter, page).await
     }
 
     async fn count(&self, filter: JobFilter) -> Result<u64, StoreError> {
-        reads::count(&self.wire, &filter).await
+        reads::count(&self.client, &filter).await
     }
 
     async fn exchange(&self, job: JobId) -> Result<Option<Exchange>, StoreError> {
-        reads::exchange(&self.wire, job).await
+        reads::exchange(&self.client, job).await
     }
 
     async fn last_session(
@@ -137,37 +142,37 @@ impl Engine for Surreal {
         task: String,
         home: Placement,
     ) -> Result<Option<LastSession>, StoreError> {
-        reads::last_session(&self.wire, agent, &task, &home).await
+        reads::last_session(&self.client, agent, &task, &home).await
     }
 
     async fn stats(&self, range: StatsRange) -> Result<Stats, StoreError> {
-        reads::stats(&self.wire, range).await
+        reads::stats(&self.client, range).await
     }
 
-    async fn watch(&self) -> Result<Watch, StoreError> {
-        watching::watch(self.wire.clone()).await
+    async fn watch(&self) -> Result<ChangeStream, StoreError> {
+        watch::watch(self.client.clone()).await
     }
 
-    async fn sweep(&self, retention: Retention, now: Timestamp) -> Result<Vec<JobId>, SweepError> {
+    async fn sweep(&self, retention: RetentionLimits, now: Timestamp) -> Result<Vec<JobId>, SweepError> {
         let mut removed = Vec::new();
         loop {
-            match sweep::part(&self.wire, retention, now).await {
-                Ok(part) if part.jobs.is_empty() => break,
-                Ok(part) => match part.removed {
-                    Ok(()) => removed.extend(part.jobs),
-                    Err(source) => return Err(SweepError::after(removed, part.jobs, source)),
+            match sweep::sweep_batch(&self.client, retention, now).await {
+                Ok(batch) if batch.jobs.is_empty() => break,
+                Ok(batch) => match batch.result {
+                    Ok(()) => removed.extend(batch.jobs),
+                    Err(source) => return Err(SweepError::new(removed, batch.jobs, source)),
                 },
-                Err(source) => return Err(SweepError::after(removed, Vec::new(), source)),
+                Err(source) => return Err(SweepError::new(removed, Vec::new(), source)),
             }
         }
-        match sweep::forget_owners(&self.wire, now).await {
+        match sweep::remove_expired_owners(&self.client, now).await {
             Ok(()) => Ok(removed),
-            Err(source) => Err(SweepError::after(removed, Vec::new(), source)),
+            Err(source) => Err(SweepError::new(removed, Vec::new(), source)),
         }
     }
 
-    /// A server looks after its own files; that it answers is all that can be said from here.
+    /// Checks that the server replies; its files are its own responsibility.
     async fn check(&self) -> Result<(), StoreError> {
-        self.wire.read("SELECT version FROM switchboard:schema;", Vars::new()).await.map(|_| ())
+        self.client.run("SELECT version FROM switchboard:schema;", Vars::new()).await.map(|_| ())
     }
 }

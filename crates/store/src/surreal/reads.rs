@@ -1,4 +1,4 @@
-//! What is read: jobs, lists, sums.
+//! Queries for jobs, lists and statistics.
 
 use model::{
     AgentKind, Exchange, ExchangeId, Job, JobId, JobIdPrefix, MAX_COST_USD, MAX_TOKENS, NewExchange,
@@ -7,45 +7,50 @@ use model::{
 use surrealdb::types::SurrealValue;
 
 use crate::error::StoreError;
-use crate::requests::{Found, JobFilter, LastSession, Page, PageRequest};
-use crate::row::Reader;
+use crate::requests::{JobFilter, LastSession, Page, PageRequest, PrefixMatch};
+use crate::row::{FieldReader, page_from_rows};
 use crate::stats::{DAY_MS, Stats, StatsRange, StatsRow};
+use crate::surreal::client::{SurrealClient, Vars};
 use crate::surreal::records::{
-    ExchangeRecord, JobRecord, LINE, LineRecord, SessionRecord, int, job_record_id, scoped_key, session_id,
+    ExchangeRecord, JobRecord, SUMMARY_FIELDS, SessionRecord, SummaryRecord, job_record_id, scoped_key,
+    session_id, to_i64,
 };
-use crate::surreal::wire::{Vars, Wire};
 
-/// How many ids a prefix that names several is answered with.
-const FOUND: usize = 10;
+/// The maximum number of ids returned for an ambiguous prefix.
+const MAX_MATCHES: usize = 10;
 
-/// A whole job by its id.
-pub async fn job(wire: &Wire, id: JobId) -> Result<Option<Job>, StoreError> {
+/// Returns a job by its id.
+pub async fn job(client: &SurrealClient, id: JobId) -> Result<Option<Job>, StoreError> {
     let query = "SELECT *, worker.expires_at AS lease_expires_at FROM $job;";
-    let mut answer = wire.read(query, Vars::new().with("job", job_record_id(id))).await?;
-    let record = answer.rows::<JobRecord>(0).map_err(|error| naming(error, id))?.pop();
-    record.map(|record| record.row()?.job()).transpose()
+    let mut reply = client.run(query, Vars::new().with("job", job_record_id(id))).await?;
+    let record = reply.rows::<JobRecord>(0).map_err(|error| with_job(error, id))?.pop();
+    record.map(|record| record.into_row()?.into_job()).transpose()
 }
 
-/// A whole job by its home and its idempotency key.
-pub async fn job_of_key(wire: &Wire, home: &Placement, key: &str) -> Result<Option<Job>, StoreError> {
+/// Returns a job by its home and its idempotency key.
+pub async fn job_by_key(
+    client: &SurrealClient,
+    home: &Placement,
+    key: &str,
+) -> Result<Option<Job>, StoreError> {
     let query = "SELECT VALUE placed FROM agent_jobs WHERE scoped_key = $key;";
     let vars = Vars::new().with("key", scoped_key(&home.to_string(), key));
-    let placed = wire.read(query, vars).await?.rows::<String>(0)?.pop();
+    let placed = client.run(query, vars).await?.rows::<String>(0)?.pop();
     match placed.and_then(|placed| placed.parse().ok()) {
-        Some(id) => job(wire, id).await,
+        Some(id) => job(client, id).await,
         None => Ok(None),
     }
 }
 
-/// What a step needs to know of a job.
-pub async fn line(wire: &Wire, id: JobId) -> Result<LineRecord, StoreError> {
-    let query = format!("SELECT {LINE} FROM $job;");
-    let mut answer = wire.read(&query, Vars::new().with("job", job_record_id(id))).await?;
-    answer.rows(0).map_err(|error| naming(error, id))?.pop().ok_or(StoreError::NoSuchJob { job: id })
+/// Returns the fields of a job that a step needs.
+pub async fn summary(client: &SurrealClient, id: JobId) -> Result<SummaryRecord, StoreError> {
+    let query = format!("SELECT {SUMMARY_FIELDS} FROM $job;");
+    let mut reply = client.run(&query, Vars::new().with("job", job_record_id(id))).await?;
+    reply.rows(0).map_err(|error| with_job(error, id))?.pop().ok_or(StoreError::NoSuchJob { job: id })
 }
 
-/// Names the record that cannot be read: an answer does not know whose it is.
-fn naming(error: StoreError, job: JobId) -> StoreError {
+/// Adds the id of the job to an error about an unreadable record.
+fn with_job(error: StoreError, job: JobId) -> StoreError {
     match error {
         StoreError::Unreadable { field, source, .. } => {
             StoreError::Unreadable { record: job.to_string(), field, source }
@@ -54,38 +59,42 @@ fn naming(error: StoreError, job: JobId) -> StoreError {
     }
 }
 
-/// The job or jobs whose ids begin like this.
-pub async fn find(wire: &Wire, prefix: JobIdPrefix) -> Result<Found, StoreError> {
+/// Finds the jobs with an id prefix.
+pub async fn find(client: &SurrealClient, prefix: JobIdPrefix) -> Result<PrefixMatch, StoreError> {
     let (first, last) = prefix.range();
     let vars = Vars::new()
         .with("first", first.to_string())
         .with("last", last.to_string())
-        .with("limit", int(FOUND as u64));
+        .with("limit", to_i64(MAX_MATCHES as u64));
     let query = "SELECT VALUE placed FROM agent_jobs WHERE placed >= $first AND placed <= $last
         ORDER BY placed LIMIT $limit;";
-    let mut answer = wire.read(query, vars).await?;
-    let ids: Vec<JobId> = answer.rows::<String>(0)?.iter().filter_map(|placed| placed.parse().ok()).collect();
+    let mut reply = client.run(query, vars).await?;
+    let ids: Vec<JobId> = reply.rows::<String>(0)?.iter().filter_map(|placed| placed.parse().ok()).collect();
     match ids.as_slice() {
-        [] => Ok(Found::Nothing),
-        [one] => Ok(job(wire, *one).await?.map_or(Found::Nothing, |job| Found::One(Box::new(job)))),
-        _ => Ok(Found::Several(ids)),
+        [] => Ok(PrefixMatch::Nothing),
+        [one] => {
+            Ok(job(client, *one).await?.map_or(PrefixMatch::Nothing, |job| PrefixMatch::One(Box::new(job))))
+        }
+        _ => Ok(PrefixMatch::Several(ids)),
     }
 }
 
-/// A part of the list, the newest first.
-pub async fn list(wire: &Wire, filter: &JobFilter, page: PageRequest) -> Result<Page, StoreError> {
-    let mut conditions = Conditions::of(filter);
-    conditions.maybe("placed < $older_than", "older_than", page.before.map(|id| id.to_string()));
-    let rows = page.rows();
-    let query =
-        format!("SELECT {LINE} FROM agent_jobs{} ORDER BY placed DESC LIMIT $limit;", conditions.clause());
-    let mut answer = wire.read(&query, conditions.vars.with("limit", i64::from(rows) + 1)).await?;
-    let lines = answer.each::<LineRecord>(0)?.into_iter().filter_map(|line| match line {
-        // With a name that is none, it is not in the order of the list either.
-        Ok(line) => line.row().ok().map(Ok),
+/// Returns a page of a list, newest first.
+pub async fn list(client: &SurrealClient, filter: &JobFilter, page: PageRequest) -> Result<Page, StoreError> {
+    let mut conditions = Conditions::from_filter(filter);
+    conditions.and_if_some("placed < $older_than", "older_than", page.before.map(|id| id.to_string()));
+    let limit = page.clamped_limit();
+    let query = format!(
+        "SELECT {SUMMARY_FIELDS} FROM agent_jobs{} ORDER BY placed DESC LIMIT $limit;",
+        conditions.where_clause()
+    );
+    let mut reply = client.run(&query, conditions.vars.with("limit", i64::from(limit) + 1)).await?;
+    let rows = reply.rows_or_ids::<SummaryRecord>(0)?.into_iter().filter_map(|summary| match summary {
+        // Without a valid id it has no position in the list either.
+        Ok(summary) => summary.into_row().ok().map(Ok),
         Err(job) => Some(Err(job)),
     });
-    Ok(Page::cut(lines.collect(), rows))
+    Ok(page_from_rows(rows.collect(), limit))
 }
 
 #[derive(Debug, SurrealValue)]
@@ -94,90 +103,90 @@ struct Count {
     jobs: i64,
 }
 
-/// How many jobs fit.
-pub async fn count(wire: &Wire, filter: &JobFilter) -> Result<u64, StoreError> {
-    let conditions = Conditions::of(filter);
-    let query = format!("SELECT count() AS jobs FROM agent_jobs{} GROUP ALL;", conditions.clause());
-    let mut answer = wire.read(&query, conditions.vars).await?;
-    Ok(answer.rows::<Count>(0)?.first().map_or(0, |count| count.jobs.unsigned_abs()))
+/// Counts the jobs that match a filter.
+pub async fn count(client: &SurrealClient, filter: &JobFilter) -> Result<u64, StoreError> {
+    let conditions = Conditions::from_filter(filter);
+    let query = format!("SELECT count() AS jobs FROM agent_jobs{} GROUP ALL;", conditions.where_clause());
+    let mut reply = client.run(&query, conditions.vars).await?;
+    Ok(reply.rows::<Count>(0)?.first().map_or(0, |count| count.jobs.unsigned_abs()))
 }
 
-/// A filter as fixed pieces of a query, and the values of their parameters.
+/// A filter as constant query fragments and their parameters.
 #[derive(Default)]
 struct Conditions {
-    pieces: Vec<&'static str>,
+    clauses: Vec<&'static str>,
     vars: Vars,
 }
 
 impl Conditions {
-    fn of(filter: &JobFilter) -> Self {
-        let JobFilter { states, agent, tool, task, home, parent, session, since, until, words } = filter;
+    fn from_filter(filter: &JobFilter) -> Self {
+        let JobFilter { states, agent, tool, task, home, parent, session, since, until, text } = filter;
         let mut conditions = Self::default();
         match states.as_slice() {
             [] => {}
-            [state] => conditions.maybe("state = $state", "state", Some(state.as_str().to_owned())),
+            [state] => conditions.and_if_some("state = $state", "state", Some(state.as_str().to_owned())),
             several => {
                 let names: Vec<String> = several.iter().map(|state| state.as_str().to_owned()).collect();
-                conditions.maybe("state IN $states", "states", Some(names));
+                conditions.and_if_some("state IN $states", "states", Some(names));
             }
         }
-        conditions.maybe("agent = $agent", "agent", agent.map(|agent| agent.name().to_owned()));
-        conditions.maybe("tool = $tool", "tool", tool.clone());
-        conditions.maybe("task = $task", "task", task.clone());
-        conditions.maybe("home = $home", "home", home.as_ref().map(Placement::to_string));
-        conditions.maybe("parent = $parent", "parent", parent.map(|parent| parent.to_string()));
+        conditions.and_if_some("agent = $agent", "agent", agent.map(|agent| agent.name().to_owned()));
+        conditions.and_if_some("tool = $tool", "tool", tool.clone());
+        conditions.and_if_some("task = $task", "task", task.clone());
+        conditions.and_if_some("home = $home", "home", home.as_ref().map(Placement::to_string));
+        conditions.and_if_some("parent = $parent", "parent", parent.map(|parent| parent.to_string()));
         let session = session.as_ref().map(|session| session.as_str().to_owned());
-        conditions.maybe("session = $of_session", "of_session", session);
+        conditions.and_if_some("session = $of_session", "of_session", session);
         let first_of = |at| JobId::first_of(at).to_string();
-        conditions.maybe("placed >= $since", "since", since.map(first_of));
-        conditions.maybe("placed < $until", "until", until.map(first_of));
-        conditions.maybe(
+        conditions.and_if_some("placed >= $since", "since", since.map(first_of));
+        conditions.and_if_some("placed < $until", "until", until.map(first_of));
+        conditions.and_if_some(
             "(string::contains(string::lowercase(task), $words) OR string::contains(string::lowercase(prompt), $words))",
             "words",
-            words.as_ref().map(|words| words.to_lowercase()),
+            text.as_ref().map(|text| text.to_lowercase()),
         );
         conditions
     }
 
-    fn maybe(&mut self, piece: &'static str, name: &'static str, value: Option<impl SurrealValue>) {
+    fn and_if_some(&mut self, clause: &'static str, name: &'static str, value: Option<impl SurrealValue>) {
         if let Some(value) = value {
-            self.pieces.push(piece);
+            self.clauses.push(clause);
             self.vars = std::mem::take(&mut self.vars).with(name, value);
         }
     }
 
-    fn clause(&self) -> String {
-        if self.pieces.is_empty() { String::new() } else { format!(" WHERE {}", self.pieces.join(" AND ")) }
+    fn where_clause(&self) -> String {
+        if self.clauses.is_empty() { String::new() } else { format!(" WHERE {}", self.clauses.join(" AND ")) }
     }
 }
 
-/// What was said in a job; the last, should there be several.
-pub async fn exchange(wire: &Wire, job: JobId) -> Result<Option<Exchange>, StoreError> {
+/// Returns the exchange of a job; the last one if there are several.
+pub async fn exchange(client: &SurrealClient, job: JobId) -> Result<Option<Exchange>, StoreError> {
     let query = "SELECT * FROM agent_exchanges WHERE job = $job ORDER BY name DESC LIMIT 1;";
-    let mut answer = wire.read(query, Vars::new().with("job", job.to_string())).await?;
-    let Some(record) = answer.rows::<ExchangeRecord>(0)?.pop() else { return Ok(None) };
+    let mut reply = client.run(query, Vars::new().with("job", job.to_string())).await?;
+    let Some(record) = reply.rows::<ExchangeRecord>(0)?.pop() else { return Ok(None) };
     Ok(Some(Exchange {
-        id: Reader(job).parse::<ExchangeId>("exchange", &record.name)?,
+        id: FieldReader(job).parse::<ExchangeId>("exchange", &record.name)?,
         job,
         created_at: Timestamp::from_millis(record.created_at.unsigned_abs()),
         said: NewExchange { prompt: record.prompt, response: record.response },
     }))
 }
 
-/// The last conversation of a task.
+/// Returns the last session of a task.
 pub async fn last_session(
-    wire: &Wire,
+    client: &SurrealClient,
     agent: AgentKind,
     task: &str,
     home: &Placement,
 ) -> Result<Option<LastSession>, StoreError> {
     let id = session_id(agent.name(), task, &home.to_string());
-    let mut answer = wire.read("SELECT * FROM $last;", Vars::new().with("last", id)).await?;
-    let Some(record) = answer.rows::<SessionRecord>(0)?.pop() else { return Ok(None) };
-    let nobody = Reader(JobId::first_of(Timestamp::default()));
-    let job: JobId = nobody.parse("job", &record.job)?;
+    let mut reply = client.run("SELECT * FROM $last;", Vars::new().with("last", id)).await?;
+    let Some(record) = reply.rows::<SessionRecord>(0)?.pop() else { return Ok(None) };
+    let reader = FieldReader(JobId::first_of(Timestamp::default()));
+    let job: JobId = reader.parse("job", &record.job)?;
     Ok(Some(LastSession {
-        session: Reader(job).parse("session", &record.session)?,
+        session: FieldReader(job).parse("session", &record.session)?,
         cwd: record.cwd,
         job,
         at: Timestamp::from_millis(record.updated_at.unsigned_abs()),
@@ -207,12 +216,12 @@ struct EndedSums {
     cost: f64,
 }
 
-/// What the jobs of a range came to.
-pub async fn stats(wire: &Wire, range: StatsRange) -> Result<Stats, StoreError> {
+/// Returns the statistics of a range.
+pub async fn stats(client: &SurrealClient, range: StatsRange) -> Result<Stats, StoreError> {
     let filter = JobFilter { since: range.since, until: range.until, ..JobFilter::default() };
-    let mut conditions = Conditions::of(&filter);
-    let all = conditions.clause();
-    conditions.pieces.push("completed_at > 0");
+    let mut conditions = Conditions::from_filter(&filter);
+    let all = conditions.where_clause();
+    conditions.clauses.push("completed_at > 0");
     let query = format!(
         "SELECT state, count() AS jobs FROM agent_jobs{all} GROUP BY state;
         SELECT agent, model, <int> math::floor(created_at / $day_ms) AS day, state, count() AS jobs,
@@ -223,22 +232,22 @@ pub async fn stats(wire: &Wire, range: StatsRange) -> Result<Stats, StoreError> 
             <float> math::sum(IF (reasoning_tokens ?? 0) <= {MAX_TOKENS} THEN <float> (reasoning_tokens ?? 0) ELSE 0f END) AS reasoning,
             <float> math::sum(IF (cost_usd ?? 0) <= {MAX_COST_USD} THEN <float> (cost_usd ?? 0) ELSE 0f END) AS cost
         FROM agent_jobs{} GROUP BY agent, model, day, state;",
-        conditions.clause()
+        conditions.where_clause()
     );
-    let mut answer = wire.read(&query, conditions.vars.with("day_ms", int(DAY_MS))).await?;
-    let nobody = Reader(JobId::first_of(Timestamp::default()));
-    // Records that make no sense are in no sum, and spoil none.
-    let states = answer
+    let mut reply = client.run(&query, conditions.vars.with("day_ms", to_i64(DAY_MS))).await?;
+    let reader = FieldReader(JobId::first_of(Timestamp::default()));
+    // Unreadable records are excluded from the sums.
+    let states = reply
         .readable::<StateCount>(0)?
         .into_iter()
-        .filter_map(|row| Some((nobody.parse("state", &row.state).ok()?, row.jobs.unsigned_abs())))
+        .filter_map(|row| Some((reader.parse("state", &row.state).ok()?, row.jobs.unsigned_abs())))
         .collect();
-    let mut sums = answer.readable::<EndedSums>(1)?;
+    let mut sums = reply.readable::<EndedSums>(1)?;
     sums.sort_by(|a, b| (a.day, &a.agent, &a.model, &a.state).cmp(&(b.day, &b.agent, &b.model, &b.state)));
-    Ok(Stats { states, ended: sums.into_iter().filter_map(|sums| ended(sums, &nobody)).collect() })
+    Ok(Stats { states, ended: sums.into_iter().filter_map(|sums| ended_stats_row(sums, &reader)).collect() })
 }
 
-fn ended(sums: EndedSums, reader: &Reader) -> Option<StatsRow> {
+fn ended_stats_row(sums: EndedSums, reader: &FieldReader) -> Option<StatsRow> {
     let state: StateName = reader.parse("state", &sums.state).ok()?;
     let how = state.ended()?;
     Some(StatsRow {
@@ -247,19 +256,19 @@ fn ended(sums: EndedSums, reader: &Reader) -> Option<StatsRow> {
         day: Timestamp::from_millis(sums.day.unsigned_abs().saturating_mul(DAY_MS)),
         how,
         jobs: sums.jobs.unsigned_abs(),
-        duration_ms: whole(sums.duration),
+        duration_ms: saturating_sum(sums.duration),
         usage: Usage {
-            input: whole(sums.input),
-            output: whole(sums.output),
-            cached: whole(sums.cached),
-            reasoning: whole(sums.reasoning),
+            input: saturating_sum(sums.input),
+            output: saturating_sum(sums.output),
+            cached: saturating_sum(sums.cached),
+            reasoning: saturating_sum(sums.reasoning),
         },
         cost_usd: sums.cost,
     })
 }
 
-/// A sum in whole numbers. One of those runs over; a floating one does not, and stops at the largest, as with `SQLite`.
+/// Converts a sum. An integer sum would overflow; the float saturates, as with `SQLite`.
 #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "the cast stops at both ends")]
-fn whole(sum: f64) -> u64 {
+fn saturating_sum(sum: f64) -> u64 {
     (sum as u64).min(i64::MAX.unsigned_abs())
 }

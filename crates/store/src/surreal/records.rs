@@ -1,16 +1,16 @@
-//! The records, and how they become the columns that both engines share.
+//! The records of the database and their conversion to the columns of `row`.
 
 use model::{JobId, Usage};
 use surrealdb::types::{Array, Object, RecordId, SurrealValue, Value};
 use uuid::Uuid;
 
 use crate::error::StoreError;
-use crate::row::{EndRow, JobRow, LineRow, Standing};
+use crate::row::{EndRow, JobRow, ProgressRow, SummaryRow};
 
-/// What a list and a step read of a job.
+/// The fields of a job for lists and steps.
 #[derive(Debug, Clone, SurrealValue)]
 #[surreal(crate = "surrealdb::types")]
-pub struct LineRecord {
+pub struct SummaryRecord {
     pub placed: String,
     pub revision: i64,
     pub op: String,
@@ -42,10 +42,10 @@ pub struct LineRecord {
     pub prompt_head: String,
 }
 
-/// What only a whole job has.
+/// The other fields of a job.
 #[derive(Debug, Clone, SurrealValue)]
 #[surreal(crate = "surrealdb::types")]
-pub struct RestRecord {
+pub struct DetailRecord {
     pub lease_expires_at: Option<i64>,
     pub exchange: Option<String>,
     pub idempotency_key: Option<String>,
@@ -57,16 +57,16 @@ pub struct RestRecord {
     pub metadata: Option<String>,
 }
 
-/// The fields of [`LineRecord`], as a query names them, and the id of the record.
-pub const LINE: &str = "id, placed, revision, op, state, owner, attempt, requeues, max_attempts, paused_until,
+/// The fields of [`SummaryRecord`] in a query, with the id of the record.
+pub const SUMMARY_FIELDS: &str = "id, placed, revision, op, state, owner, attempt, requeues, max_attempts, paused_until,
     cancel_requested_at, created_at, started_at, completed_at, duration_ms, agent, model, tool, task, home, cwd, session, parent,
     input_tokens, output_tokens, cached_tokens, reasoning_tokens, cost_usd, failure, prompt_head";
 
-/// A whole job.
+/// All fields of a job.
 #[derive(Debug, Clone)]
 pub struct JobRecord {
-    pub line: LineRecord,
-    pub rest: RestRecord,
+    pub summary: SummaryRecord,
+    pub detail: DetailRecord,
 }
 
 impl SurrealValue for JobRecord {
@@ -75,15 +75,18 @@ impl SurrealValue for JobRecord {
     }
 
     fn into_value(self) -> Value {
-        Value::Object(merged(self.line.into_value(), self.rest.into_value()))
+        Value::Object(merge(self.summary.into_value(), self.detail.into_value()))
     }
 
     fn from_value(value: Value) -> Result<Self, surrealdb::Error> {
-        Ok(Self { line: LineRecord::from_value(value.clone())?, rest: RestRecord::from_value(value)? })
+        Ok(Self {
+            summary: SummaryRecord::from_value(value.clone())?,
+            detail: DetailRecord::from_value(value)?,
+        })
     }
 }
 
-fn merged(first: Value, second: Value) -> Object {
+fn merge(first: Value, second: Value) -> Object {
     let mut all = Object::new();
     for part in [first, second] {
         if let Value::Object(part) = part {
@@ -101,44 +104,44 @@ pub fn worker_id(owner: &str) -> RecordId {
     RecordId::new("agent_workers", owner.to_owned())
 }
 
-/// One per agent, task and home, whatever they are called.
+/// Returns the id of the last session of an agent, task and home.
 pub fn session_id(agent: &str, task: &str, home: &str) -> RecordId {
     let parts = [agent, task, home].map(|part| Value::String(part.into()));
     RecordId::new("tool_sessions", Array::from(parts.to_vec()))
 }
 
-/// The queue that a job with that home waits in.
+/// Returns the queue of jobs with this home and agent.
 pub fn queue_name(home: &str, agent: &str) -> String {
     format!("{agent} {home}")
 }
 
-/// The key of a job together with its home, where it names one job. The length keeps the two apart.
+/// Returns an idempotency key qualified by its home. The length separates the two.
 pub fn scoped_key(home: &str, key: &str) -> String {
     format!("{} {home}{key}", home.chars().count())
 }
 
-pub fn int(number: u64) -> i64 {
+pub fn to_i64(number: u64) -> i64 {
     i64::try_from(number).unwrap_or(i64::MAX)
 }
 
-fn unsigned(number: i64) -> u64 {
+fn to_u64(number: i64) -> u64 {
     u64::try_from(number).unwrap_or(0)
 }
 
-fn count(number: i64) -> u32 {
+fn to_u32(number: i64) -> u32 {
     u32::try_from(number).unwrap_or(u32::MAX)
 }
 
-impl LineRecord {
-    pub fn standing(&self) -> Standing {
-        Standing {
+impl SummaryRecord {
+    pub fn progress(&self) -> ProgressRow {
+        ProgressRow {
             state: self.state.clone(),
             owner: self.owner.clone(),
-            attempt: count(self.attempt),
-            requeues: count(self.requeues),
-            max_attempts: count(self.max_attempts),
-            paused_until: self.paused_until.map(unsigned),
-            cancel_requested_at: self.cancel_requested_at.map(unsigned),
+            attempt: to_u32(self.attempt),
+            requeues: to_u32(self.requeues),
+            max_attempts: to_u32(self.max_attempts),
+            paused_until: self.paused_until.map(to_u64),
+            cancel_requested_at: self.cancel_requested_at.map(to_u64),
         }
     }
 
@@ -150,20 +153,20 @@ impl LineRecord {
         })
     }
 
-    pub fn row(self) -> Result<LineRow, StoreError> {
+    pub fn into_row(self) -> Result<SummaryRow, StoreError> {
         let usage = self.input_tokens.map(|input| Usage {
-            input: unsigned(input),
-            output: unsigned(self.output_tokens.unwrap_or(0)),
-            cached: unsigned(self.cached_tokens.unwrap_or(0)),
-            reasoning: unsigned(self.reasoning_tokens.unwrap_or(0)),
+            input: to_u64(input),
+            output: to_u64(self.output_tokens.unwrap_or(0)),
+            cached: to_u64(self.cached_tokens.unwrap_or(0)),
+            reasoning: to_u64(self.reasoning_tokens.unwrap_or(0)),
         });
-        Ok(LineRow {
+        Ok(SummaryRow {
             id: self.job_id()?.as_uuid(),
-            standing: self.standing(),
-            created_at: unsigned(self.created_at),
-            started_at: self.started_at.map(unsigned),
-            completed_at: self.completed_at.map(unsigned),
-            duration_ms: self.duration_ms.map(unsigned),
+            progress: self.progress(),
+            created_at: to_u64(self.created_at),
+            started_at: self.started_at.map(to_u64),
+            completed_at: self.completed_at.map(to_u64),
+            duration_ms: self.duration_ms.map(to_u64),
             parent: self.parent.as_deref().and_then(|text| Uuid::parse_str(text).ok()),
             usage,
             agent: self.agent,
@@ -181,43 +184,43 @@ impl LineRecord {
 }
 
 impl JobRecord {
-    /// The record of a job that was just placed.
+    /// Returns the record of a new job.
     pub fn new(row: JobRow, op: String) -> Self {
-        let JobRow { line, .. } = row;
-        let standing = line.standing;
+        let JobRow { summary, .. } = row;
+        let progress = summary.progress;
         Self {
-            line: LineRecord {
-                placed: line.id.to_string(),
-                revision: int(row.revision),
+            summary: SummaryRecord {
+                placed: summary.id.to_string(),
+                revision: to_i64(row.revision),
                 op,
-                state: standing.state,
-                owner: standing.owner,
-                attempt: standing.attempt.into(),
-                requeues: standing.requeues.into(),
-                max_attempts: standing.max_attempts.into(),
-                paused_until: standing.paused_until.map(int),
-                cancel_requested_at: standing.cancel_requested_at.map(int),
-                created_at: int(line.created_at),
+                state: progress.state,
+                owner: progress.owner,
+                attempt: progress.attempt.into(),
+                requeues: progress.requeues.into(),
+                max_attempts: progress.max_attempts.into(),
+                paused_until: progress.paused_until.map(to_i64),
+                cancel_requested_at: progress.cancel_requested_at.map(to_i64),
+                created_at: to_i64(summary.created_at),
                 started_at: None,
                 completed_at: None,
                 duration_ms: None,
-                agent: line.agent,
-                model: line.model,
-                tool: line.tool,
-                task: line.task,
-                home: line.home,
-                cwd: line.cwd,
-                session: line.session,
-                parent: line.parent.map(|parent| parent.to_string()),
+                agent: summary.agent,
+                model: summary.model,
+                tool: summary.tool,
+                task: summary.task,
+                home: summary.home,
+                cwd: summary.cwd,
+                session: summary.session,
+                parent: summary.parent.map(|parent| parent.to_string()),
                 input_tokens: None,
                 output_tokens: None,
                 cached_tokens: None,
                 reasoning_tokens: None,
                 cost_usd: None,
                 failure: None,
-                prompt_head: line.prompt_head,
+                prompt_head: summary.prompt_head,
             },
-            rest: RestRecord {
+            detail: DetailRecord {
                 lease_expires_at: None,
                 exchange: None,
                 idempotency_key: row.idempotency_key,
@@ -231,19 +234,19 @@ impl JobRecord {
         }
     }
 
-    /// What is inserted: the record, its id, the queue it waits in, and the key that no other has.
-    pub fn content(self, job: JobId) -> Object {
-        let queue = queue_name(&self.line.home, &self.line.agent);
-        let key = self.rest.idempotency_key.as_deref().map(|key| scoped_key(&self.line.home, key));
-        let mut content = merged(self.into_value(), Value::None);
+    /// Returns the object to insert: the record with its id, its queue and its unique key.
+    pub fn into_content(self, job: JobId) -> Object {
+        let queue = queue_name(&self.summary.home, &self.summary.agent);
+        let key = self.detail.idempotency_key.as_deref().map(|key| scoped_key(&self.summary.home, key));
+        let mut content = merge(self.into_value(), Value::None);
         content.insert("id".to_owned(), job_record_id(job).into_value());
         content.insert("queue".to_owned(), queue.into_value());
         content.insert("scoped_key".to_owned(), key.into_value());
         content
     }
 
-    pub fn row(self) -> Result<JobRow, StoreError> {
-        let RestRecord {
+    pub fn into_row(self) -> Result<JobRow, StoreError> {
+        let DetailRecord {
             lease_expires_at,
             exchange,
             idempotency_key,
@@ -253,11 +256,11 @@ impl JobRecord {
             call,
             outcome,
             metadata,
-        } = self.rest;
+        } = self.detail;
         Ok(JobRow {
-            revision: unsigned(self.line.revision),
-            line: self.line.row()?,
-            lease_expires_at: lease_expires_at.map(unsigned),
+            revision: to_u64(self.summary.revision),
+            summary: self.summary.into_row()?,
+            lease_expires_at: lease_expires_at.map(to_u64),
             exchange: exchange.as_deref().and_then(|text| Uuid::parse_str(text).ok()),
             idempotency_key,
             fire_and_forget,
@@ -270,7 +273,7 @@ impl JobRecord {
     }
 }
 
-/// What a step changes in a record. A part that is none is taken out of it.
+/// The fields that a step changes. A field that is `None` is removed.
 #[derive(Debug, Clone, SurrealValue)]
 #[surreal(crate = "surrealdb::types")]
 pub struct StepPatch {
@@ -289,7 +292,7 @@ pub struct StepPatch {
     pub duration_ms: Option<i64>,
 }
 
-/// What an end adds to the changes of its step.
+/// Returns the fields that the end of a job adds to its step.
 pub fn end_patch(end: &EndRow) -> Object {
     let mut patch = Object::new();
     let mut put = |name: &str, value: Value| {
@@ -299,14 +302,14 @@ pub fn end_patch(end: &EndRow) -> Object {
     };
     let EndRow { model, session, duration_ms, usage, cost_usd, failure, outcome, metadata, exchange, .. } =
         end;
-    put("duration_ms", int(*duration_ms).into_value());
+    put("duration_ms", to_i64(*duration_ms).into_value());
     put("model", model.clone().into_value());
     put("session", session.as_ref().map(|session| session.as_str().to_owned()).into_value());
-    put("exchange", exchange.as_ref().map(|said| said.id.to_string()).into_value());
-    put("input_tokens", usage.map(|usage| int(usage.input)).into_value());
-    put("output_tokens", usage.map(|usage| int(usage.output)).into_value());
-    put("cached_tokens", usage.map(|usage| int(usage.cached)).into_value());
-    put("reasoning_tokens", usage.map(|usage| int(usage.reasoning)).into_value());
+    put("exchange", exchange.as_ref().map(|exchange| exchange.id.to_string()).into_value());
+    put("input_tokens", usage.map(|usage| to_i64(usage.input)).into_value());
+    put("output_tokens", usage.map(|usage| to_i64(usage.output)).into_value());
+    put("cached_tokens", usage.map(|usage| to_i64(usage.cached)).into_value());
+    put("reasoning_tokens", usage.map(|usage| to_i64(usage.reasoning)).into_value());
     put("cost_usd", cost_usd.into_value());
     put("failure", failure.clone().into_value());
     put("outcome", outcome.clone().into_value());
@@ -314,7 +317,7 @@ pub fn end_patch(end: &EndRow) -> Object {
     patch
 }
 
-/// What was said in a job.
+/// The exchange of a job.
 #[derive(Debug, Clone, SurrealValue)]
 #[surreal(crate = "surrealdb::types")]
 pub struct ExchangeRecord {
@@ -325,7 +328,7 @@ pub struct ExchangeRecord {
     pub response: String,
 }
 
-/// The last conversation of a task.
+/// The last session of a task.
 #[derive(Debug, Clone, SurrealValue)]
 #[surreal(crate = "surrealdb::types")]
 pub struct SessionRecord {

@@ -1,19 +1,20 @@
-//! The tables, and how a database of an earlier version becomes one of ours.
+//! The tables, and the migrations from earlier versions.
 //!
-//! A step, once released, is never changed. What is new comes as a further step.
+//! A released migration never changes. Changes are further migrations.
 
 use surrealdb::types::SurrealValue;
 
 use crate::error::StoreError;
-use crate::surreal::wire::{Vars, Wire};
+use crate::surreal::client::{SurrealClient, Vars};
 
-/// What leads from each version to the next; a new database begins at 0.
+/// The migrations from each version to the next; a new database has version 0.
 ///
-/// - `placed` is the id as text: an index that ends with it has the jobs in the order of time, and is read in that order.
-/// - `queue` stands for home and agent and is there only while a job waits; `owner` only while somebody holds it.
-/// - `changed_at` is the server's time, the same for all who ask for changes.
-const STEPS: [&str; 2] = [
-    // 1: jobs, what was said in them, the last conversations, and who is alive.
+/// - `placed` is the id as text: an index that ends with it returns the jobs in the order of their submission.
+/// - `queue` combines home and agent and exists only while a job is queued; `owner` exists only while a job is
+///   claimed.
+/// - `changed_at` is the time of the server, the same for all watchers.
+const MIGRATIONS: [&str; 2] = [
+    // 1: jobs, exchanges, last sessions, and owners with their leases.
     "
     DEFINE TABLE IF NOT EXISTS agent_jobs SCHEMALESS;
     DEFINE FIELD IF NOT EXISTS changed_at ON agent_jobs VALUE time::now();
@@ -31,7 +32,7 @@ const STEPS: [&str; 2] = [
     DEFINE TABLE IF NOT EXISTS tool_sessions SCHEMALESS;
     DEFINE TABLE IF NOT EXISTS agent_workers SCHEMALESS;
     ",
-    // 2: a key names one job of its home, and a conversation goes with the job that had it.
+    // 2: an idempotency key is unique within its home, and a session is removed with its job.
     "
     REMOVE INDEX IF EXISTS jobs_by_key ON agent_jobs;
     UPDATE agent_jobs SET scoped_key = <string> string::len(home) + ' ' + home + idempotency_key
@@ -47,31 +48,31 @@ struct Version {
     version: i64,
 }
 
-/// Takes the steps that the database lacks. Refuses one that is newer than this program.
+/// Applies the missing migrations. Rejects a database that is newer than this program.
 ///
-/// Each step can be taken twice, and the version is written last: two programs that come at once, or one that is killed in
-/// between, do no harm.
-pub async fn bring_up_to_date(wire: &Wire) -> Result<(), StoreError> {
-    let known = i64::try_from(STEPS.len()).unwrap_or(i64::MAX);
-    let mut answer = wire
-        .read(
+/// Each migration is idempotent and the version is written last: two concurrent processes, or one that is killed
+/// halfway, do no harm.
+pub async fn migrate(client: &SurrealClient) -> Result<(), StoreError> {
+    let known = i64::try_from(MIGRATIONS.len()).unwrap_or(i64::MAX);
+    let mut reply = client
+        .run(
             "DEFINE TABLE IF NOT EXISTS switchboard SCHEMALESS; SELECT version FROM switchboard:schema;",
             Vars::new(),
         )
         .await?;
-    let found = answer.rows::<Version>(1)?.first().map_or(0, |row| row.version);
-    let Some(missing) = usize::try_from(found).ok().and_then(|version| STEPS.get(version..)) else {
-        return Err(StoreError::NewerVersion { place: wire.place(), found, known });
+    let found = reply.rows::<Version>(1)?.first().map_or(0, |row| row.version);
+    let Some(missing) = usize::try_from(found).ok().and_then(|version| MIGRATIONS.get(version..)) else {
+        return Err(StoreError::NewerVersion { location: client.location(), found, known });
     };
     if missing.is_empty() {
         return Ok(());
     }
-    for step in missing {
-        wire.read(step, Vars::new()).await?;
+    for migration in missing {
+        client.run(migration, Vars::new()).await?;
     }
     let vars = Vars::new().with("version", known);
-    // A newer program may have been faster: its version stays.
+    // A newer program may have been faster: keep its version.
     let query = "UPSERT switchboard:schema SET version = math::max([version ?? 0, $version]);";
-    wire.read(query, vars).await?;
+    client.run(query, vars).await?;
     Ok(())
 }

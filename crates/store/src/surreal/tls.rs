@@ -1,6 +1,6 @@
-//! Who may vouch for a `wss://` server: the authorities of the web, or those that the user names instead.
+//! Verifies the certificate of a `wss://` server against the root certificates of Mozilla, or against a CA file.
 //!
-//! Refuses to do without: there is no setting that takes any certificate.
+//! Offers no setting that disables verification.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -11,33 +11,32 @@ use rustls::{ClientConfig, RootCertStore};
 
 use crate::error::{Cause, StoreError};
 
-/// How rustls begins every word about a certificate. The client hands on nothing but words.
+/// The start of every rustls message about a certificate. The client library returns no error code.
 const BAD_CERTIFICATE: &str = "invalid peer certificate";
 
-/// Believes the authorities in that file, and no other; without a file, those that browsers believe.
-pub fn believing(ca_file: Option<&Path>) -> Result<ClientConfig, StoreError> {
+/// Returns a TLS configuration that trusts only the CAs in a file; without a file, the root certificates of Mozilla.
+pub fn tls_config(ca_file: Option<&Path>) -> Result<ClientConfig, StoreError> {
     let roots = match ca_file {
-        Some(path) => {
-            authorities(path).map_err(|source| StoreError::NoAuthority { path: path.to_owned(), source })?
-        }
+        Some(path) => read_ca_file(path)
+            .map_err(|source| StoreError::NoCaCertificates { path: path.to_owned(), source })?,
         None => webpki_roots::TLS_SERVER_ROOTS.iter().cloned().collect(),
     };
-    // Named, not found out: where two libraries are built in, finding out is a panic.
+    // Explicit: with two providers built in, choosing the default one panics.
     let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
     let config = ClientConfig::builder_with_provider(provider)
         .with_safe_default_protocol_versions()
-        .map_err(|error| StoreError::Engine { place: "TLS".to_owned(), source: error.into() })?;
+        .map_err(|error| StoreError::Engine { location: "TLS".to_owned(), source: error.into() })?;
     Ok(config.with_root_certificates(roots).with_no_client_auth())
 }
 
-/// What can be read of a PEM file. One certificate among many that makes no sense spoils no other.
-fn authorities(path: &Path) -> Result<RootCertStore, Cause> {
+/// Reads the CA certificates of a PEM file. Ignores unusable certificates if at least one is usable.
+fn read_ca_file(path: &Path) -> Result<RootCertStore, Cause> {
     let read: Result<Vec<_>, pem::Error> = CertificateDer::pem_file_iter(path)?.collect();
     let mut roots = RootCertStore::empty();
     let (usable, ignored) = roots.add_parsable_certificates(read?);
     match (usable, ignored) {
-        (0, 0) => Err("it holds no certificate in PEM".into()),
-        (0, bad) => Err(format!("none of its {bad} certificates can be understood").into()),
+        (0, 0) => Err("it contains no PEM certificate".into()),
+        (0, bad) => Err(format!("none of its {bad} certificates is valid").into()),
         _ => Ok(roots),
     }
 }
@@ -50,27 +49,27 @@ pub fn is_untrusted(error: &surrealdb::Error) -> bool {
 mod tests {
     use super::*;
 
-    fn mistake(text: &str) -> String {
-        let folder = tempfile::tempdir().unwrap();
-        let path = folder.path().join("ca.pem");
+    fn ca_file_error(text: &str) -> String {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("ca.pem");
         std::fs::write(&path, text).unwrap();
-        let error = believing(Some(&path)).unwrap_err();
+        let error = tls_config(Some(&path)).unwrap_err();
         assert!(error.to_string().ends_with("ca.pem`"), "{error}");
         std::error::Error::source(&error).unwrap().to_string()
     }
 
     #[test]
-    fn a_file_that_names_no_authority_is_refused() {
-        assert_eq!(mistake("dear diary"), "it holds no certificate in PEM");
+    fn ca_file_without_certificates_is_rejected() {
+        assert_eq!(ca_file_error("dear diary"), "it contains no PEM certificate");
         let nonsense = "-----BEGIN CERTIFICATE-----\nbm9uc2Vuc2U=\n-----END CERTIFICATE-----\n";
-        assert_eq!(mistake(nonsense), "none of its 1 certificates can be understood");
-        let missing = believing(Some(Path::new("/nonexistent/ca.pem"))).unwrap_err();
-        assert!(matches!(missing, StoreError::NoAuthority { .. }), "{missing:?}");
+        assert_eq!(ca_file_error(nonsense), "none of its 1 certificates is valid");
+        let missing = tls_config(Some(Path::new("/nonexistent/ca.pem"))).unwrap_err();
+        assert!(matches!(missing, StoreError::NoCaCertificates { .. }), "{missing:?}");
         assert!(missing.hint().contains("PEM"));
     }
 
     #[test]
-    fn without_a_file_the_authorities_of_the_web_are_believed() {
-        assert!(believing(None).is_ok());
+    fn mozilla_roots_are_the_default() {
+        assert!(tls_config(None).is_ok());
     }
 }

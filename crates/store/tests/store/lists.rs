@@ -1,56 +1,56 @@
-//! Lists, sums, changes, and what is removed in the end.
+//! Lists, statistics, change notifications and retention.
 
 use std::time::Duration;
 
 use model::{AgentKind, JobEnd, JobId, NewJob, Outcome, Placement, StateName, Usage};
-use store::{JobFilter, PageRequest, Retention, StatsRange, Store, WatchEvent};
+use store::{JobFilter, PageRequest, RetentionLimits, StatsRange, Store, WatchEvent};
 
-use crate::bed::Bed;
-use crate::calls::{claimed, here, order, order_for, outcome, request, success};
 use crate::conformance;
+use crate::fixtures::{claimed, here, new_job, new_job_for, outcome, request, success};
+use crate::harness::Harness;
 
 conformance![
-    pages_show_every_job_once_the_newest_first,
-    a_job_placed_between_two_pages_moves_nothing,
-    every_filter_leaves_out_what_does_not_fit,
-    words_are_found_in_tasks_and_prompts_as_they_are,
-    a_summary_has_what_fits_in_a_line,
-    sums_are_by_agent_model_day_and_end,
-    figures_that_cannot_be_true_spoil_no_sum,
-    old_ended_jobs_are_removed_and_no_others,
-    more_than_the_newest_so_many_are_removed,
-    a_job_of_a_clock_that_was_ahead_is_removed_like_any_other,
-    the_newest_are_those_that_ended_last,
-    the_last_session_of_a_task_goes_with_its_job,
-    a_removed_key_is_free_again,
-    a_watcher_sees_every_change_after_it_was_written,
+    pages_list_every_job_once_newest_first,
+    submit_between_pages_does_not_shift_them,
+    every_filter_excludes_other_jobs,
+    text_filter_matches_literally_in_task_and_prompt,
+    summary_has_usage_cost_and_prompt_head,
+    stats_are_grouped_by_agent_model_day_and_end,
+    implausible_usage_is_excluded_from_stats,
+    sweep_removes_only_old_finished_jobs,
+    sweep_keeps_newest_jobs_up_to_max_count,
+    sweep_removes_job_with_future_id,
+    max_count_keeps_jobs_by_end_time,
+    sweep_removes_last_session_with_its_job,
+    key_of_removed_job_can_be_reused,
+    watch_reports_changes_after_commit,
 ];
 
-async fn place_many(store: &Store, bed: &Bed, count: usize) -> Vec<JobId> {
+async fn submit_many(store: &Store, harness: &Harness, count: usize) -> Vec<JobId> {
     let mut ids = Vec::new();
     for number in 0..count {
-        bed.clock.advance(Duration::from_millis(number as u64 % 2));
-        ids.push(store.submit(order(&format!("job {number}"))).await.unwrap().job.id);
+        harness.clock.advance(Duration::from_millis(number as u64 % 2));
+        ids.push(store.submit(new_job(&format!("job {number}"))).await.unwrap().job.id);
     }
     ids
 }
 
-async fn pages_show_every_job_once_the_newest_first(bed: Bed) {
-    let store = bed.open().await;
-    let mut placed = place_many(&store, &bed, 25).await;
-    placed.reverse();
+async fn pages_list_every_job_once_newest_first(harness: Harness) {
+    let store = harness.open().await;
+    let mut submitted = submit_many(&store, &harness, 25).await;
+    submitted.reverse();
     let mut page = PageRequest { limit: 10, before: None };
     let mut seen = Vec::new();
     loop {
-        let answer = store.list(&JobFilter::default(), page).await.unwrap();
-        assert!(answer.jobs.len() <= 10);
-        seen.extend(answer.jobs.iter().map(|job| job.id));
-        page.before = answer.next;
-        if answer.next.is_none() {
+        let result = store.list(&JobFilter::default(), page).await.unwrap();
+        assert!(result.jobs.len() <= 10);
+        seen.extend(result.jobs.iter().map(|job| job.id));
+        page.before = result.next;
+        if result.next.is_none() {
             break;
         }
     }
-    assert_eq!(seen, placed);
+    assert_eq!(seen, submitted);
     let exact = PageRequest { limit: 25, before: None };
     assert_eq!(
         store.list(&JobFilter::default(), exact).await.unwrap().next,
@@ -59,26 +59,26 @@ async fn pages_show_every_job_once_the_newest_first(bed: Bed) {
     );
 }
 
-async fn a_job_placed_between_two_pages_moves_nothing(bed: Bed) {
-    let store = bed.open().await;
-    let placed = place_many(&store, &bed, 4).await;
+async fn submit_between_pages_does_not_shift_them(harness: Harness) {
+    let store = harness.open().await;
+    let submitted = submit_many(&store, &harness, 4).await;
     let first = store.list(&JobFilter::default(), PageRequest { limit: 2, before: None }).await.unwrap();
-    store.submit(order("late")).await.unwrap();
+    store.submit(new_job("late")).await.unwrap();
     let second =
         store.list(&JobFilter::default(), PageRequest { limit: 2, before: first.next }).await.unwrap();
-    assert_eq!(second.jobs.iter().map(|job| job.id).collect::<Vec<_>>(), [placed[1], placed[0]]);
+    assert_eq!(second.jobs.iter().map(|job| job.id).collect::<Vec<_>>(), [submitted[1], submitted[0]]);
 }
 
-async fn every_filter_leaves_out_what_does_not_fit(bed: Bed) {
-    let store = bed.open().await;
-    let parent = store.submit(order("parent")).await.unwrap().job.id;
+async fn every_filter_excludes_other_jobs(harness: Harness) {
+    let store = harness.open().await;
+    let parent = store.submit(new_job("parent")).await.unwrap().job.id;
     let (_, claim) = claimed(&store, "a").await;
     store.finish(&claim, success("x")).await.unwrap();
-    bed.clock.advance(Duration::from_secs(10));
-    let later = bed.clock.now();
+    harness.clock.advance(Duration::from_secs(10));
+    let later = harness.clock.now();
     let gpu = Placement::Label("gpu".into());
     let child =
-        NewJob { parent: Some(parent), task: "t".into(), ..order_for(AgentKind::Gemini, gpu.clone()) };
+        NewJob { parent: Some(parent), task: "t".into(), ..new_job_for(AgentKind::Gemini, gpu.clone()) };
     let child = store.submit(child).await.unwrap().job.id;
 
     let ids = async |filter: JobFilter| {
@@ -106,56 +106,56 @@ async fn every_filter_leaves_out_what_does_not_fit(bed: Bed) {
     assert_eq!(ids(nothing).await, []);
 }
 
-async fn words_are_found_in_tasks_and_prompts_as_they_are(bed: Bed) {
-    let store = bed.open().await;
-    let mut placed = Vec::new();
+async fn text_filter_matches_literally_in_task_and_prompt(harness: Harness) {
+    let store = harness.open().await;
+    let mut submitted = Vec::new();
     for (task, prompt) in [("shop", "Mend the\nBasket"), (r"100%_\o/", "x"), ("1000 o", "x")] {
-        let order = NewJob { task: task.into(), ..order(prompt) };
-        placed.push(store.submit(order).await.unwrap().job.id);
-        bed.clock.advance(Duration::from_millis(1));
+        let new_job = NewJob { task: task.into(), ..new_job(prompt) };
+        submitted.push(store.submit(new_job).await.unwrap().job.id);
+        harness.clock.advance(Duration::from_millis(1));
     }
-    let found = async |words: &str| {
-        let filter = JobFilter { words: Some(words.to_owned()), ..JobFilter::default() };
+    let found = async |text: &str| {
+        let filter = JobFilter { text: Some(text.to_owned()), ..JobFilter::default() };
         let page = store.list(&filter, PageRequest::default()).await.unwrap();
         assert_eq!(store.count(&filter).await.unwrap(), page.jobs.len() as u64);
         page.jobs.iter().map(|job| job.id).collect::<Vec<_>>()
     };
-    assert_eq!(found("the\nbASKet").await, [placed[0]], "in a prompt, in capitals or not");
-    assert_eq!(found("shop").await, [placed[0]], "in the name of a task");
-    // None of these stands for anything else.
-    for words in ["%", "_", r"\", r"100%_\o"] {
-        assert_eq!(found(words).await, [placed[1]], "{words}");
+    assert_eq!(found("the\nbASKet").await, [submitted[0]], "in a prompt, in capitals or not");
+    assert_eq!(found("shop").await, [submitted[0]], "in the name of a task");
+    // No character is a wildcard.
+    for text in ["%", "_", r"\", r"100%_\o"] {
+        assert_eq!(found(text).await, [submitted[1]], "{text}");
     }
     assert_eq!(found("nowhere").await, []);
 }
 
-async fn a_summary_has_what_fits_in_a_line(bed: Bed) {
-    let store = bed.open().await;
-    let placed =
-        store.submit(order(&format!("first line\nsecond {}", "x".repeat(10_000)))).await.unwrap().job;
+async fn summary_has_usage_cost_and_prompt_head(harness: Harness) {
+    let store = harness.open().await;
+    let submitted =
+        store.submit(new_job(&format!("first line\nsecond {}", "x".repeat(10_000)))).await.unwrap().job;
     let (_, claim) = claimed(&store, "a").await;
     store.finish(&claim, success("done")).await.unwrap();
-    let line = store.list(&JobFilter::default(), PageRequest::default()).await.unwrap().jobs.remove(0);
-    assert_eq!((line.id, line.state, line.attempt), (placed.id, StateName::Completed, 1));
-    assert_eq!(line.model.as_deref(), Some("claude-haiku-4-5"), "the model that answered");
-    assert_eq!(line.usage, Some(Usage { input: 100, output: 20, cached: 60, reasoning: 5 }));
-    assert_eq!(line.cost_usd, Some(0.25));
-    assert_eq!(line.duration, Some(Duration::from_millis(1_200)), "the time of its runs");
-    assert_eq!((line.cwd.as_str(), line.home), ("/home/ana/shop", here()));
-    assert!(line.prompt_head.starts_with("first line second x"));
-    assert!(line.prompt_head.len() < 200);
+    let summary = store.list(&JobFilter::default(), PageRequest::default()).await.unwrap().jobs.remove(0);
+    assert_eq!((summary.id, summary.state, summary.attempt), (submitted.id, StateName::Completed, 1));
+    assert_eq!(summary.model.as_deref(), Some("claude-haiku-4-5"), "the model that answered");
+    assert_eq!(summary.usage, Some(Usage { input: 100, output: 20, cached: 60, reasoning: 5 }));
+    assert_eq!(summary.cost_usd, Some(0.25));
+    assert_eq!(summary.duration, Some(Duration::from_millis(1_200)), "the time of its runs");
+    assert_eq!((summary.cwd.as_str(), summary.home), ("/home/ana/shop", here()));
+    assert!(summary.prompt_head.starts_with("first line second x"));
+    assert!(summary.prompt_head.len() < 200);
 }
 
-async fn sums_are_by_agent_model_day_and_end(bed: Bed) {
-    let store = bed.open().await;
+async fn stats_are_grouped_by_agent_model_day_and_end(harness: Harness) {
+    let store = harness.open().await;
     for (agent, days) in [(AgentKind::Claude, 0), (AgentKind::Claude, 0), (AgentKind::Codex, 1)] {
-        bed.clock.advance(Duration::from_hours(24 * days));
-        store.submit(order_for(agent, here())).await.unwrap();
+        harness.clock.advance(Duration::from_hours(24 * days));
+        store.submit(new_job_for(agent, here())).await.unwrap();
         let (_, claim) = claimed(&store, "a").await;
-        bed.clock.advance(Duration::from_secs(3));
+        harness.clock.advance(Duration::from_secs(3));
         store.finish(&claim, success("x")).await.unwrap();
     }
-    store.submit(order("waits")).await.unwrap();
+    store.submit(new_job("waits")).await.unwrap();
     let stats = store.stats(StatsRange::default()).await.unwrap();
     assert_eq!(stats.in_state(StateName::Completed), 3);
     assert_eq!(stats.in_state(StateName::Queued), 1);
@@ -170,12 +170,12 @@ async fn sums_are_by_agent_model_day_and_end(bed: Bed) {
     assert_eq!(store.stats(today).await.unwrap().ended, stats.ended[1..]);
 }
 
-async fn figures_that_cannot_be_true_spoil_no_sum(bed: Bed) {
-    let store = bed.open().await;
+async fn implausible_usage_is_excluded_from_stats(harness: Harness) {
+    let store = harness.open().await;
     let most = u64::MAX;
     let absurd = Usage { input: most, output: most, cached: most, reasoning: most };
     for (cost_usd, usage) in [(Some(0.25), None), (Some(1e308), Some(absurd)), (Some(1e308), None)] {
-        store.submit(order("x")).await.unwrap();
+        store.submit(new_job("x")).await.unwrap();
         let (_, claim) = claimed(&store, "a").await;
         store.finish(&claim, JobEnd::from(Outcome { cost_usd, usage, ..outcome("x") })).await.unwrap();
     }
@@ -184,26 +184,26 @@ async fn figures_that_cannot_be_true_spoil_no_sum(bed: Bed) {
     assert!((sums.cost_usd - 0.25).abs() < 1e-9, "{}", sums.cost_usd);
 }
 
-async fn end_all(store: &Store) {
+async fn finish_all(store: &Store) {
     while let Some(job) = store.claim(request("a")).await.unwrap() {
         store.finish(&job.claim().unwrap(), success("x")).await.unwrap();
     }
 }
 
-async fn old_ended_jobs_are_removed_and_no_others(bed: Bed) {
-    let store = bed.open().await;
-    let old = place_many(&store, &bed, 3).await;
-    end_all(&store).await;
+async fn sweep_removes_only_old_finished_jobs(harness: Harness) {
+    let store = harness.open().await;
+    let old = submit_many(&store, &harness, 3).await;
+    finish_all(&store).await;
     let waiting =
-        store.submit(order_for(AgentKind::Claude, Placement::Label("nobody".into()))).await.unwrap().job.id;
-    let slow = store.submit(order("slow")).await.unwrap().job.id;
+        store.submit(new_job_for(AgentKind::Claude, Placement::Label("nobody".into()))).await.unwrap().job.id;
+    let slow = store.submit(new_job("slow")).await.unwrap().job.id;
     let (_, claim) = claimed(&store, "a").await;
-    bed.clock.advance(Duration::from_hours(48));
+    harness.clock.advance(Duration::from_hours(48));
     store.finish(&claim, JobEnd::cancelled()).await.unwrap();
 
-    let keep_all = store.sweep(Retention::default()).await.unwrap();
+    let keep_all = store.sweep(RetentionLimits::default()).await.unwrap();
     assert_eq!(keep_all, []);
-    let day = Retention { max_age: Some(Duration::from_hours(24)), max_count: None };
+    let day = RetentionLimits { max_age: Some(Duration::from_hours(24)), max_count: None };
     let mut removed = store.sweep(day).await.unwrap();
     removed.sort();
     assert_eq!(removed, old);
@@ -216,77 +216,77 @@ async fn old_ended_jobs_are_removed_and_no_others(bed: Bed) {
     assert_eq!(store.sweep(day).await.unwrap(), []);
 }
 
-async fn more_than_the_newest_so_many_are_removed(bed: Bed) {
-    let store = bed.open().await;
-    let placed = place_many(&store, &bed, 8).await;
-    end_all(&store).await;
-    let waiting = store.submit(order("waits")).await.unwrap().job.id;
-    let five = Retention { max_age: None, max_count: Some(5) };
+async fn sweep_keeps_newest_jobs_up_to_max_count(harness: Harness) {
+    let store = harness.open().await;
+    let submitted = submit_many(&store, &harness, 8).await;
+    finish_all(&store).await;
+    let waiting = store.submit(new_job("waits")).await.unwrap().job.id;
+    let five = RetentionLimits { max_age: None, max_count: Some(5) };
     let mut removed = store.sweep(five).await.unwrap();
     removed.sort();
-    assert_eq!(removed, placed[..3]);
+    assert_eq!(removed, submitted[..3]);
     assert_eq!(store.count(&JobFilter::default()).await.unwrap(), 6);
     assert!(store.get(waiting).await.unwrap().is_some());
 }
 
-async fn a_job_of_a_clock_that_was_ahead_is_removed_like_any_other(bed: Bed) {
-    let store = bed.open().await;
-    let right = bed.clock.now();
-    bed.clock.advance(Duration::from_hours(24 * 365));
-    let job = store.submit(order("from the future")).await.unwrap().job.id;
-    bed.clock.set(right);
-    end_all(&store).await;
-    bed.clock.advance(Duration::from_hours(48));
-    let day = Retention { max_age: Some(Duration::from_hours(24)), max_count: None };
+async fn sweep_removes_job_with_future_id(harness: Harness) {
+    let store = harness.open().await;
+    let right = harness.clock.now();
+    harness.clock.advance(Duration::from_hours(24 * 365));
+    let job = store.submit(new_job("from the future")).await.unwrap().job.id;
+    harness.clock.set(right);
+    finish_all(&store).await;
+    harness.clock.advance(Duration::from_hours(48));
+    let day = RetentionLimits { max_age: Some(Duration::from_hours(24)), max_count: None };
     assert_eq!(store.sweep(day).await.unwrap(), [job]);
 }
 
-async fn the_newest_are_those_that_ended_last(bed: Bed) {
-    let store = bed.open().await;
-    let right = bed.clock.now();
-    bed.clock.advance(Duration::from_hours(24 * 365));
-    let future = store.submit(order("of a clock that was ahead")).await.unwrap().job.id;
-    bed.clock.set(right);
-    let slow = store.submit(order("takes long")).await.unwrap().job.id;
-    let quick = store.submit(order("quick")).await.unwrap().job.id;
+async fn max_count_keeps_jobs_by_end_time(harness: Harness) {
+    let store = harness.open().await;
+    let right = harness.clock.now();
+    harness.clock.advance(Duration::from_hours(24 * 365));
+    let future = store.submit(new_job("of a clock that was ahead")).await.unwrap().job.id;
+    harness.clock.set(right);
+    let slow = store.submit(new_job("takes long")).await.unwrap().job.id;
+    let quick = store.submit(new_job("quick")).await.unwrap().job.id;
     for job in [future, quick, slow] {
-        bed.clock.advance(Duration::from_secs(1));
+        harness.clock.advance(Duration::from_secs(1));
         store.request_cancel(job).await.unwrap();
     }
-    let keep = |count| Retention { max_age: None, max_count: Some(count) };
+    let keep = |count| RetentionLimits { max_age: None, max_count: Some(count) };
     assert_eq!(store.sweep(keep(2)).await.unwrap(), [future]);
     assert_eq!(store.sweep(keep(1)).await.unwrap(), [quick]);
     assert!(store.get(slow).await.unwrap().is_some());
 }
 
-async fn the_last_session_of_a_task_goes_with_its_job(bed: Bed) {
-    let store = bed.open().await;
+async fn sweep_removes_last_session_with_its_job(harness: Harness) {
+    let store = harness.open().await;
     for task in ["old", "new"] {
-        store.submit(NewJob { task: task.into(), ..order("x") }).await.unwrap();
+        store.submit(NewJob { task: task.into(), ..new_job("x") }).await.unwrap();
         let (_, claim) = claimed(&store, "a").await;
-        bed.clock.advance(Duration::from_secs(1));
+        harness.clock.advance(Duration::from_secs(1));
         store.finish(&claim, success("x")).await.unwrap();
     }
-    store.sweep(Retention { max_age: None, max_count: Some(1) }).await.unwrap();
+    store.sweep(RetentionLimits { max_age: None, max_count: Some(1) }).await.unwrap();
     let last = async |task| store.last_session(AgentKind::Claude, task, &here()).await.unwrap();
     assert_eq!(last("old").await, None);
     assert!(last("new").await.is_some());
 }
 
-async fn a_removed_key_is_free_again(bed: Bed) {
-    let store = bed.open().await;
-    let keyed = || NewJob { idempotency_key: Some("k".into()), ..order("x") };
+async fn key_of_removed_job_can_be_reused(harness: Harness) {
+    let store = harness.open().await;
+    let keyed = || NewJob { idempotency_key: Some("k".into()), ..new_job("x") };
     let first = store.submit(keyed()).await.unwrap().job.id;
-    end_all(&store).await;
-    store.sweep(Retention { max_age: None, max_count: Some(0) }).await.unwrap();
+    finish_all(&store).await;
+    store.sweep(RetentionLimits { max_age: None, max_count: Some(0) }).await.unwrap();
     let second = store.submit(keyed()).await.unwrap();
     assert!(second.is_new && second.job.id != first);
 }
 
-async fn a_watcher_sees_every_change_after_it_was_written(bed: Bed) {
-    let store = bed.open().await;
+async fn watch_reports_changes_after_commit(harness: Harness) {
+    let store = harness.open().await;
     let mut watch = store.watch().await.unwrap();
-    let job = store.submit(order("x")).await.unwrap().job.id;
+    let job = store.submit(new_job("x")).await.unwrap().job.id;
     let (_, claim) = claimed(&store, "a").await;
     store.finish(&claim, success("x")).await.unwrap();
     let (mut states, mut last) = (Vec::new(), 0);
@@ -295,12 +295,12 @@ async fn a_watcher_sees_every_change_after_it_was_written(bed: Bed) {
             tokio::time::timeout(Duration::from_secs(20), watch.next()).await.expect("a change in time");
         let Some(WatchEvent::Changed(change)) = event else { panic!("{event:?}") };
         assert_eq!(change.job, job);
-        // A store that is shared says whose it is, so that nobody else has to look.
-        assert_eq!(change.home, store.is_shared().then(|| order("x").home));
+        // A shared store reports the home, so that other daemons can ignore the change.
+        assert_eq!(change.home, store.is_shared().then(|| new_job("x").home));
         assert!(change.revision > last);
         last = change.revision;
         let known = store.get(job).await.unwrap().unwrap();
-        assert!(known.revision >= change.revision, "told before it was written");
+        assert!(known.revision >= change.revision, "reported before the commit");
         states.push(change.state);
     }
     assert_eq!(states, [StateName::Queued, StateName::Running, StateName::Completed]);

@@ -1,4 +1,4 @@
-//! Many at once: nothing is given twice, nothing is lost.
+//! Concurrent operations: no job is claimed twice, none is lost.
 
 use std::collections::HashSet;
 use std::env;
@@ -8,23 +8,25 @@ use std::process::{Command, ExitCode, Stdio};
 use std::sync::Arc;
 
 use model::{JobEnd, JobId, NewJob, StateName, TerminalState, TransitionError};
-use store::{JobFilter, Opening, Setting, Store};
+use store::{JobFilter, Store, StoreOptions, StoreSetting};
 use tokio::task::JoinSet;
 
-use crate::bed::{Bed, Engine, block_on};
-use crate::calls::{claimed, order, request, success};
+use crate::fixtures::{claimed, new_job, request, success};
+use crate::harness::{EngineKind, Harness, block_on};
 
 pub const CONFORMANCE: &[crate::Conformance] = &[
-    ("thirty_two_workers_take_every_job_once", |bed| block_on(thirty_two_workers_take_every_job_once(bed))),
-    ("cancel_against_finish_has_one_winner", |bed| block_on(cancel_against_finish_has_one_winner(bed))),
-    ("cancel_against_claim_has_one_winner", |bed| block_on(cancel_against_claim_has_one_winner(bed))),
+    ("thirty_two_workers_claim_every_job_once", |harness| {
+        block_on(thirty_two_workers_claim_every_job_once(harness));
+    }),
+    ("cancel_racing_finish_has_one_winner", |harness| block_on(cancel_racing_finish_has_one_winner(harness))),
+    ("cancel_racing_claim_has_one_winner", |harness| block_on(cancel_racing_claim_has_one_winner(harness))),
 ];
 
-crate::tests![two_processes_share_one_file];
+testkit::tests![two_processes_share_one_file];
 
 const WORK: &str = "STORE_TEST_WORK";
 
-/// Claims and finishes until nothing is left.
+/// Claims and finishes jobs until the queue is empty.
 async fn work(store: Store, owner: String) -> Vec<JobId> {
     let mut done = Vec::new();
     while let Some(job) = store.claim(request(&owner)).await.unwrap() {
@@ -35,58 +37,58 @@ async fn work(store: Store, owner: String) -> Vec<JobId> {
     done
 }
 
-/// Not all at once: a server on a busy machine would let the last of them wait for longer than a caller does.
-async fn place_all(store: &Store, count: usize) -> HashSet<JobId> {
-    let mut placing = JoinSet::new();
+/// Submits jobs with limited concurrency: on a busy machine the last of many requests to a server would time out.
+async fn submit_all(store: &Store, count: usize) -> HashSet<JobId> {
+    let mut submitting = JoinSet::new();
     for share in 0..32 {
         let store = store.clone();
-        placing.spawn(async move {
-            let mut placed = Vec::new();
+        submitting.spawn(async move {
+            let mut submitted = Vec::new();
             for _ in (share..count).step_by(32) {
-                placed.push(store.submit(order("race")).await.unwrap().job.id);
+                submitted.push(store.submit(new_job("race")).await.unwrap().job.id);
             }
-            placed
+            submitted
         });
     }
-    placing.join_all().await.into_iter().flatten().collect()
+    submitting.join_all().await.into_iter().flatten().collect()
 }
 
-async fn thirty_two_workers_take_every_job_once(bed: Bed) {
-    let store = bed.open().await;
-    let placed = place_all(&store, bed.scaled(2_000)).await;
-    // On a server, eight workers share a connection, and four connections the jobs, as the daemons of four machines would.
+async fn thirty_two_workers_claim_every_job_once(harness: Harness) {
+    let store = harness.open().await;
+    let submitted = submit_all(&store, harness.scaled(2_000)).await;
+    // On a server, eight workers share one of four connections, like the daemons of four machines.
     let mut stores = vec![store.clone()];
-    if bed.engine == Engine::Surreal {
-        stores.extend([bed.open().await, bed.open().await, bed.open().await]);
+    if harness.engine == EngineKind::Surreal {
+        stores.extend([harness.open().await, harness.open().await, harness.open().await]);
     }
     let mut workers = JoinSet::new();
     for worker in 0..32 {
         workers.spawn(work(stores[worker % stores.len()].clone(), format!("worker {worker}")));
     }
     let done = workers.join_all().await.concat();
-    assert_eq!(done.len(), placed.len(), "one was given twice, or lost");
-    assert_eq!(done.into_iter().collect::<HashSet<_>>(), placed);
+    assert_eq!(done.len(), submitted.len(), "a job was claimed twice or lost");
+    assert_eq!(done.into_iter().collect::<HashSet<_>>(), submitted);
     let left = JobFilter { states: vec![StateName::Queued, StateName::Running], ..JobFilter::default() };
     assert_eq!(store.count(&left).await.unwrap(), 0);
 }
 
-async fn cancel_against_finish_has_one_winner(bed: Bed) {
-    let store = bed.open().await;
+async fn cancel_racing_finish_has_one_winner(harness: Harness) {
+    let store = harness.open().await;
     let mut orders = HashSet::new();
-    for round in 0..bed.scaled(1_000) {
-        store.submit(order("race")).await.unwrap();
+    for round in 0..harness.scaled(1_000) {
+        store.submit(new_job("race")).await.unwrap();
         let (job, claim) = claimed(&store, "a").await;
         let late = claim.clone();
         let (finishing, cancelling) = (store.clone(), store.clone());
-        // A worker that is told to stop while the agent says its last word: on two threads, each first in turn.
+        // A cancellation that races with the result, on two threads with alternating order.
         let finish = async move { finishing.finish(&claim, success("done")).await };
         let cancel = async move { cancelling.request_cancel(job.id).await.unwrap() };
         let start = Arc::new(tokio::sync::Barrier::new(2));
         let (finished, reply) = if round % 2 == 0 {
-            let (finished, reply) = (at_once(&start, finish), at_once(&start, cancel));
+            let (finished, reply) = (spawn_at_barrier(&start, finish), spawn_at_barrier(&start, cancel));
             (finished.await.unwrap(), reply.await.unwrap())
         } else {
-            let (reply, finished) = (at_once(&start, cancel), at_once(&start, finish));
+            let (reply, finished) = (spawn_at_barrier(&start, cancel), spawn_at_barrier(&start, finish));
             (finished.await.unwrap(), reply.await.unwrap())
         };
         orders.insert(reply.now);
@@ -97,12 +99,12 @@ async fn cancel_against_finish_has_one_winner(bed: Bed) {
         let late = store.finish(&late, JobEnd::cancelled()).await.unwrap_err();
         assert_eq!(late.refusal(), Some(&TransitionError::Ended(TerminalState::Completed)));
     }
-    // A server has its own pace; here, a race that only one can win would be none.
-    assert!(!bed.engine.is_sqlite() || orders.len() == 2, "each came first at least once: {orders:?}");
+    // The timing of a server varies; with SQLite, a race that always has the same winner would prove nothing.
+    assert!(!harness.engine.is_sqlite() || orders.len() == 2, "each came first at least once: {orders:?}");
 }
 
-/// Begins on a thread of the runtime's, together with the other that waits for the same start.
-fn at_once<T: Send + 'static>(
+/// Spawns a task that starts together with the others at the same barrier.
+fn spawn_at_barrier<T: Send + 'static>(
     start: &Arc<tokio::sync::Barrier>,
     work: impl Future<Output = T> + Send + 'static,
 ) -> tokio::task::JoinHandle<T> {
@@ -113,25 +115,25 @@ fn at_once<T: Send + 'static>(
     })
 }
 
-async fn cancel_against_claim_has_one_winner(bed: Bed) {
-    let store = bed.open().await;
+async fn cancel_racing_claim_has_one_winner(harness: Harness) {
+    let store = harness.open().await;
     let mut outcomes = HashSet::new();
-    for round in 0..bed.scaled(1_000) {
-        let job = store.submit(order("race")).await.unwrap().job.id;
+    for round in 0..harness.scaled(1_000) {
+        let job = store.submit(new_job("race")).await.unwrap().job.id;
         let (claiming, cancelling) = (store.clone(), store.clone());
         let claim = async move { claiming.claim(request("a")).await.unwrap() };
         let cancel = async move { cancelling.request_cancel(job).await.unwrap() };
         let start = Arc::new(tokio::sync::Barrier::new(2));
         let (claimed, reply) = if round % 2 == 0 {
-            let (claimed, reply) = (at_once(&start, claim), at_once(&start, cancel));
+            let (claimed, reply) = (spawn_at_barrier(&start, claim), spawn_at_barrier(&start, cancel));
             (claimed.await.unwrap(), reply.await.unwrap())
         } else {
-            let (reply, claimed) = (at_once(&start, cancel), at_once(&start, claim));
+            let (reply, claimed) = (spawn_at_barrier(&start, cancel), spawn_at_barrier(&start, claim));
             (claimed.await.unwrap(), reply.await.unwrap())
         };
         let now = store.get(job).await.unwrap().unwrap();
         match &claimed {
-            // Nobody has a job that is cancelled, and a wish that came too late is seen by who has it.
+            // A cancelled job is never claimed, and a later request is visible to the owner.
             None => assert_eq!(
                 (reply.now, now.progress.state.name()),
                 (StateName::Cancelled, StateName::Cancelled)
@@ -144,21 +146,21 @@ async fn cancel_against_claim_has_one_winner(bed: Bed) {
         }
         outcomes.insert(claimed.is_some());
     }
-    assert!(!bed.engine.is_sqlite() || outcomes.len() == 2, "each came first at least once");
+    assert!(!harness.engine.is_sqlite() || outcomes.len() == 2, "each came first at least once");
 }
 
-fn store_at(path: PathBuf) -> Opening {
-    Opening::new(Setting::Sqlite { path: Some(path) }, "unused")
+fn options_for(path: PathBuf) -> StoreOptions {
+    StoreOptions::new(StoreSetting::Sqlite { path: Some(path) }, "unused")
 }
 
-/// The other process: places its share, works until nothing is left, and prints what it did.
-pub fn work_if_asked() -> Option<ExitCode> {
+/// Runs the other process: submits its share, works until the queue is empty, and prints the finished jobs.
+pub fn work_if_requested() -> Option<ExitCode> {
     let path = PathBuf::from(env::var_os(WORK)?);
     let done = block_on(async {
-        let store = Store::open(store_at(path)).await.unwrap();
-        // Of those that all ask for, each is placed once.
+        let store = Store::open(options_for(path)).await.unwrap();
+        // Both processes submit these keys; each becomes one job.
         for key in 0..50 {
-            let keyed = NewJob { idempotency_key: Some(format!("key {key}")), ..order("shared") };
+            let keyed = NewJob { idempotency_key: Some(format!("key {key}")), ..new_job("shared") };
             store.submit(keyed).await.unwrap();
         }
         work(store, format!("process {}", std::process::id())).await
@@ -170,12 +172,12 @@ pub fn work_if_asked() -> Option<ExitCode> {
 }
 
 fn two_processes_share_one_file() {
-    let bed = Bed::new(Engine::SqliteFile);
-    let mut placed = block_on(async { place_all(&bed.open().await, 400).await });
+    let harness = Harness::new(EngineKind::SqliteFile);
+    let mut submitted = block_on(async { submit_all(&harness.open().await, 400).await });
     let children: Vec<_> = (0..2)
         .map(|_| {
             let mut command = Command::new(env::current_exe().unwrap());
-            command.env(WORK, bed.file()).stdout(Stdio::piped()).spawn().unwrap()
+            command.env(WORK, harness.file()).stdout(Stdio::piped()).spawn().unwrap()
         })
         .collect();
     let mut done = Vec::new();
@@ -186,10 +188,10 @@ fn two_processes_share_one_file() {
             String::from_utf8(output.stdout).unwrap().lines().map(|line| line.parse::<JobId>().unwrap()),
         );
     }
-    assert_eq!(done.len(), 450, "one was given twice, or lost");
+    assert_eq!(done.len(), 450, "a job was claimed twice or lost");
     for id in &done {
-        placed.insert(*id);
+        submitted.insert(*id);
     }
-    assert_eq!(placed.len(), 450);
-    block_on(async { bed.open().await.check().await.unwrap() });
+    assert_eq!(submitted.len(), 450);
+    block_on(async { harness.open().await.check().await.unwrap() });
 }

@@ -8,23 +8,23 @@ use std::sync::Mutex;
 use std::time::{Duration, Instant};
 use std::{env, thread};
 
-use store::{CredentialLevel, Credentials, Setting};
+use store::{CredentialLevel, Credentials, StoreSetting};
 
-/// A debug build on a busy machine takes its time.
-const UP_WITHIN: Duration = Duration::from_mins(1);
+/// The startup timeout: a debug build on a busy machine is slow.
+const STARTUP_TIMEOUT: Duration = Duration::from_mins(1);
 
-/// Where `scripts/surreal-server` puts it.
+/// Returns the path where `scripts/surreal-server` installs the server.
 fn program() -> PathBuf {
     let cache = || Some(PathBuf::from(env::var_os("HOME")?).join(".cache/switchboard-surreal"));
     let target = env::var_os("SWITCHBOARD_SURREAL_TARGET").map(PathBuf::from).or_else(cache);
     target.unwrap_or_default().join("debug/surreal-server")
 }
 
-/// Why there is no server to test with.
+/// Returns why there is no server.
 pub fn missing() -> Option<String> {
     let program = program();
-    let why = || format!("`{}` is not built; run scripts/surreal-server", program.display());
-    (!program.is_file()).then(why)
+    let reason = || format!("`{}` is not built; run scripts/surreal-server", program.display());
+    (!program.is_file()).then(reason)
 }
 
 pub fn credentials() -> Credentials {
@@ -33,16 +33,16 @@ pub fn credentials() -> Credentials {
 
 /// A running server. Dropping it kills it.
 #[derive(Debug)]
-pub struct Server {
+pub struct SurrealServer {
     child: Child,
     pub port: u16,
     storage: String,
 }
 
-impl Server {
-    /// Starts one that keeps its records in memory, or in that folder.
+impl SurrealServer {
+    /// Starts a server with a storage in memory or in a directory.
     pub fn start(storage: &str) -> Self {
-        // The port is free now; should somebody take it in between, another is tried.
+        // The port is free now; if another process takes it, try the next one.
         for _ in 0..5 {
             let port = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap().local_addr().unwrap().port();
             if let Some(child) = spawn(port, storage) {
@@ -52,30 +52,30 @@ impl Server {
         panic!("the SurrealDB server does not start");
     }
 
-    pub fn setting(&self, database: &str) -> Setting {
+    pub fn setting(&self, database: &str) -> StoreSetting {
         setting_at(self.port, database)
     }
 
-    /// Kills it as a power cut would.
+    /// Kills the server with SIGKILL.
     pub fn kill(&mut self) {
         self.child.kill().unwrap();
         self.child.wait().unwrap();
     }
 
-    /// Starts it again, with the same port and records.
-    pub fn start_again(&mut self) {
+    /// Restarts the server with the same port and storage.
+    pub fn restart(&mut self) {
         self.child = spawn(self.port, &self.storage).expect("the server to start again");
     }
 }
 
-impl Drop for Server {
+impl Drop for SurrealServer {
     fn drop(&mut self) {
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
 }
 
-pub fn setting_at(port: u16, database: &str) -> Setting {
+pub fn setting_at(port: u16, database: &str) -> StoreSetting {
     format!("ws://127.0.0.1:{port}/test/{database}").parse().unwrap()
 }
 
@@ -88,7 +88,7 @@ fn spawn(port: u16, storage: &str) -> Option<Child> {
         .stderr(Stdio::null())
         .spawn()
         .unwrap();
-    let deadline = Instant::now() + UP_WITHIN;
+    let deadline = Instant::now() + STARTUP_TIMEOUT;
     let address = SocketAddr::from((Ipv4Addr::LOCALHOST, port));
     loop {
         if child.try_wait().unwrap().is_some() {
@@ -102,26 +102,26 @@ fn spawn(port: u16, storage: &str) -> Option<Child> {
     }
 }
 
-/// It listens before it can serve, and says so by 503.
+/// Returns whether the server is ready: it listens earlier and replies 503.
 fn is_ready(address: &SocketAddr) -> bool {
-    let ask = || {
+    let request = || {
         let mut stream = TcpStream::connect_timeout(address, Duration::from_secs(1))?;
-        stream.set_read_timeout(Some(UP_WITHIN))?;
+        stream.set_read_timeout(Some(STARTUP_TIMEOUT))?;
         stream.write_all(b"GET /ready HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")?;
-        let mut answer = String::new();
-        stream.read_to_string(&mut answer)?;
-        Ok::<_, std::io::Error>(answer)
+        let mut reply = String::new();
+        stream.read_to_string(&mut reply)?;
+        Ok::<_, std::io::Error>(reply)
     };
-    ask().is_ok_and(|answer| answer.starts_with("HTTP/1.1 200"))
+    request().is_ok_and(|reply| reply.starts_with("HTTP/1.1 200"))
 }
 
-/// The server that all tests of this process share, each with a database of its own.
-static SHARED: Mutex<Option<Server>> = Mutex::new(None);
+/// The server that all tests of this process share, with one database each.
+static SHARED: Mutex<Option<SurrealServer>> = Mutex::new(None);
 
-pub fn shared_setting(database: &str) -> Setting {
-    SHARED.lock().unwrap().get_or_insert_with(|| Server::start("memory")).setting(database)
+pub fn shared_setting(database: &str) -> StoreSetting {
+    SHARED.lock().unwrap().get_or_insert_with(|| SurrealServer::start("memory")).setting(database)
 }
 
-pub fn end_shared() {
+pub fn stop_shared() {
     drop(SHARED.lock().unwrap().take());
 }

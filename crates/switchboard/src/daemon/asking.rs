@@ -6,7 +6,8 @@ use std::io;
 use std::time::Duration;
 
 use calls::{
-    CallError, CallRequest, Followed, Found, JobFilter, JobService, JobSummary, PageRequest, Stream, Until,
+    CallError, CallRequest, Followed, JobFilter, JobService, JobSummary, PageRequest, PrefixMatch, Stream,
+    Until,
 };
 use model::{Job, JobId, JobIdPrefix, Timestamp};
 use tokio::io::AsyncBufReadExt;
@@ -169,9 +170,9 @@ async fn find(desk: &JobService, given: &str) -> Result<Job, Stopped> {
         .parse()
         .map_err(|error: model::BadJobId| refused(error.to_string(), error.hint().to_owned()))?;
     match desk.find(prefix).await? {
-        Found::One(job) => Ok(*job),
-        Found::Nothing => Err(refused(format!("there is no job {given}"), LIST_JOBS.to_owned())),
-        Found::Several(ids) => {
+        PrefixMatch::One(job) => Ok(*job),
+        PrefixMatch::Nothing => Err(refused(format!("there is no job {given}"), LIST_JOBS.to_owned())),
+        PrefixMatch::Several(ids) => {
             let ids: Vec<String> = ids.iter().map(JobId::to_string).collect();
             Err(refused(
                 format!("several job ids start with {given}"),

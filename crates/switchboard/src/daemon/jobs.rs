@@ -5,8 +5,8 @@ use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use calls::{
-    BadPattern, CallError, CredentialSource, Credentials, CredentialsError, JobFilter, Opening,
-    PolicyCeiling, Redactor, SettingError, Settings, ShutdownMode,
+    BadPattern, CallError, CredentialSource, Credentials, CredentialsError, JobFilter, PolicyCeiling,
+    Redactor, SettingError, Settings, ShutdownMode, StoreOptions,
 };
 use model::StateName;
 use supervisor::{StartError, Supervisor};
@@ -155,15 +155,15 @@ fn settings(home: &Home, config: &Config, environment: &Environment) -> Result<S
         None => CredentialSource::Variables(variables.clone()),
     };
     let base = Settings::new(home.state(), Supervisor::beside_this_program()?);
-    let store = Opening {
+    let store = StoreOptions {
         credentials: Credentials::read(&source)?,
         ca_file: config.store_ca_file.clone(),
         redactor: Redactor::usual()
             .with_patterns(&config.redact)?
             .with_values(&calls::secret_values(&variables)),
-        ..Opening::new(config.store.parse()?, home.database())
+        ..StoreOptions::new(config.store.parse()?, home.database())
     };
-    if store.setting.is_in_the_clear() {
+    if store.setting.is_unencrypted() {
         tracing::warn!(store = %config.store, "jobs and the store's password go over the network in the clear: use wss://");
     }
     Ok(Settings {
@@ -183,7 +183,7 @@ fn settings(home: &Home, config: &Config, environment: &Environment) -> Result<S
         guarded: doctor::own_directories(home),
         policy_ceiling: ceiling(home, config, environment),
         one_writer_per_folder: config.one_writer_per_folder,
-        retention: calls::Retention {
+        retention: calls::RetentionLimits {
             max_age: config.retention.max_age,
             max_count: config.retention.max_count,
         },

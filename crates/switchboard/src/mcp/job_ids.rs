@@ -1,6 +1,6 @@
 //! Which job a caller means: by its id, or by as much of its beginning as is enough.
 
-use calls::{Found, JobService};
+use calls::{JobService, PrefixMatch};
 use model::{Job, JobId, JobIdPrefix};
 
 use super::refusal::Refusal;
@@ -12,14 +12,14 @@ pub(crate) async fn find(desk: &JobService, given: &str) -> Result<Job, Refusal>
         .parse()
         .map_err(|error: model::BadJobId| Refusal::of("job_id", error.to_string(), error.hint()).missing())?;
     match desk.find(prefix).await? {
-        Found::One(job) => Ok(*job),
-        Found::Nothing => Err(Refusal::of(
+        PrefixMatch::One(job) => Ok(*job),
+        PrefixMatch::Nothing => Err(Refusal::of(
             "job_id",
             format!("there is no job {given}"),
             "call_jobs lists the jobs there are; old ones are removed after a while",
         )
         .missing()),
-        Found::Several(ids) => Err(Refusal::of(
+        PrefixMatch::Several(ids) => Err(Refusal::of(
             "job_id",
             format!("several jobs begin with {given}"),
             format!("give more of it: {}", listed(&ids)),

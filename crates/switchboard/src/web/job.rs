@@ -5,7 +5,7 @@ use std::time::Duration;
 use axum::extract::{Extension, Path, State};
 use axum::http::header::{CONTENT_DISPOSITION, CONTENT_TYPE};
 use axum::response::{IntoResponse, Redirect, Response};
-use calls::{Answer, Found, JobFiles, Processes, Sandbox, Stream};
+use calls::{Answer, JobFiles, PrefixMatch, Processes, Sandbox, Stream};
 use maud::{Markup, html};
 use model::{Job, JobId, JobIdPrefix, Preset};
 use tokio::time::timeout;
@@ -38,9 +38,9 @@ async fn named(web: &Web, given: &str) -> Result<Result<Job, JobId>, Refusal> {
     }
     let prefix: JobIdPrefix = given.parse().map_err(|_| unknown())?;
     match web.desk().find(prefix).await? {
-        Found::One(job) => Ok(Err(job.id)),
-        Found::Nothing => Err(unknown()),
-        Found::Several(_) => Err(Refusal::bad("Several jobs begin like that", "give more of the id")),
+        PrefixMatch::One(job) => Ok(Err(job.id)),
+        PrefixMatch::Nothing => Err(unknown()),
+        PrefixMatch::Several(_) => Err(Refusal::bad("Several jobs begin like that", "give more of the id")),
     }
 }
 

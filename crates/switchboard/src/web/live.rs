@@ -10,7 +10,7 @@ use axum::extract::{Path, Query, State};
 use axum::http::HeaderMap;
 use axum::response::sse::{Event, KeepAlive, Sse};
 use axum::response::{IntoResponse, Response};
-use calls::{Follow, Followed, JobFilter, PageRequest, Watch, WatchEvent};
+use calls::{ChangeStream, Follow, Followed, JobFilter, PageRequest, WatchEvent};
 use futures_util::stream::{Stream, unfold};
 use model::JobId;
 use serde::Deserialize;
@@ -45,7 +45,7 @@ pub async fn jobs(State(web): State<Web>, Query(wanted): Query<Wanted>) -> Resul
 struct Watched {
     web: Web,
     filter: JobFilter,
-    changes: Watch,
+    changes: ChangeStream,
     greeted: bool,
     _watching: Watching,
 }
@@ -121,7 +121,7 @@ struct FollowedJob {
     web: Web,
     job: JobId,
     follow: Follow,
-    changes: Watch,
+    changes: ChangeStream,
     transcript: Transcript,
     after: u64,
     /// Whether the job waits.

@@ -1,4 +1,4 @@
-//! The same statements on the same tables, written by hand with rusqlite: one connection, one transaction for each.
+//! The baseline: the same statements on the same tables with plain rusqlite, with one connection and one transaction each.
 
 use std::path::Path;
 use std::sync::{Mutex, MutexGuard};
@@ -8,11 +8,11 @@ use model::{AgentKind, CallSpec, JobId, Timestamp};
 use rusqlite::types::Value;
 use rusqlite::{Connection, OptionalExtension, params};
 
-use crate::measuring::Work;
-use crate::ours::{ANSWER, PROMPT, outcome};
+use crate::measure::Workload;
+use crate::subject::{ANSWER, PROMPT, outcome};
 
-/// A store that is written to by hand.
-pub struct ByHand {
+/// A database written with plain rusqlite.
+pub struct RusqliteBaseline {
     connection: Mutex<Connection>,
 }
 
@@ -30,8 +30,8 @@ fn millis() -> i64 {
     i64::try_from(now().as_millis()).unwrap()
 }
 
-impl ByHand {
-    /// Opens a file that the store has made.
+impl RusqliteBaseline {
+    /// Opens a file that the store has created.
     pub fn open(path: &Path) -> Self {
         let connection = Connection::open(path).unwrap();
         connection.pragma_update(None, "journal_mode", "wal").unwrap();
@@ -42,15 +42,15 @@ impl ByHand {
         Self { connection: Mutex::new(connection) }
     }
 
-    /// As the store does it: so many times, by so many threads at once.
-    pub fn work(&self, work: Work, workers: usize, count: usize) -> Duration {
-        if work == Work::ClaimAndFinish {
-            self.place(workers, count, "host:here");
+    /// Runs a workload with a number of threads and returns its duration.
+    pub fn run(&self, workload: Workload, workers: usize, count: usize) -> Duration {
+        if workload == Workload::ClaimAndFinish {
+            self.submit_jobs(workers, count, "host:here");
         }
         let start = Instant::now();
-        match work {
-            Work::Place => self.place(workers, count, "host:elsewhere"),
-            Work::ClaimAndFinish => std::thread::scope(|scope| {
+        match workload {
+            Workload::Submit => self.submit_jobs(workers, count, "host:elsewhere"),
+            Workload::ClaimAndFinish => std::thread::scope(|scope| {
                 for worker in 0..workers {
                     scope.spawn(move || while self.claim_and_finish(&format!("worker {worker}")) {});
                 }
@@ -59,12 +59,12 @@ impl ByHand {
         start.elapsed()
     }
 
-    fn place(&self, workers: usize, count: usize, home: &'static str) {
+    fn submit_jobs(&self, workers: usize, count: usize, home: &'static str) {
         std::thread::scope(|scope| {
             for worker in 0..workers {
                 scope.spawn(move || {
                     for _ in (worker..count).step_by(workers) {
-                        self.place_one(home);
+                        self.submit_job(home);
                     }
                 });
             }
@@ -75,8 +75,8 @@ impl ByHand {
         self.connection.lock().unwrap()
     }
 
-    fn place_one(&self, home: &str) {
-        // What the store does for each call, too: an id, and the call as JSON.
+    fn submit_job(&self, home: &str) {
+        // The store also creates an id and serializes the call.
         let id = fresh_id();
         let call = serde_json::to_string(&CallSpec::new(AgentKind::Claude, "", "/home/ana/shop")).unwrap();
         let connection = self.lock();

@@ -1,6 +1,6 @@
-//! Random histories against a model that is too simple to be wrong.
+//! Compares random histories with a simple model.
 //!
-//! The model knows nothing of `model::Progress`: it says in its own words what should happen.
+//! The model does not use `model::Progress`: it states the expected behavior independently.
 
 use std::collections::HashMap;
 use std::time::Duration;
@@ -10,19 +10,19 @@ use proptest::prelude::*;
 use proptest::test_runner::{Config, TestRunner};
 use store::{RescueRequest, Store};
 
-use crate::bed::{Bed, Engine, block_on};
-use crate::calls::{LEASE, order, request, rescue_by, success};
+use crate::fixtures::{LEASE, new_job, request, rescue_by, success};
+use crate::harness::{EngineKind, Harness, block_on};
 
 pub const CONFORMANCE: &[crate::Conformance] =
-    &[("random_histories_are_those_of_the_model", |bed| histories(bed.engine))];
+    &[("random_histories_match_the_model", |harness| histories(harness.engine))];
 
 const OWNERS: [&str; 3] = ["a", "b", "c"];
 const MAX_ATTEMPTS: u32 = 2;
 
-/// What somebody does. A job is named by its place in the order of placing, a claim by whom and which.
+/// One operation. A job is named by its index in the order of submission, a claim by its owner and attempt.
 #[derive(Debug, Clone)]
-enum Act {
-    Place,
+enum Operation {
+    Submit,
     Claim { owner: usize },
     Renew { owner: usize },
     Finish { job: usize, owner: usize, attempt: u32 },
@@ -35,28 +35,28 @@ enum Act {
     Wait { seconds: u64 },
 }
 
-fn act() -> impl Strategy<Value = Act> {
+fn operation() -> impl Strategy<Value = Operation> {
     let owner = || 0..OWNERS.len();
     let claim = || (0..6_usize, owner(), 1..4_u32);
     prop_oneof![
-        3 => Just(Act::Place),
-        6 => owner().prop_map(|owner| Act::Claim { owner }),
-        2 => owner().prop_map(|owner| Act::Renew { owner }),
-        4 => claim().prop_map(|(job, owner, attempt)| Act::Finish { job, owner, attempt }),
+        3 => Just(Operation::Submit),
+        6 => owner().prop_map(|owner| Operation::Claim { owner }),
+        2 => owner().prop_map(|owner| Operation::Renew { owner }),
+        4 => claim().prop_map(|(job, owner, attempt)| Operation::Finish { job, owner, attempt }),
         3 => (claim(), 0..60_u64)
-            .prop_map(|((job, owner, attempt), seconds)| Act::Pause { job, owner, attempt, seconds }),
-        4 => claim().prop_map(|(job, owner, attempt)| Act::Interrupt { job, owner, attempt }),
-        4 => claim().prop_map(|(job, owner, attempt)| Act::Requeue { job, owner, attempt }),
-        2 => (claim(), owner()).prop_map(|((job, owner, attempt), by)| Act::Adopt { job, owner, attempt, by }),
-        2 => (0..6_usize).prop_map(|job| Act::Cancel { job }),
-        2 => owner().prop_map(|owner| Act::Rescue { owner }),
-        3 => (0..50_u64).prop_map(|seconds| Act::Wait { seconds }),
+            .prop_map(|((job, owner, attempt), seconds)| Operation::Pause { job, owner, attempt, seconds }),
+        4 => claim().prop_map(|(job, owner, attempt)| Operation::Interrupt { job, owner, attempt }),
+        4 => claim().prop_map(|(job, owner, attempt)| Operation::Requeue { job, owner, attempt }),
+        2 => (claim(), owner()).prop_map(|((job, owner, attempt), by)| Operation::Adopt { job, owner, attempt, by }),
+        2 => (0..6_usize).prop_map(|job| Operation::Cancel { job }),
+        2 => owner().prop_map(|owner| Operation::Rescue { owner }),
+        3 => (0..50_u64).prop_map(|seconds| Operation::Wait { seconds }),
     ]
 }
 
 /// A job of the model.
 #[derive(Debug, Clone, PartialEq)]
-struct Simple {
+struct ModelJob {
     state: StateName,
     owner: Option<usize>,
     attempt: u32,
@@ -66,14 +66,14 @@ struct Simple {
 }
 
 #[derive(Debug, Default)]
-struct Simplest {
-    jobs: Vec<Simple>,
+struct ModelStore {
+    jobs: Vec<ModelJob>,
     leases: HashMap<usize, u64>,
     now: u64,
 }
 
-impl Simplest {
-    fn held(&mut self, job: usize, owner: usize, attempt: u32, running_only: bool) -> Option<&mut Simple> {
+impl ModelStore {
+    fn held(&mut self, job: usize, owner: usize, attempt: u32, running_only: bool) -> Option<&mut ModelJob> {
         self.jobs.get_mut(job).filter(|job| {
             let state_fits =
                 job.state == StateName::Running || (!running_only && job.state == StateName::Interrupted);
@@ -94,13 +94,13 @@ impl Simplest {
         Some(found)
     }
 
-    /// Whether it is done.
-    fn act(&mut self, act: &Act) -> bool {
+    /// Applies an operation and returns whether it succeeded.
+    fn apply(&mut self, operation: &Operation) -> bool {
         let now = self.now;
-        let done = match *act {
-            Act::Place => {
+        let done = match *operation {
+            Operation::Submit => {
                 let state = StateName::Queued;
-                self.jobs.push(Simple {
+                self.jobs.push(ModelJob {
                     state,
                     owner: None,
                     attempt: 0,
@@ -110,27 +110,29 @@ impl Simplest {
                 });
                 return true;
             }
-            Act::Claim { owner } => return self.claim(owner).is_some(),
-            Act::Renew { owner } => {
+            Operation::Claim { owner } => return self.claim(owner).is_some(),
+            Operation::Renew { owner } => {
                 self.leases.insert(owner, now + LEASE.as_secs());
                 return true;
             }
-            Act::Wait { seconds } => {
+            Operation::Wait { seconds } => {
                 self.now += seconds;
                 return true;
             }
-            Act::Rescue { owner } => return self.rescue(owner),
-            Act::Finish { job, owner, attempt } => {
+            Operation::Rescue { owner } => return self.rescue(owner),
+            Operation::Finish { job, owner, attempt } => {
                 self.held(job, owner, attempt, false).map(|job| job.state = StateName::Completed)
             }
-            Act::Pause { job, owner, attempt, seconds } => self.held(job, owner, attempt, true).map(|job| {
-                job.state = if job.cancel { StateName::Cancelled } else { StateName::Paused };
-                job.until = now + seconds;
-            }),
-            Act::Interrupt { job, owner, attempt } => {
+            Operation::Pause { job, owner, attempt, seconds } => {
+                self.held(job, owner, attempt, true).map(|job| {
+                    job.state = if job.cancel { StateName::Cancelled } else { StateName::Paused };
+                    job.until = now + seconds;
+                })
+            }
+            Operation::Interrupt { job, owner, attempt } => {
                 self.held(job, owner, attempt, true).map(|job| job.state = StateName::Interrupted)
             }
-            Act::Requeue { job, owner, attempt } => self
+            Operation::Requeue { job, owner, attempt } => self
                 .held(job, owner, attempt, false)
                 .filter(|job| job.state == StateName::Interrupted)
                 .filter(|job| job.cancel || job.interruptions + 1 < MAX_ATTEMPTS)
@@ -138,14 +140,14 @@ impl Simplest {
                     job.interruptions += 1;
                     job.state = if job.cancel { StateName::Cancelled } else { StateName::Queued };
                 }),
-            Act::Adopt { job, owner, attempt, by } => {
-                // The new owner's word counts even when the job is not to be had.
+            Operation::Adopt { job, owner, attempt, by } => {
+                // The new owner's lease is renewed even if the adoption fails.
                 self.leases.insert(by, now + LEASE.as_secs());
                 self.held(job, owner, attempt, false).map(|job| {
                     (job.state, job.owner) = (StateName::Running, Some(by));
                 })
             }
-            Act::Cancel { job } => self.jobs.get_mut(job).map(|job| match job.state {
+            Operation::Cancel { job } => self.jobs.get_mut(job).map(|job| match job.state {
                 StateName::Queued | StateName::Paused => {
                     (job.state, job.cancel) = (StateName::Cancelled, true);
                 }
@@ -159,89 +161,89 @@ impl Simplest {
     fn rescue(&mut self, rescuer: usize) -> bool {
         self.leases.insert(rescuer, self.now + LEASE.as_secs());
         let (leases, now) = (&self.leases, self.now);
-        let mut any = false;
+        let mut has_rescued = false;
         for job in &mut self.jobs {
             let held = matches!(job.state, StateName::Running | StateName::Interrupted);
-            let silent = |owner: usize| leases.get(&owner).is_none_or(|expires| *expires <= now);
-            if held && job.owner.is_some_and(silent) {
+            let is_expired = |owner: usize| leases.get(&owner).is_none_or(|expires| *expires <= now);
+            if held && job.owner.is_some_and(is_expired) {
                 (job.state, job.owner) = (StateName::Interrupted, Some(rescuer));
-                any = true;
+                has_rescued = true;
             }
         }
-        any
+        has_rescued
     }
 }
 
-/// The store, with the names of the model.
-struct Real {
+/// The store, addressed by the indexes of the model.
+struct RealStore {
     store: Store,
-    bed: Bed,
+    harness: Harness,
     ids: Vec<JobId>,
 }
 
-impl Real {
-    async fn act(&mut self, act: &Act) -> bool {
+impl RealStore {
+    async fn apply(&mut self, operation: &Operation) -> bool {
         let store = &self.store;
-        let who = |owner: usize| Owner::new(OWNERS[owner]);
+        let named_owner = |owner: usize| Owner::new(OWNERS[owner]);
         let claim = |job: usize, owner: usize, attempt| {
             let job = *self.ids.get(job)?;
-            Some(Claim { job, attempt: Attempt::new(attempt), owner: who(owner) })
+            Some(Claim { job, attempt: Attempt::new(attempt), owner: named_owner(owner) })
         };
-        match *act {
-            Act::Place => {
-                let new = NewJob { max_attempts: MAX_ATTEMPTS, ..order("x") };
+        match *operation {
+            Operation::Submit => {
+                let new = NewJob { max_attempts: MAX_ATTEMPTS, ..new_job("x") };
                 self.ids.push(store.submit(new).await.unwrap().job.id);
                 true
             }
-            Act::Claim { owner } => store.claim(request(OWNERS[owner])).await.unwrap().is_some(),
-            Act::Renew { owner } => store.renew(&who(owner), LEASE).await.is_ok(),
-            Act::Wait { seconds } => {
-                self.bed.clock.advance(Duration::from_secs(seconds));
+            Operation::Claim { owner } => store.claim(request(OWNERS[owner])).await.unwrap().is_some(),
+            Operation::Renew { owner } => store.renew(&named_owner(owner), LEASE).await.is_ok(),
+            Operation::Wait { seconds } => {
+                self.harness.clock.advance(Duration::from_secs(seconds));
                 true
             }
-            Act::Rescue { owner } => {
+            Operation::Rescue { owner } => {
                 let request = RescueRequest { ..rescue_by(OWNERS[owner]) };
                 !store.rescue(request).await.unwrap().is_empty()
             }
-            Act::Finish { job, owner, attempt } => match claim(job, owner, attempt) {
+            Operation::Finish { job, owner, attempt } => match claim(job, owner, attempt) {
                 Some(claim) => store.finish(&claim, success("x")).await.is_ok(),
                 None => false,
             },
-            Act::Pause { job, owner, attempt, seconds } => match claim(job, owner, attempt) {
+            Operation::Pause { job, owner, attempt, seconds } => match claim(job, owner, attempt) {
                 Some(claim) => {
                     let until = store.now().plus(Duration::from_secs(seconds));
                     store.pause_until(&claim, until).await.is_ok()
                 }
                 None => false,
             },
-            Act::Interrupt { job, owner, attempt } => match claim(job, owner, attempt) {
+            Operation::Interrupt { job, owner, attempt } => match claim(job, owner, attempt) {
                 Some(claim) => store.interrupt(&claim).await.is_ok(),
                 None => false,
             },
-            Act::Requeue { job, owner, attempt } => match claim(job, owner, attempt) {
+            Operation::Requeue { job, owner, attempt } => match claim(job, owner, attempt) {
                 Some(claim) => store.requeue(&claim).await.is_ok(),
                 None => false,
             },
-            Act::Adopt { job, owner, attempt, by } => match claim(job, owner, attempt) {
-                Some(claim) => store.adopt(&claim, &who(by), LEASE).await.is_ok(),
-                None => store.renew(&who(by), LEASE).await.is_err(),
+            Operation::Adopt { job, owner, attempt, by } => match claim(job, owner, attempt) {
+                Some(claim) => store.adopt(&claim, &named_owner(by), LEASE).await.is_ok(),
+                None => store.renew(&named_owner(by), LEASE).await.is_err(),
             },
-            Act::Cancel { job } => match self.ids.get(job) {
+            Operation::Cancel { job } => match self.ids.get(job) {
                 Some(id) => store.request_cancel(*id).await.is_ok(),
                 None => false,
             },
         }
     }
 
-    /// A job as the model sees it.
-    async fn simple(&self, job: usize, start: Timestamp) -> Simple {
+    /// Returns a job in the form of the model.
+    async fn model_job(&self, job: usize, start: Timestamp) -> ModelJob {
         let job = self.store.get(self.ids[job]).await.unwrap().unwrap();
         let progress = job.progress;
         let until = match progress.state {
             model::JobState::Paused { until } => until.since(start).as_secs(),
             _ => 0,
         };
-        Simple {
+        ModelJob {
             state: progress.state.name(),
             owner: progress
                 .state
@@ -255,16 +257,16 @@ impl Real {
     }
 }
 
-fn histories(engine: Engine) {
+fn histories(engine: EngineKind) {
     let (cases, longest) = match engine {
-        Engine::SqliteMemory => (200, 80),
-        Engine::SqliteFile => (40, 60),
-        Engine::Surreal => (6, 40),
+        EngineKind::SqliteMemory => (200, 80),
+        EngineKind::SqliteFile => (40, 60),
+        EngineKind::Surreal => (6, 40),
         #[cfg(feature = "surreal-embedded")]
-        Engine::Embedded => (6, 40),
+        EngineKind::Embedded => (6, 40),
     };
     let config = Config { cases, failure_persistence: None, ..Config::default() };
-    let result = TestRunner::new(config).run(&prop::collection::vec(act(), 1..longest), |history| {
+    let result = TestRunner::new(config).run(&prop::collection::vec(operation(), 1..longest), |history| {
         block_on(follow(engine, &history));
         Ok(())
     });
@@ -273,27 +275,31 @@ fn histories(engine: Engine) {
     }
 }
 
-async fn follow(engine: Engine, history: &[Act]) {
-    let bed = Bed::new(engine);
-    let start = bed.clock.now();
-    let mut real = Real { store: bed.open().await, bed, ids: Vec::new() };
-    let mut simplest = Simplest::default();
-    for (step, act) in history.iter().enumerate() {
-        let (expected, done) = (simplest.act(act), real.act(act).await);
-        assert_eq!(done, expected, "step {step}: {act:?}\n{simplest:?}");
-        for (number, expected) in simplest.jobs.iter().enumerate() {
+async fn follow(engine: EngineKind, history: &[Operation]) {
+    let harness = Harness::new(engine);
+    let start = harness.clock.now();
+    let mut real = RealStore { store: harness.open().await, harness, ids: Vec::new() };
+    let mut model = ModelStore::default();
+    for (step, operation) in history.iter().enumerate() {
+        let (expected, done) = (model.apply(operation), real.apply(operation).await);
+        assert_eq!(done, expected, "step {step}: {operation:?}\n{model:?}");
+        for (number, expected) in model.jobs.iter().enumerate() {
             let mut expected = expected.clone();
-            // Who held a job that nobody holds any more is not kept.
+            // The store keeps no owner of a job that is not claimed.
             if !matches!(expected.state, StateName::Running | StateName::Interrupted) {
                 expected.owner = None;
             }
             if expected.state != StateName::Paused {
                 expected.until = 0;
             }
-            assert_eq!(real.simple(number, start).await, expected, "step {step}: {act:?}, job {number}");
+            assert_eq!(
+                real.model_job(number, start).await,
+                expected,
+                "step {step}: {operation:?}, job {number}"
+            );
         }
     }
-    let ended = simplest.jobs.iter().filter(|job| job.state == TerminalState::Completed.name()).count();
+    let ended = model.jobs.iter().filter(|job| job.state == TerminalState::Completed.name()).count();
     let filter = store::JobFilter { states: vec![StateName::Completed], ..Default::default() };
     assert_eq!(real.store.count(&filter).await.unwrap(), ended as u64);
 }

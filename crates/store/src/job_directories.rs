@@ -1,6 +1,7 @@
-//! Removes the spool folders of jobs that were swept.
+//! Removes the spool directories of jobs that retention removed.
 //!
-//! Goes down by file handles and never through a symbolic link, so that a link which an agent left in its folder leads nowhere.
+//! Traverses by file descriptor with `O_NOFOLLOW`, so that a symbolic link that an agent left in its directory is
+//! never followed.
 
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
@@ -12,15 +13,16 @@ use rustix::io::Errno;
 
 use crate::StoreError;
 
-/// How deep a folder may be nested before somebody has to look at it.
-const DEEPEST: usize = 256;
+/// The maximum nesting of a directory.
+const MAX_DEPTH: usize = 256;
 
-/// Removes the folder of each job under `jobs`, with all that is in it, and says how many there were. One that is missing is
-/// no mistake; one that cannot be removed keeps none of the others from it, and the first such is the error.
-pub fn remove_job_folders(jobs: &Path, ids: &[JobId]) -> Result<usize, StoreError> {
+/// Removes the directory of each job below `jobs`, with its contents, and returns the number of removed directories.
+/// A missing directory is not an error. A directory that cannot be removed does not stop the others; the first such
+/// error is returned.
+pub fn remove_job_directories(jobs: &Path, ids: &[JobId]) -> Result<usize, StoreError> {
     let cannot =
         |path: &Path, errno: Errno| StoreError::CannotRemove { path: path.to_owned(), source: errno.into() };
-    let parent = match open_folder(rustix::fs::CWD, jobs) {
+    let parent = match open_directory(rustix::fs::CWD, jobs) {
         Ok(parent) => parent,
         Err(Errno::NOENT) => return Ok(0),
         Err(errno) => return Err(cannot(jobs, errno)),
@@ -39,22 +41,22 @@ pub fn remove_job_folders(jobs: &Path, ids: &[JobId]) -> Result<usize, StoreErro
     first_error.map_or(Ok(removed), Err)
 }
 
-fn open_folder(parent: impl rustix::fd::AsFd, name: &Path) -> Result<rustix::fd::OwnedFd, Errno> {
+fn open_directory(parent: impl rustix::fd::AsFd, name: &Path) -> Result<rustix::fd::OwnedFd, Errno> {
     let flags = OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::RDONLY | OFlags::CLOEXEC;
     openat(parent, name, flags, Mode::empty())
 }
 
 fn remove_tree(parent: &impl rustix::fd::AsFd, name: &Path, depth: usize) -> Result<(), Errno> {
-    if depth > DEEPEST {
+    if depth > MAX_DEPTH {
         return Err(Errno::LOOP);
     }
-    let folder = match open_folder(parent, name) {
-        Ok(folder) => folder,
-        // A link in the place of the folder: the link goes, what it points to stays.
+    let directory = match open_directory(parent, name) {
+        Ok(directory) => directory,
+        // A symbolic link in place of the directory: unlink it and keep its target.
         Err(Errno::LOOP | Errno::NOTDIR) => return unlinkat(parent, name, AtFlags::empty()),
         Err(errno) => return Err(errno),
     };
-    for entry in Dir::read_from(&folder)? {
+    for entry in Dir::read_from(&directory)? {
         let entry = entry?;
         let inner = entry.file_name().to_bytes();
         if inner == b"." || inner == b".." {
@@ -62,8 +64,8 @@ fn remove_tree(parent: &impl rustix::fd::AsFd, name: &Path, depth: usize) -> Res
         }
         let inner = Path::new(OsStr::from_bytes(inner));
         match entry.file_type() {
-            FileType::Directory | FileType::Unknown => remove_tree(&folder, inner, depth + 1)?,
-            _ => unlinkat(&folder, inner, AtFlags::empty())?,
+            FileType::Directory | FileType::Unknown => remove_tree(&directory, inner, depth + 1)?,
+            _ => unlinkat(&directory, inner, AtFlags::empty())?,
         }
     }
     unlinkat(parent, name, AtFlags::REMOVEDIR)
@@ -81,33 +83,33 @@ mod tests {
     }
 
     #[test]
-    fn a_folder_goes_with_all_that_is_in_it_and_its_neighbours_stay() {
+    fn job_directory_is_removed_with_contents() {
         let jobs = tempfile::tempdir().unwrap();
-        let folder = |millis| jobs.path().join(id(millis).to_string());
-        fs::create_dir_all(folder(1).join("private/deep")).unwrap();
-        fs::write(folder(1).join("private/deep/file"), "x").unwrap();
-        fs::create_dir(folder(2)).unwrap();
-        assert_eq!(remove_job_folders(jobs.path(), &[id(1), id(3)]).unwrap(), 1);
-        assert!(!folder(1).exists());
-        assert!(folder(2).exists());
+        let directory = |millis| jobs.path().join(id(millis).to_string());
+        fs::create_dir_all(directory(1).join("private/deep")).unwrap();
+        fs::write(directory(1).join("private/deep/file"), "x").unwrap();
+        fs::create_dir(directory(2)).unwrap();
+        assert_eq!(remove_job_directories(jobs.path(), &[id(1), id(3)]).unwrap(), 1);
+        assert!(!directory(1).exists());
+        assert!(directory(2).exists());
     }
 
     #[test]
-    fn no_link_is_followed() {
+    fn symlinks_are_not_followed() {
         let (jobs, outside) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
         let treasure = outside.path().join("treasure");
         fs::write(&treasure, "x").unwrap();
-        let folder = jobs.path().join(id(1).to_string());
-        fs::create_dir(&folder).unwrap();
-        symlink(outside.path(), folder.join("way-out")).unwrap();
+        let directory = jobs.path().join(id(1).to_string());
+        fs::create_dir(&directory).unwrap();
+        symlink(outside.path(), directory.join("way-out")).unwrap();
         symlink(outside.path(), jobs.path().join(id(2).to_string())).unwrap();
-        assert_eq!(remove_job_folders(jobs.path(), &[id(1), id(2)]).unwrap(), 2);
+        assert_eq!(remove_job_directories(jobs.path(), &[id(1), id(2)]).unwrap(), 2);
         assert!(treasure.exists());
         assert_eq!(fs::read_dir(jobs.path()).unwrap().count(), 0);
     }
 
     #[test]
-    fn without_a_jobs_folder_there_is_nothing_to_do() {
-        assert_eq!(remove_job_folders(Path::new("/nonexistent/jobs"), &[id(1)]).unwrap(), 0);
+    fn missing_jobs_directory_is_not_an_error() {
+        assert_eq!(remove_job_directories(Path::new("/nonexistent/jobs"), &[id(1)]).unwrap(), 0);
     }
 }

@@ -1,4 +1,4 @@
-//! What is kept is kept as it was given, and read back.
+//! Stored values are read back unchanged.
 
 use std::time::Duration;
 
@@ -6,33 +6,33 @@ use model::{
     AgentKind, CallSpec, Deadline, Failure, FailureKind, JobEnd, JobId, Limits, McpServer, Mode, NewJob,
     Placement, SessionChoice, StateName, TerminalState, Timestamp, ToolChoice, Verdict,
 };
-use store::{Found, StoreError};
+use store::{PrefixMatch, StoreError};
 
-use crate::bed::{Bed, Engine};
-use crate::calls::{claimed, here, order, order_for, outcome, session, success};
 use crate::conformance;
+use crate::fixtures::{claimed, here, new_job, new_job_for, outcome, session, success};
+use crate::harness::{EngineKind, Harness};
 
 conformance![
-    a_placed_job_reads_back_with_every_field,
-    any_text_survives_byte_for_byte,
-    what_looks_like_a_query_is_a_text,
-    the_same_key_gives_the_same_job,
-    a_key_names_a_job_of_its_home_alone,
-    one_key_asked_by_many_at_once_is_one_job,
-    an_end_is_kept_with_all_that_belongs_to_it,
-    a_deadline_ends_as_timeout_and_keeps_the_failure,
-    what_is_closed_is_there_when_it_is_opened_again,
-    the_last_session_is_known_per_task_agent_and_home,
-    session_without_an_answer_is_not_the_last_one,
-    a_session_is_kept_as_soon_as_it_is_known,
-    a_job_is_found_by_the_beginning_of_its_id,
-    an_ended_job_is_placed_again_as_its_child,
-    an_id_that_is_nobodys_is_said_to_be,
-    a_name_that_is_empty_is_refused,
+    submitted_job_reads_back_with_every_field,
+    texts_are_stored_byte_for_byte,
+    query_syntax_in_values_is_not_executed,
+    same_key_returns_same_job,
+    idempotency_key_is_scoped_to_home,
+    concurrent_submits_with_one_key_create_one_job,
+    finished_job_keeps_outcome_and_exchange,
+    deadline_failure_ends_as_timeout,
+    jobs_survive_reopening_the_store,
+    last_session_is_per_task_agent_and_home,
+    session_without_output_is_not_the_last_one,
+    session_is_stored_while_job_runs,
+    job_is_found_by_id_prefix,
+    retry_submits_child_of_finished_job,
+    unknown_job_id_is_reported,
+    empty_names_are_rejected,
 ];
 
-/// A call with nothing left at its default.
-fn full_order() -> NewJob {
+/// Returns a job without any default value.
+fn full_job() -> NewJob {
     let call = CallSpec {
         model: Some("opus".into()),
         session: SessionChoice::Resume(session("abc-1")),
@@ -68,19 +68,19 @@ fn full_order() -> NewJob {
     }
 }
 
-async fn a_placed_job_reads_back_with_every_field(bed: Bed) {
-    let store = bed.open().await;
-    let placed = store.submit(full_order()).await.unwrap();
-    assert!(placed.is_new);
-    assert_eq!(placed.redactions, 0);
-    let read = store.get(placed.job.id).await.unwrap().unwrap();
-    assert_eq!(read, placed.job);
-    assert_eq!(read.order, full_order());
-    assert_eq!(read.created_at, bed.clock.now());
+async fn submitted_job_reads_back_with_every_field(harness: Harness) {
+    let store = harness.open().await;
+    let submitted = store.submit(full_job()).await.unwrap();
+    assert!(submitted.is_new);
+    assert_eq!(submitted.redactions, 0);
+    let read = store.get(submitted.job.id).await.unwrap().unwrap();
+    assert_eq!(read, submitted.job);
+    assert_eq!(read.order, full_job());
+    assert_eq!(read.created_at, harness.clock.now());
 }
 
-async fn any_text_survives_byte_for_byte(bed: Bed) {
-    let store = bed.open().await;
+async fn texts_are_stored_byte_for_byte(harness: Harness) {
+    let store = harness.open().await;
     let every_char: String = (0..0x3000).chain(0x1_f600..0x1_f700).filter_map(char::from_u32).collect();
     let texts = [
         "\0".to_owned(),
@@ -91,22 +91,22 @@ async fn any_text_survives_byte_for_byte(bed: Bed) {
         " ".to_owned(),
     ];
     for text in &texts {
-        let placed = store.submit(order(text)).await.unwrap();
+        let submitted = store.submit(new_job(text)).await.unwrap();
         let (job, claim) = claimed(&store, "a").await;
-        assert_eq!(job.id, placed.job.id);
+        assert_eq!(job.id, submitted.job.id);
         assert!(job.order.call.prompt == *text, "{:?}…", text.chars().take(10).collect::<String>());
         let end = JobEnd { metadata: Some(format!("{text:?}")), ..JobEnd::from(outcome(text)) };
         store.finish(&claim, end.clone().with_exchange(text, text)).await.unwrap();
         let ended = store.get(job.id).await.unwrap().unwrap();
         assert!(ended.outcome.unwrap().text == *text);
         assert!(ended.metadata == end.metadata);
-        let said = store.exchange(job.id).await.unwrap().unwrap().said;
-        assert!(said.prompt == *text && said.response == *text);
+        let texts = store.exchange(job.id).await.unwrap().unwrap().said;
+        assert!(texts.prompt == *text && texts.response == *text);
     }
 }
 
-async fn what_looks_like_a_query_is_a_text(bed: Bed) {
-    let store = bed.open().await;
+async fn query_syntax_in_values_is_not_executed(harness: Harness) {
+    let store = harness.open().await;
     for text in [
         "'; DROP TABLE agent_jobs; --",
         "\"`⟩⟨ $owner; REMOVE TABLE agent_jobs;",
@@ -123,13 +123,13 @@ async fn what_looks_like_a_query_is_a_text(bed: Bed) {
                 Placement::Label(text.into()),
             )
         };
-        let placed = store.submit(hostile.clone()).await.unwrap();
-        assert_eq!(store.get(placed.job.id).await.unwrap().unwrap().order, hostile);
+        let submitted = store.submit(hostile.clone()).await.unwrap();
+        assert_eq!(store.get(submitted.job.id).await.unwrap().unwrap().order, hostile);
         assert!(!store.submit(hostile.clone()).await.unwrap().is_new);
         let filter =
             store::JobFilter { tool: Some(text.into()), task: Some(text.into()), ..Default::default() };
         assert_eq!(store.count(&filter).await.unwrap(), 1, "{text}");
-        let mut request = crate::calls::request(text);
+        let mut request = crate::fixtures::request(text);
         request.homes = vec![hostile.home.clone()];
         let job = store.claim(request).await.unwrap().unwrap();
         store.finish(&job.claim().unwrap(), success(text)).await.unwrap();
@@ -138,31 +138,31 @@ async fn what_looks_like_a_query_is_a_text(bed: Bed) {
     }
 }
 
-async fn the_same_key_gives_the_same_job(bed: Bed) {
-    let store = bed.open().await;
-    let keyed = |prompt: &str, key: &str| NewJob { idempotency_key: Some(key.into()), ..order(prompt) };
+async fn same_key_returns_same_job(harness: Harness) {
+    let store = harness.open().await;
+    let keyed = |prompt: &str, key: &str| NewJob { idempotency_key: Some(key.into()), ..new_job(prompt) };
     let first = store.submit(keyed("one", "k")).await.unwrap();
     let again = store.submit(keyed("other words", "k")).await.unwrap();
     assert!(!again.is_new);
     assert_eq!(again.job, first.job);
     let home = &first.job.order.home;
-    assert_eq!(store.keyed(home, "k").await.unwrap(), Some(first.job.clone()));
-    assert_eq!(store.keyed(home, "none").await.unwrap(), None);
+    assert_eq!(store.find_by_key(home, "k").await.unwrap(), Some(first.job.clone()));
+    assert_eq!(store.find_by_key(home, "none").await.unwrap(), None);
     assert_ne!(store.submit(keyed("one", "K")).await.unwrap().job.id, first.job.id);
-    // Without a key, nothing is the same.
-    let (a, b) = (store.submit(order("x")).await.unwrap(), store.submit(order("x")).await.unwrap());
+    // Without a key every job is new.
+    let (a, b) = (store.submit(new_job("x")).await.unwrap(), store.submit(new_job("x")).await.unwrap());
     assert_ne!(a.job.id, b.job.id);
     assert_eq!(store.count(&store::JobFilter::default()).await.unwrap(), 4);
 }
 
-async fn a_key_names_a_job_of_its_home_alone(bed: Bed) {
-    let store = bed.open().await;
+async fn idempotency_key_is_scoped_to_home(harness: Harness) {
+    let store = harness.open().await;
     let at = |home: Placement, key: &str| NewJob {
         idempotency_key: Some(key.into()),
-        ..order_for(AgentKind::Claude, home)
+        ..new_job_for(AgentKind::Claude, home)
     };
-    // However homes and keys are put together, no two of these are the same.
-    let orders = || {
+    // No two of these combinations of home and key collide.
+    let new_jobs = || {
         [
             at(Placement::Host("a".into()), "k"),
             at(Placement::Label("a".into()), "k"),
@@ -170,66 +170,67 @@ async fn a_key_names_a_job_of_its_home_alone(bed: Bed) {
             at(Placement::Host("a".into()), "bc"),
         ]
     };
-    let mut placed = Vec::new();
-    for order in orders() {
-        let new = store.submit(order).await.unwrap();
+    let mut submitted = Vec::new();
+    for new_job in new_jobs() {
+        let new = store.submit(new_job).await.unwrap();
         assert!(new.is_new);
-        placed.push(new.job.id);
+        submitted.push(new.job.id);
     }
-    for (order, first) in orders().into_iter().zip(placed) {
-        assert_eq!(store.submit(order).await.unwrap().job.id, first);
+    for (new_job, first) in new_jobs().into_iter().zip(submitted) {
+        assert_eq!(store.submit(new_job).await.unwrap().job.id, first);
     }
 }
 
-async fn one_key_asked_by_many_at_once_is_one_job(bed: Bed) {
-    let store = bed.open().await;
+async fn concurrent_submits_with_one_key_create_one_job(harness: Harness) {
+    let store = harness.open().await;
     let mut racers = tokio::task::JoinSet::new();
     for racer in 0..64 {
         let store = store.clone();
         racers.spawn(async move {
             let key = format!("key {}", racer % 8);
-            let placed = store.submit(NewJob { idempotency_key: Some(key), ..order("race") }).await.unwrap();
-            (racer % 8, placed.job.id, placed.is_new)
+            let submitted =
+                store.submit(NewJob { idempotency_key: Some(key), ..new_job("race") }).await.unwrap();
+            (racer % 8, submitted.job.id, submitted.is_new)
         });
     }
-    let answers = racers.join_all().await;
+    let results = racers.join_all().await;
     for key in 0..8 {
-        let of_key: Vec<_> = answers.iter().filter(|answer| answer.0 == key).collect();
-        assert!(of_key.iter().all(|answer| answer.1 == of_key[0].1));
-        assert_eq!(of_key.iter().filter(|answer| answer.2).count(), 1);
+        let of_key: Vec<_> = results.iter().filter(|result| result.0 == key).collect();
+        assert!(of_key.iter().all(|result| result.1 == of_key[0].1));
+        assert_eq!(of_key.iter().filter(|result| result.2).count(), 1);
     }
     assert_eq!(store.count(&store::JobFilter::default()).await.unwrap(), 8);
 }
 
-async fn an_end_is_kept_with_all_that_belongs_to_it(bed: Bed) {
-    let store = bed.open().await;
-    store.submit(order("do it")).await.unwrap();
-    bed.clock.advance(Duration::from_secs(1));
+async fn finished_job_keeps_outcome_and_exchange(harness: Harness) {
+    let store = harness.open().await;
+    store.submit(new_job("do it")).await.unwrap();
+    harness.clock.advance(Duration::from_secs(1));
     let (job, claim) = claimed(&store, "a").await;
-    assert_eq!(job.started_at, Some(bed.clock.now()));
-    bed.clock.advance(Duration::from_secs(2));
+    assert_eq!(job.started_at, Some(harness.clock.now()));
+    harness.clock.advance(Duration::from_secs(2));
     let end = JobEnd { metadata: Some("[1]".into()), ..success("done") };
     store.finish(&claim, end).await.unwrap();
 
     let ended = store.get(job.id).await.unwrap().unwrap();
     assert_eq!(ended.progress.state.name(), StateName::Completed);
     assert_eq!(ended.started_at, job.started_at);
-    assert_eq!(ended.completed_at, Some(bed.clock.now()));
+    assert_eq!(ended.completed_at, Some(harness.clock.now()));
     assert_eq!(ended.outcome, Some(outcome("done")));
     assert_eq!(ended.session, outcome("").session);
     assert_eq!(ended.metadata.as_deref(), Some("[1]"));
     assert_eq!((ended.failure, ended.lease), (None, None));
     let exchange = store.exchange(job.id).await.unwrap().unwrap();
     assert_eq!(Some(exchange.id), ended.exchange);
-    assert_eq!((exchange.job, exchange.created_at), (job.id, bed.clock.now()));
+    assert_eq!((exchange.job, exchange.created_at), (job.id, harness.clock.now()));
     assert_eq!((exchange.said.prompt.as_str(), exchange.said.response.as_str()), ("do it", "done"));
 }
 
-async fn a_deadline_ends_as_timeout_and_keeps_the_failure(bed: Bed) {
-    let store = bed.open().await;
+async fn deadline_failure_ends_as_timeout(harness: Harness) {
+    let store = harness.open().await;
     let failure =
         Failure { kind: FailureKind::Deadline { which: Deadline::Idle }, message: "silence".into() };
-    store.submit(order("do it")).await.unwrap();
+    store.submit(new_job("do it")).await.unwrap();
     let (job, claim) = claimed(&store, "a").await;
     let late = model::Outcome { verdict: Verdict::Failed(failure.clone()), ..outcome("so far") };
     store.finish(&claim, late.into()).await.unwrap();
@@ -239,36 +240,36 @@ async fn a_deadline_ends_as_timeout_and_keeps_the_failure(bed: Bed) {
     assert!(store.exchange(job.id).await.unwrap().is_none());
 }
 
-async fn what_is_closed_is_there_when_it_is_opened_again(bed: Bed) {
-    let store = bed.open().await;
-    let placed = store.submit(full_order()).await.unwrap();
-    let waiting = store.submit(order("second")).await.unwrap().job;
+async fn jobs_survive_reopening_the_store(harness: Harness) {
+    let store = harness.open().await;
+    let submitted = store.submit(full_job()).await.unwrap();
+    let waiting = store.submit(new_job("second")).await.unwrap().job;
     let (job, _) = claimed(&store, "a").await;
-    assert_eq!(job.id, placed.job.id);
+    assert_eq!(job.id, submitted.job.id);
     drop(store);
-    if bed.engine != Engine::SqliteMemory {
-        let store = bed.open().await;
+    if harness.engine != EngineKind::SqliteMemory {
+        let store = harness.open().await;
         assert_eq!(store.get(job.id).await.unwrap(), Some(job));
         assert_eq!(store.get(waiting.id).await.unwrap(), Some(waiting));
         store.check().await.unwrap();
     }
 }
 
-async fn the_last_session_is_known_per_task_agent_and_home(bed: Bed) {
-    let store = bed.open().await;
+async fn last_session_is_per_task_agent_and_home(harness: Harness) {
+    let store = harness.open().await;
     let gpu = Placement::Label("gpu".into());
     for (task, home, id) in
         [("a", here(), "s-1"), ("b", here(), "s-2"), ("a", gpu.clone(), "s-3"), ("a", here(), "s-4")]
     {
         store
-            .submit(NewJob { task: task.into(), ..order_for(AgentKind::Claude, home.clone()) })
+            .submit(NewJob { task: task.into(), ..new_job_for(AgentKind::Claude, home.clone()) })
             .await
             .unwrap();
-        let mut request = crate::calls::request("o");
+        let mut request = crate::fixtures::request("o");
         request.homes = vec![home];
         let claim = store.claim(request).await.unwrap().unwrap().claim().unwrap();
         let named = model::Outcome { session: Some(session(id)), ..outcome("x") };
-        bed.clock.advance(Duration::from_secs(1));
+        harness.clock.advance(Duration::from_secs(1));
         store.finish(&claim, named.into()).await.unwrap();
     }
     let last =
@@ -276,15 +277,15 @@ async fn the_last_session_is_known_per_task_agent_and_home(bed: Bed) {
     let known = last(AgentKind::Claude, "a", &here()).await.unwrap();
     assert_eq!(
         (known.session, known.cwd.as_str(), known.at),
-        (session("s-4"), "/home/ana/shop", bed.clock.now())
+        (session("s-4"), "/home/ana/shop", harness.clock.now())
     );
     assert_eq!(last(AgentKind::Claude, "b", &here()).await.unwrap().session, session("s-2"));
     assert_eq!(last(AgentKind::Claude, "a", &gpu).await.unwrap().session, session("s-3"));
     assert_eq!(last(AgentKind::Codex, "a", &here()).await, None);
 }
 
-async fn session_without_an_answer_is_not_the_last_one(bed: Bed) {
-    let store = bed.open().await;
+async fn session_without_output_is_not_the_last_one(harness: Harness) {
+    let store = harness.open().await;
     let refused = Failure { kind: FailureKind::Auth, message: "401".into() };
     let silent = |id| model::Outcome {
         session: Some(session(id)),
@@ -293,7 +294,7 @@ async fn session_without_an_answer_is_not_the_last_one(bed: Bed) {
         ..outcome("")
     };
     let end = async |outcome: model::Outcome| {
-        store.submit(order("do it")).await.unwrap();
+        store.submit(new_job("do it")).await.unwrap();
         let (job, claim) = claimed(&store, "a").await;
         store.finish(&claim, outcome.into()).await.unwrap();
         job.id
@@ -301,46 +302,46 @@ async fn session_without_an_answer_is_not_the_last_one(bed: Bed) {
     let last = async || store.last_session(AgentKind::Claude, "call_cc", &here()).await.unwrap();
     let job = end(silent("refused")).await;
     assert_eq!(last().await, None);
-    // The job itself still names it.
+    // The job still names its session.
     assert_eq!(store.get(job).await.unwrap().unwrap().session, Some(session("refused")));
     end(model::Outcome { session: Some(session("answered")), ..outcome("x") }).await;
     end(silent("refused-again")).await;
     assert_eq!(last().await.unwrap().session, session("answered"));
-    // A call that was cut short after the model's first words can be resumed.
+    // A call that was cut off after its first output can be resumed.
     end(model::Outcome { text: "so far".into(), ..silent("cut-short") }).await;
     assert_eq!(last().await.unwrap().session, session("cut-short"));
 }
 
-async fn a_session_is_kept_as_soon_as_it_is_known(bed: Bed) {
-    let store = bed.open().await;
-    store.submit(order("do it")).await.unwrap();
+async fn session_is_stored_while_job_runs(harness: Harness) {
+    let store = harness.open().await;
+    store.submit(new_job("do it")).await.unwrap();
     let (job, claim) = claimed(&store, "a").await;
     store.note_session(&claim, &session("early")).await.unwrap();
     assert_eq!(store.get(job.id).await.unwrap().unwrap().session, Some(session("early")));
     let last = store.last_session(AgentKind::Claude, "call_cc", &here()).await.unwrap();
     assert_eq!(last.unwrap().session, session("early"));
-    // An end that knows of none leaves it.
+    // An outcome without a session keeps it.
     store.finish(&claim, JobEnd::cancelled()).await.unwrap();
     assert_eq!(store.get(job.id).await.unwrap().unwrap().session, Some(session("early")));
     let late = store.note_session(&claim, &session("late")).await.unwrap_err();
     assert!(late.refusal().is_some(), "{late}");
 }
 
-async fn a_job_is_found_by_the_beginning_of_its_id(bed: Bed) {
-    let store = bed.open().await;
-    let first = store.submit(order("one")).await.unwrap().job;
-    bed.clock.advance(Duration::from_hours(1));
-    let second = store.submit(order("two")).await.unwrap().job;
+async fn job_is_found_by_id_prefix(harness: Harness) {
+    let store = harness.open().await;
+    let first = store.submit(new_job("one")).await.unwrap().job;
+    harness.clock.advance(Duration::from_hours(1));
+    let second = store.submit(new_job("two")).await.unwrap().job;
     let find = async |text: &str| store.find(text.parse().unwrap()).await.unwrap();
-    assert_eq!(find(&first.id.to_string()).await, Found::One(Box::new(first.clone())));
-    assert_eq!(find(&second.id.to_string()[..8]).await, Found::One(Box::new(second.clone())));
-    assert_eq!(find(&first.id.to_string()[..4]).await, Found::Several(vec![first.id, second.id]));
-    assert_eq!(find("ffff").await, Found::Nothing);
+    assert_eq!(find(&first.id.to_string()).await, PrefixMatch::One(Box::new(first.clone())));
+    assert_eq!(find(&second.id.to_string()[..8]).await, PrefixMatch::One(Box::new(second.clone())));
+    assert_eq!(find(&first.id.to_string()[..4]).await, PrefixMatch::Several(vec![first.id, second.id]));
+    assert_eq!(find("ffff").await, PrefixMatch::Nothing);
 }
 
-async fn an_ended_job_is_placed_again_as_its_child(bed: Bed) {
-    let store = bed.open().await;
-    let old = store.submit(full_order()).await.unwrap().job;
+async fn retry_submits_child_of_finished_job(harness: Harness) {
+    let store = harness.open().await;
+    let old = store.submit(full_job()).await.unwrap().job;
     let early = store.retry(old.id).await.unwrap_err();
     assert_eq!(
         early.to_string(),
@@ -348,30 +349,30 @@ async fn an_ended_job_is_placed_again_as_its_child(bed: Bed) {
     );
     store.request_cancel(old.id).await.unwrap();
     let new = store.retry(old.id).await.unwrap().job;
-    assert_eq!(new.order, NewJob { parent: Some(old.id), idempotency_key: None, ..full_order() });
+    assert_eq!(new.order, NewJob { parent: Some(old.id), idempotency_key: None, ..full_job() });
     assert_eq!(new.progress.state.name(), StateName::Queued);
     let children = store::JobFilter { parent: Some(old.id), ..Default::default() };
     assert_eq!(store.list(&children, store::PageRequest::default()).await.unwrap().jobs[0].id, new.id);
 }
 
-async fn an_id_that_is_nobodys_is_said_to_be(bed: Bed) {
-    let store = bed.open().await;
-    let nobody = JobId::first_of(Timestamp::from_millis(9));
-    assert_eq!(store.get(nobody).await.unwrap(), None);
-    assert_eq!(store.exchange(nobody).await.unwrap(), None);
-    let error = store.request_cancel(nobody).await.unwrap_err();
-    assert!(matches!(error, StoreError::NoSuchJob { job } if job == nobody), "{error}");
+async fn unknown_job_id_is_reported(harness: Harness) {
+    let store = harness.open().await;
+    let unknown = JobId::first_of(Timestamp::from_millis(9));
+    assert_eq!(store.get(unknown).await.unwrap(), None);
+    assert_eq!(store.exchange(unknown).await.unwrap(), None);
+    let error = store.request_cancel(unknown).await.unwrap_err();
+    assert!(matches!(error, StoreError::NoSuchJob { job } if job == unknown), "{error}");
 }
 
-async fn a_name_that_is_empty_is_refused(bed: Bed) {
-    let store = bed.open().await;
+async fn empty_names_are_rejected(harness: Harness) {
+    let store = harness.open().await;
     let bad = [
-        (NewJob { home: Placement::Host(String::new()), ..order("x") }, "the home is empty"),
-        (NewJob { home: Placement::Label(String::new()), ..order("x") }, "the home is empty"),
-        (NewJob { idempotency_key: Some(String::new()), ..order("x") }, "the idempotency key is empty"),
+        (NewJob { home: Placement::Host(String::new()), ..new_job("x") }, "the home is empty"),
+        (NewJob { home: Placement::Label(String::new()), ..new_job("x") }, "the home is empty"),
+        (NewJob { idempotency_key: Some(String::new()), ..new_job("x") }, "the idempotency key is empty"),
     ];
-    for (order, says) in bad {
-        assert_eq!(store.submit(order).await.unwrap_err().to_string(), says);
+    for (new_job, expected) in bad {
+        assert_eq!(store.submit(new_job).await.unwrap_err().to_string(), expected);
     }
     assert_eq!(store.count(&store::JobFilter::default()).await.unwrap(), 0);
 }

@@ -1,25 +1,27 @@
-//! The work, done by the store.
+//! The workloads on the store.
 
 use std::path::Path;
 use std::time::{Duration, Instant};
 
 use model::{AgentKind, CallSpec, JobEnd, NewJob, Outcome, Owner, Placement, Usage, Verdict};
-use store::{Capacity, ClaimRequest, Credentials, JobFilter, Opening, PageRequest, Redactor, Setting, Store};
+use store::{
+    Capacity, ClaimRequest, Credentials, JobFilter, PageRequest, Redactor, Store, StoreOptions, StoreSetting,
+};
 use tokio::task::JoinSet;
 
-use crate::measuring::Work;
+use crate::measure::Workload;
 
 pub const PROMPT: &str =
     "Look at the failing test in the shop and say in two sentences what is wrong with it.";
 pub const ANSWER: &str =
     "The test expects a price in cents. The function has answered euros since last week.";
 
-/// A store that is measured.
-pub struct Ours {
+/// The measured store.
+pub struct Subject {
     store: Store,
 }
 
-fn order(home: &str) -> NewJob {
+fn new_job(home: &str) -> NewJob {
     NewJob::new(
         CallSpec::new(AgentKind::Claude, PROMPT, "/home/ana/shop"),
         "call_cc",
@@ -60,73 +62,73 @@ fn request(owner: usize) -> ClaimRequest {
     }
 }
 
-impl Ours {
+impl Subject {
     pub async fn open(path: &Path) -> Self {
-        Self::open_at(Setting::Sqlite { path: Some(path.to_owned()) }, None).await
+        Self::open_setting(StoreSetting::Sqlite { path: Some(path.to_owned()) }, None).await
     }
 
-    pub async fn open_at(setting: Setting, credentials: Option<Credentials>) -> Self {
-        let opening = Opening::new(setting, "unused");
+    pub async fn open_setting(setting: StoreSetting, credentials: Option<Credentials>) -> Self {
+        let options = StoreOptions::new(setting, "unused");
         let store =
-            Store::open(Opening { credentials, redactor: Redactor::none(), ..opening }).await.unwrap();
+            Store::open(StoreOptions { credentials, redactor: Redactor::none(), ..options }).await.unwrap();
         Self { store }
     }
 
-    /// Stores so many jobs: one of ten waits for a machine that is not there, the others have ended.
+    /// Stores a number of jobs: every tenth is queued for a machine that does not exist, the others are cancelled.
     pub async fn fill(&self, jobs: usize) {
-        let mut filling = JoinSet::new();
+        let mut tasks = JoinSet::new();
         for worker in 0..64 {
             let store = self.store.clone();
-            filling.spawn(async move {
+            tasks.spawn(async move {
                 for number in (worker..jobs).step_by(64) {
-                    let placed = store.submit(order("elsewhere")).await.unwrap().job;
+                    let submitted = store.submit(new_job("elsewhere")).await.unwrap().job;
                     if number % 10 != 0 {
-                        store.request_cancel(placed.id).await.unwrap();
+                        store.request_cancel(submitted.id).await.unwrap();
                     }
                 }
             });
         }
-        filling.join_all().await;
+        tasks.join_all().await;
     }
 
-    /// Does the work so many times, by so many workers at once, and says how long it took.
-    pub async fn work(&self, work: Work, workers: usize, count: usize) -> Duration {
-        if work == Work::ClaimAndFinish {
-            self.place(workers, count, "here").await;
+    /// Runs a workload with a number of concurrent workers and returns its duration.
+    pub async fn run(&self, workload: Workload, workers: usize, count: usize) -> Duration {
+        if workload == Workload::ClaimAndFinish {
+            self.submit_jobs(workers, count, "here").await;
         }
         let start = Instant::now();
-        match work {
-            Work::Place => self.place(workers, count, "elsewhere").await,
-            Work::ClaimAndFinish => self.claim_and_finish(workers).await,
+        match workload {
+            Workload::Submit => self.submit_jobs(workers, count, "elsewhere").await,
+            Workload::ClaimAndFinish => self.claim_and_finish(workers).await,
         }
         start.elapsed()
     }
 
-    async fn place(&self, workers: usize, count: usize, home: &'static str) {
-        let mut placing = JoinSet::new();
+    async fn submit_jobs(&self, workers: usize, count: usize, home: &'static str) {
+        let mut tasks = JoinSet::new();
         for worker in 0..workers {
             let store = self.store.clone();
-            placing.spawn(async move {
+            tasks.spawn(async move {
                 for _ in (worker..count).step_by(workers) {
-                    store.submit(order(home)).await.unwrap();
+                    store.submit(new_job(home)).await.unwrap();
                 }
             });
         }
-        placing.join_all().await;
+        tasks.join_all().await;
     }
 
     async fn claim_and_finish(&self, workers: usize) {
-        let mut working = JoinSet::new();
+        let mut tasks = JoinSet::new();
         for worker in 0..workers {
             let store = self.store.clone();
-            working.spawn(async move {
+            tasks.spawn(async move {
                 while let Some(job) = store.claim(request(worker)).await.unwrap() {
                     let end = JobEnd::from(outcome()).with_exchange(PROMPT, ANSWER);
                     store.finish(&job.claim().unwrap(), end).await.unwrap();
                 }
             });
         }
-        working.join_all().await;
+        tasks.join_all().await;
     }
 
     pub async fn list_newest(&self) {

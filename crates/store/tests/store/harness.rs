@@ -1,18 +1,18 @@
-//! A fresh store for a test, on any engine, with a clock that the test turns.
+//! A fresh store for a test, on any engine, with a manual clock.
 
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use model::Timestamp;
-use store::{ManualClock, Opening, Redactor, Setting, Store};
+use store::{ManualClock, Redactor, Store, StoreOptions, StoreSetting};
 use tempfile::TempDir;
 
 use crate::server;
 
-/// What the suite runs on.
+/// The engines of the suite.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Engine {
+pub enum EngineKind {
     SqliteFile,
     SqliteMemory,
     Surreal,
@@ -20,7 +20,7 @@ pub enum Engine {
     Embedded,
 }
 
-impl Engine {
+impl EngineKind {
     pub const ALL: &[Self] = &[
         Self::SqliteFile,
         Self::SqliteMemory,
@@ -39,7 +39,7 @@ impl Engine {
         }
     }
 
-    /// Why it cannot be tested here.
+    /// Returns why the engine cannot be tested here.
     pub fn missing(self) -> Option<String> {
         match self {
             Self::Surreal if !cfg!(feature = "surreal") => {
@@ -55,76 +55,78 @@ impl Engine {
     }
 }
 
-/// A fresh store, or rather the place for one.
-pub struct Bed {
-    pub engine: Engine,
+/// The location of a fresh store.
+pub struct Harness {
+    pub engine: EngineKind,
     pub clock: ManualClock,
-    folder: TempDir,
-    setting: Setting,
+    directory: TempDir,
+    setting: StoreSetting,
 }
 
-impl Bed {
-    pub fn new(engine: Engine) -> Self {
-        let folder = tempfile::tempdir().unwrap();
+impl Harness {
+    pub fn new(engine: EngineKind) -> Self {
+        let directory = tempfile::tempdir().unwrap();
         let setting = match engine {
-            Engine::SqliteFile => Setting::Sqlite { path: None },
-            Engine::SqliteMemory => Setting::SqliteMemory,
-            Engine::Surreal => server::shared_setting(&fresh_name()),
+            EngineKind::SqliteFile => StoreSetting::Sqlite { path: None },
+            EngineKind::SqliteMemory => StoreSetting::SqliteMemory,
+            EngineKind::Surreal => server::shared_setting(&fresh_name()),
             #[cfg(feature = "surreal-embedded")]
-            Engine::Embedded => Setting::SurrealEmbedded { path: folder.path().join("state/jobs") },
+            EngineKind::Embedded => {
+                StoreSetting::SurrealEmbedded { path: directory.path().join("state/jobs") }
+            }
         };
         let clock = ManualClock::at(Timestamp::from_millis(1_800_000_000_000));
-        Self { engine, clock, folder, setting }
+        Self { engine, clock, directory, setting }
     }
 
-    /// The file of a store that is one.
+    /// Returns the path of the database file.
     pub fn file(&self) -> PathBuf {
-        self.folder.path().join("state/jobs.db")
+        self.directory.path().join("state/jobs.db")
     }
 
-    /// The store of a file or a folder, as another process is told of it.
+    /// Returns the setting of a file or directory for another process.
     pub fn setting(&self) -> String {
         match &self.setting {
-            Setting::SurrealEmbedded { path } => format!("surrealkv:{}", path.display()),
+            StoreSetting::SurrealEmbedded { path } => format!("surrealkv:{}", path.display()),
             _ => format!("sqlite:{}", self.file().display()),
         }
     }
 
-    /// All that the store has put on the disk.
+    /// Returns all files of the store.
     pub fn files(&self) -> Vec<PathBuf> {
-        files_below(self.folder.path())
+        files_in(self.directory.path())
     }
 
-    pub fn opening(&self) -> Opening {
-        Opening {
+    pub fn options(&self) -> StoreOptions {
+        StoreOptions {
             clock: self.clock.clock(),
             redactor: Redactor::none(),
             credentials: Some(server::credentials()),
-            ..Opening::new(self.setting.clone(), self.file())
+            ..StoreOptions::new(self.setting.clone(), self.file())
         }
     }
 
     pub async fn open(&self) -> Store {
-        Store::open(self.opening()).await.unwrap()
+        Store::open(self.options()).await.unwrap()
     }
 
-    /// How much of a race this engine can be asked in the time of a test; all of it in a campaign (`just races`).
+    /// Scales a race down for a slow engine, unless the full size is requested (`just races`).
     pub fn scaled(&self, races: usize) -> usize {
-        let whole = self.engine.is_sqlite() || std::env::var_os("STORE_WHOLE_RACES").is_some();
-        if whole { races } else { races / 10 }
+        let is_full_size = self.engine.is_sqlite() || std::env::var_os("STORE_WHOLE_RACES").is_some();
+        if is_full_size { races } else { races / 10 }
     }
 }
 
-fn files_below(folder: &Path) -> Vec<PathBuf> {
+fn files_in(directory: &Path) -> Vec<PathBuf> {
     let mut files = Vec::new();
-    for entry in fs::read_dir(folder).unwrap() {
+    for entry in fs::read_dir(directory).unwrap() {
         let path = entry.unwrap().path();
-        if path.is_dir() { files.extend(files_below(&path)) } else { files.push(path) }
+        if path.is_dir() { files.extend(files_in(&path)) } else { files.push(path) }
     }
     files
 }
 
-/// A name that no other test of this process or another has.
+/// Returns a name that is unique across processes.
 pub fn fresh_name() -> String {
     static COUNT: AtomicU32 = AtomicU32::new(0);
     format!("test-{}-{}", std::process::id(), COUNT.fetch_add(1, Ordering::Relaxed))

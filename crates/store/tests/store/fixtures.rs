@@ -1,4 +1,4 @@
-//! Calls, claims and ends to test with.
+//! Calls, claims and outcomes for tests.
 
 use std::time::Duration;
 
@@ -14,15 +14,15 @@ pub fn here() -> Placement {
     Placement::Host("here".into())
 }
 
-pub fn order(prompt: &str) -> NewJob {
+pub fn new_job(prompt: &str) -> NewJob {
     NewJob::new(CallSpec::new(AgentKind::Claude, prompt, "/home/ana/shop"), "call_cc", here())
 }
 
-pub fn order_for(agent: AgentKind, home: Placement) -> NewJob {
+pub fn new_job_for(agent: AgentKind, home: Placement) -> NewJob {
     NewJob::new(CallSpec::new(agent, "do it", "/home/ana/shop"), "call", home)
 }
 
-/// What an owner asks for that runs every agent on this host.
+/// Returns the claim request of an owner that runs every agent on this host.
 pub fn request(owner: &str) -> ClaimRequest {
     let agents = AgentKind::ALL.map(|agent| Capacity { agent, at_once: 1_000 });
     ClaimRequest { owner: Owner::new(owner), homes: vec![here()], agents: agents.to_vec(), lease: LEASE }

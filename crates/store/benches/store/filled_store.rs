@@ -1,23 +1,23 @@
-//! A file with so many jobs in it, and the way back to it.
+//! A store filled with a number of jobs, which can be restored after each sample.
 
 use std::path::{Path, PathBuf};
 
 use rusqlite::Connection;
 
-use crate::ours::Ours;
+use crate::subject::Subject;
 
-/// A file that was filled by the store. What is measured adds to it, and is taken away again before the next sample: a store of
-/// 100 jobs would soon be one of thousands.
-pub struct Filled {
+/// A file filled by the store. Jobs added by a sample are removed before the next one: a store of 100 jobs would soon have
+/// thousands.
+pub struct FilledStore {
     pub path: PathBuf,
     connection: Connection,
-    /// The last of the jobs that belong to it.
+    /// The id of the last job of the initial contents.
     newest: Vec<u8>,
 }
 
-impl Filled {
-    pub async fn with(jobs: usize, path: &Path) -> Self {
-        let store = Ours::open(path).await;
+impl FilledStore {
+    pub async fn create(jobs: usize, path: &Path) -> Self {
+        let store = Subject::open(path).await;
         store.fill(jobs).await;
         drop(store);
         let connection = Connection::open(path).unwrap();
@@ -25,7 +25,7 @@ impl Filled {
         Self { path: path.to_owned(), connection, newest }
     }
 
-    /// Takes away what came later, and empties the log: every sample begins alike.
+    /// Removes later jobs and truncates the log, so that every sample starts equally.
     pub fn restore(&self) {
         for statement in [
             "DELETE FROM agent_exchanges WHERE job > ?1",
