@@ -1,7 +1,7 @@
-//! The command line: our own flags, and of the real programs' flags the few that decide what is said.
+//! Parses the command line: our own flags, and the few flags of the real programs that affect the output.
 //!
-//! Everything else is let pass, so that a command line made for a real program works unchanged. It follows
-//! that a misspelt flag is no error, but a wrong value of a known one is.
+//! All other flags are ignored, so that a command line for a real program works unchanged. So a misspelled flag is not an
+//! error, but a wrong value of a known one is.
 
 use std::ffi::{OsStr, OsString};
 use std::path::PathBuf;
@@ -9,7 +9,7 @@ use std::path::PathBuf;
 use crate::mistake::Mistake;
 use crate::voice::Vendor;
 
-/// What the command line asks for.
+/// A parsed command line.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Request {
     Help,
@@ -17,7 +17,7 @@ pub(crate) enum Request {
     Play(Options),
 }
 
-/// How to play.
+/// The options of a rehearsal.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(crate) struct Options {
     pub(crate) vendor: Vendor,
@@ -123,7 +123,7 @@ impl Cursor<'_> {
         self.required_os().map(|value| value.to_string_lossy().into_owned())
     }
 
-    /// A value that may be missing, as after claude's `--resume`.
+    /// Returns a value that may be missing, as after claude's `--resume`.
     fn optional(&mut self) -> Option<String> {
         let next_is_flag = self.following.is_none_or(|next| next.to_string_lossy().starts_with('-'));
         if self.attached.is_none() && next_is_flag { None } else { self.required().ok() }
@@ -143,7 +143,7 @@ fn turn_limit(word: &str) -> Result<u32, Mistake> {
     })
 }
 
-/// Gemini also resumes by position or `latest`; what those mean only its own history knows.
+/// Returns whether an id names a session. Gemini also resumes by position or `latest`, which only its own history can resolve.
 fn names_a_session(id: &str) -> bool {
     id != "latest" && !id.bytes().all(|byte| byte.is_ascii_digit())
 }

@@ -1,4 +1,4 @@
-//! What `--help` prints: the steps come from the table of the language, so that none can be missing.
+//! Renders the `--help` text. The steps come from the table of the language, so none can be missing.
 
 use std::fmt::Write as _;
 
@@ -53,7 +53,7 @@ exit codes:
   141 when nobody reads stdout any more
 ";
 
-/// The whole text.
+/// Renders the whole text.
 pub(crate) fn text() -> String {
     let mut text = INTRODUCTION.to_owned();
     for entry in STEPS {

@@ -50,12 +50,12 @@ pub const CUE: &str = "--rehearsal";
 /// The exit code of a mistake in a flag or a step.
 const MISTAKE: u8 = 2;
 
-/// Whether this process was started as the agent, with [`CUE`] as its first argument.
+/// Returns whether this process was started as the agent, with [`CUE`] as its first argument.
 pub fn is_cued() -> bool {
     std::env::args_os().nth(1).is_some_and(|arg| arg == CUE)
 }
 
-/// The whole program: reads the command line and stdin, plays, and returns the exit code.
+/// Runs the program: reads the command line and stdin, plays the script, and returns the exit code.
 ///
 /// [`CUE`] may precede the other arguments.
 pub fn main() -> ExitCode {
@@ -85,7 +85,7 @@ fn play(options: Options) -> ExitCode {
     }
 }
 
-/// Reads everything there is to read, so that a mistake is found before the first event.
+/// Reads all input, so that a mistake is reported before the first event.
 fn rehearse(options: Options) -> Result<(Stage, Vec<script::Step>), Mistake> {
     let prompt = if options.ignore_stdin { Vec::new() } else { read_prompt()? };
     let text = String::from_utf8_lossy(&prompt);

@@ -1,7 +1,7 @@
-//! The script: what a line of it may say, and the steps it becomes.
+//! The script: its syntax and its steps.
 //!
-//! Owns the language and its table, from which the help is printed. Pure: it plays nothing (see `stage`)
-//! and knows no vendor (see `voice`).
+//! Owns the language and its table, from which the help is rendered. Pure: `stage` plays the steps, and `voice` knows the
+//! vendors.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -14,10 +14,10 @@ use crate::voice::{Failure, FailureKind, TaskChange, ToolCall, ToolInput};
 use crate::wire::Stream;
 use crate::words::Words;
 
-/// What a line of the prompt starts with when it is a step.
+/// The prefix of a step in a prompt.
 pub(crate) const DIRECTIVE: &str = "@rehearse";
 
-/// One thing the agent does.
+/// A step of the agent.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Step {
     Answer(String),
@@ -53,7 +53,7 @@ pub(crate) enum Step {
     Alloc(usize),
 }
 
-/// Output that is no event.
+/// Output that is not an event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Garbage {
     /// A line that starts like an event and breaks off.
@@ -62,15 +62,15 @@ pub(crate) enum Garbage {
     Utf8,
     /// A line with NUL bytes.
     Nul,
-    /// Valid JSON of a kind nobody knows.
+    /// Valid JSON of an unknown type.
     Event,
     /// One line of this many bytes.
     Line(u64),
-    /// This many bytes and no newline: whatever follows belongs to the same line.
+    /// This many bytes without a newline: the next output continues the line.
     Unended(u64),
 }
 
-/// Where a flood goes.
+/// The target of a flood.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum FloodTarget {
     /// Lines of noise.
@@ -79,7 +79,7 @@ pub(crate) enum FloodTarget {
     Events,
 }
 
-/// A row of the language's table.
+/// A row of the table of steps.
 pub(crate) struct Entry {
     pub(crate) name: &'static str,
     pub(crate) usage: &'static str,
@@ -87,7 +87,7 @@ pub(crate) struct Entry {
     parse: fn(&mut Words) -> Result<Step, Mistake>,
 }
 
-/// Every step there is.
+/// All steps.
 pub(crate) const STEPS: &[Entry] = &[
     row("answer", "answer TEXT", "say TEXT and end the turn with it: the final result, success", |w| {
         Ok(Step::Answer(w.text()))
@@ -197,7 +197,7 @@ const fn row(
     Entry { name, usage, does, parse }
 }
 
-/// The steps of a script file: every line but empty ones and `#` comments.
+/// Parses a script file: every line except empty ones and `#` comments.
 pub(crate) fn parse_file(text: &str) -> Result<Vec<Step>, Mistake> {
     text.lines()
         .enumerate()
@@ -206,7 +206,7 @@ pub(crate) fn parse_file(text: &str) -> Result<Vec<Step>, Mistake> {
         .collect()
 }
 
-/// The steps in a prompt, and the rest of it.
+/// Splits a prompt into its steps and the rest.
 pub(crate) fn parse_prompt(text: &str) -> Result<(Vec<Step>, String), Mistake> {
     let mut steps = Vec::new();
     let mut plain = String::new();

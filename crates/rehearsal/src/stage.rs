@@ -1,7 +1,6 @@
 //! Plays a script, step by step.
 //!
-//! Owns the order of events, what ends a turn, and every write of them. The shapes are the voice's; how steps
-//! are written is the script's.
+//! Owns the order of events, the end of a turn, and all output. `voice` formats events; `script` defines the syntax.
 
 use std::io;
 use std::path::PathBuf;
@@ -16,10 +15,10 @@ use crate::sight;
 use crate::voice::{Closing, Failure, ToolCall, ToolInput, Voice};
 use crate::wire::Stream;
 
-/// An agent in the middle of its turn.
+/// An agent during its turn.
 pub(crate) struct Stage {
     voice: Box<dyn Voice>,
-    /// What is said when the script says nothing.
+    /// The answer of a script without one.
     echo: String,
     prompt_bytes: usize,
     said: Vec<String>,
@@ -31,7 +30,7 @@ pub(crate) struct Stage {
     out: String,
 }
 
-/// Whether the script goes on.
+/// Whether the script continues.
 enum Flow {
     Next,
     End(u8),
@@ -135,7 +134,7 @@ impl Stage {
         Ok(Flow::Next)
     }
 
-    /// Lets the voice speak, after it has opened the session.
+    /// Lets the voice print events, after it has opened the session.
     fn perform(&mut self, act: impl FnOnce(&mut dyn Voice, &mut String)) {
         self.open();
         act(self.voice.as_mut(), &mut self.out);
@@ -169,7 +168,7 @@ impl Stage {
             if number > 0 {
                 std::thread::sleep(every);
             }
-            // A letter for each piece, so that a missing or doubled one can be seen.
+            // One letter per delta, so that a missing or repeated one is visible.
             let letter = char::from(b'a' + u8::try_from(number % 26).unwrap_or(0));
             let piece: String = std::iter::repeat_n(letter, bytes).collect();
             self.perform(|voice, out| voice.piece(&piece, out));
@@ -212,7 +211,7 @@ impl Stage {
                 self.flush()?;
                 self.voice.say(&"All work and no play. ".repeat(40), &mut self.out);
                 let event = std::mem::take(&mut self.out);
-                // Whole events only: the flood is as long as asked or up to one event longer.
+                // Whole events only: the flood exceeds its size by at most one event.
                 let length = event.len() as u64;
                 Stream::Stdout.flood(event.as_bytes(), bytes.div_ceil(length) * length)
             }
@@ -220,7 +219,7 @@ impl Stage {
         flooded.map_err(Mishap::refused("step `flood`"))
     }
 
-    /// What an agent's file tool would do: a refusal is told and is not the end.
+    /// Writes a file like an agent's file tool: a refusal is reported and does not end the turn.
     fn write(&mut self, path: &std::path::Path, text: &str) {
         let written = std::fs::write(path, text);
         let input = crate::json::Object::new()
@@ -244,7 +243,7 @@ impl Stage {
         memory
             .try_reserve_exact(bytes)
             .map_err(|refusal| Mishap::refused("step `alloc`")(io::Error::other(refusal)))?;
-        // Written to, or the system would only promise the pages.
+        // Touched, or the kernel would not allocate the pages.
         memory.resize(bytes, 1);
         self.memory.push(std::hint::black_box(memory));
         Ok(())
@@ -274,7 +273,7 @@ fn complain(complaint: &str) -> Result<(), Mishap> {
     Stream::Stderr.write(format!("{complaint}\n").as_bytes()).map_err(Mishap::refused("stderr"))
 }
 
-/// Measured by the thread's own clock: on a busy machine wall time would burn less.
+/// Measured by the thread's CPU clock: wall time would burn less on a busy machine.
 fn burn(time: Duration) {
     let used = || {
         let now = clock_gettime(ClockId::ThreadCPUTime);

@@ -9,15 +9,15 @@ pub(super) struct Claude {
     /// Background tasks that are running.
     tasks: Vec<String>,
     retries: u32,
-    /// The tokens and turns that results have reported: each reports what came since the one before.
+    /// The tokens and turns of earlier results: each result reports the difference.
     reported: (usize, usize, u32),
 }
 
-/// How a result event ends; the rest of it is always the same.
+/// The end of a result event; the rest is constant.
 struct Verdict<'a> {
     subtype: &'a str,
     is_error: bool,
-    /// Absent, and not null, when the turn did not come to a text.
+    /// Absent, not null, for a turn without a text.
     result: Option<&'a str>,
     errors: Option<&'a str>,
     terminal_reason: &'a str,
@@ -158,7 +158,7 @@ impl Claude {
             result = result.json("errors", array_of_strings([text]));
         }
         let status = verdict.api_status.map_or("null".to_owned(), |status| status.to_string());
-        // The real program puts `type` last here, and only here: a reader must not rely on its place.
+        // The real program prints `type` last here, and only here: a parser must not rely on its position.
         let result = result
             .string("terminal_reason", verdict.terminal_reason)
             .json("api_error_status", status)
@@ -174,7 +174,7 @@ impl Claude {
         self.system("background_tasks_changed", tasks, out);
     }
 
-    /// The model API refused: the error is told as a text of the agent, and the result repeats it.
+    /// Prints an API error: as a text of the agent, repeated by the result.
     fn api_error(&mut self, status: Option<u16>, error: &str, text: &str, out: &mut String) {
         let message = self.message("<synthetic>", &text_block(text));
         let event = Object::new()
@@ -187,7 +187,7 @@ impl Claude {
             .done();
         line(out, &event);
         let verdict = Verdict {
-            // The trap of this format: an API error is a `success` that is an error.
+            // The trap of this format: an API error has the subtype `success`.
             subtype: "success",
             is_error: true,
             result: Some(text),

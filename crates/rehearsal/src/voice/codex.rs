@@ -72,7 +72,7 @@ impl Codex {
     }
 }
 
-/// How a command came out.
+/// The result of a command.
 struct CommandEnd<'a> {
     output: &'a str,
     code: &'a str,
@@ -96,7 +96,7 @@ impl Voice for Codex {
         self.text_item("reasoning", text, out);
     }
 
-    /// A command is codex's own shell tool; anything with JSON arguments can only be an MCP tool.
+    /// Prints a tool call. A command is codex's own shell tool; JSON arguments mean an MCP tool.
     fn tool(&mut self, call: &ToolCall, out: &mut String) {
         match &call.input {
             ToolInput::Command(command) => {
@@ -107,13 +107,13 @@ impl Voice for Codex {
         }
     }
 
-    /// Codex keeps no list of denials: a declined item is all there is to see.
+    /// Prints a denial. Codex keeps no list of denials: there is only a declined item.
     fn deny(&mut self, tool: &str, out: &mut String) {
         let end = CommandEnd { output: "rejected by user approval settings", code: "-1", status: "declined" };
         self.command(tool, &end, out);
     }
 
-    /// `exec --json` has no deltas; each piece is a message of its own.
+    /// Prints a delta. `exec --json` has none; each is a message of its own.
     fn piece(&mut self, text: &str, out: &mut String) {
         self.text_item("agent_message", text, out);
     }
@@ -151,7 +151,7 @@ impl Voice for Codex {
             }
             FailureKind::Other => "stream disconnected before completion: the rehearsed error",
         });
-        // The same text comes twice, and only the second is the end.
+        // The same text is printed twice, and only the second ends the turn.
         top_level_error(&text, out);
         let error = Object::new().string("message", &text).done();
         line(out, &Object::new().string("type", "turn.failed").json("error", error).done());

@@ -9,7 +9,7 @@ pub(super) struct Gemini {
     session: Session,
 }
 
-/// Exit codes the program has of its own; the others are an HTTP status mod 256.
+/// Exit codes of the program itself; the others are an HTTP status modulo 256.
 const BAD_RESUME: u8 = 42;
 const TURN_LIMIT: u8 = 53;
 
@@ -101,7 +101,7 @@ impl Voice for Gemini {
 
     fn end_pieces(&mut self, _whole: &str, _out: &mut String) {}
 
-    /// Gemini tells a retry to people only.
+    /// Prints nothing: gemini reports a retry on stderr only.
     fn retry_notice(&mut self, status: Option<u16>, _out: &mut String) -> Option<String> {
         Some(format!("Attempt 1 failed with status {}. Retrying with backoff...", status.unwrap_or(503)))
     }
@@ -141,7 +141,7 @@ fn failed(result: Object, kind: &str, text: &str) -> Object {
     result.string("status", "error").string("output", text).json("error", error)
 }
 
-/// Node hands the HTTP status to `process.exit`, and the system keeps the low byte of it.
+/// Returns the exit code of an HTTP status: `process.exit` keeps its low byte.
 fn status(http: u16) -> u8 {
     http.to_le_bytes()[0]
 }
@@ -151,11 +151,11 @@ fn event(kind: &str) -> Object {
     Object::new().string("type", kind).string("timestamp", &timestamp(now.as_secs(), now.subsec_millis()))
 }
 
-/// Seconds since 1970 as `2026-01-31T12:00:00.000Z`.
+/// Formats seconds since 1970 as `2026-01-31T12:00:00.000Z`.
 fn timestamp(seconds: u64, millis: u32) -> String {
     let (days, time) = (seconds / 86_400, seconds % 86_400);
-    // Years are counted from March, so that the leap day is the last of its year; 719,468 days lie between
-    // 1 March of year 0 and 1970.
+    // Years are counted from March, so that the leap day is the last of its year; 719,468 days lie between 1 March of year 0
+    // and 1970.
     let days = days + 719_468;
     let (era, day_of_era) = (days / 146_097, days % 146_097);
     let year_of_era = (day_of_era - day_of_era / 1_460 + day_of_era / 36_524 - day_of_era / 146_096) / 365;

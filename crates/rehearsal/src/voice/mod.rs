@@ -1,7 +1,6 @@
-//! How an agent sounds: the same doings as events in each vendor's shape.
+//! Formats the agent's actions as events of each vendor.
 //!
-//! A voice turns what the agent does into lines of text and exit codes. It writes nowhere and decides
-//! nothing: the order of things is the script's (see `stage`).
+//! A voice converts actions to lines and exit codes. It writes nothing and decides nothing: `stage` owns the order.
 
 mod claude;
 mod codex;
@@ -11,7 +10,7 @@ mod session;
 
 pub(crate) use session::{Opening, Session};
 
-/// Whose format is spoken.
+/// The vendor whose format is printed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum Vendor {
     #[default]
@@ -37,7 +36,7 @@ impl Vendor {
         Self::ALL.into_iter().find(|vendor| vendor.name() == name)
     }
 
-    /// Codex has no turn cap, so it cannot run into one.
+    /// Returns whether the vendor has a turn limit. Codex has none.
     pub(crate) fn has_turn_limit(self) -> bool {
         self != Self::Codex
     }
@@ -52,37 +51,37 @@ impl Vendor {
     }
 }
 
-/// What an agent can say, each as complete lines appended to `out`.
+/// The events of an agent, each appended to `out` as complete lines.
 pub(crate) trait Voice {
-    /// The session begins.
+    /// Starts the session.
     fn open(&mut self, out: &mut String);
-    /// A text of the agent.
+    /// Prints a text.
     fn say(&mut self, text: &str, out: &mut String);
-    /// A thought of the agent.
+    /// Prints a thought.
     fn think(&mut self, text: &str, out: &mut String);
-    /// A tool is used and gives its result.
+    /// Prints a tool call with its result.
     fn tool(&mut self, call: &ToolCall, out: &mut String);
-    /// A tool is asked for and refused.
+    /// Prints a denied tool call.
     fn deny(&mut self, tool: &str, out: &mut String);
-    /// A text that comes in pieces begins.
+    /// Starts a text that is streamed in deltas.
     fn begin_pieces(&mut self, _out: &mut String) {}
-    /// A piece of a text.
+    /// Prints a delta.
     fn piece(&mut self, text: &str, out: &mut String);
-    /// All pieces came; `whole` is what they add up to.
+    /// Ends the deltas; `whole` is the complete text.
     fn end_pieces(&mut self, whole: &str, out: &mut String);
-    /// A request is tried again. What is not an event of the vendor is returned, for stderr.
+    /// Prints a retry. Returns text for stderr if the vendor has no event for it.
     fn retry_notice(&mut self, status: Option<u16>, out: &mut String) -> Option<String>;
-    /// A background task has started or ended. Only claude has events for it.
+    /// Prints the start or end of a background task. Only claude has such events.
     fn background(&mut self, _change: TaskChange, _task: &str, _out: &mut String) {}
-    /// The turn ends well with this text.
+    /// Ends the turn successfully with this text.
     fn finish(&mut self, text: &str, out: &mut String);
-    /// The turn ends with an error.
+    /// Ends the turn with an error.
     fn fail(&mut self, failure: &Failure, out: &mut String) -> Closing;
-    /// The turn ends at the turn limit.
+    /// Ends the turn at the turn limit.
     fn max_turns(&mut self, out: &mut String) -> Closing;
 }
 
-/// What happens to a background task.
+/// A change of a background task.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum TaskChange {
     Start,
@@ -103,7 +102,7 @@ impl TaskChange {
     }
 }
 
-/// How a vendor's program ends after a failed turn.
+/// The exit of a vendor's program after a failed turn.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Closing {
     pub(crate) code: u8,
@@ -129,7 +128,7 @@ pub(crate) struct ToolCall {
     pub(crate) failed: bool,
 }
 
-/// What a tool was given.
+/// The input of a tool.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum ToolInput {
     /// A JSON object, checked.
@@ -147,7 +146,7 @@ impl ToolInput {
     }
 }
 
-/// An error that ends a turn, with the text to use instead of the vendor's.
+/// An error that ends a turn, with a text that replaces the vendor's.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Failure {
     pub(crate) kind: FailureKind,
@@ -199,7 +198,7 @@ impl FailureKind {
         Self::ALL.into_iter().find(|kind| kind.name() == name)
     }
 
-    /// A session that is not found is not opened either: the real programs say no word before.
+    /// Returns whether the failure precedes the session: the real programs print nothing before a missing session.
     pub(crate) fn comes_before_opening(self) -> bool {
         self == Self::SessionNotFound
     }

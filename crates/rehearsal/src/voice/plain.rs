@@ -1,4 +1,4 @@
-//! No vendor: text for people, and for programs that only copy bytes.
+//! No vendor: text for people, and for programs that copy bytes.
 
 use super::{Closing, Failure, Session, ToolCall, ToolInput, Voice, line};
 
