@@ -1,4 +1,4 @@
-//! What a sandbox adds to a run, against the same run without a policy.
+//! The cost of a sandbox, compared with the same run without a policy.
 
 use std::fs;
 use std::path::Path;
@@ -17,7 +17,7 @@ use crate::interruption::Interruption;
 use crate::report::{Baseline, Row, Target, Unit};
 use crate::spread::Spread;
 
-/// How much is done for the figures.
+/// The amount of work.
 #[derive(Debug)]
 pub struct Scale {
     rounds: u32,
@@ -30,7 +30,7 @@ impl Scale {
     /// To see that everything still works.
     pub const QUICK: Self = Self { rounds: 1, runs: 5 };
 
-    /// How the figures come about, for the reader of the table.
+    /// Describes the method for the reader of the table.
     pub fn method(&self) -> String {
         format!(
             "- rounds: {}, in each of which the three take turns with {} runs each; shown are median (least–greatest)\n\
@@ -87,7 +87,7 @@ pub async fn measure(
     Ok(rows)
 }
 
-/// What a way of confining comes to, and what it adds.
+/// Returns the rows of one way of confining.
 fn rows(what: &str, without: &[Cost], ours: &[Cost], bound: f64) -> Vec<Row> {
     let pair = |figure: &str, of: fn(&Cost) -> f64, bound: Option<f64>| {
         let (without, ours): (Vec<f64>, Vec<f64>) =

@@ -3,7 +3,7 @@
 use std::path::Path;
 use std::{fmt, fs, io, thread};
 
-/// What a reader has to know about a machine to judge figures taken on it.
+/// The facts about a machine that a reader needs to judge its figures.
 #[derive(Debug)]
 pub struct Machine {
     cores: usize,
@@ -15,7 +15,7 @@ pub struct Machine {
 }
 
 impl Machine {
-    /// Looks at this one, and at the file system below the folder in which the runs do their work.
+    /// Inspects this machine, and the file system of the work directory.
     pub fn look(work: &Path) -> io::Result<Self> {
         let unknown = || "unknown".to_owned();
         let read = |path| fs::read_to_string(path).map(|text: String| text.trim().to_owned());
@@ -31,7 +31,7 @@ impl Machine {
     }
 }
 
-/// The type of the file system that the folder is on.
+/// Returns the type of the file system of a directory.
 pub fn file_system_of(folder: &Path) -> io::Result<String> {
     let mounts = fs::read_to_string("/proc/self/mountinfo")?;
     Ok(file_system(&mounts, &folder.canonicalize()?).unwrap_or_else(|| "unknown".to_owned()))

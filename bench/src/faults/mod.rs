@@ -1,7 +1,7 @@
-//! The same faults for ours and for every peer that is installed, judged from outside, as one table.
+//! The same faults for ours and for every installed peer, judged from outside, as one table.
 //!
-//! The same host calls each server; the agent is the scripted one under the name that the server looks for. Asked is what a user
-//! would ask: is anything still running, was the answer true, can what the agent had said be had? Measures no time.
+//! The same host calls each server; the agent is the scripted one under the name that the server looks for. Three questions: is
+//! a process left, was the reply true, is the agent's output available? Measures no time.
 
 mod disk;
 mod fault;
@@ -35,12 +35,12 @@ pub struct Scale {
     pub server: Option<String>,
 }
 
-/// What became of all calls.
+/// The outcomes of all calls.
 #[derive(Debug, Default)]
 pub struct Tried {
     /// For the reader.
     pub table: String,
-    /// The faults under which ours did not do what it promises.
+    /// The faults under which ours broke a promise.
     pub broken: Vec<&'static str>,
 }
 
@@ -103,7 +103,7 @@ fn head(servers: &[(Server, String)]) -> String {
     format!("| fault | {} |\n| --- |{}\n", names.join(" | "), " --- |".repeat(servers.len()))
 }
 
-/// How to read the table.
+/// Explains the table.
 pub fn method(scale: &Scale) -> String {
     let megabytes = scale.megabytes;
     format!(

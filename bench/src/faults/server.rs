@@ -1,4 +1,4 @@
-//! Who is tried: ours and the peers, each with the options that its own documentation gives it.
+//! The servers under test: ours and the peers, each with the options of its own documentation.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -16,7 +16,7 @@ pub const LIMIT: u32 = 3;
 
 const TASK: &str = "Do the work.";
 
-/// Somebody who calls agents for an MCP host.
+/// An MCP server that calls agents.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Server {
     /// This one.
@@ -32,11 +32,11 @@ pub enum Server {
 }
 
 impl Server {
-    /// In the order of the table.
+    /// All servers, in the order of the table.
     pub const ALL: [Self; 5] =
         [Self::Ours, Self::ClaudeCodeMcp, Self::CodexMcp, Self::GeminiMcpTool, Self::Pal];
 
-    /// As it is called where it is installed.
+    /// Returns the name of its installation.
     pub fn name(self) -> &'static str {
         match self {
             Self::Ours => "switchboard",
@@ -79,7 +79,7 @@ impl Server {
         }
     }
 
-    /// Whether it can be told how long a call may take.
+    /// Returns whether it accepts a time limit.
     pub fn has_time_limit(self) -> bool {
         matches!(self, Self::Ours | Self::GeminiMcpTool | Self::Pal)
     }
@@ -105,7 +105,7 @@ impl Server {
         }
     }
 
-    /// How a peer is started: `agents` comes first in its PATH, and what it keeps goes below `home`.
+    /// Returns the command of a peer: `agents` is first in its PATH, and its files are below `home`.
     pub fn command(
         self,
         fault: Fault,

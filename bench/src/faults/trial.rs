@@ -28,7 +28,7 @@ const PATIENCE: Duration = Duration::from_secs(20);
 const SHORT_PATIENCE: Duration = Duration::from_secs(3);
 /// For one with very much output.
 const LONG_PATIENCE: Duration = Duration::from_secs(90);
-/// For what has to end once the call is over: longer than anybody's grace.
+/// The time for processes to exit after the call: longer than any grace period.
 pub const SETTLING: Duration = Duration::from_secs(12);
 const LOOK_AGAIN: Duration = Duration::from_millis(20);
 
@@ -42,7 +42,7 @@ pub struct Trial<'a> {
     megabytes: u32,
     /// Ours; its daemon ends with it.
     house: Option<House>,
-    // After the house, which lives on it.
+    // After the installation, whose files are on it.
     _disk: Option<SmallDisk>,
 }
 
@@ -84,12 +84,12 @@ impl<'a> Trial<'a> {
         Ok(trial)
     }
 
-    /// A script under the agent's name: it marks itself and becomes the scripted agent, whatever environment it was given.
+    /// Writes a script under the agent's name: it marks itself and becomes the scripted agent, in any environment.
     fn lay_down_agent(&self) -> Result<PathBuf, Failure> {
         let path = |name: &str| self.work.join(name).display().to_string();
         let script = self.fault.script(&self.half(), &self.done(), &path("up"), self.megabytes);
         fs::write(self.work.join("first"), script)?;
-        // Begun again after its supervisor was lost, it comes to an end; nothing else begins one twice.
+        // Restarted after its supervisor was lost, it finishes; nothing else restarts it.
         fs::write(self.work.join("again"), format!("answer {}\n", self.done()))?;
         let (name, format) = self.server.agent();
         let text = format!(
@@ -164,7 +164,7 @@ impl<'a> Trial<'a> {
         })
     }
 
-    /// Who has no time limit is asked to end the call in the one way that MCP has for it.
+    /// A server without a time limit gets a cancellation instead, the only way in MCP.
     fn deed(&self) -> Deed {
         if self.fault == Fault::IgnoredTerm && !self.server.has_time_limit() {
             return Deed::Cancel;
@@ -193,7 +193,7 @@ impl<'a> Trial<'a> {
         Ok(client)
     }
 
-    /// The agent has said its first words and started its child.
+    /// Waits for the agent's first output and its child.
     fn wait_until_up(&self) -> Result<(), Failure> {
         let give_up_at = Instant::now() + PATIENCE;
         while !self.work.join("up").exists() {
@@ -237,18 +237,18 @@ impl<'a> Trial<'a> {
         if self.fault.is_finished() { self.done() } else { self.half() }
     }
 
-    /// Asks a fresh host for what became of the call. No peer has a tool for that.
+    /// Asks a new host for the outcome. No peer has a tool for that.
     fn can_be_had_later(&self) -> Result<bool, Failure> {
         let Some(house) = &self.house else { return Ok(false) };
         let (answer, printed) = later(house)?;
         let word = self.last_word();
-        // A word that is printed without a newline after it would be found here, too: that is what was kept.
+        // Text without a final newline counts, too: it was kept.
         Ok(answer.to_string().contains(&word)
             || printed.to_string().contains(&word)
             || self.is_cut_short(&answer))
     }
 
-    /// What a full disk had room for is kept; the last word was never written anywhere.
+    /// Returns whether the reply contains the part that a full disk had space for.
     fn is_cut_short(&self, answer: &Value) -> bool {
         self.fault == Fault::DiskFull && answer["status"] == "failed"
     }
@@ -257,7 +257,7 @@ impl<'a> Trial<'a> {
         let truth = if deed == Deed::Cancel { Truth::Nothing } else { self.fault.truth() };
         Ok(match (heard, truth) {
             (Heard::Nobody, _) => Answer::Unasked,
-            // Whoever cancels wants no answer, and MCP says that none is due. Ours can still be asked.
+            // A cancelled request gets no reply in MCP. Ours can still be queried.
             (Heard::Silence | Heard::Said { is_error: true, .. }, Truth::Nothing) => match &self.house {
                 Some(house) if later(house)?.0["status"] == "cancelled" => Answer::True,
                 Some(_) => Answer::False("the job is not cancelled"),
@@ -288,7 +288,7 @@ fn tells_of_a_cut(text: &str) -> bool {
     ["exceeding the", "truncated"].iter().any(|word| text[..end].contains(word))
 }
 
-/// What became of the one job of a house: its answer, and what its agent printed.
+/// Returns the reply and the output of the only job.
 fn later(house: &House) -> Result<(Value, Value), Failure> {
     let mut host = house.host()?;
     let jobs = ask(&mut host, "call_jobs", &json!({}))?;
@@ -308,7 +308,7 @@ fn ask(host: &mut Client, tool: &str, arguments: &Value) -> Result<Value, Failur
     }
 }
 
-/// What the host came to hear.
+/// The reply to the host.
 enum Heard {
     Said {
         is_error: bool,

@@ -1,4 +1,4 @@
-//! What a trial came to, as one cell of the table.
+//! The result of a trial, as one cell of the table.
 
 use std::fmt;
 use std::time::Duration;
@@ -12,37 +12,37 @@ pub enum Cell {
     Judged(Verdict),
 }
 
-/// What was seen from outside.
+/// The observations from outside.
 #[derive(Debug)]
 pub struct Verdict {
     /// Processes of the agent that were alive when everything should have been over.
     pub left: usize,
-    /// What the host was told.
+    /// The reply to the host.
     pub answer: Answer,
-    /// Whether what the agent had said can be had: from the answer, or from the server later.
+    /// True if the agent's output is available: in the reply, or from the server later.
     pub kept: bool,
-    /// Whether the process that the host had started outlived it.
+    /// True if the server process outlived its host.
     pub server_stays: bool,
-    /// How long the answer was.
+    /// The length of the reply.
     pub reply_bytes: usize,
     /// The most memory that the server had, in millions of bytes.
     pub memory: f64,
 }
 
 impl Verdict {
-    /// Whether nothing is left, nothing was lost, and nobody was told what was not the case.
+    /// Returns whether no process is left, no output is lost, and the reply is true.
     pub fn is_as_promised(&self) -> bool {
         let true_or_unasked = matches!(self.answer, Answer::True | Answer::Unasked);
         self.left == 0 && self.kept && true_or_unasked && !self.server_stays
     }
 }
 
-/// What the host was told.
+/// The truth of a reply.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Answer {
-    /// What was the case.
+    /// True.
     True,
-    /// The answer, and noise with it that the agent had not said.
+    /// The answer, with noise that the agent did not print.
     Noisy,
     /// Not the answer, but that it was too long.
     Cut,
@@ -52,11 +52,11 @@ pub enum Answer {
     None(Duration),
     /// Nothing, and the connection is gone.
     Closed,
-    /// Nobody was there to be told, or nobody wanted to be.
+    /// No reply was due.
     Unasked,
 }
 
-/// From here on the length of an answer is worth a word, in bytes; and the memory, in millions of bytes.
+/// The length of a reply that is worth a note, in bytes; and the memory, in millions of bytes.
 const LONG: usize = 2_000_000;
 const MUCH: f64 = 150.0;
 

@@ -1,4 +1,4 @@
-//! What a confined file verb costs, against the plain programs that people use for the same.
+//! The cost of a confined file operation, compared with the ordinary programs for the same task.
 
 mod searching;
 
@@ -16,13 +16,13 @@ pub use searching::Searcher;
 
 /// A verb is to start as fast as this, in milliseconds.
 const START: f64 = 2.0;
-/// A search is to take no longer than this many times what the other program takes.
+/// The maximum duration of a search, as a multiple of the other program's.
 const SEARCH: f64 = 1.5;
 
-/// How much is done for the figures.
+/// The amount of work.
 #[derive(Debug)]
 pub struct Scale {
-    /// How often baseline and ours take turns.
+    /// The number of rounds in which baseline and ours alternate.
     rounds: u32,
     /// Starts and small reads in a round.
     starts: u32,
@@ -40,7 +40,7 @@ impl Scale {
     /// To see that everything still works.
     pub const QUICK: Self = Self { rounds: 1, starts: 10, reads: 2, searches: 1, files: 2000 };
 
-    /// How the figures come about, for the reader of the table.
+    /// Describes the method for the reader of the table.
     pub fn method(&self, searcher: &Searcher) -> String {
         let Self { rounds, starts, reads, searches, files } = self;
         format!(
@@ -124,7 +124,7 @@ fn take_turns(
     scale: &Scale,
     check: impl Fn(&[u8], &[u8]) -> Result<(), Failure>,
 ) -> Result<Turns, Failure> {
-    // Both into the page cache, and what they say checked.
+    // Warms the page cache, and compares both outputs.
     check(&said_by(baseline)?, &said_by(ours)?)?;
     let mut turns = Turns::default();
     for _ in 0..scale.rounds {
@@ -139,7 +139,7 @@ fn take_turns(
     Ok(turns)
 }
 
-/// What a program printed, once it has ended well.
+/// Returns the output of a successful program.
 fn said_by(command: &mut Command) -> Result<Vec<u8>, Failure> {
     let output = command.stdin(Stdio::null()).stderr(Stdio::inherit()).output()?;
     if output.status.success() {

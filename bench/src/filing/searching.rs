@@ -15,12 +15,12 @@ use super::{SEARCH, Scale, Tools, take_turns};
 pub enum Searcher {
     /// ripgrep, of this version.
     Ripgrep(String),
-    /// Where that is not installed.
+    /// The fallback.
     Grep,
 }
 
 impl Searcher {
-    /// What is installed here.
+    /// Finds the installed program.
     pub fn find() -> Self {
         let version =
             Command::new("rg").arg("--version").output().ok().filter(|output| output.status.success());

@@ -1,7 +1,7 @@
-//! What the web page costs with many jobs: how soon it is there, what watchers cost the daemon, and how soon a command line starts.
+//! The cost of the web page with many jobs: its latency, the cost of watchers, and the start of the command line.
 //!
-//! The baseline of a page is `/healthz` of the same daemon, which does nothing, over a connection of its own as well; that of the
-//! command line is `true`.
+//! The baseline of a page is `/healthz` of the same daemon, which does nothing, also over a new connection; that of the command
+//! line is `true`.
 
 mod past;
 mod visitor;
@@ -23,15 +23,15 @@ use watchers::Watchers;
 
 pub use past::fill;
 
-/// How many browsers watch at once.
+/// The number of watching browsers.
 const WATCHERS: usize = 20;
 
-/// How much is done for the figures.
+/// The amount of work.
 #[derive(Debug)]
 pub struct Scale {
     /// Jobs that are kept.
     jobs: u64,
-    /// How often the baseline and ours take turns.
+    /// The number of rounds in which baseline and ours alternate.
     rounds: u32,
 }
 
@@ -41,7 +41,7 @@ impl Scale {
     /// To see that everything still works.
     pub const QUICK: Self = Self { jobs: 300, rounds: 3 };
 
-    /// How the figures come about, for the reader of the table.
+    /// Describes the method for the reader of the table.
     pub fn method(&self) -> String {
         let Self { jobs, rounds } = self;
         format!(
@@ -143,7 +143,7 @@ fn page(
     ])
 }
 
-/// What watchers cost, and how soon they hear of a job.
+/// Returns the cost of watchers, and the latency of their updates.
 fn watching(house: &House, visitor: &Visitor) -> Result<Vec<Row>, Failure> {
     output::progress("measuring: watchers");
     let status: serde_json::Value = serde_json::from_str(&house.say(&["status", "--json"])?)?;

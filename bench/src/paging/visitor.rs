@@ -11,7 +11,7 @@ const PATIENCE: Duration = Duration::from_mins(1);
 /// A page that was loaded.
 #[derive(Debug)]
 pub struct Loaded {
-    /// From the request to the first byte.
+    /// The time to the first byte.
     pub first_byte: Duration,
     /// And to the last.
     pub whole: Duration,

@@ -1,6 +1,6 @@
-//! Where many daemons on one database bend: a simulation, calibrated with what single questions cost.
+//! The scaling limits of many daemons on one database: a simulation, calibrated with the cost of single queries.
 //!
-//! Measures nothing. What it says is as good as `bench/scale.toml` and the model in `world`; docs/scale.md says what is left out.
+//! Measures nothing. It is as good as `bench/scale.toml` and the model in `world`; docs/scale.md lists the omissions.
 
 mod costs;
 mod world;
@@ -15,7 +15,7 @@ use world::{Manner, Outcome, World};
 
 const DAEMONS: [usize; 10] = [1, 2, 4, 8, 16, 32, 64, 128, 256, 512];
 const STALLS: [f64; 8] = [1.0, 5.0, 10.0, 15.0, 20.0, 25.0, 30.0, 60.0];
-/// How many daemons live through the stalls.
+/// The number of daemons in the stall scenario.
 const STALLED: usize = 16;
 
 const MANNERS: [(Manner, &str); 3] = [
@@ -24,7 +24,7 @@ const MANNERS: [(Manner, &str); 3] = [
     (Manner::Rush, "one queue, all look at once"),
 ];
 
-/// What came of it.
+/// The result.
 pub struct Simulated {
     /// The tables.
     pub tables: String,

@@ -1,5 +1,5 @@
-//! Daemons that share one database, event by event: questions wait in a line before the server, and what they do is done when they are
-//! answered. Time is simulated, chance is seeded: the same calibration gives the same result.
+//! Simulates daemons that share one database, event by event: queries wait in a queue before the server, and take effect when
+//! they are answered. Time is simulated, randomness is seeded: the same calibration gives the same result.
 
 use std::cmp::Ordering;
 use std::collections::{BTreeMap, BTreeSet, BinaryHeap, VecDeque};
@@ -8,29 +8,29 @@ use crate::dice::Dice;
 
 use super::costs::Calibration;
 
-/// Who may take which job, and who is told of it.
+/// The claim strategy.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Manner {
-    /// One queue for all; who is told of a job looks for it a moment later, unless it hears by then that it is taken. As it is built.
+    /// One queue for all; a notified daemon claims after a jitter, unless the job is claimed by then. As built.
     Shared,
-    /// A queue for each machine, which alone looks for what is in it. As it is built.
+    /// One queue per machine, polled by that machine only. As built.
     Homes,
-    /// One queue for all; who is told of a job looks for it at once. As it was.
+    /// One queue for all; a notified daemon claims immediately. The earlier design.
     Rush,
 }
 
-/// What came of it, within the measured time.
+/// The result within the measured time.
 #[derive(Debug, Default, Clone)]
 pub struct Outcome {
     /// Jobs placed and ended, a second.
     pub placed: f64,
     /// Likewise.
     pub ended: f64,
-    /// From being placed to being begun, in seconds, sorted.
+    /// Seconds from submission to start, sorted.
     pub waits: Vec<f64>,
-    /// How much of its time the server works.
+    /// The utilization of the server.
     pub busy: f64,
-    /// Of that, the part for being alive and looking in vain.
+    /// The share of heartbeats and empty polls.
     pub idle_share: f64,
     /// Takes that came too late, of all.
     pub conflicts: f64,
@@ -64,7 +64,7 @@ enum Event {
     Beat(Id),
     LookAgain(Id),
     LookForChanges(Id),
-    /// The moment is over after which a daemon looks for a job that it was told of.
+    /// The claim jitter of a notified daemon has expired.
     LookFor(Id, Id),
     Retry(Id),
     JobEnds(Id, Id, u32),
@@ -103,7 +103,7 @@ struct Daemon {
     running: BTreeSet<Id>,
     /// A claim is under way; one at a time.
     claiming: bool,
-    /// It was told of something meanwhile.
+    /// It was notified meanwhile.
     look: bool,
     seen: VecDeque<Id>,
     pause: f64,
@@ -240,7 +240,7 @@ impl<'a> World<'a> {
                 self.look(daemon);
                 self.plan(self.calibration.daemon.look_again, Event::LookAgain(daemon));
             }
-            // That it is taken was told as well.
+            // The claim was announced, too.
             Event::LookFor(daemon, job) => {
                 if self.jobs[job].queued {
                     self.look(daemon);
@@ -440,7 +440,7 @@ impl<'a> World<'a> {
         self.look(daemon);
     }
 
-    /// Whoever has not said for so long that it is alive loses its jobs to the queue.
+    /// Requeues the jobs of daemons whose lease has expired.
     fn rescue(&mut self) {
         for daemon in 0..self.daemons.len() {
             if self.daemons[daemon].expires_at >= self.now || self.daemons[daemon].running.is_empty() {

@@ -49,7 +49,7 @@ pub async fn measure(bench: &mut Bench<'_>) -> Result<Vec<Row>, Failure> {
     ])
 }
 
-/// As many at once, in turns: the floor has nobody who would keep the place of one that ended filled.
+/// Runs as many at once, in batches: the baseline has no scheduler that refills a free slot.
 pub fn spawn(bench: &Bench<'_>, most: usize) -> Result<f64, Failure> {
     let began = Instant::now();
     let mut left = bench.scale.crowd_calls as usize;
@@ -86,7 +86,7 @@ pub fn rate(
     Ok(f64::from(calls) / began.elapsed().as_secs_f64())
 }
 
-/// The daemon's memory at a moment at which every one of the calls has said something and none has ended.
+/// Returns the daemon's memory while all calls have printed and none has finished.
 fn with_all_running(bench: &Bench<'_>, host: &mut Client) -> Result<Option<f64>, Failure> {
     let mut silent = BTreeSet::new();
     let mut open = BTreeSet::new();

@@ -1,7 +1,7 @@
-//! What a call through the MCP server costs, against starting the same agent plainly, and what other servers need for it.
+//! The cost of a call through the MCP server, compared with a plain start of the same agent and with other servers.
 //!
-//! Every server is driven by the same small host over stdio, and every agent is the same stub. Ours is what a user has: `switchboard
-//! mcp`, the daemon that it starts, a supervisor for each call, and everything on the disk before it is answered.
+//! The same host drives every server over stdio, and every agent is the same stub. Ours is the real setup: `switchboard mcp`,
+//! the daemon that it starts, a supervisor for each call, and durable results.
 
 mod calling;
 mod crowd;
@@ -27,10 +27,10 @@ use crate::{Failure, output};
 
 use plain::Plain;
 
-/// How much is done for the figures.
+/// The amount of work.
 #[derive(Debug)]
 pub struct Scale {
-    /// How often the baseline and ours take turns.
+    /// The number of rounds in which baseline and ours alternate.
     rounds: u32,
     /// Starts in a round.
     starts: u32,
@@ -44,7 +44,7 @@ pub struct Scale {
     megabytes: u32,
     /// Calls in a round while their syscalls are counted.
     traced: u32,
-    /// How many jobs are kept already, in steps.
+    /// The numbers of stored jobs.
     stored: &'static [u32],
 }
 
@@ -72,7 +72,7 @@ impl Scale {
         stored: &[10, 100],
     };
 
-    /// How the figures come about, for the reader of the table.
+    /// Describes the method for the reader of the table.
     pub fn method(&self) -> String {
         let Self { rounds, starts, calls, crowd_calls, lines, megabytes, traced, .. } = self;
         format!(
@@ -88,28 +88,28 @@ impl Scale {
     }
 }
 
-/// What can be measured.
+/// A group of figures.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum Figure {
-    /// From the start of the process to the answer to `initialize`, and memory at rest
+    /// Time from the start of the process to the reply to `initialize`, and idle memory
     Starting,
     /// One call after the other
     Calling,
     /// Many calls at once
     Crowd,
-    /// From a printed line to its notification
+    /// Latency from a printed line to its notification
     Latency,
     /// A very long transcript
     Transcript,
-    /// How often the kernel is asked
+    /// Number of system calls
     Syscalls,
-    /// From 1 to 64 calls at once
+    /// From 1 to 64 concurrent calls
     Growth,
-    /// From few to very many jobs that are kept already
+    /// From few to very many stored jobs
     Stored,
 }
 
-/// What was measured.
+/// The measured figures.
 #[derive(Debug, Default)]
 pub struct Measured {
     /// The figures.
@@ -127,7 +127,7 @@ struct Bench<'a> {
 }
 
 impl Bench<'_> {
-    /// Fails once somebody wants the bench to end.
+    /// Fails after a signal.
     async fn check(&mut self) -> Result<(), Failure> {
         // A signal is noticed by a runtime that waits.
         tokio::time::sleep(Duration::from_millis(1)).await;

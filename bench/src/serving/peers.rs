@@ -1,7 +1,6 @@
 //! Other MCP servers that call the same agents, with the same stub under the agent's name.
 //!
-//! They are what `scripts/peers-install` has installed. One that is missing, or does not answer as it should, is left out and
-//! named with the reason; it fails nothing.
+//! `scripts/peers-install` installs them. A missing or broken one is skipped with the reason; that is not a failure.
 
 use std::os::unix::fs::symlink;
 use std::path::Path;
@@ -34,7 +33,7 @@ const FLOOD_PATIENCE: Duration = Duration::from_mins(2);
 struct Peer {
     name: &'static str,
     tool: &'static str,
-    /// What its tool is given.
+    /// The arguments of its tool.
     arguments: fn(&Path) -> Value,
 }
 
@@ -53,7 +52,7 @@ const PEERS: [Peer; 4] = [
     },
 ];
 
-/// What one server came to, round by round.
+/// The figures of one server, round by round.
 #[derive(Debug, Default)]
 pub struct Samples {
     start: Vec<f64>,
@@ -66,7 +65,7 @@ pub struct Samples {
     pub transcript: Vec<f64>,
     /// The most memory that was used for it.
     pub peak: Vec<f64>,
-    /// How many calls a second, by how many there are at once.
+    /// Calls per second, by concurrency.
     growth: Vec<(f64, f64)>,
 }
 
@@ -155,7 +154,7 @@ impl Samples {
         let host_pid = host.pid();
         call(&mut host, params, 2, check)?;
         let daemon = if with_daemon { Some(bench.house.daemon()?) } else { None };
-        // With the process from which supervisors come.
+        // Includes the fork server.
         let pids =
             || iter::once(host_pid).chain(daemon).chain(daemon.into_iter().flat_map(process::children));
         let cpu = || pids().filter_map(process::cpu).sum::<Duration>();
@@ -181,7 +180,7 @@ impl Samples {
         Ok(())
     }
 
-    /// A very long transcript, whatever is answered to it; nothing is noted of a server that does not answer.
+    /// Sends a very long transcript; a server without a reply is not recorded.
     pub fn flood(&mut self, command: Command, params: &Value, beside: Option<u32>) -> Result<(), Failure> {
         let mut host = Client::start(command)?;
         host.initialize()?;
@@ -228,7 +227,7 @@ fn compared(bench: &Bench<'_>, name: &'static str, theirs: &Samples, ours: &Samp
     ]
 }
 
-/// Each has its own form; what the agent said is in all of them.
+/// Checks the reply: each server has its own form, and all contain the agent's text.
 fn answers_hello(result: &Value) -> Result<(), Failure> {
     let text = result["content"].to_string();
     if result["isError"] != true && text.contains("Hello.") {

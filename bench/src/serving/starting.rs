@@ -1,4 +1,4 @@
-//! From the start of the process to the answer to `initialize`.
+//! The time from the start of the process to the reply to `initialize`.
 
 use std::time::Instant;
 
@@ -10,7 +10,7 @@ use crate::spread::Spread;
 
 use super::{Bench, millis};
 
-/// Takes the figures: with a daemon that runs, without one, and what bridge and daemon hold when nothing is asked of them.
+/// Takes the figures: with a running daemon, without one, and the idle memory of bridge and daemon.
 pub async fn measure(bench: &mut Bench<'_>) -> Result<Vec<Row>, Failure> {
     let (mut plain, mut with, mut without) = (Vec::new(), Vec::new(), Vec::new());
     let (mut bridge, mut daemon) = (Vec::new(), Vec::new());

@@ -1,4 +1,4 @@
-//! One host of a soak: errand after errand, and for each a look at what became of it.
+//! One host of a soak: repeats scenarios and checks each outcome.
 
 use std::fs;
 use std::path::Path;
@@ -31,7 +31,7 @@ pub struct Caller<'a> {
 }
 
 impl Caller<'_> {
-    /// Until it is told to stop.
+    /// Runs until it is stopped.
     pub fn run(&self, mut dice: Dice) {
         let mut host = None;
         for number in 0.. {
@@ -124,7 +124,7 @@ impl Caller<'_> {
             let shown: String = output.chars().take(80).collect();
             violation(format!("it answered {shown:?}"));
         }
-        // At this very moment: an end is told when nothing of it is left.
+        // Immediately: a result is returned when no process is left.
         let alive = self.mark.alive();
         let pids = fs::read_to_string(self.pids(number)).unwrap_or_default();
         let left: Vec<&str> =

@@ -1,4 +1,4 @@
-//! What is asked in a soak: the steps of the agent, faults among them, and which ends are true of them.
+//! The scenarios of a soak: the steps of the agent, faults included, and the true outcomes.
 
 use std::path::Path;
 
@@ -6,20 +6,20 @@ use serde_json::{Value, json};
 
 use crate::dice::Dice;
 
-/// A call, and what may become of it.
+/// A call, and its possible outcomes.
 #[derive(Debug, Clone)]
 pub struct Errand {
-    /// Its name: the idempotency key, and what it has to answer with.
+    /// The name: the idempotency key, and the expected answer.
     pub key: String,
-    /// The ends that are true, whoever is killed meanwhile.
+    /// The true outcomes, whichever process is killed.
     pub ends: &'static [&'static str],
-    /// How it is placed, and left.
+    /// The behavior of the host.
     pub manner: Manner,
     steps: String,
     timeout_ms: u32,
 }
 
-/// How a host goes about it.
+/// The behavior of a host.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Manner {
     /// Waits for the answer.
@@ -45,7 +45,7 @@ impl Errand {
         let steps = format!("pidfile {}\n{steps}", pids.display());
         let mut errand = Self { key, ends, manner: any_manner(dice), steps, timeout_ms };
         if matches!(errand.manner, Manner::Cancel(_) | Manner::CancelRequest(_)) {
-            // Whether the cancel or the end comes first is chance; finished beats cancelled.
+            // The cancellation and the end race; a finished job is not cancelled.
             errand.ends = match errand.ends[0] {
                 "completed" => &["completed", "cancelled"],
                 "failed" => &["failed", "cancelled"],

@@ -30,21 +30,21 @@ use caller::Caller;
 use health::Health;
 use ledger::Ledger;
 
-/// How many hosts there are.
+/// The number of hosts.
 const HOSTS: u32 = 4;
 const TICK: Duration = Duration::from_millis(100);
 const BETWEEN_CHECKS: Duration = Duration::from_secs(5);
 
-/// How long, and by which throws.
+/// Duration and seed.
 #[derive(Debug, Clone, Copy)]
 pub struct Scale {
-    /// How long calls are placed.
+    /// The duration.
     pub time: Duration,
-    /// What is asked and when who is killed. Which of two comes first is still chance.
+    /// The seed of the calls and kills. Races remain random.
     pub seed: u64,
 }
 
-/// How it comes about, for the reader.
+/// Describes the method for the reader.
 pub fn method(scale: &Scale) -> String {
     format!(
         "- {} s, seed {}; {HOSTS} hosts, each with one call at a time to the scripted agent, 19 kinds of them, faults among them\n\
@@ -55,12 +55,12 @@ pub fn method(scale: &Scale) -> String {
     )
 }
 
-/// What came of it.
+/// The result.
 #[derive(Debug)]
 pub struct Soaked {
     /// For the reader.
     pub table: String,
-    /// What must not have been.
+    /// The violations.
     pub violations: Vec<String>,
 }
 
@@ -115,7 +115,7 @@ fn furnish(executables: &Executables, work: &Path, agents: &Mark, servers: &Mark
     );
     fs::write(&program, text)?;
     fs::set_permissions(&program, std::os::unix::fs::PermissionsExt::from_mode(0o755))?;
-    // Unconfined: what the agents leave behind has to be found by its own numbers, and is to be ended without a namespace's help.
+    // Without a sandbox: leftovers must be found by pid, and killed without the help of a namespace.
     let config = format!(
         "rehearsal = true\n[limits]\nat_once = 8\n[retention]\nmax_count = \"off\"\n[sandbox]\npolicy = \"off\"\n[programs]\nrehearsal = {}\n",
         quoted(&program.canonicalize()?)?
@@ -137,7 +137,7 @@ fn name(pid: u32) -> String {
     line.replace('\0', " ").chars().take(80).collect()
 }
 
-/// Whoever kills, and looks.
+/// The thread that kills and checks.
 struct Watch<'a> {
     house: &'a House,
     ledger: &'a Ledger,

@@ -1,4 +1,4 @@
-//! One run after the other: what each costs more than a plain spawn.
+//! Sequential runs, compared with a plain spawn.
 
 use crate::Failure;
 use crate::cost::{Cost, Meter};

@@ -55,7 +55,7 @@ async fn supervise_crowd(scene: &Scene, crowd: u32, folder: &Path) -> Result<(),
         let (scene, spool) = (scene.clone(), folder.join(run.to_string()));
         runs.spawn(async move { scene.run_supervised(&spool).await });
     }
-    // All of them are waited for, also when one has failed: none is to be left in a folder that is about to go.
+    // Waits for all of them, even after a failure: none may be left in a directory that is about to be removed.
     let mut ended = Vec::new();
     while let Some(run) = runs.join_next().await {
         ended.push(run?);

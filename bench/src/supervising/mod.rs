@@ -1,4 +1,4 @@
-//! What the supervisor adds to a run, against running the same agent without one.
+//! The cost of the supervisor, compared with the same agent without one.
 
 mod alone;
 mod copying;
@@ -17,10 +17,10 @@ use crate::{Failure, output};
 
 use scene::Scene;
 
-/// How much is done for the figures.
+/// The amount of work.
 #[derive(Debug)]
 pub struct Scale {
-    /// How often baseline and ours take turns.
+    /// The number of rounds in which baseline and ours alternate.
     rounds: u32,
     /// Runs one after the other in a round.
     runs: u32,
@@ -38,7 +38,7 @@ impl Scale {
     /// To see that everything still works.
     pub const QUICK: Self = Self { rounds: 1, runs: 10, crowd: 8, crowds: 1, megabytes: 100 };
 
-    /// How the figures come about, for the reader of the table.
+    /// Describes the method for the reader of the table.
     pub fn method(&self) -> String {
         let Self { rounds, runs, crowd, crowds, megabytes } = self;
         format!(
@@ -52,7 +52,7 @@ impl Scale {
     }
 }
 
-/// What can be measured.
+/// A group of figures.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum Figure {
     /// One run after the other
