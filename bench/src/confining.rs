@@ -19,12 +19,12 @@ use crate::spread::Spread;
 
 /// The amount of work.
 #[derive(Debug)]
-pub struct Scale {
+pub struct ConfiningScale {
     rounds: u32,
     runs: u32,
 }
 
-impl Scale {
+impl ConfiningScale {
     /// For figures to be quoted.
     pub const FULL: Self = Self { rounds: 7, runs: 40 };
     /// To see that everything still works.
@@ -47,7 +47,7 @@ impl Scale {
 pub async fn measure(
     executables: &Executables,
     work: &Path,
-    scale: &Scale,
+    scale: &ConfiningScale,
     mut interruption: Interruption,
 ) -> Result<Vec<Row>, Failure> {
     let scene = Scene { supervisor: Supervisor::at(&executables.supervisor), work: work.canonicalize()? };

@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 
 use crate::Failure;
 use crate::census::{self, Mark};
-use crate::client::Client;
+use crate::client::McpHost;
 use crate::executables::Executables;
 
 /// The default number of concurrent calls.
@@ -70,8 +70,8 @@ impl House {
     }
 
     /// A host that has been greeted.
-    pub fn host(&self) -> Result<Client, Failure> {
-        let mut client = Client::start(self.bridge())?;
+    pub fn host(&self) -> Result<McpHost, Failure> {
+        let mut client = McpHost::start(self.bridge())?;
         client.initialize()?;
         Ok(client)
     }

@@ -19,7 +19,7 @@ use crate::spread::Spread;
 
 /// The amount of work.
 #[derive(Debug)]
-pub struct Scale {
+pub struct LibraryScale {
     rounds: u32,
     megabytes: usize,
     jobs: u32,
@@ -46,7 +46,7 @@ const SESSIONS: [(AgentKind, &str, &[u8]); 3] = [
 /// The size of a read from a pipe.
 const PIECE: usize = 64 * 1024;
 
-impl Scale {
+impl LibraryScale {
     /// For figures to be quoted.
     pub const FULL: Self = Self { rounds: 5, megabytes: 50, jobs: 1000 };
     /// To see that everything still works.
@@ -67,7 +67,7 @@ impl Scale {
 /// Takes the figures.
 pub async fn measure(
     work: &Path,
-    scale: &Scale,
+    scale: &LibraryScale,
     mut interruption: Interruption,
 ) -> Result<Vec<Row>, Failure> {
     let mut rows = Vec::new();

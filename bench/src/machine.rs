@@ -5,7 +5,7 @@ use std::{fmt, fs, io, thread};
 
 /// The facts about a machine that a reader needs to judge its figures.
 #[derive(Debug)]
-pub struct Machine {
+pub struct BenchMachine {
     cores: usize,
     processor: String,
     memory_kib: u64,
@@ -14,7 +14,7 @@ pub struct Machine {
     load_before: String,
 }
 
-impl Machine {
+impl BenchMachine {
     /// Inspects this machine, and the file system of the work directory.
     pub fn look(work: &Path) -> io::Result<Self> {
         let unknown = || "unknown".to_owned();
@@ -57,7 +57,7 @@ fn file_system(mountinfo: &str, path: &Path) -> Option<String> {
     mounts.max_by_key(|(depth, _)| *depth).map(|(_, kind)| kind.to_owned())
 }
 
-impl fmt::Display for Machine {
+impl fmt::Display for BenchMachine {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { cores, processor, memory_kib, kernel, file_system, load_before } = self;
         let build = if cfg!(debug_assertions) { "debug: its figures mean nothing" } else { "release" };

@@ -41,9 +41,9 @@ use clap::{Args, Parser, Subcommand};
 
 use crate::executables::Executables;
 use crate::interruption::Interruption;
-use crate::machine::Machine;
+use crate::machine::BenchMachine;
 use crate::report::{Report, Row};
-use crate::supervising::{Figure, Scale};
+use crate::supervising::{SupervisingFigure, SupervisingScale};
 
 /// An error of a bench. A text is enough for the person who runs it.
 type Failure = Box<dyn Error + Send + Sync>;
@@ -113,7 +113,7 @@ struct Options {
     common: Common,
     /// Take this figure alone, to profile it
     #[arg(long, value_name = "FIGURE", conflicts_with = "save")]
-    only: Option<Figure>,
+    only: Option<SupervisingFigure>,
 }
 
 #[derive(Debug, Args)]
@@ -122,7 +122,7 @@ struct ServingOptions {
     common: Common,
     /// Take this figure alone, to profile it
     #[arg(long, value_name = "FIGURE", conflicts_with = "save")]
-    only: Option<serving::Figure>,
+    only: Option<serving::ServingFigure>,
     /// Also measure the other servers that `scripts/peers-install` has installed
     #[arg(long)]
     peers: bool,
@@ -134,7 +134,7 @@ struct FaultOptions {
     common: Common,
     /// Try this fault alone
     #[arg(long, value_name = "FAULT", conflicts_with = "save")]
-    only: Option<faults::Fault>,
+    only: Option<faults::InjectedFault>,
     /// Try this server alone, by its name in the table
     #[arg(long, value_name = "NAME", conflicts_with = "save")]
     server: Option<String>,
@@ -197,7 +197,7 @@ fn main() -> ExitCode {
 }
 
 fn measure_supervising(options: &Options) -> Result<(), Failure> {
-    let scale = if options.common.quick { Scale::QUICK } else { Scale::FULL };
+    let scale = if options.common.quick { SupervisingScale::QUICK } else { SupervisingScale::FULL };
     let page = Page { title: "What the supervisor costs", file: "supervisor.md", method: scale.method() };
     page.fill(&options.common, |executables, folder| {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
@@ -209,7 +209,7 @@ fn measure_supervising(options: &Options) -> Result<(), Failure> {
 }
 
 fn measure_filing(common: &Common) -> Result<(), Failure> {
-    let scale = if common.quick { filing::Scale::QUICK } else { filing::Scale::FULL };
+    let scale = if common.quick { filing::FilingScale::QUICK } else { filing::FilingScale::FULL };
     let searcher = filing::Searcher::find();
     let page =
         Page { title: "What file-tools costs", file: "file-tools.md", method: scale.method(&searcher) };
@@ -217,7 +217,7 @@ fn measure_filing(common: &Common) -> Result<(), Failure> {
 }
 
 fn measure_serving(options: &ServingOptions) -> Result<(), Failure> {
-    let scale = if options.common.quick { serving::Scale::QUICK } else { serving::Scale::FULL };
+    let scale = if options.common.quick { serving::ServingScale::QUICK } else { serving::ServingScale::FULL };
     let page = Page { title: "What a call costs", file: "serving.md", method: scale.method() };
     let mut plots = Vec::new();
     page.fill(&options.common, |executables, folder| {
@@ -238,7 +238,7 @@ fn measure_serving(options: &ServingOptions) -> Result<(), Failure> {
 }
 
 fn measure_library(common: &Common) -> Result<(), Failure> {
-    let scale = if common.quick { library::Scale::QUICK } else { library::Scale::FULL };
+    let scale = if common.quick { library::LibraryScale::QUICK } else { library::LibraryScale::FULL };
     let page = Page { title: "What the libraries cost", file: "library.md", method: scale.method() };
     page.fill(common, |_, folder| {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
@@ -250,7 +250,7 @@ fn measure_library(common: &Common) -> Result<(), Failure> {
 }
 
 fn measure_paging(common: &Common) -> Result<(), Failure> {
-    let scale = if common.quick { paging::Scale::QUICK } else { paging::Scale::FULL };
+    let scale = if common.quick { paging::PagingScale::QUICK } else { paging::PagingScale::FULL };
     let page = Page { title: "What the web page costs", file: "page.md", method: scale.method() };
     page.fill(common, |executables, folder| {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
@@ -262,7 +262,8 @@ fn measure_paging(common: &Common) -> Result<(), Failure> {
 }
 
 fn measure_recovering(common: &Common) -> Result<(), Failure> {
-    let scale = if common.quick { recovering::Scale::QUICK } else { recovering::Scale::FULL };
+    let scale =
+        if common.quick { recovering::RecoveringScale::QUICK } else { recovering::RecoveringScale::FULL };
     let page = Page { title: "What a recovery costs", file: "recover.md", method: scale.method() };
     page.fill(common, |executables, folder| {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
@@ -276,7 +277,7 @@ fn fill(past: &Past) -> Result<(), Failure> {
 }
 
 fn try_faults(options: &FaultOptions) -> Result<(), Failure> {
-    let scale = faults::Scale {
+    let scale = faults::FaultsScale {
         megabytes: if options.common.quick { 20 } else { 200 },
         only: options.only,
         server: options.server.clone(),
@@ -300,7 +301,7 @@ fn try_faults(options: &FaultOptions) -> Result<(), Failure> {
 fn soak_for_long(options: &SoakOptions) -> Result<(), Failure> {
     let seconds = if options.common.quick { 10 } else { options.seconds.unwrap_or(options.minutes * 60) };
     let seed = options.seed.unwrap_or_else(|| u64::from(std::process::id()));
-    let scale = soak::Scale { time: Duration::from_secs(seconds), seed };
+    let scale = soak::SoakScale { time: Duration::from_secs(seconds), seed };
     output::progress(&format!("soaking for {seconds} s, seed {seed}"));
     let page = Page { title: "A long run of faults", file: "soak.md", method: soak::method(&scale) };
     let mut violations = 0;
@@ -369,7 +370,7 @@ impl Page {
         let work = common.work.as_deref().unwrap_or(executables.folder());
         // Dropped at every way out, so nothing of it stays.
         let folder = tempfile::Builder::new().prefix("bench-").tempdir_in(work)?;
-        let machine = Machine::look(folder.path())?;
+        let machine = BenchMachine::look(folder.path())?;
         let table = measure(&executables, folder.path())?;
         folder.close()?;
         let report = Report {
@@ -390,7 +391,7 @@ impl Page {
 }
 
 fn measure_confining(common: &Common) -> Result<(), Failure> {
-    let scale = if common.quick { confining::Scale::QUICK } else { confining::Scale::FULL };
+    let scale = if common.quick { confining::ConfiningScale::QUICK } else { confining::ConfiningScale::FULL };
     let page = Page { title: "What a sandbox costs", file: "sandbox.md", method: scale.method() };
     page.fill(common, |executables, folder| {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;

@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use crate::machine::Machine;
+use crate::machine::BenchMachine;
 use crate::spread::Spread;
 
 /// A whole page.
@@ -13,7 +13,7 @@ pub struct Report {
     /// The command that prints it again.
     pub command: String,
     /// The machine.
-    pub machine: Machine,
+    pub machine: BenchMachine,
     /// The method.
     pub method: String,
     /// The table.

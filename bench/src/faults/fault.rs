@@ -4,7 +4,7 @@ use clap::ValueEnum;
 
 /// Something that goes wrong while an agent works.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub enum Fault {
+pub enum InjectedFault {
     /// No fault: a failure here is a wrong setup
     None,
     /// The agent fails after some words
@@ -65,7 +65,7 @@ pub enum Truth {
     Nothing,
 }
 
-impl Fault {
+impl InjectedFault {
     /// For the table.
     pub fn name(self) -> &'static str {
         match self {

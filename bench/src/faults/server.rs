@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 use crate::Failure;
 use crate::peers::installed;
 
-use super::fault::Fault;
+use super::fault::InjectedFault;
 
 /// The time limit that a call over its time is given, in seconds.
 pub const LIMIT: u32 = 3;
@@ -18,7 +18,7 @@ const TASK: &str = "Do the work.";
 
 /// An MCP server that calls agents.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Server {
+pub enum ServerUnderTest {
     /// This one.
     Ours,
     /// `@steipete/claude-code-mcp`.
@@ -31,7 +31,7 @@ pub enum Server {
     Pal,
 }
 
-impl Server {
+impl ServerUnderTest {
     /// All servers, in the order of the table.
     pub const ALL: [Self; 5] =
         [Self::Ours, Self::ClaudeCodeMcp, Self::CodexMcp, Self::GeminiMcpTool, Self::Pal];
@@ -67,14 +67,14 @@ impl Server {
     }
 
     /// Why a fault means nothing to it.
-    pub fn refuses(self, fault: Fault) -> Option<&'static str> {
+    pub fn refuses(self, fault: InjectedFault) -> Option<&'static str> {
         if self == Self::Ours {
             return None;
         }
         match (self, fault) {
-            (_, Fault::SupervisorKilled) => Some("n/a: has none"),
-            (Self::ClaudeCodeMcp, Fault::Timeout) => Some("n/a: 30 min, cannot be set"),
-            (Self::CodexMcp, Fault::Timeout) => Some("n/a: has no time limit"),
+            (_, InjectedFault::SupervisorKilled) => Some("n/a: has none"),
+            (Self::ClaudeCodeMcp, InjectedFault::Timeout) => Some("n/a: 30 min, cannot be set"),
+            (Self::CodexMcp, InjectedFault::Timeout) => Some("n/a: has no time limit"),
             _ => None,
         }
     }
@@ -85,7 +85,7 @@ impl Server {
     }
 
     /// The request.
-    pub fn call(self, fault: Fault, workspace: &Path) -> Value {
+    pub fn call(self, fault: InjectedFault, workspace: &Path) -> Value {
         match self {
             Self::Ours => {
                 let mut arguments = json!({ "prompt": TASK, "cwd": workspace });
@@ -108,7 +108,7 @@ impl Server {
     /// Returns the command of a peer: `agents` is first in its PATH, and its files are below `home`.
     pub fn command(
         self,
-        fault: Fault,
+        fault: InjectedFault,
         program: &Path,
         agents: &Path,
         home: &Path,

@@ -9,16 +9,16 @@ pub enum Cell {
     /// It means nothing to this server, or could not be set up here: why.
     NotTried(String),
     /// It was tried.
-    Judged(Verdict),
+    Judged(TrialVerdict),
 }
 
 /// The observations from outside.
 #[derive(Debug)]
-pub struct Verdict {
+pub struct TrialVerdict {
     /// Processes of the agent that were alive when everything should have been over.
     pub left: usize,
     /// The reply to the host.
-    pub answer: Answer,
+    pub answer: ReplyTruth,
     /// True if the agent's output is available: in the reply, or from the server later.
     pub kept: bool,
     /// True if the server process outlived its host.
@@ -29,17 +29,17 @@ pub struct Verdict {
     pub memory: f64,
 }
 
-impl Verdict {
+impl TrialVerdict {
     /// Returns whether no process is left, no output is lost, and the reply is true.
     pub fn is_as_promised(&self) -> bool {
-        let true_or_unasked = matches!(self.answer, Answer::True | Answer::Unasked);
+        let true_or_unasked = matches!(self.answer, ReplyTruth::True | ReplyTruth::Unasked);
         self.left == 0 && self.kept && true_or_unasked && !self.server_stays
     }
 }
 
 /// The truth of a reply.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Answer {
+pub enum ReplyTruth {
     /// True.
     True,
     /// The answer, with noise that the agent did not print.
@@ -69,7 +69,7 @@ impl fmt::Display for Cell {
     }
 }
 
-impl fmt::Display for Verdict {
+impl fmt::Display for TrialVerdict {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.left {
             0 => write!(f, "clean")?,
@@ -90,7 +90,7 @@ impl fmt::Display for Verdict {
     }
 }
 
-impl fmt::Display for Answer {
+impl fmt::Display for ReplyTruth {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::True => f.write_str("true"),
@@ -108,10 +108,10 @@ impl fmt::Display for Answer {
 mod tests {
     use super::*;
 
-    fn verdict() -> Verdict {
-        Verdict {
+    fn verdict() -> TrialVerdict {
+        TrialVerdict {
             left: 0,
-            answer: Answer::True,
+            answer: ReplyTruth::True,
             kept: true,
             server_stays: false,
             reply_bytes: 9,
@@ -122,14 +122,18 @@ mod tests {
     #[test]
     fn only_what_is_bad_stands_out() {
         assert_eq!(verdict().to_string(), "clean · true · kept");
-        let bad =
-            Verdict { left: 2, answer: Answer::None(Duration::from_secs(20)), kept: false, ..verdict() };
+        let bad = TrialVerdict {
+            left: 2,
+            answer: ReplyTruth::None(Duration::from_secs(20)),
+            kept: false,
+            ..verdict()
+        };
         assert_eq!(bad.to_string(), "**2 left** · **no answer in 20 s** · **lost**");
     }
 
     #[test]
     fn a_huge_answer_and_much_memory_are_told() {
-        let huge = Verdict { reply_bytes: 220_000_000, memory: 1500.0, ..verdict() };
+        let huge = TrialVerdict { reply_bytes: 220_000_000, memory: 1500.0, ..verdict() };
         assert_eq!(huge.to_string(), "clean · true (220 MB) · kept · 1500 MB of memory");
     }
 }

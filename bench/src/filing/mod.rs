@@ -21,7 +21,7 @@ const SEARCH: f64 = 1.5;
 
 /// The amount of work.
 #[derive(Debug)]
-pub struct Scale {
+pub struct FilingScale {
     /// The number of rounds in which baseline and ours alternate.
     rounds: u32,
     /// Starts and small reads in a round.
@@ -34,7 +34,7 @@ pub struct Scale {
     files: u32,
 }
 
-impl Scale {
+impl FilingScale {
     /// For figures to be quoted.
     pub const FULL: Self = Self { rounds: 7, starts: 200, reads: 20, searches: 2, files: 100_000 };
     /// To see that everything still works.
@@ -59,7 +59,7 @@ impl Scale {
 pub fn measure(
     executables: &Executables,
     work: &Path,
-    scale: &Scale,
+    scale: &FilingScale,
     searcher: &Searcher,
 ) -> Result<Vec<Row>, Failure> {
     let tools = Tools { program: &executables.file_tools, workspace: work };
@@ -87,7 +87,7 @@ impl Tools<'_> {
         command
     }
 
-    fn start(&self, scale: &Scale) -> Result<Vec<Row>, Failure> {
+    fn start(&self, scale: &FilingScale) -> Result<Vec<Row>, Failure> {
         let mut nothing = Command::new("true");
         nothing.env_clear();
         let turns =
@@ -97,7 +97,7 @@ impl Tools<'_> {
         Ok(rows.into())
     }
 
-    fn read(&self, what: &str, size: usize, times: u32, scale: &Scale) -> Result<Vec<Row>, Failure> {
+    fn read(&self, what: &str, size: usize, times: u32, scale: &FilingScale) -> Result<Vec<Row>, Failure> {
         let line = "fn a_line_of_a_program_that_is_about_as_long_as_most() {}\n";
         let text: String = line.chars().cycle().take(size).collect();
         fs::write(self.workspace.join("read.txt"), &text)?;
@@ -121,7 +121,7 @@ fn take_turns(
     baseline: &mut Command,
     ours: &mut Command,
     times: u32,
-    scale: &Scale,
+    scale: &FilingScale,
     check: impl Fn(&[u8], &[u8]) -> Result<(), Failure>,
 ) -> Result<Turns, Failure> {
     // Warms the page cache, and compares both outputs.

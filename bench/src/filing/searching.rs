@@ -8,7 +8,7 @@ use std::process::Command;
 use crate::Failure;
 use crate::report::{Row, Target};
 
-use super::{SEARCH, Scale, Tools, take_turns};
+use super::{FilingScale, SEARCH, Tools, take_turns};
 
 /// The program to compare with.
 #[derive(Debug)]
@@ -71,7 +71,7 @@ impl Searcher {
 }
 
 /// Takes the figures.
-pub fn measure(tools: &Tools<'_>, searcher: &Searcher, scale: &Scale) -> Result<Vec<Row>, Failure> {
+pub fn measure(tools: &Tools<'_>, searcher: &Searcher, scale: &FilingScale) -> Result<Vec<Row>, Failure> {
     lay_out(tools.workspace, scale.files)?;
     let mut rows = Vec::new();
     for (what, regex) in [

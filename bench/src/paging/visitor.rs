@@ -21,12 +21,12 @@ pub struct Loaded {
 
 /// A browser that has been let in.
 #[derive(Debug)]
-pub struct Visitor {
+pub struct PageVisitor {
     address: String,
     cookie: String,
 }
 
-impl Visitor {
+impl PageVisitor {
     /// Comes in by a link of `switchboard open`.
     pub fn enter(link: &str) -> Result<Self, Failure> {
         let rest = link.trim().strip_prefix("http://").ok_or("the link is no address")?;

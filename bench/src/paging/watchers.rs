@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 
 use super::House;
-use super::visitor::Visitor;
+use super::visitor::PageVisitor;
 use crate::{Failure, output};
 
 const ROOT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/..");
@@ -21,7 +21,7 @@ pub enum Watchers {
 
 impl Watchers {
     /// Begins to watch; returns when all do.
-    pub fn open(house: &House, visitor: &Visitor, number: usize) -> Result<Self, Failure> {
+    pub fn open(house: &House, visitor: &PageVisitor, number: usize) -> Result<Self, Failure> {
         match chromium() {
             Ok(place) => Ok(Self::Browsers(Browsers::open(house, &place, number)?)),
             Err(reason) => {

@@ -13,11 +13,11 @@ pub struct Calibration {
     /// The cost of each query for the server.
     pub costs: Costs,
     /// The server.
-    pub server: Server,
+    pub server: ServerCosts,
     /// Every daemon.
     pub daemon: Daemon,
     /// The load.
-    pub work: Work,
+    pub work: SimulatedLoad,
 }
 
 /// Milliseconds of the server's time.
@@ -45,7 +45,7 @@ pub struct Costs {
 /// The database.
 #[derive(Debug, Clone, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Server {
+pub struct ServerCosts {
     /// The number of concurrent queries.
     pub lanes: usize,
     /// The way there and back, in milliseconds.
@@ -77,7 +77,7 @@ pub struct Daemon {
 /// The load; times in seconds.
 #[derive(Debug, Clone, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Work {
+pub struct SimulatedLoad {
     /// The mean duration of a job.
     pub job_seconds: f64,
     /// The share of all slots that the jobs would fill.

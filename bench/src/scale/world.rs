@@ -10,7 +10,7 @@ use super::costs::Calibration;
 
 /// The claim strategy.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Manner {
+pub enum ClaimStrategy {
     /// One queue for all; a notified daemon claims after a jitter, unless the job is claimed by then. As built.
     Shared,
     /// One queue per machine, polled by that machine only. As built.
@@ -21,7 +21,7 @@ pub enum Manner {
 
 /// The result within the measured time.
 #[derive(Debug, Default, Clone)]
-pub struct Outcome {
+pub struct SimulationOutcome {
     /// Jobs placed and ended, a second.
     pub placed: f64,
     /// Likewise.
@@ -120,7 +120,7 @@ struct Job {
 /// Everything.
 pub struct World<'a> {
     calibration: &'a Calibration,
-    manner: Manner,
+    manner: ClaimStrategy,
     dice: Dice,
     now: f64,
     events: BinaryHeap<Due>,
@@ -131,7 +131,7 @@ pub struct World<'a> {
     daemons: Vec<Daemon>,
     jobs: Vec<Job>,
     queues: BTreeMap<Id, BTreeSet<Id>>,
-    outcome: Outcome,
+    outcome: SimulationOutcome,
     takes: f64,
     work: f64,
     in_vain: f64,
@@ -139,7 +139,7 @@ pub struct World<'a> {
 
 impl<'a> World<'a> {
     /// So many daemons, nothing running.
-    pub fn new(calibration: &'a Calibration, manner: Manner, daemons: usize, seed: u64) -> Self {
+    pub fn new(calibration: &'a Calibration, manner: ClaimStrategy, daemons: usize, seed: u64) -> Self {
         let lease = calibration.daemon.lease;
         let daemon = Daemon { expires_at: lease, pause: calibration.daemon.first_pause, ..Daemon::default() };
         let mut world = Self {
@@ -155,7 +155,7 @@ impl<'a> World<'a> {
             daemons: vec![daemon; daemons],
             jobs: Vec::new(),
             queues: BTreeMap::new(),
-            outcome: Outcome::default(),
+            outcome: SimulationOutcome::default(),
             takes: 0.0,
             work: 0.0,
             in_vain: 0.0,
@@ -172,7 +172,7 @@ impl<'a> World<'a> {
     }
 
     /// Runs it to its end, with a stall of the server of so many seconds when the measured time begins.
-    pub fn run(mut self, stall: f64) -> Outcome {
+    pub fn run(mut self, stall: f64) -> SimulationOutcome {
         let begin = self.calibration.work.warm_up;
         let end = begin + self.calibration.work.measured;
         let mut measured = false;
@@ -191,7 +191,7 @@ impl<'a> World<'a> {
     }
 
     fn begin_to_measure(&mut self, stall: f64) {
-        self.outcome = Outcome::default();
+        self.outcome = SimulationOutcome::default();
         (self.takes, self.work, self.in_vain) = (0.0, 0.0, 0.0);
         if stall > 0.0 {
             self.stalled = true;
@@ -199,7 +199,7 @@ impl<'a> World<'a> {
         }
     }
 
-    fn sum_up(mut self) -> Outcome {
+    fn sum_up(mut self) -> SimulationOutcome {
         let time = self.calibration.work.measured;
         #[expect(clippy::cast_precision_loss, reason = "there are few lanes")]
         let capacity = time * self.calibration.server.lanes as f64;
@@ -318,7 +318,7 @@ impl<'a> World<'a> {
     }
 
     fn queue_of(&self, daemon: Id) -> Id {
-        if self.manner == Manner::Homes { daemon } else { 0 }
+        if self.manner == ClaimStrategy::Homes { daemon } else { 0 }
     }
 
     fn placed(&mut self, daemon: Id, job: Id) {
@@ -333,9 +333,9 @@ impl<'a> World<'a> {
         self.look(by);
         let others = (0..self.daemons.len()).filter(|daemon| *daemon != by);
         match self.manner {
-            Manner::Homes => {}
-            Manner::Rush => others.for_each(|daemon| self.look(daemon)),
-            Manner::Shared => {
+            ClaimStrategy::Homes => {}
+            ClaimStrategy::Rush => others.for_each(|daemon| self.look(daemon)),
+            ClaimStrategy::Shared => {
                 for daemon in others {
                     let moment = self.dice.part() * self.calibration.daemon.spread;
                     self.plan(moment, Event::LookFor(daemon, job));
@@ -365,7 +365,7 @@ impl<'a> World<'a> {
         // The oldest first; where others were faster, one at random, so that not all reach for the same again.
         let contended = self.daemons[daemon].pause > self.calibration.daemon.first_pause;
         let oldest = if contended { None } else { seen.pop_front() };
-        if self.manner == Manner::Shared && !seen.is_empty() {
+        if self.manner == ClaimStrategy::Shared && !seen.is_empty() {
             let first = usize::try_from(self.dice.below(seen.len() as u64)).unwrap_or(0);
             seen.rotate_left(first);
         }

@@ -25,11 +25,11 @@ use crate::interruption::Interruption;
 use crate::report::Row;
 use crate::{Failure, output};
 
-use plain::Plain;
+use plain::PlainSpawn;
 
 /// The amount of work.
 #[derive(Debug)]
-pub struct Scale {
+pub struct ServingScale {
     /// The number of rounds in which baseline and ours alternate.
     rounds: u32,
     /// Starts in a round.
@@ -48,7 +48,7 @@ pub struct Scale {
     stored: &'static [u32],
 }
 
-impl Scale {
+impl ServingScale {
     /// For figures to be quoted.
     pub const FULL: Self = Self {
         rounds: 5,
@@ -90,7 +90,7 @@ impl Scale {
 
 /// A group of figures.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub enum Figure {
+pub enum ServingFigure {
     /// Time from the start of the process to the reply to `initialize`, and idle memory
     Starting,
     /// One call after the other
@@ -120,9 +120,9 @@ pub struct Measured {
 
 /// Everything that the figures are taken with.
 struct Bench<'a> {
-    scale: &'a Scale,
+    scale: &'a ServingScale,
     house: House,
-    plain: Plain,
+    plain: PlainSpawn,
     interruption: Interruption,
 }
 
@@ -139,32 +139,32 @@ impl Bench<'_> {
 pub async fn measure(
     executables: &Executables,
     work: &Path,
-    scale: &Scale,
-    only: Option<Figure>,
+    scale: &ServingScale,
+    only: Option<ServingFigure>,
     with_peers: bool,
     interruption: Interruption,
 ) -> Result<Measured, Failure> {
     let house = House::with_stub(executables, work)?;
-    let plain = Plain::new(&executables.stub, house.workspace());
+    let plain = PlainSpawn::new(&executables.stub, house.workspace());
     let mut bench = Bench { scale, house, plain, interruption };
     let (mut rows, mut at_once, mut plots) = (Vec::new(), Vec::new(), Vec::new());
-    for &figure in Figure::value_variants() {
+    for &figure in ServingFigure::value_variants() {
         if only.is_some_and(|only| only != figure) {
             continue;
         }
         output::progress(&format!("measuring: {figure:?}"));
         rows.extend(match figure {
-            Figure::Starting => starting::measure(&mut bench).await?,
-            Figure::Calling => calling::measure(&mut bench).await?,
-            Figure::Crowd => crowd::measure(&mut bench).await?,
-            Figure::Latency => latency::measure(&mut bench).await?,
-            Figure::Transcript => transcript::measure(&mut bench).await?,
-            Figure::Syscalls => syscalls::measure(&mut bench).await?,
-            Figure::Growth => {
+            ServingFigure::Starting => starting::measure(&mut bench).await?,
+            ServingFigure::Calling => calling::measure(&mut bench).await?,
+            ServingFigure::Crowd => crowd::measure(&mut bench).await?,
+            ServingFigure::Latency => latency::measure(&mut bench).await?,
+            ServingFigure::Transcript => transcript::measure(&mut bench).await?,
+            ServingFigure::Syscalls => syscalls::measure(&mut bench).await?,
+            ServingFigure::Growth => {
                 at_once = growth::at_once(&mut bench).await?;
                 Vec::new()
             }
-            Figure::Stored => {
+            ServingFigure::Stored => {
                 let (rows, plot) = growth::stored(&mut bench).await?;
                 plots.push(("serving-stored.svg", plot));
                 rows

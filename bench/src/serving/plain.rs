@@ -10,12 +10,12 @@ use crate::house::PROMPT;
 
 /// The stub, started directly.
 #[derive(Debug)]
-pub struct Plain {
+pub struct PlainSpawn {
     stub: PathBuf,
     folder: PathBuf,
 }
 
-impl Plain {
+impl PlainSpawn {
     /// Creates it in that directory, which also holds the prompts.
     pub fn new(stub: &Path, folder: &Path) -> Self {
         Self { stub: stub.to_owned(), folder: folder.to_owned() }

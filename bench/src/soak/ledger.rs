@@ -10,7 +10,7 @@ use crate::{Failure, output};
 
 /// One call that has ended.
 #[derive(Debug, Clone)]
-pub struct Entry {
+pub struct LedgerEntry {
     /// Its idempotency key.
     pub key: String,
     /// The job it was.
@@ -21,14 +21,14 @@ pub struct Entry {
 
 /// Everything that was seen, by all callers.
 #[derive(Debug, Default)]
-pub struct Ledger {
-    entries: Mutex<Vec<Entry>>,
+pub struct SoakLedger {
+    entries: Mutex<Vec<LedgerEntry>>,
     violations: Mutex<Vec<String>>,
 }
 
-impl Ledger {
+impl SoakLedger {
     /// Notes a call that has ended.
-    pub fn enter(&self, entry: Entry) {
+    pub fn enter(&self, entry: LedgerEntry) {
         lock(&self.entries).push(entry);
     }
 
@@ -115,9 +115,13 @@ mod tests {
                     (4, 'twice', 'completed'), (5, 'unended', 'running');",
             )
             .unwrap();
-        let ledger = Ledger::default();
+        let ledger = SoakLedger::default();
         for key in ["fine", "other", "twice", "lost"] {
-            ledger.enter(Entry { key: key.to_owned(), job: key.to_owned(), status: "completed".to_owned() });
+            ledger.enter(LedgerEntry {
+                key: key.to_owned(),
+                job: key.to_owned(),
+                status: "completed".to_owned(),
+            });
         }
         ledger.compare(&file).unwrap();
         assert_eq!(

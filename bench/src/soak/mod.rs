@@ -26,9 +26,9 @@ use crate::house::{House, quoted};
 use crate::interruption::Interruption;
 use crate::{Failure, output};
 
-use caller::Caller;
+use caller::SoakCaller;
 use health::Health;
-use ledger::Ledger;
+use ledger::SoakLedger;
 
 /// The number of hosts.
 const HOSTS: u32 = 4;
@@ -37,7 +37,7 @@ const BETWEEN_CHECKS: Duration = Duration::from_secs(5);
 
 /// Duration and seed.
 #[derive(Debug, Clone, Copy)]
-pub struct Scale {
+pub struct SoakScale {
     /// The duration.
     pub time: Duration,
     /// The seed of the calls and kills. Races remain random.
@@ -45,7 +45,7 @@ pub struct Scale {
 }
 
 /// Describes the method for the reader.
-pub fn method(scale: &Scale) -> String {
+pub fn method(scale: &SoakScale) -> String {
     format!(
         "- {} s, seed {}; {HOSTS} hosts, each with one call at a time to the scripted agent, 19 kinds of them, faults among them\n\
          - hosts wait, come back later, cancel, and are killed and come back; the daemon is killed (SIGKILL) every 1 to 6 s during the first 60 %\n\
@@ -65,18 +65,19 @@ pub struct Soaked {
 }
 
 /// Soaks.
-pub fn soak(executables: &Executables, work: &Path, scale: Scale) -> Result<Soaked, Failure> {
+pub fn soak(executables: &Executables, work: &Path, scale: SoakScale) -> Result<Soaked, Failure> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let mut interruption = runtime.block_on(async { Interruption::listen() })?;
     let mut dice = Dice::new(scale.seed);
     let (agents, servers) = (Mark::new(0), Mark::new(1));
     let house = furnish(executables, work, &agents, &servers)?;
     drop(house.host()?);
-    let (ledger, stop) = (Ledger::default(), AtomicBool::new(false));
+    let (ledger, stop) = (SoakLedger::default(), AtomicBool::new(false));
     let mut watch = Watch { house: &house, ledger: &ledger, health: Health::default(), kills: 0, checks: 0 };
     let interrupted = thread::scope(|scope| {
         for name in 0..HOSTS {
-            let caller = Caller { name, house: &house, mark: &agents, ledger: &ledger, work, stop: &stop };
+            let caller =
+                SoakCaller { name, house: &house, mark: &agents, ledger: &ledger, work, stop: &stop };
             let dice = dice.split();
             scope.spawn(move || caller.run(dice));
         }
@@ -140,7 +141,7 @@ fn name(pid: u32) -> String {
 /// The thread that kills and checks.
 struct Watch<'a> {
     house: &'a House,
-    ledger: &'a Ledger,
+    ledger: &'a SoakLedger,
     health: Health,
     kills: u32,
     checks: u32,

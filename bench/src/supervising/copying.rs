@@ -15,7 +15,7 @@ use crate::interruption::Interruption;
 use crate::report::{Baseline, Row, Target, Unit};
 use crate::spread::Spread;
 
-use super::Scale;
+use super::SupervisingScale;
 use super::scene::{Scene, check_report};
 
 const CAT: &str = "/bin/cat";
@@ -30,7 +30,7 @@ struct Original {
 /// Takes the figures.
 pub async fn measure(
     scene: &Scene,
-    scale: &Scale,
+    scale: &SupervisingScale,
     interruption: &mut Interruption,
 ) -> Result<Vec<Row>, Failure> {
     let original = Original::prepare(scene.work(), scale.megabytes)?;

@@ -12,7 +12,7 @@ use crate::process::megabytes;
 use crate::report::{Baseline, Row, Target, Unit};
 use crate::spread::Spread;
 
-use super::Scale;
+use super::SupervisingScale;
 use super::scene::{Scene, check_report};
 
 const LOOK_AGAIN: Duration = Duration::from_millis(1);
@@ -31,7 +31,7 @@ struct Footprint {
 /// Takes the figures.
 pub async fn measure(
     scene: &Scene,
-    scale: &Scale,
+    scale: &SupervisingScale,
     interruption: &mut Interruption,
 ) -> Result<Vec<Row>, Failure> {
     let mut rounds = Vec::new();

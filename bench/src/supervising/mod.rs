@@ -19,7 +19,7 @@ use scene::Scene;
 
 /// The amount of work.
 #[derive(Debug)]
-pub struct Scale {
+pub struct SupervisingScale {
     /// The number of rounds in which baseline and ours alternate.
     rounds: u32,
     /// Runs one after the other in a round.
@@ -32,7 +32,7 @@ pub struct Scale {
     megabytes: u32,
 }
 
-impl Scale {
+impl SupervisingScale {
     /// For figures to be quoted.
     pub const FULL: Self = Self { rounds: 5, runs: 200, crowd: 64, crowds: 5, megabytes: 1000 };
     /// To see that everything still works.
@@ -54,7 +54,7 @@ impl Scale {
 
 /// A group of figures.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub enum Figure {
+pub enum SupervisingFigure {
     /// One run after the other
     Alone,
     /// Many runs at once
@@ -69,22 +69,22 @@ pub enum Figure {
 pub async fn measure(
     executables: &Executables,
     work: &Path,
-    scale: &Scale,
-    only: Option<Figure>,
+    scale: &SupervisingScale,
+    only: Option<SupervisingFigure>,
     mut interruption: Interruption,
 ) -> Result<Vec<Row>, Failure> {
     let scene = Scene::set(executables, work)?;
     let mut rows = Vec::new();
-    for &figure in Figure::value_variants() {
+    for &figure in SupervisingFigure::value_variants() {
         if only.is_some_and(|only| only != figure) {
             continue;
         }
         output::progress(&format!("measuring: {figure:?}"));
         rows.extend(match figure {
-            Figure::Alone => alone::measure(&scene, scale, &mut interruption).await?,
-            Figure::Crowd => crowd::measure(&scene, scale, &mut interruption).await?,
-            Figure::Memory => memory::measure(&scene, scale, &mut interruption).await?,
-            Figure::Copying => copying::measure(&scene, scale, &mut interruption).await?,
+            SupervisingFigure::Alone => alone::measure(&scene, scale, &mut interruption).await?,
+            SupervisingFigure::Crowd => crowd::measure(&scene, scale, &mut interruption).await?,
+            SupervisingFigure::Memory => memory::measure(&scene, scale, &mut interruption).await?,
+            SupervisingFigure::Copying => copying::measure(&scene, scale, &mut interruption).await?,
         });
     }
     Ok(rows)

@@ -44,9 +44,9 @@ pub(crate) fn open(folder: BorrowedFd<'_>, name: &[u8], flags: OFlags, mode: u32
 }
 
 /// Identifies a file by device and inode, whatever its name.
-pub(crate) type Identity = (u64, u64);
+pub(crate) type FileIdentity = (u64, u64);
 
-pub(crate) fn identity(stat: &Stat) -> Identity {
+pub(crate) fn identity(stat: &Stat) -> FileIdentity {
     (stat.st_dev, stat.st_ino)
 }
 

@@ -12,7 +12,7 @@ use serde_json::{Map, Value, json};
 use crate::contents::FILE_LIMIT;
 use crate::name;
 use crate::rejection::FileRejection;
-use crate::request::Request;
+use crate::request::FileRequest;
 use crate::verb::{ParameterType, Verb, VerbParameter};
 
 /// A request contains at most one file, and JSON escapes one byte with up to six characters.
@@ -20,14 +20,14 @@ const LONGEST_REQUEST: u64 = 6 * FILE_LIMIT;
 
 /// A parsed command line.
 #[derive(Debug, PartialEq, Eq)]
-pub(crate) enum Invocation {
+pub(crate) enum FileToolsInvocation {
     Help,
     Schema,
     Version,
     /// Executes one request.
     Once {
         workspace: PathBuf,
-        asked: Asked,
+        asked: CliRequest,
     },
     /// Runs the MCP server.
     Serve {
@@ -38,7 +38,7 @@ pub(crate) enum Invocation {
 
 /// A request whose content may still have to be read from stdin.
 #[derive(Debug, PartialEq, Eq)]
-pub(crate) enum Asked {
+pub(crate) enum CliRequest {
     /// Command-line arguments.
     Words { verb: Verb, parameters: Map<String, Value> },
     /// JSON.
@@ -48,13 +48,13 @@ pub(crate) enum Asked {
 }
 
 /// Parses the arguments after the program name.
-pub(crate) fn parse(args: impl IntoIterator<Item = OsString>) -> Result<Invocation, FileRejection> {
+pub(crate) fn parse(args: impl IntoIterator<Item = OsString>) -> Result<FileToolsInvocation, FileRejection> {
     let mut args = args.into_iter();
-    let Some(first) = args.next() else { return Ok(Invocation::Help) };
+    let Some(first) = args.next() else { return Ok(FileToolsInvocation::Help) };
     match first.to_str() {
-        Some("--help" | "-h" | "help") => return Ok(Invocation::Help),
-        Some("--schema") => return Ok(Invocation::Schema),
-        Some("--version" | "-V") => return Ok(Invocation::Version),
+        Some("--help" | "-h" | "help") => return Ok(FileToolsInvocation::Help),
+        Some("--schema") => return Ok(FileToolsInvocation::Schema),
+        Some("--version" | "-V") => return Ok(FileToolsInvocation::Version),
         Some("mcp") => return serve(args),
         Some(flag) if flag.starts_with('-') => return Err(usage(format!("`{flag}` is no workspace"))),
         _ => {}
@@ -63,18 +63,20 @@ pub(crate) fn parse(args: impl IntoIterator<Item = OsString>) -> Result<Invocati
     let Some(second) = args.next() else { return Err(usage("a workspace and no verb".to_owned())) };
     let Some(second) = second.to_str() else { return Err(usage("the verb is no text".to_owned())) };
     match second {
-        "--help" | "-h" => return Ok(Invocation::Help),
-        "--schema" => return Ok(Invocation::Schema),
-        "-" => return Ok(Invocation::Once { workspace, asked: Asked::JsonOnStdin }),
+        "--help" | "-h" => return Ok(FileToolsInvocation::Help),
+        "--schema" => return Ok(FileToolsInvocation::Schema),
+        "-" => return Ok(FileToolsInvocation::Once { workspace, asked: CliRequest::JsonOnStdin }),
         json if json.trim_start().starts_with('{') => {
-            return Ok(Invocation::Once { workspace, asked: Asked::Json(json.to_owned()) });
+            return Ok(FileToolsInvocation::Once { workspace, asked: CliRequest::Json(json.to_owned()) });
         }
         _ => {}
     }
     let Some(verb) = Verb::parse(second) else { return Err(usage(format!("`{second}` is no verb"))) };
     Ok(match words(verb, args)? {
-        None => Invocation::Help,
-        Some(parameters) => Invocation::Once { workspace, asked: Asked::Words { verb, parameters } },
+        None => FileToolsInvocation::Help,
+        Some(parameters) => {
+            FileToolsInvocation::Once { workspace, asked: CliRequest::Words { verb, parameters } }
+        }
     })
 }
 
@@ -86,12 +88,12 @@ fn usage(what: String) -> FileRejection {
     )
 }
 
-fn serve(args: impl Iterator<Item = OsString>) -> Result<Invocation, FileRejection> {
+fn serve(args: impl Iterator<Item = OsString>) -> Result<FileToolsInvocation, FileRejection> {
     let mut args = args;
     let (mut workspace, mut verbs) = (None, Verb::ALL.to_vec());
     while let Some(arg) = args.next() {
         match arg.to_str() {
-            Some("--help" | "-h") => return Ok(Invocation::Help),
+            Some("--help" | "-h") => return Ok(FileToolsInvocation::Help),
             Some("--verbs") => {
                 let names = args.next().ok_or_else(|| usage("`--verbs` without verbs".to_owned()))?;
                 verbs = some_verbs(&names.to_string_lossy())?;
@@ -102,7 +104,7 @@ fn serve(args: impl Iterator<Item = OsString>) -> Result<Invocation, FileRejecti
             _ => return Err(usage("`mcp` serves one workspace".to_owned())),
         }
     }
-    Ok(Invocation::Serve { workspace, verbs })
+    Ok(FileToolsInvocation::Serve { workspace, verbs })
 }
 
 fn some_verbs(names: &str) -> Result<Vec<Verb>, FileRejection> {
@@ -262,9 +264,9 @@ fn path(value: OsString) -> String {
     }
 }
 
-impl Asked {
+impl CliRequest {
     /// Completes the request with content from stdin.
-    pub(crate) fn complete(self) -> Result<Request, FileRejection> {
+    pub(crate) fn complete(self) -> Result<FileRequest, FileRejection> {
         let (verb, mut parameters) = match self {
             Self::Words { verb, parameters } => (verb, parameters),
             Self::Json(text) => from_json(text.as_bytes())?,
@@ -275,8 +277,8 @@ impl Asked {
                 // Bypasses JSON: stdin can contain any bytes.
                 let content = stdin(FILE_LIMIT)?;
                 parameters.insert("content".to_owned(), json!(""));
-                let mut request = Request::parse(verb, parameters)?;
-                if let Request::Write(write) | Request::Create(write) = &mut request {
+                let mut request = FileRequest::parse(verb, parameters)?;
+                if let FileRequest::Write(write) | FileRequest::Create(write) = &mut request {
                     write.content = content;
                 }
                 return Ok(request);
@@ -292,7 +294,7 @@ impl Asked {
             }
             _ => {}
         }
-        Request::parse(verb, parameters)
+        FileRequest::parse(verb, parameters)
     }
 }
 
@@ -323,13 +325,15 @@ fn stdin(limit: u64) -> Result<Vec<u8>, FileRejection> {
 mod tests {
     use super::*;
 
-    fn read(line: &[&str]) -> Result<Invocation, FileRejection> {
+    fn read(line: &[&str]) -> Result<FileToolsInvocation, FileRejection> {
         parse(line.iter().map(OsString::from))
     }
 
     fn parameters(line: &[&str]) -> Value {
         match read(line) {
-            Ok(Invocation::Once { asked: Asked::Words { parameters, .. }, .. }) => Value::Object(parameters),
+            Ok(FileToolsInvocation::Once { asked: CliRequest::Words { parameters, .. }, .. }) => {
+                Value::Object(parameters)
+            }
             other => panic!("{line:?}: {other:?}"),
         }
     }
@@ -373,7 +377,8 @@ mod tests {
     #[test]
     fn a_path_of_any_bytes_is_escaped() {
         let args = ["/ws".into(), "read".into(), OsString::from_vec(b"caf\xe9".to_vec())];
-        let Ok(Invocation::Once { asked: Asked::Words { parameters, .. }, .. }) = parse(args) else {
+        let Ok(FileToolsInvocation::Once { asked: CliRequest::Words { parameters, .. }, .. }) = parse(args)
+        else {
             panic!()
         };
         assert_eq!(parameters["path"], r"$'caf\xe9'");
@@ -406,7 +411,7 @@ mod tests {
     fn the_server_offers_the_verbs_it_is_told_to() {
         assert_eq!(
             read(&["mcp", "--verbs", "list,read,list", "/ws"]).unwrap(),
-            Invocation::Serve { workspace: Some("/ws".into()), verbs: vec![Verb::Read, Verb::List] }
+            FileToolsInvocation::Serve { workspace: Some("/ws".into()), verbs: vec![Verb::Read, Verb::List] }
         );
     }
 
@@ -414,9 +419,12 @@ mod tests {
     fn json_is_told_from_a_verb() {
         assert!(matches!(
             read(&["/ws", " {\"verb\": 1}"]),
-            Ok(Invocation::Once { asked: Asked::Json(_), .. })
+            Ok(FileToolsInvocation::Once { asked: CliRequest::Json(_), .. })
         ));
-        assert!(matches!(read(&["/ws", "-"]), Ok(Invocation::Once { asked: Asked::JsonOnStdin, .. })));
+        assert!(matches!(
+            read(&["/ws", "-"]),
+            Ok(FileToolsInvocation::Once { asked: CliRequest::JsonOnStdin, .. })
+        ));
         assert!(from_json(b"[1]").is_err());
         assert!(from_json(br#"{"verb": "explode"}"#).is_err());
     }

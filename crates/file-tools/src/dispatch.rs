@@ -3,7 +3,7 @@
 use serde::Serialize;
 
 use crate::rejection::FileRejection;
-use crate::request::Request;
+use crate::request::FileRequest;
 use crate::workspace::Workspace;
 use crate::{delete, list, patch, read, relocate, search, stat, write};
 
@@ -31,17 +31,17 @@ pub enum VerbReply {
 
 impl Workspace {
     /// Executes a request.
-    pub fn execute(&self, request: &Request) -> Result<VerbReply, FileRejection> {
+    pub fn execute(&self, request: &FileRequest) -> Result<VerbReply, FileRejection> {
         match request {
-            Request::Read(request) => read::read(self, request).map(VerbReply::Read),
-            Request::Write(request) => write::write(self, request).map(VerbReply::Write),
-            Request::Create(request) => write::create(self, request).map(VerbReply::Write),
-            Request::Patch(request) => patch::patch(self, request).map(VerbReply::Patch),
-            Request::Delete(request) => delete::delete(self, request).map(VerbReply::Delete),
-            Request::Move(request) => relocate::relocate(self, request).map(VerbReply::Move),
-            Request::List(request) => list::list(self, request).map(VerbReply::List),
-            Request::Search(request) => search::search(self, request).map(VerbReply::Search),
-            Request::Stat(request) => stat::stat(self, request).map(VerbReply::Stat),
+            FileRequest::Read(request) => read::read(self, request).map(VerbReply::Read),
+            FileRequest::Write(request) => write::write(self, request).map(VerbReply::Write),
+            FileRequest::Create(request) => write::create(self, request).map(VerbReply::Write),
+            FileRequest::Patch(request) => patch::patch(self, request).map(VerbReply::Patch),
+            FileRequest::Delete(request) => delete::delete(self, request).map(VerbReply::Delete),
+            FileRequest::Move(request) => relocate::relocate(self, request).map(VerbReply::Move),
+            FileRequest::List(request) => list::list(self, request).map(VerbReply::List),
+            FileRequest::Search(request) => search::search(self, request).map(VerbReply::Search),
+            FileRequest::Stat(request) => stat::stat(self, request).map(VerbReply::Stat),
         }
     }
 }

@@ -44,7 +44,7 @@ pub use read::{Encoding, LineEndings, ReadReply};
 pub use rejection::{FileRejection, RejectionCode};
 pub use relocate::MoveReply;
 pub use request::{
-    CaseSensitivity, DeleteRequest, Edit, ListRequest, MoveRequest, PatchRequest, ReadRequest, Request,
+    CaseSensitivity, DeleteRequest, Edit, FileRequest, ListRequest, MoveRequest, PatchRequest, ReadRequest,
     SearchRequest, StatRequest, WriteRequest,
 };
 pub use search::{MatchLine, SearchReply, SkippedFiles};
@@ -58,7 +58,7 @@ use std::io::{self, BufWriter, Write as _};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-use crate::cli::Invocation;
+use crate::cli::FileToolsInvocation;
 
 /// Set by the operator: the only workspace that is allowed.
 const ROOT: &str = "FILE_TOOLS_ROOT";
@@ -84,13 +84,13 @@ pub fn run(args: impl IntoIterator<Item = OsString>) -> ExitCode {
     }
 }
 
-fn execute(order: Invocation) -> Result<(), FileRejection> {
+fn execute(order: FileToolsInvocation) -> Result<(), FileRejection> {
     match order {
-        Invocation::Help => print(|out| out.write_all(help::text().as_bytes())),
-        Invocation::Schema => {
+        FileToolsInvocation::Help => print(|out| out.write_all(help::text().as_bytes())),
+        FileToolsInvocation::Schema => {
             print(|out| serde_json::to_writer_pretty(out, &verb::schema()).map_err(Into::into))
         }
-        Invocation::Version => {
+        FileToolsInvocation::Version => {
             // Confined like a verb: only the kernel can report the mechanisms in force.
             let held = beneath::WorkspaceRoot::open(Path::new("/"))
                 .map(|root| lock::lock(root.fd(), Reach::Read).summary());
@@ -99,14 +99,14 @@ fn execute(order: Invocation) -> Result<(), FileRejection> {
                 write!(out, concat!("file-tools ", env!("CARGO_PKG_VERSION"), "\nconfined here by: {}"), held)
             })
         }
-        Invocation::Once { workspace, asked } => {
+        FileToolsInvocation::Once { workspace, asked } => {
             let path = settle_workspace(Some(&workspace), variable(ROOT).as_deref())?;
             let request = asked.complete()?;
             let workspace = Workspace::enter(&path, request.verb().reach(), setting()?)?;
             let answer = workspace.execute(&request)?;
             print(|out| serde_json::to_writer(out, &answer).map_err(Into::into))
         }
-        Invocation::Serve { workspace, verbs } => {
+        FileToolsInvocation::Serve { workspace, verbs } => {
             let path = settle_workspace(workspace.as_deref(), variable(ROOT).as_deref())?;
             let reach = if verbs.iter().any(|verb| verb.reach() == Reach::Write) {
                 Reach::Write

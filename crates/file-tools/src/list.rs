@@ -13,7 +13,7 @@ use crate::ignored::Ignored;
 use crate::name;
 use crate::rejection::FileRejection;
 use crate::request::ListRequest;
-use crate::tree::{self, DirectoryEntry, Folder, Visitor, WalkFlow};
+use crate::tree::{self, DirectoryEntry, Folder, TreeVisitor, WalkFlow};
 use crate::workspace::Workspace;
 
 /// The maximum number of entries.
@@ -94,7 +94,7 @@ struct Matching<'a> {
     found: Vec<Found>,
 }
 
-impl Visitor for Matching<'_> {
+impl TreeVisitor for Matching<'_> {
     fn visit(&mut self, entry: &DirectoryEntry<'_>) -> WalkFlow {
         if self.glob.means(entry.name, || entry.path()) {
             self.found.push(look(entry));

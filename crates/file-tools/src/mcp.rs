@@ -21,7 +21,7 @@ use rmcp::service::{RequestContext, RoleServer};
 use serde_json::Value;
 
 use crate::rejection::{FileRejection, RejectionCode};
-use crate::request::Request;
+use crate::request::FileRequest;
 use crate::verb::Verb;
 use crate::workspace::Workspace;
 
@@ -75,7 +75,7 @@ fn tool(verb: Verb) -> Tool {
 
 /// Executes one call. The structured content contains the whole reply, because some clients show nothing else.
 fn call(workspace: &Workspace, verb: Verb, request: CallToolRequestParams) -> CallToolResult {
-    let answer = Request::parse(verb, request.arguments.unwrap_or_default())
+    let answer = FileRequest::parse(verb, request.arguments.unwrap_or_default())
         .and_then(|request| workspace.execute(&request))
         .map(|answer| serde_json::to_value(answer).unwrap_or(Value::Null));
     match answer {

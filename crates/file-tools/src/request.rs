@@ -10,7 +10,7 @@ use crate::verb::Verb;
 
 /// A request.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Request {
+pub enum FileRequest {
     /// Prints numbered lines of a file.
     Read(ReadRequest),
     /// Creates or replaces a file.
@@ -152,7 +152,7 @@ pub struct StatRequest {
     pub path: String,
 }
 
-impl Request {
+impl FileRequest {
     /// Returns the verb of this request.
     pub fn verb(&self) -> Verb {
         match self {
@@ -213,12 +213,12 @@ mod tests {
     fn the_table_of_verbs_and_the_requests_have_the_same_parameters() {
         for verb in Verb::ALL {
             let all = full(verb);
-            assert_eq!(Request::parse(verb, all.clone()).unwrap().verb(), verb);
+            assert_eq!(FileRequest::parse(verb, all.clone()).unwrap().verb(), verb);
             for parameter in verb.parameters() {
                 let mut less = all.clone();
                 less.remove(parameter.name);
                 assert_eq!(
-                    Request::parse(verb, less).is_ok(),
+                    FileRequest::parse(verb, less).is_ok(),
                     !parameter.required,
                     "{verb:?} {}",
                     parameter.name
@@ -226,7 +226,7 @@ mod tests {
             }
             let mut more = all;
             more.insert("workspace".to_owned(), json!("/"));
-            assert_eq!(Request::parse(verb, more).unwrap_err().code(), RejectionCode::InvalidInput);
+            assert_eq!(FileRequest::parse(verb, more).unwrap_err().code(), RejectionCode::InvalidInput);
         }
     }
 
@@ -234,7 +234,7 @@ mod tests {
     fn every_choice_is_understood() {
         for case in ["sensitive", "insensitive", "smart"] {
             let Value::Object(parameters) = json!({"regex": "a", "case": case}) else { panic!() };
-            assert!(Request::parse(Verb::Search, parameters).is_ok());
+            assert!(FileRequest::parse(Verb::Search, parameters).is_ok());
         }
     }
 }

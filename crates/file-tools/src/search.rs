@@ -21,7 +21,7 @@ use crate::list::{is_zero, rules_above};
 use crate::name::{self, WorkPath};
 use crate::rejection::{FileRejection, RejectionCode};
 use crate::request::{CaseSensitivity, SearchRequest};
-use crate::tree::{self, DirectoryEntry, Folder, Visitor, WalkFlow};
+use crate::tree::{self, DirectoryEntry, Folder, TreeVisitor, WalkFlow};
 use crate::workspace::Workspace;
 
 /// The default number of matching lines.
@@ -272,7 +272,7 @@ impl<'a> SearchWorker<'a> {
     }
 }
 
-impl Visitor for SearchWorker<'_> {
+impl TreeVisitor for SearchWorker<'_> {
     fn visit(&mut self, entry: &DirectoryEntry<'_>) -> WalkFlow {
         if self.hunt.is_over() {
             return WalkFlow::Stop;

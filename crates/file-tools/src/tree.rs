@@ -1,7 +1,7 @@
 //! Walks all directories below a path, with several threads if there is enough work.
 //!
 //! Every directory is opened beneath its open parent and never through a link: a directory that is swapped for a link during
-//! the walk is not entered. A [`Visitor`] decides about each entry.
+//! the walk is not entered. A [`TreeVisitor`] decides about each entry.
 
 use std::mem::MaybeUninit;
 use std::ops::Range;
@@ -68,7 +68,7 @@ impl DirectoryEntry<'_> {
 }
 
 /// Receives the entries of a walk. Each thread has one visitor.
-pub(crate) trait Visitor {
+pub(crate) trait TreeVisitor {
     /// Visits an entry that is neither a directory nor ignored.
     fn visit(&mut self, entry: &DirectoryEntry<'_>) -> WalkFlow;
 }
@@ -119,7 +119,7 @@ pub(crate) fn visit_everything(
     visit: impl FnMut(&DirectoryEntry<'_>) -> WalkFlow,
 ) -> u64 {
     struct Each<F>(F);
-    impl<F: FnMut(&DirectoryEntry<'_>) -> WalkFlow> Visitor for Each<F> {
+    impl<F: FnMut(&DirectoryEntry<'_>) -> WalkFlow> TreeVisitor for Each<F> {
         fn visit(&mut self, entry: &DirectoryEntry<'_>) -> WalkFlow {
             (self.0)(entry)
         }
@@ -131,7 +131,7 @@ pub(crate) fn visit_everything(
 
 /// Visits the files below a directory that are not ignored, with up to `threads` visitors. Returns the visitors, and the number
 /// of unreadable directories.
-pub(crate) fn visit<V: Visitor + Send>(
+pub(crate) fn visit<V: TreeVisitor + Send>(
     start: Folder,
     threads: usize,
     visitor: impl Fn() -> V + Sync,
@@ -177,7 +177,7 @@ impl Walk {
     }
 
     /// Processes work items until none is left. `look_up` receives the number of pending items after each.
-    fn work(&self, visitor: &mut impl Visitor, mut look_up: impl FnMut(usize)) {
+    fn work(&self, visitor: &mut impl TreeVisitor, mut look_up: impl FnMut(usize)) {
         let mut buffer = vec![MaybeUninit::uninit(); FETCH];
         while let Some(work) = self.next() {
             // Also on a panic of the visitor: the other threads must not wait forever.

@@ -38,11 +38,11 @@ use std::ffi::OsString;
 use std::io::{self, Read};
 use std::process::ExitCode;
 
-use crate::args::{Options, Request};
+use crate::args::{RehearsalOptions, RehearsalRequest};
 use crate::mistake::{Mishap, Mistake};
-use crate::stage::Stage;
-use crate::voice::{Opening, Session};
-use crate::wire::Stream;
+use crate::stage::RehearsalStage;
+use crate::voice::{SessionOpening, VoiceSession};
+use crate::wire::StandardStream;
 
 /// The first argument of a process that is the scripted agent, or a descendant of one, without being named so.
 pub const CUE: &str = "--rehearsal";
@@ -67,18 +67,18 @@ pub fn main() -> ExitCode {
         }
     }
     match args::parse(args) {
-        Ok(Request::Help) => print(&help::text()),
-        Ok(Request::Version) => print(concat!("rehearsal ", env!("CARGO_PKG_VERSION"), "\n")),
-        Ok(Request::Play(options)) => play(options),
+        Ok(RehearsalRequest::Help) => print(&help::text()),
+        Ok(RehearsalRequest::Version) => print(concat!("rehearsal ", env!("CARGO_PKG_VERSION"), "\n")),
+        Ok(RehearsalRequest::Play(options)) => play(options),
         Err(mistake) => confess(&mistake),
     }
 }
 
 fn print(text: &str) -> ExitCode {
-    end(Stream::Stdout.write(text.as_bytes()).map(|()| 0).map_err(Mishap::refused("stdout")))
+    end(StandardStream::Stdout.write(text.as_bytes()).map(|()| 0).map_err(Mishap::refused("stdout")))
 }
 
-fn play(options: Options) -> ExitCode {
+fn play(options: RehearsalOptions) -> ExitCode {
     match rehearse(options) {
         Ok((stage, steps)) => end(stage.play(steps)),
         Err(mistake) => confess(&mistake),
@@ -86,7 +86,7 @@ fn play(options: Options) -> ExitCode {
 }
 
 /// Reads all input, so that a mistake is reported before the first event.
-fn rehearse(options: Options) -> Result<(Stage, Vec<script::Step>), Mistake> {
+fn rehearse(options: RehearsalOptions) -> Result<(RehearsalStage, Vec<script::ScriptStep>), Mistake> {
     let prompt = if options.ignore_stdin { Vec::new() } else { read_prompt()? };
     let text = String::from_utf8_lossy(&prompt);
     let (steps, plain) = match &options.script {
@@ -101,7 +101,7 @@ fn rehearse(options: Options) -> Result<(Stage, Vec<script::Step>), Mistake> {
             (script::parse_file(&script)?, text.into_owned())
         }
     };
-    if steps.contains(&script::Step::MaxTurns) && !options.vendor.has_turn_limit() {
+    if steps.contains(&script::ScriptStep::MaxTurns) && !options.vendor.has_turn_limit() {
         return Err(Mistake::new(
             format!(
                 "step `max-turns` cannot be played as `{}`, which has no turn limit",
@@ -112,7 +112,7 @@ fn rehearse(options: Options) -> Result<(Stage, Vec<script::Step>), Mistake> {
     }
     let plain = plain.trim_end();
     let echo = if plain.is_empty() { "You said nothing.".to_owned() } else { format!("You said: {plain}") };
-    let session = Session::new(Opening {
+    let session = VoiceSession::new(SessionOpening {
         id: options.session,
         model: options.model,
         turn_limit: options.turn_limit,
@@ -120,7 +120,7 @@ fn rehearse(options: Options) -> Result<(Stage, Vec<script::Step>), Mistake> {
         prompt: plain.to_owned(),
         prompt_bytes: prompt.len(),
     });
-    Ok((Stage::new(options.vendor.voice(session), echo, prompt.len()), steps))
+    Ok((RehearsalStage::new(options.vendor.voice(session), echo, prompt.len()), steps))
 }
 
 fn read_prompt() -> Result<Vec<u8>, Mistake> {
@@ -135,7 +135,7 @@ fn read_prompt() -> Result<Vec<u8>, Mistake> {
 }
 
 fn confess(mistake: &Mistake) -> ExitCode {
-    let _ = Stream::Stderr.write(format!("{mistake}\n").as_bytes());
+    let _ = StandardStream::Stderr.write(format!("{mistake}\n").as_bytes());
     ExitCode::from(MISTAKE)
 }
 
@@ -144,7 +144,7 @@ fn end(played: Result<u8, Mishap>) -> ExitCode {
         Ok(code) => code,
         Err(Mishap::NobodyListens) => Mishap::NOBODY_LISTENS,
         Err(Mishap::Refused { what, source }) => {
-            let _ = Stream::Stderr.write(format!("error: cannot play {what}: {source}\n").as_bytes());
+            let _ = StandardStream::Stderr.write(format!("error: cannot play {what}: {source}\n").as_bytes());
             Mishap::REFUSED
         }
     })

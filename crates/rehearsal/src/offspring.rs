@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 
 use crate::CUE;
 use crate::signals::Signal;
-use crate::wire::Stream;
+use crate::wire::StandardStream;
 
 /// The relation of a descendant to the agent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -163,7 +163,7 @@ pub(crate) fn play(words: &[OsString]) -> Option<ExitCode> {
     };
     if let Err(trouble) = &ended {
         // Stdin is the pipe to the agent, which converts this to its own error.
-        let _ = Stream::Stdin.write(trouble.to_string().as_bytes());
+        let _ = StandardStream::Stdin.write(trouble.to_string().as_bytes());
     }
     Some(exit_code(&ended))
 }
@@ -178,8 +178,8 @@ fn settle(role: Role, ignore_term: bool, pid_file: Option<&Path>) -> io::Result<
         if ignore_term { signal.ignore()? } else { signal.restore()? }
     }
     write_pid(pid_file)?;
-    Stream::Stdin.write(READY.as_bytes())?;
-    Stream::Stdin.close()
+    StandardStream::Stdin.write(READY.as_bytes())?;
+    StandardStream::Stdin.close()
 }
 
 /// The middle process of a double fork.

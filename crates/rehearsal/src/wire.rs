@@ -14,13 +14,13 @@ const BLOCK: usize = 256 * 1024;
 
 /// One of the standard streams.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Stream {
+pub(crate) enum StandardStream {
     Stdin,
     Stdout,
     Stderr,
 }
 
-impl Stream {
+impl StandardStream {
     fn fd(self) -> BorrowedFd<'static> {
         match self {
             Self::Stdin => rustix::stdio::stdin(),

@@ -7,7 +7,7 @@ use std::os::unix::fs::symlink;
 use std::path::PathBuf;
 use std::sync::OnceLock;
 
-use file_tools::{DeleteRequest, ListRequest, MoveRequest, ReadRequest, Request, SearchRequest, StatRequest, Workspace, WriteRequest};
+use file_tools::{DeleteRequest, ListRequest, MoveRequest, ReadRequest, FileRequest, SearchRequest, StatRequest, Workspace, WriteRequest};
 use libfuzzer_sys::fuzz_target;
 
 const SECRET: &str = "the-secret-outside";
@@ -42,13 +42,13 @@ fuzz_target!(|input: (&str, &str, u8)| {
     let ground = ground();
     let (path, other) = (path.to_owned(), other.to_owned());
     let request = match which % 7 {
-        0 => Request::Read(ReadRequest { path, offset: None, limit: None }),
-        1 => Request::Write(WriteRequest { path, content: b"x".to_vec() }),
-        2 => Request::Move(MoveRequest { from: path, to: other }),
-        3 => Request::Delete(DeleteRequest { path }),
-        4 => Request::List(ListRequest { path, glob: Some(other) }),
-        5 => Request::Search(SearchRequest { regex: ".".to_owned(), path, ..SearchRequest::default() }),
-        _ => Request::Stat(StatRequest { path }),
+        0 => FileRequest::Read(ReadRequest { path, offset: None, limit: None }),
+        1 => FileRequest::Write(WriteRequest { path, content: b"x".to_vec() }),
+        2 => FileRequest::Move(MoveRequest { from: path, to: other }),
+        3 => FileRequest::Delete(DeleteRequest { path }),
+        4 => FileRequest::List(ListRequest { path, glob: Some(other) }),
+        5 => FileRequest::Search(SearchRequest { regex: ".".to_owned(), path, ..SearchRequest::default() }),
+        _ => FileRequest::Stat(StatRequest { path }),
     };
     let told = match ground.workspace.execute(&request) {
         Ok(answer) => serde_json::to_string(&answer),

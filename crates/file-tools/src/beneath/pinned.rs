@@ -8,7 +8,7 @@ use std::io::Read as _;
 
 use rustix::fs::{AtFlags, FileType, OFlags, Stat};
 
-use crate::beneath::{self, Identity, WorkspaceRoot, identity, kind};
+use crate::beneath::{self, FileIdentity, WorkspaceRoot, identity, kind};
 use crate::protected;
 
 /// The maximum size of a `.git` file.
@@ -17,7 +17,7 @@ const LONGEST: u64 = 8192;
 /// The files that must not be changed under any name.
 #[derive(Debug, Default)]
 pub(crate) struct Pins {
-    identities: Vec<Identity>,
+    identities: Vec<FileIdentity>,
     /// Paths in the workspace, including missing ones.
     paths: Vec<Vec<u8>>,
 }

@@ -7,8 +7,8 @@ use std::fs;
 use std::os::unix::fs::symlink;
 
 use file_tools::{
-    DeleteRequest, ListRequest, MoveRequest, PatchRequest, ReadRequest, Request, SearchRequest, StatRequest,
-    Workspace, WriteRequest,
+    DeleteRequest, FileRequest, ListRequest, MoveRequest, PatchRequest, ReadRequest, SearchRequest,
+    StatRequest, Workspace, WriteRequest,
 };
 use proptest::prelude::*;
 use proptest::test_runner::{Config, TestRunner};
@@ -57,20 +57,20 @@ fn any_path() -> impl Strategy<Value = String> {
     prop_oneof![4 => made, 1 => escaped, 1 => any::<String>()]
 }
 
-fn any_request() -> impl Strategy<Value = Request> {
+fn any_request() -> impl Strategy<Value = FileRequest> {
     (any_path(), any_path(), 0..9_u8).prop_map(|(path, other, which)| match which {
-        0 => Request::Read(ReadRequest { path, offset: None, limit: None }),
-        1 => Request::Write(WriteRequest { path, content: b"x".to_vec() }),
-        2 => Request::Create(WriteRequest { path, content: b"x".to_vec() }),
-        3 => Request::Move(MoveRequest { from: path, to: other }),
-        4 => Request::Delete(DeleteRequest { path }),
-        5 => Request::List(ListRequest { path, glob: None }),
-        6 => Request::Search(SearchRequest { regex: ".".to_owned(), path, ..SearchRequest::default() }),
-        7 => Request::Patch(PatchRequest {
+        0 => FileRequest::Read(ReadRequest { path, offset: None, limit: None }),
+        1 => FileRequest::Write(WriteRequest { path, content: b"x".to_vec() }),
+        2 => FileRequest::Create(WriteRequest { path, content: b"x".to_vec() }),
+        3 => FileRequest::Move(MoveRequest { from: path, to: other }),
+        4 => FileRequest::Delete(DeleteRequest { path }),
+        5 => FileRequest::List(ListRequest { path, glob: None }),
+        6 => FileRequest::Search(SearchRequest { regex: ".".to_owned(), path, ..SearchRequest::default() }),
+        7 => FileRequest::Patch(PatchRequest {
             path,
             edits: vec![file_tools::Edit { find: "t".to_owned(), replace: "x".to_owned(), start_line: None }],
         }),
-        _ => Request::Stat(StatRequest { path }),
+        _ => FileRequest::Stat(StatRequest { path }),
     })
 }
 

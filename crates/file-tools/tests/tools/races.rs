@@ -11,7 +11,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use file_tools::{
-    ListRequest, MoveRequest, PatchRequest, ReadRequest, Request, SearchRequest, Workspace, WriteRequest,
+    FileRequest, ListRequest, MoveRequest, PatchRequest, ReadRequest, SearchRequest, Workspace, WriteRequest,
 };
 use rustix::fs::{CWD, RenameFlags, renameat_with};
 
@@ -90,22 +90,22 @@ fn no_swap_of_a_folder_for_a_link_leads_out() {
     let swapped = Swapped::new();
     let workspace = Workspace::enter_unlocked(&swapped.desk.workspace()).unwrap();
     let requests = [
-        Request::Read(ReadRequest { path: path("door/secret.txt"), offset: None, limit: None }),
-        Request::Read(ReadRequest { path: path("deep/er/door/secret.txt"), offset: None, limit: None }),
-        Request::Read(ReadRequest { path: path("file"), offset: None, limit: None }),
-        Request::Read(ReadRequest {
+        FileRequest::Read(ReadRequest { path: path("door/secret.txt"), offset: None, limit: None }),
+        FileRequest::Read(ReadRequest { path: path("deep/er/door/secret.txt"), offset: None, limit: None }),
+        FileRequest::Read(ReadRequest { path: path("file"), offset: None, limit: None }),
+        FileRequest::Read(ReadRequest {
             path: path("deep/../door/../deep/er/door/secret.txt"),
             offset: None,
             limit: None,
         }),
-        Request::Search(SearchRequest { regex: path("secret|harmless"), ..SearchRequest::default() }),
-        Request::Search(SearchRequest {
+        FileRequest::Search(SearchRequest { regex: path("secret|harmless"), ..SearchRequest::default() }),
+        FileRequest::Search(SearchRequest {
             regex: path("secret|harmless"),
             path: path("door"),
             ..SearchRequest::default()
         }),
-        Request::List(ListRequest { path: path("door"), glob: None }),
-        Request::List(ListRequest { path: String::new(), glob: Some(path("**/*")) }),
+        FileRequest::List(ListRequest { path: path("door"), glob: None }),
+        FileRequest::List(ListRequest { path: String::new(), glob: Some(path("**/*")) }),
     ];
     // A file that exists only outside: its name must not be visible either.
     fs::write(swapped.desk.outside().join("outside-only"), SECRET).unwrap();
@@ -124,21 +124,21 @@ fn no_swap_of_a_folder_for_a_link_leads_out() {
 fn no_swap_leads_a_write_out() {
     let swapped = Swapped::new();
     let workspace = Workspace::enter_unlocked(&swapped.desk.workspace()).unwrap();
-    let write = |to: &str| Request::Write(WriteRequest { path: path(to), content: b"written".to_vec() });
+    let write = |to: &str| FileRequest::Write(WriteRequest { path: path(to), content: b"written".to_vec() });
     let requests = [
         write("door/new.txt"),
         write("door/secret.txt"),
         write("door/made/deep/new.txt"),
         write("file"),
-        Request::Patch(PatchRequest {
+        FileRequest::Patch(PatchRequest {
             path: path("door/secret.txt"),
             edits: vec![file_tools::Edit { find: path("e"), replace: path("x"), start_line: None }],
         }),
-        Request::Move(MoveRequest { from: path("door/new.txt"), to: path("taken") }),
-        Request::Move(MoveRequest { from: path("a.txt"), to: path("door/a.txt") }),
-        Request::Move(MoveRequest { from: path("door/a.txt"), to: path("a.txt") }),
-        Request::Delete(file_tools::DeleteRequest { path: path("door/secret.txt") }),
-        Request::Delete(file_tools::DeleteRequest { path: path("taken") }),
+        FileRequest::Move(MoveRequest { from: path("door/new.txt"), to: path("taken") }),
+        FileRequest::Move(MoveRequest { from: path("a.txt"), to: path("door/a.txt") }),
+        FileRequest::Move(MoveRequest { from: path("door/a.txt"), to: path("a.txt") }),
+        FileRequest::Delete(file_tools::DeleteRequest { path: path("door/secret.txt") }),
+        FileRequest::Delete(file_tools::DeleteRequest { path: path("taken") }),
     ];
     let (asked, through) = swapped.attack(|number| {
         workspace.execute(&requests[usize::try_from(number).unwrap() % requests.len()]).is_ok()

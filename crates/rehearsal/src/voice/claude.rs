@@ -1,10 +1,12 @@
 //! `claude -p --output-format stream-json --verbose`.
 
-use super::{Closing, Failure, FailureKind, Session, TaskChange, ToolCall, Voice, line};
+use super::{
+    ScriptedFailure, ScriptedFailureKind, TaskChange, ToolCall, VendorExit, Voice, VoiceSession, line,
+};
 use crate::json::{Object, array, array_of_strings, quote};
 
-pub(super) struct Claude {
-    session: Session,
+pub(super) struct ClaudeVoice {
+    session: VoiceSession,
     denials: Vec<String>,
     /// Background tasks that are running.
     tasks: Vec<String>,
@@ -24,8 +26,8 @@ struct Verdict<'a> {
     api_status: Option<u16>,
 }
 
-impl Claude {
-    pub(super) fn new(session: Session) -> Self {
+impl ClaudeVoice {
+    pub(super) fn new(session: VoiceSession) -> Self {
         Self { session, denials: Vec::new(), tasks: Vec::new(), retries: 0, reported: (0, 0, 0) }
     }
 
@@ -211,7 +213,7 @@ impl Claude {
     }
 }
 
-impl Voice for Claude {
+impl Voice for ClaudeVoice {
     fn open(&mut self, out: &mut String) {
         let event = Object::new()
             .string("type", "system")
@@ -337,48 +339,48 @@ impl Voice for Claude {
         self.result(&verdict, out);
     }
 
-    fn fail(&mut self, failure: &Failure, out: &mut String) -> Closing {
+    fn fail(&mut self, failure: &ScriptedFailure, out: &mut String) -> VendorExit {
         match failure.kind {
-            FailureKind::Auth => {
+            ScriptedFailureKind::Auth => {
                 let text = failure.text_or("Failed to authenticate. API Error: 401 invalid x-api-key");
                 self.api_error(Some(401), "authentication_failed", &text, out);
             }
-            FailureKind::RateLimit => {
+            ScriptedFailureKind::RateLimit => {
                 let text = failure.text_or("API Error: 429 This request would exceed your rate limit.");
                 self.api_error(Some(429), "rate_limit", &text, out);
             }
-            FailureKind::Overloaded => {
+            ScriptedFailureKind::Overloaded => {
                 let text = failure.text_or("API Error: 529 Overloaded");
                 self.api_error(Some(529), "overloaded", &text, out);
             }
-            FailureKind::Network => {
+            ScriptedFailureKind::Network => {
                 let text = failure.text_or("API Error: Connection error.");
                 self.api_error(None, "unknown", &text, out);
             }
-            FailureKind::Budget => {
+            ScriptedFailureKind::Budget => {
                 let text = failure.text_or("Reached maximum budget ($0.01)");
                 self.stopped("error_max_budget_usd", "max_budget_usd", &text, out);
             }
-            FailureKind::SessionNotFound => {
+            ScriptedFailureKind::SessionNotFound => {
                 let text =
                     failure.text_or(&format!("No conversation found with session ID: {}", self.session.id));
                 self.stopped("error_during_execution", "error", &text, out);
-                return Closing::complaining(1, text);
+                return VendorExit::complaining(1, text);
             }
-            FailureKind::Other => {
+            ScriptedFailureKind::Other => {
                 let text = failure.text_or("the rehearsed error");
                 self.stopped("error_during_execution", "error", &text, out);
             }
         }
-        Closing::code(1)
+        VendorExit::code(1)
     }
 
-    fn max_turns(&mut self, out: &mut String) -> Closing {
+    fn max_turns(&mut self, out: &mut String) -> VendorExit {
         let limit = self.session.turn_limit.unwrap_or(1);
         self.session.turns = limit.saturating_add(1);
         let text = format!("Reached maximum number of turns ({limit})");
         self.stopped("error_max_turns", "max_turns", &text, out);
-        Closing::code(1)
+        VendorExit::code(1)
     }
 }
 

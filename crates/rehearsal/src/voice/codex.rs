@@ -1,15 +1,17 @@
 //! `codex exec --json`.
 
-use super::{Closing, Failure, FailureKind, Session, ToolCall, ToolInput, Voice, line};
+use super::{
+    ScriptedFailure, ScriptedFailureKind, ToolCall, ToolInput, VendorExit, Voice, VoiceSession, line,
+};
 use crate::json::Object;
 
-pub(super) struct Codex {
-    session: Session,
+pub(super) struct CodexVoice {
+    session: VoiceSession,
     items: u32,
 }
 
-impl Codex {
-    pub(super) fn new(session: Session) -> Self {
+impl CodexVoice {
+    pub(super) fn new(session: VoiceSession) -> Self {
         Self { session, items: 0 }
     }
 
@@ -79,7 +81,7 @@ struct CommandEnd<'a> {
     status: &'a str,
 }
 
-impl Voice for Codex {
+impl Voice for CodexVoice {
     fn open(&mut self, out: &mut String) {
         line(
             out,
@@ -135,32 +137,32 @@ impl Voice for Codex {
         line(out, &Object::new().string("type", "turn.completed").json("usage", usage).done());
     }
 
-    fn fail(&mut self, failure: &Failure, out: &mut String) -> Closing {
+    fn fail(&mut self, failure: &ScriptedFailure, out: &mut String) -> VendorExit {
         let text = failure.text_or(match failure.kind {
-            FailureKind::Auth => "unexpected status 401 Unauthorized: Incorrect API key provided",
-            FailureKind::RateLimit => "exceeded retry limit, last status: 429 Too Many Requests",
-            FailureKind::Overloaded => "exceeded retry limit, last status: 503 Service Unavailable",
-            FailureKind::Network => "stream disconnected before completion: error sending request",
-            FailureKind::Budget => "You've hit your usage limit. Try again later.",
-            FailureKind::SessionNotFound => {
+            ScriptedFailureKind::Auth => "unexpected status 401 Unauthorized: Incorrect API key provided",
+            ScriptedFailureKind::RateLimit => "exceeded retry limit, last status: 429 Too Many Requests",
+            ScriptedFailureKind::Overloaded => "exceeded retry limit, last status: 503 Service Unavailable",
+            ScriptedFailureKind::Network => "stream disconnected before completion: error sending request",
+            ScriptedFailureKind::Budget => "You've hit your usage limit. Try again later.",
+            ScriptedFailureKind::SessionNotFound => {
                 let text = format!(
                     "Error: thread/resume: thread/resume failed: no rollout found for thread id {}",
                     self.session.id
                 );
-                return Closing::complaining(1, failure.text_or(&text));
+                return VendorExit::complaining(1, failure.text_or(&text));
             }
-            FailureKind::Other => "stream disconnected before completion: the rehearsed error",
+            ScriptedFailureKind::Other => "stream disconnected before completion: the rehearsed error",
         });
         // The same text is printed twice, and only the second ends the turn.
         top_level_error(&text, out);
         let error = Object::new().string("message", &text).done();
         line(out, &Object::new().string("type", "turn.failed").json("error", error).done());
-        Closing::code(1)
+        VendorExit::code(1)
     }
 
-    /// Never reached: the script is refused first (see [`super::Vendor::has_turn_limit`]).
-    fn max_turns(&mut self, _out: &mut String) -> Closing {
-        Closing::complaining(1, "codex has no turn limit")
+    /// Never reached: the script is refused first (see [`super::VoiceVendor::has_turn_limit`]).
+    fn max_turns(&mut self, _out: &mut String) -> VendorExit {
+        VendorExit::complaining(1, "codex has no turn limit")
     }
 }
 

@@ -2,19 +2,19 @@
 
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use super::{Closing, Failure, FailureKind, Session, ToolCall, Voice, line};
+use super::{ScriptedFailure, ScriptedFailureKind, ToolCall, VendorExit, Voice, VoiceSession, line};
 use crate::json::Object;
 
-pub(super) struct Gemini {
-    session: Session,
+pub(super) struct GeminiVoice {
+    session: VoiceSession,
 }
 
 /// Exit codes of the program itself; the others are an HTTP status modulo 256.
 const BAD_RESUME: u8 = 42;
 const TURN_LIMIT: u8 = 53;
 
-impl Gemini {
-    pub(super) fn new(session: Session) -> Self {
+impl GeminiVoice {
+    pub(super) fn new(session: VoiceSession) -> Self {
         Self { session }
     }
 
@@ -59,7 +59,7 @@ impl Gemini {
     }
 }
 
-impl Voice for Gemini {
+impl Voice for GeminiVoice {
     fn open(&mut self, out: &mut String) {
         let init =
             event("init").string("session_id", &self.session.id).string("model", &self.session.model).done();
@@ -110,29 +110,35 @@ impl Voice for Gemini {
         self.result(None, out);
     }
 
-    fn fail(&mut self, failure: &Failure, out: &mut String) -> Closing {
+    fn fail(&mut self, failure: &ScriptedFailure, out: &mut String) -> VendorExit {
         let (code, text) = match failure.kind {
-            FailureKind::Auth => (status(401), "API key not valid. Please pass a valid API key."),
-            FailureKind::RateLimit => (status(429), "Resource has been exhausted (e.g. check quota)."),
-            FailureKind::Overloaded => (status(503), "The model is overloaded. Please try again later."),
-            FailureKind::Network => (1, "fetch failed"),
-            FailureKind::Budget => (status(429), "You have exhausted your daily quota on this model."),
-            FailureKind::SessionNotFound => {
+            ScriptedFailureKind::Auth => (status(401), "API key not valid. Please pass a valid API key."),
+            ScriptedFailureKind::RateLimit => {
+                (status(429), "Resource has been exhausted (e.g. check quota).")
+            }
+            ScriptedFailureKind::Overloaded => {
+                (status(503), "The model is overloaded. Please try again later.")
+            }
+            ScriptedFailureKind::Network => (1, "fetch failed"),
+            ScriptedFailureKind::Budget => {
+                (status(429), "You have exhausted your daily quota on this model.")
+            }
+            ScriptedFailureKind::SessionNotFound => {
                 let text =
                     format!("Error resuming session: Invalid session identifier \"{}\".", self.session.id);
-                return Closing::complaining(BAD_RESUME, failure.text_or(&text));
+                return VendorExit::complaining(BAD_RESUME, failure.text_or(&text));
             }
-            FailureKind::Other => (status(500), "the rehearsed error"),
+            ScriptedFailureKind::Other => (status(500), "the rehearsed error"),
         };
         let text = failure.text_or(text);
         self.result(Some(("Error", &text)), out);
-        Closing::complaining(code, text)
+        VendorExit::complaining(code, text)
     }
 
-    fn max_turns(&mut self, out: &mut String) -> Closing {
+    fn max_turns(&mut self, out: &mut String) -> VendorExit {
         let text = "Reached max session turns for this session.";
         self.result(Some(("FatalTurnLimitedError", text)), out);
-        Closing::complaining(TURN_LIMIT, text)
+        VendorExit::complaining(TURN_LIMIT, text)
     }
 }
 

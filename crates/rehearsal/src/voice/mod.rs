@@ -8,11 +8,11 @@ mod gemini;
 mod plain;
 mod session;
 
-pub(crate) use session::{Opening, Session};
+pub(crate) use session::{SessionOpening, VoiceSession};
 
 /// The vendor whose format is printed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) enum Vendor {
+pub(crate) enum VoiceVendor {
     #[default]
     Claude,
     Codex,
@@ -20,7 +20,7 @@ pub(crate) enum Vendor {
     Plain,
 }
 
-impl Vendor {
+impl VoiceVendor {
     pub(crate) const ALL: [Self; 4] = [Self::Claude, Self::Codex, Self::Gemini, Self::Plain];
 
     pub(crate) fn name(self) -> &'static str {
@@ -41,12 +41,12 @@ impl Vendor {
         self != Self::Codex
     }
 
-    pub(crate) fn voice(self, session: Session) -> Box<dyn Voice> {
+    pub(crate) fn voice(self, session: VoiceSession) -> Box<dyn Voice> {
         match self {
-            Self::Claude => Box::new(claude::Claude::new(session)),
-            Self::Codex => Box::new(codex::Codex::new(session)),
-            Self::Gemini => Box::new(gemini::Gemini::new(session)),
-            Self::Plain => Box::new(plain::Plain::new(session)),
+            Self::Claude => Box::new(claude::ClaudeVoice::new(session)),
+            Self::Codex => Box::new(codex::CodexVoice::new(session)),
+            Self::Gemini => Box::new(gemini::GeminiVoice::new(session)),
+            Self::Plain => Box::new(plain::PlainVoice::new(session)),
         }
     }
 }
@@ -76,9 +76,9 @@ pub(crate) trait Voice {
     /// Ends the turn successfully with this text.
     fn finish(&mut self, text: &str, out: &mut String);
     /// Ends the turn with an error.
-    fn fail(&mut self, failure: &Failure, out: &mut String) -> Closing;
+    fn fail(&mut self, failure: &ScriptedFailure, out: &mut String) -> VendorExit;
     /// Ends the turn at the turn limit.
-    fn max_turns(&mut self, out: &mut String) -> Closing;
+    fn max_turns(&mut self, out: &mut String) -> VendorExit;
 }
 
 /// A change of a background task.
@@ -104,12 +104,12 @@ impl TaskChange {
 
 /// The exit of a vendor's program after a failed turn.
 #[derive(Debug, PartialEq, Eq)]
-pub(crate) struct Closing {
+pub(crate) struct VendorExit {
     pub(crate) code: u8,
     pub(crate) complaint: Option<String>,
 }
 
-impl Closing {
+impl VendorExit {
     fn code(code: u8) -> Self {
         Self { code, complaint: None }
     }
@@ -148,12 +148,12 @@ impl ToolInput {
 
 /// An error that ends a turn, with a text that replaces the vendor's.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Failure {
-    pub(crate) kind: FailureKind,
+pub(crate) struct ScriptedFailure {
+    pub(crate) kind: ScriptedFailureKind,
     pub(crate) text: Option<String>,
 }
 
-impl Failure {
+impl ScriptedFailure {
     fn text_or(&self, vendors: &str) -> String {
         self.text.as_deref().unwrap_or(vendors).to_owned()
     }
@@ -161,7 +161,7 @@ impl Failure {
 
 /// Why a turn failed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum FailureKind {
+pub(crate) enum ScriptedFailureKind {
     Auth,
     RateLimit,
     Overloaded,
@@ -171,7 +171,7 @@ pub(crate) enum FailureKind {
     Other,
 }
 
-impl FailureKind {
+impl ScriptedFailureKind {
     pub(crate) const ALL: [Self; 7] = [
         Self::Auth,
         Self::RateLimit,

@@ -5,7 +5,7 @@ use std::time::{Instant, SystemTime, UNIX_EPOCH};
 use rustix::rand::GetRandomFlags;
 
 /// One conversation.
-pub(crate) struct Session {
+pub(crate) struct VoiceSession {
     pub(crate) id: String,
     pub(crate) model: String,
     pub(crate) cwd: String,
@@ -23,7 +23,7 @@ pub(crate) struct Session {
 }
 
 /// The parameters of a session.
-pub(crate) struct Opening {
+pub(crate) struct SessionOpening {
     pub(crate) id: Option<String>,
     pub(crate) model: Option<String>,
     pub(crate) turn_limit: Option<u32>,
@@ -32,8 +32,8 @@ pub(crate) struct Opening {
     pub(crate) prompt_bytes: usize,
 }
 
-impl Session {
-    pub(crate) fn new(opening: Opening) -> Self {
+impl VoiceSession {
+    pub(crate) fn new(opening: SessionOpening) -> Self {
         let seed = random();
         Self {
             id: opening.id.unwrap_or_else(|| uuid(seed)),
@@ -125,7 +125,7 @@ mod tests {
 
     #[test]
     fn ids_do_not_repeat() {
-        let mut session = Session::new(Opening {
+        let mut session = VoiceSession::new(SessionOpening {
             id: None,
             model: None,
             turn_limit: None,
