@@ -1,6 +1,6 @@
-//! Who is alive: found by a mark in the environment, which every descendant of a marked process inherits.
+//! Finds living processes by a mark in the environment, which every descendant of a marked process inherits.
 //!
-//! Looks at `/proc` from outside and asks nobody. Ends only processes that carry the mark, one by one.
+//! Reads `/proc` from outside. Kills only processes with the mark, one by one.
 
 use std::thread::sleep;
 use std::time::{Duration, Instant};
@@ -13,7 +13,7 @@ use nix::unistd::Pid;
 pub const VARIABLE: &str = "SWITCHBOARD_BENCH_MARK";
 
 const LOOK_AGAIN: Duration = Duration::from_millis(50);
-/// How many looks in a row must find nobody.
+/// The number of consecutive empty scans that count as proof.
 const LOOKS: u32 = 3;
 
 /// A name that no other process of this machine carries.
@@ -27,7 +27,7 @@ impl Mark {
         Self(format!("{}-{}-{number}", process::id(), now.as_nanos()))
     }
 
-    /// As it stands in the environment.
+    /// Returns the mark as it appears in the environment.
     pub fn text(&self) -> &str {
         &self.0
     }
@@ -53,7 +53,7 @@ impl Mark {
         }
     }
 
-    /// Ends whatever still carries it.
+    /// Kills the remaining marked processes.
     pub fn sweep(&self) {
         // More than once: one that forks while it is looked for is seen the next time.
         for _ in 0..3 {

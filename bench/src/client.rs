@@ -1,7 +1,7 @@
-//! A host, as small as it can be: JSON-RPC over the stdio of any MCP server.
+//! A minimal MCP host: JSON-RPC over the stdio of any MCP server.
 //!
-//! Owns the server's process, and ends it when it is dropped. Waits no longer than a minute for anything, so that a server which
-//! never answers is told instead of waited for; who needs another bound says until when.
+//! Owns the server's process, and kills it on drop. Every wait is limited to a minute or to a given deadline, so that a server
+//! without a reply is reported.
 
 use std::fmt;
 use std::io::{BufRead, BufReader, Write};
@@ -14,24 +14,24 @@ use serde_json::{Value, json};
 
 use crate::Failure;
 
-/// How long a server may be silent, unless it is said otherwise.
+/// The default time limit of a wait.
 const PATIENCE: Duration = Duration::from_mins(1);
 
 /// A running server and the line to it.
 #[derive(Debug)]
-pub struct Client {
+pub struct McpHost {
     child: Child,
     input: Option<ChildStdin>,
     output: Option<BufReader<ChildStdout>>,
-    /// Until when it is waited for, whatever it says meanwhile.
+    /// The deadline of all waits.
     give_up_at: Option<Instant>,
     asked: u64,
-    /// How long the last line was.
+    /// The length of the last line.
     heard_bytes: usize,
 }
 
-impl Client {
-    /// Starts the server. It is there when [`Client::initialize`] returns.
+impl McpHost {
+    /// Starts the server. It is there when [`McpHost::initialize`] returns.
     pub fn start(mut command: Command) -> Result<Self, Failure> {
         let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::null()).spawn()?;
         let output = child.stdout.take().ok_or("the server has no stdout")?;
@@ -44,7 +44,7 @@ impl Client {
         self.child.id()
     }
 
-    /// How many bytes the last message had.
+    /// Returns the length of the last message.
     pub fn heard_bytes(&self) -> usize {
         self.heard_bytes
     }
@@ -65,7 +65,7 @@ impl Client {
         Ok(self.asked)
     }
 
-    /// The result of that request; everything else that is said meanwhile is passed over.
+    /// Returns the result of a request; other messages are skipped.
     pub fn answer_to(&mut self, id: u64) -> Result<Value, Failure> {
         loop {
             let mut message = self.hear()?;
@@ -78,7 +78,7 @@ impl Client {
         }
     }
 
-    /// The next message, whatever it is.
+    /// Returns the next message.
     pub fn hear(&mut self) -> Result<Value, Failure> {
         let give_up_at = self.give_up_at;
         let output = self.output.as_mut().ok_or("nobody listens to the server any more")?;
@@ -99,7 +99,7 @@ impl Client {
         Ok(serde_json::from_slice(&line)?)
     }
 
-    /// From here on it is waited for until that moment, and no longer.
+    /// Sets the deadline of all waits.
     pub fn give_up_at(&mut self, moment: Instant) {
         self.give_up_at = Some(moment);
     }
@@ -111,7 +111,7 @@ impl Client {
         drop(self.output.take());
     }
 
-    /// Kills the server as nobody can refuse.
+    /// Kills the server with SIGKILL.
     pub fn kill(&mut self) -> Result<(), Failure> {
         self.child.kill()?;
         self.child.wait()?;
@@ -130,7 +130,7 @@ fn wait_for_more(output: &ChildStdout, give_up_at: Option<Instant>) -> Result<()
     let mut ready = [PollFd::new(output.as_fd(), PollFlags::POLLIN)];
     match poll(&mut ready, PollTimeout::try_from(patience)?) {
         Ok(0) => Err(Silence.into()),
-        // Whatever it is, the read tells more.
+        // The read reports the error.
         _ => Ok(()),
     }
 }
@@ -147,7 +147,7 @@ impl fmt::Display for Silence {
 
 impl std::error::Error for Silence {}
 
-impl Drop for Client {
+impl Drop for McpHost {
     fn drop(&mut self) {
         drop(self.input.take());
         let _ = self.child.kill();

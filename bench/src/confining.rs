@@ -1,4 +1,4 @@
-//! What a sandbox adds to a run, against the same run without a policy.
+//! The cost of a sandbox, compared with the same run without a policy.
 
 use std::fs;
 use std::path::Path;
@@ -17,20 +17,20 @@ use crate::interruption::Interruption;
 use crate::report::{Baseline, Row, Target, Unit};
 use crate::spread::Spread;
 
-/// How much is done for the figures.
+/// The amount of work.
 #[derive(Debug)]
-pub struct Scale {
+pub struct ConfiningScale {
     rounds: u32,
     runs: u32,
 }
 
-impl Scale {
+impl ConfiningScale {
     /// For figures to be quoted.
     pub const FULL: Self = Self { rounds: 7, runs: 40 };
     /// To see that everything still works.
     pub const QUICK: Self = Self { rounds: 1, runs: 5 };
 
-    /// How the figures come about, for the reader of the table.
+    /// Describes the method for the reader of the table.
     pub fn method(&self) -> String {
         format!(
             "- rounds: {}, in each of which the three take turns with {} runs each; shown are median (least–greatest)\n\
@@ -47,7 +47,7 @@ impl Scale {
 pub async fn measure(
     executables: &Executables,
     work: &Path,
-    scale: &Scale,
+    scale: &ConfiningScale,
     mut interruption: Interruption,
 ) -> Result<Vec<Row>, Failure> {
     let scene = Scene { supervisor: Supervisor::at(&executables.supervisor), work: work.canonicalize()? };
@@ -87,7 +87,7 @@ pub async fn measure(
     Ok(rows)
 }
 
-/// What a way of confining comes to, and what it adds.
+/// Returns the rows of one way of confining.
 fn rows(what: &str, without: &[Cost], ours: &[Cost], bound: f64) -> Vec<Row> {
     let pair = |figure: &str, of: fn(&Cost) -> f64, bound: Option<f64>| {
         let (without, ours): (Vec<f64>, Vec<f64>) =

@@ -1,4 +1,4 @@
-//! What a piece of work cost: wall time, and the CPU time of this process and of everything it has waited for.
+//! The cost of work: wall time, and the CPU time of this process and its reaped children.
 
 use std::io;
 use std::ops::Div;
@@ -7,13 +7,12 @@ use std::time::{Duration, Instant};
 use nix::sys::resource::{Usage, UsageWho, getrusage};
 use nix::sys::time::TimeVal;
 
-/// What some work cost.
+/// The cost of some work.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Cost {
-    /// From its start to its end.
+    /// The wall time.
     pub wall: Duration,
-    /// In user mode and in the kernel, on all cores together. What kernel threads do for it later (writing pages back, the
-    /// journal) is nobody's and not in it.
+    /// User and system time of all cores. Later work of kernel threads (write-back, the journal) is not included.
     pub cpu: Duration,
 }
 

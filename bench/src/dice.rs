@@ -12,7 +12,7 @@ impl Dice {
         Self(seed)
     }
 
-    /// A source of its own for each of several who throw at once.
+    /// Returns an independent generator for another thread.
     pub fn split(&mut self) -> Self {
         Self(self.next())
     }
@@ -30,7 +30,7 @@ impl Dice {
         self.next() % bound.max(1)
     }
 
-    /// From 0 up to but not 1.
+    /// Returns a number in [0, 1).
     pub fn part(&mut self) -> f64 {
         #[expect(clippy::cast_precision_loss, reason = "53 bits fit")]
         let part = (self.next() >> 11) as f64;

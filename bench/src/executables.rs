@@ -5,7 +5,7 @@ use std::{env, fmt};
 
 use crate::Failure;
 
-/// Where they are.
+/// The paths of the executables.
 #[derive(Debug)]
 pub struct Executables {
     folder: PathBuf,
@@ -28,7 +28,7 @@ struct NotBuilt {
 }
 
 impl Executables {
-    /// Finds them in the folder of the running program.
+    /// Finds them in the directory of the running program.
     pub fn beside_this_program() -> Result<Self, Failure> {
         let this = env::current_exe()?;
         let folder = this.parent().ok_or("this program is in no folder")?.to_owned();
@@ -42,7 +42,7 @@ impl Executables {
         })
     }
 
-    /// The folder they are in.
+    /// Returns their directory.
     pub fn folder(&self) -> &Path {
         &self.folder
     }

@@ -12,14 +12,14 @@ use serde_json::{Value, json};
 
 use crate::Failure;
 use crate::census::{self, Mark};
-use crate::client::Client;
+use crate::client::McpHost;
 use crate::executables::Executables;
 
-/// How many calls this bench places at once, where it does not say otherwise.
+/// The default number of concurrent calls.
 pub const AT_ONCE: usize = 32;
-/// How many may run at once.
+/// The maximum number of concurrent calls.
 pub const MOST_AT_ONCE: usize = 64;
-/// What every agent of this bench is asked.
+/// The prompt of every agent.
 pub const PROMPT: &str = "Say hello.";
 const LOOK_AGAIN: Duration = Duration::from_millis(5);
 const PATIENCE: Duration = Duration::from_secs(30);
@@ -34,8 +34,7 @@ pub struct House {
 }
 
 impl House {
-    /// With the stub in the place of `claude`, and confined only when a call asks for it, as what it is compared with confines
-    /// nothing. No daemon runs yet.
+    /// Sets up the stub in place of `claude`, without a sandbox by default, because the baseline has none. No daemon runs yet.
     pub fn with_stub(executables: &Executables, work: &Path) -> Result<Self, Failure> {
         let stub = quoted(&executables.stub)?;
         let config = format!(
@@ -44,7 +43,7 @@ impl House {
         Self::furnish(executables, work, &config)
     }
 
-    /// With that configuration. No daemon runs yet.
+    /// Sets up that configuration. No daemon runs yet.
     pub fn furnish(executables: &Executables, work: &Path, config: &str) -> Result<Self, Failure> {
         let work = work.canonicalize()?;
         let (home, workspace) = (work.join("home"), work.join("workspace"));
@@ -60,7 +59,7 @@ impl House {
         self
     }
 
-    /// Where the agents work.
+    /// Returns the working directory of the agents.
     pub fn workspace(&self) -> &Path {
         &self.workspace
     }
@@ -71,13 +70,13 @@ impl House {
     }
 
     /// A host that has been greeted.
-    pub fn host(&self) -> Result<Client, Failure> {
-        let mut client = Client::start(self.bridge())?;
+    pub fn host(&self) -> Result<McpHost, Failure> {
+        let mut client = McpHost::start(self.bridge())?;
         client.initialize()?;
         Ok(client)
     }
 
-    /// A call with that prompt, and what its host calls it when it wants to hear of its progress.
+    /// Returns a call with that prompt, and a progress token if progress is requested.
     pub fn call(&self, prompt: &str, token: Option<u64>) -> Value {
         let mut params =
             json!({ "name": "call_cc", "arguments": { "prompt": prompt, "cwd": self.workspace } });
@@ -92,7 +91,7 @@ impl House {
         self.call(PROMPT, None)
     }
 
-    /// The folder in which it keeps everything.
+    /// Returns the state directory.
     pub fn state(&self) -> PathBuf {
         self.home.join("state")
     }
@@ -153,7 +152,7 @@ pub fn quoted(path: &Path) -> Result<Value, Failure> {
     Ok(Value::from(path.to_str().ok_or_else(|| format!("`{}` is not text", path.display()))?))
 }
 
-/// A daemon is nobody's child here, so one that has ended leaves nothing behind but for a moment.
+/// Returns whether the daemon runs. It is not a child of this process, so it leaves no zombie.
 pub fn is_there(pid: u32) -> bool {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
     stat.rsplit_once(") ").is_some_and(|(_, fields)| !fields.starts_with(['Z', 'X']))

@@ -1,6 +1,6 @@
-//! How many instructions the hot paths take, counted by callgrind: the same on a busy machine as on a quiet one.
+//! Instruction counts of the hot paths, by callgrind: independent of the load of the machine.
 //!
-//! Keeps a baseline for each way of building and prints the change against it. Judges nothing: a change is for a person to look at.
+//! Stores a baseline for each build profile and prints the change. A change is not judged.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -11,7 +11,7 @@ use std::{fs, iter};
 use crate::Failure;
 use crate::executables::Executables;
 
-/// The hot paths, what one of each is, and how often it is done to be counted.
+/// The hot paths, the unit of each, and the number of repetitions.
 const PATHS: [(&str, &str, u32); 6] = [
     ("parse-claude", "a claude session with a tool call, bytes to events", 100),
     ("parse-codex", "a codex session with a tool call, bytes to events", 100),
@@ -21,12 +21,12 @@ const PATHS: [(&str, &str, u32); 6] = [
     ("mcp-call", "a `tools/call` read, its answer of 1 kB written", 100),
 ];
 
-/// How the programs were built, which decides what can be compared.
+/// The build profile, which decides the comparable baseline.
 const BUILD: &str = if cfg!(debug_assertions) { "debug" } else { "release" };
 
 type Counts = BTreeMap<String, u64>;
 
-/// Whether instructions can be counted here; why not.
+/// Returns the reason why instructions cannot be counted here.
 pub fn missing() -> Option<&'static str> {
     let found =
         Command::new("valgrind").arg("--version").stdout(Stdio::null()).stderr(Stdio::null()).status();
@@ -34,7 +34,7 @@ pub fn missing() -> Option<&'static str> {
         .then_some("valgrind is not there; `scripts/valgrind` installs it")
 }
 
-/// Counts all of them; the table of what has changed. With `keep`, they are the baseline from here on.
+/// Counts all paths and returns the table of changes. With `keep`, they become the baseline.
 pub fn table(executables: &Executables, work: &Path, keep: bool) -> Result<String, Failure> {
     let program = executables.folder().join("hot-path");
     let mut baselines = read()?;

@@ -1,4 +1,4 @@
-//! Ctrl-C: the bench ends between two runs, so that none is left behind and the work folder can be removed.
+//! Ctrl-C: the bench stops between two runs, so that none is left behind and the work directory can be removed.
 
 use std::io;
 use std::task::{Context, Poll, Waker};
@@ -12,14 +12,14 @@ use crate::Failure;
 pub struct Interruption([Signal; 2]);
 
 impl Interruption {
-    /// From here on SIGINT and SIGTERM no longer end this program by themselves.
+    /// Handles SIGINT and SIGTERM from now on.
     ///
-    /// Must be called within a tokio runtime; a signal is noticed when the runtime has waited for something after it.
+    /// Must be called within a tokio runtime; a signal is noticed after the runtime's next wait.
     pub fn listen() -> io::Result<Self> {
         Ok(Self([signal(SignalKind::interrupt())?, signal(SignalKind::terminate())?]))
     }
 
-    /// Fails once somebody wants the bench to end.
+    /// Fails after a signal.
     pub fn check(&mut self) -> Result<(), Failure> {
         let mut context = Context::from_waker(Waker::noop());
         if self.0.iter_mut().any(|signal| matches!(signal.poll_recv(&mut context), Poll::Ready(Some(())))) {

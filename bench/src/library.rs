@@ -1,6 +1,6 @@
-//! What our libraries cost against doing the same plainly: reading a stream against `serde_json`, keeping a job against `rusqlite`.
+//! The cost of our libraries compared with plain ones: parsing a stream with `serde_json`, storing a job with `rusqlite`.
 //!
-//! The whole of both stands in `cargo bench -p agents` and `cargo bench -p store`; this is the short form, in one table with the rest.
+//! `cargo bench -p agents` and `cargo bench -p store` have all figures; this is the short form, in one table with the rest.
 
 use std::hint::black_box;
 use std::path::Path;
@@ -17,9 +17,9 @@ use crate::interruption::Interruption;
 use crate::report::{Baseline, Row, Target, Unit};
 use crate::spread::Spread;
 
-/// How much is done for the figures.
+/// The amount of work.
 #[derive(Debug)]
-pub struct Scale {
+pub struct LibraryScale {
     rounds: u32,
     megabytes: usize,
     jobs: u32,
@@ -43,16 +43,16 @@ const SESSIONS: [(AgentKind, &str, &[u8]); 3] = [
         include_bytes!("../../crates/agents/transcripts/gemini-0.61.0/tool-call/stdout"),
     ),
 ];
-/// What a pipe gives at once.
+/// The size of a read from a pipe.
 const PIECE: usize = 64 * 1024;
 
-impl Scale {
+impl LibraryScale {
     /// For figures to be quoted.
     pub const FULL: Self = Self { rounds: 5, megabytes: 50, jobs: 1000 };
     /// To see that everything still works.
     pub const QUICK: Self = Self { rounds: 1, megabytes: 1, jobs: 50 };
 
-    /// How the figures come about, for the reader of the table.
+    /// Describes the method for the reader of the table.
     pub fn method(&self) -> String {
         let Self { rounds, megabytes, jobs } = self;
         format!(
@@ -67,7 +67,7 @@ impl Scale {
 /// Takes the figures.
 pub async fn measure(
     work: &Path,
-    scale: &Scale,
+    scale: &LibraryScale,
     mut interruption: Interruption,
 ) -> Result<Vec<Row>, Failure> {
     let mut rows = Vec::new();

@@ -3,9 +3,9 @@
 use std::path::Path;
 use std::{fmt, fs, io, thread};
 
-/// What a reader has to know about a machine to judge figures taken on it.
+/// The facts about a machine that a reader needs to judge its figures.
 #[derive(Debug)]
-pub struct Machine {
+pub struct BenchMachine {
     cores: usize,
     processor: String,
     memory_kib: u64,
@@ -14,8 +14,8 @@ pub struct Machine {
     load_before: String,
 }
 
-impl Machine {
-    /// Looks at this one, and at the file system below the folder in which the runs do their work.
+impl BenchMachine {
+    /// Inspects this machine, and the file system of the work directory.
     pub fn look(work: &Path) -> io::Result<Self> {
         let unknown = || "unknown".to_owned();
         let read = |path| fs::read_to_string(path).map(|text: String| text.trim().to_owned());
@@ -31,7 +31,7 @@ impl Machine {
     }
 }
 
-/// The type of the file system that the folder is on.
+/// Returns the type of the file system of a directory.
 pub fn file_system_of(folder: &Path) -> io::Result<String> {
     let mounts = fs::read_to_string("/proc/self/mountinfo")?;
     Ok(file_system(&mounts, &folder.canonicalize()?).unwrap_or_else(|| "unknown".to_owned()))
@@ -57,7 +57,7 @@ fn file_system(mountinfo: &str, path: &Path) -> Option<String> {
     mounts.max_by_key(|(depth, _)| *depth).map(|(_, kind)| kind.to_owned())
 }
 
-impl fmt::Display for Machine {
+impl fmt::Display for BenchMachine {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { cores, processor, memory_kib, kernel, file_system, load_before } = self;
         let build = if cfg!(debug_assertions) { "debug: its figures mean nothing" } else { "release" };

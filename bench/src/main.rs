@@ -1,8 +1,7 @@
-//! Measures what Switchboard claims, and prints it as a table.
+//! Measures the claims about Switchboard, and prints tables.
 //!
-//! Every figure is a ratio against a baseline that runs in turn with ours, since wall times of different days and machines say
-//! nothing about each other. Refuses to judge: a missed target is printed and is no failure, so that no build depends on how
-//! busy the machine was.
+//! Every figure is a ratio against a baseline that alternates with ours, because wall times of different days and machines are
+//! not comparable. A missed target is printed and is not a failure, so that no build depends on the load of the machine.
 #![expect(clippy::disallowed_methods, reason = "a bench starts the baselines it measures against")]
 
 mod census;
@@ -42,14 +41,14 @@ use clap::{Args, Parser, Subcommand};
 
 use crate::executables::Executables;
 use crate::interruption::Interruption;
-use crate::machine::Machine;
+use crate::machine::BenchMachine;
 use crate::report::{Report, Row};
-use crate::supervising::{Figure, Scale};
+use crate::supervising::{SupervisingFigure, SupervisingScale};
 
-/// Why a bench could not be carried out. For the person who runs it, so a text is enough.
+/// An error of a bench. A text is enough for the person who runs it.
 type Failure = Box<dyn Error + Send + Sync>;
 
-/// Measures what Switchboard claims.
+/// Measure the claims about Switchboard.
 #[derive(Debug, Parser)]
 #[command(version)]
 struct CommandLine {
@@ -59,27 +58,27 @@ struct CommandLine {
 
 #[derive(Debug, Subcommand)]
 enum Bench {
-    /// What the supervisor adds to a run: time, memory, throughput, and many at once
+    /// Cost of the supervisor: time, memory, throughput, concurrency
     Supervisor(Options),
-    /// What a confined file verb costs: its start, a read, a search
+    /// Cost of confined file operations: start, read, search
     FileTools(Common),
-    /// What a sandbox adds to the start of a run
+    /// Cost of a sandbox at the start of a run
     Sandbox(Common),
-    /// What a call through the MCP server costs: start, time, memory, many at once, a long transcript
+    /// Cost of a call through the MCP server: start, time, memory, concurrency, a long transcript
     Serving(ServingOptions),
-    /// What the libraries cost against plain `serde_json` and plain `rusqlite`
+    /// Cost of the libraries compared with plain `serde_json` and `rusqlite`
     Library(Common),
-    /// What becomes of a call when something goes wrong, for ours and for every peer that is installed; fails when ours breaks a promise
+    /// Outcomes of calls under injected faults, for ours and every installed peer; fails if ours breaks a promise
     Faults(FaultOptions),
-    /// Random faults and random kills for a long time, and what must hold throughout; fails when something did not
+    /// Random faults and kills for a long time, with invariants; fails if one is violated
     Soak(SoakOptions),
-    /// How many instructions the hot paths take, and what has changed against the baseline
+    /// Instruction counts of the hot paths, compared with the baseline
     Instructions(InstructionOptions),
-    /// Where many daemons on one database bend: a simulation
+    /// Scaling limits of many daemons on one database: a simulation
     Scale(ScaleOptions),
-    /// What the web page costs with 10,000 jobs: first byte, all of it, watchers; and the start of the command line
+    /// Cost of the web page with 10,000 jobs: first byte, whole page, watchers; and the start of the command line
     Page(Common),
-    /// What `switchboard recover` costs with 10,000 jobs: time and memory
+    /// Cost of `switchboard recover` with 10,000 jobs: time and memory
     Recover(Common),
     /// Fill a new home with jobs of the past weeks, to look at; nothing is measured
     Fill(Past),
@@ -87,14 +86,14 @@ enum Bench {
 
 #[derive(Debug, Args)]
 struct Past {
-    /// The folder that is to be `SWITCHBOARD_HOME`
+    /// The directory that becomes `SWITCHBOARD_HOME`
     home: PathBuf,
-    /// How many jobs
+    /// Number of jobs
     #[arg(long, default_value_t = 400)]
     jobs: u64,
 }
 
-/// What every bench can be told.
+/// Options of every bench.
 #[derive(Debug, Args)]
 struct Common {
     /// One round with little work, to see that the bench still works; its figures mean little
@@ -103,7 +102,7 @@ struct Common {
     /// Also write the table to bench/results/
     #[arg(long, conflicts_with = "quick")]
     save: bool,
-    /// Where the files go; needs 3 GB [default: beside this program]
+    /// Work directory; needs 3 GB [default: beside this program]
     #[arg(long, value_name = "FOLDER")]
     work: Option<PathBuf>,
 }
@@ -114,7 +113,7 @@ struct Options {
     common: Common,
     /// Take this figure alone, to profile it
     #[arg(long, value_name = "FIGURE", conflicts_with = "save")]
-    only: Option<Figure>,
+    only: Option<SupervisingFigure>,
 }
 
 #[derive(Debug, Args)]
@@ -123,7 +122,7 @@ struct ServingOptions {
     common: Common,
     /// Take this figure alone, to profile it
     #[arg(long, value_name = "FIGURE", conflicts_with = "save")]
-    only: Option<serving::Figure>,
+    only: Option<serving::ServingFigure>,
     /// Also measure the other servers that `scripts/peers-install` has installed
     #[arg(long)]
     peers: bool,
@@ -135,7 +134,7 @@ struct FaultOptions {
     common: Common,
     /// Try this fault alone
     #[arg(long, value_name = "FAULT", conflicts_with = "save")]
-    only: Option<faults::Fault>,
+    only: Option<faults::InjectedFault>,
     /// Try this server alone, by its name in the table
     #[arg(long, value_name = "NAME", conflicts_with = "save")]
     server: Option<String>,
@@ -145,20 +144,20 @@ struct FaultOptions {
 struct SoakOptions {
     #[command(flatten)]
     common: Common,
-    /// How long, in minutes
+    /// Duration in minutes
     #[arg(long, value_name = "N", default_value_t = 3, conflicts_with = "seconds")]
     minutes: u64,
-    /// How long, in seconds
+    /// Duration in seconds
     #[arg(long, value_name = "N")]
     seconds: Option<u64>,
-    /// What is asked, and when who is killed [default: another each time]
+    /// Seed of the calls and kills [default: random]
     #[arg(long, value_name = "S")]
     seed: Option<u64>,
 }
 
 #[derive(Debug, Args)]
 struct InstructionOptions {
-    /// Make what is counted the baseline
+    /// Store the counts as the baseline
     #[arg(long)]
     keep: bool,
 }
@@ -198,7 +197,7 @@ fn main() -> ExitCode {
 }
 
 fn measure_supervising(options: &Options) -> Result<(), Failure> {
-    let scale = if options.common.quick { Scale::QUICK } else { Scale::FULL };
+    let scale = if options.common.quick { SupervisingScale::QUICK } else { SupervisingScale::FULL };
     let page = Page { title: "What the supervisor costs", file: "supervisor.md", method: scale.method() };
     page.fill(&options.common, |executables, folder| {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
@@ -210,7 +209,7 @@ fn measure_supervising(options: &Options) -> Result<(), Failure> {
 }
 
 fn measure_filing(common: &Common) -> Result<(), Failure> {
-    let scale = if common.quick { filing::Scale::QUICK } else { filing::Scale::FULL };
+    let scale = if common.quick { filing::FilingScale::QUICK } else { filing::FilingScale::FULL };
     let searcher = filing::Searcher::find();
     let page =
         Page { title: "What file-tools costs", file: "file-tools.md", method: scale.method(&searcher) };
@@ -218,7 +217,7 @@ fn measure_filing(common: &Common) -> Result<(), Failure> {
 }
 
 fn measure_serving(options: &ServingOptions) -> Result<(), Failure> {
-    let scale = if options.common.quick { serving::Scale::QUICK } else { serving::Scale::FULL };
+    let scale = if options.common.quick { serving::ServingScale::QUICK } else { serving::ServingScale::FULL };
     let page = Page { title: "What a call costs", file: "serving.md", method: scale.method() };
     let mut plots = Vec::new();
     page.fill(&options.common, |executables, folder| {
@@ -239,7 +238,7 @@ fn measure_serving(options: &ServingOptions) -> Result<(), Failure> {
 }
 
 fn measure_library(common: &Common) -> Result<(), Failure> {
-    let scale = if common.quick { library::Scale::QUICK } else { library::Scale::FULL };
+    let scale = if common.quick { library::LibraryScale::QUICK } else { library::LibraryScale::FULL };
     let page = Page { title: "What the libraries cost", file: "library.md", method: scale.method() };
     page.fill(common, |_, folder| {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
@@ -251,7 +250,7 @@ fn measure_library(common: &Common) -> Result<(), Failure> {
 }
 
 fn measure_paging(common: &Common) -> Result<(), Failure> {
-    let scale = if common.quick { paging::Scale::QUICK } else { paging::Scale::FULL };
+    let scale = if common.quick { paging::PagingScale::QUICK } else { paging::PagingScale::FULL };
     let page = Page { title: "What the web page costs", file: "page.md", method: scale.method() };
     page.fill(common, |executables, folder| {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
@@ -263,7 +262,8 @@ fn measure_paging(common: &Common) -> Result<(), Failure> {
 }
 
 fn measure_recovering(common: &Common) -> Result<(), Failure> {
-    let scale = if common.quick { recovering::Scale::QUICK } else { recovering::Scale::FULL };
+    let scale =
+        if common.quick { recovering::RecoveringScale::QUICK } else { recovering::RecoveringScale::FULL };
     let page = Page { title: "What a recovery costs", file: "recover.md", method: scale.method() };
     page.fill(common, |executables, folder| {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
@@ -277,7 +277,7 @@ fn fill(past: &Past) -> Result<(), Failure> {
 }
 
 fn try_faults(options: &FaultOptions) -> Result<(), Failure> {
-    let scale = faults::Scale {
+    let scale = faults::FaultsScale {
         megabytes: if options.common.quick { 20 } else { 200 },
         only: options.only,
         server: options.server.clone(),
@@ -301,7 +301,7 @@ fn try_faults(options: &FaultOptions) -> Result<(), Failure> {
 fn soak_for_long(options: &SoakOptions) -> Result<(), Failure> {
     let seconds = if options.common.quick { 10 } else { options.seconds.unwrap_or(options.minutes * 60) };
     let seed = options.seed.unwrap_or_else(|| u64::from(std::process::id()));
-    let scale = soak::Scale { time: Duration::from_secs(seconds), seed };
+    let scale = soak::SoakScale { time: Duration::from_secs(seconds), seed };
     output::progress(&format!("soaking for {seconds} s, seed {seed}"));
     let page = Page { title: "A long run of faults", file: "soak.md", method: soak::method(&scale) };
     let mut violations = 0;
@@ -351,7 +351,7 @@ struct Page {
 }
 
 impl Page {
-    /// Takes the figures in a work folder, prints the page and keeps it when that is asked for.
+    /// Takes the figures in a work directory, prints the page, and saves it on request.
     fn fill(
         self,
         common: &Common,
@@ -360,7 +360,7 @@ impl Page {
         self.write(common, |executables, folder| Ok(report::table(&measure(executables, folder)?)))
     }
 
-    /// The same with a table that is no comparison.
+    /// Prints a table that is not a comparison.
     fn write(
         self,
         common: &Common,
@@ -370,12 +370,12 @@ impl Page {
         let work = common.work.as_deref().unwrap_or(executables.folder());
         // Dropped at every way out, so nothing of it stays.
         let folder = tempfile::Builder::new().prefix("bench-").tempdir_in(work)?;
-        let machine = Machine::look(folder.path())?;
+        let machine = BenchMachine::look(folder.path())?;
         let table = measure(&executables, folder.path())?;
         folder.close()?;
         let report = Report {
             title: self.title,
-            // Without the folder it happened to be built in.
+            // Without the directory of the build.
             command: iter::once("bench".to_owned()).chain(env::args().skip(1)).collect::<Vec<_>>().join(" "),
             machine,
             method: self.method,
@@ -391,7 +391,7 @@ impl Page {
 }
 
 fn measure_confining(common: &Common) -> Result<(), Failure> {
-    let scale = if common.quick { confining::Scale::QUICK } else { confining::Scale::FULL };
+    let scale = if common.quick { confining::ConfiningScale::QUICK } else { confining::ConfiningScale::FULL };
     let page = Page { title: "What a sandbox costs", file: "sandbox.md", method: scale.method() };
     page.fill(common, |executables, folder| {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;

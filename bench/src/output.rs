@@ -1,6 +1,6 @@
-//! What the person at the terminal sees. The one place that writes to it: the table to stdout, everything else to stderr.
+//! Output for the person at the terminal: the table to stdout, everything else to stderr.
 //!
-//! A reader that has gone away is no failure; nobody is left to be told.
+//! A closed pipe is not an error.
 
 use std::error::Error;
 use std::io::{self, Write};
@@ -10,7 +10,7 @@ pub fn table(text: &str) {
     let _ = io::stdout().write_all(text.as_bytes());
 }
 
-/// Says what is being done.
+/// Prints the current step.
 pub fn progress(what: &str) {
     let _ = writeln!(io::stderr(), "bench: {what}");
 }

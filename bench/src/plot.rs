@@ -5,13 +5,13 @@ use std::fmt::Write as _;
 /// A chart that is still to be drawn.
 #[derive(Debug)]
 pub struct Plot<'a> {
-    /// What it shows.
+    /// The title.
     pub title: &'a str,
-    /// What goes to the right; drawn by its logarithm.
+    /// The label of the x axis, which is logarithmic.
     pub x: &'a str,
-    /// What goes up.
+    /// The label of the y axis.
     pub y: &'a str,
-    /// Whether what goes up is drawn by its logarithm.
+    /// Whether the y axis is logarithmic.
     pub log_y: bool,
     /// The lines.
     pub series: Vec<Series>,
@@ -22,7 +22,7 @@ pub struct Plot<'a> {
 pub struct Series {
     /// For the legend.
     pub name: String,
-    /// From left to right.
+    /// The points, from left to right.
     pub points: Vec<(f64, f64)>,
 }
 
@@ -32,7 +32,7 @@ const LEFT: f64 = 70.0;
 const RIGHT: f64 = 20.0;
 const TOP: f64 = 40.0;
 const BOTTOM: f64 = 80.0;
-/// Told apart also by those who see fewer colours.
+/// Distinguishable with color blindness.
 const COLOURS: [&str; 6] = ["#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9"];
 
 impl Plot<'_> {
@@ -106,7 +106,7 @@ impl Plot<'_> {
     }
 }
 
-/// From values to places on the page.
+/// Maps values to coordinates.
 struct Axis {
     least: f64,
     most: f64,
@@ -121,7 +121,7 @@ impl Axis {
             values.filter(|value| value.is_finite() && (!is_log || *value > 0.0)).collect();
         let most = values.iter().copied().fold(f64::MIN, f64::max);
         let least = if is_log { values.iter().copied().fold(f64::MAX, f64::min) } else { 0.0 };
-        // Of nothing, or of one value, an axis is drawn all the same.
+        // An axis without values, or with one, is drawn, too.
         let (least, most) =
             if values.is_empty() { (1.0, 10.0) } else { (least, most.max(least * 1.01 + 1e-9)) };
         Self { least, most, is_log, from, to }

@@ -1,9 +1,9 @@
-//! What the kernel says about a process that somebody else has started: its memory and its CPU time.
+//! Memory and CPU time of a foreign process, from the kernel.
 
 use std::fs;
 use std::time::Duration;
 
-/// How the kernel counts CPU time in `/proc`: hundredths of a second on every system that runs this.
+/// The unit of CPU time in `/proc`: hundredths of a second on all supported systems.
 const TICK: Duration = Duration::from_millis(10);
 
 /// Its resident memory, in millions of bytes.
@@ -26,7 +26,7 @@ pub fn cpu(pid: u32) -> Option<Duration> {
     ticks(&fs::read_to_string(format!("/proc/{pid}/stat")).ok()?).map(|ticks| TICK * ticks)
 }
 
-/// The same, with those of its children that live, such as the process from which supervisors are forked.
+/// Returns the CPU time including living children, such as the fork server.
 pub fn cpu_with_children(pid: u32) -> Option<Duration> {
     Some(cpu(pid)? + children(pid).into_iter().filter_map(cpu).sum::<Duration>())
 }

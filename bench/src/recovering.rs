@@ -18,12 +18,12 @@ const REPORT_BYTES: usize = 7_000;
 
 /// The amount of work.
 #[derive(Debug)]
-pub struct Scale {
+pub struct RecoveringScale {
     jobs: u64,
     rounds: u32,
 }
 
-impl Scale {
+impl RecoveringScale {
     /// For figures to be quoted.
     pub const FULL: Self = Self { jobs: 10_000, rounds: 5 };
     /// To see that everything still works.
@@ -41,7 +41,11 @@ impl Scale {
 }
 
 /// Takes all figures.
-pub async fn measure(executables: &Executables, work: &Path, scale: &Scale) -> Result<Vec<Row>, Failure> {
+pub async fn measure(
+    executables: &Executables,
+    work: &Path,
+    scale: &RecoveringScale,
+) -> Result<Vec<Row>, Failure> {
     let home = work.canonicalize()?.join("home");
     output::progress(&format!("making {} job directories", scale.jobs));
     paging::fill(&home, scale.jobs, 30).await?;

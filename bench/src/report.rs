@@ -2,45 +2,45 @@
 
 use std::fmt;
 
-use crate::machine::Machine;
+use crate::machine::BenchMachine;
 use crate::spread::Spread;
 
 /// A whole page.
 #[derive(Debug)]
 pub struct Report {
-    /// What was measured.
+    /// The title.
     pub title: &'static str,
     /// The command that prints it again.
     pub command: String,
-    /// Where it was measured.
-    pub machine: Machine,
-    /// How it was measured.
+    /// The machine.
+    pub machine: BenchMachine,
+    /// The method.
     pub method: String,
-    /// What came of it.
+    /// The table.
     pub table: String,
 }
 
 /// One figure.
 #[derive(Debug)]
 pub struct Row {
-    /// What was measured.
+    /// The figure.
     pub what: String,
-    /// In what.
+    /// Its unit.
     pub unit: Unit,
-    /// What it is compared with, if with anything.
+    /// Its baseline, if any.
     pub baseline: Option<Baseline>,
-    /// What ours came to; none when no sample could be taken.
+    /// Our value; `None` without samples.
     pub ours: Option<Spread>,
-    /// What was promised.
+    /// Its target.
     pub target: Option<Target>,
 }
 
-/// What a figure is compared with.
+/// The baseline of a figure.
 #[derive(Debug)]
 pub struct Baseline {
-    /// What it is.
+    /// Its name.
     pub name: &'static str,
-    /// What it came to.
+    /// Its value.
     pub value: Option<Spread>,
     /// Ours against it, round by round.
     pub ratio: Option<Spread>,
@@ -54,7 +54,7 @@ impl Baseline {
     }
 }
 
-/// What a figure is given in.
+/// The unit of a figure.
 #[derive(Debug, Clone, Copy)]
 pub enum Unit {
     /// Milliseconds: less is better.
@@ -63,9 +63,9 @@ pub enum Unit {
     Megabytes,
     /// Millions of bytes in a second: more is better.
     MegabytesPerSecond,
-    /// How many in a second: more is better.
+    /// Per second: more is better.
     PerSecond,
-    /// How many: less is better.
+    /// A count: less is better.
     Count,
 }
 
@@ -89,7 +89,7 @@ impl Unit {
     }
 }
 
-/// What was promised. It is judged by the median.
+/// A target, compared with the median.
 #[derive(Debug, Clone, Copy)]
 pub enum Target {
     /// Ours stays below this.

@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-/// What the samples of a figure came to.
+/// The median, minimum and maximum of samples.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Spread {
     /// Half of the samples are not above it.

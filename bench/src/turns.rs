@@ -4,7 +4,7 @@ use crate::cost::Cost;
 use crate::report::{Baseline, Row, Unit};
 use crate::spread::Spread;
 
-/// What the two sides of a comparison cost, round by round.
+/// The cost of both sides of a comparison, round by round.
 #[derive(Debug, Default)]
 pub struct Turns {
     /// The baseline's.

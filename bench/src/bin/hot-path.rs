@@ -1,6 +1,7 @@
-//! One hot path, so many times, for `bench instructions`: a program that does nothing else, so that what it executes can be counted.
+//! Executes one hot path repeatedly, for `bench instructions`: a program that does nothing else, so that its instructions can
+//! be counted.
 //!
-//! usage: `hot-path NAME TIMES`. Whoever counts takes the difference between two numbers of times, so that the start cancels out.
+//! usage: `hot-path NAME TIMES`. The difference between two counts cancels the startup out.
 
 use std::error::Error;
 use std::hint::black_box;
@@ -15,7 +16,7 @@ const CLAUDE: &[u8] = include_bytes!("../../../crates/agents/transcripts/claude-
 const CODEX: &[u8] = include_bytes!("../../../crates/agents/transcripts/codex-0.166.0/tool-call/stdout");
 const GEMINI: &[u8] = include_bytes!("../../../crates/agents/transcripts/gemini-0.61.0/tool-call/stdout");
 
-/// What a pipe gives at once when an agent prints slowly.
+/// The size of a read from a pipe when an agent prints slowly.
 const PIECE: usize = 64;
 
 fn main() -> Result<(), Box<dyn Error>> {

@@ -10,7 +10,7 @@ use std::time::{Duration, SystemTime};
 use std::{env, thread};
 
 const ANY_SESSION: &str = "5a1e5ca1-ab1e-4b1e-8b1e-c0ffee000000";
-/// What a long transcript consists of: mostly what tools have answered.
+/// The size of a tool result; a long transcript consists mostly of them.
 const TOOL_RESULT: usize = 8 * 1024;
 
 fn main() -> io::Result<()> {
@@ -58,7 +58,7 @@ fn main() -> io::Result<()> {
     out.flush()
 }
 
-/// What an SDK says is a line each: a question about the program itself, which has a number, or a message of the user.
+/// Answers an SDK line by line: a control request, which has a number, or a user message.
 fn converse(out: &mut impl Write) -> io::Result<()> {
     for line in io::stdin().lock().lines() {
         let line = line?;

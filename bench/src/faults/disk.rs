@@ -10,7 +10,7 @@ use crate::Failure;
 pub struct SmallDisk(PathBuf);
 
 impl SmallDisk {
-    /// Over that folder.
+    /// Mounts it over a directory.
     pub fn mount(folder: &Path) -> Result<Self, Failure> {
         let mounted = Command::new("mount")
             .args(["-t", "tmpfs", "-o", "size=4m", "tmpfs"])
@@ -26,7 +26,7 @@ impl SmallDisk {
 
 impl Drop for SmallDisk {
     fn drop(&mut self) {
-        // Lazily: what is still open on it goes with whoever has it open.
+        // Lazily: open files keep it until they are closed.
         let _ = Command::new("umount").arg("-l").arg(&self.0).status();
     }
 }

@@ -1,11 +1,11 @@
-//! The faults: what the agent does, what is done to the server, and what a true answer would be.
+//! The faults: the agent's actions, the actions on the server, and the true outcome.
 
 use clap::ValueEnum;
 
 /// Something that goes wrong while an agent works.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub enum Fault {
-    /// Nothing goes wrong: whoever fails here was not set up properly
+pub enum InjectedFault {
+    /// No fault: a failure here is a wrong setup
     None,
     /// The agent fails after some words
     Failure,
@@ -37,7 +37,7 @@ pub enum Fault {
     DiskFull,
 }
 
-/// What is done while the agent works.
+/// The action while the agent works.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Deed {
     /// Nothing.
@@ -46,26 +46,26 @@ pub enum Deed {
     Cancel,
     /// Both ends of the host are closed.
     HangUp,
-    /// SIGKILL to whoever keeps the calls.
+    /// SIGKILL to the process that owns the calls.
     KillServer,
     /// SIGKILL to the parent of the agent.
     KillSupervisor,
 }
 
-/// What a true answer is.
+/// The true outcome.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Truth {
     /// The agent's last word, as a success.
     Done,
-    /// That it failed.
+    /// A failure.
     Failed,
     /// Either, as long as a success has the agent's last word.
     Either,
-    /// Nobody is there to be answered, or nobody wants to be.
+    /// No reply: the host is gone, or has cancelled.
     Nothing,
 }
 
-impl Fault {
+impl InjectedFault {
     /// For the table.
     pub fn name(self) -> &'static str {
         match self {
@@ -87,7 +87,7 @@ impl Fault {
         }
     }
 
-    /// What is done to it.
+    /// Returns the action.
     pub fn deed(self) -> Deed {
         match self {
             Self::Cancel => Deed::Cancel,
@@ -98,12 +98,12 @@ impl Fault {
         }
     }
 
-    /// Whether the server is to end the call by itself after a short time.
+    /// Returns whether the server must stop the call by its own time limit.
     pub fn is_over_its_time(self) -> bool {
         matches!(self, Self::Timeout | Self::IgnoredTerm)
     }
 
-    /// What has to be answered.
+    /// Returns the true outcome.
     pub fn truth(self) -> Truth {
         match self {
             Self::Failure | Self::Timeout | Self::IgnoredTerm => Truth::Failed,
@@ -113,7 +113,8 @@ impl Fault {
         }
     }
 
-    /// Whether the agent's last word is what has to be kept; else it is the first: all that it came to say, or that there was room for.
+    /// Returns whether the agent's last text must be kept; otherwise the first, which is all that was printed or that there was
+    /// space for.
     pub fn is_finished(self) -> bool {
         !matches!(
             self,

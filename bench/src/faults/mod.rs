@@ -1,7 +1,7 @@
-//! The same faults for ours and for every peer that is installed, judged from outside, as one table.
+//! The same faults for ours and for every installed peer, judged from outside, as one table.
 //!
-//! The same host calls each server; the agent is the scripted one under the name that the server looks for. Asked is what a user
-//! would ask: is anything still running, was the answer true, can what the agent had said be had? Measures no time.
+//! The same host calls each server; the agent is the scripted one under the name that the server looks for. Three questions: is
+//! a process left, was the reply true, is the agent's output available? Measures no time.
 
 mod disk;
 mod fault;
@@ -19,28 +19,28 @@ use crate::executables::Executables;
 use crate::interruption::Interruption;
 use crate::{Failure, output};
 
-pub use fault::Fault;
-use server::{LIMIT, Server};
+pub use fault::InjectedFault;
+use server::{LIMIT, ServerUnderTest};
 use trial::Trial;
 use verdict::Cell;
 
 /// Which trials, and how much output a flood has.
 #[derive(Debug)]
-pub struct Scale {
+pub struct FaultsScale {
     /// Millions of bytes of a flood; the long line has half of it.
     pub megabytes: u32,
     /// Only this fault.
-    pub only: Option<Fault>,
+    pub only: Option<InjectedFault>,
     /// Only the server of that name.
     pub server: Option<String>,
 }
 
-/// What became of all calls.
+/// The outcomes of all calls.
 #[derive(Debug, Default)]
 pub struct Tried {
     /// For the reader.
     pub table: String,
-    /// The faults under which ours did not do what it promises.
+    /// The faults under which ours broke a promise.
     pub broken: Vec<&'static str>,
 }
 
@@ -48,14 +48,14 @@ pub struct Tried {
 pub async fn table(
     executables: &Executables,
     work: &Path,
-    scale: &Scale,
+    scale: &FaultsScale,
     mut interruption: Interruption,
 ) -> Result<Tried, Failure> {
-    let servers: Vec<(Server, String)> =
-        Server::ALL.into_iter().filter_map(|server| there(server, scale)).collect();
+    let servers: Vec<(ServerUnderTest, String)> =
+        ServerUnderTest::ALL.into_iter().filter_map(|server| there(server, scale)).collect();
     let mut tried = Tried { table: head(&servers), broken: Vec::new() };
     let mut number = 0;
-    for &fault in Fault::value_variants() {
+    for &fault in InjectedFault::value_variants() {
         if scale.only.is_some_and(|only| only != fault) {
             continue;
         }
@@ -71,7 +71,9 @@ pub async fn table(
                 .unwrap_or_else(|failure| Cell::NotTried(format!("not tried: {failure}")));
             output::progress(&format!("  {cell}"));
             write!(tried.table, " {cell} |")?;
-            if *server == Server::Ours && matches!(&cell, Cell::Judged(seen) if !seen.is_as_promised()) {
+            if *server == ServerUnderTest::Ours
+                && matches!(&cell, Cell::Judged(seen) if !seen.is_as_promised())
+            {
                 tried.broken.push(fault.name());
             }
         }
@@ -81,11 +83,11 @@ pub async fn table(
 }
 
 /// A server that can be tried, and how the table calls it.
-fn there(server: Server, scale: &Scale) -> Option<(Server, String)> {
+fn there(server: ServerUnderTest, scale: &FaultsScale) -> Option<(ServerUnderTest, String)> {
     if scale.server.as_ref().is_some_and(|only| only != server.name()) {
         return None;
     }
-    if server == Server::Ours {
+    if server == ServerUnderTest::Ours {
         return Some((server, "**switchboard**".to_owned()));
     }
     let Some((_, version)) = server.program() else {
@@ -98,13 +100,13 @@ fn there(server: Server, scale: &Scale) -> Option<(Server, String)> {
     Some((server, format!("{} {version}", server.name())))
 }
 
-fn head(servers: &[(Server, String)]) -> String {
+fn head(servers: &[(ServerUnderTest, String)]) -> String {
     let names: Vec<&str> = servers.iter().map(|(_, name)| name.as_str()).collect();
     format!("| fault | {} |\n| --- |{}\n", names.join(" | "), " --- |".repeat(servers.len()))
 }
 
-/// How to read the table.
-pub fn method(scale: &Scale) -> String {
+/// Explains the table.
+pub fn method(scale: &FaultsScale) -> String {
     let megabytes = scale.megabytes;
     format!(
         "- a cell: what of the agent is still alive {settling} s after the call was over · whether the host was told what was the case ·\n  \

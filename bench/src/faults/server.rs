@@ -1,4 +1,4 @@
-//! Who is tried: ours and the peers, each with the options that its own documentation gives it.
+//! The servers under test: ours and the peers, each with the options of its own documentation.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -9,16 +9,16 @@ use serde_json::{Value, json};
 use crate::Failure;
 use crate::peers::installed;
 
-use super::fault::Fault;
+use super::fault::InjectedFault;
 
 /// The time limit that a call over its time is given, in seconds.
 pub const LIMIT: u32 = 3;
 
 const TASK: &str = "Do the work.";
 
-/// Somebody who calls agents for an MCP host.
+/// An MCP server that calls agents.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Server {
+pub enum ServerUnderTest {
     /// This one.
     Ours,
     /// `@steipete/claude-code-mcp`.
@@ -31,12 +31,12 @@ pub enum Server {
     Pal,
 }
 
-impl Server {
-    /// In the order of the table.
+impl ServerUnderTest {
+    /// All servers, in the order of the table.
     pub const ALL: [Self; 5] =
         [Self::Ours, Self::ClaudeCodeMcp, Self::CodexMcp, Self::GeminiMcpTool, Self::Pal];
 
-    /// As it is called where it is installed.
+    /// Returns the name of its installation.
     pub fn name(self) -> &'static str {
         match self {
             Self::Ours => "switchboard",
@@ -67,25 +67,25 @@ impl Server {
     }
 
     /// Why a fault means nothing to it.
-    pub fn refuses(self, fault: Fault) -> Option<&'static str> {
+    pub fn refuses(self, fault: InjectedFault) -> Option<&'static str> {
         if self == Self::Ours {
             return None;
         }
         match (self, fault) {
-            (_, Fault::SupervisorKilled) => Some("n/a: has none"),
-            (Self::ClaudeCodeMcp, Fault::Timeout) => Some("n/a: 30 min, cannot be set"),
-            (Self::CodexMcp, Fault::Timeout) => Some("n/a: has no time limit"),
+            (_, InjectedFault::SupervisorKilled) => Some("n/a: has none"),
+            (Self::ClaudeCodeMcp, InjectedFault::Timeout) => Some("n/a: 30 min, cannot be set"),
+            (Self::CodexMcp, InjectedFault::Timeout) => Some("n/a: has no time limit"),
             _ => None,
         }
     }
 
-    /// Whether it can be told how long a call may take.
+    /// Returns whether it accepts a time limit.
     pub fn has_time_limit(self) -> bool {
         matches!(self, Self::Ours | Self::GeminiMcpTool | Self::Pal)
     }
 
     /// The request.
-    pub fn call(self, fault: Fault, workspace: &Path) -> Value {
+    pub fn call(self, fault: InjectedFault, workspace: &Path) -> Value {
         match self {
             Self::Ours => {
                 let mut arguments = json!({ "prompt": TASK, "cwd": workspace });
@@ -105,10 +105,10 @@ impl Server {
         }
     }
 
-    /// How a peer is started: `agents` comes first in its PATH, and what it keeps goes below `home`.
+    /// Returns the command of a peer: `agents` is first in its PATH, and its files are below `home`.
     pub fn command(
         self,
-        fault: Fault,
+        fault: InjectedFault,
         program: &Path,
         agents: &Path,
         home: &Path,

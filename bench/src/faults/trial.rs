@@ -11,16 +11,16 @@ use nix::unistd::Pid;
 use serde_json::{Value, json};
 
 use crate::census::{self, Mark};
-use crate::client::{Client, Silence};
+use crate::client::{McpHost, Silence};
 use crate::executables::Executables;
 use crate::house::{House, is_there, quoted};
 use crate::process;
 use crate::{Failure, output};
 
 use super::disk::SmallDisk;
-use super::fault::{Deed, Fault, Truth};
-use super::server::{LIMIT, Server};
-use super::verdict::{Answer, Cell, Verdict};
+use super::fault::{Deed, InjectedFault, Truth};
+use super::server::{LIMIT, ServerUnderTest};
+use super::verdict::{Cell, ReplyTruth, TrialVerdict};
 
 /// For a call that nothing keeps from being answered.
 const PATIENCE: Duration = Duration::from_secs(20);
@@ -28,21 +28,21 @@ const PATIENCE: Duration = Duration::from_secs(20);
 const SHORT_PATIENCE: Duration = Duration::from_secs(3);
 /// For one with very much output.
 const LONG_PATIENCE: Duration = Duration::from_secs(90);
-/// For what has to end once the call is over: longer than anybody's grace.
+/// The time for processes to exit after the call: longer than any grace period.
 pub const SETTLING: Duration = Duration::from_secs(12);
 const LOOK_AGAIN: Duration = Duration::from_millis(20);
 
 /// A trial that is set up.
 pub struct Trial<'a> {
     executables: &'a Executables,
-    server: Server,
-    fault: Fault,
+    server: ServerUnderTest,
+    fault: InjectedFault,
     mark: Mark,
     work: PathBuf,
     megabytes: u32,
     /// Ours; its daemon ends with it.
     house: Option<House>,
-    // After the house, which lives on it.
+    // After the installation, whose files are on it.
     _disk: Option<SmallDisk>,
 }
 
@@ -50,8 +50,8 @@ impl<'a> Trial<'a> {
     /// Makes the folders and the agent. Nothing runs yet.
     pub fn prepare(
         executables: &'a Executables,
-        server: Server,
-        fault: Fault,
+        server: ServerUnderTest,
+        fault: InjectedFault,
         work: &Path,
         number: u32,
         megabytes: u32,
@@ -60,7 +60,7 @@ impl<'a> Trial<'a> {
         fs::create_dir_all(folder.join("agents"))?;
         let home = folder.join("server");
         fs::create_dir_all(&home)?;
-        let disk = if fault == Fault::DiskFull { Some(SmallDisk::mount(&home)?) } else { None };
+        let disk = if fault == InjectedFault::DiskFull { Some(SmallDisk::mount(&home)?) } else { None };
         let mut trial = Self {
             executables,
             server,
@@ -72,8 +72,8 @@ impl<'a> Trial<'a> {
             _disk: disk,
         };
         let agent = trial.lay_down_agent()?;
-        if server == Server::Ours {
-            let with_host = fault == Fault::ClientGone;
+        if server == ServerUnderTest::Ours {
+            let with_host = fault == InjectedFault::ClientGone;
             // Unconfined, as the others are: the agent writes beside its workspace, and is to be ended without a namespace's help.
             let config = format!(
                 "cancel_on_disconnect = {with_host}\n[sandbox]\npolicy = \"off\"\n[programs]\nclaude = {}\n",
@@ -84,12 +84,12 @@ impl<'a> Trial<'a> {
         Ok(trial)
     }
 
-    /// A script under the agent's name: it marks itself and becomes the scripted agent, whatever environment it was given.
+    /// Writes a script under the agent's name: it marks itself and becomes the scripted agent, in any environment.
     fn lay_down_agent(&self) -> Result<PathBuf, Failure> {
         let path = |name: &str| self.work.join(name).display().to_string();
         let script = self.fault.script(&self.half(), &self.done(), &path("up"), self.megabytes);
         fs::write(self.work.join("first"), script)?;
-        // Begun again after its supervisor was lost, it comes to an end; nothing else begins one twice.
+        // Restarted after its supervisor was lost, it finishes; nothing else restarts it.
         fs::write(self.work.join("again"), format!("answer {}\n", self.done()))?;
         let (name, format) = self.server.agent();
         let text = format!(
@@ -106,7 +106,7 @@ impl<'a> Trial<'a> {
             first = path("first"),
             again = path("again"),
             began = path("began"),
-            twice = self.fault == Fault::SupervisorKilled,
+            twice = self.fault == InjectedFault::SupervisorKilled,
             rehearsal = self.executables.rehearsal.display(),
         );
         let program = self.work.join("agents").join(name);
@@ -137,7 +137,7 @@ impl<'a> Trial<'a> {
         judged.map(Cell::Judged)
     }
 
-    fn call_and_judge(&self) -> Result<Verdict, Failure> {
+    fn call_and_judge(&self) -> Result<TrialVerdict, Failure> {
         let mut client = self.start()?;
         let workspace = self.house.as_ref().map_or(self.work.as_path(), House::workspace);
         let began = Instant::now();
@@ -154,7 +154,7 @@ impl<'a> Trial<'a> {
         let left = self.mark.settle(SETTLING).len();
         let server_stays = deed == Deed::HangUp && is_there(client.pid());
         let kept = heard.has(&self.last_word()) || self.can_be_had_later()?;
-        Ok(Verdict {
+        Ok(TrialVerdict {
             left,
             answer: self.judge(&heard, deed)?,
             kept,
@@ -164,9 +164,9 @@ impl<'a> Trial<'a> {
         })
     }
 
-    /// Who has no time limit is asked to end the call in the one way that MCP has for it.
+    /// A server without a time limit gets a cancellation instead, the only way in MCP.
     fn deed(&self) -> Deed {
-        if self.fault == Fault::IgnoredTerm && !self.server.has_time_limit() {
+        if self.fault == InjectedFault::IgnoredTerm && !self.server.has_time_limit() {
             return Deed::Cancel;
         }
         self.fault.deed()
@@ -174,7 +174,7 @@ impl<'a> Trial<'a> {
 
     fn patience(&self) -> Duration {
         match self.fault {
-            Fault::Flood | Fault::Line => LONG_PATIENCE,
+            InjectedFault::Flood | InjectedFault::Line => LONG_PATIENCE,
             // No answer is due.
             _ if self.deed() == Deed::Cancel => SHORT_PATIENCE,
             _ if self.fault.is_over_its_time() => PATIENCE + Duration::from_secs(LIMIT.into()),
@@ -182,18 +182,18 @@ impl<'a> Trial<'a> {
         }
     }
 
-    fn start(&self) -> Result<Client, Failure> {
+    fn start(&self) -> Result<McpHost, Failure> {
         if let Some(house) = &self.house {
             return house.host();
         }
         let (program, _) = self.server.program().ok_or("it is not installed")?;
         let (agents, home) = (self.work.join("agents"), self.work.join("server"));
-        let mut client = Client::start(self.server.command(self.fault, &program, &agents, &home)?)?;
+        let mut client = McpHost::start(self.server.command(self.fault, &program, &agents, &home)?)?;
         client.initialize()?;
         Ok(client)
     }
 
-    /// The agent has said its first words and started its child.
+    /// Waits for the agent's first output and its child.
     fn wait_until_up(&self) -> Result<(), Failure> {
         let give_up_at = Instant::now() + PATIENCE;
         while !self.work.join("up").exists() {
@@ -205,7 +205,7 @@ impl<'a> Trial<'a> {
         Ok(())
     }
 
-    fn act(&self, deed: Deed, client: &mut Client, request: u64) -> Result<(), Failure> {
+    fn act(&self, deed: Deed, client: &mut McpHost, request: u64) -> Result<(), Failure> {
         match (deed, &self.house) {
             (Deed::Wait, _) => Ok(()),
             (Deed::Cancel, _) => client.say(&json!({
@@ -237,46 +237,50 @@ impl<'a> Trial<'a> {
         if self.fault.is_finished() { self.done() } else { self.half() }
     }
 
-    /// Asks a fresh host for what became of the call. No peer has a tool for that.
+    /// Asks a new host for the outcome. No peer has a tool for that.
     fn can_be_had_later(&self) -> Result<bool, Failure> {
         let Some(house) = &self.house else { return Ok(false) };
         let (answer, printed) = later(house)?;
         let word = self.last_word();
-        // A word that is printed without a newline after it would be found here, too: that is what was kept.
+        // Text without a final newline counts, too: it was kept.
         Ok(answer.to_string().contains(&word)
             || printed.to_string().contains(&word)
             || self.is_cut_short(&answer))
     }
 
-    /// What a full disk had room for is kept; the last word was never written anywhere.
+    /// Returns whether the reply contains the part that a full disk had space for.
     fn is_cut_short(&self, answer: &Value) -> bool {
-        self.fault == Fault::DiskFull && answer["status"] == "failed"
+        self.fault == InjectedFault::DiskFull && answer["status"] == "failed"
     }
 
-    fn judge(&self, heard: &Heard, deed: Deed) -> Result<Answer, Failure> {
+    fn judge(&self, heard: &Heard, deed: Deed) -> Result<ReplyTruth, Failure> {
         let truth = if deed == Deed::Cancel { Truth::Nothing } else { self.fault.truth() };
         Ok(match (heard, truth) {
-            (Heard::Nobody, _) => Answer::Unasked,
-            // Whoever cancels wants no answer, and MCP says that none is due. Ours can still be asked.
+            (Heard::Nobody, _) => ReplyTruth::Unasked,
+            // A cancelled request gets no reply in MCP. Ours can still be queried.
             (Heard::Silence | Heard::Said { is_error: true, .. }, Truth::Nothing) => match &self.house {
-                Some(house) if later(house)?.0["status"] == "cancelled" => Answer::True,
-                Some(_) => Answer::False("the job is not cancelled"),
-                None => Answer::Unasked,
+                Some(house) if later(house)?.0["status"] == "cancelled" => ReplyTruth::True,
+                Some(_) => ReplyTruth::False("the job is not cancelled"),
+                None => ReplyTruth::Unasked,
             },
-            (Heard::Silence, _) => Answer::None(self.patience()),
-            (Heard::Closed, _) => Answer::Closed,
-            (Heard::Said { is_error: true, .. }, Truth::Failed | Truth::Either) => Answer::True,
-            (Heard::Said { is_error: true, .. }, Truth::Done) => Answer::False("says that it failed"),
+            (Heard::Silence, _) => ReplyTruth::None(self.patience()),
+            (Heard::Closed, _) => ReplyTruth::Closed,
+            (Heard::Said { is_error: true, .. }, Truth::Failed | Truth::Either) => ReplyTruth::True,
+            (Heard::Said { is_error: true, .. }, Truth::Done) => ReplyTruth::False("says that it failed"),
             (Heard::Said { text, .. }, Truth::Done | Truth::Either) if text.contains(&self.done()) => {
-                if text.contains("stray words") { Answer::Noisy } else { Answer::True }
+                if text.contains("stray words") { ReplyTruth::Noisy } else { ReplyTruth::True }
             }
-            (Heard::Said { text, .. }, Truth::Done | Truth::Either) if tells_of_a_cut(text) => Answer::Cut,
-            (Heard::Said { .. }, Truth::Done | Truth::Either) => Answer::False("success without the answer"),
-            (Heard::Said { .. }, Truth::Failed | Truth::Nothing) => Answer::False("success"),
+            (Heard::Said { text, .. }, Truth::Done | Truth::Either) if tells_of_a_cut(text) => {
+                ReplyTruth::Cut
+            }
+            (Heard::Said { .. }, Truth::Done | Truth::Either) => {
+                ReplyTruth::False("success without the answer")
+            }
+            (Heard::Said { .. }, Truth::Failed | Truth::Nothing) => ReplyTruth::False("success"),
         })
     }
 
-    fn peak_memory(&self, client: &Client) -> f64 {
+    fn peak_memory(&self, client: &McpHost) -> f64 {
         let daemon = self.house.as_ref().and_then(|house| house.daemon().ok()).and_then(process::peak_memory);
         process::peak_memory(client.pid()).unwrap_or(0.0) + daemon.unwrap_or(0.0)
     }
@@ -288,7 +292,7 @@ fn tells_of_a_cut(text: &str) -> bool {
     ["exceeding the", "truncated"].iter().any(|word| text[..end].contains(word))
 }
 
-/// What became of the one job of a house: its answer, and what its agent printed.
+/// Returns the reply and the output of the only job.
 fn later(house: &House) -> Result<(Value, Value), Failure> {
     let mut host = house.host()?;
     let jobs = ask(&mut host, "call_jobs", &json!({}))?;
@@ -299,7 +303,7 @@ fn later(house: &House) -> Result<(Value, Value), Failure> {
     Ok((answer, printed))
 }
 
-fn ask(host: &mut Client, tool: &str, arguments: &Value) -> Result<Value, Failure> {
+fn ask(host: &mut McpHost, tool: &str, arguments: &Value) -> Result<Value, Failure> {
     let id = host.send("tools/call", &json!({ "name": tool, "arguments": arguments }))?;
     let mut answer = host.answer_to(id)?;
     match answer["structuredContent"].take() {
@@ -308,7 +312,7 @@ fn ask(host: &mut Client, tool: &str, arguments: &Value) -> Result<Value, Failur
     }
 }
 
-/// What the host came to hear.
+/// The reply to the host.
 enum Heard {
     Said {
         is_error: bool,
@@ -338,7 +342,7 @@ impl Heard {
     }
 }
 
-fn hear(client: &mut Client, request: u64) -> Heard {
+fn hear(client: &mut McpHost, request: u64) -> Heard {
     loop {
         match client.hear() {
             Ok(message) if message["id"] == request && message.get("method").is_none() => {

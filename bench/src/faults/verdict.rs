@@ -1,4 +1,4 @@
-//! What a trial came to, as one cell of the table.
+//! The result of a trial, as one cell of the table.
 
 use std::fmt;
 use std::time::Duration;
@@ -9,40 +9,40 @@ pub enum Cell {
     /// It means nothing to this server, or could not be set up here: why.
     NotTried(String),
     /// It was tried.
-    Judged(Verdict),
+    Judged(TrialVerdict),
 }
 
-/// What was seen from outside.
+/// The observations from outside.
 #[derive(Debug)]
-pub struct Verdict {
+pub struct TrialVerdict {
     /// Processes of the agent that were alive when everything should have been over.
     pub left: usize,
-    /// What the host was told.
-    pub answer: Answer,
-    /// Whether what the agent had said can be had: from the answer, or from the server later.
+    /// The reply to the host.
+    pub answer: ReplyTruth,
+    /// True if the agent's output is available: in the reply, or from the server later.
     pub kept: bool,
-    /// Whether the process that the host had started outlived it.
+    /// True if the server process outlived its host.
     pub server_stays: bool,
-    /// How long the answer was.
+    /// The length of the reply.
     pub reply_bytes: usize,
     /// The most memory that the server had, in millions of bytes.
     pub memory: f64,
 }
 
-impl Verdict {
-    /// Whether nothing is left, nothing was lost, and nobody was told what was not the case.
+impl TrialVerdict {
+    /// Returns whether no process is left, no output is lost, and the reply is true.
     pub fn is_as_promised(&self) -> bool {
-        let true_or_unasked = matches!(self.answer, Answer::True | Answer::Unasked);
+        let true_or_unasked = matches!(self.answer, ReplyTruth::True | ReplyTruth::Unasked);
         self.left == 0 && self.kept && true_or_unasked && !self.server_stays
     }
 }
 
-/// What the host was told.
+/// The truth of a reply.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Answer {
-    /// What was the case.
+pub enum ReplyTruth {
+    /// True.
     True,
-    /// The answer, and noise with it that the agent had not said.
+    /// The answer, with noise that the agent did not print.
     Noisy,
     /// Not the answer, but that it was too long.
     Cut,
@@ -52,11 +52,11 @@ pub enum Answer {
     None(Duration),
     /// Nothing, and the connection is gone.
     Closed,
-    /// Nobody was there to be told, or nobody wanted to be.
+    /// No reply was due.
     Unasked,
 }
 
-/// From here on the length of an answer is worth a word, in bytes; and the memory, in millions of bytes.
+/// The length of a reply that is worth a note, in bytes; and the memory, in millions of bytes.
 const LONG: usize = 2_000_000;
 const MUCH: f64 = 150.0;
 
@@ -69,7 +69,7 @@ impl fmt::Display for Cell {
     }
 }
 
-impl fmt::Display for Verdict {
+impl fmt::Display for TrialVerdict {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.left {
             0 => write!(f, "clean")?,
@@ -90,7 +90,7 @@ impl fmt::Display for Verdict {
     }
 }
 
-impl fmt::Display for Answer {
+impl fmt::Display for ReplyTruth {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::True => f.write_str("true"),
@@ -108,10 +108,10 @@ impl fmt::Display for Answer {
 mod tests {
     use super::*;
 
-    fn verdict() -> Verdict {
-        Verdict {
+    fn verdict() -> TrialVerdict {
+        TrialVerdict {
             left: 0,
-            answer: Answer::True,
+            answer: ReplyTruth::True,
             kept: true,
             server_stays: false,
             reply_bytes: 9,
@@ -122,14 +122,18 @@ mod tests {
     #[test]
     fn only_what_is_bad_stands_out() {
         assert_eq!(verdict().to_string(), "clean · true · kept");
-        let bad =
-            Verdict { left: 2, answer: Answer::None(Duration::from_secs(20)), kept: false, ..verdict() };
+        let bad = TrialVerdict {
+            left: 2,
+            answer: ReplyTruth::None(Duration::from_secs(20)),
+            kept: false,
+            ..verdict()
+        };
         assert_eq!(bad.to_string(), "**2 left** · **no answer in 20 s** · **lost**");
     }
 
     #[test]
     fn a_huge_answer_and_much_memory_are_told() {
-        let huge = Verdict { reply_bytes: 220_000_000, memory: 1500.0, ..verdict() };
+        let huge = TrialVerdict { reply_bytes: 220_000_000, memory: 1500.0, ..verdict() };
         assert_eq!(huge.to_string(), "clean · true (220 MB) · kept · 1500 MB of memory");
     }
 }

@@ -1,4 +1,4 @@
-//! What a confined file verb costs, against the plain programs that people use for the same.
+//! The cost of a confined file operation, compared with the ordinary programs for the same task.
 
 mod searching;
 
@@ -16,13 +16,13 @@ pub use searching::Searcher;
 
 /// A verb is to start as fast as this, in milliseconds.
 const START: f64 = 2.0;
-/// A search is to take no longer than this many times what the other program takes.
+/// The maximum duration of a search, as a multiple of the other program's.
 const SEARCH: f64 = 1.5;
 
-/// How much is done for the figures.
+/// The amount of work.
 #[derive(Debug)]
-pub struct Scale {
-    /// How often baseline and ours take turns.
+pub struct FilingScale {
+    /// The number of rounds in which baseline and ours alternate.
     rounds: u32,
     /// Starts and small reads in a round.
     starts: u32,
@@ -34,13 +34,13 @@ pub struct Scale {
     files: u32,
 }
 
-impl Scale {
+impl FilingScale {
     /// For figures to be quoted.
     pub const FULL: Self = Self { rounds: 7, starts: 200, reads: 20, searches: 2, files: 100_000 };
     /// To see that everything still works.
     pub const QUICK: Self = Self { rounds: 1, starts: 10, reads: 2, searches: 1, files: 2000 };
 
-    /// How the figures come about, for the reader of the table.
+    /// Describes the method for the reader of the table.
     pub fn method(&self, searcher: &Searcher) -> String {
         let Self { rounds, starts, reads, searches, files } = self;
         format!(
@@ -59,7 +59,7 @@ impl Scale {
 pub fn measure(
     executables: &Executables,
     work: &Path,
-    scale: &Scale,
+    scale: &FilingScale,
     searcher: &Searcher,
 ) -> Result<Vec<Row>, Failure> {
     let tools = Tools { program: &executables.file_tools, workspace: work };
@@ -87,7 +87,7 @@ impl Tools<'_> {
         command
     }
 
-    fn start(&self, scale: &Scale) -> Result<Vec<Row>, Failure> {
+    fn start(&self, scale: &FilingScale) -> Result<Vec<Row>, Failure> {
         let mut nothing = Command::new("true");
         nothing.env_clear();
         let turns =
@@ -97,7 +97,7 @@ impl Tools<'_> {
         Ok(rows.into())
     }
 
-    fn read(&self, what: &str, size: usize, times: u32, scale: &Scale) -> Result<Vec<Row>, Failure> {
+    fn read(&self, what: &str, size: usize, times: u32, scale: &FilingScale) -> Result<Vec<Row>, Failure> {
         let line = "fn a_line_of_a_program_that_is_about_as_long_as_most() {}\n";
         let text: String = line.chars().cycle().take(size).collect();
         fs::write(self.workspace.join("read.txt"), &text)?;
@@ -121,10 +121,10 @@ fn take_turns(
     baseline: &mut Command,
     ours: &mut Command,
     times: u32,
-    scale: &Scale,
+    scale: &FilingScale,
     check: impl Fn(&[u8], &[u8]) -> Result<(), Failure>,
 ) -> Result<Turns, Failure> {
-    // Both into the page cache, and what they say checked.
+    // Warms the page cache, and compares both outputs.
     check(&said_by(baseline)?, &said_by(ours)?)?;
     let mut turns = Turns::default();
     for _ in 0..scale.rounds {
@@ -139,7 +139,7 @@ fn take_turns(
     Ok(turns)
 }
 
-/// What a program printed, once it has ended well.
+/// Returns the output of a successful program.
 fn said_by(command: &mut Command) -> Result<Vec<u8>, Failure> {
     let output = command.stdin(Stdio::null()).stderr(Stdio::inherit()).output()?;
     if output.status.success() {

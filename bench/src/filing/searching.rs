@@ -8,19 +8,19 @@ use std::process::Command;
 use crate::Failure;
 use crate::report::{Row, Target};
 
-use super::{SEARCH, Scale, Tools, take_turns};
+use super::{FilingScale, SEARCH, Tools, take_turns};
 
 /// The program to compare with.
 #[derive(Debug)]
 pub enum Searcher {
     /// ripgrep, of this version.
     Ripgrep(String),
-    /// Where that is not installed.
+    /// The fallback.
     Grep,
 }
 
 impl Searcher {
-    /// What is installed here.
+    /// Finds the installed program.
     pub fn find() -> Self {
         let version =
             Command::new("rg").arg("--version").output().ok().filter(|output| output.status.success());
@@ -71,7 +71,7 @@ impl Searcher {
 }
 
 /// Takes the figures.
-pub fn measure(tools: &Tools<'_>, searcher: &Searcher, scale: &Scale) -> Result<Vec<Row>, Failure> {
+pub fn measure(tools: &Tools<'_>, searcher: &Searcher, scale: &FilingScale) -> Result<Vec<Row>, Failure> {
     lay_out(tools.workspace, scale.files)?;
     let mut rows = Vec::new();
     for (what, regex) in [

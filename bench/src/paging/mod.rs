@@ -1,7 +1,7 @@
-//! What the web page costs with many jobs: how soon it is there, what watchers cost the daemon, and how soon a command line starts.
+//! The cost of the web page with many jobs: its latency, the cost of watchers, and the start of the command line.
 //!
-//! The baseline of a page is `/healthz` of the same daemon, which does nothing, over a connection of its own as well; that of the
-//! command line is `true`.
+//! The baseline of a page is `/healthz` of the same daemon, which does nothing, also over a new connection; that of the command
+//! line is `true`.
 
 mod past;
 mod visitor;
@@ -18,30 +18,30 @@ use crate::report::{Baseline, Row, Target, Unit};
 use crate::spread::Spread;
 use crate::{Failure, output};
 
-use visitor::{Loaded, Visitor};
+use visitor::{Loaded, PageVisitor};
 use watchers::Watchers;
 
 pub use past::fill;
 
-/// How many browsers watch at once.
+/// The number of watching browsers.
 const WATCHERS: usize = 20;
 
-/// How much is done for the figures.
+/// The amount of work.
 #[derive(Debug)]
-pub struct Scale {
+pub struct PagingScale {
     /// Jobs that are kept.
     jobs: u64,
-    /// How often the baseline and ours take turns.
+    /// The number of rounds in which baseline and ours alternate.
     rounds: u32,
 }
 
-impl Scale {
+impl PagingScale {
     /// For figures to be quoted.
     pub const FULL: Self = Self { jobs: 10_000, rounds: 50 };
     /// To see that everything still works.
     pub const QUICK: Self = Self { jobs: 300, rounds: 3 };
 
-    /// How the figures come about, for the reader of the table.
+    /// Describes the method for the reader of the table.
     pub fn method(&self) -> String {
         let Self { jobs, rounds } = self;
         format!(
@@ -92,14 +92,14 @@ impl Drop for House {
 pub async fn measure(
     executables: &Executables,
     work: &Path,
-    scale: &Scale,
+    scale: &PagingScale,
     mut interruption: Interruption,
 ) -> Result<Vec<Row>, Failure> {
     let home = work.canonicalize()?.join("home");
     output::progress(&format!("keeping {} jobs", scale.jobs));
     fill(&home, scale.jobs, 30).await?;
     let house = House { switchboard: executables.switchboard.clone(), home };
-    let visitor = Visitor::enter(&house.say(&["open", "--print"])?)?;
+    let visitor = PageVisitor::enter(&house.say(&["open", "--print"])?)?;
     let mut rows = Vec::new();
     let pages = [
         ("the list", "/", Some(Target::Below(50.0))),
@@ -118,8 +118,8 @@ pub async fn measure(
 }
 
 fn page(
-    visitor: &Visitor,
-    scale: &Scale,
+    visitor: &PageVisitor,
+    scale: &PagingScale,
     (what, path, target): (&str, &str, Option<Target>),
     interruption: &mut Interruption,
 ) -> Result<[Row; 2], Failure> {
@@ -143,8 +143,8 @@ fn page(
     ])
 }
 
-/// What watchers cost, and how soon they hear of a job.
-fn watching(house: &House, visitor: &Visitor) -> Result<Vec<Row>, Failure> {
+/// Returns the cost of watchers, and the latency of their updates.
+fn watching(house: &House, visitor: &PageVisitor) -> Result<Vec<Row>, Failure> {
     output::progress("measuring: watchers");
     let status: serde_json::Value = serde_json::from_str(&house.say(&["status", "--json"])?)?;
     let pid = u32::try_from(status["pid"].as_u64().ok_or("the daemon names no process")?)?;
@@ -173,7 +173,7 @@ fn watching(house: &House, visitor: &Visitor) -> Result<Vec<Row>, Failure> {
 }
 
 /// A command that asks the daemon, against one that does nothing.
-fn starting(house: &House, scale: &Scale, interruption: &mut Interruption) -> Result<Row, Failure> {
+fn starting(house: &House, scale: &PagingScale, interruption: &mut Interruption) -> Result<Row, Failure> {
     output::progress("measuring: the command line");
     let took = |mut command: Command| -> Result<f64, Failure> {
         let began = Instant::now();

@@ -15,7 +15,7 @@ use store::{Capacity, ClaimRequest, ManualClock, Store, StoreOptions, StoreSetti
 
 use crate::Failure;
 
-/// What was asked, again and again.
+/// The repeated prompts.
 const ASKED: [(&str, &str); 10] = [
     ("shop", "Find out why the basket loses its last item, and write a test that shows it"),
     ("shop", "Mend the failing test in checkout, and nothing else"),
@@ -36,7 +36,7 @@ const AGENTS: [(AgentKind, &str); 5] = [
     (AgentKind::Claude, "claude-opus-4-7"),
 ];
 
-/// Keeps that many jobs in the state folder below `home`, evenly over the last days. No daemon may run there.
+/// Stores that many jobs in the state directory below `home`, evenly over the last days. No daemon may run there.
 pub async fn fill(home: &Path, count: u64, days: u64) -> Result<(), Failure> {
     let state = home.join("state");
     fs::DirBuilder::new().recursive(true).mode(0o700).create(&state)?;

@@ -11,7 +11,7 @@ const PATIENCE: Duration = Duration::from_mins(1);
 /// A page that was loaded.
 #[derive(Debug)]
 pub struct Loaded {
-    /// From the request to the first byte.
+    /// The time to the first byte.
     pub first_byte: Duration,
     /// And to the last.
     pub whole: Duration,
@@ -21,12 +21,12 @@ pub struct Loaded {
 
 /// A browser that has been let in.
 #[derive(Debug)]
-pub struct Visitor {
+pub struct PageVisitor {
     address: String,
     cookie: String,
 }
 
-impl Visitor {
+impl PageVisitor {
     /// Comes in by a link of `switchboard open`.
     pub fn enter(link: &str) -> Result<Self, Failure> {
         let rest = link.trim().strip_prefix("http://").ok_or("the link is no address")?;

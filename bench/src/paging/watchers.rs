@@ -1,6 +1,6 @@
-//! Who watches the list: browsers where there is Chromium, else connections that hear the same.
+//! Watchers of the list: browsers if Chromium is installed, otherwise connections with the same stream.
 //!
-//! Chromium is found by `scripts/chromium` and driven by `browsers.mjs`. It ends when this is dropped.
+//! Chromium is found by `scripts/chromium` and driven by `browsers.mjs`. It is killed on drop.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
@@ -8,12 +8,12 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 
 use super::House;
-use super::visitor::Visitor;
+use super::visitor::PageVisitor;
 use crate::{Failure, output};
 
 const ROOT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/..");
 
-/// All who watch.
+/// The watchers.
 pub enum Watchers {
     Browsers(Browsers),
     Connections(Vec<TcpStream>),
@@ -21,7 +21,7 @@ pub enum Watchers {
 
 impl Watchers {
     /// Begins to watch; returns when all do.
-    pub fn open(house: &House, visitor: &Visitor, number: usize) -> Result<Self, Failure> {
+    pub fn open(house: &House, visitor: &PageVisitor, number: usize) -> Result<Self, Failure> {
         match chromium() {
             Ok(place) => Ok(Self::Browsers(Browsers::open(house, &place, number)?)),
             Err(reason) => {
@@ -32,7 +32,7 @@ impl Watchers {
         }
     }
 
-    /// What they are, in a row.
+    /// Returns their name in a row.
     pub fn name(&self) -> &'static str {
         match self {
             Self::Browsers(_) => "browsers (Chromium)",
@@ -61,7 +61,7 @@ fn hear(connection: &mut TcpStream) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Where the browser is, and what drives it.
+/// The browser and its driver.
 struct Chromium {
     program: PathBuf,
     playwright: PathBuf,
@@ -98,7 +98,7 @@ impl Browsers {
             .arg(Path::new(ROOT).join("bench/src/paging/browsers.mjs"))
             .env("CHROMIUM", &chromium.program)
             .env("PLAYWRIGHT", &chromium.playwright)
-            // Chromium writes to its home, which is nobody's here.
+            // Chromium writes to its home directory.
             .env("HOME", &house.home)
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())

@@ -1,4 +1,4 @@
-//! What the simulation is calibrated with: `bench/scale.toml`.
+//! The calibration of the simulation: `bench/scale.toml`.
 
 use std::path::Path;
 
@@ -10,14 +10,14 @@ use crate::Failure;
 #[derive(Debug, Clone, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Calibration {
-    /// What a question costs the server.
+    /// The cost of each query for the server.
     pub costs: Costs,
     /// The server.
-    pub server: Server,
+    pub server: ServerCosts,
     /// Every daemon.
     pub daemon: Daemon,
-    /// What is asked of them.
-    pub work: Work,
+    /// The load.
+    pub work: SimulatedLoad,
 }
 
 /// Milliseconds of the server's time.
@@ -30,23 +30,23 @@ pub struct Costs {
     pub look: f64,
     /// It takes a job.
     pub take: f64,
-    /// It reads what it took.
+    /// Reads the claimed job.
     pub read: f64,
-    /// It says how the job ended.
+    /// Finishes the job.
     pub finish: f64,
-    /// It says that it is alive.
+    /// Renews the lease.
     pub renew: f64,
     /// It looks for those that are not.
     pub rescue: f64,
-    /// It looks for what has changed.
+    /// Polls for changes.
     pub changes: f64,
 }
 
 /// The database.
 #[derive(Debug, Clone, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Server {
-    /// How many questions it answers at once.
+pub struct ServerCosts {
+    /// The number of concurrent queries.
     pub lanes: usize,
     /// The way there and back, in milliseconds.
     pub round_trip: f64,
@@ -56,40 +56,40 @@ pub struct Server {
 #[derive(Debug, Clone, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Daemon {
-    /// How many jobs it runs at once.
+    /// The number of concurrent jobs.
     pub at_once: usize,
-    /// How long it counts as alive after it said so; it says so three times in that.
+    /// The duration of a lease; it is renewed three times in that.
     pub lease: f64,
-    /// How often it looks for work that nobody told it of.
+    /// The poll interval for jobs without a notification.
     pub look_again: f64,
-    /// Within how long after it is told of a job that others may take, too, it looks for it.
+    /// The claim jitter for a job that others may claim, too.
     pub spread: f64,
-    /// How many jobs of a queue it sees at once.
+    /// The number of queued jobs that one query returns.
     pub looked_at: usize,
-    /// How many of them it tries to take, from one at random on, before it looks again.
+    /// The number of claims, from a random job on, before the next query.
     pub tried: usize,
-    /// How long it waits when others were faster; twice as long each time.
+    /// The first backoff after a lost claim; it doubles each time.
     pub first_pause: f64,
     /// The most of that.
     pub longest_pause: f64,
 }
 
-/// What is asked; times in seconds.
+/// The load; times in seconds.
 #[derive(Debug, Clone, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Work {
-    /// How long a job runs on average.
+pub struct SimulatedLoad {
+    /// The mean duration of a job.
     pub job_seconds: f64,
-    /// How much of all places the jobs would fill.
+    /// The share of all slots that the jobs would fill.
     pub load: f64,
-    /// How long it runs before it is measured.
+    /// The warm-up time.
     pub warm_up: f64,
-    /// How long it is measured.
+    /// The measured time.
     pub measured: f64,
 }
 
 impl Calibration {
-    /// From the file in this repository.
+    /// Reads the file in this repository.
     pub fn read() -> Result<Self, Failure> {
         let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("scale.toml");
         Ok(toml::from_str(&std::fs::read_to_string(file)?)?)

@@ -1,6 +1,6 @@
-//! Where many daemons on one database bend: a simulation, calibrated with what single questions cost.
+//! The scaling limits of many daemons on one database: a simulation, calibrated with the cost of single queries.
 //!
-//! Measures nothing. What it says is as good as `bench/scale.toml` and the model in `world`; docs/scale.md says what is left out.
+//! Measures nothing. It is as good as `bench/scale.toml` and the model in `world`; docs/scale.md lists the omissions.
 
 mod costs;
 mod world;
@@ -11,20 +11,20 @@ use crate::Failure;
 use crate::plot::{Plot, Series};
 
 use costs::Calibration;
-use world::{Manner, Outcome, World};
+use world::{ClaimStrategy, SimulationOutcome, World};
 
 const DAEMONS: [usize; 10] = [1, 2, 4, 8, 16, 32, 64, 128, 256, 512];
 const STALLS: [f64; 8] = [1.0, 5.0, 10.0, 15.0, 20.0, 25.0, 30.0, 60.0];
-/// How many daemons live through the stalls.
+/// The number of daemons in the stall scenario.
 const STALLED: usize = 16;
 
-const MANNERS: [(Manner, &str); 3] = [
-    (Manner::Shared, "one queue"),
-    (Manner::Homes, "a queue each"),
-    (Manner::Rush, "one queue, all look at once"),
+const MANNERS: [(ClaimStrategy, &str); 3] = [
+    (ClaimStrategy::Shared, "one queue"),
+    (ClaimStrategy::Homes, "a queue each"),
+    (ClaimStrategy::Rush, "one queue, all look at once"),
 ];
 
-/// What came of it.
+/// The result.
 pub struct Simulated {
     /// The tables.
     pub tables: String,
@@ -40,7 +40,7 @@ pub fn simulate(seed: u64) -> Result<Simulated, Failure> {
     for (manner, name) in MANNERS {
         let outcomes = DAEMONS.map(|daemons| World::new(&calibration, manner, daemons, seed).run(0.0));
         write_growth(&mut tables, name, &outcomes)?;
-        let line = |of: fn(&Outcome) -> f64| Series {
+        let line = |of: fn(&SimulationOutcome) -> f64| Series {
             name: name.to_owned(),
             #[expect(clippy::cast_precision_loss, reason = "there are few daemons")]
             points: DAEMONS.iter().map(|daemons| *daemons as f64).zip(outcomes.iter().map(of)).collect(),
@@ -49,7 +49,8 @@ pub fn simulate(seed: u64) -> Result<Simulated, Failure> {
         waits.push(line(|outcome| part(&outcome.waits, 0.5).max(1e-3)));
         busy.push(line(|outcome| outcome.busy * 100.0));
     }
-    let stalls = STALLS.map(|stall| World::new(&calibration, Manner::Shared, STALLED, seed).run(stall));
+    let stalls =
+        STALLS.map(|stall| World::new(&calibration, ClaimStrategy::Shared, STALLED, seed).run(stall));
     write_stalls(&mut tables, &stalls)?;
     let plot = |title, y, log_y, series| Plot { title, x: "daemons", y, log_y, series }.svg();
     let plots = vec![
@@ -60,7 +61,7 @@ pub fn simulate(seed: u64) -> Result<Simulated, Failure> {
     Ok(Simulated { tables, plots })
 }
 
-fn write_growth(table: &mut String, name: &str, outcomes: &[Outcome]) -> Result<(), Failure> {
+fn write_growth(table: &mut String, name: &str, outcomes: &[SimulationOutcome]) -> Result<(), Failure> {
     write!(
         table,
         "### {name}\n\n\
@@ -68,8 +69,17 @@ fn write_growth(table: &mut String, name: &str, outcomes: &[Outcome]) -> Result<
          | --- | --- | --- | --- | --- | --- | --- | --- | --- | --- |\n"
     )?;
     for (daemons, outcome) in DAEMONS.iter().zip(outcomes) {
-        let Outcome { placed, ended, waits, busy, idle_share, conflicts, slowest_renewal, given_up, .. } =
-            outcome;
+        let SimulationOutcome {
+            placed,
+            ended,
+            waits,
+            busy,
+            idle_share,
+            conflicts,
+            slowest_renewal,
+            given_up,
+            ..
+        } = outcome;
         writeln!(
             table,
             "| {daemons} | {placed:.2} | {ended:.2} | {} | {} | {:.0} % | {:.0} % | {:.0} % | {} | {given_up} |",
@@ -85,7 +95,7 @@ fn write_growth(table: &mut String, name: &str, outcomes: &[Outcome]) -> Result<
     Ok(())
 }
 
-fn write_stalls(table: &mut String, outcomes: &[Outcome]) -> Result<(), Failure> {
+fn write_stalls(table: &mut String, outcomes: &[SimulationOutcome]) -> Result<(), Failure> {
     write!(
         table,
         "### The database stands still ({STALLED} daemons, one queue)\n\n\
@@ -93,7 +103,7 @@ fn write_stalls(table: &mut String, outcomes: &[Outcome]) -> Result<(), Failure>
          | --- | --- | --- | --- | --- |\n"
     )?;
     for (stall, outcome) in STALLS.iter().zip(outcomes) {
-        let Outcome { slowest_renewal, given_up, begun_again, waits, .. } = outcome;
+        let SimulationOutcome { slowest_renewal, given_up, begun_again, waits, .. } = outcome;
         writeln!(
             table,
             "| {stall} s | {} | {given_up} | {begun_again} | {} |",
@@ -124,32 +134,32 @@ fn seconds(time: f64) -> String {
 mod tests {
     use super::*;
 
-    fn ended(manner: Manner, daemons: usize, seed: u64) -> Outcome {
+    fn ended(manner: ClaimStrategy, daemons: usize, seed: u64) -> SimulationOutcome {
         World::new(&Calibration::read().unwrap(), manner, daemons, seed).run(0.0)
     }
 
     #[test]
     fn the_same_seed_gives_the_same_result() {
-        let [first, second] = [7, 7].map(|seed| ended(Manner::Shared, 8, seed));
+        let [first, second] = [7, 7].map(|seed| ended(ClaimStrategy::Shared, 8, seed));
         assert_eq!((first.ended.to_bits(), first.waits), (second.ended.to_bits(), second.waits));
     }
 
     #[test]
     fn few_daemons_end_what_is_asked_of_them() {
-        let outcome = ended(Manner::Shared, 4, 1);
+        let outcome = ended(ClaimStrategy::Shared, 4, 1);
         assert!((outcome.ended / outcome.placed - 1.0).abs() < 0.2, "{outcome:?}");
         assert_eq!(outcome.given_up, 0);
     }
 
     #[test]
     fn with_a_queue_of_its_own_nobody_comes_too_late() {
-        assert!(ended(Manner::Homes, 16, 1).conflicts < f64::EPSILON);
-        assert!(ended(Manner::Rush, 16, 1).conflicts > 0.0);
+        assert!(ended(ClaimStrategy::Homes, 16, 1).conflicts < f64::EPSILON);
+        assert!(ended(ClaimStrategy::Rush, 16, 1).conflicts > 0.0);
     }
 
     #[test]
     fn who_waits_a_moment_before_it_looks_leaves_the_database_alone() {
-        let [calm, rush] = [Manner::Shared, Manner::Rush].map(|manner| ended(manner, 32, 1));
+        let [calm, rush] = [ClaimStrategy::Shared, ClaimStrategy::Rush].map(|manner| ended(manner, 32, 1));
         assert!(calm.conflicts < rush.conflicts / 3.0, "{} of {}", calm.conflicts, rush.conflicts);
         assert!(calm.busy < rush.busy, "{} of {}", calm.busy, rush.busy);
     }
@@ -157,7 +167,8 @@ mod tests {
     #[test]
     fn only_a_stall_about_as_long_as_the_lease_costs_somebody_its_jobs() {
         let calibration = Calibration::read().unwrap();
-        let given_up = |stall| World::new(&calibration, Manner::Shared, STALLED, 1).run(stall).given_up;
+        let given_up =
+            |stall| World::new(&calibration, ClaimStrategy::Shared, STALLED, 1).run(stall).given_up;
         assert_eq!(given_up(5.0), 0);
         assert!(given_up(60.0) > 0);
     }

@@ -1,5 +1,5 @@
-//! Daemons that share one database, event by event: questions wait in a line before the server, and what they do is done when they are
-//! answered. Time is simulated, chance is seeded: the same calibration gives the same result.
+//! Simulates daemons that share one database, event by event: queries wait in a queue before the server, and take effect when
+//! they are answered. Time is simulated, randomness is seeded: the same calibration gives the same result.
 
 use std::cmp::Ordering;
 use std::collections::{BTreeMap, BTreeSet, BinaryHeap, VecDeque};
@@ -8,29 +8,29 @@ use crate::dice::Dice;
 
 use super::costs::Calibration;
 
-/// Who may take which job, and who is told of it.
+/// The claim strategy.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Manner {
-    /// One queue for all; who is told of a job looks for it a moment later, unless it hears by then that it is taken. As it is built.
+pub enum ClaimStrategy {
+    /// One queue for all; a notified daemon claims after a jitter, unless the job is claimed by then. As built.
     Shared,
-    /// A queue for each machine, which alone looks for what is in it. As it is built.
+    /// One queue per machine, polled by that machine only. As built.
     Homes,
-    /// One queue for all; who is told of a job looks for it at once. As it was.
+    /// One queue for all; a notified daemon claims immediately. The earlier design.
     Rush,
 }
 
-/// What came of it, within the measured time.
+/// The result within the measured time.
 #[derive(Debug, Default, Clone)]
-pub struct Outcome {
+pub struct SimulationOutcome {
     /// Jobs placed and ended, a second.
     pub placed: f64,
     /// Likewise.
     pub ended: f64,
-    /// From being placed to being begun, in seconds, sorted.
+    /// Seconds from submission to start, sorted.
     pub waits: Vec<f64>,
-    /// How much of its time the server works.
+    /// The utilization of the server.
     pub busy: f64,
-    /// Of that, the part for being alive and looking in vain.
+    /// The share of heartbeats and empty polls.
     pub idle_share: f64,
     /// Takes that came too late, of all.
     pub conflicts: f64,
@@ -64,7 +64,7 @@ enum Event {
     Beat(Id),
     LookAgain(Id),
     LookForChanges(Id),
-    /// The moment is over after which a daemon looks for a job that it was told of.
+    /// The claim jitter of a notified daemon has expired.
     LookFor(Id, Id),
     Retry(Id),
     JobEnds(Id, Id, u32),
@@ -103,7 +103,7 @@ struct Daemon {
     running: BTreeSet<Id>,
     /// A claim is under way; one at a time.
     claiming: bool,
-    /// It was told of something meanwhile.
+    /// It was notified meanwhile.
     look: bool,
     seen: VecDeque<Id>,
     pause: f64,
@@ -120,7 +120,7 @@ struct Job {
 /// Everything.
 pub struct World<'a> {
     calibration: &'a Calibration,
-    manner: Manner,
+    manner: ClaimStrategy,
     dice: Dice,
     now: f64,
     events: BinaryHeap<Due>,
@@ -131,7 +131,7 @@ pub struct World<'a> {
     daemons: Vec<Daemon>,
     jobs: Vec<Job>,
     queues: BTreeMap<Id, BTreeSet<Id>>,
-    outcome: Outcome,
+    outcome: SimulationOutcome,
     takes: f64,
     work: f64,
     in_vain: f64,
@@ -139,7 +139,7 @@ pub struct World<'a> {
 
 impl<'a> World<'a> {
     /// So many daemons, nothing running.
-    pub fn new(calibration: &'a Calibration, manner: Manner, daemons: usize, seed: u64) -> Self {
+    pub fn new(calibration: &'a Calibration, manner: ClaimStrategy, daemons: usize, seed: u64) -> Self {
         let lease = calibration.daemon.lease;
         let daemon = Daemon { expires_at: lease, pause: calibration.daemon.first_pause, ..Daemon::default() };
         let mut world = Self {
@@ -155,7 +155,7 @@ impl<'a> World<'a> {
             daemons: vec![daemon; daemons],
             jobs: Vec::new(),
             queues: BTreeMap::new(),
-            outcome: Outcome::default(),
+            outcome: SimulationOutcome::default(),
             takes: 0.0,
             work: 0.0,
             in_vain: 0.0,
@@ -172,7 +172,7 @@ impl<'a> World<'a> {
     }
 
     /// Runs it to its end, with a stall of the server of so many seconds when the measured time begins.
-    pub fn run(mut self, stall: f64) -> Outcome {
+    pub fn run(mut self, stall: f64) -> SimulationOutcome {
         let begin = self.calibration.work.warm_up;
         let end = begin + self.calibration.work.measured;
         let mut measured = false;
@@ -191,7 +191,7 @@ impl<'a> World<'a> {
     }
 
     fn begin_to_measure(&mut self, stall: f64) {
-        self.outcome = Outcome::default();
+        self.outcome = SimulationOutcome::default();
         (self.takes, self.work, self.in_vain) = (0.0, 0.0, 0.0);
         if stall > 0.0 {
             self.stalled = true;
@@ -199,7 +199,7 @@ impl<'a> World<'a> {
         }
     }
 
-    fn sum_up(mut self) -> Outcome {
+    fn sum_up(mut self) -> SimulationOutcome {
         let time = self.calibration.work.measured;
         #[expect(clippy::cast_precision_loss, reason = "there are few lanes")]
         let capacity = time * self.calibration.server.lanes as f64;
@@ -240,7 +240,7 @@ impl<'a> World<'a> {
                 self.look(daemon);
                 self.plan(self.calibration.daemon.look_again, Event::LookAgain(daemon));
             }
-            // That it is taken was told as well.
+            // The claim was announced, too.
             Event::LookFor(daemon, job) => {
                 if self.jobs[job].queued {
                     self.look(daemon);
@@ -318,7 +318,7 @@ impl<'a> World<'a> {
     }
 
     fn queue_of(&self, daemon: Id) -> Id {
-        if self.manner == Manner::Homes { daemon } else { 0 }
+        if self.manner == ClaimStrategy::Homes { daemon } else { 0 }
     }
 
     fn placed(&mut self, daemon: Id, job: Id) {
@@ -333,9 +333,9 @@ impl<'a> World<'a> {
         self.look(by);
         let others = (0..self.daemons.len()).filter(|daemon| *daemon != by);
         match self.manner {
-            Manner::Homes => {}
-            Manner::Rush => others.for_each(|daemon| self.look(daemon)),
-            Manner::Shared => {
+            ClaimStrategy::Homes => {}
+            ClaimStrategy::Rush => others.for_each(|daemon| self.look(daemon)),
+            ClaimStrategy::Shared => {
                 for daemon in others {
                     let moment = self.dice.part() * self.calibration.daemon.spread;
                     self.plan(moment, Event::LookFor(daemon, job));
@@ -365,7 +365,7 @@ impl<'a> World<'a> {
         // The oldest first; where others were faster, one at random, so that not all reach for the same again.
         let contended = self.daemons[daemon].pause > self.calibration.daemon.first_pause;
         let oldest = if contended { None } else { seen.pop_front() };
-        if self.manner == Manner::Shared && !seen.is_empty() {
+        if self.manner == ClaimStrategy::Shared && !seen.is_empty() {
             let first = usize::try_from(self.dice.below(seen.len() as u64)).unwrap_or(0);
             seen.rotate_left(first);
         }
@@ -440,7 +440,7 @@ impl<'a> World<'a> {
         self.look(daemon);
     }
 
-    /// Whoever has not said for so long that it is alive loses its jobs to the queue.
+    /// Requeues the jobs of daemons whose lease has expired.
     fn rescue(&mut self) {
         for daemon in 0..self.daemons.len() {
             if self.daemons[daemon].expires_at >= self.now || self.daemons[daemon].running.is_empty() {

@@ -1,4 +1,4 @@
-//! One call after the other: what each costs more than a plain spawn.
+//! Sequential calls, compared with a plain spawn.
 
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use serde_json::Value;
 
 use crate::Failure;
-use crate::client::Client;
+use crate::client::McpHost;
 use crate::cost::Meter;
 use crate::house::check;
 use crate::process;
@@ -15,10 +15,10 @@ use crate::spread::Spread;
 
 use super::{Bench, millis};
 
-/// What the default sandbox needs.
+/// The program of the default sandbox.
 const BUBBLEWRAP: &str = "/usr/bin/bwrap";
 
-/// What the calls of one round took, in milliseconds.
+/// The durations of the calls in one round, in milliseconds.
 #[derive(Debug, Clone, Copy)]
 pub struct Round {
     /// Half of them took no longer.
@@ -28,7 +28,7 @@ pub struct Round {
 }
 
 impl Round {
-    /// Of no calls there is none.
+    /// Returns `None` without calls.
     pub fn of(mut times: Vec<f64>) -> Option<Self> {
         times.sort_by(f64::total_cmp);
         let p95 = *times.get((times.len() * 95).div_ceil(100).checked_sub(1)?)?;
@@ -71,8 +71,8 @@ pub async fn measure(bench: &mut Bench<'_>) -> Result<Vec<Row>, Failure> {
     Ok(rows)
 }
 
-/// The same call, confined as calls are unless something else is said. The first proves the sandbox and is not counted.
-async fn in_the_sandbox(bench: &mut Bench<'_>, host: &mut Client) -> Result<Vec<f64>, Failure> {
+/// Measures the same call in the default sandbox. The first runs the self-test and is not counted.
+async fn in_the_sandbox(bench: &mut Bench<'_>, host: &mut McpHost) -> Result<Vec<f64>, Failure> {
     let mut hello = bench.house.hello();
     hello["arguments"]["policy"] = "workspace".into();
     call(host, &hello, 3, check)?;
@@ -106,7 +106,7 @@ fn spawn(bench: &Bench<'_>) -> Result<Round, Failure> {
 
 /// Calls a tool so many times, one after the other.
 pub fn call(
-    host: &mut Client,
+    host: &mut McpHost,
     params: &Value,
     calls: u32,
     check: fn(&Value) -> Result<(), Failure>,
@@ -122,8 +122,8 @@ pub fn call(
     Round::of(times).ok_or_else(|| "no call was measured".into())
 }
 
-/// Of the bridge, the daemon, the process from which its supervisors come, and all supervisors and agents that have ended.
-fn cpu(bench: &Bench<'_>, host: &Client) -> Result<Duration, Failure> {
+/// Returns the CPU time of the bridge, the daemon, its fork server, and all finished supervisors and agents.
+fn cpu(bench: &Bench<'_>, host: &McpHost) -> Result<Duration, Failure> {
     let both = process::cpu(host.pid()).zip(process::cpu_with_children(bench.house.daemon()?));
     both.map(|(bridge, daemon)| bridge + daemon).ok_or_else(|| "the daemon is gone".into())
 }

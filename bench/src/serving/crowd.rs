@@ -11,7 +11,7 @@ use crate::report::{Baseline, Row, Unit};
 use crate::spread::Spread;
 
 use super::Bench;
-use crate::client::Client;
+use crate::client::McpHost;
 use crate::house::{AT_ONCE, PROMPT, check};
 
 use super::plain::finish;
@@ -49,7 +49,7 @@ pub async fn measure(bench: &mut Bench<'_>) -> Result<Vec<Row>, Failure> {
     ])
 }
 
-/// As many at once, in turns: the floor has nobody who would keep the place of one that ended filled.
+/// Runs as many at once, in batches: the baseline has no scheduler that refills a free slot.
 pub fn spawn(bench: &Bench<'_>, most: usize) -> Result<f64, Failure> {
     let began = Instant::now();
     let mut left = bench.scale.crowd_calls as usize;
@@ -64,7 +64,7 @@ pub fn spawn(bench: &Bench<'_>, most: usize) -> Result<f64, Failure> {
 
 /// Calls a tool so many times, as many at once as there may be; how many were answered in a second.
 pub fn rate(
-    host: &mut Client,
+    host: &mut McpHost,
     params: &Value,
     calls: u32,
     at_once: usize,
@@ -86,8 +86,8 @@ pub fn rate(
     Ok(f64::from(calls) / began.elapsed().as_secs_f64())
 }
 
-/// The daemon's memory at a moment at which every one of the calls has said something and none has ended.
-fn with_all_running(bench: &Bench<'_>, host: &mut Client) -> Result<Option<f64>, Failure> {
+/// Returns the daemon's memory while all calls have printed and none has finished.
+fn with_all_running(bench: &Bench<'_>, host: &mut McpHost) -> Result<Option<f64>, Failure> {
     let mut silent = BTreeSet::new();
     let mut open = BTreeSet::new();
     for token in 0..AT_ONCE as u64 {

@@ -1,4 +1,4 @@
-//! How the cost of a call grows: with the calls that run at once, and with the jobs that are kept already.
+//! The growth of a call's cost with the number of concurrent calls and of stored jobs.
 
 use std::path::Path;
 use std::time::Duration;
@@ -17,10 +17,10 @@ use super::Bench;
 use super::calling::call;
 use super::crowd::{rate, spawn};
 
-/// How many at once.
+/// The numbers of concurrent calls.
 pub const GROWTH: [usize; 7] = [1, 2, 4, 8, 16, 32, 64];
 
-/// How many write at once when jobs are made up: they share their syncs.
+/// The number of concurrent writers of generated jobs, which share their fsyncs.
 const WRITERS: u32 = 32;
 
 /// Calls a second, plainly spawned and through ours, by how many there are at once.
@@ -59,7 +59,7 @@ pub async fn stored(bench: &mut Bench<'_>) -> Result<(Vec<Row>, String), Failure
     let hello = bench.house.hello();
     let (mut rows, mut points, mut kept, mut first) = (Vec::new(), Vec::new(), 0, Vec::new());
     for &stored in bench.scale.stored {
-        // The daemon makes the file, and has to be gone while somebody else writes to it.
+        // The daemon creates the file, and must exit before another process writes to it.
         drop(bench.house.host()?);
         bench.house.stop()?;
         output::progress(&format!("making up {} jobs", stored - kept));

@@ -1,6 +1,6 @@
-//! From a line that the agent prints to the notification that tells the host.
+//! The latency from a printed line to the host's notification.
 //!
-//! Notifications of one call are kept apart by the server, so the lines are: each comes after a silence.
+//! The server limits the rate of notifications, so each line follows a pause.
 
 use std::io::{BufRead, BufReader};
 use std::time::{Duration, SystemTime};
@@ -10,7 +10,7 @@ use crate::report::{Baseline, Row, Target, Unit};
 use crate::spread::Spread;
 
 use super::calling::Round;
-use crate::client::Client;
+use crate::client::McpHost;
 use crate::house::check;
 
 use super::{Bench, millis};
@@ -54,7 +54,7 @@ fn read_plainly(bench: &Bench<'_>, prompt: &str) -> Result<Vec<f64>, Failure> {
     Ok(ages)
 }
 
-fn be_notified(bench: &Bench<'_>, host: &mut Client, prompt: &str, token: u64) -> Result<Vec<f64>, Failure> {
+fn be_notified(bench: &Bench<'_>, host: &mut McpHost, prompt: &str, token: u64) -> Result<Vec<f64>, Failure> {
     let id = host.send("tools/call", &bench.house.call(prompt, Some(token)))?;
     let mut ages = Vec::new();
     loop {
@@ -67,7 +67,7 @@ fn be_notified(bench: &Bench<'_>, host: &mut Client, prompt: &str, token: u64) -
     }
 }
 
-/// How long ago a line was printed that says when.
+/// Returns the age of a line that contains its time.
 fn age(line: &str) -> Option<f64> {
     let digits: String = line.split_once("@printed ")?.1.chars().take_while(char::is_ascii_digit).collect();
     let printed = SystemTime::UNIX_EPOCH + Duration::from_nanos(digits.parse().ok()?);

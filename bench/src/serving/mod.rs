@@ -1,7 +1,7 @@
-//! What a call through the MCP server costs, against starting the same agent plainly, and what other servers need for it.
+//! The cost of a call through the MCP server, compared with a plain start of the same agent and with other servers.
 //!
-//! Every server is driven by the same small host over stdio, and every agent is the same stub. Ours is what a user has: `switchboard
-//! mcp`, the daemon that it starts, a supervisor for each call, and everything on the disk before it is answered.
+//! The same host drives every server over stdio, and every agent is the same stub. Ours is the real setup: `switchboard mcp`,
+//! the daemon that it starts, a supervisor for each call, and durable results.
 
 mod calling;
 mod crowd;
@@ -25,12 +25,12 @@ use crate::interruption::Interruption;
 use crate::report::Row;
 use crate::{Failure, output};
 
-use plain::Plain;
+use plain::PlainSpawn;
 
-/// How much is done for the figures.
+/// The amount of work.
 #[derive(Debug)]
-pub struct Scale {
-    /// How often the baseline and ours take turns.
+pub struct ServingScale {
+    /// The number of rounds in which baseline and ours alternate.
     rounds: u32,
     /// Starts in a round.
     starts: u32,
@@ -44,11 +44,11 @@ pub struct Scale {
     megabytes: u32,
     /// Calls in a round while their syscalls are counted.
     traced: u32,
-    /// How many jobs are kept already, in steps.
+    /// The numbers of stored jobs.
     stored: &'static [u32],
 }
 
-impl Scale {
+impl ServingScale {
     /// For figures to be quoted.
     pub const FULL: Self = Self {
         rounds: 5,
@@ -72,7 +72,7 @@ impl Scale {
         stored: &[10, 100],
     };
 
-    /// How the figures come about, for the reader of the table.
+    /// Describes the method for the reader of the table.
     pub fn method(&self) -> String {
         let Self { rounds, starts, calls, crowd_calls, lines, megabytes, traced, .. } = self;
         format!(
@@ -88,28 +88,28 @@ impl Scale {
     }
 }
 
-/// What can be measured.
+/// A group of figures.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub enum Figure {
-    /// From the start of the process to the answer to `initialize`, and memory at rest
+pub enum ServingFigure {
+    /// Time from the start of the process to the reply to `initialize`, and idle memory
     Starting,
     /// One call after the other
     Calling,
     /// Many calls at once
     Crowd,
-    /// From a printed line to its notification
+    /// Latency from a printed line to its notification
     Latency,
     /// A very long transcript
     Transcript,
-    /// How often the kernel is asked
+    /// Number of system calls
     Syscalls,
-    /// From 1 to 64 calls at once
+    /// From 1 to 64 concurrent calls
     Growth,
-    /// From few to very many jobs that are kept already
+    /// From few to very many stored jobs
     Stored,
 }
 
-/// What was measured.
+/// The measured figures.
 #[derive(Debug, Default)]
 pub struct Measured {
     /// The figures.
@@ -120,14 +120,14 @@ pub struct Measured {
 
 /// Everything that the figures are taken with.
 struct Bench<'a> {
-    scale: &'a Scale,
+    scale: &'a ServingScale,
     house: House,
-    plain: Plain,
+    plain: PlainSpawn,
     interruption: Interruption,
 }
 
 impl Bench<'_> {
-    /// Fails once somebody wants the bench to end.
+    /// Fails after a signal.
     async fn check(&mut self) -> Result<(), Failure> {
         // A signal is noticed by a runtime that waits.
         tokio::time::sleep(Duration::from_millis(1)).await;
@@ -139,32 +139,32 @@ impl Bench<'_> {
 pub async fn measure(
     executables: &Executables,
     work: &Path,
-    scale: &Scale,
-    only: Option<Figure>,
+    scale: &ServingScale,
+    only: Option<ServingFigure>,
     with_peers: bool,
     interruption: Interruption,
 ) -> Result<Measured, Failure> {
     let house = House::with_stub(executables, work)?;
-    let plain = Plain::new(&executables.stub, house.workspace());
+    let plain = PlainSpawn::new(&executables.stub, house.workspace());
     let mut bench = Bench { scale, house, plain, interruption };
     let (mut rows, mut at_once, mut plots) = (Vec::new(), Vec::new(), Vec::new());
-    for &figure in Figure::value_variants() {
+    for &figure in ServingFigure::value_variants() {
         if only.is_some_and(|only| only != figure) {
             continue;
         }
         output::progress(&format!("measuring: {figure:?}"));
         rows.extend(match figure {
-            Figure::Starting => starting::measure(&mut bench).await?,
-            Figure::Calling => calling::measure(&mut bench).await?,
-            Figure::Crowd => crowd::measure(&mut bench).await?,
-            Figure::Latency => latency::measure(&mut bench).await?,
-            Figure::Transcript => transcript::measure(&mut bench).await?,
-            Figure::Syscalls => syscalls::measure(&mut bench).await?,
-            Figure::Growth => {
+            ServingFigure::Starting => starting::measure(&mut bench).await?,
+            ServingFigure::Calling => calling::measure(&mut bench).await?,
+            ServingFigure::Crowd => crowd::measure(&mut bench).await?,
+            ServingFigure::Latency => latency::measure(&mut bench).await?,
+            ServingFigure::Transcript => transcript::measure(&mut bench).await?,
+            ServingFigure::Syscalls => syscalls::measure(&mut bench).await?,
+            ServingFigure::Growth => {
                 at_once = growth::at_once(&mut bench).await?;
                 Vec::new()
             }
-            Figure::Stored => {
+            ServingFigure::Stored => {
                 let (rows, plot) = growth::stored(&mut bench).await?;
                 plots.push(("serving-stored.svg", plot));
                 rows

@@ -1,7 +1,6 @@
 //! Other MCP servers that call the same agents, with the same stub under the agent's name.
 //!
-//! They are what `scripts/peers-install` has installed. One that is missing, or does not answer as it should, is left out and
-//! named with the reason; it fails nothing.
+//! `scripts/peers-install` installs them. A missing or broken one is skipped with the reason; that is not a failure.
 
 use std::os::unix::fs::symlink;
 use std::path::Path;
@@ -19,7 +18,7 @@ use crate::spread::Spread;
 use crate::{Failure, output};
 
 use super::calling::call;
-use crate::client::Client;
+use crate::client::McpHost;
 
 use super::crowd::rate;
 use super::growth::GROWTH;
@@ -34,7 +33,7 @@ const FLOOD_PATIENCE: Duration = Duration::from_mins(2);
 struct Peer {
     name: &'static str,
     tool: &'static str,
-    /// What its tool is given.
+    /// The arguments of its tool.
     arguments: fn(&Path) -> Value,
 }
 
@@ -53,7 +52,7 @@ const PEERS: [Peer; 4] = [
     },
 ];
 
-/// What one server came to, round by round.
+/// The figures of one server, round by round.
 #[derive(Debug, Default)]
 pub struct Samples {
     start: Vec<f64>,
@@ -66,7 +65,7 @@ pub struct Samples {
     pub transcript: Vec<f64>,
     /// The most memory that was used for it.
     pub peak: Vec<f64>,
-    /// How many calls a second, by how many there are at once.
+    /// Calls per second, by concurrency.
     growth: Vec<(f64, f64)>,
 }
 
@@ -149,13 +148,13 @@ impl Samples {
         with_daemon: bool,
     ) -> Result<(), Failure> {
         let began = Instant::now();
-        let mut host = Client::start(command)?;
+        let mut host = McpHost::start(command)?;
         host.initialize()?;
         self.start.push(millis(began.elapsed()));
         let host_pid = host.pid();
         call(&mut host, params, 2, check)?;
         let daemon = if with_daemon { Some(bench.house.daemon()?) } else { None };
-        // With the process from which supervisors come.
+        // Includes the fork server.
         let pids =
             || iter::once(host_pid).chain(daemon).chain(daemon.into_iter().flat_map(process::children));
         let cpu = || pids().filter_map(process::cpu).sum::<Duration>();
@@ -170,7 +169,7 @@ impl Samples {
     }
 
     fn grow(&mut self, bench: &Bench<'_>, command: Command, params: &Value) -> Result<(), Failure> {
-        let mut host = Client::start(command)?;
+        let mut host = McpHost::start(command)?;
         host.initialize()?;
         call(&mut host, params, 2, answers_hello)?;
         for at_once in GROWTH {
@@ -181,9 +180,9 @@ impl Samples {
         Ok(())
     }
 
-    /// A very long transcript, whatever is answered to it; nothing is noted of a server that does not answer.
+    /// Sends a very long transcript; a server without a reply is not recorded.
     pub fn flood(&mut self, command: Command, params: &Value, beside: Option<u32>) -> Result<(), Failure> {
-        let mut host = Client::start(command)?;
+        let mut host = McpHost::start(command)?;
         host.initialize()?;
         beside.into_iter().for_each(process::forget_peak);
         host.give_up_at(Instant::now() + FLOOD_PATIENCE);
@@ -228,7 +227,7 @@ fn compared(bench: &Bench<'_>, name: &'static str, theirs: &Samples, ours: &Samp
     ]
 }
 
-/// Each has its own form; what the agent said is in all of them.
+/// Checks the reply: each server has its own form, and all contain the agent's text.
 fn answers_hello(result: &Value) -> Result<(), Failure> {
     let text = result["content"].to_string();
     if result["isError"] != true && text.contains("Hello.") {

@@ -1,4 +1,4 @@
-//! The floor: the stub agent, started as any program would.
+//! The baseline: the stub agent, started like any program.
 
 use std::fs::{self, File};
 use std::io::Read;
@@ -8,15 +8,15 @@ use std::process::{Child, Command, Stdio};
 use crate::Failure;
 use crate::house::PROMPT;
 
-/// The stub, to be started without anybody between.
+/// The stub, started directly.
 #[derive(Debug)]
-pub struct Plain {
+pub struct PlainSpawn {
     stub: PathBuf,
     folder: PathBuf,
 }
 
-impl Plain {
-    /// In that folder, where the prompts go too.
+impl PlainSpawn {
+    /// Creates it in that directory, which also holds the prompts.
     pub fn new(stub: &Path, folder: &Path) -> Self {
         Self { stub: stub.to_owned(), folder: folder.to_owned() }
     }
@@ -26,7 +26,7 @@ impl Plain {
         self.started_by(&mut Command::new(&self.stub), prompt)
     }
 
-    /// The same, below a program that is told where to write and then what to start.
+    /// Starts it under a tracer that gets an output file and the command.
     pub fn spawn_under(&self, tracer: &[&str], to: &Path, prompt: &str) -> Result<Child, Failure> {
         let [program, args @ ..] = tracer else { return Err("there is no program to start it under".into()) };
         self.started_by(Command::new(program).args(args).arg(to).arg(&self.stub), prompt)
@@ -53,7 +53,7 @@ impl Plain {
     }
 }
 
-/// Reads what it says to the end; how much that was.
+/// Reads the output to the end and returns its length.
 pub fn finish(mut child: Child) -> Result<usize, Failure> {
     let mut said = Vec::new();
     if let Some(mut stdout) = child.stdout.take() {

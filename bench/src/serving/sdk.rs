@@ -1,7 +1,7 @@
-//! The vendor's own libraries, with the same stub: what a call costs a program that starts the agent through them.
+//! The vendor's own libraries, with the same stub: the cost for a program that starts the agent through them.
 //!
-//! They are what `scripts/peers-install` has installed; `bench/sdk` holds the few lines that use them. They keep nothing and supervise
-//! nothing, so they stand between a plain spawn and ours.
+//! `scripts/peers-install` installs them; `bench/sdk` contains the code that uses them. They store and supervise nothing, so
+//! they are between a plain spawn and ours.
 
 use std::path::Path;
 use std::process::{Command, Stdio};
@@ -20,9 +20,9 @@ use super::peers::Samples;
 
 /// A library.
 struct Sdk {
-    /// The folder it is installed in.
+    /// The directory of its installation.
     folder: &'static str,
-    /// How the table calls it.
+    /// Its name in the table.
     name: &'static str,
     /// The interpreter there. Python knows its libraries by the place that it was started from, so no link to it would do.
     interpreter: &'static str,

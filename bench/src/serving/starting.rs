@@ -1,16 +1,16 @@
-//! From the start of the process to the answer to `initialize`.
+//! The time from the start of the process to the reply to `initialize`.
 
 use std::time::Instant;
 
 use crate::Failure;
-use crate::client::Client;
+use crate::client::McpHost;
 use crate::process;
 use crate::report::{Baseline, Row, Target, Unit};
 use crate::spread::Spread;
 
 use super::{Bench, millis};
 
-/// Takes the figures: with a daemon that runs, without one, and what bridge and daemon hold when nothing is asked of them.
+/// Takes the figures: with a running daemon, without one, and the idle memory of bridge and daemon.
 pub async fn measure(bench: &mut Bench<'_>) -> Result<Vec<Row>, Failure> {
     let (mut plain, mut with, mut without) = (Vec::new(), Vec::new(), Vec::new());
     let (mut bridge, mut daemon) = (Vec::new(), Vec::new());
@@ -47,9 +47,9 @@ fn spawn(bench: &Bench<'_>) -> Result<f64, Failure> {
     Ok(millis(began.elapsed()))
 }
 
-fn start(bench: &Bench<'_>) -> Result<(Client, f64), Failure> {
+fn start(bench: &Bench<'_>) -> Result<(McpHost, f64), Failure> {
     let began = Instant::now();
-    let mut client = Client::start(bench.house.bridge())?;
+    let mut client = McpHost::start(bench.house.bridge())?;
     client.initialize()?;
     Ok((client, millis(began.elapsed())))
 }

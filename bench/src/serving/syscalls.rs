@@ -1,4 +1,4 @@
-//! How often the kernel is asked, counted by `strace`: for the disk by a call, and for anything by a printed line.
+//! System calls, counted by `strace`: fsyncs of a call, and all calls of a printed line.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -16,7 +16,7 @@ use crate::{Failure, output, process};
 use super::Bench;
 use super::calling::call;
 use super::plain::finish as read_to_the_end;
-use crate::client::Client;
+use crate::client::McpHost;
 use crate::house::check;
 
 const SYNCS: &str = "fsync,fdatasync";
@@ -59,7 +59,7 @@ pub async fn measure(bench: &mut Bench<'_>) -> Result<Vec<Row>, Failure> {
     ])
 }
 
-fn syncs_of_a_call(bench: &Bench<'_>, host: &mut Client) -> Result<Option<f64>, Failure> {
+fn syncs_of_a_call(bench: &Bench<'_>, host: &mut McpHost) -> Result<Option<f64>, Failure> {
     let counts = counts(bench);
     let Some(tracer) = trace(&ours(bench)?, SYNCS, &counts)? else { return Ok(None) };
     let called = call(host, &bench.house.hello(), bench.scale.traced, check);
@@ -68,8 +68,8 @@ fn syncs_of_a_call(bench: &Bench<'_>, host: &mut Client) -> Result<Option<f64>, 
     Ok(Some(f64::from(counted(&fs::read_to_string(&counts)?)) / f64::from(bench.scale.traced)))
 }
 
-/// What a line costs the agent alone, and what it costs everybody.
-fn calls_of_a_line(bench: &Bench<'_>, host: &mut Client) -> Result<Option<(f64, f64)>, Failure> {
+/// Returns the system calls of a line, of the agent alone and of all processes.
+fn calls_of_a_line(bench: &Bench<'_>, host: &mut McpHost) -> Result<Option<(f64, f64)>, Failure> {
     let (Some(none), Some(all)) = (in_all(bench, host, 0)?, in_all(bench, host, bench.scale.traced)?) else {
         return Ok(None);
     };
@@ -77,8 +77,8 @@ fn calls_of_a_line(bench: &Bench<'_>, host: &mut Client) -> Result<Option<(f64, 
     Ok(Some((of_a_line(none.0, all.0), of_a_line(none.1, all.1))))
 }
 
-/// How often the kernel is asked for a run that prints so many lines: by the agent alone, and by all of ours.
-fn in_all(bench: &Bench<'_>, host: &mut Client, lines: u32) -> Result<Option<(u32, u32)>, Failure> {
+/// Counts the system calls of a run that prints that many lines: of the agent alone, and of all our processes.
+fn in_all(bench: &Bench<'_>, host: &mut McpHost, lines: u32) -> Result<Option<(u32, u32)>, Failure> {
     let (counts, prompt) = (counts(bench), format!("@lines {lines} {GAP}"));
     let Ok(child) = bench.plain.spawn_under(&["strace", "-f", "-c", "-o"], &counts, &prompt) else {
         return Ok(None);

@@ -1,4 +1,4 @@
-//! One host of a soak: errand after errand, and for each a look at what became of it.
+//! One host of a soak: repeats scenarios and checks each outcome.
 
 use std::fs;
 use std::path::Path;
@@ -10,28 +10,28 @@ use serde_json::{Value, json};
 
 use crate::Failure;
 use crate::census::Mark;
-use crate::client::Client;
+use crate::client::McpHost;
 use crate::dice::Dice;
 use crate::house::House;
 
-use super::errand::{Errand, Manner};
-use super::ledger::{Entry, Ledger};
+use super::errand::{HostBehavior, SoakScenario};
+use super::ledger::{LedgerEntry, SoakLedger};
 
 /// Longer than any errand takes, and than a daemon needs to come back.
 const PATIENCE: Duration = Duration::from_mins(2);
 
 /// Everything that a caller needs.
-pub struct Caller<'a> {
+pub struct SoakCaller<'a> {
     pub name: u32,
     pub house: &'a House,
     pub mark: &'a Mark,
-    pub ledger: &'a Ledger,
+    pub ledger: &'a SoakLedger,
     pub work: &'a Path,
     pub stop: &'a AtomicBool,
 }
 
-impl Caller<'_> {
-    /// Until it is told to stop.
+impl SoakCaller<'_> {
+    /// Runs until it is stopped.
     pub fn run(&self, mut dice: Dice) {
         let mut host = None;
         for number in 0.. {
@@ -39,7 +39,7 @@ impl Caller<'_> {
                 return;
             }
             let key = format!("{}-{number}", self.name);
-            let errand = Errand::any(&mut dice, key, &self.pids(number));
+            let errand = SoakScenario::any(&mut dice, key, &self.pids(number));
             if let Err(failure) = self.go(&mut host, &errand, number) {
                 self.ledger.violation(&format!("{}: {failure} ({errand:?})", errand.key));
                 host = None;
@@ -51,16 +51,16 @@ impl Caller<'_> {
         self.work.join(format!("pids-{}-{number}", self.name))
     }
 
-    fn go(&self, host: &mut Option<Client>, errand: &Errand, number: u32) -> Result<(), Failure> {
+    fn go(&self, host: &mut Option<McpHost>, errand: &SoakScenario, number: u32) -> Result<(), Failure> {
         let mut client = match host.take() {
             Some(client) => client,
             None => self.house.host()?,
         };
         client.give_up_at(Instant::now() + PATIENCE);
         let answer = match errand.manner {
-            Manner::Wait => ask(&mut client, &errand.request(self.house.workspace(), false))?,
-            Manner::Later => self.placed(&mut client, errand)?,
-            Manner::Cancel(after) => {
+            HostBehavior::Wait => ask(&mut client, &errand.request(self.house.workspace(), false))?,
+            HostBehavior::Later => self.placed(&mut client, errand)?,
+            HostBehavior::Cancel(after) => {
                 let placed = self.placed(&mut client, errand)?;
                 sleep(Duration::from_millis(after));
                 let cancel = json!({ "name": "call_cancel", "arguments": { "job_id": placed["job_id"] } });
@@ -69,7 +69,7 @@ impl Caller<'_> {
                 client.answer_to(id)?;
                 placed
             }
-            Manner::CancelRequest(after) => {
+            HostBehavior::CancelRequest(after) => {
                 let id = client.send("tools/call", &errand.request(self.house.workspace(), false))?;
                 sleep(Duration::from_millis(after));
                 client.say(&json!({
@@ -77,7 +77,7 @@ impl Caller<'_> {
                 }))?;
                 self.placed(&mut client, errand)?
             }
-            Manner::HangUp(after) => {
+            HostBehavior::HangUp(after) => {
                 client.send("tools/call", &errand.request(self.house.workspace(), false))?;
                 sleep(Duration::from_millis(after));
                 client.kill()?;
@@ -93,11 +93,11 @@ impl Caller<'_> {
     }
 
     /// Asked with the same key, it is the job that is there, if one is.
-    fn placed(&self, client: &mut Client, errand: &Errand) -> Result<Value, Failure> {
+    fn placed(&self, client: &mut McpHost, errand: &SoakScenario) -> Result<Value, Failure> {
         ask(client, &errand.request(self.house.workspace(), true))
     }
 
-    fn end_of(client: &mut Client, mut answer: Value) -> Result<Value, Failure> {
+    fn end_of(client: &mut McpHost, mut answer: Value) -> Result<Value, Failure> {
         let job = answer["job_id"].clone();
         let give_up_at = Instant::now() + PATIENCE;
         while !is_final(&answer) {
@@ -113,7 +113,7 @@ impl Caller<'_> {
         Ok(answer)
     }
 
-    fn judge(&self, errand: &Errand, ended: &Value, number: u32) {
+    fn judge(&self, errand: &SoakScenario, ended: &Value, number: u32) {
         let text = |key: &str| ended[key].as_str().unwrap_or_default().to_owned();
         let (job, status, output) = (text("job_id"), text("status"), text("output"));
         let violation = |what: String| self.ledger.violation(&format!("job {job}: {what} ({errand:?})"));
@@ -124,7 +124,7 @@ impl Caller<'_> {
             let shown: String = output.chars().take(80).collect();
             violation(format!("it answered {shown:?}"));
         }
-        // At this very moment: an end is told when nothing of it is left.
+        // Immediately: a result is returned when no process is left.
         let alive = self.mark.alive();
         let pids = fs::read_to_string(self.pids(number)).unwrap_or_default();
         let left: Vec<&str> =
@@ -133,11 +133,11 @@ impl Caller<'_> {
             violation(format!("it has ended, and {} of its processes are alive: {left:?}", left.len()));
         }
         let _ = fs::remove_file(self.pids(number));
-        self.ledger.enter(Entry { key: errand.key.clone(), job, status });
+        self.ledger.enter(LedgerEntry { key: errand.key.clone(), job, status });
     }
 }
 
-fn ask(client: &mut Client, request: &Value) -> Result<Value, Failure> {
+fn ask(client: &mut McpHost, request: &Value) -> Result<Value, Failure> {
     let id = client.send("tools/call", request)?;
     let mut answer = client.answer_to(id)?;
     match answer["structuredContent"].take() {

@@ -1,4 +1,4 @@
-//! What is asked in a soak: the steps of the agent, faults among them, and which ends are true of them.
+//! The scenarios of a soak: the steps of the agent, faults included, and the true outcomes.
 
 use std::path::Path;
 
@@ -6,22 +6,22 @@ use serde_json::{Value, json};
 
 use crate::dice::Dice;
 
-/// A call, and what may become of it.
+/// A call, and its possible outcomes.
 #[derive(Debug, Clone)]
-pub struct Errand {
-    /// Its name: the idempotency key, and what it has to answer with.
+pub struct SoakScenario {
+    /// The name: the idempotency key, and the expected answer.
     pub key: String,
-    /// The ends that are true, whoever is killed meanwhile.
+    /// The true outcomes, whichever process is killed.
     pub ends: &'static [&'static str],
-    /// How it is placed, and left.
-    pub manner: Manner,
+    /// The behavior of the host.
+    pub manner: HostBehavior,
     steps: String,
     timeout_ms: u32,
 }
 
-/// How a host goes about it.
+/// The behavior of a host.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Manner {
+pub enum HostBehavior {
     /// Waits for the answer.
     Wait,
     /// Places it, and asks for it later.
@@ -38,14 +38,14 @@ const COMPLETED: &[&str] = &["completed"];
 const FAILED: &[&str] = &["failed"];
 const TIMEOUT: &[&str] = &["timeout"];
 
-impl Errand {
+impl SoakScenario {
     /// Any; its descendants write their process ids to that file.
     pub fn any(dice: &mut Dice, key: String, pids: &Path) -> Self {
         let (steps, ends, timeout_ms) = any_steps(dice, &key);
         let steps = format!("pidfile {}\n{steps}", pids.display());
         let mut errand = Self { key, ends, manner: any_manner(dice), steps, timeout_ms };
-        if matches!(errand.manner, Manner::Cancel(_) | Manner::CancelRequest(_)) {
-            // Whether the cancel or the end comes first is chance; finished beats cancelled.
+        if matches!(errand.manner, HostBehavior::Cancel(_) | HostBehavior::CancelRequest(_)) {
+            // The cancellation and the end race; a finished job is not cancelled.
             errand.ends = match errand.ends[0] {
                 "completed" => &["completed", "cancelled"],
                 "failed" => &["failed", "cancelled"],
@@ -66,13 +66,13 @@ impl Errand {
     }
 }
 
-fn any_manner(dice: &mut Dice) -> Manner {
+fn any_manner(dice: &mut Dice) -> HostBehavior {
     match dice.below(20) {
-        0..=8 => Manner::Wait,
-        9..=12 => Manner::Later,
-        13..=14 => Manner::Cancel(dice.below(800)),
-        15..=17 => Manner::CancelRequest(dice.below(800)),
-        _ => Manner::HangUp(dice.below(800)),
+        0..=8 => HostBehavior::Wait,
+        9..=12 => HostBehavior::Later,
+        13..=14 => HostBehavior::Cancel(dice.below(800)),
+        15..=17 => HostBehavior::CancelRequest(dice.below(800)),
+        _ => HostBehavior::HangUp(dice.below(800)),
     }
 }
 

@@ -1,4 +1,4 @@
-//! How the daemon is: its memory and its open files, over the life of one process.
+//! The health of the daemon: memory and open files over the life of one process.
 
 use std::fmt;
 use std::fs;
@@ -6,7 +6,7 @@ use std::fs;
 use crate::process;
 use crate::spread::Spread;
 
-/// What was seen of the newest daemon.
+/// The samples of the newest daemon.
 #[derive(Debug, Default)]
 pub struct Health {
     pid: u32,
@@ -14,10 +14,10 @@ pub struct Health {
     files: Vec<f64>,
 }
 
-/// What may be added: buffers and caches that fill once, and calls that happen to run.
+/// The allowed growth: buffers and caches that fill once, and running calls.
 const MORE_MEMORY: f64 = 12.0;
 const MORE_FILES: f64 = 24.0;
-/// Fewer looks say nothing.
+/// The minimum number of samples.
 const ENOUGH: usize = 16;
 
 impl Health {
@@ -34,7 +34,7 @@ impl Health {
         }
     }
 
-    /// What has grown that must not.
+    /// Returns the figures that grew beyond their limit.
     pub fn growth(&self) -> Vec<String> {
         let grown = |what: &str, samples: &[f64], allowed: f64| {
             let (early, late) = ends(samples)?;
@@ -56,7 +56,7 @@ fn ends(samples: &[f64]) -> Option<(f64, f64)> {
     Some((middle(&samples[eighth..2 * eighth])?, middle(&samples[samples.len() - eighth..])?))
 }
 
-/// From the beginning to the end, in five looks; each the middle of a fifth.
+/// Summarizes samples by the medians of five parts.
 fn course(samples: &[f64]) -> String {
     let parts = samples.chunks(samples.len().div_ceil(5).max(1));
     let middles = parts.filter_map(|part| Spread::of(part.iter().copied()));

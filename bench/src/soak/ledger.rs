@@ -1,4 +1,4 @@
-//! What has been seen so far: every call with its end, and whatever must not be.
+//! The observations so far: every call with its outcome, and all violations.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -10,40 +10,40 @@ use crate::{Failure, output};
 
 /// One call that has ended.
 #[derive(Debug, Clone)]
-pub struct Entry {
+pub struct LedgerEntry {
     /// Its idempotency key.
     pub key: String,
     /// The job it was.
     pub job: String,
-    /// The end that was told first.
+    /// The first reported outcome.
     pub status: String,
 }
 
 /// Everything that was seen, by all callers.
 #[derive(Debug, Default)]
-pub struct Ledger {
-    entries: Mutex<Vec<Entry>>,
+pub struct SoakLedger {
+    entries: Mutex<Vec<LedgerEntry>>,
     violations: Mutex<Vec<String>>,
 }
 
-impl Ledger {
+impl SoakLedger {
     /// Notes a call that has ended.
-    pub fn enter(&self, entry: Entry) {
+    pub fn enter(&self, entry: LedgerEntry) {
         lock(&self.entries).push(entry);
     }
 
-    /// Notes something that must not be, and says so at once.
+    /// Records a violation and prints it.
     pub fn violation(&self, what: &str) {
         output::progress(&format!("VIOLATION: {what}"));
         lock(&self.violations).push(what.to_owned());
     }
 
-    /// What must not have been.
+    /// Returns the violations.
     pub fn violations(&self) -> Vec<String> {
         lock(&self.violations).clone()
     }
 
-    /// How many calls ended in which way.
+    /// Counts the calls by outcome.
     pub fn ends(&self) -> BTreeMap<String, usize> {
         let mut ends = BTreeMap::new();
         for entry in lock(&self.entries).iter() {
@@ -52,7 +52,7 @@ impl Ledger {
         ends
     }
 
-    /// Compares with what is kept: one job for each call, and its end is the one that was told.
+    /// Compares with the store: one job for each call, with the reported outcome.
     pub fn compare(&self, database: &Path) -> Result<(), Failure> {
         let kept = kept(database)?;
         let entries = lock(&self.entries).clone();
@@ -83,7 +83,7 @@ fn kept(database: &Path) -> Result<Vec<(String, String)>, Failure> {
     Ok(rows.collect::<Result<_, _>>()?)
 }
 
-/// What the engine itself says about the file; `ok` when it is whole.
+/// Returns the engine's own integrity check; `ok` if the file is intact.
 pub fn integrity(database: &Path) -> Result<String, Failure> {
     Ok(open(database)?.query_row("PRAGMA integrity_check", [], |row| row.get(0))?)
 }
@@ -94,7 +94,7 @@ fn open(database: &Path) -> Result<Connection, Failure> {
     Ok(connection)
 }
 
-/// A caller that panicked has noted what it had seen until then.
+/// A panicked caller has recorded its observations until then.
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
@@ -115,9 +115,13 @@ mod tests {
                     (4, 'twice', 'completed'), (5, 'unended', 'running');",
             )
             .unwrap();
-        let ledger = Ledger::default();
+        let ledger = SoakLedger::default();
         for key in ["fine", "other", "twice", "lost"] {
-            ledger.enter(Entry { key: key.to_owned(), job: key.to_owned(), status: "completed".to_owned() });
+            ledger.enter(LedgerEntry {
+                key: key.to_owned(),
+                job: key.to_owned(),
+                status: "completed".to_owned(),
+            });
         }
         ledger.compare(&file).unwrap();
         assert_eq!(

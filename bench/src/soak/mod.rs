@@ -26,26 +26,26 @@ use crate::house::{House, quoted};
 use crate::interruption::Interruption;
 use crate::{Failure, output};
 
-use caller::Caller;
+use caller::SoakCaller;
 use health::Health;
-use ledger::Ledger;
+use ledger::SoakLedger;
 
-/// How many hosts there are.
+/// The number of hosts.
 const HOSTS: u32 = 4;
 const TICK: Duration = Duration::from_millis(100);
 const BETWEEN_CHECKS: Duration = Duration::from_secs(5);
 
-/// How long, and by which throws.
+/// Duration and seed.
 #[derive(Debug, Clone, Copy)]
-pub struct Scale {
-    /// How long calls are placed.
+pub struct SoakScale {
+    /// The duration.
     pub time: Duration,
-    /// What is asked and when who is killed. Which of two comes first is still chance.
+    /// The seed of the calls and kills. Races remain random.
     pub seed: u64,
 }
 
-/// How it comes about, for the reader.
-pub fn method(scale: &Scale) -> String {
+/// Describes the method for the reader.
+pub fn method(scale: &SoakScale) -> String {
     format!(
         "- {} s, seed {}; {HOSTS} hosts, each with one call at a time to the scripted agent, 19 kinds of them, faults among them\n\
          - hosts wait, come back later, cancel, and are killed and come back; the daemon is killed (SIGKILL) every 1 to 6 s during the first 60 %\n\
@@ -55,28 +55,29 @@ pub fn method(scale: &Scale) -> String {
     )
 }
 
-/// What came of it.
+/// The result.
 #[derive(Debug)]
 pub struct Soaked {
     /// For the reader.
     pub table: String,
-    /// What must not have been.
+    /// The violations.
     pub violations: Vec<String>,
 }
 
 /// Soaks.
-pub fn soak(executables: &Executables, work: &Path, scale: Scale) -> Result<Soaked, Failure> {
+pub fn soak(executables: &Executables, work: &Path, scale: SoakScale) -> Result<Soaked, Failure> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let mut interruption = runtime.block_on(async { Interruption::listen() })?;
     let mut dice = Dice::new(scale.seed);
     let (agents, servers) = (Mark::new(0), Mark::new(1));
     let house = furnish(executables, work, &agents, &servers)?;
     drop(house.host()?);
-    let (ledger, stop) = (Ledger::default(), AtomicBool::new(false));
+    let (ledger, stop) = (SoakLedger::default(), AtomicBool::new(false));
     let mut watch = Watch { house: &house, ledger: &ledger, health: Health::default(), kills: 0, checks: 0 };
     let interrupted = thread::scope(|scope| {
         for name in 0..HOSTS {
-            let caller = Caller { name, house: &house, mark: &agents, ledger: &ledger, work, stop: &stop };
+            let caller =
+                SoakCaller { name, house: &house, mark: &agents, ledger: &ledger, work, stop: &stop };
             let dice = dice.split();
             scope.spawn(move || caller.run(dice));
         }
@@ -115,7 +116,7 @@ fn furnish(executables: &Executables, work: &Path, agents: &Mark, servers: &Mark
     );
     fs::write(&program, text)?;
     fs::set_permissions(&program, std::os::unix::fs::PermissionsExt::from_mode(0o755))?;
-    // Unconfined: what the agents leave behind has to be found by its own numbers, and is to be ended without a namespace's help.
+    // Without a sandbox: leftovers must be found by pid, and killed without the help of a namespace.
     let config = format!(
         "rehearsal = true\n[limits]\nat_once = 8\n[retention]\nmax_count = \"off\"\n[sandbox]\npolicy = \"off\"\n[programs]\nrehearsal = {}\n",
         quoted(&program.canonicalize()?)?
@@ -137,10 +138,10 @@ fn name(pid: u32) -> String {
     line.replace('\0', " ").chars().take(80).collect()
 }
 
-/// Whoever kills, and looks.
+/// The thread that kills and checks.
 struct Watch<'a> {
     house: &'a House,
-    ledger: &'a Ledger,
+    ledger: &'a SoakLedger,
     health: Health,
     kills: u32,
     checks: u32,

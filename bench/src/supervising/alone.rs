@@ -1,4 +1,4 @@
-//! One run after the other: what each costs more than a plain spawn.
+//! Sequential runs, compared with a plain spawn.
 
 use crate::Failure;
 use crate::cost::{Cost, Meter};
@@ -6,13 +6,13 @@ use crate::interruption::Interruption;
 use crate::report::Row;
 use crate::turns::Turns;
 
-use super::Scale;
+use super::SupervisingScale;
 use super::scene::{Scene, finish_plainly};
 
 /// Takes the figures.
 pub async fn measure(
     scene: &Scene,
-    scale: &Scale,
+    scale: &SupervisingScale,
     interruption: &mut Interruption,
 ) -> Result<Vec<Row>, Failure> {
     // Both executables into the page cache.

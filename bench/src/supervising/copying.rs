@@ -1,7 +1,6 @@
-//! How fast bytes pass from an agent into the spool, against `cat FILE | dd of=FILE` on the same file system.
+//! Throughput from an agent to the spool, compared with `cat FILE | dd of=FILE` on the same file system.
 //!
-//! Neither side forces its bytes to the disk, and each copy is removed before the next begins, so it is the way into the page
-//! cache that is measured and not the disk.
+//! Neither side fsyncs, and each copy is removed before the next, so the page cache is measured and not the disk.
 
 use std::fs::{self, File};
 use std::io::Write;
@@ -16,13 +15,13 @@ use crate::interruption::Interruption;
 use crate::report::{Baseline, Row, Target, Unit};
 use crate::spread::Spread;
 
-use super::Scale;
+use super::SupervisingScale;
 use super::scene::{Scene, check_report};
 
 const CAT: &str = "/bin/cat";
 const DD: &str = "/bin/dd";
 
-/// What is copied.
+/// The copied file.
 struct Original {
     file: PathBuf,
     megabytes: u32,
@@ -31,7 +30,7 @@ struct Original {
 /// Takes the figures.
 pub async fn measure(
     scene: &Scene,
-    scale: &Scale,
+    scale: &SupervisingScale,
     interruption: &mut Interruption,
 ) -> Result<Vec<Row>, Failure> {
     let original = Original::prepare(scene.work(), scale.megabytes)?;
@@ -108,7 +107,7 @@ impl Original {
             .env_clear()
             .stdin(pipe)
             .status();
-        // It ends with dd, whatever became of that: nobody holds the pipe's other end any more.
+        // It exits with dd: the pipe's other end is closed.
         let cat = cat.wait()?;
         let dd = dd?;
         let cost = meter.stop()?;

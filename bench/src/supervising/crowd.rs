@@ -10,13 +10,13 @@ use crate::interruption::Interruption;
 use crate::report::Row;
 use crate::turns::Turns;
 
-use super::Scale;
+use super::SupervisingScale;
 use super::scene::{Scene, finish_plainly};
 
 /// Takes the figures.
 pub async fn measure(
     scene: &Scene,
-    scale: &Scale,
+    scale: &SupervisingScale,
     interruption: &mut Interruption,
 ) -> Result<Vec<Row>, Failure> {
     let mut turns = Turns::default();
@@ -27,7 +27,7 @@ pub async fn measure(
     Ok(turns.rows(&format!("{} runs at once", scale.crowd), "plain spawns").into())
 }
 
-fn plainly(scene: &Scene, scale: &Scale) -> Result<Cost, Failure> {
+fn plainly(scene: &Scene, scale: &SupervisingScale) -> Result<Cost, Failure> {
     let meter = Meter::start()?;
     for _ in 0..scale.crowds {
         let mut children = Vec::new();
@@ -39,7 +39,11 @@ fn plainly(scene: &Scene, scale: &Scale) -> Result<Cost, Failure> {
     Ok(meter.stop()? / scale.crowds)
 }
 
-async fn supervised(scene: &Scene, scale: &Scale, interruption: &mut Interruption) -> Result<Cost, Failure> {
+async fn supervised(
+    scene: &Scene,
+    scale: &SupervisingScale,
+    interruption: &mut Interruption,
+) -> Result<Cost, Failure> {
     let folder = scene.lasting_folder()?;
     let meter = Meter::start()?;
     for crowd in 0..scale.crowds {
@@ -55,7 +59,7 @@ async fn supervise_crowd(scene: &Scene, crowd: u32, folder: &Path) -> Result<(),
         let (scene, spool) = (scene.clone(), folder.join(run.to_string()));
         runs.spawn(async move { scene.run_supervised(&spool).await });
     }
-    // All of them are waited for, also when one has failed: none is to be left in a folder that is about to go.
+    // Waits for all of them, even after a failure: none may be left in a directory that is about to be removed.
     let mut ended = Vec::new();
     while let Some(run) = runs.join_next().await {
         ended.push(run?);

@@ -1,4 +1,4 @@
-//! How much memory the supervisor needs while much passes through it.
+//! The memory of the supervisor under high throughput.
 
 use std::fs;
 use std::time::Duration;
@@ -12,11 +12,11 @@ use crate::process::megabytes;
 use crate::report::{Baseline, Row, Target, Unit};
 use crate::spread::Spread;
 
-use super::Scale;
+use super::SupervisingScale;
 use super::scene::{Scene, check_report};
 
 const LOOK_AGAIN: Duration = Duration::from_millis(1);
-/// Where on the way its memory is looked at, in per cent of the bytes.
+/// The sampling points, in percent of the bytes.
 const MILESTONES: [u64; 3] = [10, 50, 90];
 /// A look that comes later than this many per cent after its milestone belongs to no milestone.
 const TOO_LATE: u64 = 10;
@@ -31,7 +31,7 @@ struct Footprint {
 /// Takes the figures.
 pub async fn measure(
     scene: &Scene,
-    scale: &Scale,
+    scale: &SupervisingScale,
     interruption: &mut Interruption,
 ) -> Result<Vec<Row>, Failure> {
     let mut rounds = Vec::new();
@@ -91,7 +91,7 @@ async fn flood(scene: &Scene, megabytes: u32) -> Result<Footprint, Failure> {
 
 impl Footprint {
     fn look(&mut self, pid: i32, percent: u64) {
-        // The pid is the supervisor's until this process has waited for it. One that has ended has no memory to tell of.
+        // The pid is the supervisor's until this process reaps it. A zombie has no memory.
         let Ok(status) = fs::read_to_string(format!("/proc/{pid}/status")) else { return };
         self.peak = megabytes(&status, "VmHWM:").or(self.peak);
         for (milestone, seen) in MILESTONES.into_iter().zip(&mut self.at) {

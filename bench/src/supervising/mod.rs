@@ -1,4 +1,4 @@
-//! What the supervisor adds to a run, against running the same agent without one.
+//! The cost of the supervisor, compared with the same agent without one.
 
 mod alone;
 mod copying;
@@ -17,10 +17,10 @@ use crate::{Failure, output};
 
 use scene::Scene;
 
-/// How much is done for the figures.
+/// The amount of work.
 #[derive(Debug)]
-pub struct Scale {
-    /// How often baseline and ours take turns.
+pub struct SupervisingScale {
+    /// The number of rounds in which baseline and ours alternate.
     rounds: u32,
     /// Runs one after the other in a round.
     runs: u32,
@@ -32,13 +32,13 @@ pub struct Scale {
     megabytes: u32,
 }
 
-impl Scale {
+impl SupervisingScale {
     /// For figures to be quoted.
     pub const FULL: Self = Self { rounds: 5, runs: 200, crowd: 64, crowds: 5, megabytes: 1000 };
     /// To see that everything still works.
     pub const QUICK: Self = Self { rounds: 1, runs: 10, crowd: 8, crowds: 1, megabytes: 100 };
 
-    /// How the figures come about, for the reader of the table.
+    /// Describes the method for the reader of the table.
     pub fn method(&self) -> String {
         let Self { rounds, runs, crowd, crowds, megabytes } = self;
         format!(
@@ -52,9 +52,9 @@ impl Scale {
     }
 }
 
-/// What can be measured.
+/// A group of figures.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub enum Figure {
+pub enum SupervisingFigure {
     /// One run after the other
     Alone,
     /// Many runs at once
@@ -69,22 +69,22 @@ pub enum Figure {
 pub async fn measure(
     executables: &Executables,
     work: &Path,
-    scale: &Scale,
-    only: Option<Figure>,
+    scale: &SupervisingScale,
+    only: Option<SupervisingFigure>,
     mut interruption: Interruption,
 ) -> Result<Vec<Row>, Failure> {
     let scene = Scene::set(executables, work)?;
     let mut rows = Vec::new();
-    for &figure in Figure::value_variants() {
+    for &figure in SupervisingFigure::value_variants() {
         if only.is_some_and(|only| only != figure) {
             continue;
         }
         output::progress(&format!("measuring: {figure:?}"));
         rows.extend(match figure {
-            Figure::Alone => alone::measure(&scene, scale, &mut interruption).await?,
-            Figure::Crowd => crowd::measure(&scene, scale, &mut interruption).await?,
-            Figure::Memory => memory::measure(&scene, scale, &mut interruption).await?,
-            Figure::Copying => copying::measure(&scene, scale, &mut interruption).await?,
+            SupervisingFigure::Alone => alone::measure(&scene, scale, &mut interruption).await?,
+            SupervisingFigure::Crowd => crowd::measure(&scene, scale, &mut interruption).await?,
+            SupervisingFigure::Memory => memory::measure(&scene, scale, &mut interruption).await?,
+            SupervisingFigure::Copying => copying::measure(&scene, scale, &mut interruption).await?,
         });
     }
     Ok(rows)

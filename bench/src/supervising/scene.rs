@@ -27,7 +27,7 @@ pub struct Scene {
 }
 
 impl Scene {
-    /// Lays down what the runs need.
+    /// Prepares the files of the runs.
     pub fn set(executables: &Executables, work: &Path) -> Result<Self, Failure> {
         let work = work.canonicalize()?;
         let prompt = work.join("prompt");
@@ -46,7 +46,7 @@ impl Scene {
         })
     }
 
-    /// The folder of all files.
+    /// Returns the directory of all files.
     pub fn work(&self) -> &Path {
         &self.work
     }
@@ -56,15 +56,15 @@ impl Scene {
         &self.plan
     }
 
-    /// A folder for the small files of many runs, which stays until the bench ends.
+    /// Creates a directory for the small files of many runs, which remains until the bench exits.
     ///
-    /// Removing thousands of files between two rounds would be paid for by the next one: an ext4 without a journal searches
-    /// past every inode that was freed in the last minute whenever it makes a file.
+    /// Removing thousands of files between two rounds would slow the next one down: an ext4 without a journal skips every inode
+    /// that was freed in the last minute whenever it creates a file.
     pub fn lasting_folder(&self) -> Result<PathBuf, Failure> {
         Ok(self.fresh_folder()?.keep())
     }
 
-    /// A folder for one large copy, removed when it is dropped; that is not to be measured.
+    /// Creates a directory for one large copy, removed on drop; the removal is not measured.
     pub fn fresh_folder(&self) -> Result<TempDir, Failure> {
         Ok(TempDir::new_in(&self.work)?)
     }
@@ -73,7 +73,7 @@ impl Scene {
     pub fn spawn_plainly(&self) -> Result<Child, Failure> {
         let child = Command::new(&self.rehearsal)
             .args(&self.plan.args)
-            // As under the supervisor, so that the agent has the same to do.
+            // As under the supervisor, so that the agent does the same work.
             .env_clear()
             .current_dir(&self.work)
             .stdin(File::open(&self.prompt)?)
@@ -96,7 +96,7 @@ impl Scene {
     }
 }
 
-/// Reads what a plainly started agent says, to its end.
+/// Reads the output of a plainly started agent to its end.
 pub fn finish_plainly(mut child: Child) -> Result<(), Failure> {
     let mut answer = Vec::new();
     if let Some(mut stdout) = child.stdout.take() {

@@ -1,6 +1,6 @@
-//! The command line, read by the table of verbs into the same JSON that the other faces take.
+//! Parses the command line by the table of verbs into the JSON that the other interfaces accept.
 //!
-//! Read by hand: a verb takes less time than a parser of command lines needs to be set up.
+//! Hand-written: setting up a command-line parser takes longer than executing a verb.
 
 use std::ffi::OsString;
 use std::io::Read as _;
@@ -11,50 +11,50 @@ use serde_json::{Map, Value, json};
 
 use crate::contents::FILE_LIMIT;
 use crate::name;
-use crate::refusal::Refusal;
-use crate::request::Request;
-use crate::verb::{Kind, Parameter, Verb};
+use crate::rejection::FileRejection;
+use crate::request::FileRequest;
+use crate::verb::{ParameterType, Verb, VerbParameter};
 
-/// A request has at most one file in it, and JSON may write six letters for a byte.
+/// A request contains at most one file, and JSON escapes one byte with up to six characters.
 const LONGEST_REQUEST: u64 = 6 * FILE_LIMIT;
 
-/// What a command line asks for.
+/// A parsed command line.
 #[derive(Debug, PartialEq, Eq)]
-pub(crate) enum Order {
+pub(crate) enum FileToolsInvocation {
     Help,
     Schema,
     Version,
-    /// One request in a workspace.
+    /// Executes one request.
     Once {
         workspace: PathBuf,
-        asked: Asked,
+        asked: CliRequest,
     },
-    /// An MCP server.
+    /// Runs the MCP server.
     Serve {
         workspace: Option<PathBuf>,
         verbs: Vec<Verb>,
     },
 }
 
-/// A request that may still want what is on stdin.
+/// A request whose content may still have to be read from stdin.
 #[derive(Debug, PartialEq, Eq)]
-pub(crate) enum Asked {
-    /// In words.
+pub(crate) enum CliRequest {
+    /// Command-line arguments.
     Words { verb: Verb, parameters: Map<String, Value> },
-    /// As JSON.
+    /// JSON.
     Json(String),
-    /// As JSON on stdin.
+    /// JSON on stdin.
     JsonOnStdin,
 }
 
-/// Reads the arguments, without the program's name.
-pub(crate) fn parse(args: impl IntoIterator<Item = OsString>) -> Result<Order, Refusal> {
+/// Parses the arguments after the program name.
+pub(crate) fn parse(args: impl IntoIterator<Item = OsString>) -> Result<FileToolsInvocation, FileRejection> {
     let mut args = args.into_iter();
-    let Some(first) = args.next() else { return Ok(Order::Help) };
+    let Some(first) = args.next() else { return Ok(FileToolsInvocation::Help) };
     match first.to_str() {
-        Some("--help" | "-h" | "help") => return Ok(Order::Help),
-        Some("--schema") => return Ok(Order::Schema),
-        Some("--version" | "-V") => return Ok(Order::Version),
+        Some("--help" | "-h" | "help") => return Ok(FileToolsInvocation::Help),
+        Some("--schema") => return Ok(FileToolsInvocation::Schema),
+        Some("--version" | "-V") => return Ok(FileToolsInvocation::Version),
         Some("mcp") => return serve(args),
         Some(flag) if flag.starts_with('-') => return Err(usage(format!("`{flag}` is no workspace"))),
         _ => {}
@@ -63,35 +63,37 @@ pub(crate) fn parse(args: impl IntoIterator<Item = OsString>) -> Result<Order, R
     let Some(second) = args.next() else { return Err(usage("a workspace and no verb".to_owned())) };
     let Some(second) = second.to_str() else { return Err(usage("the verb is no text".to_owned())) };
     match second {
-        "--help" | "-h" => return Ok(Order::Help),
-        "--schema" => return Ok(Order::Schema),
-        "-" => return Ok(Order::Once { workspace, asked: Asked::JsonOnStdin }),
+        "--help" | "-h" => return Ok(FileToolsInvocation::Help),
+        "--schema" => return Ok(FileToolsInvocation::Schema),
+        "-" => return Ok(FileToolsInvocation::Once { workspace, asked: CliRequest::JsonOnStdin }),
         json if json.trim_start().starts_with('{') => {
-            return Ok(Order::Once { workspace, asked: Asked::Json(json.to_owned()) });
+            return Ok(FileToolsInvocation::Once { workspace, asked: CliRequest::Json(json.to_owned()) });
         }
         _ => {}
     }
     let Some(verb) = Verb::parse(second) else { return Err(usage(format!("`{second}` is no verb"))) };
     Ok(match words(verb, args)? {
-        None => Order::Help,
-        Some(parameters) => Order::Once { workspace, asked: Asked::Words { verb, parameters } },
+        None => FileToolsInvocation::Help,
+        Some(parameters) => {
+            FileToolsInvocation::Once { workspace, asked: CliRequest::Words { verb, parameters } }
+        }
     })
 }
 
-fn usage(what: String) -> Refusal {
+fn usage(what: String) -> FileRejection {
     let verbs = Verb::ALL.map(Verb::as_str).join(", ");
-    Refusal::invalid(
+    FileRejection::invalid(
         what,
         format!("file-tools <workspace> <verb> ..., where a verb is one of {verbs}; see `--help`"),
     )
 }
 
-fn serve(args: impl Iterator<Item = OsString>) -> Result<Order, Refusal> {
+fn serve(args: impl Iterator<Item = OsString>) -> Result<FileToolsInvocation, FileRejection> {
     let mut args = args;
     let (mut workspace, mut verbs) = (None, Verb::ALL.to_vec());
     while let Some(arg) = args.next() {
         match arg.to_str() {
-            Some("--help" | "-h") => return Ok(Order::Help),
+            Some("--help" | "-h") => return Ok(FileToolsInvocation::Help),
             Some("--verbs") => {
                 let names = args.next().ok_or_else(|| usage("`--verbs` without verbs".to_owned()))?;
                 verbs = some_verbs(&names.to_string_lossy())?;
@@ -102,10 +104,10 @@ fn serve(args: impl Iterator<Item = OsString>) -> Result<Order, Refusal> {
             _ => return Err(usage("`mcp` serves one workspace".to_owned())),
         }
     }
-    Ok(Order::Serve { workspace, verbs })
+    Ok(FileToolsInvocation::Serve { workspace, verbs })
 }
 
-fn some_verbs(names: &str) -> Result<Vec<Verb>, Refusal> {
+fn some_verbs(names: &str) -> Result<Vec<Verb>, FileRejection> {
     let mut verbs = Vec::new();
     for name in names.split(',').map(str::trim).filter(|name| !name.is_empty()) {
         verbs.push(Verb::parse(name).ok_or_else(|| usage(format!("`{name}` is no verb")))?);
@@ -115,8 +117,11 @@ fn some_verbs(names: &str) -> Result<Vec<Verb>, Refusal> {
     if verbs.is_empty() { Err(usage("`--verbs` without verbs".to_owned())) } else { Ok(verbs) }
 }
 
-/// The parameters of a verb; none when help is asked for.
-fn words(verb: Verb, args: impl Iterator<Item = OsString>) -> Result<Option<Map<String, Value>>, Refusal> {
+/// Parses the parameters of a verb. Returns `None` for `--help`.
+fn words(
+    verb: Verb,
+    args: impl Iterator<Item = OsString>,
+) -> Result<Option<Map<String, Value>>, FileRejection> {
     let mut words = Words { verb, parameters: Map::new(), edits: Vec::new() };
     let mut args = args;
     let mut flags_over = false;
@@ -137,7 +142,7 @@ fn words(verb: Verb, args: impl Iterator<Item = OsString>) -> Result<Option<Map<
     words.finish().map(Some)
 }
 
-/// The name of a flag, and its value when that is attached.
+/// Splits an argument into the name of a flag and its attached value.
 fn flag_of(arg: &OsString) -> Option<(String, Option<OsString>)> {
     let rest = arg.as_bytes().strip_prefix(b"--")?;
     let mut halves = rest.splitn(2, |&byte| byte == b'=');
@@ -152,12 +157,15 @@ struct Words {
 }
 
 impl Words {
-    fn mistake(&self, what: &str) -> Refusal {
+    fn mistake(&self, what: &str) -> FileRejection {
         let shape: Vec<String> = self.verb.parameters().iter().map(crate::help::shape).collect();
-        Refusal::invalid(what, format!("file-tools <workspace> {} {}", self.verb.as_str(), shape.join(" ")))
+        FileRejection::invalid(
+            what,
+            format!("file-tools <workspace> {} {}", self.verb.as_str(), shape.join(" ")),
+        )
     }
 
-    fn by_position(&mut self, value: OsString) -> Result<(), Refusal> {
+    fn by_position(&mut self, value: OsString) -> Result<(), FileRejection> {
         let mut positions = self.verb.parameters().iter().filter(|parameter| parameter.positional);
         let Some(parameter) = positions.find(|parameter| !self.parameters.contains_key(parameter.name))
         else {
@@ -166,7 +174,7 @@ impl Words {
         self.set(parameter, value)
     }
 
-    fn by_name(&mut self, name: &str, value: OsString) -> Result<(), Refusal> {
+    fn by_name(&mut self, name: &str, value: OsString) -> Result<(), FileRejection> {
         let name = name.replace('-', "_");
         if self.verb == Verb::Patch && matches!(&*name, "find" | "replace" | "start_line") {
             return self.edit(&name, value);
@@ -178,38 +186,42 @@ impl Words {
         }
     }
 
-    fn set(&mut self, parameter: &'static Parameter, value: OsString) -> Result<(), Refusal> {
+    fn set(&mut self, parameter: &'static VerbParameter, value: OsString) -> Result<(), FileRejection> {
         let value = match parameter.kind {
-            Kind::Number => self.number(parameter.name, &value)?,
-            Kind::Edits => self.edits_as_json(&value)?,
-            // A path may be any bytes, and the other faces write them escaped.
-            Kind::Text if matches!(parameter.name, "path" | "from" | "to") => Value::String(path(value)),
-            Kind::Text | Kind::Choice(_) => Value::String(self.text(parameter.name, value)?),
+            ParameterType::Number => self.number(parameter.name, &value)?,
+            ParameterType::Edits => self.edits_as_json(&value)?,
+            // A path can contain any bytes; the other interfaces write them escaped.
+            ParameterType::Text if matches!(parameter.name, "path" | "from" | "to") => {
+                Value::String(path(value))
+            }
+            ParameterType::Text | ParameterType::Choice(_) => {
+                Value::String(self.text(parameter.name, value)?)
+            }
         };
         self.parameters.insert(parameter.name.to_owned(), value);
         Ok(())
     }
 
-    fn text(&self, name: &str, value: OsString) -> Result<String, Refusal> {
+    fn text(&self, name: &str, value: OsString) -> Result<String, FileRejection> {
         value.into_string().map_err(|_| {
             self.mistake(&format!("`{name}` is not UTF-8; content in bytes can come from stdin"))
         })
     }
 
-    fn number(&self, name: &str, value: &OsString) -> Result<Value, Refusal> {
+    fn number(&self, name: &str, value: &OsString) -> Result<Value, FileRejection> {
         let number = value.to_str().and_then(|text| text.parse::<u64>().ok());
         number
             .map(Value::from)
             .ok_or_else(|| self.mistake(&format!("`{}` of `{name}` is no number", value.to_string_lossy())))
     }
 
-    fn edits_as_json(&self, value: &OsString) -> Result<Value, Refusal> {
+    fn edits_as_json(&self, value: &OsString) -> Result<Value, FileRejection> {
         let edits = value.to_str().and_then(|text| serde_json::from_str(text).ok());
         edits.ok_or_else(|| self.mistake("`--edits` takes a JSON array of objects with `find` and `replace`"))
     }
 
-    /// `--find A --replace B [--start-line N]`, over and over: a new `--find` begins a new piece.
-    fn edit(&mut self, name: &str, value: OsString) -> Result<(), Refusal> {
+    /// Parses a repeated `--find A --replace B [--start-line N]`: each `--find` starts a new edit.
+    fn edit(&mut self, name: &str, value: OsString) -> Result<(), FileRejection> {
         let value = match name {
             "start_line" => self.number(name, &value)?,
             _ => Value::String(self.text(name, value)?),
@@ -228,7 +240,7 @@ impl Words {
         Ok(())
     }
 
-    fn finish(mut self) -> Result<Map<String, Value>, Refusal> {
+    fn finish(mut self) -> Result<Map<String, Value>, FileRejection> {
         if !self.edits.is_empty() {
             if self.parameters.contains_key("edits") {
                 return Err(self.mistake("`--find` and `--edits` together"));
@@ -244,7 +256,7 @@ impl Words {
     }
 }
 
-/// As the other faces would write it; a path that is already written so stays.
+/// Escapes a path as the other interfaces do. An escaped path is unchanged.
 fn path(value: OsString) -> String {
     match value.into_string() {
         Ok(text) => text,
@@ -252,9 +264,9 @@ fn path(value: OsString) -> String {
     }
 }
 
-impl Asked {
-    /// The request, with what stdin has to give.
-    pub(crate) fn complete(self) -> Result<Request, Refusal> {
+impl CliRequest {
+    /// Completes the request with content from stdin.
+    pub(crate) fn complete(self) -> Result<FileRequest, FileRejection> {
         let (verb, mut parameters) = match self {
             Self::Words { verb, parameters } => (verb, parameters),
             Self::Json(text) => from_json(text.as_bytes())?,
@@ -262,18 +274,18 @@ impl Asked {
         };
         match verb {
             Verb::Write | Verb::Create if !parameters.contains_key("content") => {
-                // Not by way of JSON: stdin may be any bytes.
+                // Bypasses JSON: stdin can contain any bytes.
                 let content = stdin(FILE_LIMIT)?;
                 parameters.insert("content".to_owned(), json!(""));
-                let mut request = Request::parse(verb, parameters)?;
-                if let Request::Write(write) | Request::Create(write) = &mut request {
+                let mut request = FileRequest::parse(verb, parameters)?;
+                if let FileRequest::Write(write) | FileRequest::Create(write) = &mut request {
                     write.content = content;
                 }
                 return Ok(request);
             }
             Verb::Patch if !parameters.contains_key("edits") => {
                 let edits = serde_json::from_slice(&stdin(LONGEST_REQUEST)?).map_err(|mistake| {
-                    Refusal::invalid(
+                    FileRejection::invalid(
                         format!("stdin is no JSON: {mistake}"),
                         r#"give the edits there: [{"find": "a", "replace": "b"}]"#,
                     )
@@ -282,39 +294,46 @@ impl Asked {
             }
             _ => {}
         }
-        Request::parse(verb, parameters)
+        FileRequest::parse(verb, parameters)
     }
 }
 
-fn from_json(text: &[u8]) -> Result<(Verb, Map<String, Value>), Refusal> {
+fn from_json(text: &[u8]) -> Result<(Verb, Map<String, Value>), FileRejection> {
     let hint = r#"write it as in {"verb": "read", "path": "notes/a.txt"}; see `--schema`"#;
-    let mut parameters: Map<String, Value> = serde_json::from_slice(text)
-        .map_err(|mistake| Refusal::invalid(format!("the request is no JSON object: {mistake}"), hint))?;
+    let mut parameters: Map<String, Value> = serde_json::from_slice(text).map_err(|mistake| {
+        FileRejection::invalid(format!("the request is no JSON object: {mistake}"), hint)
+    })?;
     let verb = parameters.remove("verb");
     let verb = verb.as_ref().and_then(Value::as_str).and_then(Verb::parse);
     verb.map(|verb| (verb, parameters))
-        .ok_or_else(|| Refusal::invalid("the request has no `verb` that is known", hint))
+        .ok_or_else(|| FileRejection::invalid("the request has no `verb` that is known", hint))
 }
 
-fn stdin(limit: u64) -> Result<Vec<u8>, Refusal> {
+fn stdin(limit: u64) -> Result<Vec<u8>, FileRejection> {
     let mut bytes = Vec::new();
     std::io::stdin().lock().take(limit + 1).read_to_end(&mut bytes).map_err(|refused| {
-        Refusal::invalid("stdin cannot be read", "give the content with a flag").because(refused)
+        FileRejection::invalid("stdin cannot be read", "give the content with a flag").because(refused)
     })?;
-    if bytes.len() as u64 > limit { Err(Refusal::too_large("what is on stdin", limit)) } else { Ok(bytes) }
+    if bytes.len() as u64 > limit {
+        Err(FileRejection::too_large("what is on stdin", limit))
+    } else {
+        Ok(bytes)
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn read(line: &[&str]) -> Result<Order, Refusal> {
+    fn read(line: &[&str]) -> Result<FileToolsInvocation, FileRejection> {
         parse(line.iter().map(OsString::from))
     }
 
     fn parameters(line: &[&str]) -> Value {
         match read(line) {
-            Ok(Order::Once { asked: Asked::Words { parameters, .. }, .. }) => Value::Object(parameters),
+            Ok(FileToolsInvocation::Once { asked: CliRequest::Words { parameters, .. }, .. }) => {
+                Value::Object(parameters)
+            }
             other => panic!("{line:?}: {other:?}"),
         }
     }
@@ -358,7 +377,10 @@ mod tests {
     #[test]
     fn a_path_of_any_bytes_is_escaped() {
         let args = ["/ws".into(), "read".into(), OsString::from_vec(b"caf\xe9".to_vec())];
-        let Ok(Order::Once { asked: Asked::Words { parameters, .. }, .. }) = parse(args) else { panic!() };
+        let Ok(FileToolsInvocation::Once { asked: CliRequest::Words { parameters, .. }, .. }) = parse(args)
+        else {
+            panic!()
+        };
         assert_eq!(parameters["path"], r"$'caf\xe9'");
     }
 
@@ -389,14 +411,20 @@ mod tests {
     fn the_server_offers_the_verbs_it_is_told_to() {
         assert_eq!(
             read(&["mcp", "--verbs", "list,read,list", "/ws"]).unwrap(),
-            Order::Serve { workspace: Some("/ws".into()), verbs: vec![Verb::Read, Verb::List] }
+            FileToolsInvocation::Serve { workspace: Some("/ws".into()), verbs: vec![Verb::Read, Verb::List] }
         );
     }
 
     #[test]
     fn json_is_told_from_a_verb() {
-        assert!(matches!(read(&["/ws", " {\"verb\": 1}"]), Ok(Order::Once { asked: Asked::Json(_), .. })));
-        assert!(matches!(read(&["/ws", "-"]), Ok(Order::Once { asked: Asked::JsonOnStdin, .. })));
+        assert!(matches!(
+            read(&["/ws", " {\"verb\": 1}"]),
+            Ok(FileToolsInvocation::Once { asked: CliRequest::Json(_), .. })
+        ));
+        assert!(matches!(
+            read(&["/ws", "-"]),
+            Ok(FileToolsInvocation::Once { asked: CliRequest::JsonOnStdin, .. })
+        ));
         assert!(from_json(b"[1]").is_err());
         assert!(from_json(br#"{"verb": "explode"}"#).is_err());
     }

@@ -1,27 +1,27 @@
-//! Which files a glob means.
+//! SearchReply paths against a glob.
 
 use globset::{GlobBuilder, GlobMatcher};
 
 use crate::beneath::os;
-use crate::refusal::{Code, Refusal};
+use crate::rejection::{FileRejection, RejectionCode};
 
-/// A glob: of a name when there is no slash in it, else of the path below the folder it is used in.
+/// A glob. Without a slash it matches file names, otherwise paths below the directory.
 #[derive(Debug)]
 pub(crate) struct FileGlob {
     matcher: GlobMatcher,
     by_name: bool,
-    /// How many bytes of a path come before what is below the folder.
+    /// The length of the path prefix above that directory.
     prefix: usize,
 }
 
 impl FileGlob {
-    /// Reads a glob to be used below a folder.
-    pub(crate) fn parse(glob: &str, folder: &[u8]) -> Result<Self, Refusal> {
+    /// Parses a glob for use below a directory.
+    pub(crate) fn parse(glob: &str, folder: &[u8]) -> Result<Self, FileRejection> {
         let pattern = glob.strip_prefix("./").unwrap_or(glob);
         let built = GlobBuilder::new(pattern).literal_separator(true).backslash_escape(true).build();
         let glob = built.map_err(|mistake| {
-            Refusal::new(
-                Code::InvalidPattern,
+            FileRejection::new(
+                RejectionCode::InvalidPattern,
                 format!("`{glob}` is no glob: {}", mistake.kind()),
                 "write it as in `*.rs`, `src/**/*.{ts,tsx}` or `[a-c]?.txt`",
             )
@@ -30,7 +30,7 @@ impl FileGlob {
         Ok(Self { matcher: glob.compile_matcher(), by_name: !pattern.contains('/'), prefix })
     }
 
-    /// Whether it means the file of that name at that path.
+    /// Returns whether the glob matches a file.
     pub(crate) fn means(&self, name: &[u8], path: impl FnOnce() -> Vec<u8>) -> bool {
         if self.by_name {
             self.matcher.is_match(os(name))
@@ -71,6 +71,6 @@ mod tests {
 
     #[test]
     fn what_is_no_glob_is_refused() {
-        assert_eq!(FileGlob::parse("a[", b"").unwrap_err().code(), Code::InvalidPattern);
+        assert_eq!(FileGlob::parse("a[", b"").unwrap_err().code(), RejectionCode::InvalidPattern);
     }
 }

@@ -1,8 +1,8 @@
-//! What `--help` prints, made from the table of verbs.
+//! Renders the `--help` text from the table of verbs.
 
 use std::fmt::Write as _;
 
-use crate::verb::{Kind, Parameter, Verb};
+use crate::verb::{ParameterType, Verb, VerbParameter};
 
 const HEAD: &str = "\
 Confined file verbs: everything stays below one folder, the workspace.
@@ -22,12 +22,12 @@ Never written, made, moved or deleted: .git, .claude, .codex, .gemini, .mcp.json
 A name that is not UTF-8 is shown, and can be given, as $'caf\\xe9.txt'.
 ";
 
-/// The whole text.
+/// Renders the whole text.
 pub(crate) fn text() -> String {
     let mut text = HEAD.to_owned();
     for verb in Verb::ALL {
         let shape: Vec<String> = verb.parameters().iter().map(shape).collect();
-        // Writing to a string cannot fail.
+        // Writing to a `String` cannot fail.
         let _ = writeln!(text, "  {} {}\n      {}", verb.as_str(), shape.join(" "), verb.about());
         for parameter in verb.parameters().iter().filter(|parameter| !parameter.positional) {
             let _ = writeln!(text, "      {}: {}", flag(parameter), parameter.about);
@@ -36,19 +36,19 @@ pub(crate) fn text() -> String {
     text + FOOT
 }
 
-fn flag(parameter: &Parameter) -> String {
+fn flag(parameter: &VerbParameter) -> String {
     match parameter.kind {
-        Kind::Edits => {
+        ParameterType::Edits => {
             "--find TEXT --replace TEXT [--start-line N] ..., or --edits JSON, or JSON on stdin".to_owned()
         }
-        Kind::Number => format!("--{} N", parameter.name),
-        Kind::Choice(words) => format!("--{} {}", parameter.name, words.join("|")),
-        Kind::Text => format!("--{} TEXT", parameter.name),
+        ParameterType::Number => format!("--{} N", parameter.name),
+        ParameterType::Choice(words) => format!("--{} {}", parameter.name, words.join("|")),
+        ParameterType::Text => format!("--{} TEXT", parameter.name),
     }
 }
 
-/// How a parameter is given on the command line.
-pub(crate) fn shape(parameter: &Parameter) -> String {
+/// Renders the syntax of a parameter on the command line.
+pub(crate) fn shape(parameter: &VerbParameter) -> String {
     let shape = if parameter.positional { format!("<{}>", parameter.name) } else { flag(parameter) };
     // Content and edits may come from stdin.
     let optional = !parameter.required || !parameter.positional;

@@ -1,7 +1,7 @@
-//! What `.gitignore` leaves out, read through the workspace's own door.
+//! Applies `.gitignore` rules, read through the workspace's own descriptors.
 //!
-//! The matching is the `ignore` crate's. Its walker is not used: it goes by paths, and a folder that becomes a link under way
-//! would lead it out. For the same reason nothing above the workspace and nobody's global file counts.
+//! The matching is done by the `ignore` crate. Its walker is not used: it works with paths, so a directory that is swapped for
+//! a link would lead it out of the workspace. For the same reason, rules above the workspace and global rules are not read.
 
 use std::fs::File;
 use std::io::Read as _;
@@ -14,32 +14,32 @@ use rustix::fs::OFlags;
 
 use crate::beneath::{self, os};
 
-/// The files with rules, the later the stronger.
+/// The files with rules, in increasing precedence.
 const FILES: [&[u8]; 2] = [b".gitignore", b".ignore"];
-/// No rules are longer, and a longer file is not read.
+/// Larger files with rules are not read.
 const LONGEST: u64 = 1024 * 1024;
 
-/// The rules that hold in a folder: its own, and behind them those of the folders above.
+/// The rules of a directory, linked to those of its parents.
 #[derive(Debug)]
 pub(crate) struct Ignored {
     above: Option<Arc<Ignored>>,
-    /// How many bytes of a path come before what the rules are about.
+    /// The length of the path prefix that the rules do not apply to.
     prefix: usize,
     rules: Gitignore,
 }
 
 impl Ignored {
-    /// Whether `name` is the name of a file with rules.
+    /// Returns whether `name` is a file with rules.
     pub(crate) fn is_rules(name: &[u8]) -> bool {
         FILES.contains(&name)
     }
 
-    /// The rules in a folder. `real` is its path in the workspace.
+    /// Reads the rules of a directory. `real` is its path in the workspace.
     pub(crate) fn enter(above: Option<Arc<Self>>, folder: BorrowedFd<'_>, real: &[u8]) -> Option<Arc<Self>> {
         FILES.iter().fold(above, |above, file| Self::add(above, folder, file, real))
     }
 
-    /// What git itself leaves out in this clone, without a file that others see.
+    /// Reads the rules in `.git/info/exclude`.
     pub(crate) fn excluded(workspace: BorrowedFd<'_>) -> Option<Arc<Self>> {
         let folder = |above, name| beneath::open(above, name, OFlags::PATH | OFlags::DIRECTORY, 0).ok();
         let git = folder(workspace, b".git".as_slice())?;
@@ -53,7 +53,7 @@ impl Ignored {
         Some(Arc::new(Self { above, prefix, rules }))
     }
 
-    /// Whether the nearest rule that says anything about a path leaves it out.
+    /// Returns whether the nearest matching rule ignores a path.
     pub(crate) fn ignores(&self, path: &[u8], is_folder: bool) -> bool {
         let mut here = Some(self);
         while let Some(ignored) = here {
@@ -77,7 +77,7 @@ fn rules(folder: BorrowedFd<'_>, name: &[u8]) -> Option<Gitignore> {
     file.take(LONGEST).read_to_end(&mut bytes).ok()?;
     let mut builder = GitignoreBuilder::new(".");
     for line in String::from_utf8_lossy(&bytes).trim_start_matches('\u{feff}').lines() {
-        // A line that cannot be read is left out, as git does.
+        // Skips an invalid line, as git does.
         let _ = builder.add_line(None, line);
     }
     builder.build().ok()

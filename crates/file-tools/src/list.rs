@@ -1,4 +1,4 @@
-//! `list`: what is in a folder, or which files below it a glob means.
+//! `list`: lists a directory, or the files below it that match a glob.
 
 use std::os::fd::AsFd as _;
 use std::sync::Arc;
@@ -6,31 +6,31 @@ use std::sync::Arc;
 use rustix::fs::{AtFlags, FileType};
 use serde::Serialize;
 
-use crate::beneath::{Last, Place, Purpose, kind};
+use crate::beneath::{FinalLink, LookupPurpose, ResolvedPath, kind};
 use crate::contents::kind_word;
 use crate::glob::FileGlob;
 use crate::ignored::Ignored;
 use crate::name;
-use crate::refusal::Refusal;
-use crate::request::List;
-use crate::tree::{self, Entry, Flow, Folder, Visitor};
+use crate::rejection::FileRejection;
+use crate::request::ListRequest;
+use crate::tree::{self, DirectoryEntry, Folder, TreeVisitor, WalkFlow};
 use crate::workspace::Workspace;
 
-/// More than anybody reads.
+/// The maximum number of entries.
 const MOST: usize = 2000;
 
-/// What is there.
+/// The reply to `list`.
 #[derive(Debug, Serialize)]
-pub struct Listing {
-    /// The folder, without links.
+pub struct ListReply {
+    /// The directory, without links.
     pub path: String,
-    /// What is in it, by name.
-    pub entries: Vec<Listed>,
-    /// How many there are in all.
+    /// The entries, sorted by name.
+    pub entries: Vec<ListedEntry>,
+    /// The number of all entries.
     pub total: u64,
-    /// Whether some are left out.
+    /// True if entries were omitted.
     pub truncated: bool,
-    /// Folders that could not be read.
+    /// The number of unreadable directories.
     #[serde(skip_serializing_if = "is_zero")]
     pub unreadable_folders: u64,
 }
@@ -40,31 +40,31 @@ pub(crate) fn is_zero(number: &u64) -> bool {
     *number == 0
 }
 
-/// One of them.
+/// An entry of a list.
 #[derive(Debug, Serialize)]
-pub struct Listed {
-    /// Its path in the workspace. Can be given back as it is.
+pub struct ListedEntry {
+    /// The path in the workspace, in the form that requests accept.
     pub path: String,
     /// `file`, `directory`, `symlink` or `other`.
     #[serde(rename = "type")]
     pub kind: &'static str,
-    /// Bytes of a file.
+    /// The size of a file in bytes.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub size: Option<u64>,
 }
 
-/// What was found so far.
+/// The entries found so far.
 struct Found {
     path: Vec<u8>,
     kind: FileType,
     size: Option<u64>,
 }
 
-pub(crate) fn list(workspace: &Workspace, request: &List) -> Result<Listing, Refusal> {
+pub(crate) fn list(workspace: &Workspace, request: &ListRequest) -> Result<ListReply, FileRejection> {
     let path = workspace.root.parse(&request.path)?;
-    let place = workspace.root.find(&path, Last::Follow, Purpose::Look)?;
+    let place = workspace.root.find(&path, FinalLink::Follow, LookupPurpose::Look)?;
     if kind(place.found(&path)?) != FileType::Directory {
-        return Err(Refusal::not_a_directory(path.said()));
+        return Err(FileRejection::not_a_directory(path.said()));
     }
     let glob = request.glob.as_deref().map(|glob| FileGlob::parse(glob, &place.real)).transpose()?;
     let fd = place.open_folder(&path)?;
@@ -75,12 +75,12 @@ pub(crate) fn list(workspace: &Workspace, request: &List) -> Result<Listing, Ref
     found.sort_unstable_by(|one, other| one.path.cmp(&other.path));
     let total = found.len() as u64;
     let truncated = found.len() > MOST;
-    let entries = found.into_iter().take(MOST).map(|found| Listed {
+    let entries = found.into_iter().take(MOST).map(|found| ListedEntry {
         path: name::show(&found.path).into_owned(),
         kind: kind_word(found.kind),
         size: found.size,
     });
-    Ok(Listing { path: place.shown(), entries: entries.collect(), total, truncated, unreadable_folders })
+    Ok(ListReply { path: place.shown(), entries: entries.collect(), total, truncated, unreadable_folders })
 }
 
 fn directly(fd: std::os::fd::OwnedFd, real: &[u8]) -> (Vec<Found>, u64) {
@@ -94,18 +94,18 @@ struct Matching<'a> {
     found: Vec<Found>,
 }
 
-impl Visitor for Matching<'_> {
-    fn visit(&mut self, entry: &Entry<'_>) -> Flow {
+impl TreeVisitor for Matching<'_> {
+    fn visit(&mut self, entry: &DirectoryEntry<'_>) -> WalkFlow {
         if self.glob.means(entry.name, || entry.path()) {
             self.found.push(look(entry));
         }
-        Flow::Go
+        WalkFlow::Go
     }
 }
 
 fn matching(
     workspace: &Workspace,
-    place: &Place,
+    place: &ResolvedPath,
     fd: std::os::fd::OwnedFd,
     glob: &FileGlob,
 ) -> (Vec<Found>, u64) {
@@ -114,7 +114,7 @@ fn matching(
     (visitors.into_iter().flat_map(|visitor| visitor.found).collect(), unreadable)
 }
 
-/// The rules of `.gitignore` files above a folder, from the workspace down.
+/// Reads the `.gitignore` rules of all parents of a directory, from the workspace down.
 pub(crate) fn rules_above(workspace: &Workspace, real: &[u8]) -> Option<Arc<Ignored>> {
     let root = workspace.root.fd();
     let mut rules = Ignored::excluded(root);
@@ -137,7 +137,7 @@ pub(crate) fn rules_above(workspace: &Workspace, real: &[u8]) -> Option<Arc<Igno
     rules
 }
 
-fn look(entry: &Entry<'_>) -> Found {
+fn look(entry: &DirectoryEntry<'_>) -> Found {
     let size = (entry.kind == FileType::RegularFile)
         .then(|| rustix::fs::statat(&entry.folder.fd, entry.name, AtFlags::SYMLINK_NOFOLLOW).ok())
         .flatten()

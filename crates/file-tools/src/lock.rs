@@ -1,8 +1,8 @@
-//! The process locks itself in: the kernel keeps it to the workspace, whatever the rest of the program does.
+//! Confines the process to the workspace with Landlock and seccomp.
 //!
-//! Landlock: below the workspace only what the verbs need, nothing anywhere else; no TCP, no abstract sockets, no signals to others. Seccomp: no
-//! sockets at all, no new program, no way around the two. Neither can be taken off again. Where the kernel has less, the verbs
-//! still go through `beneath` alone, and [`Held`] says so.
+//! Landlock allows only the operations of the verbs below the workspace and nothing elsewhere; no TCP, no abstract sockets, no
+//! signals to other processes. Seccomp denies sockets, `execve`, and ways around both. Neither can be removed again. On a
+//! kernel without them the verbs still use `beneath`, and [`AppliedConfinement`] reports the difference.
 
 use std::os::fd::BorrowedFd;
 
@@ -13,33 +13,33 @@ use landlock::{
 use serde::Serialize;
 use syscall_filter::SyscallDenyList;
 
-/// The newest interface of Landlock that is asked for. An older kernel gives what it has.
+/// The newest Landlock ABI that is requested. An older kernel provides less.
 const ABI_ASKED: ABI = ABI::V7;
 
-/// What the process is to do in the workspace.
+/// The access that the process needs in the workspace.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Reach {
-    /// Look only.
+    /// Reads only.
     Read,
-    /// Also change.
+    /// Reads and writes.
     Write,
 }
 
-/// What holds this process, as the kernel answered.
+/// The confinement in force, as reported by the kernel.
 #[derive(Debug, Clone, Copy, Serialize)]
-pub struct Held {
-    /// Every path is opened below the workspace by the kernel. Always: without it nothing is done at all.
+pub struct AppliedConfinement {
+    /// Paths are opened beneath the workspace by the kernel. Always true: without `openat2` no verb is executed.
     pub openat2: bool,
-    /// The interface of Landlock that is in force; none where the kernel has no Landlock.
+    /// The Landlock ABI in force; `None` without Landlock.
     pub landlock_abi: Option<i32>,
-    /// Whether every system call for sockets and for starting programs is refused.
+    /// True if seccomp denies sockets and `execve`.
     pub seccomp: bool,
-    /// Whether no right can be gained.
+    /// True if `no_new_privs` is set.
     pub no_new_privileges: bool,
 }
 
-impl Held {
-    /// In one line.
+impl AppliedConfinement {
+    /// Summarizes the confinement in one line.
     pub fn summary(&self) -> String {
         let landlock = match self.landlock_abi {
             Some(abi) => format!("Landlock ABI {abi}"),
@@ -51,13 +51,13 @@ impl Held {
     }
 }
 
-/// Locks this process in, for good. Must be called before there is a second thread.
-pub fn lock(workspace: BorrowedFd<'_>, reach: Reach) -> Held {
+/// Confines this process for good. Must be called before a second thread exists.
+pub fn lock(workspace: BorrowedFd<'_>, reach: Reach) -> AppliedConfinement {
     let landlock = restrict_paths(workspace, reach);
-    // The filter needs it, and so it is set even where Landlock is missing.
+    // Required by seccomp, and set even without Landlock.
     let no_new_privileges = rustix::thread::set_no_new_privs(true).is_ok();
     let seccomp = SyscallDenyList::default().deny(DENIED, libc::EPERM).install().is_ok();
-    Held { openat2: true, landlock_abi: landlock.ok().flatten(), seccomp, no_new_privileges }
+    AppliedConfinement { openat2: true, landlock_abi: landlock.ok().flatten(), seccomp, no_new_privileges }
 }
 
 fn restrict_paths(workspace: BorrowedFd<'_>, reach: Reach) -> Result<Option<i32>, RulesetError> {
@@ -75,7 +75,7 @@ fn restrict_paths(workspace: BorrowedFd<'_>, reach: Reach) -> Result<Option<i32>
     })
 }
 
-/// What the verbs need. Never to run a file, nor to make a link, a device, a FIFO or a socket.
+/// Returns the access rights of the verbs. Never to execute a file or to create a link, device, FIFO or socket.
 fn rights(reach: Reach) -> BitFlags<AccessFs> {
     let look = make_bitflags!(AccessFs::{ReadFile | ReadDir});
     match reach {
@@ -86,8 +86,8 @@ fn rights(reach: Reach) -> BitFlags<AccessFs> {
     }
 }
 
-/// Calls that no verb makes: they answer "not permitted". `socketpair` stays, since it reaches nobody and the MCP server's
-/// runtime makes one.
+/// Denied system calls, which return `EPERM`. `socketpair` is allowed: it reaches no other process, and the runtime of the MCP
+/// server needs it.
 const DENIED: &[i64] = &[
     libc::SYS_socket,
     libc::SYS_connect,

@@ -1,7 +1,7 @@
 //! The MCP server: one tool per verb, over stdin and stdout.
 //!
-//! A refusal is a tool's result (`isError`), which a model can mend; only what names no tool here is an error of the protocol.
-//! Each call runs on a thread of its own, so a long search keeps nobody waiting. tokio lives in this file alone.
+//! A rejection is a tool result (`isError`) that a model can react to; only an unknown tool is a protocol error. Each call runs
+//! on its own thread, so a long search blocks no other call. Only this file uses tokio.
 
 use std::future::ready;
 use std::io;
@@ -20,16 +20,16 @@ use rmcp::model::{
 use rmcp::service::{RequestContext, RoleServer};
 use serde_json::Value;
 
-use crate::refusal::{Code, Refusal};
-use crate::request::Request;
+use crate::rejection::{FileRejection, RejectionCode};
+use crate::request::FileRequest;
 use crate::verb::Verb;
 use crate::workspace::Workspace;
 
-/// How long calls that were begun may go on when the client has left.
+/// The time for running calls to finish after the client disconnects.
 const GRACE: Duration = Duration::from_secs(10);
 
-/// Serves until the client closes stdin.
-pub(crate) fn serve(workspace: Workspace, verbs: Vec<Verb>) -> Result<(), Refusal> {
+/// Serves requests until the client closes stdin.
+pub(crate) fn serve(workspace: Workspace, verbs: Vec<Verb>) -> Result<(), FileRejection> {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_time()
         .build()
@@ -39,14 +39,14 @@ pub(crate) fn serve(workspace: Workspace, verbs: Vec<Verb>) -> Result<(), Refusa
         let service = tools.serve(rmcp::transport::stdio()).await.map_err(io::Error::other)?;
         service.waiting().await.map_err(io::Error::other)
     });
-    // A write that was begun is finished: its client may be gone, its file is not.
+    // A write in progress is finished even though its client is gone.
     runtime.shutdown_timeout(GRACE);
     served.map(drop).map_err(|refused| failed(&refused))
 }
 
-fn failed(refused: &io::Error) -> Refusal {
-    Refusal::new(
-        Code::InvalidInput,
+fn failed(refused: &io::Error) -> FileRejection {
+    FileRejection::new(
+        RejectionCode::InvalidInput,
         format!("the conversation ended early: {refused}"),
         "start `file-tools mcp` from an MCP client; for a shell there is `file-tools <workspace> <verb>`",
     )
@@ -73,10 +73,10 @@ fn tool(verb: Verb) -> Tool {
     Tool::new(verb.as_str(), verb.about(), Arc::new(verb.schema())).with_annotations(annotations)
 }
 
-/// Carries out one call. The whole answer stands in the structured content: some clients show nothing else.
+/// Executes one call. The structured content contains the whole reply, because some clients show nothing else.
 fn call(workspace: &Workspace, verb: Verb, request: CallToolRequestParams) -> CallToolResult {
-    let answer = Request::parse(verb, request.arguments.unwrap_or_default())
-        .and_then(|request| workspace.carry_out(&request))
+    let answer = FileRequest::parse(verb, request.arguments.unwrap_or_default())
+        .and_then(|request| workspace.execute(&request))
         .map(|answer| serde_json::to_value(answer).unwrap_or(Value::Null));
     match answer {
         Ok(answer) => CallToolResult::structured(answer),
@@ -126,7 +126,7 @@ impl rmcp::ServerHandler for Server {
             .map_err(|died| ErrorData::internal_error(format!("`{}` failed: {died}", verb.as_str()), None))
     }
 
-    // What is not offered is said not to be there, where the library would answer with an empty list.
+    // Undeclared methods return `method not found`; the library's default is an empty list.
     fn complete(
         &self,
         _: CompleteRequestParams,

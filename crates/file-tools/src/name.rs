@@ -1,54 +1,54 @@
-//! Paths as callers write them, and as they are shown again.
+//! Parses paths from text and formats them as text.
 //!
-//! Owns the way between text and bytes: a file's name is any bytes, an answer is Unicode. Looks at no disk: where a path
-//! leads is the business of `beneath`.
+//! File names are bytes, replies are Unicode. Does not access the file system; `beneath` resolves paths.
 
 use std::borrow::Cow;
 use std::collections::VecDeque;
 use std::fmt::Write as _;
 
-use crate::refusal::Refusal;
+use crate::rejection::FileRejection;
 
-/// Longer than any path a person has, and short enough that no request keeps the machine busy.
+/// The maximum length of a path. Bounds the work of one request.
 const LONGEST_PATH: usize = 16 * 1024;
-/// Deeper than any tree that other programs can walk.
+/// The maximum depth of a path.
 const DEEPEST_PATH: usize = 2048;
-/// What begins and ends a path that is not plain text, as a shell writes it.
+/// The delimiters of an escaped path, in shell syntax.
 const OPENING: &str = "$'";
 const CLOSING: char = '\'';
 
-/// A path below the workspace, in its parts. `..` is still in it: only the disk knows what is above a link.
+/// A parsed path below the workspace. It can still contain `..`, because only the file system knows the parent of a link's
+/// target.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct WorkPath {
-    /// What the caller wrote, for messages.
+    /// The path as the caller wrote it, for messages.
     said: String,
     parts: VecDeque<Vec<u8>>,
-    /// Written with a slash at its end, so it must not be a file.
+    /// True if it has a trailing slash and therefore must be a directory.
     folder: bool,
 }
 
 impl WorkPath {
-    /// Reads a path: relative to the workspace, or absolute and in words below it.
+    /// Parses a path that is relative to the workspace, or absolute and textually below it.
     ///
-    /// `workspace` is the workspace's own absolute path.
-    pub fn parse(said: &str, workspace: &[u8]) -> Result<Self, Refusal> {
+    /// `workspace` is the absolute path of the workspace.
+    pub fn parse(said: &str, workspace: &[u8]) -> Result<Self, FileRejection> {
         let bytes = decode(said)?;
         if bytes.contains(&0) {
-            return Err(Refusal::invalid(
+            return Err(FileRejection::invalid(
                 "a path with a NUL byte in it names nothing",
                 "write the path without it",
             ));
         }
         if bytes.len() > LONGEST_PATH {
-            return Err(Refusal::invalid(
+            return Err(FileRejection::invalid(
                 format!("a path of {} bytes is too long", bytes.len()),
                 format!("a path has {LONGEST_PATH} bytes at most"),
             ));
         }
-        let relative = below(&bytes, workspace).ok_or_else(|| Refusal::outside(said))?;
+        let relative = below(&bytes, workspace).ok_or_else(|| FileRejection::outside(said))?;
         let parts: VecDeque<Vec<u8>> = split(relative).map(<[u8]>::to_vec).collect();
         if parts.len() > DEEPEST_PATH {
-            return Err(Refusal::invalid(
+            return Err(FileRejection::invalid(
                 format!("a path of {} parts is too deep", parts.len()),
                 format!("a path has {DEEPEST_PATH} parts at most"),
             ));
@@ -57,7 +57,7 @@ impl WorkPath {
         Ok(Self { said: said.to_owned(), parts, folder })
     }
 
-    /// What the caller wrote.
+    /// Returns the path as the caller wrote it.
     pub fn said(&self) -> &str {
         &self.said
     }
@@ -71,12 +71,12 @@ impl WorkPath {
     }
 }
 
-/// The parts of a path that mean something.
+/// Splits a path into its parts, without empty ones and `.`.
 pub(crate) fn split(path: &[u8]) -> impl DoubleEndedIterator<Item = &[u8]> {
     path.split(|&byte| byte == b'/').filter(|part| !part.is_empty() && *part != b".")
 }
 
-/// An absolute path with the workspace's parts taken off its front; part by part, so that `/ws-other` is not below `/ws`.
+/// Strips the workspace from an absolute path, part by part: `/ws-other` is not below `/ws`.
 fn below<'a>(path: &'a [u8], workspace: &[u8]) -> Option<&'a [u8]> {
     if !path.starts_with(b"/") {
         return Some(path);
@@ -90,7 +90,7 @@ fn below<'a>(path: &'a [u8], workspace: &[u8]) -> Option<&'a [u8]> {
     }
 }
 
-/// Bytes of a name as text: as they are where they are text, else between `$'` and `'` with `\xHH` for what is not.
+/// Formats the bytes of a name: text unchanged, otherwise as `$'…'` with `\xHH` for each invalid byte.
 pub fn show(bytes: &[u8]) -> Cow<'_, str> {
     match std::str::from_utf8(bytes) {
         Ok(text) if !text.starts_with(OPENING) => Cow::Borrowed(text),
@@ -108,7 +108,7 @@ fn escape(bytes: &[u8]) -> String {
             text.push(letter);
         }
         for byte in chunk.invalid() {
-            // Writing to a string cannot fail.
+            // Writing to a `String` cannot fail.
             let _ = write!(text, "\\x{byte:02x}");
         }
     }
@@ -116,11 +116,11 @@ fn escape(bytes: &[u8]) -> String {
     text
 }
 
-/// The bytes that [`show`] stood for.
-fn decode(said: &str) -> Result<Vec<u8>, Refusal> {
+/// Decodes the output of [`show`].
+fn decode(said: &str) -> Result<Vec<u8>, FileRejection> {
     let Some(inner) = said.strip_prefix(OPENING) else { return Ok(said.as_bytes().to_vec()) };
     let mistake = || {
-        Refusal::invalid(
+        FileRejection::invalid(
             format!("`{said}` begins like an escaped path and is none"),
             r"between `$'` and `'` write `\\`, `\'` and `\xHH`, as in `$'caf\xe9.txt'`",
         )
@@ -151,7 +151,7 @@ fn decode(said: &str) -> Result<Vec<u8>, Refusal> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::refusal::Code;
+    use crate::rejection::RejectionCode;
     use proptest::prelude::*;
 
     fn parts(said: &str) -> Vec<String> {
@@ -171,7 +171,10 @@ mod tests {
         assert_eq!(parts("/ws/a"), ["a"]);
         assert_eq!(parts("/ws"), Vec::<String>::new());
         for outside in ["/etc/passwd", "/ws-other/a", "/w", "//ws/a", "/"] {
-            assert_eq!(WorkPath::parse(outside, b"/ws").unwrap_err().code(), Code::PathOutsideWorkspace);
+            assert_eq!(
+                WorkPath::parse(outside, b"/ws").unwrap_err().code(),
+                RejectionCode::PathOutsideWorkspace
+            );
         }
         assert!(WorkPath::parse("/etc/passwd", b"/").is_ok(), "everything is below the root");
     }
@@ -179,7 +182,7 @@ mod tests {
     #[test]
     fn nul_length_and_depth_are_refused() {
         for said in ["a\0b", r"$'a\x00b'", &"x/".repeat(3000), &"x".repeat(20_000)] {
-            assert_eq!(WorkPath::parse(said, b"/ws").unwrap_err().code(), Code::InvalidInput);
+            assert_eq!(WorkPath::parse(said, b"/ws").unwrap_err().code(), RejectionCode::InvalidInput);
         }
     }
 

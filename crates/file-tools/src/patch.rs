@@ -1,7 +1,7 @@
-//! `patch`: pieces of a file replaced, all or none.
+//! `patch`: replaces parts of a file, all or none.
 //!
-//! Works on bytes: whatever is not replaced stays as it was, text or not. All pieces are found in the file as it is, so their
-//! order means nothing and the line numbers are those that `read` shows.
+//! Works on bytes, so unmatched bytes are preserved even if they are not text. All edits are located in the original file, so
+//! their order does not matter and line numbers are those that `read` prints.
 
 use std::borrow::Cow;
 use std::ops::Range;
@@ -9,60 +9,60 @@ use std::ops::Range;
 use memchr::{memchr_iter, memmem};
 use serde::Serialize;
 
-use crate::beneath::{Last, Purpose};
+use crate::beneath::{FinalLink, LookupPurpose};
 use crate::contents::{self, FILE_LIMIT};
-use crate::read::Endings;
-use crate::refusal::{Code, Refusal};
-use crate::request::{Edit, Patch};
+use crate::read::LineEndings;
+use crate::rejection::{FileRejection, RejectionCode};
+use crate::request::{Edit, PatchRequest};
 use crate::workspace::Workspace;
 use crate::write::{self, Rule};
 
-/// How many places of a piece a refusal names.
+/// The number of locations that a rejection lists.
 const PLACES_NAMED: usize = 5;
 
-/// What a patch came to.
+/// The reply to `patch`.
 #[derive(Debug, Serialize)]
-pub struct Patched {
+pub struct PatchReply {
     /// The file, without links.
     pub path: String,
-    /// Where each piece began before, in the order they were given.
+    /// The original line of each edit, in request order.
     pub lines: Vec<u64>,
-    /// How many bytes it has now.
+    /// The new size in bytes.
     pub size: u64,
 }
 
-pub(crate) fn patch(workspace: &Workspace, request: &Patch) -> Result<Patched, Refusal> {
+pub(crate) fn patch(workspace: &Workspace, request: &PatchRequest) -> Result<PatchReply, FileRejection> {
     let path = workspace.root.parse(&request.path)?;
     let _turn = write::turn(workspace, &path)?;
-    let place = workspace.root.find(&path, Last::Follow, Purpose::Change)?;
+    let place = workspace.root.find(&path, FinalLink::Follow, LookupPurpose::Change)?;
     let (before, stat) = contents::load(workspace, &place, &path)?;
     let (after, lines) = apply(&before, &request.edits)?;
     if after.len() as u64 > FILE_LIMIT {
-        return Err(Refusal::too_large("the patched file", FILE_LIMIT));
+        return Err(FileRejection::too_large("the patched file", FILE_LIMIT));
     }
-    write::lay_down(&place, &path, &after, Some(&stat), Rule::ReplaceSame)?;
-    Ok(Patched { path: place.shown(), lines, size: after.len() as u64 })
+    write::replace_file(&place, &path, &after, Some(&stat), Rule::ReplaceSame)?;
+    Ok(PatchReply { path: place.shown(), lines, size: after.len() as u64 })
 }
 
-/// A piece and where it is.
+/// An edit and its location.
 struct Found<'a> {
     at: usize,
     find: Cow<'a, [u8]>,
     replace: Cow<'a, [u8]>,
 }
 
-/// The bytes with all pieces replaced, and the line on which each began.
+/// Returns the patched bytes, and the line of each edit.
 ///
 /// # Errors
-/// When a piece is not there exactly once (or once on its line), or two pieces overlap.
-pub fn apply(bytes: &[u8], edits: &[Edit]) -> Result<(Vec<u8>, Vec<u64>), Refusal> {
+/// If an edit does not match exactly once (or once on its line), or if two edits overlap.
+pub fn apply(bytes: &[u8], edits: &[Edit]) -> Result<(Vec<u8>, Vec<u64>), FileRejection> {
     if edits.is_empty() {
-        return Err(Refusal::invalid(
+        return Err(FileRejection::invalid(
             "a patch without a piece changes nothing",
             "give at least one `find` and `replace`",
         ));
     }
-    let crlf = Endings::of(bytes) == Endings::Crlf;
+    let crlf = LineEndings::of(bytes) == LineEndings::Crlf;
     let mut found = Vec::with_capacity(edits.len());
     for (number, edit) in edits.iter().enumerate() {
         found.push(locate(bytes, edit, number + 1, crlf)?);
@@ -70,7 +70,7 @@ pub fn apply(bytes: &[u8], edits: &[Edit]) -> Result<(Vec<u8>, Vec<u64>), Refusa
     let lines = found.iter().map(|found| line_of(bytes, found.at)).collect();
     found.sort_by_key(|found| found.at);
     if let Some(pair) = found.windows(2).find(|pair| pair[0].at + pair[0].find.len() > pair[1].at) {
-        return Err(Refusal::invalid(
+        return Err(FileRejection::invalid(
             format!("two pieces overlap on line {}", line_of(bytes, pair[1].at)),
             "make one piece of them",
         ));
@@ -91,9 +91,9 @@ fn replace(bytes: &[u8], found: &[Found<'_>]) -> Vec<u8> {
     result
 }
 
-fn locate<'a>(bytes: &[u8], edit: &'a Edit, number: usize, crlf: bool) -> Result<Found<'a>, Refusal> {
+fn locate<'a>(bytes: &[u8], edit: &'a Edit, number: usize, crlf: bool) -> Result<Found<'a>, FileRejection> {
     if edit.find.is_empty() {
-        return Err(Refusal::invalid(
+        return Err(FileRejection::invalid(
             format!("piece {number} has nothing to find"),
             "to add text, find a line beside it and replace it with both; `write` fills an empty file",
         ));
@@ -109,7 +109,7 @@ fn locate<'a>(bytes: &[u8], edit: &'a Edit, number: usize, crlf: bool) -> Result
     Ok(Found { at, find, replace })
 }
 
-/// Text as it stands in the file: who reads lines that end with `\r\n` often writes `\n`.
+/// Converts `\n` to the file's line ending: callers that read `\r\n` lines often write `\n`.
 fn with_endings(text: &str, crlf: bool) -> Cow<'_, [u8]> {
     if !crlf || !text.contains('\n') {
         return Cow::Borrowed(text.as_bytes());
@@ -117,10 +117,10 @@ fn with_endings(text: &str, crlf: bool) -> Cow<'_, [u8]> {
     Cow::Owned(text.replace("\r\n", "\n").replace('\n', "\r\n").into_bytes())
 }
 
-/// Every place within a span where a piece begins, also those that overlap: `aa` is twice in `aaa`.
+/// Returns all matches that start within a range, including overlapping ones: `aa` matches twice in `aaa`.
 fn places<'a>(bytes: &'a [u8], find: &'a [u8], within: Range<usize>) -> impl Iterator<Item = usize> + 'a {
     let finder = memmem::Finder::new(find);
-    // A piece that begins in the span may end behind it.
+    // A match that starts within the range may end behind it.
     let bytes = &bytes[..bytes.len().min(within.end.saturating_add(find.len()).saturating_sub(1))];
     let mut from = within.start;
     std::iter::from_fn(move || {
@@ -130,7 +130,7 @@ fn places<'a>(bytes: &'a [u8], find: &'a [u8], within: Range<usize>) -> impl Ite
     })
 }
 
-/// Where a line is.
+/// Returns the byte range of a line.
 fn span_of(bytes: &[u8], line: u64) -> Option<Range<usize>> {
     let before = usize::try_from(line.checked_sub(1)?).ok()?;
     let mut ends = memchr_iter(b'\n', bytes).map(|at| at + 1);
@@ -138,22 +138,22 @@ fn span_of(bytes: &[u8], line: u64) -> Option<Range<usize>> {
     Some(start..ends.next().unwrap_or(bytes.len()))
 }
 
-/// The number of the line that a byte is on.
+/// Returns the line number of a byte.
 fn line_of(bytes: &[u8], at: usize) -> u64 {
     memchr_iter(b'\n', &bytes[..at]).count() as u64 + 1
 }
 
-fn not_found(bytes: &[u8], edit: &Edit, find: &[u8], number: usize) -> Refusal {
+fn not_found(bytes: &[u8], edit: &Edit, find: &[u8], number: usize) -> FileRejection {
     let hint = match (edit.start_line, named(bytes, find)) {
         (Some(_), lines) if !lines.is_empty() => format!("it begins on line {lines}"),
         _ => "read the file again; blanks, tabs and every letter must be the same, without the line numbers"
             .to_owned(),
     };
     let on = edit.start_line.map(|line| format!(" on line {line}")).unwrap_or_default();
-    Refusal::new(Code::FindNotFound, format!("piece {number} is not in the file{on}"), hint)
+    FileRejection::new(RejectionCode::FindNotFound, format!("piece {number} is not in the file{on}"), hint)
 }
 
-fn not_unique(bytes: &[u8], edit: &Edit, find: &[u8], number: usize) -> Refusal {
+fn not_unique(bytes: &[u8], edit: &Edit, find: &[u8], number: usize) -> FileRejection {
     let hint = match edit.start_line {
         None => format!(
             "it begins on line {}; say which with `start_line`, or find more of it",
@@ -162,10 +162,14 @@ fn not_unique(bytes: &[u8], edit: &Edit, find: &[u8], number: usize) -> Refusal 
         Some(_) => "find more of the line".to_owned(),
     };
     let on = edit.start_line.map(|line| format!(" on line {line}")).unwrap_or_default();
-    Refusal::new(Code::FindNotUnique, format!("piece {number} is in the file more than once{on}"), hint)
+    FileRejection::new(
+        RejectionCode::FindNotUnique,
+        format!("piece {number} is in the file more than once{on}"),
+        hint,
+    )
 }
 
-/// The first lines on which a piece begins.
+/// Lists the first lines that match.
 fn named(bytes: &[u8], find: &[u8]) -> String {
     let mut lines: Vec<_> = places(bytes, find, 0..bytes.len())
         .take(PLACES_NAMED + 1)
@@ -187,7 +191,7 @@ mod tests {
         Edit { find: find.to_owned(), replace: replace.to_owned(), start_line }
     }
 
-    fn patched(text: &str, edits: &[Edit]) -> Result<String, Code> {
+    fn patched(text: &str, edits: &[Edit]) -> Result<String, RejectionCode> {
         apply(text.as_bytes(), edits)
             .map(|(bytes, _)| String::from_utf8(bytes).unwrap())
             .map_err(|refusal| refusal.code())
@@ -196,27 +200,30 @@ mod tests {
     #[test]
     fn a_piece_must_be_there_once() {
         assert_eq!(patched("one two", &[edit("two", "2", None)]).as_deref(), Ok("one 2"));
-        assert_eq!(patched("one two", &[edit("three", "3", None)]), Err(Code::FindNotFound));
-        assert_eq!(patched("a a", &[edit("a", "b", None)]), Err(Code::FindNotUnique));
-        assert_eq!(patched("aaa", &[edit("aa", "b", None)]), Err(Code::FindNotUnique));
-        assert_eq!(patched("abc", &[edit("", "b", None)]), Err(Code::InvalidInput));
-        assert_eq!(patched("abc", &[]), Err(Code::InvalidInput));
+        assert_eq!(patched("one two", &[edit("three", "3", None)]), Err(RejectionCode::FindNotFound));
+        assert_eq!(patched("a a", &[edit("a", "b", None)]), Err(RejectionCode::FindNotUnique));
+        assert_eq!(patched("aaa", &[edit("aa", "b", None)]), Err(RejectionCode::FindNotUnique));
+        assert_eq!(patched("abc", &[edit("", "b", None)]), Err(RejectionCode::InvalidInput));
+        assert_eq!(patched("abc", &[]), Err(RejectionCode::InvalidInput));
     }
 
     #[test]
     fn a_line_tells_equal_pieces_apart() {
         let text = "x\nx\nx x\n";
         assert_eq!(patched(text, &[edit("x", "y", Some(2))]).as_deref(), Ok("x\ny\nx x\n"));
-        assert_eq!(patched(text, &[edit("x", "y", Some(3))]), Err(Code::FindNotUnique));
-        assert_eq!(patched(text, &[edit("x", "y", Some(4))]), Err(Code::FindNotFound));
-        assert_eq!(patched("a\nb\n", &[edit("a", "y", Some(2))]), Err(Code::FindNotFound));
+        assert_eq!(patched(text, &[edit("x", "y", Some(3))]), Err(RejectionCode::FindNotUnique));
+        assert_eq!(patched(text, &[edit("x", "y", Some(4))]), Err(RejectionCode::FindNotFound));
+        assert_eq!(patched("a\nb\n", &[edit("a", "y", Some(2))]), Err(RejectionCode::FindNotFound));
     }
 
     #[test]
     fn pieces_are_found_in_the_file_as_it_is() {
         let edits = [edit("b", "a", None), edit("a", "b", None)];
         assert_eq!(patched("a b", &edits).as_deref(), Ok("b a"));
-        assert_eq!(patched("abc", &[edit("ab", "x", None), edit("bc", "y", None)]), Err(Code::InvalidInput));
+        assert_eq!(
+            patched("abc", &[edit("ab", "x", None), edit("bc", "y", None)]),
+            Err(RejectionCode::InvalidInput)
+        );
     }
 
     #[test]
@@ -245,7 +252,7 @@ mod tests {
         assert_eq!(refusal.hint(), "it begins on line 2");
     }
 
-    /// What `apply` promises, in the slowest and plainest words.
+    /// A slow and simple implementation of `apply`, to compare with.
     fn plainly(text: &str, find: &str, replace: &str) -> Option<String> {
         let places: Vec<usize> = (0..text.len()).filter(|&at| text[at..].starts_with(find)).collect();
         match places[..] {
@@ -282,7 +289,7 @@ mod tests {
         fn a_file_of_windows_lines_stays_one(lines in proptest::collection::vec("[a-c]{0,3}", 2..6), replace in "[x\n]{0,4}") {
             let text = lines.join("\r\n") + "\r\nneedle\r\n";
             let after = patched(&text, &[edit("needle", &replace, None)]).unwrap();
-            prop_assert_eq!(Endings::of(after.as_bytes()), Endings::Crlf);
+            prop_assert_eq!(LineEndings::of(after.as_bytes()), LineEndings::Crlf);
         }
 
         #[test]

@@ -1,32 +1,32 @@
-//! Names that decide what other programs run, and so are never written.
+//! Protects file names that other programs execute or load.
 //!
-//! Whoever may write `.git/config` runs commands at the next `git status`, so no part of a path that is written, made, moved
-//! or deleted may have one of these names, wherever it stands and however it is spelt. Reading them is not refused.
+//! A process that can write `.git/config` runs commands at the next `git status`. So no part of a path that is written,
+//! created, moved or deleted may have one of these names, in any position and spelling. Reading them is allowed.
 
-/// What is protected: the programs that obey it are in the comment.
+/// The protected names; comments list the programs that load them.
 pub const NAMES: [&str; 7] = [
-    // git: hooks, `core.fsmonitor`, filters; and as a file it names another folder that has them.
+    // git: hooks, `core.fsmonitor`, filters; as a file it names another directory that has them.
     ".git",
-    // The agents: settings, hooks, MCP servers.
+    // Agents: settings, hooks, MCP servers.
     ".claude",
     ".codex",
     ".gemini",
     ".mcp.json",
-    // direnv, and editors that open the folder.
+    // direnv, and editors that open the directory.
     ".envrc",
     ".vscode",
 ];
 
-/// git takes any folder with `HEAD`, `objects` and `refs` for a repository, and obeys the `config` beside them. Only as git spells
-/// it, since `head` is an ordinary name.
+/// git treats any directory with `HEAD`, `objects` and `refs` as a repository and loads its `config`. CaseSensitivity-sensitive, since
+/// `head` is an ordinary name.
 const BARE_REPOSITORY: &[u8] = b"HEAD";
 
-/// The first part of what file systems with short names call them: `GIT~1`.
+/// The prefixes of these names in file systems with short names: `GIT~1`.
 const SHORT: [&str; 7] = ["git", "claude", "codex", "gemini", "mcp", "envrc", "vscode"];
 
-/// Whether some file system takes the name for a protected one.
+/// Returns whether any file system treats the name as a protected one.
 ///
-/// Folds what any of them folds: case, letters without width, trailing dots and blanks, streams (`.git::$DATA`), short names.
+/// Folds case, zero-width characters, trailing dots and spaces, streams (`.git::$DATA`) and short names.
 pub fn is_protected(name: &[u8]) -> bool {
     let folded = fold(name);
     name == BARE_REPOSITORY || NAMES.contains(&folded.as_str()) || is_short(&folded)
@@ -38,7 +38,7 @@ fn fold(name: &[u8]) -> String {
     let folded: String = visible
         .flat_map(char::to_lowercase)
         .map(|letter| match letter {
-            // The one letter besides case pairs that folds to a letter of these names.
+            // The only character besides case pairs that folds to a letter of these names.
             'ſ' => 's',
             other => other,
         })
@@ -47,7 +47,7 @@ fn fold(name: &[u8]) -> String {
     stream.trim_end_matches(['.', ' ']).to_owned()
 }
 
-/// Letters that a file system with Unicode case folding leaves out when it compares.
+/// Returns whether Unicode case folding of a file system ignores a character.
 fn is_ignorable(letter: char) -> bool {
     matches!(letter,
         '\u{ad}' | '\u{34f}' | '\u{61c}' | '\u{115f}'..='\u{1160}' | '\u{17b4}'..='\u{17b5}' | '\u{180b}'..='\u{180f}'

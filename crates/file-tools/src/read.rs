@@ -1,76 +1,76 @@
-//! `read`: numbered lines of a text file.
+//! `read`: prints numbered lines of a text file.
 //!
-//! Never passes off what it could not show: bytes that are no text are named, and so is whatever is left out.
+//! Omissions are reported: bytes that are not UTF-8, and lines that were left out.
 
 use memchr::{memchr, memchr_iter};
 use serde::Serialize;
 
-use crate::beneath::{Last, Purpose};
+use crate::beneath::{FinalLink, LookupPurpose};
 use crate::contents;
-use crate::refusal::Refusal;
-use crate::request::Read;
+use crate::rejection::FileRejection;
+use crate::request::ReadRequest;
 use crate::workspace::Workspace;
 
-/// How many lines when nobody said.
+/// The default number of lines.
 const LINES: u64 = 2000;
-/// How much text when nobody said how many lines: what a model can take in.
+/// The maximum size of the text if the request sets no number of lines.
 const TEXT_UNASKED: usize = 256 * 1024;
-/// How much text in any case.
+/// The maximum size of the text in any case.
 const TEXT_AT_MOST: usize = 16 * 1024 * 1024;
 
-/// Lines of a file.
+/// The reply to `read`.
 #[derive(Debug, PartialEq, Eq, Serialize)]
-pub struct Lines {
+pub struct ReadReply {
     /// The file, without links.
     pub path: String,
-    /// `number<TAB>line` for each, with the line's own ending. None of a file that is no text.
+    /// `number<TAB>line` for each line, with its own line ending. `None` for a binary file.
     pub content: Option<String>,
-    /// How many lines there are in all.
+    /// The number of all lines.
     pub total_lines: u64,
-    /// Whether some are left out after the last one shown, or a part of that one.
+    /// True if lines, or a part of the last one, were omitted.
     pub truncated: bool,
-    /// Where to go on.
+    /// The line at which to continue.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub next_offset: Option<u64>,
-    /// Bytes in the file.
+    /// The size in bytes.
     pub size: u64,
-    /// What the bytes are.
+    /// The encoding of the file.
     pub encoding: Encoding,
-    /// What its lines end with.
-    pub line_endings: Endings,
-    /// Whether the last line ends at all.
+    /// The line endings of the file.
+    pub line_endings: LineEndings,
+    /// True if the last line ends with a newline.
     pub final_newline: bool,
 }
 
-/// What bytes are.
+/// The encoding of a file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 pub enum Encoding {
-    /// Text.
+    /// UTF-8.
     #[serde(rename = "utf-8")]
     Utf8,
-    /// Some other text: each byte that is none in UTF-8 is shown as `\u{fffd}`, and stays as it is in a patch.
+    /// Other text: each invalid byte is shown as `\u{fffd}`, and preserved by a patch.
     #[serde(rename = "not utf-8")]
     Other,
-    /// Not text: there is a NUL in it.
+    /// Binary: it contains a NUL byte.
     #[serde(rename = "binary")]
     Binary,
 }
 
-/// What lines end with.
+/// The line endings of a file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Endings {
-    /// There is one line at most.
+pub enum LineEndings {
+    /// At most one line.
     None,
-    /// As on Unix.
+    /// `\n`.
     Lf,
-    /// As on Windows.
+    /// `\r\n`.
     Crlf,
-    /// Some so, some so.
+    /// Both.
     Mixed,
 }
 
-impl Endings {
+impl LineEndings {
     pub(crate) fn of(bytes: &[u8]) -> Self {
         let (mut all, mut with_return) = (0_u64, 0_u64);
         for at in memchr_iter(b'\n', bytes) {
@@ -86,17 +86,17 @@ impl Endings {
     }
 }
 
-pub(crate) fn read(workspace: &Workspace, request: &Read) -> Result<Lines, Refusal> {
+pub(crate) fn read(workspace: &Workspace, request: &ReadRequest) -> Result<ReadReply, FileRejection> {
     let path = workspace.root.parse(&request.path)?;
-    let place = workspace.root.find(&path, Last::Follow, Purpose::Look)?;
+    let place = workspace.root.find(&path, FinalLink::Follow, LookupPurpose::Look)?;
     let (bytes, _) = contents::load(workspace, &place, &path)?;
     Ok(lines(place.shown(), &bytes, request))
 }
 
-fn lines(path: String, bytes: &[u8], request: &Read) -> Lines {
+fn lines(path: String, bytes: &[u8], request: &ReadRequest) -> ReadReply {
     let newlines = memchr_iter(b'\n', bytes).count() as u64;
     let final_newline = bytes.last() == Some(&b'\n');
-    let mut lines = Lines {
+    let mut lines = ReadReply {
         path,
         content: None,
         total_lines: newlines + u64::from(!final_newline && !bytes.is_empty()),
@@ -104,13 +104,13 @@ fn lines(path: String, bytes: &[u8], request: &Read) -> Lines {
         next_offset: None,
         size: bytes.len() as u64,
         encoding: Encoding::Binary,
-        line_endings: Endings::None,
+        line_endings: LineEndings::None,
         final_newline,
     };
     if memchr(0, bytes).is_some() {
         return lines;
     }
-    lines.line_endings = Endings::of(bytes);
+    lines.line_endings = LineEndings::of(bytes);
     lines.encoding = if std::str::from_utf8(bytes).is_ok() { Encoding::Utf8 } else { Encoding::Other };
     let first = request.offset.unwrap_or(1).max(1);
     let room = if request.limit.is_some() { TEXT_AT_MOST } else { TEXT_UNASKED };
@@ -126,13 +126,13 @@ fn lines(path: String, bytes: &[u8], request: &Read) -> Lines {
 
 struct Numbered {
     text: Vec<u8>,
-    /// The number of the line after the last one in it.
+    /// The number of the first omitted line.
     next: u64,
-    /// Whether that last one is not whole.
+    /// True if the last line is incomplete.
     cut: bool,
 }
 
-/// Numbers lines from `first` on: at most `limit`, and at most `room` bytes of text, but always one line, or its beginning.
+/// Numbers lines from `first`: at most `limit` lines and `room` bytes of text, but always one line or its start.
 fn number(bytes: &[u8], first: u64, limit: u64, room: usize) -> Numbered {
     let skipped = usize::try_from(first - 1).unwrap_or(usize::MAX);
     let start = match skipped {
@@ -161,12 +161,12 @@ fn number(bytes: &[u8], first: u64, limit: u64, room: usize) -> Numbered {
     numbered
 }
 
-/// The beginning of a line, not cut within a letter.
+/// Returns the start of a line without splitting a character.
 fn whole_letters(line: &[u8], room: usize) -> &[u8] {
     if line.len() <= room {
         return line;
     }
-    // A letter has four bytes at most, all but the first of the form 10xxxxxx.
+    // A UTF-8 character has at most four bytes, all but the first of the form 10xxxxxx.
     let mut end = room;
     while end > 0 && room - end < 4 && line[end] & 0xc0 == 0x80 {
         end -= 1;
@@ -174,7 +174,7 @@ fn whole_letters(line: &[u8], room: usize) -> &[u8] {
     &line[..end]
 }
 
-/// As `write!` does, at a fraction of its price: a large file has a million of them.
+/// Faster than `write!`: a large file has a million lines.
 fn push_number(text: &mut Vec<u8>, number: u64) {
     let mut digits = [0_u8; 20];
     let mut at = digits.len();
@@ -195,8 +195,8 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    fn shown(bytes: &[u8], offset: Option<u64>, limit: Option<u64>) -> Lines {
-        lines("f".to_owned(), bytes, &Read { path: "f".to_owned(), offset, limit })
+    fn shown(bytes: &[u8], offset: Option<u64>, limit: Option<u64>) -> ReadReply {
+        lines("f".to_owned(), bytes, &ReadRequest { path: "f".to_owned(), offset, limit })
     }
 
     #[test]
@@ -216,7 +216,7 @@ mod tests {
         let none = shown(b"", None, None);
         assert_eq!(
             (none.content.as_deref(), none.total_lines, none.line_endings),
-            (Some(""), 0, Endings::None)
+            (Some(""), 0, LineEndings::None)
         );
     }
 
@@ -225,9 +225,9 @@ mod tests {
         let windows = shown(b"a\r\nb\r\n", None, None);
         assert_eq!(
             (windows.content.as_deref(), windows.line_endings),
-            (Some("1\ta\r\n2\tb\r\n"), Endings::Crlf)
+            (Some("1\ta\r\n2\tb\r\n"), LineEndings::Crlf)
         );
-        assert_eq!(shown(b"a\r\nb\n", None, None).line_endings, Endings::Mixed);
+        assert_eq!(shown(b"a\r\nb\n", None, None).line_endings, LineEndings::Mixed);
     }
 
     #[test]

@@ -1,60 +1,60 @@
-//! `move`: a new name for a file or a folder, in one step.
+//! `move`: renames a file or directory atomically.
 //!
-//! A folder with something protected in it stays where it is, and nothing gets a protected name: otherwise `.git` could be
-//! renamed away and put back with other contents.
+//! A directory that contains a protected name is not moved, and no target has a protected name: otherwise `.git` could be
+//! renamed, changed and moved back.
 
 use rustix::fs::{AtFlags, FileType, RenameFlags};
 use rustix::io::Errno;
 use serde::Serialize;
 
-use crate::beneath::{Last, Place, Purpose, explain};
+use crate::beneath::{FinalLink, LookupPurpose, ResolvedPath, explain};
 use crate::contents;
 use crate::name::{self, WorkPath};
 use crate::protected;
-use crate::refusal::{Code, Refusal};
-use crate::request::Move;
-use crate::tree::{self, Entry, Flow};
+use crate::rejection::{FileRejection, RejectionCode};
+use crate::request::MoveRequest;
+use crate::tree::{self, DirectoryEntry, WalkFlow};
 use crate::workspace::Workspace;
 use crate::write::{check_movable, settle, turn};
 
-/// What was renamed.
+/// The reply to `move`.
 #[derive(Debug, Serialize)]
-pub struct Moved {
-    /// What it was called.
+pub struct MoveReply {
+    /// The old path.
     pub from: String,
-    /// What it is called.
+    /// The new path.
     pub to: String,
 }
 
-pub(crate) fn relocate(workspace: &Workspace, request: &Move) -> Result<Moved, Refusal> {
+pub(crate) fn relocate(workspace: &Workspace, request: &MoveRequest) -> Result<MoveReply, FileRejection> {
     let (from, to) = (workspace.root.parse(&request.from)?, workspace.root.parse(&request.to)?);
     let _turn = turn(workspace, &from)?;
-    let source = workspace.root.find(&from, Last::Keep, Purpose::Change)?;
+    let source = workspace.root.find(&from, FinalLink::Keep, LookupPurpose::Change)?;
     match check_movable(&source, &from)? {
         FileType::Directory => check_contents(&source, &from)?,
-        // Not a link either: a relative one would point elsewhere from its new place.
+        // Nor a symlink: a relative one would have another target afterwards.
         _ => contents::check_kind(source.found(&from)?, from.said())?,
     }
     check_apart(&source, &from, &to)?;
-    let target = workspace.root.find(&to, Last::Keep, Purpose::Make)?;
+    let target = workspace.root.find(&to, FinalLink::Keep, LookupPurpose::Make)?;
     if target.found.is_some() {
-        return Err(Refusal::exists(to.said()));
+        return Err(FileRejection::exists(to.said()));
     }
     rename(&source, &target).map_err(|refused| match refused {
-        Errno::EXIST | Errno::NOTEMPTY => Refusal::exists(to.said()),
-        other => explain(from.said(), other, Code::WriteFailed),
+        Errno::EXIST | Errno::NOTEMPTY => FileRejection::exists(to.said()),
+        other => explain(from.said(), other, RejectionCode::WriteFailed),
     })?;
     settle(&source);
     settle(&target);
-    Ok(Moved { from: source.shown(), to: target.shown() })
+    Ok(MoveReply { from: source.shown(), to: target.shown() })
 }
 
-/// Before any folder is made for it.
-fn check_apart(source: &Place, from: &WorkPath, to: &WorkPath) -> Result<(), Refusal> {
+/// Checked before any directory is created.
+fn check_apart(source: &ResolvedPath, from: &WorkPath, to: &WorkPath) -> Result<(), FileRejection> {
     let target = to.parts();
     let below = name::split(&source.real).zip(&target).filter(|(a, b)| a == b).count();
     if below == name::split(&source.real).count() && target.len() > below {
-        return Err(Refusal::invalid(
+        return Err(FileRejection::invalid(
             format!("`{}` cannot be moved into itself", from.said()),
             "choose a path that is not below it",
         ));
@@ -62,7 +62,7 @@ fn check_apart(source: &Place, from: &WorkPath, to: &WorkPath) -> Result<(), Ref
     Ok(())
 }
 
-fn rename(source: &Place, target: &Place) -> Result<(), Errno> {
+fn rename(source: &ResolvedPath, target: &ResolvedPath) -> Result<(), Errno> {
     let (from, to) = (source.name.as_slice(), target.name.as_slice());
     let moved = rustix::fs::renameat_with(&source.folder, from, &target.folder, to, RenameFlags::NOREPLACE);
     let is_file = source
@@ -70,7 +70,7 @@ fn rename(source: &Place, target: &Place) -> Result<(), Errno> {
         .as_ref()
         .is_some_and(|stat| FileType::from_raw_mode(stat.st_mode) == FileType::RegularFile);
     match moved {
-        // A file system without this kind of renaming.
+        // The file system does not support `RENAME_NOREPLACE`.
         Err(Errno::INVAL | Errno::NOSYS) if is_file => {
             rustix::fs::linkat(&source.folder, from, &target.folder, to, AtFlags::empty())?;
             rustix::fs::unlinkat(&source.folder, from, AtFlags::empty())
@@ -79,22 +79,22 @@ fn rename(source: &Place, target: &Place) -> Result<(), Errno> {
     }
 }
 
-fn check_contents(source: &Place, path: &WorkPath) -> Result<(), Refusal> {
+fn check_contents(source: &ResolvedPath, path: &WorkPath) -> Result<(), FileRejection> {
     let mut protected = None;
-    let visit = |entry: &Entry<'_>| {
+    let visit = |entry: &DirectoryEntry<'_>| {
         if protected::is_protected(entry.name) {
             protected = Some(entry.path());
-            return Flow::Stop;
+            return WalkFlow::Stop;
         }
-        Flow::Go
+        WalkFlow::Go
     };
     let unreadable = tree::visit_everything(source.open_folder(path)?, &source.real, visit);
     if let Some(found) = protected {
-        return Err(Refusal::protected(&name::show(&found)));
+        return Err(FileRejection::protected(&name::show(&found)));
     }
     if unreadable > 0 {
-        return Err(Refusal::new(
-            Code::WriteFailed,
+        return Err(FileRejection::new(
+            RejectionCode::WriteFailed,
             format!("`{}` has folders in it that cannot be looked into", path.said()),
             "something protected may be in them; move the files one by one",
         ));

@@ -1,55 +1,55 @@
-//! A request: what a caller wants done, the same from every face.
+//! Requests, the same for all interfaces.
 //!
-//! Every face makes a JSON object and hands it in here; an unknown field is a mistake and no request.
+//! Every interface passes a JSON object; an unknown field is an error.
 
 use serde::Deserialize;
 use serde_json::{Map, Value};
 
-use crate::refusal::Refusal;
+use crate::rejection::FileRejection;
 use crate::verb::Verb;
 
-/// What is wanted.
+/// A request.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Request {
-    /// Numbered lines of a file.
-    Read(Read),
-    /// A file replaced or made.
-    Write(Write),
-    /// A file made that was not there.
-    Create(Write),
-    /// Pieces of a file replaced.
-    Patch(Patch),
-    /// A file removed.
-    Delete(Delete),
-    /// A file or folder renamed.
-    Move(Move),
-    /// What is in a folder.
-    List(List),
-    /// Lines that match.
-    Search(Search),
-    /// What a path is.
-    Stat(Stat),
+pub enum FileRequest {
+    /// Prints numbered lines of a file.
+    Read(ReadRequest),
+    /// Creates or replaces a file.
+    Write(WriteRequest),
+    /// Creates a file.
+    Create(WriteRequest),
+    /// Replaces parts of a file.
+    Patch(PatchRequest),
+    /// Deletes a file.
+    Delete(DeleteRequest),
+    /// Renames a file or directory.
+    Move(MoveRequest),
+    /// Lists a directory.
+    List(ListRequest),
+    /// Finds matching lines.
+    Search(SearchRequest),
+    /// Describes a path.
+    Stat(StatRequest),
 }
 
 /// See [`Verb::Read`].
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Read {
+pub struct ReadRequest {
     /// The file.
     pub path: String,
-    /// The first line, counted from 1.
+    /// The first line, starting at 1.
     pub offset: Option<u64>,
-    /// How many lines at most.
+    /// The maximum number of lines.
     pub limit: Option<u64>,
 }
 
 /// See [`Verb::Write`] and [`Verb::Create`].
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Write {
+pub struct WriteRequest {
     /// The file.
     pub path: String,
-    /// All of it.
+    /// The whole content.
     #[serde(deserialize_with = "text_as_bytes")]
     pub content: Vec<u8>,
 }
@@ -61,29 +61,29 @@ fn text_as_bytes<'de, D: serde::Deserializer<'de>>(deserializer: D) -> Result<Ve
 /// See [`Verb::Patch`].
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Patch {
+pub struct PatchRequest {
     /// The file.
     pub path: String,
-    /// The pieces.
+    /// The edits.
     pub edits: Vec<Edit>,
 }
 
-/// One piece of a patch.
+/// One edit of a patch.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Edit {
-    /// What is there.
+    /// The text to replace.
     pub find: String,
-    /// What comes in its place.
+    /// The replacement.
     pub replace: String,
-    /// The line on which it begins, counted from 1.
+    /// The line on which the match starts, starting at 1.
     pub start_line: Option<u64>,
 }
 
 /// See [`Verb::Delete`].
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Delete {
+pub struct DeleteRequest {
     /// The file.
     pub path: String,
 }
@@ -91,69 +91,69 @@ pub struct Delete {
 /// See [`Verb::Move`].
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Move {
-    /// What is renamed.
+pub struct MoveRequest {
+    /// The old path.
     pub from: String,
-    /// Its new path.
+    /// The new path.
     pub to: String,
 }
 
 /// See [`Verb::List`].
 #[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct List {
-    /// The folder.
+pub struct ListRequest {
+    /// The directory.
     #[serde(default)]
     pub path: String,
-    /// Which files below it.
+    /// Selects files below it.
     pub glob: Option<String>,
 }
 
 /// See [`Verb::Search`].
 #[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Search {
+pub struct SearchRequest {
     /// The regular expression.
     pub regex: String,
-    /// The folder or file.
+    /// The directory or file.
     #[serde(default)]
     pub path: String,
-    /// Which files below it.
+    /// Selects files below it.
     pub glob: Option<String>,
-    /// Whether case matters.
+    /// The case sensitivity.
     #[serde(default)]
-    pub case: Case,
-    /// How many lines around each match.
+    pub case: CaseSensitivity,
+    /// The number of context lines around each match.
     #[serde(default)]
     pub context: u64,
-    /// How many matching lines at most.
+    /// The maximum number of matching lines.
     pub max: Option<u64>,
 }
 
-/// Whether case matters in a search.
+/// The case sensitivity of a search.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Case {
-    /// It does.
+pub enum CaseSensitivity {
+    /// CaseSensitivity matters.
     #[default]
     Sensitive,
-    /// It does not.
+    /// CaseSensitivity does not matter.
     Insensitive,
-    /// It does when the expression has a capital.
+    /// CaseSensitivity matters if the expression contains a capital letter.
     Smart,
 }
 
 /// See [`Verb::Stat`].
 #[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Stat {
+pub struct StatRequest {
     /// The path.
     #[serde(default)]
     pub path: String,
 }
 
-impl Request {
-    /// The verb of this request.
+impl FileRequest {
+    /// Returns the verb of this request.
     pub fn verb(&self) -> Verb {
         match self {
             Self::Read(_) => Verb::Read,
@@ -168,23 +168,23 @@ impl Request {
         }
     }
 
-    /// Reads the parameters of a verb.
-    pub fn parse(verb: Verb, parameters: Map<String, Value>) -> Result<Self, Refusal> {
+    /// Parses the parameters of a verb.
+    pub fn parse(verb: Verb, parameters: Map<String, Value>) -> Result<Self, FileRejection> {
         let parameters = Value::Object(parameters);
         let request = match verb {
-            Verb::Read => Read::deserialize(parameters).map(Self::Read),
-            Verb::Write => Write::deserialize(parameters).map(Self::Write),
-            Verb::Create => Write::deserialize(parameters).map(Self::Create),
-            Verb::Patch => Patch::deserialize(parameters).map(Self::Patch),
-            Verb::Delete => Delete::deserialize(parameters).map(Self::Delete),
-            Verb::Move => Move::deserialize(parameters).map(Self::Move),
-            Verb::List => List::deserialize(parameters).map(Self::List),
-            Verb::Search => Search::deserialize(parameters).map(Self::Search),
-            Verb::Stat => Stat::deserialize(parameters).map(Self::Stat),
+            Verb::Read => ReadRequest::deserialize(parameters).map(Self::Read),
+            Verb::Write => WriteRequest::deserialize(parameters).map(Self::Write),
+            Verb::Create => WriteRequest::deserialize(parameters).map(Self::Create),
+            Verb::Patch => PatchRequest::deserialize(parameters).map(Self::Patch),
+            Verb::Delete => DeleteRequest::deserialize(parameters).map(Self::Delete),
+            Verb::Move => MoveRequest::deserialize(parameters).map(Self::Move),
+            Verb::List => ListRequest::deserialize(parameters).map(Self::List),
+            Verb::Search => SearchRequest::deserialize(parameters).map(Self::Search),
+            Verb::Stat => StatRequest::deserialize(parameters).map(Self::Stat),
         };
         request.map_err(|mistake| {
             let names: Vec<_> = verb.parameters().iter().map(|parameter| parameter.name).collect();
-            Refusal::invalid(
+            FileRejection::invalid(
                 format!("`{}` cannot be done so: {mistake}", verb.as_str()),
                 format!("its parameters are {}; `--schema` describes them", names.join(", ")),
             )
@@ -195,16 +195,16 @@ impl Request {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::refusal::Code;
-    use crate::verb::Kind;
+    use crate::rejection::RejectionCode;
+    use crate::verb::ParameterType;
     use serde_json::json;
 
     fn full(verb: Verb) -> Map<String, Value> {
         let value = |kind| match kind {
-            Kind::Text => json!("x"),
-            Kind::Number => json!(1),
-            Kind::Choice(words) => json!(words[0]),
-            Kind::Edits => json!([{"find": "a", "replace": "b", "start_line": 1}]),
+            ParameterType::Text => json!("x"),
+            ParameterType::Number => json!(1),
+            ParameterType::Choice(words) => json!(words[0]),
+            ParameterType::Edits => json!([{"find": "a", "replace": "b", "start_line": 1}]),
         };
         verb.parameters().iter().map(|parameter| (parameter.name.to_owned(), value(parameter.kind))).collect()
     }
@@ -213,12 +213,12 @@ mod tests {
     fn the_table_of_verbs_and_the_requests_have_the_same_parameters() {
         for verb in Verb::ALL {
             let all = full(verb);
-            assert_eq!(Request::parse(verb, all.clone()).unwrap().verb(), verb);
+            assert_eq!(FileRequest::parse(verb, all.clone()).unwrap().verb(), verb);
             for parameter in verb.parameters() {
                 let mut less = all.clone();
                 less.remove(parameter.name);
                 assert_eq!(
-                    Request::parse(verb, less).is_ok(),
+                    FileRequest::parse(verb, less).is_ok(),
                     !parameter.required,
                     "{verb:?} {}",
                     parameter.name
@@ -226,7 +226,7 @@ mod tests {
             }
             let mut more = all;
             more.insert("workspace".to_owned(), json!("/"));
-            assert_eq!(Request::parse(verb, more).unwrap_err().code(), Code::InvalidInput);
+            assert_eq!(FileRequest::parse(verb, more).unwrap_err().code(), RejectionCode::InvalidInput);
         }
     }
 
@@ -234,7 +234,7 @@ mod tests {
     fn every_choice_is_understood() {
         for case in ["sensitive", "insensitive", "smart"] {
             let Value::Object(parameters) = json!({"regex": "a", "case": case}) else { panic!() };
-            assert!(Request::parse(Verb::Search, parameters).is_ok());
+            assert!(FileRequest::parse(Verb::Search, parameters).is_ok());
         }
     }
 }

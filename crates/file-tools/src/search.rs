@@ -1,7 +1,7 @@
-//! `search`: lines that match a regular expression.
+//! `search`: finds lines that match a regular expression.
 //!
-//! The matching is ripgrep's (`grep-regex`, `grep-searcher`), the walk is `tree`'s, and every file is opened below its folder by
-//! `openat2` before a byte of it is read. Bounded in lines, in bytes and in time: a search always answers.
+//! The matching is ripgrep's (`grep-regex`, `grep-searcher`), the walk is `tree`'s, and every file is opened beneath its
+//! directory with `openat2`. ReadReply, bytes and time are limited, so a search always returns.
 
 use std::fs::File;
 use std::io;
@@ -14,85 +14,85 @@ use grep_searcher::{BinaryDetection, Searcher, SearcherBuilder, Sink, SinkContex
 use rustix::fs::{FileType, OFlags};
 use serde::Serialize;
 
-use crate::beneath::{self, Last, Place, Purpose, kind};
+use crate::beneath::{self, FinalLink, LookupPurpose, ResolvedPath, kind};
 use crate::contents::{self, FILE_LIMIT};
 use crate::glob::FileGlob;
 use crate::list::{is_zero, rules_above};
 use crate::name::{self, WorkPath};
-use crate::refusal::{Code, Refusal};
-use crate::request::{Case, Search};
-use crate::tree::{self, Entry, Flow, Folder, Visitor};
+use crate::rejection::{FileRejection, RejectionCode};
+use crate::request::{CaseSensitivity, SearchRequest};
+use crate::tree::{self, DirectoryEntry, Folder, TreeVisitor, WalkFlow};
 use crate::workspace::Workspace;
 
-/// How many matching lines when nobody said.
+/// The default number of matching lines.
 const LINES: u64 = 100;
-/// How many in any case.
+/// The maximum number of matching lines.
 const MOST_LINES: u64 = 10_000;
-/// How many lines around a match.
+/// The maximum number of context lines.
 const MOST_CONTEXT: u64 = 20;
-/// How much of one line is shown: enough to see what it is about.
+/// The maximum length of a line in the reply.
 const LONGEST_LINE: usize = 1000;
-/// How much text all together.
+/// The maximum size of all lines.
 const MOST_TEXT: u64 = 4 * 1024 * 1024;
-/// How much memory an expression may need: a larger one would take longer to prepare than to run.
+/// The memory limit of a compiled expression: a larger one takes longer to compile than to run.
 const LARGEST_REGEX: usize = 32 * 1024 * 1024;
-/// Callers give up after a minute.
+/// The time limit: callers time out after a minute.
 const PATIENCE: Duration = Duration::from_secs(45);
-/// More threads wait for the disk and for each other.
+/// More threads only wait for the disk and for each other.
 const MOST_THREADS: usize = 8;
 
-/// What was found.
+/// The reply to `search`.
 #[derive(Debug, Serialize)]
-pub struct Matches {
-    /// The lines, by path and number.
-    pub matches: Vec<Line>,
-    /// Whether there is more than is shown.
+pub struct SearchReply {
+    /// The lines, sorted by path and number.
+    pub matches: Vec<MatchLine>,
+    /// True if matches were omitted.
     pub truncated: bool,
-    /// Why, when it was for want of time.
+    /// True if the time limit was the reason.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub out_of_time: bool,
-    /// How many files were searched.
+    /// The number of searched files.
     pub files_searched: u64,
-    /// What was not searched.
-    pub skipped: Skipped,
+    /// The files that were not searched.
+    pub skipped: SkippedFiles,
 }
 
-/// What was not searched, and why.
+/// Counts of files that were not searched, by reason.
 #[derive(Debug, Default, Clone, Copy, Serialize)]
-pub struct Skipped {
-    /// Files with a NUL in them, searched up to there.
+pub struct SkippedFiles {
+    /// Binary files, searched up to the first NUL byte.
     #[serde(skip_serializing_if = "is_zero")]
     pub binary: u64,
-    /// Files over the limit.
+    /// Files over the size limit.
     #[serde(skip_serializing_if = "is_zero")]
     pub too_large: u64,
-    /// Files with a second name, which may be outside.
+    /// Files with hard links, which may be outside of the workspace.
     #[serde(skip_serializing_if = "is_zero")]
     pub hardlinked: u64,
-    /// Files and folders that could not be read, or were swapped for something else meanwhile.
+    /// Files and directories that were unreadable or were replaced during the search.
     #[serde(skip_serializing_if = "is_zero")]
     pub unreadable: u64,
 }
 
-/// One line.
+/// A matching line.
 #[derive(Debug, Serialize)]
-pub struct Line {
-    /// The file. Can be given back as it is.
+pub struct MatchLine {
+    /// The file, in the form that requests accept.
     pub path: String,
-    /// Its number, counted from 1.
+    /// The line number, starting at 1.
     pub line: u64,
-    /// The line without its end; what is no text is shown as `\u{fffd}`.
+    /// The line without its ending; invalid bytes are shown as `\u{fffd}`.
     pub text: String,
-    /// Whether the line is longer than shown.
+    /// True if the line was shortened.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub cut: bool,
-    /// Whether it only stands near a match.
+    /// True if it is context and not a match.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub context: bool,
 }
 
-/// What all threads share.
-struct Hunt<'a> {
+/// The state that all threads share.
+struct SearchState<'a> {
     matcher: RegexMatcher,
     glob: Option<FileGlob>,
     context: usize,
@@ -106,15 +106,15 @@ struct Hunt<'a> {
     workspace: &'a Workspace,
 }
 
-pub(crate) fn search(workspace: &Workspace, request: &Search) -> Result<Matches, Refusal> {
+pub(crate) fn search(workspace: &Workspace, request: &SearchRequest) -> Result<SearchReply, FileRejection> {
     let path = workspace.root.parse(&request.path)?;
-    let place = workspace.root.find(&path, Last::Follow, Purpose::Look)?;
+    let place = workspace.root.find(&path, FinalLink::Follow, LookupPurpose::Look)?;
     let is_folder = kind(place.found(&path)?) == FileType::Directory;
-    let hunt = Hunt::new(workspace, request, &place.real)?;
+    let hunt = SearchState::new(workspace, request, &place.real)?;
     let (hunters, unreadable) = if is_folder {
         let fd = place.open_folder(&path)?;
         let start = Folder { fd, ignored: rules_above(workspace, &place.real), real: place.real };
-        tree::visit(start, threads(), || Hunter::new(&hunt))
+        tree::visit(start, threads(), || SearchWorker::new(&hunt))
     } else {
         (vec![hunt.one_file(&place, &path)?], 0)
     };
@@ -125,8 +125,8 @@ fn threads() -> usize {
     thread::available_parallelism().map_or(1, |cores| cores.get().min(MOST_THREADS))
 }
 
-impl<'a> Hunt<'a> {
-    fn new(workspace: &'a Workspace, request: &Search, folder: &[u8]) -> Result<Self, Refusal> {
+impl<'a> SearchState<'a> {
+    fn new(workspace: &'a Workspace, request: &SearchRequest, folder: &[u8]) -> Result<Self, FileRejection> {
         Ok(Self {
             matcher: matcher(&request.regex, request.case)?,
             glob: request.glob.as_deref().map(|glob| FileGlob::parse(glob, folder)).transpose()?,
@@ -142,20 +142,20 @@ impl<'a> Hunt<'a> {
         })
     }
 
-    /// A file that was named is searched even where a folder's rules would leave it out, and a reason not to is a refusal.
-    fn one_file(&self, place: &Place, path: &WorkPath) -> Result<Hunter<'_>, Refusal> {
+    /// Searches a named file even if it is ignored. An unreadable one is an error.
+    fn one_file(&self, place: &ResolvedPath, path: &WorkPath) -> Result<SearchWorker<'_>, FileRejection> {
         let (file, stat) = contents::open(self.workspace, place, path)?;
         if u64::try_from(stat.st_size).unwrap_or(0) > FILE_LIMIT {
-            return Err(Refusal::too_large(format!("`{}`", path.said()), FILE_LIMIT));
+            return Err(FileRejection::too_large(format!("`{}`", path.said()), FILE_LIMIT));
         }
-        let mut hunter = Hunter::new(self);
+        let mut hunter = SearchWorker::new(self);
         hunter.search(&file, &place.real);
         Ok(hunter)
     }
 
-    fn sum_up(&self, hunters: Vec<Hunter<'_>>, unreadable: u64) -> Matches {
+    fn sum_up(&self, hunters: Vec<SearchWorker<'_>>, unreadable: u64) -> SearchReply {
         let mut lines = Vec::new();
-        let mut skipped = Skipped { unreadable, ..Skipped::default() };
+        let mut skipped = SkippedFiles { unreadable, ..SkippedFiles::default() };
         let mut files_searched = 0;
         for hunter in hunters {
             lines.extend(hunter.found);
@@ -166,7 +166,7 @@ impl<'a> Hunt<'a> {
             skipped.unreadable += hunter.skipped.unreadable;
         }
         lines.sort_unstable_by(|one, other| (&one.path, one.line).cmp(&(&other.path, other.line)));
-        Matches {
+        SearchReply {
             matches: lines,
             truncated: self.truncated.load(Ordering::Relaxed),
             out_of_time: self.out_of_time.load(Ordering::Relaxed),
@@ -175,7 +175,7 @@ impl<'a> Hunt<'a> {
         }
     }
 
-    /// Whether there is room for one more matching line.
+    /// Reserves one matching line. Returns false if the limit is reached.
     fn claim_line(&self) -> bool {
         let room = self.lines.fetch_add(1, Ordering::Relaxed) < self.most;
         if !room {
@@ -184,7 +184,7 @@ impl<'a> Hunt<'a> {
         room
     }
 
-    /// Whether there is room for so much text.
+    /// Reserves bytes of text. Returns false if the limit is reached.
     fn claim_text(&self, bytes: usize) -> bool {
         let room = self.text.fetch_add(bytes as u64, Ordering::Relaxed) < MOST_TEXT;
         if !room {
@@ -202,37 +202,37 @@ impl<'a> Hunt<'a> {
     }
 }
 
-fn matcher(regex: &str, case: Case) -> Result<RegexMatcher, Refusal> {
+fn matcher(regex: &str, case: CaseSensitivity) -> Result<RegexMatcher, FileRejection> {
     let mut builder = RegexMatcherBuilder::new();
     builder.line_terminator(Some(b'\n')).multi_line(true);
     builder.size_limit(LARGEST_REGEX).dfa_size_limit(LARGEST_REGEX);
     match case {
-        Case::Sensitive => {}
-        Case::Insensitive => drop(builder.case_insensitive(true)),
-        Case::Smart => drop(builder.case_smart(true)),
+        CaseSensitivity::Sensitive => {}
+        CaseSensitivity::Insensitive => drop(builder.case_insensitive(true)),
+        CaseSensitivity::Smart => drop(builder.case_smart(true)),
     }
     builder.build(regex).map_err(|mistake| {
-        Refusal::new(
-            Code::InvalidPattern,
+        FileRejection::new(
+            RejectionCode::InvalidPattern,
             format!("`{regex}` cannot be searched for: {}", mistake.to_string().trim()),
             r"lines are searched one by one, so `\n` matches nothing; write a literal `(`, `[`, `.` or `*` with a backslash",
         )
     })
 }
 
-/// One thread's part in a search.
-struct Hunter<'a> {
-    hunt: &'a Hunt<'a>,
-    /// Its own: threads that share one wait for each other's memory.
+/// The search state of one thread.
+struct SearchWorker<'a> {
+    hunt: &'a SearchState<'a>,
+    /// One per thread: a shared matcher's cache is contended.
     matcher: RegexMatcher,
     searcher: Searcher,
-    found: Vec<Line>,
+    found: Vec<MatchLine>,
     searched: u64,
-    skipped: Skipped,
+    skipped: SkippedFiles,
 }
 
-impl<'a> Hunter<'a> {
-    fn new(hunt: &'a Hunt<'a>) -> Self {
+impl<'a> SearchWorker<'a> {
+    fn new(hunt: &'a SearchState<'a>) -> Self {
         let searcher = SearcherBuilder::new()
             .binary_detection(BinaryDetection::quit(0))
             .line_number(true)
@@ -240,7 +240,7 @@ impl<'a> Hunter<'a> {
             .after_context(hunt.context)
             .build();
         let matcher = hunt.matcher.clone();
-        Self { hunt, matcher, searcher, found: Vec::new(), searched: 0, skipped: Skipped::default() }
+        Self { hunt, matcher, searcher, found: Vec::new(), searched: 0, skipped: SkippedFiles::default() }
     }
 
     fn search(&mut self, file: &File, path: &[u8]) {
@@ -252,7 +252,7 @@ impl<'a> Hunter<'a> {
     }
 
     /// Opens a file that may be searched.
-    fn open(&mut self, entry: &Entry<'_>) -> Option<File> {
+    fn open(&mut self, entry: &DirectoryEntry<'_>) -> Option<File> {
         use std::os::fd::AsFd as _;
         let opened = beneath::open(entry.folder.fd.as_fd(), entry.name, OFlags::RDONLY | OFlags::NONBLOCK, 0);
         let looked_at = opened.and_then(|fd| rustix::fs::fstat(&fd).map(|stat| (fd, stat)));
@@ -272,26 +272,26 @@ impl<'a> Hunter<'a> {
     }
 }
 
-impl Visitor for Hunter<'_> {
-    fn visit(&mut self, entry: &Entry<'_>) -> Flow {
+impl TreeVisitor for SearchWorker<'_> {
+    fn visit(&mut self, entry: &DirectoryEntry<'_>) -> WalkFlow {
         if self.hunt.is_over() {
-            return Flow::Stop;
+            return WalkFlow::Stop;
         }
-        // Links lead elsewhere, and what they lead to in the workspace is found there.
+        // Symlinks are skipped: a target in the workspace is searched under its own name.
         let wanted = entry.kind == FileType::RegularFile
             && self.hunt.glob.as_ref().is_none_or(|glob| glob.means(entry.name, || entry.path()));
         if wanted && let Some(file) = self.open(entry) {
             self.search(&file, &entry.path());
         }
-        Flow::Go
+        WalkFlow::Go
     }
 }
 
-/// Takes the lines of one file.
+/// Collects the matching lines of one file.
 struct Collect<'a, 'b> {
-    hunt: &'a Hunt<'a>,
+    hunt: &'a SearchState<'a>,
     path: &'b [u8],
-    found: &'b mut Vec<Line>,
+    found: &'b mut Vec<MatchLine>,
     binary: bool,
 }
 
@@ -304,7 +304,7 @@ impl Collect<'_, '_> {
         if !self.hunt.claim_text(end) {
             return false;
         }
-        self.found.push(Line {
+        self.found.push(MatchLine {
             path: name::show(self.path).into_owned(),
             line: number.unwrap_or(0),
             cut: end < text.len() || line.len() > LONGEST_LINE * 4,

@@ -1,49 +1,49 @@
-//! `stat`: what a path is, and what holds the process that tells.
+//! `stat`: describes a path and the confinement of this process.
 
 use rustix::fs::{FileType, OFlags};
 use serde::Serialize;
 
-use crate::beneath::{self, Last, Purpose, kind};
+use crate::beneath::{self, FinalLink, LookupPurpose, kind};
 use crate::contents::{self, FILE_LIMIT, kind_word};
-use crate::lock::Held;
+use crate::lock::AppliedConfinement;
 use crate::name;
-use crate::refusal::Refusal;
-use crate::request::Stat;
+use crate::rejection::FileRejection;
+use crate::request::StatRequest;
 use crate::workspace::Workspace;
 
-/// What a path is.
+/// The reply to `stat`.
 #[derive(Debug, Serialize)]
-pub struct Facts {
-    /// The path, without links on the way.
+pub struct StatReply {
+    /// The path, without links.
     pub path: String,
-    /// `file`, `directory`, `symlink` or `other`. A link itself, not what it points to.
+    /// `file`, `directory`, `symlink` or `other`. Links are not followed.
     #[serde(rename = "type")]
     pub kind: &'static str,
-    /// Bytes.
+    /// The size in bytes.
     pub size: u64,
-    /// As `ls` and `chmod` write it.
+    /// The mode in octal.
     pub mode: String,
     /// Seconds since 1970.
     pub modified: i64,
-    /// How many names the file has.
+    /// The number of hard links.
     pub links: u64,
-    /// What a link points to.
+    /// The target of a symlink.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub target: Option<String>,
-    /// Whether `read` would read it.
+    /// True if `read` accepts it.
     pub readable: bool,
-    /// Whether every change to it is refused.
+    /// True if changes to it are rejected.
     pub protected: bool,
-    /// What holds the process.
-    pub confinement: Held,
+    /// The confinement of this process.
+    pub confinement: AppliedConfinement,
 }
 
-pub(crate) fn stat(workspace: &Workspace, request: &Stat) -> Result<Facts, Refusal> {
+pub(crate) fn stat(workspace: &Workspace, request: &StatRequest) -> Result<StatReply, FileRejection> {
     let path = workspace.root.parse(&request.path)?;
-    let place = workspace.root.find(&path, Last::Keep, Purpose::Look)?;
+    let place = workspace.root.find(&path, FinalLink::Keep, LookupPurpose::Look)?;
     let found = place.found(&path)?;
     let size = u64::try_from(found.st_size).unwrap_or(0);
-    Ok(Facts {
+    Ok(StatReply {
         path: place.shown(),
         kind: kind_word(kind(found)),
         size,
@@ -52,7 +52,7 @@ pub(crate) fn stat(workspace: &Workspace, request: &Stat) -> Result<Facts, Refus
         links: links(found),
         target: (kind(found) == FileType::Symlink).then(|| target(&place)).flatten(),
         readable: size <= FILE_LIMIT && contents::open(workspace, &place, &path).is_ok(),
-        protected: workspace.root.find(&path, Last::Keep, Purpose::Change).is_err(),
+        protected: workspace.root.find(&path, FinalLink::Keep, LookupPurpose::Change).is_err(),
         confinement: workspace.held,
     })
 }
@@ -62,7 +62,7 @@ fn links(stat: &rustix::fs::Stat) -> u64 {
     stat.st_nlink.into()
 }
 
-fn target(place: &beneath::Place) -> Option<String> {
+fn target(place: &beneath::ResolvedPath) -> Option<String> {
     let link = place.open(OFlags::PATH).ok()?;
     let target = rustix::fs::readlinkat(link, "", Vec::new()).ok()?;
     Some(name::show(target.to_bytes()).into_owned())

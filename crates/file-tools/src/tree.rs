@@ -1,7 +1,7 @@
-//! A walk through all folders below a place, by several threads where there is enough to do.
+//! Walks all directories below a path, with several threads if there is enough work.
 //!
-//! Every folder is opened below its parent, which is held open, and never through a link: a folder that is swapped for a link
-//! while the walk is on is not gone into. Decides nothing about what it finds; a [`Visitor`] does.
+//! Every directory is opened beneath its open parent and never through a link: a directory that is swapped for a link during
+//! the walk is not entered. A [`TreeVisitor`] decides about each entry.
 
 use std::mem::MaybeUninit;
 use std::ops::Range;
@@ -16,31 +16,31 @@ use rustix::fs::{AtFlags, FileType, OFlags, RawDir};
 use crate::beneath;
 use crate::ignored::Ignored;
 
-/// Names are fetched from the kernel in pieces of this size.
+/// The buffer size for `getdents64`.
 const FETCH: usize = 32 * 1024;
-/// So many files of one folder are a piece of work.
+/// The number of files in one work item.
 const PIECE: usize = 128;
-/// With so many pieces waiting, further threads pay for themselves.
+/// The number of pending work items that justifies another thread.
 const WORTH_A_THREAD: usize = 4;
 
-/// Whether to go on.
+/// Whether a walk continues.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Flow {
+pub(crate) enum WalkFlow {
     Go,
     Stop,
 }
 
-/// A folder that is held open.
+/// An open directory.
 #[derive(Debug)]
 pub(crate) struct Folder {
     pub(crate) fd: OwnedFd,
-    /// Its path in the workspace; empty for the workspace itself.
+    /// The path in the workspace; empty for the workspace itself.
     pub(crate) real: Vec<u8>,
     pub(crate) ignored: Option<Arc<Ignored>>,
 }
 
 impl Folder {
-    /// The path of a name in it.
+    /// Returns the path of a name in this directory.
     fn path_of(&self, name: &[u8]) -> Vec<u8> {
         let mut path = Vec::with_capacity(self.real.len() + 1 + name.len());
         if !self.real.is_empty() {
@@ -52,37 +52,37 @@ impl Folder {
     }
 }
 
-/// Something in a folder.
+/// An entry of a directory.
 #[derive(Debug)]
-pub(crate) struct Entry<'a> {
+pub(crate) struct DirectoryEntry<'a> {
     pub(crate) folder: &'a Folder,
     pub(crate) name: &'a [u8],
     pub(crate) kind: FileType,
 }
 
-impl Entry<'_> {
-    /// Its path in the workspace.
+impl DirectoryEntry<'_> {
+    /// Returns the path in the workspace.
     pub(crate) fn path(&self) -> Vec<u8> {
         self.folder.path_of(self.name)
     }
 }
 
-/// Looks at what a walk finds. Each thread has one.
-pub(crate) trait Visitor {
-    /// Called for everything that is no folder, and not left out.
-    fn visit(&mut self, entry: &Entry<'_>) -> Flow;
+/// Receives the entries of a walk. Each thread has one visitor.
+pub(crate) trait TreeVisitor {
+    /// Visits an entry that is neither a directory nor ignored.
+    fn visit(&mut self, entry: &DirectoryEntry<'_>) -> WalkFlow;
 }
 
-/// What a walk goes past.
+/// The entries that a walk skips.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Skip {
-    /// Nothing: folders are visited too.
+    /// None: directories are visited, too.
     Nothing,
-    /// What `.gitignore` leaves out, and git's own folder.
+    /// Files ignored by `.gitignore`, and the `.git` directory.
     Ignored,
 }
 
-/// The names in a folder, in one piece of memory.
+/// The names in a directory, in one buffer.
 #[derive(Debug, Default)]
 struct Names {
     bytes: Vec<u8>,
@@ -101,21 +101,26 @@ struct Queue {
     busy: usize,
 }
 
-/// A walk under way.
+/// The shared state of a walk.
 struct Walk {
     skip: Skip,
     queue: Mutex<Queue>,
-    /// Somebody may find work, or the end.
+    /// Signals new work items or the end of the walk.
     news: Condvar,
     stopped: AtomicBool,
     unreadable: AtomicU64,
 }
 
-/// Visits everything below a folder in this thread, folders too and before what is in them. Gives how many folders could not be read.
-pub(crate) fn visit_everything(fd: OwnedFd, real: &[u8], visit: impl FnMut(&Entry<'_>) -> Flow) -> u64 {
+/// Visits all entries below a directory on this thread, each directory before its contents. Returns the number of unreadable
+/// directories.
+pub(crate) fn visit_everything(
+    fd: OwnedFd,
+    real: &[u8],
+    visit: impl FnMut(&DirectoryEntry<'_>) -> WalkFlow,
+) -> u64 {
     struct Each<F>(F);
-    impl<F: FnMut(&Entry<'_>) -> Flow> Visitor for Each<F> {
-        fn visit(&mut self, entry: &Entry<'_>) -> Flow {
+    impl<F: FnMut(&DirectoryEntry<'_>) -> WalkFlow> TreeVisitor for Each<F> {
+        fn visit(&mut self, entry: &DirectoryEntry<'_>) -> WalkFlow {
             (self.0)(entry)
         }
     }
@@ -124,8 +129,9 @@ pub(crate) fn visit_everything(fd: OwnedFd, real: &[u8], visit: impl FnMut(&Entr
     walk.unreadable.into_inner()
 }
 
-/// Visits the files below a folder that are not ignored, with up to `threads` visitors. Gives those, and how many folders could not be read.
-pub(crate) fn visit<V: Visitor + Send>(
+/// Visits the files below a directory that are not ignored, with up to `threads` visitors. Returns the visitors, and the number
+/// of unreadable directories.
+pub(crate) fn visit<V: TreeVisitor + Send>(
     start: Folder,
     threads: usize,
     visitor: impl Fn() -> V + Sync,
@@ -142,12 +148,12 @@ pub(crate) fn visit<V: Visitor + Send>(
                         walk.work(&mut visitor, |_| {});
                         visitor
                     };
-                    // Without another thread this one does it all.
+                    // If no thread can be spawned, this one does all the work.
                     others.extend(thread::Builder::new().spawn_scoped(scope, join).ok());
                 }
             }
         });
-        // Without what another thread has found the answer would not be true.
+        // A result without the matches of a panicked thread would be incomplete.
         let others = others.into_iter().map(|other| other.join().unwrap_or_else(|died| resume_unwind(died)));
         std::iter::once(own).chain(others).collect()
     });
@@ -170,12 +176,12 @@ impl Walk {
         self.queue.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Works until nothing is left. `look_up` is told after each piece how many are waiting.
-    fn work(&self, visitor: &mut impl Visitor, mut look_up: impl FnMut(usize)) {
+    /// Processes work items until none is left. `look_up` receives the number of pending items after each.
+    fn work(&self, visitor: &mut impl TreeVisitor, mut look_up: impl FnMut(usize)) {
         let mut buffer = vec![MaybeUninit::uninit(); FETCH];
         while let Some(work) = self.next() {
-            // Also when a visitor panics: the others must not wait for this thread for ever.
-            let done = Done(self);
+            // Also on a panic of the visitor: the other threads must not wait forever.
+            let done = FinishedItem(self);
             let (folder, names, range) = match work {
                 Work::Files(folder, names, range) => (folder, names, range),
                 Work::Look(folder) => self.look(folder, &mut buffer),
@@ -189,8 +195,8 @@ impl Walk {
             };
             look_up(self.queue().waiting.len());
             for (at, kind) in &names.entries[range] {
-                let entry = Entry { folder: &folder, name: &names.bytes[at.clone()], kind: *kind };
-                if self.stopped.load(Ordering::Relaxed) || visitor.visit(&entry) == Flow::Stop {
+                let entry = DirectoryEntry { folder: &folder, name: &names.bytes[at.clone()], kind: *kind };
+                if self.stopped.load(Ordering::Relaxed) || visitor.visit(&entry) == WalkFlow::Stop {
                     self.stopped.store(true, Ordering::Relaxed);
                     break;
                 }
@@ -227,7 +233,7 @@ impl Walk {
         Some(Folder { fd: opened.ok()?, real: above.path_of(name), ignored })
     }
 
-    /// Reads the names in a folder, leaves its folders and most of its files to whoever comes, and keeps a piece of the files.
+    /// Reads the names in a directory, queues its subdirectories and most of its files, and keeps one work item.
     fn look(
         &self,
         mut folder: Arc<Folder>,
@@ -300,10 +306,10 @@ impl Names {
     }
 }
 
-/// A piece of work that ends when this is dropped.
-struct Done<'a>(&'a Walk);
+/// Marks a work item as finished when it is dropped.
+struct FinishedItem<'a>(&'a Walk);
 
-impl Drop for Done<'_> {
+impl Drop for FinishedItem<'_> {
     fn drop(&mut self) {
         let mut queue = self.0.queue();
         queue.busy -= 1;
@@ -313,8 +319,8 @@ impl Drop for Done<'_> {
     }
 }
 
-/// Visits what is directly in a folder, folders too. Gives 1 when it could not be read to its end.
-pub(crate) fn visit_folder(fd: OwnedFd, real: &[u8], mut visit: impl FnMut(&Entry<'_>)) -> u64 {
+/// Visits the entries of one directory. Returns 1 if it could not be read completely.
+pub(crate) fn visit_folder(fd: OwnedFd, real: &[u8], mut visit: impl FnMut(&DirectoryEntry<'_>)) -> u64 {
     let folder = Arc::new(Folder { fd, real: real.to_vec(), ignored: None });
     let walk = Walk {
         skip: Skip::Nothing,
@@ -325,7 +331,7 @@ pub(crate) fn visit_folder(fd: OwnedFd, real: &[u8], mut visit: impl FnMut(&Entr
     };
     let names = walk.names(&folder, &mut vec![MaybeUninit::uninit(); FETCH]);
     for (at, kind) in &names.entries {
-        visit(&Entry { folder: &folder, name: &names.bytes[at.clone()], kind: *kind });
+        visit(&DirectoryEntry { folder: &folder, name: &names.bytes[at.clone()], kind: *kind });
     }
     walk.unreadable.into_inner()
 }

@@ -1,82 +1,86 @@
-//! The verbs and their parameters, in one table: the command line, `--help`, `--schema` and the MCP tools are made from it.
+//! The table of verbs and parameters from which the command line, `--help`, `--schema` and the MCP tools are derived.
 //!
-//! Only describes. What a request is stands in `request`, what a verb does in the module of its name.
+//! Only describes: `request` parses requests, and each verb is implemented in the module of its name.
 
 use serde_json::{Map, Value, json};
 
 use crate::lock::Reach;
 
-/// What can be asked for.
+/// A verb.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Verb {
-    /// Numbered lines of a file.
+    /// Prints numbered lines of a file.
     Read,
-    /// A file replaced or made.
+    /// Creates or replaces a file.
     Write,
-    /// A file made that was not there.
+    /// Creates a file.
     Create,
-    /// Pieces of a file replaced, all or none.
+    /// Replaces parts of a file, all or none.
     Patch,
-    /// A file removed.
+    /// Deletes a file.
     Delete,
-    /// A file or folder renamed.
+    /// Renames a file or directory.
     Move,
-    /// What is in a folder.
+    /// Lists a directory.
     List,
-    /// Lines that match a regular expression.
+    /// Finds lines that match a regular expression.
     Search,
-    /// What a path is.
+    /// Describes a path.
     Stat,
 }
 
-/// What a parameter takes.
+/// The type of a parameter.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Kind {
+pub(crate) enum ParameterType {
     Text,
     Number,
-    /// One of these words.
+    /// One of these values.
     Choice(&'static [&'static str]),
-    /// The pieces of a patch.
+    /// The edits of a patch.
     Edits,
 }
 
 /// One parameter of a verb.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Parameter {
+pub(crate) struct VerbParameter {
     pub(crate) name: &'static str,
-    pub(crate) kind: Kind,
-    /// In a request as JSON. On the command line, content and edits may come from stdin instead.
+    pub(crate) kind: ParameterType,
+    /// Required in JSON. On the command line, content and edits may come from stdin instead.
     pub(crate) required: bool,
-    /// Given on the command line by its position, not by a flag.
+    /// Positional on the command line instead of a flag.
     pub(crate) positional: bool,
     pub(crate) about: &'static str,
 }
 
-const fn positional(name: &'static str, about: &'static str) -> Parameter {
-    Parameter { name, kind: Kind::Text, required: true, positional: true, about }
+const fn positional(name: &'static str, about: &'static str) -> VerbParameter {
+    VerbParameter { name, kind: ParameterType::Text, required: true, positional: true, about }
 }
 
-const fn optional(name: &'static str, kind: Kind, about: &'static str) -> Parameter {
-    Parameter { name, kind, required: false, positional: false, about }
+const fn optional(name: &'static str, kind: ParameterType, about: &'static str) -> VerbParameter {
+    VerbParameter { name, kind, required: false, positional: false, about }
 }
 
-const PATH: Parameter = positional("path", "relative to the workspace");
-const FOLDER: Parameter = Parameter {
+const PATH: VerbParameter = positional("path", "relative to the workspace");
+const FOLDER: VerbParameter = VerbParameter {
     required: false,
     ..positional("path", "relative to the workspace; the workspace itself when left out")
 };
-const CONTENT: Parameter = Parameter {
+const CONTENT: VerbParameter = VerbParameter {
     required: true,
-    ..optional("content", Kind::Text, "the whole text; on the command line it comes from stdin when left out")
+    ..optional(
+        "content",
+        ParameterType::Text,
+        "the whole text; on the command line it comes from stdin when left out",
+    )
 };
-const GLOB: Parameter = optional(
+const GLOB: VerbParameter = optional(
     "glob",
-    Kind::Text,
+    ParameterType::Text,
     "only these files: `*.rs` by name at any depth, `src/**/*.rs` by the path below the folder",
 );
 
 impl Verb {
-    /// Every verb.
+    /// All verbs.
     pub const ALL: [Self; 9] = [
         Self::Read,
         Self::Write,
@@ -89,7 +93,7 @@ impl Verb {
         Self::Stat,
     ];
 
-    /// Its name.
+    /// Returns the name.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Read => "read",
@@ -104,12 +108,12 @@ impl Verb {
         }
     }
 
-    /// The verb of a name.
+    /// Returns the verb with a name.
     pub fn parse(name: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|verb| verb.as_str() == name)
     }
 
-    /// What the process must be able to do for it.
+    /// Returns the access that the verb needs.
     pub fn reach(self) -> Reach {
         match self {
             Self::Read | Self::List | Self::Search | Self::Stat => Reach::Read,
@@ -117,12 +121,12 @@ impl Verb {
         }
     }
 
-    /// Whether something that was there may be gone afterwards.
+    /// Returns whether the verb can remove existing data.
     pub(crate) fn is_destructive(self) -> bool {
         matches!(self, Self::Write | Self::Patch | Self::Delete | Self::Move)
     }
 
-    /// What it does, for a person and for a model.
+    /// Returns the description for people and models.
     pub(crate) fn about(self) -> &'static str {
         match self {
             Self::Read => {
@@ -151,14 +155,18 @@ impl Verb {
         }
     }
 
-    pub(crate) fn parameters(self) -> &'static [Parameter] {
+    pub(crate) fn parameters(self) -> &'static [VerbParameter] {
         match self {
             Self::Read => {
                 const {
                     &[
                         PATH,
-                        optional("offset", Kind::Number, "the first line to read, counted from 1"),
-                        optional("limit", Kind::Number, "how many lines at most; 2000 when left out"),
+                        optional("offset", ParameterType::Number, "the first line to read, counted from 1"),
+                        optional(
+                            "limit",
+                            ParameterType::Number,
+                            "how many lines at most; 2000 when left out",
+                        ),
                     ]
                 }
             }
@@ -167,11 +175,11 @@ impl Verb {
                 const {
                     &[
                         PATH,
-                        Parameter {
+                        VerbParameter {
                             required: true,
                             ..optional(
                                 "edits",
-                                Kind::Edits,
+                                ParameterType::Edits,
                                 "the pieces; found in the file as it is, so they must not overlap",
                             )
                         },
@@ -196,11 +204,19 @@ impl Verb {
                         GLOB,
                         optional(
                             "case",
-                            Kind::Choice(&["sensitive", "insensitive", "smart"]),
+                            ParameterType::Choice(&["sensitive", "insensitive", "smart"]),
                             "`smart` minds case only when the expression has a capital; `sensitive` when left out",
                         ),
-                        optional("context", Kind::Number, "how many lines around each match, 20 at most"),
-                        optional("max", Kind::Number, "how many matching lines at most; 100 when left out"),
+                        optional(
+                            "context",
+                            ParameterType::Number,
+                            "how many lines around each match, 20 at most",
+                        ),
+                        optional(
+                            "max",
+                            ParameterType::Number,
+                            "how many matching lines at most; 100 when left out",
+                        ),
                     ]
                 }
             }
@@ -208,7 +224,7 @@ impl Verb {
         }
     }
 
-    /// The JSON Schema of its parameters.
+    /// Returns the JSON Schema of the parameters.
     pub(crate) fn schema(self) -> Map<String, Value> {
         let parameters = self.parameters();
         let properties: Map<String, Value> =
@@ -227,13 +243,13 @@ impl Verb {
     }
 }
 
-impl Parameter {
+impl VerbParameter {
     fn schema(&self) -> Value {
         let mut schema = match self.kind {
-            Kind::Text => json!({"type": "string"}),
-            Kind::Number => json!({"type": "integer", "minimum": 0}),
-            Kind::Choice(words) => json!({"type": "string", "enum": words}),
-            Kind::Edits => json!({
+            ParameterType::Text => json!({"type": "string"}),
+            ParameterType::Number => json!({"type": "integer", "minimum": 0}),
+            ParameterType::Choice(words) => json!({"type": "string", "enum": words}),
+            ParameterType::Edits => json!({
                 "type": "array",
                 "minItems": 1,
                 "items": {
@@ -257,7 +273,7 @@ impl Parameter {
     }
 }
 
-/// What `--schema` prints.
+/// Renders the output of `--schema`.
 pub(crate) fn schema() -> Value {
     let verbs = Verb::ALL
         .map(|verb| json!({"verb": verb.as_str(), "description": verb.about(), "parameters": verb.schema()}));
@@ -268,6 +284,6 @@ pub(crate) fn schema() -> Value {
             "mcp": "file-tools mcp [<workspace>] [--verbs read,list]",
         },
         "verbs": verbs,
-        "error": {"error": {"code": crate::Code::ALL.map(crate::Code::as_str), "message": "string", "hint": "string"}},
+        "error": {"error": {"code": crate::RejectionCode::ALL.map(crate::RejectionCode::as_str), "message": "string", "hint": "string"}},
     })
 }

@@ -1,7 +1,7 @@
-//! `write` and `create`: a whole file, in one step.
+//! `write` and `create`: writes a whole file atomically.
 //!
-//! The content goes to a new file in the same folder, onto the disk, and then gets the name: whoever reads sees the old file
-//! or the new one, and a file that had a second name elsewhere is left as it was there. One writer at a time in a workspace.
+//! The content is written to a new file in the same directory, fsynced and renamed: readers see the old file or the new one,
+//! and a hard link elsewhere keeps the old content. One writer at a time in a workspace.
 
 use std::fs::File;
 use std::io::Write as _;
@@ -12,106 +12,106 @@ use rustix::fs::{AtFlags, FileType, FlockOperation, Mode, OFlags, RenameFlags, S
 use rustix::io::Errno;
 use serde::Serialize;
 
-use crate::beneath::{self, Last, Place, Purpose, explain, kind};
+use crate::beneath::{self, FinalLink, LookupPurpose, ResolvedPath, explain, kind};
 use crate::contents::{self, FILE_LIMIT};
 use crate::name::WorkPath;
-use crate::refusal::{Code, Refusal};
-use crate::request::Write;
+use crate::rejection::{FileRejection, RejectionCode};
+use crate::request::WriteRequest;
 use crate::workspace::Workspace;
 
-/// How long a writer waits for another.
+/// The time a writer waits for the lock.
 const PATIENCE: Duration = Duration::from_secs(30);
 
-/// What a write came to.
+/// The reply to `write` and `create`.
 #[derive(Debug, Serialize)]
-pub struct Written {
+pub struct WriteReply {
     /// The file, without links.
     pub path: String,
-    /// Whether it was not there before.
+    /// True if the file did not exist before.
     pub created: bool,
-    /// How many bytes it has.
+    /// The size in bytes.
     pub size: u64,
 }
 
-pub(crate) fn write(workspace: &Workspace, request: &Write) -> Result<Written, Refusal> {
+pub(crate) fn write(workspace: &Workspace, request: &WriteRequest) -> Result<WriteReply, FileRejection> {
     check_size(&request.content)?;
     let path = workspace.root.parse(&request.path)?;
     let _turn = turn(workspace, &path)?;
-    let place = workspace.root.find(&path, Last::Follow, Purpose::Make)?;
+    let place = workspace.root.find(&path, FinalLink::Follow, LookupPurpose::Make)?;
     if let Some(stat) = &place.found {
         contents::check_kind(stat, path.said())?;
     }
-    lay_down(&place, &path, &request.content, place.found.as_ref(), Rule::Replace)?;
-    Ok(Written { path: place.shown(), created: place.found.is_none(), size: request.content.len() as u64 })
+    replace_file(&place, &path, &request.content, place.found.as_ref(), Rule::Replace)?;
+    Ok(WriteReply { path: place.shown(), created: place.found.is_none(), size: request.content.len() as u64 })
 }
 
-pub(crate) fn create(workspace: &Workspace, request: &Write) -> Result<Written, Refusal> {
+pub(crate) fn create(workspace: &Workspace, request: &WriteRequest) -> Result<WriteReply, FileRejection> {
     check_size(&request.content)?;
     let path = workspace.root.parse(&request.path)?;
     let _turn = turn(workspace, &path)?;
-    let place = workspace.root.find(&path, Last::Keep, Purpose::Make)?;
+    let place = workspace.root.find(&path, FinalLink::Keep, LookupPurpose::Make)?;
     if place.found.is_some() {
-        return Err(Refusal::exists(path.said()));
+        return Err(FileRejection::exists(path.said()));
     }
-    lay_down(&place, &path, &request.content, None, Rule::OnlyNew)?;
-    Ok(Written { path: place.shown(), created: true, size: request.content.len() as u64 })
+    replace_file(&place, &path, &request.content, None, Rule::OnlyNew)?;
+    Ok(WriteReply { path: place.shown(), created: true, size: request.content.len() as u64 })
 }
 
-fn check_size(content: &[u8]) -> Result<(), Refusal> {
+fn check_size(content: &[u8]) -> Result<(), FileRejection> {
     if content.len() as u64 > FILE_LIMIT {
-        return Err(Refusal::too_large("the content", FILE_LIMIT));
+        return Err(FileRejection::too_large("the content", FILE_LIMIT));
     }
     Ok(())
 }
 
-/// What happens to a file of that name.
+/// The handling of an existing file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Rule {
-    /// It is replaced.
+    /// Replaces it.
     Replace,
-    /// It is replaced unless it is another one than was read.
+    /// Replaces it only if it is the file that was read.
     ReplaceSame,
-    /// There must be none.
+    /// Rejects the request.
     OnlyNew,
 }
 
-/// Gives the content the name, in one step. A file that was there hands on its mode and owner.
-pub(crate) fn lay_down(
-    place: &Place,
+/// Renames the content to its final name atomically. Mode and owner of an existing file are preserved.
+pub(crate) fn replace_file(
+    place: &ResolvedPath,
     path: &WorkPath,
     content: &[u8],
     before: Option<&Stat>,
     rule: Rule,
-) -> Result<(), Refusal> {
+) -> Result<(), FileRejection> {
     let failed = |refused| explain_write(path, refused);
     let draft = Draft::new(place, before).map_err(failed)?;
-    draft.fill(content, before).map_err(|refused| Refusal::unwritable(path.said(), refused))?;
+    draft.fill(content, before).map_err(|refused| FileRejection::unwritable(path.said(), refused))?;
     if rule == Rule::ReplaceSame
-        && !place.look_again().is_ok_and(|now| before.is_some_and(|before| same(before, &now)))
+        && !place.stat_again().is_ok_and(|now| before.is_some_and(|before| same(before, &now)))
     {
-        return Err(Refusal::new(
-            Code::WriteFailed,
+        return Err(FileRejection::new(
+            RejectionCode::WriteFailed,
             format!("`{}` was changed by somebody else just now", path.said()),
             "read it again and patch what is there then",
         ));
     }
     draft.take_name(rule).map_err(|refused| match refused {
-        Errno::EXIST if rule == Rule::OnlyNew => Refusal::exists(path.said()),
+        Errno::EXIST if rule == Rule::OnlyNew => FileRejection::exists(path.said()),
         other => failed(other),
     })?;
     settle(place);
     Ok(())
 }
 
-fn explain_write(path: &WorkPath, refused: Errno) -> Refusal {
+fn explain_write(path: &WorkPath, refused: Errno) -> FileRejection {
     match refused {
-        // The folder was there a moment ago.
-        Errno::NOENT => Refusal::unwritable(path.said(), refused),
-        other => explain(path.said(), other, Code::WriteFailed),
+        // The directory existed a moment ago.
+        Errno::NOENT => FileRejection::unwritable(path.said(), refused),
+        other => explain(path.said(), other, RejectionCode::WriteFailed),
     }
 }
 
-/// Whether a file is as it was.
+/// Returns whether a file is unchanged.
 fn same(before: &Stat, now: &Stat) -> bool {
     let state = |stat: &Stat| {
         (
@@ -126,17 +126,17 @@ fn same(before: &Stat, now: &Stat) -> bool {
     state(before) == state(now)
 }
 
-/// A file on its way to its name. Dropped before it got there, it is removed.
+/// A temporary file. Removed on drop unless it was renamed.
 struct Draft<'a> {
-    place: &'a Place,
+    place: &'a ResolvedPath,
     name: Vec<u8>,
     file: File,
     placed: bool,
 }
 
 impl<'a> Draft<'a> {
-    fn new(place: &'a Place, before: Option<&Stat>) -> Result<Self, Errno> {
-        // Nobody else may look into what replaces a private file; a new one is as the user's mask says.
+    fn new(place: &'a ResolvedPath, before: Option<&Stat>) -> Result<Self, Errno> {
+        // A replaced file may be private; a new file gets the mode of the umask.
         let mode = if before.is_some() { 0o600 } else { 0o666 };
         let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL;
         let mut tries = 0;
@@ -153,11 +153,11 @@ impl<'a> Draft<'a> {
     fn fill(&self, content: &[u8], before: Option<&Stat>) -> std::io::Result<()> {
         (&self.file).write_all(content)?;
         if let Some(before) = before {
-            // Only root can give a file away, and only root would take it away from its owner by not doing so.
+            // Only root can change the owner, and only as root would a new file have another owner.
             let (user, group) =
                 (rustix::fs::Uid::from_raw(before.st_uid), rustix::fs::Gid::from_raw(before.st_gid));
             let _ = rustix::fs::fchown(&self.file, Some(user), Some(group));
-            // Never the bits that lend a program its owner's rights.
+            // Never the setuid and setgid bits.
             rustix::fs::fchmod(&self.file, Mode::from_raw_mode(before.st_mode & 0o777))?;
         }
         self.file.sync_all()
@@ -169,7 +169,8 @@ impl<'a> Draft<'a> {
         match rule {
             Rule::OnlyNew => {
                 match rustix::fs::renameat_with(folder, from, folder, to, RenameFlags::NOREPLACE) {
-                    // A file system without this kind of renaming: a second name is refused just as atomically, and the draft's own is dropped.
+                    // The file system does not support `RENAME_NOREPLACE`: a hard link fails on an existing name just as
+                    // atomically.
                     Err(Errno::INVAL | Errno::NOSYS) => {
                         return rustix::fs::linkat(folder, from, folder, to, AtFlags::empty());
                     }
@@ -191,38 +192,38 @@ impl Drop for Draft<'_> {
     }
 }
 
-/// A name that nobody can have prepared something under.
+/// Returns an unpredictable name.
 fn draft_name() -> Result<Vec<u8>, Errno> {
     let mut random = [0_u8; 8];
     rustix::rand::getrandom(&mut random, rustix::rand::GetRandomFlags::empty())?;
     Ok(format!(".file-tools-{:016x}.tmp", u64::from_ne_bytes(random)).into_bytes())
 }
 
-/// The name is on the disk too. Best effort: the file has it already, and some file systems cannot.
-pub(crate) fn settle(place: &Place) {
+/// Fsyncs the directory. Best effort: the file has its name, and some file systems do not support it.
+pub(crate) fn settle(place: &ResolvedPath) {
     if let Ok(folder) = beneath::open(place.folder.as_fd(), b".", OFlags::RDONLY | OFlags::DIRECTORY, 0) {
         let _ = rustix::fs::fsync(folder);
     }
 }
 
-/// The turn of one writer: what it has read stays as it is until it has written. Ends when it is dropped.
-pub(crate) fn turn(workspace: &Workspace, path: &WorkPath) -> Result<OwnedFd, Refusal> {
-    let refuse = |refused| Refusal::unwritable(path.said(), refused);
+/// Locks the workspace for one writer, so that a file does not change between its read and its write. Unlocks on drop.
+pub(crate) fn turn(workspace: &Workspace, path: &WorkPath) -> Result<OwnedFd, FileRejection> {
+    let refuse = |refused| FileRejection::unwritable(path.said(), refused);
     let folder =
         beneath::open(workspace.root.fd(), b".", OFlags::RDONLY | OFlags::DIRECTORY, 0).map_err(refuse)?;
     let since = Instant::now();
     let mut pause = Duration::from_micros(200);
     loop {
         match rustix::fs::flock(&folder, FlockOperation::NonBlockingLockExclusive) {
-            // A file system without locks: the check before the renaming has to do.
+            // The file system has no locks: the check before the rename must suffice.
             Ok(()) | Err(Errno::NOTSUP | Errno::NOLCK | Errno::NOSYS) => return Ok(folder),
             Err(Errno::WOULDBLOCK | Errno::INTR) if since.elapsed() < PATIENCE => {
                 std::thread::sleep(pause);
                 pause = (pause * 2).min(Duration::from_millis(10));
             }
             Err(Errno::WOULDBLOCK) => {
-                return Err(Refusal::new(
-                    Code::WriteFailed,
+                return Err(FileRejection::new(
+                    RejectionCode::WriteFailed,
                     "another program has kept the workspace locked for half a minute",
                     "try again when it is done",
                 ));
@@ -232,10 +233,10 @@ pub(crate) fn turn(workspace: &Workspace, path: &WorkPath) -> Result<OwnedFd, Re
     }
 }
 
-/// Whether a place may be changed by `delete` and `move`.
-pub(crate) fn check_movable(place: &Place, path: &WorkPath) -> Result<FileType, Refusal> {
+/// Returns whether `delete` and `move` may change a file.
+pub(crate) fn check_movable(place: &ResolvedPath, path: &WorkPath) -> Result<FileType, FileRejection> {
     if place.real.is_empty() {
-        return Err(Refusal::is_directory(path.said()));
+        return Err(FileRejection::is_directory(path.said()));
     }
     Ok(kind(place.found(path)?))
 }

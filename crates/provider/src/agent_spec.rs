@@ -1,6 +1,6 @@
-//! What kind of agent a session is held with, and what it may touch.
+//! The agent of a session and its access.
 //!
-//! Owns the program's side of it. How an agent is kept to it is `confine.rs`.
+//! Owns the program's side; `confine.rs` enforces it.
 
 use std::fmt;
 use std::path::PathBuf;
@@ -24,39 +24,39 @@ use serde::{Deserialize, Serialize};
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct AgentSpec {
-    /// Takes the place of the agent's own system prompt; empty to keep that.
+    /// Replaces the agent's own system prompt; empty keeps it.
     pub system_prompt: String,
-    /// What it may touch.
+    /// The access of the agent.
     pub access: Access,
-    /// What the operating system keeps it from, whatever its tools are; none for the provider's.
+    /// The sandbox policy, independent of its tools; `None` for the provider's.
     pub policy: Option<CallPolicy>,
-    /// The model; none for the provider's, an empty text for the agent's own choice.
+    /// The model; `None` for the provider's, an empty string for the agent's own choice.
     pub model: Option<String>,
-    /// Where the `file-tools` program is; none to look beside this program, and then in `PATH`.
+    /// The path of `file-tools`; `None` to search beside this program and then in `PATH`.
     pub file_tools: Option<PathBuf>,
 }
 
 impl AgentSpec {
-    /// An agent with this prompt that has the file tools and nothing else.
+    /// Creates an agent with this prompt and the file tools only.
     pub fn new(system_prompt: impl Into<String>) -> Self {
         Self { system_prompt: system_prompt.into(), ..Self::default() }
     }
 }
 
-/// What an agent may touch.
+/// The access of an agent.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Access {
-    /// These verbs of `file-tools` on its workspace and nothing else: no shell, no tool of its own, no settings of the
-    /// user or the workspace. Only claude can be kept to it.
+    /// These `file-tools` verbs on its workspace and nothing else: no shell, no built-in tool, no settings of the user or the
+    /// workspace. Only claude can enforce it.
     Files(Vec<FileVerb>),
-    /// The same by way of a shell that may only run `file-tools`. Such a rule is no boundary by itself, so the agent runs in
-    /// the OS sandbox: with policy `workspace` (`observe` when no verb writes), or a stricter one. Where there is no sandbox
-    /// it is refused ([`crate::ProviderError::NeedsSandbox`]). Only claude can be kept to it.
+    /// The same through a shell that may only run `file-tools`. Such a rule is not a boundary by itself, so the agent runs in
+    /// the OS sandbox: with policy `workspace` (`observe` if no verb writes), or a stricter one. Without a sandbox the request
+    /// is rejected ([`crate::ProviderError::NeedsSandbox`]). Only claude can enforce it.
     FilesByShell(Vec<FileVerb>),
-    /// These tools of its own, by the vendor's names or rules.
+    /// These built-in tools, by the vendor's names or rules.
     Tools(Vec<String>),
-    /// All of its tools, without asking, with the rights of the user.
+    /// All tools, without permission prompts, with the permissions of the user.
     Full,
 }
 
@@ -66,32 +66,32 @@ impl Default for Access {
     }
 }
 
-/// What `file-tools` can do with a file of the workspace.
+/// A `file-tools` verb.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum FileVerb {
-    /// Read a file.
+    /// Reads a file.
     Read,
-    /// List files.
+    /// Lists files.
     List,
-    /// Search in files.
+    /// Searches files.
     Search,
-    /// Say what a file is.
+    /// Describes a file.
     Stat,
-    /// Write a file, new or not.
+    /// Creates or replaces a file.
     Write,
-    /// Write a new file.
+    /// Creates a file.
     Create,
-    /// Change parts of a file.
+    /// Changes parts of a file.
     Patch,
-    /// Move a file.
+    /// Moves a file.
     Move,
-    /// Delete a file.
+    /// Deletes a file.
     Delete,
 }
 
 impl FileVerb {
-    /// All of them.
+    /// All verbs.
     pub const ALL: [Self; 9] = [
         Self::Read,
         Self::List,
@@ -104,15 +104,15 @@ impl FileVerb {
         Self::Delete,
     ];
 
-    /// Those that change nothing.
+    /// The read-only verbs.
     pub const READING: [Self; 4] = [Self::Read, Self::List, Self::Search, Self::Stat];
 
-    /// Whether it changes nothing.
+    /// Returns whether the verb is read-only.
     pub fn only_reads(self) -> bool {
         Self::READING.contains(&self)
     }
 
-    /// Its name, which is that of the tool.
+    /// Returns the name, which is that of the tool.
     pub fn name(self) -> &'static str {
         match self {
             Self::Read => "read",

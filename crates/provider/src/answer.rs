@@ -1,7 +1,6 @@
-//! From what a request came to, to the answer or the error that the program gets.
+//! Converts the outcome of a request to the answer or error that the program receives.
 //!
-//! Owns that step, and the graceful ends: what an agent printed in the wrong form, or failed to say at all, is told as far as
-//! it can be, and flagged. Pure.
+//! Output in an unexpected form, or a missing answer, is returned as far as possible, with a warning. Pure.
 
 use std::time::{Duration, SystemTime};
 
@@ -13,51 +12,51 @@ use model::{
 use crate::error::ProviderError;
 use crate::message::{Metadata, OutgoingMessage, Warning};
 
-/// What a person is told when the agent said nothing and no error either.
+/// The text that replaces a missing answer without an error.
 pub const NO_ANSWER: &str =
     "I received your message but wasn't able to generate a response. Please try again.";
 
-/// Everything that is known about a request that is over.
+/// All facts about a finished request.
 #[derive(Debug)]
 pub(crate) struct Told {
     /// [`crate::Provider::name`].
     pub provider: &'static str,
-    /// What its runs came to.
+    /// The outcome of its runs.
     pub outcome: Outcome,
-    /// What only the last run has to show.
+    /// Facts about the last run only.
     pub last: LastRun,
-    /// What it was allowed to spend.
+    /// The limits of the request.
     pub limits: Limits,
     pub resumes: u32,
     pub processing_time: Duration,
-    /// When it was over.
+    /// The time of its end.
     pub now: SystemTime,
     pub warnings: Vec<Warning>,
 }
 
-/// What a run has to show beside its outcome.
+/// Facts about a run besides its outcome.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub(crate) struct LastRun {
-    /// Whether the agent had a last word of its own.
+    /// True if the agent reported a final result.
     pub spoke: bool,
-    /// Whether that word is the refusal of its model's API.
+    /// True if that result is an error of its model's API.
     pub refused_by_api: bool,
-    /// What it printed, when none of it was JSON.
+    /// The output, if none of it was JSON.
     pub plain_text: Option<String>,
-    /// How many bytes of that were left out.
+    /// The number of omitted bytes of that output.
     pub plain_text_cut: u64,
-    /// The end of its stderr.
+    /// The tail of stderr.
     pub stderr: String,
-    /// How it was confined; none when nothing was started.
+    /// The confinement; `None` if no process was started.
     pub sandbox: Option<SandboxReport>,
 }
 
-/// The answer, or why there is none.
+/// Returns the answer or the error.
 pub(crate) fn answer(told: Told) -> Result<OutgoingMessage, ProviderError> {
     let Told { outcome, .. } = &told;
     let verdict = outcome.verdict.clone();
     match verdict {
-        // The agent's own verdict decides for a call; a program is asked to decide for itself.
+        // A call accepts the agent's own verdict; a program must decide for itself.
         Verdict::Success if !outcome.permission_denials.is_empty() => Err(denied(told)),
         Verdict::Success if outcome.text.is_empty() => Ok(polite(told)),
         Verdict::Success => Ok(message(told)),
@@ -65,7 +64,7 @@ pub(crate) fn answer(told: Told) -> Result<OutgoingMessage, ProviderError> {
     }
 }
 
-/// Tools were denied, and the agent says that it is done all the same.
+/// Returns the error for an agent that reports success although tools were denied.
 fn denied(told: Told) -> ProviderError {
     let denials = &told.outcome.permission_denials;
     let words = denials.first().map(|denial| {
@@ -76,7 +75,7 @@ fn denied(told: Told) -> ProviderError {
     error(told, Failure { kind: FailureKind::PermissionDenied, message: words.unwrap_or_default() })
 }
 
-/// The failures that are told as an answer, with a flag.
+/// Returns failures that count as an answer, with a warning.
 fn degraded(mut told: Told, failure: &Failure) -> Result<OutgoingMessage, Box<Told>> {
     let exited_well = told.outcome.exit == Some(Exit::Code(0));
     let nothing_said = told.outcome.text.is_empty();
@@ -87,7 +86,7 @@ fn degraded(mut told: Told, failure: &Failure) -> Result<OutgoingMessage, Box<To
             Ok(flagged(told, &text, Warning::NotJson))
         }
         FailureKind::EmptyOutput if exited_well && !told.last.spoke => Ok(polite(told)),
-        // Claude's own: its result has a name and no text. What the others fail with, and what the API says, are words.
+        // Only claude reports an error name without a text.
         FailureKind::AgentError
             if nothing_said
                 && told.last.spoke
@@ -106,7 +105,7 @@ fn polite(told: Told) -> OutgoingMessage {
     flagged(told, NO_ANSWER, Warning::NoText)
 }
 
-/// An answer whose last piece is not the agent's own. What it said in earlier runs is kept before it.
+/// Returns an answer whose last part is not the agent's own. Text of earlier runs is kept before it.
 fn flagged(mut told: Told, text: &str, warning: Warning) -> OutgoingMessage {
     if !told.outcome.text.is_empty() {
         told.outcome.text.push_str("\n\n");

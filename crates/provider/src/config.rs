@@ -1,4 +1,4 @@
-//! What a provider does unless a request says otherwise, and where it finds things.
+//! Defaults of a provider, and the location of its programs and files.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsString;
@@ -8,7 +8,7 @@ use std::time::Duration;
 use agents::{MAX_RESUME_ATTEMPTS, ModelTables};
 use model::{AgentKind, CallPolicy, Limits};
 
-/// The turns of one run of an agent that can be bounded so, unless somebody says otherwise.
+/// The default turn limit of one run, for agents that have one.
 const TURNS_PER_RUN: u32 = 25;
 
 /// The settings of a provider.
@@ -26,52 +26,51 @@ const TURNS_PER_RUN: u32 = 25;
 /// ```
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ProviderConfig {
-    /// How many turns each run may take before it is continued. None for the provider's own: 25 for claude; codex and
-    /// gemini cannot be bounded so, and refuse a number.
+    /// The turns of each run before it is resumed. `None` for the default: 25 for claude; codex and gemini have no turn limit
+    /// and reject a number.
     pub max_turns: Option<u32>,
-    /// The tools that the agent may use, by the vendor's names or rules; empty for all of them, without asking.
+    /// The tools that the agent may use, by the vendor's names or rules; empty for all of them, without permission prompts.
     pub allowed_tools: Vec<String>,
-    /// How long a request may take in all, its continuations and their waits included.
+    /// The time limit of a request, including resumes and waits.
     pub timeout: Duration,
-    /// How long the agent may stay silent; none for as long as it likes.
+    /// The maximum time without output; `None` for no limit.
     pub idle_timeout: Option<Duration>,
-    /// The folder that the agent works in; none for that of this program.
+    /// The working directory of the agent; `None` for that of this program.
     pub working_dir: Option<PathBuf>,
-    /// How often a request whose turns are used up is continued.
+    /// The maximum number of resumes after a used-up turn limit.
     pub max_resume_attempts: u32,
-    /// The model: an alias of the vendor such as `sonnet`, or a full name. None, or an empty text, leaves the choice to the agent.
+    /// The model: a vendor alias such as `sonnet`, or a full name. `None` or an empty string leaves the choice to the agent.
     pub model: Option<String>,
-    /// Aliases of your own for models. None are built in.
+    /// Your own model aliases. None are built in.
     pub models: ModelTables,
-    /// Whether events come piece by piece while a text is written. Claude can; gemini always does; codex refuses.
+    /// Streams text while it is generated. Supported by claude; gemini always does; codex rejects it.
     pub partial_messages: bool,
-    /// What the agent may touch: by default `workspace`, as far as the machine can enforce it. `CallPolicy::off()` confines
-    /// nothing. An agent of a session may have its own ([`crate::AgentSpec::policy`]).
+    /// The sandbox policy: by default `workspace`, as far as the machine can enforce it. `CallPolicy::off()` disables the
+    /// sandbox. The agent of a session can have its own ([`crate::AgentSpec::policy`]).
     pub policy: CallPolicy,
-    /// The agent's executable; none to look for it in `PATH`.
+    /// The agent's executable; `None` to search in `PATH`.
     pub program: Option<PathBuf>,
-    /// The program that watches over each run.
+    /// The supervisor program.
     pub supervisor: SupervisorProgram,
-    /// The environment that the agent's own is picked from (`PATH`, `HOME`, proxies, the vendor's own variables; never
-    /// more). None for that of this program, as it is at each request.
+    /// The environment from which the agent's variables are selected (`PATH`, `HOME`, proxies, vendor variables; no others).
+    /// `None` for that of this program at each request.
     pub environment: Option<BTreeMap<String, String>>,
-    /// Further variables that are passed on to the agent, by name.
+    /// Further variables that are passed to the agent.
     pub pass_on: BTreeSet<String>,
-    /// Where the folders of running requests are made; none for the temporary folder of the environment.
+    /// The parent directory of request directories; `None` for the temporary directory of the environment.
     pub spools: Option<PathBuf>,
-    /// Where sessions are written down for [`crate::Provider::resume_session`]; none for
+    /// The directory of session records for [`crate::Provider::resume_session`]; `None` for
     /// `$XDG_STATE_HOME/switchboard/sessions` or `~/.local/state/switchboard/sessions` of the environment.
     pub sessions: Option<PathBuf>,
 }
 
-/// Where the supervisor's program is.
+/// The location of the supervisor program.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub enum SupervisorProgram {
-    /// This program itself, if it has called [`crate::run_if_asked`]; else the `switchboard-supervisor` beside it or in
-    /// `PATH`.
+    /// This program itself, if it has called [`crate::run_if_asked`]; else `switchboard-supervisor` beside it or in `PATH`.
     #[default]
     Auto,
-    /// At this path.
+    /// This path.
     At(PathBuf),
 }
 
@@ -99,7 +98,7 @@ impl Default for ProviderConfig {
 }
 
 impl ProviderConfig {
-    /// The turns of one run of this agent; none when it cannot be bounded so.
+    /// Returns the turn limit of one run; `None` for an agent without one.
     pub(crate) fn turns_per_run(&self, kind: AgentKind) -> Option<u32> {
         let own = match kind {
             AgentKind::Claude | AgentKind::Rehearsal => Some(TURNS_PER_RUN),
@@ -112,13 +111,14 @@ impl ProviderConfig {
         Limits { wall: Some(self.timeout), idle: self.idle_timeout, ..Limits::default() }
     }
 
-    /// The environment of the request: the given one, or this program's.
+    /// Returns the environment of the request: the configured one, or this program's.
     pub(crate) fn surroundings(&self) -> BTreeMap<String, String> {
         self.environment.clone().unwrap_or_else(of_this_process)
     }
 }
 
-/// Every variable that is text. What is not cannot be handed on; of `PATH` only the folders that are not are lost.
+/// Returns all variables that are valid UTF-8. Other values cannot be passed on; from `PATH` only invalid directories are
+/// dropped.
 fn of_this_process() -> BTreeMap<String, String> {
     let text = |(name, value): (OsString, OsString)| {
         let name = name.into_string().ok()?;
@@ -129,19 +129,19 @@ fn of_this_process() -> BTreeMap<String, String> {
     std::env::vars_os().filter_map(text).collect()
 }
 
-/// The folder that a variable names, if it names one outright.
+/// Returns the directory in a variable, if it is an absolute path.
 pub(crate) fn folder_of(surroundings: &BTreeMap<String, String>, name: &str) -> Option<PathBuf> {
     surroundings.get(name).map(PathBuf::from).filter(|folder| folder.is_absolute())
 }
 
-/// Where Switchboard keeps what outlives a request, for the library and the command line alike.
+/// Returns the state directory, the same for the library and the command line.
 pub(crate) fn state_folder(surroundings: &BTreeMap<String, String>) -> Option<PathBuf> {
     let state = folder_of(surroundings, "XDG_STATE_HOME")
         .or_else(|| Some(folder_of(surroundings, "HOME")?.join(".local/state")));
     Some(state?.join("switchboard"))
 }
 
-/// The folder of the running program, in which its companions stand.
+/// Returns the directory of this program.
 pub(crate) fn own_folder() -> Option<PathBuf> {
     std::env::current_exe().ok().and_then(|program| program.parent().map(Path::to_owned))
 }
@@ -164,7 +164,7 @@ mod tests {
     fn agents_without_a_turn_limit_are_given_none_by_default() {
         for kind in [AgentKind::Codex, AgentKind::Gemini] {
             assert_eq!(ProviderConfig::default().turns_per_run(kind), None);
-            // Asked for, it is passed on, so that the agent's refusal is heard.
+            // An explicit limit is passed on, so that the agent's rejection is returned.
             let asked = ProviderConfig { max_turns: Some(3), ..ProviderConfig::default() };
             assert_eq!(asked.turns_per_run(kind), Some(3));
         }

@@ -1,11 +1,11 @@
-//! The restricted executor: an agent that can do nothing but use `file-tools` on its workspace.
+//! The restricted executor: an agent that can only use `file-tools` on its workspace.
 //!
-//! Owns how an [`AgentSpec`] becomes a call. The confinement is made of four things at once: no built-in tool exists
-//! (`--tools ""`), the one MCP server is `file-tools` with the workspace fixed in its environment and the verbs in its
-//! arguments, only those verbs are allowed, and no settings file is obeyed, so that neither user nor workspace can add anything.
+//! Converts an [`AgentSpec`] to a call. The confinement has four parts: no built-in tool exists (`--tools ""`), the only MCP
+//! server is `file-tools` with the workspace fixed in its environment and the verbs in its arguments, only those verbs are
+//! allowed, and no settings file is loaded, so that neither user nor workspace can add tools.
 //!
-//! In its second form there is one tool, the shell, with a rule that lets it run `file-tools` alone. The rule is the agent's own
-//! and is not trusted: what holds is the sandbox of the operating system, without which nothing is run.
+//! In its second form there is one tool, the shell, with a rule that allows only `file-tools`. The agent enforces that rule
+//! itself, so it is not trusted: the OS sandbox is the boundary, and without it nothing runs.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -18,16 +18,16 @@ use crate::agent_spec::{Access, AgentSpec, FileVerb};
 use crate::config::own_folder;
 use crate::error::ProviderError;
 
-/// The name of the MCP server, which is part of the names of its tools: `mcp__files__read`.
+/// The name of the MCP server, which is part of the tool names: `mcp__files__read`.
 const SERVER: &str = "files";
-/// The variable that fixes the workspace of `file-tools`, whatever the model asks for.
+/// The variable that fixes the workspace of `file-tools`, whatever the model requests.
 const ROOT: &str = "FILE_TOOLS_ROOT";
 /// The executable.
 const FILE_TOOLS: &str = "file-tools";
-/// Claude's name for its shell.
+/// Claude's name of its shell tool.
 const SHELL: &str = "Bash";
 
-/// Refuses an access that this agent cannot be kept to.
+/// Rejects an access that this agent cannot enforce.
 pub(crate) fn check(kind: AgentKind, access: &Access) -> Result<(), ProviderError> {
     match (access, kind) {
         (Access::Files(_) | Access::FilesByShell(_), AgentKind::Codex | AgentKind::Gemini) => {
@@ -44,8 +44,7 @@ pub(crate) fn check(kind: AgentKind, access: &Access) -> Result<(), ProviderErro
     }
 }
 
-/// The policy of an agent with that access, when this one is asked for. A shell that is to run `file-tools` alone is never
-/// without one, and never with one that may not hold.
+/// Returns the policy of an agent with that access. A shell restricted to `file-tools` always has a required policy.
 pub(crate) fn policy(access: &Access, asked: &CallPolicy) -> Result<CallPolicy, ProviderError> {
     let Access::FilesByShell(verbs) = access else { return Ok(asked.clone()) };
     if !asked.preset.has_shell() {
@@ -58,7 +57,7 @@ pub(crate) fn policy(access: &Access, asked: &CallPolicy) -> Result<CallPolicy, 
     Ok(CallPolicy { preset: asked.preset.within(widest), requirement: Requirement::Require, ..asked.clone() })
 }
 
-/// Puts what the agent is, and may touch, into a call in its workspace.
+/// Applies the agent's prompt, access and policy to a call.
 pub(crate) fn apply(
     spec: &AgentSpec,
     surroundings: &BTreeMap<String, String>,
@@ -102,7 +101,7 @@ pub(crate) fn apply(
     Ok(())
 }
 
-/// Lets the shell of an agent find `file-tools` by its name, before anything else that is called so.
+/// Prepends the directory of `file-tools` to the agent's `PATH`, before other programs of that name.
 pub(crate) fn lead_to(
     file_tools: &Path,
     workspace: &Path,
@@ -126,8 +125,7 @@ pub(crate) fn lead_to(
     Ok(())
 }
 
-/// What the shell may run: a verb that is not named is one that the agent is not to ask for. It is the rule of the agent, and
-/// no boundary.
+/// Returns the allowed shell commands. The agent applies this rule itself, so it is not a boundary.
 fn rules(verbs: &[FileVerb]) -> Vec<String> {
     if FileVerb::ALL.iter().all(|verb| verbs.contains(verb)) {
         return vec![format!("{SHELL}({FILE_TOOLS} *)")];
@@ -136,7 +134,7 @@ fn rules(verbs: &[FileVerb]) -> Vec<String> {
     verbs.iter().map(|verb| format!("{SHELL}({FILE_TOOLS} . {verb} *)")).chain([help]).collect()
 }
 
-/// What an agent is told of it. Its own prompt, if it has one, knows nothing of what it is run with.
+/// Returns the prompt section about `file-tools`. The agent's own prompt cannot know it.
 fn manual(verbs: &[FileVerb]) -> String {
     format!(
         "In your shell you can run one program and nothing else: `{FILE_TOOLS} . <verb> ...`, where the verb is one of {}. \
@@ -145,7 +143,7 @@ fn manual(verbs: &[FileVerb]) -> String {
     )
 }
 
-/// Where `file-tools` is: where the spec says, beside this program, or in `PATH`.
+/// Finds `file-tools`: at the path in the spec, beside this program, or in `PATH`.
 pub(crate) fn find(
     spec: &AgentSpec,
     surroundings: &BTreeMap<String, String>,
@@ -154,8 +152,8 @@ pub(crate) fn find(
     let beside = || own_folder().map(|folder| folder.join(FILE_TOOLS)).filter(|program| program.is_file());
     let in_path = || find_in_path(FILE_TOOLS, surroundings.get("PATH").map_or("", String::as_str));
     let found = named.or_else(beside).or_else(in_path).filter(|program| program.is_file());
-    // As it really is: the agent starts it in the workspace, which must not be able to put another in its place, and where there
-    // is a sandbox no link may lead out of what can be seen there.
+    // The real path: the agent starts it in the workspace, which must not replace it, and in a sandbox a link could point to a
+    // hidden path.
     found.and_then(|program| program.canonicalize().ok()).ok_or_else(|| {
         let place = match &spec.file_tools {
             Some(program) => format!("at `{}`", program.display()),
@@ -168,12 +166,12 @@ pub(crate) fn find(
     })
 }
 
-/// Both ends are told: a server that is asked for reading only locks itself to it.
+/// Joins the names of verbs. Both sides get them: a read-only server confines itself accordingly.
 fn names(verbs: &[FileVerb]) -> String {
     verbs.iter().map(|verb| verb.name()).collect::<Vec<_>>().join(",")
 }
 
-/// The name of a verb's tool, as the agent knows it.
+/// Returns the name of a verb's tool, as the agent sees it.
 fn tool(verb: FileVerb) -> String {
     format!("mcp__{SERVER}__{verb}")
 }
@@ -250,7 +248,7 @@ mod tests {
             error.to_string().contains("`restricted`") && error.hint().contains("Access::Files"),
             "{error}"
         );
-        // Anybody else has what was asked for.
+        // Any other access keeps the requested policy.
         assert_eq!(policy(&Access::Full, &CallPolicy::off()).unwrap(), CallPolicy::off());
     }
 

@@ -1,6 +1,6 @@
-//! What a program asks of an agent: the words, and how it may answer them.
+//! A request: the messages and the options of the answer.
 //!
-//! Owns the request in the program's own terms, and how a conversation becomes one prompt. Knows no vendor.
+//! Converts a conversation to one prompt. Knows no vendor.
 
 use std::fmt::Write as _;
 
@@ -24,37 +24,37 @@ use serde::{Deserialize, Serialize};
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Context {
-    /// How the agent is to behave; empty for its own way.
+    /// The system prompt; empty for the agent's own.
     pub system_prompt: String,
-    /// What was said before, oldest first.
+    /// Earlier messages, oldest first.
     pub history: Vec<Message>,
-    /// What is asked now.
+    /// The current message.
     pub current_message: String,
-    /// MCP servers for this request alone.
+    /// MCP servers for this request only.
     pub mcp_servers: Vec<McpServer>,
-    /// How many turns the model may take. Set here, it is a limit: the request is then never continued by itself.
+    /// The turn limit of the model. If it is set here, the request is never resumed automatically.
     pub max_turns: Option<u32>,
-    /// Which tools the agent may use: none for the provider's own choice, an empty list for no tools at all.
+    /// The allowed tools: `None` for the provider's choice, an empty list for no tools.
     pub allowed_tools: Option<Vec<String>>,
-    /// The model: an alias of the vendor such as `haiku`, or a full name. None for that of the [`crate::ProviderConfig`];
-    /// an empty text leaves the choice to the agent.
+    /// The model: a vendor alias such as `haiku`, or a full name. `None` for that of the [`crate::ProviderConfig`]; an empty
+    /// string leaves the choice to the agent.
     pub model: Option<String>,
-    /// The conversation to go on with, which then remembers what came before by itself.
+    /// The session to resume, which contains the earlier messages.
     pub session_id: Option<SessionId>,
-    /// A named agent of the vendor (`claude --agent`), which brings its own prompt and tools.
+    /// A named agent of the vendor (`claude --agent`), with its own prompt and tools.
     pub agent_name: Option<AgentName>,
 }
 
-/// Something that was said.
+/// A message of a conversation.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Message {
-    /// Who said it.
+    /// The author.
     pub role: Role,
-    /// The words.
+    /// The text.
     pub text: String,
 }
 
-/// Who speaks.
+/// The author of a message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Role {
@@ -65,29 +65,29 @@ pub enum Role {
 }
 
 impl Message {
-    /// Something that the user said.
+    /// Creates a message of the user.
     pub fn user(text: impl Into<String>) -> Self {
         Self { role: Role::User, text: text.into() }
     }
 
-    /// Something that the agent said.
+    /// Creates a message of the agent.
     pub fn assistant(text: impl Into<String>) -> Self {
         Self { role: Role::Assistant, text: text.into() }
     }
 }
 
 impl Context {
-    /// A message and nothing else.
+    /// Creates a request with a message only.
     pub fn new(message: impl Into<String>) -> Self {
         Self { current_message: message.into(), ..Self::default() }
     }
 
-    /// The prompt that the agent is given.
+    /// Returns the prompt for the agent.
     ///
-    /// - For a named agent: the bare message. It brings its own prompt.
-    /// - With a session: only the new turn. The agent remembers the rest.
-    /// - Otherwise the system prompt and the history flattened into one text, the message last; or the bare message when
-    ///   there is neither.
+    /// - For a named agent: the bare message. It has its own prompt.
+    /// - With a session: only the new message. The session contains the rest.
+    /// - Otherwise the system prompt and the history flattened into one text, the message last; or the bare message if there is
+    /// neither.
     pub fn to_prompt_string(&self) -> String {
         let system_prompt = self.system_prompt.trim();
         let alone = system_prompt.is_empty() && self.history.is_empty();
@@ -97,7 +97,7 @@ impl Context {
         let mut prompt = String::new();
         let mut part = |title: &str, text: &str| {
             let gap = if prompt.is_empty() { "" } else { "\n\n" };
-            // Writing to a string cannot fail.
+            // Writing to a `String` cannot fail.
             let _ = write!(prompt, "{gap}[{title}]\n{text}");
         };
         if !system_prompt.is_empty() {

@@ -1,6 +1,6 @@
-//! Everything that can go wrong with a request, and what to do about each.
+//! All errors of a request, each with a hint.
 //!
-//! Owns the kinds and their words. How a failed run becomes one of them is `answer.rs`.
+//! `answer.rs` converts a failed run to one of them.
 
 use std::error::Error;
 use std::path::Path;
@@ -13,205 +13,205 @@ use supervisor::{StartError, WaitError};
 
 use crate::message::OutgoingMessage;
 
-/// Why there is no answer.
+/// An error of a request.
 ///
-/// The message says what happened, [`ProviderError::hint`] what to do about it, and [`ProviderError::so_far`] how far the
-/// agent came: its text, its session to go on with, and what it took.
+/// [`ProviderError::hint`] returns the remedy, and [`ProviderError::so_far`] the partial result: text, session to resume,
+/// usage.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ProviderError {
-    /// The agent is not logged in, or its login is refused.
+    /// The agent is not logged in, or its login is rejected.
     #[error("{agent} CLI is not logged in: {message}")]
     Authentication {
-        /// Who was asked.
+        /// The agent.
         agent: AgentKind,
-        /// The agent's own words.
+        /// The agent's message.
         message: String,
-        /// How far it came.
+        /// The partial result.
         so_far: Box<OutgoingMessage>,
     },
-    /// The account's limit is reached.
+    /// The account's rate limit is reached.
     #[error("{agent} CLI has reached its rate limit: {message}")]
     RateLimit {
-        /// Who was asked.
+        /// The agent.
         agent: AgentKind,
-        /// The agent's own words.
+        /// The agent's message.
         message: String,
-        /// When the limit is reset, if the agent says so.
+        /// The time of the reset, if the agent reports it.
         resets_at: Option<SystemTime>,
-        /// How far it came.
+        /// The partial result.
         so_far: Box<OutgoingMessage>,
     },
-    /// The vendor's servers have too much to do.
+    /// The vendor's servers are overloaded.
     #[error("{agent}'s servers are overloaded: {message}")]
     Overloaded {
-        /// Who was asked.
+        /// The agent.
         agent: AgentKind,
-        /// The agent's own words.
+        /// The agent's message.
         message: String,
-        /// How far it came.
+        /// The partial result.
         so_far: Box<OutgoingMessage>,
     },
-    /// The model's API could not be reached.
+    /// The model's API is unreachable.
     #[error("{agent} CLI cannot reach its model: {message}")]
     Network {
-        /// Who was asked.
+        /// The agent.
         agent: AgentKind,
-        /// The agent's own words.
+        /// The agent's message.
         message: String,
-        /// How far it came.
+        /// The partial result.
         so_far: Box<OutgoingMessage>,
     },
-    /// What the agent answered cannot be made sense of.
+    /// The agent's output cannot be parsed.
     #[error("{agent} CLI gave an answer that cannot be read: {message}")]
     InvalidResponse {
-        /// Who was asked.
+        /// The agent.
         agent: AgentKind,
-        /// What is wrong with it.
+        /// The reason.
         message: String,
-        /// How far it came.
+        /// The partial result.
         so_far: Box<OutgoingMessage>,
     },
-    /// The agent ended without a word on how it went.
+    /// The agent exited without a result.
     #[error("{agent} CLI exited with {exit}: {stderr}")]
     Exited {
-        /// Who was asked.
+        /// The agent.
         agent: AgentKind,
-        /// How its process ended.
+        /// The exit status of its process.
         exit: Exit,
-        /// The end of its stderr.
+        /// The tail of stderr.
         stderr: String,
-        /// How far it came.
+        /// The partial result.
         so_far: Box<OutgoingMessage>,
     },
-    /// The agent failed in a way that it tells in words only, after it had said something.
+    /// The agent failed with an error in prose, after some output.
     #[error("{agent} CLI failed: {message}")]
     Agent {
-        /// Who was asked.
+        /// The agent.
         agent: AgentKind,
-        /// The agent's own words.
+        /// The agent's message.
         message: String,
-        /// How far it came.
+        /// The partial result.
         so_far: Box<OutgoingMessage>,
     },
-    /// Something on this machine is not as it has to be: a program that is missing, a folder that cannot be used.
+    /// This machine lacks something, for example a program or a usable directory.
     #[error("{problem}")]
     Environment {
-        /// What it is.
+        /// The problem.
         problem: String,
-        /// What to do about it.
+        /// The remedy.
         remedy: String,
-        /// The error below it, if any.
+        /// The cause, if any.
         source: Option<Box<dyn Error + Send + Sync>>,
     },
-    /// The agent wanted tools that it may not use. What it said all the same is in `so_far`.
+    /// The agent was denied tools. Its text is in `so_far`.
     #[error("{agent} CLI was not allowed to use a tool: {message}")]
     ToolPermission {
-        /// Who was asked.
+        /// The agent.
         agent: AgentKind,
-        /// The first denial in words.
+        /// The first denial.
         message: String,
-        /// All of them.
+        /// All denials.
         denials: Vec<PermissionDenial>,
-        /// How far it came.
+        /// The partial result.
         so_far: Box<OutgoingMessage>,
     },
-    /// The agent answered, but work that it had started was stopped before it was done. The answer is in `so_far`, and its
-    /// metadata names the background tasks.
+    /// The agent answered, but some of its work was stopped early. The answer is in `so_far`, and its metadata lists the
+    /// background tasks.
     #[error("{agent} CLI did not finish: {message}")]
     Incomplete {
-        /// Who was asked.
+        /// The agent.
         agent: AgentKind,
-        /// What was stopped.
+        /// The stopped work.
         message: String,
         /// The answer.
         so_far: Box<OutgoingMessage>,
     },
-    /// A wait was over.
+    /// A deadline expired.
     #[error("{agent} CLI timed out after {}{}", seconds(*after), which(*deadline))]
     Timeout {
-        /// Who was asked.
+        /// The agent.
         agent: AgentKind,
-        /// Which wait it was.
+        /// The deadline.
         deadline: Deadline,
-        /// How long it was.
+        /// Its duration.
         after: Duration,
-        /// How far it came.
+        /// The partial result.
         so_far: Box<OutgoingMessage>,
     },
-    /// Somebody stopped the agent from outside. (A request whose future or stream is dropped says nothing any more.)
+    /// The agent was stopped from outside. (A request whose future or stream is dropped returns nothing.)
     #[error("{agent} CLI was stopped")]
     Cancelled {
-        /// Who was asked.
+        /// The agent.
         agent: AgentKind,
-        /// How far it came.
+        /// The partial result.
         so_far: Box<OutgoingMessage>,
     },
-    /// There is no such conversation.
+    /// The session does not exist.
     #[error("{agent} CLI has no such session: {message}")]
     SessionNotFound {
-        /// Who was asked.
+        /// The agent.
         agent: AgentKind,
-        /// The agent's own words.
+        /// The agent's message.
         message: String,
     },
-    /// Another process has the conversation.
+    /// Another process uses the session.
     #[error("{agent} CLI uses the session elsewhere: {message}")]
     SessionInUse {
-        /// Who was asked.
+        /// The agent.
         agent: AgentKind,
-        /// The agent's own words.
+        /// The agent's message.
         message: String,
     },
-    /// The turns are used up: those of the caller's own limit, or those of every continuation.
+    /// The turn limit is used up: the caller's, or that of all resumes.
     #[error("{agent} CLI used up its turns ({})", after_resumes(so_far))]
     MaxTurns {
-        /// Who was asked.
+        /// The agent.
         agent: AgentKind,
-        /// How far it came.
+        /// The partial result.
         so_far: Box<OutgoingMessage>,
     },
-    /// The money is used up.
+    /// The cost limit is used up.
     #[error("{agent} CLI used up its budget: {message}")]
     Budget {
-        /// Who was asked.
+        /// The agent.
         agent: AgentKind,
-        /// The agent's own words.
+        /// The agent's message.
         message: String,
-        /// How far it came.
+        /// The partial result.
         so_far: Box<OutgoingMessage>,
     },
-    /// The agent printed more than it may.
+    /// The output limit is exceeded.
     #[error("{agent} CLI printed more than it may")]
     OutputLimit {
-        /// Who was asked.
+        /// The agent.
         agent: AgentKind,
-        /// How far it came.
+        /// The partial result.
         so_far: Box<OutgoingMessage>,
     },
-    /// The request cannot be carried out as it is.
+    /// The request is invalid.
     #[error(transparent)]
     Request(#[from] LaunchError),
-    /// This provider has no means for what is asked.
+    /// The provider does not support an option.
     #[error("{what}")]
     Unsupported {
-        /// What is asked for, and of whom.
+        /// The option and the provider.
         what: String,
-        /// What to do instead.
+        /// An alternative.
         instead: &'static str,
     },
-    /// The operating system cannot keep the agent to its policy here, so it was not started.
+    /// The policy cannot be enforced on this machine, so the agent was not started.
     #[error("{agent} CLI cannot be confined here: {missing}")]
     NeedsSandbox {
-        /// Who was to be confined.
+        /// The agent.
         agent: AgentKind,
-        /// What is missing, or does not hold.
+        /// The missing mechanism.
         missing: String,
     },
 }
 
 impl ProviderError {
-    /// What to do about it, in one line.
+    /// Returns the remedy in one line.
     pub fn hint(&self) -> String {
         let of_kind = |kind: FailureKind, agent: &AgentKind| kind.hint(*agent).to_owned();
         match self {
@@ -243,7 +243,7 @@ impl ProviderError {
         }
     }
 
-    /// How far the agent came before it failed; none when it never began, or has nothing to show.
+    /// Returns the partial result; `None` if the agent did not start or produced nothing.
     pub fn so_far(&self) -> Option<&OutgoingMessage> {
         match self {
             Self::Authentication { so_far, .. }
@@ -269,7 +269,7 @@ impl ProviderError {
         }
     }
 
-    /// The conversation to go on with, if one had begun.
+    /// Returns the session to resume, if one was started.
     pub fn session_id(&self) -> Option<&SessionId> {
         self.so_far()?.metadata.session_id.as_ref()
     }
@@ -278,7 +278,7 @@ impl ProviderError {
         Self::Environment { problem: problem.into(), remedy: remedy.into(), source: None }
     }
 
-    /// An error of the operating system about a folder.
+    /// Creates an error about a directory.
     pub(crate) fn folder(what: &str, folder: &Path, source: std::io::Error) -> Self {
         let problem = format!("{what} `{}`", folder.display());
         let remedy = "check that the folder is there and belongs to you".to_owned();
@@ -322,7 +322,7 @@ impl From<BadName> for ProviderError {
     }
 }
 
-/// A time as a person writes it.
+/// Formats a duration.
 fn seconds(time: Duration) -> String {
     if time.subsec_millis() == 0 { format!("{}s", time.as_secs()) } else { format!("{}ms", time.as_millis()) }
 }

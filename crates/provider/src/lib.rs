@@ -1,16 +1,16 @@
 //! Coding agents for Rust programs, through the user's own login and without an API key.
 //!
-//! A chat bot, an agent executor or a CI tool asks Claude Code, Codex or Gemini as it would ask a web API; behind it, the CLI
-//! that is installed and logged in on the machine does the work, watched over so that nothing of it is left. Needs no daemon
-//! and no store. Refuses to touch the terminal, the user's settings, or anything of the environment that it was not given.
+//! A chat bot, an agent executor or a CI tool queries Claude Code, Codex or Gemini like a web API. The CLI that is installed
+//! and logged in on the machine does the work, under a supervisor that leaves no process behind. Needs no daemon and no store.
+//! Does not touch the terminal or the user's settings, and reads only the environment that it is given.
 //!
-//! # One question
+//! # One request
 //!
 //! ```no_run
 //! use provider::{ClaudeCodeProvider, Context, Provider};
 //!
 //! fn main() -> std::process::ExitCode {
-//!     // This program is also the process that watches over its agents. First in `main`.
+//!     // First in `main`: this program is also the supervisor of its agents.
 //!     if let Some(code) = provider::run_if_asked() {
 //!         return code;
 //!     }
@@ -23,18 +23,17 @@
 //! }
 //! ```
 //!
-//! [`Context`] says what is asked and how it may be answered: the conversation so far, a model, a turn limit, tools, MCP
-//! servers. Whatever it leaves out falls back to [`ProviderConfig`]. [`CodexProvider`] and [`GeminiProvider`] are used the same
+//! [`Context`] contains the message and its options: earlier messages, a model, a turn limit, tools, MCP servers. Unset
+//! options fall back to [`ProviderConfig`]. [`CodexProvider`] and [`GeminiProvider`] are used the same
 //! way, and [`by_name`] picks one at run time. [`RehearsalProvider`] is the scripted agent: no account, no tokens.
 //!
-//! # The process that watches
+//! # The supervisor
 //!
-//! Each run of an agent has a supervisor: a small process that ends everything the agent has started, whatever happens to
-//! this program. It is this program itself, when `main` begins with [`run_if_asked`]: then a program of one file works. A
-//! program without that line uses the `switchboard-supervisor` beside it or in `PATH`, or one that
-//! [`ProviderConfig::supervisor`] names.
+//! Each run of an agent has a supervisor: a small process that stops the agent's process tree, whatever happens to this
+//! program. It is this program itself if `main` starts with [`run_if_asked`], so a single-file program works. A program
+//! without that line uses `switchboard-supervisor` beside it or in `PATH`, or the one in [`ProviderConfig::supervisor`].
 //!
-//! # Conversations
+//! # Sessions
 //!
 //! ```no_run
 //! # async fn example() -> Result<(), provider::ProviderError> {
@@ -54,15 +53,14 @@
 //! # Ok(()) }
 //! ```
 //!
-//! The agent keeps what was said. This library keeps a small file per session (its id, workspace and bounds; no word of the
-//! conversation), so that a resumed session is as confined as it was: [`ProviderConfig::sessions`] says where. A session that
-//! was begun elsewhere is taken over with [`Session::adopt`]. Messages to one session take turns.
+//! The agent stores the messages. This library stores a small file per session in [`ProviderConfig::sessions`] (id, workspace
+//! and access, no message), so that a resumed session is as confined as before. [`Session::adopt`] adopts a session that was
+//! started elsewhere. Messages to one session are serialized.
 //!
-//! # An agent that can do nothing but use the file tools
+//! # An agent restricted to the file tools
 //!
-//! Unless it is given more, the agent of a session has the verbs of `file-tools` on its workspace and nothing else: no shell, no
-//! tool of its own, no settings of the user or the workspace. That is [`Access::Files`], and only claude can be kept to it; the
-//! others refuse it.
+//! By default the agent of a session has the `file-tools` verbs on its workspace and nothing else: no shell, no built-in
+//! tool, no settings of the user or the workspace. That is [`Access::Files`]. Only claude can enforce it; the others reject it.
 //!
 //! ```no_run
 //! # async fn example() -> Result<(), provider::ProviderError> {
@@ -82,15 +80,15 @@
 //! # Ok(()) }
 //! ```
 //!
-//! [`Access::FilesByShell`] gives it a shell that may run `file-tools` alone, for setups that need one; it works only where the
-//! operating system can confine it.
+//! [`Access::FilesByShell`] adds a shell that may only run `file-tools`, for setups that need one. It requires a working OS
+//! sandbox.
 //!
-//! # What the operating system keeps an agent from
+//! # The sandbox
 //!
-//! A [`CallPolicy`], in [`ProviderConfig::policy`] for every request or in [`AgentSpec::policy`] for a session, confines the agent
-//! whatever its tools are. By default it is `workspace`, as far as the machine can enforce it: the agent writes its directory and
-//! sees no keys. What held is in [`Metadata::sandbox`]. A policy that is required runs nothing where it cannot be enforced
-//! ([`ProviderError::NeedsSandbox`]), and `CallPolicy::off()` confines nothing.
+//! A [`CallPolicy`], in [`ProviderConfig::policy`] for every request or in [`AgentSpec::policy`] for a session, confines the
+//! agent independently of its tools. The default is `workspace`, as far as the machine can enforce it: the agent can write to
+//! its directory and cannot read keys. [`Metadata::sandbox`] reports the enforcement. A required policy that cannot be enforced
+//! is an error ([`ProviderError::NeedsSandbox`]), and `CallPolicy::off()` disables the sandbox.
 //!
 //! ```
 //! use provider::{CallPolicy, ClaudeCodeProvider, Preset, ProviderConfig};
@@ -100,10 +98,10 @@
 //! let with_all_rights = ProviderConfig { policy: CallPolicy::off(), ..ProviderConfig::default() };
 //! ```
 //!
-//! # Watching
+//! # Streaming
 //!
-//! [`Provider::complete_stream`] and [`Provider::send_message_stream`] tell what happens as it happens: every
-//! [`AgentEvent`], and in the end the answer.
+//! [`Provider::complete_stream`] and [`Provider::send_message_stream`] stream every [`AgentEvent`], and
+//! finally the answer.
 //!
 //! ```no_run
 //! # async fn example(provider: &dyn provider::Provider) -> Result<(), provider::ProviderError> {
@@ -121,39 +119,36 @@
 //! # Ok(()) }
 //! ```
 //!
-//! With [`ProviderConfig::partial_messages`] the texts of claude come piece by piece while they are written
-//! ([`TextPart::Partial`]), and each once more when it is whole ([`TextPart::Whole`]): show one or the other. Gemini sends pieces only. The
-//! answer in the end is whole either way, and has each text once.
+//! With [`ProviderConfig::partial_messages`] claude streams each text in deltas ([`TextPart::Partial`]) and then as a whole
+//! ([`TextPart::Whole`]): show one or the other. Gemini sends deltas only. The final answer contains each text once.
 //!
 //! # Stopping
 //!
-//! Drop the future or the stream. The agent and everything that it has started are ended (asked first, and killed after 5 s),
-//! and its files are gone at once. So `tokio::time::timeout`, `select!` and a panic of the program all leave nothing. A program
-//! that is killed (SIGKILL) leaves nothing running either: the supervisor sees its end. Only its folder stays, in the temporary
-//! folder.
+//! Drop the future or the stream. The agent's process tree is stopped (SIGTERM, and SIGKILL after 5 s), and its files are
+//! removed immediately. So `tokio::time::timeout`, `select!` and a panic leave nothing behind. A killed program (SIGKILL) leaves
+//! no process either: the supervisor detects it. Only its directory remains in the temporary directory.
 //!
-//! # Work that takes more turns
+//! # Turn limits
 //!
-//! A run is given 25 turns (claude). When they are used up the work goes on in the same conversation, after 2, 4, 8 … s, up to
-//! [`ProviderConfig::max_resume_attempts`] times; texts are joined, numbers added up. Time and money are those of the whole
-//! request. A turn limit in the [`Context`] is a limit: such a request is never continued.
+//! A run has 25 turns (claude). When they are used up, the session is resumed after 2, 4, 8 … s, up to
+//! [`ProviderConfig::max_resume_attempts`] times; texts are joined and numbers added up. Time and cost limits apply to the whole
+//! request. A request with a turn limit in its [`Context`] is never resumed.
 //!
 //! # MCP servers
 //!
-//! [`Context::mcp_servers`] are for one request. Claude finds them in a file of the run's own (0600, gone when the run is), and
-//! uses them and no others; their variables are never in an argument, where every user of the machine could read them. No file
-//! of the user or the workspace is written. The tools of a server `x` are named `mcp__x__…`.
+//! [`Context::mcp_servers`] apply to one request. Claude reads them from a private file of the run (0600, removed with the run)
+//! and uses no others; their variables never appear in an argument, where every user of the machine could read them. No file of
+//! the user or the workspace is written. The tools of a server `x` are named `mcp__x__…`.
 //!
-//! # When it goes wrong
+//! # Errors
 //!
-//! [`ProviderError`] says what kind of failure it is, in words for a person, with a [`ProviderError::hint`]; and what the agent
-//! had said, with the session to go on in, in [`ProviderError::so_far`]. Three things are told as an answer, with a
-//! [`Warning`] in the metadata: output that is not the JSON it should be (its text), an error of which the agent says nothing
-//! but its name (`Error from Claude: …`), and no answer at all (a fixed text, [`NO_ANSWER`]).
+//! [`ProviderError`] has a message, a [`ProviderError::hint`], and in [`ProviderError::so_far`] the partial result with the
+//! session to resume. Three cases are returned as an answer with a [`Warning`] in the metadata: output that is not JSON (its
+//! text), an error without a text (`Error from Claude: …`), and no answer at all (a fixed text, [`NO_ANSWER`]).
 //!
-//! # What each agent has no means for
+//! # Unsupported options
 //!
-//! What an agent cannot be held to is refused, never quietly left out.
+//! An option that an agent cannot enforce is rejected, never silently ignored.
 //!
 //! | | claude | codex | gemini |
 //! | --- | --- | --- | --- |

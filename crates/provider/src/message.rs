@@ -1,4 +1,4 @@
-//! What comes back: the words, what they took, and what is odd about them.
+//! Answers with their metadata and warnings.
 
 use std::time::Duration;
 
@@ -8,65 +8,64 @@ use serde::{Deserialize, Serialize};
 /// An answer.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct OutgoingMessage {
-    /// The words. Never empty in an answer; may be in what came of a failed request.
+    /// The text. Never empty in an answer; may be empty in a partial result.
     pub text: String,
-    /// What is known about them.
+    /// The metadata.
     pub metadata: Metadata,
 }
 
-/// What is known about an answer.
+/// The metadata of an answer.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 pub struct Metadata {
-    /// Who answered: [`crate::Provider::name`].
+    /// The provider: [`crate::Provider::name`].
     pub provider: String,
-    /// The model that answered; the one asked for, when the agent does not say.
+    /// The model that answered; the requested one if the agent does not report it.
     pub model: Option<String>,
-    /// The conversation, to go on with it.
+    /// The session, to resume it.
     pub session_id: Option<SessionId>,
-    /// Tokens, over all runs of the request. None when the agent counts over a whole session whose past is not known.
+    /// Tokens of all runs. `None` if the agent counts per session and its earlier count is unknown.
     pub tokens: Option<Usage>,
-    /// Cost, over all runs, where the agent tells it.
+    /// Cost of all runs, if the agent reports it.
     pub cost_usd: Option<f64>,
-    /// Turns of the model, over all runs.
+    /// Turns of all runs.
     pub turns: Option<u32>,
-    /// From the request to the answer, waits included.
+    /// The time from the request to the answer, including waits.
     pub processing_time: Duration,
-    /// How often the request was continued because its turns were used up.
+    /// The number of resumes after a used-up turn limit.
     pub resumes: u32,
-    /// The tools that the agent wanted and was not allowed to use.
+    /// The tools that the agent was denied.
     pub permission_denials: Vec<PermissionDenial>,
-    /// Background tasks of the agent that did not complete.
+    /// Background tasks that did not complete.
     pub background: Vec<BackgroundTask>,
-    /// Tools, writes and hosts that were refused, the same for every agent.
+    /// Refused tools, writes and hosts, in the same form for every agent.
     pub refusals: Vec<RefusedAction>,
-    /// What the operating system kept the agent from in its last run, and whether that held; none when nothing was started.
+    /// The sandbox report of the last run; `None` if no process was started.
     pub sandbox: Option<SandboxReport>,
-    /// What is odd about the answer; empty when all is as it should be.
+    /// The warnings; usually empty.
     pub warnings: Vec<Warning>,
 }
 
-/// Something odd about an answer that is told all the same.
+/// A warning about an answer.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "warning", rename_all = "snake_case")]
 pub enum Warning {
-    /// The agent printed plain text where its stream of JSON was expected: this text is the answer. Whether the agent was
-    /// done is not known.
+    /// The agent printed plain text instead of JSON: this text is the answer. It is unknown whether the agent finished.
     NotJson,
-    /// Claude ended with an error and said nothing else; the text names the error.
+    /// Claude failed without a text; the answer names the error.
     ErrorWithoutText {
-        /// The agent's own word for it.
+        /// The agent's name of the error.
         message: String,
     },
-    /// The agent said nothing at all; the text is a fixed one.
+    /// The agent returned no text; the answer is a fixed text.
     NoText,
-    /// The text is over the limit, and its middle was left out.
+    /// The text exceeded the limit, and its middle was omitted.
     TextCut {
-        /// How many bytes were left out.
+        /// The number of omitted bytes.
         bytes: u64,
     },
-    /// The conversation could not be written down, so that [`crate::Provider::resume_session`] will not find it.
+    /// The session record could not be written, so [`crate::Provider::resume_session`] will not find it.
     SessionNotKept {
-        /// Why.
+        /// The cause.
         message: String,
     },
 }
@@ -74,34 +73,34 @@ pub enum Warning {
 /// An answer within a session.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Response {
-    /// The words.
+    /// The text.
     pub text: String,
-    /// The tools that the agent has used on the way, oldest first; the first [`MAX_TOOL_USES`] of them.
+    /// The tools that the agent used, oldest first; at most [`MAX_TOOL_USES`].
     pub tool_uses: Vec<ToolUse>,
-    /// What is known about the answer.
+    /// The metadata.
     pub metadata: Metadata,
 }
 
-/// How many uses of tools a [`Response`] names.
+/// The maximum number of tool uses in a [`Response`].
 pub const MAX_TOOL_USES: usize = 1000;
 
-/// How much is kept of what a tool was given.
+/// The maximum length of a tool's input.
 const INPUT_CHARS: usize = 1000;
 
-/// A tool that the agent has used by itself.
+/// A tool use of the agent.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ToolUse {
-    /// The vendor's id of the use.
+    /// The vendor's id.
     pub id: String,
     /// The vendor's name of the tool.
     pub name: String,
-    /// What it was given, as JSON text; the first 1,000 characters.
+    /// The input as JSON text; the first 1,000 characters.
     pub input: String,
-    /// Whether it failed; none while it has not answered.
+    /// True if it failed; `None` before its result.
     pub failed: Option<bool>,
 }
 
-/// Gathers the uses of tools from a stream of events.
+/// Collects tool uses from a stream of events.
 #[derive(Debug, Default)]
 pub(crate) struct ToolUses(Vec<ToolUse>);
 
@@ -130,19 +129,19 @@ impl ToolUses {
     }
 }
 
-/// Something that happens while an answer is made.
+/// An update of a running request.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Update<T> {
-    /// The agent said or did something.
+    /// An event of the agent.
     Event(AgentEvent<'static>),
-    /// Its turns are used up; the work goes on in the same conversation, after a wait.
+    /// The turn limit is used up; the session is resumed after a wait.
     Resuming {
-        /// Which continuation it is, counted from 1.
+        /// The number of the resume, starting at 1.
         attempt: u32,
-        /// How long the wait is.
+        /// The duration of the wait.
         after: Duration,
     },
-    /// The answer. Nothing follows.
+    /// The answer. Always last.
     Done(T),
 }
 

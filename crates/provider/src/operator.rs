@@ -1,7 +1,6 @@
-//! Who places the calls of a provider: finds the agent and what it can do, and turns requests into calls.
+//! Finds the agent and converts requests to calls.
 //!
-//! Owns everything that comes before a process: settings, the look at the machine, the call. Carrying it out is
-//! `exchange.rs`.
+//! Owns every step before a process starts; `exchange.rs` runs the call.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -21,7 +20,7 @@ use crate::session::{Records, Session};
 use crate::spool_folder::SpoolFolder;
 use crate::{confine, premises};
 
-/// Whether this program can be its own supervisor.
+/// Set once this program can act as its own supervisor.
 static WILL_ANSWER: AtomicBool = AtomicBool::new(false);
 
 /// Lets this program be the supervisor of its own agents, so that it needs no other executable beside it.
@@ -51,7 +50,7 @@ pub(crate) struct Operator {
 }
 
 impl Operator {
-    /// Says whether a request can be placed now: the agent is here, works and is logged in, and there is a supervisor.
+    /// Checks whether a request can run: the agent is installed, works and is logged in, and there is a supervisor.
     pub async fn validate(self: &Arc<Self>) -> Result<(), ProviderError> {
         self.supervisor()?;
         let (kind, lookup) = (self.kind, self.lookup(self.config.surroundings()).outside_of(&[]));
@@ -59,8 +58,7 @@ impl Operator {
         Ok(())
     }
 
-    /// Finds the agent, outside of the directories that it is to work in, and what it can do. Whether it is logged in is left to its
-    /// own word.
+    /// Finds the agent outside of its own working directories, and its capabilities. The agent itself reports a missing login.
     pub async fn look_up(
         &self,
         surroundings: BTreeMap<String, String>,
@@ -81,7 +79,7 @@ impl Operator {
         Lookup {
             programs: self.config.program.iter().map(|program| (self.kind, program.clone())).collect(),
             own_folder: own_folder(),
-            // The one that the command line keeps: asking an agent for its version takes up to seconds.
+            // Shared with the command line: a version check takes up to seconds.
             cache_file: state_folder(&surroundings).map(|state| state.join("agents.json")),
             left_out: Vec::new(),
             workspaces: KnownWorkspaces::default(),
@@ -107,7 +105,7 @@ impl Operator {
         Records::of(&self.config, &self.config.surroundings())
     }
 
-    /// The call that a request asks for.
+    /// Converts a request to a call.
     pub fn call(&self, context: &Context) -> Result<RunSequence, ProviderError> {
         let config = &self.config;
         let tools = match &context.allowed_tools {
@@ -128,7 +126,7 @@ impl Operator {
         Ok(self.relay(spec))
     }
 
-    /// The call that a message of a session asks for.
+    /// Converts a message of a session to a call.
     pub fn message(
         &self,
         session: &Session,
@@ -168,13 +166,13 @@ impl Operator {
         folder.canonicalize().map_err(|source| ProviderError::folder("cannot work in", &folder, source))
     }
 
-    /// What the agent of a session may touch.
+    /// Returns the policy of a session's agent.
     pub fn policy(&self, agent: &AgentSpec) -> Result<CallPolicy, ProviderError> {
         confine::policy(&agent.access, agent.policy.as_ref().unwrap_or(&self.config.policy))
     }
 
-    /// Says whether an agent can be had in a workspace as it is asked for: by a launch that is thrown away, and, where it is
-    /// to be confined, by a probe that tries to break out.
+    /// Checks whether an agent can run in a workspace as requested: by a trial launch and, if it is confined, by the sandbox
+    /// self-test.
     pub async fn rehearse(&self, agent: &AgentSpec, workspace: &Path) -> Result<(), ProviderError> {
         let surroundings = self.config.surroundings();
         let search_path = surroundings.get("PATH").cloned().unwrap_or_default();
@@ -194,10 +192,10 @@ impl Operator {
         proven.map_err(|error| ProviderError::NeedsSandbox { agent: self.kind, missing: error.to_string() })
     }
 
-    /// Everything a launch needs beside the call.
+    /// Collects the inputs of a launch besides the call.
     pub fn setup(&self, spec: &CallSpec, site: Site<'_>) -> Result<LaunchSetup, ProviderError> {
         let Site { check, surroundings, agent, spool } = site;
-        // One that is not there is not ready, and was refused before.
+        // A missing program was rejected before.
         let program = check.program.unwrap_or_default();
         let mut inherited = surroundings;
         let premises = self.premises(spec, agent, &program, &mut inherited, spool)?;
@@ -216,7 +214,7 @@ impl Operator {
         })
     }
 
-    /// What is kept from an agent that is confined, and what it is led to.
+    /// Returns the directories that a confined agent must not see, and the programs that it needs.
     fn premises(
         &self,
         spec: &CallSpec,
@@ -235,7 +233,7 @@ impl Operator {
                 confine::lead_to(&found, &spec.cwd, inherited)?;
                 Some(found)
             }
-            // Who needs it and has none is told by the launch.
+            // A launch that needs it reports its absence.
             _ => found.ok(),
         };
         let home = folder_of(inherited, "HOME");
@@ -249,19 +247,19 @@ impl Operator {
     }
 }
 
-/// Where a run is to be.
+/// The context of a run.
 pub(crate) struct Site<'a> {
     /// The agent's program.
     pub check: AgentCheck,
-    /// The environment that its own is picked from.
+    /// The environment from which its variables are selected.
     pub surroundings: BTreeMap<String, String>,
-    /// Its spec, in a session.
+    /// The spec of a session's agent.
     pub agent: Option<&'a AgentSpec>,
-    /// Its folder.
+    /// The spool of the run.
     pub spool: &'a Spool,
 }
 
-/// Does something that takes a while and cannot be awaited.
+/// Runs blocking work on another thread.
 async fn aside<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> Result<T, ProviderError> {
     tokio::task::spawn_blocking(work).await.map_err(|error| ProviderError::Environment {
         problem: "the look at the machine was broken off".to_owned(),

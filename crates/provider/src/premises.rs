@@ -1,6 +1,6 @@
-//! What of the machine is this library's own, and kept from agents that are confined.
+//! Determines the directories of this library, which confined agents must not see.
 //!
-//! Owns which folders those are. Enforcing it is the supervisor's.
+//! The supervisor enforces it.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -12,7 +12,7 @@ use model::{CallPolicy, PRIVATE_DIRECTORIES};
 use crate::config::{ProviderConfig, state_folder};
 use crate::spool_folder::PREFIX;
 
-/// The premises of a request whose folder is made in `spools`; `needed` is what its agent must see.
+/// Returns the hidden directories of a request in `spools`; `needed` are paths that its agent must see.
 pub(crate) fn of(
     config: &ProviderConfig,
     surroundings: &BTreeMap<String, String>,
@@ -33,16 +33,16 @@ pub(crate) fn of(
     }
 }
 
-/// The folders of requests: prompts, answers, and the secrets of servers for as long as they run.
+/// Returns the request directories: prompts, answers, and secrets of MCP servers while they run.
 fn requests_in(spools: &Path, needed: &[&Path]) -> Vec<PathBuf> {
-    // A sandbox has its own of these, and an empty one in its place would be in the agent's way.
+    // The sandbox replaces these directories, and a mount over one would be in the agent's way.
     if PRIVATE_DIRECTORIES.iter().any(|folder| spools.starts_with(folder)) {
         return Vec::new();
     }
     if !needed.iter().any(|path| path.starts_with(spools)) {
         return vec![spools.to_owned()];
     }
-    // Those that are there now. What is begun later in a folder that the agent works in can be seen by it.
+    // Only existing ones. Directories that are created later in a writable directory are visible.
     let is_request = |path: &PathBuf| {
         path.file_name().is_some_and(|name| name.as_encoded_bytes().starts_with(PREFIX.as_bytes()))
     };

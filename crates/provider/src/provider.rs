@@ -1,4 +1,4 @@
-//! The interface to an agent, whichever it is.
+//! The interface of all agents.
 
 use std::path::Path;
 
@@ -12,8 +12,8 @@ use crate::error::ProviderError;
 use crate::message::{OutgoingMessage, Response, Update};
 use crate::session::Session;
 
-/// What happens while an answer is made, ending with [`Update::Done`] or an error. Nothing happens unless it is polled;
-/// dropping it ends the agent and everything that it has started.
+/// The updates of a request, ending with [`Update::Done`] or an error. Nothing runs unless it is polled; dropping it stops the
+/// agent and its process tree.
 pub type Updates<T> = BoxStream<'static, Result<Update<T>, ProviderError>>;
 
 /// An agent that answers.
@@ -31,47 +31,46 @@ pub type Updates<T> = BoxStream<'static, Result<Update<T>, ProviderError>>;
 /// ```
 #[async_trait]
 pub trait Provider: Send + Sync {
-    /// Its name: `claude-code`, `codex`, `gemini`.
+    /// Returns the name: `claude-code`, `codex`, `gemini`.
     fn name(&self) -> &str;
 
-    /// Whether the program has to bring an API key. Never: the agent uses the login that the user has given it.
+    /// Returns whether the program must supply an API key. Always false: the agent uses the user's login.
     fn requires_api_key(&self) -> bool {
         false
     }
 
-    /// Says whether a request can be placed: the agent is installed, works and is logged in, as far as that can be told
-    /// without asking a model.
+    /// Checks whether a request can run: the agent is installed, works and is logged in, as far as this is known without a
+    /// model request.
     async fn validate_environment(&self) -> Result<(), ProviderError>;
 
-    /// Whether the agent is installed and works. Its login is not looked at.
+    /// Returns whether the agent is installed and works. Does not check its login.
     async fn is_available(&self) -> bool;
 
-    /// Answers one request.
+    /// Answers a request.
     async fn complete(&self, context: &Context) -> Result<OutgoingMessage, ProviderError> {
         the_end(self.complete_stream(context)).await
     }
 
-    /// Answers one request, and tells what happens on the way.
+    /// Answers a request and streams its updates.
     fn complete_stream(&self, context: &Context) -> Updates<OutgoingMessage>;
 
-    /// Prepares a conversation with an agent in a workspace. Validates the environment first, and that the agent can be
-    /// kept to what it may touch. The agent itself begins with the first message.
+    /// Creates a session with an agent in a workspace. Validates the environment and that the agent can enforce its access. The
+    /// agent starts with the first message.
     async fn create_session(&self, agent: &AgentSpec, workspace: &Path) -> Result<Session, ProviderError>;
 
-    /// Says something in a conversation.
+    /// Sends a message to a session.
     async fn send_message(&self, session: &Session, text: &str) -> Result<Response, ProviderError> {
         the_end(self.send_message_stream(session, text)).await
     }
 
-    /// Says something in a conversation, and tells what happens on the way.
+    /// Sends a message to a session and streams its updates.
     fn send_message_stream(&self, session: &Session, text: &str) -> Updates<Response>;
 
-    /// Finds a conversation that this library has held before, also in an earlier run of the program, with the same agent,
-    /// workspace and bounds; none when it is not known.
+    /// Finds an earlier session of this library, also from an earlier process, with the same agent, workspace and access;
+    /// `None` if it is unknown.
     async fn resume_session(&self, id: &str) -> Result<Option<Session>, ProviderError>;
 
-    /// Hands the results of tools to the agent. Agents that run their tools themselves refuse it; there is then no
-    /// streaming form either.
+    /// Passes tool results to the agent. Agents that run their tools themselves reject it; there is no streaming form either.
     async fn submit_tool_results(
         &self,
         session: &Session,
@@ -79,14 +78,14 @@ pub trait Provider: Send + Sync {
     ) -> Result<Response, ProviderError>;
 }
 
-/// What a tool answered, for providers whose tools the program runs.
+/// The result of a tool, for providers whose tools the program runs.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ToolResult {
-    /// The id of its use.
+    /// The id of the tool use.
     pub id: String,
-    /// What it answered.
+    /// The output.
     pub output: String,
-    /// Whether it failed.
+    /// True if it failed.
     pub is_error: bool,
 }
 

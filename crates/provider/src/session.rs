@@ -1,7 +1,7 @@
-//! A conversation with an agent, and the record by which it is found again after a restart.
+//! A session with an agent, and its record on disk.
 //!
-//! Owns what is kept about a session: its id, its workspace and what its agent may touch, never a word of what was said;
-//! the agent keeps that itself. The record is what makes a resumed session as confined as it was.
+//! The record contains the id, the workspace and the access of the agent, but no message; the agent stores those. A resumed
+//! session is as confined as before because of this record.
 
 use std::collections::BTreeMap;
 use std::fs::{self, DirBuilder};
@@ -19,9 +19,9 @@ use tokio::task::JoinSet;
 use crate::agent_spec::AgentSpec;
 use crate::config::{ProviderConfig, state_folder};
 
-/// A conversation with one agent in one workspace. Clones are the same conversation.
+/// A session with one agent in one workspace. Clones share it.
 ///
-/// Messages to it take turns: one that is sent while another is being answered waits for that one.
+/// Messages are serialized: a second message waits for the answer to the first.
 #[derive(Debug, Clone)]
 pub struct Session(Arc<Inner>);
 
@@ -31,28 +31,28 @@ struct Inner {
     workspace: PathBuf,
     agent: AgentSpec,
     state: Mutex<State>,
-    /// Held by the message that is being answered. In it are the runs that were given up and may not have ended yet.
+    /// Locked by the message in progress. Contains abandoned runs that may not have stopped yet.
     turn: Arc<tokio::sync::Mutex<JoinSet<()>>>,
 }
 
 #[derive(Debug, Default)]
 struct State {
-    /// None until the agent has said its first word.
+    /// `None` before the agent's first output.
     id: Option<SessionId>,
-    /// What the agent has counted so far.
+    /// The agent's cumulative counts.
     totals: Option<Totals>,
 }
 
 impl Session {
-    /// A conversation that has not begun.
+    /// Creates a session that has not started.
     pub(crate) fn new(provider: &str, agent: AgentSpec, workspace: PathBuf) -> Self {
         Self::with(provider, agent, workspace, State::default())
     }
 
-    /// A conversation that was begun elsewhere, at a terminal for example, to go on with as `agent` in `workspace`.
+    /// Adopts a session that was started elsewhere, for example at a terminal, as `agent` in `workspace`.
     pub fn adopt(provider: &str, id: SessionId, agent: AgentSpec, workspace: impl Into<PathBuf>) -> Self {
         let workspace = workspace.into();
-        // A folder that cannot be made absolute is refused with the first message.
+        // A path that cannot be made absolute is rejected with the first message.
         let workspace = std::path::absolute(&workspace).unwrap_or(workspace);
         Self::with(provider, agent, workspace, State { id: Some(id), ..State::default() })
     }
@@ -68,23 +68,23 @@ impl Session {
         }))
     }
 
-    /// The vendor's id, with which [`crate::Provider::resume_session`] finds it again. None until the agent has said its
-    /// first word: before that there is nothing to resume.
+    /// Returns the vendor's id, for [`crate::Provider::resume_session`]. `None` before the agent's first output: there is
+    /// nothing to resume.
     pub fn id(&self) -> Option<SessionId> {
         self.state().id.clone()
     }
 
-    /// [`crate::Provider::name`] of the provider it belongs to.
+    /// Returns the provider's [`crate::Provider::name`].
     pub fn provider(&self) -> &str {
         &self.0.provider
     }
 
-    /// The folder that its agent works in.
+    /// Returns the working directory of the agent.
     pub fn workspace(&self) -> &Path {
         &self.0.workspace
     }
 
-    /// What its agent is.
+    /// Returns the spec of the agent.
     pub fn agent(&self) -> &AgentSpec {
         &self.0.agent
     }
@@ -93,15 +93,15 @@ impl Session {
         self.state().totals
     }
 
-    /// Waits for its turn, and until nothing is left of messages that were given up. Given up itself meanwhile, it leaves
-    /// the rest of the waiting to the next.
+    /// Locks the session and waits until abandoned runs have stopped. If this future is dropped, the next caller continues to
+    /// wait.
     pub(crate) async fn take_turn(&self) -> Turn {
         let mut turn = Turn(Arc::clone(&self.0.turn).lock_owned().await);
         while turn.0.join_next().await.is_some() {}
         turn
     }
 
-    /// Notes that the agent speaks under this id, and whether that is news.
+    /// Records the agent's session id. Returns whether it changed.
     pub(crate) fn speaks_as(&self, id: &SessionId) -> bool {
         let mut state = self.state();
         let is_news = state.id.as_ref() != Some(id);
@@ -119,21 +119,21 @@ impl Session {
     }
 }
 
-/// The right to speak in a session, until it is dropped.
+/// The lock on a session, released on drop.
 #[derive(Debug)]
 pub(crate) struct Turn(OwnedMutexGuard<JoinSet<()>>);
 
 impl Turn {
-    /// Sees to the end of a run that is given up, for the next message to wait for.
+    /// Hands over an abandoned run for the next message to wait for.
     pub fn give_up(&mut self, ending: impl Future<Output = ()> + Send + 'static) {
-        // Outside of a runtime nobody can wait for it, nor send another message.
+        // Without a runtime nothing can wait for it, nor send another message.
         if let Ok(runtime) = Handle::try_current() {
             self.0.spawn_on(ending, &runtime);
         }
     }
 }
 
-/// What is written down about a session.
+/// The record of a session.
 #[derive(Debug, Serialize, Deserialize)]
 struct Record {
     provider: String,
@@ -143,7 +143,7 @@ struct Record {
     totals: Option<Totals>,
 }
 
-/// The folder of records: `<folder>/<provider>/<session id>.json`, for the user's eyes only.
+/// The directory of records: `<directory>/<provider>/<session id>.json`, mode 0600.
 #[derive(Debug, Clone)]
 pub(crate) struct Records(Option<PathBuf>);
 
@@ -153,7 +153,7 @@ impl Records {
         Self(folder.or_else(|| Some(state_folder(surroundings)?.join("sessions"))))
     }
 
-    /// Writes a session down. Replaces the file as a whole, so that nobody reads half a record.
+    /// Writes the record of a session atomically.
     pub fn keep(&self, session: &Session) -> io::Result<()> {
         let Some(id) = session.id() else { return Ok(()) };
         let folder = self.folder(session.provider()).ok_or(io::ErrorKind::NotFound)?;
@@ -171,7 +171,7 @@ impl Records {
         Ok(())
     }
 
-    /// Finds a session; none when there is no record of it that can be read.
+    /// Finds a session; `None` without a readable record.
     pub fn find(&self, provider: &str, id: &SessionId) -> io::Result<Option<Session>> {
         let Some(folder) = self.folder(provider) else { return Ok(None) };
         let bytes = match fs::read(folder.join(file_name(id))) {
@@ -188,8 +188,8 @@ impl Records {
     }
 }
 
-/// An id is a plain word that begins with a letter or a digit, so it cannot lead out of the folder. A UUID is the same in
-/// capitals.
+/// Returns the file name of an id. An id starts with a letter or digit and contains no slash, so it cannot leave the directory.
+/// UUIDs are case-insensitive.
 fn file_name(id: &SessionId) -> String {
     let name = id.as_uuid().map_or_else(|| id.to_string(), |uuid| uuid.to_string());
     format!("{name}.json")

@@ -1,8 +1,7 @@
-//! The folder of a request: private, temporary, and gone when the request is, but for paths in quarantine.
+//! The directory of a request: private, temporary, and removed with the request except for quarantined paths.
 //!
-//! Owns its removal, which is also what ends a run that nobody holds any more: a supervisor whose folder is gone ends its
-//! tree within a second. So a request that is dropped at any moment, even while its supervisor is being started, leaves
-//! neither a file nor a process.
+//! Its removal also stops an abandoned run: a supervisor without its directory stops its tree within a second. So a request
+//! that is dropped at any moment, even while its supervisor starts, leaves neither a file nor a process.
 
 use std::collections::BTreeMap;
 use std::fs::Permissions;
@@ -16,15 +15,15 @@ use tempfile::TempDir;
 use crate::config::{ProviderConfig, folder_of};
 use crate::error::ProviderError;
 
-/// How the names of the folders begin.
+/// The prefix of the directories.
 pub(crate) const PREFIX: &str = "switchboard-";
 
-/// How often the removal is tried: the supervisor may write its last words in between.
+/// The number of removal attempts: the supervisor may write its final status in between.
 const TRIES: u32 = 20;
 
 #[derive(Debug)]
 pub(crate) struct SpoolFolder {
-    /// None only while it is dropped.
+    /// `None` only during drop.
     folder: Option<TempDir>,
     runs: u32,
 }
@@ -45,7 +44,7 @@ impl SpoolFolder {
         Ok(Self { folder: Some(folder), runs: 0 })
     }
 
-    /// The spool of the next run.
+    /// Returns the spool of the next run.
     pub fn next(&mut self) -> Spool {
         self.runs += 1;
         let folder = self.folder.as_ref().map_or(Path::new("/"), TempDir::path);
@@ -56,7 +55,7 @@ impl SpoolFolder {
 impl Drop for SpoolFolder {
     fn drop(&mut self) {
         let Some(folder) = self.folder.take() else { return };
-        // By hand, because a folder that is written to meanwhile is not empty when it is to be removed.
+        // Removed manually: a directory that is written to concurrently is not empty.
         let path = folder.keep();
         let mut keeps = false;
         for run in 1..=self.runs {
@@ -68,17 +67,17 @@ impl Drop for SpoolFolder {
     }
 }
 
-/// Removes the files of a run. Returns whether some stay: what an agent created and the sandbox moved away is the user's, and the
-/// answer has named where it is.
+/// Removes the files of a run. Returns whether some remain: quarantined files belong to the user, and the answer contains their
+/// path.
 fn remove_run(spool: &Spool) -> bool {
     let aside = spool.directory().with_extension("quarantine");
     let keeps = std::fs::rename(spool.quarantine(), &aside).is_ok();
-    // The whole directory, even so: a supervisor that is still there stops its run when it misses it.
+    // The whole directory: a supervisor that still runs stops when it is missing.
     remove(spool.directory());
     if keeps {
         let restored =
             std::fs::create_dir(spool.directory()).and_then(|()| std::fs::rename(&aside, spool.quarantine()));
-        // Where this fails the files stay beside their place; a destructor has nobody to report it to.
+        // On failure the files stay beside their location; a destructor cannot report it.
         let _ = restored;
     }
     keeps
@@ -88,7 +87,7 @@ fn remove(path: &Path) {
     for _ in 0..TRIES {
         match std::fs::remove_dir_all(path) {
             Err(error) if error.kind() == io::ErrorKind::DirectoryNotEmpty => {}
-            // Gone, or not ours to remove any more.
+            // Removed, or no longer ours.
             _ => return,
         }
     }

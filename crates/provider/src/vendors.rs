@@ -1,6 +1,6 @@
-//! The providers: one for each agent.
+//! The providers, one per agent.
 //!
-//! Owns what tells them apart, which is little: a name and a kind. What the agents differ in is known by `agents`.
+//! They differ in name and kind only; `agents` knows the differences between the programs.
 
 use std::marker::PhantomData;
 use std::path::Path;
@@ -20,7 +20,7 @@ use crate::operator::Operator;
 use crate::provider::{Provider, ToolResult, Updates};
 use crate::session::Session;
 
-/// Which agent a [`CliProvider`] is for.
+/// The agent of a [`CliProvider`].
 pub trait Vendor: Send + Sync + 'static {
     /// [`Provider::name`].
     const NAME: &'static str;
@@ -61,18 +61,17 @@ impl Vendor for Rehearsal {
     const KIND: AgentKind = AgentKind::Rehearsal;
 }
 
-/// Claude Code as a provider.
+/// The Claude Code provider.
 pub type ClaudeCodeProvider = CliProvider<ClaudeCode>;
-/// Codex as a provider. It has no turn limit, and its tools cannot be chosen: requests that ask for either are refused.
+/// The Codex provider. It has no turn limit and no choice of tools: requests with either are rejected.
 pub type CodexProvider = CliProvider<Codex>;
-/// The Gemini CLI as a provider. It has no turn limit and takes MCP servers from its own settings only: requests that ask
-/// for either are refused.
+/// The Gemini CLI provider. It has no turn limit and takes MCP servers only from its own settings: requests with either are
+/// rejected.
 pub type GeminiProvider = CliProvider<Gemini>;
-/// The scripted agent as a provider: it answers what the lines `@rehearse …` of a prompt tell it to, and otherwise repeats
-/// the prompt.
+/// The provider of the scripted agent: it follows the `@rehearse …` lines of a prompt, and otherwise repeats the prompt.
 pub type RehearsalProvider = CliProvider<Rehearsal>;
 
-/// A provider that calls an agent's command-line program, with the login of the user.
+/// A provider that runs an agent's command-line program with the user's login.
 #[derive(Debug)]
 pub struct CliProvider<V: Vendor> {
     operator: Arc<Operator>,
@@ -80,28 +79,28 @@ pub struct CliProvider<V: Vendor> {
 }
 
 impl<V: Vendor> CliProvider<V> {
-    /// With the default settings: 25 turns a run where the agent has turns, all tools, an hour, this program's folder, 5
-    /// continuations, the agent's default model.
+    /// Creates a provider with the default settings: 25 turns per run if the agent has a turn limit, all tools, one hour, this
+    /// program's directory, 5 resumes, the agent's default model.
     pub fn new() -> Self {
         Self::from_config(ProviderConfig::default())
     }
 
-    /// With these settings.
+    /// Creates a provider with these settings.
     pub fn from_config(config: ProviderConfig) -> Self {
         Self { operator: Arc::new(Operator { kind: V::KIND, name: V::NAME, config }), vendor: PhantomData }
     }
 
-    /// Its settings.
+    /// Returns the settings.
     pub fn config(&self) -> &ProviderConfig {
         &self.operator.config
     }
 
-    /// The turns of one run; none when the agent cannot be bounded so.
+    /// Returns the turn limit of one run; `None` for an agent without one.
     pub fn max_turns(&self) -> Option<u32> {
         self.operator.config.turns_per_run(V::KIND)
     }
 
-    /// Whether the agent's program is in this program's `PATH` and works.
+    /// Returns whether the agent's program is in `PATH` and works.
     pub async fn check_cli() -> bool {
         Self::new().is_available().await
     }
@@ -146,7 +145,7 @@ impl<V: Vendor> Provider for CliProvider<V> {
         if !folder.is_dir() {
             return Err(cannot(std::io::ErrorKind::NotADirectory.into()));
         }
-        // As it is now: a session that is resumed is as confined as it was, whatever the settings are by then.
+        // Stored with the session: a resumed session is as confined as before, whatever the settings are by then.
         let agent = AgentSpec { policy: Some(self.operator.policy(agent)?), ..agent.clone() };
         self.operator.rehearse(&agent, &folder).await?;
         Ok(Session::new(V::NAME, agent, folder))
@@ -186,7 +185,7 @@ impl<V: Vendor> Provider for CliProvider<V> {
     }
 }
 
-/// The provider of that name (`claude-code` or `claude`, `codex`, `gemini`, `rehearsal`) with default settings.
+/// Returns the provider with a name (`claude-code` or `claude`, `codex`, `gemini`, `rehearsal`) and default settings.
 pub fn by_name(name: &str) -> Option<Box<dyn Provider>> {
     Some(match name {
         "claude" | ClaudeCode::NAME => Box::new(ClaudeCodeProvider::new()),

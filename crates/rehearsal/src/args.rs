@@ -1,26 +1,26 @@
-//! The command line: our own flags, and of the real programs' flags the few that decide what is said.
+//! Parses the command line: our own flags, and the few flags of the real programs that affect the output.
 //!
-//! Everything else is let pass, so that a command line made for a real program works unchanged. It follows
-//! that a misspelt flag is no error, but a wrong value of a known one is.
+//! All other flags are ignored, so that a command line for a real program works unchanged. So a misspelled flag is not an
+//! error, but a wrong value of a known one is.
 
 use std::ffi::{OsStr, OsString};
 use std::path::PathBuf;
 
 use crate::mistake::Mistake;
-use crate::voice::Vendor;
+use crate::voice::VoiceVendor;
 
-/// What the command line asks for.
+/// A parsed command line.
 #[derive(Debug, PartialEq, Eq)]
-pub(crate) enum Request {
+pub(crate) enum RehearsalRequest {
     Help,
     Version,
-    Play(Options),
+    Play(RehearsalOptions),
 }
 
-/// How to play.
+/// The options of a rehearsal.
 #[derive(Debug, Default, PartialEq, Eq)]
-pub(crate) struct Options {
-    pub(crate) vendor: Vendor,
+pub(crate) struct RehearsalOptions {
+    pub(crate) vendor: VoiceVendor,
     pub(crate) script: Option<PathBuf>,
     pub(crate) ignore_stdin: bool,
     pub(crate) model: Option<String>,
@@ -52,9 +52,9 @@ const CODEX_VALUES: [&str; 19] = [
 ];
 
 /// Reads the arguments, program name excluded.
-pub(crate) fn parse(args: impl IntoIterator<Item = OsString>) -> Result<Request, Mistake> {
+pub(crate) fn parse(args: impl IntoIterator<Item = OsString>) -> Result<RehearsalRequest, Mistake> {
     let args: Vec<OsString> = args.into_iter().collect();
-    let mut options = Options::default();
+    let mut options = RehearsalOptions::default();
     let mut fork_session = false;
     let mut at = 0;
     while let Some(arg) = args.get(at) {
@@ -62,8 +62,8 @@ pub(crate) fn parse(args: impl IntoIterator<Item = OsString>) -> Result<Request,
         let following = args.get(at + 1);
         let mut cursor = Cursor { flag: &flag, attached, following, took_following: false };
         match &*flag {
-            "--help" | "-h" => return Ok(Request::Help),
-            "--version" => return Ok(Request::Version),
+            "--help" | "-h" => return Ok(RehearsalRequest::Help),
+            "--version" => return Ok(RehearsalRequest::Version),
             "--as" => options.vendor = vendor(&cursor.required()?)?,
             "--script" => options.script = Some(cursor.required_os()?.into()),
             "--ignore-stdin" => options.ignore_stdin = true,
@@ -76,13 +76,13 @@ pub(crate) fn parse(args: impl IntoIterator<Item = OsString>) -> Result<Request,
         }
         at += 1 + usize::from(cursor.took_following);
     }
-    if options.vendor == Vendor::Codex {
+    if options.vendor == VoiceVendor::Codex {
         options.session = codex_resume(&args);
     }
     if fork_session {
         options.session = None;
     }
-    Ok(Request::Play(options))
+    Ok(RehearsalRequest::Play(options))
 }
 
 /// `--flag=value` in its two parts. Only the flag must be text.
@@ -123,16 +123,16 @@ impl Cursor<'_> {
         self.required_os().map(|value| value.to_string_lossy().into_owned())
     }
 
-    /// A value that may be missing, as after claude's `--resume`.
+    /// Returns a value that may be missing, as after claude's `--resume`.
     fn optional(&mut self) -> Option<String> {
         let next_is_flag = self.following.is_none_or(|next| next.to_string_lossy().starts_with('-'));
         if self.attached.is_none() && next_is_flag { None } else { self.required().ok() }
     }
 }
 
-fn vendor(name: &str) -> Result<Vendor, Mistake> {
-    Vendor::parse(name).ok_or_else(|| {
-        let known = Vendor::ALL.map(Vendor::name).join(", ");
+fn vendor(name: &str) -> Result<VoiceVendor, Mistake> {
+    VoiceVendor::parse(name).ok_or_else(|| {
+        let known = VoiceVendor::ALL.map(VoiceVendor::name).join(", ");
         Mistake::new(format!("agent `{name}` of `--as` is not known"), format!("it is one of {known}"))
     })
 }
@@ -143,7 +143,7 @@ fn turn_limit(word: &str) -> Result<u32, Mistake> {
     })
 }
 
-/// Gemini also resumes by position or `latest`; what those mean only its own history knows.
+/// Returns whether an id names a session. Gemini also resumes by position or `latest`, which only its own history can resolve.
 fn names_a_session(id: &str) -> bool {
     id != "latest" && !id.bytes().all(|byte| byte.is_ascii_digit())
 }
@@ -170,13 +170,13 @@ fn codex_resume(args: &[OsString]) -> Option<String> {
 mod tests {
     use super::*;
 
-    fn read(line: &str) -> Result<Request, Mistake> {
+    fn read(line: &str) -> Result<RehearsalRequest, Mistake> {
         parse(line.split_whitespace().map(OsString::from))
     }
 
-    fn options(line: &str) -> Options {
+    fn options(line: &str) -> RehearsalOptions {
         match read(line) {
-            Ok(Request::Play(options)) => options,
+            Ok(RehearsalRequest::Play(options)) => options,
             other => panic!("{line}: {other:?}"),
         }
     }
@@ -186,7 +186,7 @@ mod tests {
         let found = options(
             "-p --output-format stream-json --verbose --model opus --resume abc --max-turns 3 --allowedTools Bash,Read --unheard-of",
         );
-        assert_eq!(found.vendor, Vendor::Claude);
+        assert_eq!(found.vendor, VoiceVendor::Claude);
         assert_eq!(found.model.as_deref(), Some("opus"));
         assert_eq!(found.session.as_deref(), Some("abc"));
         assert_eq!(found.turn_limit, Some(3));
@@ -200,7 +200,7 @@ mod tests {
         let line =
             "--as codex exec --json --sandbox read-only -m gpt resume -c a=b --skip-git-repo-check abc -";
         let found = options(line);
-        assert_eq!(found.vendor, Vendor::Codex);
+        assert_eq!(found.vendor, VoiceVendor::Codex);
         assert_eq!(found.session.as_deref(), Some("abc"));
         assert_eq!(found.model.as_deref(), Some("gpt"));
         assert_eq!(options("--as codex exec --json -").session, None);
@@ -210,7 +210,7 @@ mod tests {
     #[test]
     fn a_command_line_of_gemini_passes() {
         let found = options("--as=gemini --output-format stream-json --yolo -m flash --resume abc");
-        assert_eq!(found.vendor, Vendor::Gemini);
+        assert_eq!(found.vendor, VoiceVendor::Gemini);
         assert_eq!(found.session.as_deref(), Some("abc"));
         assert_eq!(options("--as gemini --resume latest").session, None);
         assert_eq!(options("--as gemini --resume 3").session, None);
@@ -225,7 +225,7 @@ mod tests {
 
     #[test]
     fn help_and_version_win() {
-        assert_eq!(read("--as codex exec --help"), Ok(Request::Help));
-        assert_eq!(read("--version"), Ok(Request::Version));
+        assert_eq!(read("--as codex exec --help"), Ok(RehearsalRequest::Help));
+        assert_eq!(read("--version"), Ok(RehearsalRequest::Version));
     }
 }

@@ -1,9 +1,9 @@
-//! What `--help` prints: the steps come from the table of the language, so that none can be missing.
+//! Renders the `--help` text. The steps come from the table of the language, so none can be missing.
 
 use std::fmt::Write as _;
 
 use crate::script::STEPS;
-use crate::voice::FailureKind;
+use crate::voice::ScriptedFailureKind;
 
 const INTRODUCTION: &str = "\
 rehearsal: a scripted coding agent, for trying out a workflow without spending tokens, and for tests
@@ -53,7 +53,7 @@ exit codes:
   141 when nobody reads stdout any more
 ";
 
-/// The whole text.
+/// Renders the whole text.
 pub(crate) fn text() -> String {
     let mut text = INTRODUCTION.to_owned();
     for entry in STEPS {
@@ -63,7 +63,7 @@ pub(crate) fn text() -> String {
         let indent = if gap.is_empty() { "" } else { "                              " };
         let _ = writeln!(text, "  {:width$}{gap}{indent} {}", entry.usage, entry.does);
     }
-    let kinds = FailureKind::ALL.map(FailureKind::name).join(", ");
+    let kinds = ScriptedFailureKind::ALL.map(ScriptedFailureKind::name).join(", ");
     let _ = write!(text, "\nkinds of `fail`:\n  {kinds}\n\n{OPTIONS_OF_SPAWN}");
     text
 }

@@ -1,7 +1,6 @@
-//! JSON text: objects written field by field, strings escaped, foreign JSON checked before it is embedded.
+//! Writes JSON: objects field by field, escaped strings, and foreign JSON after a check.
 //!
-//! Owns the promise that every event line is valid JSON. It has no value type and reads nothing back: the
-//! agent only ever speaks.
+//! Guarantees that every event line is valid JSON. There is no value type and no parser.
 
 use std::fmt::{Display, Write as _};
 
@@ -109,7 +108,7 @@ pub(crate) fn is_object(text: &str) -> bool {
     }
 }
 
-/// Deeper input than this is refused rather than followed down the stack.
+/// Deeper input is rejected instead of recursing.
 const MAX_DEPTH: usize = 64;
 
 struct Reader<'a> {

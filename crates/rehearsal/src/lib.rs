@@ -38,11 +38,11 @@ use std::ffi::OsString;
 use std::io::{self, Read};
 use std::process::ExitCode;
 
-use crate::args::{Options, Request};
+use crate::args::{RehearsalOptions, RehearsalRequest};
 use crate::mistake::{Mishap, Mistake};
-use crate::stage::Stage;
-use crate::voice::{Opening, Session};
-use crate::wire::Stream;
+use crate::stage::RehearsalStage;
+use crate::voice::{SessionOpening, VoiceSession};
+use crate::wire::StandardStream;
 
 /// The first argument of a process that is the scripted agent, or a descendant of one, without being named so.
 pub const CUE: &str = "--rehearsal";
@@ -50,12 +50,12 @@ pub const CUE: &str = "--rehearsal";
 /// The exit code of a mistake in a flag or a step.
 const MISTAKE: u8 = 2;
 
-/// Whether this process was started as the agent, with [`CUE`] as its first argument.
+/// Returns whether this process was started as the agent, with [`CUE`] as its first argument.
 pub fn is_cued() -> bool {
     std::env::args_os().nth(1).is_some_and(|arg| arg == CUE)
 }
 
-/// The whole program: reads the command line and stdin, plays, and returns the exit code.
+/// Runs the program: reads the command line and stdin, plays the script, and returns the exit code.
 ///
 /// [`CUE`] may precede the other arguments.
 pub fn main() -> ExitCode {
@@ -67,26 +67,26 @@ pub fn main() -> ExitCode {
         }
     }
     match args::parse(args) {
-        Ok(Request::Help) => print(&help::text()),
-        Ok(Request::Version) => print(concat!("rehearsal ", env!("CARGO_PKG_VERSION"), "\n")),
-        Ok(Request::Play(options)) => play(options),
+        Ok(RehearsalRequest::Help) => print(&help::text()),
+        Ok(RehearsalRequest::Version) => print(concat!("rehearsal ", env!("CARGO_PKG_VERSION"), "\n")),
+        Ok(RehearsalRequest::Play(options)) => play(options),
         Err(mistake) => confess(&mistake),
     }
 }
 
 fn print(text: &str) -> ExitCode {
-    end(Stream::Stdout.write(text.as_bytes()).map(|()| 0).map_err(Mishap::refused("stdout")))
+    end(StandardStream::Stdout.write(text.as_bytes()).map(|()| 0).map_err(Mishap::refused("stdout")))
 }
 
-fn play(options: Options) -> ExitCode {
+fn play(options: RehearsalOptions) -> ExitCode {
     match rehearse(options) {
         Ok((stage, steps)) => end(stage.play(steps)),
         Err(mistake) => confess(&mistake),
     }
 }
 
-/// Reads everything there is to read, so that a mistake is found before the first event.
-fn rehearse(options: Options) -> Result<(Stage, Vec<script::Step>), Mistake> {
+/// Reads all input, so that a mistake is reported before the first event.
+fn rehearse(options: RehearsalOptions) -> Result<(RehearsalStage, Vec<script::ScriptStep>), Mistake> {
     let prompt = if options.ignore_stdin { Vec::new() } else { read_prompt()? };
     let text = String::from_utf8_lossy(&prompt);
     let (steps, plain) = match &options.script {
@@ -101,7 +101,7 @@ fn rehearse(options: Options) -> Result<(Stage, Vec<script::Step>), Mistake> {
             (script::parse_file(&script)?, text.into_owned())
         }
     };
-    if steps.contains(&script::Step::MaxTurns) && !options.vendor.has_turn_limit() {
+    if steps.contains(&script::ScriptStep::MaxTurns) && !options.vendor.has_turn_limit() {
         return Err(Mistake::new(
             format!(
                 "step `max-turns` cannot be played as `{}`, which has no turn limit",
@@ -112,7 +112,7 @@ fn rehearse(options: Options) -> Result<(Stage, Vec<script::Step>), Mistake> {
     }
     let plain = plain.trim_end();
     let echo = if plain.is_empty() { "You said nothing.".to_owned() } else { format!("You said: {plain}") };
-    let session = Session::new(Opening {
+    let session = VoiceSession::new(SessionOpening {
         id: options.session,
         model: options.model,
         turn_limit: options.turn_limit,
@@ -120,7 +120,7 @@ fn rehearse(options: Options) -> Result<(Stage, Vec<script::Step>), Mistake> {
         prompt: plain.to_owned(),
         prompt_bytes: prompt.len(),
     });
-    Ok((Stage::new(options.vendor.voice(session), echo, prompt.len()), steps))
+    Ok((RehearsalStage::new(options.vendor.voice(session), echo, prompt.len()), steps))
 }
 
 fn read_prompt() -> Result<Vec<u8>, Mistake> {
@@ -135,7 +135,7 @@ fn read_prompt() -> Result<Vec<u8>, Mistake> {
 }
 
 fn confess(mistake: &Mistake) -> ExitCode {
-    let _ = Stream::Stderr.write(format!("{mistake}\n").as_bytes());
+    let _ = StandardStream::Stderr.write(format!("{mistake}\n").as_bytes());
     ExitCode::from(MISTAKE)
 }
 
@@ -144,7 +144,7 @@ fn end(played: Result<u8, Mishap>) -> ExitCode {
         Ok(code) => code,
         Err(Mishap::NobodyListens) => Mishap::NOBODY_LISTENS,
         Err(Mishap::Refused { what, source }) => {
-            let _ = Stream::Stderr.write(format!("error: cannot play {what}: {source}\n").as_bytes());
+            let _ = StandardStream::Stderr.write(format!("error: cannot play {what}: {source}\n").as_bytes());
             Mishap::REFUSED
         }
     })

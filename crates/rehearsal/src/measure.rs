@@ -16,15 +16,14 @@ const SIZES: [(&str, u64); 9] = [
 
 const DURATIONS: [(&str, u64); 3] = [("ms", 1), ("s", 1_000), ("m", 60_000)];
 
-/// The number of bytes `text` says.
+/// Parses a number of bytes.
 pub(crate) fn size(text: &str) -> Option<u64> {
     let (number, unit) = split(text)?;
     let (_, factor) = SIZES.iter().find(|(name, _)| *name == unit)?;
     number.checked_mul(*factor)
 }
 
-/// The time `text` says; the unit is not optional, because a bare `5` means seconds to some and
-/// milliseconds to others.
+/// Parses a duration. The unit is required, because a bare `5` is ambiguous.
 pub(crate) fn duration(text: &str) -> Option<Duration> {
     let (number, unit) = split(text)?;
     let (_, factor) = DURATIONS.iter().find(|(name, _)| *name == unit)?;

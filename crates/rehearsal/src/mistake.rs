@@ -1,9 +1,9 @@
-//! What went wrong with a rehearsal itself, as opposed to a fault it was asked to play.
+//! Errors of a rehearsal itself, as opposed to scripted faults.
 
 use std::fmt::{self, Display};
 use std::io;
 
-/// A flag or a step that cannot be understood: said before anything is played, exit code 2.
+/// An invalid flag or step: reported before anything is played, exit code 2.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Mistake {
     pub(crate) what: String,
@@ -22,12 +22,12 @@ impl Display for Mistake {
     }
 }
 
-/// A step that was understood and could not be played.
+/// A valid step that could not be played.
 #[derive(Debug)]
 pub(crate) enum Mishap {
-    /// Nobody reads our output any more. A shell program would have died of SIGPIPE, silently.
+    /// The reader of our output is gone. A shell program would have died of SIGPIPE, silently.
     NobodyListens,
-    /// Anything else the system refused.
+    /// Another error of the system.
     Refused { what: String, source: io::Error },
 }
 

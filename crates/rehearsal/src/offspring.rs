@@ -14,16 +14,16 @@ use std::time::{Duration, Instant};
 
 use crate::CUE;
 use crate::signals::Signal;
-use crate::wire::Stream;
+use crate::wire::StandardStream;
 
-/// Where a descendant stands to the agent.
+/// The relation of a descendant to the agent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Kinship {
     /// A child in the agent's process group.
     SameGroup,
     /// A child that leads its own session.
     OwnSession,
-    /// Twice removed, in a session whose leader is gone: its parent is whoever collects orphans.
+    /// A double fork, in a session whose leader has exited: its parent is the subreaper.
     Daemon,
 }
 
@@ -38,7 +38,7 @@ impl Kinship {
     }
 }
 
-/// A descendant to be.
+/// A descendant before its start.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Offspring {
     pub(crate) kinship: Kinship,
@@ -50,7 +50,7 @@ pub(crate) struct Offspring {
 }
 
 impl Offspring {
-    /// Ten minutes of life: one that a failed test forgets still ends by itself.
+    /// Limits its life to ten minutes, so that a leaked process exits by itself.
     pub(crate) fn new(kinship: Kinship) -> Self {
         Self {
             kinship,
@@ -62,7 +62,7 @@ impl Offspring {
         }
     }
 
-    /// Starts the descendant and waits until it is settled.
+    /// Starts the descendant and waits until it is set up.
     pub(crate) fn start(&self) -> io::Result<()> {
         let (mut told, tells) = io::pipe()?;
         let role = match self.kinship {
@@ -79,7 +79,7 @@ impl Offspring {
             command.env_clear();
         }
         let mut child = command.spawn()?;
-        // Our copy of the pipe's end goes, or we would wait for ourselves.
+        // Closes our end of the pipe; otherwise we would wait for ourselves.
         drop(command);
         if self.kinship == Kinship::Daemon {
             child.wait()?;
@@ -94,13 +94,13 @@ impl Offspring {
     }
 }
 
-/// What a settled descendant says.
+/// The message of a descendant that is set up.
 const READY: &str = "ready";
 
-/// How long one process of a fork bomb lives before it hands on.
+/// The lifetime of one process of a fork bomb before it replaces itself.
 const GENERATION: Duration = Duration::from_millis(5);
 
-/// Starts `width` lines of processes, each of which keeps replacing itself until `life` is over.
+/// Starts `width` chains of processes, each of which keeps replacing itself until `life` expires.
 pub(crate) fn start_bomb(width: u64, life: Duration, pid_file: Option<&Path>) -> io::Result<()> {
     for _ in 0..width {
         start_generation(life, pid_file)?;
@@ -117,7 +117,7 @@ fn start_generation(life: Duration, pid_file: Option<&Path>) -> io::Result<Child
 #[expect(clippy::disallowed_methods, reason = "the one program the scripted agent may start: itself")]
 fn itself() -> io::Result<Command> {
     let mut command = Command::new(std::env::current_exe()?);
-    // A binary that knows by its name that it is the agent must know it again.
+    // A binary that recognizes the agent by its name must recognize it again.
     if let Some(name) = std::env::args_os().next() {
         command.arg0(name);
     }
@@ -125,7 +125,7 @@ fn itself() -> io::Result<Command> {
     Ok(command)
 }
 
-/// What a process started by [`Offspring::start`] does first.
+/// The role of a process started by [`Offspring::start`].
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Role {
     /// Stays in the group.
@@ -147,7 +147,7 @@ impl Role {
     }
 }
 
-/// Plays the descendant if `words`, what follows the cue on the command line, say so.
+/// Runs the descendant if `words`, the arguments after the cue, select one.
 pub(crate) fn play(words: &[OsString]) -> Option<ExitCode> {
     let word = |at: usize| words.get(at).and_then(|word| word.to_str());
     if word(0)? == "multiply" {
@@ -162,31 +162,31 @@ pub(crate) fn play(words: &[OsString]) -> Option<ExitCode> {
         settle(role, word(1)? == "ignore-term", pid_file).map(|()| std::thread::sleep(life))
     };
     if let Err(trouble) = &ended {
-        // Stdin is the pipe to the agent, which turns this into its own error.
-        let _ = Stream::Stdin.write(trouble.to_string().as_bytes());
+        // Stdin is the pipe to the agent, which converts this to its own error.
+        let _ = StandardStream::Stdin.write(trouble.to_string().as_bytes());
     }
     Some(exit_code(&ended))
 }
 
-/// Becomes what the role says, writes its pid down and tells the agent.
+/// Assumes the role, writes the pid file and notifies the agent.
 fn settle(role: Role, ignore_term: bool, pid_file: Option<&Path>) -> io::Result<()> {
     if role == Role::Leave {
         rustix::process::setsid()?;
     }
-    // Both ways explicitly: what the agent itself ignored is inherited.
+    // Set explicitly in both cases: ignored signals are inherited.
     for signal in [Signal::TERM, Signal::INT, Signal::HUP] {
         if ignore_term { signal.ignore()? } else { signal.restore()? }
     }
     write_pid(pid_file)?;
-    Stream::Stdin.write(READY.as_bytes())?;
-    Stream::Stdin.close()
+    StandardStream::Stdin.write(READY.as_bytes())?;
+    StandardStream::Stdin.close()
 }
 
 /// The middle process of a double fork.
 fn vanish(words: &[OsString]) -> io::Result<()> {
     rustix::process::setsid()?;
     let orphan = itself()?.arg("stay").args(words).spawn()?;
-    // Not waited for: to be nobody's child is what makes it a daemon.
+    // Not waited for: an orphan is a daemon.
     drop(orphan);
     Ok(())
 }
@@ -201,7 +201,7 @@ fn multiply(life: Duration, pid_file: Option<&Path>) -> io::Result<()> {
     }
 }
 
-/// One short append: lines of several processes do not mix.
+/// One short append: lines of several processes do not interleave.
 fn write_pid(pid_file: Option<&Path>) -> io::Result<()> {
     let Some(path) = pid_file else { return Ok(()) };
     let mut file = OpenOptions::new().append(true).create(true).open(path)?;

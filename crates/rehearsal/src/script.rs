@@ -1,7 +1,7 @@
-//! The script: what a line of it may say, and the steps it becomes.
+//! The script: its syntax and its steps.
 //!
-//! Owns the language and its table, from which the help is printed. Pure: it plays nothing (see `stage`)
-//! and knows no vendor (see `voice`).
+//! Owns the language and its table, from which the help is rendered. Pure: `stage` plays the steps, and `voice` knows the
+//! vendors.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -10,25 +10,25 @@ use crate::json;
 use crate::mistake::Mistake;
 use crate::offspring::{Kinship, Offspring};
 use crate::signals::Signal;
-use crate::voice::{Failure, FailureKind, TaskChange, ToolCall, ToolInput};
-use crate::wire::Stream;
+use crate::voice::{ScriptedFailure, ScriptedFailureKind, TaskChange, ToolCall, ToolInput};
+use crate::wire::StandardStream;
 use crate::words::Words;
 
-/// What a line of the prompt starts with when it is a step.
+/// The prefix of a step in a prompt.
 pub(crate) const DIRECTIVE: &str = "@rehearse";
 
-/// One thing the agent does.
+/// A step of the agent.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Step {
+pub(crate) enum ScriptStep {
     Answer(String),
     Say(String),
     Think(String),
     Tool(ToolCall),
     Deny(String),
-    Stream { pieces: u64, bytes: usize, every: Duration },
+    StandardStream { pieces: u64, bytes: usize, every: Duration },
     RetryNotice { status: Option<u16> },
     Background { change: TaskChange, task: String },
-    Fail(Failure),
+    Fail(ScriptedFailure),
     MaxTurns,
     Delay(Duration),
     Hang,
@@ -38,7 +38,7 @@ pub(crate) enum Step {
     Raw(String),
     Garbage(Garbage),
     Flood { target: FloodTarget, bytes: u64 },
-    Close(Stream),
+    Close(StandardStream),
     Ignore(Vec<Signal>),
     PidFile(PathBuf),
     Spawn(Offspring),
@@ -53,7 +53,7 @@ pub(crate) enum Step {
     Alloc(usize),
 }
 
-/// Output that is no event.
+/// Output that is not an event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Garbage {
     /// A line that starts like an event and breaks off.
@@ -62,47 +62,47 @@ pub(crate) enum Garbage {
     Utf8,
     /// A line with NUL bytes.
     Nul,
-    /// Valid JSON of a kind nobody knows.
+    /// Valid JSON of an unknown type.
     Event,
     /// One line of this many bytes.
     Line(u64),
-    /// This many bytes and no newline: whatever follows belongs to the same line.
+    /// This many bytes without a newline: the next output continues the line.
     Unended(u64),
 }
 
-/// Where a flood goes.
+/// The target of a flood.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum FloodTarget {
     /// Lines of noise.
-    Noise(Stream),
+    Noise(StandardStream),
     /// Valid events of the voice.
     Events,
 }
 
-/// A row of the language's table.
-pub(crate) struct Entry {
+/// A row of the table of steps.
+pub(crate) struct StepEntry {
     pub(crate) name: &'static str,
     pub(crate) usage: &'static str,
     pub(crate) does: &'static str,
-    parse: fn(&mut Words) -> Result<Step, Mistake>,
+    parse: fn(&mut Words) -> Result<ScriptStep, Mistake>,
 }
 
-/// Every step there is.
-pub(crate) const STEPS: &[Entry] = &[
+/// All steps.
+pub(crate) const STEPS: &[StepEntry] = &[
     row("answer", "answer TEXT", "say TEXT and end the turn with it: the final result, success", |w| {
-        Ok(Step::Answer(w.text()))
+        Ok(ScriptStep::Answer(w.text()))
     }),
-    row("say", "say TEXT", "say TEXT on the way", |w| Ok(Step::Say(w.text()))),
-    row("think", "think TEXT", "think TEXT aloud", |w| Ok(Step::Think(w.text()))),
+    row("say", "say TEXT", "say TEXT on the way", |w| Ok(ScriptStep::Say(w.text()))),
+    row("think", "think TEXT", "think TEXT aloud", |w| Ok(ScriptStep::Think(w.text()))),
     row("tool", "tool NAME INPUT [=> RESULT]", "use a tool; INPUT is a JSON object or a command", |w| {
         tool(w, false)
     }),
     row("tool-error", "tool-error NAME INPUT [=> RESULT]", "use a tool that fails", |w| tool(w, true)),
-    row("deny", "deny NAME", "ask for a tool and be refused", |w| Ok(Step::Deny(w.word("NAME")?))),
+    row("deny", "deny NAME", "ask for a tool and be refused", |w| Ok(ScriptStep::Deny(w.word("NAME")?))),
     row("stream", "stream N BYTES EVERY", "say N pieces of BYTES each, one EVERY so often", |w| {
         let pieces = w.number("N", 1_000_000)?;
         let bytes = size_in_memory(w, "BYTES")?;
-        Ok(Step::Stream { pieces, bytes, every: w.duration("EVERY")? })
+        Ok(ScriptStep::StandardStream { pieces, bytes, every: w.duration("EVERY")? })
     }),
     row(
         "retry-notice",
@@ -112,7 +112,7 @@ pub(crate) const STEPS: &[Entry] = &[
             let status = w
                 .next()?
                 .map(|word| word.parse().map_err(|_| w.mistake(format!("STATUS `{word}` is no number"))));
-            Ok(Step::RetryNotice { status: status.transpose()? })
+            Ok(ScriptStep::RetryNotice { status: status.transpose()? })
         },
     ),
     row(
@@ -123,18 +123,20 @@ pub(crate) const STEPS: &[Entry] = &[
     ),
     row("fail", "fail KIND [TEXT]", "end the turn with an error (kinds below)", fail),
     row("max-turns", "max-turns", "end the turn because the turn limit is reached (not codex)", |_| {
-        Ok(Step::MaxTurns)
+        Ok(ScriptStep::MaxTurns)
     }),
-    row("delay", "delay TIME", "do nothing for TIME", |w| Ok(Step::Delay(w.duration("TIME")?))),
-    row("hang", "hang", "do nothing, for ever; as the first step: before the first byte", |_| Ok(Step::Hang)),
+    row("delay", "delay TIME", "do nothing for TIME", |w| Ok(ScriptStep::Delay(w.duration("TIME")?))),
+    row("hang", "hang", "do nothing, for ever; as the first step: before the first byte", |_| {
+        Ok(ScriptStep::Hang)
+    }),
     row("exit", "exit CODE", "end at once with CODE; no result unless one was given", |w| {
-        Ok(Step::Exit(u8::try_from(w.number("CODE", 255)?).unwrap_or(u8::MAX)))
+        Ok(ScriptStep::Exit(u8::try_from(w.number("CODE", 255)?).unwrap_or(u8::MAX)))
     }),
     row("signal", "signal NAME|NUMBER", "die of a signal, even one that was ignored", |w| {
-        Ok(Step::Signal(signal(w)?))
+        Ok(ScriptStep::Signal(signal(w)?))
     }),
-    row("cut", "cut", "end at once with code 0 and no result", |_| Ok(Step::Cut)),
-    row("raw", "raw TEXT", "print TEXT as a line of its own", |w| Ok(Step::Raw(w.text()))),
+    row("cut", "cut", "end at once with code 0 and no result", |_| Ok(ScriptStep::Cut)),
+    row("raw", "raw TEXT", "print TEXT as a line of its own", |w| Ok(ScriptStep::Raw(w.text()))),
     row(
         "garbage",
         "garbage json|utf8|nul|event|line SIZE|unended SIZE",
@@ -143,16 +145,16 @@ pub(crate) const STEPS: &[Entry] = &[
     ),
     row("flood", "flood stdout|stderr|events SIZE", "print SIZE of noise lines, or of valid events", flood),
     row("close", "close stdin|stdout|stderr", "close a stream and live on", |w| {
-        Ok(Step::Close(match w.word("stream")?.as_str() {
-            "stdin" => Stream::Stdin,
-            "stdout" => Stream::Stdout,
-            "stderr" => Stream::Stderr,
+        Ok(ScriptStep::Close(match w.word("stream")?.as_str() {
+            "stdin" => StandardStream::Stdin,
+            "stdout" => StandardStream::Stdout,
+            "stderr" => StandardStream::Stderr,
             other => return Err(w.mistake(format!("stream `{other}` is not known"))),
         }))
     }),
     row("ignore", "ignore SIGNAL…", "ignore signals from now on, TERM for example", ignore),
     row("pidfile", "pidfile PATH", "descendants started from now on append their pid to PATH", |w| {
-        Ok(Step::PidFile(w.path("PATH")?))
+        Ok(ScriptStep::PidFile(w.path("PATH")?))
     }),
     row("spawn", "spawn same-group|setsid|daemon [OPTION…]", "start a descendant (options below)", spawn),
     row(
@@ -169,22 +171,22 @@ pub(crate) const STEPS: &[Entry] = &[
             if life > Duration::from_mins(1) {
                 return Err(w.mistake("TIME is more than 60s"));
             }
-            Ok(Step::ForkBomb { width, life })
+            Ok(ScriptStep::ForkBomb { width, life })
         },
     ),
     row("write", "write PATH TEXT", "write a file, seen as a use of the tool `Write`", |w| {
-        Ok(Step::Write { path: w.path("PATH")?, text: w.text() })
+        Ok(ScriptStep::Write { path: w.path("PATH")?, text: w.text() })
     }),
     row("env", "env [NAME]", "say what an environment variable is, or all of them", |w| {
-        Ok(Step::Env(w.next()?))
+        Ok(ScriptStep::Env(w.next()?))
     }),
-    row("args", "args", "say the command line, as a JSON array", |_| Ok(Step::Args)),
-    row("cwd", "cwd", "say the working directory", |_| Ok(Step::Cwd)),
-    row("fds", "fds", "say the open file descriptors and what they are", |_| Ok(Step::Fds)),
-    row("stdin-bytes", "stdin-bytes", "say how many bytes the prompt had", |_| Ok(Step::StdinBytes)),
-    row("burn", "burn TIME", "use TIME of CPU", |w| Ok(Step::Burn(w.duration("TIME")?))),
+    row("args", "args", "say the command line, as a JSON array", |_| Ok(ScriptStep::Args)),
+    row("cwd", "cwd", "say the working directory", |_| Ok(ScriptStep::Cwd)),
+    row("fds", "fds", "say the open file descriptors and what they are", |_| Ok(ScriptStep::Fds)),
+    row("stdin-bytes", "stdin-bytes", "say how many bytes the prompt had", |_| Ok(ScriptStep::StdinBytes)),
+    row("burn", "burn TIME", "use TIME of CPU", |w| Ok(ScriptStep::Burn(w.duration("TIME")?))),
     row("alloc", "alloc SIZE", "use SIZE of memory until the end", |w| {
-        Ok(Step::Alloc(size_in_memory(w, "SIZE")?))
+        Ok(ScriptStep::Alloc(size_in_memory(w, "SIZE")?))
     }),
 ];
 
@@ -192,13 +194,13 @@ const fn row(
     name: &'static str,
     usage: &'static str,
     does: &'static str,
-    parse: fn(&mut Words) -> Result<Step, Mistake>,
-) -> Entry {
-    Entry { name, usage, does, parse }
+    parse: fn(&mut Words) -> Result<ScriptStep, Mistake>,
+) -> StepEntry {
+    StepEntry { name, usage, does, parse }
 }
 
-/// The steps of a script file: every line but empty ones and `#` comments.
-pub(crate) fn parse_file(text: &str) -> Result<Vec<Step>, Mistake> {
+/// Parses a script file: every line except empty ones and `#` comments.
+pub(crate) fn parse_file(text: &str) -> Result<Vec<ScriptStep>, Mistake> {
     text.lines()
         .enumerate()
         .filter(|(_, line)| !matches!(line.trim_start().chars().next(), None | Some('#')))
@@ -206,8 +208,8 @@ pub(crate) fn parse_file(text: &str) -> Result<Vec<Step>, Mistake> {
         .collect()
 }
 
-/// The steps in a prompt, and the rest of it.
-pub(crate) fn parse_prompt(text: &str) -> Result<(Vec<Step>, String), Mistake> {
+/// Splits a prompt into its steps and the rest.
+pub(crate) fn parse_prompt(text: &str) -> Result<(Vec<ScriptStep>, String), Mistake> {
     let mut steps = Vec::new();
     let mut plain = String::new();
     for (at, line) in text.split_inclusive('\n').enumerate() {
@@ -221,13 +223,13 @@ pub(crate) fn parse_prompt(text: &str) -> Result<(Vec<Step>, String), Mistake> {
     Ok((steps, plain))
 }
 
-fn parse_line(line: &str, number: usize) -> Result<Step, Mistake> {
+fn parse_line(line: &str, number: usize) -> Result<ScriptStep, Mistake> {
     let mut words = Words::new(line);
     parse_step(&mut words)
         .map_err(|mistake| Mistake { what: format!("line {number}: {}", mistake.what), ..mistake })
 }
 
-fn parse_step(words: &mut Words) -> Result<Step, Mistake> {
+fn parse_step(words: &mut Words) -> Result<ScriptStep, Mistake> {
     let all = "`rehearsal --help` lists the steps";
     let Some(name) = words.next()? else {
         return Err(Mistake::new(format!("no step after `{DIRECTIVE}`"), all));
@@ -242,7 +244,7 @@ fn parse_step(words: &mut Words) -> Result<Step, Mistake> {
     Ok(step)
 }
 
-fn tool(words: &mut Words, failed: bool) -> Result<Step, Mistake> {
+fn tool(words: &mut Words, failed: bool) -> Result<ScriptStep, Mistake> {
     let name = words.word("NAME")?;
     let result = words.split_at_arrow().map_or_else(|| "ok".to_owned(), |mut after| after.text());
     let input = words.some_text("INPUT")?;
@@ -253,29 +255,29 @@ fn tool(words: &mut Words, failed: bool) -> Result<Step, Mistake> {
     } else {
         return Err(words.mistake(format!("INPUT `{input}` is not valid JSON")));
     };
-    Ok(Step::Tool(ToolCall { name, input, result, failed }))
+    Ok(ScriptStep::Tool(ToolCall { name, input, result, failed }))
 }
 
-fn background(words: &mut Words) -> Result<Step, Mistake> {
+fn background(words: &mut Words) -> Result<ScriptStep, Mistake> {
     let word = words.word("change")?;
     let Some(change) = TaskChange::parse(&word) else {
         return Err(words.mistake(format!("change `{word}` is not known")));
     };
-    Ok(Step::Background { change, task: words.some_text("TASK")? })
+    Ok(ScriptStep::Background { change, task: words.some_text("TASK")? })
 }
 
-fn fail(words: &mut Words) -> Result<Step, Mistake> {
+fn fail(words: &mut Words) -> Result<ScriptStep, Mistake> {
     let word = words.word("KIND")?;
-    let Some(kind) = FailureKind::parse(&word) else {
-        let known = FailureKind::ALL.map(FailureKind::name).join(", ");
+    let Some(kind) = ScriptedFailureKind::parse(&word) else {
+        let known = ScriptedFailureKind::ALL.map(ScriptedFailureKind::name).join(", ");
         return Err(Mistake::new(format!("KIND `{word}` is not known"), format!("it is one of {known}")));
     };
     let text = words.text();
-    Ok(Step::Fail(Failure { kind, text: (!text.is_empty()).then_some(text) }))
+    Ok(ScriptStep::Fail(ScriptedFailure { kind, text: (!text.is_empty()).then_some(text) }))
 }
 
-fn garbage(words: &mut Words) -> Result<Step, Mistake> {
-    Ok(Step::Garbage(match words.word("kind")?.as_str() {
+fn garbage(words: &mut Words) -> Result<ScriptStep, Mistake> {
+    Ok(ScriptStep::Garbage(match words.word("kind")?.as_str() {
         "json" => Garbage::Json,
         "utf8" => Garbage::Utf8,
         "nul" => Garbage::Nul,
@@ -286,23 +288,23 @@ fn garbage(words: &mut Words) -> Result<Step, Mistake> {
     }))
 }
 
-fn flood(words: &mut Words) -> Result<Step, Mistake> {
+fn flood(words: &mut Words) -> Result<ScriptStep, Mistake> {
     let target = match words.word("target")?.as_str() {
-        "stdout" => FloodTarget::Noise(Stream::Stdout),
-        "stderr" => FloodTarget::Noise(Stream::Stderr),
+        "stdout" => FloodTarget::Noise(StandardStream::Stdout),
+        "stderr" => FloodTarget::Noise(StandardStream::Stderr),
         "events" => FloodTarget::Events,
         other => return Err(words.mistake(format!("target `{other}` is not known"))),
     };
-    Ok(Step::Flood { target, bytes: words.size("SIZE")? })
+    Ok(ScriptStep::Flood { target, bytes: words.size("SIZE")? })
 }
 
-fn ignore(words: &mut Words) -> Result<Step, Mistake> {
+fn ignore(words: &mut Words) -> Result<ScriptStep, Mistake> {
     let mut signals = vec![signal(words)?];
     while words.end().is_err() {
         signals.push(signal(words)?);
     }
     if signals.iter().all(|signal| signal.can_be_ignored()) {
-        Ok(Step::Ignore(signals))
+        Ok(ScriptStep::Ignore(signals))
     } else {
         Err(words.mistake("KILL and STOP cannot be ignored"))
     }
@@ -318,7 +320,7 @@ fn signal(words: &mut Words) -> Result<Signal, Mistake> {
     })
 }
 
-fn spawn(words: &mut Words) -> Result<Step, Mistake> {
+fn spawn(words: &mut Words) -> Result<ScriptStep, Mistake> {
     let word = words.word("kind")?;
     let kinship =
         Kinship::parse(&word).ok_or_else(|| words.mistake(format!("kind `{word}` is not known")))?;
@@ -341,7 +343,7 @@ fn spawn(words: &mut Words) -> Result<Step, Mistake> {
             },
         }
     }
-    Ok(Step::Spawn(offspring))
+    Ok(ScriptStep::Spawn(offspring))
 }
 
 fn size_in_memory(words: &mut Words, what: &str) -> Result<usize, Mistake> {
@@ -353,7 +355,7 @@ fn size_in_memory(words: &mut Words, what: &str) -> Result<usize, Mistake> {
 mod tests {
     use super::*;
 
-    fn step(line: &str) -> Step {
+    fn step(line: &str) -> ScriptStep {
         parse_line(line, 1).unwrap_or_else(|mistake| panic!("{line}: {mistake}"))
     }
 
@@ -365,28 +367,29 @@ mod tests {
     fn a_prompt_is_steps_and_plain_text() {
         let (steps, plain) =
             parse_prompt("hello\n@rehearse say hi\n@rehearsed is a word\r\n@rehearse\tcut\r\nend").unwrap();
-        assert_eq!(steps, [Step::Say("hi".into()), Step::Cut]);
+        assert_eq!(steps, [ScriptStep::Say("hi".into()), ScriptStep::Cut]);
         assert_eq!(plain, "hello\n@rehearsed is a word\r\nend");
     }
 
     #[test]
     fn a_script_file_skips_comments_and_blank_lines() {
         let steps = parse_file("# a comment\n\n  say hi\n   # more\nexit 3\n").unwrap();
-        assert_eq!(steps, [Step::Say("hi".into()), Step::Exit(3)]);
+        assert_eq!(steps, [ScriptStep::Say("hi".into()), ScriptStep::Exit(3)]);
     }
 
     #[test]
     fn a_tool_takes_a_command_or_a_json_object() {
-        let Step::Tool(call) = step("tool Bash ls -l => a b") else { panic!() };
+        let ScriptStep::Tool(call) = step("tool Bash ls -l => a b") else { panic!() };
         assert_eq!((call.input, call.result), (ToolInput::Command("ls -l".into()), "a b".into()));
-        let Step::Tool(call) = step(r#"tool Read {"path":"a"}"#) else { panic!() };
+        let ScriptStep::Tool(call) = step(r#"tool Read {"path":"a"}"#) else { panic!() };
         assert_eq!((call.input, call.result), (ToolInput::Json(r#"{"path":"a"}"#.into()), "ok".into()));
         assert!(mistake(r#"tool Read {"path":"#).what.contains("not valid JSON"));
     }
 
     #[test]
     fn a_spawn_takes_its_options_in_any_order() {
-        let Step::Spawn(offspring) = step("spawn daemon for 3s clear-env pid=/p ignore-term keep-stdout")
+        let ScriptStep::Spawn(offspring) =
+            step("spawn daemon for 3s clear-env pid=/p ignore-term keep-stdout")
         else {
             panic!()
         };

@@ -1,10 +1,10 @@
-//! What the agent was given: its environment, arguments, working directory and open files, as text.
+//! Reports the agent's environment, arguments, working directory and open files as text.
 
 use std::io;
 
 use crate::json;
 
-/// The variable, or all of them, one `NAME=value` a line.
+/// Returns one variable, or all as `NAME=value` lines.
 #[expect(clippy::disallowed_methods, reason = "to look at its environment is what the step `env` is for")]
 pub(crate) fn environment(name: Option<&str>) -> String {
     if let Some(name) = name {
@@ -20,17 +20,17 @@ pub(crate) fn environment(name: Option<&str>) -> String {
     lines.join("\n")
 }
 
-/// The command line as a JSON array: arguments may hold blanks and newlines.
+/// Returns the command line as a JSON array, because arguments may contain blanks and newlines.
 pub(crate) fn arguments() -> String {
     json::array(std::env::args_os().map(|arg| json::quote(&arg.to_string_lossy())))
 }
 
-/// The working directory; empty if it is gone.
+/// Returns the working directory; empty if it was removed.
 pub(crate) fn working_directory() -> String {
     std::env::current_dir().map_or_else(|_| String::new(), |path| path.to_string_lossy().into_owned())
 }
 
-/// The open descriptors, one `NUMBER TARGET` a line.
+/// Returns the open descriptors as `NUMBER TARGET` lines.
 pub(crate) fn open_files() -> io::Result<String> {
     let own_listing = format!("/proc/{}/fd", std::process::id());
     let mut files = Vec::new();
@@ -38,7 +38,7 @@ pub(crate) fn open_files() -> io::Result<String> {
         let entry = entry?;
         let number: u32 = entry.file_name().to_string_lossy().parse().map_err(io::Error::other)?;
         let target = std::fs::read_link(entry.path())?;
-        // To list the folder takes a descriptor, which is ours and not one we were given.
+        // Listing the directory takes a descriptor of our own.
         if target.as_os_str() != own_listing.as_str() {
             files.push((number, target));
         }

@@ -1,4 +1,4 @@
-//! Signals: their names, ignoring them, and dying of them.
+//! Signals: names, ignoring, and dying by one.
 
 use std::io;
 
@@ -35,7 +35,7 @@ impl Signal {
     pub(crate) const INT: Self = Self(rustix::process::Signal::INT);
     pub(crate) const HUP: Self = Self(rustix::process::Signal::HUP);
 
-    /// `TERM`, `SIGTERM` or `15`.
+    /// Parses `TERM`, `SIGTERM` or `15`.
     pub(crate) fn parse(text: &str) -> Option<Self> {
         if let Ok(number) = text.parse() {
             return rustix::process::Signal::from_named_raw(number).map(Self);
@@ -44,12 +44,12 @@ impl Signal {
         NAMES.iter().find(|(known, _)| *known == name).map(|(_, signal)| Self(*signal))
     }
 
-    /// The names [`Signal::parse`] knows, for a hint.
+    /// Lists the names that [`Signal::parse`] accepts, for a hint.
     pub(crate) fn names() -> String {
         NAMES.map(|(name, _)| name).join(", ")
     }
 
-    /// Whether a process may choose what this signal does to it.
+    /// Returns whether a process may ignore this signal.
     pub(crate) fn can_be_ignored(self) -> bool {
         self.0 != rustix::process::Signal::KILL && self.0 != rustix::process::Signal::STOP
     }
@@ -59,15 +59,15 @@ impl Signal {
         self.dispose(libc::SIG_IGN)
     }
 
-    /// Gives the signal its original meaning back.
+    /// Restores the default action.
     pub(crate) fn restore(self) -> io::Result<()> {
         self.dispose(libc::SIG_DFL)
     }
 
-    /// Sends the signal to this process with its original meaning restored: std catches SIGSEGV and SIGBUS
-    /// and ignores SIGPIPE, and the script may have ignored others.
+    /// Sends the signal to this process with its default action: std catches SIGSEGV and SIGBUS and ignores SIGPIPE, and the
+    /// script may have ignored others.
     ///
-    /// Returns only if the signal does not end a process. No core is dumped: the crash is on purpose.
+    /// Returns only if the signal does not terminate a process. No core is dumped: the crash is intended.
     pub(crate) fn strike(self) -> io::Result<()> {
         setrlimit(Resource::Core, Rlimit { current: Some(0), ..getrlimit(Resource::Core) })?;
         if self.can_be_ignored() {

@@ -1,7 +1,6 @@
 //! Plays a script, step by step.
 //!
-//! Owns the order of events, what ends a turn, and every write of them. The shapes are the voice's; how steps
-//! are written is the script's.
+//! Owns the order of events, the end of a turn, and all output. `voice` formats events; `script` defines the syntax.
 
 use std::io;
 use std::path::PathBuf;
@@ -11,15 +10,15 @@ use rustix::time::{ClockId, clock_gettime};
 
 use crate::mistake::Mishap;
 use crate::offspring;
-use crate::script::{FloodTarget, Garbage, Step};
+use crate::script::{FloodTarget, Garbage, ScriptStep};
 use crate::sight;
-use crate::voice::{Closing, Failure, ToolCall, ToolInput, Voice};
-use crate::wire::Stream;
+use crate::voice::{ScriptedFailure, ToolCall, ToolInput, VendorExit, Voice};
+use crate::wire::StandardStream;
 
-/// An agent in the middle of its turn.
-pub(crate) struct Stage {
+/// An agent during its turn.
+pub(crate) struct RehearsalStage {
     voice: Box<dyn Voice>,
-    /// What is said when the script says nothing.
+    /// The answer of a script without one.
     echo: String,
     prompt_bytes: usize,
     said: Vec<String>,
@@ -31,13 +30,13 @@ pub(crate) struct Stage {
     out: String,
 }
 
-/// Whether the script goes on.
+/// Whether the script continues.
 enum Flow {
     Next,
     End(u8),
 }
 
-impl Stage {
+impl RehearsalStage {
     pub(crate) fn new(voice: Box<dyn Voice>, echo: String, prompt_bytes: usize) -> Self {
         Self {
             voice,
@@ -54,7 +53,7 @@ impl Stage {
     }
 
     /// Plays all steps and ends the turn if none of them did. Returns the exit code.
-    pub(crate) fn play(mut self, steps: Vec<Step>) -> Result<u8, Mishap> {
+    pub(crate) fn play(mut self, steps: Vec<ScriptStep>) -> Result<u8, Mishap> {
         for step in steps {
             if let Flow::End(code) = self.step(step)? {
                 return Ok(code);
@@ -74,68 +73,70 @@ impl Stage {
         Ok(self.code)
     }
 
-    fn step(&mut self, step: Step) -> Result<Flow, Mishap> {
+    fn step(&mut self, step: ScriptStep) -> Result<Flow, Mishap> {
         match step {
-            Step::Answer(text) => {
+            ScriptStep::Answer(text) => {
                 self.perform(|voice, out| voice.say(&text, out));
                 self.perform(|voice, out| voice.finish(&text, out));
                 self.closed = true;
             }
-            Step::Say(text) => self.say(text),
-            Step::Think(text) => self.perform(|voice, out| voice.think(&text, out)),
-            Step::Tool(call) => self.perform(|voice, out| voice.tool(&call, out)),
-            Step::Deny(tool) => self.perform(|voice, out| voice.deny(&tool, out)),
-            Step::Stream { pieces, bytes, every } => self.stream(pieces, bytes, every)?,
-            Step::RetryNotice { status } => self.retry_notice(status)?,
-            Step::Background { change, task } => {
+            ScriptStep::Say(text) => self.say(text),
+            ScriptStep::Think(text) => self.perform(|voice, out| voice.think(&text, out)),
+            ScriptStep::Tool(call) => self.perform(|voice, out| voice.tool(&call, out)),
+            ScriptStep::Deny(tool) => self.perform(|voice, out| voice.deny(&tool, out)),
+            ScriptStep::StandardStream { pieces, bytes, every } => self.stream(pieces, bytes, every)?,
+            ScriptStep::RetryNotice { status } => self.retry_notice(status)?,
+            ScriptStep::Background { change, task } => {
                 self.perform(|voice, out| voice.background(change, &task, out));
             }
-            Step::Fail(failure) => self.fail(&failure)?,
-            Step::MaxTurns => {
+            ScriptStep::Fail(failure) => self.fail(&failure)?,
+            ScriptStep::MaxTurns => {
                 self.open();
                 let closing = self.voice.max_turns(&mut self.out);
                 self.close(closing)?;
             }
-            Step::Delay(time) => std::thread::sleep(time),
-            Step::Hang => loop {
+            ScriptStep::Delay(time) => std::thread::sleep(time),
+            ScriptStep::Hang => loop {
                 std::thread::park();
             },
-            Step::Exit(code) => return Ok(Flow::End(code)),
-            Step::Cut => return Ok(Flow::End(0)),
-            Step::Signal(signal) => signal.strike().map_err(Mishap::refused("step `signal`"))?,
-            Step::Raw(text) => {
+            ScriptStep::Exit(code) => return Ok(Flow::End(code)),
+            ScriptStep::Cut => return Ok(Flow::End(0)),
+            ScriptStep::Signal(signal) => signal.strike().map_err(Mishap::refused("step `signal`"))?,
+            ScriptStep::Raw(text) => {
                 self.out.push_str(&text);
                 self.out.push('\n');
             }
-            Step::Garbage(garbage) => garbage.print().map_err(Mishap::refused("step `garbage`"))?,
-            Step::Flood { target, bytes } => self.flood(target, bytes)?,
-            Step::Close(stream) => stream.close().map_err(Mishap::refused("step `close`"))?,
-            Step::Ignore(signals) => {
+            ScriptStep::Garbage(garbage) => garbage.print().map_err(Mishap::refused("step `garbage`"))?,
+            ScriptStep::Flood { target, bytes } => self.flood(target, bytes)?,
+            ScriptStep::Close(stream) => stream.close().map_err(Mishap::refused("step `close`"))?,
+            ScriptStep::Ignore(signals) => {
                 for signal in signals {
                     signal.ignore().map_err(Mishap::refused("step `ignore`"))?;
                 }
             }
-            Step::PidFile(path) => self.pid_file = Some(path),
-            Step::Spawn(mut offspring) => {
+            ScriptStep::PidFile(path) => self.pid_file = Some(path),
+            ScriptStep::Spawn(mut offspring) => {
                 offspring.pid_file = offspring.pid_file.or_else(|| self.pid_file.clone());
                 offspring.start().map_err(Mishap::refused("step `spawn`"))?;
             }
-            Step::ForkBomb { width, life } => offspring::start_bomb(width, life, self.pid_file.as_deref())
-                .map_err(Mishap::refused("step `fork-bomb`"))?,
-            Step::Write { path, text } => self.write(&path, &text),
-            Step::Env(name) => self.say(sight::environment(name.as_deref())),
-            Step::Args => self.say(sight::arguments()),
-            Step::Cwd => self.say(sight::working_directory()),
-            Step::Fds => self.say(sight::open_files().map_err(Mishap::refused("step `fds`"))?),
-            Step::StdinBytes => self.say(self.prompt_bytes.to_string()),
-            Step::Burn(time) => burn(time),
-            Step::Alloc(bytes) => self.alloc(bytes)?,
+            ScriptStep::ForkBomb { width, life } => {
+                offspring::start_bomb(width, life, self.pid_file.as_deref())
+                    .map_err(Mishap::refused("step `fork-bomb`"))?
+            }
+            ScriptStep::Write { path, text } => self.write(&path, &text),
+            ScriptStep::Env(name) => self.say(sight::environment(name.as_deref())),
+            ScriptStep::Args => self.say(sight::arguments()),
+            ScriptStep::Cwd => self.say(sight::working_directory()),
+            ScriptStep::Fds => self.say(sight::open_files().map_err(Mishap::refused("step `fds`"))?),
+            ScriptStep::StdinBytes => self.say(self.prompt_bytes.to_string()),
+            ScriptStep::Burn(time) => burn(time),
+            ScriptStep::Alloc(bytes) => self.alloc(bytes)?,
         }
         self.flush()?;
         Ok(Flow::Next)
     }
 
-    /// Lets the voice speak, after it has opened the session.
+    /// Lets the voice print events, after it has opened the session.
     fn perform(&mut self, act: impl FnOnce(&mut dyn Voice, &mut String)) {
         self.open();
         act(self.voice.as_mut(), &mut self.out);
@@ -151,7 +152,7 @@ impl Stage {
     /// One write for all lines of a step.
     fn flush(&mut self) -> Result<(), Mishap> {
         if !self.out.is_empty() {
-            Stream::Stdout.write(self.out.as_bytes()).map_err(Mishap::refused("stdout"))?;
+            StandardStream::Stdout.write(self.out.as_bytes()).map_err(Mishap::refused("stdout"))?;
             self.out.clear();
         }
         Ok(())
@@ -169,7 +170,7 @@ impl Stage {
             if number > 0 {
                 std::thread::sleep(every);
             }
-            // A letter for each piece, so that a missing or doubled one can be seen.
+            // One letter per delta, so that a missing or repeated one is visible.
             let letter = char::from(b'a' + u8::try_from(number % 26).unwrap_or(0));
             let piece: String = std::iter::repeat_n(letter, bytes).collect();
             self.perform(|voice, out| voice.piece(&piece, out));
@@ -189,7 +190,7 @@ impl Stage {
         }
     }
 
-    fn fail(&mut self, failure: &Failure) -> Result<(), Mishap> {
+    fn fail(&mut self, failure: &ScriptedFailure) -> Result<(), Mishap> {
         if !failure.kind.comes_before_opening() {
             self.open();
         }
@@ -197,7 +198,7 @@ impl Stage {
         self.close(closing)
     }
 
-    fn close(&mut self, closing: Closing) -> Result<(), Mishap> {
+    fn close(&mut self, closing: VendorExit) -> Result<(), Mishap> {
         self.closed = true;
         self.code = closing.code;
         self.flush()?;
@@ -212,15 +213,15 @@ impl Stage {
                 self.flush()?;
                 self.voice.say(&"All work and no play. ".repeat(40), &mut self.out);
                 let event = std::mem::take(&mut self.out);
-                // Whole events only: the flood is as long as asked or up to one event longer.
+                // Whole events only: the flood exceeds its size by at most one event.
                 let length = event.len() as u64;
-                Stream::Stdout.flood(event.as_bytes(), bytes.div_ceil(length) * length)
+                StandardStream::Stdout.flood(event.as_bytes(), bytes.div_ceil(length) * length)
             }
         };
         flooded.map_err(Mishap::refused("step `flood`"))
     }
 
-    /// What an agent's file tool would do: a refusal is told and is not the end.
+    /// Writes a file like an agent's file tool: a refusal is reported and does not end the turn.
     fn write(&mut self, path: &std::path::Path, text: &str) {
         let written = std::fs::write(path, text);
         let input = crate::json::Object::new()
@@ -244,7 +245,7 @@ impl Stage {
         memory
             .try_reserve_exact(bytes)
             .map_err(|refusal| Mishap::refused("step `alloc`")(io::Error::other(refusal)))?;
-        // Written to, or the system would only promise the pages.
+        // Touched, or the kernel would not allocate the pages.
         memory.resize(bytes, 1);
         self.memory.push(std::hint::black_box(memory));
         Ok(())
@@ -261,20 +262,20 @@ impl Garbage {
             Self::Nul => b"{\"type\":\"text\",\0\0\0\"text\":\"a\0b\"}\n",
             Self::Event => b"{\"type\":\"rehearsal.unheard_of\",\"payload\":{\"a\":[1,2,{\"b\":null}]}}\n",
             Self::Line(bytes) => {
-                Stream::Stdout.flood(b"x", bytes)?;
+                StandardStream::Stdout.flood(b"x", bytes)?;
                 b"\n"
             }
-            Self::Unended(bytes) => return Stream::Stdout.flood(b"x", bytes),
+            Self::Unended(bytes) => return StandardStream::Stdout.flood(b"x", bytes),
         };
-        Stream::Stdout.write(line)
+        StandardStream::Stdout.write(line)
     }
 }
 
 fn complain(complaint: &str) -> Result<(), Mishap> {
-    Stream::Stderr.write(format!("{complaint}\n").as_bytes()).map_err(Mishap::refused("stderr"))
+    StandardStream::Stderr.write(format!("{complaint}\n").as_bytes()).map_err(Mishap::refused("stderr"))
 }
 
-/// Measured by the thread's own clock: on a busy machine wall time would burn less.
+/// Measured by the thread's CPU clock: wall time would burn less on a busy machine.
 fn burn(time: Duration) {
     let used = || {
         let now = clock_gettime(ClockId::ThreadCPUTime);

@@ -1,7 +1,6 @@
-//! The three standard streams, unbuffered: what is written is with the reader when the call returns.
+//! The three standard streams, unbuffered: written bytes are visible to the reader when the call returns.
 //!
-//! Owns every write to stdout and stderr. std's own handles are avoided because they buffer by line, lock,
-//! and cannot be closed.
+//! Owns every write to stdout and stderr. std's handles buffer by line, lock, and cannot be closed.
 
 use std::fs::OpenOptions;
 use std::io;
@@ -10,18 +9,18 @@ use std::os::fd::BorrowedFd;
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::io::Errno;
 
-/// Of the order of a CPU's L2 cache: larger blocks are no faster, smaller ones cost more system calls.
+/// About the size of an L2 cache: larger blocks are not faster, smaller ones cost more system calls.
 const BLOCK: usize = 256 * 1024;
 
 /// One of the standard streams.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Stream {
+pub(crate) enum StandardStream {
     Stdin,
     Stdout,
     Stderr,
 }
 
-impl Stream {
+impl StandardStream {
     fn fd(self) -> BorrowedFd<'static> {
         match self {
             Self::Stdin => rustix::stdio::stdin(),
@@ -37,7 +36,7 @@ impl Stream {
                 Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
                 Ok(written) => bytes = &bytes[written..],
                 Err(Errno::INTR) => {}
-                // A parent may have left its end of a shared terminal or socket non-blocking.
+                // The parent may have left its end of a shared terminal or socket non-blocking.
                 Err(Errno::AGAIN) => self.wait_for_room()?,
                 Err(errno) => return Err(errno.into()),
             }
@@ -64,10 +63,9 @@ impl Stream {
         self.write(&block)
     }
 
-    /// Lets go of the stream: its reader sees the end, and what is written later goes nowhere.
+    /// Closes the stream: its reader sees the end, and later output is discarded.
     ///
-    /// The descriptor is replaced and not freed, since the next file opened would take its number and get
-    /// the output.
+    /// The descriptor is replaced, not freed, because the next opened file would get its number and the output.
     pub(crate) fn close(self) -> io::Result<()> {
         let nowhere = OpenOptions::new().read(true).write(true).open("/dev/null")?;
         match self {

@@ -1,6 +1,6 @@
-//! One line of a script, taken word by word.
+//! Splits one line of a script into words.
 //!
-//! Owns quoting: a word or a text in double quotes may hold blanks and the escapes `\n`, `\t`, `\"`, `\\`.
+//! Owns quoting: a word or text in double quotes may contain blanks and the escapes `\n`, `\t`, `\"`, `\\`.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -8,7 +8,7 @@ use std::time::Duration;
 use crate::measure;
 use crate::mistake::Mistake;
 
-/// What is left of a step's line, and the usage to show when it does not fit.
+/// The rest of a step's line, and its usage for error messages.
 pub(crate) struct Words<'a> {
     rest: &'a str,
     usage: &'static str,
@@ -19,17 +19,17 @@ impl<'a> Words<'a> {
         Self { rest: line.trim(), usage: "" }
     }
 
-    /// From here on, mistakes point to this usage.
+    /// Sets the usage for later mistakes.
     pub(crate) fn expect_usage(&mut self, usage: &'static str) {
         self.usage = usage;
     }
 
-    /// A mistake in this step.
+    /// Creates a mistake in this step.
     pub(crate) fn mistake(&self, what: impl Into<String>) -> Mistake {
         Mistake::new(what, format!("the step is written `{}`", self.usage))
     }
 
-    /// The next word, if there is one.
+    /// Returns the next word, if there is one.
     pub(crate) fn next(&mut self) -> Result<Option<String>, Mistake> {
         if self.rest.is_empty() {
             return Ok(None);
@@ -44,12 +44,12 @@ impl<'a> Words<'a> {
         Ok(Some(word.to_owned()))
     }
 
-    /// The next word, which must be there; `what` names it.
+    /// Returns the next word; `what` names it in the error.
     pub(crate) fn word(&mut self, what: &str) -> Result<String, Mistake> {
         self.next()?.ok_or_else(|| self.mistake(format!("{what} is missing")))
     }
 
-    /// The rest of the line: as it stands, or unquoted if it is one quoted text.
+    /// Returns the rest of the line, unquoted if it is one quoted text.
     pub(crate) fn text(&mut self) -> String {
         let rest = std::mem::take(&mut self.rest);
         match unquote(rest) {
@@ -58,7 +58,7 @@ impl<'a> Words<'a> {
         }
     }
 
-    /// The rest of the line, which must not be empty; `what` names it.
+    /// Returns the rest of the line, which must not be empty; `what` names it in the error.
     pub(crate) fn some_text(&mut self, what: &str) -> Result<String, Mistake> {
         if self.rest.is_empty() {
             return Err(self.mistake(format!("{what} is missing")));
@@ -66,7 +66,7 @@ impl<'a> Words<'a> {
         Ok(self.text())
     }
 
-    /// The line's rest split at the first ` => `.
+    /// Splits the rest of the line at the first ` => `.
     pub(crate) fn split_at_arrow(&mut self) -> Option<Self> {
         let (before, after) = self.rest.split_once(" => ")?;
         let after = Self { rest: after.trim(), usage: self.usage };
@@ -97,13 +97,13 @@ impl<'a> Words<'a> {
             .ok_or_else(|| self.mistake(format!("{what} `{word}` is not a duration like `200ms`")))
     }
 
-    /// Nothing may be left.
+    /// Rejects remaining words.
     pub(crate) fn end(&self) -> Result<(), Mistake> {
         if self.rest.is_empty() { Ok(()) } else { Err(self.mistake(format!("`{}` is too much", self.rest))) }
     }
 }
 
-/// The quoted text at the start of `line`, and what follows it.
+/// Returns the quoted text at the start of `line`, and the rest.
 fn unquote(line: &str) -> Option<(String, &str)> {
     let mut text = String::new();
     let mut chars = line.strip_prefix('"')?.char_indices();

@@ -1,4 +1,4 @@
-//! An HTTP answer before it is sent: a status, headers, and a body that can stream, stall or break off.
+//! An HTTP response: a status, headers, and a body that can stream, stall or break off.
 
 use std::collections::VecDeque;
 use std::io;
@@ -13,10 +13,10 @@ use tokio::time::{Sleep, sleep};
 
 use crate::script::{Ending, Reply};
 
-/// The pause before a connection is cut, so that what was said before it is on the wire.
+/// The pause before a connection is cut, so that earlier bytes are sent.
 const FLUSH: Duration = Duration::from_millis(50);
 
-/// An answer to one request.
+/// The response to one request.
 #[derive(Debug)]
 pub(crate) struct Answer {
     pub status: u16,
@@ -30,7 +30,7 @@ impl Answer {
         Self { status, headers, body: Playback::whole(body.to_string()) }
     }
 
-    /// A reply that is not streamed; one that hangs or is cut does so in the middle.
+    /// Creates a response that is not streamed; one that hangs or is cut does so in the middle.
     pub fn whole(reply: &Reply, body: &Value) -> Self {
         let mut answer = Self::json(200, body);
         if reply.ending != Ending::Complete {
@@ -42,8 +42,7 @@ impl Answer {
         answer
     }
 
-    /// A stream of server-sent events. `close` is what ends the stream properly: a reply that hangs or is cut never
-    /// gets there.
+    /// Creates a stream of server-sent events. `close` ends the stream properly: a reply that hangs or is cut never gets there.
     pub fn events(reply: &Reply, open: Vec<String>, close: Vec<String>) -> Self {
         let mut frames: VecDeque<Bytes> = open.into_iter().map(Bytes::from).collect();
         if reply.ending == Ending::Complete {
@@ -66,7 +65,7 @@ impl Answer {
     }
 }
 
-/// A body that plays its frames at a pace and then ends as scripted. It needs no task of its own.
+/// A body that sends its frames at a pace and then ends as scripted. It needs no task of its own.
 #[derive(Debug)]
 pub(crate) struct Playback {
     frames: VecDeque<Bytes>,
@@ -119,7 +118,7 @@ impl Body for Playback {
     }
 }
 
-/// `text` in pieces of a word each, so that a stream has something to stream; nothing is lost.
+/// Splits `text` into words without losing a byte, so that there is something to stream.
 pub(crate) fn words(text: &str) -> impl Iterator<Item = &str> {
     text.split_inclusive(' ')
 }

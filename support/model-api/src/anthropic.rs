@@ -6,12 +6,12 @@ use crate::answer::{Answer, event, words};
 use crate::request::{ModelRequest, Part, Role};
 use crate::script::{Block, Call, Reply, Usage};
 
-/// A look at the quota asks for one token; a conversation never does.
+/// Returns whether this is a quota check, which requests one token; a conversation never does.
 pub(crate) fn is_auxiliary(body: &Value) -> bool {
     body["max_tokens"] == json!(1)
 }
 
-/// The answer to a request of the CLI's own.
+/// Returns the response to a request of the CLI itself.
 pub(crate) fn auxiliary(request: &ModelRequest) -> Answer {
     if request.path.contains("count_tokens") {
         return Answer::json(200, &json!({"input_tokens": Usage::default().input}));
@@ -134,7 +134,7 @@ fn has_call(reply: &Reply) -> bool {
     reply.blocks.iter().any(|block| matches!(block, Block::Call(_)))
 }
 
-/// A block as it stands in a finished message.
+/// Renders a block of a finished message.
 fn whole(block: &Block, turn: usize, index: usize) -> Value {
     match block {
         Block::Thinking(text) => json!({"type": "thinking", "thinking": text, "signature": "c2lnbmF0dXJl"}),
@@ -146,7 +146,7 @@ fn whole(block: &Block, turn: usize, index: usize) -> Value {
     }
 }
 
-/// A block as it is streamed: how it begins, and its deltas.
+/// Renders a streamed block: its start and its deltas.
 fn pieces(block: &Block, turn: usize, index: usize) -> (Value, Vec<Value>) {
     match block {
         Block::Thinking(text) => {

@@ -1,7 +1,7 @@
-//! The real CLIs as the pinned install leaves them, and one run of one of them.
+//! The pinned real CLIs, and one run of one of them.
 //!
-//! Finds programs only below the tools folder it is given; never on PATH. Owns the process it starts: when a run is
-//! over, or its future is dropped, its whole process group is gone.
+//! Searches programs only below the given tools directory; never in PATH. Owns the process: when a run ends, or its future is
+//! dropped, its whole process group is killed.
 
 use std::fs;
 use std::io;
@@ -17,7 +17,7 @@ use tokio::time::timeout;
 use crate::home::Environment;
 use crate::server::ModelApi;
 
-/// Which CLI a program is.
+/// The CLI of a program.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Agent {
     /// Claude Code.
@@ -45,7 +45,7 @@ impl Agent {
 /// An installed CLI.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Cli {
-    /// Which one.
+    /// The CLI.
     pub agent: Agent,
     /// Its version.
     pub version: String,
@@ -54,8 +54,8 @@ pub struct Cli {
 }
 
 impl Cli {
-    /// The CLIs that `scripts/agents-install` put below `tools`, by name and version. None when there is no such
-    /// folder.
+    /// Lists the CLIs that `scripts/agents-install` installed below `tools`, by name and version. Empty without such a
+    /// directory.
     pub fn installed(tools: &Path) -> Vec<Self> {
         let folders = fs::read_dir(tools.join("agents")).into_iter().flatten().flatten();
         let mut found: Vec<Self> = folders.filter_map(|folder| Self::in_folder(&folder.path())).collect();
@@ -70,7 +70,7 @@ impl Cli {
         Some(Self { agent, version: version.to_owned(), program })
     }
 
-    /// The environment of an isolated `home` in which this CLI talks to `api` and to nobody else.
+    /// Returns the environment of an isolated `home` in which this CLI uses only `api`.
     pub fn environment(&self, api: &ModelApi, home: &Path) -> io::Result<Environment> {
         match self.agent {
             Agent::Claude => api.claude_env(home),
@@ -80,7 +80,7 @@ impl Cli {
     }
 }
 
-/// What to run.
+/// A command to run.
 #[derive(Clone, Debug, Default)]
 pub struct Invocation {
     /// The executable.
@@ -91,14 +91,14 @@ pub struct Invocation {
     pub environment: Environment,
     /// The working directory.
     pub cwd: PathBuf,
-    /// What it reads on stdin.
+    /// The content of stdin.
     pub stdin: Vec<u8>,
 }
 
-/// How a run ended and what it said.
+/// The exit code and output of a run.
 #[derive(Clone, Debug)]
 pub struct Ended {
-    /// The exit code; a signal `n` is `128 + n`, as a shell tells it.
+    /// The exit code; a signal `n` is `128 + n`, as in a shell.
     pub exit: i32,
     /// All of stdout.
     pub stdout: String,
@@ -107,7 +107,7 @@ pub struct Ended {
 }
 
 impl Invocation {
-    /// Runs to the end, or until `limit` has passed: then it is an error of kind [`io::ErrorKind::TimedOut`].
+    /// Runs to the exit, or returns an error of kind [`io::ErrorKind::TimedOut`] after `limit`.
     pub async fn run(&self, limit: Duration) -> io::Result<Ended> {
         let run = self.start()?;
         timeout(limit, run.end()).await.unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into()))
@@ -135,10 +135,10 @@ impl Invocation {
     }
 }
 
-/// A run under way. Dropping it kills its process group.
+/// A running process. Dropping it kills its process group.
 #[derive(Debug)]
 pub struct Running {
-    // First, so that it is dropped first: the group is signalled while its leader cannot have been reaped.
+    // First, so that it is dropped first: the group is signaled before its leader can be reaped.
     group: Group,
     pid: Pid,
     child: Child,
@@ -152,7 +152,7 @@ struct Group(Option<Pid>);
 impl Group {
     fn kill(&mut self) {
         if let Some(leader) = self.0.take() {
-            // Nobody left in the group is the best case, not an error.
+            // An empty group is the best case, not an error.
             let _ = kill_process_group(leader, Signal::KILL);
         }
     }
@@ -165,17 +165,17 @@ impl Drop for Group {
 }
 
 impl Running {
-    /// The process id, to send it a signal with.
+    /// Returns the process id, to send a signal.
     pub fn pid(&self) -> Pid {
         self.pid
     }
 
-    /// Asks the program itself, not its group, to end.
+    /// Sends SIGTERM to the program itself, not to its group.
     pub fn terminate(pid: Pid) -> io::Result<()> {
         Ok(kill_process(pid, Signal::TERM)?)
     }
 
-    /// Feeds stdin, gathers both outputs, and waits for the end.
+    /// Writes stdin, collects both outputs, and waits for the exit.
     pub async fn end(mut self) -> io::Result<Ended> {
         let (mut stdout, mut stderr) = (Vec::new(), Vec::new());
         let out = self.child.stdout.take();
@@ -183,7 +183,7 @@ impl Running {
         let stdin = self.stdin.take();
         let feed = async {
             if let Some((mut pipe, bytes)) = stdin {
-                // A program that does not read its stdin to the end says so by how it ends.
+                // A program that does not read its stdin reports so by its exit.
                 let _ = pipe.write_all(&bytes).await;
             }
             Ok(())
@@ -202,7 +202,7 @@ impl Running {
         };
         tokio::try_join!(feed, read_out, read_err)?;
         let leader = WaitId::Pid(self.pid);
-        // Waits without reaping: a reaped pid can be reused, and the group still has to be signalled by it.
+        // Waits without reaping: a reaped pid can be reused, and the group still has to be signaled by it.
         let _ = tokio::task::spawn_blocking(move || {
             waitid(leader, WaitIdOptions::EXITED | WaitIdOptions::NOWAIT)
         })

@@ -6,12 +6,12 @@ use crate::answer::{Answer, event, words};
 use crate::request::{ModelRequest, Part, Role};
 use crate::script::{Block, Call, Reply, Usage};
 
-/// The CLI's routers and checks ask for JSON; its conversation never does.
+/// Returns whether the request is from one of the CLI's routers or checks, which request JSON; its conversation never does.
 pub(crate) fn is_auxiliary(body: &Value) -> bool {
     body["generationConfig"]["responseMimeType"] == "application/json"
 }
 
-/// The answer to a request of the CLI's own.
+/// Returns the response to a request of the CLI itself.
 pub(crate) fn auxiliary(request: &ModelRequest) -> Answer {
     if request.path.contains(":countTokens") {
         return Answer::json(200, &json!({"totalTokens": Usage::default().input}));
@@ -22,7 +22,7 @@ pub(crate) fn auxiliary(request: &ModelRequest) -> Answer {
     answer(request, &reply, 0)
 }
 
-/// The model that a path names.
+/// Returns the model in a path.
 pub(crate) fn model(path: &str) -> Option<&str> {
     path.split("/models/").nth(1)?.split([':', '?']).next()
 }
@@ -127,7 +127,7 @@ fn read(role: Role, content: &Value, parts: &mut Vec<Part>) {
     }
 }
 
-/// A block as it stands in an answer that is not streamed.
+/// Renders a block of a response that is not streamed.
 fn whole(block: &Block, turn: usize, index: usize) -> Vec<Value> {
     match block {
         Block::Text(text) => vec![json!({"text": text})],
@@ -135,7 +135,7 @@ fn whole(block: &Block, turn: usize, index: usize) -> Vec<Value> {
     }
 }
 
-/// A block as it is streamed.
+/// Renders a streamed block.
 fn pieces(block: &Block, turn: usize, index: usize) -> Vec<Value> {
     match block {
         Block::Thinking(text) => vec![json!({"text": text, "thought": true})],
@@ -168,7 +168,7 @@ fn usage(usage: Usage) -> Value {
     })
 }
 
-/// A value that a schema allows, with everything it asks for and nothing more: a low score, a "no", the first choice.
+/// Returns a minimal value for a schema: required fields only, a low score, a "no", the first choice.
 fn smallest(schema: &Value) -> Value {
     if let Some(first) = schema["enum"].as_array().and_then(|choices| choices.first()) {
         return first.clone();

@@ -1,7 +1,7 @@
-//! An isolated home for each CLI: the settings it needs on disk, and the whole environment to run it with.
+//! An isolated home for each CLI: its settings files and its whole environment.
 //!
-//! The environments are complete: a CLI is to be run with these variables and no others. A refused request is tried
-//! once, so that a test of an error does not wait minutes for the tenth try.
+//! The environments are complete: a CLI runs with these variables and no others. A rejected request is tried once, so that a
+//! test of an error does not wait minutes for the tenth try.
 
 use std::fs;
 use std::io;
@@ -15,7 +15,7 @@ use crate::server::ModelApi;
 pub type Environment = Vec<(String, String)>;
 
 impl ModelApi {
-    /// The environment for Claude Code with its home in `home`.
+    /// Returns the environment of Claude Code with its home in `home`.
     pub fn claude_env(&self, home: &Path) -> io::Result<Environment> {
         let own = [
             ("ANTHROPIC_BASE_URL", &*self.url()),
@@ -31,8 +31,8 @@ impl ModelApi {
         environment(home, &own)
     }
 
-    /// The environment for Codex with its home in `home`, where this writes `.codex/config.toml`: the provider, and the text of
-    /// `.codex/more.toml` where a test has put one.
+    /// Returns the environment of Codex with its home in `home`, and writes `.codex/config.toml` there: the provider, and the
+    /// text of `.codex/more.toml` of a test.
     pub fn codex_env(&self, home: &Path) -> io::Result<Environment> {
         let folder = home.join(".codex");
         fs::create_dir_all(&folder)?;
@@ -61,8 +61,8 @@ plugins = false
         environment(home, &[("CODEX_HOME", &*folder.to_string_lossy()), ("SCRIPTED_KEY", "dummy")])
     }
 
-    /// The environment for Gemini CLI with its home in `home`, where this writes `.gemini/settings.json`, with the keys of
-    /// `.gemini/more.json` where a test has put one.
+    /// Returns the environment of Gemini CLI with its home in `home`, and writes `.gemini/settings.json` there, with the keys
+    /// of `.gemini/more.json` of a test.
     pub fn gemini_env(&self, home: &Path) -> io::Result<Environment> {
         let folder = home.join(".gemini");
         fs::create_dir_all(&folder)?;
@@ -89,7 +89,7 @@ plugins = false
     }
 }
 
-/// The variables any program needs, and `own`. What a CLI leaves in the temporary folder stays in the home too.
+/// Returns the variables that any program needs, and `own`. Temporary files stay in the home, too.
 #[expect(
     clippy::disallowed_methods,
     reason = "test support: the CLIs need the caller's PATH to find their tools"

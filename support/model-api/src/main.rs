@@ -1,4 +1,4 @@
-//! `model-api`: the scripted server by hand, to try a CLI against it; and the MCP server that tests pass to the CLIs.
+//! `model-api`: runs the scripted server by hand, to try a CLI; and the MCP server that tests pass to the CLIs.
 //!
 //! Prints the base URL, then every request as a line of JSON.
 
@@ -47,7 +47,7 @@ async fn main() -> ExitCode {
     match done {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            // Nobody is left to tell when stderr is gone too.
+            // Stderr is gone: the error cannot be reported.
             let _ = writeln!(io::stderr(), "model-api: {error}");
             ExitCode::FAILURE
         }

@@ -1,6 +1,6 @@
-//! A minimal MCP server over stdio: one tool, `say`, which answers with the text it is given.
+//! A minimal MCP server over stdio with one tool, `say`, which returns its text.
 //!
-//! Something to hand to the real CLIs, so that a test can see an MCP tool offered, called and answered.
+//! Tests pass it to the real CLIs, to see an MCP tool offered, called and answered.
 
 use std::io::{self, BufRead, Write};
 
@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 pub fn serve(input: impl BufRead, mut output: impl Write) -> io::Result<()> {
     for line in input.lines() {
         let Ok(request) = serde_json::from_str::<Value>(&line?) else { continue };
-        // A notification has no id and gets no answer.
+        // A notification has no id and gets no reply.
         let Some(id) = request.get("id") else { continue };
         let mut reply = answer(&request);
         reply["jsonrpc"] = json!("2.0");

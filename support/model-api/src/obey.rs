@@ -15,11 +15,11 @@ use serde_json::{Value, json};
 use crate::request::{ModelRequest, Part, Role, Vendor};
 use crate::script::{Block, Call, Script, Turn};
 
-/// How much of a tool's output the answer repeats.
+/// The length of a tool's output in the answer.
 const ECHOED_CHARS: usize = 400;
 
 impl Script {
-    /// Runs the steps that the prompt names, then answers with the rest of it.
+    /// Runs the steps of the prompt, then answers with the rest of it.
     pub fn obey() -> Self {
         Self::by(|request, _| next_turn(request))
     }
@@ -62,13 +62,13 @@ fn background(command: &str, vendor: Vendor) -> Call {
         Vendor::Anthropic => {
             tool("Bash", json!({"command": command, "description": command, "run_in_background": true}))
         }
-        // A command that outlasts its yield time goes on as a background terminal.
+        // A command that outlasts its yield time continues as a background terminal.
         Vendor::OpenAi => tool("exec_command", json!({"cmd": command, "yield_time_ms": 250})),
         Vendor::Gemini => tool("run_shell_command", json!({"command": command, "is_background": true})),
     }
 }
 
-/// The tool results that follow the prompt in the conversation.
+/// Returns the tool results after the prompt.
 fn results_since_prompt(request: &ModelRequest, prompt: &str) -> Vec<String> {
     let mut results = Vec::new();
     for part in request.conversation() {

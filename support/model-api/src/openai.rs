@@ -6,14 +6,14 @@ use crate::answer::{Answer, event, words};
 use crate::request::{ModelRequest, Part, Role};
 use crate::script::{Block, Call, Reply, Usage};
 
-/// Codex says itself what a request is for: a `turn`, or its own housekeeping such as compaction.
+/// Returns whether the request is housekeeping, such as compaction. Codex labels its requests.
 pub(crate) fn is_auxiliary(body: &Value) -> bool {
     let metadata = body["client_metadata"]["x-codex-turn-metadata"].as_str().unwrap_or_default();
     let metadata: Value = serde_json::from_str(metadata).unwrap_or_default();
     metadata["request_kind"].as_str().is_some_and(|kind| kind != "turn")
 }
 
-/// The answer to a request of the CLI's own.
+/// Returns the response to a request of the CLI itself.
 pub(crate) fn auxiliary(request: &ModelRequest) -> Answer {
     let reply = Reply { blocks: vec![Block::Text("ok".to_owned())], ..Reply::default() };
     answer(request, &reply, 0)
@@ -112,7 +112,7 @@ pub(crate) fn tools(body: &Value) -> Vec<String> {
         .collect()
 }
 
-/// The name of a tool in a namespace; `functions` is the namespace of those without one.
+/// Returns the name of a tool in a namespace; `functions` is the namespace of tools without one.
 fn qualified(namespace: &Value, tool: &Value) -> Option<String> {
     match (namespace.as_str()?, tool.as_str()?) {
         ("functions", tool) => Some(tool.to_owned()),
@@ -120,7 +120,7 @@ fn qualified(namespace: &Value, tool: &Value) -> Option<String> {
     }
 }
 
-/// The tools and namespaces of a request, wherever they stand: newer models get them as an item of the input.
+/// Returns the tools and namespaces of a request, wherever they are: newer models get them as an item of the input.
 fn offered(body: &Value) -> impl Iterator<Item = &Value> {
     let listed = body["input"].as_array().into_iter().flatten();
     let listed = listed.filter(|item| item["type"] == "additional_tools").map(|item| &item["tools"]);
@@ -177,7 +177,7 @@ fn flat(output: &Value) -> String {
     if texts.is_empty() { output.to_string() } else { texts.join("\n") }
 }
 
-/// A block as a finished output item.
+/// Renders a block as a finished output item.
 fn item(block: &Block, request: &ModelRequest, turn: usize, index: usize) -> Value {
     let id = |kind: &str| format!("{kind}_{turn:012}{index:012}");
     match block {

@@ -1,38 +1,37 @@
-//! What reached the model: every request, kept as it came, with one way to read the three vendors' bodies.
+//! Requests to the model, stored as they arrived, with one way to read the bodies of the three vendors.
 
 use serde_json::Value;
 
 use crate::{anthropic, gemini, openai};
 
-/// Whose API a request speaks.
+/// The API of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Vendor {
-    /// The Messages API, as Claude Code speaks it.
+    /// The Messages API of Claude Code.
     Anthropic,
-    /// The Responses API, as Codex speaks it.
+    /// The Responses API of Codex.
     OpenAi,
-    /// `generateContent` and `streamGenerateContent`, as Gemini CLI speaks them.
+    /// `generateContent` and `streamGenerateContent` of Gemini CLI.
     Gemini,
 }
 
-/// What a request wants.
+/// The purpose of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Purpose {
     /// A turn of the conversation: answered by the script.
     Turn,
-    /// Something the CLI asks on its own account (a title, a quota check, a classifier): answered without taking
-    /// a turn of the script.
+    /// A request of the CLI itself (a title, a quota check, a classifier): answered without a turn of the script.
     Auxiliary,
-    /// No API that is served here: answered with 404.
+    /// An unknown API: answered with 404.
     Unknown,
 }
 
 /// A request as it arrived.
 #[derive(Clone, Debug)]
 pub struct ModelRequest {
-    /// Whose API it speaks, if any of the three.
+    /// The API, if it is one of the three.
     pub vendor: Option<Vendor>,
-    /// What it wants.
+    /// The purpose.
     pub purpose: Purpose,
     /// The HTTP method.
     pub method: String,
@@ -44,12 +43,12 @@ pub struct ModelRequest {
     pub body: Value,
 }
 
-/// Who says a part of the conversation.
+/// The author of a part of the conversation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Role {
     /// The system prompt or instructions.
     System,
-    /// The user's side, context that the CLI adds included.
+    /// The user, including context that the CLI adds.
     User,
     /// The model.
     Model,
@@ -60,7 +59,7 @@ pub enum Role {
 pub enum Part {
     /// Text.
     Text {
-        /// Who says it.
+        /// The author.
         role: Role,
         /// The text.
         text: String,
@@ -72,9 +71,9 @@ pub enum Part {
         /// Its input.
         input: Value,
     },
-    /// What a tool answered.
+    /// The result of a tool.
     ToolResult {
-        /// The answer as text; JSON where it was not text.
+        /// The result as text; JSON if it was not text.
         output: String,
     },
 }
@@ -85,12 +84,12 @@ impl ModelRequest {
         Self { vendor, purpose, method, path, headers, body }
     }
 
-    /// A header's value; `name` in lower case.
+    /// Returns the value of a header; `name` in lower case.
     pub fn header(&self, name: &str) -> Option<&str> {
         self.headers.iter().find(|(key, _)| key == name).map(|(_, value)| value.as_str())
     }
 
-    /// The model asked for.
+    /// Returns the requested model.
     pub fn model(&self) -> Option<&str> {
         if self.vendor == Some(Vendor::Gemini) {
             return gemini::model(&self.path);
@@ -98,7 +97,7 @@ impl ModelRequest {
         self.body["model"].as_str()
     }
 
-    /// The names of the tools offered to the model, in order.
+    /// Returns the names of the offered tools, in order.
     pub fn tools(&self) -> Vec<String> {
         match self.vendor {
             Some(Vendor::Anthropic) => anthropic::tools(&self.body),
@@ -108,7 +107,7 @@ impl ModelRequest {
         }
     }
 
-    /// The conversation so far, the system prompt first.
+    /// Returns the conversation so far, the system prompt first.
     pub fn conversation(&self) -> Vec<Part> {
         match self.vendor {
             Some(Vendor::Anthropic) => anthropic::conversation(&self.body),
@@ -118,7 +117,7 @@ impl ModelRequest {
         }
     }
 
-    /// Everything `role` says in the conversation, in order.
+    /// Returns all texts of `role`, in order.
     pub fn says(&self, role: Role) -> Vec<String> {
         self.conversation()
             .into_iter()
@@ -129,15 +128,14 @@ impl ModelRequest {
             .collect()
     }
 
-    /// The last thing the user said: the prompt, as it reached the model. What the CLI says in the user's name
-    /// (context, reminders) is passed over.
+    /// Returns the last text of the user: the prompt, as it reached the model. Context and reminders of the CLI are skipped.
     pub fn prompt(&self) -> Option<String> {
         const OWN_WORDS: [&str; 4] =
             ["<system-reminder>", "<environment_context>", "<session_context>", "<user_instructions>"];
         self.says(Role::User).into_iter().rfind(|text| !OWN_WORDS.iter().any(|tag| text.starts_with(tag)))
     }
 
-    /// What the tools answered, in order.
+    /// Returns the results of the tools, in order.
     pub fn tool_results(&self) -> Vec<String> {
         self.conversation()
             .into_iter()
@@ -148,9 +146,9 @@ impl ModelRequest {
             .collect()
     }
 
-    /// Whether the model is asked to go on after a tool: no model text or call follows the last tool result.
+    /// Returns whether the conversation ends with a tool result: no text or call of the model follows it.
     pub fn ends_with_tool_result(&self) -> bool {
-        // The user's side may follow the result: the CLIs append reminders to it.
+        // Reminders of the CLI may follow the result.
         self.conversation()
             .iter()
             .rev()

@@ -1,6 +1,6 @@
-//! What the model says: turns as data, and the rule that picks one for a request.
+//! Replies of the model: turns as data, and the rule that selects one for a request.
 //!
-//! Knows no wire format: each vendor's module renders a [`Turn`] in its own shape.
+//! Knows no wire format: each vendor's module renders a [`Turn`].
 
 use std::fmt;
 use std::sync::Arc;
@@ -13,53 +13,53 @@ use crate::request::ModelRequest;
 /// One answer of the model to one request.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Turn {
-    /// The model answers.
+    /// A reply of the model.
     Reply(Reply),
-    /// The API refuses with this HTTP status, in the vendor's own error body.
+    /// An API error with this HTTP status, in the vendor's own error body.
     Refuse {
         /// The HTTP status.
         status: u16,
-        /// Sent as the `retry-after` header, and in the body where the vendor puts it there too.
+        /// The `retry-after` header, repeated in the body if the vendor does so.
         retry_after: Option<Duration>,
     },
-    /// The API is overloaded, said with the status each vendor uses for it (529 or 503).
+    /// An overloaded API, with the status of each vendor (529 or 503).
     Overloaded,
-    /// Nothing is ever sent, not even the status line.
+    /// No byte is ever sent, not even the status line.
     HangBeforeFirstByte,
 }
 
 /// A streamed answer.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Reply {
-    /// What the answer is made of, in order.
+    /// The blocks, in order.
     pub blocks: Vec<Block>,
-    /// The pause before each piece of the stream.
+    /// The pause before each delta.
     pub pace: Duration,
-    /// What happens after the last block.
+    /// The end of the stream.
     pub ending: Ending,
-    /// The tokens the answer claims to have used.
+    /// The reported token counts.
     pub usage: Usage,
 }
 
-/// A piece of an answer.
+/// A block of a reply.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Block {
     /// Reasoning that is not part of the answer.
     Thinking(String),
     /// Text for the user.
     Text(String),
-    /// A tool the model wants to have run.
+    /// A tool call.
     Call(Call),
 }
 
-/// A tool call, in the words of the test; the vendor's module finds the name and the input its CLI expects.
+/// A tool call in neutral form; the vendor's module maps it to the name and input of its CLI.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Call {
-    /// A tool by the CLI's own name for it.
+    /// A tool by the CLI's own name.
     Tool {
         /// The name.
         name: String,
-        /// The input, as the CLI expects it.
+        /// The input in the CLI's own format.
         input: Value,
     },
     /// The CLI's shell tool.
@@ -67,7 +67,7 @@ pub enum Call {
         /// The command line.
         command: String,
     },
-    /// A tool of an MCP server that was passed to the CLI.
+    /// A tool of an MCP server.
     Mcp {
         /// The server's name in the CLI's configuration.
         server: String,
@@ -78,7 +78,7 @@ pub enum Call {
     },
 }
 
-/// What happens after the last block of a [`Reply`].
+/// The end of a [`Reply`] after its last block.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Ending {
     /// The stream is closed as the vendor closes it.
@@ -95,11 +95,11 @@ pub enum Ending {
 pub struct Usage {
     /// Tokens read, cached ones included.
     pub input: u64,
-    /// How many of the tokens read came from the cache.
+    /// The number of cached input tokens.
     pub cached: u64,
     /// Tokens written, reasoning included.
     pub output: u64,
-    /// How many of the tokens written were reasoning.
+    /// The number of reasoning tokens.
     pub reasoning: u64,
 }
 
@@ -110,17 +110,17 @@ impl Default for Usage {
 }
 
 impl Turn {
-    /// Says `text`.
+    /// Replies with `text`.
     pub fn text(text: impl Into<String>) -> Self {
         Self::blocks(vec![Block::Text(text.into())])
     }
 
-    /// Says these blocks, in this order.
+    /// Replies with these blocks.
     pub fn blocks(blocks: Vec<Block>) -> Self {
         Self::Reply(Reply { blocks, ..Reply::default() })
     }
 
-    /// Calls a tool by the CLI's own name for it.
+    /// Calls a tool by the CLI's own name.
     pub fn tool(name: impl Into<String>, input: Value) -> Self {
         Self::call(Call::Tool { name: name.into(), input })
     }
@@ -135,27 +135,27 @@ impl Turn {
         Self::blocks(vec![Block::Call(call)])
     }
 
-    /// Refuses with an HTTP status.
+    /// Fails with an HTTP status.
     pub fn refuse(status: u16) -> Self {
         Self::Refuse { status, retry_after: None }
     }
 
-    /// Refuses with 429.
+    /// Fails with 429.
     pub fn rate_limited(retry_after: Option<Duration>) -> Self {
         Self::Refuse { status: 429, retry_after }
     }
 
-    /// Says `text`, then keeps the stream open in silence.
+    /// Replies with `text`, then keeps the stream open without output.
     pub fn hang_after(text: impl Into<String>) -> Self {
         Self::text(text).ending(Ending::Hang)
     }
 
-    /// Says `text`, then cuts the connection.
+    /// Replies with `text`, then cuts the connection.
     pub fn cut_after(text: impl Into<String>) -> Self {
         Self::text(text).ending(Ending::Cut)
     }
 
-    /// Says `text` word by word, with a pause before each piece.
+    /// Replies with `text` word by word, with a pause before each.
     pub fn slow_text(text: impl Into<String>, pace: Duration) -> Self {
         Self::Reply(Reply { blocks: vec![Block::Text(text.into())], pace, ..Reply::default() })
     }
@@ -170,29 +170,29 @@ impl Turn {
 
 type Rule = dyn Fn(&ModelRequest, usize) -> Turn + Send + Sync;
 
-/// Which turn answers which request.
+/// Maps requests to turns.
 #[derive(Clone)]
 pub struct Script(Arc<Rule>);
 
 impl Script {
-    /// Every request is answered by this turn.
+    /// Answers every request by this turn.
     pub fn always(turn: Turn) -> Self {
         Self::by(move |_, _| turn.clone())
     }
 
-    /// Every request is answered by this text.
+    /// Answers every request by this text.
     pub fn text(text: impl Into<String>) -> Self {
         Self::always(Turn::text(text))
     }
 
-    /// The first request gets the first turn, and so on; the last turn repeats. An empty list is an empty text.
+    /// Answers the first request by the first turn, and so on; the last turn repeats. An empty list is an empty text.
     pub fn turns(turns: Vec<Turn>) -> Self {
         Self::by(move |_, number| {
             turns.get(number).or(turns.last()).cloned().unwrap_or_else(|| Turn::text(""))
         })
     }
 
-    /// A tool call; and, whenever the conversation ends with a tool's result, the text.
+    /// Calls a tool; answers with the text if the conversation ends with a tool result.
     pub fn call_then_text(call: Call, text: impl Into<String>) -> Self {
         let text = text.into();
         Self::by(move |request, _| {
@@ -200,13 +200,12 @@ impl Script {
         })
     }
 
-    /// The same tool call for ever.
+    /// Calls the same tool forever.
     pub fn endless(call: Call) -> Self {
         Self::always(Turn::call(call))
     }
 
-    /// The turn is a function of the request and of its number, counted from 0 over the requests that take a
-    /// turn.
+    /// Computes the turn from the request and its number, counted from 0 over the requests that take a turn.
     pub fn by(rule: impl Fn(&ModelRequest, usize) -> Turn + Send + Sync + 'static) -> Self {
         Self(Arc::new(rule))
     }

@@ -1,4 +1,4 @@
-//! The server: one loopback port for the three APIs, ended with its handle.
+//! The server: one loopback port for the three APIs, stopped with its handle.
 
 use std::convert::Infallible;
 use std::future::pending;
@@ -22,9 +22,9 @@ use crate::request::{ModelRequest, Purpose, Vendor};
 use crate::script::{Script, Turn};
 use crate::{anthropic, gemini, openai};
 
-/// A running model API on a free port of the loopback address. Dropping it ends every connection and closes the port.
+/// A running model API on a free loopback port. Dropping it closes every connection and the port.
 ///
-/// It lives on the runtime it was started on, so that runtime must not be blocked while a CLI talks to it.
+/// It runs on the runtime that started it, which must not be blocked while a CLI uses it.
 #[derive(Debug)]
 pub struct ModelApi {
     address: SocketAddr,
@@ -33,12 +33,12 @@ pub struct ModelApi {
     _serving: JoinSet<()>,
 }
 
-/// Every request so far, and who waits for the next.
+/// All requests so far, with a notification for the next.
 #[derive(Debug, Default)]
 struct Log(watch::Sender<Vec<ModelRequest>>);
 
 impl Log {
-    /// Keeps a request; says how many before it wanted a turn.
+    /// Stores a request. Returns the number of earlier requests that took a turn.
     fn keep(&self, request: ModelRequest) -> usize {
         let mut before = 0;
         self.0.send_modify(|requests| {
@@ -53,7 +53,7 @@ impl ModelApi {
     /// Starts a server that answers by `script`.
     ///
     /// # Panics
-    /// When no loopback port can be bound: a test has nothing better to do. See [`ModelApi::bind`].
+    /// If no loopback port can be bound. See [`ModelApi::bind`].
     pub async fn start(script: Script) -> Self {
         Self::bind(0, script).await.expect("a free port on the loopback address")
     }
@@ -69,22 +69,22 @@ impl ModelApi {
         Ok(Self { address, log: requests, _serving: serving })
     }
 
-    /// The base URL, with no trailing slash.
+    /// Returns the base URL without a trailing slash.
     pub fn url(&self) -> String {
         format!("http://{}", self.address)
     }
 
-    /// Every request so far, in the order of arrival.
+    /// Returns all requests so far, in the order of arrival.
     pub fn requests(&self) -> Vec<ModelRequest> {
         self.log.borrow().clone()
     }
 
-    /// The request with this number, counted from 0 over all of them; waits until it has come.
+    /// Waits for the request with this number, counted from 0 over all requests.
     pub async fn request(&self, number: usize) -> ModelRequest {
         self.arrived(number, |_| true).await
     }
 
-    /// The request that took this turn of the script, counted from 0; waits until it has come.
+    /// Waits for the request that took this turn of the script, counted from 0.
     pub async fn turn(&self, number: usize) -> ModelRequest {
         self.arrived(number, |request| request.purpose == Purpose::Turn).await
     }
@@ -100,12 +100,12 @@ impl ModelApi {
             .and_then(|log| nth(&log));
         match found {
             Some(request) => request,
-            // The server has ended: nothing more will come.
+            // The server has stopped: no request will arrive.
             None => pending().await,
         }
     }
 
-    /// The requests that took a turn of the script, in the order of arrival.
+    /// Returns the requests that took a turn of the script, in the order of arrival.
     pub fn turns(&self) -> Vec<ModelRequest> {
         self.requests().into_iter().filter(|request| request.purpose == Purpose::Turn).collect()
     }
@@ -119,10 +119,10 @@ async fn accept(listener: TcpListener, script: Script, log: Arc<Log>) {
                 Ok((stream, _)) => {
                     connections.spawn(serve(stream, script.clone(), Arc::clone(&log)));
                 }
-                // Out of file descriptors, most likely: others may give theirs back.
+                // Most likely EMFILE: other connections may close.
                 Err(_) => tokio::time::sleep(Duration::from_millis(10)).await,
             },
-            // Reaped as they end, so that a long run does not gather finished ones.
+            // Reaped as they finish, so that a long run does not accumulate them.
             Some(_) = connections.join_next(), if !connections.is_empty() => {}
         }
     }
@@ -133,7 +133,7 @@ async fn serve(stream: TcpStream, script: Script, log: Arc<Log>) {
         let (script, log) = (script.clone(), Arc::clone(&log));
         async move { Ok::<_, Infallible>(response(answer(request, &script, &log).await)) }
     });
-    // An error here is the client's going away or a scripted cut: nobody is left to tell.
+    // The client disconnected, or a scripted cut.
     let _ = hyper::server::conn::http1::Builder::new().serve_connection(TokioIo::new(stream), service).await;
 }
 
@@ -185,7 +185,7 @@ fn refuse(vendor: Vendor, status: u16, retry_after: Option<Duration>) -> Answer 
 
 fn response(answer: Answer) -> Response<Playback> {
     let mut response = Response::new(answer.body);
-    // Both are the script's own words; one that HTTP cannot carry falls back to what a broken server would say.
+    // Both come from the script; a value that HTTP cannot carry falls back to that of a broken server.
     *response.status_mut() =
         hyper::StatusCode::from_u16(answer.status).unwrap_or(hyper::StatusCode::INTERNAL_SERVER_ERROR);
     for (name, value) in answer.headers {

@@ -1,6 +1,6 @@
-//! The scripted model API against the real CLIs, as `scripts/agents-install` pins them.
+//! The scripted model API with the real CLIs, as `scripts/agents-install` pins them.
 //!
-//! Every test runs for every installed CLI; where none is installed it says so and passes.
+//! Every test runs for every installed CLI; without any it prints that and passes.
 
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
@@ -13,7 +13,7 @@ use model_api::{Call, ModelApi, Role, Script, Turn};
 
 const SESSION: &str = "5ee1ec7e-d000-4000-8000-000000000001";
 
-/// One CLI with a home and a working directory of its own.
+/// A CLI with its own home and working directory.
 struct Desk {
     cli: Cli,
     folder: PathBuf,
@@ -79,7 +79,7 @@ impl Drop for Desk {
     }
 }
 
-/// A desk for each installed CLI.
+/// Returns a harness for each installed CLI.
 #[expect(clippy::print_stderr, reason = "a skipped test says why")]
 #[expect(clippy::disallowed_methods, reason = "where the CLIs are is the environment's to say")]
 fn desks(test: &str) -> Vec<Desk> {

@@ -7,7 +7,7 @@ use std::os::unix::fs::symlink;
 use std::path::PathBuf;
 use std::sync::OnceLock;
 
-use file_tools::{Delete, List, Move, Read, Request, Search, Stat, Workspace, Write};
+use file_tools::{DeleteRequest, ListRequest, MoveRequest, ReadRequest, FileRequest, SearchRequest, StatRequest, Workspace, WriteRequest};
 use libfuzzer_sys::fuzz_target;
 
 const SECRET: &str = "the-secret-outside";
@@ -42,15 +42,15 @@ fuzz_target!(|input: (&str, &str, u8)| {
     let ground = ground();
     let (path, other) = (path.to_owned(), other.to_owned());
     let request = match which % 7 {
-        0 => Request::Read(Read { path, offset: None, limit: None }),
-        1 => Request::Write(Write { path, content: b"x".to_vec() }),
-        2 => Request::Move(Move { from: path, to: other }),
-        3 => Request::Delete(Delete { path }),
-        4 => Request::List(List { path, glob: Some(other) }),
-        5 => Request::Search(Search { regex: ".".to_owned(), path, ..Search::default() }),
-        _ => Request::Stat(Stat { path }),
+        0 => FileRequest::Read(ReadRequest { path, offset: None, limit: None }),
+        1 => FileRequest::Write(WriteRequest { path, content: b"x".to_vec() }),
+        2 => FileRequest::Move(MoveRequest { from: path, to: other }),
+        3 => FileRequest::Delete(DeleteRequest { path }),
+        4 => FileRequest::List(ListRequest { path, glob: Some(other) }),
+        5 => FileRequest::Search(SearchRequest { regex: ".".to_owned(), path, ..SearchRequest::default() }),
+        _ => FileRequest::Stat(StatRequest { path }),
     };
-    let told = match ground.workspace.carry_out(&request) {
+    let told = match ground.workspace.execute(&request) {
         Ok(answer) => serde_json::to_string(&answer),
         Err(refusal) => serde_json::to_string(&refusal),
     };

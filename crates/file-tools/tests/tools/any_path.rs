@@ -1,12 +1,15 @@
-//! No path, however it is written, leads a verb out: the property of the fuzz target, in every build.
+//! No path leads a verb out of the workspace: the property of the fuzz target, in every build.
 //!
-//! `FILE_TOOLS_PATHS` is how many are tried.
+//! `FILE_TOOLS_PATHS` sets the number of paths.
 
 use std::cell::Cell;
 use std::fs;
 use std::os::unix::fs::symlink;
 
-use file_tools::{Delete, List, Move, Patch, Read, Request, Search, Stat, Workspace, Write};
+use file_tools::{
+    DeleteRequest, FileRequest, ListRequest, MoveRequest, PatchRequest, ReadRequest, SearchRequest,
+    StatRequest, Workspace, WriteRequest,
+};
 use proptest::prelude::*;
 use proptest::test_runner::{Config, TestRunner};
 
@@ -14,7 +17,7 @@ use crate::desk::{Desk, SECRET};
 
 crate::tests![no_path_whatever_leads_out];
 
-/// Pieces of which paths are made: names that are there, links in all directions, and everything that confuses.
+/// Parts of generated paths: existing names, links in all directions, and confusing names.
 const PIECES: [&str; 26] = [
     "a",
     "b",
@@ -54,20 +57,20 @@ fn any_path() -> impl Strategy<Value = String> {
     prop_oneof![4 => made, 1 => escaped, 1 => any::<String>()]
 }
 
-fn any_request() -> impl Strategy<Value = Request> {
+fn any_request() -> impl Strategy<Value = FileRequest> {
     (any_path(), any_path(), 0..9_u8).prop_map(|(path, other, which)| match which {
-        0 => Request::Read(Read { path, offset: None, limit: None }),
-        1 => Request::Write(Write { path, content: b"x".to_vec() }),
-        2 => Request::Create(Write { path, content: b"x".to_vec() }),
-        3 => Request::Move(Move { from: path, to: other }),
-        4 => Request::Delete(Delete { path }),
-        5 => Request::List(List { path, glob: None }),
-        6 => Request::Search(Search { regex: ".".to_owned(), path, ..Search::default() }),
-        7 => Request::Patch(Patch {
+        0 => FileRequest::Read(ReadRequest { path, offset: None, limit: None }),
+        1 => FileRequest::Write(WriteRequest { path, content: b"x".to_vec() }),
+        2 => FileRequest::Create(WriteRequest { path, content: b"x".to_vec() }),
+        3 => FileRequest::Move(MoveRequest { from: path, to: other }),
+        4 => FileRequest::Delete(DeleteRequest { path }),
+        5 => FileRequest::List(ListRequest { path, glob: None }),
+        6 => FileRequest::Search(SearchRequest { regex: ".".to_owned(), path, ..SearchRequest::default() }),
+        7 => FileRequest::Patch(PatchRequest {
             path,
             edits: vec![file_tools::Edit { find: "t".to_owned(), replace: "x".to_owned(), start_line: None }],
         }),
-        _ => Request::Stat(Stat { path }),
+        _ => FileRequest::Stat(StatRequest { path }),
     })
 }
 
@@ -92,7 +95,7 @@ fn no_path_whatever_leads_out() {
     let done = Cell::new(0_u32);
     runner
         .run(&any_request(), |request| {
-            let told = match workspace.carry_out(&request) {
+            let told = match workspace.execute(&request) {
                 Ok(answer) => {
                     done.set(done.get() + 1);
                     serde_json::to_string(&answer).unwrap()

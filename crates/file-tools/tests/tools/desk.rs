@@ -1,4 +1,4 @@
-//! A workspace to attack, with secrets all around it.
+//! A workspace to attack, with secrets around it.
 
 use std::ffi::OsStr;
 use std::fs;
@@ -9,23 +9,23 @@ use std::process::{Command, Output, Stdio};
 use serde_json::Value;
 use tempfile::TempDir;
 
-/// The first argument of a process that is the program under test.
+/// The first argument that turns this binary into the program under test.
 pub const CUE: &str = "--file-tools";
-/// What must never be seen.
+/// The text that must never be read.
 pub const SECRET: &str = "the-secret-outside";
 
 pub struct Desk {
     folder: TempDir,
 }
 
-/// What one run of the program came to.
+/// The result of one run of the program.
 #[derive(Debug)]
 pub struct Told {
     pub output: Output,
 }
 
 impl Desk {
-    /// `outside/secret.txt` beside the workspace `ws`, in which there is `a.txt`.
+    /// Creates `outside/secret.txt` beside the workspace `ws`, which contains `a.txt`.
     pub fn new() -> Self {
         let folder = tempfile::tempdir().unwrap();
         fs::create_dir(folder.path().join("outside")).unwrap();
@@ -62,7 +62,7 @@ impl Desk {
         fs::read_to_string(self.at(path)).unwrap()
     }
 
-    /// The program, with nothing said yet.
+    /// Returns the command without arguments.
     pub fn program() -> Command {
         let mut command = Command::new(std::env::current_exe().unwrap());
         command
@@ -83,12 +83,12 @@ impl Desk {
         Told { output: self.command(args).output().unwrap() }
     }
 
-    /// With something on stdin.
+    /// Runs the program with content on stdin.
     pub fn feed(&self, args: &[&str], stdin: &[u8]) -> Told {
         let mut command = self.command(args);
         let mut child =
             command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
-        // It may refuse before it has read everything.
+        // It may reject the request before it has read all of stdin.
         let _ = child.stdin.take().unwrap().write_all(stdin);
         Told { output: child.wait_with_output().unwrap() }
     }
@@ -97,7 +97,7 @@ impl Desk {
         self.run([request.to_string()])
     }
 
-    /// Everything in the workspace, by path, to see that nothing was changed or left behind.
+    /// Lists everything in the workspace by path, to detect changes and leftovers.
     pub fn inventory(&self) -> Vec<String> {
         let listed =
             Command::new("find").arg(self.workspace()).args(["-printf", "%P %y %s\n"]).output().unwrap();
@@ -108,7 +108,7 @@ impl Desk {
 }
 
 impl Told {
-    /// The answer: one object on stdout, nothing on stderr, exit code 0.
+    /// Returns the reply: one object on stdout, nothing on stderr, exit code 0.
     #[track_caller]
     pub fn answer(&self) -> Value {
         self.check_secret();
@@ -117,7 +117,7 @@ impl Told {
         serde_json::from_slice(&self.output.stdout).unwrap()
     }
 
-    /// The code of the refusal: one object on stderr, nothing on stdout, exit code 1.
+    /// Returns the code of the rejection: one object on stderr, nothing on stdout, exit code 1.
     #[track_caller]
     pub fn refused(&self) -> String {
         self.check_secret();
@@ -146,7 +146,7 @@ impl std::fmt::Display for Told {
     }
 }
 
-/// `count` lines, each a number between two brackets.
+/// Returns `count` lines, each a number between two brackets.
 pub fn numbered(count: u32, open: char, close: char) -> String {
     let lines: Vec<String> = (0..count).map(|number| format!("{open}{number}{close}\n")).collect();
     lines.concat()

@@ -1,4 +1,4 @@
-//! Words, JSON, stdin, help and schema; and who decides on the workspace.
+//! Arguments, JSON, stdin, help and schema; and the choice of the workspace.
 
 use std::fs;
 use std::os::unix::fs::symlink;

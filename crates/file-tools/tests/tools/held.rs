@@ -1,4 +1,4 @@
-//! What the process's own lock holds, tried from inside by a program that means no good.
+//! The confinement of the process, attacked from inside.
 
 use std::ffi::OsString;
 use std::fs;
@@ -7,7 +7,7 @@ use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
 
-use file_tools::{Reach, Setting, Workspace};
+use file_tools::{OperatorSetting, Reach, Workspace};
 use serde_json::{Value, json};
 
 use crate::desk::Desk;
@@ -18,18 +18,18 @@ crate::tests![
     a_thread_cannot_get_out_either
 ];
 
-/// The first argument of a process that locks itself in and then tries to get out.
+/// The first argument of a process that confines itself and then tries to escape.
 pub const CUE: &str = "--try-everything";
 
-/// `CUE <workspace> <outside> read|write`: prints which of the things that must fail succeeded.
+/// `CUE <workspace> <outside> read|write`: prints the operations that succeeded although they must fail.
 pub fn try_everything(mut args: impl Iterator<Item = OsString>) -> ExitCode {
     let mut next = || PathBuf::from(args.next().unwrap());
     let (workspace, outside) = (next(), next());
     let reach = if next() == Path::new("write") { Reach::Write } else { Reach::Read };
-    // Before the lock, so that there is something to connect to.
+    // Bound before the confinement, so that there is a target to connect to.
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap();
-    let entered = Workspace::enter(&workspace, reach, Setting::default()).unwrap();
+    let entered = Workspace::enter(&workspace, reach, OperatorSetting::default()).unwrap();
     let (inside, secret) = (workspace.join("a.txt"), outside.join("secret.txt"));
     let outcomes = json!({
         "read outside": fs::read(&secret).is_ok(),
@@ -109,7 +109,7 @@ fn a_lock_for_reading_lets_nothing_be_written() {
     }
 }
 
-/// The threads of a search are started after the lock.
+/// The threads of a search are started after the confinement.
 fn a_thread_cannot_get_out_either() {
     let desk = Desk::new();
     let outcomes = tried(&desk, "read");

@@ -1,7 +1,7 @@
-//! The program as its callers meet it, attacked from all sides.
+//! Attacks the program from outside, as its callers would.
 //!
-//! This binary is both the tests and the program: started with the cue it is the latter, a process of its own that locks itself
-//! in. When the user is root, each test runs a second time as an ordinary one.
+//! This binary is both the tests and the program under test, which confines itself in a process of its own. As root, each test
+//! runs a second time as an ordinary user.
 #![expect(clippy::disallowed_methods, clippy::print_stderr, clippy::unwrap_used, reason = "a test may")]
 
 mod any_path;
@@ -21,7 +21,7 @@ use std::process::ExitCode;
 
 use libtest_mimic::{Arguments, Trial};
 
-/// A test: its name and what it does.
+/// A test: its name and function.
 pub type Test = (&'static str, fn());
 
 /// Names the functions of a module as tests. One that is not named is dead code, which the build refuses.

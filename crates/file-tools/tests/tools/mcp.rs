@@ -1,4 +1,4 @@
-//! The MCP face, spoken to by a real client.
+//! The MCP server, used by a real client.
 
 use std::collections::BTreeSet;
 use std::io::{BufRead as _, BufReader, Write as _};

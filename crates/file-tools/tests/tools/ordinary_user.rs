@@ -1,4 +1,4 @@
-//! The same tests as a user without rights.
+//! The same tests as an ordinary user.
 
 use std::fs::{self, Permissions};
 use std::os::unix::fs::{PermissionsExt as _, chown};
@@ -6,10 +6,10 @@ use std::process::Command;
 
 use libtest_mimic::{Failed, Trial};
 
-/// Debian's `nobody`.
+/// Debian's user `nobody`.
 const NOBODY: u32 = 65534;
 
-/// A test of that name, run by another user. Listed as skipped when this one cannot become another, or is an ordinary one already.
+/// Runs a test as another user. ListedEntry as skipped if this process cannot change its user or is not root.
 pub fn trial(name: &'static str) -> Trial {
     let other = format!("{name}::as_an_ordinary_user");
     if rustix::process::geteuid().is_root() {
@@ -22,11 +22,11 @@ pub fn trial(name: &'static str) -> Trial {
 
 fn run_as_nobody(name: &str) -> Result<(), Failed> {
     let folder = tempfile::tempdir()?;
-    // The build folder is often below root's home, where nobody else may look.
+    // The build directory is often below root's home, which other users cannot enter.
     fs::set_permissions(folder.path(), Permissions::from_mode(0o755))?;
     let program = folder.path().join("tools");
-    // By a program of its own: a descriptor that is open for writing here could reach a child of another test, and then the
-    // copy could not be run.
+    // Copied by another program: a descriptor open for writing here could leak into a child of another test, and the copy could
+    // not be executed (ETXTBSY).
     let copied = Command::new("cp").arg(std::env::current_exe()?).arg(&program).status()?;
     if !copied.success() {
         return Err("the program could not be copied".into());

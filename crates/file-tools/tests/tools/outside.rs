@@ -1,4 +1,4 @@
-//! Every way out of the workspace that is known, and every kind of file that is none.
+//! All known ways out of the workspace, and all irregular files.
 
 use std::fs::{self, File};
 use std::os::unix::fs::symlink;
@@ -24,7 +24,7 @@ crate::tests![
     a_refusal_tells_nothing_about_what_is_outside,
 ];
 
-/// Every verb aimed at a path, none of which may do anything.
+/// Applies every verb to a path. None may succeed.
 #[track_caller]
 fn refuse_all(desk: &Desk, path: &str, code: &str) {
     let before = desk.inventory();
@@ -152,7 +152,7 @@ fn a_fifo_a_socket_and_a_device_are_no_files() {
     mknodat(CWD, desk.at("fifo"), FileType::Fifo, Mode::from_raw_mode(0o666), 0).unwrap();
     let _socket = UnixListener::bind(desk.at("socket")).unwrap();
     let mut kinds = vec!["fifo", "socket"];
-    // /dev/zero: a reader of it would never end.
+    // /dev/zero: reading it would never end.
     let zero = rustix::fs::makedev(1, 5);
     match mknodat(CWD, desk.at("device"), FileType::CharacterDevice, Mode::from_raw_mode(0o666), zero) {
         Ok(()) => kinds.push("device"),
@@ -225,7 +225,7 @@ fn nul_is_refused() {
 }
 
 fn another_file_system_is_outside() {
-    // Everybody has one below the root: /proc.
+    // A mount below the root that every machine has: /proc.
     let mut command = Desk::program();
     let output = command.args(["/", "read", "proc/self/status"]).output().unwrap();
     assert_eq!(crate::desk::Told { output }.refused(), "path_outside_workspace");

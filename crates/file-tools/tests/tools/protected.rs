@@ -1,4 +1,4 @@
-//! What decides what other programs run is not touched, however it is spelt and from whichever side.
+//! Protected names are not changed, in any spelling and from any side.
 
 use std::fs;
 use std::os::unix::fs::symlink;

@@ -1,7 +1,7 @@
-//! Somebody swaps folders for links while the verbs are at work. Confined by `openat2` alone here, without the process's own
-//! lock, so that the one is proven without the other.
+//! Directories are swapped for links while verbs run. Confined by `openat2` alone, without Landlock, so that one mechanism is
+//! tested without the other.
 //!
-//! `FILE_TOOLS_RACE_SECONDS` makes them as long as one likes (`just escapes`).
+//! `FILE_TOOLS_RACE_SECONDS` sets the duration (`just escapes`).
 
 use std::fs;
 use std::os::unix::fs::symlink;
@@ -10,17 +10,19 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use file_tools::{List, Move, Patch, Read, Request, Search, Workspace, Write};
+use file_tools::{
+    FileRequest, ListRequest, MoveRequest, PatchRequest, ReadRequest, SearchRequest, Workspace, WriteRequest,
+};
 use rustix::fs::{CWD, RenameFlags, renameat_with};
 
 use crate::desk::{Desk, SECRET};
 
 crate::tests![no_swap_of_a_folder_for_a_link_leads_out, no_swap_leads_a_write_out, the_race_is_real];
 
-/// How many requests when nobody gave a time.
+/// The number of requests without a set duration.
 const REQUESTS: u64 = 3000;
 
-/// `door` is now a folder, now a link to the outside; `file` now a file, now a link to the secret.
+/// `door` alternates between a directory and a link to the outside, `file` between a file and a link to the secret.
 struct Swapped {
     desk: Desk,
     swaps: AtomicU64,
@@ -51,7 +53,8 @@ impl Swapped {
         }
     }
 
-    /// Attacks with `attempt` while another thread swaps. It tells whether it got through to something harmless.
+    /// Repeats `attempt` while another thread swaps. Returns how many attempts were made, and how many reached a harmless
+    /// target.
     fn attack(&self, mut attempt: impl FnMut(u64) -> bool) -> (u64, u64) {
         let until = std::env::var("FILE_TOOLS_RACE_SECONDS")
             .ok()
@@ -60,7 +63,7 @@ impl Swapped {
         let (mut through, mut number) = (0, 0);
         thread::scope(|scope| {
             scope.spawn(|| self.swap());
-            // Ends the other thread also when this one fails.
+            // Stops the other thread even if this one panics.
             let _end = Ending(&self.over);
             while until.map_or(number < REQUESTS, |until| since.elapsed() < until) {
                 through += u64::from(attempt(number));
@@ -87,24 +90,28 @@ fn no_swap_of_a_folder_for_a_link_leads_out() {
     let swapped = Swapped::new();
     let workspace = Workspace::enter_unlocked(&swapped.desk.workspace()).unwrap();
     let requests = [
-        Request::Read(Read { path: path("door/secret.txt"), offset: None, limit: None }),
-        Request::Read(Read { path: path("deep/er/door/secret.txt"), offset: None, limit: None }),
-        Request::Read(Read { path: path("file"), offset: None, limit: None }),
-        Request::Read(Read {
+        FileRequest::Read(ReadRequest { path: path("door/secret.txt"), offset: None, limit: None }),
+        FileRequest::Read(ReadRequest { path: path("deep/er/door/secret.txt"), offset: None, limit: None }),
+        FileRequest::Read(ReadRequest { path: path("file"), offset: None, limit: None }),
+        FileRequest::Read(ReadRequest {
             path: path("deep/../door/../deep/er/door/secret.txt"),
             offset: None,
             limit: None,
         }),
-        Request::Search(Search { regex: path("secret|harmless"), ..Search::default() }),
-        Request::Search(Search { regex: path("secret|harmless"), path: path("door"), ..Search::default() }),
-        Request::List(List { path: path("door"), glob: None }),
-        Request::List(List { path: String::new(), glob: Some(path("**/*")) }),
+        FileRequest::Search(SearchRequest { regex: path("secret|harmless"), ..SearchRequest::default() }),
+        FileRequest::Search(SearchRequest {
+            regex: path("secret|harmless"),
+            path: path("door"),
+            ..SearchRequest::default()
+        }),
+        FileRequest::List(ListRequest { path: path("door"), glob: None }),
+        FileRequest::List(ListRequest { path: String::new(), glob: Some(path("**/*")) }),
     ];
-    // A file that is outside only: its name must not be seen either.
+    // A file that exists only outside: its name must not be visible either.
     fs::write(swapped.desk.outside().join("outside-only"), SECRET).unwrap();
     let (asked, through) = swapped.attack(|number| {
         let request = &requests[usize::try_from(number).unwrap() % requests.len()];
-        let Ok(answer) = workspace.carry_out(request) else { return false };
+        let Ok(answer) = workspace.execute(request) else { return false };
         let text = serde_json::to_string(&answer).unwrap();
         assert!(!text.contains(SECRET) && !text.contains("outside-only"), "leaked by {request:?}: {text}");
         text.contains("harmless") || text.contains("secret.txt")
@@ -117,24 +124,24 @@ fn no_swap_of_a_folder_for_a_link_leads_out() {
 fn no_swap_leads_a_write_out() {
     let swapped = Swapped::new();
     let workspace = Workspace::enter_unlocked(&swapped.desk.workspace()).unwrap();
-    let write = |to: &str| Request::Write(Write { path: path(to), content: b"written".to_vec() });
+    let write = |to: &str| FileRequest::Write(WriteRequest { path: path(to), content: b"written".to_vec() });
     let requests = [
         write("door/new.txt"),
         write("door/secret.txt"),
         write("door/made/deep/new.txt"),
         write("file"),
-        Request::Patch(Patch {
+        FileRequest::Patch(PatchRequest {
             path: path("door/secret.txt"),
             edits: vec![file_tools::Edit { find: path("e"), replace: path("x"), start_line: None }],
         }),
-        Request::Move(Move { from: path("door/new.txt"), to: path("taken") }),
-        Request::Move(Move { from: path("a.txt"), to: path("door/a.txt") }),
-        Request::Move(Move { from: path("door/a.txt"), to: path("a.txt") }),
-        Request::Delete(file_tools::Delete { path: path("door/secret.txt") }),
-        Request::Delete(file_tools::Delete { path: path("taken") }),
+        FileRequest::Move(MoveRequest { from: path("door/new.txt"), to: path("taken") }),
+        FileRequest::Move(MoveRequest { from: path("a.txt"), to: path("door/a.txt") }),
+        FileRequest::Move(MoveRequest { from: path("door/a.txt"), to: path("a.txt") }),
+        FileRequest::Delete(file_tools::DeleteRequest { path: path("door/secret.txt") }),
+        FileRequest::Delete(file_tools::DeleteRequest { path: path("taken") }),
     ];
     let (asked, through) = swapped.attack(|number| {
-        workspace.carry_out(&requests[usize::try_from(number).unwrap() % requests.len()]).is_ok()
+        workspace.execute(&requests[usize::try_from(number).unwrap() % requests.len()]).is_ok()
     });
     let swaps = swapped.swaps.load(Ordering::Relaxed);
     eprintln!("{swaps} swaps, {asked} requests, {through} carried out inside, 0 outside");
@@ -145,7 +152,7 @@ fn no_swap_leads_a_write_out() {
     assert!(through > 0 && through < asked, "the swaps did not get in the way: {through} of {asked}");
 }
 
-/// What looks first and opens then does leak in this very race, so the tests above could fail.
+/// Checking first and opening later does leak in this race, so the tests above can fail.
 fn the_race_is_real() {
     let swapped = Swapped::new();
     let root = swapped.desk.workspace().canonicalize().unwrap();

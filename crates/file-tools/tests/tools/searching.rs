@@ -1,4 +1,4 @@
-//! What a search finds, leaves out, and says about it.
+//! Results, omissions and limits of a search.
 
 use std::fs;
 use std::os::unix::fs::{PermissionsExt as _, symlink};

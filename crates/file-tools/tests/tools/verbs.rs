@@ -1,4 +1,4 @@
-//! What each verb does when nobody is up to anything.
+//! Each verb in ordinary use.
 
 use std::fs::{self, Permissions};
 use std::os::unix::ffi::OsStrExt as _;

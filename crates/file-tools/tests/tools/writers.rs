@@ -1,4 +1,4 @@
-//! Several writers at once, and writers that die.
+//! Concurrent writers, and writers that are killed.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -107,7 +107,7 @@ fn a_writer_that_is_killed_leaves_the_old_file_or_the_new_one() {
             .stdout(std::process::Stdio::null())
             .spawn()
             .unwrap();
-        // Somewhere between its start and its end: as long as so many looks at a file take.
+        // At some point during the write: as long as this many `stat` calls take.
         (0..round * 200).for_each(|_| drop(fs::metadata(desk.at("big"))));
         let _ = child.kill();
         child.wait().unwrap();

@@ -1,4 +1,4 @@
-//! What comes back: words, numbers, events, and the graceful ends.
+//! Answers: texts, numbers, events and warnings.
 
 use futures_util::StreamExt;
 use provider::{AgentEvent, Context, NO_ANSWER, Provider, Update, Warning};
@@ -88,7 +88,7 @@ fn what_the_agent_gets_is_what_was_asked() {
         assert!(text(asks("@rehearse args")).await.contains("--max-turns=25"));
         let environment = text(asks("@rehearse env")).await;
         assert!(environment.contains(scene.path("home").to_str().unwrap()), "{environment}");
-        // The variables of this process were not asked for.
+        // Variables of this process were not passed on.
         assert!(!environment.contains("CARGO_"), "{environment}");
         let bounded = Context { max_turns: Some(3), allowed_tools: Some(vec![]), ..asks("@rehearse args") };
         let arguments = text(bounded).await;

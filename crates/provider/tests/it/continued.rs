@@ -1,4 +1,4 @@
-//! Requests that are out of turns, and the private files that must last as long as they do.
+//! Requests that run out of turns, and the lifetime of their private files.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -40,7 +40,7 @@ fn a_request_out_of_turns_goes_on_in_its_session() {
 
 fn at_the_limit_the_text_so_far_is_kept() {
     Scene::play(async |scene| {
-        // Whatever it is asked, it runs out of turns; the second run under the id of the first.
+        // Always runs out of turns; the second run has the session id of the first.
         let script = scene.path("script");
         fs::write(&script, "say One.\nmax-turns\n").unwrap();
         scene.agent(&format!(
@@ -88,7 +88,7 @@ fn the_mcp_file_is_private_lasts_through_a_continuation_and_is_gone_after_it() {
         let own = scene.path("work/.claude/settings.local.json");
         fs::create_dir(own.parent().unwrap()).unwrap();
         fs::write(&own, "{ \"mine\" :1}\n").unwrap();
-        // Each run says what it finds at the path that it was given.
+        // Each run prints what it finds at the given path.
         scene.agent(&format!(
             "for a in \"$@\"; do case $a in --mcp-config=*) stat -c %a \"${{a#*=}}\" >> '{0}'; \
              grep -o secret-of-the-server \"${{a#*=}}\" >> '{0}';; esac; done",
@@ -111,7 +111,7 @@ fn the_mcp_file_is_gone_after_an_error() {
     });
 }
 
-/// Polls until the agent speaks, with its private file there.
+/// Polls until the agent's first output, with its private file present.
 async fn until_it_speaks(scene: &Scene) -> provider::Updates<provider::OutgoingMessage> {
     let mut updates = scene.provider().complete_stream(&with_server("@rehearse say Up.\n@rehearse hang"));
     assert!(matches!(updates.next().await, Some(Ok(Update::Event(_)))));

@@ -1,4 +1,4 @@
-//! Requests that nobody waits for any more.
+//! Dropped requests.
 
 use std::time::Duration;
 
@@ -15,13 +15,13 @@ crate::tests! {
     a_program_that_is_killed_leaves_nothing_running,
 }
 
-/// An agent with descendants that do not want to end.
+/// An agent with descendants that ignore SIGTERM.
 const STUBBORN: &str = "@rehearse spawn setsid ignore-term\n@rehearse spawn daemon ignore-term\n@rehearse say Up.\n@rehearse hang";
 
 fn a_request_that_is_dropped_at_any_moment_leaves_nothing() {
     Scene::play(async |scene| {
         let provider = scene.provider();
-        // From before the supervisor is there until well after the agent has spoken.
+        // From before the supervisor exists until well after the agent's first output.
         for delay in (0..40).map(|step| Duration::from_millis(step * 3)) {
             let context = Context::new(STUBBORN);
             let request = provider.complete(&context);
@@ -61,14 +61,14 @@ fn a_request_that_waits_to_go_on_can_be_dropped() {
 
 fn a_program_that_is_killed_leaves_nothing_running() {
     Scene::play(async |scene| {
-        // Where a confined agent can write. Its pids are those of its own namespace.
+        // Writable for a confined agent. Its pids are those of its own namespace.
         let pids = scene.path("work/pids");
         let prompt = format!("@rehearse pidfile {}\n{STUBBORN}", pids.display());
         let mut program = crate::examples::command(scene, "ask", &["rehearsal", &prompt]).spawn().unwrap();
         let both =
             || std::fs::read_to_string(&pids).is_ok_and(|pids| pids.lines().count() == 2).then_some(());
         outside::eventually("the agent is not up", both).await;
-        // The program, its supervisor, the agent and what that has started.
+        // The program, its supervisor, the agent and its descendants.
         let all = outside::processes_of(&scene.path(""));
         assert!(all.len() >= 5, "{all:?}");
 
@@ -76,7 +76,7 @@ fn a_program_that_is_killed_leaves_nothing_running() {
         program.wait().unwrap();
         let gone = || (!all.iter().any(|pid| outside::is_running(*pid))).then_some(());
         outside::eventually("something outlives the program", gone).await;
-        // Its files stay, as a call is never lost; what was secret in them does not.
+        // The files remain, because a call is never lost; its secrets do not.
         assert!(!scene.spooled().is_empty() && scene.private_files().is_empty());
         std::fs::remove_dir_all(scene.path("spools")).unwrap();
         std::fs::create_dir(scene.path("spools")).unwrap();

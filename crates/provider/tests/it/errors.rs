@@ -1,4 +1,4 @@
-//! What goes wrong, told so that a person can act on it.
+//! Errors, worded so that a person can act on them.
 
 use std::time::Duration;
 
@@ -50,7 +50,7 @@ fn an_agent_that_is_not_installed_is_told_with_how_to_install_it() {
     });
 }
 
-/// As a confined agent would leave it: nothing may run it outside of a sandbox, not even to learn its version.
+/// A confined agent could leave such a program: it must not run outside of a sandbox, not even for its version.
 fn program_in_the_workspace_is_not_taken_for_an_agent() {
     Scene::play(async |scene| {
         let asked = scene.path("asked");
@@ -72,7 +72,7 @@ fn full() -> provider::AgentSpec {
 
 fn an_agent_that_is_not_logged_in_is_told_before_a_session() {
     Scene::play(async |scene| {
-        // What the real one says of itself, and no login anywhere.
+        // The output of the real program, without a login.
         let claude = "case \"$1\" in --version) echo '2.1.325 (Claude Code)';; --help) echo '  --tools <x>';; \
                       auth) echo '{\"loggedIn\": false}'; exit 1;; esac";
         let program = scene.program("claude", claude);
@@ -121,7 +121,7 @@ fn each_failure_of_the_agent_is_its_own_error() {
                 let ProviderError::Incomplete { so_far, .. } = e else { return false };
                 so_far.metadata.background[0].description == "npm test"
             }),
-            // The agent goes on retrying, and is not waited for.
+            // The agent keeps retrying, and is not waited for.
             ("retry-notice 401\n@rehearse retry-notice 401\n@rehearse hang", |e| {
                 matches!(e, ProviderError::Authentication { .. })
             }),

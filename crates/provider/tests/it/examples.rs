@@ -1,4 +1,4 @@
-//! The examples, run as a reader would run them, with the scripted agent.
+//! The examples, run as a reader would, with the scripted agent.
 
 use std::path::PathBuf;
 use std::process::{Command, Output};
@@ -15,7 +15,7 @@ crate::tests! {
     first_program_of_the_documents_runs_as_written,
 }
 
-/// The example's executable, which cargo builds together with the tests.
+/// Returns the example's executable, which cargo builds with the tests.
 fn example(name: &str) -> PathBuf {
     let this = std::env::current_exe().unwrap();
     let program = this.ancestors().nth(2).unwrap().join("examples").join(name);
@@ -23,7 +23,7 @@ fn example(name: &str) -> PathBuf {
     program
 }
 
-/// The example in the scene, ready to be started.
+/// Returns the command of an example.
 pub fn command(scene: &Scene, name: &str, arguments: &[&str]) -> Command {
     let mut command = Command::new(example(name));
     command
@@ -124,7 +124,7 @@ fn first_program_of_the_documents_runs_as_written() {
             assert!(example.ends_with(first), "{page} differs from examples/hello.rs");
         }
         let this = std::env::current_exe().unwrap();
-        // What the real one says of itself.
+        // The output of the real program.
         let body = format!(
             "case \"$1\" in --version) echo '2.1.325 (Claude Code)'; exit;; --help) \
              printf '  %s <x>\\n' --setting-sources --strict-mcp-config --session-id; exit;; esac\n\

@@ -1,6 +1,6 @@
-//! What the library promises, with real processes and the scripted agent.
+//! The promises of the library, with real processes and the scripted agent.
 //!
-//! This binary is its own supervisor and its own agent (as an embedding program may be), so it needs no other executable.
+//! This binary is its own supervisor and agent (as an embedding program may be), so it needs no other executable.
 #![expect(clippy::disallowed_methods, clippy::print_stdout, clippy::unwrap_used, reason = "a test may")]
 
 mod answers;
@@ -20,7 +20,7 @@ use std::process::ExitCode;
 
 use libtest_mimic::{Arguments, Trial};
 
-/// A test: its name and what it does.
+/// A test: its name and function.
 pub type Test = (&'static str, fn());
 
 /// Names the functions of a module as tests. One that is not named is dead code, which the build refuses.

@@ -1,4 +1,4 @@
-//! A thousand requests one after another: neither memory nor files grow.
+//! A thousand sequential requests: neither memory nor files grow.
 
 use std::fs;
 use std::process::{Command, ExitCode};
@@ -9,13 +9,13 @@ use crate::scene::Scene;
 
 crate::tests! { a_long_row_of_requests_holds_no_more_memory_and_no_more_files }
 
-/// The argument that makes this binary the program that is measured; the number of requests follows.
+/// The argument that turns this binary into the measured program; the number of requests follows.
 const ASKED: &str = "--measure-requests";
-/// How many there are, unless [`WHOLE`] says otherwise.
+/// The default number of requests.
 const SLICE: u32 = 120;
-/// The variable for the whole row (`just requests`).
+/// The variable that sets the number of requests (`just requests`).
 const WHOLE: &str = "PROVIDER_REQUESTS";
-/// What an allocator may keep for itself.
+/// The memory that an allocator may retain.
 const SLACK_KB: u64 = 1024;
 
 /// The memory and the open files of a process.
@@ -27,7 +27,7 @@ struct Held {
 
 fn a_long_row_of_requests_holds_no_more_memory_and_no_more_files() {
     let requests = std::env::var(WHOLE).ok().and_then(|text| text.parse().ok()).unwrap_or(SLICE);
-    // In a process of its own, so that no other test adds to the figures.
+    // A separate process, so that no other test adds to the figures.
     let this = std::env::current_exe().unwrap();
     let output = Command::new(this).args([ASKED, &requests.to_string()]).output().unwrap();
     let said = String::from_utf8(output.stdout).unwrap();
@@ -45,7 +45,7 @@ fn read(line: &str) -> Option<Held> {
     Some(Held { rss_kb, files })
 }
 
-/// Places the requests, when this process was started to be measured.
+/// Sends the requests, if this process was started to be measured.
 pub fn measure_if_asked() -> Option<ExitCode> {
     let mut arguments = std::env::args().skip(1);
     if arguments.next()? != ASKED {
@@ -60,7 +60,7 @@ pub fn measure_if_asked() -> Option<ExitCode> {
             let answer =
                 provider.complete(&Context::new(format!("@rehearse answer {number}"))).await.unwrap();
             assert_eq!(answer.text, number.to_string());
-            // The first tenth fills what is filled once.
+            // The first tenth fills caches.
             if number % (requests / 10).max(1) == 0 {
                 let Held { rss_kb, files } = held();
                 println!("after {number} requests: {rss_kb} kB, {files} files");

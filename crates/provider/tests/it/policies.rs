@@ -1,4 +1,4 @@
-//! Agents that the operating system confines, and what is told where it cannot.
+//! Confined agents, and the errors where confinement is unavailable.
 
 use std::process::Command;
 
@@ -17,7 +17,7 @@ crate::tests! {
     a_shell_for_file_tools_is_refused_where_they_could_be_replaced,
 }
 
-/// One that a machine cannot enforce which has delegated no cgroup that counts memory.
+/// Returns a policy that a machine without a delegated memory cgroup cannot enforce.
 fn too_much() -> CallPolicy {
     let bounds = Bounds { memory_bytes: Some(1 << 30), ..Bounds::default() };
     CallPolicy { bounds, ..Preset::Workspace.into() }
@@ -40,8 +40,8 @@ fn a_policy_that_cannot_be_enforced_runs_nothing_and_says_what_is_missing() {
         let provider = scene.provider_with(|config| config.policy = too_much());
         needs_sandbox(&provider.complete(&Context::new("Hello.")).await.unwrap_err());
         scene.program("file-tools", "exit 0");
-        // It is told when the session is made, and not only with its first message. To let it run all the same is no way out:
-        // a shell with a rule is only as good as what confines it.
+        // Reported when the session is created, not only with its first message. Best effort is no alternative: a shell with a
+        // rule is only as good as its sandbox.
         let hopeful = CallPolicy { requirement: Requirement::BestEffort, ..too_much() };
         let agent = AgentSpec {
             access: Access::FilesByShell(FileVerb::ALL.to_vec()),
@@ -53,7 +53,7 @@ fn a_policy_that_cannot_be_enforced_runs_nothing_and_says_what_is_missing() {
     });
 }
 
-/// Whether this machine can confine; says so when it cannot.
+/// Returns whether this machine can confine agents, and prints the reason otherwise.
 pub fn can_confine() -> bool {
     let arguments =
         ["--unshare-user", "--unshare-pid", "--ro-bind", "/", "/", "--proc", "/proc", "--", "/bin/true"];
@@ -115,7 +115,7 @@ fn a_session_keeps_the_policy_that_it_was_made_with() {
         let session = confining.create_session(&agent, &scene.path("work")).await.unwrap();
         confining.send_message(&session, "@rehearse answer Hello.").await.unwrap();
         let id = session.id().unwrap();
-        // Another run of the program, whose settings say nothing of it.
+        // A later process whose settings do not mention the policy.
         let later = scene.provider();
         let resumed = later.resume_session(id.as_str()).await.unwrap().unwrap();
         let response = later.send_message(&resumed, "@rehearse answer Again.").await.unwrap();

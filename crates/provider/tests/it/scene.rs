@@ -1,4 +1,4 @@
-//! A scene for one test: a folder with a home, a workspace and a scripted agent that is this binary.
+//! A harness for one test: a directory with a home, a workspace and a scripted agent, which is this binary.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -11,7 +11,7 @@ use tempfile::TempDir;
 
 use crate::outside;
 
-/// How long a test may take before it counts as hanging.
+/// The timeout of a test.
 const LONG: Duration = Duration::from_mins(2);
 
 pub struct Scene {
@@ -19,7 +19,7 @@ pub struct Scene {
 }
 
 impl Scene {
-    /// Plays a test, and then looks from outside for what is left of it.
+    /// Runs a test, and then checks from outside that nothing is left.
     pub fn play<F: AsyncFnOnce(&Self)>(test: F) {
         let scene = Self::new();
         let runtime =
@@ -30,7 +30,7 @@ impl Scene {
         });
     }
 
-    /// Made by hand, for a test that runs in a process of its own.
+    /// Creates a harness for a test in a separate process.
     pub fn new() -> Self {
         let folder = tempfile::Builder::new().prefix("provider-it-").tempdir_in("/var/tmp").unwrap();
         for name in ["bin", "home", "spools", "work"] {
@@ -41,17 +41,17 @@ impl Scene {
         scene
     }
 
-    /// Makes the agent: first these lines of shell, then what the prompt says. `$@` are its arguments.
+    /// Creates the agent: first these shell lines, then the prompt's script. `$@` are its arguments.
     pub fn agent(&self, first: &str) {
         let this = std::env::current_exe().unwrap();
         let cue = rehearsal::CUE;
         self.program("rehearsal", &format!("{first}\nexec '{}' {cue} \"$@\"", this.display()));
     }
 
-    /// Makes a program in the scene's `PATH`.
+    /// Creates a program in `PATH`.
     pub fn program(&self, name: &str, body: &str) -> PathBuf {
         let path = self.path("bin").join(name);
-        // Beside its place and then moved there: a file that is open for writing cannot be executed.
+        // Created beside its path and renamed: a file that is open for writing cannot be executed (ETXTBSY).
         let fresh = self.path("bin").join(format!("{name}.new"));
         fs::write(&fresh, format!("#!/bin/sh\n{body}\n")).unwrap();
         fs::set_permissions(&fresh, fs::Permissions::from_mode(0o755)).unwrap();
@@ -74,12 +74,13 @@ impl Scene {
         }
     }
 
-    /// A whole environment, and nothing of this process.
+    /// Returns a complete environment without variables of this process.
     pub fn environment(&self) -> BTreeMap<String, String> {
         let text = |path: &Path| path.to_str().unwrap().to_owned();
         BTreeMap::from([
             ("HOME".to_owned(), text(&self.path("home"))),
-            // The directory of this program, too: a confined agent executes it, and below /tmp it sees only what PATH names.
+            // Includes the directory of this program: a confined agent executes it, and below /tmp it sees only the directories
+            // in PATH.
             (
                 "PATH".to_owned(),
                 format!("{}:/usr/bin:/bin:{}", text(&self.path("bin")), text(&own_directory())),
@@ -97,12 +98,12 @@ impl Scene {
         RehearsalProvider::from_config(config)
     }
 
-    /// Every file below the folder of running requests.
+    /// Lists all files of running requests.
     pub fn spooled(&self) -> Vec<PathBuf> {
         files_in(&self.path("spools"))
     }
 
-    /// The files of the current run that are for the agent alone.
+    /// Lists the private files of the current run.
     pub fn private_files(&self) -> Vec<PathBuf> {
         self.spooled()
             .into_iter()

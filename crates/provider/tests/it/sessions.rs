@@ -1,4 +1,4 @@
-//! Conversations: begun, gone on with, found again, and kept within their bounds.
+//! Sessions: created, resumed, found again, and confined as before.
 
 use std::fs;
 use std::time::Duration;
@@ -59,7 +59,7 @@ fn a_session_is_found_again_by_another_provider_of_the_same_kind() {
         drop((provider, first));
         let later = scene.provider();
         let found = later.resume_session(&id).await.unwrap().unwrap();
-        // What the settings of the provider were is part of it by now.
+        // The provider's settings are part of the record by now.
         let agent = AgentSpec { policy: Some(provider::CallPolicy::off()), ..full() };
         assert_eq!((found.agent(), found.id().unwrap().as_str()), (&agent, id.as_str()));
         let text = later.send_message(&found, "@rehearse args").await.unwrap().text;
@@ -82,7 +82,7 @@ fn a_session_that_cannot_be_written_down_is_answered_and_flagged() {
             "{:?}",
             response.metadata
         );
-        // It goes on as long as the program does.
+        // It lasts as long as the program.
         let text = provider.send_message(&session, "@rehearse args").await.unwrap().text;
         assert!(text.contains("--resume="), "{text}");
     });
@@ -105,7 +105,7 @@ fn messages_to_one_session_take_turns() {
         let log = scene.path("log");
         let provider = scene.provider();
         let session = session(scene, &provider).await;
-        // Each says when it comes and when it goes; together they would mix.
+        // Each run logs its start and end; concurrent runs would interleave.
         scene.agent(&format!("echo in >> '{0}'; sleep 0.2; echo out >> '{0}'", log.display()));
         let (one, two) =
             tokio::join!(provider.send_message(&session, "One."), provider.send_message(&session, "Two."));
@@ -134,7 +134,7 @@ fn a_message_that_was_given_up_is_over_before_the_next_begins() {
         }
         let id = session.id().expect("it has spoken, so it can be resumed");
         drop(updates);
-        // What the next run sees when it starts.
+        // The view of the next run at its start.
         scene.agent(&format!("kill -0 $(cat '{0}') 2>/dev/null && touch '{0}.alive'", pids.display()));
         let text = provider.send_message(&session, "@rehearse args").await.unwrap().text;
         assert!(text.contains(&format!("--resume={id}")), "{text}");
@@ -147,7 +147,7 @@ fn a_message_that_is_given_up_while_it_starts_never_meets_the_next() {
         let provider = scene.provider();
         let session = session(scene, &provider).await;
         provider.send_message(&session, "Hello.").await.unwrap();
-        // Each notes its pid, and whether one that did so before is still there.
+        // Each run records its pid, and whether an earlier one is still alive.
         let pids = scene.path("pids");
         scene.agent(&format!(
             "for pid in $(cat '{0}' 2>/dev/null); do kill -0 $pid 2>/dev/null && echo $pid >> '{0}.met'; done; echo $$ >> '{0}'",

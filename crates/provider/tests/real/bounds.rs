@@ -1,4 +1,4 @@
-//! The restricted executor with the real CLI: what the agent really can do, judged by what is done.
+//! The restricted executor with the real CLI, judged by its effects.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -35,7 +35,7 @@ fn file(tool: &str, input: Value) -> Turn {
     Turn::call(Call::Mcp { server: "files".to_owned(), tool: tool.to_owned(), input })
 }
 
-/// Everything that a model may try when it wants out, each leaving a mark if it works.
+/// Returns escape attempts of a model, each of which leaves a mark if it succeeds.
 fn ways_out(marks: &Path, workspace: &Path) -> Vec<Turn> {
     let mark = |name: &str| marks.join(name).to_str().unwrap().to_owned();
     let touch = |name: &str| format!("touch {}", mark(name));
@@ -65,7 +65,7 @@ fn ways_out(marks: &Path, workspace: &Path) -> Vec<Turn> {
         ),
         Turn::tool("KillShell", json!({"shell_id": "1"})),
         Turn::tool("SlashCommand", json!({"command": "/cost"})),
-        // A verb that was not given, and the tools of a server that is not there.
+        // A verb that was not granted, and the tools of a missing server.
         file("write", json!({"path": "by-verb", "content": "x"})),
         Turn::call(Call::Mcp { server: "evil".to_owned(), tool: "say".to_owned(), input: json!({}) }),
         file("read", json!({"path": "../outside"})),
@@ -77,7 +77,7 @@ fn ways_out(marks: &Path, workspace: &Path) -> Vec<Turn> {
 
 fn a_restricted_agent_uses_its_verbs_and_fails_at_everything_else(cli: &Pinned) {
     let marks = tempfile::tempdir_in("/var/tmp").unwrap();
-    // The workspace is known only when the desk is there: the turns are made by then.
+    // The workspace is known only once the harness exists: the turns are created by then.
     let turns = std::sync::Arc::new(std::sync::OnceLock::<Vec<Turn>>::new());
     let script = Script::by({
         let turns = std::sync::Arc::clone(&turns);
@@ -91,7 +91,7 @@ fn a_restricted_agent_uses_its_verbs_and_fails_at_everything_else(cli: &Pinned) 
         let agent = restricted(servers::stand_in(desk.folder()), &[FileVerb::Read]);
         let session = provider.create_session(&agent, &desk.workspace()).await.unwrap();
         let error = provider.send_message(&session, "Get out, however you can.").await.unwrap_err();
-        // It was denied the verb that it was not given, and said its last word all the same.
+        // It was denied the verb, and still reported a final result.
         let ProviderError::ToolPermission { denials, so_far, .. } = &error else { panic!("{error:?}") };
         assert_eq!(so_far.text, "I tried.");
         assert!(denials.iter().any(|denial| denial.tool == "mcp__files__write"), "{denials:?}");
@@ -145,14 +145,14 @@ fn a_restricted_agent_obeys_nothing_that_its_workspace_says(cli: &Pinned) {
     });
 }
 
-/// What a hostile workspace leaves its marks in, and says.
+/// The traces of a hostile workspace.
 struct Planted {
     marks: PathBuf,
     settings: String,
 }
 
-/// Hooks, permissions and servers, in the workspace and in the user's own settings too: a restricted agent is restricted,
-/// whatever the user allows his own.
+/// Plants hooks, permissions and servers in the workspace and in the user's own settings: a restricted agent is restricted
+/// whatever the user allows.
 fn plant(desk: &Desk) -> Planted {
     let marks = desk.folder().join("marks");
     fs::create_dir(&marks).unwrap();
@@ -177,7 +177,7 @@ fn plant(desk: &Desk) -> Planted {
     Planted { marks, settings }
 }
 
-/// The control: what the other trials keep from happening does happen when nothing keeps it.
+/// The control: the blocked attempts do succeed without a restriction.
 fn with_full_access_the_same_attempts_succeed_and_the_workspace_is_obeyed(cli: &Pinned) {
     let marks = tempfile::tempdir_in("/var/tmp").unwrap();
     let turns = std::sync::Arc::new(std::sync::OnceLock::<Vec<Turn>>::new());
@@ -186,7 +186,7 @@ fn with_full_access_the_same_attempts_succeed_and_the_workspace_is_obeyed(cli: &
         move |_, number| turns.get().unwrap().get(number).cloned().unwrap_or_else(|| Turn::text("I did."))
     });
     Desk::play(cli, script, async |desk| {
-        // Those that need no other model.
+        // The attempts that need no other model.
         turns.get_or_init(|| ways_out(marks.path(), &desk.workspace()).drain(..8).collect());
         let planted = plant(desk);
         let provider = desk.provider();

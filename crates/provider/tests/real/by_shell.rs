@@ -1,8 +1,8 @@
-//! The restricted executor with a shell, with the real CLI: the agent's rule lets it run `file-tools`, and the sandbox of the
-//! operating system holds whatever the rule lets through. Judged from outside, by what is done.
+//! The restricted executor with a shell and the real CLI: the agent's rule allows `file-tools`, and the OS sandbox confines
+//! everything that the rule lets through. Judged from outside, by its effects.
 //!
-//! The folders of these trials are not below `/tmp` or `/var/tmp`, which every sandbox has its own of: what is kept from the
-//! agent here is kept by the policy.
+//! The directories of these trials are not below `/tmp` or `/var/tmp`, which every sandbox replaces: here the policy does the
+//! hiding.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -27,7 +27,7 @@ crate::scenarios! {
         not for Codex: "it is the control of what codex refuses", not for Gemini: "it is the control of what gemini refuses";
 }
 
-/// What these trials lack on this machine.
+/// Returns the reason why these trials cannot run on this machine.
 fn cannot_be_tried() -> Option<&'static str> {
     let arguments =
         ["--unshare-user", "--unshare-pid", "--ro-bind", "/", "/", "--proc", "/proc", "--", "/bin/true"];
@@ -40,9 +40,9 @@ fn cannot_be_tried() -> Option<&'static str> {
 
 const CANARY: &str = "canary-of-the-ssh-key";
 
-/// What is outside of the workspace, and must be as it was in the end.
+/// Files outside of the workspace, which must stay unchanged.
 struct Surroundings {
-    /// Where something that works leaves a mark.
+    /// The directory of marks that successful attempts leave.
     marks: PathBuf,
     key: PathBuf,
 }
@@ -67,8 +67,7 @@ impl Surroundings {
         names
     }
 
-    /// Commands that a model may try when it wants out: what each is called, and the command, which leaves a mark of that name
-    /// if it works.
+    /// Returns escape commands by name. Each leaves a mark of that name if it succeeds.
     fn ways_out(&self) -> Vec<(&'static str, String)> {
         let touch = |name: &str| format!("touch {}", self.marks.join(name).display());
         let mark = |name: &str| self.marks.join(name).display().to_string();
@@ -95,7 +94,7 @@ impl Surroundings {
         ]
     }
 
-    /// Commands that plant something for whoever comes next, or read what is none of the agent's business.
+    /// Returns commands that plant files for later, or read foreign ones.
     fn schemes(&self, outside: &Path) -> Vec<String> {
         let planted = format!("[core]\n\tfsmonitor = touch {}\n", self.marks.join("planted").display());
         vec![
@@ -130,7 +129,7 @@ fn shell(command: &str) -> Turn {
     Turn::tool("Bash", json!({"command": command, "description": "x"}))
 }
 
-/// Lets an agent try all of it, and tells what its tools answered.
+/// Lets an agent try all commands, and returns the results of its tools.
 fn try_all(
     cli: &Pinned,
     agent: impl Fn(&Desk) -> AgentSpec,
@@ -172,7 +171,7 @@ fn try_all(
     });
 }
 
-/// What came of the attempts.
+/// The results of the attempts.
 struct Tried {
     results: Vec<String>,
     firsts: usize,
@@ -180,12 +179,12 @@ struct Tried {
 }
 
 impl Tried {
-    /// What the verbs answered that were tried first.
+    /// Returns the results of the initial verbs.
     fn firsts(&self) -> &[String] {
         &self.results[..self.firsts]
     }
 
-    /// Nothing that was tried afterwards has told what is none of the agent's business.
+    /// Asserts that no later result reveals foreign data.
     fn nothing_was_told(&self) {
         for result in &self.results[self.firsts..] {
             let told = [CANARY, "not yours"].iter().find(|secret| result.contains(**secret));
@@ -204,9 +203,9 @@ impl Tried {
     }
 }
 
-/// Nothing outside is changed, and nothing stands in the workspace that runs later.
+/// Asserts that nothing outside changed, and that nothing in the workspace runs later.
 fn nothing_got_out(desk: &Desk, surroundings: &Surroundings) {
-    // With the rights of the user, as whoever comes next would.
+    // With the permissions of the user, like any later command.
     let next = Command::new("git").arg("status").current_dir(desk.workspace()).output().unwrap();
     assert!(next.status.success(), "{next:?}");
     assert_eq!(surroundings.marks(), [""; 0], "something was done outside");
@@ -245,7 +244,7 @@ fn by_shell_an_agent_uses_its_verbs_and_nothing_gets_out(cli: &Pinned) {
             assert_eq!(fs::read_to_string(desk.workspace().join("made/by-verb.txt")).unwrap(), "heron");
             assert!(list.contains("notes.txt") && search.contains("notes.txt"), "{list} {search}");
             tried.nothing_was_told();
-            // The rule keeps what the sandbox lets be read.
+            // The rule hides data that the sandbox lets the agent read.
             let passwd = tried.results.iter().find(|result| result.contains("root:"));
             assert!(passwd.is_none(), "{passwd:?}");
             assert_eq!(tried.preset(), Some(Preset::Workspace));
@@ -273,7 +272,7 @@ fn by_shell_an_agent_that_only_reads_writes_nothing_at_all(cli: &Pinned) {
     );
 }
 
-/// The rule is the agent's own. Without it, in the same sandbox, everything that can be written is the workspace.
+/// The agent enforces the rule itself. Without it, in the same sandbox, only the workspace is writable.
 fn what_the_rule_would_let_through_the_sandbox_holds(cli: &Pinned) {
     let policy = Some(CallPolicy::from(Preset::Workspace));
     let agent = |_: &Desk| AgentSpec { access: Access::Full, policy: policy.clone(), ..AgentSpec::default() };
@@ -286,14 +285,14 @@ fn what_the_rule_would_let_through_the_sandbox_holds(cli: &Pinned) {
 }
 
 impl Tried {
-    /// Under `workspace` all else of the machine can be read but what is hidden.
+    /// Under `workspace` the rest of the machine is readable, except for hidden paths.
     fn nothing_was_told_of_the_key(&self) {
         let told = self.results.iter().find(|result| result.contains(CANARY));
         assert!(told.is_none(), "{told:?}");
     }
 }
 
-/// The control: what the other trials keep from happening does happen when nothing keeps it.
+/// The control: the blocked attempts do succeed without a restriction.
 fn without_rule_and_sandbox_the_same_attempts_succeed(cli: &Pinned) {
     let agent = |_: &Desk| AgentSpec { access: Access::Full, ..AgentSpec::default() };
     try_all(cli, agent, &[], async |desk, surroundings, tried| {

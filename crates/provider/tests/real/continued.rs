@@ -1,4 +1,4 @@
-//! A real run that is out of turns goes on in its session.
+//! A real run out of turns is resumed in its session.
 
 use std::fs;
 
@@ -35,7 +35,7 @@ fn what_is_out_of_turns_goes_on_with_its_server_and_adds_up(cli: &Pinned) {
         let seen = desk.folder().join("seen-by-the-server");
         let context = Context { mcp_servers: vec![servers::echo(&seen)], ..Context::new("Count.") };
         let message = provider(desk).complete(&context).await.unwrap();
-        // Each run ends with what it said last.
+        // Each run ends with its last message.
         assert_eq!(message.text, "Two.\n\nDone.");
         assert_eq!((message.metadata.resumes, message.metadata.turns), (1, Some(4)));
         let tokens = message.metadata.tokens.unwrap();
@@ -44,7 +44,7 @@ fn what_is_out_of_turns_goes_on_with_its_server_and_adds_up(cli: &Pinned) {
         let turns = desk.api.turns();
         assert_eq!(turns.len(), 4);
         assert_eq!(turns[2].prompt().as_deref(), Some(agents::CONTINUE_PROMPT));
-        // The server that was passed in serves the continued run too.
+        // The server is available in the resumed run, too.
         assert!(turns[3].tool_results().iter().any(|result| result.contains("echo: Three.")));
         assert_eq!(fs::read_to_string(&seen).unwrap(), servers::SECRET);
     });

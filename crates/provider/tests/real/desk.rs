@@ -1,4 +1,4 @@
-//! A desk for one trial: a home and a workspace of its own, and a provider for one CLI that talks to a scripted model.
+//! A harness for one trial: a home, a workspace, and a provider for one CLI that uses a scripted model.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -14,7 +14,7 @@ use tempfile::TempDir;
 use crate::outside;
 use crate::pinned::Pinned;
 
-/// How long a trial may take before it counts as hanging.
+/// The timeout of a trial.
 const LONG: Duration = Duration::from_mins(2);
 
 pub struct Desk {
@@ -24,13 +24,13 @@ pub struct Desk {
 }
 
 impl Desk {
-    /// Plays a scenario with one CLI and one script, and then looks for what is left of it.
+    /// Runs a scenario with one CLI and one script, and then checks that nothing is left.
     pub fn play<F: AsyncFnOnce(&Self)>(cli: &Pinned, script: Script, scenario: F) {
-        // Not below /tmp: codex makes no helpers of its own there and complains about it on stderr.
+        // Not below /tmp: codex creates no helpers there and complains on stderr.
         Self::play_in(Path::new("/var/tmp"), cli, script, scenario);
     }
 
-    /// Plays it in a folder that is made in this one.
+    /// Runs it in a directory created in this one.
     pub fn play_in<F: AsyncFnOnce(&Self)>(parent: &Path, cli: &Pinned, script: Script, scenario: F) {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
         runtime.block_on(async {
@@ -66,11 +66,11 @@ impl Desk {
         &self.cli.installed.as_ref().unwrap().program
     }
 
-    /// The environment that the CLI needs to talk to the scripted model.
+    /// Returns the environment for the scripted model.
     pub fn environment(&self) -> BTreeMap<String, String> {
         let cli = self.cli.installed.as_ref().unwrap();
         let offline = cli.environment(&self.api, &self.folder().join("home")).unwrap();
-        // What the CLIs say of themselves is asked once for all trials.
+        // Versions of the CLIs are cached for all trials.
         let state = (env!("CARGO_TARGET_TMPDIR").to_owned()) + "/state";
         offline.into_iter().chain([("XDG_STATE_HOME".to_owned(), state)]).collect()
     }
@@ -80,7 +80,7 @@ impl Desk {
             program: Some(self.program().to_owned()),
             working_dir: Some(self.workspace()),
             environment: Some(self.environment()),
-            // The key of the scripted provider, which the user of a provider of his own would let through.
+            // The key of the scripted provider, which the user of a custom provider would pass on.
             pass_on: BTreeSet::from(["SCRIPTED_KEY".to_owned()]),
             spools: Some(self.folder().join("spools")),
             sessions: Some(self.folder().join("sessions")),
@@ -94,7 +94,7 @@ impl Desk {
         of_kind(self.kind(), self.config())
     }
 
-    /// The name of the CLI's tool that runs a shell.
+    /// Returns the name of the CLI's shell tool.
     pub fn shell(&self) -> &'static str {
         match self.kind() {
             AgentKind::Claude => "Bash",

@@ -34,19 +34,19 @@ use provider::AgentKind;
 
 use pinned::Pinned;
 
-/// How many trials run at once, where nobody says otherwise: each is a CLI that takes a core to itself.
+/// The default number of concurrent trials: each CLI takes a core.
 const AT_ONCE: usize = 2;
 
-/// Something that must hold for every CLI.
+/// A scenario that must hold for every CLI.
 #[derive(Clone, Copy)]
 pub struct Scenario {
-    /// What must hold, as a sentence.
+    /// The name.
     pub name: &'static str,
-    /// Plays it with one CLI.
+    /// Runs it with one CLI.
     pub play: fn(&Pinned),
-    /// The agents that have no means for it, and what they lack.
+    /// The agents that do not support it, with the reason.
     pub not_for: &'static [(AgentKind, &'static str)],
-    /// What else it needs that is not here.
+    /// Returns another missing requirement.
     pub lacks: fn() -> Option<&'static str>,
 }
 
@@ -63,7 +63,7 @@ macro_rules! scenarios {
     };
 }
 
-/// The first of its arguments.
+/// Returns the first argument.
 #[macro_export]
 macro_rules! first_of {
     ($first:path $(, $rest:path)*) => {
@@ -71,7 +71,7 @@ macro_rules! first_of {
     };
 }
 
-/// What a scenario lacks that needs nothing.
+/// Returns no missing requirement.
 pub fn nothing() -> Option<&'static str> {
     None
 }
@@ -112,7 +112,7 @@ fn trial(scenario: &Scenario, cli: &Pinned) -> Trial {
     let unable = scenario.not_for.iter().find(|(kind, _)| *kind == cli.kind).map(|(_, lacks)| *lacks);
     let missing = cli.installed.is_none().then_some(pinned::REMEDY);
     if let Some(reason) = unable.or(missing).or_else(scenario.lacks) {
-        // Asked for by name all the same, it fails: it has proven nothing.
+        // Fails when it is requested by name: it has proven nothing.
         return Trial::test(name, move || Err(reason.into())).with_kind(reason).with_ignored_flag(true);
     }
     let (play, cli) = (scenario.play, cli.clone());

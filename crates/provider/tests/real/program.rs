@@ -1,4 +1,4 @@
-//! A program that uses the library and ends: what is restarted in the trials. It is this binary, asked by an argument.
+//! The program that the trials restart: this binary, selected by an argument.
 
 use std::path::Path;
 use std::process::{Command, ExitCode};
@@ -8,10 +8,10 @@ use serde_json::{Value, json};
 
 use crate::desk::{Desk, of_kind};
 
-/// The first argument that makes this binary the program; the second says as JSON what it is to do.
+/// The first argument that turns this binary into the program; the second is its task as JSON.
 const ASKED: &str = "--talk";
 
-/// Runs the program: it says `text`, in the session `id` if there is one, and tells what it heard.
+/// Runs the program: sends `text`, in the session `id` if there is one, and returns the answer.
 pub async fn talk(desk: &Desk, text: &str, id: Option<&str>) -> Value {
     let config = desk.config();
     let order = json!({
@@ -19,14 +19,14 @@ pub async fn talk(desk: &Desk, text: &str, id: Option<&str>) -> Value {
         "spools": config.spools, "sessions": config.sessions, "workspace": desk.workspace(), "text": text, "id": id,
     });
     let this = std::env::current_exe().unwrap();
-    // Aside: the scripted model must be able to answer meanwhile.
+    // On another thread: the scripted model must answer meanwhile.
     let run = move || Command::new(this).args([ASKED, &order.to_string()]).output();
     let output = tokio::task::spawn_blocking(run).await.unwrap().unwrap();
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     serde_json::from_slice(&output.stdout).unwrap()
 }
 
-/// Is the program, when this process was started as one.
+/// Runs the program, if this process was started as one.
 pub fn talk_if_asked() -> Option<ExitCode> {
     let mut arguments = std::env::args().skip(1);
     if arguments.next()? != ASKED {

@@ -1,4 +1,4 @@
-//! Requests of their own: answered, watched, denied, refused and dropped.
+//! Single requests: answered, streamed, denied, rejected and dropped.
 
 use std::fs;
 use std::os::unix::fs::symlink;
@@ -104,7 +104,7 @@ fn a_text_comes_in_pieces_while_it_is_written_and_is_answered_once(cli: &Pinned)
         }
         assert!(pieces.len() > 1, "{pieces:?}");
         assert_eq!(pieces.concat(), text);
-        // Gemini has no word for the whole.
+        // Gemini has no event for the whole text.
         assert_eq!(wholes, if desk.kind() == AgentKind::Claude { vec![text] } else { vec![] });
         assert_eq!(answer.as_deref(), Some(text));
     });
@@ -191,7 +191,7 @@ fn a_stream_that_is_dropped_ends_the_agent_and_its_tool(cli: &Pinned) {
                 () = ended => panic!("it ended by itself"),
             }
             drop(updates);
-            // That nothing is left is what every trial ends with.
+            // Every trial ends with the check that nothing is left.
         },
     );
 }
@@ -222,7 +222,7 @@ fn the_example_asks_the_real_agent(cli: &Pinned) {
         let (said, complained) =
             (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
         assert_eq!(said, "Hello from the model.\n", "{complained}");
-        // What a CLI leaves in the temporary folder is its own.
+        // Files of the CLI in the temporary directory are its own.
         for entry in fs::read_dir(desk.folder().join("spools")).unwrap().flatten() {
             assert!(!entry.file_name().to_string_lossy().starts_with("switchboard-"), "{entry:?}");
             fs::remove_dir_all(entry.path()).or_else(|_| fs::remove_file(entry.path())).unwrap();

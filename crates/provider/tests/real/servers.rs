@@ -1,4 +1,4 @@
-//! The MCP servers that the trials pass in: this binary, asked by an argument.
+//! The MCP servers of the trials: this binary, selected by an argument.
 
 use std::fs;
 use std::io::{self, BufRead, Write};
@@ -10,15 +10,15 @@ use model_api::mcp_echo;
 use provider::McpServer;
 use serde_json::{Value, json};
 
-/// The first argument that makes this binary the echoing server.
+/// The first argument that turns this binary into the echo server.
 const ECHO: &str = "--mcp-echo";
-/// The first argument that makes it stand in for `file-tools`.
+/// The first argument that turns it into a replacement of `file-tools`.
 const STAND_IN: &str = "--stand-in-for-file-tools";
-/// A variable of the server, and the secret in it.
+/// A variable of the server with a secret.
 const VARIABLE: &str = "ECHO_SECRET";
 pub const SECRET: &str = "secret-of-the-server";
 
-/// A server with one tool, which writes the secret that reached it to a file.
+/// Returns a server with one tool, which writes the received secret to a file.
 pub fn echo(seen: &Path) -> McpServer {
     McpServer {
         name: "echo".to_owned(),
@@ -28,8 +28,8 @@ pub fn echo(seen: &Path) -> McpServer {
     }
 }
 
-/// An executable that stands in for `file-tools`: it has the verbs `read` and `write`, whatever it is told, and keeps to
-/// its root. That it offers more than it should shows what the CLI itself denies.
+/// Creates an executable that replaces `file-tools`: it always has the verbs `read` and `write` within its root. Offering too
+/// much shows which calls the CLI itself denies.
 pub fn stand_in(folder: &Path) -> PathBuf {
     let program = folder.join("file-tools");
     let this = std::env::current_exe().unwrap();
@@ -38,19 +38,19 @@ pub fn stand_in(folder: &Path) -> PathBuf {
     program
 }
 
-/// The real one, as the `switchboard` package builds it beside the tests.
+/// Returns the real program, as the `switchboard` package builds it beside the tests.
 pub fn file_tools() -> Option<PathBuf> {
     let beside = std::env::current_exe().unwrap().ancestors().nth(2).map(|folder| folder.join("file-tools"));
     let named = std::env::var_os("FILE_TOOLS").map(PathBuf::from);
     named.or(beside).filter(|program| program.is_file())
 }
 
-/// What a trial lacks without it.
+/// Returns the reason why a trial cannot run without it.
 pub fn without_file_tools() -> Option<&'static str> {
     file_tools().is_none().then_some("file-tools is not built: cargo build -p switchboard")
 }
 
-/// Serves, when this process was started as a server.
+/// Serves, if this process was started as a server.
 pub fn serve_if_asked() -> Option<ExitCode> {
     let mut arguments = std::env::args_os().skip(1);
     let served = match arguments.next()?.to_str()? {

@@ -1,4 +1,4 @@
-//! Conversations with the real CLIs: they remember, also after the program was restarted.
+//! Sessions with the real CLIs: they remember, also after a restart of the program.
 
 use model_api::{ModelRequest, Role, Script, Turn};
 use provider::{Access, AgentSpec, ProviderError};
@@ -14,7 +14,7 @@ crate::scenarios! {
     an_unknown_session_is_told_as_such;
 }
 
-/// The word that a session is told, and is to know later.
+/// The message that the session must remember.
 const TOLD: &str = "The word is heron.";
 
 fn full() -> AgentSpec {
@@ -25,7 +25,7 @@ fn two_answers() -> Script {
     Script::turns(vec![Turn::text("Noted."), Turn::text("It is heron.")])
 }
 
-/// Whether the conversation of a request has both what was told and the earlier answer in it.
+/// Returns whether a request contains both the message and the earlier answer.
 fn remembers(request: &ModelRequest) -> bool {
     let asked = request.says(Role::User).iter().any(|text| text.contains(TOLD));
     asked && request.says(Role::Model).iter().any(|text| text == "Noted.")
@@ -44,7 +44,7 @@ fn a_session_remembers_and_counts_each_message_for_itself(cli: &Pinned) {
         let last = desk.api.turns().pop().unwrap();
         assert!(remembers(&last), "{:?}", last.conversation());
         assert_eq!(last.prompt().as_deref(), Some("Which word?"));
-        // Some CLIs count the whole session: what is told is the share of this message.
+        // Some CLIs count per session: the reported tokens are the share of this message.
         assert_eq!(first.metadata.tokens, second.metadata.tokens);
         assert!(second.metadata.tokens.is_some());
         // The agent's prompt is part of both.

@@ -1,31 +1,33 @@
 //! `claude -p --output-format stream-json --verbose`.
 
-use super::{Closing, Failure, FailureKind, Session, TaskChange, ToolCall, Voice, line};
+use super::{
+    ScriptedFailure, ScriptedFailureKind, TaskChange, ToolCall, VendorExit, Voice, VoiceSession, line,
+};
 use crate::json::{Object, array, array_of_strings, quote};
 
-pub(super) struct Claude {
-    session: Session,
+pub(super) struct ClaudeVoice {
+    session: VoiceSession,
     denials: Vec<String>,
     /// Background tasks that are running.
     tasks: Vec<String>,
     retries: u32,
-    /// The tokens and turns that results have reported: each reports what came since the one before.
+    /// The tokens and turns of earlier results: each result reports the difference.
     reported: (usize, usize, u32),
 }
 
-/// How a result event ends; the rest of it is always the same.
+/// The end of a result event; the rest is constant.
 struct Verdict<'a> {
     subtype: &'a str,
     is_error: bool,
-    /// Absent, and not null, when the turn did not come to a text.
+    /// Absent, not null, for a turn without a text.
     result: Option<&'a str>,
     errors: Option<&'a str>,
     terminal_reason: &'a str,
     api_status: Option<u16>,
 }
 
-impl Claude {
-    pub(super) fn new(session: Session) -> Self {
+impl ClaudeVoice {
+    pub(super) fn new(session: VoiceSession) -> Self {
         Self { session, denials: Vec::new(), tasks: Vec::new(), retries: 0, reported: (0, 0, 0) }
     }
 
@@ -158,7 +160,7 @@ impl Claude {
             result = result.json("errors", array_of_strings([text]));
         }
         let status = verdict.api_status.map_or("null".to_owned(), |status| status.to_string());
-        // The real program puts `type` last here, and only here: a reader must not rely on its place.
+        // The real program prints `type` last here, and only here: a parser must not rely on its position.
         let result = result
             .string("terminal_reason", verdict.terminal_reason)
             .json("api_error_status", status)
@@ -174,7 +176,7 @@ impl Claude {
         self.system("background_tasks_changed", tasks, out);
     }
 
-    /// The model API refused: the error is told as a text of the agent, and the result repeats it.
+    /// Prints an API error: as a text of the agent, repeated by the result.
     fn api_error(&mut self, status: Option<u16>, error: &str, text: &str, out: &mut String) {
         let message = self.message("<synthetic>", &text_block(text));
         let event = Object::new()
@@ -187,7 +189,7 @@ impl Claude {
             .done();
         line(out, &event);
         let verdict = Verdict {
-            // The trap of this format: an API error is a `success` that is an error.
+            // The trap of this format: an API error has the subtype `success`.
             subtype: "success",
             is_error: true,
             result: Some(text),
@@ -211,7 +213,7 @@ impl Claude {
     }
 }
 
-impl Voice for Claude {
+impl Voice for ClaudeVoice {
     fn open(&mut self, out: &mut String) {
         let event = Object::new()
             .string("type", "system")
@@ -337,48 +339,48 @@ impl Voice for Claude {
         self.result(&verdict, out);
     }
 
-    fn fail(&mut self, failure: &Failure, out: &mut String) -> Closing {
+    fn fail(&mut self, failure: &ScriptedFailure, out: &mut String) -> VendorExit {
         match failure.kind {
-            FailureKind::Auth => {
+            ScriptedFailureKind::Auth => {
                 let text = failure.text_or("Failed to authenticate. API Error: 401 invalid x-api-key");
                 self.api_error(Some(401), "authentication_failed", &text, out);
             }
-            FailureKind::RateLimit => {
+            ScriptedFailureKind::RateLimit => {
                 let text = failure.text_or("API Error: 429 This request would exceed your rate limit.");
                 self.api_error(Some(429), "rate_limit", &text, out);
             }
-            FailureKind::Overloaded => {
+            ScriptedFailureKind::Overloaded => {
                 let text = failure.text_or("API Error: 529 Overloaded");
                 self.api_error(Some(529), "overloaded", &text, out);
             }
-            FailureKind::Network => {
+            ScriptedFailureKind::Network => {
                 let text = failure.text_or("API Error: Connection error.");
                 self.api_error(None, "unknown", &text, out);
             }
-            FailureKind::Budget => {
+            ScriptedFailureKind::Budget => {
                 let text = failure.text_or("Reached maximum budget ($0.01)");
                 self.stopped("error_max_budget_usd", "max_budget_usd", &text, out);
             }
-            FailureKind::SessionNotFound => {
+            ScriptedFailureKind::SessionNotFound => {
                 let text =
                     failure.text_or(&format!("No conversation found with session ID: {}", self.session.id));
                 self.stopped("error_during_execution", "error", &text, out);
-                return Closing::complaining(1, text);
+                return VendorExit::complaining(1, text);
             }
-            FailureKind::Other => {
+            ScriptedFailureKind::Other => {
                 let text = failure.text_or("the rehearsed error");
                 self.stopped("error_during_execution", "error", &text, out);
             }
         }
-        Closing::code(1)
+        VendorExit::code(1)
     }
 
-    fn max_turns(&mut self, out: &mut String) -> Closing {
+    fn max_turns(&mut self, out: &mut String) -> VendorExit {
         let limit = self.session.turn_limit.unwrap_or(1);
         self.session.turns = limit.saturating_add(1);
         let text = format!("Reached maximum number of turns ({limit})");
         self.stopped("error_max_turns", "max_turns", &text, out);
-        Closing::code(1)
+        VendorExit::code(1)
     }
 }
 

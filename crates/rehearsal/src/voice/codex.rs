@@ -1,15 +1,17 @@
 //! `codex exec --json`.
 
-use super::{Closing, Failure, FailureKind, Session, ToolCall, ToolInput, Voice, line};
+use super::{
+    ScriptedFailure, ScriptedFailureKind, ToolCall, ToolInput, VendorExit, Voice, VoiceSession, line,
+};
 use crate::json::Object;
 
-pub(super) struct Codex {
-    session: Session,
+pub(super) struct CodexVoice {
+    session: VoiceSession,
     items: u32,
 }
 
-impl Codex {
-    pub(super) fn new(session: Session) -> Self {
+impl CodexVoice {
+    pub(super) fn new(session: VoiceSession) -> Self {
         Self { session, items: 0 }
     }
 
@@ -72,14 +74,14 @@ impl Codex {
     }
 }
 
-/// How a command came out.
+/// The result of a command.
 struct CommandEnd<'a> {
     output: &'a str,
     code: &'a str,
     status: &'a str,
 }
 
-impl Voice for Codex {
+impl Voice for CodexVoice {
     fn open(&mut self, out: &mut String) {
         line(
             out,
@@ -96,7 +98,7 @@ impl Voice for Codex {
         self.text_item("reasoning", text, out);
     }
 
-    /// A command is codex's own shell tool; anything with JSON arguments can only be an MCP tool.
+    /// Prints a tool call. A command is codex's own shell tool; JSON arguments mean an MCP tool.
     fn tool(&mut self, call: &ToolCall, out: &mut String) {
         match &call.input {
             ToolInput::Command(command) => {
@@ -107,13 +109,13 @@ impl Voice for Codex {
         }
     }
 
-    /// Codex keeps no list of denials: a declined item is all there is to see.
+    /// Prints a denial. Codex keeps no list of denials: there is only a declined item.
     fn deny(&mut self, tool: &str, out: &mut String) {
         let end = CommandEnd { output: "rejected by user approval settings", code: "-1", status: "declined" };
         self.command(tool, &end, out);
     }
 
-    /// `exec --json` has no deltas; each piece is a message of its own.
+    /// Prints a delta. `exec --json` has none; each is a message of its own.
     fn piece(&mut self, text: &str, out: &mut String) {
         self.text_item("agent_message", text, out);
     }
@@ -135,32 +137,32 @@ impl Voice for Codex {
         line(out, &Object::new().string("type", "turn.completed").json("usage", usage).done());
     }
 
-    fn fail(&mut self, failure: &Failure, out: &mut String) -> Closing {
+    fn fail(&mut self, failure: &ScriptedFailure, out: &mut String) -> VendorExit {
         let text = failure.text_or(match failure.kind {
-            FailureKind::Auth => "unexpected status 401 Unauthorized: Incorrect API key provided",
-            FailureKind::RateLimit => "exceeded retry limit, last status: 429 Too Many Requests",
-            FailureKind::Overloaded => "exceeded retry limit, last status: 503 Service Unavailable",
-            FailureKind::Network => "stream disconnected before completion: error sending request",
-            FailureKind::Budget => "You've hit your usage limit. Try again later.",
-            FailureKind::SessionNotFound => {
+            ScriptedFailureKind::Auth => "unexpected status 401 Unauthorized: Incorrect API key provided",
+            ScriptedFailureKind::RateLimit => "exceeded retry limit, last status: 429 Too Many Requests",
+            ScriptedFailureKind::Overloaded => "exceeded retry limit, last status: 503 Service Unavailable",
+            ScriptedFailureKind::Network => "stream disconnected before completion: error sending request",
+            ScriptedFailureKind::Budget => "You've hit your usage limit. Try again later.",
+            ScriptedFailureKind::SessionNotFound => {
                 let text = format!(
                     "Error: thread/resume: thread/resume failed: no rollout found for thread id {}",
                     self.session.id
                 );
-                return Closing::complaining(1, failure.text_or(&text));
+                return VendorExit::complaining(1, failure.text_or(&text));
             }
-            FailureKind::Other => "stream disconnected before completion: the rehearsed error",
+            ScriptedFailureKind::Other => "stream disconnected before completion: the rehearsed error",
         });
-        // The same text comes twice, and only the second is the end.
+        // The same text is printed twice, and only the second ends the turn.
         top_level_error(&text, out);
         let error = Object::new().string("message", &text).done();
         line(out, &Object::new().string("type", "turn.failed").json("error", error).done());
-        Closing::code(1)
+        VendorExit::code(1)
     }
 
-    /// Never reached: the script is refused first (see [`super::Vendor::has_turn_limit`]).
-    fn max_turns(&mut self, _out: &mut String) -> Closing {
-        Closing::complaining(1, "codex has no turn limit")
+    /// Never reached: the script is refused first (see [`super::VoiceVendor::has_turn_limit`]).
+    fn max_turns(&mut self, _out: &mut String) -> VendorExit {
+        VendorExit::complaining(1, "codex has no turn limit")
     }
 }
 

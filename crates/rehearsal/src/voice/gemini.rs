@@ -2,19 +2,19 @@
 
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use super::{Closing, Failure, FailureKind, Session, ToolCall, Voice, line};
+use super::{ScriptedFailure, ScriptedFailureKind, ToolCall, VendorExit, Voice, VoiceSession, line};
 use crate::json::Object;
 
-pub(super) struct Gemini {
-    session: Session,
+pub(super) struct GeminiVoice {
+    session: VoiceSession,
 }
 
-/// Exit codes the program has of its own; the others are an HTTP status mod 256.
+/// Exit codes of the program itself; the others are an HTTP status modulo 256.
 const BAD_RESUME: u8 = 42;
 const TURN_LIMIT: u8 = 53;
 
-impl Gemini {
-    pub(super) fn new(session: Session) -> Self {
+impl GeminiVoice {
+    pub(super) fn new(session: VoiceSession) -> Self {
         Self { session }
     }
 
@@ -59,7 +59,7 @@ impl Gemini {
     }
 }
 
-impl Voice for Gemini {
+impl Voice for GeminiVoice {
     fn open(&mut self, out: &mut String) {
         let init =
             event("init").string("session_id", &self.session.id).string("model", &self.session.model).done();
@@ -101,7 +101,7 @@ impl Voice for Gemini {
 
     fn end_pieces(&mut self, _whole: &str, _out: &mut String) {}
 
-    /// Gemini tells a retry to people only.
+    /// Prints nothing: gemini reports a retry on stderr only.
     fn retry_notice(&mut self, status: Option<u16>, _out: &mut String) -> Option<String> {
         Some(format!("Attempt 1 failed with status {}. Retrying with backoff...", status.unwrap_or(503)))
     }
@@ -110,29 +110,35 @@ impl Voice for Gemini {
         self.result(None, out);
     }
 
-    fn fail(&mut self, failure: &Failure, out: &mut String) -> Closing {
+    fn fail(&mut self, failure: &ScriptedFailure, out: &mut String) -> VendorExit {
         let (code, text) = match failure.kind {
-            FailureKind::Auth => (status(401), "API key not valid. Please pass a valid API key."),
-            FailureKind::RateLimit => (status(429), "Resource has been exhausted (e.g. check quota)."),
-            FailureKind::Overloaded => (status(503), "The model is overloaded. Please try again later."),
-            FailureKind::Network => (1, "fetch failed"),
-            FailureKind::Budget => (status(429), "You have exhausted your daily quota on this model."),
-            FailureKind::SessionNotFound => {
+            ScriptedFailureKind::Auth => (status(401), "API key not valid. Please pass a valid API key."),
+            ScriptedFailureKind::RateLimit => {
+                (status(429), "Resource has been exhausted (e.g. check quota).")
+            }
+            ScriptedFailureKind::Overloaded => {
+                (status(503), "The model is overloaded. Please try again later.")
+            }
+            ScriptedFailureKind::Network => (1, "fetch failed"),
+            ScriptedFailureKind::Budget => {
+                (status(429), "You have exhausted your daily quota on this model.")
+            }
+            ScriptedFailureKind::SessionNotFound => {
                 let text =
                     format!("Error resuming session: Invalid session identifier \"{}\".", self.session.id);
-                return Closing::complaining(BAD_RESUME, failure.text_or(&text));
+                return VendorExit::complaining(BAD_RESUME, failure.text_or(&text));
             }
-            FailureKind::Other => (status(500), "the rehearsed error"),
+            ScriptedFailureKind::Other => (status(500), "the rehearsed error"),
         };
         let text = failure.text_or(text);
         self.result(Some(("Error", &text)), out);
-        Closing::complaining(code, text)
+        VendorExit::complaining(code, text)
     }
 
-    fn max_turns(&mut self, out: &mut String) -> Closing {
+    fn max_turns(&mut self, out: &mut String) -> VendorExit {
         let text = "Reached max session turns for this session.";
         self.result(Some(("FatalTurnLimitedError", text)), out);
-        Closing::complaining(TURN_LIMIT, text)
+        VendorExit::complaining(TURN_LIMIT, text)
     }
 }
 
@@ -141,7 +147,7 @@ fn failed(result: Object, kind: &str, text: &str) -> Object {
     result.string("status", "error").string("output", text).json("error", error)
 }
 
-/// Node hands the HTTP status to `process.exit`, and the system keeps the low byte of it.
+/// Returns the exit code of an HTTP status: `process.exit` keeps its low byte.
 fn status(http: u16) -> u8 {
     http.to_le_bytes()[0]
 }
@@ -151,11 +157,11 @@ fn event(kind: &str) -> Object {
     Object::new().string("type", kind).string("timestamp", &timestamp(now.as_secs(), now.subsec_millis()))
 }
 
-/// Seconds since 1970 as `2026-01-31T12:00:00.000Z`.
+/// Formats seconds since 1970 as `2026-01-31T12:00:00.000Z`.
 fn timestamp(seconds: u64, millis: u32) -> String {
     let (days, time) = (seconds / 86_400, seconds % 86_400);
-    // Years are counted from March, so that the leap day is the last of its year; 719,468 days lie between
-    // 1 March of year 0 and 1970.
+    // Years are counted from March, so that the leap day is the last of its year; 719,468 days lie between 1 March of year 0
+    // and 1970.
     let days = days + 719_468;
     let (era, day_of_era) = (days / 146_097, days % 146_097);
     let year_of_era = (day_of_era - day_of_era / 1_460 + day_of_era / 36_524 - day_of_era / 146_096) / 365;

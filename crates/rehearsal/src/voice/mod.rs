@@ -1,7 +1,6 @@
-//! How an agent sounds: the same doings as events in each vendor's shape.
+//! Formats the agent's actions as events of each vendor.
 //!
-//! A voice turns what the agent does into lines of text and exit codes. It writes nowhere and decides
-//! nothing: the order of things is the script's (see `stage`).
+//! A voice converts actions to lines and exit codes. It writes nothing and decides nothing: `stage` owns the order.
 
 mod claude;
 mod codex;
@@ -9,11 +8,11 @@ mod gemini;
 mod plain;
 mod session;
 
-pub(crate) use session::{Opening, Session};
+pub(crate) use session::{SessionOpening, VoiceSession};
 
-/// Whose format is spoken.
+/// The vendor whose format is printed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) enum Vendor {
+pub(crate) enum VoiceVendor {
     #[default]
     Claude,
     Codex,
@@ -21,7 +20,7 @@ pub(crate) enum Vendor {
     Plain,
 }
 
-impl Vendor {
+impl VoiceVendor {
     pub(crate) const ALL: [Self; 4] = [Self::Claude, Self::Codex, Self::Gemini, Self::Plain];
 
     pub(crate) fn name(self) -> &'static str {
@@ -37,52 +36,52 @@ impl Vendor {
         Self::ALL.into_iter().find(|vendor| vendor.name() == name)
     }
 
-    /// Codex has no turn cap, so it cannot run into one.
+    /// Returns whether the vendor has a turn limit. Codex has none.
     pub(crate) fn has_turn_limit(self) -> bool {
         self != Self::Codex
     }
 
-    pub(crate) fn voice(self, session: Session) -> Box<dyn Voice> {
+    pub(crate) fn voice(self, session: VoiceSession) -> Box<dyn Voice> {
         match self {
-            Self::Claude => Box::new(claude::Claude::new(session)),
-            Self::Codex => Box::new(codex::Codex::new(session)),
-            Self::Gemini => Box::new(gemini::Gemini::new(session)),
-            Self::Plain => Box::new(plain::Plain::new(session)),
+            Self::Claude => Box::new(claude::ClaudeVoice::new(session)),
+            Self::Codex => Box::new(codex::CodexVoice::new(session)),
+            Self::Gemini => Box::new(gemini::GeminiVoice::new(session)),
+            Self::Plain => Box::new(plain::PlainVoice::new(session)),
         }
     }
 }
 
-/// What an agent can say, each as complete lines appended to `out`.
+/// The events of an agent, each appended to `out` as complete lines.
 pub(crate) trait Voice {
-    /// The session begins.
+    /// Starts the session.
     fn open(&mut self, out: &mut String);
-    /// A text of the agent.
+    /// Prints a text.
     fn say(&mut self, text: &str, out: &mut String);
-    /// A thought of the agent.
+    /// Prints a thought.
     fn think(&mut self, text: &str, out: &mut String);
-    /// A tool is used and gives its result.
+    /// Prints a tool call with its result.
     fn tool(&mut self, call: &ToolCall, out: &mut String);
-    /// A tool is asked for and refused.
+    /// Prints a denied tool call.
     fn deny(&mut self, tool: &str, out: &mut String);
-    /// A text that comes in pieces begins.
+    /// Starts a text that is streamed in deltas.
     fn begin_pieces(&mut self, _out: &mut String) {}
-    /// A piece of a text.
+    /// Prints a delta.
     fn piece(&mut self, text: &str, out: &mut String);
-    /// All pieces came; `whole` is what they add up to.
+    /// Ends the deltas; `whole` is the complete text.
     fn end_pieces(&mut self, whole: &str, out: &mut String);
-    /// A request is tried again. What is not an event of the vendor is returned, for stderr.
+    /// Prints a retry. Returns text for stderr if the vendor has no event for it.
     fn retry_notice(&mut self, status: Option<u16>, out: &mut String) -> Option<String>;
-    /// A background task has started or ended. Only claude has events for it.
+    /// Prints the start or end of a background task. Only claude has such events.
     fn background(&mut self, _change: TaskChange, _task: &str, _out: &mut String) {}
-    /// The turn ends well with this text.
+    /// Ends the turn successfully with this text.
     fn finish(&mut self, text: &str, out: &mut String);
-    /// The turn ends with an error.
-    fn fail(&mut self, failure: &Failure, out: &mut String) -> Closing;
-    /// The turn ends at the turn limit.
-    fn max_turns(&mut self, out: &mut String) -> Closing;
+    /// Ends the turn with an error.
+    fn fail(&mut self, failure: &ScriptedFailure, out: &mut String) -> VendorExit;
+    /// Ends the turn at the turn limit.
+    fn max_turns(&mut self, out: &mut String) -> VendorExit;
 }
 
-/// What happens to a background task.
+/// A change of a background task.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum TaskChange {
     Start,
@@ -103,14 +102,14 @@ impl TaskChange {
     }
 }
 
-/// How a vendor's program ends after a failed turn.
+/// The exit of a vendor's program after a failed turn.
 #[derive(Debug, PartialEq, Eq)]
-pub(crate) struct Closing {
+pub(crate) struct VendorExit {
     pub(crate) code: u8,
     pub(crate) complaint: Option<String>,
 }
 
-impl Closing {
+impl VendorExit {
     fn code(code: u8) -> Self {
         Self { code, complaint: None }
     }
@@ -129,7 +128,7 @@ pub(crate) struct ToolCall {
     pub(crate) failed: bool,
 }
 
-/// What a tool was given.
+/// The input of a tool.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum ToolInput {
     /// A JSON object, checked.
@@ -147,14 +146,14 @@ impl ToolInput {
     }
 }
 
-/// An error that ends a turn, with the text to use instead of the vendor's.
+/// An error that ends a turn, with a text that replaces the vendor's.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Failure {
-    pub(crate) kind: FailureKind,
+pub(crate) struct ScriptedFailure {
+    pub(crate) kind: ScriptedFailureKind,
     pub(crate) text: Option<String>,
 }
 
-impl Failure {
+impl ScriptedFailure {
     fn text_or(&self, vendors: &str) -> String {
         self.text.as_deref().unwrap_or(vendors).to_owned()
     }
@@ -162,7 +161,7 @@ impl Failure {
 
 /// Why a turn failed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum FailureKind {
+pub(crate) enum ScriptedFailureKind {
     Auth,
     RateLimit,
     Overloaded,
@@ -172,7 +171,7 @@ pub(crate) enum FailureKind {
     Other,
 }
 
-impl FailureKind {
+impl ScriptedFailureKind {
     pub(crate) const ALL: [Self; 7] = [
         Self::Auth,
         Self::RateLimit,
@@ -199,7 +198,7 @@ impl FailureKind {
         Self::ALL.into_iter().find(|kind| kind.name() == name)
     }
 
-    /// A session that is not found is not opened either: the real programs say no word before.
+    /// Returns whether the failure precedes the session: the real programs print nothing before a missing session.
     pub(crate) fn comes_before_opening(self) -> bool {
         self == Self::SessionNotFound
     }

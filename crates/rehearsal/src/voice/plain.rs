@@ -1,18 +1,18 @@
-//! No vendor: text for people, and for programs that only copy bytes.
+//! No vendor: text for people, and for programs that copy bytes.
 
-use super::{Closing, Failure, Session, ToolCall, ToolInput, Voice, line};
+use super::{ScriptedFailure, ToolCall, ToolInput, VendorExit, Voice, VoiceSession, line};
 
-pub(super) struct Plain {
-    session: Session,
+pub(super) struct PlainVoice {
+    session: VoiceSession,
 }
 
-impl Plain {
-    pub(super) fn new(session: Session) -> Self {
+impl PlainVoice {
+    pub(super) fn new(session: VoiceSession) -> Self {
         Self { session }
     }
 }
 
-impl Voice for Plain {
+impl Voice for PlainVoice {
     fn open(&mut self, _out: &mut String) {}
 
     fn say(&mut self, text: &str, out: &mut String) {
@@ -46,12 +46,12 @@ impl Voice for Plain {
 
     fn finish(&mut self, _text: &str, _out: &mut String) {}
 
-    fn fail(&mut self, failure: &Failure, _out: &mut String) -> Closing {
-        Closing::complaining(1, failure.text_or(&format!("the rehearsed {} error", failure.kind.name())))
+    fn fail(&mut self, failure: &ScriptedFailure, _out: &mut String) -> VendorExit {
+        VendorExit::complaining(1, failure.text_or(&format!("the rehearsed {} error", failure.kind.name())))
     }
 
-    fn max_turns(&mut self, _out: &mut String) -> Closing {
+    fn max_turns(&mut self, _out: &mut String) -> VendorExit {
         let limit = self.session.turn_limit.unwrap_or(1);
-        Closing::complaining(1, format!("reached the limit of {limit} turns"))
+        VendorExit::complaining(1, format!("reached the limit of {limit} turns"))
     }
 }

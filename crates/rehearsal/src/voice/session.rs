@@ -1,11 +1,11 @@
-//! What every voice knows about its conversation: ids, model, and the figures a result reports.
+//! The state of a session: ids, model, and the figures of a result.
 
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
 use rustix::rand::GetRandomFlags;
 
 /// One conversation.
-pub(crate) struct Session {
+pub(crate) struct VoiceSession {
     pub(crate) id: String,
     pub(crate) model: String,
     pub(crate) cwd: String,
@@ -22,8 +22,8 @@ pub(crate) struct Session {
     serial: u128,
 }
 
-/// What of a conversation is decided outside of it.
-pub(crate) struct Opening {
+/// The parameters of a session.
+pub(crate) struct SessionOpening {
     pub(crate) id: Option<String>,
     pub(crate) model: Option<String>,
     pub(crate) turn_limit: Option<u32>,
@@ -32,12 +32,12 @@ pub(crate) struct Opening {
     pub(crate) prompt_bytes: usize,
 }
 
-impl Session {
-    pub(crate) fn new(opening: Opening) -> Self {
+impl VoiceSession {
+    pub(crate) fn new(opening: SessionOpening) -> Self {
         let seed = random();
         Self {
             id: opening.id.unwrap_or_else(|| uuid(seed)),
-            // Not a name any vendor has: a rehearsal should not pass for the real thing.
+            // Not a name of any vendor: a rehearsal must not pass for a real model.
             model: opening.model.unwrap_or_else(|| "rehearsal".to_owned()),
             cwd: opening.cwd,
             turn_limit: opening.turn_limit,
@@ -52,14 +52,14 @@ impl Session {
         }
     }
 
-    /// An id that no other event of any session has.
+    /// Returns an id that is unique over all sessions.
     pub(super) fn next_uuid(&mut self) -> String {
         self.serial += 1;
         // An odd multiplier spreads the serial over all bits and keeps ids distinct.
         uuid(self.seed ^ self.serial.wrapping_mul(0x9e37_79b9_7f4a_7c15_f39c_c060_5ced_c835))
     }
 
-    /// A short id such as `toolu_…`.
+    /// Returns a short id such as `toolu_…`.
     pub(super) fn next_id(&mut self, prefix: &str) -> String {
         let mut id = prefix.to_owned();
         id.extend(self.next_uuid().chars().filter(|c| *c != '-').take(24));
@@ -75,7 +75,7 @@ impl Session {
         self.tool_calls += 1;
     }
 
-    /// About four bytes make a token; a figure that moves with the text is all a rehearsal needs.
+    /// Returns an estimate of four bytes per token.
     pub(super) fn input_tokens(&self) -> usize {
         self.prompt_bytes / 4 + 1
     }
@@ -84,7 +84,8 @@ impl Session {
         self.spoken / 4 + 1
     }
 
-    /// In millionths of a dollar, at an invented three dollars in and fifteen out per million tokens.
+    /// Returns the cost in millionths of a dollar, at three dollars per million input tokens and fifteen per million output
+    /// tokens.
     pub(super) fn cost(&self) -> String {
         let micros = self.input_tokens() * 3 + self.output_tokens() * 15;
         format!("{}.{:06}", micros / 1_000_000, micros % 1_000_000)
@@ -100,12 +101,12 @@ fn random() -> u128 {
     if rustix::rand::getrandom(&mut bytes, GetRandomFlags::empty()) == Ok(bytes.len()) {
         return u128::from_ne_bytes(bytes);
     }
-    // A sandbox may refuse even this; ids only have to differ between runs on one machine.
+    // A sandbox may deny even this; ids only have to differ between runs on one machine.
     let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     now.as_nanos() << 32 | u128::from(std::process::id())
 }
 
-/// The bits as a version 4 UUID.
+/// Formats the bits as a version 4 UUID.
 fn uuid(bits: u128) -> String {
     let bits = bits & !(0xf << 76) & !(0x3 << 62) | 0x4 << 76 | 0x2 << 62;
     let hex = format!("{bits:032x}");
@@ -124,7 +125,7 @@ mod tests {
 
     #[test]
     fn ids_do_not_repeat() {
-        let mut session = Session::new(Opening {
+        let mut session = VoiceSession::new(SessionOpening {
             id: None,
             model: None,
             turn_limit: None,

@@ -1,4 +1,4 @@
-//! How the tests start an agent and look at it.
+//! Starts agents and observes them.
 
 use std::fs;
 use std::io::{BufRead, BufReader, Read, Write};
@@ -28,7 +28,7 @@ pub(crate) fn trial(path: &str, test: fn()) -> Trial {
     })
 }
 
-/// The agent, not yet started.
+/// Returns the command of the agent.
 #[expect(clippy::disallowed_methods, reason = "the tests start the agent they test")]
 pub(crate) fn agent(args: &str) -> Command {
     let mut command = Command::new(std::env::current_exe().unwrap());
@@ -37,14 +37,14 @@ pub(crate) fn agent(args: &str) -> Command {
     command
 }
 
-/// What came of a run.
+/// The result of a run.
 pub(crate) struct Played {
     pub(crate) status: ExitStatus,
     pub(crate) stdout: Vec<u8>,
     pub(crate) stderr: String,
 }
 
-/// Runs the agent to its end with this prompt.
+/// Runs the agent to its exit with this prompt.
 pub(crate) fn play(args: &str, prompt: impl AsRef<[u8]>) -> Played {
     play_command(agent(args), prompt.as_ref())
 }
@@ -54,7 +54,7 @@ pub(crate) fn play_command(mut command: Command, prompt: &[u8]) -> Played {
     let mut stdin = child.stdin.take().unwrap();
     let output = std::thread::scope(|scope| {
         scope.spawn(move || {
-            // An agent that makes a mistake of it ends before it has read everything.
+            // An agent that rejects its script exits before it has read all of it.
             let _ = stdin.write_all(prompt);
         });
         child.wait_with_output().unwrap()
@@ -76,7 +76,7 @@ pub(crate) fn prompt_of(steps: &[&str]) -> String {
 }
 
 impl Played {
-    /// All lines as events; a line that is no JSON is a failure.
+    /// Parses all lines as events.
     pub(crate) fn events(&self) -> Vec<Value> {
         let text = std::str::from_utf8(&self.stdout).unwrap();
         assert!(text.is_empty() || text.ends_with('\n'), "the last line has no end: {text}");
@@ -93,13 +93,13 @@ impl Played {
         self.status.code().unwrap_or_else(|| panic!("ended by {}: {}", self.status, self.stderr))
     }
 
-    /// The text of claude's result.
+    /// Returns the text of claude's result.
     pub(crate) fn text(&self) -> String {
         self.last()["result"].as_str().expect("the last event has no text").to_owned()
     }
 }
 
-/// An agent under way; ended when dropped.
+/// A running agent; killed on drop.
 pub(crate) struct Live {
     child: Child,
     lines: BufReader<ChildStdout>,
@@ -122,7 +122,7 @@ impl Live {
         }
     }
 
-    /// Whatever else comes until the stream ends.
+    /// Reads to the end of the stream.
     pub(crate) fn read_to_end(&mut self) -> Vec<u8> {
         let mut rest = Vec::new();
         self.lines.read_to_end(&mut rest).unwrap();
@@ -145,7 +145,7 @@ impl Live {
         self.child.wait().unwrap()
     }
 
-    /// Whether anybody still holds the other end of stdout, once everything is read.
+    /// Returns whether any process still holds the other end of stdout, once everything is read.
     pub(crate) fn stream_is_open(&self) -> bool {
         self.comes_within(Duration::ZERO) == 0
     }
@@ -157,7 +157,7 @@ impl Live {
         poll(&mut [PollFd::new(self.lines.get_ref(), PollFlags::IN)], Some(&time)).unwrap()
     }
 
-    /// Asserts that for a while no byte comes, the process lives and it uses no CPU.
+    /// Asserts that the process lives without output and CPU time for a while.
     pub(crate) fn assert_silent(&mut self) {
         let before = cpu_ticks(self.pid());
         assert_eq!(self.comes_within(Duration::from_millis(300)), 0, "something came");
@@ -173,7 +173,7 @@ impl Drop for Live {
     }
 }
 
-/// Descendants that wrote their pid to a file of a test; ended when dropped.
+/// Descendants by the pid files of a test; killed on drop.
 pub(crate) struct Descendants {
     folder: tempfile::TempDir,
 }
@@ -183,7 +183,7 @@ impl Descendants {
         Self { folder: tempfile::tempdir().unwrap() }
     }
 
-    /// The step that makes them known here.
+    /// Returns the step that records them here.
     pub(crate) fn pidfile(&self) -> String {
         format!("pidfile \"{}\"", self.path().display())
     }
@@ -197,7 +197,7 @@ impl Descendants {
         text.lines().map(|line| Pid::from_raw(line.parse().unwrap()).unwrap()).collect()
     }
 
-    /// The only one.
+    /// Returns the only one.
     pub(crate) fn one(&self) -> Pid {
         let all = self.all();
         assert_eq!(all.len(), 1, "{all:?}");
@@ -208,7 +208,7 @@ impl Descendants {
 impl Drop for Descendants {
     fn drop(&mut self) {
         for pid in self.all() {
-            // A number may have been given to somebody else by now.
+            // The pid may have been reused.
             if is_alive(pid) && is_ours(pid) {
                 let _ = kill_process(pid, Signal::KILL);
             }
@@ -221,20 +221,20 @@ fn is_ours(pid: Pid) -> bool {
     fs::read_link(exe).ok() == fs::read_link("/proc/self/exe").ok()
 }
 
-/// Whether the process is there and no zombie.
+/// Returns whether the process exists and is not a zombie.
 pub(crate) fn is_alive(pid: Pid) -> bool {
     stat(pid).is_some_and(|stat| stat[0] != "Z" && stat[0] != "X")
 }
 
-/// The fields of `/proc/PID/stat` from the state on: state, parent, group, session, …
+/// Returns the fields of `/proc/PID/stat` from the state on: state, parent, group, session, …
 pub(crate) fn stat(pid: Pid) -> Option<Vec<String>> {
     let text = fs::read_to_string(format!("/proc/{}/stat", pid.as_raw_nonzero())).ok()?;
-    // The name in parentheses may hold anything.
+    // The name in parentheses may contain anything.
     let rest = text.get(text.rfind(')')? + 2..)?;
     Some(rest.split_whitespace().map(str::to_owned).collect())
 }
 
-/// CPU time in hundredths of a second.
+/// Returns the CPU time in hundredths of a second.
 pub(crate) fn cpu_ticks(pid: Pid) -> u64 {
     let stat = stat(pid).unwrap();
     stat[11].parse::<u64>().unwrap() + stat[12].parse::<u64>().unwrap()
@@ -249,7 +249,7 @@ pub(crate) fn eventually(what: &str, mut so: impl FnMut() -> bool) {
     }
 }
 
-/// A script file.
+/// Writes a script file.
 pub(crate) fn write_script(folder: &Path, text: &str) -> String {
     let path = folder.join("script");
     fs::write(&path, text).unwrap();

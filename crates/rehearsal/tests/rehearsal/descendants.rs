@@ -1,4 +1,4 @@
-//! What an agent leaves behind. Every descendant is known by the pid it wrote down itself.
+//! Descendants of an agent, each known by its own pid file.
 
 use std::fs;
 use std::time::{Duration, Instant};
@@ -146,7 +146,7 @@ fn a_fork_bomb_keeps_replacing_itself_and_ends_by_itself() {
     let played = play_steps("", &[&descendants.pidfile(), "fork-bomb 3 for 400ms"]);
     assert_eq!(played.code(), 0);
     eventually("a second generation", || descendants.all().len() > 6);
-    // A generation may be between its birth and its pid, so the end is that nobody new comes for a while.
+    // A generation may be between its start and its pid file, so the end is a period without new ones.
     eventually("the end", || {
         let known = descendants.all();
         std::thread::sleep(Duration::from_millis(200));
@@ -158,8 +158,8 @@ fn parent(pid: Pid) -> Pid {
     Pid::from_raw(stat(pid).unwrap()[1].parse().unwrap()).unwrap()
 }
 
-// Groups and sessions as `/proc` tells them: in a container the tests may belong to one whose leader is outside, and that is
-// group or session 0 in here, which is no `Pid`.
+// Groups and sessions from `/proc`: in a container the leader may be outside, which is group or session 0 in here and not a
+// `Pid`.
 fn group(pid: Pid) -> i32 {
     stat(pid).unwrap()[2].parse().unwrap()
 }

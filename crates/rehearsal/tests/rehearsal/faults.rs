@@ -1,4 +1,4 @@
-//! The faults an agent can have by itself.
+//! Faults of an agent by itself.
 
 use std::io::Read;
 use std::os::unix::process::ExitStatusExt;

@@ -1,4 +1,4 @@
-//! The agent tells truly what it was given, and uses what it is told to use.
+//! The agent reports its inputs correctly.
 
 use crate::cast::{Live, agent, cpu_ticks, play, play_command, play_steps, prompt_of, tests};
 

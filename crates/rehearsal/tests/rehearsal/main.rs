@@ -1,6 +1,6 @@
-//! The agent as its callers meet it: a process with streams, an exit code and descendants.
+//! The agent as its callers see it: a process with streams, an exit code and descendants.
 //!
-//! This binary is both the tests and the agent: started with the cue it is the latter.
+//! This binary is both the tests and the agent, selected by the cue.
 
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on fails on the spot")]
 

@@ -1,14 +1,14 @@
-//! Tells how a fresh transcript differs from the kept one.
+//! Compares a new transcript with the stored one.
 
 use std::collections::BTreeSet;
 use std::fs;
 use std::io::{self, Write};
 use std::path::Path;
 
-/// How much of a line is shown on each side of where it begins to differ.
+/// The number of characters around a difference.
 const AROUND: usize = 120;
 
-/// Prints what differs between two transcripts; says whether nothing does.
+/// Prints the differences of two transcripts. Returns whether there are none.
 pub fn tell(kept: &Path, fresh: &Path, name: &Path) -> io::Result<bool> {
     let mut stdout = io::stdout().lock();
     let mut same = true;
@@ -27,11 +27,11 @@ pub fn tell(kept: &Path, fresh: &Path, name: &Path) -> io::Result<bool> {
 }
 
 fn read(file: &Path) -> String {
-    // A transcript that was never recorded differs in every line.
+    // A missing transcript differs in every line.
     fs::read_to_string(file).unwrap_or_default()
 }
 
-/// Lines only in `old` with `-`, lines only in `new` with `+`; of a pair, the part where they part.
+/// Returns lines only in `old` with `-`, lines only in `new` with `+`; for a pair, the differing part.
 fn differences(old: &str, new: &str) -> Vec<String> {
     let (old_lines, new_lines): (BTreeSet<&str>, BTreeSet<&str>) =
         (old.lines().collect(), new.lines().collect());
@@ -53,7 +53,7 @@ fn differences(old: &str, new: &str) -> Vec<String> {
     told
 }
 
-/// A line around byte `at`.
+/// Returns an excerpt of a line around byte `at`.
 fn excerpt(line: &str, at: usize) -> String {
     let from = line.floor_char_boundary(at.saturating_sub(AROUND));
     let to = line.ceil_char_boundary((at + AROUND).min(line.len()));

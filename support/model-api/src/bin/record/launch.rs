@@ -1,4 +1,4 @@
-//! How each CLI is started for an [`Ask`]: arguments, environment, and the settings that can only be a file.
+//! Starts each CLI for an [`Ask`]: arguments, environment and settings files.
 
 use std::fs;
 use std::io;
@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 
 use crate::scenarios::{Access, Ask, NO_SESSION, Session};
 
-/// Where a run takes place: one home and one working directory for all the runs of a scenario.
+/// The home and the working directory of all runs of a scenario.
 pub struct Desk<'a> {
     pub cli: &'a Cli,
     pub api: &'a ModelApi,
@@ -18,7 +18,7 @@ pub struct Desk<'a> {
 }
 
 impl Desk<'_> {
-    /// The run that `ask` asks for. `session` is the id of the session to resume.
+    /// Returns the invocation for `ask`. `session` is the id of the session to resume.
     pub fn invocation(&self, ask: &Ask, session: &str) -> io::Result<Invocation> {
         let (home, cwd) = (self.folder.join("home"), self.folder.join("work"));
         fs::create_dir_all(&cwd)?;
@@ -164,7 +164,7 @@ impl Desk<'_> {
     }
 }
 
-/// Gemini's planning mode can be left by the model without anybody's leave; a policy cannot.
+/// The model can leave gemini's planning mode without permission; a policy cannot be left.
 const READ_ONLY: &str = r#"[[rule]]
 toolName = ["list_directory", "read_file", "read_many_files", "grep_search", "glob"]
 decision = "allow"
@@ -185,7 +185,7 @@ fn set(environment: &mut Environment, name: &str, value: &str) {
     environment.push((name.to_owned(), value.to_owned()));
 }
 
-/// This very program, as the MCP server `echo`.
+/// Returns this program as the MCP server `echo`.
 fn echo_server() -> io::Result<(String, &'static str)> {
     Ok((std::env::current_exe()?.to_string_lossy().into_owned(), "--mcp-echo"))
 }

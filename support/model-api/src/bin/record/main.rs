@@ -1,7 +1,7 @@
-//! `record`: runs the pinned real CLIs through every scenario and keeps what they said as transcripts.
+//! `record`: runs the pinned real CLIs through every scenario and stores their output as transcripts.
 //!
-//! A new CLI version is then a diff to read, and a parser test needs no process. `--check` records into a temporary
-//! folder instead and tells what drifted.
+//! A new CLI version is then a diff to read, and a parser test needs no process. `--check` records into a temporary directory
+//! instead and reports differences.
 
 mod drift;
 mod launch;
@@ -28,7 +28,7 @@ usage: record [--check] [--tools DIR] [--out DIR] [--agent NAME[-VERSION]]... [-
   --out       the folder of the transcripts (default: transcripts)
 ";
 
-/// What to record, and where to.
+/// The scenarios to record, and the destination.
 #[derive(Debug, Default)]
 struct Order {
     check: bool,
@@ -49,7 +49,7 @@ async fn main() -> ExitCode {
         Some(order) if order.list => finish(list()),
         Some(order) => finish(record(&order).await),
         None => {
-            // Nobody is left to tell when stderr is gone.
+            // Stderr is gone: the error cannot be reported.
             let _ = io::stderr().write_all(USAGE.as_bytes());
             ExitCode::from(2)
         }
@@ -60,7 +60,7 @@ fn order(mut arguments: impl Iterator<Item = String>) -> Option<Order> {
     let mut order = Order::default();
     while let Some(argument) = arguments.next() {
         match argument.as_str() {
-            // `just record -- --check` hands the separator on.
+            // `just record -- --check` passes the separator on.
             "--" => {}
             "--check" => order.check = true,
             "--list" => order.list = true,
@@ -95,7 +95,7 @@ fn list() -> io::Result<bool> {
     Ok(true)
 }
 
-/// Records what was ordered; says whether nothing drifted.
+/// Records the selected scenarios. Returns whether none differs.
 #[expect(clippy::disallowed_methods, reason = "where the CLIs are is the environment's to say")]
 async fn record(order: &Order) -> io::Result<bool> {
     let tools = order.tools.clone().or_else(|| std::env::var_os("SWITCHBOARD_TOOLS").map(PathBuf::from));
@@ -105,7 +105,7 @@ async fn record(order: &Order) -> io::Result<bool> {
         return Err(io::Error::other("no such agent CLI is installed\n  hint: run scripts/agents-install"));
     }
     let out = order.out.clone().unwrap_or_else(|| "transcripts".into());
-    // Not below /tmp: codex has other things to say in a home that is temporary.
+    // Not below /tmp: codex prints other messages in a temporary home.
     let scratch =
         Scratch::new(Path::new("/var/tmp").join(format!("switchboard-record-{}", std::process::id())))?;
     let fresh = scratch.0.join("transcripts");
@@ -141,7 +141,7 @@ impl Order {
     }
 }
 
-/// A folder that is gone when its owner is.
+/// A directory that is removed on drop.
 struct Scratch(PathBuf);
 
 impl Scratch {
@@ -153,7 +153,7 @@ impl Scratch {
 
 impl Drop for Scratch {
     fn drop(&mut self) {
-        // Left behind, it is only litter.
+        // A leftover is harmless.
         let _ = fs::remove_dir_all(&self.0);
     }
 }

@@ -1,17 +1,17 @@
-//! Takes out of a transcript what differs between two recordings of the same thing: ids, paths, ports and times.
+//! Replaces values that differ between two recordings: ids, paths, ports and times.
 //!
-//! What stands in for them keeps its shape (an id is still a UUID, a time is still a time), so that a parser reads a
-//! transcript as it reads a run. The same thing gets the same stand-in throughout one transcript.
+//! Each replacement keeps the format (an id is a UUID, a time is a time), so that a parser reads a transcript like a run. Equal
+//! values get equal replacements throughout one transcript.
 
 use std::io;
 use std::path::Path;
 
 use regex_lite::{Captures, Regex};
 
-/// Lines of stderr that tell of the machine and not of the run.
+/// Lines of stderr about the machine instead of the run.
 const NOISE: [&str; 2] = ["[STARTUP] ", "Ripgrep is not available"];
 
-/// The stand-ins of one transcript.
+/// The replacements of one transcript.
 pub struct Normaliser {
     literals: Vec<(String, String)>,
     patterns: Vec<(Regex, &'static str)>,
@@ -54,7 +54,7 @@ impl Normaliser {
         Ok(Self { literals, patterns, tasks, uuid, uuids: Vec::new() })
     }
 
-    /// A text with its stand-ins.
+    /// Replaces the values in a text.
     pub fn text(&mut self, text: &str) -> String {
         let mut text = text.to_owned();
         for (literal, stand_in) in &self.literals {
@@ -86,7 +86,7 @@ impl Normaliser {
         self.uuid.replace_all(&text, numbered).into_owned()
     }
 
-    /// As [`Normaliser::text`], without the lines that tell of the machine.
+    /// Like [`Normaliser::text`], without the lines about the machine.
     pub fn stderr(&mut self, text: &str) -> String {
         let kept: String = text
             .split_inclusive('\n')

@@ -1,4 +1,4 @@
-//! The scenarios as data: what is asked, and what the model says to it.
+//! The scenarios as data: requests, and the replies of the model.
 
 use std::time::Duration;
 
@@ -6,24 +6,24 @@ use model_api::cli::Agent::{self, Claude, Codex, Gemini};
 use model_api::{Block, Call, Script, Turn, Vendor};
 use serde_json::json;
 
-/// The id that new sessions are given where a CLI lets its caller choose.
+/// The id of new sessions for CLIs that let the caller choose.
 pub const SESSION: &str = "11111111-1111-4111-8111-111111111111";
 /// An id that no session has.
 pub const NO_SESSION: &str = "99999999-9999-4999-8999-999999999999";
 
 /// One recording.
 pub struct Scenario {
-    /// Its name, and its folder's.
+    /// The name, and that of its directory.
     pub name: &'static str,
-    /// The agents that have such a thing.
+    /// The agents that support it.
     pub agents: &'static [Agent],
-    /// What the model says, in all the runs together.
+    /// The replies of the model in all runs together.
     pub script: Script,
-    /// A run before the recorded one, which starts the session that the recorded one meets.
+    /// An earlier run, which starts the session of the recorded one.
     pub before: Option<Ask>,
     /// The recorded run.
     pub ask: Ask,
-    /// Whether the run is stopped by SIGTERM after the model was asked.
+    /// Stops the run with SIGTERM after the first model request.
     pub stop: bool,
 }
 
@@ -34,19 +34,19 @@ pub struct Ask {
     pub session: Session,
     pub access: Access,
     pub max_turns: Option<u32>,
-    /// More arguments, as this one scenario needs them.
+    /// Further arguments of this scenario.
     pub extra: &'static [&'static str],
     /// Pass in the MCP server `echo`.
     pub mcp: bool,
     /// Ask for an answer of this shape: `{"answer": string}`.
     pub schema: bool,
-    /// How often a refused request is tried again.
+    /// The number of retries of a rejected request.
     pub retries: u32,
-    /// Whether there is a key to log in with.
+    /// Provides a key to log in with.
     pub key: bool,
 }
 
-/// Which session a run is to be in.
+/// The session of a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Session {
     New,
@@ -56,16 +56,16 @@ pub enum Session {
     UnknownName,
 }
 
-/// What the agent may do.
+/// The permissions of the agent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Access {
-    /// Everything.
+    /// All.
     Full,
-    /// What needs no permission.
+    /// Those that need no permission prompt.
     Default,
     /// Reading only.
     Observe,
-    /// What a CLI calls planning: reading only, by its own word.
+    /// The CLI's own planning mode: read-only.
     Plan,
 }
 
@@ -87,7 +87,7 @@ impl Default for Ask {
 
 const ALL: &[Agent] = &[Claude, Codex, Gemini];
 
-/// Every scenario, in the order of recording.
+/// Returns all scenarios in the order of recording.
 pub fn all() -> Vec<Scenario> {
     let mut all = sessions();
     all.extend(tools());
@@ -144,7 +144,7 @@ fn tools() -> Vec<Scenario> {
         ),
         Scenario {
             agents: &[Codex],
-            // Refused at once, a command leaves no trace in its stream; refused later, it does.
+            // An immediate denial leaves no trace in the stream; a later one does.
             ..scenario(
                 "denied-tool-later",
                 Script::call_then_text(late(), "I was not allowed to."),
@@ -185,7 +185,7 @@ fn tools() -> Vec<Scenario> {
     ]
 }
 
-/// Work that goes on after the tool call that started it has returned.
+/// Returns scenarios with work that continues after its tool call has returned.
 fn background() -> Vec<Scenario> {
     let asked = |name, agents, script| Scenario {
         agents,
@@ -201,7 +201,7 @@ fn background() -> Vec<Scenario> {
     let answers = |start| {
         Script::turns(vec![start, Turn::text("The bug is in line 12."), Turn::text("The build is done.")])
     };
-    // A subagent is told apart by its prompt; everything else is the main conversation.
+    // A subagent is recognized by its prompt; everything else is the main conversation.
     let subagent = |in_background| {
         let input = json!({
             "description": "the search", "prompt": "Search the sources.", "subagent_type": "general-purpose",
@@ -242,7 +242,7 @@ fn background() -> Vec<Scenario> {
     ]
 }
 
-/// Leaves the planning mode by its own door, then tries to write by file tool and by shell.
+/// Leaves the planning mode by its own tool, then tries to write by file tool and by shell.
 fn escape(enter: Option<Turn>) -> Vec<Turn> {
     let plan = Turn::tool("write_file", json!({"file_path": "plan.md", "content": "Write the word."}));
     let leave = Turn::tool("exit_plan_mode", json!({"plan_filename": "plan.md"}));
@@ -253,7 +253,7 @@ fn escape(enter: Option<Turn>) -> Vec<Turn> {
 
 fn limits() -> Vec<Scenario> {
     let endless = || Script::endless(Call::Shell { command: "echo again".to_owned() });
-    // Ends by itself: some CLIs leave it running when they are stopped.
+    // Exits by itself: some CLIs leave it running when they are stopped.
     let busy = || Call::Shell { command: "timeout 20 tail -f /dev/null".to_owned() };
     let stopped = |name, script, extra| Scenario {
         stop: true,

@@ -1,4 +1,4 @@
-//! Records one scenario with one CLI: the run before, the run itself, and its transcript.
+//! Records one scenario with one CLI: the earlier run, the run itself, and its transcript.
 
 use std::fs;
 use std::io;
@@ -14,12 +14,12 @@ use crate::launch::Desk;
 use crate::normalise::Normaliser;
 use crate::scenarios::{SESSION, Scenario};
 
-/// No scenario takes longer on a slow machine.
+/// The time limit of a scenario on a slow machine.
 const LIMIT: Duration = Duration::from_mins(3);
-/// How long a run may go on after the model was asked, before it is stopped: enough to print what it has.
+/// The time between the first model request and SIGTERM: enough to print the pending output.
 const BEFORE_STOP: Duration = Duration::from_secs(2);
 
-/// What is kept of a run.
+/// The stored files of a run.
 pub struct Transcript {
     argv: String,
     stdout: String,
@@ -28,7 +28,7 @@ pub struct Transcript {
 }
 
 impl Transcript {
-    /// Replaces the folder by this transcript.
+    /// Replaces the directory by this transcript.
     pub fn write(&self, folder: &Path) -> io::Result<()> {
         if folder.exists() {
             fs::remove_dir_all(folder)?;
@@ -41,7 +41,7 @@ impl Transcript {
     }
 }
 
-/// Runs `scenario` with `cli` in a fresh `folder`.
+/// Runs `scenario` with `cli` in a new directory.
 pub async fn record(cli: &Cli, scenario: &Scenario, tools: &Path, folder: &Path) -> io::Result<Transcript> {
     if folder.exists() {
         fs::remove_dir_all(folder)?;
@@ -66,7 +66,7 @@ pub async fn record(cli: &Cli, scenario: &Scenario, tools: &Path, folder: &Path)
     })
 }
 
-/// A run that is stopped by SIGTERM after the model was asked.
+/// Runs until SIGTERM after the first model request.
 async fn stopped(invocation: &Invocation, api: &ModelApi) -> io::Result<Ended> {
     let running = invocation.start()?;
     let pid = running.pid();
@@ -85,7 +85,7 @@ fn thread_id(ended: &Ended) -> Option<String> {
     Some(started["thread_id"].as_str()?.to_owned())
 }
 
-/// What was run, as `argv.json` keeps it: the home and the PATH are of the machine and left out.
+/// Returns the command for `argv.json`, without the home and PATH of this machine.
 fn described(invocation: &Invocation, cli: &Cli) -> Value {
     let environment: serde_json::Map<String, Value> = invocation
         .environment

@@ -1,30 +1,30 @@
-//! What has no protected name itself, and is what a protected name leads to.
+//! Finds unprotected paths that protected names link to.
 //!
-//! When `.claude` is a link to `settings/claude`, who may write there may write `.claude`. The same holds for every link on the way,
-//! and for what is not there yet. Only names at the top of the workspace are looked at, anew for each change.
+//! If `.claude` links to `settings/claude`, a write there is a write to `.claude`. The same applies to every link in between,
+//! and to missing targets. Only names at the top of the workspace are checked, again for each change.
 
 use std::fs::File;
 use std::io::Read as _;
 
 use rustix::fs::{AtFlags, FileType, OFlags, Stat};
 
-use crate::beneath::{self, Identity, Root, identity, kind};
+use crate::beneath::{self, FileIdentity, WorkspaceRoot, identity, kind};
 use crate::protected;
 
-/// No `.git` file is longer.
+/// The maximum size of a `.git` file.
 const LONGEST: u64 = 8192;
 
-/// What must not be changed, by whichever name.
+/// The files that must not be changed under any name.
 #[derive(Debug, Default)]
 pub(crate) struct Pins {
-    identities: Vec<Identity>,
-    /// Paths in the workspace, also of what is not there.
+    identities: Vec<FileIdentity>,
+    /// Paths in the workspace, including missing ones.
     paths: Vec<Vec<u8>>,
 }
 
 impl Pins {
-    /// Those of a workspace, as it is now.
-    pub(crate) fn of(root: &Root) -> Self {
+    /// Reads the pinned files of a workspace.
+    pub(crate) fn of(root: &WorkspaceRoot) -> Self {
         let mut pins = Self::default();
         for name in protected::NAMES {
             let Ok(stat) = rustix::fs::statat(root.fd(), name, AtFlags::SYMLINK_NOFOLLOW) else { continue };
@@ -42,12 +42,12 @@ impl Pins {
         pins
     }
 
-    /// Whether this very file is pinned.
+    /// Returns whether this file is pinned.
     pub(crate) fn has(&self, stat: &Stat) -> bool {
         self.identities.contains(&identity(stat))
     }
 
-    /// Whether a path is pinned, is below something pinned, or has it below itself.
+    /// Returns whether a path is pinned, or is above or below a pinned path.
     pub(crate) fn concern(&self, path: &[u8]) -> bool {
         self.paths.iter().any(|pin| is_at_or_below(path, pin) || is_at_or_below(pin, path))
     }
@@ -57,8 +57,8 @@ fn is_at_or_below(path: &[u8], above: &[u8]) -> bool {
     path.strip_prefix(above).is_some_and(|rest| rest.is_empty() || rest.starts_with(b"/"))
 }
 
-/// What a `.git` that is a file points to.
-fn git_folder(root: &Root) -> Option<String> {
+/// Reads the target of a `.git` file.
+fn git_folder(root: &WorkspaceRoot) -> Option<String> {
     let file = File::from(beneath::open(root.fd(), b".git", OFlags::RDONLY | OFlags::NONBLOCK, 0).ok()?);
     let mut text = String::new();
     file.take(LONGEST).read_to_string(&mut text).ok()?;

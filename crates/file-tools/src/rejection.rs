@@ -1,7 +1,7 @@
-//! Why a verb was not carried out: one code, what happened, and what to do about it.
+//! Rejections: a code, a message and a hint.
 //!
-//! The codes are an interface: a model acts on them. A message names the path as the caller wrote it and nothing that lies
-//! outside the workspace, so that a refusal tells nobody what is there.
+//! The codes are an interface: models react to them. A message contains the path as the caller wrote it and nothing outside the
+//! workspace, so that a rejection reveals nothing.
 
 use std::fmt;
 use std::io;
@@ -9,41 +9,41 @@ use std::io;
 use serde::Serialize;
 use serde::ser::{SerializeMap, Serializer};
 
-/// What kind of refusal it is, in one word for a program.
+/// The code of a rejection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Code {
-    /// There is nothing of that name.
+pub enum RejectionCode {
+    /// The file does not exist.
     FileNotFound,
-    /// The path leads out of the workspace, or the workspace is not the one that was set.
+    /// The path leads out of the workspace, or the workspace is not the configured one.
     PathOutsideWorkspace,
-    /// A folder, where a file is needed.
+    /// A directory instead of a file.
     IsDirectory,
-    /// A file, where a folder is needed.
+    /// A file instead of a directory.
     NotADirectory,
-    /// A FIFO, a device, a socket, a link, or a file with a second name.
+    /// A FIFO, device, socket or symlink, or a file with hard links.
     NotARegularFile,
-    /// The text to replace is not there.
+    /// The text to replace was not found.
     FindNotFound,
-    /// The text to replace is there more than once.
+    /// The text to replace was found more than once.
     FindNotUnique,
-    /// A regular expression or a glob that cannot be read.
+    /// An invalid regular expression or glob.
     InvalidPattern,
-    /// More bytes than one answer or one file may have.
+    /// The file or reply exceeds its limit.
     TooLarge,
-    /// A path that decides what other programs run.
+    /// A name that other programs execute or load.
     ProtectedPath,
-    /// Something of that name is there already.
+    /// The file exists already.
     AlreadyExists,
-    /// The system would not write.
+    /// The system call for writing failed.
     WriteFailed,
-    /// The system would not read.
+    /// The system call for reading failed.
     ReadFailed,
-    /// The request makes no sense.
+    /// An invalid request.
     InvalidInput,
 }
 
-impl Code {
-    /// Every code.
+impl RejectionCode {
+    /// All codes.
     pub const ALL: [Self; 14] = [
         Self::FileNotFound,
         Self::PathOutsideWorkspace,
@@ -61,7 +61,7 @@ impl Code {
         Self::InvalidInput,
     ];
 
-    /// The word.
+    /// Returns the code as text.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::FileNotFound => "file_not_found",
@@ -82,25 +82,25 @@ impl Code {
     }
 }
 
-impl fmt::Display for Code {
+impl fmt::Display for RejectionCode {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(self.as_str())
     }
 }
 
-/// A verb that was not carried out. No file was changed.
+/// A rejected request. No file was changed.
 #[derive(Debug, thiserror::Error)]
 #[error("{message}")]
-pub struct Refusal {
-    code: Code,
+pub struct FileRejection {
+    code: RejectionCode,
     message: String,
     hint: String,
     #[source]
     source: Option<io::Error>,
 }
 
-impl Refusal {
-    pub(crate) fn new(code: Code, message: impl Into<String>, hint: impl Into<String>) -> Self {
+impl FileRejection {
+    pub(crate) fn new(code: RejectionCode, message: impl Into<String>, hint: impl Into<String>) -> Self {
         Self { code, message: message.into(), hint: hint.into(), source: None }
     }
 
@@ -109,39 +109,43 @@ impl Refusal {
         self
     }
 
-    /// What kind it is.
-    pub fn code(&self) -> Code {
+    /// Returns the code.
+    pub fn code(&self) -> RejectionCode {
         self.code
     }
 
-    /// What to do about it.
+    /// Returns the remedy.
     pub fn hint(&self) -> &str {
         &self.hint
     }
 
     pub(crate) fn invalid(message: impl Into<String>, hint: impl Into<String>) -> Self {
-        Self::new(Code::InvalidInput, message, hint)
+        Self::new(RejectionCode::InvalidInput, message, hint)
     }
 
     pub(crate) fn not_found(path: &str) -> Self {
-        Self::new(Code::FileNotFound, format!("`{path}` does not exist"), "`list` shows what is there")
+        Self::new(
+            RejectionCode::FileNotFound,
+            format!("`{path}` does not exist"),
+            "`list` shows what is there",
+        )
     }
 
     pub(crate) fn outside(path: &str) -> Self {
         Self::new(
-            Code::PathOutsideWorkspace,
+            RejectionCode::PathOutsideWorkspace,
             format!("`{path}` leads out of the workspace"),
             "give a path below the workspace, relative to it; links that point elsewhere are not followed",
         )
     }
 
     pub(crate) fn is_directory(path: &str) -> Self {
-        Self::new(Code::IsDirectory, format!("`{path}` is a folder"), "`list` shows what is in it")
+        Self::new(RejectionCode::IsDirectory, format!("`{path}` is a folder"), "`list` shows what is in it")
     }
 
     pub(crate) fn not_a_directory(path: &str) -> Self {
         Self::new(
-            Code::NotADirectory,
+            RejectionCode::NotADirectory,
             format!("`{path}` is not a folder, or goes through something that is none"),
             "`stat` tells what each part of the path is",
         )
@@ -149,7 +153,7 @@ impl Refusal {
 
     pub(crate) fn irregular(path: &str, what: &str) -> Self {
         Self::new(
-            Code::NotARegularFile,
+            RejectionCode::NotARegularFile,
             format!("`{path}` is {what}"),
             "only ordinary files are read, written and moved",
         )
@@ -157,7 +161,7 @@ impl Refusal {
 
     pub(crate) fn protected(path: &str) -> Self {
         Self::new(
-            Code::ProtectedPath,
+            RejectionCode::ProtectedPath,
             format!("`{path}` is protected: it decides what other programs run"),
             "ask the person in charge to change it; it can be read",
         )
@@ -165,7 +169,7 @@ impl Refusal {
 
     pub(crate) fn exists(path: &str) -> Self {
         Self::new(
-            Code::AlreadyExists,
+            RejectionCode::AlreadyExists,
             format!("`{path}` is there already"),
             "`write` replaces a file and `patch` changes one; or choose another name",
         )
@@ -173,15 +177,19 @@ impl Refusal {
 
     pub(crate) fn too_large(what: impl fmt::Display, limit: u64) -> Self {
         Self::new(
-            Code::TooLarge,
+            RejectionCode::TooLarge,
             format!("{what} is larger than {limit} bytes"),
             "`search` finds a place in many files; split what is larger than one file may be",
         )
     }
 
     pub(crate) fn unreadable(path: &str, source: impl Into<io::Error>) -> Self {
-        Self::new(Code::ReadFailed, format!("cannot read `{path}`"), "`stat` tells its owner and mode")
-            .because(source)
+        Self::new(
+            RejectionCode::ReadFailed,
+            format!("cannot read `{path}`"),
+            "`stat` tells its owner and mode",
+        )
+        .because(source)
     }
 
     pub(crate) fn unwritable(path: &str, source: impl Into<io::Error>) -> Self {
@@ -194,7 +202,7 @@ impl Refusal {
             io::ErrorKind::ReadOnlyFilesystem => "the workspace may only be read",
             _ => "nothing was changed",
         };
-        Self::new(Code::WriteFailed, format!("cannot write `{path}`"), hint).because(source)
+        Self::new(RejectionCode::WriteFailed, format!("cannot write `{path}`"), hint).because(source)
     }
 }
 
@@ -205,8 +213,8 @@ struct Told<'a> {
     hint: &'a str,
 }
 
-/// `{"error": {"code", "message", "hint"}}`, the message with its cause.
-impl Serialize for Refusal {
+/// Serializes as `{"error": {"code", "message", "hint"}}`, the message with its cause.
+impl Serialize for FileRejection {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         let message = match &self.source {
             None => self.message.clone(),
@@ -225,7 +233,7 @@ mod tests {
 
     #[test]
     fn a_refusal_is_one_object_with_code_message_and_hint() {
-        let refusal = Refusal::unwritable("a.txt", io::Error::from(io::ErrorKind::StorageFull));
+        let refusal = FileRejection::unwritable("a.txt", io::Error::from(io::ErrorKind::StorageFull));
         let text = serde_json::to_string(&refusal).unwrap();
         assert_eq!(
             text,
@@ -235,7 +243,7 @@ mod tests {
 
     #[test]
     fn every_code_has_a_word_of_its_own() {
-        let words: std::collections::BTreeSet<_> = Code::ALL.map(Code::as_str).into();
-        assert_eq!(words.len(), Code::ALL.len());
+        let words: std::collections::BTreeSet<_> = RejectionCode::ALL.map(RejectionCode::as_str).into();
+        assert_eq!(words.len(), RejectionCode::ALL.len());
     }
 }
