@@ -140,7 +140,7 @@ pub enum LaunchError {
         limit: usize,
     },
     /// A value that the operating system would end in the middle.
-    #[error("the value of `{flag}` holds a NUL character")]
+    #[error("the value of `{flag}` contains a NUL character")]
     NulInValue {
         /// The flag.
         flag: &'static str,
@@ -222,9 +222,7 @@ impl LaunchError {
             Self::Contradiction { .. } => "leave one of them out".to_owned(),
             Self::NotReadOnly { .. } => "leave the tool out, or use mode `execute`".to_owned(),
             Self::BadTool { .. } => "use a name such as `Read` or a rule such as `Bash(git *)`".to_owned(),
-            Self::SessionIsNoUuid { .. } => {
-                "give the UUID that an earlier call answered as its session_id".to_owned()
-            }
+            Self::SessionIsNoUuid { .. } => "pass the session_id of an earlier result".to_owned(),
             Self::BadLimit { .. } => "give a number above zero, or leave it out".to_owned(),
             Self::BadSchema { .. } => "give a JSON Schema, such as {\"type\":\"object\"}".to_owned(),
             Self::ValueTooLong { .. } => "shorten it".to_owned(),
@@ -234,9 +232,7 @@ impl LaunchError {
             Self::NotUnicode { .. } => {
                 "rename it, or work in another: folders are handed on as UTF-8 text".to_owned()
             }
-            Self::CommaInFolder { .. } => {
-                "rename it, or reach it through a symbolic link with a plain name".to_owned()
-            }
+            Self::CommaInFolder { .. } => "rename it, or use a symbolic link with a UTF-8 name".to_owned(),
             Self::Policy { error, .. } => error.hint().to_owned(),
             Self::ForbiddenVariable { .. } => "take it out of `pass_env`".to_owned(),
             Self::NoNetwork { .. } => {

@@ -342,10 +342,7 @@ async fn an_ended_job_is_placed_again_as_its_child(bed: Bed) {
     let store = bed.open().await;
     let old = store.submit(full_order()).await.unwrap().job;
     let early = store.retry(old.id).await.unwrap_err();
-    assert_eq!(
-        early.to_string(),
-        format!("job {}: a job that is queued cannot take the step `retry`", old.id)
-    );
+    assert_eq!(early.to_string(), format!("job {}: cannot retry a job that is queued", old.id));
     store.request_cancel(old.id).await.unwrap();
     let new = store.retry(old.id).await.unwrap().job;
     assert_eq!(new.order, NewJob { parent: Some(old.id), idempotency_key: None, ..full_order() });
