@@ -203,7 +203,7 @@ impl CallError {
             Self::NoSuchJob { .. } | Self::AlreadyEnded { .. } => Some("job_id"),
             Self::Launch(LaunchError::EmptyPrompt | LaunchError::PromptTooLong { .. }) => Some("prompt"),
             Self::Launch(LaunchError::Model(_)) => Some("model"),
-            Self::Launch(LaunchError::SessionIsNoUuid { .. }) => Some("resume_session_id"),
+            Self::Launch(LaunchError::SessionNotUuid { .. }) => Some("resume_session_id"),
             _ => None,
         }
     }

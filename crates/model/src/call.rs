@@ -160,7 +160,7 @@ impl CallSpec {
     /// Returns the call with a trusted workspace: a sandboxed agent also loads the hooks, MCP servers and settings of the
     /// workspace. An agent in mode `observe` never does.
     #[must_use]
-    pub fn trusting_its_workspace(self) -> Self {
+    pub fn with_trusted_workspace(self) -> Self {
         if self.policy.is_off() || self.mode == Mode::Observe {
             return self;
         }
@@ -169,7 +169,7 @@ impl CallSpec {
     }
 
     /// Returns the requested preset. Mode `observe` narrows a sandbox but does not create one.
-    pub fn asked_preset(&self) -> Preset {
+    pub fn requested_preset(&self) -> Preset {
         match (self.mode, self.policy.preset) {
             (Mode::Observe, preset) if preset != Preset::Off => preset.within(Preset::Observe),
             (_, preset) => preset,

@@ -1,13 +1,13 @@
-//! Lines out of pieces of bytes, none of them longer than a cap.
+//! Splits chunks of bytes into lines of limited length.
 //!
-//! Owns the one buffer that holds a line which is spread over several pieces.
+//! Owns the only buffer, for a line that spans several chunks.
 
 use memchr::memchr;
 
-/// How much of a line over the cap is kept, to show what it was.
+/// The length of the stored head of a line over the limit.
 const HEAD_BYTES: usize = 512;
 
-/// A line, without its newline.
+/// A line without its newline.
 #[derive(Clone, Copy)]
 pub(super) enum Line<'a> {
     Whole(&'a [u8]),
@@ -17,9 +17,9 @@ pub(super) enum Line<'a> {
 #[derive(Debug)]
 pub(super) struct Lines {
     cap: usize,
-    /// The line so far; of one that is over the cap, its head.
+    /// The line so far, or the head of a line over the limit.
     pending: Vec<u8>,
-    /// How long a line that is over the cap is so far.
+    /// The length so far of a line over the limit.
     oversized: Option<u64>,
 }
 
@@ -71,12 +71,12 @@ impl Lines {
             self.reserve(head);
             self.pending.extend_from_slice(&part[..(head - self.pending.len()).min(part.len())]);
         }
-        // What is skipped needs no room, and the next line may be a short one.
+        // Free the memory: the next line may be short.
         self.pending.truncate(head);
         self.pending.shrink_to(head);
     }
 
-    /// Doubles, as `Vec` does, but never beyond the cap.
+    /// Doubles the capacity like `Vec`, up to the limit.
     fn reserve(&mut self, total: usize) {
         if total > self.pending.capacity() {
             let target = total.max(self.pending.capacity() * 2).max(4096).min(self.cap);

@@ -37,10 +37,10 @@ impl Desk {
         Lookup {
             inherited: inherited.into(),
             cache_file: Some(self.0.join("cache.json")),
-            left_out: Vec::new(),
+            excluded: Vec::new(),
             workspaces: KnownWorkspaces::default(),
             programs: BTreeMap::new(),
-            own_folder: None,
+            own_directory: None,
         }
     }
 }
@@ -152,7 +152,7 @@ fn claude_is_asked_whether_it_is_logged_in() {
         )
     };
     desk.script("bin/claude", &script(true, 0));
-    assert_eq!(check_agent(AgentKind::Claude, &desk.lookup()).login, Login::ByItsWord);
+    assert_eq!(check_agent(AgentKind::Claude, &desk.lookup()).login, Login::Reported);
     desk.script("bin/claude", &script(false, 1));
     assert_eq!(check_agent(AgentKind::Claude, &desk.lookup()).login, Login::LoggedOut);
 }

@@ -21,7 +21,7 @@ struct Run {
     code: i32,
     session: ExpectedSession,
     has_schema: bool,
-    before: Option<Totals>,
+    totals_before: Option<Totals>,
     sandbox: Option<SandboxReport>,
 }
 
@@ -35,7 +35,7 @@ impl Run {
             code: 0,
             session: ExpectedSession::Any,
             has_schema: false,
-            before: None,
+            totals_before: None,
             sandbox: None,
         }
     }
@@ -67,7 +67,7 @@ impl Run {
             session: &self.session,
             model: Some("asked-for"),
             has_schema: self.has_schema,
-            before: self.before,
+            totals_before: self.totals_before,
         })
     }
 

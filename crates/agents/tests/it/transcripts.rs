@@ -97,7 +97,7 @@ fn judged(agent: AgentKind, summary: &Summary, report: &RunReport, stderr: &str,
         session: &asked.session,
         model: asked.model.as_deref(),
         has_schema: asked.has_schema,
-        before: None,
+        totals_before: None,
     })
 }
 

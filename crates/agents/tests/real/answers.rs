@@ -180,7 +180,7 @@ fn what_it_cannot_do_is_refused_before_it_starts(cli: &Pinned) {
         });
         for (option, spec) in refused {
             match desk.launch(&api, &spec, &desk.new_spool()) {
-                Err(LaunchError::CannotDo { option: named, .. }) => assert_eq!(named, option),
+                Err(LaunchError::Unsupported { option: named, .. }) => assert_eq!(named, option),
                 other => panic!("`{option}` is not refused: {other:?}"),
             }
         }

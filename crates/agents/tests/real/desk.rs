@@ -76,7 +76,7 @@ impl Desk {
             cache_file: Some(Path::new(env!("CARGO_TARGET_TMPDIR")).join("probes.json")),
             ..Lookup::default()
         };
-        let check = doctor::look_up(cli.kind, &lookup);
+        let check = doctor::find_installed(cli.kind, &lookup);
         assert!(check.is_ready() && check.findings.is_empty(), "{check:?}");
         assert_eq!(check.version.map(|version| version.to_string()).as_deref(), Some(cli.version));
         Self { cli: cli.clone(), folder, check, placed: Cell::new(0) }
@@ -135,7 +135,7 @@ impl Desk {
             inherited,
             // The key of the scripted provider, which an operator of one's own provider would let through.
             pass_on: BTreeSet::from(["SCRIPTED_KEY".to_owned()]),
-            private_folder: spool.private(),
+            private_directory: spool.private(),
             new_session: uuid::Uuid::new_v4().into(),
             host: agents::HostConfig {
                 private_state: Some(self.folder().join("states")),
@@ -227,7 +227,7 @@ impl Placed {
         let summary = parser.finish(&mut |event| said.push(event.into_owned()));
         let stderr = String::from_utf8_lossy(&stderr).into_owned();
         let ended = FinishedRun::new(self.kind, &self.launch, &summary, &report, &stderr);
-        let outcome = judge(&FinishedRun { has_schema: self.has_schema, before, ..ended });
+        let outcome = judge(&FinishedRun { has_schema: self.has_schema, totals_before: before, ..ended });
         let stdout = String::from_utf8_lossy(&stdout).into_owned();
         let done = Done { launch: self.launch, outcome, report, events: said, stdout, stderr };
         assert_eq!(done.report.tree, TreeEnd::ProvenEmpty, "{done}");

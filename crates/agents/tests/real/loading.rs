@@ -139,7 +139,7 @@ fn trusted_workspace_is_loaded(cli: &Pinned) {
     Desk::play(cli, async |desk| {
         furnish(desk);
         let api = ModelApi::start(Script::text("Heron.")).await;
-        let done = desk.ask(&api, &confined(desk).trusting_its_workspace()).await;
+        let done = desk.ask(&api, &confined(desk).with_trusted_workspace()).await;
         done.succeeded();
         is_instructed(desk, &api, &done);
         assert_eq!(marks(desk), everything(desk.kind()), "{done}");
@@ -215,7 +215,7 @@ fn named_agent_of_an_untrusted_workspace_is_found(cli: &Pinned) {
         plant(&desk.workspace().join(".claude/agents/helper.md"), definition);
         let api = ModelApi::start(Script::text("Heron.")).await;
         let spec = CallSpec { agent_name: Some("helper".parse().unwrap()), ..confined(desk) };
-        for spec in [spec.clone(), spec.trusting_its_workspace()] {
+        for spec in [spec.clone(), spec.with_trusted_workspace()] {
             let done = desk.ask(&api, &spec).await;
             done.succeeded();
             let turns = api.turns();

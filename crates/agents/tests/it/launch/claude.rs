@@ -242,7 +242,7 @@ fn contradictions_are_refused() {
     refused(&CallSpec { mode: Mode::Observe, permission_mode: Some(PermissionMode::Bypass), ..claude() });
     let tools = ToolChoice::Only(vec!["Write".into()]);
     let error = refused(&CallSpec { mode: Mode::Observe, tools, ..claude() });
-    assert_eq!(error.to_string(), "tool `Write` is not one that only looks");
+    assert_eq!(error.to_string(), "tool `Write` is not read-only");
 }
 
 #[test]
@@ -303,7 +303,7 @@ fn who_is_watched_sends_pieces_where_its_version_can_and_is_refused_nowhere() {
     assert!(!sends(watched(), none()).unwrap());
     assert!(!sends(claude(), Capabilities::NotAsked).unwrap(), "nobody watches");
     let insists = CallSpec { partial_messages: true, ..claude() };
-    assert!(matches!(sends(insists, none()), Err(LaunchError::NotInThisVersion { .. })));
+    assert!(matches!(sends(insists, none()), Err(LaunchError::UnsupportedVersion { .. })));
     for agent in AgentKind::ALL {
         launched(&CallSpec { watched: true, ..spec(agent) });
     }
@@ -342,7 +342,7 @@ fn untrusted_workspace_is_read_and_not_obeyed() {
 
 #[test]
 fn trusted_workspace_is_left_to_claude() {
-    let spec = CallSpec { policy: CallPolicy::default(), ..claude() }.trusting_its_workspace();
+    let spec = CallSpec { policy: CallPolicy::default(), ..claude() }.with_trusted_workspace();
     let plan = launch(&spec, &furnished()).unwrap().plan;
     let args = plan.args.join(" ");
     assert!(!args.contains("--add-dir") && !args.contains("--strict-mcp-config"), "{args}");

@@ -107,7 +107,7 @@ fn trust_covers_every_directory_of_the_repository() {
         WorkspaceFiles { directories: vec!["/r".into(), "/r/w".into()], ..WorkspaceFiles::default() };
     let setup = LaunchSetup { workspace, ..setup() };
     let confined = CallSpec { cwd: "/r/w".into(), policy: CallPolicy::default(), ..codex() };
-    for (spec, level) in [(confined.clone(), "untrusted"), (confined.trusting_its_workspace(), "trusted")] {
+    for (spec, level) in [(confined.clone(), "untrusted"), (confined.with_trusted_workspace(), "trusted")] {
         let args = launch(&spec, &setup).unwrap().plan.args.join(" ");
         let both =
             format!("projects={{\"/r\"={{trust_level=\"{level}\"}},\"/r/w\"={{trust_level=\"{level}\"}}}}");
@@ -126,7 +126,7 @@ fn instructions_of_an_untrusted_workspace_come_before_the_calls_own() {
     assert!(args(&confined).contains(developer), "{}", args(&confined));
     // A trusted workspace, and one without a policy, are read by codex itself.
     for spec in
-        [confined.clone().trusting_its_workspace(), CallSpec { policy: CallPolicy::off(), ..confined }]
+        [confined.clone().with_trusted_workspace(), CallSpec { policy: CallPolicy::off(), ..confined }]
     {
         assert!(!args(&spec).contains("Use tabs"), "{}", args(&spec));
     }
@@ -151,7 +151,7 @@ fn what_codex_cannot_enforce_is_refused() {
         CallSpec { agent_name: Some("x".parse().unwrap()), ..codex() },
         CallSpec { partial_messages: true, ..codex() },
     ] {
-        assert!(matches!(refused(&bad), LaunchError::CannotDo { .. }), "{bad:?}");
+        assert!(matches!(refused(&bad), LaunchError::Unsupported { .. }), "{bad:?}");
     }
 }
 

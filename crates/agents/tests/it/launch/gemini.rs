@@ -113,7 +113,7 @@ fn what_gemini_cannot_enforce_is_refused() {
         CallSpec { settings: SettingsChoice::Only(vec![]), ..gemini() },
         CallSpec { session: fork(), ..gemini() },
     ] {
-        assert!(matches!(refused(&bad), LaunchError::CannotDo { .. }), "{bad:?}");
+        assert!(matches!(refused(&bad), LaunchError::Unsupported { .. }), "{bad:?}");
     }
 }
 
@@ -125,6 +125,6 @@ fn a_workspace_with_settings_cannot_be_looked_at_only() {
     let error = launch(&CallSpec { mode: Mode::Observe, ..gemini() }, &setup).unwrap_err();
     assert_eq!(
         error.to_string(),
-        "gemini obeys the settings in `/w/.gemini`, so it cannot be held to looking only"
+        "gemini loads settings from `/w/.gemini`, so read-only mode cannot be enforced"
     );
 }

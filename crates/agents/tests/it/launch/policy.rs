@@ -57,7 +57,7 @@ fn hooks_of_git_run_only_in_a_trusted_workspace() {
         let spec = CallSpec { policy: Preset::Workspace.into(), ..spec(agent) };
         let hooks = |spec: &CallSpec| plan(spec, &at_home()).env.contains_key("GIT_CONFIG_COUNT");
         assert!(hooks(&spec), "{agent}");
-        assert!(!hooks(&spec.trusting_its_workspace()), "{agent}");
+        assert!(!hooks(&spec.with_trusted_workspace()), "{agent}");
     }
 }
 
@@ -168,7 +168,7 @@ fn an_agent_without_a_shell_has_file_tools_and_nothing_else() {
 
     let refused = |spec: CallSpec, setup: &LaunchSetup| launch(&spec, setup).unwrap_err();
     let error = refused(with(AgentKind::Codex, Preset::Restricted), &at_home());
-    assert!(matches!(error, LaunchError::CannotDo { .. }), "{error}");
+    assert!(matches!(error, LaunchError::Unsupported { .. }), "{error}");
     let only = ToolChoice::Only(vec!["Bash".into()]);
     let error = refused(CallSpec { tools: only, ..with(AgentKind::Claude, Preset::Restricted) }, &at_home());
     assert!(matches!(error, LaunchError::Contradiction { .. }), "{error}");
@@ -286,7 +286,7 @@ fn gemini_does_not_see_what_its_workspace_would_have_it_obey() {
 
 #[test]
 fn trusted_workspace_hides_nothing_from_gemini() {
-    let trusted = with(AgentKind::Gemini, Preset::Workspace).trusting_its_workspace();
+    let trusted = with(AgentKind::Gemini, Preset::Workspace).with_trusted_workspace();
     let plan = plan(&trusted, &at_home());
     assert!(!confinement(&plan).hidden.contains(&"/w/.gemini".into()), "{plan:?}");
 }
@@ -296,7 +296,7 @@ fn explicit_tool_timeout_is_refused_where_it_would_not_hold() {
     let tool_timeout = Some(std::time::Duration::from_secs(3));
     for agent in [AgentKind::Codex, AgentKind::Gemini] {
         let error = launch(&CallSpec { tool_timeout, ..spec(agent) }, &at_home()).unwrap_err();
-        assert!(matches!(error, LaunchError::CannotDo { option: "tool_timeout", .. }), "{error}");
+        assert!(matches!(error, LaunchError::Unsupported { option: "tool_timeout", .. }), "{error}");
     }
 }
 

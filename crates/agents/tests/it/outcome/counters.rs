@@ -17,11 +17,11 @@ fn counters_of_a_session_become_this_runs_by_difference() {
     let usage = |input| Usage { input, output: 5, cached: 0, reasoning: 0 };
     let stdout = r#"{"type":"turn.completed","usage":{"input_tokens":30,"output_tokens":5}}"#;
     let before = Some(Totals { usage: Some(usage(10)), cost_usd: None });
-    let run = Run { session: resumed(), before, ..Run::of(AgentKind::Codex, stdout) };
+    let run = Run { session: resumed(), totals_before: before, ..Run::of(AgentKind::Codex, stdout) };
     assert_eq!(run.outcome().usage, Some(Usage { input: 20, ..Usage::default() }));
     assert_eq!(run.outcome().session_totals.unwrap().usage, Some(usage(30)));
     // With a past that nobody knows there is no honest number.
-    assert_eq!(Run { before: None, ..run }.outcome().usage, None);
+    assert_eq!(Run { totals_before: None, ..run }.outcome().usage, None);
     assert_eq!(Run::of(AgentKind::Codex, stdout).outcome().usage, Some(usage(30)));
 }
 
@@ -35,7 +35,11 @@ fn claude_counts_the_cost_of_a_session_only_in_newer_versions() {
         text.leak()
     };
     let before = Some(Totals { usage: None, cost_usd: Some(0.5) });
-    let run = |version| Run { session: resumed(), before, ..Run::of(AgentKind::Claude, stdout(version)) };
+    let run = |version| Run {
+        session: resumed(),
+        totals_before: before,
+        ..Run::of(AgentKind::Claude, stdout(version))
+    };
     assert_eq!(run("2.1.325").outcome().cost_usd, Some(0.25));
     assert_eq!(run("2.1.197").outcome().cost_usd, Some(0.75));
     assert_eq!(run("2.1.197").outcome().session_totals, None);
