@@ -57,7 +57,7 @@ mod tests {
         r#"{"type":"system","subtype":"api_retry","error_status":529,"error":"overloaded"}"#;
 
     #[test]
-    fn run_may_be_stopped_only_when_nothing_is_left_to_do() {
+    fn busy_run_is_not_stopped_early() {
         let answered = Some((EarlyStop::Answered, LINGER));
         let refused = Some((EarlyStop::LoginRefused, Duration::ZERO));
         let table: [(&[&str], _); 14] = [
@@ -88,7 +88,7 @@ mod tests {
     }
 
     #[test]
-    fn codex_is_stopped_when_its_login_is_refused_twice() {
+    fn codex_is_stopped_after_two_login_refusals() {
         const TURN: &str = r#"{"type":"turn.started"}"#;
         const FIRST: &str =
             r#"{"type":"error","message":"Reconnecting... 1/5 (unexpected status 401 Unauthorized: no)"}"#;

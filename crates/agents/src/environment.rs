@@ -151,7 +151,7 @@ mod tests {
     }
 
     #[test]
-    fn unnamed_keys_and_code_do_not_pass() {
+    fn foreign_keys_and_code_variables_are_dropped() {
         let hostile = [
             "LD_PRELOAD",
             "DYLD_INSERT_LIBRARIES",
@@ -174,7 +174,7 @@ mod tests {
     }
 
     #[test]
-    fn each_agent_sees_its_own_key_and_no_other() {
+    fn agent_gets_only_its_own_api_key() {
         let keys = ["ANTHROPIC_API_KEY", "GEMINI_API_KEY", "OPENAI_API_KEY"];
         assert_eq!(passed(AgentKind::Claude, &keys), ["ANTHROPIC_API_KEY"]);
         assert_eq!(passed(AgentKind::Codex, &keys), ["OPENAI_API_KEY"]);
@@ -183,7 +183,7 @@ mod tests {
     }
 
     #[test]
-    fn language_proxy_and_folders_pass_for_all() {
+    fn locale_proxy_and_path_variables_pass() {
         let common = ["HOME", "HTTPS_PROXY", "LC_ALL", "PATH", "XDG_CONFIG_HOME", "no_proxy"];
         for kind in AgentKind::ALL {
             assert_eq!(passed(kind, &common), common, "{kind}");
@@ -191,7 +191,7 @@ mod tests {
     }
 
     #[test]
-    fn operator_may_name_keys_but_no_code() {
+    fn operator_cannot_pass_code_variables() {
         for name in ["GH_TOKEN", "AWS_SECRET_ACCESS_KEY", "SSH_AUTH_SOCK", "GIT_AUTHOR_NAME", "PYTHONPATH"] {
             assert_eq!(forbidden_variable(name), None, "{name}");
         }

@@ -142,7 +142,7 @@ mod tests {
     }
 
     #[test]
-    fn reference_within_an_escaped_one_is_escaped_too() {
+    fn nested_reference_is_escaped() {
         let workspace = tempfile::tempdir().unwrap();
         fs::write(workspace.path().join("a@b"), "").unwrap();
         let prompt = "x@a@b";

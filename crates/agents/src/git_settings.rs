@@ -156,7 +156,7 @@ mod tests {
 ";
 
     #[test]
-    fn identity_is_passed_on_without_commands_and_credentials() {
+    fn git_identity_passes_without_credentials() {
         let directory = tempfile::tempdir().unwrap();
         std::fs::write(directory.path().join(".gitconfig"), CONFIG).unwrap();
         let home = directory.path().display().to_string();

@@ -60,7 +60,7 @@ mod tests {
     }
 
     #[test]
-    fn every_host_of_the_lists_can_be_listed() {
+    fn required_hosts_are_valid_rules() {
         for agent in AgentKind::ALL {
             for host in required_hosts(agent, &BTreeMap::new()) {
                 host.parse::<model::HostRule>().unwrap();
@@ -69,7 +69,7 @@ mod tests {
     }
 
     #[test]
-    fn where_the_operator_sends_an_agent_is_listed_and_what_others_are_sent_by_is_not() {
+    fn base_url_of_own_vendor_is_allowlisted_others_are_not() {
         let has = |hosts: Vec<String>, host: &str| hosts.iter().any(|own| own == host);
         assert!(has(with("ANTHROPIC_BASE_URL", "https://proxy.corp:8443/v1"), "proxy.corp:8443"));
         assert!(has(with("ANTHROPIC_BASE_URL", "http://user:pw@10.0.0.1/"), "10.0.0.1"));

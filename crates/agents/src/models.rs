@@ -86,7 +86,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn unnamed_model_is_left_to_the_agent() {
+    fn omitted_model_is_left_to_the_agent() {
         for kind in AgentKind::ALL {
             for asked in [None, Some(""), Some(" ")] {
                 assert_eq!(
@@ -107,7 +107,7 @@ mod tests {
     }
 
     #[test]
-    fn operator_alias_matches_in_any_case() {
+    fn operator_alias_is_case_insensitive() {
         let aliases = BTreeMap::from([("fast".to_owned(), "claude-haiku-9".to_owned())]);
         let table = ModelTable { default: Some("Fast".to_owned()), aliases };
         for asked in [None, Some("FAST")] {
@@ -116,7 +116,7 @@ mod tests {
     }
 
     #[test]
-    fn flags_and_odd_characters_are_no_model_names() {
+    fn model_name_rejects_flags_and_odd_characters() {
         for bad in ["--model", "-4", "a b4", "x\n4"] {
             assert!(ModelTables::default().claude.resolve(Some(bad)).is_err(), "{bad:?}");
         }

@@ -116,7 +116,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn files_of_the_workspace_that_settings_name_are_found() {
+    fn settings_commands_in_workspace_are_found() {
         let place = tempfile::tempdir().unwrap();
         let home = place.path().canonicalize().unwrap();
         let shop = home.join("shop");

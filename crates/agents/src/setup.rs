@@ -212,7 +212,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn flags_are_read_from_their_own_lines_and_not_from_prose() {
+    fn flags_in_help_prose_are_ignored() {
         let help = "Options:\n  --session-id <uuid>   Use one\n  -r, --resume [value]  see --fork-session\n      \
                     --skip-trust  Trust\n";
         let claude = Capabilities::from_help(AgentKind::Claude, help);
@@ -222,14 +222,14 @@ mod tests {
     }
 
     #[test]
-    fn the_subcommand_of_codex_is_a_capability() {
+    fn codex_fork_subcommand_is_a_capability() {
         let help = "Commands:\n  resume  Resume a previous session\n  fork    Fork a previous session\n";
         assert!(Capabilities::from_help(AgentKind::Codex, help).has(Capability::ForkSession));
         assert!(!Capabilities::from_help(AgentKind::Codex, "  resume  x\n").has(Capability::ForkSession));
     }
 
     #[test]
-    fn an_agent_that_was_not_asked_is_not_taken_for_the_newest() {
+    fn unprobed_agent_lacks_newest_capability() {
         assert!(Capabilities::NotAsked.has(Capability::ForkSession));
         assert!(!Capabilities::NotAsked.has(Capability::Restricted));
     }

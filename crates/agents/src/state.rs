@@ -213,7 +213,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn project_names_are_those_of_claude() {
+    fn project_directory_names_match_claude() {
         let name = |cwd: &str| claude_project(cwd);
         assert_eq!(name("/var/tmp/my-2.1_x").as_deref(), Some("-var-tmp-my-2-1-x"));
         assert_eq!(name("/ö/𝄞").as_deref(), Some("-----"));
@@ -221,7 +221,7 @@ mod tests {
     }
 
     #[test]
-    fn programs_and_shell_snapshots_are_never_kept() {
+    fn programs_and_shell_snapshots_do_not_persist() {
         for kind in [AgentKind::Claude, AgentKind::Codex, AgentKind::Gemini] {
             let inherited = BTreeMap::from([("HOME".to_owned(), "/home/ana".to_owned())]);
             let state = StateDirectory::find(kind, None, &inherited).unwrap();

@@ -25,7 +25,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_the_end_is_kept_however_it_comes() {
+    fn stderr_tail_is_independent_of_chunking() {
         let mut tail = StderrTail::default();
         tail.push(&[b'a'; KEPT + 1]);
         tail.push(b"the end");

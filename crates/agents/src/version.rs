@@ -90,7 +90,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_version_is_found_in_what_each_cli_prints() {
+    fn version_is_parsed_from_each_cli() {
         for (text, version) in [
             ("2.1.325 (Claude Code)\n", Some(Version(2, 1, 325))),
             ("codex-cli 0.166.0\n", Some(Version(0, 166, 0))),
@@ -104,7 +104,7 @@ mod tests {
     }
 
     #[test]
-    fn versions_are_compared_by_number_and_not_by_text() {
+    fn versions_compare_numerically() {
         let range = TestedRange::for_agent(AgentKind::Claude).unwrap();
         assert_eq!(range.classify(Version(2, 1, 99)), VersionSupport::Older);
         assert_eq!(range.classify(Version(2, 1, 200)), VersionSupport::Tested);

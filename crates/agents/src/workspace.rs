@@ -290,7 +290,7 @@ mod tests {
     }
 
     #[test]
-    fn instructions_come_from_the_repository_root_down() {
+    fn instructions_are_ordered_from_repository_root() {
         let place = tempfile::tempdir().unwrap();
         let (root, sub) = (place.path().join("repo"), place.path().join("repo/a/b"));
         fs::create_dir_all(&sub).unwrap();
@@ -311,7 +311,7 @@ mod tests {
     }
 
     #[test]
-    fn linked_instructions_outside_the_repository_are_not_read() {
+    fn instructions_linked_from_outside_are_skipped() {
         let place = tempfile::tempdir().unwrap();
         let work = place.path().join("work");
         fs::create_dir(&work).unwrap();
@@ -325,14 +325,14 @@ mod tests {
     }
 
     #[test]
-    fn long_instructions_are_cut() {
+    fn long_instructions_are_truncated() {
         let work = tempfile::tempdir().unwrap();
         fs::write(work.path().join("AGENTS.md"), "x".repeat(100_000)).unwrap();
         assert!(at(AgentKind::Codex, work.path()).instructions.len() < 40_000);
     }
 
     #[test]
-    fn definition_keeps_text_and_tools_and_drops_code() {
+    fn agent_definition_drops_hooks_and_servers() {
         let text = "---\nname: helper\ndescription: \"Helps: a lot\"\ntools: Read, Bash(git *)\nmodel: opus\n\
                     hooks:\n  Stop:\n    - command: evil\nmcpServers:\n  - evil\n---\n\nYou help.\n";
         let expected = AgentDefinition {
@@ -349,7 +349,7 @@ mod tests {
     }
 
     #[test]
-    fn user_servers_include_those_of_the_project() {
+    fn project_servers_override_user_servers() {
         let home = tempfile::tempdir().unwrap();
         let file = r#"{"numStartups":1,"mcpServers":{"a":{"command":"x"},"b":{"command":"y"}},
             "projects":{"/w":{"mcpServers":{"b":{"command":"z"}}},"/other":{"mcpServers":{"c":{}}}}}"#;

@@ -75,7 +75,7 @@ impl Confined {
 pub struct Safeguard {
     /// The name.
     pub name: SafeguardName,
-    /// Whether the machine enforces it.
+    /// The enforcement on this machine.
     #[serde(rename = "hold")]
     pub enforcement: Enforcement,
     /// The mechanism, or the reason why there is none.

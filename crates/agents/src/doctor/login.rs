@@ -111,7 +111,7 @@ mod tests {
     }
 
     #[test]
-    fn a_key_in_the_environment_is_a_login_and_an_empty_one_is_not() {
+    fn empty_api_key_is_not_a_login() {
         let nowhere = ("HOME", "/nonexistent");
         assert_eq!(guess(AgentKind::Claude, &[("ANTHROPIC_API_KEY", "k")]), Login::ByVariable);
         assert_eq!(guess(AgentKind::Codex, &[nowhere, ("OPENAI_API_KEY", " ")]), Login::LoggedOut);

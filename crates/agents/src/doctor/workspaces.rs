@@ -146,7 +146,7 @@ mod tests {
     }
 
     #[test]
-    fn directories_are_added_once_and_those_that_are_gone_are_forgotten() {
+    fn deleted_workspaces_are_forgotten() {
         let directory = tempfile::tempdir().unwrap();
         let file = directory.path().join("workspaces");
         assert_eq!(paths(&file), Vec::<PathBuf>::new());
@@ -163,7 +163,7 @@ mod tests {
     }
 
     #[test]
-    fn renamed_workspace_is_known() {
+    fn renamed_workspace_is_recognized() {
         let directory = tempfile::tempdir().unwrap();
         let (file, first, second) = (
             directory.path().join("workspaces"),
@@ -178,7 +178,7 @@ mod tests {
     }
 
     #[test]
-    fn directory_in_place_of_a_renamed_workspace_is_added() {
+    fn directory_replacing_renamed_workspace_is_added() {
         let directory = tempfile::tempdir().unwrap();
         let (file, workspace) = (directory.path().join("workspaces"), directory.path().join("workspace"));
         for away in ["one", "two"] {
@@ -191,7 +191,7 @@ mod tests {
     }
 
     #[test]
-    fn line_of_an_earlier_version_is_read_and_completed() {
+    fn line_of_earlier_version_gets_directory_id() {
         let directory = tempfile::tempdir().unwrap();
         let (file, workspace) = (directory.path().join("workspaces"), directory.path().join("workspace"));
         fs::create_dir(&workspace).unwrap();

@@ -224,7 +224,7 @@ mod tests {
     use super::toml_text;
 
     #[test]
-    fn a_text_cannot_leave_its_toml_string() {
+    fn toml_string_escapes_its_text() {
         assert_eq!(toml_text(r#"a"b\c"#), r#""a\"b\\c""#);
         assert_eq!(toml_text("a\nb\u{1}\u{7f}é"), "\"a\\nb\\u0001\\u007Fé\"");
     }

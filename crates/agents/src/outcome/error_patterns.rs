@@ -186,7 +186,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_words_of_the_real_programs_name_their_kind() {
+    fn real_error_messages_are_classified() {
         let limited = FailureKind::RateLimit { retry_after: None };
         for (message, kind) in [
             ("Not logged in · Please run /login", FailureKind::Auth),
@@ -220,7 +220,7 @@ mod tests {
     }
 
     #[test]
-    fn newest_retry_of_gemini_names_its_reason() {
+    fn latest_gemini_retry_reason_is_parsed() {
         let notice = |status: u16| {
             format!(
                 "Attempt 1 failed with status {status}. Retrying with backoff... _ApiError: \
@@ -238,7 +238,7 @@ mod tests {
     }
 
     #[test]
-    fn the_wait_is_read_from_the_words() {
+    fn retry_delay_is_parsed_from_message() {
         for (message, seconds) in [
             ("Suggested retry after 30s.]", Some(30.0)),
             ("Please retry in 34.5s.", Some(34.5)),
@@ -255,7 +255,7 @@ mod tests {
     }
 
     #[test]
-    fn a_wait_beyond_all_time_is_as_long_as_can_be() {
+    fn oversized_retry_delay_saturates() {
         let message = "retry after 18446744073709549568s 18446744073709549568s 18446744073709549568s";
         assert_eq!(retry_after(message, 1000), Some(Duration::MAX));
     }

@@ -251,14 +251,14 @@ mod tests {
     }
 
     #[test]
-    fn failure_that_the_agent_knows_of_is_not_cut_short() {
+    fn known_task_failure_is_not_cut_short() {
         let mut tracker = tracker(&[("a", Some(TaskEnd::Failed))]);
         tracker.answered();
         assert_eq!((statuses(&tracker), tracker.is_cut_short()), (vec!["failed"], false));
     }
 
     #[test]
-    fn task_stopped_on_the_models_request_is_not_reported() {
+    fn task_stopped_by_model_is_not_reported() {
         let mut tracker = tracker(&[("a1", None), ("b2", None)]);
         tracker.stop_requested(br#"{"task_id":"a1"}"#);
         tracker.ended("a1", TaskEnd::Stopped);
@@ -268,7 +268,7 @@ mod tests {
     }
 
     #[test]
-    fn task_that_leaves_the_list_has_ended() {
+    fn task_missing_from_list_has_exited() {
         let mut tracker = TaskTracker::default();
         tracker.listed(&[("a".to_owned(), "build".to_owned())]);
         assert_eq!(tracker.running().collect::<Vec<_>>(), ["build"]);
@@ -279,7 +279,7 @@ mod tests {
     }
 
     #[test]
-    fn abandoned_task_is_killed_but_not_waited_for() {
+    fn abandoned_task_counts_as_killed() {
         let mut tracker = TaskTracker::default();
         tracker.started("a", "sleep 60".to_owned(), Some(false));
         tracker.started("b", "make".to_owned(), Some(false));
@@ -299,7 +299,7 @@ mod tests {
     }
 
     #[test]
-    fn tracker_holds_a_bounded_number_of_tasks() {
+    fn tracked_tasks_are_bounded() {
         let mut tracker = TaskTracker::default();
         for number in 0..10 * MAX_TASKS {
             tracker.started(&number.to_string(), "t".to_owned(), None);

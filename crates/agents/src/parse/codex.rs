@@ -310,13 +310,13 @@ mod tests {
     use super::{http_status, reconnecting};
 
     #[test]
-    fn status_of_a_refused_request_is_read_from_its_words() {
+    fn codex_http_status_is_parsed_from_message() {
         assert_eq!(http_status("Reconnecting... 1/5 (unexpected status 401 Unauthorized: no)"), Some(401));
         assert_eq!(http_status("Reconnecting... 1/5 (timeout)"), None);
     }
 
     #[test]
-    fn a_retry_is_told_from_an_error_by_its_words() {
+    fn codex_retry_is_recognized_by_message() {
         assert_eq!(reconnecting("Reconnecting... 2/5"), Some((Some(2), Some(5))));
         assert_eq!(reconnecting("Reconnecting… 1/5 (timeout)"), Some((Some(1), Some(5))));
         assert_eq!(reconnecting("exceeded retry limit, last status: 429"), None);

@@ -335,7 +335,7 @@ mod tests {
     }
 
     #[test]
-    fn every_value_is_walked_over_as_it_stands() {
+    fn every_json_value_is_skipped_exactly() {
         let json = r#" { "a" : "x\"}\\" , "b":[1,{"c":"]"}], "d":-1.5e3,"e":null,"f":true,"g":{} } "#;
         let expected = [
             ("a", r#""x\"}\\""#),
@@ -350,7 +350,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_cut_anywhere_is_malformed() {
+    fn truncated_json_is_malformed() {
         let json = r#"{"a":"x\n","b":[1,{"c":"]"}],"d":-1,"e":null}"#;
         for end in 0..json.len() {
             assert_eq!(fields(&json[..end]), Err(Malformed), "{}", &json[..end]);
@@ -360,7 +360,7 @@ mod tests {
     }
 
     #[test]
-    fn the_rest_of_a_line_is_left_out_unless_it_was_cut() {
+    fn skip_rest_detects_truncated_line() {
         let first_key = |json: &'static str| {
             let mut reader = Reader::new(json.as_bytes());
             let mut first = None;
@@ -375,7 +375,7 @@ mod tests {
     }
 
     #[test]
-    fn lone_surrogates_are_repaired_and_nothing_else_is_changed() {
+    fn only_lone_surrogates_are_replaced() {
         for (raw, expected) in [
             (r#""a\ud83d""#, r#""a\ufffd""#),
             (r#""\uDE00\ud83d\ude00!""#, r#""\ufffd\ud83d\ude00!""#),
@@ -389,7 +389,7 @@ mod tests {
     }
 
     #[test]
-    fn strictly_refuses_what_the_walk_is_lenient_about() {
+    fn strict_check_rejects_leniently_skipped_json() {
         for bad in
             ["{\"a\":\"\t\"}", r#"{"a":1.2.3}"#, r#"{"a":[1}]}"#, r#"{"a":"\q"}"#, r#"{"a":{"b"}}"#, "{}{}"]
         {
@@ -402,7 +402,7 @@ mod tests {
     }
 
     #[test]
-    fn depth_costs_no_stack() {
+    fn nesting_depth_uses_no_stack() {
         let deep = format!("{{\"a\":{}{}}}", "[".repeat(1_000_000), "]".repeat(1_000_000));
         assert_eq!(check_strict(deep.as_bytes()), Ok(()));
         assert_eq!(fields(&deep).unwrap().len(), 1);

@@ -114,20 +114,20 @@ mod tests {
     }
 
     #[test]
-    fn a_line_is_the_same_in_one_piece_and_in_many() {
+    fn lines_are_independent_of_chunking() {
         assert_eq!(lines_of(&[b"one\ntwo\n", b"th", b"ree"], 100), ["one", "two", "three"]);
         assert_eq!(lines_of(&[b"one\n", b"t", b"wo", b"\nthree"], 100), ["one", "two", "three"]);
     }
 
     #[test]
-    fn a_line_over_the_cap_is_told_once_with_its_length_and_the_next_is_read() {
+    fn oversized_line_is_reported_once() {
         assert_eq!(lines_of(&[b"123456789\nok\n"], 4), ["1234…9", "ok"]);
         assert_eq!(lines_of(&[b"12", b"345", b"6789\no", b"k"], 4), ["1234…9", "ok"]);
         assert_eq!(lines_of(&[b"1234\n", b"12345"], 4), ["1234", "1234…5"]);
     }
 
     #[test]
-    fn a_hundred_megabytes_without_newline_hold_no_more_than_the_cap() {
+    fn endless_line_stays_within_memory_limit() {
         let mut lines = Lines::new(1 << 20);
         let piece = vec![b'x'; 1 << 16];
         for _ in 0..1600 {

@@ -416,7 +416,7 @@ mod tests {
     }
 
     #[test]
-    fn command_names_a_path_from_the_home_directory() {
+    fn command_path_relative_to_home_is_recognized() {
         for command in
             ["cat ~/x/key", "echo x > ~/x/key; echo y", "echo x >~/x/key", "(cat '/home/ana/x/key')"]
         {
@@ -428,7 +428,7 @@ mod tests {
     }
 
     #[test]
-    fn commands_that_print_files_are_told_from_filters() {
+    fn printing_commands_differ_from_filters() {
         for command in [
             "cat x",
             "npm test; cat log",
@@ -447,7 +447,7 @@ mod tests {
     }
 
     #[test]
-    fn cause_is_of_the_path_that_was_named_before_it() {
+    fn error_cause_belongs_to_preceding_path() {
         for text in [
             "error: cannot use the folder `/home/ana/.state`\n  because: Read-only file system (os error 30)",
             "error: failed to write /home/ana/.state\n\nCaused by:\n  Read-only file system (os error 30)",
@@ -468,7 +468,7 @@ mod tests {
     }
 
     #[test]
-    fn kept_paths_are_bounded() {
+    fn stored_paths_are_bounded() {
         let mut writes = RefusedPaths::default();
         for number in 0..1000 {
             let line =

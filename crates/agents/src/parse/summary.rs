@@ -483,7 +483,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_text_over_the_cap_keeps_head_and_tail_and_names_the_cut() {
+    fn long_text_keeps_head_and_tail() {
         let mut summary = Summary::new(20);
         summary.set_text(&"0123456789abcdefghijklmnopqrstuvwxyz".into());
         assert_eq!(summary.text(), "0123456789\n[… 16 bytes left out …]\nqrstuvwxyz");
@@ -493,7 +493,7 @@ mod tests {
     }
 
     #[test]
-    fn pieces_add_up_and_never_hold_more_than_the_cap() {
+    fn deltas_are_joined_within_the_limit() {
         let mut summary = Summary::new(1000);
         for _ in 0..10_000 {
             summary.add_delta(&"héllo ".into());
@@ -506,7 +506,7 @@ mod tests {
     }
 
     #[test]
-    fn a_new_text_begins_after_the_old_one_was_ended() {
+    fn new_text_replaces_ended_text() {
         let mut summary = Summary::new(1000);
         summary.add_delta(&"I will ".into());
         summary.add_delta(&"look.".into());
@@ -517,7 +517,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_kept_is_cut_between_characters() {
+    fn texts_are_cut_at_character_boundaries() {
         let long = "é".repeat(10_000);
         assert_eq!(name(&format!("x{long}").as_str().into()).len(), NAME_BYTES - 1);
         let told = message(&format!("first {long} last"));
@@ -526,7 +526,7 @@ mod tests {
     }
 
     #[test]
-    fn a_lost_piece_is_made_good_by_the_next_text_but_not_by_the_rest_of_its_own() {
+    fn lost_delta_is_recovered_from_next_full_message() {
         let mut summary = Summary::new(1000);
         summary.add_delta(&"a".into());
         summary.mark_text_lost();
@@ -539,7 +539,7 @@ mod tests {
     }
 
     #[test]
-    fn stray_output_is_kept_up_to_its_limit() {
+    fn stray_output_is_bounded() {
         let mut summary = Summary::new(1000);
         for _ in 0..1000 {
             summary.add_stray(&"not json at all ".repeat(10).as_str().into());

@@ -1,4 +1,4 @@
-//! The arguments of every branch, as tables.
+//! Arguments of every branch, as tables.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
